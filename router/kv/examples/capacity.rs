@@ -36,9 +36,9 @@ fn enter(kv: &mut KvCache, tokens: &[u32]) {
     let hit = kv.lookup(&salt, tokens).without_partial();
     let mut table = kv.open(&salt, &hit);
     let known = hit.num_block_tokens();
-    let missing = (tokens.len() as u32).div_ceil(kv.block_size()) - hit.num_blocks() as u32;
-    assert!(kv.grow(&mut table, missing), "the pool has room");
-    kv.begin_fill(&table, known, tokens.len() as u32 - known);
+    let missing = (tokens.len() as u32).div_ceil(kv.device().block_size()) - hit.num_blocks() as u32;
+    assert!(kv.device_mut().grow(&mut table, missing), "the pool has room");
+    kv.device_mut().begin_fill(&table, known, tokens.len() as u32 - known);
     kv.close(table, tokens);
 }
 
@@ -73,11 +73,11 @@ fn main() {
     let mut kv = KvCache::new(block_size, num_blocks + per_prompt as u32 + 1);
     let begin = Instant::now();
     let mut conversation = 0;
-    while kv.counts().cached + (per_prompt as u32) < num_blocks {
+    while kv.device().counts().cached + (per_prompt as u32) < num_blocks {
         enter(&mut kv, &tokens(conversation, PROMPT_TOKENS));
         conversation += 1;
     }
-    let cached = kv.counts().cached;
+    let cached = kv.device().counts().cached;
     println!(
         "{cached} blocks of {block_size} tokens in {conversation} conversations, entered in {:.1} s",
         begin.elapsed().as_secs_f64()

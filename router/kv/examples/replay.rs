@@ -60,11 +60,14 @@ fn replay(requests: &[Vec<u32>], capacity: u32, kind: PolicyKind) -> u64 {
         let num_new = prompt.len() as u32 - num_cached;
         hits += u64::from(num_cached);
         let mut table = kv.open(&salt, &hit);
-        kv.touch(&hit);
-        assert!(kv.grow(&mut table, num_new), "there is room for the longest request beside the cache");
-        kv.begin_fill(&table, num_cached, num_new);
+        kv.device_mut().touch(&hit);
+        assert!(
+            kv.device_mut().grow(&mut table, num_new),
+            "there is room for the longest request beside the cache"
+        );
+        kv.device_mut().begin_fill(&table, num_cached, num_new);
         kv.close(table, &prompt);
-        kv.shrink(capacity);
+        kv.device_mut().shrink(capacity);
     }
     kv.check_invariants();
     hits

@@ -97,14 +97,14 @@ impl<P: EvictionPolicy> Plain<P> {
     fn begin(&mut self, num_prompt_blocks: u32) {
         for node in std::mem::take(&mut self.new) {
             if self.tree.is_spare(node) {
-                self.policy.offer(node);
+                self.policy.add_candidate(node);
             }
         }
         while self.tree.nodes.len() > self.capacity {
             let victim = self.policy.victim().expect("every leaf was offered");
-            self.policy.withdraw(victim);
+            self.policy.remove_candidate(victim);
             if let Some(parent) = self.tree.remove(victim).filter(|&parent| self.tree.is_spare(parent)) {
-                self.policy.offer(parent);
+                self.policy.add_candidate(parent);
             }
         }
         (self.trail, self.before, self.is_miss) = (self.policy.begin(num_prompt_blocks), None, false);
@@ -115,10 +115,10 @@ impl<P: EvictionPolicy> Plain<P> {
         let (node, is_new) = self.tree.enter(path, self.before);
         if is_new {
             self.new.push(node);
-            self.before.into_iter().for_each(|parent| self.policy.withdraw(parent));
+            self.before.into_iter().for_each(|parent| self.policy.remove_candidate(parent));
         }
-        self.policy.used(node);
-        self.policy.seen(node, path, &mut self.trail);
+        self.policy.touch(node);
+        self.policy.visit(node, path, &mut self.trail);
         self.before = Some(node);
         self.is_miss |= is_new;
         !self.is_miss
@@ -173,13 +173,13 @@ impl Model {
 
     fn offer_if_spare(&mut self, node: NodeId) {
         if self.tree.is_spare(node) {
-            self.policies().into_iter().for_each(|policy| policy.offer(node));
+            self.policies().into_iter().for_each(|policy| policy.add_candidate(node));
             self.offered.insert(node.0);
         }
     }
 
     fn withdraw(&mut self, node: NodeId) {
-        self.policies().into_iter().for_each(|policy| policy.withdraw(node));
+        self.policies().into_iter().for_each(|policy| policy.remove_candidate(node));
         self.offered.remove(&node.0);
     }
 
@@ -207,8 +207,8 @@ impl Model {
             self.tree.node(node).num_holds += 1;
             self.withdraw(node);
             for (policy, trail) in self.policies().into_iter().zip(&mut trails) {
-                policy.used(node);
-                policy.seen(node, path, trail);
+                policy.touch(node);
+                policy.visit(node, path, trail);
             }
             nodes.push(node);
             let (by_worth, by_lru) = (self.plain_worth.see(path), self.plain_lru.see(path));
@@ -243,7 +243,7 @@ impl Model {
             self.victims.push(victim);
             if let Some(parent) = self.tree.remove(victim) {
                 let path = self.tree.nodes[&parent.0].path;
-                self.policies().into_iter().for_each(|policy| policy.exposed(parent, path));
+                self.policies().into_iter().for_each(|policy| policy.set_last_block(parent, path));
                 self.offer_if_spare(parent);
             }
         }

@@ -78,11 +78,11 @@ fn cache(num_slots: u32) -> KvCache {
 fn request(kv: &mut KvCache, salt: &Salt, prompt: &[u32]) {
     let hit = kv.lookup(salt, prompt).without_stored();
     let mut table = kv.open(salt, &hit);
-    kv.touch(&hit);
+    kv.device_mut().touch(&hit);
     let num_blocks = (prompt.len() as u32).div_ceil(BLOCK_SIZE);
-    assert!(kv.grow(&mut table, num_blocks - hit.num_blocks() as u32));
+    assert!(kv.device_mut().grow(&mut table, num_blocks - hit.num_blocks() as u32));
     let first = hit.num_block_tokens();
-    kv.begin_fill(&table, first, prompt.len() as u32 - first);
+    kv.device_mut().begin_fill(&table, first, prompt.len() as u32 - first);
     let num_full_blocks = prompt.len() / BLOCK_SIZE as usize;
     let mut slots = Vec::new();
     while let Some((_, slot)) = kv.begin_store(&mut table, num_full_blocks) {
@@ -91,11 +91,11 @@ fn request(kv: &mut KvCache, salt: &Salt, prompt: &[u32]) {
     // Some are written before their names are known, some after.
     let (early, late) = slots.split_at(slots.len() / 2);
     for &slot in early {
-        assert!(kv.end_store(slot, slot.0 % 5 != 4));
+        assert!(kv.store_mut().unwrap().end_write(slot, slot.0 % 5 != 4));
     }
     kv.close(table, prompt);
     for &slot in late {
-        assert!(kv.end_store(slot, slot.0 % 5 != 4));
+        assert!(kv.store_mut().unwrap().end_write(slot, slot.0 % 5 != 4));
     }
 }
 
@@ -127,7 +127,7 @@ proptest! {
             }
             listener.hear(kv.take_events());
             prop_assert_eq!(&listener.device, &on_device(&kv));
-            let num_stored = kv.store_counts().map_or(0, |counts| counts.stored);
+            let num_stored = kv.store().map(StoreIndex::counts).map_or(0, |counts| counts.stored);
             prop_assert_eq!(listener.disk.len(), num_stored as usize);
             kv.check_invariants();
         }
@@ -188,8 +188,8 @@ fn who_does_not_take_them_is_told_that_they_are_lost() {
         token += 1;
         let hit = kv.lookup(&Salt::default(), &[token]);
         let mut table = kv.open(&Salt::default(), &hit);
-        assert!(kv.grow(&mut table, 1));
-        kv.begin_fill(&table, 0, 1);
+        assert!(kv.device_mut().grow(&mut table, 1));
+        kv.device_mut().begin_fill(&table, 0, 1);
         kv.close(table, &[token]);
     }
     assert_eq!(kv.take_events(), [KvEvent::AllBlocksCleared]);

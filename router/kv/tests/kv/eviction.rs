@@ -29,11 +29,11 @@ fn replay(requests: &[Vec<u32>], num_blocks: u32, kind: PolicyKind) -> Vec<u32> 
         let hit = kv.lookup(&salt, &prompt);
         prompt.pop();
         let mut table = kv.open(&salt, &hit);
-        kv.touch(&hit);
+        kv.device_mut().touch(&hit);
         let num_cached = hit.num_blocks() as u32;
         let num_new = prompt.len() as u32 - num_cached;
-        assert!(kv.grow(&mut table, num_new));
-        kv.begin_fill(&table, num_cached, num_new);
+        assert!(kv.device_mut().grow(&mut table, num_new));
+        kv.device_mut().begin_fill(&table, num_cached, num_new);
         kv.close(table, &prompt);
         hits.push(num_cached);
     }

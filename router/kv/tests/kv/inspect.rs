@@ -8,18 +8,18 @@ const BLOCK_SIZE: u32 = 4;
 fn compute(kv: &mut KvCache, salt: &Salt, tokens: &[u32]) {
     let hit = kv.lookup(salt, tokens).without_partial();
     let mut table = kv.open(salt, &hit);
-    kv.touch(&hit);
+    kv.device_mut().touch(&hit);
     let known = hit.num_block_tokens();
     let count = tokens.len() as u32;
-    assert!(kv.grow(&mut table, count.div_ceil(BLOCK_SIZE) - hit.num_blocks() as u32));
-    kv.begin_fill(&table, known, count - known);
+    assert!(kv.device_mut().grow(&mut table, count.div_ceil(BLOCK_SIZE) - hit.num_blocks() as u32));
+    kv.device_mut().begin_fill(&table, known, count - known);
     let mut slots = Vec::new();
     while let Some((_, slot)) = kv.begin_store(&mut table, tokens.len() / BLOCK_SIZE as usize) {
         slots.push(slot);
     }
     kv.index(&mut table, tokens);
     for slot in slots {
-        assert!(kv.end_store(slot, true));
+        assert!(kv.store_mut().unwrap().end_write(slot, true));
     }
     kv.close(table, tokens);
     kv.check_invariants();
@@ -83,12 +83,12 @@ fn what_is_removed_is_gone_from_device_and_store() {
         })
         .expect("the first's own part");
     assert_eq!(kv.remove(node.id, salt.root_key()), None);
-    let stored = kv.store_counts().expect("a store").stored;
+    let stored = kv.store().map(StoreIndex::counts).expect("a store").stored;
     let num_removed = kv.remove(node.id, node.key).expect("it is there");
     kv.check_invariants();
     assert_eq!(num_removed, 2, "six tokens");
     assert_eq!(kv.take_discards().len(), 1, "one full block of them");
-    assert_eq!(kv.store_counts().expect("a store").stored, stored - 1);
+    assert_eq!(kv.store().map(StoreIndex::counts).expect("a store").stored, stored - 1);
     assert_eq!(kv.lookup(&salt, &one).num_block_tokens(), 8);
     assert!(kv.lookup(&salt, &one).stored().is_empty());
     assert_eq!(kv.lookup(&salt, &two).num_tokens(), two.len() as u32 - 1);

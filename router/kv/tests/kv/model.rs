@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngSeed, TestCaseError, TestError, TestRunner};
 use trunkline_contract::BlockId;
-use trunkline_kv::{BlockTable, KvCache, PolicyKind, Salt, Worth};
+use trunkline_kv::{BlockTable, CachePriority, KvCache, PolicyKind, Salt};
 
 use crate::draw;
 
@@ -130,7 +130,7 @@ impl World {
                 if let Some(index) = self.pick(*sequence) {
                     let sequence = &mut self.sequences[index];
                     sequence.acknowledged = sequence.filled;
-                    self.kv.release_copy_source(&mut sequence.table);
+                    self.kv.device_mut().release_copy_source(&mut sequence.table);
                     let (from, to) = (sequence.table.num_indexed_blocks(), sequence.filled / self.block_size);
                     self.store_blocks(index, from, to);
                     let sequence = &mut self.sequences[index];
@@ -169,22 +169,22 @@ impl World {
             hit = hit.without_partial();
         }
         // Which block goes first is no matter of what is where.
-        let worth = if tokens.len().is_multiple_of(3) { Worth::Low } else { Worth::Normal };
-        let mut table = self.kv.open_worth(&salt(salt_index), &hit, worth);
-        self.kv.touch(&hit);
+        let worth = if tokens.len().is_multiple_of(3) { CachePriority::Low } else { CachePriority::Normal };
+        let mut table = self.kv.open_with_priority(&salt(salt_index), &hit, worth);
+        self.kv.device_mut().touch(&hit);
         let mut computed = hit.num_block_tokens() as usize;
         if let Some((source, num_tokens)) = hit.partial() {
-            self.kv.settle();
-            if self.kv.grow(&mut table, 1) {
+            self.kv.device_mut().settle();
+            if self.kv.device_mut().grow(&mut table, 1) {
                 // The copy is planned with the first step: what it copies is being filled until that is acknowledged.
-                self.kv.begin_fill(&table, computed as u32, num_tokens);
+                self.kv.device_mut().begin_fill(&table, computed as u32, num_tokens);
                 let destination = table.blocks().last().expect("it just grew").id();
                 for slot in 0..num_tokens as usize {
                     self.device[destination.0 as usize][slot] = self.device[source.0 as usize][slot].clone();
                 }
                 computed += num_tokens as usize;
             } else {
-                self.kv.release_copy_source(&mut table);
+                self.kv.device_mut().release_copy_source(&mut table);
             }
         }
         let acknowledged = hit.num_block_tokens() as usize;
@@ -201,15 +201,15 @@ impl World {
         let sequence = &mut self.sequences[index];
         let end = (sequence.filled + num_tokens).min(sequence.tokens.len());
         let missing = end.div_ceil(self.block_size).saturating_sub(sequence.table.blocks().len());
-        let available = self.kv.available() as usize;
-        let grew = self.kv.grow(&mut sequence.table, missing as u32);
+        let available = self.kv.device().available() as usize;
+        let grew = self.kv.device_mut().grow(&mut sequence.table, missing as u32);
         assert_eq!(grew, missing <= available, "grow gives what is available");
         if !grew {
             return;
         }
         let begin = sequence.filled;
         if begin < end {
-            self.kv.begin_fill(&sequence.table, begin as u32, (end - begin) as u32);
+            self.kv.device_mut().begin_fill(&sequence.table, begin as u32, (end - begin) as u32);
         }
         for position in begin..end {
             let block = sequence.table.blocks()[position / self.block_size].id();
@@ -248,7 +248,7 @@ impl World {
             let prefix = (sequence.salt, sequence.tokens[..(block_idx + 1) * self.block_size].to_vec());
             let block = sequence.table.blocks()[block_idx].id();
             match self.stored.get(&prefix) {
-                Some(existing) if self.kv.is_held(*existing) => {}
+                Some(existing) if self.kv.device().is_held(*existing) => {}
                 _ => {
                     self.remove_tails(&prefix, block_idx);
                     self.stored.insert(prefix, block);
@@ -260,9 +260,9 @@ impl World {
     fn shed(&mut self, index: usize) {
         // Which blocks took whose place, seen from outside: the own block is found where another was.
         let sequence = &mut self.sequences[index];
-        let before = self.kv.counts();
-        let num_shed = self.kv.shed_shadows(&mut sequence.table);
-        assert_eq!(self.kv.counts().free, before.free + num_shed, "each shadow frees a block");
+        let before = self.kv.device().counts();
+        let num_shed = self.kv.device_mut().shed_shadows(&mut sequence.table);
+        assert_eq!(self.kv.device().counts().free, before.free + num_shed, "each shadow frees a block");
         let indexed = sequence.table.num_indexed_blocks();
         let mut replaced = 0;
         for block_idx in 0..indexed {
@@ -366,14 +366,14 @@ impl World {
                 _ => gone.push(prefix.clone()),
             }
         }
-        let num_evicted = self.kv.num_evicted();
+        let num_evicted = self.kv.device().num_evicted();
         assert_eq!(gone.len() as u64, num_evicted - self.num_evicted, "what is gone was evicted: {gone:?}");
         self.num_evicted = num_evicted;
         for prefix in gone {
             self.stored.remove(&prefix);
         }
-        let counts = self.kv.counts();
-        let indexed_held = self.stored.values().filter(|block| self.kv.is_held(**block)).count();
+        let counts = self.kv.device().counts();
+        let indexed_held = self.stored.values().filter(|block| self.kv.device().is_held(**block)).count();
         assert_eq!(counts.cached as usize, self.stored.len() - indexed_held, "cached: stored and not held");
         for sequence in &self.sequences {
             for (position, block) in
@@ -397,10 +397,10 @@ fn run(history: &History, kind: PolicyKind) {
     }
     world.sequences.clear();
     world.check();
-    assert_eq!(world.kv.counts().held, 0, "all blocks return");
-    assert_eq!(world.kv.available(), history.num_blocks, "and all can be had");
+    assert_eq!(world.kv.device().counts().held, 0, "all blocks return");
+    assert_eq!(world.kv.device().available(), history.num_blocks, "and all can be had");
     let mut table = world.kv.open(&salt(0), &world.kv.lookup(&salt(0), &[0]));
-    assert!(world.kv.grow(&mut table, history.num_blocks), "every cached block can be evicted");
+    assert!(world.kv.device_mut().grow(&mut table, history.num_blocks), "every cached block can be evicted");
     drop(table);
     world.stored.clear();
     world.kv.check_invariants();

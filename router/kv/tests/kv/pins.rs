@@ -7,11 +7,11 @@ fn request(kv: &mut KvCache, salt: &Salt, prompt: &[u32]) -> usize {
     let tokens = [prompt, &[u32::MAX]].concat();
     let hit = kv.lookup(salt, &tokens);
     let mut table = kv.open(salt, &hit);
-    kv.touch(&hit);
+    kv.device_mut().touch(&hit);
     let first = hit.num_blocks() as u32;
     let num_new = prompt.len() as u32 - first;
-    assert!(kv.grow(&mut table, num_new));
-    kv.begin_fill(&table, first, num_new);
+    assert!(kv.device_mut().grow(&mut table, num_new));
+    kv.device_mut().begin_fill(&table, first, num_new);
     kv.close(table, prompt);
     kv.check_invariants();
     hit.num_blocks()
@@ -33,7 +33,7 @@ fn a_pinned_prefix_stays_until_its_time_is_over() {
     kv.set_max_pinned_blocks(4);
     request(&mut kv, &salt, &[1, 2, 3]);
     assert_eq!(kv.pin(&salt, &[1, 2, 3], 100), granted(3, 3));
-    assert_eq!((kv.available(), kv.counts().held), (7, 3));
+    assert_eq!((kv.device().available(), kv.device().counts().held), (7, 3));
     flood(&mut kv, &salt);
     assert_eq!(request(&mut kv, &salt, &[1, 2, 3]), 3);
     kv.set_now(99);
@@ -41,7 +41,7 @@ fn a_pinned_prefix_stays_until_its_time_is_over() {
     assert_eq!(kv.pin_counts().num_blocks, 3);
     kv.set_now(100);
     kv.expire_pins();
-    assert_eq!((kv.pin_counts().num_blocks, kv.available()), (0, 10));
+    assert_eq!((kv.pin_counts().num_blocks, kv.device().available()), (0, 10));
     flood(&mut kv, &salt);
     assert_eq!(request(&mut kv, &salt, &[1, 2, 3]), 0);
 }
@@ -77,7 +77,7 @@ fn what_is_beyond_the_limit_of_all_or_the_share_of_one_is_refused() {
     assert_eq!(kv.pin(&b, &[1, 2], 9), granted(2, 2));
     assert_eq!(kv.pin(&a, &[1, 2, 3, 4], 9), PinOutcome::Refused, "5 for all");
     assert_eq!(kv.pin(&a, &[1, 2, 3], 9), granted(3, 3));
-    let pinned: Vec<u32> = kv.tenants().map(|usage| usage.num_pinned).collect();
+    let pinned: Vec<u32> = kv.device().usages().map(|usage| usage.num_pinned).collect();
     assert_eq!(pinned, [3, 2]);
     assert_eq!(kv.pin_counts().refused, 2);
     assert_eq!(kv.pin(&a, &[7, 8], 9), granted(0, 0), "nothing is there to pin");
@@ -109,8 +109,8 @@ fn a_tail_stands_for_the_whole_blocks_before_it() {
     kv.set_max_pinned_blocks(10);
     let hit = kv.lookup(&salt, &[1, 2, 3, 4]);
     let mut table = kv.open(&salt, &hit);
-    assert!(kv.grow(&mut table, 2));
-    kv.begin_fill(&table, 0, 3);
+    assert!(kv.device_mut().grow(&mut table, 2));
+    kv.device_mut().begin_fill(&table, 0, 3);
     kv.close(table, &[1, 2, 3]);
     let nodes = kv.walk(NodeId(0), 10).nodes;
     let tail = nodes.iter().find(|view| view.num_tokens == 1).unwrap();
@@ -154,7 +154,7 @@ fn for_want_of_blocks_the_pin_that_would_end_first_ends_now() {
         assert!(kv.drop_pin());
         let (counts, num_dropped) = (kv.pin_counts(), 4 - u64::from(num_left));
         assert_eq!((counts.num_blocks, counts.dropped), (2 * num_left, num_dropped));
-        assert_eq!((kv.counts().held, kv.available()), (2 * num_left, 10 - 2 * num_left));
+        assert_eq!((kv.device().counts().held, kv.device().available()), (2 * num_left, 10 - 2 * num_left));
         let is_gone = |token: &u32| !kv.renew_pin(&salt, &[*token, *token], 1);
         let gone: Vec<u32> = [1, 2, 3, 4].into_iter().filter(is_gone).collect();
         ended.extend(gone.into_iter().filter(|token| !ended.contains(token)).collect::<Vec<_>>());

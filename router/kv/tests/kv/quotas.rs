@@ -38,14 +38,14 @@ struct Sequence {
 }
 
 fn usages(kv: &KvCache) -> Vec<TenantUsage> {
-    kv.tenants().cloned().collect()
+    kv.device().usages().cloned().collect()
 }
 
 /// Gets one block and checks whose went for it.
 fn grow_by_one(kv: &mut KvCache, sequence: &mut Sequence, seed: u64) -> bool {
-    kv.settle();
+    kv.device_mut().settle();
     let before = usages(kv);
-    if !kv.grow(&mut sequence.table, 1) {
+    if !kv.device_mut().grow(&mut sequence.table, 1) {
         return false;
     }
     let own = Some(NAMES[sequence.tenant]);
@@ -81,13 +81,13 @@ fn run(seed: u64) {
                 let tokens: Vec<u32> = (0..=random.below(9)).map(|_| random.below(2) as u32).collect();
                 let hit = kv.lookup(&salt(tenant), &tokens).without_partial();
                 let table = kv.open(&salt(tenant), &hit);
-                kv.touch(&hit);
+                kv.device_mut().touch(&hit);
                 let mut sequence = Sequence { tenant, tokens, table };
-                let num_needed = sequence.tokens.len().div_ceil(kv.block_size() as usize);
+                let num_needed = sequence.tokens.len().div_ceil(kv.device().block_size() as usize);
                 let missing = num_needed - sequence.table.blocks().len();
                 if (0..missing).all(|_| grow_by_one(&mut kv, &mut sequence, seed)) {
                     let first = hit.num_tokens();
-                    kv.begin_fill(&sequence.table, first, sequence.tokens.len() as u32 - first);
+                    kv.device_mut().begin_fill(&sequence.table, first, sequence.tokens.len() as u32 - first);
                     sequences.push(sequence);
                 } else {
                     kv.close(sequence.table, &[]);
@@ -114,11 +114,11 @@ fn run(seed: u64) {
             }
             _ => {}
         }
-        kv.settle();
+        kv.device_mut().settle();
         kv.check_invariants();
         for tenant in 0..NUM_TENANTS {
-            let available = kv.available_to(&salt(tenant));
-            assert!(available <= kv.available(), "seed {seed}");
+            let available = kv.device().available_to(&salt(tenant));
+            assert!(available <= kv.device().available(), "seed {seed}");
         }
     }
 }
@@ -138,11 +138,11 @@ fn request(kv: &mut KvCache, tenant: usize, prompt: &[u32]) -> usize {
     tokens.push(u32::MAX);
     let hit = kv.lookup(&salt(tenant), &tokens);
     let mut table = kv.open(&salt(tenant), &hit);
-    kv.touch(&hit);
+    kv.device_mut().touch(&hit);
     let first = hit.num_blocks() as u32;
     let num_new = prompt.len() as u32 - first;
-    assert!(kv.grow(&mut table, num_new), "one request at a time fits");
-    kv.begin_fill(&table, first, num_new);
+    assert!(kv.device_mut().grow(&mut table, num_new), "one request at a time fits");
+    kv.device_mut().begin_fill(&table, first, num_new);
     kv.close(table, prompt);
     kv.check_invariants();
     hit.num_blocks()
@@ -161,7 +161,7 @@ fn a_flood_leaves_the_histories_of_others_alone_and_borrows_what_is_idle() {
             request(&mut kv, 1, &noise);
         }
         let by_name = |kv: &KvCache| -> Vec<_> {
-            kv.tenants().map(|usage| (usage.num_blocks, usage.num_share_blocks)).collect()
+            kv.device().usages().map(|usage| (usage.num_blocks, usage.num_share_blocks)).collect()
         };
         assert_eq!(by_name(&kv), [(60, 75), (40, 25)], "b has what a leaves");
         assert_eq!(request(&mut kv, 0, &history), 60, "a's history is all there");
@@ -178,14 +178,14 @@ fn who_can_wait_is_not_given_what_is_within_the_share_of_others() {
     let mut kv = KvCache::new(1, 10);
     kv.set_shares(&[share(0, 1), share(1, 1)]);
     request(&mut kv, 0, &[1, 2, 3, 4]);
-    assert_eq!((kv.available_to(&salt(0)), kv.available_to(&salt(1))), (10, 6));
+    assert_eq!((kv.device().available_to(&salt(0)), kv.device().available_to(&salt(1))), (10, 6));
     request(&mut kv, 0, &[5, 6, 7, 8]);
     assert_eq!(
-        (kv.available_to(&salt(0)), kv.available_to(&salt(1))),
+        (kv.device().available_to(&salt(0)), kv.device().available_to(&salt(1))),
         (10, 5),
         "three of a's eight are borrowed"
     );
-    assert_eq!(kv.available_to(&salt(2)), 5, "a tenant that nobody knows has no share");
+    assert_eq!(kv.device().available_to(&salt(2)), 5, "a tenant that nobody knows has no share");
 }
 
 #[test]
@@ -196,7 +196,7 @@ fn a_tenant_that_is_struck_off_is_the_first_to_go() {
     request(&mut kv, 1, &[1, 2, 3, 4, 5, 6, 7]);
     kv.set_shares(&[share(1, 1)]);
     request(&mut kv, 1, &[11, 12, 13]);
-    let left: Vec<_> = kv.tenants().map(|usage| usage.num_blocks).collect();
+    let left: Vec<_> = kv.device().usages().map(|usage| usage.num_blocks).collect();
     assert_eq!(left, [0, 10]);
 }
 
@@ -215,7 +215,7 @@ fn store(index: &mut StoreIndex, tenant: usize, keys: &[BlockKey]) {
         if !index.has(key) {
             let slot = index.reserve(&salt(tenant)).expect("something can go");
             assert!(index.name(slot, key, parent));
-            assert!(index.written(slot, true));
+            assert!(index.end_write(slot, true));
         }
         parent = Some(key);
     }

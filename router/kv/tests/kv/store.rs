@@ -213,7 +213,7 @@ impl World {
     fn written(&mut self, index: usize, is_stored: bool) {
         let storing = &mut self.storing[index];
         storing.outcome = Some(is_stored);
-        assert!(self.index.written(storing.slot, is_stored), "it was under way");
+        assert!(self.index.end_write(storing.slot, is_stored), "it was under way");
         if is_stored {
             self.sequence += 1;
             self.disk.insert(storing.slot, (storing.path.clone(), self.sequence));
@@ -329,11 +329,11 @@ fn offers_go_down_a_path_in_order_and_come_back_if_refused() {
     // Two blocks from before the start, of which the tier below may know nothing.
     let (mut index, lost) = StoreIndex::new(8, (0..2).map(stored).collect());
     assert!(lost.is_empty());
-    index.offer_at_most(3);
+    index.set_max_offers(3);
     let store = |index: &mut StoreIndex, n| {
         let slot = index.reserve(&Salt::default()).unwrap();
         assert!(index.name(slot, key(n), parent(n)));
-        assert!(index.written(slot, true));
+        assert!(index.end_write(slot, true));
         index.check_invariants();
     };
     let take = |index: &mut StoreIndex| {

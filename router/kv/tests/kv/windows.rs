@@ -1,11 +1,11 @@
 //! Window parts: who needs them, which go first, and what a hit finds where some are gone.
 
-use trunkline_kv::{BlockTable, KvCache, NodeId, Salt, StoreIndex, WindowCounts, WindowLimits};
+use trunkline_kv::{BlockTable, KvCache, NodeId, Salt, StoreIndex, WindowCounts, WindowLimits, WindowParts};
 
 /// Blocks of two tokens; a window of five positions.
 fn cache(num_parts: u32) -> KvCache {
     let mut kv = KvCache::new(2, 32);
-    kv.set_windows(WindowLimits { num_parts, window_size: 5 });
+    kv.device_mut().set_windows(WindowLimits { num_parts, window_size: 5 });
     kv
 }
 
@@ -13,23 +13,23 @@ fn cache(num_parts: u32) -> KvCache {
 fn compute(kv: &mut KvCache, table: &mut BlockTable, tokens: &[u32], first: u32) {
     let mut position = first;
     while position < tokens.len() as u32 {
-        kv.pass_window(table, position);
+        kv.device_mut().pass_window(table, position);
         let num_tokens = (2 - position % 2).min(tokens.len() as u32 - position);
         let num_missing = (position + num_tokens).div_ceil(2) - table.blocks().len() as u32;
-        assert!(kv.grow(table, num_missing), "there are blocks");
-        assert_eq!(kv.reserve_parts(table, position, num_tokens), num_tokens, "there are parts");
-        kv.begin_fill(table, position, num_tokens);
+        assert!(kv.device_mut().grow(table, num_missing), "there are blocks");
+        assert_eq!(kv.device_mut().reserve_parts(table, position, num_tokens), num_tokens, "there are parts");
+        kv.device_mut().begin_fill(table, position, num_tokens);
         position += num_tokens;
         kv.check_invariants();
     }
-    kv.pass_window(table, position);
+    kv.device_mut().pass_window(table, position);
 }
 
 fn open(kv: &mut KvCache, tokens: &[u32]) -> (BlockTable, u32) {
     let salt = Salt::default();
     let hit = kv.lookup(&salt, tokens).without_partial();
     let table = kv.open(&salt, &hit);
-    kv.touch(&hit);
+    kv.device_mut().touch(&hit);
     (table, hit.num_tokens())
 }
 
@@ -54,10 +54,10 @@ fn a_long_sequence_needs_its_window_alone() {
     compute(&mut kv, &mut table, &tokens, 0);
     // Position 60 looks at 56 and what follows.
     let counts = WindowCounts { free: 0, droppable: 2, needed: 2, total: 4, dropped: 26 };
-    assert_eq!(kv.window_counts(), Some(counts));
-    assert_eq!(kv.take_window_drops().len(), 26);
+    assert_eq!(kv.device().windows().map(WindowParts::counts), Some(counts));
+    assert_eq!(kv.device_mut().take_window_drops().len(), 26);
     kv.close(table, &tokens);
-    assert_eq!(kv.window_counts().map(|counts| counts.needed), Some(0));
+    assert_eq!(kv.device().windows().map(WindowParts::counts).map(|counts| counts.needed), Some(0));
 }
 
 #[test]
@@ -98,7 +98,7 @@ fn a_node_tells_which_of_its_blocks_have_their_part() {
     request(&mut kv, &text(2, 12));
     let nodes = kv.walk(NodeId(0), 10).nodes;
     let num_windowed: u32 = nodes.iter().map(|node| node.num_windowed).sum();
-    let counts = kv.window_counts().unwrap();
+    let counts = kv.device().windows().map(WindowParts::counts).unwrap();
     assert_eq!(num_windowed, counts.total - counts.free);
     assert!(num_windowed < nodes.iter().map(|node| node.num_blocks).sum());
 }
@@ -118,9 +118,9 @@ fn computing_again_fills_a_hole() {
 fn a_block_that_is_freed_gives_its_part_back() {
     let mut kv = cache(8);
     request(&mut kv, &text(1, 12));
-    assert_eq!(kv.shrink(0), 6);
-    assert_eq!(kv.window_counts().map(|counts| counts.free), Some(8));
-    assert_eq!(kv.take_window_drops().len(), 6);
+    assert_eq!(kv.device_mut().shrink(0), 6);
+    assert_eq!(kv.device().windows().map(WindowParts::counts).map(|counts| counts.free), Some(8));
+    assert_eq!(kv.device_mut().take_window_drops().len(), 6);
     kv.check_invariants();
 }
 
@@ -129,12 +129,12 @@ fn where_parts_are_short_as_many_positions_are_planned_as_have_one() {
     let mut kv = cache(4);
     let tokens = text(1, 20);
     let (mut table, _) = open(&mut kv, &tokens);
-    assert!(kv.grow(&mut table, 10));
-    assert_eq!(kv.reserve_parts(&mut table, 0, 20), 8);
-    assert_eq!(kv.available_parts(), 0);
-    assert_eq!(kv.reserve_parts(&mut table, 8, 12), 0);
-    kv.pass_window(&mut table, 8);
-    assert_eq!(kv.reserve_parts(&mut table, 8, 12), 4);
+    assert!(kv.device_mut().grow(&mut table, 10));
+    assert_eq!(kv.device_mut().reserve_parts(&mut table, 0, 20), 8);
+    assert_eq!(kv.device().windows().map_or(u32::MAX, WindowParts::available), 0);
+    assert_eq!(kv.device_mut().reserve_parts(&mut table, 8, 12), 0);
+    kv.device_mut().pass_window(&mut table, 8);
+    assert_eq!(kv.device_mut().reserve_parts(&mut table, 8, 12), 4);
     kv.check_invariants();
     kv.close(table, &[]);
 }
@@ -148,7 +148,7 @@ fn with_stored(tokens: &[u32], num_parts: u32) -> KvCache {
         compute(&mut kv, &mut table, &tokens[..end as usize], end - 2);
         while let Some((_, slot)) = kv.begin_store(&mut table, end as usize / 2) {
             kv.index(&mut table, &tokens[..end as usize]);
-            assert!(kv.end_store(slot, true));
+            assert!(kv.store_mut().unwrap().end_write(slot, true));
         }
     }
     kv.close(table, tokens);
@@ -159,19 +159,22 @@ fn with_stored(tokens: &[u32], num_parts: u32) -> KvCache {
 fn a_restored_prefix_has_parts_for_its_window_alone() {
     let tokens = text(1, 40);
     let mut kv = with_stored(&tokens, 5);
-    assert_eq!(kv.store_counts().map(|counts| counts.stored), Some(20));
-    kv.shrink(0);
-    assert_eq!(kv.window_counts().map(|counts| counts.free), Some(5));
+    assert_eq!(kv.store().map(StoreIndex::counts).map(|counts| counts.stored), Some(20));
+    kv.device_mut().shrink(0);
+    assert_eq!(kv.device().windows().map(WindowParts::counts).map(|counts| counts.free), Some(5));
     let hit = kv.lookup(&Salt::default(), &text(1, 41));
     assert_eq!((hit.num_blocks(), hit.stored().len()), (0, 20));
     let mut table = kv.open(&Salt::default(), &hit);
-    assert!(kv.grow(&mut table, 20));
+    assert!(kv.device_mut().grow(&mut table, 20));
     let restored = kv.begin_restore(&mut table, &hit);
     // Position 40 looks at 36 and what follows: the last two blocks.
     let base_only: Vec<bool> = restored.iter().map(|block| block.base_only).collect();
     assert_eq!(base_only, [vec![true; 18], vec![false; 2]].concat());
     assert_eq!(table.num_needed_parts(), 2);
-    assert_eq!(kv.window_counts().map(|counts| (counts.free, counts.needed)), Some((3, 2)));
+    assert_eq!(
+        kv.device().windows().map(WindowParts::counts).map(|counts| (counts.free, counts.needed)),
+        Some((3, 2))
+    );
     kv.end_restore(&mut table, &restored, 20);
     kv.close(table, &tokens);
     kv.check_invariants();
@@ -185,19 +188,25 @@ fn a_restored_prefix_has_parts_for_its_window_alone() {
 #[test]
 fn a_restore_that_is_given_up_keeps_its_parts_until_it_is_over() {
     let mut kv = with_stored(&text(1, 40), 5);
-    kv.shrink(0);
+    kv.device_mut().shrink(0);
     let hit = kv.lookup(&Salt::default(), &text(1, 41));
     let mut table = kv.open(&Salt::default(), &hit);
-    assert!(kv.grow(&mut table, 20));
+    assert!(kv.device_mut().grow(&mut table, 20));
     let restored = kv.begin_restore(&mut table, &hit);
     let holds = kv.detach_restored(&mut table, &restored);
     kv.close(table, &[]);
-    assert_eq!(kv.window_counts().map(|counts| (counts.free, counts.needed)), Some((3, 2)));
+    assert_eq!(
+        kv.device().windows().map(WindowParts::counts).map(|counts| (counts.free, counts.needed)),
+        Some((3, 2))
+    );
     kv.end_late_restore(&restored, 20);
     drop(holds);
-    kv.settle();
+    kv.device_mut().settle();
     kv.check_invariants();
-    assert_eq!(kv.window_counts().map(|counts| (counts.free, counts.needed)), Some((5, 0)));
+    assert_eq!(
+        kv.device().windows().map(WindowParts::counts).map(|counts| (counts.free, counts.needed)),
+        Some((5, 0))
+    );
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! The cache that a policy imagines.
 
-use trunkline_kv::ghost::{Found, Ghost};
+use trunkline_kv::evict::ghost::{Found, Ghost};
 use trunkline_kv::{LeafLru, PathHash};
 
 /// Has a sequence with these paths, one after another; returns how many from the front were there.
@@ -8,7 +8,7 @@ fn request(ghost: &mut Ghost<LeafLru>, paths: &[PathHash]) -> usize {
     ghost.begin();
     let (mut found, mut step) = (Vec::new(), None);
     for &path in paths {
-        let (at, was_there) = ghost.see(path, step);
+        let (at, was_there) = ghost.visit(path, step);
         assert!(at.node.is_some(), "nothing goes while a request runs");
         found.push(was_there);
         step = Some(at);
@@ -32,14 +32,14 @@ fn leaves_go_first_and_only_what_does_not_fit() {
 fn what_follows_a_path_that_went_is_not_there() {
     let mut ghost = Ghost::new(1, LeafLru::default());
     ghost.begin();
-    let (first, _) = ghost.see(1, None);
-    let (second, _) = ghost.see(2, Some(first));
+    let (first, _) = ghost.visit(1, None);
+    let (second, _) = ghost.visit(2, Some(first));
     ghost.begin();
-    let (third, found) = ghost.see(3, Some(second));
+    let (third, found) = ghost.visit(3, Some(second));
     assert_eq!((third.node, found), (None, Found::No));
-    assert_eq!(ghost.see(4, Some(third)).0.node, None);
+    assert_eq!(ghost.visit(4, Some(third)).0.node, None);
     // Another path has the place of the one that went.
-    let (other, _) = ghost.see(5, Some(first));
+    let (other, _) = ghost.visit(5, Some(first));
     assert_eq!(other.node, second.node);
-    assert_eq!(ghost.see(3, Some(second)).0.node, None);
+    assert_eq!(ghost.visit(3, Some(second)).0.node, None);
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use trunkline_kv::NodeId;
-use trunkline_kv::path_table::{PathTable, SPREAD};
+use trunkline_kv::evict::path_table::{PathTable, SPREAD};
 
 #[test]
 fn it_has_what_a_map_has_though_paths_collide() {
