@@ -30,7 +30,7 @@ mod tenants;
 pub use cache::{KvCache, NodeView, PinCounts, PinOutcome, RestoredBlock, TreePage};
 pub use device::{
     BlockCounts, BlockHold, BlockPool, BlockState, BlockTable, DeviceTier, PrefixHit, Released, WindowCounts,
-    WindowLimits, WindowParts,
+    WindowLimits,
 };
 pub use events::{KvEvent, MAX_LOGGED_EVENTS, Owner, StoredEvent, Tier};
 pub use evict::{

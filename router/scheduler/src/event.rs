@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use trunkline_kv::{Salt, StoredBlock, TenantShare, WindowLimits, Worth};
+use trunkline_kv::{CachePriority, Salt, StoredBlock, TenantShare, WindowLimits};
 
 use crate::config::TenantWeight;
 use crate::plan::{
@@ -67,8 +67,8 @@ pub struct Retention {
     pub pinned_ms: Option<u64>,
     /// Leading tokens of the prompt that it is about; none: all of them.
     pub num_tokens: Option<u32>,
-    /// What is not pinned is worth so much.
-    pub worth: Worth,
+    /// The priority of the blocks that are not pinned.
+    pub cache_priority: CachePriority,
     /// What its requests are called together, for people who look at the index.
     pub group: Option<Arc<str>>,
 }

@@ -56,8 +56,8 @@ impl Lane {
     /// shard.
     pub(crate) fn disconnect(&mut self, counters: &mut Stats) -> bool {
         let Some(mut shard) = self.shard.take() else { return false };
-        if shard.kv.store_counts().is_some() {
-            self.store_pins = shard.kv.take_store_pins();
+        if let Some(store) = shard.kv.store_mut() {
+            self.store_pins = store.take_pins();
         }
         shard.add_counters(counters);
         self.running.clear();

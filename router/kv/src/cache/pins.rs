@@ -18,9 +18,9 @@ use crate::salt::Salt;
 pub enum PinOutcome {
     /// The indexed part of the prefix is pinned.
     Granted {
-        /// Its whole blocks.
+        /// The number of whole blocks in that part.
         num_blocks: u32,
-        /// The blocks among them that were not pinned before.
+        /// The number of those blocks that were not pinned before.
         num_new_blocks: u32,
     },
     /// The limit for all pins or the tenant's share has no room.
@@ -32,9 +32,9 @@ pub enum PinOutcome {
 pub struct PinCounts {
     /// Blocks pinned now, each counted once.
     pub num_blocks: u32,
-    /// Granted pins.
+    /// Pins that were granted so far.
     pub granted: u64,
-    /// Refused pins.
+    /// Pins that were refused so far.
     pub refused: u64,
     /// Pins that ended early so that a sequence could run.
     pub dropped: u64,

@@ -15,7 +15,8 @@ pub use self::hold::{BlockHold, BlockState};
 pub use self::pool::{BlockCounts, BlockPool, Released};
 pub use self::table::BlockTable;
 use self::table::Shadow;
-pub use self::windows::{WindowCounts, WindowLimits, WindowParts};
+pub(crate) use self::windows::WindowParts;
+pub use self::windows::{WindowCounts, WindowLimits};
 use crate::events::{EventLog, KvEvent, Owner, StoredEvent, Tier};
 use crate::evict::{EvictionPolicy, LowPriorityBlocks, path_hash};
 use crate::index::{Cursor, Inserted, NodeId, RadixTree};
@@ -106,8 +107,22 @@ impl DeviceTier {
         self.tenants.usages()
     }
 
-    /// Returns the window parts, if the model has windows.
-    pub fn windows(&self) -> Option<&WindowParts> {
+    /// Counts the window parts by state, if the model has windows.
+    pub fn window_counts(&self) -> Option<WindowCounts> {
+        self.windows.as_ref().map(WindowParts::counts)
+    }
+
+    /// Returns the number of window parts that [`DeviceTier::reserve_parts`] can give. Without windows it has no limit.
+    pub fn available_parts(&self) -> u32 {
+        self.windows.as_ref().map_or(u32::MAX, WindowParts::available)
+    }
+
+    /// Recounts the needs of all sequences for window parts, for tests. The cost is O(blocks).
+    pub fn num_window_needs(&self) -> u64 {
+        self.windows.as_ref().map_or(0, WindowParts::num_needs)
+    }
+
+    pub(crate) fn windows(&self) -> Option<&WindowParts> {
         self.windows.as_ref()
     }
 

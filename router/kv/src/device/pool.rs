@@ -13,7 +13,7 @@ pub struct BlockCounts {
     pub held: u32,
     /// Blocks that only the index has.
     pub cached: u32,
-    /// All blocks.
+    /// All blocks of the pool.
     pub total: u32,
 }
 
@@ -28,14 +28,14 @@ pub enum Released {
 
 /// All blocks of the device. Allocating, holding, releasing and freeing a block cost O(1).
 ///
-/// Invariants after [`BlockPool::settle`]:
+/// These invariants hold after [`BlockPool::settle`]:
 /// - `free` has the blocks that have no hold and are not in the index;
 /// - `num_held` blocks have holds, and `num_cached` blocks are in the index and have none.
 #[derive(Debug)]
 pub struct BlockPool {
     counts: Arc<HoldCounts>,
     states: Vec<BlockState>,
-    /// Whether the index has each block.
+    /// True for the blocks that the index has.
     indexed: Vec<bool>,
     free: Vec<BlockId>,
     num_held: u32,

@@ -38,7 +38,6 @@ pub struct BlockTable {
     pub(super) windows: WindowNeeds,
     pub(super) priority: CachePriority,
     pub(super) group: Option<Arc<str>>,
-    /// How far the blocks are stored.
     pub(crate) store: StoreProgress,
 }
 

@@ -47,7 +47,7 @@ pub struct WindowCounts {
     pub droppable: u32,
     /// Parts that at least one sequence needs.
     pub needed: u32,
-    /// All parts.
+    /// All parts of the pool.
     pub total: u32,
     /// Parts dropped so far to give them to other blocks, and not because their blocks were freed.
     pub dropped: u64,
@@ -111,7 +111,7 @@ struct List {
 
 /// The parts of all blocks. Every change of a part costs O(1).
 #[derive(Debug)]
-pub struct WindowParts {
+pub(crate) struct WindowParts {
     limits: WindowLimits,
     block_size: u32,
     parts: Vec<Part>,
@@ -138,7 +138,7 @@ impl WindowParts {
     }
 
     /// Counts the parts by state.
-    pub fn counts(&self) -> WindowCounts {
+    pub(super) fn counts(&self) -> WindowCounts {
         let droppable = self.lists[0].len + self.lists[1].len;
         WindowCounts {
             free: self.num_free,
@@ -150,12 +150,12 @@ impl WindowParts {
     }
 
     /// Returns the number of parts that no sequence needs.
-    pub fn available(&self) -> u32 {
+    pub(super) fn available(&self) -> u32 {
         self.num_free + self.lists[0].len + self.lists[1].len
     }
 
     /// Recounts the needs of all sequences, for tests. The cost is O(blocks).
-    pub fn num_needs(&self) -> u64 {
+    pub(super) fn num_needs(&self) -> u64 {
         self.parts.iter().map(|part| u64::from(part.num_needs)).sum()
     }
 

@@ -21,14 +21,14 @@ pub struct GhostStep {
     pub node: Option<NodeId>,
 }
 
-/// What one sequence found in the ghosts of [`super::AdaptivePolicy`] so far.
+/// The progress of one sequence in the ghosts of [`super::AdaptivePolicy`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct GhostTrail {
     pub(super) lru: GhostProgress,
     pub(super) worth: GhostProgress,
 }
 
-/// What one sequence found in one ghost so far.
+/// The progress of one sequence in one ghost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct GhostProgress {
     /// Absent until a block of the sequence was sampled.
@@ -138,7 +138,6 @@ impl<P: GhostPolicy> Ghost<P> {
     }
 }
 
-/// Whether a ghost had a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
     Yes,

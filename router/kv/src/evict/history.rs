@@ -45,7 +45,7 @@ struct Set {
 
 /// A set-associative table of paths.
 ///
-/// Its memory is bounded, at 16 bytes an entry. A call costs O(1), amortised while the table grows.
+/// Memory is bounded, at 16 bytes an entry. A call costs O(1), amortised while the table grows.
 #[derive(Debug)]
 pub struct History {
     sets: Vec<Set>,

@@ -16,7 +16,7 @@ pub enum PolicyKind {
 }
 
 impl PolicyKind {
-    /// Every policy.
+    /// All policies, in the order of benchmark tables.
     pub const ALL: [Self; 3] = [Self::Lru, Self::Worth, Self::Adaptive];
 
     /// Returns the name that flags and tables use.

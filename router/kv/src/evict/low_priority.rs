@@ -9,7 +9,7 @@ use trunkline_contract::BlockId;
 
 use crate::index::NodeId;
 
-/// How much the blocks of a sequence are worth keeping.
+/// The priority of a sequence's blocks when blocks are evicted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CachePriority {
     /// The eviction policy decides.

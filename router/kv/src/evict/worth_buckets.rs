@@ -52,7 +52,7 @@ impl WorthBuckets {
         buckets
     }
 
-    /// Begins a request.
+    /// Advances the clock, because a request begins.
     pub fn tick(&mut self) {
         self.now += 1;
     }

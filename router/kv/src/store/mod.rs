@@ -91,7 +91,7 @@ impl StoreIndex {
         if self.is_in_memory { Tier::Host } else { Tier::Disk }
     }
 
-    /// Returns the number of slots and what became of them.
+    /// Counts the slots, the evictions and the offers.
     pub fn counts(&self) -> StoreCounts {
         StoreCounts {
             stored: self.num_stored,

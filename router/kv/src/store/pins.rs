@@ -36,9 +36,9 @@ pub struct StoreUsage {
     /// The name; absent for blocks without a tenant, and for those found at the start whose tenant has not asked for them
     /// yet.
     pub tenant: Option<Box<str>>,
-    /// Slots in use.
+    /// The number of slots in use.
     pub num_slots: u32,
-    /// Pinned blocks, stored or not.
+    /// The number of pinned blocks, stored or not.
     pub num_pinned: u32,
 }
 
@@ -117,7 +117,7 @@ impl StoreIndex {
         self.update_candidates(self.pins.num_pins.keys().copied().collect());
     }
 
-    /// Returns the pins.
+    /// Returns the pins of the store.
     pub fn pins(&self) -> &StorePins {
         &self.pins
     }

@@ -4,7 +4,7 @@ use trunkline_contract::{BlockKey, SlotId};
 
 use super::StoreIndex;
 
-/// How far the blocks of one sequence are stored.
+/// The progress of storing the blocks of one sequence.
 #[derive(Debug, Default)]
 pub(crate) struct StoreProgress {
     /// The number of leading blocks that are stored, are being written, or cannot be stored.

@@ -37,12 +37,12 @@ pub struct Offer {
     pub is_new: bool,
 }
 
-/// The number of slots and what became of them.
+/// The slots of the store by state, and what was done with their blocks so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StoreCounts {
     /// Slots with a block that can be found.
     pub stored: u32,
-    /// All slots.
+    /// All slots of the store.
     pub total: u32,
     /// Blocks evicted so far.
     pub evicted: u64,

@@ -36,7 +36,7 @@ impl Default for StoreTenants {
 }
 
 impl StoreTenants {
-    /// Sets all weights.
+    /// Replaces the weights of all tenants.
     pub(super) fn set_shares(&mut self, shares: &[TenantShare]) {
         self.weights.set(shares);
         self.update_weights();

@@ -23,7 +23,7 @@ pub(crate) use policies::{TenantIdx, TenantPolicies};
 pub struct TenantShare {
     /// The name, as in [`crate::Salt::tenant`].
     pub tenant: Box<str>,
-    /// The weight.
+    /// The weight, relative to those of other tenants.
     pub weight: u32,
 }
 
@@ -52,7 +52,7 @@ pub(crate) struct Weights {
 }
 
 impl Weights {
-    /// Replaces all weights.
+    /// Replaces the weights of all tenants.
     pub(crate) fn set(&mut self, shares: &[TenantShare]) {
         self.by_name = shares.iter().map(|share| (share.tenant.clone(), share.weight)).collect();
     }

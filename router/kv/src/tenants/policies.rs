@@ -78,7 +78,7 @@ impl TenantPolicies {
         self.update_shares();
     }
 
-    /// Returns all weights.
+    /// Returns the weights of all tenants.
     pub(crate) fn shares(&self) -> Vec<TenantShare> {
         self.weights.shares()
     }
@@ -175,27 +175,22 @@ impl TenantPolicies {
         self.tenant_of_node[index] = tenant;
     }
 
-    /// See [`EvictionPolicy::begin`].
     pub(crate) fn begin(&mut self, tenant: TenantIdx, num_prompt_blocks: u32) -> Trail {
         self.tenants[tenant.0 as usize].policy.begin(num_prompt_blocks)
     }
 
-    /// See [`EvictionPolicy::visit`].
     pub(crate) fn visit(&mut self, node: NodeId, path: PathHash, trail: &mut Trail) {
         self.policy(node).visit(node, path, trail);
     }
 
-    /// See [`EvictionPolicy::set_last_block`].
     pub(crate) fn set_last_block(&mut self, node: NodeId, path: PathHash) {
         self.policy(node).set_last_block(node, path);
     }
 
-    /// See [`EvictionPolicy::touch`].
     pub(crate) fn touch(&mut self, node: NodeId) {
         self.policy(node).touch(node);
     }
 
-    /// See [`EvictionPolicy::split`].
     pub(crate) fn split(&mut self, upper: NodeId, lower: NodeId) {
         self.set_tenant(upper, self.tenant_of_node[lower.index()]);
         self.policy(lower).split(upper, lower);
@@ -208,7 +203,6 @@ impl TenantPolicies {
         state.low_priority.set(node, is_low_priority);
     }
 
-    /// See [`EvictionPolicy::remove_candidate`].
     pub(crate) fn remove_candidate(&mut self, node: NodeId) {
         let state = self.state(node);
         state.policy.remove_candidate(node);

@@ -1,6 +1,6 @@
 //! Window parts: who needs them, which go first, and what a hit finds where some are gone.
 
-use trunkline_kv::{BlockTable, KvCache, NodeId, Salt, StoreIndex, WindowCounts, WindowLimits, WindowParts};
+use trunkline_kv::{BlockTable, KvCache, NodeId, Salt, StoreIndex, WindowCounts, WindowLimits};
 
 /// Blocks of two tokens; a window of five positions.
 fn cache(num_parts: u32) -> KvCache {
@@ -54,10 +54,10 @@ fn a_long_sequence_needs_its_window_alone() {
     compute(&mut kv, &mut table, &tokens, 0);
     // Position 60 looks at 56 and what follows.
     let counts = WindowCounts { free: 0, droppable: 2, needed: 2, total: 4, dropped: 26 };
-    assert_eq!(kv.device().windows().map(WindowParts::counts), Some(counts));
+    assert_eq!(kv.device().window_counts(), Some(counts));
     assert_eq!(kv.device_mut().take_window_drops().len(), 26);
     kv.close(table, &tokens);
-    assert_eq!(kv.device().windows().map(WindowParts::counts).map(|counts| counts.needed), Some(0));
+    assert_eq!(kv.device().window_counts().map(|counts| counts.needed), Some(0));
 }
 
 #[test]
@@ -98,7 +98,7 @@ fn a_node_tells_which_of_its_blocks_have_their_part() {
     request(&mut kv, &text(2, 12));
     let nodes = kv.walk(NodeId(0), 10).nodes;
     let num_windowed: u32 = nodes.iter().map(|node| node.num_windowed).sum();
-    let counts = kv.device().windows().map(WindowParts::counts).unwrap();
+    let counts = kv.device().window_counts().unwrap();
     assert_eq!(num_windowed, counts.total - counts.free);
     assert!(num_windowed < nodes.iter().map(|node| node.num_blocks).sum());
 }
@@ -119,7 +119,7 @@ fn a_block_that_is_freed_gives_its_part_back() {
     let mut kv = cache(8);
     request(&mut kv, &text(1, 12));
     assert_eq!(kv.device_mut().shrink(0), 6);
-    assert_eq!(kv.device().windows().map(WindowParts::counts).map(|counts| counts.free), Some(8));
+    assert_eq!(kv.device().window_counts().map(|counts| counts.free), Some(8));
     assert_eq!(kv.device_mut().take_window_drops().len(), 6);
     kv.check_invariants();
 }
@@ -131,7 +131,7 @@ fn where_parts_are_short_as_many_positions_are_planned_as_have_one() {
     let (mut table, _) = open(&mut kv, &tokens);
     assert!(kv.device_mut().grow(&mut table, 10));
     assert_eq!(kv.device_mut().reserve_parts(&mut table, 0, 20), 8);
-    assert_eq!(kv.device().windows().map_or(u32::MAX, WindowParts::available), 0);
+    assert_eq!(kv.device().available_parts(), 0);
     assert_eq!(kv.device_mut().reserve_parts(&mut table, 8, 12), 0);
     kv.device_mut().pass_window(&mut table, 8);
     assert_eq!(kv.device_mut().reserve_parts(&mut table, 8, 12), 4);
@@ -161,7 +161,7 @@ fn a_restored_prefix_has_parts_for_its_window_alone() {
     let mut kv = with_stored(&tokens, 5);
     assert_eq!(kv.store().map(StoreIndex::counts).map(|counts| counts.stored), Some(20));
     kv.device_mut().shrink(0);
-    assert_eq!(kv.device().windows().map(WindowParts::counts).map(|counts| counts.free), Some(5));
+    assert_eq!(kv.device().window_counts().map(|counts| counts.free), Some(5));
     let hit = kv.lookup(&Salt::default(), &text(1, 41));
     assert_eq!((hit.num_blocks(), hit.stored().len()), (0, 20));
     let mut table = kv.open(&Salt::default(), &hit);
@@ -171,10 +171,7 @@ fn a_restored_prefix_has_parts_for_its_window_alone() {
     let base_only: Vec<bool> = restored.iter().map(|block| block.base_only).collect();
     assert_eq!(base_only, [vec![true; 18], vec![false; 2]].concat());
     assert_eq!(table.num_needed_parts(), 2);
-    assert_eq!(
-        kv.device().windows().map(WindowParts::counts).map(|counts| (counts.free, counts.needed)),
-        Some((3, 2))
-    );
+    assert_eq!(kv.device().window_counts().map(|counts| (counts.free, counts.needed)), Some((3, 2)));
     kv.end_restore(&mut table, &restored, 20);
     kv.close(table, &tokens);
     kv.check_invariants();
@@ -195,18 +192,12 @@ fn a_restore_that_is_given_up_keeps_its_parts_until_it_is_over() {
     let restored = kv.begin_restore(&mut table, &hit);
     let holds = kv.detach_restored(&mut table, &restored);
     kv.close(table, &[]);
-    assert_eq!(
-        kv.device().windows().map(WindowParts::counts).map(|counts| (counts.free, counts.needed)),
-        Some((3, 2))
-    );
+    assert_eq!(kv.device().window_counts().map(|counts| (counts.free, counts.needed)), Some((3, 2)));
     kv.end_late_restore(&restored, 20);
     drop(holds);
     kv.device_mut().settle();
     kv.check_invariants();
-    assert_eq!(
-        kv.device().windows().map(WindowParts::counts).map(|counts| (counts.free, counts.needed)),
-        Some((5, 0))
-    );
+    assert_eq!(kv.device().window_counts().map(|counts| (counts.free, counts.needed)), Some((5, 0)));
 }
 
 #[test]
