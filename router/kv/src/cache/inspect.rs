@@ -107,8 +107,8 @@ impl KvCache {
 
     /// Removes a node and its descendants from the device and the store, except blocks that are held.
     ///
-    /// Returns how many blocks of the device were removed, or none if `key` is not that of the node. The cost is O(removed
-    /// blocks).
+    /// Returns how many blocks of the device were removed, or none if `key` is not that of the node. The cost is
+    /// O(removed blocks).
     pub fn remove(&mut self, id: NodeId, key: BlockKey) -> Option<u32> {
         self.device.settle();
         if !self.has_node(id, key) {

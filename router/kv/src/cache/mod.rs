@@ -119,8 +119,8 @@ impl KvCache {
 
     /// Begins a sequence that holds the blocks of a hit of this salt.
     ///
-    /// It holds the partly matching block until [`DeviceTier::release_copy_source`]. Panics if the index has changed since
-    /// the lookup.
+    /// It holds the partly matching block until [`DeviceTier::release_copy_source`]. Panics if the index has changed
+    /// since the lookup.
     pub fn open_with_priority(
         &mut self,
         salt: &Salt,

@@ -1,8 +1,8 @@
 //! Prefixes that users keep on the device or in the store for a while.
 //!
-//! A pin on the device holds the blocks of its prefix, as a sequence does. They are not evicted, and nobody else can use
-//! them. Therefore all pins together have a limit, each tenant's pins are limited by its share, and the pin that would end
-//! first is dropped if a sequence could not run otherwise.
+//! A pin on the device holds the blocks of its prefix, as a sequence does. They are not evicted, and nobody else can
+//! use them. Therefore all pins together have a limit, each tenant's pins are limited by its share, and the pin that
+//! would end first is dropped if a sequence could not run otherwise.
 
 use std::collections::BTreeMap;
 
@@ -162,8 +162,8 @@ impl KvCache {
 
     /// Ends the pins whose prefixes end in a node or in its descendants, on the device and in the store.
     ///
-    /// Returns how many blocks of the device are not pinned any more, or none if `key` is not that of the node. The cost
-    /// is O(blocks · log pins).
+    /// Returns how many blocks of the device are not pinned any more, or none if `key` is not that of the node. The
+    /// cost is O(blocks · log pins).
     pub fn unpin_node(&mut self, id: NodeId, key: BlockKey) -> Option<u32> {
         if !self.has_node(id, key) {
             return None;
@@ -206,8 +206,8 @@ impl KvCache {
 
     /// Pins the whole blocks of `tokens` in the store for `ttl_ms` from now on, including those that it gets later.
     ///
-    /// Returns how many leading blocks are stored or being written: 0 if the limit for all pins or the tenant's share of
-    /// the slots has no room, and none without a store. The cost is O(tokens).
+    /// Returns how many leading blocks are stored or being written: 0 if the limit for all pins or the tenant's share
+    /// of the slots has no room, and none without a store. The cost is O(tokens).
     pub fn pin_stored(&mut self, salt: &Salt, tokens: &[u32], ttl_ms: u64) -> Option<u32> {
         let keys = self.block_keys(salt, tokens);
         let end = self.device.now_ms().saturating_add(ttl_ms);

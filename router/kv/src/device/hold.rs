@@ -1,7 +1,7 @@
 //! The states of blocks, and counted holds on them.
 //!
-//! Dropping a hold releases it. A hold cannot change the pool, which would need a lock. It decrements a counter in a shared
-//! array instead, and the last one adds its block to a list that the pool takes over at its next call:
+//! Dropping a hold releases it. A hold cannot change the pool, which would need a lock. It decrements a counter in a
+//! shared array instead, and the last one adds its block to a list that the pool takes over at its next call:
 //!
 //! ```text
 //! holds          [ 2 | 0 | 1 | 0 ]      holds of each block
@@ -95,7 +95,8 @@ impl Iterator for ReleasedBlocks<'_> {
     }
 }
 
-/// One counted hold on a block. A held block is neither evicted nor allocated again. Dropping the hold releases it in O(1).
+/// One counted hold on a block. A held block is neither evicted nor allocated again. Dropping the hold releases it in
+/// O(1).
 ///
 /// It does not implement `Clone`, so that [`BlockHold::share`] makes a second hold visible.
 #[derive(Debug)]

@@ -25,7 +25,8 @@ use crate::tenants::{TenantIdx, TenantPolicies, TenantShare, TenantUsage};
 
 /// The blocks of the device, their contents and their holders.
 ///
-/// It keeps the pool, the tree, the eviction policies and the window parts consistent. [`crate::KvCache`] adds the store.
+/// It keeps the pool, the tree, the eviction policies and the window parts consistent. [`crate::KvCache`] adds the
+/// store.
 #[derive(Debug)]
 pub struct DeviceTier {
     block_size: u32,

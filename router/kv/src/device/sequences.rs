@@ -92,8 +92,8 @@ impl DeviceTier {
         }
     }
 
-    /// Sets the group of a sequence's requests. Records it at the nodes that the sequence shares, and later at those that
-    /// it computes. Must follow [`DeviceTier::touch`].
+    /// Sets the group of a sequence's requests. Records it at the nodes that the sequence shares, and later at those
+    /// that it computes. Must follow [`DeviceTier::touch`].
     pub fn set_group(&mut self, table: &mut BlockTable, group: Option<Arc<str>>) {
         if let (Some(group), Some(last)) = (&group, table.cursor.last_block) {
             let mut next = Some(self.tree.node_of(last));
@@ -131,8 +131,8 @@ impl DeviceTier {
 
     /// Adds the whole blocks of `computed` to the index that the table has not added yet. The cost is O(new tokens).
     ///
-    /// `computed` has the sequence's leading tokens whose steps are acknowledged. Calls `on_indexed` with the index, the
-    /// key and the parent of each block.
+    /// `computed` has the sequence's leading tokens whose steps are acknowledged. Calls `on_indexed` with the index,
+    /// the key and the parent of each block.
     pub(crate) fn index(
         &mut self,
         table: &mut BlockTable,
@@ -178,7 +178,8 @@ impl DeviceTier {
         self.touch_path(&table.cursor, 0, table.group.as_ref());
     }
 
-    /// Ends a sequence whose whole blocks are indexed: adds its partly filled last block as a tail, and releases all blocks.
+    /// Ends a sequence whose whole blocks are indexed: adds its partly filled last block as a tail, and releases all
+    /// blocks.
     ///
     /// No step in flight may still write positions of `computed`.
     pub(crate) fn close(&mut self, mut table: BlockTable, computed: &[u32]) {

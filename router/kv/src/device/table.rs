@@ -12,8 +12,8 @@ use crate::tenants::TenantIdx;
 
 /// The blocks of one sequence in order, and how many of them are in the index.
 ///
-/// [`crate::KvCache`] opens, indexes and closes tables. Dropping a table releases its blocks without indexing any more of
-/// them. With a store or windows, a table must be closed, because dropping it leaves unnamed slots in the store and
+/// [`crate::KvCache`] opens, indexes and closes tables. Dropping a table releases its blocks without indexing any more
+/// of them. With a store or windows, a table must be closed, because dropping it leaves unnamed slots in the store and
 /// needed window parts behind.
 ///
 /// ```text
@@ -41,8 +41,8 @@ pub struct BlockTable {
     pub(crate) store: StoreProgress,
 }
 
-/// A block of the index that holds the same tokens as the sequence's own block, because two sequences computed them at the
-/// same time.
+/// A block of the index that holds the same tokens as the sequence's own block, because two sequences computed them at
+/// the same time.
 #[derive(Debug)]
 pub(super) struct Shadow {
     pub(super) block_idx: usize,

@@ -1,8 +1,8 @@
 //! Window parts: K and V of the layers that attend only to the last positions. The pool has fewer of them than blocks.
 //!
 //! A block gets its part when a step first writes it and keeps it until the part is dropped. The other layers' K and V
-//! stay in the block. Sequences need the parts that their next positions attend to. A part that no sequence needs may be
-//! dropped when another block needs one:
+//! stay in the block. Sequences need the parts that their next positions attend to. A part that no sequence needs may
+//! be dropped when another block needs one:
 //!
 //! ```text
 //! passed   ◀ oldest ... newest     a window moved past it; only a prompt that branches off right there would find it
@@ -304,8 +304,8 @@ impl WindowParts {
         part.was_found |= is_hit;
     }
 
-    /// Counts one sequence less that needs a part. Without any, the part is added to `list`, or to the kept ones if a hit
-    /// found it before.
+    /// Counts one sequence less that needs a part. Without any, the part is added to `list`, or to the kept ones if a
+    /// hit found it before.
     fn release(&mut self, block: BlockId, list: DropList) {
         let part = &mut self.parts[block.index()];
         assert!(part.num_needs > 0, "a sequence needs the part of block {}", block.0);

@@ -19,8 +19,8 @@ const MIN_LEAD: f64 = 0.0025;
 /// Follows LRU or worth, whichever had more hits recently.
 ///
 /// The policy keeps the orders of [`LeafLru`] and [`WorthPolicy`] and a [`Ghost`] of a cache under each. It begins with
-/// worth, which orders like LRU until it has learned something. It changes to LRU when LRU has more hits on this traffic
-/// at this capacity.
+/// worth, which orders like LRU until it has learned something. It changes to LRU when LRU has more hits on this
+/// traffic at this capacity.
 ///
 /// This is set dueling (Qureshi et al., ISCA 2007) with ghosts as in ARC (FAST 2003) and spatial sampling (SHARDS, FAST
 /// 2015). The samples are conversations, because all requests may begin with the same blocks.

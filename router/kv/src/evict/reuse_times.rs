@@ -9,11 +9,11 @@
 //! ```
 //!
 //! where `T` is the age at which the block is evicted at the latest. This is the Gittins index of a job that may end at
-//! any age (Gittins 1979): the highest rate of hits that the block can give for its space. It is also the hit density of
-//! LHD (Beckmann et al., NSDI 2018) with the best time to give up.
+//! any age (Gittins 1979): the highest rate of hits that the block can give for its space. It is also the hit density
+//! of LHD (Beckmann et al., NSDI 2018) with the best time to give up.
 //!
-//! If the chance of reuse falls with age, the order is that of LRU. If people think for a minute before they answer, the
-//! blocks that are due again are worth more than the latest ones.
+//! If the chance of reuse falls with age, the order is that of LRU. If people think for a minute before they answer,
+//! the blocks that are due again are worth more than the latest ones.
 //!
 //! The blocks of one prompt are used again together or not at all, so a long prompt tells little more than a short one.
 //! Therefore a block counts less the more blocks of its class its prompt has.
@@ -31,14 +31,14 @@ const MIN_LEFT: f64 = 0.02;
 
 /// The number of blocks that the assumption counts for.
 ///
-/// It must be small. The rate just after a use is divided by one request only, so a share that is wrong for a small group
-/// can look like the best rate of all.
+/// It must be small. The rate just after a use is divided by one request only, so a share that is wrong for a small
+/// group can look like the best rate of all.
 const PRIOR_WEIGHT: f64 = 2.5;
-/// The number of reused blocks that a level of 1 counts for, which is about one request. A level of 1 means that a class
-/// is reused as much as its group, and a group as much as all groups.
+/// The number of reused blocks that a level of 1 counts for, which is about one request. A level of 1 means that a
+/// class is reused as much as its group, and a group as much as all groups.
 const LEVEL_WEIGHT: f64 = 5.0;
-/// The weights that smooth the share of an age over its neighbours. The best time to give up is a maximum over ages, and
-/// a maximum over noisy shares would select the noise.
+/// The weights that smooth the share of an age over its neighbours. The best time to give up is a maximum over ages,
+/// and a maximum over noisy shares would select the noise.
 const KERNEL: [f64; 3] = [0.25, 0.5, 0.25];
 
 /// Returns the index of an age in requests.
@@ -67,8 +67,8 @@ struct ClassTimes {
     reused: [f64; NUM_AGES],
     /// Blocks that reached this age, whether they were used again before or not. `reused` is a part of them.
     reached: [f64; NUM_AGES],
-    /// Blocks whose last use has this age now. With each request, the reciprocal of the range's width of them moves on to
-    /// the next age, so no single block is tracked.
+    /// Blocks whose last use has this age now. With each request, the reciprocal of the range's width of them moves on
+    /// to the next age, so no single block is tracked.
     pending: [f64; NUM_AGES],
     worth: [f64; NUM_AGES],
 }

@@ -20,8 +20,8 @@ struct NodeState {
 
 /// A bucket of candidates for each class and age.
 ///
-/// Buckets are ordered by worth, and the nodes of a bucket by their last use. Time is the number of requests begun. Every
-/// call costs O(log candidates), except [`WorthBuckets::advance`].
+/// Buckets are ordered by worth, and the nodes of a bucket by their last use. Time is the number of requests begun.
+/// Every call costs O(log candidates), except [`WorthBuckets::advance`].
 #[derive(Debug)]
 pub struct WorthBuckets {
     now: u64,
@@ -59,8 +59,8 @@ impl WorthBuckets {
 
     /// Moves nodes to the buckets of their present ages.
     ///
-    /// The cost is O(occupied buckets) and O(log candidates) for each node that moves. A node moves at most [`NUM_AGES`]
-    /// times between two uses.
+    /// The cost is O(occupied buckets) and O(log candidates) for each node that moves. A node moves at most
+    /// [`NUM_AGES`] times between two uses.
     pub fn advance(&mut self) {
         for word in 0..self.occupied.len() {
             // A copy of the word is enough: nodes that move while the loop runs are in the right bucket already.

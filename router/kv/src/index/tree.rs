@@ -445,7 +445,8 @@ impl RadixTree {
 
     /// Recounts everything in O(tree). Panics if a link, a key or the shape is wrong.
     ///
-    /// Calls `on_node` with each node except the roots, parents first: its parent unless that is a root, and its blocks.
+    /// Calls `on_node` with each node except the roots, parents first: its parent unless that is a root, and its
+    /// blocks.
     pub(crate) fn check_invariants(&self, mut on_node: impl FnMut(Option<NodeId>, &[BlockId])) {
         let mut num_nodes = 0;
         let mut open: Vec<NodeId> = self.roots.values().copied().collect();

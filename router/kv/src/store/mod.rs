@@ -6,11 +6,11 @@
 //!                └──▶ Abandoned: the block is not wanted any more, but the write is still in flight
 //! ```
 //!
-//! A block is found only if all blocks before it are stored, because `find` follows a path from its beginning. Only blocks
-//! that no other one continues are evicted, so paths lose their ends and not their middles. The victim is the least
-//! recently used one of the tenant that exceeds its share of the slots the most. The tenant of a block found at the start
-//! is known once the tenant asks for it. Until then, these blocks count as one tenant with the weights of all tenants that
-//! have not asked yet.
+//! A block is found only if all blocks before it are stored, because `find` follows a path from its beginning. Only
+//! blocks that no other one continues are evicted, so paths lose their ends and not their middles. The victim is the
+//! least recently used one of the tenant that exceeds its share of the slots the most. The tenant of a block found at
+//! the start is known once the tenant asks for it. Until then, these blocks count as one tenant with the weights of all
+//! tenants that have not asked yet.
 
 mod pins;
 mod progress;

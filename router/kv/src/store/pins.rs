@@ -33,8 +33,8 @@ pub struct StorePins {
 /// The slots of the store that a tenant uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoreUsage {
-    /// The name; absent for blocks without a tenant, and for those found at the start whose tenant has not asked for them
-    /// yet.
+    /// The name; absent for blocks without a tenant, and for those found at the start whose tenant has not asked for
+    /// them yet.
     pub tenant: Option<Box<str>>,
     /// The number of slots in use.
     pub num_slots: u32,

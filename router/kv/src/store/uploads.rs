@@ -98,8 +98,8 @@ impl StoreIndex {
 
     /// Queues a stored block for upload, after the blocks before it that were not offered yet.
     ///
-    /// The object tier finds a block only if it has the whole path. Blocks that do not fit in the queue are offered when
-    /// the path grows again.
+    /// The object tier finds a block only if it has the whole path. Blocks that do not fit in the queue are offered
+    /// when the path grows again.
     pub(super) fn offer_path(&mut self, id: SlotId) {
         if self.uploads.max_len == 0 {
             return;

@@ -6,10 +6,11 @@
 //!           takes no more of a's blocks
 //! ```
 //!
-//! A tenant owns every block of its sequences and of its part of the index, from allocation until the block is free. The
-//! victim is chosen by the policy of the tenant that exceeds its share the most, relative to the share. The new block is
-//! counted first, so the tenant that needs it may lose a block itself. Therefore no tenant within its share loses a block
-//! while another one exceeds its share and has a block that can be evicted. With a single tenant this costs nothing.
+//! A tenant owns every block of its sequences and of its part of the index, from allocation until the block is free.
+//! The victim is chosen by the policy of the tenant that exceeds its share the most, relative to the share. The new
+//! block is counted first, so the tenant that needs it may lose a block itself. Therefore no tenant within its share
+//! loses a block while another one exceeds its share and has a block that can be evicted. With a single tenant this
+//! costs nothing.
 
 mod policies;
 
