@@ -1,10 +1,10 @@
-//! The inspector's walk and removal.
+//! Pages over the tree, and removal of nodes.
 
 use trunkline_kv::{KvCache, NodeId, NodeView, Salt, StoreIndex};
 
 const BLOCK_SIZE: u32 = 4;
 
-/// Computes `tokens` and stores what is full, as a sequence would; ends it.
+/// Runs a sequence that computes `tokens` and stores its full blocks.
 fn compute(kv: &mut KvCache, salt: &Salt, tokens: &[u32]) {
     let hit = kv.lookup(salt, tokens).without_partial();
     let mut table = kv.open(salt, &hit);
@@ -59,7 +59,7 @@ fn pages_show_every_node_once() {
     let shape = (shared.first_token, shared.num_tokens, shared.num_blocks, shared.num_stored);
     assert_eq!((shape, shared.num_children), ((0, 8, 2, 2), 2));
     assert_eq!((shared.num_hits, shared.used_at_ms), (1, 2_000));
-    // The second asked for more than was there: the first's own part was not used again.
+    // The second request branched off, so the rest of the first one was not used again.
     let ends: Vec<&NodeView> = nodes.iter().filter(|node| node.num_children == 0).collect();
     let mut ages: Vec<u64> = ends.iter().map(|node| node.used_at_ms).collect();
     ages.sort_unstable();
@@ -73,7 +73,7 @@ fn pages_show_every_node_once() {
 }
 
 #[test]
-fn what_is_removed_is_gone_from_device_and_store() {
+fn removed_nodes_leave_device_and_store() {
     let (mut kv, salt, one, two) = cache();
     let node = walk(&kv, 100)
         .into_iter()
@@ -95,7 +95,7 @@ fn what_is_removed_is_gone_from_device_and_store() {
 }
 
 #[test]
-fn what_is_held_stays() {
+fn held_blocks_are_not_removed() {
     let (mut kv, salt, one, _) = cache();
     let hit = kv.lookup(&salt, &one).without_partial();
     let table = kv.open(&salt, &hit);

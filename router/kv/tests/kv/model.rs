@@ -1,6 +1,6 @@
 //! Random histories of the KV cache against a plain model: a map from every stored prefix to its block, and a device
 //! that remembers which prefix was written in which slot. `TRUNKLINE_SEED` picks the histories, `TRUNKLINE_CASES` how
-//! many; a failure prints the seed and a shrunk history.
+//! many. A failure prints the seed and a shrunk history.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ enum Op {
         tokens: Vec<u32>,
         use_partial: bool,
     },
-    /// Plans a step over the next positions of a sequence, growing it first, and appends what it would sample.
+    /// Grows a sequence, plans a step over its next positions, and appends the sampled token.
     Fill {
         sequence: usize,
         num_tokens: u32,
@@ -33,7 +33,7 @@ enum Op {
     Close {
         sequence: usize,
     },
-    /// Ends it without entering anything more.
+    /// Ends a sequence without indexing any more of it.
     Drop {
         sequence: usize,
     },
@@ -53,7 +53,7 @@ struct History {
     ops: Vec<Op>,
 }
 
-/// Often a piece of one text, so that prefixes meet.
+/// Often returns a piece of one text, so that prefixes are shared.
 fn tokens() -> impl Strategy<Value = Vec<u32>> {
     prop_oneof![
         prop::collection::vec(0..VOCABULARY, 1..14),
@@ -94,9 +94,10 @@ struct World {
     block_size: usize,
     kv: KvCache,
     sequences: Vec<Sequence>,
-    /// The plain model: every stored prefix, whole blocks and tails, and the block with its last tokens.
+    /// The plain model: for every stored prefix of whole blocks, with or without a tail, the block with its last
+    /// tokens.
     stored: BTreeMap<Prefix, BlockId>,
-    /// `[block][slot]`: the prefix whose last token's K and V are there.
+    /// For each block and slot, the prefix whose last token's K and V are there.
     device: Vec<Vec<Option<Prefix>>>,
     num_evicted: u64,
 }
@@ -168,7 +169,7 @@ impl World {
         if !use_partial {
             hit = hit.without_partial();
         }
-        // Which block goes first is no matter of what is where.
+        // The priority decides the order of eviction only, not the contents of blocks.
         let worth = if tokens.len().is_multiple_of(3) { CachePriority::Low } else { CachePriority::Normal };
         let mut table = self.kv.open_with_priority(&salt(salt_index), &hit, worth);
         self.kv.device_mut().touch(&hit);
@@ -176,7 +177,7 @@ impl World {
         if let Some((source, num_tokens)) = hit.partial() {
             self.kv.device_mut().settle();
             if self.kv.device_mut().grow(&mut table, 1) {
-                // The copy is planned with the first step: what it copies is being filled until that is acknowledged.
+                // The first step makes the copy, so these positions are filled until it is acknowledged.
                 self.kv.device_mut().begin_fill(&table, computed as u32, num_tokens);
                 let destination = table.blocks().last().expect("it just grew").id();
                 for slot in 0..num_tokens as usize {
@@ -241,7 +242,7 @@ impl World {
         self.kv.close(sequence.table, &sequence.tokens[..sequence.acknowledged]);
     }
 
-    /// What `KvCache::index` should do, in the model; called before it.
+    /// Does in the model what `KvCache::index` does after it.
     fn store_blocks(&mut self, index: usize, from: usize, to: usize) {
         for block_idx in from..to {
             let sequence = &self.sequences[index];
@@ -258,7 +259,7 @@ impl World {
     }
 
     fn shed(&mut self, index: usize) {
-        // Which blocks took whose place, seen from outside: the own block is found where another was.
+        // Replaced blocks are visible from outside: a lookup finds the sequence's own block where another one was.
         let sequence = &mut self.sequences[index];
         let before = self.kv.device().counts();
         let num_shed = self.kv.device_mut().shed_shadows(&mut sequence.table);
@@ -281,7 +282,7 @@ impl World {
         assert_eq!(replaced, num_shed);
     }
 
-    /// Stored prefixes that end within block `block_idx` and share all blocks before it with `prefix`.
+    /// Returns the stored prefixes that end within block `block_idx` and share all blocks before it with `prefix`.
     fn children<'a>(
         &'a self,
         prefix: &'a Prefix,
@@ -343,7 +344,7 @@ impl World {
         }
     }
 
-    /// After every operation: the invariants, and the model's map is what the index has, but for what was evicted.
+    /// Checks the invariants, and that the model and the index agree except for evicted blocks.
     fn check(&mut self) {
         self.kv.check_invariants();
         let mut gone = Vec::new();
@@ -406,7 +407,7 @@ fn run(history: &History, kind: PolicyKind) {
     world.kv.check_invariants();
 }
 
-/// So many cases in the first tier, and 30 times as many in the second.
+/// The number of cases under `make test`. `make test-all` runs 30 times as many.
 pub fn drawn(few: u64) -> Config {
     Config {
         cases: draw::count("TRUNKLINE_CASES", few, 30 * few) as u32,

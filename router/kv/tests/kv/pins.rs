@@ -1,8 +1,8 @@
-//! Prefixes that stay for as long as their users asked.
+//! Prefixes that stay on the device while they are pinned.
 
 use trunkline_kv::{KvCache, NodeId, PinCounts, PinOutcome, Salt, TenantShare};
 
-/// Computes a prompt of blocks of one token; returns how many of them hit.
+/// Computes a prompt in blocks of one token. Returns how many of them hit.
 fn request(kv: &mut KvCache, salt: &Salt, prompt: &[u32]) -> usize {
     let tokens = [prompt, &[u32::MAX]].concat();
     let hit = kv.lookup(salt, &tokens);
@@ -65,7 +65,7 @@ fn a_pin_is_renewed_never_cut_short_and_shared_blocks_count_once() {
 }
 
 #[test]
-fn what_is_beyond_the_limit_of_all_or_the_share_of_one_is_refused() {
+fn a_pin_beyond_the_limit_for_all_or_the_share_of_its_tenant_is_refused() {
     let mut kv = KvCache::new(1, 10);
     let [a, b] = ["a", "b"].map(|tenant| Salt::of_tenant(tenant));
     let share = |tenant: &str, weight| TenantShare { tenant: tenant.into(), weight };
@@ -104,7 +104,7 @@ fn a_pin_is_renewed_by_its_tokens_while_it_is_there() {
 }
 
 #[test]
-fn a_tail_stands_for_the_whole_blocks_before_it() {
+fn a_pin_of_a_tail_pins_the_whole_blocks_before_it() {
     let (mut kv, salt) = (KvCache::new(2, 10), Salt::default());
     kv.set_max_pinned_blocks(10);
     let hit = kv.lookup(&salt, &[1, 2, 3, 4]);
@@ -121,7 +121,7 @@ fn a_tail_stands_for_the_whole_blocks_before_it() {
 }
 
 #[test]
-fn pins_are_seen_and_ended_by_node() {
+fn pins_are_listed_and_ended_by_node() {
     let (mut kv, salt) = (KvCache::new(1, 10), Salt::default());
     kv.set_max_pinned_blocks(10);
     for prompt in [[1, 2, 3], [1, 2, 4], [5, 6, 7]] {
@@ -141,10 +141,10 @@ fn pins_are_seen_and_ended_by_node() {
 }
 
 #[test]
-fn for_want_of_blocks_the_pin_that_would_end_first_ends_now() {
+fn a_dropped_pin_is_the_one_that_would_end_first() {
     let (mut kv, salt) = (KvCache::new(1, 10), Salt::default());
     kv.set_max_pinned_blocks(10);
-    // Neither the first nor the last to be pinned is the first to end.
+    // The pin that ends first is neither the first nor the last that was granted.
     for (token, ttl_ms) in [(1, 50), (2, 10), (3, 90), (4, 30)] {
         request(&mut kv, &salt, &[token, token]);
         assert_eq!(kv.pin(&salt, &[token, token], ttl_ms), granted(2, 2));

@@ -1,4 +1,5 @@
-//! Nobody's flood takes what is another's share. Histories are made from `TRUNKLINE_SEED`; a failure prints it.
+//! A tenant that floods the cache takes no block within another tenant's share. `TRUNKLINE_SEED` picks the histories,
+//! and a failure prints it.
 
 use trunkline_contract::BlockKey;
 use trunkline_kv::{
@@ -11,7 +12,7 @@ const NUM_OPS: u64 = 120;
 const NUM_TENANTS: usize = 4;
 const NAMES: [&str; NUM_TENANTS] = ["a", "b", "c", "d"];
 
-/// xorshift64* (Vigna 2016).
+/// The generator xorshift64* (Vigna 2016).
 struct Random(u64);
 
 impl Random {
@@ -41,7 +42,7 @@ fn usages(kv: &KvCache) -> Vec<TenantUsage> {
     kv.device().usages().cloned().collect()
 }
 
-/// Gets one block and checks whose went for it.
+/// Gets one block, and checks which tenant lost one for it.
 fn grow_by_one(kv: &mut KvCache, sequence: &mut Sequence, seed: u64) -> bool {
     kv.device_mut().settle();
     let before = usages(kv);
@@ -124,15 +125,15 @@ fn run(seed: u64) {
 }
 
 #[test]
-fn who_is_within_its_share_loses_nothing_while_somebody_is_beyond_theirs() {
-    // The generator needs a seed that is not 0.
+fn a_tenant_within_its_share_loses_nothing_while_another_exceeds_its_own() {
+    // The generator needs a seed other than 0.
     let first = draw::first_seed() + 1;
     for seed in first..first + draw::count("TRUNKLINE_CASES", 100, 4_000) {
         run(seed);
     }
 }
 
-/// Computes a prompt of whole blocks of one token. Returns how many of them hit.
+/// Computes a prompt in blocks of one token. Returns how many of them hit.
 fn request(kv: &mut KvCache, tenant: usize, prompt: &[u32]) -> usize {
     let mut tokens = prompt.to_vec();
     tokens.push(u32::MAX);
@@ -155,7 +156,7 @@ fn a_flood_leaves_the_histories_of_others_alone_and_borrows_what_is_idle() {
         kv.set_shares(&[share(0, 3), share(1, 1)]);
         let history: Vec<u32> = (0..60).collect();
         assert_eq!(request(&mut kv, 0, &history), 0);
-        // While a has no more than it uses, b borrows; then it floods.
+        // While a uses less than its share, b borrows the rest. Then b floods.
         for round in 0..50 {
             let noise: Vec<u32> = (0..20).map(|token| 1_000 + round * 20 + token).collect();
             request(&mut kv, 1, &noise);
@@ -165,7 +166,7 @@ fn a_flood_leaves_the_histories_of_others_alone_and_borrows_what_is_idle() {
         };
         assert_eq!(by_name(&kv), [(60, 75), (40, 25)], "b has what a leaves");
         assert_eq!(request(&mut kv, 0, &history), 60, "a's history is all there");
-        // a wants the rest of its share: b gives back what it borrowed, and no more.
+        // a needs the rest of its share, so b loses the blocks that it borrowed and no others.
         request(&mut kv, 0, &(500..515).collect::<Vec<_>>());
         assert_eq!(by_name(&kv), [(75, 75), (25, 25)]);
         request(&mut kv, 0, &(600..630).collect::<Vec<_>>());
@@ -174,7 +175,7 @@ fn a_flood_leaves_the_histories_of_others_alone_and_borrows_what_is_idle() {
 }
 
 #[test]
-fn who_can_wait_is_not_given_what_is_within_the_share_of_others() {
+fn a_sequence_that_can_wait_takes_nothing_within_the_shares_of_others() {
     let mut kv = KvCache::new(1, 10);
     kv.set_shares(&[share(0, 1), share(1, 1)]);
     request(&mut kv, 0, &[1, 2, 3, 4]);
@@ -189,7 +190,7 @@ fn who_can_wait_is_not_given_what_is_within_the_share_of_others() {
 }
 
 #[test]
-fn a_tenant_that_is_struck_off_is_the_first_to_go() {
+fn blocks_of_a_removed_tenant_are_evicted_first() {
     let mut kv = KvCache::new(1, 10);
     kv.set_shares(&[share(0, 1), share(1, 1)]);
     request(&mut kv, 0, &[1, 2, 3]);
@@ -208,7 +209,7 @@ fn path(tenant: usize, begin: u32, count: u32) -> Vec<BlockKey> {
     keys
 }
 
-/// Stores what of a path is not there.
+/// Stores the blocks of a path that are not stored yet.
 fn store(index: &mut StoreIndex, tenant: usize, keys: &[BlockKey]) {
     let mut parent = None;
     for &key in keys {
@@ -241,7 +242,7 @@ fn a_flood_of_the_store_leaves_the_histories_of_others_alone() {
 }
 
 #[test]
-fn after_a_restart_blocks_are_their_tenants_as_soon_as_they_are_asked_for() {
+fn after_a_restart_blocks_get_their_tenants_when_they_are_used() {
     let keys: Vec<Vec<BlockKey>> = (0..2).map(|tenant| path(tenant, 0, 40)).collect();
     let blocks = keys.iter().flatten().enumerate().map(|(index, &key)| {
         let (tenant, depth) = (index / 40, index % 40);
@@ -261,7 +262,7 @@ fn after_a_restart_blocks_are_their_tenants_as_soon_as_they_are_asked_for() {
     index.touch(keys[1][39], &salt(1));
     index.check_invariants();
     assert_eq!(num_slots(&index), [(None, 40), (Some("b"), 40)]);
-    // c floods: b, who is beyond its 25 by then, gives up what is too much; those not known yet weigh as a does.
+    // c floods. b exceeds its 25 slots and loses the surplus. Blocks whose tenant is not known yet weigh as much as a.
     for round in 0..20 {
         store(&mut index, 2, &path(2, 5_000 + round * 10, 10));
     }

@@ -1,4 +1,4 @@
-//! The history of paths in fixed memory.
+//! The bounded history of paths.
 
 use trunkline_kv::evict::history::{History, MIN_SETS, PathHash, PathUse, WAYS};
 
@@ -11,7 +11,7 @@ fn put(history: &mut History, path: PathHash, path_use: PathUse) {
 }
 
 #[test]
-fn the_path_seen_longest_ago_makes_room_in_fixed_memory() {
+fn the_least_recently_used_path_of_a_full_set_is_overwritten() {
     let mut history = History::new(WAYS);
     let paths: Vec<PathHash> = (1..=WAYS as u64 + 1).map(|path| path << 33).collect();
     for (request, &path) in paths.iter().enumerate() {
@@ -28,7 +28,7 @@ fn the_path_seen_longest_ago_makes_room_in_fixed_memory() {
 }
 
 #[test]
-fn it_grows_to_its_bound_and_keeps_what_it_had() {
+fn it_grows_to_its_bound_and_keeps_its_entries() {
     let mut history = History::new(1 << 17);
     assert_eq!(history.capacity(), MIN_SETS * WAYS);
     let path = |number: u32| u64::from(number).wrapping_mul(0x9e37_79b9_7f4a_7c15);

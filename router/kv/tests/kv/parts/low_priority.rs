@@ -1,4 +1,4 @@
-//! Blocks that are worth nothing go first.
+//! Low-priority blocks are evicted first.
 
 use trunkline_kv::evict::LowPriorityLeaves;
 use trunkline_kv::{CachePriority, KvCache, NodeId, Salt};
@@ -23,7 +23,7 @@ fn num_found(kv: &KvCache, prompt: &[u32]) -> usize {
 }
 
 #[test]
-fn what_is_worth_nothing_goes_before_what_is_older() {
+fn low_priority_blocks_are_evicted_before_older_ones() {
     let mut kv = KvCache::new(1, 9);
     request(&mut kv, &[1, 2, 3], CachePriority::Normal);
     request(&mut kv, &[4, 5], CachePriority::Low);
@@ -39,7 +39,7 @@ fn what_is_worth_nothing_goes_before_what_is_older() {
 }
 
 #[test]
-fn who_asks_for_it_makes_it_worth_keeping() {
+fn a_request_of_normal_priority_raises_the_priority_of_its_blocks() {
     let mut kv = KvCache::new(1, 6);
     request(&mut kv, &[1, 2, 3], CachePriority::Low);
     assert_eq!(request(&mut kv, &[1, 2], CachePriority::Normal), 2);
@@ -53,7 +53,7 @@ fn who_asks_for_it_makes_it_worth_keeping() {
 }
 
 #[test]
-fn leaves_go_in_their_order_and_are_there_once() {
+fn leaves_keep_their_order_and_are_in_the_set_once() {
     let mut leaves = LowPriorityLeaves::default();
     for node in [3, 1, 3, 2] {
         leaves.set(NodeId(node), true);

@@ -1,9 +1,9 @@
-//! The order of least recent use.
+//! Eviction by least recent use.
 
 use trunkline_kv::{EvictionPolicy, LeafLru, NodeId};
 
 #[test]
-fn the_least_recently_used_of_those_offered_goes_first() {
+fn the_least_recently_used_candidate_is_the_victim() {
     let mut lru = LeafLru::default();
     let [a, b, c] = [NodeId(0), NodeId(1), NodeId(2)];
     for node in [a, b, c] {

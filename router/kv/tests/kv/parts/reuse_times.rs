@@ -1,8 +1,8 @@
-//! What a block is worth by its age.
+//! The worth of a block by its age.
 
 use trunkline_kv::evict::reuse_times::{NUM_AGES, ReuseTimes, age_index, smoothed};
 
-/// One block of the class a request, each asked for again after `pause` requests where that is given.
+/// Learns from requests with one block of the class each, which is used again after `pause` requests if that is given.
 fn learned(pause: Option<u64>) -> ReuseTimes {
     let mut times = ReuseTimes::new(1, 1, 1, 4_096.0);
     for request in 0..4_000 {
@@ -18,16 +18,16 @@ fn learned(pause: Option<u64>) -> ReuseTimes {
 }
 
 #[test]
-fn before_anything_is_seen_the_older_is_worth_less() {
+fn before_anything_is_learned_older_blocks_are_worth_less() {
     let times = ReuseTimes::new(2, 1, 3, 4_096.0);
     for class in 0..6 {
-        // Age 0 is the request itself.
+        // Age 0 is the present request.
         assert!((2..NUM_AGES).all(|age| times.worth(class, age) <= times.worth(class, age - 1)));
     }
 }
 
 #[test]
-fn what_is_due_is_worth_more_than_what_just_came_and_what_was_missed() {
+fn blocks_that_are_due_are_worth_more_than_new_and_overdue_ones() {
     let times = learned(Some(100));
     let due = times.worth(0, age_index(95));
     assert!(due > 2.0 * times.worth(0, age_index(1)), "just came");
@@ -36,7 +36,7 @@ fn what_is_due_is_worth_more_than_what_just_came_and_what_was_missed() {
 }
 
 #[test]
-fn what_is_asked_for_all_the_time_says_nothing_of_the_others() {
+fn constantly_used_blocks_tell_nothing_about_others() {
     let mut times = ReuseTimes::new(2, 1, 1, 4_096.0);
     let before = times.worth(0, 1);
     for _ in 0..1_000 {

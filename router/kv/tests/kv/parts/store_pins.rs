@@ -1,9 +1,9 @@
-//! Pins of the store.
+//! Prefixes that are pinned in the store.
 
 use trunkline_contract::BlockKey;
 use trunkline_kv::{Salt, StoreIndex, StorePins, TenantShare};
 
-/// Stores a path of blocks of one token; returns how many found a slot.
+/// Stores a path in blocks of one token. Returns how many got a slot.
 fn write(store: &mut StoreIndex, salt: &Salt, path: &[u32]) -> usize {
     let mut parent = None;
     for (index, token) in path.iter().enumerate() {
@@ -42,10 +42,10 @@ fn store(num_slots: u32, max_slots: u32) -> StoreIndex {
 }
 
 #[test]
-fn what_is_pinned_does_not_go_until_its_time_is_over() {
+fn pinned_blocks_stay_until_their_time_is_over() {
     let (mut store, salt) = (store(6, 4), Salt::default());
     write(&mut store, &salt, &[1, 2]);
-    // The third is not there yet.
+    // The third block is not stored yet.
     assert_eq!(store.pin(&salt, keys(&salt, &[1, 2, 3]), 10), Some(2));
     write(&mut store, &salt, &[1, 2, 3]);
     for number in 10..20 {
@@ -82,7 +82,7 @@ fn limits_hold_and_shared_blocks_count_once() {
 }
 
 #[test]
-fn pins_are_put_on_the_next_index() {
+fn the_next_index_takes_over_the_pins() {
     let (mut store, salt) = (store(4, 4), Salt::default());
     write(&mut store, &salt, &[1, 2]);
     store.pin(&salt, keys(&salt, &[1, 2]), 10);

@@ -1,10 +1,10 @@
-//! How blocks are grouped by what is known of them.
+//! The groups of blocks by their history.
 
 use trunkline_kv::NodeId;
 use trunkline_kv::evict::history::PathHash;
 use trunkline_kv::evict::worth::{BRANCH_GROUP, CLASSES_A_GROUP, HOT_AGE, HOT_GROUP, WorthPolicy};
 
-/// A prompt of these paths; returns the group that each is put in.
+/// Runs a prompt of these paths. Returns the group of each.
 fn request(policy: &mut WorthPolicy, paths: impl IntoIterator<Item = PathHash>) -> Vec<u8> {
     let paths: Vec<_> = paths.into_iter().collect();
     let (mut trail, _) = policy.begin_request(paths.len() as u32);
@@ -20,7 +20,7 @@ fn pass(policy: &mut WorthPolicy, num_requests: u64) {
 }
 
 #[test]
-fn blocks_are_told_apart_by_count_by_branch_and_by_haste() {
+fn blocks_are_grouped_by_count_branch_and_quick_reuse() {
     let mut policy = WorthPolicy::new(100);
     assert_eq!(request(&mut policy, 1..21), [0; 20]);
     pass(&mut policy, HOT_AGE);

@@ -1,10 +1,10 @@
-//! The order of nodes by age and class.
+//! The order of candidates by age and class.
 
 use trunkline_kv::evict::worth_buckets::WorthBuckets;
 use trunkline_kv::{EvictionPolicy, NodeId};
 
 #[test]
-fn before_worth_is_known_the_older_age_goes_first_whatever_its_class() {
+fn before_worth_is_known_the_older_age_is_evicted_first_in_any_class() {
     let mut buckets = WorthBuckets::new(2);
     let [a, b, c] = [NodeId(0), NodeId(1), NodeId(2)];
     for (node, class) in [(a, 1), (b, 0), (c, 1)] {
