@@ -1,4 +1,4 @@
-//! The server's limits: those that settings set, and constants.
+//! The limits of requests and connections. Settings set those in [`ServerLimits`]; the others are constants.
 
 use std::ops::Deref;
 use std::time::Duration;
@@ -14,64 +14,64 @@ use crate::watermark::DEFAULT_KEY;
 
 /// The most alternatives reported for each token (`top_logprobs`, `logprobs`, `top_n_tokens`).
 pub const MAX_TOP_LOGPROBS: u64 = range::MAX_TOP_LOGPROBS as u64;
-/// Most prompt logprobs in one answer, counting each token and its alternatives.
+/// The most prompt logprobs in one response. Each token counts, and each alternative.
 pub const MAX_PROMPT_LOGPROBS: usize = 262_144;
-/// Most tokens in `logit_bias`.
+/// The most tokens in `logit_bias`.
 pub const MAX_LOGIT_BIAS: usize = 1024;
-/// Most ids in `stop_token_ids`.
+/// The most ids in `stop_token_ids`.
 pub const MAX_STOP_TOKEN_IDS: usize = 128;
-/// Longest stop string in bytes.
+/// The longest stop string in bytes.
 pub const MAX_STOP_BYTES: usize = 1024;
-/// Most decoded tokens waiting for one client, beyond which the request is aborted.
+/// The most tokens that wait for one client. A request that exceeds it is aborted.
 pub const MAX_WAITING_TOKENS: usize = 1024;
-/// Number of bodies of the largest size for which there is memory while they are received.
+/// The memory for arriving bodies suffices for this many bodies of the largest size.
 pub const MAX_READING_BODIES: usize = 32;
-/// Least memory for all bodies being received.
+/// The least memory for arriving bodies, even if the largest bodies are small.
 pub const MIN_READING_BYTES: usize = 256 << 20;
-/// Longest wait for the body of a request.
+/// The longest wait for the body of a request.
 pub const BODY_TIMEOUT: Duration = Duration::from_secs(30);
-/// Longest wait for the header of a request on an open connection.
+/// The longest wait for the header of a request on an open connection.
 pub const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
-/// Longest duration of a TLS handshake.
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Bytes beyond `--max-header-bytes` up to which a header is refused with an error that names the flag; a larger one
-/// gets a bare 431. The sum of both also bounds the answers buffered for a connection.
+/// A header that exceeds its limit by at most this much gets an error that names the flag; a larger one gets a bare
+/// 431. The limit plus this value is also the most that is buffered of a connection's answers.
 pub const REFUSED_HEADER_BYTES: usize = 64 << 10;
-/// Most fields of a header.
+/// The most fields of a header.
 pub const MAX_HEADER_FIELDS: usize = 100;
-/// Number of header fields up to which the error names the limit; a header with more gets a bare 431.
+/// A header with more fields than this gets a bare 431. One with fewer, but more than `MAX_HEADER_FIELDS`, gets an
+/// error that names the limit.
 pub const REFUSED_HEADER_FIELDS: usize = 512;
-/// Send buffer of a connection in the kernel, which doubles the number for its own needs.
+/// The size of a connection's send buffer in the kernel, which Linux doubles.
 pub const SEND_BUFFER_BYTES: usize = 128 << 10;
-/// Most bytes of a too large body that are read and discarded, so that the client sees the answer.
+/// The most bytes of a body that is too large which are read and discarded, so that its client sees the error.
 pub const MAX_DISCARDED_BYTES: usize = 128 << 20;
-/// Pause between comments on an idle stream, which keep proxies from closing it.
+/// The interval between comments on a stream without events. They prevent proxies from closing it.
 pub const KEEP_ALIVE: Duration = Duration::from_secs(10);
-/// Approximate size of one write that joins the ready events of a stream.
+/// The approximate size of a write that combines several events of a stream.
 pub const MAX_WRITE_BYTES: usize = 16 << 10;
-/// Time between two health checks of the shard.
+/// The time between two health checks of the shard.
 pub const HEALTH_INTERVAL: Duration = Duration::from_secs(1);
-/// Longest wait for the answer to a health check.
+/// The longest wait for the answer to a health check.
 pub const HEALTH_TIMEOUT: Duration = Duration::from_secs(2);
-/// First and longest pause before the router connects to the shard again; it doubles in between. The longest pause is
-/// the most that a start wastes after the shard listens. An attempt without a socket costs a few microseconds.
+/// The first and the longest pause before connecting to the shard again; the pause doubles. A start waits at most for
+/// the longest pause after the shard listens. A failed attempt costs only some microseconds.
 pub const RECONNECT_PAUSE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(25));
-/// Longest wait for a connection to the shard and its `Describe` answer.
+/// The longest wait for connecting and `Describe`.
 pub const DESCRIBE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Most connections beyond the open requests, for idle connections and probes.
+/// The most connections beyond the open requests, for idle keep-alive connections and probes.
 pub const SPARE_CONNECTIONS: usize = 1024;
-/// Length in bytes above which a text is tokenized on the blocking pool instead of in the handler.
+/// Longer texts, in bytes, are tokenized on the blocking pool instead of in the handler.
 pub const INLINE_TOKENIZE_BYTES: usize = 4096;
-/// Most grammars compiled at once, including abandoned ones whose threads still run; further ones wait.
+/// The most grammars that are compiled at the same time, including those whose request has ended; more must wait.
 pub const MAX_COMPILING_GRAMMARS: usize = 4;
-/// Most grammars of one tenant compiled at once, so that tenants do not wait for each other's grammars.
+/// The most grammars of one tenant that are compiled at the same time, so that others need not wait for them.
 pub const MAX_COMPILING_OF_TENANT: usize = 2;
-/// Longest wait until a grammar may be compiled.
+/// The longest wait until a grammar can be compiled.
 pub const GRAMMAR_TIMEOUT: Duration = Duration::from_secs(5);
-/// Most compiled grammars kept for later requests.
+/// The most compiled grammars in the cache.
 pub const MAX_CACHED_GRAMMARS: usize = 64;
-/// Most bytes of source text of all kept grammars. A compiled grammar takes about ten times its text, and up to 1 MiB
-/// each for an expression's table and its masks.
+/// The most text of all grammars in the cache. Compiled grammars take about ten times as much memory. Each can also
+/// have 1 MiB of tables and 1 MiB of masks.
 pub const MAX_CACHED_GRAMMAR_BYTES: usize = 1 << 20;
 
 /// Every limit of a server. Those on requests, which are most of them, are fields of the settings' [`Limits`].
@@ -185,16 +185,16 @@ impl Default for ServerLimits {
     }
 }
 
-/// Time limits of a connection, which no flag sets.
+/// The timeouts of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Timeouts {
-    /// Longest wait for a body; by default [`BODY_TIMEOUT`].
+    /// The longest wait for a body; the default is [`BODY_TIMEOUT`].
     pub body: Duration,
-    /// Longest wait for a header; by default [`HEADER_TIMEOUT`].
+    /// The longest wait for a header; the default is [`HEADER_TIMEOUT`].
     pub header: Duration,
-    /// Longest TLS handshake; by default [`HANDSHAKE_TIMEOUT`].
+    /// The longest TLS handshake; the default is [`HANDSHAKE_TIMEOUT`].
     pub handshake: Duration,
-    /// Pause between comments on an idle stream; by default [`KEEP_ALIVE`].
+    /// The interval between comments on a stream; the default is [`KEEP_ALIVE`].
     pub keep_alive: Duration,
 }
 

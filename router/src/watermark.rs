@@ -1,45 +1,40 @@
-//! The secret key of the watermark that requests may ask for.
+//! The secret key of watermarks.
 
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-/// Name of the environment variable that contains the key.
+/// The environment variable with the key.
 pub const KEY_VARIABLE: &str = "TRUNKLINE_WATERMARK_KEY";
-/// TGI's key, which is public. Only with a secret key can nobody else find or forge the mark.
+/// TGI's key. It is public: use another one to prevent others from detecting or forging the watermark.
 pub const DEFAULT_KEY: u64 = 15_485_863;
-/// Most bytes of the key's file, enough for a number and a line end.
+/// The largest key file in bytes. The file contains one number and a line break.
 const MAX_FILE_BYTES: u64 = 64;
 const HINT: &str =
-    "hint: write a whole number below 2^64, such as 0x followed by the output of `openssl rand -hex 8`";
+    "hint: use an integer below 2^64, such as 0x followed by the output of `openssl rand -hex 8`";
 
-/// An error in reading the key. It never shows the content of the file or variable.
+/// The reason why there is no key. The text never shows the invalid value.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyError {
     /// The file cannot be read.
     #[error("`--watermark-key-file`: cannot read `{path}`: {source}")]
     Unreadable {
-        /// Path of the file.
         path: PathBuf,
-        /// The operating system's error.
         #[source]
         source: io::Error,
     },
-    /// The file contains no key.
-    #[error("`--watermark-key-file`: `{path}` contains no valid key; {HINT}")]
-    NoKeyInFile {
-        /// Path of the file.
-        path: PathBuf,
-    },
-    /// The variable contains no key.
-    #[error("`{KEY_VARIABLE}` contains no valid key; {HINT}")]
+    /// The file does not contain a key.
+    #[error("`--watermark-key-file`: `{path}` does not contain a key; {HINT}")]
+    NoKeyInFile { path: PathBuf },
+    /// The variable does not contain a key.
+    #[error("`{KEY_VARIABLE}` is not a key; {HINT}")]
     NoKeyInVariable,
-    /// Both the file and the variable are given.
-    #[error("`{KEY_VARIABLE}` and `--watermark-key-file` are both set; hint: remove one of them")]
+    /// Both the file and the variable are set.
+    #[error("both `{KEY_VARIABLE}` and `--watermark-key-file` are set; hint: remove one of them")]
     Both,
 }
 
-/// Returns the key in the file or in the variable's text, or the public default.
+/// Returns the key from the file or from the variable's text. If neither is given, returns TGI's public key.
 pub fn read_key(file: Option<&Path>, variable: Option<&str>) -> Result<u64, KeyError> {
     match (file, variable) {
         (None, None) => Ok(DEFAULT_KEY),
@@ -58,7 +53,7 @@ pub fn read_key(file: Option<&Path>, variable: Option<&str>) -> Result<u64, KeyE
 
 fn parse_key(text: &str) -> Option<u64> {
     let text = text.trim();
-    // `from_str_radix` takes a sign.
+    // `from_str_radix` would accept a sign.
     match text.strip_prefix("0x") {
         Some(hex) if hex.bytes().all(|byte| byte.is_ascii_hexdigit()) => u64::from_str_radix(hex, 16).ok(),
         None if text.bytes().all(|byte| byte.is_ascii_digit()) => text.parse().ok(),

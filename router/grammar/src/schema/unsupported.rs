@@ -79,7 +79,6 @@ fn find_keyword(schema: &Value, keyword: &str, path: &mut Vec<String>, found: &m
             path.push(name.clone());
             path.extend(step);
             find_keyword(entry, keyword, path, found);
-
             path.truncate(length);
         }
     }

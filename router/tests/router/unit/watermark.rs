@@ -34,13 +34,13 @@ fn the_key_comes_from_one_place_and_no_error_shows_it() {
         std::fs::write(&path, bad).unwrap();
         let error = read_key(Some(&path), None).unwrap_err().to_string();
         assert!(
-            error.contains("contains no valid key; hint: write a whole number") && !error.contains("secret"),
+            error.contains("does not contain a key; hint: use an integer") && !error.contains("secret"),
             "{error}"
         );
     }
     let error = read_key(None, Some("secret words")).unwrap_err().to_string();
     assert!(
-        error.starts_with("`TRUNKLINE_WATERMARK_KEY` contains no valid key") && !error.contains("secret"),
+        error.starts_with("`TRUNKLINE_WATERMARK_KEY` is not a key") && !error.contains("secret"),
         "{error}"
     );
 }
