@@ -18,7 +18,8 @@
 //! ```
 
 pub mod api;
-pub mod command_line;
+pub mod args;
+
 pub mod engine;
 pub mod error;
 pub mod exit;

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use crate::api::app::{App, Model};
-use crate::command_line::{self, Command, reasoning_format, tool_format};
+use crate::args::{self, Command, reasoning_format, tool_format};
 use crate::exit::End;
 use crate::http::serve::Front;
 use crate::http::tls::Tls;
@@ -49,7 +49,7 @@ pub struct Extensions {
 
 /// Runs the router with the arguments of this process and returns its exit code.
 pub fn main(extensions: Extensions) -> ExitCode {
-    let command = command_line::parse(std::env::args_os().skip(1)).map_err(End::User);
+    let command = args::parse(std::env::args_os().skip(1)).map_err(End::User);
     let result = command.and_then(|command| match command {
         Command::Print(text) => {
             // Standard output may be closed, which is no failure of ours.
@@ -57,7 +57,7 @@ pub fn main(extensions: Extensions) -> ExitCode {
             Ok(())
         }
         Command::Serve { settings, lifeline } => {
-            let settings = command_line::read_settings(&settings).map_err(End::User)?;
+            let settings = args::read_settings(&settings).map_err(End::User)?;
             run(settings, lifeline, extensions)
         }
     });
