@@ -1,4 +1,4 @@
-//! A request that exceeds a limit is refused with an error that names the limit's flag.
+//! Errors about a limit that a flag sets name the flag.
 
 use serde_json::{Value, json};
 use trunkline_router::limits::Limits;
@@ -24,7 +24,7 @@ fn limits() -> Limits {
     }
 }
 
-/// Returns a chat request with these fields.
+/// Returns the body of a chat with these fields.
 fn chat(fields: Value) -> Value {
     let mut body = json!({"messages": [{"role": "user", "content": "x"}]});
     body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
@@ -76,12 +76,12 @@ fn cases() -> Vec<(&'static str, Value, &'static str, &'static str)> {
 }
 
 #[tokio::test]
-async fn every_refusal_names_its_flag() {
+async fn every_error_of_a_limit_names_its_flag() {
     let router = Router::start(ShardPlan::default(), limits()).await;
     for (path, body, flag, code) in cases() {
         let answer = router.post(path, &body).await;
         let whole = answer.json();
-        // TGI's errors have no object around them.
+        // TGI's errors have no `error` object.
         let (error, text) = match &whole["error"] {
             Value::String(text) => (&whole, text.as_str()),
             error => (error, error["message"].as_str().unwrap()),
@@ -94,7 +94,7 @@ async fn every_refusal_names_its_flag() {
         );
         assert!((400..500).contains(&answer.status), "{path} {flag}: {}", answer.status);
     }
-    // Refused requests take no place, and a request within the limits is served.
+    // No refused request holds a place, and a request within the limits is served.
     let message = json!({"role": "user", "content": "x"});
     router.post(CHAT, &json!({"messages": [message, message], "n": 2, "stop": "a"})).await.ok();
     router.wait_places().await;

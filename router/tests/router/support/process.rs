@@ -1,4 +1,4 @@
-//! A router process, started as the launcher starts it.
+//! A router process, started like the launcher starts it.
 
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
@@ -34,14 +34,14 @@ impl WithSettings for Command {
     }
 }
 
-/// A running router process; dropping it kills it.
+/// A running router process. Dropping it kills the process.
 pub struct Process {
     child: Child,
     log: Arc<Log>,
     pub address: SocketAddr,
 }
 
-/// The process's stderr so far.
+/// The process's output on stderr so far, and whether it is complete.
 #[derive(Default)]
 struct Log {
     text: Mutex<(String, bool)>,
@@ -49,12 +49,13 @@ struct Log {
 }
 
 impl Log {
-    /// Waits until `find` returns a value for the log; its second argument is true once the log is complete.
+    /// Waits until `find` returns a value for the log. Its second argument is true if the log is complete.
     fn wait<T>(&self, what: &str, find: impl Fn(&str, bool) -> Option<T>) -> T {
         let text = self.text.lock().unwrap();
         let is_missing = |(text, ended): &mut (String, bool)| find(text, *ended).is_none() && !*ended;
         let (text, _) = self.grown.wait_timeout_while(text, DEADLINE, is_missing).unwrap();
-        find(&text.0, text.1).unwrap_or_else(|| panic!("waited in vain for {what} in the log:\n{}", text.0))
+        find(&text.0, text.1)
+            .unwrap_or_else(|| panic!("timed out waiting for {what} in the log:\n{}", text.0))
     }
 }
 
@@ -84,7 +85,7 @@ impl Process {
         Self { child, log, address }
     }
 
-    /// Waits until it would serve requests: its log says that the shard is ready a moment before.
+    /// Waits until the process is ready. The log reports the shard as ready slightly earlier.
     pub async fn wait_until_ready(&self) {
         let is_ready =
             async || Connection::open(self.address).await.request("GET", "/readyz", b"").await.status == 200;
@@ -92,7 +93,7 @@ impl Process {
         tokio::time::timeout(DEADLINE, ready).await.expect("the process is ready");
     }
 
-    /// Waits until the log holds `wanted` so many times.
+    /// Waits until the log contains `wanted` this many times.
     pub fn wait_for_log(&self, wanted: &str, times: usize) {
         self.log.wait(wanted, |text, _| (text.matches(wanted).count() >= times).then_some(()));
     }
@@ -102,7 +103,7 @@ impl Process {
         rustix::process::kill_process(pid, rustix::process::Signal::HUP).unwrap();
     }
 
-    /// Lets go of the lifeline; returns how the process ended and its whole log.
+    /// Closes the lifeline, waits for the process and returns its exit status and complete log.
     pub fn end(mut self) -> (ExitStatus, String) {
         drop(self.child.stdin.take());
         let log = self.log.wait("its end", |text, has_ended| has_ended.then(|| text.to_owned()));
@@ -112,7 +113,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // It may have ended.
+        // The process may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

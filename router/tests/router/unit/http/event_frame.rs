@@ -2,11 +2,11 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use trunkline_router::http::{EventFrame, Events};
 
-/// Texts that need every kind of escape, and those that look like the event around them.
+/// Texts that need every kind of escape, and texts that look like the surrounding event.
 const TEXTS: &[&str] =
     &["", "x", "\"", "\\", "\n\r\t\u{8}\u{c}\0\u{1f}\u{7f}", "\u{2028}🙂é", "\"},\"x\":\"", "\n\ndata: x"];
 
-/// The whole of an event, as bytes on the wire.
+/// Returns the bytes of one event.
 fn json_event(data: &impl Serialize) -> Vec<u8> {
     let mut events = Events::default();
     events.json(data);
@@ -31,13 +31,13 @@ fn a_framed_event_is_the_event_byte_for_byte() {
 }
 
 #[test]
-#[should_panic(expected = "has its text once")]
+#[should_panic(expected = "contains its text once")]
 fn an_event_without_the_text_has_no_frame() {
     EventFrame::new(|_| json!({"content": "fixed"}));
 }
 
 #[test]
-#[should_panic(expected = "has its text once")]
+#[should_panic(expected = "contains its text once")]
 fn an_event_with_the_text_twice_has_no_frame() {
     EventFrame::new(|text| json!([text, text]));
 }
