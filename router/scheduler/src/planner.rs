@@ -192,7 +192,7 @@ impl<'p, 'a> Planner<'p, 'a> {
         let run = sequence.run.as_mut().expect("the sequence does not wait");
         shard.kv.begin_fill(&run.table, run.planned, num_tokens);
         if awaits_mask {
-            run.late_step_id = Some(self.plan.step_id);
+            run.mask_step_id = Some(self.plan.step_id);
         }
         let num_unsent = std::mem::take(&mut run.num_unsent_tokens) as usize;
         let constraint = sequence.constraint.as_mut().filter(|_| sample);
