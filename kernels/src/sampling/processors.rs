@@ -5,8 +5,8 @@ use trunkline_contract::SamplingParams;
 use super::scan::keep;
 use crate::isa::Isa;
 
-/// `allowed_token_ids` as a mask over the vocabulary, in which bit `i % 8` of byte `i / 8` is token `i`. None if any token
-/// is allowed. Tokens beyond the vocabulary are ignored.
+/// `allowed_token_ids` as a mask over the vocabulary, in which bit `i % 8` of byte `i / 8` is token `i`. None if any
+/// token is allowed. Tokens beyond the vocabulary are ignored.
 pub fn allowed_mask(params: &SamplingParams, vocab_size: usize) -> Option<Vec<u8>> {
     if params.allowed_token_ids.is_empty() {
         return None;

@@ -28,8 +28,8 @@ fn key_words(watermark: &Watermark) -> [u32; 2] {
     [watermark.key as u32, (watermark.key >> 32) as u32]
 }
 
-/// The generator's words below this limit belong to green tokens. The limit is exact, because all bits of an f32 from 2^-8
-/// on are multiples of 2^-32.
+/// The generator's words below this limit belong to green tokens. The limit is exact, because all bits of an f32 from
+/// 2^-8 on are multiples of 2^-32.
 fn green_limit(watermark: &Watermark) -> u32 {
     (f64::from(watermark.gamma) * (1u64 << 32) as f64) as u32
 }
