@@ -156,18 +156,17 @@ impl<'p, 'a> Planner<'p, 'a> {
         let sequences = &*self.parts.sequences;
         let need = |&key: &SequenceKey| {
             let sequence = &sequences[key];
-            PrefillNeed {
+            let num_tokens = sequence.num_wanted(self.plan.step_id);
+            let is_asked = num_tokens > 0 && only.is_none_or(|tenant| sequence.tenant == tenant);
+            is_asked.then(|| PrefillNeed {
                 key,
                 priority: sequence.priority,
                 tenant: sequence.tenant,
                 served: sequences.tenants().served(sequence.tenant),
-                num_tokens: sequence.num_wanted(self.plan.step_id),
-            }
+                num_tokens,
+            })
         };
-        let needs = self.parts.lane.running.keys().iter().map(need);
-        let mut needs: Vec<PrefillNeed> = needs
-            .filter(|need| need.num_tokens > 0 && only.is_none_or(|tenant| need.tenant == tenant))
-            .collect();
+        let mut needs: Vec<PrefillNeed> = self.parts.lane.running.keys().iter().filter_map(need).collect();
         cap_scored(sequences, &mut needs, self.budget.chunks);
         needs
     }
