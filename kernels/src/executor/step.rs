@@ -7,7 +7,7 @@ use super::failure::SequenceFailure;
 use super::run::{AcceptedChunk, Step};
 use super::sequence::{Allowed, Chunk, ChunkLimits};
 use super::{Executor, Outcome, RowPurpose, SequenceResult, as_floats};
-use crate::sampling::{Place, SampledToken};
+use crate::sampling::{SampleContext, SampledToken};
 use crate::shared_mut::SharedMut;
 
 /// The state of a chunk within a step.
@@ -189,7 +189,7 @@ impl Executor {
                     continue;
                 }
                 let token_ids = &sequence.token_ids;
-                let place = Place {
+                let context = SampleContext {
                     position: token_ids.len() as u32,
                     num_output: token_ids.len() - sequence.num_prompt_tokens,
                     previous: token_ids.last().copied().unwrap_or_default(),
@@ -199,7 +199,7 @@ impl Executor {
                     logits,
                     params,
                     &sequence.counts,
-                    place,
+                    context,
                     sequence.masks(),
                     &mut outcome.list,
                 );

@@ -6,7 +6,7 @@ use trunkline_kernels::cpus::{affinity, pin, set_affinity, unpin};
 
 const MAX_DEFAULT_THREADS: usize = 64;
 
-/// A folder that stands for `/`; removed at the end.
+/// A temporary folder that replaces `/`. Dropping it removes the folder.
 struct Root(PathBuf);
 
 impl Root {
@@ -50,7 +50,7 @@ fn one_thread_for_each_core_that_the_affinity_leaves() {
     }
     assert_eq!(root.read(8).default_num_threads(), 4);
     assert_eq!(root.read(8).max_parallel_threads(), 8);
-    // CPUs 4 and 5 are second threads of cores whose first ones are not ours.
+    // CPUs 4 and 5 are second threads of cores whose first CPUs are not usable.
     let some = UsableCpus::read(&root.0, Some(vec![4, 5, 1]));
     assert_eq!(some.default_num_threads(), 2);
     assert_eq!(some.cores, [Core { node: 0, cpus: vec![4] }, Core { node: 0, cpus: vec![1, 5] }]);

@@ -29,7 +29,7 @@ fn a_set_that_the_cpu_lacks_is_an_error() {
             }
         }
     }
-    // No CPU has both.
+    // No CPU has both sets.
     assert!(Isa::new(IsaKind::Avx2).is_err() || Isa::new(IsaKind::Neon).is_err());
     let error = IsaError::Unsupported { kind: IsaKind::Avx512 };
     assert!(error.to_string().contains("`avx512`"), "{error}");

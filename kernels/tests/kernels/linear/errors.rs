@@ -1,4 +1,4 @@
-//! What is refused, and in which words.
+//! Tests of invalid arguments and their messages.
 
 use trunkline_kernels::isa::Isa;
 use trunkline_kernels::linear::{FloatRows, LinearInput, LinearOutput, linear};
@@ -78,7 +78,7 @@ fn float_input_for_integer_weights_panics() {
     let mut y = [0.0];
     let out = LinearOutput { values: SharedMut::new(&mut y), row_stride: 1 };
     let input = LinearInput::Float(FloatRows { values: &[0.0; 32], row_stride: 32 });
-    // SAFETY: one thread.
+    // SAFETY: there is only one thread.
     unsafe { linear(Isa::SCALAR, &weight, input, 0..1, 0..1, out, None) };
 }
 
@@ -89,6 +89,6 @@ fn an_output_that_is_too_short_panics() {
     let mut y = [0.0];
     let out = LinearOutput { values: SharedMut::new(&mut y), row_stride: 1 };
     let input = LinearInput::Float(FloatRows { values: &[0.0; 2], row_stride: 1 });
-    // SAFETY: one thread.
+    // SAFETY: there is only one thread.
     unsafe { linear(Isa::SCALAR, &weight, input, 0..2, 0..1, out, None) };
 }

@@ -3,11 +3,11 @@ use trunkline_kernels::ops::probe::exp_in_place;
 
 use crate::random::bits;
 
-/// Results of smaller inputs are 0.
+/// Smaller inputs give 0.
 const LOWEST: f32 = -87.336_54;
-/// Results of larger inputs are that of this one.
+/// Larger inputs give the same result as this one.
 const HIGHEST: f32 = 88.376_26;
-/// Against the exact value, for inputs whose result is a normal number.
+/// The bound of the relative error, for inputs whose result is a normal number.
 const MAX_RELATIVE_ERROR: f64 = 1.2e-7;
 
 #[test]

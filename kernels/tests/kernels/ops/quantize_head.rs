@@ -20,7 +20,7 @@ fn bytes_times_scale_are_within_half_a_step() {
 
 #[test]
 fn no_rounding_of_the_scale_takes_the_largest_element_out_of_its_byte() {
-    // All mantissas above 2^-8 of a bf16 step, in three ranges.
+    // All mantissas within a bf16 step, in three ranges.
     for bits in (0x3f80_0000..0x4000_0000).step_by(97) {
         for exponent in [-60, 0, 60] {
             let largest = f32::from_bits(bits) * 2f32.powi(exponent);

@@ -4,7 +4,7 @@ use trunkline_kernels::ops::probe::quantize_nibbles as quantize;
 use super::{LANES, NIBBLE_LEVELS};
 use crate::random::{Random, bits};
 
-/// Numbers and scale by [`Isa::SCALAR`]; elements beyond the head are left out.
+/// Returns level indices and scale computed with [`Isa::SCALAR`], without the padding.
 fn quantized(x: &[f32]) -> (Vec<f32>, f32) {
     let mut numbers = x.to_vec();
     numbers.resize(x.len().next_multiple_of(LANES), 0.0);
@@ -30,7 +30,8 @@ fn levels_are_the_nearest_and_the_error_is_small() {
                 power += x * x;
             }
         }
-        // What rounding a normal distribution with its best 16 levels costs; a head's own scale makes it less.
+        // The error of rounding a normal distribution to its best 16 levels. A separate scale per head makes it
+        // smaller.
         assert!(error < 0.0095 * power, "{head_size}: {}", error / power);
     }
 }

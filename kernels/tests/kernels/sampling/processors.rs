@@ -79,7 +79,7 @@ fn parameters_out_of_range_are_named() {
         bad.check().unwrap_err().to_string(),
         "`watermark.gamma` is 1, expected 0.00390625 to 0.99609375"
     );
-    // As small as a number can be: the router and the shard take it, too.
+    // The smallest positive number, which the router and the shard accept as well.
     let watermark = Some(Watermark { gamma: 0.5, delta: f32::from_bits(1), key: 1 });
     assert_eq!(SamplingParams { watermark, ..Default::default() }.check(), Ok(()));
     let bad = SamplingParams { top_p: 0.0, ..Default::default() };

@@ -30,7 +30,7 @@ fn green_tokens_are_lifted_and_others_left_on_every_instruction_set() {
 
 #[test]
 fn the_list_is_that_of_the_reference() {
-    // The same numbers stand in server/tests/sampling/test_watermark.py.
+    // server/tests/sampling/test_watermark.py has the same numbers.
     let watermark = Watermark { gamma: 0.25, delta: 2.0, key: 0x0123_4567_89ab_cdef };
     let green: Vec<u32> = (0..40).filter(|id| is_green(&watermark, 7, *id)).collect();
     assert_eq!(green, [15, 19, 20, 32]);
@@ -46,7 +46,7 @@ fn as_much_is_green_as_was_asked_for_and_it_depends_on_key_and_context() {
         };
         let one = list(&watermark, 5);
         let share = one.iter().filter(|green| **green).count() as f64 / f64::from(num_tokens);
-        // Five standard deviations of the mean of as many draws.
+        // Five standard deviations of the mean of that many draws.
         let deviation = (f64::from(gamma) * (1.0 - f64::from(gamma)) / f64::from(num_tokens)).sqrt();
         assert!((share - f64::from(gamma)).abs() < 5.0 * deviation, "{share} of {gamma}");
         assert_ne!(one, list(&watermark, 6));
