@@ -54,7 +54,8 @@ fn main() -> Result<()> {
                     row.copy_from_slice(&logits);
                     let context = SampleContext { position, previous: position, num_output: 0 };
                     let start = Instant::now();
-                    let drawn = sampler.sample(isa, &mut row, &params, &counts, context, [None; 2], &mut list);
+                    let drawn =
+                        sampler.sample(isa, &mut row, &params, &counts, context, [None; 2], &mut list);
                     best = best.min(start.elapsed());
                     list = drawn.map_err(|failure| anyhow!("{failure:?}"))?.top_logprobs;
                 }

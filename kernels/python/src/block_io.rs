@@ -24,7 +24,7 @@ impl Borrowed {
         let buffer = PyUntypedBuffer::get(data)?;
         if !buffer.is_c_contiguous() || (is_written && buffer.readonly()) {
             return Err(PyTypeError::new_err(
-                "a block's memory is contiguous, and can be written if it is read into",
+                "a block's memory must be contiguous, and writable if it is read into",
             ));
         }
         if buffer.len_bytes() as u64 != num_bytes || num_bytes == 0 {
@@ -61,16 +61,16 @@ pub(super) fn check_disjoint(blocks: &[BlockRead]) -> PyResult<()> {
     ranges.sort_unstable();
     match ranges.windows(2).find(|pair| pair[0].0 + pair[0].1 > pair[1].0) {
         None => Ok(()),
-        Some(_) => Err(PyValueError::new_err("two blocks are read into the same memory")),
+        Some(_) => Err(PyValueError::new_err("the memory of two blocks overlaps")),
     }
 }
 
 /// Reads blocks in parallel. Returns the number of blocks before the first missing or damaged one, and the error of
 /// that one. The memory of later blocks may hold anything.
 pub(super) fn read_in_parallel(store: &Store, blocks: &[BlockRead]) -> (usize, Option<ReadError>) {
-let targets: Vec<Target> = blocks.iter().map(Target::of).collect();
-let (next, num_good) = (AtomicUsize::new(0), AtomicUsize::new(targets.len()));
-targets.iter().take(READ_AHEAD).for_each(|target| store.will_need(target.slot));
+    let targets: Vec<Target> = blocks.iter().map(Target::of).collect();
+    let (next, num_good) = (AtomicUsize::new(0), AtomicUsize::new(targets.len()));
+    targets.iter().take(READ_AHEAD).for_each(|target| store.will_need(target.slot));
     let read = || {
         let mut failure: Option<(usize, ReadError)> = None;
         loop {
@@ -109,7 +109,7 @@ struct Target {
 unsafe impl Sync for Target {}
 
 impl Target {
-fn of(block: &BlockRead) -> Self {
+    fn of(block: &BlockRead) -> Self {
         let buffer = &block.memory.buffer;
         let (begin, num_bytes) = (buffer.buf_ptr().cast::<u8>(), buffer.len_bytes());
         Self { slot: block.slot, key: block.key, begin, num_bytes }

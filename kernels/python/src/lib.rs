@@ -72,7 +72,10 @@ fn page_sums<'py>(
     let source = unsafe { SourceBytes::borrow(bytes_of(&buffer), is_mapped) };
     let bytes = source.as_slice();
     if !bytes.len().is_multiple_of(trunkline_kernels::page_sums::PAGE_BYTES) {
-        return Err(PyValueError::new_err(format!("`pages` has {} bytes, not whole pages", bytes.len())));
+        return Err(PyValueError::new_err(format!(
+            "`pages` has {} bytes, expected a multiple of 4096",
+            bytes.len()
+        )));
     }
     let sums = py.detach(|| {
         let mut pool = ThreadPool::new(default_num_threads())?;
@@ -93,7 +96,7 @@ struct PyProgramBuilder {
 
 impl PyProgramBuilder {
     fn builder(&mut self) -> PyResult<&mut ProgramBuilder> {
-        self.builder.as_mut().ok_or_else(|| PyValueError::new_err("the program is built already"))
+        self.builder.as_mut().ok_or_else(|| PyValueError::new_err("the program is already built"))
     }
 }
 
@@ -233,7 +236,7 @@ impl PyProgramBuilder {
             pinning.parse().map_err(|error: UnknownPinning| PyValueError::new_err(error.to_string()))?;
         let threads = threads.unwrap_or_else(default_num_threads);
         let builder =
-            self.builder.take().ok_or_else(|| PyValueError::new_err("the program is built already"))?;
+            self.builder.take().ok_or_else(|| PyValueError::new_err("the program is already built"))?;
         let cache = cache.map(|cache| cache.cache.clone());
         let built = py.detach(|| match cache {
             Some(cache) => builder

@@ -229,7 +229,7 @@ fn total(digests: &[(&str, u64)]) -> u64 {
 }
 
 #[test]
-fn results_have_the_bits_that_were_recorded_for_this_version() {
+fn results_have_the_recorded_bits_of_this_version() {
     for isa in Isa::available().into_iter().rev() {
         let got = all(isa);
         let expected: Vec<_> =

@@ -81,7 +81,7 @@ fn ascending(from: u32) -> Vec<u32> {
 }
 
 #[test]
-fn scores_agree_to_the_bit_over_instruction_sets_and_threads() {
+fn scores_have_the_same_bits_on_all_instruction_sets_and_threads() {
     for (recipe, first_threads) in ALL.into_iter().zip([1, 2, 3].into_iter().cycle()) {
         let tokens = prompt(3, 70);
         let expected = build(recipe, 1, best()).score(&tokens).unwrap();
@@ -105,7 +105,7 @@ fn scores_agree_to_the_bit_over_instruction_sets_and_threads() {
 }
 
 #[test]
-fn whole_or_cut_prefill_gives_the_same_tokens_and_logprobs_at_every_cut() {
+fn chunked_prefill_gives_the_same_tokens_and_logprobs_at_every_boundary() {
     let tokens = prompt(5, 37);
     for recipe in ALL {
         let mut executor = build(recipe, 2, best());
@@ -122,7 +122,7 @@ fn whole_or_cut_prefill_gives_the_same_tokens_and_logprobs_at_every_cut() {
 }
 
 #[test]
-fn long_sequences_are_the_same_on_any_number_of_threads_and_in_any_blocks() {
+fn long_sequences_do_not_depend_on_threads_or_block_ids() {
     // More than two segments, so that attention is split between threads. The window spans more than one as well.
     let tokens = prompt(6, 1100);
     for recipe in [PLAIN, Recipe { windows: [Some(37), Some(600)], ..GEMMA }] {
@@ -141,7 +141,7 @@ fn long_sequences_are_the_same_on_any_number_of_threads_and_in_any_blocks() {
 }
 
 #[test]
-fn a_sequence_gives_the_same_alone_and_among_others_that_come_and_go() {
+fn a_sequence_does_not_depend_on_other_sequences_in_the_batch() {
     for recipe in [PLAIN, GEMMA] {
         check_neighbours(build(recipe, 2, best()));
     }
@@ -224,7 +224,7 @@ fn check_prefix_hits(mut executor: Executor) {
 }
 
 #[test]
-fn windows_soft_caps_and_what_else_is_gemmas_change_results() {
+fn windows_soft_caps_and_other_gemma_features_change_results() {
     let tokens = prompt(12, 60);
     let score = |recipe| build(recipe, 1, best()).score(&tokens).unwrap();
     let (wide, narrow) = (Recipe { windows: [Some(60), None], ..GEMMA }, GEMMA);
@@ -237,7 +237,7 @@ fn windows_soft_caps_and_what_else_is_gemmas_change_results() {
 }
 
 #[test]
-fn a_bad_chunk_fails_alone() {
+fn an_invalid_chunk_fails_without_affecting_others() {
     let mut executor = build(PLAIN, 2, best());
     let tokens = prompt(12, 20);
     let expected = alone(&mut executor, &tokens, &[], 1, &ascending(0));
@@ -275,7 +275,7 @@ fn a_bad_chunk_fails_alone() {
             (77, "sequence 77 is not started"),
             (2, "1 blocks of 16 do not hold 20 positions"),
             (3, "block 1 is written by another chunk of the step"),
-            (4, "positions 0 to 20 are asked for, but 20 tokens are known"),
+            (4, "positions 0 to 20 are requested, but only 20 tokens are known"),
             (5, "sequence 5 has two chunks in one step"),
         ]
     );
@@ -286,7 +286,7 @@ fn a_bad_chunk_fails_alone() {
 }
 
 #[test]
-fn limits_of_a_step_are_kept() {
+fn step_limits_are_enforced() {
     let mut executor = build(PLAIN, 1, best());
     for id in 0..13 {
         executor.start(id, vec![1; 660], 660, SamplingParams::default()).unwrap();
@@ -345,7 +345,7 @@ fn nan_fails_its_own_sequence_only() {
 }
 
 #[test]
-fn seeds_decide_sampling_whatever_runs_beside() {
+fn sampling_depends_only_on_the_seed_and_not_on_other_sequences() {
     let params = SamplingParams { temperature: 1.0, seed: 7, top_p: 0.9, ..Default::default() };
     let tokens = prompt(14, 20);
     let run = |choices: &[u32]| -> Vec<Vec<u32>> {
@@ -381,7 +381,7 @@ fn seeds_decide_sampling_whatever_runs_beside() {
 }
 
 #[test]
-fn calls_that_make_no_sense_are_errors_and_change_nothing() {
+fn invalid_calls_are_errors_and_change_nothing() {
     let mut executor = build(PLAIN, 1, best());
     executor.start(1, vec![1], 1, SamplingParams::default()).unwrap();
     let again = executor.start(1, vec![1], 1, SamplingParams::default()).unwrap_err();

@@ -91,7 +91,7 @@ fn assert_close(dtype: KvDtype, got: &[f32], expected: &[f32]) {
 }
 
 #[test]
-fn what_is_written_is_read_and_partial_copies_copy_only_their_part() {
+fn written_values_are_read_back_and_partial_copies_copy_only_their_part() {
     for (isa, dtype) in Isa::available().into_iter().flat_map(|isa| KvDtype::ALL.map(|dtype| (isa, dtype))) {
         let mut pool = KvPool::new(geometry(dtype), 3).unwrap();
         for layer in 0..2 {
@@ -141,7 +141,7 @@ fn bytes_are_the_same_on_every_instruction_set() {
 }
 
 #[test]
-fn blocks_are_as_small_as_the_dtype_promises() {
+fn blocks_have_the_documented_size_in_every_dtype() {
     let bytes = |dtype, head_size| {
         KvGeometry { head_size, block_size: 64, ..geometry(dtype) }.bytes_per_block() / (2 * HEADS * 64)
     };
@@ -150,7 +150,7 @@ fn blocks_are_as_small_as_the_dtype_promises() {
 }
 
 #[test]
-fn bad_geometry_and_bad_copies_are_refused_by_name() {
+fn invalid_geometries_and_copies_are_refused_with_a_reason() {
     let good = geometry(KvDtype::Int8);
     let error = KvPool::new(KvGeometry { block_size: 24, ..good }, 3).unwrap_err().to_string();
     assert_eq!(error, "`block_size` is 24, expected 16, 32, 64 or 128");

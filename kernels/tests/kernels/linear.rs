@@ -54,7 +54,7 @@ fn whole_product(isa: Isa, weight: &PackedWeight, x: &[f32]) -> Vec<f32> {
 
 /// The example of the crate's documentation, which is not compiled there.
 #[test]
-fn the_product_of_the_documentation() -> Result<(), Box<dyn std::error::Error>> {
+fn the_example_of_the_documentation_works() -> Result<(), Box<dyn std::error::Error>> {
     // y = x * w^T with w [3, 2].
     let w: Vec<u8> = [1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0].iter().flat_map(|value| value.to_le_bytes()).collect();
     let w = PackedWeight::pack(Format::F32, &w, 3, 2)?;

@@ -52,7 +52,7 @@ fn count(program: &Program, is_wanted: impl Fn(&Kernel) -> bool) -> usize {
 }
 
 #[test]
-fn products_of_one_input_are_joined_where_formats_allow_and_share_one_quantisation() {
+fn products_of_one_input_and_format_are_joined_and_share_one_quantisation() {
     // Products: joined q, k, v and output; in the last layer q separately, because it needs other rows than k and v;
     // and the head. Each product quantises its own input.
     let joined = layers([Format::Q4_0; 3]);
@@ -73,7 +73,7 @@ fn products_of_one_input_are_joined_where_formats_allow_and_share_one_quantisati
 }
 
 #[test]
-fn values_that_end_are_overwritten_and_the_last_layer_is_for_sampling_rows_but_for_its_k_and_v() {
+fn values_are_overwritten_at_their_last_use_and_the_last_layer_computes_only_sampled_rows() {
     let program = layers([Format::Q4_0; 3]);
     assert_eq!(count(&program, |kernel| matches!(kernel, Kernel::Copy { .. })), 0);
     assert_eq!(count(&program, |kernel| matches!(kernel, Kernel::RopeTable { .. })), 1);
@@ -114,7 +114,7 @@ fn a_value_that_is_read_again_is_not_overwritten() {
 }
 
 #[test]
-fn operations_that_nothing_needs_are_dropped() {
+fn dead_operations_are_removed() {
     let mut b = builder();
     let embedding = weight(&mut b, Format::F32, &[10, 32]);
     let x = b.embedding(embedding).unwrap();
@@ -128,7 +128,7 @@ fn operations_that_nothing_needs_are_dropped() {
 }
 
 #[test]
-fn misuse_is_refused_by_name() {
+fn misuse_is_refused_with_a_reason() {
     let mut b = builder();
     let embedding = weight(&mut b, Format::F32, &[10, 64]);
     let norm = weight(&mut b, Format::F32, &[32]);

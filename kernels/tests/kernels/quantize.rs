@@ -102,7 +102,7 @@ fn largest(x: &[f32]) -> f32 {
 }
 
 #[test]
-fn quants_are_as_fine_as_the_largest_of_the_other_quads_allows() {
+fn quants_are_as_fine_as_the_other_quads_allow() {
     let mut random = Random::new(31);
     for outlier in [1.0, 40.0, 1e5, 1e20] {
         for size in [1.0, 1e-9, 1e9] {
@@ -150,7 +150,7 @@ fn a_scale_is_its_level_times_a_power_of_two() {
 }
 
 #[test]
-fn of_equal_quads_the_first_is_on_top() {
+fn the_first_of_equal_quads_is_the_top_quad() {
     for first in 0..GROUP_QUADS {
         let mut x = [0.5; QUANT_GROUP];
         for quad in first..GROUP_QUADS {
@@ -163,7 +163,7 @@ fn of_equal_quads_the_first_is_on_top() {
 }
 
 #[test]
-fn zeros_and_what_is_next_to_nothing_are_zeros() {
+fn zeros_and_tiny_values_become_zeros() {
     for value in [0.0, -0.0, f32::from_bits(1), 1e-42, -f32::MIN_POSITIVE, 1e-32] {
         let (start, values, groups) = values_and_groups(&[value; 32]);
         assert_eq!((start, groups[0].scale), (0.0, SMALLEST_SCALE));

@@ -32,7 +32,7 @@ fn the_caller_is_thread_0() {
 /// In each round every thread sums what all threads wrote in the previous round. The sum is wrong if a thread passes a
 /// barrier early or misses a write. There are more threads than CPUs, so that waits also sleep.
 #[test]
-fn writes_before_a_barrier_are_seen_behind_it() {
+fn writes_before_a_barrier_are_visible_after_it() {
     const ROUNDS: u64 = 300;
     for num_threads in [1, 2, 3, 8] {
         let mut cells = vec![1u64; 2 * num_threads];
@@ -63,7 +63,7 @@ fn writes_before_a_barrier_are_seen_behind_it() {
 }
 
 #[test]
-fn a_panic_on_any_thread_comes_out_of_run_and_leaves_the_pool_usable() {
+fn a_panic_on_any_thread_propagates_and_leaves_the_pool_usable() {
     for num_threads in [1, 2, 4] {
         let mut pool = ThreadPool::new(num_threads).unwrap();
         for bad in 0..num_threads {
@@ -101,7 +101,7 @@ fn a_panic_on_any_thread_comes_out_of_run_and_leaves_the_pool_usable() {
 }
 
 #[test]
-fn pools_end_without_having_run() {
+fn pools_that_never_ran_can_be_dropped() {
     for num_threads in [1, 2, 16] {
         drop(ThreadPool::new(num_threads).unwrap());
     }

@@ -127,7 +127,7 @@ fn the_second_start_maps_what_the_first_one_packed() {
 }
 
 #[test]
-fn files_cut_anywhere_are_packed_again() {
+fn files_truncated_anywhere_are_misses() {
     let folder = tempfile::tempdir().unwrap();
     let good = good_file(folder.path());
     for len in [0, 1, 8, 100, 133, 200, 4095, 4096, 5000, good.len() / 2, good.len() - 1] {
@@ -141,7 +141,7 @@ fn files_cut_anywhere_are_packed_again() {
 }
 
 #[test]
-fn a_flipped_bit_is_never_served() {
+fn a_file_with_a_flipped_bit_is_a_miss() {
     let folder = tempfile::tempdir().unwrap();
     let good = good_file(folder.path());
     let header = Header::read(&good);
@@ -167,7 +167,7 @@ fn a_flipped_bit_is_never_served() {
 }
 
 #[test]
-fn files_of_other_keys_weights_or_programs_are_not_taken() {
+fn files_of_other_keys_weights_or_programs_are_misses() {
     let folder = tempfile::tempdir().unwrap();
     let path = cache(folder.path()).path();
     let other_key = WeightCache { key: [8; KEY_BYTES], ..cache(folder.path()) };
@@ -183,7 +183,7 @@ fn files_of_other_keys_weights_or_programs_are_not_taken() {
 }
 
 #[test]
-fn a_folder_that_cannot_be_used_costs_only_the_cache() {
+fn an_unusable_folder_disables_only_the_cache() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("file");
     File::create(&file).unwrap();
@@ -192,7 +192,7 @@ fn a_folder_that_cannot_be_used_costs_only_the_cache() {
         assert_eq!(scores(executor), expected_scores());
         let CacheState::Missed(_, writer) = state else { panic!("{state:?}") };
         let error = writer.keep_now(NOTE).unwrap_err().to_string();
-        assert!(error.starts_with("cannot make the folder"), "{error}");
+        assert!(error.starts_with("cannot create the folder"), "{error}");
     }
     // A folder with the name of the file.
     fs::create_dir_all(cache(folder.path()).path().join("x")).unwrap();
@@ -252,7 +252,7 @@ fn many_writers_at_once_leave_one_whole_file() {
 }
 
 #[test]
-fn temporary_files_of_writers_that_died_are_removed_and_of_living_ones_are_not() {
+fn temporary_files_are_removed_only_if_their_writer_is_dead() {
     let folder = tempfile::tempdir().unwrap();
     let dead = folder.path().join("a.1-0-0.weights-part");
     let living = folder.path().join("b.2-0-0.weights-part");
@@ -264,7 +264,7 @@ fn temporary_files_of_writers_that_died_are_removed_and_of_living_ones_are_not()
 }
 
 #[test]
-fn the_least_recently_used_files_make_room_and_strangers_stay() {
+fn the_least_recently_used_files_are_evicted_and_other_files_stay() {
     let folder = tempfile::tempdir().unwrap();
     let file_bytes = good_file(folder.path()).len() as u64;
     let of = |key: u8, max_files: u64| WeightCache {
@@ -294,7 +294,7 @@ fn the_least_recently_used_files_make_room_and_strangers_stay() {
 }
 
 #[test]
-fn a_file_is_looked_at_whole_before_it_is_used() {
+fn a_file_is_checked_completely_before_it_is_used() {
     // Change the last byte of the last entry in place, which keeps the file's size and header.
     let folder = tempfile::tempdir().unwrap();
     let good = good_file(folder.path());
@@ -311,7 +311,7 @@ fn a_file_is_looked_at_whole_before_it_is_used() {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn the_caller_of_keep_stays_as_urgent_as_it_was() {
+fn keep_does_not_change_the_priority_of_its_caller() {
     // SAFETY: the call only reads the policy of the calling thread (0).
     let urgency = || unsafe { libc::sched_getscheduler(0) };
     let before = urgency();

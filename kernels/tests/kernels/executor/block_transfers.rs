@@ -141,7 +141,7 @@ impl Bench {
 }
 
 #[test]
-fn blocks_that_come_back_from_the_store_are_those_that_went_there() {
+fn restored_blocks_equal_stored_blocks() {
     for recipe in [PLAIN, GEMMA] {
         let mut bench = Bench::new(recipe);
         let expected = bench.executor.step(&[bench.chunk(SEQUENCE, 97, 100, &[])]);
@@ -163,7 +163,7 @@ fn blocks_that_come_back_from_the_store_are_those_that_went_there() {
 }
 
 #[test]
-fn a_step_waits_for_a_disk_that_keeps_up_and_not_for_one_that_is_behind() {
+fn a_step_waits_for_an_idle_disk_but_not_for_a_busy_one() {
     let mut bench = Bench::new(PLAIN);
     let gate = bench.gate.clone();
     // While the gate is locked no store ends.
@@ -193,7 +193,7 @@ fn blocks_of_a_failed_sequence_are_refused_and_the_others_stored() {
 }
 
 #[test]
-fn transfers_that_cannot_be_are_refused_by_name() {
+fn invalid_transfers_are_refused_with_a_reason() {
     let mut bench = Bench::new(PLAIN);
     let (keys, executor) = (bench.keys.clone(), &mut bench.executor);
     let message =
@@ -211,12 +211,12 @@ fn transfers_that_cannot_be_are_refused_by_name() {
     contains(message(executor.begin_restore(1, &twice)), "block 8 is restored twice");
     let unknown = [(0, NUM_BLOCKS as u32, keys[1], false)];
     contains(message(executor.begin_restore(1, &unknown)), "block 80 does not exist, the pool has 80 blocks");
-    contains(message(executor.attach_store(bench.transfers.clone())), "there is one already");
+    contains(message(executor.attach_store(bench.transfers.clone())), "a store is already attached");
     // None of these reached the store.
     assert_eq!(bench.transfers.take_outcomes(), Outcomes::default());
 
     let mut other = build(PLAIN, 1, best());
-    contains(message(other.begin_store(SEQUENCE, 0, 0)), "there is none");
+    contains(message(other.begin_store(SEQUENCE, 0, 0)), "no store is attached");
     let wrong = Geometry { block_size: 32, ..geometry(&mut other) };
     let wrong = open(wrong, &SlowFile::default());
     contains(message(other.attach_store(wrong)), "its blocks have (bytes, tokens)");

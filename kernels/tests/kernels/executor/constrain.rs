@@ -30,7 +30,7 @@ fn token(results: Vec<SequenceResult>) -> SampledToken {
 }
 
 #[test]
-fn a_mask_holds_for_one_sample_and_logprobs_do_not_see_it() {
+fn a_mask_applies_to_one_sample_and_not_to_logprobs() {
     let mut executor = build(PLAIN, 2, best());
     let tokens = prompt(31, 20);
     let free = alone(&mut executor, &tokens, &[], 1, &ascending(0)).remove(0);
@@ -48,7 +48,7 @@ fn a_mask_holds_for_one_sample_and_logprobs_do_not_see_it() {
 }
 
 #[test]
-fn appended_tokens_are_as_sampled_ones() {
+fn appended_tokens_equal_sampled_ones() {
     let mut executor = build(PLAIN, 2, best());
     let tokens = prompt(32, 20);
     let sampled = alone(&mut executor, &tokens, &[], 4, &ascending(0));
@@ -59,7 +59,7 @@ fn appended_tokens_are_as_sampled_ones() {
 }
 
 #[test]
-fn a_late_mask_gives_what_the_same_mask_gives_at_once() {
+fn a_late_mask_gives_the_same_result_as_an_early_one() {
     let mut executor = build(PLAIN, 2, best());
     let tokens = prompt(35, 20);
     let params = SamplingParams { temperature: 1.0, seed: 9, ..observant() };

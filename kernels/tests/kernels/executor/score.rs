@@ -33,7 +33,7 @@ fn scored(executor: &mut Executor, tokens: &[u32], cuts: &[usize]) -> (Vec<Token
 }
 
 #[test]
-fn a_prompt_has_the_logprobs_that_its_tokens_had_when_they_were_sampled() {
+fn prompt_logprobs_equal_those_reported_by_sampling() {
     for recipe in ALL {
         let mut executor = build(recipe, 2, best());
         let beginning = prompt(41, 9);
@@ -56,7 +56,7 @@ fn a_prompt_has_the_logprobs_that_its_tokens_had_when_they_were_sampled() {
 }
 
 #[test]
-fn a_step_has_logits_for_so_many_positions_and_no_more() {
+fn the_number_of_positions_with_logits_is_limited() {
     let mut executor = build(PLAIN, 2, best());
     let most = executor.program().config.max_step_sequences;
     let tokens = prompt(42, most + 3);

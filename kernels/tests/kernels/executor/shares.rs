@@ -32,7 +32,7 @@ fn taken_alone(units: &Units, num_threads: usize) -> Vec<Unit> {
 }
 
 #[test]
-fn every_row_of_every_tile_is_in_one_unit_whoever_is_fast() {
+fn every_row_of_every_tile_is_in_one_unit_at_any_thread_speed() {
     for seed in 0..60 {
         let mut random = Random::new(seed);
         let num_threads = 1 + random.below(5);

@@ -5,7 +5,7 @@ const G: KvGeometry =
     KvGeometry { num_layers: 2, num_kv_heads: 1, head_size: 4, block_size: 16, dtype: KvDtype::Int4 };
 
 #[test]
-fn factors_are_fourth_roots_of_query_over_key_and_channels_without_either_are_bounded() {
+fn factors_are_fourth_roots_of_query_over_key_and_bounded_for_unused_channels() {
     let mut sums = KeySums::new(&G, 1);
     for sign in [-1.0, 1.0].repeat(G.block_size / 2) {
         sums.add_keys(1, 0, &[3.0 + sign, 5.0 + 4.0 * sign, 7.0, sign]);
@@ -35,7 +35,7 @@ fn turn(head: &mut [f64; 4], cos_sin: &[f32]) {
 }
 
 #[test]
-fn a_mean_that_turns_is_found_and_what_is_left_is_without_it() {
+fn a_rotating_mean_is_found_and_excluded_from_the_variance() {
     let frequencies = [RopeFrequencies::new(vec![0.9, 0.01], 1.0)];
     let layers = [KeyMean::Turns(0), KeyMean::Zero];
     let turns = KeyTurns::new(&layers, &frequencies, G.block_size, 4);
@@ -62,7 +62,7 @@ fn a_mean_that_turns_is_found_and_what_is_left_is_without_it() {
 }
 
 #[test]
-fn values_that_do_not_fit_or_are_not_finite_are_refused() {
+fn values_of_the_wrong_length_or_not_finite_are_refused() {
     let values = KeyScaling::none(&G).values().to_vec();
     assert_eq!(KeyScaling::from_values(&G, values.clone()), Some(KeyScaling::none(&G)));
     assert_eq!(KeyScaling::from_values(&G, values[1..].to_vec()), None);

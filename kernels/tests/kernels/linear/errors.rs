@@ -8,7 +8,7 @@ use trunkline_kernels::shared_mut::SharedMut;
 use crate::random::Random;
 
 #[test]
-fn bytes_that_do_not_fit_the_shape_are_refused() {
+fn bytes_that_do_not_match_the_shape_are_refused() {
     for format in Format::ALL {
         let bytes = Random::new(20).weight(format, 3, 256);
         let expected = bytes.len();
@@ -30,7 +30,7 @@ fn bytes_that_do_not_fit_the_shape_are_refused() {
 }
 
 #[test]
-fn rows_that_are_no_whole_number_of_blocks_are_refused() {
+fn rows_with_a_partial_block_are_refused() {
     for format in Format::ALL.into_iter().filter(|format| format.block_elements() > 1) {
         let in_features = format.block_elements() + 16;
         let error = PackedWeight::pack(format, &[], 1, in_features).expect_err("not a multiple");
@@ -42,7 +42,7 @@ fn rows_that_are_no_whole_number_of_blocks_are_refused() {
 }
 
 #[test]
-fn absurd_shapes_are_refused_without_allocating() {
+fn huge_shapes_are_refused_without_allocating() {
     for format in Format::ALL {
         assert_eq!(PackedWeight::pack(format, &[], 0, 256).unwrap_err(), PackError::Empty { format });
         assert_eq!(PackedWeight::pack(format, &[], 1, 0).unwrap_err(), PackError::Empty { format });

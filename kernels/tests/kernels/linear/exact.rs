@@ -155,7 +155,7 @@ fn largest_sums_do_not_overflow() {
 }
 
 #[test]
-fn a_row_alone_has_the_bits_that_it_has_among_others() {
+fn a_row_has_the_same_bits_alone_and_in_a_batch() {
     for isa in Isa::available() {
         for format in Format::ALL {
             let mut random = Random::new(7);
@@ -192,7 +192,7 @@ fn tiles_write_their_output_features_and_no_others() {
 }
 
 #[test]
-fn threads_give_the_bits_of_one_thread() {
+fn several_threads_give_the_bits_of_one_thread() {
     let (out_features, in_features) = (200, 512);
     for format in [Format::Q4_1, Format::Q6_K, Format::BF16] {
         let mut random = Random::new(9);
@@ -249,7 +249,7 @@ fn product_on_threads(isa: Isa, weight: &PackedWeight, x: &[f32], num_threads: u
 }
 
 #[test]
-fn joined_weights_compute_what_their_parts_compute() {
+fn joined_weights_equal_their_parts() {
     for format in Format::ALL {
         for sizes in [[32, 16, 16], [24, 7, 40], [1, 1, 1]] {
             let mut random = Random::new(10);
@@ -280,7 +280,7 @@ fn joined_weights_compute_what_their_parts_compute() {
 }
 
 #[test]
-fn a_row_that_is_not_finite_spoils_itself_alone() {
+fn a_row_that_is_not_finite_does_not_affect_others() {
     for isa in Isa::available() {
         for format in Format::ALL {
             for bad in [f32::NAN, -f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {

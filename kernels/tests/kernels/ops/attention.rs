@@ -229,7 +229,7 @@ fn check_all_ways(case: &mut Case, what: &str) {
 }
 
 #[test]
-fn equals_naive_attention_within_bound_and_the_same_bits_however_it_is_cut() {
+fn attention_is_near_exact_and_has_the_same_bits_in_every_division() {
     for seed in 0..num_cases(12, 48) {
         let dtype = KvDtype::ALL[seed as usize % KvDtype::ALL.len()];
         let mut random = Random::new(seed);
@@ -242,7 +242,7 @@ fn equals_naive_attention_within_bound_and_the_same_bits_however_it_is_cut() {
 }
 
 #[test]
-fn windows_and_soft_caps_equal_naive_attention_and_the_same_bits_however_it_is_cut() {
+fn windows_and_soft_caps_are_near_exact_and_have_the_same_bits_in_every_division() {
     for seed in 0..num_cases(16, 64) {
         let dtype = KvDtype::ALL[seed as usize % KvDtype::ALL.len()];
         let mut random = Random::new(1000 + seed);
@@ -263,7 +263,7 @@ fn windows_and_soft_caps_equal_naive_attention_and_the_same_bits_however_it_is_c
 }
 
 #[test]
-fn what_is_before_the_window_never_reaches_a_query_and_its_blocks_are_not_read() {
+fn positions_before_the_window_have_no_effect_and_their_blocks_are_not_read() {
     for dtype in KvDtype::ALL {
         let geometry = KvGeometry { num_layers: 2, num_kv_heads: 1, head_size: 16, block_size: 16, dtype };
         let mut case = Case::new(&mut Random::new(7), geometry, 3, 100);
@@ -290,7 +290,7 @@ fn what_is_before_the_window_never_reaches_a_query_and_its_blocks_are_not_read()
 }
 
 #[test]
-fn later_tokens_and_stale_slots_never_reach_an_earlier_query() {
+fn later_tokens_and_stale_slots_do_not_affect_a_query() {
     for dtype in KvDtype::ALL {
         let geometry = KvGeometry { num_layers: 2, num_kv_heads: 1, head_size: 16, block_size: 32, dtype };
         let mut random = Random::new(5);
@@ -316,7 +316,7 @@ fn later_tokens_and_stale_slots_never_reach_an_earlier_query() {
 }
 
 #[test]
-fn a_query_that_is_not_finite_or_zero_is_seen_or_averages() {
+fn a_query_that_is_not_finite_gives_nan_and_a_zero_query_averages() {
     for dtype in KvDtype::ALL {
         let geometry = KvGeometry { num_layers: 2, num_kv_heads: 1, head_size: 32, block_size: 32, dtype };
         let most = if dtype == KvDtype::Int4 { 0.1 } else { 0.02 };
@@ -338,7 +338,7 @@ fn a_query_that_is_not_finite_or_zero_is_seen_or_averages() {
 }
 
 #[test]
-fn keys_that_were_moved_and_scaled_give_the_same_attention() {
+fn shifted_and_scaled_keys_give_the_same_attention() {
     let mut random = Random::new(8);
     let g =
         KvGeometry { num_layers: 2, num_kv_heads: 2, head_size: 64, block_size: 64, dtype: KvDtype::Int4 };
@@ -387,7 +387,7 @@ fn keys_that_were_moved_and_scaled_give_the_same_attention() {
 }
 
 #[test]
-fn a_mean_that_turns_from_block_to_block_is_taken_out_and_added_again() {
+fn a_rotating_mean_of_keys_gives_the_same_attention() {
     let mut random = Random::new(9);
     let g =
         KvGeometry { num_layers: 2, num_kv_heads: 2, head_size: 20, block_size: 32, dtype: KvDtype::Int4 };

@@ -11,7 +11,7 @@ const HIGHEST: f32 = 88.376_26;
 const MAX_RELATIVE_ERROR: f64 = 1.2e-7;
 
 #[test]
-fn error_is_within_the_stated_bound_and_bits_agree_over_instruction_sets() {
+fn errors_are_within_the_bound_and_bits_agree_on_all_instruction_sets() {
     // Every 997th float of each sign in range: about 2 million inputs.
     let mut inputs: Vec<f32> = Vec::new();
     for sign in [0u32, 1 << 31] {

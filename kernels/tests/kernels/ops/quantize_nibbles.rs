@@ -37,7 +37,7 @@ fn levels_are_the_nearest_and_the_error_is_small() {
 }
 
 #[test]
-fn zeros_have_no_scale_and_what_is_not_finite_is_said() {
+fn zeros_give_scale_zero_and_values_that_are_not_finite_give_nan() {
     assert_eq!(quantized(&[0.0, -0.0, 1e-40]).1, 0.0);
     for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 1e30] {
         assert!(quantized(&[0.0, bad, 1.0]).1.is_nan());

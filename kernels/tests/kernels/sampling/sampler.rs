@@ -5,7 +5,9 @@ use trunkline_kernels::sampling::sampler::{
     DEPTHS, MAX_INVERSE_TEMPERATURE, MAX_SORTED, MIN_ROW_PER_CANDIDATE,
 };
 use trunkline_kernels::sampling::scan::{count, key_token, mass, sort_key, weigh};
-use trunkline_kernels::sampling::{NotFinite, SampleContext, SampledToken, Sampler, SamplingParams, TokenCounts};
+use trunkline_kernels::sampling::{
+    NotFinite, SampleContext, SampledToken, Sampler, SamplingParams, TokenCounts,
+};
 
 use crate::random::Random;
 
@@ -141,7 +143,7 @@ fn exact_oracle(logits: &[f32], params: &SamplingParams, u: f64) -> u32 {
 }
 
 #[test]
-fn draws_without_sorting_are_those_of_the_sorted_vocabulary_to_the_last_bit() {
+fn draws_without_sorting_equal_draws_from_the_sorted_vocabulary() {
     let mut num_bucketed = 0;
     for seed in 0..400u32 {
         let mut random = Random::new(u64::from(seed) + 1000);
@@ -181,7 +183,7 @@ fn draws_without_sorting_are_those_of_the_sorted_vocabulary_to_the_last_bit() {
 }
 
 #[test]
-fn every_place_of_a_draw_is_that_of_the_sorted_vocabulary() {
+fn draws_over_the_whole_range_equal_those_of_the_sorted_vocabulary() {
     let mut random = Random::new(5);
     let logits: Vec<f32> = (0..3000).map(|_| random.normal()).collect();
     let (mut weights, mut keys) = (Vec::new(), Vec::new());

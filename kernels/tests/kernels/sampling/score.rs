@@ -4,7 +4,7 @@ use trunkline_kernels::sampling::{NotFinite, SampleContext, Sampler, SamplingPar
 use crate::random::Random;
 
 #[test]
-fn a_score_is_what_sampling_the_token_reports() {
+fn a_score_equals_the_logprob_of_sampling() {
     for seed in 0..50 {
         let mut random = Random::new(seed);
         let num_logits = 1 + random.below(5000);

@@ -5,7 +5,7 @@ use trunkline_kernels::sampling::watermark::{add_watermark, is_green};
 use crate::random::Random;
 
 #[test]
-fn green_tokens_are_lifted_and_others_left_on_every_instruction_set() {
+fn green_tokens_are_raised_and_others_unchanged_on_every_instruction_set() {
     for seed in 0..60 {
         let mut random = Random::new(seed);
         let vocab = [1, 3, 63, 64, 65, 500, 3001][random.below(7)];
@@ -29,7 +29,7 @@ fn green_tokens_are_lifted_and_others_left_on_every_instruction_set() {
 }
 
 #[test]
-fn the_list_is_that_of_the_reference() {
+fn the_green_list_equals_the_reference() {
     // server/tests/sampling/test_watermark.py has the same numbers.
     let watermark = Watermark { gamma: 0.25, delta: 2.0, key: 0x0123_4567_89ab_cdef };
     let green: Vec<u32> = (0..40).filter(|id| is_green(&watermark, 7, *id)).collect();
@@ -37,7 +37,7 @@ fn the_list_is_that_of_the_reference() {
 }
 
 #[test]
-fn as_much_is_green_as_was_asked_for_and_it_depends_on_key_and_context() {
+fn the_green_share_is_gamma_and_the_list_depends_on_key_and_context() {
     let num_tokens = 20_000;
     for gamma in [0.01, 0.1, 0.5, 0.9] {
         let watermark = Watermark { gamma, delta: 1.0, key: 15_485_863 };
@@ -55,7 +55,7 @@ fn as_much_is_green_as_was_asked_for_and_it_depends_on_key_and_context() {
 }
 
 #[test]
-fn the_key_is_not_shown() {
+fn the_key_is_not_printed() {
     let watermark = Watermark { gamma: 0.5, delta: 2.0, key: 987_654_321 };
     assert_eq!(format!("{watermark:?}"), "Watermark { gamma: 0.5, delta: 2.0, .. }");
 }

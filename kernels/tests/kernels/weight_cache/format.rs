@@ -22,7 +22,7 @@ const ENTRIES: [Row<'_>; 4] = [
 ];
 
 #[test]
-fn a_file_is_as_its_layout_says() {
+fn a_file_has_the_documented_layout() {
     let folder = tempfile::tempdir().unwrap();
     let file = good_file(folder.path());
     let header = Header::read(&file);
@@ -47,7 +47,7 @@ fn a_file_is_as_its_layout_says() {
 }
 
 #[test]
-fn a_file_that_was_written_by_its_layout_is_taken() {
+fn a_file_written_independently_is_accepted() {
     let folder = tempfile::tempdir().unwrap();
     let file = good_file(folder.path());
     let header = Header::read(&file);
