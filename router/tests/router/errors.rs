@@ -127,7 +127,7 @@ async fn wrong_chat_fields_are_named() {
         assert_eq!(error["type"], "invalid_request_error");
         assert!(!answer.text().contains("secret"));
     }
-    assert_eq!(router.app.stats.borrow().prompt_tokens, 0, "nothing of it reached the scheduler");
+    assert_eq!(router.app.served.stats.borrow().prompt_tokens, 0, "nothing of it reached the scheduler");
 }
 
 #[tokio::test]
@@ -325,7 +325,7 @@ async fn too_many_open_requests_are_429() {
     let router = Router::start(plan, limits).await;
     let mut first = router.connect().await;
     first.send("POST", "/generate", br#"{"inputs": "x"}"#).await;
-    router.wait("the first to run", |app| app.stats.borrow().num_running == 1).await;
+    router.wait("the first to run", |app| app.served.stats.borrow().num_running == 1).await;
     let second = router.post("/generate", &json!({"inputs": "x"})).await;
     assert_eq!((second.status, second.header("retry-after")), (429, Some("1")));
     assert_eq!(second.json()["error_type"], "overloaded");
@@ -347,10 +347,10 @@ async fn full_queue_is_429_with_retry_after_also_for_streams() {
     let body = |first: u32| json!({"prompt": vec![first; 40], "max_tokens": 20}).to_string();
     let mut running = router.connect().await;
     running.send("POST", COMPLETIONS, body(1).as_bytes()).await;
-    router.wait("one to run", |app| app.stats.borrow().num_running == 1).await;
+    router.wait("one to run", |app| app.served.stats.borrow().num_running == 1).await;
     let mut waiting = router.connect().await;
     waiting.send("POST", COMPLETIONS, body(2).as_bytes()).await;
-    router.wait("one to wait", |app| app.stats.borrow().num_waiting == 1).await;
+    router.wait("one to wait", |app| app.served.stats.borrow().num_waiting == 1).await;
     let refused =
         router.post(COMPLETIONS, &json!({"prompt": vec![3; 40], "max_tokens": 20, "stream": true})).await;
     assert_eq!(refused.status, 429, "{}", refused.text());
@@ -376,10 +376,10 @@ async fn unreachable_deadline_is_429_and_named_as_such() {
     let body = |first: u32| json!({"prompt": vec![first; 40], "max_tokens": 20});
     let mut running = router.connect().await;
     running.send("POST", COMPLETIONS, body(1).to_string().as_bytes()).await;
-    router.wait("one to run", |app| app.stats.borrow().num_running == 1).await;
+    router.wait("one to run", |app| app.served.stats.borrow().num_running == 1).await;
     let mut waiting = router.connect().await;
     waiting.send("POST", COMPLETIONS, body(2).to_string().as_bytes()).await;
-    router.wait("one to wait", |app| app.stats.borrow().num_waiting == 1).await;
+    router.wait("one to wait", |app| app.served.stats.borrow().num_waiting == 1).await;
 
     let refused = router.post(COMPLETIONS, &body(3)).await;
     let error = refused.json()["error"].clone();
@@ -406,7 +406,7 @@ async fn too_long_for_the_shard_that_came_back_names_the_clients_field() {
     let mut running = router.connect().await;
     let body = json!({"prompt": vec![1; 40], "max_tokens": 20});
     running.send("POST", COMPLETIONS, body.to_string().as_bytes()).await;
-    router.wait("one to run", |app| app.stats.borrow().num_running == 1).await;
+    router.wait("one to run", |app| app.served.stats.borrow().num_running == 1).await;
     let chat = |field: &str| json!({"messages": [{"role": "user", "content": "x"}], field: 33});
     let mut waiting = Vec::new();
     for (path, body, field) in [
@@ -418,7 +418,7 @@ async fn too_long_for_the_shard_that_came_back_names_the_clients_field() {
         connection.send("POST", path, body.to_string().as_bytes()).await;
         waiting.push((connection, field));
     }
-    router.wait("three to wait", |app| app.stats.borrow().num_waiting == 3).await;
+    router.wait("three to wait", |app| app.served.stats.borrow().num_waiting == 3).await;
     router.kill_shard();
     router.start_shard(ShardPlan { num_blocks: 4, ..ShardPlan::default() }).await;
     assert_eq!(running.answer().await.status, 502);

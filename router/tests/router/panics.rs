@@ -55,7 +55,7 @@ async fn a_handler_that_panics_is_answered_500_in_the_words_of_its_route() {
 #[tokio::test]
 async fn a_driver_that_panics_ends_the_server_with_the_code_of_a_defect() {
     let mut router = Router::default().await;
-    let asked = router.app.driver.ask::<()>(|_, _| panic!("on purpose")).await;
+    let asked = router.app.served.driver.ask::<()>(|_, _| panic!("on purpose")).await;
     assert!(asked.is_err());
     let ended = tokio::time::timeout(DEADLINE, &mut router.running).await.expect("the server ends").unwrap();
     let end = End::from(ended.unwrap_err());

@@ -8,7 +8,7 @@ use super::messages::stop_sequence;
 use super::types::{Answer, ContentBlock, Usage};
 use super::{ErrorResponse, stop_reason};
 use crate::api::chat::reply::{ReplyPlan, ReplyReader, call_id};
-use crate::api::sse::Render;
+use crate::api::stream::Render;
 use crate::error::ApiError;
 use crate::generation::generate::{self, Output};
 use crate::http::Events;

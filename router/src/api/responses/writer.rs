@@ -11,7 +11,7 @@ use trunkline_text::ChatMessage;
 use super::store::{ResponseStore, Turn};
 use super::types::ResponseObject;
 use crate::api::chat::reply::{ReplyPlan, ReplyReader, call_id};
-use crate::api::sse::Render;
+use crate::api::stream::Render;
 use crate::error::ApiError;
 use crate::generation::generate::{self, FinishReason, Output};
 use crate::http::Events;

@@ -17,7 +17,7 @@ pub use types::{
     Body, Details, GenerateAnswer, Parameters, StreamAnswer, StreamDetails, Token, finish_reason,
 };
 
-use crate::api::Dialect;
+use crate::api::dialect::Dialect;
 use crate::error::{ApiError, ErrorClass};
 
 /// An error answer, also the data of an error event.

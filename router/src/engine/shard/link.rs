@@ -13,12 +13,12 @@ use trunkline_scheduler::{
     LateMask, ShardLimits, StepPlan, StepResult, StoreContents, Transfers, WindowLimits,
 };
 
+use super::local_store::StoreGate;
 use super::proto::shard_service_client::ShardServiceClient;
 use super::store::read_store;
 use super::{
     CONTRACT_VERSION, NamedMasks, ShardError, plan_to_proto, proto, result_from_proto, transfers_from_proto,
 };
-use crate::engine::object::ObjectTier;
 use crate::limits::{DESCRIBE_TIMEOUT, RECONNECT_PAUSE};
 
 /// Messages waiting for the socket. The scheduler keeps two plans in flight; the rest is room for plans of only ends,
@@ -205,13 +205,13 @@ fn client(channel: Channel) -> ShardServiceClient<Channel> {
 
 /// Keeps the link up for the life of the process; ends when the driver is gone.
 ///
-/// Whenever a shard is there, `objects` uses its store.
-pub async fn run_link(socket: PathBuf, events: mpsc::Sender<LinkEvent>, objects: Option<Arc<ObjectTier>>) {
+/// While a shard opens its store, `gate` is closed to the object tier.
+pub async fn run_link(socket: PathBuf, events: mpsc::Sender<LinkEvent>, gate: Option<Arc<StoreGate>>) {
     let mut pause = RECONNECT_PAUSE.0;
     let mut said = String::new();
     while !events.is_closed() {
         let mut was_ready = false;
-        let outcome = run_once(&socket, &events, objects.as_deref(), &mut was_ready).await;
+        let outcome = run_once(&socket, &events, gate.as_deref(), &mut was_ready).await;
         if was_ready {
             pause = RECONNECT_PAUSE.0;
             said.clear();
@@ -239,7 +239,7 @@ pub async fn run_link(socket: PathBuf, events: mpsc::Sender<LinkEvent>, objects:
 async fn run_once(
     socket: &Path,
     events: &mpsc::Sender<LinkEvent>,
-    objects: Option<&ObjectTier>,
+    gate: Option<&StoreGate>,
     was_ready: &mut bool,
 ) -> Result<(), ShardError> {
     let channel = within("connect", connect(socket)).await?;
@@ -251,8 +251,8 @@ async fn run_once(
     let info = Arc::new(ShardInfo::from_proto(describe.await?.into_inner())?);
 
     // From before the slots are counted until the new index counts: what else writes to them is done.
-    let mut gate = match objects {
-        Some(objects) => Some(objects.hold().await),
+    let mut gate = match gate {
+        Some(gate) => Some(gate.close().await),
         None => None,
     };
     let store = read_store(&info).await;
