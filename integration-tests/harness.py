@@ -245,6 +245,20 @@ class Trunkline:
         return [token["id"] for token in answer.json()]
 
 
+def cached_tokens(answer: dict[str, Any]) -> int:
+    """Returns the length of the prefix hit that the answer's usage reports."""
+    cached: int = answer["usage"]["prompt_tokens_details"]["cached_tokens"]
+    return cached
+
+
+def flip_bit(path: Path, offset: int) -> None:
+    with path.open("r+b") as raw:
+        raw.seek(offset)
+        byte = raw.read(1)[0]
+        raw.seek(offset)
+        raw.write(bytes([byte ^ 4]))
+
+
 def sse_events(lines: Iterator[str]) -> Iterator[Any]:
     """Yields the data of each server-sent event: parsed JSON, or the bare string `[DONE]`."""
     for line in lines:

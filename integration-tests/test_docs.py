@@ -196,8 +196,8 @@ def test_every_flag_is_documented_with_variable_and_default() -> None:
     ],
 )
 def test_documented_schema_keywords_are_those_of_the_code(constant: str, rows: list[str]) -> None:
-    source = (ROOT / "router/grammar/src/keywords.rs").read_text()
-    block = re.search(rf"pub const {constant}: [^=]*=\s*\[(.*?)\];", source, re.DOTALL)
+    (source,) = (ROOT / "router/grammar/src").rglob("keywords.rs")
+    block = re.search(rf"pub const {constant}: [^=]*=\s*\[(.*?)\];", source.read_text(), re.DOTALL)
     assert block, f"{constant} not found in the source"
     cells = {row.split("|")[1].strip(): row.split("|")[2] for row in section_rows("## Structured output")}
     assert named([cells[row] for row in rows]) == set(re.findall(r'"([^"]+)"', block.group(1)))

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from harness import Trunkline, serving
+from harness import Trunkline, cached_tokens, serving
 
 VOCABULARY = range(100, 40_000)
 
@@ -21,11 +21,6 @@ def bits(server: Trunkline, prompt: list[int], max_tokens: int = 24, **fields: A
     answer = server.complete(prompt, max_tokens=max_tokens, logprobs=3, ignore_eos=True, **fields)
     choice = answer["choices"][0]
     return choice["text"], choice["logprobs"], choice["finish_reason"]
-
-
-def cached_tokens(answer: dict[str, Any]) -> int:
-    cached: int = answer["usage"]["prompt_tokens_details"]["cached_tokens"]
-    return cached
 
 
 def full(*values: int) -> list[Any]:

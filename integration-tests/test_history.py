@@ -5,7 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from harness import Trunkline, wait_for
+from harness import Trunkline, cached_tokens, wait_for
 
 BLOCK = 64
 
@@ -18,7 +18,7 @@ def ask(server: Trunkline, prompt: list[int], **fields: Any) -> tuple[int, Any]:
     """Returns the number of cached tokens and the choices."""
     answer = server.complete(prompt, **({"max_tokens": 12, "ignore_eos": True, "logprobs": 1} | fields))
     wait_for(server.is_idle, "the end of the request")
-    return answer["usage"]["prompt_tokens_details"]["cached_tokens"], answer["choices"]
+    return cached_tokens(answer), answer["choices"]
 
 
 def cached_blocks(server: Trunkline) -> float:

@@ -15,7 +15,7 @@ from typing import Any
 
 import httpx
 import pytest
-from harness import START_DEADLINE_S, Trunkline, embedded_gguf, http, serving, wait_for
+from harness import START_DEADLINE_S, Trunkline, cached_tokens, embedded_gguf, flip_bit, http, serving, wait_for
 
 BLOCK = 64
 # Ten whole blocks and part of another.
@@ -34,7 +34,7 @@ def store(folder: Path) -> tuple[str, ...]:
 def ask(server: Trunkline, prompt: list[int] = PROMPT, **fields: Any) -> tuple[int, Any]:
     """Returns the number of cached tokens, and the choices, which must not depend on it."""
     answer = server.complete(prompt, **(FIELDS | fields))
-    return answer["usage"]["prompt_tokens_details"]["cached_tokens"], answer["choices"]
+    return cached_tokens(answer), answer["choices"]
 
 
 def stored(server: Trunkline) -> float:
@@ -157,19 +157,11 @@ def send_and_ignore(server: Trunkline, prompt: list[int]) -> None:
         http.post(f"{server.base_url}/v1/completions", json={"prompt": prompt, "max_tokens": 200}, timeout=60)
 
 
-def flip(path: Path, offset: int) -> None:
-    with path.open("r+b") as raw:
-        raw.seek(offset)
-        byte = raw.read(1)[0]
-        raw.seek(offset)
-        raw.write(bytes([byte ^ 4]))
-
-
 def test_restore_stops_at_a_block_with_a_flipped_bit(filled: Path, expected: Any) -> None:
     records, blocks = files(filled)
     slot_bytes = blocks.stat().st_size // num_slots(records)
     # The first prompt fills the slots in order.
-    flip(blocks, 4 * slot_bytes + 12_345)
+    flip_bit(blocks, 4 * slot_bytes + 12_345)
     with serving(*store(filled)) as server:
         assert ask(server) == (4 * BLOCK, expected)
         assert server.metrics()["trunkline_restore_failures_total"] == 1
@@ -198,7 +190,7 @@ def num_slots(records: Path) -> int:
 def test_damaged_store_is_logged_and_gives_a_cold_start(filled: Path, expected: Any, damage: str, line: str) -> None:
     records, blocks = files(filled)
     if damage == "header":
-        flip(records, 9)
+        flip_bit(records, 9)
     elif damage == "records cut":
         os.truncate(records, 4096 + 100)
     elif damage == "blocks cut":

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness import START_DEADLINE_S, Trunkline, http, wait_for
+from harness import START_DEADLINE_S, Trunkline, flip_bit, http, wait_for
 
 pytestmark = pytest.mark.alone
 
@@ -41,11 +41,7 @@ def test_second_start_maps_the_weights_and_answers_with_the_same_bits(tmp_path: 
         first.stop()
     # A damaged file gives a warning and the same answers.
     (file,) = folder.glob("*.weights")
-    with file.open("r+b") as raw:
-        raw.seek(file.stat().st_size // 2)
-        byte = raw.read(1)[0]
-        raw.seek(-1, 1)
-        raw.write(bytes([byte ^ 16]))
+    flip_bit(file, file.stat().st_size // 2)
     third = Trunkline("--weights-cache", str(folder)).wait_ready()
     try:
         assert "WARN shard: ignoring the cache of packed weights" in third.log()

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import safetensors.numpy
-from harness import ALL_TIERS, Trunkline, http, serving, sse_events, wait_for
+from harness import ALL_TIERS, Trunkline, cached_tokens, http, serving, sse_events, wait_for
 
 # Each character is one token, so that a text determines its tokens.
 ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
@@ -171,9 +171,8 @@ def test_second_turn_finds_the_window_that_it_needs(windowed: Trunkline) -> None
     second = [*PROMPT, *answer, 5, 6, 7]
     cold = windowed.complete(second, max_tokens=50, ignore_eos=True, logprobs=1, cache_salt="other")
     hit = windowed.complete(second, max_tokens=50, ignore_eos=True, logprobs=1)
-    cached = hit["usage"]["prompt_tokens_details"]["cached_tokens"]
-    assert cached > len(PROMPT)
-    assert cold["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
+    assert cached_tokens(hit) > len(PROMPT)
+    assert cached_tokens(cold) == 0
     assert hit["choices"][0]["text"] == cold["choices"][0]["text"]
     assert hit["choices"][0]["logprobs"] == cold["choices"][0]["logprobs"]
 
@@ -262,7 +261,7 @@ def is_restored(server: Trunkline, history: list[int], fields: dict[str, Any], e
     assert answer.status_code == 200, answer.text
     parsed = answer.json()
     assert parsed["choices"] == expected
-    assert parsed["usage"]["prompt_tokens_details"]["cached_tokens"] == 10 * BLOCK
+    assert cached_tokens(parsed) == 10 * BLOCK
     assert server.metrics()["trunkline_restored_blocks_total"] == 10
     return True
 

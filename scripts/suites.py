@@ -28,8 +28,9 @@ UNRELATED: dict[str, tuple[str, ...]] = {
     "test-rust": ("server/", "integration-tests/", "benchmark/", "docs/", "scripts/"),
     "test-server": (
         *("launcher/", "object/", "fuzz/", "docs/", "integration-tests/"),
-        *(f"router/{part}/" for part in ("src", "tests", "benches", "scheduler", "text", "grammar", "reply", "zmq")),
-        *("kernels/tests/", "store/tests/", "router/kv/tests/"),
+        *(f"router/{part}/" for part in ("src", "tests", "benches", "scheduler", "kv", "zmq")),
+        *(f"router/{part}/" for part in ("text", "grammar", "reply")),
+        *("kernels/tests/", "store/tests/"),
     ),
     "test-system": (
         *("server/tests/", "kernels/tests/", "store/tests/", "object/tests/", "launcher/tests/", "router/tests/"),

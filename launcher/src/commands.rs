@@ -1,9 +1,9 @@
-//! Runs what the command line asks for.
+//! Runs the command that the command line names.
 
 use std::io::{self, Write};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
-use crate::args::high::{ModelRef, Request, ServeConfig};
+use crate::args::resolved::{ModelRef, Request, ServeConfig};
 use crate::error::LauncherError;
 use crate::listen::Address;
 use crate::pace::Pace;
@@ -35,7 +35,7 @@ fn serve(
     sender: SyncSender<Event>,
 ) -> Result<i32, LauncherError> {
     let (python, router) = (programs::python()?, programs::router()?);
-    let address = Address::check(&config.hostname, config.port)?;
+    let address = Address::check(&config.server.hostname, config.server.port)?;
     let model = resolve::run(&python, &config.model, events, &sender)?;
     let runtime_dir = RuntimeDir::create(&runtime_dir::bases(), &config.log())?;
     let plan = Plan { config, python, router, model, address, runtime_dir, pace: Pace::default() };

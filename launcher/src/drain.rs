@@ -1,4 +1,4 @@
-//! Stopping: the router first, so that its streams can finish on a living shard, then the shard.
+//! Stops the children: first the router, so that its streams can finish while the shard runs, then the shard.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
@@ -10,22 +10,22 @@ use crate::log::Log;
 use crate::pace::Pace;
 use crate::process::{Event, Exit, Process};
 
-/// A copy of the same signal within this time is the same request: `timeout(1)` and some supervisors send it to the
-/// process and again to its group.
+/// A repetition of the same signal within this time counts as the same request: `timeout(1)` and some supervisors signal
+/// both the process and its group.
 pub const SAME_SIGNAL_WINDOW: Duration = Duration::from_millis(200);
 
-/// How an asked-for end went.
+/// The outcome of stopping a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stopped {
-    /// By itself.
+    /// The process exited by itself.
     Ended(Exit),
-    /// By SIGKILL, after its time was over.
+    /// The process was killed after its time limit.
     Killed,
-    /// By SIGKILL, because the launcher was told a second time to stop, with this signal.
+    /// The process was killed because this second signal told the launcher to stop at once.
     Interrupted(i32),
 }
 
-/// What asked for the end.
+/// The signal that requested a stop, and when it arrived.
 #[derive(Debug, Clone, Copy)]
 pub struct Request {
     signal: i32,
@@ -33,32 +33,32 @@ pub struct Request {
 }
 
 impl Request {
-    /// A request by `signal`, which arrived just now.
+    /// Creates a request by `signal`, which arrived just now.
     pub fn now(signal: i32) -> Self {
         Self::at(signal, Instant::now())
     }
 
-    /// A request by `signal`, which arrived at `at`.
+    /// Creates a request by `signal`, which arrived at `at`.
     pub fn at(signal: i32, at: Instant) -> Self {
         Self { signal, at }
     }
 
-    /// Whether `signal`, which arrived just now, is a second request and no copy of this one.
+    /// Returns whether `signal`, which arrived just now, is a second request rather than a repetition of this one.
     pub fn is_repeated_by(self, signal: i32) -> bool {
         signal != self.signal || self.at.elapsed() >= SAME_SIGNAL_WINDOW
     }
 }
 
-/// What becomes of the closing `error:` line of a child that is stopped.
+/// How to treat the final `error:` line of a child that is stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClosingLine {
-    /// Passed through, unless the child ended by a user's mistake of its own.
-    Tell,
-    /// Dropped, however the child ended: another error is about to be told, likely about the same mistake.
+    /// Pass it through, unless the child ended because of a user's mistake.
+    Print,
+    /// Drop it: another error is about to be printed, probably about the same mistake.
     Drop,
 }
 
-/// Ends one process and whatever is in its group: SIGTERM, then SIGKILL after `patience` or at a second signal.
+/// Stops a process and its group: SIGTERM, then SIGKILL after `patience` or at a second signal.
 pub fn stop(
     process: Process,
     patience: Duration,
@@ -75,7 +75,7 @@ pub fn stop(
                 kill(process, closing_line);
                 return Stopped::Interrupted(signal);
             }
-            // A copy of the first signal, or an end, which the loop's condition looks at.
+            // A repetition of the first signal, or the end of a process, which the loop's condition checks.
             Ok(_) => {}
             Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
                 if !process.has_ended() {
@@ -95,13 +95,13 @@ fn kill(process: Process, closing_line: ClosingLine) {
 
 fn reap(process: Process, closing_line: ClosingLine) -> Exit {
     let (exit, mut tail) = process.reap();
-    if closing_line == ClosingLine::Tell && exit != Exit::Code(EXIT_USER_MISTAKE) {
+    if closing_line == ClosingLine::Print && exit != Exit::Code(EXIT_USER_MISTAKE) {
         tail.release();
     }
     exit
 }
 
-/// Waits until `process` has ended; false if it has not after `patience`, or if the launcher was told to stop.
+/// Waits until `process` has ended. Returns false after `patience`, or if the launcher was told to stop.
 pub fn ends_within(process: &Process, patience: Duration, events: &Receiver<Event>) -> bool {
     let begin = Instant::now();
     while !process.has_ended() {
@@ -113,10 +113,13 @@ pub fn ends_within(process: &Process, patience: Duration, events: &Receiver<Even
     true
 }
 
-/// Drains and stops everything because of `signal`. Returns the exit code: 0 if all went by itself, 1 if something had
-/// to be killed or failed.
+/// Drains and stops both children because of `signal`.
 ///
-/// Errors: [`LauncherError::Interrupted`] after a second signal; nothing runs any more then, either.
+/// Returns the exit code: 0 if both exited by themselves, 1 if one failed or had to be killed.
+///
+/// # Errors
+///
+/// Returns [`LauncherError::Interrupted`] after a second signal; no child runs then, either.
 pub fn drain(
     router: Option<Process>,
     shard: Option<Process>,
@@ -127,7 +130,7 @@ pub fn drain(
     log: &Log,
 ) -> Result<i32, LauncherError> {
     log.info(
-        "draining; a second signal stops at once",
+        "draining; a second signal stops immediately",
         &[("signal", &signal), ("at_most_s", &graceful_termination_timeout.as_secs())],
     );
     let request = Request::now(signal);
@@ -136,25 +139,25 @@ pub fn drain(
     for (process, patience) in in_order {
         let Some(process) = process else { continue };
         let role = process.role();
-        match stop(process, patience, request, ClosingLine::Tell, events) {
-            Stopped::Ended(exit) if exit.is_success() => log.debug("ended", &[("process", &role)]),
-            // The shard's answer to SIGTERM before its handler is set, that is, while it still loads.
+        match stop(process, patience, request, ClosingLine::Print, events) {
+            Stopped::Ended(exit) if exit.is_success() => log.debug("stopped", &[("process", &role)]),
+            // SIGTERM ends a shard that is still loading and has not installed its handler.
             Stopped::Ended(Exit::Signal(ended_by)) if ended_by == Signal::TERM.as_raw() => {
-                log.debug("ended before it could handle the signal", &[("process", &role)]);
+                log.debug("stopped while it was starting", &[("process", &role)]);
             }
             Stopped::Ended(exit) => {
-                log.warn("did not end well", &[("process", &role), ("exit", &exit)]);
+                log.warn("failed to stop cleanly", &[("process", &role), ("exit", &exit)]);
                 code = EXIT_FAILURE;
             }
             Stopped::Killed => {
                 log.warn(
-                    "did not end in time and was killed",
+                    "did not stop in time and was killed",
                     &[("process", &role), ("after_s", &patience.as_secs())],
                 );
                 code = EXIT_FAILURE;
             }
             Stopped::Interrupted(second) => {
-                log.warn("stopped at once by a second signal", &[("signal", &second)]);
+                log.warn("stopped immediately by a second signal", &[("signal", &second)]);
                 return Err(LauncherError::Interrupted { signal: second });
             }
         }
@@ -163,7 +166,7 @@ pub fn drain(
     Ok(code)
 }
 
-/// Stops what is left after another child failed; nobody waits for its streams, since they cannot go on.
+/// Stops the remaining children after one failed, without waiting for streams, which cannot continue.
 pub fn abandon(rest: impl IntoIterator<Item = Process>, pace: &Pace, events: &Receiver<Event>) {
     let rest: Vec<Process> = rest.into_iter().collect();
     let request = Request::now(Signal::TERM.as_raw());

@@ -1,156 +1,162 @@
-//! Everything that ends the launcher early, and the exit code it ends with.
+//! The errors that end the launcher, and their exit codes.
 
 use std::io;
 use std::path::PathBuf;
 
 use crate::process::{Exit, Role};
 
-/// The exit code of a user's mistake, the launcher's and its children's alike (docs/architecture.md).
+/// The exit code for a user's mistake, in the launcher and its children (docs/errors.md).
 pub const EXIT_USER_MISTAKE: i32 = 2;
-/// The exit code of any other failure.
+/// The exit code for any other failure.
 pub const EXIT_FAILURE: i32 = 1;
-/// Added to a signal's number when that signal cut a stop short, as shells do.
+/// Added to the number of the signal that stopped the launcher immediately, as shells do.
 pub const EXIT_SIGNAL_BASE: i32 = 128;
 
-/// Why the launcher ends without having been asked to.
+/// An error that ends the launcher.
 #[derive(Debug, thiserror::Error)]
 pub enum LauncherError {
-    /// A flag, variable or configuration value that cannot be meant.
+    /// A flag, variable or configuration key has an invalid value.
     #[error("{message}")]
     Usage {
-        /// One line in the wording of the error page, with the flag in backticks.
+        /// The whole message in one line.
         message: String,
     },
     /// The configuration file cannot be read.
     #[error("cannot read the configuration file `{}`: {source}", path.display())]
     ConfigUnreadable {
-        /// As given by `--config`.
+        /// Value of `--config`.
         path: PathBuf,
-        /// What the operating system said.
+        /// The operating system's error.
         #[source]
         source: io::Error,
     },
-    /// A command on the KV cache failed.
+    /// A `trunkline cache` command failed.
     #[error(transparent)]
     Cache(#[from] crate::cache::CacheError),
-    /// Another process listens where the router would.
+    /// Another process listens on the router's port.
     #[error(
-        "port {port} of `{hostname}` is in use; hint: stop what listens there or choose another `--port`"
+        "port {port} of `{hostname}` is in use; hint: stop the process that listens there, or choose another `--port`"
     )]
     PortInUse {
-        /// `--hostname`.
+        /// Value of `--hostname`.
         hostname: String,
-        /// `--port`.
+        /// Value of `--port`.
         port: u16,
     },
-    /// The address cannot be bound for another reason.
+    /// The router's address cannot be bound for another reason.
     #[error(
         "cannot listen on port {port} of `{hostname}`: {source}; hint: choose another `--hostname` or `--port`"
     )]
     CannotListen {
-        /// `--hostname`.
+        /// Value of `--hostname`.
         hostname: String,
-        /// `--port`.
+        /// Value of `--port`.
         port: u16,
-        /// What the operating system said.
+        /// The operating system's error.
         #[source]
         source: io::Error,
     },
-    /// The router binary or the Python interpreter is not where it belongs.
-    #[error("no `{name}` beside `{}`; hint: install the whole package or set `{variable}`", beside.display())]
+    /// The router binary or the Python interpreter is not beside the launcher.
+    #[error("`{name}` is not installed beside `{}`; hint: install the whole package, or set `{variable}` to its path", beside.display())]
     ProgramMissing {
-        /// File name looked for.
+        /// The missing file's name.
         name: &'static str,
-        /// The launcher's own executable.
+        /// Path of the launcher's own executable.
         beside: PathBuf,
-        /// The environment variable that overrides the place.
+        /// The environment variable with the program's path.
         variable: &'static str,
     },
     /// A program cannot be started.
     #[error("cannot start the {role} (`{}`): {source}", program.display())]
     Spawn {
-        /// What was to be started.
+        /// The child that was to be started.
         role: Role,
-        /// Its executable.
+        /// The program's path.
         program: PathBuf,
-        /// What the operating system said.
+        /// The operating system's error.
         #[source]
         source: io::Error,
     },
-    /// A child found out what the user did wrong. Its own line is printed in place of this one.
-    #[error("the {role} refused to start without saying why")]
+    /// A child ended because of a user's mistake. Its own error line is printed instead of this message.
+    #[error("the {role} refused to start and gave no reason")]
     ChildRefused {
-        /// Which child.
+        /// The child that ended.
         role: Role,
-        /// Its line `error: ...`, newline included; absent if it went to stderr directly or was never written.
+        /// The child's `error: ...` line with its newline; `None` if it went directly to stderr or was never written.
         verdict: Option<Vec<u8>>,
     },
     /// A child ended before the server was ready.
-    #[error("the {role} ended with {exit} before it was ready{}{}", said(last_line), hint(exit))]
+    #[error(
+        "the {role} ended with {exit} before the server was ready{}{}",
+        last_words(last_line),
+        hint(exit)
+    )]
     EndedBeforeReady {
-        /// Which child.
+        /// The child that ended.
         role: Role,
-        /// How it ended.
+        /// The child's exit status.
         exit: Exit,
-        /// The last line it wrote, if any.
+        /// The child's last line on stderr, if any.
         last_line: Option<String>,
     },
     /// A child crashed too often.
     #[error(
-        "the {role} ended {ends} times within {window_s} s, the last time with {exit}{}{}",
-        said(last_line),
+        "the {role} crashed {ends} times within {window_s} s, most recently with {exit}{}{}",
+        last_words(last_line),
         hint(exit)
     )]
     CrashLoop {
-        /// Which child.
+        /// The child that ended.
         role: Role,
-        /// Ends counted within the window.
+        /// Number of crashes within the window.
         ends: usize,
-        /// The window, in seconds.
+        /// Length of the window in seconds.
         window_s: u64,
-        /// How it ended last.
+        /// The exit status of the last crash.
         exit: Exit,
-        /// The last line it wrote, if any.
+        /// The child's last line on stderr, if any.
         last_line: Option<String>,
     },
-    /// `resolve` ended well but did not print what the contract says.
-    #[error("the resolver printed no model: {reason}; hint: is the server package as new as the launcher?")]
+    /// The resolver succeeded, but its output is not a model.
+    #[error(
+        "the resolver printed no valid model: {reason}; hint: check that launcher and server package have the same version"
+    )]
     ResolverOutput {
-        /// What is wrong with it.
+        /// The problem with the output.
         reason: String,
     },
-    /// No private folder can be made for the sockets.
+    /// The private folder for the sockets cannot be created.
     #[error(
-        "no folder for the sockets: {reasons}; hint: set `XDG_RUNTIME_DIR` or `TMPDIR` to a short writable path"
+        "cannot create a folder for the sockets: {reasons}; hint: set `XDG_RUNTIME_DIR` or `TMPDIR` to a short writable path"
     )]
     RuntimeDir {
-        /// Every place that was tried, and why it failed.
+        /// Every location that was tried, with its error.
         reasons: String,
     },
-    /// A signal ended the launcher before the model was resolved, or a second one cut the drain short.
+    /// A signal stopped the launcher before the model was resolved, or a second signal interrupted the drain.
     #[error("stopped by signal {signal}")]
     Interrupted {
-        /// The signal's number.
+        /// Number of the signal.
         signal: i32,
     },
-    /// The operating system refused something that it always grants.
+    /// A system call failed that normally succeeds.
     #[error("cannot {what}: {source}")]
     System {
-        /// What was attempted.
+        /// The failed action, to follow "cannot".
         what: &'static str,
-        /// What the operating system said.
+        /// The operating system's error.
         #[source]
         source: io::Error,
     },
 }
 
 impl LauncherError {
-    /// A user's mistake in one line.
+    /// Creates an error for a user's mistake.
     pub fn usage(message: impl Into<String>) -> Self {
         Self::Usage { message: message.into() }
     }
 
-    /// What the launcher's process ends with.
+    /// Returns the launcher's exit code for this error.
     pub fn exit_code(&self) -> i32 {
         match self {
             Self::Usage { .. }
@@ -171,7 +177,7 @@ impl LauncherError {
         }
     }
 
-    /// The one line that says so on stderr; none if that is done already or known to whoever sent the signal.
+    /// Returns the line to print on stderr; `None` if a child has printed it, or if a signal requested the stop.
     pub fn line(&self) -> Option<Vec<u8>> {
         match self {
             Self::Interrupted { .. } | Self::ChildRefused { role: Role::Resolver, .. } => None,
@@ -181,15 +187,15 @@ impl LauncherError {
     }
 }
 
-fn said(last_line: &Option<String>) -> String {
-    last_line.as_ref().map(|line| format!("; it said last: {}", line.trim_end())).unwrap_or_default()
+fn last_words(last_line: &Option<String>) -> String {
+    last_line.as_ref().map(|line| format!("; its last line was: {}", line.trim_end())).unwrap_or_default()
 }
 
-/// A SIGKILL that the launcher did not send is nearly always the kernel's answer to memory running out.
+/// Explains a SIGKILL that the launcher did not send: nearly always the kernel's response to a lack of memory.
 fn hint(exit: &Exit) -> &'static str {
     match exit {
         Exit::Signal(signal) if *signal == rustix::process::Signal::KILL.as_raw() => {
-            "; hint: the kernel kills the largest process when memory runs out; lower `--max-batch-total-tokens`"
+            "; hint: the system probably ran out of memory; lower `--max-batch-total-tokens`"
         }
         _ => "",
     }

@@ -1,16 +1,16 @@
-//! The `trunkline` command as a library: resolves a model, starts the shard and the router, and keeps them running.
+//! The `trunkline` command as a library: resolves a model, starts the shard and the router, and supervises them.
 //!
 //! ```text
 //! commands     serve, download, env, cache
-//! args/        what was typed, what a file adds, what it means
-//! programs     where the other programs are, and their command lines
-//! listen       the port, before anything is loaded
-//! resolve      model name -> files
+//! args/        command line, environment and configuration file
+//! programs     finds the other programs and builds their command lines
+//! listen       checks the port before anything is loaded
+//! resolve      model name to files
 //! runtime_dir  the private folder of the sockets
-//! process      one child: group, lifeline, end
-//! output       the lines of one child
-//! pace         how long children are given
-//! supervise    both children; restart; ready; drain
+//! process      a child process: group, lifeline, end
+//! output       a child's output lines
+//! pace         time limits for the children
+//! supervise    starts, restarts and stops both children
 //! report       `trunkline env`
 //! cache/       `trunkline cache`
 //! ```

@@ -1,25 +1,25 @@
-//! Whether the router will be able to listen, found out before anything is loaded.
+//! Checks that the router will be able to listen, before anything is loaded.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 
 use crate::error::LauncherError;
 
-/// Where the router will listen.
+/// The address on which the router will listen.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Address {
-    /// As the user gave it.
+    /// Value of `--hostname`.
     pub hostname: String,
-    /// Never 0.
+    /// The port; never 0.
     pub port: u16,
-    /// One address of `hostname` that could be bound.
+    /// An address of `hostname` that could be bound.
     bound: SocketAddr,
 }
 
 impl Address {
-    /// Binds `hostname` and `port` as the router would (with `SO_REUSEADDR`, as std and tokio both do), and lets go.
+    /// Binds `hostname` and `port` as the router will (std and tokio both set `SO_REUSEADDR`), and releases them.
     ///
-    /// Port 0 becomes a free port. Another process can still be faster; then the router says so.
+    /// Port 0 becomes a free port. If another process takes the port before the router does, the router reports it.
     pub fn check(hostname: &str, port: u16) -> Result<Self, LauncherError> {
         let bound = TcpListener::bind((hostname, port)).and_then(|listener| listener.local_addr());
         match bound {
@@ -31,7 +31,7 @@ impl Address {
         }
     }
 
-    /// An address under which this machine reaches the server.
+    /// Returns an address under which this machine reaches the server.
     pub fn local(&self) -> SocketAddr {
         let ip = match self.bound.ip() {
             IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
@@ -41,7 +41,7 @@ impl Address {
         SocketAddr::new(ip, self.port)
     }
 
-    /// Whether only this machine can reach the server.
+    /// Returns whether only this machine can reach the server.
     pub fn is_loopback(&self) -> bool {
         self.bound.ip().is_loopback()
     }

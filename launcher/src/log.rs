@@ -1,32 +1,15 @@
-//! The launcher's own log lines, in the one format of all processes (docs/architecture.md).
+//! The launcher's own log lines, in the format that all processes share (docs/parts/launcher.md).
 
 use std::fmt::Display;
 use std::io::{self, Write};
 use std::time::SystemTime;
 
-use clap::ValueEnum;
 use serde_json::{Map, Value};
-
-use crate::args::choice::AsFlag;
+use trunkline_settings::{Choice, LogLevel};
 
 const TARGET: &str = "launcher";
 
-/// How much is logged, by all processes alike; also a value of `--log-level`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
-pub enum Level {
-    /// What ends something.
-    Error,
-    /// What someone should look at.
-    Warn,
-    /// Starts, stops, restarts.
-    Info,
-    /// What helps to find a fault.
-    Debug,
-    /// Everything.
-    Trace,
-}
-
-/// Text for people or one JSON object a line for machines (`--json-output`).
+/// The format of log lines: text, or one JSON object per line (`--json-output`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
     /// `2026-01-31T12:00:00.000Z  INFO launcher: message key=value`
@@ -35,57 +18,62 @@ pub enum Format {
     Json,
 }
 
-/// Where the launcher's log lines go: stderr, one line an event.
+/// The launcher's log, which writes one line per event to stderr.
 #[derive(Debug, Clone, Copy)]
 pub struct Log {
     format: Format,
-    level: Level,
+    level: LogLevel,
 }
 
-/// One named value of a log line.
+/// A named value in a log line.
 pub type Field<'a> = (&'a str, &'a dyn Display);
 
 impl Log {
-    /// A log that writes lines up to `level` in `format`.
-    pub fn new(format: Format, level: Level) -> Self {
+    /// Creates a log that writes lines up to `level`.
+    pub fn new(format: Format, level: LogLevel) -> Self {
         Self { format, level }
     }
 
-    /// Logs what someone should look at.
+    /// Logs a problem that needs attention.
     pub fn warn(&self, message: &str, fields: &[Field<'_>]) {
-        self.write(Level::Warn, message, fields);
+        self.write(LogLevel::Warn, message, fields);
     }
 
     /// Logs a start, stop or restart.
     pub fn info(&self, message: &str, fields: &[Field<'_>]) {
-        self.write(Level::Info, message, fields);
+        self.write(LogLevel::Info, message, fields);
     }
 
-    /// Logs what helps to find a fault.
+    /// Logs details that help to find a fault.
     pub fn debug(&self, message: &str, fields: &[Field<'_>]) {
-        self.write(Level::Debug, message, fields);
+        self.write(LogLevel::Debug, message, fields);
     }
 
-    fn write(&self, level: Level, message: &str, fields: &[Field<'_>]) {
+    fn write(&self, level: LogLevel, message: &str, fields: &[Field<'_>]) {
         if level <= self.level {
             write_line(render(self.format, SystemTime::now(), level, message, fields).as_bytes());
         }
     }
 }
 
-/// Writes one whole line, newline included, to stderr, never interleaved with another thread's line.
+/// Writes a line, including its newline, to stderr without interleaving it with other threads' lines.
 ///
-/// A stderr that nobody reads any more must not end the server, and there is no other place to say so: a failed write
-/// is dropped.
+/// A failed write is ignored: a closed stderr must not end the server, and there is no other place to report it.
 pub fn write_line(line: &[u8]) {
     let mut stderr = io::stderr().lock();
     let _ = stderr.write_all(line).and_then(|()| stderr.flush());
 }
 
-/// One log line, newline included.
-pub fn render(format: Format, now: SystemTime, level: Level, message: &str, fields: &[Field<'_>]) -> String {
+/// Renders a log line, including its newline.
+pub fn render(
+    format: Format,
+    now: SystemTime,
+    level: LogLevel,
+    message: &str,
+    fields: &[Field<'_>],
+) -> String {
     let timestamp = humantime::format_rfc3339_millis(now).to_string();
-    let name = level.as_flag().to_uppercase();
+    let name = level.name().to_uppercase();
     match format {
         Format::Text => {
             let mut line = format!("{timestamp} {name:>5} {TARGET}: {message}");
@@ -111,7 +99,7 @@ pub fn render(format: Format, now: SystemTime, level: Level, message: &str, fiel
     }
 }
 
-/// A value with blanks or quotes in quotes, so that a line of `key=value` can be taken apart again.
+/// Puts a value with blanks or quotes in quotes, so that lines of `key=value` can be parsed.
 fn quoted(value: &str) -> String {
     let plain = !value.is_empty()
         && !value.contains(|c: char| c.is_whitespace() || c == '"' || c == '=' || c.is_control());

@@ -1,4 +1,4 @@
-//! The `trunkline` command: parses, runs, and turns an error into an exit code.
+//! The `trunkline` command: parses the arguments, runs the command, and maps an error to an exit code.
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -13,7 +13,7 @@ fn main() -> ExitCode {
     let code = match args::parse(&argv) {
         Ok(request) => commands::run(request).unwrap_or_else(|error| report_error(&error)),
         Err(ParseError::Launcher(error)) => report_error(&error),
-        // Prints help and version to stdout and ends with 0, the rest to stderr and ends with 2.
+        // This prints help and version to stdout and exits with 0; errors go to stderr and exit with 2.
         Err(ParseError::Clap(error)) => error.exit(),
     };
     ExitCode::from(u8::try_from(code).unwrap_or(EXIT_FAILURE as u8))

@@ -1,7 +1,7 @@
-//! What a child writes: whole lines passed through to stderr, except the last word of one that gives up.
+//! Passes the children's output through to stderr in whole lines.
 //!
-//! A child that ends by a user's mistake says so in a closing line `error: ...`. Both children may find the same
-//! mistake at once, each in its own words, so that line is held back until it is clear whose word counts.
+//! A child that ends because of a user's mistake reports it in a final line `error: ...`. Both children may report the
+//! same mistake in different words, so this line is held back until it is clear which of the two is shown.
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{ChildStderr, ChildStdout};
@@ -12,27 +12,27 @@ use std::time::Duration;
 
 use crate::log;
 
-/// How a child's closing line begins (docs/architecture.md).
+/// Prefix of a child's final line (docs/errors.md).
 const VERDICT: &[u8] = b"error: ";
-/// A longer line is passed through in pieces of this size, so that a child cannot fill the launcher's memory.
+/// Longer lines are passed through in pieces of this size, to bound the launcher's memory.
 pub const MAX_LOG_LINE_BYTES: u64 = 1 << 20;
-/// How long the last lines of an ended child may take to arrive.
+/// Longest wait for the last lines of a child that has ended.
 const LAST_LINES_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// The output streams of one child.
 #[derive(Debug)]
 pub struct Output {
     tail: Arc<Mutex<Tail>>,
-    /// Disconnects when all was passed through.
+    /// Disconnects when both streams have been passed through.
     end: Receiver<()>,
 }
 
-/// The end of what a child wrote.
+/// The end of a child's output.
 #[derive(Debug, Default)]
 pub struct Tail {
-    /// The last line of stderr that is not empty.
+    /// The last non-empty line of stderr.
     pub last_line: Option<String>,
-    /// The last line of stderr, if it begins with `error: `: not passed through yet. Ends with a newline.
+    /// The last line of stderr with its newline, held back because it starts with `error: `.
     pub verdict: Option<Vec<u8>>,
 }
 
@@ -53,14 +53,14 @@ impl Output {
 
     /// Waits for the last lines of a child that has ended.
     pub fn finish(&self) -> Tail {
-        // Disconnected is the expected answer; a grandchild outside the group may hold a pipe open for longer.
+        // The channel normally disconnects; a grandchild outside the group may keep a pipe open for longer.
         let _ = self.end.recv_timeout(LAST_LINES_TIMEOUT);
         std::mem::take(&mut *lock(&self.tail))
     }
 }
 
 impl Tail {
-    /// Takes one line of stderr: passes it through, or holds it back if it may be the last word.
+    /// Takes a line of stderr and passes it through, or holds it back if it may be the final error.
     pub fn push(&mut self, line: &[u8]) {
         if let Some(earlier) = self.verdict.take() {
             log::write_line(&earlier);
@@ -75,7 +75,7 @@ impl Tail {
         }
     }
 
-    /// Passes through what was held back.
+    /// Passes the held-back line through.
     pub fn release(&mut self) {
         if let Some(verdict) = self.verdict.take() {
             log::write_line(&verdict);
@@ -83,7 +83,7 @@ impl Tail {
     }
 }
 
-/// A lock that a panicking holder cannot make useless: the tail is in order after each line.
+/// Locks the tail even if a holder panicked: it is consistent after each line.
 fn lock(tail: &Mutex<Tail>) -> MutexGuard<'_, Tail> {
     tail.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -99,7 +99,7 @@ fn copy_in_background(
     });
 }
 
-/// Hands whole lines to `write`, each with its newline, until the end of `input`.
+/// Calls `write` with each line of `input`, including its newline.
 pub fn copy_lines(input: impl Read, mut write: impl FnMut(&[u8])) {
     let mut input = BufReader::new(input);
     let mut line = Vec::new();
@@ -108,7 +108,7 @@ pub fn copy_lines(input: impl Read, mut write: impl FnMut(&[u8])) {
         match input.by_ref().take(MAX_LOG_LINE_BYTES).read_until(b'\n', &mut line) {
             Ok(0) => return,
             Ok(_) => {}
-            // A pipe that cannot be read has ended for us.
+            // A pipe that cannot be read is treated as ended.
             Err(_) => return,
         }
         if line.last() != Some(&b'\n') {

@@ -1,31 +1,31 @@
-//! How long the launcher gives its children. Tests that wait for these times to pass shorten them.
+//! Time limits for the children. Tests shorten them.
 
 use std::time::Duration;
 
-/// Pause before the second restart within the window; doubles from there.
+/// Pause before the second restart within the window; it doubles with each further restart.
 const BASE_PAUSE: Duration = Duration::from_millis(100);
-/// How long the shard may take to refuse a model that the router has refused already; with the time to stop it, the
-/// launcher ends within a second.
+/// Time that the shard has to refuse a model after the router has refused it. Including the time to stop the shard, the
+/// launcher exits within a second.
 const SECOND_VERDICT_TIMEOUT: Duration = Duration::from_millis(600);
-/// What the router gets beyond `--graceful-termination-timeout` to close its streams and end.
+/// Time that the router has beyond `--graceful-termination-timeout` to close its streams and exit.
 const ROUTER_GRACE: Duration = Duration::from_secs(2);
-/// How long the shard may take to finish the running step.
+/// Time that the shard has to finish the running step.
 const SHARD_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a child may take when another one has already failed: together with the rest under a second.
+/// Time that a child has to exit after another child failed; the launcher then exits within a second.
 const ABANDON_TIMEOUT: Duration = Duration::from_millis(350);
 
-/// The times; [`Pace::default`] is what the command uses.
+/// The time limits; the command uses [`Pace::default`].
 #[derive(Debug, Clone, Copy)]
 pub struct Pace {
-    /// Pause before the second restart within the window; doubles from there.
+    /// Pause before the second restart within the window; it doubles with each further restart.
     pub base_pause: Duration,
-    /// How long the shard may take to refuse what the router has refused.
+    /// Time that the shard has to refuse what the router has refused.
     pub second_verdict_timeout: Duration,
-    /// What the router gets beyond the graceful-termination timeout.
+    /// Time that the router has beyond the graceful-termination timeout.
     pub router_grace: Duration,
-    /// How long the shard may take to end when asked to.
+    /// Time that the shard has to exit after SIGTERM.
     pub shard_timeout: Duration,
-    /// How long a child may take to end when another one has failed.
+    /// Time that a child has to exit after another child failed.
     pub abandon_timeout: Duration,
 }
 

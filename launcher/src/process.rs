@@ -1,4 +1,4 @@
-//! One child process: its group, its lifeline, its output lines and its end.
+//! A child process with its process group, lifeline and output.
 
 use std::fmt;
 use std::io::Read;
@@ -12,10 +12,10 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, wa
 use crate::error::LauncherError;
 use crate::output::{Output, Tail};
 
-/// Events that may wait for the supervisor. Senders block when it is full; none of them holds anything others need.
+/// Capacity of the supervisor's event queue. Senders block when it is full; they hold nothing that others wait for.
 pub const MAX_PENDING_EVENTS: usize = 64;
 
-/// What a child is for.
+/// The purpose of a child.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
     /// `python -m trunkline_server resolve`
@@ -36,33 +36,33 @@ impl fmt::Display for Role {
     }
 }
 
-/// What the launcher waits for.
+/// An event for the supervisor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
     /// The launcher received this signal.
     Signal(i32),
-    /// The process with this id ended; it is not reaped yet, so the id is still its own.
+    /// A process ended. It is not reaped yet, so its id cannot have been reused.
     Ended {
-        /// What it was for.
+        /// The purpose of the process.
         role: Role,
-        /// Its process id: tells this process from an earlier one with the same role.
+        /// The process id, which distinguishes this process from earlier ones with the same role.
         pid: u32,
     },
-    /// The router answers that it is ready.
+    /// The router reported that the server is ready.
     Ready,
 }
 
-/// How a process ended.
+/// The exit status of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exit {
-    /// It exited with this code.
+    /// The process exited with this code.
     Code(i32),
-    /// This signal ended it.
+    /// This signal killed the process.
     Signal(i32),
 }
 
 impl Exit {
-    /// Whether it ended as asked.
+    /// Returns whether the process exited with code 0.
     pub fn is_success(self) -> bool {
         self == Self::Code(0)
     }
@@ -96,12 +96,12 @@ impl fmt::Display for Exit {
 
 /// A running child that leads its own process group. Dropping it kills the whole group and reaps the child.
 ///
-/// Invariant: while this value lives the child is not reaped, so its id, and its group's, cannot belong to a stranger.
+/// Invariant: the child is not reaped while this value lives, so the ids of child and group cannot be reused.
 #[derive(Debug)]
 pub struct Process {
     role: Role,
     child: Child,
-    /// The write end of the child's stdin: closed by the kernel when the launcher dies, however it dies. It is
+    /// The write end of the child's stdin, which the kernel closes when the launcher dies for any reason. It is
     /// close-on-exec, so no other child holds a copy.
     lifeline: Option<ChildStdin>,
     output: Output,
@@ -151,39 +151,38 @@ impl Process {
         let events = events.clone();
         thread::spawn(move || {
             wait_without_reaping(pid);
-            // The supervisor is gone when this fails, and with it the need to know.
+            // If this fails, the supervisor has ended.
             let _ = events.send(Event::Ended { role, pid });
         });
         Self { role, child, lifeline, output, reaped: false }
     }
 
-    /// What this child is for.
+    /// Returns the purpose of this child.
     pub fn role(&self) -> Role {
         self.role
     }
 
-    /// Its process id.
+    /// Returns the process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Sends `signal` to the child's whole group. A group whose members have all ended is fine.
+    /// Sends `signal` to the child's whole group, whose members may all have ended.
     pub fn signal(&self, signal: Signal) {
         if let Some(group) = pid_of(self.child.id()) {
-            // Only fails if nobody is left to receive it: the leader is ours and not yet reaped.
+            // This fails only if no member is left, since the leader is our own child and not yet reaped.
             let _ = kill_process_group(group, signal);
         }
     }
 
-    /// Whether the child has ended, reaped or not.
+    /// Returns whether the child has ended, reaped or not.
     pub fn has_ended(&self) -> bool {
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
-        // An error means that there is no such child (any more).
+        // An error means that the child no longer exists.
         pid_of(self.child.id()).is_none_or(|pid| !matches!(waitid(WaitId::Pid(pid), options), Ok(None)))
     }
 
-    /// Reaps a child whose [`Event::Ended`] has arrived (waits for it otherwise) and says how it ended and what it
-    /// wrote last. Whatever it left in its group is killed.
+    /// Waits for the child to end, kills the rest of its group, and returns the exit status and the end of the output.
     pub fn reap(mut self) -> (Exit, Tail) {
         let exit = self.finish();
         (exit, self.output.finish())
@@ -193,7 +192,7 @@ impl Process {
         wait_without_reaping(self.child.id());
         self.signal(Signal::KILL);
         self.reaped = true;
-        // Only fails with ECHILD, if the launcher was started with SIGCHLD ignored and the kernel kept no status.
+        // This fails only with ECHILD, if SIGCHLD was ignored when the launcher started and the kernel kept no status.
         self.child.wait().map_or(Exit::Signal(0), Exit::from)
     }
 }

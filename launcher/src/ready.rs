@@ -1,4 +1,4 @@
-//! Asks the router whether it is ready, and says so to the user once it is.
+//! Polls the router until it is ready, and builds the message for the user.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -13,8 +13,8 @@ use crate::process::Event;
 use crate::tls_probe;
 
 const READY_PATH: &str = "/readyz";
-/// The pause between two questions is a twentieth of the time waited so far, within these bounds: the answer comes at
-/// most 5 % late, and a model that loads for minutes is not asked thousands of times.
+/// The pause between two probes is a twentieth of the time waited so far, within these bounds: readiness is noticed at
+/// most 5 % late, and a model that loads for minutes does not cause thousands of probes.
 const MIN_PAUSE: Duration = Duration::from_millis(10);
 const MAX_PAUSE: Duration = Duration::from_millis(250);
 const PAUSES_PER_WAIT: u32 = 20;
@@ -22,17 +22,17 @@ const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 /// `HTTP/1.1 200`
 const STATUS_LINE_BYTES: usize = 12;
 
-/// What the router speaks.
+/// The protocol of the router's port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scheme {
-    /// In the clear.
+    /// Plain HTTP.
     Http,
-    /// TLS.
+    /// HTTP over TLS, with `--tls-cert`.
     Https,
 }
 
 impl Scheme {
-    /// What a URL begins with.
+    /// Returns the scheme of URLs.
     pub fn name(self) -> &'static str {
         match self {
             Self::Http => "http",
@@ -41,19 +41,19 @@ impl Scheme {
     }
 }
 
-/// Sends [`Event::Ready`] as soon as the router at `address` answers 200; asks for as long as the process lives.
+/// Sends [`Event::Ready`] as soon as the router at `address` answers 200.
 pub fn watch(address: SocketAddr, scheme: Scheme, events: SyncSender<Event>) {
     thread::spawn(move || {
         let begin = Instant::now();
         while !probe(address, scheme).unwrap_or(false) {
             thread::sleep((begin.elapsed() / PAUSES_PER_WAIT).clamp(MIN_PAUSE, MAX_PAUSE));
         }
-        // The supervisor is gone when this fails, and with it the need to know.
+        // If this fails, the supervisor has ended.
         let _ = events.send(Event::Ready);
     });
 }
 
-/// One question: true for 200, false for another answer, an error if nobody answers in time.
+/// Probes once. Returns true for 200 and false for another status; fails if no answer arrives in time.
 pub fn probe(address: SocketAddr, scheme: Scheme) -> io::Result<bool> {
     let stream = TcpStream::connect_timeout(&address, PROBE_TIMEOUT)?;
     stream.set_read_timeout(Some(PROBE_TIMEOUT))?;
@@ -72,11 +72,11 @@ fn ask(mut stream: impl Read + Write, address: SocketAddr) -> io::Result<bool> {
     Ok(status.starts_with(b"HTTP/1.") && status.ends_with(b" 200"))
 }
 
-/// What the user sees on stdout when the server is ready: the address, and a command to try.
+/// Returns the two lines for stdout when the server is ready: the address, and a command to try.
 pub fn banner(address: &Address, scheme: Scheme, model_name: &str) -> String {
     let url = format!("{}://{}", scheme.name(), address.local());
     let reach = if address.is_loopback() {
-        "this machine only; `--hostname 0.0.0.0` opens it to the network".to_owned()
+        "reachable only from this machine; `--hostname 0.0.0.0` opens it to the network".to_owned()
     } else {
         format!("listening on {}:{}", address.hostname, address.port)
     };

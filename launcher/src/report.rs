@@ -1,4 +1,4 @@
-//! `trunkline env`: what a bug report needs. Every line is found on its own, and says why when it is not.
+//! `trunkline env`: the facts that a bug report needs. A line that cannot be determined gives the reason instead.
 
 use std::fmt::Write;
 use std::fs;
@@ -11,14 +11,14 @@ use std::time::{Duration, Instant};
 
 use rustix::system::uname;
 
-use crate::args::high::ModelRef;
+use crate::args::resolved::ModelRef;
 use crate::programs;
 use crate::resolve;
 
-/// How long each asked program may take.
+/// Longest wait for a program's answer.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(20);
 const MAX_OUTPUT_BYTES: u64 = 64 << 10;
-/// Variables that change what happens; their names are printed, never their values.
+/// Variables that influence the server. Their names are printed, never their values.
 const VARIABLE_PREFIXES: &[&str] = &["TRUNKLINE_", "HF_", "OMP_", "MKL_", "CUDA_", "PYTHON", "GRPC_", "SSL_"];
 const VARIABLES: &[&str] = &[
     "TMPDIR",
@@ -30,7 +30,7 @@ const VARIABLES: &[&str] = &[
     "https_proxy",
     "no_proxy",
 ];
-/// Prints `name version` for each package that matters, `-` for one that is missing, and the kernels' instruction set.
+/// Prints `name version` for each relevant package, `-` for a missing one, and the kernels' instruction set.
 const PACKAGES_SCRIPT: &str = "
 import importlib.metadata as metadata, sys
 print('python', sys.version.split()[0])
@@ -42,7 +42,7 @@ try: from trunkline_server import _kernels; print('kernels use', _kernels.isa())
 except ImportError as error: print('no kernels:', error)
 ";
 
-/// The whole report, one `key: value` a line.
+/// Returns the report, one `key: value` per line.
 pub fn render() -> String {
     let mut report = String::new();
     let mut line = |key: &str, value: String| {
@@ -106,7 +106,7 @@ fn cpu_model() -> String {
     model.map_or_else(|| std::env::consts::ARCH.into(), |(_, name)| name.trim().into())
 }
 
-/// The features that the kernels choose by, as far as this processor has them.
+/// Returns the processor's features that decide which kernels are used.
 #[cfg(target_arch = "x86_64")]
 fn cpu_features() -> Vec<&'static str> {
     macro_rules! present {
@@ -130,7 +130,7 @@ fn cpu_features() -> Vec<&'static str> {
     features.into_iter().filter_map(|(name, is_present)| is_present.then_some(name)).collect()
 }
 
-/// The features that the kernels choose by, as far as this processor has them.
+/// Returns the processor's features that decide which kernels are used.
 #[cfg(target_arch = "aarch64")]
 fn cpu_features() -> Vec<&'static str> {
     macro_rules! present {
@@ -158,7 +158,7 @@ fn memory() -> String {
     let limit =
         fs::read_to_string("/sys/fs/cgroup/memory.max").ok().and_then(|text| text.trim().parse::<u64>().ok());
     let limit = limit.map(|bytes| format!(", limited to {} MiB by cgroup", bytes >> 20)).unwrap_or_default();
-    format!("{} in all, {} available{limit}", mib("MemTotal:"), mib("MemAvailable:"))
+    format!("{} total, {} available{limit}", mib("MemTotal:"), mib("MemAvailable:"))
 }
 
 fn variables() -> Vec<String> {
@@ -183,7 +183,7 @@ fn text_of(command: &mut Command) -> Result<String, String> {
     output_of(command).map(|output| String::from_utf8_lossy(&output).into_owned())
 }
 
-/// What `command` prints. The error is its last line on stderr, or why it could not be asked.
+/// Runs `command` and returns its output. The error is its last line on stderr, or why it could not run.
 pub fn output_of(command: &mut Command) -> Result<Vec<u8>, String> {
     let program = command.get_program().to_string_lossy().into_owned();
     let mut child = command
@@ -200,7 +200,7 @@ pub fn output_of(command: &mut Command) -> Result<Vec<u8>, String> {
         thread::spawn(move || {
             let mut output = Vec::new();
             let read = stream.map(|stream| stream.take(MAX_OUTPUT_BYTES).read_to_end(&mut output));
-            // The asker has given up when this fails.
+            // If this fails, the receiver has given up waiting.
             let _ = sender.send((index, read.transpose().map(|_| output)));
         });
     }
@@ -222,5 +222,5 @@ pub fn output_of(command: &mut Command) -> Result<Vec<u8>, String> {
     }
     let last =
         String::from_utf8_lossy(&stderr).lines().rfind(|line| !line.trim().is_empty()).map(str::to_owned);
-    Err(last.unwrap_or_else(|| format!("`{program}` ended with {status}")))
+    Err(last.unwrap_or_else(|| format!("`{program}` exited with {status}")))
 }

@@ -1,4 +1,4 @@
-//! From what the user called the model to files on disk: `python -m trunkline_server resolve`.
+//! Resolves the user's name of a model to files on disk: `python -m trunkline_server resolve`.
 
 use std::io::Read;
 use std::os::unix::process::CommandExt;
@@ -10,15 +10,15 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use crate::args::high::ModelRef;
+use crate::args::resolved::ModelRef;
 use crate::drain::{ClosingLine, Request, Stopped, stop};
 use crate::error::{EXIT_USER_MISTAKE, LauncherError};
 use crate::process::{Event, Exit, Process, Role};
 use crate::programs;
 
-/// More than the JSON line can have; the rest of a chatty resolver's output is read away.
+/// Most output that is kept, more than the JSON line needs; the rest is read and discarded.
 const MAX_OUTPUT_BYTES: u64 = 64 << 10;
-/// How long an interrupted download may take to leave its partial files in order.
+/// Time that an interrupted download has to leave its partial files in order.
 const STOP_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A model that exists on this machine.
@@ -26,15 +26,17 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(2);
 pub struct ResolvedModel {
     /// A `.gguf` file or a folder with `config.json`.
     pub path: PathBuf,
-    /// What it is called in answers unless the user says otherwise.
+    /// Name in answers unless the user chooses another.
     pub model_id: String,
     /// The commit on the Hub, if it came from there.
     pub revision: Option<String>,
 }
 
-/// Finds or fetches `model`. Its progress goes to stderr as it is, so that bars can redraw themselves.
+/// Finds or downloads `model`. The resolver writes its progress bars directly to stderr.
 ///
-/// Errors: a signal to the launcher stops the download; a resolver that ends with 2 has said why itself.
+/// # Errors
+///
+/// Fails if a signal stops the download, or if the resolver fails. A resolver that exits with 2 has printed the reason.
 pub fn run(
     python: &Path,
     model: &ModelRef,
@@ -47,10 +49,10 @@ pub fn run(
     let (process, stdout) = Process::spawn_with_output(Role::Resolver, command, sender)?;
     let output = thread::spawn(move || read_output(stdout));
     while !process.has_ended() {
-        // The resolver's end wakes this; a closed channel cannot be, since `sender` lives.
+        // The end of the resolver is an event too. The channel cannot be closed, since `sender` is alive.
         if let Ok(Event::Signal(signal)) = events.recv() {
             let request = Request::now(signal);
-            let stopped = stop(process, STOP_TIMEOUT, request, ClosingLine::Tell, events);
+            let stopped = stop(process, STOP_TIMEOUT, request, ClosingLine::Print, events);
             if let Stopped::Interrupted(second) = stopped {
                 return Err(LauncherError::Interrupted { signal: second });
             }
@@ -58,11 +60,11 @@ pub fn run(
         }
     }
     let (exit, _) = process.reap();
-    let output = output.join().unwrap_or_else(|_| Err(std::io::Error::other("its reader panicked")));
+    let output = output.join().unwrap_or_else(|_| Err(std::io::Error::other("the reading thread panicked")));
     match exit {
-        Exit::Code(0) => {
-            parse(&output.map_err(|source| LauncherError::System { what: "read the resolver", source })?)
-        }
+        Exit::Code(0) => parse(
+            &output.map_err(|source| LauncherError::System { what: "read the resolver's output", source })?,
+        ),
         Exit::Code(EXIT_USER_MISTAKE) => {
             Err(LauncherError::ChildRefused { role: Role::Resolver, verdict: None })
         }
@@ -77,7 +79,7 @@ fn read_output(mut stdout: impl Read) -> std::io::Result<Vec<u8>> {
     Ok(output)
 }
 
-/// Reads what the resolver printed. The last line that is not empty is the answer: a library may have printed before.
+/// Parses the last non-empty line of the resolver's output; a library may have printed others before it.
 pub fn parse(output: &[u8]) -> Result<ResolvedModel, LauncherError> {
     let bad = |reason: String| LauncherError::ResolverOutput { reason };
     let text = std::str::from_utf8(output).map_err(|error| bad(error.to_string()))?;
@@ -94,7 +96,7 @@ pub fn parse(output: &[u8]) -> Result<ResolvedModel, LauncherError> {
     Ok(model)
 }
 
-/// Asks the kernel to end the resolver when the launcher dies: unlike the other children it watches no lifeline.
+/// Asks the kernel to stop the resolver when the launcher dies, since the resolver has no lifeline.
 #[cfg(target_os = "linux")]
 fn end_with_the_launcher(command: &mut Command) {
     use rustix::process::{Signal, getpid, getppid, set_parent_process_death_signal};
@@ -105,8 +107,8 @@ fn end_with_the_launcher(command: &mut Command) {
         // The launcher may have died before the call above.
         if getppid() == Some(launcher) { Ok(()) } else { Err(rustix::io::Errno::SRCH.into()) }
     };
-    // SAFETY: between fork and exec only async-signal-safe calls are allowed; the hook makes the system calls prctl
-    // and getppid and touches no memory but its own copy of a process id.
+    // SAFETY: only async-signal-safe calls are allowed between fork and exec. The hook calls only prctl and getppid and
+    // accesses only its own copy of a process id.
     unsafe {
         command.pre_exec(hook);
     }

@@ -1,26 +1,26 @@
-//! When to start a crashed child again: at once, then ever later, and not at all when it happens too often.
+//! Decides when a crashed child is restarted: immediately at first, then after growing pauses, and finally not at all.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// Restarts within [`WINDOW`] before the launcher gives up.
+/// Restarts within [`WINDOW`] after which the launcher gives up.
 const MAX_RESTARTS: usize = 5;
-/// How long a crash counts.
+/// Time for which a crash is counted.
 const WINDOW: Duration = Duration::from_secs(60);
 
-/// What to do about a crash.
+/// The decision after a crash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// Start it again after this pause.
+    /// Restart the child after this pause.
     RestartAfter(Duration),
-    /// It crashed `ends` times within the window.
+    /// Do not restart the child: it crashed too often.
     GiveUp {
-        /// Crashes within the window, this one included.
+        /// Crashes within the window, including this one.
         ends: usize,
     },
 }
 
-/// The crashes of one child that still count. At most [`MAX_RESTARTS`] + 1 of them.
+/// The recent crashes of one child, at most [`MAX_RESTARTS`] + 1.
 #[derive(Debug)]
 pub struct RestartPolicy {
     base_pause: Duration,
@@ -28,12 +28,12 @@ pub struct RestartPolicy {
 }
 
 impl RestartPolicy {
-    /// A policy whose first pause is `base_pause`.
+    /// Creates a policy that waits for `base_pause` before the second restart.
     pub fn new(base_pause: Duration) -> Self {
         Self { base_pause, crashes: VecDeque::new() }
     }
 
-    /// Counts a crash at `now` and says what to do.
+    /// Counts a crash at `now` and returns the decision.
     pub fn crashed(&mut self, now: Instant) -> Verdict {
         while self.crashes.front().is_some_and(|crash| now.duration_since(*crash) >= WINDOW) {
             self.crashes.pop_front();
@@ -48,7 +48,7 @@ impl RestartPolicy {
         }
     }
 
-    /// How long a crash counts, in seconds.
+    /// Returns the time for which a crash is counted, in seconds.
     pub fn window_s() -> u64 {
         WINDOW.as_secs()
     }

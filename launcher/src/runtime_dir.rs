@@ -1,16 +1,16 @@
-//! The private folder that holds the sockets of one launcher, and the removal of those whose launcher died.
+//! The private folder of a launcher, and the removal of folders whose launcher died.
 //!
-//! Layout, under the first usable of `XDG_RUNTIME_DIR`, the folder for temporary files and `/tmp`:
+//! The folder is created under the first usable of `XDG_RUNTIME_DIR`, the folder for temporary files and `/tmp`:
 //!
 //! ```text
 //! trunkline-<pid>-<random>/    0700
-//!     launcher.lock            0600; flock held while the launcher lives; holds its process id once locked
-//!     shard.sock               0600; made by the shard
+//!     launcher.lock            0600; locked with flock while the launcher lives; contains its process id once locked
+//!     shard.sock               0600; created by the shard
 //! ```
 //!
-//! The lock is released by the kernel however the launcher ends, so a folder whose lock can be had is stale, unless its
-//! launcher is between making the folder and writing its id into the locked file: then the file is empty or missing and
-//! the id in the folder's name is that of a living process.
+//! The kernel releases the lock when the launcher ends for any reason, so a folder whose lock can be taken is stale. The
+//! exception is a launcher that has created the folder but not yet written its id into the locked file: the file is then
+//! empty or missing, and the id in the folder's name is that of a living process.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -26,28 +26,28 @@ use crate::error::LauncherError;
 use crate::log::Log;
 
 const PREFIX: &str = "trunkline-";
-/// The file that the launcher keeps locked while it lives.
+/// Name of the file that the launcher locks.
 pub const LOCK_FILE: &str = "launcher.lock";
 const SHARD_SOCKET: &str = "shard.sock";
 const PRIVATE_DIR_MODE: u32 = 0o700;
 const PRIVATE_FILE_MODE: u32 = 0o600;
-/// `sizeof(sockaddr_un.sun_path)` is 108 on Linux, with the closing NUL.
+/// `sizeof(sockaddr_un.sun_path)` is 108 on Linux, including the final NUL.
 const MAX_SOCKET_PATH_BYTES: usize = 107;
-/// New names tried when one is taken or was swept away before it could be locked.
+/// Names to try when one is taken or was removed by another launcher before it could be locked.
 const MAX_NAMES: usize = 8;
-/// Folders looked at when sweeping, so that a stranger's million folders in `/tmp` cannot delay a start.
+/// Most folders checked at a start, so that a million folders of another user in `/tmp` cannot delay it.
 const MAX_SWEPT: usize = 1024;
 
-/// A locked private folder. Dropping it removes the folder with all that is in it.
+/// A locked private folder. Dropping it removes the folder and its contents.
 #[derive(Debug)]
 pub struct RuntimeDir {
     path: PathBuf,
-    /// Keeps the flock.
+    /// Holds the lock while it is open.
     _lock: File,
 }
 
 impl RuntimeDir {
-    /// Makes a folder in the first of `bases` that is writable and short enough, after removing stale ones from all.
+    /// Removes stale folders from all `bases`, then creates a folder in the first base that is writable and short enough.
     pub fn create(bases: &[PathBuf], log: &Log) -> Result<Self, LauncherError> {
         bases.iter().for_each(|base| sweep(base, log));
         let mut reasons = Vec::new();
@@ -71,7 +71,7 @@ impl RuntimeDir {
             }
             match take_lock(&path) {
                 Ok(lock) => return Ok(Self { path, _lock: lock }),
-                // Swept by a launcher in another process-id namespace, to which this process does not exist.
+                // A launcher in another process-id namespace, where this process does not exist, removed the folder.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => {
                     let _ = fs::remove_dir_all(&path);
@@ -82,12 +82,12 @@ impl RuntimeDir {
         Err(io::Error::other(format!("no free name in {MAX_NAMES} attempts")))
     }
 
-    /// The folder itself.
+    /// Returns the folder's path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Where the shard listens.
+    /// Returns the path of the shard's socket.
     pub fn shard_socket(&self) -> PathBuf {
         self.path.join(SHARD_SOCKET)
     }
@@ -95,18 +95,18 @@ impl RuntimeDir {
 
 impl Drop for RuntimeDir {
     fn drop(&mut self) {
-        // Whatever cannot be removed now is swept at the next start.
+        // The next start removes what cannot be removed now.
         let _ = fs::remove_dir_all(&self.path);
     }
 }
 
-/// Places for the folder, best first: `XDG_RUNTIME_DIR` is private and short; `/tmp` is the fallback for a temporary
-/// folder whose path is too long for a socket.
+/// Returns the locations for the folder, best first: `XDG_RUNTIME_DIR` is private and short, and `/tmp` is the fallback
+/// for a temporary folder whose path is too long for a socket.
 pub fn bases() -> Vec<PathBuf> {
     let xdg = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_absolute());
     let mut bases: Vec<PathBuf> = Vec::new();
     let places = xdg.into_iter().chain([std::env::temp_dir(), PathBuf::from("/tmp")]);
-    // Children get the path, and a relative one would depend on where they stand.
+    // Children get the path, and a relative one would depend on their working folder.
     for base in places.filter_map(|place| std::path::absolute(place).ok()) {
         if !bases.contains(&base) {
             bases.push(base);
@@ -122,7 +122,7 @@ pub fn check_socket_path(path: &Path) -> io::Result<()> {
         return Ok(());
     }
     Err(io::Error::other(format!(
-        "a socket path in it has {bytes} bytes, at most {MAX_SOCKET_PATH_BYTES} are possible"
+        "a socket path in it would have {bytes} bytes, the limit is {MAX_SOCKET_PATH_BYTES}"
     )))
 }
 
@@ -137,12 +137,12 @@ fn take_lock(path: &Path) -> io::Result<File> {
     Ok(lock)
 }
 
-/// Random enough to not meet another name; the folder's safety comes from `mkdir`, not from the name.
+/// Returns a number that makes names unlikely to collide; `mkdir` makes the folder safe, not its name.
 fn random_u32() -> u32 {
     (RandomState::new().build_hasher().finish() >> 32) as u32
 }
 
-/// Removes the folders of dead launchers of this user. Never fails a start: what cannot be removed is logged and left.
+/// Removes the folders of this user's dead launchers. A folder that cannot be removed is logged and left in place.
 pub fn sweep(base: &Path, log: &Log) {
     let Ok(entries) = fs::read_dir(base) else { return };
     let ours = entries
@@ -163,7 +163,7 @@ pub fn sweep(base: &Path, log: &Log) {
     }
 }
 
-/// The process id in `trunkline-<pid>-<random>`.
+/// Returns the process id in `trunkline-<pid>-<random>`.
 pub fn owner_in_name(name: &str) -> Option<i32> {
     let (pid, random) = name.strip_prefix(PREFIX)?.split_once('-')?;
     let is_random = random.len() == 8 && random.bytes().all(|byte| byte.is_ascii_hexdigit());
@@ -179,7 +179,7 @@ fn is_private(path: &Path) -> bool {
 }
 
 fn is_stale(path: &Path, pid: i32) -> bool {
-    // A launcher with this very id cannot own a folder yet: the sweep comes before the creation.
+    // A folder with this process's own id belongs to an earlier process, since this one has not created any yet.
     let owner_is_dead = || pid == process::id() as i32 || !is_alive(pid);
     match File::open(path.join(LOCK_FILE)) {
         Ok(mut lock) => {

@@ -1,4 +1,4 @@
-//! Signals as events: SIGINT, SIGTERM and SIGHUP ask the launcher to stop.
+//! Turns the signals that stop the launcher (SIGINT, SIGTERM and SIGHUP) into events.
 
 use std::fs;
 use std::sync::mpsc::SyncSender;
@@ -10,9 +10,9 @@ use signal_hook::iterator::Signals;
 use crate::error::LauncherError;
 use crate::process::Event;
 
-/// Sends an [`Event::Signal`] for every signal that asks to stop, for as long as the process lives.
+/// Sends an [`Event::Signal`] for every such signal until the process ends.
 ///
-/// A SIGHUP that was ignored when the launcher started stays ignored: that is what `nohup` asks for.
+/// SIGHUP stays ignored if it was ignored when the launcher started, as under `nohup`.
 pub fn forward_to(events: SyncSender<Event>) -> Result<(), LauncherError> {
     let mut wanted = vec![SIGINT, SIGTERM];
     if !is_ignored(SIGHUP) {
@@ -30,13 +30,13 @@ pub fn forward_to(events: SyncSender<Event>) -> Result<(), LauncherError> {
     Ok(())
 }
 
-/// Whether this process was started with `signal` ignored. Where `/proc` is missing, it is taken as not ignored.
+/// Returns whether `signal` was ignored when this process started; false if `/proc` is missing.
 fn is_ignored(signal: i32) -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     ignored_mask(&status).is_some_and(|mask| mask & (1 << (signal - 1)) != 0)
 }
 
-/// The `SigIgn` mask in the text of `/proc/self/status`.
+/// Returns the `SigIgn` mask in the text of `/proc/self/status`.
 pub fn ignored_mask(status: &str) -> Option<u64> {
     let line = status.lines().find_map(|line| line.strip_prefix("SigIgn:"))?;
     u64::from_str_radix(line.trim(), 16).ok()

@@ -1,4 +1,4 @@
-//! Starts the shard and the router, watches them, starts them again when they crash, and stops them in the end.
+//! Starts the shard and the router, supervises them, restarts them after a crash, and stops them.
 
 use std::fs;
 use std::io;
@@ -7,7 +7,9 @@ use std::process::Command;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
 use std::time::{Duration, Instant};
 
-use crate::args::high::ServeConfig;
+use trunkline_settings::RouterSettings;
+
+use crate::args::resolved::ServeConfig;
 use crate::drain;
 use crate::error::{EXIT_USER_MISTAKE, LauncherError};
 use crate::listen::Address;
@@ -21,22 +23,22 @@ use crate::resolve::ResolvedModel;
 use crate::restart::{RestartPolicy, Verdict};
 use crate::runtime_dir::RuntimeDir;
 
-/// Everything that the two children's command lines are made of.
+/// Everything needed to start the two children.
 #[derive(Debug)]
 pub struct Plan<'a> {
-    /// What the user asked for.
+    /// The configuration of `trunkline serve`.
     pub config: &'a ServeConfig,
     /// The interpreter with the server package.
     pub python: PathBuf,
-    /// The router binary.
+    /// Path of the router binary.
     pub router: PathBuf,
     /// The model on disk.
     pub model: ResolvedModel,
-    /// Where the router listens.
+    /// The address that the router binds.
     pub address: Address,
-    /// Where the sockets are; outlives every child.
+    /// The private folder with the sockets. It outlives every child.
     pub runtime_dir: RuntimeDir,
-    /// How long the children are given.
+    /// The children's time limits.
     pub pace: Pace,
 }
 
@@ -46,25 +48,39 @@ impl Plan<'_> {
     }
 
     fn scheme(&self) -> Scheme {
-        if self.config.tls.is_some() { Scheme::Https } else { Scheme::Http }
+        if self.config.server.tls_cert.is_some() { Scheme::Https } else { Scheme::Http }
     }
 
-    /// The command line of the shard or the router.
+    /// Returns the router's settings, with the port that was found free.
+    pub fn router_settings(&self) -> RouterSettings {
+        let mut server = self.config.server.clone();
+        server.hostname.clone_from(&self.address.hostname);
+        server.port = self.address.port;
+        RouterSettings {
+            shard_socket: self.runtime_dir.shard_socket(),
+            model_path: self.model.path.clone(),
+            served_model_name: self.served_model_name().to_owned(),
+            server,
+            limits: self.config.limits.clone(),
+            replies: self.config.replies.clone(),
+            cache: self.config.router_cache.clone(),
+            logging: self.config.logging.clone(),
+        }
+    }
+
+    /// Returns the command that starts the shard or the router.
     pub fn command(&self, role: Role) -> Command {
-        let socket = self.runtime_dir.shard_socket();
         match role {
-            Role::Router => {
-                let model = (self.model.path.as_path(), self.served_model_name());
-                programs::router_command(&self.router, self.config, &self.address, model, &socket)
-            }
+            Role::Router => programs::router_command(&self.router, &self.router_settings()),
             Role::Shard | Role::Resolver => {
+                let socket = self.runtime_dir.shard_socket();
                 programs::shard_command(&self.python, self.config, &self.model.path, &socket)
             }
         }
     }
 }
 
-/// A child that should be running, and what became of it.
+/// A child that should be running, and its current state.
 #[derive(Debug)]
 struct Supervised {
     role: Role,
@@ -75,7 +91,7 @@ struct Supervised {
 #[derive(Debug)]
 enum State {
     Running(Process),
-    /// Crashed; to be started again at this time.
+    /// The child is started again at this time.
     Crashed {
         restart_at: Instant,
     },
@@ -88,16 +104,16 @@ pub struct Supervisor<'a> {
     log: Log,
     events: &'a Receiver<Event>,
     sender: SyncSender<Event>,
-    /// One a role.
+    /// One child for each role.
     children: Vec<Supervised>,
-    /// The router answered 200 once, and the user was told.
+    /// Set once the router has answered 200 and the user has been told.
     was_ready: bool,
 }
 
 impl<'a> Supervisor<'a> {
-    /// Starts both children at once: the router waits for the shard's socket by itself.
+    /// Starts both children; the router itself waits for the shard's socket.
     ///
-    /// `sender` feeds `events`; the supervisor is their only reader from here on.
+    /// `sender` feeds `events`, which only the supervisor reads from now on.
     pub fn start(
         plan: &'a Plan<'a>,
         events: &'a Receiver<Event>,
@@ -123,11 +139,10 @@ impl<'a> Supervisor<'a> {
         Ok(supervisor)
     }
 
-    /// Supervises until a signal asks to stop or a child cannot be kept running; no child is left afterwards.
+    /// Supervises until a signal requests a stop or a child cannot be kept running. No child is left afterwards.
     ///
-    /// `announce` gets the two lines that tell the user that the server is ready, once.
-    ///
-    /// Returns the exit code of a drain.
+    /// `announce` is called once, with the two lines that tell the user that the server is ready. Returns the exit code
+    /// of the drain.
     pub fn run(mut self, mut announce: impl FnMut(&str) -> io::Result<()>) -> Result<i32, LauncherError> {
         loop {
             match self.next_event() {
@@ -144,7 +159,7 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    /// The next event, or none when it is time to restart a child.
+    /// Waits for the next event; returns `None` when it is time to restart a child.
     fn next_event(&self) -> Option<Event> {
         let restart_at = self.children.iter().filter_map(|child| match child.state {
             State::Crashed { restart_at } => Some(restart_at),
@@ -154,7 +169,7 @@ impl<'a> Supervisor<'a> {
             None => self.events.recv().map_err(|_| RecvTimeoutError::Disconnected),
             Some(at) => self.events.recv_timeout(at.saturating_duration_since(Instant::now())),
         };
-        // Disconnected cannot be: this supervisor holds a sender.
+        // The channel cannot be disconnected, since this supervisor holds a sender.
         event.ok()
     }
 
@@ -167,7 +182,7 @@ impl<'a> Supervisor<'a> {
         Ok(process)
     }
 
-    /// A child ended. Errors if it must not or need not be started again.
+    /// Handles the end of a child. Returns an error if the child must not be restarted.
     fn ended(&mut self, role: Role, pid: u32) -> Result<(), LauncherError> {
         let is_it = |process: &Process| process.role() == role && process.pid() == pid;
         let Some(process) = self.take_running(is_it).pop() else { return Ok(()) };
@@ -185,7 +200,7 @@ impl<'a> Supervisor<'a> {
                 tail.release();
                 child.state = State::Crashed { restart_at: now + pause };
                 self.log.warn(
-                    "ended unasked, starting it again",
+                    "exited unexpectedly; restarting",
                     &[("process", &role), ("pid", &pid), ("exit", &exit), ("after_ms", &pause.as_millis())],
                 );
                 Ok(())
@@ -200,8 +215,10 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    /// A child found a user's mistake. The shard reads the model more closely than the router: if both refuse it, the
-    /// shard's line is the one to show, so it gets the time to come.
+    /// Handles a child that ended because of a user's mistake.
+    ///
+    /// The shard checks the model more closely than the router does. If the router refuses the model, the shard gets some
+    /// time to refuse it too, and its error line is shown instead.
     fn refused(&mut self, role: Role, tail: Tail) -> LauncherError {
         let verdict = tail.verdict;
         if role == Role::Router
@@ -224,14 +241,14 @@ impl<'a> Supervisor<'a> {
                 matches!(self.children[index].state, State::Crashed { restart_at } if restart_at <= now);
             if due {
                 let process = self.spawn(self.children[index].role)?;
-                self.log.info("started again", &[("process", &process.role()), ("pid", &process.pid())]);
+                self.log.info("restarted", &[("process", &process.role()), ("pid", &process.pid())]);
                 self.children[index].state = State::Running(process);
             }
         }
         Ok(())
     }
 
-    /// Tells the user, once.
+    /// Announces that the server is ready.
     fn ready(&mut self, announce: &mut impl FnMut(&str) -> io::Result<()>) {
         self.was_ready = true;
         let banner = ready::banner(&self.plan.address, self.plan.scheme(), self.plan.served_model_name());
@@ -243,11 +260,11 @@ impl<'a> Supervisor<'a> {
     fn drain(mut self, signal: i32) -> Result<i32, LauncherError> {
         let mut take = |role| self.take_running(|process| process.role() == role).pop();
         let (router, shard) = (take(Role::Router), take(Role::Shard));
-        let timeout: Duration = self.plan.config.graceful_termination_timeout;
+        let timeout: Duration = self.plan.config.server.graceful_termination_timeout;
         drain::drain(router, shard, timeout, &self.plan.pace, signal, self.events, &self.log)
     }
 
-    /// Takes out the running processes that `wanted` holds for; they count as crashed until someone says otherwise.
+    /// Removes and returns the running processes for which `wanted` is true, and marks them as crashed.
     fn take_running(&mut self, wanted: impl Fn(&Process) -> bool) -> Vec<Process> {
         let mut taken = Vec::new();
         for child in &mut self.children {
@@ -262,11 +279,11 @@ impl<'a> Supervisor<'a> {
     }
 }
 
-/// Removes the socket of a shard that could not do so itself, so that the router cannot meet it.
+/// Removes the socket that a killed shard left behind, so that the router does not try to connect to it.
 fn remove_stale(socket: &std::path::Path) -> Result<(), LauncherError> {
     match fs::remove_file(socket) {
         Ok(()) => Ok(()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        Err(source) => Err(LauncherError::System { what: "remove the socket of an ended shard", source }),
+        Err(source) => Err(LauncherError::System { what: "remove the ended shard's socket", source }),
     }
 }

@@ -1,4 +1,4 @@
-//! TLS to the launcher's own child, to ask whether it is ready.
+//! TLS to the launcher's own router, to probe whether it is ready.
 
 use std::io;
 use std::net::{SocketAddr, TcpStream};
@@ -9,7 +9,7 @@ use rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{ClientConfig, ClientConnection, DigitallySignedStruct, Error, SignatureScheme, StreamOwned};
 
-/// TLS over a connection to `address`, whoever is there.
+/// Opens TLS over a connection to `address` without checking the certificate.
 pub fn connect(
     stream: TcpStream,
     address: SocketAddr,
@@ -19,19 +19,19 @@ pub fn connect(
         .with_safe_default_protocol_versions()
         .map_err(io::Error::other)?
         .dangerous()
-        .with_custom_certificate_verifier(Arc::new(Anybody(provider)))
+        .with_custom_certificate_verifier(Arc::new(AnyCertificate(provider)))
         .with_no_client_auth();
     let name = ServerName::IpAddress(address.ip().into());
     let connection = ClientConnection::new(Arc::new(config), name).map_err(io::Error::other)?;
     Ok(StreamOwned::new(connection, stream))
 }
 
-/// Takes any certificate: it is for the server's public name, the question goes to an address of this machine, and it
-/// holds no secret.
+/// Accepts any certificate: it names the server's public host, while the probe connects to an address of this machine and
+/// sends no secret.
 #[derive(Debug)]
-struct Anybody(Arc<CryptoProvider>);
+struct AnyCertificate(Arc<CryptoProvider>);
 
-impl ServerCertVerifier for Anybody {
+impl ServerCertVerifier for AnyCertificate {
     fn verify_server_cert(
         &self,
         _: &CertificateDer<'_>,

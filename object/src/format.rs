@@ -15,7 +15,7 @@
 //! The checksums detect accidental damage. They do not protect against an attacker who can write to the store.
 
 use bytes::{Bytes, BytesMut};
-use trunkline_kv::{BlockKey, KEY_BYTES};
+use trunkline_contract::{BlockKey, KEY_BYTES};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 
 /// The version of this layout. It is increased when the meaning of any byte changes.

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
-use trunkline_kv::BlockKey;
+use trunkline_contract::BlockKey;
 
 /// A bounded set of keys. An entry expires after its time to live; when the set is full the oldest one is dropped.
 #[derive(Debug)]

@@ -53,8 +53,9 @@ impl Rates {
         Some(Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX))
     }
 
-    /// Returns true if asking for `num_blocks`, which take `compute` to compute, is predicted to save time: the time that
-    /// a hit saves, weighted by the hit ratio, exceeds the time that a miss costs. Returns true if nothing was measured.
+    /// Returns true if asking for `num_blocks`, which take `compute` to compute, is predicted to save time: the time
+    /// that a hit saves, weighted by the hit ratio, exceeds the time that a miss costs. Returns true if nothing was
+    /// measured.
     pub fn is_worth_asking(&mut self, num_blocks: usize, compute: Option<Duration>) -> bool {
         let (Some(download), Some(compute), Some(latency)) =
             (self.predict(num_blocks), compute, self.latency.0)

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
-use trunkline_kv::BlockKey;
+use trunkline_contract::BlockKey;
 
 use crate::format::{Block, BlockShape, FormatError};
 use crate::objects::{Objects, Refusal};

@@ -31,7 +31,7 @@ pub enum ApiError {
         detail: String,
     },
     /// The body is JSON, but not an object.
-    #[error("body has the wrong form: {detail}")]
+    #[error("the body {detail}")]
     InvalidBody {
         /// What was found and what was expected.
         detail: String,
@@ -43,7 +43,7 @@ pub enum ApiError {
         field: String,
     },
     /// A field has the wrong type.
-    #[error("`{field}`: {detail}")]
+    #[error("`{field}` {detail}")]
     InvalidType {
         /// Path of the field, `messages[0].role`.
         field: String,

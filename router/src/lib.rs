@@ -2,8 +2,8 @@
 //! scheduler, and the link to the shard.
 //!
 //! A request passes through the folders from top to bottom: a dialect in `api` parses it, `request` checks it against
-//! every limit, `generation` submits it to the driver in `engine`, which owns the scheduler. Its tokens come back through
-//! a bounded channel, become text, and leave as events or in one piece.
+//! every limit, `generation` submits it to the driver in `engine`, which owns the scheduler. Its tokens come back
+//! through a bounded channel, become text, and leave as events or in one piece.
 //!
 //! Modules that are hidden here are `pub` only for `tests/router`. A test there makes the calls of this example:
 //!

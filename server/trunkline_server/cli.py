@@ -117,7 +117,7 @@ def _add_serve(commands: _Commands) -> None:
     )
     serve.add_argument(
         "--threads",
-        type=_count(MAX_THREADS),
+        type=_WholeNumber(MAX_THREADS),
         metavar="N",
         help="number of compute threads; default: one per usable core",
     )
@@ -129,13 +129,15 @@ def _add_serve(commands: _Commands) -> None:
     )
     serve.add_argument(
         "--max-batch-total-tokens",
-        type=_count(MAX_BATCH_TOTAL_TOKENS),
+        type=_WholeNumber(MAX_BATCH_TOTAL_TOKENS),
         metavar="N",
         help="capacity of the KV pool in tokens; default: 131072, at most a quarter of the available memory",
     )
-    serve.add_argument("--max-step-tokens", type=_count(MAX_STEP_TOKENS), metavar="N", help="most tokens in a step")
     serve.add_argument(
-        "--max-step-sequences", type=_count(MAX_STEP_SEQUENCES), metavar="N", help="most sequences in a step"
+        "--max-step-tokens", type=_WholeNumber(MAX_STEP_TOKENS), metavar="N", help="most tokens in a step"
+    )
+    serve.add_argument(
+        "--max-step-sequences", type=_WholeNumber(MAX_STEP_SEQUENCES), metavar="N", help="most sequences in a step"
     )
     serve.add_argument(
         "--weights-cache",
@@ -214,7 +216,7 @@ def _gamma(text: str) -> float:
     return gamma
 
 
-class _count:
+class _WholeNumber:
     """Parses a whole number from 1 to `limit`. For argparse."""
 
     def __init__(self, limit: int) -> None:

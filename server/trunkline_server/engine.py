@@ -47,12 +47,12 @@ class Engine:
     def __init__(self, backend: Backend, *, vocab_size: int) -> None:
         self._backend = backend
         # Checked once, because an isinstance check against a protocol takes longer than a step's bookkeeping.
-        self._ahead = backend if isinstance(backend, RunAheadBackend) else None
+        self._run_ahead_backend = backend if isinstance(backend, RunAheadBackend) else None
         self._vocab_size = vocab_size
         self._last_step_id = 0
         self._begun: deque[_Begun] = deque()
         # Slots of chunks that failed before reaching the backend; reported as not stored with the result of their step.
-        self._not_stored: list[int] = []
+        self._unstored_slots: list[int] = []
         # Started sequences. A text is the reason why the sequence could not be started; its chunks fail with that
         # reason.
         self._sequences: dict[int, str | None] = {}
@@ -66,14 +66,14 @@ class Engine:
         """Ends transfers and forgets all sequences; the next plan is step 1 of a new stream."""
         self._backend.reset()
         self._begun.clear()
-        self._not_stored.clear()
+        self._unstored_slots.clear()
         self._sequences.clear()
         self._last_step_id = 0
 
     @property
     def runs_ahead(self) -> bool:
         """True if `begin` returns while the device computes; otherwise it runs the whole plan."""
-        return self._ahead is not None
+        return self._run_ahead_backend is not None
 
     @property
     def num_begun(self) -> int:
@@ -88,18 +88,18 @@ class Engine:
     def is_ready(self) -> bool:
         """Returns True if `finish` would not wait. A plan must have begun."""
         begun = self._begun[0]
-        return begun.outcomes is not None or self._ahead is None or self._ahead.is_ready()
+        return begun.outcomes is not None or self._run_ahead_backend is None or self._run_ahead_backend.is_ready()
 
     def finish(self) -> StepResult:
         """Waits for the oldest plan that has begun and returns its result."""
         begun = self._begun.popleft()
         outcomes = begun.outcomes
         if outcomes is None:
-            assert self._ahead is not None, "only a run-ahead backend leaves outcomes open"
-            outcomes = self._merged(begun.plan.chunks, self._ahead.finish(), begun.failures)
+            assert self._run_ahead_backend is not None, "only a run-ahead backend leaves outcomes open"
+            outcomes = self._merged(begun.plan.chunks, self._run_ahead_backend.finish(), begun.failures)
         if begun.failures:
             failed = (chunk for chunk in begun.plan.chunks if chunk.sequence_id in begun.failures)
-            self._not_stored.extend(store.slot for chunk in failed for store in chunk.stores)
+            self._unstored_slots.extend(store.slot for chunk in failed for store in chunk.stores)
         return StepResult(begun.plan.step_id, outcomes, (time.perf_counter_ns() - begun.began_ns) // 1000)
 
     def begin(self, plan: StepPlan) -> None:
@@ -128,12 +128,12 @@ class Engine:
     def take_transfers(self) -> Transfers | None:
         """Returns outcomes of transfers that ended since the last call, or None if there are none."""
         transfers = None if self._backend.store is None else self._backend.store.take_outcomes()
-        if not self._not_stored:
+        if not self._unstored_slots:
             return transfers
         transfers = transfers or Transfers()
-        not_stored = [StoreOutcome(slot, is_stored=False) for slot in self._not_stored]
-        self._not_stored.clear()
-        return Transfers([*transfers.stores, *not_stored], transfers.restores)
+        unstored = [StoreOutcome(slot, is_stored=False) for slot in self._unstored_slots]
+        self._unstored_slots.clear()
+        return Transfers([*transfers.stores, *unstored], transfers.restores)
 
     @property
     def store(self) -> Store | None:
@@ -183,8 +183,8 @@ class Engine:
         begun = _Begun(plan, began_ns, failures)
         if not runnable:
             begun.outcomes = [failures[chunk.sequence_id] for chunk in plan.chunks]
-        elif self._ahead is not None:
-            self._ahead.begin(runnable)
+        elif self._run_ahead_backend is not None:
+            self._run_ahead_backend.begin(runnable)
         else:
             ran = self._backend.step(runnable)
             begun.outcomes = ran if not failures else self._merged(plan.chunks, ran, failures)

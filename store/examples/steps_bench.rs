@@ -1,8 +1,7 @@
-//! How much steps feel a store that is written beside them: `steps_bench DIR [ROUNDS] [BLOCKS_PER_STEP]`.
+//! Measures how much writing a store slows down steps: `steps_bench DIR [ROUNDS] [BLOCKS_PER_STEP]`.
 //!
-//! Two threads compute steps of equal work, each step ending when both are done, as the kernels' pool does on two
-//! cores; beside them nothing is written, or blocks are. Both take turns, so that whatever else the machine does hits
-//! both of them.
+//! Two threads compute steps of equal work, and a step ends when both are done, as in the kernels' thread pool on two
+//! cores. Rounds with and without writes alternate, so that other load on the machine hits both alike.
 
 use std::hint::black_box;
 use std::io::Write;

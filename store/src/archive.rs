@@ -1,12 +1,12 @@
-//! One conversation's blocks in a file, to be taken to another machine.
+//! The blocks of one conversation in a file that can be copied to another machine.
 //!
 //! ```text
-//! header     as of a store with as many slots as there are blocks
-//! records    one a block, in the order of the path
-//! blocks     the same
+//! header     the header of a store with one slot per block
+//! records    one per block, in the order of the path
+//! blocks     in the same order
 //! ```
 //!
-//! So an archive is a small store in one file: every check of a store holds for it.
+//! An archive is therefore a small store in one file, and every check of a store applies to it.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -17,42 +17,33 @@ use crate::error::ReadError;
 use crate::layout::{Geometry, HEADER_BYTES, Record, Slot, StoredBlock, block_checksum};
 use crate::store::{NewBlock, Store};
 
-/// What was said in chats lies in there.
+/// The file contains conversation content, so only its owner may read it.
 const FILE_MODE: u32 = 0o600;
 
-/// Why a path cannot be exported or imported.
+/// An error of an export or import.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ArchiveError {
     #[error("cannot {what} `{path}`: {source}")]
     System { what: &'static str, path: PathBuf, source: io::Error },
-    /// A block of the store is not as it was written.
+    /// A block of the store is missing or damaged.
     #[error(transparent)]
     Block(#[from] ReadError),
-    /// It is no archive, or a damaged one.
+    /// The file is not an archive, or it is damaged.
     #[error("`{path}` {what}")]
     Damaged { path: PathBuf, what: String },
-    /// It is of another model, dtype or version of the kernels.
+    /// The archive comes from another model, dtype or version of the kernels.
     #[error(
-        "`{path}` holds {found}, but the store {expected}; hint: blocks fit only where weights, dtype and kernels are the same"
+        "`{path}` holds {found}, but the store holds {expected}; hint: import into a server with the same weights, dtype and version"
     )]
-    Foreign {
-        path: PathBuf,
-        found: String,
-        /// What the store holds.
-        expected: String,
-    },
-    /// The store has no room.
-    #[error(
-        "the store has {free} free slots, the archive {needed} blocks that it lacks; hint: a larger `--kv-disk-size`"
-    )]
+    Foreign { path: PathBuf, found: String, expected: String },
+    #[error("the store has {free} free slots, but the import needs {needed}; hint: raise `--kv-disk-size`")]
     Full { free: usize, needed: usize },
-    /// A block could not be written.
     #[error(transparent)]
     Write(#[from] crate::error::WriteError),
 }
 
-/// Writes the blocks of a path, in order from its first, to a new file. Returns its bytes.
+/// Writes the blocks of a path, from the first on, to a new file. Returns the file's size in bytes.
 pub fn export(store: &Store, path_blocks: &[StoredBlock], file: &Path) -> Result<u64, ArchiveError> {
     let fail = |what| move |source| ArchiveError::System { what, path: file.to_owned(), source };
     let geometry = Geometry { num_slots: path_blocks.len() as u32, ..store.geometry().clone() };
@@ -60,7 +51,7 @@ pub fn export(store: &Store, path_blocks: &[StoredBlock], file: &Path) -> Result
     let mut records = Vec::new();
     let mut out =
         OpenOptions::new().write(true).create_new(true).mode(FILE_MODE).open(file).map_err(fail("make"))?;
-    // Records come before blocks: all blocks are read twice, and checked both times.
+    // The records precede the blocks, so all blocks are read, and verified, twice.
     for (slot, block) in (0..).zip(path_blocks) {
         let (found, token_ids) = store.read(block.slot, block.key, &mut bytes)?;
         let record =
@@ -78,16 +69,16 @@ pub fn export(store: &Store, path_blocks: &[StoredBlock], file: &Path) -> Result
     Ok(HEADER_BYTES as u64 + records.len() as u64 + path_blocks.len() as u64 * geometry.block_bytes)
 }
 
-/// What an import did.
+/// The result of an import.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Imported {
-    /// Blocks that were written.
+    /// The number of blocks that were written.
     pub num_new: usize,
-    /// Blocks that the store had.
+    /// The number of blocks that the store already held.
     pub num_known: usize,
 }
 
-/// Writes the blocks of an archive into free slots of a store that nobody else has open.
+/// Writes the blocks of an archive into free slots of a store that no other process has open.
 pub fn import(store: &Store, present: &[StoredBlock], file: &Path) -> Result<Imported, ArchiveError> {
     let system = |source| ArchiveError::System { what: "read", path: file.to_owned(), source };
     let damaged = |what: String| ArchiveError::Damaged { path: file.to_owned(), what };

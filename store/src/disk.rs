@@ -1,25 +1,24 @@
-//! What a store asks of its files.
+//! The file operations that a store needs.
 
 use std::fmt;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
-/// A file of a store. Tests put one in its place that fails, tears and flips.
+/// A file of a store. Tests substitute one that fails, tears writes and flips bits.
 pub trait DiskFile: Send + Sync + fmt::Debug {
-    /// Its bytes.
     fn num_bytes(&self) -> io::Result<u64>;
-    /// Cuts it off, or lengthens it by zeros that take no space.
+    /// Truncates the file, or extends it by zeros that take no space.
     fn set_num_bytes(&self, num_bytes: u64) -> io::Result<()>;
-    /// Reads up to `bytes.len()` bytes from `offset`; 0 at the end of the file.
+    /// Reads up to `bytes.len()` bytes from `offset` and returns their number, which is 0 at the end of the file.
     fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<usize>;
     /// Writes up to `bytes.len()` bytes at `offset`.
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize>;
     /// Returns when everything that was written would survive a loss of power.
     fn sync(&self) -> io::Result<()>;
-    /// Lets the system begin to write these bytes back, so that they do not pile up. A hint.
+    /// Asks the system to start writing these bytes back, so that dirty pages do not pile up. This is only a hint.
     fn begin_write_back(&self, _offset: u64, _num_bytes: u64) {}
-    /// Lets the system begin to read these bytes. A hint.
+    /// Asks the system to start reading these bytes ahead. This is only a hint.
     fn will_need(&self, _offset: u64, _num_bytes: u64) {}
 }
 
@@ -49,7 +48,7 @@ impl DiskFile for File {
         use std::os::fd::AsRawFd;
 
         let (offset, num_bytes) = (offset.cast_signed(), num_bytes.cast_signed());
-        // SAFETY: takes a descriptor that `self` holds open, and numbers. A hint: its refusal changes nothing.
+        // SAFETY: takes a descriptor that `self` holds open, and numbers. The result of a hint does not matter.
         unsafe { libc::sync_file_range(self.as_raw_fd(), offset, num_bytes, libc::SYNC_FILE_RANGE_WRITE) };
     }
 
@@ -63,7 +62,7 @@ impl DiskFile for File {
     }
 }
 
-/// Reads until `bytes` are full or the file ends; returns how many were read.
+/// Reads until `bytes` is full or the file ends, and returns the number of bytes read.
 pub(crate) fn read_full(file: &dyn DiskFile, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
     let mut done = 0;
     while done < bytes.len() {

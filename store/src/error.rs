@@ -1,67 +1,50 @@
-//! What can go wrong with a store.
+//! The errors of a store.
 
 use std::io;
 use std::path::PathBuf;
 
 use trunkline_kv::BlockKey;
 
-/// Why a store cannot be opened. What is *in* its files is never a reason: then it starts anew.
+/// An error of opening a store. Damaged content is never an error; the store then starts empty.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// Another process writes to it.
+    /// Another process holds the lock.
     #[error("the store in `{folder}` is used by another process; hint: give each server a folder of its own")]
     InUse { folder: PathBuf },
-    /// The system refuses: no permission, a read-only file system, a full disk.
+    /// The system refused, for example for lack of permission or because the disk is full.
     #[error("cannot {what} `{path}`: {source}")]
     System { what: &'static str, path: PathBuf, source: io::Error },
-    /// The geometry is outside of what the format holds.
+    /// A number of the geometry is outside the range of the format.
     #[error("`{field}` of the store is {value}, expected {expected}")]
-    Geometry {
-        /// Name of the parameter.
-        field: &'static str,
-        value: u64,
-        expected: String,
-    },
-    /// There is no store there, or one that this version does not read: only for readers that do not own it.
+    Geometry { field: &'static str, value: u64, expected: String },
+    /// A process that does not own the store found none, or one of another format version.
     #[error("`{path}` {what}")]
-    Unreadable {
-        /// The file of records.
-        path: PathBuf,
-        /// What is wrong with it.
-        what: String,
-    },
+    Unreadable { path: PathBuf, what: String },
 }
 
-/// Why a block was not written. The slot then holds nothing, as far as the disk obeyed.
+/// An error of writing a block. The slot is then empty, unless the disk also failed to erase it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WriteError {
     #[error("cannot write slot {slot}: {source}")]
     Disk { slot: u32, source: io::Error },
-    /// It refused a moment ago and is not asked again yet.
-    #[error("slot {slot} is not written: the disk has just refused another one")]
+    /// The disk refused a moment ago and is not asked again yet.
+    #[error("slot {slot} is not written: the disk has just refused another write")]
     Paused { slot: u32 },
 }
 
-/// Why a block was not read.
+/// An error of reading a block.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReadError {
     #[error("cannot read slot {slot}: {source}")]
     Disk { slot: u32, source: io::Error },
-    /// There is no block.
     #[error("slot {slot} is empty")]
     Empty { slot: u32 },
-    /// There is another one.
     #[error("slot {slot} holds block {found}, expected {expected}")]
-    OtherBlock {
-        slot: u32,
-        found: BlockKey,
-        /// The one asked for.
-        expected: BlockKey,
-    },
-    /// Its bytes are not those that were written. The slot is empty now.
+    OtherBlock { slot: u32, found: BlockKey, expected: BlockKey },
+    /// A checksum does not match. The slot has been emptied.
     #[error("slot {slot} is damaged: its {what} do not match their checksum")]
     Damaged { slot: u32, what: &'static str },
 }

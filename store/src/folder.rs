@@ -1,8 +1,8 @@
 //! The folder of one store.
 //!
 //! ```text
-//! lock       locked by the shard that writes, for as long as it lives
-//! records    header, and a record for each slot
+//! lock       locked by the shard that writes, for as long as it runs
+//! records    the header and one record per slot
 //! blocks     the blocks
 //! ```
 
@@ -17,7 +17,7 @@ const LOCK_FILE: &str = "lock";
 pub(crate) const RECORDS_FILE: &str = "records";
 pub(crate) const BLOCKS_FILE: &str = "blocks";
 
-/// What was said in chats lies in there.
+/// The files contain conversation content, so only their owner may read them.
 const FOLDER_MODE: u32 = 0o700;
 const FILE_MODE: u32 = 0o600;
 
@@ -30,7 +30,7 @@ pub(crate) struct Files {
     pub(crate) blocks: File,
 }
 
-/// Makes what is not there, and takes the lock.
+/// Takes the lock and creates the folder and the files if they do not exist.
 pub(crate) fn open(folder: &Path) -> Result<Files, OpenError> {
     DirBuilder::new()
         .recursive(true)
@@ -58,7 +58,7 @@ fn open_file(folder: &Path, name: &str) -> Result<File, OpenError> {
     opened.map_err(|source| OpenError::System { what: "open", path, source })
 }
 
-/// The files of records and blocks of a folder that another process owns.
+/// Opens the files of records and blocks of a folder that another process owns.
 pub(crate) fn open_there(folder: &Path) -> Result<(File, File), OpenError> {
     let open = |name| {
         let path = folder.join(name);

@@ -1,4 +1,4 @@
-//! What the bytes mean. All numbers are little-endian.
+//! The layout of the two files. All numbers are little-endian.
 //!
 //! ```text
 //! records    header                                   4096 bytes
@@ -18,7 +18,7 @@
 //! blocks     one block a slot                         block bytes, rounded up to 4096
 //! ```
 //!
-//! Checksums find what accidents do. They are no proof against somebody who may write to the folder.
+//! The checksums detect accidental damage. They do not protect against an attacker who can write to the folder.
 
 use std::fmt;
 
@@ -27,37 +27,37 @@ use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 
 use crate::error::OpenError;
 
-/// Changes with the meaning of any byte.
+/// The version of this layout. It is increased when the meaning of any byte changes.
 pub const FORMAT_VERSION: u32 = 1;
-/// Bytes of the header.
+/// The size of the header in bytes.
 pub const HEADER_BYTES: usize = 4096;
 pub const MAX_FINGERPRINT_BYTES: usize = 64;
 pub const MAX_BLOCK_SIZE: u32 = 4096;
-/// Largest block: bytes.
+/// The largest block in bytes.
 pub const MAX_BLOCK_BYTES: u64 = 1 << 34;
-/// Most slots: the records of so many are read at once.
+/// The upper bound of the number of slots, because all records are read at once.
 pub const MAX_SLOTS: u32 = 1 << 26;
 
 const HEADER_MAGIC: &[u8; 8] = b"TRNKKVS\n";
 const RECORD_MAGIC: &[u8; 8] = b"TRNKBLK\n";
 const CHECKSUM_BYTES: usize = 8;
 const HEADER_USED: usize = 8 + 4 * 4 + 8 + 4 + MAX_FINGERPRINT_BYTES;
-/// A sector of the oldest disks: a record is torn only by a loss of power.
+/// The sector size of old disks. A record within sectors of its own is torn only by a power loss.
 const RECORD_MULTIPLE: usize = 512;
 const RECORD_FIXED: usize = 8 + 4 * 4 + 8 * 2 + KEY_BYTES * 3 + 16;
-/// A page: blocks can be read past the page cache.
+/// The page size, so that blocks can be read with direct I/O.
 const BLOCK_MULTIPLE: u64 = 4096;
 
-/// Sizes of a store, and whose blocks it holds.
+/// The sizes of a store and the fingerprint of its blocks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Geometry {
-    /// Stands for everything that the bits of a block depend on; at most [`MAX_FINGERPRINT_BYTES`].
+    /// A digest of everything that the bits of a block depend on; at most [`MAX_FINGERPRINT_BYTES`].
     pub fingerprint: String,
-    /// Bytes of a block.
+    /// The size of a block in bytes.
     pub block_bytes: u64,
-    /// Positions of a block.
+    /// Token positions per block.
     pub block_size: u32,
-    /// Number of slots; their numbers are below it.
+    /// The number of slots, which are numbered from 0.
     pub num_slots: u32,
 }
 
@@ -69,7 +69,7 @@ impl fmt::Display for Geometry {
 }
 
 impl Geometry {
-    /// Fails if a number is outside of what the format holds.
+    /// Fails if a number is outside the range of the format.
     pub fn check(&self) -> Result<(), OpenError> {
         let limits = [
             ("fingerprint's length", self.fingerprint.len() as u64, MAX_FINGERPRINT_BYTES as u64),
@@ -85,32 +85,32 @@ impl Geometry {
         }
     }
 
-    /// True if blocks of `other` are blocks of this store: all but the number of slots is the same.
+    /// Returns true if `other` differs at most in the number of slots, so that its blocks fit into this store.
     pub fn holds_blocks_of(&self, other: &Self) -> bool {
         *self == Self { num_slots: self.num_slots, ..other.clone() }
     }
 
-    /// Bytes of one record.
+    /// Returns the size of one record in bytes.
     pub fn record_bytes(&self) -> usize {
         (RECORD_FIXED + 4 * self.block_size as usize + CHECKSUM_BYTES).next_multiple_of(RECORD_MULTIPLE)
     }
 
-    /// Bytes from one slot to the next.
+    /// Returns the distance from one block to the next in bytes.
     pub fn slot_bytes(&self) -> u64 {
         self.block_bytes.next_multiple_of(BLOCK_MULTIPLE)
     }
 
-    /// Where the record of `slot` begins.
+    /// Returns the offset of the record of `slot`.
     pub fn record_offset(&self, slot: u32) -> u64 {
         HEADER_BYTES as u64 + u64::from(slot) * self.record_bytes() as u64
     }
 
-    /// Where the block of `slot` begins.
+    /// Returns the offset of the block of `slot`.
     pub fn block_offset(&self, slot: u32) -> u64 {
         u64::from(slot) * self.slot_bytes()
     }
 
-    /// The header that says all this.
+    /// Encodes the geometry as the bytes of a header.
     pub fn header(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(HEADER_BYTES);
         bytes.extend(HEADER_MAGIC);
@@ -126,7 +126,7 @@ impl Geometry {
         bytes
     }
 
-    /// Reads a header. The error says what is wrong with the file, for a sentence that begins with its name.
+    /// Decodes a header. The error is the predicate of a sentence whose subject is the file.
     pub fn from_header(bytes: &[u8]) -> Result<Self, String> {
         if bytes.is_empty() {
             return Err("is empty".to_owned());
@@ -155,22 +155,22 @@ impl Geometry {
     }
 }
 
-/// What a slot holds, without the tokens.
+/// The metadata of a stored block, without its tokens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredBlock {
     pub slot: u32,
     pub key: BlockKey,
-    /// The key before it: its parent's, or the root key.
+    /// The key of the previous block of the path, or the root key.
     pub parent: BlockKey,
-    /// The key before the first block of its path: of its salt.
+    /// The key that stands before the first block of the path; it is derived from the salt.
     pub root: BlockKey,
-    /// Its index in its path: 0 for a first block.
+    /// The index of the block in its path, from 0.
     pub depth: u32,
-    /// How many tokens.
+    /// The number of tokens in the block.
     pub num_tokens: u32,
-    /// When it was written, in Unix seconds by this machine's clock.
+    /// The time of writing in Unix seconds, by this machine's clock.
     pub written_at: u64,
-    /// Greater than that of every block that the store had accepted before, over restarts.
+    /// Greater than the sequence number of every block that the store accepted before, across restarts.
     pub sequence: u64,
 }
 
@@ -182,22 +182,22 @@ pub(crate) struct Record {
     pub(crate) token_ids: Vec<u32>,
 }
 
-/// What stands in the place of a record.
+/// The decoded record of a slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Slot {
     Empty,
-    /// Not what was written.
+    /// The record's checksum or content is wrong.
     Damaged,
     Holds(Record),
 }
 
-/// Checksum of a block's bytes.
+/// Returns the checksum of a block's bytes.
 pub(crate) fn block_checksum(bytes: &[u8]) -> u128 {
     xxh3_128(bytes)
 }
 
 impl Record {
-    /// Writes over `bytes`, [`Geometry::record_bytes`] of them.
+    /// Encodes the record into `bytes`, which then holds [`Geometry::record_bytes`] bytes.
     pub(crate) fn encode(&self, geometry: &Geometry, bytes: &mut Vec<u8>) {
         let block = &self.block;
         debug_assert_eq!(self.token_ids.len(), block.num_tokens as usize);
@@ -218,7 +218,7 @@ impl Record {
 }
 
 impl Slot {
-    /// Reads the record of `slot` from its [`Geometry::record_bytes`] bytes.
+    /// Decodes the record of `slot` from its [`Geometry::record_bytes`] bytes.
     pub(crate) fn decode(geometry: &Geometry, slot: u32, bytes: &[u8]) -> Self {
         debug_assert_eq!(bytes.len(), geometry.record_bytes());
         if bytes.iter().all(|byte| *byte == 0) {
@@ -242,7 +242,7 @@ impl Slot {
     }
 }
 
-/// Fields one after the other, whose bytes are there.
+/// Reads fixed-size fields one after the other from bytes that are known to suffice.
 struct Fields<'a> {
     bytes: &'a [u8],
 }

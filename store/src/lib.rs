@@ -1,21 +1,21 @@
-//! KV blocks on disk: what survives a restart or a crash of the shard that wrote them.
+//! KV blocks on disk, which survive a restart or a crash of the shard that wrote them.
 //!
 //! ```text
-//! layout     what the bytes of both files mean: header, records, places of blocks
-//! disk       the few operations on files that are needed; tests put failing ones in their place
-//! folder     the folder of one store, its lock, its two files
-//! records    which block lies in which slot, read at once: for whoever keeps the index
-//! store      opens, writes, reads and erases slots
-//! transfer   what is asked of those threads, and what became of it
-//! transfers  threads that do so beside the steps
-//! archive    blocks of one path in a file
-//! trouble    what went wrong lately, in one line a minute
+//! layout     the layout of both files: header, records, offsets of blocks
+//! disk       the file operations that a store needs; tests substitute failing ones
+//! folder     the folder of one store, its lock and its two files
+//! records    reads all records at once, for the owner of the index
+//! store      opens a store; writes, reads and erases slots
+//! transfer   the requests to the transfer threads and their outcomes
+//! transfers  threads that write and read blocks beside the steps
+//! archive    the blocks of one path in one file
+//! trouble    recent failures, as one log line a minute
 //! ```
 //!
-//! The shard writes and reads; the router decides which block goes into which slot and keeps the index, which it makes
-//! from [`records()`] when it starts. There is no index on disk: each slot's record says what the slot holds, and is
-//! written after the block itself. The router may attach to the store to write and read slots that it gave nobody else:
-//! what comes from and goes to an object store. See docs/decisions/0014-store-on-disk.md.
+//! The shard writes and reads. The router decides which block goes into which slot and keeps the index, which it builds
+//! from [`records()`] when it starts. There is no index on disk: each slot has a record that says what the slot holds
+//! and is written after the block itself. The router may attach to the store to write and read the slots that it
+//! reserves for an object store. See docs/decisions/0014-store-on-disk.md.
 
 pub mod archive;
 pub mod disk;

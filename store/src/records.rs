@@ -1,4 +1,4 @@
-//! Which block lies in which slot: all records, read at once.
+//! Reads all records of a store at once.
 
 use std::fs::File;
 use std::io;
@@ -9,22 +9,23 @@ use crate::error::OpenError;
 use crate::folder::RECORDS_FILE;
 use crate::layout::{Geometry, HEADER_BYTES, Slot, StoredBlock};
 
-/// Read from the file at once.
+/// The size of one read.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// What the records of a store say.
+/// The contents of a store according to its records.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Records {
-    /// Sizes of the store.
     pub geometry: Geometry,
-    /// Slots that hold a block, in their order. Whether its bytes are whole shows when it is read.
+    /// The blocks by ascending slot. Their bytes have not been verified; that happens when they are read.
     pub blocks: Vec<StoredBlock>,
-    /// Records that are not as they were written: their slots hold nothing.
+    /// The number of damaged records. Their slots count as empty.
     pub num_damaged: usize,
 }
 
-/// Reads the records of the store in `folder`, which a shard may have open: what it writes meanwhile may be missing.
-/// Takes no lock and changes nothing. Cost: some milliseconds for 13,000 slots in the page cache.
+/// Reads the records of the store in `folder` without a lock and without changing anything.
+///
+/// A shard may have the store open; records that it writes meanwhile may be missing. Cost: some milliseconds for
+/// 13,000 slots in the page cache.
 pub fn records(folder: &Path) -> Result<Records, OpenError> {
     let path = folder.join(RECORDS_FILE);
     let fail = |source| OpenError::System { what: "read", path: path.clone(), source };
@@ -42,7 +43,7 @@ pub fn records(folder: &Path) -> Result<Records, OpenError> {
     Ok(found)
 }
 
-/// The header's bytes, or as many as there are.
+/// Reads the header's bytes, or as many as the file has.
 pub(crate) fn read_header(file: &dyn DiskFile) -> io::Result<Vec<u8>> {
     let mut header = vec![0; HEADER_BYTES];
     let count = read_full(file, &mut header, 0)?;
@@ -50,7 +51,7 @@ pub(crate) fn read_header(file: &dyn DiskFile) -> io::Result<Vec<u8>> {
     Ok(header)
 }
 
-/// Hands over the slots of a store in their order; those that the file has no record of are not.
+/// Calls `take` for each slot in ascending order. Slots behind the end of the file are skipped.
 pub(crate) fn each_slot(
     file: &dyn DiskFile,
     geometry: &Geometry,

@@ -1,8 +1,8 @@
-//! One store: opens, writes, reads and erases slots. All methods may be called from several threads, as long as no two
-//! of them concern one slot; two reads of one may.
+//! Opens a store and writes, reads and erases its slots. Methods may be called from several threads at once, except
+//! that a slot that is written or erased must not be used by another call.
 //!
-//! One process owns it, which holds its lock. Another one may attach, and read and write slots that the owner leaves to
-//! it meanwhile: so nothing about a slot is remembered here, its record is looked at each time.
+//! The process that holds the lock owns the store. Another process may attach to it and use the slots that the owner
+//! leaves to it. For that reason nothing about a slot is cached here; its record is read each time.
 
 use std::fs::File;
 use std::io;
@@ -19,31 +19,31 @@ use crate::folder::{self, RECORDS_FILE};
 use crate::layout::{Geometry, Record, Slot, StoredBlock, block_checksum};
 use crate::records::{each_slot, read_header};
 
-/// After the disk has refused, it is not asked to write for so long.
+/// The pause after a refused write, during which the disk is not asked again.
 pub const REFUSED_PAUSE: Duration = Duration::from_secs(5);
 
-/// A block that is to be written.
+/// The metadata of a block to write.
 #[derive(Clone, Copy, Debug)]
 pub struct NewBlock<'a> {
     pub key: BlockKey,
-    /// The key before it.
+    /// The key of the previous block of the path, or the root key.
     pub parent: BlockKey,
-    /// The key before the first block of its path.
+    /// The key that stands before the first block of the path.
     pub root: BlockKey,
-    /// Its index in its path.
+    /// The index of the block in its path, from 0.
     pub depth: u32,
-    /// Its tokens: 1 to the geometry's block size.
+    /// The block's tokens, from 1 to the geometry's block size.
     pub token_ids: &'a [u32],
 }
 
-/// What was found at opening.
+/// The contents that were found at opening.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Found {
-    /// Slots that hold a block.
+    /// The number of slots that hold a block.
     pub num_blocks: usize,
-    /// Records that were not as they were written. They are erased.
+    /// The number of damaged records, which have been erased.
     pub num_damaged: usize,
-    /// Why all that was there is gone; `None` if it is kept, or there was nothing.
+    /// The reason why all content was discarded; `None` if it was kept or there was none.
     pub lost: Option<String>,
 }
 
@@ -53,17 +53,17 @@ pub struct Store {
     records: Box<dyn DiskFile>,
     blocks: Box<dyn DiskFile>,
     next_sequence: AtomicU64,
-    /// When the disk has refused last.
+    /// The time of the last refused write.
     refused_at: Mutex<Option<Instant>>,
-    /// Normally [`REFUSED_PAUSE`].
+    /// [`REFUSED_PAUSE`], unless a test replaced it.
     refused_pause: Duration,
-    /// Held for as long as the store is open.
+    /// Holds the lock for as long as the store is open.
     _lock: Option<File>,
 }
 
 impl Store {
-    /// Opens the store in `folder`, making what is not there. What its files hold is kept if it is of this geometry
-    /// (the number of slots may differ), else lost; it is never an error.
+    /// Opens the store in `folder`, creating it if it does not exist. Its content is kept if it has this geometry (the
+    /// number of slots may differ) and is discarded otherwise. Content is never an error.
     pub fn open(folder: &Path, geometry: Geometry) -> Result<(Self, Found), OpenError> {
         geometry.check()?;
         let files = folder::open(folder)?;
@@ -74,12 +74,12 @@ impl Store {
         Ok((store, found))
     }
 
-    /// Opens a store that another process owns, without its lock and without changing anything. Fails if it is not of
-    /// exactly this geometry. Blocks written here have sequence numbers like those that the owner gives at the same
-    /// time: their order by age is approximate.
+    /// Attaches to a store that another process owns, without its lock and without changing anything. Fails if the
+    /// store does not have exactly this geometry. Blocks that are written here and blocks that the owner writes at the
+    /// same time get similar sequence numbers, so their order by age is approximate.
     ///
-    /// Only slots that the owner leaves alone meanwhile may be written or erased here. If it does not, checksums find
-    /// it: the block is lost, never a wrong one read.
+    /// Only slots that the owner does not use meanwhile may be written or erased here. Otherwise the checksums fail:
+    /// the block is lost, but a wrong block is never read.
     pub fn attach(folder: &Path, geometry: Geometry) -> Result<Self, OpenError> {
         geometry.check()?;
         let path = folder.join(RECORDS_FILE);
@@ -109,7 +109,7 @@ impl Store {
         })
     }
 
-    /// [`Store::open`] on given files. `path`: what the file of records is called in messages.
+    /// Does the work of [`Store::open`] on given files. `path` names the file of records in messages.
     pub fn open_on(
         records: Box<dyn DiskFile>,
         blocks: Box<dyn DiskFile>,
@@ -146,7 +146,7 @@ impl Store {
     }
 
     fn begin_anew(&self) -> io::Result<()> {
-        // In this order: without a header nothing else counts.
+        // The records come first: without a header the blocks do not count.
         self.records.set_num_bytes(0)?;
         self.blocks.set_num_bytes(0)?;
         self.set_sizes()?;
@@ -159,7 +159,7 @@ impl Store {
         self.blocks.set_num_bytes(g.block_offset(g.num_slots))
     }
 
-    /// Takes over what is there.
+    /// Reads the existing records and erases damaged ones.
     fn keep(&self, header: &[u8]) -> io::Result<Found> {
         let g = &self.geometry;
         let num_block_bytes = self.blocks.num_bytes()?;
@@ -182,7 +182,7 @@ impl Store {
         if *header != g.header() {
             write_full(&*self.records, &g.header(), 0)?;
         }
-        // A record that cannot be erased is found to be damaged again.
+        // A record that cannot be erased will be found damaged again.
         damaged.into_iter().for_each(|slot| drop(self.erase(slot)));
         Ok(found)
     }
@@ -191,17 +191,17 @@ impl Store {
         &self.geometry
     }
 
-    /// Writes a block of `bytes` into `slot`; what the slot held is gone. When it returns, the block is found again
-    /// whatever becomes of this process. After a failure the slot holds nothing.
+    /// Writes a block into `slot` and replaces its previous content. Once this returns, the block survives a crash of
+    /// this process. After an error the slot is empty.
     ///
-    /// Panics if the geometry has no such slot or no such block.
+    /// Panics if the slot does not exist or the block does not match the geometry.
     pub fn write(&self, slot: u32, block: &NewBlock<'_>, bytes: &[u8]) -> Result<(), WriteError> {
         let g = &self.geometry;
         assert!(slot < g.num_slots, "slot {slot} of {}", g.num_slots);
         assert!(bytes.len() as u64 == g.block_bytes, "a block of {} bytes", bytes.len());
         let num_tokens = block.token_ids.len();
         assert!((1..=g.block_size as usize).contains(&num_tokens), "a block of {num_tokens} tokens");
-        // First, so that there is never a record beside another block's bytes.
+        // The record is erased first, so that it never stands beside the bytes of another block.
         let refused = |source| {
             *self.refused_at.lock().expect("no panic while it is held") = Some(Instant::now());
             WriteError::Disk { slot, source }
@@ -228,7 +228,7 @@ impl Store {
         let mut encoded = Vec::new();
         record.encode(g, &mut encoded);
         write_full(&*self.records, &encoded, g.record_offset(slot)).map_err(|source| {
-            // Best effort: half a record is damaged, and a whole one is right.
+            // This is best effort: half a record counts as damaged, and a whole one is correct.
             drop(self.erase(slot));
             refused(source)
         })
@@ -242,31 +242,31 @@ impl Store {
         refused_at.is_some()
     }
 
-    /// Replaces [`REFUSED_PAUSE`], so that a test does not wait for seconds.
+    /// Replaces [`REFUSED_PAUSE`], so that tests do not wait for seconds.
     #[doc(hidden)]
     pub fn set_refused_pause(&mut self, pause: Duration) {
         self.refused_pause = pause;
     }
 
-    /// Lets the disk be asked again at once after it has refused.
+    /// Ends the pause after a refused write.
     pub fn end_pause(&self) {
         *self.refused_at.lock().expect("no panic while it is held") = None;
     }
 
-    /// Lets the system begin to write the block of `slot` back.
+    /// Asks the system to start writing the block of `slot` back.
     pub fn begin_write_back(&self, slot: u32) {
         self.blocks.begin_write_back(self.geometry.block_offset(slot), self.geometry.block_bytes);
     }
 
-    /// Lets the system begin to read the block of `slot`.
+    /// Asks the system to read the block of `slot` ahead.
     pub fn will_need(&self, slot: u32) {
         self.blocks.will_need(self.geometry.block_offset(slot), self.geometry.block_bytes);
     }
 
-    /// Reads the block of `slot` into `bytes`, if it is the one with `key` and every bit is as it was written, and
-    /// returns what its record says and its tokens. On an error `bytes` may be anything; a damaged block is erased.
+    /// Reads the block of `slot` into `bytes` and verifies its key and checksum. Returns its metadata and its tokens.
+    /// After an error the content of `bytes` is unspecified. A damaged block is erased.
     ///
-    /// Panics as [`Store::write`].
+    /// Panics if the slot does not exist or `bytes` is not as long as a block.
     pub fn read(
         &self,
         slot: u32,
@@ -278,7 +278,7 @@ impl Store {
         assert!(bytes.len() as u64 == g.block_bytes, "a block of {} bytes", bytes.len());
         let fail = |source| ReadError::Disk { slot, source };
         let damaged = |what| {
-            // If the disk does not obey, it is found to be damaged again.
+            // If this fails, the block will be found damaged again.
             drop(self.erase(slot));
             Err(ReadError::Damaged { slot, what })
         };
@@ -304,7 +304,7 @@ impl Store {
         let g = &self.geometry;
         assert!(slot < g.num_slots, "slot {slot} of {}", g.num_slots);
         let mut record = vec![0; g.record_bytes()];
-        // What cannot be read is taken for something. An empty slot is left alone, so that its file stays sparse.
+        // An unreadable record counts as present. An empty slot is not written, so that the file stays sparse.
         let is_read = read_full(&*self.records, &mut record, g.record_offset(slot)).is_ok();
         if is_read && record.iter().all(|byte| *byte == 0) {
             return Ok(());
@@ -315,13 +315,13 @@ impl Store {
 
     /// Returns when everything that was written would survive a loss of power.
     pub fn sync(&self) -> io::Result<()> {
-        // In this order: a record without its block is a miss that costs a read.
+        // The blocks come first: a record without its block would be a miss that costs a read.
         self.blocks.sync()?;
         self.records.sync()
     }
 }
 
 fn unix_seconds() -> u64 {
-    // A clock before 1970 is one that was never set.
+    // A clock before 1970 was never set.
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }

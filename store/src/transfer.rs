@@ -1,4 +1,4 @@
-//! What is asked of [`crate::Transfers`], and what became of it.
+//! The requests to [`crate::Transfers`] and their outcomes.
 
 use std::time::Duration;
 
@@ -9,23 +9,22 @@ use trunkline_kv::BlockKey;
 pub struct StoreBlock {
     pub slot: u32,
     pub key: BlockKey,
-    /// The key before it.
+    /// The key of the previous block of the path, or the root key.
     pub parent: BlockKey,
-    /// The key before the first block of its path.
+    /// The key that stands before the first block of the path.
     pub root: BlockKey,
-    /// Its index in its path.
+    /// The index of the block in its path, from 0.
     pub depth: u32,
-    /// Its tokens.
     pub token_ids: Box<[u32]>,
 }
 
-/// A run of a block's bytes, and where it goes.
+/// A range of a block's bytes and its destination in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// Where it begins in the block.
+    /// The offset of the range in the block, in bytes.
     pub offset: usize,
     pub num_bytes: usize,
-    /// So many bytes.
+    /// Points to `num_bytes` writable bytes.
     pub destination: *mut u8,
 }
 
@@ -33,35 +32,35 @@ pub struct Piece {
 #[derive(Clone, Debug)]
 pub struct RestoreBlock {
     pub slot: u32,
-    /// What must be there.
+    /// The key of the expected block.
     pub key: BlockKey,
-    /// Which of its bytes go where. All of them are read and checked.
+    /// The ranges to copy. The whole block is read and verified whatever they cover.
     pub pieces: Vec<Piece>,
 }
 
-/// What became of a block that was to be written.
+/// The outcome of writing a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StoreOutcome {
     pub slot: u32,
-    /// False: the slot holds nothing.
+    /// If false, the slot is empty.
     pub is_stored: bool,
 }
 
-/// What became of a restore.
+/// The outcome of a restore.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RestoreOutcome {
     pub restore_id: u64,
-    /// So many blocks, from the first on, are what they should be.
+    /// The number of leading blocks that were restored intact.
     pub num_blocks: u32,
-    /// From the first read to the end of the last.
+    /// The time from the first read to the end of the last.
     pub time: Duration,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Outcomes {
-    /// In the order of the calls.
+    /// In the order of the requests.
     pub stores: Vec<StoreOutcome>,
-    /// In the order of their ends.
+    /// In the order of completion.
     pub restores: Vec<RestoreOutcome>,
 }
 
@@ -71,21 +70,20 @@ impl Outcomes {
     }
 }
 
-/// A transfer that may not be.
+/// An error of requesting a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TransferError {
-    /// The store has no such slot.
     #[error("slot {slot} does not exist, the store has {num_slots}")]
     UnknownSlot { slot: u32, num_slots: u32 },
-    /// Another transfer is not done with it.
+    /// Another transfer of the slot has not finished.
     #[error("slot {slot} is in another transfer")]
     InTransfer { slot: u32 },
 }
 
-/// Why a transfer was not even begun.
+/// A transfer was refused because too many are waiting.
 #[derive(Debug, thiserror::Error)]
-#[error("{most} transfers wait for the disk")]
+#[error("{most} transfers are already waiting for the disk")]
 pub(crate) struct QueueFull {
     pub(crate) most: usize,
 }

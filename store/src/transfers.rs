@@ -1,7 +1,7 @@
 //! Threads that write and read blocks beside the steps.
 //!
-//! One thread writes, in the order of the calls; two read. Nobody waits for them but who wants to: what became of each
-//! transfer is an outcome, to be taken later.
+//! One thread writes, in the order of the requests; two threads read. Requests return at once, and the outcome of each
+//! transfer is collected later.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::io;
@@ -16,17 +16,17 @@ use crate::transfer::{
 };
 use crate::trouble::{Counts, Troubles};
 
-/// Blocks waiting to be written; one more is not stored.
+/// The most blocks that may wait to be written. Further blocks are not stored.
 pub const MAX_QUEUED_STORES: usize = 1024;
-/// The same in bytes, though one may always wait: some hundred milliseconds of a disk's work.
+/// The same limit in bytes, some hundred milliseconds of a disk's work. One block may always wait.
 pub const MAX_QUEUED_BYTES: usize = 128 << 20;
-/// Restores waiting for a reader; one more restores nothing.
+/// The most restores that may wait for a reader. Further ones restore nothing.
 pub const MAX_QUEUED_RESTORES: usize = 1024;
-/// Buffers of blocks kept for the next ones: a step allocates none as long as the disk keeps up.
+/// The number of block buffers that are kept for reuse. A step allocates none as long as the disk keeps up.
 const MAX_SPARE_BUFFERS: usize = 16;
-/// Restores that are read at once.
+/// The number of reader threads.
 const NUM_READERS: usize = 2;
-/// Blocks that the system is asked for ahead of the one that is read.
+/// The number of blocks that are read ahead.
 const READ_AHEAD: usize = 4;
 
 struct StoreJob {
@@ -38,27 +38,27 @@ struct RestoreJob {
     restore_id: u64,
     blocks: Vec<RestoreBlock>,
 }
-// SAFETY: who calls `Transfers::restore` promises that the bytes may be written from any thread.
+// SAFETY: the caller of `Transfers::begin_restore` promises that the bytes may be written from any thread.
 unsafe impl Send for RestoreJob {}
 
 #[derive(Default)]
 struct State {
     stores: VecDeque<StoreJob>,
-    /// Buffers of blocks that were written, for the next ones.
+    /// Block buffers for reuse.
     buffers: Vec<Vec<u8>>,
     restores: VecDeque<RestoreJob>,
-    /// Jobs that a thread works on.
+    /// The number of jobs in progress.
     num_running: usize,
-    /// Stores that are queued or running.
+    /// The number of stores that are queued or in progress.
     num_stores: usize,
-    /// Slots that are queued to be written or being written.
+    /// The slots of stores that are queued or in progress.
     written: HashSet<u32>,
-    /// Slots that restores will read, and how many do.
+    /// The slots that restores will read, with the number of restores of each.
     read: HashMap<u32, usize>,
     outcomes: Outcomes,
-    /// Somebody will take the outcomes soon: nobody else need be woken.
+    /// A caller is about to take the outcomes, so no other one needs to be woken.
     is_held: bool,
-    /// [`Transfers::wake`] was called.
+    /// Set by [`Transfers::wake`] and cleared by the call that it ends.
     is_woken: bool,
     is_stopping: bool,
     counts: Counts,
@@ -98,7 +98,7 @@ struct Shared {
     store_queued: Condvar,
     restore_queued: Condvar,
     ended: Condvar,
-    /// There are outcomes that nobody is about to take.
+    /// Returns true if there are outcomes that no caller is about to take.
     outcome: Condvar,
 }
 
@@ -108,7 +108,8 @@ impl Shared {
     }
 }
 
-/// An open store and its threads. Ends them when dropped, after the transfers that run; queued ones are not begun.
+/// An open store and its threads. Dropping it finishes the transfers in progress, discards queued ones and ends the
+/// threads.
 pub struct Transfers {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
@@ -142,7 +143,7 @@ impl Transfers {
         Ok(transfers)
     }
 
-    /// The store. Its slots that are in a transfer are not to be touched.
+    /// Returns the store. The caller must not touch slots that are in a transfer.
     pub fn store(&self) -> &Store {
         &self.shared.store
     }
@@ -152,7 +153,7 @@ impl Transfers {
         if slot < num_slots { Ok(()) } else { Err(TransferError::UnknownSlot { slot, num_slots }) }
     }
 
-    /// Fails if `slot` does not exist, or may not be written now.
+    /// Fails if `slot` does not exist or another transfer uses it.
     pub fn check_free(&self, slot: u32) -> Result<(), TransferError> {
         self.check_slot(slot)?;
         let state = self.shared.lock();
@@ -162,10 +163,10 @@ impl Transfers {
         Ok(())
     }
 
-    /// Begins to write a block, whose bytes are given in pieces that follow each other and are copied: a disk that
-    /// hangs holds nobody's memory. Too many that wait: its outcome comes at once.
+    /// Queues a block for writing. Its bytes are the concatenation of the pieces and are copied, so that a disk that
+    /// hangs holds no memory of the caller. If the queue is full, the block fails at once.
     ///
-    /// Panics if the pieces are no block of the geometry.
+    /// Panics if the pieces together are not as long as a block.
     pub fn begin_store<'a>(
         &self,
         block: StoreBlock,
@@ -183,7 +184,7 @@ impl Transfers {
         state.num_stores += 1;
         let mut buffer = state.buffers.pop().unwrap_or_default();
         drop(state);
-        // Not under the lock, which the writer takes between two blocks.
+        // The bytes are copied outside the lock, which the writer takes between two blocks.
         buffer.clear();
         pieces.into_iter().for_each(|piece| buffer.extend_from_slice(piece));
         assert!(buffer.len() == num_bytes, "a block of {} bytes", buffer.len());
@@ -192,12 +193,12 @@ impl Transfers {
         Ok(())
     }
 
-    /// A block that was to be stored was never computed: its outcome says so.
+    /// Adds a failed outcome for a block that was never computed.
     pub fn fail_store(&self, slot: u32) -> Result<(), TransferError> {
         self.refuse_store(slot, &NotComputed)
     }
 
-    /// What the slot held stays there until it is written again: to empty it now would wait for the disk.
+    /// The slot keeps its old content until it is written again, because erasing it now would wait for the disk.
     fn refuse_store(&self, slot: u32, why: &dyn std::error::Error) -> Result<(), TransferError> {
         self.check_free(slot)?;
         let mut state = self.shared.lock();
@@ -206,12 +207,11 @@ impl Transfers {
         Ok(())
     }
 
-    /// Begins to read blocks, in their order, up to the first that is not there.
+    /// Queues blocks for reading. They are read in order up to the first one that is missing or damaged.
     ///
     /// # Safety
-    /// The bytes at each piece's `destination` are initialised, nobody else reads or writes them, and they stay where
-    /// they are until the outcome has been taken, or [`Transfers::finish`] or the drop of `self` has
-    /// returned.
+    /// The bytes at each piece's `destination` are initialised. They stay valid, and no other code reads or writes
+    /// them, until the outcome has been taken or until [`Transfers::finish`] or the drop of `self` has returned.
     pub unsafe fn begin_restore(
         &self,
         restore_id: u64,
@@ -237,7 +237,7 @@ impl Transfers {
         Ok(())
     }
 
-    /// Empties a slot, at once. A disk that refuses is noted.
+    /// Empties a slot at once. A failure is recorded for the log.
     pub fn discard(&self, slot: u32) -> Result<(), TransferError> {
         self.check_free(slot)?;
         if let Err(error) = self.shared.store.erase(slot) {
@@ -246,24 +246,24 @@ impl Transfers {
         Ok(())
     }
 
-    /// True if a store has not ended yet.
+    /// Returns true if a store is queued or in progress.
     pub fn is_storing(&self) -> bool {
         self.shared.lock().num_stores > 0
     }
 
-    /// Returns when no store is queued or running, or the time is over.
+    /// Waits until no store is queued or in progress, at most for `timeout`.
     pub fn wait_stores(&self, timeout: Duration) {
         let state = self.shared.lock();
         let waited = self.shared.ended.wait_timeout_while(state, timeout, |state| state.num_stores > 0);
         drop(waited.expect("as in `lock`"));
     }
 
-    /// Until the next [`Transfers::take_outcomes`], [`Transfers::wait_outcomes`] sees none: the caller will take them.
+    /// Announces that the caller will take the outcomes. Until it does, [`Transfers::wait_outcomes`] sees none.
     pub fn hold_outcomes(&self) {
         self.shared.lock().is_held = true;
     }
 
-    /// Returns when there are outcomes, the time is over, or somebody calls [`Transfers::wake`].
+    /// Waits for outcomes or for a call of [`Transfers::wake`], at most for `timeout`.
     pub fn wait_outcomes(&self, timeout: Duration) {
         let state = self.shared.lock();
         let is_quiet = |state: &mut State| {
@@ -273,13 +273,13 @@ impl Transfers {
         waited.expect("as in `lock`").0.is_woken = false;
     }
 
-    /// Lets who waits for outcomes return, now or at its next wait.
+    /// Makes the current or the next call of [`Transfers::wait_outcomes`] return.
     pub fn wake(&self) {
         self.shared.lock().is_woken = true;
         self.shared.outcome.notify_all();
     }
 
-    /// The outcomes since the last call.
+    /// Takes the outcomes since the last call.
     pub fn take_outcomes(&self) -> Outcomes {
         let mut state = self.shared.lock();
         state.is_held = false;
@@ -292,7 +292,7 @@ impl Transfers {
         }
     }
 
-    /// Returns when no transfer is left: queued stores are written, queued restores are not begun and have no outcome.
+    /// Waits until no transfer is left. Queued stores are written; queued restores are discarded and have no outcome.
     pub fn finish(&self) {
         let mut state = self.shared.lock();
         while let Some(job) = state.restores.pop_front() {
@@ -305,7 +305,7 @@ impl Transfers {
         self.shared.lock().counts
     }
 
-    /// What went wrong lately, at most once a minute.
+    /// Returns a log line about recent failures, at most once a minute.
     pub fn take_warning(&self) -> Option<String> {
         self.shared.lock().troubles.take_line(Instant::now())
     }
@@ -323,7 +323,7 @@ impl Drop for Transfers {
             condition.notify_all();
         }
         for thread in self.threads.drain(..) {
-            // It said so itself, if it panicked.
+            // A thread that panicked has reported it already.
             drop(thread.join());
         }
     }
@@ -361,7 +361,7 @@ fn write_blocks(shared: &Shared) {
             shared.outcome.notify_all();
         }
         shared.ended.notify_all();
-        // Nobody waits for this part. It still counts as running, so that `finish` means that the disk is left alone.
+        // No caller waits for this part, but the job counts as in progress, so that the disk is idle after `finish`.
         drop(state);
         if result.is_ok() {
             shared.store.begin_write_back(block.slot);
@@ -403,20 +403,20 @@ fn read_blocks(shared: &Shared) {
     }
 }
 
-/// Reads one block to where its pieces go; `whole` is for one that does not lie in one piece there.
+/// Reads one block and copies its pieces to their destinations. `whole` buffers a block that is not contiguous there.
 fn read_one(store: &Store, block: &RestoreBlock, whole: &mut Vec<u8>) -> Result<(), crate::error::ReadError> {
     let num_bytes = store.geometry().block_bytes as usize;
     if let [Piece { offset: 0, num_bytes: len, destination }] = block.pieces[..]
         && len == num_bytes
     {
-        // SAFETY: as `Transfers::begin_restore` asks for.
+        // SAFETY: the caller of `Transfers::begin_restore` promised that the destination is valid and unused.
         let bytes = unsafe { std::slice::from_raw_parts_mut(destination, num_bytes) };
         return store.read(block.slot, block.key, bytes).map(drop);
     }
     whole.resize(num_bytes, 0);
     store.read(block.slot, block.key, whole)?;
     for piece in &block.pieces {
-        // SAFETY: as `Transfers::begin_restore` asks for.
+        // SAFETY: the caller of `Transfers::begin_restore` promised that the destination is valid and unused.
         let bytes = unsafe { std::slice::from_raw_parts_mut(piece.destination, piece.num_bytes) };
         bytes.copy_from_slice(&whole[piece.offset..][..piece.num_bytes]);
     }

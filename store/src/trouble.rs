@@ -1,22 +1,23 @@
-//! What became of transfers, for logs and metrics: a full disk must not fill the log as well.
+//! Counts and failures of transfers, for metrics and logs. Failures are rate-limited, because a full disk must not fill
+//! the log as well.
 
 use std::time::{Duration, Instant};
 
-/// At most one line in this time.
+/// The shortest time between two log lines.
 const LINE_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Blocks since the store was opened.
+/// Numbers of blocks since the store was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     pub stored: u64,
-    /// Not written: the disk refused, or the queue was full.
+    /// Blocks that were not written because the disk refused or the queue was full.
     pub not_stored: u64,
     pub restored: u64,
-    /// Asked for and not there, damaged, or not read. Those behind them in the same restore are not counted.
+    /// Blocks that were missing, damaged or unreadable. The blocks behind them in the same restore are not counted.
     pub not_restored: u64,
 }
 
-/// Failures that nobody was told of yet.
+/// Failures that have not been logged yet.
 #[derive(Debug, Default)]
 pub struct Troubles {
     num_untold: u64,
@@ -30,7 +31,7 @@ impl Troubles {
         self.last = failure.to_string();
     }
 
-    /// A line, if there is something to tell and the last line was long enough ago.
+    /// Returns a log line if there were failures and the last line is older than [`LINE_INTERVAL`].
     pub fn take_line(&mut self, now: Instant) -> Option<String> {
         if self.num_untold == 0 || self.told_at.is_some_and(|at| now.duration_since(at) < LINE_INTERVAL) {
             return None;

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use pyo3::buffer::PyUntypedBuffer;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use trunkline_kv::BlockKey;
+use trunkline_contract::BlockKey;
 use trunkline_store::{ReadError, Store};
 
 /// Blocks of one call that are read at once.

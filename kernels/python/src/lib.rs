@@ -13,7 +13,7 @@ use pyo3::buffer::PyUntypedBuffer;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList};
-use trunkline_kv::{BlockKey, KEY_BYTES};
+use trunkline_contract::{BlockKey, KEY_BYTES};
 
 use crate::failure::Failure;
 use crate::late_masks::PyLateMasks;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use pyo3::exceptions::{PyBlockingIOError, PyOSError, PyValueError};
 use pyo3::prelude::*;
-use trunkline_kv::{BlockKey, KEY_BYTES};
+use trunkline_contract::{BlockKey, KEY_BYTES};
 use trunkline_store::{Found, Geometry, NewBlock, OpenError, Store, Transfers, WriteError};
 
 use crate::block_io::{Lent, Wanted, check_apart, read_side_by_side};

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use trunkline_kv::BlockKey;
+use trunkline_contract::BlockKey;
 use trunkline_store::{RestoreBlock, StoreBlock, Transfers};
 
 use super::{Executor, ExecutorError};

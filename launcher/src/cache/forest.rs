@@ -1,30 +1,30 @@
-//! The blocks of a store as paths: runs of blocks that all that continues them share.
+//! Arranges the blocks of a store as paths, which share common prefixes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use trunkline_store::{BlockKey, StoredBlock};
 
-/// A run of blocks without a fork.
+/// A sequence of blocks without a fork.
 #[derive(Debug)]
 pub struct Branch {
-    /// In order; at least one.
+    /// The blocks in order; at least one.
     pub blocks: Vec<StoredBlock>,
-    /// What continues it, most recent first.
+    /// The branches that continue this one, most recent first.
     pub children: Vec<Branch>,
 }
 
 impl Branch {
-    /// Its last block: what it is called by.
+    /// Returns the last block, whose key is the branch's id.
     pub fn last(&self) -> &StoredBlock {
         self.blocks.last().expect("a branch has a block")
     }
 
-    /// Tokens in it.
+    /// Returns the number of tokens.
     pub fn num_tokens(&self) -> u64 {
         self.blocks.iter().map(|block| u64::from(block.num_tokens)).sum()
     }
 
-    /// When the newest block of it and of all that continues it was written.
+    /// Returns when the newest block of this branch or its descendants was written.
     pub fn written_at(&self) -> u64 {
         let own = self.blocks.iter().map(|block| block.written_at).max().unwrap_or(0);
         self.children.iter().map(Self::written_at).max().unwrap_or(0).max(own)
@@ -40,7 +40,8 @@ pub struct Forest {
 }
 
 impl Forest {
-    /// Of two records with one key the newer is taken. A block whose parent is not there belongs to no path.
+    /// Arranges `blocks`. Of two records with the same key, the newer one counts. A block without its parent belongs to no
+    /// path.
     pub fn new(blocks: &[StoredBlock]) -> Self {
         let mut by_key: BTreeMap<BlockKey, StoredBlock> = BTreeMap::new();
         for block in blocks {
@@ -60,7 +61,7 @@ impl Forest {
         forest
     }
 
-    /// Blocks on paths that begin at their beginning.
+    /// Returns the number of blocks that are reachable from the start of a path.
     pub fn num_reachable(&self) -> usize {
         let mut open = self.firsts.clone();
         let mut count = 0;
@@ -71,7 +72,7 @@ impl Forest {
         count
     }
 
-    /// The paths, most recent first.
+    /// Returns the paths, most recent first.
     pub fn branches(&self) -> Vec<Branch> {
         self.branches_from(&self.firsts)
     }
@@ -96,13 +97,13 @@ impl Forest {
         }
     }
 
-    /// Keys that begin with these hexadecimal digits.
+    /// Returns the keys that start with these hexadecimal digits.
     pub fn matching(&self, digits: &str) -> Vec<BlockKey> {
         let digits = digits.to_ascii_lowercase();
         self.by_key.keys().filter(|key| key.to_string().starts_with(&digits)).copied().collect()
     }
 
-    /// The blocks of a path up to `last`, in order; none if its beginning is not there.
+    /// Returns the blocks of a path up to `last`, in order; `None` if an ancestor is missing.
     pub fn path(&self, last: BlockKey) -> Option<Vec<StoredBlock>> {
         let mut path = vec![self.by_key.get(&last)?.clone()];
         while let Some(block) = path.last()
@@ -114,8 +115,8 @@ impl Forest {
         Some(path)
     }
 
-    /// What goes with a path: everything that continues `last`, `last` itself, and what is before it up to a block that
-    /// something else continues.
+    /// Returns the blocks to remove with a path: `last`, everything that continues it, and the blocks before it that no
+    /// other path shares.
     pub fn own_blocks(&self, last: BlockKey) -> Vec<StoredBlock> {
         let mut gone = BTreeSet::new();
         let mut open = vec![last];

@@ -1,4 +1,4 @@
-//! A running server's tree of nodes as text, and what is done with one of them.
+//! The commands on a running server's tree of nodes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -7,22 +7,22 @@ use super::CacheError;
 use super::render::{age, number, size};
 use super::server::{Node, Server, Totals};
 
-/// Digits of an id that are shown.
+/// Number of digits shown of an id.
 const ID_DIGITS: usize = 12;
-/// Lines of a node's text that are shown.
+/// Most lines shown of a node's text.
 const MAX_TEXT_LINES: usize = 20;
 const MS_PER_S: u64 = 1_000;
 
-/// What continues what. A parent that came on no page, as it changed meanwhile, leaves its children at the root.
+/// The nodes by parent. Children become roots if their parent is on no page because the tree changed in between.
 #[derive(Debug)]
 pub struct Tree<'a> {
     nodes: &'a [Node],
-    /// Indices of children by the number of their parent; none: roots.
+    /// Indices of children by the number of their parent; the roots are under `None`.
     children: BTreeMap<Option<u64>, Vec<usize>>,
 }
 
 impl<'a> Tree<'a> {
-    /// The tree that `nodes` make up.
+    /// Builds the tree of `nodes`.
     pub fn new(nodes: &'a [Node]) -> Self {
         let known: BTreeSet<u64> = nodes.iter().filter_map(Node::number).collect();
         let mut children: BTreeMap<Option<u64>, Vec<usize>> = BTreeMap::new();
@@ -31,19 +31,19 @@ impl<'a> Tree<'a> {
                 node.parent.filter(|parent| known.contains(parent) && Some(*parent) != node.number());
             children.entry(parent).or_default().push(index);
         }
-        // Used last, first.
-        for of_one in children.values_mut() {
-            of_one.sort_by_key(|&index| (nodes[index].age_ms, nodes[index].first_token));
+        // Most recently used first.
+        for siblings in children.values_mut() {
+            siblings.sort_by_key(|&index| (nodes[index].age_ms, nodes[index].first_token));
         }
         Self { nodes, children }
     }
 
-    /// Indices of the nodes that continue node number `of`; none: the roots.
+    /// Returns the indices of the children of node number `of`, or of the roots.
     pub fn children(&self, of: Option<u64>) -> &[usize] {
         self.children.get(&of).map_or(&[], Vec::as_slice)
     }
 
-    /// The lines of the tree. No recursion: a conversation may fork once a turn.
+    /// Writes the lines of the tree. It does not recurse, since a conversation may fork at every turn.
     pub fn draw(&self, out: &mut String) {
         let roots = self.children(None);
         let mut open: Vec<(usize, String, bool)> = Vec::new();
@@ -61,7 +61,7 @@ impl<'a> Tree<'a> {
         }
     }
 
-    /// The nodes up to one of them, from the root on.
+    /// Returns the nodes from the root to `last`.
     pub fn path(&self, last: &'a Node) -> Vec<&'a Node> {
         let by_number: BTreeMap<u64, &Node> =
             self.nodes.iter().filter_map(|node| Some((node.number()?, node))).collect();
@@ -112,13 +112,13 @@ fn plural(count: u64, what: &str) -> String {
     format!("{} {what}{}", number(count), if count == 1 { "" } else { "s" })
 }
 
-/// What clients sent may hold anything: a terminal is told nothing by it.
+/// Escapes control characters in clients' text, which could otherwise control the terminal.
 pub fn shown(text: &str) -> String {
     let mut out = String::new();
     for character in text.chars() {
         match character {
             '\n' | '\t' => out.push(character),
-            // Those that turn the direction of writing as well.
+            // This includes characters that change the direction of writing.
             _ if character.is_control()
                 || matches!(character, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}') =>
             {
@@ -149,7 +149,7 @@ fn head(url: &str, totals: &Totals) -> String {
         let Some(name) = &tenant.tenant else { continue };
         let _ = write!(
             out,
-            "  {}: device {} of its {}, {} pinned",
+            "  {}: device {} of {}, {} pinned",
             shown(name),
             number(tenant.device_blocks),
             number(tenant.device_share_blocks),
@@ -163,7 +163,7 @@ fn head(url: &str, totals: &Totals) -> String {
     out
 }
 
-/// The whole tree.
+/// Returns the whole tree.
 pub fn list(server: &Server) -> Result<String, CacheError> {
     let totals = server.totals()?;
     let nodes = server.nodes()?;
@@ -172,7 +172,7 @@ pub fn list(server: &Server) -> Result<String, CacheError> {
     Ok(out)
 }
 
-/// One path, node by node, with its text where the server shows it.
+/// Returns one path, node by node, with its text if the server reveals it.
 pub fn show(server: &Server, id: &str) -> Result<String, CacheError> {
     let nodes = server.nodes()?;
     let last = find(&nodes, id)?;
@@ -193,24 +193,24 @@ pub fn show(server: &Server, id: &str) -> Result<String, CacheError> {
     Ok(out)
 }
 
-/// Removes a node and what continues it.
+/// Removes a node and everything that continues it.
 pub fn remove(server: &Server, id: &str) -> Result<String, CacheError> {
     let nodes = server.nodes()?;
     let num_blocks = server.remove(find(&nodes, id)?)?;
-    Ok(format!("forgot {} of the device, and of the disk what was there\n", plural(num_blocks, "block")))
+    Ok(format!("removed {} from the device and their copies on disk\n", plural(num_blocks, "block")))
 }
 
-/// Removes all that the key may see.
+/// Removes everything that the key may see.
 pub fn remove_all(server: &Server) -> Result<String, CacheError> {
     let nodes = server.nodes()?;
     let mut num_blocks = 0;
     for &root in Tree::new(&nodes).children(None) {
         num_blocks += server.remove(&nodes[root])?;
     }
-    Ok(format!("forgot {} of the device, and of the disk what was there\n", plural(num_blocks, "block")))
+    Ok(format!("removed {} from the device and their copies on disk\n", plural(num_blocks, "block")))
 }
 
-/// Pins what a node ends.
+/// Pins the path that ends with a node.
 pub fn pin(server: &Server, id: &str, ttl_s: u64) -> Result<String, CacheError> {
     let nodes = server.nodes()?;
     let pinned = server.pin(find(&nodes, id)?, ttl_s)?;
@@ -222,21 +222,21 @@ pub fn pin(server: &Server, id: &str, ttl_s: u64) -> Result<String, CacheError> 
     Ok(out)
 }
 
-/// Ends the pins of a node and of what continues it.
+/// Removes the pins of a node and of everything that continues it.
 pub fn unpin(server: &Server, id: &str) -> Result<String, CacheError> {
     let nodes = server.nodes()?;
     let num_blocks = server.unpin(find(&nodes, id)?)?;
-    Ok(format!("unpinned {} of the device\n", plural(num_blocks, "block")))
+    Ok(format!("unpinned {} on the device\n", plural(num_blocks, "block")))
 }
 
-/// The one node that is called so.
+/// Finds the node whose id starts with `id`.
 fn find<'a>(nodes: &'a [Node], id: &str) -> Result<&'a Node, CacheError> {
     let digits = id.to_ascii_lowercase();
     super::check_digits(id)?;
     let found: Vec<&Node> = nodes.iter().filter(|node| node.key().starts_with(&digits)).collect();
     match found[..] {
         [] => Err(CacheError::UnknownId { id: id.to_owned() }),
-        [node] if digits.len() >= super::MIN_ID_DIGITS => Ok(node),
+        [node] => Ok(node),
         _ => Err(CacheError::AmbiguousId { id: id.to_owned(), count: found.len() }),
     }
 }

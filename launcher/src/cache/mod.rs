@@ -1,11 +1,10 @@
-//! `trunkline cache`: looks into the store of `--kv-disk-path` or into a running server, checks, pins, removes, and
-//! moves conversations between machines.
+//! `trunkline cache`: inspects and changes the KV cache in the folder of `--kv-disk-path` or in a running server.
 //!
 //! ```text
-//! forest     the blocks of a store as paths
+//! forest     the blocks of a store, arranged as paths
 //! render     paths, sizes and ages as text
-//! server     a running server, asked over HTTP
-//! live       its tree as text
+//! server     HTTP client of a running server
+//! live       a running server's tree as text
 //! ```
 
 pub mod forest;
@@ -23,17 +22,17 @@ use trunkline_store::{ArchiveError, BlockKey, OpenError, ReadError, Records, Sto
 use self::forest::Forest;
 use self::server::{Server, ServerError};
 
-/// Digits that a path is called by, at least.
+/// Fewest digits of an id that identify a path.
 const MIN_ID_DIGITS: usize = 4;
 const WRONG_PLACE: &str = "expected a folder and an id, or `--url` and an id, or `--all` in place of the id";
 
-/// A running server instead of a folder.
+/// Selects a running server instead of a folder.
 #[derive(Debug, Args)]
 pub struct ServerArgs {
-    /// Ask the server at this URL, such as http://localhost:8080, instead of reading a folder
+    /// Use the running server at this URL, such as http://localhost:8080, instead of a folder
     #[arg(long)]
     url: Option<String>,
-    /// The variable that holds the API key [default: TRUNKLINE_API_KEY, if it is set]
+    /// Environment variable that contains the API key [default: TRUNKLINE_API_KEY, if set]
     #[arg(long, value_name = "VAR", requires = "url")]
     api_key_env: Option<String>,
 }
@@ -45,122 +44,128 @@ impl ServerArgs {
     }
 }
 
-/// What to do with the cache, on disk or in a running server.
+/// The commands of `trunkline cache`.
 #[derive(Debug, Subcommand)]
 pub enum CacheCommand {
-    /// Show what is kept: a tree of token runs with lengths, sizes and ages
+    /// Show the cached prefixes as a tree with lengths, sizes and ages
     ///
-    /// Of a running server (`--url`) with hits, pins, and which of it is on disk too.
+    /// For a running server (`--url`), also show hits, pins and the number of blocks on disk.
     Ls {
         /// The folder of `--kv-disk-path`
         #[arg(required_unless_present = "url", conflicts_with = "url")]
         dir: Option<PathBuf>,
-        /// Or a running server.
+        /// The running server, if any.
         #[command(flatten)]
         server: ServerArgs,
     },
-    /// Show one path, run by run; of a running server with its text, where it shows that
+    /// Show one path in detail; for a running server with its text, if the server reveals it
     Show {
-        /// The folder of `--kv-disk-path` and the first digits of an id that `ls` shows; with `--url` the id alone
+        /// The folder of `--kv-disk-path` and the first digits of an id shown by `ls`; with `--url` only the id
         #[arg(value_names = ["DIR", "ID"], num_args = 1..=2, required = true)]
         place: Vec<String>,
-        /// Or a running server.
+        /// The running server, if any.
         #[command(flatten)]
         server: ServerArgs,
     },
-    /// Keep a path in a running server whatever else comes, within the server's limits
+    /// Pin a path in a running server, so that it is not evicted
     Pin {
-        /// First digits of an id that `ls --url` shows
+        /// First digits of an id shown by `ls --url`
         id: String,
-        /// For so long, 1 to 86400; a pin that is there already is not cut short
+        /// Duration of the pin, 1 to 86400; it does not shorten an existing pin
         #[arg(long, value_name = "SECONDS", default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..=86_400))]
         ttl: u64,
-        /// End the pins of the path and of what continues it instead
+        /// Instead, remove the pins of the path and of everything that continues it
         #[arg(long, conflicts_with = "ttl")]
         end: bool,
-        /// Or a running server.
+        /// The running server, if any.
         #[command(flatten)]
         server: ServerArgs,
     },
-    /// Read everything and compare checksums; exit code 1 if anything is damaged
+    /// Read every block and compare checksums; exit with code 1 if any is damaged
     Verify {
         /// The folder of `--kv-disk-path`
         dir: PathBuf,
     },
-    /// Forget a path: what continues it, and what is before it as far as no other path shares it
+    /// Remove a path, everything that continues it, and the blocks before it that no other path shares
     ///
-    /// Of a folder only while no server uses it. A running server (`--url`) forgets what is not in use and not pinned,
-    /// and what continues it.
+    /// A folder must not be in use by a server. A running server (`--url`) removes the path and everything that continues
+    /// it, except blocks that are in use or pinned.
     Rm {
-        /// The folder of `--kv-disk-path` and the first digits of an id that `ls` shows; with `--url` the id alone
+        /// The folder of `--kv-disk-path` and the first digits of an id shown by `ls`; with `--url` only the id
         #[arg(value_names = ["DIR", "ID"], num_args = 0..=2)]
         place: Vec<String>,
-        /// Forget everything
+        /// Remove everything
         #[arg(long)]
         all: bool,
-        /// Or a running server.
+        /// The running server, if any.
         #[command(flatten)]
         server: ServerArgs,
     },
-    /// Write one path to a file, for another machine with the same model
+    /// Write one path to a file, for use on another machine with the same model
     Export {
         /// The folder of `--kv-disk-path`
         dir: PathBuf,
-        /// First digits of an id that `ls` shows
+        /// First digits of an id shown by `ls`
         id: String,
-        /// A file that does not exist yet; what was said lies in there
+        /// A file that does not exist yet; it will contain conversation content
         file: PathBuf,
     },
-    /// Take a path from a file; only while no server uses the folder
+    /// Read a path from a file; the folder must not be in use by a server
     Import {
-        /// The folder of `--kv-disk-path`, in which a server of the same model has run before
+        /// The folder of `--kv-disk-path`, which a server with the same model has used before
         dir: PathBuf,
-        /// What `export` wrote
+        /// A file written by `export`
         file: PathBuf,
     },
 }
 
-/// Why a command on the cache failed.
+/// An error of a `trunkline cache` command.
 #[derive(Debug, thiserror::Error)]
 pub enum CacheError {
     /// The folder cannot be read.
     #[error("cannot read the folder `{}`: {source}; hint: give the folder of `--kv-disk-path`", dir.display())]
     Folder {
-        /// As typed.
+        /// The value as typed.
         dir: PathBuf,
-        /// The system's answer.
+        /// The operating system's error.
         #[source]
         source: io::Error,
     },
-    /// There is no store.
-    #[error("`{}` holds no store; hint: give the folder of `--kv-disk-path`", dir.display())]
+    /// The folder contains no store.
+    #[error("`{}` contains no KV cache; hint: give the folder of `--kv-disk-path`", dir.display())]
     NoStore {
-        /// As typed.
+        /// The value as typed.
         dir: PathBuf,
     },
-    /// No path is called so.
-    #[error("no path is called `{id}`; hint: `trunkline cache ls` shows them")]
+    /// No path has this id.
+    #[error("no path has the id `{id}`; hint: `trunkline cache ls` lists the ids")]
     UnknownId {
-        /// As typed.
+        /// The value as typed.
         id: String,
     },
-    /// Several are.
-    #[error("`{id}` begins {count} ids; hint: give more of its digits, at least {MIN_ID_DIGITS}")]
-    AmbiguousId {
-        /// As typed.
+    /// The id has too few digits.
+    #[error("`{id}` is too short; hint: give at least {MIN_ID_DIGITS} digits of the id")]
+    ShortId {
+        /// The value as typed.
         id: String,
-        /// How many.
+    },
+    /// Several paths have an id that starts with these digits.
+    #[error("{count} ids start with `{id}`; hint: give more digits of the id")]
+    AmbiguousId {
+        /// The value as typed.
+        id: String,
+        /// Number of matching ids.
         count: usize,
     },
-    /// A folder and an id, or a server and an id, were expected.
-    #[error("{problem}; hint: `trunkline cache {command} --help`")]
+    /// The arguments name no place to work on.
+    #[error("{problem}; hint: see `trunkline cache {command} --help`")]
     Place {
-        /// What is wrong.
+        /// The problem with the arguments.
         problem: &'static str,
-        /// Which command.
+        /// The command's name.
         command: &'static str,
     },
-    /// A server cannot be asked.
+    /// A request to a running server failed.
     #[error(transparent)]
     Server(#[from] ServerError),
     /// A store cannot be opened.
@@ -175,34 +180,33 @@ pub enum CacheError {
     /// An archive cannot be written or read.
     #[error(transparent)]
     Archive(#[from] ArchiveError),
-    /// The system refuses.
+    /// A block cannot be erased.
     #[error("cannot erase from `{}`: {source}", dir.display())]
     Erase {
-        /// The store.
+        /// The store's folder.
         dir: PathBuf,
-        /// The system's answer.
+        /// The operating system's error.
         #[source]
         source: io::Error,
     },
-    /// Some of the store is damaged.
-    #[error(
-        "{num_damaged} of {num_blocks} blocks are damaged; a server computes them again when it meets them"
-    )]
+    /// Some blocks are damaged.
+    #[error("{num_damaged} of {num_blocks} blocks are damaged; a server that needs one computes it again")]
     Damaged {
-        /// So many.
+        /// Number of damaged blocks.
         num_damaged: usize,
-        /// Of so many.
+        /// Number of all blocks.
         num_blocks: usize,
     },
 }
 
 impl CacheError {
-    /// What was typed cannot be meant.
+    /// Returns whether the arguments are wrong.
     pub fn is_users_mistake(&self) -> bool {
         match self {
             Self::Folder { .. }
             | Self::NoStore { .. }
             | Self::UnknownId { .. }
+            | Self::ShortId { .. }
             | Self::AmbiguousId { .. }
             | Self::Place { .. } => true,
             Self::Server(error) => error.is_users_mistake(),
@@ -215,22 +219,25 @@ fn misplaced(command: &'static str, problem: &'static str) -> CacheError {
     CacheError::Place { problem, command }
 }
 
-/// Whether that can be the beginning of an id.
+/// Checks that `id` can be the start of an id.
 fn check_digits(id: &str) -> Result<(), CacheError> {
     if id.is_empty() || !id.bytes().all(|digit| digit.is_ascii_hexdigit()) {
         return Err(CacheError::UnknownId { id: id.to_owned() });
     }
+    if id.len() < MIN_ID_DIGITS {
+        return Err(CacheError::ShortId { id: id.to_owned() });
+    }
     Ok(())
 }
 
-/// One store: a model's part of the folder.
+/// A model's store in the folder.
 struct OneStore {
     dir: PathBuf,
     records: Records,
 }
 
 impl CacheCommand {
-    /// Does it; returns what to print.
+    /// Runs the command and returns its output.
     pub fn run(&self) -> Result<String, CacheError> {
         match self {
             Self::Ls { dir, server } => match (server.server()?, dir) {
@@ -246,7 +253,9 @@ impl CacheCommand {
             Self::Pin { id, ttl, end, server } => match (server.server()?, end) {
                 (Some(server), false) => live::pin(&server, id, *ttl),
                 (Some(server), true) => live::unpin(&server, id),
-                (None, _) => Err(misplaced("pin", "only a running server pins, and `--url` was not given")),
+                (None, _) => {
+                    Err(misplaced("pin", "only a running server can pin a path, but `--url` was not given"))
+                }
             },
             Self::Verify { dir } => verify(dir),
             Self::Rm { place, all, server } => match (server.server()?, &place[..], all) {
@@ -262,7 +271,7 @@ impl CacheCommand {
     }
 }
 
-/// The stores in a folder, or the folder itself if it is one; by name.
+/// Returns the stores in a folder by name, or the folder itself if it is a store.
 fn stores(dir: &Path) -> Result<Vec<OneStore>, CacheError> {
     let fail = |source| CacheError::Folder { dir: dir.to_owned(), source };
     let mut candidates = vec![dir.to_owned()];
@@ -292,7 +301,7 @@ fn list(dir: &Path) -> Result<String, CacheError> {
     Ok(trees.collect::<Vec<_>>().join("\n"))
 }
 
-/// The one path that is called so, in whichever store.
+/// Finds the path whose id starts with `id` in any of the stores.
 fn find<'a>(stores: &'a [OneStore], id: &str) -> Result<(&'a OneStore, Forest, BlockKey), CacheError> {
     let unknown = || CacheError::UnknownId { id: id.to_owned() };
     check_digits(id)?;
@@ -303,7 +312,7 @@ fn find<'a>(stores: &'a [OneStore], id: &str) -> Result<(&'a OneStore, Forest, B
     }
     match found[..] {
         [] => Err(unknown()),
-        [(store, key)] if id.len() >= MIN_ID_DIGITS => Ok((store, Forest::new(&store.records.blocks), key)),
+        [(store, key)] => Ok((store, Forest::new(&store.records.blocks), key)),
         _ => Err(CacheError::AmbiguousId { id: id.to_owned(), count: found.len() }),
     }
 }
@@ -326,7 +335,7 @@ fn verify(dir: &Path) -> Result<String, CacheError> {
         for block in &store.records.blocks {
             match open.read(block.slot, block.key, &mut bytes) {
                 Ok(_) => {}
-                // A server may have written the slot again meanwhile.
+                // A server may have overwritten the slot in the meantime.
                 Err(ReadError::OtherBlock { .. } | ReadError::Empty { .. }) => {}
                 Err(ReadError::Damaged { .. }) => damaged += 1,
                 Err(error) => return Err(error.into()),
@@ -356,18 +365,18 @@ fn remove(dir: &Path, id: &str) -> Result<String, CacheError> {
     for block in &blocks {
         open.erase(block.slot).map_err(|source| CacheError::Erase { dir: store.dir.clone(), source })?;
     }
-    Ok(format!("forgot {}\n", render::blocks(&store.records.geometry, blocks.len())))
+    Ok(format!("removed {}\n", render::blocks(&store.records.geometry, blocks.len())))
 }
 
 fn remove_all(dir: &Path) -> Result<String, CacheError> {
     let mut out = String::new();
     for store in stores(dir)? {
-        // The lock says that no server uses it.
+        // Taking the lock shows that no server uses the store.
         drop(own(&store)?);
         std::fs::remove_dir_all(&store.dir)
             .map_err(|source| CacheError::Erase { dir: store.dir.clone(), source })?;
         let blocks = render::blocks(&store.records.geometry, store.records.blocks.len());
-        out += &format!("forgot {blocks} in `{}`\n", store.dir.display());
+        out += &format!("removed {blocks} from `{}`\n", store.dir.display());
     }
     Ok(out)
 }
@@ -389,7 +398,7 @@ fn import(dir: &Path, file: &Path) -> Result<String, CacheError> {
         match trunkline_store::import(&own(store)?, &store.records.blocks, file) {
             Ok(done) => {
                 let new = render::blocks(&store.records.geometry, done.num_new);
-                return Ok(format!("took {new}; {} were there already\n", done.num_known));
+                return Ok(format!("imported {new}; {} already present\n", done.num_known));
             }
             Err(error @ ArchiveError::Foreign { .. }) => refused = Some(error),
             Err(error) => return Err(error.into()),

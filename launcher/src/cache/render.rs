@@ -1,4 +1,4 @@
-//! Paths, sizes and ages as text.
+//! Renders paths, sizes and ages as text.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -7,7 +7,7 @@ use trunkline_store::{BlockKey, Geometry, Records, StoredBlock};
 
 use super::forest::{Branch, Forest};
 
-/// Digits of an id that are shown.
+/// Number of digits shown of an id.
 const ID_DIGITS: usize = 12;
 const KIB: f64 = 1024.0;
 const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
@@ -57,7 +57,7 @@ fn id(key: BlockKey) -> String {
     key.to_string()[..ID_DIGITS].to_owned()
 }
 
-/// A store with its paths.
+/// Renders a store with its paths.
 pub fn tree(dir: &Path, records: &Records, now: u64) -> String {
     let g = &records.geometry;
     let all = size(u64::from(g.num_slots) * g.slot_bytes());
@@ -72,7 +72,7 @@ pub fn tree(dir: &Path, records: &Records, now: u64) -> String {
     if records.num_damaged > 0 || lost > 0 {
         let _ = writeln!(
             out,
-            "  ({} damaged, {lost} without the beginning of their path: a server drops them when it starts)",
+            "  ({} damaged, {lost} unreachable: the next server to start removes them)",
             records.num_damaged
         );
     }
@@ -96,7 +96,7 @@ fn draw(out: &mut String, geometry: &Geometry, branches: &[Branch], indent: &str
     }
 }
 
-/// One path, block by block.
+/// Renders one path, block by block.
 pub fn path(geometry: &Geometry, path: &[StoredBlock], now: u64) -> String {
     let tokens: u64 = path.iter().map(|block| u64::from(block.num_tokens)).sum();
     let mut out = format!("{} tokens, {}\n", number(tokens), blocks(geometry, path.len()));
@@ -117,10 +117,10 @@ pub fn path(geometry: &Geometry, path: &[StoredBlock], now: u64) -> String {
     out
 }
 
-/// What `verify` found in one store.
+/// Renders the result of `verify` for one store.
 pub fn verified(dir: &Path, records: &Records, num_damaged: usize, num_reachable: usize) -> String {
     format!(
-        "{}  {}: {num_damaged} damaged, {} without the beginning of their path\n",
+        "{}  {}: {num_damaged} damaged, {} unreachable\n",
         dir.display(),
         blocks(&records.geometry, records.blocks.len()),
         records.blocks.len() - num_reachable

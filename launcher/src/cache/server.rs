@@ -1,4 +1,4 @@
-//! A running server's `/v1/kv`, asked over HTTP.
+//! HTTP client of a running server's `/v1/kv` routes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,83 +9,85 @@ use ureq::Agent;
 use ureq::http::{Method, Request};
 use ureq::tls::{RootCerts, TlsConfig};
 
-/// Until a connection stands, and until an answer is there.
+/// Longest wait for a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Longest wait for a complete answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
-/// Largest answer that is read: a page of nodes has less than 1 MiB.
+/// Largest answer that is read; a page of nodes has less than 1 MiB.
 const MAX_ANSWER_BYTES: u64 = 32 << 20;
-/// Nodes of a page: the most that a server gives.
+/// Nodes per page, the most that a server allows.
 const PAGE: usize = 1_000;
-/// Most nodes that are shown: more is no tree that anybody reads.
+/// Most nodes that are fetched.
 const MAX_NODES: usize = 1_000_000;
-/// Where the key is looked for if nothing else is said.
+/// The default variable of the API key.
 const DEFAULT_KEY_VARIABLE: &str = "TRUNKLINE_API_KEY";
 
-/// Why a server could not be asked.
+/// An error of a request to a server.
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
-    /// Not a URL of a server.
-    #[error("`--url` is `{url}`, expected `http://HOST:PORT` or `https://HOST:PORT`")]
+    /// The value of `--url` is not a server's address.
+    #[error("`--url` is `{url}`; expected `http://HOST:PORT` or `https://HOST:PORT`")]
     Url {
-        /// As typed.
+        /// The value as typed.
         url: String,
     },
-    /// There is no key where it should be.
-    #[error("`--api-key-env` is `{variable}`, but that variable {problem}; hint: export it")]
+    /// The named variable contains no API key.
+    #[error("the variable `{variable}` named by `--api-key-env` {problem}; hint: export it with the API key")]
     Key {
-        /// As typed.
+        /// The value as typed.
         variable: String,
-        /// What is wrong with it.
+        /// The problem, to follow the variable's name.
         problem: &'static str,
     },
-    /// No answer.
-    #[error("no answer from `{url}`: {source}; hint: is the server running there? `{url}/readyz` says so")]
+    /// The server does not answer.
+    #[error(
+        "no answer from `{url}`: {source}; hint: check that the server is running, for example with `curl {url}/readyz`"
+    )]
     Away {
-        /// Which server.
+        /// The server's URL.
         url: String,
-        /// Why.
+        /// The cause.
         #[source]
         source: Box<ureq::Error>,
     },
-    /// The key is missing or not known.
+    /// The API key is missing or wrong.
     #[error(
-        "`{url}` asks for an API key, and the one that was sent, if any, is not known; hint: give the variable that \
-         has it by `--api-key-env`"
+        "`{url}` requires a valid API key; hint: name the environment variable that contains it with `--api-key-env`"
     )]
     Unauthorized {
-        /// Which server.
+        /// The server's URL.
         url: String,
     },
-    /// The server refuses, for a reason that it says.
-    #[error("`{url}` answers {status}: {message}")]
+    /// The server answered with an error.
+    #[error("`{url}` answered {status}: {message}")]
     Refused {
-        /// Which server.
+        /// The server's URL.
         url: String,
-        /// HTTP status.
+        /// HTTP status code.
         status: u16,
-        /// What it says.
+        /// The server's error message.
         message: String,
     },
-    /// Not an answer of this server's.
+    /// The answer is not that of a Trunkline server.
     #[error(
-        "`{url}` does not answer as a Trunkline server does: {problem}; hint: is it one, and as new as this?"
+        "`{url}` did not answer like a Trunkline server: {problem}; hint: check the URL and that both have the same version"
     )]
     Foreign {
-        /// Which server.
+        /// The server's URL.
         url: String,
-        /// What is wrong.
+        /// The problem with the answer.
         problem: String,
     },
 }
 
 impl ServerError {
-    /// What was typed cannot be meant.
+    /// Returns whether the arguments are wrong.
     pub fn is_users_mistake(&self) -> bool {
         matches!(self, Self::Url { .. } | Self::Key { .. } | Self::Unauthorized { .. })
     }
 }
 
-/// `GET /v1/kv`, as much of it as is shown.
+/// The answer of `GET /v1/kv`, without fields that are not shown.
 #[derive(Debug, Deserialize)]
 #[allow(missing_docs)] // named as in the answer
 pub struct Totals {
@@ -151,12 +153,12 @@ pub struct Node {
 }
 
 impl Node {
-    /// The number that others name it by as their parent.
+    /// Returns the number by which children refer to this node.
     pub fn number(&self) -> Option<u64> {
         self.id.split_once('-')?.0.parse().ok()
     }
 
-    /// The key of its last block: the same on disk.
+    /// Returns the key of the last block, which is the same on disk.
     pub fn key(&self) -> &str {
         self.id.split_once('-').map_or("", |(_, key)| key)
     }
@@ -173,7 +175,7 @@ struct Removed {
     removed_blocks: u64,
 }
 
-/// What a pin came to.
+/// The answer to a pin.
 #[derive(Debug, Deserialize)]
 #[allow(missing_docs)] // named as in the answer
 pub struct Pinned {
@@ -196,7 +198,7 @@ struct FailureBody {
     message: String,
 }
 
-/// A running server.
+/// A client of a running server.
 pub struct Server {
     agent: Agent,
     url: String,
@@ -204,11 +206,11 @@ pub struct Server {
 }
 
 impl Server {
-    /// The server at `url`, with the key of a variable: of `TRUNKLINE_API_KEY`, if that is set, where none is named.
+    /// Creates a client of the server at `url` with the API key in `key_variable`, or else in `TRUNKLINE_API_KEY`.
     pub fn new(url: &str, key_variable: Option<&str>) -> Result<Self, ServerError> {
         let rest = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"));
         let host = rest.map(|rest| rest.trim_end_matches('/'));
-        // A user, a path or a query would go astray.
+        // User, path and query would be ignored.
         if host.is_none_or(|host| host.is_empty() || host.contains(['/', '?', '#', '@', ' '])) {
             return Err(ServerError::Url { url: url.to_owned() });
         }
@@ -219,7 +221,7 @@ impl Server {
                 Some(std::env::var(variable).map_err(|_| fail("is not set"))?)
                     .filter(|key| !key.is_empty() && key.bytes().all(|byte| byte.is_ascii_graphic()))
                     .map(Some)
-                    .ok_or_else(|| fail("holds no API key"))?
+                    .ok_or_else(|| fail("contains no API key"))?
             }
         };
         let tls = TlsConfig::builder()
@@ -230,7 +232,7 @@ impl Server {
             .timeout_connect(Some(CONNECT_TIMEOUT))
             .timeout_global(Some(ANSWER_TIMEOUT))
             .http_status_as_error(false)
-            // The key is for this server alone.
+            // A redirect would send the key to another server.
             .max_redirects(0)
             .max_redirects_will_error(false)
             .tls_config(tls)
@@ -238,17 +240,17 @@ impl Server {
         Ok(Self { agent: agent.into(), url: url.trim_end_matches('/').to_owned(), key })
     }
 
-    /// As it is shown.
+    /// Returns the server's URL.
     pub fn url(&self) -> &str {
         &self.url
     }
 
-    /// The totals.
+    /// Fetches the totals.
     pub fn totals(&self) -> Result<Totals, ServerError> {
         self.ask(Method::GET, "/v1/kv", String::new())
     }
 
-    /// All nodes that the key may see.
+    /// Fetches all nodes that the key may see.
     pub fn nodes(&self) -> Result<Vec<Node>, ServerError> {
         let (mut nodes, mut after) = (Vec::new(), 0);
         loop {
@@ -258,11 +260,11 @@ impl Server {
             match page.next {
                 None => return Ok(nodes),
                 Some(next) if next <= after => {
-                    let problem = format!("the page after {after} says that {next} is the next");
+                    let problem = format!("the page after {after} names {next} as the next page");
                     return Err(ServerError::Foreign { url: self.url.clone(), problem });
                 }
                 Some(_) if nodes.len() >= MAX_NODES => {
-                    let problem = format!("its tree has more than {MAX_NODES} nodes");
+                    let problem = format!("the tree has more than {MAX_NODES} nodes");
                     return Err(ServerError::Foreign { url: self.url.clone(), problem });
                 }
                 Some(next) => after = next,
@@ -270,29 +272,29 @@ impl Server {
         }
     }
 
-    /// A node with its text; none where the server shows no text.
+    /// Fetches the text of a node; `None` if the server reveals no text.
     pub fn node_text(&self, node: &Node) -> Result<Option<String>, ServerError> {
         match self.ask::<Node>(Method::GET, &format!("/v1/kv/tree/{}?text=true", node.id), String::new()) {
             Ok(node) => Ok(node.text),
-            // There are no keys.
+            // A server without API keys reveals no text.
             Err(ServerError::Refused { status: 403, .. }) => Ok(None),
             Err(error) => Err(error),
         }
     }
 
-    /// Removes a node and what continues it; returns how many blocks went.
+    /// Removes a node and everything that continues it; returns the number of removed blocks.
     pub fn remove(&self, node: &Node) -> Result<u64, ServerError> {
         let path = format!("/v1/kv/tree/{}", node.id);
         self.ask(Method::DELETE, &path, String::new()).map(|removed: Removed| removed.removed_blocks)
     }
 
-    /// Pins what a node ends.
+    /// Pins the path that ends with a node.
     pub fn pin(&self, node: &Node, ttl_s: u64) -> Result<Pinned, ServerError> {
         let body = serde_json::json!({"ttl_s": ttl_s}).to_string();
         self.ask(Method::POST, &format!("/v1/kv/tree/{}/pin", node.id), body)
     }
 
-    /// Ends the pins of a node and of what continues it; returns how many blocks are not pinned any more.
+    /// Removes the pins of a node and of everything that continues it; returns the number of unpinned blocks.
     pub fn unpin(&self, node: &Node) -> Result<u64, ServerError> {
         let path = format!("/v1/kv/tree/{}/pin", node.id);
         self.ask(Method::DELETE, &path, String::new()).map(|unpinned: Unpinned| unpinned.unpinned_blocks)

@@ -1,4 +1,4 @@
-//! `trunkline cache` on a store that a server left.
+//! `trunkline cache` on a store that a server has left behind.
 
 use std::path::{Path, PathBuf};
 
@@ -16,7 +16,7 @@ fn geometry() -> Geometry {
     }
 }
 
-/// Writes a path of blocks, each named by a number; returns its keys.
+/// Writes a path of numbered blocks and returns their keys.
 fn write(store: &Store, first_slot: u32, path: &[u32], num_known: usize) -> Vec<BlockKey> {
     let root = BlockKey::root(std::iter::empty());
     let mut keys = vec![root];
@@ -99,18 +99,18 @@ fn a_path_is_moved_and_forgotten() {
     drop(Store::open(&there.path().join("kv/fa4e"), geometry()).unwrap());
     let kv = there.path().join("kv");
     let (code, out, error) = cache(&["import", text(&kv), text(&file)]);
-    assert_eq!((code, out.as_str()), (0, "took 4 blocks, 16.0 KiB; 0 were there already\n"), "{error}");
+    assert_eq!((code, out.as_str()), (0, "imported 4 blocks, 16.0 KiB; 0 already present\n"), "{error}");
 
     let (code, out, _) = cache(&["rm", text(here.path()), &id]);
     assert_eq!(
         (code, out.as_str()),
-        (0, "forgot 2 blocks, 8.0 KiB\n"),
+        (0, "removed 2 blocks, 8.0 KiB\n"),
         "the other conversation keeps the beginning"
     );
     let (_, out, _) = cache(&["ls", text(here.path())]);
     assert!(out.contains("3 blocks") && out.lines().count() == 2, "{out}");
     let (code, out, _) = cache(&["rm", text(&kv), "--all"]);
-    assert!(code == 0 && out.starts_with("forgot 4 blocks"));
+    assert!(code == 0 && out.starts_with("removed 4 blocks"));
     assert_eq!(cache(&["ls", text(&kv)]).0, 2);
 }
 
@@ -121,15 +121,15 @@ fn mistakes_are_said() {
     let (code, _, error) = cache(&["ls", text(&missing)]);
     assert!(code == 2 && error.contains("cannot read the folder") && error.contains("hint: "), "{error}");
     let (code, _, error) = cache(&["ls", text(dir.path())]);
-    assert!(code == 2 && error.contains("holds no store"), "{error}");
+    assert!(code == 2 && error.contains("contains no KV cache"), "{error}");
     let (folder, one, _) = made(dir.path());
     for id in ["zz", "", "0000000000"] {
         let (code, _, error) = cache(&["show", text(dir.path()), id]);
-        assert!(code == 2 && error.contains("no path is called"), "{id}: {error}");
+        assert!(code == 2 && error.contains("no path has the id"), "{id}: {error}");
     }
     let (code, _, error) = cache(&["show", text(dir.path()), &one[0].to_string()[..2]]);
-    assert!(code == 2 && error.contains("give more of its digits"), "{error}");
-    // A server has it open.
+    assert!(code == 2 && error.contains("is too short; hint: give at least 4 digits of the id"), "{error}");
+    // A server has the store open.
     let open = Store::open(&folder, geometry()).unwrap();
     let (code, _, error) = cache(&["rm", text(dir.path()), &one[3].to_string()]);
     assert!(code == 1 && error.contains("used by another process"), "{error}");

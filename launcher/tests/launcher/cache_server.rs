@@ -1,4 +1,4 @@
-//! `trunkline cache --url` against a server that answers as a router does.
+//! `trunkline cache --url` against a fake server that answers like the router.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -14,7 +14,7 @@ const SYSTEM: &str = "9a23c0ffee1200000000000000000001";
 const ONE: &str = "9a23c0ffee1200000000000000000002";
 const TWO: &str = "51c0000000000000000000000000000a";
 
-/// What came, as `METHOD path body`, and what is answered: by method and path.
+/// The requests as `METHOD path body`, and the answers by method and path.
 struct FakeServer {
     url: String,
     seen: Arc<Mutex<Vec<String>>>,
@@ -23,7 +23,7 @@ struct FakeServer {
 type Answers = BTreeMap<&'static str, (u16, Value)>;
 
 impl FakeServer {
-    /// Asks for a key, if one is given. Its thread ends with the test's process.
+    /// Starts a server that requires `key`, if given. Its thread ends with the test's process.
     fn start(key: Option<&'static str>, answers: Answers) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
@@ -149,7 +149,7 @@ fn a_servers_tree_is_shown_with_pins_and_tiers() {
         lines,
         [
             head.as_str(),
-            "  alice: device 98 of its 682, 2 pinned; disk 188, 12 pinned",
+            "  alice: device 98 of 682, 2 pinned; disk 188, 12 pinned",
             "└─ 9a23c0ffee12  128 tokens  2 blocks, 1.5 MiB  disk 2  3 hits  5 s ago  pinned for 59 min",
             "   ├─ 51c000000000  30 tokens  1 block, 765.0 KiB  0 hits  1 s ago  chat \\u{1b}[2J",
             "   └─ 9a23c0ffee12  6,016 tokens  94 blocks, 70.2 MiB  disk 90  1 hit  2 min ago",
@@ -176,13 +176,13 @@ fn nodes_are_pinned_and_removed() {
     let server = FakeServer::start(None, answers());
     let ask = |args: &[&str]| cache(&[args, &["--url", &server.url]].concat());
     assert_eq!(ask(&["pin", "51c0", "--ttl", "60"]).1, "pinned 128 tokens on the device for 60 s\n");
-    assert_eq!(ask(&["pin", "51c0", "--end"]).1, "unpinned 3 blocks of the device\n");
+    assert_eq!(ask(&["pin", "51c0", "--end"]).1, "unpinned 3 blocks on the device\n");
     let (code, _, error) = ask(&["pin", SYSTEM]);
-    assert!(code == 1 && error.contains("answers 409: nothing of node `4` was pinned"), "{error}");
+    assert!(code == 1 && error.contains("answered 409: nothing of node `4` was pinned"), "{error}");
     let (code, out, _) = ask(&["rm", "51c0"]);
-    assert!(code == 0 && out.starts_with("forgot 1 block of the device"), "{out}");
+    assert!(code == 0 && out.starts_with("removed 1 block from the device"), "{out}");
     let (code, out, _) = ask(&["rm", "--all"]);
-    assert!(code == 0 && out.starts_with("forgot 97 blocks"), "{out}");
+    assert!(code == 0 && out.starts_with("removed 97 blocks"), "{out}");
     let pin = "POST /v1/kv/tree/9-51c0000000000000000000000000000a/pin {\"ttl_s\":60}";
     assert!(server.seen().iter().any(|asked| asked == pin), "{:?}", server.seen());
 }
@@ -195,23 +195,30 @@ fn what_goes_wrong_is_said_with_a_way_out() {
         (code, error)
     };
     let (code, error) = with(&["ls"], "KV_WRONG");
-    assert!(code == 2 && error.contains("asks for an API key") && error.contains("hint: "), "{error}");
+    assert!(code == 2 && error.contains("requires a valid API key") && error.contains("hint: "), "{error}");
     let (code, error) = with(&["ls"], "KV_UNSET");
-    assert!(code == 2 && error.contains("`--api-key-env` is `KV_UNSET`") && !error.contains(KEY), "{error}");
+    assert!(
+        code == 2
+            && error.contains("variable `KV_UNSET` named by `--api-key-env` is not set")
+            && !error.contains(KEY),
+        "{error}"
+    );
     let (code, error) = with(&["show", "0000"], "KV_KEY");
-    assert!(code == 2 && error.contains("no path is called `0000`"), "{error}");
+    assert!(code == 2 && error.contains("no path has the id `0000`"), "{error}");
     let (code, error) = with(&["show", "9a23"], "KV_KEY");
-    assert!(code == 2 && error.contains("begins 2 ids"), "{error}");
-    // Nobody listens there.
+    assert!(code == 2 && error.contains("2 ids start with `9a23`"), "{error}");
+    let (code, error) = with(&["show", "9a2"], "KV_KEY");
+    assert!(code == 2 && error.contains("`9a2` is too short; hint: give at least 4 digits"), "{error}");
+    // This port is free.
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let (code, _, error) = cache(&["ls", "--url", &format!("http://{free}")]);
     assert!(code == 1 && error.contains("no answer from") && error.contains("hint: "), "{error}");
-    // No TLS is spoken there.
+    // The server does not accept TLS.
     let (code, _, error) = cache(&["ls", "--url", &server.url.replace("http", "https")]);
     assert!(code == 1 && error.contains("no answer from"), "{error}");
     let other = FakeServer::start(None, BTreeMap::from([("GET /v1/kv", (200, json!({"hello": 1})))]));
     let (code, _, error) = cache(&["ls", "--url", &other.url]);
-    assert!(code == 1 && error.contains("does not answer as a Trunkline server"), "{error}");
+    assert!(code == 1 && error.contains("did not answer like a Trunkline server"), "{error}");
     for args in [&["ls"][..], &["ls", "--url", "localhost:1"], &["pin", "51c0"], &["show", "x"], &["rm"]] {
         let (code, _, error) = cache(args);
         assert!(code == 2 && !error.is_empty(), "{args:?}: {error}");
@@ -224,5 +231,5 @@ fn a_server_that_walks_in_circles_is_left() {
     circle.insert("GET /v1/kv/tree?limit=1000&after=9", (200, json!({"data": [], "next": 4})));
     let server = FakeServer::start(None, circle);
     let (code, _, error) = cache(&["ls", "--url", &server.url]);
-    assert!(code == 1 && error.contains("the page after 9 says that 4 is the next"), "{error}");
+    assert!(code == 1 && error.contains("the page after 9 names 4 as the next page"), "{error}");
 }

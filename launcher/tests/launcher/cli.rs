@@ -1,4 +1,4 @@
-//! What the command line itself answers.
+//! Help, errors and precedence of the command line.
 
 use crate::support::Bench;
 use rustix::process::Signal;
@@ -101,7 +101,7 @@ fn env_names_what_a_bug_report_needs_and_no_secret() {
         &format!("trunkline: {}\n", env!("CARGO_PKG_VERSION")),
         "cpu features: ",
         "cores: ",
-        " MiB in all",
+        " MiB total",
         "router version: trunkline-router 0.fake\n",
         "packages: python 3.fake\n",
         &format!("embedded model: fake/model ({})\n", bench.path("model.gguf").display()),
@@ -118,6 +118,6 @@ fn env_says_what_it_cannot_find() {
     let bench = Bench::new().with("TRUNKLINE_ROUTER", "").with("FAKE_RESOLVE", "refuse");
     let (code, stdout, _) = bench.run_alone(&["env"]);
     assert_eq!(code, 0);
-    assert!(stdout.contains("router: not found: no `trunkline-router` beside "), "{stdout}");
+    assert!(stdout.contains("router: not found: `trunkline-router` is not installed beside "), "{stdout}");
     assert!(stdout.contains("embedded model: not found: error: no model `x`\n"), "{stdout}");
 }

@@ -1,4 +1,4 @@
-//! What goes wrong, and the one line that says so.
+//! Each failure is reported in one line.
 
 use std::net::TcpListener;
 use std::time::Duration;
@@ -41,7 +41,7 @@ fn resolver_that_crashes_or_babbles_is_reported() {
     assert_one_error(&stderr, "the resolver ended with exit code 3");
     let (code, _, stderr) = Bench::new().with("FAKE_RESOLVE", "babble").run(&["download", "a/b"]);
     assert_eq!(code, 1);
-    assert_one_error(&stderr, "the resolver printed no model");
+    assert_one_error(&stderr, "the resolver printed no valid model");
 }
 
 #[test]
@@ -61,7 +61,7 @@ fn mistake_that_both_find_is_told_once_and_by_the_shard() {
     server.assert_nothing_left();
 }
 
-/// A router on its way out is ended by SIGTERM, with no exit code that tells of the mistake.
+/// SIGTERM ends a router that has reported a mistake but not exited, so its exit code does not show the mistake.
 #[test]
 fn mistake_is_told_once_if_the_router_is_stopped_between_its_word_and_its_end() {
     let bench =
@@ -72,7 +72,7 @@ fn mistake_is_told_once_if_the_router_is_stopped_between_its_word_and_its_end() 
     server.assert_nothing_left();
 }
 
-/// The shard has a moment to refuse, too, and does not use it.
+/// The shard has time to refuse the model too, but does not.
 #[test]
 fn router_that_refuses_alone_is_heard() {
     let pace = Pace { second_verdict_timeout: Duration::from_millis(50), ..Pace::default() };
@@ -86,7 +86,8 @@ fn router_that_refuses_alone_is_heard() {
 fn crash_before_ready_ends_with_the_last_line() {
     let mut server = Bench::new().with("FAKE_SHARD", "crash").serve(&[]);
     assert_eq!(server.wait(), 1);
-    let wanted = "the shard ended with exit code 3 before it was ready; it said last: about to fall over";
+    let wanted =
+        "the shard ended with exit code 3 before the server was ready; its last line was: about to fall over";
     assert_one_error(&server.bench.stderr(), wanted);
     server.assert_nothing_left();
 
@@ -94,7 +95,7 @@ fn crash_before_ready_ends_with_the_last_line() {
     assert_eq!(server.wait(), 1);
     assert_one_error(
         &server.bench.stderr(),
-        "the router ended with exit code 101 before it was ready; it said last: router fell over",
+        "the router ended with exit code 101 before the server was ready; its last line was: router fell over",
     );
     server.assert_nothing_left();
 }
@@ -106,7 +107,7 @@ fn killed_before_ready_hints_at_memory() {
     assert_eq!(server.wait(), 1);
     assert_one_error(
         &server.bench.stderr(),
-        "signal 9 (SIGKILL) before it was ready; hint: the kernel kills",
+        "signal 9 (SIGKILL) before the server was ready; hint: the system probably ran out of memory",
     );
     server.assert_nothing_left();
 }
@@ -127,7 +128,7 @@ fn crashed_shard_is_started_again_beside_the_same_router() {
     assert_eq!(server.rest_of_stdout(), "", "ready is said once");
     let stderr = server.bench.stderr();
     assert!(
-        stderr.contains(" WARN launcher: ended unasked, starting it again process=shard pid="),
+        stderr.contains(" WARN launcher: exited unexpectedly; restarting process=shard pid="),
         "{stderr}"
     );
     server.assert_nothing_left();
@@ -145,7 +146,7 @@ fn crashed_router_is_started_again_beside_the_same_shard() {
     server.assert_nothing_left();
 }
 
-/// 70 is the code of a router whose driving task panicked, 0 is an end that nobody asked for, 2 is a user's mistake.
+/// The router exits with 70 if its driving task panics, with 0 unexpectedly, and with 2 for a user's mistake.
 #[test]
 fn router_is_started_again_whatever_its_exit_code_but_two() {
     let mut server = Bench::new().serve(&[]);
@@ -158,7 +159,7 @@ fn router_is_started_again_whatever_its_exit_code_but_two() {
     assert_eq!(server.wait(), 2);
     let stderr = server.bench.stderr();
     assert!(
-        stderr.contains("starting it again process=router") && stderr.contains("exit=\"exit code 70\""),
+        stderr.contains("restarting process=router") && stderr.contains("exit=\"exit code 70\""),
         "{stderr}"
     );
     assert!(stderr.ends_with("error: ended with 2\n"), "{stderr}");
@@ -178,10 +179,10 @@ fn crash_loop_gives_up_and_stops_the_router() {
     assert_eq!(error.exit_code(), 1);
     assert_eq!(
         error.to_string(),
-        "the shard ended 6 times within 60 s, the last time with exit code 3; it said last: about to fall over"
+        "the shard crashed 6 times within 60 s, most recently with exit code 3; its last line was: about to fall over"
     );
     assert_eq!(bench.events("shard", "start").len(), 6, "the first start and five restarts");
-    // It gets one with the others, and one when its own end is waited for; two that are pending arrive as one.
+    // SIGTERM is sent twice, to all children and then to each; two pending signals arrive as one.
     assert!(!bench.events("router", "sigterm").is_empty());
 }
 
@@ -200,7 +201,7 @@ fn missing_program_names_its_variable() {
     let bench = Bench::new().with("TRUNKLINE_ROUTER", "");
     let (code, _, stderr) = bench.run_alone(&["serve", "--port", "0"]);
     assert_eq!(code, 1);
-    assert_one_error(&stderr, "no `trunkline-router` beside `");
+    assert_one_error(&stderr, "`trunkline-router` is not installed beside `");
     assert!(stderr.contains("`TRUNKLINE_ROUTER`"), "{stderr}");
     let bench = Bench::new().with("TRUNKLINE_PYTHON", "/nonexistent/python");
     let (code, _, stderr) = bench.run(&["serve", "--port", "0"]);

@@ -1,4 +1,4 @@
-//! Every flag of `trunkline serve`, by whichever way it is given, reaches the child that it concerns.
+//! Every setting of `trunkline serve` reaches the right child, whether set by flag, variable or file.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -9,8 +9,8 @@ use std::process::Command;
 use clap::{Arg, CommandFactory};
 use rustix::process::Signal;
 use serde_json::Value;
-use trunkline_launcher::args::high::{Request, ServeConfig};
-use trunkline_launcher::args::low::LowArgs;
+use trunkline_launcher::args::parsed::ParsedArgs;
+use trunkline_launcher::args::resolved::{Request, ServeConfig};
 use trunkline_launcher::args::{SERVE, parse};
 use trunkline_launcher::listen::Address;
 use trunkline_launcher::pace::Pace;
@@ -22,8 +22,8 @@ use trunkline_launcher::supervise::Plan;
 
 use crate::support::Bench;
 
-/// Flags as they are typed, and what they add to the command line of each child. No two values are alike, so that a
-/// value in a neighbour's place is found. A flag that changes nothing but the named words has no other effect.
+/// Flags as typed, and the words that they add to the command line of each child. All values differ, so that swapped
+/// values are found.
 struct Case {
     typed: &'static str,
     resolver: &'static [&'static str],
@@ -33,17 +33,17 @@ struct Case {
 
 const NOTHING: &[&str] = &[];
 
-/// The router gets the flag as it is typed.
+/// Returns a case in which the router gets the flag as typed.
 const fn router(typed: &'static [&'static str; 1]) -> Case {
     Case { typed: typed[0], resolver: NOTHING, shard: NOTHING, router: typed }
 }
 
-/// The shard gets the flag as it is typed.
+/// Returns a case in which the shard gets the flag as typed.
 const fn shard(typed: &'static [&'static str; 1]) -> Case {
     Case { typed: typed[0], resolver: NOTHING, shard: typed, router: NOTHING }
 }
 
-/// Both get the flag as it is typed.
+/// Returns a case in which both get the flag as typed.
 const fn both(typed: &'static [&'static str; 1]) -> Case {
     Case { typed: typed[0], resolver: NOTHING, shard: typed, router: typed }
 }
@@ -120,11 +120,11 @@ const CASES: &[Case] = &[
     both(&["--log-level debug"]),
 ];
 
-/// Names the file of the other flags; `a_file_sets_every_other_flag` gives it.
+/// The flag of the configuration file, which `a_file_sets_every_other_flag` uses.
 const CONFIG: &str = "config";
 
-/// Flag and value of everything that `CASES` types; the value of a switch is empty. A port that is asked for may be
-/// taken, so it is 0 here.
+/// Returns flag and value of everything in `CASES`. The value of a switch is empty; the port is 0, since another may be in
+/// use.
 fn typed() -> Vec<(String, String)> {
     let words = CASES.iter().flat_map(|case| with_values(case.typed.split(' ')));
     let pairs = words.map(|words| match words.split_once(' ') {
@@ -162,18 +162,18 @@ fn words(command: &Command) -> Vec<String> {
     with_values(command.get_args().map(|word| word.to_str().unwrap()))
 }
 
-/// The command lines of resolver, shard and router.
+/// Returns the command lines of resolver, shard and router.
 fn command_lines<'a>(plan: &mut Plan<'a>, config: &'a ServeConfig) -> [Vec<String>; 3] {
     plan.config = config;
-    plan.address = Address::check(&config.hostname, 0).unwrap();
-    plan.address.port = config.port;
+    plan.address = Address::check(&config.server.hostname, 0).unwrap();
+    plan.address.port = config.server.port;
     let resolver = programs::resolver_command(&plan.python, &config.model);
     [words(&resolver), words(&plan.command(Role::Shard)), words(&plan.command(Role::Router))]
 }
 
 #[test]
 fn every_flag_has_a_case() {
-    let mut command = LowArgs::command();
+    let mut command = ParsedArgs::command();
     command.build();
     let flags = command.find_subcommand(SERVE).unwrap().get_arguments().filter_map(Arg::get_long);
     let flags: BTreeSet<&str> = flags.filter(|flag| !["help", CONFIG].contains(flag)).collect();
@@ -193,7 +193,7 @@ fn each_flag_reaches_its_child_and_no_other() {
         python: "python".into(),
         router: "trunkline-router".into(),
         model: ResolvedModel { path: "/m.gguf".into(), model_id: "fake/model".into(), revision: None },
-        address: Address::check(&defaults.hostname, 0).unwrap(),
+        address: Address::check(&defaults.server.hostname, 0).unwrap(),
         runtime_dir,
         pace: Pace::default(),
     };
@@ -210,8 +210,8 @@ fn each_flag_reaches_its_child_and_no_other() {
     }
 }
 
-/// Runs the launcher and compares what the children were given. The fake router speaks no TLS, hence nothing is ever
-/// ready.
+/// Runs the launcher and compares the children's arguments. The server never becomes ready, since the fake router does not
+/// accept TLS.
 fn assert_all_arrives(bench: Bench, args: &[&str]) {
     let mut command = bench.command(&[&[SERVE], args].concat());
     command.env("TRUNKLINE_API_KEY", "a-key").env("TRUNKLINE_WATERMARK_KEY", "7");

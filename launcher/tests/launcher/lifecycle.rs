@@ -1,4 +1,4 @@
-//! A server's life as it should be: start, ready, drain, nothing left.
+//! A server's normal life: it starts, becomes ready, drains and leaves nothing behind.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -18,7 +18,7 @@ fn flag<'a>(argv: &'a Value, name: &str) -> Option<&'a str> {
     argv.get(at + 1)?.as_str()
 }
 
-/// What a descriptor of a process refers to, such as `pipe:[1234]`.
+/// Returns the target of a process's descriptor, such as `pipe:[1234]`.
 fn open_file(pid: u32, descriptor: &str) -> PathBuf {
     fs::read_link(format!("/proc/{pid}/fd/{descriptor}")).unwrap()
 }
@@ -94,7 +94,7 @@ fn every_asking_signal_drains() {
     }
 }
 
-/// Whether this process, and so what it starts, ignores `signal`: proc_pid_status(5), `SigIgn`.
+/// Returns whether this process and its children ignore `signal` (`SigIgn` in proc_pid_status(5)).
 fn ignored_here(signal: Signal) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap();
@@ -128,7 +128,7 @@ fn sighup_stays_ignored_under_nohup() {
     let mut server = Running::new(bench, nohup);
     server.wait_ready();
     server.signal(Signal::HUP);
-    // Signals are taken in order: had SIGHUP counted, this would be a second signal and the end sudden.
+    // Signals are handled in order. If SIGHUP counted, this would be the second signal and stop the server immediately.
     server.signal(Signal::TERM);
     assert_eq!(server.wait(), 0);
     assert!(server.bench.stderr().contains("signal=15"), "{}", server.bench.stderr());
@@ -189,7 +189,7 @@ fn killed_launcher_takes_each_child_along_by_its_own_lifeline() {
     server.wait_ready();
     let shard = pid(&server.bench.nth("shard", "start", 1));
     let router = pid(&server.bench.nth("router", "start", 1));
-    // A child that held an end of the other one's lifeline would keep it alive.
+    // A child that held an end of the other child's lifeline would keep that child alive.
     assert!(!open_files(router).contains(&open_file(shard, "0")));
     assert!(!open_files(shard).contains(&open_file(router, "0")));
     server.signal(Signal::KILL);
@@ -199,7 +199,7 @@ fn killed_launcher_takes_each_child_along_by_its_own_lifeline() {
     assert_eq!(server.bench.events("shard", "lifeline").len(), 1);
     assert_eq!(server.bench.events("router", "lifeline").len(), 1);
 
-    // What it left is swept by the next one.
+    // The next launcher removes what this one left behind.
     let [left] = &server.bench.runtime_folders()[..] else { panic!("{:?}", server.bench.runtime_folders()) };
     assert!(left.join("shard.sock").exists());
     let again = server.bench.command(&["serve", "--port", "0"]);
@@ -278,7 +278,7 @@ fn xdg_runtime_dir_comes_first() {
 
 #[test]
 fn output_that_nobody_reads_does_not_end_the_server() {
-    // Little enough to fit into the pipe before it is closed.
+    // The output must fit into the pipe before it is closed.
     let bench = Bench::new().with("FAKE_CHATTER", "10");
     let mut command = bench.command(&["serve", "--port", "0"]);
     let (reader, writer) = std::io::pipe().unwrap();

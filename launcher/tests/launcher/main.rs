@@ -1,4 +1,4 @@
-//! The launcher: its modules one by one, and the whole command over a fake shard and a fake router.
+//! Tests of the launcher's modules, and of the whole command with a fake shard and a fake router.
 #![allow(clippy::unwrap_used)] // a test's way to fail
 
 mod cache;

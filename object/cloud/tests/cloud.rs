@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-use trunkline_kv::BlockKey;
+use trunkline_contract::BlockKey;
 use trunkline_object::remote::IfThere;
 use trunkline_object::{Block, BlockShape, Location};
 use trunkline_object_cloud::open;

@@ -1,7 +1,7 @@
 //! The bytes of an object, written down from the description in `format.rs`.
 
 use bytes::Bytes;
-use trunkline_kv::BlockKey;
+use trunkline_contract::BlockKey;
 use trunkline_object::format::FORMAT_VERSION;
 use trunkline_object::{Block, BlockShape};
 

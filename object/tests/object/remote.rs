@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::support::{Fault, FaultyStore, Operation};
-use trunkline_kv::BlockKey;
+use trunkline_contract::BlockKey;
 use trunkline_object::remote::IfThere;
 use trunkline_object::{Block, BlockShape, Location, Remote, RemoteError};
 

@@ -11,15 +11,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Names one block of a pool: 0 .. num_blocks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct BlockId(pub u32);
-
-impl BlockId {
-    pub(crate) fn index(self) -> usize {
-        self.0 as usize
-    }
-}
+use trunkline_contract::BlockId;
 
 /// What a block holds. `Reserved → Filling → Computed`; only computed blocks are shared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

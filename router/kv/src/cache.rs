@@ -5,9 +5,12 @@ mod invariants;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use crate::block::{BlockHold, BlockId};
+use trunkline_contract::{BlockId, SlotId};
+
+use crate::block::BlockHold;
 use crate::events::EventLog;
 use crate::evict::{EvictionPolicy, LeafLru};
+use crate::history::path_hash;
 use crate::hit::PrefixHit;
 use crate::low::LowBlocks;
 use crate::pins::Pins;
@@ -15,7 +18,7 @@ use crate::pool::{BlockCounts, BlockPool, Released};
 use crate::quota::{Quotas, TenantIdx};
 use crate::radix::{Cursor, Inserted, NodeId, RadixTree};
 use crate::salt::Salt;
-use crate::store::{SlotId, StoreIndex};
+use crate::store::StoreIndex;
 use crate::table::{BlockTable, Shadow, Worth};
 use crate::windows::WindowParts;
 
@@ -144,7 +147,7 @@ impl KvCache {
         let tenant = self.policy.tenant(salt);
         let mut trail = self.policy.begin(tenant, hit.num_prompt_blocks);
         for (block_idx, &block) in hit.found.blocks.iter().enumerate() {
-            let path = self.tree.block_key(block, block_idx).path_hash();
+            let path = path_hash(self.tree.block_key(block, block_idx));
             self.policy.seen(self.tree.node_of(block), path, &mut trail);
         }
         let cursor = hit.found.cursor;
@@ -228,7 +231,7 @@ impl KvCache {
             self.apply(&inserted, table.tenant);
             let block = table.cursor.last_block.expect("a whole block was entered");
             let key = self.tree.block_key(block, block_idx);
-            self.policy.seen(self.tree.node_of(block), key.path_hash(), &mut table.trail);
+            self.policy.seen(self.tree.node_of(block), path_hash(key), &mut table.trail);
             self.low.entered(block, table.worth, matches!(inserted, Inserted::New { .. }));
             match inserted {
                 Inserted::New { .. } => {
@@ -267,7 +270,7 @@ impl KvCache {
                     self.low.entered(hold.id(), table.worth, true);
                     self.enter(hold);
                     self.policy.used(node);
-                    self.policy.exposed(node, self.tree.last_key(node).path_hash());
+                    self.policy.exposed(node, path_hash(self.tree.last_key(node)));
                     if let Some(group) = &table.group {
                         self.tree.node_mut(node).note_group(group);
                     }
@@ -375,7 +378,7 @@ impl KvCache {
         self.clear_indexed(block);
         self.index_version += 1;
         if let Some(next) = next {
-            self.policy.exposed(next, self.tree.last_key(next).path_hash());
+            self.policy.exposed(next, path_hash(self.tree.last_key(next)));
             self.refresh(next);
         }
     }
@@ -427,7 +430,7 @@ impl KvCache {
     fn part(&mut self, upper: NodeId, lower: NodeId) {
         self.policy.inherit(upper, lower);
         for node in [upper, lower] {
-            self.policy.exposed(node, self.tree.last_key(node).path_hash());
+            self.policy.exposed(node, path_hash(self.tree.last_key(node)));
         }
     }
 

@@ -4,8 +4,9 @@
 //! While nobody listens a change costs one look at a flag. Whole blocks only: a partly filled one is nobody's prefix
 //! by name.
 
+use trunkline_contract::BlockKey;
+
 use crate::cache::KvCache;
-use crate::key::BlockKey;
 use crate::radix::NodeId;
 use crate::salt::Salt;
 use crate::store::StoreIndex;

@@ -1,8 +1,16 @@
 //! What was seen of paths lately, whether the cache still has them or not.
 
-/// Names a path from a salt's root: half of its [`crate::BlockKey`]. Only statistics hang on it, never what is in a
-/// block.
+use trunkline_contract::BlockKey;
+
+/// Names a path from a salt's root by the first half of its [`BlockKey`]. Only statistics depend on it, never the
+/// contents of a block.
 pub type PathHash = u64;
+
+/// Returns the hash of the path that ends with the block of this key.
+pub(crate) fn path_hash(key: BlockKey) -> PathHash {
+    let (half, _) = key.as_bytes().split_at(size_of::<PathHash>());
+    PathHash::from_le_bytes(half.try_into().expect("half of the bytes"))
+}
 
 /// Places a hash may stand in. The one seen longest ago of so many is overwritten.
 pub const WAYS: usize = 4;

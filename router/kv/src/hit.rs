@@ -1,6 +1,7 @@
 //! What the KV index has of a prompt.
 
-use crate::block::BlockId;
+use trunkline_contract::BlockId;
+
 use crate::radix::PrefixMatch;
 use crate::store::StoredHit;
 

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use crate::BlockId;
+use trunkline_contract::{BlockId, BlockKey, SlotId};
+
 use crate::cache::KvCache;
-use crate::key::BlockKey;
 use crate::radix::{NodeId, RadixTree};
 use crate::salt::Salt;
 use crate::table::BlockTable;
@@ -186,7 +186,7 @@ impl KvCache {
     }
 
     /// Slots of the store that are to be emptied: what was removed since the last call.
-    pub fn take_discards(&mut self) -> Vec<crate::store::SlotId> {
+    pub fn take_discards(&mut self) -> Vec<SlotId> {
         std::mem::take(&mut self.discards)
     }
 }

@@ -5,7 +5,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::block::BlockId;
+use trunkline_contract::BlockId;
+
 use crate::radix::NodeId;
 use crate::table::Worth;
 

@@ -6,9 +6,10 @@
 
 use std::collections::BTreeMap;
 
-use crate::block::{BlockHold, BlockId};
+use trunkline_contract::{BlockId, BlockKey};
+
+use crate::block::BlockHold;
 use crate::cache::KvCache;
-use crate::key::BlockKey;
 use crate::quota::TenantIdx;
 use crate::radix::NodeId;
 use crate::salt::Salt;

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use crate::block::{BlockHold, BlockId, BlockState, HoldCounts};
+use trunkline_contract::BlockId;
+
+use crate::block::{BlockHold, BlockState, HoldCounts};
 
 /// How many blocks are where; `free + held + cached = total`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

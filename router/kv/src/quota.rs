@@ -13,7 +13,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::block::BlockId;
+use trunkline_contract::BlockId;
+
 use crate::cache::KvCache;
 use crate::evict::{EvictionPolicy, Trail};
 use crate::history::PathHash;

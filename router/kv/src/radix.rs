@@ -17,8 +17,8 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use crate::block::BlockId;
-use crate::key::BlockKey;
+use trunkline_contract::{BlockId, BlockKey};
+
 use crate::salt::Salt;
 
 /// Most groups that a node remembers: more share its tokens than can be told.

@@ -1,48 +1,81 @@
-//! What separates one namespace of the KV index from another.
+//! The namespaces of the KV index.
 
+use std::fmt::Write;
 use std::sync::Arc;
 
-use crate::key::BlockKey;
+use trunkline_contract::BlockKey;
 
-/// First of at least two parts: the second is a tenant.
+/// Precedes the name of a tenant among the parts of a root key.
 const TENANT: &str = "tenant";
+/// Precedes the hash of an adapter among the parts of a root key.
+const ADAPTER: &str = "adapter";
 
-/// Key of one namespace of the KV index: model, adapter and tenant or cache salt.
+/// A namespace of the KV index.
 ///
-/// Two sequences share blocks only if their salts are equal. The parts themselves are kept and compared, not a hash of
-/// them, so two tenants can never meet by collision. Cheap to clone.
+/// Sequences share blocks only if their salts are equal. The index compares the fields themselves and not a hash of
+/// them, so two tenants can never share a block by a collision. Cloning is cheap.
+///
+/// ```
+/// use trunkline_kv::Salt;
+///
+/// let salt = Salt::of_tenant("alice").with_cache_salt("project");
+/// assert_eq!(salt.tenant(), Some("alice"));
+/// assert_ne!(salt.root_key(), Salt::of_tenant("alice").root_key());
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Salt(Arc<[Box<str>]>);
+pub struct Salt {
+    /// The tenant that sent the request; absent where no API keys are configured.
+    pub tenant: Option<Arc<str>>,
+    /// The weights applied on top of the model's.
+    pub adapter: Option<AdapterHash>,
+    /// The `cache_salt` of the request.
+    pub cache_salt: Option<Arc<str>>,
+}
+
+/// A hash of an adapter's weights.
+///
+/// The name would not do: an adapter can come back under the same name with other weights, and blocks on disk and in
+/// object stores outlive both.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct AdapterHash(pub [u8; 32]);
 
 impl Salt {
-    /// The salt made of `parts` in order; `["ab", "c"]` and `["a", "bc"]` differ. No parts: the default salt.
-    pub fn new(parts: &[&str]) -> Self {
-        Self(parts.iter().map(|&part| Box::from(part)).collect())
+    /// Returns the salt of a tenant's requests that name no adapter and no cache salt.
+    pub fn of_tenant(tenant: &str) -> Self {
+        Self { tenant: Some(tenant.into()), ..Self::default() }
     }
 
-    /// The salt of a tenant, and within it of `parts`: never equal to that of another tenant or of none.
-    ///
-    /// Whoever makes salts without a tenant gives [`Salt::new`] at most one part.
-    pub fn of_tenant(tenant: &str, parts: &[&str]) -> Self {
-        let all = [TENANT, tenant].into_iter().chain(parts.iter().copied());
-        Self(all.map(Box::from).collect())
+    /// Returns the namespace of a request's `cache_salt` within this one.
+    #[must_use]
+    pub fn with_cache_salt(self, cache_salt: &str) -> Self {
+        Self { cache_salt: Some(cache_salt.into()), ..self }
     }
 
-    /// The tenant that it was made for.
+    /// Returns the name of the tenant.
     pub fn tenant(&self) -> Option<&str> {
-        match &*self.0 {
-            [mark, tenant, ..] if &**mark == TENANT => Some(tenant),
-            _ => None,
-        }
+        self.tenant.as_deref()
     }
 
-    /// The parts it was made of.
-    pub fn parts(&self) -> impl Iterator<Item = &str> {
-        self.0.iter().map(AsRef::as_ref)
-    }
-
-    /// The key before the first block of this salt.
+    /// Returns the key that precedes the first block of this salt.
+    ///
+    /// Different salts have different keys, because the number of parts and the first part tell which fields a key is
+    /// made of:
+    ///
+    /// ```text
+    /// 0 or 1  [cache_salt]                                       no tenant, no adapter
+    /// 2 or 3  "tenant", name, [cache_salt]                       no adapter
+    /// 2 or 3  "adapter", hash, [cache_salt]                      no tenant
+    /// 4 or 5  "adapter", hash, "tenant", name, [cache_salt]
+    /// ```
     pub fn root_key(&self) -> BlockKey {
-        BlockKey::root(self.parts())
+        let adapter = self.adapter.map(|AdapterHash(bytes)| {
+            bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut hex, byte| {
+                write!(hex, "{byte:02x}").expect("a string takes all text");
+                hex
+            })
+        });
+        let adapter_parts = adapter.iter().flat_map(|hash| [ADAPTER, hash]);
+        let tenant_parts = self.tenant.iter().flat_map(|name| [TENANT, name]);
+        BlockKey::root(adapter_parts.chain(tenant_parts).chain(self.cache_salt.as_deref()))
     }
 }

@@ -13,22 +13,13 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use trunkline_contract::{BlockKey, KEY_BYTES, SlotId};
+
 use crate::events::{EventLog, KvEvent, Owner, StoredEvent, Tier};
-use crate::key::{BlockKey, KEY_BYTES};
 use crate::quota::TenantShare;
 use crate::salt::Salt;
 use crate::store_groups::{GroupIdx, StoreGroups};
 use crate::store_pins::StorePins;
-
-/// Names one slot of the store: 0 .. num_slots.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct SlotId(pub u32);
-
-impl SlotId {
-    pub(crate) fn index(self) -> usize {
-        self.0 as usize
-    }
-}
 
 /// A block that the store had when the server started, as its record says.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -2,9 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use trunkline_contract::SlotId;
+
 use crate::quota::TenantShare;
 use crate::salt::Salt;
-use crate::store::SlotId;
 
 /// Bits after the point of a relative usage.
 const RATIO_BITS: u32 = 24;

@@ -1,7 +1,8 @@
 //! What the store has for the tier below it, and what comes from there.
 
-use crate::key::BlockKey;
-use crate::store::{Offer, SlotId, SlotState, StoreIndex};
+use trunkline_contract::{BlockKey, SlotId};
+
+use crate::store::{Offer, SlotState, StoreIndex};
 
 impl StoreIndex {
     /// Keeps at most so many stored blocks waiting for [`StoreIndex::take_offer`]; 0: there is no tier below.

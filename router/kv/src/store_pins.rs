@@ -5,8 +5,9 @@
 
 use std::collections::BTreeMap;
 
+use trunkline_contract::BlockKey;
+
 use crate::cache::KvCache;
-use crate::key::BlockKey;
 use crate::salt::Salt;
 use crate::store::StoreIndex;
 

@@ -4,13 +4,13 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::block::{BlockHold, BlockId};
+use trunkline_contract::{BlockId, BlockKey, SlotId};
+
+use crate::block::BlockHold;
 use crate::evict::Trail;
-use crate::key::BlockKey;
 use crate::quota::TenantIdx;
 use crate::radix::Cursor;
 use crate::salt::Salt;
-use crate::store::SlotId;
 
 /// The blocks of one sequence in order, and how far they are in the KV index. Made, grown, indexed and closed by
 /// [`crate::KvCache`]; dropping it releases every block and indexes nothing more (and leaves slots of the store that it

@@ -1,12 +1,13 @@
 //! How the device and the store below it meet: what is found there, what is written to it and read back.
 
-use crate::block::{BlockHold, BlockId};
+use trunkline_contract::{BlockId, BlockKey, SlotId};
+
+use crate::block::BlockHold;
 use crate::cache::KvCache;
 use crate::hit::PrefixHit;
-use crate::key::BlockKey;
 use crate::radix::{Cursor, PrefixMatch};
 use crate::salt::Salt;
-use crate::store::{Offer, SlotId, StoreCounts, StoreIndex, StoredHit};
+use crate::store::{Offer, StoreCounts, StoreIndex, StoredHit};
 use crate::table::{BlockTable, UnnamedStore, Worth};
 
 /// A block that is read from the store.

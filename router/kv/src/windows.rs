@@ -10,7 +10,8 @@
 //!
 //! Dropping disregards the tree: a hole costs only the hits that would begin right behind it.
 
-use crate::block::BlockId;
+use trunkline_contract::BlockId;
+
 use crate::cache::KvCache;
 use crate::hit::PrefixHit;
 use crate::radix::{Cursor, PrefixMatch};

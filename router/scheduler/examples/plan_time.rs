@@ -7,8 +7,9 @@
 use std::time::Instant;
 
 use trunkline_scheduler::{
-    Event, Millis, Priority, Retention, Salt, SampledToken, SamplingParams, Scheduler, SchedulerConfig,
-    SequenceId, SequenceOutcome, SequenceRequest, SequenceResult, ShardLimits, StepPlan, StepResult, Update,
+    Event, LaneId, Millis, Priority, Retention, Salt, SampledToken, SamplingParams, Scheduler,
+    SchedulerConfig, SequenceId, SequenceOutcome, SequenceRequest, SequenceResult, ShardLimits, StepPlan,
+    StepResult, Update,
 };
 
 const NUM_STEPS: u32 = 2_000;
@@ -58,7 +59,7 @@ fn scheduler(num_blocks: u32) -> Scheduler {
         vocab_size: 50_000,
         windows: None,
     };
-    scheduler.handle(Millis(0), Event::ShardReady(limits), &mut Vec::new());
+    scheduler.handle(Millis(0), Event::ShardReady(LaneId(0), limits), &mut Vec::new());
     scheduler
 }
 
@@ -69,11 +70,11 @@ fn drive(scheduler: &mut Scheduler, num_steps: u32) -> Clock {
     for step in 0..num_steps {
         updates.clear();
         let begin = Instant::now();
-        let Some(plan) = scheduler.plan(Millis(step.into()), &mut updates) else { break };
+        let Some(plan) = scheduler.plan(LaneId(0), Millis(step.into()), &mut updates) else { break };
         let plan_ns = begin.elapsed().as_nanos();
         let result = answer(&plan, step % 50_000);
         let begin = Instant::now();
-        scheduler.handle(Millis(step.into()), Event::StepResult(result), &mut updates);
+        scheduler.handle(Millis(step.into()), Event::StepResult(LaneId(0), result), &mut updates);
         clock.result_ns += begin.elapsed().as_nanos();
         clock.plan_ns += plan_ns;
         clock.worst_ns = clock.worst_ns.max(plan_ns);

@@ -25,6 +25,10 @@ impl Millis {
     }
 }
 
+/// Names a lane, the place of one shard in the scheduler. There is one lane today.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LaneId(pub u32);
+
 /// Names one sequence between router and scheduler. Chosen by the router, used once, stable across preemption.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SequenceId(pub u64);
@@ -175,9 +179,9 @@ pub enum NextTokens {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
     /// A shard is there, with an empty KV pool and no sequences. Also after `ShardLost`, then maybe with other limits.
-    ShardReady(ShardLimits),
+    ShardReady(LaneId, ShardLimits),
     /// The shard has a store, with this in it. Right after `ShardReady`.
-    StoreReady(StoreContents),
+    StoreReady(LaneId, StoreContents),
     /// A new sequence. Answered by exactly one `Update::Ended` or `Update::Rejected` in the end.
     Submit(Box<SequenceRequest>),
     /// What may follow in a constrained sequence. Once for each time that it waits for it; unknown ids (ended already)
@@ -193,15 +197,15 @@ pub enum Event {
     /// The client is gone: end it with `EndReason::Aborted`. Unknown ids (ended already) are ignored.
     Abort(SequenceId),
     /// The shard answered a plan. In the order of the plans, each once, and none from before the last `ShardReady`.
-    StepResult(StepResult),
+    StepResult(LaneId, StepResult),
     /// Transfers that plans began are over; those of a step come after its result.
-    Transfers(Transfers),
+    Transfers(LaneId, Transfers),
     /// The tenants' weights in the KV cache are others now, in place of `SchedulerConfig::shares`.
     Shares(Vec<TenantShare>),
     /// The tenants' weights in the queue are others now, in place of `SchedulerConfig::weights`.
     Weights(Vec<TenantWeight>),
     /// The shard is gone with all that it held.
-    ShardLost,
+    ShardLost(LaneId),
 }
 
 /// What the scheduler answers.

@@ -1,111 +1,149 @@
-//! Recounts the scheduler's state: for tests and for the simulator.
+//! Recounts the scheduler's state, for tests and for the simulator.
 
 use std::collections::BTreeSet;
 
-use crate::scheduler::{RUN_AHEAD, Scheduler};
-use crate::sequence::Phase;
+use trunkline_contract::BlockId;
 
-impl Scheduler {
-    /// Panics where counts, lists and the KV index disagree. Cost: O(everything).
-    pub fn check_invariants(&self) {
-        self.fairness.check(self.sequences.iter().map(|(_, sequence)| {
-            let runs = sequence.run.as_ref().is_some_and(|run| run.phase == Phase::Running);
-            let num_unpaid = if runs { sequence.num_unpaid() } else { 0 };
-            let waits = sequence.run.is_none();
-            (sequence.tenant, waits, waits && sequence.first_start.is_none(), runs, num_unpaid)
-        }));
-        let Some(shard) = &self.shard else {
-            assert!(self.running.is_empty() && self.num_leaving == 0, "nothing runs without a shard");
-            assert_eq!(self.queue.num_waiting(), self.sequences.len(), "without a shard all wait");
-            return;
+use crate::config::SchedulerConfig;
+use crate::in_flight::RUN_AHEAD;
+use crate::lane::Lane;
+use crate::sequence::{Phase, Run, Sequence, SequenceKey};
+use crate::sequences::Sequences;
+use crate::shard::Shard;
+use crate::yielding::Yielding;
+
+/// Counts over all sequences.
+#[derive(Default)]
+struct Counts {
+    waiting: usize,
+    new: u32,
+    running: usize,
+    leaving: usize,
+    restoring: usize,
+    /// Parked sequences, less the waiters of running ones.
+    parked: i64,
+    /// Window parts that running sequences need.
+    needed_parts: u64,
+}
+
+/// Panics where counts, lists and the KV index disagree.
+pub(crate) fn check(config: &SchedulerConfig, sequences: &Sequences, lane: &Lane) {
+    sequences.tenants().check(sequences.iter().map(|(_, sequence)| {
+        let runs = sequence.is_running();
+        let num_unpaid = if runs { sequence.num_unpaid() } else { 0 };
+        let waits = sequence.run.is_none();
+        (sequence.tenant, waits, waits && sequence.first_start.is_none(), runs, num_unpaid)
+    }));
+    let (running, queue) = (&lane.running, sequences.queue());
+    let Some(shard) = &lane.shard else {
+        assert!(running.len() == 0 && running.num_leaving() == 0, "nothing runs without a shard");
+        assert_eq!(queue.num_waiting(), sequences.len(), "without a shard all sequences wait");
+        return;
+    };
+    shard.kv.check_invariants();
+    assert!(shard.steps.len() <= RUN_AHEAD, "run-ahead is bounded");
+    let abandoned: BTreeSet<_> = shard.restores.abandoned_blocks().map(|hold| hold.id()).collect();
+    assert!(
+        abandoned.iter().all(|&block| shard.kv.is_held(block)),
+        "blocks of abandoned restores are reserved"
+    );
+    let mut counts = Counts::default();
+    for (key, sequence) in sequences.iter() {
+        let Some(run) = &sequence.run else {
+            counts.waiting += 1;
+            counts.new += u32::from(sequence.first_start.is_none());
+            counts.parked += i64::from(sequence.wait.parked_on.is_some());
+            check_waiting(sequences, key, sequence);
+            continue;
         };
-        shard.kv.check_invariants();
-        assert!(shard.in_flight.len() <= RUN_AHEAD, "run-ahead is bounded");
-        let (mut num_waiting, mut num_leaving, mut num_running, mut num_parked) = (0, 0, 0, 0);
-        let (mut num_new, mut num_restoring, mut num_needs) = (0, 0, 0);
-        let late: BTreeSet<_> = shard.restoring.late_blocks().map(|hold| hold.id()).collect();
-        assert!(late.iter().all(|&block| shard.kv.is_held(block)), "what a late restore writes is reserved");
-        for (key, sequence) in self.sequences.iter() {
-            let Some(run) = &sequence.run else {
-                num_waiting += 1;
-                num_new += u32::from(sequence.first_start.is_none());
-                assert_ne!(
-                    sequence.wait.rank.is_some(),
-                    sequence.wait.parked_on.is_some(),
-                    "ready or parked"
-                );
-                if let Some(other) = sequence.wait.parked_on {
-                    num_parked += 1;
-                    let other = &self.sequences[other];
-                    assert!(other.is_prefilling(), "who is waited for is computing its prefix");
-                    assert!(
-                        other.run().waiters.iter().any(|waiter| waiter.key == key),
-                        "and knows who waits"
-                    );
-                }
-                continue;
-            };
-            assert!(
-                !sequence.constrained || sequence.allowed.is_none() || run.pending_samples == 0,
-                "what may be sampled is known once the last sample is"
-            );
-            if let Some(step_id) = run.late_step_id {
-                assert!(
-                    sequence.constrained && run.phase != Phase::Ending,
-                    "it awaits a mask that will come"
-                );
-                assert!(shard.in_flight.iter().any(|step| step.step_id == step_id), "and its step with it");
-                assert!(sequence.awaits == (run.pending_samples == 1), "for the token that is known");
-            }
-            assert!(run.num_unsent_tokens == 0 || sequence.constrained, "others have only sampled tokens");
-            num_needs += run.table.num_needed_parts() as u64;
-            num_parked -= run.waiters.len() as i64;
-            num_leaving += usize::from(run.phase != Phase::Running);
-            num_running += usize::from(run.phase != Phase::Ending);
-            assert_eq!(run.phase != Phase::Ending, self.running.contains(&key), "`running` lists who runs");
-            let steps = shard.in_flight.iter().flat_map(|step| &step.chunks).filter(|chunk| chunk.key == key);
-            let (num_steps, num_samples) =
-                steps.fold((0, 0), |(steps, samples), chunk| (steps + 1, samples + u32::from(chunk.sample)));
-            if let Some(restore) = &run.restore {
-                assert_eq!(shard.restoring.key(restore.restore_id), Some(key), "a restore is known");
-                assert_eq!(num_steps, 0, "who waits for the store computes nothing");
-            }
-            let num_waited = num_steps + u32::from(run.restore.is_some());
-            assert_eq!(run.steps_in_flight, num_waited, "steps in flight");
-            assert!(run.phase == Phase::Running || num_waited > 0, "who leaves waits for a step");
-            num_restoring += usize::from(run.restore.is_some());
-            if run.phase != Phase::Ending {
-                assert_eq!(run.pending_samples, num_samples, "samples in flight");
-            }
-            assert!(run.acknowledged <= run.planned, "what is acknowledged was planned");
-            assert!(run.acknowledged <= sequence.num_tokens(), "and its tokens are known");
-            assert!(
-                run.planned <= sequence.num_tokens() + run.pending_samples,
-                "what is planned will be known"
-            );
-            let own = run.table.blocks().iter().map(|hold| hold.id());
-            assert!(late.is_disjoint(&own.collect()), "what a late restore writes is nobody's");
-            let num_blocks = run.table.blocks().len();
-            assert!(num_blocks as u32 >= shard.blocks_for(run.planned), "a block for every position");
-            assert!(
-                run.table.num_indexed_blocks() as u32 * shard.limits.block_size <= run.acknowledged,
-                "only acknowledged blocks are shared"
-            );
-        }
-        num_needs += if shard.limits.windows.is_some() { shard.restoring.num_late_parts() as u64 } else { 0 };
-        assert_eq!(
-            num_needs,
-            shard.kv.num_window_needs(),
-            "window parts are needed by who runs, and late restores"
-        );
-        assert_eq!(num_restoring, shard.restoring.num_out(), "a restore has a sequence");
-        assert_eq!(num_parked, 0, "who is parked is waited for once");
-        assert_eq!(num_waiting, self.queue.num_waiting(), "waiting sequences");
-        assert_eq!(num_new, self.queue.num_new(), "never started");
-        assert_eq!(num_leaving, self.num_leaving, "leaving sequences");
-        assert_eq!(num_running, self.running.len(), "running sequences");
-        let is_ordered = self.running.is_sorted_by_key(|&key| self.sequences[key].order());
-        assert!(is_ordered, "`running` is in running order");
-        assert!(self.num_lent_places() <= self.max_running(), "no more run than may");
+        counts.leaving += usize::from(run.phase != Phase::Running);
+        counts.running += usize::from(run.phase != Phase::Ending);
+        counts.restoring += usize::from(run.restore.is_some());
+        counts.parked -= run.waiters.len() as i64;
+        counts.needed_parts += run.table.num_needed_parts() as u64;
+        let is_listed = running.keys().contains(&key);
+        assert_eq!(run.phase != Phase::Ending, is_listed, "`running` lists the running sequences");
+        assert_eq!(run.lane, lane.id, "a sequence runs on the lane that lists it");
+        check_constraint(shard, sequence, run);
+        check_steps(shard, key, run);
+        check_positions(shard, sequence, run, &abandoned);
     }
+    if shard.limits.windows.is_some() {
+        counts.needed_parts += shard.restores.num_abandoned_parts() as u64;
+    }
+    let num_needs = shard.kv.num_window_needs();
+    assert_eq!(counts.needed_parts, num_needs, "running sequences and abandoned restores need window parts");
+    assert_eq!(counts.restoring, shard.restores.num_awaited(), "a restore has a sequence");
+    assert_eq!(counts.parked, 0, "a parked sequence has one that wakes it");
+    assert_eq!(counts.waiting, queue.num_waiting(), "waiting sequences");
+    assert_eq!(counts.new, queue.num_new(), "sequences that never started");
+    assert_eq!(counts.leaving, running.num_leaving(), "leaving sequences");
+    assert_eq!(counts.running, running.len(), "running sequences");
+    let is_ordered = running.keys().is_sorted_by_key(|&key| sequences[key].order());
+    assert!(is_ordered, "`running` is in running order");
+    let yielding = Yielding::new(config, sequences, lane);
+    assert!(yielding.num_occupied_places() <= yielding.max_running(), "the places suffice");
+}
+
+fn check_waiting(sequences: &Sequences, key: SequenceKey, sequence: &Sequence) {
+    let wait = &sequence.wait;
+    assert_ne!(wait.rank.is_some(), wait.parked_on.is_some(), "a waiting sequence has a place or is parked");
+    if let Some(other) = wait.parked_on {
+        let other = &sequences[other];
+        assert!(other.is_prefilling(), "a sequence is parked on one that computes its prefix");
+        let is_known = other.run().waiters.iter().any(|waiter| waiter.key == key);
+        assert!(is_known, "a sequence knows those that are parked on it");
+    }
+}
+
+fn check_constraint(shard: &Shard, sequence: &Sequence, run: &Run) {
+    let constraint = sequence.constraint.as_ref();
+    assert!(
+        constraint.is_none_or(|constraint| !constraint.has_mask() || run.pending_samples == 0),
+        "a mask is known only after the samples before it"
+    );
+    if let Some(step_id) = run.late_step_id {
+        let is_awaiting = constraint.is_some_and(|constraint| constraint.awaits_answer());
+        assert!(constraint.is_some() && run.phase != Phase::Ending, "the mask will come");
+        assert!(
+            shard.steps.iter().any(|step| step.step_id == step_id),
+            "a step that awaits a mask is in flight"
+        );
+        assert_eq!(is_awaiting, run.pending_samples == 1, "the grammar was asked once the token was known");
+    }
+    if run.phase != Phase::Ending {
+        let num_masked = run.pending_samples - u32::from(run.late_step_id.is_some());
+        let is_masked = constraint.is_some() && num_masked > 0;
+        assert_eq!(run.sent_mask.is_some(), is_masked, "the mask of a sample in flight is kept");
+    }
+    assert!(run.num_unsent_tokens == 0 || constraint.is_some(), "only a grammar forces tokens");
+}
+
+fn check_steps(shard: &Shard, key: SequenceKey, run: &Run) {
+    let chunks = shard.steps.iter().flat_map(|step| &step.chunks).filter(|chunk| chunk.key == key);
+    let (num_steps, num_samples) =
+        chunks.fold((0, 0), |(steps, samples), chunk| (steps + 1, samples + u32::from(chunk.sample)));
+    if let Some(restore) = &run.restore {
+        assert_eq!(shard.restores.key(restore.restore_id), Some(key), "a restore knows its sequence");
+        assert_eq!(num_steps, 0, "a sequence computes nothing while it waits for the store");
+    }
+    let num_awaited = num_steps + u32::from(run.restore.is_some());
+    assert_eq!(run.steps_in_flight, num_awaited, "steps in flight");
+    assert!(run.phase == Phase::Running || num_awaited > 0, "a leaving sequence waits for a step");
+    if run.phase != Phase::Ending {
+        assert_eq!(run.pending_samples, num_samples, "samples in flight");
+    }
+}
+
+fn check_positions(shard: &Shard, sequence: &Sequence, run: &Run, abandoned: &BTreeSet<BlockId>) {
+    assert!(run.acknowledged <= run.planned, "acknowledged positions were planned");
+    assert!(run.acknowledged <= sequence.num_tokens(), "the tokens of acknowledged positions are known");
+    let num_expected = sequence.num_tokens() + run.pending_samples;
+    assert!(run.planned <= num_expected, "the tokens of planned positions will be known");
+    let own = run.table.blocks().iter().map(|hold| hold.id());
+    assert!(abandoned.is_disjoint(&own.collect()), "no sequence has blocks of an abandoned restore");
+    let num_blocks = run.table.blocks().len() as u32;
+    assert!(num_blocks >= shard.blocks_for(run.planned), "every planned position has a block");
+    let num_indexed = run.table.num_indexed_blocks() as u32 * shard.limits.block_size;
+    assert!(num_indexed <= run.acknowledged, "only acknowledged blocks are shared");
 }

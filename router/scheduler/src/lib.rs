@@ -1,62 +1,86 @@
-//! The step scheduler of Trunkline: which sequence runs, with how many tokens, in which blocks.
+//! The step scheduler of Trunkline. It decides which sequences run, with how many tokens, and in which blocks.
 //!
-//! Pure: events and the time in, plans and updates out. It never waits, reads no clock, does no I/O, and decides by
-//! state and event alone: the same calls give the same answers, so a trace replays bit for bit. The seam is described
-//! in
-//! `docs/architecture.md`; [`Scheduler`] shows one request's way through it.
+//! The crate is pure: events and the time go in, plans and updates come out. It never waits, reads no clock and does no
+//! I/O, and the same calls always give the same answers, so a trace replays bit for bit. `docs/architecture.md` describes
+//! its place in the router; [`Scheduler`] follows one request through it.
 //!
-//! Order of choice: expired requests out; then by [`Priority`]; then by tenant, whoever got least by weight
-//! (`fairness.rs`); then what is cached first, aged. A request that shares a prefix which another is computing waits
-//! for it.
+//! Expired requests are removed first. The others are chosen by [`Priority`], then by tenant, starting with the one that
+//! has been served least by its weight (`fairness.rs`), then by age, where a cached prefix counts as some age. A request
+//! that shares a prefix which another one is computing waits for it.
+//!
+//! Modules use only modules above them in this list:
+//!
+//! ```text
+//! event, plan, config, stats               plain data
+//! estimate, fairness, budget, constraint   parts that know nothing of sequences
+//! sequence, queue, sequences               all sequences, their queue and their tenants
+//! in_flight, outbox, restores, shard       one connected shard
+//! running, lane                            a shard with the sequences that run on it
+//! lifecycle                                the moves of a sequence between queue, run and end
+//! yielding, windows, scores, output        rules and steps that several of the next ones share
+//! admission, planner, results, transfers   how a plan is made, and what its answers change
+//! refusal, pins, lower_tier                the other requests
+//! scheduler, invariants                    the whole
+//! ```
 
 // The hidden modules are public for `tests/scheduler` only: the library is not compiled again for tests of its own.
-mod admit;
-mod below;
+mod admission;
 #[doc(hidden)]
 pub mod budget;
 pub mod config;
+#[doc(hidden)]
+pub mod constraint;
 #[doc(hidden)]
 pub mod estimate;
 pub mod event;
 #[doc(hidden)]
 pub mod fairness;
-mod give_way;
+mod in_flight;
 mod invariants;
-mod kv_events;
-mod late;
+mod lane;
 mod late_masks;
 mod lifecycle;
+mod lower_tier;
+mod outbox;
+mod output;
 mod pins;
 pub mod plan;
 mod planner;
 #[doc(hidden)]
 pub mod queue;
-mod refuse;
+mod refusal;
+mod restores;
 mod results;
+mod running;
 pub mod scheduler;
-mod score;
+mod scores;
 #[doc(hidden)]
 pub mod sequence;
+mod sequences;
+mod shard;
 pub mod stats;
-mod transfer;
+mod transfers;
 mod windows;
+mod yielding;
 
-pub use below::Coverage;
 pub use config::{SchedulerConfig, TenantWeight};
 pub use event::{
-    Allowed, EndReason, Event, Millis, NextTokens, Pinned, Priority, RejectReason, Retention, SequenceId,
-    SequenceRequest, ShardLimits, StoreContents, Update, Usage,
+    Allowed, EndReason, Event, LaneId, Millis, NextTokens, Pinned, Priority, RejectReason, Retention,
+    SequenceId, SequenceRequest, ShardLimits, StoreContents, Update, Usage,
 };
 pub use fairness::MAX_WEIGHT;
+pub use in_flight::RUN_AHEAD;
+pub use lower_tier::{Coverage, LowerTier};
+pub use pins::Nodes;
 pub use plan::{
     BlockCopy, BlockStore, Chunk, LateMask, Restore, RestoreOutcome, SampledToken, SamplingParams,
     SequenceError, SequenceErrorCode, SequenceOutcome, SequenceResult, SequenceStart, StepPlan, StepResult,
     StoreOutcome, TokenLogprob, TokenMask, TokenScore, Transfers, Watermark,
 };
-pub use scheduler::{RUN_AHEAD, Scheduler};
+pub use scheduler::Scheduler;
 pub use stats::Stats;
+pub use trunkline_contract::{BlockId, BlockKey, KEY_BYTES, SlotId};
 pub use trunkline_kv::{
-    BlockId, BlockKey, KEY_BYTES, KvCache, KvEvent, NodeId, NodeView, Offer, Owner, PolicyKind,
-    RestoredBlock, Salt, SlotId, StoreUsage, StoredBlock, StoredEvent, TenantShare, TenantUsage, Tier,
-    TreePage, WindowLimits, Worth,
+    KvCache, KvEvent, NodeId, NodeView, Offer, Owner, PolicyKind, RestoredBlock, Salt, StoreUsage,
+    StoredBlock, StoredEvent, TenantShare, TenantUsage, Tier, TreePage, WindowLimits, Worth,
 };

@@ -1,47 +1,52 @@
-//! How a sequence moves between queue, run and end.
+//! The moves of a sequence between queue, run and end.
 //!
 //! ```text
-//! Submit ──▶ waiting ──admit──▶ running ──end──▶ ending ──last step acknowledged──▶ gone
+//! Submit ──▶ waiting ──admit──▶ running ──end──▶ ending ──last step acknowledged──▶ removed
 //!               ▲                  │
 //!               └──── last step ── preempting
 //! ```
 
-use crate::event::{EndReason, Millis, Priority, Update};
-use crate::scheduler::Scheduler;
-use crate::sequence::{Phase, Sequence, SequenceKey, Wait};
+use crate::config::SchedulerConfig;
+use crate::event::{EndReason, Millis, Priority, SequenceId, Update};
+use crate::lane::Lane;
+use crate::plan::{SequenceError, SequenceErrorCode};
+use crate::sequence::{Phase, Run, SequenceKey, Waiter};
+use crate::sequences::Sequences;
+use crate::stats::Stats;
 
-impl Scheduler {
-    /// Puts a sequence that has no run in the queue.
+/// The parts of the scheduler that one event or plan concerns, and the moves between them.
+///
+/// Everything above this module changes a sequence's state through these moves, so queue, tenants and lane agree.
+pub(crate) struct Lifecycle<'a> {
+    pub(crate) config: &'a SchedulerConfig,
+    pub(crate) now: Millis,
+    pub(crate) sequences: &'a mut Sequences,
+    /// The lane that the event or plan concerns.
+    pub(crate) lane: &'a mut Lane,
+    pub(crate) counters: &'a mut Stats,
+    /// Answers for the caller.
+    pub(crate) updates: &'a mut Vec<Update>,
+}
+
+impl Lifecycle<'_> {
+    /// Puts a sequence that has no run in the queue, at a place that depends on its prefix hit.
     pub(crate) fn enter_queue(&mut self, key: SequenceKey) {
-        let (rank, num_uncached_tokens) = self.rank(key);
-        let sequence = &mut self.sequences[key];
-        sequence.wait = Wait { rank: Some(rank), num_uncached_tokens, ..Wait::default() };
-        let is_new = sequence.first_start.is_none();
-        self.fairness.begin_waiting(rank.tenant, is_new, num_uncached_tokens);
-        let tenant_rank = self.fairness.rank(rank.tenant);
-        self.queue.enter(rank, tenant_rank, key, is_new, num_uncached_tokens);
+        let num_cached = self.lane.num_cached_tokens(&self.sequences[key]);
+        self.sequences.enter_queue(key, num_cached, self.config.cached_first_window_ms);
     }
 
-    /// Takes a waiting sequence out of the queue.
-    pub(crate) fn leave_queue(&mut self, key: SequenceKey) {
-        let sequence = &mut self.sequences[key];
-        let wait = std::mem::take(&mut sequence.wait);
-        let is_new = sequence.first_start.is_none();
-        self.fairness.end_waiting(sequence.tenant, is_new, wait.num_uncached_tokens);
-        self.queue.leave(wait.rank, is_new, wait.num_uncached_tokens);
-        if let Some(other) = wait.parked_on
-            && let Some(run) = &mut self.sequences[other].run
-        {
-            run.waiters.retain(|waiter| waiter.key != key);
-        }
+    /// Looks a waiting sequence up again and gives it a new place in the queue.
+    pub(crate) fn requeue(&mut self, key: SequenceKey) {
+        self.sequences.leave_queue(key);
+        self.enter_queue(key);
     }
 
-    /// Moves those that have waited in a class for longer than anybody should into the one above.
+    /// Moves sequences that have waited in a class for longer than the configured patience into the class above.
     pub(crate) fn promote(&mut self) {
         let Some(limit) = self.now.0.checked_sub(self.config.class_patience_ms) else { return };
         for (priority, above) in Priority::ALL.into_iter().filter_map(|class| Some((class, class.above()?))) {
-            while let Some(key) = self.queue.waiting_since(priority, Millis(limit)) {
-                self.leave_queue(key);
+            while let Some(key) = self.sequences.queue().waiting_since(priority, Millis(limit)) {
+                self.sequences.leave_queue(key);
                 let sequence = &mut self.sequences[key];
                 sequence.priority = above;
                 sequence.waiting_since = self.now;
@@ -51,89 +56,159 @@ impl Scheduler {
         }
     }
 
-    /// Removes a sequence that neither waits nor runs.
-    pub(crate) fn forget(&mut self, key: SequenceKey) -> Sequence {
-        let sequence = self.sequences.remove(key);
-        self.fairness.leave(sequence.tenant);
-        if let Some(deadline) = sequence.deadline {
-            self.deadlines.remove(&(deadline, key));
-        }
-        sequence
+    /// Removes a waiting sequence without a final update, which the caller sends.
+    pub(crate) fn remove_waiting(&mut self, key: SequenceKey) -> SequenceId {
+        self.sequences.leave_queue(key);
+        self.sequences.remove(key).id
     }
 
-    /// The final update of a sequence. It goes at once, or with its steps in flight.
-    pub(crate) fn end(&mut self, key: SequenceKey, reason: EndReason, updates: &mut Vec<Update>) {
-        self.cancel_late(key);
-        let sequence = &mut self.sequences[key];
-        updates.push(Update::Ended { id: sequence.id, reason, usage: sequence.usage() });
-        if let Some(deadline) = sequence.deadline.take() {
-            self.deadlines.remove(&(deadline, key));
+    /// Sends the final update of a sequence. It is removed now, or once its steps in flight are acknowledged.
+    pub(crate) fn end(&mut self, key: SequenceKey, reason: EndReason) {
+        if let Some(run) = &mut self.sequences[key].run {
+            self.lane.shard_mut().cancel_late_mask(key, run);
         }
-        let Some(run) = &mut sequence.run else {
-            self.leave_queue(key);
-            self.forget(key);
+        let sequence = &self.sequences[key];
+        self.updates.push(Update::Ended { id: sequence.id, reason, usage: sequence.usage() });
+        self.sequences.clear_deadline(key);
+        let Some(run) = &mut self.sequences[key].run else {
+            self.sequences.leave_queue(key);
+            self.sequences.remove(key);
             return;
         };
         let was_leaving = run.phase == Phase::Preempting;
         run.phase = Phase::Ending;
         if !was_leaving {
-            let sequence = &self.sequences[key];
-            self.fairness.end_running(sequence.tenant, sequence.num_unpaid());
+            self.sequences.end_running(key);
+            self.lane.running.begin_leaving();
         }
-        self.running.retain(|&other| other != key);
-        self.num_leaving += usize::from(!was_leaving);
+        self.lane.running.remove(key);
         self.wake_waiters(key, None);
         self.release_if_idle(key);
     }
 
-    /// Stops a running sequence; it waits again as soon as no step in flight names it.
+    /// Ends a sequence for which the shard's result makes no sense.
+    pub(crate) fn fail_result(&mut self, key: SequenceKey, message: &str) {
+        self.sequences[key].run_mut().has_failed = true;
+        let error = SequenceError { code: SequenceErrorCode::InvalidResult, message: message.to_owned() };
+        self.end(key, EndReason::Failed(error));
+    }
+
+    /// Stops a running sequence. It waits again as soon as no step in flight names it.
     pub(crate) fn preempt(&mut self, key: SequenceKey) {
         let run = self.sequences[key].run_mut();
         assert_eq!(run.phase, Phase::Running, "only running sequences are preempted");
         run.phase = Phase::Preempting;
-        let sequence = &self.sequences[key];
-        self.fairness.end_running(sequence.tenant, sequence.num_unpaid());
+        self.sequences.end_running(key);
         self.counters.preemptions += 1;
-        self.num_leaving += 1;
+        self.lane.running.begin_leaving();
         self.wake_waiters(key, None);
         self.release_if_idle(key);
     }
 
-    /// Gives up the blocks of a sequence that ends or is preempted, once no step in flight can write them. What is
-    /// computed in them enters the KV index.
+    /// Preempts a sequence so that another tenant's may have its place at once.
+    pub(crate) fn preempt_for_tenant(&mut self, victim: SequenceKey) {
+        self.sequences[victim].run_mut().gave_way = true;
+        self.counters.fair_preemptions += 1;
+        self.preempt(victim);
+    }
+
+    /// Gives up the blocks of a sequence that ends or is preempted, once no step in flight can write them. The computed
+    /// ones enter the KV index.
     pub(crate) fn release_if_idle(&mut self, key: SequenceKey) {
         let sequence = &mut self.sequences[key];
         let Some(run) = sequence.run.take_if(|run| run.phase != Phase::Running && run.steps_in_flight == 0)
         else {
             return;
         };
-        self.num_leaving -= 1;
-        let shard = self.shard.as_mut().expect("who runs has a shard");
+        self.lane.running.end_leaving();
+        let shard = self.lane.shard_mut();
         shard.kv.close(run.table, &sequence.tokens[..run.acknowledged as usize]);
         if run.phase == Phase::Ending {
             shard.renew_pin(sequence);
         }
         if run.is_on_shard {
-            shard.ends.push(run.wire_id);
+            shard.outbox.end_sequence(run.wire_id);
         }
         if run.phase == Phase::Ending {
-            self.forget(key);
+            self.sequences.remove(key);
         } else {
             sequence.waiting_since = self.now;
-            self.running.retain(|&other| other != key);
+            self.lane.running.remove(key);
             self.enter_queue(key);
         }
     }
 
-    /// Gives a place to those that wait for this sequence's prefix: all of them, or those that `num_blocks` suffice.
-    pub(crate) fn wake_waiters(&mut self, key: SequenceKey, num_blocks: Option<usize>) {
+    /// Enters the acknowledged whole blocks of a sequence in the KV index, and wakes the sequences that wait for them.
+    pub(crate) fn index(&mut self, key: SequenceKey) {
+        let sequence = &mut self.sequences[key];
+        let run = sequence.run.as_mut().expect("the sequence does not wait");
+        let before = run.table.num_indexed_blocks();
+        self.lane.shard_mut().kv.index(&mut run.table, &sequence.tokens[..run.acknowledged as usize]);
+        let num_blocks = run.table.num_indexed_blocks();
+        if num_blocks > before && !run.waiters.is_empty() {
+            self.wake_waiters(key, Some(num_blocks));
+        }
+    }
+
+    /// Pins a computed prompt if its request asks for that and it was not done before. The outcome is reported before
+    /// the first sampled token, so that the answer can contain it; forced tokens at the beginning may come earlier.
+    pub(crate) fn pin_prompt(&mut self, key: SequenceKey) {
+        let sequence = &mut self.sequences[key];
+        if let Some(shard) = &mut self.lane.shard
+            && let Some(pinned) = shard.pin_prompt(sequence)
+        {
+            self.updates.push(Update::Pinned { id: sequence.id, pinned });
+        }
+    }
+
+    /// Returns sequences that are parked on this one to the queue: all of them, or those for which `num_blocks` suffice.
+    fn wake_waiters(&mut self, key: SequenceKey, num_blocks: Option<usize>) {
         let Some(run) = &mut self.sequences[key].run else { return };
-        let (woken, waiting) =
+        let (woken, waiting): (Vec<Waiter>, Vec<Waiter>) =
             run.waiters.iter().partition(|waiter| num_blocks.is_none_or(|count| waiter.num_blocks <= count));
         run.waiters = waiting;
-        for waiter in Vec::<crate::sequence::Waiter>::into_iter(woken) {
-            self.leave_queue(waiter.key);
-            self.enter_queue(waiter.key);
+        for waiter in woken {
+            self.requeue(waiter.key);
+        }
+    }
+
+    /// Ends the lane's runs after it has lost its shard. Sequences that have not started go back to the queue; all others
+    /// end.
+    pub(crate) fn restart_after_loss(&mut self) {
+        let mut keys = self.sequences.keys_by_arrival();
+        let is_concerned = |run: &Run| run.lane == self.lane.id;
+        keys.retain(|&key| self.sequences[key].run.as_ref().is_none_or(is_concerned));
+        // All sequences leave the queue before any is removed, because a parked sequence names the one that it waits for.
+        for &key in &keys {
+            if self.sequences[key].run.is_none() {
+                self.sequences.leave_queue(key);
+            }
+        }
+        for key in keys {
+            let (was_running, has_ended) =
+                (self.sequences[key].is_running(), self.sequences[key].is_ending());
+            if was_running {
+                self.sequences.end_running(key);
+            }
+            self.sequences[key].run = None;
+            if !has_ended && self.sequences[key].first_start.is_none() {
+                self.enter_queue(key);
+                continue;
+            }
+            let sequence = self.sequences.remove(key);
+            if !has_ended {
+                let usage = sequence.usage();
+                self.updates.push(Update::Ended { id: sequence.id, reason: EndReason::ShardLost, usage });
+            }
+        }
+    }
+
+    /// Looks all waiting sequences up again, because a store was added that may have a longer prefix of them.
+    pub(crate) fn requeue_all(&mut self) {
+        let keys = self.sequences.keys_by_arrival();
+        let waiting: Vec<_> = keys.into_iter().filter(|&key| self.sequences[key].run.is_none()).collect();
+        for key in waiting {
+            self.requeue(key);
         }
     }
 }

@@ -1,9 +1,8 @@
 //! What goes to the shard and what comes back, field by field as in `proto/trunkline/shard/v1/shard.proto`.
+use trunkline_contract::{BlockKey, SlotId};
 
 use std::fmt;
 use std::sync::Arc;
-
-use trunkline_kv::{BlockKey, SlotId};
 
 /// Everything a shard does in one step, in this order: `ends`, `starts`, `window_drops`, `copies`, `discards`, then it
 /// begins `restores`, computes `chunks`, and begins their `stores`.

@@ -1,14 +1,13 @@
-//! What a step's result does to its sequences.
+//! The effect of a step's result on its sequences.
 
-use crate::event::{Allowed, EndReason, Millis, NextTokens, SequenceId, Update};
-use crate::fairness::PROMPT_TOKEN_COST;
-use crate::plan::{
-    SampledToken, SequenceError, SequenceErrorCode, SequenceOutcome, SequenceResult, StepResult,
-};
-use crate::scheduler::{PlannedChunk, Scheduler};
+use crate::event::{EndReason, Update};
+use crate::in_flight::PlannedChunk;
+use crate::lifecycle::Lifecycle;
+use crate::output::append_token;
+use crate::plan::{SampledToken, SequenceOutcome, SequenceResult, StepResult, TokenScore};
 use crate::sequence::{Phase, SequenceKey};
 
-/// A step's outcomes, to be taken by wire id; in the order of the chunks that costs O(1) each.
+/// A step's outcomes, taken by wire id. Taking them in the order of the chunks costs O(1) each.
 struct Outcomes {
     results: Vec<Option<SequenceResult>>,
     next: usize,
@@ -16,7 +15,15 @@ struct Outcomes {
 }
 
 impl Outcomes {
+    fn new(results: Vec<SequenceResult>) -> Self {
+        let num_left = results.len() as u64;
+        Self { results: results.into_iter().map(Some).collect(), next: 0, num_left }
+    }
+
     fn take(&mut self, wire_id: u64) -> Option<SequenceResult> {
+        if self.num_left == 0 {
+            return None;
+        }
         let is_it = |slot: &Option<SequenceResult>| slot.as_ref().is_some_and(|r| r.sequence_id == wire_id);
         let index = match self.results.get(self.next) {
             Some(slot) if is_it(slot) => self.next,
@@ -28,211 +35,126 @@ impl Outcomes {
     }
 }
 
-impl Scheduler {
-    /// The result of the oldest plan in flight; anything else is counted and otherwise ignored.
-    pub(crate) fn take_result(&mut self, now: Millis, result: StepResult, updates: &mut Vec<Update>) {
-        let step = self.shard.as_mut().and_then(|shard| {
-            let is_expected = shard.in_flight.front().is_some_and(|step| step.step_id == result.step_id);
-            if is_expected { shard.in_flight.pop_front() } else { None }
-        });
-        let Some(step) = step else {
-            self.counters.unexpected_results += 1;
-            return;
-        };
-        self.throughput.add_step(step.num_prefill_tokens, result.device_time_us);
-        if let Some(shard) = &mut self.shard {
-            shard.restoring.step_done(step.step_id, now, &self.throughput, shard.limits.block_size);
-        }
-        let num_left = result.sequences.len() as u64;
-        let results = result.sequences.into_iter().map(Some).collect();
-        let mut outcomes = Outcomes { results, next: 0, num_left };
-        for chunk in &step.chunks {
-            let outcome = if outcomes.num_left > 0 { outcomes.take(chunk.wire_id) } else { None };
-            self.take_outcome(now, chunk, outcome, updates);
-        }
-        if let Some(shard) = &mut self.shard {
-            shard.keep_room(step.chunks);
-        }
-        self.counters.unexpected_results += outcomes.num_left;
+/// Takes the result of the oldest step in flight. A result of any other step is counted and ignored.
+pub(crate) fn take_result(parts: &mut Lifecycle<'_>, result: StepResult) {
+    let lane = &mut *parts.lane;
+    let Some(step) = lane.shard.as_mut().and_then(|shard| shard.steps.take(result.step_id)) else {
+        parts.counters.unexpected_results += 1;
+        return;
+    };
+    lane.throughput.add_step(step.num_prefill_tokens, result.device_time_us);
+    if let Some(shard) = &mut lane.shard {
+        shard.restores.begin_waiting(step.step_id, parts.now, &lane.throughput, shard.limits.block_size);
     }
+    let mut outcomes = Outcomes::new(result.sequences);
+    for chunk in &step.chunks {
+        take_outcome(parts, chunk, outcomes.take(chunk.wire_id));
+    }
+    if let Some(shard) = &mut parts.lane.shard {
+        shard.steps.recycle(step.chunks);
+    }
+    parts.counters.unexpected_results += outcomes.num_left;
+}
 
-    fn take_outcome(
-        &mut self,
-        now: Millis,
-        chunk: &PlannedChunk,
-        result: Option<SequenceResult>,
-        updates: &mut Vec<Update>,
-    ) {
-        let (outcome, scores) = result.map(|result| (result.outcome, result.scores)).unzip();
-        let sequence = &mut self.sequences[chunk.key];
-        let num_known = sequence.num_tokens();
-        let run = sequence.run_mut();
-        assert_eq!(run.wire_id, chunk.wire_id, "who is in flight keeps its wire id");
-        run.steps_in_flight -= 1;
-        if let Some(shard) = &mut self.shard {
-            shard.kv.release_copy_source(&mut run.table);
-        }
-        let error = match &outcome {
-            Some(SequenceOutcome::Error(error)) => Some(error.clone()),
-            _ => None,
-        };
-        if error.is_some() {
-            run.has_failed = true;
-        }
-        if !run.has_failed {
-            // Less than the chunk's end only past the end of a sequence: what is there never enters the index.
-            run.acknowledged = chunk.end.min(num_known);
-        }
-        if run.phase == Phase::Ending {
-            self.release_if_idle(chunk.key);
-            return;
-        }
-        if let Some(error) = error {
-            self.end(chunk.key, EndReason::Failed(error), updates);
-            return;
-        }
-        self.index(chunk.key);
-        if let Some(first) = chunk.scored_from
-            && !self.take_scores(chunk.key, (first, chunk.end), scores.unwrap_or_default(), updates)
-        {
-            return;
-        }
-        match (chunk.sample, outcome) {
-            (true, Some(SequenceOutcome::Token(token))) => self.take_token(now, chunk.key, token, updates),
-            (true, _) => {
-                self.fail_result(chunk.key, "the result lacks the token that was asked for", updates)
-            }
-            (false, Some(SequenceOutcome::Computed)) if chunk.scored_from.is_some() => {}
-            (false, Some(_)) => self.counters.unexpected_results += 1,
-            (false, None) => {}
-        }
-        if self.is_same_run(chunk) {
-            self.release_if_idle(chunk.key);
-        }
+fn take_outcome(parts: &mut Lifecycle<'_>, chunk: &PlannedChunk, result: Option<SequenceResult>) {
+    let (outcome, scores) = result.map(|result| (result.outcome, result.scores)).unzip();
+    let sequence = &mut parts.sequences[chunk.key];
+    let num_known = sequence.num_tokens();
+    let run = sequence.run_mut();
+    assert_eq!(run.wire_id, chunk.wire_id, "a sequence with steps in flight keeps its wire id");
+    run.steps_in_flight -= 1;
+    if let Some(shard) = &mut parts.lane.shard {
+        shard.kv.release_copy_source(&mut run.table);
     }
+    let error = match &outcome {
+        Some(SequenceOutcome::Error(error)) => Some(error.clone()),
+        _ => None,
+    };
+    if error.is_some() {
+        run.has_failed = true;
+    }
+    if !run.has_failed {
+        // This is less than the chunk's end only where a chunk runs past the end of its sequence. Such positions never
+        // enter the KV index.
+        run.acknowledged = chunk.end.min(num_known);
+    }
+    if run.phase == Phase::Ending {
+        parts.release_if_idle(chunk.key);
+        return;
+    }
+    if let Some(error) = error {
+        parts.end(chunk.key, EndReason::Failed(error));
+        return;
+    }
+    parts.index(chunk.key);
+    if let Some(first) = chunk.scored_from
+        && !take_scores(parts, chunk.key, (first, chunk.end), scores.unwrap_or_default())
+    {
+        return;
+    }
+    match (chunk.sample, outcome) {
+        (true, Some(SequenceOutcome::Token(token))) => take_token(parts, chunk.key, token),
+        (true, _) => parts.fail_result(chunk.key, "the result lacks the token that was asked for"),
+        (false, Some(SequenceOutcome::Computed)) if chunk.scored_from.is_some() => {}
+        (false, Some(_)) => parts.counters.unexpected_results += 1,
+        (false, None) => {}
+    }
+    // The outcome may have ended the sequence for good.
+    let run = parts.sequences.get(chunk.key).and_then(|sequence| sequence.run.as_ref());
+    if run.is_some_and(|run| run.wire_id == chunk.wire_id) {
+        parts.release_if_idle(chunk.key);
+    }
+}
 
-    /// False if the outcome already ended the sequence for good.
-    fn is_same_run(&self, chunk: &PlannedChunk) -> bool {
-        let sequence = self.sequences.get(chunk.key);
-        sequence.and_then(|s| s.run.as_ref()).is_some_and(|run| run.wire_id == chunk.wire_id)
+fn take_token(parts: &mut Lifecycle<'_>, key: SequenceKey, token: SampledToken) {
+    let vocab_size = parts.lane.shard().limits.vocab_size;
+    if token.token_id >= vocab_size {
+        parts.fail_result(key, "the result names a token outside the vocabulary");
+        return;
     }
+    let run = parts.sequences[key].run();
+    if run.late_step_id.is_some() && run.pending_samples == 1 {
+        parts.fail_result(key, "the result has a token that could not be chosen yet");
+        return;
+    }
+    parts.pin_prompt(key);
+    let run = parts.sequences[key].run_mut();
+    run.pending_samples -= 1;
+    run.sent_mask = None;
+    let (id, token_id) = (parts.sequences[key].id, token.token_id);
+    if append_token(parts, key, token) {
+        return;
+    }
+    if let Some(constraint) = &mut parts.sequences[key].constraint {
+        constraint.begin_awaiting();
+        parts.updates.push(Update::Awaits { id, token_id });
+    }
+}
 
-    /// Enters what is acknowledged in the KV index, whole blocks of it, and wakes those that wait for it.
-    pub(crate) fn index(&mut self, key: SequenceKey) {
-        let shard = self.shard.as_mut().expect("a result has a shard");
-        let sequence = &mut self.sequences[key];
-        let run = sequence.run.as_mut().expect("the sequence does not wait");
-        let before = run.table.num_indexed_blocks();
-        shard.kv.index(&mut run.table, &sequence.tokens[..run.acknowledged as usize]);
-        let num_blocks = run.table.num_indexed_blocks();
-        if num_blocks > before && !run.waiters.is_empty() {
-            self.wake_waiters(key, Some(num_blocks));
-        }
+/// Reports the prompt logprobs of a chunk over `first .. end`. Returns false if the sequence ended with that.
+fn take_scores(
+    parts: &mut Lifecycle<'_>,
+    key: SequenceKey,
+    (first, end): (u32, u32),
+    mut scores: Vec<TokenScore>,
+) -> bool {
+    let sequence = &mut parts.sequences[key];
+    let num_to_score = sequence.num_to_score();
+    if scores.len() as u64 != u64::from(end.min(num_to_score) - first) {
+        parts.fail_result(key, "the result lacks logprobs of the prompt that were asked for");
+        return false;
     }
-
-    fn take_token(&mut self, now: Millis, key: SequenceKey, token: SampledToken, updates: &mut Vec<Update>) {
-        let vocab_size = self.shard.as_ref().map_or(0, |shard| shard.limits.vocab_size);
-        if token.token_id >= vocab_size {
-            self.fail_result(key, "the result names a token outside the vocabulary", updates);
-            return;
-        }
-        let run = self.sequences[key].run();
-        if run.late_step_id.is_some() && run.pending_samples == 1 {
-            self.fail_result(key, "the result has a token that could not be chosen yet", updates);
-            return;
-        }
-        self.pin_prompt(key, updates);
-        let sequence = &mut self.sequences[key];
-        sequence.run_mut().pending_samples -= 1;
-        let (id, constrained, token_id) = (sequence.id, sequence.constrained, token.token_id);
-        if !self.append_token(now, key, token, updates) && constrained {
-            self.sequences[key].awaits = true;
-            updates.push(Update::Awaits { id, token_id });
-        }
+    // Scores that were reported before a preemption are not reported again.
+    let num_known = sequence.num_scored.saturating_sub(first).min(scores.len() as u32);
+    scores.drain(..num_known as usize);
+    sequence.num_scored += scores.len() as u32;
+    let is_over = sequence.max_new_tokens == 0 && sequence.num_scored == num_to_score;
+    if !scores.is_empty() {
+        parts.updates.push(Update::Scored { id: sequence.id, scores });
     }
-
-    /// What may follow in a constrained sequence. Panics if nobody asked: that is a bug of the caller.
-    pub(crate) fn allow(&mut self, now: Millis, id: SequenceId, allowed: Allowed, updates: &mut Vec<Update>) {
-        let Some(key) = self.sequences.key(id) else { return };
-        let sequence = &mut self.sequences[key];
-        let run = sequence.run.as_ref();
-        if run.is_some_and(|run| run.phase == Phase::Ending) {
-            return;
-        }
-        let is_asked = sequence.constrained
-            && sequence.allowed.is_none()
-            && sequence.early.is_none()
-            && run.is_none_or(|run| run.pending_samples == u32::from(run.late_step_id.is_some()));
-        assert!(is_asked, "who is told what may follow waits for it: {}", id.0);
-        (sequence.awaits, sequence.is_slow) = (false, allowed.is_slow);
-        let Some(allowed) = self.tell_late(key, allowed) else { return };
-        let sequence = &mut self.sequences[key];
-        if sequence.first_start.is_none() && !allowed.forced.is_empty() {
-            sequence.early = Some(allowed);
-        } else {
-            self.follow(now, key, allowed, updates);
-        }
+    if is_over {
+        parts.pin_prompt(key);
+        parts.end(key, EndReason::Length);
     }
-
-    /// Appends what is forced, and keeps what may be sampled then.
-    pub(crate) fn follow(
-        &mut self,
-        now: Millis,
-        key: SequenceKey,
-        allowed: Allowed,
-        updates: &mut Vec<Update>,
-    ) {
-        let num_forced = allowed.forced.len() as u64;
-        self.fairness.charge(self.sequences[key].tenant, num_forced * PROMPT_TOKEN_COST);
-        for token_id in allowed.forced {
-            if let Some(run) = &mut self.sequences[key].run {
-                run.num_unsent_tokens += u32::from(run.is_on_shard);
-            }
-            let token = SampledToken { token_id, ..SampledToken::default() };
-            if self.append_token(now, key, token, updates) {
-                return;
-            }
-        }
-        match allowed.next {
-            NextTokens::Mask(mask) => self.sequences[key].allowed = Some(mask),
-            NextTokens::End => self.end(key, EndReason::EndToken, updates),
-            NextTokens::Failed(message) => {
-                let error = SequenceError { code: SequenceErrorCode::GrammarFailed, message };
-                self.end(key, EndReason::Failed(error), updates);
-            }
-        }
-    }
-
-    /// One more token of the output. True if the sequence ended with it.
-    fn append_token(
-        &mut self,
-        now: Millis,
-        key: SequenceKey,
-        token: SampledToken,
-        updates: &mut Vec<Update>,
-    ) -> bool {
-        let sequence = &mut self.sequences[key];
-        sequence.tokens.push(token.token_id);
-        self.counters.output_tokens += 1;
-        let is_end_token = sequence.is_end_token(token.token_id);
-        updates.push(Update::Token { id: sequence.id, token });
-        let reason = if is_end_token {
-            EndReason::EndToken
-        } else if sequence.num_output_tokens() >= sequence.max_new_tokens {
-            EndReason::Length
-        } else {
-            return false;
-        };
-        if let Some(start) = sequence.first_start {
-            self.throughput.add_run(now.since(start.at));
-        }
-        self.end(key, reason, updates);
-        true
-    }
-
-    pub(crate) fn fail_result(&mut self, key: SequenceKey, message: &str, updates: &mut Vec<Update>) {
-        self.sequences[key].run_mut().has_failed = true;
-        let error = SequenceError { code: SequenceErrorCode::InvalidResult, message: message.to_owned() };
-        self.end(key, EndReason::Failed(error), updates);
-    }
+    !is_over
 }

@@ -1,30 +1,32 @@
-//! One sequence and where it stands.
+//! One sequence and its state.
 //!
 //! ```text
 //! tokens        [ prompt ............ | output ... ]  + pending_samples that steps in flight will append
-//! acknowledged  ───────────────▶                      K and V are there for certain
-//! planned       ───────────────────────────▶          ... once the steps in flight are done
+//! acknowledged  ───────────────▶                      K and V are computed
+//! planned       ───────────────────────────▶          K and V are computed once the steps in flight are done
 //! ```
 
 use std::collections::BTreeMap;
 use std::ops::{Index, IndexMut};
 
-use trunkline_kv::{BlockId, BlockTable, RestoredBlock, Salt};
+use trunkline_contract::BlockId;
+use trunkline_kv::{BlockTable, RestoredBlock, Salt};
 
-use crate::event::{Allowed, Millis, Pinned, Priority, Retention, SequenceId, SequenceRequest, Usage};
+use crate::constraint::Constraint;
+use crate::event::{LaneId, Millis, Pinned, Priority, Retention, SequenceId, SequenceRequest, Usage};
 use crate::fairness::TenantKey;
 use crate::plan::{SamplingParams, TokenMask};
 use crate::queue::Rank;
 
-/// Where a sequence lies in a [`SequenceMap`]. Used again after the sequence is removed.
+/// Names a sequence in a [`SequenceMap`]. A key is reused after its sequence is removed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SequenceKey(u32);
 
-/// One sequence from `Submit` until nothing in flight names it any more.
+/// One sequence, from `Submit` until it has ended and no step in flight names it.
 #[derive(Debug)]
 pub struct Sequence {
     pub id: SequenceId,
-    /// Prompt, then output.
+    /// The prompt, then the output.
     pub tokens: Vec<u32>,
     pub num_prompt_tokens: u32,
     pub max_new_tokens: u32,
@@ -34,32 +36,25 @@ pub struct Sequence {
     pub deadline: Option<Millis>,
     pub salt: Salt,
     pub tenant: TenantKey,
-    /// Leading tokens of the prompt that its tenant has paid for, or that were cached when it was admitted.
+    /// Leading tokens of the prompt that cost nothing more: the tenant was charged for them, or they were cached when the
+    /// sequence was admitted.
     pub num_paid: u32,
     pub retention: Retention,
-    /// What came of its wish to be pinned, once its prompt was computed.
+    /// The outcome of the request's pin, which is decided once its prompt is computed.
     pub pinned: Option<Pinned>,
-    /// Leading positions of its prompt whose next tokens' logprobs were reported.
+    /// Leading positions of the prompt whose next tokens' logprobs were reported.
     pub num_scored: u32,
-    pub constrained: bool,
-    /// Under a grammar: what the next sample may choose. None while that is not known.
-    pub allowed: Option<TokenMask>,
-    /// What may follow the prompt, if tokens are forced: taken when the first chunk is planned, as tokens come after
-    /// `Update::Started`.
-    pub early: Option<Allowed>,
-    /// `Update::Awaits` was told, and not answered.
-    pub awaits: bool,
-    /// The last answer took long: it sits out the run-ahead, and nobody waits for it.
-    pub is_slow: bool,
+    /// None for a sequence without a grammar.
+    pub constraint: Option<Constraint>,
     pub submitted_at: Millis,
-    /// Since when it waits in its class; while it runs, when it last began to.
+    /// When it began to wait in its class. While it runs, this is the moment of its last wait.
     pub waiting_since: Millis,
-    /// Counts submissions: a lower one is older.
+    /// Counts submissions: a lower number is older.
     pub arrival: u64,
-    /// When the first chunk was planned, and how many prompt tokens a hit spared then.
+    /// Set when the first chunk is planned.
     pub first_start: Option<FirstStart>,
     pub wait: Wait,
-    /// None while it waits.
+    /// None while the sequence waits.
     pub run: Option<Run>,
 }
 
@@ -67,79 +62,83 @@ pub struct Sequence {
 #[derive(Clone, Copy, Debug)]
 pub struct FirstStart {
     pub at: Millis,
+    /// Prompt tokens that a prefix hit spared.
     pub cached_tokens: u32,
 }
 
-/// What a waiting sequence waits for. Meaningless while it runs.
+/// The state of a waiting sequence. It has no meaning while the sequence runs.
 #[derive(Debug, Default)]
 pub struct Wait {
     /// Its place in the queue; none while it is parked.
     pub rank: Option<Rank>,
-    /// Tokens to compute, as of the last look at the KV index.
+    /// How many tokens it had to compute when it was last looked up in the KV index.
     pub num_uncached_tokens: u32,
-    /// Blocks that have to be available before another try makes sense; 0 if not known.
+    /// How many blocks must be available before it is worth another try; 0 if that is not known.
     pub needed_blocks: u32,
-    /// Parked: this one is computing a prefix that both share.
+    /// The running sequence that computes a prefix which both share. It is set while this one is parked.
     pub parked_on: Option<SequenceKey>,
 }
 
-/// What a sequence is about while it has blocks.
+/// The phase of a sequence that holds blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// Gets chunks.
+    /// It gets chunks.
     Running,
-    /// Gets no more chunks; waits again when its steps in flight are acknowledged.
+    /// It gets no more chunks, and waits again once its steps in flight are acknowledged.
     Preempting,
-    /// Its final update is out; goes when its steps in flight are acknowledged.
+    /// Its final update was sent. It is removed once its steps in flight are acknowledged.
     Ending,
 }
 
-/// What a sequence has while it is not waiting.
+/// The state of a sequence that does not wait.
 #[derive(Debug)]
 pub struct Run {
+    pub lane: LaneId,
     pub phase: Phase,
-    /// Its name on the wire.
+    /// The sequence's name on the wire.
     pub wire_id: u64,
-    /// The shard knows `wire_id`.
+    /// Whether a plan has told the shard about `wire_id`.
     pub is_on_shard: bool,
     pub table: BlockTable,
-    /// Blocks of the table that the shard was told.
+    /// Blocks of the table that the shard knows.
     pub num_sent_blocks: usize,
-    /// Positions computed when all steps in flight are done, a prefix hit included.
+    /// Positions that are computed once all steps in flight are done, a prefix hit included.
     pub planned: u32,
     /// Positions whose steps are acknowledged, the whole blocks of a prefix hit included.
     pub acknowledged: u32,
     /// Tokens that steps in flight will sample.
     pub pending_samples: u32,
-    /// The step in flight whose chunk was not told what it may sample.
+    /// The mask of the sample in flight, kept until its token arrives so that a lost step can be planned again.
+    pub sent_mask: Option<TokenMask>,
+    /// The step in flight whose chunk still awaits a mask.
     pub late_step_id: Option<u64>,
-    /// The last tokens that the shard was not told: they were not sampled, and go with the next chunk.
+    /// The last tokens that the shard does not know. They were forced, and go with the next chunk.
     pub num_unsent_tokens: u32,
     pub steps_in_flight: u32,
-    /// The last step that it has a chunk in; a step has one chunk of it at most.
+    /// The last step that has a chunk of this sequence. A step has at most one.
     pub last_step_id: u64,
-    /// To be planned with the first chunk.
+    /// A copy to be planned with the first chunk.
     pub copy: Option<PartialCopy>,
-    /// Tokens known when it was admitted: until they are computed others may wait for them.
+    /// The number of tokens known at admission. Until they are computed, other sequences may be parked on this one.
     pub prefill_end: u32,
-    /// Preempting: for another tenant, which may have the place at once.
+    /// Set on a preempting sequence whose place another tenant's sequence may take at once.
     pub gave_way: bool,
-    /// A step failed: nothing after it was computed.
+    /// A step failed, so no later position was computed.
     pub has_failed: bool,
-    /// Sequences parked on this one, and how many indexed blocks wake them.
+    /// The sequences parked on this one.
     pub waiters: Vec<Waiter>,
-    /// Blocks on their way from the store: the last positions planned. No chunk is planned before they are there.
+    /// The restore of the last planned positions. No chunk is planned before it is over.
     pub restore: Option<RunRestore>,
 }
 
-/// A restore that is under way.
+/// A restore in flight.
 #[derive(Debug)]
 pub struct RunRestore {
     pub restore_id: u64,
     pub blocks: Vec<RestoredBlock>,
 }
 
-/// The first tokens of another sequence's block, to be copied.
+/// A copy of the first tokens of another sequence's block.
 #[derive(Clone, Copy, Debug)]
 pub struct PartialCopy {
     pub source: BlockId,
@@ -150,6 +149,7 @@ pub struct PartialCopy {
 #[derive(Clone, Copy, Debug)]
 pub struct Waiter {
     pub key: SequenceKey,
+    /// It is woken once the KV index has this many blocks of the shared prefix.
     pub num_blocks: usize,
 }
 
@@ -171,11 +171,7 @@ impl Sequence {
             retention: request.retention,
             pinned: None,
             num_scored: 0,
-            constrained: request.constrained,
-            allowed: None,
-            early: None,
-            awaits: false,
-            is_slow: false,
+            constraint: request.constrained.then(Constraint::default),
             submitted_at,
             waiting_since: submitted_at,
             arrival,
@@ -193,12 +189,12 @@ impl Sequence {
         self.num_tokens() - self.num_prompt_tokens
     }
 
-    /// Tokens of the prompt that its tenant has to pay for when they are computed.
+    /// Tokens of the prompt that the tenant will be charged for when they are planned.
     pub fn num_unpaid(&self) -> u32 {
         self.num_prompt_tokens - self.num_paid
     }
 
-    /// Leading tokens of the prompt that are to be pinned, if any are.
+    /// How many leading tokens of the prompt the request pins, if it pins any.
     pub fn num_pin_tokens(&self) -> u32 {
         self.retention.num_tokens.unwrap_or(u32::MAX).min(self.num_prompt_tokens)
     }
@@ -211,47 +207,48 @@ impl Sequence {
         }
     }
 
-    /// Tokens that may still be planned: 0 when all that is missing is in flight.
+    /// Whether the sequence may get chunks.
+    pub fn is_running(&self) -> bool {
+        self.run.as_ref().is_some_and(|run| run.phase == Phase::Running)
+    }
+
+    /// Whether its final update was sent.
+    pub fn is_ending(&self) -> bool {
+        self.run.as_ref().is_some_and(|run| run.phase == Phase::Ending)
+    }
+
+    /// Tokens that may still be planned; 0 when the rest is in flight.
     pub fn num_unplanned(&self) -> u32 {
-        match &self.run {
-            Some(run) if run.phase == Phase::Running && !self.is_finishing(run) => {
-                if self.max_new_tokens == 0 {
-                    self.num_to_score() - run.planned
-                } else if self.constrained {
-                    let is_known = self.allowed.is_some() || self.early.is_some();
-                    // Its last token's chunk samples, and waits for what may be sampled; the one after it may be on its
-                    // way then.
-                    let num_ready = if is_known {
-                        self.num_tokens()
-                    } else if self.may_run_ahead(run) {
-                        self.num_tokens() + 1
-                    } else {
-                        self.num_tokens() - 1
-                    };
-                    num_ready.saturating_sub(run.planned)
-                } else {
-                    self.num_tokens() + run.pending_samples - run.planned
-                }
-            }
-            _ => 0,
+        let Some(run) = self.run.as_ref().filter(|run| run.phase == Phase::Running) else { return 0 };
+        if self.is_finishing(run) {
+            0
+        } else if self.max_new_tokens == 0 {
+            self.num_to_score() - run.planned
+        } else if let Some(constraint) = &self.constraint {
+            // The last known token's chunk samples, so it waits until the mask is known. The chunk after it may begin
+            // before its own mask is known.
+            let num_ready = if constraint.has_answer() {
+                self.num_tokens()
+            } else if may_run_ahead(constraint, run) {
+                self.num_tokens() + 1
+            } else {
+                self.num_tokens() - 1
+            };
+            num_ready.saturating_sub(run.planned)
+        } else {
+            self.num_tokens() + run.pending_samples - run.planned
         }
     }
 
-    /// Tokens that may be planned in the step that is being made: 0 also when it has its chunk already,
-    /// or waits for the store.
+    /// Tokens that may be planned in the step that is being made; 0 also when the step has a chunk of the sequence
+    /// already, or a restore is in flight.
     pub fn num_wanted(&self, step_id: u64) -> u32 {
-        let is_off =
+        let must_wait =
             self.run.as_ref().is_some_and(|run| run.last_step_id == step_id || run.restore.is_some());
-        if is_off { 0 } else { self.num_unplanned() }
+        if must_wait { 0 } else { self.num_unplanned() }
     }
 
-    /// Under a grammar: a step in flight samples a token and knows what it may sample, so that the next chunk may begin
-    /// before that is known for it.
-    pub fn may_run_ahead(&self, run: &Run) -> bool {
-        run.pending_samples == 1 && run.late_step_id.is_none() && !self.is_slow
-    }
-
-    /// True if the steps in flight sample its last token, or score the last one of its prompt if there is no output.
+    /// True if the steps in flight sample the last token, or score the last one of a prompt without output.
     pub fn is_finishing(&self, run: &Run) -> bool {
         if self.max_new_tokens == 0 {
             return run.planned >= self.num_to_score();
@@ -259,12 +256,12 @@ impl Sequence {
         self.num_output_tokens() + run.pending_samples >= self.max_new_tokens
     }
 
-    /// Runs, and is still computing tokens that were known when it was admitted.
+    /// True if the sequence runs and still computes tokens that were known when it was admitted.
     pub fn is_prefilling(&self) -> bool {
         self.run.as_ref().is_some_and(|run| run.phase == Phase::Running && run.acknowledged < run.prefill_end)
     }
 
-    /// Order of running sequences: the last is preempted first.
+    /// The order of running sequences. The last one is preempted first.
     pub fn order(&self) -> (Priority, u64) {
         (self.priority, self.arrival)
     }
@@ -278,9 +275,15 @@ impl Sequence {
         self.run.as_ref().expect("the sequence does not wait")
     }
 
+    /// See [`Sequence::run`].
     pub fn run_mut(&mut self) -> &mut Run {
         self.run.as_mut().expect("the sequence does not wait")
     }
+}
+
+/// True if a step in flight samples a token with a known mask, so that the next chunk may begin without its own.
+fn may_run_ahead(constraint: &Constraint, run: &Run) -> bool {
+    run.pending_samples == 1 && run.late_step_id.is_none() && !constraint.is_slow()
 }
 
 /// All sequences. Access by key costs O(1), by id O(log n).
@@ -292,6 +295,7 @@ pub struct SequenceMap {
 }
 
 impl SequenceMap {
+    /// Panics if the sequence's id is in use.
     pub fn insert(&mut self, sequence: Sequence) -> SequenceKey {
         let id = sequence.id;
         let key = match self.free.pop() {

@@ -1,5 +1,7 @@
 //! Gauges and counters, plain numbers.
 
+use crate::event::RejectReason;
+
 /// What the scheduler holds now and has done so far. Counters never go back, also across a lost shard.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
@@ -92,4 +94,19 @@ pub struct Stats {
     /// Counter: results that answer no plan in flight, and entries in them that answer no chunk or transfer. Should
     /// stay 0.
     pub unexpected_results: u64,
+}
+
+impl Stats {
+    /// Counts a rejected sequence by its reason.
+    pub(crate) fn count_rejection(&mut self, reason: &RejectReason) {
+        let counter = match reason {
+            RejectReason::QueueFull { .. } | RejectReason::QueueShared { .. } => {
+                &mut self.rejected_queue_full
+            }
+            RejectReason::DeadlineUnreachable { .. } => &mut self.rejected_deadline,
+            RejectReason::TooLong { .. } => &mut self.rejected_too_long,
+            RejectReason::Invalid { .. } => &mut self.rejected_invalid,
+        };
+        *counter += 1;
+    }
 }

@@ -5,6 +5,7 @@ use serde::de::{DeserializeOwned, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
+use super::json_error::describe;
 use crate::error::ApiError;
 
 /// Longest value of a refused field that is compared with its neutral values, in bytes.
@@ -38,7 +39,10 @@ pub fn parse<T: DeserializeOwned>(body: &[u8], refused: &[Refused], prefix: &str
             return ApiError::MissingField { field: format!("{parent}{name}") };
         }
         if let Some(name) = field_after("duplicate field `", &detail) {
-            return ApiError::InvalidType { field: format!("{parent}{name}"), detail };
+            return ApiError::InvalidType {
+                field: format!("{parent}{name}"),
+                detail: "is given twice".into(),
+            };
         }
         match parent.strip_suffix('.') {
             Some(field) => ApiError::InvalidType { field: field.to_owned(), detail },
@@ -116,25 +120,4 @@ fn is_neutral(value: &str, neutral: &[&str]) -> bool {
         Some(value) => neutral.iter().any(|text| parse(text).as_ref() == Some(&value)),
         None => false,
     }
-}
-
-/// What serde says, without quoting the client's strings: they may be a prompt.
-fn describe(error: &serde_json::Error) -> String {
-    let text = error.to_string();
-    let quoted = ["invalid type: string ", "invalid value: string "];
-    for start in quoted {
-        if let Some(rest) = text.strip_prefix(start)
-            && let Some(at) = rest.rfind(", expected ")
-        {
-            return format!("{}a string{}", start.trim_end_matches("string "), &rest[at..]);
-        }
-    }
-    for start in ["unknown variant `", "unknown field `"] {
-        if let Some(rest) = text.strip_prefix(start)
-            && let Some(at) = rest.rfind("`, expected ")
-        {
-            return format!("{}{}", start.trim_end_matches(" `"), &rest[at + 1..]);
-        }
-    }
-    text
 }

@@ -5,6 +5,7 @@ pub mod cors;
 mod event_frame;
 mod events;
 mod json;
+mod json_error;
 pub mod serve;
 #[doc(hidden)]
 pub mod stall;

@@ -69,7 +69,7 @@ impl Caller {
 
     /// Its namespace of the KV index, and within it that of a request's `cache_salt`.
     pub fn salt(&self, cache_salt: Option<&str>) -> Salt {
-        let parts = cache_salt.as_slice();
-        self.name().map_or_else(|| Salt::new(parts), |name| Salt::of_tenant(name, parts))
+        let salt = self.name().map_or_else(Salt::default, Salt::of_tenant);
+        Salt { cache_salt: cache_salt.map(Into::into), ..salt }
     }
 }

@@ -117,14 +117,14 @@ async fn choices_keep_their_order_with_logprobs() {
 async fn prompts_of_two_kinds_are_refused() {
     let router = Router::default().await;
     for (prompts, found, expected) in [
-        (json!([[1], "a"]), "a string", "a list of token ids, as before it"),
-        (json!(["a", [1]]), "sequence", "a string, as before it"),
-        (json!(["a", 1]), "integer `1`", "a string, as before it"),
+        (json!([[1], "a"]), "a string", "a list of token ids like those before it"),
+        (json!(["a", [1]]), "a list", "a string like those before it"),
+        (json!(["a", 1]), "the number 1", "a string like those before it"),
     ] {
         let answer = router.post(COMPLETIONS, &json!({"prompt": prompts})).await;
         assert_eq!(answer.status, 400, "{prompts}");
         let message = answer.json()["error"]["message"].as_str().unwrap().to_owned();
-        let wanted = format!("`prompt`: invalid type: {found}, expected {expected}");
+        let wanted = format!("`prompt` must be {expected}, not {found}");
         assert!(message.starts_with(&wanted), "{message}");
     }
     for prompts in [json!(["a", "b"]), json!([[1], [2]]), json!([1, 2])] {

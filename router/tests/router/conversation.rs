@@ -80,7 +80,7 @@ fn windows_that_cannot_be_served_are_refused() {
 
 #[test]
 fn transfers_cross_the_line_whole() {
-    let key = Salt::new(&["tenant"]).root_key();
+    let key = Salt::default().with_cache_salt("tenant").root_key();
     let plan = StepPlan {
         step_id: 3,
         starts: vec![SequenceStart {

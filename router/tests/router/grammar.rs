@@ -67,8 +67,8 @@ async fn masks_reach_the_shard_and_forced_tokens_need_no_step() {
         "additionalProperties": false,
     });
     let grammar = Grammar::JsonSchema(schema);
-    let greedy = request("question", SamplingParams::default());
-    let (forced, reason) = run(&router, greedy.clone(), Some(&grammar)).await;
+    let greedy = || request("question", SamplingParams::default());
+    let (forced, reason) = run(&router, greedy(), Some(&grammar)).await;
     assert_eq!(reason, EndReason::EndToken);
     let value: serde_json::Value = serde_json::from_str(&forced).unwrap();
     assert!(["first", "fourth"].contains(&value["answer"].as_str().unwrap()), "{forced}");
@@ -80,7 +80,7 @@ async fn masks_reach_the_shard_and_forced_tokens_need_no_step() {
     assert_eq!(sampled, forced);
     // Beside free ones it is the same too, and they are as they were.
     let free = request("another question", SamplingParams::default());
-    let (constrained, free) = tokio::join!(run(&router, greedy, Some(&grammar)), run(&router, free, None));
+    let (constrained, free) = tokio::join!(run(&router, greedy(), Some(&grammar)), run(&router, free, None));
     assert_eq!(constrained.0, forced);
     assert_eq!(free, ("no json at all".to_owned(), EndReason::EndToken));
 }

@@ -248,6 +248,6 @@ fn a_url_that_cannot_be_is_one_line_and_exit_code_2() {
     let stderr = String::from_utf8(done.stderr).unwrap();
     assert_eq!(done.status.code(), Some(2), "{stderr}");
     let last = stderr.lines().last().unwrap();
-    assert!(last.starts_with("error: `--kv-object-store` has a user; hint: "), "{stderr}");
+    assert!(last.starts_with("error: `--kv-object-store` contains a user; hint: "), "{stderr}");
     assert!(!stderr.contains("secret"), "{stderr}");
 }

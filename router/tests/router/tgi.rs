@@ -205,7 +205,11 @@ async fn a_chats_prompt_is_shown() {
     assert_eq!((refused.status, refused.text().contains("`messages`")), (422, true));
     let content = json!({"messages": [{"role": "user", "content": 5}]});
     let refused = router.post("/chat_tokenize", &content).await;
-    assert!(refused.text().contains("expected a string or a list of parts at line 1"), "{}", refused.text());
+    assert!(
+        refused.text().contains("must be a string or a list of parts, not the number 5"),
+        "{}",
+        refused.text()
+    );
     let refused = router.post("/chat_tokenize", &json!({"messages": [{"role": "x", "content": "y"}]})).await;
     assert_eq!((refused.status, &refused.json()["error_type"]), (422, &json!("validation")));
 }
@@ -222,7 +226,9 @@ async fn invocations_are_what_their_body_is() {
     assert_eq!(completion["choices"][0]["text"], "hi");
     let events = router.post("/invocations", &json!({"inputs": "x", "stream": true})).await.events();
     assert_eq!(events.last().unwrap()["generated_text"], "hi");
-    for (body, words) in [(json!({}), "`inputs` is missing"), (json!([]), "expected a JSON object")] {
+    for (body, words) in
+        [(json!({}), "`inputs` is missing"), (json!([]), "the body must be a JSON object, not a list")]
+    {
         let refused = router.post("/invocations", &body).await;
         assert_eq!(refused.status, 422);
         assert!(refused.text().contains(words), "{}", refused.text());
@@ -263,7 +269,7 @@ async fn vertex_predicts_for_each_instance() {
         (instance(json!("x")), "`instances[1]`"),
         (instance(chat("n", json!(2))), "`instances[1].n` is not supported"),
         (instance(chat("audio", json!({}))), "`instances[1].audio` is not supported"),
-        (instance(chat("top_p", json!("x"))), "`instances[1].top_p`: invalid type"),
+        (instance(chat("top_p", json!("x"))), "`instances[1].top_p` must be a number, not a string"),
         (instance(chat("temperature", json!(-1))), "`temperature` is -1"),
     ] {
         let refused = router.post("/vertex", &body).await;

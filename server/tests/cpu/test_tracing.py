@@ -70,7 +70,7 @@ def test_every_weight_is_passed_once_and_a_tied_head_is_the_embedding(architectu
     ops = TracingOps(builder, checkpoint(model))
     registry.forward(ops, model)
     stored = {checkpoint(model).tensor(name).name for name in weight_shapes(model)}
-    assert ops.num_weights == len(builder.weights) == len(stored)
+    assert len(ops.tensors) == len(builder.weights) == len(stored)
     first, last = builder.calls[0], builder.calls[-1]
     assert (first[0], last[0]) == ("embedding", "logits")
     assert (first[1][0] == last[1][1]) is is_tied

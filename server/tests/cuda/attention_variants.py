@@ -9,11 +9,10 @@ from tests.cuda.compiled import Variant
 from trunkline_server.backends.cuda.kernels.attention_plan import SPLIT, SPLIT_ROWS, WHOLE_ROWS, _plan_kernel
 from trunkline_server.backends.cuda.kernels.attention_split import merge_kernel, split_kernel
 from trunkline_server.backends.cuda.kernels.attention_whole import whole_kernel
-from trunkline_server.backends.cuda.kernels.copy_blocks import _copy_blocks_kernel
 from trunkline_server.backends.cuda.kernels.gather_kv import _gather_kernel
-from trunkline_server.backends.cuda.kernels.hadamard import _turn_heads_kernel
+from trunkline_server.backends.cuda.kernels.hadamard import _transform_heads_kernel
 from trunkline_server.backends.cuda.kernels.kv_elements import FLOAT, FP8, INT4, INT8
-from trunkline_server.backends.cuda.kernels.rope_kv import _rope_and_write_kernel, _rope_kernel
+from trunkline_server.backends.cuda.kernels.rope_kv import _rope_and_write_kernel
 
 # The variants that `make test` compiles: one of each kind.
 FIRST = {"split bf16", "whole bf16", "rope and write bf16", "merge", "plan"}
@@ -27,7 +26,7 @@ _POINTERS = {
     **dict.fromkeys(("query_begin", "context_length", "block_tables", "block_ids", "row_count"), "*i32"),
     "pieces": "*i64",
 }
-_FLOATS = dict.fromkeys(("scale", "soft_cap", "factor", "turn_factor"), "fp32")
+_FLOATS = dict.fromkeys(("scale", "soft_cap", "factor", "transform_factor"), "fp32")
 _ALIGNED = frozenset({"q_stride", "k_stride", "v_stride", "out_stride", "x_stride", "piece_elements", "values_offset"})
 
 
@@ -75,10 +74,8 @@ def variants() -> list[Variant]:
     ]
     found += [
         _variant("merge", merge_kernel, 1, **heads, OUT=tl.bfloat16, AHEAD=8),
-        _variant("rope", _rope_kernel, 4, **heads, ROTARY=128, OUT=tl.bfloat16, ROWS=8),
-        _variant("turn heads", _turn_heads_kernel, 4, **heads, LOG_RUN=7, OUT=tl.bfloat16, ROWS=16),
+        _variant("transform heads", _transform_heads_kernel, 4, **heads, LOG_RUN=7, OUT=tl.bfloat16, ROWS=16),
         _variant("gather", _gather_kernel, 8, **heads, BLOCK=64),
-        _variant("copy blocks", _copy_blocks_kernel, 4, WORDS=2048),
         _variant(
             "plan",
             _plan_kernel,

@@ -167,7 +167,7 @@ class Scene:
             weights = scores.masked_fill(is_hidden, -torch.inf).softmax(-1)
             mixed.append(torch.einsum("hqk,khd->qhd", weights, value))
         result = torch.cat(mixed)
-        if self.pool.format.is_turned:
+        if self.pool.format.is_transformed:
             size = self.shape.head_size
             result = result @ hadamard(size) / (size & -size)
         return result.flatten(1)

@@ -164,7 +164,7 @@ def test_figures_of_the_interpreter_are_marked_and_not_drawn(tmp_path: Path) -> 
     lines.note(device="none", on_gpu=False)
     report.write(tmp_path)
     text = (tmp_path / "gpu.md").read_text()
-    assert "the times tell nothing" in text
+    assert "The times mean nothing" in text
     assert "| device | none |" in text
     assert "decode.svg" not in text
     assert not (tmp_path / "decode.svg").exists()

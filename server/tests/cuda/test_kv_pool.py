@@ -48,28 +48,11 @@ def test_views_of_a_layer_cover_its_pieces(format: str, device: str) -> None:
     assert pool.bytes_per_block * pool.num_blocks == pool.pieces.numel()
 
 
-@pytest.mark.parametrize("format", ["bf16", "int4"])
-def test_blocks_are_copied_in_all_layers_and_no_others(format: str, device: str) -> None:
-    pool = make_pool(format, device)
-    expected = pool.pieces.clone()
-    expected[:, 5], expected[:, 0] = expected[:, 2], expected[:, 6]
-    pairs = torch.tensor([[2, 5], [-1, -1], [6, 0], [3, -1]], dtype=torch.int32, device=device)
-    pool.copy_blocks(pairs)
-    assert torch.equal(pool.pieces, expected)
-
-
 def test_one_block_is_copied_by_its_ids(device: str) -> None:
     pool = make_pool("fp8", device)
     expected = pool.pieces.clone()
     expected[:, 1] = expected[:, 4]
     pool.copy_block(4, 1)
-    assert torch.equal(pool.pieces, expected)
-
-
-def test_no_copies_mean_no_launch(device: str) -> None:
-    pool = make_pool("bf16", device)
-    expected = pool.pieces.clone()
-    pool.copy_blocks(torch.empty(0, 2, dtype=torch.int32, device=device))
     assert torch.equal(pool.pieces, expected)
 
 

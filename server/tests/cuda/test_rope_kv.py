@@ -6,8 +6,8 @@ import pytest
 import torch
 from tests.cuda.kv_oracle import activation_dtype, hadamard, stored
 from tests.tiers import matrix
-from trunkline_server.backends.cuda.kernels.hadamard import turn_heads
-from trunkline_server.backends.cuda.kernels.rope_kv import rope, rope_and_write_kv, rope_tables
+from trunkline_server.backends.cuda.kernels.hadamard import transform_heads
+from trunkline_server.backends.cuda.kernels.rope_kv import rope_and_write_kv, rope_tables
 from trunkline_server.backends.cuda.kv_pool import KvPool
 from trunkline_server.backends.reference.turn import rotate
 from trunkline_server.models.ops import Rope
@@ -46,15 +46,20 @@ def test_heads_are_rotated_by_position(head_size: int, dim: int, device: str) ->
     rotary = make_rope(dim, attention_factor=1.25)
     x = random(9, 2 * head_size)
     positions = [0, 1, 2, 7, 500, 3, 3, 99, 11]
-    actual = rope(x.to(device), i32(positions, device), rope_tables(rotary, 512, device), head_size)
+    pool, on_device = make_pool("f32", device, head_size), x.to(device)
+    tables = rope_tables(rotary, 512, device)
+    unstored = i32([-1] * 9, device)
+    actual = rope_and_write_kv(on_device, on_device, on_device, i32(positions, device), unstored, tables, pool, 1)
+    assert not pool.pieces.any()
     expected = rotate(x.view(9, 2, head_size), torch.tensor(positions), rotary, 1.25).flatten(1)
     assert torch.allclose(actual.cpu(), expected, rtol=0, atol=1e-6)
 
 
 def test_rotation_is_not_in_place(device: str) -> None:
-    x = random(1, 32).to(device)
-    with pytest.raises(AssertionError, match="out must not be"):
-        rope(x, i32([0], device), rope_tables(make_rope(32), 4, device), 32, out=x)
+    x, zero = random(1, 64).to(device), i32([0], device)
+    with pytest.raises(AssertionError, match="out must not be q"):
+        tables = rope_tables(make_rope(32), 4, device)
+        rope_and_write_kv(x, x, x, zero, zero, tables, make_pool("f32", device), 1, out=x)
 
 
 @pytest.mark.parametrize(("format", "head_size"), matrix(["f32", "f16", "bf16", "fp8", "int8", "int4"], [32, 80]))
@@ -81,7 +86,7 @@ def test_stored_elements_are_close_to_the_input(format: str, head_size: int, dev
     expected_q = rotate(q.float().unflatten(1, (-1, head_size)), at, rotary, 1.0)
     expected_k = rotate(k.float().unflatten(1, (-1, head_size)), at, rotary, 1.0)
     expected_v = v.float().unflatten(1, (-1, head_size))
-    if pool.format.is_turned:
+    if pool.format.is_transformed:
         matrix, run = hadamard(head_size), head_size & -head_size
         expected_q, expected_k, expected_v = expected_q @ matrix / run, expected_k @ matrix, expected_v @ matrix
     assert rotated.dtype == dtype
@@ -93,7 +98,7 @@ def test_stored_elements_are_close_to_the_input(format: str, head_size: int, dev
         error = (actual[used] - expected[written]).norm(dim=-1) / expected[written].norm(dim=-1)
         assert error.max() < BOUNDS[format], f"relative error {error.max()}"
     unused = [slot for slot in range(48) if slot not in used]
-    if not pool.format.is_turned:  # zero bytes are levels of int4
+    if not pool.format.is_transformed:  # zero bytes are levels of int4
         assert not keys[unused].any() and not values[unused].any()
     assert torch.equal(pool.pieces[0], before[0])
 
@@ -169,9 +174,9 @@ def test_a_row_has_the_same_bits_alone_and_among_others(format: str, device: str
 def test_transforming_twice_restores_heads(head_size: int, device: str) -> None:
     x = random(18, 2 * head_size)
     count, run = i32([17], device), head_size & -head_size
-    turned = turn_heads(x.to(device), head_size, 1.0, count)
+    turned = transform_heads(x.to(device), head_size, 1.0, count)
     assert torch.allclose(
         turned[:17].cpu(), (x[:17].view(17, 2, head_size) @ hadamard(head_size)).flatten(1), atol=1e-4
     )
-    back = turn_heads(turned, head_size, 1.0 / run, count, out=turned)
+    back = transform_heads(turned, head_size, 1.0 / run, count, out=turned)
     assert torch.allclose(back[:17].cpu(), x[:17], atol=1e-5)

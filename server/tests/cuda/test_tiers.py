@@ -38,9 +38,9 @@ def make(seed: int = 1, num_places: int = 8, num_slots: int | None = None, **cha
     ),
 )
 def test_steps_read_what_was_computed_under_any_plan(sizes: tuple[int, int | None, int, int, int], seed: int) -> None:
-    num_places, num_slots, most_restored, untold_layers, min_layered_rows = sizes
+    num_places, num_slots, most_restored, unfinished_layers, min_layered_rows = sizes
     world = make(
-        seed, num_places, num_slots, most_restored=most_restored, max_untold_bytes=untold_layers * PIECE_BYTES,
+        seed, num_places, num_slots, most_restored=most_restored, max_unfinished_bytes=unfinished_layers * PIECE_BYTES,
         min_layered_rows=min_layered_rows,
     )  # fmt: skip
     if num_slots is not None:
@@ -115,7 +115,7 @@ def test_the_missing_part_of_a_reported_restore_is_bounded() -> None:
     """Two of five layers are sent together. Two blocks of two layers may be missing, so the first two groups have
     arrived.
     """
-    world = make(max_untold_bytes=2 * 2 * PIECE_BYTES)
+    world = make(max_unfinished_bytes=2 * 2 * PIECE_BYTES)
     store(world, 2)
     block_ids = world.free[-2:]
     world.begin_restore(2)
@@ -242,8 +242,8 @@ def test_memory_without_room_for_a_block_is_refused_with_the_minimum() -> None:
     with pytest.raises(DoesNotFit) as raised:
         make_pool(1000)
     assert str(raised.value) == (
-        "`--kv-host-size` is 1000 bytes, but at least 1024 are pinned for a block of this model, which has 600; hint: "
-        "give room for some hundred blocks"
+        "`--kv-host-size` is 1000 bytes, but a block of this model has 600 and needs 1024 of pinned memory; hint: "
+        "allow for at least a few hundred blocks"
     )
     assert make_pool(1024).num_places == 1
 

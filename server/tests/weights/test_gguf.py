@@ -206,7 +206,7 @@ def test_a_damaged_header_is_refused_with_what_is_wrong(case: str, tmp_path: Pat
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        (b"PK\x03\x04" + DATA, "is not a GGUF file; hint: give a `.gguf` file"),
+        (b"PK\x03\x04" + DATA, "is not a GGUF file; hint: give a GGUF file"),
         (header(version=1), "has GGUF version 1"),
         (header(version=4), "has GGUF version 4"),
         (b"GGUF" + struct.pack(">IQQ", 3, 0, 0), "big-endian"),

@@ -55,23 +55,23 @@ class ShardServiceServicer:
     """Missing associated documentation comment in .proto file."""
 
     def Describe(self, request, context):
-        """What this shard is and holds. Constant for the life of the process; answered as soon as the model is loaded.
+        """Describes the shard. Constant for the life of the process; available once the model is loaded.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Step(self, request_iterator, context):
-        """The step loop: a stream of plans in, one result for each plan out, in the order of the plans. The router keeps up
-        to `run_ahead` (two) plans in flight. A shard serves one Step stream at a time; opening a second one ends the first
-        with ABORTED, and every stream begins with no sequences: what the last stream started is forgotten.
+        """Runs the step loop: a stream of plans in, one result for each plan out, in the order of the plans. The router keeps
+        up to `run_ahead` (two) plans in flight. A shard serves one Step stream at a time. Opening a second one ends the
+        first with ABORTED. Every stream begins without sequences; those of the last stream are forgotten.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Health(self, request, context):
-        """Liveness, answered from outside the step loop, also while a step runs.
+        """Reports liveness. Answered independently of the step loop, even while a step runs.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -124,4 +124,3 @@ _BUILDERS: dict[str, Callable[[Checkpoint, BackendOptions], Backend]] = {
     "cuda": _build_cuda,
     "reference": _build_reference,
 }
-NAMES = tuple(_BUILDERS)

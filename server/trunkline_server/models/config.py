@@ -103,31 +103,33 @@ class ModelConfig:
         }
         for name, limit in limits.items():
             if not 1 <= getattr(self, name) <= limit:
-                return f"{name} is {getattr(self, name)}, must be from 1 to {limit}"
+                return f"`{name}` is {getattr(self, name)}, must be from 1 to {limit}"
         if self.num_heads % self.num_kv_heads != 0:
             return f"{self.num_heads} query heads cannot share {self.num_kv_heads} key/value heads evenly"
         if self.head_size % 2 != 0:
-            return f"head size {self.head_size} is odd, rotary embedding needs pairs"
+            return f"head size {self.head_size} is odd, but rotary embedding needs pairs"
         if not 0 < self.rms_norm_eps < 1:
-            return f"rms_norm_eps is {self.rms_norm_eps}, must be between 0 and 1"
+            return f"`rms_norm_eps` is {self.rms_norm_eps}, must be between 0 and 1"
         if not 1 < self.rope_theta < 1e30:
-            return f"rope_theta is {self.rope_theta}, must be above 1"
+            return f"`rope_theta` is {self.rope_theta}, must be above 1"
         if len(self.rope_layers) != self.num_layers:
-            return f"{len(self.rope_layers)} layers are marked as rotary or not, the model has {self.num_layers}"
+            return f"{len(self.rope_layers)} layers are marked as rotary or not, but the model has {self.num_layers}"
         return self._window_problem() or self._rope_scaling_problem()
 
     def _window_problem(self) -> str | None:
         if len(self.windows) not in (0, self.num_layers):
-            return f"{len(self.windows)} layers have a window or none, the model has {self.num_layers}"
+            return (
+                f"{len(self.windows)} layers are marked with or without a window, but the model has {self.num_layers}"
+            )
         for window in self.windows:
             if window is not None and not 1 <= window <= MAX_POSITIONS:
                 return f"the sliding window is {window}, must be from 1 to {MAX_POSITIONS}"
         if self.local_rope_theta is not None and not 1 < self.local_rope_theta < 1e30:
-            return f"the rope_theta of layers with a window is {self.local_rope_theta}, must be above 1"
+            return f"the `rope_theta` of layers with a window is {self.local_rope_theta}, must be above 1"
         for name in ("query_pre_attn_scalar", "attention_soft_cap", "logit_soft_cap"):
             value = getattr(self, name)
             if value is not None and not 1e-6 < value < 1e6:
-                return f"{name} is {value}, must be positive"
+                return f"`{name}` is {value}, must be positive"
         return None
 
     def _rope_scaling_problem(self) -> str | None:
@@ -135,14 +137,14 @@ class ModelConfig:
         if not 0 < scaling.factor < 1e6:
             return f"the rope scaling factor is {scaling.factor}, must be positive"
         if scaling.kind in ("llama3", "yarn") and not 1 <= scaling.original_max_position_embeddings <= MAX_POSITIONS:
-            return f"original_max_position_embeddings is {scaling.original_max_position_embeddings}, must be positive"
+            return f"`original_max_position_embeddings` is {scaling.original_max_position_embeddings}, must be positive"
         if scaling.kind == "llama3" and not 0 < scaling.low_freq_factor < scaling.high_freq_factor < 1e6:
             return (
-                f"low_freq_factor {scaling.low_freq_factor} and high_freq_factor {scaling.high_freq_factor} "
+                f"`low_freq_factor` {scaling.low_freq_factor} and `high_freq_factor` {scaling.high_freq_factor} "
                 "must be positive and rising"
             )
         if scaling.kind == "yarn" and not 0 < scaling.beta_slow <= scaling.beta_fast < 1e6:
-            return f"beta_slow {scaling.beta_slow} and beta_fast {scaling.beta_fast} must be positive and rising"
+            return f"`beta_slow` {scaling.beta_slow} and `beta_fast` {scaling.beta_fast} must be positive and rising"
         if scaling.attention_factor is not None and not 0 < scaling.attention_factor < 1e6:
             return f"the rope attention factor is {scaling.attention_factor}, must be positive"
         if scaling.kind == "factors":

@@ -34,17 +34,17 @@ def repetition_penalty(logits: Floats, token_ids: Sequence[int], penalty: float)
     """Divides positive and multiplies negative logits of the tokens in `token_ids`, each once, in place."""
     if penalty == 1.0:
         return
-    seen = np.unique(np.asarray(token_ids, dtype=np.int64))
+    unique_ids = np.unique(np.asarray(token_ids, dtype=np.int64))
     factor = np.float32(penalty)
-    logits[seen] = np.where(logits[seen] > 0, logits[seen] / factor, logits[seen] * factor)
+    logits[unique_ids] = np.where(logits[unique_ids] > 0, logits[unique_ids] / factor, logits[unique_ids] * factor)
 
 
 def occurrence_penalties(logits: Floats, output_ids: Sequence[int], presence: float, frequency: float) -> None:
     """Subtracts `presence` once and `frequency` for each occurrence in the output, in place."""
     if (presence == 0.0 and frequency == 0.0) or len(output_ids) == 0:
         return
-    seen, counts = np.unique(np.asarray(output_ids, dtype=np.int64), return_counts=True)
-    logits[seen] -= counts.astype(np.float32) * np.float32(frequency) + np.float32(presence)
+    unique_ids, counts = np.unique(np.asarray(output_ids, dtype=np.int64), return_counts=True)
+    logits[unique_ids] -= counts.astype(np.float32) * np.float32(frequency) + np.float32(presence)
 
 
 def mask_end_tokens(logits: Floats, end_token_ids: Sequence[int], num_output: int, min_tokens: int) -> None:

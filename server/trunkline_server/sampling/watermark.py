@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 DEFAULT_GAMMA = 0.5
-DEFAULT_DELTA = 2.0
 # TGI's key. It is public, so operators who want to keep others from finding or forging the watermark need another.
 DEFAULT_KEY = 15_485_863
 

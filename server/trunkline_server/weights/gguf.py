@@ -284,7 +284,7 @@ def _read_counts(cursor: _Cursor) -> tuple[int, int]:
     """Reads magic and version; returns the numbers of tensors and metadata entries."""
     if cursor.raw(4, "the magic") != MAGIC:
         raise UnsupportedFormat(
-            f"`{cursor.path}` is not a GGUF file", hint="give a `.gguf` file or a folder with `config.json`"
+            f"`{cursor.path}` is not a GGUF file", hint="give a GGUF file or a folder with `config.json`"
         )
     version = cursor.u32("the version")
     if version not in VERSIONS:

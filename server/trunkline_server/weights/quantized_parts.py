@@ -19,7 +19,7 @@ import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, assert_never
 
 from trunkline_server.errors import DamagedFile, quoted
 from trunkline_server.weights.quantization import (
@@ -86,7 +86,9 @@ def quantized_shape(path: Path, scheme: Quantization, module: str, parts: Mappin
         return _packed_shape(check, scheme)
     if isinstance(scheme, EightBits):
         return _eight_bits_shape(check, scheme)
-    return _four_bits_shape(check)
+    if isinstance(scheme, FourBitFloats):
+        return _four_bits_shape(check)
+    assert_never(scheme)
 
 
 def quantization_state(parts: Mapping[str, Part]) -> Mapping[str, object]:
@@ -218,7 +220,3 @@ def _four_bits_shape(check: _Check) -> tuple[int, int]:
             raise check.damaged(f"states nested blocks of {quoted(str(nested_block))} elements")
         check.expect("weight.nested_absmax", ("F32",), (-(-num_blocks // nested_block),))
     return shape[0], shape[1]
-
-
-# The schemes of `quantized_shape`. A test compares them with `Quantization`.
-SCHEMES = (Gptq, Awq, PackedIntegers, EightBits, FourBitFloats)

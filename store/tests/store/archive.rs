@@ -52,7 +52,7 @@ fn a_path_moves_to_another_store() {
 }
 
 #[test]
-fn what_is_damaged_foreign_or_too_much_is_refused() {
+fn damaged_foreign_and_too_large_archives_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let (store, _) = filled(&folder.path().join("a"), "a", &[0, 1]);
     let file = folder.path().join("path.kv");

@@ -13,12 +13,12 @@ use trunkline_store::{ReadError, Store, WriteError};
 const NUM_BLOCKS: u32 = 6;
 const NUM_OPERATIONS: usize = 400;
 
-/// What a slot may hold, by depths of the chain.
+/// The blocks that a slot may hold, as depths of the chain.
 #[derive(Clone, Default)]
 struct Expected {
-    /// Acknowledged and not touched by a fault since: must be there.
+    /// The block that was acknowledged and that no fault has touched since; it must be there.
     must: Option<usize>,
-    /// May be there as well: after errors.
+    /// Further blocks that may be there after errors.
     may: Vec<usize>,
 }
 
@@ -117,7 +117,7 @@ impl Test {
         }
     }
 
-    /// As after a kill, on a disk that may err meanwhile.
+    /// Opens the store again as after a kill. The disk may fail meanwhile.
     fn reopen(&mut self) {
         let before = self.disk.num_faults();
         let open =

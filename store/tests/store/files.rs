@@ -1,4 +1,4 @@
-//! A store in a folder: what survives, what is lost, and what is said of it.
+//! Tests of a store in a folder: what survives a restart, what is discarded, and what is reported.
 
 use std::fs::{self, OpenOptions, Permissions};
 use std::os::unix::fs::{FileExt, PermissionsExt};
@@ -48,7 +48,7 @@ fn blocks_are_found_again() {
 }
 
 #[test]
-fn only_its_owner_may_look() {
+fn only_the_owner_may_read_the_files() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path().join("store");
     let _store = open(&folder);
@@ -60,7 +60,7 @@ fn only_its_owner_may_look() {
 }
 
 #[test]
-fn a_second_opener_is_told_where() {
+fn a_second_process_is_told_which_folder_is_in_use() {
     let folder = tempfile::tempdir().unwrap();
     let (store, _) = open(folder.path());
     let error = Store::open(folder.path(), geometry()).unwrap_err();
@@ -72,7 +72,7 @@ fn a_second_opener_is_told_where() {
 }
 
 #[test]
-fn a_foreign_store_begins_anew_and_says_so() {
+fn a_store_of_another_model_is_discarded_with_a_reason() {
     let others = [
         Geometry { fingerprint: "other weights".to_owned(), ..geometry() },
         Geometry { block_bytes: 6000, ..geometry() },
@@ -93,7 +93,7 @@ fn a_foreign_store_begins_anew_and_says_so() {
 }
 
 #[test]
-fn another_number_of_slots_keeps_what_fits() {
+fn another_number_of_slots_keeps_the_blocks_that_fit() {
     let folder = tempfile::tempdir().unwrap();
     let chain = Chain::new("a", 2);
     let (store, _) = open(folder.path());
@@ -112,7 +112,7 @@ fn another_number_of_slots_keeps_what_fits() {
 }
 
 #[test]
-fn headers_that_are_none_begin_anew() {
+fn invalid_headers_discard_the_store() {
     let chain = Chain::new("a", 1);
     type Spoil = fn(&mut Vec<u8>);
     let garbage: [(&str, Spoil); 5] = [
@@ -202,7 +202,7 @@ fn a_folder_that_cannot_be_written_is_an_error_of_the_system() {
 }
 
 #[test]
-fn who_attaches_reads_and_writes_what_the_owner_leaves_to_it() {
+fn an_attached_process_uses_the_slots_that_the_owner_leaves_to_it() {
     let folder = tempfile::tempdir().unwrap();
     let chain = Chain::new("tenant", 3);
     let missing = Store::attach(folder.path(), geometry()).unwrap_err();

@@ -72,7 +72,7 @@ fn run_and_kill(folder: &Path, seed: u64, random: &mut Random) -> Vec<(bool, u32
 }
 
 #[test]
-fn what_was_acknowledged_survives_kills() {
+fn acknowledged_blocks_survive_kills() {
     let folder = tempfile::tempdir().unwrap();
     let chain = Chain::new("a", NUM_BLOCKS);
     let mut random = Random::new(2026);

@@ -201,7 +201,7 @@ fn a_slow_disk_fills_the_queue_and_holds_nobody() {
     let counts = bench.transfers.counts();
     assert_eq!((counts.stored, counts.not_stored), (1 + MAX_QUEUED_STORES as u64, NUM_REFUSED.into()));
     let warning = bench.transfers.take_warning().unwrap();
-    assert_eq!(warning, "1024 transfers wait for the disk, and 7 more failures before it");
+    assert_eq!(warning, "1024 transfers are already waiting for the disk, and 7 more failures before it");
 }
 
 #[test]
@@ -217,7 +217,7 @@ fn a_full_disk_ends_stores_and_nothing_else() {
     assert!(bench.outcomes(3).stores.iter().all(|outcome| !outcome.is_stored));
     assert_eq!(bench.disk.num_faults(), 1, "a full disk is not asked again and again");
     let warning = bench.transfers.take_warning().unwrap();
-    assert!(warning.ends_with("has just refused another one, and 2 more failures before it"), "{warning}");
+    assert!(warning.ends_with("has just refused another write, and 2 more failures before it"), "{warning}");
     bench.restore(1, &[0]).unwrap();
     assert_eq!(bench.outcomes(1).restores[0].num_blocks, 1, "what is there can be read");
     bench.disk.set(|_| Fault::None);

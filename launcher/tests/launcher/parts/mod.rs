@@ -1,7 +1,6 @@
-//! The modules of the launcher one by one, without processes.
+//! Tests of single modules of the launcher, without processes.
 
 mod args;
-mod args_cache;
 mod cache_forest;
 mod cache_live;
 mod cache_render;

@@ -4,7 +4,7 @@ use trunkline_launcher::report::output_of;
 
 #[test]
 fn output_is_told_from_failure() {
-    // No other test may be about to run what it still writes.
+    // Another test must not run the fakes while they are being written.
     crate::support::fakes();
     assert_eq!(output_of(Command::new("sh").args(["-c", "echo yes; echo no >&2"])).unwrap(), b"yes\n");
     let error =

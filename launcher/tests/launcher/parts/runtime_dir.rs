@@ -2,11 +2,12 @@ use std::fs::{self, DirBuilder};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use trunkline_launcher::log::{Format, Level, Log};
+use trunkline_launcher::log::{Format, Log};
 use trunkline_launcher::runtime_dir::{LOCK_FILE, RuntimeDir, check_socket_path, owner_in_name, sweep};
+use trunkline_settings::LogLevel;
 
 fn quiet() -> Log {
-    Log::new(Format::Text, Level::Error)
+    Log::new(Format::Text, LogLevel::Error)
 }
 
 fn mode(path: &Path) -> u32 {
@@ -35,14 +36,14 @@ fn sweep_takes_the_dead_and_leaves_the_living_and_the_foreign() {
     };
     let living = RuntimeDir::create(&[base.path().into()], &quiet()).unwrap();
     let parent = std::os::unix::process::parent_id();
-    // Was locked once: stale although the id in the name lives again as someone else.
+    // The file was locked once, so the folder is stale although another process now has the id in its name.
     let reused = make(&format!("trunkline-{parent}-0000000a"));
     fs::write(reused.join(LOCK_FILE), format!("{parent}\n")).unwrap();
-    // Not locked yet: its owner may be about to.
+    // The file is not locked yet, but its owner may be about to lock it.
     let young = make(&format!("trunkline-{parent}-0000000b"));
     let younger = make(&format!("trunkline-{parent}-0000000c"));
     fs::write(younger.join(LOCK_FILE), "").unwrap();
-    // Died before it could lock; no process has an id this high (the kernel's limit is 2^22).
+    // The owner died before it could lock the file: no process has an id above the kernel's limit of 2^22.
     let dead = make("trunkline-2147483647-0000000d");
     let foreign = make("trunkline-notes");
     let open_to_all = make("trunkline-2147483647-0000000e");
@@ -65,7 +66,7 @@ fn too_long_a_base_is_passed_over_for_the_next() {
     let dir = RuntimeDir::create(&[long.clone(), base.path().into()], &quiet()).unwrap();
     assert_eq!(dir.path().parent(), Some(base.path()));
     let error = RuntimeDir::create(std::slice::from_ref(&long), &quiet()).unwrap_err().to_string();
-    assert!(error.contains("at most 107"), "{error}");
+    assert!(error.contains("the limit is 107"), "{error}");
     assert_eq!(fs::read_dir(&long).unwrap().count(), 0);
 }
 

@@ -1,8 +1,8 @@
-"""Stands in for `trunkline-router`: ready while the shard's socket answers, ends on SIGTERM and on a cut lifeline.
+"""Fake of `trunkline-router`: ready while the shard's socket answers; exits on SIGTERM and when its lifeline ends.
 
 Its FAKE_ variables are in the file `environment` beside it.
 
-FAKE_ROUTER=hold: a stream is open, so SIGTERM alone does not end it; the file FAKE_RELEASE does.
+FAKE_ROUTER=hold: a stream is open, so SIGTERM ends the router only once the file FAKE_RELEASE exists.
 The file FAKE_EXIT makes the router exit at once with the code that the file holds.
 """
 

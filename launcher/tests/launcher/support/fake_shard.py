@@ -1,4 +1,4 @@
-"""Stands in for `python -m trunkline_server`: keeps to docs/architecture.md, loads nothing.
+"""Fake of `python -m trunkline_server`: behaves as docs/parts/launcher.md says, but loads nothing.
 
 Its FAKE_ variables are in the file `environment` beside it. FAKE_JOURNAL: file to which every event is appended as one
 JSON line. FAKE_RESOLVE, FAKE_SHARD: how to behave.

@@ -1,11 +1,11 @@
-//! The supervisor in the test's own process, so that the test can shorten the times for which it waits.
+//! Runs the supervisor in the test's own process, so that the test can shorten time limits.
 
 use std::ffi::OsString;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::{self, JoinHandle};
 
 use rustix::process::Signal;
-use trunkline_launcher::args::high::{Request, ServeConfig};
+use trunkline_launcher::args::resolved::{Request, ServeConfig};
 use trunkline_launcher::args::{SERVE, parse};
 use trunkline_launcher::error::LauncherError;
 use trunkline_launcher::listen::Address;
@@ -17,7 +17,7 @@ use trunkline_launcher::supervise::{Plan, Supervisor};
 
 use super::{Bench, DEADLINE, ROUTER, SHARD, is_alive, pid, wait_for};
 
-/// A supervisor at work over the fakes of a bench. Nothing is resolved.
+/// A running supervisor with a bench's fakes. The resolver is not started.
 pub struct InProcess {
     pub bench: Bench,
     sender: SyncSender<Event>,
@@ -26,7 +26,7 @@ pub struct InProcess {
 }
 
 impl Bench {
-    /// `trunkline serve --port 0 ARGS` without the command around it.
+    /// Runs `trunkline serve --port 0 ARGS` without the command itself.
     pub fn supervise(self, args: &[&str], pace: Pace) -> InProcess {
         let (sender, events) = sync_channel(MAX_PENDING_EVENTS);
         let (is_ready, ready) = sync_channel(1);
@@ -40,7 +40,7 @@ impl Bench {
                 python,
                 router,
                 model: ResolvedModel { path: model, model_id: "fake/model".into(), revision: None },
-                address: Address::check(&config.hostname, config.port)?,
+                address: Address::check(&config.server.hostname, config.server.port)?,
                 runtime_dir: RuntimeDir::create(&[folder], &config.log())?,
                 pace,
             };
@@ -53,7 +53,7 @@ impl Bench {
     }
 }
 
-/// The log is kept off the test's own stderr.
+/// Parses the arguments, with a log level that keeps the log out of the test's stderr.
 fn config(args: &[&str]) -> ServeConfig {
     let own = ["trunkline", SERVE, "--port", "0", "--log-level", "error"];
     let argv: Vec<OsString> = own.iter().chain(args).map(Into::into).collect();
@@ -72,7 +72,7 @@ impl InProcess {
         self.sender.send(Event::Signal(signal.as_raw())).unwrap();
     }
 
-    /// Waits for the end, after which nothing of the children is left.
+    /// Waits for the end and checks that no child is left.
     pub fn wait(self) -> (Bench, Result<i32, LauncherError>) {
         wait_for("the supervisor to end", || self.thread.is_finished().then_some(()));
         let outcome = self.thread.join().unwrap();

@@ -33,7 +33,7 @@ pub fn wait_for<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
 }
 
 pub fn is_alive(pid: u32) -> bool {
-    // A zombie has ended.
+    // A zombie counts as ended.
     fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| {
         stat.rsplit(')').next().is_some_and(|rest| !rest.trim_start().starts_with(['Z', 'X']))
     })
@@ -48,12 +48,12 @@ pub fn wait_until_gone(pid: u32) {
     wait_for(&format!("process {pid} to end"), || (!is_alive(pid)).then_some(()));
 }
 
-/// The folder of the fakes, written once and before anything is started: a process forked in between would inherit the
-/// open file, and running it would fail with ETXTBSY until that process has become something else.
+/// Returns the folder of the fakes, which are written once, before any process is started: a process forked in between
+/// would inherit the open file, and running it would fail with ETXTBSY until that process calls exec.
 pub fn fakes() -> &'static Path {
     static FAKES: OnceLock<TempDir> = OnceLock::new();
     let folder = FAKES.get_or_init(|| {
-        // The interpreter itself rather than a shim, which would be another process between the launcher and the fake.
+        // Use the interpreter itself: a shim would be another process between the launcher and the fake.
         let script = "import sys; print(sys.executable)";
         let output = Command::new("python3").args(["-c", script]).output().unwrap();
         let python = String::from_utf8(output.stdout).unwrap();
@@ -70,7 +70,7 @@ pub fn fakes() -> &'static Path {
     folder.path()
 }
 
-/// A folder with the fakes in it, and the environment that selects them.
+/// A folder with the fakes, and the environment that selects them.
 pub struct Bench {
     pub folder: TempDir,
     variables: Vec<(String, String)>,
@@ -94,7 +94,7 @@ impl Bench {
             .with("FAKE_EXIT", exit)
     }
 
-    /// Sets a variable: of the fakes if its name begins with `FAKE_`, else of the launcher.
+    /// Sets a variable of the fakes (if its name starts with `FAKE_`) or of the launcher.
     pub fn with(mut self, name: &str, value: impl AsRef<Path>) -> Self {
         self.variables.push((name.into(), value.as_ref().to_str().unwrap().into()));
         let fakes = self.variables.iter().filter(|(name, _)| name.starts_with("FAKE_"));
@@ -130,13 +130,13 @@ impl Bench {
         command
     }
 
-    /// `trunkline serve --port 0 ARGS`
+    /// Starts `trunkline serve --port 0 ARGS`.
     pub fn serve(self, args: &[&str]) -> Running {
         let command = self.command(&[&["serve", "--port", "0"], args].concat());
         Running::new(self, command)
     }
 
-    /// Runs to the end: exit code, stdout, stderr.
+    /// Runs a command and returns exit code, stdout and stderr.
     pub fn run(&self, args: &[&str]) -> (i32, String, String) {
         self.outcome(&mut self.command(args))
     }
@@ -147,7 +147,7 @@ impl Bench {
         (output.status.code().unwrap_or(-1), stdout, self.stderr())
     }
 
-    /// As `run`, of a launcher that stands alone in its folder: beside the built one there may be a built router.
+    /// Runs a copy of the launcher that has no router beside it, unlike the built one.
     pub fn run_alone(&self, args: &[&str]) -> (i32, String, String) {
         let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let launcher = folder.path().join("trunkline");
@@ -156,11 +156,11 @@ impl Bench {
     }
 
     pub fn stderr(&self) -> String {
-        // There is no such file where the launcher is not a process.
+        // The file does not exist if the launcher is not a process of its own.
         fs::read_to_string(self.path("stderr")).unwrap_or_default()
     }
 
-    /// What the fakes noted, in order.
+    /// Returns the events that the fakes recorded, in order.
     pub fn journal(&self) -> Vec<Value> {
         let text = fs::read_to_string(self.path("journal")).unwrap();
         text.split_inclusive('\n')
@@ -173,7 +173,7 @@ impl Bench {
         self.journal().into_iter().filter(|entry| entry["role"] == role && entry["event"] == event).collect()
     }
 
-    /// Waits until `role` noted `event` for the `nth` time (from 1) and returns it.
+    /// Waits until `role` has recorded `event` for the `nth` time (from 1) and returns it.
     pub fn nth(&self, role: &str, event: &str, nth: usize) -> Value {
         wait_for(
             &format!("{role} {event} number {nth} in {:?}; stderr: {}", self.journal(), self.stderr()),
@@ -196,7 +196,7 @@ impl Drop for Bench {
     fn drop(&mut self) {
         for entry in self.journal() {
             let pid = pid(&entry);
-            // The id may have gone to a stranger since.
+            // Another process may have this id by now.
             let command = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
             let ours = String::from_utf8_lossy(&command).contains(self.folder.path().to_str().unwrap());
             if ours {
@@ -210,7 +210,7 @@ pub fn pid(entry: &Value) -> u32 {
     u32::try_from(entry["pid"].as_u64().unwrap()).unwrap()
 }
 
-/// A launcher at work.
+/// A running launcher.
 pub struct Running {
     pub bench: Bench,
     child: Child,
@@ -242,7 +242,7 @@ impl Running {
         kill(self.pid(), signal);
     }
 
-    /// Waits for the end: exit code, or 128 + signal.
+    /// Waits for the end and returns the exit code, or 128 plus the signal.
     pub fn wait(&mut self) -> i32 {
         use std::os::unix::process::ExitStatusExt;
         let child = &mut self.child;
@@ -257,7 +257,7 @@ impl Running {
         rest
     }
 
-    /// Everything is as if the launcher had never run.
+    /// Checks that no process and no folder is left.
     pub fn assert_nothing_left(&self) {
         for entry in self.bench.journal() {
             assert!(!is_alive(pid(&entry)), "left behind: {entry}");

@@ -1,7 +1,9 @@
 //! What holds of pool, index, policy and store together.
 
+use trunkline_contract::BlockId;
+
 use super::KvCache;
-use crate::block::{BlockId, BlockState};
+use crate::block::BlockState;
 
 impl KvCache {
     /// Recounts everything, O(pool + tree). Panics where something is wrong.

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
-use trunkline_kv::{BlockKey, KvCache, KvEvent, MAX_LOGGED_EVENTS, NodeId, Owner, Salt, StoreIndex, Tier};
+use trunkline_contract::BlockKey;
+use trunkline_kv::{KvCache, KvEvent, MAX_LOGGED_EVENTS, NodeId, Owner, Salt, StoreIndex, Tier};
 
 use crate::model::drawn;
 
@@ -101,8 +102,8 @@ fn request(kv: &mut KvCache, salt: &Salt, prompt: &[u32]) {
 fn salt(number: u8) -> Salt {
     match number {
         0 => Salt::default(),
-        1 => Salt::of_tenant("a", &[]),
-        _ => Salt::of_tenant("b", &["c"]),
+        1 => Salt::of_tenant("a"),
+        _ => Salt::of_tenant("b").with_cache_salt("c"),
     }
 }
 
@@ -136,7 +137,7 @@ proptest! {
 #[test]
 fn who_begins_to_listen_is_told_to_forget() {
     let mut kv = cache(8);
-    let salt = Salt::of_tenant("a", &[]);
+    let salt = Salt::of_tenant("a");
     request(&mut kv, &salt, &[1; 9]);
     assert_eq!(kv.take_events(), []);
     kv.record_events(true);

@@ -39,7 +39,7 @@ fn walk(kv: &KvCache, limit: usize) -> Vec<NodeView> {
 fn cache() -> (KvCache, Salt, Vec<u32>, Vec<u32>) {
     let mut kv = KvCache::new(BLOCK_SIZE, 64);
     kv.set_store(StoreIndex::new(64, Vec::new()).0);
-    let salt = Salt::new(&["alice"]);
+    let salt = Salt::default().with_cache_salt("alice");
     let system: Vec<u32> = (0..8).collect();
     let one = [system.clone(), vec![20; 6]].concat();
     let two = [system, vec![30; 9]].concat();

@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngSeed, TestCaseError, TestError, TestRunner};
-use trunkline_kv::{BlockId, BlockTable, KvCache, PolicyKind, Salt, Worth};
+use trunkline_contract::BlockId;
+use trunkline_kv::{BlockTable, KvCache, PolicyKind, Salt, Worth};
 
 use crate::draw;
 
@@ -101,7 +102,7 @@ struct World {
 }
 
 fn salt(index: u8) -> Salt {
-    Salt::of_tenant(if index == 0 { "a" } else { "b" }, &[])
+    Salt::of_tenant(if index == 0 { "a" } else { "b" })
 }
 
 impl World {

@@ -1,7 +1,8 @@
 //! Nobody's flood takes what is another's share. Histories are made from `TRUNKLINE_SEED`; a failure prints it.
 
+use trunkline_contract::BlockKey;
 use trunkline_kv::{
-    BlockKey, BlockTable, KvCache, PolicyKind, Salt, StoreIndex, StoredBlock, TenantShare, TenantUsage,
+    BlockTable, KvCache, PolicyKind, Salt, StoreIndex, StoredBlock, TenantShare, TenantUsage,
 };
 
 use crate::draw;
@@ -23,7 +24,7 @@ impl Random {
 }
 
 fn salt(tenant: usize) -> Salt {
-    Salt::of_tenant(NAMES[tenant], &[])
+    Salt::of_tenant(NAMES[tenant])
 }
 
 fn share(tenant: usize, weight: u32) -> TenantShare {
@@ -246,7 +247,7 @@ fn after_a_restart_blocks_are_their_tenants_as_soon_as_they_are_asked_for() {
         let (tenant, depth) = (index / 40, index % 40);
         let parent = depth.checked_sub(1).map(|before| keys[tenant][before]);
         StoredBlock {
-            slot: trunkline_kv::SlotId(index as u32),
+            slot: trunkline_contract::SlotId(index as u32),
             key,
             parent,
             depth: depth as u32,

@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 use proptest::test_runner::{TestCaseError, TestError, TestRunner};
-use trunkline_kv::{BlockKey, Salt, SlotId, StoreIndex, StoredBlock};
+use trunkline_contract::{BlockKey, SlotId};
+use trunkline_kv::{Salt, StoreIndex, StoredBlock};
 
 use crate::model::drawn;
 
@@ -60,7 +61,7 @@ fn op() -> impl Strategy<Value = Op> {
 
 /// Each path that begins otherwise is another tenant's.
 fn tenant_of(path: &[u32]) -> Salt {
-    Salt::of_tenant(&path.first().map_or(String::new(), u32::to_string), &[])
+    Salt::of_tenant(&path.first().map_or(String::new(), u32::to_string))
 }
 
 /// A block on its way to the store.

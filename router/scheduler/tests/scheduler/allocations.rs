@@ -7,8 +7,9 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 use trunkline_scheduler::{
-    Event, Millis, Priority, Retention, Salt, SampledToken, SamplingParams, Scheduler, SchedulerConfig,
-    SequenceId, SequenceOutcome, SequenceRequest, SequenceResult, ShardLimits, StepPlan, StepResult, Update,
+    Event, LaneId, Millis, Priority, Retention, Salt, SampledToken, SamplingParams, Scheduler,
+    SchedulerConfig, SequenceId, SequenceOutcome, SequenceRequest, SequenceResult, ShardLimits, StepPlan,
+    StepResult, Update,
 };
 
 struct Counting;
@@ -94,10 +95,10 @@ fn answer(plan: &StepPlan) -> StepResult {
 /// One step, planned and answered: its allocations in the scheduler, and the new blocks in its plan.
 fn step(scheduler: &mut Scheduler, now: Millis, updates: &mut Vec<Update>) -> (usize, usize) {
     updates.clear();
-    let (plan, in_plan) = allocations(|| scheduler.plan(now, updates));
+    let (plan, in_plan) = allocations(|| scheduler.plan(LaneId(0), now, updates));
     let plan = plan.expect("everybody decodes");
     let num_new_blocks = plan.chunks.iter().map(|chunk| chunk.new_block_ids.len()).sum();
-    let result = Event::StepResult(answer(&plan));
+    let result = Event::StepResult(LaneId(0), answer(&plan));
     let ((), in_result) = allocations(|| scheduler.handle(now, result, updates));
     (in_plan + in_result, num_new_blocks)
 }
@@ -114,7 +115,7 @@ fn a_decode_step_allocates_for_its_plan_and_for_new_blocks() {
         windows: None,
     };
     let mut updates = Vec::new();
-    scheduler.handle(Millis(0), Event::ShardReady(limits), &mut updates);
+    scheduler.handle(Millis(0), Event::ShardReady(LaneId(0), limits), &mut updates);
     for id in 0..NUM_SEQUENCES {
         scheduler.handle(Millis(0), Event::Submit(Box::new(request(id))), &mut updates);
     }

@@ -381,12 +381,12 @@ fn what_can_never_fit_is_refused_and_what_just_fits_is_served() {
 #[test]
 fn a_smaller_shard_refuses_what_waited_for_a_larger_one() {
     let mut driver = driver();
-    driver.handle(Event::ShardLost);
+    driver.handle(Event::ShardLost(LaneId(0)));
     driver.submit(request(1, text(1, 60), 60));
     driver.submit(request(2, text(2, 6), 2));
     let limits = ShardLimits { num_blocks: 3, ..LIMITS };
     driver.shard = FakeShard::new(limits, ShardFaults::default(), 512);
-    driver.handle(Event::ShardReady(limits));
+    driver.handle(Event::ShardReady(LaneId(0), limits));
     assert!(matches!(driver.rejection(1), Some((RejectReason::TooLong { max_total_tokens: 13, .. }, None))));
     assert_eq!(driver.run()[0].step_id, 1, "a new stream counts from 1");
     assert_eq!(driver.ended(2), Some(&EndReason::Length));

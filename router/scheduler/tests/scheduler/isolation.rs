@@ -48,7 +48,7 @@ fn request(id: u64, tenant: &str, token_ids: Vec<u32>) -> SequenceRequest {
         ignore_eos: true,
         priority: Priority::Normal,
         deadline: None,
-        salt: Salt::of_tenant(tenant, &[]),
+        salt: Salt::of_tenant(tenant),
         retention: Retention::default(),
     }
 }
@@ -75,7 +75,7 @@ impl World {
         let shares = ["a", "b"].map(|tenant| TenantShare { tenant: tenant.into(), weight: 1 });
         let config = SchedulerConfig { shares: shares.into(), ..SchedulerConfig::default() };
         let mut world = Self { scheduler: Scheduler::new(config), updates: Vec::new(), now: Millis(0) };
-        world.handle(Event::ShardReady(LIMITS));
+        world.handle(Event::ShardReady(LaneId(0), LIMITS));
         world
     }
 
@@ -87,7 +87,7 @@ impl World {
     /// One plan, done at once.
     fn step(&mut self) -> Option<Shape> {
         self.now = self.now.plus(10);
-        let plan = self.scheduler.plan(self.now, &mut self.updates)?;
+        let plan = self.scheduler.plan(LaneId(0), self.now, &mut self.updates)?;
         let shape = shape(&plan);
         let sampling = plan.chunks.iter().filter(|chunk| chunk.sample);
         let sequences = sampling.map(|chunk| SequenceResult {
@@ -97,7 +97,7 @@ impl World {
         });
         let result =
             StepResult { step_id: plan.step_id, sequences: sequences.collect(), device_time_us: 10_000 };
-        self.handle(Event::StepResult(result));
+        self.handle(Event::StepResult(LaneId(0), result));
         let stores = plan.chunks.iter().flat_map(|chunk| &chunk.stores);
         let stores = stores.map(|store| StoreOutcome { slot: store.slot, is_stored: true }).collect();
         let restores = plan.restores.iter().map(|restore| RestoreOutcome {
@@ -105,7 +105,7 @@ impl World {
             num_blocks: restore.blocks.len() as u32,
             time_us: 100,
         });
-        self.handle(Event::Transfers(Transfers { stores, restores: restores.collect() }));
+        self.handle(Event::Transfers(LaneId(0), Transfers { stores, restores: restores.collect() }));
         Some(shape)
     }
 
@@ -179,7 +179,10 @@ fn nobody_waits_for_or_gains_from_a_foreign_prompt_that_is_being_computed() {
 fn a_foreign_prompt_that_lies_in_the_store_is_planned_like_a_cold_one() {
     compare("stored", |before| {
         let mut world = World::new();
-        world.handle(Event::StoreReady(StoreContents { num_slots: 4_096, ..StoreContents::default() }));
+        world.handle(Event::StoreReady(
+            LaneId(0),
+            StoreContents { num_slots: 4_096, ..StoreContents::default() },
+        ));
         world.submit_before(before);
         world.run();
         // The pool is filled with what nobody asks for again: the prompt is in the store alone.

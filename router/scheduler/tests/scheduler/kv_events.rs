@@ -1,6 +1,6 @@
 //! Events of the cache when shards come and go.
 
-use trunkline_scheduler::{Event, KvEvent, Millis, Scheduler, SchedulerConfig, ShardLimits};
+use trunkline_scheduler::{Event, KvEvent, LaneId, Millis, Scheduler, SchedulerConfig, ShardLimits};
 
 #[test]
 fn a_shard_that_comes_or_goes_takes_all_blocks_with_it() {
@@ -18,8 +18,8 @@ fn a_shard_that_comes_or_goes_takes_all_blocks_with_it() {
         scheduler.handle(Millis(0), event, &mut Vec::new());
         scheduler.take_kv_events()
     };
-    assert_eq!(happen(Event::ShardReady(limits), false), []);
-    assert_eq!(happen(Event::ShardLost, true), [KvEvent::AllBlocksCleared]);
-    assert_eq!(happen(Event::ShardReady(limits), true), [KvEvent::AllBlocksCleared]);
-    assert_eq!(happen(Event::ShardLost, false), []);
+    assert_eq!(happen(Event::ShardReady(LaneId(0), limits), false), []);
+    assert_eq!(happen(Event::ShardLost(LaneId(0)), true), [KvEvent::AllBlocksCleared]);
+    assert_eq!(happen(Event::ShardReady(LaneId(0), limits), true), [KvEvent::AllBlocksCleared]);
+    assert_eq!(happen(Event::ShardLost(LaneId(0)), false), []);
 }

@@ -4,9 +4,9 @@
 use std::sync::Arc;
 
 use trunkline_scheduler::{
-    Allowed, Event, LateMask, Millis, NextTokens, Priority, Retention, Salt, SampledToken, SamplingParams,
-    Scheduler, SchedulerConfig, SequenceId, SequenceOutcome, SequenceRequest, SequenceResult, ShardLimits,
-    StepPlan, StepResult, TokenMask, Update,
+    Allowed, Event, LaneId, LateMask, Millis, NextTokens, Priority, Retention, Salt, SampledToken,
+    SamplingParams, Scheduler, SchedulerConfig, SequenceId, SequenceOutcome, SequenceRequest, SequenceResult,
+    ShardLimits, StepPlan, StepResult, TokenMask, Update,
 };
 
 const END: u32 = 7;
@@ -52,7 +52,7 @@ impl World {
             windows: None,
         };
         let mut world = Self { scheduler: Scheduler::new(SchedulerConfig::default()), updates: Vec::new() };
-        world.handle(Event::ShardReady(limits));
+        world.handle(Event::ShardReady(LaneId(0), limits));
         for id in 0..num_sequences {
             world.handle(Event::Submit(Box::new(request(id, id % 2 == 0))));
             if id % 2 == 0 {
@@ -72,7 +72,7 @@ impl World {
     }
 
     fn plan(&mut self) -> Option<StepPlan> {
-        let plan = self.scheduler.plan(Millis(0), &mut self.updates);
+        let plan = self.scheduler.plan(LaneId(0), Millis(0), &mut self.updates);
         self.scheduler.check_invariants();
         plan
     }
@@ -85,11 +85,11 @@ impl World {
             scores: Vec::new(),
         };
         let sequences = wire_ids.iter().map(token).collect();
-        self.handle(Event::StepResult(StepResult { step_id, sequences, device_time_us: 1 }));
+        self.handle(Event::StepResult(LaneId(0), StepResult { step_id, sequences, device_time_us: 1 }));
     }
 
     fn late(&mut self) -> Vec<LateMask> {
-        self.scheduler.take_late_masks()
+        self.scheduler.take_late_masks(LaneId(0))
     }
 }
 

@@ -142,7 +142,7 @@ fn a_store_slower_than_the_device_is_not_read() {
 fn another_salt_reads_nothing() {
     let (mut driver, prompt) = after_a_kill();
     let mut foreign = request(2, prompt, 1);
-    foreign.salt = Salt::new(&["another"]);
+    foreign.salt = Salt::default().with_cache_salt("another");
     driver.known.insert(
         2,
         crate::sim::model::Known { salt: 9, prompt: foreign.token_ids.clone(), is_constrained: false },

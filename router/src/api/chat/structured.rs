@@ -158,7 +158,7 @@ fn json_schema(field: &str, schema: Value) -> Result<Grammar, ApiError> {
     match schema {
         Value::String(text) => match serde_json::from_str(&text) {
             Ok(schema) => Ok(Grammar::JsonSchema(schema)),
-            Err(error) => Err(ApiError::value(field, format!("is no JSON schema: {error}"))),
+            Err(error) => Err(ApiError::value(field, format!("is not a JSON schema: {error}"))),
         },
         Value::Object(_) | Value::Bool(_) => Ok(Grammar::JsonSchema(schema)),
         Value::Null | Value::Number(_) | Value::Array(_) => {
@@ -183,5 +183,5 @@ fn missing(field: &str, member: &str) -> ApiError {
 }
 
 fn wrong_type(field: String, expected: &str) -> ApiError {
-    ApiError::InvalidType { field, detail: format!("expected {expected}") }
+    ApiError::InvalidType { field, detail: format!("must be {expected}") }
 }

@@ -156,7 +156,7 @@ async fn pin_node(app: &App, caller: Caller, name: &str, request: Request) -> Re
     let (id, key) = tree::parse_name(name).ok_or_else(|| tree::unknown(name))?;
     let pin = move |scheduler: &mut Scheduler, _| {
         scheduler.kv()?.view(id).filter(|view| caller.may_see(&view.salt))?;
-        scheduler.pin_node(id, key, to_ms(ttl_s))
+        scheduler.nodes().pin(id, key, to_ms(ttl_s))
     };
     let pinned = app.served.driver.ask(pin).await.map_err(|_| ApiError::ShardAway)?;
     let Pinned { num_tokens, num_stored_tokens } = pinned.ok_or_else(|| tree::unknown(name))?;
@@ -189,7 +189,7 @@ async fn unpin_node(app: &App, caller: Caller, name: &str) -> Result<KvUnpinned,
     let (id, key) = tree::parse_name(name).ok_or_else(|| tree::unknown(name))?;
     let unpin = move |scheduler: &mut Scheduler, _| {
         scheduler.kv()?.view(id).filter(|view| caller.may_see(&view.salt))?;
-        scheduler.unpin_node(id, key)
+        scheduler.nodes().unpin(id, key)
     };
     let unpinned = app.served.driver.ask(unpin).await.map_err(|_| ApiError::ShardAway)?;
     Ok(KvUnpinned { unpinned_blocks: unpinned.ok_or_else(|| tree::unknown(name))? })

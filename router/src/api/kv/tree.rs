@@ -411,7 +411,7 @@ async fn remove_node(app: &App, caller: Caller, name: &str) -> Result<KvRemoved,
     let remove = move |scheduler: &mut Scheduler, _| {
         // What is another's is not known here.
         scheduler.kv()?.view(id).filter(|view| caller.may_see(&view.salt))?;
-        scheduler.remove_cached(id, key)
+        scheduler.nodes().remove(id, key)
     };
     let removed = app.served.driver.ask(remove).await;
     let removed_blocks = removed.map_err(|_| ApiError::ShardAway)?.ok_or_else(|| unknown(name))?;

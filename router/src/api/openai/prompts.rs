@@ -81,8 +81,8 @@ impl<'de> Visitor<'de> for PromptsVisitor {
             }
         };
         let expected = match first {
-            Prompt::Text(_) => "a string, as before it",
-            Prompt::TokenIds(_) => "a list of token ids, as before it",
+            Prompt::Text(_) => "a string like those before it",
+            Prompt::TokenIds(_) => "a list of token ids like those before it",
         };
         let mut prompts = vec![first];
         while let Some(element) = list.next_element::<Element>()? {

@@ -20,8 +20,8 @@ use tokio::sync::mpsc::{self, error::TrySendError};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use trunkline_scheduler::{
-    Event, Millis, SampledToken, Scheduler, SchedulerConfig, SequenceId, SequenceRequest, Stats, TenantUsage,
-    Update,
+    Event, LaneId, Millis, SampledToken, Scheduler, SchedulerConfig, SequenceId, SequenceRequest, Stats,
+    TenantUsage, Update,
 };
 
 use crate::engine::shard::{LinkEvent, ShardStatus, StepMessage};
@@ -40,6 +40,9 @@ const MAX_EVENTS_PER_TURN: usize = 256;
 const MANY_WAITING_TOKENS: usize = MAX_WAITING_TOKENS / 2;
 /// Link events waiting for the driver; the shard has two results in flight.
 const MAX_WAITING_LINK_EVENTS: usize = 16;
+
+/// The scheduler's lane for the one shard that the link connects.
+const LANE: LaneId = LaneId(0);
 
 /// Owns the scheduler; `run` is its life.
 pub struct Driver {
@@ -205,21 +208,21 @@ impl Driver {
                 );
                 self.plans = Some(plans);
                 self.constraints.set_vocab_size(info.vocab_size);
-                self.handle(Event::ShardReady(info.limits()));
+                self.handle(Event::ShardReady(LANE, info.limits()));
                 if let Some(store) = store {
-                    self.handle(Event::StoreReady(store));
+                    self.handle(Event::StoreReady(LANE, store));
                 }
                 self.shard.send_replace(ShardStatus::Ready(info));
             }
             LinkEvent::Result(result) => {
                 self.metrics.step_seconds.observe(result.device_time_us as f64 / 1e6);
-                self.handle(Event::StepResult(result));
+                self.handle(Event::StepResult(LANE, result));
             }
-            LinkEvent::Transfers(transfers) => self.handle(Event::Transfers(transfers)),
+            LinkEvent::Transfers(transfers) => self.handle(Event::Transfers(LANE, transfers)),
             LinkEvent::Lost => {
                 self.plans = None;
                 self.shard.send_replace(ShardStatus::Lost);
-                self.handle(Event::ShardLost);
+                self.handle(Event::ShardLost(LANE));
             }
         }
     }
@@ -292,9 +295,9 @@ impl Driver {
     fn send_plans(&mut self) {
         self.turn = Instant::now();
         loop {
-            let plan = self.scheduler.plan(self.now(), &mut self.updates);
+            let plan = self.scheduler.plan(LANE, self.now(), &mut self.updates);
             self.route();
-            let late_masks = self.scheduler.take_late_masks();
+            let late_masks = self.scheduler.take_late_masks(LANE);
             let is_last = plan.is_none();
             if is_last && late_masks.is_empty() {
                 return;

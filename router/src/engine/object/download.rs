@@ -79,7 +79,8 @@ impl ObjectTier {
 
     async fn coverage(&self, salt: &Salt, token_ids: &[u32], keys: &Arc<[BlockKey]>) -> Option<Coverage> {
         let (salt, token_ids, keys) = (salt.clone(), token_ids.to_vec(), keys.clone());
-        let ask = self.driver.ask(move |scheduler, _| scheduler.coverage(&salt, &token_ids, &keys));
+        let ask =
+            self.driver.ask(move |scheduler, _| scheduler.lower_tier().coverage(&salt, &token_ids, &keys));
         ask.await.ok()?
     }
 

@@ -140,7 +140,9 @@ impl ObjectTier {
         }
         let salt = flight.salt.clone();
         let tell = self.driver.ask(move |scheduler, _| {
-            missing.into_iter().for_each(|key| scheduler.note_object((key, None), Some(&salt), false));
+            missing
+                .into_iter()
+                .for_each(|key| scheduler.lower_tier().note_object((key, None), Some(&salt), false));
         });
         // Without a driver nobody listens any more.
         drop(tell.await);
@@ -186,7 +188,8 @@ impl ObjectTier {
         let salt = flight.salt.clone();
         let reserve = {
             let salt = salt.clone();
-            self.driver.ask(move |scheduler, _| scheduler.reserve_adopted(&salt, before, num_blocks))
+            self.driver
+                .ask(move |scheduler, _| scheduler.lower_tier().reserve_adopted(&salt, before, num_blocks))
         };
         let Ok(slots) = reserve.await else { return 0 };
         let keys: Vec<BlockKey> = blocks.iter().map(|block| block.key).collect();
@@ -200,8 +203,8 @@ impl ObjectTier {
             let mut parent = before;
             let kept = slots.into_iter().zip(keys).enumerate().map(|(index, (slot, key))| {
                 let parent = parent.replace(key);
-                scheduler.note_object((key, parent), Some(&salt), true);
-                scheduler.adopt(slot, key, parent, index < num_written)
+                scheduler.lower_tier().note_object((key, parent), Some(&salt), true);
+                scheduler.lower_tier().adopt(slot, key, parent, index < num_written)
             });
             // All of them: each slot goes back.
             let kept: Vec<bool> = kept.collect();

@@ -42,14 +42,15 @@ impl ObjectTier {
     async fn read_offers(&self) -> Option<Vec<Upload>> {
         let gate = self.gate.enter().await;
         let Some(local) = gate.as_ref() else { return Some(Vec::new()) };
-        let offers = self.driver.ask(|scheduler, _| scheduler.take_offers(MAX_PUTS)).await.ok()?;
+        let offers =
+            self.driver.ask(|scheduler, _| scheduler.lower_tier().take_offers(MAX_PUTS)).await.ok()?;
         if offers.is_empty() {
             return Some(Vec::new());
         }
         let read = local.read(offers).await;
         let ends: Vec<_> = read.iter().map(|(offer, block)| (*offer, block.is_err())).collect();
         let end = self.driver.ask(move |scheduler, _| {
-            ends.iter().for_each(|(offer, is_broken)| scheduler.end_offer(offer, *is_broken));
+            ends.iter().for_each(|(offer, is_broken)| scheduler.lower_tier().end_offer(offer, *is_broken));
         });
         end.await.ok()?;
         let upload = |(offer, block): (trunkline_scheduler::Offer, Result<Block, _>)| {
@@ -66,7 +67,11 @@ impl ObjectTier {
                 self.state().breaker.worked();
                 let block = (key, (upload.block.depth > 0).then_some(upload.block.parent));
                 // Without a driver nobody listens any more.
-                drop(self.driver.ask(move |scheduler, _| scheduler.note_object(block, None, true)).await);
+                drop(
+                    self.driver
+                        .ask(move |scheduler, _| scheduler.lower_tier().note_object(block, None, true))
+                        .await,
+                );
                 self.count(|counts| {
                     counts.uploaded_blocks += u64::from(is_uploaded);
                     counts.uploaded_bytes += if is_uploaded { upload.shape.object_bytes() } else { 0 };
@@ -76,7 +81,7 @@ impl ObjectTier {
             Err(failure) => {
                 self.note_failure(&failure);
                 // Without a driver nothing is offered any more.
-                drop(self.driver.ask(move |scheduler, _| scheduler.refuse_offer(key)).await);
+                drop(self.driver.ask(move |scheduler, _| scheduler.lower_tier().refuse_offer(key)).await);
             }
         }
     }

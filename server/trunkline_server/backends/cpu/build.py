@@ -112,7 +112,7 @@ def build(
     except ValueError as error:
         # The model is intact and known, but the kernels do not support its shape.
         raise BackendUnavailable(f"the cpu backend cannot run this model: {error}") from error
-    fingerprint = _loaded(executor, checkpoint, packed)
+    fingerprint = _log_weights(executor, checkpoint, packed)
     _log_threads(executor)
     info = _info(executor, fingerprint, kv_dtype, block_size, sizes, step, config)
     disk, info = (None, info) if store is None else open_store(executor, info, store)
@@ -234,10 +234,10 @@ def _log_measured(began: float) -> None:
     logger.info("key scaling measured", extra={"fields": fields})
 
 
-def _loaded(executor: Executor, checkpoint: Checkpoint, packed: PackedWeights | None) -> str:
+def _log_weights(executor: Executor, checkpoint: Checkpoint, packed: PackedWeights | None) -> str:
     """Logs the origin of the weights and returns the checkpoint's fingerprint."""
     if packed is not None:
-        return packed.found(executor, checkpoint)
+        return packed.log_lookup(executor, checkpoint)
     logger.info("weights packed", extra={"fields": {"weight_mib": executor.weight_bytes >> 20}})
     return fingerprint_of(checkpoint)
 

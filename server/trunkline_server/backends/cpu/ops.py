@@ -25,11 +25,6 @@ class TracingOps:
         self._weight_ids: dict[str, int] = {}
         self.tensors: list[Tensor] = []
 
-    @property
-    def num_weights(self) -> int:
-        """Number of weights passed to the builder so far."""
-        return len(self._weight_ids)
-
     def embedding(self, weight: str) -> int:
         return self._builder.embedding(self._weight(weight))
 

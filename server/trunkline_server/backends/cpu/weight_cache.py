@@ -74,7 +74,7 @@ class PackedWeights:
         name = f"{self._key_digits[:_NAME_DIGITS]}-{numerics_version}-{block_size}.keys"
         return KeyScalingFile(self.cache.path.parent / name)
 
-    def found(self, executor: Executor, checkpoint: Checkpoint) -> str:
+    def log_lookup(self, executor: Executor, checkpoint: Checkpoint) -> str:
         """Logs the result of the look-up and returns the checkpoint's fingerprint, from the cache if it was a hit."""
         if (note := executor.cache_note) is not None:
             self._log_loaded(executor, "weights mapped", cache=self.cache.path)

@@ -24,7 +24,7 @@ from trunkline_server.backends.interface import BlockRestore, Restore, RestoreOu
 
 # Most bytes of a restore that may still be in flight when it is reported: about 10 ms of the bus, which bounds the wait
 # of other sequences in the step that reads its blocks.
-MAX_UNTOLD_BYTES = 512 << 20
+MAX_UNFINISHED_BYTES = 512 << 20
 # Bytes that are read from disk at a time; the next batch is read while this one is sent to the device.
 BATCH_BYTES = 64 << 20
 
@@ -91,12 +91,12 @@ class Arrivals:
         workers: tuple[Worker, Worker],
         files: BlockFiles | None,
         blockers: Callable[[Collection[int]], list[Event]],
-        max_untold_bytes: int = MAX_UNTOLD_BYTES,
+        max_unfinished_bytes: int = MAX_UNFINISHED_BYTES,
     ) -> None:
         self._copies, self._host, self._places = copies, host, places
         self._outcomes, self._files, self._blockers = outcomes, files, blockers
         self._near, self._far = workers
-        self._max_untold_bytes = max_untold_bytes
+        self._max_unfinished_bytes = max_unfinished_bytes
         self._at_once = max(1, min(BATCH_BYTES // host.block_bytes, places.num_places // 4))
         self._lock = threading.Lock()
         self._generation = 0
@@ -166,7 +166,7 @@ class Arrivals:
                 job.problem = f"slot {blocks[len(job.found)].slot} is empty"
         else:
             self._read_rest(job)
-        self._tell(job, began)
+        self._report(job, began)
 
     def _read_rest(self, job: _Job) -> None:
         """Reads and sends the remaining blocks in batches, up to the first missing one."""
@@ -211,10 +211,10 @@ class Arrivals:
         self._places.unpin_after(job.events[-1], places)
         job.num_blocks += len(blocks)
 
-    def _tell(self, job: _Job, began: float) -> None:
+    def _report(self, job: _Job, began: float) -> None:
         blocks = job.restore.blocks
         if job.events:
-            left = self._first_untold(job.num_blocks)
+            left = self._first_unfinished_group(job.num_blocks)
             if left > 0:
                 job.events[left - 1].wait()
         time_us = int((time.monotonic() - began) * 1e6)
@@ -227,13 +227,13 @@ class Arrivals:
         if not self._is_over(job):
             self._outcomes.add_restore(RestoreOutcome(job.restore.restore_id, job.num_blocks, time_us), job.problem)
 
-    def _first_untold(self, num_blocks: int) -> int:
+    def _first_unfinished_group(self, num_blocks: int) -> int:
         """Returns the first layer group of the last batch that may still be in flight when the restore is reported."""
         piece_bytes = self._host.place(0)[0].nbytes
-        untold = 0
+        unfinished = 0
         groups = self._copies.groups
         for number in range(len(groups) - 1, -1, -1):
-            untold += len(groups[number]) * num_blocks * piece_bytes
-            if untold > self._max_untold_bytes:
+            unfinished += len(groups[number]) * num_blocks * piece_bytes
+            if unfinished > self._max_unfinished_bytes:
                 return number + 1
         return 0

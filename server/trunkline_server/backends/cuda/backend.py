@@ -41,7 +41,7 @@ MAX_STEPS_IN_FLIGHT = 2
 
 
 @dataclass(slots=True, eq=False)
-class _Work:
+class _ChunkWork:
     """A chunk of a step that has begun.
 
     num_tokens: known and pending tokens of its sequence before it samples; mask: the allowed tokens, for a late mask
@@ -68,7 +68,7 @@ class _Step:
 
     chunks: Sequence[Chunk]
     taken: StepChunks[RunningSequence]
-    works: list[_Work] = field(default_factory=list)
+    works: list[_ChunkWork] = field(default_factory=list)
     outcomes: dict[int, Sampled | SequenceFailure] = field(default_factory=dict)
     logits: torch.Tensor | None = None
     rows: PendingRows | None = None
@@ -236,11 +236,13 @@ class CudaBackend:
         sequence = self._sequences[chunk.sequence_id]
         num_scores = sequence.num_scores(chunk)
         step.works.append(
-            _Work(chunk, sequence, sequence.num_tokens, num_scores, chunk.sample, chunk.allowed_tokens, None, first_row)
+            _ChunkWork(
+                chunk, sequence, sequence.num_tokens, num_scores, chunk.sample, chunk.allowed_tokens, None, first_row
+            )
         )
         sequence.num_computed = chunk.first_position + chunk.num_tokens
 
-    def _entry(self, work: _Work) -> Entry:
+    def _entry(self, work: _ChunkWork) -> Entry:
         chunk, sequence = work.chunk, work.sequence
         end = chunk.first_position + chunk.num_tokens
         tokens = sequence.token_ids[chunk.first_position : end]
@@ -267,7 +269,7 @@ class CudaBackend:
                 work.sequence.num_pending += 1
                 work.sequence.pending_row = work.first_row + work.num_scores
 
-    def _requests(self, work: _Work) -> list[RowRequest]:
+    def _requests(self, work: _ChunkWork) -> list[RowRequest]:
         """Returns requests for the rows of logits of a chunk, in order, including rows whose sample is skipped."""
         chunk, sequence, params = work.chunk, work.sequence, work.sequence.sampling
         requests = [
@@ -316,7 +318,7 @@ class CudaBackend:
             step.results = [outcomes[chunk.sequence_id] for chunk in step.chunks if chunk.sequence_id in outcomes]
         return step.results
 
-    def _outcome(self, work: _Work, rows: Sequence[RowResult]) -> Sampled | SequenceFailure | None:
+    def _outcome(self, work: _ChunkWork, rows: Sequence[RowResult]) -> Sampled | SequenceFailure | None:
         sequence_id, sequence = work.chunk.sequence_id, work.sequence
         sequence.num_pending -= work.samples
         if work.problem is not None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 
 from trunkline_server.backends.cuda.kernels.attention_tile import TILE_POSITIONS
-from trunkline_server.backends.cuda.kernels.hadamard import turned_run
+from trunkline_server.backends.cuda.kernels.hadamard import transform_run
 from trunkline_server.models.ops import Rope
 
 # Lower bound of a channel's mean square, relative to the mean of its head.
@@ -71,7 +71,7 @@ class KeySums:
         squares, has_queries = _floored(squares)
         factor = torch.where(has_keys & has_queries, (squares / variance).sqrt().sqrt(), 1.0).float()
         self._factors[layer] = torch.stack([factor, 1.0 / factor])
-        means = _turned(means * factor).transpose(0, 1).to(self._means.dtype)
+        means = _transformed(means * factor).transpose(0, 1).to(self._means.dtype)
         is_known = means.isfinite().flatten(1).all(1) & (has_keys & has_queries)[:, 0]
         self._means[layer] = torch.where(is_known[:, None, None], means, 0.0)
 
@@ -92,9 +92,9 @@ def rotated(heads: torch.Tensor, positions: torch.Tensor, rope: Rope | None) -> 
     return torch.cat([first * cos - second * sin, second * cos + first * sin, heads[..., rope.dim :]], dim=-1)
 
 
-def _turned(heads: torch.Tensor) -> torch.Tensor:
+def _transformed(heads: torch.Tensor) -> torch.Tensor:
     """Multiplies runs of heads [..., D] by the Walsh-Hadamard matrix, as `kernels/hadamard.py` does."""
-    distance, run = 1, turned_run(heads.shape[-1])
+    distance, run = 1, transform_run(heads.shape[-1])
     while distance < run:
         pairs = heads.reshape(*heads.shape[:-1], -1, 2, distance)
         low, high = pairs[..., 0, :], pairs[..., 1, :]

@@ -7,7 +7,6 @@ from enum import Enum
 
 import torch
 
-from trunkline_server.backends.cuda.kernels.copy_blocks import copy_blocks
 from trunkline_server.backends.cuda.key_scaling import KeyScaling
 from trunkline_server.errors import InvalidArgument
 
@@ -43,7 +42,7 @@ class KvFormat(Enum):
         return self in (KvFormat.FP8, KvFormat.INT8, KvFormat.INT4)
 
     @property
-    def is_turned(self) -> bool:
+    def is_transformed(self) -> bool:
         """True if heads are multiplied by the Walsh-Hadamard matrix before they are rounded."""
         return self in (KvFormat.INT8, KvFormat.INT4)
 
@@ -151,7 +150,7 @@ def bytes_per_block(layout: KvLayout, num_layers: int) -> int:
 class KvPool:
     """All pieces, [layers, num_blocks, piece_bytes] in one allocation, zero at first; slot = block_id * B + offset.
 
-    `rope_and_write_kv` and `copy_blocks` write it, `paged_attention` reads it. key_scaling: None rounds keys unscaled.
+    `rope_and_write_kv` and `copy_block` write it, `paged_attention` reads it. key_scaling: None rounds keys unscaled.
     """
 
     def __init__(
@@ -196,12 +195,6 @@ class KvPool:
         """
         scales = self.pieces[layer].view(torch.bfloat16)
         return scales[:, self.layout.scales_offset_bytes // _SCALE_BYTES :] if self.format.has_scales else scales
-
-    def copy_blocks(self, block_ids: torch.Tensor) -> None:
-        """Copies whole blocks in all layers. block_ids: [n, 2] i32 on the device, source and destination; -1 for
-        none.
-        """
-        copy_blocks(self.pieces, block_ids)
 
     def copy_block(self, source_block_id: int, destination_block_id: int) -> None:
         """Copies one whole block; positions beyond a sequence's last one are never read."""

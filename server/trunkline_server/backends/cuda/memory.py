@@ -8,7 +8,7 @@ from trunkline_server.errors import DoesNotFit
 
 # The larger of these two is left free for library workspaces, compiled kernels and fragmentation.
 RESERVE_BYTES = 768 << 20
-RESERVE_PART = 0.02
+RESERVE_SHARE = 0.02
 # A smaller pool has no room for even one prompt of moderate length and its answer.
 MIN_POOL_TOKENS = 512
 _MIB = 1 << 20
@@ -29,7 +29,7 @@ class DeviceMemory:
 
     @property
     def reserve(self) -> int:
-        return min(max(RESERVE_BYTES, int(self.total * RESERVE_PART)), self.total // 8)
+        return min(max(RESERVE_BYTES, int(self.total * RESERVE_SHARE)), self.total // 8)
 
     @property
     def left(self) -> int:

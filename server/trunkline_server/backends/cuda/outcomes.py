@@ -25,8 +25,8 @@ class Outcomes:
         self._restores: list[RestoreOutcome] = []
         self._is_woken = False
         self._bug: BaseException | None = None
-        self._trouble = ""
-        self._num_troubles = 0
+        self._last_problem = ""
+        self._num_problems = 0
         self._warned_at = -WARNING_INTERVAL_S
         self._counts = {"stored": 0, "not_stored": 0, "restored": 0, "not_restored": 0}
 
@@ -60,8 +60,8 @@ class Outcomes:
 
     def _note(self, problem: str | None) -> None:
         if problem is not None:
-            self._trouble = problem
-            self._num_troubles += 1
+            self._last_problem = problem
+            self._num_problems += 1
 
     def take(self) -> Transfers | None:
         """Returns the outcomes since the last call; None if there are none."""
@@ -77,10 +77,10 @@ class Outcomes:
 
     def _warn(self) -> None:
         now = time.monotonic()
-        if self._num_troubles and now - self._warned_at >= WARNING_INTERVAL_S:
-            others = f", and {self._num_troubles - 1} more failures before it" if self._num_troubles > 1 else ""
-            logger.warning("a block was not stored or restored: %s%s", self._trouble, others)
-            self._warned_at, self._num_troubles = now, 0
+        if self._num_problems and now - self._warned_at >= WARNING_INTERVAL_S:
+            others = f", and {self._num_problems - 1} more failures before it" if self._num_problems > 1 else ""
+            logger.warning("a block was not stored or restored: %s%s", self._last_problem, others)
+            self._warned_at, self._num_problems = now, 0
 
     def wait(self, timeout_s: float) -> None:
         """Waits for outcomes, for the time limit, or for `wake`."""

@@ -74,18 +74,6 @@ class StepRunner:
         self.num_replayed = 0
         self.num_launched = 0
 
-    @property
-    def num_bytes(self) -> int:
-        """Device memory that is held from the start."""
-        return self._on_device.nbytes
-
-    def warm_up(self, shapes: Sequence[StepShape]) -> None:
-        """Runs each shape once on padding, so that its kernels are compiled and its memory use is known."""
-        for shape in shapes:
-            self._input(shape, [])
-            self._forward(self._layout(shape)[1])
-        self._device.wait()
-
     def capture(self, shapes: Sequence[StepShape]) -> None:
         """Captures each shape, the largest first, so that smaller ones reuse its memory."""
         began = time.monotonic()

@@ -152,11 +152,6 @@ class DeviceSampler:
     def max_rows(self) -> int:
         return self._max_rows
 
-    @property
-    def num_bytes(self) -> int:
-        """Device memory that is held from the start."""
-        return self._scratch.num_bytes + self._results.nbytes
-
     def warm_up(self, logits: torch.Tensor) -> None:
         """Launches every kernel once, so that none is compiled while a request waits. logits: [1, V], finite."""
         everything = SamplingParams(

@@ -34,7 +34,7 @@ class SamplingRules:
         self._num_prompt_tokens = num_prompt_tokens
         self._has_repetition = params.repetition_penalty != 1.0
         self._has_penalties = params.presence_penalty != 0.0 or params.frequency_penalty != 0.0
-        self._keeps_end_away = params.min_tokens > 0 and len(params.end_token_ids) > 0
+        self._holds_back_end_tokens = params.min_tokens > 0 and len(params.end_token_ids) > 0
         self.bias_tokens, self.bias_values, self.bias_rounds = _biases(params.logit_bias)
         self.allowed = mask_of(params.allowed_token_ids, vocab_size) if params.allowed_token_ids else None
         self._num_seen = 0
@@ -42,7 +42,7 @@ class SamplingRules:
         self._num_listed = 0
         self._tokens, self._counts, self._flags = (np.zeros(_MIN_CAPACITY, dtype=np.int32) for _ in range(3))
         self._end_places: Ints = np.zeros(0, dtype=np.int32)
-        if self._keeps_end_away:
+        if self._holds_back_end_tokens:
             self._end_places = np.array([self._place(token) for token in set(params.end_token_ids)], dtype=np.int32)
         for token_id in token_ids:
             self.count(token_id)
@@ -70,7 +70,7 @@ class SamplingRules:
         """Returns tokens, counts and flags for a sample after `num_output` output tokens, pending ones included."""
         size = self._num_listed
         flags = self._flags[:size]
-        if self._keeps_end_away:
+        if self._holds_back_end_tokens:
             if num_output < self.params.min_tokens:
                 flags = flags.copy()
                 flags[self._end_places] |= FORBIDDEN

@@ -12,7 +12,7 @@ from typing import Protocol
 
 import torch
 
-from trunkline_server.backends.cuda.arrivals import MAX_UNTOLD_BYTES, Arrival, Arrivals, LayerGates
+from trunkline_server.backends.cuda.arrivals import MAX_UNFINISHED_BYTES, Arrival, Arrivals, LayerGates
 from trunkline_server.backends.cuda.copies import GROUP_BYTES, STAGING_BYTES, CopyIn, CopyOut
 from trunkline_server.backends.cuda.departures import (
     BlockFiles,
@@ -64,7 +64,7 @@ class TieredStore:
         make_worker: Callable[[str, Callable[[BaseException], None]], Worker] = ThreadWorker,
         staging_bytes: int = STAGING_BYTES,
         group_bytes: int = GROUP_BYTES,
-        max_untold_bytes: int = MAX_UNTOLD_BYTES,
+        max_unfinished_bytes: int = MAX_UNFINISHED_BYTES,
         min_layered_rows: int = MIN_LAYERED_ROWS,
     ) -> None:
         assert (files is None) == (extend_key is None), "blocks on disk have keys"
@@ -82,7 +82,14 @@ class TieredStore:
             self._copies_out, host, self._places, self._outcomes, writer, files, self._block_size
         )
         self._arrivals = Arrivals(
-            self._copies_in, host, self._places, self._outcomes, (near, far), files, self._blockers, max_untold_bytes
+            self._copies_in,
+            host,
+            self._places,
+            self._outcomes,
+            (near, far),
+            files,
+            self._blockers,
+            max_unfinished_bytes,
         )
         self.gates = LayerGates(device, self._copies_in.groups)
         self._chains: dict[int, KeyChain | None] = {}

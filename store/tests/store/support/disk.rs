@@ -1,4 +1,4 @@
-//! A disk in memory that fails as it is told.
+//! A disk in memory that injects faults.
 
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -6,7 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
 use trunkline_store::disk::DiskFile;
 
-/// What is about to happen.
+/// An operation that a fault can hit.
 #[derive(Clone, Copy, Debug)]
 pub enum Operation {
     Read { num_bytes: usize },
@@ -14,23 +14,23 @@ pub enum Operation {
     Other,
 }
 
-/// What happens to it instead.
+/// A fault to inject into one operation.
 #[derive(Clone, Copy, Debug)]
 pub enum Fault {
     None,
-    /// This error number, and nothing else.
+    /// Fails with this error number and does nothing.
     Error(i32),
-    /// The first so many bytes, then this error number.
+    /// Writes this many bytes, then fails with this error number.
     Torn(usize, i32),
-    /// Only the first so many bytes, which is no error.
+    /// Transfers only this many bytes, without an error.
     Short(usize),
-    /// One bit is another one, and nobody says so.
+    /// Flips the bit with this index, without an error.
     Flipped(usize),
 }
 
 type Faults = Box<dyn FnMut(Operation) -> Fault + Send>;
 
-/// Two files and what goes wrong with them. Clones are the same disk.
+/// Two files with injected faults. Clones share the same disk.
 #[derive(Clone)]
 pub struct Disk {
     records: Arc<Mutex<Vec<u8>>>,

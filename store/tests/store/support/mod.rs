@@ -1,4 +1,4 @@
-//! What the tests share. Each of them uses some of it.
+//! Helpers that the tests share.
 #![allow(dead_code, reason = "each test uses some of it")]
 
 pub mod disk;
@@ -45,7 +45,7 @@ impl Chain {
     }
 }
 
-/// What the block with this key holds.
+/// Returns the content of the block with this key.
 pub fn block_bytes(key: BlockKey) -> Vec<u8> {
     let mut random = Random::new(u64::from_le_bytes(key.as_bytes()[..8].try_into().expect("8 bytes")));
     (0..GEOMETRY.0).map(|_| random.next() as u8).collect()
@@ -64,7 +64,7 @@ pub fn read(store: &Store, slot: u32, key: BlockKey) -> Result<Vec<u8>, ReadErro
     store.read(slot, key, &mut bytes).map(|_| bytes)
 }
 
-/// SplitMix64.
+/// The random number generator SplitMix64.
 pub struct Random(u64);
 
 impl Random {
@@ -80,7 +80,7 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// Below `bound`.
+    /// Returns a random number below `bound`.
     pub fn below(&mut self, bound: u64) -> u64 {
         self.next() % bound
     }

@@ -1,7 +1,8 @@
 //! The log of events.
 
+use trunkline_contract::BlockKey;
 use trunkline_kv::events::EventLog;
-use trunkline_kv::{BlockKey, KvEvent, MAX_LOGGED_EVENTS, Owner, Salt, Tier};
+use trunkline_kv::{KvEvent, MAX_LOGGED_EVENTS, Owner, Salt, Tier};
 
 fn event(number: u32) -> KvEvent {
     let key = BlockKey::default().extend(&[number]);
@@ -36,7 +37,7 @@ fn a_full_log_says_that_it_lost() {
 
 #[test]
 fn an_owner_says_what_its_tier_knows() {
-    let salt = Salt::of_tenant("a", &["b"]);
+    let salt = Salt::of_tenant("a").with_cache_salt("b");
     let owners = [Owner::Salt(salt.clone()), Owner::Tenant("a".into()), Owner::Unknown];
     assert_eq!(owners.each_ref().map(Owner::tenant), [Some("a"), Some("a"), None]);
     assert_eq!(owners.each_ref().map(Owner::root_key), [Some(salt.root_key()), None, None]);

@@ -1,6 +1,6 @@
 //! Keys of blocks.
 
-use trunkline_kv::BlockKey;
+use trunkline_contract::BlockKey;
 
 fn root(parts: &[&str]) -> BlockKey {
     BlockKey::root(parts.iter().copied())

@@ -1,14 +1,43 @@
-//! Salts keep tenants apart.
+//! Salts separate tenants.
 
-use trunkline_kv::Salt;
+use std::collections::BTreeSet;
+
+use trunkline_contract::BlockKey;
+use trunkline_kv::{AdapterHash, Salt};
 
 #[test]
-fn parts_do_not_run_together() {
-    assert_ne!(Salt::new(&["ab", "c"]), Salt::new(&["a", "bc"]));
-    assert_ne!(Salt::new(&[""]), Salt::default());
-    assert_eq!(Salt::new(&[]), Salt::default());
-    assert_eq!(Salt::of_tenant("a", &["b"]).tenant(), Some("a"));
-    assert_ne!(Salt::of_tenant("a", &["b"]), Salt::of_tenant("a", &[]));
-    assert_eq!(Salt::new(&["tenant"]).tenant(), None);
-    assert_eq!(Salt::new(&["m", "t"]).parts().collect::<Vec<_>>(), ["m", "t"]);
+fn root_keys_without_an_adapter_never_change() {
+    // Blocks on disk and in object stores are found by them.
+    let root = |parts: &[&str]| BlockKey::root(parts.iter().copied());
+    assert_eq!(Salt::default().root_key(), root(&[]));
+    assert_eq!(Salt::default().with_cache_salt("s").root_key(), root(&["s"]));
+    assert_eq!(Salt::of_tenant("t").root_key(), root(&["tenant", "t"]));
+    assert_eq!(Salt::of_tenant("t").with_cache_salt("s").root_key(), root(&["tenant", "t", "s"]));
+}
+
+#[test]
+fn no_salt_forges_the_key_of_another() {
+    let hex = "00".repeat(32);
+    let texts = ["", "tenant", "adapter", "a", "b", "ab", &hex].map(Some);
+    let texts = || texts.iter().copied().chain([None]).map(|text| text.map(Into::into));
+    let adapters = [None, Some(AdapterHash([0; 32])), Some(AdapterHash([1; 32]))];
+    let mut keys = BTreeSet::new();
+    let mut num_salts = 0;
+    for tenant in texts() {
+        for cache_salt in texts() {
+            for adapter in adapters {
+                let salt = Salt { tenant: tenant.clone(), adapter, cache_salt: cache_salt.clone() };
+                assert!(keys.insert(salt.root_key()), "{salt:?} has the key of another salt");
+                num_salts += 1;
+            }
+        }
+    }
+    assert_eq!(num_salts, 8 * 8 * 3);
+}
+
+#[test]
+fn a_cache_salt_named_like_the_marker_is_no_tenant() {
+    assert_eq!(Salt::default().with_cache_salt("tenant").tenant(), None);
+    assert_eq!(Salt::of_tenant("a").with_cache_salt("b").tenant(), Some("a"));
+    assert_ne!(Salt::default().with_cache_salt(""), Salt::default());
 }

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use trunkline_kv::{BlockKey, Salt, StoreIndex, StorePins, TenantShare};
+use trunkline_contract::BlockKey;
+use trunkline_kv::{Salt, StoreIndex, StorePins, TenantShare};
 
 /// Stores a path of blocks of one token; returns how many found a slot.
 fn write(store: &mut StoreIndex, salt: &Salt, path: &[u32]) -> usize {
@@ -65,7 +66,7 @@ fn what_is_pinned_does_not_go_until_its_time_is_over() {
 
 #[test]
 fn limits_hold_and_shared_blocks_count_once() {
-    let (a, b) = (Salt::of_tenant("a", &[]), Salt::of_tenant("b", &[]));
+    let (a, b) = (Salt::of_tenant("a"), Salt::of_tenant("b"));
     let mut store = store(10, 6);
     let share = |tenant: &str, weight| TenantShare { tenant: tenant.into(), weight };
     store.set_shares(&[share("a", 4), share("b", 1)]);

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use trunkline_scheduler::{
-    EndReason, Event, Millis, RejectReason, Restore, RestoreOutcome, Scheduler, SchedulerConfig,
+    EndReason, Event, LaneId, Millis, RejectReason, Restore, RestoreOutcome, Scheduler, SchedulerConfig,
     SequenceRequest, ShardLimits, StepPlan, StepResult, StoreOutcome, Transfers, Update,
 };
 
@@ -38,7 +38,7 @@ impl Driver {
     pub fn new(config: SchedulerConfig, limits: ShardLimits) -> Self {
         let beside = config.max_prefill_tokens_beside_decodes;
         let mut scheduler = Scheduler::new(config);
-        scheduler.handle(Millis(0), Event::ShardReady(limits), &mut Vec::new());
+        scheduler.handle(Millis(0), Event::ShardReady(LaneId(0), limits), &mut Vec::new());
         Self {
             scheduler,
             shard: FakeShard::new(limits, ShardFaults::default(), beside),
@@ -55,7 +55,7 @@ impl Driver {
     pub fn with_store(mut self, num_slots: u32) -> Self {
         let plan = StorePlan { num_slots, write_fault: 0, broken_block: 0, max_delay_ms: 0, hung_read: 0 };
         let mut store = FakeStore::new(plan, self.shard.limits.block_size);
-        self.handle(Event::StoreReady(store.contents()));
+        self.handle(Event::StoreReady(LaneId(0), store.contents()));
         self.store = Some(store);
         self
     }
@@ -66,10 +66,10 @@ impl Driver {
         self.shard = FakeShard::new(limits, ShardFaults::default(), beside);
         self.results.clear();
         self.restores.clear();
-        self.handle(Event::ShardLost);
-        self.handle(Event::ShardReady(limits));
+        self.handle(Event::ShardLost(LaneId(0)));
+        self.handle(Event::ShardReady(LaneId(0), limits));
         if let Some(mut store) = self.store.take() {
-            self.handle(Event::StoreReady(store.contents()));
+            self.handle(Event::StoreReady(LaneId(0), store.contents()));
             self.store = Some(store);
         }
     }
@@ -90,7 +90,10 @@ impl Driver {
                 self.shard.end_restore(block, hashes);
             }
             let outcome = RestoreOutcome { time_us, ..outcome };
-            self.handle(Event::Transfers(Transfers { restores: vec![outcome], ..Transfers::default() }));
+            self.handle(Event::Transfers(
+                LaneId(0),
+                Transfers { restores: vec![outcome], ..Transfers::default() },
+            ));
         }
     }
 
@@ -108,7 +111,7 @@ impl Driver {
 
     /// One plan, executed; its result waits for `acknowledge`.
     pub fn plan(&mut self) -> Option<StepPlan> {
-        let plan = self.scheduler.plan(self.now, &mut self.updates)?;
+        let plan = self.scheduler.plan(LaneId(0), self.now, &mut self.updates)?;
         self.scheduler.check_invariants();
         self.results.push_back(self.shard.execute(&plan, &self.known, &mut Rng::new(0)));
         for restore in &plan.restores {
@@ -120,7 +123,7 @@ impl Driver {
 
     pub fn acknowledge(&mut self) {
         let result = self.results.pop_front().expect("a plan is in flight");
-        self.handle(Event::StepResult(result));
+        self.handle(Event::StepResult(LaneId(0), result));
         let writes = std::mem::take(&mut self.shard.writes);
         if let Some(store) = &mut self.store {
             let outcomes = writes.into_iter().map(|write| {
@@ -129,7 +132,7 @@ impl Driver {
                 StoreOutcome { slot, is_stored: store.end_write(write, &mut Rng::new(0)) }
             });
             let transfers = Transfers { stores: outcomes.collect(), ..Transfers::default() };
-            self.handle(Event::Transfers(transfers));
+            self.handle(Event::Transfers(LaneId(0), transfers));
         }
     }
 

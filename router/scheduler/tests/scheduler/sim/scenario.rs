@@ -57,7 +57,7 @@ pub struct Scenario {
 }
 
 pub fn salt(index: u64) -> Salt {
-    if index == 0 { Salt::default() } else { Salt::new(&["tenant", &index.to_string()]) }
+    if index == 0 { Salt::default() } else { Salt::of_tenant(&index.to_string()) }
 }
 
 /// A request with defaults; `index` is its id and its sampling seed.

@@ -5,8 +5,8 @@ mod checks;
 use std::collections::{BTreeMap, BTreeSet};
 
 use trunkline_scheduler::{
-    EndReason, Event, Millis, RejectReason, Restore, Scheduler, SequenceId, ShardLimits, Stats, StepPlan,
-    StepResult, StoreOutcome, TokenScore, Transfers, Update,
+    EndReason, Event, LaneId, Millis, RejectReason, Restore, Scheduler, SequenceId, ShardLimits, Stats,
+    StepPlan, StepResult, StoreOutcome, TokenScore, Transfers, Update,
 };
 
 use super::model::{Known, Model};
@@ -191,7 +191,7 @@ impl<'a> World<'a> {
                     self.kill_transfers();
                     self.blocked = None;
                     self.at(self.now.plus(outage.for_ms), Happening::ShardBack(outage.limits));
-                    self.tell(Event::ShardLost);
+                    self.tell(Event::ShardLost(LaneId(0)));
                 }
             }
             Happening::ShardBack(limits) => {
@@ -199,7 +199,7 @@ impl<'a> World<'a> {
                 self.shard = Some(FakeShard::new(limits, self.scenario.faults, beside));
                 self.num_shards += 1;
                 self.shard_free_at = self.now;
-                self.tell(Event::ShardReady(limits));
+                self.tell(Event::ShardReady(LaneId(0), limits));
                 self.open_store(limits.block_size);
             }
             Happening::Result { shard, result } => {
@@ -207,15 +207,15 @@ impl<'a> World<'a> {
                     return; // The router drops what a lost shard still says.
                 }
                 let is_twice = self.rng.once_in(self.scenario.twice);
-                self.tell(Event::StepResult(result.clone()));
+                self.tell(Event::StepResult(LaneId(0), result.clone()));
                 if is_twice {
-                    self.tell(Event::StepResult(result));
+                    self.tell(Event::StepResult(LaneId(0), result));
                 }
             }
             Happening::Written { shard, writes } => {
                 if shard == self.num_shards && self.shard.is_some() {
                     let stores = writes.into_iter().map(|write| self.end_write(write)).collect();
-                    self.tell(Event::Transfers(Transfers { stores, restores: Vec::new() }));
+                    self.tell(Event::Transfers(LaneId(0), Transfers { stores, restores: Vec::new() }));
                 }
             }
             Happening::Read { shard, restore } => {
@@ -227,7 +227,10 @@ impl<'a> World<'a> {
                 for (block, hashes) in read {
                     shard.end_restore(block, hashes);
                 }
-                self.tell(Event::Transfers(Transfers { stores: Vec::new(), restores: vec![outcome] }));
+                self.tell(Event::Transfers(
+                    LaneId(0),
+                    Transfers { stores: Vec::new(), restores: vec![outcome] },
+                ));
             }
             Happening::Wake => {}
         }
@@ -246,7 +249,7 @@ impl<'a> World<'a> {
             self.store = Some(FakeStore::new(plan, block_size));
         }
         let contents = self.store.as_mut().expect("just opened").contents();
-        self.tell(Event::StoreReady(contents));
+        self.tell(Event::StoreReady(LaneId(0), contents));
     }
 
     fn end_write(&mut self, write: Write) -> StoreOutcome {
@@ -282,7 +285,7 @@ impl<'a> World<'a> {
     fn plan(&mut self) {
         loop {
             let mut updates = Vec::new();
-            let plan = self.scheduler.plan(self.now, &mut updates);
+            let plan = self.scheduler.plan(LaneId(0), self.now, &mut updates);
             self.scheduler.check_invariants();
             let has_updates = !updates.is_empty();
             self.take(updates);
@@ -340,7 +343,7 @@ impl<'a> World<'a> {
 
     /// What the step that is under way may sample.
     fn tell_late(&mut self) {
-        for late in self.scheduler.take_late_masks() {
+        for late in self.scheduler.take_late_masks(LaneId(0)) {
             self.trace(&late);
             let shard = self.shard.as_mut().expect("masks are for a shard that is there");
             let result = shard.tell_late(&late, &mut self.rng);

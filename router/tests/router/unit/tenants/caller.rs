@@ -29,7 +29,7 @@ fn no_two_callers_share_a_salt() {
     let keys: BTreeSet<_> = salts.iter().map(Salt::root_key).collect();
     assert_eq!(keys.len(), salts.len());
     assert_eq!(Caller::anybody().salt(None), Salt::default());
-    assert_eq!(Caller::anybody().salt(Some("a")), Salt::new(&["a"]));
+    assert_eq!(Caller::anybody().salt(Some("a")), Salt::default().with_cache_salt("a"));
 }
 
 #[test]

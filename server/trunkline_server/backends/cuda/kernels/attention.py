@@ -20,7 +20,7 @@ from trunkline_server.backends.cuda.kernels.attention_split import merge_kernel,
 from trunkline_server.backends.cuda.kernels.attention_tile import TILE_POSITIONS
 from trunkline_server.backends.cuda.kernels.attention_whole import whole_kernel
 from trunkline_server.backends.cuda.kernels.card import Card, card_of, num_programs
-from trunkline_server.backends.cuda.kernels.hadamard import turn_heads, turned_run
+from trunkline_server.backends.cuda.kernels.hadamard import transform_heads, transform_run
 from trunkline_server.backends.cuda.kernels.numerics import TRITON_DTYPES
 from trunkline_server.backends.cuda.kernels.rope_kv import KINDS
 from trunkline_server.errors import InvalidArgument
@@ -122,9 +122,9 @@ def paged_attention(
             **launch.constants, OUT=TRITON_DTYPES[out.dtype], ROWS=shape.whole_rows,
             num_warps=shape.whole_rows // _WARP_ROWS, num_stages=num_stages, enable_fp_fusion=False,
         )  # fmt: skip
-    if pool.format.is_turned:
-        factor = 1.0 / turned_run(shape.head_size)
-        turn_heads(out, shape.head_size, factor, step.query_begin[num_entries:], out=out)
+    if pool.format.is_transformed:
+        factor = 1.0 / transform_run(shape.head_size)
+        transform_heads(out, shape.head_size, factor, step.query_begin[num_entries:], out=out)
     return out
 
 

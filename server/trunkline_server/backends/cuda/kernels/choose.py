@@ -243,12 +243,6 @@ class ChoiceScratch:
             torch.empty(shape, dtype=torch.float32, device=device), torch.empty(shape, dtype=torch.int32, device=device)
         )
 
-    @property
-    def num_bytes(self) -> int:
-        """Size in bytes, including two peaks."""
-        own = sum(tensor.nbytes for tensor in (self.scaled, self.ids, self.counts, self.masses))
-        return own + 2 * 8 * self.masses.numel()
-
 
 @dataclass(frozen=True, slots=True)
 class DrawKinds:

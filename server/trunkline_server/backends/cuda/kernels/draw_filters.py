@@ -14,8 +14,8 @@ from trunkline_server.backends.cuda.kernels.draw_search import (
     distance_within,
     information_of,
     least_key,
-    part_of,
     search,
+    share_of,
     value_of,
 )
 
@@ -42,7 +42,7 @@ def list_decides(
     )  # fmt: skip
     all_k = (top_k == 0) | (top_k >= vocab_size)
     has_cut = (~all_k & (top_k <= size)) | ((min_p >= LEAST_LISTED) & (all_k | (top_p >= 1.0)))
-    has_cut = has_cut | (all_k & (top_p < 1.0) & (part_of(total, top_p) <= listed))
+    has_cut = has_cut | (all_k & (top_p < 1.0) & (share_of(total, top_p) <= listed))
     is_plain = all_k & (top_p >= 1.0) & (min_p <= 0.0) & (typical_p >= 1.0)
     return has_cut | (is_plain & (drawn_mass(uniform, total) < listed))
 
@@ -74,7 +74,7 @@ def cut_by_mass(
 ):  # fmt: skip
     """Applies top-p to the tokens that a cut keeps. Returns the new cut and the mass that is kept."""
     zero = (cut_key * 0).to(tl.float64)
-    wanted = part_of(total, top_p) - 1
+    wanted = share_of(total, top_p) - 1
     key, _, mass, weight = search(
         values, base, size, longest, wanted, False, cut_key, cut_rest, cut_mass, zero, zero, cut_key * 0 + FARTHEST,
         False, SCALE, ROWS, TILE,
@@ -127,7 +127,7 @@ def cut_by_information(
         values, base, size, longest, cut_key, cut_rest, cut_mass, total, SCALE, ROWS, TILE
     )
     within = distance_within(
-        values, base, size, longest, part_of(total, typical_p), cut_key, cut_rest, cut_mass, information, entropy,
+        values, base, size, longest, share_of(total, typical_p), cut_key, cut_rest, cut_mass, information, entropy,
         SCALE, ROWS, TILE,
     )  # fmt: skip
     farthest = tl.where(is_cut, within, FARTHEST)

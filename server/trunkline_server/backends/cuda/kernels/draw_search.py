@@ -159,7 +159,7 @@ def find(values, base, size, longest, key, index, ROWS: tl.constexpr, TILE: tl.c
 
 
 @triton.jit
-def part_of(total, part):
+def share_of(total, part):
     """Returns the share `part` (0 to 1, f64) of a mass, rounded up, at least 1 and at most all of it."""
     return tl.minimum(tl.maximum(_ceil(total.to(tl.float64) * part), 1), total)
 

@@ -12,7 +12,7 @@ from trunkline_server.backends.cuda.kernels.numerics import TRITON_DTYPES, narro
 _ROWS = 16
 
 
-def turned_run(head_size: int) -> int:
+def transform_run(head_size: int) -> int:
     """Returns the number of elements that are transformed together: the largest power of two that divides the head
     size.
     """
@@ -20,7 +20,7 @@ def turned_run(head_size: int) -> int:
 
 
 @triton.jit
-def turn(x, ROWS: tl.constexpr, SIZE: tl.constexpr, LOG_RUN: tl.constexpr):
+def transform(x, ROWS: tl.constexpr, SIZE: tl.constexpr, LOG_RUN: tl.constexpr):
     """Multiplies each run of 2^LOG_RUN elements of x [ROWS, SIZE] f32 by the matrix of 1 and -1, not normalised."""
     for stage in tl.static_range(LOG_RUN):
         pairs = tl.permute(tl.reshape(x, [ROWS, SIZE // (2 << stage), 2, 1 << stage]), [0, 1, 3, 2])
@@ -31,7 +31,7 @@ def turn(x, ROWS: tl.constexpr, SIZE: tl.constexpr, LOG_RUN: tl.constexpr):
 
 
 @triton.jit
-def _turn_heads_kernel(
+def _transform_heads_kernel(
     x, out, row_count, x_stride, out_stride, factor,
     D: tl.constexpr, D_PAD: tl.constexpr, LOG_RUN: tl.constexpr, OUT: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
@@ -40,25 +40,25 @@ def _turn_heads_kernel(
     mask = (rows < tl.load(row_count))[:, None] & (elements < D)[None, :]
     columns = tl.program_id(1) * D + elements
     values = tl.load(x + rows[:, None] * x_stride + columns[None, :], mask, other=0.0).to(tl.float32)
-    turned = turn(values, ROWS, D_PAD, LOG_RUN) * factor
-    tl.store(out + rows[:, None] * out_stride + columns[None, :], narrow(turned, OUT), mask)
+    transformed = transform(values, ROWS, D_PAD, LOG_RUN) * factor
+    tl.store(out + rows[:, None] * out_stride + columns[None, :], narrow(transformed, OUT), mask)
 
 
-def turn_heads(
+def transform_heads(
     x: torch.Tensor, head_size: int, factor: float, row_count: torch.Tensor, out: torch.Tensor | None = None
 ) -> torch.Tensor:
     """Multiplies each head of x [T, heads * D] by the matrix and by factor, in `out` (which may be x itself).
 
     row_count: [1] i32 on the device, rows beyond it are not touched. The matrix is its own inverse up to the factor 1 /
-    turned_run(D).
+    transform_run(D).
     """
     out = torch.empty_like(x) if out is None else out
     num_rows, width = x.shape
     if num_rows == 0:
         return out
-    _turn_heads_kernel[(triton.cdiv(num_rows, _ROWS), width // head_size)](
+    _transform_heads_kernel[(triton.cdiv(num_rows, _ROWS), width // head_size)](
         x, out, row_count, x.stride(0), out.stride(0), factor,
-        D=head_size, D_PAD=triton.next_power_of_2(head_size), LOG_RUN=turned_run(head_size).bit_length() - 1,
+        D=head_size, D_PAD=triton.next_power_of_2(head_size), LOG_RUN=transform_run(head_size).bit_length() - 1,
         OUT=TRITON_DTYPES[out.dtype], ROWS=_ROWS, num_warps=4,
     )  # fmt: skip
     return out

@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 
 from trunkline_server.backends.cuda.kernels.attention_tile import TILE_POSITIONS
-from trunkline_server.backends.cuda.kernels.hadamard import turn, turned_run
+from trunkline_server.backends.cuda.kernels.hadamard import transform, transform_run
 from trunkline_server.backends.cuda.kernels.kv_elements import FLOAT, FP8, INT4, INT8, fp8_of, int4_of, int8_of
 from trunkline_server.backends.cuda.kernels.numerics import TRITON_DTYPES, narrow
 
@@ -123,7 +123,7 @@ def _store_first_keys(
 def _rope_and_write_kernel(
     q, k, v, out, positions, slots, cos, sin, factors, means, pool, scales,
     q_stride, k_stride, v_stride, out_stride, num_rows, num_kv_heads, num_query_programs,
-    piece_elements, piece_scales, values_offset, first_keys_offset, first_scales_offset, means_stride, turn_factor,
+    piece_elements, piece_scales, values_offset, first_keys_offset, first_scales_offset, means_stride, transform_factor,
     D: tl.constexpr, D_PAD: tl.constexpr, ROTARY: tl.constexpr, BLOCK: tl.constexpr, KIND: tl.constexpr,
     LOG_RUN: tl.constexpr, SCALED: tl.constexpr, OUT: tl.constexpr, STORED: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
@@ -143,7 +143,7 @@ def _rope_and_write_kernel(
             channels = head // (num_query_programs // num_kv_heads) * D + elements
             x *= tl.load(factors + num_kv_heads * D + channels, elements < D, other=0.0)[None, :]
         if LOG_RUN > 0:
-            x = turn(x, ROWS, D_PAD, LOG_RUN) * turn_factor
+            x = transform(x, ROWS, D_PAD, LOG_RUN) * transform_factor
         mask = is_row[:, None] & (elements < D)[None, :]
         tl.store(out + rows[:, None] * out_stride + head * D + elements[None, :], narrow(x, OUT), mask)
     else:
@@ -157,7 +157,7 @@ def _rope_and_write_kernel(
                 elements = tl.arange(0, D_PAD)
                 x *= tl.load(factors + head * D + elements, elements < D, other=0.0)[None, :]
             if LOG_RUN > 0:
-                x = turn(x, ROWS, D_PAD, LOG_RUN)
+                x = transform(x, ROWS, D_PAD, LOG_RUN)
             if SCALED:
                 elements = tl.arange(0, D_PAD)
                 shared = means + head * means_stride + (at // TILE_POSITIONS * D)[:, None] + elements[None, :]
@@ -170,7 +170,7 @@ def _rope_and_write_kernel(
             scales_offset += num_kv_heads * BLOCK
             x = _rotated(v, rows * v_stride + head * D, at, is_row, cos, sin, D, D_PAD, 0)
             if LOG_RUN > 0:
-                x = turn(x, ROWS, D_PAD, LOG_RUN)
+                x = transform(x, ROWS, D_PAD, LOG_RUN)
         _store_elements(
             x, pool, scales, slot, is_row, head, piece_elements, piece_scales, offset, scales_offset,
             D, D_PAD, BLOCK, KIND, STORED, ROWS,
@@ -181,38 +181,6 @@ def _rope_and_write_kernel(
                     x, pool, scales, slot, is_first, head, piece_elements, piece_scales, first_keys_offset,
                     first_scales_offset, D, D_PAD, BLOCK, ROWS,
                 )  # fmt: skip
-
-
-@triton.jit
-def _rope_kernel(
-    x, out, positions, cos, sin, x_stride, out_stride, num_rows,
-    D: tl.constexpr, D_PAD: tl.constexpr, ROTARY: tl.constexpr, OUT: tl.constexpr, ROWS: tl.constexpr,
-):  # fmt: skip
-    rows = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
-    is_row = rows < num_rows
-    at = tl.load(positions + rows, is_row, other=0).to(tl.int64)
-    head = tl.program_id(1)
-    rotated = _rotated(x, rows * x_stride + head * D, at, is_row, cos, sin, D, D_PAD, ROTARY)
-    elements = tl.arange(0, D_PAD)
-    mask = is_row[:, None] & (elements < D)[None, :]
-    tl.store(out + rows[:, None] * out_stride + head * D + elements[None, :], narrow(rotated, OUT), mask)
-
-
-def rope(
-    x: torch.Tensor, positions: torch.Tensor, tables: RopeTables, head_size: int, out: torch.Tensor | None = None
-) -> torch.Tensor:
-    """Rotates each head of x [T, heads * D] by its token's position. positions: [T] i32; out: must not be x."""
-    out = torch.empty(x.shape, dtype=x.dtype, device=x.device) if out is None else out
-    assert out.data_ptr() != x.data_ptr() or x.numel() == 0, "out must not be x"
-    num_rows, width = x.shape
-    if num_rows == 0:
-        return out
-    _rope_kernel[(triton.cdiv(num_rows, _ROWS), width // head_size)](
-        x, out, positions, tables.cos, tables.sin, x.stride(0), out.stride(0), num_rows,
-        D=head_size, D_PAD=triton.next_power_of_2(head_size), ROTARY=tables.dim, OUT=TRITON_DTYPES[out.dtype],
-        ROWS=_ROWS, num_warps=4, enable_fp_fusion=False,
-    )  # fmt: skip
-    return out
 
 
 def rope_and_write_kv(
@@ -235,7 +203,7 @@ def rope_and_write_kv(
     """
     layout = pool.layout
     head_size, (num_rows, width) = layout.head_size, q.shape
-    log_run = turned_run(head_size).bit_length() - 1 if pool.format.is_turned else 0
+    log_run = transform_run(head_size).bit_length() - 1 if pool.format.is_transformed else 0
     scaling = pool.key_scaling
     changes_queries = tables is not None or log_run > 0 or scaling is not None
     if changes_queries:

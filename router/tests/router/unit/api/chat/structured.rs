@@ -44,9 +44,9 @@ fn a_schema_is_found_in_every_dialects_place() {
 #[test]
 fn what_is_wrong_is_named() {
     for (value, words) in [
-        (json!([]), "`response_format`: expected an object"),
+        (json!([]), "`response_format` must be an object"),
         (json!({}), "`response_format.type` is missing"),
-        (json!({"type": 1}), "`response_format.type`: expected a string"),
+        (json!({"type": 1}), "`response_format.type` must be a string"),
         (json!({"type": "structural_tag"}), "`response_format.type` must be `text`"),
         (json!({"type": "json_schema"}), "`response_format.json_schema` is missing"),
         (
@@ -54,9 +54,9 @@ fn what_is_wrong_is_named() {
             "`response_format.json_schema.schema` is missing",
         ),
         (json!({"type": "json"}), "`response_format.value` is missing"),
-        (json!({"type": "json", "value": "{"}), "`response_format.value` is no JSON schema: EOF"),
-        (json!({"type": "json", "value": 3}), "`response_format.value`: expected a JSON schema"),
-        (json!({"type": "regex", "value": {}}), "`response_format.value`: expected a string"),
+        (json!({"type": "json", "value": "{"}), "`response_format.value` is not a JSON schema: EOF"),
+        (json!({"type": "json", "value": 3}), "`response_format.value` must be a JSON schema"),
+        (json!({"type": "regex", "value": {}}), "`response_format.value` must be a string"),
     ] {
         let error = format(value).unwrap_err();
         assert!(error.starts_with(words), "{error}");

@@ -1,0 +1,10 @@
+//! Plain data that crosses the seams between crates.
+//!
+//! The router's KV index, the store, the object tier and the kernels all name blocks and slots. They share these types
+//! here, so that none of them depends on another one's logic.
+
+mod block_key;
+mod ids;
+
+pub use block_key::{BlockKey, KEY_BYTES};
+pub use ids::{BlockId, SlotId};

@@ -1,0 +1,169 @@
+//! The command line as parsed by clap. The flags of `serve` are made from the tables of `trunkline-settings`; their values
+//! are still texts, which [`super::resolved`] turns into a configuration.
+
+use std::path::PathBuf;
+
+use clap::builder::{BoolishValueParser, PossibleValue, StringValueParser, TypedValueParser};
+use clap::parser::ValueSource;
+use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, Parser, Subcommand, value_parser};
+use trunkline_settings::{Form, Group, Named, Setting};
+
+use crate::cache::CacheCommand;
+use crate::error::LauncherError;
+
+/// Name of the flag for the configuration file, the only flag of `serve` that is no setting.
+pub const CONFIG: &str = "config";
+/// Environment variable of the configuration file.
+pub const CONFIG_VARIABLE: &str = "TRUNKLINE_CONFIG";
+const MODEL: &str = "model";
+const MODEL_ID: &str = "model_id";
+
+/// An inference server for large language models.
+///
+/// Every flag of `serve` can also be set by an environment variable or by a key in the file given with `--config`. A flag
+/// takes precedence over its variable, the variable over the file, and the file over the default.
+#[derive(Debug, Parser)]
+#[command(name = "trunkline", version, max_term_width = 100)]
+pub struct ParsedArgs {
+    /// The command to run.
+    #[command(subcommand)]
+    pub command: ParsedCommand,
+}
+
+/// The subcommands.
+#[derive(Debug, Subcommand)]
+pub enum ParsedCommand {
+    /// Serve a model over HTTP until SIGINT or SIGTERM
+    ///
+    /// The first of these signals drains the server: it refuses new requests, finishes open ones and exits with code 0. A
+    /// second signal stops it immediately. Exit codes: 0 after a requested stop, 2 for a mistake in the flags or the
+    /// model, 1 for any other failure.
+    Serve(Box<ParsedServe>),
+    /// Download a model from the Hub so that `serve` finds it, and print its path
+    Download(ParsedDownload),
+    /// Inspect, verify, prune, export or import the KV cache on disk or in a running server
+    Cache {
+        /// The command to run on the cache.
+        #[command(subcommand)]
+        command: CacheCommand,
+    },
+    /// Print the versions, hardware and paths that a bug report needs
+    Env,
+}
+
+/// Arguments of `trunkline download`.
+#[derive(Debug, Args)]
+pub struct ParsedDownload {
+    /// Hub id: `org/name`, or `org/name:file.gguf` for a single file
+    pub model: String,
+    /// Branch, tag or commit on the Hub
+    #[arg(long, env = "TRUNKLINE_REVISION", hide_env_values = true)]
+    pub revision: Option<String>,
+}
+
+/// Arguments of `trunkline serve`.
+#[derive(Debug)]
+pub struct ParsedServe {
+    matches: ArgMatches,
+}
+
+impl ParsedServe {
+    /// Parses and checks the settings of one group.
+    pub fn group<G: Group>(&self) -> Result<G, LauncherError> {
+        G::read(|setting| self.text(setting)).map_err(|error| LauncherError::usage(error.to_string()))
+    }
+
+    /// The positional MODEL.
+    pub fn model(&self) -> Option<&String> {
+        self.matches.get_one(MODEL)
+    }
+
+    /// Whether `--model-id` was given on the command line, and not by its variable or in the file.
+    pub fn has_model_id_flag(&self) -> bool {
+        self.matches.value_source(MODEL_ID) == Some(ValueSource::CommandLine)
+    }
+
+    fn text(&self, setting: &Setting) -> Option<String> {
+        match setting.form {
+            Form::Switch => Some(self.matches.get_flag(setting.name).to_string()),
+            _ => {
+                let values = self.matches.get_many::<String>(setting.name)?;
+                Some(values.map(String::as_str).collect::<Vec<_>>().join(","))
+            }
+        }
+    }
+}
+
+impl Args for ParsedServe {
+    fn augment_args(command: Command) -> Command {
+        let model = Arg::new(MODEL).value_name("MODEL").help(
+            "Hub id (`org/name` or `org/name:file.gguf`), folder or `.gguf` file [default: the embedded \
+             SmolLM2-135M-Instruct]",
+        );
+        let config = Arg::new(CONFIG)
+            .long(CONFIG)
+            .value_name("FILE")
+            .env(CONFIG_VARIABLE)
+            .hide_env_values(true)
+            .value_parser(value_parser!(PathBuf))
+            .help("TOML file with flags as keys, such as `port = 8080`");
+        command.arg(model).arg(config).args(trunkline_settings::all().into_iter().map(flag))
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+impl FromArgMatches for ParsedServe {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        Ok(Self { matches: matches.clone() })
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        self.matches = matches.clone();
+        Ok(())
+    }
+}
+
+/// Makes the flag of a setting with the given default.
+fn flag((setting, default): (&'static Setting, Option<String>)) -> Arg {
+    let arg = Arg::new(setting.name)
+        .long(setting.key())
+        .help_heading(setting.heading)
+        .help(setting.help_text())
+        .env(setting.variable())
+        .hide_env_values(true);
+    let arg = match setting.form {
+        Form::Switch => {
+            return arg.action(ArgAction::SetTrue).value_parser(BoolishValueParser::new());
+        }
+        Form::Choice { named, .. } => arg.value_parser(Listed(named)),
+        Form::Origins => arg.action(ArgAction::Append),
+        _ => arg,
+    };
+    let arg = if setting.name == "port" { arg.short('p') } else { arg };
+    arg.value_name(setting.form.value_name()).default_values(default)
+}
+
+/// Lists names in the help text and accepts any text: settings are checked in one place, whichever way they are given.
+#[derive(Debug, Clone)]
+struct Listed(&'static [Named]);
+
+impl TypedValueParser for Listed {
+    type Value = String;
+
+    fn parse_ref(
+        &self,
+        command: &Command,
+        arg: Option<&Arg>,
+        value: &std::ffi::OsStr,
+    ) -> Result<String, clap::Error> {
+        StringValueParser::new().parse_ref(command, arg, value)
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        let values = self.0.iter().map(|named| PossibleValue::new(named.name).help(named.help_text()));
+        Some(Box::new(values))
+    }
+}

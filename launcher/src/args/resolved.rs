@@ -1,0 +1,178 @@
+//! The configuration that the arguments describe: every value valid by itself and consistent with the others.
+
+use trunkline_settings::{
+    Bytes, Compute, Group, Limits, Logging, Model, Replies, RouterCache, Server, ShardCache, StepLimits,
+};
+
+use super::parsed::{ParsedDownload, ParsedServe};
+use crate::cache::CacheCommand;
+use crate::error::LauncherError;
+use crate::log::{Format, Log};
+
+/// Size of the KV cache on disk unless the user gives another.
+const DEFAULT_DISK_SIZE: Bytes = Bytes(10 << 30);
+
+/// What the user asks the launcher to do.
+#[derive(Debug)]
+pub enum Request {
+    /// Serve a model.
+    Serve(Box<ServeConfig>),
+    /// Download a model.
+    Download(ModelRef),
+    /// Inspect or change the KV cache.
+    Cache(CacheCommand),
+    /// Print what a bug report needs.
+    Env,
+}
+
+/// A model as the user names it; it may not exist.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ModelRef {
+    /// Hub id, folder or `.gguf` file; the embedded model if absent.
+    pub name: Option<String>,
+    /// Branch, tag or commit.
+    pub revision: Option<String>,
+}
+
+/// Configuration of `trunkline serve`. All paths are absolute.
+#[derive(Debug)]
+pub struct ServeConfig {
+    /// The model to serve.
+    pub model: ModelRef,
+    /// Name of the model in answers, unless it is the model's own.
+    pub served_model_name: Option<String>,
+    /// Where the router listens and who may call it.
+    pub server: Server,
+    /// Limits on requests.
+    pub limits: Limits,
+    /// Limits on steps.
+    pub step_limits: StepLimits,
+    /// How replies are parsed and watermarked.
+    pub replies: Replies,
+    /// How the shard computes.
+    pub compute: Compute,
+    /// The shard's part of the KV cache.
+    pub shard_cache: ShardCache,
+    /// The router's part of the KV cache.
+    pub router_cache: RouterCache,
+    /// The log of every process.
+    pub logging: Logging,
+}
+
+impl ServeConfig {
+    /// Checks each value, then the values against each other.
+    pub fn new(parsed: &ParsedServe) -> Result<Self, LauncherError> {
+        let model: Model = parsed.group()?;
+        let mut config = Self {
+            model: model_ref(&model, parsed)?,
+            served_model_name: model.served_model_name,
+            server: parsed.group()?,
+            limits: parsed.group()?,
+            step_limits: parsed.group()?,
+            replies: parsed.group()?,
+            compute: parsed.group()?,
+            shard_cache: parsed.group()?,
+            router_cache: parsed.group()?,
+            logging: parsed.group()?,
+        };
+        config.check_tls()?;
+        config.check_tokens()?;
+        config.check_cache()?;
+        if config.shard_cache.kv_disk_path.is_some() {
+            config.shard_cache.kv_disk_size.get_or_insert(DEFAULT_DISK_SIZE);
+        }
+        Ok(config)
+    }
+
+    /// Returns the launcher's own log.
+    pub fn log(&self) -> Log {
+        let format = if self.logging.json_output { Format::Json } else { Format::Text };
+        Log::new(format, self.logging.log_level)
+    }
+
+    fn check_tls(&self) -> Result<(), LauncherError> {
+        match (&self.server.tls_cert, &self.server.tls_key) {
+            (Some(_), None) => Err(LauncherError::usage("`--tls-cert` needs `--tls-key`")),
+            (None, Some(_)) => Err(LauncherError::usage("`--tls-key` needs `--tls-cert`")),
+            _ => Ok(()),
+        }
+    }
+
+    fn check_tokens(&self) -> Result<(), LauncherError> {
+        let (input, total) = (self.limits.max_input_tokens, self.limits.max_total_tokens);
+        let steps = &self.step_limits;
+        if let (Some(input), Some(total)) = (input, total)
+            && input >= total
+        {
+            return Err(LauncherError::usage(format!(
+                "`--max-input-tokens` is {input}, but must be less than `--max-total-tokens` ({total}), which \
+                 includes the output"
+            )));
+        }
+        let pool = ("--max-batch-total-tokens", steps.max_batch_total_tokens);
+        at_most(("--max-input-tokens", input), pool, "no prompt of that length could run")?;
+        at_most(("--max-total-tokens", total), pool, "no request of that length could run")?;
+        at_most(
+            ("--max-step-sequences", steps.max_step_sequences),
+            ("--max-batch-prefill-tokens", steps.max_batch_prefill_tokens),
+            "each sequence in a step computes at least one token",
+        )
+    }
+
+    fn check_cache(&self) -> Result<(), LauncherError> {
+        if self.shard_cache.kv_disk_path.is_some() {
+            return Ok(());
+        }
+        let flag = match (&self.router_cache.kv_object_store, self.shard_cache.kv_disk_size) {
+            (Some(_), _) => "--kv-object-store",
+            (None, Some(_)) => "--kv-disk-size",
+            (None, None) => return Ok(()),
+        };
+        Err(LauncherError::usage(format!("`{flag}` needs `--kv-disk-path`")))
+    }
+}
+
+/// Checks the arguments of `trunkline download`.
+pub fn download(parsed: ParsedDownload) -> Result<ModelRef, LauncherError> {
+    check_model(&parsed.model)?;
+    let revision = parsed.revision.clone();
+    let group = Model::read(|setting| if setting.name == "revision" { revision.clone() } else { None });
+    group.map_err(|error| LauncherError::usage(error.to_string()))?;
+    Ok(ModelRef { name: Some(parsed.model), revision })
+}
+
+/// Chooses between the positional MODEL and `--model-id`: the former wins over a variable or a file.
+fn model_ref(group: &Model, parsed: &ParsedServe) -> Result<ModelRef, LauncherError> {
+    let model = parsed.model();
+    model.map_or(Ok(()), |model| check_model(model))?;
+    if let (Some(model), Some(model_id)) = (model, &group.model_id)
+        && parsed.has_model_id_flag()
+        && model != model_id
+    {
+        return Err(LauncherError::usage(format!(
+            "MODEL is `{model}`, but `--model-id` is `{model_id}`; hint: give only one of them"
+        )));
+    }
+    let name = model.or(group.model_id.as_ref()).cloned();
+    Ok(ModelRef { name, revision: group.revision.clone() })
+}
+
+/// The positional MODEL has the form of `--model-id`, but its errors name it by its own name.
+fn check_model(text: &str) -> Result<(), LauncherError> {
+    let group = Model::read(|setting| (setting.name == "model_id").then(|| text.to_owned()));
+    group.map(drop).map_err(|error| LauncherError::usage(error.at("MODEL")))
+}
+
+/// Checks that a value, if both are given, is not larger than another flag's.
+fn at_most(
+    (flag, value): (&str, Option<u32>),
+    (other, limit): (&str, Option<u32>),
+    why: &str,
+) -> Result<(), LauncherError> {
+    match (value, limit) {
+        (Some(value), Some(limit)) if value > limit => {
+            Err(LauncherError::usage(format!("`{flag}` is {value}, but `{other}` is {limit}: {why}")))
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,69 @@
+//! The state of a constrained sequence: which tokens its grammar allows next, and whether that is known yet.
+
+use crate::event::Allowed;
+use crate::plan::TokenMask;
+
+/// The answers of one sequence's grammar, as far as the scheduler has them and has not used them.
+#[derive(Debug, Default)]
+pub struct Constraint {
+    /// The tokens that the next sample may choose.
+    next_mask: Option<TokenMask>,
+    /// An answer that forces tokens before the sequence has started. It is used when the first chunk is planned,
+    /// because tokens are reported only after `Update::Started`.
+    early: Option<Allowed>,
+    /// `Update::Awaits` was sent and not answered.
+    awaits_answer: bool,
+    /// The last answer took long, so the sequence takes no part in run-ahead and no plan waits for its next answer.
+    is_slow: bool,
+}
+
+impl Constraint {
+    /// Whether the next sample's mask is known.
+    pub fn has_mask(&self) -> bool {
+        self.next_mask.is_some()
+    }
+
+    /// Whether there is an answer that has not been used.
+    pub fn has_answer(&self) -> bool {
+        self.next_mask.is_some() || self.early.is_some()
+    }
+
+    pub fn set_mask(&mut self, mask: TokenMask) {
+        self.next_mask = Some(mask);
+    }
+
+    pub fn take_mask(&mut self) -> Option<TokenMask> {
+        self.next_mask.take()
+    }
+
+    pub fn set_early(&mut self, allowed: Allowed) {
+        self.early = Some(allowed);
+    }
+
+    pub fn take_early(&mut self) -> Option<Allowed> {
+        self.early.take()
+    }
+
+    /// Notes that `Update::Awaits` was sent.
+    pub fn begin_awaiting(&mut self) {
+        self.awaits_answer = true;
+    }
+
+    /// Notes that the answer has arrived.
+    pub fn end_awaiting(&mut self, is_slow: bool) {
+        (self.awaits_answer, self.is_slow) = (false, is_slow);
+    }
+
+    pub fn awaits_answer(&self) -> bool {
+        self.awaits_answer
+    }
+
+    /// Whether a plan should wait for the answer, which will arrive in a moment.
+    pub fn is_worth_waiting_for(&self) -> bool {
+        self.awaits_answer && !self.is_slow
+    }
+
+    pub fn is_slow(&self) -> bool {
+        self.is_slow
+    }
+}

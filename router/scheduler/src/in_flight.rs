@@ -1,0 +1,97 @@
+//! The steps in flight: plans that the shard has and whose results have not arrived.
+
+use std::collections::VecDeque;
+
+use crate::sequence::SequenceKey;
+
+/// How many plans may be in flight at once. The second one waits at the shard while the first is computed.
+pub const RUN_AHEAD: usize = 2;
+
+/// The steps in flight of one shard. It also reuses the memory of finished steps.
+#[derive(Debug, Default)]
+pub(crate) struct StepsInFlight {
+    /// Oldest first; at most [`RUN_AHEAD`].
+    steps: VecDeque<StepInFlight>,
+    /// Empty chunk lists of finished steps, so that the next steps need not allocate; at most [`RUN_AHEAD`].
+    spare_chunks: Vec<Vec<PlannedChunk>>,
+    last_step_id: u64,
+}
+
+/// A plan whose result has not arrived.
+#[derive(Debug)]
+pub(crate) struct StepInFlight {
+    pub(crate) step_id: u64,
+    pub(crate) chunks: Vec<PlannedChunk>,
+    pub(crate) num_prefill_tokens: u32,
+}
+
+/// The part of a chunk that is needed again when its result arrives.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PlannedChunk {
+    pub(crate) key: SequenceKey,
+    pub(crate) wire_id: u64,
+    /// One past its last position.
+    pub(crate) end: u32,
+    pub(crate) sample: bool,
+    /// The first position of a chunk whose positions are all scored.
+    pub(crate) scored_from: Option<u32>,
+}
+
+impl StepsInFlight {
+    pub(crate) fn len(&self) -> usize {
+        self.steps.len()
+    }
+
+    /// True if no further plan may be sent before a result arrives.
+    pub(crate) fn is_full(&self) -> bool {
+        self.steps.len() >= RUN_AHEAD
+    }
+
+    pub(crate) fn next_step_id(&self) -> u64 {
+        self.last_step_id + 1
+    }
+
+    pub(crate) fn last_step_id(&self) -> u64 {
+        self.last_step_id
+    }
+
+    pub(crate) fn oldest_step_id(&self) -> Option<u64> {
+        self.steps.front().map(|step| step.step_id)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &StepInFlight> {
+        self.steps.iter()
+    }
+
+    /// Adds the step with [`StepsInFlight::next_step_id`].
+    pub(crate) fn push(&mut self, step: StepInFlight) {
+        self.last_step_id = step.step_id;
+        self.steps.push_back(step);
+    }
+
+    /// Removes the oldest step if it is the one named. Results arrive in the order of the plans.
+    pub(crate) fn take(&mut self, step_id: u64) -> Option<StepInFlight> {
+        if self.oldest_step_id() == Some(step_id) { self.steps.pop_front() } else { None }
+    }
+
+    /// Notes that a sequence's chunk in this step samples nothing after all. The step may be over already.
+    pub(crate) fn cancel_sample(&mut self, step_id: u64, key: SequenceKey) {
+        let step = self.steps.iter_mut().find(|step| step.step_id == step_id);
+        if let Some(chunk) = step.and_then(|step| step.chunks.iter_mut().find(|chunk| chunk.key == key)) {
+            chunk.sample = false;
+        }
+    }
+
+    /// An empty list for the chunks of a new step.
+    pub(crate) fn spare_chunks(&mut self) -> Vec<PlannedChunk> {
+        self.spare_chunks.pop().unwrap_or_default()
+    }
+
+    /// Keeps the memory of a step's chunks for [`StepsInFlight::spare_chunks`].
+    pub(crate) fn recycle(&mut self, mut chunks: Vec<PlannedChunk>) {
+        if self.spare_chunks.len() < RUN_AHEAD {
+            chunks.clear();
+            self.spare_chunks.push(chunks);
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! One lane: a place for one shard, with the sequences that run on it.
+
+use trunkline_kv::{KvCache, StorePins};
+
+use crate::config::SchedulerConfig;
+use crate::estimate::Throughput;
+use crate::event::{LaneId, StoreContents};
+use crate::running::Running;
+use crate::sequence::Sequence;
+use crate::shard::Shard;
+use crate::stats::Stats;
+
+/// A shard, the sequences that run on it, and its measured speed. The queue is shared by all lanes.
+#[derive(Debug)]
+pub(crate) struct Lane {
+    pub(crate) id: LaneId,
+    /// None until a shard is ready, and after it is lost. Nothing runs then.
+    pub(crate) shard: Option<Shard>,
+    pub(crate) running: Running,
+    pub(crate) throughput: Throughput,
+    /// The store's pins while no shard has the store open.
+    store_pins: StorePins,
+    next_wire_id: u64,
+}
+
+impl Lane {
+    pub(crate) fn new(id: LaneId) -> Self {
+        Self {
+            id,
+            shard: None,
+            running: Running::default(),
+            throughput: Throughput::default(),
+            store_pins: StorePins::default(),
+            next_wire_id: 1,
+        }
+    }
+
+    /// The shard of a lane on which something runs or is planned.
+    pub(crate) fn shard(&self) -> &Shard {
+        self.shard.as_ref().expect("the lane has a shard")
+    }
+
+    /// See [`Lane::shard`].
+    pub(crate) fn shard_mut(&mut self) -> &mut Shard {
+        self.shard.as_mut().expect("the lane has a shard")
+    }
+
+    /// Opens the store of the connected shard. False if there is no shard.
+    pub(crate) fn open_store(&mut self, contents: StoreContents, config: &SchedulerConfig) -> bool {
+        let Some(shard) = &mut self.shard else { return false };
+        shard.add_store(contents, std::mem::take(&mut self.store_pins), config);
+        true
+    }
+
+    /// Drops the shard with everything that ran on it. The store's pins and the counters are kept. False if there was no
+    /// shard.
+    pub(crate) fn disconnect(&mut self, counters: &mut Stats) -> bool {
+        let Some(mut shard) = self.shard.take() else { return false };
+        if shard.kv.store_counts().is_some() {
+            self.store_pins = shard.kv.take_store_pins();
+        }
+        shard.add_counters(counters);
+        self.running.clear();
+        true
+    }
+
+    pub(crate) fn new_wire_id(&mut self) -> u64 {
+        self.next_wire_id += 1;
+        self.next_wire_id - 1
+    }
+
+    pub(crate) fn kv(&self) -> Option<&KvCache> {
+        self.shard.as_ref().map(|shard| &shard.kv)
+    }
+
+    /// The most sequences that may run at once: each of them needs a chunk and a token of every step.
+    pub(crate) fn max_running(&self, config: &SchedulerConfig) -> usize {
+        let Some(shard) = &self.shard else { return 0 };
+        let max_chunks = shard.limits.max_step_sequences;
+        max_chunks.min(self.max_step_tokens(config)).min(config.max_running_sequences).max(1) as usize
+    }
+
+    /// The token budget of one step.
+    pub(crate) fn max_step_tokens(&self, config: &SchedulerConfig) -> u32 {
+        let of_shard = self.shard.as_ref().map_or(0, |shard| shard.limits.max_step_tokens);
+        of_shard.min(config.max_step_tokens).max(1)
+    }
+
+    /// How many of a sequence's tokens a prefix hit would spare now, in the pool or in the store.
+    pub(crate) fn num_cached_tokens(&self, sequence: &Sequence) -> u32 {
+        let hit = self.kv().map(|kv| kv.lookup(&sequence.salt, sequence.shareable()));
+        hit.map_or(0, |hit| hit.num_tokens().max(hit.num_block_tokens() + hit.num_stored_tokens()))
+    }
+}

@@ -1,0 +1,50 @@
+//! Messages to the shard that wait for the next plan, and late masks, which are sent at once.
+
+use trunkline_contract::SlotId;
+
+use crate::plan::{LateMask, Restore, StepPlan};
+
+/// Everything that the shard is to be told and that no plan has carried yet.
+#[derive(Debug, Default)]
+pub(crate) struct Outbox {
+    /// Wire ids of sequences that the shard may forget.
+    ends: Vec<u64>,
+    restores: Vec<Restore>,
+    /// Slots of the store that hold nothing useful any more.
+    discards: Vec<SlotId>,
+    /// Masks for steps in flight. They do not wait for a plan.
+    late_masks: Vec<LateMask>,
+}
+
+impl Outbox {
+    pub(crate) fn end_sequence(&mut self, wire_id: u64) {
+        self.ends.push(wire_id);
+    }
+
+    pub(crate) fn restore(&mut self, restore: Restore) {
+        self.restores.push(restore);
+    }
+
+    pub(crate) fn discard(&mut self, slots: Vec<SlotId>) {
+        self.discards.extend(slots);
+    }
+
+    pub(crate) fn send_late_mask(&mut self, mask: LateMask) {
+        self.late_masks.push(mask);
+    }
+
+    pub(crate) fn take_late_masks(&mut self) -> Vec<LateMask> {
+        std::mem::take(&mut self.late_masks)
+    }
+
+    /// Moves everything but the late masks into a plan whose chunks are complete.
+    pub(crate) fn move_into(&mut self, plan: &mut StepPlan) {
+        plan.ends = std::mem::take(&mut self.ends);
+        plan.restores = std::mem::take(&mut self.restores);
+        plan.discards = std::mem::take(&mut self.discards);
+        // A slot that this very step writes need not be emptied first.
+        plan.discards.retain(|slot| {
+            plan.chunks.iter().all(|chunk| chunk.stores.iter().all(|store| store.slot != *slot))
+        });
+    }
+}

@@ -1,0 +1,112 @@
+//! Rejections of new requests, and when a rejected client should retry.
+
+use crate::estimate::Load;
+use crate::event::{RejectReason, SequenceId, SequenceRequest, Update};
+use crate::fairness::Backlog;
+use crate::lifecycle::Lifecycle;
+
+/// The time after which a rejected client should retry, as long as nothing was measured.
+const DEFAULT_RETRY_AFTER_MS: u64 = 1_000;
+/// The shortest time after which a rejected client should retry.
+const MIN_RETRY_AFTER_MS: u64 = 100;
+/// How many requests one tenant may have waiting for each free place in the queue, as with open requests (dynamic
+/// thresholds: Choudhury and Hahne, IEEE/ACM Transactions on Networking 6(2), 1998). A tenant that floods the queue gets
+/// seven eighths of it, and the next tenant finds a place.
+const MAX_WAITING_PER_FREE_PLACE: u32 = 7;
+
+/// Why a request cannot be taken, if it cannot.
+pub(crate) fn refusal(parts: &Lifecycle<'_>, request: &SequenceRequest) -> Option<RejectReason> {
+    if request.token_ids.is_empty() {
+        return Some(RejectReason::Invalid { message: "the prompt has no tokens".to_owned() });
+    }
+    if request.token_ids.len() as u64 + u64::from(request.max_new_tokens) > u64::from(u32::MAX) {
+        return Some(RejectReason::Invalid { message: "prompt and output pass 2^32 tokens".to_owned() });
+    }
+    if let Some(shard) = &parts.lane.shard {
+        let misfit = shard.misfit(&request.token_ids, request.token_ids.len(), request.max_new_tokens);
+        if misfit.is_some() {
+            return misfit;
+        }
+    }
+    let queue_refusal = queue_refusal(parts, request.salt.tenant());
+    if queue_refusal.is_some() {
+        return queue_refusal;
+    }
+    let deadline_in_ms = request.deadline?.since(parts.now);
+    let load = load_ahead(parts, request.salt.tenant());
+    let predicted_wait_ms = parts.lane.throughput.predict_wait_ms(load)?;
+    (deadline_in_ms == 0 || predicted_wait_ms > deadline_in_ms)
+        .then_some(RejectReason::DeadlineUnreachable { predicted_wait_ms, deadline_in_ms })
+}
+
+/// Reports that a sequence was not taken.
+pub(crate) fn reject(parts: &mut Lifecycle<'_>, id: SequenceId, reason: RejectReason) {
+    parts.counters.count_rejection(&reason);
+    let retry_after_ms = match &reason {
+        RejectReason::QueueFull { .. } | RejectReason::QueueShared { .. } => {
+            let num_told_to_retry = parts.sequences.tell_to_retry();
+            Some(retry_after_ms(parts, num_told_to_retry))
+        }
+        RejectReason::DeadlineUnreachable { predicted_wait_ms, deadline_in_ms } => {
+            Some(predicted_wait_ms.saturating_sub(*deadline_in_ms).max(MIN_RETRY_AFTER_MS))
+        }
+        RejectReason::TooLong { .. } | RejectReason::Invalid { .. } => None,
+    };
+    parts.updates.push(Update::Rejected { id, reason, retry_after_ms });
+}
+
+/// Why the queue has no place for one more sequence of a tenant, if it has none.
+fn queue_refusal(parts: &Lifecycle<'_>, tenant: Option<&str>) -> Option<RejectReason> {
+    let max_queued_requests = parts.config.max_queued_requests.max(1);
+    let num_new = parts.sequences.queue().num_new();
+    let num_free = max_queued_requests.saturating_sub(num_new);
+    if num_free == 0 {
+        return Some(RejectReason::QueueFull {
+            num_waiting: num_new,
+            max_queued_requests,
+            oldest_wait_ms: oldest_wait_ms(parts),
+        });
+    }
+    // A tenant without waiting requests gets even the last place.
+    let num_waiting = parts.sequences.tenants().num_new(tenant).filter(|&num_new| num_new > 0)?;
+    let is_over = num_waiting >= MAX_WAITING_PER_FREE_PLACE.saturating_mul(num_free - 1);
+    is_over.then_some(RejectReason::QueueShared { num_waiting, num_free, max_queued_requests })
+}
+
+/// When the queue will probably have had room for `num_before` more sequences. It admits one in the time that its last
+/// sequence waits, divided by its length.
+fn retry_after_ms(parts: &Lifecycle<'_>, num_before: u64) -> u64 {
+    let load = load(parts);
+    let Some(wait_ms) = parts.lane.throughput.predict_wait_ms(load) else { return DEFAULT_RETRY_AFTER_MS };
+    (wait_ms.saturating_mul(num_before) / (load.num_waiting + 1)).max(MIN_RETRY_AFTER_MS)
+}
+
+fn oldest_wait_ms(parts: &Lifecycle<'_>) -> u64 {
+    let new = parts.sequences.iter().filter(|(_, s)| s.run.is_none() && s.first_start.is_none());
+    new.map(|(_, sequence)| parts.now.since(sequence.submitted_at)).max().unwrap_or(0)
+}
+
+fn load(parts: &Lifecycle<'_>) -> Load {
+    let (running, queue) = (parts.lane.running.keys(), parts.sequences.queue());
+    let num_unplanned = running.iter().map(|&key| u64::from(parts.sequences[key].num_unplanned()));
+    let num_running_tokens: u64 = num_unplanned.filter(|&num_tokens| num_tokens > 1).sum();
+    Load {
+        num_prefill_tokens: num_running_tokens + queue.num_uncached_tokens(),
+        num_waiting: queue.num_waiting() as u64,
+        num_running: running.len() as u64,
+        max_running: parts.lane.max_running(parts.config) as u64,
+    }
+}
+
+/// The load ahead of one more sequence of a tenant.
+fn load_ahead(parts: &Lifecycle<'_>, tenant: Option<&str>) -> Load {
+    let load = load(parts);
+    let num_uncached_tokens = parts.sequences.queue().num_uncached_tokens();
+    let all = Backlog { num_waiting: load.num_waiting, num_uncached_tokens };
+    let ahead = parts.sequences.tenants().backlog_ahead(tenant, all);
+    Load {
+        num_prefill_tokens: load.num_prefill_tokens - num_uncached_tokens + ahead.num_uncached_tokens,
+        num_waiting: ahead.num_waiting,
+        ..load
+    }
+}

@@ -1,0 +1,44 @@
+//! Logprobs of prompts: every position is computed, and the logprob of the token after it is reported.
+//!
+//! A position that a prefix hit spares has no logits. A scored prompt therefore uses nothing of the KV index up to the
+//! last position that is still to be scored; its own blocks enter the index as usual. Scores that were reported before a
+//! preemption are not computed again.
+
+use crate::budget::PrefillNeed;
+use crate::sequence::Sequence;
+use crate::sequences::Sequences;
+
+impl Sequence {
+    /// How many leading positions of the prompt are scored.
+    pub(crate) fn num_to_score(&self) -> u32 {
+        if self.sampling.prompt_logprobs.is_some() { self.num_prompt_tokens - 1 } else { 0 }
+    }
+
+    /// Whether its next position is scored.
+    pub(crate) fn is_scoring(&self) -> bool {
+        let num_to_score = self.num_to_score();
+        num_to_score > 0 && self.run.as_ref().is_some_and(|run| run.planned < num_to_score)
+    }
+
+    /// The tokens to be looked up in the KV index, which finds at most all but the last of them.
+    pub(crate) fn shareable(&self) -> &[u32] {
+        if self.num_scored < self.num_to_score() {
+            &self.tokens[..=self.num_scored as usize]
+        } else {
+            &self.tokens
+        }
+    }
+}
+
+/// Limits the shares of scored sequences in a step that may still compute `num_rows` rows of logits. Each gets at most
+/// half of the rows that the sequences before it leave, or all of them if no other sequence needs prefill.
+pub(crate) fn cap_scored(sequences: &Sequences, needs: &mut [PrefillNeed], mut num_rows: u32) {
+    let is_shared = needs.len() > 1;
+    for need in needs {
+        if sequences[need.key].is_scoring() {
+            let most = if is_shared { num_rows.div_ceil(2) } else { num_rows };
+            need.num_tokens = need.num_tokens.min(most);
+            num_rows -= need.num_tokens;
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! All sequences, with the queue of those that wait and the tenants that they belong to.
+//!
+//! Each sequence waits in the queue, holds blocks on a lane, or is being moved between the two by `lifecycle.rs`. The
+//! tenants' counts follow from that.
+
+use std::collections::BTreeSet;
+use std::ops::{Index, IndexMut};
+
+use crate::config::{SchedulerConfig, TenantWeight};
+use crate::event::{Millis, SequenceId, SequenceRequest};
+use crate::fairness::Fairness;
+use crate::queue::{Place, Queue, Rank};
+use crate::sequence::{Sequence, SequenceKey, SequenceMap, Wait, Waiter};
+
+/// After a request arrives while another tenant has sequences, steps are kept short for this long.
+const SHARED_FOR_MS: u64 = 10_000;
+
+/// The sequences with their queue, tenants and deadlines, which always change together.
+#[derive(Debug)]
+pub(crate) struct Sequences {
+    map: SequenceMap,
+    queue: Queue,
+    tenants: Fairness,
+    deadlines: BTreeSet<(Millis, SequenceKey)>,
+    next_arrival: u64,
+    /// Until this moment requests of other tenants are expected.
+    shared_until: Millis,
+    /// Clients that were rejected for a full queue and told to retry, less the sequences admitted since.
+    num_told_to_retry: u64,
+}
+
+impl Sequences {
+    pub(crate) fn new(config: &SchedulerConfig) -> Self {
+        Self {
+            map: SequenceMap::default(),
+            queue: Queue::default(),
+            tenants: Fairness::new(&config.weights, config.max_credit_tokens),
+            deadlines: BTreeSet::new(),
+            next_arrival: 0,
+            shared_until: Millis(0),
+            num_told_to_retry: 0,
+        }
+    }
+
+    /// Adds a sequence, which does not wait yet: see [`Sequences::enter_queue`].
+    pub(crate) fn insert(&mut self, request: SequenceRequest, now: Millis) -> SequenceKey {
+        let tenant = self.tenants.enter(request.salt.tenant());
+        let sequence = Sequence::new(request, tenant, now, self.next_arrival);
+        self.next_arrival += 1;
+        let deadline = sequence.deadline;
+        let key = self.map.insert(sequence);
+        self.deadlines.extend(deadline.map(|deadline| (deadline, key)));
+        self.tenants.lift(tenant);
+        if self.tenants.has_others(tenant) {
+            self.shared_until = now.plus(SHARED_FOR_MS);
+        }
+        key
+    }
+
+    /// Removes a sequence that neither waits nor runs.
+    pub(crate) fn remove(&mut self, key: SequenceKey) -> Sequence {
+        let sequence = self.map.remove(key);
+        self.tenants.leave(sequence.tenant);
+        if let Some(deadline) = sequence.deadline {
+            self.deadlines.remove(&(deadline, key));
+        }
+        sequence
+    }
+
+    /// Puts a sequence that has no run in the queue. A prefix hit would spare `num_cached` of its tokens, which moves it
+    /// ahead by up to `window_ms`.
+    pub(crate) fn enter_queue(&mut self, key: SequenceKey, num_cached: u32, window_ms: u64) {
+        let sequence = &mut self.map[key];
+        let num_tokens = sequence.num_tokens();
+        let credit_ms = u128::from(window_ms) * u128::from(num_cached) / u128::from(num_tokens);
+        let place = Place {
+            effective_ms: sequence.submitted_at.0.saturating_add(window_ms - credit_ms as u64),
+            arrival: sequence.arrival,
+        };
+        let (priority, tenant, since) = (sequence.priority, sequence.tenant, sequence.waiting_since);
+        let rank = Rank { priority, tenant, place, since };
+        let num_uncached_tokens = num_tokens - num_cached;
+        sequence.wait = Wait { rank: Some(rank), num_uncached_tokens, ..Wait::default() };
+        let is_new = sequence.first_start.is_none();
+        self.tenants.begin_waiting(tenant, is_new, num_uncached_tokens);
+        self.queue.enter(rank, self.tenants.rank(tenant), key, is_new, num_uncached_tokens);
+    }
+
+    /// Takes a waiting sequence out of the queue.
+    pub(crate) fn leave_queue(&mut self, key: SequenceKey) {
+        let sequence = &mut self.map[key];
+        let wait = std::mem::take(&mut sequence.wait);
+        let is_new = sequence.first_start.is_none();
+        self.tenants.end_waiting(sequence.tenant, is_new, wait.num_uncached_tokens);
+        self.queue.leave(wait.rank, is_new, wait.num_uncached_tokens);
+        if let Some(other) = wait.parked_on
+            && let Some(run) = &mut self.map[other].run
+        {
+            run.waiters.retain(|waiter| waiter.key != key);
+        }
+    }
+
+    /// Parks a waiting sequence until `computed_by` has `num_blocks` blocks of their shared prefix in the KV index.
+    pub(crate) fn park(&mut self, key: SequenceKey, computed_by: SequenceKey, num_blocks: usize) {
+        let wait = &mut self.map[key].wait;
+        let rank = wait.rank.take().expect("a sequence that is tried has a place");
+        wait.parked_on = Some(computed_by);
+        self.queue.park(rank);
+        self.map[computed_by].run_mut().waiters.push(Waiter { key, num_blocks });
+    }
+
+    /// The next sequence to be admitted, if any waits and is not parked.
+    pub(crate) fn first_waiting(&mut self) -> Option<SequenceKey> {
+        self.queue.first(&mut self.tenants)
+    }
+
+    /// Counts a sequence as running, for its tenant and for the clients that were told to retry.
+    pub(crate) fn begin_running(&mut self, key: SequenceKey) {
+        self.num_told_to_retry = self.num_told_to_retry.saturating_sub(1);
+        let sequence = &self.map[key];
+        self.tenants.begin_running(sequence.tenant, sequence.num_unpaid());
+    }
+
+    /// Counts a sequence as running no more, because it gets no more chunks.
+    pub(crate) fn end_running(&mut self, key: SequenceKey) {
+        let sequence = &self.map[key];
+        self.tenants.end_running(sequence.tenant, sequence.num_unpaid());
+    }
+
+    /// Charges a sequence's tenant for the prompt up to `end`, except for the tokens that are paid for already.
+    pub(crate) fn pay_prompt(&mut self, key: SequenceKey, end: u32) {
+        let sequence = &mut self.map[key];
+        let num_paid = end.min(sequence.num_prompt_tokens);
+        if num_paid > sequence.num_paid {
+            self.tenants.pay(sequence.tenant, num_paid - sequence.num_paid);
+            sequence.num_paid = num_paid;
+        }
+    }
+
+    /// Charges a sequence's tenant.
+    pub(crate) fn charge(&mut self, key: SequenceKey, cost: u64) {
+        self.tenants.charge(self.map[key].tenant, cost);
+    }
+
+    /// A sequence whose deadline has come.
+    pub(crate) fn first_expired(&self, now: Millis) -> Option<SequenceKey> {
+        self.deadlines.first().filter(|&&(deadline, _)| deadline <= now).map(|&(_, key)| key)
+    }
+
+    pub(crate) fn next_deadline(&self) -> Option<Millis> {
+        self.deadlines.first().map(|&(deadline, _)| deadline)
+    }
+
+    /// Forgets the deadline of a sequence that has ended.
+    pub(crate) fn clear_deadline(&mut self, key: SequenceKey) {
+        if let Some(deadline) = self.map[key].deadline.take() {
+            self.deadlines.remove(&(deadline, key));
+        }
+    }
+
+    /// Whether requests of another tenant are expected soon.
+    pub(crate) fn expects_other_tenants(&self, now: Millis) -> bool {
+        now < self.shared_until
+    }
+
+    /// Counts a client that is told to retry, and returns how many there are with it.
+    pub(crate) fn tell_to_retry(&mut self) -> u64 {
+        self.num_told_to_retry += 1;
+        self.num_told_to_retry
+    }
+
+    pub(crate) fn set_weights(&mut self, weights: &[TenantWeight]) {
+        self.tenants.set_weights(weights);
+    }
+
+    pub(crate) fn queue(&self) -> &Queue {
+        &self.queue
+    }
+
+    pub(crate) fn tenants(&self) -> &Fairness {
+        &self.tenants
+    }
+
+    pub(crate) fn get(&self, key: SequenceKey) -> Option<&Sequence> {
+        self.map.get(key)
+    }
+
+    pub(crate) fn key(&self, id: SequenceId) -> Option<SequenceKey> {
+        self.map.key(id)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (SequenceKey, &Sequence)> {
+        self.map.iter()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.map.len()
+    }
+
+    pub(crate) fn keys_by_arrival(&self) -> Vec<SequenceKey> {
+        self.map.keys_by_arrival()
+    }
+}
+
+impl Index<SequenceKey> for Sequences {
+    type Output = Sequence;
+
+    fn index(&self, key: SequenceKey) -> &Sequence {
+        &self.map[key]
+    }
+}
+
+impl IndexMut<SequenceKey> for Sequences {
+    fn index_mut(&mut self, key: SequenceKey) -> &mut Sequence {
+        &mut self.map[key]
+    }
+}

@@ -1,0 +1,151 @@
+//! The scheduler's view of one connected shard: its limits, its KV index, and the plans and restores in flight.
+
+use trunkline_kv::{BlockTable, KvCache, PrefixHit, StoreIndex, StorePins};
+
+use crate::config::SchedulerConfig;
+use crate::event::{RejectReason, ShardLimits, StoreContents};
+use crate::in_flight::StepsInFlight;
+use crate::outbox::Outbox;
+use crate::plan::{BlockStore, Restore};
+use crate::restores::Restores;
+use crate::sequence::{RunRestore, SequenceKey};
+use crate::stats::Stats;
+
+/// The most blocks of one sequence that one step stores; with more, the step would wait for the disk.
+/// The limit does not apply to a model whose layers have windows, because a block that has lost its window part cannot
+/// be stored any more.
+const MAX_STORES_PER_CHUNK: usize = 16;
+
+/// Everything that is lost when the shard is lost.
+#[derive(Debug)]
+pub(crate) struct Shard {
+    pub(crate) limits: ShardLimits,
+    pub(crate) kv: KvCache,
+    pub(crate) steps: StepsInFlight,
+    pub(crate) outbox: Outbox,
+    pub(crate) restores: Restores,
+}
+
+impl Shard {
+    /// A shard with an empty pool and no store.
+    pub(crate) fn new(limits: ShardLimits, config: &SchedulerConfig, records_events: bool) -> Self {
+        let limits = ShardLimits {
+            block_size: limits.block_size.max(1),
+            max_step_tokens: limits.max_step_tokens.max(1),
+            max_step_sequences: limits.max_step_sequences.max(1),
+            ..limits
+        };
+        let policy = config.eviction.build(limits.num_blocks);
+        let mut kv = KvCache::with_policy(limits.block_size, limits.num_blocks, policy);
+        kv.record_events(records_events);
+        if let Some(windows) = limits.windows {
+            kv.set_windows(windows);
+        }
+        kv.set_shares(&config.shares);
+        kv.set_max_pinned_blocks(config.max_pinned_blocks(limits.num_blocks));
+        let (steps, outbox, restores) = (StepsInFlight::default(), Outbox::default(), Restores::default());
+        Self { limits, kv, steps, outbox, restores }
+    }
+
+    /// Adds a store with these contents and pins.
+    pub(crate) fn add_store(&mut self, contents: StoreContents, pins: StorePins, config: &SchedulerConfig) {
+        let (mut store, unusable_slots) = StoreIndex::new(contents.num_slots, contents.blocks);
+        store.set_in_memory(contents.is_in_memory);
+        store.offer_at_most(config.max_offered_blocks);
+        store.set_pins(pins, config.max_pinned_blocks(contents.num_slots));
+        self.kv.set_store(store);
+        self.outbox.discard(unusable_slots);
+    }
+
+    /// How many blocks `num_positions` positions need.
+    pub(crate) fn blocks_for(&self, num_positions: u32) -> u32 {
+        num_positions.div_ceil(self.limits.block_size)
+    }
+
+    /// Why a sequence can never run on this shard, if it cannot. The last output token is never computed.
+    pub(crate) fn misfit(
+        &self,
+        tokens: &[u32],
+        num_prompt_tokens: usize,
+        max_new_tokens: u32,
+    ) -> Option<RejectReason> {
+        let max_total_tokens = u64::from(self.limits.num_blocks) * u64::from(self.limits.block_size) + 1;
+        if num_prompt_tokens as u64 + u64::from(max_new_tokens.max(1)) > max_total_tokens {
+            return Some(RejectReason::TooLong {
+                prompt_tokens: num_prompt_tokens as u32,
+                max_new_tokens,
+                max_total_tokens,
+            });
+        }
+        let vocab_size = self.limits.vocab_size;
+        tokens.iter().any(|&token_id| token_id >= vocab_size).then(|| RejectReason::Invalid {
+            message: format!("the prompt has a token that is not below the vocabulary of {vocab_size}"),
+        })
+    }
+
+    /// How many blocks must be available for a sequence of `num_tokens` to compute all of them after a hit. Hit blocks
+    /// that no sequence holds are themselves available, so they count as needed.
+    pub(crate) fn needed_blocks(&self, hit: &PrefixHit, num_tokens: u32) -> u32 {
+        let num_held = hit.block_ids().iter().filter(|&&block| self.kv.is_held(block)).count();
+        self.blocks_for(num_tokens) - num_held as u32
+    }
+
+    /// Begins to store the blocks of a table that are full once `num_positions` are computed.
+    pub(crate) fn begin_stores(&mut self, table: &mut BlockTable, num_positions: u32) -> Vec<BlockStore> {
+        let num_full_blocks = (num_positions / self.limits.block_size) as usize;
+        let next = std::iter::from_fn(|| self.kv.begin_store(table, num_full_blocks));
+        let most = if self.limits.windows.is_some() { usize::MAX } else { MAX_STORES_PER_CHUNK };
+        next.take(most).map(|(block_idx, slot)| BlockStore { block_index: block_idx as u32, slot }).collect()
+    }
+
+    /// Begins to read the stored blocks of a hit into a table that has already grown by as many. The restore goes with
+    /// the plan that is being made.
+    pub(crate) fn begin_restore(
+        &mut self,
+        key: SequenceKey,
+        table: &mut BlockTable,
+        hit: &PrefixHit,
+    ) -> Option<RunRestore> {
+        if hit.stored().is_empty() {
+            return None;
+        }
+        let blocks = self.kv.begin_restore(table, hit);
+        let restore_id = self.restores.begin(key, blocks.len() as u32, self.steps.next_step_id());
+        self.outbox.restore(Restore { restore_id, blocks: blocks.clone() });
+        Some(RunRestore { restore_id, blocks })
+    }
+
+    /// Adds the gauges of blocks and steps.
+    pub(crate) fn add_gauges(&self, stats: &mut Stats) {
+        let counts = self.kv.counts();
+        stats.steps_in_flight += self.steps.len() as u64;
+        stats.blocks_free += u64::from(counts.free);
+        stats.blocks_held += u64::from(counts.held);
+        stats.blocks_cached += u64::from(counts.cached);
+        stats.blocks_total += u64::from(counts.total);
+        stats.blocks_pinned += u64::from(self.kv.pin_counts().num_blocks);
+        let windows = self.kv.window_counts().unwrap_or_default();
+        stats.window_parts_free += u64::from(windows.free);
+        stats.window_parts_needed += u64::from(windows.needed);
+        stats.window_parts_total += u64::from(windows.total);
+        let store = self.kv.store_counts().unwrap_or_default();
+        stats.store_blocks += u64::from(store.stored);
+        stats.store_blocks_pinned += u64::from(self.kv.num_store_pinned());
+        stats.store_slots += u64::from(store.total);
+        stats.blocks_late += self.restores.abandoned_blocks().count() as u64;
+        stats.offered_blocks += u64::from(store.offered);
+    }
+
+    /// Adds the counters that the KV index keeps, which are lost with the shard.
+    pub(crate) fn add_counters(&self, stats: &mut Stats) {
+        stats.evicted_blocks += self.kv.num_evicted();
+        stats.dropped_window_parts += self.kv.window_counts().unwrap_or_default().dropped;
+        let pins = self.kv.pin_counts();
+        stats.pins_granted += pins.granted;
+        stats.pins_refused += pins.refused;
+        stats.pins_dropped += pins.dropped;
+        let store = self.kv.store_counts().unwrap_or_default();
+        stats.store_evicted_blocks += store.evicted;
+        stats.unoffered_blocks += store.unoffered;
+    }
+}

@@ -1,0 +1,110 @@
+//! Blocks that move between the pool and the store: their outcomes, and restores that take too long.
+
+use crate::lifecycle::Lifecycle;
+use crate::plan::{RestoreOutcome, Transfers};
+use crate::restores::{AbandonedRestore, num_windowed};
+use crate::sequence::{Phase, SequenceKey};
+
+/// Takes the outcomes of transfers.
+pub(crate) fn take_transfers(parts: &mut Lifecycle<'_>, transfers: &Transfers) {
+    for outcome in &transfers.stores {
+        let Some(shard) = &mut parts.lane.shard else { continue };
+        let is_expected = shard.kv.end_store(outcome.slot, outcome.is_stored);
+        parts.counters.unexpected_results += u64::from(!is_expected);
+        parts.counters.stored_blocks += u64::from(is_expected && outcome.is_stored);
+        parts.counters.store_failures += u64::from(is_expected && !outcome.is_stored);
+    }
+    for outcome in &transfers.restores {
+        take_restore(parts, outcome);
+    }
+}
+
+fn take_restore(parts: &mut Lifecycle<'_>, outcome: &RestoreOutcome) {
+    let Some(shard) = &mut parts.lane.shard else { return };
+    let Some(key) = shard.restores.end(outcome.restore_id) else {
+        let Some(abandoned) = shard.restores.end_abandoned(outcome.restore_id) else {
+            parts.counters.unexpected_results += 1;
+            return;
+        };
+        shard.kv.end_late_restore(&abandoned.blocks, outcome.num_blocks as usize);
+        parts.lane.throughput.add_restore(outcome.num_blocks, outcome.time_us);
+        return;
+    };
+    let run = parts.sequences[key].run_mut();
+    let restore = run.restore.take().expect("the sequence waits for its restore");
+    assert_eq!(restore.restore_id, outcome.restore_id, "a sequence has one restore at a time");
+    run.steps_in_flight -= 1;
+    let num_good = (outcome.num_blocks as usize).min(restore.blocks.len());
+    shard.kv.end_restore(&mut run.table, &restore.blocks, num_good);
+    let num_bad = (restore.blocks.len() - num_good) as u32;
+    run.planned -= num_bad * shard.limits.block_size;
+    run.acknowledged = run.planned;
+    let is_running = run.phase == Phase::Running;
+    parts.lane.throughput.add_restore(num_good as u32, outcome.time_us);
+    parts.counters.restored_blocks += num_good as u64;
+    parts.counters.restore_failures += u64::from(num_bad > 0);
+    if is_running {
+        parts.index(key);
+    }
+    if num_bad > 0 {
+        resume_without_restored(parts, key);
+    }
+    parts.release_if_idle(key);
+}
+
+/// Abandons restores that take too long.
+pub(crate) fn abandon_overdue_restores(parts: &mut Lifecycle<'_>) {
+    let Some(shard) = parts.lane.shard.as_mut().filter(|shard| shard.restores.num_awaited() > 0) else {
+        return;
+    };
+    let oldest_in_flight = shard.steps.oldest_step_id();
+    for restore_id in shard.restores.overdue(parts.now, shard.steps.last_step_id(), oldest_in_flight) {
+        abandon_if_possible(parts, restore_id);
+    }
+}
+
+fn abandon_if_possible(parts: &mut Lifecycle<'_>, restore_id: u64) {
+    let shard = parts.lane.shard_mut();
+    let Some(key) = shard.restores.key(restore_id).filter(|&key| can_do_without(parts, key)) else { return };
+    let shard = parts.lane.shard_mut();
+    shard.restores.end(restore_id);
+    let run = parts.sequences[key].run_mut();
+    let restore = run.restore.take().expect("the sequence waits for its restore");
+    assert_eq!(restore.restore_id, restore_id, "a sequence has one restore at a time");
+    run.steps_in_flight -= 1;
+    let holds = shard.kv.detach_restored(&mut run.table, &restore.blocks);
+    run.planned -= restore.blocks.len() as u32 * shard.limits.block_size;
+    run.acknowledged = run.planned;
+    shard.restores.abandon(restore_id, AbandonedRestore { blocks: restore.blocks, holds });
+    parts.counters.restores_given_up += 1;
+    resume_without_restored(parts, key);
+    parts.release_if_idle(key);
+}
+
+/// Whether the pool has room for the sequence beside all blocks that abandoned restores may write. Without it the
+/// sequence would only make all others wait.
+fn can_do_without(parts: &Lifecycle<'_>, key: SequenceKey) -> bool {
+    let shard = parts.lane.shard();
+    let sequence = &parts.sequences[key];
+    let Some(restore) = &sequence.run().restore else { return false };
+    if let Some(windows) = shard.limits.windows {
+        let num_parts = shard.restores.num_abandoned_parts() + num_windowed(&restore.blocks);
+        if num_parts as u32 + windows.least_parts(shard.limits.block_size) > windows.num_parts {
+            return false;
+        }
+    }
+    if sequence.is_ending() {
+        return true;
+    }
+    let num_abandoned = shard.restores.abandoned_blocks().count() + restore.blocks.len();
+    num_abandoned as u32 + shard.blocks_for(sequence.num_tokens()) <= shard.limits.num_blocks
+}
+
+/// Goes on after blocks could not be restored. Where layers have windows, the blocks before them may lack the window
+/// parts that are needed now, so the sequence is preempted and looked up anew.
+fn resume_without_restored(parts: &mut Lifecycle<'_>, key: SequenceKey) {
+    let has_windows = parts.lane.shard().limits.windows.is_some();
+    if has_windows && parts.sequences[key].is_running() {
+        parts.preempt(key);
+    }
+}

@@ -1,0 +1,180 @@
+//! Which sequence gives way to which, so that a tenant is served at once while it has less than its fair part.
+//!
+//! Any tenant may use free places and blocks. They are taken back when a tenant asks that has less than its part by
+//! weight. They are taken from a tenant that has more than its part, and that has been served more than the asking one
+//! will be with all sequences admitted for it. The preempted sequence therefore stands behind it in the queue, and no two
+//! sequences preempt each other in turn.
+
+use crate::config::SchedulerConfig;
+use crate::event::Priority;
+use crate::fairness::TenantKey;
+use crate::lane::Lane;
+use crate::lifecycle::Lifecycle;
+use crate::sequence::{Phase, SequenceKey};
+use crate::sequences::Sequences;
+
+/// The resource that a waiting sequence lacks.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Lack {
+    Place,
+    Blocks,
+}
+
+/// Decides which sequences of a lane give way. It changes nothing.
+#[derive(Clone, Copy)]
+pub(crate) struct Yielding<'a> {
+    config: &'a SchedulerConfig,
+    sequences: &'a Sequences,
+    lane: &'a Lane,
+}
+
+impl<'a> Yielding<'a> {
+    pub(crate) fn new(config: &'a SchedulerConfig, sequences: &'a Sequences, lane: &'a Lane) -> Self {
+        Self { config, sequences, lane }
+    }
+
+    pub(crate) fn of(parts: &'a Lifecycle<'_>) -> Self {
+        Self::new(parts.config, parts.sequences, parts.lane)
+    }
+
+    /// The sequence that is preempted first when blocks run out. It is in the lowest class; in it, it belongs to the
+    /// tenant that has been served most, and is the newest that the steps in flight will not end.
+    pub(crate) fn victim(self) -> Option<SequenceKey> {
+        let mut newest_first =
+            self.lane.running.keys().iter().rev().copied().filter(|&key| self.may_yield(key));
+        let mut victim = newest_first.next()?;
+        let lowest = self.sequences[victim].priority;
+        let served = |key| self.sequences.tenants().served(self.sequences[key].tenant);
+        for key in newest_first.take_while(|&key| self.sequences[key].priority == lowest) {
+            if served(key) > served(victim) {
+                victim = key;
+            }
+        }
+        Some(victim)
+    }
+
+    /// The sequence to be preempted so that a waiting one can run: the first victim if it is in a lower class. Otherwise
+    /// it is of the same class: the newest sequence of the tenant that has been served most, among those with more than
+    /// their part of the missing resource. None if there is no such sequence, or if the waiting sequence's own tenant
+    /// would get more than its part.
+    pub(crate) fn victim_for(self, key: SequenceKey, lack: Lack) -> Option<SequenceKey> {
+        let victim = self.victim()?;
+        let priority = self.sequences[key].priority;
+        if self.sequences[victim].priority > priority {
+            return Some(victim);
+        }
+        let (tenants, tenant) = (self.sequences.tenants(), self.sequences[key].tenant);
+        let is_within = match lack {
+            Lack::Place => tenants.num_running(tenant) < self.places_of(tenant),
+            Lack::Blocks => {
+                let wanted = self.wanted_blocks(key).saturating_add(self.held_blocks(tenant));
+                wanted <= self.blocks_of(tenant)
+            }
+        };
+        if !is_within {
+            return None;
+        }
+        let rank = tenants.rank(tenant);
+        let mut most: Option<(u64, SequenceKey)> = None;
+        for &other in self.lane.running.keys().iter().rev() {
+            let sequence = &self.sequences[other];
+            let served = tenants.served(sequence.tenant);
+            let is_more = served > most.map_or(rank, |(most, _)| most);
+            if is_more
+                && sequence.priority == priority
+                && sequence.tenant != tenant
+                && self.may_yield(other)
+                && self.has_more_than_its_part(sequence.tenant, lack)
+            {
+                most = Some((served, other));
+            }
+        }
+        most.map(|(_, other)| other)
+    }
+
+    /// The sequence that gives its place to another tenant's before the decodes of a step are planned, so that the place
+    /// is free in this very step. `first_waiting` is the next sequence in the queue.
+    pub(crate) fn victim_for_place(self, first_waiting: SequenceKey) -> Option<SequenceKey> {
+        let priority = self.sequences[first_waiting].priority;
+        self.victim_for(first_waiting, Lack::Place)
+            .filter(|&victim| self.sequences[victim].priority == priority)
+    }
+
+    /// The tenant whose prompts are computed before anything of other tenants: it has been served less than every other
+    /// tenant that runs in the highest class. None if no tenant stands out.
+    pub(crate) fn urgent_tenant(self, step_id: u64, first_waiting: Option<SequenceKey>) -> Option<TenantKey> {
+        let waits = first_waiting.filter(|_| self.num_occupied_places() < self.max_running());
+        let running = self.lane.running.keys();
+        let prefills = running.iter().copied().filter(|&key| {
+            self.sequences[key].is_prefilling() && self.sequences[key].num_wanted(step_id) > 0
+        });
+        let place = |key: SequenceKey| -> (Priority, u64, TenantKey) {
+            let sequence = &self.sequences[key];
+            (sequence.priority, self.sequences.tenants().served(sequence.tenant), sequence.tenant)
+        };
+        let urgent = prefills.chain(waits).map(place).min()?;
+        let mut others = running.iter().map(|&key| place(key)).filter(|other| other.2 != urgent.2);
+        let mut has_others = false;
+        let is_least = others.all(|(priority, served, _)| {
+            has_others = true;
+            (urgent.0, urgent.1) < (priority, served)
+        });
+        (is_least && has_others).then_some(urgent.2)
+    }
+
+    /// The number of places that are taken. A sequence that gave way for another tenant gets no more chunks, so its
+    /// place is free.
+    pub(crate) fn num_occupied_places(self) -> usize {
+        let running = self.lane.running.keys();
+        if running.len() < self.max_running() {
+            return running.len();
+        }
+        let gave_way = |key: &&SequenceKey| {
+            let run = self.sequences[**key].run();
+            run.phase == Phase::Preempting && run.gave_way
+        };
+        running.len() - running.iter().filter(gave_way).count()
+    }
+
+    pub(crate) fn max_running(self) -> usize {
+        self.lane.max_running(self.config)
+    }
+
+    /// False if the steps in flight will end the sequence, or it leaves already.
+    fn may_yield(self, key: SequenceKey) -> bool {
+        let sequence = &self.sequences[key];
+        sequence.run().phase == Phase::Running && !sequence.is_finishing(sequence.run())
+    }
+
+    fn has_more_than_its_part(self, tenant: TenantKey, lack: Lack) -> bool {
+        match lack {
+            Lack::Place => self.sequences.tenants().num_running(tenant) > self.places_of(tenant),
+            Lack::Blocks => self.held_blocks(tenant) > self.blocks_of(tenant),
+        }
+    }
+
+    fn places_of(self, tenant: TenantKey) -> u32 {
+        self.sequences.tenants().fair_part(tenant, u32::try_from(self.max_running()).unwrap_or(u32::MAX))
+    }
+
+    fn blocks_of(self, tenant: TenantKey) -> u32 {
+        let num_blocks = self.lane.shard.as_ref().map(|shard| shard.limits.num_blocks);
+        num_blocks.map_or(0, |num_blocks| self.sequences.tenants().fair_part(tenant, num_blocks))
+    }
+
+    /// The blocks that a tenant's sequences hold.
+    fn held_blocks(self, tenant: TenantKey) -> u32 {
+        let name = self.sequences.tenants().name(tenant);
+        let mut usages = self.lane.kv().into_iter().flat_map(|kv| kv.tenants());
+        let usage = usages.find(|usage| usage.tenant.as_deref() == name);
+        usage.map_or(0, |usage| usage.num_blocks.saturating_sub(usage.num_cached + usage.num_pinned))
+    }
+
+    fn wanted_blocks(self, key: SequenceKey) -> u32 {
+        let sequence = &self.sequences[key];
+        match (sequence.wait.needed_blocks, &self.lane.shard) {
+            (0, Some(shard)) => shard.blocks_for(sequence.num_tokens()),
+            (known, _) => known,
+        }
+    }
+}

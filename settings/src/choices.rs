@@ -1,0 +1,109 @@
+//! The types of settings whose value is one of a few names.
+
+use crate::macros::choices;
+
+choices! {
+    /// The implementation of the model's operations.
+    Backend {
+        /// Rust kernels on the CPU.
+        Cpu = "cpu";
+        /// Triton kernels on an NVIDIA GPU.
+        Cuda = "cuda";
+        /// PyTorch operations in fp32.
+        Reference = "reference";
+    }
+
+    /// The guarantee for the bits of a result on the cuda backend.
+    Numerics {
+        /// The bits depend only on the request itself.
+        Exact = "exact";
+        /// The bits may also depend on other requests in the same step.
+        Fast = "fast";
+    }
+
+    /// The condition under which each thread is pinned to a core.
+    PinThreads {
+        /// Pin them when the threads use every core.
+        Auto = "auto";
+        /// Always pin them.
+        On = "on";
+        /// Never pin them.
+        Off = "off";
+    }
+
+    /// The format of stored keys and values.
+    KvCacheDtype {
+        /// The default of the backend.
+        Auto = "auto";
+        /// 8-bit floating point (e4m3) with a scale per token and head; cuda backend only.
+        Fp8 = "fp8";
+        /// 8-bit integers with a scale per token and head.
+        Int8 = "int8";
+        /// 4-bit integers with a scale per token and head.
+        Int4 = "int4";
+        /// IEEE 754 half precision.
+        F16 = "f16";
+        /// bfloat16, with the range of fp32.
+        Bf16 = "bf16";
+    }
+
+    /// The tokens that layers with a sliding window keep.
+    KvWindows {
+        /// Little more than the window, if that saves memory.
+        Auto = "auto";
+        /// All tokens, like other layers.
+        Off = "off";
+    }
+
+    /// The order in which cached prefixes are evicted.
+    EvictionPolicy {
+        /// Least recently used first.
+        Lru = "lru";
+        /// Least likely to be reused first, judged by past reuse of similar prefixes.
+        Worth = "worth";
+        /// Whichever of `lru` and `worth` has had more hits recently.
+        Adaptive = "adaptive";
+    }
+
+    /// The format of the model's tool calls.
+    ToolCallParser {
+        /// The format that the chat template shows.
+        Auto = "auto";
+        /// `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`
+        Hermes = "hermes";
+        /// `{"name": ..., "parameters": {...}}`
+        Llama3 = "llama3" | "llama3_json";
+        /// `[TOOL_CALLS]` and a list, or a name and `[ARGS]`.
+        Mistral = "mistral";
+        /// `[name(key=value, ...), ...]`
+        Pythonic = "pythonic";
+        /// A JSON object or a list of them.
+        Json = "json";
+        /// Replies are plain text, whatever they look like.
+        Off = "off";
+    }
+
+    /// The format of the model's reasoning.
+    ReasoningParser {
+        /// The format that the chat template shows.
+        Auto = "auto";
+        /// Between `<think>` and `</think>`.
+        Think = "think" | "deepseek_r1" | "qwen3";
+        /// Reasoning is part of the text.
+        Off = "off";
+    }
+
+    /// The most detailed level that is logged.
+    LogLevel {
+        /// Failures that end something.
+        Error = "error";
+        /// Problems that need attention.
+        Warn = "warn";
+        /// Starts, stops and restarts.
+        Info = "info";
+        /// Details that help to find a fault.
+        Debug = "debug";
+        /// All available details.
+        Trace = "trace";
+    }
+}

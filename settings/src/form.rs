@@ -1,0 +1,198 @@
+//! The form of a setting's values.
+
+use std::ops::{Bound, RangeBounds};
+
+use crate::value::{Bytes, Named, Value};
+
+/// Longest name in bytes.
+const MAX_NAME_BYTES: usize = 4096;
+/// Stands for every origin.
+const ANY_ORIGIN: &str = "*";
+
+/// The form and range of a setting's values.
+#[derive(Debug)]
+pub enum Form {
+    /// A flag without a value; elsewhere `true` or `false`.
+    Switch,
+    /// A whole number within a range.
+    Number {
+        /// Placeholder in the help text, which is also the unit.
+        unit: &'static str,
+        /// The smallest valid number.
+        min: u64,
+        /// The largest valid number.
+        max: u64,
+    },
+    /// A number with a fraction.
+    Decimal {
+        /// Placeholder in the help text.
+        unit: &'static str,
+        /// Bounds of the valid numbers.
+        range: (Bound<f32>, Bound<f32>),
+    },
+    /// A number of bytes with a unit, such as `10GiB`.
+    Size {
+        /// The smallest valid number of bytes.
+        min: u64,
+        /// The largest valid number of bytes.
+        max: u64,
+    },
+    /// One of a few names.
+    Choice {
+        /// Placeholder in the help text.
+        what: &'static str,
+        /// The names to choose from.
+        named: &'static [Named],
+    },
+    /// A name that other processes get on their command line.
+    Name {
+        /// Placeholder in the help text.
+        what: &'static str,
+    },
+    /// A host name or an address.
+    Host,
+    /// A path to a file.
+    File,
+    /// A path to a folder.
+    Folder,
+    /// A path to a folder, or `off`.
+    FolderOrOff,
+    /// Browser origins separated by commas.
+    Origins,
+    /// A URL of an object store.
+    ObjectStore,
+    /// A ZeroMQ endpoint over TCP.
+    Endpoint,
+}
+
+impl Form {
+    /// A number without a unit.
+    pub const fn count(min: u64, max: u64) -> Self {
+        Self::Number { unit: "N", min, max }
+    }
+
+    /// A number of tokens. The upper bound exceeds any context and keeps the sum of two numbers within 32 bits.
+    pub const fn tokens(min: u64) -> Self {
+        Self::Number { unit: "TOKENS", min, max: 1 << 31 }
+    }
+
+    /// A number of bytes without a unit.
+    pub const fn bytes(min: u64, max: u64) -> Self {
+        Self::Number { unit: "BYTES", min, max }
+    }
+
+    /// A number of seconds, at most a day.
+    pub const fn seconds(min: u64) -> Self {
+        Self::Number { unit: "SECONDS", min, max: 24 * 3600 }
+    }
+
+    /// Returns the placeholder that stands for a value in the help text; a switch has none.
+    pub fn value_name(&self) -> &'static str {
+        match self {
+            Self::Switch => "",
+            Self::Number { unit, .. } | Self::Decimal { unit, .. } => unit,
+            Self::Size { .. } => "SIZE",
+            Self::Choice { what, .. } | Self::Name { what } => what,
+            Self::Host => "HOST",
+            Self::File => "FILE",
+            Self::Folder => "DIR",
+            Self::FolderOrOff => "DIR|off",
+            Self::Origins => "ORIGIN",
+            Self::ObjectStore => "URL",
+            Self::Endpoint => "ENDPOINT",
+        }
+    }
+
+    /// Returns whether `text` is a valid value.
+    pub fn accepts(&self, text: &str) -> bool {
+        match self {
+            Self::Switch => matches!(text, "true" | "false"),
+            Self::Number { min, max, .. } => {
+                text.parse().is_ok_and(|number: u64| (*min..=*max).contains(&number))
+            }
+            Self::Decimal { range, .. } => text.parse().is_ok_and(|number: f32| range.contains(&number)),
+            Self::Size { min, max } => {
+                Bytes::parse(text).is_some_and(|Bytes(bytes)| (*min..=*max).contains(&bytes))
+            }
+            Self::Choice { named, .. } => named.iter().any(|named| named.is(text)),
+            Self::Name { .. } => is_name(text),
+            Self::Host => !text.trim().is_empty(),
+            Self::File | Self::Folder | Self::FolderOrOff | Self::ObjectStore => !text.is_empty(),
+            Self::Origins => text.split(',').all(is_origin),
+            Self::Endpoint => is_endpoint(text),
+        }
+    }
+
+    /// Describes valid values, to follow the word "expected".
+    pub fn expected(&self) -> String {
+        match self {
+            Self::Switch => "`true` or `false`".into(),
+            Self::Number { unit, min, max } => match *unit {
+                "SECONDS" => format!("seconds from {min} to {max}, such as `300`"),
+                "BYTES" => format!("a number of bytes from {min} to {max}"),
+                "TOKENS" => format!("a number of tokens from {min} to {max}"),
+                "PERCENT" => format!("a percentage from {min} to {max}"),
+                _ => format!("a whole number from {min} to {max}"),
+            },
+            Self::Decimal { range, .. } => format!("a number {}", described(range)),
+            Self::Size { min, max } => {
+                let (min, max) = (min >> 20, max >> 40);
+                format!("a size from {min}MiB to {max}TiB in KiB, MiB, GiB or TiB, such as `10GiB`")
+            }
+            Self::Choice { named, .. } => {
+                let names: Vec<String> = named.iter().map(|named| format!("`{}`", named.name)).collect();
+                format!("one of {}", names.join(", "))
+            }
+            Self::Name { .. } => format!(
+                "1 to {MAX_NAME_BYTES} bytes of text without control characters that do not begin with a dash"
+            ),
+            Self::Host => "a host name or an address, such as `127.0.0.1` or `0.0.0.0`".into(),
+            Self::File => "a path to a file".into(),
+            Self::Folder => "a path to a folder".into(),
+            Self::FolderOrOff => "a path to a folder, or `off`".into(),
+            Self::Origins => {
+                "origins without a path, such as `https://chat.example.com`, separated by commas, or `*`"
+                    .into()
+            }
+            Self::ObjectStore => "a URL, such as `s3://bucket/prefix`".into(),
+            Self::Endpoint => {
+                "`tcp://HOST:PORT`; hint: `tcp://*:5557` listens, `tcp://HOST:5557` connects".into()
+            }
+        }
+    }
+}
+
+/// Puts a range of fractions into words.
+fn described((start, end): &(Bound<f32>, Bound<f32>)) -> String {
+    let start = match start {
+        Bound::Included(least) => format!("from {least}"),
+        Bound::Excluded(least) => format!("above {least} and"),
+        Bound::Unbounded => String::new(),
+    };
+    let end = match end {
+        Bound::Included(most) if start.ends_with("and") => format!("at most {most}"),
+        Bound::Included(most) => format!("to {most}"),
+        Bound::Excluded(most) => format!("below {most}"),
+        Bound::Unbounded => String::new(),
+    };
+    format!("{start} {end}")
+}
+
+/// Checks a name that travels on a child's command line, where a leading dash would make it a flag.
+fn is_name(text: &str) -> bool {
+    (1..=MAX_NAME_BYTES).contains(&text.len()) && !text.starts_with('-') && !text.contains(char::is_control)
+}
+
+/// Checks for scheme and host as browsers write them, or every origin.
+fn is_origin(text: &str) -> bool {
+    let (scheme, host) = text.split_once("://").unwrap_or_default();
+    let is_scheme = scheme.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-'));
+    let is_host = host.bytes().all(|byte| byte.is_ascii_graphic() && !b"/?#@*\\,".contains(&byte));
+    text == ANY_ORIGIN || (!scheme.is_empty() && !host.is_empty() && is_scheme && is_host)
+}
+
+/// Checks for host and port; the router, which knows what it can bind, is stricter.
+fn is_endpoint(text: &str) -> bool {
+    let address = text.strip_prefix("tcp://").and_then(|rest| rest.rsplit_once(':'));
+    address.is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok())
+}

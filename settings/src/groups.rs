@@ -1,0 +1,188 @@
+//! The tables: every setting of `trunkline serve`.
+
+use std::ops::Bound;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::choices::{
+    Backend, EvictionPolicy, KvCacheDtype, KvWindows, LogLevel, Numerics, PinThreads, ReasoningParser,
+    ToolCallParser,
+};
+use crate::form::Form;
+use crate::macros::settings;
+use crate::value::{Bytes, Choice, WeightsCache};
+
+/// Upper bound of the number of open requests.
+const MAX_REQUESTS: u64 = 1 << 16;
+/// Size of a store of K and V; a smaller one holds hardly a conversation.
+const STORE_SIZE: Form = Form::Size { min: 16 << 20, max: 1 << 50 };
+
+settings! {
+    /// The model to serve. Only the launcher reads it.
+    "Model" => Model {
+        /// Alternative to the argument MODEL.
+        model_id: Option<String> = None, Form::Name { what: "MODEL" };
+        /// Branch, tag or commit on the Hub.
+        revision: Option<String> = None, Form::Name { what: "REVISION" };
+        /// Name of the model in answers [default: its Hub id or file name].
+        served_model_name: Option<String> = None, Form::Name { what: "NAME" };
+    }
+
+    /// The router's address, and access to it.
+    "Server" => Server {
+        /// Address to listen on; 0.0.0.0 opens the server to the network.
+        hostname: String = "127.0.0.1".into(), Form::Host;
+        /// Port to listen on; 0 picks a free one.
+        port: u16 = 3000, Form::Number { unit: "PORT", min: 0, max: 65_535 };
+        /// TOML file with the API keys of each tenant. Without this file and without `TRUNKLINE_API_KEY`, which holds a
+        /// single key, the server needs no key.
+        api_keys: Option<PathBuf> = None, Form::File;
+        /// PEM file with the server's certificate chain; the server then accepts only TLS. It is read again when it
+        /// changes. Requires `--tls-key`.
+        tls_cert: Option<PathBuf> = None, Form::File;
+        /// PEM file with the certificate's private key.
+        tls_key: Option<PathBuf> = None, Form::File;
+        /// Browser origins allowed to call this server (CORS), such as `https://chat.example.com`, separated by commas;
+        /// `*` allows all [default: none].
+        cors_allow_origin: Vec<String> = Vec::new(), Form::Origins;
+        /// Time that open requests have to finish after SIGTERM.
+        #[serde(with = "crate::value::seconds")]
+        graceful_termination_timeout: Duration = Duration::from_secs(90), Form::seconds(0);
+    }
+
+    /// Limits on requests, which the router enforces.
+    "Limits" => Limits {
+        /// Maximum number of open requests; further requests are refused with 429.
+        max_concurrent_requests: usize = 128, Form::count(1, MAX_REQUESTS);
+        /// Maximum number of sequences waiting for their first step; further requests are refused with 429 [default:
+        /// `--max-concurrent-requests`].
+        max_queued_requests: Option<usize> = None, Form::count(1, MAX_REQUESTS);
+        /// Maximum number of prompt tokens [default: the context minus one].
+        max_input_tokens: Option<u32> = None, Form::tokens(1);
+        /// Maximum number of prompt and output tokens together [default: the model's context].
+        max_total_tokens: Option<u32> = None, Form::tokens(2);
+        /// Maximum number of outputs for one prompt (`n`, `best_of`).
+        max_best_of: u32 = 128, Form::count(1, 1024);
+        /// Maximum number of messages in a chat.
+        max_messages: usize = 16_384, Form::count(1, MAX_MESSAGES as u64);
+        /// Maximum number of parts, or blocks, in a message.
+        max_message_parts: usize = 1024, Form::count(1, MAX_MESSAGE_PARTS as u64);
+        /// Maximum number of tools in a request.
+        max_tools: usize = 128, Form::count(0, 4096);
+        /// Maximum size of the stored answers that later requests to /v1/responses can continue; 0 stores none.
+        max_response_store_bytes: usize = 64 << 20, Form::bytes(0, u64::MAX);
+        /// Maximum number of stop strings in a request.
+        max_stop_sequences: usize = 64, Form::count(0, 256);
+        /// Maximum size of a JSON schema, regular expression or grammar.
+        max_schema_bytes: usize = 128 << 10, Form::bytes(1, 8 << 20);
+        /// Maximum nesting depth of objects and arrays in a JSON schema.
+        max_schema_depth: usize = 64, Form::count(1, 128);
+        /// Maximum number of properties, alternatives and enumerated values in a JSON schema.
+        max_schema_properties: usize = 4096, Form::count(1, 1 << 16);
+        /// Maximum size of a request body; larger ones are refused with 413.
+        max_body_bytes: usize = 8 << 20, Form::bytes(1 << 10, 1 << 30);
+        /// Maximum size of a request header; larger ones are refused with 431.
+        max_header_bytes: usize = 64 << 10, Form::bytes(1 << 10, 1 << 20);
+        /// Time after which a client that reads none of its answer is disconnected.
+        #[serde(with = "crate::value::seconds")]
+        client_stall_timeout: Duration = Duration::from_secs(30), Form::seconds(1);
+        /// Maximum lifetime of a request, including its time in the queue; 0 means no limit.
+        #[serde(with = "crate::value::seconds")]
+        request_timeout: Duration = Duration::ZERO, Form::seconds(0);
+        /// Time after which a step still running makes `/readyz` answer 503.
+        #[serde(with = "crate::value::seconds")]
+        stuck_step_timeout: Duration = Duration::from_secs(60), Form::seconds(1);
+    }
+
+    /// Limits on steps, which the shard enforces and tells the router.
+    "Limits" => StepLimits {
+        /// Maximum number of tokens computed in one step [default: chosen by the backend].
+        max_batch_prefill_tokens: Option<u32> = None, Form::Number { unit: "TOKENS", min: 1, max: 1 << 16 };
+        /// Size of the KV cache in tokens [default: 131072, or as many as fit into a quarter of the available memory if
+        /// that is less].
+        max_batch_total_tokens: Option<u32> = None, Form::tokens(2);
+        /// Maximum number of sequences in one step [default: chosen by the backend].
+        max_step_sequences: Option<u32> = None, Form::count(1, 1 << 12);
+    }
+
+    /// Parsing and watermarking of replies in the router.
+    "Replies" => Replies {
+        /// Format of the model's tool calls.
+        tool_call_parser: ToolCallParser = ToolCallParser::Auto,
+            Form::Choice { what: "FORMAT", named: ToolCallParser::NAMED };
+        /// Format of the model's reasoning.
+        reasoning_parser: ReasoningParser = ReasoningParser::Auto,
+            Form::Choice { what: "FORMAT", named: ReasoningParser::NAMED };
+        /// Fraction of the vocabulary that is green in watermarked replies (TGI's `watermark`), from 0.01 to 0.99.
+        watermark_gamma: f32 = 0.5,
+            Form::Decimal { unit: "FRACTION", range: (Bound::Included(0.01), Bound::Included(0.99)) };
+        /// Bias added to the logits of green tokens, up to 100. A larger bias makes the watermark easier to detect and
+        /// changes replies more.
+        watermark_delta: f32 = 2.0,
+            Form::Decimal { unit: "LOGITS", range: (Bound::Excluded(0.0), Bound::Included(100.0)) };
+        /// File with the key that selects the green tokens, a whole number below 2^64. Without this file and without
+        /// `TRUNKLINE_WATERMARK_KEY`, which holds the key itself, TGI's publicly known key is used.
+        watermark_key_file: Option<PathBuf> = None, Form::File;
+    }
+
+    /// The shard's computation.
+    "Compute" => Compute {
+        /// Implementation of the model. `cuda` needs an NVIDIA GPU, PyTorch and Triton; `reference` is slow and needs
+        /// PyTorch.
+        backend: Backend = Backend::Cpu, Form::Choice { what: "BACKEND", named: Backend::NAMED };
+        /// Guarantee for the bits of a reply on the cuda backend; other backends are always exact.
+        numerics: Numerics = Numerics::Exact, Form::Choice { what: "NUMERICS", named: Numerics::NAMED };
+        /// Threads of the CPU backend [default: one per physical core within the CPU quota, at most 64].
+        threads: Option<u32> = None, Form::count(1, 1024);
+        /// Pins each thread of the CPU backend to its own core.
+        pin_threads: PinThreads = PinThreads::Off, Form::Choice { what: "WHEN", named: PinThreads::NAMED };
+        /// Folder for packed weights, which make the next start faster, or `off` [default: trunkline/weights in the
+        /// user's cache folder].
+        weights_cache: Option<WeightsCache> = None, Form::FolderOrOff;
+    }
+
+    /// The shard's part of the KV cache.
+    "KV cache" => ShardCache {
+        /// Format of keys and values; `auto` is int8 on the CPU.
+        kv_cache_dtype: KvCacheDtype = KvCacheDtype::Auto,
+            Form::Choice { what: "DTYPE", named: KvCacheDtype::NAMED };
+        /// Tokens whose keys and values layers with a sliding window keep.
+        kv_windows: KvWindows = KvWindows::Auto, Form::Choice { what: "MODE", named: KvWindows::NAMED };
+        /// Folder that keeps the KV cache on disk, so that it survives restarts and crashes. It contains conversation
+        /// content [default: not kept].
+        kv_disk_path: Option<PathBuf> = None, Form::Folder;
+        /// Maximum size of the KV cache on disk, such as 500MiB or 2TiB [default: 10GiB].
+        kv_disk_size: Option<Bytes> = None, STORE_SIZE;
+        /// Pinned host memory that extends the KV cache of the cuda backend, such as 64GiB. With `--kv-disk-path`, it
+        /// holds the most recently used blocks of the disk [default: none; with `--kv-disk-path` 1GiB].
+        kv_host_size: Option<Bytes> = None, STORE_SIZE;
+    }
+
+    /// The router's part of the KV cache.
+    "KV cache" => RouterCache {
+        /// Order in which cached prefixes are evicted when the KV cache is full.
+        eviction_policy: EvictionPolicy = EvictionPolicy::Adaptive,
+            Form::Choice { what: "POLICY", named: EvictionPolicy::NAMED };
+        /// Maximum share of the KV cache that requests may pin, in percent.
+        max_pinned_share: u32 = 25, Form::Number { unit: "PERCENT", min: 0, max: 100 };
+        /// Object store through which replicas share the KV cache: s3://bucket/prefix, gs://bucket, az://container or
+        /// file:///folder. Credentials are read from the environment. Requires `--kv-disk-path` [default: none].
+        kv_object_store: Option<String> = None, Form::ObjectStore;
+        /// ZeroMQ endpoint on which KV cache events are published for cache-aware routers; `tcp://*:5557` listens,
+        /// `tcp://HOST:5557` connects. The events contain the tokens of all prompts [default: none].
+        kv_events_endpoint: Option<String> = None, Form::Endpoint;
+    }
+
+    /// The log of every process.
+    "Logging" => Logging {
+        /// Log one JSON object per line.
+        json_output: bool = false, Form::Switch;
+        /// Most detailed level that is logged, to stderr.
+        log_level: LogLevel = LogLevel::Info, Form::Choice { what: "LEVEL", named: LogLevel::NAMED };
+    }
+}
+
+/// Upper bound of `--max-messages`, which bodies are read with before the limit itself is checked.
+pub const MAX_MESSAGES: usize = 1 << 16;
+/// Upper bound of `--max-message-parts`, which bodies are read with before the limit itself is checked.
+pub const MAX_MESSAGE_PARTS: usize = 1 << 16;

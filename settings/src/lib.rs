@@ -1,0 +1,109 @@
+//! The settings of `trunkline serve`, each declared once: name, default, valid range, help text and group.
+//!
+//! The tables are in [`groups`]. From one entry the launcher makes a flag, an environment variable and a key of its
+//! configuration file, and the process that the setting concerns gets a typed field. To add a setting of the router, add
+//! an entry to one of the groups in [`RouterSettings`] and use the new field in the router.
+//!
+//! ```
+//! use trunkline_settings::{Group, Limits};
+//!
+//! let limits = Limits::read(|setting| (setting.name == "max_tools").then(|| "7".to_owned()))?;
+//! assert_eq!((limits.max_tools, limits.max_messages), (7, 16_384));
+//! let error = Limits::read(|setting| (setting.name == "max_tools").then(|| "many".to_owned())).unwrap_err();
+//! assert_eq!(error.to_string(), "`--max-tools` is `many`; expected a whole number from 0 to 4096");
+//! # Ok::<(), trunkline_settings::SettingError>(())
+//! ```
+
+mod choices;
+mod form;
+mod groups;
+mod macros;
+mod setting;
+mod value;
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+pub use crate::choices::{
+    Backend, EvictionPolicy, KvCacheDtype, KvWindows, LogLevel, Numerics, PinThreads, ReasoningParser,
+    ToolCallParser,
+};
+pub use crate::form::Form;
+pub use crate::groups::{
+    Compute, Limits, Logging, MAX_MESSAGE_PARTS, MAX_MESSAGES, Model, Replies, RouterCache, Server,
+    ShardCache, StepLimits,
+};
+pub use crate::setting::{Group, Setting, SettingError, check};
+pub use crate::value::{Bytes, Choice, Named, Value, WeightsCache};
+
+/// Returns every setting of `trunkline serve` with its default, in the order of the help text.
+pub fn all() -> Vec<(&'static Setting, Option<String>)> {
+    fn with_defaults<G: Group>() -> impl Iterator<Item = (&'static Setting, Option<String>)> {
+        G::SETTINGS.iter().zip(G::default().texts())
+    }
+    with_defaults::<Model>()
+        .chain(with_defaults::<Server>())
+        .chain(with_defaults::<Limits>())
+        .chain(with_defaults::<StepLimits>())
+        .chain(with_defaults::<Replies>())
+        .chain(with_defaults::<Compute>())
+        .chain(with_defaults::<ShardCache>())
+        .chain(with_defaults::<RouterCache>())
+        .chain(with_defaults::<Logging>())
+        .collect()
+}
+
+/// The file that the launcher writes for the router, as JSON.
+///
+/// It holds no secret: keys reach the router by environment variables and by the files that the settings name.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RouterSettings {
+    /// Unix socket of the shard. The router retries until it can connect.
+    pub shard_socket: PathBuf,
+    /// The model's `.gguf` file or folder, from which the router reads the tokenizer and the chat template.
+    pub model_path: PathBuf,
+    /// Name of the model in answers.
+    pub served_model_name: String,
+    /// The address to listen on, and access to it.
+    #[serde(default)]
+    pub server: Server,
+    /// The limits on requests.
+    #[serde(default)]
+    pub limits: Limits,
+    /// Parsing and watermarking of replies.
+    #[serde(default)]
+    pub replies: Replies,
+    /// The router's part of the KV cache.
+    #[serde(default)]
+    pub cache: RouterCache,
+    /// The format and level of the log.
+    #[serde(default)]
+    pub logging: Logging,
+}
+
+impl RouterSettings {
+    /// Settings with every default, for the given shard and model.
+    pub fn new(shard_socket: PathBuf, model_path: PathBuf, served_model_name: String) -> Self {
+        Self {
+            shard_socket,
+            model_path,
+            served_model_name,
+            server: Server::default(),
+            limits: Limits::default(),
+            replies: Replies::default(),
+            cache: RouterCache::default(),
+            logging: Logging::default(),
+        }
+    }
+
+    /// Checks that every value is within its range, as a file may have been written by hand.
+    pub fn check(&self) -> Result<(), SettingError> {
+        check(&self.server)?;
+        check(&self.limits)?;
+        check(&self.replies)?;
+        check(&self.cache)?;
+        check(&self.logging)
+    }
+}

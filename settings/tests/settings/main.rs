@@ -1,0 +1,127 @@
+//! The tables are consistent, and values are parsed, checked and written as users and the router expect.
+
+use std::collections::BTreeSet;
+use std::fmt::Debug;
+use std::time::Duration;
+
+use trunkline_settings::{
+    Bytes, Compute, Group, Limits, Model, Replies, RouterSettings, Server, ShardCache, all, check,
+};
+
+/// Reads a group in which one setting is given.
+fn with<G: Group>(name: &str, text: &str) -> Result<G, String> {
+    let group = G::read(|setting| (setting.name == name).then(|| text.to_owned()));
+    group.map_err(|error| error.to_string())
+}
+
+#[test]
+fn names_are_unique_and_defaults_are_valid() {
+    let settings = all();
+    let names: BTreeSet<&str> = settings.iter().map(|(setting, _)| setting.name).collect();
+    assert_eq!(names.len(), settings.len());
+    for (setting, default) in settings {
+        if let Some(default) = default {
+            assert_eq!(setting.check(&default), Ok(()), "{}", setting.flag());
+        }
+        let help = setting.help_text();
+        assert!(!help.is_empty() && !help.ends_with('.') && !help.contains("  "), "{help}");
+        assert_eq!(
+            setting.variable(),
+            format!("TRUNKLINE_{}", setting.key().to_uppercase().replace('-', "_"))
+        );
+    }
+}
+
+/// Writes and reads back a group in which one setting is given.
+fn assert_survives<G: Group + Debug + PartialEq>(name: &str, text: &str) {
+    let group: G = with(name, text).unwrap();
+    assert_ne!(group, G::default(), "{name}");
+    let json = serde_json::to_string(&group).unwrap();
+    assert_eq!(serde_json::from_str::<G>(&json).unwrap(), group, "{json}");
+    let texts = group.texts();
+    let at = G::SETTINGS.iter().position(|setting| setting.name == name).unwrap();
+    assert_eq!(with::<G>(name, texts[at].as_ref().unwrap()).unwrap(), group);
+    check(&group).unwrap();
+}
+
+#[test]
+fn values_survive_the_way_to_the_router() {
+    assert_survives::<Server>("port", "0");
+    assert_survives::<Server>("api_keys", "keys.toml");
+    assert_survives::<Server>("cors_allow_origin", "https://a.example,*");
+    assert_survives::<Limits>("max_queued_requests", "7");
+    assert_survives::<Limits>("request_timeout", "600");
+    assert_survives::<Replies>("watermark_gamma", "0.3");
+    assert_survives::<Replies>("tool_call_parser", "llama3_json");
+    assert_survives::<Compute>("weights_cache", "off");
+    assert_survives::<Compute>("weights_cache", "/weights");
+    assert_survives::<ShardCache>("kv_disk_size", "3T");
+    assert_eq!(with::<Limits>("request_timeout", "600").unwrap().request_timeout, Duration::from_secs(600));
+}
+
+#[test]
+fn sizes_are_read_or_refused() {
+    let size = |text: &str| with::<ShardCache>("kv_disk_size", text).map(|cache| cache.kv_disk_size.unwrap());
+    assert_eq!(size("16MiB"), Ok(Bytes(16 << 20)));
+    assert_eq!(size("2 GiB"), Ok(Bytes(2 << 30)));
+    assert_eq!(size("3T"), Ok(Bytes(3 << 40)));
+    assert_eq!(size("20000000"), Ok(Bytes(20_000_000)));
+    for text in
+        ["", "GiB", "-1GiB", "1.5GiB", "10GB", "1KiB", "9999999TiB", "99999999999999999TiB", "1MB", "many"]
+    {
+        assert_eq!(
+            size(text).unwrap_err(),
+            format!(
+                "`--kv-disk-size` is `{text}`; expected a size from 16MiB to 1024TiB in KiB, MiB, GiB or TiB, such as \
+                 `10GiB`"
+            )
+        );
+    }
+}
+
+#[test]
+fn endpoints_have_a_host_and_a_port() {
+    let endpoint = |text: &str| with::<trunkline_settings::RouterCache>("kv_events_endpoint", text);
+    for text in ["tcp://*:5557", "tcp://indexer:5557", "tcp://[::]:5557"] {
+        assert_eq!(endpoint(text).unwrap().kv_events_endpoint.as_deref(), Some(text));
+    }
+    for text in ["", "*:5557", "tcp://*", "tcp://:5557", "tcp://*:70000", "ipc:///events"] {
+        let error = endpoint(text).unwrap_err();
+        assert!(error.contains("expected `tcp://HOST:PORT`; hint: "), "{text}: {error}");
+    }
+}
+
+#[test]
+fn limits_are_inclusive() {
+    for (text, is_valid) in [("0", true), ("256", true), ("257", false), ("-1", false), ("1e2", false)] {
+        assert_eq!(with::<Limits>("max_stop_sequences", text).is_ok(), is_valid, "{text}");
+    }
+    for (text, is_valid) in [("0.01", true), ("0.99", true), ("0", false), ("1", false), ("NaN", false)] {
+        assert_eq!(with::<Replies>("watermark_gamma", text).is_ok(), is_valid, "{text}");
+    }
+    for (text, is_valid) in [("1e-3", true), ("100", true), ("0", false), ("1e-60", false), ("inf", false)] {
+        assert_eq!(with::<Replies>("watermark_delta", text).is_ok(), is_valid, "{text}");
+    }
+}
+
+#[test]
+fn errors_show_little_of_what_was_given() {
+    let error = with::<Model>("revision", &"x".repeat(5_000)).unwrap_err();
+    assert!(error.len() < 300 && error.contains("x…`"), "{error}");
+    assert!(!with::<Model>("revision", "a\u{1b}[2J").unwrap_err().contains('\u{1b}'));
+}
+
+#[test]
+fn a_settings_file_is_checked() {
+    let needed = r#"{"shard_socket": "/s", "model_path": "/m", "served_model_name": "n""#;
+    let read = |rest: &str| serde_json::from_str::<RouterSettings>(&format!("{needed}{rest}}}"));
+    let defaults = RouterSettings::new("/s".into(), "/m".into(), "n".into());
+    assert_eq!(read("").unwrap(), defaults);
+    assert_eq!(defaults.check(), Ok(()));
+    assert_eq!(read(r#", "limits": {"max_tools": 7}"#).unwrap().limits.max_tools, 7);
+    for unknown in [r#", "limit": {}"#, r#", "limits": {"max_tool": 7}"#] {
+        assert!(read(unknown).unwrap_err().to_string().contains("unknown field"), "{unknown}");
+    }
+    let error = read(r#", "limits": {"max_tools": 70000}"#).unwrap().check().unwrap_err().to_string();
+    assert_eq!(error, "`--max-tools` is `70000`; expected a whole number from 0 to 4096");
+}
