@@ -219,11 +219,7 @@ async fn wrong_prompts_are_named() {
         (json!([1, -1]), "invalid_type", "`prompt[1]`"),
         (json!([1, 1.5]), "invalid_type", "`prompt[1]`"),
         (json!([1, "a"]), "invalid_type", "`prompt[1]`"),
-        (
-            json!(["a", 1]),
-            "invalid_type",
-            "`prompt` must be a string or a list of token ids, as before it, not the number 1",
-        ),
+        (json!(["a", 1]), "invalid_type", "`prompt` must be a string like those before it, not the number 1"),
         (json!(["a", ""]), "invalid_value", "`prompt` is empty"),
         (json!(vec!["a"; 129]), "invalid_value", "asks for 129 outputs at once, the limit is 128"),
         (json!(5), "invalid_type", "`prompt`"),
