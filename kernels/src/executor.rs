@@ -1,4 +1,4 @@
-//! Runs steps: holds weights, KV pool, sequences and threads.
+//! The step executor: owns the weights, the KV pool, the sequences and the threads.
 
 #[doc(hidden)]
 pub mod attention_plan;
@@ -42,74 +42,76 @@ use sequence::{Sequence, SequenceCapacity, SequenceTable};
 use shares::Cursors;
 use step::Fate;
 
-/// What one chunk led to.
+/// The outcome of one chunk of a step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SequenceResult {
     pub sequence_id: u64,
-    /// Its token, or why it has none.
+    /// The sampled token, or why the chunk failed.
     pub outcome: Result<SampledToken, SequenceFailure>,
 }
 
-/// What the logits of a position are for.
+/// A position whose logits the step computes.
 #[derive(Clone, Copy, Debug)]
 struct LogitsRow {
     slot: usize,
-    /// The token that follows, which is scored; none: one is sampled.
+    /// The known next token, to be scored; `None` samples one.
     known: Option<u32>,
 }
 
-/// One thread's working memory.
+/// The working memory of one thread.
 struct ThreadScratch {
     attention: Scratch,
     sampler: Sampler,
     profile: Option<ThreadProfile>,
 }
 
-/// A built model and everything that its steps need. Memory for steps is allocated once, here.
+/// A built model and all memory that its steps need.
+///
+/// The memory is allocated once, when the executor is built; a step allocates only for scores.
 pub struct Executor {
     program: Program,
     isa: Isa,
     pool: ThreadPool,
-    /// Before the pool of blocks: see `BlockTransfers`.
+    /// Declared before `kv` so that it is dropped first: a transfer may still be using the pool's memory.
     store: Option<BlockTransfers>,
     kv: KvPool,
-    /// The largest window, if layers with a window are kept apart.
+    /// The largest window of the model, if windowed layers are stored in window parts.
     kept_window: Option<Window>,
-    /// Activations: `program.num_floats` f32.
+    /// Activations: `program.num_floats` f32 elements.
     floats: MmapMut,
     quantized: MmapMut,
-    /// States of split attention pieces, f32.
+    /// Partial attention states of split items, as f32.
     states: MmapMut,
     limits: PlanLimits,
-    /// Attention of all tokens, and of those that sample alone.
+    /// Attention plans for all tokens and for the sampled rows.
     plans: Plans,
     sequences: SequenceTable,
     rows: StepRows,
-    /// Which step wrote each block last, and for which chunk: two chunks of a step may not write one block.
+    /// The number of the last step that wrote each block. Two chunks of one step may not write the same block.
     written: Vec<u64>,
     num_steps: u64,
     counters: Vec<AtomicUsize>,
     cursors: Cursors,
     scratch: Vec<ThreadScratch>,
-    /// Positions whose logits this step computes.
+    /// Positions whose logits the current step computes, in the order of the logits buffer.
     logits_rows: Vec<LogitsRow>,
     fates: Vec<Fate>,
     outcomes: Vec<Outcome>,
     scores: Vec<ChunkScores>,
-    /// Lists of likeliest tokens from results that the caller gave back.
+    /// Top-logprob lists of earlier results, reused to avoid allocation.
     spare_lists: Vec<Vec<(u32, f32)>>,
 }
 
-/// What one of the step's rows of logits led to.
+/// The outcome of one row of logits.
 #[derive(Debug, Default)]
 struct Outcome {
     token: Option<Result<SampledToken, NotFinite>>,
     score: Option<Result<TokenScore, NotFinite>>,
-    /// Taken for the token's list.
+    /// Spare capacity for the token's top logprobs.
     list: Vec<(u32, f32)>,
 }
 
-/// Zeroed memory that becomes resident when it is first touched.
+/// Maps zeroed memory that becomes resident when it is first touched.
 fn map(num_elements: usize, element_bytes: usize) -> Result<MmapMut, ProgramError> {
     let bytes = num_elements.saturating_mul(element_bytes).max(element_bytes);
     let map = MmapOptions::new().len(bytes).no_reserve_swap().map_anon();
@@ -173,7 +175,7 @@ impl Executor {
         })
     }
 
-    /// [`Executor::new`]; in int4 with `key_scaling`, or what is measured for it now.
+    /// Like [`Executor::new`]. With an int4 pool it sets `key_scaling`, which is measured now if it is `None`.
     fn with_key_scaling(
         program: Program,
         pool: ThreadPool,
@@ -193,23 +195,24 @@ impl Executor {
         Ok(executor)
     }
 
-    /// The pool, for tests that put something into it.
+    /// The KV pool, for tests that write to it.
     #[doc(hidden)]
     pub fn kv_pool_mut(&mut self) -> &mut KvPool {
         &mut self.kv
     }
 
-    /// How keys are scaled before they are rounded, if the dtype of the pool asks for it: a function of the model.
+    /// The scaling of keys before they are rounded, or `None` unless the pool's dtype is int4. It depends only on the
+    /// model.
     pub fn key_scaling(&self) -> Option<&KeyScaling> {
         (self.kv.geometry().dtype == KvDtype::Int4).then(|| self.kv.key_scaling())
     }
 
-    /// Rows of the output head.
+    /// Number of rows of the output head.
     pub fn vocab_size(&self) -> usize {
         self.program.vocab_size
     }
 
-    /// Bytes of one KV block, but for its window part.
+    /// Bytes of one KV block without its window part.
     pub fn bytes_per_block(&self) -> usize {
         self.kv.bytes_per_block()
     }
@@ -219,18 +222,17 @@ impl Executor {
         self.program.weight_bytes()
     }
 
-    /// For people: `cpu avx512, 2 threads`.
+    /// Returns a description for logs, such as `cpu avx512, 2 threads`.
     pub fn device(&self) -> String {
         let threads = self.pool.num_threads();
         format!("cpu {}, {threads} {}", self.isa, if threads == 1 { "thread" } else { "threads" })
     }
 
-    /// The threads that compute.
     pub fn threads(&self) -> &ThreadPool {
         &self.pool
     }
 
-    /// From now on notes where time goes, from zero; costs two looks at the clock per instruction and thread.
+    /// Starts measuring the time of each instruction, from zero. Costs two clock reads per instruction and thread.
     pub fn start_profile(&mut self) {
         let num_instructions = self.program.instructions.len();
         for scratch in &mut self.scratch {
@@ -238,8 +240,11 @@ impl Executor {
         }
     }
 
-    /// Time since [`Executor::start_profile`], one for each of the program's instructions, and stops noting it. All
-    /// zero if it was not started. What follows the last instruction, sampling, is not in it.
+    /// Stops measuring and returns the time since [`Executor::start_profile`], one entry per instruction of the
+    /// program.
+    ///
+    /// All entries are zero if profiling was not started. Sampling, which follows the last instruction, is not
+    /// included.
     pub fn end_profile(&mut self) -> Vec<InstructionTime> {
         let num_instructions = self.program.instructions.len();
         let profiles = self.scratch.iter().filter_map(|scratch| scratch.profile.as_ref());
@@ -248,12 +253,11 @@ impl Executor {
         times
     }
 
-    /// The program that it runs.
     pub fn program(&self) -> &Program {
         &self.program
     }
 
-    /// Begins a sequence whose known tokens are `token_ids`, the first `num_prompt_tokens` of them the prompt.
+    /// Starts a sequence whose known tokens are `token_ids`, the first `num_prompt_tokens` of which are the prompt.
     pub fn start(
         &mut self,
         sequence_id: u64,
@@ -276,7 +280,7 @@ impl Executor {
         }
     }
 
-    /// Forgets a sequence; its blocks keep what they hold.
+    /// Forgets a sequence. The contents of its blocks do not change.
     pub fn end(&mut self, sequence_id: u64) -> Result<(), ExecutorError> {
         if self.sequences.remove(sequence_id) {
             Ok(())
@@ -285,13 +289,13 @@ impl Executor {
         }
     }
 
-    /// Forgets all sequences, after the transfers that run.
+    /// Waits for running transfers, then forgets all sequences.
     pub fn reset(&mut self) {
         self.finish_transfers();
         self.sequences.clear();
     }
 
-    /// Copies the first `num_tokens` positions of a block onto another: all layers, K and V.
+    /// Copies K and V of the first `num_tokens` positions of a block to another block, in all layers.
     pub fn copy_block(
         &mut self,
         source: u32,

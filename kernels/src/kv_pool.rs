@@ -1,6 +1,6 @@
-//! The pool of KV blocks: keys and values of all layers.
+//! The pool of KV blocks, which hold the keys and values of all layers.
 //!
-//! One block is contiguous, so that a copy to another tier is one read:
+//! A block is contiguous, so it can be copied to another tier in one piece:
 //!
 //! ```text
 //! block:  layer 0 | layer 1 | ...
@@ -8,15 +8,15 @@
 //! head:   K | V | scales of K | scales of V
 //! ```
 //!
-//! What a head holds depends on the dtype. In f16 and bf16 there are no scales:
+//! The layout of a head depends on the dtype. With f16 and bf16 there are no scales:
 //!
 //! ```text
-//! K [D][B]            positions contiguous: a vector of scores is 16 neighbouring positions
-//! V [B][D padded]     elements contiguous, padded to 16: a vector of the result is 16 neighbouring elements
+//! K [D][B]            positions contiguous: a vector of scores is 16 adjacent positions
+//! V [B][D padded]     elements contiguous, padded to 16: a vector of the result is 16 adjacent elements
 //! ```
 //!
-//! In int8 each token's head is transformed ([`crate::ops::hadamard`]), rounded to bytes with one scale
-//! ([`crate::ops::quantize_head`]) and laid out so that 64 neighbouring bytes are 16 lanes of an integer product:
+//! With int8 each token's head is transformed ([`crate::ops::hadamard`]), rounded to bytes with one scale
+//! ([`crate::ops::quantize_head`]) and laid out so that 64 adjacent bytes are 16 lanes of an integer dot product:
 //!
 //! ```text
 //! K [B / 16][D / 4][16][4]   16 positions, 4 elements of each, unsigned: 128 is zero
@@ -24,18 +24,20 @@
 //! scales [B] bf16            NaN in both if a key or value was not finite
 //! ```
 //!
-//! In int4 the transformed head is rounded to 16 levels ([`crate::ops::quantize_nibbles`]). A byte holds two elements
-//! of one position, so that 64 bytes unpack to two such vectors of int8 (an odd last one has nothing beside it):
+//! With int4 the transformed head is rounded to 16 levels ([`crate::ops::quantize_nibbles`]). A byte holds two elements
+//! of one position, so 64 bytes unpack to two such vectors of int8. If the number of vectors is odd, the upper nibbles
+//! of the last one are unused:
 //!
 //! ```text
 //! K [B / 16][D / 8][16][4]   the lower nibbles of quads 0, 2, ..., the upper ones of quads 1, 3, ...
 //! V [B / 64][16][D / 32][16][4]   the lower nibbles of elements 0..16, 32..48, ..., the upper ones of 16..32, ...
 //! scales [B] f16             as in int8
-//! first key [D]              of position 0 of the block as bytes, as in int8; its nibbles are not read
+//! first key [D]              the key of position 0 of the block as bytes, as in int8; its nibbles are not read
 //! ```
 //!
-//! The first token of a sequence is what many heads mostly look at, and its key is unlike all others: in four bits it
-//! would cost as much accuracy as all others together. A block does not know whether it is the first one.
+//! Many heads attend mostly to the first token of a sequence, whose key is unlike all others: rounding it to four bits
+//! would cost as much accuracy as rounding all others. A block does not know whether it is a sequence's first, so every
+//! block stores its first key as bytes.
 
 mod geometry;
 mod key_scaling;
@@ -59,43 +61,38 @@ use crate::ops::vector::LANES;
 use window_parts::{WindowParts, WindowView};
 use write::{Slot, prefetch_slot, write_slot};
 
-/// Why a pool cannot be made or used so.
+/// Errors of creating and using a pool.
 #[derive(Debug, thiserror::Error)]
 pub enum KvPoolError {
-    /// The geometry is outside of what the kernels are made for.
+    /// A size is outside the range that the kernels support.
     #[error("`{field}` is {value}, expected {expected}")]
     Geometry {
-        /// Name of the parameter.
         field: &'static str,
         value: usize,
         expected: &'static str,
     },
     #[error("KV dtype is {name:?}; hint: use `int8`, `int4`, `f16` or `bf16`")]
     UnknownDtype { name: String },
-    /// The address space or the overcommit limit does not hold the pool.
+    /// The pool exceeds the address space or the overcommit limit.
     #[error(
         "cannot map {bytes} bytes for {num_blocks} KV blocks: {source}; hint: lower the number of blocks"
     )]
     Map {
-        /// Bytes asked for.
         bytes: u128,
         num_blocks: usize,
         source: std::io::Error,
     },
-    /// A block id that the pool does not have.
     #[error("block {block_id} does not exist, the pool has {num_blocks} blocks")]
     UnknownBlock { block_id: u32, num_blocks: usize },
-    /// All window parts are in use.
     #[error("block {block_id} needs a window part, but all {num_parts} are in use")]
     NoWindowPart {
-        /// Block that has none.
         block_id: u32,
         num_parts: usize,
     },
-    /// What the block has no part for is asked for.
+    /// The whole block is needed, but its window part was dropped.
     #[error("block {block_id} has no window part")]
     WindowPartGone { block_id: u32 },
-    /// A copy of nothing, of more than a block, or onto itself.
+    /// The copy is empty, longer than a block, or from a block to itself.
     #[error(
         "cannot copy {num_tokens} tokens of block {source_id} to {destination_id} (block size {block_size})"
     )]
@@ -103,45 +100,44 @@ pub enum KvPoolError {
         source_id: u32,
         destination_id: u32,
         num_tokens: usize,
-        /// Positions in a block.
         block_size: usize,
     },
 }
 
-/// Owns the blocks. Memory is mapped without reservation and becomes resident when a block is first written.
+/// The memory of all blocks. It is mapped without reservation and becomes resident when a block is first written.
 #[derive(Debug)]
 pub struct KvPool {
     map: MmapMut,
     geometry: KvGeometry,
     num_blocks: usize,
-    /// Where layers with a window are, if not with the others.
+    /// The window parts, if windowed layers are stored separately.
     windows: Option<WindowParts>,
-    /// Only int4 uses it.
+    /// Only used with int4.
     key_scaling: KeyScaling,
     key_turns: KeyTurns,
 }
 
-/// Zeroed memory for `count` pieces that becomes resident when it is first touched.
+/// Maps zeroed memory for `count` blocks or parts. It becomes resident when it is first touched.
 fn map_bytes(bytes_each: usize, count: usize) -> Result<MmapMut, KvPoolError> {
     let bytes = bytes_each as u128 * count as u128;
     let fail = |source| KvPoolError::Map { bytes, num_blocks: count, source };
     let len = usize::try_from(bytes).map_err(|_| fail(std::io::ErrorKind::OutOfMemory.into()))?;
-    // Blocks of a model whose layers all have windows are empty.
+    // If all layers of a model have windows, blocks without their window parts are empty.
     let map = MmapOptions::new().len(len.max(1)).no_reserve_swap().map_anon().map_err(fail)?;
-    // Blocks lie far apart: with pages of 4 KiB every piece of one needs walks through page tables that are in no
-    // cache (Zen 4: reads of such pieces at 12 instead of 17 GB/s). A system without huge pages refuses; then not.
+    // Blocks are far apart: with 4 KiB pages, reading a block needs page table walks that miss all caches (Zen 4: 12
+    // instead of 17 GB/s). A system without huge pages refuses the advice, which is harmless.
     #[cfg(target_os = "linux")]
     let _refused = map.advise(memmap2::Advice::HugePage).is_err();
     Ok(map)
 }
 
 impl KvPool {
-    /// A pool of `num_blocks` blocks of zeros.
+    /// Creates a pool of `num_blocks` zeroed blocks.
     pub fn new(geometry: KvGeometry, num_blocks: usize) -> Result<Self, KvPoolError> {
         Self::with_windows(geometry, num_blocks, None)
     }
 
-    /// A pool whose layers with a window are in parts of their own; None: in one piece with the others.
+    /// Creates a pool that stores windowed layers in window parts; with `None`, all layers are stored together.
     pub fn with_windows(
         geometry: KvGeometry,
         num_blocks: usize,
@@ -165,27 +161,27 @@ impl KvPool {
         })
     }
 
-    /// Bytes of one block, but for its window part.
+    /// Bytes of one block without its window part.
     pub fn bytes_per_block(&self) -> usize {
         self.windows.as_ref().map_or(self.geometry.bytes_per_block(), |parts| parts.base_bytes)
     }
 
-    /// Bytes of a window part; 0 if blocks are in one piece.
+    /// Bytes of a window part; 0 if blocks have none.
     pub fn bytes_per_window_part(&self) -> usize {
         self.windows.as_ref().map_or(0, |parts| parts.part_bytes)
     }
 
-    /// Window parts that no block has.
+    /// Number of unused window parts.
     pub fn num_free_window_parts(&self) -> usize {
         self.windows.as_ref().map_or(0, WindowParts::num_free)
     }
 
-    /// Whether the layers with a window of a block are there. Panics if there is no such block.
+    /// Returns true if the block has its window part, or if blocks have none. Panics if there is no such block.
     pub fn has_window_part(&self, block_id: u32) -> bool {
         self.windows.as_ref().is_none_or(|parts| parts.part(block_id).is_some())
     }
 
-    /// Gives a block its window part, with anything in it, if it has none. Fails if all are in use.
+    /// Allocates a window part with arbitrary contents for a block that has none. Fails if all parts are in use.
     pub fn take_window_part(&mut self, block_id: u32) -> Result<(), KvPoolError> {
         self.check_block(block_id)?;
         match &mut self.windows {
@@ -194,7 +190,7 @@ impl KvPool {
         }
     }
 
-    /// Takes the window part of a block, if it has one.
+    /// Drops the window part of a block, if it has one.
     pub fn drop_window_part(&mut self, block_id: u32) -> Result<(), KvPoolError> {
         self.check_block(block_id)?;
         if let Some(parts) = &mut self.windows {
@@ -203,30 +199,30 @@ impl KvPool {
         Ok(())
     }
 
-    /// How keys are scaled that are written and read from now on; it changes what blocks mean. Only in int4.
-    /// `key_turns` has a row for each block of any sequence.
+    /// Sets the scaling of keys, which changes the meaning of the blocks' contents. Only int4 uses it. `key_turns` must
+    /// have a row for each block of the longest sequence.
+    ///
+    /// Panics if `key_scaling` is for another geometry.
     pub fn set_key_scaling(&mut self, key_scaling: KeyScaling, key_turns: KeyTurns) {
         assert_eq!(key_scaling.values().len(), self.key_scaling.values().len(), "another geometry");
         self.key_scaling = key_scaling;
         self.key_turns = key_turns;
     }
 
-    /// What [`KvPool::set_key_scaling`] was told, or what changes nothing.
+    /// The scaling of keys; the default changes nothing.
     pub fn key_scaling(&self) -> &KeyScaling {
         &self.key_scaling
     }
 
-    /// Sizes of the pool.
     pub fn geometry(&self) -> &KvGeometry {
         &self.geometry
     }
 
-    /// Number of blocks; ids are below it.
+    /// Number of blocks. Block ids are smaller.
     pub fn num_blocks(&self) -> usize {
         self.num_blocks
     }
 
-    /// Fails if the pool has no block `block_id`.
     pub fn check_block(&self, block_id: u32) -> Result<(), KvPoolError> {
         if (block_id as usize) < self.num_blocks {
             Ok(())
@@ -235,7 +231,8 @@ impl KvPool {
         }
     }
 
-    /// Copies the first `num_tokens` positions of `source` onto `destination`: all layers that the source has, K and V.
+    /// Copies K and V of the first `num_tokens` positions of `source` to `destination`, in all layers that the source
+    /// has.
     pub fn copy_block(
         &mut self,
         source: u32,
@@ -265,7 +262,7 @@ impl KvPool {
         Ok(())
     }
 
-    /// The pool for the threads of one step.
+    /// Borrows the pool for the threads of one step.
     pub fn view(&mut self) -> KvView<'_> {
         KvView {
             bytes: self.map.as_mut_ptr(),
@@ -278,7 +275,7 @@ impl KvPool {
         }
     }
 
-    /// Overwrites every 16 bits with `bits`, to show that stale contents do not matter.
+    /// Overwrites all memory with the pattern `bits`, for tests that stale contents have no effect.
     #[doc(hidden)]
     pub fn fill(&mut self, bits: u16) {
         let maps = std::iter::once(&mut self.map).chain(self.windows.as_mut().map(|parts| &mut parts.map));
@@ -288,7 +285,7 @@ impl KvPool {
     }
 }
 
-/// Copies the first `num_tokens` positions of all heads of one piece of `piece_bytes` onto another (indices from, to).
+/// Copies the first `num_tokens` positions of all heads of one piece of `piece_bytes` to another.
 fn copy_positions(
     map: &mut [u8],
     g: &KvGeometry,
@@ -311,7 +308,7 @@ fn copy_positions(
     }
 }
 
-/// Copies the first `num_tokens` positions of one head by ranges of bytes (start, length).
+/// Calls `copy` with the byte ranges (start, length) of the first `num_tokens` positions of a head of 16-bit floats.
 fn copy_half(g: &KvGeometry, num_tokens: usize, copy: &mut impl FnMut(usize, usize)) {
     const ELEMENT_BYTES: usize = size_of::<u16>();
     for d in 0..g.head_size {
@@ -320,8 +317,8 @@ fn copy_half(g: &KvGeometry, num_tokens: usize, copy: &mut impl FnMut(usize, usi
     copy(g.key_bytes(), num_tokens * g.padded_head_size() * ELEMENT_BYTES);
 }
 
-/// [`copy_half`] for bytes, of one or two elements each, and their scales: whole vectors of keys and quads of values at
-/// once, the rest in pieces.
+/// Like [`copy_half`], for int8 and int4 heads with their scales. Whole vectors of keys and whole quads of values are
+/// one range each.
 fn copy_quads(g: &KvGeometry, num_tokens: usize, copy: &mut impl FnMut(usize, usize)) {
     let vector_bytes = g.stored_key_quads() * LANES * QUAD;
     let (vectors, lanes) = (num_tokens / LANES, num_tokens % LANES);
@@ -333,7 +330,7 @@ fn copy_quads(g: &KvGeometry, num_tokens: usize, copy: &mut impl FnMut(usize, us
     for quad in 0..g.block_size.div_ceil(VALUE_GROUP) * LANES {
         let first = quad / LANES * VALUE_GROUP + quad % LANES;
         let start = g.key_bytes() + quad * quad_bytes;
-        // Positions of the quad that are copied: the first bytes of each element.
+        // The number of the quad's positions that are copied, which are the first bytes of each element.
         match num_tokens.saturating_sub(first).div_ceil(LANES) {
             0 => {}
             QUAD.. => copy(start, quad_bytes),
@@ -346,7 +343,7 @@ fn copy_quads(g: &KvGeometry, num_tokens: usize, copy: &mut impl FnMut(usize, us
     copy(g.first_key_offset(), g.first_key_bytes());
 }
 
-/// Shared access to a pool inside a step: slots of different tokens are written by different threads, and read after a
+/// Shared access to a pool within a step. Different threads write the slots of different tokens and read them after a
 /// barrier.
 #[derive(Clone, Copy)]
 pub struct KvView<'a> {
@@ -359,13 +356,12 @@ pub struct KvView<'a> {
     borrow: std::marker::PhantomData<&'a mut KvPool>,
 }
 
-// SAFETY: the pool is borrowed exclusively for 'a, and the unsafe methods' callers keep apart who writes what.
+// SAFETY: the pool is borrowed exclusively for 'a, and callers of the unsafe methods rule out data races.
 unsafe impl Send for KvView<'_> {}
 // SAFETY: as above.
 unsafe impl Sync for KvView<'_> {}
 
 impl KvView<'_> {
-    /// Sizes of the pool.
     pub fn geometry(&self) -> &KvGeometry {
         &self.geometry
     }
@@ -373,7 +369,7 @@ impl KvView<'_> {
     fn head(&self, layer: usize, block_id: u32, head: usize) -> *mut u8 {
         let g = &self.geometry;
         assert!((block_id as usize) < self.num_blocks && layer < g.num_layers && head < g.num_kv_heads);
-        // SAFETY: inside the mapping by the assertion.
+        // SAFETY: the assertion ensures that the offset is inside the mapping.
         unsafe {
             let layer = match &self.windows {
                 None => self.bytes.add(block_id as usize * g.bytes_per_block() + layer * g.layer_bytes()),
@@ -383,19 +379,19 @@ impl KvView<'_> {
         }
     }
 
-    /// K of one block and head. Panics if there is no such layer, block or head.
+    /// Returns a pointer to K of one block and head. Panics if there is no such layer, block or head.
     pub fn keys(&self, layer: usize, block_id: u32, head: usize) -> *const u8 {
         self.head(layer, block_id, head)
     }
 
-    /// V of one block and head. Panics as [`KvView::keys`].
+    /// Returns a pointer to V of one block and head. Panics like [`KvView::keys`].
     pub fn values(&self, layer: usize, block_id: u32, head: usize) -> *const u8 {
         // SAFETY: V follows K of the same head.
         unsafe { self.head(layer, block_id, head).add(self.geometry.key_bytes()) }
     }
 
-    /// Scales of K of one block and head, then those of V, `[B]` each: bf16 in int8, f16 in int4, else nothing.
-    /// Panics as [`KvView::keys`].
+    /// Returns pointers to the scales of K and of V of one block and head, `[B]` each: bf16 for int8, f16 for int4.
+    /// Other dtypes have no scales. Panics like [`KvView::keys`].
     pub fn scales(&self, layer: usize, block_id: u32, head: usize) -> [*const u8; 2] {
         let g = &self.geometry;
         // SAFETY: the scales follow V of the same head.
@@ -405,32 +401,32 @@ impl KvView<'_> {
         }
     }
 
-    /// Bytes of a block's first key, in int4. Panics as [`KvView::keys`].
+    /// Returns a pointer to the bytes of a block's first key, for int4. Panics like [`KvView::keys`].
     pub fn first_key(&self, layer: usize, block_id: u32, head: usize) -> *const u8 {
         // SAFETY: it follows the scales of the same head.
         unsafe { self.head(layer, block_id, head).add(self.geometry.first_key_offset()) }
     }
 
-    /// How keys of a layer and KV head are scaled in int4. Panics if there is none such.
+    /// The scaling of int4 keys of a layer and KV head. Panics if there is no such head.
     pub fn head_scaling(&self, layer: usize, kv_head: usize) -> HeadScaling<'_> {
         self.key_scaling.head(layer, kv_head)
     }
 
-    /// How the means of keys of a layer turn to the `block`-th block of a sequence: [`KeyTurns::row`].
+    /// The rotation of a layer's key means to block `block` of a sequence, as returned by [`KeyTurns::row`].
     #[inline(always)]
     pub fn key_turn(&self, layer: usize, block: usize) -> &[f32] {
         self.key_turns.row(layer, block)
     }
 
-    /// Asks for what [`KvView::write`] will write of this slot, so that it need not wait. Panics as [`KvView::keys`].
+    /// Prefetches the cache lines that [`KvView::write`] will write in this slot. Panics like [`KvView::keys`].
     pub fn prefetch_slot(&self, layer: usize, block_id: u32, offset: usize) {
         prefetch_slot(&self.geometry, Slot { head: self.head(layer, block_id, 0), offset });
     }
 
-    /// Stores key and value `[G * D]` of the token at `position` of a sequence in its slot of `block_id`.
+    /// Stores the key and value, `[G * D]` each, of the token at `position` of a sequence in its slot of `block_id`.
     ///
     /// # Safety
-    /// No other thread reads or writes this slot of `layer` meanwhile.
+    /// No other thread may read or write this slot of `layer` during the call.
     pub unsafe fn write(
         &self,
         isa: Isa,
@@ -444,7 +440,7 @@ impl KvView<'_> {
         assert!(key.len() == g.num_kv_heads * g.head_size && value.len() == key.len());
         let slot = Slot { head: self.head(layer, block_id, 0), offset: position % g.block_size };
         let turn = self.key_turn(layer, position / g.block_size);
-        // SAFETY: the slot lies in the pool, and the caller keeps others away.
+        // SAFETY: the slot lies in the pool, and the caller rules out other accesses.
         unsafe { write_slot(isa, g, (self.key_scaling, turn), layer, slot, key, value) }
     }
 }

@@ -1,4 +1,4 @@
-//! CPU kernels and step executor of Trunkline. See docs/architecture.md.
+//! CPU kernels and the step executor of Trunkline. `docs/parts/kernels.md` describes the design.
 //!
 //! ```
 //! use trunkline_kernels::isa::Isa;
@@ -19,8 +19,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Items that this documentation hides are public for the tests in `kernels/tests`, which are a crate of their own so
-//! that this one is compiled once. Nobody else should use them.
+//! Items marked `#[doc(hidden)]` are public only for the tests in `kernels/tests`, a separate crate so that this one is
+//! compiled once.
 
 pub mod aligned;
 pub mod cpus;
@@ -38,5 +38,6 @@ pub mod shared_mut;
 pub mod threads;
 pub mod weight_cache;
 
-/// Changes whenever the bits of any result change: a cache of K and V made by another version is of no use.
+/// Version of the numerics, incremented whenever the bits of any result change. Stored K and V of another version must
+/// not be used.
 pub const NUMERICS_VERSION: u32 = 7;

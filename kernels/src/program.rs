@@ -1,9 +1,12 @@
-//! What one step of a model does: recorded once as a list of operations, lowered to instructions over static memory.
+//! Programs: one step of a model, recorded as a list of operations and lowered to instructions over static memory.
 //!
-//! A [`ProgramBuilder`] is told each operation with its operands, as the model's Python definition runs once against
-//! it. [`ProgramBuilder::build`] drops what nothing needs, lets work on rows that do not sample end as early as
-//! possible, quantises each value once for all products that read it, joins products that share their input, works in
-//! place where a value ends, packs the weights and lays out all memory ([`lower`], [`memory`]).
+//! The model's Python definition runs once against a [`ProgramBuilder`], which records each operation with its
+//! operands. [`ProgramBuilder::build`] then
+//!
+//! - removes dead operations, and drops the rows that are not sampled as early as possible;
+//! - quantises each value once for all products that read it, and joins products that share their input;
+//! - works in place at the last use of a value;
+//! - packs the weights and lays out all memory ([`lower`], [`memory`]).
 
 mod graph;
 mod instruction;
@@ -19,24 +22,23 @@ pub(crate) use weights::{Entry, EntryKind, ImageTable, WeightImage};
 use crate::kv_pool::{KvGeometry, KvPoolError};
 use crate::pack::PackError;
 
-/// Sizes that every step keeps to.
+/// The limits of every step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProgramConfig {
-    /// Most tokens of one step.
+    /// The most tokens in one step.
     pub max_step_tokens: usize,
-    /// Most chunks of one step, thereby most rows that sample.
+    /// The most chunks in one step, and the most rows whose logits are computed.
     pub max_step_sequences: usize,
-    /// Blocks of the KV pool.
+    /// Number of blocks in the KV pool.
     pub num_blocks: usize,
-    /// Sizes of the KV pool.
     pub geometry: KvGeometry,
 }
 
 impl ProgramConfig {
-    /// Largest `max_step_tokens` and `max_step_sequences`.
+    /// The largest allowed `max_step_tokens` and `max_step_sequences`.
     pub const MAX_LIMIT: usize = 1 << 20;
 
-    /// Names the first size that cannot be.
+    /// Fails if a limit is out of range.
     pub fn check(&self) -> Result<(), ProgramError> {
         for (name, value) in
             [("max_step_tokens", self.max_step_tokens), ("max_step_sequences", self.max_step_sequences)]
@@ -56,35 +58,28 @@ pub enum ProgramError {
     /// A limit of the step is out of range.
     #[error("`{name}` is {value}, expected 1 to {most}")]
     Limit {
-        /// Name of the parameter.
         name: &'static str,
         value: usize,
         most: usize,
     },
-    /// An operand is not the result of an earlier operation.
     #[error("`{op}`: there is no value {value}")]
     UnknownValue { op: &'static str, value: usize },
-    /// A weight was not given.
     #[error("`{op}`: there is no weight {weight}")]
     UnknownWeight { op: &'static str, weight: usize },
-    /// Sizes do not fit.
+    /// The sizes of an operation's operands do not match.
     #[error("`{op}`: {what} is {actual}, expected {expected}")]
     Shape { op: &'static str, what: &'static str, actual: String, expected: String },
-    /// The list of operations is not a model's step.
+    /// The list of operations is not a valid step.
     #[error("the program {what}")]
     Structure {
-        /// What is wrong with it.
         what: String,
     },
-    /// A weight's bytes are not what its format and shape say.
+    /// The bytes of a weight do not match its format and shape.
     #[error("weight {weight}: {source}")]
     Weight {
-        /// Id of the weight.
         weight: usize,
-        /// What is wrong with it.
         source: PackError,
     },
-    /// The KV pool cannot be made.
     #[error(transparent)]
     KvPool(#[from] KvPoolError),
     /// The working memory cannot be mapped.
@@ -92,14 +87,12 @@ pub enum ProgramError {
         "cannot map {bytes} bytes of working memory: {source}; hint: lower the number of tokens per step"
     )]
     Map {
-        /// Bytes asked for.
         bytes: usize,
         source: std::io::Error,
     },
-    /// The system refuses a thread.
     #[error("cannot start {threads} threads: {source}")]
     Threads { threads: usize, source: std::io::Error },
-    /// The forced instruction set is not there.
+    /// The instruction set that was asked for is unknown or not available.
     #[error(transparent)]
     Isa(#[from] crate::isa::IsaError),
 }

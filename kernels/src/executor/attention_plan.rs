@@ -1,4 +1,4 @@
-//! How the attention of a step is cut into pieces for threads: the same for every layer with the same window.
+//! Divides the attention of a step into work items for the threads. All layers with the same window share a plan.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -7,13 +7,13 @@ use crate::kv_pool::KvGeometry;
 use crate::ops::attention::{SEGMENT_SIZE, Window, num_segments, rows_per_item, state_size};
 use crate::program::RowSet;
 
-/// Pieces per thread below which long sequences are cut at segments.
+/// With fewer items per thread than this, long items are split at segments.
 const WANTED_ITEMS_PER_THREAD: usize = 3;
 
-/// Some query rows of one chunk in one block, one KV head, some segments.
+/// A work item: query rows of one chunk within one block, one KV head and a range of segments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PlanItem {
-    /// Index of the chunk among the accepted ones.
+    /// Index of the chunk among the accepted chunks.
     pub chunk: usize,
     /// First row among the step's tokens.
     pub first_row: usize,
@@ -22,7 +22,7 @@ pub struct PlanItem {
     pub kv_head: usize,
     pub first_segment: usize,
     pub end_segment: usize,
-    /// Index of the split that it is part of.
+    /// Index of the split that this item is a part of.
     pub split: Option<usize>,
 }
 
@@ -32,25 +32,26 @@ impl PlanItem {
     }
 
     fn cost(&self, window: Window) -> usize {
-        // In positions; only the last segment may be partly filled, and the first be seen in part.
+        // In positions: the last segment may be partly filled, and the first partly outside the window.
         let end = (self.end_segment * SEGMENT_SIZE).min(self.first_position + self.num_rows);
         let begin = (self.first_segment * SEGMENT_SIZE).max(window.first_visible(self.first_position));
         self.num_rows * (end - begin)
     }
 }
 
-/// A piece that several threads compute: the last one to finish merges.
+/// An item that several threads compute in parts. The thread that finishes last merges the parts.
 #[derive(Debug)]
 pub struct Split {
     pub item: PlanItem,
-    /// Offset of its states, in f32.
+    /// Offset of the partial states, in f32 elements.
     pub first_state: usize,
     num_parts: u32,
     remaining: AtomicU32,
 }
 
 impl Split {
-    /// Called once per finished part; true for the last one, which then sees all states and leaves the count as it was.
+    /// Marks one part as finished. Returns true for the last part, whose caller then sees all states. The count is
+    /// reset for the next layer.
     pub fn finish_part(&self) -> bool {
         let is_last = self.remaining.fetch_sub(1, Ordering::AcqRel) == 1;
         if is_last {
@@ -60,7 +61,7 @@ impl Split {
     }
 }
 
-/// The pieces, dearest first: threads take them in this order.
+/// The items in descending order of cost. Threads take them in this order.
 #[derive(Debug)]
 pub struct AttentionPlan {
     pub window: Window,
@@ -68,19 +69,19 @@ pub struct AttentionPlan {
     pub splits: Vec<Split>,
 }
 
-/// The plans of a step for one window, by the rows that an instruction is for.
+/// The plans of a step for one window, by row set.
 #[derive(Debug)]
 struct WindowPlans {
     tokens: AttentionPlan,
     samples: AttentionPlan,
 }
 
-/// The plans of a step, by window.
+/// The plans of a step, indexed by window.
 #[derive(Debug)]
 pub(super) struct Plans(Vec<WindowPlans>);
 
 impl Plans {
-    /// Room for the largest steps: so many tokens, and chunks.
+    /// Creates empty plans with room for steps of `max_tokens` tokens and `max_chunks` chunks.
     pub(super) fn for_steps(
         windows: &[Window],
         limits: &PlanLimits,
@@ -103,7 +104,7 @@ impl Plans {
         }
     }
 
-    /// The plan for some rows and the `window`-th of the windows.
+    /// The plan for a row set and a window of the program.
     pub(super) fn of(&self, rows: RowSet, window: usize) -> &AttentionPlan {
         match rows {
             RowSet::Tokens => &self.0[window].tokens,
@@ -112,18 +113,18 @@ impl Plans {
     }
 }
 
-/// What decides how pieces are cut.
+/// The parameters that determine the division into items.
 #[derive(Clone, Copy, Debug)]
 pub struct PlanLimits {
     pub geometry: KvGeometry,
     pub heads_per_kv_head: usize,
     pub num_threads: usize,
-    /// f32 that the states of splits may take.
+    /// f32 elements available for partial states.
     pub state_capacity: usize,
 }
 
 impl PlanLimits {
-    /// States that are enough to cut one row of every piece of a step with too few pieces.
+    /// The f32 elements needed to split one row of every item when a step has too few items.
     pub fn wanted_state_capacity(&self, num_blocks: usize) -> usize {
         let max_segments = num_segments(num_blocks * self.geometry.block_size);
         let row = self.heads_per_kv_head * state_size(self.geometry.padded_head_size());
@@ -132,11 +133,11 @@ impl PlanLimits {
 }
 
 impl AttentionPlan {
-    /// Room for the largest steps.
+    /// Creates an empty plan with room for steps of `max_tokens` tokens and `max_chunks` chunks.
     pub fn for_steps(window: Window, limits: &PlanLimits, max_tokens: usize, max_chunks: usize) -> Self {
         let block_size = limits.geometry.block_size;
         let pieces_per_block = block_size.div_ceil(rows_per_item(limits.heads_per_kv_head));
-        // A chunk may begin and end inside of blocks, and what its rows see may begin in other segments.
+        // A chunk may begin and end inside a block, and the windows of its rows may begin in different segments.
         let num_blocks = max_tokens / block_size + 2 * max_chunks;
         let num_cuts = if window == Window::NONE { 0 } else { max_tokens / SEGMENT_SIZE + max_chunks };
         let num_pieces =
@@ -149,7 +150,8 @@ impl AttentionPlan {
         }
     }
 
-    /// Plans for (chunk, first position, tokens), whose rows follow each other. Cost O(pieces log pieces).
+    /// Replaces the plan by one for `chunks`, each (index, first position, number of tokens), whose rows are
+    /// consecutive. Costs O(n log n) for n items.
     pub fn rebuild(&mut self, chunks: impl Iterator<Item = (usize, usize, usize)>, limits: &PlanLimits) {
         self.items.clear();
         self.splits.clear();
@@ -179,13 +181,13 @@ impl AttentionPlan {
             first_row += num_tokens;
         }
         self.cut_long_items(limits);
-        // In place: a stable sort would allocate.
+        // A stable sort would allocate.
         self.items.sort_unstable_by_key(|item| {
             (std::cmp::Reverse(item.cost(self.window)), item.first_row, item.kv_head, item.first_segment)
         });
     }
 
-    /// Cuts pieces at segments where there are too few for the threads.
+    /// Splits items at segments if there are too few for the threads.
     fn cut_long_items(&mut self, limits: &PlanLimits) {
         let wanted = WANTED_ITEMS_PER_THREAD * limits.num_threads;
         let num_items = self.items.len();
@@ -223,7 +225,7 @@ impl AttentionPlan {
         }
     }
 
-    /// Offset in f32 of the states of a part of a split.
+    /// The offset of the partial states of `item`, a part of `split`, in f32 elements.
     pub fn state_offset(&self, item: &PlanItem, split: usize, limits: &PlanLimits) -> usize {
         let state = limits.heads_per_kv_head * state_size(limits.geometry.padded_head_size());
         let split = &self.splits[split];

@@ -1,4 +1,4 @@
-//! Blocks of the pool from and to a store: which bytes a transfer means, and by which key a block is found again.
+//! Transfers of KV blocks between the pool and a block store.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,14 +8,14 @@ use trunkline_store::{RestoreBlock, StoreBlock, Transfers};
 
 use super::{Executor, ExecutorError};
 
-/// How long a step waits for the blocks that it stored: they are on their way to the page cache, and a router that is
-/// told of them with the step's result can count on them from then on. A disk that takes longer holds no step.
+/// The longest time that a step waits for its own stores. Usually they only reach the page cache, so their outcomes are
+/// reported with the step's result. A slower disk does not delay the step.
 const STORE_WAIT: Duration = Duration::from_millis(10);
 
-/// Keys of a sequence's blocks, as far as they were needed.
+/// The keys of a sequence's blocks, computed when they are first needed.
 #[derive(Debug)]
 pub(super) struct KeyChain {
-    /// The root key, then one for each block.
+    /// The root key, followed by the key of each block.
     keys: Vec<BlockKey>,
 }
 
@@ -28,7 +28,7 @@ impl KeyChain {
         self.keys[0]
     }
 
-    /// The keys before and of the block `index`, all of whose tokens are known.
+    /// Returns the parent key and the key of block `index`. All tokens of the block must be known.
     fn around(&mut self, index: usize, token_ids: &[u32], block_size: usize) -> [BlockKey; 2] {
         while self.keys.len() <= index + 1 {
             let block = self.keys.len() - 1;
@@ -38,7 +38,7 @@ impl KeyChain {
     }
 }
 
-/// The store that an executor was given. Dropped before the pool: no transfer outlives the memory that it concerns.
+/// The attached store. Dropping it ends all transfers; it is dropped before the pool whose memory they use.
 #[derive(Debug)]
 pub(super) struct BlockTransfers {
     transfers: Arc<Transfers>,
@@ -55,8 +55,7 @@ fn fail(what: String) -> ExecutorError {
 }
 
 impl Executor {
-    /// From now on blocks can be stored and restored. Fails if the store's blocks are not of this pool's size, or there
-    /// is one already.
+    /// Attaches a block store. Fails if its block size differs from the pool's, or if a store is already attached.
     pub fn attach_store(&mut self, transfers: Arc<Transfers>) -> Result<(), ExecutorError> {
         let geometry = transfers.store().geometry();
         let (ours, theirs) = (
@@ -78,14 +77,14 @@ impl Executor {
         Ok(&store.transfers)
     }
 
-    /// The key before the first block of a started sequence: its blocks can be stored.
+    /// Sets the parent key of a sequence's first block. Without it, the sequence's blocks cannot be stored.
     pub fn set_root_key(&mut self, sequence_id: u64, root: BlockKey) -> Result<(), ExecutorError> {
         let slot = self.sequences.find(sequence_id).ok_or(ExecutorError::UnknownSequence { sequence_id })?;
         self.sequences.at_mut(slot).keys = Some(KeyChain::new(root));
         Ok(())
     }
 
-    /// Fails if blocks of this sequence cannot be stored, or `slot` may not be written now.
+    /// Fails if blocks of this sequence cannot be stored, or if `slot` is in use by a transfer.
     pub fn check_store(&self, sequence_id: u64, slot: u32) -> Result<(), ExecutorError> {
         self.transfers()?.check_free(slot).map_err(|error| fail(error.to_string()))?;
         let sequence = self.sequences.find(sequence_id).map(|slot| self.sequences.at(slot));
@@ -98,8 +97,8 @@ impl Executor {
         }
     }
 
-    /// Begins to store the full block `block_index` of a sequence in `slot`, with its window part. Its bytes are taken
-    /// now.
+    /// Begins to store the full block `block_index` of a sequence, with its window part, in `slot` of the store. The
+    /// bytes are copied before the call returns.
     pub fn begin_store(
         &mut self,
         sequence_id: u64,
@@ -129,8 +128,8 @@ impl Executor {
         store.transfers.begin_store(block, pieces).map_err(|error| fail(error.to_string()))
     }
 
-    /// Begins to read blocks, each (slot, block id, key, whether without its window part). Until the outcome has come,
-    /// nobody may use the blocks.
+    /// Begins to read blocks from the store, each (slot, block id, key, whether to leave out the window part). The
+    /// blocks may not be used until the outcome is reported.
     pub fn begin_restore(
         &mut self,
         restore_id: u64,
@@ -150,19 +149,19 @@ impl Executor {
             restored.push(RestoreBlock { slot, key, pieces: self.kv.pieces(block_id)? });
         }
         // SAFETY: the bytes are blocks of the pool, which outlives the transfer (`BlockTransfers`) and whose memory is
-        // initialised. Nobody reads or writes them meanwhile, and their window parts are not dropped: the contract
-        // between router and shard says so of plans, and `reset` waits.
+        // initialised. Until the transfer ends, they are not read or written and their window parts are not dropped:
+        // the contract between router and shard forbids plans that do, and `reset` waits.
         let begun = unsafe { self.transfers()?.begin_restore(restore_id, restored) };
         begun.map_err(|error| fail(error.to_string()))
     }
 
-    /// Empties a slot of the store.
     pub fn discard(&self, slot: u32) -> Result<(), ExecutorError> {
         self.transfers()?.discard(slot).map_err(|error| fail(error.to_string()))
     }
 
-    /// Begins the stores (sequence id, block index, slot) of a step that was done, and waits a little for their ends:
-    /// not at all, if the disk is behind already. Those of sequences for which `has_failed` says so are refused.
+    /// Begins the stores of a finished step, each (sequence id, block index, slot), and waits up to 10 ms for them to
+    /// end. It does not wait if earlier stores are still in progress. Stores of sequences that `has_failed` reports as
+    /// failed are refused.
     pub fn begin_stores(
         &mut self,
         stores: &[(u64, u32, u32)],
@@ -187,7 +186,7 @@ impl Executor {
         Ok(())
     }
 
-    /// Ends all transfers and forgets what became of them.
+    /// Waits for all transfers and discards their outcomes.
     pub(super) fn finish_transfers(&self) {
         if let Some(store) = &self.store {
             store.transfers.finish();

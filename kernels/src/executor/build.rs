@@ -1,4 +1,4 @@
-//! From a recorded program to an executor: packs the weights or maps packed ones, and starts the threads.
+//! Builds an executor from a recorded program: packs the weights or maps packed ones, and starts the threads.
 
 use super::Executor;
 use crate::isa::Isa;
@@ -16,23 +16,23 @@ fn start_threads(threads: usize, pinning: Pinning) -> Result<ThreadPool, Program
 }
 
 impl ProgramBuilder {
-    /// Packs the weights, maps the memory and starts the threads: `threads` of them, on the best instruction set of
-    /// this machine or the forced one.
+    /// Packs the weights, maps the memory and starts `threads` threads. Uses the instruction set of [`Isa::detect`].
     pub fn build(self, threads: usize, pinning: Pinning) -> Result<Executor, ProgramError> {
         let isa = Isa::detect()?;
         let mut pool = start_threads(threads, pinning)?;
         Executor::with_key_scaling(self.lower_on(&mut pool, &mut |_, _| None)?, pool, isa, None)
     }
 
-    /// [`ProgramBuilder::build`] for a given instruction set, with threads left to the system.
+    /// Like [`ProgramBuilder::build`], with the given instruction set and without pinning.
     pub fn build_for(self, threads: usize, isa: Isa) -> Result<Executor, ProgramError> {
         let mut pool = start_threads(threads, Pinning::Off)?;
         Executor::with_key_scaling(self.lower_on(&mut pool, &mut |_, _| None)?, pool, isa, None)
     }
 
-    /// [`ProgramBuilder::build`] with the packed weights that `cache` has; else they are packed, and whoever can keep
-    /// them is in the answer. `key_scaling`: what [`Executor::key_scaling`] gave for the same weights; it is measured
-    /// if there is none.
+    /// Like [`ProgramBuilder::build`], with the packed weights of `cache` if it has them. If not, the weights are
+    /// packed, and the returned [`CacheState`] holds the writer that can store them.
+    ///
+    /// `key_scaling` is the result of [`Executor::key_scaling`] for the same weights; `None` measures it.
     pub fn build_cached(
         self,
         threads: usize,

@@ -1,8 +1,10 @@
-//! Measuring how keys are to be scaled for int4 ([`KeyScaling`]): once per model, from its weights alone.
+//! Calibration: measures the scaling of keys for an int4 pool ([`KeyScaling`]), once per model and from its weights
+//! only.
 //!
-//! The text is [`NUM_TOKENS`] token ids drawn evenly from the vocabulary by the counter-based generator: keys have
-//! their means and sizes from weights and positions more than from words. It is run with K and V in int8 in a pool of
-//! its own, so that neither the pool's size nor how steps are cut changes a bit.
+//! The calibration text is [`NUM_TOKENS`] token ids drawn uniformly from the vocabulary by the counter-based generator.
+//! Random tokens suffice because the means and magnitudes of keys depend on weights and positions more than on words.
+//! The text runs with int8 K and V in a separate pool, so the result depends neither on the size of the real pool nor
+//! on the size of steps.
 
 use super::Executor;
 use crate::isa::Isa;
@@ -12,38 +14,37 @@ use crate::sampling::{SamplingParams, philox};
 use crate::shared_mut::SharedMut;
 use crate::threads::ThreadPool;
 
-/// Tokens of the text; the model sees them as one sequence.
+/// Tokens of the calibration text, which is one sequence.
 pub const NUM_TOKENS: usize = 1024;
-/// Its part of the generator's key.
 const SEED: u64 = 0x6b65_7973;
-/// One in so many positions samples: the last layer has queries of those alone.
+/// Every 16th position is marked as sampled. The last layer computes queries of sampled positions only.
 const SAMPLE_EVERY: usize = 16;
 
-/// Keys and queries of one step, as the threads leave them.
+/// Keys and queries of one step, written by its threads.
 pub(super) struct Probe<'a> {
-    /// `[layer][row][G * D]`.
+    /// Keys of all layers, `[layer][row][G * D]`.
     pub(super) keys: SharedMut<'a, f32>,
-    /// `[layer][row][H * D]`; of rows that are not computed, nothing.
+    /// Queries of all layers, `[layer][row][H * D]`. Rows that are not computed are not written.
     pub(super) queries: SharedMut<'a, f32>,
-    /// Rows that there is room for.
+    /// Number of rows per layer in `keys` and `queries`.
     pub(super) max_rows: usize,
 }
 
 impl Probe<'_> {
-    /// Notes the key of a row.
+    /// Records the key of a row.
     ///
     /// # Safety
-    /// No other thread has this row of the layer.
+    /// No other thread may access this row of the layer.
     pub(super) unsafe fn note_key(&self, layer: usize, row: usize, key: &[f32]) {
         let start = (layer * self.max_rows + row) * key.len();
-        // SAFETY: the caller's row.
+        // SAFETY: the caller guarantees exclusive access to the row.
         unsafe { self.keys.slice_mut(start..start + key.len()).copy_from_slice(key) };
     }
 
-    /// Notes a part of the query `[H * D]` of a row, from element `first` on; `width` is that of the whole.
+    /// Records the part of a row's query that begins at element `first`; `width` is the width H * D of the whole query.
     ///
     /// # Safety
-    /// No other thread has this part of this row of the layer.
+    /// No other thread may access this part of the row of the layer.
     pub(super) unsafe fn note_query(
         &self,
         layer: usize,
@@ -52,20 +53,20 @@ impl Probe<'_> {
         query: &[f32],
     ) {
         let start = (layer * self.max_rows + row) * width + first;
-        // SAFETY: the caller's part.
+        // SAFETY: the caller guarantees exclusive access to this part.
         unsafe { self.queries.slice_mut(start..start + query.len()).copy_from_slice(query) };
     }
 }
 
-/// The ids of the text.
+/// The token ids of the calibration text.
 fn token_ids(num_embeddings: usize) -> Vec<u32> {
     let draw = |position| (philox::uniform(SEED, 0, position) * num_embeddings as f64) as u32;
     (0..NUM_TOKENS as u32).map(draw).collect()
 }
 
-/// Measures the scaling of `program`'s keys; program and pool come back as they were.
+/// Measures the key scaling of `program` and returns it with the unchanged program and thread pool.
 ///
-/// A model that does not say finite numbers of its keys has heads that are not scaled.
+/// Heads whose sums are not finite are not scaled.
 pub(super) fn measure(
     mut program: Program,
     pool: ThreadPool,
@@ -73,11 +74,11 @@ pub(super) fn measure(
 ) -> Result<(KeyScaling, Program, ThreadPool), ProgramError> {
     let config = program.config;
     program.config.geometry.dtype = KvDtype::Int8;
-    // Whole blocks: segments are, too.
+    // `NUM_TOKENS` is a multiple of every block size.
     let num_blocks = NUM_TOKENS / config.geometry.block_size;
     program.config.num_blocks = num_blocks;
     let turns = program.key_turns(num_blocks);
-    // Its own pool has whole blocks.
+    // The calibration pool has no window parts.
     let num_window_parts = program.num_window_parts.take();
     let mut executor = Executor::new(program, pool, isa)?;
     let sums = executor.key_sums();
@@ -102,7 +103,7 @@ impl Executor {
         assert!(begun.is_ok(), "the pool is made for the text: {begun:?}");
         for first in (0..NUM_TOKENS).step_by(slice) {
             let num_tokens = slice.min(NUM_TOKENS - first);
-            // What is not computed adds nothing.
+            // Rows that are not computed must add nothing.
             queries.fill(0.0);
             self.rows.clear();
             self.logits_rows.clear();

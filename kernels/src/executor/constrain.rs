@@ -1,5 +1,4 @@
-//! What a plan says of a sequence's output beside its chunks: tokens that follow without being sampled, and which
-//! ones may be sampled next.
+//! Constraints on a sequence's output: appended tokens and masks.
 
 use std::sync::Arc;
 
@@ -8,15 +7,18 @@ use super::sequence::Allowed;
 use super::{Executor, ExecutorError, SequenceFailure};
 
 impl Executor {
-    /// Appends tokens to a sequence's output that were not sampled.
+    /// Appends tokens that were not sampled to a sequence's output.
     pub fn append(&mut self, sequence_id: u64, token_ids: &[u32]) -> Result<(), ExecutorError> {
         let slot = self.sequences.find(sequence_id).ok_or(ExecutorError::UnknownSequence { sequence_id })?;
         self.sequences.at_mut(slot).append(token_ids);
         Ok(())
     }
 
-    /// Restricts the next sample of a sequence to the tokens whose bit is set: bit `i % 8` of byte `i / 8` is token
-    /// `i`. A mask of another size than the vocabulary's fails the next chunk, one that leaves no token its sample.
+    /// Restricts the next sample of a sequence to the tokens whose bit is set in `mask`. Bit `i % 8` of byte `i / 8` is
+    /// token `i`.
+    ///
+    /// A mask whose size does not match the vocabulary fails the next chunk. A mask that leaves no token fails the
+    /// sample.
     pub fn allow(&mut self, sequence_id: u64, mask: Vec<u8>) -> Result<(), ExecutorError> {
         let vocab_size = self.program.vocab_size;
         let slot = self.sequences.find(sequence_id).ok_or(ExecutorError::UnknownSequence { sequence_id })?;
@@ -24,14 +26,16 @@ impl Executor {
         Ok(())
     }
 
-    /// The next sample of a sequence waits for its mask. One of another size than the vocabulary's fails it.
+    /// Makes the next sample of a sequence wait for its mask. A mask whose size does not match the vocabulary fails the
+    /// sample.
     pub fn await_mask(&mut self, sequence_id: u64, masks: Arc<LateMasks>) -> Result<(), ExecutorError> {
         let slot = self.sequences.find(sequence_id).ok_or(ExecutorError::UnknownSequence { sequence_id })?;
         self.sequences.at_mut(slot).allowed = Allowed::Late(LateMask::new(sequence_id, masks));
         Ok(())
     }
 
-    /// After a step: what a late mask leaves of a sequence's result, if not a sampled token. `Ok`: no result.
+    /// Clears a sequence's late mask after a step. Returns `None` if the sequence has no late mask or was sampled with
+    /// it, `Some(Ok)` if an empty mask suppressed the sample, and `Some(Err)` if the mask had the wrong size.
     pub(super) fn settle_late(&mut self, sequence_id: u64) -> Option<Result<(), SequenceFailure>> {
         let num_bytes = self.program.vocab_size.div_ceil(8);
         let slot = self.sequences.find(sequence_id)?;
@@ -40,7 +44,7 @@ impl Executor {
         let num_told = late.told().map(<[u8]>::len);
         sequence.allowed = Allowed::All;
         match num_told {
-            // Its chunk failed before, and says so itself.
+            // The chunk failed before it was sampled and reports its own error.
             None => None,
             Some(0) => Some(Ok(())),
             Some(count) if count == num_bytes => None,

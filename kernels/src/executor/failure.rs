@@ -1,27 +1,23 @@
-//! What can be wrong with a call, and with one sequence of a step.
+//! Errors of executor calls, and failures of single sequences in a step.
 
 use crate::kv_pool::KvPoolError;
 
-/// A call that makes no sense; the executor is as before.
+/// An invalid call. The executor is unchanged.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ExecutorError {
-    /// `start` with an id that is taken.
     #[error("sequence {sequence_id} is started already")]
     AlreadyStarted { sequence_id: u64 },
-    /// `end` of a sequence that is not there.
     #[error("sequence {sequence_id} is not started")]
     UnknownSequence { sequence_id: u64 },
-    /// `start` with arguments that cannot be.
+    /// `start` was called with invalid arguments.
     #[error("sequence {sequence_id}: {what}")]
     BadStart { sequence_id: u64, what: String },
-    /// A copy that the pool refuses.
     #[error(transparent)]
     KvPool(#[from] KvPoolError),
-    /// A store or a transfer that cannot be.
+    /// The block store or one of its transfers cannot be used as requested.
     #[error("store of blocks: {what}")]
     Store { what: String },
-    /// `score` that cannot be done.
     #[error("cannot score: {what}")]
     Score { what: String },
 }
@@ -29,14 +25,14 @@ pub enum ExecutorError {
 /// Why one sequence of a step failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SequenceFailure {
-    /// A logit is NaN or infinite, or `min_tokens` leaves none.
+    /// A logit is NaN or infinite, or no token may be sampled.
     NotFinite(String),
-    /// The chunk names a sequence, token, position or block that cannot be.
+    /// The chunk does not fit its sequence, the limits of a step or the pool.
     InvalidPlan(String),
 }
 
 impl SequenceFailure {
-    /// Stable name of the kind: `not_finite` or `invalid_plan`.
+    /// The stable error code: `not_finite` or `invalid_plan`.
     pub fn code(&self) -> &'static str {
         match self {
             Self::NotFinite(_) => "not_finite",
@@ -44,7 +40,7 @@ impl SequenceFailure {
         }
     }
 
-    /// For the log: what was wrong, without token contents.
+    /// A message for the log. It contains no token ids or text.
     pub fn message(&self) -> &str {
         match self {
             Self::NotFinite(message) | Self::InvalidPlan(message) => message,

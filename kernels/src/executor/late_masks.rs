@@ -1,9 +1,9 @@
-//! Masks that come while a step runs: who chooses tokens under a grammar works them out beside the device.
+//! Late masks: grammar masks that the router computes while the step that needs them is already running.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 
-/// Where masks are left for the step that waits for them. All methods may be called from any thread.
+/// Hands masks to the step that waits for them. All methods may be called from any thread.
 #[derive(Debug, Default)]
 pub struct LateMasks {
     state: Mutex<State>,
@@ -12,25 +12,26 @@ pub struct LateMasks {
 
 #[derive(Debug, Default)]
 struct State {
-    /// By sequence; empty: nothing is to be sampled.
+    /// Masks by sequence id. An empty mask means that nothing is sampled.
     masks: HashMap<u64, Vec<u8>>,
     is_closed: bool,
 }
 
 impl LateMasks {
-    /// What the next sample of a sequence may choose, as in `Executor::allow`; empty: it chooses nothing.
+    /// Sets the mask of a sequence's next sample, in the format of [`Executor::allow`](super::Executor::allow). With an
+    /// empty mask nothing is sampled.
     pub fn tell(&self, sequence_id: u64, mask: Vec<u8>) {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).masks.insert(sequence_id, mask);
         self.has_changed.notify_all();
     }
 
-    /// No mask follows: who waits for one samples nothing.
+    /// Ends all waits: no mask follows, and samples that wait for one sample nothing.
     pub fn close(&self) {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).is_closed = true;
         self.has_changed.notify_all();
     }
 
-    /// Waits for the mask of a sequence and takes it; empty if nothing is to be sampled.
+    /// Waits for the mask of a sequence and removes it. Returns an empty mask after [`LateMasks::close`].
     pub fn wait(&self, sequence_id: u64) -> Vec<u8> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
@@ -45,7 +46,7 @@ impl LateMasks {
     }
 }
 
-/// The mask of one sample, once it is there.
+/// The mask of one sample, received at its first use.
 #[derive(Debug)]
 pub(super) struct LateMask {
     sequence_id: u64,
@@ -62,7 +63,7 @@ impl LateMask {
         self.told.get_or_init(|| self.masks.wait(self.sequence_id))
     }
 
-    /// It, if somebody waited for it.
+    /// The mask, if [`LateMask::wait`] has received it.
     pub(super) fn told(&self) -> Option<&[u8]> {
         self.told.get().map(Vec::as_slice)
     }

@@ -1,16 +1,16 @@
-//! Where the time of steps goes, by instruction: for benchmarks, off unless asked for.
+//! Time per instruction, for benchmarks.
 
 use std::time::{Duration, Instant};
 
-/// Time that the threads spent on one instruction, all steps together, mean over the threads.
+/// Time spent on one instruction: the sum over all steps and the mean over the threads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct InstructionTime {
     pub busy: Duration,
-    /// At the barrier before it: for threads that had more to do in what comes before.
+    /// Time at the barrier before the instruction, waiting for slower threads.
     pub waiting: Duration,
 }
 
-/// One thread's times; index is the instruction's.
+/// The times of one thread, indexed by instruction.
 #[derive(Debug)]
 pub(super) struct ThreadProfile {
     times: Vec<InstructionTime>,
@@ -22,7 +22,6 @@ impl ThreadProfile {
     }
 }
 
-/// Mean of the threads' profiles.
 pub(super) fn mean<'a>(
     profiles: impl Iterator<Item = &'a ThreadProfile>,
     num_instructions: usize,
@@ -43,7 +42,7 @@ pub(super) fn mean<'a>(
     sum
 }
 
-/// Measures laps into a thread's profile; does nothing without one.
+/// Adds lap times to a thread's profile; does nothing without a profile.
 #[derive(Debug)]
 pub(super) struct Stopwatch<'a> {
     running: Option<(&'a mut ThreadProfile, Instant)>,
@@ -54,12 +53,12 @@ impl<'a> Stopwatch<'a> {
         Self { running: profile.map(|profile| (profile, Instant::now())) }
     }
 
-    /// The lap since the last one was spent waiting for `instruction`.
+    /// Counts the time since the last lap as waiting before `instruction`.
     pub(super) fn waited(&mut self, instruction: usize) {
         self.lap(|times| &mut times[instruction].waiting);
     }
 
-    /// The lap since the last one was spent doing `instruction`.
+    /// Counts the time since the last lap as work on `instruction`.
     pub(super) fn worked(&mut self, instruction: usize) {
         self.lap(|times| &mut times[instruction].busy);
     }

@@ -1,4 +1,4 @@
-//! One step on all threads: each instruction's share of each thread.
+//! The instructions of one step, as each thread executes its share of them.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -24,14 +24,14 @@ use crate::quantize::{QuantizedRows, QuantizedShape, quantize_rows_from};
 use crate::shared_mut::SharedMut;
 use crate::threads::{Barrier, split};
 
-/// From this many rows per thread on, threads take whole panels of quantised rows.
+/// With at least this many rows per thread, the shares of threads are whole panels of quantised rows.
 const PANEL_SHARES_FROM: usize = 2 * PANEL;
 
-/// Rows that consecutive row-wise instructions take before the next rows: enough to quantise many groups at once, few
-/// enough that they stay in the caches.
+/// Rows that consecutive row-wise instructions process before moving on to the next rows: enough to quantise many
+/// groups at once, few enough to stay in the caches.
 const ROWS_AT_ONCE: usize = 8;
 
-/// A chunk that fits, and where its rows stand.
+/// A chunk that passed all checks.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AcceptedChunk {
     /// Slot in the sequence table.
@@ -40,21 +40,21 @@ pub(super) struct AcceptedChunk {
     pub(super) num_tokens: usize,
 }
 
-/// The rows of a step; kept from step to step for their memory.
+/// The rows of a step. The vectors are reused from step to step.
 #[derive(Debug)]
 pub(super) struct StepRows {
     pub(super) chunks: Vec<AcceptedChunk>,
     pub(super) token_ids: Vec<u32>,
     pub(super) positions: Vec<u32>,
-    /// Block and offset of each token's slot.
+    /// Block id and offset in the block of each token's slot.
     pub(super) slots: Vec<(u32, u32)>,
     pub(super) samples: Vec<usize>,
-    /// The chunk of each of them.
+    /// Index of the chunk of each sampled row.
     pub(super) sample_chunks: Vec<usize>,
 }
 
 impl StepRows {
-    /// Room for the largest steps.
+    /// Creates empty rows with room for steps of `max_tokens` tokens and `max_chunks` chunks.
     pub(super) fn for_steps(max_tokens: usize, max_chunks: usize) -> Self {
         Self {
             chunks: Vec::with_capacity(max_chunks),
@@ -75,7 +75,7 @@ impl StepRows {
         self.sample_chunks.clear();
     }
 
-    /// A row of the last chunk samples.
+    /// Marks a row of the last chunk as one whose logits are computed.
     pub(super) fn push_sample(&mut self, row: usize) {
         self.samples.push(row);
         self.sample_chunks.push(self.chunks.len() - 1);
@@ -93,7 +93,7 @@ impl StepRows {
     }
 }
 
-/// What all threads of a step share.
+/// The state of a step that its threads share.
 pub(super) struct Step<'a> {
     pub(super) isa: Isa,
     pub(super) program: &'a Program,
@@ -104,24 +104,24 @@ pub(super) struct Step<'a> {
     pub(super) rows: &'a StepRows,
     pub(super) plans: &'a Plans,
     pub(super) limits: &'a PlanLimits,
-    /// States of split attention pieces.
+    /// Partial states of split attention items.
     pub(super) states: SharedMut<'a, f32>,
-    /// Pieces taken, one counter per attention instruction; 0 at the start of the step.
+    /// The number of items taken, for each attention instruction; 0 at the start of the step.
     pub(super) counters: &'a [AtomicUsize],
-    /// How far products are taken; reset at the start of the step.
+    /// Cursors of the products; reset at the start of the step.
     pub(super) cursors: &'a Cursors,
-    /// Who is told of keys and queries.
+    /// Receives the keys and queries during calibration.
     pub(super) probe: Option<&'a Probe<'a>>,
     pub(super) num_threads: usize,
 }
 
-// Two rules make the unsafe blocks of this file sound. Between two barriers a row-wise instruction touches only rows of
-// its thread's share, and consecutive ones without a barrier have equal shares. Any other instruction writes only what
-// no other thread reads or writes between the same barriers, and buffers that live in one phase do not overlap
-// (`program::memory`).
+// Two rules make the unsafe blocks of this file sound. First, between two barriers a row-wise instruction touches only
+// rows of its thread's share, and consecutive row-wise instructions without a barrier have equal shares. Second, any
+// other instruction writes only elements that no other thread reads or writes between the same barriers, and buffers
+// that live in the same phase do not overlap (`program::memory`).
 #[allow(clippy::undocumented_unsafe_blocks, reason = "all rest on the two rules above")]
 impl Step<'_> {
-    /// All instructions. Ends without a barrier.
+    /// Executes all instructions. There is no barrier after the last one.
     pub(super) fn run(
         &self,
         thread_idx: usize,
@@ -152,7 +152,7 @@ impl Step<'_> {
                     index += 1;
                 }
                 _ => {
-                    // Row-wise ones have no barrier between them, and the same rows.
+                    // Row-wise instructions without a barrier between them have the same rows.
                     let rest = &instructions[index + 1..];
                     let num_joined = rest.iter().take_while(|next| !next.barrier_before).count();
                     let joined = index..index + 1 + num_joined;
@@ -163,8 +163,8 @@ impl Step<'_> {
         }
     }
 
-    /// Instructions without a barrier between them, on a few rows after the other, so that what one writes is in a near
-    /// cache when the next one reads it.
+    /// Executes the instructions `joined`, which have no barrier between them, on a few rows at a time, so that the
+    /// results of one instruction are still in a near cache when the next one reads them.
     fn run_row_wise(&self, joined: Range<usize>, thread_idx: usize, stopwatch: &mut Stopwatch<'_>) {
         let share = self.row_share(self.num_rows(self.program.instructions[joined.start].rows), thread_idx);
         for first in share.clone().step_by(ROWS_AT_ONCE) {
@@ -181,8 +181,8 @@ impl Step<'_> {
         }
     }
 
-    /// Asks for the slots that the instructions will write for these rows. Those right behind another, as in a prefill,
-    /// lie in cache lines that have been asked for.
+    /// Prefetches the KV slots that the instructions will write for these rows. A slot that directly follows the
+    /// previous one, as in a prefill, lies in cache lines that are already prefetched.
     fn prefetch_slots(&self, joined: &[Instruction], rows: Range<usize>) {
         for instruction in joined {
             let Kernel::WriteKv { layer, .. } = instruction.kernel else { continue };
@@ -203,7 +203,7 @@ impl Step<'_> {
         }
     }
 
-    /// Rows of one thread in row-wise instructions.
+    /// The rows that one thread processes in row-wise instructions.
     fn row_share(&self, num_rows: usize, thread_idx: usize) -> Range<usize> {
         if num_rows < PANEL_SHARES_FROM * self.num_threads {
             return split(0..num_rows, self.num_threads, thread_idx);
@@ -212,7 +212,7 @@ impl Step<'_> {
         panels.start * PANEL..(panels.end * PANEL).min(num_rows)
     }
 
-    /// Elements from one row of a float buffer to the next.
+    /// The distance between rows of a float buffer, in elements.
     fn stride(&self, view: View) -> usize {
         match self.program.buffers[view.buffer].kind {
             BufferKind::Float { width } => width,
@@ -234,10 +234,10 @@ impl Step<'_> {
         unsafe { self.floats.slice_mut(self.range(view, row)) }
     }
 
-    /// Logits of the i-th row that samples, after the last instruction and a barrier.
+    /// The logits of sampled row `sample`. Valid after the last instruction and a barrier.
     ///
     /// # Safety
-    /// No other thread takes the same row.
+    /// No other thread may use the same row.
     #[allow(clippy::mut_from_ref, reason = "the caller takes each row once")]
     pub(super) unsafe fn logits_row(&self, sample: usize) -> &mut [f32] {
         self.row_mut(self.program.logits, sample)
@@ -282,7 +282,7 @@ impl Step<'_> {
                 if let Some(probe) = self.probe {
                     unsafe { probe.note_key(layer, row, key) };
                 }
-                // The step's chunks do not share blocks that they write, so each slot has one row.
+                // Chunks of a step never write the same block, so each slot is written by one row.
                 unsafe { self.kv.write(isa, layer, block_id, position, key, value) };
             }
             Kernel::SiluMul { gate, up } => {
@@ -300,7 +300,7 @@ impl Step<'_> {
         }
     }
 
-    /// The step's `ordinal`-th product.
+    /// Computes this thread's units of product `ordinal` of the step.
     fn run_linear(&self, instruction: &Instruction, ordinal: usize, thread_idx: usize) {
         let Kernel::Linear { x, weight, bias, out } = instruction.kernel else { unreachable!("a product") };
         let num_rows = self.num_rows(instruction.rows);
@@ -353,7 +353,7 @@ impl Step<'_> {
             {
                 self.note_queries(probe, planned, layer, query);
             }
-            // Most likely this thread's next piece.
+            // Most likely this thread's next item.
             item.next =
                 plan.items.get(index + self.num_threads).map(|next| self.first_block(next, plan.window));
             let queries =
@@ -382,7 +382,7 @@ impl Step<'_> {
         }
     }
 
-    /// Tells the probe of a piece's queries: each row and KV head is in one piece with the first segment.
+    /// Records an item's queries in the probe. Each row and KV head has exactly one item with the first segment.
     fn note_queries(&self, probe: &Probe<'_>, planned: &PlanItem, layer: usize, query: View) {
         let width = self.limits.heads_per_kv_head * self.limits.geometry.head_size;
         let first = planned.kv_head * width;
@@ -392,7 +392,7 @@ impl Step<'_> {
         }
     }
 
-    /// The block and KV head that a piece of attention reads first.
+    /// The block and KV head that an attention item reads first.
     fn first_block(&self, planned: &PlanItem, window: Window) -> (u32, usize) {
         let first = (planned.first_segment * SEGMENT_SIZE).max(window.first_visible(planned.first_position));
         let block = first / self.limits.geometry.block_size;

@@ -1,25 +1,25 @@
-//! Logits of positions whose next token is known: of the prompt, for its logprobs, and of a whole text, for tests.
+//! Logits of positions whose next token is known: logprobs of the prompt, and logits of a whole text.
 
 use super::sequence::{Chunk, Sequence};
 use super::{Executor, ExecutorError, LogitsRow, SequenceFailure, as_floats};
 use crate::sampling::{SamplingParams, TokenScore};
 
-/// Tokens of the prompt that a chunk with `score` reported.
+/// Scores of the prompt tokens of a chunk with `score`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ChunkScores {
     pub sequence_id: u64,
-    /// What follows the chunk's positions, in their order, as far as it is the prompt.
+    /// The prompt tokens that follow the chunk's positions, in order.
     pub tokens: Vec<TokenScore>,
 }
 
 impl Executor {
-    /// What the last step's chunks with `score` reported, in their order; none of a chunk that failed.
+    /// The scores of the last step's chunks with `score`, in order. Chunks that failed have none.
     pub fn scores(&self) -> &[ChunkScores] {
         &self.scores
     }
 
-    /// Notes the rows of the step's newest chunk whose logits are needed: those that are scored, then the one that
-    /// samples. Returns how many are scored.
+    /// Adds the rows of the step's newest chunk whose logits are needed: the scored ones, then the sampled one. Returns
+    /// the number of scored rows.
     pub(super) fn push_logits_rows(&mut self, slot: usize, chunk: &Chunk) -> usize {
         let first_row = self.rows.token_ids.len() - chunk.num_tokens as usize;
         let sequence = self.sequences.at(slot);
@@ -36,7 +36,7 @@ impl Executor {
         num_scored
     }
 
-    /// Fails if the step would then have more rows of logits than there is room for.
+    /// Fails if the chunk would exceed the step's limit of rows of logits.
     pub(super) fn check_logits_rows(&self, sequence: &Sequence, chunk: &Chunk) -> Result<(), String> {
         let most = self.program.config.max_step_sequences;
         let num_rows = sequence.scored_positions(chunk).len() + usize::from(chunk.sample);
@@ -46,7 +46,7 @@ impl Executor {
         Ok(())
     }
 
-    /// Keeps what the rows from `first_row` on said of a chunk's prompt.
+    /// Collects the scores of a chunk from the `num_scored` rows that begin at `first_row`.
     pub(super) fn finish_scores(
         &mut self,
         sequence_id: u64,
@@ -63,9 +63,9 @@ impl Executor {
         Ok(())
     }
 
-    /// Logits [tokens, V] of every position of one text, row after row.
+    /// Returns the logits of every position of a text, row-major `[tokens, V]`.
     ///
-    /// Uses the pool's first blocks; may only be called while no sequence is started.
+    /// Overwrites the pool's first blocks. Fails if a sequence is started or the text does not fit in the pool.
     pub fn score(&mut self, token_ids: &[u32]) -> Result<Vec<f32>, ExecutorError> {
         let fail = |what: String| ExecutorError::Score { what };
         if !self.sequences.is_empty() {

@@ -1,4 +1,4 @@
-//! Started sequences: their tokens, their blocks, and whether a chunk fits them.
+//! Started sequences: their tokens and block tables, and the checks of their chunks.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -7,49 +7,49 @@ use super::block_transfers::KeyChain;
 use super::late_masks::LateMask;
 use crate::sampling::{SamplingParams, TokenCounts};
 
-/// Tokens of a sequence that starts, at most: positions are u32, and a longer list is a mistake.
+/// The most tokens that a sequence may start with. Positions are u32, and a longer list is a mistake.
 const MAX_TOKENS: usize = 1 << 30;
 
-/// A run of consecutive positions of one sequence, as `Chunk` in shard.proto.
+/// A run of consecutive positions of one sequence: `Chunk` in shard.proto.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chunk {
     pub sequence_id: u64,
     /// Position of the first token to compute.
     pub first_position: u32,
-    /// How many, at least 1.
+    /// Number of tokens to compute, at least 1.
     pub num_tokens: u32,
-    /// Appended to the block table first.
+    /// Blocks to append to the block table before computing.
     pub new_block_ids: Vec<u32>,
-    /// Sample one token after the last position and append it.
+    /// If set, samples one token after the last position and appends it.
     pub sample: bool,
-    /// Report the logprob of each token of the prompt that follows a position.
+    /// If set, reports the logprob of each prompt token that follows a position of the chunk.
     pub score: bool,
 }
 
-/// How far a sequence may grow.
+/// The limits of a sequence.
 #[derive(Clone, Copy, Debug)]
 pub struct SequenceCapacity {
-    /// Positions and blocks of the whole pool.
+    /// Positions in the whole pool.
     pub num_tokens: usize,
     pub num_blocks: usize,
-    /// Rows of the output head.
+    /// Number of rows of the output head.
     pub vocab_size: usize,
 }
 
-/// Room is made at once for this many tokens, as far as the pool holds them, so that no step makes it. Untouched room
-/// takes no memory.
+/// A sequence reserves room for up to this many tokens when it starts, so that steps do not allocate. Untouched room
+/// takes no physical memory.
 const MAX_RESERVED_TOKENS: usize = 1 << 18;
 
-/// What the next sample of a sequence may choose.
+/// The tokens that the next sample of a sequence may choose.
 #[derive(Debug, Default)]
 pub(super) enum Allowed {
     #[default]
     All,
-    /// Those whose bit is set: bit `i % 8` of byte `i / 8` is token `i`.
+    /// The tokens whose bit is set: bit `i % 8` of byte `i / 8` is token `i`.
     Mask(Vec<u8>),
-    /// Those of a mask that comes while the step runs.
+    /// The tokens of a mask that arrives while the step runs.
     Late(LateMask),
-    /// A mask that is none; the text says why, and the chunk fails with it.
+    /// The mask was invalid. The chunk fails with this message.
     Invalid(String),
 }
 
@@ -58,20 +58,19 @@ pub struct Sequence {
     pub token_ids: Vec<u32>,
     pub(super) num_prompt_tokens: usize,
     pub block_table: Vec<u32>,
-    /// Positions computed by chunks or by prefix hits; unknown until the first chunk.
+    /// Number of positions computed by chunks or found in the prefix cache; `None` until the first chunk.
     num_computed: Option<usize>,
     pub(super) sampling: SamplingParams,
     pub(super) counts: TokenCounts,
-    /// The only tokens that the next sample may choose.
     pub(super) allowed: Allowed,
-    /// The only tokens that any sample may choose, as a mask; none: any.
+    /// The mask of the request's allowed tokens, which applies to every sample; `None` allows all.
     allowed_always: Option<Vec<u8>>,
-    /// `None` if its blocks are not stored.
+    /// The keys of the sequence's blocks; `None` if they are not stored.
     pub(super) keys: Option<KeyChain>,
 }
 
 impl Sequence {
-    /// Checks what `start` was told.
+    /// Creates a sequence. Fails with a message if an argument is out of range.
     pub fn new(
         mut token_ids: Vec<u32>,
         num_prompt_tokens: usize,
@@ -88,7 +87,7 @@ impl Sequence {
         sampling.check()?;
         let counts = TokenCounts::new(&sampling, &token_ids, num_prompt_tokens, capacity.vocab_size);
         let allowed_always = sampling.allowed_mask(capacity.vocab_size);
-        // One more than positions: the token that is sampled behind the last one.
+        // One more than positions: the token that is sampled after the last one.
         let reserved = capacity.num_tokens.min(MAX_RESERVED_TOKENS) + 1;
         token_ids.reserve_exact(reserved.saturating_sub(num_tokens));
         Ok(Self {
@@ -104,24 +103,24 @@ impl Sequence {
         })
     }
 
-    /// The positions of a chunk whose logits are asked for, where tokens of the prompt follow; without `score` none.
+    /// The positions of a chunk with `score` that a prompt token follows; empty without `score`.
     pub(super) fn scored_positions(&self, chunk: &Chunk) -> Range<usize> {
         let first = chunk.first_position as usize;
         let end = (first + chunk.num_tokens as usize).min(self.num_prompt_tokens - 1);
         if chunk.score { first..end.max(first) } else { first..first }
     }
 
-    /// Positions computed so far, prefix hits included.
+    /// Number of positions computed so far, including prefix hits.
     pub(super) fn num_computed(&self) -> usize {
         self.num_computed.unwrap_or(0)
     }
 
-    /// Appends tokens of the output that were not sampled.
+    /// Appends tokens to the output that were not sampled.
     pub(super) fn append(&mut self, token_ids: &[u32]) {
         token_ids.iter().for_each(|token_id| self.push_sampled(*token_id));
     }
 
-    /// The masks of the next sample, each as `Allowed::Mask`; waits for one that comes late.
+    /// The masks of the next sample, in the format of [`Allowed::Mask`]. Waits for a late mask.
     pub(super) fn masks(&self) -> [Option<&[u8]>; 2] {
         let next = match &self.allowed {
             Allowed::Mask(mask) => Some(&mask[..]),
@@ -131,7 +130,7 @@ impl Sequence {
         [next, self.allowed_always.as_deref()]
     }
 
-    /// Restricts the next sample; a mask of the wrong size fails the next chunk.
+    /// Restricts the next sample. A mask of the wrong size fails the next chunk.
     pub(super) fn allow(&mut self, mask: Vec<u8>, vocab_size: usize) {
         let num_bytes = vocab_size.div_ceil(8);
         self.allowed = if mask.len() == num_bytes {
@@ -146,7 +145,7 @@ impl Sequence {
         self.counts.push_output(token_id);
     }
 
-    /// Appends the chunk's blocks and moves on by its tokens, if it fits. On an error nothing has changed.
+    /// Checks a chunk, appends its blocks and counts its positions as computed. Changes nothing on an error.
     pub fn accept(&mut self, chunk: &Chunk, limits: &ChunkLimits) -> Result<(), String> {
         let (first, count) = (chunk.first_position as usize, chunk.num_tokens as usize);
         let (known, end) = (self.token_ids.len(), first + count);
@@ -188,14 +187,14 @@ impl Sequence {
         Ok(())
     }
 
-    /// Blocks that a chunk writes, by index in the table.
+    /// The ids of the blocks that a chunk writes.
     pub fn written_blocks(&self, chunk: &Chunk, block_size: usize) -> &[u32] {
         let first = chunk.first_position as usize;
         &self.block_table[first / block_size..(first + chunk.num_tokens as usize).div_ceil(block_size)]
     }
 }
 
-/// What every chunk is checked against.
+/// The limits that every chunk is checked against.
 #[derive(Clone, Copy, Debug)]
 pub struct ChunkLimits {
     pub num_blocks: usize,
@@ -203,7 +202,7 @@ pub struct ChunkLimits {
     pub num_embeddings: usize,
 }
 
-/// All started sequences by id.
+/// All started sequences, in slots that are stable while they run.
 #[derive(Debug, Default)]
 pub struct SequenceTable {
     slots: Vec<Option<Sequence>>,
@@ -216,7 +215,7 @@ impl SequenceTable {
         self.by_id.is_empty()
     }
 
-    /// Adds a sequence; false if the id is taken.
+    /// Adds a sequence. Returns false if the id is in use.
     pub fn insert(&mut self, id: u64, sequence: Sequence) -> bool {
         if self.by_id.contains_key(&id) {
             return false;
@@ -230,7 +229,7 @@ impl SequenceTable {
         true
     }
 
-    /// Forgets a sequence; false if there is none.
+    /// Removes a sequence. Returns false if there is none with this id.
     pub fn remove(&mut self, id: u64) -> bool {
         let Some(slot) = self.by_id.remove(&id) else { return false };
         self.slots[slot] = None;
@@ -242,17 +241,16 @@ impl SequenceTable {
         *self = Self::default();
     }
 
-    /// Slot of a sequence.
+    /// Returns the slot of a sequence.
     pub fn find(&self, id: u64) -> Option<usize> {
         self.by_id.get(&id).copied()
     }
 
-    /// The sequence in a slot that [`SequenceTable::find`] gave.
+    /// The sequence in a slot returned by [`SequenceTable::find`].
     pub(super) fn at(&self, slot: usize) -> &Sequence {
         self.slots[slot].as_ref().expect("the slot of a started sequence is filled")
     }
 
-    /// As [`SequenceTable::at`], for changing it.
     pub(super) fn at_mut(&mut self, slot: usize) -> &mut Sequence {
         self.slots[slot].as_mut().expect("the slot of a started sequence is filled")
     }

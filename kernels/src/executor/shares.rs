@@ -1,8 +1,8 @@
-//! How threads share the units of a product: each begins with a part of its own and helps others when it is done.
+//! Work stealing for matrix products: each thread begins with its own part and then takes units from other parts.
 //!
-//! A thread whose core a neighbour slows down takes fewer units, and nobody waits long for it. Parts are contiguous, so
-//! as long as all are equally fast each thread reads the same weights in every step, front to back. Which thread
-//! computes a unit changes no bit.
+//! A thread on a slow core takes fewer units, so the others do not wait long for it. Parts are contiguous: while all
+//! threads are equally fast, each reads the same weights in every step, front to back. The result does not depend on
+//! which thread computes a unit.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,22 +10,22 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use crate::linear::PANEL;
 use crate::threads::split;
 
-/// Bytes of input rows of a unit, so that they stay in the second-level cache while tiles pass by.
+/// Bytes of the input rows of a unit, chosen so that they stay in the second-level cache while tiles are read.
 const ROW_BLOCK_BYTES: usize = 384 << 10;
-/// A unit should take about as long as reading so many bytes of weights (about 3 us on one core), ...
+/// A unit should take at least as long as reading this many bytes of weights (about 3 us on one core).
 const UNIT_BYTES: usize = 64 << 10;
-/// ... or as multiplying so often, whichever is longer; less, if a thread's part would have fewer than [`MIN_UNITS`].
+/// A unit should also take at least as long as this many multiply-accumulates.
 const UNIT_MACS: usize = 1 << 20;
 const MIN_UNITS: usize = 4;
-/// Others that a thread looks at for work.
+/// The number of other parts that a thread searches for work.
 const MAX_VICTIMS: usize = 7;
 
-/// How far a part is taken; a cache line of its own.
+/// The number of units taken from a part, on its own cache line.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Cursor(AtomicUsize);
 
-/// The cursors of all threads, twice: while one set serves a product, the other one is made ready for the next.
+/// Two sets of cursors, one cursor per thread in each: while one set serves a product, the other is reset for the next.
 #[derive(Debug)]
 pub struct Cursors {
     sets: [Vec<Cursor>; 2],
@@ -37,19 +37,19 @@ impl Cursors {
         Self { sets: [set(), set()] }
     }
 
-    /// Before a step, while no thread runs.
+    /// Resets all cursors before a step.
     pub fn reset(&mut self) {
         self.sets.iter_mut().flatten().for_each(|cursor| *cursor.0.get_mut() = 0);
     }
 
-    /// For a product that has no rows in this step: makes ready for the next one.
+    /// Resets this thread's cursor for the next product, in place of [`Cursors::share`], if a product has no rows.
     pub fn skip(&self, ordinal: usize, thread_idx: usize) {
-        // Everybody has left the product before this one, whose set is that of the next one.
+        // All threads have finished the previous product, which used the same set as the next one.
         self.sets[(ordinal + 1) % 2][thread_idx].0.store(0, Ordering::Relaxed);
     }
 
-    /// Calls `work` with units of the step's `ordinal`-th product until all are taken. Every thread of the step calls
-    /// this, or [`Cursors::skip`], for every product, with a barrier between.
+    /// Calls `work` with units of product `ordinal` of the step until all are taken. Every thread calls this or
+    /// [`Cursors::skip`] for every product, with a barrier between products.
     pub fn share(&self, ordinal: usize, thread_idx: usize, units: &Units, mut work: impl FnMut(Unit)) {
         self.skip(ordinal, thread_idx);
         let set = &self.sets[ordinal % 2];
@@ -59,7 +59,7 @@ impl Cursors {
             let part = units.part(owner, num_threads);
             loop {
                 let next = &set[owner].0;
-                // A look first: adding takes the line away from its owner.
+                // Load first: `fetch_add` would take the cache line away from its owner.
                 if offset > 0 && next.load(Ordering::Relaxed) >= part.num_units() {
                     break;
                 }
@@ -73,14 +73,14 @@ impl Cursors {
     }
 }
 
-/// Rows and tiles of a product that one thread computes in one go.
+/// Rows and tiles of a product that one thread computes at a time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unit {
     pub rows: Range<usize>,
     pub tiles: Range<usize>,
 }
 
-/// How a product is cut.
+/// The division of a product into units.
 #[derive(Clone, Copy, Debug)]
 pub struct Units {
     num_rows: usize,
@@ -89,7 +89,7 @@ pub struct Units {
     tiles_per_unit: usize,
 }
 
-/// A thread's own tiles.
+/// The tiles that belong to one thread.
 struct Part {
     tiles: Range<usize>,
     num_row_blocks: usize,
@@ -101,7 +101,7 @@ impl Part {
         self.num_row_blocks * self.num_tile_blocks
     }
 
-    /// Tiles pass by a block of rows, then the next block comes.
+    /// Returns unit `index`. All tiles of a block of rows come before the next block.
     fn unit(&self, index: usize, units: &Units) -> Unit {
         let (row_block, tile_block) = (index / self.num_tile_blocks, index % self.num_tile_blocks);
         let first_row = row_block * units.rows_per_unit;
@@ -114,7 +114,8 @@ impl Part {
 }
 
 impl Units {
-    /// For `num_rows` rows of `row_bytes` and a weight of `num_tiles` tiles, `tile_bytes` and `tile_elements` each.
+    /// Divides a product of `num_rows` rows of `row_bytes` with a weight of `num_tiles` tiles, each of `tile_bytes` and
+    /// `tile_elements`. Units are smaller if a thread would otherwise have fewer than [`MIN_UNITS`].
     pub fn new(
         num_rows: usize,
         row_bytes: usize,

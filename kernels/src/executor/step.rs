@@ -1,4 +1,4 @@
-//! One step: which of its chunks can be, their forward pass, and what comes of each.
+//! One step: checks the chunks, runs the forward pass, and collects the results.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -10,12 +10,12 @@ use super::{Executor, Outcome, SequenceResult, as_floats};
 use crate::sampling::{Place, SampledToken};
 use crate::shared_mut::SharedMut;
 
-/// What becomes of a chunk while the step runs.
+/// The state of a chunk within a step.
 #[derive(Debug)]
 pub(super) enum Fate {
     Failed(SequenceFailure),
-    /// Logits are computed of `num_scored` of its positions, the i-th of all rows and those behind it, and then of the
-    /// one that samples.
+    /// The chunk runs. Its rows of logits begin at `first_row`: `num_scored` scored positions, then the sampled one, if
+    /// any.
     Runs {
         first_row: usize,
         num_scored: usize,
@@ -23,19 +23,21 @@ pub(super) enum Fate {
 }
 
 impl Executor {
-    /// [`Executor::step_into`] new memory.
+    /// Like [`Executor::step_into`], with a new `Vec` for the results.
     pub fn step(&mut self, chunks: &[Chunk]) -> Vec<SequenceResult> {
         let mut results = Vec::new();
         self.step_into(chunks, &mut results);
         results
     }
 
-    /// One forward pass over `chunks`: one result for each that samples, and one for each that failed, in order; what
-    /// those with `score` report is in [`Executor::scores`] until the next step.
+    /// Runs one forward pass over `chunks`.
     ///
-    /// A sampled token is appended to its sequence. A chunk that cannot be fails alone; the others are not touched.
-    /// `results` is overwritten and its memory used again: with the same `results` from step to step, steps that fail
-    /// and score nowhere allocate nothing.
+    /// `results` receives one entry for each chunk that samples or fails, in the order of `chunks`. The scores of
+    /// chunks with `score` are in [`Executor::scores`] until the next step. A sampled token is appended to its
+    /// sequence. An invalid chunk fails without affecting the others.
+    ///
+    /// `results` is overwritten and its memory is reused: if the same `Vec` is passed to every step, a step without
+    /// failures and scores allocates nothing.
     pub fn step_into(&mut self, chunks: &[Chunk], results: &mut Vec<SequenceResult>) {
         for result in results.drain(..) {
             if let Ok(SampledToken { top_logprobs, .. }) = result.outcome
@@ -84,7 +86,7 @@ impl Executor {
         self.fates = fates;
     }
 
-    /// Takes a chunk into the step's rows if it can be; returns its slot in the sequence table.
+    /// Checks a chunk and adds its rows to the step. Returns its slot in the sequence table.
     pub(super) fn admit(&mut self, chunk: &Chunk) -> Result<usize, String> {
         let config = self.program.config;
         let id = chunk.sequence_id;
@@ -126,7 +128,7 @@ impl Executor {
         Ok(slot)
     }
 
-    /// Runs the step's rows; then chooses or scores a token for each row of logits.
+    /// Runs the step's rows, then samples or scores a token for each row of logits.
     pub(super) fn forward(&mut self, probe: Option<&Probe<'_>>) {
         if self.rows.token_ids.is_empty() {
             return;
@@ -206,7 +208,7 @@ impl Executor {
         });
     }
 
-    /// Appends the token that was chosen for the `index`-th row of logits to its sequence.
+    /// Appends the token sampled from row `index` of the logits to its sequence.
     fn finish_sample(&mut self, index: usize) -> Result<SampledToken, SequenceFailure> {
         let sequence = self.sequences.at_mut(self.logits_rows[index].slot);
         sequence.allowed = Allowed::All;

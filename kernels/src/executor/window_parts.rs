@@ -1,22 +1,21 @@
-//! Layers with a window keep their K and V in parts of blocks that the router drops: docs/decisions/0015.
+//! Window parts: windowed layers store K and V in parts of blocks that the router can drop (docs/decisions/0015).
 
 use super::sequence::Chunk;
 use super::{Executor, ExecutorError};
 use crate::kv_pool::KvPoolError;
 
 impl Executor {
-    /// Bytes of a window part; 0 if blocks are in one piece.
+    /// Bytes of a window part; 0 if blocks have none.
     pub fn bytes_per_window_part(&self) -> usize {
         self.kv.bytes_per_window_part()
     }
 
-    /// Window parts that no block has; 0 if blocks are in one piece.
+    /// Number of unused window parts; 0 if blocks have none.
     pub fn num_free_window_parts(&self) -> usize {
         self.kv.num_free_window_parts()
     }
 
-    /// Takes the window parts of blocks away: no chunk reads them before it writes them anew. A block without one stays
-    /// as it is.
+    /// Drops the window parts of blocks. Blocks without one are skipped.
     pub fn drop_window_parts(&mut self, block_ids: &[u32]) -> Result<(), ExecutorError> {
         for block_id in block_ids {
             self.kv.drop_window_part(*block_id)?;
@@ -24,13 +23,14 @@ impl Executor {
         Ok(())
     }
 
-    /// Looks whether the window of an accepted chunk is there, and gives parts to the blocks that it writes.
+    /// Checks that the window of an accepted chunk is present, and allocates window parts for the blocks that it
+    /// writes.
     pub(super) fn admit_window(&mut self, slot: usize, chunk: &Chunk) -> Result<(), String> {
         let Some(window) = self.kept_window else { return Ok(()) };
         let block_size = self.program.config.geometry.block_size;
         let first_position = chunk.first_position as usize;
         let sequence = self.sequences.at(slot);
-        // A block that is filled already in part is read, too.
+        // A partly filled first block is read as well as written.
         let read = window.first_visible(first_position) / block_size..first_position.div_ceil(block_size);
         if let Some(id) = sequence.block_table[read].iter().find(|id| !self.kv.has_window_part(**id)) {
             return Err(format!("block {id} has no window part, and position {first_position} looks at it"));
@@ -40,7 +40,7 @@ impl Executor {
         taken.map_err(|error| error.to_string())
     }
 
-    /// Drops the parts of a text's blocks, its first being the pool's first, that no position from `position` on sees.
+    /// Drops the window parts that no position from `position` on can see, for a text stored from block 0 on.
     pub(super) fn drop_scored(&mut self, position: usize) -> Result<(), String> {
         let Some(window) = self.kept_window else { return Ok(()) };
         let end = window.first_visible(position) / self.program.config.geometry.block_size;

@@ -1,4 +1,4 @@
-//! How a block is laid out, for each dtype.
+//! The sizes of a block and its parts, for each dtype.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,37 +6,36 @@ use std::str::FromStr;
 use super::KvPoolError;
 use crate::ops::vector::LANES;
 
-/// Block sizes are multiples of this ...
+/// The smallest block size. Block sizes are powers of two.
 pub const MIN_BLOCK_SIZE: usize = 16;
-/// ... up to this, and divide [`crate::ops::attention::SEGMENT_SIZE`].
+/// The largest block size; it divides [`crate::ops::attention::SEGMENT_SIZE`].
 pub const MAX_BLOCK_SIZE: usize = 128;
-/// Largest head that the kernels' stack buffers are made for.
+/// The largest head size that fits in the kernels' stack buffers.
 pub const MAX_HEAD_SIZE: usize = 512;
-/// Neighbouring bytes that one integer product takes at once.
+/// Adjacent bytes that one lane of an integer dot product takes.
 pub const QUAD: usize = 4;
-/// Numbers of four bits in a byte.
+/// Four-bit numbers in a byte.
 pub const NIBBLES: usize = 2;
 
-/// Positions whose values lie together in int8 and int4; smaller blocks have as many, the rest unused.
+/// Positions whose values are interleaved in int8 and int4. Smaller blocks are padded to as many.
 pub const VALUE_GROUP: usize = 64;
 
-/// How K and V are stored.
+/// The storage format of K and V.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum KvDtype {
     /// Signed bytes of the transformed head ([`crate::ops::hadamard`]), one bf16 scale per token and head.
     Int8,
     /// Four bits of the transformed head ([`crate::ops::quantize_nibbles`]), one f16 scale per token and head.
     Int4,
-    /// IEEE half precision.
+    /// IEEE half precision floats.
     F16,
-    /// bfloat16.
     Bf16,
 }
 
 impl KvDtype {
     pub const ALL: [KvDtype; 4] = [KvDtype::Int8, KvDtype::Int4, KvDtype::F16, KvDtype::Bf16];
 
-    /// As flags and `Describe` have it.
+    /// The name in flags and in `Describe`.
     pub fn name(self) -> &'static str {
         match self {
             KvDtype::Int8 => "int8",
@@ -62,23 +61,22 @@ impl FromStr for KvDtype {
     }
 }
 
-/// Sizes of a pool, in the letters of [`crate::ops`], and its dtype.
+/// The sizes and the dtype of a pool. The letters are those of [`crate::ops`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KvGeometry {
-    /// Layers of the model.
+    /// Number of layers of the model.
     pub num_layers: usize,
-    /// Key/value heads of a layer, G.
+    /// Number of KV heads per layer, G.
     pub num_kv_heads: usize,
-    /// Elements of a head, D.
+    /// Elements per head, D.
     pub head_size: usize,
-    /// Positions in a block, B.
+    /// Positions per block, B.
     pub block_size: usize,
-    /// How elements are stored.
     pub dtype: KvDtype,
 }
 
 impl KvGeometry {
-    /// Checks every size against what the kernels are made for.
+    /// Fails if a size is outside the range that the kernels support.
     pub fn check(&self) -> Result<(), KvPoolError> {
         let bad = |field, value, expected| Err(KvPoolError::Geometry { field, value, expected });
         let block_size = self.block_size;
@@ -97,17 +95,17 @@ impl KvGeometry {
         Ok(())
     }
 
-    /// Head size rounded up to whole vectors: the stride of V's rows.
+    /// The head size rounded up to whole vectors, which is the stride of V's rows.
     pub fn padded_head_size(&self) -> usize {
         self.head_size.next_multiple_of(LANES)
     }
 
-    /// Quads of one key.
+    /// Number of quads of one key.
     pub fn key_quads(&self) -> usize {
         self.head_size.div_ceil(QUAD)
     }
 
-    /// Quads of bytes that one position of K takes, if it is stored in quads.
+    /// Quads of bytes that one position of K takes in int8 and int4.
     pub(super) fn stored_key_quads(&self) -> usize {
         match self.dtype {
             KvDtype::Int4 => self.key_quads().div_ceil(NIBBLES),
@@ -115,7 +113,7 @@ impl KvGeometry {
         }
     }
 
-    /// Bytes that one position of V takes, if it is stored in quads.
+    /// Bytes that one position of V takes in int8 and int4.
     pub(super) fn stored_value_bytes(&self) -> usize {
         match self.dtype {
             KvDtype::Int4 => self.head_size.next_multiple_of(NIBBLES * LANES) / NIBBLES,
@@ -131,7 +129,7 @@ impl KvGeometry {
         }
     }
 
-    /// Bytes of V of one block and head; the scales follow, if there are any.
+    /// Bytes of V of one block and head; the scales follow.
     pub(super) fn value_bytes(&self) -> usize {
         match self.dtype {
             KvDtype::Int8 | KvDtype::Int4 => self.stored_value_bytes() * self.block_size.max(VALUE_GROUP),
@@ -139,7 +137,7 @@ impl KvGeometry {
         }
     }
 
-    /// Bytes of the scales of K, and of those of V.
+    /// Bytes of the scales of K or of V of one block and head.
     pub(super) fn scale_bytes(&self) -> usize {
         self.block_size * self.bytes_per_scale()
     }
@@ -152,7 +150,7 @@ impl KvGeometry {
         }
     }
 
-    /// Bytes of a block's first key, where it is stored apart.
+    /// Bytes of a block's first key; 0 if it is not stored separately.
     pub(super) fn first_key_bytes(&self) -> usize {
         match self.dtype {
             KvDtype::Int4 => self.key_quads() * QUAD,
@@ -160,7 +158,7 @@ impl KvGeometry {
         }
     }
 
-    /// Bytes of one block and head before its first key.
+    /// Offset of the first key in one block and head.
     pub(super) fn first_key_offset(&self) -> usize {
         self.key_bytes() + self.value_bytes() + 2 * self.scale_bytes()
     }

@@ -1,31 +1,31 @@
-//! How the means of int4's keys turn from block to block.
+//! Rotation of the key means from block to block, for int4.
 //!
-//! Rotary embeddings turn keys by their position, and what keys have in common with them: with m its mean over the
-//! positions of a sequence's first block, m turned by the block's first position is its mean over any other one. So
-//! `q . (k - m_b)` differs from `q . k` by `q . m_b`, which is one number for all positions of a block, and is added to
-//! their scores.
+//! Rotary embeddings rotate keys by their position, and with them the mean of the keys: if m is the mean over the
+//! positions of a sequence's first block, the mean over another block is m rotated by that block's first position. So
+//! `q . (k - m_b)` differs from `q . k` by `q . m_b`, a single number for all positions of the block, which is added
+//! to their scores.
 
 use crate::ops::rope::RopeFrequencies;
 
-/// What the keys of a layer have in common.
+/// The position dependence of the mean of a layer's keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyMean {
-    /// Nothing that may be taken out: with a soft cap, scores are not relative to each other.
+    /// No mean is subtracted: with a soft cap, adding a constant to all scores changes the probabilities.
     Zero,
-    /// The same at all positions.
+    /// The mean is the same at all positions.
     Fixed,
-    /// Turns with the position, by these rotary frequencies of the program.
+    /// The mean rotates with the position, by the rotary frequencies with this index in the program.
     Turns(usize),
 }
 
-/// Rotations of one rotary embedding: of each block `2 * half` numbers, cos then sin of its first position.
+/// The rotations of one rotary embedding. A row has the cos, then the sin, of a block's first position.
 #[derive(Clone, Debug)]
 struct Table {
     width: usize,
     rows: Vec<f32>,
 }
 
-/// By layer, how its mean turns, for as many blocks as a sequence may have.
+/// The rotations of all layers' key means, for every block of the longest sequence.
 #[derive(Clone, Debug)]
 pub struct KeyTurns {
     layers: Vec<KeyMean>,
@@ -33,7 +33,7 @@ pub struct KeyTurns {
 }
 
 impl KeyTurns {
-    /// Of layers `layers`, whose turns are of `frequencies`. Memory: 8 bytes a block and rotated pair.
+    /// Computes the rotations of `layers`, which index into `frequencies`. Takes 8 bytes per block and rotated pair.
     pub fn new(
         layers: &[KeyMean],
         frequencies: &[RopeFrequencies],
@@ -41,7 +41,7 @@ impl KeyTurns {
         num_blocks: usize,
     ) -> Self {
         let table = |(index, frequencies): (usize, &RopeFrequencies)| {
-            // What no mean turns by is not needed.
+            // Frequencies that rotate no mean need no rows.
             let num_rows = if layers.contains(&KeyMean::Turns(index)) { num_blocks } else { 0 };
             let width = 2 * frequencies.num_pairs();
             let mut rows = vec![0.0; num_rows * width];
@@ -53,18 +53,17 @@ impl KeyTurns {
         Self { layers: layers.to_vec(), tables: frequencies.iter().enumerate().map(table).collect() }
     }
 
-    /// Of `num_layers` layers none of which has a mean that turns.
+    /// Creates the rotations of `num_layers` layers whose means are all fixed.
     pub fn fixed(num_layers: usize) -> Self {
         Self { layers: vec![KeyMean::Fixed; num_layers], tables: Vec::new() }
     }
 
-    /// What a layer's keys have in common.
     pub fn layer(&self, layer: usize) -> KeyMean {
         self.layers[layer]
     }
 
-    /// Cos, then sin, of the turn to the `block`-th block of a sequence; empty if the layer's mean does not turn.
-    /// Panics if there are fewer blocks.
+    /// The cos, then the sin, of the rotation to block `block` of a sequence; empty if the layer's mean does not
+    /// rotate. Panics if there are fewer blocks.
     #[inline(always)]
     pub fn row(&self, layer: usize, block: usize) -> &[f32] {
         let KeyMean::Turns(table) = self.layers[layer] else { return &[] };

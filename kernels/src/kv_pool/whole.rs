@@ -1,11 +1,11 @@
-//! Blocks as other tiers have them: in one piece with the layers in their order, wherever these lie in the pool.
+//! Whole blocks for other tiers: the layers in order, wherever they lie in the pool.
 
 use trunkline_store::Piece;
 
 use super::{KvPool, KvPoolError};
 
 impl KvPool {
-    /// The bytes of a whole block, in pieces that follow each other. Fails if its window part is not there.
+    /// The bytes of a whole block as consecutive pieces. Fails if its window part was dropped.
     pub fn whole_block(&self, block_id: u32) -> Result<impl Iterator<Item = &[u8]>, KvPoolError> {
         self.check_block(block_id)?;
         if !self.has_window_part(block_id) {
@@ -22,8 +22,9 @@ impl KvPool {
         }))
     }
 
-    /// Where the bytes of a whole block go; its layers with a window nowhere if it has no window part. They stay there
-    /// for as long as the pool lives and the block keeps that part.
+    /// The destinations of the bytes of a whole block. Without a window part, its windowed layers are left out.
+    ///
+    /// The pointers are valid while the pool lives and the block keeps its window part.
     pub fn pieces(&mut self, block_id: u32) -> Result<Vec<Piece>, KvPoolError> {
         self.check_block(block_id)?;
         let layer_bytes = self.geometry.layer_bytes();

@@ -1,7 +1,7 @@
-//! Blocks in two parts: the layers without a window in one pool, those with a window in another, of fewer parts.
+//! Window parts: windowed layers of blocks are stored in a separate, smaller pool.
 //!
-//! A block has its window part from when it is first written until the part is dropped; what it takes is given to other
-//! blocks then. Nobody but who drops parts decides how many are in use.
+//! A block gets a window part when it is first written and keeps it until the part is dropped, which frees it for other
+//! blocks. Parts are never dropped automatically; the plans of steps decide.
 
 use memmap2::MmapMut;
 
@@ -9,23 +9,23 @@ use super::{KvGeometry, KvPoolError, map_bytes};
 
 const NONE: u32 = u32::MAX;
 
-/// Which layers have a window, and how many blocks may have their part of these at a time.
+/// The windowed layers of a model and the number of their window parts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WindowLimits {
     pub is_windowed: Vec<bool>,
-    /// Window parts of the pool.
+    /// Number of window parts in the pool.
     pub num_parts: usize,
 }
 
-/// Where a layer lies in a block.
+/// The position of a layer in a block.
 #[derive(Clone, Copy, Debug)]
 struct Place {
     is_windowed: bool,
-    /// Among the layers of its part.
+    /// Index among the windowed layers, or among the other layers.
     index: usize,
 }
 
-/// Owns the window parts.
+/// The memory of all window parts, and their assignment to blocks.
 #[derive(Debug)]
 pub(super) struct WindowParts {
     pub(super) map: MmapMut,
@@ -33,7 +33,7 @@ pub(super) struct WindowParts {
     part_of: Vec<u32>,
     free: Vec<u32>,
     pub(super) part_bytes: usize,
-    /// Bytes of the other part of a block.
+    /// Bytes of a block without its window part.
     pub(super) base_bytes: usize,
 }
 
@@ -56,20 +56,19 @@ impl WindowParts {
             map: map_bytes(part_bytes, num_parts)?,
             places,
             part_of: vec![NONE; num_blocks],
-            // The lowest come first.
+            // The last one is taken first, so the lowest number is last.
             free: (0..num_parts as u32).rev().collect(),
             part_bytes,
             base_bytes,
         })
     }
 
-    /// The part of a block, if it has one.
     pub(super) fn part(&self, block_id: u32) -> Option<usize> {
         let part = self.part_of[block_id as usize];
         (part != NONE).then_some(part as usize)
     }
 
-    /// Gives a block its part, if it has none.
+    /// Returns the part of a block. Allocates one if it has none.
     pub(super) fn take(&mut self, block_id: u32) -> Result<usize, KvPoolError> {
         if let Some(part) = self.part(block_id) {
             return Ok(part);
@@ -91,8 +90,8 @@ impl WindowParts {
         self.places[layer].is_windowed
     }
 
-    /// Whether a layer of a block lies among the parts, and where there or among the bases it begins. Panics if it is
-    /// in a part that the block does not have.
+    /// Returns whether a layer is windowed, and the offset of a block's layer in the pool of window parts or in the
+    /// pool of base parts. Panics if the layer is windowed and the block has no window part.
     pub(super) fn offset(&self, layer: usize, block_id: u32, layer_bytes: usize) -> (bool, usize) {
         let Place { is_windowed, index } = self.places[layer];
         let start = if is_windowed {
@@ -129,11 +128,11 @@ pub(super) struct WindowView<'a> {
 }
 
 impl WindowView<'_> {
-    /// Where a layer of a block begins: in `base`, the pool of the layers without a window, or among the parts. Panics
-    /// if there is no such layer or block, or it has no part.
+    /// Returns a pointer to a layer of a block, either in `base`, the pool of layers without a window, or in the window
+    /// parts. Panics if there is no such layer or block, or if the layer is windowed and the block has no window part.
     ///
     /// # Safety
-    /// `base` holds the block.
+    /// `base` must point to a pool that holds the block.
     pub(super) unsafe fn layer(
         &self,
         base: *mut u8,
@@ -142,7 +141,8 @@ impl WindowView<'_> {
         layer_bytes: usize,
     ) -> *mut u8 {
         let Place { is_windowed, index } = self.places[layer];
-        // SAFETY: a part that a block has lies in the mapping of parts, the rest in `base` by the contract.
+        // SAFETY: the part of a block lies in the mapping of parts, and the caller guarantees that `base` holds the
+        // block.
         unsafe {
             if !is_windowed {
                 return base.add(block_id as usize * self.base_bytes + index * layer_bytes);

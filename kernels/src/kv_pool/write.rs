@@ -1,4 +1,4 @@
-//! Storing the key and value of one token.
+//! Writes the key and value of one token to a block.
 
 use std::mem::MaybeUninit;
 
@@ -9,25 +9,24 @@ use crate::ops::quantize_nibbles::quantize_nibbles;
 use crate::ops::rope::rope_generic;
 use crate::ops::vector::{ByteLanes, LANES, MAGIC, each_vector, simd_entry};
 
-/// Bits that turn signed bytes into those that are 128 larger and unsigned.
+/// XOR with this adds 128 to four signed bytes, which makes them unsigned.
 const SIGNS: u32 = 0x8080_8080;
 
-/// Where one token's key and value of one head go.
+/// The destination of one token's key and value of one head.
 #[derive(Clone, Copy)]
 pub(super) struct Slot {
-    /// First byte of the block and head.
+    /// Pointer to the first byte of the block and head.
     pub(super) head: *mut u8,
     pub(super) offset: usize,
 }
 
-/// Bytes of a cache line.
 const LINE: usize = 64;
 
-/// Asks for the cache line at `p`, which may be any address, to write it.
+/// Prefetches the cache line at `p` for writing. `p` may be any address.
 #[inline(always)]
 fn prefetch_line(p: *const u8) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: reads nothing and never faults; a CPU that does not know it takes it for nothing.
+    // SAFETY: the instruction reads nothing and never faults; CPUs that do not support it treat it as a no-op.
     unsafe {
         std::arch::asm!("prefetchw [{0}]", in(reg) p, options(nostack, preserves_flags, readonly));
     }
@@ -35,7 +34,8 @@ fn prefetch_line(p: *const u8) {
     let _ = p;
 }
 
-/// Asks for the lines of a token's key and value in all heads of a layer, where they are scattered: in quads.
+/// Prefetches the cache lines of a token's key and value in all heads of a layer. Only int8 and int4, which scatter
+/// them in quads, need it.
 pub(super) fn prefetch_slot(g: &KvGeometry, slot: Slot) {
     if !matches!(g.dtype, KvDtype::Int8 | KvDtype::Int4) {
         return;
@@ -55,7 +55,7 @@ pub(super) fn prefetch_slot(g: &KvGeometry, slot: Slot) {
     }
 }
 
-/// Rounds to 16-bit floats, nearest even; `out` is x's length rounded up to whole vectors, the rest becomes 0.
+/// Rounds to 16-bit floats, ties to even. `out` has the length of `x` rounded up to whole vectors; the rest becomes 0.
 #[inline(always)]
 unsafe fn to_half<L: ByteLanes>(dtype: KvDtype, x: &[f32], out: &mut [u16]) {
     assert!(out.len() == x.len().next_multiple_of(LANES));
@@ -65,19 +65,19 @@ unsafe fn to_half<L: ByteLanes>(dtype: KvDtype, x: &[f32], out: &mut [u16]) {
         return;
     }
     for i in (0..x.len()).step_by(LANES) {
-        // SAFETY: reads below x.len(), writes below it rounded up to whole vectors.
+        // SAFETY: reads elements below x.len() and writes elements below x.len() rounded up to whole vectors.
         unsafe {
             L::load_first(x.as_ptr().add(i), (x.len() - i).min(LANES)).store_f16(out.as_mut_ptr().add(i));
         }
     }
 }
 
-/// One key and value as 16-bit floats: K `[D][B]`, V `[B][D padded]`.
+/// Writes one key and value as 16-bit floats: K `[D][B]`, V `[B][D padded]`.
 #[inline(always)]
 unsafe fn write_half<L: ByteLanes>(g: &KvGeometry, slot: Slot, key: &[f32], value: &[f32]) {
     let mut half = [0u16; MAX_HEAD_SIZE];
     let half = &mut half[..g.padded_head_size()];
-    // SAFETY: elements of this slot, d < D and offset < B; nobody else touches them.
+    // SAFETY: accesses only elements of this slot, d < D and offset < B, to which the caller has exclusive access.
     unsafe {
         to_half::<L>(g.dtype, key, half);
         let keys = slot.head.cast::<u16>();
@@ -90,7 +90,7 @@ unsafe fn write_half<L: ByteLanes>(g: &KvGeometry, slot: Slot, key: &[f32], valu
     }
 }
 
-/// A head's elements or bytes, of which as many are written as are read; whole vectors never cross a cache line.
+/// An uninitialised buffer for the elements of a head. Its vectors never cross a cache line.
 #[repr(align(64))]
 struct HeadBuffer<T>([MaybeUninit<T>; MAX_HEAD_SIZE]);
 
@@ -106,11 +106,12 @@ impl<T> HeadBuffer<T> {
     }
 }
 
-/// Transforms a head of `head_size` and rounds it: bytes as [`quantize_vectors`] leaves them, and the scale.
+/// Transforms and rounds a head of `head_size` elements to `out`, in the format of [`quantize_vectors`]. Returns the
+/// scale.
 #[inline(always)]
 unsafe fn to_bytes<L: ByteLanes>(x: *const f32, head_size: usize, out: &mut HeadBuffer<f32>) -> half::bf16 {
     let out = out.as_mut_ptr();
-    // SAFETY: the buffer holds the largest head in whole vectors; what is loaded beyond a head is zeros.
+    // SAFETY: the buffer holds the largest head in whole vectors; lanes beyond the head are loaded as zeros.
     unsafe {
         each_vector!(head_size, |i, lanes| {
             L::load_first(x.add(i), lanes).store(out.add(i));
@@ -120,15 +121,15 @@ unsafe fn to_bytes<L: ByteLanes>(x: *const f32, head_size: usize, out: &mut Head
     }
 }
 
-/// One key and value as bytes: K `[B / 16][D / 4][16][4]`, V `[B / 64][16][D padded][4]`, scales of each `[B]`.
+/// Writes one key and value as bytes: K `[B / 16][D / 4][16][4]`, V `[B / 64][16][D padded][4]`, scales `[B]` each.
 ///
-/// `head_size` is that of `g`: a constant makes it a kernel in registers.
+/// `head_size` equals `g.head_size`. If it is a constant, the compiler keeps the head in registers.
 #[inline(always)]
 unsafe fn write_int8<L: ByteLanes>(g: &KvGeometry, head_size: usize, slot: Slot, key: &[f32], value: &[f32]) {
     assert!(key.len() == head_size && value.len() == head_size);
     let (stride, key_quads) = (head_size.next_multiple_of(LANES), head_size.div_ceil(QUAD));
     let (mut keys, mut values) = (HeadBuffer::new(), HeadBuffer::new());
-    // SAFETY: `head_size` elements.
+    // SAFETY: key and value have `head_size` elements.
     let (mut key_scale, mut value_scale) = unsafe {
         (
             to_bytes::<L>(key.as_ptr(), head_size, &mut keys),
@@ -136,12 +137,12 @@ unsafe fn write_int8<L: ByteLanes>(g: &KvGeometry, head_size: usize, slot: Slot,
         )
     };
     if key_scale.is_nan() || value_scale.is_nan() {
-        // A value that is not finite makes probabilities NaN, as a key does: bytes cannot say it.
+        // Bytes cannot represent NaN, so a key or value that is not finite makes both scales NaN.
         (key_scale, value_scale) = (half::bf16::NAN, half::bf16::NAN);
     }
     let (keys, values) = (keys.as_mut_ptr(), values.as_mut_ptr());
     let (vector, lane) = (slot.offset / LANES, slot.offset % LANES);
-    // SAFETY: bytes and scales of this slot alone; the buffers were filled up to `stride`.
+    // SAFETY: writes only bytes and scales of this slot; the buffers were filled up to `stride`.
     unsafe {
         let quads = slot.head.add((vector * key_quads * LANES + lane) * QUAD).cast::<u32>();
         let quad = slot.offset / VALUE_GROUP * LANES + lane;
@@ -160,15 +161,15 @@ unsafe fn write_int8<L: ByteLanes>(g: &KvGeometry, head_size: usize, slot: Slot,
     }
 }
 
-/// How a key is scaled: by what belongs to its head, the mean turned to its block.
+/// The scaling of a key, with its head's mean rotated to its block.
 #[derive(Clone, Copy)]
 struct TokenScaling<'a> {
     head: HeadScaling<'a>,
-    /// As of [`KeyTurns::row`](super::KeyTurns::row).
+    /// The rotation from [`KeyTurns::row`](super::KeyTurns::row).
     turn: &'a [f32],
 }
 
-/// Copies a head of `head_size`, scaled if it is a key.
+/// Copies a head of `head_size` elements to `out` and scales it if `scaling` is given, as it is for keys.
 #[inline(always)]
 unsafe fn scaled<L: ByteLanes>(
     x: *const f32,
@@ -178,7 +179,7 @@ unsafe fn scaled<L: ByteLanes>(
 ) {
     let out = out.as_mut_ptr();
     let Some(TokenScaling { head: HeadScaling { mean, factor, .. }, turn }) = scaling else {
-        // SAFETY: the buffer holds the largest head in whole vectors; what is loaded beyond a head is zeros.
+        // SAFETY: the buffer holds the largest head in whole vectors; lanes beyond the head are loaded as zeros.
         unsafe {
             each_vector!(head_size, |i, lanes| {
                 L::load_first(x.add(i), lanes).store(out.add(i));
@@ -187,7 +188,7 @@ unsafe fn scaled<L: ByteLanes>(
         return;
     };
     assert!(mean.len() == head_size && factor.len() == head_size);
-    // SAFETY: as above, and for mean and factor by the assertion.
+    // SAFETY: as above; the assertion ensures the lengths of mean and factor.
     unsafe {
         each_vector!(head_size, |i, lanes| {
             L::load_first(mean.as_ptr().add(i), lanes).store(out.add(i));
@@ -200,8 +201,8 @@ unsafe fn scaled<L: ByteLanes>(
     }
 }
 
-/// Transforms a head of `head_size` and rounds it: levels as [`quantize_nibbles`] leaves them, up to whole pairs of
-/// vectors, and the scale.
+/// Transforms and rounds a head of `head_size` elements in place, in the format of [`quantize_nibbles`], padded to
+/// whole pairs of vectors. Returns the scale.
 #[inline(always)]
 unsafe fn to_nibbles<L: ByteLanes>(head_size: usize, out: &mut HeadBuffer<f32>) -> half::f16 {
     let out = out.as_mut_ptr();
@@ -217,7 +218,7 @@ unsafe fn to_nibbles<L: ByteLanes>(head_size: usize, out: &mut HeadBuffer<f32>) 
     }
 }
 
-/// A block's first key as bytes; returns its scale.
+/// Writes a block's first key as bytes and returns its scale.
 #[inline(always)]
 unsafe fn write_first_key<L: ByteLanes>(
     g: &KvGeometry,
@@ -227,12 +228,12 @@ unsafe fn write_first_key<L: ByteLanes>(
     scaling: TokenScaling<'_>,
 ) -> half::f16 {
     let mut bytes = HeadBuffer::new();
-    // SAFETY: a key of `head_size`; bytes of the block's first key alone, in whole quads.
+    // SAFETY: reads a key of `head_size` elements; writes only bytes of the block's first key, in whole quads.
     unsafe {
         scaled::<L>(key, head_size, Some(scaling), &mut bytes);
         let bytes = bytes.as_mut_ptr();
         transform::<L>(bytes, head_size);
-        // What a bf16 number says, f16 says as well where it is normal.
+        // f16 represents a bf16 number exactly in f16's normal range.
         let scale = half::f16::from_f32(quantize_vectors::<L>(bytes, head_size.next_multiple_of(LANES)));
         let quads = slot.head.add(g.first_key_offset()).cast::<u32>();
         for i in (0..head_size).step_by(LANES) {
@@ -246,9 +247,9 @@ unsafe fn write_first_key<L: ByteLanes>(
     }
 }
 
-/// One key and value as nibbles: K `[B / 16][D / 8][16][4]`, V `[B / 64][16][D / 32][16][4]`, scales of each `[B]`.
+/// Writes one key and value as nibbles: K `[B / 16][D / 8][16][4]`, V `[B / 64][16][D / 32][16][4]`, scales `[B]` each.
 ///
-/// `head_size` as for [`write_int8`].
+/// `head_size` is passed as in [`write_int8`].
 #[inline(always)]
 unsafe fn write_int4<L: ByteLanes>(
     g: &KvGeometry,
@@ -263,7 +264,7 @@ unsafe fn write_int4<L: ByteLanes>(
     let (value_bytes, key_quads) =
         (head_size.next_multiple_of(pair) / NIBBLES, head_size.div_ceil(QUAD).div_ceil(NIBBLES));
     let (mut keys, mut values) = (HeadBuffer::new(), HeadBuffer::new());
-    // SAFETY: `head_size` elements.
+    // SAFETY: key and value have `head_size` elements.
     let (mut key_scale, mut value_scale) = unsafe {
         (
             {
@@ -277,16 +278,16 @@ unsafe fn write_int4<L: ByteLanes>(
         )
     };
     if slot.offset == 0 {
-        // SAFETY: `head_size` elements; who writes slot 0 writes the block's first key.
+        // SAFETY: the key has `head_size` elements; only the writer of slot 0 writes the block's first key.
         key_scale = unsafe { write_first_key::<L>(g, head_size, slot, key.as_ptr(), scaling) };
     }
     if key_scale.is_nan() || value_scale.is_nan() {
-        // As in bytes.
+        // As for int8.
         (key_scale, value_scale) = (half::f16::NAN, half::f16::NAN);
     }
     let (keys, values) = (keys.as_mut_ptr(), values.as_mut_ptr());
     let (vector, lane) = (slot.offset / LANES, slot.offset % LANES);
-    // SAFETY: bytes and scales of this slot alone; the buffers were filled up to whole pairs of vectors.
+    // SAFETY: writes only bytes and scales of this slot; the buffers were filled up to whole pairs of vectors.
     unsafe {
         let magic = L::splat(MAGIC);
         let quads = slot.head.add((vector * key_quads * LANES + lane) * QUAD).cast::<u32>();
@@ -322,7 +323,7 @@ unsafe fn write_generic<L: ByteLanes>(
 ) {
     for (head, (key, value)) in key.chunks_exact(g.head_size).zip(value.chunks_exact(g.head_size)).enumerate()
     {
-        // SAFETY: heads of a layer follow each other.
+        // SAFETY: the heads of a layer are contiguous.
         unsafe {
             let slot = Slot { head: slot.head.add(head * g.head_bytes()), ..slot };
             match g.dtype {
@@ -346,11 +347,12 @@ unsafe fn write_generic<L: ByteLanes>(
 }
 
 simd_entry! {
-    /// Stores key and value `[G * D]` of one token; `slot` is that of head 0. `scaling`: of keys in int4, and the
-    /// turn of their means to this block.
+    /// Stores the key and value, `[G * D]` each, of one token. `slot` is the slot of head 0. `scaling` is the scaling
+    /// of int4 keys with the rotation of their means to this block.
     ///
     /// # Safety
-    /// `slot` lies in a pool of this geometry, and no other thread reads or writes it in this layer meanwhile.
+    /// `slot` must lie in a pool of this geometry, and no other thread may read or write it in this layer during the
+    /// call.
     pub(super) unsafe fn write_slot = write_generic(
         g: &KvGeometry,
         scaling: (&KeyScaling, &[f32]),

@@ -1,21 +1,20 @@
-//! Recording of operations, with their sizes checked.
+//! Records operations and checks their sizes.
 
 use super::{ProgramConfig, ProgramError};
 use crate::ops::attention::Window;
 use crate::ops::rope::RopeFrequencies;
 use crate::pack::{Format, PackError, SourceBytes, SourceRows, check_heads};
 
-/// The result of an operation.
+/// The id of an operation's result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ValueId(pub usize);
 
-/// A weight given to the builder.
+/// The id of a weight given to the builder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct WeightId(pub usize);
 
-/// An operation, as `Ops` in `server/trunkline_server/models/ops.py` defines it.
+/// An operation; `Ops` in `server/trunkline_server/models/ops.py` defines each of them.
 #[derive(Clone, Debug, PartialEq)]
-#[allow(missing_docs, reason = "the operands are those of the definition named above")]
 pub enum Op {
     Embedding { weight: WeightId },
     RmsNorm { x: ValueId, weight: WeightId, eps: f32 },
@@ -32,7 +31,7 @@ pub enum Op {
 }
 
 impl Op {
-    /// The values that it reads.
+    /// The values that the operation reads.
     pub fn operands(&self) -> Vec<ValueId> {
         match *self {
             Op::Embedding { .. } => vec![],
@@ -45,7 +44,7 @@ impl Op {
         }
     }
 
-    /// The weights that it reads.
+    /// The weights that the operation reads.
     pub fn weights(&self) -> Vec<WeightId> {
         match *self {
             Op::Embedding { weight } | Op::Logits { weight, .. } => vec![weight],
@@ -56,37 +55,37 @@ impl Op {
     }
 }
 
-/// An operation and the features of its result.
+/// An operation and the number of features of its result.
 #[derive(Clone, Debug)]
 pub(super) struct Node {
     pub(super) op: Op,
     pub(super) width: usize,
 }
 
-/// A weight as its file holds it.
+/// A weight in its file's format.
 pub(super) struct RawWeight {
     pub(super) format: Format,
     pub(super) bytes: SourceBytes,
     pub(super) shape: Vec<usize>,
-    /// Rows of a head, if its halves are interleaved in the file.
+    /// The head size, if the halves of each head are interleaved in the file.
     pub(super) interleaved_head: Option<usize>,
 }
 
 impl RawWeight {
-    /// The rows of a matrix, in the order of the model.
+    /// The rows of a matrix, in the model's order.
     pub(super) fn rows(&self) -> Result<SourceRows<'_>, PackError> {
         let rows = SourceRows::new(self.format, self.bytes.as_slice(), self.shape[0], self.shape[1])?;
         self.interleaved_head.map_or(Ok(rows), |head_size| rows.interleaved(head_size))
     }
 }
 
-/// Records a step: see the module.
+/// Records the operations of a step; see [the module](super).
 pub struct ProgramBuilder {
     pub(super) config: ProgramConfig,
     pub(super) nodes: Vec<Node>,
     pub(super) weights: Vec<RawWeight>,
     pub(super) frequencies: Vec<RopeFrequencies>,
-    /// None: blocks of the KV pool are in one piece.
+    /// Number of window parts in the KV pool; `None` stores windowed layers with the others.
     pub(super) num_window_parts: Option<usize>,
 }
 
@@ -96,7 +95,7 @@ fn shape_error(
     actual: impl std::fmt::Debug,
     expected: impl std::fmt::Debug,
 ) -> ProgramError {
-    // Numbers and shapes print alike in both ways; texts should not have quotes.
+    // `Debug` prints numbers and shapes plainly, but puts texts in quotes.
     let plain = |text: String| text.trim_matches('"').to_owned();
     ProgramError::Shape {
         op,
@@ -116,7 +115,7 @@ fn check_soft_cap(op: &'static str, soft_cap: Option<f32>) -> Result<(), Program
 }
 
 impl ProgramBuilder {
-    /// An empty program. Fails if a size is out of range.
+    /// Creates an empty builder. Fails if a limit is out of range.
     pub fn new(config: ProgramConfig) -> Result<Self, ProgramError> {
         config.check()?;
         Ok(Self {
@@ -128,18 +127,17 @@ impl ProgramBuilder {
         })
     }
 
-    /// Keeps K and V of layers with a window apart, for no more than so many blocks at a time; whoever makes plans says
-    /// when a block's part is dropped. Without this, and in models without windows, blocks are in one piece.
+    /// Stores K and V of windowed layers in window parts, of which the pool has `num_window_parts`. The plans of steps
+    /// say when a block's part is dropped. Has no effect on models without windows.
     pub fn keep_windows(&mut self, num_window_parts: usize) {
         self.num_window_parts = Some(num_window_parts);
     }
 
-    /// Sizes of the KV pool.
     pub fn geometry(&self) -> crate::kv_pool::KvGeometry {
         self.config.geometry
     }
 
-    /// Takes a weight of one or two dimensions: the bytes of its rows as the file holds them.
+    /// Adds a weight of one or two dimensions, given as the bytes of its rows in the file's format.
     pub fn weight(
         &mut self,
         format: Format,
@@ -149,8 +147,9 @@ impl ProgramBuilder {
         self.weight_from(format, SourceBytes::Owned(bytes), shape, None)
     }
 
-    /// [`ProgramBuilder::weight`] from bytes that may be borrowed. interleaved_head: size of a head, if the file has
-    /// the rows (of one dimension: elements) of each in the order that [`SourceRows::interleaved`] undoes.
+    /// Like [`ProgramBuilder::weight`], from bytes that may be borrowed. `interleaved_head` is the head size if the
+    /// file has the rows of each head (the elements, with one dimension) in the order that [`SourceRows::interleaved`]
+    /// undoes.
     pub fn weight_from(
         &mut self,
         format: Format,
@@ -173,20 +172,20 @@ impl ProgramBuilder {
         Ok(WeightId(weight))
     }
 
-    /// Rows of `weight` [V, N] for the tokens of the step: [T, N].
+    /// The rows of `weight` `[V, N]` for the tokens of the step: `[T, N]`.
     pub fn embedding(&mut self, weight: WeightId) -> Result<ValueId, ProgramError> {
         let [_, width] = self.matrix("embedding", weight)?;
         Ok(self.push(Op::Embedding { weight }, width))
     }
 
-    /// x / sqrt(mean(x^2) + eps) * weight over each row.
+    /// RMS norm of each row: `x / sqrt(mean(x^2) + eps) * weight`.
     pub fn rms_norm(&mut self, x: ValueId, weight: WeightId, eps: f32) -> Result<ValueId, ProgramError> {
         let width = self.width("rms_norm", x)?;
         self.vector("rms_norm", weight, width)?;
         Ok(self.push(Op::RmsNorm { x, weight, eps }, width))
     }
 
-    /// `rms_norm` of each head alone, weight [head_size].
+    /// RMS norm of each head separately, with a weight of shape `[head_size]`.
     pub fn head_rms_norm(
         &mut self,
         x: ValueId,
@@ -199,7 +198,7 @@ impl ProgramBuilder {
         Ok(self.push(Op::HeadRmsNorm { x, weight, eps }, width))
     }
 
-    /// x [T, K] times the transpose of weight [N, K], plus bias [N]: [T, N].
+    /// The product of `x` `[T, K]` and the transpose of `weight` `[N, K]`, plus `bias` `[N]`: `[T, N]`.
     pub fn linear(
         &mut self,
         x: ValueId,
@@ -213,7 +212,7 @@ impl ProgramBuilder {
         Ok(self.push(Op::Linear { x, weight, bias }, width))
     }
 
-    /// Rotates the first `2 * inv_freq.len()` elements of each head by its token's position.
+    /// Rotary embedding: rotates the first `2 * inv_freq.len()` elements of each head by the token's position.
     pub fn rope(
         &mut self,
         x: ValueId,
@@ -234,7 +233,8 @@ impl ProgramBuilder {
         Ok(self.push(Op::Rope { x, frequencies, head_size }, width))
     }
 
-    /// Stores key and value [T, G * D] in the slots of the step's tokens. The value returned may not be read.
+    /// Stores key and value `[T, G * D]` in the slots of the step's tokens. The returned id may not be used as an
+    /// operand.
     pub fn write_kv(&mut self, layer: usize, key: ValueId, value: ValueId) -> Result<ValueId, ProgramError> {
         self.check_layer("write_kv", layer)?;
         let geometry = self.config.geometry;
@@ -248,7 +248,7 @@ impl ProgramBuilder {
         Ok(self.push(Op::WriteKv { layer, key, value }, 0))
     }
 
-    /// Causal attention of query [T, H * D] over the sequence's blocks: [T, H * D].
+    /// Causal attention of `query` `[T, H * D]` over the blocks of its sequence: `[T, H * D]`.
     pub fn paged_attention(
         &mut self,
         layer: usize,
@@ -258,8 +258,8 @@ impl ProgramBuilder {
         self.windowed_attention(layer, query, scale, None, None)
     }
 
-    /// [`ProgramBuilder::paged_attention`] over the last `window` positions, the query's own among them; with a soft
-    /// cap a score s becomes soft_cap * tanh(s / soft_cap). None is without.
+    /// Like [`ProgramBuilder::paged_attention`], over the last `window` positions, including the query's own. With a
+    /// soft cap, each score `s` becomes `soft_cap * tanh(s / soft_cap)`.
     pub fn windowed_attention(
         &mut self,
         layer: usize,
@@ -291,36 +291,34 @@ impl ProgramBuilder {
         Ok(self.push(Op::Attention { layer, query, scale, soft_cap, window }, width))
     }
 
-    /// silu(gate) * up.
+    /// Computes `silu(gate) * up`.
     pub fn silu_mul(&mut self, gate: ValueId, up: ValueId) -> Result<ValueId, ProgramError> {
         let width = self.same_width("silu_mul", gate, up)?;
         Ok(self.push(Op::SiluMul { gate, up }, width))
     }
 
-    /// gelu(gate) * up, GELU in its approximation by tanh.
+    /// Computes `gelu(gate) * up` with the tanh approximation of GELU.
     pub fn gelu_mul(&mut self, gate: ValueId, up: ValueId) -> Result<ValueId, ProgramError> {
         let width = self.same_width("gelu_mul", gate, up)?;
         Ok(self.push(Op::GeluMul { gate, up }, width))
     }
 
-    /// x * factor.
     pub fn scale(&mut self, x: ValueId, factor: f32) -> Result<ValueId, ProgramError> {
         let width = self.width("scale", x)?;
         Ok(self.push(Op::Scale { x, factor }, width))
     }
 
-    /// x + y.
     pub fn add(&mut self, x: ValueId, y: ValueId) -> Result<ValueId, ProgramError> {
         let width = self.same_width("add", x, y)?;
         Ok(self.push(Op::Add { x, y }, width))
     }
 
-    /// `linear` without bias on the rows that sample: [S, V]. The last operation of a program.
+    /// The product of the sampled rows of `x` and the transpose of `weight`: `[S, V]`. Must be the last operation.
     pub fn logits(&mut self, x: ValueId, weight: WeightId) -> Result<ValueId, ProgramError> {
         self.capped_logits(x, weight, None)
     }
 
-    /// [`ProgramBuilder::logits`]; with a soft cap a logit l becomes soft_cap * tanh(l / soft_cap).
+    /// Like [`ProgramBuilder::logits`]. With a soft cap, each logit `l` becomes `soft_cap * tanh(l / soft_cap)`.
     pub fn capped_logits(
         &mut self,
         x: ValueId,
@@ -337,7 +335,7 @@ impl ProgramBuilder {
         ValueId(self.nodes.len() - 1)
     }
 
-    /// Features of an operand. K/V writes and logits are no operands.
+    /// The width of an operand. Results of `write_kv` and `logits` cannot be operands.
     fn width(&self, op: &'static str, x: ValueId) -> Result<usize, ProgramError> {
         match self.nodes.get(x.0) {
             Some(node) if !matches!(node.op, Op::WriteKv { .. } | Op::Logits { .. }) => Ok(node.width),

@@ -1,4 +1,4 @@
-//! What a program is made of: instructions over buffers of static memory.
+//! Lowered programs: instructions over buffers in static memory.
 
 use super::ProgramConfig;
 use super::weights::WeightImage;
@@ -7,32 +7,32 @@ use crate::ops::attention::Window;
 use crate::ops::rope::RopeFrequencies;
 use crate::pack::PackedWeight;
 
-/// Which rows a buffer or an instruction has.
+/// The rows of a buffer or an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RowSet {
-    /// All tokens of the step, T.
+    /// All T tokens of the step.
     Tokens,
-    /// The rows that sample, S.
+    /// The S rows whose logits are computed.
     Samples,
 }
 
-/// What a buffer holds.
+/// The contents of a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BufferKind {
-    /// f32 rows of this width.
+    /// f32 rows of `width` elements.
     Float { width: usize },
-    /// Rows quantised for products.
+    /// Quantised rows of `width` elements, for products.
     Quantized { width: usize },
 }
 
-/// A piece of the working memory.
+/// A buffer in the working memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Buffer {
     pub kind: BufferKind,
     pub rows: RowSet,
-    /// First element in the working memory of its kind: f32 or bytes.
+    /// Offset in the working memory of this kind, in f32 elements or bytes.
     pub offset: usize,
-    /// Elements for the most rows.
+    /// Number of elements with the most rows.
     pub num_elements: usize,
 }
 
@@ -45,17 +45,16 @@ pub struct View {
     pub width: usize,
 }
 
-/// Where a product reads.
+/// The input of a product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinearSource {
-    /// f32 rows.
     Float(View),
     Quantized(usize),
 }
 
-/// One operation on buffers. Weights, vectors and frequencies are indices into the [`Program`].
+/// One operation on buffers. `crate::ops` and `crate::linear` define the operands. Weights, vectors and frequencies are
+/// indices into the [`Program`].
 #[derive(Clone, Copy, Debug, PartialEq)]
-#[allow(missing_docs, reason = "operands of the operations that `crate::ops` and `crate::linear` define")]
 pub enum Kernel {
     Embedding {
         weight: usize,
@@ -65,7 +64,7 @@ pub enum Kernel {
         frequencies: usize,
         out: View,
     },
-    /// The rows that sample, from a buffer of all tokens.
+    /// Copies the sampled rows from a buffer of all tokens.
     Gather {
         x: View,
         out: View,
@@ -110,7 +109,7 @@ pub enum Kernel {
         query: View,
         scale: f32,
         soft_cap: Option<f32>,
-        /// Index into the program's windows.
+        /// An index into [`Program::windows`].
         window: usize,
         out: View,
         counter: usize,
@@ -138,7 +137,7 @@ pub enum Kernel {
 }
 
 impl Kernel {
-    /// For people: what it does.
+    /// A readable name for profiles.
     pub fn name(&self) -> &'static str {
         match self {
             Kernel::Embedding { .. } => "embedding",
@@ -160,13 +159,13 @@ impl Kernel {
         }
     }
 
-    /// True if row i of every operand is touched by the thread that owns row i alone, so that a following such kernel
-    /// needs no barrier.
+    /// True if row i of every operand is touched only by the thread that owns row i. Consecutive row-wise kernels need
+    /// no barrier between them.
     pub(super) fn is_row_wise(&self) -> bool {
         !matches!(self, Kernel::Gather { .. } | Kernel::Linear { .. } | Kernel::Attention { .. })
     }
 
-    /// Buffers that it reads or writes.
+    /// The buffers that the kernel reads or writes.
     pub(super) fn buffers(&self) -> Vec<usize> {
         match *self {
             Kernel::Embedding { out, .. } | Kernel::RopeTable { out, .. } => vec![out.buffer],
@@ -188,66 +187,63 @@ impl Kernel {
     }
 }
 
-/// A kernel, its rows, and whether all threads must have finished what comes before.
+/// A kernel with its rows.
 #[derive(Clone, Copy, Debug)]
 pub struct Instruction {
     pub kernel: Kernel,
     pub rows: RowSet,
-    /// Wait at the barrier first.
+    /// If set, all threads must finish the earlier instructions before any thread starts this one.
     pub barrier_before: bool,
 }
 
-/// Everything of a step that does not change from step to step.
+/// A lowered program: everything that all steps of a model have in common.
 #[derive(Debug)]
 pub struct Program {
     pub config: ProgramConfig,
     pub instructions: Vec<Instruction>,
-    /// Pieces of the working memory.
     pub buffers: Vec<Buffer>,
-    /// f32 of the working memory.
+    /// f32 elements of the working memory.
     pub num_floats: usize,
     /// Bytes of the working memory for quantised rows.
     pub num_quantized_bytes: usize,
-    /// Matrices in kernel layout.
+    /// Matrices in packed layout.
     pub weights: Vec<PackedWeight>,
     /// Norm weights and biases.
     pub vectors: Vec<Vec<f32>>,
-    /// What `weights` lie in and `vectors` were read from.
+    /// The image that `weights` view and `vectors` were copied from.
     pub(crate) image: WeightImage,
     pub frequencies: Vec<RopeFrequencies>,
-    /// The windows of the attention kernels, each once.
+    /// The distinct windows of the attention kernels.
     pub windows: Vec<Window>,
-    /// The window of each layer.
     pub layer_windows: Vec<Window>,
-    /// What the keys of each layer have in common.
+    /// The position dependence of the mean of each layer's keys.
     pub layer_means: Vec<KeyMean>,
-    /// Blocks that may have K and V of layers with a window at a time; None: all, in one piece with the others.
+    /// Number of window parts in the KV pool; `None` stores windowed layers with the others.
     pub num_window_parts: Option<usize>,
-    /// The result of a step.
     pub logits: View,
-    /// Rows of the output head.
+    /// Number of rows of the output head.
     pub vocab_size: usize,
-    /// Rows of the embedding: token ids are below it.
+    /// Number of rows of the embedding. Token ids must be smaller.
     pub num_embeddings: usize,
-    /// H / G.
+    /// Query heads per KV head, H / G.
     pub heads_per_kv_head: usize,
     /// Number of attention kernels.
     pub num_attentions: usize,
 }
 
 impl Program {
-    /// How the means of keys turn, for sequences of up to `num_blocks` blocks.
+    /// The rotations of the key means, for sequences of up to `num_blocks` blocks.
     pub(crate) fn key_turns(&self, num_blocks: usize) -> KeyTurns {
         KeyTurns::new(&self.layer_means, &self.frequencies, self.config.geometry.block_size, num_blocks)
     }
 
-    /// Bytes of weights held in memory.
+    /// Bytes of packed weights and vectors in memory.
     pub fn weight_bytes(&self) -> usize {
         let vectors: usize = self.vectors.iter().map(|vector| size_of_val(&vector[..])).sum();
         vectors + self.weights.iter().map(PackedWeight::num_bytes).sum::<usize>()
     }
 
-    /// How the KV pool keeps layers with a window apart; None if it does not.
+    /// The window parts of the KV pool; `None` if it has none.
     pub(crate) fn window_limits(&self) -> Option<WindowLimits> {
         let num_parts = self.num_window_parts?;
         let is_windowed: Vec<bool> =
@@ -255,7 +251,7 @@ impl Program {
         is_windowed.contains(&true).then_some(WindowLimits { is_windowed, num_parts })
     }
 
-    /// The largest window of a layer that has one.
+    /// The largest window of any windowed layer.
     pub(crate) fn largest_window(&self) -> Option<Window> {
         self.layer_windows.iter().copied().filter(|window| *window != Window::NONE).max()
     }

@@ -1,4 +1,4 @@
-//! From the recorded graph to instructions over static memory.
+//! Lowers the recorded graph to instructions over static memory.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,14 +16,14 @@ use crate::quantize::QuantizedShape;
 use crate::threads::ThreadPool;
 
 impl ProgramBuilder {
-    /// Checks the whole, packs the weights and lays out memory.
+    /// Checks the program, packs the weights on one thread and lays out the memory.
     pub fn lower(self) -> Result<Program, ProgramError> {
         let mut pool = ThreadPool::new(1).map_err(|source| ProgramError::Threads { threads: 1, source })?;
         self.lower_on(&mut pool, &mut |_, _| None)
     }
 
-    /// [`ProgramBuilder::lower`] with the pool's threads. `find_packed` is asked for the image of all weights first;
-    /// they are packed if it has none.
+    /// Like [`ProgramBuilder::lower`], with the pool's threads. `find_packed` may return an image that is already
+    /// packed; if it returns `None`, the weights are packed.
     pub(crate) fn lower_on(
         self,
         pool: &mut ThreadPool,
@@ -83,7 +83,7 @@ impl ProgramBuilder {
         })
     }
 
-    /// The window of each layer: the largest, if it is read more than once; none if it is not read.
+    /// The largest window with which each layer is read; [`Window::NONE`] for a layer that is never read.
     fn layer_windows(&self) -> Vec<Window> {
         let mut windows: Vec<Option<Window>> = vec![None; self.config.geometry.num_layers];
         for node in &self.nodes {
@@ -94,7 +94,8 @@ impl ProgramBuilder {
         windows.into_iter().map(|window| window.unwrap_or(Window::NONE)).collect()
     }
 
-    /// What the keys of each layer have in common: it turns if rope made them.
+    /// Determines for each layer how the mean of its keys depends on the position: it rotates if rope produced the
+    /// keys.
     fn layer_means(&self) -> Vec<KeyMean> {
         let geometry = self.config.geometry;
         let mut means = vec![KeyMean::Fixed; geometry.num_layers];
@@ -114,7 +115,8 @@ impl ProgramBuilder {
         means
     }
 
-    /// One logits, every layer written once, one number of heads. Returns rows of the smallest embedding, and H / G.
+    /// Checks that `logits` is last, every layer is written once, and all layers have the same number of heads. Returns
+    /// the number of rows of the smallest embedding, and H / G.
     fn check_structure(&self) -> Result<(usize, usize), ProgramError> {
         let fail = |what: String| Err(ProgramError::Structure { what });
         let geometry = self.config.geometry;
@@ -145,12 +147,12 @@ impl ProgramBuilder {
     }
 }
 
-/// What is known of each node before lowering.
+/// Liveness and required rows of each node.
 struct Analysis {
     is_live: Vec<bool>,
-    /// Index of the last node that reads it.
+    /// Index of the last node that reads each node.
     last_use: Vec<usize>,
-    /// Which of its rows are needed.
+    /// The rows of each node that are needed.
     rows: Vec<RowSet>,
 }
 
@@ -161,7 +163,8 @@ impl Analysis {
             Self { is_live: vec![false; n], last_use: vec![0; n], rows: vec![RowSet::Samples; n] };
         for index in (0..n).rev() {
             let node = &nodes[index];
-            // Readers come later, so they are done: `rows` is Samples unless one of them needs all tokens.
+            // Readers have higher indices and are already analysed: `rows` is Samples unless one of them needs all
+            // tokens.
             let may_shrink = matches!(
                 node.op,
                 Op::RmsNorm { .. }
@@ -203,10 +206,10 @@ struct Lowering<'a> {
     config: ProgramConfig,
     instructions: Vec<Instruction>,
     buffers: Vec<Buffer>,
-    /// Where each value lies, for each set of rows in which it was wanted.
+    /// The view of each value, for each row set in which it is needed.
     values: HashMap<(ValueId, RowSet), View>,
     quantized: HashMap<(ValueId, RowSet), usize>,
-    /// cos and sin of the step's positions, by frequencies.
+    /// Tables of cos and sin of the step's positions, by index of the frequencies.
     tables: HashMap<(usize, RowSet), View>,
     windows: Vec<Window>,
     num_attentions: usize,
@@ -246,7 +249,7 @@ impl Lowering<'_> {
         self.instructions.push(Instruction { kernel, rows, barrier_before });
     }
 
-    /// Where the rows `rows` of `x` lie; fetches those that sample from all tokens at their first use.
+    /// Returns the view of `rows` of `x`. The first use of sampled rows gathers them from the rows of all tokens.
     fn operand(&mut self, x: ValueId, rows: RowSet) -> View {
         if let Some(view) = self.values.get(&(x, rows)) {
             return *view;
@@ -258,7 +261,7 @@ impl Lowering<'_> {
         out
     }
 
-    /// A view that holds `x` and may be overwritten by node `index`: x itself if it ends here, else a copy.
+    /// Returns a view of `x` that node `index` may overwrite: `x` itself at its last use, otherwise a copy.
     fn writable(&mut self, x: ValueId, rows: RowSet, index: usize, other: Option<ValueId>) -> View {
         let view = self.operand(x, rows);
         if self.analysis.last_use[x.0] == index && other != Some(x) {
@@ -358,7 +361,7 @@ impl Lowering<'_> {
                 x
             }
             Op::Add { x, y } => {
-                // The sum is the same to the bit either way round, so whichever ends here is overwritten.
+                // Addition is commutative to the bit, so the operand that ends here is overwritten.
                 let (x, y) = if self.analysis.last_use[x.0] == index { (x, y) } else { (y, x) };
                 let other = self.operand(y, rows);
                 let into = self.writable(x, rows, index, Some(y));
@@ -369,7 +372,7 @@ impl Lowering<'_> {
         self.values.insert((id, rows), out);
     }
 
-    /// A product, together with all later ones that read the same rows of the same value in the same format.
+    /// Lowers a product together with all later products that read the same rows of the same value in the same format.
     fn lower_linear(&mut self, index: usize) {
         let rows = self.analysis.rows[index];
         let Op::Linear { x, weight, bias } = self.nodes[index].op else {
@@ -407,7 +410,7 @@ impl Lowering<'_> {
         }
     }
 
-    /// The table of cos and sin, made at its first use; the table of all tokens serves every layer.
+    /// Returns the table of cos and sin, created at its first use. All layers share it.
     fn table(&mut self, frequencies: usize, rows: RowSet) -> View {
         if let Some(table) = self.tables.get(&(frequencies, rows)) {
             return *table;
@@ -430,7 +433,7 @@ impl Lowering<'_> {
         out
     }
 
-    /// Index of a window among the program's.
+    /// Returns the index of `window` in the program's list of windows.
     fn window(&mut self, window: Window) -> usize {
         self.windows.iter().position(|known| *known == window).unwrap_or_else(|| {
             self.windows.push(window);
@@ -438,8 +441,8 @@ impl Lowering<'_> {
         })
     }
 
-    /// Gives every buffer its offset. The result of the step must outlive the last phase. Returns the elements of both
-    /// kinds of memory.
+    /// Assigns an offset to every buffer. The buffer `result` outlives the last phase. Returns the number of f32
+    /// elements and the number of bytes for quantised rows.
     fn place_buffers(&mut self, result: usize) -> (usize, usize) {
         let mut lifetimes = vec![(usize::MAX, 0); self.buffers.len()];
         let mut phase = 0;

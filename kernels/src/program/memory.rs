@@ -1,23 +1,25 @@
-//! Static layout of the working memory: buffers whose lifetimes do not meet share memory.
+//! Static layout of the working memory. Buffers whose lifetimes do not overlap share memory.
 
-/// Every buffer starts at a multiple of this many elements: whole cache lines for bytes and f32 alike.
+/// Every buffer starts at a multiple of this many elements, which is whole cache lines for both bytes and f32.
 pub const ALIGNMENT: usize = 64;
 
-/// Size and lifetime of one buffer. A lifetime counts phases, the stretches between two barriers: threads of one phase
-/// are not ordered, so buffers that live in the same phase never share memory.
+/// Size and lifetime of one buffer.
+///
+/// Lifetimes are measured in phases, the intervals between two barriers. Threads within a phase are not ordered, so
+/// buffers that live in the same phase never share memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Demand {
     pub num_elements: usize,
-    /// First phase that touches it.
+    /// First phase that touches the buffer.
     pub first_phase: usize,
-    /// Last phase that touches it.
+    /// Last phase that touches the buffer.
     pub last_phase: usize,
 }
 
-/// Offsets for all demands, and the elements that they take together.
+/// Returns the offset of each buffer and the total number of elements.
 ///
-/// Greedy by size (Pisarchyk and Lee, arXiv:2001.03288, section 5.2): largest first, each at the lowest offset that is
-/// free during its lifetime. Cost O(n^2 log n) for n buffers, once.
+/// Greedy by size (Pisarchyk and Lee, arXiv:2001.03288, section 5.2): places the largest buffer first, each at the
+/// lowest offset that is free during its lifetime. Costs O(n^2 log n) for n buffers.
 pub fn lay_out(demands: &[Demand]) -> (Vec<usize>, usize) {
     let mut order: Vec<usize> = (0..demands.len()).collect();
     order.sort_by_key(|i| (std::cmp::Reverse(demands[*i].num_elements), *i));

@@ -1,4 +1,4 @@
-//! Which weights a program needs, and where they lie: an image of all of them, packed here or read from a cache.
+//! The weight image: all weights of a program in one run of bytes, packed from their sources or mapped from a cache.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,10 +14,10 @@ use crate::pack::{
 use crate::shared_mut::SharedMut;
 use crate::threads::ThreadPool;
 
-/// Bytes of a file that a thread packs at a time: small enough that the last ones end together.
+/// Bytes of a file that a thread packs at a time: small enough that all threads finish at about the same time.
 const PIECE_BYTES: usize = 256 << 10;
 
-/// The matrices and vectors that lowering has asked for.
+/// The matrices and vectors that the lowered instructions use.
 #[derive(Default)]
 pub(super) struct WeightPlan {
     matrices: Vec<Vec<WeightId>>,
@@ -27,12 +27,12 @@ pub(super) struct WeightPlan {
 }
 
 impl WeightPlan {
-    /// Index of the matrix that computes what `parts` compute, back to back.
+    /// Returns the index of the matrix whose rows are those of `parts`, one part after another.
     pub(super) fn matrix(&mut self, parts: &[WeightId]) -> usize {
         Self::index(&mut self.matrices, &mut self.matrix_by_parts, parts)
     }
 
-    /// Index of the f32 vector that is `parts` back to back.
+    /// Returns the index of the f32 vector that concatenates `parts`.
     pub(super) fn vector(&mut self, parts: &[WeightId]) -> usize {
         Self::index(&mut self.vectors, &mut self.vector_by_parts, parts)
     }
@@ -48,7 +48,7 @@ impl WeightPlan {
         })
     }
 
-    /// Where everything lies in the image.
+    /// Lays out all matrices and vectors in an image.
     pub(super) fn lay_out(&self, raw: &[RawWeight]) -> Result<ImageTable, ProgramError> {
         let mut table = ImageTable { entries: Vec::new(), num_bytes: 0 };
         for parts in &self.matrices {
@@ -67,11 +67,11 @@ impl WeightPlan {
     }
 }
 
-/// What an entry of the image is.
+/// The type of an image entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EntryKind {
     Matrix(WeightLayout),
-    /// f32 numbers in the byte order of this machine.
+    /// f32 elements in native byte order.
     Vector {
         len: usize,
     },
@@ -81,17 +81,17 @@ pub(crate) enum EntryKind {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub(crate) kind: EntryKind,
-    /// The weights that it is made of, by number, back to back.
+    /// The ids of the weights that are concatenated in this entry.
     pub(crate) parts: Vec<u32>,
-    /// First byte, on a boundary of [`ALIGNMENT_BYTES`].
+    /// Offset of the first byte, a multiple of [`ALIGNMENT_BYTES`].
     pub(crate) offset: usize,
     pub(crate) num_bytes: usize,
 }
 
-/// Where everything lies in an image.
+/// The layout of an image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ImageTable {
-    /// Matrices, then vectors, each in the order of the program.
+    /// The matrices, then the vectors, each in the program's order.
     pub(crate) entries: Vec<Entry>,
     pub(crate) num_bytes: usize,
 }
@@ -113,7 +113,7 @@ impl ImageTable {
     }
 }
 
-/// All weights of a program, in one run of bytes.
+/// All weights of a program in one run of bytes.
 #[derive(Clone, Debug)]
 pub(crate) struct WeightImage {
     pub(crate) table: Arc<ImageTable>,
@@ -121,8 +121,8 @@ pub(crate) struct WeightImage {
 }
 
 impl WeightImage {
-    /// Packs everything from the sources, with all threads of the pool. Pages of mapped files are dropped as they are
-    /// done, so that no more than a few pieces of a file are in memory beside their packed form.
+    /// Packs all weights from their sources with all threads of the pool. The pages of a mapped source are dropped as
+    /// soon as its matrix is packed, so few source pages are in memory at a time.
     pub(super) fn pack(
         table: ImageTable,
         raw: &[RawWeight],
@@ -150,7 +150,7 @@ impl WeightImage {
         let shared = SharedMut::new(bytes.as_mut_slice());
         pool.run(|_, _| {
             while let Some((matrix, piece)) = pieces.get(next.fetch_add(1, Ordering::Relaxed)) {
-                // SAFETY: the counter gives each piece to one thread, and pieces of entries that lie apart are apart.
+                // SAFETY: the counter gives each piece to one thread, and pieces do not overlap.
                 unsafe { matrix.pack_piece(*piece, shared) };
                 if matrix.num_left.fetch_sub(1, Ordering::AcqRel) == 1 {
                     matrix.drop_pages();
@@ -160,7 +160,7 @@ impl WeightImage {
         Ok(Self { table: Arc::new(table), region: Arc::new(Region::from(bytes)) })
     }
 
-    /// The matrices, in place.
+    /// The matrices, as views into the image.
     pub(super) fn weights(&self) -> Vec<PackedWeight> {
         let matrix = |entry: &Entry| match entry.kind {
             EntryKind::Matrix(layout) => Some(PackedWeight::place(layout, &self.region, entry.offset)),
@@ -182,14 +182,14 @@ impl WeightImage {
     }
 }
 
-/// One matrix on its way into the image.
+/// A matrix that is being packed into the image.
 struct Matrix<'a> {
     layout: WeightLayout,
     offset: usize,
     sources: Vec<&'a RawWeight>,
     parts: Vec<SourceRows<'a>>,
     tiles_per_piece: usize,
-    /// Pieces that are not packed yet.
+    /// Number of pieces that are not packed yet.
     num_left: AtomicUsize,
 }
 
@@ -215,13 +215,13 @@ impl<'a> Matrix<'a> {
     }
 
     /// # Safety
-    /// No other thread packs the same piece, or reads it meanwhile.
+    /// No other thread may pack or read the same piece at the same time.
     unsafe fn pack_piece(&self, piece: usize, image: SharedMut<'_, u8>) {
         let first = piece * self.tiles_per_piece;
         for tile in first..(first + self.tiles_per_piece).min(self.layout.num_tiles()) {
             let [quants, scales, mins] = self.layout.tile_ranges(tile).map(|range| {
-                // SAFETY: ranges of a tile are apart from each other and from those of other tiles and entries, and the
-                // caller is the only one with this tile.
+                // SAFETY: the ranges of a tile overlap neither each other nor those of other tiles and entries, and the
+                // caller has exclusive access to this tile.
                 unsafe { image.slice_mut(self.offset + range.start..self.offset + range.end) }
             });
             let row = |row| SourceRows::of_joined(&self.parts, row);
@@ -230,7 +230,7 @@ impl<'a> Matrix<'a> {
     }
 }
 
-/// Writes the f32 numbers of `parts`, back to back.
+/// Writes the elements of `parts` to `into` as f32, one part after another.
 fn pack_vector(parts: &[u32], raw: &[RawWeight], mut into: &mut [u8]) -> Result<(), ProgramError> {
     for part in parts {
         let source = &raw[*part as usize];

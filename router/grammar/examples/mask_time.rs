@@ -1,8 +1,9 @@
-//! How long a mask takes, by kind of grammar: `cargo run --release -p trunkline-grammar --example mask_time MODEL`.
+//! Measures the time of a mask by kind of grammar.
 //!
-//! MODEL is a `.gguf` file or a folder. Tokens are drawn evenly from each mask, so that the paths are many; a model's
-//! own are fewer. Times are of one thread, in microseconds. With `cold` after MODEL all caches are overwritten before
-//! each token of all sequences, as a step of a model does.
+//! Run `cargo run --release -p trunkline-grammar --example mask_time MODEL`, where MODEL is a `.gguf` file or a folder.
+//! Tokens are drawn evenly from each mask, so the outputs take more different paths than those of a model. Times are
+//! microseconds of one thread. With `cold` after MODEL, all processor caches are overwritten before each token of all
+//! sequences, as a step of a model does.
 
 #![allow(clippy::print_stdout, missing_docs)]
 
@@ -45,7 +46,7 @@ fn grammars() -> Vec<(&'static str, Grammar)> {
     ]
 }
 
-/// SplitMix64.
+/// Returns the next number of SplitMix64.
 fn next(state: &mut u64) -> u64 {
     *state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
     let z = (*state ^ (*state >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -53,7 +54,7 @@ fn next(state: &mut u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// Takes the caches away.
+/// Evicts the processor's caches.
 fn flush(other: &mut [u8]) {
     other.iter_mut().step_by(64).for_each(|byte| *byte = byte.wrapping_add(1));
 }

@@ -1,4 +1,4 @@
-//! From what a client sent to the beginning of an output.
+//! Compiles a client's grammar into the initial state of an output.
 
 use std::sync::Arc;
 
@@ -10,34 +10,38 @@ use serde_json::{Value, json};
 use trunkline_reply::ReasoningMarks;
 use trunkline_text::Tokenizer;
 
-use crate::automaton::Automaton;
-use crate::classes::Classes;
-use crate::expression::Expression;
-use crate::in_time::in_time;
-use crate::place::Place;
-use crate::reading::{Fault, for_all_readers};
+use crate::constraint::{Constraint, Forcing};
+use crate::error::GrammarError;
+use crate::grammar_state::GrammarState;
+use crate::limits::GrammarLimits;
 use crate::reasoning::ReasoningTokens;
-use crate::refusal::unsupported;
+use crate::regex::automaton::Automaton;
+use crate::regex::class_budget::ClassBudget;
+use crate::regex::portable::{RegexError, portable};
+use crate::regex::table::RegexTable;
 use crate::schema;
+use crate::schema::unsupported::unsupported;
+use crate::timeout::run_with_timeout;
 use crate::vocabulary::Vocabulary;
-use crate::{Constraint, Forcing, GrammarError, GrammarLimits};
 
-/// What may stand between two lexemes of JSON: some blanks, so that no output is blanks for ever.
-const JSON_BLANKS: &str = r"[\x20\x0A\x0D\x09]{1,32}";
-/// Words with their blanks, and words: most of a vocabulary. Where any of them may follow they are allowed at once,
-/// without a walk over each, as the parser does it for the texts of JSON strings.
-const WORDS: [&str; 2] = ["[A-Za-z ]{1,10}", "[A-Za-z]{1,10}"];
+/// White space allowed between two lexemes of JSON. It is bounded so that an output cannot be white space for ever.
+const JSON_WHITESPACE: &str = r"[\x20\x0A\x0D\x09]{1,32}";
+/// Slices of the vocabulary that cover most of it: words with and without spaces.
+///
+/// The parser allows all tokens of a slice at once, without walking each, if all of them may follow. It has other slices
+/// for the contents of JSON strings.
+const WORD_SLICES: [&str; 2] = ["[A-Za-z ]{1,10}", "[A-Za-z]{1,10}"];
 
-/// What an output has to be.
+/// The rule that an output must follow.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Grammar {
-    /// Any JSON object.
+    /// JSON text that is any object.
     JsonObject,
-    /// JSON that validates under this schema (a draft as its `$schema` says, else 2020-12).
+    /// JSON that is valid under this schema, by the draft that its `$schema` names or else by 2020-12.
     JsonSchema(Value),
-    /// Text that matches a regular expression as a whole (the syntax of Rust's `regex`, without look-around).
+    /// Text that matches a regular expression as a whole. The syntax is that of Rust's `regex`, without look-around.
     Regex(String),
-    /// One of these texts.
+    /// One of several texts.
     Choices(Vec<String>),
     /// A grammar in `llguidance`'s variant of Lark.
     Lark(String),
@@ -65,8 +69,9 @@ pub struct GrammarCompiler {
 }
 
 impl GrammarCompiler {
-    /// For a vocabulary, the tokens that end an output, and the marks of the reasoning that may come before it. Tens
-    /// of milliseconds.
+    /// Creates a compiler for a vocabulary, its end tokens, and the marks of the reasoning that may precede an output.
+    ///
+    /// This takes tens of milliseconds.
     pub fn new(
         tokenizer: &Tokenizer,
         end_token_ids: &[u32],
@@ -74,16 +79,16 @@ impl GrammarCompiler {
         limits: GrammarLimits,
     ) -> Result<Self, GrammarError> {
         let (vocabulary, permitted) = Vocabulary::new(tokenizer, end_token_ids)?;
-        // A model's files may name what its vocabulary does not have.
+        // A model's files may name ids that its vocabulary lacks.
         let end_token_ids: Vec<u32> =
             end_token_ids.iter().copied().filter(|&id| id < tokenizer.vocab_size()).collect();
         let env: TokEnv = Arc::new(vocabulary);
         let mut slices = SlicedBiasComputer::json_slices();
-        slices.extend(WORDS.map(str::to_owned));
+        slices.extend(WORD_SLICES.map(str::to_owned));
         let mut factory = ParserFactory::new(&env, InferenceCapabilities::default(), &slices)
             .map_err(|error| GrammarError::Vocabulary { detail: error.to_string() })?;
         factory.quiet();
-        *factory.limits_mut() = limits.of_parser();
+        *factory.limits_mut() = limits.for_parser();
         let reasoning_tokens =
             ReasoningTokens::new(tokenizer, env.clone(), marks, &permitted, &end_token_ids);
         Ok(Self {
@@ -96,24 +101,27 @@ impl GrammarCompiler {
         })
     }
 
-    /// The beginning of an output. From a fraction of a millisecond to some hundreds of them: not on an async thread.
+    /// Compiles a grammar into the initial state of an output.
+    ///
+    /// This takes up to hundreds of milliseconds, so it must not run on an async thread.
     pub fn compile(&self, grammar: &Grammar) -> Result<Constraint, GrammarError> {
         self.compile_holding(grammar, ())
     }
 
-    /// The same. `held` is dropped when the most of the work is done: where it is given up because it takes too long,
-    /// not before its thread ends, which cannot be stopped.
+    /// Compiles a grammar, and drops `held` when the compiling thread ends.
+    ///
+    /// After a timeout that thread still runs, because it cannot be stopped.
     pub fn compile_holding<H: Send + 'static>(
         &self,
         grammar: &Grammar,
         held: H,
     ) -> Result<Constraint, GrammarError> {
         self.check(grammar)?;
-        let grammar = &for_all(grammar)?;
-        let place = self.place(grammar, held)?.map_err(|error| self.explain(grammar, &error))?;
+        let grammar = &portable_grammar(grammar)?;
+        let state = self.initial_state(grammar, held)?.map_err(|error| self.explain(grammar, &error))?;
         let mut constraint =
-            Constraint::new(place, self.end_token_ids.clone(), self.reasoning_tokens.clone());
-        // A schema that refers to nothing but itself compiles, and no text begins it.
+            Constraint::new(state, self.end_token_ids.clone(), self.reasoning_tokens.clone());
+        // A schema that refers only to itself compiles, although no text matches it.
         constraint.allowed(Forcing::Never).map_err(|error| match error {
             GrammarError::Failed { detail } => invalid(
                 grammar,
@@ -123,24 +131,24 @@ impl GrammarCompiler {
         })?;
         constraint.warmed().map_err(|error| match error {
             GrammarError::Failed { detail } => {
-                GrammarError::too_complex(format!("some tokens into an output: {detail}"))
+                GrammarError::too_complex(format!("it fails some tokens into an output: {detail}"))
             }
             other => other,
         })
     }
 
-    /// What its text tells before it is read.
+    /// Checks the limits that need no parsing.
     fn check(&self, grammar: &Grammar) -> Result<(), GrammarError> {
         match grammar {
             Grammar::JsonObject | Grammar::JsonSchema(_) => Ok(()),
             Grammar::Regex(regex) => {
-                self.check_bytes("the regular expression in bytes", regex.len())?;
-                Classes::default().add(regex)
+                self.check_bytes("the regular expression has", regex.len())?;
+                ClassBudget::default().add(regex)
             }
             Grammar::Choices(choices) => {
-                self.check_bytes("the choices in bytes", choices.iter().map(String::len).sum())?;
+                self.check_bytes("the choices have", choices.iter().map(String::len).sum())?;
                 if choices.is_empty() {
-                    return Err(invalid(grammar, "it is empty"));
+                    return Err(invalid(grammar, "the list is empty"));
                 }
                 if choices.iter().any(String::is_empty) {
                     return Err(invalid(grammar, "a choice is empty"));
@@ -148,30 +156,35 @@ impl GrammarCompiler {
                 Ok(())
             }
             Grammar::Lark(text) => {
-                self.check_bytes("the grammar in bytes", text.len())?;
-                Classes::default().add(text)
+                self.check_bytes("the grammar has", text.len())?;
+                ClassBudget::default().add(text)
             }
         }
     }
 
-    /// Where an output begins, or what the parser has against the grammar.
-    fn place<H: Send + 'static>(
+    /// Returns the initial state of an output, or the parser's error message.
+    fn initial_state<H: Send + 'static>(
         &self,
         grammar: &Grammar,
         held: H,
-    ) -> Result<Result<Place, String>, GrammarError> {
+    ) -> Result<Result<GrammarState, String>, GrammarError> {
         let (source, top) = (grammar.clone(), self.top_level(grammar)?);
         let (factory, env) = (self.factory.clone(), self.env.clone());
         let (permitted, end_token_ids) = (self.permitted.clone(), self.end_token_ids.clone());
-        in_time(self.limits.max_compile_ms, move || {
+        run_with_timeout(self.limits.max_compile_ms, move || {
             let _held = held;
             if let Some(automaton) = automaton(&source) {
-                return Ok(Place::of_expression(Expression::new(automaton, env, permitted, end_token_ids)));
+                return Ok(GrammarState::from_table(RegexTable::new(
+                    automaton,
+                    env,
+                    permitted,
+                    end_token_ids,
+                )));
             }
             let matcher = Matcher::new(factory.create_parser(top));
             match matcher.get_error() {
                 Some(error) => Err(error),
-                None => Ok(Place::of_parser(matcher, permitted, end_token_ids)),
+                None => Ok(GrammarState::from_parser(matcher, permitted, end_token_ids)),
             }
         })
     }
@@ -185,7 +198,7 @@ impl GrammarCompiler {
             }
             Grammar::Regex(regex) => TopLevelGrammar::from_regex(without_anchors(regex)),
             Grammar::Choices(choices) => {
-                // A JSON string is a literal of Lark, escapes included.
+                // A JSON string is also a Lark literal, escapes included.
                 let literals: Vec<String> =
                     choices.iter().map(|choice| Value::from(choice.as_str()).to_string()).collect();
                 TopLevelGrammar::from_lark(format!("start: {}", literals.join(" | ")))
@@ -194,17 +207,18 @@ impl GrammarCompiler {
         })
     }
 
-    fn check_bytes(&self, what: &'static str, value: usize) -> Result<(), GrammarError> {
+    fn check_bytes(&self, subject: &'static str, value: usize) -> Result<(), GrammarError> {
         let limit = self.limits.max_bytes;
         if value > limit {
-            return Err(GrammarError::TooLarge { what, value, limit, flag: "--max-schema-bytes" });
+            let (unit, flag) = (" bytes", "--max-schema-bytes");
+            return Err(GrammarError::TooLarge { subject, value, unit, limit, flag });
         }
         Ok(())
     }
 
-    /// The parser's words as one of our errors.
+    /// Translates the parser's message into an error of this crate.
     fn explain(&self, grammar: &Grammar, error: &str) -> GrammarError {
-        let detail = told(error);
+        let detail = summary(error);
         let lower = error.to_lowercase();
         let exhausted = ["too large", "too complex", "fuel", "too many", "limit", "stack level exceeded"];
         if let Grammar::JsonSchema(schema) = grammar
@@ -212,35 +226,40 @@ impl GrammarCompiler {
         {
             return unsupported;
         }
-        // The parser would show the whole expression.
-        if let Some((told, _)) = detail.split_once("if regex is empty: ") {
-            return GrammarError::too_complex(format!("{told}if its patterns match any text"));
+        // The rest of the message would be the whole expression.
+        if let Some((start, _)) = detail.split_once("if regex is empty: ") {
+            return GrammarError::too_complex(format!("{start}if its patterns match any text"));
         }
         if detail.contains("Regex is empty") {
-            return invalid(grammar, "no text matches it, as patterns that hold at once exclude each other");
+            return invalid(
+                grammar,
+                "no text matches it, because patterns that hold at once exclude each other",
+            );
         }
         if exhausted.iter().any(|word| lower.contains(word)) {
             return GrammarError::too_complex(detail);
         }
         if matches!(grammar, Grammar::Lark(text) if text.contains("::=")) {
-            let hint = "hint: a grammar is Lark, not EBNF or GBNF; it begins with `start: ...`";
+            let hint = "hint: write the grammar in Lark, not in EBNF or GBNF; it begins with `start: ...`";
             return invalid(grammar, format!("{detail}; {hint}"));
         }
         invalid(grammar, detail)
     }
 }
 
-/// The grammar as it means the same to all who read it.
-fn for_all(grammar: &Grammar) -> Result<Grammar, GrammarError> {
+/// Rewrites a regular expression so that it matches the same texts in every dialect.
+fn portable_grammar(grammar: &Grammar) -> Result<Grammar, GrammarError> {
     let Grammar::Regex(regex) = grammar else { return Ok(grammar.clone()) };
-    for_all_readers(regex).map(Grammar::Regex).map_err(|fault| match fault {
-        Fault::Wrong(why) => invalid(grammar, why),
-        Fault::Unsupported(what) => invalid(grammar, format!("{what} is not supported")),
+    portable(regex).map(Grammar::Regex).map_err(|error| match error {
+        RegexError::Invalid(detail) => invalid(grammar, detail),
+        RegexError::Unsupported(construct) => invalid(grammar, format!("{construct} is not supported")),
     })
 }
 
-/// What the parser says, in one line: of an expression it shows where the fault is before it names it.
-fn told(error: &str) -> String {
+/// Returns the parser's message in one line.
+///
+/// For a regular expression the message first shows the position of the fault, and names the fault in its last line.
+fn summary(error: &str) -> String {
     let first = error.lines().next().unwrap_or_default().trim();
     let named = error.lines().rev().find_map(|line| line.trim().strip_prefix("error: "));
     match named.filter(|_| first.ends_with(':')) {
@@ -249,11 +268,12 @@ fn told(error: &str) -> String {
     }
 }
 
-/// Of an expression or of choices; none if the parser has to do it, or to say what is wrong.
+/// Builds the table of an expression or of choices. Returns `None` if the parser must handle the grammar or report its
+/// fault.
 fn automaton(grammar: &Grammar) -> Option<Automaton> {
     match grammar {
-        Grammar::Regex(regex) => Automaton::of_expression(without_anchors(regex)),
-        Grammar::Choices(choices) => Automaton::of_texts(choices),
+        Grammar::Regex(regex) => Automaton::from_expression(without_anchors(regex)),
+        Grammar::Choices(choices) => Automaton::from_texts(choices),
         Grammar::JsonObject | Grammar::JsonSchema(_) | Grammar::Lark(_) => None,
     }
 }
@@ -262,19 +282,19 @@ fn invalid(grammar: &Grammar, detail: impl Into<String>) -> GrammarError {
     GrammarError::Invalid { kind: grammar.kind(), detail: detail.into() }
 }
 
-/// The schema with our own choices of how JSON is written; a client's are not heard.
+/// Sets the parser's options for writing JSON, in place of any that a client set.
 fn with_options(mut schema: Value) -> Value {
     if let Value::Object(map) = &mut schema {
-        map.insert("x-guidance".to_owned(), json!({"whitespace_pattern": JSON_BLANKS}));
+        map.insert("x-guidance".to_owned(), json!({"whitespace_pattern": JSON_WHITESPACE}));
     }
     schema
 }
 
-/// The whole text is matched anyway, and the parser knows no anchors.
+/// Removes the anchors at both ends. An expression always matches the whole text, and the parser has no anchors.
 fn without_anchors(regex: &str) -> &str {
     let regex = regex.strip_prefix('^').unwrap_or(regex);
     match regex.strip_suffix('$') {
-        // An odd number of backslashes makes it a dollar sign.
+        // After an odd number of backslashes the `$` is a literal dollar sign.
         Some(rest) if (rest.len() - rest.trim_end_matches('\\').len()) % 2 == 0 => rest,
         _ => regex,
     }
@@ -282,17 +302,17 @@ fn without_anchors(regex: &str) -> &str {
 
 #[cfg(test)]
 mod tests {
-    use super::{told, without_anchors};
+    use super::{summary, without_anchors};
 
     #[test]
-    fn a_fault_of_an_expression_is_told_in_one_line() {
+    fn a_fault_of_an_expression_is_summarised_in_one_line() {
         let error = "regex parse error:\n    a(\n     ^\nerror: unclosed group";
-        assert_eq!(told(error), "regex parse error: unclosed group");
-        assert_eq!(told("1:5: error: unknown\nmore"), "1:5: error: unknown");
+        assert_eq!(summary(error), "regex parse error: unclosed group");
+        assert_eq!(summary("1:5: error: unknown\nmore"), "1:5: error: unknown");
     }
 
     #[test]
-    fn anchors_at_both_ends_are_taken_off() {
+    fn anchors_at_both_ends_are_removed() {
         assert_eq!(without_anchors("^ab$"), "ab");
         assert_eq!(without_anchors(r"ab\$"), r"ab\$");
         assert_eq!(without_anchors(r"ab\\$"), r"ab\\");

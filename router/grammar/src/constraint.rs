@@ -1,75 +1,77 @@
-//! One sequence under a grammar.
+//! One sequence whose output a grammar constrains.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::place::Place;
-use crate::reasoning::{Before, ReasoningTokens, Step};
-use crate::seen::Seen;
-use crate::{GrammarError, Reasoning, TokenMask};
+use crate::error::GrammarError;
+use crate::grammar_state::GrammarState;
+use crate::mask::TokenMask;
+use crate::mask_cache::CachedMask;
+use crate::reasoning::{BeforeGrammar, Reasoning, ReasoningTokens, TokenEffect};
 
-/// Tokens forced at once, at most: the rest come with the next call.
+/// Most tokens that one call forces. More follow in the next call.
 pub const MAX_FORCED_TOKENS: usize = 256;
 
-/// Tokens of the walk that warms a grammar up, at most, and about how long it may take.
+/// Most tokens of the walk that warms up a grammar.
 const MAX_WALK_TOKENS: u32 = 32;
+/// The walk ends after the first token that exceeds this time.
 const MAX_WALK_TIME: Duration = Duration::from_millis(20);
 
-/// Whether tokens may be appended without sampling.
+/// The permission to append tokens without sampling.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Forcing {
-    /// Where exactly one token is allowed it is appended: sampling could choose no other.
+    /// Appends a token that is the only one allowed, because sampling could choose no other.
     Allow,
-    /// Every token is sampled, as its logprob is wanted.
+    /// Leaves every token to sampling, for requests that need its logprob.
     Never,
 }
 
-/// What may follow.
+/// The tokens that may follow.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Allowed {
-    /// Tokens that follow in any case, accepted already. No end token.
+    /// Tokens that must follow. They are accepted already, and none is an end token.
     pub forced: Vec<u32>,
-    /// What follows them.
+    /// The choice after the forced tokens.
     pub next: Next,
 }
 
-/// What follows the forced tokens.
+/// The choice after the forced tokens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Next {
-    /// One of these.
+    /// One token of this mask must follow.
     Mask(TokenMask),
-    /// Nothing: the text is complete, and cannot be continued.
+    /// The text is complete and cannot be continued.
     End,
 }
 
-/// One sequence under its grammar.
+/// The state of one sequence under its grammar.
 pub struct Constraint {
-    place: Place,
+    state: GrammarState,
     end_token_ids: Arc<[u32]>,
     has_ended: bool,
     reasoning_tokens: Arc<ReasoningTokens>,
-    /// Until the grammar begins.
-    before: Option<Before>,
+    /// The position before the grammar. `None` once the grammar has begun.
+    before: Option<BeforeGrammar>,
 }
 
 impl Constraint {
     pub(crate) fn new(
-        place: Place,
+        state: GrammarState,
         end_token_ids: Arc<[u32]>,
         reasoning_tokens: Arc<ReasoningTokens>,
     ) -> Self {
-        Self { place, end_token_ids, has_ended: false, reasoning_tokens, before: None }
+        Self { state, end_token_ids, has_ended: false, reasoning_tokens, before: None }
     }
 
-    /// At its beginning: the grammar begins after the reasoning, if there is any.
+    /// Lets reasoning precede the grammar. Call it before the first token.
     pub fn begin_after(&mut self, reasoning: Reasoning) {
-        self.before = Before::new(&self.reasoning_tokens, reasoning);
+        self.before = BeforeGrammar::new(&self.reasoning_tokens, reasoning);
     }
 
-    /// The same state, for another sequence; both may be used at the same time.
+    /// Returns a copy for another sequence. Both can be used at the same time.
     pub fn fork(&self) -> Self {
         Self {
-            place: self.place.fork(),
+            state: self.state.fork(),
             end_token_ids: self.end_token_ids.clone(),
             has_ended: self.has_ended,
             reasoning_tokens: self.reasoning_tokens.clone(),
@@ -77,14 +79,15 @@ impl Constraint {
         }
     }
 
-    /// The same beginning after a walk into the grammar and back: the lexer's states that any output needs are made
-    /// once, not for each sequence while a step waits (some 4 ms of a core). What fails on this way would fail while
-    /// generating.
+    /// Walks some tokens into the grammar and returns to its beginning.
+    ///
+    /// The walk creates lexer states that every output needs. Without it, each sequence would create them while a step
+    /// waits, which takes some 4 ms of a core. An error on the walk would also occur while generating.
     pub(crate) fn warmed(self) -> Result<Self, GrammarError> {
         let mut walk = self.fork();
         walk.walk()?;
-        // Not every grammar can go back.
-        Ok(if walk.place.reset() { Self { has_ended: false, ..walk } } else { self })
+        // Some grammars cannot return to their beginning.
+        Ok(if walk.state.reset() { Self { has_ended: false, ..walk } } else { self })
     }
 
     fn walk(&mut self) -> Result<(), GrammarError> {
@@ -92,7 +95,7 @@ impl Constraint {
         for number in 1..=MAX_WALK_TOKENS {
             let Next::Mask(mask) = self.allowed(Forcing::Never)?.next else { return Ok(()) };
             let ids: Vec<u32> = mask.iter().filter(|id| !self.end_token_ids.contains(id)).collect();
-            // Some way, the same each time: multiples of the golden ratio spread evenly.
+            // Multiples of the golden ratio choose varied tokens, and the same ones each time.
             let index = u64::from(number).wrapping_mul(0x9E37_79B9_7F4A_7C15) as usize % ids.len().max(1);
             let Some(&id) = ids.get(index) else { return Ok(()) };
             self.accept(id)?;
@@ -103,19 +106,21 @@ impl Constraint {
         Ok(())
     }
 
-    /// What may follow the tokens accepted so far. About 50 us, tens of milliseconds at the limits.
+    /// Returns the tokens that may follow those accepted so far.
+    ///
+    /// A call takes about 50 us, and tens of milliseconds for grammars near their limits.
     pub fn allowed(&mut self, forcing: Forcing) -> Result<Allowed, GrammarError> {
         if let Some(before) = &self.before {
-            let mask = before.mask(&self.reasoning_tokens, &mut self.place)?;
+            let mask = before.mask(&self.reasoning_tokens, &mut self.state)?;
             return Ok(Allowed { forced: Vec::new(), next: Next::Mask(mask) });
         }
         let mut forced = Vec::new();
         loop {
-            if self.has_ended || self.place.is_complete() {
+            if self.has_ended || self.state.is_complete() {
                 return Ok(Allowed { forced, next: Next::End });
             }
-            let Seen { mask, first, is_single, may_end } = &*self.place.see()?;
-            match *first {
+            let CachedMask { mask, first_text_token, has_one_text_token, may_end } = &*self.state.mask()?;
+            match *first_text_token {
                 None if *may_end => return Ok(Allowed { forced, next: Next::End }),
                 None => {
                     return Err(GrammarError::Failed {
@@ -123,7 +128,7 @@ impl Constraint {
                     });
                 }
                 Some(id)
-                    if *is_single
+                    if *has_one_text_token
                         && !may_end
                         && forcing == Forcing::Allow
                         && forced.len() < MAX_FORCED_TOKENS =>
@@ -136,17 +141,18 @@ impl Constraint {
         }
     }
 
-    /// Takes a token that was sampled under the last mask.
+    /// Advances by a token that was sampled under the last mask.
     pub fn accept(&mut self, token_id: u32) -> Result<(), GrammarError> {
         match self.before.take().map(|before| before.accept(&self.reasoning_tokens, token_id)) {
-            Some(Step::Before(before)) => {
+            Some(TokenEffect::StaysBefore(before)) => {
                 self.before = Some(before);
                 return Ok(());
             }
-            Some(Step::Behind) => return Ok(()),
-            Some(Step::With) | None => {}
+            Some(TokenEffect::GrammarFollows) => return Ok(()),
+            Some(TokenEffect::BeginsGrammar) | None => {}
         }
-        self.place.accept(token_id)?;
+        self.state.accept(token_id)?;
+
         self.has_ended |= self.end_token_ids.contains(&token_id);
         Ok(())
     }

@@ -1,78 +1,80 @@
-//! The crate's one error type.
+//! The error type of the crate.
 
-/// Why a grammar cannot be used. All but `Vocabulary`, `Busy` and `Failed` are the client's to change.
+/// The reason why a grammar cannot be used.
+///
+/// The client can fix every error except `Vocabulary`, `Busy` and `Failed`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum GrammarError {
     /// A size is over its limit.
-    #[error("{what} is {value}, the limit is {limit} (`{flag}`)")]
+    #[error("{subject} {value}{unit}, but the limit is {limit}; hint: send less or raise `{flag}`")]
     TooLarge {
-        /// What was measured, with its unit.
-        what: &'static str,
-        /// How much there is.
+        /// The measured object and a verb, such as "the schema has".
+        subject: &'static str,
+        /// The size that was measured.
         value: usize,
-        /// How much there may be.
+        /// The unit after the value, with its space. It may be empty.
+        unit: &'static str,
+        /// The largest size allowed.
         limit: usize,
-        /// The flag that sets it.
+        /// The flag that sets the limit.
         flag: &'static str,
     },
-    /// The grammar is within its limits of size, but compiling it takes too much.
+    /// The grammar is within its size limits, but compiling or using it costs too much.
     #[error("the grammar is too complex: {detail}; hint: {hint}")]
     TooComplex {
-        /// What ran out.
+        /// The resource that ran out.
         detail: String,
-        /// The way out.
+        /// A change that may help.
         hint: &'static str,
     },
     /// A keyword of the schema is known, but not supported.
     #[error("keyword `{keyword}` at `{pointer}` is not supported{reason}")]
     UnsupportedKeyword {
-        /// The keyword.
+        /// The keyword as the schema spells it.
         keyword: String,
-        /// JSON pointer of the schema that has it, `#` for the whole.
+        /// JSON pointer of the schema that has the keyword, `#` for the root.
         pointer: String,
-        /// More about it, with its punctuation; may be empty.
+        /// More about the cause, with its leading space or punctuation. It may be empty.
         reason: String,
     },
-    /// It is no valid grammar of its kind, or nothing matches it.
+    /// The grammar is not valid, or nothing matches it.
     #[error("invalid {kind}: {detail}")]
     Invalid {
-        /// What it was meant to be: "JSON schema", "regular expression", "list of choices", "Lark grammar".
+        /// "JSON schema", "regular expression", "list of choices" or "Lark grammar".
         kind: &'static str,
-        /// What is wrong.
+        /// The fault and its position.
         detail: String,
     },
     /// This model's vocabulary cannot be used with grammars.
-    #[error("structured output cannot be had with this model's vocabulary: {detail}")]
+    #[error("structured output is not available with this model's vocabulary: {detail}")]
     Vocabulary {
-        /// Why not.
+        /// The property that the vocabulary lacks.
         detail: String,
     },
-    /// Too many grammars that took too long are still being compiled; a later try may do.
+    /// Too many grammars are being compiled. A later attempt may succeed.
     #[error(
-        "{count} grammars are being compiled, or were given up and still take their time; hint: try again later"
+        "{count} grammars are being compiled, including some that were given up and still run; hint: try again later"
     )]
     Busy {
-        /// How many.
+        /// Number of grammars being compiled.
         count: usize,
     },
-    /// A sequence under the grammar cannot go on: a mask took too much, or no token is left.
+    /// A sequence cannot continue under its grammar, because a mask cost too much or no token is left.
     #[error("the grammar failed while generating: {detail}")]
     Failed {
-        /// What the parser says, without text of the prompt or the output.
+        /// The parser's message, which contains no text of the prompt or the output.
         detail: String,
     },
 }
 
-/// The way out where no better one is known.
-const SIMPLER: &str = "fewer alternatives, smaller repeats, shorter patterns";
-
 impl GrammarError {
-    /// Too complex for a reason that has no hint of its own.
+    /// Returns [`TooComplex`](Self::TooComplex) with a general hint.
     pub(crate) fn too_complex(detail: impl Into<String>) -> Self {
-        Self::TooComplex { detail: detail.into(), hint: SIMPLER }
+        let hint = "use fewer alternatives, smaller repeats or shorter patterns";
+        Self::TooComplex { detail: detail.into(), hint }
     }
 
-    /// Stable name for machines, snake case.
+    /// Returns the error's stable name for programs, in snake case.
     pub fn code(&self) -> &'static str {
         match self {
             Self::TooLarge { .. } => "schema_too_large",

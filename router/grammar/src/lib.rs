@@ -1,11 +1,13 @@
-//! Structured output: a grammar is compiled once, and then says before each token which ones may follow. No clock, no
-//! network, no async: the router calls it from a thread of its own, as compiling and masks take from microseconds to
-//! tens of milliseconds.
+//! Structured output: a grammar is compiled once, and then tells before each token which tokens may follow.
 //!
-//! JSON and Lark have a parser, `llguidance` (Earley over derivatives of regular expressions,
-//! <https://github.com/guidance-ai/llguidance>), whose state is each sequence's own. Regular expressions and choices
-//! have a table that all sequences share, by `regex-automata`; those that need too many states have the parser.
-//! What is here beside them: the vocabulary they walk, limits, keywords refused by name, and what a sequence needs.
+//! The crate has no clock, no network and no async code. The router calls it from threads of its own, because compiling
+//! and masks take from microseconds to tens of milliseconds.
+//!
+//! JSON schemas and Lark grammars use the parser of `llguidance` (Earley over derivatives of regular expressions,
+//! <https://github.com/guidance-ai/llguidance>), whose state belongs to one sequence. Regular expressions and lists of
+//! choices become a table of `regex-automata` that all their sequences share, unless the table would be too large.
+//! This crate adds the vocabulary that both walk, limits, checks that refuse unsupported keywords by name, and the
+//! state of a sequence.
 //!
 //! ```no_run
 //! use std::sync::Arc;
@@ -25,34 +27,23 @@
 //! # Ok(()) }
 //! ```
 
-mod automaton;
-mod classes;
 mod compiler;
 mod constraint;
 mod error;
-mod expression;
-mod finite;
-mod form;
-mod in_time;
-mod keywords;
+mod grammar_state;
 mod limits;
 mod mask;
-mod names;
-mod numbers;
-mod patterns;
-mod place;
-mod reading;
+mod mask_cache;
 mod reasoning;
-mod refusal;
+mod regex;
 mod schema;
-mod seen;
-mod subschemas;
+mod timeout;
 mod vocabulary;
 
 pub use compiler::{Grammar, GrammarCompiler};
 pub use constraint::{Allowed, Constraint, Forcing, MAX_FORCED_TOKENS, Next};
 pub use error::GrammarError;
-pub use keywords::{FORMATS, IGNORED_KEYWORDS, KEYWORDS, REFUSED_KEYWORDS};
 pub use limits::GrammarLimits;
 pub use mask::TokenMask;
 pub use reasoning::Reasoning;
+pub use schema::keywords::{FORMATS, IGNORED_KEYWORDS, KEYWORDS, REFUSED_KEYWORDS};

@@ -1,22 +1,22 @@
-//! What a grammar may take.
+//! Limits on the cost of a grammar.
 
 use llguidance::api::ParserLimits;
 
-/// Parser items of an optional property at a place where it may come next.
-const ROW_ITEMS_OF_PROPERTY: usize = 4;
-/// Parser items at such a place that are of no listed property: the object's end, properties that it does not list.
-const ROW_ITEMS_BESIDE: usize = 8;
+/// Parser items for each optional property that may come next at a position of the output.
+const ROW_ITEMS_PER_PROPERTY: usize = 4;
+/// Parser items at such a position for the end of the object and for properties that the schema does not list.
+const OTHER_ROW_ITEMS: usize = 8;
 
 /// Limits of one grammar, and of each of its masks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GrammarLimits {
-    /// Bytes of a schema as compact JSON, or of a grammar's text.
+    /// Size of a schema as compact JSON, or of another grammar's text, in bytes.
     pub max_bytes: usize,
-    /// Objects and arrays inside one another.
+    /// Depth of nested objects and arrays in a schema.
     pub max_depth: usize,
-    /// Entries of all `properties` and `patternProperties`, alternatives and enumerated values together.
+    /// Total number of properties, pattern properties, alternatives and enumerated values in a schema.
     pub max_properties: usize,
-    /// Time to compile, in milliseconds, for what no other limit bounds.
+    /// Time to compile, in milliseconds. It bounds the work that no other limit bounds.
     pub max_compile_ms: u64,
     /// Work on regular expressions before the first token, about 50,000 a millisecond.
     pub compile_fuel: u64,
@@ -24,12 +24,12 @@ pub struct GrammarLimits {
     pub mask_fuel: u64,
     /// Parser items for one mask, about 20,000 a millisecond.
     pub mask_items: usize,
-    /// Parser items at one place of an output: about one for each way to go on there, four for each property that may
-    /// come next.
+    /// Parser items at one position of an output: about one for each way to continue, and four for each property that
+    /// may come next.
     pub row_items: usize,
-    /// States of the lexer, 1 to 2 kB each, kept while the sequence lives.
+    /// States of the lexer, each 1 to 2 kB. They are kept while the sequence lives.
     pub lexer_states: usize,
-    /// Symbols of the compiled grammar.
+    /// Number of symbols in the compiled grammar.
     pub grammar_symbols: usize,
 }
 
@@ -51,12 +51,13 @@ impl Default for GrammarLimits {
 }
 
 impl GrammarLimits {
-    /// Optional properties of an object one after another, at most: in front of them each may be the next one.
+    /// Returns the largest number of consecutive optional properties of an object. Each may come next at the position
+    /// before them.
     pub fn max_optional_properties(&self) -> usize {
-        self.row_items.saturating_sub(ROW_ITEMS_BESIDE) / ROW_ITEMS_OF_PROPERTY
+        self.row_items.saturating_sub(OTHER_ROW_ITEMS) / ROW_ITEMS_PER_PROPERTY
     }
 
-    pub(crate) fn of_parser(&self) -> ParserLimits {
+    pub(crate) fn for_parser(&self) -> ParserLimits {
         ParserLimits {
             initial_lexer_fuel: self.compile_fuel,
             step_lexer_fuel: self.mask_fuel,
@@ -64,7 +65,7 @@ impl GrammarLimits {
             max_items_in_row: self.row_items,
             max_lexer_states: self.lexer_states,
             max_grammar_size: self.grammar_symbols,
-            // Errors go to clients and logs, which must hold no text of a prompt or an output.
+            // Errors reach clients and logs, which must not contain text of a prompt or an output.
             verbose_errors: false,
             ..ParserLimits::default()
         }

@@ -1,20 +1,20 @@
-//! A set of tokens.
+//! The set of tokens that may be sampled.
 
 use std::sync::{Arc, OnceLock};
 
 use llguidance::toktrie::SimpleVob;
 
-/// Digest of no tokens at all: some number, not zero.
-const DIGEST_OF_NONE: u64 = 0xF39C_C060_5CED_C835;
+/// Initial value of a digest, which is arbitrary and not zero.
+const DIGEST_SEED: u64 = 0xF39C_C060_5CED_C835;
 
-/// Which tokens may be sampled. Bit `i % 8` of byte `i / 8` is token `i`; ids beyond the last byte are not in it.
+/// A set of token ids.
 ///
-/// Cheap to clone.
+/// Bit `i % 8` of byte `i / 8` stands for token `i`. Ids beyond the last byte are not in the set. Cloning is cheap.
 #[derive(Debug, Clone)]
 pub struct TokenMask {
     bytes: Arc<[u8]>,
-    /// As it was first asked for, with the number of rows.
-    sized: Arc<OnceLock<(u32, Arc<[u8]>)>>,
+    /// The bytes for the number of rows that was requested first.
+    for_first_rows: Arc<OnceLock<(u32, Arc<[u8]>)>>,
 }
 
 impl PartialEq for TokenMask {
@@ -25,63 +25,62 @@ impl PartialEq for TokenMask {
 
 impl Eq for TokenMask {}
 
-/// Bytes of a word of the parser's sets.
+/// Size of a word in the parser's sets.
 const WORD_BYTES: usize = size_of::<u32>();
 
-/// Words with the tokens of `allowed` that are in `permitted` too; what `allowed` has room for beyond its tokens is
-/// left out.
+/// Returns the intersection of two sets as words, without the unused capacity of `allowed`.
 fn words(allowed: &SimpleVob, permitted: &SimpleVob) -> impl ExactSizeIterator<Item = u32> {
     let num_words = allowed.len().div_ceil(u32::BITS as usize);
     allowed.as_slice().iter().zip(permitted.as_slice()).take(num_words).map(|(a, b)| a & b)
 }
 
 impl TokenMask {
-    /// The tokens of `allowed` that are in `permitted` too.
+    /// Creates the intersection of two sets.
     pub(crate) fn new(allowed: &SimpleVob, permitted: &SimpleVob) -> Self {
         let words = words(allowed, permitted);
         let mut bytes = vec![0; words.len() * WORD_BYTES];
         for (bytes, word) in bytes.as_chunks_mut::<WORD_BYTES>().0.iter_mut().zip(words) {
             *bytes = word.to_le_bytes();
         }
-        Self::of(bytes.into())
+        Self::from_bytes(bytes.into())
     }
 
-    fn of(bytes: Arc<[u8]>) -> Self {
-        Self { bytes, sized: Arc::default() }
+    fn from_bytes(bytes: Arc<[u8]>) -> Self {
+        Self { bytes, for_first_rows: Arc::default() }
     }
 
-    /// Whether [`TokenMask::new`] would make the same.
-    pub(crate) fn is(&self, allowed: &SimpleVob, permitted: &SimpleVob) -> bool {
+    /// Returns whether [`TokenMask::new`] would create an equal mask.
+    pub(crate) fn equals(&self, allowed: &SimpleVob, permitted: &SimpleVob) -> bool {
         let words = words(allowed, permitted);
         let (own, rest) = self.bytes.as_chunks::<WORD_BYTES>();
-        // All of them, as vectors do it.
+        // Comparing all words without an early exit lets the compiler use vector instructions.
         own.len() == words.len()
             && rest.is_empty()
             && own.iter().zip(words).fold(0, |diff, (own, word)| diff | (u32::from_le_bytes(*own) ^ word))
                 == 0
     }
 
-    /// The same for equal masks, mostly different for others.
+    /// Returns a digest, which is the same for equal masks and mostly different for others.
     pub(crate) fn digest(&self) -> u64 {
-        // Halves of a long product, as in wyhash: a bit of a word changes about half of the bits.
+        // As in wyhash, both halves of a long product are combined, so one bit of a word changes about half of the bits.
         let fold = |digest: u64, word: u64| {
             let product = u128::from(digest ^ word) * 0x9E37_79B9_7F4A_7C15;
             (product >> 64) as u64 ^ product as u64
         };
         let (words, rest) = self.bytes.as_chunks();
-        let digest =
-            words.iter().fold(DIGEST_OF_NONE, |digest, word| fold(digest, u64::from_le_bytes(*word)));
+        let digest = words.iter().fold(DIGEST_SEED, |digest, word| fold(digest, u64::from_le_bytes(*word)));
         rest.iter().fold(digest, |digest, byte| fold(digest, u64::from(*byte)))
     }
 
-    /// The first bytes, as many as an output head of so many rows needs: the rest are zero, or cut off. The same memory
-    /// each time for the rows that were asked for first.
+    /// Returns the mask's bytes for an output head of `num_rows` rows, cut off or filled with zeros.
+    ///
+    /// Calls with the number of rows that was requested first return the same memory.
     pub fn for_rows(&self, num_rows: u32) -> Arc<[u8]> {
-        let (sized_rows, sized) = self.sized.get_or_init(|| (num_rows, self.cut(num_rows)));
-        if *sized_rows == num_rows { sized.clone() } else { self.cut(num_rows) }
+        let (first_rows, bytes) = self.for_first_rows.get_or_init(|| (num_rows, self.resized(num_rows)));
+        if *first_rows == num_rows { bytes.clone() } else { self.resized(num_rows) }
     }
 
-    fn cut(&self, num_rows: u32) -> Arc<[u8]> {
+    fn resized(&self, num_rows: u32) -> Arc<[u8]> {
         let num_bytes = num_rows.div_ceil(8) as usize;
         let num_bits = num_rows % 8;
         if num_bytes == self.bytes.len() && num_bits == 0 {
@@ -95,7 +94,7 @@ impl TokenMask {
         bytes.into()
     }
 
-    /// With more. Ids beyond the vocabulary are left out.
+    /// Adds tokens. Ids beyond the vocabulary are ignored.
     pub(crate) fn with(self, token_ids: impl IntoIterator<Item = u32>) -> Self {
         let mut bytes = self.bytes.to_vec();
         for token_id in token_ids {
@@ -103,27 +102,26 @@ impl TokenMask {
                 *byte |= 1 << (token_id % 8);
             }
         }
-        Self::of(bytes.into())
+        Self::from_bytes(bytes.into())
     }
 
-    /// Whether a token may be sampled.
+    /// Returns whether a token may be sampled.
     pub fn contains(&self, token_id: u32) -> bool {
         self.bytes.get(token_id as usize / 8).is_some_and(|byte| byte >> (token_id % 8) & 1 == 1)
     }
 
-    /// Ids in it, ascending.
+    /// Iterates over the ids in the mask, in ascending order.
     pub fn iter(&self) -> impl Iterator<Item = u32> {
         (0u32..).zip(self.bytes.iter()).filter(|(_, byte)| **byte != 0).flat_map(|(index, byte)| {
             (0..8).filter(move |bit| byte >> bit & 1 == 1).map(move |bit| 8 * index + bit)
         })
     }
 
-    /// Bytes that it takes.
     pub(crate) fn num_bytes(&self) -> usize {
         self.bytes.len()
     }
 
-    /// Number of ids in it.
+    /// Returns the number of ids in the mask.
     pub fn count(&self) -> usize {
         self.bytes.iter().map(|byte| byte.count_ones() as usize).sum()
     }
@@ -150,8 +148,8 @@ mod tests {
     }
 
     #[test]
-    fn a_mask_of_the_heads_rows_is_given_without_a_copy() {
-        // As the parser makes them: with room for one token more.
+    fn a_mask_of_the_heads_rows_is_not_copied() {
+        // The parser allocates its sets with room for one more token.
         let mut allowed = SimpleVob::alloc_with_capacity(64, 65);
         allowed.allow_token(63);
         let mask = TokenMask::new(&allowed, &allowed);
@@ -171,10 +169,10 @@ mod tests {
             one
         };
         let mask = TokenMask::new(&one_of(70), &all);
-        assert!(mask.is(&one_of(70), &all) && !mask.is(&one_of(71), &all));
+        assert!(mask.equals(&one_of(70), &all) && !mask.equals(&one_of(71), &all));
         assert!(
-            !mask.is(&one_of(70), &one_of(3))
-                && TokenMask::new(&one_of(70), &one_of(3)).is(&one_of(3), &one_of(4))
+            !mask.equals(&one_of(70), &one_of(3))
+                && TokenMask::new(&one_of(70), &one_of(3)).equals(&one_of(3), &one_of(4))
         );
         assert_eq!(mask.digest(), TokenMask::new(&one_of(70), &one_of(70)).digest());
         let digests: std::collections::HashSet<u64> =

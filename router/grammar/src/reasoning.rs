@@ -1,43 +1,46 @@
-//! Reasoning before a grammar begins: free text up to the closing mark.
+//! Reasoning before a grammar begins, which is free text up to the closing mark.
 
 use llguidance::toktrie::{SimpleVob, TokEnv};
 use trunkline_reply::ReasoningMarks;
 use trunkline_text::Tokenizer;
 
-use crate::place::Place;
-use crate::{GrammarError, TokenMask};
+use crate::error::GrammarError;
+use crate::grammar_state::GrammarState;
+use crate::mask::TokenMask;
 
-/// Whether an output reasons before its grammar begins.
+/// The reasoning that may precede an output's grammar.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reasoning {
-    /// It may: if its first token opens reasoning. Without a token for that it does not.
+    /// The output reasons if its first token is the opening mark. Without such a token it cannot reason.
     Possible,
-    /// The prompt opened it.
+    /// The prompt opened reasoning.
     Begun,
 }
 
-/// What a vocabulary has for reasoning.
+/// The tokens of a vocabulary that matter to reasoning.
 pub(crate) struct ReasoningTokens {
     env: TokEnv,
     marks: ReasoningMarks,
-    /// All text: no end token, and none that goes on with more than blanks behind the closing mark.
+    /// The tokens allowed in reasoning: text without end tokens and without tokens that continue with more than white
+    /// space after the closing mark.
     free: SimpleVob,
     open: Option<u32>,
-    /// The closing mark as a control token, whose bytes the trie does not have.
+    /// The closing mark as a control token, whose bytes the trie lacks.
     close: Option<u32>,
 }
 
-/// What a token leads to.
-enum Read {
-    /// Reasoning goes on, after these last bytes: as many as may begin the closing mark.
-    Open(Vec<u8>),
-    Closed,
-    /// The closing mark, and more.
-    Unfit,
+/// The effect of a token inside reasoning.
+enum InReasoning {
+    /// Reasoning continues. Holds the last bytes, which may begin the closing mark.
+    Continues(Vec<u8>),
+    /// The token completes the closing mark, with nothing but white space after it.
+    Closes,
+    /// The token has other text after the closing mark, so it is not allowed.
+    ClosesWithText,
 }
 
 impl ReasoningTokens {
-    /// `text`: all tokens that an output may hold.
+    /// Creates the tables. `text` holds all tokens that an output may contain.
     pub(crate) fn new(
         tokenizer: &Tokenizer,
         env: TokEnv,
@@ -52,32 +55,34 @@ impl ReasoningTokens {
             free.allow_token(id);
         }
         let mut tokens = Self { env, marks, free, open: tokenizer.token_id(marks.open()), close };
-        let unfit: Vec<u32> =
-            tokens.ids().filter(|&id| matches!(tokens.read(&[], id), Read::Unfit)).collect();
-        unfit.into_iter().for_each(|id| tokens.free.disallow_token(id));
+        let disallowed: Vec<u32> = tokens.closing_with_text(&[]).collect();
+        disallowed.into_iter().for_each(|id| tokens.free.disallow_token(id));
         tokens
     }
 
-    /// What may follow in reasoning after these last bytes.
+    /// Returns the tokens that may follow in reasoning after the bytes `tail`.
     fn mask(&self, tail: &[u8]) -> TokenMask {
         let close = self.marks.close().as_bytes();
         let begins_mark = (1..=tail.len()).any(|len| close.starts_with(&tail[tail.len() - len..]));
         let mut free = self.free.clone();
         if begins_mark {
-            let unfit = self.ids().filter(|&id| matches!(self.read(tail, id), Read::Unfit));
-            unfit.for_each(|id| free.disallow_token(id));
+            self.closing_with_text(tail).for_each(|id| free.disallow_token(id));
         }
         TokenMask::new(&free, &free)
     }
 
-    /// Where a token leads in reasoning after these last bytes.
-    fn read(&self, tail: &[u8], id: u32) -> Read {
+    fn closing_with_text(&self, tail: &[u8]) -> impl Iterator<Item = u32> {
+        self.ids().filter(|&id| matches!(self.effect(tail, id), InReasoning::ClosesWithText))
+    }
+
+    /// Returns the effect of a token in reasoning after the bytes `tail`.
+    fn effect(&self, tail: &[u8], id: u32) -> InReasoning {
         let (text, close) = ([tail, self.bytes(id)].concat(), self.marks.close().as_bytes());
         let at = text.windows(close.len()).position(|window| window == close);
         match at.map(|at| &text[at + close.len()..]) {
-            None => Read::Open(text[text.len() - text.len().min(close.len() - 1)..].to_vec()),
-            Some(rest) if rest.iter().all(u8::is_ascii_whitespace) => Read::Closed,
-            Some(_) => Read::Unfit,
+            None => InReasoning::Continues(text[text.len() - text.len().min(close.len() - 1)..].to_vec()),
+            Some(rest) if rest.iter().all(u8::is_ascii_whitespace) => InReasoning::Closes,
+            Some(_) => InReasoning::ClosesWithText,
         }
     }
 
@@ -90,27 +95,27 @@ impl ReasoningTokens {
     }
 }
 
-/// Where an output is before its grammar begins.
+/// The position of an output whose grammar has not begun.
 #[derive(Debug, Clone)]
-pub(crate) enum Before {
-    /// It may open reasoning, or begin with the grammar.
+pub(crate) enum BeforeGrammar {
+    /// At the start of the output, which may open reasoning or begin with the grammar.
     Start,
-    /// In reasoning, after these bytes.
+    /// In reasoning, with the last bytes of it.
     Reasoning(Vec<u8>),
 }
 
-/// What a token leads to.
-pub(crate) enum Step {
-    /// The grammar has not begun.
-    Before(Before),
-    /// It begins behind this token.
-    Behind,
-    /// It has begun with this token.
-    With,
+/// The effect of a token before the grammar.
+pub(crate) enum TokenEffect {
+    /// The grammar still has not begun.
+    StaysBefore(BeforeGrammar),
+    /// The grammar begins after the token.
+    GrammarFollows,
+    /// The token is the first of the grammar.
+    BeginsGrammar,
 }
 
-impl Before {
-    /// None if nothing comes before the grammar.
+impl BeforeGrammar {
+    /// Returns `None` if the output begins with its grammar.
     pub(crate) fn new(tokens: &ReasoningTokens, reasoning: Reasoning) -> Option<Self> {
         match reasoning {
             Reasoning::Possible => tokens.open.map(|_| Self::Start),
@@ -118,26 +123,26 @@ impl Before {
         }
     }
 
-    /// What may follow, for a grammar that stands at its beginning.
+    /// Returns the tokens that may follow. `state` is the beginning of the grammar.
     pub(crate) fn mask(
         &self,
         tokens: &ReasoningTokens,
-        place: &mut Place,
+        state: &mut GrammarState,
     ) -> Result<TokenMask, GrammarError> {
         match self {
-            Self::Start => Ok(place.see()?.mask.clone().with(tokens.open)),
+            Self::Start => Ok(state.mask()?.mask.clone().with(tokens.open)),
             Self::Reasoning(tail) => Ok(tokens.mask(tail)),
         }
     }
 
-    /// Where a token of the mask leads.
-    pub(crate) fn accept(self, tokens: &ReasoningTokens, id: u32) -> Step {
+    /// Advances by a token of the last mask.
+    pub(crate) fn accept(self, tokens: &ReasoningTokens, id: u32) -> TokenEffect {
         match self {
-            Self::Start if tokens.open == Some(id) => Step::Before(Self::Reasoning(Vec::new())),
-            Self::Start => Step::With,
-            Self::Reasoning(tail) => match tokens.read(&tail, id) {
-                Read::Open(tail) => Step::Before(Self::Reasoning(tail)),
-                Read::Closed | Read::Unfit => Step::Behind,
+            Self::Start if tokens.open == Some(id) => TokenEffect::StaysBefore(Self::Reasoning(Vec::new())),
+            Self::Start => TokenEffect::BeginsGrammar,
+            Self::Reasoning(tail) => match tokens.effect(&tail, id) {
+                InReasoning::Continues(tail) => TokenEffect::StaysBefore(Self::Reasoning(tail)),
+                InReasoning::Closes | InReasoning::ClosesWithText => TokenEffect::GrammarFollows,
             },
         }
     }

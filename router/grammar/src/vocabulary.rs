@@ -1,24 +1,25 @@
-//! The vocabulary as a trie of bytes, as the parser walks it.
+//! The vocabulary as a trie of bytes, which the parser walks.
 
 use llguidance::toktrie::{SimpleVob, TokRxInfo, TokTrie, TokenId, TokenizerEnv};
 use trunkline_text::Tokenizer;
 
-use crate::GrammarError;
+use crate::error::GrammarError;
 
-/// Longer tokens are never allowed: the trie's nodes count their depth in ten bits.
+/// Longer tokens are never allowed, because the trie stores the depth of a node in ten bits.
 const MAX_TOKEN_BYTES: usize = 1000;
-/// Most nodes of the trie: it counts them in 22 bits.
+/// The trie stores the number of a node in 22 bits.
 const MAX_TRIE_NODES: usize = 1 << 22;
-/// In front of a special token's name in the trie: no UTF-8 text has this byte.
+/// Precedes a special token's name in the trie. The byte occurs in no UTF-8 text.
 const SPECIAL_MARKER: u8 = TokTrie::SPECIAL_TOKEN_MARKER;
 
-/// A tokenizer as the parser sees it.
+/// The parser's view of a tokenizer.
 pub(crate) struct Vocabulary {
     trie: TokTrie,
 }
 
 impl Vocabulary {
-    /// The trie, and the tokens that an output under a grammar may hold: text, and the end tokens.
+    /// Creates the trie, and returns with it the tokens that an output under a grammar may contain: text tokens and end
+    /// tokens.
     pub(crate) fn new(
         tokenizer: &Tokenizer,
         end_token_ids: &[u32],
@@ -47,7 +48,7 @@ impl Vocabulary {
             };
             words.push(word);
         }
-        // An upper bound: each byte of each token is a node at most.
+        // Each byte of a token is at most one node, so the total number of bytes is an upper bound.
         if words.iter().map(Vec::len).sum::<usize>() >= MAX_TRIE_NODES {
             return Err(error("it has too many long tokens"));
         }
@@ -65,7 +66,9 @@ impl TokenizerEnv for Vocabulary {
         self.trie.greedy_tokenize(bytes)
     }
 
-    /// Masks hold all ways to write what the grammar forces: narrowing them to one would change the distribution.
+    /// Returns false, so that a mask contains every way to tokenize a forced text. Allowing only one of them would
+    /// change the distribution.
+
     fn tokenize_is_canonical(&self) -> bool {
         false
     }

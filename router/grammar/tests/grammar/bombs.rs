@@ -1,5 +1,7 @@
-//! Grammars that are made to take long are refused, or are cheap after all, by limits that count: of bytes, symbols,
-//! classes, fuel. The limit of time is for what nobody thought of, and no bomb here needs it.
+//! Grammars designed to be costly are refused, or turn out to be cheap.
+//!
+//! Countable limits, on bytes, symbols, classes and parser fuel, refuse them. The time limit guards against unforeseen
+//! grammars, and no grammar here needs it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,7 +14,7 @@ use trunkline_text::ModelText;
 
 use crate::support::{Rng, compiler, model, write_at_random};
 
-/// Masks of each that is taken.
+/// Number of masks computed for each accepted grammar.
 const NUM_MASKS: usize = 20;
 
 fn chain(count: usize, link: impl Fn(usize, String) -> Value) -> Value {
@@ -151,7 +153,7 @@ fn bombs() -> Vec<(&'static str, Grammar)> {
     ]
 }
 
-/// What refuses those that are refused; the others are taken.
+/// The bombs that are refused, with a part of the message. The others are accepted.
 const REFUSALS: [(&str, &str); 18] = [
     ("enum beyond the limit", "`--max-schema-properties`"),
     ("a chain of references", "`--max-schema-bytes`"),
@@ -159,7 +161,7 @@ const REFUSALS: [(&str, &str); 18] = [
     ("a reference to itself", "no finite text matches it"),
     ("references in a circle", "no finite text matches it"),
     ("many patterns at once", "30 different values of `pattern`"),
-    ("many properties", "3000 optional properties one after another"),
+    ("many properties", "3000 consecutive optional properties"),
     ("multiples of a large prime", "fuel exhausted when checking relevance of lexemes"),
     ("one place by a thousand references", "no finite text matches it"),
     ("complements in names", "more than 4096 character classes"),
@@ -173,11 +175,11 @@ const REFUSALS: [(&str, &str); 18] = [
     ("patterns that hold at once by references", "30 different values of `pattern`"),
 ];
 
-/// Far more than any bomb takes, on a machine with much else to do.
+/// Far more than any bomb takes, even on a busy machine.
 const NO_LIMIT_MS: u64 = 300_000;
 
-/// Writes some tokens, each of which has its mask. Returns how it ended if it failed.
-fn fault_of_masks(model: &ModelText, mut constraint: Constraint) -> Option<GrammarError> {
+/// Writes some tokens under their masks, and returns the error if one fails.
+fn error_while_writing(model: &ModelText, mut constraint: Constraint) -> Option<GrammarError> {
     let mut rng = Rng(1);
     for _ in 0..NUM_MASKS {
         let mask = match constraint.allowed(Forcing::Never).map(|allowed| allowed.next) {
@@ -203,16 +205,16 @@ fn bombs_are_refused_or_cheap_whatever_time_they_are_given() {
     for (name, grammar) in bombs() {
         match (compiler.compile(&grammar), refusals.remove(name)) {
             (Ok(constraint), None) => {
-                let fault = fault_of_masks(&model, constraint);
-                assert!(fault.is_none(), "{name}: was taken, and failed while generating: {fault:?}");
+                let error = error_while_writing(&model, constraint);
+                assert!(error.is_none(), "{name}: accepted, and failed while generating: {error:?}");
             }
             (Err(error), Some(words)) => {
                 assert!(error.to_string().contains(words), "{name}: {error}");
-                let is_clients =
+                let blames_grammar =
                     !matches!(error, GrammarError::Failed { .. } | GrammarError::Vocabulary { .. });
-                assert!(is_clients, "{name}: the client cannot tell that it was its grammar");
+                assert!(blames_grammar, "{name}: the error does not say that the grammar is at fault");
             }
-            (Ok(_), Some(words)) => panic!("{name}: is taken, expected a refusal with {words:?}"),
+            (Ok(_), Some(words)) => panic!("{name}: is accepted, expected a refusal with {words:?}"),
             (Err(error), None) => panic!("{name}: is refused: {error}"),
         }
     }
@@ -220,7 +222,7 @@ fn bombs_are_refused_or_cheap_whatever_time_they_are_given() {
 }
 
 #[test]
-fn what_could_not_be_stopped_is_refused_by_name_before_it_is_begun() {
+fn work_that_could_not_be_stopped_is_refused_before_it_starts() {
     let compiler = compiler(&model());
     let by_name = ["regardless of case", "classes", "hold at once by", "patterns that hold"];
     let (mut num_refused, bombs) = (0, bombs());
@@ -230,15 +232,18 @@ fn what_could_not_be_stopped_is_refused_by_name_before_it_is_begun() {
         }
         let error = compiler.compile(grammar).unwrap_err();
         assert!(matches!(error, GrammarError::TooComplex { .. }), "{name}: {error}");
-        let says = error.to_string();
-        assert!(says.contains("character classes") || says.contains("different values"), "{name}: {says}");
+        let message = error.to_string();
+        assert!(
+            message.contains("character classes") || message.contains("different values"),
+            "{name}: {message}"
+        );
         num_refused += 1;
     }
     assert_eq!(num_refused, 6);
 }
 
 #[test]
-fn what_is_held_while_compiling_is_given_back_when_its_thread_ends() {
+fn the_held_value_is_dropped_when_the_compiling_thread_ends() {
     let model = model();
     let limits = GrammarLimits { max_compile_ms: 0, ..GrammarLimits::default() };
     let hasty =
@@ -255,7 +260,7 @@ fn what_is_held_while_compiling_is_given_back_when_its_thread_ends() {
     }
 }
 
-/// An object with so many properties, those in `required` required.
+/// Returns a schema with `count` properties, of which those in `required` are required.
 fn wide(count: usize, required: &[usize]) -> Value {
     let name = |idx: usize| format!("p{idx:04}");
     let properties: Map<String, Value> = (0..count).map(|idx| (name(idx), json!({"type": "null"}))).collect();
@@ -264,23 +269,20 @@ fn wide(count: usize, required: &[usize]) -> Value {
 }
 
 #[test]
-fn what_no_token_could_be_chosen_for_is_refused_when_it_is_compiled() {
+fn grammars_that_would_fail_while_generating_are_refused_when_compiled() {
     let model = model();
     let compiler = compiler(&model);
     let refusal = |schema: Value| compiler.compile(&Grammar::JsonSchema(schema)).unwrap_err();
     let limit = GrammarLimits::default().max_optional_properties();
     let inner = json!({"type": "object", "properties": {"a": {"type": "null"}, "b": wide(3000, &[])}});
     for (schema, words) in [
-        (
-            wide(3000, &[]),
-            format!("`#` has 3000 optional properties one after another, the limit is {limit};"),
-        ),
+        (wide(3000, &[]), format!("`#` has 3000 consecutive optional properties, but the limit is {limit};")),
         (
             inner,
-            format!("`#/properties/b` has 3000 optional properties one after another, the limit is {limit};"),
+            format!("`#/properties/b` has 3000 consecutive optional properties, but the limit is {limit};"),
         ),
-        (wide(limit + 1, &[]), format!("`#` has {} optional properties", limit + 1)),
-        (wide(3000, &[1500]), "`#` has 1500 optional properties".to_owned()),
+        (wide(limit + 1, &[]), format!("`#` has {} consecutive optional properties", limit + 1)),
+        (wide(3000, &[1500]), "`#` has 1500 consecutive optional properties".to_owned()),
         (
             json!({"enum": (0..2100).map(|idx| json!([idx])).collect::<Vec<_>>()}),
             "some tokens into an output: Parser Error: Current row has 2100 items; max is 2000".to_owned(),
@@ -293,7 +295,7 @@ fn what_no_token_could_be_chosen_for_is_refused_when_it_is_compiled() {
 }
 
 #[test]
-fn as_many_optional_properties_as_are_taken_can_be_written() {
+fn the_largest_number_of_optional_properties_can_be_written() {
     let model = model();
     let compiler = compiler(&model);
     let limit = GrammarLimits::default().max_optional_properties();

@@ -1,4 +1,4 @@
-//! Regular expressions have tables of their own: they allow what the parser allows, which `Lark` asks for the same.
+//! The tables of regular expressions allow the same tokens as the parser, which handles the same expression in Lark.
 
 use trunkline_grammar::{Constraint, Forcing, Grammar, GrammarCompiler, Next};
 use trunkline_text::ModelText;
@@ -10,11 +10,11 @@ const NUM_WALKS: u64 = 6;
 const MAX_TOKENS: usize = 40;
 
 fn lark(expression: &str) -> Grammar {
-    // Nothing else of the expression has a meaning to Lark.
+    // Only the slash has a special meaning in Lark.
     Grammar::Lark(format!("start: /{}/", expression.replace('/', r"\/")))
 }
 
-/// Walks at random under both, and compares all that may follow.
+/// Walks at random under both constraints, and compares their masks.
 fn compare(name: &str, model: &ModelText, mut own: Constraint, mut parser: Constraint, rng: &mut Rng) {
     let forcing = if rng.below(2) == 0 { Forcing::Allow } else { Forcing::Never };
     let mut text = Vec::new();
@@ -47,7 +47,7 @@ fn compare_all(expression: &str, model: &ModelText, compiler: &GrammarCompiler) 
 }
 
 #[test]
-fn what_people_write_allows_what_the_parser_allows() {
+fn common_expressions_allow_the_same_as_the_parser() {
     let (model, compiler) = (model(), compiler(&model()));
     for expression in [
         r"[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])",
@@ -70,9 +70,9 @@ fn what_people_write_allows_what_the_parser_allows() {
 }
 
 #[test]
-fn perl_classes_are_of_what_all_readers_find_in_them() {
+fn perl_classes_are_portable() {
     let (model, compiler) = (model(), compiler(&model()));
-    for (expression, read) in [
+    for (expression, portable) in [
         (r"\d{3}-\d{4}", "[0-9]{3}-[0-9]{4}"),
         (r"[\w-.]+\s", r"[0-9A-Za-z_.-]+[\t-\r ]"),
         (r"\W[^\W]", r"[^\w\p{N}][0-9A-Za-z_]"),
@@ -82,7 +82,7 @@ fn perl_classes_are_of_what_all_readers_find_in_them() {
         ),
     ] {
         let own = compiler.compile(&Grammar::Regex(expression.to_owned())).unwrap();
-        let parser = compiler.compile(&lark(read)).unwrap();
+        let parser = compiler.compile(&lark(portable)).unwrap();
         for seed in 0..NUM_WALKS {
             compare(expression, &model, own.fork(), parser.fork(), &mut Rng(seed));
         }
@@ -90,7 +90,7 @@ fn perl_classes_are_of_what_all_readers_find_in_them() {
 }
 
 #[test]
-fn choices_allow_what_the_parser_allows() {
+fn choices_allow_the_same_as_the_parser() {
     let (model, compiler) = (model(), compiler(&model()));
     let choices = ["a", "ab", "a", "true", "trutru", "a.b|c", "é日本", "\"{x}\"\n"].map(String::from);
     let literals = choices.each_ref().map(|choice| serde_json::Value::from(choice.as_str()).to_string());
@@ -101,7 +101,7 @@ fn choices_allow_what_the_parser_allows() {
     }
 }
 
-/// An expression over few characters, some of several bytes, with all that nests.
+/// Generates an expression over few characters, some of several bytes, with every nested construct.
 fn expression(rng: &mut Rng, depth: usize) -> String {
     let atoms =
         ["a", "b", "true", "tr", "é", "日", "[ab]", "[^a]", ".", "[a-c1-2é-本]", "[0-9]", r"[\t-\r ]"];
@@ -134,7 +134,7 @@ fn random_expressions_allow_what_the_parser_allows() {
 }
 
 #[test]
-fn a_token_that_the_mask_does_not_have_is_refused() {
+fn a_token_outside_the_mask_is_refused() {
     let (model, compiler) = (model(), compiler(&model()));
     let begun = compiler.compile(&Grammar::Regex("(true)+".into())).unwrap();
     let id = |text: &str| model.tokenizer.token_id(text).unwrap();

@@ -1,8 +1,12 @@
-//! What the formats of JSON schema mean, read from their RFCs.
+//! Checks of JSON schema's formats, written from their RFCs.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-/// Whether a text has a format. Panics if the format has no check here.
+/// Returns whether a text has a format.
+///
+/// # Panics
+///
+/// If the format has no check here.
 pub fn is_valid(format: &str, text: &str) -> bool {
     match format {
         "date" => is_date(text),
@@ -15,19 +19,19 @@ pub fn is_valid(format: &str, text: &str) -> bool {
         "time" => is_time(text),
         "uri" => is_uri(text),
         "uuid" => is_uuid(text),
-        // A format that the crate ignores where a pattern stands beside it.
+        // The crate ignores these formats beside a pattern.
         "nanoid" | "starts_with" => true,
         other => panic!("{other} has no check"),
     }
 }
 
-/// A number of exactly so many digits.
+/// Parses a number of exactly `count` digits.
 fn digits(text: &str, count: usize) -> Option<u32> {
     let is_digits = text.len() == count && text.bytes().all(|byte| byte.is_ascii_digit());
     if is_digits { text.parse().ok() } else { None }
 }
 
-/// `full-date` of RFC 3339.
+/// Checks `full-date` of RFC 3339.
 fn is_date(text: &str) -> bool {
     let mut parts = text.split('-');
     let mut next = |count| parts.next().and_then(|part| digits(part, count));
@@ -42,7 +46,7 @@ fn is_date(text: &str) -> bool {
     (1..=last).contains(&day) && parts.next().is_none()
 }
 
-/// `full-time` of RFC 3339: with an offset.
+/// Checks `full-time` of RFC 3339, which has an offset.
 fn is_time(text: &str) -> bool {
     let Some((clock, rest)) = text.split_at_checked(8) else { return false };
     let is_clock = |text: &str, bounds: &[u32]| {
@@ -60,7 +64,7 @@ fn is_time(text: &str) -> bool {
             offset
         }
     };
-    // A leap second is the last of a day in UTC; it is enough here that it is the last of a minute.
+    // A leap second is the last second of a day in UTC. Here it may be the last of any minute.
     let is_offset = matches!(offset, "Z" | "z")
         || offset.strip_prefix(['+', '-']).is_some_and(|offset| is_clock(offset, &[23, 59]));
     is_clock(clock, &[23, 59, 60]) && is_offset
@@ -70,11 +74,11 @@ fn is_date_time(text: &str) -> bool {
     text.split_once(['T', 't']).is_some_and(|(date, time)| is_date(date) && is_time(time))
 }
 
-/// `duration` of RFC 3339, appendix A. Units between the largest and the smallest may be missing.
+/// Checks `duration` of RFC 3339, appendix A, where units between the largest and the smallest may be missing.
 fn is_duration(text: &str) -> bool {
     let Some(text) = text.strip_prefix('P') else { return false };
     let (days, time) = text.split_once('T').map_or((text, None), |(days, time)| (days, Some(time)));
-    // Each unit at most once, in this order.
+    // Each unit occurs at most once, in this order.
     let has_units = |text: &str, units: &str| {
         let (mut units, mut number) = (units.chars(), 0);
         for char in text.chars() {
@@ -93,7 +97,7 @@ fn is_duration(text: &str) -> bool {
     is_weeks || is_dates && time.is_none_or(|time| !time.is_empty() && has_units(time, "HMS"))
 }
 
-/// A name of RFC 1123.
+/// Checks a host name of RFC 1123.
 fn is_hostname(text: &str) -> bool {
     let is_label = |label: &str| {
         (1..=63).contains(&label.len())
@@ -104,7 +108,7 @@ fn is_hostname(text: &str) -> bool {
     text.len() <= 253 && text.split('.').all(is_label)
 }
 
-/// An address of RFC 5321 whose local part is not quoted.
+/// Checks an address of RFC 5321 whose local part is not quoted.
 fn is_email(text: &str) -> bool {
     let is_text = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+/=?^_`{|}~-".contains(&byte);
     let is_word = |word: &str| !word.is_empty() && word.bytes().all(is_text);
@@ -112,7 +116,7 @@ fn is_email(text: &str) -> bool {
         .is_some_and(|(local, host)| local.len() <= 64 && local.split('.').all(is_word) && is_hostname(host))
 }
 
-/// A URI of RFC 3986, as far as its scheme, its characters and its authority tell.
+/// Checks the scheme and the characters of a URI of RFC 3986.
 fn is_uri(text: &str) -> bool {
     let Some((scheme, rest)) = text.split_once(':') else { return false };
     let is_scheme = scheme.starts_with(|char: char| char.is_ascii_alphabetic())
@@ -129,7 +133,7 @@ fn is_uri(text: &str) -> bool {
     is_scheme && begin.bytes().all(is_allowed) && parts.all(is_escaped)
 }
 
-/// The form of RFC 9562 with hyphens.
+/// Checks the hyphenated text form of RFC 9562.
 fn is_uuid(text: &str) -> bool {
     let is_group = |(group, count): (&str, usize)| {
         group.len() == count && group.bytes().all(|byte| byte.is_ascii_hexdigit())

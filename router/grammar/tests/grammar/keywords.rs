@@ -1,4 +1,4 @@
-//! Each keyword that is supported holds.
+//! Outputs obey every supported keyword.
 
 use serde_json::{Value, json};
 use trunkline_grammar::{FORMATS, IGNORED_KEYWORDS, KEYWORDS};
@@ -7,7 +7,7 @@ use crate::support::{check_schema, compiler, model};
 
 const NUM_OUTPUTS: u64 = 30;
 
-/// Each keyword in a schema that would fail often if it did nothing.
+/// Returns a schema for each keyword. Many outputs would be invalid if the keyword were ignored.
 fn schemas() -> Vec<(&'static str, Value)> {
     let tree = json!({
         "$ref": "#/$defs/node",
@@ -89,7 +89,7 @@ fn schemas() -> Vec<(&'static str, Value)> {
 }
 
 #[test]
-fn every_keyword_has_a_schema_and_holds() {
+fn outputs_obey_every_keyword() {
     let schemas = schemas();
     assert_eq!(schemas.iter().map(|(keyword, _)| *keyword).collect::<Vec<_>>(), KEYWORDS);
     let model = model();
@@ -103,7 +103,7 @@ fn every_keyword_has_a_schema_and_holds() {
 }
 
 #[test]
-fn every_format_holds() {
+fn outputs_obey_every_format() {
     let model = model();
     let compiler = compiler(&model);
     let mut faults = Vec::new();
@@ -117,7 +117,7 @@ fn every_format_holds() {
 }
 
 #[test]
-fn ignored_keywords_change_nothing() {
+fn ignored_keywords_have_no_effect() {
     let model = model();
     let compiler = compiler(&model);
     for keyword in IGNORED_KEYWORDS {

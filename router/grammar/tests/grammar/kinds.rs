@@ -1,4 +1,4 @@
-//! Regular expressions, choices, Lark, any object; and what forcing may do.
+//! The kinds of grammar other than schemas, and forced tokens.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use trunkline_grammar::{Forcing, Grammar, Next};
 
 use crate::support::{Rng, compiler, model, write_at_random};
 
-/// Different outputs of some seeds.
+/// Returns the distinct outputs of some seeds.
 fn outputs(grammar: &Grammar, num_seeds: u64) -> BTreeSet<String> {
     let model = model();
     let constraint = compiler(&model).compile(grammar).unwrap();
@@ -39,13 +39,13 @@ fn a_regular_expression_matches_as_a_whole() {
 }
 
 #[test]
-fn lark_and_any_object_hold() {
-    let outputs_ = outputs(&Grammar::Lark("start: \"(\" start \")\" | \"x\"".into()), 40);
-    for text in &outputs_ {
+fn lark_grammars_and_any_object_are_obeyed() {
+    let nested = outputs(&Grammar::Lark("start: \"(\" start \")\" | \"x\"".into()), 40);
+    for text in &nested {
         let depth = text.len() / 2;
         assert_eq!(*text, format!("{}x{}", "(".repeat(depth), ")".repeat(depth)));
     }
-    assert!(outputs_.len() > 3);
+    assert!(nested.len() > 3);
     let objects = outputs(&Grammar::JsonObject, 60);
     assert!(objects.len() > 10);
     for text in objects {
@@ -57,14 +57,14 @@ fn lark_and_any_object_hold() {
 fn only_single_tokens_are_forced_and_only_if_asked_for() {
     let model = model();
     let compiler = compiler(&model);
-    // Every byte is a token, and `tr`, `tru`, `true` are too: only the last byte of the choice leaves no other.
+    // Every byte is a token, and so are `tr`, `tru` and `true`, so nothing after `y` is forced.
     let grammar = Grammar::Regex("x{40}y(true)?".into());
     let mut constraint = compiler.compile(&grammar).unwrap();
     let allowed = constraint.allowed(Forcing::Allow).unwrap();
     let text: Vec<u8> =
         allowed.forced.iter().flat_map(|&id| model.tokenizer.token_bytes(id).unwrap().to_vec()).collect();
     assert_eq!(text, [vec![b'x'; 40], vec![b'y']].concat());
-    let Next::Mask(mask) = allowed.next else { panic!("the text can go on") };
+    let Next::Mask(mask) = allowed.next else { panic!("the text can continue") };
     let words: BTreeSet<&[u8]> = mask
         .iter()
         .filter(|id| !model.end_token_ids.contains(id))
@@ -81,7 +81,7 @@ fn only_single_tokens_are_forced_and_only_if_asked_for() {
 }
 
 #[test]
-fn what_is_no_grammar_is_told_so() {
+fn invalid_grammars_are_reported_in_one_line() {
     let model = model();
     let compiler = compiler(&model);
     let error = |grammar| compiler.compile(&grammar).unwrap_err();
@@ -103,7 +103,6 @@ fn what_is_no_grammar_is_told_so() {
     ] {
         let error = error(grammar.clone());
         assert_eq!(error.code(), "invalid_schema", "{grammar:?}: {error}");
-        assert!(!error.to_string().contains('\n'), "one line: {error}");
-        println!("{error}");
+        assert!(!error.to_string().contains('\n'), "{error}");
     }
 }

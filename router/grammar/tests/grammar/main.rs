@@ -1,7 +1,8 @@
-//! All tests of the crate, in one binary. Whatever is sampled under the masks parses and validates; bombs are refused
-//! quickly.
+//! All tests of the crate, in one binary.
+//!
+//! They check that every output sampled under the masks parses and validates, and that costly grammars are refused.
 
-// The whole crate is tests; clippy's own exception covers only what stands inside a test function.
+// Clippy's exception for tests covers only code inside test functions.
 #![allow(clippy::unwrap_used)]
 
 mod bombs;
@@ -9,9 +10,9 @@ mod bombs;
 mod draw;
 mod expressions;
 mod formats;
-mod forms;
 mod keywords;
 mod kinds;
+mod library_schemas;
 mod numbers;
 mod real_schemas;
 mod reasoning;

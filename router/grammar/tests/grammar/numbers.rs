@@ -1,4 +1,4 @@
-//! Numbers that a double does not hold, and bounds that no double is beyond.
+//! Numbers that a double cannot represent, and bounds beyond all doubles.
 
 use serde_json::{Value, json};
 use trunkline_grammar::{Grammar, GrammarCompiler, GrammarError};
@@ -12,11 +12,11 @@ fn refusal(compiler: &GrammarCompiler, schema: &Value) -> GrammarError {
     compiler
         .compile(&Grammar::JsonSchema(schema.clone()))
         .err()
-        .unwrap_or_else(|| panic!("{schema} is taken"))
+        .unwrap_or_else(|| panic!("{schema} is accepted"))
 }
 
-/// All finished outputs are valid, and most are finished.
-fn holds(model: &ModelText, compiler: &GrammarCompiler, schema: &Value) {
+/// Checks that all finished outputs are valid, and that most are finished.
+fn check_obeyed(model: &ModelText, compiler: &GrammarCompiler, schema: &Value) {
     let check = check_schema(&schema.to_string(), schema, model, compiler, NUM_OUTPUTS);
     let check = check.unwrap_or_else(|error| panic!("{schema}: {error}"));
     assert_eq!(check.faults, [""; 0]);
@@ -24,9 +24,9 @@ fn holds(model: &ModelText, compiler: &GrammarCompiler, schema: &Value) {
 }
 
 #[test]
-fn numbers_that_a_double_does_not_hold_are_refused_with_their_place() {
+fn inexact_numbers_are_refused_with_their_position() {
     let compiler = compiler(&model());
-    for (schema, keyword, place) in [
+    for (schema, keyword, pointer) in [
         (json!({"const": 9_007_199_254_740_993_u64}), "const", "#"),
         (json!({"enum": [1, u64::MAX]}), "enum", "#"),
         (json!({"items": {"enum": [[{"a": 9_007_199_254_740_993_u64}]]}}), "enum", "#/items"),
@@ -42,13 +42,13 @@ fn numbers_that_a_double_does_not_hold_are_refused_with_their_place() {
     ] {
         let error = refusal(&compiler, &schema);
         assert_eq!(error.code(), "unsupported_keyword", "{schema}: {error}");
-        let begin = format!("keyword `{keyword}` at `{place}` is not supported ");
+        let begin = format!("keyword `{keyword}` at `{pointer}` is not supported ");
         assert!(error.to_string().starts_with(&begin), "{schema}: {error}");
     }
 }
 
 #[test]
-fn numbers_near_the_ends_of_what_is_held_are_valid() {
+fn numbers_near_the_limits_of_doubles_are_valid() {
     let (model, compiler) = (model(), compiler(&model()));
     let edge = 1_i64 << 53;
     for (lower, upper) in [
@@ -64,9 +64,9 @@ fn numbers_near_the_ends_of_what_is_held_are_valid() {
         (999_999_999_999_999_999, 1_000_000_000_000_000_001),
     ] {
         for kind in ["integer", "number"] {
-            holds(&model, &compiler, &json!({"type": kind, "minimum": lower, "maximum": upper}));
+            check_obeyed(&model, &compiler, &json!({"type": kind, "minimum": lower, "maximum": upper}));
         }
-        holds(
+        check_obeyed(
             &model,
             &compiler,
             &json!({"type": "integer", "exclusiveMinimum": lower, "exclusiveMaximum": upper}),
@@ -76,12 +76,12 @@ fn numbers_near_the_ends_of_what_is_held_are_valid() {
         json!({"enum": [edge, edge + 2, -edge - 2, 1_i64 << 62, 1e17, 0.1, 1e-7]}),
         json!({"const": {"a": [edge + 4]}}),
     ] {
-        holds(&model, &compiler, &schema);
+        check_obeyed(&model, &compiler, &schema);
     }
 }
 
 #[test]
-fn bounds_that_people_write_are_taken() {
+fn bounds_that_people_write_are_accepted() {
     let (model, compiler) = (model(), compiler(&model()));
     for schema in [
         json!({"type": "number", "minimum": -3.402_823_466_385_288_6e38, "maximum": 3.402_823_466_385_288_6e38}),
@@ -99,9 +99,9 @@ fn bounds_that_people_write_are_taken() {
         json!({"type": ["integer", "null"], "exclusiveMinimum": i64::MIN, "exclusiveMaximum": i64::MAX}),
         json!({"allOf": [{"type": "integer", "minimum": i64::MIN}, {"maximum": i64::MAX}]}),
     ] {
-        holds(&model, &compiler, &schema);
+        check_obeyed(&model, &compiler, &schema);
     }
     let draft_4 = json!({"$schema": "http://json-schema.org/draft-04/schema#", "type": "integer",
                          "minimum": i64::MIN, "exclusiveMinimum": true, "maximum": i64::MAX, "exclusiveMaximum": true});
-    holds(&model, &compiler, &draft_4);
+    check_obeyed(&model, &compiler, &draft_4);
 }

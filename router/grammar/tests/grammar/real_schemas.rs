@@ -1,8 +1,8 @@
-//! Schemas as people write them: refused by name, or every finished output validates.
+//! Realistic schemas are refused by name, or every finished output validates.
 //!
-//! `tests/schemas/own.jsonl` has schemas of this project, in the forms that real APIs use, which
-//! `integration-tests/test_structured.py` asks a server for too. A larger sample of schemas that others wrote has no
-//! licence that lets it be part of this tree. `TRUNKLINE_SCHEMAS` names its file.
+//! `tests/schemas/own.jsonl` holds schemas of this project in the style of real APIs.
+//! `integration-tests/test_structured.py` sends them to a server. A larger sample by other authors has no licence that
+//! permits including it in this tree, so `TRUNKLINE_SCHEMAS` names its file.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -14,12 +14,12 @@ use crate::draw;
 use crate::support::{Check, check_schema, compiler, model};
 
 const OWN: &str = include_str!("../schemas/own.jsonl");
-/// The names of own schemas that are refused begin with it.
+/// Begins the names of the schemas that are refused.
 const REFUSED: &str = "refused: ";
-/// So many schemas of the sample have to be taken, at least.
-const MIN_TAKEN_PERCENT: usize = 75;
+/// Least share of the sample's schemas that must be accepted.
+const MIN_ACCEPTED_PERCENT: usize = 75;
 
-/// One `{"name", "schema"}` a line.
+/// Parses lines of the form `{"name", "schema"}`.
 fn entries(lines: &str) -> Vec<(String, Value)> {
     let entry = |line: &str| {
         let mut entry: Value = serde_json::from_str(line).unwrap();
@@ -29,7 +29,7 @@ fn entries(lines: &str) -> Vec<(String, Value)> {
 }
 
 #[test]
-fn own_schemas_are_refused_by_name_or_hold() {
+fn own_schemas_are_refused_by_name_or_obeyed() {
     let (model, entries) = (model(), entries(OWN));
     let compiler = compiler(&model);
     assert!(entries.len() >= 20);
@@ -43,7 +43,7 @@ fn own_schemas_are_refused_by_name_or_hold() {
                     num_finished as u64 * 2 > num_outputs,
                     "{name}: {num_finished} outputs were finished"
                 );
-                assert!(!name.starts_with(REFUSED), "{name}: is taken");
+                assert!(!name.starts_with(REFUSED), "{name}: is accepted");
             }
             Err(error) => {
                 assert!(name.starts_with(REFUSED), "{name}: {error}");
@@ -59,12 +59,12 @@ fn own_schemas_are_refused_by_name_or_hold() {
     assert_eq!(refused.len(), 3);
 }
 
-/// The larger sample, compressed or not.
+/// Reads the larger sample, which may be compressed.
 fn sample() -> String {
     let beside = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../../shared/schemas/sample.jsonl.gz");
     let path = std::env::var_os("TRUNKLINE_SCHEMAS").map_or_else(beside, PathBuf::from);
     let hint = "hint: name a file of schemas in TRUNKLINE_SCHEMAS";
-    assert!(path.exists(), "{} is not there; {hint}", path.display());
+    assert!(path.exists(), "{} does not exist; {hint}", path.display());
     if path.extension().is_none_or(|extension| extension != "gz") {
         return std::fs::read_to_string(path).unwrap();
     }
@@ -74,17 +74,17 @@ fn sample() -> String {
 }
 
 #[test]
-#[ignore = "make test-all: the sample is no part of this tree"]
-fn schemas_that_others_wrote_are_refused_by_name_or_hold() {
+#[ignore = "make test-all: the sample is not part of this tree"]
+fn sample_schemas_are_refused_by_name_or_obeyed() {
     let (model, entries) = (model(), entries(&sample()));
     let compiler = compiler(&model);
-    let (mut num_taken, mut num_finished) = (0, 0);
+    let (mut num_accepted, mut num_finished) = (0, 0);
     let mut faults = Vec::new();
     let mut refusals: BTreeMap<&str, usize> = BTreeMap::new();
     for (name, schema) in &entries {
         match check_schema(name, schema, &model, &compiler, 6) {
             Ok(check) => {
-                num_taken += 1;
+                num_accepted += 1;
                 num_finished += check.num_finished;
                 faults.extend(check.faults);
             }
@@ -97,8 +97,11 @@ fn schemas_that_others_wrote_are_refused_by_name_or_hold() {
     assert!(faults.is_empty(), "{} faults:\n{}", faults.len(), faults.join("\n"));
     let num_schemas = entries.len();
     assert!(
-        num_taken * 100 >= num_schemas * MIN_TAKEN_PERCENT,
-        "{num_taken} of {num_schemas} are taken: {refusals:?}"
+        num_accepted * 100 >= num_schemas * MIN_ACCEPTED_PERCENT,
+        "{num_accepted} of {num_schemas} are accepted: {refusals:?}"
     );
-    assert!(num_finished > num_taken * 3, "{num_finished} outputs of {num_taken} schemas were finished");
+    assert!(
+        num_finished > num_accepted * 3,
+        "{num_finished} outputs of {num_accepted} schemas were finished"
+    );
 }

@@ -1,4 +1,4 @@
-//! Reasoning is free, and the grammar begins behind it.
+//! Reasoning is free text, and the grammar begins after it.
 
 use trunkline_grammar::{Constraint, Forcing, Grammar, Next, Reasoning, TokenMask};
 use trunkline_reply::ReasoningMarks;
@@ -19,7 +19,7 @@ fn mask(constraint: &mut Constraint) -> TokenMask {
     let allowed = constraint.allowed(Forcing::Allow).unwrap();
     match allowed.next {
         Next::Mask(mask) => mask,
-        Next::End => panic!("it is not complete"),
+        Next::End => panic!("the output ended early"),
     }
 }
 
@@ -27,7 +27,7 @@ fn id(model: &ModelText, token: &str) -> u32 {
     model.tokenizer.token_id(token).unwrap()
 }
 
-/// Accepts tokens, each of which its mask has.
+/// Accepts tokens, and checks that each is in its mask.
 fn write(model: &ModelText, constraint: &mut Constraint, tokens: &[&str]) {
     for token in tokens {
         assert!(mask(constraint).contains(id(model, token)), "{token}");
@@ -35,7 +35,7 @@ fn write(model: &ModelText, constraint: &mut Constraint, tokens: &[&str]) {
     }
 }
 
-/// What may follow is what the grammar begins with.
+/// Returns whether the next tokens are the grammar's first ones.
 fn has_begun(model: &ModelText, constraint: &mut Constraint) -> bool {
     let allowed = constraint.allowed(Forcing::Allow).unwrap();
     allowed.forced == [id(model, "y"), id(model, "e")]
@@ -53,9 +53,9 @@ fn reasoning_that_the_prompt_opened_is_free_up_to_its_closing_mark() {
             write(&model, &mut constraint, &["n", "o", letters[0], "/", "ab", "{\""]);
             let free = mask(&mut constraint);
             let ends = model.end_token_ids.iter().any(|&id| free.contains(id));
-            assert!(!ends, "an output has more than reasoning");
+            assert!(!ends, "an output cannot end in reasoning");
             let more = id(&model, &format!("{close}x"));
-            assert!(!free.contains(more), "what follows the mark is the grammar's");
+            assert!(!free.contains(more), "text after the mark must follow the grammar");
             write(&model, &mut constraint, closing);
             assert!(has_begun(&model, &mut constraint), "{closing:?}");
         }
@@ -63,7 +63,7 @@ fn reasoning_that_the_prompt_opened_is_free_up_to_its_closing_mark() {
 }
 
 #[test]
-fn a_token_that_ends_the_mark_ends_with_it() {
+fn a_token_that_completes_the_mark_has_no_text_after_it() {
     let model = model();
     let mut constraint = constraint(&model, THINK, Reasoning::Begun);
     write(&model, &mut constraint, &["<", "/", "t", "h", "i", "n", "k"]);
@@ -73,12 +73,12 @@ fn a_token_that_ends_the_mark_ends_with_it() {
 }
 
 #[test]
-fn a_reply_that_may_reason_does_so_or_begins() {
+fn a_reply_that_may_reason_can_also_begin_with_the_grammar() {
     let model = model();
     for marks in [THINK, ReasoningMarks::Mistral] {
         let mut thinking = constraint(&model, marks, Reasoning::Possible);
         write(&model, &mut thinking, &[marks.open(), "ab", marks.close()]);
-        // A copy goes on by itself.
+        // A fork is independent.
         assert!(has_begun(&model, &mut thinking.fork()));
         assert!(has_begun(&model, &mut thinking));
     }

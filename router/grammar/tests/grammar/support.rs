@@ -1,4 +1,4 @@
-//! A small vocabulary, and outputs at random under a grammar's masks.
+//! A small vocabulary, and random outputs under a grammar's masks.
 
 use serde_json::{Map, Value, json};
 use trunkline_grammar::{Constraint, Forcing, Grammar, GrammarCompiler, GrammarError, GrammarLimits, Next};
@@ -7,7 +7,7 @@ use trunkline_text::{ModelText, Tokenizer};
 
 use crate::validator::Validator;
 
-/// Tokens longer than a byte, as models have them: across the borders of lexemes too.
+/// Tokens longer than a byte. As in real vocabularies, some cross the borders of lexemes.
 const WORDS: [&str; 31] = [
     "tr",
     "tru",
@@ -43,10 +43,10 @@ const WORDS: [&str; 31] = [
 ];
 const END: &str = "<|end|>";
 const CONTROL: &str = "<|control|>";
-/// Tokens of one output at most.
+/// Most tokens of one output.
 const MAX_TOKENS: usize = 3000;
 
-/// SplitMix64.
+/// The random number generator SplitMix64.
 pub struct Rng(pub u64);
 
 impl Rng {
@@ -62,7 +62,7 @@ impl Rng {
     }
 }
 
-/// GPT-2's alphabet, which the library can only be asked for.
+/// Returns the character that stands for a byte in GPT-2's alphabet.
 fn char_of_byte(byte: u8) -> char {
     let printable = |byte: u8| matches!(byte, b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff);
     if printable(byte) {
@@ -76,7 +76,7 @@ fn spelled(text: &str) -> String {
     text.bytes().map(char_of_byte).collect()
 }
 
-/// A model whose vocabulary has all bytes, `WORDS`, an end token and another control token.
+/// Returns a model whose vocabulary has all bytes, `WORDS`, an end token and another control token.
 pub fn model() -> ModelText {
     let folder = tempfile::tempdir().unwrap();
     let mut vocab = Map::new();
@@ -113,18 +113,19 @@ pub fn model() -> ModelText {
     ModelText::load(folder.path()).unwrap()
 }
 
-/// A compiler for `model`, with the limits that the server has.
+/// Returns a compiler with the server's default limits.
 pub fn compiler(model: &ModelText) -> GrammarCompiler {
     compiler_with(model, ReasoningMarks::Think)
 }
 
-/// For a model that reasons between these marks.
+/// Returns a compiler for a model that reasons between these marks.
 pub fn compiler_with(model: &ModelText, marks: ReasoningMarks) -> GrammarCompiler {
     GrammarCompiler::new(&model.tokenizer, &model.end_token_ids, marks, GrammarLimits::default()).unwrap()
 }
 
-/// A finished output of at most `MAX_TOKENS`, or none if it grew too long. Tokens that close something are the likelier
-/// the longer it is.
+/// Writes an output of at most `MAX_TOKENS` tokens, or returns `None` if it grows longer.
+///
+/// The longer the output is, the likelier are tokens that close something.
 pub fn write_at_random(
     tokenizer: &Tokenizer,
     end_token_ids: &[u32],
@@ -166,15 +167,15 @@ pub fn write_at_random(
     Ok(None)
 }
 
-/// What came of outputs under a schema.
+/// The results of writing outputs under a schema.
 #[derive(Debug, Default)]
 pub struct Check {
     pub num_finished: usize,
-    /// Outputs that are finished and do not parse or validate, and masks that failed.
+    /// Finished outputs that do not parse or validate, and masks that failed.
     pub faults: Vec<String>,
 }
 
-/// Writes `count` outputs under a schema, and looks whether all that are finished parse and validate.
+/// Writes `count` outputs under a schema, and checks whether all finished ones parse and validate.
 pub fn check_schema(
     name: &str,
     schema: &Value,
@@ -186,7 +187,7 @@ pub fn check_schema(
     Ok(check_outputs(name, schema, model, &constraint, count))
 }
 
-/// The same under a constraint, whichever schema it was made from.
+/// Writes `count` outputs under a constraint, and checks them against a schema that may differ from the constraint's.
 pub fn check_outputs(
     name: &str,
     schema: &Value,
@@ -209,10 +210,10 @@ pub fn check_outputs(
 }
 
 fn fault(text: Vec<u8>, validator: &mut Validator<'_>) -> Option<String> {
-    let Ok(text) = String::from_utf8(text) else { return Some("no UTF-8".to_owned()) };
+    let Ok(text) = String::from_utf8(text) else { return Some("not UTF-8".to_owned()) };
     let value: Value = match serde_json::from_str(&text) {
         Ok(value) => value,
-        // JSON sets no bound to numbers, this reader does.
+        // JSON does not limit numbers, but serde does.
         Err(error) if error.to_string().starts_with("number out of range") => return None,
         Err(error) => return Some(format!("{error} in {text}")),
     };

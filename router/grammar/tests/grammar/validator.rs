@@ -1,5 +1,6 @@
-//! A validator for the keywords of JSON schema that outputs are tested under. It shares no code with the crate: a test
-//! proves little if both sides read a schema with the same function.
+//! A validator for the keywords of JSON schema that the tests use.
+//!
+//! It shares no code with the crate, because a test proves little if both sides read a schema with the same function.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -9,7 +10,7 @@ use serde_json::{Map, Number, Value};
 
 use crate::formats;
 
-/// Keywords that change what is valid and that this validator does not know.
+/// Keywords that affect validity and that this validator does not support.
 const UNKNOWN: [&str; 14] = [
     "$dynamicRef",
     "$recursiveRef",
@@ -26,10 +27,10 @@ const UNKNOWN: [&str; 14] = [
     "unevaluatedItems",
     "unevaluatedProperties",
 ];
-/// What ECMA-262 finds in `\s`.
+/// The class `\s` of ECMA-262.
 const SPACE: &str =
     r"[\t-\r\x{20}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000}\x{feff}]";
-/// References followed without taking a step into the value.
+/// Most references followed without a step into the value.
 const MAX_REFERENCES: usize = 1000;
 
 /// A schema, with its patterns compiled.
@@ -39,21 +40,21 @@ pub struct Validator<'a> {
     patterns: BTreeMap<&'a str, PikeVM>,
 }
 
-/// What differs between the drafts.
+/// The drafts that differ.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Draft {
-    /// `exclusiveMinimum` is a boolean, and `1.0` is no integer.
+    /// In this draft `exclusiveMinimum` is a boolean, and `1.0` is not an integer.
     Four,
-    /// Keywords beside `$ref` say nothing, and `items` may be a list.
+    /// In these drafts keywords beside `$ref` are ignored, and `items` may be a list.
     SixOrSeven,
     Later,
 }
 
-/// What is wrong with a value, and where in it.
+/// A violated rule and the position of the invalid value.
 type Fault = String;
 
 impl<'a> Validator<'a> {
-    /// Panics if the schema has keywords that this validator does not know.
+    /// Creates a validator of the schema `root`.
     pub fn new(root: &'a Value) -> Self {
         let draft = match root.get("$schema").and_then(Value::as_str) {
             Some(url) if url.contains("draft-04") => Draft::Four,
@@ -63,7 +64,11 @@ impl<'a> Validator<'a> {
         Self { root, draft, patterns: BTreeMap::new() }
     }
 
-    /// Returns what is wrong with the first part of `value` that is not valid.
+    /// Returns the fault of the first invalid part of `value`.
+    ///
+    /// # Panics
+    ///
+    /// If the schema has keywords that this validator does not support.
     pub fn validate(&mut self, value: &Value) -> Result<(), Fault> {
         self.check(self.root, value, "#", 0)
     }
@@ -79,13 +84,13 @@ impl<'a> Validator<'a> {
             Value::Bool(true) => return Ok(()),
             Value::Bool(false) => return Err(format!("nothing is valid at {place}")),
             Value::Object(map) => map,
-            _ => panic!("{schema} is no schema"),
+            _ => panic!("{schema} is not a schema"),
         };
         if let Some(keyword) = UNKNOWN.into_iter().find(|keyword| map.contains_key(*keyword)) {
-            panic!("this validator does not know `{keyword}`");
+            panic!("this validator does not support `{keyword}`");
         }
         if let Some(reference) = map.get("$ref").and_then(Value::as_str) {
-            assert!(num_references < MAX_REFERENCES, "references in a circle: {reference}");
+            assert!(num_references < MAX_REFERENCES, "references in a cycle: {reference}");
             self.check(self.target(reference), value, place, num_references + 1)?;
             if self.draft <= Draft::SixOrSeven {
                 return Ok(());
@@ -102,11 +107,12 @@ impl<'a> Validator<'a> {
         }
     }
 
-    /// The schema that a reference within the document leads to.
+    /// Returns the schema that a reference inside the document leads to.
     fn target(&self, reference: &str) -> &'a Value {
         let own = self.root.get("$id").or_else(|| self.root.get("id")).and_then(Value::as_str);
         let local = own.and_then(|id| reference.strip_prefix(id.trim_end_matches('#'))).unwrap_or(reference);
-        let pointer = local.strip_prefix('#').unwrap_or_else(|| panic!("`{reference}` leads elsewhere"));
+        let pointer =
+            local.strip_prefix('#').unwrap_or_else(|| panic!("`{reference}` leads outside the document"));
         let pointer = percent_decoded(pointer);
         self.root.pointer(&pointer).unwrap_or_else(|| panic!("`{reference}` leads nowhere"))
     }
@@ -120,7 +126,7 @@ impl<'a> Validator<'a> {
             "string" => value.is_string(),
             "array" => value.is_array(),
             "object" => value.is_object(),
-            other => panic!("{other} is no type"),
+            other => panic!("{other} is not a type"),
         };
         let is_of_type = match map.get("type") {
             None => true,
@@ -164,7 +170,7 @@ impl<'a> Validator<'a> {
         let is_negative_zero = number.as_f64() == Some(0.0);
         number.is_i64()
             || number.is_u64()
-            // A reader of draft 4 sees how a number is written. `-0` is read as a float.
+            // In draft 4 the spelling of a number decides. serde reads `-0` as a float.
             || is_negative_zero
             || self.draft != Draft::Four && number.as_f64().is_some_and(|number| number.fract() == 0.0)
     }
@@ -266,7 +272,7 @@ impl<'a> Validator<'a> {
         Ok(())
     }
 
-    /// Whether a pattern is found anywhere in a text.
+    /// Returns whether a pattern matches anywhere in a text.
     fn is_match(&mut self, pattern: &'a str, text: &str) -> bool {
         let regex = self.patterns.entry(pattern).or_insert_with(|| {
             let regex = PikeVM::new(&ecma(pattern));
@@ -292,7 +298,7 @@ fn check_count(
     require(bound(most).is_none_or(|bound| count as f64 <= bound), most, place)
 }
 
-/// A pattern with the classes that ECMA-262 means.
+/// Translates a pattern so that its classes are those of ECMA-262.
 fn ecma(pattern: &str) -> String {
     let (mut read, mut chars, mut depth) = (String::new(), pattern.chars().peekable(), 0);
     while let Some(char) = chars.next() {
@@ -304,7 +310,7 @@ fn ecma(pattern: &str) -> String {
                 Some('W') => read.push_str("[^0-9A-Za-z_]"),
                 Some('s') => read.push_str(SPACE),
                 Some('S') => read.push_str(&SPACE.replacen('[', "[^", 1)),
-                // Escapes that ECMA-262 takes and the library does not.
+                // ECMA-262 has this escape, and the library does not.
                 Some('/') => read.push('/'),
                 Some('u') if chars.peek() != Some(&'{') => {
                     let digits: String = chars.by_ref().take(4).collect();
@@ -314,7 +320,7 @@ fn ecma(pattern: &str) -> String {
                 Some(escaped) => read.push_str(&regex_syntax::escape(&escaped.to_string())),
                 None => read.push('\\'),
             },
-            // Inside of a class, brackets, ampersands and tildes mean themselves.
+            // Inside a class, brackets, ampersands and tildes are literal characters.
             '[' if depth == 0 => {
                 depth = 1;
                 read.push('[');
@@ -348,7 +354,7 @@ fn percent_decoded(text: &str) -> String {
     String::from_utf8(bytes).unwrap()
 }
 
-/// Whether two values are the same: `1` and `1.0` are.
+/// Returns whether two values are equal, where `1` equals `1.0`.
 fn equal(a: &Value, b: &Value) -> bool {
     match (a, b) {
         (Value::Number(a), Value::Number(b)) => compare(a, b) == Ordering::Equal,
@@ -383,7 +389,7 @@ fn compare_float(float: f64, integer: i128) -> Ordering {
     (float.floor() as i128).cmp(&integer).then(Ordering::Greater)
 }
 
-/// Whether `number` is a whole number of `step`, in decimal.
+/// Returns whether `number` is a multiple of `step` in decimal arithmetic.
 fn is_multiple(number: &Number, step: &Number) -> bool {
     let ((digits, exponent), (step_digits, step_exponent)) = (decimal(number), decimal(step));
     if step_exponent <= exponent {
@@ -397,7 +403,7 @@ fn is_multiple(number: &Number, step: &Number) -> bool {
     }
 }
 
-/// A number as digits and a power of ten, without its sign: the shortest digits that are read as the same float.
+/// Splits the absolute value of a number into its shortest digits and a power of ten.
 fn decimal(number: &Number) -> (u128, i32) {
     let text = number.to_string();
     let text = text.trim_start_matches('-');

@@ -1,4 +1,4 @@
-//! Requests and answers of the Messages API.
+//! The request and response bodies of the Messages API.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -12,88 +12,88 @@ use crate::error::ApiError;
 use crate::generation::generate;
 use crate::request::retention::CacheControl;
 
-/// Body of a request.
+/// The body of a request to the Messages API.
 #[derive(Debug, Deserialize, ToSchema)]
 #[schema(as = MessagesRequest)]
 pub struct Body {
-    /// The served model's name, or nothing.
+    /// The name of the served model; may be omitted.
     pub model: Option<String>,
-    /// Most tokens to generate; required.
+    /// The most tokens to generate.
     #[schema(minimum = 1, required = true, nullable = false)]
     pub max_tokens: Option<i64>,
     /// The conversation, oldest first.
     #[serde(deserialize_with = "list")]
     pub messages: Vec<Message>,
-    /// What the model is told before the conversation: a string or a list of text blocks.
+    /// The system prompt: a string or a list of text blocks.
     pub system: Option<Content>,
-    /// Strings that end the output, and are not part of it.
+    /// Strings that end the output. The output does not include them.
     pub stop_sequences: Option<Vec<String>>,
-    /// Answer as server-sent events.
+    /// If true, the answer is a stream of server-sent events.
     pub stream: Option<bool>,
-    /// Seconds that the request may take, from its arrival to its last token; not Anthropic's.
+    /// The most seconds from the request's arrival to its last token. Not part of Anthropic's API.
     #[schema(exclusive_minimum = 0, maximum = 86400)]
     pub timeout: Option<f64>,
-    /// 0 is greedy; default 1, or what the model's makers propose.
+    /// The sampling temperature. 0 is greedy; the default is the model's own, or 1.
     #[schema(minimum = 0, maximum = 100)]
     pub temperature: Option<f64>,
-    /// Keep the smallest set of tokens whose probability reaches it.
+    /// Samples from the smallest set of tokens whose total probability reaches this value.
     #[schema(minimum = 0, maximum = 1)]
     pub top_p: Option<f64>,
-    /// Keep the k likeliest.
+    /// Samples from the `top_k` likeliest tokens. 0 and -1 mean all tokens.
     #[schema(minimum = -1)]
     pub top_k: Option<i64>,
-    /// Tools that the model may call.
+    /// The tools that the model may call.
     pub tools: Option<Vec<ToolField>>,
-    /// Whether it calls one.
+    /// Says whether the model must, may or must not call a tool.
     pub tool_choice: Option<ToolChoiceField>,
-    /// Whether it thinks before it answers, and shows it; default not.
+    /// Lets the model reason before it answers and returns the reasoning; disabled by default.
     pub thinking: Option<ThinkingField>,
-    /// What stands before the end of the prompt is to be kept: as if on the last block.
+    /// Marks the whole prompt for caching, as a mark on the last block would.
     pub cache_control: Option<CacheControl>,
-    /// What the output is: `{"type": "json_schema", "schema": ...}`.
+    /// The format of the output: `{"type": "json_schema", "schema": ...}`.
     #[schema(value_type = Option<Object>)]
     pub output_format: Option<Value>,
-    /// The same in its newer place.
+    /// The newer place of `output_format`, with the reasoning effort.
     pub output_config: Option<OutputConfig>,
-    /// Same seed, same output; random if absent. Not Anthropic's.
+    /// The seed of sampling. Equal seeds give equal outputs; random if absent. Not part of Anthropic's API.
     #[schema(value_type = Option<i64>)]
     pub seed: Option<Seed>,
-    /// What may be left out of long conversations: nothing is, so that edits that would clear something are taken.
+    /// Permission to clear parts of a long conversation. Accepted; nothing is ever cleared.
     pub context_management: Option<ContextManagement>,
-    /// Class in the queue: `auto`, the highest that the key may use, or `standard_only`.
+    /// The priority class: `auto`, the highest class that the API key may use, or `standard_only`.
     pub service_tier: Option<String>,
-    /// Requests share cached prefixes only with those of the same salt. Not Anthropic's.
+    /// Requests share cached prefixes only with requests of the same salt. Not part of Anthropic's API.
     pub cache_salt: Option<String>,
 }
 
-/// How the model answers.
+/// The `output_config` object of a request.
 #[derive(Debug, Clone, Default, Deserialize, ToSchema)]
 #[schema(as = MessagesOutputConfig)]
 pub struct OutputConfig {
-    /// What the output is: `{"type": "json_schema", "schema": ...}`.
+    /// The format of the output: `{"type": "json_schema", "schema": ...}`.
     #[schema(value_type = Option<Object>)]
     pub format: Option<Value>,
-    /// Handed to the template as `reasoning_effort`.
+    /// Passed to the chat template as `reasoning_effort`.
     pub effort: Option<String>,
 }
 
-/// What may be left out of a long conversation.
+/// The `context_management` object of a request.
 #[derive(Debug, Clone, Default, Deserialize, ToSchema)]
 pub struct ContextManagement {
-    /// The edits.
+    /// The edits that the server may make.
     pub edits: Option<Vec<ContextEdit>>,
 }
 
-/// One kind of what may be left out.
+/// A permission to clear one kind of content.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 pub struct ContextEdit {
-    /// `clear_tool_uses_...` or `clear_thinking_...`.
+    /// The kind of edit: `clear_tool_uses_...` or `clear_thinking_...`.
     #[serde(rename = "type")]
     pub kind: String,
 }
 
 impl ContextManagement {
-    /// Refuses what is more than leave to clear something.
+    /// Refuses edits other than permissions to clear content.
     pub fn check(&self) -> Result<(), ApiError> {
         let mut edits = self.edits.iter().flatten();
         if let Some(idx) = edits.position(|edit| !edit.kind.starts_with("clear_")) {
@@ -107,100 +107,100 @@ impl ContextManagement {
     }
 }
 
-/// Body of a request to count tokens; fields that do not change the prompt are ignored.
+/// The body of a request to count tokens. Fields that do not change the prompt are ignored.
 #[derive(Debug, Deserialize, ToSchema)]
 #[schema(as = CountTokensRequest)]
 pub struct CountBody {
-    /// The served model's name, or nothing.
+    /// The name of the served model; may be omitted.
     pub model: Option<String>,
     /// The conversation, oldest first.
     #[serde(deserialize_with = "list")]
     pub messages: Vec<Message>,
-    /// What the model is told before the conversation: a string or a list of text blocks.
+    /// The system prompt: a string or a list of text blocks.
     pub system: Option<Content>,
-    /// Tools that the model may call.
+    /// The tools that the model may call.
     pub tools: Option<Vec<ToolField>>,
-    /// Whether it calls one.
+    /// Says whether the model must, may or must not call a tool.
     pub tool_choice: Option<ToolChoiceField>,
-    /// Whether it thinks before it answers.
+    /// Lets the model reason before it answers.
     pub thinking: Option<ThinkingField>,
-    /// Its `effort` is told to the template.
+    /// Only `effort` is used; it is passed to the chat template.
     pub output_config: Option<OutputConfig>,
 }
 
-/// How many tokens a prompt has.
+/// The token count of a prompt.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = CountTokensResponse)]
 pub struct CountAnswer {
-    /// Tokens of the prompt, the template's own included.
+    /// The number of prompt tokens, including those of the chat template.
     pub input_tokens: u32,
 }
 
-/// A whole answer; in a stream's first event without content.
+/// A response. The first event of a stream carries one without content.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = MessagesResponse)]
 pub struct Answer<'a> {
-    /// Names the answer.
+    /// The id of the response.
     pub id: &'a str,
-    /// `message`.
+    /// The object type, always `message`.
     #[serde(rename = "type")]
     pub kind: &'static str,
-    /// `assistant`.
+    /// The author, always `assistant`.
     pub role: &'static str,
-    /// The served model's name.
+    /// The name of the served model.
     pub model: &'a str,
-    /// The reply.
+    /// The content blocks of the reply.
     pub content: Vec<ContentBlock>,
-    /// `end_turn`, `max_tokens`, `stop_sequence` or `tool_use`; null before the end.
+    /// `end_turn`, `max_tokens`, `stop_sequence` or `tool_use`; null until the response is complete.
     pub stop_reason: Option<&'static str>,
-    /// The stop string that ended it.
+    /// The stop string that ended the output.
     pub stop_sequence: Option<String>,
-    /// What it took.
+    /// The token counts of the request.
     pub usage: Usage,
 }
 
-/// A part of a reply.
+/// A content block of a reply.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 #[schema(as = MessagesContentBlock)]
 pub enum ContentBlock {
-    /// What the model thought before it answered.
+    /// The reasoning that precedes the answer.
     Thinking {
-        /// It.
+        /// The text of the reasoning.
         thinking: String,
-        /// Empty: nothing is signed here.
+        /// Always empty, because reasoning is not signed.
         signature: String,
     },
-    /// Text.
+    /// A block of text.
     Text {
-        /// It.
+        /// The text of the block.
         text: String,
     },
-    /// The model calls a tool.
+    /// A call of a tool.
     ToolUse {
-        /// Names the call.
+        /// The id of the call.
         id: String,
-        /// The tool.
+        /// The name of the tool.
         name: String,
-        /// What it is called with.
+        /// The arguments of the call.
         #[schema(value_type = Object)]
         input: Value,
     },
 }
 
-/// What a request took.
+/// The token counts of a request.
 #[derive(Debug, Clone, Copy, Serialize, ToSchema)]
 #[schema(as = MessagesUsage)]
 pub struct Usage {
-    /// Tokens of the prompt that were computed.
+    /// The number of prompt tokens that were computed.
     pub input_tokens: u32,
-    /// 0: what is computed is kept while there is room, and costs nothing.
+    /// Always 0, because caching has no separate charge.
     pub cache_creation_input_tokens: u32,
-    /// Tokens of the prompt that were in the KV cache.
+    /// The number of prompt tokens that were found in the KV cache.
     pub cache_read_input_tokens: u32,
-    /// Generated tokens.
+    /// The number of generated tokens.
     pub output_tokens: u32,
-    /// The class that it got, if the request asked for one: `priority`, `standard` or `batch`.
+    /// The priority class that was used, if the request named one: `priority`, `standard` or `batch`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub service_tier: Option<&'static str>,
 }

@@ -1,4 +1,4 @@
-//! Requests and answers of the Responses API.
+//! The request and response bodies of the Responses API.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -8,185 +8,185 @@ use super::input::Input;
 use crate::api::openai::Seed;
 use crate::generation::generate;
 
-/// Body of a request.
+/// The body of a request to the Responses API.
 #[derive(Debug, Deserialize, ToSchema)]
 #[schema(as = ResponsesRequest)]
 pub struct Body {
-    /// The served model's name, or nothing.
+    /// The name of the served model; may be omitted.
     pub model: Option<String>,
-    /// A user's message, or items.
+    /// A user message, or a list of items.
     pub input: Input,
-    /// A system message before all others; not kept for requests that go on from this one.
+    /// A system message that precedes all others. It is not carried over by `previous_response_id`.
     pub instructions: Option<String>,
-    /// Go on from this answer.
+    /// The id of a stored response to continue.
     pub previous_response_id: Option<String>,
-    /// Keep the answer for requests that go on from it; default true.
+    /// Stores the response so that later requests can continue it; the default is true.
     pub store: Option<bool>,
-    /// Most tokens to generate; default: as many as the context has room for.
+    /// The most tokens to generate; by default as many as fit into the context.
     #[schema(minimum = 1)]
     pub max_output_tokens: Option<i64>,
-    /// 0 is greedy; default 1, or what the model's makers propose.
+    /// The sampling temperature. 0 is greedy; the default is the model's own, or 1.
     #[schema(minimum = 0, maximum = 100)]
     pub temperature: Option<f64>,
-    /// Keep the smallest set of tokens whose probability reaches it.
+    /// Samples from the smallest set of tokens whose total probability reaches this value.
     #[schema(minimum = 0, maximum = 1)]
     pub top_p: Option<f64>,
-    /// Answer as server-sent events.
+    /// If true, the answer is a stream of server-sent events.
     pub stream: Option<bool>,
-    /// Seconds that the request may take, from its arrival to its last token; not OpenAI's.
+    /// The most seconds from the request's arrival to its last token. Not part of OpenAI's API.
     #[schema(exclusive_minimum = 0, maximum = 86400)]
     pub timeout: Option<f64>,
-    /// Functions that the model may call.
+    /// The functions that the model may call.
     pub tools: Option<Vec<ToolField>>,
-    /// `none`, `auto`, `required`, or one function: `{"type": "function", "name": ...}`.
+    /// `none`, `auto`, `required`, or one function as `{"type": "function", "name": ...}`.
     pub tool_choice: Option<Value>,
-    /// Several calls in one reply; default true.
+    /// Allows several calls in one reply; the default is true.
     pub parallel_tool_calls: Option<bool>,
-    /// How much the model thinks, for templates that know it.
+    /// The reasoning effort, for chat templates that support it.
     pub reasoning: Option<ReasoningField>,
-    /// What the text is.
+    /// The format of the output text.
     pub text: Option<TextField>,
-    /// More that the answer shall hold: ignored, but for `message.output_text.logprobs`, which is refused.
+    /// Ignored, except for `message.output_text.logprobs`, which is refused.
     #[schema(ignore)]
     pub include: Option<Value>,
-    /// Kept with the answer.
+    /// Key-value pairs that are stored with the response.
     #[schema(value_type = Option<Object>)]
     pub metadata: Option<Map<String, Value>>,
-    /// OpenAI's grouping of requests.
+    /// A hint for routing requests that share a prompt. Accepted and not used.
     pub prompt_cache_key: Option<String>,
-    /// `in_memory`, the default, or `24h`: the prompt is pinned in the cache for so long.
+    /// `in_memory`, the default, or `24h`, which pins the prompt in the cache for 24 hours.
     pub prompt_cache_retention: Option<String>,
-    /// Same seed, same output; random if absent. Not OpenAI's.
+    /// The seed of sampling. Equal seeds give equal outputs; random if absent. Not part of OpenAI's API.
     #[schema(value_type = Option<i64>)]
     pub seed: Option<Seed>,
-    /// Class in the queue: `auto`, `default`, `flex` or `priority`. The answer says which it got.
+    /// The priority class: `auto`, `default`, `flex` or `priority`. The response reports the class that was used.
     pub service_tier: Option<String>,
-    /// Requests share cached prefixes only with those of the same salt. Not OpenAI's.
+    /// Requests share cached prefixes only with requests of the same salt. Not part of OpenAI's API.
     pub cache_salt: Option<String>,
 }
 
-/// A tool.
+/// A tool that the model may call.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[schema(as = ResponsesTool)]
 pub struct ToolField {
-    /// `function`.
+    /// The tool type, always `function`.
     #[serde(rename = "type")]
     pub kind: String,
-    /// 1 to 64 letters, digits, `_`, `-`, `.`.
+    /// The function's name: 1 to 64 letters, digits, `_`, `-` or `.`.
     pub name: Option<String>,
-    /// What it does, for the model.
+    /// A description of the function for the model.
     pub description: Option<String>,
-    /// JSON schema of its arguments; none if it has none.
+    /// The JSON schema of the arguments; absent for a function without arguments.
     #[schema(value_type = Option<Object>)]
     pub parameters: Option<Value>,
-    /// Accepted: calls that the model need not make are not held to their schema.
+    /// Accepted. Optional calls are not constrained to their schema.
     pub strict: Option<bool>,
 }
 
-/// `reasoning`.
+/// The `reasoning` object of a request.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
 #[schema(as = ResponsesReasoning)]
 pub struct ReasoningField {
-    /// Handed to the template; `none` also turns `enable_thinking` off.
+    /// Passed to the chat template as `reasoning_effort`; `none` also sets `enable_thinking` to false.
     pub effort: Option<String>,
-    /// Ignored: reasoning is shown as it is.
+    /// Ignored. Reasoning is always returned in full.
     pub summary: Option<String>,
 }
 
-/// An answer.
+/// A complete response.
 #[derive(Debug, Clone, Default, Serialize, ToSchema)]
 #[schema(as = ResponsesResponse)]
 pub struct ResponseObject {
-    /// Names the answer.
+    /// The id of the response.
     pub id: String,
-    /// `response`.
+    /// The object type, always `response`.
     pub object: &'static str,
-    /// Seconds since 1970.
+    /// The time of creation in Unix seconds.
     pub created_at: u64,
-    /// The class that it got, if the request asked for one.
+    /// The priority class that was used, if the request named one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub service_tier: Option<&'static str>,
     /// `in_progress`, `completed`, `incomplete` or `failed`.
     pub status: &'static str,
-    /// Why it failed: `code` and `message`.
+    /// The error of a failed response, with `code` and `message`.
     #[schema(value_type = Option<Object>)]
     pub error: Option<Value>,
-    /// `{"reason": "max_output_tokens"}` if it is incomplete.
+    /// `{"reason": "max_output_tokens"}` if the response is incomplete.
     #[schema(value_type = Option<Object>)]
     pub incomplete_details: Option<Value>,
-    /// As sent.
+    /// Copied from the request.
     pub instructions: Option<String>,
-    /// As sent.
+    /// Copied from the request.
     pub max_output_tokens: Option<i64>,
-    /// The served model's name.
+    /// The name of the served model.
     pub model: String,
-    /// Messages, calls and reasoning, in order.
+    /// The messages, calls and reasoning of the reply, in order.
     #[schema(value_type = Vec<Object>)]
     pub output: Vec<Value>,
-    /// As sent, or true.
+    /// Copied from the request, or true.
     pub parallel_tool_calls: bool,
-    /// As sent.
+    /// Copied from the request.
     pub previous_response_id: Option<String>,
-    /// As sent.
+    /// Copied from the request.
     pub reasoning: ReasoningField,
-    /// Whether it is kept.
+    /// True if the response is stored.
     pub store: bool,
-    /// What was used.
+    /// The temperature that was used.
     pub temperature: f64,
-    /// As sent, or `{"format": {"type": "text"}}`.
+    /// Copied from the request, or `{"format": {"type": "text"}}`.
     #[schema(value_type = Object)]
     pub text: Value,
-    /// As sent, or `auto`.
+    /// Copied from the request, or `auto`.
     pub tool_choice: Value,
-    /// As sent.
+    /// Copied from the request.
     pub tools: Vec<ToolField>,
-    /// What was used.
+    /// The `top_p` that was used.
     pub top_p: f64,
-    /// `disabled`: what does not fit is refused.
+    /// Always `disabled`: a prompt that does not fit is refused.
     pub truncation: &'static str,
-    /// What it took; null before the end.
+    /// The token counts; null until the response is complete.
     pub usage: Option<ResponsesUsage>,
-    /// As sent.
+    /// Copied from the request.
     #[schema(value_type = Object)]
     pub metadata: Map<String, Value>,
 }
 
 impl ResponseObject {
-    /// Bytes that it takes, about: what a client sent is in it whole.
+    /// Returns the approximate size in bytes. The object contains everything that the client sent.
     pub fn num_bytes(&self) -> usize {
-        // It has no keys but texts, so it can be written.
+        // Serialising cannot fail, because all map keys are strings.
         size_of::<Self>() + serde_json::to_vec(self).map_or(0, |json| json.len())
     }
 }
 
-/// What a request took.
+/// The token counts of a request.
 #[derive(Debug, Clone, Copy, Serialize, ToSchema)]
 pub struct ResponsesUsage {
-    /// Tokens of the prompt.
+    /// The number of prompt tokens.
     pub input_tokens: u32,
-    /// Parts of them.
+    /// A breakdown of the prompt tokens.
     pub input_tokens_details: InputDetails,
-    /// Generated tokens.
+    /// The number of generated tokens.
     pub output_tokens: u32,
-    /// Parts of them.
+    /// A breakdown of the generated tokens.
     pub output_tokens_details: OutputDetails,
-    /// Both.
+    /// The sum of prompt and generated tokens.
     pub total_tokens: u32,
 }
 
-/// Parts of the prompt's tokens.
+/// A breakdown of the prompt tokens.
 #[derive(Debug, Clone, Copy, Serialize, ToSchema)]
 #[schema(as = ResponsesInputDetails)]
 pub struct InputDetails {
-    /// Tokens that did not have to be computed.
+    /// The number of prompt tokens that were found in the KV cache.
     pub cached_tokens: u32,
 }
 
-/// Parts of the output's tokens.
+/// A breakdown of the generated tokens.
 #[derive(Debug, Clone, Copy, Serialize, ToSchema)]
 #[schema(as = ResponsesOutputDetails)]
 pub struct OutputDetails {
-    /// Always 0: reasoning is not counted apart.
+    /// Always 0, because reasoning tokens are not counted separately.
     pub reasoning_tokens: u32,
 }
 
@@ -202,35 +202,35 @@ impl From<generate::Usage> for ResponsesUsage {
     }
 }
 
-/// An answer that was forgotten.
+/// Confirms that a stored response was deleted.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = ResponsesDeleted)]
 pub struct Deleted {
-    /// Its id.
+    /// The id of the response.
     pub id: String,
-    /// `response`.
+    /// The object type, always `response`.
     pub object: &'static str,
-    /// True.
+    /// True in every answer.
     pub deleted: bool,
 }
 
-/// The format of text that is free.
+/// Returns the format of unconstrained text.
 pub fn plain() -> Value {
     json!({"type": "text"})
 }
 
-/// What `text` says of it.
+/// Returns the `text` object for unconstrained text.
 pub fn plain_text() -> Value {
     json!({"format": plain()})
 }
 
-/// What the text of an answer is.
+/// The format of the output text.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 #[schema(as = ResponseTextConfig)]
 pub struct TextField {
     /// `{"type": "text"}`, `{"type": "json_object"}` or `{"type": "json_schema", "name": ..., "schema": ...}`.
     #[schema(value_type = Option<Object>)]
     pub format: Option<Value>,
-    /// `medium`; others are not supported.
+    /// Only `medium` is supported.
     pub verbosity: Option<String>,
 }

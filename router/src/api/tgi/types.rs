@@ -1,4 +1,4 @@
-//! Requests and answers of TGI's generating routes.
+//! The request and response bodies of TGI's routes that generate text.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -7,199 +7,200 @@ use utoipa::ToSchema;
 use crate::api::openai::{OneOrMany, Seed};
 use crate::generation::generate::FinishReason;
 
-/// Body of a request.
+/// The body of a request to generate text.
 #[derive(Debug, Deserialize, ToSchema)]
 #[schema(as = GenerateRequest)]
 pub struct Body {
-    /// The prompt.
+    /// The text to continue.
     pub inputs: String,
-    /// How to continue it.
+    /// The parameters of the generation.
     #[serde(default)]
     pub parameters: Option<Parameters>,
-    /// Answer as server-sent events.
+    /// If true, the answer is a stream of server-sent events.
     pub stream: Option<bool>,
 }
 
-/// How to continue a prompt.
+/// The parameters of a generation.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[schema(as = GenerateParameters)]
 pub struct Parameters {
-    /// Most tokens to generate; default 1024.
+    /// The most tokens to generate; the default is 1024.
     #[schema(minimum = 1)]
     pub max_new_tokens: Option<i64>,
-    /// Sample; greedy if false and neither `temperature`, `top_k`, `top_p` nor `min_p` asks for it.
+    /// Samples if true. If false, decoding is greedy unless `temperature`, `top_k`, `top_p` or `min_p` is set.
     pub do_sample: Option<bool>,
-    /// Divides the logits.
+    /// The sampling temperature, which divides the logits.
     #[schema(exclusive_minimum = 0, maximum = 100)]
     pub temperature: Option<f64>,
-    /// Keep the k likeliest.
+    /// Samples from the `top_k` likeliest tokens. 0 and -1 mean all tokens.
     #[schema(minimum = -1)]
     pub top_k: Option<i64>,
-    /// Keep the smallest set of tokens whose probability reaches it.
+    /// Samples from the smallest set of tokens whose total probability reaches this value.
     #[schema(minimum = 0, maximum = 1)]
     pub top_p: Option<f64>,
-    /// Keep the tokens whose information is nearest to the entropy, up to this probability.
+    /// Samples from the tokens whose information content is nearest to the entropy, up to this total probability.
     #[schema(exclusive_minimum = 0, maximum = 1)]
     pub typical_p: Option<f64>,
-    /// Drop tokens below this part of the likeliest one's probability.
+    /// Excludes tokens less likely than this fraction of the likeliest token's probability.
     #[schema(minimum = 0, maximum = 1)]
     pub min_p: Option<f64>,
-    /// Same seed, same output; random if absent.
+    /// The seed of sampling. Equal seeds give equal outputs; random if absent.
     #[schema(value_type = Option<i64>)]
     pub seed: Option<Seed>,
-    /// Divides the positive logits of tokens that prompt or output hold, multiplies the negative ones.
+    /// Divides the positive logits, and multiplies the negative logits, of tokens that occur in the prompt or the
+    /// output.
     #[schema(minimum = 0.01, maximum = 100)]
     pub repetition_penalty: Option<f64>,
-    /// Subtracted once per occurrence in the output.
+    /// Subtracted from a token's logit once per occurrence in the output.
     #[schema(minimum = -2, maximum = 2)]
     pub frequency_penalty: Option<f64>,
-    /// Subtracted from the logits of tokens that the output holds.
+    /// Subtracted from the logits of tokens that occur in the output.
     #[schema(minimum = -2, maximum = 2)]
     pub presence_penalty: Option<f64>,
-    /// Strings that end the output, and are its last part.
+    /// Strings that end the output. The output includes the string that ended it.
     pub stop: Option<OneOrMany>,
-    /// No end token before so many tokens.
+    /// The least number of tokens before an end token is allowed.
     #[schema(minimum = 0)]
     pub min_new_tokens: Option<i64>,
-    /// Go on after an end token.
+    /// Continues after an end token.
     pub ignore_eos_token: Option<bool>,
-    /// What the output is: `{"type": "json", "value": SCHEMA}`, `{"type": "regex", "value": TEXT}` or
+    /// The format of the output: `{"type": "json", "value": SCHEMA}`, `{"type": "regex", "value": TEXT}` or
     /// `{"type": "json_schema", "value": {"schema": SCHEMA}}`.
     #[schema(value_type = Option<Object>)]
     pub grammar: Option<Value>,
-    /// Choose tokens so that whoever has the server's key finds out that they were generated.
+    /// Adds a statistical watermark that holders of the server's key can detect.
     pub watermark: Option<bool>,
-    /// Put the prompt before the output.
+    /// Returns the prompt in front of the output.
     pub return_full_text: Option<bool>,
-    /// Keep only so many last tokens of the prompt.
+    /// The number of prompt tokens to keep, counted from the end.
     #[schema(minimum = 1)]
     pub truncate: Option<i64>,
-    /// Compute so many outputs and answer with the one whose tokens have the highest mean logprob; needs sampling.
+    /// The number of outputs to compute. The one with the highest mean logprob is returned. Needs sampling.
     #[schema(minimum = 1)]
     pub best_of: Option<i64>,
-    /// Seconds that the request may take, from its arrival to its last token; not TGI's.
+    /// The most seconds from the request's arrival to its last token. Not part of TGI's API.
     #[schema(exclusive_minimum = 0, maximum = 86400)]
     pub timeout: Option<f64>,
-    /// Report tokens and why the output ended.
+    /// Reports the tokens and the reason why the output ended.
     pub details: Option<bool>,
-    /// Report the prompt's tokens, and `details`; not as events.
+    /// Reports the prompt's tokens; implies `details`. Not available in streams.
     pub decoder_input_details: Option<bool>,
-    /// Report so many of the likeliest tokens in each place, with `details` or a stream.
+    /// The number of likeliest tokens to report at each position, with `details` or in a stream.
     #[schema(minimum = 0, maximum = 20)]
     pub top_n_tokens: Option<i64>,
 }
 
-/// A whole answer.
+/// A complete response.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = GenerateResponse)]
 pub struct GenerateAnswer {
-    /// The output.
+    /// The text of the output.
     pub generated_text: String,
-    /// If asked for.
+    /// Present if `details` was requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub details: Option<Details>,
 }
 
-/// What an output is made of.
+/// The tokens of an output and the reason why it ended.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = GenerateDetails)]
 pub struct Details {
     /// `length`, `eos_token` or `stop_sequence`.
     pub finish_reason: &'static str,
-    /// How many.
+    /// The number of generated tokens.
     pub generated_tokens: u32,
-    /// The seed used, null if greedy.
+    /// The seed that was used; null if decoding was greedy.
     pub seed: Option<u64>,
-    /// The prompt's tokens, with `decoder_input_details`; else empty.
+    /// The prompt's tokens if `decoder_input_details` was requested, otherwise empty.
     pub prefill: Vec<PrefillToken>,
-    /// The output's tokens.
+    /// The tokens of the output.
     pub tokens: Vec<Token>,
-    /// The likeliest tokens in each place, with `top_n_tokens`.
+    /// The likeliest tokens at each position if `top_n_tokens` was requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub top_tokens: Option<Vec<Vec<Token>>>,
-    /// With `best_of` the other outputs, the better ones first.
+    /// The other outputs of `best_of`, the best one first.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub best_of_sequences: Option<Vec<Sequence>>,
 }
 
-/// An output that was not the best.
+/// An output of `best_of` that was not the best.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = BestOfSequence)]
 pub struct Sequence {
-    /// The output.
+    /// The text of the output.
     pub generated_text: String,
     /// `length`, `eos_token` or `stop_sequence`.
     pub finish_reason: &'static str,
-    /// How many.
+    /// The number of generated tokens.
     pub generated_tokens: u32,
-    /// The seed used, null if greedy.
+    /// The seed that was used; null if decoding was greedy.
     pub seed: Option<u64>,
-    /// The prompt's tokens, with `decoder_input_details`; else empty.
+    /// The prompt's tokens if `decoder_input_details` was requested, otherwise empty.
     pub prefill: Vec<PrefillToken>,
-    /// The output's tokens.
+    /// The tokens of the output.
     pub tokens: Vec<Token>,
-    /// The likeliest tokens in each place, with `top_n_tokens`.
+    /// The likeliest tokens at each position if `top_n_tokens` was requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub top_tokens: Option<Vec<Vec<Token>>>,
 }
 
-/// A token.
+/// A generated token.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 #[schema(as = GenerateToken)]
 pub struct Token {
-    /// Its id.
+    /// The id of the token.
     pub id: u32,
-    /// Its text; of a generated token what became certain with it.
+    /// The text that became certain with this token; it may be empty within a multi-byte character.
     pub text: String,
-    /// Natural logarithm of its probability in the model's own distribution.
+    /// The natural logarithm of the token's probability in the model's unmodified distribution.
     pub logprob: f32,
-    /// It is a control token.
+    /// True for a control token.
     pub special: bool,
 }
 
-/// A token of the prompt.
+/// A prompt token.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 #[schema(as = GeneratePrefillToken)]
 pub struct PrefillToken {
-    /// Its id.
+    /// The id of the token.
     pub id: u32,
-    /// Its name in the vocabulary.
+    /// The token as the vocabulary spells it.
     pub text: String,
-    /// Natural logarithm of its probability in the model's own distribution; null for the first one.
+    /// The natural logarithm of the token's probability in the model's distribution; null for the first token.
     pub logprob: Option<f32>,
 }
 
-/// An event of a stream.
+/// The data of one stream event.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = StreamResponse)]
 pub struct StreamAnswer {
-    /// Number of the token, from 1.
+    /// The number of the token, from 1.
     pub index: u32,
-    /// The token; the end token if a grammar ended the output.
+    /// The generated token, or the end token if a grammar ended the output.
     pub token: Token,
-    /// The likeliest tokens in its place, with `top_n_tokens`.
+    /// The likeliest tokens at this position if `top_n_tokens` was requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub top_tokens: Option<Vec<Token>>,
-    /// In the last event the whole output.
+    /// The whole output, in the last event only.
     pub generated_text: Option<String>,
-    /// In the last event, if asked for.
+    /// Present in the last event if `details` was requested.
     pub details: Option<StreamDetails>,
 }
 
-/// How a stream ended.
+/// The details in the last event of a stream.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct StreamDetails {
     /// `length`, `eos_token` or `stop_sequence`.
     pub finish_reason: &'static str,
-    /// How many.
+    /// The number of generated tokens.
     pub generated_tokens: u32,
-    /// The seed used, null if greedy.
+    /// The seed that was used; null if decoding was greedy.
     pub seed: Option<u64>,
-    /// Tokens of the prompt.
+    /// The number of prompt tokens.
     pub input_length: u32,
 }
 
-/// TGI's words for the end.
+/// Returns TGI's name of a finish reason.
 pub fn finish_reason(reason: FinishReason) -> &'static str {
     match reason {
         FinishReason::EndToken | FinishReason::StopToken { .. } => "eos_token",

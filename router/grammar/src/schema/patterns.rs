@@ -1,43 +1,46 @@
-//! The patterns of a schema, and whether several of them may hold for one string.
+//! A limit on the patterns of a schema that may apply to one string together.
 
 use std::collections::HashSet;
 
 use serde_json::{Map, Value};
 
-use crate::GrammarError;
-use crate::classes::Classes;
-use crate::keywords::IGNORED_KEYWORDS;
+use crate::error::GrammarError;
+use crate::regex::class_budget::ClassBudget;
+use crate::schema::keywords::IGNORED_KEYWORDS;
 
-/// Different patterns of a schema whose parts hold at once, at most: the parser makes one expression of all that hold
-/// for a string, and the time and the memory for that about double with each.
+/// Most distinct patterns of a schema in which several may apply at once.
+///
+/// The parser merges all patterns that apply to a string into one expression. Each of them about doubles the time and
+/// the memory that this takes.
 const MAX_MERGED: usize = 8;
-/// What all places of a schema have.
+
+/// The patterns of a schema and its subschemas.
 #[derive(Debug, Default)]
 pub(crate) struct Patterns {
-    classes: Classes,
+    class_budget: ClassBudget,
     distinct: HashSet<String>,
-    /// Some place has parts that hold at once.
+    /// Set if some subschema has parts that apply at once.
     may_merge: bool,
 }
 
 impl Patterns {
-    /// Looks at one place, as the client wrote it.
-    pub(crate) fn look_at(&mut self, schema: &Map<String, Value>) -> Result<(), GrammarError> {
+    /// Adds one subschema as the client wrote it.
+    pub(crate) fn add(&mut self, schema: &Map<String, Value>) -> Result<(), GrammarError> {
         for keyword in ["pattern", "format"] {
             if let Some(Value::String(text)) = schema.get(keyword) {
                 self.distinct.insert(format!("{keyword} {text}"));
             }
         }
         if let Some(Value::String(pattern)) = schema.get("pattern") {
-            self.classes.add(pattern)?;
+            self.class_budget.add(pattern)?;
         }
         if let Some(Value::Object(patterns)) = schema.get("patternProperties") {
-            patterns.keys().try_for_each(|pattern| self.classes.add(pattern))?;
+            patterns.keys().try_for_each(|pattern| self.class_budget.add(pattern))?;
         }
         if let Some(Value::String(pattern)) =
             schema.get("propertyNames").and_then(|names| names.get("pattern"))
         {
-            self.classes.add(pattern)?;
+            self.class_budget.add(pattern)?;
         }
         let has_more = |keyword: &str| {
             schema.contains_key(keyword)
@@ -48,7 +51,7 @@ impl Patterns {
         Ok(())
     }
 
-    /// After all places.
+    /// Checks the limit. Call it after adding all subschemas.
     pub(crate) fn check(&self) -> Result<(), GrammarError> {
         let count = self.distinct.len();
         if !self.may_merge || count <= MAX_MERGED {
@@ -56,10 +59,10 @@ impl Patterns {
         }
         Err(GrammarError::TooComplex {
             detail: format!(
-                "it has {count} different values of `pattern` and `format`, the limit beside `allOf`, or beside a \
-                 `$ref`, `anyOf` or `oneOf` that has other keywords, is {MAX_MERGED}"
+                "it has {count} different values of `pattern` and `format`, but the limit is {MAX_MERGED} in a schema \
+                 with `allOf`, or with other keywords beside a `$ref`, `anyOf` or `oneOf`"
             ),
-            hint: "write what holds at once as one pattern, or leave out `allOf`",
+            hint: "combine patterns that apply at once, or remove `allOf`",
         })
     }
 }
@@ -70,30 +73,30 @@ mod tests {
 
     use super::*;
 
-    fn outcome(places: &[Value]) -> Result<(), GrammarError> {
+    fn outcome(schemas: &[Value]) -> Result<(), GrammarError> {
         let mut patterns = Patterns::default();
-        places.iter().try_for_each(|place| patterns.look_at(place.as_object().unwrap()))?;
+        schemas.iter().try_for_each(|schema| patterns.add(schema.as_object().unwrap()))?;
         patterns.check()
     }
 
     #[test]
-    fn many_patterns_are_taken_where_no_two_hold_at_once() {
-        let of_each = |count: usize| -> Vec<Value> {
+    fn many_patterns_are_accepted_if_no_two_apply_at_once() {
+        let distinct = |count: usize| -> Vec<Value> {
             (0..count).map(|i| json!({"pattern": format!("a{i}")})).collect()
         };
-        assert_eq!(outcome(&of_each(50)), Ok(()));
+        assert_eq!(outcome(&distinct(50)), Ok(()));
         for merging in [
             json!({"allOf": []}),
             json!({"$ref": "#/$defs/a", "pattern": "a0"}),
             json!({"anyOf": [], "properties": {}}),
             json!({"oneOf": [], "type": "object"}),
         ] {
-            assert_eq!(outcome(&[of_each(MAX_MERGED), vec![merging.clone()]].concat()), Ok(()), "{merging}");
-            let error = outcome(&[of_each(MAX_MERGED + 1), vec![merging.clone()]].concat()).unwrap_err();
+            assert_eq!(outcome(&[distinct(MAX_MERGED), vec![merging.clone()]].concat()), Ok(()), "{merging}");
+            let error = outcome(&[distinct(MAX_MERGED + 1), vec![merging.clone()]].concat()).unwrap_err();
             assert_eq!(error.code(), "schema_too_complex", "{merging}");
         }
         let beside = json!({"$ref": "#/$defs/a", "description": "x", "readOnly": true});
-        assert_eq!(outcome(&[of_each(50), vec![beside]].concat()), Ok(()));
+        assert_eq!(outcome(&[distinct(50), vec![beside]].concat()), Ok(()));
         let same: Vec<Value> = (0..50).map(|_| json!({"pattern": "a", "format": "date"})).collect();
         assert_eq!(outcome(&[same, vec![json!({"allOf": []})]].concat()), Ok(()));
     }

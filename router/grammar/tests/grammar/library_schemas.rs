@@ -1,4 +1,4 @@
-//! What clients' libraries write is taken as they mean it, and what is refused is told in our words.
+//! Schemas as clients' libraries write them, and the messages about those that are refused.
 
 use serde_json::{Value, json};
 use trunkline_grammar::{Grammar, GrammarError};
@@ -7,8 +7,8 @@ use crate::support::{check_outputs, compiler, model};
 
 const NUM_OUTPUTS: u64 = 30;
 
-/// Schemas as they are sent, and as a strict validator reads them.
-fn forms() -> Vec<(Value, Value)> {
+/// Schemas as they are sent, each with a strict equivalent for the validator.
+fn library_schemas() -> Vec<(Value, Value)> {
     let same = |schema: Value| (schema.clone(), schema);
     let names = json!({"type": "string", "enum": ["ab", "c"]});
     vec![
@@ -50,20 +50,20 @@ fn forms() -> Vec<(Value, Value)> {
 }
 
 #[test]
-fn what_libraries_write_holds() {
+fn outputs_obey_the_schemas_of_libraries() {
     let (model, compiler) = (model(), compiler(&model()));
-    for (sent, read) in forms() {
+    for (sent, strict) in library_schemas() {
         let name = sent.to_string();
         let constraint = compiler.compile(&Grammar::JsonSchema(sent));
         let constraint = constraint.unwrap_or_else(|error| panic!("{name}: {error}"));
-        let check = check_outputs(&name, &read, &model, &constraint, NUM_OUTPUTS);
+        let check = check_outputs(&name, &strict, &model, &constraint, NUM_OUTPUTS);
         assert_eq!(check.faults, [""; 0]);
         assert!(check.num_finished as u64 * 2 > NUM_OUTPUTS, "{name}: {} finished", check.num_finished);
     }
 }
 
 #[test]
-fn what_is_refused_is_told_in_our_words() {
+fn refusals_name_the_keyword_and_the_fault() {
     let compiler = compiler(&model());
     let json = |schema: Value| Grammar::JsonSchema(schema);
     let needs_itself = json!({"$ref": "#/$defs/n", "$defs": {"n": {
@@ -82,7 +82,7 @@ fn what_is_refused_is_told_in_our_words() {
         (
             json(json!({"pattern": "a(b"})),
             "invalid_schema",
-            "`pattern` at `#` is no regular expression: unclosed group at character 2",
+            "`pattern` at `#` is not a regular expression: unclosed group at character 2",
         ),
         (
             json(json!({"multipleOf": 0.123_456_789_123})),
@@ -102,12 +102,12 @@ fn what_is_refused_is_told_in_our_words() {
         (
             json(needs_itself),
             "invalid_schema",
-            "no finite text matches it: what it requires is `false`, or requires itself again",
+            "no finite text matches it, because a required part is `false` or requires itself again",
         ),
         (
             json(json!({"allOf": [{"type": "string", "pattern": "^a$"}, {"pattern": "^b$"}]})),
             "invalid_schema",
-            "no text matches it, as patterns that hold at once exclude each other",
+            "no text matches it, because patterns that hold at once exclude each other",
         ),
         (
             Grammar::Regex("a(?=b)".into()),
@@ -122,16 +122,16 @@ fn what_is_refused_is_told_in_our_words() {
         (
             Grammar::Lark("root ::= select\nselect ::= \"SELECT \"".into()),
             "invalid_schema",
-            "hint: a grammar is Lark, not EBNF or GBNF; it begins with `start: ...`",
+            "hint: write the grammar in Lark, not in EBNF or GBNF; it begins with `start: ...`",
         ),
         (Grammar::Lark("start: /a(?=b)/".into()), "invalid_schema", "look-around"),
     ] {
         let error: GrammarError =
-            compiler.compile(&grammar).err().unwrap_or_else(|| panic!("{grammar:?} is taken"));
-        let told = error.to_string();
+            compiler.compile(&grammar).err().unwrap_or_else(|| panic!("{grammar:?} is accepted"));
+        let message = error.to_string();
         assert!(
-            error.code() == code && told.contains(words),
-            "{}: {told}\nnot {code}: {words}",
+            error.code() == code && message.contains(words),
+            "{}: {message}\nnot {code}: {words}",
             error.code()
         );
     }

@@ -1,6 +1,6 @@
-//! The keywords of JSON schema, by what is done with them.
+//! The keywords of JSON schema by their treatment.
 
-/// Keywords that hold for every output.
+/// Keywords that every output obeys.
 pub const KEYWORDS: [&str; 27] = [
     "$ref",
     "additionalItems",
@@ -31,7 +31,7 @@ pub const KEYWORDS: [&str; 27] = [
     "type",
 ];
 
-/// Keywords that would change what is valid, and are refused by name.
+/// Keywords that affect validity and are refused by name.
 pub const REFUSED_KEYWORDS: [&str; 19] = [
     "$dynamicRef",
     "$recursiveRef",
@@ -54,7 +54,7 @@ pub const REFUSED_KEYWORDS: [&str; 19] = [
     "uniqueItems",
 ];
 
-/// Keywords that say nothing about what is valid. Names that no draft knows are ignored too, as the drafts ask.
+/// Keywords that do not affect validity. Unknown keywords are ignored too, as the drafts require.
 pub const IGNORED_KEYWORDS: [&str; 16] = [
     "$anchor",
     "$comment",
@@ -74,6 +74,7 @@ pub const IGNORED_KEYWORDS: [&str; 16] = [
     "writeOnly",
 ];
 
-/// Values of `format` that hold for every output; others are refused by name.
+/// Values of `format` that every output obeys. Others are refused by name.
+
 pub const FORMATS: [&str; 10] =
     ["date", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "time", "uri", "uuid"];

@@ -1,19 +1,22 @@
-//! Numbers of a schema, where the parser would hold others: it takes all as doubles, whole ones through 64 bits, and
-//! writes a double by its shortest digits. What is changed is changed towards fewer outputs, so that each is valid.
+//! Adapts the numbers of a schema to the parser's arithmetic.
+//!
+//! The parser stores numbers as doubles, integers in 64 bits, and writes a double with the fewest digits that identify
+//! it. Where it would enforce another number, the number is moved so that fewer outputs are allowed and each is valid.
 
 use serde_json::{Map, Number, Value, json};
 
-use crate::form::may_be;
-use crate::refusal::Refusal;
+use crate::schema::normalize::allows_type;
+use crate::schema::unsupported::UnsupportedKeyword;
 
-/// From here on doubles leave out whole numbers.
-const INEXACT: u128 = 1 << 53;
+/// From here on doubles cannot represent all integers.
+const FIRST_INEXACT: u128 = 1 << 53;
 /// The largest double below 2^63.
-const WIDEST: f64 = 9_223_372_036_854_774_784.0;
-/// A bound of that size needs another one beside it: the parser has no expression for all that is beyond.
-const FURTHEST_ALONE: f64 = 1e18;
+const LARGEST: f64 = 9_223_372_036_854_774_784.0;
+/// A bound at least this far from zero needs a second bound on its other side, because the parser has no expression for
+/// all numbers beyond it.
+const LARGEST_SINGLE_BOUND: f64 = 1e18;
 
-/// The two ends of an interval, as keywords: a bound that is itself within, and one that is not.
+/// The two ends of an interval, each with the keywords of its inclusive and its exclusive bound.
 const ENDS: [(End, &str, &str); 2] =
     [(End::Lower, "minimum", "exclusiveMinimum"), (End::Upper, "maximum", "exclusiveMaximum")];
 
@@ -23,61 +26,60 @@ enum End {
     Upper,
 }
 
-/// Refuses `const` and `enum` with numbers that would be written as others, at any depth.
-pub(crate) fn check_values(schema: &Map<String, Value>) -> Result<(), Refusal> {
+/// Refuses `const` and `enum` with numbers, at any depth, that the parser would write as other numbers.
+pub(crate) fn check_values(schema: &Map<String, Value>) -> Result<(), UnsupportedKeyword> {
     for keyword in ["const", "enum"] {
         if let Some(number) = schema.get(keyword).and_then(inexact) {
             let reason =
                 format!(" with the number {number}, which is not exact as a double; hint: use a string");
-            return Err(Refusal::new(keyword, reason));
+            return Err(UnsupportedKeyword::new(keyword, reason));
         }
     }
     Ok(())
 }
 
-/// Some number in a value that would be written as another.
+/// Finds a number in a value that the parser would write as another number.
 fn inexact(value: &Value) -> Option<&Number> {
     match value {
-        Value::Number(number) => (!is_written_as_it_is(number)).then_some(number),
+        Value::Number(number) => (!is_exact(number)).then_some(number),
         Value::Array(list) => list.iter().find_map(inexact),
         Value::Object(map) => map.values().find_map(inexact),
         _ => None,
     }
 }
 
-fn is_written_as_it_is(number: &Number) -> bool {
+fn is_exact(number: &Number) -> bool {
     let Some(double) = number.as_f64() else { return false };
     if let Some(whole) = number.as_i64() {
-        return double.abs() <= WIDEST && double as i128 == i128::from(whole);
+        return double.abs() <= LARGEST && double as i128 == i128::from(whole);
     }
-    // The parser may find that it is an integer by what holds beside, and would cut it to 64 bits then.
-    match whole_part(number) {
+    // Other keywords may tell the parser that the number is an integer, and it would then cut it to 64 bits.
+    match large_integer_part(number) {
         None => true,
-        Some(whole) => double.abs() <= WIDEST && written(double) == whole && double as i128 == whole,
+        Some(whole) => double.abs() <= LARGEST && shortest_digits(double) == whole && double as i128 == whole,
     }
 }
 
-/// Moves bounds that the parser would take for others, or not at all, inwards to where it holds them.
-pub(crate) fn tighten_bounds(schema: &mut Map<String, Value>) -> Result<(), Refusal> {
-    if !may_be(schema, "number") && !may_be(schema, "integer") {
+/// Moves bounds that the parser would misread or refuse inwards, to the nearest numbers that it enforces.
+pub(crate) fn tighten_bounds(schema: &mut Map<String, Value>) -> Result<(), UnsupportedKeyword> {
+    if !allows_type(schema, "number") && !allows_type(schema, "integer") {
         return Ok(());
     }
     let mut changed = None;
-    for (end, within, beyond) in ENDS {
-        tighten_end(schema, end, within, beyond, &mut changed)?;
+    for (end, inclusive, exclusive) in ENDS {
+        tighten_end(schema, end, inclusive, exclusive, &mut changed)?;
     }
-    let [lower, upper] = ENDS.map(|(end, within, beyond)| bound(schema, end, within, beyond));
-    if lower.is_some_and(|lower| lower >= FURTHEST_ALONE) && upper.is_none() {
-        schema.insert("maximum".to_owned(), json!(WIDEST));
+    let [lower, upper] = ENDS.map(|(end, inclusive, exclusive)| bound(schema, end, inclusive, exclusive));
+    if lower.is_some_and(|lower| lower >= LARGEST_SINGLE_BOUND) && upper.is_none() {
+        schema.insert("maximum".to_owned(), json!(LARGEST));
     }
-    if upper.is_some_and(|upper| upper <= -FURTHEST_ALONE) && lower.is_none() {
-        schema.insert("minimum".to_owned(), json!(-WIDEST));
+    if upper.is_some_and(|upper| upper <= -LARGEST_SINGLE_BOUND) && lower.is_none() {
+        schema.insert("minimum".to_owned(), json!(-LARGEST));
     }
     match (changed, lower, upper) {
-        (Some(keyword), Some(lower), Some(upper)) if lower > upper => Err(Refusal::new(
-            keyword,
-            " with bounds that have no number between them that is exact as a double",
-        )),
+        (Some(keyword), Some(lower), Some(upper)) if lower > upper => {
+            Err(UnsupportedKeyword::new(keyword, " because no number within the bounds is exact as a double"))
+        }
         _ => Ok(()),
     }
 }
@@ -85,85 +87,85 @@ pub(crate) fn tighten_bounds(schema: &mut Map<String, Value>) -> Result<(), Refu
 fn tighten_end(
     schema: &mut Map<String, Value>,
     end: End,
-    within: &'static str,
-    beyond: &'static str,
+    inclusive: &'static str,
+    exclusive: &'static str,
     changed: &mut Option<&'static str>,
-) -> Result<(), Refusal> {
-    // Draft 4: whether `minimum` itself is too little.
-    let is_beyond = schema.get(beyond) == Some(&Value::Bool(true));
-    for (keyword, is_exclusive) in [(within, is_beyond), (beyond, true)] {
-        let Some(whole) = schema.get(keyword).and_then(Value::as_number).and_then(whole_part) else {
+) -> Result<(), UnsupportedKeyword> {
+    // In draft 4 `exclusiveMinimum` is a boolean that makes `minimum` exclusive.
+    let is_draft4_exclusive = schema.get(exclusive) == Some(&Value::Bool(true));
+    for (keyword, is_exclusive) in [(inclusive, is_draft4_exclusive), (exclusive, true)] {
+        let Some(whole) = schema.get(keyword).and_then(Value::as_number).and_then(large_integer_part) else {
             continue;
         };
         let tight = match (end, is_exclusive) {
-            (_, false) => inwards(whole, end),
-            (End::Lower, true) => inwards(whole.saturating_add(1), end),
-            (End::Upper, true) => inwards(whole.saturating_sub(1), end),
+            (_, false) => round_inwards(whole, end),
+            (End::Lower, true) => round_inwards(whole.saturating_add(1), end),
+            (End::Upper, true) => round_inwards(whole.saturating_sub(1), end),
         };
         let Some(tight) = tight else {
-            return Err(Refusal::new(keyword, format!(" beyond {}", written(WIDEST))));
+            return Err(UnsupportedKeyword::new(keyword, format!(" beyond {}", shortest_digits(LARGEST))));
         };
         if !is_exclusive
             && schema.get(keyword).and_then(Value::as_f64) == Some(tight)
-            && written(tight) == whole
+            && shortest_digits(tight) == whole
         {
             continue;
         }
         *changed = Some(keyword);
-        if keyword == beyond {
-            schema.shift_remove(beyond);
-        } else if is_beyond {
-            schema.insert(beyond.to_owned(), Value::Bool(false));
+        if keyword == exclusive {
+            schema.shift_remove(exclusive);
+        } else if is_draft4_exclusive {
+            schema.insert(exclusive.to_owned(), Value::Bool(false));
         }
-        // Of two bounds at one end the tighter holds.
-        let tight = match schema.get(within).and_then(Value::as_f64).filter(|_| keyword == beyond) {
+        // The tighter of two bounds at one end applies.
+        let tight = match schema.get(inclusive).and_then(Value::as_f64).filter(|_| keyword == exclusive) {
             Some(other) if end == End::Lower => tight.max(other),
             Some(other) => tight.min(other),
             None => tight,
         };
-        schema.insert(within.to_owned(), json!(tight));
+        schema.insert(inclusive.to_owned(), json!(tight));
     }
     Ok(())
 }
 
-/// The end as the parser takes it.
-fn bound(schema: &Map<String, Value>, end: End, within: &str, beyond: &str) -> Option<f64> {
-    let [within, beyond] = [within, beyond].map(|keyword| schema.get(keyword).and_then(Value::as_f64));
-    match (within, beyond) {
-        (Some(within), Some(beyond)) if end == End::Lower => Some(within.max(beyond)),
-        (Some(within), Some(beyond)) => Some(within.min(beyond)),
-        (within, beyond) => within.or(beyond),
+/// Returns the bound at one end as the parser reads it.
+fn bound(schema: &Map<String, Value>, end: End, inclusive: &str, exclusive: &str) -> Option<f64> {
+    let bounds = [inclusive, exclusive].map(|keyword| schema.get(keyword).and_then(Value::as_f64));
+    match bounds {
+        [Some(inclusive), Some(exclusive)] if end == End::Lower => Some(inclusive.max(exclusive)),
+        [Some(inclusive), Some(exclusive)] => Some(inclusive.min(exclusive)),
+        [inclusive, exclusive] => inclusive.or(exclusive),
     }
 }
 
-/// A number whose double may be another one; none if it is small.
-fn whole_part(number: &Number) -> Option<i128> {
+/// Returns the integer part of a number that a double may not represent, or `None` if the number is small enough.
+fn large_integer_part(number: &Number) -> Option<i128> {
     let whole = match (number.as_i64(), number.as_u64(), number.as_f64()) {
         (Some(whole), ..) => i128::from(whole),
         (_, Some(whole), _) => i128::from(whole),
         (.., double) => double? as i128,
     };
-    (whole.unsigned_abs() >= INEXACT).then_some(whole)
+    (whole.unsigned_abs() >= FIRST_INEXACT).then_some(whole)
 }
 
-/// The double nearest to a bound that is not outside it, neither by its value nor by its digits.
-fn inwards(whole: i128, end: End) -> Option<f64> {
+/// Returns the double nearest to a bound whose value and whose shortest digits are both inside the bound.
+fn round_inwards(whole: i128, end: End) -> Option<f64> {
     let is_within = |double: f64| match end {
-        End::Lower => double as i128 >= whole && written(double) >= whole,
-        End::Upper => double as i128 <= whole && written(double) <= whole,
+        End::Lower => double as i128 >= whole && shortest_digits(double) >= whole,
+        End::Upper => double as i128 <= whole && shortest_digits(double) <= whole,
     };
-    let mut double = (whole as f64).clamp(-WIDEST, WIDEST);
+    let mut double = (whole as f64).clamp(-LARGEST, LARGEST);
     while !is_within(double) {
         double = if end == End::Lower { double.next_up() } else { double.next_down() };
-        if double.abs() > WIDEST {
+        if double.abs() > LARGEST {
             return None;
         }
     }
     Some(double)
 }
 
-/// What the shortest digits of a whole double say.
-fn written(double: f64) -> i128 {
+/// Returns the integer that the shortest digits of an integral double denote.
+fn shortest_digits(double: f64) -> i128 {
     double.to_string().parse().unwrap_or(if double < 0.0 { i128::MIN } else { i128::MAX })
 }
 
@@ -175,12 +177,12 @@ mod tests {
 
     fn tightened(mut schema: Value) -> Result<Value, String> {
         let map = schema.as_object_mut().expect("an object");
-        tighten_bounds(map).map_err(|refusal| refusal.at(&[]).to_string())?;
+        tighten_bounds(map).map_err(|keyword| keyword.at(&[]).to_string())?;
         Ok(schema)
     }
 
     #[test]
-    fn bounds_that_are_held_stay_as_they_are() {
+    fn bounds_that_the_parser_enforces_are_unchanged() {
         for schema in [
             json!({"minimum": -3, "exclusiveMaximum": 9_007_199_254_740_991_i64, "multipleOf": 3}),
             json!({"minimum": 0.1, "maximum": 1e15}),
@@ -195,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn bounds_move_inwards_to_doubles_whose_digits_are_within() {
+    fn bounds_move_inwards_to_doubles_whose_digits_are_inside() {
         let beyond = 9_007_199_254_740_992_i64;
         for (schema, expected) in [
             (json!({"minimum": beyond + 1}), json!({"minimum": 9_007_199_254_740_994.0})),
@@ -209,14 +211,17 @@ mod tests {
             (json!({"minimum": 1e17, "exclusiveMinimum": beyond}), json!({"minimum": 1e17})),
             (
                 json!({"minimum": INT64[0], "maximum": INT64[1]}),
-                json!({"minimum": -WIDEST, "maximum": WIDEST}),
+                json!({"minimum": -LARGEST, "maximum": LARGEST}),
             ),
             (
                 json!({"minimum": -1.797e308, "maximum": 1.797e308}),
-                json!({"minimum": -WIDEST, "maximum": WIDEST}),
+                json!({"minimum": -LARGEST, "maximum": LARGEST}),
             ),
-            (json!({"minimum": 2e18}), json!({"minimum": 2e18, "maximum": WIDEST})),
-            (json!({"exclusiveMaximum": -2e18}), json!({"maximum": -2e18_f64.next_up(), "minimum": -WIDEST})),
+            (json!({"minimum": 2e18}), json!({"minimum": 2e18, "maximum": LARGEST})),
+            (
+                json!({"exclusiveMaximum": -2e18}),
+                json!({"maximum": -2e18_f64.next_up(), "minimum": -LARGEST}),
+            ),
         ] {
             assert_eq!(tightened(schema.clone()), Ok(expected), "{schema}");
         }
@@ -246,7 +251,7 @@ mod tests {
             let schema = json!({"enum": [1, {"a": [value]}]});
             check_values(schema.as_object().expect("an object"))
                 .err()
-                .map(|refusal| refusal.at(&[]).to_string())
+                .map(|keyword| keyword.at(&[]).to_string())
         };
         for exact in [
             json!(0),

@@ -1,18 +1,18 @@
-//! Forms in which clients' libraries write what the parser knows in another, or what says nothing.
+//! Translates what clients' libraries write into the parser's form, and removes what has no effect.
 
 use serde_json::{Map, Value, json};
 
-use crate::keywords::{FORMATS, IGNORED_KEYWORDS};
+use crate::schema::keywords::{FORMATS, IGNORED_KEYWORDS};
 
-/// Keywords whose value is a count.
 const COUNTS: [&str; 6] =
     ["maxItems", "maxLength", "maxProperties", "minItems", "minLength", "minProperties"];
-/// Keywords that say nothing with an empty object.
-const EMPTY: [&str; 3] = ["dependencies", "dependentRequired", "dependentSchemas"];
-/// Whole doubles up to here are exact.
+/// Keywords that have no effect if their value is an empty object.
+const NO_EFFECT_IF_EMPTY: [&str; 3] = ["dependencies", "dependentRequired", "dependentSchemas"];
+/// The largest count that a double represents exactly, together with all smaller ones.
 const MAX_COUNT: f64 = 9_007_199_254_740_992.0;
-/// Formats of the drafts that are not held here. A pattern beside them need not, and validators look at them.
-const FORMATS_OF_DRAFTS: [&str; 9] = [
+/// Formats of the drafts that are not enforced. They are refused even beside a pattern, because a pattern need not imply
+/// the format and validators check it.
+const UNENFORCED_DRAFT_FORMATS: [&str; 9] = [
     "idn-email",
     "idn-hostname",
     "iri",
@@ -24,33 +24,33 @@ const FORMATS_OF_DRAFTS: [&str; 9] = [
     "uri-template",
 ];
 
-/// Whether nothing is valid, as it is written where a property must be absent: `{"not": {}}`.
+/// Returns whether no value is valid. Libraries write `{"not": {}}` where a property must be absent.
 pub(crate) fn allows_nothing(schema: &Map<String, Value>) -> bool {
     let is_any = match schema.get("not") {
         Some(Value::Bool(is_any)) => *is_any,
-        Some(Value::Object(inner)) => inner.keys().all(|keyword| says_nothing(keyword)),
+        Some(Value::Object(inner)) => {
+            inner.keys().all(|keyword| IGNORED_KEYWORDS.contains(&keyword.as_str()))
+        }
         _ => false,
     };
-    // References lead to what is defined inside.
+    // References may lead to definitions inside the schema.
     is_any
         && ["$defs", "definitions", "$id", "id", "$anchor"]
             .iter()
             .all(|keyword| !schema.contains_key(*keyword))
 }
 
-fn says_nothing(keyword: &str) -> bool {
-    IGNORED_KEYWORDS.contains(&keyword)
-}
-
-/// Takes out of one schema what says nothing, and writes counts as integers.
+/// Removes keywords without effect from one schema, and writes counts as integers.
 pub(crate) fn simplify(schema: &mut Map<String, Value>) {
-    // The parser would take it as its own options.
+    // The parser would read the value as its own options.
     schema.shift_remove("x-guidance");
-    // Some libraries write out what is not set.
+    // Some libraries write null for keywords that are not set.
     schema.retain(|keyword, value| !value.is_null() || keyword == "const");
     schema.retain(|keyword, value| match keyword.as_str() {
         "uniqueItems" => *value != Value::Bool(false),
-        keyword if EMPTY.contains(&keyword) => value.as_object().is_none_or(|entries| !entries.is_empty()),
+        keyword if NO_EFFECT_IF_EMPTY.contains(&keyword) => {
+            value.as_object().is_none_or(|entries| !entries.is_empty())
+        }
         _ => true,
     });
     for keyword in COUNTS {
@@ -65,23 +65,24 @@ pub(crate) fn simplify(schema: &mut Map<String, Value>) {
     }
     if let Some(format) = schema.get("format").and_then(Value::as_str)
         && !FORMATS.contains(&format)
-        && (!may_be(schema, "string") || !FORMATS_OF_DRAFTS.contains(&format) && has_pattern(schema))
+        && (!allows_type(schema, "string")
+            || !UNENFORCED_DRAFT_FORMATS.contains(&format) && has_pattern(schema))
     {
         schema.shift_remove("format");
     }
 }
 
-/// A pattern holds for the whole.
+/// Returns whether a pattern applies to every string that the schema allows.
 fn has_pattern(schema: &Map<String, Value>) -> bool {
-    let of_all = schema.get("allOf").and_then(Value::as_array);
+    let all_of = schema.get("allOf").and_then(Value::as_array);
     schema.get("pattern").is_some_and(Value::is_string)
-        || of_all.is_some_and(|all| {
+        || all_of.is_some_and(|all| {
             !all.is_empty() && all.iter().all(|part| part.get("pattern").is_some_and(Value::is_string))
         })
 }
 
-/// Whether values of a type are among those that `type` allows.
-pub(crate) fn may_be(schema: &Map<String, Value>, kind: &str) -> bool {
+/// Returns whether the keyword `type` allows values of a type.
+pub(crate) fn allows_type(schema: &Map<String, Value>, kind: &str) -> bool {
     match schema.get("type") {
         Some(Value::String(name)) => name == kind,
         Some(Value::Array(names)) => names.iter().any(|name| name == kind),
@@ -99,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn what_says_nothing_is_taken_out() {
+    fn keywords_without_effect_are_removed() {
         for (schema, expected) in [
             (json!({"uniqueItems": false, "x-guidance": {}, "dependentRequired": {}}), json!({})),
             (json!({"dependencies": {"a": []}}), json!({"dependencies": {"a": []}})),
@@ -125,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn not_anything_is_nothing() {
+    fn a_negated_empty_schema_allows_nothing() {
         let nothing = |schema: Value| allows_nothing(schema.as_object().expect("an object"));
         assert!(nothing(json!({"not": {}})) && nothing(json!({"not": true, "title": "x"})));
         assert!(nothing(json!({"not": {"description": "x"}})));

@@ -1,7 +1,8 @@
-//! A regular expression that means the same to all who read it.
+//! Rewrites regular expressions so that an output matches in every dialect.
 //!
-//! To ECMA-262, and so to JSON schema, `\d` and `\w` are of ASCII, to Rust and Python of Unicode, and each has its own
-//! white space. What is written has to match for any reader: a class stands for what is in it for all of them.
+//! In ECMA-262, and therefore in JSON schema, `\d` and `\w` match only ASCII. In Rust and Python they match Unicode, and
+//! each dialect has its own white space. An output must be valid for every reader, so a class becomes the characters
+//! that it contains in all dialects.
 
 use std::collections::HashSet;
 use std::convert::Infallible;
@@ -13,20 +14,20 @@ use regex_syntax::ast::{
     ErrorKind, Flag, Flags, GroupKind, Span, Visitor,
 };
 
-/// So many hyphens of one expression are seen to be meant as such.
+/// Most hyphens of an expression that are escaped because they cannot form a range.
 const MAX_HYPHENS: usize = 64;
 
-/// Why an expression cannot be taken.
+/// The reason why an expression is not accepted.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Fault {
-    /// It is none.
-    Wrong(String),
-    /// It is one, of a kind that has no automaton here.
+pub(crate) enum RegexError {
+    /// The expression has a fault, which the text names with its position.
+    Invalid(String),
+    /// The expression contains this construct, for which there is no automaton.
     Unsupported(String),
 }
 
-/// The expression with classes for all readers.
-pub(crate) fn for_all_readers(expression: &str) -> Result<String, Fault> {
+/// Rewrites an expression with classes that mean the same in every dialect.
+pub(crate) fn portable(expression: &str) -> Result<String, RegexError> {
     let mut text = expression.to_owned();
     let mut num_hyphens = 0;
     let ast = loop {
@@ -34,14 +35,17 @@ pub(crate) fn for_all_readers(expression: &str) -> Result<String, Fault> {
             Ok(ast) => break ast,
             Err(error) => {
                 let hyphen = hyphen_beside_class(&text, &error).filter(|_| num_hyphens < MAX_HYPHENS);
-                text.insert(hyphen.ok_or_else(|| fault(&text, &error))?, '\\');
+                text.insert(hyphen.ok_or_else(|| regex_error(&text, &error))?, '\\');
                 num_hyphens += 1;
             }
         }
     };
-    let Ok(found) = ast::visit(&ast, Found::default());
+    let Ok(found) = ast::visit(&ast, ClassVisitor::default());
     if let Some(span) = found.boundary {
-        return Err(Fault::Unsupported(format!("a word boundary at character {}", character(&text, span))));
+        return Err(RegexError::Unsupported(format!(
+            "a word boundary at character {}",
+            character(&text, span)
+        )));
     }
     if !found.is_unicode {
         return Ok(text);
@@ -52,7 +56,7 @@ pub(crate) fn for_all_readers(expression: &str) -> Result<String, Fault> {
     Ok(text)
 }
 
-/// Where the hyphen is that cannot be a range's, as in `[\w-.]`: to others it is itself.
+/// Returns the position of a hyphen that cannot form a range, as in `[\w-.]`. Other dialects read it as a literal.
 fn hyphen_beside_class(text: &str, error: &ast::Error) -> Option<usize> {
     let span = error.span();
     if *error.kind() != ErrorKind::ClassRangeLiteral {
@@ -64,53 +68,56 @@ fn hyphen_beside_class(text: &str, error: &ast::Error) -> Option<usize> {
     text.get(..span.start.offset)?.ends_with('-').then(|| span.start.offset - 1)
 }
 
-fn fault(text: &str, error: &ast::Error) -> Fault {
+fn regex_error(text: &str, error: &ast::Error) -> RegexError {
     let at = character(text, *error.span());
     match error.kind() {
-        ErrorKind::UnsupportedLookAround => Fault::Unsupported(format!("look-around at character {at}")),
+        ErrorKind::UnsupportedLookAround => RegexError::Unsupported(format!("look-around at character {at}")),
         ErrorKind::UnsupportedBackreference => {
-            Fault::Unsupported(format!("a backreference at character {at}"))
+            RegexError::Unsupported(format!("a backreference at character {at}"))
         }
-        kind => Fault::Wrong(format!("{kind} at character {at}")),
+        kind => RegexError::Invalid(format!("{kind} at character {at}")),
     }
 }
 
-/// The number of a span's first character, from 1.
+/// Returns the number of a span's first character, counted from 1.
 fn character(text: &str, span: Span) -> usize {
     1 + text.char_indices().take_while(|(offset, _)| *offset < span.start.offset).count()
 }
 
-/// What one walk over an expression finds.
-struct Found {
-    /// Places of Perl's classes, in their order, and what to write there.
+/// Collects the Perl classes of an expression and their replacements.
+struct ClassVisitor {
+    /// Ranges of classes to replace, in ascending order, with the replacements.
     classes: Vec<(Range<usize>, &'static str)>,
+    /// The first word boundary.
     boundary: Option<Span>,
-    /// No flag turns Unicode off.
+    /// Cleared if a flag turns Unicode off.
     is_unicode: bool,
-    /// What is in a class here is not in the outermost.
-    is_outside: bool,
-    /// Offsets of classes that stand beside their own complement, as in `[\s\S]`: together they are all there is.
+    /// Set if the characters matched here are excluded from the outermost class.
+    is_excluded: bool,
+    /// Offsets of classes beside their own complement, as in `[\s\S]`. Together they match every character.
     complements: HashSet<usize>,
-    /// Symmetric differences that this is in: more of either may be more or less of all.
-    num_open: usize,
+    /// Number of enclosing symmetric differences. A class inside one is not replaced, because narrowing it could widen
+    /// the whole.
+    num_symmetric_differences: usize,
 }
 
-impl Default for Found {
+impl Default for ClassVisitor {
     fn default() -> Self {
         let (classes, complements) = Default::default();
-        Self { classes, boundary: None, is_unicode: true, is_outside: false, complements, num_open: 0 }
+        let (boundary, is_unicode, is_excluded, num_symmetric_differences) = (None, true, false, 0);
+        Self { classes, boundary, is_unicode, is_excluded, complements, num_symmetric_differences }
     }
 }
 
-impl Found {
-    fn see(&mut self, class: &ClassPerl) {
-        if self.num_open == 0 && !self.complements.contains(&class.span.start.offset) {
+impl ClassVisitor {
+    fn add_class(&mut self, class: &ClassPerl) {
+        if self.num_symmetric_differences == 0 && !self.complements.contains(&class.span.start.offset) {
             let range = class.span.start.offset..class.span.end.offset;
-            self.classes.push((range, class_for_all(&class.kind, class.negated, self.is_outside)));
+            self.classes.push((range, portable_class(&class.kind, class.negated, self.is_excluded)));
         }
     }
 
-    fn see_union(&mut self, items: &[ClassSetItem]) {
+    fn add_union(&mut self, items: &[ClassSetItem]) {
         let classes: Vec<&ClassPerl> = items
             .iter()
             .filter_map(|item| match item {
@@ -118,7 +125,7 @@ impl Found {
                 _ => None,
             })
             .collect();
-        // The complement of one is the other to whoever reads them.
+        // In every dialect the two classes are complements of each other.
         let has = |kind: &ClassPerlKind, negated: bool| {
             classes.iter().any(|class| class.kind == *kind && class.negated == negated)
         };
@@ -129,12 +136,12 @@ impl Found {
         }
     }
 
-    fn see_flags(&mut self, flags: &Flags) {
+    fn add_flags(&mut self, flags: &Flags) {
         self.is_unicode &= flags.flag_state(Flag::Unicode) != Some(false);
     }
 }
 
-impl Visitor for Found {
+impl Visitor for ClassVisitor {
     type Output = Self;
     type Err = Infallible;
 
@@ -144,12 +151,12 @@ impl Visitor for Found {
 
     fn visit_pre(&mut self, ast: &Ast) -> Result<(), Infallible> {
         match ast {
-            Ast::ClassPerl(class) => self.see(class),
-            Ast::ClassBracketed(class) => self.is_outside = class.negated,
-            Ast::Flags(set) => self.see_flags(&set.flags),
+            Ast::ClassPerl(class) => self.add_class(class),
+            Ast::ClassBracketed(class) => self.is_excluded = class.negated,
+            Ast::Flags(set) => self.add_flags(&set.flags),
             Ast::Group(group) => {
                 if let GroupKind::NonCapturing(flags) = &group.kind {
-                    self.see_flags(flags);
+                    self.add_flags(flags);
                 }
             }
             Ast::Assertion(assertion) => {
@@ -171,16 +178,16 @@ impl Visitor for Found {
 
     fn visit_post(&mut self, ast: &Ast) -> Result<(), Infallible> {
         if matches!(ast, Ast::ClassBracketed(_)) {
-            self.is_outside = false;
+            self.is_excluded = false;
         }
         Ok(())
     }
 
     fn visit_class_set_item_pre(&mut self, item: &ClassSetItem) -> Result<(), Infallible> {
         match item {
-            ClassSetItem::Perl(class) => self.see(class),
-            ClassSetItem::Bracketed(class) => self.is_outside ^= class.negated,
-            ClassSetItem::Union(union) => self.see_union(&union.items),
+            ClassSetItem::Perl(class) => self.add_class(class),
+            ClassSetItem::Bracketed(class) => self.is_excluded ^= class.negated,
+            ClassSetItem::Union(union) => self.add_union(&union.items),
             _ => {}
         }
         Ok(())
@@ -188,34 +195,35 @@ impl Visitor for Found {
 
     fn visit_class_set_item_post(&mut self, item: &ClassSetItem) -> Result<(), Infallible> {
         if let ClassSetItem::Bracketed(class) = item {
-            self.is_outside ^= class.negated;
+            self.is_excluded ^= class.negated;
         }
         Ok(())
     }
 
     fn visit_class_set_binary_op_pre(&mut self, op: &ClassSetBinaryOp) -> Result<(), Infallible> {
-        self.num_open += usize::from(op.kind == ClassSetBinaryOpKind::SymmetricDifference);
+        self.num_symmetric_differences += usize::from(op.kind == ClassSetBinaryOpKind::SymmetricDifference);
         Ok(())
     }
 
     fn visit_class_set_binary_op_in(&mut self, op: &ClassSetBinaryOp) -> Result<(), Infallible> {
-        self.is_outside ^= op.kind == ClassSetBinaryOpKind::Difference;
+        self.is_excluded ^= op.kind == ClassSetBinaryOpKind::Difference;
         Ok(())
     }
 
     fn visit_class_set_binary_op_post(&mut self, op: &ClassSetBinaryOp) -> Result<(), Infallible> {
-        self.is_outside ^= op.kind == ClassSetBinaryOpKind::Difference;
-        self.num_open -= usize::from(op.kind == ClassSetBinaryOpKind::SymmetricDifference);
+        self.is_excluded ^= op.kind == ClassSetBinaryOpKind::Difference;
+        self.num_symmetric_differences -= usize::from(op.kind == ClassSetBinaryOpKind::SymmetricDifference);
         Ok(())
     }
 }
 
-/// What is in a class for all readers; `is_outside`: for any of them, as what is in it will not match.
+/// Returns the characters that a class contains in all dialects, or in any dialect if it is excluded.
 ///
-/// White space is of 6 characters in ASCII for all. Beyond it, Python adds U+001C to U+001F, ECMA-262 U+FEFF, and old
-/// tables of Unicode U+180E; Python's letters and digits have numbers of other kinds, too.
-fn class_for_all(kind: &ClassPerlKind, is_negated: bool, is_outside: bool) -> &'static str {
-    let is_ascii = is_negated == is_outside;
+/// All dialects have the same 6 ASCII characters of white space. Python adds U+001C to U+001F, ECMA-262 U+FEFF, and old
+/// Unicode tables U+180E. Python's `\w` also includes numeric characters that are not decimal digits.
+
+fn portable_class(kind: &ClassPerlKind, is_negated: bool, is_excluded: bool) -> &'static str {
+    let is_ascii = is_negated == is_excluded;
     match (kind, is_ascii, is_negated) {
         (ClassPerlKind::Digit, true, false) => "[0-9]",
         (ClassPerlKind::Digit, true, true) => "[^0-9]",
@@ -240,7 +248,7 @@ mod tests {
     const SPACES: &str = r"\p{White_Space}\x1c-\x1f\u{feff}\u{180e}";
 
     #[test]
-    fn classes_are_what_they_are_for_all_readers() {
+    fn classes_become_portable() {
         for (expression, expected) in [
             (r"\d{3}-\w+\s", r"[0-9]{3}-[0-9A-Za-z_]+[\t-\r\x20]".to_owned()),
             (r"\D\W\S", format!(r"[^\p{{Nd}}][^{WORDS}][^{SPACES}]")),
@@ -255,22 +263,22 @@ mod tests {
             (r"[\w-.]+@[a-\d-x]", r"[[0-9A-Za-z_]\-.]+@[a\-[0-9]\-x]".to_owned()),
             (r"^(?i)a|b$", r"^(?i)a|b$".to_owned()),
         ] {
-            let text = for_all_readers(expression).unwrap_or_else(|fault| panic!("{expression}: {fault:?}"));
+            let text = portable(expression).unwrap_or_else(|error| panic!("{expression}: {error:?}"));
             assert_eq!(text, expected);
             regex_syntax::parse(&text).unwrap_or_else(|error| panic!("{text}: {error}"));
         }
     }
 
     #[test]
-    fn what_is_wrong_is_told_with_its_place() {
+    fn errors_name_the_position() {
         for (expression, expected) in [
-            ("é(?=a)b", Fault::Unsupported("look-around at character 2".into())),
-            ("a(?<!b)", Fault::Unsupported("look-around at character 2".into())),
-            (r"(a)\1", Fault::Unsupported("a backreference at character 4".into())),
-            (r"a\b", Fault::Unsupported("a word boundary at character 2".into())),
-            ("ab(", Fault::Wrong("unclosed group at character 3".into())),
+            ("é(?=a)b", RegexError::Unsupported("look-around at character 2".into())),
+            ("a(?<!b)", RegexError::Unsupported("look-around at character 2".into())),
+            (r"(a)\1", RegexError::Unsupported("a backreference at character 4".into())),
+            (r"a\b", RegexError::Unsupported("a word boundary at character 2".into())),
+            ("ab(", RegexError::Invalid("unclosed group at character 3".into())),
         ] {
-            assert_eq!(for_all_readers(expression), Err(expected), "{expression}");
+            assert_eq!(portable(expression), Err(expected), "{expression}");
         }
     }
 }

@@ -1,19 +1,28 @@
-//! What of JSON schema is taken, what is refused by name, and limits that are seen before anything is compiled.
+//! Checks a JSON schema before it is compiled, and rewrites it for the parser.
+
+pub(crate) mod finiteness;
+pub(crate) mod keywords;
+pub(crate) mod normalize;
+pub(crate) mod numbers;
+pub(crate) mod patterns;
+pub(crate) mod property_names;
+pub(crate) mod subschemas;
+pub(crate) mod unsupported;
 
 use std::collections::HashSet;
 
 use serde_json::{Map, Value, json};
 
-use crate::form::{allows_nothing, may_be, simplify};
-use crate::keywords::{FORMATS, REFUSED_KEYWORDS};
-use crate::names::Copies;
-use crate::patterns::Patterns;
-use crate::reading::{Fault, for_all_readers};
-use crate::refusal::{Refusal, pointer};
-use crate::{GrammarError, GrammarLimits, finite, names, numbers, subschemas};
+use crate::error::GrammarError;
+use crate::limits::GrammarLimits;
+use crate::regex::portable::{RegexError, portable};
+use crate::schema::keywords::{FORMATS, REFUSED_KEYWORDS};
+use crate::schema::normalize::{allows_nothing, allows_type, simplify};
+use crate::schema::patterns::Patterns;
+use crate::schema::property_names::CopyBudget;
+use crate::schema::unsupported::{UnsupportedKeyword, pointer};
 
-/// A copy of the schema without what is certain to change nothing, if it is within its limits and has no keyword that
-/// is refused.
+/// Returns the schema in a form that the parser enforces, if it is within the limits and has only supported keywords.
 pub(crate) fn checked(schema: &Value, limits: &GrammarLimits) -> Result<Value, GrammarError> {
     check_sizes(schema, limits)?;
     let mut schema = schema.clone();
@@ -22,22 +31,22 @@ pub(crate) fn checked(schema: &Value, limits: &GrammarLimits) -> Result<Value, G
         patterns: Patterns::default(),
         max_entries: limits.max_properties,
         max_optional: limits.max_optional_properties(),
-        seen: HashSet::new(),
-        copies: Copies { bytes_left: limits.max_bytes },
+        visited: HashSet::new(),
+        copies: CopyBudget { bytes_left: limits.max_bytes },
         references: Vec::new(),
     };
     walk.schema(&mut schema, &mut Vec::new())?;
     walk.follow_references(&mut schema)?;
     walk.patterns.check()?;
-    let is_nothing = schema == false;
-    finite::prune(&mut schema);
+    let is_false = schema == false;
+    finiteness::remove_infinite(&mut schema);
     match schema {
-        // The parser's options are a key of the whole.
+        // The parser's options are a key of the root, so it must be an object.
         Value::Bool(true) => Ok(Value::Object(Map::new())),
-        Value::Bool(false) if is_nothing => Err(invalid("`false` matches nothing")),
-        Value::Bool(false) => {
-            Err(invalid("no finite text matches it: what it requires is `false`, or requires itself again"))
-        }
+        Value::Bool(false) if is_false => Err(invalid("`false` matches nothing")),
+        Value::Bool(false) => Err(invalid(
+            "no finite text matches it, because a required part is `false` or requires itself again",
+        )),
         other => Ok(other),
     }
 }
@@ -46,8 +55,9 @@ fn check_sizes(schema: &Value, limits: &GrammarLimits) -> Result<(), GrammarErro
     let num_bytes = schema.to_string().len();
     if num_bytes > limits.max_bytes {
         return Err(GrammarError::TooLarge {
-            what: "the schema in bytes",
+            subject: "the schema has",
             value: num_bytes,
+            unit: " bytes",
             limit: limits.max_bytes,
             flag: "--max-schema-bytes",
         });
@@ -55,8 +65,9 @@ fn check_sizes(schema: &Value, limits: &GrammarLimits) -> Result<(), GrammarErro
     let depth = depth(schema);
     if depth > limits.max_depth {
         return Err(GrammarError::TooLarge {
-            what: "the schema's depth",
+            subject: "the schema has",
             value: depth,
+            unit: " levels of nesting",
             limit: limits.max_depth,
             flag: "--max-schema-depth",
         });
@@ -64,7 +75,7 @@ fn check_sizes(schema: &Value, limits: &GrammarLimits) -> Result<(), GrammarErro
     Ok(())
 }
 
-/// Objects and arrays inside one another. Not by recursion: what it guards against is depth.
+/// Returns the depth of nested objects and arrays. It does not recurse, because the depth is not checked yet.
 fn depth(value: &Value) -> usize {
     let mut level: Vec<&Value> = vec![value];
     let mut depth = 0;
@@ -92,15 +103,16 @@ fn depth(value: &Value) -> usize {
     }
 }
 
-/// One pass over all places of a schema that are schemas themselves.
+/// One pass over a schema and its subschemas.
 struct Walk {
     num_entries: usize,
     patterns: Patterns,
     max_entries: usize,
     max_optional: usize,
-    /// Pointers of the places that were walked.
-    seen: HashSet<String>,
-    copies: Copies,
+    /// Pointers of the schemas that were visited.
+    visited: HashSet<String>,
+    copies: CopyBudget,
+    /// References found so far, which are followed at the end.
     references: Vec<String>,
 }
 
@@ -115,19 +127,19 @@ impl Walk {
                 _ => Err(invalid(format!("`{}` is neither an object nor a boolean", pointer(path)))),
             };
         };
-        if !self.seen.insert(pointer(path)) {
+        if !self.visited.insert(pointer(path)) {
             return Ok(());
         }
         self.references.extend(map.get("$ref").and_then(Value::as_str).map(str::to_owned));
         simplify(map);
-        // Before anything parses them.
-        self.patterns.look_at(map)?;
-        names::rewrite(map, &mut self.copies).map_err(|refusal| refusal.at(path))?;
-        names::merge_patterns(map, &mut self.copies);
+        // The budget must be checked before anything parses the patterns.
+        self.patterns.add(map)?;
+        property_names::rewrite(map, &mut self.copies).map_err(|keyword| keyword.at(path))?;
+        property_names::merge_patterns(map, &mut self.copies);
         check_keywords(map, path)?;
         check_expressions(map, path)?;
-        numbers::check_values(map).map_err(|refusal| refusal.at(path))?;
-        numbers::tighten_bounds(map).map_err(|refusal| refusal.at(path))?;
+        numbers::check_values(map).map_err(|keyword| keyword.at(path))?;
+        numbers::tighten_bounds(map).map_err(|keyword| keyword.at(path))?;
         self.check_optional(map, path)?;
         for (keyword, value) in map.iter_mut() {
             if let Value::Array(entries) = value
@@ -148,28 +160,30 @@ impl Walk {
         Ok(())
     }
 
-    /// Walks what only references lead to: they may point to places that no keyword makes a schema.
-    fn follow_references(&mut self, whole: &mut Value) -> Result<(), GrammarError> {
+    /// Visits schemas that only references lead to. A reference may point below a keyword that holds no schema.
+    fn follow_references(&mut self, root: &mut Value) -> Result<(), GrammarError> {
         while let Some(reference) = self.references.pop() {
             let Some((_, fragment)) = reference.split_once('#') else { continue };
             let fragment = unescaped(fragment);
             let mut path: Vec<String> =
                 fragment.split('/').skip(1).map(|step| step.replace("~1", "/").replace("~0", "~")).collect();
-            if self.seen.contains(&pointer(&path)) {
+            if self.visited.contains(&pointer(&path)) {
                 continue;
             }
-            // Other references are the parser's to find, or to refuse.
-            let Some(schema @ Value::Object(_)) = whole.pointer_mut(&fragment) else { continue };
+            // The parser resolves or refuses other references.
+            let Some(schema @ Value::Object(_)) = root.pointer_mut(&fragment) else { continue };
             if path.iter().any(|step| step == "const" || step == "enum") {
-                return Err(Refusal::new("$ref", " to what is a value").at(&path));
+                return Err(UnsupportedKeyword::new("$ref", " if it leads into a value").at(&path));
             }
             self.schema(schema, &mut path)?;
         }
         Ok(())
     }
 
-    /// Properties come in their order, so that in front of several optional ones each may be next: a place where the
-    /// parser keeps too many of them would fail only while generating.
+    /// Limits the number of consecutive optional properties.
+    ///
+    /// Properties are written in their order, so each of several optional ones may come next. The parser keeps items
+    /// for all of them, and would exceed its limit only while generating.
     fn check_optional(&self, map: &Map<String, Value>, path: &[String]) -> Result<(), GrammarError> {
         let Some(Value::Object(properties)) = map.get("properties") else { return Ok(()) };
         let names = map.get("required").and_then(Value::as_array).into_iter().flatten();
@@ -184,11 +198,11 @@ impl Walk {
         }
         Err(GrammarError::TooComplex {
             detail: format!(
-                "`{}` has {longest} optional properties one after another, the limit is {}",
+                "`{}` has {longest} consecutive optional properties, but the limit is {}",
                 pointer(path),
                 self.max_optional
             ),
-            hint: "put some of them into `required`, or into objects of their own",
+            hint: "list some of them in `required`, or move them into nested objects",
         })
     }
 
@@ -198,17 +212,18 @@ impl Walk {
             return Ok(());
         }
         Err(GrammarError::TooLarge {
-            what: "the number of the schema's properties, alternatives and values",
+            subject: "the schema has at least",
             value: self.num_entries,
+            unit: " properties, alternatives and values",
             limit: self.max_entries,
             flag: "--max-schema-properties",
         })
     }
 }
 
-/// Refuses what is not supported in one schema, and gives formats their patterns.
+/// Refuses unsupported keywords of one schema, and replaces some formats by patterns.
 fn check_keywords(map: &mut Map<String, Value>, path: &[String]) -> Result<(), GrammarError> {
-    let refuse = |keyword: &str, reason: String| Err(Refusal::new(keyword, reason).at(path));
+    let refuse = |keyword: &str, reason: String| Err(UnsupportedKeyword::new(keyword, reason).at(path));
     if let Some(keyword) = map.keys().find(|key| REFUSED_KEYWORDS.contains(&key.as_str())).cloned() {
         return refuse(&keyword, String::new());
     }
@@ -231,31 +246,39 @@ fn check_keywords(map: &mut Map<String, Value>, path: &[String]) -> Result<(), G
     if let Some(least) = map.get("minProperties").and_then(Value::as_u64)
         && least > num_required + 1
     {
-        // The same name written twice would be counted twice.
-        return refuse("minProperties", " beyond one more than the properties that are required".to_owned());
+        // The parser would count the same name twice if an output wrote it twice.
+        let needed = least - 1;
+        return refuse(
+            "minProperties",
+            format!(
+                " with the value {least} and {num_required} required properties; hint: require {needed} or more"
+            ),
+        );
     }
     Ok(())
 }
 
-/// Refuses expressions that the parser does not take, and makes of patterns such as mean the same to all.
+/// Refuses expressions that the parser does not support, and makes patterns portable.
 fn check_expressions(map: &mut Map<String, Value>, path: &[String]) -> Result<(), GrammarError> {
-    let tell = |keyword: &str, fault: Fault| match fault {
-        Fault::Unsupported(what) => Refusal::new(keyword, format!(" with {what}")).at(path),
-        Fault::Wrong(why) => {
-            invalid(format!("`{keyword}` at `{}` is no regular expression: {why}", pointer(path)))
+    let refuse = |keyword: &str, error: RegexError| match error {
+        RegexError::Unsupported(construct) => {
+            UnsupportedKeyword::new(keyword, format!(" with {construct}")).at(path)
+        }
+        RegexError::Invalid(detail) => {
+            invalid(format!("`{keyword}` at `{}` is not a regular expression: {detail}", pointer(path)))
         }
     };
-    if may_be(map, "string")
+    if allows_type(map, "string")
         && let Some(Value::String(pattern)) = map.get_mut("pattern")
     {
-        *pattern = for_all_readers(pattern).map_err(|fault| tell("pattern", fault))?;
+        *pattern = portable(pattern).map_err(|error| refuse("pattern", error))?;
     }
-    if may_be(map, "object")
+    if allows_type(map, "object")
         && let Some(Value::Object(patterns)) = map.get("patternProperties")
     {
-        // Which properties are meant is not to be changed.
+        // The patterns are only checked, because rewriting them would change which properties they match.
         for pattern in patterns.keys() {
-            for_all_readers(pattern).map_err(|fault| tell("patternProperties", fault))?;
+            portable(pattern).map_err(|error| refuse("patternProperties", error))?;
         }
     }
     Ok(())
@@ -265,8 +288,10 @@ fn invalid(detail: impl Into<String>) -> GrammarError {
     GrammarError::Invalid { kind: "JSON schema", detail: detail.into() }
 }
 
-/// A pattern for formats that the parser takes more loosely than their documents do: leap years, no leap seconds
-/// (which are not to be foreseen), names within the lengths of RFC 1035 and RFC 5321.
+/// Returns a pattern for a format that the parser enforces less strictly than the format's document.
+///
+/// The patterns respect leap years and the lengths of names in RFC 1035 and RFC 5321, and exclude leap seconds, which
+/// cannot be predicted.
 fn exact_pattern(format: &str) -> Option<String> {
     let date = concat!(
         "(?:[0-9]{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)",
@@ -287,7 +312,7 @@ fn exact_pattern(format: &str) -> Option<String> {
     }
 }
 
-/// A fragment of a URI without its percent escapes.
+/// Resolves the percent escapes of a URI fragment.
 fn unescaped(fragment: &str) -> String {
     let mut bytes = Vec::with_capacity(fragment.len());
     let mut rest = fragment.as_bytes();
@@ -306,18 +331,18 @@ mod tests {
 
     use super::*;
 
-    fn refusal(schema: Value) -> String {
+    fn error(schema: Value) -> String {
         checked(&schema, &GrammarLimits::default()).unwrap_err().to_string()
     }
 
     #[test]
-    fn a_refused_keyword_is_named_with_its_place() {
+    fn a_refused_keyword_is_named_with_its_position() {
         for keyword in REFUSED_KEYWORDS.iter().chain(&["uniqueItems"]) {
             let schema = json!({"properties": {"a/b": {"items": [true, {*keyword: {"a": 1}}]}}});
             let expected = format!("keyword `{keyword}` at `#/properties/a~1b/items/1` is not supported");
-            assert_eq!(refusal(schema), expected);
+            assert_eq!(error(schema), expected);
         }
-        // What is no schema is not looked at.
+        // Keywords inside plain values are not checked.
         let schema =
             json!({"enum": [{"not": 1}], "default": {"if": 2}, "properties": {"not": {"const": {"if": 1}}}});
         checked(&schema, &GrammarLimits::default()).unwrap();
@@ -327,29 +352,34 @@ mod tests {
     fn limits_name_value_limit_and_flag() {
         let limits =
             GrammarLimits { max_bytes: 60, max_depth: 4, max_properties: 3, ..GrammarLimits::default() };
-        let refusal = |schema: Value| checked(&schema, &limits).unwrap_err().to_string();
+        let error = |schema: Value| checked(&schema, &limits).unwrap_err().to_string();
         assert_eq!(
-            refusal(json!({"title": "a".repeat(60)})),
-            "the schema in bytes is 72, the limit is 60 (`--max-schema-bytes`)"
+            error(json!({"title": "a".repeat(60)})),
+            "the schema has 72 bytes, but the limit is 60; hint: send less or raise `--max-schema-bytes`"
         );
         assert_eq!(
-            refusal(json!({"default": [[[[]]]]})),
-            "the schema's depth is 5, the limit is 4 (`--max-schema-depth`)"
+            error(json!({"default": [[[[]]]]})),
+            "the schema has 5 levels of nesting, but the limit is 4; hint: send less or raise `--max-schema-depth`"
         );
         assert_eq!(
-            refusal(json!({"enum": [1, 2], "anyOf": [true, true]})),
-            "the number of the schema's properties, alternatives and values is 4, the limit is 3 \
-             (`--max-schema-properties`)"
+            error(json!({"enum": [1, 2], "anyOf": [true, true]})),
+            "the schema has at least 4 properties, alternatives and values, but the limit is 3; hint: send less or \
+             raise `--max-schema-properties`"
         );
     }
 
     #[test]
-    fn formats_of_what_is_no_string_change_nothing() {
+    fn formats_without_strings_are_ignored() {
         let schema = json!({"type": "integer", "format": "int32", "uniqueItems": false});
         assert_eq!(checked(&schema, &GrammarLimits::default()).unwrap(), json!({"type": "integer"}));
         assert!(
-            refusal(json!({"format": "int32"})).starts_with("keyword `format` at `#` is not supported with")
+            error(json!({"format": "int32"})).starts_with("keyword `format` at `#` is not supported with")
         );
-        assert!(refusal(json!({"minProperties": 2, "required": []})).starts_with("keyword `minProperties`"));
+        let error = error(json!({"minProperties": 2, "required": []}));
+        assert_eq!(
+            error,
+            "keyword `minProperties` at `#` is not supported with the value 2 and 0 required properties; hint: require \
+             1 or more"
+        );
     }
 }

@@ -1,47 +1,49 @@
-//! Schemas that no finite text matches, as each value would have to contain another of its own kind.
+//! Finds schemas that no finite text matches, because each value would have to contain another of the same kind.
 
 use std::collections::{HashMap, HashSet};
 
 use serde_json::{Map, Value};
 
-use crate::form::may_be;
-use crate::subschemas;
+use crate::schema::normalize::allows_type;
+use crate::schema::subschemas;
 
-/// Rounds over what is referred to. Beyond them lie chains of references that are written in no order.
+/// Most rounds over the targets of references. Only long chains of references in no particular order need more.
 const MAX_ROUNDS: usize = 16;
 
-/// Makes of each place that nothing finite matches `false`, which the parser leaves out where it may.
-pub(crate) fn prune(whole: &mut Value) {
-    let Some(targets) = Targets::of(whole) else { return };
-    if targets.are_finite.values().any(|is_finite| !is_finite) {
-        targets.prune(whole);
+/// Replaces each schema that no finite value matches by `false`, which the parser leaves out where it is optional.
+pub(crate) fn remove_infinite(root: &mut Value) {
+    let Some(targets) = ReferenceTargets::find(root) else { return };
+    if targets.is_finite_by_reference.values().any(|is_finite| !is_finite) {
+        targets.remove_infinite(root);
     }
 }
 
-/// What the references of a schema lead to. What is not known is taken for finite.
-struct Targets {
-    are_finite: HashMap<String, bool>,
+/// The finiteness of the targets of a schema's references. Other targets count as finite.
+struct ReferenceTargets {
+    is_finite_by_reference: HashMap<String, bool>,
 }
 
-impl Targets {
-    /// None if it does not come to an end soon.
-    fn of(whole: &Value) -> Option<Self> {
+impl ReferenceTargets {
+    /// Returns `None` if the result is not stable after [`MAX_ROUNDS`].
+    fn find(root: &Value) -> Option<Self> {
         let mut found = Vec::new();
-        references(whole, &mut found);
+        find_references(root, &mut found);
         found.retain(|(_, target)| target.is_some());
-        // Each once: many may lead to one large place.
-        let mut seen = HashSet::new();
-        found.retain(|(reference, _)| seen.insert(reference.clone()));
-        let mut targets =
-            Self { are_finite: found.iter().map(|(reference, _)| (reference.clone(), false)).collect() };
+        // Each reference is examined once, because many may lead to one large schema.
+        let mut distinct = HashSet::new();
+        found.retain(|(reference, _)| distinct.insert(reference.clone()));
+        let is_finite_by_reference = found.iter().map(|(reference, _)| (reference.clone(), false)).collect();
+        let mut targets = Self { is_finite_by_reference };
         for round in 0..MAX_ROUNDS {
             let mut has_changed = false;
             for index in 0..found.len() {
-                // A chain may be written forwards or backwards.
+                // The direction alternates, because a chain may be written forwards or backwards.
                 let index = if round % 2 == 0 { found.len() - 1 - index } else { index };
                 let (reference, target) = &found[index];
-                if !targets.are_finite[reference] && target.is_some_and(|target| targets.is_finite(target)) {
-                    targets.are_finite.insert(reference.clone(), true);
+                if !targets.is_finite_by_reference[reference]
+                    && target.is_some_and(|target| targets.is_finite(target))
+                {
+                    targets.is_finite_by_reference.insert(reference.clone(), true);
                     has_changed = true;
                 }
             }
@@ -52,11 +54,13 @@ impl Targets {
         None
     }
 
-    /// Whether some finite value may match, as far as it is known.
+    /// Returns whether a finite value may match.
     fn is_finite(&self, schema: &Value) -> bool {
         let Value::Object(map) = schema else { return *schema != Value::Bool(false) };
         let list = |keyword: &str| map.get(keyword).and_then(Value::as_array);
-        map.get("$ref").and_then(Value::as_str).is_none_or(|to| self.are_finite.get(to) != Some(&false))
+        map.get("$ref")
+            .and_then(Value::as_str)
+            .is_none_or(|to| self.is_finite_by_reference.get(to) != Some(&false))
             && list("allOf").is_none_or(|all| all.iter().all(|part| self.is_finite(part)))
             && ["anyOf", "oneOf"].into_iter().all(|keyword| {
                 list(keyword).is_none_or(|parts| parts.iter().any(|part| self.is_finite(part)))
@@ -65,11 +69,11 @@ impl Targets {
     }
 
     fn has_finite_type(&self, map: &Map<String, Value>) -> bool {
-        ["null", "boolean", "number", "integer", "string"].into_iter().any(|kind| may_be(map, kind))
-            || may_be(map, "array") && self.has_finite_items(map)
-            || may_be(map, "object") && self.has_finite_properties(map)
-            // The parser says what is wrong with it.
-            || !["array", "object"].into_iter().any(|kind| may_be(map, kind))
+        ["null", "boolean", "number", "integer", "string"].into_iter().any(|kind| allows_type(map, kind))
+            || allows_type(map, "array") && self.has_finite_items(map)
+            || allows_type(map, "object") && self.has_finite_properties(map)
+            // The parser reports an unknown type.
+            || !["array", "object"].into_iter().any(|kind| allows_type(map, kind))
     }
 
     fn has_finite_items(&self, map: &Map<String, Value>) -> bool {
@@ -93,27 +97,27 @@ impl Targets {
             .all(|name| properties.get(name).is_none_or(|property| self.is_finite(property)))
     }
 
-    fn prune(&self, schema: &mut Value) {
+    fn remove_infinite(&self, schema: &mut Value) {
         if !self.is_finite(schema) {
             *schema = Value::Bool(false);
             return;
         }
         let Value::Object(map) = schema else { return };
         for (keyword, value) in map.iter_mut() {
-            subschemas::of_mut(keyword, value).into_iter().for_each(|(_, inner)| self.prune(inner));
+            subschemas::of_mut(keyword, value).into_iter().for_each(|(_, inner)| self.remove_infinite(inner));
         }
     }
 }
 
-/// All references within the whole schema, with what they lead to there.
-fn references<'a>(whole: &'a Value, found: &mut Vec<(String, Option<&'a Value>)>) {
-    let mut waiting = vec![whole];
+/// Collects all references of a schema, with their targets inside it.
+fn find_references<'a>(root: &'a Value, found: &mut Vec<(String, Option<&'a Value>)>) {
+    let mut waiting = vec![root];
     while let Some(schema) = waiting.pop() {
         let Value::Object(map) = schema else { continue };
         if let Some(reference) = map.get("$ref").and_then(Value::as_str)
             && let Some(fragment) = reference.strip_prefix('#')
         {
-            found.push((reference.to_owned(), whole.pointer(fragment)));
+            found.push((reference.to_owned(), root.pointer(fragment)));
         }
         let inner = map.iter().flat_map(|(keyword, value)| subschemas::of(keyword, value));
         waiting.extend(inner.map(|(_, inner)| inner));
@@ -127,12 +131,12 @@ mod tests {
     use super::*;
 
     fn pruned(mut schema: Value) -> Value {
-        prune(&mut schema);
+        remove_infinite(&mut schema);
         schema
     }
 
     #[test]
-    fn what_needs_itself_is_false() {
+    fn a_schema_that_requires_itself_becomes_false() {
         let node = json!({"type": "object", "properties": {"c": {"$ref": "#/$defs/n"}}, "required": ["c"]});
         let of_node = |schema: Value| {
             let mut schema = schema;
@@ -156,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_end_stays_as_it_is() {
+    fn finite_schemas_are_unchanged() {
         for node in [
             json!({"type": "object", "properties": {"c": {"$ref": "#"}}}),
             json!({"properties": {"c": {"$ref": "#"}}, "required": ["c"]}),
@@ -168,7 +172,8 @@ mod tests {
         ] {
             assert_eq!(pruned(node.clone()), node);
         }
-        // A chain by itself, in the order in which it is written or against it.
+        // The links of the chain are written forwards or backwards.
+
         for step in [1_i32, -1] {
             let mut chain = json!({"$ref": "#/$defs/50", "$defs": {}});
             for index in 0..=100_i32 {

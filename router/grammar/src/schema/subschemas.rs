@@ -1,4 +1,4 @@
-//! The schemas that a schema's keywords hold.
+//! Finds the schemas inside a schema.
 
 use serde_json::Value;
 
@@ -9,7 +9,8 @@ const LISTS: [&str; 5] = ["allOf", "anyOf", "items", "oneOf", "prefixItems"];
 /// Keywords whose value maps names to schemas.
 const MAPS: [&str; 4] = ["$defs", "definitions", "patternProperties", "properties"];
 
-/// Those that a keyword's value holds: the step from the value to each, none if it is the value itself.
+/// Returns the schemas in a keyword's value, each with the path step from the value to it, or `None` if it is the value
+/// itself.
 pub(crate) fn of<'a>(keyword: &str, value: &'a Value) -> Vec<(Option<String>, &'a Value)> {
     match value {
         Value::Object(entries) if MAPS.contains(&keyword) => {
@@ -23,7 +24,8 @@ pub(crate) fn of<'a>(keyword: &str, value: &'a Value) -> Vec<(Option<String>, &'
     }
 }
 
-/// As [`of`].
+/// Does the same as [`of`] for a mutable value.
+
 pub(crate) fn of_mut<'a>(keyword: &str, value: &'a mut Value) -> Vec<(Option<String>, &'a mut Value)> {
     if value.is_object() && ONE.contains(&keyword) {
         return vec![(None, value)];

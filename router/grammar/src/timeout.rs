@@ -1,17 +1,17 @@
-//! Work that cannot be stopped, with a limit of time.
+//! Runs work that cannot be stopped, and stops waiting for it after a time limit.
 
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::GrammarError;
+use crate::error::GrammarError;
 
-/// A chain of references is followed by recursion. Only what is used takes memory.
+/// The parser follows a chain of references by recursion. Only the used part of a stack takes memory.
 const STACK_BYTES: usize = 256 << 20;
 
-/// Compiles on a thread of its own. One that takes longer than `limit_ms` is left to itself, for what nobody else
-/// needs of the processor.
-pub(crate) fn in_time<T: Send + 'static>(
+/// Runs `compile` on a thread of its own. If that takes longer than `limit_ms`, returns an error, and the thread
+/// continues at the lowest priority.
+pub(crate) fn run_with_timeout<T: Send + 'static>(
     limit_ms: u64,
     compile: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, GrammarError> {
@@ -21,25 +21,23 @@ pub(crate) fn in_time<T: Send + 'static>(
         let progress = progress.clone();
         move || {
             Progress::change(&progress, |progress| progress.worker = Some(Worker::current()));
-            // Nobody listens any more if it took too long.
+            // The receiver is gone if the time limit has passed.
             let _ = done.send(compile());
         }
     };
-    std::thread::Builder::new()
-        .name("grammar".to_owned())
-        .stack_size(STACK_BYTES)
-        .spawn(compile)
-        .map_err(|error| GrammarError::too_complex(format!("no thread to compile it: {error}")))?;
+    std::thread::Builder::new().name("grammar".to_owned()).stack_size(STACK_BYTES).spawn(compile).map_err(
+        |error| GrammarError::too_complex(format!("cannot start a thread to compile it: {error}")),
+    )?;
     result.recv_timeout(Duration::from_millis(limit_ms)).map_err(|error| match error {
         RecvTimeoutError::Timeout => {
             Progress::change(&progress, |progress| progress.is_late = true);
             GrammarError::too_complex(format!("it takes longer than {limit_ms} ms to compile"))
         }
-        RecvTimeoutError::Disconnected => GrammarError::too_complex("the compiler gave up"),
+        RecvTimeoutError::Disconnected => GrammarError::too_complex("the compiler failed"),
     })
 }
 
-/// What is known of the work: it may be late before its thread has begun.
+/// The state of the work. It may be late before its thread has started.
 #[derive(Default)]
 struct Progress {
     worker: Option<Worker>,
@@ -47,36 +45,35 @@ struct Progress {
 }
 
 impl Progress {
-    /// Who comes second, the thread or the end of its time, sees to its priority.
+    /// Changes the state, and lowers the thread's priority once the thread has started and is late.
     fn change(shared: &Mutex<Self>, change: impl FnOnce(&mut Self)) {
         let mut progress = shared.lock().unwrap_or_else(PoisonError::into_inner);
         change(&mut progress);
         if let Some(worker) = progress.worker.as_ref().filter(|_| progress.is_late) {
-            worker.yield_to_others();
+            worker.lower_priority();
         }
     }
 }
 
-/// A thread, as the system knows it.
+/// The operating system's handle of a thread.
 #[cfg(target_os = "linux")]
 struct Worker(rustix::process::Pid);
 
 #[cfg(target_os = "linux")]
 impl Worker {
-    /// The lowest priority of ordinary threads.
-    const LOWEST: i32 = 19;
+    const LOWEST_PRIORITY: i32 = 19;
 
     fn current() -> Self {
         Self(rustix::thread::gettid())
     }
 
-    fn yield_to_others(&self) {
-        // Linux has a priority for each thread. One that has just ended has none, and needs none.
-        let _ = rustix::process::setpriority_process(Some(self.0), Self::LOWEST);
+    fn lower_priority(&self) {
+        // On Linux each thread has a priority. The call fails if the thread has just ended, which is harmless.
+        let _ = rustix::process::setpriority_process(Some(self.0), Self::LOWEST_PRIORITY);
     }
 }
 
-/// Elsewhere priorities are those of processes.
+/// On other systems priorities belong to processes, so nothing is changed.
 #[cfg(not(target_os = "linux"))]
 struct Worker;
 
@@ -86,7 +83,7 @@ impl Worker {
         Self
     }
 
-    fn yield_to_others(&self) {}
+    fn lower_priority(&self) {}
 }
 
 #[cfg(test)]
@@ -94,19 +91,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_done_in_time_is_the_result() {
-        assert_eq!(in_time(600_000, || 7).ok(), Some(7));
+    fn work_within_the_limit_returns_its_result() {
+        assert_eq!(run_with_timeout(600_000, || 7).ok(), Some(7));
     }
 
     #[test]
-    fn a_panic_is_told_as_an_error() {
-        let gave_up = in_time(600_000, || -> u8 { panic!("as the parser might") });
-        assert!(gave_up.unwrap_err().to_string().contains("the compiler gave up"));
+    fn a_panic_becomes_an_error() {
+        let outcome = run_with_timeout(600_000, || -> u8 { panic!("as the parser might") });
+        assert!(outcome.unwrap_err().to_string().contains("the compiler failed"));
     }
 
     #[cfg(target_os = "linux")]
     #[test]
-    fn what_takes_too_long_goes_on_behind_all_others() {
+    fn late_work_continues_at_the_lowest_priority() {
         use std::time::Instant;
 
         use rustix::process::getpriority_process;
@@ -114,17 +111,17 @@ mod tests {
         let priority = || getpriority_process(Some(Worker::current().0)).expect("its own priority");
         let before = priority();
         let (tell, told) = sync_channel(1);
-        let late = in_time(1, move || {
+        let late = run_with_timeout(1, move || {
             let begun = Instant::now();
             let mut lowest = 0;
-            while lowest != Worker::LOWEST && begun.elapsed() < Duration::from_secs(60) {
+            while lowest != Worker::LOWEST_PRIORITY && begun.elapsed() < Duration::from_secs(60) {
                 lowest = priority();
                 std::thread::yield_now();
             }
             tell.send(lowest).expect("the test listens");
         });
         assert_eq!(late.unwrap_err().code(), "schema_too_complex");
-        assert_eq!(told.recv().expect("the thread goes on"), Worker::LOWEST);
-        assert_eq!(priority(), before, "only the late one steps back");
+        assert_eq!(told.recv().expect("the thread continues"), Worker::LOWEST_PRIORITY);
+        assert_eq!(priority(), before, "only the late thread has a lower priority");
     }
 }

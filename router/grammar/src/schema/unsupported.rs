@@ -1,23 +1,25 @@
-//! What of a schema is refused: a keyword, where it is, and why.
+//! Errors about keywords that are not supported.
 
 use serde_json::Value;
 
-use crate::{GrammarError, subschemas};
+use crate::error::GrammarError;
+use crate::schema::subschemas;
 
-/// A keyword that cannot be held, before its place is known.
+/// An unsupported keyword whose position is not known yet.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Refusal {
+pub(crate) struct UnsupportedKeyword {
     keyword: String,
     reason: String,
 }
 
-impl Refusal {
-    /// `reason` follows the words "is not supported", with its punctuation; it may be empty.
+impl UnsupportedKeyword {
+    /// Creates the error. `reason` follows the words "is not supported" and begins with a space or punctuation, unless
+    /// it is empty.
     pub(crate) fn new(keyword: &str, reason: impl Into<String>) -> Self {
         Self { keyword: keyword.to_owned(), reason: reason.into() }
     }
 
-    /// In the schema that a path leads to.
+    /// Adds the path of the schema that has the keyword.
     pub(crate) fn at(self, path: &[String]) -> GrammarError {
         GrammarError::UnsupportedKeyword {
             keyword: self.keyword,
@@ -27,17 +29,17 @@ impl Refusal {
     }
 }
 
-/// A path as a JSON pointer in a URI fragment's form, without percent escapes.
+/// Formats a path as a JSON pointer in a URI fragment, without percent escapes.
 pub(crate) fn pointer(path: &[String]) -> String {
     path.iter().fold("#".to_owned(), |pointer, step| {
         format!("{pointer}/{}", step.replace('~', "~0").replace('/', "~1"))
     })
 }
 
-/// What the parser refused for a keyword, as one of our errors: the keyword and where it is.
+/// Translates a parser error about a keyword. Returns `None` if the error is about something else.
 pub(crate) fn unsupported(schema: &Value, error: &str) -> Option<GrammarError> {
     let known: [(&str, &[&str], &str); 8] = [
-        ("circular references with sibling", &["$ref"], " in a circle with keywords beside it"),
+        ("circular references with sibling", &["$ref"], " in a cycle with other keywords beside it"),
         ("oneOf constraints", &["oneOf"], " where its alternatives may overlap; hint: use `anyOf`"),
         (
             "min/maxProperties only",
@@ -53,9 +55,9 @@ pub(crate) fn unsupported(schema: &Value, error: &str) -> Option<GrammarError> {
     let (_, keywords, reason) = known.into_iter().find(|(words, ..)| error.contains(words))?;
     let mut found = Vec::new();
     for keyword in keywords {
-        places_of(schema, keyword, &mut Vec::new(), &mut found);
+        find_keyword(schema, keyword, &mut Vec::new(), &mut found);
     }
-    // It may be where only a reference leads.
+    // Nothing is found if only a reference leads to the keyword.
     let (keyword, pointer) =
         found.first().cloned().unwrap_or_else(|| (keywords[0].to_owned(), "#".to_owned()));
     let others = match found.len() {
@@ -65,8 +67,8 @@ pub(crate) fn unsupported(schema: &Value, error: &str) -> Option<GrammarError> {
     Some(GrammarError::UnsupportedKeyword { keyword, pointer, reason: format!("{reason}{others}") })
 }
 
-/// All schemas that have a keyword, with their pointers.
-fn places_of(schema: &Value, keyword: &str, path: &mut Vec<String>, found: &mut Vec<(String, String)>) {
+/// Collects the pointers of all schemas that have a keyword.
+fn find_keyword(schema: &Value, keyword: &str, path: &mut Vec<String>, found: &mut Vec<(String, String)>) {
     let Value::Object(map) = schema else { return };
     if map.contains_key(keyword) {
         found.push((keyword.to_owned(), pointer(path)));
@@ -76,7 +78,8 @@ fn places_of(schema: &Value, keyword: &str, path: &mut Vec<String>, found: &mut 
             let length = path.len();
             path.push(name.clone());
             path.extend(step);
-            places_of(entry, keyword, path, found);
+            find_keyword(entry, keyword, path, found);
+
             path.truncate(length);
         }
     }

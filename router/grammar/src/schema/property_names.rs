@@ -1,55 +1,63 @@
-//! Names of properties that one keyword asks for and another one can tell.
+//! Expresses rules about the names of properties through keywords that the parser supports.
 
 use regex_syntax::hir::literal::Extractor;
 use regex_syntax::hir::{Hir, HirKind, Look};
 use serde_json::{Map, Value, json};
 
-use crate::keywords::IGNORED_KEYWORDS;
-use crate::reading::for_all_readers;
-use crate::refusal::Refusal;
+use crate::regex::portable::portable;
+use crate::schema::keywords::IGNORED_KEYWORDS;
+use crate::schema::unsupported::UnsupportedKeyword;
 
-/// Bytes of schemas that copies may add: each name has the schema of all.
+/// Bytes of schemas that copying may still add. Each listed name gets a copy of the schema for all properties.
 #[derive(Debug)]
-pub(crate) struct Copies {
+pub(crate) struct CopyBudget {
     pub(crate) bytes_left: usize,
 }
 
-/// What is asked of names.
+/// The names that a `propertyNames` schema allows.
 enum Names {
     Any,
-    These(Vec<String>),
-    Like(String),
+    Listed(Vec<String>),
+    Matching(String),
 }
 
-/// Takes `propertyNames` out where it says nothing, or names all there are, or has a pattern for them: each name, or
-/// the pattern, then has the schema of additional properties, and nothing else is allowed.
-pub(crate) fn rewrite(schema: &mut Map<String, Value>, copies: &mut Copies) -> Result<(), Refusal> {
-    let Some(names) = schema.get("propertyNames").and_then(asked) else { return Ok(()) };
+/// Replaces `propertyNames` if it allows any name, lists the names, or has a pattern for them.
+///
+/// Each listed name, or the pattern, gets the schema of additional properties, and other properties are forbidden.
+pub(crate) fn rewrite(
+    schema: &mut Map<String, Value>,
+    copies: &mut CopyBudget,
+) -> Result<(), UnsupportedKeyword> {
+    let Some(names) = schema.get("propertyNames").and_then(allowed_names) else { return Ok(()) };
     let has_own = ["properties", "patternProperties"].iter().any(|keyword| schema.contains_key(*keyword));
     match names {
         Names::Any => {}
         _ if has_own => return Ok(()),
-        Names::These(names) => {
-            let each = taken(schema);
+        Names::Listed(names) => {
+            let each = take_additional(schema);
             let num_bytes = names.len().saturating_mul(each.to_string().len());
             copies.bytes_left = copies.bytes_left.checked_sub(num_bytes).ok_or_else(|| {
-                Refusal::new("propertyNames", " with so many names beside so large an `additionalProperties`")
+                UnsupportedKeyword::new(
+                    "propertyNames",
+                    " with so many names beside so large an `additionalProperties`",
+                )
             })?;
             let properties = names.into_iter().map(|name| (name, each.clone())).collect();
-            close(schema, "properties", properties);
+            set_only(schema, "properties", properties);
         }
-        Names::Like(pattern) => {
-            let each = taken(schema);
-            close(schema, "patternProperties", Map::from_iter([(pattern, each)]));
+        Names::Matching(pattern) => {
+            let each = take_additional(schema);
+            set_only(schema, "patternProperties", Map::from_iter([(pattern, each)]));
         }
     }
     schema.shift_remove("propertyNames");
     Ok(())
 }
 
-/// Gives to properties what patterns ask of them that match no other name, as `^(a|b)$` beside `a` and `b`: the parser
-/// would find after a comma that no name is left.
-pub(crate) fn merge_patterns(schema: &mut Map<String, Value>, copies: &mut Copies) {
+/// Merges patterns that match only names in `properties`, such as `^(a|b)$` beside `a` and `b`, into those properties.
+///
+/// Otherwise the parser would find only after a comma that no name is left.
+pub(crate) fn merge_patterns(schema: &mut Map<String, Value>, copies: &mut CopyBudget) {
     if !schema.contains_key("patternProperties") {
         return;
     }
@@ -59,7 +67,7 @@ pub(crate) fn merge_patterns(schema: &mut Map<String, Value>, copies: &mut Copie
         let names = all_names(pattern).filter(|names| names.iter().all(|name| properties.contains_key(name)));
         let Some(names) = names else { return true };
         let num_bytes = names.len().saturating_mul(inner.to_string().len());
-        // What cannot be copied stays as it is.
+        // Beyond the budget the pattern is kept.
         let Some(bytes_left) = copies.bytes_left.checked_sub(num_bytes) else { return true };
         copies.bytes_left = bytes_left;
         for name in &names {
@@ -74,56 +82,57 @@ pub(crate) fn merge_patterns(schema: &mut Map<String, Value>, copies: &mut Copie
     schema.insert("properties".to_owned(), Value::Object(properties));
 }
 
-/// The names that a pattern matches, if they are few.
+/// Returns the names that a pattern matches, if they are few.
 fn all_names(pattern: &str) -> Option<Vec<String>> {
     let hir = regex_syntax::parse(pattern).ok()?;
     let HirKind::Concat(parts) = hir.kind() else { return None };
-    let [first, between @ .., last] = parts.as_slice() else { return None };
+    let [first, middle @ .., last] = parts.as_slice() else { return None };
     if *first.kind() != HirKind::Look(Look::Start) || *last.kind() != HirKind::Look(Look::End) {
         return None;
     }
-    let between = Hir::concat(between.to_vec());
-    if !between.properties().look_set().is_empty() {
+    let middle = Hir::concat(middle.to_vec());
+    if !middle.properties().look_set().is_empty() {
         return None;
     }
-    let names = Extractor::new().extract(&between);
+    let names = Extractor::new().extract(&middle);
     let literals = names.literals().filter(|_| names.is_exact())?;
     literals.iter().map(|literal| String::from_utf8(literal.as_bytes().to_vec()).ok()).collect()
 }
 
-fn taken(schema: &mut Map<String, Value>) -> Value {
+/// Removes and returns the schema of additional properties.
+fn take_additional(schema: &mut Map<String, Value>) -> Value {
     schema.shift_remove("additionalProperties").unwrap_or(Value::Bool(true))
 }
 
-fn close(schema: &mut Map<String, Value>, keyword: &str, entries: Map<String, Value>) {
+/// Sets a keyword, and forbids additional properties.
+fn set_only(schema: &mut Map<String, Value>, keyword: &str, entries: Map<String, Value>) {
     schema.insert(keyword.to_owned(), Value::Object(entries));
     schema.insert("additionalProperties".to_owned(), Value::Bool(false));
 }
 
-/// None if it is something else.
-fn asked(names: &Value) -> Option<Names> {
+/// Returns the names that a `propertyNames` schema allows, or `None` if it has any other rule.
+fn allowed_names(names: &Value) -> Option<Names> {
     let Value::Object(schema) = names else { return (*names == Value::Bool(true)).then_some(Names::Any) };
-    let says = |(keyword, value): &(&String, &Value)| {
+    let has_effect = |(keyword, value): &(&String, &Value)| {
         let is_string = |kind: &Value| kind.as_str() == Some("string");
         match keyword.as_str() {
             "type" => !is_string(value) && !value.as_array().is_some_and(|kinds| kinds.iter().any(is_string)),
             other => !IGNORED_KEYWORDS.contains(&other) && !value.is_null(),
         }
     };
-    let mut said = schema.iter().filter(says);
-    let first = said.next();
-    // Two things at once are not told by one keyword.
-    if said.next().is_some() {
+    let mut rules = schema.iter().filter(has_effect);
+    let first = rules.next();
+    if rules.next().is_some() {
         return None;
     }
     let Some((keyword, value)) = first else { return Some(Names::Any) };
     match (keyword.as_str(), value) {
-        // A name is a text: other values allow none.
+        // Names are strings, so other values allow no name.
         ("enum", Value::Array(values)) => {
-            Some(Names::These(values.iter().filter_map(Value::as_str).map(str::to_owned).collect()))
+            Some(Names::Listed(values.iter().filter_map(Value::as_str).map(str::to_owned).collect()))
         }
-        ("const", value) => Some(Names::These(value.as_str().map(str::to_owned).into_iter().collect())),
-        ("pattern", Value::String(pattern)) => for_all_readers(pattern).ok().map(Names::Like),
+        ("const", value) => Some(Names::Listed(value.as_str().map(str::to_owned).into_iter().collect())),
+        ("pattern", Value::String(pattern)) => portable(pattern).ok().map(Names::Matching),
         _ => None,
     }
 }
@@ -135,13 +144,14 @@ mod tests {
     use super::*;
 
     fn rewritten(mut schema: Value) -> Value {
-        let outcome = rewrite(schema.as_object_mut().expect("an object"), &mut Copies { bytes_left: 200 });
+        let outcome =
+            rewrite(schema.as_object_mut().expect("an object"), &mut CopyBudget { bytes_left: 200 });
         assert_eq!(outcome, Ok(()));
         schema
     }
 
     #[test]
-    fn names_are_taken_out_or_become_properties() {
+    fn property_names_are_removed_or_become_properties() {
         let number = json!({"type": "number"});
         for (names, expected) in [
             (json!(true), json!({"additionalProperties": number})),
@@ -167,7 +177,7 @@ mod tests {
     #[test]
     fn patterns_that_match_only_properties_are_merged_with_them() {
         let merged = |mut schema: Value| {
-            merge_patterns(schema.as_object_mut().expect("an object"), &mut Copies { bytes_left: 200 });
+            merge_patterns(schema.as_object_mut().expect("an object"), &mut CopyBudget { bytes_left: 200 });
             schema
         };
         let (number, text) = (json!({"type": "number"}), json!({"type": "string"}));
@@ -189,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn other_names_stay_to_be_refused() {
+    fn other_rules_about_names_are_kept_and_refused_later() {
         for schema in [
             json!({"propertyNames": {"maxLength": 3}}),
             json!({"propertyNames": {"enum": ["a"], "pattern": "a"}}),
@@ -202,7 +212,7 @@ mod tests {
         }
         let names: Vec<String> = (0..30).map(|index| format!("n{index}")).collect();
         let mut large = json!({"propertyNames": {"enum": names}, "additionalProperties": {"type": "null"}});
-        let outcome = rewrite(large.as_object_mut().expect("an object"), &mut Copies { bytes_left: 200 });
+        let outcome = rewrite(large.as_object_mut().expect("an object"), &mut CopyBudget { bytes_left: 200 });
         assert!(outcome.is_err());
     }
 }

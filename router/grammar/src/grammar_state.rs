@@ -1,0 +1,122 @@
+//! The state of a sequence in its grammar.
+
+use std::sync::Arc;
+
+use llguidance::Matcher;
+use llguidance::toktrie::SimpleVob;
+
+use crate::error::GrammarError;
+use crate::mask::TokenMask;
+use crate::mask_cache::{CachedMask, MaskCache};
+use crate::regex::automaton::Automaton;
+use crate::regex::table::RegexTable;
+
+/// The state of a sequence, by the kind of its grammar.
+pub(crate) enum GrammarState {
+    /// A parser that belongs to the sequence.
+    Parser(Box<ParserState>),
+    /// A state of a table that the grammar's sequences share.
+    Table(Arc<RegexTable>, u32),
+}
+
+/// A parser and the masks that it made.
+pub(crate) struct ParserState {
+    matcher: Matcher,
+    /// Text tokens and end tokens.
+    permitted: Arc<SimpleVob>,
+    end_token_ids: Arc<[u32]>,
+    /// Shared with all states forked from the same one.
+    masks: Arc<MaskCache>,
+    /// The last mask. Inside a string the next one is mostly equal to it.
+    last: Option<Arc<CachedMask>>,
+}
+
+impl GrammarState {
+    pub(crate) fn from_parser(
+        matcher: Matcher,
+        permitted: Arc<SimpleVob>,
+        end_token_ids: Arc<[u32]>,
+    ) -> Self {
+        let masks = Arc::default();
+        Self::Parser(Box::new(ParserState { matcher, permitted, end_token_ids, masks, last: None }))
+    }
+
+    pub(crate) fn from_table(table: RegexTable) -> Self {
+        Self::Table(Arc::new(table), Automaton::START)
+    }
+
+    /// Returns a copy for another sequence.
+    pub(crate) fn fork(&self) -> Self {
+        match self {
+            Self::Parser(parser) => Self::Parser(Box::new(ParserState {
+                matcher: parser.matcher.deep_clone(),
+                permitted: parser.permitted.clone(),
+                end_token_ids: parser.end_token_ids.clone(),
+                masks: parser.masks.clone(),
+                last: parser.last.clone(),
+            })),
+            Self::Table(table, state) => Self::Table(table.clone(), *state),
+        }
+    }
+
+    /// Returns to the beginning of the grammar, or returns false if the grammar does not allow that.
+    pub(crate) fn reset(&mut self) -> bool {
+        match self {
+            Self::Parser(parser) => parser.matcher.reset().is_ok(),
+            Self::Table(_, state) => {
+                *state = Automaton::START;
+                true
+            }
+        }
+    }
+
+    /// Returns whether no token may follow, not even an end token.
+    pub(crate) fn is_complete(&self) -> bool {
+        match self {
+            Self::Parser(parser) => parser.matcher.is_stopped() && !parser.matcher.is_error(),
+            Self::Table(..) => false,
+        }
+    }
+
+    /// Returns the tokens that may follow.
+    pub(crate) fn mask(&mut self) -> Result<Arc<CachedMask>, GrammarError> {
+        match self {
+            Self::Parser(parser) => parser.mask(),
+            Self::Table(table, state) => Ok(table.mask(*state)),
+        }
+    }
+
+    /// Advances by a token of the last mask.
+    pub(crate) fn accept(&mut self, token_id: u32) -> Result<(), GrammarError> {
+        match self {
+            Self::Parser(parser) => parser.matcher.consume_token(token_id).map_err(|error| failed(&error)),
+            Self::Table(table, state) => {
+                let next = table.next(*state, token_id);
+                let detail = || format!("token {token_id} may not follow");
+                *state = next.ok_or_else(|| GrammarError::Failed { detail: detail() })?;
+                Ok(())
+            }
+        }
+    }
+}
+
+impl ParserState {
+    fn mask(&mut self) -> Result<Arc<CachedMask>, GrammarError> {
+        let allowed = self.matcher.compute_mask().map_err(|error| failed(&error))?;
+        let mask = match self.last.take() {
+            Some(last) if last.mask.equals(&allowed, &self.permitted) => last,
+            _ => self.masks.intern(TokenMask::new(&allowed, &self.permitted), &self.end_token_ids),
+        };
+        Ok(self.last.insert(mask).clone())
+    }
+}
+
+fn failed(error: &impl std::fmt::Display) -> GrammarError {
+    let text = error.to_string();
+    if text.contains("NoExtensionBias") {
+        return GrammarError::Failed {
+            detail: "no token can follow, because the parts that hold at once exclude each other".into(),
+        };
+    }
+    GrammarError::Failed { detail: text.lines().next().unwrap_or_default().to_owned() }
+}
