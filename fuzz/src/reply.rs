@@ -5,11 +5,11 @@ use trunkline_reply::{Piece, ReasoningMarks, ReasoningStart, ReplyParser, Sectio
 
 const FORMATS: [Option<ToolFormat>; 6] = [
     None,
-    Some(ToolFormat::Hermes),
-    Some(ToolFormat::Llama3),
-    Some(ToolFormat::Mistral),
-    Some(ToolFormat::Pythonic),
-    Some(ToolFormat::Json),
+    Some(ToolFormat::HERMES),
+    Some(ToolFormat::LLAMA3),
+    Some(ToolFormat::MISTRAL),
+    Some(ToolFormat::PYTHONIC),
+    Some(ToolFormat::JSON),
 ];
 const STARTS: [Option<ReasoningStart>; 3] =
     [None, Some(ReasoningStart::InPrompt), Some(ReasoningStart::InReply)];

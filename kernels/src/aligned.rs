@@ -1,14 +1,14 @@
-//! Byte buffers on cache-line boundaries.
+//! Buffers of bytes and floats that are aligned to cache lines.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
 
 use memmap2::{MmapMut, MmapOptions};
 
-/// Alignment of every buffer in bytes: a cache line, and the widest vector.
+/// Alignment of every buffer in bytes: the size of a cache line and of the widest vector.
 pub const ALIGNMENT_BYTES: usize = 64;
 
-/// From this size on a buffer asks for huge pages: weights are read front to back, and TLB misses cost bandwidth.
+/// Buffers of at least this size use huge pages. Weights are read front to back, and TLB misses cost bandwidth.
 const HUGE_PAGE_BYTES: usize = 2 << 20;
 
 /// An owned, zeroed buffer of bytes whose start is a multiple of [`ALIGNMENT_BYTES`].
@@ -16,17 +16,17 @@ const HUGE_PAGE_BYTES: usize = 2 << 20;
 pub struct AlignedBytes {
     pointer: NonNull<u8>,
     len: usize,
-    /// Where a large buffer lies: zero already, so that it becomes resident only where it is written.
+    /// The mapping of a large buffer. It becomes resident only where it is written.
     map: Option<MmapMut>,
 }
 
-// SAFETY: owns plain bytes.
+// SAFETY: the buffer owns its bytes, which are not bound to a thread.
 unsafe impl Send for AlignedBytes {}
 // SAFETY: shared access only reads.
 unsafe impl Sync for AlignedBytes {}
 
 impl AlignedBytes {
-    /// `len` zero bytes. Aborts if memory is out, as every allocation of the standard library does.
+    /// Allocates `len` zero bytes. Aborts if memory is exhausted, like the allocations of the standard library.
     pub fn zeroed(len: usize) -> Self {
         if len >= HUGE_PAGE_BYTES {
             return Self::mapped(len);
@@ -41,7 +41,7 @@ impl AlignedBytes {
         Self { pointer, len, map: None }
     }
 
-    /// A mapping of its own, one huge page longer so that it can begin at one.
+    /// Maps `len` bytes that begin at a huge page boundary.
     fn mapped(len: usize) -> Self {
         let padded = len.saturating_add(HUGE_PAGE_BYTES);
         let map = MmapOptions::new().len(padded).map_anon();
@@ -56,24 +56,20 @@ impl AlignedBytes {
         Layout::from_size_align(len, ALIGNMENT_BYTES).expect("a buffer is smaller than the address space")
     }
 
-    /// The bytes.
     pub fn as_slice(&self) -> &[u8] {
-        // SAFETY: owned, initialised, `len` long.
+        // SAFETY: the bytes are owned, initialised and `len` long.
         unsafe { std::slice::from_raw_parts(self.pointer.as_ptr(), self.len) }
     }
 
-    /// The bytes, for writing.
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
-        // SAFETY: owned, initialised, `len` long, borrowed exclusively.
+        // SAFETY: the bytes are owned, initialised, `len` long and borrowed exclusively.
         unsafe { std::slice::from_raw_parts_mut(self.pointer.as_ptr(), self.len) }
     }
 
-    /// Number of bytes.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// True if there is no byte.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -88,28 +84,26 @@ impl Drop for AlignedBytes {
     }
 }
 
-/// Gives `NonNull::dangling` the alignment that callers may rely on.
+/// Gives `NonNull::dangling` the alignment that this module promises.
 #[repr(align(64))]
 struct Line;
 
 #[cfg(target_os = "linux")]
 fn advise_huge_pages(pointer: *mut u8, len: usize) {
-    // SAFETY: the range is ours, and the advice changes no content. Refusal (old kernel, huge pages off) is fine.
+    // SAFETY: the range is owned by the caller, and the advice changes no content. Refusal is harmless.
     unsafe { libc::madvise(pointer.cast(), len, libc::MADV_HUGEPAGE) };
 }
 
 #[cfg(not(target_os = "linux"))]
 fn advise_huge_pages(_pointer: *mut u8, _len: usize) {}
 
-/// A cache line of floats.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 struct FloatLine([f32; LINE]);
 
-/// Floats of a [`FloatLine`].
 const LINE: usize = ALIGNMENT_BYTES / size_of::<f32>();
 
-/// Floats that begin at a multiple of [`ALIGNMENT_BYTES`]: no vector of them crosses a cache line.
+/// A slice of f32 that begins at a multiple of [`ALIGNMENT_BYTES`], so aligned vectors never cross a cache line.
 #[derive(Debug, Default)]
 pub struct AlignedFloats {
     lines: Vec<FloatLine>,
@@ -117,7 +111,6 @@ pub struct AlignedFloats {
 }
 
 impl AlignedFloats {
-    /// `len` zeros.
     pub fn zeroed(len: usize) -> Self {
         Self { lines: vec![FloatLine([0.0; LINE]); len.div_ceil(LINE)], len }
     }
@@ -127,14 +120,14 @@ impl std::ops::Deref for AlignedFloats {
     type Target = [f32];
 
     fn deref(&self) -> &[f32] {
-        // SAFETY: a line is its floats and nothing else.
+        // SAFETY: a line consists of its floats without padding, and `len` of them are in the lines.
         unsafe { std::slice::from_raw_parts(self.lines.as_ptr().cast(), self.len) }
     }
 }
 
 impl std::ops::DerefMut for AlignedFloats {
     fn deref_mut(&mut self) -> &mut [f32] {
-        // SAFETY: a line is its floats and nothing else.
+        // SAFETY: a line consists of its floats without padding, and `len` of them are in the lines.
         unsafe { std::slice::from_raw_parts_mut(self.lines.as_mut_ptr().cast(), self.len) }
     }
 }

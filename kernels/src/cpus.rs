@@ -1,44 +1,45 @@
-//! The CPUs that this process may use: affinity, cgroup quota, cores, NUMA nodes.
+//! The CPUs that this process may use: affinity, cgroup quota, cores and NUMA nodes.
 //!
-//! What the system says is read below a root, `/` outside of tests. Anything that cannot be read limits nothing.
+//! System files are read below a root directory, which is `/` outside tests. A file that cannot be read imposes no
+//! limit.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fs::read_to_string;
 use std::path::{Path, PathBuf};
 
-/// More threads than this wait for each other longer than they compute; whoever knows better asks for more.
+/// The largest default number of threads. More threads would spend more time waiting for each other than computing.
 const MAX_DEFAULT_THREADS: usize = 64;
-/// Highest CPU number that an affinity mask of ours can hold, plus 1.
+/// The number of CPUs in an affinity mask.
 const MAX_CPUS: usize = 8192;
 
-/// A physical core, as far as this process may use it.
+/// A physical core with the CPUs that this process may use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Core {
-    /// Its NUMA node.
+    /// The core's NUMA node.
     pub node: usize,
-    /// Its usable CPUs, ascending: more than one with SMT.
+    /// The usable CPUs of the core, ascending; more than one with SMT.
     pub cpus: Vec<usize>,
 }
 
-/// What this process may use.
+/// The CPU resources that this process may use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UsableCpus {
-    /// Node by node, then by the first CPU.
+    /// The usable cores, sorted by node and first CPU.
     pub cores: Vec<Core>,
-    /// Whole CPUs' worth of time that the tightest cgroup quota allows, rounded down, at least 1.
+    /// The tightest cgroup quota in whole CPUs, rounded down but at least 1.
     pub quota: Option<usize>,
 }
 
 impl UsableCpus {
-    /// Of the calling thread, a pool's own pinning of it left out.
+    /// Detects the CPUs of the calling thread as they were before [`pin`].
     pub fn detect() -> Self {
         let unpinned = UNPINNED.with_borrow(Option::clone);
         Self::read(Path::new("/"), unpinned.or_else(affinity))
     }
 
-    /// From the files below `root`, for a thread that may run on `cpus` only; `None` is not known, and the number of
-    /// CPUs that the standard library knows counts.
+    /// Reads the files below `root`, for a thread that may run only on `cpus`. `None` means that the CPUs are not
+    /// known; the standard library's estimate of their number is used instead.
     pub fn read(root: &Path, cpus: Option<Vec<usize>>) -> Self {
         let mut cpus = cpus
             .filter(|cpus| !cpus.is_empty())
@@ -58,20 +59,20 @@ impl UsableCpus {
         Self { cores, quota: quota(root) }
     }
 
-    /// One thread per core, within the quota: two threads of one core share its units, so a second one adds nothing but
-    /// a longer wait at each barrier.
+    /// The default number of threads: one per core, within the quota. A second thread on a core would share its
+    /// execution units and only lengthen the wait at each barrier.
     pub fn default_num_threads(&self) -> usize {
         self.cores.len().min(self.quota.unwrap_or(usize::MAX)).clamp(1, MAX_DEFAULT_THREADS)
     }
 
-    /// Threads that may run at once.
+    /// The number of threads that can run at the same time.
     pub fn max_parallel_threads(&self) -> usize {
         let num_cpus = self.cores.iter().map(|core| core.cpus.len()).sum::<usize>();
         num_cpus.min(self.quota.unwrap_or(usize::MAX)).max(1)
     }
 
-    /// CPUs for each of `num_threads` threads: a core for each, or a CPU for each where cores do not suffice. `None` if
-    /// CPUs do not either.
+    /// Assigns CPUs to each of `num_threads` threads: a core each, or a CPU each if there are too few cores. Returns
+    /// `None` if there are too few CPUs.
     pub fn placement(&self, num_threads: usize) -> Option<Vec<Vec<usize>>> {
         if num_threads <= self.cores.len() {
             return Some(self.cores[..num_threads].iter().map(|core| core.cpus.clone()).collect());
@@ -80,14 +81,14 @@ impl UsableCpus {
         (num_threads <= cpus.len()).then(|| cpus[..num_threads].to_vec())
     }
 
-    /// True if `num_threads` threads take every core, so that pinning them leaves the system no worse choice.
+    /// Returns true if `num_threads` threads occupy every core and the quota allows it.
     pub fn are_all_taken_by(&self, num_threads: usize) -> bool {
         let num_cpus: usize = self.cores.iter().map(|core| core.cpus.len()).sum();
         (self.cores.len()..=num_cpus).contains(&num_threads)
             && self.quota.is_none_or(|quota| quota >= num_threads)
     }
 
-    /// NUMA nodes of the cores.
+    /// The NUMA nodes of the cores, ascending.
     pub fn nodes(&self) -> Vec<usize> {
         let mut nodes: Vec<usize> = self.cores.iter().map(|core| core.node).collect();
         nodes.sort_unstable();
@@ -96,7 +97,7 @@ impl UsableCpus {
     }
 }
 
-/// Nodes and their CPUs.
+/// Reads the NUMA nodes and their CPUs.
 fn nodes(root: &Path) -> Vec<(usize, Vec<usize>)> {
     let Ok(entries) = std::fs::read_dir(root.join("sys/devices/system/node")) else { return Vec::new() };
     let mut nodes = Vec::new();
@@ -112,7 +113,7 @@ fn nodes(root: &Path) -> Vec<(usize, Vec<usize>)> {
     nodes
 }
 
-/// CPUs of a list such as `0-3,8`, as the kernel writes it.
+/// Parses a list of CPUs such as `0-3,8`, in the kernel's format.
 fn cpu_list(text: &str) -> Vec<usize> {
     let mut cpus = Vec::new();
     for part in text.trim().split(',') {
@@ -124,7 +125,7 @@ fn cpu_list(text: &str) -> Vec<usize> {
     cpus
 }
 
-/// The tightest quota of this process's cgroup and those above it, version 2 and 1.
+/// Reads the tightest quota of this process's cgroup and its ancestors, for cgroup versions 1 and 2.
 fn quota(root: &Path) -> Option<usize> {
     let groups = read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
     let mounts = root.join("sys/fs/cgroup");
@@ -150,7 +151,7 @@ fn quota(root: &Path) -> Option<usize> {
     folders.iter().filter_map(|folder| folder_quota(folder)).min()
 }
 
-/// Version 2's `cpu.max`, or version 1's `cpu.cfs_quota_us` and `cpu.cfs_period_us`.
+/// Reads `cpu.max` (version 2), or `cpu.cfs_quota_us` and `cpu.cfs_period_us` (version 1).
 fn folder_quota(folder: &Path) -> Option<usize> {
     let read = |name: &str| read_to_string(folder.join(name)).ok();
     let (quota, period) = match read("cpu.max") {
@@ -166,12 +167,11 @@ fn folder_quota(folder: &Path) -> Option<usize> {
 }
 
 thread_local! {
-    /// What this thread may use, were it not pinned by [`pin`].
+    /// The CPUs of this thread before [`pin`].
     static UNPINNED: RefCell<Option<Vec<usize>>> = const { RefCell::new(None) };
 }
 
-/// Keeps the calling thread on `cpus` until [`unpin`]. Refused, the thread runs where the system likes: slower, not
-/// wrong.
+/// Restricts the calling thread to `cpus` until [`unpin`]. If the system refuses, the thread stays unpinned.
 pub fn pin(cpus: &[usize]) {
     let before = affinity();
     if before.is_some() && set_affinity(cpus).is_ok() {
@@ -179,25 +179,25 @@ pub fn pin(cpus: &[usize]) {
     }
 }
 
-/// Lets the calling thread go where it could before the first [`pin`].
+/// Restores the CPUs that the calling thread could use before the first [`pin`].
 pub fn unpin() {
     if let Some(before) = UNPINNED.with_borrow_mut(Option::take) {
-        // Refused, the thread stays where it is; nobody could do better.
+        // If the system refuses, the thread stays pinned; there is nothing else to try.
         let _refused = set_affinity(&before);
     }
 }
 
-/// CPUs that the calling thread may run on, ascending; `None` if the system does not tell.
+/// The CPUs that the calling thread may run on, ascending; `None` if they are not known.
 #[cfg(target_os = "linux")]
 pub fn affinity() -> Option<Vec<usize>> {
     let mut mask = [0u64; MAX_CPUS / 64];
-    // SAFETY: the kernel writes at most the given number of bytes; the C type is only an array of words, too.
+    // SAFETY: the kernel writes at most the given number of bytes, and `cpu_set_t` is an array of words as well.
     let result = unsafe { libc::sched_getaffinity(0, size_of_val(&mask), mask.as_mut_ptr().cast()) };
     let is_set = |cpu: &usize| mask[cpu / 64] >> (cpu % 64) & 1 == 1;
     (result == 0).then(|| (0..MAX_CPUS).filter(is_set).collect())
 }
 
-/// Lets the calling thread run on `cpus` only.
+/// Restricts the calling thread to `cpus`.
 #[cfg(target_os = "linux")]
 pub fn set_affinity(cpus: &[usize]) -> std::io::Result<()> {
     let mut mask = [0u64; MAX_CPUS / 64];
@@ -209,13 +209,13 @@ pub fn set_affinity(cpus: &[usize]) -> std::io::Result<()> {
     if result == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
 }
 
-/// CPUs that the calling thread may run on: not known on this system.
+/// The CPUs that the calling thread may run on, which are not known on this system.
 #[cfg(not(target_os = "linux"))]
 pub fn affinity() -> Option<Vec<usize>> {
     None
 }
 
-/// Lets the calling thread run on `cpus` only: not possible on this system.
+/// Fails: this system cannot restrict a thread to CPUs.
 #[cfg(not(target_os = "linux"))]
 pub fn set_affinity(_cpus: &[usize]) -> std::io::Result<()> {
     Err(std::io::Error::from(std::io::ErrorKind::Unsupported))

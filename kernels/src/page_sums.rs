@@ -1,16 +1,14 @@
-//! Sums over the pages of a file that stand for its content: see `server/trunkline_server/weights/fingerprint.py`.
+//! Checksums of the pages of a file, for the fingerprints of `server/trunkline_server/weights/fingerprint.py`.
 
 use crate::pack::SourceBytes;
 use crate::threads::{ThreadPool, split};
 
-/// Bytes of a page.
 pub const PAGE_BYTES: usize = 4096;
-/// Words of a page.
 const PAGE_WORDS: usize = PAGE_BYTES / size_of::<u64>();
-/// Pages after which those of a mapped file are dropped from memory.
+/// After this many pages, the pages of a mapped file are dropped from memory.
 const PIECE_PAGES: usize = 1024;
 
-/// SplitMix64 (doi:10.1145/2714064.2660195) of 1, 2, 3, ..., made odd.
+/// The factor of each word: SplitMix64 (doi:10.1145/2714064.2660195) of 1, 2, 3, ..., made odd.
 const FACTORS: [u64; PAGE_WORDS] = {
     let mut factors = [0; PAGE_WORDS];
     let mut index = 0;
@@ -24,9 +22,11 @@ const FACTORS: [u64; PAGE_WORDS] = {
     factors
 };
 
-/// For each page of `bytes`, `sum(word[i] * factor[i]) mod 2^64` over its little-endian words, with the pool's threads.
+/// Computes `sum(word[i] * factor[i]) mod 2^64` over the little-endian words of each page, with the pool's threads. The
+/// pages of a mapped file are dropped from memory once they are summed.
 ///
-/// Panics unless `bytes` is whole pages. Pages of a mapped file are dropped as they are done.
+/// # Panics
+/// Panics if the number of bytes is not a multiple of [`PAGE_BYTES`].
 pub fn page_sums(source: &SourceBytes, pool: &mut ThreadPool) -> Vec<u64> {
     let bytes = source.as_slice();
     assert!(bytes.len().is_multiple_of(PAGE_BYTES), "{} bytes are no whole pages", bytes.len());
@@ -35,7 +35,7 @@ pub fn page_sums(source: &SourceBytes, pool: &mut ThreadPool) -> Vec<u64> {
     let shared = crate::shared_mut::SharedMut::new(&mut sums);
     pool.run(|thread_idx, _| {
         let pages = split(0..num_pages, num_threads, thread_idx);
-        // SAFETY: shares of threads do not overlap.
+        // SAFETY: the shares of threads do not overlap.
         let sums = unsafe { shared.slice_mut(pages.clone()) };
         for (piece, sums) in sums.chunks_mut(PIECE_PAGES).enumerate() {
             let start = (pages.start + piece * PIECE_PAGES) * PAGE_BYTES;

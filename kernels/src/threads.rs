@@ -1,13 +1,13 @@
-//! The thread pool: one closure on all threads at once, with barriers inside.
+//! The thread pool, which runs one closure on all threads at once, with barriers inside.
 //!
-//! A step of the model is some hundred operations of tens of microseconds each. Handing each one to sleeping threads
-//! would cost as much as the work, so a whole step is one [`ThreadPool::run`], and threads meet at a [`Barrier`]
-//! between operations. Waiting spins for a bounded while and then sleeps: short waits are cheap, an oversubscribed
-//! machine still gets on, and an idle pool uses no CPU.
+//! A step of the model is several hundred operations of tens of microseconds each. Handing each one to sleeping threads
+//! would cost as much as the work, so a whole step is one [`ThreadPool::run`], and threads wait at a [`Barrier`]
+//! between operations. A wait spins for a bounded time and then sleeps: short waits are cheap, an oversubscribed
+//! machine still makes progress, and an idle pool uses no CPU.
 //!
-//! Two threads of a pool that the system has put on one CPU would each spin for the other in vain, and yielding would
-//! hand the CPU to some other process. So threads note the CPU on which they were last seen, and one that would wait
-//! for a companion on its own CPU sleeps at once; waking it up, the system looks for an idle CPU.
+//! If the system puts two threads of a pool on one CPU, the one that spins keeps the other from running, and yielding
+//! may hand the CPU to another process. So each thread records its current CPU, and a thread that would wait for
+//! another thread on its own CPU sleeps at once. When it wakes up, the system looks for an idle CPU.
 
 use std::any::Any;
 use std::cell::UnsafeCell;
@@ -20,34 +20,34 @@ use std::time::{Duration, Instant};
 
 use crate::cpus::{UsableCpus, pin, unpin};
 
-/// How long a thread spins for the others inside a step before it sleeps.
+/// The longest time that a thread spins at a barrier within a step before it sleeps.
 const STEP_SPIN: Duration = Duration::from_micros(100);
-/// How long a worker spins after a step, in case that the next one follows at once.
+/// The longest time that a worker spins after a step, in case the next one follows immediately.
 const IDLE_SPIN: Duration = Duration::from_micros(50);
-/// Spins between two looks at the clock.
+/// Number of spins between two clock reads.
 const SPINS_PER_CLOCK: u32 = 32;
 
-/// Number of threads that compute best here: one per core that the calling thread may use, within the cgroup's quota.
+/// The default number of threads: one per core that the calling thread may use, within the cgroup quota.
 pub fn default_num_threads() -> usize {
     UsableCpus::detect().default_num_threads()
 }
 
-/// Whether each thread of a pool stays on a core of its own.
+/// The pinning of a pool's threads to separate cores.
 ///
-/// Pinned threads never share a core, as the system may let them when a neighbour is busy on the other one; they cannot
-/// give way to a neighbour either. On two cores shared with other work, pinning was at times twice as fast and at times
-/// half as fast: so threads are not pinned, unless asked for.
+/// Without pinning, the system may put two threads on one core while another process is busy on the other core. Pinned
+/// threads never share a core, but they cannot move away from a busy one either. On two cores shared with other work,
+/// pinning was sometimes twice as fast and sometimes half as fast, so it is off by default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Pinning {
-    /// On if the threads take every core that they may use, and no quota holds them back.
+    /// On if the threads occupy every usable core and no cgroup quota limits them.
     Auto,
     On,
-    /// Left to the system.
+    /// The system places the threads.
     #[default]
     Off,
 }
 
-/// Not one of `auto`, `on` and `off`.
+/// The error for a pinning other than `auto`, `on` and `off`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("pinning {name:?} is unknown; hint: use `auto`, `on` or `off`")]
 pub struct UnknownPinning {
@@ -68,7 +68,7 @@ impl std::str::FromStr for Pinning {
 }
 
 impl Pinning {
-    /// CPUs for each thread; `None` leaves them to the system.
+    /// The CPUs of each thread; `None` lets the system place them.
     fn placement(self, num_threads: usize, usable: &UsableCpus) -> Option<Vec<Vec<usize>>> {
         let is_pinned = match self {
             Self::Auto => num_threads > 1 && usable.are_all_taken_by(num_threads),
@@ -79,9 +79,10 @@ impl Pinning {
     }
 }
 
-/// Part `index` of `parts` nearly equal, contiguous parts of `range`; the first ones are one longer. Parts may be
-/// empty.
+/// Returns part `index` of `range`, divided into `parts` contiguous parts whose lengths differ by at most one. The
+/// longer parts come first. Parts may be empty.
 ///
+/// # Panics
 /// Panics if `index >= parts`.
 pub fn split(range: Range<usize>, parts: usize, index: usize) -> Range<usize> {
     assert!(index < parts, "part {index} of {parts}");
@@ -91,49 +92,50 @@ pub fn split(range: Range<usize>, parts: usize, index: usize) -> Range<usize> {
     start..start + quotient + usize::from(index < remainder)
 }
 
-/// Keeps what different threads write on different cache lines.
+/// Puts a value on its own cache lines, to avoid false sharing.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct OwnLine<T>(T);
 
-/// What a thread shows of itself at a meeting point.
+/// A thread's state at a rendezvous, visible to the other threads.
 #[derive(Debug, Default)]
-struct Seen {
-    /// Number of the CPU on which it last arrived or left.
+struct Arrival {
+    /// Number of the CPU on which the thread last arrived or woke up.
     cpu: AtomicU32,
-    /// How often it has arrived.
-    num_arrivals: AtomicU32,
+    /// Number of times that the thread has arrived.
+    count: AtomicU32,
 }
 
-/// A meeting point of all threads of a pool, usable again and again.
+/// A reusable rendezvous of all threads of a pool.
 ///
-/// Counts arrivals; the last one advances `epoch`, which the others watch.
+/// It counts arrivals. The last thread to arrive advances `epoch`, which the others watch.
 #[derive(Debug)]
-struct Meeting {
-    /// Longest time that a thread spins.
+struct Rendezvous {
+    /// The longest time that a thread spins before it sleeps.
     spin: Duration,
     arrived: OwnLine<AtomicU32>,
     epoch: OwnLine<AtomicU32>,
-    /// One for each thread. A hint for whom to spin; correctness does not depend on it.
-    seen: Vec<OwnLine<Seen>>,
-    /// Threads inside the slow path. Written before they look at `epoch` for the last time, read after `epoch` was
-    /// written, both sequentially consistent: so either the sleeper sees the epoch or the waker sees the sleeper.
+    /// The state of each thread: a hint whether spinning is useful. Correctness does not depend on it.
+    arrivals: Vec<OwnLine<Arrival>>,
+    /// Number of threads in the slow path. A sleeper increments it before its last load of `epoch`, and the waker loads
+    /// it after storing `epoch`. All four are sequentially consistent, so either the sleeper sees the new epoch or the
+    /// waker sees the sleeper.
     num_sleepers: AtomicU32,
     poisoned: AtomicBool,
     lock: Mutex<()>,
     wake: Condvar,
 }
 
-/// Unwinds a thread whose companion panicked; `run` reports the companion's panic.
-struct CompanionPanicked;
+/// The payload that unwinds a thread because another thread panicked. `run` reports the other thread's panic.
+struct OtherThreadPanicked;
 
-impl Meeting {
+impl Rendezvous {
     fn new(num_threads: usize, spin: Duration) -> Self {
         Self {
             spin,
             arrived: OwnLine::default(),
             epoch: OwnLine::default(),
-            seen: (0..num_threads).map(|_| OwnLine::default()).collect(),
+            arrivals: (0..num_threads).map(|_| OwnLine::default()).collect(),
             num_sleepers: AtomicU32::new(0),
             poisoned: AtomicBool::new(false),
             lock: Mutex::new(()),
@@ -141,24 +143,24 @@ impl Meeting {
         }
     }
 
-    /// Returns when every thread has called it. Unwinds if another thread panicked.
+    /// Waits until every thread has called it. Unwinds if another thread panicked.
     fn wait(&self, thread_idx: usize) {
         let epoch = self.epoch.0.load(Ordering::SeqCst);
         if !self.is_poisoned() {
-            let seen = &self.seen[thread_idx].0;
-            seen.cpu.store(current_cpu(), Ordering::Relaxed);
-            seen.num_arrivals.fetch_add(1, Ordering::Relaxed);
-            if self.arrived.0.fetch_add(1, Ordering::SeqCst) as usize + 1 == self.seen.len() {
+            let own = &self.arrivals[thread_idx].0;
+            own.cpu.store(current_cpu(), Ordering::Relaxed);
+            own.count.fetch_add(1, Ordering::Relaxed);
+            if self.arrived.0.fetch_add(1, Ordering::SeqCst) as usize + 1 == self.arrivals.len() {
                 self.arrived.0.store(0, Ordering::SeqCst);
                 self.epoch.0.store(epoch.wrapping_add(1), Ordering::SeqCst);
                 self.wake_sleepers();
             } else if !self.spin_until_open(epoch, thread_idx) {
                 self.sleep_until_open(epoch);
-                seen.cpu.store(current_cpu(), Ordering::Relaxed);
+                own.cpu.store(current_cpu(), Ordering::Relaxed);
             }
         }
         if self.is_poisoned() {
-            resume_unwind(Box::new(CompanionPanicked));
+            resume_unwind(Box::new(OtherThreadPanicked));
         }
     }
 
@@ -170,7 +172,7 @@ impl Meeting {
         self.poisoned.load(Ordering::SeqCst)
     }
 
-    /// True once the epoch has passed; false if it is better to sleep.
+    /// Spins until the epoch has passed and returns true. Returns false if it is better to sleep.
     fn spin_until_open(&self, epoch: u32, thread_idx: usize) -> bool {
         let mut start = None;
         loop {
@@ -181,20 +183,20 @@ impl Meeting {
                 std::hint::spin_loop();
             }
             let waited = start.get_or_insert_with(Instant::now).elapsed();
-            if waited >= self.spin || self.occupies_cpu_of_companion(thread_idx) {
+            if waited >= self.spin || self.shares_cpu_with_late_thread(thread_idx) {
                 return false;
             }
         }
     }
 
-    /// True if a thread that has not arrived yet was last seen on the CPU of this one.
-    fn occupies_cpu_of_companion(&self, thread_idx: usize) -> bool {
-        let own_arrivals = self.seen[thread_idx].0.num_arrivals.load(Ordering::Relaxed);
+    /// Returns true if a thread that has not arrived yet was last on this thread's CPU.
+    fn shares_cpu_with_late_thread(&self, thread_idx: usize) -> bool {
+        let own_arrivals = self.arrivals[thread_idx].0.count.load(Ordering::Relaxed);
         let cpu = current_cpu();
         cpu != UNKNOWN_CPU
-            && self.seen.iter().any(|OwnLine(seen)| {
-                seen.num_arrivals.load(Ordering::Relaxed) != own_arrivals
-                    && seen.cpu.load(Ordering::Relaxed) == cpu
+            && self.arrivals.iter().any(|OwnLine(arrival)| {
+                arrival.count.load(Ordering::Relaxed) != own_arrivals
+                    && arrival.cpu.load(Ordering::Relaxed) == cpu
             })
     }
 
@@ -210,91 +212,90 @@ impl Meeting {
 
     fn wake_sleepers(&self) {
         if self.num_sleepers.load(Ordering::SeqCst) > 0 {
-            // With the lock held no sleeper is between its last look at the epoch and its sleep.
+            // While the lock is held, no sleeper is between its last check of the epoch and its sleep.
             drop(self.lock.lock().unwrap_or_else(PoisonError::into_inner));
             self.wake.notify_all();
         }
     }
 
-    /// Lets every waiting and every future thread through, to unwind.
+    /// Releases all current and future waiters, which then unwind.
     fn poison(&self) {
         self.poisoned.store(true, Ordering::SeqCst);
         self.wake_sleepers();
     }
 
-    /// Usable again after a panic. Only while no thread is inside.
+    /// Makes the rendezvous usable again after a panic. No thread may be waiting.
     fn reset(&self) {
         if self.is_poisoned() {
             self.arrived.0.store(0, Ordering::SeqCst);
-            self.seen.iter().for_each(|OwnLine(seen)| seen.num_arrivals.store(0, Ordering::Relaxed));
+            self.arrivals.iter().for_each(|OwnLine(arrival)| arrival.count.store(0, Ordering::Relaxed));
             self.poisoned.store(false, Ordering::SeqCst);
         }
     }
 }
 
-/// No CPU has this number.
 const UNKNOWN_CPU: u32 = u32::MAX;
 
-/// Number of the CPU that this thread is on, about now.
+/// The number of the CPU that the calling thread runs on, which may change at any time.
 #[cfg(target_os = "linux")]
 fn current_cpu() -> u32 {
-    // SAFETY: no arguments; -1 on failure, which is `UNKNOWN_CPU`.
+    // SAFETY: the call has no arguments. It returns -1 on failure, which is `UNKNOWN_CPU`.
     unsafe { libc::sched_getcpu() }.cast_unsigned()
 }
 
-/// Number of the CPU that this thread is on: not known on this system.
+/// The number of the CPU that the calling thread runs on, which is not known on this system.
 #[cfg(not(target_os = "linux"))]
 fn current_cpu() -> u32 {
     UNKNOWN_CPU
 }
 
-/// One thread's way to meet the others inside a run.
+/// One thread's handle to the barrier of a run.
 #[derive(Debug)]
 pub struct Barrier<'a> {
-    meeting: &'a Meeting,
+    rendezvous: &'a Rendezvous,
     thread_idx: usize,
 }
 
 impl Barrier<'_> {
-    /// Returns when every thread of the pool has called it; writes before it are visible to all threads after it.
+    /// Waits until every thread of the pool has called it. Writes before the call are visible to all threads after it.
     ///
     /// Unwinds if another thread panicked.
     pub fn wait(&self) {
-        self.meeting.wait(self.thread_idx);
+        self.rendezvous.wait(self.thread_idx);
     }
 }
 
 type Job<'a> = &'a (dyn Fn(usize, &Barrier<'_>) + Sync + 'a);
 
-/// What the workers do next; written by the pool's owner while they wait at `start`.
+/// The workers' next task, written by the pool's owner while they wait at `start`.
 enum Order {
     Run(Job<'static>),
     Exit,
 }
 
 struct Shared {
-    /// Opens a run: the owner arrives last, after it has written `order`.
-    start: Meeting,
-    /// Inside a run; poisoned by a panic.
-    step: Meeting,
-    /// Closes a run: nobody touches the job any more.
-    end: Meeting,
+    /// Begins a run. The owner arrives after it has written `order`.
+    start: Rendezvous,
+    /// The barrier within a run, poisoned by a panic.
+    step: Rendezvous,
+    /// Ends a run. After it, no worker uses the job.
+    end: Rendezvous,
     order: UnsafeCell<Order>,
     panic: Mutex<Option<Box<dyn Any + Send>>>,
 }
 
 // SAFETY: `order` is written only by the pool's owner between `end` and `start`, when every worker waits at `start`,
-// and read only between `start` and `end`; both barriers order memory. The job it holds is `Sync`.
+// and read only between `start` and `end`. Both order memory accesses. The job in it is `Sync`.
 unsafe impl Sync for Shared {}
-// SAFETY: as for `Sync`; nothing in it is bound to a thread.
+// SAFETY: as for `Sync`; no field is bound to a thread.
 unsafe impl Send for Shared {}
 
 impl Shared {
     fn run_job(&self, job: Job<'_>, thread_idx: usize) {
-        let barrier = Barrier { meeting: &self.step, thread_idx };
+        let barrier = Barrier { rendezvous: &self.step, thread_idx };
         let outcome = catch_unwind(AssertUnwindSafe(|| job(thread_idx, &barrier)));
         if let Err(payload) = outcome {
-            if !payload.is::<CompanionPanicked>() {
+            if !payload.is::<OtherThreadPanicked>() {
                 self.panic.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(payload);
             }
             self.step.poison();
@@ -304,7 +305,7 @@ impl Shared {
     fn work(&self, thread_idx: usize) {
         loop {
             self.start.wait(thread_idx);
-            // SAFETY: between `start` and `end` nobody writes `order`.
+            // SAFETY: `order` is not written between `start` and `end`.
             match unsafe { &*self.order.get() } {
                 Order::Run(job) => self.run_job(*job, thread_idx),
                 Order::Exit => return,
@@ -316,13 +317,13 @@ impl Shared {
 
 /// A fixed set of threads that run one closure together. The calling thread is thread 0, the others are workers.
 ///
-/// Dropping the pool ends and joins the workers.
+/// Dropping the pool stops and joins the workers.
 pub struct ThreadPool {
     shared: Arc<Shared>,
     workers: Vec<JoinHandle<()>>,
-    /// CPUs of each thread, if threads are pinned.
+    /// The CPUs of each thread, if threads are pinned.
     placement: Option<Vec<Vec<usize>>>,
-    /// The caller of `run` that has been pinned last.
+    /// The caller of `run` that was pinned last.
     pinned_caller: Option<ThreadId>,
     nodes: Vec<usize>,
 }
@@ -334,27 +335,27 @@ impl std::fmt::Debug for ThreadPool {
 }
 
 impl ThreadPool {
-    /// [`ThreadPool::with_pinning`], with threads left to the system.
+    /// Like [`ThreadPool::with_pinning`], without pinning.
     pub fn new(num_threads: usize) -> std::io::Result<Self> {
         Self::with_pinning(num_threads, Pinning::Off)
     }
 
-    /// Starts `num_threads - 1` workers; 0 counts as 1. Fails if the system refuses a thread.
+    /// Starts `num_threads - 1` workers; 0 threads count as 1. Fails if the system cannot start a thread.
     ///
-    /// CPUs are those that the calling thread may use. A thread that cannot be pinned runs where the system likes. The
-    /// thread that calls [`ThreadPool::run`] is pinned by its first call, until the pool is dropped.
+    /// Threads are pinned to CPUs that the calling thread may use. A thread that cannot be pinned runs unpinned. The
+    /// thread that calls [`ThreadPool::run`] is pinned by its first call, until it drops the pool.
     pub fn with_pinning(num_threads: usize, pinning: Pinning) -> std::io::Result<Self> {
         let num_threads = num_threads.max(1);
         let usable = UsableCpus::detect();
-        // With more threads than CPUs whoever spins keeps the one it waits for from running.
+        // With more threads than CPUs, a spinning thread may keep the thread that it waits for from running.
         let may_spin = num_threads <= usable.max_parallel_threads();
         let placement = pinning.placement(num_threads, &usable);
         let spin = |duration| if may_spin { duration } else { Duration::ZERO };
         let mut pool = Self {
             shared: Arc::new(Shared {
-                start: Meeting::new(num_threads, spin(IDLE_SPIN)),
-                step: Meeting::new(num_threads, spin(STEP_SPIN)),
-                end: Meeting::new(num_threads, spin(STEP_SPIN)),
+                start: Rendezvous::new(num_threads, spin(IDLE_SPIN)),
+                step: Rendezvous::new(num_threads, spin(STEP_SPIN)),
+                end: Rendezvous::new(num_threads, spin(STEP_SPIN)),
                 order: UnsafeCell::new(Order::Exit),
                 panic: Mutex::new(None),
             }),
@@ -384,17 +385,17 @@ impl ThreadPool {
         Ok(pool)
     }
 
-    /// True if each thread has a core, or a CPU, of its own.
+    /// Returns true if each thread is assigned to its own core or CPU.
     pub fn is_pinned(&self) -> bool {
         self.placement.is_some()
     }
 
-    /// NUMA nodes on which its threads may run.
+    /// The NUMA nodes that the threads may run on.
     pub fn nodes(&self) -> &[usize] {
         &self.nodes
     }
 
-    /// Puts the calling thread on the CPUs of thread 0.
+    /// Pins the calling thread to the CPUs of thread 0.
     fn pin_caller(&mut self) {
         let Some(placement) = &self.placement else { return };
         let thread = std::thread::current().id();
@@ -404,15 +405,17 @@ impl ThreadPool {
         }
     }
 
-    /// Number of threads that run a closure, the caller among them.
+    /// Number of threads that run a closure, including the caller.
     pub fn num_threads(&self) -> usize {
         self.workers.len() + 1
     }
 
-    /// Calls `job(thread_idx, barrier)` on every thread, `thread_idx` from 0; returns when all calls have returned.
+    /// Calls `job(thread_idx, barrier)` on every thread, with `thread_idx` from 0, and waits until all calls have
+    /// returned. Every call must wait at the barrier the same number of times.
     ///
-    /// A panic of one call unwinds the others at their next `barrier.wait()` and then comes out here; the pool stays
-    /// usable. Every call must wait at the barrier equally often.
+    /// # Panics
+    /// If a call panics, the others unwind at their next `barrier.wait()`, and `run` resumes the panic. The pool stays
+    /// usable.
     pub fn run<F>(&mut self, job: F)
     where
         F: Fn(usize, &Barrier<'_>) + Sync,
@@ -424,9 +427,10 @@ impl ThreadPool {
         } else {
             let job: Job<'_> = &job;
             // SAFETY: the workers use the job only between `start` and `end`, and this call waits for `end` before it
-            // returns or unwinds, so the longer lifetime is never used.
+            // returns or unwinds, so no worker uses the job beyond its real lifetime.
             let job_for_workers = unsafe { std::mem::transmute::<Job<'_>, Job<'static>>(job) };
-            // SAFETY: every worker is at `start` or on its way there from `end`, and reads nothing before we arrive.
+            // SAFETY: every worker waits at `start` or is between `end` and `start`, and reads `order` only after this
+            // thread has arrived.
             unsafe { *shared.order.get() = Order::Run(job_for_workers) };
             shared.start.wait(0);
             shared.run_job(job, 0);
@@ -439,7 +443,7 @@ impl ThreadPool {
         }
     }
 
-    /// Lets workers go whose companions could not be started.
+    /// Stops the workers that were started before one could not be.
     fn abandon(&mut self) {
         self.shared.start.poison();
         self.workers.drain(..).for_each(|worker| drop(worker.join()));

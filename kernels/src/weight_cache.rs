@@ -1,19 +1,19 @@
-//! Packed weights kept in a file, so that the next start maps them instead of packing them again.
+//! The cache of packed weights: files that the next start maps instead of packing the weights again.
 //!
-//! A file holds the image of all weights of one program ([`crate::program`]) and is named after a key, by which the
-//! caller says which source, code and settings it was made from. A file that is not exactly what the program asks for,
-//! or whose bytes have changed since it was written, is a miss, never an error.
+//! A file holds the image of all weights of one program ([`crate::program`]). Its name is a key that the caller derives
+//! from the source of the weights, the code and the settings. A file that does not match the program exactly, or whose
+//! bytes have changed since it was written, is a miss and never an error.
 //!
 //! ```text
-//! file     what is in it, and checks of it: a list of entries with a checksum each
-//! folder   who else writes, what is left over, how much there may be
+//! file     the format of a file and its checks
+//! folder   concurrent writers, leftover files and the size limit
 //! ```
 //!
-//! # What is checked, and when
-//! Header and all bytes are checked at each opening, before anything is computed with them: the first token needs all
-//! weights anyway, and with all threads the check costs about as much as reading memory once. So damage is found while
-//! there is still the source to pack again. A file under its final name is never written again (only replaced or
-//! removed), so what was checked stays as it is, unless somebody else writes to the file or the disk fails later.
+//! # Checks
+//! The header and all bytes are checked when a file is opened, while the weights can still be packed from their source.
+//! The first token reads all weights anyway, and with all threads the check costs about as much as reading them once. A
+//! file with its final name is never modified, only replaced or removed, so the checked bytes do not change unless
+//! another program writes to the file or the disk fails.
 
 mod file;
 #[doc(hidden)]
@@ -31,73 +31,69 @@ use file::Header;
 
 /// Bytes of a key.
 pub const KEY_BYTES: usize = 32;
-/// Most bytes of the caller's note.
+/// The largest size of the caller's note in bytes.
 pub const MAX_NOTE_BYTES: usize = 64;
-/// Of the key, digits in the file's name.
+/// Number of hexadecimal digits of the key in a file name.
 const NAME_DIGITS: usize = 32;
 
-/// Where packed weights of one key are kept.
+/// The location of the packed weights of one key.
 #[derive(Clone, Debug)]
 pub struct WeightCache {
-    /// A folder of ours; made when there is something to put into it.
+    /// The folder of the cache. It is created when the first file is written.
     pub folder: PathBuf,
-    /// Stands for everything that the packed bytes depend on, but for shapes, formats and [`LAYOUT_VERSION`]: those are
-    /// in the file.
+    /// Identifies everything that the packed bytes depend on, except shapes, formats and [`LAYOUT_VERSION`], which are
+    /// stored in the file.
     pub key: [u8; KEY_BYTES],
-    /// Most bytes of all our files in the folder.
+    /// The size limit of all cache files in the folder, in bytes.
     pub max_bytes: u64,
 }
 
-/// Why there are no packed weights to map.
+/// The reason why packed weights could not be mapped.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Miss {
-    /// Nobody has kept them yet.
     #[error("there is none yet")]
     Absent,
-    /// The system does not let the file be read.
     #[error("`{path}` cannot be read: {source}")]
     Unreadable { path: PathBuf, source: io::Error },
-    /// The file is not whole, or not what the program asks for. It was removed, if that was possible.
+    /// The file is damaged or does not match the program. It was removed if possible.
     #[error("`{path}` {what}")]
     Unusable {
         path: PathBuf,
-        /// What is wrong with it.
         what: String,
     },
 }
 
-/// Why packed weights were not kept.
+/// The reason why packed weights were not stored.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum KeepError {
-    /// They and those of other models do not fit.
+    /// The file does not fit within the size limit or on the disk.
     #[error("they take {bytes} bytes, and {limit} are allowed in `{folder}`; hint: free space on its disk")]
     TooLarge {
         folder: PathBuf,
-        /// Size of the file.
         bytes: u64,
-        /// What may be taken: the limit, or half of what the disk could give.
+        /// The smaller of `max_bytes` and half of the disk's free space, counting cache files as free.
         limit: u64,
     },
     #[error("cannot {what} `{path}`: {source}")]
     System { what: &'static str, path: PathBuf, source: io::Error },
 }
 
-/// What became of packed weights that were to be kept.
+/// The outcome of storing packed weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kept {
-    /// The file is there now, of this many bytes.
+    /// The file was written, with this many bytes.
     Written(u64),
-    /// Another process has kept the same ones meanwhile.
+    /// Another process has already stored the same weights.
     AlreadyThere,
 }
 
-/// What a start found in the cache.
+/// The result of looking for packed weights at a start.
 pub enum CacheState {
-    /// The weights are mapped from it. The note of whoever wrote it.
+    /// The weights are mapped from the cache. The string is the note of the process that wrote them.
     Mapped(String),
-    /// They were packed, and can be kept.
+    /// The weights were packed and can be stored.
     Missed(Miss, CacheWriter),
 }
 
@@ -111,14 +107,14 @@ impl fmt::Debug for CacheState {
 }
 
 impl WeightCache {
-    /// The file of this key and layout.
+    /// The path of the file for this key and [`LAYOUT_VERSION`].
     pub fn path(&self) -> PathBuf {
         let digits: String = self.key.iter().map(|byte| format!("{byte:02x}")).collect();
         self.folder.join(format!("{}-{LAYOUT_VERSION}.{}", &digits[..NAME_DIGITS], folder::EXTENSION))
     }
 
-    /// Maps and checks the weights of `table`; returns them with the note. A file that is found to be unusable is
-    /// removed, so that the next one to look need not read it.
+    /// Maps and checks the weights of `table`; returns them with the note. An unusable file is removed, so that later
+    /// starts do not read it again.
     pub(crate) fn open(&self, table: &ImageTable, pool: &mut ThreadPool) -> Result<(Region, String), Miss> {
         let path = self.path();
         match file::open(&path, &self.key, table, pool) {
@@ -132,13 +128,13 @@ impl WeightCache {
         }
     }
 
-    /// Who keeps `image`, which may happen on another thread.
+    /// Returns a writer that stores `image`, possibly on another thread.
     pub(crate) fn writer(self, image: &WeightImage) -> CacheWriter {
         CacheWriter { cache: self, image: image.clone() }
     }
 }
 
-/// Keeps weights that were packed.
+/// Stores packed weights in the cache.
 #[derive(Debug)]
 pub struct CacheWriter {
     cache: WeightCache,
@@ -146,11 +142,14 @@ pub struct CacheWriter {
 }
 
 impl CacheWriter {
-    /// Writes the file under a name of its own, makes it durable and gives it its final name: whoever looks finds all
-    /// of it or nothing. Of several processes that do so at once, the first one wins.
+    /// Writes the weights to a temporary file, syncs it and renames it, so that readers find either the whole file or
+    /// none. If several processes store the same weights at once, the first one wins.
     ///
-    /// `note` (at most [`MAX_NOTE_BYTES`]) comes back from [`CacheState::Mapped`]. A thread of its own does it
-    /// in the time that nobody else wants, while the calling one waits.
+    /// [`CacheState::Mapped`] returns `note` to later starts. The work runs on a separate thread with idle priority
+    /// while the calling thread waits.
+    ///
+    /// # Panics
+    /// Panics if `note` is longer than [`MAX_NOTE_BYTES`].
     pub fn keep(&self, note: &str) -> Result<Kept, KeepError> {
         assert!(note.len() <= MAX_NOTE_BYTES, "a note of {} bytes", note.len());
         std::thread::scope(|scope| {
@@ -162,7 +161,7 @@ impl CacheWriter {
         })
     }
 
-    /// [`CacheWriter::keep`] by the calling thread, as urgent as that is: tests need not wait for an idle machine.
+    /// Like [`CacheWriter::keep`], on the calling thread and with its priority, for tests.
     #[doc(hidden)]
     pub fn keep_now(&self, note: &str) -> Result<Kept, KeepError> {
         let path = self.cache.path();
@@ -177,12 +176,12 @@ impl CacheWriter {
     }
 }
 
-/// Lets every other thread go first: the first requests come while the file is written.
+/// Gives the calling thread idle priority, so that writing the file does not slow down the first requests.
 #[cfg(target_os = "linux")]
 fn yield_to_others() {
-    // SAFETY: plain old data, valid when zero.
+    // SAFETY: the type is plain old data that is valid when zero.
     let parameters: libc::sched_param = unsafe { std::mem::zeroed() };
-    // SAFETY: concerns the calling thread (0); refusal is fine, it only costs others some time.
+    // SAFETY: affects only the calling thread (0). Refusal is harmless.
     unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const parameters) };
 }
 

@@ -1,4 +1,4 @@
-//! The product: checks shapes, cuts the work into blocks, calls kernels.
+//! The entry point of products: checks shapes, divides the work into blocks and calls kernels.
 
 use std::ops::Range;
 
@@ -10,19 +10,19 @@ use crate::pack::{PackedWeight, dispatch_format};
 use crate::quantize::{QuantGroup, QuantizedRows};
 use crate::shared_mut::SharedMut;
 
-/// Bytes of input rows that are kept in the second-level cache while tiles pass by.
+/// Bytes of the input rows of a block, chosen so that they stay in the second-level cache while tiles are read.
 const ROW_BLOCK_BYTES: usize = 384 << 10;
 
-/// f32 rows.
+/// A matrix of f32 rows.
 #[derive(Debug, Clone, Copy)]
 pub struct FloatRows<'a> {
-    /// All rows, the first one first.
+    /// The elements of all rows.
     pub values: &'a [f32],
-    /// Elements from a row to the next.
+    /// Distance between rows, in elements.
     pub row_stride: usize,
 }
 
-/// The input of a product, of the kind that [`PackedWeight::needs_quantized_input`] says.
+/// The input of a product. [`PackedWeight::needs_quantized_input`] tells which variant a weight needs.
 #[derive(Debug, Clone, Copy)]
 pub enum LinearInput<'a> {
     Float(FloatRows<'a>),
@@ -32,48 +32,50 @@ pub enum LinearInput<'a> {
 /// The output of a product: f32 rows.
 #[derive(Debug, Clone, Copy)]
 pub struct LinearOutput<'a> {
-    /// All rows, the first one first.
+    /// The elements of all rows.
     pub values: SharedMut<'a, f32>,
-    /// Elements from a row to the next, at least `out_features`.
+    /// Distance between rows, in elements; at least `out_features`.
     pub row_stride: usize,
 }
 
-/// Where a kernel puts rows' sums of one tile.
+/// The destination of one tile's results.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct TileOutput<'a> {
-    /// Row 0, lane 0.
+    /// Pointer to lane 0 of row 0.
     pub(crate) values: *mut f32,
     pub(crate) row_stride: usize,
-    /// Lanes that exist, 1 to 16.
+    /// Number of lanes that are output features, 1 to 16.
     pub(crate) num_lanes: usize,
-    /// Bias of those lanes.
+    /// The bias of these lanes.
     pub(crate) bias: Option<&'a [f32]>,
 }
 
 impl TileOutput<'_> {
-    /// From row `row` on, which is one of these or the end.
+    /// The destination from row `row` on.
     pub(crate) fn row(&self, row: usize) -> Self {
         Self { values: self.values.wrapping_add(row * self.row_stride), ..*self }
     }
 }
 
-/// A panel of f32 rows.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct FloatPanel<'a> {
     pub(crate) num_rows: usize,
     pub(crate) in_features: usize,
-    /// From the first element of row 0 to the last one of the last row.
+    /// The elements from the first of row 0 to the last of the last row.
     pub(crate) values: &'a [f32],
     pub(crate) row_stride: usize,
 }
 
-/// Computes `rows` of the outputs of `tiles` (tile `t` is output features `16 t..16 t + 16`, as many as exist).
+/// Computes `rows` of the output features of `tiles`. Tile `t` has the output features `16 t..16 t + 16`, as far as
+/// they exist.
 ///
-/// `rows` starts at a multiple of [`PANEL`] and ends at one or at the last row. Panics if shapes do not fit or the
-/// input is not of the kind that the weight needs. `bias` has `out_features` elements.
+/// `rows` must begin at a multiple of [`PANEL`] and end at one or at the last row. `bias` has `out_features` elements.
+///
+/// # Panics
+/// Panics if the shapes do not match, or if the input is not of the kind that the weight needs.
 ///
 /// # Safety
-/// While this runs no other thread reads or writes the same rows of the same output features of `out`.
+/// During the call no other thread may read or write the same rows of the same output features of `out`.
 pub unsafe fn linear(
     isa: Isa,
     weight: &PackedWeight,
@@ -88,7 +90,7 @@ pub unsafe fn linear(
     }
     let job = Job { isa, weight, input, rows, tiles, out, bias };
     job.check();
-    // SAFETY: `check` has seen that every element is inside `out`; the caller keeps others from them.
+    // SAFETY: `check` ensures that every element is inside `out`, and the caller rules out other accesses.
     unsafe { dispatch_format!(weight.format(), int linear_int, float linear_float, (&job)) }
 }
 
@@ -126,7 +128,7 @@ impl Job<'_> {
         assert!(self.bias.is_none_or(|bias| bias.len() == weight.out_features()), "length of the bias");
     }
 
-    /// Calls `kernel(rows, tile)` in the order that keeps the caches: for a block of rows, for a tile. Within, panels.
+    /// Calls `kernel(rows, tile)` for all tiles of one block of rows, then of the next, which reuses the cached rows.
     fn for_each_tile(&self, row_bytes: usize, mut kernel: impl FnMut(Range<usize>, usize)) {
         let block = (ROW_BLOCK_BYTES / row_bytes).next_multiple_of(PANEL).max(PANEL);
         for block_start in self.rows.clone().step_by(block) {
@@ -138,12 +140,12 @@ impl Job<'_> {
     }
 
     /// # Safety
-    /// `first_row` and `tile` are of this job.
+    /// `first_row` and `tile` must belong to this job.
     unsafe fn tile_output(&self, first_row: usize, tile: usize) -> TileOutput<'_> {
         let first = tile * TILE;
         let num_lanes = TILE.min(self.weight.out_features() - first);
         TileOutput {
-            // SAFETY: inside `out`, as `check` has seen.
+            // SAFETY: `check` ensures that the offset is inside `out`.
             values: unsafe { self.out.values.as_mut_ptr().add(first_row * self.out.row_stride + first) },
             row_stride: self.out.row_stride,
             num_lanes,
@@ -153,7 +155,7 @@ impl Job<'_> {
 }
 
 /// # Safety
-/// `job` is checked, and nobody else uses its part of the output.
+/// `job` must be checked, and no other thread may access its part of the output.
 unsafe fn linear_int<F: IntFormat>(job: &Job<'_>) {
     let LinearInput::Quantized(input) = &job.input else { unreachable!("checked") };
     let in_features = job.weight.in_features();
@@ -169,7 +171,7 @@ unsafe fn linear_int<F: IntFormat>(job: &Job<'_>) {
 }
 
 /// # Safety
-/// `job` is checked, and nobody else uses its part of the output.
+/// `job` must be checked, and no other thread may access its part of the output.
 unsafe fn linear_float<F: FloatFormat>(job: &Job<'_>) {
     let LinearInput::Float(input) = &job.input else { unreachable!("checked") };
     let in_features = job.weight.in_features();

@@ -1,4 +1,4 @@
-//! One file: a header that says what is in it, and the image.
+//! The format of one cache file: a header that describes the contents, followed by the image.
 //!
 //! ```text
 //! magic, header bytes, layout version     8, 4, 4 bytes; numbers are little-endian
@@ -10,12 +10,12 @@
 //!       rows, columns, offset, bytes      8 each; offset in the image
 //!       checksum of its bytes             8
 //!       parts                             4 each
-//! checksum of all this                    8
+//! checksum of the bytes above             8
 //! zeros up to the image's offset, then the image, to the end of the file
 //! ```
 //!
-//! Checksums are XXH3-64: they find what accidents do, and are no proof against somebody who may write to the folder;
-//! who may do that may change the model file, too.
+//! Checksums are XXH3-64. They detect accidental damage, not deliberate changes: anyone who can write to the folder can
+//! also change the model files.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -33,32 +33,32 @@ use crate::program::{Entry, EntryKind, ImageTable, WeightImage};
 use crate::threads::ThreadPool;
 
 const MAGIC: &[u8; 8] = b"TRNKWGT\n";
-/// Magic to number of entries.
+/// Bytes from the magic to the number of entries.
 const FIXED_BYTES: usize = 8 + 4 + 4 + 8 + 8 + KEY_BYTES + 4 + MAX_NOTE_BYTES + 4;
 const CHECKSUM_BYTES: usize = 8;
-/// Longest name of a format, and more.
+/// Bytes reserved for the name of a format.
 const NAME_BYTES: usize = 8;
-/// An entry without its parts.
+/// Bytes of an entry without its parts.
 const ENTRY_BYTES: usize = 4 + NAME_BYTES + 4 * 8 + CHECKSUM_BYTES;
-/// More than the header of any model: 2^16 tensors of a few parts.
+/// The largest header size in bytes. It suffices for 2^16 tensors of a few parts.
 const MAX_HEADER_BYTES: usize = 16 << 20;
-/// Images begin at pages, larger ones at huge pages, so that the system can map them so.
+/// Images begin at a multiple of this, and large images at a multiple of [`HUGE_PAGE_BYTES`].
 const PAGE_BYTES: usize = 4096;
 const HUGE_PAGE_BYTES: usize = 2 << 20;
-/// Bytes handed to the system at once.
+/// Bytes passed to one write call.
 const WRITE_BYTES: usize = 4 << 20;
 
-/// Which file it was, whatever it is called: device, inode.
+/// Device and inode, which identify a file regardless of its name.
 pub(super) type Identity = (u64, u64);
 
-/// Why a file cannot be used.
+/// The reason why a file cannot be used.
 #[derive(Debug)]
 pub(super) enum OpenError {
     Io(io::Error),
     Bad { what: String, identity: Identity },
 }
 
-/// What stands before the image.
+/// The part of a file before the image.
 #[derive(Debug)]
 pub(super) struct Header {
     bytes: Vec<u8>,
@@ -67,7 +67,7 @@ pub(super) struct Header {
 }
 
 impl Header {
-    /// The header of `image`. Cost: reads the image once.
+    /// Builds the header of `image`. Reads the whole image for its checksums.
     pub(super) fn of(image: &WeightImage, key: &[u8; KEY_BYTES], note: &str) -> Self {
         let region = image.region.as_slice();
         Self::build(&image.table, key, note, &|entry| xxh3_64(&region[entry.offset..][..entry.num_bytes]))
@@ -103,7 +103,7 @@ impl Header {
             };
             bytes.extend([kind, 0]);
             bytes.extend((entry.parts.len() as u16).to_le_bytes());
-            // By name, which stays when formats are added.
+            // Names stay the same when formats are added; discriminants may not.
             let mut name = [0; NAME_BYTES];
             name[..format.name().len()].copy_from_slice(format.name().as_bytes());
             bytes.extend(name);
@@ -118,7 +118,6 @@ impl Header {
         Self { bytes, image_offset, image_bytes: table.num_bytes }
     }
 
-    /// Bytes of the whole file.
     pub(super) fn file_bytes(&self) -> u64 {
         (self.image_offset + self.image_bytes) as u64
     }
@@ -130,14 +129,14 @@ impl Header {
     }
 }
 
-/// What the header of a file says that the program does not know itself.
+/// The header fields that do not follow from the program.
 struct Stored {
     note: String,
     checksums: Vec<u64>,
     image_offset: usize,
 }
 
-/// Holds `bytes`, the beginning of a file of `file_bytes`, against the header that the program expects.
+/// Compares `bytes`, the beginning of a file of `file_bytes` bytes, with the header that the program expects.
 fn read_header(
     bytes: &[u8],
     file_bytes: u64,
@@ -160,7 +159,7 @@ fn read_header(
     let note_at = FIXED_BYTES - 4 - MAX_NOTE_BYTES;
     let note = covered.get(note_at..note_at + number(note_at - 4).min(MAX_NOTE_BYTES));
     let note = note.and_then(|note| std::str::from_utf8(note).ok()).unwrap_or_default().to_owned();
-    // Every other byte follows from key, program and code: the header is right if it is the one we would write.
+    // All other bytes follow from the key and the program, so the header must equal the one that would be written.
     let mut checksums = Vec::with_capacity(table.entries.len());
     let mut at = FIXED_BYTES + ENTRY_BYTES - CHECKSUM_BYTES;
     for entry in &table.entries {
@@ -179,7 +178,7 @@ fn read_header(
     Ok(Stored { note, checksums, image_offset: expected.image_offset })
 }
 
-/// True if the file is there with the header that the program expects. Its other bytes are not looked at.
+/// Returns true if the file exists and has the header that the program expects. Does not check the image.
 pub(super) fn is_of(path: &Path, key: &[u8; KEY_BYTES], table: &ImageTable) -> bool {
     let read = || -> io::Result<bool> {
         let file = File::open(path)?;
@@ -195,7 +194,7 @@ fn header_room(table: &ImageTable) -> usize {
     Header::build(table, &[0; KEY_BYTES], "", &|_| 0).bytes.len()
 }
 
-/// Maps a file, checks all of it with the pool's threads, and marks it as used now.
+/// Maps a file, checks it completely with the pool's threads, and sets its modification time for the order of eviction.
 pub(super) fn open(
     path: &Path,
     key: &[u8; KEY_BYTES],
@@ -208,8 +207,8 @@ pub(super) fn open(
     if metadata.len() < FIXED_BYTES as u64 {
         return Err(bad(format!("has {} bytes", metadata.len())));
     }
-    // SAFETY: nobody changes a file under its final name: the rule of this module, and the promise of whoever lets
-    // others write to the folder.
+    // SAFETY: this module never modifies a file that has its final name, and the owner of the folder must not let other
+    // programs do so.
     let map = unsafe { Mmap::map(&file) }.map_err(OpenError::Io)?;
     let stored = read_header(&map, metadata.len(), key, table).map_err(bad)?;
     let region = Region::of_file(map, stored.image_offset)
@@ -217,12 +216,12 @@ pub(super) fn open(
     if let Some(index) = first_damaged(&region, table, &stored.checksums, pool) {
         return Err(bad(format!("has damaged bytes in entry {index} of {}", table.entries.len())));
     }
-    // For the order of eviction. Impossible in a folder that is read-only, and then there is nothing to evict.
+    // Fails in a read-only folder, where nothing can be evicted either.
     let _ = file.set_modified(std::time::SystemTime::now());
     Ok((region, stored.note))
 }
 
-/// The first entry whose bytes are not those that were written.
+/// Returns the index of the first entry whose checksum does not match.
 fn first_damaged(
     region: &Region,
     table: &ImageTable,
@@ -246,12 +245,12 @@ fn first_damaged(
     damaged.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-/// Maps the pages of `bytes` at once rather than one fault after the other.
+/// Maps all pages of `bytes` with one call instead of one page fault each.
 #[cfg(target_os = "linux")]
 fn prefault(bytes: &[u8]) {
     let start = bytes.as_ptr().addr() / PAGE_BYTES * PAGE_BYTES;
     let len = bytes.as_ptr().addr() + bytes.len() - start;
-    // SAFETY: the pages hold the slice, and the advice changes no content; old kernels refuse it, which is fine.
+    // SAFETY: the pages hold the slice, and the advice changes no content. Old kernels refuse it, which is harmless.
     unsafe { libc::madvise(std::ptr::with_exposed_provenance_mut(start), len, libc::MADV_POPULATE_READ) };
 }
 

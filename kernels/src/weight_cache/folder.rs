@@ -1,4 +1,4 @@
-//! The folder of the cache: temporary files, other writers, and the bound on its size.
+//! The cache folder: temporary files, concurrent writers and the size limit.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
@@ -12,14 +12,14 @@ use super::file::Identity;
 use super::{KeepError, Kept};
 
 pub(super) const EXTENSION: &str = "weights";
-/// Of files that are being written. Whoever writes one holds a lock on it, however long that takes.
+/// Extension of files that are being written. The writer holds a lock on the file until it is finished.
 const TEMPORARY_EXTENSION: &str = "weights-part";
-/// Files of ours that are looked at; more are left alone.
+/// The most directory entries that are examined.
 const MAX_FILES: usize = 4096;
-/// Part of the disk's free bytes, with those of our own files, that we may take.
+/// Cache files may use the disk's free space, including their own, divided by this.
 const FREE_SPACE_DIVISOR: u64 = 2;
 
-/// Puts a file of `file_bytes` with the final name `path` into `folder`, after making room for it.
+/// Writes a file of `file_bytes` bytes to `path` in `folder`, after evicting older files to make room for it.
 pub fn put(
     folder: &Path,
     path: &Path,
@@ -43,12 +43,13 @@ pub fn put(
     file.sync_all().map_err(fail("sync", &temporary.path))?;
     fs::rename(&temporary.path, path).map_err(fail("rename to", path))?;
     temporary.is_kept();
-    // The name is durable once the folder is; where folders cannot be synced, a crash loses the file, not its content.
+    // The new name is durable once the folder is synced. If it cannot be, a crash may lose the file, but never leaves a
+    // damaged one.
     let _ = File::open(folder).and_then(|folder| folder.sync_all());
     Ok(Kept::Written(file_bytes))
 }
 
-/// A file that is being written; removed when dropped, unless it got its final name.
+/// A file that is being written. Dropping it removes the file unless it was renamed to its final name.
 struct Temporary {
     file: File,
     path: PathBuf,
@@ -61,13 +62,13 @@ impl Temporary {
         let stem = path.file_stem().unwrap_or_default().to_string_lossy();
         loop {
             let number = NEXT.fetch_add(1, Ordering::Relaxed);
-            // Nanoseconds, since process ids repeat in containers that share a folder.
+            // Containers that share a folder may have equal process ids, so the name also contains the time.
             let nanos = SystemTime::UNIX_EPOCH.elapsed().map_or(0, |elapsed| elapsed.subsec_nanos());
             let name = format!("{stem}.{}-{number}-{nanos}.{TEMPORARY_EXTENSION}", std::process::id());
             let path = folder.join(name);
             let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
             match file.try_lock() {
-                // Between its creation and its lock another writer may have taken the file for one left over.
+                // Before the file was locked, another writer may have removed it as a leftover.
                 Ok(()) if is_same(&path, identity(&file)?) => {
                     return Ok(Self { file, path, is_kept: std::cell::Cell::new(false) });
                 }
@@ -85,18 +86,18 @@ impl Temporary {
 impl Drop for Temporary {
     fn drop(&mut self) {
         if !self.is_kept.get() {
-            // Else it is removed by the next writer, as one that nobody has locked.
+            // If this fails, the next writer removes the file as a leftover.
             let _ = fs::remove_file(&self.path);
         }
     }
 }
 
-/// Takes the space at once, so that a full disk shows before gigabytes are written. A file system that cannot do so
-/// shows it later.
+/// Reserves disk space, so that a full disk is detected before gigabytes are written. Does nothing on file systems that
+/// do not support it.
 #[cfg(target_os = "linux")]
 fn reserve(file: &File, num_bytes: u64) -> io::Result<()> {
     let len = libc::off_t::try_from(num_bytes).map_err(|_| io::ErrorKind::FileTooLarge)?;
-    // SAFETY: takes a descriptor that `file` holds open, and numbers.
+    // SAFETY: `file` holds the descriptor open; the other arguments are numbers.
     if unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, len) } == 0 {
         return Ok(());
     }
@@ -109,19 +110,19 @@ fn reserve(_file: &File, _num_bytes: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Removes temporary files whose writer is gone.
+/// Removes temporary files that no writer has locked.
 fn remove_left_over(folder: &Path) {
     for path in files(folder, TEMPORARY_EXTENSION) {
         let Ok(file) = OpenOptions::new().write(true).open(&path) else { continue };
         if file.try_lock().is_ok() {
-            // Somebody else may have been quicker.
+            // Another process may have removed it already.
             let _ = fs::remove_file(&path);
         }
     }
 }
 
-/// Removes our files that were not used for the longest time until `file_bytes` more fit. Processes that have mapped a
-/// removed file keep it.
+/// Removes the least recently used cache files until `file_bytes` more bytes fit. Processes that have mapped a removed
+/// file keep their mapping.
 fn make_room(folder: &Path, path: &Path, max_bytes: u64, file_bytes: u64) -> Result<(), KeepError> {
     let mut known: Vec<(SystemTime, u64, PathBuf)> = files(folder, EXTENSION)
         .filter(|known| known != path)
@@ -153,7 +154,7 @@ fn make_room(folder: &Path, path: &Path, max_bytes: u64, file_bytes: u64) -> Res
     Ok(())
 }
 
-/// Our files with this extension.
+/// The files in `folder` with this extension.
 fn files(folder: &Path, extension: &str) -> impl Iterator<Item = PathBuf> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten().take(MAX_FILES);
     entries
@@ -161,7 +162,7 @@ fn files(folder: &Path, extension: &str) -> impl Iterator<Item = PathBuf> {
         .filter(move |path| path.extension().is_some_and(|found| found == extension))
 }
 
-/// Bytes of the disk that an ordinary user may still take.
+/// Free bytes on the disk that an unprivileged user may use.
 #[cfg(target_os = "linux")]
 fn free_bytes(folder: &Path) -> Option<u64> {
     use std::os::unix::ffi::OsStrExt;
@@ -169,7 +170,7 @@ fn free_bytes(folder: &Path) -> Option<u64> {
     let path = std::ffi::CString::new(folder.as_os_str().as_bytes()).ok()?;
     // SAFETY: plain old data, valid when zero.
     let mut answer: libc::statvfs = unsafe { std::mem::zeroed() };
-    // SAFETY: a path that ends with a zero, and room for the answer.
+    // SAFETY: the path is nul-terminated, and `answer` has the type that the call writes.
     let status = unsafe { libc::statvfs(path.as_ptr(), &raw mut answer) };
     (status == 0).then(|| answer.f_bavail.saturating_mul(answer.f_frsize))
 }
@@ -179,10 +180,10 @@ fn free_bytes(_folder: &Path) -> Option<u64> {
     None
 }
 
-/// Removes `path`, if it still is the file that was opened.
+/// Removes `path` if it is still the file that was opened.
 pub(super) fn remove_if_same(path: &Path, identity: Identity) {
     if is_same(path, identity) {
-        // Impossible in a folder that is read-only: then it is found again, and is a miss again.
+        // Fails in a read-only folder, where each start finds the file and misses again.
         let _ = fs::remove_file(path);
     }
 }

@@ -28,8 +28,8 @@ use crate::vocabulary::Vocabulary;
 const JSON_WHITESPACE: &str = r"[\x20\x0A\x0D\x09]{1,32}";
 /// Slices of the vocabulary that cover most of it: words with and without spaces.
 ///
-/// The parser allows all tokens of a slice at once, without walking each, if all of them may follow. It has other slices
-/// for the contents of JSON strings.
+/// The parser allows all tokens of a slice at once, without walking each, if all of them may follow. It has other
+/// slices for the contents of JSON strings.
 const WORD_SLICES: [&str; 2] = ["[A-Za-z ]{1,10}", "[A-Za-z]{1,10}"];
 
 /// The rule that an output must follow.

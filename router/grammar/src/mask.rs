@@ -62,7 +62,7 @@ impl TokenMask {
 
     /// Returns a digest, which is the same for equal masks and mostly different for others.
     pub(crate) fn digest(&self) -> u64 {
-        // As in wyhash, both halves of a long product are combined, so one bit of a word changes about half of the bits.
+        // As in wyhash, both halves of a long product are combined, so one bit of a word changes about half of them.
         let fold = |digest: u64, word: u64| {
             let product = u128::from(digest ^ word) * 0x9E37_79B9_7F4A_7C15;
             (product >> 64) as u64 ^ product as u64

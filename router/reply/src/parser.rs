@@ -24,7 +24,7 @@ impl ReplyParser {
     /// call is then text, because none of it has been sent yet. If the reply stopped inside a call's arguments, that
     /// call is text too; if it was cut there, the call has the arguments received so far.
     #[must_use]
-    pub fn whole(mut self, text: &str, end: ReplyEnd) -> Vec<Piece> {
+    pub fn parse_complete(mut self, text: &str, end: ReplyEnd) -> Vec<Piece> {
         if let Some(tools) = &mut self.tools {
             tools.expect_complete_reply(end);
         }

@@ -21,7 +21,7 @@ pub enum ReasoningMarks {
 
 impl ReasoningMarks {
     /// Finds the marks that a chat template uses. Returns `None` if the template does not mention reasoning.
-    pub fn of_template(source: &str) -> Option<Self> {
+    pub fn from_template(source: &str) -> Option<Self> {
         [Self::Think, Self::Mistral].into_iter().find(|marks| source.contains(marks.close()))
     }
 

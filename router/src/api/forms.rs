@@ -1,4 +1,4 @@
-//! How the OpenAPI document describes what takes one of several forms.
+//! OpenAPI schemas of values that have several forms.
 
 use std::borrow::Cow;
 use std::marker::PhantomData;
@@ -7,31 +7,31 @@ use utoipa::openapi::schema::{ArrayBuilder, OneOfBuilder, Schema};
 use utoipa::openapi::{Ref, RefOr};
 use utoipa::{PartialSchema, ToSchema};
 
-/// One of these forms.
+/// Returns the schema of a value that has one of these forms.
 pub fn one_of(forms: impl IntoIterator<Item = RefOr<Schema>>) -> RefOr<Schema> {
     forms.into_iter().fold(OneOfBuilder::new(), OneOfBuilder::item).into()
 }
 
-/// A list of it.
+/// Returns the schema of a list.
 pub fn list_of(item: RefOr<Schema>) -> RefOr<Schema> {
     ArrayBuilder::new().items(item).into()
 }
 
-/// A named type, by its name.
+/// Returns a reference to a named type. The document must contain the type (see [`add`]).
 pub fn named<T: ToSchema>() -> RefOr<Schema> {
     Ref::from_schema_name(T::name()).into()
 }
 
-/// Types that a document needs for the names in it.
+/// The named types of a document.
 pub type Schemas = Vec<(String, RefOr<Schema>)>;
 
-/// What `named` needs in the document.
+/// Adds a type, and the types that it refers to, to a document.
 pub fn add<T: ToSchema>(schemas: &mut Schemas) {
     schemas.push((T::name().into_owned(), T::schema()));
     T::schemas(schemas);
 }
 
-/// Stands in the document for what is either of two types.
+/// A type for the OpenAPI document whose values are of one of two types.
 pub struct Either<A, B>(PhantomData<(A, B)>);
 
 impl<A: ToSchema, B: ToSchema> PartialSchema for Either<A, B> {

@@ -1,4 +1,4 @@
-//! Lists of a bounded length in a body, alone or where a text may stand in their place.
+//! Lists of bounded length in a body, including lists that a string can replace.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -12,25 +12,23 @@ use utoipa::{PartialSchema, ToSchema};
 
 use super::forms::{Schemas, add, list_of, named, one_of};
 
-/// What stands in a list.
+/// An item of a bounded list.
 pub trait Listed {
-    /// Most of them in one list.
+    /// The most items that a list may have.
     const LIMIT: usize;
-    /// What several of them are called, for the error.
+    /// The plural noun for the items in errors.
     const NAMES: &'static str;
 }
 
-/// A text, or a list in its place.
+/// A string or a list of items.
 #[derive(Debug, Clone, PartialEq)]
 pub enum TextOrList<T> {
-    /// The text.
     Text(String),
-    /// The list.
     List(Vec<T>),
 }
 
 impl<T> TextOrList<T> {
-    /// How many stand in the list; a text is none.
+    /// Returns the number of items in the list, or 0 for a string.
     pub fn num_listed(&self) -> usize {
         match self {
             Self::Text(_) => 0,
@@ -67,7 +65,7 @@ impl<T: ToSchema> ToSchema for TextOrList<T> {
     }
 }
 
-/// For `#[serde(deserialize_with)]`: a list alone.
+/// Deserializes a list without the string alternative, for `#[serde(deserialize_with)]`.
 pub fn list<'de, T: Listed + Deserialize<'de>, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Vec<T>, D::Error> {

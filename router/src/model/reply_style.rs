@@ -41,10 +41,10 @@ impl ReplyStyle {
     /// Of a chat template, unless flags say otherwise.
     #[doc(hidden)]
     pub fn of_template(source: &str, tools: Choice<ToolFormat>, reasons: Choice<()>) -> Self {
-        let marks = ReasoningMarks::of_template(source);
+        let marks = ReasoningMarks::from_template(source);
         Self {
             tools: match tools {
-                Choice::Auto | Choice::Off => ToolFormat::of_template(source),
+                Choice::Auto | Choice::Off => ToolFormat::from_template(source),
                 Choice::Is(format) => Some(format),
             },
             ignores_calls: tools == Choice::Off,

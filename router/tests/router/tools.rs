@@ -125,7 +125,7 @@ async fn calls_and_results_go_back_into_the_prompt() {
         (json!([{"role": "tool", "content": "sunny"}]), "`messages[0].tool_call_id` is missing"),
         (
             json!([{"role": "user", "content": "x", "tool_calls": [{"function": {"name": "f", "arguments": "{}"}}]}]),
-            "`messages[0].tool_calls` are an assistant's alone",
+            "`messages[0].tool_calls` are only allowed with role `assistant`",
         ),
         (json!([{"role": "user"}]), "`messages[0].content` is missing"),
         (

@@ -1,6 +1,7 @@
-//! Prints how long a model's tokenizer takes to load, to encode and to stream, and whether encoding stays near linear
-//! for texts that are all one piece, or all borders:
-//! `cargo run --release -p trunkline-text --example timings -- model.gguf`.
+//! Prints the times that a model's tokenizer takes to load, to encode and to stream.
+//!
+//! Texts that are a single piece, or that have a boundary after every character, show whether encoding stays nearly
+//! linear. Run `cargo run --release -p trunkline-text --example timings -- model.gguf`.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "a tool for people")]
 
 use std::path::PathBuf;
@@ -37,7 +38,7 @@ fn main() {
     for kilobytes in [64, 256, 1024] {
         for piece in PIECES {
             let text = piece.repeat(kilobytes * 1024 / piece.len());
-            print_encoding("as it is", &model.tokenizer, &text, piece);
+            print_encoding("unchanged", &model.tokenizer, &text, piece);
         }
     }
     let Ok(metadata) = GgufMetadata::open(&path) else { return };

@@ -1,8 +1,8 @@
-//! Chat templates: messages to one text, as the model's own Jinja template says.
+//! Renders messages as one text with the model's own Jinja template.
 //!
-//! Templates are written for Jinja2 as transformers sets it up (`apply_chat_template`); the engine here is minijinja,
-//! and what differs is made up for in `environment` and `python.rs`. A template comes with the model, so it is
-//! bounded in steps and in output, and reaches nothing but its variables.
+//! Templates are written for Jinja2 as transformers configures it (`apply_chat_template`). The engine here is
+//! minijinja, and `environment` and `python.rs` compensate for the differences. A template comes with the model and is
+//! not trusted, so its steps and its output are bounded, and it can access only its variables.
 
 mod message;
 pub(crate) mod python;
@@ -14,15 +14,14 @@ use minijinja::value::{Kwargs, Value as Variable};
 use minijinja::{Environment, ErrorKind};
 use serde_json::{Map, Value};
 
-use crate::TextError;
+use crate::error::TextError;
 pub use message::{ChatMessage, flatten_content};
 
-/// Most steps of the template engine for one rendering; a message costs some tens.
+/// Most steps of the template engine for one rendering. A message takes some tens.
 pub const TEMPLATE_FUEL: u64 = 10_000_000;
 /// Most bytes that one rendering may write.
 pub const MAX_RENDERED_BYTES: usize = 64 << 20;
 
-/// Name of the template that is used unless another fits better.
 const DEFAULT_TEMPLATE: &str = "default";
 /// Name of the template for requests with tools.
 const TOOL_TEMPLATE: &str = "tool_use";
@@ -30,21 +29,21 @@ const TOOL_TEMPLATE: &str = "tool_use";
 const RESERVED_VARIABLES: [&str; 5] =
     ["messages", "tools", "add_generation_prompt", "raise_exception", "strftime_now"];
 
-/// What a template is rendered with.
+/// The input of a template.
 #[derive(Debug, Clone, Default)]
 pub struct ChatRequest {
-    /// The conversation, oldest first.
+    /// The conversation, oldest message first.
     pub messages: Vec<ChatMessage>,
-    /// Tools in OpenAI's form; empty for none.
+    /// Tools as in OpenAI's API.
     pub tools: Vec<Value>,
-    /// End with the words that open an assistant's reply.
+    /// Ends the prompt with the text that opens an assistant's reply.
     pub add_generation_prompt: bool,
-    /// End where the last message's text ends, so that the output goes on with it. Not together with
+    /// Ends the prompt where the last message's text ends, so that the output continues it. Cannot be combined with
     /// `add_generation_prompt`.
     pub continue_final_message: bool,
-    /// More variables for the template (`chat_template_kwargs`, e.g. `enable_thinking`).
+    /// More variables for the template (`chat_template_kwargs`), such as `enable_thinking`.
     pub kwargs: Map<String, Value>,
-    /// The time for `strftime_now`, in seconds since 1970 UTC.
+    /// The time that `strftime_now` formats, in seconds since 1970 UTC.
     pub now_unix_s: i64,
 }
 
@@ -52,14 +51,14 @@ pub struct ChatRequest {
 #[derive(Debug)]
 pub struct ChatTemplates {
     environment: Environment<'static>,
-    /// Name and source, in the model's order.
+    /// Names and sources in the model's order.
     sources: Vec<(String, String)>,
-    /// `bos_token` and company.
+    /// Variables of every rendering, such as `bos_token`.
     variables: Map<String, Value>,
 }
 
 impl ChatTemplates {
-    /// Compiles templates by name; `variables` (`bos_token`, ...) are there for each.
+    /// Compiles templates, given as names and sources. `variables`, such as `bos_token`, are available in each.
     pub fn new(sources: Vec<(String, String)>, variables: Map<String, Value>) -> Result<Self, TextError> {
         let mut environment = environment();
         for (name, source) in &sources {
@@ -70,8 +69,8 @@ impl ChatTemplates {
         Ok(Self { environment, sources, variables })
     }
 
-    /// Renders the conversation: the template `tool_use` if there are tools and the model has one, else `default`, else
-    /// the model's first.
+    /// Renders a conversation with `tool_use` if there are tools and the model has that template, else with `default`,
+    /// else with the model's first template.
     pub fn render(&self, chat: &ChatRequest) -> Result<String, TextError> {
         let has_tools = !chat.tools.is_empty();
         let (name, _) = [has_tools.then_some(TOOL_TEMPLATE), Some(DEFAULT_TEMPLATE)]
@@ -92,18 +91,18 @@ impl ChatTemplates {
             .map_err(|error| TextError::TemplateFailed { detail: error.to_string() })
     }
 
-    /// The template's source by name.
+    /// Returns the source of a template.
     pub fn source(&self, name: &str) -> Option<&str> {
         self.sources.iter().find(|(known, _)| known == name).map(|(_, source)| source.as_str())
     }
 
-    /// Names of the templates, in the model's order.
+    /// Iterates over the names of the templates, in the model's order.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.sources.iter().map(|(name, _)| name.as_str())
     }
 
-    /// Whether any template holds this character.
-    pub(crate) fn holds(&self, char: char) -> bool {
+    /// Returns whether the source of any template contains a character.
+    pub(crate) fn contains(&self, char: char) -> bool {
         self.sources.iter().any(|(_, source)| source.contains(char))
     }
 
@@ -132,7 +131,7 @@ impl ChatTemplates {
     }
 }
 
-/// An engine that behaves as transformers' Jinja2.
+/// Creates an engine that behaves like transformers' Jinja2.
 fn environment() -> Environment<'static> {
     let mut environment = Environment::new();
     environment.set_trim_blocks(true);
@@ -146,7 +145,7 @@ fn environment() -> Environment<'static> {
     environment
 }
 
-/// The test `divisibleby`. The library's own panics on integers if the divisor is 0.
+/// Implements the test `divisibleby`, because the library's own panics on integers if the divisor is 0.
 fn is_divisible(value: &Variable, by: &Variable) -> Result<bool, minijinja::Error> {
     let (Ok(dividend), Ok(divisor)) = (i128::try_from(value.clone()), i128::try_from(by.clone())) else {
         return Ok(minijinja::tests::is_divisibleby(value, by));
@@ -154,11 +153,11 @@ fn is_divisible(value: &Variable, by: &Variable) -> Result<bool, minijinja::Erro
     if divisor == 0 {
         return Err(minijinja::Error::new(ErrorKind::InvalidOperation, "division by zero"));
     }
-    // The smallest integer has no remainder that fits if it is divided by -1.
+    // Dividing the smallest integer by -1 overflows.
     Ok(dividend.checked_rem(divisor).unwrap_or(0) == 0)
 }
 
-/// A template's own words when it refuses.
+/// The message of a template that calls `raise_exception`.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct Refusal(String);
@@ -182,7 +181,7 @@ fn failed(error: minijinja::Error) -> TextError {
     TextError::TemplateFailed { detail: error.to_string() }
 }
 
-/// What a rendering has written.
+/// The output of a rendering, up to its limit.
 #[derive(Default)]
 struct BoundedOutput {
     bytes: Vec<u8>,

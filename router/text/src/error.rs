@@ -1,128 +1,136 @@
-//! The crate's one error type.
+//! The error types of the crate.
 
 use std::path::PathBuf;
 
-use crate::gguf::GgufError;
-
-/// Who can do something about an error.
+/// The cause of an error, which tells who can fix it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ErrorClass {
-    /// The model's files: the user of the launcher can choose others. Only `ModelText::load` returns it.
+    /// The model's files are at fault, so the operator can choose others. Only `ModelText::load` returns such errors.
     Model,
-    /// What one request sent: its client can change it (HTTP 400).
+    /// The request is at fault, so its client can change it (HTTP 400).
     Request,
 }
 
-/// What can go wrong with a model's text files or with one request's text.
+/// A fault of a GGUF file.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{problem} (at byte {offset})")]
+pub struct GgufError {
+    /// The fault, in lower case and without a position.
+    pub problem: String,
+    /// Position of the fault in the file.
+    pub offset: usize,
+}
+
+/// A fault of a model's text files or of one request's text.
 #[derive(Debug, thiserror::Error)]
 pub enum TextError {
     /// A file could not be read.
     #[error("cannot read `{}`: {source}", path.display())]
     Read {
-        /// The file.
+        /// The file that could not be read.
         path: PathBuf,
-        /// Why.
+        /// The operating system's error.
         #[source]
         source: std::io::Error,
     },
-    /// A file that has to be there is not.
+    /// A required file is missing.
     #[error("`{}` has no `{file}`; hint: {hint}", folder.display())]
     MissingFile {
-        /// The model's folder.
+        /// The folder of the model.
         folder: PathBuf,
-        /// Name of the file.
+        /// Name of the missing file.
         file: &'static str,
-        /// What to do.
+        /// A way to get the file.
         hint: &'static str,
     },
     /// A file is larger than its limit.
-    #[error("`{}` has {bytes} bytes, the limit is {limit}", path.display())]
+    #[error("`{}` has {bytes} bytes, but the limit is {limit}; hint: check that it is the right file", path.display())]
     FileTooLarge {
-        /// The file.
+        /// The file that is too large.
         path: PathBuf,
-        /// Its size.
+        /// The file's size in bytes.
         bytes: u64,
-        /// The limit.
+        /// The largest size allowed.
         limit: u64,
     },
     /// A GGUF file's header or metadata is damaged.
     #[error("`{}` is not a valid GGUF file: {source}", path.display())]
     Gguf {
-        /// The file.
+        /// The file that is damaged.
         path: PathBuf,
-        /// What is wrong where.
+        /// The fault and its position.
         #[source]
         source: GgufError,
     },
-    /// A JSON file does not parse, or a field has the wrong form.
+    /// A JSON file does not parse, or a field has the wrong type.
     #[error("`{}` is invalid: {detail}", path.display())]
     InvalidFile {
-        /// The file.
+        /// The file that is invalid.
         path: PathBuf,
-        /// What is wrong.
+        /// The fault and its position.
         detail: String,
     },
-    /// A tokenizer of a kind that is not supported.
+    /// The model's kind of tokenizer is not supported.
     #[error("unsupported tokenizer: {detail}")]
     UnsupportedTokenizer {
-        /// Which kind, and which are supported.
+        /// The tokenizer's kind, and the supported ones.
         detail: String,
     },
-    /// The tokenizer's tables contradict themselves.
+    /// The tokenizer's tables contradict each other.
     #[error("invalid tokenizer: {detail}")]
     InvalidTokenizer {
-        /// What is wrong.
+        /// The fault and the table that has it.
         detail: String,
     },
     /// A text could not be encoded.
-    #[error("text cannot be encoded: {detail}")]
+    #[error("the text cannot be encoded: {detail}")]
     Encode {
-        /// What the tokenizer says.
+        /// The message of the tokenizer.
         detail: String,
     },
     /// A model's own chat template does not compile.
     #[error("chat template `{name}` does not compile: {detail}")]
     InvalidTemplate {
-        /// Name of the template, `default` if it has none.
+        /// Name of the template, or `default`.
         name: String,
-        /// What the template engine says, with the line.
+        /// The template engine's message, with the line.
         detail: String,
     },
     /// The model has no chat template, so it cannot take messages.
     #[error("this model has no chat template; hint: use a completion route with a plain prompt")]
     NoChatTemplate,
-    /// The template refused the messages by `raise_exception`; its own words.
+    /// The template called `raise_exception`.
     #[error("the chat template refuses the messages: {message}")]
     TemplateRefused {
-        /// What the template says.
+        /// The message of the template.
         message: String,
     },
     /// The template failed on these messages.
     #[error("the chat template cannot render the messages: {detail}")]
     TemplateFailed {
-        /// What the template engine says.
+        /// The template engine's message.
         detail: String,
     },
-    /// The template ran or wrote too much.
-    #[error("the chat template exceeds its limit of {limit} {unit}")]
+    /// The template ran for too many steps or wrote too many bytes.
+    #[error("the chat template exceeds its limit of {limit} {unit}; hint: shorten the conversation")]
     TemplateLimit {
-        /// The limit.
+        /// The limit that was reached.
         limit: u64,
-        /// Of what: "steps" or "bytes".
+        /// Unit of the limit, "steps" or "bytes".
         unit: &'static str,
     },
-    /// A message has a form that no template takes.
+    /// A message has a form that no template supports.
     #[error("`{field}` {problem}")]
     InvalidMessage {
         /// The field, with the message's number.
         field: String,
-        /// What is wrong with it.
+        /// The fault, as a verb phrase about the field.
         problem: String,
     },
 }
 
 impl TextError {
-    /// Who can do something about it.
+    /// Returns the class of the error.
     pub fn class(&self) -> ErrorClass {
         match self {
             Self::Encode { .. }
@@ -142,7 +150,8 @@ impl TextError {
         }
     }
 
-    /// Stable name for machines, snake case.
+    /// Returns the error's stable name for programs, in snake case.
+
     pub fn code(&self) -> &'static str {
         match self {
             Self::Read { .. } => "model_file_unreadable",

@@ -1,62 +1,46 @@
-//! GGUF metadata (not the tensors): <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>.
+//! Reads the metadata of [GGUF files](https://github.com/ggml-org/ggml/blob/master/docs/gguf.md), but not the tensors.
 //!
-//! The file comes from anywhere. Every count is checked against the bytes that are left before anything is allocated
-//! for it, so memory stays within a small multiple of what the file really holds, and the sums below bound that too.
+//! The file is not trusted. Every count is checked against the bytes left before anything is allocated for it, so
+//! memory stays within a small multiple of the file's real contents, and within the limits below.
 
 use std::collections::HashMap;
 use std::fs::File;
 use std::path::Path;
 
-use crate::TextError;
+use crate::error::{GgufError, TextError};
 
-/// `GGUF` in the file's order of bytes.
 const MAGIC: &[u8; 4] = b"GGUF";
-/// Versions with 64-bit lengths.
+/// The versions that have 64-bit lengths.
 const SUPPORTED_VERSIONS: [u32; 2] = [2, 3];
-/// Most metadata keys; real files have some tens.
+/// Most metadata keys. Real files have some tens.
 const MAX_KEYS: u64 = 65_536;
 /// Longest key in bytes, from the specification.
 const MAX_KEY_BYTES: u64 = 65_535;
-/// Longest text in bytes; the largest real ones are chat templates of some tens of KiB.
+/// Longest string in bytes. The longest real ones are chat templates of some tens of KiB.
 const MAX_STRING_BYTES: u64 = 16 << 20;
-/// Most elements of all arrays together; a vocabulary of 256,000 with merges and scores has 1.5 million.
+/// Most elements of all arrays together. A vocabulary of 256,000 with merges and scores has 1.5 million.
 const MAX_ARRAY_ELEMENTS: u64 = 8 << 20;
-/// Arrays in arrays are read up to this depth.
+/// Greatest depth of nested arrays.
 const MAX_ARRAY_DEPTH: u32 = 4;
-/// Bytes of the shortest possible key-value pair: key length, type, one byte of value.
+/// Size of the shortest key-value pair, which has a key length, a type and one byte of value.
 const MIN_PAIR_BYTES: u64 = 8 + 4 + 1;
-/// Bytes of the shortest possible tensor description: name length, dimensions, type, offset.
+/// Size of the shortest tensor description, which has a name length, dimensions, a type and an offset.
 const MIN_TENSOR_BYTES: u64 = 8 + 4 + 4 + 8;
 
-/// What is wrong with a GGUF file, and where.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{problem} (at byte {offset})")]
-pub struct GgufError {
-    /// What is wrong.
-    pub problem: String,
-    /// Where in the file.
-    pub offset: usize,
-}
-
-/// One metadata value.
+/// A metadata value. The file's sizes of integers and floats are not kept.
 #[derive(Debug, Clone, PartialEq)]
+#[allow(missing_docs, reason = "each variant is named after its type")]
 pub enum GgufValue {
-    /// Any unsigned integer type.
     Unsigned(u64),
-    /// Any signed integer type.
     Signed(i64),
-    /// f32 or f64.
     Float(f64),
-    /// A truth value.
     Bool(bool),
-    /// UTF-8 text.
     String(String),
-    /// A list.
     Array(GgufArray),
 }
 
 impl GgufValue {
-    /// The type's name for error messages.
+    /// Returns the type's name with its article, for error messages.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Unsigned(_) | Self::Signed(_) => "an integer",
@@ -68,41 +52,36 @@ impl GgufValue {
     }
 }
 
-/// A list of metadata values of one type.
+/// An array of metadata values of one type. Unsigned 64-bit integers beyond `i64::MAX` become `i64::MAX`.
 #[derive(Debug, Clone, PartialEq)]
+#[allow(missing_docs, reason = "each variant is named after its type")]
 pub enum GgufArray {
-    /// Any integer type.
     Integers(Vec<i64>),
-    /// f32 or f64.
     Floats(Vec<f64>),
-    /// Truth values.
     Bools(Vec<bool>),
-    /// Texts.
     Strings(Vec<String>),
-    /// Lists.
     Arrays(Vec<GgufArray>),
 }
 
-/// All metadata of a GGUF file.
+/// The metadata of a GGUF file.
 #[derive(Debug, Clone, Default)]
 pub struct GgufMetadata {
     values: HashMap<String, GgufValue>,
 }
 
 impl GgufMetadata {
-    /// Reads the metadata of a file; the tensors are not touched.
+    /// Reads the metadata of a file.
     pub fn open(path: &Path) -> Result<Self, TextError> {
         let read_error = |source| TextError::Read { path: path.to_owned(), source };
         let file = File::open(path).map_err(read_error)?;
-        // SAFETY: the map is read-only and lives only in this function. Another process that truncates the file
-        // meanwhile can end this one with SIGBUS, which the launcher sees as any other death of a child; it cannot
-        // break memory safety here, since nothing read from the map is kept by reference.
+        // SAFETY: the map is read-only and lives only in this function, and no reference into it is kept. If another
+        // process truncates the file meanwhile, this process gets SIGBUS, which the launcher handles like any crash.
         let map = unsafe { memmap2::Mmap::map(&file) }.map_err(read_error)?;
         Self::parse(&map).map_err(|source| TextError::Gguf { path: path.to_owned(), source })
     }
 
-    /// Reads the metadata at the beginning of `bytes`, which must be the whole file: counts are checked against its
-    /// length.
+    /// Reads the metadata at the beginning of `bytes`, which must be the whole file, because counts are checked against
+    /// its length.
     pub fn parse(bytes: &[u8]) -> Result<Self, GgufError> {
         let mut reader = Reader { bytes, offset: 0, array_elements_left: MAX_ARRAY_ELEMENTS };
         if reader.take(4)? != MAGIC {
@@ -112,7 +91,10 @@ impl GgufMetadata {
         if !SUPPORTED_VERSIONS.contains(&version) {
             let hint =
                 if SUPPORTED_VERSIONS.contains(&version.swap_bytes()) { " (big-endian file)" } else { "" };
-            return reader.fail(4, format!("version {version} is not supported{hint}, versions 2 and 3 are"));
+            return reader.fail(
+                4,
+                format!("version {version}{hint} is not supported; supported versions are 2 and 3"),
+            );
         }
         let num_tensors = reader.u64()?;
         let num_keys = reader.u64()?;
@@ -126,31 +108,31 @@ impl GgufMetadata {
             let type_id = reader.u32()?;
             let value = reader.value(type_id)?;
             if values.contains_key(&key) {
-                return reader.fail(offset, format!("metadata key `{key}` stands twice"));
+                return reader.fail(offset, format!("metadata key `{key}` occurs twice"));
             }
             values.insert(key, value);
         }
         Ok(Self { values })
     }
 
-    /// A value by key.
+    /// Returns the value of a key.
     pub fn get(&self, key: &str) -> Option<&GgufValue> {
         self.values.get(key)
     }
 
-    /// A value, moved out.
+    /// Removes a key and returns its value.
     pub fn remove(&mut self, key: &str) -> Option<GgufValue> {
         self.values.remove(key)
     }
 
-    /// Sets a value, to see what becomes of it.
+    /// Sets the value of a key, for tests.
     #[doc(hidden)]
     pub fn set(&mut self, key: &str, value: GgufValue) {
         self.values.insert(key.to_owned(), value);
     }
 }
 
-/// A cursor that knows where it is.
+/// A bounds-checked cursor over the file.
 struct Reader<'a> {
     bytes: &'a [u8],
     offset: usize,
@@ -172,7 +154,7 @@ impl<'a> Reader<'a> {
             return self.fail(
                 self.offset,
                 format!(
-                    "the file ends where {num_bytes} more bytes are needed; hint: is the download complete?"
+                    "the file ends where {num_bytes} more bytes are needed; hint: check that the download is complete"
                 ),
             );
         };
@@ -194,17 +176,19 @@ impl<'a> Reader<'a> {
         Ok(u64::from_le_bytes(self.array()?))
     }
 
-    /// That so many things can follow, by a limit and by the bytes left.
+    /// Checks a count against its limit and against the bytes left.
     fn check_count(&self, what: &str, count: u64, bytes_each: u64, limit: u64) -> Result<(), GgufError> {
         if count > limit {
-            return self.fail(self.offset, format!("{count} {what} are claimed, the limit is {limit}"));
+            return self
+                .fail(self.offset, format!("the file claims {count} {what}, but the limit is {limit}"));
         }
         let left = self.bytes_left();
         if count.checked_mul(bytes_each).is_none_or(|needed| needed > left) {
             return self.fail(
                 self.offset,
                 format!(
-                    "{count} {what} are claimed, but only {left} bytes follow; hint: is the download complete?"
+                    "the file claims {count} {what}, but only {left} bytes follow; hint: check that the download is \
+                     complete"
                 ),
             );
         }
@@ -286,7 +270,7 @@ impl<'a> Reader<'a> {
         Ok(GgufArray::Integers(self.collect(count, |r| Ok(from_bytes(r.array()?)))?))
     }
 
-    /// `count` has been checked against the bytes left.
+    /// Reads `count` elements. The count must have been checked against the bytes left.
     fn collect<T>(
         &mut self,
         count: u64,
@@ -300,7 +284,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// The specification's types.
+/// The types of the specification.
 #[derive(Debug, Clone, Copy)]
 enum ValueType {
     U8,
@@ -338,7 +322,8 @@ impl ValueType {
         })
     }
 
-    /// Least bytes of one element in an array.
+    /// Returns the size of the shortest element of an array.
+
     fn min_bytes(self) -> u64 {
         match self {
             Self::U8 | Self::I8 | Self::Bool => 1,

@@ -1,5 +1,6 @@
-//! Text on its way to token ids and back: what a model's own files say about its tokenizer and chat template, encoding,
-//! incremental decoding and stop strings. No clock, no network, no async: the router calls it.
+//! Converts text to token ids and back, by the tokenizer and the chat template in a model's files.
+//!
+//! The crate also decodes incrementally and finds stop strings. It has no clock, no network and no async code.
 //!
 //! ```no_run
 //! use trunkline_text::{DecodeSpecial, Detokenizer, ModelText, TextStart};
@@ -19,26 +20,27 @@ mod model_files;
 mod prompt;
 mod stop;
 mod tokenizer;
+mod utf8_stream;
 
-/// Parts that only the tests in `tests/text` reach. They are public so that the library is not compiled again for tests
-/// of its own.
+/// Items that are public only for `tests/text`, so that the library is not compiled a second time for tests.
 #[doc(hidden)]
 pub mod internals {
     pub use crate::chat_template::python::without_generation_tags;
     pub use crate::chat_template::time::strftime;
-    pub use crate::detokenize::{MAX_INCOMPLETE_BYTES, Utf8Stream};
     pub use crate::prompt::{MARKS, Marker, Marks};
     pub use crate::tokenizer::bytes::{byte_of_char, byte_token, char_of_byte};
-    pub use crate::tokenizer::{tokenizer_from_gguf, tokenizer_from_json};
+    pub use crate::tokenizer::from_gguf::tokenizer_from_gguf;
+    pub use crate::tokenizer::from_json::tokenizer_from_json;
+    pub use crate::utf8_stream::{MAX_INCOMPLETE_BYTES, Utf8Stream};
 }
 
 pub use chat_template::{
     ChatMessage, ChatRequest, ChatTemplates, MAX_RENDERED_BYTES, TEMPLATE_FUEL, flatten_content,
 };
-pub use detokenize::{Detokenizer, TextStart};
-pub use error::{ErrorClass, TextError};
-pub use gguf::{GgufArray, GgufError, GgufMetadata, GgufValue};
+pub use detokenize::Detokenizer;
+pub use error::{ErrorClass, GgufError, TextError};
+pub use gguf::{GgufArray, GgufMetadata, GgufValue};
 pub use model_files::{GenerationDefaults, ModelText, SpecialToken, SpecialTokens};
 pub use prompt::ChatPrompt;
 pub use stop::{StopMatcher, StopStep, StopText};
-pub use tokenizer::{DecodeSpecial, EncodeSpecial, EncodedToken, Tokenizer};
+pub use tokenizer::{DecodeSpecial, EncodeSpecial, EncodedToken, TextStart, Tokenizer};

@@ -1,90 +1,82 @@
-//! What a model's files say about text.
+//! The parts of a model's files that concern text.
 
 mod from_folder;
 mod from_gguf;
+mod load;
 
-use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use crate::{ChatTemplates, EncodeSpecial, TextError, Tokenizer};
+use crate::chat_template::ChatTemplates;
+use crate::error::TextError;
+use crate::tokenizer::{EncodeSpecial, Tokenizer};
 
 /// A token with a role.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SpecialToken {
-    /// Its id.
+    /// Id of the token.
     pub id: u32,
-    /// Its text in the vocabulary.
+    /// Text of the token in the vocabulary.
     pub text: String,
 }
 
 /// The tokens that have a role in the model's files.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SpecialTokens {
-    /// Beginning of a text.
+    /// The token that begins a text.
     pub bos: Option<SpecialToken>,
-    /// End of a text.
+    /// The token that ends a text.
     pub eos: Option<SpecialToken>,
-    /// Unknown.
+    /// The token for text that the vocabulary lacks.
     pub unk: Option<SpecialToken>,
-    /// Padding.
+    /// The token that pads the rows of a batch.
     pub pad: Option<SpecialToken>,
 }
 
-/// What `generation_config.json` proposes; `None` where it says nothing.
+/// The sampling parameters in `generation_config.json`. Absent ones are `None`.
 #[derive(Debug, Clone, Default, PartialEq)]
+#[allow(missing_docs, reason = "the fields are those of the file")]
 pub struct GenerationDefaults {
-    /// Whether to sample at all; `false` means greedy.
+    /// `false` means greedy decoding.
     pub do_sample: Option<bool>,
-    /// Sampling temperature.
     pub temperature: Option<f32>,
-    /// Nucleus.
     pub top_p: Option<f32>,
-    /// Likeliest k.
     pub top_k: Option<u32>,
-    /// Least probability relative to the likeliest token's.
     pub min_p: Option<f32>,
-    /// Penalty on tokens seen.
     pub repetition_penalty: Option<f32>,
-    /// Most tokens to generate.
     pub max_new_tokens: Option<u32>,
 }
 
-/// Everything about text that a model's files say.
+/// The parts of a model's files that concern text.
 #[derive(Debug)]
 pub struct ModelText {
-    /// Text to ids.
+    /// Converts text to token ids and back.
     pub tokenizer: Arc<Tokenizer>,
-    /// Messages to text; `None` for a model without a chat template.
+    /// Render messages as a prompt. `None` for a model without a chat template that compiles.
     pub chat_templates: Option<ChatTemplates>,
-    /// Why there are no templates although the model has some: they do not compile. Worth a warning at the start; chats
-    /// are refused, plain prompts work.
+    /// The error of a chat template that does not compile. Chats are then refused, and plain prompts work.
     pub chat_template_problem: Option<String>,
-    /// Tokens with a role.
+    /// The tokens that have a role.
     pub special_tokens: SpecialTokens,
-    /// All tokens that end an output, ascending.
+    /// All tokens that end an output, in ascending order.
     pub end_token_ids: Vec<u32>,
-    /// Most tokens of prompt and output together that the model was made for.
+    /// Largest number of tokens of prompt and output together that the model was trained for.
     pub max_context_tokens: Option<u32>,
-    /// `general.architecture` of a GGUF, `model_type` of a `config.json`.
+    /// The value of `general.architecture` in a GGUF file, or of `model_type` in `config.json`.
     pub architecture: String,
-    /// The model's name, if its files say one.
+    /// The model's name, if its files contain one.
     pub name: Option<String>,
-    /// What the model's makers propose for sampling.
+    /// Sampling parameters that the model's authors propose.
     pub generation_defaults: GenerationDefaults,
-    /// What `encode_prompt` puts first: BOS, or nothing.
+    /// Ids that `encode_prompt` puts first, which are BOS or nothing.
     pub prefix_ids: Vec<u32>,
 }
 
 impl ModelText {
-    /// Reads a `.gguf` file or a folder with `tokenizer.json`, `config.json` and company.
-    pub fn load(path: &Path) -> Result<Self, TextError> {
-        if path.is_dir() { from_folder::load(path) } else { from_gguf::load(path) }
-    }
-
-    /// A plain prompt's tokens: control tokens written in the text are parsed, BOS is put first if the model asks for
-    /// it and the text does not begin with it.
+    /// Encodes a plain prompt. Control tokens in the text are recognised.
+    ///
+    /// BOS is put first if the model requires it and the text does not begin with it.
     pub fn encode_prompt(&self, text: &str) -> Result<Vec<u32>, TextError> {
         let ids = self.tokenizer.encode(text, EncodeSpecial::Allow)?;
         if ids.starts_with(&self.prefix_ids) {
@@ -94,8 +86,11 @@ impl ModelText {
     }
 }
 
-/// Compiles a model's templates with its tokens as variables. A template that does not compile is a problem to report,
-/// not a reason to refuse the model.
+/// Compiles a model's templates with its tokens as variables.
+///
+/// If a template does not compile, its error message is returned in place of the templates, because the model is still
+/// usable with plain prompts.
+
 fn compile_templates(
     sources: Vec<(String, String)>,
     special_tokens: &SpecialTokens,

@@ -1,37 +1,42 @@
-//! A chat as a prompt, in which no message can pass for the template's own control tokens.
+//! Renders a chat as a prompt in which no message can forge the template's control tokens.
 //!
-//! A template writes control tokens and messages into one text. To tell them apart afterwards, every control token
-//! that a client's text spells is put between two marks before rendering; marks travel through trimming, joining and
-//! cutting. After rendering they are taken out, and what stood between them is encoded as text. Messages that spell
-//! no control token, which is nearly all, are not touched and cost one scan.
+//! A template writes control tokens and messages into one text. To distinguish them afterwards, every control token
+//! that a client's text spells is enclosed in two marks before rendering. The marks survive trimming, joining and
+//! cutting. After rendering they are removed, and the text between them is encoded as plain text. A message that spells
+//! no control token, which is the usual case, is not changed and costs one scan.
 //!
-//! Control tokens here are those that decoding skips: no client has ever seen one in an output, so none has reason to
-//! send it. Added tokens that are shown (`<think>`) are parsed wherever they stand: a reply sent back gives the same
-//! tokens.
+//! Control tokens here are those that decoding skips. No client sees one in an output, so no client has reason to send
+//! one. Added tokens that decoding shows, such as `<think>`, are recognised everywhere, so that a reply that is sent
+//! back has the same tokens.
 
 use std::ops::Range;
 
 use serde_json::{Map, Value};
 
-use crate::{ChatMessage, ChatRequest, ChatTemplates, ModelText, TextError, Tokenizer};
+use crate::chat_template::{ChatMessage, ChatRequest, ChatTemplates};
+use crate::error::TextError;
+use crate::model_files::ModelText;
+use crate::tokenizer::Tokenizer;
 
-/// Unicode's noncharacters for internal use: they stand in no interchanged text.
+/// Unicode's noncharacters for internal use, which occur in no interchanged text.
 pub const MARKS: Range<u32> = 0xfdd0..0xfdf0;
-/// What each of them begins with in UTF-8.
+/// The first byte of every mark in UTF-8.
 const MARKS_FIRST_BYTE: u8 = 0xef;
 
-/// A chat as a prompt.
+/// The prompt of a chat.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ChatPrompt {
-    /// The rendered template.
+    /// The text that the template rendered.
     pub text: String,
-    /// Its tokens.
+    /// The tokens of the text.
     pub token_ids: Vec<u32>,
 }
 
 impl ModelText {
-    /// A chat's prompt. Control tokens are parsed where the template writes them; where a message, a tool or an
-    /// argument spells one, it stays text. Nothing is put first that the template does not write.
+    /// Renders and encodes a chat.
+    ///
+    /// Control tokens are recognised where the template writes them. In messages, tools and arguments they are plain
+    /// text. Only the template adds tokens such as BOS.
     pub fn encode_chat(&self, chat: &ChatRequest) -> Result<ChatPrompt, TextError> {
         let templates = match (&self.chat_templates, &self.chat_template_problem) {
             (Some(templates), _) => templates,
@@ -48,7 +53,7 @@ impl ModelText {
     }
 }
 
-/// The template's text, cut where the last message ends if the output is to continue it.
+/// Renders the template, and cuts the text where the last message ends if the output continues that message.
 fn render(templates: &ChatTemplates, chat: &ChatRequest, marks: &mut Marks) -> Result<String, TextError> {
     if !chat.continue_final_message {
         return templates.render(chat);
@@ -60,51 +65,52 @@ fn render(templates: &ChatTemplates, chat: &ChatRequest, marks: &mut Marks) -> R
     let mut text = templates.render(&chat)?;
     let at = text.find(end).ok_or_else(|| TextError::InvalidMessage {
         field: "messages".into(),
-        problem: "end with one that the model's template does not write as it is; it cannot be continued"
+        problem: "cannot be continued, because the model's template does not write the last one unchanged"
             .into(),
     })?;
     text.truncate(at);
     Ok(text)
 }
 
-/// Characters that stand nowhere in a chat, nor in its template.
+/// Marks that occur neither in a chat nor in the model's templates.
 pub struct Marks {
     free: Vec<char>,
 }
 
 impl Marks {
-    /// All marks that are free.
+    /// Finds all free marks.
     pub fn of_chat(chat: &ChatRequest, templates: &ChatTemplates) -> Self {
         let mut free: Vec<char> = MARKS.filter_map(char::from_u32).collect();
         each_text(chat, &mut |text| {
-            // Few texts hold any of them, and all of them begin with this byte.
+            // Few texts contain this byte, with which all marks begin.
             if text.as_bytes().contains(&MARKS_FIRST_BYTE) {
                 free.retain(|mark| !text.contains(*mark));
             }
         });
-        free.retain(|mark| !templates.holds(*mark));
+        free.retain(|mark| !templates.contains(*mark));
         Self { free }
     }
 
     fn take(&mut self) -> Result<char, TextError> {
         self.free.pop().ok_or_else(|| TextError::InvalidMessage {
             field: "messages".into(),
-            problem: "hold all of Unicode's noncharacters U+FDD0 to U+FDEF; hint: leave one out".into(),
+            problem: "contain all of Unicode's noncharacters U+FDD0 to U+FDEF; hint: remove one of them"
+                .into(),
         })
     }
 }
 
-/// Two characters that stand nowhere in a chat.
+/// Encloses control tokens in two marks that do not occur in the chat.
 pub struct Marker<'a> {
-    /// Stands before a control token.
+    /// The mark before a control token.
     pub open: char,
-    /// Stands after it.
+    /// The mark after a control token.
     pub close: char,
     tokenizer: &'a Tokenizer,
 }
 
 impl<'a> Marker<'a> {
-    /// `None` if no text of the chat spells a control token.
+    /// Creates a marker. Returns `None` if no text of the chat spells a control token.
     pub fn for_chat(
         chat: &ChatRequest,
         tokenizer: &'a Tokenizer,
@@ -118,7 +124,7 @@ impl<'a> Marker<'a> {
         Ok(Some(Self { open: marks.take()?, close: marks.take()?, tokenizer }))
     }
 
-    /// A chat whose control tokens stand between marks.
+    /// Returns the chat with its control tokens enclosed in marks.
     pub fn mark(&self, chat: &ChatRequest) -> ChatRequest {
         let object = |fields: &Map<String, Value>| -> Map<String, Value> {
             fields.iter().map(|(name, value)| (self.mark_text(name), self.mark_value(value))).collect()
@@ -168,8 +174,9 @@ impl<'a> Marker<'a> {
         matches!(self.tokenizer.control_spellings(text).as_slice(), [only] if only.len() == text.len())
     }
 
-    /// The text without marks, and the ranges of it that are data. A mark whose partner the template has cut off
-    /// makes an empty range: no control token reaches across it.
+    /// Returns the text without marks, and the ranges of it that are data.
+    ///
+    /// If the template has cut off a mark's partner, the mark becomes an empty range, which no control token crosses.
     pub fn unmark(&self, marked: &str) -> (String, Vec<Range<usize>>) {
         let is_mark = |c: char| c == self.open || c == self.close;
         let mut text = String::with_capacity(marked.len());
@@ -196,7 +203,8 @@ impl<'a> Marker<'a> {
     }
 }
 
-/// Every text that a client has sent, names of fields included.
+/// Visits every string that a client has sent, including names of fields.
+
 fn each_text(chat: &ChatRequest, visit: &mut impl FnMut(&str)) {
     for message in &chat.messages {
         visit(&message.role);

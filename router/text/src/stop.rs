@@ -1,38 +1,38 @@
-//! Stop strings over a stream of text.
+//! Finds stop strings in streamed text.
 
 use std::collections::BTreeMap;
 
-/// Whether the output keeps the stop string that ended it.
+/// The treatment of the stop string that ends an output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StopText {
-    /// It ends before it (OpenAI).
+    /// The output ends before the stop string, as OpenAI's API specifies.
     Omit,
-    /// It ends with it (TGI).
+    /// The output includes the stop string, as TGI's API specifies.
     Include,
 }
 
-/// What one piece of text brings.
+/// The result of one piece of text.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct StopStep {
-    /// Text that no stop string can take back.
+    /// Text that no stop string can still remove.
     pub text: String,
-    /// Number of the stop string (in the order given) that ends the output here; nothing comes after it.
+    /// Index of the stop string that ends the output. No text follows it.
     pub matched: Option<usize>,
 }
 
-/// Finds the first of several stop strings, however the text is cut, and holds back what may still become one.
+/// Finds the first of several stop strings, wherever the text is cut, and holds back text that may still become one.
 ///
-/// First is the one that is complete first, so that an output ends as soon as it contains a stop string; of several
-/// complete at the same place, the longest. An output therefore does not depend on how its text was cut.
+/// The stop string that is complete first wins, so an output ends as soon as it contains one. If several are complete
+/// at the same position, the longest wins. An output therefore does not depend on how its text was cut.
 ///
-/// Aho and Corasick's automaton (<https://doi.org/10.1145/360825.360855>) over bytes: its state is the longest end of
-/// the text that begins a stop string, which is exactly what has to be held back.
+/// The matcher is an Aho-Corasick automaton (<https://doi.org/10.1145/360825.360855>) over bytes. Its state is the
+/// longest suffix of the text that is a prefix of a stop string, which is exactly the text to hold back.
 #[derive(Debug, Clone)]
 pub struct StopMatcher {
     nodes: Vec<Node>,
     include: StopText,
     state: usize,
-    /// The end of the text not yet emitted; never longer than the longest stop string, between two calls.
+    /// The text held back. Between two calls it is shorter than the longest stop string.
     held: String,
     matched: bool,
 }
@@ -41,18 +41,19 @@ pub struct StopMatcher {
 #[derive(Debug, Clone, Default)]
 struct Node {
     children: BTreeMap<u8, usize>,
-    /// The longest proper suffix of this prefix that is a prefix too.
+    /// The longest proper suffix of this prefix that is also a prefix.
     fallback: usize,
-    /// Its length in bytes.
+    /// Length of the prefix in bytes.
     depth: usize,
-    /// The longest stop string that this prefix ends with: number and length in bytes.
+    /// Index and length in bytes of the longest stop string that the prefix ends with.
     complete: Option<(usize, usize)>,
 }
 
 const ROOT: usize = 0;
 
 impl StopMatcher {
-    /// Empty strings are ignored; of equal ones the first counts. Memory: O(bytes of all stops).
+    /// Creates a matcher, in memory proportional to the bytes of all stop strings. Empty strings are ignored, and the
+    /// first of equal strings counts.
     pub fn new<S: AsRef<str>>(stops: &[S], include: StopText) -> Self {
         let mut nodes = vec![Node::default()];
         for (idx, stop) in stops.iter().enumerate() {
@@ -77,13 +78,13 @@ impl StopMatcher {
         Self { nodes, include, state: ROOT, held: String::new(), matched: false }
     }
 
-    /// Takes the next piece of text. After a match it takes nothing more. O(length of `text`).
+    /// Matches the next piece of text, in time proportional to its length. After a match further text is discarded.
     pub fn push(&mut self, text: &str) -> StopStep {
         if self.matched {
             return StopStep::default();
         }
         if self.nodes.len() == 1 {
-            // No stop strings: nothing is ever held back.
+            // Without stop strings nothing is held back.
             return StopStep { text: text.to_owned(), matched: None };
         }
         let num_held = self.held.len();
@@ -98,20 +99,20 @@ impl StopMatcher {
                 return StopStep { text: out, matched: Some(idx) };
             }
         }
-        // A prefix of a stop string begins with a character's first byte, so this is a border of characters.
+        // A prefix of a stop string begins with a character's first byte, so this is a character boundary.
         let certain = self.held.len() - self.nodes[self.state].depth;
         let rest = self.held.split_off(certain);
         StopStep { text: std::mem::replace(&mut self.held, rest), matched: None }
     }
 
-    /// The text held back, when the output ends otherwise. Empty after a match.
+    /// Returns the text held back, if the output ends without a match. Returns an empty string after a match.
     pub fn finish(&mut self) -> String {
         self.state = ROOT;
         std::mem::take(&mut self.held)
     }
 }
 
-/// Where the automaton goes from `state` on `byte`. Amortised O(1): each fallback undoes an earlier step down.
+/// Returns the state after a byte, in amortised O(1), because each fallback undoes an earlier step down.
 fn step(nodes: &[Node], mut state: usize, byte: u8) -> usize {
     loop {
         if let Some(&child) = nodes[state].children.get(&byte) {
@@ -124,7 +125,8 @@ fn step(nodes: &[Node], mut state: usize, byte: u8) -> usize {
     }
 }
 
-/// Fills in `fallback` and what it implies for `complete`, shorter prefixes first.
+/// Sets `fallback`, and `complete` as it follows from it, for shorter prefixes first.
+
 fn link(nodes: &mut [Node]) {
     let mut queue: Vec<usize> = nodes[ROOT].children.values().copied().collect();
     let mut next = 0;

@@ -141,7 +141,7 @@ TEMPLATE_CHATS: list[dict[str, object]] = [
 # 2026-03-01 12:00:00 UTC
 NOW_UNIX_S = 1_772_366_400
 
-# What the model's own repositories put before ByteLevel, for each `tokenizer.ggml.pre` that the Rust side knows.
+# The pre-tokenizers that models' own repositories put before ByteLevel, by the `tokenizer.ggml.pre` that Rust supports.
 DIGITS = pre_tokenizers.Digits(individual_digits=True)
 SPLITS = mapping.GGUF_PRE_TOKENIZER_SPLITS
 

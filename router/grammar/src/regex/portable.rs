@@ -1,8 +1,8 @@
 //! Rewrites regular expressions so that an output matches in every dialect.
 //!
-//! In ECMA-262, and therefore in JSON schema, `\d` and `\w` match only ASCII. In Rust and Python they match Unicode, and
-//! each dialect has its own white space. An output must be valid for every reader, so a class becomes the characters
-//! that it contains in all dialects.
+//! In ECMA-262, and therefore in JSON schema, `\d` and `\w` match only ASCII. In Rust and Python they match Unicode,
+//! and each dialect has its own white space. An output must be valid for every reader, so a class becomes the
+//! characters that it contains in all dialects.
 
 use std::collections::HashSet;
 use std::convert::Infallible;

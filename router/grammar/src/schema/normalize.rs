@@ -10,8 +10,8 @@ const COUNTS: [&str; 6] =
 const NO_EFFECT_IF_EMPTY: [&str; 3] = ["dependencies", "dependentRequired", "dependentSchemas"];
 /// The largest count that a double represents exactly, together with all smaller ones.
 const MAX_COUNT: f64 = 9_007_199_254_740_992.0;
-/// Formats of the drafts that are not enforced. They are refused even beside a pattern, because a pattern need not imply
-/// the format and validators check it.
+/// Formats of the drafts that are not enforced. They are refused even beside a pattern, because a pattern need not
+/// imply the format and validators check it.
 const UNENFORCED_DRAFT_FORMATS: [&str; 9] = [
     "idn-email",
     "idn-hostname",

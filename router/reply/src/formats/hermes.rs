@@ -1,6 +1,6 @@
 //! JSON objects between `<tool_call>` and `</tool_call>`.
 
-use super::{Syntax, ToolFormat, read_json_start};
+use super::format::{Syntax, ToolFormat, read_json_start};
 
 impl ToolFormat {
     /// `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, written by Hermes 2 Pro, Qwen 2.5 and 3, and

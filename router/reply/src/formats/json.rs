@@ -1,6 +1,6 @@
 //! JSON objects without marks.
 
-use super::{Syntax, ToolFormat, read_json_start};
+use super::format::{Syntax, ToolFormat, read_json_start};
 
 impl ToolFormat {
     /// A JSON object or a list of them as the whole reply, for models whose template shows no other format.

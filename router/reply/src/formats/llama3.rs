@@ -1,6 +1,6 @@
 //! JSON objects with or without `<|python_tag|>` before them.
 
-use super::{Syntax, ToolFormat, read_json_start};
+use super::format::{Syntax, ToolFormat, read_json_start};
 
 impl ToolFormat {
     /// `{"name": ..., "parameters": {...}}` as the whole reply, written by Llama 3.1 to 3.3. Several calls have `;`

@@ -1,6 +1,6 @@
 //! Calls after `[TOOL_CALLS]`: a JSON list, or a name and its arguments.
 
-use super::{CallStart, Syntax, ToolFormat, read_json_start};
+use super::format::{CallStart, Syntax, ToolFormat, read_json_start};
 
 const ARGUMENTS_MARK: &str = "[ARGS]";
 /// Precedes a call's id, which stands between the name and [`ARGUMENTS_MARK`] and is not used.
@@ -41,7 +41,7 @@ fn read_start(text: &str, tools: &[String]) -> CallStart {
     }
 }
 
-/// Where the arguments after a name begin.
+/// The position of the arguments after a name.
 enum Arguments {
     Undecided,
     None,

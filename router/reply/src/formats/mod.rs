@@ -2,48 +2,15 @@
 //!
 //! To add a format, write a file that defines its [`ToolFormat`] constant, and register it in [`ToolFormat::ALL`].
 
+mod format;
 mod hermes;
 mod json;
 mod llama3;
 mod mistral;
 mod pythonic;
 
-use std::fmt;
-
-/// A format in which models write tool calls.
-#[derive(Clone, Copy)]
-pub struct ToolFormat(&'static Syntax);
-
-/// The properties in which the formats differ.
-struct Syntax {
-    name: &'static str,
-    /// Texts that only the chat templates of this format contain.
-    template_marks: &'static [&'static str],
-    opening_marks: &'static [&'static str],
-    inner_marks: &'static [&'static str],
-    closing_mark: Option<&'static str>,
-    separators: &'static [char],
-    allows_unmarked_calls: bool,
-    read_start: fn(text: &str, tools: &[String]) -> CallStart,
-}
-
-/// The kind of text found where a call may begin. Positions are bytes of that text.
-pub(crate) enum CallStart {
-    /// More text is needed to decide.
-    Undecided,
-    NotACall,
-    /// A JSON object that may be a call begins at the first byte.
-    Object,
-    /// A JSON list of such objects begins at the first byte.
-    ObjectList,
-    /// A Python list that may hold calls begins at the first byte.
-    PythonList,
-    /// A call whose name precedes its arguments, and the position of the arguments.
-    Named {
-        name: String,
-        arguments_at: usize,
-    },
-}
+pub(crate) use format::CallStart;
+pub use format::ToolFormat;
 
 impl ToolFormat {
     /// All formats, in the order in which their template marks are tried.
@@ -51,82 +18,12 @@ impl ToolFormat {
     /// Pythonic comes before Llama 3, because templates of Llama 4 contain marks of both.
     pub const ALL: [Self; 5] = [Self::MISTRAL, Self::HERMES, Self::PYTHONIC, Self::LLAMA3, Self::JSON];
 
-    /// Returns the value of `--tool-call-parser` that selects the format.
-    pub fn name(self) -> &'static str {
-        self.0.name
-    }
-
     /// Finds the format that a chat template teaches. Returns `None` if the template does not mention tools.
-    pub fn of_template(source: &str) -> Option<Self> {
+    pub fn from_template(source: &str) -> Option<Self> {
         if !source.contains("tools") && !source.contains("tool_calls") {
             return None;
         }
         let has_mark = |format: &Self| format.0.template_marks.iter().any(|mark| source.contains(mark));
         Some(Self::ALL.into_iter().find(has_mark).unwrap_or(Self::JSON))
-    }
-
-    /// Returns the marks that begin calls anywhere in a reply. Where a mark is a control token, the detokenizer must
-    /// write it out.
-    pub fn opening_marks(self) -> &'static [&'static str] {
-        self.0.opening_marks
-    }
-
-    /// Returns the other marks that belong to calls.
-    pub fn inner_marks(self) -> &'static [&'static str] {
-        self.0.inner_marks
-    }
-
-    /// Returns the mark that ends the calls after an opening mark.
-    pub(crate) fn closing_mark(self) -> Option<&'static str> {
-        self.0.closing_mark
-    }
-
-    /// Returns the characters that may separate two call objects that are not in a list.
-    pub(crate) fn separators(self) -> &'static [char] {
-        self.0.separators
-    }
-
-    /// Returns whether a reply may begin with a call that has no opening mark.
-    pub(crate) fn allows_unmarked_calls(self) -> bool {
-        self.0.allows_unmarked_calls
-    }
-
-    /// Decides what begins with `text`, which is not empty and has no leading white space.
-    pub(crate) fn read_start(self, text: &str, tools: &[String]) -> CallStart {
-        (self.0.read_start)(text, tools)
-    }
-}
-
-// Names that the router still uses.
-#[allow(non_upper_case_globals, missing_docs)]
-#[doc(hidden)]
-impl ToolFormat {
-    pub const Hermes: Self = Self::HERMES;
-    pub const Llama3: Self = Self::LLAMA3;
-    pub const Mistral: Self = Self::MISTRAL;
-    pub const Pythonic: Self = Self::PYTHONIC;
-    pub const Json: Self = Self::JSON;
-}
-
-impl PartialEq for ToolFormat {
-    fn eq(&self, other: &Self) -> bool {
-        self.0.name == other.0.name
-    }
-}
-
-impl Eq for ToolFormat {}
-
-impl fmt::Debug for ToolFormat {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(self.0.name)
-    }
-}
-
-/// Recognises a call written as a JSON object, or a list of them.
-fn read_json_start(text: &str, _tools: &[String]) -> CallStart {
-    match text.as_bytes().first() {
-        Some(b'{') => CallStart::Object,
-        Some(b'[') => CallStart::ObjectList,
-        _ => CallStart::NotACall,
     }
 }

@@ -1,6 +1,6 @@
 //! Calls as a Python list.
 
-use super::{CallStart, Syntax, ToolFormat};
+use super::format::{CallStart, Syntax, ToolFormat};
 
 impl ToolFormat {
     /// `[name(key=value, ...), ...]` as the whole reply, written by Llama 3.2 and 4, and ToolACE.

@@ -1,4 +1,4 @@
-//! All tests of the crate, in one binary: each binary is linked by itself.
+//! All tests of the crate, in one binary, so that only one is linked.
 
 #[path = "../../../kv/tests/kv/draw.rs"]
 mod draw;
@@ -11,6 +11,6 @@ mod parts {
     mod reasoning;
     mod sections;
 }
+mod complete;
 mod replies;
 mod support;
-mod whole;

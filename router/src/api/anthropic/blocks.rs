@@ -1,4 +1,4 @@
-//! The messages of a request, and the chat that they are for a template.
+//! The messages of a request, and their conversion to the chat that a template renders.
 
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -12,61 +12,62 @@ use crate::error::ApiError;
 use crate::limits::{MAX_MESSAGES, MAX_PARTS};
 use crate::request::retention::CacheControl;
 
-/// Text, or blocks of it and of other kinds.
+/// A string, or a list of content blocks.
 pub type Content = TextOrList<Block>;
 
-/// One message.
+/// A message of the conversation.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 #[schema(as = AnthropicMessage)]
 pub struct Message {
-    /// `user`, `assistant`, or `system` for what the model is told in between.
+    /// `user`, `assistant`, or `system` for instructions in the middle of a conversation.
     pub role: String,
-    /// A string, or a list of blocks.
+    /// A string, or a list of content blocks.
     pub content: Content,
 }
 
 impl Message {
-    /// Blocks of its content.
+    /// Returns the number of content blocks; a string counts as none.
     pub fn num_blocks(&self) -> usize {
         self.content.num_listed()
     }
 }
 
-/// A block of content; which fields it has depends on its kind.
+/// A content block. Its type decides which fields it has.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 #[schema(as = AnthropicBlock)]
 pub struct Block {
-    /// `text`, `document`, `search_result`, `tool_use`, `tool_result`, `thinking` or `redacted_thinking`.
+    /// `text`, `document`, `search_result`, `tool_use`, `tool_result`, `thinking` or `redacted_thinking`. In a tool
+    /// result also `tool_reference`, or `image`, which is replaced by a note.
     #[serde(rename = "type")]
     pub kind: String,
-    /// Of `text`.
+    /// The text of a `text` block.
     pub text: Option<String>,
-    /// What stands before the end of this block is to be kept.
+    /// Marks the prompt up to the end of this block for caching.
     pub cache_control: Option<CacheControl>,
-    /// Of `tool_use`.
+    /// The id of a `tool_use` block's call.
     pub id: Option<String>,
-    /// Of `tool_use`.
+    /// The tool that a `tool_use` block calls.
     pub name: Option<String>,
-    /// Of `tool_use`.
+    /// The arguments of a `tool_use` block.
     #[schema(value_type = Option<Object>)]
     pub input: Option<Value>,
-    /// Of `tool_result`: which call it answers.
+    /// The id of the call that a `tool_result` block answers.
     pub tool_use_id: Option<String>,
-    /// Of `tool_result`.
+    /// The content of a `tool_result` or `search_result` block: a string, or a list of content blocks.
     #[schema(no_recursion)]
     pub content: Option<Content>,
-    /// Of `tool_result`: the tool failed. Ignored, as templates have no word for it.
+    /// Says that the tool of a `tool_result` block failed. Ignored, because chat templates cannot express it.
     pub is_error: Option<bool>,
-    /// Of `thinking`.
+    /// The text of a `thinking` block.
     pub thinking: Option<String>,
-    /// Of `document`: its text. Of `search_result`: where it was found.
+    /// The text of a `document` block as an object, or the address of a `search_result` block as a string.
     #[schema(value_type = Option<Object>)]
     pub source: Option<Value>,
-    /// Of `document` and `search_result`.
+    /// The title of a `document` or `search_result` block.
     pub title: Option<String>,
-    /// Of `document`: what is told of it.
+    /// A remark about a `document` block for the model.
     pub context: Option<String>,
-    /// Of `tool_reference`, in a `tool_result`.
+    /// The tool that a `tool_reference` block in a tool result names.
     pub tool_name: Option<String>,
 }
 
@@ -80,19 +81,21 @@ impl Listed for Block {
     const NAMES: &'static str = "blocks";
 }
 
-/// A conversation as templates take it.
+/// A conversation in the form that chat templates render.
 #[derive(Debug, Default)]
 pub struct Chat {
-    /// The system prompt first, if there is one.
+    /// The messages, starting with the system prompt if there is one.
     pub messages: Vec<ChatMessage>,
-    /// The last `cache_control`.
+    /// The position of the last `cache_control`.
     pub mark: Option<Mark>,
-    /// The next text is the first one of its message.
+    /// True until the first text of the current message was appended.
     is_first_text: bool,
 }
 
 impl Chat {
-    /// `whole`: the request's own `cache_control`, which stands for one on the last block.
+    /// Converts the system prompt and the messages.
+    ///
+    /// `whole` is the request's own `cache_control`. It acts like one on the last block if no block has one.
     pub fn new(
         system: Option<Content>,
         messages: Vec<Message>,
@@ -116,7 +119,7 @@ impl Chat {
         Ok(chat)
     }
 
-    /// Whether the reply goes on with the last message rather than answering it.
+    /// Returns true if the reply continues the last message, which is then the assistant's.
     pub fn is_prefilled(&self) -> bool {
         self.messages.last().is_some_and(|message| message.role == "assistant")
     }
@@ -188,12 +191,11 @@ impl Chat {
                     last.extra.insert("reasoning_content".into(), Value::String(thinking));
                 }
             }
-            // What only its maker can read.
+            // The block is encrypted, and only its maker can read it.
             ("redacted_thinking", "assistant") => {}
             (_, role) => {
-                let problem = format!(
-                    "is not one that a message of role `{role}` may have here; this server takes text alone"
-                );
+                let problem =
+                    format!("is not allowed in a message of role `{role}`; this server accepts only text");
                 return Err(ApiError::value(format!("{field}.type"), problem));
             }
         }
@@ -203,7 +205,7 @@ impl Chat {
         }
     }
 
-    /// Appends texts to the turn of `role`.
+    /// Appends the text of every block to the turn of `role`.
     fn push_texts(
         &mut self,
         role: &'static str,
@@ -229,7 +231,7 @@ impl Chat {
         Ok(())
     }
 
-    /// Appends to the turn of `role`; a message that goes on with a turn begins a line.
+    /// Appends text to the turn of `role`. A message that continues a turn starts on a new line.
     fn push_text(&mut self, role: &'static str, text: &str) {
         if text.is_empty() {
             self.text_of(role);
@@ -243,7 +245,8 @@ impl Chat {
         turn.push_str(text);
     }
 
-    /// The text of the turn of `role`; turns of one role that follow each other are one.
+    /// Returns the text of the last message if it has this role, or else of a new message. Successive messages of one
+    /// role are merged.
     fn text_of(&mut self, role: &'static str) -> &mut String {
         if self.messages.last().is_none_or(|last| last.role != role) {
             self.messages.push(ChatMessage::new(role, ""));
@@ -259,7 +262,7 @@ impl Chat {
         self.messages[last].content.get_or_insert_default()
     }
 
-    /// A list among the other fields of the last message.
+    /// Returns the list with this name in the last message's extra fields, creating it if necessary.
     fn extra_list(&mut self, name: &str) -> &mut Vec<Value> {
         self.last_text();
         let last = self.messages.len() - 1;
@@ -281,8 +284,8 @@ impl Chat {
     }
 }
 
-/// Claude Code's first block of `system`: nothing for a model, and another one in each request, so that nothing behind
-/// it would be found in the prefix cache.
+/// Empties the billing header that Claude Code sends as the first system block. It means nothing to a model, and it
+/// differs in each request, which would prevent every prefix hit.
 fn drop_billing_header(system: &mut Content) {
     let TextOrList::List(blocks) = system else { return };
     let Some(text) = blocks.first_mut().and_then(|block| block.text.as_mut()) else { return };

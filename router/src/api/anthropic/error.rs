@@ -6,32 +6,32 @@ use utoipa::ToSchema;
 
 use crate::error::ApiError;
 
-/// An error answer, also the data of an `error` event.
+/// An error response, also sent as the data of an `error` event.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = AnthropicError)]
 pub struct ErrorResponse {
-    /// `error`.
+    /// The object type, always `error`.
     #[serde(rename = "type")]
     pub kind: &'static str,
-    /// What went wrong.
+    /// The error itself.
     pub error: ErrorBody,
 }
 
-/// What went wrong.
+/// The type, text and code of an error.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = AnthropicErrorBody)]
 pub struct ErrorBody {
-    /// Anthropic's coarse kind.
+    /// Anthropic's error type, such as `invalid_request_error`.
     #[serde(rename = "type")]
     pub kind: &'static str,
-    /// For people.
+    /// A description of the error for a human reader.
     pub message: String,
-    /// Stable name, see docs/errors.md; not Anthropic's.
+    /// The stable name of the error, as listed in `docs/errors.md`. Not part of Anthropic's API.
     pub code: &'static str,
 }
 
 impl ErrorResponse {
-    /// The error in this shape.
+    /// Converts an error to Anthropic's form.
     pub fn from_error(error: &ApiError) -> Self {
         let kind = match error.status() {
             StatusCode::UNAUTHORIZED => "authentication_error",
@@ -49,7 +49,8 @@ impl ErrorResponse {
     }
 }
 
-/// Anthropic's own words for a prompt that does not fit, by which clients know it, and shorten it or ask for less.
+/// Returns Anthropic's wording for a prompt that does not fit. Clients recognise it, and shorten the conversation or
+/// lower `max_tokens`.
 fn overflow(error: &ApiError) -> Option<String> {
     let too_long =
         |prompt_tokens, limit| format!("prompt is too long: {prompt_tokens} tokens > {limit} maximum");

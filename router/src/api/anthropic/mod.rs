@@ -13,7 +13,7 @@ pub use types::{Answer, Body, ContentBlock, CountAnswer, CountBody, Usage};
 
 use crate::generation::generate::FinishReason;
 
-/// Anthropic's words for the end of a reply, with calls or without.
+/// Returns Anthropic's name of a finish reason; a complete reply with calls ends with `tool_use`.
 fn stop_reason(reason: FinishReason, has_calls: bool) -> &'static str {
     match reason {
         FinishReason::EndToken | FinishReason::StopToken { .. } if has_calls => "tool_use",

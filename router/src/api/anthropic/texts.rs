@@ -1,4 +1,4 @@
-//! Blocks that are text, in whatever form.
+//! Content blocks that can be written as text.
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -7,21 +7,22 @@ use super::blocks::{Block, Content, required};
 use crate::api::lists::TextOrList;
 use crate::error::ApiError;
 
-/// Stands for a picture that a tool gave: the conversation can go on, and who has it in its history cannot take it out.
+/// Replaces an image that a tool returned. Refusing it would end the conversation, because clients cannot remove it
+/// from the history.
 const NO_IMAGE: &str = "[an image, which this model cannot see]";
 
-/// Where texts stand.
+/// The place of a block, which decides the block types that are allowed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
-    /// What the model is told.
+    /// The system prompt, or a system message.
     System,
-    /// What somebody said.
+    /// A user's or an assistant's message.
     User,
-    /// What a tool gave.
+    /// The result of a tool.
     ToolResult,
 }
 
-/// The `source` of a document, as far as it is text.
+/// The sources of a document that are text.
 #[derive(Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 enum Source {
@@ -30,7 +31,7 @@ enum Source {
 }
 
 impl Block {
-    /// Its text. `field` names it in errors.
+    /// Returns the block's text. `field` is the block's path in errors.
     pub(super) fn into_text(self, place: Place, field: &str) -> Result<String, ApiError> {
         match (self.kind.as_str(), place) {
             ("text", _) => required(self.text, field, "text"),
@@ -46,7 +47,7 @@ impl Block {
             ("tool_reference", Place::ToolResult) => required(self.tool_name, field, "tool_name"),
             ("image", Place::ToolResult) => Ok(NO_IMAGE.to_owned()),
             _ => {
-                let problem = "is not one that may stand here; this server takes text alone";
+                let problem = "is not allowed here; this server accepts only text";
                 Err(ApiError::value(format!("{field}.type"), problem))
             }
         }
@@ -58,7 +59,7 @@ impl Block {
             Ok(Source::Text { data }) => data,
             Ok(Source::Content { content }) => joined(content, place, &format!("{field}.source.content"))?,
             Err(_) => {
-                let problem = "must be text: of type `text` with `data`, or of type `content` with `content`";
+                let problem = "must have type `text` and `data`, or type `content` and `content`";
                 return Err(ApiError::value(format!("{field}.source"), problem));
             }
         };
@@ -75,7 +76,7 @@ fn joined(content: Content, place: Place, field: &str) -> Result<String, ApiErro
     texts.map(|(idx, block)| block.into_text(place, &format!("{field}[{idx}]"))).collect()
 }
 
-/// Each on a line of its own, and so is what follows.
+/// Joins the texts that are not empty, each with a line break after it.
 fn lines(texts: [Option<String>; 3]) -> String {
     texts.into_iter().flatten().filter(|text| !text.is_empty()).map(|text| text + "\n").collect()
 }

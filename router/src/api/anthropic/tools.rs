@@ -1,4 +1,4 @@
-//! Tools and thinking in Anthropic's form.
+//! Tools and thinking in the Messages API.
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -9,50 +9,50 @@ use crate::error::ApiError;
 use crate::limits::Limits;
 use crate::request::retention::CacheControl;
 
-/// A tool.
+/// A tool that the model may call.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 #[schema(as = MessagesTool)]
 pub struct ToolField {
-    /// `custom`, the default; Anthropic's own tools are not there.
+    /// The tool type, always `custom`. Anthropic's server tools are not available.
     #[serde(rename = "type")]
     pub kind: Option<String>,
-    /// 1 to 64 letters, digits, `_`, `-`, `.`.
+    /// The tool's name: 1 to 64 letters, digits, `_`, `-` or `.`.
     pub name: String,
-    /// What it does, for the model.
+    /// A description of the tool for the model.
     pub description: Option<String>,
-    /// JSON schema of its input.
+    /// The JSON schema of the arguments.
     #[schema(value_type = Option<Object>)]
     pub input_schema: Option<Value>,
-    /// The tools are to be kept.
+    /// Marks the tools for caching, unless the system prompt or a message has a mark.
     #[schema(value_type = Option<Object>)]
     pub cache_control: Option<CacheControl>,
 }
 
-/// `tool_choice`.
+/// The `tool_choice` object of a request.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 #[schema(as = MessagesToolChoice)]
 pub struct ToolChoiceField {
     /// `auto`, `any`, `tool` or `none`.
     #[serde(rename = "type")]
     pub kind: String,
-    /// With `tool`: which.
+    /// The tool to call, for type `tool`.
     pub name: Option<String>,
-    /// One call at most.
+    /// Allows at most one call in a reply.
     pub disable_parallel_tool_use: Option<bool>,
 }
 
-/// `thinking`.
+/// The `thinking` object of a request.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 #[schema(as = MessagesThinking)]
 pub struct ThinkingField {
     /// `enabled`, `adaptive` or `disabled`.
     #[serde(rename = "type")]
     pub kind: String,
-    /// Ignored: how long a model thinks is its own affair, within `max_tokens`.
+    /// Ignored. Only `max_tokens` limits the reasoning.
     pub budget_tokens: Option<i64>,
 }
 
-/// The checked tools of a request.
+/// Checks the tools of a request.
 pub fn tools(
     fields: Option<Vec<ToolField>>,
     choice: Option<ToolChoiceField>,
@@ -73,7 +73,7 @@ pub fn tools(
     let mut tools = Vec::new();
     for (idx, field) in fields.unwrap_or_default().into_iter().enumerate() {
         if field.kind.is_some_and(|kind| kind != "custom") {
-            let problem = "must be `custom`; this server runs no tools of its own";
+            let problem = "must be `custom`; this server has no tools of its own";
             return Err(ApiError::value(format!("tools[{idx}].type"), problem));
         }
         let missing = || ApiError::MissingField { field: format!("tools[{idx}].input_schema") };
@@ -83,7 +83,7 @@ pub fn tools(
     Tools::new(tools, choice, is_parallel, limits)
 }
 
-/// Whether the reply shows what the model thought.
+/// Returns true if the response includes the model's reasoning.
 pub fn thinks(field: Option<&ThinkingField>) -> Result<bool, ApiError> {
     match field.map(|field| field.kind.as_str()) {
         None | Some("disabled") => Ok(false),

@@ -1,4 +1,4 @@
-//! The arguments of a call in a conversation's history.
+//! The arguments of a tool call in a conversation's history.
 
 use std::borrow::Cow;
 
@@ -10,18 +10,18 @@ use utoipa::{PartialSchema, ToSchema};
 
 use crate::api::forms::one_of;
 
-/// OpenAI sends them as JSON text; other clients as the object that it says.
+/// The arguments of a call. OpenAI's clients send JSON text; some others send the object itself.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(untagged)]
 pub enum Arguments {
-    /// JSON text, or what a model made of it.
+    /// JSON text. It may be invalid, because a model wrote it.
     Text(String),
-    /// The object.
     Object(Map<String, Value>),
 }
 
 impl Arguments {
-    /// As templates take them: an object where they are one. Clients send nothing, or null, for a tool without any.
+    /// Converts the arguments to the form that templates expect: an object if they are one, otherwise the text. Empty text
+    /// and null become an empty object, because clients send them for tools without parameters.
     pub fn into_json(self) -> Value {
         let text = match self {
             Self::Text(text) => text,

@@ -1,16 +1,16 @@
-//! Ids of calls in a conversation's history, for templates that are particular about them.
+//! Call ids in a conversation's history, for templates that require a certain form.
 
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use trunkline_text::{ChatMessage, ModelText};
 
-/// Letters and digits that Mistral's templates want, no more and no less.
+/// The exact number of letters and digits that Mistral's templates require.
 const NUM_CHARS: usize = 9;
-/// How their templates say so.
+/// Expressions by which those templates are recognised.
 const CONDITIONS: [&str; 2] = ["length != 9", "length == 9"];
 
-/// Ids of other makers (`call_abc...`, `toolu_...`) in a form that the model's template takes. The same id stays the
-/// same in all of a conversation, so that its prefix does.
+/// Converts ids from other models (`call_abc...`, `toolu_...`) to the form that the model's template requires. Equal
+/// ids stay equal in all requests of a conversation, so its prefix stays the same too.
 pub fn fit(messages: &mut [ChatMessage], text: &ModelText) {
     let has_ids = |message: &ChatMessage| {
         message.extra.contains_key("tool_calls") || message.extra.contains_key("tool_call_id")
@@ -24,12 +24,12 @@ pub fn fit(messages: &mut [ChatMessage], text: &ModelText) {
     }
 }
 
-/// Whether a template takes only ids of its own form.
+/// Returns true if a template accepts only ids of its own form.
 pub fn is_particular(template: &str) -> bool {
     CONDITIONS.iter().any(|words| template.contains(words))
 }
 
-/// Changes the ids in one message.
+/// Converts the ids in one message.
 pub fn fit_message(message: &mut ChatMessage) {
     let calls = message.extra.get_mut("tool_calls").and_then(Value::as_array_mut);
     for call in calls.into_iter().flatten() {
@@ -42,7 +42,7 @@ pub fn fit_message(message: &mut ChatMessage) {
     }
 }
 
-/// An id of the form that the templates take; the id itself if it has that form.
+/// Returns the id itself if it has the required form, otherwise one derived from its digest.
 pub fn fitting(id: &str) -> String {
     if id.len() == NUM_CHARS && id.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
         return id.to_owned();

@@ -1,4 +1,5 @@
-//! Chats, for the dialects that have them: from messages to a prompt, and from a reply to text, reasoning and calls.
+//! Chats, shared by the dialects that have them. This module renders messages to a prompt, and separates a reply into
+//! text, reasoning and calls.
 
 pub mod arguments;
 pub mod call_ids;

@@ -31,9 +31,9 @@ impl ReplyPlan {
         let names = if reads_calls { tools.callable() } else { Vec::new() };
         let format = if tools.must_call() {
             // The grammar of such replies is JSON, whatever the model's own form is.
-            ToolFormat::Json
+            ToolFormat::JSON
         } else {
-            style.tools.unwrap_or(ToolFormat::Hermes)
+            style.tools.unwrap_or(ToolFormat::HERMES)
         };
         let has_one_call = !tools.is_parallel();
         Self {
@@ -54,7 +54,7 @@ impl ReplyPlan {
     ) -> Self {
         let names = if tools.must_call() { tools.callable() } else { Vec::new() };
         let has_one_call = !tools.is_parallel();
-        let tools = (!names.is_empty()).then_some((ToolFormat::Json, names));
+        let tools = (!names.is_empty()).then_some((ToolFormat::JSON, names));
         Self { reasoning, marks: style.marks, tools, hides_reasoning, has_one_call }
     }
 
@@ -129,7 +129,7 @@ impl ReplyReader {
 
     /// The pieces of a reply that is there as a whole.
     fn whole(mut self, text: &str, end: ReplyEnd) -> Vec<Piece> {
-        let pieces = self.parser.take().map(|parser| parser.whole(text, end)).unwrap_or_default();
+        let pieces = self.parser.take().map(|parser| parser.parse_complete(text, end)).unwrap_or_default();
         self.shown(pieces)
     }
 

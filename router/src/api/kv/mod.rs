@@ -1,4 +1,4 @@
-//! `/v1/kv/...`: the KV cache as operators and tenants see it.
+//! Routes below `/v1/kv`, with which operators and tenants inspect the KV cache.
 
 pub mod events;
 pub mod node;

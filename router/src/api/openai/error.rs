@@ -1,35 +1,35 @@
-//! Errors in OpenAI's shape.
+//! Errors in OpenAI's form.
 
 use serde::Serialize;
 use utoipa::ToSchema;
 
 use crate::error::{ApiError, ErrorClass};
 
-/// An error answer, also the data of an error event.
+/// An error response, also sent as the data of an error event.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = OpenAiError)]
 pub struct ErrorResponse {
-    /// What went wrong.
+    /// The error itself.
     pub error: ErrorBody,
 }
 
-/// What went wrong.
+/// The text, type, field and code of an error.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = OpenAiErrorBody)]
 pub struct ErrorBody {
-    /// For people.
+    /// A description of the error for a human reader.
     pub message: String,
-    /// OpenAI's coarse kind.
+    /// OpenAI's error type, such as `invalid_request_error`.
     #[serde(rename = "type")]
     pub kind: &'static str,
-    /// The field at fault.
+    /// The field that caused the error, if one did.
     pub param: Option<String>,
-    /// Stable name, see docs/errors.md.
+    /// The stable name of the error, as listed in `docs/errors.md`.
     pub code: &'static str,
 }
 
 impl ErrorResponse {
-    /// The error in this shape.
+    /// Converts an error to OpenAI's form.
     pub fn from_error(error: &ApiError) -> Self {
         let kind = match (error.class(), error.status().as_u16()) {
             (ErrorClass::Request, _) => "invalid_request_error",

@@ -10,7 +10,7 @@ use utoipa::{PartialSchema, ToSchema};
 
 use crate::api::forms::{list_of, one_of};
 
-/// Most strings kept of a list; validation has a lower limit and says so.
+/// The most strings that are parsed. Validation has a lower limit with a better error.
 const MAX_KEPT_STRINGS: usize = 1024;
 
 /// A string or a list of strings.
@@ -60,7 +60,7 @@ impl<'de> Visitor<'de> for OneOrManyVisitor {
     }
 }
 
-/// A seed: any integer of 64 bits, signed or not; a negative one stands for its two's complement.
+/// A seed: any signed or unsigned 64-bit integer. A negative one is read as its two's complement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Seed(pub u64);
 
@@ -92,9 +92,9 @@ impl Visitor<'_> for SeedVisitor {
     }
 }
 
-/// `stream_options`.
+/// The `stream_options` object of a request.
 #[derive(Debug, Clone, Default, Deserialize, ToSchema)]
 pub struct StreamOptions {
-    /// Send a last chunk with `usage` and no choices.
+    /// Adds a last chunk with `usage` and no choices.
     pub include_usage: Option<bool>,
 }

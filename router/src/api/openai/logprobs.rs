@@ -1,4 +1,4 @@
-//! Logprobs in the two shapes of OpenAI's API.
+//! Logprobs in the two forms of OpenAI's API.
 
 use serde::{Serialize, Serializer};
 use trunkline_text::Tokenizer;
@@ -6,55 +6,55 @@ use utoipa::ToSchema;
 
 use crate::generation::generate::OutputToken;
 
-/// Stands for probabilities that f32 cannot tell from 0, as JSON has no infinity.
+/// Replaces lower logprobs, including that of probability 0, because JSON has no infinity.
 const LOWEST_LOGPROB: f32 = -9999.0;
 
-/// `logprobs` of a chat choice.
+/// The logprobs of a chat choice.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 pub struct ChatLogprobs {
-    /// One entry per token.
+    /// One entry for each generated token.
     pub content: Vec<ChatTokenLogprob>,
 }
 
-/// A generated token of a chat.
+/// A generated token of a chat with its logprob.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 pub struct ChatTokenLogprob {
-    /// Its text; U+FFFD where it is not whole characters.
+    /// The text of the token. Bytes that are not a whole character are replaced by U+FFFD.
     pub token: String,
-    /// Natural logarithm of its probability in the model's own distribution.
+    /// The natural logarithm of the token's probability in the model's unmodified distribution.
     pub logprob: f32,
-    /// Its bytes.
+    /// The bytes of the token.
     pub bytes: Vec<u8>,
-    /// The likeliest tokens in its place.
+    /// The likeliest tokens at this position.
     pub top_logprobs: Vec<TopLogprob>,
 }
 
-/// One of the likeliest tokens.
+/// One of the likeliest tokens at a position.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 pub struct TopLogprob {
-    /// Its text; U+FFFD where it is not whole characters.
+    /// The text of the token. Bytes that are not a whole character are replaced by U+FFFD.
     pub token: String,
-    /// Natural logarithm of its probability.
+    /// The natural logarithm of the token's probability in the model's unmodified distribution.
     pub logprob: f32,
-    /// Its bytes.
+    /// The bytes of the token.
     pub bytes: Vec<u8>,
 }
 
-/// `logprobs` of a completion choice: parallel lists, one entry per token.
+/// The logprobs of a completion choice: parallel lists with one entry for each token.
 #[derive(Debug, Clone, Default, Serialize, ToSchema)]
 pub struct CompletionLogprobs {
-    /// Texts; `bytes:\xNN...` where one is not whole characters.
+    /// The text of each token, or `bytes:\xNN...` if it is not whole characters.
     pub tokens: Vec<String>,
-    /// Natural logarithms; null for the first token of a prompt.
+    /// The natural logarithm of each token's probability; null for the first token of a prompt.
     pub token_logprobs: Vec<Option<f32>>,
-    /// Text to logprob, the sampled token included.
+    /// The logprobs of the likeliest tokens and the sampled token, by their text.
     #[schema(value_type = Vec<Option<HashMap<String, f32>>>)]
     pub top_logprobs: Vec<Option<TextLogprobs>>,
-    /// Where each token begins in the choice's text, in characters.
+    /// The offset of each token in the choice's text, in characters.
     pub text_offset: Vec<usize>,
 }
 
-/// Text to logprob, likeliest first, each text once.
+/// A map from distinct texts to logprobs, the likeliest first.
 #[derive(Debug, Clone, Default)]
 pub struct TextLogprobs(Vec<(String, f32)>);
 
@@ -80,7 +80,7 @@ fn bytes_of(tokenizer: &Tokenizer, id: u32) -> &[u8] {
     tokenizer.token_bytes(id).unwrap_or_default()
 }
 
-/// A token in the chat shape.
+/// Converts a token to the chat form.
 pub fn chat_token(tokenizer: &Tokenizer, token: &OutputToken) -> ChatTokenLogprob {
     let text = |id| {
         let bytes = bytes_of(tokenizer, id);
@@ -103,7 +103,7 @@ fn completion_text(tokenizer: &Tokenizer, id: u32) -> String {
 }
 
 impl CompletionLogprobs {
-    /// Appends what comes behind.
+    /// Appends the entries of `more`.
     pub fn append(&mut self, mut more: Self) {
         self.tokens.append(&mut more.tokens);
         self.token_logprobs.append(&mut more.token_logprobs);
@@ -112,7 +112,7 @@ impl CompletionLogprobs {
     }
 }
 
-/// Appends a token in the completion shape. `offset` is where its text begins; it moves on by the token's text.
+/// Appends a token in the completion form. `offset` is the start of the token's text and is advanced past it.
 pub fn push_completion_token(
     list: &mut CompletionLogprobs,
     tokenizer: &Tokenizer,
@@ -122,7 +122,7 @@ pub fn push_completion_token(
     let text = completion_text(tokenizer, token.id);
     let mut top = TextLogprobs::default();
     for other in &token.top_logprobs {
-        // Two ids may have one text; the likelier comes first and stays.
+        // Two ids may have the same text. The likelier one comes first and is kept.
         top.insert(completion_text(tokenizer, other.token_id), other.logprob);
     }
     top.insert(text.clone(), token.logprob);

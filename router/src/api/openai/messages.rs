@@ -12,24 +12,24 @@ use crate::error::ApiError;
 use crate::limits::{MAX_MESSAGES, MAX_PARTS};
 use crate::request::retention::CacheControl;
 
-/// A string, or parts of text.
+/// A string, or a list of text parts.
 pub type Content = TextOrList<Part>;
 
-/// One message.
+/// A message of the conversation.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 #[schema(as = ChatMessage)]
 pub struct Message {
-    /// `system`, `developer` (the same), `user`, `assistant` or `tool`.
+    /// `system`, `developer` (a synonym of `system`), `user`, `assistant` or `tool`.
     pub role: String,
     /// A string, or a list of text parts, which are joined.
     pub content: Option<Content>,
-    /// Name of the speaker, for templates that know it.
+    /// The name of the speaker, for chat templates that use it.
     pub name: Option<String>,
-    /// An assistant's calls of tools, as it was answered.
+    /// The tool calls of an assistant's message, as returned in the response.
     pub tool_calls: Option<Vec<CallField>>,
-    /// Of role `tool`: the call that it answers.
+    /// The id of the call that a message of role `tool` answers.
     pub tool_call_id: Option<String>,
-    /// What an assistant thought before; the template decides what becomes of it.
+    /// The reasoning of an assistant's message. The chat template decides whether the prompt includes it.
     pub reasoning_content: Option<String>,
 }
 
@@ -38,28 +38,28 @@ impl Listed for Message {
     const NAMES: &'static str = "messages";
 }
 
-/// A call of a tool.
+/// A tool call in an assistant's message.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 #[schema(as = ChatMessageToolCall)]
 pub struct CallField {
-    /// Names the call.
+    /// The id of the call.
     pub id: Option<String>,
-    /// What was called.
+    /// The function and its arguments.
     pub function: CalledField,
 }
 
-/// What was called.
+/// A called function with its arguments.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 #[schema(as = ChatMessageFunctionCall)]
 pub struct CalledField {
-    /// The function.
+    /// The name of the function.
     pub name: String,
-    /// Its arguments as JSON text, or as the object that it says.
+    /// The arguments, as JSON text or as an object.
     pub arguments: Option<Arguments>,
 }
 
 impl CallField {
-    /// As templates take it: with its arguments as an object, where they are one.
+    /// Converts the call to the form that templates expect, with arguments as an object if they are one.
     fn into_json(self) -> Value {
         let arguments = self.function.arguments.map_or_else(|| json!({}), Arguments::into_json);
         let mut call =
@@ -82,7 +82,7 @@ pub struct Part {
     pub text: Option<String>,
     /// The text of a `refusal` part.
     pub refusal: Option<String>,
-    /// What stands before the end of this part is to be kept: Anthropic's field.
+    /// Marks the prompt up to the end of this part for caching. Part of Anthropic's API, not of OpenAI's.
     pub cache_control: Option<CacheControl>,
 }
 
@@ -92,13 +92,13 @@ impl Listed for Part {
 }
 
 impl Message {
-    /// Parts of its content.
+    /// Returns the number of content parts; a string counts as none.
     pub fn num_parts(&self) -> usize {
         self.content.as_ref().map_or(0, TextOrList::num_listed)
     }
 }
 
-/// The last `cache_control` of the messages.
+/// Returns the position of the last `cache_control`, if any part has one.
 pub fn last_mark(messages: &[Message]) -> Result<Option<Mark>, ApiError> {
     let mut last = None;
     for (message_idx, message) in messages.iter().enumerate() {
@@ -115,7 +115,7 @@ pub fn last_mark(messages: &[Message]) -> Result<Option<Mark>, ApiError> {
     Ok(last)
 }
 
-/// The messages as templates take them.
+/// Converts the messages to the form that templates render.
 pub fn to_chat(messages: Vec<Message>) -> Result<Vec<ChatMessage>, ApiError> {
     if messages.is_empty() {
         return Err(ApiError::value("messages", "is empty; hint: send at least one message"));
@@ -139,7 +139,7 @@ fn to_chat_message(idx: usize, message: Message) -> Result<ChatMessage, ApiError
     };
     let calls = message.tool_calls.unwrap_or_default();
     if !calls.is_empty() && role != "assistant" {
-        return Err(ApiError::value(field("tool_calls"), "are an assistant's alone"));
+        return Err(ApiError::value(field("tool_calls"), "are only allowed with role `assistant`"));
     }
     if role == "tool" && message.tool_call_id.is_none() {
         return Err(ApiError::MissingField { field: field("tool_call_id") });
@@ -147,7 +147,7 @@ fn to_chat_message(idx: usize, message: Message) -> Result<ChatMessage, ApiError
     let content = match message.content {
         Some(TextOrList::Text(text)) => text,
         Some(TextOrList::List(parts)) => join(idx, parts)?,
-        // Its reply was empty, or nothing but calls or reasoning.
+        // The reply was empty, or it consisted of calls or reasoning only.
         None if role == "assistant" => String::new(),
         None => return Err(ApiError::MissingField { field: field("content") }),
     };
@@ -174,7 +174,7 @@ fn join(idx: usize, parts: Vec<Part>) -> Result<String, ApiError> {
             "text" => ("text", part.text),
             "refusal" => ("refusal", part.refusal),
             _ => {
-                let problem = "is not `text`; this server takes text alone";
+                let problem = "must be `text` or `refusal`; this server accepts only text";
                 return Err(ApiError::value(field("type"), problem));
             }
         };

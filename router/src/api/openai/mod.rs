@@ -31,7 +31,8 @@ use crate::engine::shard::ShardInfo;
 use crate::generation::generate::{self, FinishReason};
 use crate::http::Refused;
 
-/// Fields of both generating routes that would change the answer: OpenAI's, and those that other servers added.
+/// Fields that both generating routes refuse, because ignoring them would change the output. Some are OpenAI's, others
+/// were added by other servers.
 const REFUSED_EVERYWHERE: &[Refused] = &[
     Refused { field: "use_beam_search", neutral: &["false"], hint: "leave it out" },
     Refused { field: "length_penalty", neutral: &["1", "1.0"], hint: "leave it out" },
@@ -45,33 +46,33 @@ const REFUSED_EVERYWHERE: &[Refused] = &[
     Refused { field: "adapter_id", neutral: &[], hint: "adapters are not supported yet" },
 ];
 
-/// What a request took.
+/// The token counts of a request.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 #[schema(as = Usage)]
 pub struct Usage {
-    /// Tokens of the prompt.
+    /// The number of prompt tokens.
     pub prompt_tokens: u32,
-    /// Generated tokens.
+    /// The number of generated tokens.
     pub completion_tokens: u32,
-    /// Both.
+    /// The sum of prompt and generated tokens.
     pub total_tokens: u32,
-    /// Parts of `prompt_tokens`.
+    /// A breakdown of the prompt tokens.
     pub prompt_tokens_details: PromptTokensDetails,
-    /// Parts of `completion_tokens`, where a prediction was sent.
+    /// A breakdown of the generated tokens, if the request had a `prediction`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub completion_tokens_details: Option<CompletionTokensDetails>,
 }
 
-/// Parts of the prompt's tokens.
+/// A breakdown of the prompt tokens.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 pub struct PromptTokensDetails {
-    /// Tokens that did not have to be computed, because they were in the KV cache.
+    /// The number of prompt tokens that were found in the KV cache.
     pub cached_tokens: u32,
-    /// Tokens, from the first on, that are pinned in the memory of the device as was asked for: 0 if there was no room.
-    /// Left out where nothing was asked for.
+    /// The number of leading tokens that are pinned in device memory; 0 if there was no room. Absent if the request asked
+    /// for no pin.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pinned_tokens: Option<u32>,
-    /// The same on disk; left out without a disk.
+    /// The number of leading tokens that are pinned on disk. Absent without a disk.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub disk_pinned_tokens: Option<u32>,
 }
@@ -99,18 +100,18 @@ fn finish_reason(reason: FinishReason) -> &'static str {
     }
 }
 
-/// What of the request ended an output; vLLM's.
+/// The stop string or stop token that ended an output. Part of vLLM's API, not of OpenAI's.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(untagged)]
 pub enum StopReason {
-    /// One of its stop strings.
+    /// The stop string.
     Text(String),
-    /// One of its `stop_token_ids`.
+    /// The token id from `stop_token_ids`.
     TokenId(u32),
 }
 
 impl StopReason {
-    /// None if nothing of the request did: the model's own end token, the limit, a grammar.
+    /// Returns `None` if the output ended for another reason: the model's end token, the token limit or a grammar.
     fn new(reason: FinishReason, stops: &[String]) -> Option<Self> {
         match reason {
             FinishReason::StopString { index } => stops.get(index).cloned().map(Self::Text),
@@ -120,7 +121,8 @@ impl StopReason {
     }
 }
 
-/// Equal fingerprints give equal bits for equal requests.
+/// Returns a fingerprint of everything that influences outputs. Servers with the same fingerprint give bit-identical
+/// results for identical requests.
 fn system_fingerprint(shard: &ShardInfo) -> String {
     let numeric: String = shard.numeric_fingerprint.chars().take(12).collect();
     format!("trunkline-{}-{numeric}", env!("CARGO_PKG_VERSION"))

@@ -1,5 +1,4 @@
-//! OpenAI's `prediction`: text that much of the reply is expected to be. It is checked and changes nothing; usage says
-//! that none of it was of use.
+//! OpenAI's `prediction`, a guess at much of the reply. It is checked but not used, and the token counts say so.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -7,22 +6,22 @@ use utoipa::ToSchema;
 
 use crate::error::ApiError;
 
-/// `{"type": "content", "content": TEXT}`; the content may be a list of text parts.
+/// A guess at much of the reply, which does not influence the output.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 pub struct Prediction {
-    /// `content`.
+    /// The prediction type, always `content`.
     #[serde(rename = "type")]
     pub kind: String,
-    /// The text, or a list of `{"type": "text", "text": TEXT}`.
+    /// A string, or a list of parts such as `{"type": "text", "text": ...}`.
     #[schema(value_type = Object)]
     pub content: Value,
 }
 
 impl Prediction {
-    /// Whether it has the form that OpenAI asks for.
+    /// Checks that the prediction has the form that OpenAI requires.
     pub fn check(&self) -> Result<(), ApiError> {
         if self.kind != "content" {
-            return Err(ApiError::value("prediction.type", "must be \"content\""));
+            return Err(ApiError::value("prediction.type", "must be `content`"));
         }
         let is_part = |part: &Value| part["type"] == "text" && part["text"].is_string();
         let is_text = match &self.content {
@@ -38,11 +37,11 @@ impl Prediction {
     }
 }
 
-/// Parts of `completion_tokens`.
+/// A breakdown of the generated tokens.
 #[derive(Debug, Clone, Default, Serialize, ToSchema)]
 pub struct CompletionTokensDetails {
-    /// Tokens of the prediction that were taken: none.
+    /// The number of predicted tokens that were used, always 0.
     pub accepted_prediction_tokens: u32,
-    /// Tokens of it that were computed in vain: none.
+    /// The number of predicted tokens that were computed in vain, always 0.
     pub rejected_prediction_tokens: u32,
 }

@@ -1,4 +1,4 @@
-//! Logprobs of the prompt: vLLM's `prompt_logprobs`, and those that `echo` puts before the output's.
+//! Logprobs of the prompt: vLLM's `prompt_logprobs`, and those that `echo` adds before the output's.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use super::logprobs::{self, CompletionLogprobs, finite};
 use super::prompts::Prompt;
 use crate::generation::generate::{OutputToken, ScoredPrompt};
 
-/// The value of `prompt_logprobs`: a number of likeliest tokens. `true` is 0, `false` is as if it were not sent.
+/// The value of `prompt_logprobs`: a number of likeliest tokens. `true` means 0; `false` is ignored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, utoipa::ToSchema)]
 #[schema(value_type = i64)]
 pub struct PromptLogprobsCount(pub Option<i64>);
@@ -44,8 +44,8 @@ impl Visitor<'_> for CountVisitor {
     }
 }
 
-/// `prompt_logprobs` of an answer, written as it is serialised: null for the first token, then for each place an object
-/// whose keys are token ids, the prompt's own first.
+/// The `prompt_logprobs` of a response, converted while they are serialised. The list has null for the first token, then
+/// an object for each position. The object's keys are token ids, starting with the prompt's own token.
 #[derive(Debug, Clone)]
 pub struct PromptLogprobs {
     prompt: Arc<ScoredPrompt>,
@@ -54,7 +54,7 @@ pub struct PromptLogprobs {
 }
 
 impl PromptLogprobs {
-    /// Of this prompt, with so many of the likeliest tokens.
+    /// Creates the logprobs of a prompt with the `num_top` likeliest tokens at each position.
     pub fn new(prompt: Arc<ScoredPrompt>, tokenizer: Arc<Tokenizer>, num_top: usize) -> Self {
         Self { prompt, tokenizer, num_top }
     }
@@ -73,7 +73,7 @@ struct PromptTokenLogprob {
     decoded_token: String,
 }
 
-/// One place.
+/// The entries of one position by token id.
 struct Place(Vec<(String, PromptTokenLogprob)>);
 
 impl Serialize for Place {
@@ -95,25 +95,24 @@ impl Serialize for PromptLogprobs {
     }
 }
 
-/// A prompt that is put before the output.
+/// The prompt as `echo` repeats it before the output.
 #[derive(Debug, Clone, Default)]
 pub struct EchoedPrompt {
-    /// Its text.
     pub text: String,
-    /// Leading tokens that the text does not spell.
+    /// The number of leading tokens that the text does not contain.
     num_unspelled: usize,
-    /// Whether it spells control tokens.
+    /// True if the text contains the names of control tokens.
     spells_special: bool,
 }
 
 impl EchoedPrompt {
-    /// Tokens, and their text without control tokens.
+    /// Decodes a prompt that was sent as token ids, without its control tokens.
     pub fn of_tokens(tokenizer: &Tokenizer, token_ids: &[u32]) -> Self {
         let text = tokenizer.decode(token_ids, DecodeSpecial::Skip, TextStart::Beginning);
         Self { text, num_unspelled: 0, spells_special: false }
     }
 
-    /// The prompt's tokens, and what is shown of it if it is to be.
+    /// Returns the prompt's tokens, and the text to repeat if `echo` is set.
     pub fn encode(model: &ModelText, prompt: Prompt, echo: bool) -> Result<(Vec<u32>, Self), TextError> {
         match prompt {
             Prompt::TokenIds(ids) => {
@@ -133,7 +132,8 @@ impl EchoedPrompt {
         }
     }
 
-    /// Its logprobs in the completion shape, with `num_top` of the likeliest tokens, and how many characters it has.
+    /// Returns the prompt's logprobs in the completion form, with the `num_top` likeliest tokens, and the number of
+    /// characters of its text.
     pub fn logprobs(
         &self,
         tokenizer: &Arc<Tokenizer>,
@@ -158,7 +158,7 @@ impl EchoedPrompt {
             };
             logprobs::push_completion_token(&mut list, tokenizer, &token, &mut offset);
         }
-        // Nothing comes before the first token.
+        // The first token has no probability, because no token precedes it.
         if let (Some(logprob), Some(top)) = (list.token_logprobs.first_mut(), list.top_logprobs.first_mut()) {
             (*logprob, *top) = (None, None);
         }

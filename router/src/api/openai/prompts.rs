@@ -1,4 +1,4 @@
-//! The `prompt` of `/v1/completions`: OpenAI takes one or several, as text or as token ids.
+//! The `prompt` of `/v1/completions`: one or several prompts, as text or as token ids.
 
 use std::fmt;
 
@@ -10,20 +10,18 @@ use utoipa::{PartialSchema, ToSchema};
 
 use crate::api::forms::{list_of, one_of};
 
-/// Most prompts of a request; validation has a lower limit and says so.
+/// The most prompts that are parsed. Validation has a lower limit with a better error.
 const MAX_KEPT_PROMPTS: usize = 65_536;
 
-/// A prompt: text, or token ids as they are.
+/// A prompt, as text or as token ids.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Prompt {
-    /// Text.
     Text(String),
-    /// Token ids.
     TokenIds(Vec<u32>),
 }
 
 impl Prompt {
-    /// Bytes of text to tokenize.
+    /// Returns the number of bytes that have to be tokenized.
     pub fn num_bytes(&self) -> usize {
         match self {
             Self::Text(text) => text.len(),
@@ -32,7 +30,7 @@ impl Prompt {
     }
 }
 
-/// One prompt or a list of them; an empty list of either kind is one prompt without tokens.
+/// One prompt or several. An empty list is one prompt without tokens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Prompts(pub Vec<Prompt>);
 
@@ -106,7 +104,7 @@ impl<'de> Visitor<'de> for PromptsVisitor {
     }
 }
 
-/// The first element of a list says what the list is.
+/// An element of a list. The first one decides whether the list is one prompt or several.
 enum Element {
     TokenId(u32),
     Prompt(Prompt),

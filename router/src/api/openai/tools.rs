@@ -1,4 +1,4 @@
-//! Tools in OpenAI's form.
+//! Tools and tool calls in the Chat Completions API.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -9,14 +9,14 @@ use crate::api::chat::tools::{Tool, ToolChoice, Tools, no_parameters};
 use crate::error::ApiError;
 use crate::limits::Limits;
 
-/// A tool.
+/// A tool that the model may call.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 #[schema(as = ChatTool)]
 pub struct ToolField {
-    /// `function`.
+    /// The tool type, always `function`.
     #[serde(rename = "type")]
     pub kind: String,
-    /// The function.
+    /// The function's name, description and parameters.
     pub function: FunctionField,
 }
 
@@ -24,36 +24,36 @@ pub struct ToolField {
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 #[schema(as = ChatFunction)]
 pub struct FunctionField {
-    /// 1 to 64 letters, digits, `_`, `-`, `.`.
+    /// The function's name: 1 to 64 letters, digits, `_`, `-` or `.`.
     pub name: String,
-    /// What it does, for the model.
+    /// A description of the function for the model.
     pub description: Option<String>,
-    /// JSON schema of its arguments; none if it has none. TGI's document calls it `arguments`.
+    /// The JSON schema of the arguments; absent for a function without arguments. `arguments`, TGI's name, is a synonym.
     #[serde(alias = "arguments")]
     #[schema(value_type = Option<Object>)]
     pub parameters: Option<Value>,
 }
 
-/// A call in a whole answer.
+/// A tool call in a complete response.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = ChatToolCall)]
 pub struct ToolCall {
-    /// Names the call; the message with its result repeats it as `tool_call_id`.
+    /// The id of the call. The message with the result repeats it as `tool_call_id`.
     pub id: String,
-    /// `function`.
+    /// The call type, always `function`.
     #[serde(rename = "type")]
     pub kind: &'static str,
-    /// What is called.
+    /// The called function and its arguments.
     pub function: FunctionCall,
 }
 
-/// What is called.
+/// A called function with its arguments.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = ChatFunctionCall)]
 pub struct FunctionCall {
-    /// The function.
+    /// The name of the function.
     pub name: String,
-    /// Its arguments as JSON text.
+    /// The arguments as JSON text.
     pub arguments: String,
 }
 
@@ -64,34 +64,34 @@ impl From<Call> for ToolCall {
     }
 }
 
-/// A piece of a call.
+/// A piece of a tool call in a stream.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = ChatToolCallDelta)]
 pub struct ToolCallDelta<'a> {
-    /// Number of the call in the reply, from 0.
+    /// The number of the call in the reply, from 0.
     pub index: u32,
-    /// In its first piece.
+    /// The id of the call; only in its first piece.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub id: Option<&'a str>,
-    /// In its first piece: `function`.
+    /// The call type, always `function`; only in the call's first piece.
     #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
     pub kind: Option<&'static str>,
-    /// What is new.
+    /// The new part of the called function.
     pub function: FunctionDelta<'a>,
 }
 
-/// What is new of a call.
+/// The new part of a called function.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = ChatFunctionDelta)]
 pub struct FunctionDelta<'a> {
-    /// In the first piece.
+    /// The name of the function; only in the call's first piece.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<&'a str>,
-    /// JSON text to append.
+    /// JSON text to append to the arguments.
     pub arguments: &'a str,
 }
 
-/// The checked tools of a request.
+/// Checks the tools of a request.
 pub fn tools(
     fields: Option<Vec<ToolField>>,
     choice: Option<&Value>,

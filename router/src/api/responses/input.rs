@@ -1,4 +1,4 @@
-//! The input of a request: text or items, as messages for a template.
+//! The input of a request, and its conversion to messages for a template.
 
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -11,32 +11,32 @@ use crate::api::lists::{Listed, TextOrList};
 use crate::error::ApiError;
 use crate::limits::{Limits, MAX_MESSAGES, MAX_PARTS};
 
-/// A user's message, or messages, calls and results, oldest first.
+/// A user message as a string, or a list of messages, calls and results, oldest first.
 pub type Input = TextOrList<Item>;
-/// A string, or parts of text.
+/// A string, or a list of text parts.
 type Texts = TextOrList<TextPart>;
 
-/// An item; which fields it has depends on its type.
+/// An item of the input. Its type decides which fields it has.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 #[schema(as = ResponsesItem)]
 pub struct Item {
-    /// `message`, the default, `function_call`, `function_call_output`, `reasoning`, or `item_reference`, also the
-    /// default of what has an `id` alone.
+    /// `message`, `function_call`, `function_call_output`, `reasoning` or `item_reference`. The default is `item_reference`
+    /// for an item that has only an `id`, otherwise `message`.
     #[serde(rename = "type")]
     pub kind: Option<String>,
-    /// Of a reference: which item of an answer that is kept. Of others it says nothing.
+    /// For a reference, the id of an item in a stored response. Ignored for other items.
     pub id: Option<String>,
-    /// Of a message: `user`, `assistant`, `system` or `developer`.
+    /// The role of a message: `user`, `assistant`, `system` or `developer`.
     pub role: Option<String>,
-    /// Of a message: a string, or parts of text.
+    /// The content of a message or of reasoning: a string, or a list of text parts.
     pub content: Option<Texts>,
-    /// Of a call and its result.
+    /// The id of a call, repeated by its result.
     pub call_id: Option<String>,
-    /// Of a call.
+    /// The name of the called function.
     pub name: Option<String>,
-    /// Of a call: JSON text, or what it says.
+    /// The arguments of a call, as JSON text or as an object.
     pub arguments: Option<Arguments>,
-    /// Of a result: a string, or parts of text.
+    /// The output of a call: a string, or a list of text parts.
     pub output: Option<Texts>,
 }
 
@@ -48,22 +48,22 @@ impl Item {
         }
     }
 
-    /// Parts of its content.
+    /// Returns the number of content parts; a string counts as none.
     fn num_parts(&self) -> usize {
         self.content.as_ref().map_or(0, TextOrList::num_listed)
     }
 }
 
-/// A part.
+/// A text part of a message.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 #[schema(as = ResponsesPart)]
 pub struct TextPart {
     /// `input_text`, `output_text`, `text`, `reasoning_text`, `summary_text` or `refusal`.
     #[serde(rename = "type")]
     pub kind: String,
-    /// Its text.
+    /// The text of the part.
     pub text: Option<String>,
-    /// Of `refusal`: its text.
+    /// The text of a `refusal` part.
     pub refusal: Option<String>,
 }
 
@@ -89,7 +89,7 @@ fn join(texts: Texts, field: &str) -> Result<String, ApiError> {
             "input_text" | "output_text" | "text" | "reasoning_text" | "summary_text" | "refusal"
         );
         if !is_text {
-            let problem = "is no text; this server takes text alone";
+            let problem = "is not a text part; this server accepts only text";
             return Err(ApiError::value(format!("{field}[{idx}].type"), problem));
         }
         let missing = || ApiError::MissingField { field: format!("{field}[{idx}].text") };
@@ -98,7 +98,8 @@ fn join(texts: Texts, field: &str) -> Result<String, ApiError> {
     Ok(joined)
 }
 
-/// The messages of an input. `kept` finds an item of an answer by its id. A conversation that goes on may add nothing.
+/// Converts an input to messages. `kept` looks up an item of a stored response by its id. The input may be empty if
+/// `goes_on` is true, when the request continues a stored response.
 pub fn messages(
     input: Input,
     goes_on: bool,
@@ -122,7 +123,7 @@ pub fn messages(
     Ok(messages)
 }
 
-/// The item that a reference names.
+/// Returns the stored item that a reference names.
 fn referred(item: Item, field: &str, kept: impl Fn(&str) -> Option<Value>) -> Result<Item, ApiError> {
     let id = item.id.ok_or_else(|| ApiError::MissingField { field: format!("{field}.id") })?;
     let found = kept(&id).and_then(|item| serde_json::from_value(item).ok());
@@ -146,7 +147,7 @@ fn push(messages: &mut Vec<ChatMessage>, item: Item, field: &str) -> Result<(), 
             let content = item.content.ok_or_else(|| missing("content"))?;
             let text = join(content, &format!("{field}.content"))?;
             match messages.last_mut() {
-                // The text of a reply whose reasoning or calls came before.
+                // This is the text of a reply whose reasoning or calls came first.
                 Some(last) if role == "assistant" && last.role == role && last.content.is_none() => {
                     last.content = Some(text);
                 }
@@ -190,7 +191,7 @@ fn push(messages: &mut Vec<ChatMessage>, item: Item, field: &str) -> Result<(), 
     Ok(())
 }
 
-/// The assistant's message at the end; a new one if another's is there.
+/// Returns the last message if it is the assistant's, or else a new assistant message.
 fn assistant(messages: &mut Vec<ChatMessage>) -> &mut ChatMessage {
     if messages.last().is_none_or(|last| last.role != "assistant") {
         messages.push(ChatMessage { role: "assistant".into(), content: None, extra: Map::new() });

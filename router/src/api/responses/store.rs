@@ -1,6 +1,6 @@
-//! Answers that later requests go on from (`previous_response_id`): bounded, in memory.
+//! Stored responses that later requests continue with `previous_response_id`. The store is bounded and in memory.
 //!
-//! What makes it cheap to go on is the KV cache, which has the conversation's tokens; here lie the messages alone.
+//! It holds only messages. Continuing a response is cheap because the KV cache still has the conversation's tokens.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,27 +12,27 @@ use trunkline_text::ChatMessage;
 use super::types::ResponseObject;
 use crate::error::ApiError;
 
-/// About what finding an item by its id takes.
+/// The approximate memory of an entry in the index of items.
 const INDEXED_ITEM_BYTES: usize = 256;
 
-/// Nothing is kept under an id.
+/// Returns the error for an id under which nothing is stored. Long ids are cut.
 pub fn unknown(id: &str) -> ApiError {
     ApiError::UnknownResponse { id: id.chars().take(64).collect() }
 }
 
-/// What one request added to a conversation: its input and the reply. Conversations that go on from one answer share
-/// what stands before it.
+/// The messages that one request added to a conversation: its input and the reply. Conversations that continue the same
+/// response share its earlier turns.
 #[derive(Debug)]
 pub struct Turn {
     before: Option<Arc<Turn>>,
     messages: Vec<ChatMessage>,
     num_bytes: usize,
-    /// Bytes of all turns that are alive.
+    /// Bytes of all live turns of the store.
     total: Arc<AtomicUsize>,
 }
 
 impl Turn {
-    /// All messages of the conversation so far, oldest first.
+    /// Returns all messages of the conversation up to this turn, oldest first. O(conversation).
     pub fn conversation(&self) -> Vec<ChatMessage> {
         let mut turns = vec![self];
         while let Some(before) = turns.last().and_then(|turn| turn.before.as_deref()) {
@@ -45,7 +45,7 @@ impl Turn {
 impl Drop for Turn {
     fn drop(&mut self) {
         self.total.fetch_sub(self.num_bytes, Ordering::Relaxed);
-        // A long conversation must not be dropped by recursion, a frame for each turn.
+        // Dropping a long conversation recursively would need a stack frame for each turn.
         let mut before = self.before.take();
         while let Some(mut turn) = before.and_then(|turn| Arc::try_unwrap(turn).ok()) {
             before = turn.before.take();
@@ -55,7 +55,7 @@ impl Drop for Turn {
 
 #[derive(Debug)]
 struct Entry {
-    /// Whose it is: a tenant's name, none without API keys.
+    /// The tenant that owns the response; `None` without API keys.
     owner: Option<String>,
     turn: Arc<Turn>,
     response: Arc<ResponseObject>,
@@ -65,9 +65,9 @@ struct Entry {
 #[derive(Debug, Default)]
 struct Entries {
     by_id: BTreeMap<String, Entry>,
-    /// By the id of an item: the answer that it is of.
+    /// Maps the id of an output item to the id of its response.
     items: HashMap<String, String>,
-    /// Ids by when they were used last.
+    /// Response ids by the time of their last use.
     by_use: BTreeMap<u64, String>,
     clock: u64,
 }
@@ -90,7 +90,7 @@ impl Entries {
         Some((entry.turn.clone(), entry.response.clone()))
     }
 
-    /// Whether it was there.
+    /// Removes a response; returns false if there is none with this id.
     fn remove(&mut self, id: &str) -> bool {
         let Some(entry) = self.by_id.remove(id) else { return false };
         self.by_use.remove(&entry.used);
@@ -101,7 +101,7 @@ impl Entries {
     }
 }
 
-/// Keeps answers up to a number of bytes; the least recently used go first.
+/// Stores responses up to a number of bytes and evicts the least recently used ones.
 #[derive(Debug)]
 pub struct ResponseStore {
     entries: Mutex<Entries>,
@@ -110,23 +110,23 @@ pub struct ResponseStore {
 }
 
 impl ResponseStore {
-    /// 0 bytes: keeps nothing.
+    /// Creates a store; one of 0 bytes is disabled.
     pub fn new(max_bytes: usize) -> Self {
         Self { entries: Mutex::default(), total: Arc::default(), max_bytes }
     }
 
-    /// Bytes of all answers that are alive, kept or in use.
+    /// Returns the bytes of all live responses: stored, or still used by a request.
     #[doc(hidden)]
     pub fn num_bytes(&self) -> usize {
         self.total.load(Ordering::Relaxed)
     }
 
-    /// Whether anything is kept at all.
+    /// Returns true if the store is enabled.
     pub fn is_on(&self) -> bool {
         self.max_bytes > 0
     }
 
-    /// Keeps an answer: what came `before` it, the messages that it adds, and itself.
+    /// Stores a response with the turn `before` it and the messages that it adds.
     pub fn put(
         &self,
         owner: Option<&str>,
@@ -152,7 +152,7 @@ impl ResponseStore {
         }
     }
 
-    /// An item of an answer; none if it is not there or another tenant's.
+    /// Returns an item of a stored response, or `None` if it is missing or another tenant's.
     pub fn item(&self, owner: Option<&str>, id: &str) -> Option<Value> {
         let mut entries = self.entries();
         let response_id = entries.items.get(id)?.clone();
@@ -160,12 +160,12 @@ impl ResponseStore {
         response.output.iter().find(|item| item["id"] == id).cloned()
     }
 
-    /// The answer, and the conversation up to it; none if it is not there or another tenant's.
+    /// Returns a response and its conversation, or `None` if it is missing or another tenant's.
     pub fn get(&self, owner: Option<&str>, id: &str) -> Option<(Arc<Turn>, Arc<ResponseObject>)> {
         self.entries().get(owner, id)
     }
 
-    /// Forgets an answer; whether it was there.
+    /// Removes a response; returns false if it is missing or another tenant's.
     pub fn remove(&self, owner: Option<&str>, id: &str) -> bool {
         let mut entries = self.entries();
         if entries.by_id.get(id).is_none_or(|entry| entry.owner.as_deref() != owner) {
@@ -175,7 +175,7 @@ impl ResponseStore {
     }
 
     fn entries(&self) -> MutexGuard<'_, Entries> {
-        // Every change is complete before anything can panic.
+        // No panic can leave the entries half changed.
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,6 +1,8 @@
-//! Masks of sequences under a grammar: those of a step are worked out together, while the device works on the step that
-//! will use them. Where they are a moment's work the driver does it, else threads of their own: where these share
-//! their cores with the kernels, each that wakes takes a core from a step and leaves its other threads waiting.
+//! Computes the token masks of sequences that follow a grammar.
+//!
+//! The masks of a step are computed together, while the device runs the step that will use them. The driver computes
+//! them itself if that is expected to be quick, otherwise it sends them to mask threads. Waking a thread is costly where
+//! the kernels run on the same cores: it takes a core from the running step, whose other threads then wait.
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -13,38 +15,38 @@ use tokio::sync::mpsc;
 use trunkline_grammar::{Constraint, Forcing, GrammarError, Next};
 use trunkline_scheduler::{Allowed, NextTokens, SequenceId, TokenMask};
 
-/// A mask that takes a core longer is slow: the next one of its sequence is worked out beside the others, and no step
-/// waits for it. About half of a step of a small model; a mask of a schema takes some 0.01 ms.
+/// A mask that takes more CPU time is slow. The sequence's next mask is computed separately, and no step waits for it.
+/// The value is about half a step of a small model; a typical mask of a schema takes 0.01 ms.
 const SLOW_MASK: Duration = Duration::from_millis(3);
-/// A turn's masks that are expected to take a core longer, by how long the last ones took, are left to the threads.
+/// The most CPU time that the driver spends on a turn's masks. It sends them to the threads if the times of the last
+/// masks predict more.
 const MAX_OWN_WORK: Duration = Duration::from_micros(500);
-/// Threads that work masks out, at most.
 const MAX_MASK_THREADS: usize = 4;
-/// Masks that are worth another thread.
+/// The number of masks that justifies waking another thread.
 const MIN_MASKS_PER_THREAD: usize = 4;
 
-/// A constraint to be worked on.
+/// A mask to compute.
 struct Work {
     id: SequenceId,
     constraint: Constraint,
     forcing: Forcing,
-    /// Sampled last; none at the beginning.
+    /// The token that was sampled last; `None` for the first mask.
     token_id: Option<u32>,
 }
 
-/// A constraint that was worked on, and what may follow.
+/// A constraint that was advanced, and the tokens that it allows next.
 pub(super) struct Worked {
     id: SequenceId,
     constraint: Constraint,
     allowed: Result<trunkline_grammar::Allowed, GrammarError>,
-    /// Of a core.
+    /// The CPU time that the mask took.
     pub(super) time: Duration,
 }
 
 impl Work {
     fn run(mut self) -> Worked {
         let begin = thread_time();
-        // A step waits for this: a panic in the parser ends its sequence, and nothing else.
+        // A panic in the parser ends only its own sequence. The step that waits for this mask continues.
         let work = AssertUnwindSafe(|| {
             let accepted = self.token_id.map_or(Ok(()), |token_id| self.constraint.accept(token_id));
             accepted.and_then(|()| self.constraint.allowed(self.forcing))
@@ -61,12 +63,12 @@ impl Work {
     }
 }
 
-/// Where a sequence's constraint is.
+/// A sequence with a constraint.
 struct Entry {
-    /// None while it is being worked on.
+    /// `None` while a mask is being computed.
     constraint: Option<Constraint>,
     forcing: Forcing,
-    /// What its last mask took of a core; none before the first.
+    /// The CPU time of the last mask; `None` before the first.
     last_time: Option<Duration>,
 }
 
@@ -76,16 +78,17 @@ impl Entry {
     }
 }
 
-/// The constraints of all sequences that have one.
+/// The constraints of all sequences that follow a grammar.
 pub(super) struct Constraints {
     entries: HashMap<SequenceId, Entry>,
-    /// What this turn has to be worked out, and what that is expected to take.
+    /// The masks to compute in this turn.
     batch: Vec<Work>,
+    /// The CPU time that `batch` is expected to take.
     expected: Duration,
     threads: Vec<Sender<Vec<Work>>>,
-    /// Each sequence has one piece of work at most.
+    /// Each sequence has at most one mask in progress.
     worked: mpsc::Sender<Vec<Worked>>,
-    /// Where the first masks and slow ones are worked out.
+    /// The runtime whose blocking threads compute first masks and slow ones.
     workers: Handle,
     vocab_size: u32,
 }
@@ -111,25 +114,26 @@ impl Constraints {
         )
     }
 
-    /// Masks have a bit for each of so many tokens.
+    /// Sets the number of bits in a mask.
     pub(super) fn set_vocab_size(&mut self, vocab_size: u32) {
         self.vocab_size = vocab_size;
     }
 
-    /// A sequence begins: works out what may follow its prompt. With logprobs every token is sampled.
+    /// Starts to compute the mask of a new sequence's first token. With logprobs no token is forced, because each one must
+    /// be sampled.
     pub(super) fn begin(&mut self, id: SequenceId, constraint: Constraint, wants_logprobs: bool) {
         let forcing = if wants_logprobs { Forcing::Never } else { Forcing::Allow };
         self.entries.insert(id, Entry { constraint: None, forcing, last_time: None });
         self.work_beside(Work { id, constraint, forcing, token_id: None });
     }
 
-    /// Works out what may follow a token that was sampled, with all others of this turn: see `flush`. What is returned
-    /// is to be told at once.
+    /// Schedules the mask that follows a sampled token for the next `flush`, or starts it at once if it is likely to be
+    /// slow. If a result is returned, the caller must pass it to the scheduler.
     pub(super) fn follow(&mut self, id: SequenceId, token_id: u32) -> Option<Allowed> {
         let entry = self.entries.get_mut(&id)?;
         let Some(constraint) = entry.constraint.take() else {
-            tracing::error!(sequence_id = id.0, "a token came before its mask was told");
-            let next = NextTokens::Failed("a token came before its mask was told".to_owned());
+            tracing::error!(sequence_id = id.0, "a token was sampled before its mask was known");
+            let next = NextTokens::Failed("a token was sampled before its mask was known".to_owned());
             return Some(Allowed { forced: Vec::new(), next, is_slow: false });
         };
         let work = Work { id, constraint, forcing: entry.forcing, token_id: Some(token_id) };
@@ -142,8 +146,8 @@ impl Constraints {
         None
     }
 
-    /// Does the turn's work, or hands it to the threads: what was expected to take long, and what is left once the work
-    /// has taken longer than expected. What is returned is to be told at once.
+    /// Computes the turn's masks, or sends them to the threads if they are expected to take long. If computing takes longer
+    /// than expected, the rest is sent to the threads too. The caller must pass the returned masks to `end`.
     pub(super) fn flush(&mut self) -> Vec<Worked> {
         let mut batch = std::mem::take(&mut self.batch).into_iter();
         let mut worked = Vec::new();
@@ -160,7 +164,7 @@ impl Constraints {
         worked
     }
 
-    /// Parts the work among the threads.
+    /// Divides the work among the threads.
     fn hand_over(&self, mut batch: Vec<Work>) {
         let num_parts = batch.len().div_ceil(MIN_MASKS_PER_THREAD).min(self.threads.len());
         for index in 0..num_parts {
@@ -170,11 +174,11 @@ impl Constraints {
                 part.into_iter().for_each(|work| self.work_beside(work));
             }
         }
-        // Where no thread could be started.
+        // Some work is left only if no thread could be started.
         batch.into_iter().for_each(|work| self.work_beside(work));
     }
 
-    /// Takes a constraint back; none if its sequence has ended meanwhile.
+    /// Puts a constraint back and returns what it allows. Returns `None` if its sequence has ended.
     pub(super) fn end(&mut self, worked: Worked) -> Option<(SequenceId, Allowed)> {
         let entry = self.entries.get_mut(&worked.id)?;
         entry.constraint = Some(worked.constraint);
@@ -193,7 +197,7 @@ impl Constraints {
         Some((worked.id, Allowed { forced, next, is_slow }))
     }
 
-    /// The sequence has ended.
+    /// Removes the constraint of a sequence that has ended.
     pub(super) fn forget(&mut self, id: SequenceId) {
         self.entries.remove(&id);
     }
@@ -201,19 +205,19 @@ impl Constraints {
     fn work_beside(&self, work: Work) {
         let worked = self.worked.clone();
         self.workers.spawn_blocking(move || {
-            // It fails only if the driver is gone, and with it the process.
+            // Sending fails only if the driver is gone, which ends the process.
             let _ = worked.blocking_send(vec![work.run()]);
         });
     }
 }
 
-/// Time that a core gave this thread: what others do on the machine does not make a mask slow.
+/// Returns the CPU time of this thread. Other load on the machine therefore does not make a mask slow.
 fn thread_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
 }
 
-/// A thread that works until the driver is gone; none if the system has no more.
+/// Starts a mask thread that runs until the driver is gone. Returns `None` if the system cannot start one.
 fn start_thread(worked: mpsc::Sender<Vec<Worked>>) -> Option<Sender<Vec<Work>>> {
     let (sender, batches): (_, Receiver<Vec<Work>>) = channel();
     let work = move || {
@@ -226,7 +230,7 @@ fn start_thread(worked: mpsc::Sender<Vec<Worked>>) -> Option<Sender<Vec<Work>>> 
     match std::thread::Builder::new().name("masks".to_owned()).spawn(work) {
         Ok(_) => Some(sender),
         Err(error) => {
-            tracing::warn!(%error, "no thread for masks");
+            tracing::warn!(%error, "cannot start a mask thread");
             None
         }
     }

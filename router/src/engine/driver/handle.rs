@@ -1,4 +1,4 @@
-//! The requests' side of the driver: what they send it, and what it tells them.
+//! The requests' side of the driver: the commands that they send and the updates that they receive.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -16,30 +16,28 @@ use trunkline_scheduler::{
 use crate::limits::MAX_WAITING_TOKENS;
 use crate::metrics::tenants::TenantCounters;
 
-/// What the driver tells one request.
+/// An update that the driver sends to a request.
 #[derive(Debug)]
 pub enum SequenceUpdate {
-    /// The scheduler took it.
+    /// The scheduler received the sequence.
     Accepted,
-    /// The scheduler did not take it.
+    /// The scheduler rejected the sequence.
     Rejected {
-        /// Why.
         reason: RejectReason,
-        /// When a retry is likely to be taken.
+        /// The predicted time until a retry would be admitted.
         retry_after_ms: Option<u64>,
     },
-    /// Its first chunk is in a plan.
+    /// The first chunk of the prompt is in a plan.
     Started {
-        /// Prompt tokens that a prefix hit spared.
+        /// Prompt tokens that were found in the KV index and need not be computed.
         cached_tokens: u32,
     },
-    /// What of its prompt is kept; only if it asked for that, before its first token.
+    /// The part of the prompt that is pinned. Sent before the first token if the request asked for a pin.
     Pinned(Pinned),
-    /// More of the prompt's logprobs; all of them come before the first token.
+    /// The next logprobs of the prompt. All of them are sent before the first token.
     Scored(Vec<TokenScore>),
-    /// One output token.
     Token(SampledToken),
-    /// It ended.
+    /// The sequence ended. No update follows.
     Ended(EndReason),
 }
 
@@ -50,7 +48,7 @@ pub(super) enum Command {
     Ask(Question),
 }
 
-/// Something to be done with the scheduler between two steps.
+/// A function that the driver calls with the scheduler between two steps.
 pub(super) type Question = Box<dyn FnOnce(&mut Scheduler, Millis) + Send>;
 
 /// A sequence to compute.
@@ -101,7 +99,7 @@ pub struct DriverHandle {
     next_id: Arc<AtomicU64>,
 }
 
-/// The driver is gone, which ends the process.
+/// The error when the driver is gone. The process is then about to end.
 #[derive(Debug, thiserror::Error)]
 #[error("the driving task is gone")]
 pub struct DriverGone;
@@ -119,14 +117,14 @@ impl DriverHandle {
         let overflowed = Arc::new(AtomicBool::new(false));
         let client =
             Client { updates, overflowed: overflowed.clone(), arrived, last_token: None, tenant: None };
-        // The slot for the end is reserved before the beginning is sent: an abort can never be lost or have to wait.
+        // The slot for the end is reserved before the submission is sent, so an abort is never lost and never waits.
         let end = self.commands.clone().reserve_owned().await.map_err(|_| DriverGone)?;
         let submit = self.commands.reserve().await.map_err(|_| DriverGone)?;
         submit.send(Command::Submit(Box::new(Submission { id, sequence, client })));
         Ok(Sequence { id, end: Some(end), updates: received, overflowed })
     }
 
-    /// Does something with the scheduler between two steps, and returns what it gives. It must be short: all streams
+    /// Calls `question` with the scheduler between two steps and returns its result. It must be quick, because all streams
     /// wait for it.
     pub async fn ask<T: Send + 'static>(
         &self,
@@ -134,26 +132,26 @@ impl DriverHandle {
     ) -> Result<T, DriverGone> {
         let (answer, answered) = oneshot::channel();
         let question: Question = Box::new(move |scheduler, now| {
-            // Who asked may be gone.
+            // The caller may be gone.
             let _ = answer.send(question(scheduler, now));
         });
         self.commands.send(Command::Ask(question)).await.map_err(|_| DriverGone)?;
         answered.await.map_err(|_| DriverGone)
     }
 
-    /// The tenants' weights are others now, in the KV cache and in the queue.
+    /// Changes the tenants' shares of the KV cache and their weights in the queue.
     pub async fn set_weights(&self, shares: Vec<TenantShare>, weights: Vec<TenantWeight>) {
         let set = |scheduler: &mut Scheduler, now| {
             for event in [Event::Shares(shares), Event::Weights(weights)] {
                 scheduler.handle(now, event, &mut Vec::new());
             }
         };
-        // It fails only when the process ends.
+        // It fails only if the process is about to end.
         let _ = self.ask(set).await;
     }
 }
 
-/// A request's side of its sequence. Dropping it aborts the sequence.
+/// A submitted sequence, as its request holds it. Dropping it aborts the sequence.
 pub struct Sequence {
     pub(super) id: SequenceId,
     end: Option<OwnedPermit<Command>>,
@@ -162,29 +160,30 @@ pub struct Sequence {
 }
 
 impl Sequence {
-    /// The next update; none after the last one, or when the driver dropped this sequence (`overflowed` says so).
+    /// Returns the next update, or `None` after the last one. It is also `None` if the driver aborted the sequence because
+    /// its buffer was full (see `overflowed`).
     pub async fn next(&mut self) -> Option<SequenceUpdate> {
         self.updates.recv().await
     }
 
-    /// As `next`.
+    /// Polls for the next update, like `next`.
     pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<SequenceUpdate>> {
         self.updates.poll_recv(cx)
     }
 
-    /// A stop string was found: ends the sequence, what it computed stays in the KV index.
+    /// Ends the sequence early, for example after a stop string. Its computed blocks stay in the KV index.
     pub fn finish(&mut self) {
         if let Some(slot) = self.end.take() {
             slot.send(Command::Finish(self.id));
         }
     }
 
-    /// Whether updates were lost because nobody read them.
+    /// Returns true if the driver aborted the sequence because too many updates were unread.
     pub fn overflowed(&self) -> bool {
         self.overflowed.load(Ordering::Acquire)
     }
 
-    /// Its name in logs.
+    /// Returns the sequence's number, as in logs.
     pub fn id(&self) -> u64 {
         self.id.0
     }

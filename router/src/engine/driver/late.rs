@@ -1,14 +1,14 @@
-//! Tells the log of restores that were given up, at most once a minute: a disk that hangs must not fill it.
+//! Limits the log lines about restores that were given up, so that a hung disk does not fill the log.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 use trunkline_scheduler::Stats;
 
-/// At most one line in this time.
+/// The least time between two lines.
 pub const LINE_INTERVAL: Duration = Duration::from_secs(60);
 
-/// What the log knows.
+/// The number of restores that were logged, and the time of the last line.
 #[derive(Debug, Default)]
 pub struct LateRestores {
     num_told: u64,
@@ -16,7 +16,7 @@ pub struct LateRestores {
 }
 
 impl LateRestores {
-    /// How many to tell of now, if any.
+    /// Returns the number of restores to log now, or `None` if there are none or the last line is too recent.
     pub fn take(&mut self, stats: &Stats, now: Instant) -> Option<u64> {
         let num_new = stats.restores_given_up - self.num_told;
         if num_new == 0 || self.told_at.is_some_and(|at| now - at < LINE_INTERVAL) {

@@ -1,9 +1,9 @@
-//! The driving task: owns the scheduler, turns commands and step results into its events, sends its plans to the shard
-//! and its updates to the requests.
+//! The driving task. It owns the scheduler, turns commands and step results into scheduler events, sends plans to the
+//! shard and updates to the requests.
 //!
-//! Nothing here waits for a client: every request has a bounded buffer, and one whose buffer is full is aborted. But
-//! the router's own threads must not make a client look slow: once a buffer is half full, no step is planned before
-//! those threads had a turn.
+//! The driver never waits for a client. Every request has a bounded buffer, and a request whose buffer is full is
+//! aborted. A client must not look slow because the router's own threads are busy. Once a buffer is half full, those
+//! threads therefore get a turn before the next step is planned.
 
 mod constraints;
 mod handle;
@@ -34,30 +34,29 @@ use handle::{Client, Command, Submission};
 pub use handle::{DriverGone, DriverHandle, NewSequence, Sequence, SequenceUpdate};
 use late::LateRestores;
 
-/// Events taken in one turn before the next plan is made: bounds a turn under a flood of commands.
+/// The most events handled before the next plan. It bounds a turn under a flood of commands.
 const MAX_EVENTS_PER_TURN: usize = 256;
-/// From so many waiting tokens on the threads that write them get a turn before each step.
+/// If a request has this many unread tokens, the threads that write them get a turn before the next step.
 const MANY_WAITING_TOKENS: usize = MAX_WAITING_TOKENS / 2;
-/// Link events waiting for the driver; the shard has two results in flight.
+/// The most link events that wait for the driver. The shard has at most two results in flight.
 const MAX_WAITING_LINK_EVENTS: usize = 16;
 
-/// The scheduler's lane for the one shard that the link connects.
+/// The scheduler's lane of the only shard.
 const LANE: LaneId = LaneId(0);
 
-/// Owns the scheduler; `run` is its life.
+/// The state of the driving task; see `run`.
 pub struct Driver {
     scheduler: Scheduler,
     commands: mpsc::Receiver<Command>,
     link: mpsc::Receiver<LinkEvent>,
     plans: Option<mpsc::Sender<StepMessage>>,
     clients: HashMap<SequenceId, Client>,
-    /// Of the sequences under a grammar.
     constraints: Constraints,
-    /// What came of their masks.
+    /// Receives masks that other threads computed.
     worked: mpsc::Receiver<Vec<Worked>>,
     updates: Vec<Update>,
     begin: Instant,
-    /// When the event that is being handled was taken.
+    /// The time at which the current event was received.
     turn: Instant,
     shard: watch::Sender<ShardStatus>,
     stats: watch::Sender<Stats>,
@@ -65,30 +64,30 @@ pub struct Driver {
     kv_events: EventSink,
     late_restores: LateRestores,
     metrics: Arc<Metrics>,
-    /// Where the requests' tasks run.
+    /// The runtime of the requests' tasks.
     readers: Handle,
-    /// Some request has `MANY_WAITING_TOKENS`.
+    /// True if a request has `MANY_WAITING_TOKENS` unread tokens.
     is_crowded: bool,
 }
 
 /// The ends of the driver's channels that others hold.
 pub struct DriverEnds {
-    /// For requests.
+    /// Sends commands; used by requests.
     pub handle: DriverHandle,
-    /// For the link.
+    /// Sends the shard's events; used by the link.
     pub link: mpsc::Sender<LinkEvent>,
-    /// What the shard is now.
+    /// The shard's current status.
     pub shard: watch::Receiver<ShardStatus>,
-    /// The scheduler's numbers after the last turn.
+    /// The scheduler's statistics after the last turn.
     pub stats: watch::Receiver<Stats>,
-    /// What each tenant had of the pool then.
+    /// Each tenant's use of the block pool after the last turn.
     pub tenants: watch::Receiver<Vec<TenantUsage>>,
-    /// What happens in the KV index.
+    /// The KV index's events.
     pub kv_events: EventFeed,
 }
 
 impl Driver {
-    /// A driver for at most `max_requests` requests at a time, whose tasks run on this runtime.
+    /// Creates a driver for at most `max_requests` open requests, whose tasks run on the current runtime.
     pub fn new(config: SchedulerConfig, max_requests: usize, metrics: Arc<Metrics>) -> (Self, DriverEnds) {
         // A live request owns at most two slots: its submission and its end.
         let (commands, commands_in) = mpsc::channel(2 * max_requests.max(1));
@@ -123,7 +122,7 @@ impl Driver {
         (driver, DriverEnds { handle, link, shard, stats, tenants, kv_events })
     }
 
-    /// Runs until all handles or the link are gone.
+    /// Runs until all handles, or the link, are gone.
     pub async fn run(mut self) {
         loop {
             let wakeup = self.scheduler.next_wakeup();
@@ -147,8 +146,8 @@ impl Driver {
                 self.on_worked(worked);
             }
             if std::mem::take(&mut self.is_crowded) {
-                // Its queue is first in, first out: when this is done, the tasks woken before had their turn. It fails
-                // only if the runtime is shutting down, and then nobody waits for tokens.
+                // The runtime's queue is first in, first out. When this task is done, the tasks that were woken before
+                // it had their turn. It fails only if the runtime is shutting down, when no client waits for tokens.
                 let _ = self.readers.spawn(async {}).await;
             }
             self.send_plans();
@@ -159,7 +158,7 @@ impl Driver {
                 tracing::warn!(
                     num_restores,
                     num_blocks = stats.blocks_late,
-                    "the KV store does not answer: its blocks are computed; hint: look at the disk of `--kv-disk-path`"
+                    "the KV store does not answer, its blocks are computed; hint: check the disk of `--kv-disk-path`"
                 );
             }
             self.stats.send_replace(stats);
@@ -170,7 +169,7 @@ impl Driver {
         }
     }
 
-    /// Everything that is there already goes into the same plan.
+    /// Handles the events that are already waiting, so that the next plan includes them.
     fn take_waiting(&mut self) {
         for _ in 0..MAX_EVENTS_PER_TURN {
             if let Ok(event) = self.link.try_recv() {
@@ -247,7 +246,7 @@ impl Driver {
                 self.handle(Event::Finish(id));
             }
             Command::Abort(id) => {
-                // After its end a sequence has no client and nothing to abort.
+                // A sequence that has ended has no client, and there is nothing to abort.
                 if self.clients.remove(&id).is_some() {
                     self.metrics.aborts.inc();
                     self.constraints.forget(id);
@@ -291,7 +290,7 @@ impl Driver {
         self.tell(id, SequenceUpdate::Accepted);
     }
 
-    /// Plans until the scheduler says no. Without a shard it still ends what is overdue.
+    /// Plans until the scheduler has no further plan. Without a shard it still ends sequences whose deadline has passed.
     fn send_plans(&mut self) {
         self.turn = Instant::now();
         loop {
@@ -324,7 +323,7 @@ impl Driver {
         }
     }
 
-    /// Hands the scheduler's updates to their requests. An abort that this causes may bring more of them.
+    /// Sends the scheduler's updates to their requests. If that aborts a request, the new updates are sent too.
     fn route(&mut self) {
         while !self.updates.is_empty() {
             for update in std::mem::take(&mut self.updates) {
@@ -375,8 +374,8 @@ impl Driver {
         self.tell(id, SequenceUpdate::Token(token));
     }
 
-    /// Never waits: a request whose buffer is full is aborted. One that reads no more has said why, or is about to: the
-    /// command that it sends at its end counts, not what it leaves unread.
+    /// Sends an update without waiting, and aborts the request if its buffer is full. If the request has closed its buffer,
+    /// the update is dropped, because the request sends a command when it ends.
     fn tell(&mut self, id: SequenceId, update: SequenceUpdate) {
         let Some(client) = self.clients.get(&id) else { return };
         match client.updates.try_send(update) {
@@ -389,7 +388,7 @@ impl Driver {
                 tracing::warn!(
                     sequence_id = id.0,
                     limit = MAX_WAITING_TOKENS,
-                    "client reads too slowly, aborted"
+                    "client reads too slowly, request aborted"
                 );
                 self.clients.remove(&id);
                 self.constraints.forget(id);

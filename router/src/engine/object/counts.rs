@@ -1,24 +1,22 @@
-//! What the tier did.
+//! Counters of the object tier.
 
-/// Counters since the router started.
+/// The object tier's counters since the router started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ObjectCounts {
-    /// Blocks put, those that were there already not counted.
+    /// Uploaded blocks, except those that the store already had.
     pub uploaded_blocks: u64,
-    /// Bytes of them.
     pub uploaded_bytes: u64,
-    /// Blocks that were there already.
+    /// Blocks that were not uploaded because the store already had them.
     pub known_blocks: u64,
-    /// Blocks got that are in the store on disk now.
+    /// Downloaded blocks that were written to the store on disk.
     pub downloaded_blocks: u64,
-    /// Bytes of them.
     pub downloaded_bytes: u64,
-    /// Gets and puts that failed, and objects that cannot be used.
+    /// Failed downloads and uploads, including objects that are unusable.
     pub failures: u64,
-    /// Downloads that ended at a block which is not there.
+    /// Downloads that ended at a missing block.
     pub misses: u64,
-    /// Requests that did not ask, as computing was predicted to be quicker.
+    /// Requests that downloaded nothing because computing was predicted to be quicker.
     pub declined: u64,
-    /// Requests that went on before all was there.
+    /// Requests that continued before their downloads were complete.
     pub timeouts: u64,
 }

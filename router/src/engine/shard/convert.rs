@@ -1,4 +1,4 @@
-//! Plans and results between the generated types and the scheduler's plain ones, field by field.
+//! Converts plans and results between the generated types and the scheduler's types, field by field.
 
 use trunkline_scheduler::{
     BlockCopy, BlockId, BlockKey, BlockStore, Chunk, KEY_BYTES, Restore, RestoreOutcome, RestoredBlock,
@@ -9,7 +9,7 @@ use trunkline_scheduler::{
 use super::sampling::{sampling_from_proto, sampling_to_proto};
 use super::{ShardError, proto};
 
-/// A plan on its way to the shard.
+/// Converts a plan for the shard.
 pub fn plan_to_proto(plan: StepPlan) -> proto::StepPlan {
     proto::StepPlan {
         step_id: plan.step_id,
@@ -73,7 +73,7 @@ fn start_to_proto(start: SequenceStart) -> proto::SequenceStart {
     }
 }
 
-/// A plan as a shard reads it: for mock shards and for the replay of recorded conversations.
+/// Converts a plan as a shard does. Mock shards and the replay of recorded conversations use it.
 pub fn plan_from_proto(plan: proto::StepPlan) -> Result<StepPlan, ShardError> {
     let scored: Vec<u64> =
         plan.chunks.iter().filter(|chunk| chunk.score).map(|chunk| chunk.sequence_id).collect();
@@ -161,7 +161,7 @@ fn start_from_proto(start: proto::SequenceStart, is_scored: bool) -> Result<Sequ
     })
 }
 
-/// A result on its way from the shard.
+/// Converts a result from the shard.
 pub fn result_from_proto(result: proto::StepResult) -> StepResult {
     StepResult {
         step_id: result.step_id,
@@ -170,7 +170,7 @@ pub fn result_from_proto(result: proto::StepResult) -> StepResult {
     }
 }
 
-/// What became of transfers, on its way from the shard.
+/// Converts the outcomes of transfers from the shard.
 pub fn transfers_from_proto(transfers: proto::Transfers) -> Transfers {
     let store = |outcome: proto::StoreOutcome| StoreOutcome {
         slot: SlotId(outcome.slot),

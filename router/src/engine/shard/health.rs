@@ -1,4 +1,4 @@
-//! Asks the shard about its health, beside the step loop.
+//! Polls the shard's health, independently of the Step stream.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -10,29 +10,29 @@ use super::proto::{HealthRequest, HealthResponse, shard_service_client::ShardSer
 use super::{ShardError, ShardStatus, connect};
 use crate::limits::{HEALTH_INTERVAL, HEALTH_TIMEOUT};
 
-/// What the shard said last.
+/// The result of the last health check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Health {
-    /// It did not answer the last question, or none was asked yet.
+    /// The shard did not answer the last check, or there was none yet.
     #[default]
     Silent,
-    /// It answered.
+    /// The shard answered.
     Answered {
-        /// How long the running step has been running; 0 if none runs.
+        /// The time since the running step began; 0 if no step is running.
         step_running: Duration,
-        /// Id of the last finished step.
+        /// The id of the last finished step.
         last_step_id: u64,
     },
 }
 
 impl Health {
-    /// Whether the step loop moves: the shard answers, and no step has been running longer than `limit`.
+    /// Returns true if the shard answers and no step has been running longer than `limit`.
     pub fn is_well(self, limit: Duration) -> bool {
         matches!(self, Self::Answered { step_running, .. } if step_running <= limit)
     }
 }
 
-/// Asks every `HEALTH_INTERVAL` and whenever the link changes, for the life of the process; ends when nobody listens.
+/// Checks the health every `HEALTH_INTERVAL`, and whenever the shard's status changes, until no receiver is left.
 pub async fn watch_health(
     socket: PathBuf,
     mut shard: watch::Receiver<ShardStatus>,
@@ -56,7 +56,7 @@ pub async fn watch_health(
                 last_step_id: answer.last_step_id,
             },
             Ok(Err(error)) => {
-                tracing::debug!(%error, "no health answer");
+                tracing::debug!(%error, "health check failed");
                 client = None;
                 Health::Silent
             }

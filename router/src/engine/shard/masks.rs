@@ -1,8 +1,8 @@
-//! Names of masks on a Step stream: inside a text a step's masks are mostly those of the step before, and of each
-//! other.
+//! Numbered masks on a Step stream. Inside a string most masks of a step equal each other and those of the step before,
+//! so a mask's bytes are sent once and its number is sent afterwards.
 //!
-//! Each side has a table of them, from `NAMES` to bytes, both empty when a stream begins. The router chooses which one
-//! gives way; the shard only follows.
+//! Both sides have a table from `NAMES` to bytes, empty when a stream begins. The router decides which entry is
+//! replaced, and the shard follows.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -11,15 +11,15 @@ use trunkline_scheduler::{LateMask, TokenMask};
 
 use super::{ShardError, proto};
 
-/// What a mask may be called.
+/// The numbers that a mask can have.
 pub const NAMES: RangeInclusive<u32> = 1..=64;
 
-/// The router's table.
+/// The router's table of masks.
 #[derive(Debug, Default)]
 pub struct NamedMasks {
-    /// The i-th has the i-th name.
+    /// The mask at index i has the i-th number.
     masks: Vec<Named>,
-    /// Counts uses.
+    /// The number of uses so far, which orders entries by their last use.
     num_uses: u64,
 }
 
@@ -30,7 +30,7 @@ struct Named {
 }
 
 impl NamedMasks {
-    /// What a step under way may sample, on its way to the shard: with its bytes if the shard does not have them.
+    /// Converts a late mask for the shard. The message has the mask's bytes only if the shard does not have them.
     pub fn write(&mut self, late: LateMask) -> proto::LateMask {
         let Some(mask) = late.allowed_tokens else {
             return proto::LateMask { sequence_id: late.sequence_id, ..Default::default() };
@@ -43,11 +43,12 @@ impl NamedMasks {
         }
     }
 
-    /// Where a mask is, and whether it is so only now, in place of the one that was least recently used.
+    /// Returns the index of a mask, and true if it was just entered. A new mask replaces the least recently used one if the
+    /// table is full.
     fn name(&mut self, mask: &TokenMask) -> (usize, bool) {
         self.num_uses += 1;
         let last_use = self.num_uses;
-        // Equal ones are mostly one and the same, which can be told without reading them.
+        // Equal masks mostly share their bytes, so comparing pointers first avoids reading them.
         let same = self.masks.iter().position(|named| Arc::ptr_eq(&named.mask.0, &mask.0));
         if let Some(index) = same.or_else(|| self.masks.iter().position(|named| named.mask == *mask)) {
             self.masks[index].last_use = last_use;
@@ -64,14 +65,14 @@ impl NamedMasks {
     }
 }
 
-/// A shard's table: for mock shards and for the replay of recorded conversations.
+/// A shard's table of masks. Mock shards and the replay of recorded conversations use it.
 #[derive(Debug, Default)]
 pub struct KnownMasks {
     masks: Vec<Option<TokenMask>>,
 }
 
 impl KnownMasks {
-    /// What a step under way may sample.
+    /// Converts a late mask as a shard does.
     pub fn read(&mut self, late: proto::LateMask) -> Result<LateMask, ShardError> {
         let invalid = |what: &str| ShardError::InvalidMessage {
             detail: format!("late mask of sequence {}: mask {} {what}", late.sequence_id, late.mask_id),

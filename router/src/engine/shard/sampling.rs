@@ -1,4 +1,4 @@
-//! `SamplingParams` between the generated type and the scheduler's, field by field.
+//! Converts `SamplingParams` between the generated type and the scheduler's type, field by field.
 
 use trunkline_scheduler::{SamplingParams, Watermark};
 
@@ -29,7 +29,8 @@ pub(super) fn sampling_to_proto(sampling: SamplingParams) -> proto::SamplingPara
     }
 }
 
-/// `is_scored`: the plan's chunk of the sequence asks for logprobs of the prompt, which parameters alone do not tell.
+/// Converts parameters as a shard does. `is_scored` says whether the sequence's chunk asks for logprobs of the prompt,
+/// because the parameters do not distinguish 0 likeliest tokens from none.
 pub(super) fn sampling_from_proto(sampling: proto::SamplingParams, is_scored: bool) -> SamplingParams {
     let watermark = |proto::Watermark { gamma, delta, key }| Watermark { gamma, delta, key };
     SamplingParams {

@@ -1,5 +1,5 @@
-//! What the shard's store holds: on disk, it is read by the router itself, as both are on one machine. A store in the
-//! shard's memory begins empty with each stream.
+//! Reads the contents of the shard's KV store. The router reads a store on disk itself, because both processes run on
+//! one machine. A store in the shard's memory is empty when a stream begins.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -9,8 +9,8 @@ use trunkline_store::{OpenError, Records, records};
 
 use super::ShardInfo;
 
-/// What the shard's store holds, by its records if it is on disk. `None` if it has no store, or none that can be read:
-/// then nothing is stored and nothing restored, and a warning says why.
+/// Returns the contents of the shard's store, or `None` if it has no store. If the store cannot be read, this logs a
+/// warning and returns `None`; no block is stored or restored then.
 pub async fn read_store(info: &ShardInfo) -> Option<StoreContents> {
     let num_slots = info.num_store_slots;
     if info.has_store_in_memory() {
@@ -22,7 +22,7 @@ pub async fn read_store(info: &ShardInfo) -> Option<StoreContents> {
         let found = read_records(&folder, num_slots);
         (folder, found, began.elapsed())
     });
-    // It fails only if the runtime shuts down.
+    // It fails only if the runtime is shutting down.
     let (folder, found, took) = read.await.ok()?;
     match found {
         Ok(found) => {
@@ -48,7 +48,7 @@ fn read_records(folder: &Path, num_slots: u32) -> Result<Records, OpenError> {
     if found.geometry.num_slots == num_slots {
         return Ok(found);
     }
-    let what = format!("has {} slots, the shard says {num_slots}", found.geometry.num_slots);
+    let what = format!("has {} slots, but the shard reports {num_slots}", found.geometry.num_slots);
     Err(OpenError::Unreadable { path: PathBuf::from(folder), what })
 }
 

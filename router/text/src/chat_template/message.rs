@@ -1,28 +1,30 @@
-//! One message of a chat, as templates see it.
+//! Messages of a chat, in the form that templates expect.
 
 use serde_json::{Map, Value};
 
-use crate::TextError;
+use crate::error::TextError;
 
 /// One message of a chat.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ChatMessage {
-    /// `system`, `user`, `assistant`, `tool`, ...; the template decides which it takes.
+    /// `system`, `user`, `assistant`, `tool` or another role that the template supports.
     pub role: String,
-    /// Its text; `None` (an assistant's message of tool calls alone) is the empty text to a template.
+    /// The text of the message. `None`, for an assistant's message that has only tool calls, is an empty string to a
+    /// template.
     pub content: Option<String>,
-    /// Other fields that templates know (`name`, `tool_calls`, `tool_call_id`, `reasoning_content`), as sent.
+    /// Other fields as sent, such as `name`, `tool_calls`, `tool_call_id` and `reasoning_content`.
     pub extra: Map<String, Value>,
 }
 
 impl ChatMessage {
-    /// A message of role and text.
+    /// Creates a message from its role and its text.
     pub fn new(role: impl Into<String>, content: impl Into<String>) -> Self {
         Self { role: role.into(), content: Some(content.into()), extra: Map::new() }
     }
 
-    /// From a message in OpenAI's form; `idx` names it in errors (`messages[idx]`). The arguments of tool calls, which
-    /// OpenAI sends as JSON in a string, are parsed: templates expect an object.
+    /// Reads a message of OpenAI's API. Errors name it `messages[idx]`.
+    ///
+    /// The arguments of tool calls, which are JSON in a string, are parsed, because templates expect an object.
     pub fn from_json(idx: usize, message: &Value) -> Result<Self, TextError> {
         let invalid =
             |field: String, problem: &str| Err(TextError::InvalidMessage { field, problem: problem.into() });
@@ -49,7 +51,7 @@ impl ChatMessage {
         Ok(Self { role, content, extra })
     }
 
-    /// As a template's variable.
+    /// Returns the message as a template's variable.
     #[doc(hidden)]
     pub fn to_json(&self) -> Value {
         let own = [("role", self.role.clone()), ("content", self.content.clone().unwrap_or_default())];
@@ -58,7 +60,7 @@ impl ChatMessage {
     }
 }
 
-/// Parses a tool call's arguments in place; what is no JSON object stays the string it is.
+/// Parses a tool call's arguments in place. A string that is not a JSON object is unchanged.
 fn parse_arguments(call: &mut Value) {
     if let Some(arguments) = call.pointer_mut("/function/arguments")
         && let Some(text) = arguments.as_str()
@@ -68,8 +70,8 @@ fn parse_arguments(call: &mut Value) {
     }
 }
 
-/// The text of a message's content: a string, or a list of text parts, whose texts are joined as they are. Null gives
-/// `None`. `field` names it in errors.
+/// Returns the text of a message's content, which is a string or a list of text parts to concatenate. Returns `None`
+/// for null. `field` is the content's name in errors.
 pub fn flatten_content(field: &str, content: &Value) -> Result<Option<String>, TextError> {
     let invalid = |field: String, problem: String| Err(TextError::InvalidMessage { field, problem });
     let parts = match content {
@@ -83,7 +85,7 @@ pub fn flatten_content(field: &str, content: &Value) -> Result<Option<String>, T
         match part.get("type").and_then(Value::as_str) {
             Some("text") => {}
             Some(other) => {
-                let problem = format!("is `{}`, only `text` is supported", shortened(other));
+                let problem = format!("is `{}`, but only `text` is supported", shortened(other));
                 return invalid(format!("{field}[{idx}].type"), problem);
             }
             None => return invalid(format!("{field}[{idx}].type"), "is missing or not a string".into()),
@@ -96,7 +98,8 @@ pub fn flatten_content(field: &str, content: &Value) -> Result<Option<String>, T
     Ok(Some(out))
 }
 
-/// Enough of a client's word to recognise it in an error.
+/// Shortens a client's string for an error.
+
 fn shortened(text: &str) -> &str {
     const MAX_CHARS: usize = 40;
     text.char_indices().nth(MAX_CHARS).map_or(text, |(at, _)| &text[..at])

@@ -1,11 +1,11 @@
-//! What templates expect of Python: how values print, `json.dumps`, and a tag that only training needs.
+//! Features of Python and transformers that templates expect: printing of values, `json.dumps`, and generation tags.
 
 use minijinja::value::{Kwargs, Value as Variable, ValueKind};
 use minijinja::{Error, ErrorKind, Output};
 use serde::Serialize;
 use serde_json::Value;
 
-/// Prints a value as Jinja2 does: `str(value)`, and nothing for an undefined one.
+/// Prints a value as Jinja2 does, which is `str(value)`, or nothing for an undefined value.
 pub fn write(out: &mut Output<'_>, value: &Variable) -> Result<(), Error> {
     let write_failed = |error| Error::new(ErrorKind::WriteFailure, "cannot write").with_source(error);
     match value.kind() {
@@ -18,7 +18,7 @@ pub fn write(out: &mut Output<'_>, value: &Variable) -> Result<(), Error> {
                     write_repr(&mut text, &plain);
                     out.write_str(&text).map_err(write_failed)
                 }
-                // a value that holds functions: as the engine prints it
+                // A value that contains functions is printed by the engine.
                 Err(_) => write!(out, "{value}").map_err(write_failed),
             }
         }
@@ -26,7 +26,7 @@ pub fn write(out: &mut Output<'_>, value: &Variable) -> Result<(), Error> {
     }
 }
 
-/// Python's `repr`.
+/// Writes a value as Python's `repr` does.
 fn write_repr(out: &mut String, value: &Value) {
     match value {
         Value::Null => out.push_str("None"),
@@ -69,7 +69,7 @@ fn write_repr(out: &mut String, value: &Value) {
     }
 }
 
-/// Numbers as Python's `repr` and `json.dumps` write them.
+/// Writes a number as Python's `repr` and `json.dumps` do.
 fn push_number(out: &mut String, number: &serde_json::Number) {
     match number.as_f64() {
         Some(float) if number.is_f64() => out.push_str(&float_repr(float)),
@@ -77,7 +77,8 @@ fn push_number(out: &mut String, number: &serde_json::Number) {
     }
 }
 
-/// Python's `repr(float)`: an exponent below 1e-4 and from 1e16 on, else always a point.
+/// Formats a float as Python's `repr` does, with an exponent below 1e-4 and from 1e16 on, and else with a decimal
+/// point.
 fn float_repr(float: f64) -> String {
     let scientific = format!("{float:e}");
     let Some((mantissa, exponent)) = scientific.split_once('e') else { return scientific };
@@ -93,10 +94,10 @@ fn float_repr(float: f64) -> String {
     }
 }
 
-/// The filter `tojson` as transformers defines it: Python's `json.dumps` with `ensure_ascii=False`.
+/// Implements the filter `tojson` as transformers defines it, which is `json.dumps` with `ensure_ascii=False`.
 pub fn to_json(value: &Variable, options: &Kwargs) -> Result<Variable, Error> {
     let failed = |error: serde_json::Error| {
-        Error::new(ErrorKind::BadSerialization, "value has no JSON form").with_source(error)
+        Error::new(ErrorKind::BadSerialization, "the value has no JSON form").with_source(error)
     };
     let indent: Option<usize> = options.get("indent")?;
     let ensure_ascii = options.get::<Option<bool>>("ensure_ascii")?.unwrap_or(false);
@@ -115,7 +116,7 @@ pub fn to_json(value: &Variable, options: &Kwargs) -> Result<Variable, Error> {
     let (item, key) = match separators.as_deref() {
         Some([item, key]) => (item.as_str(), key.as_str()),
         None => (default_item_separator, ": "),
-        Some(_) => return Err(Error::new(ErrorKind::InvalidOperation, "`separators` are not a pair")),
+        Some(_) => return Err(Error::new(ErrorKind::InvalidOperation, "`separators` is not a pair")),
     };
     let style = PythonStyle { indent, item, key, ensure_ascii, depth: 0, is_empty: true };
     let mut bytes = Vec::new();
@@ -125,14 +126,14 @@ pub fn to_json(value: &Variable, options: &Kwargs) -> Result<Variable, Error> {
     Ok(Variable::from(text))
 }
 
-/// `json.dumps`'s separators, indentation and numbers.
+/// Formats JSON with the separators, the indentation and the numbers of `json.dumps`.
 struct PythonStyle<'a> {
     indent: Option<usize>,
     item: &'a str,
     key: &'a str,
     ensure_ascii: bool,
     depth: usize,
-    /// The innermost list or object has no item yet.
+    /// Set while the innermost list or object has no item.
     is_empty: bool,
 }
 
@@ -240,8 +241,10 @@ impl serde_json::ser::Formatter for PythonStyle<'_> {
     }
 }
 
-/// A template without transformers' tags `generation` and `endgeneration`, which mark an assistant's tokens for
-/// training and print nothing: each becomes an `if true` that strips the same white space.
+/// Replaces transformers' tags `generation` and `endgeneration` by `if true` and `endif`, which strip the same white
+/// space.
+///
+/// The tags mark an assistant's tokens for training and print nothing.
 pub fn without_generation_tags(source: &str) -> String {
     let mut out = String::with_capacity(source.len());
     let mut rest = source;
@@ -254,7 +257,8 @@ pub fn without_generation_tags(source: &str) -> String {
             "generation" => out.push_str(&tag.replacen("generation", "if true", 1)),
             "endgeneration" => out.push_str(&tag.replacen("endgeneration", "endif", 1)),
             _ => {
-                // only the opening: a string in the tag may hold what looks like its end
+                // Only the opening is skipped, because a string in the tag may contain what looks like its end.
+
                 out.push_str("{%");
                 rest = &rest[start + 2..];
                 continue;

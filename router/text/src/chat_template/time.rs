@@ -1,4 +1,4 @@
-//! `strftime_now`: the date that some templates write into their system prompt.
+//! Formats the date that some templates write into their system prompt with `strftime_now`.
 
 use std::fmt::Write;
 
@@ -21,22 +21,18 @@ const MONTHS: [&str; 12] = [
     "December",
 ];
 
-/// A time in UTC, by the proleptic Gregorian calendar.
+/// A time in UTC, in the proleptic Gregorian calendar. Months and days are numbered from 1, weekdays from 0 for Sunday.
 struct Civil {
     year: i64,
-    /// 1 .. 12.
     month: i64,
-    /// 1 .. 31.
     day: i64,
-    /// 1 .. 366.
     day_of_year: i64,
-    /// 0 is Sunday.
     weekday: usize,
     second_of_day: i64,
 }
 
 impl Civil {
-    /// Days to dates: <https://howardhinnant.github.io/date_algorithms.html>, `civil_from_days`.
+    /// Converts a Unix time with `civil_from_days` of <https://howardhinnant.github.io/date_algorithms.html>.
     fn from_unix(unix_s: i64) -> Self {
         let days = unix_s.div_euclid(SECONDS_PER_DAY);
         let shifted = days + 719_468;
@@ -44,7 +40,7 @@ impl Civil {
         let day_of_era = shifted.rem_euclid(146_097);
         let year_of_era =
             (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-        // of a year that begins in March
+        // The year of this algorithm begins in March.
         let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
         let march_month = (5 * day_of_year + 2) / 153;
         let day = day_of_year - (153 * march_month + 2) / 5 + 1;
@@ -64,7 +60,8 @@ impl Civil {
     }
 }
 
-/// Python's `strftime` in UTC and English, for the directives that templates use; `-` suppresses padding.
+/// Implements Python's `strftime` in UTC and English for the directives that templates use. `-` suppresses padding.
+
 pub fn strftime(unix_s: i64, format: &str) -> Result<String, Error> {
     let time = Civil::from_unix(unix_s);
     let (hour, minute, second) =

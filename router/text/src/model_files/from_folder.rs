@@ -1,4 +1,4 @@
-//! A model of a folder, as the Hub holds it.
+//! Loads a model from a folder as on the Hub.
 
 use std::fs;
 use std::path::Path;
@@ -7,12 +7,13 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 use super::{GenerationDefaults, ModelText, SpecialToken, SpecialTokens};
-use crate::tokenizer::tokenizer_from_json;
-use crate::{TextError, Tokenizer};
+use crate::error::TextError;
+use crate::tokenizer::Tokenizer;
+use crate::tokenizer::from_json::tokenizer_from_json;
 
-/// Largest `tokenizer.json`; those of 256,000 tokens have some 35 MB.
+/// Largest `tokenizer.json`. With 256,000 tokens it has some 35 MB.
 const MAX_TOKENIZER_BYTES: u64 = 256 << 20;
-/// Largest of the other files.
+/// Largest size of any other file.
 const MAX_CONFIG_BYTES: u64 = 16 << 20;
 /// Most files read from `additional_chat_templates/`.
 const MAX_ADDITIONAL_TEMPLATES: usize = 32;
@@ -21,13 +22,13 @@ pub fn load(folder: &Path) -> Result<ModelText, TextError> {
     let config = read_json(folder, "config.json")?.ok_or(TextError::MissingFile {
         folder: folder.to_owned(),
         file: "config.json",
-        hint: "a model is a `.gguf` file or a folder with `config.json`, `tokenizer.json` and weights",
+        hint: "use a `.gguf` file, or a folder with `config.json`, `tokenizer.json` and weights",
     })?;
     let tokenizer_json =
         read(&folder.join("tokenizer.json"), MAX_TOKENIZER_BYTES)?.ok_or(TextError::MissingFile {
             folder: folder.to_owned(),
             file: "tokenizer.json",
-            hint: "transformers' `AutoTokenizer.from_pretrained(...).save_pretrained(...)` writes it",
+            hint: "write it with transformers' `AutoTokenizer.from_pretrained(...).save_pretrained(...)`",
         })?;
     let built = tokenizer_from_json(&tokenizer_json)?;
     let tokenizer_config = read_json(folder, "tokenizer_config.json")?.unwrap_or_default();
@@ -68,7 +69,7 @@ pub fn load(folder: &Path) -> Result<ModelText, TextError> {
     })
 }
 
-/// A file's bytes; `None` if there is no such file.
+/// Reads a file. Returns `None` if it does not exist.
 fn read(path: &Path, limit: u64) -> Result<Option<Vec<u8>>, TextError> {
     let read_error = |source| TextError::Read { path: path.to_owned(), source };
     let bytes = match fs::metadata(path) {
@@ -97,7 +98,7 @@ fn read_json(folder: &Path, file: &str) -> Result<Option<Map<String, Value>>, Te
         .map_err(|error| TextError::InvalidFile { path, detail: error.to_string() })
 }
 
-/// All `..._token` entries: a text, or an added token with its `content`.
+/// Returns all `..._token` entries. An entry is a string, or an added token with its `content`.
 fn special_texts(config: &Map<String, Value>) -> Map<String, Value> {
     let text = |value: &Value| value.as_str().or_else(|| value.get("content")?.as_str()).map(str::to_owned);
     config
@@ -124,7 +125,7 @@ fn number(config: &Map<String, Value>, key: &str) -> Option<u32> {
     config.get(key).and_then(Value::as_u64).and_then(|value| u32::try_from(value).ok())
 }
 
-/// An id, or a list of ids.
+/// Returns the ids of a key, whose value is an id or a list of ids.
 fn ids(config: &Map<String, Value>, key: &str) -> Vec<u32> {
     let id = |value: &Value| value.as_u64().and_then(|value| u32::try_from(value).ok());
     match config.get(key) {
@@ -134,7 +135,7 @@ fn ids(config: &Map<String, Value>, key: &str) -> Vec<u32> {
     }
 }
 
-/// What `generation_config.json` says, else `config.json`, and in any case the tokenizer's own EOS.
+/// Returns the end tokens in `generation_config.json`, or else those in `config.json`, and always the tokenizer's EOS.
 fn end_token_ids(
     generation_config: &Map<String, Value>,
     config: &Map<String, Value>,
@@ -163,7 +164,8 @@ fn generation_defaults(config: &Map<String, Value>) -> GenerationDefaults {
     }
 }
 
-/// The model's templates by name. A file of its own goes before `tokenizer_config.json`.
+/// Returns the model's templates by name. Template files take precedence over `tokenizer_config.json`.
+
 fn templates(
     folder: &Path,
     tokenizer_config: &Map<String, Value>,

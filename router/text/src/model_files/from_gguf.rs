@@ -1,4 +1,4 @@
-//! A model of one GGUF file. Keys: <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>.
+//! Loads a model from a GGUF file, whose keys <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md> documents.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -6,12 +6,13 @@ use std::sync::Arc;
 use serde_json::Map;
 
 use super::{GenerationDefaults, ModelText, SpecialToken, SpecialTokens};
-use crate::TextError;
+use crate::error::TextError;
 use crate::gguf::{GgufArray, GgufMetadata, GgufValue};
-use crate::tokenizer::tokenizer_from_gguf;
+use crate::tokenizer::from_gguf::tokenizer_from_gguf;
 
-/// Control tokens that end a turn or a text wherever they stand. Conversions name only one token as the end, while a
-/// model's `generation_config.json`, which a GGUF does not carry, often lists these too.
+/// Control tokens that end a turn or a text in every model that has them.
+///
+/// A GGUF file names only one end token. It lacks the model's `generation_config.json`, which often lists these too.
 const END_TOKENS: [&str; 10] = [
     "<|eot_id|>",
     "<|eom_id|>",
@@ -24,7 +25,7 @@ const END_TOKENS: [&str; 10] = [
     "<end_of_utterance>",
     "<EOT>",
 ];
-/// Where this token ends the output, `<|end|>` only ends a message of it (harmony).
+/// In the harmony format this token ends the output, and `<|end|>` ends only one message of it.
 const HARMONY_RETURN: &str = "<|return|>";
 
 pub fn load(path: &Path) -> Result<ModelText, TextError> {
@@ -97,7 +98,8 @@ fn id(metadata: &GgufMetadata, key: &str) -> Option<u32> {
     metadata.get(key).and_then(as_u32)
 }
 
-/// `tokenizer.chat_template`, and further ones whose names `tokenizer.chat_templates` lists.
+/// Returns `tokenizer.chat_template`, and the templates that `tokenizer.chat_templates` lists by name.
+
 fn templates(metadata: &GgufMetadata) -> Vec<(String, String)> {
     const KEY: &str = "tokenizer.chat_template";
     let mut out: Vec<_> =

@@ -1,8 +1,8 @@
-//! Added tokens: those that are found in the text as they are spelled, before the model cuts it into pieces.
+//! Finds added tokens, which are matched literally before the text is split into pieces.
 //!
-//! Follows the `tokenizers` library's rules (leftmost, then longest; `lstrip`, `rstrip`, `single_word`,
-//! `normalized`), and knows one thing more: which parts of a text are data, so that no control token is read from
-//! them.
+//! The rules are those of the `tokenizers` library: the leftmost match wins, then the longest, and tokens may have
+//! `lstrip`, `rstrip`, `single_word` and `normalized`. In addition, parts of a text can be marked as data, where no
+//! control token is recognised.
 
 use std::ops::Range;
 
@@ -12,25 +12,25 @@ use tokenizers::{AddedToken, NormalizedString, Token};
 
 use crate::TextError;
 
-/// Which added tokens are looked for.
+/// The added tokens to find.
 #[derive(Debug, Clone, Copy)]
 pub enum Matching<'a> {
-    /// All, but none that touches one of these byte ranges of the original text; ascending, disjoint.
+    /// All tokens that touch none of these byte ranges of the original text, which are ascending and disjoint.
     Outside(&'a [Range<usize>]),
-    /// Only those that are not special.
+    /// Only tokens that are not special.
     NotSpecial,
 }
 
-/// In which form of the text a token is looked for.
+/// The form of the text in which tokens are found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TextForm {
-    /// As it was given.
+    /// The text before normalization.
     Original,
-    /// After normalization.
+    /// The text after normalization.
     Normalized,
 }
 
-/// All added tokens of a vocabulary.
+/// The added tokens of a vocabulary.
 #[derive(Debug)]
 pub struct AddedTokens {
     original: Finder,
@@ -39,13 +39,14 @@ pub struct AddedTokens {
 
 #[derive(Debug)]
 struct Finder {
-    /// `None` without tokens.
+    /// The matcher of all tokens, if there are any.
     automaton: Option<AhoCorasick>,
     tokens: Vec<(AddedToken, u32)>,
 }
 
 impl AddedTokens {
-    /// `normalize` is applied to the tokens that are looked for in normalized text. Empty tokens are ignored.
+    /// Builds the matchers. `normalize` is applied to the tokens that are found in normalized text. Empty tokens are
+    /// ignored.
     pub fn new(
         tokens: impl IntoIterator<Item = (AddedToken, u32)>,
         normalize: impl Fn(&str) -> Result<String, TextError>,
@@ -63,12 +64,13 @@ impl AddedTokens {
         })
     }
 
-    /// Whether `split` on normalized text can find anything.
+    /// Returns whether `split` can find tokens in normalized text.
     pub fn has_normalized(&self) -> bool {
         self.normalized.automaton.is_some()
     }
 
-    /// Byte ranges of `text` that spell a special token; leftmost, then longest, disjoint.
+    /// Returns the byte ranges of `text` that spell a special token. They are disjoint, and the leftmost and then the
+    /// longest match wins.
     pub fn special_spelled_in(&self, text: &str) -> Vec<Range<usize>> {
         let mut found = self.original.find_special(text);
         found.extend(self.normalized.find_special(text));
@@ -84,7 +86,7 @@ impl AddedTokens {
         found
     }
 
-    /// Cuts a part of a text at its added tokens.
+    /// Splits a part of a text at its added tokens.
     pub fn split(
         &self,
         part: NormalizedString,
@@ -102,7 +104,7 @@ impl AddedTokens {
             if range.is_empty() {
                 return;
             }
-            // All borders come from matches of whole characters, so the slice is there.
+            // Matches begin and end at character boundaries, so the slice exists.
             if let Some(slice) = part.slice(TextRange::Normalized(range)) {
                 let tokens = id.map(|id| {
                     let value = slice.get().to_owned();
@@ -147,7 +149,7 @@ impl Finder {
             .collect()
     }
 
-    /// Matches in the part's current form, with the spaces that `lstrip` and `rstrip` take along.
+    /// Returns the matches in the part's current form, with the spaces that `lstrip` and `rstrip` include.
     fn find(&self, part: &NormalizedString, matching: Matching<'_>) -> Vec<(Range<usize>, u32)> {
         let Some(automaton) = &self.automaton else { return Vec::new() };
         let text = part.get();
@@ -162,7 +164,7 @@ impl Finder {
                 Matching::NotSpecial => false,
             };
             if is_data {
-                // A token that begins within this one may still be the template's.
+                // A token that begins inside this match may still belong to the template.
                 from = range.start + text[range.start..].chars().next().map_or(1, char::len_utf8);
                 continue;
             }
@@ -185,7 +187,7 @@ impl Finder {
     }
 }
 
-/// Whether a match in the part's current form lies, in the original text, on any of the `data` ranges.
+/// Returns whether a match overlaps any of the `data` ranges of the original text.
 fn touches(part: &NormalizedString, range: &Range<usize>, data: &[Range<usize>]) -> bool {
     if data.is_empty() {
         return false;
@@ -193,8 +195,8 @@ fn touches(part: &NormalizedString, range: &Range<usize>, data: &[Range<usize>])
     let shift = part.offsets_original().0;
     let Some(original) = part.convert_offsets(TextRange::Normalized(range.clone())) else { return true };
     let (start, end) = (original.start + shift, original.end + shift);
-    let first_behind = data.partition_point(|data| data.end <= start);
-    data.get(first_behind).is_some_and(|data| data.start < end)
+    let first_after = data.partition_point(|data| data.end <= start);
+    data.get(first_after).is_some_and(|data| data.start < end)
 }
 
 fn is_single_word(text: &str, range: &Range<usize>) -> bool {

@@ -1,8 +1,9 @@
-//! How vocabularies spell bytes.
+//! The spellings of bytes in vocabularies.
 
-/// GPT-2's alphabet: the character that stands for a byte in a byte-level vocabulary. Printable Latin-1 stands for
-/// itself, the other 68 bytes follow from U+0100 on.
-/// <https://github.com/openai/gpt-2/blob/master/src/encoder.py>, `bytes_to_unicode`.
+/// Returns the character that stands for a byte in a byte-level vocabulary.
+///
+/// This is GPT-2's alphabet (`bytes_to_unicode` in <https://github.com/openai/gpt-2/blob/master/src/encoder.py>).
+/// Printable Latin-1 characters stand for themselves, and the other 68 bytes are numbered from U+0100 on.
 pub fn char_of_byte(byte: u8) -> char {
     match byte {
         b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff => char::from(byte),
@@ -12,7 +13,7 @@ pub fn char_of_byte(byte: u8) -> char {
     }
 }
 
-/// The inverse of `char_of_byte`.
+/// Returns the byte that a character stands for. This is the inverse of `char_of_byte`.
 pub fn byte_of_char(char: char) -> Option<u8> {
     let code = u32::from(char);
     let byte = match code {
@@ -29,12 +30,12 @@ fn char_at(code: u32) -> char {
     char::from_u32(code).unwrap_or(char::REPLACEMENT_CHARACTER)
 }
 
-/// The bytes that a byte-level vocabulary's token stands for; a token outside the alphabet stands for itself.
+/// Returns the bytes of a byte-level vocabulary's token. A token outside the alphabet stands for itself.
 pub fn byte_level_bytes(token: &str) -> Vec<u8> {
     token.chars().map(byte_of_char).collect::<Option<Vec<u8>>>().unwrap_or_else(|| token.as_bytes().to_vec())
 }
 
-/// A token of a byte-level vocabulary in its alphabet, also if the file spells it as plain text.
+/// Spells a token of a byte-level vocabulary in the alphabet. The file may spell it as plain text.
 pub fn byte_level_spelling(token: &str) -> String {
     if token.chars().all(|c| byte_of_char(c).is_some()) {
         token.to_owned()
@@ -43,7 +44,7 @@ pub fn byte_level_spelling(token: &str) -> String {
     }
 }
 
-/// The byte of SentencePiece's `<0x0A>`.
+/// Parses a SentencePiece byte token such as `<0x0A>`.
 pub fn byte_token(token: &str) -> Option<u8> {
     let digits = token.strip_prefix("<0x")?.strip_suffix('>')?;
     if digits.len() != 2 || !digits.bytes().all(|b| b.is_ascii_hexdigit()) {
@@ -52,7 +53,8 @@ pub fn byte_token(token: &str) -> Option<u8> {
     u8::from_str_radix(digits, 16).ok()
 }
 
-/// The bytes that a SentencePiece token stands for: `▁` is a space, `<0x0A>` a byte.
+/// Returns the bytes of a SentencePiece token, where `▁` is a space and `<0x0A>` is a byte.
+
 pub fn sentence_piece_bytes(token: &str) -> Vec<u8> {
     match byte_token(token) {
         Some(byte) => vec![byte],

@@ -1,4 +1,4 @@
-//! A tokenizer from a GGUF file's metadata.
+//! Builds a tokenizer from the metadata of a GGUF file.
 
 use std::collections::HashSet;
 
@@ -6,30 +6,31 @@ use tokenizers::models::bpe::{BPE, Vocab};
 use tokenizers::normalizers::{Prepend, Replace, Sequence};
 use tokenizers::{AddedToken, NormalizerWrapper};
 
+use super::Tokenizer;
 use super::added::AddedTokens;
 use super::bytes::{byte_level_bytes, byte_level_spelling, byte_token, sentence_piece_bytes};
+use super::from_json::normalize_with;
 use super::pre::PreTokenizer;
 use super::vocabulary::{Vocabulary, check_size};
-use super::{Tokenizer, from_json::normalize_with};
-use crate::TextError;
+use crate::error::TextError;
 use crate::gguf::{GgufArray, GgufMetadata, GgufValue};
 
-/// A longer token of a SentencePiece vocabulary is not taken apart into merges: that costs the square of its length.
+/// Longest token of a SentencePiece vocabulary for which merges are derived, which takes time quadratic in its length.
 const MAX_MERGED_TOKEN_CHARS: usize = 512;
 
-/// A tokenizer and what only the vocabulary's kind tells.
+/// A tokenizer, and defaults that depend on the vocabulary's kind.
 #[derive(Debug)]
 pub struct GgufTokenizer {
     pub tokenizer: Tokenizer,
-    /// Each id's text and whether it is a control token.
+    /// The text of each id, and whether it is a control token.
     pub tokens: Vec<(String, bool)>,
-    /// Whether BOS is put first if the file does not say.
+    /// Set if BOS precedes every text unless the file says otherwise.
     pub add_bos_by_default: bool,
-    /// Ids of BOS, EOS and unknown that hold if the file does not say.
+    /// Ids of BOS, EOS and the unknown token, used if the file does not name them.
     pub default_special_ids: [Option<u32>; 3],
 }
 
-/// `tokenizer.ggml.token_type`.
+/// The values of `tokenizer.ggml.token_type`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum TokenType {
     Normal,
@@ -59,14 +60,18 @@ impl GgufToken {
 pub fn tokenizer_from_gguf(metadata: &mut GgufMetadata) -> Result<GgufTokenizer, TextError> {
     let model = match metadata.remove("tokenizer.ggml.model") {
         Some(GgufValue::String(model)) => model,
-        _ => return Err(invalid("`tokenizer.ggml.model` is missing; hint: the file holds no tokenizer")),
+        _ => {
+            return Err(invalid(
+                "`tokenizer.ggml.model` is missing; hint: use a GGUF file that includes its tokenizer",
+            ));
+        }
     };
     let tokens = tokens(metadata)?;
     match model.as_str() {
         "gpt2" => byte_level(metadata, tokens),
         "llama" => sentence_piece(metadata, tokens),
         other => Err(TextError::UnsupportedTokenizer {
-            detail: format!("kind `{other}` (`tokenizer.ggml.model`) is unknown, known are gpt2 and llama"),
+            detail: format!("`tokenizer.ggml.model` is `{other}`, but only `gpt2` and `llama` are supported"),
         }),
     }
 }
@@ -86,7 +91,11 @@ fn tokens(metadata: &mut GgufMetadata) -> Result<Vec<GgufToken>, TextError> {
         Some(other) => return Err(invalid(format!("`tokenizer.ggml.token_type` is {}", other.kind()))),
     };
     if types.len() != texts.len() {
-        return Err(invalid(format!("{} token types stand for {} tokens", types.len(), texts.len())));
+        return Err(invalid(format!(
+            "`tokenizer.ggml.token_type` has {} entries for {} tokens",
+            types.len(),
+            texts.len()
+        )));
     }
     let kinds = types.into_iter().map(|kind| match kind {
         2 => TokenType::Unknown,
@@ -110,7 +119,7 @@ fn strings(metadata: &mut GgufMetadata, key: &str) -> Result<Option<Vec<String>>
 fn merges(metadata: &mut GgufMetadata) -> Result<Option<Vec<(String, String)>>, TextError> {
     let Some(merges) = strings(metadata, "tokenizer.ggml.merges")? else { return Ok(None) };
     let split = |(idx, merge): (usize, String)| {
-        // the first token is not empty, so a space at the beginning belongs to it
+        // The first token is not empty, so a leading space belongs to it.
         let first_chars = merge.chars().next().map_or(0, char::len_utf8);
         match merge[first_chars..].split_once(' ') {
             Some((_, right)) => {
@@ -123,7 +132,7 @@ fn merges(metadata: &mut GgufMetadata) -> Result<Option<Vec<(String, String)>>, 
     merges.into_iter().enumerate().map(split).collect::<Result<_, _>>().map(Some)
 }
 
-/// Byte-level BPE (GPT-2 and its descendants).
+/// Builds a byte-level BPE tokenizer, as GPT-2 and its descendants have.
 fn byte_level(metadata: &mut GgufMetadata, tokens: Vec<GgufToken>) -> Result<GgufTokenizer, TextError> {
     let pre_name = match metadata.get("tokenizer.ggml.pre") {
         Some(GgufValue::String(name)) => Some(name.clone()),
@@ -131,7 +140,7 @@ fn byte_level(metadata: &mut GgufMetadata, tokens: Vec<GgufToken>) -> Result<Ggu
     };
     let pre = PreTokenizer::by_name(pre_name.as_deref())?;
     let merges = merges(metadata)?.ok_or_else(|| invalid("`tokenizer.ggml.merges` is missing"))?;
-    // Tokens found in the text as they stand come last: they must not take another one's place in the alphabet.
+    // Added tokens come last, because they must not replace a token with the same spelling in the alphabet.
     let mut vocab = Vocab::with_capacity(tokens.len());
     for added in [false, true] {
         for (id, token) in (0..).zip(&tokens).filter(|(_, token)| token.is_added() == added) {
@@ -157,10 +166,11 @@ fn byte_level(metadata: &mut GgufMetadata, tokens: Vec<GgufToken>) -> Result<Ggu
     })
 }
 
-/// SentencePiece's BPE (Llama 2, Mistral 0.1): merges by the score of what they make, bytes for unknown characters.
+/// Builds a SentencePiece BPE tokenizer, as Llama 2 and Mistral 0.1 have.
 ///
-/// As in llama.cpp and in the `tokenizer.json` of those models, every stretch of text between control tokens begins
-/// with a space that the text does not have.
+/// Merges are ordered by the score of their result, and unknown characters become bytes. Every stretch of text between
+/// control tokens begins with a space that the text does not have, as in llama.cpp and in the `tokenizer.json` of those
+/// models.
 fn sentence_piece(metadata: &mut GgufMetadata, tokens: Vec<GgufToken>) -> Result<GgufTokenizer, TextError> {
     let vocab: Vocab = tokens.iter().map(|token| token.text.clone()).zip(0..).collect();
     let merges = match merges(metadata)? {
@@ -196,7 +206,7 @@ fn sentence_piece(metadata: &mut GgufMetadata, tokens: Vec<GgufToken>) -> Result
     })
 }
 
-/// The merges that a scored vocabulary implies: every way to make a token of two others, the best score first.
+/// Derives the merges of a scored vocabulary: every way to make a token from two others, with the best score first.
 fn merges_by_score(
     metadata: &mut GgufMetadata,
     tokens: &[GgufToken],
@@ -206,12 +216,12 @@ fn merges_by_score(
         Some(GgufValue::Array(GgufArray::Floats(scores))) if scores.len() == tokens.len() => scores,
         _ => {
             return Err(invalid(format!(
-                "`tokenizer.ggml.scores` is missing or has not one score for each of {} tokens",
+                "`tokenizer.ggml.scores` is missing or does not have one score for each of {} tokens",
                 tokens.len()
             )));
         }
     };
-    // Neither a part nor a whole may be a control token: text must not merge up to one.
+    // Text must not merge into a control token, so control tokens are neither parts nor results.
     let mergeable: HashSet<&str> = tokens
         .iter()
         .filter(|token| matches!(token.kind, TokenType::Normal | TokenType::UserDefined | TokenType::Unused))
@@ -232,7 +242,8 @@ fn merges_by_score(
         ways.sort_by_key(|(left, right)| (vocab.get(*left), vocab.get(*right)));
         merges.extend(ways.into_iter().map(|(left, right)| (score, left, right)));
     }
-    // of equal scores the longer left part, then the longer right part: transformers' order
+    // As in transformers, merges of equal score are ordered by the longer left part, then by the longer right part.
+
     merges.sort_by(|a, b| {
         let lengths = |merge: &(f64, &str, &str)| (merge.1.chars().count(), merge.2.chars().count());
         b.0.total_cmp(&a.0).then_with(|| lengths(b).cmp(&lengths(a)))

@@ -1,4 +1,4 @@
-//! A tokenizer from a `tokenizer.json`.
+//! Builds a tokenizer from a `tokenizer.json`.
 
 use serde::de::IgnoredAny;
 use serde_json::Value;
@@ -8,18 +8,17 @@ use super::Tokenizer;
 use super::added::AddedTokens;
 use super::bytes::{byte_level_bytes, sentence_piece_bytes};
 use super::vocabulary::{Vocabulary, check_size};
-use crate::TextError;
+use crate::error::TextError;
 
-/// A tokenizer and what only its post-processor tells.
+/// A tokenizer, and the prefix that its post-processor adds.
 #[derive(Debug)]
 pub struct JsonTokenizer {
-    /// Text to ids.
     pub tokenizer: Tokenizer,
     /// Ids that the post-processor puts before every text.
     pub prefix_ids: Vec<u32>,
 }
 
-/// How tokens spell bytes, by the file's decoder.
+/// The spelling of bytes in tokens, which the file's decoder shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Spelling {
     ByteLevel,
@@ -31,7 +30,7 @@ pub fn tokenizer_from_json(json: &[u8]) -> Result<JsonTokenizer, TextError> {
     let invalid =
         |detail: String| TextError::InvalidTokenizer { detail: format!("`tokenizer.json`: {detail}") };
     serde_json::from_slice::<IgnoredAny>(json).map_err(|error| invalid(error.to_string()))?;
-    // The library meets some wrong forms (a decoder that is not an object) with a panic of its own.
+    // The library panics on some invalid files, for example if the decoder is not an object.
     std::panic::catch_unwind(|| build(json))
         .unwrap_or_else(|_| Err(invalid("the tokenizers library cannot read it".into())))
 }
@@ -39,7 +38,7 @@ pub fn tokenizer_from_json(json: &[u8]) -> Result<JsonTokenizer, TextError> {
 fn build(json: &[u8]) -> Result<JsonTokenizer, TextError> {
     let mut pipeline = tokenizers::Tokenizer::from_bytes(json)
         .map_err(|error| TextError::InvalidTokenizer { detail: format!("`tokenizer.json`: {error}") })?;
-    // Limits are the router's business, and a prompt is never padded.
+    // The router enforces limits, and a prompt is never padded.
     pipeline
         .with_truncation(None)
         .map_err(|error| TextError::InvalidTokenizer { detail: error.to_string() })?
@@ -59,7 +58,7 @@ fn build(json: &[u8]) -> Result<JsonTokenizer, TextError> {
     let mut vocabulary = Vocabulary::default();
     let mut next_added = added.iter().peekable();
     for (id, name) in (0..).zip(names) {
-        // Two files' entries with one id: the last one counts, as in the library.
+        // If several entries have one id, the last one counts, as in the library.
         let mut entry = None;
         while let Some((token, _)) = next_added.next_if(|(_, added_id)| *added_id == id) {
             entry = Some(token);
@@ -78,7 +77,7 @@ fn build(json: &[u8]) -> Result<JsonTokenizer, TextError> {
     Ok(JsonTokenizer { tokenizer: Tokenizer { pipeline, added, vocabulary, leading_space }, prefix_ids })
 }
 
-/// A text in the pipeline's normalized form.
+/// Normalizes a text with the pipeline's normalizer.
 pub fn normalize_with(pipeline: &tokenizers::Tokenizer, text: &str) -> Result<String, TextError> {
     let mut normalized = NormalizedString::from(text);
     if let Some(normalizer) = pipeline.get_normalizer() {
@@ -89,7 +88,7 @@ pub fn normalize_with(pipeline: &tokenizers::Tokenizer, text: &str) -> Result<St
     Ok(normalized.get().to_owned())
 }
 
-/// The ids before the text in what the post-processor makes of one.
+/// Returns the ids that the post-processor puts before a text.
 fn prefix_ids(pipeline: &tokenizers::Tokenizer) -> Result<Vec<u32>, TextError> {
     let failed = |error: tokenizers::Error| TextError::InvalidTokenizer { detail: error.to_string() };
     let ids = |with_special| Ok(pipeline.encode_fast("a", with_special).map_err(failed)?.get_ids().to_vec());
@@ -98,7 +97,7 @@ fn prefix_ids(pipeline: &tokenizers::Tokenizer) -> Result<Vec<u32>, TextError> {
     Ok(whole[..start.unwrap_or(0)].to_vec())
 }
 
-/// Reads the decoder by its own JSON form, which is stable, unlike the library's types.
+/// Reads the spelling from the decoder's JSON form, which is stable, unlike the library's types.
 fn spelling(pipeline: &tokenizers::Tokenizer) -> Result<Spelling, TextError> {
     let unsupported = |detail: String| TextError::UnsupportedTokenizer { detail };
     let Some(decoder) = pipeline.get_decoder() else {
@@ -116,7 +115,7 @@ fn spelling(pipeline: &tokenizers::Tokenizer) -> Result<Spelling, TextError> {
         !["ByteLevel", "Metaspace", "Replace", "ByteFallback", "Fuse", "Strip"].contains(&kind.as_str())
     }) {
         return Err(unsupported(format!(
-            "decoder `{other}` of `tokenizer.json` is unknown, known are ByteLevel and SentencePiece's"
+            "decoder `{other}` of `tokenizer.json` is not supported; supported are ByteLevel and those of SentencePiece"
         )));
     }
     if has("ByteLevel") {

@@ -1,9 +1,9 @@
-//! Text to token ids and back.
+//! Converts text to token ids and back.
 
 mod added;
 pub(crate) mod bytes;
-mod from_gguf;
-mod from_json;
+pub(crate) mod from_gguf;
+pub(crate) mod from_json;
 mod pre;
 mod vocabulary;
 
@@ -11,69 +11,81 @@ use std::ops::Range;
 
 use tokenizers::{Model, Normalizer, OffsetReferential, OffsetType, PreTokenizedString, PreTokenizer as _};
 
-use crate::detokenize::Utf8Stream;
-use crate::{TextError, TextStart};
+use crate::error::TextError;
+use crate::utf8_stream::Utf8Stream;
 use added::{AddedTokens, Matching, TextForm};
-pub use from_gguf::tokenizer_from_gguf;
-pub use from_json::tokenizer_from_json;
 use vocabulary::Vocabulary;
 
-/// What `encode` does with text that spells a control token.
+/// The treatment of text that spells a control token, in encoding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EncodeSpecial {
-    /// It becomes the control token.
+    /// The text becomes the control token.
     Allow,
-    /// It is text as any other.
+    /// The text is encoded like any other text.
     Plain,
 }
 
-/// What decoding does with control tokens.
+/// The treatment of control tokens, in decoding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DecodeSpecial {
-    /// They have no text.
+    /// Control tokens have no text.
     Skip,
-    /// Their name in the vocabulary is their text.
+    /// A control token's name in the vocabulary is its text.
     Keep,
+}
+
+/// The context of the first token.
+///
+/// SentencePiece vocabularies write a text's first word with a space that the text does not have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TextStart {
+    /// Nothing precedes the token, so the extra space is dropped.
+    Beginning,
+    /// A prompt precedes the token. A leading space is kept, so that prompt and output concatenate to the whole text.
+    Continuation,
 }
 
 /// A token and the part of the text that it stands for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EncodedToken {
-    /// Its id.
+    /// Id of the token.
     pub id: u32,
-    /// Bytes of the text, at character boundaries (the tokens of one character have the same range).
+    /// Byte range of the text, at character boundaries. All tokens of one character have the same range.
     pub range: Range<usize>,
 }
 
 /// A byte-level or SentencePiece-like tokenizer.
 ///
-/// The library does what the model's authors had it do: normalizing, cutting, merging. Finding added tokens and
-/// decoding are here, because they have to tell data from control (`Matching`) and to work token by token
+/// The `tokenizers` library normalizes, splits and merges, as the model's authors specified. This type finds added
+/// tokens and decodes, because it must tell data from control tokens (`Matching`) and decode token by token
 /// (`Detokenizer`).
 #[derive(Debug)]
 pub struct Tokenizer {
-    /// Normalizer, pre-tokenizer and model.
+    /// The library's normalizer, pre-tokenizer and model.
     pipeline: tokenizers::Tokenizer,
     added: AddedTokens,
     vocabulary: Vocabulary,
-    /// A text's first word is written with a space that the text does not have.
+    /// Set if the vocabulary writes a text's first word with a space that the text does not have.
     leading_space: bool,
 }
 
 impl Tokenizer {
-    /// Text to ids, without BOS. O(n log n) in the length of the longest piece, linear else; up to
-    /// seconds for a hostile megabyte, so not on an async thread.
+    /// Encodes a text, without BOS.
+    ///
+    /// The time is O(n log n) in the length of the longest piece, and else linear. A hostile megabyte can take seconds,
+    /// so this must not run on an async thread.
     pub fn encode(&self, text: &str, special: EncodeSpecial) -> Result<Vec<u32>, TextError> {
         self.ids(text, special.into())
     }
 
-    /// Text to ids, control tokens allowed but in the `data` ranges (bytes of `text`, ascending, disjoint): there they
-    /// are text as any other.
+    /// Encodes a text, without BOS, and recognises control tokens only outside the `data` ranges.
+    ///
+    /// The ranges are in bytes, ascending and disjoint.
     pub fn encode_with_data(&self, text: &str, data: &[Range<usize>]) -> Result<Vec<u32>, TextError> {
         self.ids(text, Matching::Outside(data))
     }
 
-    /// Text to ids with the place of each in the text, without BOS.
+    /// Encodes a text, without BOS, and returns the range of each token in it.
     pub fn encode_with_ranges(
         &self,
         text: &str,
@@ -88,11 +100,11 @@ impl Tokenizer {
             .collect())
     }
 
-    /// Ids to text at once; invalid UTF-8 becomes U+FFFD as `String::from_utf8_lossy` does it. Ids outside the
+    /// Decodes all ids at once. Invalid UTF-8 is replaced as by `String::from_utf8_lossy`, and ids outside the
     /// vocabulary have no text.
     ///
-    /// The library's own SentencePiece decoder replaces a whole run of byte tokens if any of it is invalid, which no
-    /// stream can know in time; on valid UTF-8 both agree.
+    /// For invalid UTF-8 the result differs from the library's SentencePiece decoder, which replaces a whole run of
+    /// byte tokens if any of them is invalid. No stream can know that in time.
     pub fn decode(&self, token_ids: &[u32], special: DecodeSpecial, start: TextStart) -> String {
         let mut at_start = self.drops_leading_space(start);
         let mut stream = Utf8Stream::default();
@@ -104,41 +116,42 @@ impl Tokenizer {
         out
     }
 
-    /// Number of ids: all ids are below it. A model's output head can have more rows.
+    /// Returns the number of ids. All ids are below it, but a model's output head can have more rows.
     pub fn vocab_size(&self) -> u32 {
         self.vocabulary.num_ids()
     }
 
-    /// Bytes of the longest token. A text of more than `n` times as many bytes has more than `n` tokens, which is
-    /// told without encoding it. (Normalization can shorten a text that is mostly combining marks; the bound then
-    /// refuses what might just have fitted.)
+    /// Returns the length of the longest token in bytes.
+    ///
+    /// It gives a bound without encoding: a text of more than `n` times this many bytes has more than `n` tokens. The
+    /// bound can be slightly too strict for a text of mostly combining marks, which normalization may shorten.
     pub fn max_token_bytes(&self) -> usize {
         self.vocabulary.max_token_bytes()
     }
 
-    /// The bytes that a token stands for (a control token: its name); `None` outside the vocabulary.
+    /// Returns the bytes of a token, or a control token's name. Returns `None` for an id outside the vocabulary.
     pub fn token_bytes(&self, token_id: u32) -> Option<&[u8]> {
         self.vocabulary.bytes(token_id)
     }
 
-    /// Whether decoding with `DecodeSpecial::Skip` skips it.
+    /// Returns whether decoding with `DecodeSpecial::Skip` skips a token.
     pub fn is_special(&self, token_id: u32) -> bool {
         self.vocabulary.is_special(token_id)
     }
 
-    /// The id of a token by its name in the vocabulary's own spelling.
+    /// Returns the id of a token by its name in the vocabulary's own spelling.
     pub fn token_id(&self, token: &str) -> Option<u32> {
         self.pipeline.token_to_id(token)
     }
 
-    /// Whether a text decoded from its start begins with a space too many.
+    /// Returns whether decoding must drop a leading space.
     #[doc(hidden)]
     pub fn drops_leading_space(&self, start: TextStart) -> bool {
         self.leading_space && start == TextStart::Beginning
     }
 
-    /// What a token adds to a text's bytes. `at_start` says that a leading space is to be dropped; it turns false with
-    /// the first token that has text.
+    /// Returns the bytes that a token adds to a text. If `at_start` is set, a leading space is dropped, and the first
+    /// token that has text clears it.
     pub(crate) fn shown_bytes(&self, token_id: u32, special: DecodeSpecial, at_start: &mut bool) -> &[u8] {
         if special == DecodeSpecial::Skip && self.is_special(token_id) {
             return &[];
@@ -151,7 +164,8 @@ impl Tokenizer {
         bytes
     }
 
-    /// Where `text` spells a control token.
+    /// Returns the ranges of `text` that spell a control token.
+
     pub(crate) fn control_spellings(&self, text: &str) -> Vec<Range<usize>> {
         self.added.special_spelled_in(text)
     }

@@ -1,16 +1,16 @@
-//! What each token id stands for.
+//! The bytes and the kind of each token id.
 
-use crate::TextError;
+use crate::error::TextError;
 
-/// Ids stay below this: a table has a row for each.
+/// Largest number of ids. The table of a vocabulary has a row for each.
 pub const MAX_VOCAB_SIZE: u32 = 1 << 22;
 
-/// Bytes and kind of every token, by id.
+/// The bytes and the kind of every token, by id.
 #[derive(Debug, Default)]
 pub struct Vocabulary {
-    /// All tokens' bytes back to back.
+    /// The bytes of all tokens, concatenated.
     bytes: Vec<u8>,
-    /// Token `id` is `bytes[ends[id - 1]..ends[id]]`.
+    /// The end of each token in `bytes`. Token `id` is `bytes[ends[id - 1]..ends[id]]`.
     ends: Vec<usize>,
     kinds: Vec<Kind>,
     max_token_bytes: usize,
@@ -20,7 +20,7 @@ pub struct Vocabulary {
 enum Kind {
     Text,
     Special,
-    /// A hole in the ids.
+    /// The id has no token.
     Absent,
 }
 
@@ -40,7 +40,7 @@ impl Vocabulary {
     }
 
     pub fn num_ids(&self) -> u32 {
-        // `check_size` has seen to the range
+        // `check_size` has checked the range.
         u32::try_from(self.ends.len()).unwrap_or(u32::MAX)
     }
 
@@ -62,13 +62,13 @@ impl Vocabulary {
     }
 }
 
-/// That a vocabulary of so many ids is within the limit.
+/// Checks that a vocabulary of `num_ids` ids is within the limit.
 pub fn check_size(num_ids: u64) -> Result<u32, TextError> {
     match u32::try_from(num_ids) {
         Ok(0) => Err(TextError::InvalidTokenizer { detail: "the vocabulary is empty".into() }),
         Ok(count) if count <= MAX_VOCAB_SIZE => Ok(count),
         _ => Err(TextError::InvalidTokenizer {
-            detail: format!("the vocabulary has {num_ids} ids, the limit is {MAX_VOCAB_SIZE}"),
+            detail: format!("the vocabulary has {num_ids} ids, but the limit is {MAX_VOCAB_SIZE}"),
         }),
     }
 }

@@ -1,4 +1,4 @@
-//! Spellings of bytes in vocabularies.
+//! The spellings of bytes in vocabularies.
 
 use trunkline_text::internals::{byte_of_char, byte_token, char_of_byte};
 

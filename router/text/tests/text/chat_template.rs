@@ -5,7 +5,7 @@ use trunkline_text::{ChatMessage, ChatRequest, ChatTemplates, ErrorClass, TextEr
 
 use crate::support::{fixture, smollm2, testdata};
 
-/// What transformers makes of `testdata/templates/` (`make_fixtures.py`).
+/// The output of transformers for `testdata/templates/`, written by `make_fixtures.py`.
 #[derive(Deserialize)]
 struct Fixture {
     now_unix_s: i64,
@@ -96,7 +96,7 @@ fn smollm2_prompts_equal_transformers() {
     }
 }
 
-/// For people: how a conversation with tools looks to each model.
+/// Compares a conversation with tools, in each model's format, with a file for people to read.
 #[test]
 fn conversations_with_tools() {
     let fixture: Fixture = fixture("templates.json");
@@ -124,17 +124,17 @@ fn tools_choose_their_template() {
 }
 
 #[test]
-fn a_templates_own_words_are_passed_on() {
+fn a_templates_message_is_passed_on() {
     let error = render("{{ raise_exception('roles must ' ~ 'alternate') }}", &hi()).unwrap_err();
     assert_eq!(error.to_string(), "the chat template refuses the messages: roles must alternate");
     assert_eq!(error.class(), ErrorClass::Request);
-    // also from inside a macro and a loop
+    // The message also passes from inside a macro and a loop.
     let nested = "{% macro no() %}{% for m in messages %}{{ raise_exception('no') }}{% endfor %}{% endmacro %}{{ no() }}";
     assert!(matches!(render(nested, &hi()), Err(TextError::TemplateRefused { message }) if message == "no"));
 }
 
 #[test]
-fn failures_name_their_place() {
+fn failures_name_their_position() {
     let error = render("line\n{{ messages[0].content + 5 }}", &hi()).unwrap_err();
     assert!(
         matches!(&error, TextError::TemplateFailed { detail } if detail.contains("default:2")),

@@ -1,10 +1,10 @@
-//! Pieces of characters are joined as lossy decoding of the whole would.
+//! Streaming bytes gives the same text as lossy decoding of the whole.
 
 use proptest::prelude::*;
 
 use trunkline_text::internals::{MAX_INCOMPLETE_BYTES, Utf8Stream};
 
-/// Bytes that are often, but not always, parts of valid characters.
+/// Generates bytes that are often, but not always, parts of valid characters.
 fn bytes() -> impl Strategy<Value = Vec<u8>> {
     let character =
         prop::sample::select(vec!["a", "é", "€", "🙂", "\u{10ffff}"]).prop_map(|c| c.as_bytes().to_vec());

@@ -1,6 +1,6 @@
-//! All tests of the crate, in one binary: each binary is linked by itself, and the library is compiled once.
+//! All tests of the crate, in one binary, so that only one is linked.
 
-// The whole crate is tests; clippy's own exception covers only what stands inside a test function.
+// Clippy's exception for tests covers only code inside test functions.
 #![allow(clippy::unwrap_used)]
 
 mod bytes;

@@ -1,4 +1,4 @@
-//! Messages as clients send them.
+//! Messages in the form that clients send.
 
 use serde_json::{Value, json};
 use trunkline_text::ChatMessage;
@@ -31,7 +31,7 @@ fn absent_content_is_empty_text_to_a_template() {
 }
 
 #[test]
-fn wrong_forms_name_their_field() {
+fn errors_name_the_field() {
     let cases = [
         (json!("hi"), "`messages[3]` is not an object"),
         (json!({"content": "hi"}), "`messages[3].role` is missing"),
@@ -42,7 +42,7 @@ fn wrong_forms_name_their_field() {
         ),
         (
             json!({"role": "user", "content": [{"type": "text", "text": "x"}, {"type": "image_url"}]}),
-            "`messages[3].content[1].type` is `image_url`, only `text` is supported",
+            "`messages[3].content[1].type` is `image_url`, but only `text` is supported",
         ),
         (
             json!({"role": "user", "content": ["x"]}),

@@ -10,7 +10,7 @@ use trunkline_text::{
 
 use crate::support::{smollm2, spm, testdata};
 
-/// A model's folder that is gone at the end of the test.
+/// A model's folder, deleted at the end of the test.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -20,7 +20,7 @@ impl Folder {
         Self(path)
     }
 
-    /// With a tokenizer and the least of a config.
+    /// Creates a folder with a tokenizer and a minimal config.
     fn with_tokenizer(test: &str) -> Self {
         let folder = Self::new(test);
         fs::copy(testdata("spm_tokenizer.json"), folder.0.join("tokenizer.json")).unwrap();
@@ -87,7 +87,7 @@ fn sentence_piece_prompts_begin_with_bos_once() {
 }
 
 #[test]
-fn a_folder_says_the_same_as_its_parts() {
+fn a_folder_is_loaded_with_all_its_files() {
     let folder = Folder::with_tokenizer("parts");
     folder.write(
         "tokenizer_config.json",
@@ -133,7 +133,7 @@ fn a_folder_says_the_same_as_its_parts() {
 }
 
 #[test]
-fn post_processors_bos_counts_unless_the_config_denies_it() {
+fn the_post_processors_bos_counts_unless_the_config_disables_it() {
     let folder = Folder::with_tokenizer("bos");
     let path = folder.0.join("tokenizer.json");
     let mut tokenizer: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
@@ -150,7 +150,7 @@ fn post_processors_bos_counts_unless_the_config_denies_it() {
 }
 
 #[test]
-fn templates_files_of_their_own_go_first() {
+fn template_files_take_precedence() {
     let folder = Folder::with_tokenizer("templates");
     let names =
         || folder.load().unwrap().chat_templates.map(|t| t.names().map(str::to_owned).collect::<Vec<_>>());
@@ -209,13 +209,13 @@ fn large_files_are_refused_unread() {
     let file = fs::File::create(folder.0.join("generation_config.json")).unwrap();
     file.set_len(1 << 40).unwrap();
     let error = folder.load().unwrap_err();
-    assert!(error.to_string().contains("has 1099511627776 bytes, the limit is 16777216"), "{error}");
+    assert!(error.to_string().contains("has 1099511627776 bytes, but the limit is 16777216"), "{error}");
 }
 
 proptest! {
     #![proptest_config(crate::support::drawn(1_000))]
 
-    /// A real file with flipped bits or cut short: a model or an error, all the way to the built tokenizer.
+    /// Loads a real file with flipped bits or cut short, up to the built tokenizer.
     #[test]
     fn damaged_models_never_panic(
         flips in prop::collection::vec((any::<prop::sample::Index>(), 0u8..8), 1..6),

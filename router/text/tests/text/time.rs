@@ -1,10 +1,10 @@
-//! Dates in templates are those of Python.
+//! Dates in templates equal those of Python.
 
 use trunkline_text::internals::strftime;
 
 #[test]
-fn dates_are_pythons() {
-    // Each line: datetime.fromtimestamp(t, timezone.utc).strftime("%a %A %-d %d %b %B %m %Y %y %j %H:%I:%M:%S %p")
+fn dates_equal_those_of_python() {
+    // Python printed each line with `datetime.fromtimestamp(t, timezone.utc).strftime(format)`.
     let format = "%a %A %-d %d %b %B %m %Y %y %j %H:%I:%M:%S %p";
     let cases = [
         (0, "Thu Thursday 1 01 Jan January 01 1970 70 001 00:12:00:00 AM"),

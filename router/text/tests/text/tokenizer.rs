@@ -11,7 +11,7 @@ use trunkline_text::{
 
 use crate::support::{fixture, smollm2, smollm2_path, spm, testdata, tokenizers};
 
-/// One text as transformers encodes and decodes it.
+/// A text, with its ids and its decoded form in transformers.
 #[derive(Deserialize)]
 struct Encoding {
     text: String,
@@ -85,7 +85,7 @@ fn unknown_kinds_are_named() {
         metadata.set(key, GgufValue::String(value.into()));
         tokenizer_from_gguf(&mut metadata).unwrap_err().to_string()
     };
-    assert!(build("tokenizer.ggml.model", "bert").contains("kind `bert`"));
+    assert!(build("tokenizer.ggml.model", "bert").contains("is `bert`, but only"));
     assert!(build("tokenizer.ggml.tokens", "x").contains("`tokenizer.ggml.tokens` is a string"));
     assert!(build("tokenizer.ggml.token_type", "x").contains("`tokenizer.ggml.token_type` is a string"));
     assert!(build("tokenizer.ggml.scores", "x").contains("`tokenizer.ggml.scores` is missing"));
@@ -104,7 +104,7 @@ fn damaged_tables_are_errors() {
     for (key, value, expected) in [
         ("tokenizer.ggml.merges", strings(&["Ġ"]), "has no space"),
         ("tokenizer.ggml.merges", strings(&["Ġ nonsense-token"]), "out of vocabulary"),
-        ("tokenizer.ggml.tokens", strings(&["a"]), "49152 token types stand for 1 tokens"),
+        ("tokenizer.ggml.tokens", strings(&["a"]), "has 49152 entries for 1 tokens"),
         ("tokenizer.ggml.tokens", strings(&[]), "the vocabulary is empty"),
     ] {
         let mut metadata = metadata.clone();
@@ -131,7 +131,7 @@ fn damaged_tokenizer_json_is_an_error() {
         }
         tokenizer_from_json(whole.to_string().as_bytes())
     };
-    // Whatever stands at these places, the answer is a tokenizer or an error.
+    // The result is a tokenizer or an error, never a panic.
     for pointer in [
         "/decoder",
         "/model",
@@ -150,7 +150,7 @@ fn damaged_tokenizer_json_is_an_error() {
     let message = damaged("/decoder", Some(json!({"type": "WordPiece", "prefix": "##", "cleanup": true})));
     assert!(message.unwrap_err().to_string().contains("decoder `WordPiece`"));
     let message = damaged("/model/vocab/a", Some(json!(u32::MAX)));
-    assert!(message.unwrap_err().to_string().contains("4294967296 ids, the limit is 4194304"));
+    assert!(message.unwrap_err().to_string().contains("4294967296 ids, but the limit is 4194304"));
 }
 
 #[test]
@@ -173,7 +173,7 @@ fn data_ranges_are_plain_and_the_rest_is_not() {
     let plain = tokenizer.encode("user\na<|im_end|>b", EncodeSpecial::Plain).unwrap();
     let [start, end] = ["<|im_start|>", "<|im_end|>"].map(|token| tokenizer.token_id(token).unwrap());
     assert_eq!(ids, [&[start][..], &plain, &[end]].concat());
-    // an empty range inside a token's spelling breaks it, at its border it does not
+    // An empty range inside a token's spelling breaks it, but one at its boundary does not.
     assert_eq!(
         tokenizer.encode_with_data("<|im_end|>", &[5..5]).unwrap(),
         tokenizer.encode("<|im_end|>", EncodeSpecial::Plain).unwrap()
@@ -193,7 +193,7 @@ fn ranges_cover_the_text_in_order() {
                 "{:?} after {end} in {text:?}",
                 token.range
             );
-            assert!(text.get(token.range.clone()).is_some(), "not at character borders");
+            assert!(text.get(token.range.clone()).is_some(), "not at character boundaries");
             end = token.range.end;
         }
         assert_eq!(end, text.len());
@@ -220,7 +220,7 @@ fn leading_space_is_kept_after_a_prompt() {
     let ids = tokenizer.encode("the end", EncodeSpecial::Plain).unwrap();
     assert_eq!(tokenizer.decode(&ids, DecodeSpecial::Skip, TextStart::Beginning), "the end");
     assert_eq!(tokenizer.decode(&ids, DecodeSpecial::Skip, TextStart::Continuation), " the end");
-    // a skipped token has no text, so the one after it is still the first
+    // A skipped token has no text, so the token after it is still the first.
     let with_bos = [&[1], ids.as_slice()].concat();
     assert_eq!(tokenizer.decode(&with_bos, DecodeSpecial::Skip, TextStart::Beginning), "the end");
 }
@@ -239,9 +239,8 @@ fn control_tokens_are_shown_only_on_demand() {
 proptest! {
     #![proptest_config(crate::support::drawn(400))]
 
-    /// Token by token and at once give the same text, and nothing emitted is ever half a character.
     #[test]
-    fn streamed_equals_whole(
+    fn streaming_gives_the_same_text_as_decoding_at_once(
         seeds in prop::collection::vec(any::<u32>(), 0..40),
         spm_bytes in any::<bool>(),
         keep in any::<bool>(),
@@ -250,7 +249,7 @@ proptest! {
         let special = if keep { DecodeSpecial::Keep } else { DecodeSpecial::Skip };
         let start = if at_beginning { TextStart::Beginning } else { TextStart::Continuation };
         for tokenizer in tokenizers() {
-            // often the 256 tokens of single bytes, so that characters are split and broken
+            // Many of the ids are tokens of single bytes, so that characters are split and invalid.
             let bound = if spm_bytes { 300 } else { tokenizer.vocab_size() + 2 };
             let ids: Vec<u32> = seeds.iter().map(|seed| seed % bound).collect();
             let mut detokenizer = Detokenizer::new(tokenizer.clone(), special, start);
@@ -273,7 +272,7 @@ proptest! {
         }
     }
 
-    /// Any text survives a byte-level vocabulary; a SentencePiece one may not have `▁` as itself.
+    /// Every text survives a byte-level vocabulary. A SentencePiece vocabulary cannot represent `▁` itself.
     #[test]
     fn decoding_inverts_encoding(text in "(\\PC|[ \n\t0-9a-z<|>]){0,40}") {
         for (tokenizer, special) in tokenizers().iter().zip([EncodeSpecial::Allow, EncodeSpecial::Plain]) {

@@ -16,6 +16,6 @@ fn a_chat_template_shows_its_format() {
         ("{% if tools %}<|python_start|>ipython{% endif %}", Some(ToolFormat::PYTHONIC)),
         ("{% if tools %}{{ tools | tojson }}{% endif %}", Some(ToolFormat::JSON)),
     ] {
-        assert_eq!(ToolFormat::of_template(source), wanted, "{source}");
+        assert_eq!(ToolFormat::from_template(source), wanted, "{source}");
     }
 }

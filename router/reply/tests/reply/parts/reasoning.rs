@@ -9,6 +9,6 @@ fn a_chat_template_shows_its_marks() {
         ("{{ content.split('</think>')[-1] }}", Some(ReasoningMarks::Think)),
         ("{{ '[THINK]' + block.thinking + '[/THINK]' }}", Some(ReasoningMarks::Mistral)),
     ] {
-        assert_eq!(ReasoningMarks::of_template(source), wanted, "{source}");
+        assert_eq!(ReasoningMarks::from_template(source), wanted, "{source}");
     }
 }

@@ -6,11 +6,11 @@ use trunkline_router::limits::Limits;
 use trunkline_router::model::{Choice, ReplyStyle};
 
 const TEMPLATES: [(&str, Option<ToolFormat>, bool); 5] = [
-    (include_str!("../../../../../text/testdata/templates/llama3.jinja"), Some(ToolFormat::Llama3), false),
-    (include_str!("../../../../../text/testdata/templates/mistral.jinja"), Some(ToolFormat::Mistral), false),
-    (include_str!("../../../../../text/testdata/templates/qwen2.5.jinja"), Some(ToolFormat::Hermes), false),
-    (include_str!("../../../../../text/testdata/templates/qwen3.jinja"), Some(ToolFormat::Hermes), true),
-    (include_str!("../../../../../text/testdata/templates/smollm3.jinja"), Some(ToolFormat::Hermes), true),
+    (include_str!("../../../../../text/testdata/templates/llama3.jinja"), Some(ToolFormat::LLAMA3), false),
+    (include_str!("../../../../../text/testdata/templates/mistral.jinja"), Some(ToolFormat::MISTRAL), false),
+    (include_str!("../../../../../text/testdata/templates/qwen2.5.jinja"), Some(ToolFormat::HERMES), false),
+    (include_str!("../../../../../text/testdata/templates/qwen3.jinja"), Some(ToolFormat::HERMES), true),
+    (include_str!("../../../../../text/testdata/templates/smollm3.jinja"), Some(ToolFormat::HERMES), true),
 ];
 
 #[test]
@@ -19,9 +19,9 @@ fn templates_of_real_models_show_how_they_reply_unless_flags_say_otherwise() {
     for (index, (source, tools, reasons)) in TEMPLATES.into_iter().enumerate() {
         let style = ReplyStyle::of_template(source, Choice::Auto, Choice::Auto);
         assert_eq!(style, ReplyStyle { tools, ignores_calls: false, reasons, marks }, "{index}");
-        let told = ReplyStyle::of_template(source, Choice::Is(ToolFormat::Pythonic), Choice::Is(()));
+        let told = ReplyStyle::of_template(source, Choice::Is(ToolFormat::PYTHONIC), Choice::Is(()));
         let told_so =
-            ReplyStyle { tools: Some(ToolFormat::Pythonic), ignores_calls: false, reasons: true, marks };
+            ReplyStyle { tools: Some(ToolFormat::PYTHONIC), ignores_calls: false, reasons: true, marks };
         assert_eq!(told, told_so, "{index}");
         let off = ReplyStyle::of_template(source, Choice::Off, Choice::Off);
         assert_eq!(off, ReplyStyle { tools, ignores_calls: true, reasons: false, marks }, "{index}");

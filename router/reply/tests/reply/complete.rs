@@ -5,12 +5,17 @@ use trunkline_reply::{ReasoningMarks, ReasoningStart, ReplyEnd, ReplyParser, Sec
 
 use crate::support::{NAMES, Reply, drawn, formats, fragments, parse, reasoning};
 
-fn whole(format: Option<ToolFormat>, reasoning: Option<ReasoningStart>, text: &str, end: ReplyEnd) -> Reply {
+fn parse_complete(
+    format: Option<ToolFormat>,
+    reasoning: Option<ReasoningStart>,
+    text: &str,
+    end: ReplyEnd,
+) -> Reply {
     let names = NAMES.map(String::from).to_vec();
     let sections = Sections::new(reasoning, ReasoningMarks::Think);
     let parser = ReplyParser::new(sections, format.map(|format| (format, names)));
     let mut reply = Reply::default();
-    parser.whole(text, end).into_iter().for_each(|piece| reply.take(piece));
+    parser.parse_complete(text, end).into_iter().for_each(|piece| reply.take(piece));
     reply
 }
 
@@ -39,7 +44,7 @@ fn a_call_with_invalid_arguments_is_text() {
         ),
     ] {
         assert_eq!(
-            whole(Some(format), None, text, ReplyEnd::Cut),
+            parse_complete(Some(format), None, text, ReplyEnd::Cut),
             wanted.unwrap_or_else(|| Reply::of(text)),
             "{text}"
         );
@@ -50,7 +55,8 @@ fn a_call_with_invalid_arguments_is_text() {
 fn a_call_whose_arguments_the_model_did_not_finish_is_text() {
     let list = r#"[{"name": "get_time", "arguments": {}}, "#;
     let item = r#"{"name": "f", "arguments": {"a": "x"#;
-    let stopped = |format: ToolFormat, text: &str| whole(Some(format), None, text, ReplyEnd::Stopped);
+    let stopped =
+        |format: ToolFormat, text: &str| parse_complete(Some(format), None, text, ReplyEnd::Stopped);
     for (format, text) in [
         (ToolFormat::HERMES, format!("Hm. <tool_call>{item}")),
         (ToolFormat::MISTRAL, "[TOOL_CALLS]f[ARGS]{\"a\": ".to_owned()),
@@ -73,7 +79,7 @@ proptest! {
         text in fragments(), format in formats(), reasoning in reasoning()
     ) {
         let streamed = parse(format, reasoning, text.chars().map(String::from));
-        let reply = whole(format, reasoning, &text, ReplyEnd::Cut);
+        let reply = parse_complete(format, reasoning, &text, ReplyEnd::Cut);
         let is_json = |call: &(String, String, bool)| serde_json::from_str::<serde_json::Value>(&call.1).is_ok();
         if streamed.calls.iter().all(is_json) {
             prop_assert_eq!(reply, streamed);
