@@ -1,10 +1,13 @@
 //! Plain data that crosses the seams between crates.
 //!
 //! The router's KV index, the store, the object tier and the kernels all name blocks and slots. They share these types
-//! here, so that none of them depends on another one's logic.
+//! here, so that none of them depends on another one's logic. Sampling parameters pass from the router through the
+//! scheduler to the kernels, and are declared here once with the range of each.
 
 mod block_key;
 mod ids;
+mod sampling;
 
 pub use block_key::{BlockKey, KEY_BYTES};
 pub use ids::{BlockId, SlotId};
+pub use sampling::{OutOfRange, SamplingParams, Watermark, range};

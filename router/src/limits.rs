@@ -2,14 +2,15 @@
 
 use std::time::Duration;
 
+use trunkline_contract::range;
 use trunkline_grammar::GrammarLimits;
 use trunkline_scheduler::{PolicyKind, Watermark};
 
 use crate::error::ApiError;
 use crate::watermark::DEFAULT_WATERMARK;
 
-/// Most alternatives reported per token (`top_logprobs`, `logprobs`, `top_n_tokens`); the shard's own limit.
-pub const MAX_TOP_LOGPROBS: u64 = 20;
+/// The most alternatives reported for each token (`top_logprobs`, `logprobs`, `top_n_tokens`).
+pub const MAX_TOP_LOGPROBS: u64 = range::MAX_TOP_LOGPROBS as u64;
 /// Most logprobs of a prompt in one answer: its tokens, each with the likeliest in its place.
 pub const MAX_PROMPT_LOGPROBS: usize = 262_144;
 /// Most tokens that `logit_bias` names.

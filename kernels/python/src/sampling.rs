@@ -40,7 +40,7 @@ pub(super) fn sampling_params(sampling: &Bound<'_, PyDict>) -> PyResult<Sampling
             "logit_bias" => params.logit_bias = value.extract()?,
             "allowed_token_ids" => params.allowed_token_ids = value.extract()?,
             "typical_p" => params.typical_p = value.extract()?,
-            "num_top_prompt_logprobs" => params.num_top_prompt_logprobs = value.extract()?,
+            "num_top_prompt_logprobs" => params.prompt_logprobs = Some(value.extract()?),
             "watermark" if value.is_none() => params.watermark = None,
             "watermark" => params.watermark = Some(watermark(&value)?),
             _ => return Err(PyValueError::new_err(format!("`sampling` has no field {name:?}"))),

@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use super::block_transfers::KeyChain;
 use super::late_masks::LateMask;
+use crate::sampling::processors::allowed_mask;
 use crate::sampling::{SamplingParams, TokenCounts};
 
 /// The most tokens that a sequence may start with. Positions are u32, and a longer list is a mistake.
@@ -84,9 +85,9 @@ impl Sequence {
         if num_prompt_tokens == 0 || num_prompt_tokens > num_tokens {
             return Err(format!("`num_prompt_tokens` is {num_prompt_tokens}, expected 1 to {num_tokens}"));
         }
-        sampling.check()?;
+        sampling.check().map_err(|error| error.to_string())?;
         let counts = TokenCounts::new(&sampling, &token_ids, num_prompt_tokens, capacity.vocab_size);
-        let allowed_always = sampling.allowed_mask(capacity.vocab_size);
+        let allowed_always = allowed_mask(&sampling, capacity.vocab_size);
         // One more than positions: the token that is sampled after the last one.
         let reserved = capacity.num_tokens.min(MAX_RESERVED_TOKENS) + 1;
         token_ids.reserve_exact(reserved.saturating_sub(num_tokens));

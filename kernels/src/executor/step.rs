@@ -183,7 +183,7 @@ impl Executor {
                 let sequence = step.sequences.at(row.slot);
                 let params = &sequence.sampling;
                 if let Some(token_id) = row.known {
-                    let num_top = params.num_top_prompt_logprobs as usize;
+                    let num_top = params.prompt_logprobs.unwrap_or(0) as usize;
                     let score = scratch.sampler.score(step.isa, logits, token_id, num_top, Vec::new());
                     outcome.score = Some(score);
                     continue;

@@ -1,4 +1,4 @@
-//! Elementwise sum: the residual stream.
+//! Elementwise addition, for the residual stream.
 
 use super::vector::{Lanes, each_vector, simd_entry};
 
@@ -7,7 +7,7 @@ unsafe fn add_generic<L: Lanes>(x: &mut [f32], y: &[f32]) {
     assert_eq!(x.len(), y.len());
     let (p, q) = (x.as_mut_ptr(), y.as_ptr());
     each_vector!(x.len(), |i, lanes| {
-        // SAFETY: i + lanes is at most the length of both.
+        // SAFETY: i + lanes is at most the length of both slices.
         unsafe {
             L::load_first(p.add(i), lanes).add(L::load_first(q.add(i), lanes)).store_first(p.add(i), lanes);
         }
@@ -15,6 +15,6 @@ unsafe fn add_generic<L: Lanes>(x: &mut [f32], y: &[f32]) {
 }
 
 simd_entry! {
-    /// x += y. Panics if the lengths differ.
+    /// Computes `x += y`. Panics if the lengths differ.
     pub fn add_in_place = add_generic(x: &mut [f32], y: &[f32]);
 }

@@ -1,23 +1,23 @@
-//! Causal attention over blocks: online softmax, arXiv:1805.02867 (algorithm 3), over tiles at absolute positions.
+//! Causal attention over the blocks of a sequence, with online softmax (arXiv:1805.02867, algorithm 3).
 //!
-//! # One order of sums
-//! The bits of one query's result depend on its position and on K and V up to it, on nothing else. A tile is a block.
-//! Tiles follow each other in order of position; what happens in one is said by the scheme of the pool's dtype
-//! (`attention/float.rs`, `attention/int8.rs`, `attention/int4.rs`). Each leaves a state per query and head: a
-//! reference m of the exponents, the sum l of the probabilities and the weighted sum o of the values, all relative to
-//! m.
+//! # Order of operations
+//! The bits of a query's result depend only on its position and on K and V up to that position. Attention processes one
+//! tile, which is a block, after the other in order of position. The scheme of the pool's dtype (`attention/float.rs`,
+//! `attention/int8.rs`, `attention/int4.rs`) defines the operations within a tile. They update a state per query and
+//! head: the reference m of the exponents, the sum l of the probabilities and the weighted sum o of the values, both
+//! relative to m.
 //!
-//! After each [`SEGMENT_SIZE`] positions the state (m, l, o) is merged into the total and begun anew. Segments exist so
-//! that several threads can share one long sequence: they may be computed anywhere and are merged in order.
+//! After every [`SEGMENT_SIZE`] positions the state (m, l, o) is merged into the total and reset. Several threads can
+//! share a long sequence because segments can be computed independently; they are always merged in order.
 //!
-//! Positions beyond the query are taken out by selection, before anything is computed from them: a stale slot may hold
-//! anything, NaN too.
+//! Positions after the query are masked by selection before anything is computed from them, because unused slots may
+//! hold anything, including NaN.
 //!
 //! # Windows and soft caps
-//! Where a layer has a sliding window ([`Window`]), tiles that no row of an item sees are not looked at, and segments
-//! begin with a row's first visible one. A tile that a row does not see leaves the row's state as it is, to the bit;
-//! positions before its window are taken out like those beyond the query. With a soft cap a score s becomes
-//! cap * tanh(s / cap) before anything else is done with it.
+//! With a sliding window ([`Window`]), tiles that no row of an item sees are skipped, and the first segment is the one
+//! with the first visible position. A tile that a row does not see leaves the row's state unchanged to the bit, and
+//! positions before the row's window are masked like those after the query. With a soft cap, each score s is replaced
+//! by cap * tanh(s / cap).
 
 mod float;
 mod int4;
@@ -36,41 +36,41 @@ use super::vector::{ByteLanes, LANES, simd_entry};
 use crate::isa::Isa;
 use crate::kv_pool::{KvDtype, KvView, MAX_BLOCK_SIZE, QUAD};
 
-/// Positions after which partial states are merged; a multiple of every block size.
+/// Positions per segment; a multiple of every block size.
 pub const SEGMENT_SIZE: usize = 512;
-/// Rows that one call of [`attend`] takes at least; more if one KV head has more query heads.
+/// Rows of an item: query rows times query heads of a KV head. An item has more if one KV head has more query heads.
 pub const ITEM_ROWS: usize = 48;
 
-/// One piece of attention: some query rows of one chunk whose positions lie in one block, one KV head, some segments.
+/// A work item: query rows of one chunk whose positions lie in one block, one KV head and a range of segments.
 #[derive(Clone, Copy)]
 pub struct Item<'a> {
-    /// Blocks of the sequence, covering every position up to the last query.
+    /// Block ids of the sequence, at least up to the block of the last query.
     pub block_table: &'a [u32],
-    /// Layer whose K and V are read.
     pub layer: usize,
-    /// KV head, below G.
+    /// The KV head, less than G.
     pub kv_head: usize,
-    /// Query heads of this KV head, H / G.
+    /// Query heads per KV head, H / G.
     pub heads_per_kv_head: usize,
-    /// Position of the first query row; all rows lie in its block.
+    /// Position of the first query row. All rows lie in the same block.
     pub first_position: usize,
     pub num_rows: usize,
-    /// Factor of the scores, usually 1 / sqrt(D).
+    /// The factor of the scores, usually 1 / sqrt(D).
     pub scale: f32,
-    /// Keeps scores between this and its negative.
+    /// The soft cap of the scores.
     pub soft_cap: Option<f32>,
-    /// What the rows see. Their first segments are the same: [`Window::rows_together`].
+    /// The window of the layer. All rows have the same first segment; see [`Window::rows_together`].
     pub window: Window,
     /// First segment to compute.
     pub first_segment: usize,
     /// One past the last segment to compute.
     pub end_segment: usize,
-    /// Block and KV head that this thread will probably read next: asked for during the last block.
+    /// The block and KV head that this thread will probably read next. They are prefetched during the last block.
     pub next: Option<(u32, usize)>,
 }
 
 impl Item<'_> {
-    /// Block and KV head that are read after the `block`-th block of the sequence, or that one again.
+    /// The block and KV head that are read after block `block` of the sequence; the same ones again if nothing is
+    /// known.
     fn after(&self, block: usize, block_size: usize) -> (u32, usize) {
         let end = (self.end_segment * SEGMENT_SIZE / block_size).min(self.first_position / block_size + 1);
         if block + 1 < end {
@@ -80,7 +80,7 @@ impl Item<'_> {
         }
     }
 
-    /// Whether it has a window or a soft cap.
+    /// Returns true if the item has a window or a soft cap.
     fn is_local(&self) -> bool {
         self.window != Window::NONE || self.soft_cap.is_some()
     }
@@ -91,7 +91,7 @@ impl Item<'_> {
         self.window.first_visible(self.first_position + row / self.heads_per_kv_head)
     }
 
-    /// Rows of the inner kernels: each query row once per query head of the KV head.
+    /// Number of inner rows: query rows times query heads of the KV head.
     fn rows(&self) -> usize {
         self.num_rows * self.heads_per_kv_head
     }
@@ -99,48 +99,47 @@ impl Item<'_> {
     /// The query `[D]` of inner row `row`.
     ///
     /// # Safety
-    /// `queries` are the item's, each `[H * D]`.
+    /// `queries` must hold the item's query rows, each `[H * D]`.
     #[inline(always)]
     unsafe fn query<'q>(&self, row: usize, head_size: usize, queries: Rows<*const f32>) -> &'q [f32] {
         let (row, head) = (row / self.heads_per_kv_head, row % self.heads_per_kv_head);
         let start = (self.kv_head * self.heads_per_kv_head + head) * head_size;
-        // SAFETY: inside the row by the contract.
+        // SAFETY: the caller guarantees that the row holds all heads.
         unsafe { std::slice::from_raw_parts(queries.pointer.add(row * queries.stride + start), head_size) }
     }
 }
 
-/// Segments that hold the positions up to and including `position`.
+/// Number of segments that hold the positions up to and including `position`.
 pub fn num_segments(position: usize) -> usize {
     position / SEGMENT_SIZE + 1
 }
 
-/// Begins at a cache line.
 #[derive(Debug)]
 #[repr(align(64))]
 struct Aligned<T>(T);
 
-/// One thread's working memory, made once for the largest item.
+/// The working memory of one thread, allocated once for the largest item.
 #[derive(Debug)]
 pub struct Scratch {
-    /// Scaled queries in f32, per group of rows `[D][rows of the group]`.
+    /// Scaled queries as f32, `[D][rows of the group]` for each group of rows.
     queries: Vec<f32>,
-    /// Queries in int8, and what belongs to them.
+    /// Queries as int8, with their scales.
     bytes: int8::Queries,
-    /// Scales of a tile of int8 or int4.
+    /// Scales of an int8 or int4 tile.
     scales: int8::Scales,
-    /// A tile of int4 as one of int8.
+    /// An int4 tile, unpacked to int8.
     unpacked: int4::Unpacked,
     turning: int4::Turning,
     segment: States,
     total: States,
-    /// Scores, then probabilities, of one group and tile.
+    /// Scores, later probabilities, of one group and tile.
     tile: Box<Aligned<[[f32; MAX_BLOCK_SIZE]; float::GROUP_ROWS]>>,
-    /// Probabilities in bytes, of one group and tile.
+    /// Probabilities of one group and tile as bytes.
     weights: [int8::Weights; int8::GROUP_ROWS],
 }
 
 impl Scratch {
-    /// For heads of `head_size` elements and `heads_per_kv_head` query heads of a KV head.
+    /// Allocates the memory for heads of `head_size` elements and `heads_per_kv_head` query heads per KV head.
     pub fn new(head_size: usize, heads_per_kv_head: usize) -> Self {
         let rows = ITEM_ROWS.max(heads_per_kv_head);
         let padded = head_size.next_multiple_of(LANES);
@@ -158,36 +157,37 @@ impl Scratch {
     }
 }
 
-/// What differs between the dtypes of K and V.
+/// The operations that differ between the dtypes of K and V.
 ///
 /// # Safety
-/// Of all functions: the CPU has the instruction set of `L`; pointers hold what the item says, and nobody writes it.
+/// For all functions, the CPU must have the instruction set of `L`, and pointers must be valid for the item's elements,
+/// which no other thread may write.
 trait Scheme<L> {
-    /// Copies the item's queries into the scratch, in the layout of the score kernel.
+    /// Copies the item's queries to `scratch`, in the layout of the score kernel.
     unsafe fn pack_queries(
         kv: &KvView<'_>,
         item: &Item<'_>,
         queries: Rows<*const f32>,
         scratch: &mut Scratch,
     );
-    /// Begins the states of a segment, which `scratch.segment` holds already.
+    /// Resets this scheme's own state of a segment; `scratch.segment` is already reset.
     unsafe fn begin_segment(rows: usize, scratch: &mut Scratch);
-    /// Takes the `block`-th block of the sequence into `scratch.segment`.
+    /// Updates `scratch.segment` with block `block` of the sequence.
     unsafe fn attend_block(kv: &KvView<'_>, item: &Item<'_>, block: usize, scratch: &mut Scratch);
-    /// Completes the states of a segment.
+    /// Completes `scratch.segment`.
     unsafe fn end_segment(rows: usize, scratch: &mut Scratch);
-    /// The exponential by which m is understood.
+    /// The exponential function of the scheme, e^x or 2^x, which defines the unit of m.
     unsafe fn power(x: L) -> L;
-    /// Writes the result `[D]` of a row whose total is `o` `[D padded]` and `sum`; may change `o`.
+    /// Writes the result `[D]` of a row from its totals `o` `[D padded]` and `sum`. May overwrite `o`.
     unsafe fn finish_row(o: *mut f32, sum: f32, head_size: usize, out: *mut f32);
 }
 
-/// Query rows per item: as many as the scratch holds.
+/// The most query rows per item, which is as many as fit in [`Scratch`].
 pub fn rows_per_item(heads_per_kv_head: usize) -> usize {
     (ITEM_ROWS / heads_per_kv_head).max(1)
 }
 
-/// Computes one segment's states into `scratch.segment`.
+/// Computes the states of one segment in `scratch.segment`.
 #[inline(always)]
 unsafe fn attend_segment<L: ByteLanes, K: Scheme<L>>(
     kv: &KvView<'_>,
@@ -201,7 +201,7 @@ unsafe fn attend_segment<L: ByteLanes, K: Scheme<L>>(
     let blocks_per_segment = SEGMENT_SIZE / g.block_size;
     let first_of_segment = segment * blocks_per_segment;
     let first_block = first_of_segment.max(item.first_visible(0) / g.block_size);
-    // SAFETY: by the caller's contract.
+    // SAFETY: the caller guarantees the conditions of the callee.
     unsafe {
         K::begin_segment(item.rows(), scratch);
         for block in first_block..(first_of_segment + blocks_per_segment).min(last_block + 1) {
@@ -211,25 +211,24 @@ unsafe fn attend_segment<L: ByteLanes, K: Scheme<L>>(
     }
 }
 
-/// Rows of a buffer: row i begins at `pointer + i * stride`.
+/// A pointer to rows: row i begins at `pointer + i * stride`.
 #[derive(Clone, Copy)]
 pub struct Rows<P> {
-    /// Row 0.
     pub pointer: P,
-    /// Elements from one row to the next.
+    /// Distance between rows, in elements.
     pub stride: usize,
 }
 
-/// Where [`attend`] puts an item's result.
+/// The destination of [`attend`].
 #[derive(Clone, Copy)]
 pub enum Target {
-    /// All segments are computed: finished rows `[H * D]`, of which this KV head's part is written.
+    /// Finished rows `[H * D]`, of which the part of this KV head is written. The item must have all segments.
     Rows(Rows<*mut f32>),
-    /// The state of each computed segment, for [`finish_states`]: m and l of each row, then o `[row][D padded]`.
+    /// The state of each segment, for [`finish_states`]: m of each row, l of each row, then o `[row][D padded]`.
     States(*mut f32),
 }
 
-/// [`attend`] for one scheme: a function of its own for each, since a larger one would not be inlined into whole.
+/// Defines [`attend`] for one scheme. A single function for all schemes would be too large for complete inlining.
 macro_rules! scheme_entry {
     ($name:ident, $generic:ident, $scheme:ty) => {
         #[inline(always)]
@@ -240,13 +239,13 @@ macro_rules! scheme_entry {
             scratch: &mut Scratch,
             target: Target,
         ) {
-            // SAFETY: by the caller's contract.
+            // SAFETY: the caller guarantees the conditions of the callee.
             unsafe { attend_scheme::<L, $scheme>(kv, item, queries, scratch, target) }
         }
 
         simd_entry! {
             /// # Safety
-            /// As [`attend`].
+            /// The conditions are those of [`attend`].
             unsafe fn $name = $generic(
                 kv: &KvView<'_>,
                 item: &Item<'_>,
@@ -262,7 +261,7 @@ scheme_entry!(attend_int8, attend_int8_generic, Int8<false>);
 scheme_entry!(attend_int4, attend_int4_generic, Int4<false>);
 scheme_entry!(attend_f16, attend_f16_generic, Float<F16, false>);
 scheme_entry!(attend_bf16, attend_bf16_generic, Float<Bf16, false>);
-// Windows and soft caps cost others up to 5 % if they are in the same functions.
+// Separate functions: support for windows and soft caps would slow down other layers by up to 5 %.
 scheme_entry!(attend_int8_local, attend_int8_local_generic, Int8<true>);
 scheme_entry!(attend_int4_local, attend_int4_local_generic, Int4<true>);
 scheme_entry!(attend_f16_local, attend_f16_local_generic, Float<F16, true>);
@@ -279,20 +278,20 @@ unsafe fn attend_scheme<L: ByteLanes, K: Scheme<L>>(
     let g = *kv.geometry();
     let (rows, stride) = (item.rows(), g.padded_head_size());
     assert!(rows * stride <= scratch.total.out.len() && rows * g.head_size <= scratch.queries.len());
-    // SAFETY: the caller's rows hold all heads.
+    // SAFETY: the caller guarantees that the rows hold all heads.
     unsafe { K::pack_queries(kv, item, queries, scratch) };
     for segment in item.first_segment..item.end_segment {
-        // SAFETY: nobody writes the slots that the item sees.
+        // SAFETY: the caller guarantees that the slots that the item sees are not written.
         unsafe { attend_segment::<L, K>(kv, item, segment, scratch) };
         let index = segment - item.first_segment;
         match target {
             Target::Rows(_) if index == 0 => std::mem::swap(&mut scratch.segment, &mut scratch.total),
             Target::Rows(_) => {
-                // SAFETY: lane arithmetic only.
+                // SAFETY: only lane arithmetic.
                 unsafe { merge_rows::<L, K>(&mut scratch.total, scratch.segment.parts(rows, stride)) };
             }
             Target::States(states) => {
-                // SAFETY: the caller's states hold every row of every segment of the item.
+                // SAFETY: the caller guarantees room for every row of every segment of the item.
                 let states = unsafe {
                     let size = rows * state_size(stride);
                     std::slice::from_raw_parts_mut(states.add(index * size), size)
@@ -305,7 +304,7 @@ unsafe fn attend_scheme<L: ByteLanes, K: Scheme<L>>(
         }
     }
     if let Target::Rows(out) = target {
-        // SAFETY: the caller's rows hold this KV head's part.
+        // SAFETY: the caller guarantees that the rows hold this KV head's part.
         unsafe { finish_rows::<L, K>(item, g.head_size, &mut scratch.total, out) };
     }
 }
@@ -319,7 +318,7 @@ unsafe fn finish_states_generic<L: ByteLanes>(
     scratch: &mut Scratch,
     out: Rows<*mut f32>,
 ) {
-    // SAFETY: by the caller's contract.
+    // SAFETY: the caller guarantees the conditions of the callee.
     unsafe {
         match dtype {
             KvDtype::Int8 => finish_scheme::<L, Int8<false>>(head_size, item, states, scratch, out),
@@ -340,7 +339,7 @@ unsafe fn finish_scheme<L: ByteLanes, K: Scheme<L>>(
 ) {
     let (rows, stride) = (item.rows(), head_size.next_multiple_of(LANES));
     for index in 0..item.end_segment - item.first_segment {
-        // SAFETY: the caller's states hold every row of every segment of the item.
+        // SAFETY: the caller guarantees room for every row of every segment of the item.
         let state = unsafe {
             let size = rows * state_size(stride);
             std::slice::from_raw_parts(states.add(index * size), size)
@@ -351,15 +350,15 @@ unsafe fn finish_scheme<L: ByteLanes, K: Scheme<L>>(
             scratch.total.sum[..rows].copy_from_slice(parts.sum);
             scratch.total.out[..rows * stride].copy_from_slice(parts.out);
         } else {
-            // SAFETY: lane arithmetic only.
+            // SAFETY: only lane arithmetic.
             unsafe { merge_rows::<L, K>(&mut scratch.total, parts) };
         }
     }
-    // SAFETY: the caller's rows hold this KV head's part.
+    // SAFETY: the caller guarantees that the rows hold this KV head's part.
     unsafe { finish_rows::<L, K>(item, head_size, &mut scratch.total, out) };
 }
 
-/// Writes the result of every row of an item to its place.
+/// Writes the result of every row of an item to `out`.
 #[inline(always)]
 unsafe fn finish_rows<L: ByteLanes, K: Scheme<L>>(
     item: &Item<'_>,
@@ -372,7 +371,7 @@ unsafe fn finish_rows<L: ByteLanes, K: Scheme<L>>(
         let (row, head) = (r / item.heads_per_kv_head, r % item.heads_per_kv_head);
         let head = item.kv_head * item.heads_per_kv_head + head;
         let o = &mut total.out[r * stride..(r + 1) * stride];
-        // SAFETY: the caller's row holds the head; `o` holds the head size rounded up to whole vectors.
+        // SAFETY: the caller's row holds the head, and `o` holds the head padded to whole vectors.
         unsafe {
             let destination = out.pointer.add(row * out.stride + head * head_size);
             K::finish_row(o.as_mut_ptr(), total.sum[r], head_size, destination);
@@ -380,14 +379,17 @@ unsafe fn finish_rows<L: ByteLanes, K: Scheme<L>>(
     }
 }
 
-/// Attention of one item, as the module says.
+/// Computes the attention of one item.
 ///
-/// `queries`: rows `[H * D]`, row 0 the item's first; `scratch` made for this head size and group. Panics if the item
-/// names blocks, layers or heads that are not there, or more rows than [`rows_per_item`].
+/// Row 0 of `queries`, of shape `[H * D]`, is the item's first row. `scratch` must be made for this head size and
+/// number of query heads.
+///
+/// # Panics
+/// Panics if a block, layer or head of the item does not exist, or if it has more rows than [`rows_per_item`].
 ///
 /// # Safety
-/// `queries` and `target` point to all rows of the item, which nobody else writes (nor reads, for `target`) meanwhile;
-/// nobody writes K and V of the item's layer and visible positions.
+/// `queries` and `target` must point to all rows of the item. During the call, no other thread may write `queries`,
+/// read or write `target`, or write K and V of the item's layer and visible positions.
 pub unsafe fn attend(
     isa: Isa,
     kv: &KvView<'_>,
@@ -396,7 +398,7 @@ pub unsafe fn attend(
     scratch: &mut Scratch,
     target: Target,
 ) {
-    // SAFETY: by the caller's contract.
+    // SAFETY: the caller guarantees the conditions of the callee.
     unsafe {
         match (kv.geometry().dtype, item.is_local()) {
             (KvDtype::Int8, false) => attend_int8(isa, kv, item, queries, scratch, target),
@@ -412,10 +414,12 @@ pub unsafe fn attend(
 }
 
 simd_entry! {
-    /// Merges the states that [`attend`] left for an item (here with all its segments) in order, and writes the rows.
+    /// Merges the states that [`attend`] computed for the parts of an item, in order, and writes the finished rows.
+    /// `item` has all segments.
     ///
     /// # Safety
-    /// `states` holds the state of every segment and row of the item; `out` as `target` of [`attend`].
+    /// `states` must hold the state of every segment and row of the item. The conditions for `out` are those of
+    /// `target` in [`attend`].
     pub unsafe fn finish_states = finish_states_generic(
         dtype: KvDtype,
         head_size: usize,

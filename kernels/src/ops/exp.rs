@@ -1,21 +1,22 @@
-//! The crate's own exponential: attention over floats and sampling need one whose bits do not depend on the instruction
-//! set or libm.
+//! The exponential function for attention over floats and for sampling. The implementation is the crate's own, so its
+//! bits depend neither on the instruction set nor on libm.
 
 use super::vector::Lanes;
 
-/// Inputs below this give 0 (the result would be subnormal); exp(LOWEST) is just above 2^-126.
+/// Inputs below this give 0, because the result would be subnormal. exp(LOWEST) is just above 2^-126.
 const LOWEST: f32 = -87.336_54;
-/// Inputs above this are taken as this: the result stays finite, about 2.4e38.
+/// Larger inputs are clamped to this, so that the result stays finite (about 2.4e38).
 const HIGHEST: f32 = 88.376_26;
-/// 1.5 * 2^23: adding it leaves the nearest whole number in the low bits.
+/// 1.5 * 2^23: adding it leaves the nearest integer in the low bits.
 const MAGIC: f32 = 12_582_912.0;
-/// ln 2 in two parts; the first has so few bits that n * LN2_HIGH is exact.
+/// ln 2 in two parts. The first has so few bits that n * LN2_HIGH is exact.
 const LN2_HIGH: f32 = 0.693_359_4;
 const LN2_LOW: f32 = -2.121_944_4e-4;
 /// exp(r) = 1 + r + r^2 * P(r) on |r| <= ln(2)/2; coefficients of Cephes' `expf` (S. Moshier), highest power first.
 const P: [f32; 6] = [1.987_569_1e-4, 1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 0.5];
 
-/// e^x in each lane. exp(0) is exactly 1, exp(-inf) is 0, NaN stays NaN; relative error below 1.2e-7 (2 ulp).
+/// Computes e^x in each lane. exp(0) is exactly 1, exp(-inf) is 0, and NaN stays NaN. The relative error is below
+/// 1.2e-7 (2 ulp).
 ///
 /// # Safety
 /// The CPU must have the instruction set of `L`.

@@ -1,13 +1,14 @@
-//! 2^x in few operations, for probabilities that are rounded to bytes afterwards.
+//! A fast 2^x for probabilities that are rounded to bytes afterwards.
 
 use super::vector::{ByteLanes, MAGIC};
 
-/// Inputs below this are taken as this: what is so small counts for nothing beside the largest, which is about 1.
+/// Smaller inputs are clamped to this. Such results are negligible beside the largest, which is about 1.
 const LOWEST: f32 = -64.0;
-/// 2^r = 1 + r * P(r) on |r| <= 1/2, least largest relative error (2.9e-6); highest power first.
+/// 2^r = 1 + r * P(r) on |r| <= 1/2, highest power first; minimax relative error 2.9e-6.
 const P: [f32; 4] = [0.009_582_853, 0.055_906_426, 0.240_240_99, 0.693_124_2];
 
-/// 2^x in each lane for x up to 100. 2^0 is exactly 1, NaN stays NaN; relative error below 3e-6 from -64 on.
+/// Computes 2^x in each lane, for x up to 100. 2^0 is exactly 1, and NaN stays NaN. The relative error is below 3e-6
+/// for x of at least -64.
 ///
 /// # Safety
 /// The CPU must have the instruction set of `L`.

@@ -1,13 +1,15 @@
-//! GeGLU's elementwise part, with the approximation of GELU by tanh: arXiv:2002.05202, arXiv:1606.08415.
+//! The elementwise part of GeGLU (arXiv:2002.05202), with the tanh approximation of GELU (arXiv:1606.08415).
 
 use super::exp::exp;
 use super::vector::{Lanes, each_vector, simd_entry};
 
-/// sqrt(2 / pi), and the weight of the cube.
+/// sqrt(2 / pi).
 const INNER: f32 = 0.797_884_6;
+/// The coefficient of the cubic term.
 const CUBE: f32 = 0.044_715;
 
-/// x / 2 * (1 + tanh(u)) with u = sqrt(2 / pi) * (x + 0.044715 * x^3), as x / (1 + e^-2u), in which nothing cancels.
+/// Computes x / 2 * (1 + tanh(u)) with u = sqrt(2 / pi) * (x + 0.044715 * x^3). The equivalent x / (1 + e^-2u) avoids
+/// cancellation.
 #[inline(always)]
 unsafe fn gelu<L: Lanes>(x: L) -> L {
     // SAFETY: only lane arithmetic.
@@ -24,7 +26,7 @@ unsafe fn gelu_mul_generic<L: Lanes>(gate: &mut [f32], up: &[f32]) {
     assert_eq!(gate.len(), up.len());
     let (p, q) = (gate.as_mut_ptr(), up.as_ptr());
     each_vector!(gate.len(), |i, lanes| {
-        // SAFETY: i + lanes is at most the length of both.
+        // SAFETY: i + lanes is at most the length of both slices.
         unsafe {
             gelu(L::load_first(p.add(i), lanes))
                 .mul(L::load_first(q.add(i), lanes))
@@ -34,6 +36,6 @@ unsafe fn gelu_mul_generic<L: Lanes>(gate: &mut [f32], up: &[f32]) {
 }
 
 simd_entry! {
-    /// gate = gelu(gate) * up. Panics if the lengths differ.
+    /// Computes `gate = gelu(gate) * up`. Panics if the lengths differ.
     pub fn gelu_mul_in_place = gelu_mul_generic(gate: &mut [f32], up: &[f32]);
 }

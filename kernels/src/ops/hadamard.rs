@@ -1,12 +1,13 @@
-//! The Walsh-Hadamard transform of one head, by which K, V and queries are spread before they are rounded to bytes.
+//! The Walsh-Hadamard transform of a head, which spreads K, V and queries before they are rounded.
 //!
-//! H_n is the n x n matrix of +1 and -1 with H_1 = 1 and `H_2n = [H_n H_n; H_n -H_n]`; it is symmetric, H_n * H_n = n.
-//! It is applied without a factor, to each run of n elements, n the largest power of two that divides the head size.
-//! Sums run in pairs at distance 1, 2, 4, ..., n / 2, the same on every instruction set.
+//! H_n is the n x n matrix of +1 and -1 with H_1 = 1 and `H_2n = [H_n H_n; H_n -H_n]`. It is symmetric, and
+//! H_n * H_n = n. It is applied unnormalised to each run of n elements, where n is the largest power of two that
+//! divides the head size. Sums are computed in pairs at distances 1, 2, 4, ..., n / 2, the same on every instruction
+//! set.
 
 use super::vector::{ByteLanes, LANES};
 
-/// Elements that are mixed with each other: the largest power of two that divides `head_size`.
+/// The size n of the transform: the largest power of two that divides `head_size`.
 pub fn mixed_elements(head_size: usize) -> usize {
     1 << head_size.trailing_zeros()
 }
@@ -14,12 +15,12 @@ pub fn mixed_elements(head_size: usize) -> usize {
 /// Transforms a head in place.
 ///
 /// # Safety
-/// The CPU has the instruction set of `L`; `x` points to `head_size` elements rounded up to whole vectors, those beyond
-/// the head 0.
+/// The CPU must have the instruction set of `L`. `x` must point to `head_size` elements, padded with zeros to whole
+/// vectors.
 #[inline(always)]
 pub unsafe fn transform<L: ByteLanes>(x: *mut f32, head_size: usize) {
     let mixed = mixed_elements(head_size);
-    // SAFETY: the caller's elements are whole vectors.
+    // SAFETY: the caller guarantees whole vectors.
     unsafe {
         for start in (0..head_size).step_by(LANES) {
             let p = x.add(start);

@@ -1,7 +1,7 @@
-//! The float operations of a step, one file each, written once over [`vector::Lanes`].
+//! The float operations of a step, one file each, generic over [`vector::Lanes`].
 //!
-//! Dimension letters: `T` tokens of a step, `S` rows that sample, `H` query heads, `G` key/value heads, `D` head size,
-//! `B` block size, `V` vocabulary.
+//! Shapes are given in these letters: `T` tokens of a step, `S` sampled rows, `H` query heads, `G` KV heads, `D` head
+//! size, `B` block size, `V` vocabulary size.
 
 pub mod add;
 pub mod attention;

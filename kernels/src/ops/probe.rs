@@ -1,4 +1,4 @@
-//! Functions that kernels inline, each as a function of its own for one instruction set: only tests call them.
+//! Entry points for tests of functions that kernels inline.
 
 use super::vector::{ByteLanes, LANES, Lanes, each_vector, simd_entry};
 use super::{exp, exp2, hadamard, quantize_head, quantize_nibbles};
@@ -7,7 +7,7 @@ use super::{exp, exp2, hadamard, quantize_head, quantize_nibbles};
 unsafe fn exp_generic<L: Lanes>(x: &mut [f32]) {
     let p = x.as_mut_ptr();
     each_vector!(x.len(), |i, lanes| {
-        // SAFETY: i + lanes is at most the length.
+        // SAFETY: i + lanes is at most the length of the slice.
         unsafe { exp::exp(L::load_first(p.add(i), lanes)).store_first(p.add(i), lanes) };
     });
 }
@@ -15,7 +15,7 @@ unsafe fn exp_generic<L: Lanes>(x: &mut [f32]) {
 #[inline(always)]
 unsafe fn exp2_generic<L: ByteLanes>(x: &mut [f32]) {
     for x in x.chunks_exact_mut(LANES) {
-        // SAFETY: whole vectors.
+        // SAFETY: chunks are whole vectors.
         unsafe { exp2::exp2(L::load(x.as_ptr())).store(x.as_mut_ptr()) }
     }
 }
@@ -23,14 +23,14 @@ unsafe fn exp2_generic<L: ByteLanes>(x: &mut [f32]) {
 #[inline(always)]
 unsafe fn transform_generic<L: ByteLanes>(x: &mut [f32], head_size: usize) {
     assert_eq!(x.len(), head_size.next_multiple_of(LANES));
-    // SAFETY: whole vectors by the assertion.
+    // SAFETY: the assertion ensures whole vectors.
     unsafe { hadamard::transform::<L>(x.as_mut_ptr(), head_size) }
 }
 
 #[inline(always)]
 unsafe fn quantize_vectors_generic<L: ByteLanes>(x: &mut [f32], out: &mut [i8]) -> f32 {
     assert!(x.len() == out.len() && x.len().is_multiple_of(LANES));
-    // SAFETY: whole vectors by the assertion.
+    // SAFETY: the assertion ensures whole vectors.
     unsafe {
         let scale = quantize_head::quantize_vectors::<L>(x.as_mut_ptr(), x.len());
         for i in (0..x.len()).step_by(LANES) {
@@ -43,32 +43,32 @@ unsafe fn quantize_vectors_generic<L: ByteLanes>(x: &mut [f32], out: &mut [i8]) 
 #[inline(always)]
 unsafe fn quantize_nibbles_generic<L: ByteLanes>(x: &mut [f32], head_size: usize) -> half::f16 {
     assert_eq!(x.len(), head_size.next_multiple_of(LANES));
-    // SAFETY: whole vectors by the assertion.
+    // SAFETY: the assertion ensures whole vectors.
     unsafe { quantize_nibbles::quantize_nibbles::<L>(x.as_mut_ptr(), head_size) }
 }
 
 simd_entry! {
-    /// [`exp::exp`] of each element.
+    /// Applies [`exp::exp`] to each element.
     pub fn exp_in_place = exp_generic(x: &mut [f32]);
 }
 
 simd_entry! {
-    /// [`exp2::exp2`] of each element of whole vectors.
+    /// Applies [`exp2::exp2`] to each element. A partial last vector is left unchanged.
     pub fn exp2_in_place = exp2_generic(x: &mut [f32]);
 }
 
 simd_entry! {
-    /// [`hadamard::transform`] of a head and zeros up to a whole vector.
+    /// Applies [`hadamard::transform`] to a head that is padded with zeros to whole vectors.
     pub fn transform_in_place = transform_generic(x: &mut [f32], head_size: usize);
 }
 
 simd_entry! {
-    /// [`quantize_head::quantize_vectors`] of whole vectors.
+    /// Applies [`quantize_head::quantize_vectors`] to whole vectors.
     pub fn quantize_vectors = quantize_vectors_generic(x: &mut [f32], out: &mut [i8]) -> f32;
 }
 
 simd_entry! {
-    /// [`quantize_nibbles::quantize_nibbles`] of a head and zeros up to a whole vector.
+    /// Applies [`quantize_nibbles::quantize_nibbles`] to a head that is padded with zeros to whole vectors.
     pub fn quantize_nibbles = quantize_nibbles_generic(x: &mut [f32], head_size: usize) -> half::f16;
 }
 

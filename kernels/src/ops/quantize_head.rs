@@ -1,29 +1,29 @@
-//! One head as signed bytes with one scale, a bf16 number.
+//! Quantises a head to signed bytes with one bf16 scale.
 //!
-//! The scale is rounded before the bytes are: they are rounded to what they will be multiplied by, so that the error is
-//! that of their rounding alone, by a step that is 2^-8 larger or smaller at most. 127 then stays the largest byte:
-//! 127 * (1 + 2^-8) is below 127.5. (f16 is finer, but has no room for small and large heads.)
+//! The scale is rounded to bf16 first, and the bytes are computed with the rounded scale, so the only error is that of
+//! rounding the bytes, with a step that is at most 2^-8 larger or smaller. The largest byte is still 127, because
+//! 127 * (1 + 2^-8) is below 127.5. f16 has more precision than bf16, but too little range.
 
 use super::vector::{ByteLanes, LANES, MAGIC};
 
-/// Largest byte that is used; -128 is not, so that scales are the same on both sides.
+/// The largest byte. -128 is not used, so that the range is symmetric.
 const LARGEST: f32 = 127.0;
-/// Largest magnitudes below this count as zero: their reciprocal would not be finite.
+/// A head whose largest magnitude is below this counts as zero, because the reciprocal would not be finite.
 pub const TINY: f32 = 1e-30;
 
-/// The scale of a head, from its largest magnitude: a bf16 number, to nearest, ties to even.
+/// The scale of a head with this largest magnitude, rounded to bf16, ties to even.
 #[inline(always)]
 fn scale_of(largest: f32) -> f32 {
     half::bf16::from_f32(largest * (1.0 / LARGEST)).to_f32()
 }
 
-/// Rounds `x` to `out[i] * scale` with the scale that the largest magnitude asks for, and returns the scale.
+/// Rounds `x` to `out[i] * scale` and returns the scale, which follows from the largest magnitude.
 ///
-/// The scale is a bf16 number: 0 if all is (nearly) zero, NaN if an element is not finite; the bytes say nothing then.
-/// Plain operations in a fixed order: the same bits everywhere. Must be inlined into a kernel, for its instruction set.
+/// The scale is 0 if all elements are below [`TINY`], and NaN if an element is not finite; the bytes are 0 then. The
+/// result has the same bits on every CPU. The function must be inlined into a kernel to use its instruction set.
 #[inline(always)]
 pub fn quantize_head(x: &[f32], out: &mut [i8]) -> f32 {
-    // As integers magnitudes have the order of their values, infinity and NaN last.
+    // The bits of magnitudes compare like their values, with infinity and NaN last.
     let largest = f32::from_bits(x.iter().fold(0, |most, x| most.max(x.to_bits() & 0x7fff_ffff)));
     if !largest.is_finite() {
         out.fill(0);
@@ -41,17 +41,19 @@ pub fn quantize_head(x: &[f32], out: &mut [i8]) -> f32 {
     scale
 }
 
-/// [`quantize_head`] of `num` elements at `x`, whole vectors, in place: the low byte of each lane's bits is its byte.
+/// Like [`quantize_head`], in place for `num` elements at `x`. The low byte of each element's bits is the quantised
+/// byte.
 ///
 /// # Safety
-/// The CPU has the instruction set of `L`; nobody else uses the elements.
+/// The CPU must have the instruction set of `L`, `x` must point to `num` elements in whole vectors, and no other thread
+/// may access them.
 #[inline(always)]
 pub unsafe fn quantize_vectors<L: ByteLanes>(x: *mut f32, num: usize) -> f32 {
     debug_assert!(num.is_multiple_of(LANES));
-    // SAFETY: the caller's elements.
+    // SAFETY: the caller guarantees the elements.
     unsafe {
         let zero = L::splat(0.0);
-        // What is not finite leaves NaN in the second, which else sums zeros.
+        // An element that is not finite makes `check` NaN; otherwise it stays 0.
         let (mut largest, mut check) = (zero, zero);
         for i in (0..num).step_by(LANES) {
             let x = L::load(x.add(i));
@@ -64,7 +66,7 @@ pub unsafe fn quantize_vectors<L: ByteLanes>(x: *mut f32, num: usize) -> f32 {
         let scale = scale_of(largest);
         let factor = L::splat(if has_bytes { 1.0 / scale } else { 0.0 });
         for i in (0..num).step_by(LANES) {
-            // Where there are no bytes, 0 instead of what may be NaN.
+            // Elements of a head without bytes may be NaN; zeros are stored instead.
             let lanes = if has_bytes { L::load(x.add(i)).mul(factor) } else { zero };
             lanes.add(L::splat(MAGIC)).store(x.add(i));
         }

@@ -1,11 +1,12 @@
-//! One head as levels of four bits with one scale.
+//! Quantises a head to four-bit levels with one f16 scale.
 
 use super::quantize_head::TINY;
 use super::vector::{ByteLanes, LANES};
 
-/// What the sixteen values of a nibble stand for, in units of the scale: the levels at which a normal distribution is
-/// rounded with the least squared error (Max 1960, Lloyd 1982), the largest made 127. A transformed head is nearly
-/// normal.
+/// The levels of the sixteen nibbles, in units of the scale.
+///
+/// They minimise the squared error of a normal distribution (Max 1960, Lloyd 1982), scaled so that the largest is 127.
+/// The elements of a transformed head are nearly normally distributed.
 pub const LEVELS: [i8; 16] = {
     let mut levels = [0; 16];
     let mut i = 0;
@@ -19,7 +20,7 @@ pub const LEVELS: [i8; 16] = {
 
 const HALF: usize = 8;
 const MAGNITUDES: [i8; HALF] = [6, 18, 31, 44, 58, 75, 96, 127];
-/// Magnitudes from which on the next level is nearer, and what it adds.
+/// For each magnitude but the last: the bound from which on the next one is nearer, and the difference to it.
 const STEPS: [(f32, f32); HALF - 1] = {
     let mut steps = [(0.0, 0.0); HALF - 1];
     let mut i = 0;
@@ -30,25 +31,26 @@ const STEPS: [(f32, f32); HALF - 1] = {
     }
     steps
 };
-/// Where the largest magnitude of a head is put, in levels; what lies beyond the last one is rounded to it. The best
-/// choice for the head is taken.
-const PLACES: [f32; 4] = [127.0, 127.0 / 0.94, 127.0 / 0.88, 127.0 / 0.82];
+/// Candidates for the largest magnitude of a head in units of the scale, of which the best is chosen for each head.
+/// Elements beyond the largest level are clipped to it.
+const CANDIDATE_MAXIMA: [f32; 4] = [127.0, 127.0 / 0.94, 127.0 / 0.88, 127.0 / 0.82];
 
-/// Rounds the `head_size` elements at `x`, whole vectors with zeros beyond, to the nearest of [`LEVELS`] times a scale:
-/// each element becomes the number of its level, from 0 to 15. Returns the scale.
+/// Replaces each of the `head_size` elements at `x` by the index, 0 to 15, of the nearest of [`LEVELS`] times a scale.
+/// Returns the scale.
 ///
-/// For each of [`PLACES`] the levels are chosen and then the scale of the least squared error; the least error counts.
-/// The scale is 0 if all is (nearly) zero, NaN if an element is not finite or the scale is not; then levels say
-/// nothing.
+/// For each of [`CANDIDATE_MAXIMA`] the elements are rounded to levels, and then the scale with the least squared error
+/// is computed. The candidate with the smallest error wins. The scale is 0 if all elements are below [`TINY`], and NaN
+/// if an element or the scale is not finite; the indices have no meaning then.
 ///
 /// # Safety
-/// The CPU has the instruction set of `L`; nobody else uses the elements.
+/// The CPU must have the instruction set of `L`, `x` must point to `head_size` elements padded with zeros to whole
+/// vectors, and no other thread may access them.
 #[inline(always)]
 pub unsafe fn quantize_nibbles<L: ByteLanes>(x: *mut f32, head_size: usize) -> half::f16 {
-    // SAFETY: the caller's elements.
+    // SAFETY: the caller guarantees the elements.
     unsafe {
         let zero = L::splat(0.0);
-        // What is not finite leaves NaN in the second, which else sums zeros.
+        // An element that is not finite makes `check` NaN; otherwise it stays 0.
         let (mut largest, mut check) = (zero, zero);
         for i in (0..head_size).step_by(LANES) {
             let x = L::load(x.add(i));
@@ -63,9 +65,9 @@ pub unsafe fn quantize_nibbles<L: ByteLanes>(x: *mut f32, head_size: usize) -> h
         let mut scale = half::f16::ZERO;
         if largest >= TINY {
             let (mut best, mut best_scale) = (0.0, 0.0);
-            for place in PLACES {
-                let (dot, square) = fit::<L>(x, head_size, place / largest);
-                // The squared error is that of zeros less this.
+            for maximum in CANDIDATE_MAXIMA {
+                let (dot, square) = fit::<L>(x, head_size, maximum / largest);
+                // The squared error is the sum of squares minus this.
                 let gain = dot * (dot / square);
                 if gain > best {
                     (best, best_scale) = (gain, dot / square);
@@ -79,16 +81,16 @@ pub unsafe fn quantize_nibbles<L: ByteLanes>(x: *mut f32, head_size: usize) -> h
         let factor = L::splat(if scale > half::f16::ZERO { 1.0 / scale.to_f32() } else { 0.0 });
         for i in (0..head_size).step_by(LANES) {
             let y = L::load(x.add(i)).mul(factor);
-            number_of::<L>(y).store(x.add(i));
+            level_index::<L>(y).store(x.add(i));
         }
         scale
     }
 }
 
-/// The sums of x * level and of level^2 over a head, if it is multiplied by `factor` and rounded.
+/// Multiplies a head by `factor` and rounds it to levels. Returns the sums of x * level and of level^2.
 #[inline(always)]
 unsafe fn fit<L: ByteLanes>(x: *const f32, head_size: usize, factor: f32) -> (f32, f32) {
-    // SAFETY: the caller's elements.
+    // SAFETY: the caller guarantees the elements.
     unsafe {
         let (zero, factor) = (L::splat(0.0), L::splat(factor));
         let (mut dot, mut square) = (zero, zero);
@@ -101,7 +103,7 @@ unsafe fn fit<L: ByteLanes>(x: *const f32, head_size: usize, factor: f32) -> (f3
                 level = level.add(y.select_below(L::splat(bound), zero, L::splat(step)));
             }
             if head_size - i < LANES {
-                // Beyond the head.
+                // Lanes beyond the head must not count.
                 level = L::select_first(head_size - i, level, zero);
             }
             dot = level.fma(x, dot);
@@ -111,10 +113,10 @@ unsafe fn fit<L: ByteLanes>(x: *const f32, head_size: usize, factor: f32) -> (f3
     }
 }
 
-/// The numbers of the levels that are nearest.
+/// The index of the nearest level in each lane.
 #[inline(always)]
-unsafe fn number_of<L: ByteLanes>(y: L) -> L {
-    // SAFETY: lane arithmetic only.
+unsafe fn level_index<L: ByteLanes>(y: L) -> L {
+    // SAFETY: only lane arithmetic.
     unsafe {
         let zero = L::splat(0.0);
         let magnitude = y.max(zero.sub(y));

@@ -1,12 +1,14 @@
-//! Root mean square normalisation: arXiv:1910.07467.
+//! Root mean square normalisation (arXiv:1910.07467).
 
 use super::vector::{LANES, Lanes, each_vector, simd_entry};
 
-/// Running sums of a row, in vectors: one would wait for its last multiplication every time.
+/// Number of vectors of running sums. With a single one, each multiplication would wait for the previous one.
 const SUMS: usize = 4;
 
-/// One over the root mean square: 64 running sums, element i in sum i mod 64, the last n mod 64 elements in the first
-/// 16, then pairs of vectors and the lane tree.
+/// One over the root mean square of `x`.
+///
+/// Element i is added to running sum i mod 64, except that the last n mod 64 elements go to the first 16 sums. Then
+/// pairs of vectors are added, and finally the lanes by the tree of [`Lanes::sum`].
 #[inline(always)]
 unsafe fn inverse_rms<L: Lanes>(x: &[f32], eps: f32) -> f32 {
     let (p, n) = (x.as_ptr(), x.len());
@@ -60,13 +62,13 @@ unsafe fn head_rms_norm_generic<L: Lanes>(x: &mut [f32], weight: &[f32], eps: f3
 }
 
 simd_entry! {
-    /// out = x / sqrt(mean(x^2) + eps) * weight for one row. Panics if the lengths differ.
+    /// Computes `out = x / sqrt(mean(x^2) + eps) * weight` for one row. Panics if the lengths differ.
     pub fn rms_norm = rms_norm_generic(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]);
 }
 
 simd_entry! {
-    /// [`rms_norm`] of each head of one row alone, in place: x [heads * D], weight [D].
+    /// Applies [`rms_norm`] in place to each head of one row: x `[heads * D]`, weight `[D]`.
     ///
-    /// Panics if the length of `x` is not a multiple of that of `weight`.
+    /// Panics if the length of `x` is not a multiple of the length of `weight`.
     pub fn head_rms_norm_in_place = head_rms_norm_generic(x: &mut [f32], weight: &[f32], eps: f32);
 }

@@ -1,8 +1,8 @@
-//! Rotary position embedding, half-split ("NeoX") layout: arXiv:2104.09864.
+//! Rotary position embedding (arXiv:2104.09864), in the half-split ("NeoX") layout.
 
 use super::vector::{Lanes, each_vector, simd_entry};
 
-/// Angular frequencies of one rotary embedding; cos and sin are computed per step, once for all layers.
+/// The angular frequencies of a rotary embedding. cos and sin are computed once per step for all layers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RopeFrequencies {
     inv_freq: Vec<f64>,
@@ -10,23 +10,23 @@ pub struct RopeFrequencies {
 }
 
 impl RopeFrequencies {
-    /// inv_freq: radians per position for each rotated pair, scaling already applied; attention_factor multiplies cos
-    /// and sin.
+    /// Creates the frequencies. `inv_freq` has the radians per position of each rotated pair, with any scaling applied.
+    /// `attention_factor` multiplies cos and sin.
     pub fn new(inv_freq: Vec<f64>, attention_factor: f64) -> Self {
         Self { inv_freq, attention_factor }
     }
 
-    /// Number of rotated pairs, half of the rotated elements of a head.
+    /// Number of rotated pairs, which is half the number of rotated elements of a head.
     pub fn num_pairs(&self) -> usize {
         self.inv_freq.len()
     }
 
-    /// Writes cos then sin of one position, `2 * num_pairs` values: angles in f64, results rounded to f32.
+    /// Writes the cos, then the sin, of one position: `2 * num_pairs` values, computed in f64 and rounded to f32.
     pub fn fill(&self, position: u32, out: &mut [f32]) {
         self.fill_scaled(position, self.attention_factor, out);
     }
 
-    /// [`RopeFrequencies::fill`] without the factor: for what has been rotated already.
+    /// Like [`RopeFrequencies::fill`], without `attention_factor`, to rotate vectors to which it is already applied.
     pub fn fill_turn(&self, position: u32, out: &mut [f32]) {
         self.fill_scaled(position, 1.0, out);
     }
@@ -41,7 +41,7 @@ impl RopeFrequencies {
     }
 }
 
-/// Turns a head in f64 as [`rope_in_place`] does, or back where `direction` is -1.
+/// Rotates a head in f64 like [`rope_in_place`] if `direction` is 1, and back if it is -1.
 pub(crate) fn turn(head: &mut [f64], cos_sin: &[f32], direction: f64) {
     let half = cos_sin.len() / 2;
     let (cos, sin) = cos_sin.split_at(half);
@@ -52,10 +52,10 @@ pub(crate) fn turn(head: &mut [f64], cos_sin: &[f32], direction: f64) {
     }
 }
 
-/// [`rope_in_place`], for those that have an instruction set.
+/// The generic version of [`rope_in_place`], for inlining into other kernels.
 ///
 /// # Safety
-/// The CPU has that of `L`.
+/// The CPU must have the instruction set of `L`.
 #[inline(always)]
 pub(crate) unsafe fn rope_generic<L: Lanes>(x: &mut [f32], cos_sin: &[f32], head_size: usize) {
     let half = cos_sin.len() / 2;
@@ -64,7 +64,7 @@ pub(crate) unsafe fn rope_generic<L: Lanes>(x: &mut [f32], cos_sin: &[f32], head
     for head in x.chunks_exact_mut(head_size) {
         let p = head.as_mut_ptr();
         each_vector!(half, |i, lanes| {
-            // SAFETY: i + lanes <= half, and the head holds 2 * half elements at least.
+            // SAFETY: i + lanes is at most `half`, and the head holds at least 2 * half elements.
             unsafe {
                 let (c, s) =
                     (L::load_first(cos.as_ptr().add(i), lanes), L::load_first(sin.as_ptr().add(i), lanes));
@@ -77,8 +77,9 @@ pub(crate) unsafe fn rope_generic<L: Lanes>(x: &mut [f32], cos_sin: &[f32], head
 }
 
 simd_entry! {
-    /// Rotates each head of one row in place; cos_sin as [`RopeFrequencies::fill`] wrote it.
+    /// Rotates each head of one row in place. `cos_sin` is the output of [`RopeFrequencies::fill`].
     ///
-    /// Elements of a head beyond the rotated ones stay. Panics if the lengths do not fit.
+    /// The elements of a head after the rotated ones are unchanged. Panics if the length of `x` is not a multiple of
+    /// `head_size`, or if `cos_sin` is longer than a head.
     pub fn rope_in_place = rope_generic(x: &mut [f32], cos_sin: &[f32], head_size: usize);
 }

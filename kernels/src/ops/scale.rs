@@ -1,4 +1,4 @@
-//! Multiplication by a number: what some models do to embeddings.
+//! Multiplication by a number, which some models apply to embeddings.
 
 use super::vector::{Lanes, each_vector, simd_entry};
 
@@ -6,12 +6,12 @@ use super::vector::{Lanes, each_vector, simd_entry};
 unsafe fn scale_generic<L: Lanes>(x: &mut [f32], factor: f32) {
     let p = x.as_mut_ptr();
     each_vector!(x.len(), |i, lanes| {
-        // SAFETY: i + lanes is at most the length.
+        // SAFETY: i + lanes is at most the length of the slice.
         unsafe { L::load_first(p.add(i), lanes).mul(L::splat(factor)).store_first(p.add(i), lanes) };
     });
 }
 
 simd_entry! {
-    /// x *= factor.
+    /// Computes `x *= factor` for each element.
     pub fn scale_in_place = scale_generic(x: &mut [f32], factor: f32);
 }

@@ -1,26 +1,26 @@
-//! SwiGLU's elementwise part: arXiv:2002.05202.
+//! The elementwise part of SwiGLU (arXiv:2002.05202).
 
 use super::vector::{ByteLanes, MAGIC, each_vector, simd_entry};
 
-/// How far ahead what a product has written is asked for, in elements: rows follow each other, and the hardware's own
-/// prefetcher has just got going when a row of a few KiB ends.
+/// Prefetch distance in elements. Rows of a few KiB are too short for the hardware prefetcher, but they are contiguous.
 const AHEAD: usize = 3072;
 
-/// Gates are taken as at least this and at most that in the exponential, so that it stays a normal number.
+/// The argument of the exponential is clamped to this range, so that the exponential is a normal number.
 const LOWEST: f32 = -87.0;
 const HIGHEST: f32 = 86.0;
-/// 2^r = 1 + r * P(r) on |r| <= 1/2, least largest relative error (9.1e-8); highest power first.
+/// 2^r = 1 + r * P(r) on |r| <= 1/2, highest power first; minimax relative error 9.1e-8.
 #[allow(clippy::approx_constant, reason = "a fitted coefficient, near ln 2 by nature")]
 const P: [f32; 5] = [1.326_472_7e-3, 9.671_513e-3, 5.550_733_7e-2, 2.402_224_2e-1, 6.931_47e-1];
 
-/// `gate / (1 + e^-gate)` in each lane. NaN stays NaN; relative error below 2e-7 + 2e-8 * |gate| from [`LOWEST`] on.
+/// Computes `gate / (1 + e^-gate)` in each lane. NaN stays NaN. The relative error is below 2e-7 + 2e-8 * |gate| for
+/// gates of at least [`LOWEST`].
 #[inline(always)]
 unsafe fn silu<L: ByteLanes>(gate: L) -> L {
     // SAFETY: only lane arithmetic.
     unsafe {
         let log2_e = L::splat(std::f32::consts::LOG2_E);
         let x = L::splat(HIGHEST).min(L::splat(LOWEST).max(gate));
-        // e^-x = 2^n * 2^r with the whole number n nearest to -x * log2(e).
+        // e^-x = 2^n * 2^r, where n is the integer nearest to -x * log2(e).
         let shifted = x.fnma(log2_e, L::splat(MAGIC));
         let r = x.fnma(log2_e, L::splat(MAGIC).sub(shifted));
         let mut p = L::splat(P[0]);
@@ -37,7 +37,7 @@ unsafe fn silu_mul_generic<L: ByteLanes>(gate: &mut [f32], up: &[f32]) {
     assert_eq!(gate.len(), up.len());
     let (p, q) = (gate.as_mut_ptr(), up.as_ptr());
     each_vector!(gate.len(), |i, lanes| {
-        // SAFETY: i + lanes is at most the length of both.
+        // SAFETY: i + lanes is at most the length of both slices.
         unsafe {
             L::prefetch(p.wrapping_add(i + AHEAD).cast());
             L::prefetch(q.wrapping_add(i + AHEAD).cast());
@@ -49,6 +49,6 @@ unsafe fn silu_mul_generic<L: ByteLanes>(gate: &mut [f32], up: &[f32]) {
 }
 
 simd_entry! {
-    /// gate = silu(gate) * up, with silu(x) = x / (1 + e^-x). Panics if the lengths differ.
+    /// Computes `gate = silu(gate) * up`, where `silu(x) = x / (1 + e^-x)`. Panics if the lengths differ.
     pub fn silu_mul_in_place = silu_mul_generic(gate: &mut [f32], up: &[f32]);
 }

@@ -3,7 +3,8 @@
 //!
 //! Sums of weights are exact ([`super::scan::mass`]), so the token is the one that sorting all of them would give.
 
-use super::processors::SamplingParams;
+use trunkline_contract::SamplingParams;
+
 use super::sampler::draw_target;
 use super::scan::{key_token, sort_key};
 

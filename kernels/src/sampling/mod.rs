@@ -12,7 +12,7 @@ mod typical;
 #[doc(hidden)]
 pub mod watermark;
 
-pub use processors::{SamplingParams, TokenCounts};
+pub use processors::TokenCounts;
 pub use sampler::{NotFinite, Place, SampledToken, Sampler};
 pub use score::TokenScore;
-pub use watermark::Watermark;
+pub use trunkline_contract::{SamplingParams, Watermark};

@@ -1,8 +1,10 @@
 //! The choice of one token.
 
+use trunkline_contract::SamplingParams;
+
 use super::buckets::{Buckets, Row};
 use super::philox::uniform;
-use super::processors::{SamplingParams, TokenCounts, process};
+use super::processors::{TokenCounts, process};
 use super::scan::{Largest, count, gather, key_token, largest, mass, weigh};
 use super::score::Distribution;
 use super::watermark::add_watermark;

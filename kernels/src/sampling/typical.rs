@@ -3,7 +3,8 @@
 //!
 //! Meister et al., "Locally Typical Sampling", TACL 2023, doi:10.1162/tacl_a_00536.
 
-use super::processors::SamplingParams;
+use trunkline_contract::SamplingParams;
+
 use super::sampler::{Sampler, draw_target};
 use super::scan::{gather, key_token};
 use crate::isa::Isa;

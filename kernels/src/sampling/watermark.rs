@@ -4,7 +4,7 @@
 //! arXiv:2301.10226: the soft one, with one token of context. Which tokens are green after another is said by Philox.
 //! Its four words decide of four tokens, so that a row costs a fourth.
 
-use std::fmt;
+use trunkline_contract::Watermark;
 
 use super::philox::{philox_4x32_10, philox_4x32_10_wide};
 use crate::ops::vector::{Lanes, simd_entry};
@@ -17,40 +17,21 @@ const TOKENS_PER_COUNTER: usize = 4;
 const WIDTH: usize = 16;
 const BLOCK: usize = WIDTH * TOKENS_PER_COUNTER;
 
-/// As `Watermark` in shard.proto.
-#[derive(Clone, Copy, PartialEq)]
-pub struct Watermark {
-    /// Part of the vocabulary that is green.
-    pub gamma: f32,
-    /// Added to the logits of green tokens.
-    pub delta: f32,
-    /// Key of the generator: a secret.
-    pub key: u64,
+/// Returns true if `token_id` is green after `previous`.
+pub fn is_green(watermark: &Watermark, previous: u32, token_id: u32) -> bool {
+    let counter = token_id / TOKENS_PER_COUNTER as u32;
+    let words = philox_4x32_10([previous, counter, DOMAIN, 0], key_words(watermark));
+    words[token_id as usize % TOKENS_PER_COUNTER] < green_limit(watermark)
 }
 
-impl fmt::Debug for Watermark {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { gamma, delta, key: _ } = self;
-        f.debug_struct("Watermark").field("gamma", gamma).field("delta", delta).finish_non_exhaustive()
-    }
+fn key_words(watermark: &Watermark) -> [u32; 2] {
+    [watermark.key as u32, (watermark.key >> 32) as u32]
 }
 
-impl Watermark {
-    /// Whether `token_id` is green after `previous`.
-    pub fn is_green(&self, previous: u32, token_id: u32) -> bool {
-        let counter = token_id / TOKENS_PER_COUNTER as u32;
-        let words = philox_4x32_10([previous, counter, DOMAIN, 0], self.key_words());
-        words[token_id as usize % TOKENS_PER_COUNTER] < self.green_below()
-    }
-
-    fn key_words(&self) -> [u32; 2] {
-        [self.key as u32, (self.key >> 32) as u32]
-    }
-
-    /// Words below it are of green tokens. Exact: from 2^-8 on all bits of an f32 are multiples of 2^-32.
-    fn green_below(&self) -> u32 {
-        (f64::from(self.gamma) * (1u64 << 32) as f64) as u32
-    }
+/// The generator's words below this limit belong to green tokens. The limit is exact, because all bits of an f32 from 2^-8
+/// on are multiples of 2^-32.
+fn green_limit(watermark: &Watermark) -> u32 {
+    (f64::from(watermark.gamma) * (1u64 << 32) as f64) as u32
 }
 
 /// Adds `delta` to what is green of a block of tokens, the first of which has the number `first`, a multiple of four.
@@ -58,14 +39,14 @@ impl Watermark {
 fn lift(logits: &mut [f32; BLOCK], first: usize, previous: u32, watermark: &Watermark) {
     let counters = std::array::from_fn(|i| (first / TOKENS_PER_COUNTER + i) as u64);
     let counter = [[u64::from(previous); WIDTH], counters, [u64::from(DOMAIN); WIDTH], [0; WIDTH]];
-    let words = philox_4x32_10_wide(counter, watermark.key_words());
+    let words = philox_4x32_10_wide(counter, key_words(watermark));
     let mut in_order = [0u32; BLOCK];
     for i in 0..WIDTH {
         for (word, words) in words.iter().enumerate() {
             in_order[TOKENS_PER_COUNTER * i + word] = words[i] as u32;
         }
     }
-    let below = watermark.green_below();
+    let below = green_limit(watermark);
     for (logit, word) in logits.iter_mut().zip(in_order) {
         *logit = if word < below { *logit + watermark.delta } else { *logit };
     }

@@ -233,7 +233,7 @@ impl GrammarCompiler {
         if detail.contains("Regex is empty") {
             return invalid(
                 grammar,
-                "no text matches it, because patterns that hold at once exclude each other",
+                "no text matches it, because patterns that apply together exclude each other",
             );
         }
         if exhausted.iter().any(|word| lower.contains(word)) {

@@ -152,7 +152,6 @@ impl Constraint {
             Some(TokenEffect::BeginsGrammar) | None => {}
         }
         self.state.accept(token_id)?;
-
         self.has_ended |= self.end_token_ids.contains(&token_id);
         Ok(())
     }

@@ -115,7 +115,7 @@ fn failed(error: &impl std::fmt::Display) -> GrammarError {
     let text = error.to_string();
     if text.contains("NoExtensionBias") {
         return GrammarError::Failed {
-            detail: "no token can follow, because the parts that hold at once exclude each other".into(),
+            detail: "no token can follow, because rules that apply together exclude each other".into(),
         };
     }
     GrammarError::Failed { detail: text.lines().next().unwrap_or_default().to_owned() }

@@ -1,4 +1,4 @@
-//! Structured output: a grammar is compiled once, and then tells before each token which tokens may follow.
+//! Structured output: a grammar is compiled once, and then gives before each token the set of tokens that may follow.
 //!
 //! The crate has no clock, no network and no async code. The router calls it from threads of its own, because compiling
 //! and masks take from microseconds to tens of milliseconds.

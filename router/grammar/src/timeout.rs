@@ -110,7 +110,7 @@ mod tests {
 
         let priority = || getpriority_process(Some(Worker::current().0)).expect("its own priority");
         let before = priority();
-        let (tell, told) = sync_channel(1);
+        let (sender, receiver) = sync_channel(1);
         let late = run_with_timeout(1, move || {
             let begun = Instant::now();
             let mut lowest = 0;
@@ -118,10 +118,10 @@ mod tests {
                 lowest = priority();
                 std::thread::yield_now();
             }
-            tell.send(lowest).expect("the test listens");
+            sender.send(lowest).expect("the test listens");
         });
         assert_eq!(late.unwrap_err().code(), "schema_too_complex");
-        assert_eq!(told.recv().expect("the thread continues"), Worker::LOWEST_PRIORITY);
+        assert_eq!(receiver.recv().expect("the thread continues"), Worker::LOWEST_PRIORITY);
         assert_eq!(priority(), before, "only the late thread has a lower priority");
     }
 }

@@ -68,7 +68,6 @@ impl TokenizerEnv for Vocabulary {
 
     /// Returns false, so that a mask contains every way to tokenize a forced text. Allowing only one of them would
     /// change the distribution.
-
     fn tokenize_is_canonical(&self) -> bool {
         false
     }

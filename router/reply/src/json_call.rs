@@ -235,7 +235,6 @@ fn arguments(value: &str) -> Option<String> {
         Value::String(text) => {
             let mut arguments = String::new();
             let Scan::Complete(end) = LenientScanner::new(0).read(&text, &mut arguments) else { return None };
-
             let is_object = arguments.trim_start().starts_with('{');
             if !text[end..].trim().is_empty() {
                 return None;

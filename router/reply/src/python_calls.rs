@@ -225,7 +225,6 @@ impl Parser<'_> {
 }
 
 /// Appends a key to a JSON object, after a comma if it is not the first.
-
 fn push_key(key: &str, out: &mut String) -> Option<()> {
     if !out.ends_with('{') {
         out.push(',');

@@ -127,6 +127,5 @@ impl Sections {
 /// Returns the length of the longest suffix of `text` that is a proper prefix of `mark`.
 pub(crate) fn mark_prefix_len(text: &str, mark: &str) -> usize {
     let longest = text.len().min(mark.len() - 1);
-
     (1..=longest).rev().find(|&len| text.as_bytes().ends_with(&mark.as_bytes()[..len])).unwrap_or(0)
 }

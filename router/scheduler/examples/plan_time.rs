@@ -1,7 +1,7 @@
-//! What the scheduler's own work costs: `cargo run --release -p trunkline-scheduler --example plan_time`.
+//! Measures the scheduler's own work: `cargo run --release -p trunkline-scheduler --example plan_time`.
 //!
-//! Decodes beside each other with short and with long contexts: the time per step must not grow with the context. And
-//! what a long prompt costs once, when it starts and when it is found again.
+//! It decodes many sequences with short and with long contexts, where the time per step must not grow with the context.
+//! It also measures the cost of a long prompt, when it starts and when a prefix hit covers it.
 #![allow(clippy::print_stdout, clippy::disallowed_types, missing_docs)]
 
 use std::time::Instant;

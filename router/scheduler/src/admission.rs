@@ -61,7 +61,7 @@ pub(crate) fn admit(parts: &mut Lifecycle<'_>, step_id: u64, budget: u32) {
     }
 }
 
-/// Whether a prompt of this tenant is partly computed. Prompts of other tenants do not delay its admissions.
+/// Returns true if a prompt of this tenant is partly computed. Prompts of other tenants do not delay its admissions.
 fn has_prefill(parts: &Lifecycle<'_>, step_id: u64, tenant: TenantKey) -> bool {
     let running = parts.lane.running.keys().iter().map(|&key| &parts.sequences[key]);
     let mut own = running.filter(|sequence| sequence.tenant == tenant);
@@ -88,8 +88,8 @@ fn try_admit(parts: &mut Lifecycle<'_>, key: SequenceKey) -> Admission {
     let reserve = reserved_blocks(parts.sequences, parts.lane);
     let sequence = &parts.sequences[key];
     let shard = parts.lane.shard();
-    // A sequence that would run with no other gets all blocks. Otherwise a long prompt might wait forever for blocks that
-    // are kept idle for other tenants.
+    // A sequence that would run with no other gets all blocks. Otherwise a long prompt might wait forever for blocks
+    // that are kept idle for other tenants.
     let available = if parts.lane.running.len() == 0 {
         shard.kv.available()
     } else {

@@ -1,14 +1,14 @@
-//! How one step's tokens are divided.
+//! The budget of one step, and its division among sequences.
 
 use crate::event::Priority;
 use crate::fairness::TenantKey;
 use crate::sequence::SequenceKey;
 
-/// What is left of a step.
+/// The remaining budget of a step.
 #[derive(Clone, Copy, Debug)]
 pub struct StepBudget {
     pub tokens: u32,
-    /// Chunks, and positions whose logits are computed.
+    /// The chunks that it may still have, and the positions whose logits may still be computed.
     pub chunks: u32,
 }
 
@@ -17,33 +17,33 @@ impl StepBudget {
         self.tokens == 0 || self.chunks == 0
     }
 
-    /// A chunk, of which each position counts as one if it is scored.
+    /// Spends the budget of one chunk. If it is scored, each of its positions counts as a chunk.
     pub fn spend(&mut self, num_tokens: u32, is_scored: bool) {
         self.tokens -= num_tokens;
         self.chunks -= if is_scored { num_tokens } else { 1 };
     }
 }
 
-/// One sequence that has known tokens to compute.
+/// A sequence that has known tokens to compute.
 #[derive(Clone, Copy, Debug)]
 pub struct PrefillNeed {
     pub key: SequenceKey,
     pub priority: Priority,
     pub tenant: TenantKey,
-    /// What the tenant got so far.
+    /// The tenant's counter, see [`crate::fairness::Fairness::served`].
     pub served: u64,
     pub num_tokens: u32,
 }
 
-/// Divides `budget` tokens over `needs`, which come in running order (class, then age).
+/// Divides `budget` tokens among `needs`, which are in running order (class, then age).
 ///
-/// A class gets what the classes before it leave, and in it a tenant what those leave that got less than it so far. Of
-/// what a tenant gets in a class half of the tokens are the oldest's, so that it always gets on; the other half goes to
-/// whoever needs least, so that a short prompt does not wait behind a long one; what these leave is the oldest's again.
-/// Returns one number per need; all of them sum up to `min(budget, needed)`.
+/// Higher classes are served first, and in a class the tenants that were served less. The tokens of a tenant in a class
+/// are divided in two halves. One half goes to its oldest sequence, so that this one always makes progress. The other
+/// half goes to the sequences that need least, so that a short prompt does not wait behind a long one. The oldest
+/// sequence gets the rest. Returns one number for each need; their sum is the lesser of `budget` and the total need.
 pub fn divide_prefill(mut budget: u32, needs: &[PrefillNeed]) -> Vec<u32> {
     let mut shares = vec![0; needs.len()];
-    // Stable: those of one tenant stay in running order.
+    // The sort is stable, so each tenant's sequences stay in running order.
     let mut order: Vec<usize> = (0..needs.len()).collect();
     order.sort_by_key(|&index| (needs[index].priority, needs[index].served, needs[index].tenant));
     for group in

@@ -2,55 +2,56 @@
 
 use trunkline_kv::{PolicyKind, TenantShare};
 
-/// A tenant's weight in the queue: of two that both have work waiting, one of weight 2 gets twice as much done.
+/// A tenant's weight in the queue. Of two tenants with waiting work, one of weight 2 is served twice as much.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TenantWeight {
-    /// [`trunkline_kv::Salt::tenant`].
+    /// The tenant's name, as in [`trunkline_kv::Salt::tenant`].
     pub tenant: Box<str>,
-    /// Its weight, from 1 to [`crate::MAX_WEIGHT`].
+    /// The weight, from 1 to [`crate::MAX_WEIGHT`].
     pub weight: u32,
 }
 
 /// Limits and weights of the scheduler.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SchedulerConfig {
-    /// Most requests that wait for their first start; one more is rejected with `RejectReason::QueueFull`.
-    /// Where `weights` names several tenants, none of them may have them all (`RejectReason::QueueShared`).
+    /// The most requests that wait for their first start. One more is rejected with `RejectReason::QueueFull`. If
+    /// `weights` names several tenants, no tenant may have all places (`RejectReason::QueueShared`).
     pub max_queued_requests: u32,
-    /// Most sequences that run at once; the shard's `max_step_sequences` bounds it further.
+    /// The most sequences that run at once. The shard's `max_step_sequences` is a second limit.
     pub max_running_sequences: u32,
-    /// Most tokens of one step; the shard's `max_step_tokens` bounds it further.
+    /// The most tokens of one step. The shard's `max_step_tokens` is a second limit.
     pub max_step_tokens: u32,
-    /// Most tokens of prefill in a step that also decodes: what a long prompt may add to the others' inter-token time.
+    /// The most tokens of prefill in a step that also decodes. It bounds the time that a long prompt adds between the
+    /// tokens of other sequences.
     pub max_prefill_tokens_beside_decodes: u32,
-    /// The same in any step while several tenants send requests: what one that comes waits for.
+    /// The most tokens of prefill in any step while several tenants send requests. It bounds the time that a new
+    /// request waits for the current step.
     pub max_shared_prefill_tokens: u32,
-    /// How many prompts may be half computed at once when one step has no room for all of them.
+    /// The most prompts that are partly computed at once, if one step has no room for all of them.
     pub max_concurrent_prefills: u32,
-    /// How far a request whose whole prompt is cached may move ahead of older ones of its class, in milliseconds of
-    /// arrival time; one that is cached in part moves that part of it. Bounds what an uncached request waits longer.
+    /// Milliseconds of arrival time by which a request with a fully cached prompt moves ahead of older ones in its
+    /// class. A partly cached prompt moves by the same part of it. It bounds the extra wait of uncached requests.
     pub cached_first_window_ms: u64,
-    /// What goes when the prefix cache is full.
+    /// The policy that chooses which cached blocks are evicted.
     pub eviction: PolicyKind,
-    /// Most stored blocks that wait for [`crate::Scheduler::take_offers`]; 0: there is no tier below the store.
+    /// The most stored blocks that wait for [`crate::LowerTier::take_offers`]; 0 if there is no tier below the store.
     pub max_offered_blocks: usize,
-    /// Weights of the tenants' guaranteed shares of the pool; none: all who come weigh the same.
+    /// The weights of the tenants' guaranteed shares of the pool. Without any, all tenants weigh the same.
     pub shares: Vec<TenantShare>,
-    /// Weights of the tenants in the queue; who is not named has 1.
+    /// The tenants' weights in the queue. Tenants that are not named have weight 1.
     pub weights: Vec<TenantWeight>,
-    /// How far a tenant may be ahead of those that waited while it had nothing to do, in tokens of prompt: what it may
-    /// ask for at once and be served before them.
+    /// The credit of a tenant that comes back after a pause, in tokens of prompt. It may ask for this much at once and
+    /// be served before the tenants that waited meanwhile.
     pub max_credit_tokens: u32,
-    /// Who waits for so long in a class gets into the one above, in milliseconds.
+    /// Milliseconds after which a waiting request is promoted to the class above.
     pub class_patience_ms: u64,
-    /// Most of the pool that may be pinned, in percent.
+    /// The most of the pool that may be pinned, in percent.
     pub max_pinned_percent: u32,
 }
 
 impl SchedulerConfig {
-    /// Most blocks that may be pinned in a pool.
+    /// Returns the most blocks that may be pinned in a pool of this size.
     pub(crate) fn max_pinned_blocks(&self, num_blocks: u32) -> u32 {
-        // At most the pool.
         (u64::from(num_blocks) * u64::from(self.max_pinned_percent.min(100)) / 100) as u32
     }
 }

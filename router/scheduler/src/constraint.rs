@@ -18,12 +18,12 @@ pub struct Constraint {
 }
 
 impl Constraint {
-    /// Whether the next sample's mask is known.
+    /// Returns true if the next sample's mask is known.
     pub fn has_mask(&self) -> bool {
         self.next_mask.is_some()
     }
 
-    /// Whether there is an answer that has not been used.
+    /// Returns true if there is an answer that has not been used.
     pub fn has_answer(&self) -> bool {
         self.next_mask.is_some() || self.early.is_some()
     }
@@ -58,7 +58,7 @@ impl Constraint {
         self.awaits_answer
     }
 
-    /// Whether a plan should wait for the answer, which will arrive in a moment.
+    /// Returns true if a plan should wait for the answer, which will arrive in a moment.
     pub fn is_worth_waiting_for(&self) -> bool {
         self.awaits_answer && !self.is_slow
     }

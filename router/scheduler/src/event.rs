@@ -1,25 +1,25 @@
-//! What the scheduler is told and what it answers. Plain data.
+//! The scheduler's events and its answers, as plain data.
 
 use std::sync::Arc;
 
+use trunkline_contract::SamplingParams;
 use trunkline_kv::{Salt, StoredBlock, TenantShare, WindowLimits, Worth};
 
 use crate::config::TenantWeight;
-use crate::plan::{
-    SampledToken, SamplingParams, SequenceError, StepResult, TokenMask, TokenScore, Transfers,
-};
+use crate::plan::{SampledToken, SequenceError, StepResult, TokenMask, TokenScore, Transfers};
 
-/// A point in time: milliseconds since any fixed moment, the same for all calls of one scheduler. Never goes back.
+/// A point in time, in milliseconds since a fixed moment that is the same for all calls of one scheduler. It never goes
+/// back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Millis(pub u64);
 
 impl Millis {
-    /// Milliseconds from `earlier` to `self`; 0 if `earlier` is later.
+    /// Returns the milliseconds from `earlier` to `self`; 0 if `earlier` is later.
     pub fn since(self, earlier: Self) -> u64 {
         self.0.saturating_sub(earlier.0)
     }
 
-    /// The point `ms` later.
+    /// Returns the point `ms` milliseconds later.
     pub fn plus(self, ms: u64) -> Self {
         Self(self.0.saturating_add(ms))
     }
@@ -29,28 +29,28 @@ impl Millis {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LaneId(pub u32);
 
-/// Names one sequence between router and scheduler. Chosen by the router, used once, stable across preemption.
+/// Names one sequence between router and scheduler. The router chooses it and uses it once; it survives preemption.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SequenceId(pub u64);
 
-/// Class of a request; a lower class runs with what the higher ones leave, and is preempted first. Who waits for long
-/// (`SchedulerConfig::class_patience_ms`) gets into the class above.
+/// The class of a request. A lower class gets only the budget that higher ones leave, and is preempted first. A request
+/// that waits longer than `SchedulerConfig::class_patience_ms` is promoted to the class above.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Priority {
-    /// Before all others.
+    /// Goes before all other requests.
     High,
-    /// What a request has that says nothing.
+    /// The class of requests that name none.
     #[default]
     Normal,
-    /// Batch work.
+    /// For batch work, which can wait.
     Low,
 }
 
 impl Priority {
-    /// From the highest to the lowest.
+    /// All classes, from the highest to the lowest.
     pub const ALL: [Self; 3] = [Self::High, Self::Normal, Self::Low];
 
-    /// The class above it; none above the highest.
+    /// Returns the class above, if there is one.
     pub(crate) fn above(self) -> Option<Self> {
         match self {
             Self::High => None,
@@ -60,97 +60,100 @@ impl Priority {
     }
 }
 
-/// How long a sequence's prompt is to be kept in the KV index.
+/// A request's wishes about keeping its prompt in the KV index.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Retention {
-    /// Kept for so long after the sequence's end, in milliseconds, whatever else comes; none: as long as there is room.
+    /// Pins the prompt for this many milliseconds after the sequence's end. Without it the prompt is kept as long as
+    /// there is room.
     pub pinned_ms: Option<u64>,
-    /// Leading tokens of the prompt that it is about; none: all of them.
+    /// Limits the pin to this many leading tokens of the prompt; none pins all of them.
     pub num_tokens: Option<u32>,
-    /// What is not pinned is worth so much.
+    /// Decides how early blocks that are not pinned are evicted.
     pub worth: Worth,
-    /// What its requests are called together, for people who look at the index.
+    /// Names a group of requests, for people who look at the index.
     pub group: Option<Arc<str>>,
 }
 
-/// What of a prompt is kept on request.
+/// The outcome of a pin.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pinned {
-    /// Tokens that stay on the device, from the first on; 0 if there was no room.
+    /// Leading tokens that stay on the device; 0 if there was no room.
     pub num_tokens: u32,
-    /// Tokens that stay in the store, there or on their way; none without a store.
+    /// Leading tokens that stay in the store, written or being written; none without a store.
     pub num_stored_tokens: Option<u32>,
 }
 
-/// What a shard can do, from `Describe`.
+/// A shard's limits, from `Describe`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShardLimits {
     /// Tokens per block; at least 1.
     pub block_size: u32,
     /// Blocks in the device pool.
     pub num_blocks: u32,
-    /// Most tokens of one step; at least 1.
+    /// The most tokens of one step; at least 1.
     pub max_step_tokens: u32,
-    /// Most chunks of one step; at least 1.
+    /// The most chunks of one step, and the most positions with logits; at least 1.
     pub max_step_sequences: u32,
-    /// Token ids are below it.
+    /// Token ids are less than this.
     pub vocab_size: u32,
-    /// If blocks are in two parts: the parts for layers with a window.
+    /// The pool of window parts, for models whose blocks are in two parts.
     pub windows: Option<WindowLimits>,
 }
 
-/// What a store holds when its shard starts.
+/// The contents of a store when its shard starts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StoreContents {
-    /// Slots are below it.
+    /// The number of slots.
     pub num_slots: u32,
-    /// Blocks there, in any order.
+    /// The stored blocks, in any order.
     pub blocks: Vec<StoredBlock>,
-    /// They lie in the shard's memory, not on disk.
+    /// True if the store is in the shard's memory rather than on disk.
     pub is_in_memory: bool,
 }
 
-/// One sequence to generate. Validated by the router; the scheduler checks again only what would break it.
+/// One sequence to generate. The router has validated it; the scheduler checks again only what would break its own
+/// state.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SequenceRequest {
-    /// Not used before.
+    /// An id that was not used before.
     pub id: SequenceId,
     /// The prompt; at least one token.
     pub token_ids: Vec<u32>,
-    /// Most tokens to generate. 0 ends with `EndReason::Length`: at once, or when the prompt's logprobs are reported.
+    /// The most tokens to generate. With 0 the sequence ends with `EndReason::Length`, at once or when the prompt's
+    /// logprobs are reported.
     pub max_new_tokens: u32,
-    /// How to choose tokens; its `end_token_ids` are filled from the field below.
+    /// The sampling parameters, whose `end_token_ids` are filled from the field below.
     pub sampling: SamplingParams,
     /// Tokens that end the sequence; the one sampled is still reported as `Update::Token`.
     pub end_token_ids: Vec<u32>,
-    /// Do not end at `end_token_ids`.
+    /// Ignores `end_token_ids`, so that the sequence does not end there.
     pub ignore_eos: bool,
-    /// Class.
+    /// The class in which it waits and runs.
     pub priority: Priority,
-    /// End it when this moment has come, wherever it is.
+    /// The moment at which it ends, whether it waits or runs.
     pub deadline: Option<Millis>,
-    /// Namespace of the KV index.
+    /// The namespace of its prefix in the KV index.
     pub salt: Salt,
-    /// How long its prompt is kept.
+    /// The client's wishes about keeping the prompt.
     pub retention: Retention,
-    /// Under a grammar: no token is sampled before `Event::Allow` says which ones may be. The first is to be sent
-    /// unasked, each other one after `Update::Awaits`.
+    /// True if a grammar constrains the output. No token is sampled then before `Event::Allow` says which ones are
+    /// allowed. Send the first such event without being asked, and each later one after `Update::Awaits`.
     pub constrained: bool,
 }
 
-/// What may follow in a constrained sequence.
+/// A grammar's answer: the continuations that it allows in a constrained sequence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Allowed {
-    /// Tokens that follow in any case: appended, and reported as `Update::Token`, without being sampled.
+    /// Tokens that must follow. They are appended and reported as `Update::Token` without being sampled.
     pub forced: Vec<u32>,
-    /// What follows them.
+    /// The continuation after the forced tokens.
     pub next: NextTokens,
-    /// It took long to work out: the next one is not to keep others waiting.
+    /// Set if the answer took long to compute. No plan waits for the sequence's next answer then.
     pub is_slow: bool,
 }
 
 impl Allowed {
-    /// The mask, where nothing else is to be done; else all of it.
+    /// Returns the mask if the answer is nothing but a mask, or the answer itself.
     pub(crate) fn into_mask(self) -> Result<TokenMask, Self> {
         match self {
             Self { forced, next: NextTokens::Mask(mask), .. } if forced.is_empty() => Ok(mask),
@@ -158,186 +161,189 @@ impl Allowed {
         }
     }
 
-    /// Nothing forced, and one of these.
+    /// An answer that forces no token.
     pub(crate) fn from_mask(mask: TokenMask) -> Self {
         Self { forced: Vec::new(), next: NextTokens::Mask(mask), is_slow: false }
     }
 }
 
-/// What follows the forced tokens.
+/// The continuation after the forced tokens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NextTokens {
-    /// One of these.
+    /// One of the tokens in the mask is sampled.
     Mask(TokenMask),
-    /// Nothing: it ends with `EndReason::EndToken`.
+    /// Nothing follows, and the sequence ends with `EndReason::EndToken`.
     End,
-    /// The grammar cannot go on: it ends with `EndReason::Failed`. For the log.
+    /// The grammar cannot go on, and the sequence ends with `EndReason::Failed` and this message.
     Failed(String),
 }
 
-/// What the scheduler is told.
+/// An event that the scheduler handles.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
-    /// A shard is there, with an empty KV pool and no sequences. Also after `ShardLost`, then maybe with other limits.
+    /// The lane's shard is connected, with an empty KV pool and no sequences. After `ShardLost` its limits may be
+    /// others.
     ShardReady(LaneId, ShardLimits),
-    /// The shard has a store, with this in it. Right after `ShardReady`.
+    /// The lane's shard has a store with these contents. Sent right after `ShardReady`.
     StoreReady(LaneId, StoreContents),
-    /// A new sequence. Answered by exactly one `Update::Ended` or `Update::Rejected` in the end.
+    /// A new sequence. Exactly one `Update::Ended` or `Update::Rejected` answers it in the end.
     Submit(Box<SequenceRequest>),
-    /// What may follow in a constrained sequence. Once for each time that it waits for it; unknown ids (ended already)
-    /// are ignored.
+    /// A grammar's answer, sent once for each time that a constrained sequence waits for it. It is ignored if the
+    /// sequence has ended.
     Allow {
-        /// Which.
+        /// The sequence that waits for the answer.
         id: SequenceId,
-        /// What.
+        /// The continuations that the grammar allows.
         allowed: Allowed,
     },
-    /// The router found a stop string: end it with `EndReason::Finished`. Unknown ids (ended already) are ignored.
+    /// The router found a stop string, and the sequence ends with `EndReason::Finished`. Ignored if it has ended
+    /// already.
     Finish(SequenceId),
-    /// The client is gone: end it with `EndReason::Aborted`. Unknown ids (ended already) are ignored.
+    /// The client disconnected, and the sequence ends with `EndReason::Aborted`. Ignored if it has ended already.
     Abort(SequenceId),
-    /// The shard answered a plan. In the order of the plans, each once, and none from before the last `ShardReady`.
+    /// The lane's shard answered a plan. Results are sent once, in the order of the plans, and none from before the
+    /// last `ShardReady`.
     StepResult(LaneId, StepResult),
-    /// Transfers that plans began are over; those of a step come after its result.
+    /// Transfers of the lane's shard are over. Those that a step began are reported after its result.
     Transfers(LaneId, Transfers),
-    /// The tenants' weights in the KV cache are others now, in place of `SchedulerConfig::shares`.
+    /// Replaces `SchedulerConfig::shares`, the tenants' weights in the KV cache.
     Shares(Vec<TenantShare>),
-    /// The tenants' weights in the queue are others now, in place of `SchedulerConfig::weights`.
+    /// Replaces `SchedulerConfig::weights`, the tenants' weights in the queue.
     Weights(Vec<TenantWeight>),
-    /// The shard is gone with all that it held.
+    /// The lane's shard is lost with everything that it held.
     ShardLost(LaneId),
 }
 
-/// What the scheduler answers.
+/// An answer of the scheduler.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Update {
-    /// The sequence's first chunk is in the plan. At most once, not repeated after a preemption.
+    /// The sequence's first chunk is in the plan. This is reported at most once, and not again after a preemption.
     Started {
-        /// Which.
+        /// The sequence that this concerns.
         id: SequenceId,
         /// Prompt tokens that a prefix hit spared.
         cached_tokens: u32,
-        /// Milliseconds from `Submit` to here.
+        /// Milliseconds since the sequence's `Submit`.
         queued_ms: u64,
     },
-    /// The sequence asked for a pin, and this came of it. Once, before its first token.
+    /// The outcome of the pin that the sequence asked for. Reported once, before its first sampled token.
     Pinned {
-        /// Which.
+        /// The sequence that this concerns.
         id: SequenceId,
-        /// What stays.
+        /// The tokens that stay.
         pinned: Pinned,
     },
-    /// More of the prompt's logprobs: what was reported so far covers its beginning. All of them come before the first
-    /// token that is sampled.
+    /// More of the prompt's logprobs, in the order of its tokens. All of them are reported before the first sampled
+    /// token.
     Scored {
-        /// Which.
+        /// The sequence that this concerns.
         id: SequenceId,
-        /// Of the prompt's next tokens.
+        /// The logprobs of the prompt's next tokens.
         scores: Vec<TokenScore>,
     },
-    /// One output token.
+    /// One more output token.
     Token {
-        /// Which.
+        /// The sequence that this concerns.
         id: SequenceId,
-        /// Token with logprobs as asked.
+        /// The token, with logprobs if they were requested.
         token: SampledToken,
     },
-    /// A constrained sequence goes on when `Event::Allow` comes for what follows this token, which was sampled.
+    /// A constrained sequence waits for `Event::Allow` with the continuations after this sampled token.
     Awaits {
-        /// Which.
+        /// The sequence that this concerns.
         id: SequenceId,
-        /// The token, reported by `Token` before.
+        /// The token, which `Token` has reported.
         token_id: u32,
     },
-    /// Final: the sequence ended.
+    /// The sequence ended. This update is final.
     Ended {
-        /// Which.
+        /// The sequence that this concerns.
         id: SequenceId,
-        /// Why.
+        /// The reason why it ended.
         reason: EndReason,
-        /// What it took.
+        /// The tokens that it used.
         usage: Usage,
     },
-    /// Final: the sequence was not taken.
+    /// The sequence was not taken. This update is final.
     Rejected {
-        /// Which.
+        /// The sequence that this concerns.
         id: SequenceId,
-        /// Why, with the numbers for the message.
+        /// The reason, with the numbers for the message.
         reason: RejectReason,
-        /// When a retry is likely to be taken, in milliseconds from now; none: never.
+        /// Milliseconds after which a retry will probably be taken; none if it never will.
         retry_after_ms: Option<u64>,
     },
 }
 
-/// Why a sequence ended.
+/// The reason why a sequence ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EndReason {
-    /// It sampled one of its `end_token_ids`, or its grammar allows nothing more.
+    /// It sampled one of its `end_token_ids`, or its grammar allows no further token.
     EndToken,
-    /// It reached `max_new_tokens`.
+    /// The output has `max_new_tokens` tokens.
     Length,
-    /// `Event::Finish`.
+    /// The router sent `Event::Finish`.
     Finished,
-    /// `Event::Abort`.
+    /// The router sent `Event::Abort`.
     Aborted,
-    /// Its deadline came, in the queue or while it ran.
+    /// The deadline passed, in the queue or while the sequence ran.
     DeadlineExceeded,
-    /// The shard could not go on with it.
+    /// The shard or the grammar could not go on with it.
     Failed(SequenceError),
     /// The shard was lost after the sequence had started.
     ShardLost,
 }
 
-/// Why a sequence was not taken.
+/// The reason why a sequence was not taken.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RejectReason {
-    /// As many wait as may.
+    /// The queue is full.
     QueueFull {
-        /// Waiting now.
+        /// Requests that wait now.
         num_waiting: u32,
-        /// `SchedulerConfig::max_queued_requests`.
+        /// The limit from `SchedulerConfig::max_queued_requests`.
         max_queued_requests: u32,
-        /// How long the oldest has waited.
+        /// Milliseconds that the oldest of them has waited.
         oldest_wait_ms: u64,
     },
-    /// So many of the tenant's own wait that one more would leave others too little of the queue.
+    /// The tenant has so many waiting requests that one more would leave other tenants too little of the queue.
     QueueShared {
-        /// Of the tenant.
+        /// The tenant's waiting requests.
         num_waiting: u32,
-        /// Of everybody.
+        /// Free places in the queue.
         num_free: u32,
-        /// `SchedulerConfig::max_queued_requests`.
+        /// The limit from `SchedulerConfig::max_queued_requests`.
         max_queued_requests: u32,
     },
-    /// Prompt and output can never fit the pool.
+    /// Prompt and output together can never fit the pool.
     TooLong {
-        /// Prompt length.
+        /// The length of the prompt.
         prompt_tokens: u32,
-        /// Output asked for.
+        /// The requested length of the output.
         max_new_tokens: u32,
-        /// Most tokens, prompt and output together, that the pool can hold for one sequence.
+        /// The most tokens, prompt and output together, that the pool can hold for one sequence.
         max_total_tokens: u64,
     },
-    /// The queue is too long for the deadline.
+    /// The predicted wait in the queue is longer than the deadline allows.
     DeadlineUnreachable {
-        /// Predicted wait until its first chunk.
+        /// Predicted milliseconds until its first chunk.
         predicted_wait_ms: u64,
-        /// Time left until the deadline.
+        /// Milliseconds until the deadline.
         deadline_in_ms: u64,
     },
-    /// The request has no tokens, or one that is not in the vocabulary: the router should have refused it.
+    /// The request has no tokens, or one outside the vocabulary. The router should have refused it.
     Invalid {
-        /// What is wrong, for the log.
+        /// The problem, for the log.
         message: String,
     },
 }
 
-/// What a sequence took.
+/// The tokens that a sequence used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// Prompt length.
+    /// The length of the prompt.
     pub prompt_tokens: u32,
-    /// Tokens reported by `Update::Token`.
+    /// Tokens that `Update::Token` has reported.
     pub output_tokens: u32,
     /// Prompt tokens that a prefix hit spared at the first start.
     pub cached_tokens: u32,

@@ -1,29 +1,33 @@
 //! Weighted fair queueing between tenants: virtual token counters (Sheng et al., OSDI 2024, algorithm 2).
 //!
-//! Every tenant has a counter of what was planned for it, divided by its weight; whoever has the least goes first. A
-//! token of a prompt costs 1, one of the output 2. What is cached costs nothing, as the device does nothing for it, and
-//! neither does what has to be computed again after a preemption, which nobody asks for. Prompts are charged as their
-//! chunks are planned; what was admitted and not planned yet counts where tenants are ranked in the queue.
+//! Every tenant has a counter of its cost, divided by its weight, and the tenant with the lowest counter goes first. A
+//! token of a prompt costs 1, and one of the output 2. Cached tokens cost nothing, because the device does nothing for
+//! them. Tokens that are computed again after a preemption cost nothing either, because no client asked for that.
 //!
-//! A tenant that comes back with an empty queue is lifted to those that waited meanwhile, less a bounded credit: what
-//! it left unused is not saved up, but a tenant that asks for little is served at once.
+//! A tenant is charged when results arrive. Until then the cost of its chunks in flight is reserved: it counts as
+//! served, but it is released without a charge if the shard is lost. The cost of prompts that were admitted and not
+//! planned counts only where tenants are ranked in the queue.
+//!
+//! A tenant that comes back with an empty queue is lifted to the tenants that waited meanwhile, less a bounded credit.
+//! It cannot save up unused time, but if it asks for little it is served at once.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::config::TenantWeight;
 
-/// What a computed token of a prompt costs. Section 4.1 of the paper.
+/// The cost of a computed token of a prompt; section 4.1 of the paper.
 pub const PROMPT_TOKEN_COST: u64 = 1;
-/// What a token of the output costs.
+/// The cost of a token of the output.
 pub const OUTPUT_TOKEN_COST: u64 = 2;
-/// Greatest weight of a tenant.
+/// The greatest weight of a tenant.
 pub const MAX_WEIGHT: u32 = 1_000_000;
-/// Cost 1 at weight 1 on a counter: at least 1 at any weight. 2^44 tokens fit, some years of one busy period.
+/// The amount that a cost of 1 at weight 1 adds to a counter, so that it adds at least 1 at any weight. 2^44 tokens
+/// fit, which is some years of one busy period.
 pub const COST_SCALE: u64 = 1 << 20;
-/// Tenants without a sequence whose counters are still ahead, and remembered.
+/// The most tenants without a sequence whose counters are remembered, because they are still ahead of others.
 pub const MAX_DEBTS: usize = 1024;
-/// The name of who has none.
-const NOBODY: &str = "";
+/// The name of requests without a tenant.
+const NO_NAME: &str = "";
 
 /// Names a tenant that has sequences.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -33,20 +37,22 @@ pub struct TenantKey(u32);
 struct TenantState {
     name: Box<str>,
     weight: u32,
-    /// Cost of what was planned for it, scaled, by weight.
+    /// The cost that it was charged, scaled and divided by its weight.
     counter: u64,
-    /// Cost of what was admitted and not planned yet.
+    /// The cost of its chunks in flight.
+    reserved: u64,
+    /// The cost of its admitted prompts that was not planned yet.
     pending: u64,
-    /// Its sequences, those included that wait for their last step.
+    /// All its sequences, including those that wait for their last step.
     num_sequences: u32,
     num_waiting: u32,
-    /// Those of the waiting that never ran.
+    /// The waiting sequences that never ran.
     num_new: u32,
-    /// Those that get chunks.
+    /// The sequences that get chunks.
     num_running: u32,
-    /// Tokens that its waiting sequences have to compute.
+    /// The tokens that its waiting sequences have to compute.
     num_uncached_tokens: u64,
-    /// The queue does not know its rank yet.
+    /// Set if its rank has changed since the queue took it.
     is_stale: bool,
 }
 
@@ -55,38 +61,55 @@ impl TenantState {
         cost.saturating_mul(COST_SCALE) / u64::from(self.weight)
     }
 
+    fn served(&self) -> u64 {
+        self.counter.saturating_add(self.scaled(self.reserved))
+    }
+
     fn is_active(&self) -> bool {
         self.num_waiting + self.num_running > 0
     }
 }
 
-/// What a tenant has waiting, for predictions.
+/// The contribution of one sequence to its tenant's counts, for [`Fairness::check`].
+#[derive(Clone, Copy, Debug)]
+pub struct SequenceCounts {
+    pub tenant: TenantKey,
+    pub waits: bool,
+    pub is_new: bool,
+    pub runs: bool,
+    pub num_unpaid_tokens: u32,
+    /// The cost of its chunks in flight.
+    pub reserved: u64,
+}
+
+/// Waiting work, for predictions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Backlog {
     pub num_waiting: u64,
     pub num_uncached_tokens: u64,
 }
 
-/// The counters of all tenants that have sequences, and of those that are still ahead of others. Where nobody has a
-/// sequence, all are forgotten: nobody was kept waiting.
+/// The counters of all tenants that have sequences, and of tenants that left while they were ahead of others. When the
+/// last sequence leaves, all counters are forgotten, because no tenant waits any more.
 #[derive(Debug)]
 pub struct Fairness {
-    /// By name; 1 for who is not named.
+    /// The configured weights by tenant. Other tenants have weight 1.
     weights: BTreeMap<Box<str>, u32>,
     max_credit: u64,
     slots: Vec<Option<TenantState>>,
     free: Vec<TenantKey>,
     by_name: BTreeMap<Box<str>, TenantKey>,
-    /// Counters of tenants without a sequence.
+    /// The counters of tenants without a sequence.
     debts: BTreeSet<(u64, TenantKey)>,
     num_sequences: u64,
-    /// Where those who wait have got to. Never goes back in a busy period.
+    /// The lowest counter that waiting tenants have reached. It never goes back in a busy period.
     virtual_time: u64,
     stale: Vec<TenantKey>,
 }
 
 impl Fairness {
-    /// No tenant may be ahead of those that waited by more than `max_credit_tokens` of prompt.
+    /// Creates counters under which a returning tenant is at most `max_credit_tokens` of prompt ahead of the tenants
+    /// that waited.
     pub fn new(weights: &[TenantWeight], max_credit_tokens: u32) -> Self {
         let mut fairness = Self {
             weights: BTreeMap::new(),
@@ -103,7 +126,7 @@ impl Fairness {
         fairness
     }
 
-    /// From now on tokens cost by these weights.
+    /// Replaces the weights. Later charges use the new ones.
     pub fn set_weights(&mut self, weights: &[TenantWeight]) {
         self.weights = weights.iter().map(|weight| (weight.tenant.clone(), weight.weight)).collect();
         for index in 0..self.slots.len() {
@@ -113,9 +136,9 @@ impl Fairness {
         }
     }
 
-    /// A tenant has one more sequence.
+    /// Counts one more sequence of a tenant.
     pub fn enter(&mut self, name: Option<&str>) -> TenantKey {
-        let name = name.unwrap_or(NOBODY);
+        let name = name.unwrap_or(NO_NAME);
         let key = match self.by_name.get(name) {
             Some(&key) => key,
             None => self.insert(name),
@@ -133,6 +156,7 @@ impl Fairness {
             name: name.into(),
             weight: weight(&self.weights, name),
             counter: 0,
+            reserved: 0,
             pending: 0,
             num_sequences: 0,
             num_waiting: 0,
@@ -150,7 +174,7 @@ impl Fairness {
         key
     }
 
-    /// One of its sequences is gone.
+    /// Counts one sequence less, because it was removed.
     pub fn leave(&mut self, key: TenantKey) {
         self.num_sequences -= 1;
         let tenant = self.tenant_mut(key);
@@ -188,23 +212,25 @@ impl Fairness {
         self.free.push(key);
     }
 
-    /// A new sequence of it is about to wait. If none did, it is lifted: to the least of those that wait, or else of
-    /// those that run, less its credit. O(tenants).
+    /// Lifts a tenant that is about to have a waiting sequence and has none yet. Its counter is raised to the lowest
+    /// one of the tenants that wait, or else of those that run, less its credit. O(tenants).
     pub fn lift(&mut self, key: TenantKey) {
         if self.tenant(key).num_waiting > 0 {
             return;
         }
         let others = || self.tenants().filter(|&(other, tenant)| other != key && tenant.is_active());
-        let waiting = others().filter(|(_, tenant)| tenant.num_waiting > 0).map(|(_, t)| t.counter).min();
-        let least = waiting.or_else(|| others().map(|(_, tenant)| tenant.counter).min());
+        let waiting = others().filter(|(_, tenant)| tenant.num_waiting > 0).map(|(_, t)| t.served()).min();
+        let least = waiting.or_else(|| others().map(|(_, tenant)| tenant.served()).min());
         self.virtual_time = self.virtual_time.max(least.unwrap_or(0));
         let (now, max_credit) = (self.virtual_time, self.max_credit);
         let tenant = self.tenant_mut(key);
-        tenant.counter = tenant.counter.max(now.saturating_sub(tenant.scaled(max_credit)));
+        let reserved = tenant.scaled(tenant.reserved);
+        let lifted = now.saturating_sub(tenant.scaled(max_credit)).saturating_sub(reserved);
+        tenant.counter = tenant.counter.max(lifted);
         self.mark(key);
     }
 
-    /// A sequence of it waits; a new one never ran.
+    /// Counts a waiting sequence, which is new if it never ran.
     pub fn begin_waiting(&mut self, key: TenantKey, is_new: bool, num_uncached_tokens: u32) {
         let tenant = self.tenant_mut(key);
         tenant.num_waiting += 1;
@@ -212,7 +238,7 @@ impl Fairness {
         tenant.num_uncached_tokens += u64::from(num_uncached_tokens);
     }
 
-    /// It waits no more.
+    /// Counts a waiting sequence less.
     pub fn end_waiting(&mut self, key: TenantKey, is_new: bool, num_uncached_tokens: u32) {
         let tenant = self.tenant_mut(key);
         tenant.num_waiting -= 1;
@@ -220,7 +246,7 @@ impl Fairness {
         tenant.num_uncached_tokens -= u64::from(num_uncached_tokens);
     }
 
-    /// A sequence of it runs that has so many tokens of its prompt to pay for.
+    /// Counts a running sequence. `num_unpaid_tokens` of its prompt will be planned and charged.
     pub fn begin_running(&mut self, key: TenantKey, num_unpaid_tokens: u32) {
         let tenant = self.tenant_mut(key);
         tenant.num_running += 1;
@@ -228,7 +254,7 @@ impl Fairness {
         self.mark(key);
     }
 
-    /// It gets no more chunks, and has not paid for so many.
+    /// Counts a running sequence less, which will plan none of its `num_unpaid_tokens`.
     pub fn end_running(&mut self, key: TenantKey, num_unpaid_tokens: u32) {
         let tenant = self.tenant_mut(key);
         tenant.num_running -= 1;
@@ -236,14 +262,25 @@ impl Fairness {
         self.mark(key);
     }
 
-    /// So many tokens of a running sequence's prompt were planned.
-    pub fn pay(&mut self, key: TenantKey, num_tokens: u32) {
-        let cost = u64::from(num_tokens) * PROMPT_TOKEN_COST;
-        self.tenant_mut(key).pending -= cost;
-        self.charge(key, cost);
+    /// Reserves the cost of a chunk: `num_prompt_tokens` that count as unpaid, and `num_samples`. Returns the cost, for
+    /// [`Fairness::release`].
+    pub fn reserve(&mut self, key: TenantKey, num_prompt_tokens: u32, num_samples: u32) -> u64 {
+        let prompt_cost = u64::from(num_prompt_tokens) * PROMPT_TOKEN_COST;
+        let cost = prompt_cost + u64::from(num_samples) * OUTPUT_TOKEN_COST;
+        let tenant = self.tenant_mut(key);
+        tenant.pending -= prompt_cost;
+        tenant.reserved += cost;
+        self.mark(key);
+        cost
     }
 
-    /// Something else was planned that costs so much.
+    /// Releases the reserved cost of a chunk, whose result has arrived or never will.
+    pub fn release(&mut self, key: TenantKey, cost: u64) {
+        self.tenant_mut(key).reserved -= cost;
+        self.mark(key);
+    }
+
+    /// Adds a cost to a tenant's counter.
     pub fn charge(&mut self, key: TenantKey, cost: u64) {
         let tenant = self.tenant_mut(key);
         tenant.counter = tenant.counter.saturating_add(tenant.scaled(cost));
@@ -258,7 +295,7 @@ impl Fairness {
         }
     }
 
-    /// A tenant whose rank has changed since it was told, with its rank; each once.
+    /// Returns a tenant whose rank has changed since the last call that returned it, with its rank.
     pub fn next_stale(&mut self) -> Option<(TenantKey, u64)> {
         while let Some(key) = self.stale.pop() {
             if let Some(tenant) = &mut self.slots[key.0 as usize] {
@@ -269,38 +306,38 @@ impl Fairness {
         None
     }
 
-    /// Its place in the queue, the lowest first: what it got and what was admitted for it.
+    /// A tenant's place in the queue, the lowest first: its counter with everything that is in flight or admitted.
     pub fn rank(&self, key: TenantKey) -> u64 {
         let tenant = self.tenant(key);
-        tenant.counter.saturating_add(tenant.scaled(tenant.pending))
+        tenant.counter.saturating_add(tenant.scaled(tenant.reserved + tenant.pending))
     }
 
-    /// What it got so far.
+    /// A tenant's counter with everything that is in flight.
     pub fn served(&self, key: TenantKey) -> u64 {
-        self.tenant(key).counter
+        self.tenant(key).served()
     }
 
-    /// [`trunkline_kv::Salt::tenant`].
+    /// A tenant's name, as in [`trunkline_kv::Salt::tenant`].
     pub fn name(&self, key: TenantKey) -> Option<&str> {
         let name = &*self.tenant(key).name;
-        (name != NOBODY).then_some(name)
+        (name != NO_NAME).then_some(name)
     }
 
-    /// Its sequences that get chunks.
+    /// The number of a tenant's sequences that get chunks.
     pub fn num_running(&self, key: TenantKey) -> u32 {
         self.tenant(key).num_running
     }
 
-    /// Its part of something that all active tenants share, by weight; at least 1. O(tenants).
+    /// A tenant's part by weight of a resource that all active tenants share; at least 1. O(tenants).
     pub fn fair_part(&self, key: TenantKey, total: u32) -> u32 {
         let part = u64::from(total) * u64::from(self.tenant(key).weight) / self.active_weight().max(1);
         (part as u32).max(1)
     }
 
-    /// What is ahead of one more sequence of this tenant, given what waits in all: its own, and as much of the others
-    /// as their weights let through meanwhile. O(tenants).
+    /// Returns the work ahead of one more sequence of a tenant: the tenant's own, and as much of the other tenants' as
+    /// their weights admit meanwhile. `all` is all waiting work. O(tenants).
     pub fn backlog_ahead(&self, name: Option<&str>, all: Backlog) -> Backlog {
-        let name = name.unwrap_or(NOBODY);
+        let name = name.unwrap_or(NO_NAME);
         let known = self.by_name.get(name).map(|&key| self.tenant(key));
         let weight = u64::from(weight(&self.weights, name));
         let is_counted = known.is_some_and(TenantState::is_active);
@@ -314,34 +351,34 @@ impl Fairness {
         }
     }
 
-    /// How many sequences of a tenant wait that never ran, where there are keys of several; none if it need not share
-    /// the queue.
+    /// Returns the number of a tenant's waiting sequences that never ran. None if the tenant need not share the queue,
+    /// because weights are configured for at most one.
     pub fn num_new(&self, name: Option<&str>) -> Option<u32> {
         let name = name.filter(|_| self.weights.len() > 1)?;
         Some(self.by_name.get(name).map_or(0, |&key| self.tenant(key).num_new))
     }
 
-    /// Whether there are several tenants.
+    /// Returns true if there are several tenants.
     pub fn is_shared(&self) -> bool {
         self.by_name.len() > 1
     }
 
-    /// Whether another tenant has sequences that wait or run. O(tenants).
+    /// Returns true if another tenant has sequences that wait or run. O(tenants).
     pub fn has_others(&self, key: TenantKey) -> bool {
         self.tenants().any(|(other, tenant)| other != key && tenant.is_active())
     }
 
-    /// True if it keeps anything of a tenant with this name.
+    /// Returns true if a tenant with this name is remembered.
     pub fn knows(&self, name: &str) -> bool {
         self.by_name.contains_key(name)
     }
 
-    /// True if nothing is kept of anybody.
+    /// Returns true if no tenant is remembered.
     pub fn is_empty(&self) -> bool {
         self.by_name.is_empty() && self.virtual_time == 0
     }
 
-    /// Tenants that left and are ahead of others.
+    /// The number of tenants that left while they were ahead of others.
     pub fn num_debts(&self) -> usize {
         self.debts.len()
     }
@@ -364,30 +401,35 @@ impl Fairness {
         self.slots[key.0 as usize].as_mut().expect("the key names a tenant")
     }
 
-    /// Panics unless counts are those of the sequences, given for each as (tenant, waits, waits and never ran,
-    /// runs, unpaid tokens).
-    pub fn check(&self, sequences: impl Iterator<Item = (TenantKey, bool, bool, bool, u32)>) {
+    /// Panics unless the counts are those of the given sequences.
+    pub fn check(&self, sequences: impl Iterator<Item = SequenceCounts>) {
         let mut counted = BTreeMap::new();
-        for (key, waits, is_new, runs, num_unpaid) in sequences {
-            let (sequences, waiting, new, running, pending) = counted.entry(key).or_insert((0, 0, 0, 0, 0));
+        for sequence in sequences {
+            let (sequences, waiting, new, running, pending, reserved) =
+                counted.entry(sequence.tenant).or_insert((0, 0, 0, 0, 0, 0));
             *sequences += 1;
-            *waiting += u32::from(waits);
-            *new += u32::from(is_new);
-            *running += u32::from(runs);
-            *pending += u64::from(num_unpaid) * PROMPT_TOKEN_COST;
+            *waiting += u32::from(sequence.waits);
+            *new += u32::from(sequence.waits && sequence.is_new);
+            *running += u32::from(sequence.runs);
+            *pending += u64::from(sequence.num_unpaid_tokens) * PROMPT_TOKEN_COST;
+            *reserved += sequence.reserved;
         }
         let mut num_debts = 0;
         for (key, tenant) in self.tenants() {
-            let TenantState { num_sequences, num_waiting, num_new, num_running, pending, .. } = *tenant;
-            let known = (num_sequences, num_waiting, num_new, num_running, pending);
-            assert_eq!(known, counted.remove(&key).unwrap_or_default(), "what tenant `{}` has", tenant.name);
+            let TenantState { num_sequences, num_waiting, num_new, num_running, pending, reserved, .. } =
+                *tenant;
+            let known = (num_sequences, num_waiting, num_new, num_running, pending, reserved);
+            assert_eq!(known, counted.remove(&key).unwrap_or_default(), "counts of tenant `{}`", tenant.name);
             num_debts += usize::from(tenant.num_sequences == 0);
             assert_eq!(tenant.num_sequences == 0, self.debts.contains(&(tenant.counter, key)), "debts");
             assert_eq!(self.by_name.get(&tenant.name), Some(&key), "a tenant is found by its name");
         }
         assert!(counted.is_empty(), "a sequence's tenant is known");
         assert!(num_debts == self.debts.len() && num_debts <= MAX_DEBTS, "debts are bounded");
-        assert!(self.num_sequences > 0 || self.by_name.is_empty(), "when nobody is there all is forgotten");
+        assert!(
+            self.num_sequences > 0 || self.by_name.is_empty(),
+            "without sequences all tenants are forgotten"
+        );
     }
 }
 

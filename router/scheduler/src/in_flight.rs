@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use crate::sequence::SequenceKey;
 
-/// How many plans may be in flight at once. The second one waits at the shard while the first is computed.
+/// The most plans that may be in flight at once. The second one waits at the shard while the first is computed.
 pub const RUN_AHEAD: usize = 2;
 
 /// The steps in flight of one shard. It also reuses the memory of finished steps.
@@ -33,6 +33,8 @@ pub(crate) struct PlannedChunk {
     /// One past its last position.
     pub(crate) end: u32,
     pub(crate) sample: bool,
+    /// The cost that is reserved for it.
+    pub(crate) cost: u64,
     /// The first position of a chunk whose positions are all scored.
     pub(crate) scored_from: Option<u32>,
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use trunkline_contract::BlockId;
 
 use crate::config::SchedulerConfig;
+use crate::fairness::SequenceCounts;
 use crate::in_flight::RUN_AHEAD;
 use crate::lane::Lane;
 use crate::sequence::{Phase, Run, Sequence, SequenceKey};
@@ -28,11 +29,17 @@ struct Counts {
 
 /// Panics where counts, lists and the KV index disagree.
 pub(crate) fn check(config: &SchedulerConfig, sequences: &Sequences, lane: &Lane) {
-    sequences.tenants().check(sequences.iter().map(|(_, sequence)| {
-        let runs = sequence.is_running();
-        let num_unpaid = if runs { sequence.num_unpaid() } else { 0 };
-        let waits = sequence.run.is_none();
-        (sequence.tenant, waits, waits && sequence.first_start.is_none(), runs, num_unpaid)
+    sequences.tenants().check(sequences.iter().map(|(key, sequence)| {
+        let steps = lane.shard.iter().flat_map(|shard| shard.steps.iter());
+        let chunks = steps.flat_map(|step| &step.chunks).filter(|chunk| chunk.key == key);
+        SequenceCounts {
+            tenant: sequence.tenant,
+            waits: sequence.run.is_none(),
+            is_new: sequence.first_start.is_none(),
+            runs: sequence.is_running(),
+            num_unpaid_tokens: if sequence.is_running() { sequence.num_unpaid() } else { 0 },
+            reserved: chunks.map(|chunk| chunk.cost).sum(),
+        }
     }));
     let (running, queue) = (&lane.running, sequences.queue());
     let Some(shard) = &lane.shard else {

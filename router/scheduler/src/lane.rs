@@ -5,6 +5,7 @@ use trunkline_kv::{KvCache, StorePins};
 use crate::config::SchedulerConfig;
 use crate::estimate::Throughput;
 use crate::event::{LaneId, StoreContents};
+use crate::in_flight::StepsInFlight;
 use crate::running::Running;
 use crate::sequence::Sequence;
 use crate::shard::Shard;
@@ -14,7 +15,7 @@ use crate::stats::Stats;
 #[derive(Debug)]
 pub(crate) struct Lane {
     pub(crate) id: LaneId,
-    /// None until a shard is ready, and after it is lost. Nothing runs then.
+    /// The connected shard. Nothing runs while there is none.
     pub(crate) shard: Option<Shard>,
     pub(crate) running: Running,
     pub(crate) throughput: Throughput,
@@ -40,28 +41,28 @@ impl Lane {
         self.shard.as_ref().expect("the lane has a shard")
     }
 
-    /// See [`Lane::shard`].
+    /// The shard of a lane on which something runs or is planned, mutable.
     pub(crate) fn shard_mut(&mut self) -> &mut Shard {
         self.shard.as_mut().expect("the lane has a shard")
     }
 
-    /// Opens the store of the connected shard. False if there is no shard.
+    /// Opens the store of the connected shard. Returns false if there is no shard.
     pub(crate) fn open_store(&mut self, contents: StoreContents, config: &SchedulerConfig) -> bool {
         let Some(shard) = &mut self.shard else { return false };
         shard.add_store(contents, std::mem::take(&mut self.store_pins), config);
         true
     }
 
-    /// Drops the shard with everything that ran on it. The store's pins and the counters are kept. False if there was no
-    /// shard.
-    pub(crate) fn disconnect(&mut self, counters: &mut Stats) -> bool {
-        let Some(mut shard) = self.shard.take() else { return false };
+    /// Drops the shard with everything that ran on it, but keeps the store's pins and the counters. Returns the steps
+    /// that were in flight; none if there was no shard.
+    pub(crate) fn disconnect(&mut self, counters: &mut Stats) -> Option<StepsInFlight> {
+        let mut shard = self.shard.take()?;
         if shard.kv.store_counts().is_some() {
             self.store_pins = shard.kv.take_store_pins();
         }
         shard.add_counters(counters);
         self.running.clear();
-        true
+        Some(shard.steps)
     }
 
     pub(crate) fn new_wire_id(&mut self) -> u64 {
@@ -86,7 +87,7 @@ impl Lane {
         of_shard.min(config.max_step_tokens).max(1)
     }
 
-    /// How many of a sequence's tokens a prefix hit would spare now, in the pool or in the store.
+    /// The number of a sequence's tokens that a prefix hit would spare now, from the pool or from the store.
     pub(crate) fn num_cached_tokens(&self, sequence: &Sequence) -> u32 {
         let hit = self.kv().map(|kv| kv.lookup(&sequence.salt, sequence.shareable()));
         hit.map_or(0, |hit| hit.num_tokens().max(hit.num_block_tokens() + hit.num_stored_tokens()))

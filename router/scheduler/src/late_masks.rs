@@ -5,8 +5,8 @@
 //! step n + 1        begins with that token; computes; samples once its masks have arrived
 //! ```
 //!
-//! Each chunk that awaits a mask gets one message: the mask, or that nothing is sampled because tokens are forced or the
-//! sequence ends.
+//! Each chunk that awaits a mask gets one message: the mask, or that nothing is sampled because tokens are forced or
+//! the sequence ends.
 
 use crate::plan::{LateMask, TokenMask};
 use crate::sequence::{Run, SequenceKey};

@@ -1,12 +1,12 @@
 //! The step scheduler of Trunkline. It decides which sequences run, with how many tokens, and in which blocks.
 //!
 //! The crate is pure: events and the time go in, plans and updates come out. It never waits, reads no clock and does no
-//! I/O, and the same calls always give the same answers, so a trace replays bit for bit. `docs/architecture.md` describes
-//! its place in the router; [`Scheduler`] follows one request through it.
+//! I/O, and the same calls always give the same answers, so a trace replays bit for bit. `docs/architecture.md`
+//! describes its place in the router; [`Scheduler`] follows one request through it.
 //!
-//! Expired requests are removed first. The others are chosen by [`Priority`], then by tenant, starting with the one that
-//! has been served least by its weight (`fairness.rs`), then by age, where a cached prefix counts as some age. A request
-//! that shares a prefix which another one is computing waits for it.
+//! Expired requests are removed first. The others are chosen by [`Priority`], then by tenant, starting with the one
+//! that has been served least by its weight (`fairness.rs`), then by age, where a cached prefix counts as some age. A
+//! request that shares a prefix which another one is computing waits for it.
 //!
 //! Modules use only modules above them in this list:
 //!
@@ -73,13 +73,13 @@ pub use in_flight::RUN_AHEAD;
 pub use lower_tier::{Coverage, LowerTier};
 pub use pins::Nodes;
 pub use plan::{
-    BlockCopy, BlockStore, Chunk, LateMask, Restore, RestoreOutcome, SampledToken, SamplingParams,
-    SequenceError, SequenceErrorCode, SequenceOutcome, SequenceResult, SequenceStart, StepPlan, StepResult,
-    StoreOutcome, TokenLogprob, TokenMask, TokenScore, Transfers, Watermark,
+    BlockCopy, BlockStore, Chunk, LateMask, Restore, RestoreOutcome, SampledToken, SequenceError,
+    SequenceErrorCode, SequenceOutcome, SequenceResult, SequenceStart, StepPlan, StepResult, StoreOutcome,
+    TokenLogprob, TokenMask, TokenScore, Transfers,
 };
 pub use scheduler::Scheduler;
 pub use stats::Stats;
-pub use trunkline_contract::{BlockId, BlockKey, KEY_BYTES, SlotId};
+pub use trunkline_contract::{BlockId, BlockKey, KEY_BYTES, SamplingParams, SlotId, Watermark};
 pub use trunkline_kv::{
     KvCache, KvEvent, NodeId, NodeView, Offer, Owner, PolicyKind, RestoredBlock, Salt, StoreUsage,
     StoredBlock, StoredEvent, TenantShare, TenantUsage, Tier, TreePage, WindowLimits, Worth,

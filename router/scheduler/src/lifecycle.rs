@@ -8,6 +8,7 @@
 
 use crate::config::SchedulerConfig;
 use crate::event::{EndReason, Millis, Priority, SequenceId, Update};
+use crate::in_flight::StepsInFlight;
 use crate::lane::Lane;
 use crate::plan::{SequenceError, SequenceErrorCode};
 use crate::sequence::{Phase, Run, SequenceKey, Waiter};
@@ -161,7 +162,8 @@ impl Lifecycle<'_> {
         }
     }
 
-    /// Returns sequences that are parked on this one to the queue: all of them, or those for which `num_blocks` suffice.
+    /// Returns sequences that are parked on this one to the queue: all of them, or those for which `num_blocks`
+    /// suffice.
     fn wake_waiters(&mut self, key: SequenceKey, num_blocks: Option<usize>) {
         let Some(run) = &mut self.sequences[key].run else { return };
         let (woken, waiting): (Vec<Waiter>, Vec<Waiter>) =
@@ -172,13 +174,17 @@ impl Lifecycle<'_> {
         }
     }
 
-    /// Ends the lane's runs after it has lost its shard. Sequences that have not started go back to the queue; all others
-    /// end.
-    pub(crate) fn restart_after_loss(&mut self) {
+    /// Ends the lane's runs after it has lost its shard. Sequences that have not started go back to the queue; all
+    /// others end.
+    pub(crate) fn restart_after_loss(&mut self, lost_steps: &StepsInFlight) {
+        for chunk in lost_steps.iter().flat_map(|step| &step.chunks) {
+            self.sequences.release_cost(chunk.key, chunk.cost);
+        }
         let mut keys = self.sequences.keys_by_arrival();
         let is_concerned = |run: &Run| run.lane == self.lane.id;
         keys.retain(|&key| self.sequences[key].run.as_ref().is_none_or(is_concerned));
-        // All sequences leave the queue before any is removed, because a parked sequence names the one that it waits for.
+        // All sequences leave the queue before any is removed, because a parked sequence names the one that it waits
+        // for.
         for &key in &keys {
             if self.sequences[key].run.is_none() {
                 self.sequences.leave_queue(key);

@@ -1,5 +1,5 @@
-//! The scheduler's side of the tier below the store: which blocks it takes, what a prompt lacks, and where fetched blocks
-//! go.
+//! The scheduler's side of the tier below the store: which blocks it takes, what a prompt lacks, and where fetched
+//! blocks go.
 
 use trunkline_contract::{BlockKey, SlotId};
 use trunkline_kv::{Offer, Salt};
@@ -12,7 +12,7 @@ use crate::shard::Shard;
 pub struct Coverage {
     /// Whole blocks, from the first on.
     pub num_blocks: usize,
-    /// Whether fetched blocks can be put behind them, because the store has the last one.
+    /// True if fetched blocks can be put behind them, because the store has the last one.
     pub is_extensible: bool,
     /// Predicted milliseconds to compute the rest; none before anything was measured.
     pub compute_ms: Option<f64>,
@@ -33,8 +33,8 @@ impl<'a> LowerTier<'a> {
         Self { shard, throughput }
     }
 
-    /// What pool and store have of `tokens`, whose whole blocks have these keys. None without a store. Costs as much as
-    /// a lookup.
+    /// Returns the part of `tokens` that pool and store have. The whole blocks of `tokens` have these keys. None
+    /// without a store. It costs as much as a lookup.
     pub fn coverage(&self, salt: &Salt, tokens: &[u32], keys: &[BlockKey]) -> Option<Coverage> {
         let shard = self.shard.as_ref()?;
         let kv = &shard.kv;

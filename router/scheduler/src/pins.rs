@@ -69,8 +69,8 @@ impl<'a> Nodes<'a> {
         Some(shard.pin(&salt, &tokens, ttl_ms))
     }
 
-    /// Removes the pins that end in a node or a descendant, as [`trunkline_kv::KvCache::unpin_node`] does. None if there
-    /// is no such node.
+    /// Removes the pins that end in a node or a descendant, as [`trunkline_kv::KvCache::unpin_node`] does. None if
+    /// there is no such node.
     pub fn unpin(&mut self, node: NodeId, key: BlockKey) -> Option<u32> {
         self.shard.as_mut()?.kv.unpin_node(node, key)
     }

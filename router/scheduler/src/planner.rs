@@ -6,7 +6,7 @@
 use crate::admission::admit;
 use crate::budget::{PrefillNeed, StepBudget, divide_prefill};
 use crate::event::Update;
-use crate::fairness::{OUTPUT_TOKEN_COST, TenantKey};
+use crate::fairness::TenantKey;
 use crate::in_flight::{PlannedChunk, StepInFlight};
 use crate::lifecycle::Lifecycle;
 use crate::output;
@@ -187,6 +187,8 @@ impl<'p, 'a> Planner<'p, 'a> {
         start_on_shard(&mut self.plan, shard, sequence);
         let end = sequence.run().planned + num_tokens;
         let (sample, awaits_mask) = sampling(sequence, end);
+        let cost = self.parts.sequences.reserve_cost(key, end, sample.into());
+        let sequence = &mut self.parts.sequences[key];
         let run = sequence.run.as_mut().expect("the sequence does not wait");
         shard.kv.begin_fill(&run.table, run.planned, num_tokens);
         if awaits_mask {
@@ -216,19 +218,14 @@ impl<'p, 'a> Planner<'p, 'a> {
             score: is_scored,
         });
         let scored_from = is_scored.then_some(run.planned);
-        self.planned.push(PlannedChunk { key, wire_id: run.wire_id, end, sample, scored_from });
+        self.planned.push(PlannedChunk { key, wire_id: run.wire_id, end, sample, cost, scored_from });
         run.num_sent_blocks = run.table.blocks().len();
         run.planned = end;
         run.pending_samples += u32::from(sample);
         run.steps_in_flight += 1;
         run.last_step_id = self.plan.step_id;
         self.budget.spend(num_tokens, is_scored);
-        self.parts.sequences.pay_prompt(key, end);
-        if sample {
-            self.parts.sequences.charge(key, OUTPUT_TOKEN_COST);
-        }
-        let constraint = self.parts.sequences[key].constraint.as_mut();
-        if let Some(allowed) = constraint.and_then(|constraint| constraint.take_early()) {
+        if let Some(allowed) = sequence.constraint.as_mut().and_then(|constraint| constraint.take_early()) {
             output::apply(self.parts, key, allowed);
         }
         num_tokens
@@ -268,8 +265,8 @@ impl<'p, 'a> Planner<'p, 'a> {
         }
     }
 
-    /// Frees a block or a window part for a sequence whose next position has none. Returns false if that is not possible
-    /// now: blocks come back with the steps in flight, or the sequence itself is the first victim and waits.
+    /// Frees a block or a window part for a sequence whose next position has none. Returns false if that is not
+    /// possible now: blocks come back with the steps in flight, or the sequence itself is the first victim and waits.
     fn make_room(&mut self, key: SequenceKey, is_block_missing: bool) -> bool {
         let lane = &mut *self.parts.lane;
         let shard = lane.shard.as_mut().expect("the lane has a shard");
@@ -335,7 +332,7 @@ fn start_on_shard(plan: &mut StepPlan, shard: &Shard, sequence: &mut Sequence) {
     }
 }
 
-/// Whether a chunk that ends at `end` samples a token, and whether it awaits the mask for that.
+/// Decides whether a chunk that ends at `end` samples a token, and whether it awaits the mask for that.
 fn sampling(sequence: &Sequence, end: u32) -> (bool, bool) {
     let (run, num_known) = (sequence.run(), sequence.num_tokens());
     let is_mask_known = sequence.constraint.as_ref().is_none_or(|constraint| constraint.has_mask());

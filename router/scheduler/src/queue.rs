@@ -1,4 +1,4 @@
-//! Who waits, and in which order: by class, in it by tenant, and of each tenant by age and what is cached.
+//! The waiting sequences in order: by class, then by tenant, then by age, where a cached prefix counts as some age.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,22 +6,23 @@ use crate::event::{Millis, Priority};
 use crate::fairness::{Fairness, TenantKey};
 use crate::sequence::SequenceKey;
 
-/// A place among the sequences of one tenant in one class; the lowest goes first.
+/// A place among the sequences of one tenant in one class. The lowest goes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
-    /// Arrival in milliseconds, moved back by what is cached: bounded, so age wins in the end.
+    /// The time of arrival in milliseconds, later the less of the prompt is cached. The shift is bounded, so age wins
+    /// in the end.
     pub effective_ms: u64,
-    /// Unique.
+    /// A unique number that makes places distinct.
     pub arrival: u64,
 }
 
-/// Where a sequence waits.
+/// The position of a waiting sequence in the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rank {
     pub priority: Priority,
     pub tenant: TenantKey,
     pub place: Place,
-    /// Since when it waits in this class.
+    /// When it began to wait in this class.
     pub since: Millis,
 }
 
@@ -31,10 +32,10 @@ impl Rank {
     }
 }
 
-/// What one tenant has waiting in one class.
+/// The waiting sequences of one tenant in one class.
 #[derive(Debug)]
 struct Line {
-    /// [`Fairness::rank`], as it stands in `Class::order`.
+    /// The tenant's [`Fairness::rank`], as `Class::order` has it.
     rank: u64,
     ready: BTreeMap<Place, SequenceKey>,
 }
@@ -68,7 +69,7 @@ impl Class {
     }
 
     fn remove(&mut self, rank: Rank) {
-        let line = self.lines.get_mut(&rank.tenant).expect("who is ready is in a line");
+        let line = self.lines.get_mut(&rank.tenant).expect("a sequence with a place is in its tenant's line");
         let removed = line.ready.remove(&rank.place);
         assert!(removed.is_some(), "the sequence was ready");
         if line.ready.is_empty() {
@@ -79,21 +80,21 @@ impl Class {
     }
 }
 
-/// Waiting sequences. Those that wait for another one's prefix are counted but have no place ("parked"). All costs are
-/// O(log n).
+/// The waiting sequences. A parked sequence, which waits for another one's prefix, is counted but has no place. All
+/// operations cost O(log n).
 #[derive(Debug, Default)]
 pub struct Queue {
-    /// By [`Priority`].
+    /// The classes, indexed by [`Priority`].
     classes: [Class; Priority::ALL.len()],
     num_ready: usize,
     num_parked: usize,
-    /// Those waiting that never started.
+    /// The waiting sequences that never started.
     num_new: u32,
     num_uncached_tokens: u64,
 }
 
 impl Queue {
-    /// Adds a sequence that did not wait; `tenant_rank` is its tenant's.
+    /// Adds a sequence. `tenant_rank` is its tenant's [`Fairness::rank`].
     pub fn enter(
         &mut self,
         rank: Rank,
@@ -108,7 +109,7 @@ impl Queue {
         self.num_uncached_tokens += u64::from(num_uncached_tokens);
     }
 
-    /// Removes a sequence; no rank: it was parked.
+    /// Removes a sequence. It was parked if it has no rank.
     pub fn leave(&mut self, rank: Option<Rank>, is_new: bool, num_uncached_tokens: u32) {
         match rank {
             Some(rank) => {
@@ -121,14 +122,14 @@ impl Queue {
         self.num_uncached_tokens -= u64::from(num_uncached_tokens);
     }
 
-    /// Takes a sequence's place but keeps counting it.
+    /// Removes a sequence from its place but keeps counting it.
     pub fn park(&mut self, rank: Rank) {
         self.class(rank.priority).remove(rank);
         self.num_ready -= 1;
         self.num_parked += 1;
     }
 
-    /// Who goes next: the first of the tenant that has got least in the highest class.
+    /// Returns the next sequence: in the highest class, the first one of the tenant with the lowest rank.
     pub fn first(&mut self, fairness: &mut Fairness) -> Option<SequenceKey> {
         while let Some((tenant, rank)) = fairness.next_stale() {
             self.classes.iter_mut().for_each(|class| class.set_rank(tenant, rank));
@@ -138,7 +139,7 @@ impl Queue {
         class.lines[tenant].ready.first_key_value().map(|(_, &key)| key)
     }
 
-    /// Who has waited longest in a class, if it is since `limit` or before.
+    /// Returns the sequence that has waited longest in a class, if it began to wait at `limit` or earlier.
     pub fn waiting_since(&self, priority: Priority, limit: Millis) -> Option<SequenceKey> {
         let (&(since, _), &key) = self.classes[priority as usize].by_age.first_key_value()?;
         (since <= limit).then_some(key)
@@ -147,17 +148,18 @@ impl Queue {
     fn class(&mut self, priority: Priority) -> &mut Class {
         &mut self.classes[priority as usize]
     }
-    /// All that wait.
+
+    /// The number of waiting sequences, parked ones included.
     pub fn num_waiting(&self) -> usize {
         self.num_ready + self.num_parked
     }
 
-    /// Those that never started: what the limit counts.
+    /// The number of waiting sequences that never started, to which the queue's limit applies.
     pub fn num_new(&self) -> u32 {
         self.num_new
     }
 
-    /// Tokens that all that wait have to compute before their next token.
+    /// The tokens that all waiting sequences have to compute before their next token.
     pub fn num_uncached_tokens(&self) -> u64 {
         self.num_uncached_tokens
     }

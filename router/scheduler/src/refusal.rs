@@ -9,9 +9,9 @@ use crate::lifecycle::Lifecycle;
 const DEFAULT_RETRY_AFTER_MS: u64 = 1_000;
 /// The shortest time after which a rejected client should retry.
 const MIN_RETRY_AFTER_MS: u64 = 100;
-/// How many requests one tenant may have waiting for each free place in the queue, as with open requests (dynamic
-/// thresholds: Choudhury and Hahne, IEEE/ACM Transactions on Networking 6(2), 1998). A tenant that floods the queue gets
-/// seven eighths of it, and the next tenant finds a place.
+/// The most requests that one tenant may have waiting for each free place in the queue, as with open requests (dynamic
+/// thresholds: Choudhury and Hahne, IEEE/ACM Transactions on Networking 6(2), 1998). A tenant that floods the queue
+/// gets seven eighths of it, and the next tenant finds a place.
 const MAX_WAITING_PER_FREE_PLACE: u32 = 7;
 
 /// Why a request cannot be taken, if it cannot.
@@ -44,8 +44,8 @@ pub(crate) fn reject(parts: &mut Lifecycle<'_>, id: SequenceId, reason: RejectRe
     parts.counters.count_rejection(&reason);
     let retry_after_ms = match &reason {
         RejectReason::QueueFull { .. } | RejectReason::QueueShared { .. } => {
-            let num_told_to_retry = parts.sequences.tell_to_retry();
-            Some(retry_after_ms(parts, num_told_to_retry))
+            let num_retries_expected = parts.sequences.count_retry();
+            Some(retry_after_ms(parts, num_retries_expected))
         }
         RejectReason::DeadlineUnreachable { predicted_wait_ms, deadline_in_ms } => {
             Some(predicted_wait_ms.saturating_sub(*deadline_in_ms).max(MIN_RETRY_AFTER_MS))

@@ -152,7 +152,7 @@ impl Restores {
     }
 }
 
-/// How many of these blocks come with their window parts.
+/// The number of these blocks that come with their window parts.
 pub(crate) fn num_windowed(blocks: &[RestoredBlock]) -> usize {
     blocks.iter().filter(|block| !block.base_only).count()
 }

@@ -1,6 +1,7 @@
 //! The effect of a step's result on its sequences.
 
 use crate::event::{EndReason, Update};
+use crate::fairness::OUTPUT_TOKEN_COST;
 use crate::in_flight::PlannedChunk;
 use crate::lifecycle::Lifecycle;
 use crate::output::append_token;
@@ -58,6 +59,7 @@ pub(crate) fn take_result(parts: &mut Lifecycle<'_>, result: StepResult) {
 
 fn take_outcome(parts: &mut Lifecycle<'_>, chunk: &PlannedChunk, result: Option<SequenceResult>) {
     let (outcome, scores) = result.map(|result| (result.outcome, result.scores)).unzip();
+    parts.sequences.release_cost(chunk.key, chunk.cost);
     let sequence = &mut parts.sequences[chunk.key];
     let num_known = sequence.num_tokens();
     let run = sequence.run_mut();
@@ -78,7 +80,11 @@ fn take_outcome(parts: &mut Lifecycle<'_>, chunk: &PlannedChunk, result: Option<
         // enter the KV index.
         run.acknowledged = chunk.end.min(num_known);
     }
-    if run.phase == Phase::Ending {
+    let (is_computed, is_ending) = (!run.has_failed, run.phase == Phase::Ending);
+    if is_computed {
+        parts.sequences.pay_prompt(chunk.key, chunk.end);
+    }
+    if is_ending {
         parts.release_if_idle(chunk.key);
         return;
     }
@@ -118,6 +124,7 @@ fn take_token(parts: &mut Lifecycle<'_>, key: SequenceKey, token: SampledToken) 
         return;
     }
     parts.pin_prompt(key);
+    parts.sequences.charge(key, OUTPUT_TOKEN_COST);
     let run = parts.sequences[key].run_mut();
     run.pending_samples -= 1;
     run.sent_mask = None;

@@ -24,8 +24,8 @@ use crate::{invariants, shard::Shard};
 /// The lane of sequences that wait. There is one lane today.
 const FIRST_LANE: LaneId = LaneId(0);
 
-/// The queue of all requests, and the token budget and KV index of each lane. One task owns it; it never waits, reads no
-/// clock and does no I/O.
+/// The queue of all requests, and the token budget and KV index of each lane. One task owns it; it never waits, reads
+/// no clock and does no I/O.
 ///
 /// ```
 /// use trunkline_scheduler::*;
@@ -269,8 +269,8 @@ impl Scheduler {
 
     fn shard_lost(&mut self, lane: LaneId, now: Millis, updates: &mut Vec<Update>) {
         let mut parts = self.parts(lane, now, updates);
-        if parts.lane.disconnect(parts.counters) {
-            parts.restart_after_loss();
+        if let Some(lost_steps) = parts.lane.disconnect(parts.counters) {
+            parts.restart_after_loss(&lost_steps);
             self.was_cleared = self.records_kv_events;
         }
     }

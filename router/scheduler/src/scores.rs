@@ -1,20 +1,20 @@
 //! Logprobs of prompts: every position is computed, and the logprob of the token after it is reported.
 //!
 //! A position that a prefix hit spares has no logits. A scored prompt therefore uses nothing of the KV index up to the
-//! last position that is still to be scored; its own blocks enter the index as usual. Scores that were reported before a
-//! preemption are not computed again.
+//! last position that is still to be scored; its own blocks enter the index as usual. Scores that were reported before
+//! a preemption are not computed again.
 
 use crate::budget::PrefillNeed;
 use crate::sequence::Sequence;
 use crate::sequences::Sequences;
 
 impl Sequence {
-    /// How many leading positions of the prompt are scored.
+    /// The number of leading prompt positions that are scored.
     pub(crate) fn num_to_score(&self) -> u32 {
         if self.sampling.prompt_logprobs.is_some() { self.num_prompt_tokens - 1 } else { 0 }
     }
 
-    /// Whether its next position is scored.
+    /// Returns true if its next position is scored.
     pub(crate) fn is_scoring(&self) -> bool {
         let num_to_score = self.num_to_score();
         num_to_score > 0 && self.run.as_ref().is_some_and(|run| run.planned < num_to_score)

@@ -9,13 +9,13 @@
 use std::collections::BTreeMap;
 use std::ops::{Index, IndexMut};
 
-use trunkline_contract::BlockId;
+use trunkline_contract::{BlockId, SamplingParams};
 use trunkline_kv::{BlockTable, RestoredBlock, Salt};
 
 use crate::constraint::Constraint;
 use crate::event::{LaneId, Millis, Pinned, Priority, Retention, SequenceId, SequenceRequest, Usage};
 use crate::fairness::TenantKey;
-use crate::plan::{SamplingParams, TokenMask};
+use crate::plan::TokenMask;
 use crate::queue::Rank;
 
 /// Names a sequence in a [`SequenceMap`]. A key is reused after its sequence is removed.
@@ -36,15 +36,15 @@ pub struct Sequence {
     pub deadline: Option<Millis>,
     pub salt: Salt,
     pub tenant: TenantKey,
-    /// Leading tokens of the prompt that cost nothing more: the tenant was charged for them, or they were cached when the
-    /// sequence was admitted.
+    /// Leading tokens of the prompt that cost nothing more, because the tenant was charged for them or they were cached
+    /// when the sequence was admitted.
     pub num_paid: u32,
     pub retention: Retention,
     /// The outcome of the request's pin, which is decided once its prompt is computed.
     pub pinned: Option<Pinned>,
     /// Leading positions of the prompt whose next tokens' logprobs were reported.
     pub num_scored: u32,
-    /// None for a sequence without a grammar.
+    /// The state of the sequence's grammar, if it has one.
     pub constraint: Option<Constraint>,
     pub submitted_at: Millis,
     /// When it began to wait in its class. While it runs, this is the moment of its last wait.
@@ -54,7 +54,7 @@ pub struct Sequence {
     /// Set when the first chunk is planned.
     pub first_start: Option<FirstStart>,
     pub wait: Wait,
-    /// None while the sequence waits.
+    /// The state of the sequence while it does not wait.
     pub run: Option<Run>,
 }
 
@@ -69,11 +69,11 @@ pub struct FirstStart {
 /// The state of a waiting sequence. It has no meaning while the sequence runs.
 #[derive(Debug, Default)]
 pub struct Wait {
-    /// Its place in the queue; none while it is parked.
+    /// The place in the queue; none while the sequence is parked.
     pub rank: Option<Rank>,
-    /// How many tokens it had to compute when it was last looked up in the KV index.
+    /// Tokens that it had to compute when it was last looked up in the KV index.
     pub num_uncached_tokens: u32,
-    /// How many blocks must be available before it is worth another try; 0 if that is not known.
+    /// Blocks that must be available before it is worth another try; 0 if that is not known.
     pub needed_blocks: u32,
     /// The running sequence that computes a prefix which both share. It is set while this one is parked.
     pub parked_on: Option<SequenceKey>,
@@ -82,11 +82,11 @@ pub struct Wait {
 /// The phase of a sequence that holds blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// It gets chunks.
+    /// The sequence gets chunks.
     Running,
-    /// It gets no more chunks, and waits again once its steps in flight are acknowledged.
+    /// The sequence gets no more chunks, and waits again once its steps in flight are acknowledged.
     Preempting,
-    /// Its final update was sent. It is removed once its steps in flight are acknowledged.
+    /// The final update was sent. The sequence is removed once its steps in flight are acknowledged.
     Ending,
 }
 
@@ -97,7 +97,7 @@ pub struct Run {
     pub phase: Phase,
     /// The sequence's name on the wire.
     pub wire_id: u64,
-    /// Whether a plan has told the shard about `wire_id`.
+    /// Set once a plan has told the shard about `wire_id`.
     pub is_on_shard: bool,
     pub table: BlockTable,
     /// Blocks of the table that the shard knows.
@@ -189,12 +189,13 @@ impl Sequence {
         self.num_tokens() - self.num_prompt_tokens
     }
 
-    /// Tokens of the prompt that the tenant will be charged for when they are planned.
+    /// Tokens of the prompt that are neither paid for nor planned.
     pub fn num_unpaid(&self) -> u32 {
-        self.num_prompt_tokens - self.num_paid
+        let num_planned = self.run.as_ref().map_or(0, |run| run.planned);
+        self.num_prompt_tokens.saturating_sub(self.num_paid.max(num_planned))
     }
 
-    /// How many leading tokens of the prompt the request pins, if it pins any.
+    /// The number of leading prompt tokens that the request pins, if it pins any.
     pub fn num_pin_tokens(&self) -> u32 {
         self.retention.num_tokens.unwrap_or(u32::MAX).min(self.num_prompt_tokens)
     }
@@ -207,12 +208,12 @@ impl Sequence {
         }
     }
 
-    /// Whether the sequence may get chunks.
+    /// Returns true if the sequence may get chunks.
     pub fn is_running(&self) -> bool {
         self.run.as_ref().is_some_and(|run| run.phase == Phase::Running)
     }
 
-    /// Whether its final update was sent.
+    /// Returns true if the final update was sent.
     pub fn is_ending(&self) -> bool {
         self.run.as_ref().is_some_and(|run| run.phase == Phase::Ending)
     }
@@ -275,7 +276,7 @@ impl Sequence {
         self.run.as_ref().expect("the sequence does not wait")
     }
 
-    /// See [`Sequence::run`].
+    /// The run of a sequence that is known not to wait, mutable.
     pub fn run_mut(&mut self) -> &mut Run {
         self.run.as_mut().expect("the sequence does not wait")
     }

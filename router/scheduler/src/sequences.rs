@@ -8,7 +8,7 @@ use std::ops::{Index, IndexMut};
 
 use crate::config::{SchedulerConfig, TenantWeight};
 use crate::event::{Millis, SequenceId, SequenceRequest};
-use crate::fairness::Fairness;
+use crate::fairness::{Fairness, PROMPT_TOKEN_COST};
 use crate::queue::{Place, Queue, Rank};
 use crate::sequence::{Sequence, SequenceKey, SequenceMap, Wait, Waiter};
 
@@ -25,8 +25,8 @@ pub(crate) struct Sequences {
     next_arrival: u64,
     /// Until this moment requests of other tenants are expected.
     shared_until: Millis,
-    /// Clients that were rejected for a full queue and told to retry, less the sequences admitted since.
-    num_told_to_retry: u64,
+    /// Clients that were rejected for a full queue and should retry, less the sequences admitted since.
+    num_retries_expected: u64,
 }
 
 impl Sequences {
@@ -38,7 +38,7 @@ impl Sequences {
             deadlines: BTreeSet::new(),
             next_arrival: 0,
             shared_until: Millis(0),
-            num_told_to_retry: 0,
+            num_retries_expected: 0,
         }
     }
 
@@ -67,8 +67,8 @@ impl Sequences {
         sequence
     }
 
-    /// Puts a sequence that has no run in the queue. A prefix hit would spare `num_cached` of its tokens, which moves it
-    /// ahead by up to `window_ms`.
+    /// Puts a sequence that has no run in the queue. A prefix hit would spare `num_cached` of its tokens, which moves
+    /// it ahead by up to `window_ms`.
     pub(crate) fn enter_queue(&mut self, key: SequenceKey, num_cached: u32, window_ms: u64) {
         let sequence = &mut self.map[key];
         let num_tokens = sequence.num_tokens();
@@ -114,9 +114,9 @@ impl Sequences {
         self.queue.first(&mut self.tenants)
     }
 
-    /// Counts a sequence as running, for its tenant and for the clients that were told to retry.
+    /// Counts a sequence as running, for its tenant and for the clients that should retry.
     pub(crate) fn begin_running(&mut self, key: SequenceKey) {
-        self.num_told_to_retry = self.num_told_to_retry.saturating_sub(1);
+        self.num_retries_expected = self.num_retries_expected.saturating_sub(1);
         let sequence = &self.map[key];
         self.tenants.begin_running(sequence.tenant, sequence.num_unpaid());
     }
@@ -127,12 +127,28 @@ impl Sequences {
         self.tenants.end_running(sequence.tenant, sequence.num_unpaid());
     }
 
-    /// Charges a sequence's tenant for the prompt up to `end`, except for the tokens that are paid for already.
+    /// Reserves the cost of a chunk that is about to be planned up to `end`. Returns the cost, for
+    /// [`Sequences::release_cost`].
+    pub(crate) fn reserve_cost(&mut self, key: SequenceKey, end: u32, num_samples: u32) -> u64 {
+        let sequence = &self.map[key];
+        let num_unpaid = sequence.num_unpaid();
+        let num_left = sequence.num_prompt_tokens.saturating_sub(end).min(num_unpaid);
+        self.tenants.reserve(sequence.tenant, num_unpaid - num_left, num_samples)
+    }
+
+    /// Releases the reserved cost of a chunk.
+    pub(crate) fn release_cost(&mut self, key: SequenceKey, cost: u64) {
+        self.tenants.release(self.map[key].tenant, cost);
+    }
+
+    /// Charges a sequence's tenant for its computed prompt up to `end`, except for the tokens that are paid for
+    /// already.
     pub(crate) fn pay_prompt(&mut self, key: SequenceKey, end: u32) {
         let sequence = &mut self.map[key];
         let num_paid = end.min(sequence.num_prompt_tokens);
         if num_paid > sequence.num_paid {
-            self.tenants.pay(sequence.tenant, num_paid - sequence.num_paid);
+            let cost = u64::from(num_paid - sequence.num_paid) * PROMPT_TOKEN_COST;
+            self.tenants.charge(sequence.tenant, cost);
             sequence.num_paid = num_paid;
         }
     }
@@ -158,15 +174,15 @@ impl Sequences {
         }
     }
 
-    /// Whether requests of another tenant are expected soon.
+    /// Returns true if requests of another tenant are expected soon.
     pub(crate) fn expects_other_tenants(&self, now: Millis) -> bool {
         now < self.shared_until
     }
 
-    /// Counts a client that is told to retry, and returns how many there are with it.
-    pub(crate) fn tell_to_retry(&mut self) -> u64 {
-        self.num_told_to_retry += 1;
-        self.num_told_to_retry
+    /// Counts a client that was rejected and should retry. Returns the number of such clients.
+    pub(crate) fn count_retry(&mut self) -> u64 {
+        self.num_retries_expected += 1;
+        self.num_retries_expected
     }
 
     pub(crate) fn set_weights(&mut self, weights: &[TenantWeight]) {

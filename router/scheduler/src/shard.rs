@@ -57,7 +57,7 @@ impl Shard {
         self.outbox.discard(unusable_slots);
     }
 
-    /// How many blocks `num_positions` positions need.
+    /// The number of blocks that `num_positions` positions need.
     pub(crate) fn blocks_for(&self, num_positions: u32) -> u32 {
         num_positions.div_ceil(self.limits.block_size)
     }
@@ -83,8 +83,8 @@ impl Shard {
         })
     }
 
-    /// How many blocks must be available for a sequence of `num_tokens` to compute all of them after a hit. Hit blocks
-    /// that no sequence holds are themselves available, so they count as needed.
+    /// The number of blocks that must be available for a sequence to compute all its `num_tokens` tokens after a hit.
+    /// Hit blocks that no sequence holds are themselves available, so they count as needed.
     pub(crate) fn needed_blocks(&self, hit: &PrefixHit, num_tokens: u32) -> u32 {
         let num_held = hit.block_ids().iter().filter(|&&block| self.kv.is_held(block)).count();
         self.blocks_for(num_tokens) - num_held as u32

@@ -81,8 +81,8 @@ fn abandon_if_possible(parts: &mut Lifecycle<'_>, restore_id: u64) {
     parts.release_if_idle(key);
 }
 
-/// Whether the pool has room for the sequence beside all blocks that abandoned restores may write. Without it the
-/// sequence would only make all others wait.
+/// Returns true if the pool has room for the sequence beside all blocks that abandoned restores may write. Without it
+/// the sequence would only make all others wait.
 fn can_do_without(parts: &Lifecycle<'_>, key: SequenceKey) -> bool {
     let shard = parts.lane.shard();
     let sequence = &parts.sequences[key];

@@ -8,8 +8,8 @@ use crate::sequences::Sequences;
 
 /// Releases the window parts that no later position reads. O(running).
 ///
-/// This is done when a new plan begins, because the shard drops parts before anything else that a plan says, and earlier
-/// plans may read them.
+/// This is done when a new plan begins, because the shard drops parts before anything else that a plan says, and
+/// earlier plans may read them.
 pub(crate) fn pass_windows(sequences: &mut Sequences, lane: &mut Lane) {
     let Some(shard) = lane.shard.as_mut().filter(|shard| shard.limits.windows.is_some()) else { return };
     for &key in lane.running.keys() {

@@ -1,9 +1,9 @@
-//! Which sequence gives way to which, so that a tenant is served at once while it has less than its fair part.
+//! The rules by which sequences give way, so that a tenant is served at once while it has less than its fair part.
 //!
 //! Any tenant may use free places and blocks. They are taken back when a tenant asks that has less than its part by
 //! weight. They are taken from a tenant that has more than its part, and that has been served more than the asking one
-//! will be with all sequences admitted for it. The preempted sequence therefore stands behind it in the queue, and no two
-//! sequences preempt each other in turn.
+//! will be with all sequences admitted for it. The preempted sequence therefore stands behind it in the queue, and no
+//! two sequences preempt each other in turn.
 
 use crate::config::SchedulerConfig;
 use crate::event::Priority;
@@ -53,10 +53,10 @@ impl<'a> Yielding<'a> {
         Some(victim)
     }
 
-    /// The sequence to be preempted so that a waiting one can run: the first victim if it is in a lower class. Otherwise
-    /// it is of the same class: the newest sequence of the tenant that has been served most, among those with more than
-    /// their part of the missing resource. None if there is no such sequence, or if the waiting sequence's own tenant
-    /// would get more than its part.
+    /// The sequence to be preempted so that a waiting one can run: the first victim if it is in a lower class.
+    /// Otherwise it is of the same class: the newest sequence of the tenant that has been served most, among those with
+    /// more than their part of the missing resource. None if there is no such sequence, or if the waiting sequence's
+    /// own tenant would get more than its part.
     pub(crate) fn victim_for(self, key: SequenceKey, lack: Lack) -> Option<SequenceKey> {
         let victim = self.victim()?;
         let priority = self.sequences[key].priority;
@@ -92,8 +92,8 @@ impl<'a> Yielding<'a> {
         most.map(|(_, other)| other)
     }
 
-    /// The sequence that gives its place to another tenant's before the decodes of a step are planned, so that the place
-    /// is free in this very step. `first_waiting` is the next sequence in the queue.
+    /// The sequence that gives its place to another tenant's before the decodes of a step are planned, so that the
+    /// place is free in this very step. `first_waiting` is the next sequence in the queue.
     pub(crate) fn victim_for_place(self, first_waiting: SequenceKey) -> Option<SequenceKey> {
         let priority = self.sequences[first_waiting].priority;
         self.victim_for(first_waiting, Lack::Place)

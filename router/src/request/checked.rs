@@ -4,7 +4,10 @@
 //! them into [`CheckedParams`], and [`CheckedParams::with_prompt`] completes the request with a prompt. An error names
 //! the field, the value and the limit.
 
+use std::ops::RangeInclusive;
+
 use tokio::time::Instant;
+use trunkline_contract::range;
 use trunkline_scheduler::{Priority, Salt, SamplingParams, Watermark};
 use trunkline_text::{GenerationDefaults, StopText};
 
@@ -19,14 +22,6 @@ use crate::limits::{Limits, MAX_STOP_BYTES, MAX_TOP_LOGPROBS};
 use crate::random;
 use crate::request_id::RequestId;
 
-/// Highest temperature; the shard's own limit.
-const MAX_TEMPERATURE: f64 = 100.0;
-/// Bound of presence and frequency penalty, either side.
-const MAX_PENALTY: f64 = 2.0;
-/// Least repetition penalty: a logit divided by much less is not finite in f32.
-const MIN_REPETITION_PENALTY: f64 = 0.01;
-/// Highest repetition penalty: beyond it f32 logits lose all meaning.
-const MAX_REPETITION_PENALTY: f64 = 100.0;
 /// Longest salt in bytes.
 const MAX_SALT_BYTES: usize = 256;
 
@@ -386,36 +381,25 @@ fn sampling(
     let frequency_penalty = raw.frequency_penalty.unwrap_or(0.0);
     let repetition_penalty = raw.repetition_penalty.unwrap_or(default(defaults.repetition_penalty, 1.0));
     let params = SamplingParams {
-        temperature: bounded("temperature", temperature, Bound::From(0.0), MAX_TEMPERATURE)?,
-        // OpenAI's range begins with 0, which keeps the likeliest token alone: so does the least of positive numbers.
-        top_p: bounded("top_p", top_p, Bound::From(0.0), 1.0)?.max(f32::MIN_POSITIVE),
+        temperature: bounded("temperature", temperature, range::TEMPERATURE)?,
+        // OpenAI's range begins with 0, which keeps only the likeliest token. So does the smallest valid number.
+        top_p: bounded("top_p", top_p, 0.0..=*range::TOP_P.end())?.max(*range::TOP_P.start()),
         top_k: top_k(raw.top_k, defaults.top_k)?,
-        min_p: bounded("min_p", min_p, Bound::From(0.0), 1.0)?,
+        min_p: bounded("min_p", min_p, range::MIN_P)?,
         seed: raw.seed.unwrap_or_else(random::u64),
         choice: 0,
-        presence_penalty: bounded(
-            "presence_penalty",
-            presence_penalty,
-            Bound::From(-MAX_PENALTY),
-            MAX_PENALTY,
-        )?,
-        frequency_penalty: bounded(
-            "frequency_penalty",
-            frequency_penalty,
-            Bound::From(-MAX_PENALTY),
-            MAX_PENALTY,
-        )?,
+        presence_penalty: bounded("presence_penalty", presence_penalty, range::PENALTY)?,
+        frequency_penalty: bounded("frequency_penalty", frequency_penalty, range::PENALTY)?,
         repetition_penalty: bounded(
             "repetition_penalty",
             repetition_penalty,
-            Bound::From(MIN_REPETITION_PENALTY),
-            MAX_REPETITION_PENALTY,
+            range::REQUEST_REPETITION_PENALTY,
         )?,
         min_tokens: count(names.min_tokens, raw.min_tokens.unwrap_or(0), i64::from(u32::MAX))?,
         end_token_ids: Vec::new(),
         num_top_logprobs: count(names.top_logprobs, raw.logprobs.unwrap_or(0), MAX_TOP_LOGPROBS as i64)?,
         logprobs: raw.logprobs.is_some(),
-        typical_p: bounded("typical_p", raw.typical_p.unwrap_or(1.0), Bound::Above(0.0), 1.0)?,
+        typical_p: bounded("typical_p", raw.typical_p.unwrap_or(1.0), range::TYPICAL_P)?,
         ..SamplingParams::default()
     };
     Ok(params)
@@ -444,26 +428,17 @@ fn too_small(field: &str, value: i64, min: i64) -> ApiError {
     ApiError::value(field, format!("is {value}, must be at least {min}"))
 }
 
-#[derive(Clone, Copy)]
-enum Bound {
-    From(f64),
-    Above(f64),
-}
-
-fn bounded(field: &str, value: f64, low: Bound, high: f64) -> Result<f32, ApiError> {
-    let (is_low_enough, low_text) = match low {
-        Bound::From(low) => (value >= low, format!("at least {low}")),
-        Bound::Above(low) => (value > low, format!("greater than {low}")),
-    };
-    // Written so that NaN fails.
-    if !(is_low_enough && value <= high) {
-        let problem = format!("is {value}, must be {low_text} and at most {high}");
-        return Err(ApiError::value(field, problem));
+/// Narrows a value to f32 if it is in its range. A range that begins with the smallest positive f32 stands for all
+/// positive numbers.
+fn bounded(field: &str, value: f64, range: RangeInclusive<f32>) -> Result<f32, ApiError> {
+    let (low, high) = range.into_inner();
+    let is_above_zero = low == f32::MIN_POSITIVE;
+    let is_high_enough = if is_above_zero { value > 0.0 } else { value >= f64::from(low) };
+    // NaN is in no range.
+    if !(is_high_enough && value <= f64::from(high)) {
+        let low_text = if is_above_zero { "greater than 0".to_owned() } else { format!("at least {low}") };
+        return Err(ApiError::value(field, format!("is {value}, must be {low_text} and at most {high}")));
     }
-    // A tiny value must not become 0 in f32, where 0 is out of bounds.
-    let narrow = value as f32;
-    match low {
-        Bound::Above(low) if f64::from(narrow) <= low => Ok(f32::MIN_POSITIVE),
-        _ => Ok(narrow),
-    }
+    // A tiny value must not become 0 in f32, which is out of range.
+    Ok((value as f32).max(low))
 }

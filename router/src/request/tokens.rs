@@ -5,14 +5,14 @@ use std::fmt;
 
 use serde::de::{Error, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
-use trunkline_scheduler::SamplingParams;
+use trunkline_contract::{SamplingParams, range};
 use trunkline_text::DecodeSpecial;
 
 use crate::error::ApiError;
 use crate::limits::{MAX_LOGIT_BIAS, MAX_PROMPT_LOGPROBS, MAX_STOP_TOKEN_IDS, MAX_TOP_LOGPROBS};
 
 /// Bound of a bias, either side.
-const MAX_BIAS: f64 = 100.0;
+const MAX_BIAS: f64 = *range::LOGIT_BIAS.end() as f64;
 
 /// What the client sent, not yet checked.
 #[derive(Debug, Clone, Default)]

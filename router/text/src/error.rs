@@ -151,7 +151,6 @@ impl TextError {
     }
 
     /// Returns the error's stable name for programs, in snake case.
-
     pub fn code(&self) -> &'static str {
         match self {
             Self::Read { .. } => "model_file_unreadable",

@@ -323,7 +323,6 @@ impl ValueType {
     }
 
     /// Returns the size of the shortest element of an array.
-
     fn min_bytes(self) -> u64 {
         match self {
             Self::U8 | Self::I8 | Self::Bool => 1,

@@ -90,7 +90,6 @@ impl ModelText {
 ///
 /// If a template does not compile, its error message is returned in place of the templates, because the model is still
 /// usable with plain prompts.
-
 fn compile_templates(
     sources: Vec<(String, String)>,
     special_tokens: &SpecialTokens,

@@ -204,7 +204,6 @@ impl<'a> Marker<'a> {
 }
 
 /// Visits every string that a client has sent, including names of fields.
-
 fn each_text(chat: &ChatRequest, visit: &mut impl FnMut(&str)) {
     for message in &chat.messages {
         visit(&message.role);

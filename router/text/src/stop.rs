@@ -126,7 +126,6 @@ fn step(nodes: &[Node], mut state: usize, byte: u8) -> usize {
 }
 
 /// Sets `fallback`, and `complete` as it follows from it, for shorter prefixes first.
-
 fn link(nodes: &mut [Node]) {
     let mut queue: Vec<usize> = nodes[ROOT].children.values().copied().collect();
     let mut next = 0;

@@ -1,14 +1,14 @@
-//! Attention over K and V in 16-bit floats, in f32.
+//! Attention over K and V as 16-bit floats, computed in f32.
 //!
-//! Per query and head, for each tile:
+//! For each query, head and tile:
 //!
-//! 1. scores: s[b] = sum over d of (q[d] * scale) * K[d][b], one fused multiply-add after the other in order of d;
-//! 2. m' = max(m, max of s), c = exp(m - m'), p[b] = exp(s[b] - m'), l = l * c + (p summed by lanes, then the lane
-//!    tree);
+//! 1. The scores are s[b] = sum over d of (q[d] * scale) * K[d][b], with fused multiply-adds in order of d.
+//! 2. m' = max(m, max of s), c = exp(m - m'), p[b] = exp(s[b] - m'), and l = l * c + sum of p. The sum adds vectors
+//!    first, then lanes by the tree of [`Lanes::sum`].
 //! 3. o[d] = o[d] * c, then o[d] += p[b] * V[b][d] in order of b.
 //!
-//! Cost: 4 * D flops per query, head and position. All query heads of a KV head and several query rows go together, up
-//! to [`GROUP_ROWS`] rows, so one load (and widening) of K or V serves up to 12 multiply-adds.
+//! This takes 4 * D flops per query, head and position. Up to [`GROUP_ROWS`] rows, of several queries and all query
+//! heads of a KV head, are computed together, so each load (and widening) of K or V serves up to 12 multiply-adds.
 
 use std::marker::PhantomData;
 
@@ -18,9 +18,9 @@ use crate::ops::exp::exp;
 use crate::ops::tanh::soft_cap;
 use crate::ops::vector::{ByteLanes, LANES, Lanes};
 
-/// Most rows (query rows times query heads of one KV head) that share loads: what 32 vector registers hold.
+/// The most rows (query rows times query heads of a KV head) that share loads, limited by 32 vector registers.
 pub(super) const GROUP_ROWS: usize = 12;
-/// Sizes of the groups into which rows are cut, largest first; each has its own instantiation of the kernels.
+/// The sizes of groups of rows, largest first. Each size has its own instantiation of the kernels.
 const GROUP_SIZES: [usize; 5] = [12, 6, 3, 2, 1];
 
 fn group_size<L: Lanes>(rows_left: usize) -> usize {
@@ -32,38 +32,36 @@ fn group_size<L: Lanes>(rows_left: usize) -> usize {
     GROUP_SIZES.into_iter().find(|size| *size <= rows_left.min(most)).unwrap_or(1)
 }
 
-/// A 16-bit float.
+/// A 16-bit float format.
 pub(super) trait Element {
-    /// Sixteen elements from `p`, widened exactly.
+    /// Loads sixteen elements from `p`, widened exactly.
     ///
     /// # Safety
-    /// As [`Lanes::load`].
+    /// The conditions are those of [`Lanes::load_f16`].
     unsafe fn load<L: Lanes>(p: *const u16) -> L;
 }
 
-/// IEEE half precision.
 pub(super) struct F16;
 
 impl Element for F16 {
     #[inline(always)]
     unsafe fn load<L: Lanes>(p: *const u16) -> L {
-        // SAFETY: by the contract.
+        // SAFETY: the caller guarantees the conditions of the callee.
         unsafe { L::load_f16(p) }
     }
 }
 
-/// bfloat16.
 pub(super) struct Bf16;
 
 impl Element for Bf16 {
     #[inline(always)]
     unsafe fn load<L: Lanes>(p: *const u16) -> L {
-        // SAFETY: by the contract.
+        // SAFETY: the caller guarantees the conditions of the callee.
         unsafe { L::load_bf16(p) }
     }
 }
 
-/// The scheme of K and V in elements `E`. `LOCAL`: with windows or soft caps.
+/// The scheme for K and V with elements `E`. `LOCAL` adds support for windows and soft caps.
 pub(super) struct Float<E, const LOCAL: bool>(PhantomData<E>);
 
 impl<L: ByteLanes, E: Element, const LOCAL: bool> Scheme<L> for Float<E, LOCAL> {
@@ -81,7 +79,7 @@ impl<L: ByteLanes, E: Element, const LOCAL: bool> Scheme<L> for Float<E, LOCAL> 
             let group = group_size::<L>(rows - first);
             let packed = &mut scratch.queries[first * head_size..(first + group) * head_size];
             for r in 0..group {
-                // SAFETY: by the contract.
+                // SAFETY: the caller guarantees the conditions of the callee.
                 let query = unsafe { item.query(first + r, head_size, queries) };
                 for (d, q) in query.iter().enumerate() {
                     packed[d * group + r] = q * item.scale;
@@ -105,7 +103,7 @@ impl<L: ByteLanes, E: Element, const LOCAL: bool> Scheme<L> for Float<E, LOCAL> 
             stride: g.padded_head_size(),
             block_size: g.block_size,
         };
-        // SAFETY: the tile points at one block of the pool, which nobody writes now.
+        // SAFETY: the tile points to a block of the pool, which is not written during the call.
         unsafe { attend_groups::<L, E, LOCAL>(&tile, item, scratch) };
     }
 
@@ -114,7 +112,7 @@ impl<L: ByteLanes, E: Element, const LOCAL: bool> Scheme<L> for Float<E, LOCAL> 
 
     #[inline(always)]
     unsafe fn power(x: L) -> L {
-        // SAFETY: by the contract.
+        // SAFETY: the caller guarantees the conditions of the callee.
         unsafe { exp(x) }
     }
 
@@ -122,13 +120,13 @@ impl<L: ByteLanes, E: Element, const LOCAL: bool> Scheme<L> for Float<E, LOCAL> 
     unsafe fn finish_row(o: *mut f32, sum: f32, head_size: usize, out: *mut f32) {
         for d in (0..head_size).step_by(LANES) {
             let lanes = (head_size - d).min(LANES);
-            // SAFETY: `o` holds the head size rounded up to whole vectors, `out` the head.
+            // SAFETY: `o` holds the head padded to whole vectors, and `out` holds the head.
             unsafe { L::load(o.add(d)).div(L::splat(sum)).store_first(out.add(d), lanes) };
         }
     }
 }
 
-/// All groups of an item for one tile.
+/// Processes one tile for all groups of an item.
 #[inline(always)]
 unsafe fn attend_groups<L: Lanes, E: Element, const LOCAL: bool>(
     tile: &Tile,
@@ -152,7 +150,7 @@ unsafe fn attend_groups<L: Lanes, E: Element, const LOCAL: bool>(
             soft_cap: item.soft_cap,
         };
         let p = &mut scratch.tile.0;
-        // SAFETY: the states hold first + size rows.
+        // SAFETY: the states hold at least first + size rows.
         unsafe {
             match size {
                 12 if L::IS_WIDE => attend_tile::<L, E, LOCAL, 12>(tile, &group, p),
@@ -166,7 +164,8 @@ unsafe fn attend_groups<L: Lanes, E: Element, const LOCAL: bool>(
     }
 }
 
-/// Scores of `R` rows and `N` vectors of positions. q: `[D][R]`; k: `[D][B]` at the first position; out: a tile's rows.
+/// Computes the scores of `R` rows and `N` vectors of positions. `q` is `[D][R]`, `k` points to the first position in
+/// `[D][B]`, and `out` points to the rows of a tile.
 #[inline(always)]
 unsafe fn scores<L: Lanes, E: Element, const R: usize, const N: usize>(
     q: *const f32,
@@ -175,7 +174,7 @@ unsafe fn scores<L: Lanes, E: Element, const R: usize, const N: usize>(
     block_size: usize,
     out: *mut [f32; MAX_BLOCK_SIZE],
 ) {
-    // SAFETY: the caller gives R * D queries, N * LANES positions of a block and R rows of a tile.
+    // SAFETY: the caller provides R * D query elements, N * LANES positions of a block and R rows of a tile.
     unsafe {
         let mut sums = [[L::splat(0.0); N]; R];
         for d in 0..head_size {
@@ -198,7 +197,8 @@ unsafe fn scores<L: Lanes, E: Element, const R: usize, const N: usize>(
     }
 }
 
-/// o += p[b] * V[b] for b in `begin..end`, `R` rows and `N` vectors of elements. p: a tile's rows; v: `[B][stride]`.
+/// Computes o += p[b] * V[b] for b in `begin..end`, `R` rows and `N` vectors of elements. `p` points to the rows of a
+/// tile, and `v` to elements of `[B][stride]`.
 #[inline(always)]
 unsafe fn accumulate<L: Lanes, E: Element, const R: usize, const N: usize>(
     p: *const [f32; MAX_BLOCK_SIZE],
@@ -208,7 +208,7 @@ unsafe fn accumulate<L: Lanes, E: Element, const R: usize, const N: usize>(
     stride: usize,
     o: *mut f32,
 ) {
-    // SAFETY: the caller gives R rows of a tile and of o, and N * LANES elements of the values begin..end.
+    // SAFETY: the caller provides R rows of a tile and of o, and N * LANES elements of the values begin..end.
     unsafe {
         let mut sums = [[L::splat(0.0); N]; R];
         for (r, sums) in sums.iter_mut().enumerate() {
@@ -236,7 +236,7 @@ unsafe fn accumulate<L: Lanes, E: Element, const R: usize, const N: usize>(
     }
 }
 
-/// [`accumulate`] over all elements of the head, in pieces that fit the registers.
+/// Applies [`accumulate`] to all elements of the head, as many at a time as fit in registers.
 #[inline(always)]
 unsafe fn accumulate_head<L: Lanes, E: Element, const R: usize>(
     p: *const [f32; MAX_BLOCK_SIZE],
@@ -247,7 +247,7 @@ unsafe fn accumulate_head<L: Lanes, E: Element, const R: usize>(
     o: *mut f32,
 ) {
     let mut d = 0;
-    // SAFETY: as `accumulate`; d + N * LANES <= stride in each branch.
+    // SAFETY: as for `accumulate`; d + N * LANES is at most `stride` in each branch.
     unsafe {
         if L::IS_WIDE && const { R <= 6 } {
             while d + 4 * LANES <= stride {
@@ -268,7 +268,7 @@ unsafe fn accumulate_head<L: Lanes, E: Element, const R: usize>(
     }
 }
 
-/// What all groups of one tile have in common.
+/// A tile, as all groups of rows see it.
 #[derive(Clone, Copy)]
 struct Tile {
     keys: *const u16,
@@ -280,7 +280,7 @@ struct Tile {
     block_size: usize,
 }
 
-/// Rows of one group: pointers to their part of the state.
+/// A group of rows, with pointers to its part of the states.
 #[derive(Clone, Copy)]
 struct Group {
     queries: *const f32,
@@ -296,14 +296,14 @@ struct Group {
 }
 
 impl Group {
-    /// Positions at the tile's front that row `r` of the group may not see: all of them if it sees none.
+    /// Number of positions at the front of the tile that row `r` of the group does not see.
     #[inline(always)]
     fn num_hidden(&self, tile: &Tile, r: usize) -> usize {
         let position = self.first_position + (self.first + r) / self.heads_per_kv_head;
         self.window.first_visible(position).saturating_sub(tile.start).min(tile.block_size)
     }
 
-    /// Positions of the tile up to the last that row `r` of the group may see, at least 1.
+    /// Number of positions of the tile up to the last one that row `r` of the group sees; at least 1.
     #[inline(always)]
     fn num_visible(&self, tile: &Tile, r: usize) -> usize {
         let position = self.first_position + (self.first + r) / self.heads_per_kv_head;
@@ -311,14 +311,13 @@ impl Group {
     }
 }
 
-/// Step 2 of the module's order for one row: turns scores into probabilities. Returns the row's new maximum.
-///
-/// `old_max` goes in; the sum of the probabilities comes out in `tile_sum`.
+/// Step 2 for one row: replaces scores by probabilities. Returns the new maximum of the row, and the sum of the
+/// probabilities in `tile_sum`.
 #[inline(always)]
 unsafe fn softmax_row<L: Lanes>(row: *mut f32, num_visible: usize, old_max: f32, tile_sum: &mut f32) -> f32 {
     let lowest = f32::NEG_INFINITY;
     let num_vectors = num_visible.div_ceil(LANES);
-    // SAFETY: the row is MAX_BLOCK_SIZE long, and num_visible is at most that.
+    // SAFETY: the row is MAX_BLOCK_SIZE long, and `num_visible` is not larger.
     unsafe {
         let mut tile_max = L::splat(lowest);
         for j in 0..num_vectors {
@@ -340,23 +339,23 @@ unsafe fn softmax_row<L: Lanes>(row: *mut f32, num_visible: usize, old_max: f32,
     }
 }
 
-/// Soft caps of some vectors of scores.
+/// Applies the soft cap to the scores from `begin` to `end`, rounded up to whole vectors.
 #[inline(always)]
 unsafe fn cap_row<L: Lanes>(row: *mut f32, begin: usize, end: usize, cap: f32) {
     for b in (begin..end).step_by(LANES) {
-        // SAFETY: the row is MAX_BLOCK_SIZE long, whole vectors.
+        // SAFETY: the row is MAX_BLOCK_SIZE long, which is whole vectors.
         unsafe { soft_cap(L::load(row.add(b)), cap, 1.0 / cap).store(row.add(b)) };
     }
 }
 
-/// Takes the first `hidden` scores out of a row that sees some of the tile.
+/// Masks the first `hidden` scores of a row.
 #[inline(always)]
 unsafe fn hide_front(row: *mut f32, hidden: usize) {
     // SAFETY: the row is MAX_BLOCK_SIZE long.
     (0..hidden).for_each(|b| unsafe { *row.add(b) = f32::NEG_INFINITY });
 }
 
-/// One tile for one group of `R` rows.
+/// Processes one tile for a group of `R` rows.
 #[inline(always)]
 unsafe fn attend_tile<L: Lanes, E: Element, const LOCAL: bool, const R: usize>(
     tile: &Tile,
@@ -366,10 +365,10 @@ unsafe fn attend_tile<L: Lanes, E: Element, const LOCAL: bool, const R: usize>(
     let p = p.as_mut_ptr();
     let fewest = group.num_visible(tile, 0);
     let most = group.num_visible(tile, R - 1);
-    // The last row sees the least of the front.
+    // The last row has the most hidden positions.
     let hidden = if LOCAL { group.num_hidden(tile, R - 1) } else { 0 };
     let num_hidden = |r: usize| if hidden == 0 { 0 } else { group.num_hidden(tile, r) };
-    // SAFETY: the state pointers hold R rows, the tile's pointers one block, p holds R rows of a block.
+    // SAFETY: the states hold R rows, the tile's pointers one block, and p R rows of a block.
     unsafe {
         let begin = num_hidden(0) / LANES * LANES;
         let mut b = begin;
@@ -394,7 +393,7 @@ unsafe fn attend_tile<L: Lanes, E: Element, const LOCAL: bool, const R: usize>(
             let visible = if fewest == tile.block_size { fewest } else { group.num_visible(tile, r) };
             if hidden > 0 {
                 if num_hidden(r) >= visible {
-                    // Nothing is seen: a sum of 0 and a correction of e^0 leave the state as it is.
+                    // The row sees nothing: a sum of 0 and a correction of e^0 leave the state unchanged.
                     continue;
                 }
                 hide_front(p.add(r).cast(), num_hidden(r));
@@ -409,7 +408,7 @@ unsafe fn attend_tile<L: Lanes, E: Element, const LOCAL: bool, const R: usize>(
             let correction = L::splat(corrections[r]);
             let sum = group.sum.add(r);
             *sum = (*sum).mul_add(corrections[r], tile_sums[r]);
-            // A factor of exactly 1 leaves every bit.
+            // A factor of exactly 1 changes no bit.
             if corrections[r] != 1.0 {
                 let o = group.out.add(r * tile.stride);
                 for d in (0..tile.stride).step_by(LANES) {
@@ -417,7 +416,8 @@ unsafe fn attend_tile<L: Lanes, E: Element, const LOCAL: bool, const R: usize>(
                 }
             }
         }
-        // In order of position: what some rows see before all do, what all see, what some see behind it.
+        // In order of position: positions that only some rows see, then those that all rows see, then again those that
+        // only some rows see.
         if hidden > 0 {
             for r in 0..R {
                 let (begin, end) = (num_hidden(r), hidden.min(group.num_visible(tile, r)));

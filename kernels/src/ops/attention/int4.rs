@@ -1,14 +1,14 @@
-//! Attention over K and V in int4: a tile is unpacked to one of int8, and what `int8.rs` says is done with it.
+//! Attention over K and V as int4: each tile is unpacked to int8 and then processed as in `int8.rs`.
 //!
-//! Levels ([`LEVELS`]) are whole numbers that fit bytes, so a nibble becomes its byte by a look-up in a table of 16.
-//! The first key of a block is stored as bytes and takes its place in the tile. Keys were moved and scaled before
-//! they were rounded ([`crate::kv_pool::KeyScaling`]), so queries are scaled back. The unpacked tile stays in the
-//! first-level cache, and is made once for all rows of an item.
+//! Levels ([`LEVELS`]) are integers that fit in bytes, so a table of 16 entries maps nibbles to bytes. The first key of
+//! a block is stored as bytes and replaces its nibbles in the tile. Keys were shifted by their mean and scaled before
+//! they were rounded ([`crate::kv_pool::KeyScaling`]), so queries are divided by the same factors. The unpacked tile
+//! stays in the first-level cache and is computed once for all rows of an item.
 //!
-//! Where the mean m of keys turns from block to block ([`crate::kv_pool::KeyTurns`]), a row's scores of a tile lack
-//! `q . m`. Instead of adding it to them, the row's reference of exponents is moved by it while the tile is attended
-//! to. With a = q1 m1 + q2 m2 and b = q2 m1 - q1 m2 of each pair, made once an item, it is a . cos + b . sin of the
-//! turn.
+//! If the mean m of keys rotates from block to block ([`crate::kv_pool::KeyTurns`]), the scores of a tile lack `q . m`.
+//! Instead of adding it to every score, the row's reference of exponents is shifted by it during the tile. `q . m` is
+//! a . cos + b . sin of the rotation, where a = q1 m1 + q2 m2 and b = q2 m1 - q1 m2 of each pair are computed once per
+//! item.
 
 use super::int8::{Int8, Tile, attend_tile, pack_bytes};
 use super::{Item, Rows, Scheme, Scratch};
@@ -17,11 +17,10 @@ use crate::kv_pool::{KvView, MAX_BLOCK_SIZE, NIBBLES, QUAD, VALUE_GROUP};
 use crate::ops::quantize_nibbles::LEVELS;
 use crate::ops::vector::{ByteLanes, LANES, each_vector};
 
-/// Bytes of a vector of quads.
 const VECTOR_BYTES: usize = LANES * QUAD;
-/// What 0 is as an unsigned byte of K.
+/// The unsigned byte of K that represents 0.
 const KEY_ZERO: u8 = 128;
-/// What the nibbles of K mean: levels as unsigned bytes.
+/// The levels of K's nibbles as unsigned bytes.
 const KEY_TABLE: [u8; 16] = {
     let mut table = [0; 16];
     let mut i = 0;
@@ -32,7 +31,7 @@ const KEY_TABLE: [u8; 16] = {
     table
 };
 
-/// A tile in the layout of int8.
+/// A tile in the int8 layout.
 #[derive(Debug)]
 pub(super) struct Unpacked {
     keys: AlignedBytes,
@@ -40,7 +39,7 @@ pub(super) struct Unpacked {
 }
 
 impl Unpacked {
-    /// For blocks of any size and heads of `head_size` elements.
+    /// Allocates room for blocks of any size and heads of `head_size` elements.
     pub(super) fn new(head_size: usize) -> Self {
         Self {
             keys: AlignedBytes::zeroed(MAX_BLOCK_SIZE * head_size.next_multiple_of(QUAD)),
@@ -49,13 +48,14 @@ impl Unpacked {
     }
 }
 
-/// What the turning mean of keys adds to the scores of rows.
+/// The contribution of a rotating mean of keys to the scores.
 #[derive(Debug)]
 pub(super) struct Turning {
-    /// a, then b, of each row, in units of exponents of 2.
+    /// The vectors a, then b, of each row, in units of exponents of 2.
     products: Vec<f32>,
-    /// Of a tile: what is added to the scores of each row, and its reference without.
+    /// The shift of each row's scores in the current tile.
     shifts: Vec<f32>,
+    /// The reference of each row before the shift.
     references: Vec<f32>,
 }
 
@@ -64,7 +64,7 @@ impl Turning {
         Self { products: vec![0.0; rows * head_size], shifts: vec![0.0; rows], references: vec![0.0; rows] }
     }
 
-    /// Takes a row's query; `pairs` of its elements turn.
+    /// Computes a and b of a row's query, of which `pairs` pairs of elements are rotated.
     #[inline(always)]
     fn pack(&mut self, row: usize, query: &[f32], mean: &[f32], unit: f32, pairs: usize) {
         let ((q1, q2), (m1, m2)) = (query.split_at(pairs), mean.split_at(pairs));
@@ -75,12 +75,12 @@ impl Turning {
         }
     }
 
-    /// Makes the references of all rows those of a tile whose mean has turned by `turn`.
+    /// Shifts the references of all rows for a tile whose mean is rotated by `turn`.
     #[inline(always)]
     unsafe fn begin_tile<L: ByteLanes>(&mut self, turn: &[f32], references: &mut [f32]) {
         for (row, reference) in references.iter_mut().enumerate() {
             let products = &self.products[turn.len() * row..][..turn.len()];
-            // SAFETY: vectors of both slices, which are equally long.
+            // SAFETY: both slices have the same length.
             let shift = unsafe {
                 let mut sum = L::splat(0.0);
                 each_vector!(turn.len(), |i, lanes| {
@@ -95,7 +95,8 @@ impl Turning {
         }
     }
 
-    /// The opposite. What a tile has not moved, as one that a row does not see, is to the bit what it was.
+    /// Undoes [`Turning::begin_tile`]. A reference that the tile did not change, as for rows that do not see it, is
+    /// restored to the bit.
     #[inline(always)]
     fn end_tile(&self, references: &mut [f32]) {
         for ((reference, before), shift) in references.iter_mut().zip(&self.references).zip(&self.shifts) {
@@ -105,11 +106,11 @@ impl Turning {
     }
 }
 
-/// Unpacks rows of `vectors` vectors; in a row the lower nibbles of 64 bytes are a vector and the upper ones the next.
-/// What lies `ahead` bytes further is asked for.
+/// Unpacks rows of `vectors` vectors each. The lower nibbles of 64 bytes are one vector and the upper nibbles the next.
+/// Prefetches the bytes at a distance of `ahead`.
 ///
 /// # Safety
-/// The CPU has the instruction set of `L`; `from` holds the rows and `to` has room for them.
+/// The CPU must have the instruction set of `L`, and `from` must point to the packed rows.
 #[inline(always)]
 unsafe fn unpack<L: ByteLanes>(
     from: *const u8,
@@ -120,7 +121,7 @@ unsafe fn unpack<L: ByteLanes>(
 ) {
     assert!(to.len() >= rows * vectors * VECTOR_BYTES);
     let (mut from, mut to) = (from, to.as_mut_ptr());
-    // SAFETY: as many vectors as the caller promises, and as the assertion has checked.
+    // SAFETY: the caller guarantees the packed rows, and the assertion ensures room for the unpacked ones.
     unsafe {
         let table = L::load_table(table.as_ptr());
         for _ in 0..rows {
@@ -143,7 +144,7 @@ unsafe fn unpack<L: ByteLanes>(
     }
 }
 
-/// The scheme of K and V in int4. `LOCAL`: with windows or soft caps.
+/// The scheme for K and V as int4. `LOCAL` adds support for windows and soft caps.
 pub(super) struct Int4<const LOCAL: bool>;
 
 impl<L: ByteLanes, const LOCAL: bool> Scheme<L> for Int4<LOCAL> {
@@ -159,18 +160,18 @@ impl<L: ByteLanes, const LOCAL: bool> Scheme<L> for Int4<LOCAL> {
         if pairs > 0 {
             let unit = item.scale * std::f32::consts::LOG2_E;
             for row in 0..item.rows() {
-                // SAFETY: the same contract.
+                // SAFETY: the conditions are the same.
                 let query = unsafe { item.query(row, head_size, queries) };
                 scratch.turning.pack(row, query, scaling.mean, unit, pairs);
             }
         }
-        // SAFETY: the same contract.
+        // SAFETY: the conditions are the same.
         unsafe { pack_bytes::<L>(head_size, item, queries, Some(scaling.inverse), scratch) }
     }
 
     #[inline(always)]
     unsafe fn begin_segment(rows: usize, scratch: &mut Scratch) {
-        // SAFETY: the same contract.
+        // SAFETY: the conditions are the same.
         unsafe { <Int8<LOCAL> as Scheme<L>>::begin_segment(rows, scratch) }
     }
 
@@ -183,7 +184,7 @@ impl<L: ByteLanes, const LOCAL: bool> Scheme<L> for Int4<LOCAL> {
         let ahead = kv.keys(item.layer, next_id, next_head).addr().wrapping_sub(keys.addr()).cast_signed();
         let scales = kv.scales(item.layer, block_id, item.kv_head);
         let unpacked = &mut scratch.unpacked;
-        // SAFETY: the pool's pointers hold one block, which nobody writes now.
+        // SAFETY: the pointers point to a block of the pool, which is not written during the call.
         unsafe {
             scratch.scales.fill::<L>(g, scales, ahead);
             let key_vectors = (g.block_size / LANES, g.key_quads());
@@ -211,12 +212,12 @@ impl<L: ByteLanes, const LOCAL: bool> Scheme<L> for Int4<LOCAL> {
         };
         let turn = kv.key_turn(item.layer, block);
         if turn.is_empty() {
-            // SAFETY: the tile points at one block.
+            // SAFETY: the tile points to a block.
             unsafe { attend_tile::<L, LOCAL>(tile, item, scratch) }
             return;
         }
         let rows = item.rows();
-        // SAFETY: the CPU has the instruction set; the tile points at one block.
+        // SAFETY: the CPU has the instruction set, and the tile points to a block.
         unsafe {
             scratch.turning.begin_tile::<L>(turn, &mut scratch.segment.max[..rows]);
             attend_tile::<L, LOCAL>(tile, item, scratch);
@@ -226,19 +227,19 @@ impl<L: ByteLanes, const LOCAL: bool> Scheme<L> for Int4<LOCAL> {
 
     #[inline(always)]
     unsafe fn end_segment(rows: usize, scratch: &mut Scratch) {
-        // SAFETY: the same contract.
+        // SAFETY: the conditions are the same.
         unsafe { <Int8<LOCAL> as Scheme<L>>::end_segment(rows, scratch) }
     }
 
     #[inline(always)]
     unsafe fn power(x: L) -> L {
-        // SAFETY: the same contract.
+        // SAFETY: the conditions are the same.
         unsafe { <Int8<LOCAL> as Scheme<L>>::power(x) }
     }
 
     #[inline(always)]
     unsafe fn finish_row(o: *mut f32, sum: f32, head_size: usize, out: *mut f32) {
-        // SAFETY: the same contract; what lies beyond the head is not 0, as no level is.
+        // SAFETY: the conditions are the same. Padding is cleared because no level is 0.
         unsafe {
             for d in head_size..head_size.next_multiple_of(LANES) {
                 *o.add(d) = 0.0;

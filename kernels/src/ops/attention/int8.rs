@@ -1,25 +1,29 @@
-//! Attention over K and V in int8, as integer products.
+//! Attention over K and V as int8, computed with integer dot products.
 //!
-//! K, V and the queries are transformed by H ([`crate::ops::hadamard`]), which spreads a head's few large elements over
-//! all: q . k = Hq . Hk / n. Per query and head:
+//! K, V and the queries are transformed by H ([`crate::ops::hadamard`]), which spreads the few large elements of a head
+//! over all elements; q . k = Hq . Hk / n. For each query and head, the preparation is
 //!
-//! 0. x = H(q * scale), bytes x8 and scale as [`quantize_head`] says, f = scale * (log2(e) / n): exponents are of 2;
+//! 0. x = H(q * scale), its bytes x8 and their scale from [`quantize_head`], and f = scale * (log2(e) / n), so that
+//!    exponents have base 2.
 //!
-//! then for each tile:
+//! Then, for each tile:
 //!
-//! 1. s[b] = float(sum over d of x8[d] * K8[d][b]) * kscale[b], the sum exact;
-//! 2. if some s[b] * f >= m + [`SLACK`]: m' = max of s * f, and l and o are multiplied by 2^(m - m'), which is rare;
-//! 3. p[b] = 2^(s[b] * f - m) with one rounding before the power; l += p, by lanes until the segment ends;
-//! 4. w[b] = p[b] * vscale[b]. Positions of equal b % 16 are a lane. The lane of the largest w has 16 bits, the others
-//!    have 8: with u = max(largest w of the others, largest w / 257), v[b] = round(w[b] * (255 / u)), one rounding;
-//! 5. o[d] += float(sum over b of v[b] * V8[b][d]) * (u / 255), the sum exact, one rounding.
+//! 1. s[b] = float(sum over d of x8[d] * K8[d][b]) * kscale[b]. The sum is exact.
+//! 2. If some s[b] * f >= m + [`SLACK`], which is rare, m' = max of s * f becomes the new m, and l and o are multiplied
+//!    by 2^(m - m').
+//! 3. p[b] = 2^(s[b] * f - m), with one rounding before the power. l += p, separately for each lane until the segment
+//!    ends.
+//! 4. w[b] = p[b] * vscale[b]. Positions with the same b % 16 form a lane. The lane with the largest w is rounded to 16
+//!    bits and the others to 8 bits: u = max(largest w of the others, largest w / 257), and
+//!    v[b] = round(w[b] * (255 / u)), with one rounding.
+//! 5. o[d] += float(sum over b of v[b] * V8[b][d]) * (u / 255). The sum is exact, and the rest is rounded once.
 //!
-//! At the end H(o) / (l * n).
+//! The result is H(o) / (l * n).
 //!
-//! With a soft cap s[b] is tanh(s[b] * f / (cap * log2(e))) from step 2 on, and f is cap * log2(e).
+//! With a soft cap, from step 2 on s[b] is tanh(s[b] * f / (cap * log2(e))), and f is cap * log2(e).
 //!
-//! Cost: 2 * D products of bytes per query, head and position. [`GROUP_ROWS`] rows and 64 positions (then 64 elements)
-//! go together: 24 registers of sums, 4 of K or V, so that a load serves six products.
+//! This takes 2 * D products of bytes per query, head and position. [`GROUP_ROWS`] rows and 64 positions (then 64
+//! elements) are computed together, with 24 registers of sums and 4 of K or V, so each load serves six products.
 
 mod products;
 mod scales;
@@ -39,18 +43,18 @@ use crate::ops::hadamard::{mixed_elements, transform};
 use crate::ops::quantize_head::{TINY, quantize_head};
 use crate::ops::vector::{ByteLanes, LANES, MAGIC};
 
-/// Most rows that share loads of K and V.
+/// The most rows that share loads of K and V.
 pub(super) const GROUP_ROWS: usize = 6;
-/// Sizes of the groups into which rows are cut, largest first; each has its own instantiation of the kernels.
+/// The sizes of groups of rows, largest first. Each size has its own instantiation of the kernels.
 const GROUP_SIZES: [usize; 5] = [6, 4, 3, 2, 1];
-/// Vectors of positions whose bytes make a quad of V.
+/// Vectors of positions whose bytes form the quads of V.
 const VALUE_QUAD: usize = VALUE_GROUP / LANES;
-/// Vectors of positions or elements that go together.
+/// Vectors of positions or elements that are computed together.
 const WIDE: usize = 4;
-/// What 0 is as an unsigned byte of K.
+/// The unsigned byte of K that represents 0.
 const KEY_ZERO: i32 = 128;
 const LARGEST_BYTE: f32 = 255.0;
-/// Largest number of 16 bits over [`LARGEST_BYTE`].
+/// The largest 16-bit number divided by [`LARGEST_BYTE`].
 const LARGEST_RATIO: f32 = 257.0;
 
 fn group_size<L: ByteLanes>(rows_left: usize) -> usize {
@@ -62,16 +66,16 @@ fn group_size<L: ByteLanes>(rows_left: usize) -> usize {
     GROUP_SIZES.into_iter().find(|size| *size <= rows_left.min(most)).unwrap_or(1)
 }
 
-/// Queries of an item, and the sums of its rows' probabilities.
+/// The queries of an item, and the sums of its rows' probabilities.
 #[derive(Debug)]
 pub(super) struct Queries {
-    /// Per group of rows `[D / 4][rows of the group][4]`.
+    /// The bytes x8, `[D / 4][rows of the group][4]` for each group of rows.
     bytes: Vec<i8>,
-    /// What the sum of products of each row begins with: the zero of K taken out.
+    /// The start value of each row's sum of products, which compensates for the zero point of K.
     starts: Vec<i32>,
-    /// f of each row, positive.
+    /// The factor f of each row, positive.
     factors: Vec<f32>,
-    /// l of each row, by lanes.
+    /// The lanes of l of each row.
     sums: AlignedFloats,
 }
 
@@ -86,10 +90,10 @@ impl Queries {
     }
 }
 
-/// Queries of an item as transformed bytes; each element is multiplied by its factor, if there are any.
+/// Transforms and quantises the queries of an item. With `factors`, each element is multiplied by its factor first.
 ///
 /// # Safety
-/// As of [`Scheme::pack_queries`].
+/// The conditions are those of [`Scheme::pack_queries`].
 #[inline(always)]
 pub(super) unsafe fn pack_bytes<L: ByteLanes>(
     head_size: usize,
@@ -109,7 +113,7 @@ pub(super) unsafe fn pack_bytes<L: ByteLanes>(
         let group = group_size::<L>(rows - first);
         let packed = &mut out.bytes[first * quads * QUAD..(first + group) * quads * QUAD];
         for r in 0..group {
-            // SAFETY: by the contract; `x` is whole vectors.
+            // SAFETY: the caller guarantees the queries, and `x` is whole vectors.
             unsafe {
                 let query = item.query(first + r, head_size, queries);
                 x[head_size..].fill(0.0);
@@ -120,7 +124,7 @@ pub(super) unsafe fn pack_bytes<L: ByteLanes>(
                 transform::<L>(x.as_mut_ptr(), head_size);
             }
             let scale = quantize_head(x, bytes);
-            // A query of zeros: any factor does, but 0 would make NaN of what is taken out.
+            // For a query of zeros any factor works except 0, which would turn masked scores into NaN.
             out.factors[first + r] = if scale == 0.0 { 1.0 } else { scale * unit };
             let sum: i32 = bytes.iter().map(|q| i32::from(*q)).sum();
             out.starts[first + r] = -KEY_ZERO * sum;
@@ -132,7 +136,7 @@ pub(super) unsafe fn pack_bytes<L: ByteLanes>(
     }
 }
 
-/// The scheme of K and V in int8. `LOCAL`: with windows or soft caps.
+/// The scheme for K and V as int8. `LOCAL` adds support for windows and soft caps.
 pub(super) struct Int8<const LOCAL: bool>;
 
 impl<L: ByteLanes, const LOCAL: bool> Scheme<L> for Int8<LOCAL> {
@@ -143,7 +147,7 @@ impl<L: ByteLanes, const LOCAL: bool> Scheme<L> for Int8<LOCAL> {
         queries: Rows<*const f32>,
         scratch: &mut Scratch,
     ) {
-        // SAFETY: the same contract.
+        // SAFETY: the conditions are the same.
         unsafe { pack_bytes::<L>(kv.geometry().head_size, item, queries, None, scratch) }
     }
 
@@ -159,7 +163,7 @@ impl<L: ByteLanes, const LOCAL: bool> Scheme<L> for Int8<LOCAL> {
         let (next_id, next_head) = item.after(block, g.block_size);
         let next_keys = kv.keys(item.layer, next_id, next_head);
         let ahead = next_keys.addr().wrapping_sub(keys.addr()).cast_signed();
-        // SAFETY: the pool's scales of one block, which nobody writes now.
+        // SAFETY: the scales are those of a block of the pool, which is not written during the call.
         unsafe { scratch.scales.fill::<L>(g, kv.scales(item.layer, block_id, item.kv_head), ahead) };
         let tile = Tile {
             keys,
@@ -172,7 +176,7 @@ impl<L: ByteLanes, const LOCAL: bool> Scheme<L> for Int8<LOCAL> {
             quads: g.key_quads(),
             stride: g.padded_head_size(),
         };
-        // SAFETY: the tile points at one block of the pool, which nobody writes now.
+        // SAFETY: the tile points to a block of the pool, which is not written during the call.
         unsafe { attend_tile::<L, LOCAL>(tile, item, scratch) };
     }
 
@@ -180,20 +184,20 @@ impl<L: ByteLanes, const LOCAL: bool> Scheme<L> for Int8<LOCAL> {
     unsafe fn end_segment(rows: usize, scratch: &mut Scratch) {
         for (sum, lanes) in scratch.segment.sum[..rows].iter_mut().zip(scratch.bytes.sums.chunks_exact(LANES))
         {
-            // SAFETY: lane arithmetic only.
+            // SAFETY: only lane arithmetic.
             *sum = unsafe { L::load(lanes.as_ptr()).sum() };
         }
     }
 
     #[inline(always)]
     unsafe fn power(x: L) -> L {
-        // SAFETY: by the contract.
+        // SAFETY: the caller guarantees the conditions of the callee.
         unsafe { exp2(x) }
     }
 
     #[inline(always)]
     unsafe fn finish_row(o: *mut f32, sum: f32, head_size: usize, out: *mut f32) {
-        // SAFETY: `o` holds the head size rounded up to whole vectors, `out` the head.
+        // SAFETY: `o` holds the head padded to whole vectors, and `out` holds the head.
         unsafe {
             transform::<L>(o, head_size);
             let factor = L::splat(1.0 / (sum * mixed_elements(head_size) as f32));
@@ -205,34 +209,35 @@ impl<L: ByteLanes, const LOCAL: bool> Scheme<L> for Int8<LOCAL> {
     }
 }
 
-/// What all groups of one tile have in common.
+/// A tile, as all groups of rows see it.
 #[derive(Clone, Copy)]
 pub(super) struct Tile {
     pub(super) keys: *const u8,
     pub(super) values: *const u8,
     pub(super) key_scales: *const f32,
     pub(super) value_scales: *const f32,
-    /// Bytes to the block that comes next, which is asked for meanwhile: no prefetcher foresees where it is.
+    /// Distance in bytes to the next block, which is prefetched. The hardware prefetcher cannot predict where it is.
     pub(super) ahead: isize,
     /// Position of the tile's first slot.
     pub(super) start: usize,
     pub(super) block_size: usize,
-    /// Quads of a key.
+    /// Number of quads of a key.
     pub(super) quads: usize,
-    /// Elements of a value, padded.
+    /// Number of elements of a padded value.
     pub(super) stride: usize,
 }
 
-/// v of one row and tile.
+/// The weights v of one row and tile.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 pub(super) struct Weights {
-    /// Low bytes, in the order of V: `[B / 64][16][4]`.
+    /// The low bytes, in the order of V: `[B / 64][16][4]`.
     low: [u8; MAX_BLOCK_SIZE],
-    /// High bytes; only those of `lane` are not 0.
+    /// The high bytes, which are 0 except in `lane`.
     high: [u8; MAX_BLOCK_SIZE],
+    /// The lane with 16-bit weights.
     lane: usize,
-    /// u / 255.
+    /// The unit u / 255 of the weights.
     scale: f32,
 }
 
@@ -241,9 +246,9 @@ impl Weights {
         Self { low: [0; MAX_BLOCK_SIZE], high: [0; MAX_BLOCK_SIZE], lane: 0, scale: 0.0 };
 }
 
-/// The second half of step 4, for `R` rows side by side: one row alone would wait for each operation's result.
+/// The second half of step 4, for `R` rows at once to hide the latency of the operations.
 ///
-/// tile: w of each row, in `num_vectors` vectors; largest: of each row's lanes.
+/// `tile` has w of each row in `num_vectors` vectors, and `largest` the largest w of each lane.
 #[inline(always)]
 unsafe fn round_weights<L: ByteLanes, const R: usize>(
     tile: *const [f32; MAX_BLOCK_SIZE],
@@ -252,10 +257,10 @@ unsafe fn round_weights<L: ByteLanes, const R: usize>(
     weights: &mut [Weights],
 ) {
     let Some(largest) = largest.first_chunk::<R>() else { unreachable!("a group is of GROUP_ROWS at most") };
-    // SAFETY: lane arithmetic.
+    // SAFETY: only lane arithmetic.
     let magic = unsafe { L::splat(MAGIC) };
     let [mut tops, mut steps, mut scales] = [[0.0f32; LANES]; 3];
-    // SAFETY: the caller gives R rows of w and weights.
+    // SAFETY: the caller provides R rows of w and weights.
     unsafe {
         let (top, rest) = L::two_largest_each(largest);
         let unit =
@@ -277,14 +282,14 @@ unsafe fn round_weights<L: ByteLanes, const R: usize>(
                 L::store_quads::<0>(four, weights.low.as_mut_ptr().add(group * LANES * QUAD));
                 L::store_quads::<1>(four, weights.high.as_mut_ptr().add(group * LANES * QUAD));
             }
-            // No lane if NaN: then l is NaN too, and any will do.
+            // No lane is found if w is NaN. Then l is NaN as well, so any lane will do.
             weights.lane = (largest.at_least(L::splat(tops[r])).trailing_zeros() as usize).min(LANES - 1);
             weights.scale = scales[r];
         }
     }
 }
 
-/// Calls `$function::<L, R>` with the constant `R` that equals `$rows`, a size that [`group_size`] gives.
+/// Calls `$function::<L, R>` with the constant `R` equal to `$rows`, a result of [`group_size`].
 macro_rules! dispatch_group {
     ($rows:expr, $function:ident($($argument:expr),*)) => {
         match $rows {
@@ -297,10 +302,10 @@ macro_rules! dispatch_group {
     };
 }
 
-/// One tile for all rows of an item.
+/// Processes one tile for all rows of an item.
 ///
 /// # Safety
-/// As of [`Scheme`]; the tile's pointers hold a block.
+/// The conditions are those of [`Scheme`]; the tile must point to a block.
 #[inline(always)]
 pub(super) unsafe fn attend_tile<L: ByteLanes, const LOCAL: bool>(
     mut tile: Tile,
@@ -310,15 +315,15 @@ pub(super) unsafe fn attend_tile<L: ByteLanes, const LOCAL: bool>(
     let mut first = 0;
     while first < item.rows() {
         let size = group_size::<L>(item.rows() - first);
-        // SAFETY: the tile's pointers are the caller's, and the states hold the rows.
+        // SAFETY: the caller guarantees the tile, and the states hold the rows.
         unsafe { attend_group::<L, LOCAL>(&tile, item, first..first + size, scratch) };
         first += size;
-        // What comes next is asked for once.
+        // The next block is prefetched only once.
         tile.ahead = 0;
     }
 }
 
-/// One tile for a group of rows.
+/// Processes one tile for a group of rows.
 #[inline(always)]
 unsafe fn attend_group<L: ByteLanes, const LOCAL: bool>(
     tile: &Tile,
@@ -326,7 +331,7 @@ unsafe fn attend_group<L: ByteLanes, const LOCAL: bool>(
     rows: Range<usize>,
     scratch: &mut Scratch,
 ) {
-    // Then all rows do; divisions are slow.
+    // If the first row sees the end of the tile, all rows do, and the slow divisions below are skipped.
     let sees_end = item.first_position + 1 >= tile.start + tile.block_size;
     let sees_front = !LOCAL || item.first_visible(item.rows() - 1) <= tile.start;
     let seen = |row: usize| {
@@ -341,7 +346,7 @@ unsafe fn attend_group<L: ByteLanes, const LOCAL: bool>(
     let weights = &mut scratch.weights[..];
     let queries = &mut scratch.bytes;
     let num_vectors = tile.block_size / LANES;
-    // SAFETY: the states hold all rows, the tile's pointers one block, scratch GROUP_ROWS rows of a block.
+    // SAFETY: the states hold all rows, the tile's pointers one block, and the scratch GROUP_ROWS rows of a block.
     unsafe {
         let mut largest = [L::splat(0.0); GROUP_ROWS];
         let scored = dispatch_group!(rows.len(), score_group(tile, first, most, queries, scores));

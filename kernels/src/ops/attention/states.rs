@@ -1,15 +1,15 @@
-//! The running states (m, l, o) of rows, and how they are merged.
+//! The running states (m, l, o) of rows, and their merging.
 
 use super::Scheme;
 use crate::aligned::AlignedFloats;
 use crate::ops::vector::{ByteLanes, LANES};
 
-/// Number of f32 of one row's state: o, m and l.
+/// Size of one row's state (m, l and o), in f32 elements.
 pub fn state_size(padded_head_size: usize) -> usize {
     padded_head_size + 2
 }
 
-/// Running states of some rows: m, l, and o `[row][D padded]`.
+/// The running states of rows: `max` is m, `sum` is l, and `out` is o `[row][D padded]`.
 #[derive(Debug, Default)]
 pub(super) struct States {
     pub(super) max: Vec<f32>,
@@ -37,7 +37,7 @@ impl States {
     }
 }
 
-/// The m, l and o of some rows, one array behind the other.
+/// A borrowed view of the states of rows.
 #[derive(Clone, Copy)]
 pub(super) struct Parts<'a> {
     pub(super) max: &'a [f32],
@@ -46,7 +46,7 @@ pub(super) struct Parts<'a> {
 }
 
 impl<'a> Parts<'a> {
-    /// From `rows * state_size` elements.
+    /// Divides `rows * state_size` elements into m, l and o.
     pub(super) fn new(state: &'a [f32], rows: usize) -> Self {
         let (max, rest) = state.split_at(rows);
         let (sum, out) = rest.split_at(rows);
@@ -54,7 +54,7 @@ impl<'a> Parts<'a> {
     }
 }
 
-/// Merges states of rows into the totals, which come first in order.
+/// Merges the states of rows into the totals. The totals are of earlier segments.
 #[inline(always)]
 pub(super) unsafe fn merge_rows<L: ByteLanes, K: Scheme<L>>(
     total: &mut States,
@@ -67,7 +67,7 @@ pub(super) unsafe fn merge_rows<L: ByteLanes, K: Scheme<L>>(
     for first in (0..rows).step_by(LANES) {
         let lanes = (rows - first).min(LANES);
         let [mut old_factors, mut new_factors] = [[0.0f32; LANES]; 2];
-        // SAFETY: lanes are rows that exist, by the assertion; both rows of `o` have the same whole number of vectors.
+        // SAFETY: the assertions ensure that the lanes are existing rows, and that rows of `o` are whole vectors.
         unsafe {
             let (total_max, total_sum) =
                 (total.max.as_mut_ptr().add(first), total.sum.as_mut_ptr().add(first));

@@ -15,7 +15,7 @@ fn chunk(first: usize, end: usize, blocks: &mut Blocks, (sample, score): (bool, 
 
 /// The scores of a prompt computed in chunks that end at `cuts` and at its end, and what follows it.
 fn scored(executor: &mut Executor, tokens: &[u32], cuts: &[usize]) -> (Vec<TokenScore>, SampledToken) {
-    let params = SamplingParams { num_top_prompt_logprobs: 20, ..observant() };
+    let params = SamplingParams { prompt_logprobs: Some(20), ..observant() };
     executor.start(1, tokens.to_vec(), tokens.len(), params).unwrap();
     let mut blocks = Blocks { ids: ascending(0), next: 0 };
     let (mut first, mut scores, mut sampled) = (0, vec![], vec![]);

@@ -1,5 +1,5 @@
 use trunkline_kernels::isa::Isa;
-use trunkline_kernels::sampling::processors::process;
+use trunkline_kernels::sampling::processors::{allowed_mask, process};
 use trunkline_kernels::sampling::{SamplingParams, TokenCounts, Watermark};
 
 fn best() -> Isa {
@@ -59,29 +59,32 @@ fn bias_comes_before_penalties_and_masks_after_all() {
     let mut logits = [-2.0, 0.5, 1.0, 3.0];
     assert!(process(best(), &mut logits, &params, &counts, 0, [None, None]));
     assert_eq!(logits, [1.0, -99.5, 100.0, 3.0], "-2 + 4 is positive, so it is halved");
-    let mask = params.allowed_mask(4).unwrap();
+    let mask = allowed_mask(&params, 4).unwrap();
     assert_eq!(mask, [0b11]);
     assert!(process(best(), &mut logits, &params, &counts, 0, [Some(&[0b1110]), Some(&mask)]));
     let left: Vec<bool> = logits.iter().map(|logit| logit.is_finite()).collect();
     assert_eq!(left, [false, true, false, false]);
-    assert_eq!(SamplingParams::default().allowed_mask(4), None);
+    assert_eq!(allowed_mask(&SamplingParams::default(), 4), None);
 }
 
 #[test]
 fn parameters_out_of_range_are_named() {
     let bad = SamplingParams { logit_bias: vec![(1, 100.5)], ..Default::default() };
-    assert_eq!(bad.check().unwrap_err(), "`logit_bias` is 100.5, expected -100 to 100");
-    let bad = SamplingParams { num_top_prompt_logprobs: 21, ..Default::default() };
-    assert_eq!(bad.check().unwrap_err(), "`num_top_prompt_logprobs` is 21, expected 0 to 20");
+    assert_eq!(bad.check().unwrap_err().to_string(), "`logit_bias` is 100.5, expected -100 to 100");
+    let bad = SamplingParams { prompt_logprobs: Some(21), ..Default::default() };
+    assert_eq!(bad.check().unwrap_err().to_string(), "`num_top_prompt_logprobs` is 21, expected 0 to 20");
     let watermark = Some(Watermark { gamma: 1.0, delta: 2.0, key: 1 });
     let bad = SamplingParams { watermark, ..Default::default() };
-    assert_eq!(bad.check().unwrap_err(), "`watermark.gamma` is 1, expected 0.00390625 to 0.99609375");
+    assert_eq!(
+        bad.check().unwrap_err().to_string(),
+        "`watermark.gamma` is 1, expected 0.00390625 to 0.99609375"
+    );
     // As small as a number can be: the router and the shard take it, too.
     let watermark = Some(Watermark { gamma: 0.5, delta: f32::from_bits(1), key: 1 });
     assert_eq!(SamplingParams { watermark, ..Default::default() }.check(), Ok(()));
     let bad = SamplingParams { top_p: 0.0, ..Default::default() };
-    assert!(bad.check().unwrap_err().starts_with("`top_p` is 0"));
+    assert!(bad.check().unwrap_err().to_string().starts_with("`top_p` is 0"));
     let bad = SamplingParams { temperature: f32::NAN, ..Default::default() };
-    assert!(bad.check().unwrap_err().starts_with("`temperature` is NaN"));
+    assert!(bad.check().unwrap_err().to_string().starts_with("`temperature` is NaN"));
     assert_eq!(SamplingParams::default().check(), Ok(()));
 }

@@ -1,6 +1,6 @@
 use trunkline_kernels::isa::Isa;
 use trunkline_kernels::sampling::Watermark;
-use trunkline_kernels::sampling::watermark::add_watermark;
+use trunkline_kernels::sampling::watermark::{add_watermark, is_green};
 
 use crate::random::Random;
 
@@ -15,7 +15,7 @@ fn green_tokens_are_lifted_and_others_left_on_every_instruction_set() {
         let watermark = Watermark { gamma, delta: 0.1 + random.below(5) as f32, key: random.next() };
         let previous = random.next() as u32;
         let lifted = |(id, logit): (usize, &f32)| {
-            let green = watermark.is_green(previous, id as u32);
+            let green = is_green(&watermark, previous, id as u32);
             (if green { logit + watermark.delta } else { *logit }).to_bits()
         };
         let expected: Vec<u32> = logits.iter().enumerate().map(lifted).collect();
@@ -32,7 +32,7 @@ fn green_tokens_are_lifted_and_others_left_on_every_instruction_set() {
 fn the_list_is_that_of_the_reference() {
     // The same numbers stand in server/tests/sampling/test_watermark.py.
     let watermark = Watermark { gamma: 0.25, delta: 2.0, key: 0x0123_4567_89ab_cdef };
-    let green: Vec<u32> = (0..40).filter(|id| watermark.is_green(7, *id)).collect();
+    let green: Vec<u32> = (0..40).filter(|id| is_green(&watermark, 7, *id)).collect();
     assert_eq!(green, [15, 19, 20, 32]);
 }
 
@@ -42,7 +42,7 @@ fn as_much_is_green_as_was_asked_for_and_it_depends_on_key_and_context() {
     for gamma in [0.01, 0.1, 0.5, 0.9] {
         let watermark = Watermark { gamma, delta: 1.0, key: 15_485_863 };
         let list = |watermark: &Watermark, previous| -> Vec<bool> {
-            (0..num_tokens).map(|id| watermark.is_green(previous, id)).collect()
+            (0..num_tokens).map(|id| is_green(&watermark, previous, id)).collect()
         };
         let one = list(&watermark, 5);
         let share = one.iter().filter(|green| **green).count() as f64 / f64::from(num_tokens);

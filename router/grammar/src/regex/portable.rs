@@ -221,7 +221,6 @@ impl Visitor for ClassVisitor {
 ///
 /// All dialects have the same 6 ASCII characters of white space. Python adds U+001C to U+001F, ECMA-262 U+FEFF, and old
 /// Unicode tables U+180E. Python's `\w` also includes numeric characters that are not decimal digits.
-
 fn portable_class(kind: &ClassPerlKind, is_negated: bool, is_excluded: bool) -> &'static str {
     let is_ascii = is_negated == is_excluded;
     match (kind, is_ascii, is_negated) {

@@ -173,7 +173,6 @@ mod tests {
             assert_eq!(pruned(node.clone()), node);
         }
         // The links of the chain are written forwards or backwards.
-
         for step in [1_i32, -1] {
             let mut chain = json!({"$ref": "#/$defs/50", "$defs": {}});
             for index in 0..=100_i32 {

@@ -75,6 +75,5 @@ pub const IGNORED_KEYWORDS: [&str; 16] = [
 ];
 
 /// Values of `format` that every output obeys. Others are refused by name.
-
 pub const FORMATS: [&str; 10] =
     ["date", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "time", "uri", "uuid"];

@@ -160,7 +160,7 @@ impl Walk {
         Ok(())
     }
 
-    /// Visits schemas that only references lead to. A reference may point below a keyword that holds no schema.
+    /// Visits schemas that only references lead to. A reference may point below a keyword that contains no schemas.
     fn follow_references(&mut self, root: &mut Value) -> Result<(), GrammarError> {
         while let Some(reference) = self.references.pop() {
             let Some((_, fragment)) = reference.split_once('#') else { continue };

@@ -274,8 +274,11 @@ mod tests {
             json!(1e300),
             json!(4_611_686_018_427_387_904.0),
         ] {
-            let told = refusal(inexact.clone()).unwrap_or_else(|| panic!("{inexact} is taken"));
-            assert!(told.starts_with("keyword `enum` at `#` is not supported with the number"), "{told}");
+            let refusal = refusal(inexact.clone()).unwrap_or_else(|| panic!("{inexact} is accepted"));
+            assert!(
+                refusal.starts_with("keyword `enum` at `#` is not supported with the number"),
+                "{refusal}"
+            );
         }
     }
 }

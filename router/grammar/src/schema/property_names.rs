@@ -39,7 +39,7 @@ pub(crate) fn rewrite(
             copies.bytes_left = copies.bytes_left.checked_sub(num_bytes).ok_or_else(|| {
                 UnsupportedKeyword::new(
                     "propertyNames",
-                    " with so many names beside so large an `additionalProperties`",
+                    " with this many names beside an `additionalProperties` of this size",
                 )
             })?;
             let properties = names.into_iter().map(|name| (name, each.clone())).collect();

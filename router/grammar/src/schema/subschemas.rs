@@ -25,7 +25,6 @@ pub(crate) fn of<'a>(keyword: &str, value: &'a Value) -> Vec<(Option<String>, &'
 }
 
 /// Does the same as [`of`] for a mutable value.
-
 pub(crate) fn of_mut<'a>(keyword: &str, value: &'a mut Value) -> Vec<(Option<String>, &'a mut Value)> {
     if value.is_object() && ONE.contains(&keyword) {
         return vec![(None, value)];

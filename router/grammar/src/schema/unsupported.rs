@@ -62,7 +62,7 @@ pub(crate) fn unsupported(schema: &Value, error: &str) -> Option<GrammarError> {
         found.first().cloned().unwrap_or_else(|| (keywords[0].to_owned(), "#".to_owned()));
     let others = match found.len() {
         0 | 1 => String::new(),
-        count => format!(" (here or at one of {} other places)", count - 1),
+        count => format!(" (here or in one of {} other schemas)", count - 1),
     };
     Some(GrammarError::UnsupportedKeyword { keyword, pointer, reason: format!("{reason}{others}") })
 }
@@ -79,7 +79,6 @@ fn find_keyword(schema: &Value, keyword: &str, path: &mut Vec<String>, found: &m
             path.push(name.clone());
             path.extend(step);
             find_keyword(entry, keyword, path, found);
-
             path.truncate(length);
         }
     }

@@ -107,7 +107,7 @@ fn refusals_name_the_keyword_and_the_fault() {
         (
             json(json!({"allOf": [{"type": "string", "pattern": "^a$"}, {"pattern": "^b$"}]})),
             "invalid_schema",
-            "no text matches it, because patterns that hold at once exclude each other",
+            "no text matches it, because patterns that apply together exclude each other",
         ),
         (
             Grammar::Regex("a(?=b)".into()),

@@ -77,12 +77,12 @@ impl<'a> Validator<'a> {
         &mut self,
         schema: &'a Value,
         value: &Value,
-        place: &str,
+        pointer: &str,
         num_references: usize,
     ) -> Result<(), Fault> {
         let map = match schema {
             Value::Bool(true) => return Ok(()),
-            Value::Bool(false) => return Err(format!("nothing is valid at {place}")),
+            Value::Bool(false) => return Err(format!("nothing is valid at {pointer}")),
             Value::Object(map) => map,
             _ => panic!("{schema} is not a schema"),
         };
@@ -91,18 +91,18 @@ impl<'a> Validator<'a> {
         }
         if let Some(reference) = map.get("$ref").and_then(Value::as_str) {
             assert!(num_references < MAX_REFERENCES, "references in a cycle: {reference}");
-            self.check(self.target(reference), value, place, num_references + 1)?;
+            self.check(self.target(reference), value, pointer, num_references + 1)?;
             if self.draft <= Draft::SixOrSeven {
                 return Ok(());
             }
         }
-        self.check_any(map, value, place)?;
-        self.check_combined(map, value, place, num_references)?;
+        self.check_any(map, value, pointer)?;
+        self.check_combined(map, value, pointer, num_references)?;
         match value {
-            Value::Number(number) => self.check_number(map, number, place),
-            Value::String(text) => self.check_text(map, text, place),
-            Value::Array(items) => self.check_array(map, items, place),
-            Value::Object(entries) => self.check_object(map, entries, place),
+            Value::Number(number) => self.check_number(map, number, pointer),
+            Value::String(text) => self.check_text(map, text, pointer),
+            Value::Array(items) => self.check_array(map, items, pointer),
+            Value::Object(entries) => self.check_object(map, entries, pointer),
             Value::Null | Value::Bool(_) => Ok(()),
         }
     }
@@ -117,7 +117,7 @@ impl<'a> Validator<'a> {
         self.root.pointer(&pointer).unwrap_or_else(|| panic!("`{reference}` leads nowhere"))
     }
 
-    fn check_any(&self, map: &Map<String, Value>, value: &Value, place: &str) -> Result<(), Fault> {
+    fn check_any(&self, map: &Map<String, Value>, value: &Value, pointer: &str) -> Result<(), Fault> {
         let has_type = |kind: &Value| match kind.as_str().unwrap() {
             "null" => value.is_null(),
             "boolean" => value.is_boolean(),
@@ -133,35 +133,35 @@ impl<'a> Validator<'a> {
             Some(Value::Array(kinds)) => kinds.iter().any(has_type),
             Some(kind) => has_type(kind),
         };
-        require(is_of_type, "type", place)?;
+        require(is_of_type, "type", pointer)?;
         if let Some(Value::Array(values)) = map.get("enum") {
-            require(values.iter().any(|other| equal(other, value)), "enum", place)?;
+            require(values.iter().any(|other| equal(other, value)), "enum", pointer)?;
         }
-        require(map.get("const").is_none_or(|other| equal(other, value)), "const", place)
+        require(map.get("const").is_none_or(|other| equal(other, value)), "const", pointer)
     }
 
     fn check_combined(
         &mut self,
         map: &'a Map<String, Value>,
         value: &Value,
-        place: &str,
+        pointer: &str,
         num_references: usize,
     ) -> Result<(), Fault> {
         let list = |keyword: &str| map.get(keyword).and_then(Value::as_array);
         for schema in list("allOf").into_iter().flatten() {
-            self.check(schema, value, place, num_references)?;
+            self.check(schema, value, pointer, num_references)?;
         }
         let mut num_valid = |schemas: &'a [Value]| {
-            schemas.iter().filter(|schema| self.check(schema, value, place, num_references).is_ok()).count()
+            schemas.iter().filter(|schema| self.check(schema, value, pointer, num_references).is_ok()).count()
         };
         if let Some(schemas) = list("anyOf") {
-            require(num_valid(schemas) > 0, "anyOf", place)?;
+            require(num_valid(schemas) > 0, "anyOf", pointer)?;
         }
         if let Some(schemas) = list("oneOf") {
-            require(num_valid(schemas) == 1, "oneOf", place)?;
+            require(num_valid(schemas) == 1, "oneOf", pointer)?;
         }
         if let Some(schema) = map.get("not") {
-            require(num_valid(std::slice::from_ref(schema)) == 0, "not", place)?;
+            require(num_valid(std::slice::from_ref(schema)) == 0, "not", pointer)?;
         }
         Ok(())
     }
@@ -175,7 +175,7 @@ impl<'a> Validator<'a> {
             || self.draft != Draft::Four && number.as_f64().is_some_and(|number| number.fract() == 0.0)
     }
 
-    fn check_number(&self, map: &Map<String, Value>, number: &Number, place: &str) -> Result<(), Fault> {
+    fn check_number(&self, map: &Map<String, Value>, number: &Number, pointer: &str) -> Result<(), Fault> {
         let is_exclusive = |keyword: &str| map.get(keyword).and_then(Value::as_bool) == Some(true);
         for (keyword, exclusive, outside) in [
             ("minimum", "exclusiveMinimum", Ordering::Less),
@@ -183,26 +183,26 @@ impl<'a> Validator<'a> {
         ] {
             if let Some(bound) = map.get(keyword).and_then(Value::as_number) {
                 let found = compare(number, bound);
-                require(found != outside, keyword, place)?;
-                require(found != Ordering::Equal || !is_exclusive(exclusive), exclusive, place)?;
+                require(found != outside, keyword, pointer)?;
+                require(found != Ordering::Equal || !is_exclusive(exclusive), exclusive, pointer)?;
             }
             if let Some(bound) = map.get(exclusive).and_then(Value::as_number) {
-                require(compare(number, bound) == outside.reverse(), exclusive, place)?;
+                require(compare(number, bound) == outside.reverse(), exclusive, pointer)?;
             }
         }
         match map.get("multipleOf").and_then(Value::as_number) {
-            Some(step) => require(is_multiple(number, step), "multipleOf", place),
+            Some(step) => require(is_multiple(number, step), "multipleOf", pointer),
             None => Ok(()),
         }
     }
 
-    fn check_text(&mut self, map: &'a Map<String, Value>, text: &str, place: &str) -> Result<(), Fault> {
-        check_count(map, text.chars().count(), ["minLength", "maxLength"], place)?;
+    fn check_text(&mut self, map: &'a Map<String, Value>, text: &str, pointer: &str) -> Result<(), Fault> {
+        check_count(map, text.chars().count(), ["minLength", "maxLength"], pointer)?;
         if let Some(pattern) = map.get("pattern").and_then(Value::as_str) {
-            require(self.is_match(pattern, text), "pattern", place)?;
+            require(self.is_match(pattern, text), "pattern", pointer)?;
         }
         match map.get("format").and_then(Value::as_str) {
-            Some(format) => require(formats::is_valid(format, text), &format!("format {format}"), place),
+            Some(format) => require(formats::is_valid(format, text), &format!("format {format}"), pointer),
             None => Ok(()),
         }
     }
@@ -211,13 +211,13 @@ impl<'a> Validator<'a> {
         &mut self,
         map: &'a Map<String, Value>,
         items: &[Value],
-        place: &str,
+        pointer: &str,
     ) -> Result<(), Fault> {
-        check_count(map, items.len(), ["minItems", "maxItems"], place)?;
+        check_count(map, items.len(), ["minItems", "maxItems"], pointer)?;
         let is_repeated =
             |(index, item): (usize, &Value)| items[..index].iter().any(|other| equal(item, other));
         if map.get("uniqueItems") == Some(&Value::Bool(true)) {
-            require(!items.iter().enumerate().any(is_repeated), "uniqueItems", place)?;
+            require(!items.iter().enumerate().any(is_repeated), "uniqueItems", pointer)?;
         }
         let (first, rest) = match (map.get("prefixItems"), map.get("items")) {
             (None, Some(Value::Array(first))) => (first.as_slice(), map.get("additionalItems")),
@@ -226,7 +226,7 @@ impl<'a> Validator<'a> {
         };
         for (index, item) in items.iter().enumerate() {
             if let Some(schema) = first.get(index).or(rest).filter(|schema| !schema.is_null()) {
-                self.check(schema, item, &format!("{place}/{index}"), 0)?;
+                self.check(schema, item, &format!("{pointer}/{index}"), 0)?;
             }
         }
         Ok(())
@@ -236,37 +236,37 @@ impl<'a> Validator<'a> {
         &mut self,
         map: &'a Map<String, Value>,
         entries: &Map<String, Value>,
-        place: &str,
+        pointer: &str,
     ) -> Result<(), Fault> {
-        check_count(map, entries.len(), ["minProperties", "maxProperties"], place)?;
+        check_count(map, entries.len(), ["minProperties", "maxProperties"], pointer)?;
         for name in map.get("required").and_then(Value::as_array).into_iter().flatten() {
-            require(entries.contains_key(name.as_str().unwrap()), &format!("required {name}"), place)?;
+            require(entries.contains_key(name.as_str().unwrap()), &format!("required {name}"), pointer)?;
         }
         for (name, others) in map.get("dependentRequired").and_then(Value::as_object).into_iter().flatten() {
             let mut others = others.as_array().unwrap().iter().map(|other| other.as_str().unwrap());
             let holds = !entries.contains_key(name) || others.all(|other| entries.contains_key(other));
-            require(holds, "dependentRequired", place)?;
+            require(holds, "dependentRequired", pointer)?;
         }
         let properties = map.get("properties").and_then(Value::as_object);
         let patterns = map.get("patternProperties").and_then(Value::as_object);
         for (name, entry) in entries {
-            let place = format!("{place}/{name}");
+            let pointer = format!("{pointer}/{name}");
             if let Some(schema) = map.get("propertyNames") {
-                self.check(schema, &Value::from(name.as_str()), &place, 0)?;
+                self.check(schema, &Value::from(name.as_str()), &pointer, 0)?;
             }
             let mut is_named = false;
             if let Some(schema) = properties.and_then(|properties| properties.get(name)) {
                 is_named = true;
-                self.check(schema, entry, &place, 0)?;
+                self.check(schema, entry, &pointer, 0)?;
             }
             for (pattern, schema) in patterns.into_iter().flatten() {
                 if self.is_match(pattern, name) {
                     is_named = true;
-                    self.check(schema, entry, &place, 0)?;
+                    self.check(schema, entry, &pointer, 0)?;
                 }
             }
             if let (false, Some(schema)) = (is_named, map.get("additionalProperties")) {
-                self.check(schema, entry, &place, 0)?;
+                self.check(schema, entry, &pointer, 0)?;
             }
         }
         Ok(())
@@ -283,19 +283,19 @@ impl<'a> Validator<'a> {
     }
 }
 
-fn require(holds: bool, keyword: &str, place: &str) -> Result<(), Fault> {
-    if holds { Ok(()) } else { Err(format!("{keyword} does not hold at {place}")) }
+fn require(holds: bool, keyword: &str, pointer: &str) -> Result<(), Fault> {
+    if holds { Ok(()) } else { Err(format!("{keyword} does not hold at {pointer}")) }
 }
 
 fn check_count(
     map: &Map<String, Value>,
     count: usize,
     [least, most]: [&str; 2],
-    place: &str,
+    pointer: &str,
 ) -> Result<(), Fault> {
     let bound = |keyword: &str| map.get(keyword).and_then(Value::as_f64);
-    require(bound(least).is_none_or(|bound| count as f64 >= bound), least, place)?;
-    require(bound(most).is_none_or(|bound| count as f64 <= bound), most, place)
+    require(bound(least).is_none_or(|bound| count as f64 >= bound), least, pointer)?;
+    require(bound(most).is_none_or(|bound| count as f64 <= bound), most, pointer)
 }
 
 /// Translates a pattern so that its classes are those of ECMA-262.

@@ -28,7 +28,7 @@ pub(crate) enum CallStart {
     Object,
     /// A JSON list of such objects begins at the first byte.
     ObjectList,
-    /// A Python list that may hold calls begins at the first byte.
+    /// A Python list that may contain calls begins at the first byte.
     PythonList,
     /// A call whose name precedes its arguments, and the position of the arguments.
     Named {

@@ -3,7 +3,7 @@
 use super::format::{CallStart, Syntax, ToolFormat, read_json_start};
 
 const ARGUMENTS_MARK: &str = "[ARGS]";
-/// Precedes a call's id, which stands between the name and [`ARGUMENTS_MARK`] and is not used.
+/// Precedes a call's id, between the name and [`ARGUMENTS_MARK`]. The id is not used.
 const CALL_ID_MARK: &str = "[CALL_ID]";
 
 impl ToolFormat {

@@ -1,7 +1,8 @@
-//! Allocations that a step of decodes makes in the scheduler, counted by thread: tests beside this one allocate too.
+//! Counts the allocations that a step of decodes makes in the scheduler. They are counted by thread, because other
+//! tests run at the same time.
 //!
-//! A plan is handed away (to the task that encodes it), so its chunks are one allocation. Everything else is kept from
-//! step to step. A step in which sequences get their next blocks allocates for these.
+//! The plan moves to the task that encodes it, so its chunks are one allocation. All other memory is reused from step
+//! to step. A step in which sequences get their next blocks also allocates for these.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -15,7 +16,7 @@ use trunkline_scheduler::{
 struct Counting;
 
 thread_local! {
-    /// Needs no allocation itself, and is there until the thread has ended.
+    /// The counter of this thread. It needs no allocation itself and lives until the thread has ended.
     static NUM_ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
 }
 
@@ -23,22 +24,22 @@ fn count() {
     NUM_ALLOCATIONS.set(NUM_ALLOCATIONS.get() + 1);
 }
 
-// SAFETY: passes everything on to the system's allocator.
+// SAFETY: every call is passed on to the system's allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count();
-        // SAFETY: by the caller's contract.
+        // SAFETY: the caller keeps the allocator's contract.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: by the caller's contract.
+        // SAFETY: the caller keeps the allocator's contract.
         unsafe { System.dealloc(pointer, layout) }
     }
 
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
         count();
-        // SAFETY: by the caller's contract.
+        // SAFETY: the caller keeps the allocator's contract.
         unsafe { System.realloc(pointer, layout, new_size) }
     }
 }
@@ -46,7 +47,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Runs `work` and counts the allocations of this thread meanwhile.
+/// Runs `work` and counts the allocations of this thread.
 fn allocations<T>(work: impl FnOnce() -> T) -> (T, usize) {
     let before = NUM_ALLOCATIONS.get();
     let result = work();
@@ -55,13 +56,13 @@ fn allocations<T>(work: impl FnOnce() -> T) -> (T, usize) {
 
 const NUM_SEQUENCES: u64 = 32;
 const BLOCK_SIZE: u32 = 64;
-/// Not of whole blocks, and of other lengths: new blocks are due in different steps.
+/// Prompt lengths that differ and are no multiples of a block, so that new blocks are due in different steps.
 const PROMPT_TOKENS: u32 = 600;
 const WARM_UP_STEPS: u64 = 100;
 const NUM_STEPS: u64 = 320;
-/// A plan's chunks.
+/// The allocation of a plan's chunks.
 const PER_STEP: usize = 1;
-/// A block that becomes full, and the next one: what names them in the plan, in the table and in the tree.
+/// The most allocations for a block that becomes full and for the next one, in the plan, the table and the tree.
 const PER_NEW_BLOCK: usize = 4;
 
 fn request(id: u64) -> SequenceRequest {
@@ -92,7 +93,7 @@ fn answer(plan: &StepPlan) -> StepResult {
     StepResult { step_id: plan.step_id, sequences, device_time_us: 1_000 }
 }
 
-/// One step, planned and answered: its allocations in the scheduler, and the new blocks in its plan.
+/// Plans and answers one step. Returns its allocations in the scheduler, and the number of new blocks in its plan.
 fn step(scheduler: &mut Scheduler, now: Millis, updates: &mut Vec<Update>) -> (usize, usize) {
     updates.clear();
     let (plan, in_plan) = allocations(|| scheduler.plan(LaneId(0), now, updates));
@@ -130,10 +131,10 @@ fn a_decode_step_allocates_for_its_plan_and_for_new_blocks() {
         now += 1;
         let (count, new_blocks) = step(&mut scheduler, Millis(now), &mut updates);
         assert_eq!(updates.len() as u64, NUM_SEQUENCES, "everybody decodes");
-        // The step after one with new blocks too: what was filled enters the tree with its result.
+        // The step after one with new blocks may allocate too, because full blocks enter the tree with its result.
         let blocks = new_blocks + had_new_blocks;
         if count > PER_STEP + PER_NEW_BLOCK * blocks {
-            // A table that doubles, of the tree or the policy.
+            // A table of the tree or the policy may double.
             num_grown += 1;
             assert!(count <= PER_STEP + PER_NEW_BLOCK * (blocks + 1), "{count} allocations, {blocks} blocks");
         }

@@ -1,4 +1,4 @@
-//! What the scheduler promises, one promise a test, step by step against the fake shard.
+//! The scheduler's promises, one for each test, checked step by step against the fake shard.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ fn driver() -> Driver {
     Driver::new(SchedulerConfig::default(), LIMITS)
 }
 
-/// `count` tokens that no other text begins with.
+/// Returns `count` tokens that no other text begins with.
 fn text(of: u32, count: u32) -> Vec<u32> {
     (0..count).map(|position| (of * 7 + position * (of + 1)) % 50).collect()
 }
@@ -35,8 +35,8 @@ fn a_long_prompt_adds_no_more_than_its_share_to_a_step_with_decodes() {
 
 #[test]
 fn a_prompt_is_admitted_while_a_step_has_tokens_or_places_for_prefills_left() {
-    // A step has 64 tokens. Each row: how many prefills may share a step, tokens of each prompt, and how many of five
-    // prompts are admitted.
+    // A step has 64 tokens. Each row has the number of prefills that may share a step, the tokens of each prompt, and
+    // the number of five prompts that are admitted.
     for (max_concurrent_prefills, num_tokens, num_admitted) in [
         // The first prompt fills the step to the last token.
         (1, 64, 1),
@@ -44,10 +44,10 @@ fn a_prompt_is_admitted_while_a_step_has_tokens_or_places_for_prefills_left() {
         (1, 63, 2),
         (1, 32, 2),
         (1, 31, 3),
-        // A step that is full is shared by so many, and no more.
+        // A full step is shared by this many prompts and no more.
         (2, 64, 2),
         (3, 64, 3),
-        // Short prompts are admitted beyond that number while there are tokens.
+        // Short prompts are admitted beyond that number while tokens are left.
         (2, 12, 5),
     ] {
         let config = SchedulerConfig { max_concurrent_prefills, ..SchedulerConfig::default() };
@@ -64,7 +64,7 @@ fn prompts_that_are_half_computed_keep_the_next_one_waiting() {
     let config = SchedulerConfig { max_concurrent_prefills: 2, ..SchedulerConfig::default() };
     let mut driver = Driver::new(config, LIMITS);
     (1..=3).for_each(|id| driver.submit(request(id, text(id as u32, 64), 4)));
-    // Each step divides its 64 tokens between the first two, which leaves as many for the step after it.
+    // Each step divides its 64 tokens between the first two prompts, which leaves as many for the step after it.
     for _ in 0..2 {
         assert_eq!(driver.plan().expect("there are prompts").num_tokens(), 64);
         assert_eq!(driver.scheduler.stats().num_running, 2);
@@ -292,7 +292,7 @@ fn what_is_cached_goes_first_but_not_for_ever() {
     driver.step();
     let submitted_at = driver.now;
     driver.submit(request(2, text(3, 40), 1));
-    // Somebody with the cached prompt comes all the time.
+    // Requests with the cached prompt keep arriving.
     let mut id = 100;
     while driver.started(2).is_none() {
         driver.submit(request(id, text(1, 40), 2));
@@ -303,7 +303,7 @@ fn what_is_cached_goes_first_but_not_for_ever() {
     let num_before = (100..id).filter(|&id| driver.started(id).is_some()).count();
     assert!(num_before > 5, "cached ones went before it: {num_before}");
     let (_, queued_ms) = driver.started(2).unwrap();
-    // 30 ms until the place is free, then those that came within 50 ms, two steps each.
+    // The place is free after 30 ms. Then the requests that arrived within 50 ms run for two steps each.
     assert!(queued_ms > 50 && queued_ms < 135, "for no longer than the window: {queued_ms}");
 }
 
@@ -329,7 +329,7 @@ fn a_full_queue_says_so_with_numbers_and_an_honest_time() {
     let full = RejectReason::QueueFull { num_waiting: 2, max_queued_requests: 2, oldest_wait_ms: 5 };
     assert_eq!(*reason, full);
     let (first, second) = (first.unwrap(), driver.rejection(21).unwrap().1.unwrap());
-    assert_eq!((first, second), (100, 100), "ten steps of a millisecond, but not less than the least");
+    assert_eq!((first, second), (100, 100), "ten steps of a millisecond, but at least the minimum");
     assert_eq!(driver.scheduler.stats().rejected_queue_full, 2);
 }
 
@@ -440,7 +440,7 @@ fn the_hot_prefix_survives_eviction() {
         hot.push(id as u32);
         driver.submit(request(100 + id, hot.clone(), 1));
         driver.run();
-        assert_eq!(driver.started(100 + id).unwrap().0, 16, "used last, evicted last");
+        assert_eq!(driver.started(100 + id).unwrap().0, 16, "the block used last is evicted last");
     }
     assert!(driver.scheduler.stats().evicted_blocks > 20);
 }

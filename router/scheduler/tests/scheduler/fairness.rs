@@ -1,5 +1,5 @@
-//! Tenants beside each other: nobody is starved, service is by weight, and a flood leaves others their time to the
-//! first token. Seeds as in `simulation.rs`.
+//! Several tenants: none is starved, service is by weight, and a flood leaves the others their time to the first token.
+//! Seeds are chosen as in `simulation.rs`.
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -32,20 +32,20 @@ fn every_request_of_every_tenant_ends_once_with_its_own_text() {
     assert!(met.iter().all(|&count| is_often(count)), "the runs meet everything often: {met:?}");
 }
 
-/// Nearest-rank percentile.
+/// Returns a percentile by the nearest-rank method.
 fn percentile(mut values: Vec<u64>, percent: usize) -> u64 {
     values.sort_unstable();
     values[(values.len() * percent).div_ceil(100) - 1]
 }
 
-/// Times to the first token of tenant 2.
+/// Returns the times to the first token of tenant 2.
 fn ttft_ms(scenario: &Scenario) -> Vec<u64> {
     let report = run(scenario, Options::default());
     let own = scenario.arrivals.iter().filter(|arrival| arrival.salt == 2);
     own.map(|arrival| report.first_token_at[&arrival.request.id].since(arrival.at)).collect()
 }
 
-/// Chats of tenant 2, one after another, each given the time that it needs.
+/// Chats of tenant 2, one after another, each with enough time to end.
 fn chats(rng: &mut Rng, num_chats: u64) -> Vec<Arrival> {
     let chat = |n: u64| {
         let num_tokens = rng.range(300, 900);
@@ -54,7 +54,7 @@ fn chats(rng: &mut Rng, num_chats: u64) -> Vec<Arrival> {
     (0..num_chats).map(chat).collect()
 }
 
-/// 200 requests of tenant 1 at once, and then as much as the device can do.
+/// 200 requests of tenant 1 at once, and then as many as the device can compute.
 fn flood(rng: &mut Rng, until_ms: u64) -> Vec<Arrival> {
     let later = (0..until_ms / 40).map(|n| 100 + 40 * n);
     let times = std::iter::repeat_n(90, 200).chain(later);
@@ -80,19 +80,19 @@ fn a_flood_of_200_leaves_a_second_tenant_its_time_to_the_first_token() {
     }
 }
 
-/// Tenants at a driver of [`LIMITS`]; a sampling seed is 1,000 times the tenant's number and more.
+/// Tenants at a driver with [`LIMITS`]. The last digit of a request's sampling seed is its tenant's number.
 struct Tenants {
     driver: Driver,
     service: Service,
     num_submitted: u64,
-    /// Of those that wait: what all tenants had got when it came.
+    /// The tenant of each waiting request, with the service of all tenants when it arrived.
     waiting: BTreeMap<SequenceId, (u64, Got)>,
     open: BTreeMap<SequenceId, u64>,
-    /// In the last step.
+    /// True if no step was in flight in the last call of `step`.
     was_idle: bool,
 }
 
-/// What each tenant got.
+/// The service that each tenant has got.
 type Got = BTreeMap<u64, u64>;
 
 const NUM_TENANTS: u64 = 3;
@@ -133,11 +133,12 @@ impl Tenants {
         self.open.values().filter(|&&other| other == tenant).count()
     }
 
-    /// Plans as far as may be, and takes a result. Returns who started, with what all had got when it came and now.
+    /// Plans until run-ahead is full, then takes one result. Returns the tenants of started requests, with the service
+    /// of all tenants when each request arrived and now.
     fn step(&mut self) -> Vec<(u64, Got, Got)> {
         let mut started = Vec::new();
         while let Some(plan) = self.driver.plan() {
-            // Before the plan counts: it is there because of who waited.
+            // The plan is not counted yet, because the request started in it.
             for update in std::mem::take(&mut self.driver.updates) {
                 match update {
                     Update::Started { id, .. } => {
@@ -166,8 +167,8 @@ impl Tenants {
     }
 }
 
-/// What one tenant may be behind another, by weight: theorem 4.4 of the paper, with the tokens of the pool in one
-/// batch, and the credits of both.
+/// The most service by weight that one tenant may be behind another, by theorem 4.4 of the paper, with the tokens of
+/// the pool in one batch and the credits of both.
 fn bound(all: &[u32], max_credit_tokens: u32) -> u64 {
     let pool = u64::from(LIMITS.num_blocks * LIMITS.block_size);
     let least = u64::from(*all.iter().min().expect("tenants"));
@@ -199,7 +200,7 @@ fn tenants_with_work_waiting_are_served_by_weight_and_the_device_is_never_idle()
 }
 
 #[test]
-fn nobody_waits_while_others_get_more_than_their_part_whatever_they_send() {
+fn no_tenant_waits_while_others_get_more_than_their_part() {
     let num_seeds = if draw::is_test_all() { 60 } else { 15 };
     let mut num_started = 0;
     for seed in 0..num_seeds {
@@ -208,7 +209,7 @@ fn nobody_waits_while_others_get_more_than_their_part_whatever_they_send() {
         let max_credit_tokens = rng.range_u32(0, 300);
         let mut tenants = Tenants::new(&all, max_credit_tokens);
         for _ in 0..600 {
-            // Bursts and pauses of everybody.
+            // All tenants have bursts and pauses.
             for tenant in 1..=NUM_TENANTS {
                 let count = if rng.once_in(40) { rng.range(1, 40) } else { u64::from(rng.once_in(12)) };
                 (0..count).for_each(|_| {
@@ -236,20 +237,20 @@ fn nobody_waits_while_others_get_more_than_their_part_whatever_they_send() {
 }
 
 #[test]
-fn who_waits_long_in_a_class_gets_into_the_one_above() {
+fn a_request_that_waits_long_is_promoted_to_the_class_above() {
     let mut rng = Rng::new(1);
     let mut tenants = Tenants::new(&[1, 1], 0);
-    let low = tenants.submit(&mut rng, 1, Priority::Low);
+    let waiting = tenants.submit(&mut rng, 1, Priority::Low);
     let patience_ms = SchedulerConfig::default().class_patience_ms;
     let mut was_promoted_at = None;
     for _ in 0..400 {
-        // More of the highest class than the device can do.
+        // There are more requests of the highest class than the device can compute.
         while tenants.num_open(2) < 20 {
             tenants.submit(&mut rng, 2, Priority::High);
         }
         tenants.driver.now = tenants.driver.now.plus(1_000);
         tenants.step();
-        if !tenants.waiting.contains_key(&low) {
+        if !tenants.waiting.contains_key(&waiting) {
             was_promoted_at = Some(tenants.driver.now);
             break;
         }
@@ -292,9 +293,9 @@ fn a_tenant_that_fills_the_queue_leaves_places_to_others() {
     assert_eq!(
         submit(&mut driver, 2, 2),
         [None, shared(1, 1)],
-        "weights decide who goes first, not who waits"
+        "weights decide the order, not the places"
     );
-    assert_eq!(submit(&mut driver, 3, 1), [None], "the last place is for who has none");
+    assert_eq!(submit(&mut driver, 3, 1), [None], "the last place is for a tenant without waiting requests");
     let full = RejectReason::QueueFull { num_waiting: 16, max_queued_requests: 16, oldest_wait_ms: 0 };
     assert_eq!(submit(&mut driver, 4, 1), [Some(full)]);
     assert_eq!(driver.scheduler.stats().rejected_queue_full, 8);
@@ -302,7 +303,7 @@ fn a_tenant_that_fills_the_queue_leaves_places_to_others() {
     for id in (100..114).chain([200, 300]) {
         assert_eq!(driver.output(id).len(), 10, "{id}");
     }
-    // Who has the queue alone has all of it: one tenant, or no keys.
+    // A tenant that is the only one, or has no key, may fill the whole queue.
     for (weights, tenant) in [(&[1][..], 1), (&[1, 1], 0)] {
         let answers = submit(&mut Driver::new(config(weights), LIMITS), tenant, 17);
         assert!(answers[..16].iter().all(Option::is_none) && answers[16].is_some(), "{answers:?}");
@@ -310,7 +311,7 @@ fn a_tenant_that_fills_the_queue_leaves_places_to_others() {
 }
 
 #[test]
-fn what_waits_again_takes_no_place_of_new_requests() {
+fn preempted_sequences_take_no_place_of_new_requests() {
     let config = SchedulerConfig {
         max_queued_requests: 1,
         weights: crate::sim::tenants::weights(&[1, 1]),
@@ -333,7 +334,7 @@ fn what_waits_again_takes_no_place_of_new_requests() {
 }
 
 #[test]
-fn a_tenant_that_asks_for_little_is_in_the_next_plan_and_alone_in_it() {
+fn a_tenant_that_asks_for_little_has_the_next_plan_to_itself() {
     let mut rng = Rng::new(3);
     let mut tenants = Tenants::new(&[1, 1], 2_048);
     (0..200).for_each(|_| {

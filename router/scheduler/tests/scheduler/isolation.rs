@@ -1,5 +1,5 @@
-//! What one tenant has cached makes no difference to another: step by step the plans are those of a cold prompt, so no
-//! time can tell them apart. What a request gets for its own tenant's prefix shows that the comparison can fail.
+//! The cache of one tenant makes no difference to another. Step by step the plans are those of a cold prompt, so no
+//! timing can tell them apart. Requests that share a prefix of their own tenant show that the comparison can fail.
 
 use trunkline_scheduler::*;
 
@@ -13,18 +13,18 @@ const LIMITS: ShardLimits = ShardLimits {
 };
 const PROMPT_TOKENS: u32 = 101;
 
-/// Whose prompt was computed before, or is being computed.
+/// The prompt that was computed before, or is being computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Before {
-    /// Of the one who asks.
+    /// The same prompt of the same tenant.
     Own,
     /// The same prompt of another tenant.
     Foreign,
-    /// Another prompt of another tenant, as long.
+    /// Another prompt of another tenant, with the same length.
     Cold,
 }
 
-/// What a plan says without naming blocks, slots and sequences.
+/// The numbers in a plan, without the ids of blocks, slots and sequences.
 type Shape = Vec<(String, Vec<u32>)>;
 
 struct World {
@@ -84,7 +84,7 @@ impl World {
         self.scheduler.check_invariants();
     }
 
-    /// One plan, done at once.
+    /// Makes one plan and answers it at once.
     fn step(&mut self) -> Option<Shape> {
         self.now = self.now.plus(10);
         let plan = self.scheduler.plan(LaneId(0), self.now, &mut self.updates)?;
@@ -135,7 +135,7 @@ impl World {
     }
 }
 
-/// Runs the same with each kind of past and compares.
+/// Runs the same requests after each kind of earlier prompt, and compares the plans.
 fn compare(what: &str, play: impl Fn(Before) -> (Vec<Shape>, Stats, u32)) {
     let (foreign, foreign_stats, foreign_cached) = play(Before::Foreign);
     let (cold, cold_stats, cold_cached) = play(Before::Cold);
@@ -144,7 +144,7 @@ fn compare(what: &str, play: impl Fn(Before) -> (Vec<Shape>, Stats, u32)) {
     assert_eq!(foreign_stats, cold_stats, "{what}: and so are all counts");
     assert_eq!((foreign_cached, cold_cached), (0, 0), "{what}");
     let (own, _, own_cached) = play(Before::Own);
-    assert_ne!(own, cold, "{what}: one's own is not");
+    assert_ne!(own, cold, "{what}: the tenant's own prompt is not");
     assert!(own_cached > 0, "{what}");
 }
 
@@ -160,7 +160,7 @@ fn a_foreign_prompt_that_is_cached_is_planned_like_a_cold_one() {
 }
 
 #[test]
-fn nobody_waits_for_or_gains_from_a_foreign_prompt_that_is_being_computed() {
+fn a_foreign_prompt_that_is_being_computed_delays_and_helps_no_request() {
     for num_steps in 1..4 {
         compare("being computed", |before| {
             let mut world = World::new();
@@ -185,7 +185,7 @@ fn a_foreign_prompt_that_lies_in_the_store_is_planned_like_a_cold_one() {
         ));
         world.submit_before(before);
         world.run();
-        // The pool is filled with what nobody asks for again: the prompt is in the store alone.
+        // The pool is filled with other prompts, so this one is only in the store.
         for id in 0..80 {
             let noise = (0..PROMPT_TOKENS).map(|position| (position * 7 + id) % 900).rev().collect();
             let tenant = ["a", "b"][id as usize % 2];
@@ -199,7 +199,7 @@ fn a_foreign_prompt_that_lies_in_the_store_is_planned_like_a_cold_one() {
 
 #[test]
 fn a_foreign_prompt_does_not_change_who_goes_first() {
-    // One step at a time has room for one: a cached prompt would move ahead in the queue.
+    // Requests queue up, and a cached prompt would move ahead in the queue.
     compare("queued", |before| {
         let mut world = World::new();
         world.submit_before(before);
@@ -216,7 +216,7 @@ fn a_foreign_prompt_does_not_change_who_goes_first() {
 
 #[test]
 fn a_flood_of_concurrent_requests_leaves_a_history_within_its_share_alone() {
-    // The flood of another tenant, and for comparison one's own: that takes the history.
+    // The tenant's own flood, for comparison, evicts the history.
     for (flooding, expected) in [("a", PROMPT_TOKENS - 1), ("b", 0)] {
         let mut world = World::new();
         world.submit_before(Before::Own);

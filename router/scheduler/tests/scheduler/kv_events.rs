@@ -1,4 +1,4 @@
-//! Events of the cache when shards come and go.
+//! Events of the KV index when shards connect and are lost.
 
 use trunkline_scheduler::{Event, KvEvent, LaneId, Millis, Scheduler, SchedulerConfig, ShardLimits};
 

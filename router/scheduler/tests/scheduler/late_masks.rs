@@ -1,5 +1,5 @@
-//! Run-ahead under a grammar: steps begin before it is known what they may sample, and each chunk that awaits a mask is
-//! told once.
+//! Run-ahead under a grammar: steps begin before their masks are known, and each chunk that awaits a mask gets one
+//! message.
 
 use std::sync::Arc;
 
@@ -41,7 +41,7 @@ fn allowed(bits: u8) -> Allowed {
 }
 
 impl World {
-    /// With sequences of which the even ones are constrained, and told what they may sample first.
+    /// Creates a world with sequences. Those with even ids are constrained and have their first mask.
     fn new(num_sequences: u64) -> Self {
         let limits = ShardLimits {
             block_size: 4,
@@ -77,7 +77,7 @@ impl World {
         plan
     }
 
-    /// The shard samples token 1 in these sequences of a step, by wire id.
+    /// Answers a step in which these sequences, given by wire id, sample token 1.
     fn result(&mut self, step_id: u64, wire_ids: &[u64]) {
         let token = |&sequence_id: &u64| SequenceResult {
             sequence_id,

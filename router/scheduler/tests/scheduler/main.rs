@@ -1,4 +1,4 @@
-//! All tests of the crate, in one binary: each binary is linked by itself.
+//! All tests of the crate. They are one binary, because each binary is linked by itself.
 
 mod allocations;
 mod behaviour;

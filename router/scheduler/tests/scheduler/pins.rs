@@ -33,7 +33,7 @@ fn request(id: u64, retention: Retention) -> SequenceRequest {
     }
 }
 
-/// What a shard that samples token 7 answers, and whose store works.
+/// Returns the answer of a shard that samples token 7.
 fn result(plan: &StepPlan) -> StepResult {
     let sampled = plan.chunks.iter().filter(|chunk| chunk.sample);
     let sequences = sampled.map(|chunk| SequenceResult {
@@ -54,7 +54,7 @@ fn run(scheduler: &mut Scheduler, request: SequenceRequest) -> Vec<Update> {
 }
 
 #[test]
-fn what_is_pinned_is_told_before_the_first_token() {
+fn the_outcome_of_a_pin_is_reported_before_the_first_token() {
     let mut scheduler =
         Scheduler::new(SchedulerConfig { max_pinned_percent: 25, ..SchedulerConfig::default() });
     scheduler.handle(Millis(0), Event::ShardReady(LaneId(0), limits()), &mut Vec::new());
@@ -67,7 +67,7 @@ fn what_is_pinned_is_told_before_the_first_token() {
     assert!(told < token, "{updates:?}");
     assert_eq!(updates.iter().filter(is_told).count(), 1);
     assert_eq!((scheduler.stats().pins_granted, scheduler.stats().blocks_pinned), (1, 3));
-    // 4 blocks may be pinned: three are.
+    // Four blocks may be pinned, and three are.
     let mut other = request(2, Retention { pinned_ms, num_tokens: Some(9), ..Retention::default() });
     other.token_ids = (20..33).collect();
     let updates = run(&mut scheduler, other);

@@ -1,5 +1,5 @@
-//! Simulated runs, each from its seed. `TRUNKLINE_SEED` is the first seed, `TRUNKLINE_SIM_SEEDS` how many.
-//! One run, printed: `cargo run --release -p trunkline-scheduler --example sim -- --seed 42`.
+//! Simulated runs, each from its seed. `TRUNKLINE_SEED` is the first seed, and `TRUNKLINE_SIM_SEEDS` their number.
+//! To print one run: `cargo run --release -p trunkline-scheduler --example sim -- --seed 42`.
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -10,13 +10,13 @@ use crate::sim::shard::ShardFaults;
 use crate::sim::{Blow, Options, Report, run};
 use trunkline_scheduler::{EndReason, Millis, SchedulerConfig, SequenceId, ShardLimits, Stats};
 
-/// The seeds of this run; see `draw`.
+/// Returns the seeds of this test run; see `draw`.
 pub fn seeds() -> Range<u64> {
     let first = draw::first_seed();
     first..first + draw::count("TRUNKLINE_SIM_SEEDS", 600, 10_000)
 }
 
-/// Whether something was met in at least one of 200 runs, on average.
+/// Returns true if something happened in at least one of 200 runs on average.
 fn is_often(count: u64, seeds: &Range<u64>) -> bool {
     count * 200 >= seeds.end - seeds.start
 }
@@ -124,9 +124,9 @@ fn every_request_ends_once_with_its_own_text_where_layers_have_windows() {
 }
 
 #[test]
-fn who_has_no_block_leaves_the_step_to_the_others() {
-    // One token a step, two tenants that got the same: the share was that of who had to wait for blocks itself, and
-    // the other one, who could have taken them, waited for ever.
+fn a_sequence_that_lacks_blocks_leaves_the_step_to_the_others() {
+    // With one token a step and two tenants that were served the same, the share went to the sequence that had to wait
+    // for blocks. The other one could have used it, but waited forever.
     run_named(&Scenario::random(45_307), Options::default());
 }
 
@@ -214,5 +214,5 @@ fn sequences_that_wait_survive_a_lost_shard() {
     let report = run_named(&scenario, Options::default());
     let num_lost = report.ends.values().filter(|reason| **reason == EndReason::ShardLost).count();
     let num_whole = report.ends.values().filter(|reason| **reason == EndReason::Length).count();
-    assert_eq!((num_lost, num_whole), (1, 5), "who ran is lost, who waited is not");
+    assert_eq!((num_lost, num_whole), (1, 5), "the running sequence is lost, the waiting ones are not");
 }

@@ -1,4 +1,4 @@
-//! What the scheduler promises of the store, one promise a test, step by step against the fake shard.
+//! The scheduler's promises about the store, one for each test, checked step by step against the fake shard.
 
 use crate::sim::driver::{Driver, LIMITS};
 use crate::sim::scenario::request;
@@ -14,7 +14,7 @@ fn text(of: u32, count: u32) -> Vec<u32> {
     (0..count).map(|position| (of * 7 + position * 3) % LIMITS.vocab_size).collect()
 }
 
-/// A conversation of 22 tokens and two of output, stored and then lost with its shard.
+/// Stores a conversation of 22 tokens and two of output, then kills its shard.
 fn after_a_kill() -> (Driver, Vec<u32>) {
     let mut driver = driver();
     let prompt = text(1, 22);
@@ -84,7 +84,7 @@ fn a_broken_block_is_computed_and_stored_again() {
     let stores: Vec<u32> =
         plans.iter().flat_map(|plan| &plan.chunks).flat_map(|c| &c.stores).map(|s| s.block_index).collect();
     assert_eq!(stores, [3, 4]);
-    // The last of them was never broken: it is there already.
+    // The last block was never damaged, so it is stored already.
     assert_eq!(stats.store_blocks, 5);
 }
 
@@ -122,7 +122,7 @@ fn one_reads_for_all_that_share_a_prefix() {
 #[test]
 fn a_store_slower_than_the_device_is_not_read() {
     let (mut driver, prompt) = after_a_kill();
-    // A step's time is known, and soon that of a restore.
+    // The time of a step is known, and the time of a restore will be soon.
     driver.submit(request(2, text(9, 20), 1));
     driver.run();
     driver.submit(request(3, prompt.clone(), 1));
@@ -152,7 +152,7 @@ fn another_salt_reads_nothing() {
     assert_eq!(driver.started(2).map(|(cached, _)| cached), Some(0));
 }
 
-/// Another conversation than that of `after_a_kill`, stored before its shard is killed once more.
+/// Stores another conversation than `after_a_kill`, before its shard is killed once more.
 fn after_another_kill() -> (Driver, Vec<u32>, Vec<u32>) {
     let (mut driver, prompt) = after_a_kill();
     let other = text(8, 13);
@@ -181,12 +181,12 @@ fn a_read_that_hangs_is_given_up_and_its_blocks_stay_reserved() {
     let stats = driver.scheduler.stats();
     assert_eq!((stats.restores_given_up, stats.blocks_late, stats.blocks_held), (1, 5, 5));
     assert_eq!(driver.scheduler.next_wakeup(), None, "nobody waits for what is late");
-    // Nobody else is sent to the disk meanwhile.
+    // No other sequence reads from the disk meanwhile.
     driver.submit(request(3, other.clone(), 1));
     assert!(driver.run().iter().all(|plan| plan.restores.is_empty()));
     assert_eq!(driver.started(3).map(|(cached, _)| cached), Some(0));
     assert_eq!(driver.scheduler.stats().restores_declined, 1);
-    // In the end it answers: what it brings is no longer needed, and the pool is whole again.
+    // In the end the disk answers. Its blocks are no longer needed, and the pool is complete again.
     driver.end_restores(usize::MAX);
     let stats = driver.scheduler.stats();
     assert_eq!((stats.blocks_late, stats.blocks_held, stats.unexpected_results), (0, 0, 0));

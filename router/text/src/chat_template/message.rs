@@ -99,7 +99,6 @@ pub fn flatten_content(field: &str, content: &Value) -> Result<Option<String>, T
 }
 
 /// Shortens a client's string for an error.
-
 fn shortened(text: &str) -> &str {
     const MAX_CHARS: usize = 40;
     text.char_indices().nth(MAX_CHARS).map_or(text, |(at, _)| &text[..at])

@@ -258,7 +258,6 @@ pub fn without_generation_tags(source: &str) -> String {
             "endgeneration" => out.push_str(&tag.replacen("endgeneration", "endif", 1)),
             _ => {
                 // Only the opening is skipped, because a string in the tag may contain what looks like its end.
-
                 out.push_str("{%");
                 rest = &rest[start + 2..];
                 continue;

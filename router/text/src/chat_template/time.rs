@@ -61,7 +61,6 @@ impl Civil {
 }
 
 /// Implements Python's `strftime` in UTC and English for the directives that templates use. `-` suppresses padding.
-
 pub fn strftime(unix_s: i64, format: &str) -> Result<String, Error> {
     let time = Civil::from_unix(unix_s);
     let (hour, minute, second) =

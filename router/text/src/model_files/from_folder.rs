@@ -165,7 +165,6 @@ fn generation_defaults(config: &Map<String, Value>) -> GenerationDefaults {
 }
 
 /// Returns the model's templates by name. Template files take precedence over `tokenizer_config.json`.
-
 fn templates(
     folder: &Path,
     tokenizer_config: &Map<String, Value>,

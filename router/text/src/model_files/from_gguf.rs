@@ -99,7 +99,6 @@ fn id(metadata: &GgufMetadata, key: &str) -> Option<u32> {
 }
 
 /// Returns `tokenizer.chat_template`, and the templates that `tokenizer.chat_templates` lists by name.
-
 fn templates(metadata: &GgufMetadata) -> Vec<(String, String)> {
     const KEY: &str = "tokenizer.chat_template";
     let mut out: Vec<_> =

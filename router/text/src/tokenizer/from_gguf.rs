@@ -243,7 +243,6 @@ fn merges_by_score(
         merges.extend(ways.into_iter().map(|(left, right)| (score, left, right)));
     }
     // As in transformers, merges of equal score are ordered by the longer left part, then by the longer right part.
-
     merges.sort_by(|a, b| {
         let lengths = |merge: &(f64, &str, &str)| (merge.1.chars().count(), merge.2.chars().count());
         b.0.total_cmp(&a.0).then_with(|| lengths(b).cmp(&lengths(a)))

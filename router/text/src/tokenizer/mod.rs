@@ -165,7 +165,6 @@ impl Tokenizer {
     }
 
     /// Returns the ranges of `text` that spell a control token.
-
     pub(crate) fn control_spellings(&self, text: &str) -> Vec<Range<usize>> {
         self.added.special_spelled_in(text)
     }

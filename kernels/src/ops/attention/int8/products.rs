@@ -1,4 +1,4 @@
-//! The integer products of a tile: steps 1 and 5.
+//! The integer dot products of a tile, steps 1 and 5.
 
 use std::ops::Range;
 
@@ -6,10 +6,10 @@ use super::{Queries, Tile, WIDE, Weights};
 use crate::kv_pool::{MAX_BLOCK_SIZE, QUAD, VALUE_GROUP};
 use crate::ops::vector::{ByteLanes, LANES};
 
-/// Step 1 without the scales: `R` rows and `N` vectors of positions.
+/// Step 1 without the scales, for `R` rows and `N` vectors of positions.
 ///
-/// q: `[D / 4][R][4]`; starts: `[R]`; k: the first vector of positions; out: rows of a tile. What lies `ahead`
-/// bytes further is asked for.
+/// `q` is `[D / 4][R][4]`, `starts` is `[R]`, `k` points to the first vector of positions, and `out` to the rows of a
+/// tile. Prefetches the bytes at a distance of `ahead`.
 #[inline(always)]
 unsafe fn dots<L: ByteLanes, const R: usize, const N: usize>(
     q: *const i8,
@@ -18,7 +18,7 @@ unsafe fn dots<L: ByteLanes, const R: usize, const N: usize>(
     (quads, ahead): (usize, isize),
     out: *mut [f32; MAX_BLOCK_SIZE],
 ) {
-    // SAFETY: the caller gives R queries, N vectors of positions and R rows of a tile.
+    // SAFETY: the caller provides R queries, N vectors of positions and R rows of a tile.
     unsafe {
         let mut sums = [[L::splat_int(0); N]; R];
         for (r, sums) in sums.iter_mut().enumerate() {
@@ -46,7 +46,7 @@ unsafe fn dots<L: ByteLanes, const R: usize, const N: usize>(
     }
 }
 
-/// Adds the products of the high bytes in one group of 64 positions.
+/// Adds the products of the high bytes of one group of 64 positions.
 #[inline(always)]
 unsafe fn add_high<L: ByteLanes, const R: usize, const N: usize>(
     sums: &mut [[L::Ints; N]; R],
@@ -57,7 +57,7 @@ unsafe fn add_high<L: ByteLanes, const R: usize, const N: usize>(
 ) {
     for (sums, weights) in sums.iter_mut().zip(weights) {
         let quad = group * LANES + weights.lane;
-        // SAFETY: by the contract of `accumulate`.
+        // SAFETY: the conditions are those of `accumulate`.
         unsafe {
             let high = L::splat_quad(weights.high.as_ptr().add(quad * QUAD));
             for (j, sum) in sums.iter_mut().enumerate() {
@@ -67,7 +67,7 @@ unsafe fn add_high<L: ByteLanes, const R: usize, const N: usize>(
     }
 }
 
-/// Adds the products of the low bytes in the first `quads` quads of one group of 64 positions.
+/// Adds the products of the low bytes of `quads`, within one group of 64 positions.
 #[inline(always)]
 unsafe fn add_low<L: ByteLanes, const R: usize, const N: usize>(
     sums: &mut [[L::Ints; N]; R],
@@ -77,7 +77,7 @@ unsafe fn add_low<L: ByteLanes, const R: usize, const N: usize>(
     (stride, ahead): (usize, isize),
 ) {
     for quad in quads {
-        // SAFETY: by the contract of `accumulate`.
+        // SAFETY: the conditions are those of `accumulate`.
         unsafe {
             let mut values = [L::load_bytes(v.add(quad * stride * QUAD)); N];
             for (j, values) in values.iter_mut().enumerate() {
@@ -95,8 +95,8 @@ unsafe fn add_low<L: ByteLanes, const R: usize, const N: usize>(
     }
 }
 
-/// Step 5: `R` rows and `N` vectors of elements. v: V of the tile from the first element on, ahead as in [`dots`];
-/// only the first `most` positions count, the weights of others are 0.
+/// Step 5 for `R` rows and `N` vectors of elements. `v` points to the first element in the tile's V, and `ahead` is as
+/// in [`dots`]. Only the first `most` positions have weights other than 0.
 #[inline(always)]
 unsafe fn accumulate<L: ByteLanes, const R: usize, const N: usize>(
     weights: &[Weights; R],
@@ -105,7 +105,7 @@ unsafe fn accumulate<L: ByteLanes, const R: usize, const N: usize>(
     stride: usize,
     o: *mut f32,
 ) {
-    // SAFETY: the caller gives R rows of o, and N * LANES elements of the values of the tile.
+    // SAFETY: the caller provides R rows of o, and N * LANES elements of the tile's values.
     unsafe {
         let mut sums = [[L::splat_int(0); N]; R];
         add_high::<L, R, N>(&mut sums, weights, v, 0, stride);
@@ -132,7 +132,8 @@ unsafe fn accumulate<L: ByteLanes, const R: usize, const N: usize>(
     }
 }
 
-/// Scores of `R` rows and at least the first `most` positions of a tile, without the scales; returns how many.
+/// Computes the scores, without the scales, of `R` rows and at least the first `most` positions of a tile. Returns the
+/// number of positions.
 #[inline(always)]
 pub(super) unsafe fn score_group<L: ByteLanes, const R: usize>(
     tile: &Tile,
@@ -141,7 +142,7 @@ pub(super) unsafe fn score_group<L: ByteLanes, const R: usize>(
     queries: &Queries,
     out: *mut [f32; MAX_BLOCK_SIZE],
 ) -> usize {
-    // SAFETY: the queries hold first + R rows, the tile's pointers one block, out R rows of a block.
+    // SAFETY: the queries hold first + R rows, the tile's pointers one block, and `out` R rows of a block.
     unsafe {
         let q = queries.bytes.as_ptr().add(first * tile.quads * QUAD);
         let starts = queries.starts.as_ptr().add(first);
@@ -161,13 +162,13 @@ pub(super) unsafe fn score_group<L: ByteLanes, const R: usize>(
     }
 }
 
-/// Asks for what lies ahead of a tile and the products will not ask for: they take `scored` positions of K, and V up to
-/// `most`.
+/// Prefetches the part of the next block that the products do not prefetch: K after `scored` positions, and V after
+/// `most` positions.
 #[inline(always)]
 pub(super) unsafe fn prefetch_rest<L: ByteLanes>(tile: &Tile, scored: usize, most: usize) {
     let prefetch = |start: *const u8, lines: Range<usize>| {
         for line in lines {
-            // SAFETY: asks only.
+            // SAFETY: a prefetch accepts any address.
             unsafe { L::prefetch(start.wrapping_add(line * LANES * QUAD).wrapping_offset(tile.ahead)) };
         }
     };
@@ -179,7 +180,7 @@ pub(super) unsafe fn prefetch_rest<L: ByteLanes>(tile: &Tile, scored: usize, mos
     }
 }
 
-/// Step 5 of `R` rows and the first `most` positions of a tile.
+/// Step 5 for `R` rows and the first `most` positions of a tile.
 #[inline(always)]
 pub(super) unsafe fn accumulate_group<L: ByteLanes, const R: usize>(
     tile: &Tile,
@@ -191,7 +192,7 @@ pub(super) unsafe fn accumulate_group<L: ByteLanes, const R: usize>(
     let most = (most, tile.ahead);
     let mut d = 0;
     while d < tile.stride {
-        // SAFETY: the tile's pointers hold one block, the others R rows.
+        // SAFETY: the tile's pointers hold one block, and the others R rows.
         unsafe {
             let (values, out) = (tile.values.add(d * QUAD), out.add(d));
             if L::IS_WIDE && d + WIDE * LANES <= tile.stride {

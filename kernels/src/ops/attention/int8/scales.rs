@@ -1,9 +1,9 @@
-//! Scales of a tile in f32: once per tile, for all rows of an item.
+//! The scales of a tile as f32, converted once for all rows of an item.
 
 use crate::kv_pool::{KvDtype, KvGeometry, MAX_BLOCK_SIZE};
 use crate::ops::vector::{ByteLanes, LANES};
 
-/// Scales by position, `[B]` each.
+/// The scales of each position, `[B]` each.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(in crate::ops::attention) struct Scales {
@@ -15,10 +15,11 @@ impl Scales {
     pub(in crate::ops::attention) const ZERO: Self =
         Self { keys: [0.0; MAX_BLOCK_SIZE], values: [0.0; MAX_BLOCK_SIZE] };
 
-    /// Takes those of keys and of values, bf16 in int8 and f16 in int4. What lies `ahead` bytes further is asked for.
+    /// Converts the stored scales of keys and values, which are bf16 for int8 and f16 for int4. Prefetches the bytes at
+    /// a distance of `ahead`.
     ///
     /// # Safety
-    /// The CPU has the instruction set of `L`; each of `stored` holds a block's scales.
+    /// The CPU must have the instruction set of `L`, and each of `stored` must point to a block's scales.
     #[inline(always)]
     pub(in crate::ops::attention) unsafe fn fill<L: ByteLanes>(
         &mut self,
@@ -29,7 +30,7 @@ impl Scales {
         for (stored, out) in stored.into_iter().zip([&mut self.keys, &mut self.values]) {
             assert!(g.block_size <= out.len());
             for i in (0..g.block_size).step_by(LANES) {
-                // SAFETY: by the contract, and `out` by the assertion: blocks are whole vectors.
+                // SAFETY: the caller guarantees `stored`, and the assertion `out`; blocks are whole vectors.
                 unsafe {
                     let stored = stored.cast::<u16>().add(i);
                     L::prefetch(stored.cast::<u8>().wrapping_offset(ahead));

@@ -1,4 +1,4 @@
-//! From the scores of a tile to its weights: steps 2, 3 and the first half of 4, of one row.
+//! Turns the scores of one row and tile into weights: steps 2, 3 and the first half of 4.
 
 use std::ops::Range;
 
@@ -8,12 +8,12 @@ use crate::ops::exp2::exp2;
 use crate::ops::tanh::tanh;
 use crate::ops::vector::{ByteLanes, LANES};
 
-/// How far exponents may exceed m before it moves: probabilities stay below 2^8.
+/// The amount by which exponents may exceed m before m is raised, so that probabilities stay below 2^8.
 const SLACK: f32 = 8.0;
-/// Scales of K where scores have theirs already.
+/// Scales of K for scores to which the scales are already applied.
 pub(super) static ONES: [f32; MAX_BLOCK_SIZE] = [1.0; MAX_BLOCK_SIZE];
 
-/// One row of the running state.
+/// One row of the running states.
 pub(super) struct Row {
     pub(super) factor: f32,
     pub(super) max: *mut f32,
@@ -22,9 +22,9 @@ pub(super) struct Row {
     pub(super) stride: usize,
 }
 
-/// Vector `j` of a tile with `nothing` before `seen` (if `FRONT`) and behind it (if `BACK`).
+/// Replaces lanes of vector `j` of a tile by `nothing`: those before `seen` if `FRONT`, and those after it if `BACK`.
 #[inline(always)]
-unsafe fn take_out<L: ByteLanes, const FRONT: bool, const BACK: bool>(
+unsafe fn mask<L: ByteLanes, const FRONT: bool, const BACK: bool>(
     mut x: L,
     seen: &Range<usize>,
     j: usize,
@@ -43,9 +43,10 @@ unsafe fn take_out<L: ByteLanes, const FRONT: bool, const BACK: bool>(
     x
 }
 
-/// Steps 2, 3 and w of one row over `N` vectors of positions, in place of the scores; returns the largest w by lanes.
+/// Steps 2, 3 and w for one row and `N` vectors of positions. Replaces the scores by w and returns the largest w of
+/// each lane.
 ///
-/// Positions before `seen` count only if not `FRONT`, those behind it only if not `BACK`.
+/// Positions before `seen` are masked if `FRONT`, and positions after it if `BACK`.
 #[inline(always)]
 unsafe fn weigh<L: ByteLanes, const N: usize, const FRONT: bool, const BACK: bool>(
     scores: *mut f32,
@@ -53,14 +54,14 @@ unsafe fn weigh<L: ByteLanes, const N: usize, const FRONT: bool, const BACK: boo
     tile: &Tile,
     row: &Row,
 ) -> L {
-    // SAFETY: the caller gives N vectors of scores and scales, and a row of the states.
+    // SAFETY: the caller provides N vectors of scores and scales, and a row of the states.
     unsafe {
         let lowest = L::splat(f32::NEG_INFINITY);
         let mut s = [lowest; N];
         let mut largest = lowest;
         for (j, s) in s.iter_mut().enumerate() {
             *s = L::load(scores.add(j * LANES)).mul(L::load(tile.key_scales.add(j * LANES)));
-            *s = take_out::<L, FRONT, BACK>(*s, seen, j, lowest);
+            *s = mask::<L, FRONT, BACK>(*s, seen, j, lowest);
             largest = s.max(largest);
         }
         let factor = L::splat(row.factor);
@@ -74,8 +75,8 @@ unsafe fn weigh<L: ByteLanes, const N: usize, const FRONT: bool, const BACK: boo
         for (j, s) in s.iter().enumerate() {
             let p = exp2(s.fma(factor, minus_max));
             let w = p.mul(L::load(tile.value_scales.add(j * LANES)));
-            let p = take_out::<L, FRONT, BACK>(p, seen, j, L::splat(0.0));
-            let w = take_out::<L, FRONT, BACK>(w, seen, j, L::splat(0.0));
+            let p = mask::<L, FRONT, BACK>(p, seen, j, L::splat(0.0));
+            let w = mask::<L, FRONT, BACK>(w, seen, j, L::splat(0.0));
             sum = sum.add(p);
             largest = w.max(largest);
             w.store(scores.add(j * LANES));
@@ -85,10 +86,10 @@ unsafe fn weigh<L: ByteLanes, const N: usize, const FRONT: bool, const BACK: boo
     }
 }
 
-/// Makes l and o of a row relative to a new maximum.
+/// Makes l and o of a row relative to the new reference `max`.
 #[inline(always)]
 unsafe fn move_max<L: ByteLanes>(row: &Row, max: f32) {
-    // SAFETY: the caller's row.
+    // SAFETY: the caller guarantees the row's pointers.
     unsafe {
         let factor = exp2(L::splat(*row.max - max));
         *row.max = max;
@@ -99,7 +100,7 @@ unsafe fn move_max<L: ByteLanes>(row: &Row, max: f32) {
     }
 }
 
-/// [`weigh`] for a tile of any size.
+/// Calls [`weigh`] for a tile of any size.
 #[inline(always)]
 pub(super) unsafe fn weigh_row<L: ByteLanes, const LOCAL: bool>(
     scores: *mut f32,
@@ -108,7 +109,7 @@ pub(super) unsafe fn weigh_row<L: ByteLanes, const LOCAL: bool>(
     row: &Row,
 ) -> L {
     let is_whole = seen.end == tile.block_size;
-    // SAFETY: as `weigh`; a tile has 1, 2, 4 or 8 vectors.
+    // SAFETY: as for `weigh`; a tile has 1, 2, 4 or 8 vectors.
     unsafe {
         if LOCAL && seen.start > 0 {
             return weigh_front::<L>(scores, seen, tile, row);
@@ -126,10 +127,10 @@ pub(super) unsafe fn weigh_row<L: ByteLanes, const LOCAL: bool>(
     }
 }
 
-/// [`weigh`] for a tile of whose front the row does not see all, or nothing at all: then l and m stay as they are.
+/// Calls [`weigh`] for a tile whose first positions the row does not see. If it sees none, l and m are unchanged.
 #[inline(always)]
 unsafe fn weigh_front<L: ByteLanes>(scores: *mut f32, seen: &Range<usize>, tile: &Tile, row: &Row) -> L {
-    // SAFETY: as `weigh_row`.
+    // SAFETY: as for `weigh_row`.
     unsafe {
         let num_vectors = tile.block_size / LANES;
         if seen.is_empty() {
@@ -147,7 +148,7 @@ unsafe fn weigh_front<L: ByteLanes>(scores: *mut f32, seen: &Range<usize>, tile:
     }
 }
 
-/// Scores of one row as tanh(s * f / (cap * log2(e))), scales of K taken in: `num_positions` of them, whole vectors.
+/// Multiplies `num_positions` scores, whole vectors, by their scales and by `factor`, and applies tanh.
 #[inline(always)]
 pub(super) unsafe fn squash<L: ByteLanes>(
     scores: *mut f32,
@@ -155,7 +156,7 @@ pub(super) unsafe fn squash<L: ByteLanes>(
     num_positions: usize,
     factor: f32,
 ) {
-    // SAFETY: the caller gives as many scores and scales.
+    // SAFETY: the caller provides as many scores and scales.
     unsafe {
         for position in (0..num_positions).step_by(LANES) {
             let s = L::load(scores.add(position)).mul(L::load(key_scales.add(position)));

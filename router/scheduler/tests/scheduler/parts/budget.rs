@@ -1,4 +1,4 @@
-//! How a step divides its tokens of prefill.
+//! Tests of the division of a step's prefill tokens.
 
 use trunkline_scheduler::Priority::{self, High, Low, Normal};
 use trunkline_scheduler::budget::{PrefillNeed, divide_prefill};
@@ -10,7 +10,7 @@ fn divide(budget: u32, needs: &[(Priority, u32)]) -> Vec<u32> {
     divide_served(budget, &needs)
 }
 
-/// With what the tenant got so far: another one for each number.
+/// A need of a tenant with this service so far. Each number is another tenant.
 fn divide_served(budget: u32, needs: &[(Priority, u64, u32)]) -> Vec<u32> {
     let mut fairness = Fairness::new(&[], 0);
     let needs: Vec<_> = needs

@@ -1,4 +1,4 @@
-//! What is predicted from what was measured.
+//! Tests of predictions from measurements.
 
 use trunkline_scheduler::estimate::{LEAST_PATIENCE_MS, Load, TRY_EVERY, Throughput};
 

@@ -1,4 +1,4 @@
-//! What tenants have got, and who stands ahead of whom.
+//! Tests of the tenants' counters and ranks.
 
 use trunkline_scheduler::TenantWeight;
 use trunkline_scheduler::fairness::{Backlog, COST_SCALE, Fairness, MAX_DEBTS, OUTPUT_TOKEN_COST, TenantKey};
@@ -23,9 +23,13 @@ fn tokens_cost_by_weight() {
     fairness.begin_running(a, 10);
     fairness.begin_running(b, 5);
     assert_eq!(fairness.rank(a), fairness.rank(b), "10 tokens at weight 2 are 5 at weight 1");
-    fairness.pay(a, 4);
-    assert_eq!((fairness.served(a), fairness.served(b)), (2 * COST_SCALE, 0));
-    assert_eq!(fairness.rank(a), fairness.rank(b), "what is paid was counted before");
+    let cost = fairness.reserve(a, 4, 0);
+    assert_eq!((fairness.served(a), fairness.served(b)), (2 * COST_SCALE, 0), "chunks in flight count");
+    assert_eq!(fairness.rank(a), fairness.rank(b), "reserved tokens were counted as admitted before");
+    fairness.release(a, cost);
+    assert_eq!(fairness.served(a), 0, "a lost chunk costs nothing");
+    fairness.charge(a, cost);
+    assert_eq!(fairness.served(a), 2 * COST_SCALE);
     fairness.set_weights(&[TenantWeight { tenant: "a".into(), weight: 1 }]);
     fairness.charge(a, OUTPUT_TOKEN_COST);
     assert_eq!(fairness.served(a), 4 * COST_SCALE);
@@ -33,7 +37,7 @@ fn tokens_cost_by_weight() {
 }
 
 #[test]
-fn who_comes_back_is_lifted_less_a_credit() {
+fn a_returning_tenant_is_lifted_less_a_credit() {
     let mut fairness = fairness(&[], 100);
     let a = submit(&mut fairness, "a");
     fairness.charge(a, 1000);
@@ -46,7 +50,7 @@ fn who_comes_back_is_lifted_less_a_credit() {
 }
 
 #[test]
-fn who_is_ahead_stays_ahead_while_others_are_there() {
+fn a_tenant_that_left_ahead_is_ahead_when_it_returns() {
     let mut fairness = fairness(&[], 0);
     let (a, b) = (fairness.enter(Some("a")), fairness.enter(Some("b")));
     fairness.begin_waiting(b, true, 1);
@@ -62,7 +66,7 @@ fn who_is_ahead_stays_ahead_while_others_are_there() {
     assert!(!fairness.knows("a"), "the others have passed it");
     fairness.end_waiting(b, true, 1);
     fairness.leave(b);
-    assert!(fairness.is_empty(), "nobody is there");
+    assert!(fairness.is_empty(), "no tenant is left");
 }
 
 #[test]
@@ -80,7 +84,7 @@ fn debts_are_bounded() {
 }
 
 #[test]
-fn who_has_little_waiting_has_little_ahead() {
+fn a_tenant_with_little_waiting_has_little_ahead() {
     let mut fairness = fairness(&[("c", 3)], 0);
     let a = fairness.enter(Some("a"));
     (0..200).for_each(|_| fairness.begin_waiting(a, true, 10));

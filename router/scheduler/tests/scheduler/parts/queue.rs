@@ -1,4 +1,4 @@
-//! The queue, by class, tenant and age.
+//! Tests of the queue's order by class, tenant and age.
 
 use trunkline_scheduler::fairness::{Fairness, TenantKey};
 use trunkline_scheduler::queue::{Place, Queue, Rank};

@@ -1,4 +1,4 @@
-//! A scheduler and the fake shard, step by step.
+//! Drives a scheduler and the fake shard step by step.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -12,7 +12,7 @@ use super::rng::Rng;
 use super::shard::{FakeShard, ShardFaults};
 use super::store::{FakeStore, StorePlan};
 
-/// A scheduler and a shard; a test makes time pass and says when results come.
+/// A scheduler and a shard. The test advances the time and decides when results arrive.
 pub struct Driver {
     pub scheduler: Scheduler,
     pub shard: FakeShard,
@@ -21,7 +21,7 @@ pub struct Driver {
     pub updates: Vec<Update>,
     pub now: Millis,
     pub store: Option<FakeStore>,
-    /// Restores that are under way.
+    /// Restores in flight.
     pub restores: Vec<Restore>,
 }
 
@@ -60,7 +60,7 @@ impl Driver {
         self
     }
 
-    /// The shard is killed, and another one finds the store.
+    /// Kills the shard and connects another one to the same store.
     pub fn restart_shard(&mut self) {
         let (limits, beside) = (self.shard.limits, u32::MAX);
         self.shard = FakeShard::new(limits, ShardFaults::default(), beside);
@@ -74,12 +74,12 @@ impl Driver {
         }
     }
 
-    /// What is read from the store is there, or as much of it as `num_blocks` says.
+    /// Ends all restores in flight, of which at most `num_blocks` blocks are good.
     pub fn end_restores(&mut self, num_blocks: usize) {
         self.end_restores_after(num_blocks, 100);
     }
 
-    /// The same, and how long it took.
+    /// Like [`Driver::end_restores`], after `time_us` microseconds.
     pub fn end_restores_after(&mut self, num_blocks: usize, time_us: u64) {
         for mut restore in std::mem::take(&mut self.restores) {
             let whole = restore.blocks.len();
@@ -109,7 +109,7 @@ impl Driver {
         self.handle(Event::Submit(Box::new(request)));
     }
 
-    /// One plan, executed; its result waits for `acknowledge`.
+    /// Makes and executes one plan. Its result waits for `acknowledge`.
     pub fn plan(&mut self) -> Option<StepPlan> {
         let plan = self.scheduler.plan(LaneId(0), self.now, &mut self.updates)?;
         self.scheduler.check_invariants();
@@ -136,7 +136,7 @@ impl Driver {
         }
     }
 
-    /// A step of one millisecond without run-ahead.
+    /// Makes a step of one millisecond without run-ahead.
     pub fn step(&mut self) -> Option<StepPlan> {
         let plan = self.plan();
         self.now = self.now.plus(1);
@@ -146,7 +146,7 @@ impl Driver {
         plan
     }
 
-    /// Steps until nothing is left to do; all plans.
+    /// Makes steps until nothing is left to do, and returns all plans.
     pub fn run(&mut self) -> Vec<StepPlan> {
         let mut plans = Vec::new();
         while let Some(plan) = self.step() {

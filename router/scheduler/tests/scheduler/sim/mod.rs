@@ -1,5 +1,6 @@
-//! Runs a scheduler against fake clients and a fake shard on a fake clock, all from one seed, and checks that every
-//! request ends once with the text it would have had alone, that blocks come back, and that budgets hold.
+//! Runs a scheduler against fake clients and a fake shard on a fake clock, all from one seed. It checks that every
+//! request ends once with the text that it would have without other requests, that all blocks return, and that budgets
+//! hold.
 
 #[allow(dead_code)]
 pub mod driver;
@@ -19,7 +20,7 @@ use trunkline_scheduler::{EndReason, Millis, RejectReason, SequenceId, Stats};
 use scenario::Scenario;
 use world::World;
 
-/// Something done to the run at its n-th event.
+/// A disturbance of the run at its n-th event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Blow {
     Abort(SequenceId),
@@ -27,19 +28,19 @@ pub enum Blow {
     LoseShard,
 }
 
-/// What a run may do beside running.
+/// Options of a run.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
-    /// Done just before the n-th event.
+    /// A disturbance just before the n-th event.
     pub blow: Option<(usize, Blow)>,
     /// Prints every event, update and plan.
     pub is_verbose: bool,
 }
 
-/// What came of a run.
+/// The outcome of a run.
 #[derive(Clone, Debug)]
 pub struct Report {
-    /// Of every plan, update and event in order.
+    /// A hash of every plan, update and event in order.
     pub trace_hash: u64,
     pub num_events: usize,
     pub ended_at: Millis,
@@ -52,7 +53,7 @@ pub struct Report {
     pub first_token_at: BTreeMap<SequenceId, Millis>,
 }
 
-/// Runs a scenario to its end. Panics where anything is wrong.
+/// Runs a scenario to its end. Panics if anything is wrong.
 pub fn run(scenario: &Scenario, options: Options) -> Report {
     World::new(scenario, options).run()
 }

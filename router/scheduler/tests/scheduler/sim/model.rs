@@ -1,10 +1,10 @@
-//! A model that writes what hashes say, and what it would write for a request alone.
+//! A model whose text follows from hashes, and the text that it writes for a single request.
 
 use trunkline_scheduler::{Allowed, NextTokens, TokenMask, TokenScore};
 
 use super::rng::mix;
 
-/// A model: the text it writes depends on the salt, the tokens, their positions and the seed, and on nothing else.
+/// A model whose text depends only on the salt, the tokens, their positions and the seed.
 #[derive(Clone, Copy, Debug)]
 pub struct Model {
     pub vocab_size: u32,
@@ -23,7 +23,7 @@ impl Model {
         (mix(prefix ^ mix(seed)) % u64::from(self.vocab_size)) as u32
     }
 
-    /// The same among those that may be sampled: the next one in a circle.
+    /// Like [`Model::sample`], but takes the next allowed token in a circle.
     pub fn sample_allowed(self, prefix: u64, seed: u64, mask: &TokenMask) -> u32 {
         let mut token = self.sample(prefix, seed);
         while mask.0[token as usize / 8] >> (token % 8) & 1 == 0 {
@@ -32,12 +32,13 @@ impl Model {
         token
     }
 
-    /// How likely it finds what follows a prefix.
+    /// Returns the score of a token that follows a prefix.
     pub fn score(prefix: u64, token_id: u32) -> TokenScore {
         TokenScore { logprob: -((Self::extend(prefix, token_id) >> 32) as f32), ..TokenScore::default() }
     }
 
-    /// A grammar: what may follow an output. Often a single token, and nothing after some tokens.
+    /// A grammar: returns the tokens that may follow an output. Often this is a single token, and sometimes the output
+    /// must end.
     pub fn allowed(self, seed: u64, output: &[u32]) -> Option<TokenMask> {
         let last = output.last().map_or(0, |&token| u64::from(token) + 1);
         let state = mix(seed ^ mix(output.len() as u64 * 64 + last));
@@ -54,7 +55,7 @@ impl Model {
         Some(TokenMask(bits.to_le_bytes()[..self.vocab_size.div_ceil(8) as usize].into()))
     }
 
-    /// What a constrained request gives when nothing else is there, and whether its grammar ended it.
+    /// Returns the output of a constrained request without other requests, and whether its grammar ended it.
     pub fn generate_constrained(
         self,
         known: &Known,
@@ -77,9 +78,9 @@ impl Model {
         (output, false)
     }
 
-    /// What may follow, with all that is forced.
+    /// Returns the grammar's answer after an output, with all forced tokens.
     pub fn follow(self, seed: u64, output: &[u32]) -> Allowed {
-        // Some masks take long.
+        // Some masks take long to compute.
         let is_slow = mix(seed ^ output.len() as u64).is_multiple_of(5);
         let (mut output, mut forced) = (output.to_vec(), Vec::new());
         loop {
@@ -97,7 +98,7 @@ impl Model {
         }
     }
 
-    /// What a request gives when nothing else is there.
+    /// Returns the output of a request without other requests.
     pub fn generate(
         self,
         salt: u64,
@@ -120,7 +121,7 @@ impl Model {
     }
 }
 
-/// What a request is to the shard: found by the seed in its sampling parameters, unique in a run.
+/// The facts about a request that the shard checks. They are found by its sampling seed, which is unique in a run.
 #[derive(Clone, Debug)]
 pub struct Known {
     pub salt: u64,

@@ -1,4 +1,4 @@
-//! Randomness from a seed.
+//! Random numbers from a seed.
 
 /// SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, OOPSLA 2014).
 #[derive(Clone, Debug)]
@@ -14,7 +14,7 @@ impl Rng {
         mix(self.0)
     }
 
-    /// low ..= high
+    /// Returns a number from `low` to `high`, both included.
     pub fn range(&mut self, low: u64, high: u64) -> u64 {
         low + self.next() % (high - low + 1)
     }
@@ -23,7 +23,7 @@ impl Rng {
         self.range(low.into(), high.into()) as u32
     }
 
-    /// True once in `one_in` times; never for 0.
+    /// Returns true once in `one_in` times on average, and never for 0.
     pub fn once_in(&mut self, one_in: u64) -> bool {
         one_in > 0 && self.next().is_multiple_of(one_in)
     }
@@ -33,7 +33,7 @@ impl Rng {
     }
 }
 
-/// The finalizer of SplitMix64: a bijection that looks random.
+/// The finalizer of SplitMix64, a bijection that looks random.
 pub fn mix(value: u64) -> u64 {
     let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

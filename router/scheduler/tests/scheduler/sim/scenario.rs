@@ -1,4 +1,4 @@
-//! What one run is made of: limits, requests, and what goes wrong when.
+//! The description of one run: limits, requests and faults.
 
 use std::collections::BTreeSet;
 
@@ -11,15 +11,15 @@ use super::rng::Rng;
 use super::shard::ShardFaults;
 use super::store::StorePlan;
 
-/// What a client does beside waiting.
+/// The behaviour of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Client {
     Waits,
-    /// Leaves so long after it asked.
+    /// Disconnects so many milliseconds after its request.
     AbortsAfterMs(u64),
     /// The router finds a stop string after so many tokens.
     StopsAfterTokens(u32),
-    /// Leaves after so many tokens.
+    /// Disconnects after so many tokens.
     AbortsAfterTokens(u32),
 }
 
@@ -32,7 +32,7 @@ pub struct Arrival {
     pub client: Client,
 }
 
-/// The shard goes at a time, and another is there later.
+/// A loss of the shard, and the limits of the shard that replaces it.
 #[derive(Clone, Copy, Debug)]
 pub struct Outage {
     pub at: Millis,
@@ -49,9 +49,9 @@ pub struct Scenario {
     pub faults: ShardFaults,
     pub arrivals: Vec<Arrival>,
     pub outages: Vec<Outage>,
-    /// Most extra milliseconds until a result is there.
+    /// The most extra milliseconds until a result arrives.
     pub max_delay_ms: u64,
-    /// One result in so many is told twice; 0: never.
+    /// One result in so many is sent twice; none for 0.
     pub twice: u64,
     pub store: Option<StorePlan>,
 }
@@ -60,7 +60,7 @@ pub fn salt(index: u64) -> Salt {
     if index == 0 { Salt::default() } else { Salt::of_tenant(&index.to_string()) }
 }
 
-/// A request with defaults; `index` is its id and its sampling seed.
+/// Returns a request with defaults. `index` is its id and its sampling seed.
 pub fn request(index: u64, token_ids: Vec<u32>, max_new_tokens: u32) -> SequenceRequest {
     SequenceRequest {
         id: SequenceId(index),
@@ -89,13 +89,13 @@ fn limits(rng: &mut Rng, vocab_size: u32) -> ShardLimits {
 }
 
 impl Scenario {
-    /// Most tokens that all requests together have, prompts and outputs.
+    /// The most tokens of all requests together, prompts and outputs.
     pub fn num_tokens(&self) -> u64 {
         let requests = self.arrivals.iter().map(|arrival| &arrival.request);
         requests.map(|request| request.token_ids.len() as u64 + u64::from(request.max_new_tokens)).sum()
     }
 
-    /// Tenants that have requests.
+    /// The number of tenants that have requests.
     #[allow(dead_code)]
     pub fn num_tenants(&self) -> usize {
         let tenants: BTreeSet<_> =
@@ -103,7 +103,7 @@ impl Scenario {
         tenants.len()
     }
 
-    /// Everything from one seed: some runs are calm, some lack blocks, some lose their shard again and again.
+    /// A scenario from one seed. Some runs are calm, some lack blocks, and some lose their shard again and again.
     pub fn random(seed: u64) -> Self {
         let mut rng = Rng::new(seed);
         let vocab_size = rng.range_u32(2, 5);
@@ -115,9 +115,9 @@ impl Scenario {
             max_prefill_tokens_beside_decodes: rng.range_u32(1, 12),
             max_concurrent_prefills: rng.range_u32(1, 4),
             cached_first_window_ms: rng.range(0, 300),
-            // From the seed itself, so that each seed's other numbers stay what they were.
+            // These come from the seed itself, so that adding them changed no other number of a seed.
             eviction: PolicyKind::ALL[(seed % PolicyKind::ALL.len() as u64) as usize],
-            // Nobody takes them: they are bounded.
+            // No tier takes the offers, so they reach their limit.
             max_offered_blocks: 8,
             max_pinned_percent: (seed % 4 * 33) as u32,
             weights: Vec::new(),
@@ -159,7 +159,7 @@ impl Scenario {
         Self { seed, config, limits: first_limits, faults, arrivals, outages, max_delay_ms, twice, store }
     }
 
-    /// The same for a model with windows: few parts, or as many as there are blocks.
+    /// Like [`Scenario::random`], for a model with windows and few or many window parts.
     pub fn random_windowed(seed: u64) -> Self {
         let mut scenario = Self::random(seed);
         let mut rng = Rng::new(seed ^ 0x7769_6e64);
@@ -174,7 +174,7 @@ impl Scenario {
         scenario
     }
 
-    /// From a generator of its own, so that each seed's other numbers stay what they were.
+    /// A store from a generator of its own, so that adding it changed no other number of a seed.
     fn random_store(seed: u64) -> Option<StorePlan> {
         let mut rng = Rng::new(seed ^ 0x7374_6f72);
         let is_faulty = rng.once_in(3);
@@ -200,7 +200,7 @@ impl Scenario {
         let mut arrivals = Vec::new();
         for index in 0..rng.range(1, 24) {
             let salt_index = rng.range(1, num_salts) - 1;
-            // Part of an earlier conversation, and something new.
+            // The prompt is part of an earlier conversation with some new tokens.
             let known = &prompts[rng.range(0, prompts.len() as u64 - 1) as usize];
             let keep = if rng.once_in(2) { known.len() as u64 } else { rng.range(0, known.len() as u64) };
             let mut token_ids = known[..keep as usize].to_vec();
@@ -224,7 +224,7 @@ impl Scenario {
                 asked.deadline = Some(at.plus(rng.range(0, 80)));
             }
             asked.salt = salt(salt_index);
-            // From the number, so that all other numbers stay what they were.
+            // These come from the index, so that adding them changed no other number of a seed.
             asked.retention = Retention {
                 pinned_ms: index.is_multiple_of(4).then_some(index % 7 * 20),
                 num_tokens: index.is_multiple_of(3).then_some(index as u32 % 40),
@@ -232,7 +232,7 @@ impl Scenario {
                 group: index.is_multiple_of(6).then(|| format!("group {}", index % 4).into()),
             };
             asked.constrained = index % 3 == 1;
-            // Not with a grammar, whose forced tokens may end an output before its prompt is computed.
+            // A constrained request has none, because forced tokens may end its output before its prompt is computed.
             asked.sampling.prompt_logprobs = (index % 5 == 2 && !asked.constrained).then_some(3);
             let client = if !rng.once_in(impatience) {
                 Client::Waits
@@ -243,7 +243,7 @@ impl Scenario {
                     _ => Client::AbortsAfterTokens(rng.range_u32(1, 8)),
                 }
             };
-            // Its conversation goes on: another request may begin with the prompt and what was answered.
+            // The conversation goes on: another request may begin with this prompt and its answer.
             let model = super::model::Model { vocab_size };
             if asked.token_ids.iter().all(|&token| token < vocab_size) {
                 let mut whole = asked.token_ids.clone();

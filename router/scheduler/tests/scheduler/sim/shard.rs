@@ -1,5 +1,5 @@
-//! A shard that keeps, instead of K and V, a hash of the prefix that each slot was computed from; and that refuses any
-//! plan which is not exactly right.
+//! A fake shard. Instead of K and V it keeps a hash of the prefix that each slot was computed from, and it panics at
+//! any plan that is not exactly right.
 
 use std::collections::BTreeMap;
 
@@ -12,25 +12,26 @@ use super::model::{Known, Model};
 use super::rng::Rng;
 use super::store::{Record, Write};
 
-/// What is in a slot that nothing was written to, and in one whose sequence failed.
+/// The content of a slot that was not written.
 const EMPTY: u64 = 0;
+/// The content of a slot whose sequence failed.
 const POISON: u64 = 1;
 
-/// What the shard was told of a sequence.
+/// The shard's knowledge of a sequence.
 struct ShardSequence {
     tokens: Vec<u32>,
     num_prompt_tokens: usize,
     is_scored: bool,
-    /// `hashes[p]`: of the first p tokens.
+    /// `hashes[p]` is the hash of the first p tokens.
     hashes: Vec<u64>,
     seed: u64,
     table: Vec<u32>,
-    /// Position of the next chunk; none before the first, which may begin anywhere.
+    /// The position of the next chunk; none before the first chunk, which may begin anywhere.
     next_position: Option<u32>,
     has_failed: bool,
     is_constrained: bool,
     root_key: Option<BlockKey>,
-    /// The chunk that is to be told what it may sample.
+    /// The chunk that awaits a mask.
     late: Option<Late>,
 }
 
@@ -38,11 +39,11 @@ struct ShardSequence {
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Late {
     Waits,
-    /// It failed meanwhile, or its step is over: what it is told is of no use.
+    /// The chunk failed meanwhile or its step is over, so the mask has no effect.
     Failed,
 }
 
-/// Chances of what may go wrong, one in so many; 0: never.
+/// The chances of faults. Each happens once in so many times, and never for 0.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ShardFaults {
     pub sequence_error: u64,
@@ -56,11 +57,11 @@ pub struct FakeShard {
     faults: ShardFaults,
     max_prefill_beside_decodes: u32,
     slots: Vec<Vec<u64>>,
-    /// Of the layers with a window, where blocks are in two parts: none for a block without its part.
+    /// The window parts, if blocks are in two parts; none for a block without its part.
     window_slots: Vec<Option<Vec<u64>>>,
     sequences: BTreeMap<u64, ShardSequence>,
     last_step_id: u64,
-    /// Blocks of the last step that are to be stored.
+    /// The blocks that the last step stores.
     pub writes: Vec<Write>,
 }
 
@@ -79,7 +80,7 @@ impl FakeShard {
         }
     }
 
-    /// A block that is read from the store holds nothing until it is there.
+    /// Marks a block as unusable until its restore ends.
     pub fn begin_restore(&mut self, block: &RestoredBlock) {
         let block_id = block.block.0;
         self.slots[block_id as usize].fill(POISON);
@@ -101,7 +102,7 @@ impl FakeShard {
         self.sequences.len()
     }
 
-    /// Does what the plan says; panics if it is wrong. Returns the result and the step's time.
+    /// Executes a plan and returns its result. Panics if the plan is wrong.
     pub fn execute(&mut self, plan: &StepPlan, known: &BTreeMap<u64, Known>, rng: &mut Rng) -> StepResult {
         assert_eq!(plan.step_id, self.last_step_id + 1, "step ids have no gaps");
         self.last_step_id = plan.step_id;
@@ -144,7 +145,7 @@ impl FakeShard {
         StepResult { step_id: plan.step_id, sequences, device_time_us }
     }
 
-    /// Gives a block its window part, if it has none.
+    /// Gives a block a window part if it has none.
     fn take_part(&mut self, block_id: u32) {
         let Some(windows) = self.limits.windows else { return };
         let size = self.limits.block_size as usize;
@@ -153,7 +154,7 @@ impl FakeShard {
         assert!(num_taken <= windows.num_parts as usize, "there are {} window parts", windows.num_parts);
     }
 
-    /// What the layers with a window see, and what they keep.
+    /// Checks the window that a chunk's layers read, and writes the positions that they compute.
     fn compute_windows(&mut self, sequence_id: u64, first: usize, end: usize, is_good: bool) {
         let Some(windows) = self.limits.windows else { return };
         let block_size = self.limits.block_size as usize;
@@ -203,12 +204,12 @@ impl FakeShard {
             assert!(previous.is_none(), "wire ids are unique");
             assert!(
                 plan.chunks.iter().any(|chunk| chunk.sequence_id == start.sequence_id),
-                "who starts computes something"
+                "a sequence that starts has a chunk"
             );
         }
     }
 
-    /// What follows the positions of a chunk, where that is the prompt.
+    /// Returns the scores of the prompt tokens that follow the positions of a chunk.
     fn scores(&self, chunk: &Chunk) -> Vec<TokenScore> {
         let sequence = &self.sequences[&chunk.sequence_id];
         let (first, end) =
@@ -229,7 +230,7 @@ impl FakeShard {
             assert!((index + 1) * block_size <= end, "a block is full when it is stored");
             let mut key = sequence.root_key.expect("a sequence that is stored has a root");
             let mut parent = None;
-            // A chunk that failed may have run past the tokens that are known.
+            // A failed chunk may have run past the known tokens.
             if is_good {
                 for block in 0..=index {
                     parent = (block > 0).then_some(key);
@@ -251,7 +252,7 @@ impl FakeShard {
         let num_rows = |chunk: &Chunk| if chunk.score { chunk.num_tokens } else { 1 };
         let num_rows: u32 = plan.chunks.iter().map(num_rows).sum();
         assert!(num_rows <= self.limits.max_step_sequences, "the budget of sequences and logits holds");
-        // One token, the newest, of a sequence that computed the one before in an earlier step.
+        // A decode is the newest token of a sequence that computed the one before in an earlier step.
         let is_decode = |chunk: &Chunk| {
             chunk.num_tokens == 1
                 && chunk.sample
@@ -343,12 +344,12 @@ impl FakeShard {
         self.sample(chunk.sequence_id, chunk.allowed_tokens.as_ref(), rng)
     }
 
-    /// Of how many chunks it is not known what they may sample.
+    /// The number of chunks that await a mask.
     pub fn num_late(&self) -> usize {
         self.sequences.values().filter(|sequence| sequence.late == Some(Late::Waits)).count()
     }
 
-    /// Tells a chunk what it may sample; its result, if it has one.
+    /// Gives a chunk its mask, and returns its result if it has one.
     pub fn tell_late(&mut self, late: &LateMask, rng: &mut Rng) -> Option<SequenceResult> {
         let sequence = self.sequences.get_mut(&late.sequence_id).expect("a started sequence");
         let was = sequence.late.take().expect("each chunk that waits is told once");
@@ -380,7 +381,7 @@ impl FakeShard {
     }
 }
 
-/// A chunk that cannot sample is told so all the same.
+/// Notes that a chunk's late mask will have no effect.
 fn sequence_late(sequences: &mut BTreeMap<u64, ShardSequence>, chunk: &Chunk, late: Late) {
     if chunk.awaits_mask {
         sequences.get_mut(&chunk.sequence_id).expect("only started sequences compute").late = Some(late);

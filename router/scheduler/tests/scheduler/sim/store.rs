@@ -1,54 +1,54 @@
-//! A store that outlives its shards. What is written to it is there when its outcome is told, or, after a kill, by
-//! chance; some writes fail and some blocks break.
+//! A fake store that outlives its shards. A block is stored when its outcome is reported, or by chance after a kill.
+//! Some writes fail, and some blocks become damaged.
 
 use trunkline_scheduler::{BlockKey, Restore, RestoreOutcome, SlotId, StoreContents, StoredBlock};
 
 use super::rng::Rng;
 
-/// Chances of what may go wrong, one in so many (0: never), and how long transfers take.
+/// The chances of faults, once in so many times and never for 0, and the time of transfers.
 #[derive(Clone, Copy, Debug)]
 pub struct StorePlan {
     pub num_slots: u32,
     pub write_fault: u64,
     pub broken_block: u64,
     pub max_delay_ms: u64,
-    /// A read that hangs: for up to `MAX_HANG_MS`.
+    /// The chance of a read that hangs for up to `MAX_HANG_MS`.
     pub hung_read: u64,
 }
 
-/// Some times as long as anybody waits for a read.
+/// Several times as long as a sequence waits for a read.
 const MAX_HANG_MS: u64 = 10_000;
 
 impl StorePlan {
-    /// How long a read takes.
+    /// Returns the time of a read.
     pub fn read_ms(&self, rng: &mut Rng) -> u64 {
         let hang_ms = if rng.once_in(self.hung_read) { rng.range(0, MAX_HANG_MS) } else { 0 };
         hang_ms + rng.range(0, self.max_delay_ms)
     }
 }
 
-/// A block as it is stored.
+/// A stored block.
 #[derive(Clone, Debug)]
 pub struct Record {
     pub key: BlockKey,
     pub parent: Option<BlockKey>,
     pub depth: u32,
-    /// What stands for K and V.
+    /// The hashes that stand for K and V.
     pub hashes: Vec<u64>,
 }
 
-/// A block on its way to the store.
+/// A block that is being written.
 #[derive(Clone, Debug)]
 pub struct Write {
     pub slot: SlotId,
     pub record: Record,
-    /// The chunk that filled it did not fail.
+    /// True if the chunk that filled it did not fail.
     pub is_good: bool,
 }
 
 pub struct FakeStore {
     pub plan: StorePlan,
-    /// Tokens per block: with another the store is another one.
+    /// Tokens per block. A store is replaced when this changes.
     pub block_size: u32,
     slots: Vec<Option<(u64, Record)>>,
     is_busy: Vec<bool>,
@@ -61,7 +61,7 @@ impl FakeStore {
         Self { plan, block_size, slots: vec![None; num_slots], is_busy: vec![false; num_slots], sequence: 0 }
     }
 
-    /// What a shard that starts finds.
+    /// Returns the contents that a starting shard finds.
     pub fn contents(&mut self) -> StoreContents {
         self.is_busy.fill(false);
         let blocks = self.slots.iter().enumerate().filter_map(|(index, slot)| {
@@ -82,14 +82,14 @@ impl FakeStore {
         self.slots[slot.0 as usize] = None;
     }
 
-    /// What the slot held is gone.
+    /// Begins to overwrite a slot, whose content is lost.
     pub fn begin_write(&mut self, slot: SlotId) {
         let is_busy = std::mem::replace(&mut self.is_busy[slot.0 as usize], true);
         assert!(!is_busy, "a slot is in one transfer");
         self.slots[slot.0 as usize] = None;
     }
 
-    /// Returns whether the block is stored.
+    /// Ends a write, and returns true if the block is stored.
     pub fn end_write(&mut self, write: Write, rng: &mut Rng) -> bool {
         self.is_busy[write.slot.0 as usize] = false;
         let is_stored = write.is_good && !rng.once_in(self.plan.write_fault);
@@ -100,7 +100,7 @@ impl FakeStore {
         is_stored
     }
 
-    /// Blocks that were read, and what is told of it.
+    /// Reads blocks, and returns them with the outcome that the shard reports.
     pub fn read(&mut self, restore: &Restore, rng: &mut Rng) -> (Vec<(u32, Vec<u64>)>, RestoreOutcome) {
         let mut read = Vec::new();
         for block in &restore.blocks {
@@ -108,7 +108,7 @@ impl FakeStore {
             if rng.once_in(self.plan.broken_block) {
                 self.slots[block.slot.0 as usize] = None;
             }
-            // Another reader may have found it broken before.
+            // Another read may have found the damage before.
             let Some((_, record)) = &self.slots[block.slot.0 as usize] else { break };
             assert_eq!(record.key, block.key, "a slot that is to be read keeps its block");
             read.push((block.block.0, record.hashes.clone()));

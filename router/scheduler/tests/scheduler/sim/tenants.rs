@@ -1,4 +1,4 @@
-//! Scenarios with several tenants: weights, floods, classes.
+//! Scenarios with several tenants, their weights, floods and classes.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use super::rng::Rng;
 use super::scenario::{Arrival, Client, Scenario, request, salt};
 use super::shard::ShardFaults;
 
-/// Weight of tenant `n`, from 1 on.
+/// The weights of tenants 1, 2 and so on.
 pub type Weights = Vec<u32>;
 
 pub fn weights(weights: &[u32]) -> Vec<TenantWeight> {
@@ -19,8 +19,8 @@ pub fn weights(weights: &[u32]) -> Vec<TenantWeight> {
 }
 
 impl Scenario {
-    /// Everything from one seed, as `random`: two to four tenants of any weight, one of which may send all at once; who
-    /// waits changes class soon.
+    /// Like [`Scenario::random`], with two to four tenants of any weight. One of them may send all its requests at
+    /// once, and waiting requests are promoted soon.
     pub fn random_tenants(seed: u64) -> Self {
         let mut scenario = Self::random(seed);
         let mut rng = Rng::new(seed ^ 0x7465_6e61);
@@ -45,7 +45,7 @@ impl Scenario {
         scenario
     }
 
-    /// A shard that computes a token in 0.1 ms, and 32 places. Nothing goes wrong.
+    /// A scenario without faults. The shard computes a token in 0.1 ms and has 32 places.
     pub fn of_tenants(seed: u64, all: &[u32], arrivals: Vec<Arrival>) -> Self {
         Self {
             seed,
@@ -73,7 +73,7 @@ impl Scenario {
     }
 }
 
-/// A request of a tenant, with a prompt that shares nothing with others.
+/// A tenant's request with a prompt that shares nothing with others.
 pub fn arrival(rng: &mut Rng, at: Millis, index: u64, tenant: u64, num_tokens: u64, num_new: u32) -> Arrival {
     let mut asked = request(index, rng.tokens(num_tokens, 50_000), num_new);
     asked.salt = salt(tenant);
@@ -81,19 +81,20 @@ pub fn arrival(rng: &mut Rng, at: Millis, index: u64, tenant: u64, num_tokens: u
     Arrival { at, request: asked, salt: tenant, client: Client::Waits }
 }
 
-/// What plans give each tenant: 1 for a token of a prompt that is computed for the first time, 2 for one of the output.
+/// The service that plans give each tenant: 1 for a prompt token that is computed for the first time, 2 for an output
+/// token.
 #[derive(Clone, Debug, Default)]
 pub struct Service {
-    /// By wire id: the sampling seed, and the end of the prompt.
+    /// The sampling seed and the length of the prompt, by wire id.
     runs: BTreeMap<u64, (u64, u32)>,
-    /// By sampling seed: positions that were computed.
+    /// The number of computed positions, by sampling seed.
     computed: BTreeMap<u64, u32>,
-    /// By tenant.
+    /// The service of each tenant, by its number.
     pub by_tenant: BTreeMap<u64, u64>,
 }
 
 impl Service {
-    /// `tenant` says whose a sequence is by its sampling seed.
+    /// Adds a plan. `tenant` returns a sequence's tenant by its sampling seed.
     pub fn add(&mut self, plan: &StepPlan, tenant: impl Fn(u64) -> u64) {
         for start in &plan.starts {
             self.runs.insert(start.sequence_id, (start.sampling.seed, start.num_prompt_tokens));

@@ -1,4 +1,4 @@
-//! The run itself: what happens when, the scheduler that is told of it, and what comes of its plans.
+//! The run itself: the events on the clock, the scheduler that handles them, and the execution of its plans.
 
 mod checks;
 
@@ -22,21 +22,21 @@ enum Happening {
     Leave(SequenceId),
     /// The router finds a stop string.
     Finish(SequenceId),
-    /// The router knows what may follow.
+    /// The router has a grammar's answer.
     Allow(SequenceId),
     ShardLost(Outage),
     ShardBack(ShardLimits),
-    /// Of the n-th shard.
+    /// The n-th shard answers a step.
     Result {
         shard: u64,
         result: StepResult,
     },
-    /// The n-th shard's transfers to the store are over.
+    /// The n-th shard has written blocks to the store.
     Written {
         shard: u64,
         writes: Vec<Write>,
     },
-    /// And one from it.
+    /// The n-th shard has read blocks from the store.
     Read {
         shard: u64,
         restore: Restore,
@@ -56,21 +56,23 @@ pub(super) struct World<'a> {
     store: Option<FakeStore>,
     num_shards: u64,
     shard_free_at: Millis,
-    /// Of the step that is not told yet what it may sample.
+    /// The result of the step that awaits masks.
     blocked: Option<StepResult>,
     known: BTreeMap<u64, Known>,
     arrivals: BTreeMap<SequenceId, &'a Arrival>,
     submitted: BTreeMap<SequenceId, Millis>,
-    /// Told what came of their wish to be pinned.
+    /// Sequences whose pin's outcome was reported.
     pinned: BTreeSet<SequenceId>,
-    /// Logprobs of the prompts.
+    /// The reported logprobs of prompts.
     scores: BTreeMap<SequenceId, Vec<TokenScore>>,
     report: Report,
 }
 
-/// Steps that a run may take, and tokens that it may compute, for each token that any of its requests has and for each
-/// shard that it has: more means that it goes in circles. (Seen over 20,000 seeds: 0.97 and 1.12.)
+/// The most steps of a run, for each token of its requests and for each of its shards. A run with more makes no
+/// progress. The highest number over 20,000 seeds was 0.97.
 const MAX_STEPS_PER_TOKEN: u64 = 2;
+/// The most tokens that a run computes, for each token of its requests and for each of its shards. The highest number
+/// over 20,000 seeds was 1.12.
 const MAX_COMPUTED_PER_TOKEN: u64 = 2;
 
 impl<'a> World<'a> {
@@ -127,7 +129,7 @@ impl<'a> World<'a> {
         self.next_happening += 1;
     }
 
-    /// What came of it when nothing more will happen. Panics where anything is wrong.
+    /// Runs until no event is left, and returns the outcome. Panics if anything is wrong.
     pub(super) fn run(mut self) -> Report {
         let num_tokens = self.scenario.num_tokens() + 2 * self.scenario.arrivals.len() as u64;
         let num_shards = self.scenario.outages.len() as u64 + 1 + u64::from(self.options.blow.is_some());
@@ -144,7 +146,7 @@ impl<'a> World<'a> {
             let stats = self.scheduler.stats();
             let is_bounded = stats.steps <= MAX_STEPS_PER_TOKEN * num_tokens * num_shards
                 && stats.scheduled_tokens <= MAX_COMPUTED_PER_TOKEN * num_tokens * num_shards;
-            assert!(is_bounded, "nobody gets on: {num_tokens} tokens to compute, {stats:?}");
+            assert!(is_bounded, "the run makes no progress: {num_tokens} tokens to compute, {stats:?}");
         }
         self.report.ended_at = self.now;
         self.check_end();
@@ -204,7 +206,7 @@ impl<'a> World<'a> {
             }
             Happening::Result { shard, result } => {
                 if shard != self.num_shards || self.shard.is_none() {
-                    return; // The router drops what a lost shard still says.
+                    return; // The router drops late results of a lost shard.
                 }
                 let is_twice = self.rng.once_in(self.scenario.twice);
                 self.tell(Event::StepResult(LaneId(0), result.clone()));
@@ -236,8 +238,8 @@ impl<'a> World<'a> {
         }
     }
 
-    /// A mask takes the router a moment; how long depends on the seed and on who asks when, so that all other numbers
-    /// stay what they were.
+    /// Schedules a grammar's answer. The delay depends only on the seed, the sequence and the time, so that it changes
+    /// no other number of a seed.
     fn allow_soon(&mut self, id: SequenceId) {
         let delay_ms = mix(self.scenario.seed ^ mix(id.0 ^ self.now.0 << 16)) % 4;
         self.at(self.now.plus(delay_ms), Happening::Allow(id));
@@ -254,11 +256,11 @@ impl<'a> World<'a> {
 
     fn end_write(&mut self, write: Write) -> StoreOutcome {
         let slot = write.slot;
-        let store = self.store.as_mut().expect("what is written has a store");
+        let store = self.store.as_mut().expect("a write has a store");
         StoreOutcome { slot, is_stored: store.end_write(write, &mut self.rng) }
     }
 
-    /// What a killed shard was writing is there or not.
+    /// Ends the writes of a killed shard, each of which has happened or not.
     fn kill_transfers(&mut self) {
         let lost: Vec<Happening> = self.happenings.values().cloned().collect();
         for happening in lost {
@@ -297,7 +299,7 @@ impl<'a> World<'a> {
             }
         }
         if let Some(deadline) = self.scheduler.next_wakeup() {
-            assert!(deadline > self.now, "what has expired is out");
+            assert!(deadline > self.now, "expired sequences have ended");
             let mut until = self.happenings.range(..=(deadline, u64::MAX));
             if !until.any(|(_, happening)| matches!(happening, Happening::Wake)) {
                 self.at(deadline, Happening::Wake);
@@ -308,7 +310,7 @@ impl<'a> World<'a> {
     fn execute(&mut self, plan: &StepPlan) {
         self.trace(plan);
         let shard = self.shard.as_mut().expect("plans are for a shard that is there");
-        assert!(self.blocked.is_none(), "no step is planned behind one that is not told what it may sample");
+        assert!(self.blocked.is_none(), "no step is planned behind one that awaits masks");
         let result = shard.execute(plan, &self.known, &mut self.rng);
         let delay_ms = result.device_time_us.div_ceil(1_000) + self.rng.range(0, self.scenario.max_delay_ms);
         self.shard_free_at = self.shard_free_at.max(self.now).plus(delay_ms);
@@ -341,7 +343,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// What the step that is under way may sample.
+    /// Sends late masks to the step that awaits them.
     fn tell_late(&mut self) {
         for late in self.scheduler.take_late_masks(LaneId(0)) {
             self.trace(&late);
@@ -351,7 +353,7 @@ impl<'a> World<'a> {
             if let Some(blocked) = &mut self.blocked {
                 blocked.sequences.extend(result);
             } else {
-                assert!(result.is_none(), "who samples keeps its step from its end");
+                assert!(result.is_none(), "a step with a chunk that samples waits for it");
             }
             if is_last && let Some(result) = self.blocked.take() {
                 let shard = self.num_shards;
@@ -375,7 +377,7 @@ impl<'a> World<'a> {
                 Update::Pinned { id, pinned } => {
                     self.check_open(id);
                     let request = &self.arrivals[&id].request;
-                    assert!(request.retention.pinned_ms.is_some(), "who asked for it is pinned");
+                    assert!(request.retention.pinned_ms.is_some(), "only requested pins are reported");
                     let num_asked = request.retention.num_tokens.unwrap_or(u32::MAX);
                     assert!(pinned.num_tokens <= num_asked.min(request.token_ids.len() as u32));
                     let has_none = self.report.outputs[&id].is_empty();
@@ -384,17 +386,17 @@ impl<'a> World<'a> {
                 }
                 Update::Scored { id, scores } => {
                     self.check_open(id);
-                    assert!(!scores.is_empty(), "something is told");
+                    assert!(!scores.is_empty(), "an update has scores");
                     self.scores.entry(id).or_default().extend(scores);
                 }
                 Update::Token { id, token } => {
                     self.check_open(id);
                     self.check_scores(id);
                     let request = &self.arrivals[&id].request;
-                    // What a grammar forces may come before the prompt is computed.
+                    // Forced tokens may come before the prompt is computed.
                     let is_told = request.retention.pinned_ms.is_none() || self.pinned.contains(&id);
-                    assert!(is_told || request.constrained, "what came of it is told first");
-                    assert!(self.report.started_at.contains_key(&id), "who has tokens has started");
+                    assert!(is_told || request.constrained, "the outcome of the pin is reported first");
+                    assert!(self.report.started_at.contains_key(&id), "only started sequences have tokens");
                     let output = self.report.outputs.get_mut(&id).expect("submitted");
                     output.push(token.token_id);
                     self.report.first_token_at.entry(id).or_insert(self.now);
@@ -419,7 +421,7 @@ impl<'a> World<'a> {
                 }
                 Update::Rejected { id, reason, retry_after_ms } => {
                     self.check_open(id);
-                    assert!(!self.report.started_at.contains_key(&id), "who has started is not rejected");
+                    assert!(!self.report.started_at.contains_key(&id), "a started sequence is not rejected");
                     let is_overload = matches!(
                         reason,
                         RejectReason::QueueFull { .. }
@@ -433,18 +435,18 @@ impl<'a> World<'a> {
         }
     }
 
-    /// A client that has seen enough.
+    /// Lets a client act that waits for this number of tokens.
     fn react(&mut self, id: SequenceId) {
         let num_tokens = self.report.outputs[&id].len() as u32;
         match self.arrivals[&id].client {
-            // Tokens that are forced come together.
+            // Forced tokens are reported together.
             Client::StopsAfterTokens(count)
                 if count == num_tokens && self.arrivals[&id].request.constrained =>
             {
                 self.at(self.now, Happening::Finish(id));
             }
             Client::StopsAfterTokens(count) if count == num_tokens => {
-                // It may have ended with this very token; the scheduler then knows it no more.
+                // The sequence may have ended with this very token, so the scheduler may not know it any more.
                 self.tell(Event::Finish(id));
             }
             Client::AbortsAfterTokens(count) if count == num_tokens => {

@@ -1,4 +1,4 @@
-//! What has to be true of a run: of every update as it comes, and of everything at the end.
+//! The checks of a run: of every update as it arrives, and of everything at the end.
 
 use trunkline_scheduler::{EndReason, SequenceId};
 
@@ -13,7 +13,7 @@ impl World<'_> {
         assert!(is_open && self.submitted.contains_key(&id), "sequence {} hears nothing after its end", id.0);
     }
 
-    /// Each token of the prompt but the first was scored once, if that was asked for.
+    /// Checks that each prompt token but the first was scored once, if that was requested.
     pub(super) fn check_scores(&self, id: SequenceId) {
         let arrival = self.arrivals[&id];
         let request = &arrival.request;
@@ -51,7 +51,7 @@ impl World<'_> {
         };
         assert!(
             alone.starts_with(output),
-            "sequence {}: {output:?} is not what it writes alone: {alone:?}",
+            "sequence {}: {output:?} is not its output without other requests: {alone:?}",
             id.0
         );
         let is_whole = output.len() == alone.len();
@@ -96,7 +96,7 @@ impl World<'_> {
         self.report.stats = stats;
     }
 
-    /// Nobody ends for a reason that was not there.
+    /// Checks that each sequence ended for a reason that the scenario has.
     pub(super) fn check_reasons(&self) {
         let faults = &self.scenario.faults;
         let blow = self.options.blow.map(|(_, blow)| blow);

@@ -1,0 +1,171 @@
+use std::fmt;
+use std::ops::RangeInclusive;
+
+/// How the tokens of one sequence are chosen, field by field as in `shard.proto`.
+///
+/// This is the only declaration of the parameters on the Rust side: the router fills it, the scheduler passes it on,
+/// and the CPU kernels apply it. [`SamplingParams::check`] knows the valid range of each field, which [`range`]
+/// declares.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SamplingParams {
+    /// Divides the logits; 0 is greedy.
+    pub temperature: f32,
+    /// Keeps the smallest set of tokens whose probability reaches it; 1 keeps all.
+    pub top_p: f32,
+    /// Keeps the k likeliest tokens; 0 keeps all.
+    pub top_k: u32,
+    /// Drops tokens whose probability is below `min_p` times that of the likeliest; 0 drops none.
+    pub min_p: f32,
+    /// Keeps the tokens whose information is nearest to the entropy, up to this probability; 1 keeps all.
+    pub typical_p: f32,
+    /// The key of the counter-based generator.
+    pub seed: u64,
+    /// The number of this sequence among the request's choices, which is the second part of the generator's key.
+    pub choice: u32,
+    /// Subtracted from the logit of every token in the output.
+    pub presence_penalty: f32,
+    /// Subtracted from a token's logit once per occurrence in the output.
+    pub frequency_penalty: f32,
+    /// Divides positive and multiplies negative logits of tokens in prompt or output; 1 changes nothing.
+    pub repetition_penalty: f32,
+    /// While the output is shorter than this, the tokens in `end_token_ids` are not sampled.
+    pub min_tokens: u32,
+    /// Tokens that end a sequence. A request may leave them empty, because the scheduler fills them in when the
+    /// sequence starts.
+    pub end_token_ids: Vec<u32>,
+    /// Added to the logits of these tokens, before the penalties.
+    pub logit_bias: Vec<(u32, f32)>,
+    /// If not empty, the only tokens that are sampled.
+    pub allowed_token_ids: Vec<u32>,
+    /// Reports the logprob of each sampled token.
+    pub logprobs: bool,
+    /// Reports this many of the likeliest tokens with each sampled one.
+    pub num_top_logprobs: u32,
+    /// Reports the logprob of each prompt token but the first, with this many of the likeliest tokens. Every position
+    /// of the prompt is computed then, even if the KV index has it. A constrained sequence cannot ask for this.
+    pub prompt_logprobs: Option<u32>,
+    /// The output carries this watermark.
+    pub watermark: Option<Watermark>,
+}
+
+/// The valid range of each sampling parameter.
+pub mod range {
+    use std::ops::RangeInclusive;
+
+    /// The range of `temperature`.
+    pub const TEMPERATURE: RangeInclusive<f32> = 0.0..=100.0;
+    /// The range of `top_p`, which must be positive.
+    pub const TOP_P: RangeInclusive<f32> = f32::MIN_POSITIVE..=1.0;
+    /// The range of `min_p`.
+    pub const MIN_P: RangeInclusive<f32> = 0.0..=1.0;
+    /// The range of `typical_p`, which must be positive.
+    pub const TYPICAL_P: RangeInclusive<f32> = f32::MIN_POSITIVE..=1.0;
+    /// The range of `presence_penalty` and `frequency_penalty`.
+    pub const PENALTY: RangeInclusive<f32> = -2.0..=2.0;
+    /// The range of `repetition_penalty`, which must be positive.
+    pub const REPETITION_PENALTY: RangeInclusive<f32> = f32::MIN_POSITIVE..=f32::MAX;
+    /// The part of [`REPETITION_PENALTY`] that requests may use. Below it, divided logits overflow f32; above it, they
+    /// lose all meaning.
+    pub const REQUEST_REPETITION_PENALTY: RangeInclusive<f32> = 0.01..=100.0;
+    /// The range of each value in `logit_bias`.
+    pub const LOGIT_BIAS: RangeInclusive<f32> = -100.0..=100.0;
+    /// The most likeliest tokens that are reported with one token.
+    pub const MAX_TOP_LOGPROBS: u32 = 20;
+    /// The range of a watermark's `gamma`. All bits of an f32 from 2^-8 on are multiples of 2^-32, so comparisons with
+    /// the generator's words are exact.
+    pub const WATERMARK_GAMMA: RangeInclusive<f32> = 1.0 / 256.0..=1.0 - 1.0 / 256.0;
+    /// The range of a watermark's `delta`, which must be positive.
+    pub const WATERMARK_DELTA: RangeInclusive<f32> = f32::from_bits(1)..=100.0;
+}
+
+/// A soft watermark in the choice of tokens.
+#[derive(Clone, Copy, PartialEq)]
+pub struct Watermark {
+    /// The share of the vocabulary that is green.
+    pub gamma: f32,
+    /// Added to the logits of green tokens.
+    pub delta: f32,
+    /// The key of the generator that decides which tokens are green. It is secret, so `Debug` does not show it.
+    pub key: u64,
+}
+
+impl fmt::Debug for Watermark {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { gamma, delta, key: _ } = self;
+        f.debug_struct("Watermark").field("gamma", gamma).field("delta", delta).finish_non_exhaustive()
+    }
+}
+
+impl Default for SamplingParams {
+    /// Greedy, without filters, biases, penalties or logprobs.
+    fn default() -> Self {
+        Self {
+            temperature: 0.0,
+            top_p: 1.0,
+            top_k: 0,
+            min_p: 0.0,
+            typical_p: 1.0,
+            seed: 0,
+            choice: 0,
+            presence_penalty: 0.0,
+            frequency_penalty: 0.0,
+            repetition_penalty: 1.0,
+            min_tokens: 0,
+            end_token_ids: Vec::new(),
+            logit_bias: Vec::new(),
+            allowed_token_ids: Vec::new(),
+            logprobs: false,
+            num_top_logprobs: 0,
+            prompt_logprobs: None,
+            watermark: None,
+        }
+    }
+}
+
+impl SamplingParams {
+    /// Returns the first parameter that is outside its [`range`], if there is one. NaN is outside every range.
+    pub fn check(&self) -> Result<(), OutOfRange> {
+        check("temperature", self.temperature, range::TEMPERATURE)?;
+        check("top_p", self.top_p, range::TOP_P)?;
+        check("min_p", self.min_p, range::MIN_P)?;
+        check("presence_penalty", self.presence_penalty, range::PENALTY)?;
+        check("frequency_penalty", self.frequency_penalty, range::PENALTY)?;
+        check("repetition_penalty", self.repetition_penalty, range::REPETITION_PENALTY)?;
+        check("typical_p", self.typical_p, range::TYPICAL_P)?;
+        for (_, bias) in &self.logit_bias {
+            check("logit_bias", *bias, range::LOGIT_BIAS)?;
+        }
+        if let Some(watermark) = &self.watermark {
+            check("watermark.gamma", watermark.gamma, range::WATERMARK_GAMMA)?;
+            check("watermark.delta", watermark.delta, range::WATERMARK_DELTA)?;
+        }
+        let max_top_logprobs = 0.0..=range::MAX_TOP_LOGPROBS as f32;
+        check("num_top_logprobs", self.num_top_logprobs as f32, max_top_logprobs.clone())?;
+        let num_top_prompt_logprobs = self.prompt_logprobs.unwrap_or(0);
+        check("num_top_prompt_logprobs", num_top_prompt_logprobs as f32, max_top_logprobs)
+    }
+}
+
+fn check(field: &'static str, value: f32, range: RangeInclusive<f32>) -> Result<(), OutOfRange> {
+    if range.contains(&value) { Ok(()) } else { Err(OutOfRange { field, value, range }) }
+}
+
+/// A sampling parameter outside its range.
+#[derive(Clone, Debug, PartialEq)]
+pub struct OutOfRange {
+    /// The field's name in `shard.proto`.
+    pub field: &'static str,
+    /// Its value.
+    pub value: f32,
+    /// The values that are valid.
+    pub range: RangeInclusive<f32>,
+}
+
+impl fmt::Display for OutOfRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { field, value, range } = self;
+        write!(f, "`{field}` is {value}, expected {} to {}", range.start(), range.end())
+    }
+}
+
+impl std::error::Error for OutOfRange {}
