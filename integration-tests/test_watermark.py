@@ -129,4 +129,4 @@ def test_invalid_key_is_an_error_that_does_not_quote_it() -> None:
     failing = Trunkline(env={"TRUNKLINE_WATERMARK_KEY": "open sesame"})
     assert failing.process.wait(60) == 2
     failing.close()
-    assert "`TRUNKLINE_WATERMARK_KEY` is no key" in failing.log() and "sesame" not in failing.log()
+    assert "`TRUNKLINE_WATERMARK_KEY` is not a key" in failing.log() and "sesame" not in failing.log()

@@ -1,18 +1,18 @@
-//! The reasons for which the process ends by itself, and their exit codes.
+//! The reasons for which the process ends on its own, and their exit codes.
 
 use crate::server::DriverEnded;
 
-/// Why the process ends.
+/// The reason why the process ends.
 #[derive(Debug)]
 pub enum End {
-    /// A user's mistake: the launcher does not start us again.
+    /// A user's mistake. The launcher does not restart the router.
     User(anyhow::Error),
-    /// A defect: the launcher starts us again.
+    /// A defect. The launcher restarts the router.
     Bug(anyhow::Error),
 }
 
 impl End {
-    /// The exit code.
+    /// Returns the process's exit code.
     pub fn code(&self) -> u8 {
         match self {
             Self::User(_) => 2,
@@ -20,7 +20,7 @@ impl End {
         }
     }
 
-    /// One line for stderr. Our own errors name their sources already, so the chain is not repeated.
+    /// Returns the line for stderr. Sources are not appended, because our errors' texts already include them.
     pub fn line(&self) -> String {
         let (Self::User(error) | Self::Bug(error)) = self;
         format!("error: {}", error.to_string().replace('\n', " "))

@@ -1,4 +1,4 @@
-//! Every limit that a request meets, in one place, each with its flag or constant, and the watermark that it may have.
+//! The limits of requests and connections. Flags set the ones in [`Limits`]; the others are constants.
 
 use std::time::Duration;
 
@@ -11,124 +11,124 @@ use crate::watermark::DEFAULT_WATERMARK;
 
 /// The most alternatives reported for each token (`top_logprobs`, `logprobs`, `top_n_tokens`).
 pub const MAX_TOP_LOGPROBS: u64 = range::MAX_TOP_LOGPROBS as u64;
-/// Most logprobs of a prompt in one answer: its tokens, each with the likeliest in its place.
+/// The most prompt logprobs in one response. Each token counts, and each alternative.
 pub const MAX_PROMPT_LOGPROBS: usize = 262_144;
-/// Most tokens that `logit_bias` names.
+/// The most tokens in `logit_bias`.
 pub const MAX_LOGIT_BIAS: usize = 1024;
-/// Most ids of `stop_token_ids`.
+/// The most ids in `stop_token_ids`.
 pub const MAX_STOP_TOKEN_IDS: usize = 128;
-/// Longest stop string in bytes.
+/// The longest stop string in bytes.
 pub const MAX_STOP_BYTES: usize = 1024;
-/// Most messages in one chat, whatever `--max-messages` says.
+/// The most messages that are parsed, even if `--max-messages` allows more.
 pub const MAX_MESSAGES: usize = 65_536;
-/// Most parts, or blocks, of one message, whatever `--max-message-parts` says.
+/// The most parts, or content blocks, of a message that are parsed, even if `--max-message-parts` allows more.
 pub const MAX_PARTS: usize = 65_536;
-/// Most decoded tokens waiting for one client; more, and the request is aborted.
+/// The most tokens that wait for one client. A request that exceeds it is aborted.
 pub const MAX_WAITING_TOKENS: usize = 1024;
-/// Bodies that are being received hold together as much as so many of the largest ones,
+/// The memory for arriving bodies suffices for this many bodies of the largest size.
 pub const MAX_READING_BODIES: usize = 32;
-/// and at least so many bytes.
+/// The least memory for arriving bodies, even if the largest bodies are small.
 pub const MIN_READING_BYTES: usize = 256 << 20;
-/// Longest wait for the body of a request.
+/// The longest wait for the body of a request.
 pub const BODY_TIMEOUT: Duration = Duration::from_secs(30);
-/// Longest wait for the header of a request on an open connection.
+/// The longest wait for the header of a request on an open connection.
 pub const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
-/// Longest TLS handshake.
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// A header that is larger than its limit by at most so much is refused by the name of the flag; a larger one gets a
-/// bare 431. The sum is also the most that is buffered of a connection's answers.
+/// A header that exceeds its limit by at most this much gets an error that names the flag; a larger one gets a bare
+/// 431. The limit plus this value is also the most that is buffered of a connection's answers.
 pub const REFUSED_HEADER_BYTES: usize = 64 << 10;
-/// Most fields of a header.
+/// The most fields of a header.
 pub const MAX_HEADER_FIELDS: usize = 100;
-/// A header with more than this many gets a bare 431, others beyond `MAX_HEADER_FIELDS` an error that names the limit.
+/// A header with more fields than this gets a bare 431. One with fewer, but more than `MAX_HEADER_FIELDS`, gets an
+/// error that names the limit.
 pub const REFUSED_HEADER_FIELDS: usize = 512;
-/// Bytes of answers that the kernel keeps for one connection (it doubles the number for its own needs).
+/// The size of a connection's send buffer in the kernel, which Linux doubles.
 pub const SEND_BUFFER_BYTES: usize = 128 << 10;
-/// Most bytes of a body that is too large that are read away, so that its client sees the answer.
+/// The most bytes of a body that is too large which are read and discarded, so that its client sees the error.
 pub const MAX_DISCARDED_BYTES: usize = 128 << 20;
-/// Pause between comments on a stream that has nothing to say, so that proxies keep it open.
+/// The interval between comments on a stream without events. They prevent proxies from closing it.
 pub const KEEP_ALIVE: Duration = Duration::from_secs(10);
-/// Events of one stream that are ready together leave in writes of about so many bytes.
+/// The approximate size of a write that combines several events of a stream.
 pub const MAX_WRITE_BYTES: usize = 16 << 10;
-/// Time between two questions to the shard about its health.
+/// The time between two health checks of the shard.
 pub const HEALTH_INTERVAL: Duration = Duration::from_secs(1);
-/// Longest wait for a health answer.
+/// The longest wait for the answer to a health check.
 pub const HEALTH_TIMEOUT: Duration = Duration::from_secs(2);
-/// Pause before connecting to the shard again: first, and most (it doubles). The most is what a start may wait for
-/// nothing once the shard listens; an attempt on a socket that is not there costs some microseconds.
+/// The first and the longest pause before connecting to the shard again; the pause doubles. A start waits at most for
+/// the longest pause after the shard listens. A failed attempt costs only some microseconds.
 pub const RECONNECT_PAUSE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(25));
-/// Longest wait for connecting and `Describe`.
+/// The longest wait for connecting and `Describe`.
 pub const DESCRIBE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Most connections beyond the open requests (idle keep-alive ones, probes).
+/// The most connections beyond the open requests, for idle keep-alive connections and probes.
 pub const SPARE_CONNECTIONS: usize = 1024;
-/// Texts longer than this are tokenized on the blocking pool rather than in the handler, in bytes.
+/// Longer texts, in bytes, are tokenized on the blocking pool instead of in the handler.
 pub const INLINE_TOKENIZE_BYTES: usize = 4096;
-/// Most grammars compiled at once, those included that were given up and still take their time; more wait for their
-/// turn.
+/// The most grammars that are compiled at the same time, including those whose request has ended; more must wait.
 pub const MAX_COMPILING_GRAMMARS: usize = 4;
-/// Of them of one tenant, where there are keys: nobody waits for what another one's grammars take.
+/// The most grammars of one tenant that are compiled at the same time, so that others need not wait for them.
 pub const MAX_COMPILING_OF_TENANT: usize = 2;
-/// Longest wait for that turn.
+/// The longest wait until a grammar can be compiled.
 pub const GRAMMAR_TIMEOUT: Duration = Duration::from_secs(5);
-/// Most compiled grammars kept for requests that ask for them again.
+/// The most compiled grammars in the cache.
 pub const MAX_CACHED_GRAMMARS: usize = 64;
-/// Most bytes of text that they were compiled from; compiled they take some ten times as much, and each up to 1 MiB for
-/// the table of an expression and as much for its masks.
+/// The most text of all grammars in the cache. Compiled grammars take about ten times as much memory. Each can also
+/// have 1 MiB of tables and 1 MiB of masks.
 pub const MAX_CACHED_GRAMMAR_BYTES: usize = 1 << 20;
 
-/// Limits that flags set.
+/// The limits that flags set.
 #[derive(Debug, Clone)]
 pub struct Limits {
-    /// Most requests open at once (`--max-concurrent-requests`).
+    /// The most requests that are open at the same time (`--max-concurrent-requests`).
     pub max_concurrent_requests: usize,
-    /// Most sequences waiting for their first step (`--max-queued-requests`).
+    /// The most sequences that wait for their first step (`--max-queued-requests`).
     pub max_queued_requests: usize,
-    /// Most tokens of a prompt (`--max-input-tokens`); the context minus one if absent.
+    /// The most tokens of a prompt (`--max-input-tokens`); the context minus one if absent.
     pub max_input_tokens: Option<u32>,
-    /// Most tokens of prompt and output (`--max-total-tokens`); the model's context if absent.
+    /// The most tokens of prompt and output (`--max-total-tokens`); the model's context if absent.
     pub max_total_tokens: Option<u32>,
-    /// Most tokens one step computes (`--max-batch-prefill-tokens`); the shard's own limit if absent.
+    /// The most tokens that one step computes (`--max-batch-prefill-tokens`); the shard's own limit if absent.
     pub max_step_tokens: Option<u32>,
-    /// Most outputs computed for one prompt (`--max-best-of`).
+    /// The most outputs for one prompt (`--max-best-of`).
     pub max_best_of: u32,
-    /// Most messages of a chat (`--max-messages`).
+    /// The most messages of a chat (`--max-messages`).
     pub max_messages: usize,
-    /// Most parts, or blocks, of a message (`--max-message-parts`).
+    /// The most parts, or content blocks, of a message (`--max-message-parts`).
     pub max_message_parts: usize,
-    /// Most tools of a request (`--max-tools`).
+    /// The most tools of a request (`--max-tools`).
     pub max_tools: usize,
-    /// Most bytes of answers kept for requests that go on from them (`--max-response-store-bytes`).
+    /// The most bytes of stored responses that requests can continue (`--max-response-store-bytes`).
     pub max_response_store_bytes: usize,
-    /// Most stop strings of a request (`--max-stop-sequences`).
+    /// The most stop strings of a request (`--max-stop-sequences`).
     pub max_stop_sequences: usize,
-    /// Of structured output (`--max-schema-bytes`, `--max-schema-depth`, `--max-schema-properties`).
+    /// The limits of structured output (`--max-schema-bytes`, `--max-schema-depth`, `--max-schema-properties`).
     pub grammar: GrammarLimits,
-    /// Most bytes of a body (`--max-body-bytes`).
+    /// The most bytes of a body (`--max-body-bytes`).
     pub max_body_bytes: usize,
-    /// Most bytes of a header (`--max-header-bytes`).
+    /// The most bytes of a header (`--max-header-bytes`).
     pub max_header_bytes: usize,
-    /// Longest time for which a client may take nothing of its answer (`--client-stall-timeout`).
+    /// The longest time for which a client may read nothing of its answer (`--client-stall-timeout`).
     pub client_stall_timeout: Duration,
-    /// What goes when the prefix cache is full (`--eviction-policy`).
+    /// The policy by which blocks are evicted from a full prefix cache (`--eviction-policy`).
     pub eviction_policy: PolicyKind,
-    /// Most of the pool that may be pinned, in percent (`--max-pinned-share`).
+    /// The greatest part of the block pool that may be pinned, in percent (`--max-pinned-share`).
     pub max_pinned_percent: u32,
-    /// Longest life of a request, queue included (`--request-timeout`).
+    /// The longest time of a request, including the time in the queue (`--request-timeout`).
     pub request_timeout: Option<Duration>,
-    /// A step running longer than this makes the server not ready (`--stuck-step-timeout`).
+    /// The server is not ready while a step has been running for longer (`--stuck-step-timeout`).
     pub stuck_step_timeout: Duration,
-    /// How long a drain waits for open requests (`--graceful-termination-timeout`).
+    /// The longest time that a drain waits for open requests (`--graceful-termination-timeout`).
     pub graceful_termination_timeout: Duration,
-    /// How long the server waits for clients, and they for it; no flag sets it.
+    /// The timeouts of connections, which no flag sets.
     pub timeouts: Timeouts,
-    /// Most connections beyond the open requests; no flag sets it.
+    /// The most connections beyond the open requests, which no flag sets.
     pub spare_connections: usize,
-    /// What requests get that ask for a watermark (`--watermark-gamma`, `--watermark-delta`, `--watermark-key-file`).
+    /// The watermark for requests that ask for one (`--watermark-gamma`, `--watermark-delta`, `--watermark-key-file`).
     pub watermark: Watermark,
 }
 
 impl Limits {
-    /// Checks a chat's messages, which have so many parts each. `list`: what the client calls them.
+    /// Checks the number of messages of a chat, and the number of parts of each one. `list` is the list's name in
+    /// errors.
     pub fn check_messages(
         &self,
         list: &str,
@@ -150,7 +150,7 @@ impl Limits {
         Ok(())
     }
 
-    /// What bodies that are being received may hold together, in KiB.
+    /// Returns the most memory that all arriving bodies together may occupy, in KiB.
     pub fn max_reading_kib(&self) -> usize {
         self.max_body_bytes.saturating_mul(MAX_READING_BODIES).max(MIN_READING_BYTES) / 1024
     }
@@ -186,16 +186,16 @@ impl Default for Limits {
     }
 }
 
-/// Time limits of a connection.
+/// The timeouts of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Timeouts {
-    /// See [`BODY_TIMEOUT`].
+    /// The longest wait for a body; the default is [`BODY_TIMEOUT`].
     pub body: Duration,
-    /// See [`HEADER_TIMEOUT`].
+    /// The longest wait for a header; the default is [`HEADER_TIMEOUT`].
     pub header: Duration,
-    /// See [`HANDSHAKE_TIMEOUT`].
+    /// The longest TLS handshake; the default is [`HANDSHAKE_TIMEOUT`].
     pub handshake: Duration,
-    /// See [`KEEP_ALIVE`].
+    /// The interval between comments on a stream; the default is [`KEEP_ALIVE`].
     pub keep_alive: Duration,
 }
 

@@ -1,4 +1,4 @@
-//! Log lines on stderr, in the one format that all processes share.
+//! Log lines on stderr, in the format that all processes share.
 //!
 //! `2026-01-31T12:00:00.000Z  INFO router: message key=value`, or with `--json-output` one JSON object per line.
 
@@ -14,19 +14,19 @@ use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
-/// The word that stands for this process.
+/// The name of this process in log lines.
 const TARGET: &str = "router";
 
-/// Which form a line has.
+/// The format of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogForm {
-    /// For people.
+    /// Lines of text for human readers.
     Text,
-    /// One JSON object per line.
+    /// One JSON object on each line.
     Json,
 }
 
-/// Starts logging. `level` is a level or a filter (`debug`, `info,trunkline_router::engine::driver=trace`).
+/// Starts logging. `level` is a level or a filter, such as `debug` or `info,trunkline_router::engine::driver=trace`.
 pub fn init(level: &str, form: LogForm) -> anyhow::Result<()> {
     let filter = EnvFilter::try_new(level).map_err(|error| {
         anyhow::anyhow!("`--log-level` is `{level}`: {error}; hint: use `info` or `debug`")
@@ -37,13 +37,13 @@ pub fn init(level: &str, form: LogForm) -> anyhow::Result<()> {
         .with_ansi(std::io::stderr().is_terminal())
         .event_format(LineFormat { form })
         .try_init()
-        .map_err(|error| anyhow::anyhow!("logging was started already: {error}"))?;
+        .map_err(|error| anyhow::anyhow!("logging is already started: {error}"))?;
     std::panic::set_hook(Box::new(|info| {
         let place = info.location().map(ToString::to_string).unwrap_or_default();
         let payload = info.payload();
         let message = payload.downcast_ref::<&str>().copied().map(str::to_owned);
         let message = message.or_else(|| payload.downcast_ref::<String>().cloned()).unwrap_or_default();
-        // Messages of failed slicing quote the text after a backtick, and the text may be a prompt.
+        // The messages of failed slicing quote the sliced text, possibly a prompt, after a backtick.
         let message = message.split('`').next().unwrap_or_default();
         tracing::error!(place, message, "panic");
     }));
@@ -74,7 +74,7 @@ where
     }
 }
 
-/// Our own modules are `router`; a library keeps its crate's name.
+/// Returns `router` for this crate's modules, and the crate's name for a library.
 fn short_target(target: &str) -> &str {
     match target.split("::").next() {
         Some("trunkline_router") | None => TARGET,
@@ -117,13 +117,12 @@ pub fn json_line(time: String, level: Level, target: &str, fields: Fields) -> St
     Value::Object(object).to_string()
 }
 
-/// What an event says.
+/// The message and the fields of an event.
 #[doc(hidden)]
 #[derive(Default)]
 pub struct Fields {
-    /// Its text.
     pub message: String,
-    /// The other fields, in order.
+    /// All fields except the message, in order.
     pub values: Vec<(String, Value)>,
 }
 
@@ -158,7 +157,8 @@ impl Visit for Fields {
     }
 }
 
-/// RFC 3339 in UTC. Days to date: <https://howardhinnant.github.io/date_algorithms.html#civil_from_days>.
+/// Formats a time by RFC 3339 in UTC. The date algorithm is that of
+/// <https://howardhinnant.github.io/date_algorithms.html#civil_from_days>.
 #[doc(hidden)]
 pub fn timestamp(unix_s: u64, ms: u32) -> String {
     let (days, second) = (unix_s / 86_400, unix_s % 86_400);

@@ -1,4 +1,4 @@
-//! `trunkline-router`: the router without what only some users need; see `trunkline-router-full`.
+//! The router without cloud stores and ZeroMQ, which only `trunkline-router-full` includes.
 
 use std::process::ExitCode;
 

@@ -1,20 +1,20 @@
-//! The three phases of a server's life, and who is told of them.
+//! The phases of a server's life, and a channel that announces them.
 
 use tokio::sync::watch;
 
-/// Where the server is in its life; it only goes forward.
+/// The phase of the server. It only moves forward.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Phase {
-    /// Admits requests.
+    /// New requests are admitted.
     #[default]
     Serving,
-    /// Finishes what runs and admits nothing new.
+    /// Open requests are finished, and no new ones are admitted.
     Draining,
-    /// The time to finish is over: every open request is answered with an error.
+    /// The time for draining is over, and every open request is answered with an error.
     Terminating,
 }
 
-/// Moves the phase forward.
+/// The sender of the phase.
 #[derive(Debug)]
 pub struct Shutdown {
     phase: watch::Sender<Phase>,
@@ -27,12 +27,12 @@ impl Default for Shutdown {
 }
 
 impl Shutdown {
-    /// A view of the phase.
+    /// Returns a receiver of the phase.
     pub fn subscribe(&self) -> watch::Receiver<Phase> {
         self.phase.subscribe()
     }
 
-    /// Enters `phase` unless it is passed already.
+    /// Enters `phase`, unless the server is already in it or in a later one.
     pub fn enter(&self, phase: Phase) {
         self.phase.send_if_modified(|now| {
             let forward = *now < phase;

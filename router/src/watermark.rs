@@ -1,4 +1,4 @@
-//! The watermark that requests may ask for: what the flags say of it, and its secret key.
+//! The default watermark, and the secret key of watermarks.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -6,44 +6,40 @@ use std::path::{Path, PathBuf};
 
 use trunkline_scheduler::Watermark;
 
-/// Name of the variable that holds the key.
+/// The environment variable with the key.
 pub const KEY_VARIABLE: &str = "TRUNKLINE_WATERMARK_KEY";
-/// TGI's key. Everybody knows it: whoever wants to keep others from finding or forging the mark takes another.
+/// TGI's key. It is public: use another one to prevent others from detecting or forging the watermark.
 const DEFAULT_KEY: u64 = 15_485_863;
-/// Most bytes of the key's file: a number, and what ends the line.
+/// The largest key file in bytes. The file contains one number and a line break.
 const MAX_FILE_BYTES: u64 = 64;
-const HINT: &str = "hint: a whole number below 2^64, as 0x and the output of `openssl rand -hex 8`";
+const HINT: &str =
+    "hint: use an integer below 2^64, such as 0x followed by the output of `openssl rand -hex 8`";
 
-/// As TGI's without variables.
+/// The default watermark, which is the same as TGI's.
 pub const DEFAULT_WATERMARK: Watermark = Watermark { gamma: 0.5, delta: 2.0, key: DEFAULT_KEY };
 
-/// Why there is no key. Never shows what was found in its place.
+/// The reason why there is no key. The text never shows the invalid value.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyError {
     /// The file cannot be read.
     #[error("`--watermark-key-file`: cannot read `{path}`: {source}")]
     Unreadable {
-        /// The file.
         path: PathBuf,
-        /// Why.
         #[source]
         source: io::Error,
     },
-    /// The file holds something else.
-    #[error("`--watermark-key-file`: `{path}` holds no key; {HINT}")]
-    NoKeyInFile {
-        /// The file.
-        path: PathBuf,
-    },
-    /// The variable holds something else.
-    #[error("`{KEY_VARIABLE}` is no key; {HINT}")]
+    /// The file does not contain a key.
+    #[error("`--watermark-key-file`: `{path}` does not contain a key; {HINT}")]
+    NoKeyInFile { path: PathBuf },
+    /// The variable does not contain a key.
+    #[error("`{KEY_VARIABLE}` is not a key; {HINT}")]
     NoKeyInVariable,
-    /// Which of them counts?
-    #[error("`{KEY_VARIABLE}` is set beside `--watermark-key-file`; hint: leave one of them out")]
+    /// Both the file and the variable are set.
+    #[error("both `{KEY_VARIABLE}` and `--watermark-key-file` are set; hint: remove one of them")]
     Both,
 }
 
-/// The key: of the file, or of the variable's text, or the one that everybody knows.
+/// Returns the key from the file or from the variable's text. If neither is given, returns TGI's public key.
 pub fn read_key(file: Option<&Path>, variable: Option<&str>) -> Result<u64, KeyError> {
     match (file, variable) {
         (None, None) => Ok(DEFAULT_KEY),
@@ -62,7 +58,7 @@ pub fn read_key(file: Option<&Path>, variable: Option<&str>) -> Result<u64, KeyE
 
 fn parse_key(text: &str) -> Option<u64> {
     let text = text.trim();
-    // `from_str_radix` takes a sign.
+    // `from_str_radix` would accept a sign.
     match text.strip_prefix("0x") {
         Some(hex) if hex.bytes().all(|byte| byte.is_ascii_hexdigit()) => u64::from_str_radix(hex, 16).ok(),
         None if text.bytes().all(|byte| byte.is_ascii_digit()) => text.parse().ok(),

@@ -1,8 +1,8 @@
-//! The thread of the step loop: driver and link alone on a runtime of their own.
+//! The thread of the step loop, on which driver and link run on a runtime of their own.
 //!
-//! A step's result meets no request on its way to the next plan: neither a body being parsed nor a thousand streams
-//! being written delay the shard. And when clients are more work than the other threads can do, tokens gather in the
-//! requests' buffers meanwhile and leave several to a write.
+//! The loop shares its thread with no request, so neither parsing a body nor writing a thousand streams delays the
+//! shard. If the other threads cannot keep up with their clients, tokens gather in the requests' buffers, and several
+//! of them leave in one write.
 
 use std::io;
 
@@ -10,13 +10,13 @@ use tokio::sync::oneshot;
 
 /// A running step loop; dropping it ends the loop.
 pub struct StepThread {
-    /// Dropped with this, which is the word to stop.
+    /// Stops the loop when it is dropped.
     _stop: oneshot::Sender<()>,
     ended: oneshot::Receiver<()>,
 }
 
 impl StepThread {
-    /// Runs both until the first of them ends, panics, or this is dropped.
+    /// Runs both futures until one of them ends or panics, or until this is dropped.
     pub fn start(
         driver: impl Future<Output = ()> + Send + 'static,
         link: impl Future<Output = ()> + Send + 'static,
@@ -25,7 +25,7 @@ impl StepThread {
         let (stop, stopped) = oneshot::channel::<()>();
         let (ending, ended) = oneshot::channel::<()>();
         std::thread::Builder::new().name("steps".into()).spawn(move || {
-            // Dropped however this thread ends.
+            // It is dropped even if this thread panics.
             let _ending = ending;
             runtime.block_on(async {
                 tokio::select! {
@@ -38,9 +38,9 @@ impl StepThread {
         Ok(Self { _stop: stop, ended })
     }
 
-    /// Ready when the loop has ended, which it does of itself only by a defect.
+    /// Waits until the loop has ended. Unless this is dropped, it ends only because of a defect.
     pub async fn ended(&mut self) {
-        // The sender never speaks; it goes with its thread.
+        // Nothing is ever sent. The sender is dropped when its thread ends.
         let _ = (&mut self.ended).await;
     }
 }

@@ -1,24 +1,24 @@
-//! Stop strings of a request, which count in the content of a reply and not in its reasoning.
+//! Finds stop strings in the content of a reply, but not in its reasoning.
 
 use trunkline_reply::{Section, Sections};
 use trunkline_text::{StopMatcher, StopStep, StopText};
 
-/// Looks for a request's stop strings in its output.
+/// Finds a request's stop strings in its output.
 pub struct Stops {
     matcher: StopMatcher,
-    /// None: all of the output is content.
+    /// Separates reasoning from content; `None` if all of the output is content.
     sections: Option<Sections>,
 }
 
 impl Stops {
-    /// `sections`: of a reply that may hold reasoning.
+    /// Creates a matcher. `sections` is set if the reply may contain reasoning.
     pub fn new(stops: &[String], text: StopText, sections: Option<&Sections>) -> Self {
-        // Without stop strings nothing needs to be parted.
+        // Without stop strings the sections need not be separated.
         let sections = sections.filter(|_| !stops.is_empty()).cloned();
         Self { matcher: StopMatcher::new(stops, text), sections }
     }
 
-    /// Text that is certain, and the stop string that ends it.
+    /// Appends output text. Returns the text that is certain, and the stop string that was found, if any.
     pub fn push(&mut self, text: &str) -> StopStep {
         let Some(sections) = &mut self.sections else { return self.matcher.push(text) };
         let mut parts = Parts::default();
@@ -26,7 +26,7 @@ impl Stops {
         parts.until_stop(&mut self.matcher)
     }
 
-    /// There is no more: what was held back, up to a stop string.
+    /// Ends the output. Returns the text that was held back, up to a stop string.
     pub fn finish(&mut self) -> StopStep {
         let mut parts = Parts::default();
         if let Some(sections) = &mut self.sections {
@@ -38,7 +38,7 @@ impl Stops {
     }
 }
 
-/// Parts of the output in their order: content comes last.
+/// A piece of output divided into content and what precedes it.
 #[derive(Default)]
 struct Parts {
     before: String,

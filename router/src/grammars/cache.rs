@@ -1,4 +1,4 @@
-//! Compiled grammars that may be asked for again.
+//! A cache of compiled grammars.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -7,16 +7,16 @@ use trunkline_grammar::Grammar;
 
 use crate::limits::{MAX_CACHED_GRAMMAR_BYTES, MAX_CACHED_GRAMMARS};
 
-/// Who asked for which grammar. Tenants do not share: from the time that an answer takes nobody learns what others ask.
+/// A tenant and a grammar. Tenants do not share entries, because response times would reveal which grammars others use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct GrammarKey {
     digest: [u8; 32],
-    /// Of the grammar as text.
+    /// The size of the grammar's text.
     num_bytes: usize,
 }
 
 impl GrammarKey {
-    /// `tenant`: none where there are no keys.
+    /// Creates the key of a grammar. `tenant` is `None` without API keys.
     pub fn new(tenant: Option<&str>, grammar: &Grammar) -> Self {
         let (kind, texts): (u8, Vec<String>) = match grammar {
             Grammar::JsonObject => (0, Vec::new()),
@@ -35,7 +35,8 @@ impl GrammarKey {
     }
 }
 
-/// The least recently used goes first. Bounded by entries and by the text that they were compiled from.
+/// A cache that evicts the least recently used grammar. Both the number of entries and the size of their texts are
+/// bounded.
 #[derive(Debug)]
 pub struct GrammarCache<T> {
     entries: HashMap<GrammarKey, (u64, T)>,
@@ -51,7 +52,7 @@ impl<T> Default for GrammarCache<T> {
 }
 
 impl<T: Clone> GrammarCache<T> {
-    /// The grammar, which is used now.
+    /// Returns a cached grammar and marks it as used.
     pub fn get(&mut self, key: &GrammarKey) -> Option<T> {
         let (used, grammar) = self.entries.get_mut(key)?;
         self.num_uses += 1;
@@ -61,7 +62,7 @@ impl<T: Clone> GrammarCache<T> {
         Some(grammar.clone())
     }
 
-    /// Keeps a grammar, unless it alone is too large.
+    /// Caches a grammar unless its text exceeds the cache's limit.
     pub fn put(&mut self, key: GrammarKey, grammar: T) {
         if key.num_bytes > MAX_CACHED_GRAMMAR_BYTES {
             return;
@@ -69,7 +70,7 @@ impl<T: Clone> GrammarCache<T> {
         self.num_uses += 1;
         self.num_bytes += key.num_bytes;
         self.by_use.insert(self.num_uses, key);
-        // Two requests may have compiled the same.
+        // Two requests may have compiled the same grammar.
         if let Some((used, _)) = self.entries.insert(key, (self.num_uses, grammar)) {
             self.by_use.remove(&used);
             self.num_bytes -= key.num_bytes;

@@ -1,4 +1,4 @@
-//! Places for the grammars that are compiled at once.
+//! Limits how many grammars are compiled at the same time.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,31 +10,33 @@ use trunkline_grammar::GrammarError;
 
 use crate::limits::{MAX_COMPILING_GRAMMARS, MAX_COMPILING_OF_TENANT};
 
-/// A place of all, and one of the tenant's where there are keys. Given back when dropped.
+/// The permission to compile one grammar: a global permit and, with API keys, one of the tenant's. Dropping it returns
+/// both.
 pub struct CompilingPlace {
     _of_tenant: Option<OwnedSemaphorePermit>,
     _of_all: OwnedSemaphorePermit,
 }
 
-/// The places, of all and of each tenant that has some.
+/// The global permits, and those of each tenant.
 pub struct CompilingPlaces {
     all: Arc<Semaphore>,
     of_tenants: Mutex<HashMap<String, Arc<Semaphore>>>,
-    /// Longest wait for one.
+    /// The longest wait for a place.
     timeout: Duration,
 }
 
 impl CompilingPlaces {
-    /// All are free. Nobody waits longer than `timeout` for one.
+    /// Creates the permits. [`take`](Self::take) waits at most for `timeout`.
     pub fn new(timeout: Duration) -> Self {
         let all = Arc::new(Semaphore::new(MAX_COMPILING_GRAMMARS));
         Self { all, of_tenants: Mutex::default(), timeout }
     }
 
-    /// Waits for a place; [`GrammarError::Busy`] if there is none in time. `tenant` is none where there are no keys.
+    /// Waits for a place, and fails with [`GrammarError::Busy`] if none becomes free in time. `tenant` is `None`
+    /// without API keys.
     pub async fn take(&self, tenant: Option<&str>) -> Result<CompilingPlace, GrammarError> {
         let deadline = Instant::now() + self.timeout;
-        // Its own first, so that who waits for those holds none of the others.
+        // Takes the tenant's permit first, so that a task waiting for it does not hold a global one.
         let of_tenant = match tenant {
             Some(name) => Some(free(self.of_tenant(name), MAX_COMPILING_OF_TENANT, deadline).await?),
             None => None,
@@ -43,15 +45,15 @@ impl CompilingPlaces {
         Ok(CompilingPlace { _of_tenant: of_tenant, _of_all: of_all })
     }
 
-    /// Tenants whose places are remembered.
+    /// Returns the number of tenants that have an entry.
     #[doc(hidden)]
     pub fn num_tenants(&self) -> usize {
         self.of_tenants.lock().unwrap_or_else(PoisonError::into_inner).len()
     }
 
-    /// Of a tenant; those of tenants that compile nothing are forgotten.
+    /// Returns the permits of a tenant, and removes the entries of tenants that compile nothing.
     fn of_tenant(&self, name: &str) -> Arc<Semaphore> {
-        // A panic leaves the map whole.
+        // No panic can leave the map half changed.
         let mut tenants = self.of_tenants.lock().unwrap_or_else(PoisonError::into_inner);
         if !tenants.contains_key(name) {
             tenants.retain(|_, places| Arc::strong_count(places) > 1);
@@ -61,13 +63,13 @@ impl CompilingPlaces {
     }
 }
 
-/// One of `count` places.
+/// Waits until `deadline` for one of `count` permits.
 async fn free(
     places: Arc<Semaphore>,
     count: usize,
     deadline: Instant,
 ) -> Result<OwnedSemaphorePermit, GrammarError> {
-    // Nobody closes them, so that only time ends the wait without one.
+    // The semaphores are never closed, so an error means that the time is over.
     match timeout_at(deadline, places.acquire_owned()).await {
         Ok(Ok(permit)) => Ok(permit),
         Ok(Err(_)) | Err(_) => Err(GrammarError::Busy { count }),

@@ -1,4 +1,4 @@
-//! Reads a request's body, up to a limit of bytes and time.
+//! Reads a request's body within limits of size and time.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use crate::error::ApiError;
 use crate::limits::MAX_DISCARDED_BYTES;
 
-/// Bodies are read as they come: a compressed one is no JSON.
+/// Refuses compressed bodies, which the server does not decode.
 pub fn check_encoding(headers: &HeaderMap) -> Result<(), ApiError> {
     match headers.get(header::CONTENT_ENCODING) {
         Some(encoding) if !encoding.as_bytes().eq_ignore_ascii_case(b"identity") => {
@@ -24,10 +24,11 @@ pub fn check_encoding(headers: &HeaderMap) -> Result<(), ApiError> {
     }
 }
 
-/// The whole body. One that is too large is read away (without keeping it, up to a limit), because a client that is
-/// still writing would otherwise see a broken connection in place of the answer.
+/// Reads the complete body.
 ///
-/// `budget` has a permit for each KiB that all bodies may hold together while they arrive.
+/// A body that is too large is read and discarded, up to [`MAX_DISCARDED_BYTES`]. Otherwise a client that is still
+/// writing would see a broken connection instead of the error. `budget` has a permit for each KiB that all arriving
+/// bodies together may occupy.
 pub async fn read_body(
     body: Body,
     limit: usize,
@@ -51,7 +52,7 @@ async fn read(body: Body, limit: usize, budget: &Semaphore) -> Result<Bytes, Api
     let mut discarded = 0usize;
     let mut too_large = announced > limit as u64;
     while let Some(chunk) = chunks.next().await {
-        // The client broke off or sent invalid framing; either way there is nobody to read a better answer.
+        // The client disconnected or sent invalid framing. It would not read a more precise error.
         let chunk = chunk.map_err(|_| ApiError::BodyBroken)?;
         too_large |= kept.len() + chunk.len() > limit;
         if too_large {
@@ -69,14 +70,14 @@ async fn read(body: Body, limit: usize, budget: &Semaphore) -> Result<Bytes, Api
     if too_large { Err(ApiError::BodyTooLarge { limit }) } else { Ok(kept.into()) }
 }
 
-/// What one body has of the budget.
+/// The part of the budget that one body holds.
 struct Share<'a> {
     budget: &'a Semaphore,
     permit: Option<SemaphorePermit<'a>>,
 }
 
 impl Share<'_> {
-    /// The body has so many bytes now.
+    /// Acquires permits for a body of this size.
     fn grow(&mut self, num_bytes: usize) -> Result<(), ApiError> {
         let wanted = num_bytes.div_ceil(1024);
         let had = self.permit.as_ref().map_or(0, SemaphorePermit::num_permits);

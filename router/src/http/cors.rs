@@ -1,7 +1,8 @@
-//! Scripts of other origins, in browsers: who may call, and what they may read (WHATWG Fetch, section 3.2).
+//! Cross-origin requests from browsers: the origins that may call, and the headers that their scripts may read (WHATWG
+//! Fetch, section 3.2).
 //!
-//! Keys come in headers that a script sets itself, never in cookies: credentials in the sense of that standard are not
-//! asked for, so any origin may be let in.
+//! API keys are sent in headers that a script sets, never in cookies. The server therefore does not allow credentials
+//! in the sense of that standard, and it is safe to allow any origin.
 
 use std::time::Duration;
 
@@ -10,12 +11,12 @@ use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
 
 use crate::tenants::EXPOSED_HEADERS;
 
-/// How long a browser may keep the answer to its question.
+/// The time for which a browser may cache the answer to a preflight request.
 const MAX_AGE: Duration = Duration::from_secs(3600);
-/// Every origin.
+/// The value that allows every origin.
 const ANY: &str = "*";
 
-/// An origin that may call: `*`, or scheme and host as browsers write them.
+/// An allowed origin: `*`, or scheme and host as browsers send them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Origin(HeaderValue);
 
@@ -23,8 +24,8 @@ impl std::str::FromStr for Origin {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let value =
-            HeaderValue::from_str(text).map_err(|_| "holds a character that no header can".to_owned())?;
+        let value = HeaderValue::from_str(text)
+            .map_err(|_| "has a character that a header cannot contain".to_owned())?;
         if text == ANY {
             return Ok(Self(value));
         }
@@ -34,14 +35,15 @@ impl std::str::FromStr for Origin {
         let is_host = host.bytes().all(|byte| byte.is_ascii_graphic() && !b"/?#@*\\,".contains(&byte));
         if scheme.is_empty() || host.is_empty() || !is_scheme || !is_host {
             return Err(
-                "is no origin; hint: such as `https://chat.example.com`, without a path, or `*`".to_owned()
+                "is not an origin; hint: use `*`, or scheme and host as in `https://chat.example.com`"
+                    .to_owned(),
             );
         }
         Ok(Self(HeaderValue::from_str(&text.to_ascii_lowercase()).unwrap_or(value)))
     }
 }
 
-/// What answers browsers; none if no origin is let in.
+/// Returns the layer that answers cross-origin requests, or `None` if no origin is allowed.
 pub fn layer(origins: &[Origin]) -> Option<CorsLayer> {
     if origins.is_empty() {
         return None;
@@ -54,7 +56,7 @@ pub fn layer(origins: &[Origin]) -> Option<CorsLayer> {
     let layer = CorsLayer::new()
         .allow_origin(allowed)
         .allow_methods([Method::GET, Method::POST, Method::DELETE])
-        // By name: `*` does not stand for `Authorization`.
+        // The names are mirrored, because `*` does not include `Authorization`.
         .allow_headers(AllowHeaders::mirror_request())
         .expose_headers(EXPOSED_HEADERS)
         .max_age(MAX_AGE);

@@ -1,4 +1,4 @@
-//! Server-sent events, written one after the other into the buffer that leaves in one write.
+//! Server-sent events, collected in a buffer that is sent in one write.
 //! <https://html.spec.whatwg.org/multipage/server-sent-events.html>
 
 use bytes::Bytes;
@@ -6,13 +6,13 @@ use serde::Serialize;
 
 use super::EventFrame;
 
-/// What a client sees if our own types cannot be written as JSON: they have string keys and finite numbers, so that is
-/// a defect, but the stream still gets an answer.
+/// Sent if one of our types cannot be serialised, so that the stream still gets an answer. It is a defect, because our
+/// types have string keys and finite numbers.
 const NOT_JSON: &[u8] = b"{\"error\":{\"message\":\"internal error\",\"code\":\"internal_error\"}}";
 
-/// Begins the data of an event. JSON has no line breaks, so an event is one line.
+/// The start of an event's data. JSON is written without line breaks, so the data is one line.
 const BEGIN: &[u8] = b"data: ";
-/// Ends an event.
+/// The end of an event.
 const END: &[u8] = b"\n\n";
 
 /// Events that are ready to be sent.
@@ -44,28 +44,28 @@ impl Events {
         self.bytes.extend_from_slice(frame.tail());
     }
 
-    /// Appends what clients of OpenAI's API take for the end of the stream.
+    /// Appends the marker that ends a stream of OpenAI's API.
     pub fn done(&mut self) {
         self.bytes.extend_from_slice(b"data: [DONE]\n\n");
     }
 
-    /// Appends a comment, which clients skip.
+    /// Appends an empty comment, which clients skip.
     pub fn comment(&mut self) {
         self.bytes.extend_from_slice(b":\n\n");
     }
 
-    /// Bytes of all events.
+    /// Returns the number of bytes of all events.
     pub fn num_bytes(&self) -> usize {
         self.bytes.len()
     }
 
-    /// Takes all events; what waits for the next token holds no memory.
+    /// Takes all events. The empty buffer holds no memory until the next event.
     pub fn take(&mut self) -> Bytes {
         std::mem::take(&mut self.bytes).into()
     }
 }
 
-/// The whole of an event with JSON data, as bytes on the wire.
+/// Returns the bytes of one event with JSON data.
 pub(super) fn json_event(data: &impl Serialize) -> Vec<u8> {
     let mut events = Events::default();
     events.json(data);
@@ -75,7 +75,7 @@ pub(super) fn json_event(data: &impl Serialize) -> Vec<u8> {
 fn write_json<T: Serialize + ?Sized>(bytes: &mut Vec<u8>, data: &T) {
     let begin = bytes.len();
     if let Err(error) = serde_json::to_writer(&mut *bytes, data) {
-        tracing::error!(%error, "an event cannot be written as JSON");
+        tracing::error!(%error, "cannot serialise an event");
         bytes.truncate(begin);
         bytes.extend_from_slice(NOT_JSON);
     }

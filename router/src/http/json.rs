@@ -1,5 +1,5 @@
-//! Parses a JSON body into a dialect's type: errors name the field and the place, and fields that would change the
-//! answer but are not supported are refused by name.
+//! Parses a JSON body into a dialect's type. Errors name the field. Unsupported fields that would change the output are
+//! refused by name.
 
 use serde::de::{DeserializeOwned, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::Value;
@@ -8,21 +8,20 @@ use serde_json::value::RawValue;
 use super::json_error::describe;
 use crate::error::ApiError;
 
-/// Longest value of a refused field that is compared with its neutral values, in bytes.
+/// The longest value of a refused field that is compared with the neutral values, in bytes.
 const MAX_NEUTRAL_BYTES: usize = 256;
 
-/// A field that would change the answer and is not supported, except with a value that changes nothing.
+/// An unsupported field that would change the output. It is accepted with a value that changes nothing.
 #[derive(Debug, Clone, Copy)]
 pub struct Refused {
-    /// Its name.
     pub field: &'static str,
-    /// JSON texts of the values that change nothing. `null` always is one.
+    /// JSON texts of the values that change nothing. `null` is always accepted.
     pub neutral: &'static [&'static str],
-    /// The way out.
+    /// The hint in the error, without `hint:`.
     pub hint: &'static str,
 }
 
-/// Parses `body`. `prefix` names the object in errors (`parameters.`), empty at the top.
+/// Parses `body`. `prefix` is the object's path in errors, such as `parameters.`; it is empty at the top level.
 pub fn parse<T: DeserializeOwned>(body: &[u8], refused: &[Refused], prefix: &str) -> Result<T, ApiError> {
     check_fields(body, refused, prefix)?;
     let mut deserializer = serde_json::Deserializer::from_slice(body);
@@ -34,7 +33,7 @@ pub fn parse<T: DeserializeOwned>(body: &[u8], refused: &[Refused], prefix: &str
             "." | "" => prefix.to_owned(),
             path => format!("{prefix}{path}."),
         };
-        // serde reports these at the object, but knows which field it means.
+        // serde reports these two at the object, but its text names the field.
         if let Some(name) = field_after("missing field `", &detail) {
             return ApiError::MissingField { field: format!("{parent}{name}") };
         }
@@ -52,12 +51,12 @@ pub fn parse<T: DeserializeOwned>(body: &[u8], refused: &[Refused], prefix: &str
     })
 }
 
-/// The name that an error of serde's own begins with; it comes from our types, never from the client.
+/// Returns the field that one of serde's errors names after `start`. The name is from our types, never from the client.
 fn field_after<'a>(start: &str, detail: &'a str) -> Option<&'a str> {
     detail.strip_prefix(start)?.split('`').next()
 }
 
-/// Checks that `body` is one JSON object and holds no refused field. Keeps nothing of it.
+/// Checks that `body` is one JSON object without refused fields.
 fn check_fields(body: &[u8], refused: &[Refused], prefix: &str) -> Result<(), ApiError> {
     let mut found = None;
     let mut deserializer = serde_json::Deserializer::from_slice(body);

@@ -1,4 +1,4 @@
-//! Words serde's errors for the people who sent the body: `must be a number, not a string`.
+//! Rewords serde's errors for clients, as in `must be a number, not a string`.
 
 /// Returns the predicate of a sentence whose subject is the field, or the text unchanged if it is not one of serde's
 /// own.
@@ -30,7 +30,7 @@ pub(super) fn describe(error: &serde_json::Error) -> String {
     text.to_owned()
 }
 
-/// Cuts ` at line 1 column 64`, which says less than the name of the field.
+/// Removes a position such as ` at line 1 column 64`. The name of the field says more.
 fn without_position(text: &str) -> &str {
     text.rsplit_once(" at line ").map_or(text, |(text, _)| text)
 }

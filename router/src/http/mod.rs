@@ -1,4 +1,4 @@
-//! What all dialects need of HTTP: bodies, JSON, event streams, the listener, operational routes.
+//! HTTP as all dialects use it: bodies, JSON, event streams, the listener and TLS.
 
 mod body;
 pub mod cors;

@@ -1,7 +1,8 @@
-//! A connection whose client does not read is given up: what waits for it is dropped, and with it its request.
+//! Closes connections whose client does not read, and thereby aborts their requests.
 //!
-//! What such a client can make the server hold until then is bounded all the way: tokens in the request's channel
-//! (`MAX_WAITING_TOKENS`), text in hyper's buffer (`REFUSED_HEADER_BYTES`), bytes in the kernel (`SEND_BUFFER_BYTES`).
+//! Until then, every buffer that such a client fills is bounded: tokens in the request's channel
+//! (`MAX_WAITING_TOKENS`), text in hyper's buffer (`REFUSED_HEADER_BYTES`) and bytes in the kernel
+//! (`SEND_BUFFER_BYTES`).
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -12,18 +13,18 @@ use prometheus_client::metrics::counter::Counter;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep};
 
-/// Reads and writes through, and fails a write for which the other side has made no room for so long.
+/// Passes reads and writes through to a connection. A write fails if it has been waiting for longer than `limit`.
 #[derive(Debug)]
 pub struct StallGuard<S> {
     inner: S,
     limit: Duration,
-    /// Runs while a write waits.
+    /// Set while a write waits.
     timer: Option<Pin<Box<Sleep>>>,
     num_stalled: Counter,
 }
 
 impl<S> StallGuard<S> {
-    /// `num_stalled` counts connections given up.
+    /// Guards a connection. `num_stalled` counts the connections that are closed.
     pub fn new(inner: S, limit: Duration, num_stalled: Counter) -> Self {
         Self { inner, limit, timer: None, num_stalled }
     }
@@ -40,7 +41,7 @@ impl<S> StallGuard<S> {
             return Poll::Pending;
         }
         self.num_stalled.inc();
-        tracing::info!(limit_s = limit.as_secs_f64(), "client does not read, connection given up");
+        tracing::info!(limit_s = limit.as_secs_f64(), "client does not read, connection closed");
         Poll::Ready(Err(io::Error::from(io::ErrorKind::TimedOut)))
     }
 }
@@ -75,7 +76,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for StallGuard<S> {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // Of a socket it is always ready: no sign that anything was read.
+        // A socket's flush is always ready, so it does not show that the client has read anything.
         Pin::new(&mut self.inner).poll_flush(cx)
     }
 

@@ -1,37 +1,36 @@
-//! Where events are published, and under which name.
+//! The endpoint and the topic under which events are published.
 
 use std::str::FromStr;
 
-/// As vLLM: with `*` or `::` in it, or an address of this machine, it is listened on, else connected to.
+/// The ZeroMQ endpoint. As in vLLM, the server listens if the host is `*`, `0.0.0.0` or contains `::`, and connects
+/// otherwise.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Endpoint {
-    /// Readers come here. In the form `tcp://ADDRESS:PORT`.
+    /// The address to listen on, in the form `tcp://ADDRESS:PORT`. Readers connect to it.
     Bind(String),
-    /// A reader that collects from many servers waits there.
+    /// The address of a reader that collects events from many servers.
     Connect(String),
 }
 
-/// Why events cannot be published there.
+/// The reason why events cannot be published.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum EndpointError {
-    /// The flag.
+    /// The endpoint is malformed.
     #[error(
         "is `{text}`, expected `tcp://HOST:PORT`; hint: `tcp://*:5557` listens, `tcp://HOST:5557` connects"
     )]
     Form {
-        /// What was given.
+        /// The value of the flag.
         text: String,
     },
-    /// Readers could not take the topic apart.
+    /// Readers could not split the topic into its parts.
     #[error("the {part} of KV events is `{name}`, which {problem}; hint: {hint}")]
     Topic {
-        /// Which part.
+        /// The part of the topic: the pod's or the model's name.
         part: &'static str,
-        /// What it is.
         name: String,
-        /// Why not.
+        /// The predicate of a sentence about the name.
         problem: &'static str,
-        /// A way out.
         hint: &'static str,
     },
 }
@@ -58,12 +57,12 @@ impl FromStr for Endpoint {
     }
 }
 
-/// What readers filter by: `kv@POD@MODEL`.
+/// The topic by which readers filter: `kv@POD@MODEL`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Topic(String);
 
 impl Topic {
-    /// Of this pod and model.
+    /// Creates the topic of a pod and a model.
     pub fn new(pod: &str, model: &str) -> Result<Self, EndpointError> {
         let parts = [("pod name", pod, "set `POD_NAME`"), ("model name", model, "set `--served-model-name`")];
         for (part, name, hint) in parts {
@@ -77,7 +76,7 @@ impl Topic {
         Ok(Self(format!("kv@{pod}@{model}")))
     }
 
-    /// As it is sent.
+    /// Returns the topic as it is sent.
     pub fn as_str(&self) -> &str {
         &self.0
     }

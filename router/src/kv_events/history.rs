@@ -1,33 +1,33 @@
-//! The last events, numbered.
+//! The history of the latest events.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use trunkline_scheduler::KvEvent;
 
-/// An event as it is kept.
+/// An event in the history.
 #[derive(Debug, PartialEq)]
 pub struct LoggedEvent {
-    /// Counts from 0 in the life of this process.
+    /// The number of the event since the process started, from 0.
     pub number: u64,
-    /// When it was taken, in seconds since 1970.
+    /// The time at which the event was recorded.
     pub unix_seconds: f64,
-    /// What happened.
     pub event: KvEvent,
 }
 
-/// Where a listener begins.
+/// The position at which a listener starts to read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Resume {
-    /// What this process puts before the numbers of its events.
+    /// The prefix of this process's event ids.
     pub epoch: Arc<str>,
-    /// The first event that it gets.
+    /// The number of the first event to read.
     pub next: u64,
-    /// It asked for what came after an event that is not known any more, or never was: what it knows holds no more.
+    /// True if the listener asked to continue after an event that is not in the history. What it knows is then out of
+    /// date.
     pub is_lost: bool,
 }
 
-/// The last events. Numbers grow by one; the names of events are `EPOCH-NUMBER`.
+/// The latest events, with consecutive numbers. An event's id is `EPOCH-NUMBER`.
 pub struct History {
     epoch: Arc<str>,
     events: VecDeque<Arc<LoggedEvent>>,
@@ -36,12 +36,12 @@ pub struct History {
 }
 
 impl History {
-    /// An empty one that keeps at most `max_events`.
+    /// Creates an empty history that keeps at most `max_events`.
     pub fn new(epoch: String, max_events: usize) -> Self {
         Self { epoch: epoch.into(), events: VecDeque::new(), next: 0, max_events }
     }
 
-    /// Takes events in; returns the number of the next one.
+    /// Appends events and returns the number of the next one.
     pub fn append(&mut self, unix_seconds: f64, events: Vec<KvEvent>) -> u64 {
         for event in events {
             if self.events.len() == self.max_events {
@@ -53,14 +53,14 @@ impl History {
         self.next
     }
 
-    /// At most `limit` events from `from` on. None: it is gone.
+    /// Returns at most `limit` events, starting with number `from`, or `None` if that one was dropped.
     pub fn read(&self, from: u64, limit: usize) -> Option<Vec<Arc<LoggedEvent>>> {
         let first = self.next - self.events.len() as u64;
         let skipped = usize::try_from(from.checked_sub(first)?).ok()?;
         Some(self.events.iter().skip(skipped).take(limit).cloned().collect())
     }
 
-    /// Where a listener begins that saw the event `last_id` last, or none.
+    /// Returns the position of a listener whose last event was `last_id`, or of a new one.
     pub fn resume(&self, last_id: Option<&str>) -> Resume {
         let now = Resume { epoch: self.epoch.clone(), next: self.next, is_lost: false };
         let Some(last_id) = last_id else { return now };

@@ -1,8 +1,8 @@
-//! Events as vLLM's publisher writes them, which llm-d's routers read: MessagePack, every struct an array of its fields
-//! in order, an event's first element its name.
+//! Encodes events as vLLM's publisher does, for llm-d's routers. The encoding is MessagePack. Every struct is an array
+//! of its fields in order, and an event's first element is its name.
 //!
-//! This is the form of vLLM 0.10.2 to 0.23 (`vllm/distributed/kv_events.py`: msgspec with `array_like`, `tag`). From
-//! 0.24 on vLLM writes the events as maps; llm-d reads arrays in all versions, maps only since llm-d-kv-cache 0.9.
+//! This is the format of vLLM 0.10.2 to 0.23 (`vllm/distributed/kv_events.py`: msgspec with `array_like` and `tag`).
+//! vLLM writes maps from 0.24 on. All versions of llm-d read arrays; llm-d-kv-cache reads maps since 0.9.
 //!
 //! ```text
 //! [timestamp, [event, ...], data_parallel_rank]
@@ -14,10 +14,11 @@
 use rmp::encode::{ByteBuf, write_array_len, write_f64, write_nil, write_str, write_uint};
 use trunkline_scheduler::{BlockKey, KvEvent, StoredEvent, Tier};
 
-/// One process serves all.
+/// Always 0, because one process serves the model.
 const DATA_PARALLEL_RANK: u64 = 0;
 
-/// What llm-d calls a tier. The device is `GPU` to it whatever computes: where hits cost nothing.
+/// Returns llm-d's name of a tier. The device is always `GPU`, also on a CPU, because llm-d takes it for the tier whose
+/// hits cost nothing.
 fn medium(tier: Tier) -> &'static str {
     match tier {
         Tier::Device => "GPU",
@@ -27,13 +28,13 @@ fn medium(tier: Tier) -> &'static str {
     }
 }
 
-/// A block's 64-bit name: the first 8 bytes of its key.
+/// Returns a block's 64-bit hash, which is the first 8 bytes of its key.
 fn hash(key: &BlockKey) -> u64 {
     let (half, _) = key.as_bytes().split_at(size_of::<u64>());
     half.iter().fold(0, |hash, &byte| hash << 8 | u64::from(byte))
 }
 
-/// Events that become one: vLLM names all blocks of a chain at once.
+/// Successive events that are encoded as one. vLLM reports all blocks of a chain together.
 enum Group<'a> {
     Stored(Vec<&'a StoredEvent>),
     Removed(Tier, Vec<&'a BlockKey>),
@@ -49,7 +50,7 @@ impl<'a> Group<'a> {
         }
     }
 
-    /// Takes an event that follows in as well, if it can.
+    /// Adds the next event to the group if possible, and returns whether it did.
     fn extend(&mut self, event: &'a KvEvent) -> bool {
         match (self, event) {
             (Self::Stored(chain), KvEvent::BlockStored(stored)) => {
@@ -72,7 +73,7 @@ impl<'a> Group<'a> {
     }
 }
 
-/// A batch as bytes.
+/// Encodes a batch of events.
 pub fn encode(unix_seconds: f64, events: &[KvEvent]) -> Vec<u8> {
     let mut groups: Vec<Group<'_>> = Vec::new();
     for event in events {
@@ -103,7 +104,7 @@ pub fn encode(unix_seconds: f64, events: &[KvEvent]) -> Vec<u8> {
     out.0.into_vec()
 }
 
-/// Writes to memory, which does not fail.
+/// A MessagePack writer to memory, which cannot fail.
 struct Packer(ByteBuf);
 
 impl Packer {
@@ -130,7 +131,7 @@ impl Packer {
     }
 
     fn array(&mut self, length: usize) {
-        // A batch has at most as many events as the log of a turn, and a chain as many tokens as a context.
+        // Lengths fit, because a batch has the events of one turn and a chain has at most the tokens of a context.
         let Ok(_) = write_array_len(&mut self.0, length as u32);
     }
 

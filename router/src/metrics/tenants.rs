@@ -1,4 +1,4 @@
-//! What each tenant sends and keeps. Nothing of it without API keys; the names come from the key file, so they are few.
+//! Metrics by tenant. There are none without API keys. The key file bounds the number of tenants.
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
@@ -10,7 +10,7 @@ use prometheus_client::registry::Registry;
 use tokio::sync::watch;
 use trunkline_scheduler::TenantUsage;
 
-/// What a gauge shows.
+/// Returns the value of a gauge for one tenant.
 type Value = fn(&TenantUsage) -> u32;
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -24,7 +24,6 @@ struct LimitLabels {
     limit: &'static str,
 }
 
-/// Counters by tenant.
 #[derive(Default)]
 pub struct TenantMetrics {
     requests: Family<TenantLabel, Counter>,
@@ -34,16 +33,15 @@ pub struct TenantMetrics {
     rejections: Family<LimitLabels, Counter>,
 }
 
-/// One tenant's counters that a running request goes on counting.
+/// The counters of a tenant that a running request increments.
 pub struct TenantCounters {
-    /// Prompt tokens that a prefix hit spared.
+    /// Prompt tokens that were found in the KV index.
     pub cached_tokens: Counter,
-    /// Tokens reported.
     pub output_tokens: Counter,
 }
 
 impl TenantMetrics {
-    /// A tenant sent a request.
+    /// Counts a request of a tenant and its prompt tokens.
     pub fn begin(&self, tenant: &str, num_prompt_tokens: u64) -> TenantCounters {
         let label = TenantLabel { tenant: tenant.to_owned() };
         self.requests.get_or_create(&label).inc();
@@ -54,35 +52,31 @@ impl TenantMetrics {
         }
     }
 
-    /// A tenant's request met this limit of the key file.
+    /// Counts a request that was rejected because of this limit of its tenant.
     pub fn count_rejection(&self, tenant: &str, limit: &'static str) {
         self.rejections.get_or_create(&LimitLabels { tenant: tenant.to_owned(), limit }).inc();
     }
 
-    /// Adds them to the metrics with our prefix.
+    /// Registers the counters in `own`, the registry that adds our prefix.
     pub fn register(&self, own: &mut Registry) {
         let counters = [
             ("tenant_requests", "Requests submitted, by tenant", &self.requests),
             ("tenant_prompt_tokens", "Prompt tokens submitted, by tenant", &self.prompt_tokens),
-            (
-                "tenant_cached_tokens",
-                "Prompt tokens that a prefix hit spared, by tenant",
-                &self.cached_tokens,
-            ),
+            ("tenant_cached_tokens", "Prompt tokens found in the KV cache, by tenant", &self.cached_tokens),
             ("tenant_output_tokens", "Output tokens, by tenant", &self.output_tokens),
         ];
         for (name, help, family) in counters {
             own.register(name, help, family.clone());
         }
-        let help = "Requests refused for a limit of their tenant, by tenant and limit";
+        let help = "Requests rejected because of a limit of their tenant, by tenant and limit";
         own.register("tenant_rejections", help, self.rejections.clone());
     }
 }
 
-/// What tenants have of the KV pool, read when somebody asks.
+/// Gauges of the tenants' blocks in the pool, read when metrics are collected.
 #[derive(Debug)]
 pub struct TenantCollector {
-    /// As of the driver's last turn.
+    /// The tenants' blocks after the driver's last turn.
     pub tenants: watch::Receiver<Vec<TenantUsage>>,
 }
 
@@ -94,11 +88,15 @@ impl Collector for TenantCollector {
             return Ok(());
         }
         let gauges: [(&str, &str, Value); 4] = [
-            ("trunkline_tenant_kv_blocks", "Blocks of the pool that a tenant has", |usage| usage.num_blocks),
-            ("trunkline_tenant_kv_blocks_cached", "Those that only the KV index holds", |usage| {
-                usage.num_cached
+            ("trunkline_tenant_kv_blocks", "Blocks of the pool that a tenant uses", |usage| usage.num_blocks),
+            (
+                "trunkline_tenant_kv_blocks_cached",
+                "Blocks of a tenant that only the KV index holds",
+                |usage| usage.num_cached,
+            ),
+            ("trunkline_tenant_kv_blocks_pinned", "Blocks of a tenant that its pins hold", |usage| {
+                usage.num_pinned
             }),
-            ("trunkline_tenant_kv_blocks_pinned", "Those that its pins hold", |usage| usage.num_pinned),
             (
                 "trunkline_tenant_kv_share_blocks",
                 "Blocks of the pool that are guaranteed to a tenant",
@@ -112,7 +110,7 @@ impl Collector for TenantCollector {
                 ConstGauge::new(f64::from(value(usage))).encode(family.encode_family(&label)?)?;
             }
         }
-        let help = "Blocks of a tenant dropped from the KV index to make room";
+        let help = "Blocks of a tenant evicted from the KV index";
         let mut family =
             encoder.encode_descriptor("trunkline_tenant_evicted_blocks", help, None, MetricType::Counter)?;
         for (tenant, usage) in named() {

@@ -1,4 +1,4 @@
-//! When a request's time is over, and who said so.
+//! The deadline of a request, and the field, header or flag that sets it.
 
 use std::time::Duration;
 
@@ -7,25 +7,24 @@ use tokio::time::Instant;
 
 use crate::error::ApiError;
 
-/// Seconds that a client gives its request; a body's `timeout` is the same. (`x-stainless-timeout`, which the packages
-/// of OpenAI and Anthropic send, is how long they wait for one answer of several tries: it means nothing here.)
+/// The header with a request's timeout in seconds, equivalent to `timeout` in the body. `x-stainless-timeout`, which
+/// the packages of OpenAI and Anthropic send, is ignored: it is the time that they wait for one of several attempts.
 const REQUEST_TIMEOUT: &str = "x-request-timeout";
-/// Longest time that a request may ask for, in seconds.
+/// The longest timeout that a request may ask for.
 const MAX_SECONDS: f64 = 86_400.0;
 
-/// The end of a request's time.
+/// The deadline of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Deadline {
-    /// When.
     pub at: Instant,
-    /// How long that is after it came.
+    /// The time from the request's arrival to the deadline.
     pub after: Duration,
     /// The field, header or flag that set it.
     pub by: &'static str,
 }
 
 impl Deadline {
-    /// The earliest of those that its header, its body (`timeout`) and the flag set, if any does.
+    /// Returns the earliest deadline of those that the header, the body's `timeout` and the flag set, if any.
     pub fn new(
         arrived: Instant,
         header: Option<Duration>,
@@ -39,27 +38,27 @@ impl Deadline {
         Ok(earliest.map(|(after, by)| Self { at: arrived + after, after, by }))
     }
 
-    /// Its time is over.
+    /// Returns the error for a request that missed the deadline.
     pub fn exceeded(&self) -> ApiError {
         ApiError::DeadlineExceeded { limit_s: self.after.as_secs_f64(), by: self.by }
     }
 }
 
-/// What the request's header says.
+/// Reads the timeout in a request's header.
 pub fn header_timeout(headers: &HeaderMap) -> Result<Option<Duration>, ApiError> {
     let Some(value) = headers.get(REQUEST_TIMEOUT) else { return Ok(None) };
     let number = value.to_str().ok().and_then(|text| text.trim().parse().ok());
-    let number: f64 = number
-        .ok_or_else(|| ApiError::value(REQUEST_TIMEOUT, "is not a number of seconds; hint: such as 2.5"))?;
+    let number: f64 =
+        number.ok_or_else(|| ApiError::value(REQUEST_TIMEOUT, "must be a number of seconds, such as 2.5"))?;
     seconds(REQUEST_TIMEOUT, number).map(Some)
 }
 
 fn seconds(field: &str, value: f64) -> Result<Duration, ApiError> {
-    // Written so that NaN fails.
+    // The comparison is negated so that NaN fails.
     if !(value > 0.0 && value <= MAX_SECONDS) {
         let problem = format!("is {value}, must be greater than 0 and at most {MAX_SECONDS} seconds");
         return Err(ApiError::value(field, problem));
     }
-    // A time too short for a clock is still one.
+    // A timeout that rounds to zero is still a timeout.
     Ok(Duration::from_secs_f64(value).max(Duration::from_nanos(1)))
 }

@@ -1,13 +1,13 @@
-//! Classes of the queue, by the names that clients have for them.
+//! The priority classes of the queue, by their names in the dialects.
 //!
 //! | class | OpenAI's `service_tier` | Anthropic's | vLLM's `priority` |
 //! |---|---|---|---|
-//! | high | `priority` | `auto`, where the key may | below 0 |
+//! | high | `priority` | `auto`, if the key allows it | below 0 |
 //! | normal | `auto`, `default`, `scale` | `standard_only`, `auto` | 0 |
 //! | low | `flex` | | above 0 |
 //!
-//! A tenant gets at most the class that its key file allows it, and the answer says which it got: as with OpenAI,
-//! asking for more is no error.
+//! A tenant gets at most the class that the key file allows. As with OpenAI, asking for more is not an error, and the
+//! response reports the class that was used.
 
 use trunkline_scheduler::Priority;
 
@@ -16,9 +16,9 @@ use crate::error::ApiError;
 /// The class that a request asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wanted {
-    /// This one.
+    /// This class, or the tenant's highest if that is lower.
     Class(Priority),
-    /// The highest that its tenant may have; normal where there are no keys.
+    /// The highest class that the tenant may use; normal without API keys.
     Best,
 }
 
@@ -29,11 +29,11 @@ impl Default for Wanted {
 }
 
 impl Wanted {
-    /// From OpenAI's field and vLLM's, of which at most one may be sent.
+    /// Reads the class from OpenAI's `service_tier` or vLLM's `priority`. A request may have only one of them.
     pub fn from_openai(service_tier: Option<&str>, priority: Option<i64>) -> Result<Self, ApiError> {
         let class = match (service_tier, priority) {
             (Some(_), Some(_)) => {
-                let problem = "is sent beside `service_tier`; hint: send one of them";
+                let problem = "cannot be combined with `service_tier`; hint: send one of them";
                 return Err(ApiError::value("priority", problem));
             }
             (Some("priority"), None) | (None, Some(i64::MIN..0)) => Priority::High,
@@ -47,7 +47,7 @@ impl Wanted {
         Ok(Self::Class(class))
     }
 
-    /// From Anthropic's field.
+    /// Reads the class from Anthropic's `service_tier`.
     pub fn from_anthropic(service_tier: Option<&str>) -> Result<Self, ApiError> {
         match service_tier {
             None | Some("auto") => Ok(Self::Best),
@@ -56,17 +56,17 @@ impl Wanted {
         }
     }
 
-    /// What a tenant gets that may have at most `highest`; none: there are no keys.
+    /// Returns the class for a tenant that may use at most `highest`, which is `None` without API keys.
     pub fn granted(self, highest: Option<Priority>) -> Priority {
         match (self, highest) {
-            // The highest class is the least.
+            // Higher classes compare as less.
             (Self::Class(class), highest) => class.max(highest.unwrap_or(Priority::High)),
             (Self::Best, highest) => highest.unwrap_or(Priority::Normal),
         }
     }
 }
 
-/// OpenAI's name of a class.
+/// Returns OpenAI's name of a class.
 pub fn openai_name(class: Priority) -> &'static str {
     match class {
         Priority::High => "priority",
@@ -75,7 +75,7 @@ pub fn openai_name(class: Priority) -> &'static str {
     }
 }
 
-/// Anthropic's name of a class.
+/// Returns Anthropic's name of a class.
 pub fn anthropic_name(class: Priority) -> &'static str {
     match class {
         Priority::High => "priority",

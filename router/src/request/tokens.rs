@@ -1,5 +1,4 @@
-//! Fields of a request that speak of single tokens: bias, lists of what is allowed or ends the output, logprobs of the
-//! prompt.
+//! Request fields about individual tokens: bias, allowed and stop tokens, logprobs of the prompt.
 
 use std::fmt;
 
@@ -11,42 +10,42 @@ use trunkline_text::DecodeSpecial;
 use crate::error::ApiError;
 use crate::limits::{MAX_LOGIT_BIAS, MAX_PROMPT_LOGPROBS, MAX_STOP_TOKEN_IDS, MAX_TOP_LOGPROBS};
 
-/// Bound of a bias, either side.
+/// The greatest absolute value of a bias.
 const MAX_BIAS: f64 = *range::LOGIT_BIAS.end() as f64;
 
-/// What the client sent, not yet checked.
+/// The fields as the client sent them, not yet checked.
 #[derive(Debug, Clone, Default)]
 pub struct TokenFields {
-    /// Tokens that end the output, beside the model's.
+    /// Tokens that end the output, in addition to the model's end tokens.
     pub stop_token_ids: Vec<i64>,
-    /// Added to the logits of these tokens.
+    /// Values that are added to the logits of tokens.
     pub logit_bias: LogitBias,
-    /// The only tokens that are sampled.
+    /// The only tokens that may be sampled.
     pub allowed_token_ids: Option<Vec<i64>>,
-    /// Report logprobs of the prompt, with so many of the likeliest tokens.
+    /// Asks for logprobs of the prompt.
     pub prompt_logprobs: Option<PromptLogprobsField>,
-    /// Whether control tokens have text in the output.
+    /// If false, the output includes the text of control tokens.
     pub skip_special_tokens: Option<bool>,
-    /// Keep so many last tokens of the prompt; -1: as many as fit.
+    /// The number of prompt tokens to keep, counted from the end; -1 keeps as many as fit.
     pub truncate_prompt_tokens: Option<i64>,
 }
 
-/// Who asks for logprobs of the prompt.
+/// A field that asks for logprobs of the prompt.
 #[derive(Debug, Clone, Copy)]
 pub struct PromptLogprobsField {
-    /// The field, for messages.
+    /// The name of the field, for errors.
     pub field: &'static str,
-    /// Likeliest tokens in each place.
+    /// The number of likeliest tokens at each position.
     pub num_top: i64,
 }
 
 impl TokenFields {
-    /// Whether and how control tokens have text in the output.
+    /// Returns the way in which the output shows control tokens.
     pub fn special_tokens(&self) -> DecodeSpecial {
         if self.skip_special_tokens == Some(false) { DecodeSpecial::Keep } else { DecodeSpecial::Skip }
     }
 
-    /// Puts what is asked for into `sampling`; the result is the stop tokens. Ids must be below `vocab_size`.
+    /// Checks the fields, copies them to `sampling` and returns the stop tokens. All ids must be below `vocab_size`.
     pub fn check(&self, sampling: &mut SamplingParams, vocab_size: u32) -> Result<Vec<u32>, ApiError> {
         if self.stop_token_ids.len() > MAX_STOP_TOKEN_IDS {
             let problem = format!("has {} ids, the limit is {MAX_STOP_TOKEN_IDS}", self.stop_token_ids.len());
@@ -59,7 +58,7 @@ impl TokenFields {
         sampling.logit_bias = self.logit_bias.checked(vocab_size)?;
         if let Some(allowed) = &self.allowed_token_ids {
             if allowed.is_empty() {
-                let problem = "is empty, so that nothing could be sampled; hint: leave it out";
+                let problem = "is empty, so no token could be sampled; hint: leave it out";
                 return Err(ApiError::value("allowed_token_ids", problem));
             }
             if allowed.len() > vocab_size as usize {
@@ -78,7 +77,7 @@ impl TokenFields {
         token_ids("stop_token_ids", &self.stop_token_ids, vocab_size)
     }
 
-    /// Bounds what an answer says of a prompt.
+    /// Checks the number of logprobs that a prompt of this length would return.
     pub fn check_prompt(&self, num_prompt_tokens: usize) -> Result<(), ApiError> {
         let Some(PromptLogprobsField { field, num_top }) = self.prompt_logprobs else { return Ok(()) };
         let per_token = usize::try_from(num_top).unwrap_or(0) + 1;
@@ -86,14 +85,15 @@ impl TokenFields {
         if num_logprobs > MAX_PROMPT_LOGPROBS {
             let problem = format!(
                 "asks for {num_logprobs} logprobs of a prompt of {num_prompt_tokens} tokens, the limit is \
-                 {MAX_PROMPT_LOGPROBS}; hint: ask for fewer in each place or shorten the prompt"
+                 {MAX_PROMPT_LOGPROBS}; hint: ask for fewer at each position or shorten the prompt"
             );
             return Err(ApiError::value(field, problem));
         }
         Ok(())
     }
 
-    /// Keeps the last tokens of the prompt, if that is asked for; `room`: as many as fit.
+    /// Removes all but the last tokens of the prompt if the request asks for it. `room` is the number of tokens that
+    /// fit.
     pub fn truncate(&self, token_ids: &mut Vec<u32>, room: usize) {
         let last = match self.truncate_prompt_tokens {
             None => return,
@@ -107,35 +107,35 @@ fn token_ids(field: &str, ids: &[i64], vocab_size: u32) -> Result<Vec<u32>, ApiE
     let check = |(idx, id): (usize, &i64)| match u32::try_from(*id) {
         Ok(id) if id < vocab_size => Ok(id),
         _ => {
-            let problem = format!("is {id}, token ids are from 0 and below {vocab_size}");
+            let problem = format!("is {id}, but token ids are from 0 to {}", vocab_size.saturating_sub(1));
             Err(ApiError::value(format!("{field}[{idx}]"), problem))
         }
     };
     ids.iter().enumerate().map(check).collect()
 }
 
-/// `logit_bias`: token ids as strings, and what is added to their logits.
+/// The field `logit_bias`, a map from token ids as strings to values that are added to their logits.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct LogitBias(Vec<(String, f64)>);
 
 impl LogitBias {
     fn checked(&self, vocab_size: u32) -> Result<Vec<(u32, f32)>, ApiError> {
         if self.0.len() > MAX_LOGIT_BIAS {
-            return Err(ApiError::value("logit_bias", format!("names more than {MAX_LOGIT_BIAS} tokens")));
+            return Err(ApiError::value("logit_bias", format!("has more than {MAX_LOGIT_BIAS} tokens")));
         }
         let mut checked: Vec<(u32, f32)> = Vec::with_capacity(self.0.len());
         for (key, bias) in &self.0 {
-            // Cut: a key may be as long as a body.
+            // The name is cut, because a key may be as long as a body.
             let name: String = key.chars().take(32).collect();
             let is_number = key.bytes().all(|byte| byte.is_ascii_digit());
             let id = key.parse().ok().filter(|id| is_number && *id < vocab_size);
             let Some(id) = id else {
-                let problem =
-                    format!("names the token {name:?}, token ids are from 0 and below {vocab_size}");
+                let last = vocab_size.saturating_sub(1);
+                let problem = format!("has the token {name:?}, but token ids are from 0 to {last}");
                 return Err(ApiError::value("logit_bias", problem));
             };
             if checked.iter().any(|(known, _)| *known == id) {
-                return Err(ApiError::value("logit_bias", format!("names the token {id} twice")));
+                return Err(ApiError::value("logit_bias", format!("has the token {id} twice")));
             }
             if !(-MAX_BIAS..=MAX_BIAS).contains(bias) {
                 let problem = format!("is {bias}, must be at least -{MAX_BIAS} and at most {MAX_BIAS}");
@@ -165,7 +165,7 @@ impl<'de> Visitor<'de> for LogitBiasVisitor {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<LogitBias, A::Error> {
         let mut entries = Vec::new();
         while let Some((key, bias)) = map.next_entry::<String, f64>()? {
-            // One more than may be, so that validation says so.
+            // One entry more than the limit is parsed, so that validation reports the better error.
             if entries.len() > MAX_LOGIT_BIAS {
                 return Err(A::Error::invalid_length(entries.len() + 1, &"at most 1024 tokens"));
             }

@@ -1,18 +1,18 @@
-//! The file with the keys: TOML, one table per tenant.
+//! Reads the key file, a TOML file with one table for each tenant.
 //!
 //! ```toml
 //! [tenants.alice]
-//! keys = ["sk-..."]              # one or more, or key_sha256 = ["hex", ...], or both
-//! weight = 2                     # its part of what the device can do, of those that have work waiting, default 1
-//! share = 2                      # weight of its guaranteed share of the KV cache, default: `weight`
-//! max_priority = "high"          # highest class that it may ask for: high, normal or low, default normal
-//! admin = true                   # may see what other tenants have cached, default false
-//! requests_per_minute = 60       # this and the next two: not limited if absent
-//! tokens_per_minute = 100000     # of prompts and outputs
+//! keys = ["sk-..."]              # or key_sha256 = ["hex", ...], or both; at least one key
+//! weight = 2                     # weight of its part of the device's time among tenants with waiting work; default 1
+//! share = 2                      # weight of its guaranteed share of the KV cache; default `weight`
+//! max_priority = "high"          # highest priority class that it may use: high, normal or low; default normal
+//! admin = true                   # may see which prefixes other tenants have cached; default false
+//! requests_per_minute = 60       # no limit if absent, like the next two
+//! tokens_per_minute = 100000     # prompt and output tokens together
 //! max_concurrent_requests = 8    # each output counts as one
 //! ```
 //!
-//! No error quotes the file: what stands in the wrong place may be a key.
+//! Errors never quote the file, because a misplaced value may be a key.
 
 use std::ops::Range;
 
@@ -25,27 +25,26 @@ use super::key_ring::{
 };
 use super::limiter::MAX_LIMIT;
 
-/// Most bytes of the file.
+/// The largest key file in bytes.
 pub const MAX_FILE_BYTES: u64 = 1 << 20;
 
-/// Where an error stands.
+/// The place of an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Place {
-    /// Line of the file, from 1 on.
+    /// The line of the file, from 1.
     pub line: usize,
 }
 
-/// What is wrong with the file.
+/// An error in the key file.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("line {}: {problem}", place.line)]
 pub struct KeyFileError {
-    /// Where.
     pub place: Place,
-    /// What, without quoting the file.
+    /// A description that does not quote the file.
     pub problem: String,
 }
 
-/// Reads the text of a key file.
+/// Parses the text of a key file.
 pub fn read(text: &str) -> Result<KeyRing, KeyFileError> {
     Reader { text }.file()
 }
@@ -63,12 +62,12 @@ impl Reader<'_> {
 
     fn file(&self) -> Result<KeyRing, KeyFileError> {
         let table = DeTable::parse(self.text).map_err(|error| {
-            self.error(error.span().unwrap_or_default(), "is not TOML, or has a name twice")
+            self.error(error.span().unwrap_or_default(), "invalid TOML or a repeated name")
         })?;
         let mut ring = KeyRing::default();
         for (key, value) in table.get_ref() {
             if key.get_ref().as_ref() != "tenants" {
-                let problem = "only tables `[tenants.NAME]` are known at the top of the file";
+                let problem = "only tables `[tenants.NAME]` are allowed at the top level";
                 return Err(self.error(key.span(), problem));
             }
             let tenants = self.table(value, "`tenants`")?;
@@ -77,7 +76,7 @@ impl Reader<'_> {
             }
         }
         if ring.num_keys() == 0 {
-            let problem = "holds no key; hint: `[tenants.NAME]` with `keys = [\"...\"]`";
+            let problem = "the file has no keys; hint: add `[tenants.NAME]` with `keys = [\"...\"]`";
             return Err(self.error(0..0, problem));
         }
         Ok(ring)
@@ -93,9 +92,8 @@ impl Reader<'_> {
         let is_named = (1..=MAX_NAME_BYTES).contains(&name.len())
             && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte));
         if !is_named {
-            let problem = format!(
-                "a tenant's name has 1 to {MAX_NAME_BYTES} letters, digits, `.`, `_` or `-`; this one does not"
-            );
+            let problem =
+                format!("a tenant's name must have 1 to {MAX_NAME_BYTES} letters, digits, `.`, `_` or `-`");
             return Err(self.error(place, problem));
         }
         let mut tenant = Tenant::new(name);
@@ -119,7 +117,7 @@ impl Reader<'_> {
                     tenant.limits.max_concurrent_requests = Some(limit);
                 }
                 "admin" => {
-                    let problem = "`admin` is not `true` or `false`";
+                    let problem = "`admin` must be `true` or `false`";
                     tenant.is_admin =
                         value.get_ref().as_bool().ok_or_else(|| self.error(value.span(), problem))?;
                 }
@@ -129,26 +127,27 @@ impl Reader<'_> {
                 })?,
                 "key_sha256" => self.texts(value, "key_sha256", &mut digests, |text| {
                     from_hex(text).ok_or_else(|| {
-                        "a `key_sha256` of this tenant is not 64 hexadecimal digits; hint: `sha256sum`"
+                        "a `key_sha256` of this tenant is not 64 hexadecimal digits; hint: use `sha256sum`"
                             .to_owned()
                     })
                 })?,
                 _ => {
-                    let problem = "a tenant has `keys`, `key_sha256`, `weight`, `share`, `max_priority`, `admin`, \
-                                   `requests_per_minute`, `tokens_per_minute` and `max_concurrent_requests`; this is another name";
+                    let problem = "unknown name in a tenant's table; hint: use `keys`, `key_sha256`, `weight`, \
+                                   `share`, `max_priority`, `admin`, `requests_per_minute`, `tokens_per_minute` or \
+                                   `max_concurrent_requests`";
                     return Err(self.error(key.span(), problem));
                 }
             }
         }
         if digests.is_empty() {
-            let problem = "this tenant has no key; hint: `keys = [\"...\"]`";
+            let problem = "this tenant has no keys; hint: add `keys = [\"...\"]`";
             return Err(self.error(place, problem));
         }
         tenant.share = share.unwrap_or(tenant.weight);
         let index = ring.add_tenant(tenant);
         for (digest, span) in digests {
             ring.add_key(digest, index)
-                .map_err(|DuplicateKey| self.error(span, "a key of this tenant stands twice in the file"))?;
+                .map_err(|DuplicateKey| self.error(span, "a key of this tenant occurs twice in the file"))?;
         }
         Ok(())
     }
@@ -158,7 +157,7 @@ impl Reader<'_> {
             Some("high") => Ok(Priority::High),
             Some("normal") => Ok(Priority::Normal),
             Some("low") => Ok(Priority::Low),
-            _ => Err(self.error(value.span(), "`max_priority` is not `high`, `normal` or `low`")),
+            _ => Err(self.error(value.span(), "`max_priority` must be `high`, `normal` or `low`")),
         }
     }
 
@@ -168,9 +167,8 @@ impl Reader<'_> {
                 .ok()
                 .filter(|number| (1..=most).contains(number))
         });
-        number.ok_or_else(|| {
-            self.error(value.span(), format!("`{field}` is not a whole number from 1 to {most}"))
-        })
+        number
+            .ok_or_else(|| self.error(value.span(), format!("`{field}` must be an integer from 1 to {most}")))
     }
 
     fn table<'v, 'i>(
@@ -178,11 +176,11 @@ impl Reader<'_> {
         value: &'v Spanned<DeValue<'i>>,
         what: &str,
     ) -> Result<&'v DeTable<'i>, KeyFileError> {
-        let problem = || format!("{what} is not a table; hint: `[tenants.NAME]`");
+        let problem = || format!("{what} must be a table; hint: write `[tenants.NAME]`");
         value.get_ref().as_table().ok_or_else(|| self.error(value.span(), problem()))
     }
 
-    /// A string or a list of strings.
+    /// Reads a string or a list of strings.
     fn texts(
         &self,
         value: &Spanned<DeValue<'_>>,
@@ -192,7 +190,7 @@ impl Reader<'_> {
     ) -> Result<(), KeyFileError> {
         let mut take = |value: &Spanned<DeValue<'_>>| {
             let text = value.get_ref().as_str();
-            let problem = || format!("`{field}` is not a list of strings");
+            let problem = || format!("`{field}` must be a list of strings");
             let text = text.ok_or_else(|| self.error(value.span(), problem()))?;
             let digest = parse(text).map_err(|problem| self.error(value.span(), problem))?;
             out.push((digest, value.span()));

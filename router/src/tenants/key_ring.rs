@@ -1,4 +1,4 @@
-//! The keys in memory: digests alone, and whose they are.
+//! The digests of all keys, and their tenants. The keys themselves are not kept.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,37 +9,36 @@ use trunkline_scheduler::Priority;
 
 use super::limiter::TenantLimits;
 
-/// Shortest key in bytes: what is shorter can be tried out.
+/// The shortest key in bytes. Shorter ones could be guessed.
 pub const MIN_KEY_BYTES: usize = 16;
-/// Longest key in bytes.
+/// The longest key in bytes.
 pub const MAX_KEY_BYTES: usize = 512;
-/// Longest name of a tenant in bytes.
+/// The longest name of a tenant in bytes.
 pub const MAX_NAME_BYTES: usize = 64;
-/// Greatest weight of a tenant's share.
+/// The greatest `share` of a tenant.
 pub const MAX_SHARE: u32 = 1_000_000;
 
-/// SHA-256 of a key.
+/// The SHA-256 digest of a key.
 pub type KeyDigest = [u8; 32];
 
-/// A group of keys that share what is cached, its quota and its counters.
+/// A group of keys that share cached prefixes, limits and metrics.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tenant {
-    /// Letters, digits, `.`, `_` and `-`: it stands in logs and metrics.
+    /// The name in logs and metrics. It has only letters, digits, `.`, `_` and `-`.
     pub name: String,
-    /// Weight in the queue: its part of what the device can do, of those that have work waiting. At least 1.
+    /// The weight in the queue, at least 1. Tenants with waiting work divide the device's time in proportion to it.
     pub weight: u32,
-    /// Weight of its guaranteed share of the KV cache; at least 1.
+    /// The weight of its guaranteed share of the KV cache, at least 1.
     pub share: u32,
-    /// The highest class that it may ask for.
+    /// The highest priority class that it may use.
     pub max_priority: Priority,
-    /// May see what other tenants have cached.
+    /// True if it may see which prefixes other tenants have cached.
     pub is_admin: bool,
-    /// How much it may send.
     pub limits: TenantLimits,
 }
 
 impl Tenant {
-    /// With nothing but what all have.
+    /// Creates a tenant with the defaults of the key file.
     pub fn new(name: impl Into<String>) -> Self {
         Self {
             name: name.into(),
@@ -52,20 +51,20 @@ impl Tenant {
     }
 }
 
-/// All keys. It knows their digests only, and `Debug` does not show these either.
+/// The digests of all keys. `Debug` does not show them.
 #[derive(Clone, Default)]
 pub struct KeyRing {
     tenants: Vec<Arc<Tenant>>,
-    /// With the index of the tenant.
+    /// Digests with the index of their tenant.
     digests: Vec<(KeyDigest, usize)>,
 }
 
-/// A key that two tenants have.
+/// The error for a key that is already in the ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DuplicateKey;
 
 impl KeyRing {
-    /// Adds a tenant, or finds the one of that name.
+    /// Adds a tenant and returns its index. If the name exists, its index is returned and nothing changes.
     pub fn add_tenant(&mut self, tenant: Tenant) -> usize {
         if let Some(index) = self.tenants.iter().position(|known| known.name == tenant.name) {
             return index;
@@ -74,7 +73,7 @@ impl KeyRing {
         self.tenants.len() - 1
     }
 
-    /// Adds a key of the tenant with that index.
+    /// Adds a key of the tenant with this index.
     pub fn add_key(&mut self, digest: KeyDigest, tenant: usize) -> Result<(), DuplicateKey> {
         if self.digests.iter().any(|(known, _)| *known == digest) {
             return Err(DuplicateKey);
@@ -83,7 +82,7 @@ impl KeyRing {
         Ok(())
     }
 
-    /// Whose key it is. Takes the same time wherever the key stands and whether it is there: O(keys).
+    /// Returns the tenant of a key, if there is one. O(keys), and the time does not depend on whether the key is known.
     pub fn find(&self, key: &[u8]) -> Option<Arc<Tenant>> {
         let digest = digest(key);
         let mut found = None;
@@ -95,12 +94,12 @@ impl KeyRing {
         found.map(|tenant| self.tenants[tenant].clone())
     }
 
-    /// All tenants, in a fixed order.
+    /// Returns all tenants in the order in which they were added.
     pub fn tenants(&self) -> &[Arc<Tenant>] {
         &self.tenants
     }
 
-    /// How many keys there are.
+    /// Returns the number of keys.
     pub fn num_keys(&self) -> usize {
         self.digests.len()
     }
@@ -112,12 +111,12 @@ impl fmt::Debug for KeyRing {
     }
 }
 
-/// SHA-256 of a key.
+/// Computes the digest of a key.
 pub fn digest(key: &[u8]) -> KeyDigest {
     Sha256::digest(key).into()
 }
 
-/// What is wrong with a key, in words that do not quote it.
+/// Returns a description of what is wrong with a key, or `None`. The description does not quote the key.
 pub fn key_problem(key: &str) -> Option<String> {
     if key.len() < MIN_KEY_BYTES {
         return Some(format!("has {} characters, must have at least {MIN_KEY_BYTES}", key.len()));
@@ -126,5 +125,5 @@ pub fn key_problem(key: &str) -> Option<String> {
         return Some(format!("has {} bytes, the limit is {MAX_KEY_BYTES}", key.len()));
     }
     let is_sendable = key.bytes().all(|byte| byte.is_ascii_graphic());
-    (!is_sendable).then(|| "holds a blank or another character that no header can carry".to_owned())
+    (!is_sendable).then(|| "has a space or another character that a header cannot contain".to_owned())
 }

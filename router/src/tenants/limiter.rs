@@ -1,4 +1,4 @@
-//! How much one tenant may send: requests and tokens a minute, requests at once.
+//! Limits each tenant's requests and tokens per minute, and its open requests.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -7,33 +7,29 @@ use tokio::time::Instant;
 
 use super::bucket::Bucket;
 
-/// Greatest rate and number of requests.
+/// The greatest value of a limit.
 pub const MAX_LIMIT: u32 = 1_000_000_000;
 
-/// A tenant's limits as its table in the key file says; what is absent is not limited.
+/// A tenant's limits in the key file. `None` means no limit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct TenantLimits {
-    /// `requests_per_minute`.
     pub requests_per_minute: Option<u32>,
-    /// `tokens_per_minute`: of prompts and outputs.
+    /// The most prompt and output tokens per minute.
     pub tokens_per_minute: Option<u32>,
-    /// `max_concurrent_requests`; each output counts as one.
+    /// The most open requests. Each output counts as one.
     pub max_concurrent_requests: Option<u32>,
 }
 
-/// Which of the limits was met.
+/// One of a tenant's limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LimitKind {
-    /// `requests_per_minute`.
     Requests,
-    /// `tokens_per_minute`.
     Tokens,
-    /// `max_concurrent_requests`.
     Concurrency,
 }
 
 impl LimitKind {
-    /// Its name in the key file.
+    /// Returns the limit's name in the key file.
     pub fn name(self) -> &'static str {
         match self {
             Self::Requests => "requests_per_minute",
@@ -43,38 +39,34 @@ impl LimitKind {
     }
 }
 
-/// Why a request was not let in.
+/// The error for a request that exceeds a limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OverLimit {
-    /// Which limit.
     pub kind: LimitKind,
-    /// Its value.
     pub limit: u64,
-    /// When there is room again. None: when one of so many requests has ended.
+    /// The time until a retry can be admitted. For the limit of open requests, their number instead.
     pub wait: Result<Duration, u32>,
 }
 
-/// What is left of a rate.
+/// The state of a rate limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rate {
-    /// A minute's worth.
+    /// The amount per minute.
     pub limit: u64,
-    /// What may be taken now.
+    /// The amount that may be used now.
     pub remaining: u64,
-    /// When all of it may be taken again.
+    /// The time until the whole amount is available again.
     pub full_in: Duration,
 }
 
-/// What is left of a tenant's rates, for the headers of its answers.
+/// The state of a tenant's rate limits, for response headers. `None` means no limit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Rates {
-    /// Of requests.
     pub requests: Option<Rate>,
-    /// Of tokens.
     pub tokens: Option<Rate>,
 }
 
-/// One tenant's limits and what is used of them. It outlives the file in which the limits stand.
+/// A tenant's limits and their use. It is kept when the key file is reloaded.
 #[derive(Debug)]
 pub struct Limiter {
     begin: Instant,
@@ -89,7 +81,7 @@ struct Used {
     num_open: u32,
 }
 
-/// Places of a tenant's open requests; dropping it gives them back.
+/// Places among a tenant's open requests. Dropping it returns them.
 #[derive(Debug)]
 pub struct OpenPlaces {
     limiter: Arc<Limiter>,
@@ -97,14 +89,14 @@ pub struct OpenPlaces {
 }
 
 impl Limiter {
-    /// Nothing used yet.
+    /// Creates a limiter without any use.
     pub fn new(limits: TenantLimits, now: Instant) -> Self {
         let limiter = Self { begin: now, used: Mutex::default() };
         limiter.set_limits(limits, now);
         limiter
     }
 
-    /// Other limits from now on; what is used stays used.
+    /// Changes the limits and keeps the use.
     pub fn set_limits(&self, limits: TenantLimits, now: Instant) {
         let (mut used, now) = (self.used(), self.since(now));
         set_rate(&mut used.requests, limits.requests_per_minute, now);
@@ -112,13 +104,13 @@ impl Limiter {
         used.max_open = limits.max_concurrent_requests;
     }
 
-    /// Whether a request of one output would be let in now. Takes nothing.
+    /// Checks whether a request with one output would be admitted now, without changing anything.
     pub fn check(&self, now: Instant) -> Result<(), OverLimit> {
         let now = self.since(now);
         self.used().check(1, now)
     }
 
-    /// Lets a request in, and gives its place; or takes nothing.
+    /// Admits a request and returns its place, or changes nothing.
     pub fn admit(self: &Arc<Self>, now: Instant) -> Result<OpenPlaces, OverLimit> {
         let now = self.since(now);
         let mut used = self.used();
@@ -131,7 +123,7 @@ impl Limiter {
         Ok(OpenPlaces { limiter: self.clone(), num: 1 })
     }
 
-    /// Takes a prompt's tokens, if there are so many, or as many as ever can be.
+    /// Takes a prompt's tokens if the rate allows it. A prompt above the amount of a minute needs the whole amount.
     pub fn take_prompt(&self, num_tokens: u64, now: Instant) -> Result<(), OverLimit> {
         let now = self.since(now);
         let Some(tokens) = &mut self.used().tokens else { return Ok(()) };
@@ -140,7 +132,7 @@ impl Limiter {
         Ok(())
     }
 
-    /// Takes an output's tokens, whether there are so many or not.
+    /// Takes an output's tokens, even if that exceeds the rate.
     pub fn take_output(&self, num_tokens: u64, now: Instant) {
         let now = self.since(now);
         if let Some(tokens) = &mut self.used().tokens {
@@ -148,7 +140,7 @@ impl Limiter {
         }
     }
 
-    /// Gives back what a request took that the server then had no room for.
+    /// Returns the requests and tokens of a request that the server then rejected.
     pub fn give_back(&self, num_requests: u64, num_tokens: u64, now: Instant) {
         let now = self.since(now);
         let mut used = self.used();
@@ -160,7 +152,7 @@ impl Limiter {
         }
     }
 
-    /// What is left.
+    /// Returns the state of the rate limits.
     pub fn rates(&self, now: Instant) -> Rates {
         let now = self.since(now);
         let rate = |bucket: &mut Bucket| Rate {
@@ -177,13 +169,13 @@ impl Limiter {
     }
 
     fn used(&self) -> MutexGuard<'_, Used> {
-        // Every change below is whole before anything can panic.
+        // No panic can leave the values half changed.
         self.used.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl OpenPlaces {
-    /// Takes the places of so many further outputs, or none.
+    /// Takes `num` more places, or changes nothing.
     pub fn take_more(&mut self, num: u32) -> Result<(), OverLimit> {
         let mut used = self.limiter.used();
         used.check_open(num)?;
@@ -192,7 +184,7 @@ impl OpenPlaces {
         Ok(())
     }
 
-    /// One of its places as a guard of its own, if it has more than one.
+    /// Splits off one place, or returns `None` if there is only one.
     pub fn split(&mut self) -> Option<Self> {
         if self.num < 2 {
             return None;
@@ -201,7 +193,7 @@ impl OpenPlaces {
         Some(Self { limiter: self.limiter.clone(), num: 1 })
     }
 
-    /// Whose places they are.
+    /// Returns the limiter of the tenant that holds the places.
     pub fn limiter(&self) -> &Arc<Limiter> {
         &self.limiter
     }
@@ -220,7 +212,7 @@ impl Used {
             over(LimitKind::Requests, requests, 1, now)?;
         }
         match &mut self.tokens {
-            // A prompt's length is not known yet; in debt none is let in.
+            // The prompt's length is not known yet. Requiring one token refuses requests while the tenant is in debt.
             Some(tokens) => over(LimitKind::Tokens, tokens, 1, now),
             None => Ok(()),
         }

@@ -1,22 +1,23 @@
-//! Places among the open requests, shared between tenants: none of them takes all.
+//! Divides the places for open requests among tenants, so that no tenant takes all.
 //!
-//! A tenant may have up to [`PART_OF_FREE`] times as many as are left free (dynamic thresholds: Choudhury and Hahne,
-//! IEEE/ACM Transactions on Networking 6(2), 1998). So one that is alone has seven eighths, two that ask
-//! for all have seven fifteenths each, and whoever comes next finds one. What a tenant does not use others have.
+//! A tenant may hold up to [`PART_OF_FREE`] times as many places as are free (dynamic thresholds: Choudhury and Hahne,
+//! IEEE/ACM Transactions on Networking 6(2), 1998). A single tenant can hold seven eighths of the places, and two
+//! tenants seven fifteenths each, so the next one always finds a free place. Others can use the places that a tenant
+//! leaves free.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// A tenant has at most so many times as many places as are free.
+/// The greatest ratio of the places that a tenant holds to the free places.
 const PART_OF_FREE: usize = 7;
 
-/// Who has how many places. Nobody is listed who has none.
+/// The number of places that each tenant holds. Tenants without places have no entry.
 #[derive(Debug, Default)]
 pub struct SharedPlaces {
     held: Mutex<BTreeMap<Arc<str>, usize>>,
 }
 
-/// Some of a tenant's places; dropping it gives them back.
+/// Places that a tenant holds. Dropping it returns them.
 #[derive(Debug)]
 pub struct HeldPlaces {
     places: Arc<SharedPlaces>,
@@ -25,7 +26,8 @@ pub struct HeldPlaces {
 }
 
 impl SharedPlaces {
-    /// Takes places for a tenant, of which so many are free then. If it would have too many, says how many it has.
+    /// Takes `count` places for a tenant, after which `num_free` are free. If the tenant would hold too many, fails
+    /// with the number that it holds.
     pub fn take(self: &Arc<Self>, tenant: &str, count: usize, num_free: usize) -> Result<HeldPlaces, usize> {
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         let tenant: Arc<str> = tenant.into();
@@ -37,7 +39,7 @@ impl SharedPlaces {
         Ok(HeldPlaces { places: self.clone(), tenant, count })
     }
 
-    /// Tenants that have places.
+    /// Returns the number of tenants that hold places.
     #[doc(hidden)]
     pub fn num_tenants(&self) -> usize {
         self.held.lock().unwrap_or_else(PoisonError::into_inner).len()
@@ -45,7 +47,7 @@ impl SharedPlaces {
 }
 
 impl HeldPlaces {
-    /// One of them as a guard of its own; none if there is but one.
+    /// Splits off one place, or returns `None` if there is only one.
     pub fn split(&mut self) -> Option<Self> {
         (self.count > 1).then(|| {
             self.count -= 1;
@@ -55,7 +57,7 @@ impl HeldPlaces {
 
     /// Adds the places of another guard of the same tenant.
     pub fn merge(&mut self, mut other: Self) {
-        assert_eq!(self.tenant, other.tenant, "places of one tenant");
+        assert_eq!(self.tenant, other.tenant, "both guards belong to one tenant");
         self.count += std::mem::take(&mut other.count);
     }
 }

@@ -189,7 +189,7 @@ fn what_no_client_would_take_is_refused_by_name() {
     for (change, wanted) in [
         (
             &(|files: &Files| std::fs::write(files.key(), key).unwrap()) as &dyn Fn(&Files),
-            "is not that of the certificate in",
+            "does not belong to the certificate in",
         ),
         (&|files| std::fs::write(files.cert(), key).unwrap(), "holds no `BEGIN CERTIFICATE`"),
         (&|files| std::fs::write(files.key(), cert).unwrap(), "holds no private key in PEM"),

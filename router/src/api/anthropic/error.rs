@@ -13,7 +13,7 @@ pub struct ErrorResponse {
     /// The object type, always `error`.
     #[serde(rename = "type")]
     pub kind: &'static str,
-    /// The error itself.
+    /// The type, message and code of the error.
     pub error: ErrorBody,
 }
 

@@ -20,8 +20,8 @@ pub enum Arguments {
 }
 
 impl Arguments {
-    /// Converts the arguments to the form that templates expect: an object if they are one, otherwise the text. Empty text
-    /// and null become an empty object, because clients send them for tools without parameters.
+    /// Converts the arguments to the form that templates expect: an object if they are one, otherwise the text. Empty
+    /// text and null become an empty object, because clients send them for tools without parameters.
     pub fn into_json(self) -> Value {
         let text = match self {
             Self::Text(text) => text,

@@ -9,7 +9,7 @@ use crate::error::{ApiError, ErrorClass};
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = OpenAiError)]
 pub struct ErrorResponse {
-    /// The error itself.
+    /// The message, type, field and code of the error.
     pub error: ErrorBody,
 }
 

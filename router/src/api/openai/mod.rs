@@ -1,4 +1,4 @@
-//! OpenAI's API: <https://platform.openai.com/docs/api-reference>.
+//! OpenAI's Chat Completions, Completions and Models APIs: <https://platform.openai.com/docs/api-reference>.
 
 mod body;
 pub mod chat;
@@ -68,8 +68,8 @@ pub struct Usage {
 pub struct PromptTokensDetails {
     /// The number of prompt tokens that were found in the KV cache.
     pub cached_tokens: u32,
-    /// The number of leading tokens that are pinned in device memory; 0 if there was no room. Absent if the request asked
-    /// for no pin.
+    /// The number of leading tokens that are pinned in device memory; 0 if there was no room. Absent if the request
+    /// asked for no pin.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pinned_tokens: Option<u32>,
     /// The number of leading tokens that are pinned on disk. Absent without a disk.
@@ -104,7 +104,7 @@ fn finish_reason(reason: FinishReason) -> &'static str {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(untagged)]
 pub enum StopReason {
-    /// The stop string.
+    /// The stop string that was found.
     Text(String),
     /// The token id from `stop_token_ids`.
     TokenId(u32),

@@ -44,8 +44,8 @@ impl Visitor<'_> for CountVisitor {
     }
 }
 
-/// The `prompt_logprobs` of a response, converted while they are serialised. The list has null for the first token, then
-/// an object for each position. The object's keys are token ids, starting with the prompt's own token.
+/// The `prompt_logprobs` of a response, converted while they are serialised. The list has null for the first token,
+/// then an object for each position. The object's keys are token ids, starting with the prompt's own token.
 #[derive(Debug, Clone)]
 pub struct PromptLogprobs {
     prompt: Arc<ScoredPrompt>,

@@ -28,7 +28,8 @@ pub struct FunctionField {
     pub name: String,
     /// A description of the function for the model.
     pub description: Option<String>,
-    /// The JSON schema of the arguments; absent for a function without arguments. `arguments`, TGI's name, is a synonym.
+    /// The JSON schema of the arguments; absent for a function without arguments. `arguments`, TGI's name, is a
+    /// synonym.
     #[serde(alias = "arguments")]
     #[schema(value_type = Option<Object>)]
     pub parameters: Option<Value>,

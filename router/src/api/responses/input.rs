@@ -20,8 +20,8 @@ type Texts = TextOrList<TextPart>;
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 #[schema(as = ResponsesItem)]
 pub struct Item {
-    /// `message`, `function_call`, `function_call_output`, `reasoning` or `item_reference`. The default is `item_reference`
-    /// for an item that has only an `id`, otherwise `message`.
+    /// `message`, `function_call`, `function_call_output`, `reasoning` or `item_reference`. The default is
+    /// `item_reference` for an item that has only an `id`, otherwise `message`.
     #[serde(rename = "type")]
     pub kind: Option<String>,
     /// For a reference, the id of an item in a stored response. Ignored for other items.

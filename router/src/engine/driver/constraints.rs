@@ -1,8 +1,8 @@
 //! Computes the token masks of sequences that follow a grammar.
 //!
 //! The masks of a step are computed together, while the device runs the step that will use them. The driver computes
-//! them itself if that is expected to be quick, otherwise it sends them to mask threads. Waking a thread is costly where
-//! the kernels run on the same cores: it takes a core from the running step, whose other threads then wait.
+//! them itself if that is expected to be quick, otherwise it sends them to mask threads. Waking a thread is costly
+//! where the kernels run on the same cores: it takes a core from the running step, whose other threads then wait.
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -119,8 +119,8 @@ impl Constraints {
         self.vocab_size = vocab_size;
     }
 
-    /// Starts to compute the mask of a new sequence's first token. With logprobs no token is forced, because each one must
-    /// be sampled.
+    /// Starts to compute the mask of a new sequence's first token. With logprobs no token is forced, because each one
+    /// must be sampled.
     pub(super) fn begin(&mut self, id: SequenceId, constraint: Constraint, wants_logprobs: bool) {
         let forcing = if wants_logprobs { Forcing::Never } else { Forcing::Allow };
         self.entries.insert(id, Entry { constraint: None, forcing, last_time: None });
@@ -146,8 +146,8 @@ impl Constraints {
         None
     }
 
-    /// Computes the turn's masks, or sends them to the threads if they are expected to take long. If computing takes longer
-    /// than expected, the rest is sent to the threads too. The caller must pass the returned masks to `end`.
+    /// Computes the turn's masks, or sends them to the threads if they are expected to take long. If computing takes
+    /// longer than expected, the rest is sent to the threads too. The caller must pass the returned masks to `end`.
     pub(super) fn flush(&mut self) -> Vec<Worked> {
         let mut batch = std::mem::take(&mut self.batch).into_iter();
         let mut worked = Vec::new();

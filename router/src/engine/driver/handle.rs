@@ -124,8 +124,8 @@ impl DriverHandle {
         Ok(Sequence { id, end: Some(end), updates: received, overflowed })
     }
 
-    /// Calls `question` with the scheduler between two steps and returns its result. It must be quick, because all streams
-    /// wait for it.
+    /// Calls `question` with the scheduler between two steps and returns its result. It must be quick, because all
+    /// streams wait for it.
     pub async fn ask<T: Send + 'static>(
         &self,
         question: impl FnOnce(&mut Scheduler, Millis) -> T + Send + 'static,
@@ -160,8 +160,8 @@ pub struct Sequence {
 }
 
 impl Sequence {
-    /// Returns the next update, or `None` after the last one. It is also `None` if the driver aborted the sequence because
-    /// its buffer was full (see `overflowed`).
+    /// Returns the next update, or `None` after the last one. It is also `None` if the driver aborted the sequence
+    /// because its buffer was full (see `overflowed`).
     pub async fn next(&mut self) -> Option<SequenceUpdate> {
         self.updates.recv().await
     }

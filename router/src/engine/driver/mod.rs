@@ -290,7 +290,8 @@ impl Driver {
         self.tell(id, SequenceUpdate::Accepted);
     }
 
-    /// Plans until the scheduler has no further plan. Without a shard it still ends sequences whose deadline has passed.
+    /// Plans until the scheduler has no further plan. Without a shard it still ends sequences whose deadline has
+    /// passed.
     fn send_plans(&mut self) {
         self.turn = Instant::now();
         loop {
@@ -374,8 +375,8 @@ impl Driver {
         self.tell(id, SequenceUpdate::Token(token));
     }
 
-    /// Sends an update without waiting, and aborts the request if its buffer is full. If the request has closed its buffer,
-    /// the update is dropped, because the request sends a command when it ends.
+    /// Sends an update without waiting, and aborts the request if its buffer is full. If the request has closed its
+    /// buffer, the update is dropped, because the request sends a command when it ends.
     fn tell(&mut self, id: SequenceId, update: SequenceUpdate) {
         let Some(client) = self.clients.get(&id) else { return };
         match client.updates.try_send(update) {

@@ -16,7 +16,7 @@ pub enum Health {
     /// The shard did not answer the last check, or there was none yet.
     #[default]
     Silent,
-    /// The shard answered.
+    /// The shard answered the last check.
     Answered {
         /// The time since the running step began; 0 if no step is running.
         step_running: Duration,

@@ -43,8 +43,8 @@ impl NamedMasks {
         }
     }
 
-    /// Returns the index of a mask, and true if it was just entered. A new mask replaces the least recently used one if the
-    /// table is full.
+    /// Returns the index of a mask, and true if it was just entered. A new mask replaces the least recently used one if
+    /// the table is full.
     fn name(&mut self, mask: &TokenMask) -> (usize, bool) {
         self.num_uses += 1;
         let last_use = self.num_uses;

@@ -37,7 +37,7 @@ pub async fn read_store(info: &ShardInfo) -> Option<StoreContents> {
             Some(contents(found, num_slots))
         }
         Err(error) => {
-            tracing::warn!(%error, "the store cannot be used; hint: the router must be able to read the shard's folder");
+            tracing::warn!(%error, "cannot use the store; hint: check that the router can read the shard's folder");
             None
         }
     }

@@ -1,46 +1,38 @@
-//! Why certificate and key cannot be used. Nothing of a key is quoted.
+//! Errors of certificates and keys. They never quote a key.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Why certificate and key cannot be used.
+/// The reason why certificate and key cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// A file cannot be read.
     #[error("`{flag}`: cannot read `{path}`: {source}")]
     Unreadable {
-        /// Whose file.
+        /// The flag that names the file.
         flag: &'static str,
-        /// The file.
         path: PathBuf,
-        /// Why.
         #[source]
         source: io::Error,
     },
-    /// A file is not what it should be.
+    /// A file has unexpected contents.
     #[error("`{flag}`: `{path}` {problem}")]
     Invalid {
-        /// Whose file.
+        /// The flag that names the file.
         flag: &'static str,
-        /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The predicate of a sentence about the file.
         problem: String,
     },
-    /// Two files that do not belong together.
+    /// The key is not the certificate's.
     #[error(
-        "`--tls-key`: the key in `{key}` is not that of the certificate in `{cert}`; hint: the server's own certificate stands first"
+        "`--tls-key`: the key in `{key}` does not belong to the certificate in `{cert}`; hint: put the server's own \
+        certificate first"
     )]
-    Mismatch {
-        /// The certificate.
-        cert: PathBuf,
-        /// The key.
-        key: PathBuf,
-    },
-    /// The library does not take them.
+    Mismatch { cert: PathBuf, key: PathBuf },
+    /// The TLS library rejects certificate and key.
     #[error("`--tls-cert` and `--tls-key` cannot be used: {source}")]
     Unusable {
-        /// Why.
         #[source]
         source: rustls::Error,
     },

@@ -1,4 +1,4 @@
-//! From when until when a certificate holds (RFC 5280, section 4.1.2.5), read out of its DER (X.690).
+//! Reads the validity period of a certificate (RFC 5280, section 4.1.2.5) from its DER encoding (X.690).
 
 use std::ops::RangeInclusive;
 
@@ -8,7 +8,7 @@ const VERSION: u8 = 0xa0;
 const UTC_TIME: u8 = 0x17;
 const GENERALIZED_TIME: u8 = 0x18;
 
-/// The seconds since 1970 in which the certificate holds; none if it is no certificate of RFC 5280.
+/// Returns the certificate's validity period in Unix seconds, or `None` if it is not a certificate of RFC 5280.
 pub fn validity(certificate: &[u8]) -> Option<RangeInclusive<i64>> {
     let mut outer = Der(certificate);
     let mut signed = Der(Der(outer.take(SEQUENCE)?).take(SEQUENCE)?);
@@ -16,7 +16,7 @@ pub fn validity(certificate: &[u8]) -> Option<RangeInclusive<i64>> {
         signed.take(VERSION)?;
     }
     signed.take(INTEGER)?;
-    // Algorithm and issuer.
+    // The signature algorithm and the issuer are skipped.
     signed.take(SEQUENCE)?;
     signed.take(SEQUENCE)?;
     let mut validity = Der(signed.take(SEQUENCE)?);
@@ -24,7 +24,7 @@ pub fn validity(certificate: &[u8]) -> Option<RangeInclusive<i64>> {
     Some(not_before..=not_after)
 }
 
-/// What is left to be read.
+/// The bytes that are not yet read.
 struct Der<'a>(&'a [u8]);
 
 impl<'a> Der<'a> {
@@ -32,7 +32,7 @@ impl<'a> Der<'a> {
         self.0.first().copied()
     }
 
-    /// The contents of the next value, which must have this tag.
+    /// Returns the contents of the next value, which must have this tag.
     fn take(&mut self, tag: u8) -> Option<&'a [u8]> {
         let (&found, rest) = self.0.split_first()?;
         let (&first, rest) = rest.split_first()?;
@@ -41,7 +41,7 @@ impl<'a> Der<'a> {
         }
         let (length, rest) = match first {
             0..=0x7f => (usize::from(first), rest),
-            // A long form: so many bytes of length, more than four of which no certificate has.
+            // In the long form, the low bits are the number of length bytes. No certificate needs more than four.
             0x81..=0x84 => {
                 let (bytes, rest) = rest.split_at_checked(usize::from(first & 0x7f))?;
                 (bytes.iter().fold(0, |length, byte| length << 8 | usize::from(*byte)), rest)
@@ -57,7 +57,7 @@ impl<'a> Der<'a> {
         let tag = self.tag()?;
         let text = std::str::from_utf8(self.take(tag)?).ok()?.strip_suffix('Z')?;
         let (year, rest) = match tag {
-            // RFC 5280: two digits from 50 on are of the last century.
+            // By RFC 5280, two-digit years from 50 on belong to the 20th century.
             UTC_TIME => {
                 let (year, rest) = text.split_at_checked(2)?;
                 let year: i64 = year.parse().ok()?;
@@ -78,7 +78,7 @@ impl<'a> Der<'a> {
     }
 }
 
-/// Days since 1970: <https://howardhinnant.github.io/date_algorithms.html#days_from_civil>.
+/// Returns the days since 1970-01-01: <https://howardhinnant.github.io/date_algorithms.html#days_from_civil>.
 fn days(year: i64, month: i64, day: i64) -> i64 {
     let year = if month <= 2 { year - 1 } else { year };
     let (era, year_of_era) = (year.div_euclid(400), year.rem_euclid(400));

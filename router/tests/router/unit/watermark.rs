@@ -33,8 +33,14 @@ fn the_key_comes_from_one_place_and_no_error_shows_it() {
     for bad in [b"secret words".to_vec(), vec![b'1'; 65], vec![0xff, 0xfe]] {
         std::fs::write(&path, bad).unwrap();
         let error = read_key(Some(&path), None).unwrap_err().to_string();
-        assert!(error.contains("holds no key; hint: a whole number") && !error.contains("secret"), "{error}");
+        assert!(
+            error.contains("does not contain a key; hint: use an integer") && !error.contains("secret"),
+            "{error}"
+        );
     }
     let error = read_key(None, Some("secret words")).unwrap_err().to_string();
-    assert!(error.starts_with("`TRUNKLINE_WATERMARK_KEY` is no key") && !error.contains("secret"), "{error}");
+    assert!(
+        error.starts_with("`TRUNKLINE_WATERMARK_KEY` is not a key") && !error.contains("secret"),
+        "{error}"
+    );
 }

@@ -11,6 +11,6 @@ fn origins_are_scheme_and_host() {
         ["", "example.com", "https://", "https://a/", "https://a/b", "https://*.a", "https://u@a", "a b://c"]
     {
         let problem = text.parse::<Origin>().unwrap_err();
-        assert!(problem.contains("is no origin"), "{text}: {problem}");
+        assert!(problem.contains("is not an origin"), "{text}: {problem}");
     }
 }

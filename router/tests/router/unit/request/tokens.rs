@@ -15,11 +15,11 @@ fn bias_is_of_known_tokens_once_each_and_bounded() {
     assert_eq!(bias(r#"{"7": -100, "49": 1.5}"#), Ok(vec![(7, -100.0), (49, 1.5)]));
     assert_eq!(bias("{}"), Ok(vec![]));
     for (json, problem) in [
-        (r#"{"50": 1}"#, "names the token \"50\", token ids are from 0 and below 50"),
-        (r#"{"-1": 1}"#, "names the token \"-1\""),
-        (r#"{"+1": 1}"#, "names the token \"+1\""),
-        (r#"{"the": 1}"#, "names the token \"the\""),
-        (r#"{"7": 1, "07": 2}"#, "names the token 7 twice"),
+        (r#"{"50": 1}"#, "has the token \"50\", but token ids are from 0 to 49"),
+        (r#"{"-1": 1}"#, "has the token \"-1\""),
+        (r#"{"+1": 1}"#, "has the token \"+1\""),
+        (r#"{"the": 1}"#, "has the token \"the\""),
+        (r#"{"7": 1, "07": 2}"#, "has the token 7 twice"),
         (r#"{"7": 100.5}"#, "`logit_bias.7` is 100.5, must be at least -100 and at most 100"),
         (r#"{"7": "1"}"#, "invalid type"),
         ("[1]", "expected an object of token ids and numbers"),
@@ -40,7 +40,7 @@ fn lists_of_tokens_name_the_one_that_is_not() {
     let fields = TokenFields { stop_token_ids: vec![3, 49], ..TokenFields::default() };
     assert_eq!(check(&fields), Ok(vec![3, 49]));
     let fields = TokenFields { stop_token_ids: vec![3, -1], ..TokenFields::default() };
-    assert!(check(&fields).unwrap_err().contains("`stop_token_ids[1]` is -1, token ids are from 0"));
+    assert!(check(&fields).unwrap_err().contains("`stop_token_ids[1]` is -1, but token ids are from 0"));
     let fields = TokenFields { allowed_token_ids: Some(vec![50]), ..TokenFields::default() };
     assert!(check(&fields).unwrap_err().contains("`allowed_token_ids[0]` is 50"));
     let fields = TokenFields { allowed_token_ids: Some(vec![]), ..TokenFields::default() };

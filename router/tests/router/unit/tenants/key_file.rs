@@ -5,7 +5,7 @@ use trunkline_scheduler::Priority;
 const SECRET: &str = "sk-secret-0123456789";
 
 #[test]
-fn tenants_have_keys_shares_and_rights() {
+fn tenants_have_keys_shares_and_limits() {
     let ring = read(
         "[tenants.alice]\nkeys = [\"sk-secret-0123456789\", \"sk-secret-9876543210\"]\nshare = 2\nadmin = true\n\
          requests_per_minute = 60\ntokens_per_minute = 100_000\nmax_concurrent_requests = 8\n\
@@ -25,7 +25,7 @@ fn tenants_have_keys_shares_and_rights() {
 }
 
 #[test]
-fn a_share_is_the_weight_if_nothing_else_is_said() {
+fn share_defaults_to_weight() {
     let text = "[tenants.a]\nkeys = \"sk-secret-0123456789\"\nweight = 3\nmax_priority = \"high\"\n\
                 [tenants.b]\nkeys = \"sk-secret-9876543210\"\nshare = 2\nweight = 5";
     let ring = read(text).unwrap();
@@ -35,7 +35,7 @@ fn a_share_is_the_weight_if_nothing_else_is_said() {
 }
 
 #[test]
-fn a_digest_stands_for_its_key() {
+fn a_digest_identifies_its_key() {
     let hex: String = digest(SECRET.as_bytes()).iter().map(|byte| format!("{byte:02X}")).collect();
     let ring = read(&format!("[tenants.a]\nkey_sha256 = [\"{hex}\"]")).unwrap();
     assert!(ring.find(SECRET.as_bytes()).is_some());
@@ -48,33 +48,33 @@ fn a_digest_stands_for_its_key() {
 #[test]
 fn errors_say_the_line_and_never_quote_the_file() {
     for (text, line, wanted) in [
-        ("", 1, "holds no key"),
-        ("[tenants]", 1, "holds no key"),
-        ("\n[tenants.a\n", 2, "is not TOML"),
+        ("", 1, "the file has no keys"),
+        ("[tenants]", 1, "the file has no keys"),
+        ("\n[tenants.a\n", 2, "invalid TOML"),
         ("\n\nsk-secret-0123456789 = \"alice\"", 3, "only tables `[tenants.NAME]`"),
-        ("\ntenants = \"sk-secret-0123456789\"", 2, "`tenants` is not a table"),
-        ("[tenants]\nalice = \"sk-secret-0123456789\"", 2, "a tenant is not a table"),
-        ("[tenants.a]\nsk-secret-0123456789 = 1", 2, "this is another name"),
-        ("[tenants.a]\nshare = 1", 1, "this tenant has no key"),
+        ("\ntenants = \"sk-secret-0123456789\"", 2, "`tenants` must be a table"),
+        ("[tenants]\nalice = \"sk-secret-0123456789\"", 2, "a tenant must be a table"),
+        ("[tenants.a]\nsk-secret-0123456789 = 1", 2, "unknown name in a tenant's table"),
+        ("[tenants.a]\nshare = 1", 1, "this tenant has no keys"),
         ("[tenants.a]\nkeys = [\"sk-secret-01234\"]", 2, "has 15 characters, must have at least 16"),
-        ("[tenants.a]\nkeys = [\n\"sk-secret-0123456789\",\n7]", 4, "is not a list of strings"),
-        ("[tenants.a]\nkeys = [\"sk-secret-0123456789 \"]", 2, "holds a blank"),
+        ("[tenants.a]\nkeys = [\n\"sk-secret-0123456789\",\n7]", 4, "must be a list of strings"),
+        ("[tenants.a]\nkeys = [\"sk-secret-0123456789 \"]", 2, "has a space"),
         ("[tenants.a]\nkey_sha256 = \"sk-secret-0123456789\"", 2, "is not 64 hexadecimal digits"),
-        ("[tenants.a]\nkeys = \"sk-secret-0123456789\"\nshare = 0", 3, "`share` is not a whole number"),
-        ("[tenants.a]\nkeys = \"sk-secret-0123456789\"\nshare = -1", 3, "`share` is not a whole number"),
-        ("[tenants.a]\nkeys = \"sk-secret-0123456789\"\nshare = 1.5", 3, "`share` is not a whole number"),
-        ("[tenants.a]\nrequests_per_minute = 0", 2, "`requests_per_minute` is not a whole number from 1"),
-        ("[tenants.a]\ntokens_per_minute = \"sk-secret\"", 2, "`tokens_per_minute` is not a whole number"),
-        ("[tenants.a]\nmax_concurrent_requests = 1e3", 2, "`max_concurrent_requests` is not a whole"),
-        ("[tenants.a]\nweight = 0", 2, "`weight` is not a whole number"),
-        ("[tenants.a]\nmax_priority = \"sk-secret-0123456789\"", 2, "`max_priority` is not `high`"),
-        ("[tenants.a]\nadmin = \"sk-secret-0123456789\"", 2, "`admin` is not"),
-        ("[tenants.\"a b\"]\nkeys = \"sk-secret-0123456789\"", 1, "a tenant's name has"),
-        ("[tenants.a]\nkeys = \"sk-secret-0123456789\"\nkeys = \"x\"", 3, "has a name twice"),
+        ("[tenants.a]\nkeys = \"sk-secret-0123456789\"\nshare = 0", 3, "`share` must be an integer"),
+        ("[tenants.a]\nkeys = \"sk-secret-0123456789\"\nshare = -1", 3, "`share` must be an integer"),
+        ("[tenants.a]\nkeys = \"sk-secret-0123456789\"\nshare = 1.5", 3, "`share` must be an integer"),
+        ("[tenants.a]\nrequests_per_minute = 0", 2, "`requests_per_minute` must be an integer from 1"),
+        ("[tenants.a]\ntokens_per_minute = \"sk-secret\"", 2, "`tokens_per_minute` must be an integer"),
+        ("[tenants.a]\nmax_concurrent_requests = 1e3", 2, "`max_concurrent_requests` must be an integer"),
+        ("[tenants.a]\nweight = 0", 2, "`weight` must be an integer"),
+        ("[tenants.a]\nmax_priority = \"sk-secret-0123456789\"", 2, "`max_priority` must be `high`"),
+        ("[tenants.a]\nadmin = \"sk-secret-0123456789\"", 2, "`admin` must be"),
+        ("[tenants.\"a b\"]\nkeys = \"sk-secret-0123456789\"", 1, "a tenant's name must have"),
+        ("[tenants.a]\nkeys = \"sk-secret-0123456789\"\nkeys = \"x\"", 3, "a repeated name"),
         (
             "[tenants.a]\nkeys = \"sk-secret-0123456789\"\n[tenants.b]\nkeys = \"sk-secret-0123456789\"",
             4,
-            "stands twice",
+            "occurs twice",
         ),
     ] {
         let error = read(text).unwrap_err();
