@@ -1,7 +1,7 @@
-//! How large the KV index may grow: memory per block, and the time to look up a prompt of 100,000 tokens.
+//! Measures how large the KV index can grow: the memory of a block, and the time to look up a prompt of 100,000 tokens.
 //!
-//! `cargo run --release -p trunkline-kv --example capacity [-- BLOCKS [BLOCK_SIZE]]`, by default ten million blocks of
-//! 16 tokens. Conversations of random length share one of a few system prompts. Every answer is checked.
+//! `cargo run --release -p trunkline-kv --example capacity [-- BLOCKS [BLOCK_SIZE]]`, by default with ten million
+//! blocks of 16 tokens. Conversations of random length share one of a few system prompts. Every answer is checked.
 #![allow(clippy::print_stdout, clippy::disallowed_methods, clippy::disallowed_types)]
 
 use std::time::Instant;
@@ -13,7 +13,7 @@ const SYSTEM_TOKENS: usize = 2_048;
 const NUM_SYSTEMS: u64 = 16;
 const NUM_LOOKUPS: u64 = 400;
 
-/// SplitMix64: the tokens of a conversation from its number.
+/// Makes the tokens of a conversation from its number, with SplitMix64.
 fn token(conversation: u64, position: usize) -> u32 {
     let seed = if position < SYSTEM_TOKENS { conversation % NUM_SYSTEMS } else { conversation << 8 };
     let value = seed.wrapping_add((position as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
@@ -30,15 +30,15 @@ fn resident_bytes() -> Option<u64> {
     text.split_whitespace().nth(1)?.parse::<u64>().ok().map(|pages| pages * 4096)
 }
 
-/// A conversation is computed and ends.
+/// Computes a conversation and ends it.
 fn enter(kv: &mut KvCache, tokens: &[u32]) {
     let salt = Salt::default();
     let hit = kv.lookup(&salt, tokens).without_partial();
     let mut table = kv.open(&salt, &hit);
     let known = hit.num_block_tokens();
-    let missing = (tokens.len() as u32).div_ceil(kv.block_size()) - hit.num_blocks() as u32;
-    assert!(kv.grow(&mut table, missing), "the pool has room");
-    kv.begin_fill(&table, known, tokens.len() as u32 - known);
+    let missing = (tokens.len() as u32).div_ceil(kv.device().block_size()) - hit.num_blocks() as u32;
+    assert!(kv.device_mut().grow(&mut table, missing), "the pool has room");
+    kv.device_mut().begin_fill(&table, known, tokens.len() as u32 - known);
     kv.close(table, tokens);
 }
 
@@ -73,11 +73,11 @@ fn main() {
     let mut kv = KvCache::new(block_size, num_blocks + per_prompt as u32 + 1);
     let begin = Instant::now();
     let mut conversation = 0;
-    while kv.counts().cached + (per_prompt as u32) < num_blocks {
+    while kv.device().counts().cached + (per_prompt as u32) < num_blocks {
         enter(&mut kv, &tokens(conversation, PROMPT_TOKENS));
         conversation += 1;
     }
-    let cached = kv.counts().cached;
+    let cached = kv.device().counts().cached;
     println!(
         "{cached} blocks of {block_size} tokens in {conversation} conversations, entered in {:.1} s",
         begin.elapsed().as_secs_f64()

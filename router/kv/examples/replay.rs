@@ -1,10 +1,12 @@
-//! Replays requests through the KV cache with every policy of eviction: `make bench NAME=eviction`.
+//! Replays requests through the KV cache with every eviction policy: `make bench NAME=eviction`.
 //!
-//! Standard input: a request a line, its blocks as numbers; equal numbers mean an equal prefix up to there. Arguments:
-//! capacities in blocks, and names of policies if not all. Standard output, tab-separated: capacity, policy, blocks
-//! that hit, blocks, seconds. A block is one token here, so that the cache counts what the trace counts; what a request
-//! computes stands beside the capacity until it ends, as in the bounds. The last policy is Belady's optimum (1966),
-//! which knows the future.
+//! Standard input has a request on each line, with its blocks as numbers. Equal numbers mean an equal prefix up to
+//! there. The arguments are capacities in blocks, and names of policies if not all should run. Standard output has
+//! columns separated by tabs: capacity, policy, blocks that hit, blocks, seconds.
+//!
+//! A block has one token, so that the cache counts the same blocks as the trace. Blocks that a request computes are
+//! added to the capacity until it ends, as in the bounds. The last policy is Belady's optimum (1966), which knows the
+//! future.
 #![allow(clippy::print_stdout, clippy::disallowed_types, clippy::disallowed_methods, missing_docs)]
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -14,10 +16,10 @@ use std::time::Instant;
 
 use trunkline_kv::{KvCache, PolicyKind, Salt};
 
-/// Follows a prompt: the cache never covers a prompt's last token.
+/// Added to each prompt, because the cache never covers the last token.
 const LAST_TOKEN: u32 = u32::MAX;
 
-/// The policy that knows the future.
+/// The name of the policy that knows the future.
 const OPTIMUM: &str = "optimum";
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -60,11 +62,14 @@ fn replay(requests: &[Vec<u32>], capacity: u32, kind: PolicyKind) -> u64 {
         let num_new = prompt.len() as u32 - num_cached;
         hits += u64::from(num_cached);
         let mut table = kv.open(&salt, &hit);
-        kv.touch(&hit);
-        assert!(kv.grow(&mut table, num_new), "there is room for the longest request beside the cache");
-        kv.begin_fill(&table, num_cached, num_new);
+        kv.device_mut().touch(&hit);
+        assert!(
+            kv.device_mut().grow(&mut table, num_new),
+            "there is room for the longest request beside the cache"
+        );
+        kv.device_mut().begin_fill(&table, num_cached, num_new);
         kv.close(table, &prompt);
-        kv.shrink(capacity);
+        kv.device_mut().shrink(capacity);
     }
     kv.check_invariants();
     hits
@@ -77,7 +82,7 @@ fn optimum(requests: &[Vec<u32>], capacity: usize) -> u64 {
             uses.entry(block).or_default().push_back(time);
         }
     }
-    // By next use and depth: of what is used at the same time, the deepest goes first.
+    // By next use and depth, so that the deepest of equally late blocks is evicted first.
     let mut cached: BTreeMap<u32, (usize, usize)> = BTreeMap::new();
     let mut order: BTreeSet<((usize, usize), u32)> = BTreeSet::new();
     let mut hits = 0;

@@ -1,70 +1,43 @@
-//! The KV index of Trunkline: which prefix is computed in which block, who holds it, what goes when room is needed.
+//! The KV index of Trunkline: which prefix is computed in which block, who holds the block, and what is evicted.
 //!
-//! Pure: no clock, no I/O, no locks, no randomness, no order that depends on a hash. The same calls give the same
-//! answers, block ids included.
+//! The crate is pure. It has no clock, I/O, locks or randomness, and no order that depends on a hash. The same calls
+//! give the same answers, including block ids.
 //!
-//! [`KvCache`] is what a scheduler uses; it keeps the [`BlockPool`], the radix tree and an [`EvictionPolicy`] in step.
-//! A sequence's blocks are a [`BlockTable`], each a [`BlockHold`] that releases by being dropped.
+//! [`KvCache`] is the interface of the scheduler. Its parts have private state and import each other in one direction:
 //!
-//! Below the device lies the store: a [`StoreIndex`] finds a block there by its [`BlockKey`], which says all that comes
-//! before it, so that one prompt is followed through both and the tokens of what is stored need no memory.
+//! ```text
+//! cache ──▶ device   the pool of blocks, window parts, and what keeps pool, index and policies consistent
+//!   │         ├──▶ index     a radix tree from token prefixes to blocks
+//!   │         └──▶ tenants   shares and usage, and for each tenant a policy ──▶ evict
+//!   └─────▶ store    the index of blocks on disk or in host memory, by key
+//! ```
 //!
-//! Where models have layers with a window, blocks are in two parts: see [`windows`].
-//!
-//! Tenants have guaranteed shares of the device: see [`quota`].
+//! The blocks of a sequence are a [`BlockTable`] of [`BlockHold`]s, which release their blocks when they are dropped.
+//! The store finds a block by its [`BlockKey`](trunkline_contract::BlockKey), which identifies all tokens up to the
+//! block's end. One prompt can therefore be followed through both tiers, and the tokens of stored blocks need no
+//! memory.
 
-// The hidden modules are public for `tests/kv` only, so that the library is not compiled again for tests of its own.
-pub mod adaptive;
-pub mod block;
-pub mod cache;
+mod cache;
+mod device;
+#[doc(hidden)]
 pub mod events;
+#[doc(hidden)]
 pub mod evict;
-#[doc(hidden)]
-pub mod ghost;
-pub mod history;
-pub mod hit;
-pub mod inspect;
-pub mod kind;
-#[doc(hidden)]
-pub mod low;
-#[doc(hidden)]
-pub mod path_table;
-pub mod pins;
-pub mod pool;
-pub mod quota;
-pub mod radix;
-#[doc(hidden)]
-pub mod reuse;
-pub mod reuse_policy;
-pub mod salt;
-#[doc(hidden)]
-pub mod shelves;
-pub mod store;
-mod store_groups;
-mod store_offers;
-mod store_pins;
-pub mod table;
-mod tiers;
-pub mod windows;
+mod index;
+mod salt;
+mod store;
+mod tenants;
 
-pub use adaptive::AdaptivePolicy;
-pub use block::{BlockHold, BlockState};
-pub use cache::KvCache;
+pub use cache::{KvCache, NodeView, PinCounts, PinOutcome, RestoredBlock, TreePage};
+pub use device::{
+    BlockCounts, BlockHold, BlockPool, BlockState, BlockTable, DeviceTier, PrefixHit, Released, WindowCounts,
+    WindowLimits,
+};
 pub use events::{KvEvent, MAX_LOGGED_EVENTS, Owner, StoredEvent, Tier};
-pub use evict::{EvictionPolicy, GhostTrail, LeafLru, Trail};
-pub use ghost::GhostStep;
-pub use history::PathHash;
-pub use hit::PrefixHit;
-pub use inspect::{NodeView, TreePage};
-pub use kind::PolicyKind;
-pub use pins::{PinCounts, PinOutcome};
-pub use pool::{BlockCounts, BlockPool, Released};
-pub use quota::{TenantShare, TenantUsage};
-pub use radix::{MAX_GROUPS, NodeId};
-pub use reuse_policy::WorthPolicy;
+pub use evict::{
+    AdaptivePolicy, CachePriority, EvictionPolicy, LeafLru, PathHash, PolicyKind, Trail, WorthPolicy,
+};
+pub use index::{MAX_GROUPS, NodeId};
 pub use salt::{AdapterHash, Salt};
-pub use store::{Offer, StoreCounts, StoreIndex, StoredBlock, StoredHit};
-pub use store_pins::{StorePins, StoreUsage};
-pub use table::{BlockTable, Worth};
-pub use tiers::RestoredBlock;
-pub use windows::{WindowCounts, WindowLimits};
+pub use store::{Offer, StoreCounts, StoreIndex, StorePins, StoreUsage, StoredBlock, StoredHit};
+pub use tenants::{TenantShare, TenantUsage};

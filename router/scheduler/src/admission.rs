@@ -91,9 +91,9 @@ fn try_admit(parts: &mut Lifecycle<'_>, key: SequenceKey) -> Admission {
     // A sequence that would run with no other gets all blocks. Otherwise a long prompt might wait forever for blocks
     // that are kept idle for other tenants.
     let available = if parts.lane.running.len() == 0 {
-        shard.kv.available()
+        shard.kv.device().available()
     } else {
-        shard.kv.available_to(&sequence.salt)
+        shard.kv.device().available_to(&sequence.salt)
     };
     if sequence.wait.needed_blocks.saturating_add(reserve) > available {
         return Admission::NoRoom;
@@ -115,7 +115,7 @@ fn try_admit(parts: &mut Lifecycle<'_>, key: SequenceKey) -> Admission {
     hit = worth_restoring(parts, hit);
     // The block that is copied from stays held for a step, which is one block more than the sequence itself needs.
     if let Some((source, _)) = hit.partial()
-        && !parts.lane.shard().kv.is_held(source)
+        && !parts.lane.shard().kv.device().is_held(source)
         && needed.saturating_add(reserve) >= available
     {
         hit = hit.without_partial();
@@ -192,11 +192,11 @@ fn start_run(parts: &mut Lifecycle<'_>, key: SequenceKey, hit: &PrefixHit) {
     let shard = parts.lane.shard_mut();
     let sequence = &mut parts.sequences[key];
     let retention = &sequence.retention;
-    let mut table: BlockTable = shard.kv.open_worth(&sequence.salt, hit, retention.worth);
-    shard.kv.touch(hit);
-    shard.kv.set_group(&mut table, retention.group.clone());
+    let mut table: BlockTable = shard.kv.open_with_priority(&sequence.salt, hit, retention.cache_priority);
+    shard.kv.device_mut().touch(hit);
+    shard.kv.device_mut().set_group(&mut table, retention.group.clone());
     let num_new = hit.stored().len() as u32 + u32::from(hit.partial().is_some());
-    assert!(shard.kv.grow(&mut table, num_new), "room was counted");
+    assert!(shard.kv.device_mut().grow(&mut table, num_new), "room was counted");
     let restore = shard.begin_restore(key, &mut table, hit);
     let num_hit_tokens = hit.num_tokens() + hit.num_stored_tokens();
     sequence.run = Some(Run {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use trunkline_contract::SamplingParams;
-use trunkline_kv::{Salt, StoredBlock, TenantShare, WindowLimits, Worth};
+use trunkline_kv::{CachePriority, Salt, StoredBlock, TenantShare, WindowLimits};
 
 use crate::config::TenantWeight;
 use crate::plan::{SampledToken, SequenceError, StepResult, TokenMask, TokenScore, Transfers};
@@ -69,7 +69,7 @@ pub struct Retention {
     /// Limits the pin to this many leading tokens of the prompt; none pins all of them.
     pub num_tokens: Option<u32>,
     /// Decides how early blocks that are not pinned are evicted.
-    pub worth: Worth,
+    pub cache_priority: CachePriority,
     /// Names a group of requests, for people who look at the index.
     pub group: Option<Arc<str>>,
 }

@@ -51,7 +51,7 @@ pub(crate) fn check(config: &SchedulerConfig, sequences: &Sequences, lane: &Lane
     assert!(shard.steps.len() <= RUN_AHEAD, "run-ahead is bounded");
     let abandoned: BTreeSet<_> = shard.restores.abandoned_blocks().map(|hold| hold.id()).collect();
     assert!(
-        abandoned.iter().all(|&block| shard.kv.is_held(block)),
+        abandoned.iter().all(|&block| shard.kv.device().is_held(block)),
         "blocks of abandoned restores are reserved"
     );
     let mut counts = Counts::default();
@@ -78,7 +78,7 @@ pub(crate) fn check(config: &SchedulerConfig, sequences: &Sequences, lane: &Lane
     if shard.limits.windows.is_some() {
         counts.needed_parts += shard.restores.num_abandoned_parts() as u64;
     }
-    let num_needs = shard.kv.num_window_needs();
+    let num_needs = shard.kv.device().num_window_needs();
     assert_eq!(counts.needed_parts, num_needs, "running sequences and abandoned restores need window parts");
     assert_eq!(counts.restoring, shard.restores.num_awaited(), "a restore has a sequence");
     assert_eq!(counts.parked, 0, "a parked sequence has one that wakes it");

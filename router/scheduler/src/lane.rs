@@ -57,8 +57,8 @@ impl Lane {
     /// that were in flight; none if there was no shard.
     pub(crate) fn disconnect(&mut self, counters: &mut Stats) -> Option<StepsInFlight> {
         let mut shard = self.shard.take()?;
-        if shard.kv.store_counts().is_some() {
-            self.store_pins = shard.kv.take_store_pins();
+        if let Some(store) = shard.kv.store_mut() {
+            self.store_pins = store.take_pins();
         }
         shard.add_counters(counters);
         self.running.clear();

@@ -81,6 +81,6 @@ pub use scheduler::Scheduler;
 pub use stats::Stats;
 pub use trunkline_contract::{BlockId, BlockKey, KEY_BYTES, SamplingParams, SlotId, Watermark};
 pub use trunkline_kv::{
-    KvCache, KvEvent, NodeId, NodeView, Offer, Owner, PolicyKind, RestoredBlock, Salt, StoreUsage,
-    StoredBlock, StoredEvent, TenantShare, TenantUsage, Tier, TreePage, WindowLimits, Worth,
+    CachePriority, KvCache, KvEvent, NodeId, NodeView, Offer, Owner, PolicyKind, RestoredBlock, Salt,
+    StoreIndex, StoreUsage, StoredBlock, StoredEvent, TenantShare, TenantUsage, Tier, TreePage, WindowLimits,
 };

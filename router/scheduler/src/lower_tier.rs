@@ -2,7 +2,7 @@
 //! blocks go.
 
 use trunkline_contract::{BlockKey, SlotId};
-use trunkline_kv::{Offer, Salt};
+use trunkline_kv::{Offer, Salt, StoreIndex};
 
 use crate::estimate::Throughput;
 use crate::shard::Shard;
@@ -38,7 +38,7 @@ impl<'a> LowerTier<'a> {
     pub fn coverage(&self, salt: &Salt, tokens: &[u32], keys: &[BlockKey]) -> Option<Coverage> {
         let shard = self.shard.as_ref()?;
         let kv = &shard.kv;
-        kv.store_counts()?;
+        kv.store()?;
         let hit = kv.lookup(salt, tokens);
         let num_blocks = hit.num_blocks() + hit.stored().len();
         let last = num_blocks.checked_sub(1).map(|last| keys.get(last));
@@ -46,7 +46,8 @@ impl<'a> LowerTier<'a> {
         let num_missing_tokens = (tokens.len() as u32).saturating_sub(num_covered_tokens);
         Some(Coverage {
             num_blocks,
-            is_extensible: last.is_none_or(|key| key.is_some_and(|&key| kv.is_stored(key))),
+            is_extensible: last
+                .is_none_or(|key| key.is_some_and(|&key| kv.store().is_some_and(|store| store.has(key)))),
             compute_ms: self.throughput.predict_prefill_ms(num_missing_tokens),
         })
     }
@@ -54,21 +55,21 @@ impl<'a> LowerTier<'a> {
     /// Returns at most `max_offers` stored blocks for the tier below. Each stays in the store until
     /// [`LowerTier::end_offer`].
     pub fn take_offers(&mut self, max_offers: usize) -> Vec<Offer> {
-        let Some(shard) = &mut self.shard else { return Vec::new() };
-        std::iter::from_fn(|| shard.kv.take_offer()).take(max_offers).collect()
+        let Some(store) = self.store() else { return Vec::new() };
+        std::iter::from_fn(|| store.take_offer()).take(max_offers).collect()
     }
 
     /// Ends an offer whose block was read. A broken block is not found again.
     pub fn end_offer(&mut self, offer: &Offer, is_broken: bool) {
-        if let Some(shard) = &mut self.shard {
-            shard.kv.end_offer(offer, is_broken);
+        if let Some(store) = self.store() {
+            store.end_read(offer.slot, is_broken);
         }
     }
 
     /// Offers a block again, after all waiting ones, because the tier below did not take it.
     pub fn refuse_offer(&mut self, key: BlockKey) {
-        if let Some(shard) = &mut self.shard {
-            shard.kv.refuse_offer(key);
+        if let Some(store) = self.store() {
+            store.refuse_offer(key);
         }
     }
 
@@ -79,13 +80,16 @@ impl<'a> LowerTier<'a> {
         before: Option<BlockKey>,
         num_blocks: usize,
     ) -> Vec<SlotId> {
-        let Some(shard) = &mut self.shard else { return Vec::new() };
-        shard.kv.reserve_adopted(salt, before, num_blocks)
+        self.store().map_or_else(Vec::new, |store| store.reserve_adopted(salt, before, num_blocks))
     }
 
     /// Gives back a reserved slot, which holds this block if it `is_written`. Returns false if the block is not kept.
     pub fn adopt(&mut self, slot: SlotId, key: BlockKey, parent: Option<BlockKey>, is_written: bool) -> bool {
-        self.shard.as_mut().is_some_and(|shard| shard.kv.adopt(slot, key, parent, is_written))
+        self.store().is_some_and(|store| store.adopt(slot, key, parent, is_written))
+    }
+
+    fn store(&mut self) -> Option<&mut StoreIndex> {
+        self.shard.as_mut()?.kv.store_mut()
     }
 
     /// Notes that the store that machines share has a block, or has it no more: see

@@ -190,7 +190,7 @@ impl<'p, 'a> Planner<'p, 'a> {
         let cost = self.parts.sequences.reserve_cost(key, end, sample.into());
         let sequence = &mut self.parts.sequences[key];
         let run = sequence.run.as_mut().expect("the sequence does not wait");
-        shard.kv.begin_fill(&run.table, run.planned, num_tokens);
+        shard.kv.device_mut().begin_fill(&run.table, run.planned, num_tokens);
         if awaits_mask {
             run.late_step_id = Some(self.plan.step_id);
         }
@@ -254,11 +254,11 @@ impl<'p, 'a> Planner<'p, 'a> {
             let run = self.parts.sequences[key].run_mut();
             let num_blocks = run.table.blocks().len() as u32;
             let missing = shard.blocks_for(run.planned + num_tokens).saturating_sub(num_blocks);
-            let granted = missing.min(shard.kv.available());
-            assert!(shard.kv.grow(&mut run.table, granted), "the blocks are available");
+            let granted = missing.min(shard.kv.device().available());
+            assert!(shard.kv.device_mut().grow(&mut run.table, granted), "the blocks are available");
             let capacity = (num_blocks + granted) * shard.limits.block_size;
             let with_blocks = num_tokens.min(capacity - run.planned);
-            let fitting = shard.kv.reserve_parts(&mut run.table, run.planned, with_blocks);
+            let fitting = shard.kv.device_mut().reserve_parts(&mut run.table, run.planned, with_blocks);
             if fitting > 0 || !self.make_room(key, with_blocks == 0) {
                 return fitting;
             }
@@ -272,7 +272,7 @@ impl<'p, 'a> Planner<'p, 'a> {
         let shard = lane.shard.as_mut().expect("the lane has a shard");
         let mut num_shed = 0;
         for &other in lane.running.keys() {
-            num_shed += shard.kv.shed_shadows(&mut self.parts.sequences[other].run_mut().table);
+            num_shed += shard.kv.device_mut().shed_shadows(&mut self.parts.sequences[other].run_mut().table);
         }
         if num_shed > 0 {
             return true;
@@ -284,7 +284,7 @@ impl<'p, 'a> Planner<'p, 'a> {
             Some(victim) if victim != key => {
                 self.parts.preempt(victim);
                 let lane = &*self.parts.lane;
-                lane.shard().kv.available() > 0 || lane.running.num_leaving() == 0
+                lane.shard().kv.device().available() > 0 || lane.running.num_leaving() == 0
             }
             // No other sequence can give way, but a pin can. It holds blocks without their window parts.
             _ => is_block_missing && self.parts.lane.shard_mut().kv.drop_pin(),
@@ -300,7 +300,8 @@ impl<'p, 'a> Planner<'p, 'a> {
             shard.steps.recycle(planned);
             return None;
         }
-        plan.window_drops = shard.kv.take_window_drops().into_iter().map(|block| block.0).collect();
+        plan.window_drops =
+            shard.kv.device_mut().take_window_drops().into_iter().map(|block| block.0).collect();
         parts.counters.steps += 1;
         parts.counters.scheduled_tokens += plan.num_tokens();
         shard.steps.push(StepInFlight { step_id: plan.step_id, chunks: planned, num_prefill_tokens });
@@ -318,7 +319,7 @@ fn start_on_shard(plan: &mut StepPlan, shard: &Shard, sequence: &mut Sequence) {
             token_ids: sequence.tokens.clone(),
             num_prompt_tokens: sequence.num_prompt_tokens,
             sampling: sequence.sampling.clone(),
-            root_key: shard.kv.store_counts().map(|_| sequence.salt.root_key()),
+            root_key: shard.kv.store().map(|_| sequence.salt.root_key()),
         });
     }
     if let Some(copy) = run.copy.take() {

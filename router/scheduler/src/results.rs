@@ -66,7 +66,7 @@ fn take_outcome(parts: &mut Lifecycle<'_>, chunk: &PlannedChunk, result: Option<
     assert_eq!(run.wire_id, chunk.wire_id, "a sequence with steps in flight keeps its wire id");
     run.steps_in_flight -= 1;
     if let Some(shard) = &mut parts.lane.shard {
-        shard.kv.release_copy_source(&mut run.table);
+        shard.kv.device_mut().release_copy_source(&mut run.table);
     }
     let error = match &outcome {
         Some(SequenceOutcome::Error(error)) => Some(error.clone()),

@@ -160,7 +160,7 @@ impl Scheduler {
     /// Each tenant's use of the first lane's pool, in the order in which the tenants came; nothing while there is no
     /// shard.
     pub fn tenants(&self) -> impl Iterator<Item = &TenantUsage> {
-        self.kv().into_iter().flat_map(KvCache::tenants)
+        self.kv().into_iter().flat_map(|kv| kv.device().usages())
     }
 
     /// The nodes of the first lane's KV index, for users who pin or remove them.
@@ -248,7 +248,7 @@ impl Scheduler {
 
     fn settle(&mut self) {
         for shard in self.lanes.iter_mut().filter_map(|lane| lane.shard.as_mut()) {
-            shard.kv.settle();
+            shard.kv.device_mut().settle();
         }
     }
 

@@ -39,7 +39,7 @@ impl Shard {
         let mut kv = KvCache::with_policy(limits.block_size, limits.num_blocks, policy);
         kv.record_events(records_events);
         if let Some(windows) = limits.windows {
-            kv.set_windows(windows);
+            kv.device_mut().set_windows(windows);
         }
         kv.set_shares(&config.shares);
         kv.set_max_pinned_blocks(config.max_pinned_blocks(limits.num_blocks));
@@ -51,7 +51,7 @@ impl Shard {
     pub(crate) fn add_store(&mut self, contents: StoreContents, pins: StorePins, config: &SchedulerConfig) {
         let (mut store, unusable_slots) = StoreIndex::new(contents.num_slots, contents.blocks);
         store.set_in_memory(contents.is_in_memory);
-        store.offer_at_most(config.max_offered_blocks);
+        store.set_max_offers(config.max_offered_blocks);
         store.set_pins(pins, config.max_pinned_blocks(contents.num_slots));
         self.kv.set_store(store);
         self.outbox.discard(unusable_slots);
@@ -86,7 +86,7 @@ impl Shard {
     /// The number of blocks that must be available for a sequence to compute all its `num_tokens` tokens after a hit.
     /// Hit blocks that no sequence holds are themselves available, so they count as needed.
     pub(crate) fn needed_blocks(&self, hit: &PrefixHit, num_tokens: u32) -> u32 {
-        let num_held = hit.block_ids().iter().filter(|&&block| self.kv.is_held(block)).count();
+        let num_held = hit.block_ids().iter().filter(|&&block| self.kv.device().is_held(block)).count();
         self.blocks_for(num_tokens) - num_held as u32
     }
 
@@ -117,20 +117,21 @@ impl Shard {
 
     /// Adds the gauges of blocks and steps.
     pub(crate) fn add_gauges(&self, stats: &mut Stats) {
-        let counts = self.kv.counts();
+        let counts = self.kv.device().counts();
         stats.steps_in_flight += self.steps.len() as u64;
         stats.blocks_free += u64::from(counts.free);
         stats.blocks_held += u64::from(counts.held);
         stats.blocks_cached += u64::from(counts.cached);
         stats.blocks_total += u64::from(counts.total);
         stats.blocks_pinned += u64::from(self.kv.pin_counts().num_blocks);
-        let windows = self.kv.window_counts().unwrap_or_default();
+        let windows = self.kv.device().window_counts().unwrap_or_default();
         stats.window_parts_free += u64::from(windows.free);
         stats.window_parts_needed += u64::from(windows.needed);
         stats.window_parts_total += u64::from(windows.total);
-        let store = self.kv.store_counts().unwrap_or_default();
+        let store = self.kv.store().map(StoreIndex::counts).unwrap_or_default();
         stats.store_blocks += u64::from(store.stored);
-        stats.store_blocks_pinned += u64::from(self.kv.num_store_pinned());
+        let store_pins = self.kv.store().map(StoreIndex::pins);
+        stats.store_blocks_pinned += u64::from(store_pins.map_or(0, StorePins::num_blocks));
         stats.store_slots += u64::from(store.total);
         stats.blocks_late += self.restores.abandoned_blocks().count() as u64;
         stats.offered_blocks += u64::from(store.offered);
@@ -138,13 +139,13 @@ impl Shard {
 
     /// Adds the counters that the KV index keeps, which are lost with the shard.
     pub(crate) fn add_counters(&self, stats: &mut Stats) {
-        stats.evicted_blocks += self.kv.num_evicted();
-        stats.dropped_window_parts += self.kv.window_counts().unwrap_or_default().dropped;
+        stats.evicted_blocks += self.kv.device().num_evicted();
+        stats.dropped_window_parts += self.kv.device().window_counts().unwrap_or_default().dropped;
         let pins = self.kv.pin_counts();
         stats.pins_granted += pins.granted;
         stats.pins_refused += pins.refused;
         stats.pins_dropped += pins.dropped;
-        let store = self.kv.store_counts().unwrap_or_default();
+        let store = self.kv.store().map(StoreIndex::counts).unwrap_or_default();
         stats.store_evicted_blocks += store.evicted;
         stats.unoffered_blocks += store.unoffered;
     }

@@ -9,7 +9,8 @@ use crate::sequence::{Phase, SequenceKey};
 pub(crate) fn take_transfers(parts: &mut Lifecycle<'_>, transfers: &Transfers) {
     for outcome in &transfers.stores {
         let Some(shard) = &mut parts.lane.shard else { continue };
-        let is_expected = shard.kv.end_store(outcome.slot, outcome.is_stored);
+        let is_expected =
+            shard.kv.store_mut().is_some_and(|store| store.end_write(outcome.slot, outcome.is_stored));
         parts.counters.unexpected_results += u64::from(!is_expected);
         parts.counters.stored_blocks += u64::from(is_expected && outcome.is_stored);
         parts.counters.store_failures += u64::from(is_expected && !outcome.is_stored);

@@ -14,7 +14,7 @@ pub(crate) fn pass_windows(sequences: &mut Sequences, lane: &mut Lane) {
     let Some(shard) = lane.shard.as_mut().filter(|shard| shard.limits.windows.is_some()) else { return };
     for &key in lane.running.keys() {
         let run = sequences[key].run_mut();
-        shard.kv.pass_window(&mut run.table, run.planned);
+        shard.kv.device_mut().pass_window(&mut run.table, run.planned);
     }
 }
 
@@ -36,9 +36,9 @@ pub(crate) fn lacks_parts(sequences: &Sequences, lane: &Lane, hit: &PrefixHit, n
     });
     // A part of the hit that no sequence needs now is itself available, so it counts as needed.
     let own = (shard.blocks_for(num_tokens) + 1).min(most);
-    let mut num_shared = shard.kv.num_shared_parts(hit);
+    let mut num_shared = shard.kv.device().num_shared_parts(hit);
     if !hit.stored().is_empty() {
-        num_shared = num_shared.min(shard.kv.num_shared_parts(&hit.clone().without_stored()));
+        num_shared = num_shared.min(shard.kv.device().num_shared_parts(&hit.clone().without_stored()));
     }
-    reserved.sum::<u32>() + own.saturating_sub(num_shared) > shard.kv.available_parts()
+    reserved.sum::<u32>() + own.saturating_sub(num_shared) > shard.kv.device().available_parts()
 }

@@ -165,7 +165,7 @@ impl<'a> Yielding<'a> {
     /// The blocks that a tenant's sequences hold.
     fn held_blocks(self, tenant: TenantKey) -> u32 {
         let name = self.sequences.tenants().name(tenant);
-        let mut usages = self.lane.kv().into_iter().flat_map(|kv| kv.tenants());
+        let mut usages = self.lane.kv().into_iter().flat_map(|kv| kv.device().usages());
         let usage = usages.find(|usage| usage.tenant.as_deref() == name);
         usage.map_or(0, |usage| usage.num_blocks.saturating_sub(usage.num_cached + usage.num_pinned))
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use serde::Deserialize;
-use trunkline_scheduler::{Retention, Worth};
+use trunkline_scheduler::{CachePriority, Retention};
 use utoipa::ToSchema;
 
 use crate::error::ApiError;
@@ -105,10 +105,15 @@ impl RawRetention {
             }
         };
         let group = self.prompt_cache_key.as_deref().map(Arc::from);
-        let kept = |pinned_ms| Retention { pinned_ms, num_tokens: None, worth: Worth::Normal, group };
+        let kept = |pinned_ms| Retention {
+            pinned_ms,
+            num_tokens: None,
+            cache_priority: CachePriority::Normal,
+            group,
+        };
         if let Some(own) = &self.cache_retention {
             let pinned_ms = own.ttl_s()?.map(to_ms);
-            let retention = Retention { worth: own.worth(), ..kept(pinned_ms) };
+            let retention = Retention { cache_priority: own.cache_priority(), ..kept(pinned_ms) };
             return Ok(CheckedRetention { retention, is_decided: true });
         }
         if let Some(ttl_s) = of_openai {
@@ -119,8 +124,8 @@ impl RawRetention {
 }
 
 impl CacheRetention {
-    fn worth(&self) -> Worth {
-        if self.priority == "low" { Worth::Low } else { Worth::Normal }
+    fn cache_priority(&self) -> CachePriority {
+        if self.priority == "low" { CachePriority::Low } else { CachePriority::Normal }
     }
 
     fn ttl_s(&self) -> Result<Option<i64>, ApiError> {

@@ -1,4 +1,5 @@
-//! [`AdaptivePolicy`] against a plain model: two caches that evict by LRU and by worth say whom it follows.
+//! [`AdaptivePolicy`] against a plain model: two caches that evict by LRU and by worth
+//! decide which of the two it follows.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -6,14 +7,14 @@ use trunkline_kv::{AdaptivePolicy, EvictionPolicy, LeafLru, NodeId, PathHash, Tr
 
 use crate::draw;
 
-/// The policy's own half-life, in requests.
+/// The policy's half-life in requests.
 const HALF_LIFE: f64 = 2_048.0;
-/// The lead from which it follows worth, in parts of the blocks seen.
+/// The lead from which the policy follows worth, as a share of the visited blocks.
 const MIN_LEAD: f64 = 0.0025;
-/// Sequences that run at once at most.
+/// The most sequences that run at the same time.
 const MAX_HELD: usize = 3;
 
-/// xorshift64* (Vigna 2016).
+/// The generator xorshift64* (Vigna 2016).
 struct Random(u64);
 
 impl Random {
@@ -33,7 +34,7 @@ struct Node {
     num_holds: u32,
 }
 
-/// A tree of paths, a block each.
+/// A tree of paths with one block for each.
 #[derive(Debug, Default)]
 struct Tree {
     nodes: BTreeMap<u32, Node>,
@@ -41,7 +42,7 @@ struct Tree {
 }
 
 impl Tree {
-    /// The path's node and whether it is new.
+    /// Returns the node of a path, and whether it is new.
     fn enter(&mut self, path: PathHash, parent: Option<NodeId>) -> (NodeId, bool) {
         if let Some(&node) = self.by_path.get(&path) {
             return (node, false);
@@ -59,7 +60,7 @@ impl Tree {
         self.nodes.get_mut(&node.0).expect("the node is there")
     }
 
-    /// Whether it may be evicted.
+    /// Returns true if the node may be evicted.
     fn is_spare(&self, node: NodeId) -> bool {
         let node = &self.nodes[&node.0];
         node.num_children == 0 && node.num_holds == 0
@@ -76,12 +77,12 @@ impl Tree {
     }
 }
 
-/// A cache whose sequences end at once: what one of the policy's ghosts stands for.
+/// A cache whose sequences end at once, as in one of the policy's ghosts.
 struct Plain<P> {
     tree: Tree,
     policy: P,
     capacity: usize,
-    /// What came with the last request.
+    /// The nodes that the last request added.
     new: Vec<NodeId>,
     trail: Trail,
     before: Option<NodeId>,
@@ -97,35 +98,35 @@ impl<P: EvictionPolicy> Plain<P> {
     fn begin(&mut self, num_prompt_blocks: u32) {
         for node in std::mem::take(&mut self.new) {
             if self.tree.is_spare(node) {
-                self.policy.offer(node);
+                self.policy.add_candidate(node);
             }
         }
         while self.tree.nodes.len() > self.capacity {
             let victim = self.policy.victim().expect("every leaf was offered");
-            self.policy.withdraw(victim);
+            self.policy.remove_candidate(victim);
             if let Some(parent) = self.tree.remove(victim).filter(|&parent| self.tree.is_spare(parent)) {
-                self.policy.offer(parent);
+                self.policy.add_candidate(parent);
             }
         }
         (self.trail, self.before, self.is_miss) = (self.policy.begin(num_prompt_blocks), None, false);
     }
 
-    /// Whether all of the prompt hit up to this block.
+    /// Returns true if the prompt hit up to this block.
     fn see(&mut self, path: PathHash) -> bool {
         let (node, is_new) = self.tree.enter(path, self.before);
         if is_new {
             self.new.push(node);
-            self.before.into_iter().for_each(|parent| self.policy.withdraw(parent));
+            self.before.into_iter().for_each(|parent| self.policy.remove_candidate(parent));
         }
-        self.policy.used(node);
-        self.policy.seen(node, path, &mut self.trail);
+        self.policy.touch(node);
+        self.policy.visit(node, path, &mut self.trail);
         self.before = Some(node);
         self.is_miss |= is_new;
         !self.is_miss
     }
 }
 
-/// A cache under the policy and, with the same calls, under those that it chooses from.
+/// A cache under the policy, and the two policies it chooses from under the same calls.
 struct Model {
     tree: Tree,
     capacity: usize,
@@ -140,7 +141,7 @@ struct Model {
     num_changes: u32,
     offered: BTreeSet<u32>,
     held: Vec<Vec<NodeId>>,
-    /// Victims on which the two did not agree.
+    /// The number of victims on which the two did not agree.
     num_disputed: [u32; 2],
     victims: Vec<NodeId>,
 }
@@ -173,13 +174,13 @@ impl Model {
 
     fn offer_if_spare(&mut self, node: NodeId) {
         if self.tree.is_spare(node) {
-            self.policies().into_iter().for_each(|policy| policy.offer(node));
+            self.policies().into_iter().for_each(|policy| policy.add_candidate(node));
             self.offered.insert(node.0);
         }
     }
 
     fn withdraw(&mut self, node: NodeId) {
-        self.policies().into_iter().for_each(|policy| policy.withdraw(node));
+        self.policies().into_iter().for_each(|policy| policy.remove_candidate(node));
         self.offered.remove(&node.0);
     }
 
@@ -207,8 +208,8 @@ impl Model {
             self.tree.node(node).num_holds += 1;
             self.withdraw(node);
             for (policy, trail) in self.policies().into_iter().zip(&mut trails) {
-                policy.used(node);
-                policy.seen(node, path, trail);
+                policy.touch(node);
+                policy.visit(node, path, trail);
             }
             nodes.push(node);
             let (by_worth, by_lru) = (self.plain_worth.see(path), self.plain_lru.see(path));
@@ -218,7 +219,7 @@ impl Model {
         self.held.push(nodes);
     }
 
-    /// A sequence ends, whatever began first or not.
+    /// Ends a sequence, in any order.
     fn end(&mut self, place: usize) {
         for node in self.held.remove(place) {
             self.tree.node(node).num_holds -= 1;
@@ -226,7 +227,7 @@ impl Model {
         }
     }
 
-    /// Evicts down to so many blocks, or to what is in use.
+    /// Evicts until `capacity` blocks are left, or only blocks in use.
     fn shrink(&mut self, capacity: usize) {
         while self.tree.nodes.len() > capacity {
             let [victim, lru, worth] = self.policies().map(|policy| policy.victim());
@@ -243,14 +244,14 @@ impl Model {
             self.victims.push(victim);
             if let Some(parent) = self.tree.remove(victim) {
                 let path = self.tree.nodes[&parent.0].path;
-                self.policies().into_iter().for_each(|policy| policy.exposed(parent, path));
+                self.policies().into_iter().for_each(|policy| policy.set_last_block(parent, path));
                 self.offer_if_spare(parent);
             }
         }
     }
 }
 
-/// The paths of a prompt.
+/// Returns the paths of a prompt.
 fn paths(blocks: impl IntoIterator<Item = u64>) -> Vec<PathHash> {
     let mut path = 1_u64;
     let follow = |block: u64| {
@@ -260,8 +261,8 @@ fn paths(blocks: impl IntoIterator<Item = u64>) -> Vec<PathHash> {
     blocks.into_iter().map(follow).collect()
 }
 
-/// In turn: forty prompts that come again and again between others that never do, which worth learns; prompts that come
-/// again soon and once, where what it learned is wrong for a while.
+/// Makes phases of two kinds in turn. In one, forty prompts come again and again between others that come once, which
+/// worth learns. In the other, each prompt comes again once and soon, so that worth is wrong for a while.
 fn traffic(random: &mut Random, num_requests: usize) -> Vec<Vec<PathHash>> {
     let num_shared = random.below(3);
     let (mut requests, mut num_prompts) = (Vec::new(), 40);
@@ -305,14 +306,14 @@ fn run(seed: u64, num_requests: usize) -> Model {
 }
 
 #[test]
-fn it_evicts_what_the_leader_of_a_plain_model_would_and_nothing_in_use() {
+fn it_evicts_as_the_leader_of_a_plain_model_does_and_nothing_in_use() {
     let (mut num_changes, mut num_disputed) = (0, [0; 2]);
     let num_seeds: u32 = if draw::is_test_all() { 4 } else { 1 };
     for seed in 1..=num_seeds.into() {
         let mut model = run(seed, 8_000);
         num_changes += model.num_changes;
         num_disputed.iter_mut().zip(model.num_disputed).for_each(|(sum, of_seed)| *sum += of_seed);
-        // Whatever is offered goes, each once.
+        // Every candidate is evicted once.
         while !model.held.is_empty() {
             model.end(0);
         }

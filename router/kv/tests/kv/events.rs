@@ -1,4 +1,4 @@
-//! Who follows the events knows what the cache holds: compared with the cache itself after every request.
+//! A listener that follows the events knows the contents of the cache. The test compares both after every request.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::model::drawn;
 const BLOCK_SIZE: u32 = 4;
 const NUM_BLOCKS: u32 = 24;
 
-/// What a listener knows of one tier: each block's parent, and its tokens where it was told.
+/// A listener's record of one tier: the parent of each block, and its tokens if the event had them.
 type Known = BTreeMap<BlockKey, (Option<BlockKey>, Vec<u32>)>;
 
 #[derive(Default)]
@@ -51,7 +51,7 @@ impl Listener {
     }
 }
 
-/// The whole blocks of the device, found by walking the tree.
+/// Returns the whole blocks of the device, found by walking the tree.
 fn on_device(kv: &KvCache) -> Known {
     let mut known = Known::new();
     for view in kv.walk(NodeId(0), usize::MAX).nodes {
@@ -74,28 +74,28 @@ fn cache(num_slots: u32) -> KvCache {
     kv
 }
 
-/// Computes a prompt; every fifth slot of the store fails.
+/// Computes a prompt. Writes to every fifth slot of the store fail.
 fn request(kv: &mut KvCache, salt: &Salt, prompt: &[u32]) {
     let hit = kv.lookup(salt, prompt).without_stored();
     let mut table = kv.open(salt, &hit);
-    kv.touch(&hit);
+    kv.device_mut().touch(&hit);
     let num_blocks = (prompt.len() as u32).div_ceil(BLOCK_SIZE);
-    assert!(kv.grow(&mut table, num_blocks - hit.num_blocks() as u32));
+    assert!(kv.device_mut().grow(&mut table, num_blocks - hit.num_blocks() as u32));
     let first = hit.num_block_tokens();
-    kv.begin_fill(&table, first, prompt.len() as u32 - first);
+    kv.device_mut().begin_fill(&table, first, prompt.len() as u32 - first);
     let num_full_blocks = prompt.len() / BLOCK_SIZE as usize;
     let mut slots = Vec::new();
     while let Some((_, slot)) = kv.begin_store(&mut table, num_full_blocks) {
         slots.push(slot);
     }
-    // Some are written before their names are known, some after.
+    // Some blocks are written before their keys are known, and some after.
     let (early, late) = slots.split_at(slots.len() / 2);
     for &slot in early {
-        assert!(kv.end_store(slot, slot.0 % 5 != 4));
+        assert!(kv.store_mut().unwrap().end_write(slot, slot.0 % 5 != 4));
     }
     kv.close(table, prompt);
     for &slot in late {
-        assert!(kv.end_store(slot, slot.0 % 5 != 4));
+        assert!(kv.store_mut().unwrap().end_write(slot, slot.0 % 5 != 4));
     }
 }
 
@@ -127,7 +127,7 @@ proptest! {
             }
             listener.hear(kv.take_events());
             prop_assert_eq!(&listener.device, &on_device(&kv));
-            let num_stored = kv.store_counts().map_or(0, |counts| counts.stored);
+            let num_stored = kv.store().map(StoreIndex::counts).map_or(0, |counts| counts.stored);
             prop_assert_eq!(listener.disk.len(), num_stored as usize);
             kv.check_invariants();
         }
@@ -135,7 +135,7 @@ proptest! {
 }
 
 #[test]
-fn who_begins_to_listen_is_told_to_forget() {
+fn a_new_listener_is_told_to_clear_its_record() {
     let mut kv = cache(8);
     let salt = Salt::of_tenant("a");
     request(&mut kv, &salt, &[1; 9]);
@@ -179,17 +179,17 @@ fn a_store_in_memory_has_a_name_of_its_own() {
 }
 
 #[test]
-fn who_does_not_take_them_is_told_that_they_are_lost() {
+fn a_listener_that_does_not_take_events_is_told_that_they_are_lost() {
     let mut kv = KvCache::new(1, NUM_BLOCKS);
     kv.record_events(true);
     let mut token = 0;
-    // Each request stores a block and, once the cache is full, another one goes.
+    // Each request indexes a block and, once the cache is full, evicts one.
     for _ in 0..MAX_LOGGED_EVENTS {
         token += 1;
         let hit = kv.lookup(&Salt::default(), &[token]);
         let mut table = kv.open(&Salt::default(), &hit);
-        assert!(kv.grow(&mut table, 1));
-        kv.begin_fill(&table, 0, 1);
+        assert!(kv.device_mut().grow(&mut table, 1));
+        kv.device_mut().begin_fill(&table, 0, 1);
         kv.close(table, &[token]);
     }
     assert_eq!(kv.take_events(), [KvEvent::AllBlocksCleared]);

@@ -1,4 +1,4 @@
-//! What policies of eviction keep, on traffic made here from a seed.
+//! Hits of the eviction policies on synthetic traffic.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use trunkline_kv::{KvCache, PolicyKind, Salt};
 
 const LAST_TOKEN: u32 = u32::MAX;
 
-/// xorshift64* (Vigna 2016).
+/// The generator xorshift64* (Vigna 2016).
 struct Random(u64);
 
 impl Random {
@@ -18,7 +18,7 @@ impl Random {
     }
 }
 
-/// Runs requests one after another. Returns how many of each one's blocks hit.
+/// Runs requests one after another. Returns the number of blocks that hit, for each request.
 fn replay(requests: &[Vec<u32>], num_blocks: u32, kind: PolicyKind) -> Vec<u32> {
     let salt = Salt::default();
     let mut kv = KvCache::with_policy(1, num_blocks, kind.build(num_blocks));
@@ -29,11 +29,11 @@ fn replay(requests: &[Vec<u32>], num_blocks: u32, kind: PolicyKind) -> Vec<u32> 
         let hit = kv.lookup(&salt, &prompt);
         prompt.pop();
         let mut table = kv.open(&salt, &hit);
-        kv.touch(&hit);
+        kv.device_mut().touch(&hit);
         let num_cached = hit.num_blocks() as u32;
         let num_new = prompt.len() as u32 - num_cached;
-        assert!(kv.grow(&mut table, num_new));
-        kv.begin_fill(&table, num_cached, num_new);
+        assert!(kv.device_mut().grow(&mut table, num_new));
+        kv.device_mut().begin_fill(&table, num_cached, num_new);
         kv.close(table, &prompt);
         hits.push(num_cached);
     }
@@ -45,8 +45,9 @@ fn total(hits: &[u32]) -> u32 {
     hits.iter().sum()
 }
 
-/// Conversations that go on after a pause of `pause` requests (give or take a third), one begun with each of `num`
-/// requests; between any two requests `flood` prompts that nobody sends twice.
+/// Makes `num` conversations that continue after a pause of about `pause` requests, give or take a third.
+///
+/// Between any two of their requests are `flood` prompts that come only once.
 fn chats(seed: u64, num: u64, turns: u64, pause: u64, flood: usize) -> Vec<Vec<u32>> {
     let (mut random, mut next_block) = (Random(seed), 0);
     let mut new = |count: u64| {
@@ -70,8 +71,9 @@ fn chats(seed: u64, num: u64, turns: u64, pause: u64, flood: usize) -> Vec<Vec<u
 }
 
 #[test]
-fn prompts_that_nobody_sends_twice_do_not_push_out_conversations() {
-    // Between two turns of a conversation come about 100 requests with 600 blocks: LRU, with room for 200, has lost it.
+fn prompts_that_come_once_do_not_evict_conversations() {
+    // Between two turns of a conversation are about 100 requests with 600 blocks. LRU, with room for 200, has evicted
+    // it.
     let requests = chats(1, 800, 6, 40, 2);
     let lru = total(&replay(&requests, 200, PolicyKind::Lru));
     let worth = total(&replay(&requests, 200, PolicyKind::Worth));
@@ -79,7 +81,7 @@ fn prompts_that_nobody_sends_twice_do_not_push_out_conversations() {
 }
 
 #[test]
-fn where_the_last_used_comes_first_it_is_no_worse_than_lru() {
+fn worth_is_no_worse_than_lru_where_recent_prompts_come_first() {
     let requests = chats(2, 800, 6, 20, 0);
     for num_blocks in [50, 100, 200, 400, 800, 1600] {
         let lru = total(&replay(&requests, num_blocks, PolicyKind::Lru));
@@ -88,7 +90,7 @@ fn where_the_last_used_comes_first_it_is_no_worse_than_lru() {
     }
 }
 
-/// `requests` behind `num_shared` blocks that all of them begin with.
+/// Puts `num_shared` blocks that all requests share before `requests`.
 fn behind(requests: &[Vec<u32>], num_shared: u32) -> Vec<Vec<u32>> {
     let shifted = |request: &Vec<u32>| request.iter().map(|block| block + num_shared).collect::<Vec<_>>();
     requests.iter().map(|request| (0..num_shared).chain(shifted(request)).collect()).collect()
@@ -96,7 +98,7 @@ fn behind(requests: &[Vec<u32>], num_shared: u32) -> Vec<Vec<u32>> {
 
 #[test]
 fn an_agent_that_calls_again_at_once_keeps_its_history() {
-    // Two thirds of all prompts go on with one of the last few: whoever undervalues what just came loses to LRU.
+    // Two thirds of all prompts continue one of the last few. A policy that undervalues the latest blocks loses to LRU.
     let (mut random, mut next_block) = (Random(6), 0);
     let mut loops: Vec<Vec<u32>> = Vec::new();
     let mut requests = Vec::new();
@@ -108,7 +110,7 @@ fn an_agent_that_calls_again_at_once_keeps_its_history() {
         let place = random.below(loops.len() as u64) as usize;
         next_block += 3;
         loops[place].extend(next_block - 3..next_block - 1);
-        // The last block of each prompt is its own.
+        // The last block of each prompt is unique.
         requests.push(loops[place].iter().copied().chain([next_block - 1]).collect::<Vec<_>>());
         if random.below(12) == 0 {
             loops.swap_remove(place);
@@ -138,7 +140,7 @@ fn adaptive_follows_worth_where_it_wins_though_all_begin_alike() {
 
 #[test]
 fn adaptive_follows_worth_in_a_cache_larger_than_its_ghosts() {
-    // 2,000 prompts of ten blocks over and over: LRU, with room for half of them, never has what comes.
+    // 2,000 prompts of ten blocks repeat in the same order. LRU, with room for half of them, never hits.
     let cycle: Vec<Vec<u32>> = (0..2_000).map(|prompt| (prompt * 10..prompt * 10 + 10).collect()).collect();
     let requests: Vec<Vec<u32>> = behind(&cycle, 3).into_iter().cycle().take(8_000).collect();
     let hits = total(&replay(&requests, 10_000, PolicyKind::Adaptive));
@@ -148,7 +150,7 @@ fn adaptive_follows_worth_in_a_cache_larger_than_its_ghosts() {
 
 #[test]
 fn adaptive_is_lru_where_lru_is_next_to_the_best() {
-    // The chance that a prompt comes again falls with its age, whatever it was: worth can only learn that.
+    // The chance that a prompt comes again depends only on its age and falls with it, so worth can only learn that.
     let (mut random, mut num_prompts) = (Random(8), 0);
     let mut last_first: Vec<u32> = Vec::new();
     let mut requests: Vec<Vec<u32>> = Vec::new();
@@ -181,7 +183,7 @@ fn the_same_requests_give_the_same_hits() {
 
 #[test]
 fn it_follows_traffic_that_changes() {
-    // First nothing comes twice in a while, then everything does soon.
+    // First no prompt comes again for long, and then every prompt comes again soon.
     let mut requests = chats(4, 1_500, 2, 2_000, 1);
     let num_before = requests.len();
     let offset = requests.iter().flatten().max().unwrap() + 1;

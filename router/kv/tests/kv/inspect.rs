@@ -1,25 +1,25 @@
-//! The inspector's walk and removal.
+//! Pages over the tree, and removal of nodes.
 
 use trunkline_kv::{KvCache, NodeId, NodeView, Salt, StoreIndex};
 
 const BLOCK_SIZE: u32 = 4;
 
-/// Computes `tokens` and stores what is full, as a sequence would; ends it.
+/// Runs a sequence that computes `tokens` and stores its full blocks.
 fn compute(kv: &mut KvCache, salt: &Salt, tokens: &[u32]) {
     let hit = kv.lookup(salt, tokens).without_partial();
     let mut table = kv.open(salt, &hit);
-    kv.touch(&hit);
+    kv.device_mut().touch(&hit);
     let known = hit.num_block_tokens();
     let count = tokens.len() as u32;
-    assert!(kv.grow(&mut table, count.div_ceil(BLOCK_SIZE) - hit.num_blocks() as u32));
-    kv.begin_fill(&table, known, count - known);
+    assert!(kv.device_mut().grow(&mut table, count.div_ceil(BLOCK_SIZE) - hit.num_blocks() as u32));
+    kv.device_mut().begin_fill(&table, known, count - known);
     let mut slots = Vec::new();
     while let Some((_, slot)) = kv.begin_store(&mut table, tokens.len() / BLOCK_SIZE as usize) {
         slots.push(slot);
     }
     kv.index(&mut table, tokens);
     for slot in slots {
-        assert!(kv.end_store(slot, true));
+        assert!(kv.store_mut().unwrap().end_write(slot, true));
     }
     kv.close(table, tokens);
     kv.check_invariants();
@@ -59,7 +59,7 @@ fn pages_show_every_node_once() {
     let shape = (shared.first_token, shared.num_tokens, shared.num_blocks, shared.num_stored);
     assert_eq!((shape, shared.num_children), ((0, 8, 2, 2), 2));
     assert_eq!((shared.num_hits, shared.used_at_ms), (1, 2_000));
-    // The second asked for more than was there: the first's own part was not used again.
+    // The second request branched off, so the rest of the first one was not used again.
     let ends: Vec<&NodeView> = nodes.iter().filter(|node| node.num_children == 0).collect();
     let mut ages: Vec<u64> = ends.iter().map(|node| node.used_at_ms).collect();
     ages.sort_unstable();
@@ -73,7 +73,7 @@ fn pages_show_every_node_once() {
 }
 
 #[test]
-fn what_is_removed_is_gone_from_device_and_store() {
+fn removed_nodes_leave_device_and_store() {
     let (mut kv, salt, one, two) = cache();
     let node = walk(&kv, 100)
         .into_iter()
@@ -83,19 +83,19 @@ fn what_is_removed_is_gone_from_device_and_store() {
         })
         .expect("the first's own part");
     assert_eq!(kv.remove(node.id, salt.root_key()), None);
-    let stored = kv.store_counts().expect("a store").stored;
+    let stored = kv.store().map(StoreIndex::counts).expect("a store").stored;
     let num_removed = kv.remove(node.id, node.key).expect("it is there");
     kv.check_invariants();
     assert_eq!(num_removed, 2, "six tokens");
     assert_eq!(kv.take_discards().len(), 1, "one full block of them");
-    assert_eq!(kv.store_counts().expect("a store").stored, stored - 1);
+    assert_eq!(kv.store().map(StoreIndex::counts).expect("a store").stored, stored - 1);
     assert_eq!(kv.lookup(&salt, &one).num_block_tokens(), 8);
     assert!(kv.lookup(&salt, &one).stored().is_empty());
     assert_eq!(kv.lookup(&salt, &two).num_tokens(), two.len() as u32 - 1);
 }
 
 #[test]
-fn what_is_held_stays() {
+fn held_blocks_are_not_removed() {
     let (mut kv, salt, one, _) = cache();
     let hit = kv.lookup(&salt, &one).without_partial();
     let table = kv.open(&salt, &hit);

@@ -8,18 +8,18 @@ mod inspect;
 mod model;
 mod parts {
     mod events;
-    mod evict;
     mod ghost;
     mod history;
     mod key;
-    mod low;
+    mod low_priority;
+    mod lru;
     mod path_table;
     mod pool;
-    mod reuse;
-    mod reuse_policy;
+    mod reuse_times;
     mod salt;
-    mod shelves;
     mod store_pins;
+    mod worth;
+    mod worth_buckets;
 }
 mod pins;
 mod quotas;

@@ -1,13 +1,13 @@
 //! Random histories of the KV cache against a plain model: a map from every stored prefix to its block, and a device
 //! that remembers which prefix was written in which slot. `TRUNKLINE_SEED` picks the histories, `TRUNKLINE_CASES` how
-//! many; a failure prints the seed and a shrunk history.
+//! many. A failure prints the seed and a shrunk history.
 
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngSeed, TestCaseError, TestError, TestRunner};
 use trunkline_contract::BlockId;
-use trunkline_kv::{BlockTable, KvCache, PolicyKind, Salt, Worth};
+use trunkline_kv::{BlockTable, CachePriority, KvCache, PolicyKind, Salt};
 
 use crate::draw;
 
@@ -21,7 +21,7 @@ enum Op {
         tokens: Vec<u32>,
         use_partial: bool,
     },
-    /// Plans a step over the next positions of a sequence, growing it first, and appends what it would sample.
+    /// Grows a sequence, plans a step over its next positions, and appends the sampled token.
     Fill {
         sequence: usize,
         num_tokens: u32,
@@ -33,7 +33,7 @@ enum Op {
     Close {
         sequence: usize,
     },
-    /// Ends it without entering anything more.
+    /// Ends a sequence without indexing any more of it.
     Drop {
         sequence: usize,
     },
@@ -53,7 +53,7 @@ struct History {
     ops: Vec<Op>,
 }
 
-/// Often a piece of one text, so that prefixes meet.
+/// Often returns a piece of one text, so that prefixes are shared.
 fn tokens() -> impl Strategy<Value = Vec<u32>> {
     prop_oneof![
         prop::collection::vec(0..VOCABULARY, 1..14),
@@ -94,9 +94,10 @@ struct World {
     block_size: usize,
     kv: KvCache,
     sequences: Vec<Sequence>,
-    /// The plain model: every stored prefix, whole blocks and tails, and the block with its last tokens.
+    /// The plain model: for every stored prefix of whole blocks, with or without a tail, the block with its last
+    /// tokens.
     stored: BTreeMap<Prefix, BlockId>,
-    /// `[block][slot]`: the prefix whose last token's K and V are there.
+    /// For each block and slot, the prefix whose last token's K and V are there.
     device: Vec<Vec<Option<Prefix>>>,
     num_evicted: u64,
 }
@@ -130,7 +131,7 @@ impl World {
                 if let Some(index) = self.pick(*sequence) {
                     let sequence = &mut self.sequences[index];
                     sequence.acknowledged = sequence.filled;
-                    self.kv.release_copy_source(&mut sequence.table);
+                    self.kv.device_mut().release_copy_source(&mut sequence.table);
                     let (from, to) = (sequence.table.num_indexed_blocks(), sequence.filled / self.block_size);
                     self.store_blocks(index, from, to);
                     let sequence = &mut self.sequences[index];
@@ -168,23 +169,23 @@ impl World {
         if !use_partial {
             hit = hit.without_partial();
         }
-        // Which block goes first is no matter of what is where.
-        let worth = if tokens.len().is_multiple_of(3) { Worth::Low } else { Worth::Normal };
-        let mut table = self.kv.open_worth(&salt(salt_index), &hit, worth);
-        self.kv.touch(&hit);
+        // The priority decides the order of eviction only, not the contents of blocks.
+        let worth = if tokens.len().is_multiple_of(3) { CachePriority::Low } else { CachePriority::Normal };
+        let mut table = self.kv.open_with_priority(&salt(salt_index), &hit, worth);
+        self.kv.device_mut().touch(&hit);
         let mut computed = hit.num_block_tokens() as usize;
         if let Some((source, num_tokens)) = hit.partial() {
-            self.kv.settle();
-            if self.kv.grow(&mut table, 1) {
-                // The copy is planned with the first step: what it copies is being filled until that is acknowledged.
-                self.kv.begin_fill(&table, computed as u32, num_tokens);
+            self.kv.device_mut().settle();
+            if self.kv.device_mut().grow(&mut table, 1) {
+                // The first step makes the copy, so these positions are filled until it is acknowledged.
+                self.kv.device_mut().begin_fill(&table, computed as u32, num_tokens);
                 let destination = table.blocks().last().expect("it just grew").id();
                 for slot in 0..num_tokens as usize {
                     self.device[destination.0 as usize][slot] = self.device[source.0 as usize][slot].clone();
                 }
                 computed += num_tokens as usize;
             } else {
-                self.kv.release_copy_source(&mut table);
+                self.kv.device_mut().release_copy_source(&mut table);
             }
         }
         let acknowledged = hit.num_block_tokens() as usize;
@@ -201,15 +202,15 @@ impl World {
         let sequence = &mut self.sequences[index];
         let end = (sequence.filled + num_tokens).min(sequence.tokens.len());
         let missing = end.div_ceil(self.block_size).saturating_sub(sequence.table.blocks().len());
-        let available = self.kv.available() as usize;
-        let grew = self.kv.grow(&mut sequence.table, missing as u32);
+        let available = self.kv.device().available() as usize;
+        let grew = self.kv.device_mut().grow(&mut sequence.table, missing as u32);
         assert_eq!(grew, missing <= available, "grow gives what is available");
         if !grew {
             return;
         }
         let begin = sequence.filled;
         if begin < end {
-            self.kv.begin_fill(&sequence.table, begin as u32, (end - begin) as u32);
+            self.kv.device_mut().begin_fill(&sequence.table, begin as u32, (end - begin) as u32);
         }
         for position in begin..end {
             let block = sequence.table.blocks()[position / self.block_size].id();
@@ -241,14 +242,14 @@ impl World {
         self.kv.close(sequence.table, &sequence.tokens[..sequence.acknowledged]);
     }
 
-    /// What `KvCache::index` should do, in the model; called before it.
+    /// Does in the model what `KvCache::index` does after it.
     fn store_blocks(&mut self, index: usize, from: usize, to: usize) {
         for block_idx in from..to {
             let sequence = &self.sequences[index];
             let prefix = (sequence.salt, sequence.tokens[..(block_idx + 1) * self.block_size].to_vec());
             let block = sequence.table.blocks()[block_idx].id();
             match self.stored.get(&prefix) {
-                Some(existing) if self.kv.is_held(*existing) => {}
+                Some(existing) if self.kv.device().is_held(*existing) => {}
                 _ => {
                     self.remove_tails(&prefix, block_idx);
                     self.stored.insert(prefix, block);
@@ -258,11 +259,11 @@ impl World {
     }
 
     fn shed(&mut self, index: usize) {
-        // Which blocks took whose place, seen from outside: the own block is found where another was.
+        // Replaced blocks are visible from outside: a lookup finds the sequence's own block where another one was.
         let sequence = &mut self.sequences[index];
-        let before = self.kv.counts();
-        let num_shed = self.kv.shed_shadows(&mut sequence.table);
-        assert_eq!(self.kv.counts().free, before.free + num_shed, "each shadow frees a block");
+        let before = self.kv.device().counts();
+        let num_shed = self.kv.device_mut().shed_shadows(&mut sequence.table);
+        assert_eq!(self.kv.device().counts().free, before.free + num_shed, "each shadow frees a block");
         let indexed = sequence.table.num_indexed_blocks();
         let mut replaced = 0;
         for block_idx in 0..indexed {
@@ -281,7 +282,7 @@ impl World {
         assert_eq!(replaced, num_shed);
     }
 
-    /// Stored prefixes that end within block `block_idx` and share all blocks before it with `prefix`.
+    /// Returns the stored prefixes that end within block `block_idx` and share all blocks before it with `prefix`.
     fn children<'a>(
         &'a self,
         prefix: &'a Prefix,
@@ -343,7 +344,7 @@ impl World {
         }
     }
 
-    /// After every operation: the invariants, and the model's map is what the index has, but for what was evicted.
+    /// Checks the invariants, and that the model and the index agree except for evicted blocks.
     fn check(&mut self) {
         self.kv.check_invariants();
         let mut gone = Vec::new();
@@ -366,14 +367,14 @@ impl World {
                 _ => gone.push(prefix.clone()),
             }
         }
-        let num_evicted = self.kv.num_evicted();
+        let num_evicted = self.kv.device().num_evicted();
         assert_eq!(gone.len() as u64, num_evicted - self.num_evicted, "what is gone was evicted: {gone:?}");
         self.num_evicted = num_evicted;
         for prefix in gone {
             self.stored.remove(&prefix);
         }
-        let counts = self.kv.counts();
-        let indexed_held = self.stored.values().filter(|block| self.kv.is_held(**block)).count();
+        let counts = self.kv.device().counts();
+        let indexed_held = self.stored.values().filter(|block| self.kv.device().is_held(**block)).count();
         assert_eq!(counts.cached as usize, self.stored.len() - indexed_held, "cached: stored and not held");
         for sequence in &self.sequences {
             for (position, block) in
@@ -397,16 +398,16 @@ fn run(history: &History, kind: PolicyKind) {
     }
     world.sequences.clear();
     world.check();
-    assert_eq!(world.kv.counts().held, 0, "all blocks return");
-    assert_eq!(world.kv.available(), history.num_blocks, "and all can be had");
+    assert_eq!(world.kv.device().counts().held, 0, "all blocks return");
+    assert_eq!(world.kv.device().available(), history.num_blocks, "and all can be had");
     let mut table = world.kv.open(&salt(0), &world.kv.lookup(&salt(0), &[0]));
-    assert!(world.kv.grow(&mut table, history.num_blocks), "every cached block can be evicted");
+    assert!(world.kv.device_mut().grow(&mut table, history.num_blocks), "every cached block can be evicted");
     drop(table);
     world.stored.clear();
     world.kv.check_invariants();
 }
 
-/// So many cases in the first tier, and 30 times as many in the second.
+/// The number of cases under `make test`. `make test-all` runs 30 times as many.
 pub fn drawn(few: u64) -> Config {
     Config {
         cases: draw::count("TRUNKLINE_CASES", few, 30 * few) as u32,

@@ -1,17 +1,17 @@
-//! Prefixes that stay for as long as their users asked.
+//! Prefixes that stay on the device while they are pinned.
 
 use trunkline_kv::{KvCache, NodeId, PinCounts, PinOutcome, Salt, TenantShare};
 
-/// Computes a prompt of blocks of one token; returns how many of them hit.
+/// Computes a prompt in blocks of one token. Returns how many of them hit.
 fn request(kv: &mut KvCache, salt: &Salt, prompt: &[u32]) -> usize {
     let tokens = [prompt, &[u32::MAX]].concat();
     let hit = kv.lookup(salt, &tokens);
     let mut table = kv.open(salt, &hit);
-    kv.touch(&hit);
+    kv.device_mut().touch(&hit);
     let first = hit.num_blocks() as u32;
     let num_new = prompt.len() as u32 - first;
-    assert!(kv.grow(&mut table, num_new));
-    kv.begin_fill(&table, first, num_new);
+    assert!(kv.device_mut().grow(&mut table, num_new));
+    kv.device_mut().begin_fill(&table, first, num_new);
     kv.close(table, prompt);
     kv.check_invariants();
     hit.num_blocks()
@@ -33,7 +33,7 @@ fn a_pinned_prefix_stays_until_its_time_is_over() {
     kv.set_max_pinned_blocks(4);
     request(&mut kv, &salt, &[1, 2, 3]);
     assert_eq!(kv.pin(&salt, &[1, 2, 3], 100), granted(3, 3));
-    assert_eq!((kv.available(), kv.counts().held), (7, 3));
+    assert_eq!((kv.device().available(), kv.device().counts().held), (7, 3));
     flood(&mut kv, &salt);
     assert_eq!(request(&mut kv, &salt, &[1, 2, 3]), 3);
     kv.set_now(99);
@@ -41,7 +41,7 @@ fn a_pinned_prefix_stays_until_its_time_is_over() {
     assert_eq!(kv.pin_counts().num_blocks, 3);
     kv.set_now(100);
     kv.expire_pins();
-    assert_eq!((kv.pin_counts().num_blocks, kv.available()), (0, 10));
+    assert_eq!((kv.pin_counts().num_blocks, kv.device().available()), (0, 10));
     flood(&mut kv, &salt);
     assert_eq!(request(&mut kv, &salt, &[1, 2, 3]), 0);
 }
@@ -65,7 +65,7 @@ fn a_pin_is_renewed_never_cut_short_and_shared_blocks_count_once() {
 }
 
 #[test]
-fn what_is_beyond_the_limit_of_all_or_the_share_of_one_is_refused() {
+fn a_pin_beyond_the_limit_for_all_or_the_share_of_its_tenant_is_refused() {
     let mut kv = KvCache::new(1, 10);
     let [a, b] = ["a", "b"].map(|tenant| Salt::of_tenant(tenant));
     let share = |tenant: &str, weight| TenantShare { tenant: tenant.into(), weight };
@@ -77,7 +77,7 @@ fn what_is_beyond_the_limit_of_all_or_the_share_of_one_is_refused() {
     assert_eq!(kv.pin(&b, &[1, 2], 9), granted(2, 2));
     assert_eq!(kv.pin(&a, &[1, 2, 3, 4], 9), PinOutcome::Refused, "5 for all");
     assert_eq!(kv.pin(&a, &[1, 2, 3], 9), granted(3, 3));
-    let pinned: Vec<u32> = kv.tenants().map(|usage| usage.num_pinned).collect();
+    let pinned: Vec<u32> = kv.device().usages().map(|usage| usage.num_pinned).collect();
     assert_eq!(pinned, [3, 2]);
     assert_eq!(kv.pin_counts().refused, 2);
     assert_eq!(kv.pin(&a, &[7, 8], 9), granted(0, 0), "nothing is there to pin");
@@ -104,13 +104,13 @@ fn a_pin_is_renewed_by_its_tokens_while_it_is_there() {
 }
 
 #[test]
-fn a_tail_stands_for_the_whole_blocks_before_it() {
+fn a_pin_of_a_tail_pins_the_whole_blocks_before_it() {
     let (mut kv, salt) = (KvCache::new(2, 10), Salt::default());
     kv.set_max_pinned_blocks(10);
     let hit = kv.lookup(&salt, &[1, 2, 3, 4]);
     let mut table = kv.open(&salt, &hit);
-    assert!(kv.grow(&mut table, 2));
-    kv.begin_fill(&table, 0, 3);
+    assert!(kv.device_mut().grow(&mut table, 2));
+    kv.device_mut().begin_fill(&table, 0, 3);
     kv.close(table, &[1, 2, 3]);
     let nodes = kv.walk(NodeId(0), 10).nodes;
     let tail = nodes.iter().find(|view| view.num_tokens == 1).unwrap();
@@ -121,7 +121,7 @@ fn a_tail_stands_for_the_whole_blocks_before_it() {
 }
 
 #[test]
-fn pins_are_seen_and_ended_by_node() {
+fn pins_are_listed_and_ended_by_node() {
     let (mut kv, salt) = (KvCache::new(1, 10), Salt::default());
     kv.set_max_pinned_blocks(10);
     for prompt in [[1, 2, 3], [1, 2, 4], [5, 6, 7]] {
@@ -141,10 +141,10 @@ fn pins_are_seen_and_ended_by_node() {
 }
 
 #[test]
-fn for_want_of_blocks_the_pin_that_would_end_first_ends_now() {
+fn a_dropped_pin_is_the_one_that_would_end_first() {
     let (mut kv, salt) = (KvCache::new(1, 10), Salt::default());
     kv.set_max_pinned_blocks(10);
-    // Neither the first nor the last to be pinned is the first to end.
+    // The pin that ends first is neither the first nor the last that was granted.
     for (token, ttl_ms) in [(1, 50), (2, 10), (3, 90), (4, 30)] {
         request(&mut kv, &salt, &[token, token]);
         assert_eq!(kv.pin(&salt, &[token, token], ttl_ms), granted(2, 2));
@@ -154,7 +154,7 @@ fn for_want_of_blocks_the_pin_that_would_end_first_ends_now() {
         assert!(kv.drop_pin());
         let (counts, num_dropped) = (kv.pin_counts(), 4 - u64::from(num_left));
         assert_eq!((counts.num_blocks, counts.dropped), (2 * num_left, num_dropped));
-        assert_eq!((kv.counts().held, kv.available()), (2 * num_left, 10 - 2 * num_left));
+        assert_eq!((kv.device().counts().held, kv.device().available()), (2 * num_left, 10 - 2 * num_left));
         let is_gone = |token: &u32| !kv.renew_pin(&salt, &[*token, *token], 1);
         let gone: Vec<u32> = [1, 2, 3, 4].into_iter().filter(is_gone).collect();
         ended.extend(gone.into_iter().filter(|token| !ended.contains(token)).collect::<Vec<_>>());

@@ -1,4 +1,5 @@
-//! Nobody's flood takes what is another's share. Histories are made from `TRUNKLINE_SEED`; a failure prints it.
+//! A tenant that floods the cache takes no block within another tenant's share. `TRUNKLINE_SEED` picks the histories,
+//! and a failure prints it.
 
 use trunkline_contract::BlockKey;
 use trunkline_kv::{
@@ -11,7 +12,7 @@ const NUM_OPS: u64 = 120;
 const NUM_TENANTS: usize = 4;
 const NAMES: [&str; NUM_TENANTS] = ["a", "b", "c", "d"];
 
-/// xorshift64* (Vigna 2016).
+/// The generator xorshift64* (Vigna 2016).
 struct Random(u64);
 
 impl Random {
@@ -38,14 +39,14 @@ struct Sequence {
 }
 
 fn usages(kv: &KvCache) -> Vec<TenantUsage> {
-    kv.tenants().cloned().collect()
+    kv.device().usages().cloned().collect()
 }
 
-/// Gets one block and checks whose went for it.
+/// Gets one block, and checks which tenant lost one for it.
 fn grow_by_one(kv: &mut KvCache, sequence: &mut Sequence, seed: u64) -> bool {
-    kv.settle();
+    kv.device_mut().settle();
     let before = usages(kv);
-    if !kv.grow(&mut sequence.table, 1) {
+    if !kv.device_mut().grow(&mut sequence.table, 1) {
         return false;
     }
     let own = Some(NAMES[sequence.tenant]);
@@ -81,13 +82,13 @@ fn run(seed: u64) {
                 let tokens: Vec<u32> = (0..=random.below(9)).map(|_| random.below(2) as u32).collect();
                 let hit = kv.lookup(&salt(tenant), &tokens).without_partial();
                 let table = kv.open(&salt(tenant), &hit);
-                kv.touch(&hit);
+                kv.device_mut().touch(&hit);
                 let mut sequence = Sequence { tenant, tokens, table };
-                let num_needed = sequence.tokens.len().div_ceil(kv.block_size() as usize);
+                let num_needed = sequence.tokens.len().div_ceil(kv.device().block_size() as usize);
                 let missing = num_needed - sequence.table.blocks().len();
                 if (0..missing).all(|_| grow_by_one(&mut kv, &mut sequence, seed)) {
                     let first = hit.num_tokens();
-                    kv.begin_fill(&sequence.table, first, sequence.tokens.len() as u32 - first);
+                    kv.device_mut().begin_fill(&sequence.table, first, sequence.tokens.len() as u32 - first);
                     sequences.push(sequence);
                 } else {
                     kv.close(sequence.table, &[]);
@@ -114,35 +115,35 @@ fn run(seed: u64) {
             }
             _ => {}
         }
-        kv.settle();
+        kv.device_mut().settle();
         kv.check_invariants();
         for tenant in 0..NUM_TENANTS {
-            let available = kv.available_to(&salt(tenant));
-            assert!(available <= kv.available(), "seed {seed}");
+            let available = kv.device().available_to(&salt(tenant));
+            assert!(available <= kv.device().available(), "seed {seed}");
         }
     }
 }
 
 #[test]
-fn who_is_within_its_share_loses_nothing_while_somebody_is_beyond_theirs() {
-    // The generator needs a seed that is not 0.
+fn a_tenant_within_its_share_loses_nothing_while_another_exceeds_its_own() {
+    // The generator needs a seed other than 0.
     let first = draw::first_seed() + 1;
     for seed in first..first + draw::count("TRUNKLINE_CASES", 100, 4_000) {
         run(seed);
     }
 }
 
-/// Computes a prompt of whole blocks of one token. Returns how many of them hit.
+/// Computes a prompt in blocks of one token. Returns how many of them hit.
 fn request(kv: &mut KvCache, tenant: usize, prompt: &[u32]) -> usize {
     let mut tokens = prompt.to_vec();
     tokens.push(u32::MAX);
     let hit = kv.lookup(&salt(tenant), &tokens);
     let mut table = kv.open(&salt(tenant), &hit);
-    kv.touch(&hit);
+    kv.device_mut().touch(&hit);
     let first = hit.num_blocks() as u32;
     let num_new = prompt.len() as u32 - first;
-    assert!(kv.grow(&mut table, num_new), "one request at a time fits");
-    kv.begin_fill(&table, first, num_new);
+    assert!(kv.device_mut().grow(&mut table, num_new), "one request at a time fits");
+    kv.device_mut().begin_fill(&table, first, num_new);
     kv.close(table, prompt);
     kv.check_invariants();
     hit.num_blocks()
@@ -155,17 +156,17 @@ fn a_flood_leaves_the_histories_of_others_alone_and_borrows_what_is_idle() {
         kv.set_shares(&[share(0, 3), share(1, 1)]);
         let history: Vec<u32> = (0..60).collect();
         assert_eq!(request(&mut kv, 0, &history), 0);
-        // While a has no more than it uses, b borrows; then it floods.
+        // While a uses less than its share, b borrows the rest. Then b floods.
         for round in 0..50 {
             let noise: Vec<u32> = (0..20).map(|token| 1_000 + round * 20 + token).collect();
             request(&mut kv, 1, &noise);
         }
         let by_name = |kv: &KvCache| -> Vec<_> {
-            kv.tenants().map(|usage| (usage.num_blocks, usage.num_share_blocks)).collect()
+            kv.device().usages().map(|usage| (usage.num_blocks, usage.num_share_blocks)).collect()
         };
         assert_eq!(by_name(&kv), [(60, 75), (40, 25)], "b has what a leaves");
         assert_eq!(request(&mut kv, 0, &history), 60, "a's history is all there");
-        // a wants the rest of its share: b gives back what it borrowed, and no more.
+        // a needs the rest of its share, so b loses the blocks that it borrowed and no others.
         request(&mut kv, 0, &(500..515).collect::<Vec<_>>());
         assert_eq!(by_name(&kv), [(75, 75), (25, 25)]);
         request(&mut kv, 0, &(600..630).collect::<Vec<_>>());
@@ -174,29 +175,29 @@ fn a_flood_leaves_the_histories_of_others_alone_and_borrows_what_is_idle() {
 }
 
 #[test]
-fn who_can_wait_is_not_given_what_is_within_the_share_of_others() {
+fn a_sequence_that_can_wait_takes_nothing_within_the_shares_of_others() {
     let mut kv = KvCache::new(1, 10);
     kv.set_shares(&[share(0, 1), share(1, 1)]);
     request(&mut kv, 0, &[1, 2, 3, 4]);
-    assert_eq!((kv.available_to(&salt(0)), kv.available_to(&salt(1))), (10, 6));
+    assert_eq!((kv.device().available_to(&salt(0)), kv.device().available_to(&salt(1))), (10, 6));
     request(&mut kv, 0, &[5, 6, 7, 8]);
     assert_eq!(
-        (kv.available_to(&salt(0)), kv.available_to(&salt(1))),
+        (kv.device().available_to(&salt(0)), kv.device().available_to(&salt(1))),
         (10, 5),
         "three of a's eight are borrowed"
     );
-    assert_eq!(kv.available_to(&salt(2)), 5, "a tenant that nobody knows has no share");
+    assert_eq!(kv.device().available_to(&salt(2)), 5, "a tenant that nobody knows has no share");
 }
 
 #[test]
-fn a_tenant_that_is_struck_off_is_the_first_to_go() {
+fn blocks_of_a_removed_tenant_are_evicted_first() {
     let mut kv = KvCache::new(1, 10);
     kv.set_shares(&[share(0, 1), share(1, 1)]);
     request(&mut kv, 0, &[1, 2, 3]);
     request(&mut kv, 1, &[1, 2, 3, 4, 5, 6, 7]);
     kv.set_shares(&[share(1, 1)]);
     request(&mut kv, 1, &[11, 12, 13]);
-    let left: Vec<_> = kv.tenants().map(|usage| usage.num_blocks).collect();
+    let left: Vec<_> = kv.device().usages().map(|usage| usage.num_blocks).collect();
     assert_eq!(left, [0, 10]);
 }
 
@@ -208,14 +209,14 @@ fn path(tenant: usize, begin: u32, count: u32) -> Vec<BlockKey> {
     keys
 }
 
-/// Stores what of a path is not there.
+/// Stores the blocks of a path that are not stored yet.
 fn store(index: &mut StoreIndex, tenant: usize, keys: &[BlockKey]) {
     let mut parent = None;
     for &key in keys {
         if !index.has(key) {
             let slot = index.reserve(&salt(tenant)).expect("something can go");
             assert!(index.name(slot, key, parent));
-            assert!(index.written(slot, true));
+            assert!(index.end_write(slot, true));
         }
         parent = Some(key);
     }
@@ -241,7 +242,7 @@ fn a_flood_of_the_store_leaves_the_histories_of_others_alone() {
 }
 
 #[test]
-fn after_a_restart_blocks_are_their_tenants_as_soon_as_they_are_asked_for() {
+fn after_a_restart_blocks_get_their_tenants_when_they_are_used() {
     let keys: Vec<Vec<BlockKey>> = (0..2).map(|tenant| path(tenant, 0, 40)).collect();
     let blocks = keys.iter().flatten().enumerate().map(|(index, &key)| {
         let (tenant, depth) = (index / 40, index % 40);
@@ -261,7 +262,7 @@ fn after_a_restart_blocks_are_their_tenants_as_soon_as_they_are_asked_for() {
     index.touch(keys[1][39], &salt(1));
     index.check_invariants();
     assert_eq!(num_slots(&index), [(None, 40), (Some("b"), 40)]);
-    // c floods: b, who is beyond its 25 by then, gives up what is too much; those not known yet weigh as a does.
+    // c floods. b exceeds its 25 slots and loses the surplus. Blocks whose tenant is not known yet weigh as much as a.
     for round in 0..20 {
         store(&mut index, 2, &path(2, 5_000 + round * 10, 10));
     }

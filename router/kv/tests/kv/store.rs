@@ -1,5 +1,5 @@
 //! Random histories of the index of the store against a plain model: a map from every stored path to its slot.
-//! `TRUNKLINE_SEED` picks the histories, `TRUNKLINE_CASES` how many; a failure prints the seed and a shrunk history.
+//! `TRUNKLINE_SEED` picks the histories, `TRUNKLINE_CASES` how many. A failure prints the seed and a shrunk history.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,23 +10,23 @@ use trunkline_kv::{Salt, StoreIndex, StoredBlock};
 
 use crate::model::drawn;
 
-/// Tokens of a block: a path of blocks is a path of numbers.
+/// The number of tokens in a block. With one token, a path of blocks is a list of numbers.
 const BLOCK_SIZE: usize = 1;
 
 type Path = Vec<u32>;
 
 #[derive(Clone, Debug)]
 enum Op {
-    /// Begins to store the block that ends a path.
+    /// Begins to write the block that ends a path.
     Reserve(Path),
-    /// What a shard says of one that is under way.
+    /// Ends a write in flight.
     Written {
         pick: usize,
         is_stored: bool,
     },
-    /// Its tokens are known.
+    /// Names the block of a write.
     Name(usize),
-    /// They never will be.
+    /// Gives up a write whose key will never be known.
     Abandon(usize),
     BeginRead(Path),
     EndRead {
@@ -35,7 +35,7 @@ enum Op {
     },
     Touch(Path),
     Find(Path),
-    /// The router starts again, on what the records say.
+    /// Restarts the router with the blocks that the records have.
     Restart,
 }
 
@@ -59,18 +59,18 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// Each path that begins otherwise is another tenant's.
+/// Returns the salt of a path. Paths with different first tokens belong to different tenants.
 fn tenant_of(path: &[u32]) -> Salt {
     Salt::of_tenant(&path.first().map_or(String::new(), u32::to_string))
 }
 
-/// A block on its way to the store.
+/// A block that is being written.
 struct Storing {
     slot: SlotId,
     path: Path,
     is_named: bool,
     is_wanted: bool,
-    /// What the shard said.
+    /// The result of the write, once it is over.
     outcome: Option<bool>,
 }
 
@@ -78,15 +78,15 @@ struct World {
     index: StoreIndex,
     num_slots: u32,
     storing: Vec<Storing>,
-    /// The plain model: paths that are stored or being stored and named.
+    /// The plain model: the slots of paths that are named, stored or being written.
     named: BTreeMap<Path, SlotId>,
     stored: BTreeSet<Path>,
-    /// Paths that are read.
+    /// The paths with a read in flight.
     reading: Vec<(Path, SlotId)>,
-    /// What the records say.
+    /// The blocks in the records.
     disk: BTreeMap<SlotId, (Path, u64)>,
     sequence: u64,
-    /// Blocks that went while others continued them, since the last start.
+    /// The blocks removed since the last start while others continued them.
     num_broken: usize,
 }
 
@@ -190,14 +190,15 @@ impl World {
         self.storing.push(storing);
     }
 
-    /// Slots whose block was found broken while others still read it.
+    /// Returns the slots whose block was found damaged while other reads of it are in flight.
     fn broken_and_read(&self) -> usize {
         let broken = self.reading.iter().filter(|(path, slot)| self.named.get(path) != Some(slot));
         broken.map(|(_, slot)| slot).collect::<BTreeSet<_>>().len()
     }
 
-    /// A stored block that nobody reads and none continues. Where blocks broke, those that continued them stay behind,
-    /// and do not keep one that comes back in their parent's place.
+    /// Returns true for a stored block that no read uses and no block continues.
+    ///
+    /// Blocks that continue a damaged one stay behind. They do not keep a block that is stored again in its place.
     fn may_go(&self, path: &Path) -> bool {
         !self.is_read(path) && (!self.is_continued(path) || self.num_broken > 0)
     }
@@ -213,7 +214,7 @@ impl World {
     fn written(&mut self, index: usize, is_stored: bool) {
         let storing = &mut self.storing[index];
         storing.outcome = Some(is_stored);
-        assert!(self.index.written(storing.slot, is_stored), "it was under way");
+        assert!(self.index.end_write(storing.slot, is_stored), "it was under way");
         if is_stored {
             self.sequence += 1;
             self.disk.insert(storing.slot, (storing.path.clone(), self.sequence));
@@ -278,7 +279,8 @@ impl World {
         self.storing.clear();
         self.reading.clear();
         self.named.clear();
-        // Shorter paths first: what comes before a block is there or not. Of two alike the older one is kept.
+        // Shorter paths come first, so that it is known whether the block before is stored. Of equal blocks the older
+        // is kept.
         let mut order: Vec<(SlotId, (Path, u64))> = self.disk.clone().into_iter().collect();
         order.sort_by_key(|(_, (path, sequence))| (path.len(), *sequence));
         for (slot, (path, _)) in order {
@@ -326,14 +328,14 @@ fn offers_go_down_a_path_in_order_and_come_back_if_refused() {
         depth: n,
         sequence: 1 + u64::from(n),
     };
-    // Two blocks from before the start, of which the tier below may know nothing.
+    // Two blocks are older than the start, so the object tier may not have them.
     let (mut index, lost) = StoreIndex::new(8, (0..2).map(stored).collect());
     assert!(lost.is_empty());
-    index.offer_at_most(3);
+    index.set_max_offers(3);
     let store = |index: &mut StoreIndex, n| {
         let slot = index.reserve(&Salt::default()).unwrap();
         assert!(index.name(slot, key(n), parent(n)));
-        assert!(index.written(slot, true));
+        assert!(index.end_write(slot, true));
         index.check_invariants();
     };
     let take = |index: &mut StoreIndex| {
@@ -350,7 +352,7 @@ fn offers_go_down_a_path_in_order_and_come_back_if_refused() {
     let taken: Vec<_> = std::iter::from_fn(|| take(&mut index)).collect();
     assert_eq!(taken, [(key(1), false), (key(3), true)], "what was refused, and what is not known");
 
-    // What came from below is not offered there, and what continues it is.
+    // A block from the object tier is not offered to it, but the block that continues it is.
     let slot = index.reserve(&Salt::default()).unwrap();
     assert!(index.adopt(slot, key(4), parent(4), true));
     assert_eq!(take(&mut index), None);

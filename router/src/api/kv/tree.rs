@@ -8,7 +8,8 @@ use axum::extract::{Path, Query, State, rejection::QueryRejection};
 use axum::response::Response;
 use serde::{Deserialize, Serialize};
 use trunkline_scheduler::{
-    BlockKey, KEY_BYTES, KvCache, Millis, NodeId, NodeView, Scheduler, Stats, StoreUsage, TenantUsage,
+    BlockKey, KEY_BYTES, KvCache, Millis, NodeId, NodeView, Scheduler, Stats, StoreIndex, StoreUsage,
+    TenantUsage,
 };
 use utoipa::{IntoParams, ToSchema};
 
@@ -233,7 +234,11 @@ async fn all_totals(app: &App, caller: &Caller) -> Result<KvTotals, ApiError> {
     let shard = app.served.shard_info()?;
     let look = |scheduler: &mut Scheduler, _| {
         let device: Vec<TenantUsage> = scheduler.tenants().cloned().collect();
-        (scheduler.stats(), device, scheduler.kv().map(KvCache::store_usages).unwrap_or_default())
+        (
+            scheduler.stats(),
+            device,
+            scheduler.kv().and_then(KvCache::store).map(StoreIndex::usages).unwrap_or_default(),
+        )
     };
     let (stats, device, disk) = app.served.driver.ask(look).await.map_err(|_| ApiError::ShardAway)?;
     let has_store = stats.store_slots > 0;

@@ -1,4 +1,4 @@
-//! The log of events.
+//! The log of events is bounded.
 
 use trunkline_contract::BlockKey;
 use trunkline_kv::events::EventLog;
@@ -24,7 +24,7 @@ fn a_log_without_a_listener_makes_no_event() {
 }
 
 #[test]
-fn a_full_log_says_that_it_lost() {
+fn a_full_log_tells_that_events_were_lost() {
     let mut log = EventLog::default();
     log.set_on(true);
     for number in 0..=MAX_LOGGED_EVENTS as u32 + 1 {
@@ -36,7 +36,7 @@ fn a_full_log_says_that_it_lost() {
 }
 
 #[test]
-fn an_owner_says_what_its_tier_knows() {
+fn an_owner_is_as_precise_as_its_tier() {
     let salt = Salt::of_tenant("a").with_cache_salt("b");
     let owners = [Owner::Salt(salt.clone()), Owner::Tenant("a".into()), Owner::Unknown];
     assert_eq!(owners.each_ref().map(Owner::tenant), [Some("a"), Some("a"), None]);

@@ -1,4 +1,4 @@
-//! Keys of blocks.
+//! The keys that name blocks.
 
 use trunkline_contract::BlockKey;
 
@@ -7,7 +7,7 @@ fn root(parts: &[&str]) -> BlockKey {
 }
 
 #[test]
-fn a_key_is_salt_and_tokens_in_order() {
+fn a_key_depends_on_salt_tokens_and_order() {
     let ab = root(&[]).extend(&[1]).extend(&[2]);
     assert_eq!(ab, root(&[]).extend(&[1]).extend(&[2]));
     assert_ne!(ab, root(&[]).extend(&[2]).extend(&[1]));
@@ -21,6 +21,6 @@ fn a_key_is_salt_and_tokens_in_order() {
 
 #[test]
 fn keys_never_change() {
-    // Files on disk are found by them.
+    // Files on disk are found by these keys.
     assert_eq!(root(&["a"]).extend(&[1, 2, 3]).to_string(), "9a2333ddea9eb437963d56b803460227");
 }

@@ -1,13 +1,13 @@
-//! The table of paths.
+//! The hash table of paths.
 
 use std::collections::BTreeMap;
 use trunkline_kv::NodeId;
-use trunkline_kv::path_table::{PathTable, SPREAD};
+use trunkline_kv::evict::path_table::{PathTable, SPREAD};
 
 #[test]
-fn it_has_what_a_map_has_though_paths_collide() {
+fn it_agrees_with_a_map_though_paths_collide() {
     let (mut table, mut map) = (PathTable::new(), BTreeMap::new());
-    // Sixteen homes of the smallest table's, many paths for each: chains that wrap around and are cut everywhere.
+    // Many paths have the same few of 16 homes, so that chains wrap around and are cut at every position.
     let inverse = (0..6).fold(1_u64, |x, _| x.wrapping_mul(2_u64.wrapping_sub(SPREAD.wrapping_mul(x))));
     assert_eq!(SPREAD.wrapping_mul(inverse), 1);
     let mut random = 9_u64;

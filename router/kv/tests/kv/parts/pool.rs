@@ -1,9 +1,9 @@
-//! Handles on blocks.
+//! Holds on blocks of the pool.
 
 use trunkline_kv::{BlockCounts, BlockPool, Released};
 
 #[test]
-fn a_block_is_free_when_its_last_handle_is_dropped() {
+fn a_block_is_free_when_its_last_hold_is_dropped() {
     let mut pool = BlockPool::new(2);
     let first = pool.allocate().unwrap();
     let second = first.share();
@@ -19,7 +19,7 @@ fn a_block_is_free_when_its_last_handle_is_dropped() {
 }
 
 #[test]
-fn an_empty_pool_gives_nothing() {
+fn an_empty_pool_allocates_nothing() {
     let mut pool = BlockPool::new(1);
     let hold = pool.allocate();
     assert!(hold.is_some() && pool.allocate().is_none());
@@ -27,7 +27,7 @@ fn an_empty_pool_gives_nothing() {
 }
 
 #[test]
-fn an_indexed_block_outlives_its_handles() {
+fn an_indexed_block_outlives_its_holds() {
     let mut pool = BlockPool::new(1);
     let hold = pool.allocate().unwrap();
     pool.begin_fill(&hold);
@@ -59,14 +59,14 @@ fn a_filling_block_is_never_indexed() {
 
 #[test]
 #[should_panic(expected = "of another pool")]
-fn a_handle_is_of_one_pool() {
+fn a_hold_belongs_to_one_pool() {
     let (mut pool, mut other) = (BlockPool::new(1), BlockPool::new(1));
     let hold = other.allocate().unwrap();
     pool.begin_fill(&hold);
 }
 
 #[test]
-fn handles_dropped_on_other_threads_come_back() {
+fn holds_dropped_on_other_threads_come_back() {
     let mut pool = BlockPool::new(64);
     let mut holds: Vec<_> = (0..64).map(|_| pool.allocate().unwrap()).collect();
     std::thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! Salts separate tenants.
+//! Salts and their root keys.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use trunkline_kv::{AdapterHash, Salt};
 
 #[test]
 fn root_keys_without_an_adapter_never_change() {
-    // Blocks on disk and in object stores are found by them.
+    // Blocks on disk and in object stores are found by these keys.
     let root = |parts: &[&str]| BlockKey::root(parts.iter().copied());
     assert_eq!(Salt::default().root_key(), root(&[]));
     assert_eq!(Salt::default().with_cache_salt("s").root_key(), root(&["s"]));

@@ -1,11 +1,9 @@
-//! Pins of the store.
-
-use std::collections::BTreeMap;
+//! Prefixes that are pinned in the store.
 
 use trunkline_contract::BlockKey;
 use trunkline_kv::{Salt, StoreIndex, StorePins, TenantShare};
 
-/// Stores a path of blocks of one token; returns how many found a slot.
+/// Stores a path in blocks of one token. Returns how many got a slot.
 fn write(store: &mut StoreIndex, salt: &Salt, path: &[u32]) -> usize {
     let mut parent = None;
     for (index, token) in path.iter().enumerate() {
@@ -15,7 +13,7 @@ fn write(store: &mut StoreIndex, salt: &Salt, path: &[u32]) -> usize {
             if !store.name(slot, key, parent) {
                 return index;
             }
-            assert!(store.written(slot, true));
+            assert!(store.end_write(slot, true));
         }
         store.touch(key, salt);
         parent = Some(key);
@@ -44,10 +42,10 @@ fn store(num_slots: u32, max_slots: u32) -> StoreIndex {
 }
 
 #[test]
-fn what_is_pinned_does_not_go_until_its_time_is_over() {
+fn pinned_blocks_stay_until_their_time_is_over() {
     let (mut store, salt) = (store(6, 4), Salt::default());
     write(&mut store, &salt, &[1, 2]);
-    // The third is not there yet.
+    // The third block is not stored yet.
     assert_eq!(store.pin(&salt, keys(&salt, &[1, 2, 3]), 10), Some(2));
     write(&mut store, &salt, &[1, 2, 3]);
     for number in 10..20 {
@@ -55,9 +53,9 @@ fn what_is_pinned_does_not_go_until_its_time_is_over() {
     }
     assert_eq!(num_found(&store, &salt, &[1, 2, 3]), 3);
     store.expire_pins(9);
-    assert_eq!(store.pins.num_blocks(), 3);
+    assert_eq!(store.pins().num_blocks(), 3);
     store.expire_pins(10);
-    assert_eq!(store.pins.num_blocks(), 0);
+    assert_eq!(store.pins().num_blocks(), 0);
     for number in 20..30 {
         write(&mut store, &salt, &[number, number + 100]);
     }
@@ -75,19 +73,20 @@ fn limits_hold_and_shared_blocks_count_once() {
     assert_eq!(store.pin(&a, keys(&a, &[1, 2, 3, 4, 5]), 9), None, "6 for all");
     assert_eq!(store.pin(&a, keys(&a, &[1, 2, 3]), 9), Some(0));
     assert_eq!(store.pin(&a, keys(&a, &[1, 2, 4]), 5), Some(0));
-    assert_eq!(store.pins.by_tenant, BTreeMap::from([("a".into(), 4), ("b".into(), 2)]));
+    assert_eq!(["a", "b"].map(|tenant| store.pins().num_blocks_of(tenant)), [4, 2]);
     store.expire_pins(5);
-    assert_eq!(store.pins.num_blocks(), 5);
+    assert_eq!(store.pins().num_blocks(), 5);
     store.expire_pins(9);
-    assert!(store.pins.by_tenant.is_empty() && store.pins.num_blocks() == 0);
+    assert_eq!(["a", "b"].map(|tenant| store.pins().num_blocks_of(tenant)), [0, 0]);
+    assert_eq!(store.pins().num_blocks(), 0);
 }
 
 #[test]
-fn pins_are_put_on_the_next_index() {
+fn the_next_index_takes_over_the_pins() {
     let (mut store, salt) = (store(4, 4), Salt::default());
     write(&mut store, &salt, &[1, 2]);
     store.pin(&salt, keys(&salt, &[1, 2]), 10);
-    let pins = std::mem::take(&mut store.pins);
+    let pins = store.take_pins();
     let (mut next, _) = StoreIndex::new(4, Vec::new());
     write(&mut next, &salt, &[1, 2]);
     next.set_pins(pins, 4);

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use trunkline_scheduler::{
-    Millis, PolicyKind, Priority, Retention, Salt, SamplingParams, SchedulerConfig, SequenceId,
-    SequenceRequest, ShardLimits, TenantShare, WindowLimits, Worth,
+    CachePriority, Millis, PolicyKind, Priority, Retention, Salt, SamplingParams, SchedulerConfig,
+    SequenceId, SequenceRequest, ShardLimits, TenantShare, WindowLimits,
 };
 
 use super::rng::Rng;
@@ -228,7 +228,7 @@ impl Scenario {
             asked.retention = Retention {
                 pinned_ms: index.is_multiple_of(4).then_some(index % 7 * 20),
                 num_tokens: index.is_multiple_of(3).then_some(index as u32 % 40),
-                worth: if index % 5 == 3 { Worth::Low } else { Worth::Normal },
+                cache_priority: if index % 5 == 3 { CachePriority::Low } else { CachePriority::Normal },
                 group: index.is_multiple_of(6).then(|| format!("group {}", index % 4).into()),
             };
             asked.constrained = index % 3 == 1;

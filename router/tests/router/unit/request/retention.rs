@@ -1,5 +1,5 @@
 use trunkline_router::request::retention::{Breakpoint, CacheControl, CacheRetention, RawRetention};
-use trunkline_scheduler::{Retention, Worth};
+use trunkline_scheduler::{CachePriority, Retention};
 
 fn own(priority: &str, ttl_s: Option<i64>) -> RawRetention {
     let cache_retention = Some(CacheRetention { priority: priority.into(), ttl_s });
@@ -30,7 +30,10 @@ fn each_dialects_words_mean_a_time() {
     assert_eq!(decided.up_to(mark), Retention::default(), "a field of the request goes before its marks");
     let low = RawRetention { prompt_cache_key: Some("k".into()), ..own("low", None) };
     let low = low.check().unwrap().up_to(None);
-    assert_eq!((low.pinned_ms, low.worth, low.group.as_deref()), (None, Worth::Low, Some("k")));
+    assert_eq!(
+        (low.pinned_ms, low.cache_priority, low.group.as_deref()),
+        (None, CachePriority::Low, Some("k"))
+    );
 }
 
 #[test]

@@ -1,0 +1,234 @@
+//! Prefixes that users keep on the device or in the store for a while.
+//!
+//! A pin on the device holds the blocks of its prefix, as a sequence does. They are not evicted, and nobody else can
+//! use them. Therefore all pins together have a limit, each tenant's pins are limited by its share, and the pin that
+//! would end first is dropped if a sequence could not run otherwise.
+
+use std::collections::BTreeMap;
+
+use trunkline_contract::{BlockId, BlockKey};
+
+use super::KvCache;
+use crate::device::PinnedBlocks;
+use crate::index::NodeId;
+use crate::salt::Salt;
+
+/// The outcome of a request to pin a prefix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PinOutcome {
+    /// The indexed part of the prefix is pinned.
+    Granted {
+        /// The number of whole blocks in that part.
+        num_blocks: u32,
+        /// The number of those blocks that were not pinned before.
+        num_new_blocks: u32,
+    },
+    /// The limit for all pins or the tenant's share has no room.
+    Refused,
+}
+
+/// The number of pinned blocks, and the outcomes so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PinCounts {
+    /// Blocks pinned now, each counted once.
+    pub num_blocks: u32,
+    /// Pins that were granted so far.
+    pub granted: u64,
+    /// Pins that were refused so far.
+    pub refused: u64,
+    /// Pins that ended early so that a sequence could run.
+    pub dropped: u64,
+}
+
+/// The pins on the device. The key of its last block names a prefix.
+#[derive(Debug, Default)]
+pub(super) struct DevicePins {
+    max_blocks: u32,
+    /// The pins by the time when they end.
+    by_end: BTreeMap<(u64, BlockKey), PinnedBlocks>,
+    /// The time when each pin ends.
+    ends: BTreeMap<BlockKey, u64>,
+    /// The number of pins of each pinned block.
+    num_pins: BTreeMap<BlockId, u32>,
+    counts: PinCounts,
+}
+
+impl DevicePins {
+    pub(super) fn is_pinned(&self, block: BlockId) -> bool {
+        self.num_pins.contains_key(&block)
+    }
+
+    /// Returns the time when the pin of the prefix that ends with this block ends.
+    pub(super) fn end_of(&self, last: BlockKey) -> Option<u64> {
+        self.ends.get(&last).copied()
+    }
+
+    fn num_blocks(&self) -> u32 {
+        self.num_pins.len() as u32
+    }
+
+    /// Counts the blocks of a new pin. [`DevicePins::insert`] must follow.
+    fn count(&mut self, pinned: &PinnedBlocks) {
+        for block in pinned.ids() {
+            *self.num_pins.entry(block).or_default() += 1;
+        }
+    }
+
+    fn insert(&mut self, end: u64, last: BlockKey, pinned: PinnedBlocks) {
+        self.by_end.insert((end, last), pinned);
+        self.ends.insert(last, end);
+    }
+
+    /// Moves the end of a pin to `end`, if that is later. Returns false if there is no such pin.
+    fn renew(&mut self, last: BlockKey, end: u64) -> bool {
+        let Some(known) = self.ends.get_mut(&last) else { return false };
+        if *known < end {
+            let before = std::mem::replace(known, end);
+            let pinned = self.by_end.remove(&(before, last)).expect("a pin has an end");
+            self.by_end.insert((end, last), pinned);
+        }
+        true
+    }
+
+    /// Removes a pin. Returns its blocks, and how many of them are in no other pin.
+    fn remove(&mut self, last: BlockKey) -> Option<(PinnedBlocks, i32)> {
+        let end = self.ends.remove(&last)?;
+        let pinned = self.by_end.remove(&(end, last)).expect("a pin has an end");
+        let mut num_unpinned = 0;
+        for block in pinned.ids() {
+            let count = self.num_pins.get_mut(&block).expect("a pinned block is counted");
+            *count -= 1;
+            if *count == 0 {
+                self.num_pins.remove(&block);
+                num_unpinned += 1;
+            }
+        }
+        Some((pinned, num_unpinned))
+    }
+
+    /// Returns the prefix whose pin ends first, and when.
+    fn first(&self) -> Option<(u64, BlockKey)> {
+        self.by_end.first_key_value().map(|(&entry, _)| entry)
+    }
+}
+
+impl KvCache {
+    /// Sets how many blocks may be pinned. Without a call it is 0.
+    pub fn set_max_pinned_blocks(&mut self, max_blocks: u32) {
+        self.pins.max_blocks = max_blocks;
+    }
+
+    /// Counts the pinned blocks and the outcomes so far.
+    pub fn pin_counts(&self) -> PinCounts {
+        PinCounts { num_blocks: self.pins.num_blocks(), ..self.pins.counts }
+    }
+
+    /// Pins the indexed whole blocks of `tokens` for `ttl_ms` from now on, or until an earlier pin of them ends.
+    ///
+    /// The cost is O(blocks · log blocks).
+    pub fn pin(&mut self, salt: &Salt, tokens: &[u32], ttl_ms: u64) -> PinOutcome {
+        self.device.settle();
+        let blocks = self.device.tree().find(salt, tokens).blocks;
+        let Some(&last) = blocks.last() else {
+            return PinOutcome::Granted { num_blocks: 0, num_new_blocks: 0 };
+        };
+        let key = self.device.tree().block_key(last, blocks.len() - 1);
+        let num_new_blocks = blocks.iter().filter(|&&block| !self.pins.is_pinned(block)).count() as u32;
+        let has_room = self.pins.num_blocks() + num_new_blocks <= self.pins.max_blocks;
+        let pinned = has_room.then(|| self.device.pin(salt, &blocks, num_new_blocks)).flatten();
+        let Some(pinned) = pinned else {
+            self.pins.counts.refused += 1;
+            return PinOutcome::Refused;
+        };
+        // Counted before an earlier pin of the prefix ends, so that none of its blocks is released in between.
+        self.pins.count(&pinned);
+        let mut end = self.device.now_ms().saturating_add(ttl_ms);
+        if let Some(before) = self.pins.end_of(key) {
+            end = end.max(before);
+            self.unpin(key);
+        }
+        self.pins.insert(end, key, pinned);
+        self.pins.counts.granted += 1;
+        PinOutcome::Granted { num_blocks: blocks.len() as u32, num_new_blocks }
+    }
+
+    /// Extends a pin of the whole blocks of `tokens` until `ttl_ms` from now on, if that is later.
+    ///
+    /// Returns false if there is no such pin.
+    pub fn renew_pin(&mut self, salt: &Salt, tokens: &[u32], ttl_ms: u64) -> bool {
+        let end = self.device.now_ms().saturating_add(ttl_ms);
+        self.block_keys(salt, tokens).last().is_some_and(|&last| self.pins.renew(last, end))
+    }
+
+    /// Ends the pins whose prefixes end in a node or in its descendants, on the device and in the store.
+    ///
+    /// Returns how many blocks of the device are not pinned any more, or none if `key` is not that of the node. The
+    /// cost is O(blocks · log pins).
+    pub fn unpin_node(&mut self, id: NodeId, key: BlockKey) -> Option<u32> {
+        if !self.has_node(id, key) {
+            return None;
+        }
+        let tree = self.device.tree();
+        let keys_of = |node: NodeId| tree.get(node).map_or(&[][..], |node| node.keys());
+        let mut keys: Vec<BlockKey> = tree.subtree(id).into_iter().flat_map(keys_of).copied().collect();
+        if tree.is_tail(id) {
+            // A pin of a tail pins the whole blocks before it.
+            keys.extend(tree.parent(id).and_then(|parent| keys_of(parent).last()));
+        }
+        let num_before = self.pins.num_blocks();
+        for key in keys {
+            self.unpin(key);
+            if let Some(store) = &mut self.store {
+                store.unpin(key);
+            }
+        }
+        Some(num_before - self.pins.num_blocks())
+    }
+
+    /// Ends the pins whose time is over, by the clock of [`KvCache::set_now`].
+    pub fn expire_pins(&mut self) {
+        let now_ms = self.device.now_ms();
+        while let Some((_, key)) = self.pins.first().filter(|&(end, _)| end <= now_ms) {
+            self.unpin(key);
+        }
+        if let Some(store) = &mut self.store {
+            store.expire_pins(now_ms);
+        }
+    }
+
+    /// Ends the pin on the device that would end first. The store keeps its blocks. Returns false if there is none.
+    pub fn drop_pin(&mut self) -> bool {
+        let Some((_, key)) = self.pins.first() else { return false };
+        self.unpin(key);
+        self.pins.counts.dropped += 1;
+        true
+    }
+
+    /// Pins the whole blocks of `tokens` in the store for `ttl_ms` from now on, including those that it gets later.
+    ///
+    /// Returns how many leading blocks are stored or being written: 0 if the limit for all pins or the tenant's share
+    /// of the slots has no room, and none without a store. The cost is O(tokens).
+    pub fn pin_stored(&mut self, salt: &Salt, tokens: &[u32], ttl_ms: u64) -> Option<u32> {
+        let keys = self.block_keys(salt, tokens);
+        let end = self.device.now_ms().saturating_add(ttl_ms);
+        Some(self.store.as_mut()?.pin(salt, keys, end).unwrap_or(0))
+    }
+
+    fn unpin(&mut self, key: BlockKey) {
+        if let Some((pinned, num_unpinned)) = self.pins.remove(key) {
+            self.device.unpin(pinned, num_unpinned);
+        }
+    }
+
+    /// Returns the keys of the whole blocks of `tokens`.
+    fn block_keys(&self, salt: &Salt, tokens: &[u32]) -> Vec<BlockKey> {
+        let mut key = salt.root_key();
+        let blocks = tokens.chunks_exact(self.device.block_size() as usize);
+        blocks
+            .map(|block| {
+                key = key.extend(block);
+                key
+            })
+            .collect()
+    }
+}

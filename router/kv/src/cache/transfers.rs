@@ -1,0 +1,123 @@
+//! Transfers of blocks between the device and the store.
+
+use trunkline_contract::{BlockId, BlockKey, SlotId};
+
+use super::KvCache;
+use crate::device::{BlockHold, BlockTable, PrefixHit};
+use crate::evict::CachePriority;
+use crate::store::StoredHit;
+
+/// A block that is read from the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RestoredBlock {
+    /// The slot to read.
+    pub slot: SlotId,
+    /// The key that the slot's record must have.
+    pub key: BlockKey,
+    /// The block of the device to write.
+    pub block: BlockId,
+    /// True if the next position does not attend to the block within its window, so that it gets no window part.
+    pub base_only: bool,
+}
+
+impl KvCache {
+    /// Reserves a slot for the table's next block that is not stored, if that is one of its first `num_full_blocks`.
+    ///
+    /// Returns the index of the block and the slot, or none if nothing can be stored. The shard copies the block in the
+    /// step that computes it. The sequence needs the block's window part until then. The block's tokens need not be
+    /// known yet: [`KvCache::index`] or [`KvCache::close`] follows.
+    pub fn begin_store(&mut self, table: &mut BlockTable, num_full_blocks: usize) -> Option<(usize, SlotId)> {
+        let block_idx = table.store.num_blocks();
+        if block_idx >= num_full_blocks || table.priority() == CachePriority::Low {
+            return None;
+        }
+        if self.device.windows().is_some() && block_idx < table.first_windowed_block() {
+            // The window part may be missing, and later blocks could not be found without this one.
+            table.store.stop();
+            return None;
+        }
+        let store = self.store.as_mut()?;
+        let slot = store.reserve(table.salt())?;
+        table.store.set_num_blocks(block_idx + 1);
+        if block_idx < table.num_indexed_blocks() {
+            let (key, parent) = self.device.indexed_keys(table, block_idx);
+            table.store.name_slot(store, slot, key, parent);
+        } else {
+            table.store.add_unnamed(block_idx, slot);
+        }
+        Some((block_idx, slot))
+    }
+
+    /// Begins to restore the stored blocks of a hit to the table's blocks after those that the hit found on the device.
+    ///
+    /// The table has grown by these blocks. Panics if window parts are missing for the next position.
+    pub fn begin_restore(&mut self, table: &mut BlockTable, hit: &PrefixHit) -> Vec<RestoredBlock> {
+        let first = hit.num_blocks();
+        let end = first + hit.stored().len();
+        let first_windowed = self.device.reserve_restored(table, hit, first..end);
+        let Some(store) = &mut self.store else { return Vec::new() };
+        let blocks = (first..).zip(hit.stored()).map(|(block_idx, &StoredHit { slot, key })| {
+            store.begin_read(slot);
+            let block = table.blocks()[block_idx].id();
+            RestoredBlock { slot, key, block, base_only: block_idx < first_windowed }
+        });
+        let restored: Vec<RestoredBlock> = blocks.collect();
+        if let Some(last) = restored.last() {
+            store.touch(last.key, table.salt());
+        }
+        table.store.set_num_blocks(end);
+        let block_size = self.device.block_size();
+        self.device.begin_fill(table, first as u32 * block_size, restored.len() as u32 * block_size);
+        restored
+    }
+
+    /// Ends a restore of which the first `num_good` blocks succeeded.
+    ///
+    /// The next block is damaged, and those after it were not read.
+    pub fn end_restore(&mut self, table: &mut BlockTable, restored: &[RestoredBlock], num_good: usize) {
+        self.end_reads(restored, num_good);
+        let num_failed = restored.len().saturating_sub(num_good);
+        table.store.set_num_blocks(table.store.num_blocks() - num_failed);
+    }
+
+    /// Takes the blocks of a restore, which are the table's last, away from a sequence that waits for it no longer.
+    ///
+    /// The caller keeps the holds, and the blocks keep their window parts, until [`KvCache::end_late_restore`].
+    pub fn detach_restored(&mut self, table: &mut BlockTable, restored: &[RestoredBlock]) -> Vec<BlockHold> {
+        let holds = table.detach_last(restored.len());
+        let is_same = |(hold, block): (&BlockHold, &RestoredBlock)| hold.id() == block.block;
+        assert!(
+            holds.iter().zip(restored).all(is_same),
+            "a table does not grow while it waits for the store"
+        );
+        holds
+    }
+
+    /// Ends a detached restore of which the first `num_good` blocks succeeded.
+    pub fn end_late_restore(&mut self, restored: &[RestoredBlock], num_good: usize) {
+        let windowed = restored.iter().filter(|block| !block.base_only);
+        self.device.release_restored(windowed.map(|block| block.block));
+        self.end_reads(restored, num_good);
+    }
+
+    fn end_reads(&mut self, restored: &[RestoredBlock], num_good: usize) {
+        let Some(store) = &mut self.store else { return };
+        for (index, block) in restored.iter().enumerate() {
+            store.end_read(block.slot, index == num_good);
+        }
+    }
+
+    /// Finds how many of the blocks that a table begins with are stored, and marks them as used.
+    pub(super) fn find_stored_prefix(&mut self, table: &mut BlockTable) {
+        let Some(store) = &mut self.store else { return };
+        // From the last block on, because usually all are stored.
+        for block_idx in (0..table.blocks().len()).rev() {
+            let (key, _) = self.device.indexed_keys(table, block_idx);
+            if store.has(key) {
+                store.touch(key, table.salt());
+                table.store.set_num_blocks(block_idx + 1);
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,39 @@
+use super::adaptive::AdaptivePolicy;
+use super::lru::LeafLru;
+use super::policy::EvictionPolicy;
+use super::worth::WorthPolicy;
+
+/// An eviction policy by name.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PolicyKind {
+    /// Evicts the least recently used leaf: [`LeafLru`].
+    Lru,
+    /// Evicts the leaf that is least worth keeping: [`WorthPolicy`].
+    Worth,
+    /// Follows the better of the other two: [`AdaptivePolicy`].
+    #[default]
+    Adaptive,
+}
+
+impl PolicyKind {
+    /// All policies, in the order of benchmark tables.
+    pub const ALL: [Self; 3] = [Self::Lru, Self::Worth, Self::Adaptive];
+
+    /// Returns the name that flags and tables use.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Lru => "lru",
+            Self::Worth => "worth",
+            Self::Adaptive => "adaptive",
+        }
+    }
+
+    /// Builds the policy for a cache of `num_blocks` blocks.
+    pub fn build(self, num_blocks: u32) -> Box<dyn EvictionPolicy> {
+        match self {
+            Self::Lru => Box::<LeafLru>::default(),
+            Self::Worth => Box::new(WorthPolicy::new(num_blocks)),
+            Self::Adaptive => Box::new(AdaptivePolicy::new(num_blocks)),
+        }
+    }
+}

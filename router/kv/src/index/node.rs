@@ -1,0 +1,122 @@
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use trunkline_contract::{BlockId, BlockKey};
+
+use crate::salt::Salt;
+
+/// The most groups that a node remembers.
+pub const MAX_GROUPS: usize = 4;
+
+/// A node of the tree. Ids of removed nodes are used again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct NodeId(pub u32);
+
+impl NodeId {
+    pub(crate) fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// A run of blocks that every path through it shares. Roots have no blocks; they stand for a salt.
+#[derive(Debug, Default)]
+pub(crate) struct Node {
+    pub(super) parent: Option<NodeId>,
+    /// The number of blocks on the path before this node.
+    pub(super) first_block: u32,
+    /// Whole blocks; fewer than `block_size` tokens in a tail.
+    pub(super) tokens: Vec<u32>,
+    pub(super) blocks: Vec<BlockId>,
+    /// The key of each block.
+    pub(super) keys: Vec<BlockKey>,
+    /// The children, by the tokens of their first block.
+    pub(super) children: BTreeMap<Box<[u32]>, NodeId>,
+    pub(super) num_hits: u32,
+    pub(super) used_at_ms: u64,
+    /// The groups of the requests that used the node, the latest last.
+    pub(super) groups: Vec<Arc<str>>,
+    /// Set only in roots.
+    pub(super) salt: Option<Box<Salt>>,
+}
+
+impl Node {
+    pub(super) fn is_root(&self) -> bool {
+        self.salt.is_some()
+    }
+
+    /// Returns the number of blocks on the path before this node.
+    pub(crate) fn first_block(&self) -> u32 {
+        self.first_block
+    }
+
+    pub(crate) fn tokens(&self) -> &[u32] {
+        &self.tokens
+    }
+
+    pub(crate) fn blocks(&self) -> &[BlockId] {
+        &self.blocks
+    }
+
+    /// Returns the keys of the node's blocks.
+    pub(crate) fn keys(&self) -> &[BlockKey] {
+        &self.keys
+    }
+
+    pub(crate) fn num_children(&self) -> usize {
+        self.children.len()
+    }
+
+    /// Returns the number of requests that found the node.
+    pub(crate) fn num_hits(&self) -> u32 {
+        self.num_hits
+    }
+
+    pub(crate) fn used_at_ms(&self) -> u64 {
+        self.used_at_ms
+    }
+
+    /// Returns the groups of the requests that used the node, the latest last.
+    pub(crate) fn groups(&self) -> &[Arc<str>] {
+        &self.groups
+    }
+
+    pub(super) fn record_use(&mut self, num_hits: u32, now_ms: u64) {
+        self.num_hits = self.num_hits.saturating_add(num_hits);
+        self.used_at_ms = now_ms;
+    }
+
+    pub(super) fn record_group(&mut self, group: &Arc<str>) {
+        if self.groups.last() == Some(group) {
+            return;
+        }
+        // A known group keeps its text, so that equal texts are stored once.
+        let known = self.groups.iter().position(|known| known == group);
+        let group = known.map_or_else(|| group.clone(), |index| self.groups.remove(index));
+        if self.groups.len() == MAX_GROUPS {
+            self.groups.remove(0);
+        }
+        self.groups.push(group);
+    }
+
+    /// Cuts off the first `num_blocks` blocks and returns them as a node of their own, without children.
+    pub(super) fn split_off_front(&mut self, num_blocks: usize, num_tokens: usize) -> Self {
+        fn front<T>(values: &mut Vec<T>, count: usize) -> Vec<T> {
+            let rest = values.split_off(count);
+            std::mem::replace(values, rest)
+        }
+        let upper = Self {
+            parent: self.parent,
+            first_block: self.first_block,
+            tokens: front(&mut self.tokens, num_tokens),
+            blocks: front(&mut self.blocks, num_blocks),
+            keys: front(&mut self.keys, num_blocks),
+            children: BTreeMap::new(),
+            num_hits: self.num_hits,
+            used_at_ms: self.used_at_ms,
+            groups: self.groups.clone(),
+            salt: None,
+        };
+        self.first_block += num_blocks as u32;
+        upper
+    }
+}
