@@ -12,7 +12,7 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use trunkline_kv::BlockKey;
+use trunkline_contract::BlockKey;
 use trunkline_store::{Geometry, NewBlock, Store};
 
 /// A block of 64 tokens of the default model in int8.

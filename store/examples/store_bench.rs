@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use trunkline_kv::BlockKey;
+use trunkline_contract::BlockKey;
 use trunkline_store::{Geometry, NewBlock, Piece, RestoreBlock, Store, StoreBlock, Transfers, records};
 
 /// A block of 64 tokens of the default model in int8.

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use trunkline_kv::BlockKey;
+use trunkline_contract::BlockKey;
 
 /// An error of opening a store. Damaged content is never an error; the store then starts empty.
 #[derive(Debug, thiserror::Error)]

@@ -22,7 +22,7 @@
 
 use std::fmt;
 
-use trunkline_kv::{BlockKey, KEY_BYTES};
+use trunkline_contract::{BlockKey, KEY_BYTES};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 
 use crate::error::OpenError;

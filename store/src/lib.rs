@@ -29,7 +29,7 @@ pub mod transfers;
 mod trouble;
 
 pub use archive::{ArchiveError, Imported, export, import};
-pub use trunkline_kv::BlockKey;
+pub use trunkline_contract::BlockKey;
 
 pub use error::{OpenError, ReadError, WriteError};
 pub use layout::{Geometry, StoredBlock};

@@ -11,7 +11,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
-use trunkline_kv::BlockKey;
+use trunkline_contract::BlockKey;
 
 use crate::disk::{DiskFile, read_full, write_full};
 use crate::error::{OpenError, ReadError, WriteError};

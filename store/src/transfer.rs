@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use trunkline_kv::BlockKey;
+use trunkline_contract::BlockKey;
 
 /// A block to write.
 #[derive(Debug)]

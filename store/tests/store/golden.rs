@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use trunkline_kv::BlockKey;
+use trunkline_contract::BlockKey;
 use trunkline_store::layout::FORMAT_VERSION;
 use trunkline_store::{Geometry, Store, StoredBlock, export};
 

@@ -5,7 +5,7 @@ pub mod disk;
 
 use std::path::Path;
 
-use trunkline_kv::BlockKey;
+use trunkline_contract::BlockKey;
 use trunkline_store::{Found, Geometry, NewBlock, ReadError, Store, WriteError};
 
 /// Bytes and positions of a block, number of slots.
