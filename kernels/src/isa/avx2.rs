@@ -1,9 +1,8 @@
-//! Kernels for AVX2, FMA and F16C.
+//! Kernels for AVX2 with FMA and F16C.
 //!
-//! A tile's 16 output features are two registers of 8 lanes, computed one after the other; up to 4 rows at a time
-//! keep their sums in registers. 4-bit weights: `vpmaddubsw` sums pairs in 16 bits, which a group of 32 cannot
-//! overflow (8 quads of 2 * 15 * 128). 8-bit weights would overflow it, so even and odd bytes are widened for
-//! `vpmaddwd`.
+//! The 16 output features of a tile are two registers of 8 lanes, computed one after the other. The sums of up to 4
+//! rows stay in registers. With 4-bit weights, `vpmaddubsw` adds pairs in 16 bits, which a group of 32 cannot overflow
+//! (8 quads of 2 * 15 * 128). 8-bit weights would overflow, so even and odd bytes are widened for `vpmaddwd`.
 
 use std::arch::x86_64::*;
 
@@ -17,14 +16,14 @@ use crate::quantize::{GROUP_QUADS, QUANT_GROUP, QuantGroup, QuantizedBlock};
 
 pub(crate) use super::x86::quantize_rows;
 
-/// Lanes of a register.
+/// Number of lanes per register.
 const LANES: usize = 8;
-/// Bytes of a vector of a tile: two registers.
+/// Bytes of a vector of a tile, which is two registers.
 pub(super) const VECTOR: usize = 64;
-/// Most rows whose sums are kept in registers.
+/// The most rows whose sums are kept in registers.
 const MAX_ROWS: usize = 4;
 
-/// Calls `$function::<F, R>` with the constant `R` of 1 to 4 that equals `$rows`.
+/// Calls `$function::<F, R>` with the constant `R` equal to `$rows`, 1 to 4.
 macro_rules! dispatch_rows {
     ($rows:expr, $function:ident::<$format:ident>($($argument:expr),*)) => {
         match $rows {
@@ -38,15 +37,15 @@ macro_rules! dispatch_rows {
 }
 pub(super) use dispatch_rows;
 
-/// Some rows times part of a tile.
+/// A part of a product: up to [`MAX_ROWS`] rows and half a tile.
 #[derive(Clone, Copy)]
 pub(super) struct Part {
     pub(super) first_row: usize,
-    /// Of the tile: 0 or 8.
+    /// First lane in the tile, 0 or 8.
     pub(super) first_lane: usize,
 }
 
-/// Calls `kernel(part, rows)` for every part of rows and a tile that has a lane to write.
+/// Calls `kernel(part, rows)` for every part with a lane in use.
 pub(super) fn for_each_part(num_rows: usize, num_lanes: usize, mut kernel: impl FnMut(Part, usize)) {
     for first_lane in (0..num_lanes).step_by(LANES) {
         for first_row in (0..num_rows).step_by(MAX_ROWS) {
@@ -55,10 +54,10 @@ pub(super) fn for_each_part(num_rows: usize, num_lanes: usize, mut kernel: impl 
     }
 }
 
-/// Rows times one tile of integer weights.
+/// Multiplies rows with one tile of integer weights.
 ///
 /// # Safety
-/// The CPU has the features; `out` may be written for the block's rows and `num_lanes` lanes.
+/// The CPU must have the features, and `out` must be writable for the block's rows and `num_lanes` lanes.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(crate) unsafe fn linear_int<F: IntFormat>(
     in_features: usize,
@@ -72,13 +71,13 @@ pub(crate) unsafe fn linear_int<F: IntFormat>(
     assert!(!F::HAS_MIN || tile.mins.len() >= num_groups * TILE * scale_bytes::<F>());
     block.check(in_features);
     for_each_part(block.num_rows(), out.num_lanes, |part, rows| {
-        // SAFETY: lengths are checked; the rest by the contract.
+        // SAFETY: lengths are checked; the caller guarantees the rest.
         unsafe { dispatch_rows!(rows, int_part::<F>(in_features, tile, block, out, part)) }
     });
 }
 
 /// # Safety
-/// As [`linear_int`], which has checked the lengths; the part has `R` rows.
+/// The conditions are those of [`linear_int`], which has checked the lengths. The part must have `R` rows.
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn int_part<F: IntFormat, const R: usize>(
     in_features: usize,
@@ -89,7 +88,7 @@ unsafe fn int_part<F: IntFormat, const R: usize>(
 ) {
     let mut acc = [_mm256_setzero_ps(); R];
     let parts = QUANT_GROUP / F::GROUP;
-    // SAFETY: groups, rows and lanes are within the lengths checked before.
+    // SAFETY: groups, rows and lanes are within the checked lengths.
     unsafe {
         let groups = block.groups.as_ptr().add(part.first_row * block.row_stride);
         for (row, acc) in acc.iter_mut().enumerate() {
@@ -121,10 +120,11 @@ unsafe fn int_part<F: IntFormat, const R: usize>(
     }
 }
 
-/// Weights, less the zero point, times quants: of the weights' group `part` among those that meet the groups `x`.
+/// Computes the dot products of weights, minus the zero point, and quants, for the weights' group `part` within the
+/// groups `x`.
 ///
 /// # Safety
-/// `quants` points to the first lane of 8 of the weights that meet `x`.
+/// `quants` must point to the first of 8 lanes of the weights for `x`.
 #[inline]
 #[target_feature(enable = "avx2")]
 unsafe fn dots<F: IntFormat, const R: usize>(
@@ -132,9 +132,9 @@ unsafe fn dots<F: IntFormat, const R: usize>(
     x: &[*const QuantGroup; R],
     part: usize,
 ) -> [__m256i; R] {
-    // Pairs of 16 bits for nibbles, else sums of 32 bits.
+    // For nibbles, sums of pairs in 16 bits; otherwise sums in 32 bits.
     let mut sums = [_mm256_setzero_si256(); R];
-    // SAFETY: by the contract.
+    // SAFETY: the caller guarantees the conditions.
     unsafe {
         for quad in part * F::GROUP / QUAD..(part + 1) * F::GROUP / QUAD {
             let weights = load_quad::<F>(quants, quad);
@@ -169,7 +169,8 @@ unsafe fn dots<F: IntFormat, const R: usize>(
     sums
 }
 
-/// Unsigned weights times signed quants, 4 a lane: sums of pairs in 16 bits for nibbles, else of quads in 32.
+/// Multiplies 4 unsigned weights per lane with signed quants. Returns sums of pairs in 16 bits for nibbles, and
+/// otherwise sums of quads in 32 bits.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn products<F: IntFormat>(weights: __m256i, x: __m256i) -> __m256i {
@@ -183,16 +184,16 @@ fn products<F: IntFormat>(weights: __m256i, x: __m256i) -> __m256i {
     _mm256_add_epi32(_mm256_madd_epi16(even, x_even), _mm256_madd_epi16(odd, x_odd))
 }
 
-/// The high bytes of a group's top quad times their weights, times 256.
+/// Computes 256 times the dot products of the high bytes of a group's top quad and their weights.
 ///
 /// # Safety
-/// `quants` points to the first lane of 8 of the weights that meet `group`.
+/// `quants` must point to the first of 8 lanes of the weights for `group`.
 #[inline]
 #[target_feature(enable = "avx2")]
 unsafe fn high_dot<F: IntFormat>(quants: *const u8, group: &QuantGroup) -> __m256i {
     let num_vectors = if F::NIBBLES { GROUP_QUADS / 2 } else { GROUP_QUADS };
     let vector = group.top_quad() % num_vectors;
-    // SAFETY: by the contract.
+    // SAFETY: the caller guarantees the conditions.
     let (bytes, high) = unsafe {
         (_mm256_loadu_si256(quants.add(vector * VECTOR).cast()), broadcast_quad(group.high.as_ptr()))
     };
@@ -205,10 +206,10 @@ unsafe fn high_dot<F: IntFormat>(quants: *const u8, group: &QuantGroup) -> __m25
     _mm256_madd_epi16(pairs, _mm256_set1_epi16(256))
 }
 
-/// 8 lanes of quad `quad` of the weights that meet a group of activations: 4 unsigned weights a lane.
+/// Loads 8 lanes of quad `quad` of the weights for a group of activations, 4 unsigned weights per lane.
 ///
 /// # Safety
-/// `quants` points to the first lane of 8 of those weights.
+/// `quants` must point to the first of 8 lanes of these weights.
 #[inline]
 #[target_feature(enable = "avx2")]
 pub(super) unsafe fn load_quad<F: IntFormat>(quants: *const u8, quad: usize) -> __m256i {
@@ -216,7 +217,7 @@ pub(super) unsafe fn load_quad<F: IntFormat>(quants: *const u8, quad: usize) -> 
     if vector == quad {
         prefetch(quants, vector * VECTOR);
     }
-    // SAFETY: by the contract.
+    // SAFETY: the caller guarantees the conditions.
     let bytes = unsafe { _mm256_loadu_si256(quants.add(vector * VECTOR).cast()) };
     match (F::NIBBLES, vector == quad) {
         (false, _) => bytes,
@@ -225,10 +226,10 @@ pub(super) unsafe fn load_quad<F: IntFormat>(quants: *const u8, quad: usize) -> 
     }
 }
 
-/// One panel times one tile of float weights.
+/// Multiplies one panel with one tile of float weights.
 ///
 /// # Safety
-/// The CPU has the features; `out` may be written for the panel's rows and `num_lanes` lanes.
+/// The CPU must have the features, and `out` must be writable for the panel's rows and `num_lanes` lanes.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(crate) unsafe fn linear_float<F: FloatFormat>(
     tile: &Tile<'_>,
@@ -238,13 +239,13 @@ pub(crate) unsafe fn linear_float<F: FloatFormat>(
     assert!(tile.quants.len() >= panel.in_features * TILE * F::ELEMENT_BYTES);
     assert!(panel.values.len() >= (panel.num_rows - 1) * panel.row_stride + panel.in_features);
     for_each_part(panel.num_rows, out.num_lanes, |part, rows| {
-        // SAFETY: lengths are checked; the rest by the contract.
+        // SAFETY: lengths are checked; the caller guarantees the rest.
         unsafe { dispatch_rows!(rows, float_part::<F>(tile, panel, out, part)) }
     });
 }
 
 /// # Safety
-/// As [`linear_float`], which has checked the lengths; the part has `R` rows.
+/// The conditions are those of [`linear_float`], which has checked the lengths. The part must have `R` rows.
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn float_part<F: FloatFormat, const R: usize>(
     tile: &Tile<'_>,
@@ -253,7 +254,7 @@ unsafe fn float_part<F: FloatFormat, const R: usize>(
     part: Part,
 ) {
     let mut acc = [_mm256_setzero_ps(); R];
-    // SAFETY: elements, rows and lanes are within the lengths checked before.
+    // SAFETY: elements, rows and lanes are within the checked lengths.
     unsafe {
         let weights = tile.quants.as_ptr().add(part.first_lane * F::ELEMENT_BYTES);
         let x = panel.values.as_ptr().add(part.first_row * panel.row_stride);
@@ -275,17 +276,17 @@ unsafe fn float_part<F: FloatFormat, const R: usize>(
     }
 }
 
-/// Bytes of a scale or minimum.
+/// Size of a scale or minimum in bytes.
 pub(super) const fn scale_bytes<F: IntFormat>() -> usize {
     if F::HALF_SCALES { 2 } else { 4 }
 }
 
 /// # Safety
-/// `pointer` has 8 scales.
+/// `pointer` must point to 8 scales.
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
 pub(super) unsafe fn load_scales<F: IntFormat>(pointer: *const u8) -> __m256 {
-    // SAFETY: by the contract.
+    // SAFETY: the caller guarantees the conditions.
     unsafe {
         if F::HALF_SCALES {
             _mm256_cvtph_ps(_mm_loadu_si128(pointer.cast()))
@@ -295,14 +296,14 @@ pub(super) unsafe fn load_scales<F: IntFormat>(pointer: *const u8) -> __m256 {
     }
 }
 
-/// 8 weights as f32, exactly.
+/// Loads 8 weights as f32, exactly.
 ///
 /// # Safety
-/// `pointer` has 8 elements.
+/// `pointer` must point to 8 elements.
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
 unsafe fn load_weights<F: FloatFormat>(pointer: *const u8) -> __m256 {
-    // SAFETY: by the contract.
+    // SAFETY: the caller guarantees the conditions.
     unsafe {
         match F::FORMAT {
             Format::F16 => _mm256_cvtph_ps(_mm_loadu_si128(pointer.cast())),
@@ -316,26 +317,26 @@ unsafe fn load_weights<F: FloatFormat>(pointer: *const u8) -> __m256 {
 }
 
 /// # Safety
-/// `pointer` has 4 bytes.
+/// `pointer` must point to 4 bytes.
 #[inline]
 #[target_feature(enable = "avx2")]
 pub(super) unsafe fn broadcast_quad(pointer: *const i8) -> __m256i {
-    // SAFETY: by the contract.
+    // SAFETY: the caller guarantees the conditions.
     _mm256_set1_epi32(unsafe { pointer.cast::<i32>().read_unaligned() })
 }
 
-/// Adds the bias and writes a part's sums.
+/// Adds the bias and stores the sums of a part.
 ///
 /// # Safety
-/// `out` may be written for the part's `R` rows and its lanes.
+/// `out` must be writable for the part's `R` rows and its lanes.
 #[inline]
 #[target_feature(enable = "avx2")]
 pub(super) unsafe fn store<const R: usize>(acc: &[__m256; R], out: &TileOutput<'_>, part: Part) {
     let lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
-    // At most 16.
+    // The number is at most 16.
     let num_lanes = _mm256_set1_epi32((out.num_lanes - part.first_lane) as i32);
     let mask = _mm256_cmpgt_epi32(num_lanes, lanes);
-    // SAFETY: masked to the lanes that exist, in the output and in the bias.
+    // SAFETY: the mask limits accesses to the lanes in use, in the output and in the bias.
     unsafe {
         let bias = out.bias.map(|bias| _mm256_maskload_ps(bias.as_ptr().add(part.first_lane), mask));
         for (row, acc) in acc.iter().enumerate() {

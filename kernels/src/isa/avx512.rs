@@ -1,11 +1,13 @@
 //! Kernels for AVX-512 F, BW, VL, DQ and VNNI.
 //!
-//! A tile's 16 output features are the 16 lanes of a register. `vpdpbusd` takes 4 unsigned weights a lane times 4
-//! signed activations, which are broadcast from memory; 8 rows keep 8 integer and 8 float sums in registers, so each
-//! weight is loaded and unpacked once for 8 rows. What bounds products of many rows is the pipe that multiplies (Zen 4:
-//! one instruction of 512 bits a cycle, be it `vpdpbusd`, FMA or `vmulps`). Per 16 output features, group of 32 and row
-//! it takes 8 low quads, 1 high quad, 1 FMA, 1 FMA for minima, and 1 product of scales unless those come from a table;
-//! unpacking, shifts, conversions and additions have pipes of their own.
+//! The 16 output features of a tile are the 16 lanes of a register. `vpdpbusd` multiplies 4 unsigned weights per lane
+//! with 4 signed activations, which are broadcast from memory. 8 rows keep 8 integer and 8 float sums in registers, so
+//! each weight is loaded and unpacked once for 8 rows.
+//!
+//! Products of many rows are limited by the multiplication pipes (Zen 4: one 512-bit `vpdpbusd`, FMA or `vmulps` per
+//! cycle). For 16 output features, a group of 32 and one row, there are 8 low quads, 1 high quad, 1 FMA, 1 FMA for
+//! minima, and 1 product of scales unless it comes from a table. Unpacking, shifts, conversions and additions use other
+//! pipes.
 
 mod scale_table;
 
@@ -24,10 +26,9 @@ use crate::pack::int::IntFormat;
 use crate::pack::{Format, Tile, group_vectors};
 use crate::quantize::{GROUP_QUADS, QUANT_GROUP, QuantGroup, QuantizedBlock};
 
-/// Bytes of a register.
 const VECTOR: usize = 64;
 
-/// Calls `$function::<F, R>`, or with a further constant, with the constant `R` of 1 to 8 that equals `$rows`.
+/// Calls `$function::<F, R>`, optionally with a further constant, with the constant `R` equal to `$rows`, 1 to 8.
 macro_rules! dispatch_rows {
     ($rows:expr, $function:ident::<$format:ident $(, $constant:literal)?>($($argument:expr),*)) => {
         match $rows {
@@ -44,18 +45,18 @@ macro_rules! dispatch_rows {
     };
 }
 
-/// Neighbouring groups of activations, and the table of the weights' scales that they meet, or nothing.
+/// Consecutive groups of activations, with the table of their weights' scales, which is empty if it is not used.
 struct Span<'a> {
     groups: Range<usize>,
     table: &'a [Levels],
-    /// Sums go on from those in the output, instead of from their start.
+    /// If set, sums continue from those in the output instead of from their start values.
     continues: bool,
 }
 
-/// Rows times one tile of integer weights.
+/// Multiplies rows with one tile of integer weights.
 ///
 /// # Safety
-/// The CPU has the features; `out` may be written for the block's rows and `num_lanes` lanes.
+/// The CPU must have the features, and `out` must be writable for the block's rows and `num_lanes` lanes.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
 pub(crate) unsafe fn linear_int<F: IntFormat>(
     in_features: usize,
@@ -71,7 +72,7 @@ pub(crate) unsafe fn linear_int<F: IntFormat>(
     let num_x_groups = in_features / QUANT_GROUP;
     if block.num_rows() < TABLE_ROWS {
         let span = Span { groups: 0..num_x_groups, table: &[], continues: false };
-        // SAFETY: lengths are checked; the rest by the contract.
+        // SAFETY: lengths are checked; the caller guarantees the rest.
         return unsafe { int_panels::<F>(tile, &span, block, out) };
     }
     TABLE.with_borrow_mut(|table| {
@@ -92,10 +93,10 @@ pub(crate) unsafe fn linear_int<F: IntFormat>(
     });
 }
 
-/// All rows of a block over a span of groups.
+/// Multiplies all rows of a block over a span of groups.
 ///
 /// # Safety
-/// As [`linear_int`], which has checked the lengths.
+/// The conditions are those of [`linear_int`], which has checked the lengths.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
 unsafe fn int_panels<F: IntFormat>(
     tile: &Tile<'_>,
@@ -106,7 +107,7 @@ unsafe fn int_panels<F: IntFormat>(
     for first_row in (0..block.num_rows()).step_by(PANEL) {
         let rows = PANEL.min(block.num_rows() - first_row);
         let out = out.row(first_row);
-        // SAFETY: by the contract.
+        // SAFETY: the caller guarantees the conditions.
         unsafe {
             if rows == PANEL && !span.table.is_empty() {
                 int_panel::<F, PANEL, true>(tile, span, block, first_row, &out);
@@ -118,7 +119,8 @@ unsafe fn int_panels<F: IntFormat>(
 }
 
 /// # Safety
-/// As [`int_panels`]; the block has `R` rows from `first_row` on; there is a table if `HAS_TABLE`.
+/// The conditions are those of [`int_panels`]. The block must have `R` rows from `first_row` on, and the span a table
+/// if `HAS_TABLE`.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
 unsafe fn int_panel<F: IntFormat, const R: usize, const HAS_TABLE: bool>(
     tile: &Tile<'_>,
@@ -129,7 +131,7 @@ unsafe fn int_panel<F: IntFormat, const R: usize, const HAS_TABLE: bool>(
 ) {
     let mut acc = [_mm512_setzero_ps(); R];
     let (first, parts) = (span.groups.start, QUANT_GROUP / F::GROUP);
-    // SAFETY: every pointer advances by one group a turn, within the lengths checked before.
+    // SAFETY: every pointer advances by one group per iteration, within the checked lengths.
     unsafe {
         let mut quants = tile.quants.as_ptr().add(first * x_group_bytes::<F>());
         let mut scales = tile.scales.as_ptr().add(first * parts * scale_vector_bytes::<F>());
@@ -177,15 +179,15 @@ unsafe fn int_panel<F: IntFormat, const R: usize, const HAS_TABLE: bool>(
     }
 }
 
-/// Bytes of the weights that meet one group of activations.
+/// Bytes of the weights for one group of activations.
 const fn x_group_bytes<F: IntFormat>() -> usize {
     group_vectors::<F>() * VECTOR * (QUANT_GROUP / F::GROUP)
 }
 
-/// The high bytes of each row's top quad times their weights, times 256.
+/// Computes 256 times the dot products of the high bytes of each row's top quad and their weights.
 ///
 /// # Safety
-/// `quants` points to the weights that meet the groups `x`.
+/// `quants` must point to the weights for the groups `x`.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
 unsafe fn high_dots<F: IntFormat, const R: usize>(
@@ -194,7 +196,7 @@ unsafe fn high_dots<F: IntFormat, const R: usize>(
 ) -> [__m512i; R] {
     let mut dots = [_mm512_setzero_si512(); R];
     for (dot, x) in dots.iter_mut().zip(x) {
-        // SAFETY: by the contract; the offset is kept within a group's vectors whatever it is.
+        // SAFETY: the caller guarantees the weights, and the mask keeps the offset within them.
         unsafe {
             let offset = usize::from((**x).top_offset) & (x_group_bytes::<F>() - VECTOR);
             let weights = _mm512_loadu_si512(quants.add(offset).cast());
@@ -212,15 +214,15 @@ unsafe fn high_dots<F: IntFormat, const R: usize>(
     dots
 }
 
-/// `lanes` shifted left by `count`, below 32.
+/// Shifts `lanes` left by `count`, which is below 32.
 ///
-/// The compiler would make the shift by one number for all lanes of it, which takes a second operation on the pipes
-/// that multiply (Zen 4, a panel of 8 rows: 12.5 cycles a row and group instead of 11.6).
+/// The compiler would use the shift by a scalar, which needs a second operation on the multiplication pipes (Zen 4, a
+/// panel of 8 rows: 12.5 cycles per row and group instead of 11.6).
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn shift_left(lanes: __m512i, count: &u32) -> __m512i {
     let shifted;
-    // SAFETY: reads 4 bytes of `count`.
+    // SAFETY: reads the 4 bytes of `count`.
     unsafe {
         asm!(
             "vpsllvd {shifted}, {lanes}, dword ptr [{count}]{{1to16}}",
@@ -233,17 +235,18 @@ fn shift_left(lanes: __m512i, count: &u32) -> __m512i {
     shifted
 }
 
-/// Keeps the compiler from moving what is after this before what is before it, as it would to compute row by row: rows
-/// must take turns, since each dot waits for its row's last one.
+/// Keeps the compiler from reordering operations across this point. It would otherwise compute row by row, but rows
+/// must alternate, because each dot product waits for the previous one of its row.
 #[inline(always)]
 fn keep_order() {
     compiler_fence(Ordering::SeqCst);
 }
 
-/// Weights, less the zero point, times quants: of the weights' group `part` among those that meet the groups `x`.
+/// Computes the dot products of weights, minus the zero point, and quants, for the weights' group `part` within the
+/// groups `x`. `high` is the result of [`high_dots`].
 ///
 /// # Safety
-/// As [`high_dots`], whose result is `high`.
+/// The conditions are those of [`high_dots`].
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
 unsafe fn dots<F: IntFormat, const R: usize>(
@@ -253,7 +256,7 @@ unsafe fn dots<F: IntFormat, const R: usize>(
     part: usize,
 ) -> [__m512i; R] {
     let mut dots = *high;
-    // SAFETY: by the contract.
+    // SAFETY: the caller guarantees the conditions.
     unsafe {
         for (dot, x) in dots.iter_mut().zip(x) {
             if F::GROUP < QUANT_GROUP {
@@ -283,23 +286,25 @@ unsafe fn dots<F: IntFormat, const R: usize>(
     dots
 }
 
-/// Quad `quad` of the weights that meet a group of activations: 4 unsigned weights a lane. They are for `R` rows.
+/// Loads quad `quad` of the weights for a group of activations of `R` rows, 4 unsigned weights per lane.
 ///
 /// # Safety
-/// `quants` points to those weights.
+/// `quants` must point to these weights.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
 unsafe fn load_quad<F: IntFormat, const R: usize>(quants: *const u8, quad: usize) -> __m512i {
     let vector = if F::NIBBLES { quad % (GROUP_QUADS / 2) } else { quad };
-    // One row reads each weight once and waits for it; so do nibbles for a whole panel. Otherwise rows, weights and the
-    // weights to come are more than the first-level cache holds, or evict each other (Zen 4, a model of Q8_0: 4 rows
-    // 500 and 680 tokens/s a core, 8 rows 810 and 1,050; of Q4_1: 2 rows 550 and 640, but 8 rows 1,165 and 1,115).
+    // A product of one row, or of a whole panel with nibbles, waits for weights, so they are prefetched to the
+    // first-level cache. Otherwise rows, weights and prefetched weights do not fit in it, and prefetching to the
+    // second-level cache is faster. Tokens/s per core with prefetch to the first and the second level (Zen 4): Q8_0
+    // with 4 rows 500 and 680, with 8 rows 810 and 1,050; Q4_1 with 2 rows 550 and 640, but with 8 rows 1,165 and
+    // 1,115.
     match (vector == quad, R == 1 || (F::NIBBLES && R == PANEL)) {
         (true, true) => prefetch(quants, vector * VECTOR),
         (true, false) => prefetch_far(quants, vector * VECTOR),
         (false, _) => {}
     }
-    // SAFETY: by the contract.
+    // SAFETY: the caller guarantees the conditions.
     let bytes = unsafe { _mm512_loadu_si512(quants.add(vector * VECTOR).cast()) };
     match (F::NIBBLES, vector == quad) {
         (false, _) => bytes,
@@ -308,10 +313,10 @@ unsafe fn load_quad<F: IntFormat, const R: usize>(quants: *const u8, quad: usize
     }
 }
 
-/// One panel times one tile of float weights.
+/// Multiplies one panel with one tile of float weights.
 ///
 /// # Safety
-/// The CPU has the features; `out` may be written for the panel's rows and `num_lanes` lanes.
+/// The CPU must have the features, and `out` must be writable for the panel's rows and `num_lanes` lanes.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,f16c")]
 pub(crate) unsafe fn linear_float<F: FloatFormat>(
     tile: &Tile<'_>,
@@ -320,12 +325,12 @@ pub(crate) unsafe fn linear_float<F: FloatFormat>(
 ) {
     assert!(tile.quants.len() >= panel.in_features * TILE * F::ELEMENT_BYTES);
     assert!(panel.values.len() >= (panel.num_rows - 1) * panel.row_stride + panel.in_features);
-    // SAFETY: lengths are checked; the rest by the contract.
+    // SAFETY: lengths are checked; the caller guarantees the rest.
     unsafe { dispatch_rows!(panel.num_rows, float_panel::<F>(tile, panel, out)) }
 }
 
 /// # Safety
-/// As [`linear_float`], which has checked the lengths; the panel has `R` rows.
+/// The conditions are those of [`linear_float`], which has checked the lengths. The panel must have `R` rows.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,f16c")]
 unsafe fn float_panel<F: FloatFormat, const R: usize>(
     tile: &Tile<'_>,
@@ -334,7 +339,7 @@ unsafe fn float_panel<F: FloatFormat, const R: usize>(
 ) {
     let mut acc = [_mm512_setzero_ps(); R];
     let (weights, x) = (tile.quants.as_ptr(), panel.values.as_ptr());
-    // SAFETY: elements and rows are within the lengths checked before.
+    // SAFETY: elements and rows are within the checked lengths.
     unsafe {
         for run_start in (0..panel.in_features).step_by(FLOAT_RUN) {
             let mut part = [_mm512_setzero_ps(); R];
@@ -354,17 +359,17 @@ unsafe fn float_panel<F: FloatFormat, const R: usize>(
     }
 }
 
-/// Bytes of the 16 scales (or minima) of a group.
+/// Size of the 16 scales (or minima) of a group in bytes.
 const fn scale_vector_bytes<F: IntFormat>() -> usize {
     if F::HALF_SCALES { TILE * 2 } else { TILE * 4 }
 }
 
 /// # Safety
-/// `pointer` has `scale_vector_bytes` bytes.
+/// `pointer` must point to `scale_vector_bytes` bytes.
 #[inline]
 #[target_feature(enable = "avx512f,avx512vl")]
 unsafe fn load_scales<F: IntFormat>(pointer: *const u8) -> __m512 {
-    // SAFETY: by the contract.
+    // SAFETY: the caller guarantees the conditions.
     unsafe {
         if F::HALF_SCALES {
             _mm512_cvtph_ps(_mm256_loadu_si256(pointer.cast()))
@@ -374,14 +379,14 @@ unsafe fn load_scales<F: IntFormat>(pointer: *const u8) -> __m512 {
     }
 }
 
-/// 16 weights as f32, exactly.
+/// Loads 16 weights as f32, exactly.
 ///
 /// # Safety
-/// `pointer` has 16 elements.
+/// `pointer` must point to 16 elements.
 #[inline]
 #[target_feature(enable = "avx512f,avx512vl")]
 unsafe fn load_weights<F: FloatFormat>(pointer: *const u8) -> __m512 {
-    // SAFETY: by the contract.
+    // SAFETY: the caller guarantees the conditions.
     unsafe {
         match F::FORMAT {
             Format::F16 => _mm512_cvtph_ps(_mm256_loadu_si256(pointer.cast())),
@@ -395,15 +400,15 @@ unsafe fn load_weights<F: FloatFormat>(pointer: *const u8) -> __m512 {
 }
 
 /// # Safety
-/// `pointer` has 4 bytes.
+/// `pointer` must point to 4 bytes.
 #[inline]
 #[target_feature(enable = "avx512f")]
 unsafe fn broadcast_quad(pointer: *const i8) -> __m512i {
-    // SAFETY: by the contract.
+    // SAFETY: the caller guarantees the conditions.
     _mm512_set1_epi32(unsafe { pointer.cast::<i32>().read_unaligned() })
 }
 
-/// `sum` times the zero point, a power of two.
+/// Multiplies `sum` by the zero point, a power of two.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn shift_by_zero_point<F: IntFormat>(sum: __m512i) -> __m512i {
@@ -415,20 +420,20 @@ fn shift_by_zero_point<F: IntFormat>(sum: __m512i) -> __m512i {
     }
 }
 
-/// The first `num_lanes` of 16.
+/// The mask of the first `num_lanes` of 16 lanes.
 fn lane_mask(num_lanes: usize) -> __mmask16 {
     u16::MAX >> (TILE - num_lanes)
 }
 
-/// Adds the bias and writes rows' sums.
+/// Adds the bias and stores the sums of rows.
 ///
 /// # Safety
-/// `out` may be written for `R` rows and its lanes.
+/// `out` must be writable for `R` rows and its lanes.
 #[inline]
 #[target_feature(enable = "avx512f,avx512vl")]
 unsafe fn store<const R: usize>(acc: &[__m512; R], out: &TileOutput<'_>) {
     let lanes = lane_mask(out.num_lanes);
-    // SAFETY: masked to the lanes that exist, in the output and in the bias.
+    // SAFETY: the mask limits accesses to the lanes in use, in the output and in the bias.
     unsafe {
         let bias = out.bias.map(|bias| _mm512_maskz_loadu_ps(lanes, bias.as_ptr()));
         for (row, acc) in acc.iter().enumerate() {

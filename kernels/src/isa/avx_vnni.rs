@@ -1,8 +1,8 @@
-//! Kernels for the 256-bit VNNI instructions: AVX-VNNI, of processors without AVX-512.
+//! Kernels for the 256-bit VNNI instructions, for CPUs that have AVX-VNNI but not AVX-512.
 //!
-//! Integer products as in [`super::avx2`], but for `vpdpbusd`, which sums four products a lane in 32 bits. The
-//! instruction has two encodings: VEX (AVX-VNNI) and EVEX (AVX-512 VL and VNNI). They compute the same, so the kernel
-//! is written once over [`Encoding`] and runs, and is tested, on processors that have either.
+//! The kernels are those of [`super::avx2`], except that integer products use `vpdpbusd`, which adds four products per
+//! lane in 32 bits. The instruction has two encodings with the same result, VEX (AVX-VNNI) and EVEX (AVX-512 VL and
+//! VNNI). The kernel is generic over [`Encoding`], so it can be tested on CPUs that have either.
 
 use std::arch::x86_64::*;
 
@@ -17,12 +17,12 @@ use crate::quantize::{GROUP_QUADS, QUANT_GROUP, QuantGroup, QuantizedBlock};
 pub(crate) use super::avx2::linear_float;
 pub(crate) use super::x86::quantize_rows;
 
-/// How `vpdpbusd` is written.
+/// An encoding of `vpdpbusd`.
 trait Encoding {
-    /// `sums` plus the four products of each lane's unsigned and signed bytes, exactly.
+    /// Adds the four products of each lane's unsigned and signed bytes to `sums`, exactly.
     ///
     /// # Safety
-    /// The CPU has the encoding.
+    /// The CPU must have the encoding.
     unsafe fn dot(sums: __m256i, unsigned: __m256i, signed: __m256i) -> __m256i;
 }
 
@@ -31,7 +31,7 @@ enum Vex {}
 impl Encoding for Vex {
     #[inline(always)]
     unsafe fn dot(sums: __m256i, unsigned: __m256i, signed: __m256i) -> __m256i {
-        // SAFETY: by the contract.
+        // SAFETY: the caller guarantees the conditions.
         unsafe { _mm256_dpbusd_avx_epi32(sums, unsigned, signed) }
     }
 }
@@ -41,12 +41,12 @@ enum Evex {}
 impl Encoding for Evex {
     #[inline(always)]
     unsafe fn dot(sums: __m256i, unsigned: __m256i, signed: __m256i) -> __m256i {
-        // SAFETY: by the contract.
+        // SAFETY: the caller guarantees the conditions.
         unsafe { _mm256_dpbusd_epi32(sums, unsigned, signed) }
     }
 }
 
-/// True if the CPU has either encoding.
+/// Returns true if the CPU has either encoding.
 pub(super) fn is_supported() -> bool {
     has_vex() || (is_x86_feature_detected!("avx512vl") && is_x86_feature_detected!("avx512vnni"))
 }
@@ -55,10 +55,10 @@ fn has_vex() -> bool {
     is_x86_feature_detected!("avxvnni")
 }
 
-/// Rows times one tile of integer weights.
+/// Multiplies rows with one tile of integer weights.
 ///
 /// # Safety
-/// The CPU has the features; `out` may be written for the block's rows and `num_lanes` lanes.
+/// The CPU must have the features, and `out` must be writable for the block's rows and `num_lanes` lanes.
 pub(crate) unsafe fn linear_int<F: IntFormat>(
     in_features: usize,
     tile: &Tile<'_>,
@@ -72,7 +72,7 @@ pub(crate) unsafe fn linear_int<F: IntFormat>(
     block.check(in_features);
     let has_vex = has_vex();
     for_each_part(block.num_rows(), out.num_lanes, |part, rows| {
-        // SAFETY: lengths are checked, one of the encodings is there; the rest by the contract.
+        // SAFETY: lengths are checked, and the CPU has the encoding; the caller guarantees the rest.
         unsafe {
             if has_vex {
                 dispatch_rows!(rows, vex_part::<F>(in_features, tile, block, out, part));
@@ -84,7 +84,7 @@ pub(crate) unsafe fn linear_int<F: IntFormat>(
 }
 
 /// # Safety
-/// As [`int_part`], and the CPU has the features.
+/// The conditions are those of [`int_part`]; the CPU must have the features.
 #[target_feature(enable = "avx2,fma,f16c,avxvnni")]
 unsafe fn vex_part<F: IntFormat, const R: usize>(
     in_features: usize,
@@ -93,12 +93,12 @@ unsafe fn vex_part<F: IntFormat, const R: usize>(
     out: &TileOutput<'_>,
     part: Part,
 ) {
-    // SAFETY: by the contract.
+    // SAFETY: the caller guarantees the conditions.
     unsafe { int_part::<F, Vex, R>(in_features, tile, block, out, part) }
 }
 
 /// # Safety
-/// As [`int_part`], and the CPU has the features.
+/// The conditions are those of [`int_part`]; the CPU must have the features.
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512vl,avx512vnni")]
 unsafe fn evex_part<F: IntFormat, const R: usize>(
     in_features: usize,
@@ -107,12 +107,13 @@ unsafe fn evex_part<F: IntFormat, const R: usize>(
     out: &TileOutput<'_>,
     part: Part,
 ) {
-    // SAFETY: by the contract.
+    // SAFETY: the caller guarantees the conditions.
     unsafe { int_part::<F, Evex, R>(in_features, tile, block, out, part) }
 }
 
 /// # Safety
-/// As [`linear_int`], which has checked the lengths; the part has `R` rows; the CPU has AVX2, FMA, F16C and `E`.
+/// The conditions are those of [`linear_int`], which has checked the lengths. The part must have `R` rows, and the CPU
+/// AVX2, FMA, F16C and `E`.
 #[inline(always)]
 unsafe fn int_part<F: IntFormat, E: Encoding, const R: usize>(
     in_features: usize,
@@ -122,7 +123,7 @@ unsafe fn int_part<F: IntFormat, E: Encoding, const R: usize>(
     part: Part,
 ) {
     let parts = QUANT_GROUP / F::GROUP;
-    // SAFETY: groups, rows and lanes are within the lengths checked before.
+    // SAFETY: groups, rows and lanes are within the checked lengths.
     unsafe {
         let groups = block.groups.as_ptr().add(part.first_row * block.row_stride);
         let mut acc: [__m256; R] =
@@ -153,17 +154,18 @@ unsafe fn int_part<F: IntFormat, E: Encoding, const R: usize>(
     }
 }
 
-/// Weights, less the zero point, times quants: of the weights' group `part` among those that meet the groups `x`.
+/// Computes the dot products of weights, minus the zero point, and quants, for the weights' group `part` within the
+/// groups `x`.
 ///
 /// # Safety
-/// `quants` points to the first lane of 8 of the weights that meet `x`; the CPU has AVX2 and `E`.
+/// `quants` must point to the first of 8 lanes of the weights for `x`, and the CPU must have AVX2 and `E`.
 #[inline(always)]
 unsafe fn dots<F: IntFormat, E: Encoding, const R: usize>(
     quants: *const u8,
     x: &[*const QuantGroup; R],
     part: usize,
 ) -> [__m256i; R] {
-    // SAFETY: by the contract.
+    // SAFETY: the caller guarantees the conditions.
     unsafe {
         let mut sums: [__m256i; R] = std::array::from_fn(|row| {
             let group = &*x[row];
@@ -172,7 +174,7 @@ unsafe fn dots<F: IntFormat, E: Encoding, const R: usize>(
                 (true, 0) => group.negated_half_sum,
                 (true, _) => group.negated_sum - group.negated_half_sum,
             };
-            // 0 without a zero point.
+            // This is 0 in formats without a zero point.
             _mm256_set1_epi32(i32::from(F::ZERO_POINT) * negated_sum)
         });
         for quad in part * F::GROUP / QUAD..(part + 1) * F::GROUP / QUAD {
@@ -193,14 +195,14 @@ unsafe fn dots<F: IntFormat, E: Encoding, const R: usize>(
     }
 }
 
-/// 8 lanes of quad `quad` of the weights that meet a group of activations, where `quad` is known only now.
+/// Loads 8 lanes of quad `quad` of the weights for a group of activations. `quad` need not be a constant.
 ///
 /// # Safety
-/// `quants` points to the first lane of 8 of those weights; the CPU has AVX2.
+/// `quants` must point to the first of 8 lanes of these weights, and the CPU must have AVX2.
 #[inline(always)]
 unsafe fn top_weights<F: IntFormat>(quants: *const u8, quad: usize) -> __m256i {
     let num_vectors = if F::NIBBLES { GROUP_QUADS / 2 } else { GROUP_QUADS };
-    // SAFETY: by the contract.
+    // SAFETY: the caller guarantees the conditions.
     unsafe {
         let bytes = _mm256_loadu_si256(quants.add(quad % num_vectors * VECTOR).cast());
         if !F::NIBBLES {

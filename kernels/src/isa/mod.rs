@@ -1,9 +1,9 @@
-//! The instruction sets: which the CPU has, which is used, and the kernels of each, one file a set.
+//! Instruction sets: detection, selection, and the kernels of each set in its own file.
 //!
-//! Every file has the same functions, and every function gives the same bits in every file: integer sums are exact,
-//! float operations follow the one order that [`crate::linear`] states. `scalar` is the oracle.
+//! Every file has the same functions, which give the same bits in every file: integer sums are exact, and float
+//! operations follow the order that [`crate::linear`] defines. `scalar` is the reference.
 
-// A build for one machine leaves most sets unused (`build.rs`). They are type-checked all the same.
+// A build for one machine leaves most sets unused (`build.rs`), but they are still type-checked.
 #[cfg(target_arch = "x86_64")]
 #[cfg_attr(not(feature = "every-isa"), allow(dead_code, unused_imports))]
 pub(crate) mod avx2;
@@ -30,33 +30,32 @@ pub(crate) mod x86;
 
 use std::fmt;
 
-/// Environment variable that forces an instruction set by its name.
+/// The environment variable that forces an instruction set by name.
 pub const ISA_VARIABLE: &str = "TRUNKLINE_ISA";
 
-/// Name of an instruction set. Says nothing of this machine; [`Isa`] does.
+/// An instruction set, which this machine may lack. See [`Isa`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum IsaKind {
-    /// Portable code, the oracle of the others.
+    /// Portable code, the reference for the other sets.
     Scalar,
-    /// AVX2, FMA and F16C.
     Avx2,
-    /// `Avx2` and the 256-bit VNNI instructions, of AVX-VNNI or of AVX-512.
+    /// [`IsaKind::Avx2`] with the 256-bit VNNI instructions of AVX-VNNI or AVX-512.
     AvxVnni,
     /// AVX-512 F, BW, VL, DQ and VNNI.
     Avx512,
-    /// NEON of AArch64 with its dot products.
+    /// AArch64 NEON with dot products.
     Neon,
-    /// `Neon` and the products of matrices of bytes (I8MM).
+    /// [`IsaKind::Neon`] with matrix products of bytes (I8MM).
     NeonI8mm,
 }
 
 impl IsaKind {
-    /// All of them, slowest first.
+    /// All instruction sets, slowest first.
     pub const ALL: [IsaKind; 6] =
         [IsaKind::Scalar, IsaKind::Avx2, IsaKind::AvxVnni, IsaKind::Avx512, IsaKind::Neon, IsaKind::NeonI8mm];
 
-    /// As [`ISA_VARIABLE`] takes it.
+    /// The name of the set as a value of [`ISA_VARIABLE`].
     pub fn name(self) -> &'static str {
         match self {
             IsaKind::Scalar => "scalar",
@@ -68,7 +67,7 @@ impl IsaKind {
         }
     }
 
-    /// True if this build contains the kernels of the set; `build.rs` chooses them.
+    /// Returns true if this build contains the kernels of the set. `build.rs` selects them.
     fn is_compiled(self) -> bool {
         match self {
             IsaKind::Scalar => cfg!(isa = "scalar"),
@@ -120,7 +119,7 @@ impl IsaKind {
     }
 }
 
-/// Calls a kernel in the file of an [`Isa`]: an instruction set is a file with all kernels, and a line here.
+/// Calls a kernel in the file of an [`Isa`]. A new instruction set needs a file with all kernels, and a line here.
 macro_rules! call_isa {
     ($isa:expr, $kernel:ident $(::<$format:ident>)? ($($argument:expr),* $(,)?)) => {
         match $isa.kind() {
@@ -142,35 +141,32 @@ macro_rules! call_isa {
 }
 pub(crate) use call_isa;
 
-/// An instruction set that this CPU was seen to have: holding one is the proof that its kernels may be called.
+/// An instruction set that this CPU has. Holding one proves that its kernels may be called.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Isa(IsaKind);
 
-/// No such instruction set, or not on this CPU.
+/// The error for an instruction set that is unknown or cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum IsaError {
-    /// The name is none of [`IsaKind::ALL`].
+    /// The name is not one of [`IsaKind::ALL`].
     #[error("`{ISA_VARIABLE}` is {name:?}; hint: use one of {}, or unset it", known_names())]
     Unknown { name: String },
-    /// The CPU lacks it.
     #[error("this CPU lacks the instruction set `{}`; hint: unset `{ISA_VARIABLE}`", kind.name())]
     Unsupported {
-        /// The set asked for.
         kind: IsaKind,
     },
-    /// The build contains only the fastest set of the machine that compiled it, and this CPU lacks that.
+    /// The build contains only the fastest set of the machine that compiled it, and this CPU lacks it.
     #[error(
         "this build has no kernels for this CPU; hint: build on this machine, or anywhere with `make build FULL=1`"
     )]
     NoneUsable,
-    /// The build does not contain the set that was asked for.
+    /// The build does not contain the kernels of the requested set.
     #[error(
         "this build lacks the kernels for `{}`; hint: unset `{ISA_VARIABLE}`, or build with `make build FULL=1`",
         kind.name()
     )]
     NotCompiled {
-        /// The set asked for.
         kind: IsaKind,
     },
 }
@@ -180,7 +176,7 @@ fn known_names() -> String {
 }
 
 impl Isa {
-    /// Portable code, which runs everywhere.
+    /// The portable set, which every CPU has.
     #[cfg(isa = "scalar")]
     pub const SCALAR: Isa = Isa(IsaKind::Scalar);
 
@@ -193,7 +189,7 @@ impl Isa {
         }
     }
 
-    /// Returns the fastest set of this CPU, or the one that [`ISA_VARIABLE`] names.
+    /// Returns the set that [`ISA_VARIABLE`] names, or the fastest set of this CPU if the variable is not set.
     pub fn detect() -> Result<Self, IsaError> {
         match std::env::var_os(ISA_VARIABLE) {
             Some(name) => Self::named(&name.to_string_lossy()),
@@ -201,13 +197,13 @@ impl Isa {
         }
     }
 
-    /// The set of this name, if this CPU has it.
+    /// Returns the set with this name, if this CPU has it and this build contains its kernels.
     pub fn named(name: &str) -> Result<Self, IsaError> {
         let kind = IsaKind::ALL.into_iter().find(|kind| kind.name() == name);
         Self::new(kind.ok_or_else(|| IsaError::Unknown { name: name.to_owned() })?)
     }
 
-    /// All sets of this CPU, slowest first.
+    /// Returns all usable sets, slowest first.
     pub fn available() -> Vec<Self> {
         IsaKind::ALL.into_iter().filter_map(|kind| Self::new(kind).ok()).collect()
     }
@@ -227,7 +223,8 @@ impl fmt::Display for Isa {
     }
 }
 
-/// The CPU features that decide between kernels now or may later, and whether this CPU has them: for bug reports.
+/// Returns the CPU features that affect the choice of kernels, or may in the future, and whether this CPU has them. For
+/// bug reports.
 #[cfg(target_arch = "x86_64")]
 pub fn cpu_features() -> Vec<(&'static str, bool)> {
     vec![
@@ -245,7 +242,8 @@ pub fn cpu_features() -> Vec<(&'static str, bool)> {
     ]
 }
 
-/// The CPU features that decide between kernels now or may later, and whether this CPU has them: for bug reports.
+/// Returns the CPU features that affect the choice of kernels, or may in the future, and whether this CPU has them. For
+/// bug reports.
 #[cfg(target_arch = "aarch64")]
 pub fn cpu_features() -> Vec<(&'static str, bool)> {
     use std::arch::is_aarch64_feature_detected;
@@ -258,7 +256,7 @@ pub fn cpu_features() -> Vec<(&'static str, bool)> {
     ]
 }
 
-/// No feature of this architecture decides between kernels.
+/// Returns nothing: no feature of this architecture affects the choice of kernels.
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 pub fn cpu_features() -> Vec<(&'static str, bool)> {
     Vec::new()

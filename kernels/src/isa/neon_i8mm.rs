@@ -1,7 +1,7 @@
-//! Kernels for NEON with products of matrices of bytes (`smmla`), of AArch64 with I8MM.
+//! Kernels for AArch64 NEON with matrix products of bytes (`smmla` of I8MM).
 //!
-//! One `smmla` multiplies 8 weights of two output features with 8 quants of two rows: twice the products of an `sdot`.
-//! The rest is [`super::neon`].
+//! One `smmla` multiplies 8 weights of two output features with 8 quants of two rows, which is twice the products of an
+//! `sdot`. The other functions are those of [`super::neon`].
 
 use std::arch::aarch64::*;
 use std::arch::asm;
@@ -14,32 +14,31 @@ use crate::pack::Tile;
 use crate::pack::int::IntFormat;
 use crate::quantize::{QuantGroup, QuantizedBlock};
 
-/// Rows that one product takes.
+/// Number of rows of one matrix product.
 const PAIR: usize = 2;
-/// Most pairs of rows.
 const MAX_PAIRS: usize = 2;
 
-/// Rows times one tile of integer weights.
+/// Multiplies rows with one tile of integer weights.
 ///
 /// # Safety
-/// The CPU has dot products and I8MM; `out` may be written for the block's rows and `num_lanes` lanes.
+/// The CPU must have dot products and I8MM, and `out` must be writable for the block's rows and `num_lanes` lanes.
 pub(crate) unsafe fn linear_int<F: IntFormat>(
     in_features: usize,
     tile: &Tile<'_>,
     block: &QuantizedBlock<'_>,
     out: &TileOutput<'_>,
 ) {
-    // SAFETY: the caller's condition.
+    // SAFETY: the conditions are the same.
     unsafe { linear_int_with::<F, true>(in_features, tile, block, out) }
 }
 
-/// `sums` plus the products of two rows of 8 signed bytes with two others: `[a0 b0, a0 b1, a1 b0, a1 b1]`.
+/// Adds the products of two rows of 8 signed bytes with two others to `sums`: `[a0 b0, a0 b1, a1 b0, a1 b1]`.
 ///
 /// # Safety
-/// The CPU has I8MM.
+/// The CPU must have I8MM.
 #[inline(always)]
 unsafe fn multiply(mut sums: int32x4_t, a: int8x16_t, b: int8x16_t) -> int32x4_t {
-    // SAFETY: by the contract; touches registers alone.
+    // SAFETY: the caller guarantees I8MM, and only registers are used.
     unsafe {
         asm!(
             ".arch_extension i8mm", "smmla {0:v}.4s, {1:v}.16b, {2:v}.16b",
@@ -50,10 +49,10 @@ unsafe fn multiply(mut sums: int32x4_t, a: int8x16_t, b: int8x16_t) -> int32x4_t
     sums
 }
 
-/// Adds the weights of `quads`, an even number from an even one on, times the low bytes of each row's quants.
+/// Adds the products of the weights of `quads` and the low bytes of each row's quants. `quads` must have even bounds.
 ///
 /// # Safety
-/// `quants` points to the first lane of 8 of the weights that meet `x`; the CPU has I8MM.
+/// `quants` must point to the first of 8 lanes of the weights for `x`, and the CPU must have I8MM.
 #[inline]
 #[target_feature(enable = "neon")]
 pub(super) unsafe fn add_low<F: IntFormat, const R: usize>(
@@ -62,9 +61,10 @@ pub(super) unsafe fn add_low<F: IntFormat, const R: usize>(
     x: &[*const QuantGroup; R],
     quads: Range<usize>,
 ) {
-    // SAFETY: by the contract.
+    // SAFETY: the caller guarantees the conditions.
     unsafe {
-        // Of a pair of rows, for each register of 4 output features: those of its first two, and of its last two.
+        // For each pair of rows and each register of 4 output features: the products of the first two features, and of
+        // the last two.
         let mut products = [[[vdupq_n_s32(0); 2]; REGISTERS]; MAX_PAIRS];
         for quad in quads.step_by(2) {
             let (first, second) = (load_quad::<F>(quants, quad), load_quad::<F>(quants, quad + 1));

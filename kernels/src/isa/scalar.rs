@@ -1,4 +1,4 @@
-//! Portable kernels, written for reading: the oracle of the others.
+//! Portable kernels, written for clarity. They are the reference for the other instruction sets.
 
 use crate::linear::{FLOAT_RUN, PANEL, QUAD, TILE};
 use crate::linear::{FloatPanel, TileOutput};
@@ -7,22 +7,22 @@ use crate::pack::int::IntFormat;
 use crate::pack::{Tile, group_vectors};
 use crate::quantize::{GROUP_QUADS, GroupCode, QUANT_GROUP, QuantGroup, QuantizeJob, QuantizedBlock};
 
-/// Elements of the largest group of weights.
+/// Number of elements in the largest group of weights.
 const MAX_GROUP: usize = 32;
 
 /// Quantises rows; see [`crate::quantize`].
 ///
 /// # Safety
-/// None is needed: it is called like those that have conditions.
+/// There are no conditions. The function is `unsafe` only because the kernels of other sets are.
 pub(crate) unsafe fn quantize_rows(job: &QuantizeJob<'_>) {
     job.each_row(quantize_row);
 }
 
-/// Quantises one row. False if it is not finite.
+/// Quantises one row. Returns false if it is not finite.
 fn quantize_row(x: &[f32], groups: &mut [QuantGroup]) -> bool {
     let mut is_finite = true;
     for (x, group) in x.chunks_exact(QUANT_GROUP).zip(groups) {
-        // Bits of magnitudes order as the magnitudes, NaN above all.
+        // The bits of magnitudes compare like their values, with NaN last.
         let magnitude_bits = |x: &f32| x.abs().to_bits().cast_signed();
         let mut quads = [0; GROUP_QUADS];
         for (quad, x) in quads.iter_mut().zip(x.chunks_exact(QUAD)) {
@@ -40,25 +40,25 @@ fn quantize_row(x: &[f32], groups: &mut [QuantGroup]) -> bool {
             }
         }
         for (low, quant) in group.low.iter_mut().zip(quants) {
-            // The low byte, as the remainder that the high byte leaves.
+            // Truncation to the low byte gives the remainder after the high byte.
             *low = quant as i8;
         }
         for (high, quant) in group.high.iter_mut().zip(&quants[top_quad * QUAD..]) {
-            // |quant| <= 127 + 256 * 127.
+            // |quant| <= 127 + 256 * 127, so the high byte fits.
             *high = ((quant + 128) >> 8) as i8;
         }
         let half_sum = quants[..QUANT_GROUP / 2].iter().sum();
-        // The place of what is not finite is nobody's concern, but the same everywhere.
+        // The top quad of a group that is not finite does not matter, but must be the same on every set.
         let top_quad = if code.is_finite { top_quad as u32 } else { 0 };
         group.put_numbers(code, top_quad, quants.iter().sum(), half_sum);
     }
     is_finite
 }
 
-/// Rows times one tile of integer weights.
+/// Multiplies rows with one tile of integer weights.
 ///
 /// # Safety
-/// `out` may be written for the block's rows and `num_lanes` lanes.
+/// `out` must be writable for the block's rows and `num_lanes` lanes.
 pub(crate) unsafe fn linear_int<F: IntFormat>(
     in_features: usize,
     tile: &Tile<'_>,
@@ -86,15 +86,15 @@ pub(crate) unsafe fn linear_int<F: IntFormat>(
                 }
             }
         }
-        // SAFETY: by the contract.
+        // SAFETY: the caller guarantees the conditions.
         unsafe { store(acc, &out.row(first_row)) };
     }
 }
 
-/// One panel times one tile of float weights.
+/// Multiplies one panel with one tile of float weights.
 ///
 /// # Safety
-/// `out` may be written for the panel's rows and `num_lanes` lanes.
+/// `out` must be writable for the panel's rows and `num_lanes` lanes.
 pub(crate) unsafe fn linear_float<F: FloatFormat>(
     tile: &Tile<'_>,
     panel: &FloatPanel<'_>,
@@ -118,11 +118,11 @@ pub(crate) unsafe fn linear_float<F: FloatFormat>(
             *acc += part;
         }
     }
-    // SAFETY: by the contract.
+    // SAFETY: the caller guarantees the conditions.
     unsafe { store(&acc[..panel.num_rows], out) };
 }
 
-/// The quants of a group.
+/// Returns the full quants of a group.
 fn quants(group: &QuantGroup) -> [i32; QUANT_GROUP] {
     let mut quants = group.low.map(i32::from);
     for (quant, high) in quants[group.top_quad() * QUAD..].iter_mut().zip(group.high) {
@@ -131,7 +131,7 @@ fn quants(group: &QuantGroup) -> [i32; QUANT_GROUP] {
     quants
 }
 
-/// Weights [element][lane], less the zero point, times quants.
+/// Computes the dot products of `weights` `[element][lane]`, minus the zero point, and `quants`.
 fn dots(weights: &[[i32; TILE]], zero_point: u8, quants: &[i32]) -> [i32; TILE] {
     let mut dots = [0; TILE];
     for (weights, quant) in weights.iter().zip(quants) {
@@ -142,7 +142,7 @@ fn dots(weights: &[[i32; TILE]], zero_point: u8, quants: &[i32]) -> [i32; TILE] 
     dots
 }
 
-/// Quants of one group as [element][lane].
+/// Unpacks the quants of one group as `[element][lane]`.
 fn unpack_group<F: IntFormat>(tile: &Tile<'_>, group: usize) -> [[i32; TILE]; MAX_GROUP] {
     let mut quants = [[0; TILE]; MAX_GROUP];
     let bytes = &tile.quants[group * group_vectors::<F>() * TILE * QUAD..];
@@ -163,7 +163,7 @@ fn unpack_group<F: IntFormat>(tile: &Tile<'_>, group: usize) -> [[i32; TILE]; MA
     quants
 }
 
-/// Scales (or minima) of one group.
+/// Unpacks the scales (or minima) of one group.
 fn unpack_scales<F: IntFormat>(plane: &[u8], group: usize) -> [f32; TILE] {
     let width = if F::HALF_SCALES { 2 } else { 4 };
     std::array::from_fn(|lane| {
@@ -173,15 +173,15 @@ fn unpack_scales<F: IntFormat>(plane: &[u8], group: usize) -> [f32; TILE] {
     })
 }
 
-/// Adds the bias and writes a panel's sums.
+/// Adds the bias and stores the sums of a panel.
 ///
 /// # Safety
-/// `out` may be written for the rows of `acc` and its lanes.
+/// `out` must be writable for the rows of `acc` and its lanes.
 unsafe fn store(acc: &[[f32; TILE]], out: &TileOutput<'_>) {
     for (row, acc) in acc.iter().enumerate() {
         for (lane, acc) in acc[..out.num_lanes].iter().enumerate() {
             let value = out.bias.map_or(*acc, |bias| acc + bias[lane]);
-            // SAFETY: by the contract.
+            // SAFETY: the caller guarantees the conditions.
             unsafe { out.values.add(row * out.row_stride + lane).write(value) };
         }
     }

@@ -1,51 +1,52 @@
-//! What the kernels of x86-64 share.
+//! Functions that the x86-64 kernels share.
 
 use std::arch::x86_64::*;
 
 use crate::linear::QUAD;
 use crate::quantize::{GROUP_QUADS, GroupCode, QUANT_GROUP, QuantGroup, QuantizeJob};
 
-/// How far ahead weights are asked for. The hardware's own prefetcher stops at every page; asking 8 KiB ahead, a
-/// quarter of a first-level cache, doubled the bandwidth of one thread on a product of one row (Zen 4, 47 MB of
-/// weights: 20 to 40 GB/s), 2 KiB gave a third of that gain, and 16 KiB cost a few per cent where weights were cached.
+/// Prefetch distance of weights.
+///
+/// The hardware prefetcher stops at every page. Prefetching 8 KiB ahead, a quarter of a first-level cache, doubled the
+/// bandwidth of one thread on a product of one row (Zen 4, 47 MB of weights: 20 to 40 GB/s). 2 KiB gave a third of that
+/// gain, and 16 KiB cost a few per cent if the weights were cached.
 const PREFETCH_BYTES: usize = 8 << 10;
 
-/// Asks for the cache line of weights that is [`PREFETCH_BYTES`] behind `pointer + offset`; beyond the end it is a
-/// no-op.
+/// Prefetches the cache line [`PREFETCH_BYTES`] after `pointer + offset`, which may be beyond the end of the weights.
 #[inline(always)]
 pub(super) fn prefetch(pointer: *const u8, offset: usize) {
     // SAFETY: a prefetch reads nothing and never faults.
     unsafe { _mm_prefetch::<_MM_HINT_T0>(pointer.wrapping_add(offset + PREFETCH_BYTES).cast()) }
 }
 
-/// [`prefetch`], into the second-level cache.
+/// Like [`prefetch`], to the second-level cache.
 #[inline(always)]
 pub(super) fn prefetch_far(pointer: *const u8, offset: usize) {
     // SAFETY: as above.
     unsafe { _mm_prefetch::<_MM_HINT_T1>(pointer.wrapping_add(offset + PREFETCH_BYTES).cast()) }
 }
 
-/// Registers of a group.
+/// Number of registers per group.
 const GROUP_REGISTERS: usize = QUANT_GROUP / 8;
 
 /// Quantises rows; see [`crate::quantize`].
 ///
 /// # Safety
-/// The CPU has the features.
+/// The CPU must have AVX2 and FMA.
 pub(crate) unsafe fn quantize_rows(job: &QuantizeJob<'_>) {
-    // SAFETY: the caller's condition.
+    // SAFETY: the conditions are the same.
     job.each_row(|x, groups| unsafe { quantize_row(x, groups) });
 }
 
-/// Quantises one row. False if it is not finite.
+/// Quantises one row. Returns false if it is not finite.
 ///
 /// # Safety
-/// The CPU has the features.
+/// The CPU must have AVX2 and FMA.
 #[target_feature(enable = "avx2,fma")]
 unsafe fn quantize_row(x: &[f32], groups: &mut [QuantGroup]) -> bool {
     let mut is_finite = true;
     for (x, group) in x.chunks_exact(QUANT_GROUP).zip(groups) {
-        // SAFETY: 32 elements.
+        // SAFETY: a group has 32 elements.
         let registers: [__m256; GROUP_REGISTERS] =
             std::array::from_fn(|at| unsafe { _mm256_loadu_ps(x.as_ptr().add(at * 8)) });
         let (top, rest, top_quad) = extremes(quad_magnitudes(registers));
@@ -57,13 +58,13 @@ unsafe fn quantize_row(x: &[f32], groups: &mut [QuantGroup]) -> bool {
         }
         let factor = _mm256_set1_ps(code.reciprocal);
         let quants = registers.map(|x| _mm256_cvtps_epi32(_mm256_mul_ps(x, factor)));
-        // 16 bits hold every quant, 8 bits its low byte; lane l of half h of the packed bytes is quad l of half h.
+        // Quants fit in 16 bits. Lane l of half h of the packed low bytes is quad l of half h.
         let first = _mm256_packs_epi32(quants[0], quants[1]);
         let second = _mm256_packs_epi32(quants[2], quants[3]);
         let low_byte = _mm256_set1_epi16(0xff);
         let low = _mm256_packus_epi16(_mm256_and_si256(first, low_byte), _mm256_and_si256(second, low_byte));
         let low = _mm256_permutevar8x32_epi32(low, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
-        // SAFETY: 32 bytes; 4 elements of the quad, of which there are 8.
+        // SAFETY: a group has 32 low bytes and 8 quads of 4 elements.
         let quad = unsafe {
             _mm256_storeu_si256(group.low.as_mut_ptr().cast(), low);
             _mm_loadu_ps(x.as_ptr().add(top_quad as usize % GROUP_QUADS * QUAD))
@@ -78,19 +79,19 @@ unsafe fn quantize_row(x: &[f32], groups: &mut [QuantGroup]) -> bool {
     is_finite
 }
 
-/// The largest magnitude of each quad, as bits.
+/// Returns the largest magnitude of each quad, as bits.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn quad_magnitudes(x: [__m256; GROUP_REGISTERS]) -> __m256i {
     let bits = x.map(|x| _mm256_and_si256(_mm256_castps_si256(x), _mm256_set1_epi32(i32::MAX)));
-    // A 4 by 4 transpose in each half, with maxima on the way: lane l of half h is quad 2 l + h.
+    // A 4 by 4 transpose in each half, combined with maxima. Lane l of half h is then quad 2 l + h.
     let fold = |a, b| _mm256_max_epi32(_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b));
     let (first, second) = (fold(bits[0], bits[1]), fold(bits[2], bits[3]));
     let quads = _mm256_max_epi32(_mm256_unpacklo_epi64(first, second), _mm256_unpackhi_epi64(first, second));
     _mm256_permutevar8x32_epi32(quads, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7))
 }
 
-/// The largest of 8 integers, none negative, the largest of the others, and where the largest first stands.
+/// Returns the largest of 8 non-negative integers, the largest of the others, and the first index of the largest.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn extremes(quads: __m256i) -> (i32, i32, u32) {
@@ -108,7 +109,7 @@ fn extremes(quads: __m256i) -> (i32, i32, u32) {
     (_mm256_cvtsi256_si32(top), _mm256_cvtsi256_si32(rest), top_quad)
 }
 
-/// The sums of 16 integers each.
+/// Returns the sums of the 16 integers in each vector.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn sums(first: __m256i, second: __m256i) -> (i32, i32) {

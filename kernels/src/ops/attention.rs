@@ -174,7 +174,6 @@ trait Scheme<L> {
     unsafe fn begin_segment(rows: usize, scratch: &mut Scratch);
     /// Updates `scratch.segment` with block `block` of the sequence.
     unsafe fn attend_block(kv: &KvView<'_>, item: &Item<'_>, block: usize, scratch: &mut Scratch);
-    /// Completes `scratch.segment`.
     unsafe fn end_segment(rows: usize, scratch: &mut Scratch);
     /// The exponential function of the scheme, e^x or 2^x, which defines the unit of m.
     unsafe fn power(x: L) -> L;

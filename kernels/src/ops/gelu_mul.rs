@@ -3,7 +3,7 @@
 use super::exp::exp;
 use super::vector::{Lanes, each_vector, simd_entry};
 
-/// sqrt(2 / pi).
+/// The factor sqrt(2 / pi) of u.
 const INNER: f32 = 0.797_884_6;
 /// The coefficient of the cubic term.
 const CUBE: f32 = 0.044_715;

@@ -1,8 +1,8 @@
-//! Sixteen f32 lanes, the unit in which every float kernel of this crate is written.
+//! Vectors of sixteen f32 lanes, with which every float kernel of this crate is written.
 //!
-//! A kernel is one generic function over [`Lanes`], instantiated per instruction set. Each operation of the trait is a
-//! single IEEE operation per lane (fused multiply-add included), so all instantiations give the same bits; sums over
-//! lanes run through one fixed tree ([`Lanes::sum`]). The scalar instantiation is the oracle of the tests.
+//! A kernel is one function that is generic over [`Lanes`] and instantiated for each instruction set. Each operation of
+//! the trait is a single IEEE operation per lane (fused multiply-add included), and sums over lanes use one fixed tree
+//! ([`Lanes::sum`]), so all instantiations give the same bits. The scalar instantiation is the reference of the tests.
 
 mod bytes;
 #[cfg(target_arch = "x86_64")]
@@ -12,67 +12,68 @@ pub use bytes::{ByteLanes, MAGIC};
 
 pub const LANES: usize = 16;
 
-/// Sixteen f32 values.
+/// A vector of sixteen f32 lanes.
 ///
 /// # Safety
-/// The CPU must have the instruction set of the type; pointers must be valid for the elements named, aligned or not.
+/// For all functions, the CPU must have the instruction set of the type, and pointers must be valid for the elements
+/// that are read or written. They need not be aligned.
 pub trait Lanes: Copy {
-    /// Values that the registers hold at once; 1 if there are no vector registers.
+    /// The number of values that the vector registers hold; 1 without vector registers.
     const REGISTERS: usize;
-    /// There are vector registers. A condition that is this constant, and no expression of it, keeps the compiler from
-    /// making code for the other case.
+    /// True if there are vector registers. The compiler omits the other branch only of a condition that is a constant,
+    /// not an expression.
     const IS_VECTOR: bool = Self::REGISTERS > 1;
-    /// The registers hold the sums of large groups of rows, and several vectors of each row at once.
+    /// True if the registers hold the sums of large groups of rows, with several vectors of each row.
     const IS_WIDE: bool = Self::REGISTERS >= 32;
-    /// All lanes equal to `x`.
+    /// Sets all lanes to `x`.
     unsafe fn splat(x: f32) -> Self;
-    /// Sixteen elements from `p`.
+    /// Loads sixteen elements from `p`.
     unsafe fn load(p: *const f32) -> Self;
-    /// The first `n <= 16` elements from `p`, the other lanes 0; reads nothing beyond.
+    /// Loads the first `n <= 16` elements from `p` and sets the other lanes to 0. Reads nothing beyond them.
     unsafe fn load_first(p: *const f32, n: usize) -> Self;
-    /// Sixteen IEEE half-precision elements from `p`, widened exactly.
+    /// Loads sixteen IEEE half-precision elements from `p`, widened exactly.
     unsafe fn load_f16(p: *const u16) -> Self;
-    /// Sixteen bfloat16 elements from `p`, widened exactly.
+    /// Loads sixteen bfloat16 elements from `p`, widened exactly.
     unsafe fn load_bf16(p: *const u16) -> Self;
-    /// Writes sixteen elements to `p`.
+    /// Stores sixteen elements to `p`.
     unsafe fn store(self, p: *mut f32);
-    /// Writes the first `n <= 16` lanes to `p` and nothing beyond.
+    /// Stores the first `n <= 16` lanes to `p` and nothing beyond them.
     unsafe fn store_first(self, p: *mut f32, n: usize);
-    /// Writes sixteen half-precision elements to `p`, rounded to nearest even.
+    /// Stores sixteen half-precision elements to `p`, rounded to nearest, ties to even.
     unsafe fn store_f16(self, p: *mut u16);
-    /// `self + other`.
+    /// Computes `self + other`.
     unsafe fn add(self, other: Self) -> Self;
-    /// `self - other`.
+    /// Computes `self - other`.
     unsafe fn sub(self, other: Self) -> Self;
-    /// `self * other`.
+    /// Computes `self * other`.
     unsafe fn mul(self, other: Self) -> Self;
-    /// `self / other`.
+    /// Computes `self / other`.
     unsafe fn div(self, other: Self) -> Self;
-    /// `self * b + c`, rounded once.
+    /// Computes `self * b + c`, rounded once.
     unsafe fn fma(self, b: Self, c: Self) -> Self;
-    /// `c - self * b`, rounded once.
+    /// Computes `c - self * b`, rounded once.
     unsafe fn fnma(self, b: Self, c: Self) -> Self;
-    /// `self > other ? self : other` (so `other` where either is NaN).
+    /// Selects `self` where `self > other`, otherwise `other`, also where either is NaN.
     unsafe fn max(self, other: Self) -> Self;
-    /// `self < other ? self : other` (so `other` where either is NaN).
+    /// Selects `self` where `self < other`, otherwise `other`, also where either is NaN.
     unsafe fn min(self, other: Self) -> Self;
-    /// Lane i is `a` for `i < n`, else `b`.
+    /// Selects `a` in the first `n` lanes and `b` in the others.
     unsafe fn select_first(n: usize, a: Self, b: Self) -> Self;
-    /// Lane i is `a` where `self < bound`, else `b` (so `b` where either is NaN).
+    /// Selects `a` where `self < bound`, otherwise `b`, also where either is NaN.
     unsafe fn select_below(self, bound: Self, a: Self, b: Self) -> Self;
-    /// Lane i is `a` where bit i is set, else `b`.
+    /// Selects `a` in lane i if bit i of `bits` is set, otherwise `b`.
     unsafe fn select_bits(bits: u16, a: Self, b: Self) -> Self;
-    /// Bit i is set if lane i is `>= bound` (never for NaN).
+    /// Returns a mask in which bit i is set if lane i is at least `bound`. The bit of a NaN is not set.
     unsafe fn at_least(self, bound: Self) -> u16;
-    /// 2^n for lanes that hold `n + 1.5 * 2^23` with whole n in -126..=127.
+    /// Computes 2^n for lanes that hold `n + 1.5 * 2^23` with an integer n in -126..=127.
     unsafe fn exp2_from_magic(self) -> Self;
-    /// Sum of all lanes by the tree (i, i+8), (i, i+4), (i, i+2), (i, i+1).
+    /// Sums all lanes by the tree (i, i+8), (i, i+4), (i, i+2), (i, i+1).
     unsafe fn sum(self) -> f32;
-    /// Largest lane, by the same tree with [`Lanes::max`].
+    /// Returns the largest lane, by the same tree with [`Lanes::max`].
     unsafe fn max_lane(self) -> f32;
 }
 
-/// The portable instantiation and the oracle: plain arrays.
+/// The portable instantiation, with plain arrays. It is the reference for the others.
 #[derive(Clone, Copy)]
 #[cfg_attr(not(isa = "scalar"), allow(dead_code))]
 pub struct ScalarLanes([f32; LANES]);
@@ -104,46 +105,46 @@ impl Lanes for ScalarLanes {
     }
     #[inline(never)]
     unsafe fn load(p: *const f32) -> Self {
-        // SAFETY: the caller promises 16 readable elements.
+        // SAFETY: the caller guarantees 16 readable elements.
         Self(unsafe { p.cast::<[f32; LANES]>().read_unaligned() })
     }
     #[inline(never)]
     unsafe fn load_first(p: *const f32, n: usize) -> Self {
         let mut lanes = [0.0; LANES];
         for (i, lane) in lanes.iter_mut().enumerate().take(n) {
-            // SAFETY: i < n, and the caller promises n readable elements.
+            // SAFETY: i < n, and the caller guarantees n readable elements.
             *lane = unsafe { p.add(i).read_unaligned() };
         }
         Self(lanes)
     }
     #[inline(never)]
     unsafe fn load_f16(p: *const u16) -> Self {
-        // SAFETY: the caller promises 16 readable elements.
+        // SAFETY: the caller guarantees 16 readable elements.
         let bits = unsafe { p.cast::<[u16; LANES]>().read_unaligned() };
         Self(bits.map(|b| half::f16::from_bits(b).to_f32()))
     }
     #[inline(never)]
     unsafe fn load_bf16(p: *const u16) -> Self {
-        // SAFETY: the caller promises 16 readable elements.
+        // SAFETY: the caller guarantees 16 readable elements.
         let bits = unsafe { p.cast::<[u16; LANES]>().read_unaligned() };
         Self(bits.map(|b| half::bf16::from_bits(b).to_f32()))
     }
     #[inline(never)]
     unsafe fn store(self, p: *mut f32) {
-        // SAFETY: the caller promises 16 writable elements.
+        // SAFETY: the caller guarantees 16 writable elements.
         unsafe { p.cast::<[f32; LANES]>().write_unaligned(self.0) }
     }
     #[inline(never)]
     unsafe fn store_first(self, p: *mut f32, n: usize) {
         for (i, lane) in self.0.iter().enumerate().take(n) {
-            // SAFETY: i < n, and the caller promises n writable elements.
+            // SAFETY: i < n, and the caller guarantees n writable elements.
             unsafe { p.add(i).write_unaligned(*lane) }
         }
     }
     #[inline(never)]
     unsafe fn store_f16(self, p: *mut u16) {
         let bits = self.0.map(|x| half::f16::from_f32(x).to_bits());
-        // SAFETY: the caller promises 16 writable elements.
+        // SAFETY: the caller guarantees 16 writable elements.
         unsafe { p.cast::<[u16; LANES]>().write_unaligned(bits) }
     }
     #[inline(never)]
@@ -214,11 +215,11 @@ pub mod neon;
 #[cfg_attr(not(feature = "every-isa"), allow(unused_imports))]
 pub use x86::{Avx2Lanes, Avx512Lanes};
 
-/// `each_vector!(n, |i, lanes| body)` runs `body` for each vector of `n` elements: `i` is its first, `lanes` how many
-/// it has.
+/// `each_vector!(n, |i, lanes| body)` runs `body` for each vector of `n` elements. `i` is the index of its first
+/// element, and `lanes` the number of its elements.
 ///
-/// All but the last have a constant number, for which [`Lanes::load_first`] and [`Lanes::store_first`] are plain loads
-/// and stores: masked ones cost several times as much.
+/// For all vectors but the last, `lanes` is a constant, so [`Lanes::load_first`] and [`Lanes::store_first`] compile to
+/// plain loads and stores. Masked ones cost several times as much.
 macro_rules! each_vector {
     ($n:expr, |$i:ident, $lanes:ident| $body:block) => {{
         let n: usize = $n;
@@ -236,12 +237,12 @@ macro_rules! each_vector {
 }
 pub(crate) use each_vector;
 
-/// Defines a function that runs a generic kernel in the instantiation for an [`Isa`](crate::isa::Isa).
+/// Defines a function that calls the instantiation of a generic kernel for an [`Isa`](crate::isa::Isa).
 ///
-/// `simd_entry! { /// doc  pub fn name = generic(x: &[f32], y: &mut [f32]) -> f32; }` makes
+/// `simd_entry! { /// doc  pub fn name = generic(x: &[f32], y: &mut [f32]) -> f32; }` defines
 /// `pub fn name(isa: Isa, x, y) -> f32`, which calls `unsafe fn generic::<L: Lanes>(x, y)`. The generic function must
-/// be `#[inline(always)]`, so that it is compiled with the instruction set's features. If it is sound for every input
-/// the entry is a `fn`; else an `unsafe fn`, whose doc says what the caller must promise.
+/// be `#[inline(always)]`, so that it is compiled with the instruction set's features. An entry that is sound for every
+/// input is a `fn`. Otherwise it is an `unsafe fn` whose documentation states the conditions.
 macro_rules! simd_entry {
     ($(#[$meta:meta])* $vis:vis fn $name:ident = $generic:ident $args:tt $(-> $ret:ty)? ;) => {
         $crate::ops::vector::simd_entry! { @ [$(#[$meta])* $vis] $name $generic $args [$($ret)?] }
@@ -254,8 +255,8 @@ macro_rules! simd_entry {
             #[cfg(isa = "avx512")]
             #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx512vnni,avx2,fma,f16c")]
             fn avx512($($arg: $ty),*) $(-> $ret)? {
-                // SAFETY: this function's own features are those that the instantiation needs; the rest is the entry's
-                // condition.
+                // SAFETY: this function enables the features that the instantiation needs; the rest is the condition of
+                // the entry.
                 unsafe { $generic::<$crate::ops::vector::Avx512Lanes>($($arg),*) }
             }
             #[cfg(any(isa = "avx2", isa = "avx_vnni"))]
@@ -273,12 +274,12 @@ macro_rules! simd_entry {
             #[cfg(isa = "neon_i8mm")]
             #[target_feature(enable = "neon,dotprod")]
             fn neon_i8mm($($arg: $ty),*) $(-> $ret)? {
-                // SAFETY: as above; products of matrices are written as instructions.
+                // SAFETY: as above; matrix products are inline assembly.
                 unsafe { $generic::<$crate::ops::vector::neon::NeonLanes<true>>($($arg),*) }
             }
             match isa.kind() {
                 #[cfg(isa = "avx512")]
-                // SAFETY: an `Isa` is only made for a CPU that has its features.
+                // SAFETY: an `Isa` exists only on a CPU that has its features.
                 $crate::isa::IsaKind::Avx512 => unsafe { avx512($($arg),*) },
                 #[cfg(any(isa = "avx2", isa = "avx_vnni"))]
                 // SAFETY: as above.

@@ -1,7 +1,7 @@
-//! The draw from many candidates without sorting them: tokens in buckets of nearly equal logits, so that only the
-//! bucket where the kept tokens end and the one where the draw falls are sorted.
+//! Draws from many candidates without sorting all of them.
 //!
-//! Sums of weights are exact ([`super::scan::mass`]), so the token is the one that sorting all of them would give.
+//! Tokens are divided into buckets of similar logits. Only the bucket in which top_p ends and the bucket that contains
+//! the draw are sorted. Sums of weights are exact ([`super::scan::mass`]), so the result is the same as with sorting.
 
 use trunkline_contract::SamplingParams;
 
@@ -9,22 +9,22 @@ use super::sampler::draw_target;
 use super::scan::{key_token, sort_key};
 
 const NUM_BUCKETS: usize = 2048;
-/// Scaled distances from the largest logit that are told apart: farther tokens have the weight 0 or nearly so.
+/// Scaled distances from the largest logit beyond which all tokens share a bucket. Their weight is 0 or nearly 0.
 const MAX_DISTANCE: f32 = 24.0;
 
-/// Logits, and their weights before any filter.
+/// A row of logits with its weights before any filter.
 #[derive(Debug)]
 pub struct Row<'a> {
-    /// Of all tokens.
+    /// The logits of all tokens.
     pub logits: &'a [f32],
-    /// In the same order; overwritten.
+    /// The weights in the same order. They are overwritten.
     pub weights: &'a mut [f32],
     pub top: f32,
-    /// Not 0.
+    /// One over the temperature; not 0.
     pub inverse_temperature: f32,
 }
 
-/// Working memory: the mass of each bucket.
+/// The mass of each bucket.
 #[derive(Debug)]
 pub struct Buckets {
     masses: Box<[f64; NUM_BUCKETS]>,
@@ -36,7 +36,7 @@ impl Default for Buckets {
     }
 }
 
-/// Which bucket a logit belongs to: larger logits never to a later one.
+/// The monotone mapping of logits to buckets. Larger logits never have a larger bucket index.
 #[derive(Clone, Copy)]
 struct Scale {
     top: f32,
@@ -48,20 +48,21 @@ impl Scale {
         let finite =
             |lowest: f32, logit: &f32| if *logit > f32::NEG_INFINITY { lowest.min(*logit) } else { lowest };
         let lowest = row.logits.iter().fold(row.top, finite);
-        // The last bucket is for the lowest logit and all that are beyond the distance.
+        // The last bucket holds the lowest logit and all that are beyond the distance.
         let distance = (row.top - lowest).min(MAX_DISTANCE / row.inverse_temperature).max(f32::MIN_POSITIVE);
         Self { top: row.top, buckets_per_logit: ((NUM_BUCKETS - 1) as f32 / distance).min(f32::MAX) }
     }
 
     fn bucket(self, logit: f32) -> usize {
-        // The conversion saturates.
+        // The conversion to usize saturates.
         (((self.top - logit) * self.buckets_per_logit) as usize).min(NUM_BUCKETS - 1)
     }
 }
 
 impl Buckets {
-    /// Applies min_p and top_p and draws: the first token, likeliest first, at which the cumulative weight exceeds `u`
-    /// times the kept mass. `total` is the mass of the row; `keys` is working memory. Cost O(V) and two small sorts.
+    /// Applies min_p and top_p, then draws the first token, in descending order of weight, at which the cumulative
+    /// weight exceeds `u` times the kept mass. `total` is the mass of the row, and `keys` is working memory. Costs O(V)
+    /// and two small sorts.
     pub fn draw(
         &mut self,
         row: Row<'_>,
@@ -103,11 +104,11 @@ impl Buckets {
             cumulative += weight(key);
             cumulative > target
         });
-        // There is one: the mass of the bucket is what its tokens weigh.
+        // There is always one, because the mass of a bucket is the sum of its tokens' weights.
         drawn.or(keys.last()).map_or(0, |key| key_token(*key))
     }
 
-    /// The first bucket behind which the cumulative mass `is_enough`, and the mass before it.
+    /// Returns the first bucket for which `is_enough` accepts the cumulative mass, and the mass before it.
     fn first(&self, is_enough: impl Fn(f64) -> bool) -> Option<(usize, f64)> {
         let mut cumulative = 0.0;
         for (bucket, mass) in self.masses.iter().enumerate() {
@@ -120,7 +121,7 @@ impl Buckets {
     }
 }
 
-/// The tokens of a bucket that have a weight, as sorted keys.
+/// Fills `keys` with the sorted keys of a bucket's tokens with a positive weight.
 fn sort_bucket(bucket: usize, scale: Scale, logits: &[f32], weights: &[f32], keys: &mut Vec<u64>) {
     keys.clear();
     for (token_id, (logit, weight)) in logits.iter().zip(weights).enumerate() {
@@ -131,7 +132,7 @@ fn sort_bucket(bucket: usize, scale: Scale, logits: &[f32], weights: &[f32], key
     keys.sort_unstable();
 }
 
-/// Takes the weight of the first token, likeliest first, that is below `min_p`, and of all behind it.
+/// Clears the weight of the first token, in descending order of weight, that is below `min_p`, and of all after it.
 fn drop_below(logits: &[f32], weights: &mut [f32], min_p: f32) {
     let below = logits.iter().zip(&*weights).enumerate().filter(|(_, (_, weight))| **weight < min_p);
     let first = below.map(|(token_id, (logit, _))| sort_key(*logit, token_id as u32)).min();

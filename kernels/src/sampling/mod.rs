@@ -1,4 +1,4 @@
-//! From logits to a token: penalties, filters and the counter-based generator, as docs/architecture.md, "Sampling".
+//! Sampling: penalties, filters and the counter-based random generator. `docs/parts/sampling.md` describes the order.
 
 #[doc(hidden)]
 pub mod buckets;

@@ -1,4 +1,4 @@
-//! Philox 4x32-10, the counter-based generator behind every sampled token.
+//! Philox 4x32-10, the counter-based random generator of all sampling.
 //!
 //! Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011, doi:10.1145/2063384.2063405.
 
@@ -6,7 +6,7 @@ const MULTIPLIERS: [u32; 2] = [0xd251_1f53, 0xcd9e_8d57];
 const WEYL: [u32; 2] = [0x9e37_79b9, 0xbb67_ae85];
 const NUM_ROUNDS: usize = 10;
 
-/// Ten rounds over four counter words under two key words.
+/// Applies ten rounds to four counter words with two key words.
 pub fn philox_4x32_10(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
     for _ in 0..NUM_ROUNDS {
         let product0 = u64::from(MULTIPLIERS[0]) * u64::from(counter[0]);
@@ -22,8 +22,10 @@ pub fn philox_4x32_10(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
     counter
 }
 
-/// [`philox_4x32_10`] of `N` counters at once: of each word of `counter` and of the result the low 32 bits count, the
-/// others say nothing. So no product has to be cut: where vectors multiply, they take the low halves of their lanes.
+/// Computes [`philox_4x32_10`] of `N` counters at once.
+///
+/// Only the low 32 bits of each word of `counter` and of the result are meaningful. Products need no masking this way,
+/// because vector multiplications read the low halves of their lanes.
 #[inline(always)]
 pub fn philox_4x32_10_wide<const N: usize>(mut counter: [[u64; N]; 4], mut key: [u32; 2]) -> [[u64; N]; 4] {
     const LOW: u64 = u32::MAX as u64;
@@ -43,7 +45,7 @@ pub fn philox_4x32_10_wide<const N: usize>(mut counter: [[u64; N]; 4], mut key: 
     counter
 }
 
-/// The number in [0, 1) that decides the token at absolute `position`: a multiple of 2^-24.
+/// Returns the random number for the token at absolute `position`: a multiple of 2^-24 in [0, 1).
 pub fn uniform(seed: u64, choice: u32, position: u32) -> f64 {
     let words = philox_4x32_10([position, choice, 0, 0], [seed as u32, (seed >> 32) as u32]);
     f64::from(words[0] >> 8) / f64::from(1u32 << 24)

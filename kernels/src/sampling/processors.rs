@@ -1,12 +1,12 @@
-//! What sampling parameters do to logits before a token is chosen, in the order of application.
+//! Applies bias, penalties and masks to logits before a token is chosen.
 
 use trunkline_contract::SamplingParams;
 
 use super::scan::keep;
 use crate::isa::Isa;
 
-/// `allowed_token_ids` as a mask over the vocabulary, in which bit `i % 8` of byte `i / 8` is token `i`. None if any token
-/// is allowed. Tokens beyond the vocabulary are ignored.
+/// Returns `allowed_token_ids` as a mask over the vocabulary, in which bit `i % 8` of byte `i / 8` is token `i`, or
+/// `None` if all tokens are allowed. Token ids beyond the vocabulary are ignored.
 pub fn allowed_mask(params: &SamplingParams, vocab_size: usize) -> Option<Vec<u8>> {
     if params.allowed_token_ids.is_empty() {
         return None;
@@ -24,18 +24,19 @@ fn needs_counts(params: &SamplingParams) -> bool {
     params.repetition_penalty != 1.0 || params.presence_penalty != 0.0 || params.frequency_penalty != 0.0
 }
 
-/// Which tokens a sequence holds and how often its output holds them; empty where no penalty asks for it.
+/// The tokens of a sequence and their number of occurrences in its output. Empty if no penalty needs them.
 #[derive(Clone, Debug, Default)]
 pub struct TokenCounts {
-    /// By token id: 0 if the sequence does not hold it, else 1 more than its occurrences in the output.
+    /// For each token id, 0 if the sequence does not contain it, otherwise 1 plus its number of occurrences in the
+    /// output.
     marks: Vec<u32>,
-    /// Tokens that it holds, each once, in order of their first occurrence.
+    /// The distinct tokens of the sequence, in order of their first occurrence.
     held: Vec<u32>,
 }
 
 impl TokenCounts {
-    /// Counts `token_ids`, of which the first `num_prompt_tokens` are the prompt; those beyond the vocabulary are
-    /// passed over. Cost O(V) if a penalty is set; pushes allocate nothing.
+    /// Counts `token_ids`, the first `num_prompt_tokens` of which are the prompt. Token ids beyond the vocabulary are
+    /// ignored. Costs O(V) if a penalty is set. Later pushes do not allocate.
     pub fn new(
         params: &SamplingParams,
         token_ids: &[u32],
@@ -53,7 +54,7 @@ impl TokenCounts {
         counts
     }
 
-    /// Counts one more token of the output.
+    /// Counts one token of the output.
     pub fn push_output(&mut self, token_id: u32) {
         self.push(token_id, 1);
     }
@@ -68,10 +69,10 @@ impl TokenCounts {
     }
 }
 
-/// Adds the bias, applies penalties, then the mask of `min_tokens` and those of tokens allowed, in place; returns
-/// whether anything may have changed.
+/// Applies the bias, the penalties, `min_tokens` and `masks` in place, in this order. Returns true if logits may have
+/// changed.
 ///
-/// Tokens beyond the vocabulary are passed over.
+/// Token ids beyond the vocabulary are ignored.
 pub fn process(
     isa: Isa,
     logits: &mut [f32],

@@ -1,4 +1,4 @@
-//! The choice of one token.
+//! The sampler, which chooses one token from a row of logits.
 
 use trunkline_contract::SamplingParams;
 
@@ -10,58 +10,60 @@ use super::score::Distribution;
 use super::watermark::add_watermark;
 use crate::isa::Isa;
 
-/// Distances below the largest scaled logit at which candidates are gathered, until there are enough: e^-3 = 5 %, ...
+/// The distances below the largest scaled logit that are tried in turn until there are enough candidates. At a distance
+/// of 3 a token has e^-3 = 5 % of the largest weight.
 #[doc(hidden)]
 pub const DEPTHS: [f32; 5] = [3.0, 8.0, 16.0, 32.0, f32::INFINITY];
-/// More candidates than this, and more than one in [`MIN_ROW_PER_CANDIDATE`] of the vocabulary, are not sorted but put
-/// into [`Buckets`]; the result is the same. Buckets pass over the vocabulary several times: where the likeliest of
-/// 49,152 tokens sufficed, sorting them took 101 us and buckets 255 us (Zen 4).
+/// If there are more candidates than this, and more than one in [`MIN_ROW_PER_CANDIDATE`] of the vocabulary, they are
+/// put into [`Buckets`] instead of being sorted. The result is the same. Buckets pass over the vocabulary several
+/// times: for a vocabulary of 49,152 with few candidates, sorting took 101 us and buckets took 255 us (Zen 4).
 #[doc(hidden)]
 pub const MAX_SORTED: usize = 1024;
 #[doc(hidden)]
 pub const MIN_ROW_PER_CANDIDATE: usize = 4;
-/// Keeps 0 * (1 / temperature) from being NaN for subnormal temperatures.
+/// The upper bound of 1 / temperature. It keeps 0 * (1 / temperature) from being NaN for subnormal temperatures.
 #[doc(hidden)]
 pub const MAX_INVERSE_TEMPERATURE: f32 = 1e30;
 
-/// There is no distribution: a logit is NaN or positive infinity, or none is finite.
+/// The logits define no distribution: one is NaN or positive infinity, or none is finite.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotFinite;
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct SampledToken {
     pub token_id: u32,
-    /// Natural logarithm of its probability in the model's own distribution; 0 if not asked for.
+    /// Natural logarithm of the token's probability in the model's own distribution; 0 if not requested.
     pub logprob: f32,
-    /// The likeliest tokens of that distribution, ties by lower id.
+    /// The most likely tokens of that distribution, ties by lower id.
     pub top_logprobs: Vec<(u32, f32)>,
 }
 
-/// Where in its sequence a token is chosen.
+/// The context of a sampled token in its sequence.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Place {
-    /// Absolute position that it takes.
+    /// The absolute position of the sampled token.
     pub position: u32,
-    /// Tokens of output before it.
+    /// Number of output tokens before it.
     pub num_output: usize,
-    /// The token before it.
+    /// The id of the previous token.
     pub previous: u32,
 }
 
-/// One thread's working memory.
+/// A sampler with its working memory, for one thread.
 #[derive(Debug, Default)]
 pub struct Sampler {
-    /// The model's own logits, where penalties overwrite them and logprobs are wanted.
+    /// A copy of the model's own logits, if they are overwritten and logprobs are requested.
     raw: Vec<f32>,
     pub(super) keys: Vec<u64>,
     pub(super) weights: Vec<f32>,
-    /// How far the candidates are from the typical one, as bits, and which.
+    /// The distance of each candidate from the mean information, as bits, and its index.
     pub(super) distances: Vec<(u64, u32)>,
     buckets: Buckets,
 }
 
 impl Sampler {
-    /// For rows of this many logits: then no draw allocates. Untouched room takes no memory.
+    /// Creates a sampler for rows of `vocab_size` logits. Sampling does not allocate. Untouched room takes no physical
+    /// memory.
     pub fn new(vocab_size: usize) -> Self {
         Self {
             raw: Vec::with_capacity(vocab_size),
@@ -72,13 +74,13 @@ impl Sampler {
         }
     }
 
-    /// Chooses the token at `place` by `params`. `logits` is overwritten.
+    /// Samples a token. Overwrites `logits` and uses the memory of `list` for the top logprobs of the result.
     ///
-    /// The result is a function of the arguments alone, the same on every instruction set. Cost: three passes over the
-    /// vocabulary (with each of `masks` of the tokens that may be chosen, one more, with a watermark two) and a sort of
-    /// the candidates that can matter; where these are many, two more passes, and a sort of the one or two of
-    /// [`Buckets`] that decide; with `typical_p` two sorts of all that have a weight. `list` is taken for the likeliest
-    /// tokens, for its memory.
+    /// The result depends only on the arguments and is the same on every instruction set.
+    ///
+    /// Costs three passes over the vocabulary, one more for each of `masks` and two more for a watermark, and a sort of
+    /// the relevant candidates. If there are many candidates, it costs two more passes and the sort of one or two of
+    /// the [`Buckets`] instead. With `typical_p` it sorts all tokens with a positive weight twice.
     #[allow(clippy::too_many_arguments, reason = "a row, a sequence's state and an output")]
     pub fn sample(
         &mut self,
@@ -92,7 +94,7 @@ impl Sampler {
     ) -> Result<SampledToken, NotFinite> {
         let Largest::Finite(mut top) = largest(isa, logits) else { return Err(NotFinite) };
         let wants_logprobs = params.logprobs || params.num_top_logprobs > 0;
-        // Penalties overwrite the model's own distribution: what is reported of it is read before.
+        // Penalties overwrite the model's own distribution, so logprobs are computed first.
         let log_mass = if wants_logprobs { mass(isa, logits, top, 1.0).ln() } else { 0.0 };
         let own = Distribution { top, log_mass };
         self.top(isa, logits, &own, params.num_top_logprobs as usize, list);
@@ -120,7 +122,7 @@ impl Sampler {
         Ok(SampledToken { token_id, logprob, top_logprobs: std::mem::take(list) })
     }
 
-    /// The `count` likeliest tokens with their logprobs, into `list`.
+    /// Fills `list` with the `count` most likely tokens and their logprobs.
     pub(super) fn top(
         &mut self,
         isa: Isa,
@@ -139,7 +141,7 @@ impl Sampler {
         list.extend(likeliest.map(|id| (id, own.logprob(logits[id as usize]))));
     }
 
-    /// Fills `keys` with at least `count` of the likeliest tokens (or all), unsorted.
+    /// Fills `keys` with at least `count` of the most likely tokens, or with all, unsorted.
     pub(super) fn gather_at_least(
         &mut self,
         isa: Isa,
@@ -163,7 +165,8 @@ impl Sampler {
         self.keys.iter().map(|key| key_token(*key)).min().unwrap_or(0)
     }
 
-    /// The first token, likeliest first, whose cumulative weight exceeds `u` times the kept mass.
+    /// Draws the first token, in descending order of weight, at which the cumulative weight exceeds `u` times the kept
+    /// mass.
     fn draw(&mut self, isa: Isa, logits: &[f32], top: f32, params: &SamplingParams, u: f64) -> u32 {
         let inverse = (1.0 / params.temperature).min(MAX_INVERSE_TEMPERATURE);
         if params.typical_p < 1.0 {
@@ -198,7 +201,7 @@ impl Sampler {
         unreachable!("the last depth takes all tokens, and a complete list is always decided")
     }
 
-    /// Keeps and sorts the first `count` keys in order.
+    /// Keeps the `count` smallest keys and sorts them.
     pub(super) fn keep_first(&mut self, count: usize) {
         if self.keys.len() > count {
             self.keys.select_nth_unstable(count - 1);
@@ -207,15 +210,15 @@ impl Sampler {
         self.keys.sort_unstable();
     }
 
-    /// Weights exp((logit - top) / temperature) of `keys`, in their order.
+    /// Computes the weights exp((logit - top) / temperature) of `keys`, in the same order.
     pub(super) fn weigh(&mut self, isa: Isa, logits: &[f32], top: f32, inverse_temperature: f32) {
         self.weights.clear();
         self.weights.extend(self.keys.iter().map(|key| logits[key_token(*key) as usize]));
         weigh(isa, &mut self.weights, top, inverse_temperature);
     }
 
-    /// Applies top_p and min_p to the sorted candidates, of total weight `total`, and draws. `None` if candidates that
-    /// are not in the list may matter; never if the list `is_complete`.
+    /// Applies top_p and min_p to the sorted candidates and draws. `total` is the weight of all tokens. Returns `None`
+    /// if tokens that are not candidates may affect the result, which cannot happen if the list `is_complete`.
     fn decide(&self, params: &SamplingParams, u: f64, total: f64, is_complete: bool) -> Option<u32> {
         let (num_kept, kept) = self.keep(params, total, is_complete)?;
         let target = draw_target(u, kept);
@@ -229,7 +232,8 @@ impl Sampler {
         None
     }
 
-    /// How many of the sorted candidates top_p and min_p keep, and what they weigh, as [`Sampler::decide`].
+    /// Returns the number of sorted candidates that top_p and min_p keep, and their weight. The arguments and `None`
+    /// are those of [`Sampler::decide`].
     pub(super) fn keep(
         &self,
         params: &SamplingParams,
@@ -238,7 +242,7 @@ impl Sampler {
     ) -> Option<(usize, f64)> {
         let is_filtered = params.top_p < 1.0 || params.min_p > 0.0;
         let reach = if params.top_p < 1.0 { f64::from(params.top_p) * total } else { f64::INFINITY };
-        // Without a filter all is kept, and the list is needed only up to the drawn token.
+        // Without a filter all tokens are kept, and the list is needed only up to the drawn token.
         let mut kept = total;
         let mut num_kept = self.weights.len();
         if is_filtered {
@@ -259,12 +263,13 @@ impl Sampler {
     }
 }
 
-/// What the cumulative weight of the drawn token is the first to exceed: `u` times the mass, and always less than it.
+/// Returns the cumulative weight that the drawn token is the first to exceed: `u` times the mass, but less than the
+/// mass.
 pub(super) fn draw_target(u: f64, kept: f64) -> f64 {
     (u * kept).min(kept.next_down())
 }
 
-/// True if the watermark or [`process`] may change logits.
+/// Returns true if the watermark or [`process`] may change logits, not counting masks.
 fn has_processors(params: &SamplingParams, num_output: usize) -> bool {
     params.repetition_penalty != 1.0
         || params.presence_penalty != 0.0

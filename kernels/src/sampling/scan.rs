@@ -1,16 +1,16 @@
-//! Passes over a whole row of logits, vectorised, with fixed orders of sums.
+//! Vectorised passes over a row of logits, with a fixed order of sums.
 
 use crate::ops::exp::exp;
 use crate::ops::vector::{LANES, Lanes, each_vector, simd_entry};
 
-/// Weights below this are rounded to multiples of 2^-33, which those from it on are anyway, having 24 bits: sums of
-/// them in f64 are exact up to 2^20, so that no order of summation changes a result.
+/// Weights below this are rounded to multiples of 2^-33. Larger weights are such multiples anyway, because they have 24
+/// bits. Sums of weights in f64 are therefore exact up to 2^20, in any order.
 const EXACT_FROM: f32 = 1.0 / 1024.0;
 
 /// The largest logit of a row.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Largest {
-    /// It is finite, and no logit is NaN.
+    /// The largest logit is finite, and no logit is NaN.
     Finite(f32),
     /// No logit is finite, or one is NaN or positive infinity.
     NotFinite,
@@ -19,7 +19,7 @@ pub enum Largest {
 #[inline(always)]
 unsafe fn largest_generic<L: Lanes>(x: &[f32]) -> Largest {
     let lowest = f32::NEG_INFINITY;
-    // SAFETY: loads stay below the length.
+    // SAFETY: loads are within the slice.
     let (largest, num_bad) = unsafe {
         let (mut largest, mut bad) = (L::splat(lowest), L::splat(0.0));
         let mut i = 0;
@@ -40,7 +40,7 @@ unsafe fn keep_generic<L: Lanes>(x: &mut [f32], mask: &[u8]) {
     each_vector!(x.len(), |i, lanes| {
         let byte = |index: usize| u16::from(mask.get(index).copied().unwrap_or(0));
         let bits = byte(i / 8) | byte(i / 8 + 1) << 8;
-        // SAFETY: loads and stores stay below the length.
+        // SAFETY: loads and stores are within the slice.
         unsafe {
             let p = x.as_mut_ptr().add(i);
             let kept = L::select_bits(bits, L::load_first(p, lanes), L::splat(f32::NEG_INFINITY));
@@ -49,10 +49,10 @@ unsafe fn keep_generic<L: Lanes>(x: &mut [f32], mask: &[u8]) {
     });
 }
 
-/// exp(x), rounded as [`EXACT_FROM`] says.
+/// Computes exp(x), rounded as described for [`EXACT_FROM`].
 #[inline(always)]
 unsafe fn weight<L: Lanes>(x: L) -> L {
-    // SAFETY: the caller has seen that the CPU has the lanes.
+    // SAFETY: the caller guarantees the instruction set.
     unsafe {
         let (exact, limit) = (exp(x), L::splat(EXACT_FROM));
         exact.select_below(limit, exact.add(limit).sub(limit), exact)
@@ -66,7 +66,7 @@ unsafe fn mass_generic<L: Lanes>(x: &[f32], largest: f32, inverse_temperature: f
     while i < x.len() {
         let lanes = (x.len() - i).min(LANES);
         let mut weights = [0.0f32; LANES];
-        // SAFETY: loads and stores stay below the lengths.
+        // SAFETY: loads and stores are within the slice and the array.
         unsafe {
             let v = L::load_first(x.as_ptr().add(i), lanes).sub(L::splat(largest));
             let v = L::select_first(lanes, v, L::splat(f32::NEG_INFINITY));
@@ -85,7 +85,7 @@ unsafe fn weigh_generic<L: Lanes>(x: &mut [f32], largest: f32, inverse_temperatu
     let mut i = 0;
     while i < x.len() {
         let lanes = (x.len() - i).min(LANES);
-        // SAFETY: loads and stores stay below the length.
+        // SAFETY: loads and stores are within the slice.
         unsafe {
             let v = L::load_first(x.as_ptr().add(i), lanes).sub(L::splat(largest));
             weight(v.mul(L::splat(inverse_temperature))).store_first(x.as_mut_ptr().add(i), lanes);
@@ -99,7 +99,7 @@ unsafe fn count_generic<L: Lanes>(x: &[f32], lowest: f32) -> usize {
     let (mut i, mut count) = (0, 0);
     while i < x.len() {
         let lanes = (x.len() - i).min(LANES);
-        // SAFETY: loads stay below the length.
+        // SAFETY: loads are within the slice.
         let found = unsafe { L::load_first(x.as_ptr().add(i), lanes).at_least(L::splat(lowest)) };
         count += (found & ((1u32 << lanes) - 1) as u16).count_ones() as usize;
         i += LANES;
@@ -112,7 +112,7 @@ unsafe fn gather_generic<L: Lanes>(x: &[f32], lowest: f32, out: &mut Vec<u64>) {
     let mut i = 0;
     while i < x.len() {
         let lanes = (x.len() - i).min(LANES);
-        // SAFETY: loads stay below the length.
+        // SAFETY: loads are within the slice.
         let mut found = unsafe { L::load_first(x.as_ptr().add(i), lanes).at_least(L::splat(lowest)) };
         found &= ((1u32 << lanes) - 1) as u16;
         while found != 0 {
@@ -124,31 +124,31 @@ unsafe fn gather_generic<L: Lanes>(x: &[f32], lowest: f32, out: &mut Vec<u64>) {
     }
 }
 
-/// A number whose ascending order is: larger logit first, then lower id. -0 counts as 0.
+/// Returns a key that orders tokens by descending logit, then ascending id. -0 counts as 0.
 pub fn sort_key(logit: f32, token_id: u32) -> u64 {
     let bits = (logit + 0.0).to_bits();
     let ascending = if bits >> 31 == 1 { !bits } else { bits | 1 << 31 };
     u64::from(!ascending) << 32 | u64::from(token_id)
 }
 
-/// The token of a [`sort_key`].
+/// Returns the token id of a [`sort_key`].
 pub fn key_token(key: u64) -> u32 {
     key as u32
 }
 
 simd_entry! {
-    /// The largest element, and whether the row is fit to be sampled from.
+    /// Returns the largest element if the row can be sampled from.
     pub fn largest = largest_generic(x: &[f32]) -> Largest;
 }
 
 simd_entry! {
-    /// Leaves the elements whose bit is set, and negative infinity in place of the others: bit `i % 8` of byte `i / 8`
-    /// is element `i`, and those beyond the mask go too.
+    /// Replaces the elements whose bit in `mask` is not set by negative infinity. Bit `i % 8` of byte `i / 8` is
+    /// element `i`. Elements beyond the mask are replaced as well.
     pub fn keep = keep_generic(x: &mut [f32], mask: &[u8]) -> ();
 }
 
 simd_entry! {
-    /// Sum of the weights exp((x - largest) * inverse_temperature), exact in any order up to 2^20.
+    /// Returns the sum of the weights exp((x - largest) * inverse_temperature), which is exact up to 2^20.
     pub fn mass = mass_generic(x: &[f32], largest: f32, inverse_temperature: f32) -> f64;
 }
 
@@ -158,7 +158,7 @@ simd_entry! {
 }
 
 simd_entry! {
-    /// How many elements are at least `lowest`.
+    /// Returns the number of elements that are at least `lowest`.
     pub fn count = count_generic(x: &[f32], lowest: f32) -> usize;
 }
 

@@ -1,10 +1,10 @@
-//! The model's own distribution: how likely a token is that is known already.
+//! Scores of known tokens in the model's own distribution.
 
 use super::sampler::{NotFinite, Sampler};
 use super::scan::{Largest, count, largest, mass};
 use crate::isa::Isa;
 
-/// What turns a logit of a row into a logprob.
+/// The constants that turn the logits of a row into logprobs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Distribution {
     pub(super) top: f32,
@@ -13,26 +13,28 @@ pub(super) struct Distribution {
 }
 
 impl Distribution {
-    /// Natural logarithm of the probability of a token with this logit.
+    /// Returns the natural logarithm of the probability of a token with this logit.
     pub(super) fn logprob(&self, logit: f32) -> f32 {
         (f64::from(logit) - f64::from(self.top) - self.log_mass) as f32
     }
 }
 
-/// A token in the model's own distribution.
+/// The score of a token in the model's own distribution.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TokenScore {
-    /// Natural logarithm of its probability: what sampling it would report.
+    /// Natural logarithm of the token's probability, equal to the logprob that sampling reports.
     pub logprob: f32,
-    /// How many tokens are at least as likely, itself included.
+    /// Number of tokens that are at least as likely, including the token itself.
     pub rank: u32,
-    /// The likeliest tokens, ties by lower id.
+    /// The most likely tokens, ties by lower id.
     pub top_logprobs: Vec<(u32, f32)>,
 }
 
 impl Sampler {
-    /// How likely `token_id`, which is below the number of `logits`, is in its place, with the `num_top` likeliest
-    /// tokens in `list`. A function of the arguments alone, the same on every instruction set.
+    /// Scores `token_id`, which must be less than the number of `logits`. `list` receives the `num_top` most likely
+    /// tokens.
+    ///
+    /// The result depends only on the arguments and is the same on every instruction set.
     pub fn score(
         &mut self,
         isa: Isa,

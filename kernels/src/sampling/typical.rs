@@ -1,5 +1,4 @@
-//! The draw among typical tokens: those whose information is nearest to what a token of the distribution has on
-//! average.
+//! Locally typical sampling: draws among the tokens whose information is nearest to the mean information (the entropy).
 //!
 //! Meister et al., "Locally Typical Sampling", TACL 2023, doi:10.1162/tacl_a_00536.
 
@@ -9,17 +8,17 @@ use super::sampler::{Sampler, draw_target};
 use super::scan::{gather, key_token};
 use crate::isa::Isa;
 
-/// Scaled distances from the largest logit from which on weights are 0: below 2^-34 they are rounded to it.
+/// The scaled distance from the largest logit beyond which weights are 0, because weights below 2^-34 are rounded to 0.
 const MAX_DISTANCE: f32 = 24.0;
 
 impl Sampler {
-    /// As `Sampler::draw`, after top_k, top_p and min_p have left what they leave: keeps the tokens nearest to the mean
-    /// information, up to `typical_p` of their mass and all that are as near as the last one, and draws among them.
-    /// `(top, inverse)`: the largest logit and the inverse temperature.
+    /// Like `Sampler::draw`, but after top_k, top_p and min_p it keeps only the tokens nearest to the mean information,
+    /// up to `typical_p` of their mass, including all that are as near as the last one. `top` is the largest logit and
+    /// `inverse` one over the temperature.
     ///
-    /// The mean information is `ln(mass) - sum(w x) / sum(w)` over scaled logits x with weights w, and that of a token
-    /// `ln(mass) - x`: the logarithms cancel in the difference. Sums are in the order of the candidates, so the result
-    /// is the same on every instruction set.
+    /// The mean information is `ln(mass) - sum(w x) / sum(w)` over scaled logits x with weights w, and the information
+    /// of a token is `ln(mass) - x`; `ln(mass)` cancels in the difference. Sums are in the order of the candidates, so
+    /// the result is the same on every instruction set.
     pub(super) fn draw_typical(
         &mut self,
         isa: Isa,
@@ -47,7 +46,7 @@ impl Sampler {
         let candidates = || self.keys[..num_kept].iter().zip(&self.weights[..num_kept]);
         let mean = candidates().map(|(key, weight)| f64::from(*weight) * scaled(*key)).sum::<f64>() / kept;
         self.distances.clear();
-        // Of numbers that are not negative the bits ascend as they do.
+        // The bits of non-negative numbers compare like the numbers.
         let distance = |key: u64| (scaled(key) - mean).abs().to_bits();
         self.distances.extend((0..).zip(&self.keys[..num_kept]).map(|(index, key)| (distance(*key), index)));
         self.distances.sort_unstable();

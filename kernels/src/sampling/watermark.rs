@@ -1,19 +1,20 @@
-//! A watermark in the choice of tokens, which shows in the text that they make.
+//! A statistical watermark in the choice of tokens.
 //!
-//! Kirchenbauer, Geiping, Wen, Katz, Miers, Goldstein, "A Watermark for Large Language Models", ICML 2023,
-//! arXiv:2301.10226: the soft one, with one token of context. Which tokens are green after another is said by Philox.
-//! Its four words decide of four tokens, so that a row costs a fourth.
+//! Implements the soft watermark with one token of context of Kirchenbauer, Geiping, Wen, Katz, Miers, Goldstein, "A
+//! Watermark for Large Language Models", ICML 2023, arXiv:2301.10226. Philox determines which tokens are green after
+//! another one. Each of its four output words decides one token, which makes a row four times as fast.
 
 use trunkline_contract::Watermark;
 
 use super::philox::{philox_4x32_10, philox_4x32_10_wide};
 use crate::ops::vector::{Lanes, simd_entry};
 
-/// Third word of the counter, which is 0 where tokens are drawn: a key that is a request's seed shares no numbers.
+/// The third word of the counter. It is 0 when tokens are drawn, so the random numbers differ even if the watermark's
+/// key equals the seed of a request.
 const DOMAIN: u32 = 1;
-/// Tokens that the words of one counter decide.
+/// Number of tokens that one counter decides.
 const TOKENS_PER_COUNTER: usize = 4;
-/// Counters worked out at once.
+/// Number of counters computed at once.
 const WIDTH: usize = 16;
 const BLOCK: usize = WIDTH * TOKENS_PER_COUNTER;
 
@@ -28,13 +29,14 @@ fn key_words(watermark: &Watermark) -> [u32; 2] {
     [watermark.key as u32, (watermark.key >> 32) as u32]
 }
 
-/// The generator's words below this limit belong to green tokens. The limit is exact, because all bits of an f32 from 2^-8
-/// on are multiples of 2^-32.
+/// The generator's words below this limit belong to green tokens. The limit is exact, because all bits of an f32 from
+/// 2^-8 on are multiples of 2^-32.
 fn green_limit(watermark: &Watermark) -> u32 {
     (f64::from(watermark.gamma) * (1u64 << 32) as f64) as u32
 }
 
-/// Adds `delta` to what is green of a block of tokens, the first of which has the number `first`, a multiple of four.
+/// Adds `delta` to the logits of the green tokens in a block. The first token id of the block, `first`, is a multiple
+/// of four.
 #[inline(always)]
 fn lift(logits: &mut [f32; BLOCK], first: usize, previous: u32, watermark: &Watermark) {
     let counters = std::array::from_fn(|i| (first / TOKENS_PER_COUNTER + i) as u64);
@@ -66,6 +68,6 @@ unsafe fn add_watermark_generic<L: Lanes>(logits: &mut [f32], previous: u32, wat
 }
 
 simd_entry! {
-    /// Adds `delta` to the logit of every token that is green after `previous`. Cost: O(V), with no memory of its own.
+    /// Adds `delta` to the logit of every token that is green after `previous`. Costs O(V) and does not allocate.
     pub fn add_watermark = add_watermark_generic(logits: &mut [f32], previous: u32, watermark: &Watermark) -> ();
 }

@@ -1,48 +1,47 @@
-//! Dot products of bytes and what goes with them, beside the f32 lanes of [`Lanes`].
+//! Dot products of bytes and related operations, in addition to the f32 operations of [`Lanes`].
 
 use super::{LANES, Lanes, ScalarLanes};
 
-/// 1.5 * 2^23: a number below 2^22 in magnitude that is added to it leaves its nearest whole number (ties to even) in
-/// the low bits.
+/// 1.5 * 2^23. Adding a number below 2^22 in magnitude leaves the nearest integer, ties to even, in the low bits.
 pub const MAGIC: f32 = 12_582_912.0;
 
-/// Integer products for sixteen lanes: each lane holds four bytes (a quad) of `Bytes`, or one i32 of `Ints`.
+/// Integer dot products for sixteen lanes. A lane of `Bytes` holds four bytes (a quad), and a lane of `Ints` one i32.
 ///
 /// # Safety
-/// As [`Lanes`].
+/// The conditions are those of [`Lanes`].
 pub trait ByteLanes: Lanes {
-    /// Sixteen quads of bytes, signed or unsigned.
+    /// A vector of sixteen quads of bytes, signed or unsigned.
     type Bytes: Copy;
-    /// Sixteen i32.
+    /// A vector of sixteen i32.
     type Ints: Copy;
-    /// 64 bytes from `p`.
+    /// Loads 64 bytes from `p`.
     unsafe fn load_bytes(p: *const u8) -> Self::Bytes;
-    /// Writes 64 bytes to `p`.
+    /// Stores 64 bytes to `p`.
     unsafe fn store_bytes(x: Self::Bytes, p: *mut u8);
-    /// The 16 bytes at `p`, four times, for [`ByteLanes::look_up`].
+    /// Loads the table of 16 bytes at `p` for [`ByteLanes::look_up`].
     unsafe fn load_table(p: *const u8) -> Self::Bytes;
-    /// The bytes of a table that the lower nibbles of `nibbles` count to, and those that the upper ones do.
+    /// Returns the entries of a table for the lower nibbles of `nibbles` and those for the upper nibbles.
     unsafe fn look_up(table: Self::Bytes, nibbles: Self::Bytes) -> [Self::Bytes; 2];
-    /// The four bytes at `p` in each lane.
+    /// Sets all lanes to the four bytes at `p`.
     unsafe fn splat_quad(p: *const u8) -> Self::Bytes;
-    /// All lanes equal to `x`.
+    /// Sets all lanes to `x`.
     unsafe fn splat_int(x: i32) -> Self::Ints;
-    /// `sums` + the four products of each lane's unsigned and signed bytes, exactly.
+    /// Adds the four products of each lane's unsigned and signed bytes to `sums`, exactly.
     unsafe fn dot(sums: Self::Ints, unsigned: Self::Bytes, signed: Self::Bytes) -> Self::Ints;
-    /// Each integer as the nearest float.
+    /// Converts each integer to the nearest float.
     unsafe fn floats(x: Self::Ints) -> Self;
-    /// Each integer times 2^8.
+    /// Multiplies each integer by 2^8.
     unsafe fn times_256(x: Self::Ints) -> Self::Ints;
-    /// Writes the quads of byte `BYTE` (0 the lowest) of each lane's bits to the 64 bytes at `p`, byte k of a quad from
-    /// `x[k]`. For lanes that hold `n + MAGIC` with whole n from 0 to 65535, bytes 0 and 1 are those of n.
+    /// Stores 16 quads to the 64 bytes at `p`. Byte k of quad i is byte `BYTE` (0 is the lowest) of the bits of lane i
+    /// of `x[k]`. For lanes that hold `n + MAGIC` with an integer n from 0 to 65535, bytes 0 and 1 are those of n.
     unsafe fn store_quads<const BYTE: u32>(x: [Self; 4], p: *mut u8);
-    /// Writes the lowest byte of each lane's bits to the 16 bytes at `p`.
+    /// Stores the lowest byte of each lane's bits to the 16 bytes at `p`.
     unsafe fn store_low_bytes(self, p: *mut u8);
-    /// Writes the lowest byte of lane i's bits to `p[4 * i]`, and nothing between.
+    /// Stores the lowest byte of lane i's bits to `p[4 * i]` and leaves the bytes between unchanged.
     #[inline(always)]
     unsafe fn store_low_bytes_apart(self, p: *mut u8) {
         let mut bytes = [0; LANES];
-        // SAFETY: 16 bytes; the caller promises the bytes at distances of 4.
+        // SAFETY: the array has 16 bytes, and the caller guarantees the bytes at distances of 4.
         unsafe {
             self.store_low_bytes(bytes.as_mut_ptr());
             for (i, byte) in bytes.into_iter().enumerate() {
@@ -50,14 +49,14 @@ pub trait ByteLanes: Lanes {
             }
         }
     }
-    /// The largest lane and the largest of the other fifteen, for lanes that are numbers.
+    /// Returns the largest lane and the largest of the other fifteen. No lane may be NaN.
     unsafe fn two_largest(self) -> (f32, f32);
-    /// [`ByteLanes::two_largest`] of each row, `R` up to 8: lane r of both results is that of row r, the others say
-    /// nothing.
+    /// Computes [`ByteLanes::two_largest`] of `R` rows, at most 8. Lane r of both results belongs to row r; the other
+    /// lanes are unspecified.
     #[inline(always)]
     unsafe fn two_largest_each<const R: usize>(rows: &[Self; R]) -> (Self, Self) {
         let (mut first, mut second) = ([0.0; LANES], [0.0; LANES]);
-        // SAFETY: arrays of sixteen; the rest is the caller's.
+        // SAFETY: the arrays have sixteen elements; the other conditions are the caller's.
         unsafe {
             for (row, (first, second)) in rows.iter().zip(first.iter_mut().zip(&mut second)) {
                 (*first, *second) = row.two_largest();
@@ -65,12 +64,12 @@ pub trait ByteLanes: Lanes {
             (Self::load(first.as_ptr()), Self::load(second.as_ptr()))
         }
     }
-    /// For lanes that hold a normal number: times 2^n, where `shifted` holds `n + MAGIC` and the result is normal.
+    /// Multiplies by 2^n, where `shifted` holds `n + MAGIC`. Lanes and results must be normal numbers.
     unsafe fn times_exp2(self, shifted: Self) -> Self;
-    /// With i' = i ^ `DISTANCE`: lane i becomes `x[i] + x[i']` where i < i', else `x[i'] - x[i]`.
+    /// Sets lane i to `x[i] + x[j]` if i < j and otherwise to `x[j] - x[i]`, where j = i ^ `DISTANCE`.
     unsafe fn butterfly<const DISTANCE: usize>(self) -> Self;
-    /// Asks for the cache line at `p`, which may be any address, into the second-level cache: more requests can be on
-    /// their way to it than to the first (Zen 4: 13 % less time for a decode of 8 behind 512 positions).
+    /// Prefetches the cache line at `p`, which may be any address, to the second-level cache. More requests can be in
+    /// flight to it than to the first (Zen 4: 13 % less time for decoding 8 sequences of 512 positions).
     unsafe fn prefetch(p: *const u8);
 }
 
@@ -79,17 +78,17 @@ impl ByteLanes for ScalarLanes {
     type Ints = [i32; LANES];
     #[inline(never)]
     unsafe fn load_bytes(p: *const u8) -> Self::Bytes {
-        // SAFETY: the caller promises 64 readable bytes.
+        // SAFETY: the caller guarantees 64 readable bytes.
         unsafe { p.cast::<Self::Bytes>().read_unaligned() }
     }
     #[inline(never)]
     unsafe fn store_bytes(x: Self::Bytes, p: *mut u8) {
-        // SAFETY: the caller promises 64 writable bytes.
+        // SAFETY: the caller guarantees 64 writable bytes.
         unsafe { p.cast::<Self::Bytes>().write_unaligned(x) }
     }
     #[inline(never)]
     unsafe fn load_table(p: *const u8) -> Self::Bytes {
-        // SAFETY: the caller promises 16 readable bytes.
+        // SAFETY: the caller guarantees 16 readable bytes.
         let table = unsafe { p.cast::<[[u8; 4]; 4]>().read_unaligned() };
         std::array::from_fn(|i| table[i % 4])
     }
@@ -103,7 +102,7 @@ impl ByteLanes for ScalarLanes {
     }
     #[inline(never)]
     unsafe fn splat_quad(p: *const u8) -> Self::Bytes {
-        // SAFETY: the caller promises 4 readable bytes.
+        // SAFETY: the caller guarantees 4 readable bytes.
         [unsafe { p.cast::<[u8; 4]>().read_unaligned() }; LANES]
     }
     #[inline(never)]
@@ -128,12 +127,12 @@ impl ByteLanes for ScalarLanes {
     #[inline(never)]
     unsafe fn store_quads<const BYTE: u32>(x: [Self; 4], p: *mut u8) {
         let quads: Self::Bytes = std::array::from_fn(|i| x.map(|x| (x.0[i].to_bits() >> (8 * BYTE)) as u8));
-        // SAFETY: the caller promises 64 writable bytes.
+        // SAFETY: the caller guarantees 64 writable bytes.
         unsafe { p.cast::<Self::Bytes>().write_unaligned(quads) }
     }
     #[inline(never)]
     unsafe fn store_low_bytes(self, p: *mut u8) {
-        // SAFETY: the caller promises 16 writable bytes.
+        // SAFETY: the caller guarantees 16 writable bytes.
         unsafe { p.cast::<[u8; LANES]>().write_unaligned(self.0.map(|x| x.to_bits() as u8)) }
     }
     #[inline(never)]

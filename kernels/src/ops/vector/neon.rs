@@ -1,8 +1,7 @@
-//! [`Lanes`] on AArch64: four registers of four lanes.
+//! The implementation of [`Lanes`] for AArch64, with four registers of four lanes.
 //!
-//! Conversions of half precision are written as instructions: their intrinsics are newer than the compiler that this
-//! crate asks for.
-#![allow(clippy::undocumented_unsafe_blocks, reason = "every block rests on the trait's contract")]
+//! Half-precision conversions are inline assembly, because their intrinsics need a newer compiler than this crate does.
+#![allow(clippy::undocumented_unsafe_blocks, reason = "the conditions of every block are those of the trait")]
 
 mod bytes;
 
@@ -11,10 +10,10 @@ use std::arch::asm;
 
 use super::{LANES, Lanes};
 
-/// Registers of a value.
+/// Number of registers per vector.
 const REGISTERS: usize = 4;
 
-/// Four 128-bit registers. Needs NEON, which every AArch64 CPU has that runs an operating system.
+/// Sixteen lanes in four 128-bit registers. Needs NEON, which every AArch64 CPU that runs an operating system has.
 #[derive(Clone, Copy)]
 pub struct NeonLanes<const I8MM: bool>([float32x4_t; REGISTERS]);
 
@@ -29,17 +28,17 @@ impl<const I8MM: bool> NeonLanes<I8MM> {
         Self(self.0.map(f))
     }
 
-    /// All ones in lanes of register `i` whose number is below `n`.
+    /// A mask that is all ones in the lanes of register `i` whose index in the vector is below `n`.
     #[inline(always)]
     unsafe fn mask(n: usize, i: usize) -> uint32x4_t {
         unsafe {
             let lanes = vaddq_u32(vld1q_u32([0, 1, 2, 3].as_ptr()), vdupq_n_u32(4 * i as u32));
-            // At most 16.
+            // `n` is at most 16.
             vcltq_u32(lanes, vdupq_n_u32(n as u32))
         }
     }
 
-    /// The tree of [`Lanes::sum`].
+    /// Folds all lanes by the tree of [`Lanes::sum`].
     #[inline(always)]
     unsafe fn fold(
         self,
@@ -55,7 +54,7 @@ impl<const I8MM: bool> NeonLanes<I8MM> {
     }
 }
 
-/// `a > b ? a : b` in each lane.
+/// Selects `a` where `a > b`, otherwise `b`.
 #[inline(always)]
 unsafe fn larger(a: float32x4_t, b: float32x4_t) -> float32x4_t {
     unsafe { vbslq_f32(vcgtq_f32(a, b), a, b) }
@@ -118,7 +117,7 @@ impl<const I8MM: bool> Lanes for NeonLanes<I8MM> {
         for (i, x) in self.0.into_iter().enumerate() {
             unsafe {
                 let half: uint16x4_t;
-                // Rounds as the control register says: to nearest even, which nobody here changes.
+                // Rounds in the mode of the control register, which is to nearest even unless a program changes it.
                 asm!("fcvtn {0:v}.4h, {1:v}.4s", lateout(vreg) half, in(vreg) x,
                     options(pure, nomem, nostack, preserves_flags));
                 vst1_u16(p.add(4 * i), half);

@@ -1,7 +1,7 @@
-//! [`Lanes`] on x86-64.
+//! Implementations of [`Lanes`] for x86-64.
 #![allow(
     clippy::undocumented_unsafe_blocks,
-    reason = "every block rests on the trait's own contract, stated there"
+    reason = "the conditions of every block are those of the trait"
 )]
 
 mod bytes;
@@ -9,12 +9,12 @@ mod bytes;
 use super::{LANES, Lanes};
 use std::arch::x86_64::*;
 
-/// Two 256-bit registers. Needs AVX2, FMA and F16C.
+/// Sixteen lanes in two 256-bit registers. Needs AVX2, FMA and F16C.
 #[derive(Clone, Copy)]
 pub struct Avx2Lanes(__m256, __m256);
 
 impl Avx2Lanes {
-    /// Lane numbers below `n` as two all-ones masks.
+    /// Two masks that are all ones in the lanes below `n`.
     #[inline(always)]
     unsafe fn mask(n: usize) -> (__m256, __m256) {
         unsafe {
@@ -143,7 +143,7 @@ impl Lanes for Avx2Lanes {
     unsafe fn select_bits(bits: u16, a: Self, b: Self) -> Self {
         unsafe {
             let bits = _mm256_set1_epi32(bits.into());
-            // A bit moved to where the blend looks, in each lane another one.
+            // Move bit i to the sign of lane i, which the blend reads.
             let low = _mm256_sllv_epi32(bits, _mm256_setr_epi32(31, 30, 29, 28, 27, 26, 25, 24));
             let high = _mm256_sllv_epi32(bits, _mm256_setr_epi32(23, 22, 21, 20, 19, 18, 17, 16));
             Self(
@@ -192,7 +192,7 @@ impl Lanes for Avx2Lanes {
     }
 }
 
-/// One 512-bit register. Needs AVX-512 F and DQ.
+/// Sixteen lanes in one 512-bit register. Needs AVX-512 F and DQ.
 #[derive(Clone, Copy)]
 pub struct Avx512Lanes(__m512);
 

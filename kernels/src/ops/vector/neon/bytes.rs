@@ -1,5 +1,5 @@
-//! [`ByteLanes`] on AArch64.
-#![allow(clippy::undocumented_unsafe_blocks, reason = "every block rests on the trait's contract")]
+//! The implementation of [`ByteLanes`] for AArch64.
+#![allow(clippy::undocumented_unsafe_blocks, reason = "the conditions of every block are those of the trait")]
 
 use std::arch::aarch64::*;
 use std::arch::asm;
@@ -7,11 +7,11 @@ use std::arch::asm;
 use super::{NeonLanes, REGISTERS};
 use crate::ops::vector::{ByteLanes, LANES};
 
-/// Half of what unsigned bytes are moved by to be signed.
+/// Half of 128, the difference between unsigned bytes and their signed form.
 const HALF_SIGN: i8 = 64;
 
-/// `sums` + the products of signed bytes, four a lane. Written as an instruction: its intrinsic is newer than the
-/// compiler that this crate asks for.
+/// Adds the four products of each lane's signed bytes to `sums`. It is inline assembly, because the intrinsic needs a
+/// newer compiler than this crate does.
 #[inline(always)]
 unsafe fn dot(mut sums: int32x4_t, a: int8x16_t, b: int8x16_t) -> int32x4_t {
     unsafe {
@@ -21,7 +21,7 @@ unsafe fn dot(mut sums: int32x4_t, a: int8x16_t, b: int8x16_t) -> int32x4_t {
     sums
 }
 
-/// `sums` + the products of unsigned and signed bytes, four a lane.
+/// Adds the four products of each lane's unsigned and signed bytes to `sums`.
 #[inline(always)]
 unsafe fn mixed_dot(mut sums: int32x4_t, unsigned: uint8x16_t, signed: int8x16_t) -> int32x4_t {
     unsafe {
@@ -79,7 +79,8 @@ impl<const I8MM: bool> ByteLanes for NeonLanes<I8MM> {
                 if I8MM {
                     return mixed_dot(sums[i], unsigned[i], signed);
                 }
-                // The unsigned bytes less 128, then 128 times the signed ones, in two halves that fit bytes.
+                // Multiply the unsigned bytes minus 128, then add 128 times the signed bytes in two halves that fit in
+                // bytes.
                 let sums = dot(sums[i], vreinterpretq_s8_u8(veorq_u8(unsigned[i], sign)), signed);
                 dot(dot(sums, half, signed), half, signed)
             })

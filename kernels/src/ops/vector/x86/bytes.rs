@@ -1,10 +1,10 @@
-//! [`ByteLanes`] on x86-64.
+//! Implementations of [`ByteLanes`] for x86-64.
 
 use super::{Avx2Lanes, Avx512Lanes};
 use crate::ops::vector::ByteLanes;
 use std::arch::x86_64::*;
 
-/// +1 in lanes whose number has the bit `DISTANCE` clear, else -1.
+/// +1 in lanes whose index has the bit `DISTANCE` clear, and -1 in the others.
 const fn signs<const DISTANCE: usize, const N: usize>() -> [f32; N] {
     let mut signs = [1.0; N];
     let mut i = 0;
@@ -17,7 +17,8 @@ const fn signs<const DISTANCE: usize, const N: usize>() -> [f32; N] {
     signs
 }
 
-/// Products of one register. `maddubs` would saturate on two products of 255 * 127: even and odd bytes go apart.
+/// The dot products of one register. Even and odd bytes are multiplied separately, because `maddubs` would saturate on
+/// the sum of two products of 255 * 127.
 #[inline(always)]
 unsafe fn dot_256(sums: __m256i, unsigned: __m256i, signed: __m256i) -> __m256i {
     unsafe {
@@ -29,7 +30,7 @@ unsafe fn dot_256(sums: __m256i, unsigned: __m256i, signed: __m256i) -> __m256i 
     }
 }
 
-/// What the lower and the upper nibbles of one register count to.
+/// Looks up the lower and the upper nibbles of one register.
 #[inline(always)]
 unsafe fn look_up_256(table: __m256i, nibbles: __m256i) -> (__m256i, __m256i) {
     unsafe {
@@ -40,7 +41,7 @@ unsafe fn look_up_256(table: __m256i, nibbles: __m256i) -> (__m256i, __m256i) {
     }
 }
 
-/// Largest and second of sixteen numbers that lie in pairs: the larger ones and the smaller ones.
+/// Returns the two largest of sixteen numbers, given as eight pairs of a larger and a smaller number.
 #[inline(always)]
 unsafe fn two_largest_256(larger: __m256, smaller: __m256) -> (f32, f32) {
     unsafe {
@@ -54,7 +55,7 @@ unsafe fn two_largest_256(larger: __m256, smaller: __m256) -> (f32, f32) {
     }
 }
 
-/// In each lane the largest and the second of some numbers.
+/// The two largest numbers of each lane.
 type Largest = (__m512, __m512);
 
 #[inline(always)]
@@ -65,7 +66,7 @@ unsafe fn largest_of(a: Largest, b: Largest) -> Largest {
     }
 }
 
-/// Folds the lanes of two rows to eight each.
+/// Folds the sixteen lanes of each of two rows to eight.
 #[inline(always)]
 unsafe fn fold_halves(a: __m512, b: __m512) -> Largest {
     unsafe {
@@ -74,7 +75,7 @@ unsafe fn fold_halves(a: __m512, b: __m512) -> Largest {
     }
 }
 
-/// Folds eight lanes of each of four rows, two rows in `a` and two in `b`, to four.
+/// Folds the eight lanes of each of four rows, two rows in `a` and two in `b`, to four.
 #[inline(always)]
 unsafe fn fold_blocks(a: Largest, b: Largest) -> Largest {
     unsafe {
@@ -84,7 +85,7 @@ unsafe fn fold_blocks(a: Largest, b: Largest) -> Largest {
     }
 }
 
-/// Folds four lanes of each of eight rows to one, which is there twice.
+/// Folds the four lanes of each of eight rows to one, which appears twice.
 #[inline(always)]
 unsafe fn fold_lanes(a: Largest, b: Largest) -> Largest {
     unsafe {
@@ -100,7 +101,7 @@ unsafe fn fold_lanes(a: Largest, b: Largest) -> Largest {
     }
 }
 
-/// Butterfly inside eight lanes.
+/// Computes [`ByteLanes::butterfly`] within eight lanes.
 #[inline(always)]
 unsafe fn butterfly_256<const DISTANCE: usize>(x: __m256) -> __m256 {
     unsafe {
@@ -109,7 +110,7 @@ unsafe fn butterfly_256<const DISTANCE: usize>(x: __m256) -> __m256 {
             2 => _mm256_permute_ps::<0x4e>(x),
             _ => _mm256_permute_ps::<0xb1>(x),
         };
-        // A product with 1 or -1 is exact: this is one rounding, as in the sum.
+        // A product with 1 or -1 is exact, so the result is rounded once, like a sum.
         _mm256_fmadd_ps(x, _mm256_loadu_ps(const { signs::<DISTANCE, 8>() }.as_ptr()), other)
     }
 }
@@ -268,7 +269,7 @@ impl ByteLanes for Avx512Lanes {
     }
     #[inline(always)]
     unsafe fn store_quads<const BYTE: u32>(x: [Self; 4], p: *mut u8) {
-        /// The bits of `a` where the mask is set, else those of `b`.
+        /// Selects the bits of `a` where the mask is set, and those of `b` elsewhere.
         const CHOOSE: i32 = 0xca;
         unsafe {
             let [a, b, c, d] = x.map(|x| _mm512_castps_si512(x.0));
@@ -300,10 +301,10 @@ impl ByteLanes for Avx512Lanes {
     }
     #[inline(always)]
     unsafe fn two_largest_each<const R: usize>(rows: &[Self; R]) -> (Self, Self) {
-        /// Where each row's lanes end up.
+        /// The lane of each row after the folds.
         const ROWS: [i32; 16] = [0, 4, 8, 12, 2, 6, 10, 14, 0, 4, 8, 12, 2, 6, 10, 14];
         unsafe {
-            // Each stage folds a row's lanes in half, so that twice as many rows fit into a register.
+            // Each stage halves the lanes of a row, so twice as many rows fit in a register.
             let row = |r: usize| r.min(R - 1);
             let eights = [
                 fold_halves(rows[row(0)].0, rows[row(1)].0),
@@ -334,7 +335,7 @@ impl ByteLanes for Avx512Lanes {
                 2 => _mm512_permute_ps::<0x4e>(x),
                 _ => _mm512_permute_ps::<0xb1>(x),
             };
-            // A product with 1 or -1 is exact: this is one rounding, as in the sum.
+            // A product with 1 or -1 is exact, so the result is rounded once, like a sum.
             let signs = _mm512_loadu_ps(const { signs::<DISTANCE, 16>() }.as_ptr());
             Self(_mm512_fmadd_ps(x, signs, other))
         }
