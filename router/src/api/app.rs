@@ -7,7 +7,7 @@ use bytes::Bytes;
 use prometheus_client::registry::Registry;
 use tokio::sync::watch;
 
-use super::responses::ResponseStore;
+use super::response_store::ResponseStore;
 use crate::error::ApiError;
 use crate::generation::admission::{Admission, Admitted};
 use crate::generation::served::ServedModel;

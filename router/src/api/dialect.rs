@@ -1,10 +1,9 @@
 //! The dialects: which one a path belongs to, and the shape of its errors.
 
-use axum::http::{HeaderValue, StatusCode, header};
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 
-use super::{anthropic, openai, tgi};
-use crate::error::{ApiError, ErrorClass};
+use super::{anthropic, openai, respond, tgi};
+use crate::error::ApiError;
 use crate::tenants::RateHeaders;
 
 /// Whose shape an error takes.
@@ -35,44 +34,12 @@ impl Dialect {
         }
     }
 
-    /// What a handler came to as this dialect's answer.
-    pub fn answer(self, outcome: Result<impl IntoResponse, ApiError>) -> Response {
-        match outcome {
-            Ok(answer) => answer.into_response(),
-            Err(error) => self.error_response(&error),
-        }
-    }
-
-    /// The error as this dialect's answer, with `Retry-After` where it has one. `Failure` travels along for the log.
+    /// Returns an error in this dialect's form.
     pub fn error_response(self, error: &ApiError) -> Response {
-        let mut response = match self {
-            Self::Anthropic => {
-                (error.status(), axum::Json(anthropic::ErrorResponse::from_error(error))).into_response()
-            }
-            Self::OpenAi => {
-                (error.status(), axum::Json(openai::ErrorResponse::from_error(error))).into_response()
-            }
-            Self::Tgi => {
-                (tgi::status(error), axum::Json(tgi::ErrorResponse::from_error(error))).into_response()
-            }
-        };
-        if let Some(seconds) = error.retry_after_s() {
-            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        match self {
+            Self::Anthropic => respond::error::<anthropic::ErrorResponse>(error),
+            Self::OpenAi => respond::error::<openai::ErrorResponse>(error),
+            Self::Tgi => respond::error::<tgi::ErrorResponse>(error),
         }
-        if error.status() == StatusCode::UNAUTHORIZED {
-            // RFC 9110, section 15.5.2: a 401 says how to come in.
-            response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
-        }
-        response.extensions_mut().insert(Failure { code: error.code(), class: error.class() });
-        response
     }
-}
-
-/// What went wrong, for logs and metrics; travels with the response.
-#[derive(Debug, Clone, Copy)]
-pub struct Failure {
-    /// `ApiError::code`.
-    pub code: &'static str,
-    /// `ApiError::class`.
-    pub class: ErrorClass,
 }

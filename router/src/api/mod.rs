@@ -13,6 +13,8 @@ pub mod openai;
 pub mod openapi;
 pub mod operate;
 mod pipeline;
+pub mod respond;
+pub mod response_store;
 pub mod responses;
 pub mod stream;
 pub mod tgi;

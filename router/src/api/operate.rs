@@ -6,8 +6,7 @@ use axum::extract::{Request, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 
-use super::dialect::Dialect;
-use super::tgi;
+use super::{respond, tgi};
 use crate::api::app::App;
 use crate::error::ApiError;
 use crate::metrics::text::TextForm;
@@ -31,7 +30,7 @@ pub async fn livez() -> &'static str {
     )
 )]
 pub async fn readyz(State(app): State<Arc<App>>) -> Response {
-    Dialect::Tgi.answer(app.served.readiness().map(|()| "ready"))
+    respond::answer::<tgi::ErrorResponse>(app.served.readiness().map(|()| "ready"))
 }
 
 /// As `/readyz`, under TGI's name.
@@ -75,7 +74,7 @@ pub async fn metrics(State(app): State<Arc<App>>, request: Request) -> Response 
         Err(error) => {
             let request_id = RequestId::of(&request);
             tracing::error!(request_id = request_id.as_str(), %error, "metrics cannot be written");
-            Dialect::Tgi.error_response(&ApiError::Bug { request_id })
+            respond::error::<tgi::ErrorResponse>(&ApiError::Bug { request_id })
         }
     }
 }

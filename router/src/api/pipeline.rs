@@ -131,7 +131,11 @@ pub(crate) async fn answer<C: Call>(
     let choices = app.admission.generate(&app.served, requests, num_choices.computed, permit).await?;
     if answer.is_stream() {
         let headers = answer.stream_headers();
-        return Ok((headers, stream(choices, answer.render(), app)).into_response());
+        return Ok((
+            headers,
+            stream(choices, answer.render(), app.limits.timeouts.keep_alive, app.metrics.clone()),
+        )
+            .into_response());
     }
     let (outputs, usage) = fold(choices, answer.keeps_tokens()).await?;
     Ok(answer.whole(outputs, usage))

@@ -13,7 +13,6 @@ use bytes::Bytes;
 use hyper::body::Frame;
 use tokio::time::{Instant, Sleep};
 
-use crate::api::app::App;
 use crate::error::ApiError;
 use crate::generation::choices::Choices;
 use crate::generation::generate::{GenerationEvent, Output, ScoredPrompt, Usage};
@@ -38,13 +37,12 @@ pub trait Render: Send + Unpin + 'static {
 }
 
 /// The events of a request as a response. Dropping the response's body drops the choices, which aborts them.
-pub fn stream(choices: Choices, mut render: impl Render, app: &App) -> Response {
+/// After each `pause` without an event, a comment keeps the connection open.
+pub fn stream(choices: Choices, mut render: impl Render, pause: Duration, metrics: Arc<Metrics>) -> Response {
     let mut events = Events::default();
     render.begin(&mut events);
     let quiet_since = Instant::now();
-    let pause = app.limits.timeouts.keep_alive;
     let keep_alive = Box::pin(tokio::time::sleep_until(quiet_since + pause));
-    let metrics = app.metrics.clone();
     let body = EventBody { choices, render, events, metrics, ended: false, quiet_since, pause, keep_alive };
     let headers = [
         (header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream")),

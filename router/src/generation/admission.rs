@@ -8,10 +8,12 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::extract::Request;
 use bytes::Bytes;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 
 use super::choices::Choices;
+use super::generate::Generation;
+use super::place::Place;
 use super::served::ServedModel;
 use crate::engine::shard::ShardInfo;
 use crate::error::{ApiError, ErrorClass};
@@ -23,41 +25,10 @@ use crate::request::deadline::header_timeout;
 use crate::request::ready::GenerationRequest;
 use crate::request_id::RequestId;
 use crate::shutdown::Phase;
-use crate::tenants::{Access, Caller, HeldPlaces, Limiter, OpenPlaces, OverLimit, RateSlot, SharedPlaces};
+use crate::tenants::{Access, Caller, HeldPlaces, Limiter, OverLimit, RateSlot, SharedPlaces};
 
 /// Longest time that a client is asked to stay away for want of a place, in seconds.
 const MAX_RETRY_S: u64 = 60;
-
-/// Places among the open requests, its tenant's too; dropping it gives them back.
-#[derive(Debug)]
-pub struct Place {
-    permit: OwnedSemaphorePermit,
-    tenant: Option<OpenPlaces>,
-    shared: Option<HeldPlaces>,
-}
-
-impl Place {
-    /// A token of output was generated: it counts against the tenant's rate.
-    pub fn count_output(&self) {
-        if let Some(tenant) = &self.tenant {
-            tenant.limiter().take_output(1, Instant::now());
-        }
-    }
-
-    /// Each as a guard of its own.
-    fn split_all(mut self) -> Vec<Self> {
-        let mut places = Vec::new();
-        while self.permit.num_permits() > 1
-            && let Some(permit) = self.permit.split(1)
-        {
-            let tenant = self.tenant.as_mut().and_then(OpenPlaces::split);
-            let shared = self.shared.as_mut().and_then(HeldPlaces::split);
-            places.push(Self { permit, tenant, shared });
-        }
-        places.push(self);
-        places
-    }
-}
 
 /// A request that was let in: holds its place until it is answered.
 pub struct Admitted {
@@ -211,7 +182,7 @@ impl Admission {
         let outputs = requests.into_iter().flat_map(|request| request.into_choices(num_choices));
         let mut generations = Vec::new();
         for (request, place) in outputs.zip(permit.split_all()) {
-            let started = served.start(request, place).await;
+            let started = Generation::start(request, served, place).await;
             generations.push(started.inspect_err(|error| {
                 // What the server has no room for costs its tenant nothing.
                 if let (Some(limiter), ErrorClass::Overload) = (&limiter, error.class()) {

@@ -12,7 +12,7 @@ use trunkline_scheduler::{
 };
 use trunkline_text::{DecodeSpecial, Detokenizer, TextStart, Tokenizer};
 
-use super::admission::Place;
+use super::place::Place;
 use super::served::ServedModel;
 use super::stops::Stops;
 use crate::engine::driver::{DriverGone, NewSequence, Sequence, SequenceUpdate};
@@ -132,6 +132,13 @@ impl Generation {
         served: &ServedModel,
         place: Place,
     ) -> Result<Self, ApiError> {
+        tracing::debug!(
+            prompt_tokens = request.prompt_token_ids.len(),
+            max_new_tokens = request.max_new_tokens,
+            seed = request.sampling.seed,
+            temperature = request.sampling.temperature,
+            "request admitted"
+        );
         // What is scored is computed anyway.
         let objects = served.objects.as_ref().filter(|_| request.sampling.prompt_logprobs.is_none());
         if let Some(objects) = objects {

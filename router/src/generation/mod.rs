@@ -4,6 +4,7 @@ pub mod admission;
 pub mod choices;
 pub mod fold;
 pub mod generate;
+pub mod place;
 pub mod served;
 #[doc(hidden)]
 pub mod stops;

@@ -6,8 +6,6 @@ use tokio::sync::{Semaphore, watch};
 use trunkline_scheduler::Stats;
 use trunkline_text::{ModelText, TextError};
 
-use super::admission::Place;
-use super::generate::Generation;
 use crate::engine::driver::DriverHandle;
 use crate::engine::object::ObjectTier;
 use crate::engine::shard::{Health, ShardInfo, ShardStatus};
@@ -16,7 +14,6 @@ use crate::grammars::Grammars;
 use crate::limits::{INLINE_TOKENIZE_BYTES, Limits};
 use crate::model::Model;
 use crate::request::checked::Validator;
-use crate::request::ready::GenerationRequest;
 use crate::shutdown::Phase;
 
 /// One model and the shard that computes it. The server has one of these; serving several models means several.
@@ -111,21 +108,5 @@ impl ServedModel {
             // A panic in the tokenizer is answered as one in the handler would be.
             Err(error) => std::panic::resume_unwind(error.into_panic()),
         }
-    }
-
-    /// Starts one output of a validated request.
-    pub(super) async fn start(
-        &self,
-        request: GenerationRequest,
-        place: Place,
-    ) -> Result<Generation, ApiError> {
-        tracing::debug!(
-            prompt_tokens = request.prompt_token_ids.len(),
-            max_new_tokens = request.max_new_tokens,
-            seed = request.sampling.seed,
-            temperature = request.sampling.temperature,
-            "request admitted"
-        );
-        Generation::start(request, self, place).await
     }
 }

@@ -15,7 +15,7 @@ use trunkline_object::Remote;
 use trunkline_scheduler::SchedulerConfig;
 
 use crate::api::app::App;
-use crate::api::responses::ResponseStore;
+use crate::api::response_store::ResponseStore;
 use crate::engine::driver::Driver;
 use crate::engine::object::{MAX_OFFERED_BLOCKS, ObjectTier};
 use crate::engine::shard::{Health, run_link, watch_health};

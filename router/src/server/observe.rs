@@ -12,7 +12,8 @@ use tokio::time::Instant;
 use tracing::Instrument;
 
 use crate::api::app::App;
-use crate::api::dialect::{Dialect, Failure};
+use crate::api::dialect::Dialect;
+use crate::api::respond::Failure;
 use crate::error::{ApiError, ErrorClass};
 use crate::metrics::RouteLabels;
 use crate::request_id::RequestId;

@@ -11,18 +11,18 @@ use super::blocks::{Chat, Message};
 use super::stream::{Head, MessageStream};
 use super::tools::{thinks, tools};
 use super::types::{Answer, Body, ContentBlock, CountAnswer, CountBody};
-use super::{ErrorResponse, stop_reason};
+use super::{ErrorResponse, stop_reason, stop_sequence};
 use crate::api::app::App;
 use crate::api::chat::conversation::{Conversation, encode};
 use crate::api::chat::prompt::Mark;
 use crate::api::chat::reply::{Reply, ReplyPlan};
 use crate::api::chat::structured::request_grammar;
-use crate::api::dialect::Dialect;
 use crate::api::pipeline::{self, Asked, Call, Completed, Prompts, Scope};
+use crate::api::respond;
 use crate::clock::unix_s;
 use crate::error::ApiError;
 use crate::generation::fold::Folded;
-use crate::generation::generate::{FinishReason, Usage};
+use crate::generation::generate::Usage;
 use crate::grammars::{AskedGrammar, CompiledGrammar};
 use crate::http::{Refused, parse};
 use crate::model::ReplyStyle;
@@ -56,7 +56,9 @@ const REFUSED: &[Refused] = &[
     )
 )]
 pub async fn create(State(app): State<Arc<App>>, request: Request) -> Response {
-    Dialect::Anthropic.answer(pipeline::answer(&app, request, |body| parse::<Body>(body, REFUSED, "")).await)
+    respond::answer::<ErrorResponse>(
+        pipeline::answer(&app, request, |body| parse::<Body>(body, REFUSED, "")).await,
+    )
 }
 
 /// Counts the tokens of a conversation.
@@ -68,7 +70,7 @@ pub async fn create(State(app): State<Arc<App>>, request: Request) -> Response {
     )
 )]
 pub async fn count_tokens(State(app): State<Arc<App>>, request: Request) -> Response {
-    Dialect::Anthropic.answer(count(&app, request).await.map(axum::Json))
+    respond::answer::<ErrorResponse>(count(&app, request).await.map(axum::Json))
 }
 
 impl Call for Body {
@@ -135,7 +137,7 @@ impl Prompts for Conversing {
         grammar: Option<CompiledGrammar>,
         _num_choices: NumChoices,
     ) -> Result<Completed<MessageAnswer>, ApiError> {
-        let (request, reply) = self.conversation.complete(scope, params, grammar).await?;
+        let (request, reply) = self.conversation.complete(&scope.app.served, params, grammar).await?;
         let head = Head {
             id: format!("msg_{}", crate::random::id()),
             model: scope.app.served.model.served_name.clone(),
@@ -266,12 +268,4 @@ fn raw_params(body: &mut Body) -> Result<RawParams, ApiError> {
         retention: RawRetention::default(),
         ..RawParams::default()
     })
-}
-
-/// The stop string that ended an output.
-pub(super) fn stop_sequence(reason: FinishReason, stops: &[String]) -> Option<String> {
-    match reason {
-        FinishReason::StopString { index } => stops.get(index).cloned(),
-        FinishReason::EndToken | FinishReason::StopToken { .. } | FinishReason::Length => None,
-    }
 }

@@ -7,7 +7,6 @@ use super::call_ids;
 use super::prompt::{self, EncodedChat, Mark};
 use super::reply::ReplyPlan;
 use super::tools::Tools;
-use crate::api::pipeline::Scope;
 use crate::error::ApiError;
 use crate::generation::served::ServedModel;
 use crate::grammars::CompiledGrammar;
@@ -30,13 +29,12 @@ pub struct Conversation {
 
 impl Conversation {
     /// Tokenizes the chat and completes the request with it; says how its reply is to be read.
-    pub(crate) async fn complete(
+    pub async fn complete(
         self,
-        scope: &Scope<'_>,
+        served: &ServedModel,
         params: &CheckedParams,
         grammar: Option<CompiledGrammar>,
     ) -> Result<(GenerationRequest, ReplyPlan), ApiError> {
-        let served = &scope.app.served;
         let style = served.model.reply;
         let prompt = encode(served, self.chat, self.mark, &self.tools).await?;
         let reasoning = prompt.reasoning(style);

@@ -16,8 +16,9 @@ use trunkline_scheduler::{BlockKey, KvEvent, Owner, Scheduler};
 use utoipa::ToSchema;
 
 use crate::api::app::App;
-use crate::api::dialect::Dialect;
 use crate::api::openai::ErrorResponse;
+use crate::api::respond;
+use crate::api::respond::ErrorForm;
 use crate::error::ApiError;
 use crate::kv_events::{Listener, LoggedEvent, MAX_HISTORY, MAX_LISTENERS, TooSlow};
 use crate::limits::MAX_WRITE_BYTES;
@@ -87,7 +88,7 @@ pub async fn events(
     Extension(caller): Extension<Caller>,
     headers: HeaderMap,
 ) -> Response {
-    Dialect::OpenAi.answer(listen(&app, caller, &headers).await.map(EventStream::into_response))
+    respond::answer::<ErrorResponse>(listen(&app, caller, &headers).await.map(EventStream::into_response))
 }
 
 async fn listen(app: &Arc<App>, caller: Caller, headers: &HeaderMap) -> Result<EventStream, ApiError> {

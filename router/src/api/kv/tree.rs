@@ -14,8 +14,8 @@ use trunkline_scheduler::{
 use utoipa::{IntoParams, ToSchema};
 
 use crate::api::app::App;
-use crate::api::dialect::Dialect;
 use crate::api::openai::ErrorResponse;
+use crate::api::respond;
 use crate::engine::object::ObjectCounts;
 use crate::engine::shard::ShardInfo;
 use crate::error::ApiError;
@@ -215,7 +215,7 @@ pub struct KvRemoved {
 }
 
 pub(super) fn render(result: Result<impl Serialize, ApiError>) -> Response {
-    Dialect::OpenAi.answer(result.map(axum::Json))
+    respond::answer::<ErrorResponse>(result.map(axum::Json))
 }
 
 /// The KV cache in numbers.

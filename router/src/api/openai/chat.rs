@@ -17,8 +17,8 @@ use crate::api::app::App;
 use crate::api::chat::conversation::{Conversation, reasoning_kwargs};
 use crate::api::chat::prompt as chat_prompt;
 use crate::api::chat::reply::Reply;
-use crate::api::dialect::Dialect;
 use crate::api::pipeline::{self, Asked, Call, Completed, Prompts, Scope};
+use crate::api::respond;
 use crate::clock::unix_s;
 use crate::error::ApiError;
 use crate::generation::fold::{Folded, KeepTokens};
@@ -60,7 +60,7 @@ const REFUSED: &[Refused] = &[
     )
 )]
 pub async fn chat_completions(State(app): State<Arc<App>>, request: Request) -> Response {
-    Dialect::OpenAi.answer(pipeline::answer(&app, request, |body| parse_body(body, "")).await)
+    respond::answer::<ErrorResponse>(pipeline::answer(&app, request, |body| parse_body(body, "")).await)
 }
 
 /// The body of a chat. `prefix` names it in errors (`instances[0].`), empty for a whole body.
@@ -138,7 +138,7 @@ impl Prompts for Chat {
         num_choices: NumChoices,
     ) -> Result<Completed<ChatAnswer>, ApiError> {
         let names_tool = self.conversation.tools.is_named();
-        let (request, reply) = self.conversation.complete(scope, params, grammar).await?;
+        let (request, reply) = self.conversation.complete(&scope.app.served, params, grammar).await?;
         let model = &scope.app.served.model;
         let head = Head {
             id: format!("chatcmpl-{}", crate::random::id()),

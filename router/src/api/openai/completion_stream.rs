@@ -7,6 +7,7 @@ use trunkline_text::Tokenizer;
 use super::completion_types::{Answer, Choice};
 use super::prompt_logprobs::EchoedPrompt;
 use super::{CompletionLogprobs, ErrorResponse, StopReason, Usage, finish_reason, logprobs};
+use crate::api::respond::ErrorForm;
 use crate::api::stream::Render;
 use crate::error::ApiError;
 use crate::generation::generate::{self, FinishReason, Output, OutputToken, ScoredPrompt};

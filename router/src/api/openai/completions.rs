@@ -12,8 +12,8 @@ use super::prompt_logprobs::{EchoedPrompt, PromptLogprobs};
 use super::prompts::Prompt;
 use super::{ErrorResponse, system_fingerprint};
 use crate::api::app::App;
-use crate::api::dialect::Dialect;
 use crate::api::pipeline::{self, Asked, Call, Completed, Prompts, Scope};
+use crate::api::respond;
 use crate::clock::unix_s;
 use crate::error::ApiError;
 use crate::generation::fold::{Folded, KeepTokens, rank};
@@ -54,7 +54,7 @@ const REFUSED: &[Refused] = &[
     )
 )]
 pub async fn completions(State(app): State<Arc<App>>, request: Request) -> Response {
-    Dialect::OpenAi.answer(pipeline::answer(&app, request, parse_body).await)
+    respond::answer::<ErrorResponse>(pipeline::answer(&app, request, parse_body).await)
 }
 
 fn parse_body(body: &[u8]) -> Result<Body, ApiError> {

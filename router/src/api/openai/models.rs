@@ -9,7 +9,7 @@ use utoipa::ToSchema;
 
 use super::ErrorResponse;
 use crate::api::app::App;
-use crate::api::dialect::Dialect;
+use crate::api::respond;
 
 /// All models.
 #[derive(Debug, Serialize, ToSchema)]
@@ -87,5 +87,5 @@ pub async fn list_models(State(app): State<Arc<App>>) -> axum::Json<ModelList> {
     )
 )]
 pub async fn get_model(State(app): State<Arc<App>>, Path(id): Path<String>) -> Response {
-    Dialect::OpenAi.answer(app.served.model.check_name(Some(&id)).map(|()| axum::Json(card(&app))))
+    respond::answer::<ErrorResponse>(app.served.model.check_name(Some(&id)).map(|()| axum::Json(card(&app))))
 }

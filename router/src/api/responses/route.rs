@@ -3,21 +3,23 @@
 use std::sync::Arc;
 
 use axum::extract::{Path, Request, State};
+use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 use trunkline_text::{ChatMessage, ChatRequest};
 
 use super::input::messages;
-use super::store::{Turn, unknown};
 use super::types::{Body, Deleted, ResponseObject, ToolField, plain, plain_text};
+use super::unknown;
 use super::writer::{Keeping, ResponseWriter};
 use crate::api::app::App;
 use crate::api::chat::conversation::{Conversation, reasoning_kwargs};
 use crate::api::chat::structured::request_grammar;
 use crate::api::chat::tools::{Tool, ToolChoice, Tools, no_parameters};
-use crate::api::dialect::Dialect;
 use crate::api::openai::ErrorResponse;
 use crate::api::pipeline::{self, Asked, Call, Completed, Prompts, Scope};
+use crate::api::respond;
+use crate::api::response_store::Turn;
 use crate::clock::unix_s;
 use crate::error::ApiError;
 use crate::generation::fold::Folded;
@@ -65,7 +67,9 @@ const REFUSED: &[Refused] = &[
     )
 )]
 pub async fn create(State(app): State<Arc<App>>, request: Request) -> Response {
-    Dialect::OpenAi.answer(pipeline::answer(&app, request, |body| parse::<Body>(body, REFUSED, "")).await)
+    respond::answer::<ErrorResponse>(
+        pipeline::answer(&app, request, |body| parse::<Body>(body, REFUSED, "")).await,
+    )
 }
 
 /// An answer that is kept.
@@ -86,7 +90,9 @@ pub async fn get(State(app): State<Arc<App>>, Path(id): Path<String>, request: R
         let (_, response) = app.responses.get(caller.name(), &id).ok_or_else(|| unknown(&id))?;
         Ok(response)
     });
-    Dialect::OpenAi.answer(found.map(|response| axum::Json(&*response).into_response()))
+    respond::answer::<ErrorResponse>(
+        found.map(|response| ([(header::CONTENT_TYPE, "application/json")], response.json).into_response()),
+    )
 }
 
 /// Forgets an answer.
@@ -102,7 +108,7 @@ pub async fn delete(State(app): State<Arc<App>>, Path(id): Path<String>, request
     let removed = Caller::of_request(&request)
         .and_then(|caller| if app.responses.remove(caller.name(), &id) { Ok(()) } else { Err(unknown(&id)) });
     let answer = |()| axum::Json(Deleted { id, object: "response", deleted: true });
-    Dialect::OpenAi.answer(removed.map(answer))
+    respond::answer::<ErrorResponse>(removed.map(answer))
 }
 
 impl Call for Body {
@@ -166,7 +172,7 @@ impl Prompts for Continuing {
         _num_choices: NumChoices,
     ) -> Result<Completed<ResponseAnswer>, ApiError> {
         let Self { conversation, keeping, body } = self;
-        let (request, reply) = conversation.complete(scope, params, grammar).await?;
+        let (request, reply) = conversation.complete(&scope.app.served, params, grammar).await?;
         let is_stream = body.stream == Some(true);
         let response = response(scope.app, body, &request, keeping.is_some());
         let answer = ResponseAnswer { writer: ResponseWriter::new(response, &reply, keeping), is_stream };

@@ -16,8 +16,9 @@ use super::types::{
 };
 use crate::api::app::App;
 use crate::api::chat::structured;
-use crate::api::dialect::Dialect;
 use crate::api::pipeline::{self, Asked, Call, Completed, Prompts, Scope};
+use crate::api::respond;
+use crate::api::respond::ErrorForm;
 use crate::api::stream::Render;
 use crate::error::ApiError;
 use crate::generation::fold::{Folded, KeepTokens, rank};
@@ -108,7 +109,7 @@ pub async fn root(State(app): State<Arc<App>>, request: Request) -> Response {
 }
 
 async fn respond(app: &Arc<App>, request: Request, form: Form) -> Response {
-    Dialect::Tgi.answer(pipeline::answer(app, request, |body| Generate::parse(body, form)).await)
+    respond::answer::<ErrorResponse>(pipeline::answer(app, request, |body| Generate::parse(body, form)).await)
 }
 
 /// What the answer shows beyond the text.

@@ -9,7 +9,7 @@ use utoipa::ToSchema;
 
 use super::ErrorResponse;
 use crate::api::app::App;
-use crate::api::dialect::Dialect;
+use crate::api::respond;
 
 /// What is served and with which limits. Names as TGI has them.
 #[derive(Debug, Serialize, ToSchema)]
@@ -65,7 +65,7 @@ pub struct Info {
 pub async fn info(State(app): State<Arc<App>>) -> Response {
     let shard = match app.served.shard_info() {
         Ok(shard) => shard,
-        Err(error) => return Dialect::Tgi.error_response(&error),
+        Err(error) => return respond::error::<ErrorResponse>(&error),
     };
     let validator = app.served.validator(&shard);
     let step_tokens = app.limits.max_step_tokens.unwrap_or(u32::MAX).min(shard.max_step_tokens);

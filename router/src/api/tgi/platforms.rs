@@ -13,10 +13,10 @@ use super::ErrorResponse;
 use super::generate::{Generate, REFUSED, root};
 use super::types::{Body, GenerateAnswer, Parameters};
 use crate::api::app::App;
-use crate::api::dialect::Dialect;
 use crate::api::forms::Either;
 use crate::api::openai;
 use crate::api::pipeline::{Scope, complete};
+use crate::api::respond;
 use crate::error::ApiError;
 use crate::generation::admission::Admitted;
 use crate::generation::fold::{KeepTokens, fold};
@@ -51,7 +51,7 @@ pub async fn invocations(State(app): State<Arc<App>>, request: Request) -> Respo
     };
     let bytes = match bytes {
         Ok(bytes) => bytes,
-        Err(error) => return Dialect::Tgi.error_response(&error),
+        Err(error) => return respond::error::<ErrorResponse>(&error),
     };
     // What is not JSON is refused by the route that it falls to.
     let kind = serde_json::from_slice::<Kind<'_>>(&bytes).ok();
@@ -110,7 +110,7 @@ pub struct VertexResponse {
     )
 )]
 pub async fn vertex(State(app): State<Arc<App>>, request: Request) -> Response {
-    Dialect::Tgi.answer(predict(&app, request).await.map(axum::Json))
+    respond::answer::<ErrorResponse>(predict(&app, request).await.map(axum::Json))
 }
 
 async fn predict(app: &Arc<App>, request: Request) -> Result<VertexResponse, ApiError> {

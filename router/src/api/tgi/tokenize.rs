@@ -11,8 +11,8 @@ use utoipa::ToSchema;
 
 use super::ErrorResponse;
 use crate::api::app::App;
-use crate::api::dialect::Dialect;
 use crate::api::openai;
+use crate::api::respond;
 use crate::error::ApiError;
 use crate::http::parse;
 
@@ -47,7 +47,7 @@ pub struct SimpleToken {
     )
 )]
 pub async fn tokenize(State(app): State<Arc<App>>, request: Request) -> Response {
-    Dialect::Tgi.answer(answer(&app, request).await.map(axum::Json))
+    respond::answer::<ErrorResponse>(answer(&app, request).await.map(axum::Json))
 }
 
 /// A templated chat and its tokens.
@@ -68,7 +68,7 @@ pub struct ChatTokenizeResponse {
     )
 )]
 pub async fn chat_tokenize(State(app): State<Arc<App>>, request: Request) -> Response {
-    Dialect::Tgi.answer(chat_answer(&app, request).await.map(axum::Json))
+    respond::answer::<ErrorResponse>(chat_answer(&app, request).await.map(axum::Json))
 }
 
 async fn chat_answer(app: &App, request: Request) -> Result<ChatTokenizeResponse, ApiError> {

@@ -8,7 +8,7 @@ use trunkline_object::{Block, BlockShape};
 use trunkline_scheduler::{Offer, SlotId};
 use trunkline_store::{Geometry, NewBlock, ReadError, Store};
 
-use super::ShardInfo;
+use super::info::ShardInfo;
 
 /// Keeps the object tier and a new shard's index of the store apart.
 ///
