@@ -1,4 +1,4 @@
-"""Command line of a shard: `serve`, `resolve` and `watermark`, described in docs/architecture.md.
+"""Command line of a shard: `serve`, `resolve` and `watermark`, described in docs/parts/launcher.md.
 
 A user's mistake prints one line `error: ...` on stderr and exits with code 2. Each command imports only the modules
 that it needs, which keeps its start short.

@@ -1,4 +1,4 @@
-"""Writes the shard's log lines to stderr in the format that all processes share (docs/architecture.md).
+"""Writes the shard's log lines to stderr in the format that all processes share (docs/parts/launcher.md).
 
 Fields are passed as `extra={"fields": {...}}` and rendered as `key=value`, or as members of the JSON object.
 """

@@ -1,9 +1,9 @@
-//! Quantising rows with AVX-512: 16 groups at once.
+//! Quantises rows with AVX-512, 16 groups at once.
 //!
-//! What is done with elements takes a register of a group's half, in pairs of groups; what is done once a group (the
-//! scale, the numbers beside the quants) takes a lane a group. Transposes between the two are where most of the work
-//! is, so that they fold on the way. A register "by quads" has in part i of 4 numbers of the quads i and 4 + i of one
-//! group, then of another.
+//! Element-wise operations process half a group per register, in pairs of groups. Operations that are needed once per
+//! group (the scale and the other fields) process one group per lane. Most of the work is in the transposes between the
+//! two forms, so they are combined with the reductions. In the intermediate quad layout, quarter i of a register holds
+//! the numbers of quads i and 4 + i of one group, then those of another group.
 
 use std::arch::x86_64::*;
 use std::mem::offset_of;
@@ -14,12 +14,13 @@ use crate::quantize::{
     TOO_LARGE_BITS, TOP_SCALE, VECTOR_BYTES,
 };
 
-/// Groups at once: lanes of a register.
+/// Number of groups per batch, which is the number of lanes of a register.
 const BATCH: usize = 16;
-/// Pairs of groups. Lane 4 p + i of a register of lanes is a group of pair p for i below 2, else of pair 4 + p.
+/// Number of pairs of groups per batch. Lane 4 p + i of a register is a group of pair p if i < 2, and of pair 4 + p
+/// otherwise.
 const PAIRS: usize = BATCH / 2;
 
-/// Bytes of a group's quants, behind which its numbers lie.
+/// Bytes of a group's low bytes. The other fields follow them.
 const LOW_BYTES: usize = QUANT_GROUP;
 
 const _: () = assert!(
@@ -38,24 +39,25 @@ const _: () = assert!(
 /// Quantises rows; see [`crate::quantize`].
 ///
 /// # Safety
-/// The CPU has the features; the job's rows may be written.
+/// The CPU must have the features, and the job's rows must be writable.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
 pub(crate) unsafe fn quantize_rows(job: &QuantizeJob<'_>) {
     let num_groups = job.num_rows() * job.groups_per_row();
     let num_batches = num_groups.div_ceil(BATCH);
     let mut walk = Walk::new(job);
     let mut batches = [Batch::default(); 2];
-    // One turn behind, so that a batch's scales are on their way while quants of the one before are made.
+    // Batches are written one iteration late, so that the scales of a batch are computed while the quants of the
+    // previous one are.
     for turn in 0..=num_batches {
         if turn < num_batches {
             let batch = &mut batches[turn % 2];
             walk.put_next(&mut batch.places);
-            // SAFETY: groups of the job.
+            // SAFETY: the batch holds groups of the job.
             unsafe { code(batch) };
         }
         if turn > 0 {
             let batch = &batches[(turn - 1) % 2];
-            // SAFETY: groups of the job.
+            // SAFETY: the batch holds groups of the job.
             unsafe { put(batch) };
             let mut not_finite = batch.not_finite;
             while not_finite != 0 {
@@ -68,10 +70,10 @@ pub(crate) unsafe fn quantize_rows(job: &QuantizeJob<'_>) {
     }
 }
 
-/// Where a group is read and written.
+/// Pointers to the elements of a group and to the quantised group.
 type Place = (*const f32, *mut QuantGroup);
 
-/// Goes over the groups of a job.
+/// Iterates over the groups of a job.
 struct Walk<'a> {
     job: &'a QuantizeJob<'a>,
     row: usize,
@@ -85,7 +87,8 @@ impl<'a> Walk<'a> {
         Self { job, row: 0, left_in_row: job.groups_per_row(), place }
     }
 
-    /// The next 16 groups; behind the last one that one again, to be written twice with the same bits.
+    /// Puts the next 16 groups into `places`. After the last group it repeats that group, which is then written several
+    /// times with the same bits.
     #[inline]
     fn put_next(&mut self, places: &mut [Place; BATCH]) {
         for place in places {
@@ -102,17 +105,17 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// 16 groups and how they become quants.
+/// A batch of 16 groups with the parameters of their quantisation.
 #[derive(Clone, Copy)]
 #[repr(align(64))]
 struct Batch {
-    /// Their scales, and one over them.
     scales: [f32; BATCH],
+    /// One over the scales.
     factors: [f32; BATCH],
-    /// 64 times the top quads.
+    /// 64 times the index of the top quad.
     top_offsets: [i32; BATCH],
     places: [Place; BATCH],
-    /// A bit for each group that is not finite: what is written of it means nothing.
+    /// A bit for each group that is not finite. The results of such a group are overwritten.
     not_finite: u16,
 }
 
@@ -128,20 +131,20 @@ impl Default for Batch {
     }
 }
 
-/// Decides how the 16 groups at `batch.places` become quants.
+/// Computes the parameters of the 16 groups at `batch.places`.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
 unsafe fn code(batch: &mut Batch) {
     let mut quads = [_mm512_setzero_si512(); PAIRS];
     for (pair, quads) in quads.iter_mut().enumerate() {
         let (a, b) = pair_lanes(pair);
-        // SAFETY: 32 elements each.
+        // SAFETY: each group has 32 elements.
         *quads = unsafe { quad_magnitudes(batch.places[a].0, batch.places[b].0) };
     }
     let (top, rest, top_offset) = extremes(lanes_by_quad(quads));
     let scale = scales(_mm512_castsi512_ps(top), _mm512_castsi512_ps(rest));
     batch.not_finite = _mm512_cmpge_epi32_mask(top, _mm512_set1_epi32(TOO_LARGE_BITS));
-    // SAFETY: 16 elements each.
+    // SAFETY: each array has 16 elements.
     unsafe {
         _mm512_store_ps(batch.scales.as_mut_ptr(), scale);
         _mm512_store_ps(batch.factors.as_mut_ptr(), _mm512_div_ps(_mm512_set1_ps(1.0), scale));
@@ -149,7 +152,7 @@ unsafe fn code(batch: &mut Batch) {
     }
 }
 
-/// Writes 16 groups.
+/// Quantises and writes 16 groups.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
 unsafe fn put(batch: &Batch) {
@@ -157,7 +160,7 @@ unsafe fn put(batch: &Batch) {
     let Batch { places, factors, .. } = batch;
     for (pair, sums) in sums.iter_mut().enumerate() {
         let (a, b) = pair_lanes(pair);
-        // SAFETY: 32 elements each, and groups that may be written.
+        // SAFETY: each group has 32 elements, and the quantised groups are writable.
         let low = unsafe {
             let low = low_bytes(words(places[a].0, factors[a]), words(places[b].0, factors[b]));
             put_low(low, places[a].1, places[b].1);
@@ -165,25 +168,25 @@ unsafe fn put(batch: &Batch) {
         };
         *sums = _mm512_dpbusd_epi32(_mm512_setzero_si512(), _mm512_set1_epi8(1), low);
     }
-    // SAFETY: 32 elements each.
+    // SAFETY: each group has 32 elements.
     let high = unsafe { high_bytes(batch) };
     let (first, second) = sum_quads(sums);
-    // SAFETY: groups that may be written.
+    // SAFETY: the quantised groups are writable.
     unsafe { put_numbers(batch, high, first, second) };
 }
 
-/// The two lanes that are groups of a pair.
+/// Returns the lanes of the two groups of a pair.
 #[inline(always)]
 fn pair_lanes(pair: usize) -> (usize, usize) {
     let first = pair % (PAIRS / 2) * 4 + pair / (PAIRS / 2) * 2;
     (first, first + 1)
 }
 
-/// The largest magnitude of each quad of two groups as bits, by quads.
+/// Returns the largest magnitude of each quad of two groups as bits, in quad layout.
 #[inline]
 #[target_feature(enable = "avx512f")]
 unsafe fn quad_magnitudes(a: *const f32, b: *const f32) -> __m512i {
-    // SAFETY: the caller's 32 elements.
+    // SAFETY: the caller guarantees 32 elements.
     let load = |p: *const f32| unsafe {
         _mm512_and_si512(_mm512_loadu_si512(p.cast()), _mm512_set1_epi32(i32::MAX))
     };
@@ -193,21 +196,21 @@ unsafe fn quad_magnitudes(a: *const f32, b: *const f32) -> __m512i {
     fold([fold(a), fold(b)])
 }
 
-/// In each part of 4 the even lanes of `x`, then of `y`.
+/// Returns in each quarter the even lanes of `x`, then those of `y`.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn evens(x: __m512i, y: __m512i) -> __m512i {
     _mm512_castps_si512(_mm512_shuffle_ps::<0b10_00_10_00>(_mm512_castsi512_ps(x), _mm512_castsi512_ps(y)))
 }
 
-/// In each part of 4 the odd lanes of `x`, then of `y`.
+/// Returns in each quarter the odd lanes of `x`, then those of `y`.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn odds(x: __m512i, y: __m512i) -> __m512i {
     _mm512_castps_si512(_mm512_shuffle_ps::<0b11_01_11_01>(_mm512_castsi512_ps(x), _mm512_castsi512_ps(y)))
 }
 
-/// From registers by quads to one a quad, a lane a group.
+/// Transposes from quad layout to one register per quad with one lane per group.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn lanes_by_quad(pairs: [__m512i; PAIRS]) -> [__m512i; GROUP_QUADS] {
@@ -240,7 +243,7 @@ fn lanes_by_quad(pairs: [__m512i; PAIRS]) -> [__m512i; GROUP_QUADS] {
     ]
 }
 
-/// From registers by quads to the sums of the first 4 quads and of the last 4, a lane a group.
+/// Reduces registers in quad layout to the sums of the first 4 and of the last 4 quads, with one lane per group.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn sum_quads(pairs: [__m512i; PAIRS]) -> (__m512i, __m512i) {
@@ -254,7 +257,8 @@ fn sum_quads(pairs: [__m512i; PAIRS]) -> (__m512i, __m512i) {
     (evens(x, y), odds(x, y))
 }
 
-/// The largest of 8 integers in each lane, the largest of the others, and where the largest first stands, times 64.
+/// Returns for each lane the largest of 8 integers, the largest of the others, and 64 times the first index of the
+/// largest.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn extremes(quads: [__m512i; GROUP_QUADS]) -> (__m512i, __m512i, __m512i) {
@@ -268,7 +272,7 @@ fn extremes(quads: [__m512i; GROUP_QUADS]) -> (__m512i, __m512i, __m512i) {
     (top, rest, offset)
 }
 
-/// As [`crate::quantize::GroupCode::new`] has them.
+/// Computes the scales like [`crate::quantize::GroupCode::new`].
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq")]
 fn scales(top: __m512, rest: __m512) -> __m512 {
@@ -280,18 +284,18 @@ fn scales(top: __m512, rest: __m512) -> __m512 {
     _mm512_castsi512_ps(scale)
 }
 
-/// A group's quants, which 16 bits hold: in part i of 4 quad i, then 4 + i.
+/// Returns the quants of a group in 16 bits each. Quarter i holds quad i, then quad 4 + i.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
 unsafe fn words(x: *const f32, factor: f32) -> __m512i {
     let factor = _mm512_set1_ps(factor);
-    // SAFETY: the caller's 32 elements.
+    // SAFETY: the caller guarantees 32 elements.
     let (first, second) = unsafe { (_mm512_loadu_ps(x), _mm512_loadu_ps(x.add(16))) };
     let quants = |x: __m512| _mm512_cvtps_epi32(_mm512_mul_ps(x, factor));
     _mm512_packs_epi32(quants(first), quants(second))
 }
 
-/// Low bytes of two groups' words, by quads.
+/// Returns the low bytes of two groups' quants, in quad layout.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
 fn low_bytes(a: __m512i, b: __m512i) -> __m512i {
@@ -299,16 +303,16 @@ fn low_bytes(a: __m512i, b: __m512i) -> __m512i {
     _mm512_packus_epi16(low(a), low(b))
 }
 
-/// High bytes of the top quads, a lane a group.
+/// Returns the high bytes of the top quads, with one lane per group.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
 unsafe fn high_bytes(batch: &Batch) -> __m512i {
-    // SAFETY: 4 elements of the quad, of which there are 8.
+    // SAFETY: a group has 8 quads of 4 elements.
     let top = |group: usize| unsafe {
         let quad = batch.top_offsets[group] as usize / VECTOR_BYTES % GROUP_QUADS;
         _mm_loadu_ps(batch.places[group].0.add(quad * QUAD))
     };
-    // Part p of register i: group 4 p + i.
+    // Quarter p of register i is group 4 p + i.
     let tops = |i: usize| {
         let tops = _mm512_castps128_ps512(top(i));
         let tops = _mm512_insertf32x4::<1>(tops, top(4 + i));
@@ -319,7 +323,7 @@ unsafe fn high_bytes(batch: &Batch) -> __m512i {
         let quants = _mm512_cvtps_epi32(_mm512_mul_ps(x, factor));
         _mm512_srai_epi32::<8>(_mm512_add_epi32(quants, _mm512_set1_epi32(128)))
     };
-    // SAFETY: 16 elements.
+    // SAFETY: the array has 16 elements.
     let factor = unsafe { _mm512_load_ps(batch.factors.as_ptr()) };
     let first = _mm512_packs_epi32(
         high(tops(0), _mm512_permute_ps::<0b00_00_00_00>(factor)),
@@ -332,38 +336,38 @@ unsafe fn high_bytes(batch: &Batch) -> __m512i {
     _mm512_packs_epi16(first, second)
 }
 
-/// Writes two groups' low bytes.
+/// Writes the low bytes of two groups.
 #[inline]
 #[target_feature(enable = "avx512f")]
 unsafe fn put_low(low: __m512i, a: *mut QuantGroup, b: *mut QuantGroup) {
     let order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
     let low = _mm512_permutexvar_epi32(order, low);
-    // SAFETY: 32 bytes at the beginning of each.
+    // SAFETY: each group begins with 32 low bytes.
     unsafe {
         _mm256_storeu_si256(a.cast(), _mm512_castsi512_si256(low));
         _mm256_storeu_si256(b.cast(), _mm512_extracti64x4_epi64::<1>(low));
     }
 }
 
-/// Writes what [`QuantGroup::put_numbers`] writes, and the high bytes before it; the sums are of the low bytes of 4
-/// quads each.
+/// Writes the high bytes and the fields that [`QuantGroup::put_numbers`] writes. `first_sum` and `second_sum` are the
+/// sums of the low bytes of the first and the last 4 quads.
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq,avx512vnni")]
 unsafe fn put_numbers(batch: &Batch, high: __m512i, first_sum: __m512i, second_sum: __m512i) {
     let places = &batch.places;
-    // SAFETY: 16 elements each.
+    // SAFETY: each array has 16 elements.
     let (scale, top_offset) = unsafe {
         (_mm512_load_ps(batch.scales.as_ptr()), _mm512_load_si512(batch.top_offsets.as_ptr().cast()))
     };
     let zero = _mm512_setzero_si512();
     let scale_bits = _mm512_castps_si512(scale);
     let level_bits = _mm512_set1_epi32((NUM_LEVELS as i32 - 1) << DROPPED_BITS);
-    // The level stands at bit 20 and goes, times 64, into the upper 16 bits.
+    // Move the level from bit 20, times 64, to the upper 16 bits.
     let level_offset =
         _mm512_slli_epi32::<{ 16 + 6 - DROPPED_BITS }>(_mm512_and_si512(scale_bits, level_bits));
     let half_offset = _mm512_set1_epi32((GROUP_QUADS / 2 * VECTOR_BYTES) as i32);
     let is_low = _mm512_cmplt_epi32_mask(top_offset, half_offset);
-    // Twice 128 as an unsigned byte: 256 of each high byte.
+    // Two products with 128 as an unsigned byte give 256 times each high byte.
     let half = _mm512_set1_epi8(i8::MIN);
     let high_sum = _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(zero, half, high), half, high);
     let half_sum = _mm512_mask_add_epi32(first_sum, is_low, first_sum, high_sum);
@@ -384,7 +388,7 @@ unsafe fn put_numbers(batch: &Batch, high: __m512i, first_sum: __m512i, second_s
         either(0x0f0f_0f0f, 0xf0f0_f0f0),
         either(8, 4),
     ];
-    // Part p of register i: four numbers of group 4 p + i.
+    // Quarter p of register i holds four fields of group 4 p + i.
     let (first, second) = (transpose(first), transpose(second));
     let parts_01 = _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11);
     let parts_23 = _mm512_setr_epi64(4, 5, 12, 13, 6, 7, 14, 15);
@@ -393,7 +397,7 @@ unsafe fn put_numbers(batch: &Batch, high: __m512i, first_sum: __m512i, second_s
             let numbers = _mm512_permutex2var_epi64(first, parts, second);
             let place =
                 |p: usize| places[QUAD * p + i].1.cast::<u8>().wrapping_add(LOW_BYTES).cast::<__m256i>();
-            // SAFETY: 32 bytes behind the low ones.
+            // SAFETY: a group has 32 bytes after the low bytes.
             unsafe {
                 _mm256_storeu_si256(place(p), _mm512_castsi512_si256(numbers));
                 _mm256_storeu_si256(place(p + 1), _mm512_extracti64x4_epi64::<1>(numbers));
@@ -402,7 +406,7 @@ unsafe fn put_numbers(batch: &Batch, high: __m512i, first_sum: __m512i, second_s
     }
 }
 
-/// Transposes 4 by 4 lanes in each of the four parts.
+/// Transposes 4 by 4 lanes in each of the four quarters.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn transpose(x: [__m512i; 4]) -> [__m512i; 4] {

@@ -1,10 +1,11 @@
-//! Kernels for NEON with dot products (`sdot`), of AArch64.
+//! Kernels for AArch64 NEON with dot products (`sdot`).
 //!
-//! A tile's 16 output features are computed 8 at a time, in two registers; up to 4 rows keep their sums in registers.
-//! Weights of at most 6 bits are signed bytes as they are; those of 8 bits lose their zero point of 128 on loading.
+//! The 16 output features of a tile are computed 8 at a time, in two registers. The sums of up to 4 rows stay in
+//! registers. Weights of at most 6 bits fit in signed bytes; the zero point of 128 of 8-bit weights is subtracted when
+//! they are loaded.
 //!
-//! `sdot` and conversions of half precision are written as instructions: their intrinsics are newer than the compiler
-//! that this crate asks for.
+//! `sdot` and half-precision conversions are inline assembly, because their intrinsics need a newer compiler than this
+//! crate does.
 
 use std::arch::aarch64::*;
 use std::arch::asm;
@@ -16,20 +17,19 @@ use crate::pack::int::IntFormat;
 use crate::pack::{Format, Tile, group_vectors};
 use crate::quantize::{GROUP_QUADS, GroupCode, QUANT_GROUP, QuantGroup, QuantizeJob, QuantizedBlock};
 
-/// Lanes of a register.
+/// Number of lanes per register.
 const LANES: usize = 4;
-/// Registers of a part of a tile.
+/// Number of registers per part of a tile.
 pub(super) const REGISTERS: usize = 2;
-/// Output features of a part of a tile.
+/// Number of output features per part of a tile.
 const PART: usize = REGISTERS * LANES;
-/// Bytes of a vector of a tile.
 const VECTOR: usize = TILE * QUAD;
-/// Most rows whose sums are kept in registers.
+/// The most rows whose sums are kept in registers.
 const MAX_ROWS: usize = 4;
-/// How far ahead weights are asked for: as on x86-64, where it was measured.
+/// Prefetch distance of weights, the same as measured on x86-64.
 const PREFETCH_BYTES: usize = 8 << 10;
 
-/// Calls `$function::<F, R>`, or with a further constant, with the constant `R` of 1 to 4 that equals `$rows`.
+/// Calls `$function::<F, R>`, optionally with a further constant, with the constant `R` equal to `$rows`, 1 to 4.
 macro_rules! dispatch_rows {
     ($rows:expr, $function:ident::<$format:ident $(, $constant:ident)?>($($argument:expr),*)) => {
         match $rows {
@@ -42,15 +42,15 @@ macro_rules! dispatch_rows {
     };
 }
 
-/// Some rows times part of a tile.
+/// A part of a product: up to [`MAX_ROWS`] rows and half a tile.
 #[derive(Clone, Copy)]
 struct Part {
     first_row: usize,
-    /// Of the tile: 0 or 8.
+    /// First lane in the tile, 0 or 8.
     first_lane: usize,
 }
 
-/// Calls `kernel(part, rows)` for every part of rows and a tile that has a lane to write.
+/// Calls `kernel(part, rows)` for every part with a lane in use.
 fn for_each_part(num_rows: usize, num_lanes: usize, mut kernel: impl FnMut(Part, usize)) {
     for first_lane in (0..num_lanes).step_by(PART) {
         for first_row in (0..num_rows).step_by(MAX_ROWS) {
@@ -59,13 +59,13 @@ fn for_each_part(num_rows: usize, num_lanes: usize, mut kernel: impl FnMut(Part,
     }
 }
 
-/// `sums` plus the four products of each lane's signed bytes, exactly.
+/// Adds the four products of each lane's signed bytes to `sums`, exactly.
 ///
 /// # Safety
-/// The CPU has dot products.
+/// The CPU must have dot products.
 #[inline(always)]
 unsafe fn dot(mut sums: int32x4_t, a: int8x16_t, b: int8x16_t) -> int32x4_t {
-    // SAFETY: by the contract; touches registers alone.
+    // SAFETY: the caller guarantees the feature, and only registers are used.
     unsafe {
         asm!(
             ".arch_extension dotprod", "sdot {0:v}.4s, {1:v}.16b, {2:v}.16b",
@@ -76,11 +76,11 @@ unsafe fn dot(mut sums: int32x4_t, a: int8x16_t, b: int8x16_t) -> int32x4_t {
     sums
 }
 
-/// Four numbers of half precision as f32, exactly.
+/// Widens four half-precision numbers to f32, exactly.
 #[inline(always)]
 fn widen(half: uint16x4_t) -> float32x4_t {
     let wide: float32x4_t;
-    // SAFETY: NEON of every AArch64 CPU; touches registers alone.
+    // SAFETY: every AArch64 CPU has NEON, and only registers are used.
     unsafe {
         asm!(
             "fcvtl {0:v}.4s, {1:v}.4h",
@@ -91,7 +91,7 @@ fn widen(half: uint16x4_t) -> float32x4_t {
     wide
 }
 
-/// Asks for the cache line of weights that is [`PREFETCH_BYTES`] behind `pointer`; beyond the end it is a no-op.
+/// Prefetches the cache line [`PREFETCH_BYTES`] after `pointer`, which may be beyond the end of the weights.
 #[inline(always)]
 fn prefetch(pointer: *const u8) {
     let pointer = pointer.wrapping_add(PREFETCH_BYTES);
@@ -102,44 +102,45 @@ fn prefetch(pointer: *const u8) {
 /// Quantises rows; see [`crate::quantize`].
 ///
 /// # Safety
-/// None is needed: every AArch64 CPU has NEON. The kernel of x86-64 has conditions, and they are called alike.
+/// There are no conditions, because every AArch64 CPU has NEON. The function is `unsafe` only because the kernels of
+/// other sets are.
 pub(crate) unsafe fn quantize_rows(job: &QuantizeJob<'_>) {
     job.each_row(quantize_row);
 }
 
-/// Quantises one row. False if it is not finite.
+/// Quantises one row. Returns false if it is not finite.
 fn quantize_row(x: &[f32], groups: &mut [QuantGroup]) -> bool {
     let mut is_finite = true;
     for (x, group) in x.chunks_exact(QUANT_GROUP).zip(groups) {
-        // A register is a quad.
-        // SAFETY: 32 elements.
+        // Each register holds one quad.
+        // SAFETY: a group has 32 elements.
         let x: [float32x4_t; GROUP_QUADS] =
             std::array::from_fn(|quad| unsafe { vld1q_f32(x.as_ptr().add(quad * QUAD)) });
-        // SAFETY: NEON.
+        // SAFETY: every AArch64 CPU has NEON.
         let mut quads = x.map(|x| unsafe { vmaxvq_s32(vreinterpretq_s32_f32(vabsq_f32(x))) });
         let top = quads.into_iter().fold(0, i32::max);
         let top_quad = quads.iter().position(|&quad| quad == top).unwrap_or(0);
         quads[top_quad] = 0;
         let code = GroupCode::new(top, quads.into_iter().fold(0, i32::max));
         is_finite &= code.is_finite;
-        // SAFETY: NEON; what is stored is 32 bytes, and 4.
+        // SAFETY: every AArch64 CPU has NEON, and a group has 32 low bytes and 4 high bytes.
         unsafe {
             let quants = x.map(|x| {
                 let steps = vcvtnq_s32_f32(vmulq_n_f32(x, code.reciprocal));
                 if code.is_finite { steps } else { vdupq_n_s32(0) }
             });
-            // The low byte of each lane.
+            // Narrow each lane to its low byte.
             let words: [int16x4_t; GROUP_QUADS] = quants.map(|quants| vmovn_s32(quants));
             for (at, words) in words.chunks_exact(2).enumerate() {
                 vst1_s8(group.low.as_mut_ptr().add(8 * at), vmovn_s16(vcombine_s16(words[0], words[1])));
             }
             let mut high = [0; QUAD];
             vst1q_s32(high.as_mut_ptr(), vshrq_n_s32::<8>(vaddq_s32(quants[top_quad], vdupq_n_s32(128))));
-            // |quant| <= 127 + 256 * 127.
+            // |quant| <= 127 + 256 * 127, so the high byte fits.
             group.high = high.map(|high| high as i8);
             let sum = |quants: &[int32x4_t]| quants.iter().map(|quants| vaddvq_s32(*quants)).sum::<i32>();
             let half_sum = sum(&quants[..GROUP_QUADS / 2]);
-            // The place of what is not finite is nobody's concern, but the same everywhere.
+            // The top quad of a group that is not finite does not matter, but must be the same on every set.
             let top_quad = if code.is_finite { top_quad as u32 } else { 0 };
             group.put_numbers(code, top_quad, half_sum + sum(&quants[GROUP_QUADS / 2..]), half_sum);
         }
@@ -147,24 +148,24 @@ fn quantize_row(x: &[f32], groups: &mut [QuantGroup]) -> bool {
     is_finite
 }
 
-/// Rows times one tile of integer weights.
+/// Multiplies rows with one tile of integer weights.
 ///
 /// # Safety
-/// The CPU has dot products; `out` may be written for the block's rows and `num_lanes` lanes.
+/// The CPU must have dot products, and `out` must be writable for the block's rows and `num_lanes` lanes.
 pub(crate) unsafe fn linear_int<F: IntFormat>(
     in_features: usize,
     tile: &Tile<'_>,
     block: &QuantizedBlock<'_>,
     out: &TileOutput<'_>,
 ) {
-    // SAFETY: the caller's condition.
+    // SAFETY: the conditions are the same.
     unsafe { linear_int_with::<F, false>(in_features, tile, block, out) }
 }
 
-/// [`linear_int`], with `I8MM` by products of matrices of bytes.
+/// Like [`linear_int`], with matrix products of bytes if `I8MM`.
 ///
 /// # Safety
-/// As [`linear_int`]; the CPU has those products if `I8MM`.
+/// The conditions are those of [`linear_int`]; the CPU must have I8MM if `I8MM`.
 #[target_feature(enable = "neon,dotprod")]
 pub(super) unsafe fn linear_int_with<F: IntFormat, const I8MM: bool>(
     in_features: usize,
@@ -178,13 +179,13 @@ pub(super) unsafe fn linear_int_with<F: IntFormat, const I8MM: bool>(
     assert!(!F::HAS_MIN || tile.mins.len() >= num_groups * TILE * scale_bytes::<F>());
     block.check(in_features);
     for_each_part(block.num_rows(), out.num_lanes, |part, rows| {
-        // SAFETY: lengths are checked; the rest by the contract.
+        // SAFETY: lengths are checked; the caller guarantees the rest.
         unsafe { dispatch_rows!(rows, int_part::<F, I8MM>(in_features, tile, block, out, part)) }
     });
 }
 
 /// # Safety
-/// As [`linear_int_with`], which has checked the lengths; the part has `R` rows.
+/// The conditions are those of [`linear_int_with`], which has checked the lengths. The part must have `R` rows.
 #[target_feature(enable = "neon,dotprod")]
 unsafe fn int_part<F: IntFormat, const R: usize, const I8MM: bool>(
     in_features: usize,
@@ -194,7 +195,7 @@ unsafe fn int_part<F: IntFormat, const R: usize, const I8MM: bool>(
     part: Part,
 ) {
     let parts = QUANT_GROUP / F::GROUP;
-    // SAFETY: groups, rows and lanes are within the lengths checked before.
+    // SAFETY: groups, rows and lanes are within the checked lengths.
     unsafe {
         let groups = block.groups.as_ptr().add(part.first_row * block.row_stride);
         let mut acc: [[float32x4_t; REGISTERS]; R] = std::array::from_fn(|row| {
@@ -230,10 +231,11 @@ unsafe fn int_part<F: IntFormat, const R: usize, const I8MM: bool>(
     }
 }
 
-/// Weights, less the zero point, times quants: of the weights' group `part` among those that meet the groups `x`.
+/// Computes the dot products of weights, minus the zero point, and quants, for the weights' group `part` within the
+/// groups `x`.
 ///
 /// # Safety
-/// `quants` points to the first lane of 8 of the weights that meet `x`; the CPU has dot products.
+/// `quants` must point to the first of 8 lanes of the weights for `x`, and the CPU must have dot products.
 #[inline]
 #[target_feature(enable = "neon,dotprod")]
 unsafe fn dots<F: IntFormat, const R: usize, const I8MM: bool>(
@@ -241,7 +243,7 @@ unsafe fn dots<F: IntFormat, const R: usize, const I8MM: bool>(
     x: &[*const QuantGroup; R],
     part: usize,
 ) -> [[int32x4_t; REGISTERS]; R] {
-    // SAFETY: by the contract.
+    // SAFETY: the caller guarantees the conditions.
     unsafe {
         let mut sums: [[int32x4_t; REGISTERS]; R] = std::array::from_fn(|row| {
             let group = &*x[row];
@@ -250,7 +252,7 @@ unsafe fn dots<F: IntFormat, const R: usize, const I8MM: bool>(
                 (true, 0) => group.negated_half_sum,
                 (true, _) => group.negated_sum - group.negated_half_sum,
             };
-            // 0 without a zero point, or if the weights come without it.
+            // This is 0 without a zero point, or if it is subtracted when weights are loaded.
             let zero_point = if takes_off_zero_point::<F>() { 0 } else { i32::from(F::ZERO_POINT) };
             [vdupq_n_s32(zero_point * negated_sum); REGISTERS]
         });
@@ -279,20 +281,20 @@ unsafe fn dots<F: IntFormat, const R: usize, const I8MM: bool>(
     }
 }
 
-/// Weights that do not fit a signed byte are loaded less their zero point.
+/// Returns true if the zero point is subtracted when weights are loaded, because they do not fit in signed bytes.
 const fn takes_off_zero_point<F: IntFormat>() -> bool {
     F::ZERO_POINT == 128
 }
 
-/// 8 lanes of quad `quad` of the weights that meet a group of activations: 4 weights a lane, as signed bytes.
+/// Loads 8 lanes of quad `quad` of the weights for a group of activations, 4 weights per lane as signed bytes.
 ///
 /// # Safety
-/// `quants` points to the first lane of 8 of those weights.
+/// `quants` must point to the first of 8 lanes of these weights.
 #[inline]
 #[target_feature(enable = "neon")]
 pub(super) unsafe fn load_quad<F: IntFormat>(quants: *const u8, quad: usize) -> [int8x16_t; REGISTERS] {
     let num_vectors = if F::NIBBLES { GROUP_QUADS / 2 } else { GROUP_QUADS };
-    // SAFETY: by the contract.
+    // SAFETY: the caller guarantees the conditions.
     unsafe {
         let vector = quants.add(quad % num_vectors * VECTOR);
         prefetch(vector);
@@ -301,7 +303,7 @@ pub(super) unsafe fn load_quad<F: IntFormat>(quants: *const u8, quad: usize) -> 
             vreinterpretq_s8_u8(match (F::NIBBLES, quad < num_vectors) {
                 (true, true) => vandq_u8(bytes, vdupq_n_u8(15)),
                 (true, false) => vshrq_n_u8::<4>(bytes),
-                // Less 128: the top bit flipped.
+                // Flipping the top bit subtracts 128.
                 (false, _) if takes_off_zero_point::<F>() => veorq_u8(bytes, vdupq_n_u8(128)),
                 (false, _) => bytes,
             })
@@ -310,18 +312,18 @@ pub(super) unsafe fn load_quad<F: IntFormat>(quants: *const u8, quad: usize) -> 
 }
 
 /// # Safety
-/// `pointer` has 4 bytes.
+/// `pointer` must point to 4 bytes.
 #[inline]
 #[target_feature(enable = "neon")]
 unsafe fn broadcast_quad(pointer: *const i8) -> int8x16_t {
-    // SAFETY: by the contract.
+    // SAFETY: the caller guarantees the conditions.
     vreinterpretq_s8_s32(vdupq_n_s32(unsafe { pointer.cast::<i32>().read_unaligned() }))
 }
 
-/// One panel times one tile of float weights.
+/// Multiplies one panel with one tile of float weights.
 ///
 /// # Safety
-/// `out` may be written for the panel's rows and `num_lanes` lanes.
+/// `out` must be writable for the panel's rows and `num_lanes` lanes.
 #[target_feature(enable = "neon")]
 pub(crate) unsafe fn linear_float<F: FloatFormat>(
     tile: &Tile<'_>,
@@ -331,13 +333,13 @@ pub(crate) unsafe fn linear_float<F: FloatFormat>(
     assert!(tile.quants.len() >= panel.in_features * TILE * F::ELEMENT_BYTES);
     assert!(panel.values.len() >= (panel.num_rows - 1) * panel.row_stride + panel.in_features);
     for_each_part(panel.num_rows, out.num_lanes, |part, rows| {
-        // SAFETY: lengths are checked; the rest by the contract.
+        // SAFETY: lengths are checked; the caller guarantees the rest.
         unsafe { dispatch_rows!(rows, float_part::<F>(tile, panel, out, part)) }
     });
 }
 
 /// # Safety
-/// As [`linear_float`], which has checked the lengths; the part has `R` rows.
+/// The conditions are those of [`linear_float`], which has checked the lengths. The part must have `R` rows.
 #[target_feature(enable = "neon")]
 unsafe fn float_part<F: FloatFormat, const R: usize>(
     tile: &Tile<'_>,
@@ -346,7 +348,7 @@ unsafe fn float_part<F: FloatFormat, const R: usize>(
     part: Part,
 ) {
     let mut acc = [[vdupq_n_f32(0.0); REGISTERS]; R];
-    // SAFETY: elements, rows and lanes are within the lengths checked before.
+    // SAFETY: elements, rows and lanes are within the checked lengths.
     unsafe {
         let weights = tile.quants.as_ptr().add(part.first_lane * F::ELEMENT_BYTES);
         let x = panel.values.as_ptr().add(part.first_row * panel.row_stride);
@@ -372,17 +374,17 @@ unsafe fn float_part<F: FloatFormat, const R: usize>(
     }
 }
 
-/// Bytes of a scale or minimum.
+/// Size of a scale or minimum in bytes.
 const fn scale_bytes<F: IntFormat>() -> usize {
     if F::HALF_SCALES { 2 } else { 4 }
 }
 
 /// # Safety
-/// `pointer` has 8 scales.
+/// `pointer` must point to 8 scales.
 #[inline]
 #[target_feature(enable = "neon")]
 unsafe fn load_scales<F: IntFormat>(pointer: *const u8) -> [float32x4_t; REGISTERS] {
-    // SAFETY: by the contract.
+    // SAFETY: the caller guarantees the conditions.
     std::array::from_fn(|at| unsafe {
         if F::HALF_SCALES {
             widen(vld1_u16(pointer.cast::<u16>().add(at * LANES)))
@@ -392,14 +394,14 @@ unsafe fn load_scales<F: IntFormat>(pointer: *const u8) -> [float32x4_t; REGISTE
     })
 }
 
-/// 4 weights as f32, exactly.
+/// Loads 4 weights as f32, exactly.
 ///
 /// # Safety
-/// `pointer` has 4 elements.
+/// `pointer` must point to 4 elements.
 #[inline]
 #[target_feature(enable = "neon")]
 unsafe fn load_weights<F: FloatFormat>(pointer: *const u8) -> float32x4_t {
-    // SAFETY: by the contract.
+    // SAFETY: the caller guarantees the conditions.
     unsafe {
         match F::FORMAT {
             Format::F16 => widen(vld1_u16(pointer.cast())),
@@ -409,10 +411,10 @@ unsafe fn load_weights<F: FloatFormat>(pointer: *const u8) -> float32x4_t {
     }
 }
 
-/// Adds the bias and writes a part's sums.
+/// Adds the bias and stores the sums of a part.
 ///
 /// # Safety
-/// `out` may be written for the part's `R` rows and its lanes.
+/// `out` must be writable for the part's `R` rows and its lanes.
 #[inline]
 #[target_feature(enable = "neon")]
 unsafe fn store<const R: usize>(acc: &[[float32x4_t; REGISTERS]; R], out: &TileOutput<'_>, part: Part) {
@@ -423,7 +425,7 @@ unsafe fn store<const R: usize>(acc: &[[float32x4_t; REGISTERS]; R], out: &TileO
     }
     for (row, acc) in acc.iter().enumerate() {
         let mut values = [0.0; PART];
-        // SAFETY: 8 values and 8 biases; then as many as there are lanes, by the contract.
+        // SAFETY: the arrays have 8 elements, and the caller guarantees as many elements of `out` as there are lanes.
         unsafe {
             for (at, acc) in acc.iter().enumerate() {
                 let sum = vaddq_f32(*acc, vld1q_f32(bias.as_ptr().add(at * LANES)));

@@ -1,28 +1,25 @@
-//! What the float formats have in common: an element is a little-endian number that f32 holds exactly.
+//! The float formats. Their elements are little-endian numbers that f32 represents exactly.
 
 use half::{bf16, f16};
 
 use super::Format;
 
-/// A float source format; the kernel layout keeps its elements unchanged.
+/// A float source format. The packed layout keeps its elements unchanged.
 pub(crate) trait FloatFormat {
-    /// Its name: kernels convert each in their own way.
+    /// The format's id, with which kernels select their conversion.
     const FORMAT: Format;
-    /// Bytes of an element.
     const ELEMENT_BYTES: usize;
 
-    /// The element at the start of `bytes` as f32, exactly.
+    /// Returns the element at the start of `bytes` as f32, exactly.
     fn value(bytes: &[u8]) -> f32;
 }
 
-/// The values of a row.
 pub(crate) fn dequantize<F: FloatFormat>(row: &[u8], out: &mut [f32]) {
     for (bytes, value) in row.chunks_exact(F::ELEMENT_BYTES).zip(out) {
         *value = F::value(bytes);
     }
 }
 
-/// IEEE 754 binary32.
 pub(crate) enum F32 {}
 
 impl FloatFormat for F32 {
@@ -34,7 +31,6 @@ impl FloatFormat for F32 {
     }
 }
 
-/// IEEE 754 binary16.
 pub(crate) enum F16 {}
 
 impl FloatFormat for F16 {
@@ -46,7 +42,6 @@ impl FloatFormat for F16 {
     }
 }
 
-/// The upper half of binary32.
 pub(crate) enum Bf16 {}
 
 impl FloatFormat for Bf16 {

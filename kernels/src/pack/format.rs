@@ -1,4 +1,4 @@
-//! The source formats by name: block sizes, and what can be wrong with a weight.
+//! The source formats with their names and block sizes, and the errors of weights.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,12 +6,12 @@ use std::str::FromStr;
 use super::float::FloatFormat;
 use super::int::IntFormat;
 
-/// Makes [`Format`] and `dispatch_format!` of the table below: for each format its name, whether it stores numbers as
-/// `float` or `int` ([`FloatFormat`], [`IntFormat`]), and the type that says how.
+/// Defines [`Format`] and `dispatch_format!` from the table below. A line has the name of a format, its kind, `float`
+/// ([`FloatFormat`]) or `int` ([`IntFormat`]), and the type that implements it.
 macro_rules! formats {
     ($d:tt $($(#[$doc:meta])* $name:ident: $kind:ident $layout:path;)*) => {
-        /// A storage format of GGUF (ggml `docs/gguf.md`, block layouts in `ggml-common.h`) and of safetensors (the
-        /// floats).
+        /// A storage format of GGUF (ggml's `docs/gguf.md`, with block layouts in `ggml-common.h`) or, for the floats,
+        /// of safetensors.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         #[allow(non_camel_case_types)] // the names that every GGUF tool prints
         pub enum Format {
@@ -21,7 +21,7 @@ macro_rules! formats {
         impl Format {
             pub const ALL: [Format; [$(Format::$name),*].len()] = [$(Format::$name),*];
 
-            /// As GGUF tools write it: `Q4_1`.
+            /// The name that GGUF tools use, such as `Q4_1`.
             pub fn name(self) -> &'static str {
                 match self {
                     $(Format::$name => stringify!($name),)*
@@ -43,28 +43,28 @@ macro_rules! formats {
     };
 }
 
-/// Calls the function of the kind that the table gives a format.
+/// Calls the function for the kind of a format.
 macro_rules! call_kind {
     (int, int $int:ident, float $float:ident, $layout:path, $arguments:tt) => { $int::<$layout> $arguments };
     (float, int $int:ident, float $float:ident, $layout:path, $arguments:tt) => { $float::<$layout> $arguments };
 }
 pub(crate) use call_kind;
 
-// The table: a format is a file that says how its blocks are laid out, and a line here.
+// A new format needs a file with its block layout, and a line here.
 formats! { $
-    /// IEEE 754 binary32.
+    /// IEEE 754 binary32 floats.
     F32: float crate::pack::float::F32;
-    /// IEEE 754 binary16.
+    /// IEEE 754 binary16 floats.
     F16: float crate::pack::float::F16;
     /// The upper half of binary32.
     BF16: float crate::pack::float::Bf16;
     /// 32 signed bytes and a binary16 scale.
     Q8_0: int crate::pack::q8_0::Q8_0;
-    /// 32 nibbles less 8 and a binary16 scale.
+    /// 32 nibbles minus 8 and a binary16 scale.
     Q4_0: int crate::pack::q4_0::Q4_0;
     /// 32 nibbles, a binary16 scale and a binary16 minimum.
     Q4_1: int crate::pack::q4_1::Q4_1;
-    /// 32 5-bit numbers less 16 and a binary16 scale.
+    /// 32 5-bit numbers minus 16 and a binary16 scale.
     Q5_0: int crate::pack::q5_0::Q5_0;
     /// 32 5-bit numbers, a binary16 scale and a binary16 minimum.
     Q5_1: int crate::pack::q5_1::Q5_1;
@@ -72,12 +72,12 @@ formats! { $
     Q4_K: int crate::pack::q4_k::Q4K;
     /// 256 5-bit numbers in groups of 32 with 6-bit scales and minima.
     Q5_K: int crate::pack::q5_k::Q5K;
-    /// 256 6-bit numbers less 32 in groups of 16 with 8-bit scales.
+    /// 256 6-bit numbers minus 32 in groups of 16 with 8-bit scales.
     Q6_K: int crate::pack::q6_k::Q6K;
 }
 
 impl Format {
-    /// Elements of a block: a row is a whole number of blocks. 1 for floats.
+    /// Elements per block; 1 for floats. A row is a whole number of blocks.
     pub fn block_elements(self) -> usize {
         fn int<F: IntFormat>() -> usize {
             F::BLOCK_ELEMENTS
@@ -88,7 +88,7 @@ impl Format {
         dispatch_format!(self, int int, float float, ())
     }
 
-    /// Bytes of a block.
+    /// Size of a block in bytes.
     pub fn block_bytes(self) -> usize {
         fn int<F: IntFormat>() -> usize {
             F::BLOCK_BYTES
@@ -99,12 +99,12 @@ impl Format {
         dispatch_format!(self, int int, float float, ())
     }
 
-    /// True if a product with such a weight reads a quantised input, false if it reads f32.
+    /// Returns true if products with such a weight need a quantised input, false if they read f32.
     pub fn needs_quantized_input(self) -> bool {
         !matches!(self, Format::F32 | Format::F16 | Format::BF16)
     }
 
-    /// Bytes of a row of `in_features` elements.
+    /// Returns the bytes of a row of `in_features` elements.
     pub fn row_bytes(self, in_features: usize) -> Result<usize, PackError> {
         if in_features == 0 {
             return Err(PackError::Empty { format: self });
@@ -120,7 +120,7 @@ impl Format {
         })
     }
 
-    /// Checks that `num_bytes` is what [out_features, in_features] takes; returns the bytes of a row.
+    /// Checks that a weight `[out_features, in_features]` takes `num_bytes`. Returns the bytes of a row.
     pub fn check(
         self,
         num_bytes: usize,
@@ -164,27 +164,24 @@ impl FromStr for Format {
     }
 }
 
-/// What is wrong with a weight. The tensor's name is the caller's to add.
+/// An error in a weight. The caller adds the tensor's name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PackError {
-    /// No such format, or none that kernels exist for.
+    /// The format does not exist, or there are no kernels for it.
     #[error("weight format {name:?} is not supported; hint: use one of {}", Format::ALL.map(Format::name).join(", "))]
     UnknownFormat { name: String },
-    /// A dimension is 0.
     #[error("a {format} weight has a dimension of 0")]
     Empty { format: Format },
-    /// A row is not a whole number of blocks.
     #[error(
         "`in_features` is {in_features}, but {format} comes in blocks of {block_elements}; hint: the shape or the format is wrong"
     )]
     InFeatures {
         format: Format,
         in_features: usize,
-        /// What it must be a multiple of.
+        /// Elements per block, of which `in_features` must be a multiple.
         block_elements: usize,
     },
-    /// The bytes do not fit the shape.
     #[error(
         "a {format} weight of shape [{out_features}, {in_features}] takes {expected} bytes, got {actual}; hint: the file is truncated or the shape is wrong"
     )]
@@ -192,20 +189,17 @@ pub enum PackError {
         format: Format,
         out_features: usize,
         in_features: usize,
-        /// Bytes that the shape takes.
+        /// Bytes that a weight of this shape has.
         expected: usize,
-        /// Bytes received.
         actual: usize,
     },
-    /// The size does not fit an address.
+    /// The size exceeds the address space.
     #[error("a {format} weight of shape [{out_features}, {in_features}] is larger than memory can be")]
     TooLarge { format: Format, out_features: usize, in_features: usize },
-    /// Rows whose order is to be undone are not whole heads.
+    /// The interleaved rows are not whole heads.
     #[error("{num_rows} rows are not heads of {head_size} interleaved rows")]
     Heads {
-        /// Rows of the weight.
         num_rows: usize,
-        /// Rows of a head.
         head_size: usize,
     },
 }

@@ -1,4 +1,4 @@
-//! Weights: from the formats of model files to the layout that the kernels read, without changing a number.
+//! Converts weights from the formats of model files to the layout that the kernels read, without changing any value.
 
 pub(crate) mod float;
 mod format;
@@ -25,11 +25,11 @@ pub(crate) use source::{check_heads, interleaved_row};
 pub use weight::PackedWeight;
 pub(crate) use weight::{Tile, TileMut, WeightLayout, group_vectors};
 
-/// Changes whenever a packed weight has other bytes than before, or in another order: weights packed by another version
-/// are packed again.
+/// Version of the packed layout, incremented whenever the bytes of packed weights change. Weights packed with another
+/// version are packed again.
 pub const LAYOUT_VERSION: u32 = 1;
 
-/// The f32 values of one row as it lies in the file. Fails unless `row` is exactly a row of `out.len()` elements.
+/// Dequantises one row in its file's format. Fails unless `row` is exactly a row of `out.len()` elements.
 pub fn dequantize_row(format: Format, row: &[u8], out: &mut [f32]) -> Result<(), PackError> {
     use float::dequantize as dequantize_float;
     use int::dequantize as dequantize_int;

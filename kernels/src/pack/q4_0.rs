@@ -1,4 +1,5 @@
-//! Q4_0: binary16 scale, then 16 bytes; byte `j` holds element `j` low and element `j + 16` high. Value: `d * (q - 8)`.
+//! Q4_0: a binary16 scale, then 16 bytes. Byte `j` holds element `j` in the low and element `j + 16` in the high
+//! nibble. The value is `d * (q - 8)`.
 
 use super::int::{IntFormat, UnpackedBlock, half_bits};
 

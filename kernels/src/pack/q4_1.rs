@@ -1,4 +1,4 @@
-//! Q4_1: binary16 scale and minimum, then 16 bytes of nibbles as in Q4_0. Value: `d * q + m`.
+//! Q4_1: a binary16 scale and minimum, then 16 bytes of nibbles as in Q4_0. The value is `d * q + m`.
 
 use super::int::{IntFormat, UnpackedBlock, half_bits};
 

@@ -1,6 +1,6 @@
-//! Q4_K: binary16 `d` and `dmin`, 8 six-bit pairs, 128 bytes of nibbles. Value: `d * sc * q - dmin * m`.
+//! Q4_K: binary16 `d` and `dmin`, 8 six-bit pairs, 128 bytes of nibbles. The value is `d * sc * q - dmin * m`.
 //!
-//! Nibbles come in chunks of 64 elements: 32 bytes, low nibbles first, then high ones.
+//! 32 bytes of nibbles hold 64 elements. The low nibbles hold the first 32.
 
 use super::int::{IntFormat, UnpackedBlock, unpack_k_scales};
 

@@ -1,7 +1,7 @@
-//! Q5_0: binary16 scale, 4 bytes of fifth bits, 16 bytes of nibbles. Value: `d * (q - 16)`.
+//! Q5_0: a binary16 scale, 4 bytes of fifth bits, 16 bytes of nibbles. The value is `d * (q - 16)`.
 //!
-//! Byte `j` of the nibbles holds element `j` low and `j + 16` high; fifth bit `k`, counted from the lowest, is of
-//! element `k`.
+//! Byte `j` of the nibbles holds element `j` in the low and `j + 16` in the high nibble. Fifth bit `k`, counted from
+//! the lowest, belongs to element `k`.
 
 use super::int::{IntFormat, UnpackedBlock, half_bits, unpack_five_bits};
 

@@ -1,4 +1,5 @@
-//! Q5_1: binary16 scale, binary16 minimum, 4 bytes of fifth bits, 16 bytes of nibbles as in Q5_0. Value: `d * q + m`.
+//! Q5_1: a binary16 scale, a binary16 minimum, 4 bytes of fifth bits, 16 bytes of nibbles as in Q5_0. The value is
+//! `d * q + m`.
 
 use super::int::{IntFormat, UnpackedBlock, half_bits, unpack_five_bits};
 

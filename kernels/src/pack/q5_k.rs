@@ -1,6 +1,7 @@
-//! Q5_K: as Q4_K, with 32 bytes of fifth bits between pairs and nibbles. Value: `d * sc * q - dmin * m`.
+//! Q5_K: like Q4_K, with 32 bytes of fifth bits between pairs and nibbles. The value is `d * sc * q - dmin * m`.
 //!
-//! Bit `2 c` of fifth-bit byte `j` belongs to element `j` of chunk `c`'s low half, bit `2 c + 1` to its high half.
+//! Bit `2 c` of fifth-bit byte `j` belongs to element `j` of the first half of chunk `c`, and bit `2 c + 1` to element
+//! `j` of the second half.
 
 use super::int::{IntFormat, UnpackedBlock, unpack_k_scales};
 

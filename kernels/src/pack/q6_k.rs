@@ -1,8 +1,9 @@
-//! Q6_K: 128 bytes of low nibbles, 64 bytes of upper bit pairs, 16 signed scales, binary16 `d`. Value: `d * sc * (q -
-//! 32)`.
+//! Q6_K: 128 bytes of low nibbles, 64 bytes of upper bit pairs, 16 signed scales, binary16 `d`. The value is
+//! `d * sc * (q - 32)`.
 //!
-//! Two halves of 128 elements. In a half, 64 nibble bytes hold elements 0-31 and 32-63 low, 64-95 and 96-127 high; byte
-//! `j` of the 32 pair bytes holds the upper bits of elements `j`, `j + 32`, `j + 64`, `j + 96`, lowest pair first.
+//! There are two halves of 128 elements. The 64 nibble bytes of a half hold elements 0-31 and 32-63 in the low nibbles,
+//! and 64-95 and 96-127 in the high nibbles. Byte `j` of its 32 pair bytes holds the upper bits of elements `j`, `j +
+//! 32`, `j + 64` and `j + 96`, lowest pair first.
 
 use super::int::{IntFormat, UnpackedBlock, half_value};
 
@@ -20,7 +21,7 @@ impl IntFormat for Q6K {
     fn unpack(block: &[u8], out: &mut UnpackedBlock) {
         let scale = half_value(block, 208);
         for (group, byte) in block[192..208].iter().enumerate() {
-            // 11-bit significand times 8-bit integer: exact.
+            // The product of an 11-bit significand and an 8-bit integer is exact.
             out.scales[group] = (scale * f32::from(byte.cast_signed())).to_bits();
         }
         for part in 0..2 {

@@ -1,4 +1,5 @@
-//! Q8_0: binary16 scale, then 32 signed bytes. Value: `d * q`. Kept as `q + 128`: the kernels take unsigned weights.
+//! Q8_0: a binary16 scale, then 32 signed bytes. The value is `d * q`. The packed layout stores `q + 128`, because the
+//! kernels need unsigned weights.
 
 use super::int::{IntFormat, UnpackedBlock, half_bits};
 
@@ -16,7 +17,7 @@ impl IntFormat for Q8_0 {
     fn unpack(block: &[u8], out: &mut UnpackedBlock) {
         out.scales[0] = half_bits(block, 0);
         for (quant, byte) in out.quants.iter_mut().zip(&block[2..34]) {
-            // Two's complement plus 128 is the top bit flipped.
+            // Flipping the top bit of two's complement adds 128.
             *quant = byte ^ 0x80;
         }
     }

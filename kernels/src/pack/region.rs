@@ -1,4 +1,4 @@
-//! The memory that packed weights lie in: allocated here, or a file that several processes map.
+//! The memory of packed weights, which is either allocated or a mapped file.
 
 use std::ptr::NonNull;
 
@@ -6,12 +6,12 @@ use memmap2::Mmap;
 
 use crate::aligned::{ALIGNMENT_BYTES, AlignedBytes};
 
-/// Bytes that do not change any more, on a boundary of [`ALIGNMENT_BYTES`]. Planes are slices of one that they share.
+/// Immutable bytes, aligned to [`ALIGNMENT_BYTES`]. The planes of weights share a region.
 #[derive(Debug)]
 pub(crate) struct Region {
     pointer: NonNull<u8>,
     len: usize,
-    /// Holds what `pointer` points into.
+    /// Keeps the memory at `pointer` alive.
     _owner: Owner,
 }
 
@@ -22,13 +22,14 @@ enum Owner {
     Mapped(Mmap),
 }
 
-// SAFETY: plain bytes that nobody writes.
+// SAFETY: the bytes are never written.
 unsafe impl Send for Region {}
 // SAFETY: as for `Send`.
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// The bytes from `offset` on of a mapped file; `None` unless `offset` is aligned and inside.
+    /// Creates a region of the bytes of a mapped file from `offset` on. Returns `None` if `offset` is not aligned or is
+    /// beyond the end of the file.
     pub(crate) fn of_file(map: Mmap, offset: usize) -> Option<Self> {
         let bytes = map.get(offset..)?;
         if !bytes.as_ptr().addr().is_multiple_of(ALIGNMENT_BYTES) {
@@ -37,10 +38,9 @@ impl Region {
         Some(Self { pointer: NonNull::from(bytes).cast(), len: bytes.len(), _owner: Owner::Mapped(map) })
     }
 
-    /// All bytes.
     pub(crate) fn as_slice(&self) -> &[u8] {
-        // SAFETY: `_owner` keeps `len` initialised bytes there, which nobody writes while it lives. Of a mapped file
-        // that is the promise of `weight_cache`: a file under its final name is never written again.
+        // SAFETY: `_owner` keeps `len` initialised bytes alive, which are never written. For mapped files,
+        // `weight_cache` guarantees it: it never modifies a file that has its final name.
         unsafe { std::slice::from_raw_parts(self.pointer.as_ptr(), self.len) }
     }
 }

@@ -1,4 +1,4 @@
-//! A weight in kernel layout.
+//! Packed weights and their layout.
 
 use std::sync::Arc;
 
@@ -10,19 +10,19 @@ use super::{Format, PackError, Plane, SourceRows, dispatch_format};
 use crate::aligned::{ALIGNMENT_BYTES, AlignedBytes};
 use crate::linear::{QUAD, TILE};
 
-/// A matrix [out_features, in_features] in the order in which the kernels read it, its numbers unchanged.
+/// A matrix `[out_features, in_features]` in the order in which the kernels read it, with unchanged values.
 ///
-/// Output features stand in tiles of [`TILE`], the last one padded with zeros, 16 lanes side by side:
+/// Output features are stored in tiles of [`TILE`] interleaved lanes. The last tile is padded with zeros:
 ///
 /// ```text
 /// integer format, tile:  quants  [group][vector][lane][4 elements]    element 4 v + i of a group, as u8
-///                        (two quants a byte: vector v holds elements 4 v.. low and 4 v + group / 2.. high)
-///                        scales  [group][lane]      f16 or f32, a plane of its own
-///                        mins    [group][lane]      likewise, where the format has them
+///                        (two quants per byte: vector v holds elements 4 v.. low and 4 v + group / 2.. high)
+///                        scales  [group][lane]      f16 or f32, in a separate plane
+///                        mins    [group][lane]      likewise, if the format has them
 /// float format, tile:    quants  [element][lane]    as stored
 /// ```
 ///
-/// A product reads each plane front to back, whatever the number of rows.
+/// A product reads each plane front to back, with any number of rows.
 #[derive(Debug)]
 pub struct PackedWeight {
     format: Format,
@@ -33,7 +33,7 @@ pub struct PackedWeight {
     mins: Plane,
 }
 
-/// The planes of one tile.
+/// One tile of each plane, for reading.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Tile<'a> {
     pub(crate) quants: &'a [u8],
@@ -49,8 +49,7 @@ pub(crate) struct TileMut<'a> {
     pub(crate) mins: &'a mut [u8],
 }
 
-/// What a packed weight looks like in memory, before there is one: its planes one behind the other in one run of bytes,
-/// each on a boundary of [`ALIGNMENT_BYTES`].
+/// The layout of a packed weight: its planes in one run of bytes, each aligned to [`ALIGNMENT_BYTES`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct WeightLayout {
     format: Format,
@@ -60,7 +59,7 @@ pub(crate) struct WeightLayout {
 }
 
 impl WeightLayout {
-    /// Fails if there is no such weight, or no memory that could hold it.
+    /// Computes the layout. Fails if the shape is invalid for the format or too large.
     pub(crate) fn new(format: Format, out_features: usize, in_features: usize) -> Result<Self, PackError> {
         fn int<F: IntFormat>(num_tiles: usize, in_features: usize) -> [PlaneShape; 3] {
             let num_groups = in_features / F::GROUP;
@@ -100,7 +99,7 @@ impl WeightLayout {
         self.planes.iter().try_fold(0usize, |sum, plane| sum.checked_add(padded(plane)?))
     }
 
-    /// Bytes of the run, a multiple of [`ALIGNMENT_BYTES`].
+    /// Bytes of all planes, a multiple of [`ALIGNMENT_BYTES`].
     pub(crate) fn num_bytes(&self) -> usize {
         self.checked_num_bytes().expect("checked by `new`")
     }
@@ -109,7 +108,7 @@ impl WeightLayout {
         self.out_features.div_ceil(TILE)
     }
 
-    /// Where each plane begins in the run.
+    /// Returns the offset of each plane.
     fn offsets(&self) -> [usize; 3] {
         let mut next = 0;
         self.planes.map(|plane| {
@@ -119,7 +118,7 @@ impl WeightLayout {
         })
     }
 
-    /// Where tile `tile` of each plane lies in the run. Those of two tiles do not overlap.
+    /// Returns the byte ranges of a tile in each plane. The ranges of different tiles do not overlap.
     pub(crate) fn tile_ranges(&self, tile: usize) -> [std::ops::Range<usize>; 3] {
         let offsets = self.offsets();
         std::array::from_fn(|index| {
@@ -129,7 +128,7 @@ impl WeightLayout {
         })
     }
 
-    /// Packs one tile: `row` gives the bytes of an output feature as they lie in the file.
+    /// Packs one tile. `row` returns the bytes of an output feature in the file's format.
     pub(crate) fn pack_tile<'a>(&self, tile: usize, row: impl Fn(usize) -> &'a [u8], into: TileMut<'_>) {
         fn int<F: IntFormat>(lane: usize, row: &[u8], into: &mut TileMut<'_>) {
             pack_int_row::<F>(lane, row, into);
@@ -147,7 +146,7 @@ impl WeightLayout {
 }
 
 impl PackedWeight {
-    /// Repacks `bytes`, the rows of a weight as they lie in its file. Cost: one pass; `bytes` is not kept.
+    /// Packs the rows of a weight, given in its file's format. Costs one pass over `bytes`.
     pub fn pack(
         format: Format,
         bytes: &[u8],
@@ -157,14 +156,14 @@ impl PackedWeight {
         Self::pack_joined(format, &[SourceRows::new(format, bytes, out_features, in_features)?], in_features)
     }
 
-    /// One weight that computes what `parts` compute, outputs back to back.
+    /// Packs the concatenated rows of `parts` into one weight.
     pub fn pack_joined(
         format: Format,
         parts: &[SourceRows<'_>],
         in_features: usize,
     ) -> Result<Self, PackError> {
         let out_features = parts.iter().map(SourceRows::num_rows).sum();
-        // `SourceRows` bounded the size by what the caller holds; the packed form is at most 4 times that.
+        // `SourceRows` has checked the size of the source; the packed form is at most 4 times as large.
         let layout = WeightLayout::new(format, out_features, in_features)?;
         let mut bytes = AlignedBytes::zeroed(layout.num_bytes());
         for tile in 0..layout.num_tiles() {
@@ -177,7 +176,7 @@ impl PackedWeight {
         Ok(Self::place(layout, &Arc::new(Region::from(bytes)), 0))
     }
 
-    /// The weight that lies at `offset` of `region`. Panics if it reaches out of it.
+    /// Creates a weight at `offset` of `region`. Panics if it exceeds the region.
     pub(crate) fn place(layout: WeightLayout, region: &Arc<Region>, offset: usize) -> Self {
         let WeightLayout { format, out_features, in_features, planes } = layout;
         let offsets = layout.offsets();
@@ -185,27 +184,27 @@ impl PackedWeight {
         Self { format, out_features, in_features, quants: plane(0), scales: plane(1), mins: plane(2) }
     }
 
-    /// The format of the file that it came from.
+    /// The format of the weight in its file.
     pub fn format(&self) -> Format {
         self.format
     }
 
-    /// Rows of the matrix: features of the product.
+    /// Rows of the matrix, which are the features of the product.
     pub fn out_features(&self) -> usize {
         self.out_features
     }
 
-    /// Columns of the matrix: features of the product's input.
+    /// Columns of the matrix, which are the features of the product's input.
     pub fn in_features(&self) -> usize {
         self.in_features
     }
 
-    /// Tiles of [`TILE`] output features: what threads share.
+    /// Number of tiles of [`TILE`] output features.
     pub fn num_tiles(&self) -> usize {
         self.out_features.div_ceil(TILE)
     }
 
-    /// Output features of a tile; the last tile may have fewer.
+    /// Output features per tile. The last tile may have fewer.
     pub fn tile_out_features(&self) -> usize {
         TILE
     }
@@ -214,32 +213,32 @@ impl PackedWeight {
         self.quants.num_bytes() + self.scales.num_bytes() + self.mins.num_bytes()
     }
 
-    /// True if the input must be quantised ([`crate::quantize`]), false if it stays f32.
+    /// Returns true if the input must be quantised ([`crate::quantize`]), false if it must be f32.
     pub fn needs_quantized_input(&self) -> bool {
         self.format.needs_quantized_input()
     }
 
-    /// Row `row` as f32, to the bit what dequantising the file's row gives: the embedding of a token.
+    /// Dequantises a row, with the same bits as dequantising the row of the file. Used for embeddings.
     ///
-    /// Panics if `row` is no row or `out` not `in_features` long.
+    /// Panics if the row does not exist or the length of `out` is not `in_features`.
     pub fn dequantize_row(&self, row: usize, out: &mut [f32]) {
         assert!(row < self.out_features, "row {row} of {}", self.out_features);
         assert_eq!(out.len(), self.in_features, "length of a row");
         dispatch_format!(self.format, int unpack_int_row, float unpack_float_row, (self, row, out));
     }
 
-    /// The planes of tile `tile`.
+    /// Returns one tile of each plane.
     pub(crate) fn tile(&self, tile: usize) -> Tile<'_> {
         Tile { quants: self.quants.tile(tile), scales: self.scales.tile(tile), mins: self.mins.tile(tile) }
     }
 }
 
-/// Bytes of a kept scale or minimum.
+/// Size of a packed scale or minimum in bytes.
 fn scale_bytes<F: IntFormat>() -> usize {
     if F::HALF_SCALES { 2 } else { 4 }
 }
 
-/// Vectors of quants of one group.
+/// Number of vectors of quants per group.
 pub(crate) const fn group_vectors<F: IntFormat>() -> usize {
     if F::NIBBLES { F::GROUP / (2 * QUAD) } else { F::GROUP / QUAD }
 }
@@ -262,7 +261,7 @@ fn pack_int_row<F: IntFormat>(lane: usize, row: &[u8], into: &mut TileMut<'_>) {
     }
 }
 
-/// Writes the quants of a block into lane `lane` of the vectors of its groups.
+/// Writes the quants of a block to a lane of the vectors of its groups.
 fn put_quants<F: IntFormat>(block: &UnpackedBlock, lane: usize, vectors: &mut [u8]) {
     let groups = block.quants.chunks_exact(F::GROUP);
     for (quants, vectors) in groups.zip(vectors.chunks_exact_mut(group_vectors::<F>() * QUAD * TILE)) {
@@ -281,7 +280,7 @@ fn put_quants<F: IntFormat>(block: &UnpackedBlock, lane: usize, vectors: &mut [u
     }
 }
 
-/// Writes the scales (or minima) of a block into lane `lane`.
+/// Writes the scales (or minima) of a block to a lane.
 fn put_scales<F: IntFormat>(scales: &[u32], lane: usize, vectors: &mut [u8]) {
     let width = scale_bytes::<F>();
     for (bits, vector) in scales.iter().zip(vectors.chunks_exact_mut(TILE * width)) {

@@ -142,11 +142,11 @@ impl GrammarCompiler {
         match grammar {
             Grammar::JsonObject | Grammar::JsonSchema(_) => Ok(()),
             Grammar::Regex(regex) => {
-                self.check_bytes("the regular expression has", regex.len())?;
+                self.limits.check_bytes("the regular expression has", regex.len())?;
                 ClassBudget::default().add(regex)
             }
             Grammar::Choices(choices) => {
-                self.check_bytes("the choices have", choices.iter().map(String::len).sum())?;
+                self.limits.check_bytes("the choices have", choices.iter().map(String::len).sum())?;
                 if choices.is_empty() {
                     return Err(invalid(grammar, "the list is empty"));
                 }
@@ -156,7 +156,7 @@ impl GrammarCompiler {
                 Ok(())
             }
             Grammar::Lark(text) => {
-                self.check_bytes("the grammar has", text.len())?;
+                self.limits.check_bytes("the grammar has", text.len())?;
                 ClassBudget::default().add(text)
             }
         }
@@ -205,15 +205,6 @@ impl GrammarCompiler {
             }
             Grammar::Lark(text) => TopLevelGrammar::from_lark(text.clone()),
         })
-    }
-
-    fn check_bytes(&self, subject: &'static str, value: usize) -> Result<(), GrammarError> {
-        let limit = self.limits.max_bytes;
-        if value > limit {
-            let (unit, flag) = (" bytes", "--max-schema-bytes");
-            return Err(GrammarError::TooLarge { subject, value, unit, limit, flag });
-        }
-        Ok(())
     }
 
     /// Translates the parser's message into an error of this crate.

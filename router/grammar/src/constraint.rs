@@ -10,7 +10,7 @@ use crate::mask_cache::CachedMask;
 use crate::reasoning::{BeforeGrammar, Reasoning, ReasoningTokens, TokenEffect};
 
 /// Most tokens that one call forces. More follow in the next call.
-pub const MAX_FORCED_TOKENS: usize = 256;
+const MAX_FORCED_TOKENS: usize = 256;
 
 /// Most tokens of the walk that warms up a grammar.
 const MAX_WALK_TOKENS: u32 = 32;

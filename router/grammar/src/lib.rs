@@ -41,7 +41,7 @@ mod timeout;
 mod vocabulary;
 
 pub use compiler::{Grammar, GrammarCompiler};
-pub use constraint::{Allowed, Constraint, Forcing, MAX_FORCED_TOKENS, Next};
+pub use constraint::{Allowed, Constraint, Forcing, Next};
 pub use error::GrammarError;
 pub use limits::GrammarLimits;
 pub use mask::TokenMask;

@@ -2,6 +2,8 @@
 
 use llguidance::api::ParserLimits;
 
+use crate::error::GrammarError;
+
 /// Parser items for each optional property that may come next at a position of the output.
 const ROW_ITEMS_PER_PROPERTY: usize = 4;
 /// Parser items at such a position for the end of the object and for properties that the schema does not list.
@@ -57,6 +59,21 @@ impl GrammarLimits {
         self.row_items.saturating_sub(OTHER_ROW_ITEMS) / ROW_ITEMS_PER_PROPERTY
     }
 
+    /// Checks a size in bytes. `subject` is the measured object and a verb, such as "the schema has".
+    pub(crate) fn check_bytes(&self, subject: &'static str, num_bytes: usize) -> Result<(), GrammarError> {
+        check(subject, num_bytes, " bytes", self.max_bytes, "--max-schema-bytes")
+    }
+
+    pub(crate) fn check_depth(&self, depth: usize) -> Result<(), GrammarError> {
+        check("the schema has", depth, " levels of nesting", self.max_depth, "--max-schema-depth")
+    }
+
+    /// Checks the number of properties, alternatives and values that were counted so far.
+    pub(crate) fn check_properties(&self, count: usize) -> Result<(), GrammarError> {
+        let unit = " properties, alternatives and values";
+        check("the schema has at least", count, unit, self.max_properties, "--max-schema-properties")
+    }
+
     pub(crate) fn for_parser(&self) -> ParserLimits {
         ParserLimits {
             initial_lexer_fuel: self.compile_fuel,
@@ -70,4 +87,14 @@ impl GrammarLimits {
             ..ParserLimits::default()
         }
     }
+}
+
+fn check(
+    subject: &'static str,
+    value: usize,
+    unit: &'static str,
+    limit: usize,
+    flag: &'static str,
+) -> Result<(), GrammarError> {
+    if value <= limit { Ok(()) } else { Err(GrammarError::TooLarge { subject, value, unit, limit, flag }) }
 }

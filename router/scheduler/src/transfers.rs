@@ -27,7 +27,7 @@ fn take_restore(parts: &mut Lifecycle<'_>, outcome: &RestoreOutcome) {
             parts.counters.unexpected_results += 1;
             return;
         };
-        shard.kv.end_late_restore(&abandoned.blocks, outcome.num_blocks as usize);
+        shard.kv.end_detached_restore(&abandoned.blocks, outcome.num_blocks as usize);
         parts.lane.throughput.add_restore(outcome.num_blocks, outcome.time_us);
         return;
     };

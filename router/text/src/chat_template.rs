@@ -15,10 +15,10 @@ use minijinja::{Environment, ErrorKind};
 use serde_json::{Map, Value};
 
 use crate::error::TextError;
-pub use message::{ChatMessage, flatten_content};
+pub use message::ChatMessage;
 
 /// Most steps of the template engine for one rendering. A message takes some tens.
-pub const TEMPLATE_FUEL: u64 = 10_000_000;
+const TEMPLATE_FUEL: u64 = 10_000_000;
 /// Most bytes that one rendering may write.
 pub const MAX_RENDERED_BYTES: usize = 64 << 20;
 

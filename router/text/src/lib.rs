@@ -34,9 +34,7 @@ pub mod internals {
     pub use crate::utf8_stream::{MAX_INCOMPLETE_BYTES, Utf8Stream};
 }
 
-pub use chat_template::{
-    ChatMessage, ChatRequest, ChatTemplates, MAX_RENDERED_BYTES, TEMPLATE_FUEL, flatten_content,
-};
+pub use chat_template::{ChatMessage, ChatRequest, ChatTemplates, MAX_RENDERED_BYTES};
 pub use detokenize::Detokenizer;
 pub use error::{ErrorClass, GgufError, TextError};
 pub use gguf::{GgufArray, GgufMetadata, GgufValue};

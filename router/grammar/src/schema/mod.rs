@@ -24,13 +24,13 @@ use crate::schema::unsupported::{UnsupportedKeyword, pointer};
 
 /// Returns the schema in a form that the parser enforces, if it is within the limits and has only supported keywords.
 pub(crate) fn checked(schema: &Value, limits: &GrammarLimits) -> Result<Value, GrammarError> {
-    check_sizes(schema, limits)?;
+    limits.check_bytes("the schema has", schema.to_string().len())?;
+    limits.check_depth(depth(schema))?;
     let mut schema = schema.clone();
     let mut walk = Walk {
+        limits,
         num_entries: 0,
         patterns: Patterns::default(),
-        max_entries: limits.max_properties,
-        max_optional: limits.max_optional_properties(),
         visited: HashSet::new(),
         copies: CopyBudget { bytes_left: limits.max_bytes },
         references: Vec::new(),
@@ -49,30 +49,6 @@ pub(crate) fn checked(schema: &Value, limits: &GrammarLimits) -> Result<Value, G
         )),
         other => Ok(other),
     }
-}
-
-fn check_sizes(schema: &Value, limits: &GrammarLimits) -> Result<(), GrammarError> {
-    let num_bytes = schema.to_string().len();
-    if num_bytes > limits.max_bytes {
-        return Err(GrammarError::TooLarge {
-            subject: "the schema has",
-            value: num_bytes,
-            unit: " bytes",
-            limit: limits.max_bytes,
-            flag: "--max-schema-bytes",
-        });
-    }
-    let depth = depth(schema);
-    if depth > limits.max_depth {
-        return Err(GrammarError::TooLarge {
-            subject: "the schema has",
-            value: depth,
-            unit: " levels of nesting",
-            limit: limits.max_depth,
-            flag: "--max-schema-depth",
-        });
-    }
-    Ok(())
 }
 
 /// Returns the depth of nested objects and arrays. It does not recurse, because the depth is not checked yet.
@@ -104,11 +80,10 @@ fn depth(value: &Value) -> usize {
 }
 
 /// One pass over a schema and its subschemas.
-struct Walk {
+struct Walk<'a> {
+    limits: &'a GrammarLimits,
     num_entries: usize,
     patterns: Patterns,
-    max_entries: usize,
-    max_optional: usize,
     /// Pointers of the schemas that were visited.
     visited: HashSet<String>,
     copies: CopyBudget,
@@ -116,7 +91,7 @@ struct Walk {
     references: Vec<String>,
 }
 
-impl Walk {
+impl Walk<'_> {
     fn schema(&mut self, schema: &mut Value, path: &mut Vec<String>) -> Result<(), GrammarError> {
         if schema.as_object().is_some_and(allows_nothing) {
             *schema = Value::Bool(false);
@@ -193,14 +168,14 @@ impl Walk {
             run = if required.contains(name.as_str()) { 0 } else { run + 1 };
             longest = longest.max(run);
         }
-        if longest <= self.max_optional {
+        let limit = self.limits.max_optional_properties();
+        if longest <= limit {
             return Ok(());
         }
         Err(GrammarError::TooComplex {
             detail: format!(
-                "`{}` has {longest} consecutive optional properties, but the limit is {}",
+                "`{}` has {longest} consecutive optional properties, but the limit is {limit}",
                 pointer(path),
-                self.max_optional
             ),
             hint: "list some of them in `required`, or move them into nested objects",
         })
@@ -208,16 +183,7 @@ impl Walk {
 
     fn count(&mut self, num_entries: usize) -> Result<(), GrammarError> {
         self.num_entries += num_entries;
-        if self.num_entries <= self.max_entries {
-            return Ok(());
-        }
-        Err(GrammarError::TooLarge {
-            subject: "the schema has at least",
-            value: self.num_entries,
-            unit: " properties, alternatives and values",
-            limit: self.max_entries,
-            flag: "--max-schema-properties",
-        })
+        self.limits.check_properties(self.num_entries)
     }
 }
 

@@ -82,7 +82,7 @@ impl KvCache {
 
     /// Takes the blocks of a restore, which are the table's last, away from a sequence that waits for it no longer.
     ///
-    /// The caller keeps the holds, and the blocks keep their window parts, until [`KvCache::end_late_restore`].
+    /// The caller keeps the holds, and the blocks keep their window parts, until [`KvCache::end_detached_restore`].
     pub fn detach_restored(&mut self, table: &mut BlockTable, restored: &[RestoredBlock]) -> Vec<BlockHold> {
         let holds = table.detach_last(restored.len());
         let is_same = |(hold, block): (&BlockHold, &RestoredBlock)| hold.id() == block.block;
@@ -94,7 +94,7 @@ impl KvCache {
     }
 
     /// Ends a detached restore of which the first `num_good` blocks succeeded.
-    pub fn end_late_restore(&mut self, restored: &[RestoredBlock], num_good: usize) {
+    pub fn end_detached_restore(&mut self, restored: &[RestoredBlock], num_good: usize) {
         let windowed = restored.iter().filter(|block| !block.base_only);
         self.device.release_restored(windowed.map(|block| block.block));
         self.end_reads(restored, num_good);

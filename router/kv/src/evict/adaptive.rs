@@ -1,7 +1,8 @@
 use super::ghost::Ghost;
 use super::history::PathHash;
 use super::lru::LeafLru;
-use super::policy::{EvictionPolicy, Trail};
+use super::policy::EvictionPolicy;
+use super::trail::Trail;
 use super::worth::{NUM_CLASSES, Refresh, WorthPolicy};
 use super::worth_buckets::WorthBuckets;
 use crate::index::NodeId;

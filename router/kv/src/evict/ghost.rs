@@ -3,6 +3,7 @@
 use super::history::PathHash;
 use super::path_table::PathTable;
 use super::policy::EvictionPolicy;
+use super::trail::{GhostProgress, GhostStep};
 use crate::index::NodeId;
 
 #[derive(Debug)]
@@ -11,30 +12,6 @@ struct GhostNode {
     path: Option<PathHash>,
     parent: Option<NodeId>,
     num_children: u32,
-}
-
-/// The position of a sequence's last sampled path in a ghost.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct GhostStep {
-    pub path: PathHash,
-    /// Absent if the ghost did not take the path, because the one before it was evicted.
-    pub node: Option<NodeId>,
-}
-
-/// The progress of one sequence in the ghosts of [`super::AdaptivePolicy`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct GhostTrail {
-    pub(super) lru: GhostProgress,
-    pub(super) worth: GhostProgress,
-}
-
-/// The progress of one sequence in one ghost.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct GhostProgress {
-    /// Absent until a block of the sequence was sampled.
-    pub(super) step: Option<GhostStep>,
-    /// True once a block was missing. A prefix hit ends there.
-    pub(super) has_missed: bool,
 }
 
 /// A tree of paths with a capacity. Each path is a node of the ghost's policy.

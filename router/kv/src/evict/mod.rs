@@ -13,6 +13,7 @@ pub mod path_table;
 mod policy;
 #[doc(hidden)]
 pub mod reuse_times;
+mod trail;
 #[doc(hidden)]
 pub mod worth;
 #[doc(hidden)]
@@ -27,5 +28,8 @@ pub(crate) use low_priority::LowPriorityBlocks;
 #[doc(hidden)]
 pub use low_priority::LowPriorityLeaves;
 pub use lru::LeafLru;
-pub use policy::{EvictionPolicy, Trail};
+pub use policy::EvictionPolicy;
+#[doc(hidden)]
+pub use trail::GhostStep;
+pub use trail::Trail;
 pub use worth::WorthPolicy;

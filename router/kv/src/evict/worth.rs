@@ -1,8 +1,9 @@
 //! Eviction by the learned worth of keeping a block.
 
 use super::history::{History, PathHash, PathUse};
-use super::policy::{EvictionPolicy, Trail};
+use super::policy::EvictionPolicy;
 use super::reuse_times::ReuseTimes;
+use super::trail::Trail;
 use super::worth_buckets::WorthBuckets;
 use crate::index::NodeId;
 

@@ -72,7 +72,7 @@ fn parse_arguments(call: &mut Value) {
 
 /// Returns the text of a message's content, which is a string or a list of text parts to concatenate. Returns `None`
 /// for null. `field` is the content's name in errors.
-pub fn flatten_content(field: &str, content: &Value) -> Result<Option<String>, TextError> {
+fn flatten_content(field: &str, content: &Value) -> Result<Option<String>, TextError> {
     let invalid = |field: String, problem: String| Err(TextError::InvalidMessage { field, problem });
     let parts = match content {
         Value::Null => return Ok(None),

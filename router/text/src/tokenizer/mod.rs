@@ -121,14 +121,6 @@ impl Tokenizer {
         self.vocabulary.num_ids()
     }
 
-    /// Returns the length of the longest token in bytes.
-    ///
-    /// It gives a bound without encoding: a text of more than `n` times this many bytes has more than `n` tokens. The
-    /// bound can be slightly too strict for a text of mostly combining marks, which normalization may shorten.
-    pub fn max_token_bytes(&self) -> usize {
-        self.vocabulary.max_token_bytes()
-    }
-
     /// Returns the bytes of a token, or a control token's name. Returns `None` for an id outside the vocabulary.
     pub fn token_bytes(&self, token_id: u32) -> Option<&[u8]> {
         self.vocabulary.bytes(token_id)

@@ -13,7 +13,6 @@ pub struct Vocabulary {
     /// The end of each token in `bytes`. Token `id` is `bytes[ends[id - 1]..ends[id]]`.
     ends: Vec<usize>,
     kinds: Vec<Kind>,
-    max_token_bytes: usize,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,7 +27,6 @@ impl Vocabulary {
     /// Appends the token of the next id.
     pub fn push(&mut self, bytes: &[u8], is_special: bool) {
         self.bytes.extend_from_slice(bytes);
-        self.max_token_bytes = self.max_token_bytes.max(bytes.len());
         self.ends.push(self.bytes.len());
         self.kinds.push(if is_special { Kind::Special } else { Kind::Text });
     }
@@ -42,10 +40,6 @@ impl Vocabulary {
     pub fn num_ids(&self) -> u32 {
         // `check_size` has checked the range.
         u32::try_from(self.ends.len()).unwrap_or(u32::MAX)
-    }
-
-    pub fn max_token_bytes(&self) -> usize {
-        self.max_token_bytes
     }
 
     pub fn bytes(&self, token_id: u32) -> Option<&[u8]> {

@@ -209,8 +209,6 @@ fn ids_outside_the_vocabulary_have_no_text() {
         assert!(!tokenizer.is_special(outside));
         assert_eq!(tokenizer.decode(&[outside, u32::MAX], DecodeSpecial::Keep, TextStart::Beginning), "");
         assert!(tokenizer.token_bytes(outside - 1).is_some());
-        let lengths = (0..outside).filter_map(|id| tokenizer.token_bytes(id)).map(<[u8]>::len);
-        assert_eq!(lengths.max(), Some(tokenizer.max_token_bytes()));
     }
 }
 
