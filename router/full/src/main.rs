@@ -1,4 +1,4 @@
-//! The router with everything, as the wheels ship it: object stores in the cloud and ZeroMQ events.
+//! The router as the wheels contain it, with cloud object stores and ZeroMQ events.
 
 use std::process::ExitCode;
 

@@ -1,6 +1,6 @@
-//! A shard without a model and a model without weights: shared by the tests of the router and its benchmark.
+//! A mock shard and a model without weights, shared by the router's tests and its benchmark.
 
-// Each of the two uses its own part.
+// The tests and the benchmark each use only a part of this module.
 #![allow(dead_code, unused_imports, clippy::unwrap_used)]
 
 mod model;

@@ -1,36 +1,36 @@
-//! A model whose tokens are bytes: token `n` below 256 is byte `n`, then come three control tokens.
+//! A model whose tokens are bytes. Token `n` below 256 is byte `n`; three control tokens follow.
 
 use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
-/// `<|end|>`, which ends an output.
+/// The token `<|end|>`, which ends an output.
 pub const END: u32 = 257;
-/// Rows of the output head.
+/// The number of tokens in the vocabulary.
 pub const VOCAB_SIZE: u32 = 259;
-/// Most tokens of prompt and output.
+/// The most tokens of prompt and output.
 pub const CONTEXT: u32 = 8192;
 
 const CONTROL: [(&str, u32); 3] = [("<|start|>", 256), ("<|end|>", END), ("<|pad|>", 258)];
 
-/// Rendered as `<|start|>role\ncontent<|end|>` for each message, then `<|start|>assistant\n`. What is said of thinking
-/// comes before that.
+/// Renders `<|start|>role\ncontent<|end|>` for each message, then `<|start|>assistant\n`. The variables for reasoning
+/// are rendered first.
 const TEMPLATE: &str = "{% if enable_thinking is defined %}[thinking {{ enable_thinking | tojson }}]{% endif %}\
                         {% if reasoning_effort is defined %}[effort {{ reasoning_effort }}]{% endif %}\
                         {% for message in messages %}{{ '<|start|>' + message['role'] + '\n' + message['content'] + \
                         '<|end|>' }}{% endfor %}{% if add_generation_prompt %}{{ '<|start|>assistant\n' }}{% endif %}";
 
-/// Tokens of a text.
+/// Returns the tokens of a text.
 pub fn bytes(text: &str) -> Vec<u32> {
     text.bytes().map(u32::from).collect()
 }
 
-/// Tokens of a chat of one user message, as the template writes it.
+/// Returns the tokens of a chat with one user message, as the template renders it.
 pub fn prompt_of(user: &str) -> Vec<u32> {
     [vec![256], bytes("user\n"), bytes(user), vec![END, 256], bytes("assistant\n")].concat()
 }
 
-/// GPT-2's printable stand-ins for bytes.
+/// Returns the printable characters by which GPT-2's vocabulary represents bytes.
 fn byte_names() -> Vec<String> {
     let printable = |b: u32| (33..=126).contains(&b) || (161..=172).contains(&b) || (174..=255).contains(&b);
     let mut next = 256;
@@ -46,7 +46,7 @@ fn byte_names() -> Vec<String> {
     (0..256).map(name).collect()
 }
 
-/// Writes the model's text files into a folder.
+/// Writes the model's text files to a folder.
 pub fn write_model(folder: &Path) {
     let vocab: Map<String, Value> =
         byte_names().into_iter().enumerate().map(|(id, name)| (name, json!(id))).collect();

@@ -1,4 +1,4 @@
-//! A shard that samples from a script, on a runtime of its own so that it can be killed as a process would be.
+//! A mock shard that samples from a script. It runs on its own runtime, so that it can be killed like a process.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -23,43 +23,42 @@ use super::store::{BLOCK_BYTES, FINGERPRINT, MockStore};
 
 type Script = dyn Fn(&[u32]) -> Vec<u32> + Send + Sync;
 
-/// Sees what crosses the line and when, for a benchmark.
+/// Observes plans and results, for a benchmark.
 pub trait Watch: Send + Sync {
-    /// A plan was read from the socket.
+    /// Called when a plan was read from the socket.
     fn plan_read(&self, step_id: u64);
-    /// A result is about to be written: the tokens of the sequences with these prompts.
+    /// Called before a result is written, with the prompts of its sequences.
     fn result_ready(&self, step_id: u64, prompts: &mut dyn Iterator<Item = &[u32]>);
 }
 
-/// How a mock shard behaves.
+/// The behaviour of a mock shard.
 #[derive(Clone)]
 pub struct ShardPlan {
-    /// From a prompt to the tokens that follow it; after them comes `END` for ever.
+    /// Maps a prompt to its output tokens. `END` follows them for ever.
     pub script: Arc<Script>,
-    /// The tokens of each choice instead, over again from the first.
+    /// If not empty, the output tokens by choice instead of `script`, starting again after the last.
     pub replies: Vec<Vec<u32>>,
-    /// One permit per step; take them away to hold the shard still.
+    /// One permit for each step. Without permits the shard computes nothing.
     pub steps: Arc<Semaphore>,
-    /// Least time from the end of one step to the end of the next.
+    /// The least time from the end of one step to the end of the next.
     pub pace: Duration,
     pub block_size: u32,
     pub num_blocks: u32,
     pub max_step_tokens: u32,
     pub max_step_sequences: u32,
     pub contract_version: u32,
-    /// What `Health` says of the running step.
+    /// The time of the running step that `Health` reports.
     pub step_running_ms: u64,
-    /// What every result says it took.
+    /// The device time that every result reports.
     pub device_time_us: u64,
-    /// Whether `MockShard::plans` keeps the plans.
+    /// If true, `MockShard::plans` records the plans.
     pub keep_plans: bool,
-    /// Folder and slots of its store on disk; none if it has none.
+    /// The folder and the number of slots of its store on disk, if it has one.
     pub store: Option<(PathBuf, u32)>,
-    /// Whether it says that its store is in memory, and so begins empty.
+    /// If true, it reports that its store is in memory, and the router assumes that the store is empty.
     pub is_store_in_memory: bool,
-    /// One permit per step that reads from its store; take them away and reads hang.
+    /// Reads from the store hang while this has no permits.
     pub reads: Arc<Semaphore>,
-    /// Who looks on.
     pub watch: Option<Arc<dyn Watch>>,
 }
 
@@ -70,7 +69,7 @@ impl Default for ShardPlan {
 }
 
 impl ShardPlan {
-    /// Answers everything with one text.
+    /// Answers every prompt with the same text.
     pub fn saying(text: &str) -> Self {
         let reply = bytes(text);
         Self {
@@ -93,7 +92,7 @@ impl ShardPlan {
         }
     }
 
-    /// Answers everything with more tokens than any test takes.
+    /// Answers every prompt with more tokens than any test reads.
     pub fn endless() -> Self {
         Self { script: Arc::new(|_| vec![u32::from(b'x'); 10_000]), ..Self::default() }
     }
@@ -108,7 +107,7 @@ impl ShardPlan {
 /// A running mock shard.
 pub struct MockShard {
     runtime: Option<Runtime>,
-    /// All plans it was given, for tests that look at what crossed the line.
+    /// All plans that the shard received, for tests that inspect them.
     pub plans: Arc<Mutex<Vec<proto::StepPlan>>>,
 }
 
@@ -132,12 +131,12 @@ impl MockShard {
         Self { runtime: Some(runtime), plans }
     }
 
-    /// As SIGKILL: all its connections close in the middle of whatever they did.
+    /// Ends the shard like SIGKILL. All its connections are closed at once.
     pub fn kill(mut self) {
         self.runtime.take().unwrap().shutdown_background();
     }
 
-    /// Sampling parameters of the last sequence that started.
+    /// Returns the start of the last sequence.
     pub fn last_start(&self) -> proto::SequenceStart {
         let plans = self.plans.lock().unwrap();
         plans.iter().rev().find_map(|plan| plan.starts.last().cloned()).unwrap()
@@ -218,7 +217,7 @@ impl ShardService for Service {
     }
 }
 
-/// A plan read from the socket, then handed to the "device": the next is read while it computes.
+/// Reads plans from the socket and runs them on the "device". The next plan is read while one is computed.
 async fn serve_steps(
     plan: ShardPlan,
     plans: Arc<Mutex<Vec<proto::StepPlan>>>,
@@ -233,8 +232,8 @@ async fn serve_steps(
         let mut known = KnownMasks::default();
         while let Ok(Some(request)) = requests.message().await {
             for late in request.late_masks {
-                let late = known.read(late).expect("a mask is sent before its name is used");
-                // Who serves may be gone.
+                let late = known.read(late).expect("a mask is sent before its number is used");
+                // The receiver may be gone.
                 let _ = masks.send(late);
             }
             let Some(step) = request.plan else { continue };
@@ -259,7 +258,7 @@ async fn serve_steps(
             plans.lock().unwrap().push(step.clone());
         }
         while let Some(chunk) = step.chunks.iter_mut().find(|chunk| chunk.awaits_mask) {
-            assert!(chunk.sample && chunk.allowed_tokens.is_empty(), "it is told once what it may sample");
+            assert!(chunk.sample && chunk.allowed_tokens.is_empty(), "a chunk gets one mask");
             let Some(late) = late_masks.recv().await else { return };
             take_late_mask(&mut step, late);
         }
@@ -286,16 +285,16 @@ async fn serve_steps(
     }
 }
 
-/// Tells a chunk what it may sample, if anything.
+/// Passes a late mask to its chunk. Without a mask, the chunk samples nothing.
 fn take_late_mask(step: &mut proto::StepPlan, late: LateMask) {
     let is_it = |chunk: &&mut proto::Chunk| chunk.sequence_id == late.sequence_id && chunk.awaits_mask;
-    let chunk = step.chunks.iter_mut().find(is_it).expect("a mask is for a chunk of the step under way");
+    let chunk = step.chunks.iter_mut().find(is_it).expect("a mask belongs to a chunk of the running step");
     chunk.awaits_mask = false;
     chunk.sample = late.allowed_tokens.is_some();
     chunk.allowed_tokens = late.allowed_tokens.map_or_else(Vec::new, |mask| mask.0.to_vec());
 }
 
-/// What a step restores, once the disk answers.
+/// Restores blocks once the disk answers, and sends the outcome.
 async fn restore_late(
     reads: Arc<Semaphore>,
     store: Arc<MockStore>,
@@ -305,7 +304,7 @@ async fn restore_late(
     drop(reads.acquire().await);
     let step = proto::StepPlan { restores, ..Default::default() };
     let transfers = proto::Transfers { stores: Vec::new(), restores: store.restore(&step) };
-    // Nobody is there to hear it if the stream has ended.
+    // It fails if the stream has ended.
     let _ = results.send(Ok(proto::StepResponse { result: None, transfers: Some(transfers) })).await;
 }
 
@@ -313,7 +312,7 @@ struct Sequence {
     known: Vec<u32>,
     root: Vec<u8>,
     num_prompt_tokens: usize,
-    /// What the script says to the prompt.
+    /// The output tokens that the script gives for the prompt.
     reply: Vec<u32>,
     blocks: usize,
     sampling: proto::SamplingParams,
@@ -334,8 +333,8 @@ impl Sequence {
         &self.known[..self.num_prompt_tokens]
     }
 
-    /// What follows positions, where that is the prompt. Made up: the token at position p has -p/8, and the likeliest
-    /// are it and the next ones, an eighth less each.
+    /// Returns made-up logprobs of prompt tokens. The token at position p has -p/8. The likeliest tokens are it and the
+    /// next ones, each with an eighth less.
     fn scores(&self, first: usize, end: usize) -> Vec<proto::PromptTokenLogprob> {
         let score = |position: usize| {
             let logprob = -0.125 * position as f32;
@@ -348,8 +347,8 @@ impl Sequence {
         (first + 1..=end.min(self.num_prompt_tokens - 1)).map(score).collect()
     }
 
-    /// The script's next token, or the next one, in a circle, that mask, list and bias (-100) do not rule out. Logprobs
-    /// are made up: -1/8, -2/8, ... for the likeliest, and the higher a choice, the likelier its tokens.
+    /// Returns the script's next token, or the next higher token id that mask, list and bias (-100) allow. Logprobs are
+    /// made up: -1/8, -2/8, ... for the likeliest tokens. The higher a choice, the likelier its tokens.
     fn sample(&mut self, mask: &[u8]) -> proto::SampledToken {
         let output = self.known.len() - self.num_prompt_tokens;
         let mut token_id = self.reply.get(output).copied().unwrap_or(END);

@@ -1,4 +1,4 @@
-//! The mock shard's store: real files, blocks whose bytes follow from their keys.
+//! The mock shard's store. It has real files, and a block's bytes are derived from its key.
 
 use std::path::Path;
 
@@ -6,13 +6,13 @@ use trunkline_router::engine::shard::proto;
 use trunkline_scheduler::BlockKey;
 use trunkline_store::{Geometry, NewBlock, Store};
 
-/// Of every mock shard.
+/// The fingerprint of every mock shard.
 pub const FINGERPRINT: &str = "0123456789abcdef";
 pub const BLOCK_BYTES: u64 = 64;
 
 pub struct MockStore(Store);
 
-/// What the block with this key holds.
+/// Returns the contents of the block with this key.
 fn block_bytes(key: BlockKey) -> Vec<u8> {
     key.as_bytes().repeat(BLOCK_BYTES as usize / key.as_bytes().len())
 }
@@ -37,14 +37,14 @@ impl MockStore {
         proto::StoreOutcome { slot: block.slot, is_stored: true }
     }
 
-    /// Reads what a step restores; a block with other bytes than were computed once fails the test.
+    /// Restores the blocks of a step. Panics if a block has other bytes than its key determines.
     pub fn restore(&self, step: &proto::StepPlan) -> Vec<proto::RestoreOutcome> {
         step.discards.iter().for_each(|slot| self.0.erase(*slot).unwrap());
         let read = |block: &proto::BlockRestore| {
             let key = BlockKey::from_bytes(block.key.as_slice().try_into().unwrap());
             let mut bytes = vec![0; BLOCK_BYTES as usize];
             let is_there = self.0.read(block.slot, key, &mut bytes).is_ok();
-            assert!(!is_there || bytes == block_bytes(key), "a wrong block");
+            assert!(!is_there || bytes == block_bytes(key), "a block with wrong contents");
             is_there
         };
         let restore = |restore: &proto::Restore| proto::RestoreOutcome {

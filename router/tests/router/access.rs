@@ -1,4 +1,4 @@
-//! API keys and tenants: who comes in, and what one tenant sees of another.
+//! API keys and tenants: authentication, and the isolation of tenants from each other.
 
 use std::process::Command;
 
@@ -36,14 +36,14 @@ async fn complete(router: &Router, key: &str, body: &Value) -> Answer {
     router.connect().await.request_with("POST", "/v1/completions", &headers, body.as_bytes()).await
 }
 
-/// Prompt tokens that a hit spared.
+/// Returns the number of prompt tokens that were found in the KV cache.
 async fn cached_tokens(router: &Router, key: &str, body: &Value) -> u64 {
     let answer = complete(router, key, body).await.ok();
     answer["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap()
 }
 
 #[tokio::test]
-async fn every_route_but_the_two_probes_asks_for_a_key() {
+async fn every_route_except_the_probes_requires_a_key() {
     let (router, _folder) = router().await;
     let document = get(&router, "/openapi.json", &[("x-api-key", ALICE)]).await.ok();
     let listed = document["paths"].as_object().unwrap();
@@ -78,7 +78,7 @@ async fn every_route_but_the_two_probes_asks_for_a_key() {
 }
 
 #[tokio::test]
-async fn a_key_opens_by_either_header_and_a_wrong_one_does_not() {
+async fn either_header_authenticates_and_a_wrong_key_does_not() {
     let (router, _folder) = router().await;
     let bearer = format!("Bearer {ALICE}");
     for headers in [[("authorization", bearer.as_str())], [("x-api-key", BOB)]] {
@@ -102,7 +102,7 @@ async fn a_key_opens_by_either_header_and_a_wrong_one_does_not() {
 }
 
 #[tokio::test]
-async fn a_tenant_hits_what_its_own_keys_computed_and_nothing_of_another() {
+async fn tenants_share_no_prefix_hits() {
     let (router, _folder) = router().await;
     let body = json!({"prompt": vec![7; 20], "max_tokens": 2, "ignore_eos": true});
     assert_eq!(cached_tokens(&router, ALICE, &body).await, 0);
@@ -111,7 +111,7 @@ async fn a_tenant_hits_what_its_own_keys_computed_and_nothing_of_another() {
     assert_eq!(cached_tokens(&router, BOB, &body).await, 19);
     let salted = json!({"prompt": vec![7; 20], "max_tokens": 2, "ignore_eos": true, "cache_salt": "s"});
     assert_eq!(cached_tokens(&router, ALICE, &salted).await, 0);
-    // Names of a tenant as salts of another lead nowhere.
+    // A tenant's name as the salt of another tenant gives no access.
     for salt in ["bob", "tenant", ""] {
         let named = json!({"prompt": vec![7; 20], "max_tokens": 2, "ignore_eos": true, "cache_salt": salt});
         assert_eq!(cached_tokens(&router, ALICE, &named).await, 0, "{salt}");
@@ -119,7 +119,7 @@ async fn a_tenant_hits_what_its_own_keys_computed_and_nothing_of_another() {
 }
 
 #[tokio::test]
-async fn a_tenant_neither_sees_nor_removes_what_another_has_cached() {
+async fn tenants_cannot_see_or_remove_blocks_of_others() {
     let (router, _folder) = router().await;
     let body = json!({"prompt": vec![7; 20], "max_tokens": 2, "ignore_eos": true});
     complete(&router, ALICE, &body).await.ok();
@@ -138,7 +138,7 @@ async fn a_tenant_neither_sees_nor_removes_what_another_has_cached() {
 }
 
 #[tokio::test]
-async fn what_tenants_send_and_keep_is_counted() {
+async fn metrics_count_requests_and_blocks_by_tenant() {
     let (router, _folder) = router().await;
     let body = json!({"prompt": vec![7; 20], "max_tokens": 5, "ignore_eos": true});
     for key in [ALICE, ALICE, BOB] {
@@ -162,7 +162,7 @@ async fn what_tenants_send_and_keep_is_counted() {
 }
 
 #[tokio::test]
-async fn a_hangup_makes_the_process_read_the_keys_and_their_shares_again() {
+async fn sighup_reloads_keys_and_shares() {
     const CAROL: &str = "sk-carol-0123456789";
     let folder = tempfile::tempdir().unwrap();
     write_model(folder.path());
@@ -182,7 +182,7 @@ async fn a_hangup_makes_the_process_read_the_keys_and_their_shares_again() {
     std::fs::write(&path, format!("[tenants.carol]\nkeys = \"{CAROL}\"\nshare = 2")).unwrap();
     process.hang_up();
     process.wait_for_log("API keys are read", 2);
-    // The log says so before the keys change.
+    // The line is logged before the keys change.
     let changed = async { while get("/v1/models", CAROL).await.status != 200 {} };
     tokio::time::timeout(DEADLINE, changed).await.expect("the new key opens");
     assert_eq!(get("/v1/models", ALICE).await.status, 401);
@@ -190,7 +190,7 @@ async fn a_hangup_makes_the_process_read_the_keys_and_their_shares_again() {
     let headers = [("x-api-key", CAROL)];
     let mut connection = Connection::open(process.address).await;
     connection.request_with("POST", "/v1/completions", &headers, body.as_bytes()).await.ok();
-    // All of the pool is hers once the scheduler has the new shares.
+    // Carol's share is the whole pool once the scheduler has the new shares.
     let shares = "trunkline_tenant_kv_share_blocks{tenant=\"carol\"} 1024.0";
     let shared = async { while !get("/metrics", CAROL).await.text().contains(shares) {} };
     tokio::time::timeout(DEADLINE, shared).await.expect("the new share counts");
@@ -202,7 +202,7 @@ async fn a_hangup_makes_the_process_read_the_keys_and_their_shares_again() {
 }
 
 #[tokio::test]
-async fn no_tenant_takes_the_places_of_all_others() {
+async fn one_tenant_cannot_take_all_places() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("keys.toml");
     std::fs::write(&path, KEYS).unwrap();
@@ -241,7 +241,7 @@ async fn no_tenant_takes_the_places_of_all_others() {
 }
 
 #[tokio::test]
-async fn a_class_is_what_the_key_may_have_and_the_answer_says_which() {
+async fn the_key_bounds_the_priority_class_and_the_answer_reports_it() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("keys.toml");
     let keys = KEYS.replace("share = 3\n", "max_priority = \"high\"\n");

@@ -1,4 +1,4 @@
-//! Anthropic's routes.
+//! The routes of Anthropic's Messages API.
 
 use serde_json::{Value, json};
 
@@ -11,7 +11,7 @@ fn user(content: Value) -> Value {
     json!([{"role": "user", "content": content}])
 }
 
-/// Name and data of each event.
+/// Returns the name and the data of each event.
 fn events(text: &str) -> Vec<(String, Value)> {
     let event = |event: &str| {
         let (name, data) = event.split_once('\n').unwrap();
@@ -22,7 +22,7 @@ fn events(text: &str) -> Vec<(String, Value)> {
 }
 
 #[tokio::test]
-async fn a_message_in_one_piece() {
+async fn a_message_is_answered_in_one_piece() {
     let router = Router::default().await;
     let body = json!({"model": "test/model", "max_tokens": 100, "messages": user(json!("hi"))});
     let answer = router.post(MESSAGES, &body).await;
@@ -41,7 +41,7 @@ async fn a_message_in_one_piece() {
     );
     assert_eq!(answer.header("request-id"), answer.header("x-request-id"));
     assert_eq!(router.shard().last_start().token_ids, prompt);
-    // What was read from the cache is not input a second time.
+    // Cached tokens do not count as input tokens.
     let again = router.post(MESSAGES, &body).await.ok();
     let (input, cached) = (&again["usage"]["input_tokens"], &again["usage"]["cache_read_input_tokens"]);
     assert!(cached.as_u64().unwrap() > 0);
@@ -50,7 +50,7 @@ async fn a_message_in_one_piece() {
 }
 
 #[tokio::test]
-async fn a_message_as_events() {
+async fn a_message_is_streamed_as_events() {
     let router = Router::default().await;
     let body = json!({"max_tokens": 100, "messages": user(json!("hi")), "stream": true,
                       "stop_sequences": ["never", "🙂"]});
@@ -61,7 +61,7 @@ async fn a_message_as_events() {
     assert!(deltas.iter().all(|name| *name == "content_block_delta"));
     assert_eq!(names[..3], ["message_start", "ping", "content_block_start"]);
     assert_eq!(names[3 + num_deltas..], ["content_block_stop", "message_delta", "message_stop"]);
-    // Each event repeats its name.
+    // The data of each event repeats the event's name.
     assert!(events.iter().all(|(name, data)| data["type"] == json!(name)));
     let text: String = events.iter().filter_map(|(_, data)| data["delta"]["text"].as_str()).collect();
     assert_eq!(text, "Hello wörld ");
@@ -85,26 +85,26 @@ async fn a_reply_without_text_has_no_block() {
 }
 
 #[tokio::test]
-async fn blocks_and_turns_become_one_chat() {
+async fn blocks_and_turns_are_merged_into_one_chat() {
     let router = Router::default().await;
     let messages = json!([
         {"role": "user", "content": [{"type": "text", "text": "h"}, {"type": "text", "text": "i"}]},
     ]);
     router.post(MESSAGES, &json!({"max_tokens": 1, "messages": messages})).await.ok();
     assert_eq!(router.shard().last_start().token_ids, prompt_of("hi"));
-    // Turns of one role are one turn, of several lines.
+    // Successive messages of one role are merged, each on a new line.
     let messages = json!([{"role": "user", "content": "h"}, {"role": "user", "content": "i"}]);
     router.post(MESSAGES, &json!({"max_tokens": 1, "messages": messages})).await.ok();
     assert_eq!(router.shard().last_start().token_ids, prompt_of("h\ni"));
     let counted = router.post("/v1/messages/count_tokens", &json!({"messages": messages})).await.ok();
     assert_eq!(counted, json!({"input_tokens": prompt_of("h\ni").len()}));
-    // A reply that was begun is gone on with.
+    // The reply continues a last message of the assistant.
     let begun = json!([{"role": "user", "content": "hi"}, {"role": "assistant", "content": "So "}]);
     router.post(MESSAGES, &json!({"max_tokens": 1, "messages": begun})).await.ok();
     assert_eq!(router.shard().last_start().token_ids, [prompt_of("hi"), bytes("So ")].concat());
 }
 
-/// The prompt that messages become.
+/// Returns the prompt for a request with these fields.
 async fn prompt_for(router: &Router, fields: Value) -> Vec<u32> {
     let mut body = json!({"max_tokens": 1});
     body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
@@ -113,14 +113,14 @@ async fn prompt_for(router: &Router, fields: Value) -> Vec<u32> {
 }
 
 #[tokio::test]
-async fn what_the_model_is_told_in_between_is_part_of_the_users_turn() {
+async fn later_system_messages_join_the_users_turn() {
     let router = Router::default().await;
     let told = |content: Value| json!({"role": "system", "content": content});
     let said = |role: &str, content: &str| json!({"role": role, "content": content});
     let prompt =
         prompt_for(&router, json!({"messages": [said("user", "hi"), told(json!("Be brief."))]})).await;
     assert_eq!(prompt, prompt_of("hi\nBe brief."));
-    // Agents send empty ones for the sake of other fields.
+    // Agents send empty system messages that only carry other fields.
     let prompt = prompt_for(&router, json!({"messages": [said("user", "hi"), told(json!([]))]})).await;
     assert_eq!(prompt, prompt_of("hi"));
     let block = json!([{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}]);
@@ -130,14 +130,14 @@ async fn what_the_model_is_told_in_between_is_part_of_the_users_turn() {
         prompt_for(&router, json!({"messages": messages})).await,
         prompt_for(&router, json!({"messages": with_user})).await
     );
-    // Before all others it is what `system` is.
+    // A system message before all others acts like `system`.
     let first = json!({"messages": [told(json!("Be brief.")), said("user", "hi")]});
     let field = json!({"system": "Be brief.", "messages": [said("user", "hi")]});
     assert_eq!(prompt_for(&router, first).await, prompt_for(&router, field).await);
 }
 
 #[tokio::test]
-async fn what_an_agent_sends_beside_its_prompt_changes_nothing() {
+async fn an_agents_extra_fields_do_not_change_the_prompt() {
     let router = Router::default().await;
     let system = json!([{"type": "text", "text": "You are an agent."}]);
     let plain = prompt_for(&router, json!({"system": system, "messages": user(json!("hi"))})).await;
@@ -159,7 +159,7 @@ async fn what_an_agent_sends_beside_its_prompt_changes_nothing() {
 }
 
 #[tokio::test]
-async fn text_in_other_forms_is_text() {
+async fn documents_and_search_results_are_read_as_text() {
     let router = Router::default().await;
     let content = json!([
         {"type": "document", "title": "T", "source": {"type": "text", "media_type": "text/plain", "data": "a"}},
@@ -175,7 +175,7 @@ async fn text_in_other_forms_is_text() {
         json!({"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": call},
                             {"role": "user", "content": result}]})
     };
-    // A conversation that once had a picture in it can go on.
+    // A conversation with an image in a tool result can continue.
     let pictured = json!([{"type": "text", "text": "seen: "}, {"type": "image", "source": {"type": "base64"}},
                           {"type": "tool_reference", "tool_name": "draw"}]);
     assert_eq!(
@@ -183,10 +183,13 @@ async fn text_in_other_forms_is_text() {
         prompt_for(&router, result(json!("seen: [an image, which this model cannot see]draw"))).await
     );
     for (block, words) in [
-        (json!({"type": "document", "source": {"type": "base64", "data": "JVBE"}}), "].source` must be text"),
+        (
+            json!({"type": "document", "source": {"type": "base64", "data": "JVBE"}}),
+            "].source` must have type `text`",
+        ),
         (json!({"type": "document"}), "].source` is missing"),
         (json!({"type": "search_result", "source": "x"}), "].content` is missing"),
-        (json!({"type": "image"}), "].type` is not one"),
+        (json!({"type": "image"}), "].type` is not allowed"),
     ] {
         let answer = router.post(MESSAGES, &json!({"max_tokens": 1, "messages": user(json!([block]))})).await;
         assert_eq!(answer.status, 400);
@@ -196,7 +199,7 @@ async fn text_in_other_forms_is_text() {
 }
 
 #[tokio::test]
-async fn who_asks_for_too_much_is_told_in_anthropics_words() {
+async fn prompts_that_do_not_fit_get_anthropics_wording() {
     let router = Router::default().await;
     let context = 8192;
     let told = async |max_tokens: usize, text: String| {
@@ -271,7 +274,7 @@ fn with_tools(fields: Value) -> Value {
 }
 
 #[tokio::test]
-async fn a_call_is_a_block_of_its_own() {
+async fn a_call_is_a_separate_block() {
     let plan = ShardPlan { replies: vec![bytes(CALL)], ..ShardPlan::default() };
     let router = Router::start(plan, trunkline_router::limits::Limits::default()).await;
     let message = router.post(MESSAGES, &with_tools(json!({}))).await.ok();
@@ -293,7 +296,7 @@ async fn a_call_is_a_block_of_its_own() {
     let input: String =
         events.iter().filter_map(|(_, data)| data["delta"]["partial_json"].as_str()).collect();
     assert_eq!(input, "{\"city\": \"Rome\"}");
-    // Blocks end before the next one begins, and are numbered.
+    // Blocks are numbered, and each one ends before the next begins.
     let order: Vec<(&str, u64)> = events
         .iter()
         .filter_map(|(name, data)| Some((name.as_str(), data["index"].as_u64()?)))
@@ -305,7 +308,7 @@ async fn a_call_is_a_block_of_its_own() {
 }
 
 #[tokio::test]
-async fn calls_and_results_go_back_into_the_prompt() {
+async fn calls_and_results_are_part_of_the_next_prompt() {
     let router = Router::default().await;
     let messages = json!([
         {"role": "user", "content": "x"},
@@ -322,7 +325,7 @@ async fn calls_and_results_go_back_into_the_prompt() {
     router.post(MESSAGES, &with_tools(json!({"messages": messages}))).await.ok();
     let ids = router.shard().last_start().token_ids;
     let prompt = String::from_utf8_lossy(&ids.iter().map(|id| *id as u8).collect::<Vec<u8>>()).into_owned();
-    // The mock's template writes roles and contents.
+    // The mock's template renders only roles and contents.
     let places: Vec<usize> =
         ["I look.", "tool\nsunny", "user\nso?"].iter().map(|part| prompt.find(part).unwrap()).collect();
     assert!(places.is_sorted(), "{prompt}");

@@ -29,7 +29,7 @@ async fn leaving_before_the_first_step_frees_everything() {
         router.wait("the request to run", |app| app.served.stats.borrow().num_running == 1).await;
         drop(connection);
         router.wait("the request to be gone", |app| app.served.stats.borrow().num_running == 0).await;
-        // Its blocks are free once the steps that use them are done.
+        // The request's blocks are free once the steps that use them are done.
         steps.add_permits(10);
         router.wait_idle().await;
         assert_eq!(router.app.served.stats.borrow().output_tokens, 0);
@@ -43,7 +43,7 @@ async fn leaving_in_the_middle_frees_everything() {
         let plan = ShardPlan::endless().held();
         let steps = plan.steps.clone();
         let router = Router::start(plan, Limits::default()).await;
-        // Far fewer than the 8,000 that were asked for: nobody but the client that leaves can end it.
+        // The request asks for 8,000 tokens, so only the client that leaves can end it.
         steps.add_permits(100);
         let mut connection = open(&router, stream).await;
         if stream {
@@ -60,7 +60,7 @@ async fn leaving_in_the_middle_frees_everything() {
 }
 
 #[tokio::test]
-async fn leaving_while_waiting_in_the_queue_frees_the_place() {
+async fn leaving_the_queue_frees_the_place() {
     let mut plan = ShardPlan::endless().held();
     plan.num_blocks = 16;
     let router = Router::start(plan, Limits::default()).await;
@@ -77,19 +77,19 @@ async fn leaving_while_waiting_in_the_queue_frees_the_place() {
 }
 
 #[tokio::test]
-async fn leaving_in_the_middle_of_a_body_takes_nothing() {
+async fn leaving_in_the_middle_of_a_body_holds_no_place() {
     let router = Router::default().await;
     let mut connection = router.connect().await;
     let head = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 500\r\n\r\n{\"prompt\": [1";
     tokio::io::AsyncWriteExt::write_all(&mut connection.stream, head).await.unwrap();
     drop(connection);
-    // The next request is served, and then nothing is open.
+    // The next request is served, and afterwards no request is open.
     router.post(COMPLETIONS, &json!({"prompt": "x"})).await.ok();
     router.wait_idle().await;
 }
 
 #[tokio::test]
-async fn the_driver_aborts_a_sequence_that_nobody_reads() {
+async fn the_driver_aborts_a_sequence_whose_updates_are_not_read() {
     let router = Router::start(ShardPlan::endless(), Limits::default()).await;
     let request = NewSequence {
         arrived: Instant::now(),
@@ -120,7 +120,7 @@ async fn the_driver_aborts_a_sequence_that_nobody_reads() {
 #[tokio::test]
 async fn slow_reader_gets_an_error_event_and_others_are_served() {
     let router = Router::start(ShardPlan::endless(), Limits::default()).await;
-    // Each event is some kilobytes, so that the sockets' buffers are full long before the output ends.
+    // Each event has several kilobytes, so the sockets' buffers are full long before the output ends.
     let body = json!({"messages": [{"role": "user", "content": "x"}], "max_tokens": 8000, "stream": true,
                       "logprobs": true, "top_logprobs": 20});
     let mut slow = router.connect().await;

@@ -1,4 +1,4 @@
-//! Several outputs in one answer: choices and prompts.
+//! Several outputs in one response: choices and prompts.
 
 use serde_json::{Value, json};
 
@@ -8,7 +8,7 @@ use trunkline_router::limits::Limits;
 const CHAT: &str = "/v1/chat/completions";
 const COMPLETIONS: &str = "/v1/completions";
 
-/// Choice i answers with the i-th of `texts`.
+/// Starts a router whose choice i outputs `texts[i]`.
 async fn router_saying(texts: &[&str]) -> Router {
     let plan = ShardPlan { replies: texts.iter().map(|text| bytes(text)).collect(), ..ShardPlan::default() };
     Router::start(plan, Limits::default()).await
@@ -33,10 +33,10 @@ async fn choices_of_a_chat_share_the_prompt() {
     let indices =
         answer["choices"].as_array().unwrap().iter().map(|choice| choice["index"].as_u64().unwrap());
     assert_eq!(indices.collect::<Vec<_>>(), [0, 1, 2]);
-    // The prompt counts once, each output with its end token.
+    // The prompt is counted once. Each output is counted with its end token.
     assert_eq!(answer["usage"]["prompt_tokens"], prompt_of("hello there").len());
     assert_eq!(answer["usage"]["completion_tokens"], "onetwothree".len() + 3);
-    // The prompt's whole blocks were computed once: what was planned is less than a prompt for each.
+    // The prompt's full blocks were computed only once, so fewer tokens were planned than one prompt for each choice.
     let planned: u32 = router
         .shard()
         .plans
@@ -52,7 +52,7 @@ async fn choices_of_a_chat_share_the_prompt() {
 }
 
 #[tokio::test]
-async fn choices_in_a_stream_are_told_apart() {
+async fn choices_in_a_stream_are_numbered() {
     let router = router_saying(&["one", "twenty", "3"]).await;
     let body =
         json!({"messages": user("x"), "n": 3, "stream": true, "stream_options": {"include_usage": true}});
@@ -88,8 +88,8 @@ async fn prompts_are_answered_in_their_order() {
 }
 
 #[tokio::test]
-async fn best_of_shows_the_likeliest() {
-    // The higher a choice, the likelier the mock says its tokens are.
+async fn best_of_returns_the_likeliest_outputs() {
+    // The mock gives higher choices likelier tokens.
     let router = router_saying(&["a", "b", "c", "d"]).await;
     let body = json!({"prompt": "x", "n": 2, "best_of": 4});
     let answer = router.post(COMPLETIONS, &body).await.ok();
@@ -133,7 +133,7 @@ async fn prompts_of_two_kinds_are_refused() {
 }
 
 #[tokio::test]
-async fn best_of_in_tgis_words() {
+async fn tgis_best_of_returns_the_other_outputs_in_details() {
     let router = router_saying(&["a", "b", "c"]).await;
     let parameters = json!({"best_of": 3, "do_sample": true, "details": true, "seed": 5});
     let answer = router.post("/generate", &json!({"inputs": "x", "parameters": parameters})).await.ok();
@@ -151,7 +151,7 @@ async fn best_of_in_tgis_words() {
 }
 
 #[tokio::test]
-async fn an_output_takes_a_place_as_a_request_does() {
+async fn every_output_takes_a_place() {
     let plan = ShardPlan::endless().held();
     let limits = Limits { max_concurrent_requests: 4, ..Limits::default() };
     let router = Router::start(plan, limits).await;
@@ -164,7 +164,7 @@ async fn an_output_takes_a_place_as_a_request_does() {
     let too_many = router.post(CHAT, &json!({"messages": user("x"), "n": 5})).await;
     assert_eq!(too_many.status, 400);
     assert!(too_many.text().contains("--max-concurrent-requests"), "{}", too_many.text());
-    // Dropping the answer gives all of them back.
+    // Dropping the answer returns all places.
     drop(first);
     router.wait("the places to be free", |app| app.admission.open.available_permits() == 4).await;
 }

@@ -1,4 +1,4 @@
-//! How long connections may take, and how many there may be.
+//! Timeouts of connections, and the limit of their number.
 
 use std::process::Command;
 use std::sync::Arc;
@@ -15,24 +15,24 @@ use trunkline_router::tenants::Access;
 use crate::support::process::{PROGRAM, Process, with_needed_flags};
 use crate::support::{Connection, DEADLINE, Router, ShardPlan, write_model};
 
-/// Long enough to be told from no wait at all.
+/// Long enough to be distinguished from no wait.
 const LIMIT: Duration = Duration::from_millis(60);
 
 fn limits(timeouts: Timeouts) -> Limits {
     Limits { timeouts, ..Limits::default() }
 }
 
-/// What the server sends until it closes the connection, and how long that takes.
+/// Returns the bytes that the server sends until it closes the connection, and the time that passes.
 async fn until_closed(stream: &mut TcpStream) -> (Vec<u8>, Duration) {
     let (begin, mut received) = (Instant::now(), Vec::new());
     let read = stream.read_to_end(&mut received);
-    // A reset is an end as well.
+    // A reset also ends the connection.
     let _ = tokio::time::timeout(DEADLINE, read).await.expect("the connection is closed");
     (received, begin.elapsed())
 }
 
 #[test]
-fn nobody_waits_for_ever_unless_told_so() {
+fn the_defaults_bound_every_wait() {
     let seconds = Duration::from_secs;
     let wanted =
         Timeouts { body: seconds(30), header: seconds(30), handshake: seconds(10), keep_alive: seconds(10) };
@@ -40,7 +40,7 @@ fn nobody_waits_for_ever_unless_told_so() {
 }
 
 #[tokio::test]
-async fn a_body_that_does_not_arrive_in_time_is_answered_408_and_gives_its_room_back() {
+async fn a_late_body_gets_408_and_frees_its_memory() {
     let timeouts = Timeouts { body: LIMIT, ..Timeouts::default() };
     let router = Router::start(ShardPlan::default(), limits(timeouts)).await;
     let all = router.app.admission.reading.available_permits();
@@ -56,7 +56,7 @@ async fn a_body_that_does_not_arrive_in_time_is_answered_408_and_gives_its_room_
 }
 
 #[tokio::test]
-async fn a_header_that_does_not_arrive_in_time_ends_the_connection() {
+async fn a_late_header_closes_the_connection() {
     let timeouts = Timeouts { header: LIMIT, ..Timeouts::default() };
     let router = Router::start(ShardPlan::default(), limits(timeouts)).await;
     for part in [&b""[..], b"GET /livez HTTP/1.1\r\nhost: x\r\n"] {
@@ -66,7 +66,7 @@ async fn a_header_that_does_not_arrive_in_time_ends_the_connection() {
         assert_eq!(String::from_utf8_lossy(&received), "");
         assert!(elapsed >= LIMIT, "{elapsed:?}");
     }
-    // So does one that waits too long for its next request.
+    // A connection that waits too long for its next request is closed too.
     let mut stream = TcpStream::connect(router.address).await.unwrap();
     stream.write_all(b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
     let (received, elapsed) = until_closed(&mut stream).await;
@@ -75,7 +75,7 @@ async fn a_header_that_does_not_arrive_in_time_ends_the_connection() {
 }
 
 #[tokio::test]
-async fn a_handshake_that_does_not_come_in_time_ends_the_connection() {
+async fn a_late_handshake_closes_the_connection() {
     let folder = tempfile::tempdir().unwrap();
     let (cert, key) = (folder.path().join("cert.pem"), folder.path().join("key.pem"));
     std::fs::write(&cert, include_str!("certificates/first.cert.pem")).unwrap();
@@ -83,7 +83,7 @@ async fn a_handshake_that_does_not_come_in_time_ends_the_connection() {
     let front = Front { tls: Some(Arc::new(Tls::load(cert, key).unwrap())), origins: Vec::new() };
     let timeouts = Timeouts { handshake: LIMIT, ..Timeouts::default() };
     let router = Router::start_behind(front, limits(timeouts), Access::open()).await;
-    // Nothing, and the begin of a ClientHello: a record of 512 bytes.
+    // The client sends nothing, or the start of a ClientHello (a record of 512 bytes).
     for part in [&b""[..], b"\x16\x03\x01\x02\x00\x01"] {
         let mut stream = TcpStream::connect(router.address).await.unwrap();
         stream.write_all(part).await.unwrap();
@@ -94,7 +94,7 @@ async fn a_handshake_that_does_not_come_in_time_ends_the_connection() {
 }
 
 #[tokio::test]
-async fn silent_streams_have_comments_that_keep_them_open() {
+async fn silent_streams_are_kept_open_by_comments() {
     let timeouts = Timeouts { keep_alive: LIMIT, ..Timeouts::default() };
     let plan = ShardPlan::default().held();
     let steps = plan.steps.clone();
@@ -109,7 +109,7 @@ async fn silent_streams_have_comments_that_keep_them_open() {
     assert!(chat.read_until(|bytes| num_comments(bytes) == 2).await);
     assert!(begin.elapsed() >= 2 * LIMIT);
     assert!(events.read_until(|bytes| num_comments(bytes) >= 1).await);
-    // They change nothing of what is said.
+    // Comments do not change the events.
     steps.add_permits(1000);
     let said = chat.answer().await.events();
     assert_eq!(said.last().unwrap(), "[DONE]");
@@ -128,7 +128,7 @@ async fn a_connection_beyond_the_cap_waits_until_one_closes() {
     let mut next = router.connect().await;
     next.send("GET", "/livez", b"").await;
     for _ in 0..10 {
-        // The server had its turn for both.
+        // When this request is answered, the server could also have served the other connection.
         assert_eq!(open[0].request("GET", "/livez", b"").await.status, 200);
     }
     assert!(next.stream.try_read(&mut [0]).is_err(), "it is served beyond the cap");
@@ -137,7 +137,7 @@ async fn a_connection_beyond_the_cap_waits_until_one_closes() {
 }
 
 #[tokio::test]
-async fn a_server_out_of_file_descriptors_accepts_again_when_there_are_some() {
+async fn a_server_without_file_descriptors_recovers() {
     let folder = tempfile::tempdir().unwrap();
     write_model(folder.path());
     let mut command = Command::new("sh");
@@ -147,7 +147,7 @@ async fn a_server_out_of_file_descriptors_accepts_again_when_there_are_some() {
     for _ in 0..80 {
         open.push(TcpStream::connect(process.address).await.unwrap());
     }
-    // It goes on trying, with a pause between.
+    // The server keeps trying, with pauses.
     process.wait_for_log("cannot accept connections", 2);
     drop(open);
     let answer = Connection::open(process.address).await.request("GET", "/livez", b"").await;

@@ -1,4 +1,4 @@
-//! The recorded conversation of the contract, read by this side.
+//! Replays the contract's recorded conversation through the router's conversions.
 
 use base64::prelude::{BASE64_STANDARD, Engine};
 use serde_json::{Value, json};
@@ -16,13 +16,13 @@ use trunkline_scheduler::{
 const CONVERSATION: &str = include_str!("../../../proto/testdata/conversation.jsonl");
 
 #[test]
-fn recorded_conversation_reads_the_same_on_this_side() {
+fn the_recorded_conversation_converts_to_the_same_values() {
     let (mut plans, mut results, mut late_masks) = (0, 0, 0);
     let (mut named, mut known) = (NamedMasks::default(), KnownMasks::default());
     for line in CONVERSATION.lines() {
         let record: Value = serde_json::from_str(line).unwrap();
         if let Some(describe) = record.get("describe") {
-            // Another stream.
+            // A new stream begins.
             (named, known) = (NamedMasks::default(), KnownMasks::default());
             let info = ShardInfo::from_proto(describe_from_json(describe)).unwrap();
             assert_eq!(info.vocab_size, u32_of(describe, "vocab_size"));
@@ -52,7 +52,7 @@ fn recorded_conversation_reads_the_same_on_this_side() {
 }
 
 #[test]
-fn windows_that_cannot_be_served_are_refused() {
+fn unsupported_window_sizes_are_refused() {
     let first: Value = serde_json::from_str(CONVERSATION.lines().next().unwrap()).unwrap();
     let describe = |num_window_parts, window_size, num_store_slots| {
         let describe = describe_from_json(&first["describe"]);
@@ -63,7 +63,7 @@ fn windows_that_cannot_be_served_are_refused() {
             ..describe
         })
     };
-    // Blocks of 4: a window of 9 touches three, and one may be copied from.
+    // With blocks of 4, a window of 9 touches three blocks, and one more may be the source of a copy.
     assert_eq!(
         describe(4, 9, 0).unwrap().limits().windows,
         Some(WindowLimits { num_parts: 4, window_size: 9 })
@@ -79,7 +79,7 @@ fn windows_that_cannot_be_served_are_refused() {
 }
 
 #[test]
-fn transfers_cross_the_line_whole() {
+fn transfers_are_converted_completely() {
     let key = Salt::default().with_cache_salt("tenant").root_key();
     let plan = StepPlan {
         step_id: 3,
@@ -153,7 +153,7 @@ fn ids(value: &Value, field: &str) -> Vec<u32> {
     list(value, field, |id| u32::try_from(id.as_u64().unwrap()).unwrap())
 }
 
-/// Protobuf's JSON has bytes in base64.
+/// Decodes a field of bytes, which Protobuf's JSON has in base64.
 fn key_of(value: &Value, field: &str) -> Vec<u8> {
     BASE64_STANDARD.decode(value[field].as_str().unwrap()).unwrap()
 }

@@ -1,4 +1,4 @@
-//! How long a request may take: its field, its header, the flag.
+//! Deadlines of requests, set by the field, the header or the flag.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use trunkline_router::limits::Limits;
 
 use crate::support::{Answer, Router, ShardPlan};
 
-/// A request of each generating route, without its timeout, and where the code of an error stands.
+/// Returns a request without timeout for each generating route, and the JSON pointer of the code in its errors.
 fn routes() -> [(&'static str, Value, &'static str); 5] {
     let messages = json!([{"role": "user", "content": "x"}]);
     [
@@ -68,7 +68,7 @@ async fn a_stream_ends_with_an_event_of_its_dialect() {
 }
 
 #[tokio::test]
-async fn the_flag_bounds_what_is_asked_for() {
+async fn the_flag_bounds_field_and_header() {
     let limits = Limits { request_timeout: Some(Duration::from_millis(50)), ..Limits::default() };
     let router = Router::start(ShardPlan::endless().held(), limits).await;
     for (path, body, _) in routes() {
@@ -79,7 +79,7 @@ async fn the_flag_bounds_what_is_asked_for() {
 }
 
 #[tokio::test]
-async fn what_is_no_time_is_refused_and_what_the_packages_send_is_not_one() {
+async fn invalid_timeouts_are_refused_and_x_stainless_timeout_is_ignored() {
     let router = Router::default().await;
     for (path, body, _) in routes() {
         let wrong = router.post(path, &with_timeout(path, &body, json!(0))).await;

@@ -1,4 +1,4 @@
-//! What clients get wrong: status, code and words in the dialect's shape, and nothing left behind.
+//! Errors of clients: status, code and text in the dialect's form. Rejected requests hold no places.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use trunkline_router::limits::Limits;
 const CHAT: &str = "/v1/chat/completions";
 const COMPLETIONS: &str = "/v1/completions";
 
-/// Body fields, code, and words that the message has to contain.
+/// Body fields, the code, and words that the message must contain.
 const CHAT_FIELDS: &[(&str, &str, &str)] = &[
     (r#"{"max_tokens": 0}"#, "invalid_value", "`max_tokens` is 0, must be at least 1"),
     (r#"{"max_tokens": -1}"#, "invalid_value", "`max_tokens` is -1"),
@@ -131,7 +131,7 @@ async fn wrong_chat_fields_are_named() {
 }
 
 #[tokio::test]
-async fn neutral_values_of_unsupported_fields_are_fine() {
+async fn neutral_values_of_unsupported_fields_are_accepted() {
     let router = Router::default().await;
     let body = json!({"messages": [{"role": "user", "content": "x"}], "n": 1, "tools": [], "tool_choice": "none",
         "response_format": {"type": "text"}, "logit_bias": {}, "bad_words": [], "prompt_logprobs": false, "modalities": ["text"], "user": "me", "store": true,
@@ -169,7 +169,7 @@ async fn malformed_bodies_are_400_and_never_500() {
 }
 
 #[tokio::test]
-async fn missing_fields_are_not_called_malformed() {
+async fn missing_fields_have_their_own_error() {
     let router = Router::default().await;
     for (path, body, code, param) in [
         (CHAT, "{}", "missing_field", Some("messages")),
@@ -236,7 +236,7 @@ async fn wrong_prompts_are_named() {
 }
 
 #[tokio::test]
-async fn prompts_are_bounded_by_the_pool_too() {
+async fn the_block_pool_bounds_prompts_too() {
     let plan = ShardPlan { num_blocks: 4, ..ShardPlan::default() };
     let router = Router::start(plan, Limits::default()).await;
     let answer = router.post(COMPLETIONS, &json!({"prompt": vec![1; 30], "max_tokens": 3})).await;
@@ -283,7 +283,7 @@ async fn tgi_errors_have_tgis_shape() {
 }
 
 #[tokio::test]
-async fn unknown_routes_and_methods() {
+async fn unknown_routes_and_methods_have_errors_of_their_own() {
     let router = Router::default().await;
     let answer = router.get("/v1/nothing").await;
     assert_eq!((answer.status, answer.json()["error"]["code"].as_str()), (404, Some("route_not_found")));
@@ -294,7 +294,7 @@ async fn unknown_routes_and_methods() {
 }
 
 #[tokio::test]
-async fn body_of_50_mb_is_413_and_not_kept() {
+async fn a_body_of_50_mb_gets_413_and_is_not_kept() {
     let router = Router::default().await;
     let head = "POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n";
     let mut connection = router.connect().await;
@@ -310,7 +310,7 @@ async fn body_of_50_mb_is_413_and_not_kept() {
 
     let announced = router.post_bytes("/generate", &vec![b' '; (8 << 20) + 1]).await;
     assert_eq!((announced.status, announced.json()["code"].as_str()), (413, Some("body_too_large")));
-    // More than anybody would read away is refused by its announcement.
+    // A body beyond the limit of discarded bytes is refused because of its `content-length`.
     let mut connection = router.connect().await;
     let head = "POST /generate HTTP/1.1\r\nhost: x\r\ncontent-length: 99999999999\r\n\r\n";
     connection.stream.write_all(head.as_bytes()).await.unwrap();
@@ -318,7 +318,7 @@ async fn body_of_50_mb_is_413_and_not_kept() {
 }
 
 #[tokio::test]
-async fn too_many_open_requests_are_429() {
+async fn too_many_open_requests_get_429() {
     let plan = ShardPlan::default().held();
     let steps = plan.steps.clone();
     let limits = Limits { max_concurrent_requests: 1, ..Limits::default() };
@@ -331,15 +331,15 @@ async fn too_many_open_requests_are_429() {
     assert_eq!(second.json()["error_type"], "overloaded");
     let second = router.post(CHAT, &json!({})).await;
     assert_eq!((second.status, second.json()["error"]["code"].as_str()), (429, Some("too_many_requests")));
-    // Operating routes answer all the same.
+    // Operational routes still answer.
     assert_eq!(router.metric("trunkline_rejections_total{code=\"too_many_requests\"}").await, 2.0);
     steps.add_permits(1000);
     assert_eq!(first.answer().await.status, 200);
 }
 
 #[tokio::test]
-async fn full_queue_is_429_with_retry_after_also_for_streams() {
-    // Room for one sequence: the second waits, the third is refused.
+async fn a_full_queue_gives_429_with_retry_after_also_for_streams() {
+    // There is room for one sequence. The second one waits, and the third is refused.
     let plan = ShardPlan { num_blocks: 8, ..ShardPlan::default().held() };
     let steps = plan.steps.clone();
     let limits = Limits { max_queued_requests: 1, ..Limits::default() };
@@ -364,8 +364,8 @@ async fn full_queue_is_429_with_retry_after_also_for_streams() {
 }
 
 #[tokio::test]
-async fn unreachable_deadline_is_429_and_named_as_such() {
-    // 8 tokens took 1000 s of the device, and 40 wait: the next one would start after 5000 s.
+async fn an_unreachable_deadline_gets_429() {
+    // 8 tokens took 1000 s of device time, and 40 tokens wait. The next request would start after 5000 s.
     let plan = ShardPlan { num_blocks: 8, device_time_us: 1_000_000_000, ..ShardPlan::default().held() };
     let steps = plan.steps.clone();
     let limits = Limits { request_timeout: Some(Duration::from_secs(600)), ..Limits::default() };
@@ -400,7 +400,7 @@ async fn unreachable_deadline_is_429_and_named_as_such() {
 }
 
 #[tokio::test]
-async fn too_long_for_the_shard_that_came_back_names_the_clients_field() {
+async fn a_prompt_too_long_for_the_reconnected_shard_names_the_clients_field() {
     let plan = ShardPlan { num_blocks: 8, ..ShardPlan::default().held() };
     let mut router = Router::start(plan, Limits::default()).await;
     let mut running = router.connect().await;
@@ -431,7 +431,7 @@ async fn too_long_for_the_shard_that_came_back_names_the_clients_field() {
 }
 
 #[tokio::test]
-async fn a_body_that_is_compressed_is_refused_by_its_encoding() {
+async fn compressed_bodies_are_refused() {
     let router = Router::default().await;
     let body = br#"{"prompt": "x", "max_tokens": 1}"#;
     let post = async |encoding| {

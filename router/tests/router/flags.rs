@@ -1,4 +1,4 @@
-//! Every limit of a request that a flag sets is named by its flag where a request is refused for it.
+//! Errors about a limit that a flag sets name the flag.
 
 use serde_json::{Value, json};
 use trunkline_grammar::GrammarLimits;
@@ -28,7 +28,7 @@ fn limits() -> Limits {
     }
 }
 
-/// A chat with these fields.
+/// Returns the body of a chat with these fields.
 fn chat(fields: Value) -> Value {
     let mut body = json!({"messages": [{"role": "user", "content": "x"}]});
     body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
@@ -80,12 +80,12 @@ fn cases() -> Vec<(&'static str, Value, &'static str, &'static str)> {
 }
 
 #[tokio::test]
-async fn every_refusal_names_its_flag() {
+async fn every_error_of_a_limit_names_its_flag() {
     let router = Router::start(ShardPlan::default(), limits()).await;
     for (path, body, flag, code) in cases() {
         let answer = router.post(path, &body).await;
         let whole = answer.json();
-        // TGI's form has no object around it.
+        // TGI's errors have no `error` object.
         let (error, text) = match &whole["error"] {
             Value::String(text) => (&whole, text.as_str()),
             error => (error, error["message"].as_str().unwrap()),
@@ -98,7 +98,7 @@ async fn every_refusal_names_its_flag() {
         );
         assert!((400..500).contains(&answer.status), "{path} {flag}: {}", answer.status);
     }
-    // Nothing of it took a place, and what keeps the limits is served.
+    // No refused request holds a place, and a request within the limits is served.
     let message = json!({"role": "user", "content": "x"});
     router.post(CHAT, &json!({"messages": [message, message], "n": 2, "stop": "a"})).await.ok();
     router.wait_places().await;

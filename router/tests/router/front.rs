@@ -1,4 +1,4 @@
-//! What stands around the routes: headers in and out, browsers, what the log says.
+//! Everything around the routes: request ids, CORS, limits of headers, and the log.
 
 use std::process::Command;
 
@@ -21,7 +21,7 @@ async fn behind(origins: &[&str]) -> Router {
 }
 
 #[tokio::test]
-async fn a_browser_is_told_what_its_scripts_may_do_before_it_has_a_key() {
+async fn preflight_requests_need_no_key() {
     for (origins, wanted) in [(&[ORIGIN, "http://localhost:3001"][..], ORIGIN), (&["*"], "*")] {
         let router = behind(origins).await;
         let asked = [
@@ -34,7 +34,7 @@ async fn a_browser_is_told_what_its_scripts_may_do_before_it_has_a_key() {
         assert_eq!(told.header("access-control-allow-headers"), Some(asked[2].1));
         assert!(told.header("access-control-allow-methods").unwrap().contains("POST"));
         assert_eq!(told.header("access-control-allow-credentials"), None);
-        // Answers, refusals too, can be read.
+        // Scripts can read all answers, including errors.
         let bearer = format!("Bearer {KEY}");
         let with_key = [("origin", ORIGIN), ("authorization", bearer.as_str())];
         for (headers, status) in [(&with_key[..], 200), (&with_key[..1], 401)] {
@@ -47,7 +47,7 @@ async fn a_browser_is_told_what_its_scripts_may_do_before_it_has_a_key() {
 }
 
 #[tokio::test]
-async fn other_origins_and_servers_without_any_are_told_nothing() {
+async fn other_origins_get_no_cors_headers() {
     for origins in [&[ORIGIN][..], &[]] {
         let router = behind(origins).await;
         let headers = [("origin", "https://evil.example.com"), ("x-api-key", KEY)];
@@ -60,7 +60,7 @@ async fn other_origins_and_servers_without_any_are_told_nothing() {
 }
 
 #[tokio::test]
-async fn an_id_that_is_harmless_is_taken_over_and_another_is_replaced() {
+async fn valid_request_ids_are_kept_and_others_replaced() {
     let router = Router::default().await;
     let id = |sent: &'static str, path: &'static str| {
         let mut connection = Box::pin(router.connect());
@@ -83,7 +83,7 @@ async fn an_id_that_is_harmless_is_taken_over_and_another_is_replaced() {
 }
 
 #[tokio::test]
-async fn a_large_header_is_refused_by_the_name_of_its_flag_and_a_huge_one_bare() {
+async fn a_large_header_gets_an_error_and_a_huge_one_a_bare_431() {
     let limits = Limits { max_header_bytes: 4096, ..Limits::default() };
     let router = Router::start(ShardPlan::default(), limits).await;
     let send = async |bytes: usize| {
@@ -101,16 +101,16 @@ async fn a_large_header_is_refused_by_the_name_of_its_flag_and_a_huge_one_bare()
     for head in [format!("x-filler: {}\r\n", "x".repeat(200_000)), fields(600)] {
         let mut connection = router.connect().await;
         let head = format!("GET /v1/models HTTP/1.1\r\nhost: x\r\n{head}\r\n");
-        // It may be answered before all of it was sent.
+        // The server may answer before the whole request was sent.
         let _ = connection.stream.write_all(head.as_bytes()).await;
         assert!(connection.read_until(|bytes| bytes.starts_with(b"HTTP/1.1 431")).await);
     }
 }
 
 #[tokio::test]
-async fn a_header_of_many_fields_is_refused_in_the_words_of_its_route() {
+async fn too_many_header_fields_are_refused_in_the_dialects_form() {
     let router = Router::default().await;
-    // Beside `host` and `content-length`, which the client sends anyway.
+    // The client also sends `host` and `content-length`.
     let send = async |path: &str, count: usize| {
         router.connect().await.request_with("GET", path, &vec![("a", "b"); count], b"").await
     };
@@ -123,7 +123,7 @@ async fn a_header_of_many_fields_is_refused_in_the_words_of_its_route() {
     assert_eq!(send("/info", 500).await.json()["code"], "header_too_large");
 }
 
-/// Asks a router process for all that could show a prompt or a key in its log, at the level that shows most.
+/// Sends requests of every kind that might log a prompt or a key to a router process with the most detailed log level.
 #[tokio::test(flavor = "multi_thread")]
 async fn no_log_at_any_level_has_a_prompt_an_output_or_a_key() {
     let folder = tempfile::tempdir().unwrap();

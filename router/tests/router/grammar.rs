@@ -1,4 +1,4 @@
-//! Sequences under a grammar: the driver's masks reach the shard, alone and beside free ones.
+//! Sequences that follow a grammar: the driver's masks reach the shard, also next to unconstrained sequences.
 
 use tokio::time::Instant;
 use trunkline_grammar::{Constraint, Grammar, GrammarCompiler, GrammarLimits};
@@ -37,7 +37,7 @@ fn constraint(router: &Router, grammar: &Grammar) -> Constraint {
     compiler.compile(grammar).unwrap()
 }
 
-/// The text of one sequence, and why it ended.
+/// Returns the text of one sequence, and the reason why it ended.
 async fn run(router: &Router, request: NewSequence, grammar: Option<&Grammar>) -> (String, EndReason) {
     let constraint = grammar.map(|grammar| constraint(router, grammar));
     let submitted = router.app.served.driver.submit(NewSequence { constraint, ..request }).await;
@@ -49,14 +49,14 @@ async fn run(router: &Router, request: NewSequence, grammar: Option<&Grammar>) -
             SequenceUpdate::Ended(reason) => return (String::from_utf8(text).unwrap(), reason),
             SequenceUpdate::Accepted | SequenceUpdate::Started { .. } | SequenceUpdate::Pinned(_) => {}
             SequenceUpdate::Rejected { .. } => panic!("there is room"),
-            SequenceUpdate::Scored(_) => panic!("nobody asked"),
+            SequenceUpdate::Scored(_) => panic!("no scores were requested"),
         }
     }
 }
 
 #[tokio::test]
 async fn masks_reach_the_shard_and_forced_tokens_need_no_step() {
-    // What the shard would say is not in the grammar.
+    // The shard's own output would not match the grammar.
     let plan = ShardPlan {
         script: std::sync::Arc::new(|_: &[u32]| bytes("no json at all")),
         ..ShardPlan::default()
@@ -74,11 +74,11 @@ async fn masks_reach_the_shard_and_forced_tokens_need_no_step() {
     assert!(["first", "fourth"].contains(&value["answer"].as_str().unwrap()), "{forced}");
     let stats = *router.app.served.stats.borrow();
     assert!(stats.steps < stats.output_tokens, "tokens came without a step: {stats:?}");
-    // With logprobs each token is sampled, and the text is the same.
+    // With logprobs every token is sampled, and the text stays the same.
     let params = SamplingParams { logprobs: true, ..SamplingParams::default() };
     let (sampled, _) = run(&router, request("question", params), Some(&grammar)).await;
     assert_eq!(sampled, forced);
-    // Beside free ones it is the same too, and they are as they were.
+    // Next to unconstrained sequences the text is the same, and theirs is unchanged.
     let free = request("another question", SamplingParams::default());
     let (constrained, free) = tokio::join!(run(&router, greedy(), Some(&grammar)), run(&router, free, None));
     assert_eq!(constrained.0, forced);
@@ -86,7 +86,7 @@ async fn masks_reach_the_shard_and_forced_tokens_need_no_step() {
 }
 
 #[tokio::test]
-async fn who_leaves_while_its_mask_is_worked_out_leaves_nothing_behind() {
+async fn leaving_while_a_mask_is_computed_frees_everything() {
     let router = Router::start(ShardPlan::default(), Limits::default()).await;
     let grammar = Grammar::Regex("[a-z]{50}".into());
     for _ in 0..20 {

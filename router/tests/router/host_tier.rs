@@ -1,11 +1,12 @@
-//! A store in the shard's memory: used as one on disk, but named otherwise, and empty whenever a stream begins.
+//! A store in the shard's memory. It works like one on disk, but it reports another tier, and it is empty whenever a
+//! stream begins.
 
 use serde_json::{Value, json};
 use trunkline_router::limits::Limits;
 
 use crate::support::{Router, ShardPlan};
 
-/// Cached tokens of a prompt of twelve blocks and a half.
+/// Sends a prompt of twelve and a half blocks and returns its number of cached tokens.
 async fn complete(router: &Router, first: u32) -> u64 {
     let prompt: Vec<u32> = (first..first + 100).collect();
     let body = json!({"prompt": prompt, "max_tokens": 1});
@@ -15,10 +16,10 @@ async fn complete(router: &Router, first: u32) -> u64 {
 }
 
 #[tokio::test]
-async fn what_is_in_the_hosts_memory_is_found_until_the_stream_ends() {
+async fn blocks_in_host_memory_are_found_until_the_stream_ends() {
     let folder = tempfile::tempdir().unwrap();
     let store = Some((folder.path().join("store"), 64));
-    // A pool for two prompts.
+    // The pool has room for two prompts.
     let plan = ShardPlan { store, is_store_in_memory: true, num_blocks: 30, ..ShardPlan::saying("!") };
     let mut router = Router::start(plan.clone(), Limits::default()).await;
     for first in [0, 40, 80, 120] {
@@ -29,7 +30,7 @@ async fn what_is_in_the_hosts_memory_is_found_until_the_stream_ends() {
     assert_eq!((&totals["disk"], &totals["host"]["slots"]), (&Value::Null, &json!(64)));
     assert_eq!((&totals["host"]["blocks"], &totals["host"]["restored"]), (&json!(48), &json!(12)));
 
-    // Another shard, and so another stream.
+    // Another shard opens another stream.
     router.kill_shard();
     router.wait("the loss", |app| app.served.shard_info().is_err()).await;
     let store = Some((folder.path().join("other"), 64));

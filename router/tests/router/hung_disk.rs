@@ -1,4 +1,4 @@
-//! A disk that does not answer costs no request, and only the time that it is worth.
+//! A disk that does not answer fails no request, and the router waits for it only as long as computing would take.
 
 use serde_json::json;
 use tokio::sync::Semaphore;
@@ -10,7 +10,7 @@ fn prompt(first: u32) -> Vec<u32> {
     (first..first + 100).collect()
 }
 
-/// Cached tokens of a prompt.
+/// Sends a prompt and returns its number of cached tokens.
 async fn complete(router: &Router, prompt: &[u32]) -> u64 {
     let body = json!({"prompt": prompt, "max_tokens": 1});
     let answer = router.post("/v1/completions", &body).await.ok();
@@ -18,9 +18,9 @@ async fn complete(router: &Router, prompt: &[u32]) -> u64 {
 }
 
 #[tokio::test]
-async fn a_read_that_hangs_is_a_miss() {
+async fn a_hung_read_is_a_miss() {
     let folder = tempfile::tempdir().unwrap();
-    // A pool for two prompts: what is not used lately has to be read.
+    // The pool has room for two prompts, so blocks that were not used recently have to be read.
     let store = Some((folder.path().join("store"), 64));
     let plan = ShardPlan { store, num_blocks: 30, ..ShardPlan::saying("!") };
     let router = Router::start(plan.clone(), Limits::default()).await;
@@ -31,7 +31,7 @@ async fn a_read_that_hangs_is_a_miss() {
     assert_eq!(complete(&router, &prompt(0)).await, 0, "computed, though it is on disk");
     assert_eq!(router.metric("trunkline_restores_given_up_total").await, 1.0);
     assert_eq!(router.metric("trunkline_kv_blocks_late").await, 12.0);
-    // The next one does not even ask.
+    // The next request does not even try to read.
     assert_eq!(complete(&router, &prompt(40)).await, 0);
     assert_eq!(router.metric("trunkline_restores_given_up_total").await, 1.0);
     assert!(router.metric("trunkline_restores_declined_total").await >= 1.0);

@@ -1,4 +1,4 @@
-//! Nodes of the KV cache one by one: text, groups, pins by hand, and what tenants have, each for its own eyes.
+//! Routes for single nodes of the KV cache: text, groups and pins, and what each tenant may see.
 
 use serde_json::{Value, json};
 use trunkline_router::limits::Limits;
@@ -13,7 +13,7 @@ const KEYS: &str = "[tenants.alice]\nkeys = \"sk-alice-0123456789\"\nshare = 2\n
                     [tenants.bob]\nkeys = \"sk-bob-0123456789ab\"\n\
                     [tenants.root]\nkeys = \"sk-admin-0123456789\"\nadmin = true\n";
 
-/// Blocks of 8 tokens: 16, 8 and 8 for the three, and 16 may be pinned.
+/// Blocks of 8 tokens. The three tenants' shares are 16, 8 and 8 blocks, and 16 blocks may be pinned.
 const NUM_BLOCKS: u32 = 32;
 
 async fn router(folder: &tempfile::TempDir) -> Router {
@@ -48,7 +48,7 @@ fn path_of(node: &Value, rest: &str) -> String {
 }
 
 #[tokio::test]
-async fn text_is_shown_to_its_tenant_and_admins_and_to_nobody_else() {
+async fn only_the_tenant_and_admins_see_a_prompts_text() {
     let folder = tempfile::tempdir().unwrap();
     let router = router(&folder).await;
     let text = "A prompt of more than two blocks.";
@@ -85,7 +85,7 @@ async fn without_keys_no_text_is_shown() {
 }
 
 #[tokio::test]
-async fn a_node_is_pinned_and_unpinned_by_hand_by_its_tenant_alone() {
+async fn only_its_tenant_can_pin_and_unpin_a_node() {
     let folder = tempfile::tempdir().unwrap();
     let router = router(&folder).await;
     let body = json!({"prompt": vec![7; 41], "max_tokens": 1});
@@ -107,7 +107,7 @@ async fn a_node_is_pinned_and_unpinned_by_hand_by_its_tenant_alone() {
         (&json!("alice"), &json!(5), &json!(5))
     );
     assert_eq!((&totals["device"]["pinned"], &totals["disk"]["pinned"]), (&json!(5), &json!(5)));
-    // An admin acts for the tenant, in whose share it counts.
+    // An admin's pin counts towards the share of the node's tenant.
     let unpinned = ask(&router, ADMIN, "DELETE", &pin, &Value::Null).await.ok();
     assert_eq!(unpinned, json!({"unpinned_blocks": 5}));
     let totals = ask(&router, ADMIN, "GET", "/v1/kv", &Value::Null).await.ok();
@@ -117,10 +117,10 @@ async fn a_node_is_pinned_and_unpinned_by_hand_by_its_tenant_alone() {
 }
 
 #[tokio::test]
-async fn a_pin_by_hand_keeps_to_the_limits() {
+async fn pins_of_nodes_respect_the_limits() {
     let folder = tempfile::tempdir().unwrap();
     let router = router(&folder).await;
-    // Bob's share is 8 blocks of the device and 16 of the disk.
+    // Bob's share is 8 blocks on the device and 16 on the disk.
     complete(&router, BOB, &json!({"prompt": vec![7; 81], "max_tokens": 1})).await;
     let node = nodes(&router, BOB, "").await.into_iter().find(|node| node["parent"].is_null()).unwrap();
     let pinned = ask(&router, BOB, "POST", &path_of(&node, "/pin"), &json!({})).await.ok();
@@ -139,7 +139,7 @@ async fn a_pin_by_hand_keeps_to_the_limits() {
 }
 
 #[tokio::test]
-async fn nodes_are_found_by_what_their_requests_called_themselves() {
+async fn nodes_are_found_by_the_prompt_cache_key_of_their_requests() {
     let folder = tempfile::tempdir().unwrap();
     let router = router(&folder).await;
     let ask_for = |last: u32, name: &str| {

@@ -1,4 +1,4 @@
-//! `/v1/kv`: looking at the cache and removing from it.
+//! The routes below `/v1/kv` that list the cache and remove nodes.
 
 use serde_json::{Value, json};
 use trunkline_router::limits::Limits;
@@ -34,7 +34,7 @@ async fn walk(router: &Router, limit: usize) -> Vec<Value> {
 }
 
 #[tokio::test]
-async fn the_cache_is_seen_and_parts_of_it_are_removed() {
+async fn the_cache_is_listed_and_parts_of_it_are_removed() {
     let router = Router::start(ShardPlan::saying("!"), Limits::default()).await;
     let shared: Vec<u32> = (1..33).collect();
     let (one, two) = ([shared.clone(), vec![40; 17]].concat(), [shared, vec![50; 17]].concat());
@@ -48,7 +48,7 @@ async fn the_cache_is_seen_and_parts_of_it_are_removed() {
     assert_eq!(totals["device"]["held"], 0);
     assert_eq!((&totals["disk"], &totals["object_store"]), (&Value::Null, &Value::Null));
     let tenants = totals["tenants"].as_array().unwrap();
-    assert_eq!(tenants.len(), 1, "without keys all is nobody's");
+    assert_eq!(tenants.len(), 1, "without keys there is one anonymous tenant");
     assert_eq!((&tenants[0]["tenant"], &tenants[0]["disk_blocks"]), (&Value::Null, &Value::Null));
     assert_eq!(tenants[0]["device_cached"], totals["device"]["cached"]);
 
@@ -65,11 +65,11 @@ async fn the_cache_is_seen_and_parts_of_it_are_removed() {
     let removed = delete(&router, fork["id"].as_str().unwrap()).await.ok();
     assert!(removed["removed_blocks"].as_u64().unwrap() >= 4);
     assert_eq!(complete(&router, &two, "a").await, 0);
-    assert_eq!(complete(&router, &one, "b").await, 48, "the other namespace is as it was");
+    assert_eq!(complete(&router, &one, "b").await, 48, "the other salt is unchanged");
 }
 
 #[tokio::test]
-async fn what_is_not_there_is_said_to_be_so() {
+async fn unknown_nodes_are_reported() {
     let router = Router::default().await;
     for id in ["7", "0-00", "x-00000000000000000000000000000000", "0-00000000000000000000000000000000"] {
         let answer = delete(&router, id).await;

@@ -1,4 +1,4 @@
-//! `/v1/kv/events` and the ZeroMQ socket, as their readers see them.
+//! The events of `/v1/kv/events` and of the ZeroMQ socket, as readers see them.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ const ADMIN: &str = "sk-admin-0123456789";
 const KEYS: &str = "[tenants.alice]\nkeys = \"sk-alice-0123456789\"\n[tenants.bob]\nkeys = \"sk-bob-0123456789ab\"\n\
                     [tenants.root]\nkeys = \"sk-admin-0123456789\"\nadmin = true\n";
 
-/// An event: its id, its name, its data.
+/// An event as a reader receives it.
 #[derive(Debug, Clone, PartialEq)]
 struct Seen {
     id: Option<String>,
@@ -29,7 +29,7 @@ struct Seen {
     data: Value,
 }
 
-/// A stream of events under way.
+/// An open stream of events.
 struct Stream {
     connection: Connection,
 }
@@ -44,19 +44,19 @@ impl Stream {
         tokio::io::AsyncWriteExt::write_all(&mut connection.stream, (head + "\r\n").as_bytes())
             .await
             .unwrap();
-        // The first comment says that it listens.
+        // The first comment shows that the server is listening for events.
         assert!(connection.read_until(|bytes| contains(bytes, ":\n\n")).await);
         assert!(connection.received().contains("content-type: text/event-stream"));
         Self { connection }
     }
 
-    /// All events, once `enough` says so of them.
+    /// Reads until `enough` returns true, and returns all events.
     async fn events(&mut self, enough: impl Fn(&[Seen]) -> bool) -> Vec<Seen> {
         assert!(self.connection.read_until(|bytes| enough(&parse(bytes))).await, "the stream ended");
         parse(self.connection.received().as_bytes())
     }
 
-    /// All events to the end of the stream.
+    /// Reads to the end of the stream, and returns all events.
     async fn rest(&mut self) -> Vec<Seen> {
         assert!(self.connection.read_until(|bytes| contains(bytes, "\r\n0\r\n\r\n")).await);
         parse(self.connection.received().as_bytes())
@@ -67,7 +67,7 @@ fn contains(bytes: &[u8], text: &str) -> bool {
     String::from_utf8_lossy(bytes).contains(text)
 }
 
-/// The whole events in an answer; an event is never cut by a chunk's end.
+/// Parses the events in an answer. Chunks contain only complete events.
 fn parse(bytes: &[u8]) -> Vec<Seen> {
     let text = String::from_utf8_lossy(bytes).into_owned();
     let field = |event: &str, name: &str| {
@@ -104,14 +104,14 @@ async fn with_keys() -> (Router, tempfile::TempDir) {
 }
 
 #[tokio::test]
-async fn blocks_come_and_go_and_a_reader_goes_on_where_it_was() {
+async fn a_reader_resumes_after_its_last_event() {
     let router = Router::start(ShardPlan::saying("!"), Limits::default()).await;
     let mut stream = Stream::open(&router, None, None).await;
-    // Blocks have 8 tokens: two whole ones and a part, which has no name.
+    // Blocks have 8 tokens. The prompt has two full blocks and a partial one without a key.
     let prompt: Vec<u32> = (1..20).collect();
     complete(&router, "", &prompt).await;
     let events = stream.events(|events| num_stored(events) == 2).await;
-    assert_eq!(events[0].name, "AllBlocksCleared", "nothing is known of what was before");
+    assert_eq!(events[0].name, "AllBlocksCleared", "earlier events are unknown");
     let (first, second) = (&events[1], &events[2]);
     assert_eq!((&first.data["parent"], &first.data["depth"]), (&Value::Null, &json!(0)));
     assert_eq!((&second.data["parent"], &second.data["depth"]), (&first.data["key"], &json!(1)));
@@ -140,7 +140,7 @@ async fn blocks_come_and_go_and_a_reader_goes_on_where_it_was() {
 }
 
 #[tokio::test]
-async fn a_tenant_hears_of_its_own_blocks_and_sees_its_own_tokens() {
+async fn a_tenant_receives_only_its_own_events_and_tokens() {
     let (router, _folder) = with_keys().await;
     let mut streams = Vec::new();
     for key in [ALICE, BOB, ADMIN] {
@@ -165,11 +165,11 @@ async fn a_tenant_hears_of_its_own_blocks_and_sees_its_own_tokens() {
         tokens(&streams[1].events(|events| num_stored(events) == 1).await),
         (101..109).collect::<Vec<u64>>()
     );
-    // Bob's came after all of Alice's, so that she would have it by now.
+    // Bob's events come after all of Alice's. If they were sent to her, she would have them by now.
     complete(&router, ALICE, &(31..40).collect::<Vec<u32>>()).await;
     let of_alice = streams[0].events(|events| num_stored(events) >= 3).await;
     assert_eq!(tokens(&of_alice), (1..17).chain(31..39).collect::<Vec<u64>>());
-    // What comes after the keys were read again is for who shows one of them.
+    // After the keys are reloaded, only listeners with a current key receive events.
     router.app.admission.access.reload().unwrap();
     complete(&router, BOB, &(41..50).collect::<Vec<u32>>()).await;
     assert_eq!(tokens(&streams[1].rest().await), (101..109).collect::<Vec<u64>>());
@@ -177,7 +177,7 @@ async fn a_tenant_hears_of_its_own_blocks_and_sees_its_own_tokens() {
 }
 
 #[tokio::test]
-async fn a_shard_that_is_lost_takes_its_blocks_with_it_and_a_drain_ends_the_stream() {
+async fn losing_the_shard_clears_all_blocks_and_a_drain_ends_the_stream() {
     let mut router = Router::start(ShardPlan::default(), Limits::default()).await;
     let mut stream = Stream::open(&router, None, None).await;
     complete(&router, "", &(1..20).collect::<Vec<u32>>()).await;
@@ -196,7 +196,7 @@ async fn a_shard_that_is_lost_takes_its_blocks_with_it_and_a_drain_ends_the_stre
 }
 
 #[tokio::test]
-async fn there_is_room_for_so_many_listeners() {
+async fn the_number_of_listeners_is_limited() {
     let router = Router::default().await;
     let mut streams = Vec::new();
     for _ in 0..MAX_LISTENERS {
@@ -207,7 +207,7 @@ async fn there_is_room_for_so_many_listeners() {
     assert_eq!(answer.header("retry-after"), Some("1"));
 }
 
-/// Receives batches until `enough`; returns the topic and numbers of all, and the payloads.
+/// Receives batches until `enough` returns true. Returns the topic, the number and the payload of each.
 async fn receive(socket: &mut SubSocket, enough: impl Fn(&[u8]) -> bool) -> Vec<(String, u64, Vec<u8>)> {
     let mut batches = Vec::new();
     loop {
@@ -232,7 +232,7 @@ async fn batches_are_published_under_the_topic() {
     let mut socket = SubSocket::new();
     socket.connect(&address).await.unwrap();
     socket.subscribe("kv@").await.unwrap();
-    // A subscription takes a while to arrive: blocks are stored until one of them does.
+    // A subscription takes a while to arrive, so blocks are stored until a batch is received.
     let probe = async {
         for begin in (0..).map(|round: u32| round % 200) {
             complete(&router, "", &(begin..begin + 20).collect::<Vec<u32>>()).await;
@@ -252,7 +252,7 @@ async fn batches_are_published_under_the_topic() {
 }
 
 #[tokio::test]
-async fn what_goes_to_the_object_store_and_comes_from_it_is_told() {
+async fn uploads_and_downloads_are_published() {
     let store = FaultyStore::default();
     let folder = tempfile::tempdir().unwrap();
     let start = async |name: &str| {

@@ -1,4 +1,4 @@
-//! Start, loss of the shard, drain, and the process itself.
+//! Start, loss of the shard, drain, and the router process.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -23,9 +23,9 @@ fn streaming(max_tokens: u32) -> Vec<u8> {
         .into_bytes()
 }
 
-/// The same calls as in the example of the crate's documentation, which is not compiled.
+/// Makes the same calls as the example in the crate's documentation, which is not compiled.
 #[tokio::test]
-async fn the_example_of_the_documentation_serves() {
+async fn the_documentations_example_serves_requests() {
     let folder = tempfile::tempdir().unwrap();
     write_model(folder.path());
     let model = Model::load(folder.path(), "my-model".into()).unwrap();
@@ -39,7 +39,7 @@ async fn the_example_of_the_documentation_serves() {
 }
 
 #[tokio::test]
-async fn not_ready_until_the_shard_is_there() {
+async fn the_server_is_not_ready_until_the_shard_is() {
     let mut router = Router::start_without_shard(Limits::default()).await;
     assert_eq!(router.get("/livez").await.status, 200);
     for (path, kind) in [
@@ -55,7 +55,7 @@ async fn not_ready_until_the_shard_is_there() {
     }
     let answer = router.post_bytes(CHAT, &streaming(1)).await;
     assert_eq!((answer.status, answer.json()["error"]["code"].as_str()), (503, Some("model_loading")));
-    // `/info` and the chat; probes reject nobody's work.
+    // `/info` and the chat count as rejections. Probes do not.
     assert_eq!(router.metric("trunkline_rejections_total{code=\"model_loading\"}").await, 2.0);
     router.start_shard(ShardPlan::default()).await;
     assert_eq!(router.get("/readyz").await.status, 200);
@@ -89,7 +89,7 @@ async fn killed_shard_ends_streams_with_an_error_and_the_next_one_serves() {
 }
 
 #[tokio::test]
-async fn killed_shard_answers_plain_requests_as_tgi_does() {
+async fn killed_shard_ends_tgis_requests_with_tgis_error() {
     let mut router = Router::start(ShardPlan::endless().held(), Limits::default()).await;
     let mut connection = router.connect().await;
     connection.send("POST", "/generate", br#"{"inputs": "x"}"#).await;
@@ -113,7 +113,7 @@ async fn another_contract_version_is_never_ready() {
 }
 
 #[tokio::test]
-async fn stuck_step_is_not_ready() {
+async fn a_stuck_step_makes_the_server_not_ready() {
     let mut router = Router::start_without_shard(Limits::default()).await;
     let plan = ShardPlan { step_running_ms: 61_000, ..ShardPlan::default() };
     router.shard = Some(MockShard::start(&router.socket, plan));
@@ -209,7 +209,7 @@ fn end_of_the_lifeline_ends_the_process() {
     let mut child = command(folder.path(), 0).arg("--lifeline").arg("--json-output").spawn().unwrap();
     let mut stdin = child.stdin.take().unwrap();
     stdin.write_all(b"still here").unwrap();
-    // It listens, so it runs; then the other end goes away.
+    // The process listens. Dropping the other end of the lifeline then ends it.
     let mut stderr = std::io::BufReader::new(child.stderr.take().unwrap());
     let mut line = String::new();
     std::io::BufRead::read_line(&mut stderr, &mut line).unwrap();

@@ -1,7 +1,7 @@
-//! The router as clients see it, over a mock shard that speaks the real protocol on a real socket, and its modules one
-//! at a time (`unit`).
+//! Tests of the router through HTTP, with a mock shard that speaks the real protocol on a real socket. `unit` tests
+//! single modules.
 
-// The whole crate is tests; clippy's own exception covers only what stands inside a test function.
+// The whole crate is tests, but clippy's own exception applies only inside test functions.
 #![allow(clippy::unwrap_used)]
 
 #[path = "../../../object/tests/object/support/mod.rs"]

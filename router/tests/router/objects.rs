@@ -1,4 +1,4 @@
-//! The object tier: routers with stores of their own that share one of objects.
+//! The object tier: several routers with their own stores share one object store.
 
 use std::sync::Arc;
 
@@ -13,14 +13,14 @@ use crate::faulty::{Fault, FaultyStore, Operation};
 use crate::support::process::PROGRAM;
 use crate::support::{DEADLINE, Router, ShardPlan};
 
-/// Twelve whole blocks of the mock shard and some tokens.
+/// A prompt of twelve full blocks of the mock shard and some more tokens.
 const NUM_BLOCKS: u64 = 12;
 
 fn prompt(first: u32) -> Vec<u32> {
     (first..first + 100).collect()
 }
 
-/// A router whose shard has a store, and computes so slowly that any object store is quicker.
+/// A router whose shard has a store. The shard computes so slowly that any object store is quicker.
 struct Replica {
     router: Router,
     plan: ShardPlan,
@@ -38,7 +38,7 @@ impl Replica {
         Self { router, plan, folder }
     }
 
-    /// Cached tokens of a prompt.
+    /// Sends a prompt and returns its number of cached tokens.
     async fn complete(&self, prompt: &[u32]) -> u64 {
         let body = json!({"prompt": prompt, "max_tokens": 1});
         let answer = self.router.post("/v1/completions", &body).await.ok();
@@ -52,11 +52,11 @@ impl Replica {
     async fn wait_for(&self, what: &str, condition: impl FnMut(&ObjectCounts) -> bool) {
         let mut counts = self.router.app.served.objects.as_ref().unwrap().counts();
         let waited = tokio::time::timeout(DEADLINE, counts.wait_for(condition)).await;
-        assert!(waited.is_ok(), "waited in vain for {what}: {:?}", self.counts());
+        assert!(waited.is_ok(), "timed out waiting for {what}: {:?}", self.counts());
     }
 }
 
-/// A store with a prompt's blocks, from a replica that is gone.
+/// Returns an object store with a prompt's blocks, uploaded by a replica that has ended.
 async fn filled(prompt: &[u32]) -> FaultyStore {
     let store = FaultyStore::default();
     let replica = Replica::start(&store).await;
@@ -67,7 +67,7 @@ async fn filled(prompt: &[u32]) -> FaultyStore {
 }
 
 #[tokio::test]
-async fn a_conversation_begun_on_one_goes_on_on_the_other() {
+async fn another_replica_continues_a_conversation() {
     let store = filled(&prompt(0)).await;
     let other = Replica::start(&store).await;
     assert_eq!(other.complete(&prompt(0)).await, 8 * NUM_BLOCKS);
@@ -80,7 +80,7 @@ async fn a_conversation_begun_on_one_goes_on_on_the_other() {
     assert!(totals["object_store"]["got_bytes"].as_u64().unwrap() >= 64 * NUM_BLOCKS);
     assert_eq!(totals["tenants"][0]["tenant"], json!(null));
     assert_eq!(totals["tenants"][0]["disk_blocks"], json!(NUM_BLOCKS));
-    // What came from there does not go back.
+    // Downloaded blocks are not uploaded again.
     let longer = [prompt(0), vec![7; 60]].concat();
     assert!(other.complete(&longer).await >= 8 * NUM_BLOCKS);
     other.wait_for("uploads", |counts| counts.uploaded_blocks == 20 - NUM_BLOCKS).await;
@@ -90,14 +90,14 @@ async fn a_conversation_begun_on_one_goes_on_on_the_other() {
 }
 
 #[tokio::test]
-async fn what_came_down_survives_the_shard() {
+async fn downloaded_blocks_survive_the_shard() {
     let store = filled(&prompt(0)).await;
     let mut other = Replica::start(&store).await;
     assert_eq!(other.complete(&prompt(0)).await, 8 * NUM_BLOCKS);
     other.router.kill_shard();
     other.router.wait("the loss", |app| app.served.shard_info().is_err()).await;
     store.set(|_| Fault::Broken);
-    // The killed shard's threads may hold the lock for a moment more: so this one opens a copy.
+    // The killed shard's threads may still hold the lock, so the new shard opens a copy.
     let copy = other.folder.path().join("copy");
     std::fs::create_dir(&copy).unwrap();
     for name in ["records", "blocks"] {
@@ -109,7 +109,7 @@ async fn what_came_down_survives_the_shard() {
 }
 
 #[tokio::test]
-async fn other_tenants_find_nothing() {
+async fn other_tenants_find_no_objects() {
     let store = filled(&prompt(0)).await;
     let other = Replica::start(&store).await;
     let body = json!({"prompt": prompt(0), "max_tokens": 1, "cache_salt": "other"});
@@ -119,7 +119,7 @@ async fn other_tenants_find_nothing() {
 }
 
 #[tokio::test]
-async fn requests_that_come_together_download_once() {
+async fn simultaneous_requests_share_downloads() {
     let store = filled(&prompt(0)).await;
     let other = Replica::start(&store).await;
     let held = store.gate.forget_permits(tokio::sync::Semaphore::MAX_PERMITS);
@@ -127,7 +127,7 @@ async fn requests_that_come_together_download_once() {
     let (prompt, store_gets) = (prompt(0), store.gets.clone());
     let requests = [other.complete(&prompt), other.complete(&prompt), other.complete(&longer)];
     let release = async {
-        // All of them are under way, as far as they come.
+        // All requests are open before the store answers.
         other.router.wait("requests", |app| app.admission.open.available_permits() <= 125).await;
         let asked = async {
             while store_gets.lock().unwrap().is_empty() {
@@ -145,7 +145,7 @@ async fn requests_that_come_together_download_once() {
 }
 
 #[tokio::test]
-async fn a_store_that_fails_costs_little_and_no_request() {
+async fn a_failing_store_fails_no_request() {
     let store = filled(&prompt(0)).await;
     for fault in [Fault::Broken, Fault::Denied] {
         let other = Replica::start(&store).await;
@@ -155,14 +155,14 @@ async fn a_store_that_fails_costs_little_and_no_request() {
             assert_eq!(other.complete(&prompt(first)).await, 0);
         }
         assert!(other.counts().failures > 0);
-        assert!(store.num_gets() <= 16, "it is left alone: {} gets", store.num_gets());
+        assert!(store.num_gets() <= 16, "the store is no longer asked: {} gets", store.num_gets());
         assert_eq!(other.counts().uploaded_blocks, 0);
         store.set(|_| Fault::None);
     }
 }
 
 #[tokio::test]
-async fn a_store_that_hangs_costs_no_more_than_computing() {
+async fn a_hung_store_costs_no_more_time_than_computing() {
     let store = filled(&prompt(0)).await;
     store.set(|_| Fault::Hangs);
     let mut other = Replica::start(&store).await;
@@ -171,7 +171,7 @@ async fn a_store_that_hangs_costs_no_more_than_computing() {
     let folder = other.folder.path().join("quick");
     let quick = ShardPlan { store: Some((folder, 64)), device_time_us: 100, ..other.plan.clone() };
     other.router.start_shard(quick).await;
-    // Too short to ask, long enough to measure.
+    // The prompt is too short for a download, but long enough to measure the speed of computing.
     assert_eq!(other.complete(&[1, 2, 3]).await, 0);
     assert_eq!(other.complete(&prompt(0)).await, 0);
     assert_eq!(other.counts().timeouts, 1);
@@ -179,9 +179,9 @@ async fn a_store_that_hangs_costs_no_more_than_computing() {
 }
 
 #[tokio::test]
-async fn cold_prompts_do_not_hammer_the_store() {
+async fn repeated_misses_stop_asking_the_store() {
     let store = FaultyStore::default();
-    // Nothing goes up, so that nothing is ever there.
+    // Uploads hang, so the store stays empty.
     store.set(|operation| if operation == Operation::Put { Fault::Hangs } else { Fault::None });
     let other = Replica::start(&store).await;
     for last in 0..30 {
@@ -193,15 +193,15 @@ async fn cold_prompts_do_not_hammer_the_store() {
     let short: Vec<u32> = (60..91).collect();
     let before = store.num_gets();
     other.complete(&short).await;
-    assert_eq!(store.num_gets(), before, "three blocks are not worth a question");
+    assert_eq!(store.num_gets(), before, "three blocks are not worth a download");
 }
 
 #[tokio::test]
-async fn garbage_is_computed_again_and_replaced() {
+async fn damaged_objects_are_computed_again_and_replaced() {
     let store = filled(&prompt(0)).await;
     let names: Vec<String> = store.objects.lock().unwrap().keys().cloned().collect();
     assert_eq!(names.len() as u64, NUM_BLOCKS);
-    // Each of them is another kind of wrong.
+    // The objects are damaged in three ways.
     let whole = store.objects.lock().unwrap()[&names[0]].clone();
     for (index, name) in names.iter().enumerate() {
         let mut bytes = whole.to_vec();
@@ -216,7 +216,7 @@ async fn garbage_is_computed_again_and_replaced() {
     assert_eq!(other.complete(&prompt(0)).await, 0);
     let counts = other.counts();
     assert_eq!((counts.downloaded_blocks, counts.failures), (0, 1));
-    // Only the first was looked at: what it computed takes its place, the others are met by those who come later.
+    // Only the first object was read. It is replaced by the computed block; later requests find the others.
     other.wait_for("uploads", |counts| counts.uploaded_blocks + counts.known_blocks == NUM_BLOCKS).await;
     assert_eq!(other.counts().uploaded_blocks, 1);
     let third = Replica::start(&store).await;
@@ -225,7 +225,7 @@ async fn garbage_is_computed_again_and_replaced() {
 }
 
 #[tokio::test]
-async fn without_a_store_on_disk_there_is_no_tier() {
+async fn the_object_tier_needs_a_store_on_disk() {
     let store = FaultyStore::default();
     let remote = Remote::new(Arc::new(store.clone()), "");
     let mut router = Router::start_with_objects(Limits::default(), Some(remote)).await;
@@ -236,7 +236,7 @@ async fn without_a_store_on_disk_there_is_no_tier() {
 }
 
 #[test]
-fn a_url_that_cannot_be_is_one_line_and_exit_code_2() {
+fn an_invalid_url_gives_one_line_and_exit_code_2() {
     let folder = tempfile::tempdir().unwrap();
     crate::support::write_model(folder.path());
     let done = std::process::Command::new(PROGRAM)

@@ -1,4 +1,4 @@
-//! OpenAI's routes.
+//! The routes of OpenAI's API, except the Responses API.
 
 use serde_json::{Value, json};
 
@@ -18,7 +18,7 @@ fn deltas(events: &[Value]) -> Vec<&str> {
 }
 
 #[tokio::test]
-async fn who_names_the_model_as_the_package_of_tgi_does_gets_whole_deltas() {
+async fn tgis_client_gets_complete_deltas() {
     let router = Router::default().await;
     let body =
         |model: &str| json!({"model": model, "messages": [{"role": "user", "content": "x"}], "stream": true});
@@ -37,7 +37,7 @@ async fn who_names_the_model_as_the_package_of_tgi_does_gets_whole_deltas() {
 }
 
 #[tokio::test]
-async fn chat_in_one_piece() {
+async fn a_chat_is_answered_in_one_piece() {
     let router = Router::default().await;
     let answer = router.post(CHAT, &json!({"model": "test/model", "messages": user("hi")})).await;
     let body = answer.ok();
@@ -51,7 +51,7 @@ async fn chat_in_one_piece() {
         json!([{"index": 0, "message": {"role": "assistant", "content": TEXT}, "logprobs": null,
                 "finish_reason": "stop", "stop_reason": null}])
     );
-    // The end token counts.
+    // The end token is counted.
     let output = bytes(TEXT).len() + 1;
     assert_eq!(
         body["usage"],
@@ -64,12 +64,12 @@ async fn chat_in_one_piece() {
 }
 
 #[tokio::test]
-async fn chat_as_events() {
+async fn a_chat_is_streamed_as_events() {
     let router = Router::default().await;
     let body = json!({"messages": user("hi"), "stream": true, "stream_options": {"include_usage": true}});
     let events = router.post(CHAT, &body).await.events();
     assert_eq!(events[0]["choices"][0]["delta"], json!({"role": "assistant", "content": ""}));
-    // No piece is half a character, although the tokens are.
+    // Every piece has complete characters, although tokens are single bytes.
     let pieces: Vec<String> =
         [""].into_iter().map(String::from).chain(TEXT.chars().map(String::from)).collect();
     assert_eq!(deltas(&events), pieces);
@@ -87,7 +87,7 @@ async fn chat_as_events() {
 }
 
 #[tokio::test]
-async fn usage_stays_out_of_a_stream_that_did_not_ask() {
+async fn streams_have_usage_only_on_request() {
     let router = Router::default().await;
     let events = router.post(CHAT, &json!({"messages": user("hi"), "stream": true})).await.events();
     assert!(events.iter().all(|event| event.get("usage").is_none()));
@@ -103,7 +103,7 @@ async fn second_request_hits_prompt_and_output_of_the_first() {
     let second = router.post(CHAT, &json!({"messages": messages})).await.ok();
     let known = first["usage"]["prompt_tokens"].as_u64().unwrap() + bytes(TEXT).len() as u64;
     assert!(second["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap() >= known);
-    // Another salt hits nothing.
+    // There is no prefix hit with another salt.
     let salted = router.post(CHAT, &json!({"messages": messages, "cache_salt": "mine"})).await.ok();
     assert_eq!(salted["usage"]["prompt_tokens_details"]["cached_tokens"], 0);
 }
@@ -113,7 +113,7 @@ async fn stop_string_ends_the_output_and_the_sequence() {
     let plan = ShardPlan::saying(&"one two three. ".repeat(100)).held();
     let steps = plan.steps.clone();
     let router = Router::start(plan, Limits::default()).await;
-    // Steps for the prompt, for the text, and for what runs ahead of the stop: a sequence that went on would never end.
+    // The steps suffice for the prompt, the text and the plans in flight. A sequence that continued would never end.
     let enough = 40;
     steps.add_permits(enough);
     let body = json!({"messages": user("x"), "stop": ["nothing", "o thr"], "max_tokens": 500});
@@ -129,14 +129,14 @@ async fn stop_string_ends_the_output_and_the_sequence() {
     assert_eq!(deltas(&events).concat(), "one tw");
     let reasons: Vec<&Value> =
         events.iter().filter_map(|event| event["choices"][0].get("stop_reason")).collect();
-    assert_eq!(reasons, ["o thr"], "in the last event of the choice alone");
+    assert_eq!(reasons, ["o thr"], "only in the last event of the choice");
 
     steps.add_permits(enough);
     let body = json!({"messages": user("x"), "stop": "o thr", "include_stop_str_in_output": true});
     let kept = router.post(CHAT, &body).await.ok();
     assert_eq!(kept["choices"][0]["message"]["content"], "one two thr");
     router.wait("the sequences to be ended", |app| app.served.stats.borrow().num_running == 0).await;
-    // The blocks are free once the plans that were under way are done.
+    // The blocks are free once the plans in flight are done.
     steps.add_permits(10);
     router.wait_idle().await;
 }
@@ -152,7 +152,7 @@ async fn length_ends_in_the_middle_of_a_character() {
 }
 
 #[tokio::test]
-async fn ignore_eos_goes_on_without_text() {
+async fn ignore_eos_continues_without_text() {
     let router = Router::start(ShardPlan::saying("ab"), Limits::default()).await;
     let body = json!({"messages": user("hi"), "max_tokens": 5, "ignore_eos": true});
     let whole = router.post(CHAT, &body).await.ok();
@@ -184,7 +184,7 @@ async fn chat_logprobs_are_the_same_in_a_stream() {
         .cloned()
         .collect();
     assert_eq!(streamed, content);
-    // Half a character waits with its token for the other half.
+    // The first half of a character is held back until the other half arrives.
     assert_eq!(deltas(&events), ["", "ö", "!"]);
 }
 

@@ -1,10 +1,10 @@
-//! Metrics, the OpenAPI document, the page that shows it.
+//! The metrics, the OpenAPI document and the page that shows it.
 
 use serde_json::{Value, json};
 
 use crate::support::Router;
 
-/// Every sample's name without labels; a change of this list is a change for dashboards.
+/// The names of all samples without labels. A change of this list can break dashboards.
 const METRICS: &[&str] = &[
     "trunkline_aborts_total",
     "trunkline_dropped_window_parts_total",
@@ -99,7 +99,7 @@ const METRICS: &[&str] = &[
 ];
 
 #[tokio::test]
-async fn metrics_count_what_happened() {
+async fn metrics_count_requests_and_steps() {
     let router = Router::default().await;
     let body = json!({"prompt": vec![7; 20], "max_tokens": 5, "ignore_eos": true});
     for _ in 0..2 {
@@ -194,7 +194,7 @@ fn collect(value: &Value, references: &mut Vec<String>) {
 }
 
 #[tokio::test]
-async fn docs_page_needs_nothing_from_elsewhere() {
+async fn the_docs_page_loads_nothing_from_other_servers() {
     let router = Router::default().await;
     let page = router.get("/docs").await;
     assert_eq!(page.status, 200);

@@ -1,4 +1,4 @@
-//! Defects: a handler that panics costs its own request, a driver that panics ends the process.
+//! Panics. One in a handler fails its request; one in the driver ends the process.
 
 use axum::body::Body;
 use axum::http::Request;
@@ -17,7 +17,7 @@ async fn panics() {
 }
 
 #[tokio::test]
-async fn a_handler_that_panics_is_answered_500_in_the_words_of_its_route() {
+async fn a_panicking_handler_gives_500_in_the_dialects_form() {
     let router = Router::default().await;
     let routes = axum::Router::new()
         .route("/v1/chat/completions", post(panics))
@@ -33,7 +33,7 @@ async fn a_handler_that_panics_is_answered_500_in_the_words_of_its_route() {
     for path in ["/v1/chat/completions", "/v1/messages", "/generate"] {
         let (status, id, body) = send(Request::post(path).body(Body::empty()).unwrap()).await;
         let body: Value = serde_json::from_slice(&body).unwrap();
-        // Anthropic's form has a `type` in place of the code, TGI's has no object around it.
+        // Anthropic's errors have a `type` instead of the code, and TGI's have no `error` object.
         let (code, message) = match path {
             "/v1/chat/completions" => (&body["error"]["code"], &body["error"]["message"]),
             "/v1/messages" => (&body["error"]["type"], &body["error"]["message"]),
@@ -53,7 +53,7 @@ async fn a_handler_that_panics_is_answered_500_in_the_words_of_its_route() {
 }
 
 #[tokio::test]
-async fn a_driver_that_panics_ends_the_server_with_the_code_of_a_defect() {
+async fn a_panicking_driver_ends_the_server_with_exit_code_70() {
     let mut router = Router::default().await;
     let asked = router.app.served.driver.ask::<()>(|_, _| panic!("on purpose")).await;
     assert!(asked.is_err());

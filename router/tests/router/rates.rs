@@ -1,4 +1,4 @@
-//! What a tenant may send: requests and tokens a minute, requests at once.
+//! Limits of tenants: requests and tokens per minute, and open requests.
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -16,7 +16,7 @@ fn keys(limits: &str) -> String {
     format!("[tenants.alice]\nkeys = \"{ALICE}\"\n{limits}\n[tenants.bob]\nkeys = \"{BOB}\"\nadmin = true\n")
 }
 
-/// With these lines in the table of alice.
+/// Starts a router with these lines in Alice's table of the key file.
 async fn router(limits: &str, plan: ShardPlan) -> (Router, TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("keys.toml");
@@ -55,7 +55,7 @@ async fn num_rejections(router: &Router, limit: &str) -> f64 {
 }
 
 #[tokio::test]
-async fn requests_a_minute_are_counted_told_and_refused_in_each_dialects_words() {
+async fn requests_per_minute_are_limited_and_reported_in_each_dialect() {
     let (router, _folder) = router("requests_per_minute = 4", ShardPlan::default()).await;
     let prompt = json!({"prompt": "x", "max_tokens": 1});
     let message = json!({"max_tokens": 1, "messages": [{"role": "user", "content": "x"}]});
@@ -69,7 +69,7 @@ async fn requests_a_minute_are_counted_told_and_refused_in_each_dialects_words()
     let reset = second.header("anthropic-ratelimit-requests-reset").unwrap();
     assert!(reset.len() == 20 && reset.ends_with('Z') && reset.as_bytes()[10] == b'T', "{reset}");
     assert_eq!(second.header("x-ratelimit-limit-requests"), None);
-    // A stream counts, and a request that is refused for its shape, as for OpenAI.
+    // As with OpenAI, streams count, and so do requests that are refused because of their form.
     let streamed = json!({"prompt": "x", "max_tokens": 1, "stream": true});
     assert_eq!(
         number(&post(&router, ALICE, COMPLETIONS, &streamed).await, "x-ratelimit-remaining-requests"),
@@ -84,7 +84,7 @@ async fn requests_a_minute_are_counted_told_and_refused_in_each_dialects_words()
     assert_eq!(error["type"], "rate_limit_error");
     let text = error["message"].as_str().unwrap();
     assert!(text.starts_with("tenant `alice` is at its limit: `requests_per_minute` is 4; hint: "), "{text}");
-    // One comes every 15 seconds; some of the first have passed.
+    // One request becomes available every 15 seconds, and a part of the first interval has passed.
     let wait = number(&refused, "retry-after");
     assert!((10..=15).contains(&wait), "{wait}");
     assert!(refused.header("x-ratelimit-reset-requests").unwrap().ends_with('s'));
@@ -97,7 +97,7 @@ async fn requests_a_minute_are_counted_told_and_refused_in_each_dialects_words()
     assert_eq!((refused.status, &refused.json()["error_type"]), (429, &json!("overloaded")));
     assert_eq!(refused.json()["code"], "rate_limit_exceeded");
 
-    // Neither others nor other routes are concerned.
+    // The limit affects neither other tenants nor other routes.
     let other = post(&router, BOB, COMPLETIONS, &prompt).await;
     assert_eq!((other.status, other.header("x-ratelimit-limit-requests")), (200, None));
     let models = router.connect().await.request_with("GET", "/v1/models", &[("x-api-key", ALICE)], b"").await;
@@ -106,23 +106,23 @@ async fn requests_a_minute_are_counted_told_and_refused_in_each_dialects_words()
 }
 
 #[tokio::test]
-async fn tokens_are_charged_for_prompts_at_once_and_for_outputs_as_they_come() {
+async fn prompt_tokens_are_charged_at_once_and_output_tokens_as_they_are_generated() {
     let (router, folder) = router("tokens_per_minute = 6000", ShardPlan::endless()).await;
     let body = |prompt: usize, output: u32| json!({"prompt": vec![7; prompt], "max_tokens": output, "n": 2});
     let first = post(&router, ALICE, COMPLETIONS, &body(1_000, 100)).await;
-    // A prompt counts once, each output by itself. 100 come in a second.
+    // The prompt is charged once, and each output separately. 100 tokens become available each second.
     let left = number(&first, "x-ratelimit-remaining-tokens");
     assert!((4_800..5_300).contains(&left), "{left}");
     assert_eq!(number(&first, "x-ratelimit-limit-tokens"), 6_000);
-    // What is not there yet is refused, though some is.
+    // A prompt is refused if only a part of its tokens is available.
     std::fs::write(folder.path().join("keys.toml"), keys("tokens_per_minute = 60")).unwrap();
     router.app.admission.access.reload().unwrap();
     let refused = post(&router, ALICE, COMPLETIONS, &body(59, 1)).await;
     assert_eq!((refused.status, refused.header("retry-after").is_some()), (429, true), "{}", refused.text());
     let (wait, left) = (number(&refused, "retry-after"), number(&refused, "x-ratelimit-remaining-tokens"));
-    // One comes in a second.
+    // One token becomes available each second.
     assert!((59 - left).abs_diff(wait) <= 1, "{wait} s for {left} of 59");
-    // More than the limit at once: outputs leave a debt, and the next request waits for it.
+    // Outputs may exceed the limit. They leave a debt that delays the next request.
     let debt = post(&router, ALICE, COMPLETIONS, &body(1, 200)).await;
     assert_eq!((debt.status, number(&debt, "x-ratelimit-remaining-tokens")), (200, 0));
     let refused = post(&router, ALICE, COMPLETIONS, &body(1, 1)).await;
@@ -132,12 +132,12 @@ async fn tokens_are_charged_for_prompts_at_once_and_for_outputs_as_they_come() {
 }
 
 #[tokio::test]
-async fn a_tenants_places_are_its_own_and_come_back() {
+async fn concurrent_requests_are_limited_by_tenant() {
     let plan = ShardPlan::endless().held();
     let steps = plan.steps.clone();
     let (router, _folder) = router("max_concurrent_requests = 3", plan).await;
     let body = |n: u32| json!({"prompt": "x", "max_tokens": 5, "n": n});
-    // A second output waits for the prompt that the first one computes.
+    // The second output waits until the first one has computed the prompt.
     let num_open = |app: &App| app.served.stats.borrow().num_running + app.served.stats.borrow().num_waiting;
     let two = send(&router, ALICE, &body(2)).await;
     router.wait("two outputs", |app| num_open(app) == 2).await;
@@ -163,7 +163,7 @@ async fn a_tenants_places_are_its_own_and_come_back() {
 }
 
 #[tokio::test]
-async fn what_the_server_has_no_room_for_costs_nothing() {
+async fn rejected_requests_are_not_charged() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("keys.toml");
     std::fs::write(&path, keys("requests_per_minute = 100\ntokens_per_minute = 1000")).unwrap();
@@ -183,7 +183,7 @@ async fn what_the_server_has_no_room_for_costs_nothing() {
 }
 
 #[tokio::test]
-async fn a_tenant_that_fills_the_queue_leaves_a_place_to_others() {
+async fn a_tenant_that_fills_the_queue_leaves_a_place_for_others() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("keys.toml");
     std::fs::write(&path, keys("")).unwrap();
@@ -214,7 +214,7 @@ async fn a_tenant_that_fills_the_queue_leaves_a_place_to_others() {
 }
 
 #[tokio::test]
-async fn other_limits_hold_from_the_next_request_on_and_keep_what_was_used() {
+async fn reloaded_limits_apply_to_the_next_request_and_keep_the_use() {
     let (router, folder) = router("requests_per_minute = 10", ShardPlan::default()).await;
     let body = json!({"prompt": "x", "max_tokens": 1});
     for _ in 0..8 {

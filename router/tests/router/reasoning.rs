@@ -1,5 +1,5 @@
-//! Reasoning before an answer: parted from it in every dialect, whole and streamed; what asks for it reaches the
-//! template.
+//! Reasoning before an answer. Every dialect returns it separately, also in streams, and the fields that ask for it
+//! reach the template.
 
 use serde_json::{Value, json};
 
@@ -23,7 +23,7 @@ fn chat(fields: Value) -> Value {
     body
 }
 
-/// Of `/v1/messages`.
+/// Returns a body for `/v1/messages` with these fields.
 fn message(fields: Value) -> Value {
     let mut body = chat(fields);
     body["max_tokens"] = 200.into();
@@ -35,14 +35,14 @@ fn last_prompt(router: &Router) -> String {
     String::from_utf8_lossy(&ids.iter().map(|id| *id as u8).collect::<Vec<u8>>()).into_owned()
 }
 
-/// Data of each event that has a name.
+/// Returns the data of all named events.
 fn named_events(text: &str) -> Vec<Value> {
     let data = text.lines().filter_map(|line| line.strip_prefix("data: "));
     data.map(|data| serde_json::from_str(data).unwrap()).collect()
 }
 
 #[tokio::test]
-async fn a_chat_has_it_apart() {
+async fn chats_return_reasoning_separately() {
     let router = router().await;
     let answer = router.post(CHAT, &chat(json!({}))).await.ok();
     let message = &answer["choices"][0]["message"];
@@ -51,13 +51,13 @@ async fn a_chat_has_it_apart() {
     let (mut thought, mut text) = (String::new(), String::new());
     for delta in events.iter().filter_map(|event| event["choices"][0].get("delta")) {
         if let Some(piece) = delta["reasoning_content"].as_str() {
-            assert!(text.is_empty(), "it comes first");
+            assert!(text.is_empty(), "reasoning comes first");
             thought.push_str(piece);
         }
         text.push_str(delta["content"].as_str().unwrap_or_default());
     }
     assert_eq!((thought.as_str(), text.as_str()), (THOUGHT, ANSWER));
-    // Left out on request: the tokens are counted all the same.
+    // Reasoning can be omitted on request. Its tokens are still counted.
     let hidden = router.post(CHAT, &chat(json!({"include_reasoning": false}))).await.ok();
     let message = &hidden["choices"][0]["message"];
     assert_eq!((message.get("reasoning_content"), &message["content"]), (None, &json!(ANSWER)));
@@ -70,7 +70,7 @@ async fn a_chat_has_it_apart() {
 }
 
 #[tokio::test]
-async fn messages_have_a_block_of_thinking() {
+async fn messages_return_a_thinking_block() {
     let router = router().await;
     let thinking = json!({"thinking": {"type": "enabled", "budget_tokens": 1024}});
     let answer = router.post(MESSAGES, &message(thinking.clone())).await.ok();
@@ -95,7 +95,7 @@ async fn messages_have_a_block_of_thinking() {
     }
     assert_eq!(blocks, ["thinking", "text"]);
     assert_eq!(texts, [THOUGHT, ANSWER]);
-    // Not asked for: the template is told, and what is thought all the same is not shown.
+    // Without `thinking`, the template is told so, and reasoning that is generated anyway is not returned.
     for fields in [json!({}), json!({"thinking": {"type": "disabled"}})] {
         let answer = router.post(MESSAGES, &message(fields)).await.ok();
         assert_eq!(answer["content"], json!([{"type": "text", "text": ANSWER}]));
@@ -104,7 +104,7 @@ async fn messages_have_a_block_of_thinking() {
 }
 
 #[tokio::test]
-async fn responses_have_an_item_of_reasoning() {
+async fn responses_return_a_reasoning_item() {
     let router = router().await;
     let answer = router.post(RESPONSES, &json!({"input": "x"})).await.ok();
     let (thought, text) = (&answer["output"][0], &answer["output"][1]);
@@ -125,7 +125,7 @@ async fn responses_have_an_item_of_reasoning() {
 }
 
 #[tokio::test]
-async fn the_template_hears_of_effort_and_of_its_own_variables() {
+async fn effort_and_template_variables_reach_the_template() {
     let router = router().await;
     for (path, body, expected) in [
         (CHAT, chat(json!({"reasoning_effort": "high"})), ["[thinking true]", "[effort high]"]),
@@ -151,11 +151,11 @@ async fn the_template_hears_of_effort_and_of_its_own_variables() {
         assert!(expected.iter().all(|words| prompt.contains(words)), "{body}: {prompt}");
     }
     router.post(CHAT, &chat(json!({}))).await.ok();
-    assert!(!last_prompt(&router).contains('['), "nothing was said");
+    assert!(!last_prompt(&router).contains('['), "the template received no variables");
 }
 
 #[tokio::test]
-async fn stop_strings_count_in_the_answer_alone() {
+async fn stop_strings_match_only_outside_reasoning() {
     let router = router().await;
     let (in_both, in_answer) = ("i", ANSWER.split_at(1).1);
     assert!(THOUGHT.contains(in_both) && ANSWER.contains(in_both) && !THOUGHT.contains(in_answer));

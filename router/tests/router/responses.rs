@@ -1,4 +1,4 @@
-//! OpenAI's Responses API.
+//! The routes of OpenAI's Responses API.
 
 use serde_json::{Value, json};
 
@@ -8,7 +8,7 @@ use trunkline_router::limits::Limits;
 const RESPONSES: &str = "/v1/responses";
 const TEXT: &str = "Hello wörld 🙂!";
 
-/// Name and data of each event.
+/// Returns the name and the data of each event.
 fn events(text: &str) -> Vec<(String, Value)> {
     let event = |event: &str| {
         let (name, data) = event.split_once('\n').unwrap();
@@ -28,7 +28,7 @@ fn last_prompt(router: &Router) -> String {
 }
 
 #[tokio::test]
-async fn an_answer_in_one_piece() {
+async fn a_response_is_returned_in_one_piece() {
     let router = Router::default().await;
     let answer = router.post(RESPONSES, &json!({"input": "hi", "metadata": {"a": "b"}})).await.ok();
     assert_eq!((&answer["object"], &answer["status"]), (&json!("response"), &json!("completed")));
@@ -47,7 +47,7 @@ async fn an_answer_in_one_piece() {
 }
 
 #[tokio::test]
-async fn what_a_client_wants_kept_with_an_answer_counts() {
+async fn metadata_and_tools_count_towards_the_stores_limit() {
     let limits = Limits { max_response_store_bytes: 70 << 10, ..Limits::default() };
     let router = Router::start(ShardPlan::default(), limits).await;
     let large = "x".repeat(20 << 10);
@@ -67,7 +67,7 @@ async fn what_a_client_wants_kept_with_an_answer_counts() {
 }
 
 #[tokio::test]
-async fn logprobs_in_an_answer_are_refused_other_additions_ignored() {
+async fn included_logprobs_are_refused_and_other_includes_ignored() {
     let router = Router::default().await;
     let asked = |name: &str| json!({"input": "hi", "include": [name]});
     let answer = router.post(RESPONSES, &asked("message.output_text.logprobs")).await;
@@ -118,7 +118,7 @@ async fn events_come_in_order() {
 }
 
 #[tokio::test]
-async fn a_conversation_goes_on_and_is_forgotten() {
+async fn a_stored_response_is_continued_and_deleted() {
     let router = router_saying("ok").await;
     let body = json!({"input": "one", "instructions": "Be brief.", "stream": true});
     let first = events(&router.post(RESPONSES, &body).await.text());
@@ -140,17 +140,17 @@ async fn a_conversation_goes_on_and_is_forgotten() {
     for answer in [router.get(&path).await, router.post(RESPONSES, &body).await] {
         assert_eq!((answer.status, &answer.json()["error"]["code"]), (404, &json!("response_not_found")));
     }
-    // What went on from it has it still.
+    // A response that continued it still has its messages.
     let body = json!({"input": "three", "previous_response_id": second["id"]});
     router.post(RESPONSES, &body).await.ok();
     assert!(last_prompt(&router).contains("user\none"));
-    // An answer that is not to be kept is not.
+    // With `store: false` a response is not stored.
     let unkept = router.post(RESPONSES, &json!({"input": "x", "store": false})).await.ok();
     assert_eq!(router.get(&format!("{RESPONSES}/{}", unkept["id"].as_str().unwrap())).await.status, 404);
 }
 
 #[tokio::test]
-async fn calls_are_items() {
+async fn calls_are_returned_as_items() {
     let router =
         router_saying("So.\n<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": \"b\"}}</tool_call>").await;
     let tools = json!([{"type": "function", "name": "f", "parameters": {"type": "object"}}]);
@@ -169,7 +169,7 @@ async fn calls_are_items() {
         .filter_map(|(_, data)| data["delta"].as_str())
         .collect();
     assert_eq!(arguments, "{\"a\": \"b\"}");
-    // The result goes back with the call, here by the answer's id, there by hand.
+    // The result is sent back with the call, once with the response's id, once with the call itself.
     let output = json!({"type": "function_call_output", "call_id": call["call_id"], "output": "7"});
     let by_id = json!({"input": [output], "previous_response_id": answer["id"]});
     router.post(RESPONSES, &by_id).await.ok();
@@ -182,7 +182,7 @@ async fn calls_are_items() {
 }
 
 #[tokio::test]
-async fn items_of_kept_answers_stand_for_themselves() {
+async fn items_of_stored_responses_can_be_referenced() {
     let router =
         router_saying("So.\n<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": \"b\"}}</tool_call>").await;
     let tools = json!([{"type": "function", "name": "f", "parameters": {"type": "object"}}]);
@@ -198,7 +198,7 @@ async fn items_of_kept_answers_stand_for_themselves() {
     let whole = prompt(json!([user, items[0], items[1], result])).await;
     let references = [json!({"type": "item_reference", "id": items[0]["id"]}), json!({"id": items[1]["id"]})];
     assert_eq!(prompt(json!([user, references[0], references[1], result])).await, whole);
-    // They go with their answer.
+    // Items are deleted with their response.
     let path = format!("{RESPONSES}/{}", answer["id"].as_str().unwrap());
     router.connect().await.request("DELETE", &path, b"").await.ok();
     let gone = router.post(RESPONSES, &json!({"input": [user, references[0]]})).await;
@@ -206,7 +206,7 @@ async fn items_of_kept_answers_stand_for_themselves() {
 }
 
 #[tokio::test]
-async fn a_conversation_may_go_on_without_more_input() {
+async fn a_stored_response_is_continued_without_input() {
     let router = Router::default().await;
     let answer = router.post(RESPONSES, &json!({"input": "x"})).await.ok();
     let body = json!({"input": [], "previous_response_id": answer["id"]});
@@ -215,7 +215,7 @@ async fn a_conversation_may_go_on_without_more_input() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_is_named() {
+async fn errors_name_the_wrong_field() {
     let router = Router::default().await;
     for (body, words) in [
         (json!({}), "`input` is missing"),

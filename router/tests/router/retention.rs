@@ -1,11 +1,11 @@
-//! Prompts that are kept on request.
+//! Prompts that are pinned on request.
 
 use serde_json::{Value, json};
 use trunkline_router::limits::Limits;
 
 use crate::support::{Router, ShardPlan};
 
-/// Blocks of 8 tokens; a quarter of them may be pinned.
+/// The pool's size in blocks of 8 tokens. A quarter of them may be pinned.
 const NUM_BLOCKS: u32 = 32;
 
 async fn router() -> Router {
@@ -16,7 +16,7 @@ fn cached_tokens(answer: &Value) -> u64 {
     answer["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap()
 }
 
-/// Prompts that nobody sends twice, four times the pool.
+/// Sends distinct prompts that fill the pool four times.
 async fn flood(router: &Router) {
     for round in 0..16 {
         let body = json!({"prompt": vec![20 + round; 60], "max_tokens": 1});
@@ -25,7 +25,7 @@ async fn flood(router: &Router) {
 }
 
 #[tokio::test]
-async fn a_prompt_is_kept_if_it_is_asked_for_and_there_is_room_to_pin_it() {
+async fn a_prompt_is_pinned_on_request_if_there_is_room() {
     let router = router().await;
     let mut body = json!({"prompt": vec![7; 41], "max_tokens": 1});
     router.post("/v1/completions", &body).await.ok();
@@ -38,7 +38,7 @@ async fn a_prompt_is_kept_if_it_is_asked_for_and_there_is_room_to_pin_it() {
     assert_eq!(cached_tokens(&router.post("/v1/completions", &body).await.ok()), 40);
     let again = router.post("/v1/completions", &body).await.ok();
     assert_eq!(again["usage"]["prompt_tokens_details"], json!({"cached_tokens": 40, "pinned_tokens": 40}));
-    // 8 blocks may be pinned, 5 are.
+    // 5 of 8 possible blocks are pinned.
     let other = json!({"prompt": vec![8; 41], "max_tokens": 1, "prompt_cache_retention": "24h"});
     let refused = router.post("/v1/completions", &other).await.ok();
     assert_eq!(refused["usage"]["prompt_tokens_details"], json!({"cached_tokens": 0, "pinned_tokens": 0}));
@@ -49,7 +49,7 @@ async fn a_prompt_is_kept_if_it_is_asked_for_and_there_is_room_to_pin_it() {
 }
 
 #[tokio::test]
-async fn what_is_worth_nothing_goes_first_and_never_to_disk() {
+async fn low_priority_prompts_are_evicted_first_and_never_stored() {
     let folder = tempfile::tempdir().unwrap();
     let mut router = Router::start_without_shard(Limits::default()).await;
     let store = Some((folder.path().join("store"), 64));
@@ -67,7 +67,7 @@ async fn what_is_worth_nothing_goes_first_and_never_to_disk() {
         assert_eq!(ask(token, "low").await, 0);
     }
     assert_eq!(router.metric("trunkline_stored_blocks_total").await, num_written);
-    // Twenty times five blocks were too many: the older one is there still, and so is the last of them.
+    // Twenty prompts of five blocks exceed the pool. The older prompt is still cached, and so is the last one.
     assert_eq!(ask(39, "low").await, 40);
     assert_eq!(ask(20, "low").await, 0);
     assert_eq!(ask(7, "normal").await, 40);
@@ -75,7 +75,7 @@ async fn what_is_worth_nothing_goes_first_and_never_to_disk() {
 }
 
 #[tokio::test]
-async fn a_stream_says_what_is_pinned_in_its_usage() {
+async fn a_streams_usage_reports_pinned_tokens() {
     let router = router().await;
     let mut body = json!({"prompt": vec![7; 41], "max_tokens": 2, "stream": true});
     body["stream_options"] = json!({"include_usage": true});
@@ -88,7 +88,7 @@ async fn a_stream_says_what_is_pinned_in_its_usage() {
 }
 
 #[tokio::test]
-async fn who_could_not_run_else_takes_a_pin() {
+async fn a_sequence_that_could_not_run_otherwise_takes_pinned_blocks() {
     let router = router().await;
     let body = json!({"prompt": vec![7; 41], "max_tokens": 1, "cache_retention": {"priority": "high"}});
     router.post("/v1/completions", &body).await.ok();
@@ -99,7 +99,7 @@ async fn who_could_not_run_else_takes_a_pin() {
 }
 
 #[tokio::test]
-async fn a_mark_in_the_messages_keeps_what_stands_before_it() {
+async fn a_mark_in_the_messages_pins_the_prompt_before_it() {
     let router = router().await;
     let system = "s".repeat(40);
     let part = json!({"type": "text", "text": system, "cache_control": {"type": "ephemeral", "ttl": "1h"}});
@@ -115,7 +115,7 @@ async fn a_mark_in_the_messages_keeps_what_stands_before_it() {
 }
 
 #[tokio::test]
-async fn wrong_wishes_are_named() {
+async fn invalid_retention_fields_are_named() {
     let router = router().await;
     let ask = async |field: &str, value: Value| {
         let mut body = json!({"messages": [{"role": "user", "content": "x"}], "max_tokens": 1});

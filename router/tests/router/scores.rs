@@ -1,4 +1,4 @@
-//! Logprobs of the prompt. The mock says that its token at position p has -p/8, and is the likeliest.
+//! Logprobs of the prompt. In the mock, the token at position p has the logprob -p/8 and is the likeliest.
 
 use serde_json::{Value, json};
 
@@ -13,13 +13,13 @@ async fn router_saying(text: &str) -> Router {
 }
 
 #[tokio::test]
-async fn echo_puts_the_prompts_logprobs_before_the_outputs() {
+async fn echo_returns_the_prompts_logprobs_before_the_outputs() {
     let router = router_saying("hö").await;
     let body = json!({"prompt": "aöb", "echo": true, "logprobs": 1});
     let answer = router.post(COMPLETIONS, &body).await.ok();
     assert_eq!(answer["choices"][0]["text"], "aöbhö");
     let logprobs = &answer["choices"][0]["logprobs"];
-    // The end token too: who scores texts counts tokens.
+    // The end token has an entry too, because clients that score texts count tokens.
     let end = "<|end|>";
     let tokens = json!(["a", "bytes:\\xc3", "bytes:\\xb6", "b", "h", "bytes:\\xc3", "bytes:\\xb6", end]);
     assert_eq!(logprobs["tokens"], tokens);
@@ -29,7 +29,7 @@ async fn echo_puts_the_prompts_logprobs_before_the_outputs() {
     assert_eq!(logprobs["top_logprobs"][0], Value::Null);
     assert_eq!(logprobs["top_logprobs"][3], json!({"b": -0.375}));
     assert_eq!(answer["usage"]["completion_tokens"], 4);
-    // The same as events.
+    // A stream has the same content.
     let mut body = body;
     body["stream"] = true.into();
     let events = router.post(COMPLETIONS, &body).await.events();
@@ -57,7 +57,7 @@ async fn a_text_is_scored_without_output() {
     assert_eq!(choices[0]["text"], "abc");
     assert_eq!(choices[0]["finish_reason"], "length");
     assert_eq!(choices[0]["logprobs"]["token_logprobs"], json!([null, -0.125, -0.25]));
-    // Before a single token is nothing, so it takes no step.
+    // A single token has nothing to be scored, so it needs no step.
     assert_eq!(
         (&choices[1]["text"], &choices[1]["logprobs"]["token_logprobs"]),
         (&json!("z"), &json!([null]))
@@ -66,7 +66,7 @@ async fn a_text_is_scored_without_output() {
     assert!(
         router.shard().plans.lock().unwrap().iter().all(|plan| plan.chunks.iter().all(|chunk| !chunk.sample))
     );
-    // Without logprobs a prompt that is only shown takes none either.
+    // A prompt that is echoed without logprobs needs no step either.
     let plain = router.post(COMPLETIONS, &json!({"prompt": "abc", "echo": true, "max_tokens": 0})).await.ok();
     assert_eq!(
         (&plain["choices"][0]["text"], &plain["choices"][0]["logprobs"]),
@@ -109,7 +109,7 @@ async fn choices_share_the_scores_of_their_prompt() {
             assert_eq!(list[..prompt.len()], expected.collect::<Vec<_>>(), "stream {stream}");
         }
         assert_eq!(lists.iter().map(Vec::len).sum::<usize>(), 3 * prompt.len() + "onetwothree".len() + 3);
-        // Scored once, in pieces, although the second round found all of it in the cache.
+        // The prompt was scored once, in pieces, although the second round found all of it in the cache.
         let plans = router.shard().plans.lock().unwrap();
         let scored = plans[num_plans..].iter().flat_map(|plan| &plan.chunks).filter(|chunk| chunk.score);
         let num_tokens: Vec<u32> = scored.map(|chunk| chunk.num_tokens).collect();
@@ -133,7 +133,7 @@ async fn prompt_logprobs_in_vllms_form() {
     let list = answer["prompt_logprobs"].as_array().unwrap();
     assert_eq!(list.len() as u64, answer["usage"]["prompt_tokens"].as_u64().unwrap());
     assert_eq!(list[1], json!({"117": entry(-0.125, 1, "u")}));
-    // Both at once, each with as many as it asked for.
+    // Both fields work together, each with its own number of tokens.
     let body = json!({"prompt": "ab", "prompt_logprobs": 1, "echo": true, "logprobs": 3, "max_tokens": 0});
     let answer = router.post(COMPLETIONS, &body).await.ok();
     let choice = &answer["choices"][0];
@@ -159,7 +159,7 @@ async fn decoder_input_details_in_tgis_form() {
 
 #[tokio::test]
 async fn a_long_prompt_is_scored_piece_by_piece() {
-    // The mock sees to it that no step has logits of more positions than it may have.
+    // The mock asserts that no step computes the logits of too many positions.
     let router = router_saying("x").await;
     let body = json!({"prompt": "a".repeat(2000), "prompt_logprobs": 20, "max_tokens": 1});
     let answer = router.post(COMPLETIONS, &body).await.ok();

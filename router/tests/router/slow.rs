@@ -1,4 +1,4 @@
-//! Clients that send slowly, do not read, or leave: what they hold is bounded, and nobody else waits for them.
+//! Clients that send slowly, do not read, or leave. What they hold is bounded, and no other client waits for them.
 
 use std::time::Duration;
 
@@ -15,14 +15,14 @@ fn post(path: &str, body: &str) -> Vec<u8> {
     format!("POST {path} HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n{body}", body.len()).into_bytes()
 }
 
-/// A stream of events so large that the sockets do not hold it: some 2 KB for each token.
+/// Returns a request for a stream with events of about 2 KB, too large for the sockets' buffers.
 fn large_stream(max_tokens: u32) -> Vec<u8> {
     let body = json!({"messages": [{"role": "user", "content": "x"}], "max_tokens": max_tokens, "stream": true,
                       "logprobs": true, "top_logprobs": 20});
     post("/v1/chat/completions", &body.to_string())
 }
 
-/// With as little room for what it does not read as the kernel gives.
+/// Connects with the smallest receive buffer that the kernel allows.
 async fn connect_narrow(router: &Router) -> TcpStream {
     let socket = TcpSocket::new_v4().unwrap();
     socket.set_recv_buffer_size(4096).unwrap();
@@ -30,13 +30,13 @@ async fn connect_narrow(router: &Router) -> TcpStream {
 }
 
 #[tokio::test]
-async fn a_client_that_never_reads_loses_its_connection_and_gives_everything_back() {
+async fn a_client_that_never_reads_is_disconnected_and_frees_everything() {
     let limits = Limits { client_stall_timeout: Duration::from_millis(200), ..Limits::default() };
     let router = Router::start(ShardPlan::endless(), limits).await;
     let mut slow = connect_narrow(&router).await;
     slow.write_all(&large_stream(900)).await.unwrap();
-    // Its output is shorter than what may wait for it, so that it is not given up for that. Where the machine is busy
-    // the connection goes before all of the output is there, which is the same to the client.
+    // The output fits into the request's buffer, so the request is not aborted for being too slow. On a busy machine
+    // the connection is closed before the output is complete, which makes no difference to the client.
     router.wait("its tokens", |app| app.served.stats.borrow().output_tokens > 0).await;
     router.wait_idle().await;
     router.wait_places().await;
@@ -44,21 +44,21 @@ async fn a_client_that_never_reads_loses_its_connection_and_gives_everything_bac
     let mut rest = Vec::new();
     let ended =
         tokio::time::timeout(DEADLINE, slow.read_to_end(&mut rest)).await.expect("the connection ends");
-    // It ends in the middle, by a reset or without the last chunk.
+    // The answer is incomplete: the connection is reset, or the last chunk is missing.
     assert!(ended.is_err() || !rest.ends_with(b"0\r\n\r\n"), "{} bytes", rest.len());
 }
 
 #[tokio::test]
-async fn what_waits_for_a_client_is_bounded_in_bytes() {
+async fn the_bytes_that_wait_for_a_client_are_bounded() {
     let router = Router::start(ShardPlan::endless(), Limits::default()).await;
     let mut slow = connect_narrow(&router).await;
-    // Far more than all bounds together.
+    // The stream is much longer than all buffers together.
     slow.write_all(&large_stream(8000)).await.unwrap();
     router.wait("tokens", |app| app.served.stats.borrow().output_tokens > 100).await;
     router.wait_idle().await;
     assert_eq!(router.metric("trunkline_aborts_total").await, 1.0);
     let tokens = router.app.served.stats.borrow().output_tokens as usize;
-    // Beside the 1,024 tokens of the channel: hyper's buffer, one write, the kernel's two buffers.
+    // In addition to the channel's 1,024 tokens, there are hyper's buffer, one write and the kernel's two buffers.
     let bytes_of_a_token = 1_000;
     assert!(tokens < 1_024 + (1 << 20) / bytes_of_a_token, "{tokens} tokens");
 }
@@ -82,7 +82,7 @@ async fn a_slow_body_takes_no_place() {
 }
 
 #[tokio::test]
-async fn a_body_that_still_arrives_is_refused_when_the_server_drains() {
+async fn a_body_that_arrives_during_a_drain_is_refused() {
     let mut router = Router::default().await;
     let whole = post(COMPLETIONS, &json!({"prompt": "x", "max_tokens": 1}).to_string());
     let mut connection = router.connect().await;
@@ -102,8 +102,8 @@ async fn a_body_that_still_arrives_is_refused_when_the_server_drains() {
 }
 
 #[tokio::test]
-async fn two_hundred_slow_connections_leave_normal_service_alone() {
-    // All run at once, so that a normal request waits for no slow one's tokens.
+async fn two_hundred_slow_connections_do_not_delay_others() {
+    // All sequences run at the same time, so a normal request never waits for the tokens of a slow one.
     let plan = ShardPlan {
         num_blocks: 16_384,
         max_step_sequences: 256,
@@ -124,11 +124,11 @@ async fn two_hundred_slow_connections_leave_normal_service_alone() {
         stream.write_all(sent).await.unwrap();
         slow.push((stream, sent.len()));
     }
-    // Meanwhile they dribble a byte each, or read one.
+    // Meanwhile the slow clients send or read one byte each.
     for round in 0..5 {
         for (number, (stream, sent)) in slow.iter_mut().enumerate() {
             if number % 3 == 2 {
-                // Those that were given up are gone.
+                // Some connections may already be closed.
                 let _ = tokio::time::timeout(Duration::from_millis(1), stream.read_u8()).await;
             } else if number % 3 == 0 || *sent + 1 < whole.len() {
                 stream.write_all(&whole[*sent..=*sent]).await.unwrap();
@@ -139,7 +139,7 @@ async fn two_hundred_slow_connections_leave_normal_service_alone() {
         assert_eq!(answer["choices"][0]["text"], "xxx");
         assert_eq!(router.get("/readyz").await.status, 200);
     }
-    // One of each kind goes on as if nothing had been.
+    // One client of each kind continues normally.
     let (mut stream, sent) = slow.swap_remove(0);
     stream.write_all(&whole[sent..]).await.unwrap();
     let mut begin = [0; 12];
@@ -161,7 +161,7 @@ async fn a_thousand_starts_and_drops_leave_every_gauge_at_zero() {
         });
         let whole = post(COMPLETIONS, &body.to_string());
         let mut stream = TcpStream::connect(router.address).await.unwrap();
-        // Some leave in the middle of the body, some after it, some after the first byte of the answer.
+        // Some clients leave in the middle of the body, some after it, and some after the first byte of the answer.
         let sent = if number % 5 == 0 { whole.len() / 2 } else { whole.len() };
         stream.write_all(&whole[..sent]).await.unwrap();
         if number % 5 == 1 && number % 2 == 0 {
@@ -172,7 +172,7 @@ async fn a_thousand_starts_and_drops_leave_every_gauge_at_zero() {
     router.post(COMPLETIONS, &json!({"prompt": "x", "max_tokens": 1})).await.ok();
     router.wait_idle().await;
     router.wait_places().await;
-    // The last plan only ends what the one before computed.
+    // The last plan only ends sequences that the previous one computed.
     router.wait("no step to be under way", |app| app.served.stats.borrow().steps_in_flight == 0).await;
     for gauge in [
         "trunkline_running_sequences",

@@ -1,4 +1,4 @@
-//! How events leave: together when several are ready, at once when one is.
+//! Writes of event streams. Events that are ready together leave in one write; a single one leaves at once.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use trunkline_router::server::routes::routes;
 
 use crate::support::{Router, ShardPlan, sse_data};
 
-/// The body of a streamed chat, not yet read, without a connection between.
+/// Returns the unread body of a streamed chat, without a connection in between.
 async fn stream(router: &Router, max_tokens: u32) -> Body {
     let body = json!({"messages": [{"role": "user", "content": "hi"}], "stream": true, "ignore_eos": true,
                       "max_tokens": max_tokens});
@@ -22,20 +22,20 @@ async fn stream(router: &Router, max_tokens: u32) -> Body {
     response.into_body()
 }
 
-/// The events of the next write.
+/// Returns the events of the next write.
 async fn write(body: &mut Body) -> Vec<serde_json::Value> {
     let frame = body.frame().await.unwrap().unwrap();
     sse_data(std::str::from_utf8(frame.data_ref().unwrap()).unwrap())
 }
 
 #[tokio::test]
-async fn what_is_ready_leaves_in_one_write() {
+async fn events_that_are_ready_leave_in_one_write() {
     let router = Router::start(ShardPlan::endless(), Limits::default()).await;
     let mut body = stream(&router, 20).await;
     router.wait("all tokens", |app| app.served.stats.borrow().output_tokens == 20).await;
     router.wait_idle().await;
     let events = write(&mut body).await;
-    // The role, 20 tokens, the finish reason, `[DONE]`.
+    // The events are the role, 20 tokens, the finish reason and `[DONE]`.
     assert_eq!(events.len(), 23);
     assert!(events[1..21].iter().all(|event| event["choices"][0]["delta"]["content"] == "x"));
     assert_eq!(events[22], "[DONE]");
@@ -43,14 +43,14 @@ async fn what_is_ready_leaves_in_one_write() {
 }
 
 #[tokio::test]
-async fn a_lone_token_leaves_at_once() {
+async fn a_single_token_leaves_at_once() {
     let plan = ShardPlan::endless().held();
     let steps = plan.steps.clone();
     let router = Router::start(plan, Limits::default()).await;
     let mut body = stream(&router, 5).await;
     assert_eq!(write(&mut body).await[0]["choices"][0]["delta"]["role"], "assistant");
     for _ in 0..4 {
-        // The shard computes nothing more until the token of this step was read.
+        // The shard computes the next step only after the token of this step was read.
         steps.add_permits(1);
         let events = write(&mut body).await;
         assert_eq!(events.len(), 1);
@@ -61,19 +61,19 @@ async fn a_lone_token_leaves_at_once() {
 }
 
 #[tokio::test]
-async fn a_busy_router_does_not_blame_its_clients() {
-    // All requests run on this test's thread, which is now kept from them as a flood of work would.
+async fn a_busy_router_does_not_abort_its_clients() {
+    // All requests run on this test's thread. Blocking it now simulates a flood of work.
     let router = Router::start(ShardPlan::endless(), Limits::default()).await;
     let body = stream(&router, 4_000).await;
     let reading = tokio::spawn(body.collect());
     let num_tokens = || router.app.served.stats.borrow().output_tokens;
-    // The driver and the shard have threads of their own.
+    // The driver and the shard have their own threads.
     let blocked = Instant::now();
     while num_tokens() == 0 && blocked.elapsed() < Duration::from_secs(10) {
         std::thread::yield_now();
     }
     let blocked = Instant::now();
-    // More tokens than a request's buffer has room for come only if the driver does not wait for us.
+    // The request's buffer would overflow only if the driver did not wait for this thread.
     while num_tokens() <= MAX_WAITING_TOKENS as u64 && blocked.elapsed() < Duration::from_millis(200) {
         std::thread::yield_now();
     }

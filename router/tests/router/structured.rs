@@ -1,4 +1,4 @@
-//! Structured output through every dialect.
+//! Structured output in every dialect.
 
 use serde_json::{Value, json};
 use trunkline_grammar::GrammarLimits;
@@ -10,7 +10,7 @@ use crate::support::{END, Router, ShardPlan, bytes};
 
 const CHAT: &str = "/v1/chat/completions";
 
-/// The shard would say something else.
+/// Starts a router whose shard would not follow the grammar on its own.
 async fn router() -> Router {
     let plan = ShardPlan { replies: vec![bytes("no json at all")], ..ShardPlan::default() };
     Router::start(plan, Limits::default()).await
@@ -37,7 +37,7 @@ fn check(text: &str) {
 }
 
 #[tokio::test]
-async fn every_form_of_openai_and_vllm_holds() {
+async fn every_field_of_openai_and_vllm_constrains_the_output() {
     let router = router().await;
     let strict =
         json!({"type": "json_schema", "json_schema": {"name": "x", "strict": true, "schema": schema()}});
@@ -77,7 +77,7 @@ async fn every_form_of_openai_and_vllm_holds() {
 }
 
 #[tokio::test]
-async fn a_stream_and_several_choices_hold() {
+async fn streams_and_several_choices_are_constrained() {
     let router = router().await;
     let fields = json!({"response_format": {"type": "json_schema", "json_schema": {"schema": schema()}}, "n": 3,
                         "stream": true});
@@ -91,7 +91,7 @@ async fn a_stream_and_several_choices_hold() {
 }
 
 #[tokio::test]
-async fn tgi_has_its_own_words() {
+async fn tgis_grammar_constrains_the_output() {
     let router = router().await;
     for grammar in [
         json!({"type": "json", "value": schema()}),
@@ -108,7 +108,7 @@ async fn tgi_has_its_own_words() {
 }
 
 #[tokio::test]
-async fn anthropics_forms_hold() {
+async fn anthropics_fields_constrain_the_output() {
     let router = router().await;
     let format = json!({"type": "json_schema", "schema": schema()});
     let body = |fields: Value| {
@@ -135,7 +135,7 @@ async fn anthropics_forms_hold() {
 }
 
 #[tokio::test]
-async fn responses_and_messages_call_tools_that_they_must_call() {
+async fn responses_and_messages_call_required_tools() {
     let router = router().await;
     let format = json!({"type": "json_schema", "name": "x", "schema": schema()});
     let answer = router.post("/v1/responses", &json!({"input": "x", "text": {"format": format}})).await.ok();
@@ -188,7 +188,7 @@ async fn required_and_named_tools_are_called_with_valid_arguments() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_held_is_refused_by_name() {
+async fn unsupported_grammars_are_refused() {
     let router = router().await;
     let format = |schema: Value| {
         chat(json!({"response_format": {"type": "json_schema", "json_schema": {"schema": schema}}}))
@@ -198,7 +198,7 @@ async fn what_cannot_be_held_is_refused_by_name() {
         (0..24).map(|i| json!({"anyOf": [object(2 * i), object(2 * i + 1)]})).collect();
     let product = json!({ "allOf": alternatives });
     let endless = json!({"type": "string", "minLength": 1_000_000_000, "pattern": "^(a|aa)+$"});
-    // Too far into an output to be found when it is compiled.
+    // The grammar fails only deep inside an output, so compiling it finds nothing.
     let late = json!({"type": "object", "properties": {"a": {"const": "x".repeat(60)}, "b": endless},
                       "required": ["a", "b"], "additionalProperties": false});
     for (body, code, words) in [
@@ -234,7 +234,7 @@ async fn what_cannot_be_held_is_refused_by_name() {
 }
 
 #[tokio::test]
-async fn flags_set_the_limits() {
+async fn flags_set_the_limits_of_schemas() {
     let grammar = GrammarLimits { max_bytes: 100, max_depth: 3, ..GrammarLimits::default() };
     let router = Router::start(ShardPlan::default(), Limits { grammar, ..Limits::default() }).await;
     let deep = json!({"items": {"items": {"items": {}}}});
@@ -259,7 +259,7 @@ async fn every_event_of_tgi_has_a_token_also_where_the_grammar_ends_the_output()
 }
 
 #[tokio::test]
-async fn a_grammar_begins_behind_the_reasoning_that_the_prompt_opened() {
+async fn a_grammar_starts_after_the_reasoning_that_the_prompt_opened() {
     for marks in [ReasoningMarks::Think, ReasoningMarks::Mistral] {
         let plan = ShardPlan::saying(&format!("{{ hm {}no json at all", marks.close()));
         let style = ReplyStyle { reasons: true, marks, ..ReplyStyle::default() };
@@ -279,19 +279,19 @@ async fn a_grammar_begins_behind_the_reasoning_that_the_prompt_opened() {
             check(message["content"].as_str().unwrap());
             assert_eq!(answer["choices"][0]["finish_reason"], "stop");
         }
-        // Its calls are behind it too.
+        // Calls come after the reasoning too.
         let tool = json!({"type": "function", "function": {"name": "look_up", "parameters": schema()}});
         let answer =
             router.post(CHAT, &asked(json!({"tools": [tool], "tool_choice": "required"}))).await.ok();
         let message = &answer["choices"][0]["message"];
         assert_eq!(message["reasoning_content"], "{ hm ");
         check(message["tool_calls"][0]["function"]["arguments"].as_str().unwrap());
-        // A reply that does not end its reasoning has no content, and is not complete.
+        // A reply that does not end its reasoning has no content and is incomplete.
         let mut endless = asked(json!({"guided_json": schema()}));
         endless["max_tokens"] = 3.into();
         let answer = router.post(CHAT, &endless).await.ok();
         assert_eq!(answer["choices"][0]["finish_reason"], "length");
-        // Without reasoning the grammar holds from the first token on.
+        // Without reasoning the grammar applies from the first token.
         let router = Router::start(plan, Limits::default()).await;
         let answer = router.post(CHAT, &asked(json!({"guided_json": schema()}))).await.ok();
         check(answer["choices"][0]["message"]["content"].as_str().unwrap());
@@ -307,7 +307,7 @@ async fn a_grammar_is_compiled_once() {
         assert_eq!(router.metric("trunkline_grammar_hits_total").await, f64::from(num_hits));
         assert_eq!(router.metric("trunkline_grammar_compile_seconds_count").await, 1.0);
     }
-    // The same text of another kind is another grammar.
+    // The same text as another kind of grammar is compiled separately.
     for (fields, num_compiled) in [
         (json!({"guided_regex": "ab"}), 2.0),
         (json!({"guided_choice": ["ab"]}), 3.0),

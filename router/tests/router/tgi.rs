@@ -1,4 +1,4 @@
-//! TGI's routes.
+//! The routes of TGI's API.
 
 use serde_json::{Value, json};
 
@@ -7,7 +7,7 @@ use trunkline_router::limits::Limits;
 use trunkline_scheduler::Watermark;
 
 #[tokio::test]
-async fn generate_gives_text_alone_unless_asked() {
+async fn generate_returns_only_text_by_default() {
     let router = Router::default().await;
     let body = json!({"inputs": "abc", "parameters": {"max_new_tokens": 5}});
     assert_eq!(router.post("/generate", &body).await.ok(), json!({"generated_text": "Hello"}));
@@ -41,7 +41,7 @@ async fn details_name_every_token() {
 }
 
 #[tokio::test]
-async fn stream_has_an_event_per_token_and_the_text_in_the_last() {
+async fn a_stream_has_an_event_for_each_token_and_the_text_in_the_last() {
     let router = Router::start(ShardPlan::saying("hö"), Limits::default()).await;
     let body = json!({"inputs": "abc", "parameters": {"details": true}});
     let events = router.post("/generate_stream", &body).await.events();
@@ -55,7 +55,7 @@ async fn stream_has_an_event_per_token_and_the_text_in_the_last() {
         events[3]["details"],
         json!({"finish_reason": "eos_token", "generated_tokens": 4, "seed": null, "input_length": 3})
     );
-    // `stream` on the other routes is the same.
+    // `stream` on the other routes gives the same events.
     let mut streamed = body.clone();
     streamed["stream"] = true.into();
     assert_eq!(router.post("/generate", &streamed).await.events(), events);
@@ -73,7 +73,7 @@ async fn stop_string_stays_in_the_output() {
 }
 
 #[tokio::test]
-async fn truncate_keeps_the_last_tokens() {
+async fn truncate_keeps_the_last_prompt_tokens() {
     let router = Router::default().await;
     router.post("/generate", &json!({"inputs": "abcdef", "parameters": {"truncate": 2}})).await.ok();
     assert_eq!(router.shard().last_start().token_ids, bytes("ef"));
@@ -100,7 +100,7 @@ async fn parameters_that_need_sampling_turn_it_on() {
 }
 
 #[tokio::test]
-async fn a_watermark_is_the_servers_and_of_who_asks_for_it() {
+async fn a_request_for_a_watermark_gets_the_servers() {
     let watermark = Watermark { gamma: 0.25, delta: 3.5, key: 1 << 40 | 7 };
     let limits = Limits { watermark, ..Limits::default() };
     let router = Router::start(ShardPlan::saying("yes"), limits).await;
@@ -122,7 +122,7 @@ async fn a_watermark_is_the_servers_and_of_who_asks_for_it() {
 }
 
 #[tokio::test]
-async fn tokenize_gives_places_in_characters() {
+async fn tokenize_returns_offsets_in_characters() {
     let router = Router::default().await;
     let tokens = router.post("/tokenize", &json!({"inputs": "aö<|end|>b"})).await.ok();
     assert_eq!(
@@ -146,7 +146,7 @@ async fn info_names_model_and_limits() {
     assert_eq!(info["max_input_tokens"], 100);
     assert_eq!(info["max_total_tokens"], 8192);
     assert_eq!(info["max_batch_prefill_tokens"], 32);
-    // All that TGI's document requires of it, and what it may be null.
+    // The answer has every field that TGI's document requires, and those that may be null.
     assert!(info["validation_workers"].as_u64().unwrap() >= 1);
     assert_eq!(info["max_client_batch_size"], 128);
     for field in ["model_sha", "sha", "docker_label"] {
@@ -155,7 +155,7 @@ async fn info_names_model_and_limits() {
 }
 
 #[tokio::test]
-async fn headers_say_what_a_request_took() {
+async fn headers_report_times_and_token_counts() {
     let router = Router::start(ShardPlan::saying("hö"), Limits::default()).await;
     let body = json!({"inputs": "äbc", "parameters": {"do_sample": true, "best_of": 2}});
     let answer = router.post("/generate", &body).await;
@@ -173,11 +173,11 @@ async fn headers_say_what_a_request_took() {
     assert!(answer.header("x-compute-type").is_some());
     let events = router.post("/generate_stream", &json!({"inputs": "äbc"})).await;
     assert_eq!(events.header("x-compute-characters"), Some("3"));
-    assert_eq!(events.header("x-generated-tokens"), None, "nobody knows yet");
+    assert_eq!(events.header("x-generated-tokens"), None, "the number is not known yet");
 }
 
 #[tokio::test]
-async fn an_output_ends_after_1024_tokens_if_the_request_does_not_say() {
+async fn outputs_end_after_1024_tokens_by_default() {
     let router = Router::start(ShardPlan::saying(&"x".repeat(2000)), Limits::default()).await;
     let answer =
         router.post("/generate", &json!({"inputs": "abc", "parameters": {"details": true}})).await.ok();
@@ -186,14 +186,14 @@ async fn an_output_ends_after_1024_tokens_if_the_request_does_not_say() {
 }
 
 #[tokio::test]
-async fn a_chats_prompt_is_shown() {
+async fn chat_tokenize_returns_the_chats_prompt() {
     let router = Router::default().await;
     let body = json!({"messages": [{"role": "user", "content": "hö <|end|>"}]});
     let answer = router.post("/chat_tokenize", &body).await.ok();
     let text = "<|start|>user\nhö <|end|><|end|><|start|>assistant\n";
     assert_eq!(answer["templated_text"], text);
     let tokens = answer["tokenize_response"].as_array().unwrap();
-    // What a message spells is no control token.
+    // The name of a control token in a message stays text.
     let ids: Vec<u32> = tokens.iter().map(|token| token["id"].as_u64().unwrap() as u32).collect();
     assert_eq!(ids, prompt_of("hö <|end|>"));
     let texts: String = tokens.iter().map(|token| token["text"].as_str().unwrap()).collect();
@@ -215,7 +215,7 @@ async fn a_chats_prompt_is_shown() {
 }
 
 #[tokio::test]
-async fn invocations_are_what_their_body_is() {
+async fn invocations_accept_the_bodies_of_other_routes() {
     let router = Router::start(ShardPlan::saying("hi"), Limits::default()).await;
     let text = router.post("/invocations", &json!({"inputs": "x"})).await.ok();
     assert_eq!(text, json!([{"generated_text": "hi"}]));
@@ -237,7 +237,7 @@ async fn invocations_are_what_their_body_is() {
 }
 
 #[tokio::test]
-async fn vertex_predicts_for_each_instance() {
+async fn vertex_returns_a_prediction_for_each_instance() {
     let router = Router::start(ShardPlan::saying("hello"), Limits::default()).await;
     let body = json!({"instances": [
         {"inputs": "a"},

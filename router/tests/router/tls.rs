@@ -1,4 +1,4 @@
-//! TLS: handshakes, what is spoken inside, files that change or cannot be used.
+//! TLS: handshakes, the protocol inside, and files that change or are unusable.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -21,13 +21,13 @@ use trunkline_router::tenants::Access;
 use crate::support::process::PROGRAM;
 use crate::support::{DEADLINE, Router};
 
-/// Certificates for localhost and their keys, which `certificates/make.sh` made.
+/// A certificate for localhost and its key. `certificates/make.sh` creates all of them.
 const FIRST: Pair = (include_str!("certificates/first.cert.pem"), include_str!("certificates/first.key.pem"));
 const SECOND: Pair =
     (include_str!("certificates/second.cert.pem"), include_str!("certificates/second.key.pem"));
-/// Valid until 2020-05-01.
+/// A certificate that was valid until 2020-05-01.
 const EXPIRED: Pair = (include_str!("certificates/expired.cert.pem"), FIRST.1);
-/// Valid from 2999-01-01 on.
+/// A certificate that is valid from 2999-01-01.
 const NOT_YET_VALID: Pair = (include_str!("certificates/not-yet-valid.cert.pem"), FIRST.1);
 
 /// A certificate and its key in PEM.
@@ -76,7 +76,7 @@ async fn connect(router: &Router, (trusted, _): Pair) -> std::io::Result<TlsStre
     TlsConnector::from(Arc::new(config)).connect(ServerName::try_from("localhost").unwrap(), stream).await
 }
 
-/// The whole of an answer on a connection that ends with it.
+/// Sends a request and reads until the connection ends.
 async fn ask(mut stream: TlsStream<TcpStream>, request: &str) -> String {
     stream.write_all(request.as_bytes()).await.unwrap();
     let mut answer = String::new();
@@ -84,7 +84,7 @@ async fn ask(mut stream: TlsStream<TcpStream>, request: &str) -> String {
     answer
 }
 
-/// A router that looks at its files only when the test does.
+/// Starts a router that checks its files only when the test tells it to.
 async fn router(files: &Files) -> (Router, Arc<Tls>) {
     router_that_looks_every(files, Duration::from_secs(3600)).await
 }
@@ -100,7 +100,7 @@ async fn router_that_looks_every(files: &Files, interval: Duration) -> (Router, 
 const READY: &str = "GET /readyz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
 
 #[tokio::test]
-async fn clients_that_trust_the_certificate_are_served_over_http_1() {
+async fn clients_that_trust_the_certificate_are_served() {
     let files = Files::new(FIRST);
     let (router, _) = router(&files).await;
     let stream = connect(&router, FIRST).await.unwrap();
@@ -111,7 +111,7 @@ async fn clients_that_trust_the_certificate_are_served_over_http_1() {
     let stream = connect(&router, FIRST).await.unwrap();
     let answer = ask(stream, &format!("{head}{}\r\n\r\n{body}", body.len())).await;
     assert!(answer.contains("text/event-stream") && answer.contains("data: [DONE]"), "{answer}");
-    // Others are not, and neither is who speaks in the clear.
+    // Clients that trust another certificate, or that do not use TLS, are not served.
     assert!(connect(&router, SECOND).await.is_err());
     let mut clear = TcpStream::connect(router.address).await.unwrap();
     clear.write_all(READY.as_bytes()).await.unwrap();
@@ -121,7 +121,7 @@ async fn clients_that_trust_the_certificate_are_served_over_http_1() {
 }
 
 #[tokio::test]
-async fn changed_files_are_for_new_connections_and_old_ones_go_on() {
+async fn changed_files_apply_to_new_connections_only() {
     let files = Files::new(FIRST);
     let (router, tls) = router(&files).await;
     let mut before = connect(&router, FIRST).await.unwrap();
@@ -139,7 +139,7 @@ async fn changed_files_are_for_new_connections_and_old_ones_go_on() {
 }
 
 #[tokio::test]
-async fn the_server_itself_sees_the_change_and_counts_what_it_cannot_use() {
+async fn the_server_reloads_changed_files_and_counts_failures() {
     let files = Files::new(FIRST);
     let (router, _) = router_that_looks_every(&files, Duration::from_millis(20)).await;
     let metric = async |trusted, name: &str| {
@@ -149,7 +149,7 @@ async fn the_server_itself_sees_the_change_and_counts_what_it_cannot_use() {
         line.rsplit(' ').next()?.trim().parse::<f64>().ok()
     };
     files.write(SECOND);
-    // Until it has looked, nobody who trusts the new certificate gets in.
+    // Until the server has reloaded its files, clients that trust only the new certificate cannot connect.
     let seen = async {
         while metric(SECOND, "trunkline_tls_reloads_total").await != Some(1.0) {
             tokio::time::sleep(Duration::from_millis(20)).await;
@@ -159,27 +159,27 @@ async fn the_server_itself_sees_the_change_and_counts_what_it_cannot_use() {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    tokio::time::timeout(DEADLINE, seen).await.expect("the files are looked at");
+    tokio::time::timeout(DEADLINE, seen).await.expect("the files are reloaded in time");
 }
 
 #[tokio::test]
-async fn bad_new_files_change_nothing_and_are_told_once() {
+async fn unusable_new_files_change_nothing_and_are_logged_once() {
     let files = Files::new(FIRST);
     let (router, tls) = router(&files).await;
     let read_again = || tls.look().or_else(|| tls.look());
     files.write(EXPIRED);
     let error = read_again().unwrap().unwrap_err().to_string();
     assert!(error.contains("expired at 2020-05-01T00:00:00"), "{error}");
-    assert!(read_again().is_none(), "told once");
+    assert!(read_again().is_none(), "the error is reported once");
     std::fs::remove_file(files.cert()).unwrap();
     assert!(matches!(read_again(), Some(Err(TlsError::Unreadable { .. }))));
-    assert!(read_again().is_none(), "told once");
+    assert!(read_again().is_none(), "the error is reported once");
     let stream = connect(&router, FIRST).await.unwrap();
     assert!(ask(stream, READY).await.starts_with("HTTP/1.1 200"));
 }
 
 #[test]
-fn what_no_client_would_take_is_refused_by_name() {
+fn unusable_certificates_are_refused() {
     let problem = |change: &dyn Fn(&Files)| {
         let files = Files::new(FIRST);
         change(&files);
@@ -216,7 +216,7 @@ fn what_no_client_would_take_is_refused_by_name() {
 }
 
 #[test]
-fn one_flag_without_the_other_and_an_expired_pair_end_the_start() {
+fn a_missing_flag_or_an_expired_certificate_fails_the_start() {
     let files = Files::new(EXPIRED);
     crate::support::write_model(files.folder.path());
     for (flags, wanted) in [

@@ -1,4 +1,4 @@
-//! Fields that speak of single tokens: what reaches the shard, and what the answer makes of it.
+//! Fields about individual tokens, and their effect on the shard's parameters and on the answer.
 
 use serde_json::{Value, json};
 
@@ -24,7 +24,7 @@ async fn bias_allowed_tokens_and_typical_p_reach_the_shard() {
         let answer = router.post(route, &body).await.ok();
         let choice = &answer["choices"][0];
         let text = choice["message"]["content"].as_str().or(choice["text"].as_str());
-        assert_eq!(text, Some("iab"), "what is ruled out gives way to the next token");
+        assert_eq!(text, Some("iab"), "the next token replaces an excluded one");
         let sampling = router.shard().last_start().sampling.unwrap();
         let bias: Vec<_> = sampling.logit_bias.iter().map(|bias| (bias.token_id, bias.bias)).collect();
         assert_eq!(bias, [(104, -100.0), (7, 0.5)]);
@@ -42,10 +42,10 @@ async fn a_stop_token_ends_the_output_and_is_not_shown() {
     assert_eq!(answer["choices"][0]["finish_reason"], "stop");
     assert_eq!(answer["choices"][0]["stop_reason"], b'.');
     assert_eq!(answer["usage"]["completion_tokens"], 4, "the stop token counts");
-    // Before so many tokens neither it nor the end token is sampled.
+    // Before `min_tokens` tokens, neither the stop token nor the end token is sampled.
     let sampling = router.shard().last_start().sampling.unwrap();
     assert_eq!(sampling.end_token_ids, [END, b'.'.into(), b'!'.into()]);
-    // With `ignore_eos` it alone ends.
+    // With `ignore_eos`, only the stop token ends the output.
     let body = json!({"prompt": "x", "stop_token_ids": [b'z'], "ignore_eos": true, "max_tokens": 10});
     let answer = router.post(COMPLETIONS, &body).await.ok();
     assert_eq!(answer["choices"][0]["finish_reason"], "length");
@@ -55,7 +55,7 @@ async fn a_stop_token_ends_the_output_and_is_not_shown() {
         (&answer["choices"][0]["text"], &answer["choices"][0]["finish_reason"]),
         (&json!("one"), &json!("stop"))
     );
-    // The model's own end token is no reason of the request's, unless it is ignored otherwise.
+    // If the model's end token is in `stop_token_ids`, it is reported as the stop reason only with `ignore_eos`.
     for (ignore_eos, reason) in [(false, json!(null)), (true, json!(END))] {
         let body = json!({"prompt": "x", "stop_token_ids": [END], "ignore_eos": ignore_eos, "stream": true});
         let events = router.post(COMPLETIONS, &body).await.events();
@@ -65,7 +65,7 @@ async fn a_stop_token_ends_the_output_and_is_not_shown() {
 }
 
 #[tokio::test]
-async fn control_tokens_have_text_if_they_are_not_skipped() {
+async fn control_tokens_have_text_unless_skipped() {
     let mut reply = bytes("a");
     reply.extend([258, b'b'.into()]);
     let plan = ShardPlan { replies: vec![reply], ..ShardPlan::default() };
@@ -77,25 +77,25 @@ async fn control_tokens_have_text_if_they_are_not_skipped() {
 }
 
 #[tokio::test]
-async fn the_last_tokens_of_a_prompt_are_kept() {
+async fn truncate_prompt_tokens_keeps_the_last_tokens() {
     let router = Router::start(ShardPlan::saying("!"), Limits::default()).await;
     let body = json!({"prompt": "abcdef", "truncate_prompt_tokens": 2, "echo": true});
     let answer = router.post(COMPLETIONS, &body).await.ok();
     assert_eq!(router.shard().last_start().token_ids, bytes("ef"));
-    assert_eq!(answer["choices"][0]["text"], "ef!", "what is kept is shown");
+    assert_eq!(answer["choices"][0]["text"], "ef!", "the kept tokens are echoed");
     assert_eq!(answer["usage"]["prompt_tokens"], 2);
     let body = json!({"messages": user("x"), "truncate_prompt_tokens": 5});
     router.post(CHAT, &body).await.ok();
     let prompt = prompt_of("x");
     assert_eq!(router.shard().last_start().token_ids, prompt[prompt.len() - 5..]);
-    // As many as fit beside the output.
+    // -1 keeps as many tokens as fit together with the output.
     let body = json!({"prompt": "a".repeat(9000), "truncate_prompt_tokens": -1, "max_tokens": 92});
     let answer = router.post(COMPLETIONS, &body).await.ok();
     assert_eq!(answer["usage"]["prompt_tokens"], 8192 - 92);
 }
 
 #[tokio::test]
-async fn a_prediction_changes_nothing_and_usage_says_so() {
+async fn a_prediction_has_no_effect_and_usage_says_so() {
     let router = Router::start(ShardPlan::saying("one"), Limits::default()).await;
     let plain = router.post(CHAT, &json!({"messages": user("x")})).await.ok();
     assert!(plain["usage"].get("completion_tokens_details").is_none());

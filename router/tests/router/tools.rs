@@ -28,7 +28,7 @@ async fn router_saying(text: &str) -> Router {
 }
 
 #[tokio::test]
-async fn a_call_is_parted_from_the_text() {
+async fn a_call_is_separated_from_the_text() {
     let router = router_saying(CALL).await;
     let answer = router.post(CHAT, &body()).await.ok();
     let choice = &answer["choices"][0];
@@ -38,20 +38,20 @@ async fn a_call_is_parted_from_the_text() {
     assert_eq!(call["type"], "function");
     assert_eq!(call["function"], json!({"name": "get_weather", "arguments": "{\"city\": \"Zürich\"}"}));
     assert!(!call["id"].as_str().unwrap().is_empty());
-    // This template knows no tools: they are told in a system message.
+    // This template does not support tools, so a system message describes them.
     let prompt = String::from_utf8_lossy(
         &router.shard().last_start().token_ids.iter().map(|id| *id as u8).collect::<Vec<u8>>(),
     )
     .into_owned();
     assert!(prompt.contains("says how it is"), "{prompt}");
-    // Nothing may be called: what looks like a call is text, and the model is told of no tools.
+    // With `tool_choice: none`, the prompt does not mention tools, and text that looks like a call stays text.
     let none = router.post(CHAT, &with(json!({"tool_choice": "none"}))).await.ok();
     assert_eq!(none["choices"][0]["message"]["content"], CALL);
     assert_eq!(none["choices"][0]["finish_reason"], "stop");
 }
 
 #[tokio::test]
-async fn one_call_is_all_that_is_shown_where_there_may_be_no_more() {
+async fn without_parallel_calls_only_the_first_call_is_returned() {
     let call = |city: &str| {
         format!(
             "<tool_call>\n{{\"name\": \"get_weather\", \"arguments\": {{\"city\": \"{city}\"}}}}\n</tool_call>"
@@ -87,7 +87,7 @@ async fn one_call_is_all_that_is_shown_where_there_may_be_no_more() {
 }
 
 #[tokio::test]
-async fn a_call_streams() {
+async fn a_call_is_streamed() {
     let router = router_saying(CALL).await;
     let events = router.post(CHAT, &with(json!({"stream": true}))).await.events();
     let (mut text, mut arguments, mut heads) = (String::new(), String::new(), Vec::new());
@@ -105,14 +105,14 @@ async fn a_call_streams() {
     assert_eq!(heads, [("get_weather".to_owned(), json!("function"))]);
     let last = events.iter().rev().find(|event| event["choices"][0]["finish_reason"].is_string()).unwrap();
     assert_eq!(last["choices"][0]["finish_reason"], "tool_calls");
-    // Arguments come as they are generated, not at the end.
+    // Arguments are sent as they are generated, not at the end.
     let num_pieces =
         events.iter().filter(|event| event["choices"][0]["delta"]["tool_calls"].is_array()).count();
     assert!(num_pieces > 5, "{num_pieces}");
 }
 
 #[tokio::test]
-async fn calls_and_results_go_back_into_the_prompt() {
+async fn calls_and_results_are_part_of_the_next_prompt() {
     let router = router_saying("ok").await;
     let messages = json!([
         {"role": "user", "content": "x"},
@@ -139,7 +139,7 @@ async fn calls_and_results_go_back_into_the_prompt() {
 }
 
 #[tokio::test]
-async fn histories_are_taken_as_clients_keep_them() {
+async fn histories_are_accepted_as_clients_keep_them() {
     let router = router_saying("ok").await;
     let prompt = async |messages: Value| {
         router.post(CHAT, &json!({"messages": messages})).await.ok();
@@ -151,14 +151,14 @@ async fn histories_are_taken_as_clients_keep_them() {
         message.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
         json!([user, message, user])
     };
-    // A reply that was empty, or nothing but reasoning or a refusal.
+    // A reply may be empty, or consist only of reasoning or a refusal.
     let empty = prompt(said(json!({"content": ""}))).await;
     for fields in [json!({}), json!({"content": null}), json!({"content": null, "tool_calls": []})] {
         assert_eq!(prompt(said(fields.clone())).await, empty, "{fields}");
     }
     let refusal = json!({"content": [{"type": "refusal", "refusal": "I will not."}]});
     assert_eq!(prompt(said(refusal)).await, prompt(said(json!({"content": "I will not."}))).await);
-    // The arguments of a tool that has none.
+    // Clients send various empty arguments for tools without parameters.
     let call = |arguments: Value| {
         said(
             json!({"tool_calls": [{"id": "a", "type": "function", "function": {"name": "f", "arguments": arguments}}]}),
@@ -171,7 +171,7 @@ async fn histories_are_taken_as_clients_keep_them() {
 }
 
 #[tokio::test]
-async fn tools_may_be_written_as_in_tgis_document() {
+async fn tools_are_accepted_in_tgis_form() {
     let router = router_saying(CALL).await;
     let function = body()["tools"][0]["function"].clone();
     let mut tgis = function.clone();
@@ -211,7 +211,7 @@ async fn wrong_tools_are_named() {
 }
 
 #[tokio::test]
-async fn replies_are_text_where_the_parser_is_off() {
+async fn replies_are_text_if_the_parser_is_off() {
     let call = "<tool_call>{\"name\": \"look_up\", \"arguments\": {}}</tool_call>";
     let style = ReplyStyle { ignores_calls: true, ..ReplyStyle::default() };
     let router = Router::start_with_replies(ShardPlan::saying(call), style).await;
@@ -220,7 +220,7 @@ async fn replies_are_text_where_the_parser_is_off() {
     let answer = router.post("/v1/chat/completions", &body).await.ok();
     assert_eq!(answer["choices"][0]["message"]["content"], call);
     assert_eq!(answer["choices"][0]["finish_reason"], "stop");
-    // A call that is required is read all the same.
+    // A required call is still parsed.
     let mut required = body;
     required["tool_choice"] = "required".into();
     let answer = router.post("/v1/chat/completions", &required).await.ok();

@@ -1,6 +1,7 @@
-//! KV-cache events over a ZeroMQ PUB socket. A message has three frames: the topic, the number of the batch, the batch.
+//! Publishes KV events on a ZeroMQ PUB socket. A message has three frames: the topic, the number of the batch, and the
+//! batch.
 //!
-//! A crate of its own, so that a build which publishes nothing does not compile ZeroMQ.
+//! This is a separate crate, so that builds without it need not compile ZeroMQ.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -10,19 +11,19 @@ use futures::StreamExt;
 use tokio::sync::mpsc;
 use zeromq::{PubSocket, Socket, SocketEvent, SocketSend, ZmqError, ZmqMessage};
 
-/// Batches that may wait for the socket; more are dropped, and their numbers with them.
+/// The most batches that wait for the socket. Further batches are dropped, and their numbers are skipped.
 const MAX_WAITING_BATCHES: usize = 1024;
-/// Pause before connecting again, at first and at most; it doubles.
+/// The first and the longest pause before connecting again. The pause doubles.
 const RECONNECT_PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
-/// Publishes batches. Dropping it ends the socket.
+/// Publishes batches. Dropping it closes the socket.
 pub struct ZmqPublisher {
     batches: mpsc::Sender<(u64, Bytes)>,
     next: AtomicU64,
     address: Option<String>,
 }
 
-/// The endpoint cannot be listened on.
+/// The error when the socket cannot listen on an endpoint.
 #[derive(Debug, thiserror::Error)]
 #[error("`--kv-events-endpoint`: cannot listen on `{address}`: {source}; hint: choose another port")]
 pub struct BindError {
@@ -43,7 +44,7 @@ impl ZmqPublisher {
         Ok(Self { batches, next: AtomicU64::new(0), address: Some(address) })
     }
 
-    /// Connects to one reader that collects from many servers, and connects again whenever it went away.
+    /// Connects to one reader that collects from many servers, and connects again whenever the connection is lost.
     pub fn connect(address: String, topic: &str) -> Self {
         let (batches, received) = mpsc::channel(MAX_WAITING_BATCHES);
         tokio::spawn(publish_to(address, Bytes::from(topic.to_owned()), received));
@@ -55,12 +56,12 @@ impl ZmqPublisher {
         self.address.as_deref()
     }
 
-    /// Sends a batch to all readers. Never waits: a batch that finds no room is dropped, and readers see a gap in the
-    /// numbers.
+    /// Sends a batch to all readers without waiting. If too many batches wait, this one is dropped, and readers see a
+    /// gap in the numbers.
     pub fn publish(&self, batch: Vec<u8>) {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         if self.batches.try_send((number, batch.into())).is_err() {
-            tracing::warn!(number, "a batch of KV events was dropped; readers see a gap in the numbers");
+            tracing::warn!(number, "KV events dropped; readers see a gap in the numbers");
         }
     }
 }
@@ -75,12 +76,12 @@ fn message(topic: &Bytes, number: u64, batch: Bytes) -> ZmqMessage {
 async fn publish(mut socket: PubSocket, topic: Bytes, mut batches: mpsc::Receiver<(u64, Bytes)>) {
     while let Some((number, batch)) = batches.recv().await {
         if let Err(error) = socket.send(message(&topic, number, batch)).await {
-            tracing::warn!(%error, number, "a batch of KV events was not published");
+            tracing::warn!(%error, number, "cannot publish KV events");
         }
     }
 }
 
-/// Keeps one connection. What happens while there is none is dropped, as a PUB socket does.
+/// Maintains one connection. Batches without a connection are dropped, as by any PUB socket.
 async fn publish_to(address: String, topic: Bytes, mut batches: mpsc::Receiver<(u64, Bytes)>) {
     let mut pause = RECONNECT_PAUSE.0;
     loop {
@@ -106,12 +107,12 @@ async fn publish_to(address: String, topic: Bytes, mut batches: mpsc::Receiver<(
                 batch = batches.recv() => {
                     let Some((number, batch)) = batch else { return };
                     if let Err(error) = socket.send(message(&topic, number, batch)).await {
-                        tracing::warn!(%error, number, "a batch of KV events was not published");
+                        tracing::warn!(%error, number, "cannot publish KV events");
                     }
                 }
                 state = states.next() => {
                     if matches!(state, None | Some(SocketEvent::Disconnected(_))) {
-                        tracing::warn!(address, "the reader of KV events is gone");
+                        tracing::warn!(address, "lost the connection to the reader of KV events");
                         break;
                     }
                 }
@@ -120,7 +121,7 @@ async fn publish_to(address: String, topic: Bytes, mut batches: mpsc::Receiver<(
     }
 }
 
-/// Drops batches until nobody sends any more.
+/// Drops batches until the sender is gone.
 async fn discard(batches: &mut mpsc::Receiver<(u64, Bytes)>) {
     while batches.recv().await.is_some() {}
 }

@@ -67,8 +67,8 @@ struct ClassTimes {
     reused: [f64; NUM_AGES],
     /// Blocks that reached this age, whether they were used again before or not. `reused` is a part of them.
     reached: [f64; NUM_AGES],
-    /// Blocks whose last use has this age now. With each request, the reciprocal of the range's width of them moves on
-    /// to the next age, so no single block is tracked.
+    /// Blocks whose last use has this age now. With each request, a share of them moves on to the next age: one divided
+    /// by the width of the age range. So no single block is tracked.
     pending: [f64; NUM_AGES],
     worth: [f64; NUM_AGES],
 }

@@ -44,8 +44,8 @@ const WEIGHTS: [f64; 9] = [1.0, 1.0, 0.616, 0.379, 0.233, 0.144, 0.088, 0.054, 0
 /// Evicts the block that is least worth keeping, learned from the reuse of similar blocks.
 ///
 /// A block's class is the number of requests that had it and its distance from the end of the prompt. `reuse_times.rs`
-/// defines the worth. Every call costs O(log candidates). Every [`ADVANCE_INTERVAL`] requests it is O(classes · ages),
-/// and every [`WORTH_INTERVAL`] requests O(classes · ages²).
+/// defines the worth. Every call costs O(log candidates). Every `ADVANCE_INTERVAL` requests it is O(classes · ages),
+/// and every `WORTH_INTERVAL` requests O(classes · ages²).
 #[derive(Debug)]
 pub struct WorthPolicy {
     num_blocks: u32,

@@ -19,7 +19,7 @@ fn compute(kv: &mut KvCache, salt: &Salt, tokens: &[u32]) {
     }
     kv.index(&mut table, tokens);
     for slot in slots {
-        assert!(kv.store_mut().unwrap().end_write(slot, true));
+        assert!(kv.store_mut().is_some_and(|store| store.end_write(slot, true)));
     }
     kv.close(table, tokens);
     kv.check_invariants();

@@ -67,7 +67,7 @@ fn a_pin_is_renewed_never_cut_short_and_shared_blocks_count_once() {
 #[test]
 fn a_pin_beyond_the_limit_for_all_or_the_share_of_its_tenant_is_refused() {
     let mut kv = KvCache::new(1, 10);
-    let [a, b] = ["a", "b"].map(|tenant| Salt::of_tenant(tenant));
+    let [a, b] = ["a", "b"].map(Salt::of_tenant);
     let share = |tenant: &str, weight| TenantShare { tenant: tenant.into(), weight };
     kv.set_shares(&[share("a", 4), share("b", 1)]);
     kv.set_max_pinned_blocks(5);

@@ -148,7 +148,7 @@ fn with_stored(tokens: &[u32], num_parts: u32) -> KvCache {
         compute(&mut kv, &mut table, &tokens[..end as usize], end - 2);
         while let Some((_, slot)) = kv.begin_store(&mut table, end as usize / 2) {
             kv.index(&mut table, &tokens[..end as usize]);
-            assert!(kv.store_mut().unwrap().end_write(slot, true));
+            assert!(kv.store_mut().is_some_and(|store| store.end_write(slot, true)));
         }
     }
     kv.close(table, tokens);

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes the certificates of this folder again: self-signed, for localhost, beside their keys.
+# Creates the certificates of this folder again. They are self-signed, for localhost, with their keys beside them.
 set -euo pipefail
 cd "$(dirname "$0")"
 work=$(mktemp -d)
@@ -24,7 +24,7 @@ basicConstraints = critical, CA:FALSE
 subjectAltName = DNS:localhost
 END
 
-# pair NAME KEY BEGIN END
+# Usage: pair NAME KEY BEGIN END
 pair() {
     openssl req -config "$work/openssl.cnf" -new -key "$2.key.pem" -subj "/CN=Trunkline test: $1" -out "$work/$1.csr"
     (cd "$work" && touch index.txt && openssl ca -config openssl.cnf -batch -notext -selfsign -outdir . \

@@ -1,4 +1,4 @@
-//! A small HTTP/1.1 client that shows what is on the wire.
+//! A small HTTP/1.1 client that gives tests access to the raw bytes.
 
 use std::net::SocketAddr;
 
@@ -14,7 +14,7 @@ pub struct Connection {
     received: Vec<u8>,
 }
 
-/// A whole answer.
+/// A complete answer of the server.
 #[derive(Debug)]
 pub struct Answer {
     pub status: u16,
@@ -36,14 +36,14 @@ impl Answer {
         serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("{error}: {}", self.text()))
     }
 
-    /// The answer's JSON if its status is 200.
+    /// Returns the answer's JSON. Panics if the status is not 200.
     #[track_caller]
     pub fn ok(&self) -> Value {
         assert_eq!(self.status, 200, "{}", self.text());
         self.json()
     }
 
-    /// The data of its events: JSON, or a string for `[DONE]`.
+    /// Returns the data of the answer's events as JSON, or as a string for `[DONE]`.
     #[track_caller]
     pub fn events(&self) -> Vec<Value> {
         assert_eq!(self.status, 200, "{}", self.text());
@@ -52,7 +52,7 @@ impl Answer {
     }
 }
 
-/// The data of all complete events in a text.
+/// Returns the data of all complete events in a text.
 pub fn sse_data(text: &str) -> Vec<Value> {
     let events = text.split("\n\n").filter_map(|event| event.strip_prefix("data: "));
     events.map(|data| serde_json::from_str(data).unwrap_or_else(|_| Value::from(data))).collect()
@@ -63,13 +63,13 @@ impl Connection {
         Self { stream: TcpStream::connect(address).await.unwrap(), received: Vec::new() }
     }
 
-    /// Sends a request and reads the whole answer; the connection stays open.
+    /// Sends a request and reads the complete answer. The connection stays open.
     pub async fn request(&mut self, method: &str, path: &str, body: &[u8]) -> Answer {
         self.send(method, path, body).await;
         self.answer().await
     }
 
-    /// The same with more headers.
+    /// Sends a request with additional headers and reads the complete answer.
     pub async fn request_with(
         &mut self,
         method: &str,
@@ -81,7 +81,7 @@ impl Connection {
         self.answer().await
     }
 
-    /// Sends a request with more headers; its answer is read later.
+    /// Sends a request with additional headers without reading the answer.
     pub async fn send_with(&mut self, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) {
         let headers: String = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
         let length = body.len();
@@ -95,7 +95,7 @@ impl Connection {
         self.stream.write_all(&[head.as_bytes(), body].concat()).await.unwrap();
     }
 
-    /// Reads until `enough` says so of everything received; false at the end of the stream.
+    /// Reads until `enough` returns true for everything received. Returns false if the stream ends first.
     pub async fn read_until(&mut self, enough: impl Fn(&[u8]) -> bool) -> bool {
         let read = async {
             while !enough(&self.received) {
@@ -105,10 +105,10 @@ impl Connection {
             }
             true
         };
-        tokio::time::timeout(DEADLINE, read).await.expect("waited in vain for bytes")
+        tokio::time::timeout(DEADLINE, read).await.expect("bytes arrive in time")
     }
 
-    /// What was received and not yet taken as an answer.
+    /// Returns the bytes that were received but not yet parsed.
     pub fn received(&self) -> String {
         String::from_utf8_lossy(&self.received).into_owned()
     }
@@ -148,7 +148,7 @@ fn head_end(bytes: &[u8]) -> Option<usize> {
     bytes.windows(4).position(|window| window == b"\r\n\r\n").map(|at| at + 4)
 }
 
-/// The body and the bytes it took, once its last chunk is there.
+/// Decodes a chunked body and returns it with its encoded length, or `None` before the last chunk.
 fn dechunk(bytes: &[u8]) -> Option<(Vec<u8>, usize)> {
     let (mut body, mut at) = (Vec::new(), 0);
     loop {

@@ -1,4 +1,4 @@
-//! A router on a free port over a mock shard, a small HTTP client.
+//! A router on a free port with a mock shard, and a small HTTP client.
 
 mod client;
 pub mod process;
@@ -23,7 +23,7 @@ use trunkline_router::tenants::Access;
 pub use crate::mock::{END, MockShard, ShardPlan, bytes, prompt_of, write_model};
 pub use client::{Answer, Connection, sse_data};
 
-/// Longest wait for anything; reached only when a test fails.
+/// The longest wait of a test, reached only if the test fails.
 pub const DEADLINE: Duration = Duration::from_secs(20);
 
 /// A running router with its mock shard.
@@ -38,14 +38,14 @@ pub struct Router {
 }
 
 impl Router {
-    /// With the shard `plan` and limits, ready.
+    /// Starts a router with this shard and these limits, and waits until it is ready.
     pub async fn start(plan: ShardPlan, limits: Limits) -> Self {
         let mut router = Self::start_without_shard(limits).await;
         router.start_shard(plan).await;
         router
     }
 
-    /// With the default shard and limits.
+    /// Starts a router with the default shard and limits.
     pub async fn default() -> Self {
         Self::start(ShardPlan::default(), Limits::default()).await
     }
@@ -54,24 +54,24 @@ impl Router {
         Self::start_with(limits, Access::open(), None, Front::default(), None)
     }
 
-    /// With an object tier and without a shard.
+    /// Starts a router with an object tier and without a shard.
     pub async fn start_with_objects(limits: Limits, remote: Option<Remote>) -> Self {
         Self::start_with(limits, Access::open(), remote, Front::default(), None)
     }
 
-    /// With API keys, and no shard yet.
+    /// Starts a router with API keys and without a shard.
     pub fn start_with_access(limits: Limits, access: Access) -> Self {
         Self::start_with(limits, access, None, Front::default(), None)
     }
 
-    /// Behind a front of its own, with the default shard.
+    /// Starts a router behind this front, with the default shard.
     pub async fn start_behind(front: Front, limits: Limits, access: Access) -> Self {
         let mut router = Self::start_with(limits, access, None, front, None);
         router.start_shard(ShardPlan::default()).await;
         router
     }
 
-    /// With a model whose replies are read in a certain way.
+    /// Starts a router with a model whose replies are parsed in this style.
     pub async fn start_with_replies(plan: ShardPlan, replies: ReplyStyle) -> Self {
         let mut router =
             Self::start_with(Limits::default(), Access::open(), None, Front::default(), Some(replies));
@@ -100,7 +100,7 @@ impl Router {
         let address = listener.local_addr().unwrap();
         let (terminate, terminated) = oneshot::channel();
         let running = tokio::spawn(server.run(listener, async {
-            // A test that is over drops the sender without a word; then nothing drains.
+            // A test that ends drops the sender without sending anything. No drain begins then.
             if terminated.await.is_err() {
                 std::future::pending::<()>().await;
             }
@@ -123,12 +123,12 @@ impl Router {
         std::fs::remove_file(&self.socket).unwrap();
     }
 
-    /// As SIGTERM.
+    /// Starts a drain, as SIGTERM does.
     pub fn terminate(&mut self) {
         self.terminate.take().unwrap().send(()).unwrap();
     }
 
-    /// Waits until `condition` holds: looks again whenever numbers, shard, health or phase change.
+    /// Waits until `condition` holds. It is checked whenever statistics, shard, health or phase change.
     pub async fn wait(&self, what: &str, condition: impl Fn(&App) -> bool) {
         let (mut stats, mut shard) = (self.app.served.stats.clone(), self.app.served.shard.clone());
         let (mut health, mut phase) = (self.app.served.health.clone(), self.app.phase.clone());
@@ -142,10 +142,10 @@ impl Router {
                 }
             }
         };
-        assert!(tokio::time::timeout(DEADLINE, look).await.is_ok(), "waited in vain for {what}");
+        assert!(tokio::time::timeout(DEADLINE, look).await.is_ok(), "timed out waiting for {what}");
     }
 
-    /// Waits until nothing runs, waits or holds a block.
+    /// Waits until no sequence runs, waits or holds a block.
     pub async fn wait_idle(&self) {
         self.wait("the scheduler to be empty", |app| {
             let stats = *app.served.stats.borrow();
@@ -179,7 +179,7 @@ impl Router {
         self.connect().await.request("POST", path, body).await
     }
 
-    /// The value of a metric's sample.
+    /// Returns the value of a sample.
     pub async fn metric(&self, name: &str) -> f64 {
         let text = self.get("/metrics").await.text();
         let line = text.lines().find(|line| line.split(' ').next() == Some(name));

@@ -1,4 +1,4 @@
-//! A router process, started as the launcher starts it.
+//! A router process, started like the launcher starts it.
 
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
@@ -8,10 +8,10 @@ use std::sync::{Arc, Condvar, Mutex};
 
 use super::{Connection, DEADLINE};
 
-/// The router's program.
+/// The path of the router's executable.
 pub const PROGRAM: &str = env!("CARGO_BIN_EXE_router-under-test");
 
-/// Adds what every start needs: the model and the shard's socket in `folder`, any free port, a lifeline.
+/// Adds the flags that every start needs: the model and the shard's socket in `folder`, a free port and a lifeline.
 pub fn with_needed_flags<'a>(command: &'a mut Command, folder: &Path) -> &'a mut Command {
     command
         .args(["--served-model-name", "m", "--port", "0", "--lifeline"])
@@ -21,14 +21,14 @@ pub fn with_needed_flags<'a>(command: &'a mut Command, folder: &Path) -> &'a mut
         .arg(folder)
 }
 
-/// A running router process; dropping it kills it.
+/// A running router process. Dropping it kills the process.
 pub struct Process {
     child: Child,
     log: Arc<Log>,
     pub address: SocketAddr,
 }
 
-/// What the process wrote to stderr so far.
+/// The process's output on stderr so far, and whether it is complete.
 #[derive(Default)]
 struct Log {
     text: Mutex<(String, bool)>,
@@ -36,17 +36,18 @@ struct Log {
 }
 
 impl Log {
-    /// Waits until `find` finds something in the log; `find` is told whether the log is complete.
+    /// Waits until `find` returns a value for the log. Its second argument is true if the log is complete.
     fn wait<T>(&self, what: &str, find: impl Fn(&str, bool) -> Option<T>) -> T {
         let text = self.text.lock().unwrap();
         let is_missing = |(text, ended): &mut (String, bool)| find(text, *ended).is_none() && !*ended;
         let (text, _) = self.grown.wait_timeout_while(text, DEADLINE, is_missing).unwrap();
-        find(&text.0, text.1).unwrap_or_else(|| panic!("waited in vain for {what} in the log:\n{}", text.0))
+        find(&text.0, text.1)
+            .unwrap_or_else(|| panic!("timed out waiting for {what} in the log:\n{}", text.0))
     }
 }
 
 impl Process {
-    /// Waits until it listens.
+    /// Waits until the process listens.
     pub fn start(command: &mut Command) -> Self {
         let mut child = command.stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let mut stderr = BufReader::new(child.stderr.take().unwrap());
@@ -70,7 +71,7 @@ impl Process {
         Self { child, log, address }
     }
 
-    /// Waits until it would serve requests: its log says that the shard is ready a moment before.
+    /// Waits until the process is ready. The log reports the shard as ready slightly earlier.
     pub async fn wait_until_ready(&self) {
         let is_ready =
             async || Connection::open(self.address).await.request("GET", "/readyz", b"").await.status == 200;
@@ -78,7 +79,7 @@ impl Process {
         tokio::time::timeout(DEADLINE, ready).await.expect("the process is ready");
     }
 
-    /// Waits until the log holds `wanted` so many times.
+    /// Waits until the log contains `wanted` this many times.
     pub fn wait_for_log(&self, wanted: &str, times: usize) {
         self.log.wait(wanted, |text, _| (text.matches(wanted).count() >= times).then_some(()));
     }
@@ -88,7 +89,7 @@ impl Process {
         rustix::process::kill_process(pid, rustix::process::Signal::HUP).unwrap();
     }
 
-    /// Lets go of the lifeline; returns how the process ended and its whole log.
+    /// Closes the lifeline, waits for the process and returns its exit status and complete log.
     pub fn end(mut self) -> (ExitStatus, String) {
         drop(self.child.stdin.take());
         let log = self.log.wait("its end", |text, has_ended| has_ended.then(|| text.to_owned()));
@@ -98,7 +99,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // It may have ended.
+        // The process may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -9,7 +9,7 @@ use trunkline_router::model::Choice;
 use trunkline_router::watermark::DEFAULT_WATERMARK;
 use trunkline_scheduler::{PolicyKind, Watermark};
 
-/// The arguments of a start with these flags.
+/// Parses these flags together with the required ones.
 fn parse(flags: &[&str]) -> Result<Args, String> {
     let needed = ["router", "--shard-socket=s", "--model-path=m", "--served-model-name=n"];
     Args::try_parse_from(needed.iter().chain(flags)).map_err(|error| error.to_string())
@@ -29,7 +29,7 @@ fn parsers_are_chosen_by_name() {
 }
 
 #[test]
-fn a_watermark_is_within_its_bounds() {
+fn watermark_values_are_bounded() {
     let gamma = |text: &str| parse(&["--watermark-gamma", text]).map(|args| args.watermark_gamma);
     let delta = |text: &str| parse(&["--watermark-delta", text]).map(|args| args.watermark_delta);
     assert_eq!((gamma("0.01"), gamma("0.99")), (Ok(0.01), Ok(0.99)));
@@ -62,7 +62,7 @@ fn every_flag_is_also_an_environment_variable() {
 }
 
 #[test]
-fn every_limit_is_what_its_flag_says() {
+fn every_flag_sets_its_limit() {
     let flags = [
         "--max-concurrent-requests=7",
         "--max-queued-requests=8",
@@ -89,7 +89,7 @@ fn every_limit_is_what_its_flag_says() {
         "--watermark-gamma=0.25",
         "--watermark-delta=1.5",
     ];
-    // All fields are named, so that a new one comes to be looked at here.
+    // All fields are listed, so a new field does not compile until it is added here.
     let wanted = Limits {
         max_concurrent_requests: 7,
         max_queued_requests: 8,

@@ -11,13 +11,13 @@ mod endpoint;
 mod history;
 mod vllm;
 
-/// Waits until the listener can take more.
+/// Waits until the listener has more events to read.
 async fn changed(listener: &mut Listener) {
-    tokio::time::timeout(DEADLINE, listener.changed()).await.expect("waited in vain for events");
+    tokio::time::timeout(DEADLINE, listener.changed()).await.expect("events arrive in time");
 }
 
 #[tokio::test]
-async fn there_are_so_many_places() {
+async fn listeners_are_limited() {
     let (_sink, feed) = channel();
     let listeners: Vec<_> = (0..MAX_LISTENERS).map(|_| feed.shared().listen(None).unwrap()).collect();
     assert!(feed.shared().listen(None).is_none());
@@ -26,7 +26,7 @@ async fn there_are_so_many_places() {
 }
 
 #[tokio::test]
-async fn recording_outlives_the_last_listener_by_a_while() {
+async fn recording_continues_for_a_while_after_the_last_listener() {
     let (sink, feed) = channel();
     assert!(!sink.is_wanted());
     let first = feed.shared().listen(None).unwrap();
@@ -40,7 +40,7 @@ async fn recording_outlives_the_last_listener_by_a_while() {
 }
 
 #[tokio::test]
-async fn a_feed_that_does_not_keep_up_loses_everything_and_says_so() {
+async fn a_feed_that_falls_behind_reports_that_all_events_are_lost() {
     let (sink, feed) = channel();
     let mut listener = feed.shared().listen(None).unwrap();
     let event =
@@ -48,7 +48,7 @@ async fn a_feed_that_does_not_keep_up_loses_everything_and_says_so() {
     for _ in 0..=MAX_WAITING_BATCHES {
         sink.send(vec![event()]);
     }
-    // The feed begins only now, and there is room again when the listener has something to take.
+    // The feed starts only now. There is room again when the listener has something to read.
     tokio::spawn(feed.run());
     changed(&mut listener).await;
     sink.send(Vec::new());
@@ -62,12 +62,12 @@ async fn a_feed_that_does_not_keep_up_loses_everything_and_says_so() {
 }
 
 #[tokio::test]
-async fn who_falls_behind_the_history_is_too_slow() {
+async fn a_listener_that_falls_behind_the_history_is_too_slow() {
     let (sink, feed) = channel();
     let shared = feed.shared();
     tokio::spawn(feed.run());
     let mut listener = shared.listen(None).unwrap();
-    // A second listener, which is at the newest event, tells when the feed took what was sent.
+    // A second listener at the newest event shows when the feed has received what was sent.
     let send = async |count| {
         let mut newest = shared.listen(None).unwrap();
         sink.send(vec![KvEvent::AllBlocksCleared; count]);

@@ -27,7 +27,7 @@ fn lines_have_the_shared_format() {
 }
 
 #[test]
-fn a_line_stays_one_line() {
+fn line_breaks_in_messages_are_escaped() {
     let fields = Fields { message: "a\nb".into(), values: vec![("x".into(), "c\nd".into())] };
     assert!(!text_line("T", Level::INFO, "router", &fields).contains('\n'));
 }

@@ -1,4 +1,4 @@
-//! One module of the crate at a time; these modules mirror `src/`.
+//! Tests of single modules. The folders mirror `src/`.
 
 mod api {
     mod chat {

@@ -1,7 +1,7 @@
 use trunkline_router::watermark::{DEFAULT_WATERMARK, KeyError, read_key};
 
 #[test]
-fn keys_are_numbers_of_64_bits() {
+fn keys_are_64_bit_integers() {
     for (text, key) in [
         ("15485863\n", Some(15_485_863)),
         (" 0xffffffffffffffff ", Some(u64::MAX)),
@@ -20,7 +20,7 @@ fn keys_are_numbers_of_64_bits() {
 }
 
 #[test]
-fn the_key_comes_from_one_place_and_no_error_shows_it() {
+fn the_key_has_one_source_and_errors_do_not_show_it() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("watermark.key");
     let unreadable = read_key(Some(&path), None).unwrap_err().to_string();

@@ -10,7 +10,7 @@ impl Listed for Digit {
 }
 
 #[test]
-fn a_text_or_a_short_list_is_taken_and_others_are_told_what_would_be() {
+fn text_or_a_short_list_is_accepted_and_other_types_are_refused() {
     let read = |json| serde_json::from_str::<TextOrList<Digit>>(json);
     assert_eq!(read("\"a\\n\"").ok(), Some(TextOrList::Text("a\n".into())));
     assert_eq!(read("[1, 2]").ok(), Some(TextOrList::List(vec![Digit(1), Digit(2)])));

@@ -9,7 +9,7 @@ fn document() -> Value {
     serde_json::to_value(ApiDoc::openapi()).unwrap()
 }
 
-/// Every `$ref` below `value`.
+/// Collects every `$ref` below `value`.
 fn references<'a>(value: &'a Value, found: &mut HashSet<&'a str>) {
     match value {
         Value::Object(fields) => {
@@ -22,7 +22,7 @@ fn references<'a>(value: &'a Value, found: &mut HashSet<&'a str>) {
 }
 
 #[test]
-fn every_schema_that_is_referred_to_is_there() {
+fn every_referenced_schema_is_defined() {
     let document = document();
     let mut found = HashSet::new();
     references(&document, &mut found);
@@ -34,7 +34,7 @@ fn every_schema_that_is_referred_to_is_there() {
 }
 
 #[test]
-fn every_guarded_route_tells_of_401_and_no_other() {
+fn exactly_the_routes_that_need_a_key_document_401() {
     for (path, item) in document()["paths"].as_object().unwrap() {
         for operation in item.as_object().unwrap().values() {
             let told = operation["responses"].get("401").is_some();
@@ -44,7 +44,7 @@ fn every_guarded_route_tells_of_401_and_no_other() {
 }
 
 #[test]
-fn streams_are_told_of() {
+fn streams_are_documented() {
     let document = document();
     for path in [
         "/v1/chat/completions",

@@ -9,7 +9,7 @@ fn put(store: &ResponseStore, id: &str, before: Option<&str>, text: &str) {
 }
 
 #[test]
-fn conversations_go_on_and_part() {
+fn conversations_branch_and_share_their_beginning() {
     let store = ResponseStore::new(1 << 20);
     put(&store, "a", None, "1");
     put(&store, "b", Some("a"), "2");
@@ -19,14 +19,14 @@ fn conversations_go_on_and_part() {
         conversation.into_iter().map(|message| message.content.unwrap()).collect::<Vec<_>>()
     };
     assert_eq!((texts("b"), texts("c")), (vec!["1".into(), "2".into()], vec!["1".into(), "3".into()]));
-    // What went from the store is still part of what went on from it.
+    // An evicted response is still part of the conversations that continue it.
     assert!(store.remove(None, "a") && !store.remove(None, "a"));
     assert_eq!(texts("b"), ["1", "2"]);
     assert!(store.get(None, "a").is_none());
 }
 
 #[test]
-fn the_least_recently_used_goes_and_all_bytes_come_back() {
+fn the_least_recently_used_response_is_evicted_and_all_bytes_are_freed() {
     let store = ResponseStore::new(100_000);
     for idx in 0..100 {
         put(&store, &format!("r{idx}"), None, &"x".repeat(10_000));
@@ -34,7 +34,7 @@ fn the_least_recently_used_goes_and_all_bytes_come_back() {
         assert!(store.get(None, "r0").is_some(), "it is used again and again");
     }
     assert!(store.get(None, "r50").is_none() && store.get(None, "r99").is_some());
-    // A chain is as long as it likes, and goes without a frame for each turn.
+    // A chain of any length is dropped without a stack frame for each turn.
     let store = ResponseStore::new(usize::MAX);
     put(&store, "0", None, "x");
     for idx in 1..100_000 {
@@ -46,7 +46,7 @@ fn the_least_recently_used_goes_and_all_bytes_come_back() {
 }
 
 #[test]
-fn anothers_answers_are_not_there() {
+fn responses_of_other_tenants_are_missing() {
     let store = ResponseStore::new(1 << 20);
     let response = ResponseObject { id: "a".into(), ..ResponseObject::default() };
     store.put(Some("alice"), None, Vec::new(), response.stored());

@@ -14,10 +14,10 @@ use crate::support::DEADLINE;
 
 mod late;
 
-/// A driver that computes one sequence, whose step results the test gives itself.
+/// A driver with one sequence, for which the test provides the step results.
 ///
-/// The test and the driver share one thread, so the driver sees at once all that the test did between two waits, and it
-/// looks at results before commands.
+/// The test and the driver share one thread. The driver therefore handles everything that the test did between two
+/// waits together, results before commands.
 struct Driven {
     ends: DriverEnds,
     metrics: Arc<Metrics>,
@@ -25,7 +25,7 @@ struct Driven {
 }
 
 impl Driven {
-    /// Returns when the sequence's first step is planned.
+    /// Starts the driver and waits until the sequence's first step is planned.
     async fn start(max_new_tokens: u32) -> (Self, Sequence, StepPlan) {
         let metrics = Arc::<Metrics>::default();
         let (driver, ends) = Driver::new(SchedulerConfig::default(), 1, metrics.clone());
@@ -52,7 +52,7 @@ impl Driven {
         (driven, sequence, message.plan.unwrap())
     }
 
-    /// The shard has done a step; the driver learns of it at the next wait.
+    /// Sends the result of a step. The driver handles it at the next wait.
     fn give_result(&self, plan: &StepPlan) {
         let result = |sequence_id| SequenceResult {
             sequence_id,
@@ -64,7 +64,7 @@ impl Driven {
         self.ends.link.try_send(LinkEvent::Result(result)).unwrap();
     }
 
-    /// Waits until the driver did everything; returns running sequences and aborts.
+    /// Waits until the driver is idle. Returns the number of running sequences and of aborts.
     async fn settle(&self) -> (usize, u64) {
         let stats = self.ends.handle.ask(|scheduler, _| scheduler.stats()).await.unwrap();
         assert_eq!(stats.unexpected_results, 0);
@@ -95,7 +95,7 @@ fn shard() -> ShardInfo {
 
 #[tokio::test]
 async fn a_client_that_has_its_last_token_is_not_aborted() {
-    // The text ended with the last token: the client is gone before it is told of the end.
+    // The text ended with the last token, so the client leaves before it receives the end.
     let (driven, sequence, plan) = Driven::start(1).await;
     drop(sequence);
     driven.give_result(&plan);
@@ -104,7 +104,7 @@ async fn a_client_that_has_its_last_token_is_not_aborted() {
 
 #[tokio::test]
 async fn a_client_that_found_its_stop_string_is_not_aborted() {
-    // The next token was on its way when the stop string was found.
+    // The next token was already in flight when the stop string was found.
     let (driven, mut sequence, plan) = Driven::start(9).await;
     sequence.finish();
     drop(sequence);

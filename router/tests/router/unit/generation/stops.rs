@@ -18,12 +18,12 @@ fn output(start: Option<ReasoningStart>, text: &str, cut_at: usize) -> (String, 
 }
 
 #[test]
-fn a_stop_string_counts_in_the_content_alone() {
+fn stop_strings_match_only_in_content() {
     let in_reply = Some(ReasoningStart::InReply);
     for (start, text, wanted, matched) in [
         (in_reply, "<think>so</think>\n\nsee. so", "<think>so</think>\n\nsee. ", Some(0)),
         (in_reply, "<think>so", "<think>so", None),
-        // What the mark begins with is content if no mark comes of it.
+        // The beginning of a mark is content if the mark is never completed.
         (in_reply, " <th", " ", Some(1)),
         (in_reply, " is", " is", None),
         (Some(ReasoningStart::InPrompt), "so</think>s", "so</think>s", None),

@@ -10,7 +10,7 @@ fn key(tenant: Option<&str>, text: &str) -> GrammarKey {
 }
 
 #[test]
-fn tenants_and_kinds_do_not_meet() {
+fn keys_differ_by_tenant_and_kind() {
     let grammars = [
         Grammar::Regex("ab".into()),
         Grammar::Lark("ab".into()),
@@ -25,13 +25,13 @@ fn tenants_and_kinds_do_not_meet() {
 }
 
 #[test]
-fn members_in_another_order_are_another_grammar() {
+fn the_order_of_members_is_part_of_the_key() {
     let key = |text: &str| GrammarKey::new(None, &Grammar::JsonSchema(serde_json::from_str(text).unwrap()));
     assert_ne!(key(r#"{"a": 1, "b": 2}"#), key(r#"{"b": 2, "a": 1}"#));
 }
 
 #[test]
-fn the_least_recently_used_goes_first_and_both_bounds_hold() {
+fn the_least_recently_used_grammar_is_evicted_at_either_bound() {
     let mut cache = GrammarCache::default();
     for number in 0..MAX_CACHED_GRAMMARS + 1 {
         cache.put(key(None, &number.to_string()), number);
@@ -46,9 +46,13 @@ fn the_least_recently_used_goes_first_and_both_bounds_hold() {
     assert_eq!(kept(&mut cache), MAX_CACHED_GRAMMARS);
     let large = "a".repeat(MAX_CACHED_GRAMMAR_BYTES);
     cache.put(key(None, &format!("{large}a")), 7);
-    assert_eq!(cache.get(&key(None, &format!("{large}a"))), None, "what is too large is not kept");
+    assert_eq!(
+        cache.get(&key(None, &format!("{large}a"))),
+        None,
+        "a grammar that is too large is not cached"
+    );
     assert_eq!(kept(&mut cache), MAX_CACHED_GRAMMARS);
-    // What two requests compiled at once is counted once.
+    // A grammar that two requests compiled at the same time is counted once.
     cache.put(key(None, &large), 8);
     cache.put(key(None, &large), 9);
     assert_eq!((kept(&mut cache), cache.get(&key(None, &large))), (0, Some(9)));

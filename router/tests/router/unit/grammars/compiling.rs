@@ -8,7 +8,7 @@ use trunkline_router::limits::{MAX_COMPILING_GRAMMARS, MAX_COMPILING_OF_TENANT};
 const SHORT: Duration = Duration::from_millis(20);
 const LONG: Duration = Duration::from_secs(600);
 
-/// Takes free ones.
+/// Takes `count` places that are free.
 fn take(places: &CompilingPlaces, tenant: Option<&str>, count: usize) -> Vec<CompilingPlace> {
     let place = || places.take(tenant).now_or_never().and_then(Result::ok);
     (0..count).map(|_| place().expect("a free place")).collect()
@@ -19,7 +19,7 @@ fn is_busy(place: Result<CompilingPlace, GrammarError>, of: usize) -> bool {
 }
 
 #[tokio::test]
-async fn a_tenant_waits_for_its_own_while_another_finds_places_free() {
+async fn a_tenant_at_its_limit_does_not_delay_others() {
     let places = CompilingPlaces::new(SHORT);
     let taken = take(&places, Some("bombs"), MAX_COMPILING_OF_TENANT);
     let mut waiting = Box::pin(places.take(Some("bombs")));
@@ -31,7 +31,7 @@ async fn a_tenant_waits_for_its_own_while_another_finds_places_free() {
 }
 
 #[tokio::test]
-async fn who_waits_gets_the_place_that_is_given_back() {
+async fn a_waiting_task_gets_the_returned_place() {
     for tenant in [Some("a"), None] {
         let places = CompilingPlaces::new(LONG);
         let count = if tenant.is_some() { MAX_COMPILING_OF_TENANT } else { MAX_COMPILING_GRAMMARS };
@@ -44,7 +44,7 @@ async fn who_waits_gets_the_place_that_is_given_back() {
 }
 
 #[tokio::test]
-async fn who_waits_in_vain_for_one_of_all_keeps_none_of_its_own() {
+async fn a_timeout_on_the_global_limit_returns_the_tenants_permit() {
     let places = CompilingPlaces::new(SHORT);
     let taken = take(&places, None, MAX_COMPILING_GRAMMARS);
     assert!(is_busy(places.take(None).await, MAX_COMPILING_GRAMMARS));
@@ -54,7 +54,7 @@ async fn who_waits_in_vain_for_one_of_all_keeps_none_of_its_own() {
 }
 
 #[tokio::test]
-async fn tenants_without_a_place_are_forgotten_and_others_are_not() {
+async fn only_tenants_without_a_place_are_forgotten() {
     let places = CompilingPlaces::new(SHORT);
     let _held = take(&places, Some("held"), MAX_COMPILING_OF_TENANT);
     for idx in 0..9 {

@@ -12,7 +12,7 @@ fn pieces(num: usize, num_bytes: usize) -> Body {
 }
 
 #[tokio::test]
-async fn bodies_that_arrive_share_a_budget_and_give_it_back() {
+async fn arriving_bodies_share_a_budget_and_return_it() {
     let budget = Semaphore::new(10);
     assert_eq!(read_body(pieces(100, 100), 1 << 20, DEADLINE, &budget).await.unwrap().len(), 10_000);
     assert_eq!(budget.available_permits(), 10);
@@ -33,7 +33,7 @@ async fn bodies_that_arrive_share_a_budget_and_give_it_back() {
 }
 
 #[tokio::test]
-async fn what_is_read_away_holds_nothing() {
+async fn discarded_bodies_hold_no_memory() {
     let budget = Semaphore::new(2);
     let error = read_body(pieces(100, 1024), 2048, DEADLINE, &budget).await.unwrap_err();
     assert_eq!(error.code(), "body_too_large");

@@ -2,11 +2,11 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use trunkline_router::http::{EventFrame, Events};
 
-/// Texts that need every kind of escape, and those that look like the event around them.
+/// Texts that need every kind of escape, and texts that look like the surrounding event.
 const TEXTS: &[&str] =
     &["", "x", "\"", "\\", "\n\r\t\u{8}\u{c}\0\u{1f}\u{7f}", "\u{2028}🙂é", "\"},\"x\":\"", "\n\ndata: x"];
 
-/// The whole of an event, as bytes on the wire.
+/// Returns the bytes of one event.
 fn json_event(data: &impl Serialize) -> Vec<u8> {
     let mut events = Events::default();
     events.json(data);

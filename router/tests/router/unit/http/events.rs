@@ -2,7 +2,7 @@ use serde_json::json;
 use trunkline_router::http::Events;
 
 #[test]
-fn events_stand_one_after_the_other() {
+fn events_are_appended_in_order() {
     let mut events = Events::default();
     events.json(&json!({"text": "a\n\nb"}));
     events.comment();
@@ -15,7 +15,7 @@ fn events_stand_one_after_the_other() {
 }
 
 #[test]
-fn what_is_no_json_becomes_an_error_event() {
+fn values_that_are_not_json_become_an_error_event() {
     let mut events = Events::default();
     events.json(&std::collections::BTreeMap::from([((1, 2), "keys must be strings")]));
     let error = br#"{"error":{"message":"internal error","code":"internal_error"}}"#;

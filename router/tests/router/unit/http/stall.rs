@@ -8,7 +8,7 @@ use trunkline_router::http::stall::StallGuard;
 use crate::support::DEADLINE;
 
 #[tokio::test]
-async fn a_write_that_finds_room_in_time_goes_on() {
+async fn a_write_that_finds_room_in_time_succeeds() {
     let (near, mut far) = tokio::io::duplex(4);
     let num_stalled = Counter::default();
     let mut near = StallGuard::new(near, DEADLINE, num_stalled.clone());

@@ -1,7 +1,7 @@
 use trunkline_router::kv_events::{Endpoint, Topic};
 
 #[test]
-fn an_endpoint_is_listened_on_or_connected_to() {
+fn endpoints_listen_or_connect() {
     let bind = |text: &str| Ok(Endpoint::Bind(text.to_owned()));
     assert_eq!("tcp://*:5557".parse(), bind("tcp://0.0.0.0:5557"));
     assert_eq!("tcp://*:0".parse(), bind("tcp://0.0.0.0:0"));

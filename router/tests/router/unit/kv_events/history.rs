@@ -7,7 +7,7 @@ fn numbers(history: &History, from: u64) -> Option<Vec<u64>> {
 }
 
 #[test]
-fn the_last_events_are_kept() {
+fn the_latest_events_are_kept() {
     let mut history = History::new("e".into(), 3);
     assert_eq!(numbers(&history, 0), Some(vec![]));
     assert_eq!(history.append(1.0, vec![KvEvent::AllBlocksCleared; 2]), 2);
@@ -20,7 +20,7 @@ fn the_last_events_are_kept() {
 }
 
 #[test]
-fn who_comes_back_goes_on_or_is_told_that_it_cannot() {
+fn a_listener_resumes_or_learns_that_events_are_lost() {
     let mut history = History::new("e".into(), 3);
     history.append(1.0, vec![KvEvent::AllBlocksCleared; 5]);
     let begin = |last_id| {

@@ -28,7 +28,7 @@ fn number(byte: u8) -> Vec<u8> {
     [&[0xcf], [byte; 8].as_slice()].concat()
 }
 
-/// `events` as they stand between timestamp and rank.
+/// Encodes `events` and returns the bytes between timestamp and rank.
 fn between(events: &[KvEvent]) -> Vec<u8> {
     let bytes = encode(1.5, events);
     let begin = [&[0x93, 0xcb], 1.5_f64.to_be_bytes().as_slice()].concat();
@@ -55,7 +55,7 @@ fn a_chain_is_one_event() {
 }
 
 #[test]
-fn what_does_not_belong_together_stays_apart() {
+fn unrelated_events_are_not_merged() {
     let events = [
         stored(0x81, Some(0x80), &[1], Tier::Device),
         stored(0x83, Some(0x82), &[1], Tier::Device),
@@ -92,7 +92,7 @@ fn what_does_not_belong_together_stays_apart() {
 }
 
 #[test]
-fn a_hash_is_the_first_half_of_the_key() {
+fn a_hash_is_the_first_eight_bytes_of_the_key() {
     let key = BlockKey::from_bytes(std::array::from_fn(|index| index as u8 + 1));
     let event = KvEvent::BlockRemoved { key, tier: Tier::Device, owner: Owner::Unknown };
     let expected =

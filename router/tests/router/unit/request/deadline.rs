@@ -7,7 +7,7 @@ use trunkline_router::request::deadline::{Deadline, header_timeout};
 const SECOND: Duration = Duration::from_secs(1);
 
 #[test]
-fn the_earliest_holds_and_is_named() {
+fn the_earliest_deadline_wins_and_is_named() {
     let now = Instant::now();
     let deadline = |header: Option<u32>, timeout, flag: Option<u32>| {
         let times = |times: u32| SECOND * times;
@@ -22,7 +22,7 @@ fn the_earliest_holds_and_is_named() {
 }
 
 #[test]
-fn only_sensible_times_are_taken() {
+fn invalid_timeouts_are_refused() {
     for value in [0.0, -1.0, f64::NAN, f64::INFINITY, 86_400.1] {
         let error = Deadline::new(Instant::now(), None, Some(value), None).unwrap_err();
         assert_eq!((error.code(), error.param()), ("invalid_value", Some("timeout")), "{value}");

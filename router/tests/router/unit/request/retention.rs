@@ -11,7 +11,7 @@ fn pinned_ms(raw: &RawRetention) -> Result<Option<u64>, String> {
 }
 
 #[test]
-fn each_dialects_words_mean_a_time() {
+fn each_dialects_fields_set_a_retention_time() {
     assert_eq!(pinned_ms(&RawRetention::default()), Ok(None));
     assert_eq!(pinned_ms(&own("normal", None)), Ok(None));
     assert_eq!(pinned_ms(&own("high", None)), Ok(Some(300_000)));
@@ -37,7 +37,7 @@ fn each_dialects_words_mean_a_time() {
 }
 
 #[test]
-fn what_is_out_of_bounds_is_named() {
+fn values_out_of_bounds_are_named() {
     for (raw, wanted) in [
         (own("lowest", None), "`cache_retention.priority` must be"),
         (own("low", Some(5)), "`cache_retention.ttl_s` needs"),

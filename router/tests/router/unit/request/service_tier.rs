@@ -2,7 +2,7 @@ use trunkline_router::request::service_tier::Wanted;
 use trunkline_scheduler::Priority::{High, Low, Normal};
 
 #[test]
-fn names_and_numbers_are_classes() {
+fn names_and_numbers_select_classes() {
     for (tier, priority, class) in [
         (None, None, Normal),
         (Some("auto"), None, Normal),
@@ -28,7 +28,7 @@ fn names_and_numbers_are_classes() {
 }
 
 #[test]
-fn nobody_gets_more_than_it_may() {
+fn the_tenants_highest_class_is_an_upper_bound() {
     for (wanted, highest, class) in [
         (Wanted::Class(High), None, High),
         (Wanted::Class(High), Some(Normal), Normal),

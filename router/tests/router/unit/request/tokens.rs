@@ -11,7 +11,7 @@ fn bias(json: &str) -> Result<Vec<(u32, f32)>, String> {
 }
 
 #[test]
-fn bias_is_of_known_tokens_once_each_and_bounded() {
+fn logit_bias_is_checked() {
     assert_eq!(bias(r#"{"7": -100, "49": 1.5}"#), Ok(vec![(7, -100.0), (49, 1.5)]));
     assert_eq!(bias("{}"), Ok(vec![]));
     for (json, problem) in [
@@ -33,7 +33,7 @@ fn bias_is_of_known_tokens_once_each_and_bounded() {
 }
 
 #[test]
-fn lists_of_tokens_name_the_one_that_is_not() {
+fn token_lists_name_the_invalid_token() {
     let check = |fields: &TokenFields| {
         fields.check(&mut SamplingParams::default(), 50).map_err(|error| error.to_string())
     };
@@ -50,7 +50,7 @@ fn lists_of_tokens_name_the_one_that_is_not() {
 }
 
 #[test]
-fn a_prompt_keeps_its_last_tokens_and_its_logprobs_are_bounded() {
+fn prompts_are_truncated_and_their_logprobs_bounded() {
     let truncated = |asked| {
         let mut ids = vec![1, 2, 3, 4];
         TokenFields { truncate_prompt_tokens: asked, ..TokenFields::default() }.truncate(&mut ids, 2);

@@ -35,7 +35,7 @@ fn a_key_is_found_in_either_header() {
 }
 
 #[test]
-fn without_keys_everybody_comes_in_and_with_one_nobody_else() {
+fn a_key_is_required_once_one_is_configured() {
     let open = Access::open();
     assert_eq!(open.caller("/v1/models", &HeaderMap::new()).unwrap(), Caller::anybody());
     let access = Access::new(None, Some(KEY)).unwrap();
@@ -48,14 +48,14 @@ fn without_keys_everybody_comes_in_and_with_one_nobody_else() {
     assert_eq!(caller("/readyz", headers("x-api-key", "wrong")), Some(None));
     let bearer = headers("authorization", &format!("Bearer {KEY}"));
     assert_eq!(caller("/v1/models", bearer), Some(Some("default".into())));
-    // One of both may be another service's.
+    // One of the two headers may be meant for another service.
     let mut both = headers("authorization", "Bearer sk-of-another-service");
     both.extend(headers("x-api-key", KEY));
     assert_eq!(caller("/v1/models", both), Some(Some("default".into())));
 }
 
 #[test]
-fn a_file_that_went_bad_leaves_the_keys_as_they_were() {
+fn an_invalid_file_leaves_the_keys_unchanged() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("keys.toml");
     assert!(matches!(Access::new(Some(path.clone()), None), Err(AccessError::Unreadable { .. })));

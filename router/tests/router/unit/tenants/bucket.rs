@@ -9,7 +9,7 @@ fn after_ms(ms: u64) -> Duration {
 }
 
 #[test]
-fn a_minutes_worth_goes_at_once_and_comes_back_evenly() {
+fn the_amount_of_a_minute_is_available_at_once_and_refills_evenly() {
     let mut bucket = Bucket::new(60, START);
     for _ in 0..60 {
         assert_eq!(bucket.wait_for(1, START), Duration::ZERO);
@@ -23,7 +23,7 @@ fn a_minutes_worth_goes_at_once_and_comes_back_evenly() {
 }
 
 #[test]
-fn who_waits_as_long_as_was_said_is_let_in_and_not_a_nanosecond_earlier() {
+fn waits_are_exact_to_the_nanosecond() {
     for (per_minute, amount) in
         [(1, 1), (7, 3), (60, 60), (61, 17), (1_000_003, 999_983), (u32::MAX, 1 << 31)]
     {
@@ -37,7 +37,7 @@ fn who_waits_as_long_as_was_said_is_let_in_and_not_a_nanosecond_earlier() {
 }
 
 #[test]
-fn a_debt_is_waited_for() {
+fn a_debt_delays_the_next_request() {
     let mut bucket = Bucket::new(100, START);
     bucket.take(350, START);
     assert_eq!((bucket.remaining(START), bucket.clone().remaining(after_ms(149_000))), (0, 0));
@@ -48,7 +48,7 @@ fn a_debt_is_waited_for() {
 }
 
 #[test]
-fn more_than_it_holds_is_let_in_when_it_is_full() {
+fn an_amount_above_the_capacity_needs_a_full_bucket() {
     let mut bucket = Bucket::new(100, START);
     assert_eq!(bucket.wait_for(5_000, START), Duration::ZERO);
     bucket.take(5_000, START);
@@ -56,7 +56,7 @@ fn more_than_it_holds_is_let_in_when_it_is_full() {
 }
 
 #[test]
-fn another_rate_keeps_the_share() {
+fn a_new_rate_keeps_the_fill_level() {
     let mut bucket = Bucket::new(1_000, START);
     bucket.take(750, START);
     bucket.set_rate(100, START);
@@ -67,14 +67,14 @@ fn another_rate_keeps_the_share() {
 }
 
 #[test]
-fn over_many_minutes_the_rate_holds_whatever_is_asked_for() {
+fn the_rate_holds_over_many_minutes_for_any_requests() {
     let (mut bucket, mut now, mut taken) = (Bucket::new(6_000, START), START, 0);
     let mut state = 9_u64;
     while now < START + Duration::from_secs(3_600) {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         let amount = state >> 56;
         now += bucket.wait_for(amount, now);
-        // Charged after it was let in, as outputs are: up to twice as much.
+        // Outputs are charged after they were admitted, so up to twice the amount is used.
         bucket.take(amount + (state >> 50 & 255), now);
         taken += amount + (state >> 50 & 255);
     }
@@ -83,7 +83,7 @@ fn over_many_minutes_the_rate_holds_whatever_is_asked_for() {
 }
 
 #[test]
-fn a_clock_that_goes_back_fills_nothing_twice() {
+fn a_clock_that_moves_back_fills_nothing_twice() {
     let mut bucket = Bucket::new(60, START);
     bucket.take(60, START);
     assert_eq!(bucket.remaining(after_ms(5_000)), 5);

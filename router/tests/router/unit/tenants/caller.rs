@@ -12,7 +12,7 @@ fn caller(name: &str, is_admin: bool) -> Caller {
     Caller::of_tenant(Arc::new(Tenant { is_admin, ..Tenant::new(name) }))
 }
 
-/// Who asks `/livez` without a key where there are keys.
+/// Returns the caller of `/livez` without a key on a server with keys.
 fn probe() -> Caller {
     let access = Access::new(None, Some("sk-0123456789abcdef")).unwrap();
     access.caller("/livez", &HeaderMap::new()).unwrap()
@@ -33,7 +33,7 @@ fn no_two_callers_share_a_salt() {
 }
 
 #[test]
-fn only_admins_see_others_where_there_are_keys() {
+fn with_keys_only_admins_see_other_tenants() {
     assert!(Caller::anybody().is_admin() && caller("a", true).is_admin());
     assert!(!caller("a", false).is_admin() && !probe().is_admin());
 }
@@ -49,7 +49,7 @@ fn a_tenant_sees_its_own_salts_and_an_admin_all() {
 }
 
 #[test]
-fn a_request_that_passed_no_check_has_no_caller_and_its_error_has_its_own_id() {
+fn a_request_without_authentication_has_no_caller_and_its_error_names_the_request() {
     let mut request = Request::new(axum::body::Body::empty());
     let id = RequestId::from_client("of-the-access-log").unwrap();
     request.extensions_mut().insert(id.clone());

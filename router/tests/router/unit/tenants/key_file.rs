@@ -39,7 +39,7 @@ fn a_digest_identifies_its_key() {
     let hex: String = digest(SECRET.as_bytes()).iter().map(|byte| format!("{byte:02X}")).collect();
     let ring = read(&format!("[tenants.a]\nkey_sha256 = [\"{hex}\"]")).unwrap();
     assert!(ring.find(SECRET.as_bytes()).is_some());
-    // From FIPS 180-2, appendix B.1: "abc".
+    // The digest of "abc" is from FIPS 180-2, appendix B.1.
     let abc = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
     let ring = read(&format!("[tenants.a]\nkey_sha256 = \"{abc}\"")).unwrap();
     assert!(ring.find(b"abc").is_some());

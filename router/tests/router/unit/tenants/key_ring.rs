@@ -32,14 +32,14 @@ fn a_key_has_one_tenant() {
 }
 
 #[test]
-fn debug_output_holds_no_key_and_no_digest() {
+fn debug_output_shows_no_key_and_no_digest() {
     let text = format!("{:?}", ring());
     assert!(text.contains("alice") && text.contains("num_keys: 2"), "{text}");
     assert!(!text.contains(KEY) && !text.contains("digests"), "{text}");
 }
 
 #[test]
-fn keys_are_long_enough_and_can_be_sent() {
+fn keys_must_be_long_enough_and_fit_in_a_header() {
     assert_eq!(key_problem(&"x".repeat(MIN_KEY_BYTES)), None);
     assert_eq!(key_problem(&"x".repeat(MAX_KEY_BYTES)), None);
     for key in

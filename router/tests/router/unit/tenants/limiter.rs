@@ -13,7 +13,7 @@ fn limits(requests: u32, tokens: u32, open: u32) -> TenantLimits {
 }
 
 #[test]
-fn each_limit_refuses_by_its_name_and_takes_nothing() {
+fn a_rejection_names_its_limit_and_takes_nothing() {
     let now = Instant::now();
     let limiter = Arc::new(Limiter::new(limits(3, 1_000, 2), now));
     let first = limiter.admit(now).unwrap();
@@ -35,7 +35,7 @@ fn each_limit_refuses_by_its_name_and_takes_nothing() {
 }
 
 #[test]
-fn who_is_in_debt_waits_before_its_prompt_is_known() {
+fn requests_wait_while_the_tenant_is_in_debt() {
     let now = Instant::now();
     let tokens_alone = TenantLimits { tokens_per_minute: Some(1_000), ..TenantLimits::default() };
     let limiter = Arc::new(Limiter::new(tokens_alone, now));
@@ -46,7 +46,7 @@ fn who_is_in_debt_waits_before_its_prompt_is_known() {
 }
 
 #[test]
-fn places_come_back_each_on_its_own() {
+fn places_are_returned_one_by_one() {
     let now = Instant::now();
     let unlimited = TenantLimits { max_concurrent_requests: Some(3), ..TenantLimits::default() };
     let limiter = Arc::new(Limiter::new(unlimited, now));
@@ -64,7 +64,7 @@ fn places_come_back_each_on_its_own() {
 }
 
 #[test]
-fn what_is_not_limited_is_not_counted() {
+fn unlimited_tenants_are_not_counted() {
     let now = Instant::now();
     let limiter = Arc::new(Limiter::new(TenantLimits::default(), now));
     let places: Vec<_> = (0..1_000).map(|_| limiter.admit(now).unwrap()).collect();
@@ -73,7 +73,7 @@ fn what_is_not_limited_is_not_counted() {
 }
 
 #[test]
-fn other_limits_keep_what_is_used_and_who_is_open() {
+fn changed_limits_keep_the_use() {
     let now = Instant::now();
     let limiter = Arc::new(Limiter::new(limits(100, 1_000, 5), now));
     let places: Vec<_> = (0..3).map(|_| limiter.admit(now).unwrap()).collect();

@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use trunkline_router::tenants::{HeldPlaces, SharedPlaces};
 
-/// Takes places one by one until there is none, and returns them.
+/// Takes places one by one until none is left, and returns them.
 fn flood(places: &Arc<SharedPlaces>, tenant: &str, free: &mut usize) -> Vec<HeldPlaces> {
     let mut held = Vec::new();
     while *free > 0
@@ -15,7 +15,7 @@ fn flood(places: &Arc<SharedPlaces>, tenant: &str, free: &mut usize) -> Vec<Held
 }
 
 #[test]
-fn a_flood_leaves_room_and_what_is_given_back_is_shared_again() {
+fn a_flood_leaves_room_and_returned_places_are_shared_again() {
     let places = Arc::new(SharedPlaces::default());
     let mut free = 128;
     let first = flood(&places, "a", &mut free);
@@ -30,7 +30,7 @@ fn a_flood_leaves_room_and_what_is_given_back_is_shared_again() {
 }
 
 #[test]
-fn who_has_none_gets_the_last_one() {
+fn a_tenant_without_places_gets_the_last_one() {
     for limit in 1..20 {
         let places = Arc::new(SharedPlaces::default());
         let mut free = limit;
@@ -46,11 +46,11 @@ fn guards_can_be_split_and_merged() {
     assert!(one.split().is_none());
     one.merge(places.take("a", 3, 90).unwrap());
     let other = one.split().unwrap();
-    // With nothing free a refusal says how many the tenant has.
+    // If no place is free, the error is the number of places that the tenant holds.
     assert_eq!(places.take("a", 1, 0).unwrap_err(), 4);
     drop(one);
     assert_eq!(places.take("a", 1, 0).unwrap_err(), 1);
     assert_eq!(places.take("a", 7, 1).unwrap_err(), 1);
     drop(other);
-    assert!(places.take("a", 7, 0).is_ok(), "who has none is let in");
+    assert!(places.take("a", 7, 0).is_ok(), "a tenant without places is admitted");
 }

@@ -7,7 +7,7 @@ use trunkline_router::tenants::rate_headers::{date, span};
 use trunkline_router::tenants::{EXPOSED_HEADERS, Limiter, RateHeaders, RateSlot, TenantLimits};
 
 #[test]
-fn spans_are_written_as_openai_does() {
+fn durations_are_written_as_openai_does() {
     for (ms, text) in [
         (0, "0s"),
         (17, "17ms"),
@@ -25,13 +25,13 @@ fn spans_are_written_as_openai_does() {
 }
 
 #[test]
-fn dates_are_whole_seconds_not_too_early() {
+fn dates_are_rounded_up_to_whole_seconds() {
     let at = |ms| date(SystemTime::UNIX_EPOCH + Duration::from_millis(ms));
     assert_eq!((at(0), at(1)), ("1970-01-01T00:00:00Z".into(), "1970-01-01T00:00:01Z".into()));
 }
 
 #[test]
-fn each_dialect_has_its_own_headers_and_all_of_them_are_exposed() {
+fn each_dialect_has_its_own_headers_and_all_are_exposed() {
     let limits = TenantLimits {
         requests_per_minute: Some(60),
         tokens_per_minute: Some(1_000),
@@ -41,7 +41,7 @@ fn each_dialect_has_its_own_headers_and_all_of_them_are_exposed() {
     let slot = RateSlot::default();
     let mut headers = HeaderMap::new();
     slot.write(RateHeaders::OpenAi, &mut headers);
-    assert!(headers.is_empty(), "nobody asked for limits");
+    assert!(headers.is_empty(), "no limits are set");
     slot.set(&limiter);
     limiter.take_output(2_000, Instant::now());
     slot.write(RateHeaders::OpenAi, &mut headers);

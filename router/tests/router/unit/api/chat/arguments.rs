@@ -2,7 +2,7 @@ use serde_json::json;
 use trunkline_router::api::chat::arguments::Arguments;
 
 #[test]
-fn templates_get_an_object_where_there_is_one() {
+fn arguments_become_an_object_if_possible() {
     for (sent, told) in [
         (json!("{\"a\": 1}"), json!({"a": 1})),
         (json!({"a": 1}), json!({"a": 1})),

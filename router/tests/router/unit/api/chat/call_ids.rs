@@ -3,14 +3,14 @@ use trunkline_router::api::chat::call_ids::{fit_message, fitting, is_particular}
 use trunkline_text::ChatMessage;
 
 #[test]
-fn mistrals_template_is_particular_and_others_are_not() {
+fn only_mistrals_template_requires_short_ids() {
     assert!(is_particular(include_str!("../../../../../text/testdata/templates/mistral.jinja")));
     assert!(!is_particular(include_str!("../../../../../text/testdata/templates/qwen3.jinja")));
     assert!(!is_particular(include_str!("../../../../../text/testdata/templates/llama3.jinja")));
 }
 
 #[test]
-fn a_call_and_its_result_keep_one_id() {
+fn a_call_and_its_result_keep_the_same_id() {
     let message = |role: &str, extra: Value| ChatMessage {
         role: role.into(),
         content: None,
@@ -29,7 +29,7 @@ fn a_call_and_its_result_keep_one_id() {
 }
 
 #[test]
-fn only_ids_that_do_not_fit_are_changed_and_all_alike() {
+fn only_unsuitable_ids_are_changed_and_always_in_the_same_way() {
     assert_eq!(fitting("a1B2c3D4e"), "a1B2c3D4e");
     for id in ["call_abc123DEF456", "toolu_01", "", "abc-12345"] {
         let fitted = fitting(id);

@@ -14,7 +14,7 @@ const TEMPLATES: [(&str, Option<ToolFormat>, bool); 5] = [
 ];
 
 #[test]
-fn templates_of_real_models_show_how_they_reply_unless_flags_say_otherwise() {
+fn reply_styles_are_detected_from_templates_unless_flags_set_them() {
     let marks = ReasoningMarks::Think;
     for (index, (source, tools, reasons)) in TEMPLATES.into_iter().enumerate() {
         let style = ReplyStyle::of_template(source, Choice::Auto, Choice::Auto);
@@ -36,7 +36,7 @@ fn one_tool() -> Tools {
 }
 
 #[test]
-fn marks_of_reasoning_and_of_calls_are_shown_and_read() {
+fn reasoning_and_call_marks_are_decoded_and_parsed() {
     for (source, open, close, call) in [
         ("{{ '</think>' }}", "<think>", "</think>", "<tool_call>"),
         ("{% if tools %}[TOOL_CALLS]{% endif %}[/THINK]", "[THINK]", "[/THINK]", "[TOOL_CALLS]"),
@@ -54,13 +54,13 @@ fn marks_of_reasoning_and_of_calls_are_shown_and_read() {
 }
 
 #[test]
-fn a_whole_reply_has_no_call_with_broken_arguments() {
+fn a_complete_reply_has_no_call_with_broken_arguments() {
     let plan = ReplyPlan::new(ReplyStyle::default(), &one_tool(), None, false);
     let broken = r#"<tool_call>{"name": "f", "arguments": {"a": oops}}</tool_call>"#;
     let of = |text: &str, reason| Reply::of(&plan, text.to_owned(), reason);
     let as_text = |text: &str| Reply { text: text.into(), ..Reply::default() };
     assert_eq!(of(broken, FinishReason::Length), as_text(broken));
-    // One that a limit cut has its call; one that the model itself ended there has none.
+    // A reply that a limit cut has its partial call. One that the model ended there has none.
     let begun = r#"<tool_call>{"name": "f", "arguments": {"a": 1"#;
     assert_eq!(of(begun, FinishReason::Length).calls[0].arguments, r#"{"a": 1"#);
     assert_eq!(of(begun, FinishReason::EndToken), as_text(begun));

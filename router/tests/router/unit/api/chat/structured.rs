@@ -8,7 +8,7 @@ fn format(value: Value) -> Result<Option<Grammar>, String> {
     asked(fields, "response_format")
 }
 
-/// The grammar that the fields ask for, by the one that is given.
+/// Returns the grammar that the fields ask for, and asserts that `given` is the field that asks for it.
 fn asked(fields: StructuredFields, given: &str) -> Result<Option<Grammar>, String> {
     match fields.grammar() {
         Ok(None) => Ok(None),
@@ -21,7 +21,7 @@ fn asked(fields: StructuredFields, given: &str) -> Result<Option<Grammar>, Strin
 }
 
 #[test]
-fn a_schema_is_found_in_every_dialects_place() {
+fn every_dialects_schema_field_is_read() {
     let schema = json!({"type": "object"});
     let is_schema = Ok(Some(Grammar::JsonSchema(schema.clone())));
     for value in [
@@ -42,7 +42,7 @@ fn a_schema_is_found_in_every_dialects_place() {
 }
 
 #[test]
-fn what_is_wrong_is_named() {
+fn errors_name_the_wrong_field() {
     for (value, words) in [
         (json!([]), "`response_format` must be an object"),
         (json!({}), "`response_format.type` is missing"),
@@ -64,7 +64,7 @@ fn what_is_wrong_is_named() {
 }
 
 #[test]
-fn vllms_object_says_one_thing() {
+fn vllms_object_has_exactly_one_constraint() {
     let grammar = |value| {
         let fields = StructuredFields { structured_outputs: Some(value), ..StructuredFields::default() };
         asked(fields, "structured_outputs")
@@ -79,7 +79,7 @@ fn vllms_object_says_one_thing() {
 }
 
 #[test]
-fn two_fields_contradict_each_other() {
+fn two_constraints_are_refused() {
     let fields = StructuredFields {
         guided_regex: Some("a".into()),
         guided_choice: Some(vec!["a".into()]),

@@ -36,7 +36,7 @@ fn a_reply_that_must_call_has_a_schema() {
 }
 
 #[test]
-fn references_of_arguments_lead_where_they_did() {
+fn references_in_schemas_still_resolve() {
     let parameters = json!({
         "$defs": {"node": {"properties": {"next": {"$ref": "#/$defs/node"}, "whole": {"$ref": "#"}}}},
         "properties": {"$ref": {"type": "string"}, "list": {"items": {"$ref": "#/$defs/node"}}},
@@ -80,7 +80,7 @@ fn references(value: &Value, found: &mut Vec<String>) {
 }
 
 #[test]
-fn tools_are_described_where_the_template_does_not_know_them() {
+fn tools_are_described_if_the_template_does_not_support_them() {
     let tools = Tools::new(vec![tool("look_up")], ToolChoice::Auto, true, &Limits::default()).unwrap();
     let mut chat = ChatRequest { messages: vec![ChatMessage::new("user", "x")], ..ChatRequest::default() };
     let mut mark = Some(Mark { message_idx: 0, num_bytes: 1, ttl_s: 300 });

@@ -3,7 +3,7 @@ use trunkline_router::engine::driver::late::{LINE_INTERVAL, LateRestores};
 use trunkline_scheduler::Stats;
 
 #[test]
-fn one_line_a_minute_counts_the_rest() {
+fn one_line_a_minute_reports_all_restores() {
     let (mut late, begin) = (LateRestores::default(), Instant::now());
     let stats = |restores_given_up| Stats { restores_given_up, ..Stats::default() };
     assert_eq!(late.take(&stats(0), begin), None);

@@ -4,7 +4,7 @@ use trunkline_router::engine::object::download::{MAX_BUDGET, UNMEASURED_BUDGET, 
 use trunkline_scheduler::Coverage;
 
 #[test]
-fn nobody_waits_longer_than_computing_takes() {
+fn downloads_never_wait_longer_than_computing_takes() {
     let of = |compute_ms| budget(&Coverage { num_blocks: 0, is_extensible: true, compute_ms });
     assert_eq!(of(None), UNMEASURED_BUDGET);
     assert_eq!(of(Some(120.0)), Duration::from_millis(120));

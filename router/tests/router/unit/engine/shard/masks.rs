@@ -1,16 +1,16 @@
 use trunkline_router::engine::shard::{KnownMasks, NamedMasks, proto};
 use trunkline_scheduler::{LateMask, TokenMask};
 
-/// Names that the protocol has.
+/// The number of mask numbers in the protocol.
 const NUM_NAMES: u64 = 64;
-/// More masks than names.
+/// A number of masks that exceeds the mask numbers.
 const NUM_MASKS: u64 = 80;
 
 fn mask(number: u64) -> TokenMask {
     TokenMask(number.to_le_bytes().as_slice().into())
 }
 
-/// Says one; returns whether it went with its bytes.
+/// Sends a mask, and returns true if its bytes were sent too.
 fn say(names: &mut NamedMasks, known: &mut KnownMasks, number: u64) -> bool {
     let late = LateMask { sequence_id: number + 1, allowed_tokens: Some(mask(number)) };
     let message = names.write(late.clone());
@@ -29,13 +29,13 @@ fn the_shards_table_follows_the_routers_in_any_order() {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             num_new += usize::from(say(&mut names, &mut known, (state >> 33) % NUM_MASKS));
         }
-        // Of 80 that are equally likely 64 have names.
+        // 64 of 80 equally likely masks have numbers.
         assert!((80..1000).contains(&num_new), "seed {seed}: {num_new} of 2000 went with their bytes");
     }
 }
 
 #[test]
-fn the_least_recently_used_mask_gives_way() {
+fn the_least_recently_used_mask_is_replaced() {
     let (mut names, mut known) = (NamedMasks::default(), KnownMasks::default());
     let count = NUM_NAMES;
     assert!((0..count).all(|number| say(&mut names, &mut known, number)));
@@ -47,7 +47,7 @@ fn the_least_recently_used_mask_gives_way() {
 }
 
 #[test]
-fn a_new_stream_begins_without_masks() {
+fn a_new_stream_starts_without_masks() {
     let (mut names, mut known) = (NamedMasks::default(), KnownMasks::default());
     assert!(say(&mut names, &mut known, 7));
     let late = LateMask { sequence_id: 1, allowed_tokens: Some(mask(7)) };
@@ -56,7 +56,7 @@ fn a_new_stream_begins_without_masks() {
 }
 
 #[test]
-fn that_nothing_is_sampled_needs_no_mask_and_a_mask_no_name() {
+fn late_masks_may_be_absent_or_unnumbered() {
     let (mut names, mut known) = (NamedMasks::default(), KnownMasks::default());
     let late = LateMask { sequence_id: 3, allowed_tokens: None };
     let message = names.write(late.clone());
@@ -67,7 +67,7 @@ fn that_nothing_is_sampled_needs_no_mask_and_a_mask_no_name() {
 }
 
 #[test]
-fn names_that_cannot_be_are_refused() {
+fn invalid_mask_numbers_are_refused() {
     for (mask_id, what) in [(5, "has not been sent"), (65, "is not a name"), (u32::MAX, "is not a name")] {
         let late = proto::LateMask { sequence_id: 9, mask_id, ..Default::default() };
         let error = KnownMasks::default().read(late).unwrap_err().to_string();

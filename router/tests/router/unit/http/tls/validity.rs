@@ -1,10 +1,10 @@
 use trunkline_router::http::tls::validity::validity;
 
-/// UTCTime and GeneralizedTime of X.690.
+/// The tags of UTCTime and GeneralizedTime in X.690.
 const UTC: u8 = 0x17;
 const GENERALIZED: u8 = 0x18;
 
-/// A value in DER; a length of 128 or more has a byte that says how many bytes it has.
+/// Encodes a value in DER. A length of 128 or more is preceded by the number of its bytes.
 fn der(tag: u8, contents: &[u8]) -> Vec<u8> {
     let length = match contents.len() {
         length @ ..128 => vec![length as u8],
@@ -13,7 +13,7 @@ fn der(tag: u8, contents: &[u8]) -> Vec<u8> {
     [&[tag], &length[..], contents].concat()
 }
 
-/// What RFC 5280, section 4.1 has up to the validity, and something behind it.
+/// Returns the fields of RFC 5280, section 4.1 up to the validity period, and one more.
 fn certificate(from: (u8, &str), until: (u8, &str)) -> Vec<u8> {
     let version = der(0xa0, &der(0x02, &[2]));
     let serial_number = der(0x02, &[1]);
@@ -26,19 +26,19 @@ fn certificate(from: (u8, &str), until: (u8, &str)) -> Vec<u8> {
 }
 
 #[test]
-fn both_forms_of_time_are_read() {
+fn both_time_formats_are_read() {
     let read = |from, until| validity(&certificate(from, until)).unwrap();
     assert_eq!(read((UTC, "700101000000Z"), (UTC, "260131000000Z")), 0..=1_769_817_600);
     let (leap_day, day_after_none) = ((UTC, "000229000000Z"), (GENERALIZED, "21000301000000Z"));
     assert_eq!(read(leap_day, day_after_none), 951_782_400..=4_107_542_400);
-    // From 2050 on a certificate has four digits of the year; two digits from 50 on are of the last century.
+    // Years from 2050 have four digits. Two-digit years from 50 belong to the 20th century.
     let (last, first) = ((UTC, "491231235959Z"), (GENERALIZED, "20500101000000Z"));
     assert_eq!(read(last, first), 2_524_607_999..=2_524_608_000);
     assert_eq!(read((UTC, "500101000000Z"), (UTC, "991231000000Z")), -631_152_000..=946_598_400);
 }
 
 #[test]
-fn times_of_other_forms_are_no_times() {
+fn other_time_formats_are_refused() {
     for time in [
         (UTC, "700101000000"),
         (UTC, "7001010000Z"),
@@ -53,7 +53,7 @@ fn times_of_other_forms_are_no_times() {
 }
 
 #[test]
-fn what_is_cut_or_changed_is_no_certificate_and_no_panic() {
+fn truncated_or_changed_certificates_never_panic() {
     let whole = certificate((UTC, "200101000000Z"), (UTC, "300101000000Z"));
     assert!(validity(&whole).is_some());
     for length in 0..whole.len() {
