@@ -1,11 +1,12 @@
 //! Times attention on this machine: `cargo run --release -p trunkline-kernels --example attention_bench`.
 //!
-//! Heads are SmolLM2-135M's (9 query heads, 3 KV heads of 64 elements), 4 layers, blocks of 64. Prints for each KV
-//! dtype the best of several passes: prefill of 256 rows behind histories of several lengths, and decode of 1, 8 and 32
-//! sequences; multiply-adds a second (two per query head, position and element) and the bandwidth of reading K and V
-//! once.
+//! The heads are those of SmolLM2-135M (9 query heads, 3 KV heads of 64 elements), with 4 layers and blocks of 64.
+//! Prints the best of several passes for each KV dtype: prefill of 256 rows after histories of several lengths, and
+//! decode of 1, 8 and 32 sequences. The figures are multiply-adds per second (two per query head, position and element)
+//! and the bandwidth of reading K and V once.
 //!
-//! Arguments: `[dtype,dtype..] [threads] [part of the cases' names]`, by default `int8,int4,f16,bf16 2` and all cases.
+//! The arguments are `[dtype,dtype..] [threads] [part of a case name]`; the default is `int8,int4,f16,bf16 2` and all
+//! cases.
 #![allow(clippy::print_stdout)] // a report is what it is for
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -29,13 +30,13 @@ const MAX_POSITIONS: usize = 6400;
 const MAX_SEQUENCES: usize = 32;
 const WIDTH: usize = NUM_KV_HEADS * HEADS_PER_KV_HEAD * HEAD_SIZE;
 const PREFILL_ROWS: usize = 256;
-/// Each case is repeated for at least this long and at least `MIN_PASSES` times; the best pass counts.
+/// Each case runs for at least this long and at least `MIN_PASSES` times. The best pass counts.
 const CASE_TIME: Duration = Duration::from_millis(400);
 const MIN_PASSES: usize = 3;
-/// Repeats of one piece on one thread.
+/// Number of repetitions of one item on one thread.
 const APART_PASSES: usize = 20;
 
-/// Some rows of a sequence that lie in one block, one KV head.
+/// Rows of a sequence that lie in one block, for one KV head.
 struct Piece {
     sequence: usize,
     kv_head: usize,
@@ -54,7 +55,7 @@ struct Bench {
     out: Vec<f32>,
 }
 
-/// Numbers of no meaning, about uniform in -1..1.
+/// Returns a pseudo-random number, roughly uniform in -1..1.
 fn noise(seed: usize) -> f32 {
     let mixed = (seed as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (((mixed ^ (mixed >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 40) as f32) / (1u64 << 23) as f32 - 1.0
@@ -79,7 +80,7 @@ impl Bench {
             let row = |salt: usize| &kv[(slot * 7 + salt) % 1009 * width..][..width];
             for layer in 0..NUM_LAYERS {
                 let (block, offset) = ((slot / BLOCK_SIZE) as u32, slot % BLOCK_SIZE);
-                // SAFETY: one thread.
+                // SAFETY: there is only one thread.
                 unsafe { view.write(isa, layer, block, offset, row(layer), row(layer + 500)) };
             }
         }
@@ -97,7 +98,7 @@ impl Bench {
         })
     }
 
-    /// One layer's attention of `pieces` on all threads.
+    /// Computes the attention of `pieces` in one layer on all threads.
     fn pass(&mut self, layer: usize, pieces: &[Piece]) {
         let kv = self.pool.view();
         let (isa, queries, tables) = (self.isa, &self.queries, &self.tables);
@@ -105,7 +106,7 @@ impl Bench {
         let scratches = SharedMut::new(&mut self.scratches);
         let next = AtomicUsize::new(0);
         self.threads.run(|thread_idx, _barrier| {
-            // SAFETY: each thread has its own.
+            // SAFETY: each thread has its own scratch.
             let scratch = unsafe { &mut scratches.slice_mut(thread_idx..thread_idx + 1)[0] };
             while let Some(piece) = pieces.get(next.fetch_add(1, Ordering::Relaxed)) {
                 let item = Item {
@@ -125,14 +126,14 @@ impl Bench {
                 let first = piece.first_row * WIDTH;
                 let rows = Rows { pointer: queries[first..].as_ptr(), stride: WIDTH };
                 let target = Rows { pointer: out.part(first..out.len()).as_mut_ptr(), stride: WIDTH };
-                // SAFETY: pieces are of different rows and heads.
+                // SAFETY: the pieces have different rows or heads.
                 unsafe { attend(isa, &kv, &item, rows, scratch, Target::Rows(target)) };
             }
         });
     }
 
-    /// Seconds that one thread takes for the pieces one after the other, each repeated and its best time taken: hardly
-    /// disturbed by neighbours, but K and V come from the caches.
+    /// Returns the seconds that one thread takes for the pieces, as the sum of each piece's best time. Other load
+    /// hardly affects it, but K and V come from the caches.
     fn time_apart(&mut self, pieces: &[Piece]) -> f64 {
         let time = |piece| {
             let once = |this: &mut Self| {
@@ -145,7 +146,7 @@ impl Bench {
         pieces.iter().map(time).sum()
     }
 
-    /// Seconds of the best pass over one layer; each pass takes the next layer.
+    /// Returns the seconds of the best pass. Each pass uses the next layer.
     fn time(&mut self, pieces: &[Piece]) -> f64 {
         let begin = Instant::now();
         let mut best = f64::INFINITY;
@@ -160,7 +161,7 @@ impl Bench {
     }
 }
 
-/// The pieces of rows `first..first + num_rows` of a sequence, longest first.
+/// Returns the pieces of rows `first..first + num_rows` of a sequence, longest first.
 fn pieces(sequence: usize, first_row: usize, first: usize, num_rows: usize) -> Vec<Piece> {
     let most = rows_per_item(HEADS_PER_KV_HEAD);
     let mut pieces = Vec::new();

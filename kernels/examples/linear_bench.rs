@@ -1,11 +1,11 @@
 //! Times the products of one model on this machine: `cargo run --release -p trunkline-kernels --example linear_bench`.
 //!
-//! Shapes are SmolLM2-135M's, as many copies as the model has layers. Prints per shape, rows and threads: milliseconds
-//! a pass over all layers, weight bandwidth, multiply-adds; then what the products of the whole model, in its order,
-//! allow (their weights do not fit most caches, those of one shape may). A pass is the sum of each product's best time,
-//! so that what else the machine does counts little. Quantising the input counts as part of a product.
+//! The shapes are those of SmolLM2-135M, with one copy per layer. For each shape, number of rows and number of threads
+//! it prints the milliseconds of a pass over all layers, the weight bandwidth and the multiply-adds per second. Then it
+//! prints the same for all products of the model in order, whose weights exceed most caches. A pass is the sum of each
+//! product's best time, so other load has little effect. A product includes quantising its input.
 //!
-//! Arguments: `[format] [threads,threads..] [rows,rows..]`, by default `Q4_1 1,2 1,2,4,8,16,32,64,256`.
+//! The arguments are `[format] [threads,threads..] [rows,rows..]`; the default is `Q4_1 1,2 1,2,4,8,16,32,64,256`.
 #![allow(clippy::print_stdout)] // a report is what it is for
 
 use std::sync::Mutex;
@@ -22,7 +22,7 @@ use trunkline_kernels::threads::{ThreadPool, split};
 
 const NUM_LAYERS: usize = 30;
 const MAX_ROWS: usize = 4096;
-/// Each case is repeated for at least this long and at least `MIN_PASSES` times.
+/// Each case runs for at least this long and at least `MIN_PASSES` times.
 const CASE_TIME: Duration = Duration::from_millis(700);
 const MIN_PASSES: usize = 3;
 
@@ -31,7 +31,7 @@ struct Shape {
     out_features: usize,
     in_features: usize,
     copies: usize,
-    /// The head multiplies the rows that sample only, at most this many.
+    /// The output head multiplies only the sampled rows, at most this many.
     max_rows: usize,
 }
 
@@ -57,7 +57,7 @@ struct Case {
 impl Case {
     fn new(shape: Shape, format: Format) -> Result<Self> {
         let num_bytes = format.row_bytes(shape.in_features)? * shape.out_features;
-        // Any bytes do, but scales that are NaN or subnormal would be slow or meaningless.
+        // Any bytes would do, except that NaN or subnormal scales are slow or meaningless.
         let bytes: Vec<u8> = (0..num_bytes).map(|at| (at * 31 % 64) as u8).collect();
         let pack = |_| PackedWeight::pack(format, &bytes, shape.out_features, shape.in_features);
         let weights = (0..shape.copies).map(pack).collect::<Result<_, _>>()?;
@@ -87,7 +87,7 @@ impl Case {
     }
 }
 
-/// A weight times so many rows.
+/// A weight and the number of rows to multiply.
 struct Product<'a> {
     weight: &'a PackedWeight,
     num_rows: usize,
@@ -100,7 +100,7 @@ impl Product<'_> {
     }
 }
 
-/// Best time of a pass over `products`, quantisation and barriers included.
+/// Returns the best time of a pass over `products`, including quantisation and barriers.
 fn time(isa: Isa, pool: &mut ThreadPool, products: &[Product<'_>]) -> Duration {
     let most = |size: fn(&Product<'_>) -> usize| products.iter().map(size).max().unwrap_or(0);
     let num_inputs = most(|product| product.num_rows * product.weight.in_features());
@@ -124,7 +124,7 @@ fn time(isa: Isa, pool: &mut ThreadPool, products: &[Product<'_>]) -> Duration {
                 let input = match product.quantized_shape() {
                     Some(shape) => {
                         let rows = split(0..num_rows, num_threads, thread_idx);
-                        // SAFETY: disjoint rows, read behind the barrier.
+                        // SAFETY: the rows are disjoint and read after the barrier.
                         unsafe {
                             quantize_rows(isa, shape, &x, row_stride, rows, bytes);
                             barrier.wait();
@@ -135,7 +135,7 @@ fn time(isa: Isa, pool: &mut ThreadPool, products: &[Product<'_>]) -> Duration {
                 };
                 let tiles = split(0..weight.num_tiles(), num_threads, thread_idx);
                 let out = LinearOutput { values: y, row_stride: weight.out_features() };
-                // SAFETY: threads take disjoint tiles.
+                // SAFETY: threads compute disjoint tiles.
                 unsafe { linear(isa, weight, input, 0..num_rows, tiles, out, None) };
                 barrier.wait();
                 if thread_idx == 0 {
@@ -150,7 +150,7 @@ fn time(isa: Isa, pool: &mut ThreadPool, products: &[Product<'_>]) -> Duration {
     best.into_inner().expect("nobody panics with the lock held").into_iter().sum()
 }
 
-/// Times all products in the order of the model.
+/// Times all products of the model in order.
 fn report_model(isa: Isa, pool: &mut ThreadPool, num_rows: usize, layer_cases: &[Case], head: &Case) {
     let columns: Vec<Vec<Product<'_>>> = layer_cases.iter().map(|case| case.products(num_rows)).collect();
     let mut columns: Vec<_> = columns.into_iter().map(Vec::into_iter).collect();
@@ -168,7 +168,7 @@ fn report_model(isa: Isa, pool: &mut ThreadPool, num_rows: usize, layer_cases: &
     );
 }
 
-/// Reads `bytes` once on all threads, 8 bytes at a time: what a product of one row can reach at most.
+/// Returns the bandwidth of reading `words` once on all threads, which bounds a product of one row.
 fn read_bandwidth(pool: &mut ThreadPool, words: &[u64]) -> f64 {
     let num_threads = pool.num_threads();
     let mut best = Duration::MAX;

@@ -1,11 +1,11 @@
 //! Times the row-wise operations on this machine: `cargo run --release -p trunkline-kernels --example row_bench`.
 //!
-//! Widths are SmolLM2-135M's, and all operands lie in the first-level cache but for the blocks of K and V, which lie in
-//! the second. Prints for each operation the nanoseconds of a row in the best of many passes, and the cycles (of a
-//! chain of dependent multiplications just before) of its unit: a group of 32 to quantise, a vector of 16 elements, a
-//! head of K and of V to write.
+//! The widths are those of SmolLM2-135M. All operands are in the first-level cache, except blocks of K and V, which are
+//! in the second. For each operation it prints the nanoseconds per row of the best pass, and the cycles per unit: a
+//! group of 32 elements to quantise, a vector of 16 elements, or a head of K and V to write. Cycles are calibrated with
+//! a chain of dependent multiplications.
 //!
-//! Argument: `[instruction set]`, by default the best.
+//! The argument is `[instruction set]`; the default is the fastest.
 #![allow(clippy::print_stdout)] // a report is what it is for
 
 use std::hint::black_box;
@@ -28,27 +28,27 @@ const NUM_KV_HEADS: usize = 3;
 const HEAD_SIZE: usize = 64;
 const BLOCK_SIZE: usize = 64;
 const VECTOR: usize = 16;
-/// Rows of a call or a pass.
+/// Number of rows per call or pass.
 const ROWS: usize = 8;
 const PASSES: usize = 20_000;
-/// Links of the chain that measures the clock, and the cycles of each: a multiplication and an addition.
+/// Number of links of the chain that measures the clock. Each link is a multiplication and an addition.
 const CHAIN: usize = 1 << 20;
 const LINK_CYCLES: f64 = 4.0;
 
-/// Numbers of no meaning, about uniform in -1..1.
+/// Returns pseudo-random numbers, roughly uniform in -1..1.
 fn noise(num: usize) -> Vec<f32> {
     let num = num + VECTOR;
     let mixed = |seed: usize| (seed as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
     (0..num).map(|seed| mixed(seed) as f32 / (1u64 << 23) as f32 - 1.0).collect()
 }
 
-/// The part of `values` from the first cache line on.
+/// Returns the part of `values` that begins at the first cache line boundary.
 fn aligned(values: &mut [f32], num: usize) -> &mut [f32] {
     let offset = values.as_ptr().align_offset(64);
     &mut values[offset..offset + num]
 }
 
-/// Cycles a nanosecond.
+/// Measures the cycles per nanosecond.
 fn clock() -> f64 {
     let chain = || {
         let started = Instant::now();
@@ -83,7 +83,7 @@ fn quantize(isa: Isa, clock: f64, width: usize) {
     let x = aligned(&mut x, ROWS * width);
     let mut bytes = AlignedBytes::zeroed(shape.num_bytes());
     report(clock, &format!("quantise {width}"), width / QUANT_GROUP, || {
-        // SAFETY: one thread.
+        // SAFETY: there is only one thread.
         unsafe { quantize_rows(isa, shape, x, width, 0..ROWS, SharedMut::new(bytes.as_mut_slice())) };
     });
 }
@@ -102,7 +102,7 @@ fn write_kv(isa: Isa, clock: f64, dtype: KvDtype) -> Result<()> {
     let view = pool.view();
     report(clock, &format!("write kv {dtype}"), NUM_KV_HEADS, || {
         for (row, x) in x.chunks_exact(NUM_KV_HEADS * HEAD_SIZE).enumerate() {
-            // SAFETY: one thread.
+            // SAFETY: there is only one thread.
             unsafe { view.write(isa, 0, 1, row, x, x) };
         }
     });

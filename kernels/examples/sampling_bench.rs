@@ -1,19 +1,19 @@
-//! Times the choice of a token: `cargo run --release -p trunkline-kernels --example sampling_bench`.
+//! Times sampling: `cargo run --release -p trunkline-kernels --example sampling_bench`.
 //!
-//! For vocabularies of 49,152 and 128,256 and three shapes of distribution, the fastest of many draws in microseconds,
-//! on one thread. Peaked: a few hundred candidates; flat: all of them within 8 of the largest logit; hot: the same at
-//! temperature 2; masked: a grammar leaves some of the tokens.
+//! Prints the fastest of many draws in microseconds on one thread, for vocabularies of 49,152 and 128,256 tokens and
+//! several distributions. In `peaked` there are a few hundred candidates, and in `flat` all logits are within 8 of the
+//! largest. `hot` is `flat` at temperature 2, and in `masked` a grammar leaves only some of the tokens.
 #![allow(clippy::print_stdout)] // a report is what it is for
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow};
 use trunkline_kernels::isa::Isa;
-use trunkline_kernels::sampling::{Place, Sampler, SamplingParams, TokenCounts, Watermark};
+use trunkline_kernels::sampling::{SampleContext, Sampler, SamplingParams, TokenCounts, Watermark};
 
 const DRAWS: usize = 200;
 
-/// Roughly normal numbers from a seed.
+/// Returns pseudo-random numbers with a roughly normal distribution.
 fn normals(count: usize) -> Vec<f32> {
     let mut state = 88172645463325252u64;
     let mut uniform = || {
@@ -52,9 +52,10 @@ fn main() -> Result<()> {
                 let mut best = Duration::MAX;
                 for position in 0..DRAWS as u32 {
                     row.copy_from_slice(&logits);
-                    let place = Place { position, previous: position, num_output: 0 };
+                    let context = SampleContext { position, previous: position, num_output: 0 };
                     let start = Instant::now();
-                    let drawn = sampler.sample(isa, &mut row, &params, &counts, place, [None; 2], &mut list);
+                    let drawn =
+                        sampler.sample(isa, &mut row, &params, &counts, context, [None; 2], &mut list);
                     best = best.min(start.elapsed());
                     list = drawn.map_err(|failure| anyhow!("{failure:?}"))?.top_logprobs;
                 }
@@ -65,7 +66,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// A mask of the vocabulary, by the share of tokens that it leaves.
+/// Returns a mask that leaves `share` of the vocabulary.
 fn mask(vocab_size: usize, share: f32) -> Vec<u8> {
     let mut order: Vec<f32> = normals(vocab_size);
     let drawn = order.clone();
@@ -77,7 +78,7 @@ fn mask(vocab_size: usize, share: f32) -> Vec<u8> {
     mask
 }
 
-/// A greedy choice under masks that leave each a share of the vocabulary.
+/// Times greedy sampling with masks that leave different shares of the vocabulary.
 fn masked(isa: Isa, sampler: &mut Sampler, logits: &[f32]) -> Result<()> {
     let params = SamplingParams { temperature: 0.0, ..Default::default() };
     let counts = TokenCounts::default();
@@ -89,8 +90,8 @@ fn masked(isa: Isa, sampler: &mut Sampler, logits: &[f32]) -> Result<()> {
             row.copy_from_slice(logits);
             let start = Instant::now();
             let masks = [Some(&mask[..]), None];
-            let place = Place { position, ..Place::default() };
-            let drawn = sampler.sample(isa, &mut row, &params, &counts, place, masks, &mut list);
+            let context = SampleContext { position, ..SampleContext::default() };
+            let drawn = sampler.sample(isa, &mut row, &params, &counts, context, masks, &mut list);
             best = best.min(start.elapsed());
             list = drawn.map_err(|failure| anyhow!("{failure:?}"))?.top_logprobs;
         }

@@ -66,29 +66,18 @@ use write::{Slot, prefetch_slot, write_slot};
 pub enum KvPoolError {
     /// A size is outside the range that the kernels support.
     #[error("`{field}` is {value}, expected {expected}")]
-    Geometry {
-        field: &'static str,
-        value: usize,
-        expected: &'static str,
-    },
+    Geometry { field: &'static str, value: usize, expected: &'static str },
     #[error("KV dtype is {name:?}; hint: use `int8`, `int4`, `f16` or `bf16`")]
     UnknownDtype { name: String },
     /// The pool exceeds the address space or the overcommit limit.
     #[error(
         "cannot map {bytes} bytes for {num_blocks} KV blocks: {source}; hint: lower the number of blocks"
     )]
-    Map {
-        bytes: u128,
-        num_blocks: usize,
-        source: std::io::Error,
-    },
+    Map { bytes: u128, num_blocks: usize, source: std::io::Error },
     #[error("block {block_id} does not exist, the pool has {num_blocks} blocks")]
     UnknownBlock { block_id: u32, num_blocks: usize },
     #[error("block {block_id} needs a window part, but all {num_parts} are in use")]
-    NoWindowPart {
-        block_id: u32,
-        num_parts: usize,
-    },
+    NoWindowPart { block_id: u32, num_parts: usize },
     /// The whole block is needed, but its window part was dropped.
     #[error("block {block_id} has no window part")]
     WindowPartGone { block_id: u32 },
@@ -96,12 +85,7 @@ pub enum KvPoolError {
     #[error(
         "cannot copy {num_tokens} tokens of block {source_id} to {destination_id} (block size {block_size})"
     )]
-    BadCopy {
-        source_id: u32,
-        destination_id: u32,
-        num_tokens: usize,
-        block_size: usize,
-    },
+    BadCopy { source_id: u32, destination_id: u32, num_tokens: usize, block_size: usize },
 }
 
 /// The memory of all blocks. It is mapped without reservation and becomes resident when a block is first written.

@@ -29,7 +29,7 @@ const FACTORS: [u64; PAGE_WORDS] = {
 /// Panics if the number of bytes is not a multiple of [`PAGE_BYTES`].
 pub fn page_sums(source: &SourceBytes, pool: &mut ThreadPool) -> Vec<u64> {
     let bytes = source.as_slice();
-    assert!(bytes.len().is_multiple_of(PAGE_BYTES), "{} bytes are no whole pages", bytes.len());
+    assert!(bytes.len().is_multiple_of(PAGE_BYTES), "{} bytes are not whole pages", bytes.len());
     let mut sums = vec![0; bytes.len() / PAGE_BYTES];
     let (num_pages, num_threads) = (sums.len(), pool.num_threads());
     let shared = crate::shared_mut::SharedMut::new(&mut sums);

@@ -57,11 +57,7 @@ impl ProgramConfig {
 pub enum ProgramError {
     /// A limit of the step is out of range.
     #[error("`{name}` is {value}, expected 1 to {most}")]
-    Limit {
-        name: &'static str,
-        value: usize,
-        most: usize,
-    },
+    Limit { name: &'static str, value: usize, most: usize },
     #[error("`{op}`: there is no value {value}")]
     UnknownValue { op: &'static str, value: usize },
     #[error("`{op}`: there is no weight {weight}")]
@@ -71,25 +67,17 @@ pub enum ProgramError {
     Shape { op: &'static str, what: &'static str, actual: String, expected: String },
     /// The list of operations is not a valid step.
     #[error("the program {what}")]
-    Structure {
-        what: String,
-    },
+    Structure { what: String },
     /// The bytes of a weight do not match its format and shape.
     #[error("weight {weight}: {source}")]
-    Weight {
-        weight: usize,
-        source: PackError,
-    },
+    Weight { weight: usize, source: PackError },
     #[error(transparent)]
     KvPool(#[from] KvPoolError),
     /// The working memory cannot be mapped.
     #[error(
         "cannot map {bytes} bytes of working memory: {source}; hint: lower the number of tokens per step"
     )]
-    Map {
-        bytes: usize,
-        source: std::io::Error,
-    },
+    Map { bytes: usize, source: std::io::Error },
     #[error("cannot start {threads} threads: {source}")]
     Threads { threads: usize, source: std::io::Error },
     /// The instruction set that was asked for is unknown or not available.

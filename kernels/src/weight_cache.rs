@@ -52,16 +52,13 @@ pub struct WeightCache {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Miss {
-    #[error("there is none yet")]
+    #[error("there is no file yet")]
     Absent,
     #[error("`{path}` cannot be read: {source}")]
     Unreadable { path: PathBuf, source: io::Error },
     /// The file is damaged or does not match the program. It was removed if possible.
     #[error("`{path}` {what}")]
-    Unusable {
-        path: PathBuf,
-        what: String,
-    },
+    Unusable { path: PathBuf, what: String },
 }
 
 /// The reason why packed weights were not stored.
@@ -69,7 +66,7 @@ pub enum Miss {
 #[non_exhaustive]
 pub enum KeepError {
     /// The file does not fit within the size limit or on the disk.
-    #[error("they take {bytes} bytes, and {limit} are allowed in `{folder}`; hint: free space on its disk")]
+    #[error("the file takes {bytes} bytes, but `{folder}` may hold {limit}; hint: free space on its disk")]
     TooLarge {
         folder: PathBuf,
         bytes: u64,

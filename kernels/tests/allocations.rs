@@ -1,4 +1,4 @@
-//! A step allocates nothing after the first ones: counted by an allocator that all threads of this process share.
+//! Checks that steps do not allocate once they are warmed up, with a counting allocator for the whole process.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -22,22 +22,22 @@ fn count() {
     }
 }
 
-// SAFETY: passes everything on to the system's allocator.
+// SAFETY: all calls are passed on to the system's allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count();
-        // SAFETY: by the caller's contract.
+        // SAFETY: the conditions are the same.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: by the caller's contract.
+        // SAFETY: the conditions are the same.
         unsafe { System.dealloc(pointer, layout) }
     }
 
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
         count();
-        // SAFETY: by the caller's contract.
+        // SAFETY: the conditions are the same.
         unsafe { System.realloc(pointer, layout, new_size) }
     }
 }
@@ -45,7 +45,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Allocations of the whole process while `work` runs.
+/// Returns the number of allocations of the whole process while `work` runs.
 fn allocations(work: impl FnOnce()) -> usize {
     NUM_ALLOCATIONS.store(0, Ordering::SeqCst);
     IS_COUNTING.store(true, Ordering::SeqCst);
@@ -130,7 +130,7 @@ fn build(threads: usize) -> Executor {
         let q = model.builder.rope(q, &inv_freq, 1.0, HEAD_SIZE).unwrap();
         let k = model.builder.rope(k, &inv_freq, 1.0, HEAD_SIZE).unwrap();
         model.builder.write_kv(layer, k, v).unwrap();
-        // Layers with windows have plans of their own.
+        // Windowed layers have separate plans.
         let window = [None, Some(300)][layer % 2];
         let a = model.builder.windowed_attention(layer, q, 0.25, window, Some(50.0)).unwrap();
         let a = model.linear(a, HIDDEN, HEADS * HEAD_SIZE);
@@ -146,8 +146,8 @@ fn build(threads: usize) -> Executor {
     model.builder.build(threads, Pinning::Off).unwrap()
 }
 
-/// Ways to sample: greedy with everything reported, penalties and bias, a flat distribution with filters, typical ones,
-/// few candidates.
+/// Returns different ways to sample: greedy with all logprobs, penalties and bias, a flat distribution with filters,
+/// typical sampling, and few candidates.
 fn sampling(sequence: usize) -> SamplingParams {
     let plain = SamplingParams { seed: sequence as u64, ..Default::default() };
     match sequence {
@@ -169,7 +169,7 @@ fn sampling(sequence: usize) -> SamplingParams {
     }
 }
 
-/// Sequences that are prefilled and decoded, with the plans made before any counting.
+/// Sequences that are prefilled and decoded, whose chunks are built before any counting.
 struct Run {
     executor: Executor,
     results: Vec<SequenceResult>,
@@ -181,7 +181,7 @@ impl Run {
         assert!(self.results.iter().all(|result| result.outcome.is_ok()), "{:?}", self.results);
     }
 
-    /// Starts all sequences, then counts in steps of prefill and of decode.
+    /// Starts all sequences, then counts the allocations of prefill and of decode steps.
     fn count(&mut self, num_prompt_tokens: usize, num_decodes: usize) -> (usize, usize) {
         for sequence in 0..NUM_SEQUENCES {
             let prompt = (0..num_prompt_tokens).map(|i| (i * 7 % VOCAB) as u32).collect();
@@ -216,13 +216,13 @@ impl Run {
     }
 }
 
-/// Without the test harness, whose own thread allocates now and then.
+/// The test has no harness, because the harness's own thread allocates at times.
 fn main() {
     for threads in [1, 2, 3] {
         let mut run = Run { executor: build(threads), results: Vec::new() };
         let warm_up = run.count(40, 4);
         assert!(warm_up.0 > 0, "the counter counts");
-        // Longer than what warmed up: sequences, plans and scratch have their room from the start.
+        // Longer than the warm-up, because sequences, plans and scratch reserve their memory at the start.
         assert_eq!(run.count(700, 200), (0, 0), "{threads} threads");
     }
 }

@@ -1,22 +1,23 @@
-//! Loops of 64-bit Arm. Rates are inline assembly, so that nothing is folded away and every chain has its own register.
+//! Loops for 64-bit Arm. Rates are inline assembly, so that the compiler removes nothing and every chain has its own
+//! register.
 
 use std::arch::asm;
 use std::arch::is_aarch64_feature_detected;
 
 use super::Rate;
 
-/// Chains that do not wait for each other.
+/// Number of independent chains.
 const CHAINS: usize = 16;
-/// Two bf16 of 1, an f32 of about 1, four bytes that are small: no accumulator overflows.
+/// Interpreted as two bf16, one f32 or four bytes, the values are small enough that no accumulator overflows.
 const OPERAND: u32 = 0x3f80_3f80;
 
-/// A loop of [`CHAINS`] independent chains over registers 0 to 15; 16 and 17 are operands.
+/// Defines a loop of [`CHAINS`] independent chains in registers 0 to 15. Registers 16 and 17 are the operands.
 macro_rules! chains {
     ($name:ident, $features:literal, $line:literal) => {
         fn $name(passes: usize) {
             #[target_feature(enable = $features)]
             unsafe fn run(passes: usize) {
-                // SAFETY: touches registers alone, all declared; the caller has seen the features.
+                // SAFETY: only declared registers are used, and the caller has checked the features.
                 unsafe {
                     asm!(
                         "dup v16.4s, {operand:w}",
@@ -39,7 +40,7 @@ macro_rules! chains {
                     );
                 }
             }
-            // SAFETY: `rates` lists it only where the CPU has the features.
+            // SAFETY: `rates` lists the loop only if the CPU has the features.
             unsafe { run(passes.max(1)) }
         }
     };
@@ -50,7 +51,7 @@ chains!(bf16_neon, "neon,bf16", "bfdot v\\r\\().4s, v16.8h, v17.8h");
 chains!(int8_dotprod, "neon,dotprod", "sdot v\\r\\().4s, v16.16b, v17.16b");
 chains!(int8_i8mm, "neon,i8mm", "smmla v\\r\\().4s, v16.16b, v17.16b");
 
-/// What this CPU has.
+/// Returns the loops for the features of this CPU.
 pub fn rates() -> Vec<Rate> {
     let mut rates = Vec::new();
     let mut add = |is_there: bool, operation, instruction_set, instruction, run, macs: usize| {

@@ -1,24 +1,23 @@
-//! The machine's caches and name, as Linux tells them.
+//! Reads the machine's caches and CPU name from Linux.
 
 use std::fs::read_to_string;
 
-/// A cache for data.
 pub struct Cache {
-    /// 1 is the nearest.
+    /// Level of the cache; 1 is the nearest.
     pub level: u32,
     pub bytes: usize,
-    /// CPUs that share an instance.
+    /// Number of CPUs that share one instance.
     pub num_sharers: usize,
 }
 
-/// Where nothing is told: what is common.
+/// Common sizes, for systems that do not report them.
 const USUAL: [Cache; 3] = [
     Cache { level: 1, bytes: 32 << 10, num_sharers: 1 },
     Cache { level: 2, bytes: 1 << 20, num_sharers: 1 },
     Cache { level: 3, bytes: 32 << 20, num_sharers: 8 },
 ];
 
-/// Data caches of the first CPU, nearest first.
+/// Returns the data caches of the first CPU, nearest first.
 pub fn of_this_machine() -> Vec<Cache> {
     let mut caches: Vec<Cache> = (0..8).filter_map(cache).collect();
     if caches.is_empty() {
@@ -51,7 +50,7 @@ fn cache(index: usize) -> Option<Cache> {
     })
 }
 
-/// CPUs of a list such as `0-3,8`.
+/// Returns the number of CPUs in a list such as `0-3,8`.
 fn num_cpus(list: &str) -> usize {
     let bounds = list.split(',').filter_map(|part| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));

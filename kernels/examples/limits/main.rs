@@ -1,16 +1,15 @@
-//! Measures what this machine can do at most: `limits [--threads N] [--output PATH]`.
+//! Measures the limits of this machine: `limits [--threads N] [--output PATH]`.
 //!
-//! Bandwidth of reads from each cache and from memory, multiply-adds in registers for each instruction set, and the
-//! time of a barrier of the pool that the kernels run on; each with one thread and with all. Every figure is the best
-//! of many short repeats on pinned threads, so that neighbours on the machine matter little. Prints a table and writes
-//! JSON to PATH:
+//! Measures the read bandwidth of each cache and of memory, multiply-adds in registers for each instruction set, and
+//! the time of a barrier of the kernels' thread pool, with one thread and with all threads. Every figure is the best of
+//! many short runs on pinned threads, so other load has little effect. Prints a table and writes JSON to PATH:
 //!
-//! - `machine`: CPU, usable CPUs, bytes of its caches;
-//! - `threads`: what "all" means;
-//! - `read`: `{level, bytes_per_thread, one_thread, all_threads}` in GB/s (1e9 bytes), `memory` last;
-//! - `rates`: `{operation, instruction_set, instruction, one_thread, all_threads}` in GMAC/s: one multiply-add is two
-//!   operations of the data sheets;
-//! - `barrier_ns`: `{threads, ns}`.
+//! - `machine`: the CPU, the usable CPUs and the sizes of the caches in bytes
+//! - `threads`: the number of threads for "all threads"
+//! - `read`: `{level, bytes_per_thread, one_thread, all_threads}` in GB/s (1e9 bytes), with `memory` last
+//! - `rates`: `{operation, instruction_set, instruction, one_thread, all_threads}` in GMAC/s, where one multiply-add
+//!   counts as two operations in data sheets
+//! - `barrier_ns`: `{threads, ns}`
 #![allow(clippy::print_stdout)] // a report is what it is for
 
 #[cfg(target_arch = "aarch64")]
@@ -31,34 +30,35 @@ use trunkline_kernels::aligned::AlignedBytes;
 use trunkline_kernels::shared_mut::SharedMut;
 use trunkline_kernels::threads::{Pinning, ThreadPool, default_num_threads};
 
-/// Each figure is the best repeat of this long a while; a repeat takes about [`REPEAT_SECONDS`].
+/// Each figure is the best run within this time. A run takes about [`REPEAT_SECONDS`].
 const FIGURE_TIME: Duration = Duration::from_millis(800);
 const REPEAT_SECONDS: f64 = 0.5e-3;
-/// Memory is read over at least this much, all threads together, and at least this many times the last cache.
+/// The least memory that all threads together read, which is also at least a multiple of the last cache.
 const MIN_MEMORY_BYTES: usize = 256 << 20;
 const MEMORY_TIMES_LAST_CACHE: usize = 4;
 const BARRIERS_PER_RUN: u32 = 200;
 
-/// Multiply-adds of one instruction in registers.
+/// A loop of one multiply-add instruction in registers.
 pub struct Rate {
-    /// What is multiplied: `f32_fma`, `bf16_dot`, `int8_dot`.
+    /// The operation: `f32_fma`, `bf16_dot` or `int8_dot`.
     pub operation: &'static str,
-    /// As the kernels name it.
+    /// The kernels' name of the instruction set.
     pub instruction_set: &'static str,
     pub instruction: &'static str,
-    /// Multiply-adds of one pass of the loop.
+    /// Multiply-adds per pass of the loop.
     pub macs_per_pass: usize,
-    /// Runs so many passes.
+    /// Runs a number of passes.
     pub run: fn(passes: usize),
 }
 
-/// One figure, with one thread and with all.
+/// A figure measured with one thread and with all threads.
 struct Figure {
     one_thread: f64,
     all_threads: f64,
 }
 
-/// Best units per second of `work`, done by all threads of a pool at once; `units` are of one call on one thread.
+/// Returns the best rate, in units per second, of `work` on all threads of a pool. `units` is the number per call and
+/// thread.
 fn best_rate(pool: &mut ThreadPool, units: usize, work: impl Fn(usize) + Sync) -> f64 {
     let mut best = f64::INFINITY;
     let begin = Instant::now();
@@ -70,7 +70,7 @@ fn best_rate(pool: &mut ThreadPool, units: usize, work: impl Fn(usize) + Sync) -
     (units * pool.num_threads()) as f64 / best
 }
 
-/// How many calls of `work(n)` per repeat: `n` that takes [`REPEAT_SECONDS`].
+/// Returns the `n` for which `work(n)` takes [`REPEAT_SECONDS`].
 fn passes_per_repeat(work: impl Fn(usize)) -> usize {
     let mut passes = 1;
     loop {
@@ -98,17 +98,17 @@ impl Pools {
         Figure { one_thread: measure(&mut self.one), all_threads: measure(&mut self.all) }
     }
 
-    /// Reads of so many bytes by each thread, again and again.
+    /// Measures repeated reads of `bytes_per_thread` by each thread.
     fn read(&mut self, bytes_per_thread: usize) -> Figure {
         let measure = |pool: &mut ThreadPool| {
             let mut bytes = AlignedBytes::zeroed(bytes_per_thread * pool.num_threads());
             let shared = SharedMut::new(bytes.as_mut_slice());
             let part = |thread_idx: usize| thread_idx * bytes_per_thread..(thread_idx + 1) * bytes_per_thread;
-            // Each thread touches its own part first, so that it lies in its node's memory.
-            // SAFETY: the parts are disjoint.
+            // Each thread touches its own part first, so that it is allocated on the thread's node.
+            // SAFETY: the threads' parts are disjoint.
             pool.run(|thread_idx, _| unsafe { shared.slice_mut(part(thread_idx)) }.fill(1));
             let read = |read: fn(&[u8]), thread_idx: usize, passes: usize| {
-                // SAFETY: nobody writes any more.
+                // SAFETY: the memory is not written any more.
                 let bytes = unsafe { shared.slice(part(thread_idx)) };
                 (0..passes).for_each(|_| read(bytes));
             };
@@ -122,7 +122,7 @@ impl Pools {
         Figure { one_thread: measure(&mut self.one), all_threads: measure(&mut self.all) }
     }
 
-    /// Nanoseconds from barrier to barrier while all threads do nothing else.
+    /// Returns the nanoseconds between two barriers while threads do nothing else.
     fn barrier_ns(&mut self) -> f64 {
         let mut best = f64::INFINITY;
         let begin = Instant::now();
@@ -162,12 +162,12 @@ fn arguments() -> Result<Arguments> {
     Ok(parsed)
 }
 
-/// Working sets per thread: half of each cache, so that other things fit beside; a shared cache is shared out.
+/// Returns the working set per thread for each cache: half of the cache, divided among the threads that share it.
 fn levels(caches: &[caches::Cache], threads: usize) -> Vec<(String, usize)> {
     let mut levels: Vec<(String, usize)> = Vec::new();
     for cache in caches {
         let bytes = cache.bytes / 2 / cache.num_sharers.min(threads).max(1);
-        // A share that the level before holds too would measure that one.
+        // A working set that fits in the previous level would measure that level.
         if levels.last().is_none_or(|(_, before)| bytes > 3 * *before) {
             levels.push((format!("l{}", cache.level), bytes.next_multiple_of(4096)));
         }

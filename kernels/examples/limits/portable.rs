@@ -1,8 +1,8 @@
-//! Loops for machines that no other file is for.
+//! Loops for all other architectures.
 
 use super::Rate;
 
-/// Nothing is known of the instructions.
+/// Returns nothing, because the instructions are not known.
 pub fn rates() -> Vec<Rate> {
     Vec::new()
 }

@@ -1,25 +1,27 @@
-//! Loops of x86-64. Rates are inline assembly, so that nothing is folded away and every chain has its own register.
+//! Loops for x86-64. Rates are inline assembly, so that the compiler removes nothing and every chain has its own
+//! register.
 
 use std::arch::asm;
 use std::arch::x86_64::*;
 
 use super::Rate;
 
-/// Two bf16 of 1, an f32 of about 1, four bytes that are small: no accumulator overflows.
+/// Interpreted as two bf16, one f32 or four bytes, the values are small enough that no accumulator overflows.
 const OPERAND: i32 = 0x3f80_3f80;
-/// Chains that do not wait for each other: more than the instructions of any kind that are in flight at once.
+/// Number of independent chains, more than instructions of any kind can be in flight.
 const CHAINS: usize = 12;
-/// How far ahead a read asks for lines, as the kernels do.
+/// Prefetch distance of reads, the same as in the kernels.
 const PREFETCH_BYTES: usize = 8 << 10;
 const LINE_BYTES: usize = 64;
 
-/// A loop of [`CHAINS`] independent chains over registers 0 to 11; 13 and 14 are operands and 15 holds ones.
+/// Defines a loop of [`CHAINS`] independent chains in registers 0 to 11. Registers 13 and 14 are the operands, and 15
+/// holds ones.
 macro_rules! chains {
     ($name:ident, $features:literal, $register:literal, $($line:literal),+) => {
         fn $name(passes: usize) {
             #[target_feature(enable = $features)]
             unsafe fn run(passes: usize) {
-                // SAFETY: touches registers alone, all declared; the caller has seen the features.
+                // SAFETY: only declared registers are used, and the caller has checked the features.
                 unsafe {
                     asm!(
                         "vmovd xmm13, {operand:e}",
@@ -47,7 +49,7 @@ macro_rules! chains {
                     );
                 }
             }
-            // SAFETY: `rates` lists it only where the CPU has the features.
+            // SAFETY: `rates` lists the loop only if the CPU has the features.
             unsafe { run(passes.max(1)) }
         }
     };
@@ -56,7 +58,8 @@ macro_rules! chains {
 chains!(f32_avx2, "avx2,fma", "ymm", "vfmadd231ps ymm\\r, ymm13, ymm14");
 chains!(f32_avx512, "avx512f", "zmm", "vfmadd231ps zmm\\r, zmm13, zmm14");
 chains!(bf16_avx512, "avx512f,avx512bf16", "zmm", "vdpbf16ps zmm\\r, zmm13, zmm14");
-// The sum of pairs as 16 bits, of those as 32 bits, and the addition: what AVX2 needs for four multiply-adds a lane.
+// AVX2 needs three instructions for four multiply-adds per lane: sums of pairs in 16 bits, their sums in 32 bits, and
+// the addition.
 chains!(
     int8_avx2,
     "avx2",
@@ -71,7 +74,7 @@ chains!(int8_avx512, "avx512f,avx512vnni", "zmm", "vpdpbusd zmm\\r, zmm13, zmm14
 const YMM_BYTES: usize = 32;
 const ZMM_BYTES: usize = 64;
 
-/// What this CPU has.
+/// Returns the loops for the features of this CPU.
 pub fn rates() -> Vec<Rate> {
     let mut rates = Vec::new();
     let mut add =
@@ -95,22 +98,22 @@ pub fn rates() -> Vec<Rate> {
     rates
 }
 
-/// Ways to read; the fastest counts. The hardware's own prefetcher stops at every page.
+/// The ways to read, of which the fastest counts. The hardware prefetcher stops at every page.
 pub const READERS: [fn(&[u8]); 2] = [read::<false>, read::<true>];
 
 fn read<const PREFETCH: bool>(bytes: &[u8]) {
     if is_x86_feature_detected!("avx512f") {
-        // SAFETY: just seen.
+        // SAFETY: the feature is checked above.
         unsafe { read_avx512::<PREFETCH>(bytes) }
     } else if is_x86_feature_detected!("avx2") {
-        // SAFETY: just seen.
+        // SAFETY: the feature is checked above.
         unsafe { read_avx2::<PREFETCH>(bytes) }
     } else {
         std::hint::black_box(bytes.iter().fold(0u8, |sum, byte| sum ^ byte));
     }
 }
 
-/// Asks for the lines of the piece of 8 lines that is [`PREFETCH_BYTES`] behind `piece`.
+/// Prefetches the 8 cache lines that are [`PREFETCH_BYTES`] after `piece`.
 #[inline(always)]
 fn prefetch(piece: &[u8]) {
     for line in 0..8 {
@@ -128,7 +131,7 @@ unsafe fn read_avx512<const PREFETCH: bool>(bytes: &[u8]) {
             prefetch(piece);
         }
         for (i, sum) in sums.iter_mut().enumerate() {
-            // SAFETY: the i-th line of the piece.
+            // SAFETY: the i-th line is inside the piece.
             let line = unsafe { _mm512_loadu_si512(piece.as_ptr().add(i * LINE_BYTES).cast()) };
             *sum = _mm512_or_si512(*sum, line);
         }
@@ -145,7 +148,7 @@ unsafe fn read_avx2<const PREFETCH: bool>(bytes: &[u8]) {
         }
         for half in piece.chunks_exact(4 * LINE_BYTES) {
             for (i, sum) in sums.iter_mut().enumerate() {
-                // SAFETY: the i-th half line.
+                // SAFETY: the i-th half line is inside the piece.
                 let line = unsafe { _mm256_loadu_si256(half.as_ptr().add(i * YMM_BYTES).cast()) };
                 *sum = _mm256_or_si256(*sum, line);
             }

@@ -1,15 +1,15 @@
-//! Times whole steps of a model in SmolLM2-135M's shape with random weights:
+//! Times whole steps of a model with the shape of SmolLM2-135M and random weights:
 //! `step_bench [--profile] [--pin auto|on|off] [--step-tokens N] [--limits PATH] [threads] [case...]`.
 //!
-//! Cases: `prefill:TOKENS`, `decode:SEQUENCES:CONTEXT`, `extend:HISTORY:NEW` (new tokens behind a computed history);
-//! all of the usual ones by default. Prints tokens per second of the fastest and the median round, and the CPU time per
-//! token, which a busy machine disturbs less (waiting at barriers counts, so take it from one thread).
+//! The cases are `prefill:TOKENS`, `decode:SEQUENCES:CONTEXT` and `extend:HISTORY:NEW` (new tokens after a computed
+//! history); the default is a selection. Prints tokens per second of the fastest and the median round, and the CPU time
+//! per token, which other load affects less. CPU time includes waiting at barriers, so measure it with one thread.
 //!
-//! `--profile` adds a table for each case: mean time per step of each kind of kernel over all threads and rounds, the
-//! time that threads waited before it, its rates, and, with `--limits` (written by `make bench NAME=limits`), the share
-//! of the roof: the time that its multiply-adds or its bytes must take at least, whichever is more, by the time taken.
-//! The roof of integer products is the rate of 8-bit dot products, that of attention the rate of f32 multiply-adds;
-//! bytes are those of weights, or of K and V, read once from memory.
+//! `--profile` adds a table for each case with the mean time per step of each kind of kernel over all threads and
+//! rounds, the time that threads waited before it, and its rates. With `--limits` (written by `make bench NAME=limits`)
+//! the table has the share of the roof: the least time that the multiply-adds or the bytes need, whichever is longer,
+//! divided by the measured time. The roof of integer products is the rate of 8-bit dot products, and that of attention
+//! the rate of f32 multiply-adds. The bytes are those of weights, or of K and V, read once from memory.
 #![allow(clippy::print_stdout)] // a report is what it is for
 
 mod model;
@@ -43,7 +43,6 @@ fn tokens(num: usize) -> Vec<u32> {
     (0..num).map(|_| (random.next() % VOCAB as u64) as u32).collect()
 }
 
-/// Runs cases on one executor.
 struct Bench {
     executor: Executor,
     step_tokens: usize,
@@ -51,7 +50,7 @@ struct Bench {
     profiles: bool,
 }
 
-/// Steps and what they cost, for a profile; nothing without one.
+/// Runs steps and records their cost for a profile, if there is one.
 struct Steps<'a> {
     executor: &'a mut Executor,
     results: Vec<SequenceResult>,
@@ -75,7 +74,7 @@ impl Steps<'_> {
         Ok(())
     }
 
-    /// Positions `positions` of sequence `id`, whose blocks begin at `first_block`, in whole steps.
+    /// Computes `positions` of sequence `id`, whose blocks begin at `first_block`, in steps of the largest size.
     fn prefill(
         &mut self,
         id: u64,
@@ -105,15 +104,15 @@ impl Steps<'_> {
     }
 }
 
-/// CPU seconds of this process so far.
+/// Returns the CPU seconds that this process has used.
 fn cpu_seconds() -> f64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `time` is writable; the clock exists on every Linux.
+    // SAFETY: `time` is writable, and the clock exists on every Linux.
     unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &mut time) };
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
-/// Wall and CPU seconds of each round.
+/// The wall and CPU seconds of each round.
 #[derive(Default)]
 struct Rounds {
     wall: Vec<f64>,
@@ -145,7 +144,7 @@ fn report(name: &str, num_tokens: usize, rounds: Rounds) -> String {
 }
 
 impl Bench {
-    /// With a profile that starts now, if profiles are wanted.
+    /// Returns steps with a new profile, if profiles are requested.
     fn steps(&mut self) -> Steps<'_> {
         let limits = self.limits.as_ref();
         let profile = self.profiles.then(|| Profile::start(&mut self.executor, limits));
@@ -174,7 +173,7 @@ impl Bench {
         self.plain_steps().prefill(1, 0, 0..history, step_tokens, false)?;
         self.executor.end(1)?;
         let mut steps = self.steps();
-        // What was computed is in the blocks still: a prefix hit begins behind it, with the same table.
+        // The blocks still hold the history, so a prefix hit with the same block table continues after it.
         let history_blocks: Vec<u32> = (0..history.div_ceil(BLOCK_SIZE) as u32).collect();
         for _ in 0..ROUNDS {
             steps.executor.start(1, tokens(total), total, SamplingParams::default())?;

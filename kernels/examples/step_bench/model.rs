@@ -1,4 +1,4 @@
-//! The model: SmolLM2-135M's shape, random weights.
+//! A model with the shape of SmolLM2-135M and random weights.
 
 use anyhow::Result;
 use trunkline_kernels::executor::Executor;
@@ -14,7 +14,7 @@ const KV_HEADS: usize = 3;
 const HEAD_SIZE: usize = 64;
 const FFN: usize = 1536;
 pub const VOCAB: usize = 49152;
-/// That of the server: a tile of attention with K and V in bytes.
+/// The server's block size, which is a tile of attention with int8 K and V.
 pub const BLOCK_SIZE: usize = 64;
 const MAX_STEP_SEQUENCES: usize = 64;
 const NUM_BLOCKS: usize = 2048;
@@ -23,7 +23,7 @@ pub struct Random(pub u64);
 
 impl Random {
     pub fn next(&mut self) -> u64 {
-        // Xorshift64 (Marsaglia 2003): any bytes will do.
+        // Xorshift64 (Marsaglia 2003).
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
@@ -31,7 +31,7 @@ impl Random {
     }
 }
 
-/// Random quants with a scale (and a minimum) that keep activations of ordinary size.
+/// Adds a matrix of random quants, with scales and minima that keep the activations at a normal magnitude.
 fn matrix(
     builder: &mut ProgramBuilder,
     random: &mut Random,
@@ -50,7 +50,7 @@ fn matrix(
     Ok(builder.weight(format, bytes, &shape)?)
 }
 
-/// Builds it for steps of so many tokens.
+/// Builds the model for steps of up to `max_step_tokens` tokens.
 pub fn build(threads: usize, pinning: Pinning, max_step_tokens: usize) -> Result<Executor> {
     let geometry = KvGeometry {
         num_layers: LAYERS,

@@ -1,4 +1,4 @@
-//! Where the time of a case goes, by kind of kernel, beside what the machine allows.
+//! The time of a case by kind of kernel, compared with the limits of the machine.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -7,11 +7,11 @@ use anyhow::{Context, Result};
 use trunkline_kernels::executor::{Executor, InstructionTime};
 use trunkline_kernels::program::{Instruction, Kernel, Program, RowSet};
 
-/// What the machine can do, from `limits.json`.
+/// The limits of the machine, from `limits.json`.
 pub struct Limits {
-    /// Bytes per second from memory.
+    /// Memory bandwidth in bytes per second.
     bytes_per_s: f64,
-    /// Multiply-adds per second of 8-bit integers and of f32, in the best instruction set.
+    /// Multiply-adds per second of 8-bit integers and of f32, with the fastest instruction set.
     int8_per_s: f64,
     f32_per_s: f64,
 }
@@ -37,7 +37,7 @@ impl Limits {
     }
 }
 
-/// A chunk of a step as far as its cost goes.
+/// The shape of a chunk, which determines its cost.
 #[derive(Clone, Copy)]
 pub struct ChunkShape {
     pub first_position: usize,
@@ -45,17 +45,16 @@ pub struct ChunkShape {
     pub samples: bool,
 }
 
-/// What an instruction has to do.
+/// The work of an instruction.
 #[derive(Clone, Copy, Default)]
 struct Work {
     macs: f64,
-    /// Weights, or K and V, read at least once.
+    /// Bytes of weights, or of K and V, read at least once.
     bytes: f64,
-    /// By how many multiply-adds and bytes the machine would be busy.
+    /// The least time that the multiply-adds and the bytes need.
     roof_s: f64,
 }
 
-/// One kind of kernel.
 #[derive(Default)]
 struct Kind {
     num_calls: usize,
@@ -64,7 +63,7 @@ struct Kind {
     work: Work,
 }
 
-/// Adds up work while steps run, then joins it with the executor's times.
+/// Sums up the work of steps and combines it with the executor's times.
 pub struct Profile<'a> {
     limits: Option<&'a Limits>,
     work: Vec<Work>,
@@ -77,7 +76,7 @@ impl<'a> Profile<'a> {
         Self { limits, work: vec![Work::default(); executor.program().instructions.len()], num_steps: 0 }
     }
 
-    /// Notes a step that the executor has done.
+    /// Adds a step that the executor has finished.
     pub fn add_step(&mut self, program: &Program, chunks: &[ChunkShape]) {
         self.num_steps += 1;
         for (work, instruction) in self.work.iter_mut().zip(&program.instructions) {
@@ -135,7 +134,7 @@ fn cost(
     Work { macs, bytes, roof_s }
 }
 
-/// A product by its shape; anything else by its name.
+/// Returns the name of an instruction, with the shape if it is a product.
 fn kind_name(program: &Program, instruction: &Instruction) -> String {
     match instruction.kernel {
         Kernel::Linear { weight, .. } => {

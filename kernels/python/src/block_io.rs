@@ -1,4 +1,4 @@
-//! Blocks of a store from and to memory that Python lends for one call: for backends without an executor.
+//! Reads and writes blocks of a store in memory borrowed from Python for one call, for backends without an executor.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -8,23 +8,23 @@ use pyo3::prelude::*;
 use trunkline_contract::BlockKey;
 use trunkline_store::{ReadError, Store};
 
-/// Blocks of one call that are read at once.
+/// Number of threads that read the blocks of one call.
 const NUM_READERS: usize = 2;
-/// Blocks that the system is asked for ahead of those that are read.
+/// Number of blocks that are read ahead into the page cache.
 const READ_AHEAD: usize = 4;
 
-/// A block's memory, held for as long as this lives.
-pub(super) struct Lent {
+/// The memory of a block, borrowed from Python while this value lives.
+pub(super) struct Borrowed {
     buffer: PyUntypedBuffer,
 }
 
-impl Lent {
-    /// Fails unless `data` is `num_bytes` contiguous bytes, and may be written if it `is_written`.
+impl Borrowed {
+    /// Borrows `data`. Fails unless it has `num_bytes` contiguous bytes, which must be writable if `is_written`.
     pub(super) fn new(data: &Bound<'_, PyAny>, num_bytes: u64, is_written: bool) -> PyResult<Self> {
         let buffer = PyUntypedBuffer::get(data)?;
         if !buffer.is_c_contiguous() || (is_written && buffer.readonly()) {
             return Err(PyTypeError::new_err(
-                "a block's memory is contiguous, and can be written if it is read into",
+                "a block's memory must be contiguous, and writable if it is read into",
             ));
         }
         if buffer.len_bytes() as u64 != num_bytes || num_bytes == 0 {
@@ -40,56 +40,56 @@ impl Lent {
         self.buffer.buf_ptr() as usize
     }
 
-    /// The bytes, which nobody writes meanwhile: who calls from Python promises that.
+    /// The bytes. The Python caller must not write them during the call.
     pub(super) fn bytes(&self) -> &[u8] {
-        // SAFETY: a contiguous buffer is `len_bytes` readable bytes from `buf_ptr`, and stays while it is held.
+        // SAFETY: a contiguous buffer has `len_bytes` readable bytes at `buf_ptr`, which stay valid while it is held.
         unsafe { std::slice::from_raw_parts(self.buffer.buf_ptr().cast::<u8>(), self.buffer.len_bytes()) }
     }
 }
 
-/// A block to read, and where it goes.
-pub(super) struct Wanted {
+/// A block to read, with the memory that receives it.
+pub(super) struct BlockRead {
     pub(super) slot: u32,
     pub(super) key: BlockKey,
-    pub(super) memory: Lent,
+    pub(super) memory: Borrowed,
 }
 
-/// Fails if two blocks go to the same memory: they are read by several threads.
-pub(super) fn check_apart(blocks: &[Wanted]) -> PyResult<()> {
+/// Fails if the memory of two blocks overlaps, because several threads write it.
+pub(super) fn check_disjoint(blocks: &[BlockRead]) -> PyResult<()> {
     let mut ranges: Vec<_> =
         blocks.iter().map(|block| (block.memory.begin(), block.memory.buffer.len_bytes())).collect();
     ranges.sort_unstable();
     match ranges.windows(2).find(|pair| pair[0].0 + pair[0].1 > pair[1].0) {
         None => Ok(()),
-        Some(_) => Err(PyValueError::new_err("two blocks are read into the same memory")),
+        Some(_) => Err(PyValueError::new_err("the memory of two blocks overlaps")),
     }
 }
 
-/// Reads blocks side by side. Returns how many, from the first on, are what they should be, and what is wrong with the
-/// next one. The memory of those behind it may hold anything.
-pub(super) fn read_side_by_side(store: &Store, blocks: &[Wanted]) -> (usize, Option<ReadError>) {
-    let places: Vec<Place> = blocks.iter().map(Place::of).collect();
-    let (next, num_good) = (AtomicUsize::new(0), AtomicUsize::new(places.len()));
-    places.iter().take(READ_AHEAD).for_each(|place| store.will_need(place.slot));
+/// Reads blocks in parallel. Returns the number of blocks before the first missing or damaged one, and the error of
+/// that one. The memory of later blocks may hold anything.
+pub(super) fn read_in_parallel(store: &Store, blocks: &[BlockRead]) -> (usize, Option<ReadError>) {
+    let targets: Vec<Target> = blocks.iter().map(Target::of).collect();
+    let (next, num_good) = (AtomicUsize::new(0), AtomicUsize::new(targets.len()));
+    targets.iter().take(READ_AHEAD).for_each(|target| store.will_need(target.slot));
     let read = || {
         let mut failure: Option<(usize, ReadError)> = None;
         loop {
             let index = next.fetch_add(1, Ordering::Relaxed);
-            // What lies behind a block that is not there is of no use.
+            // Blocks after a missing one are not used.
             if index >= num_good.load(Ordering::Relaxed) {
                 return failure;
             }
-            if let Some(ahead) = places.get(index + READ_AHEAD) {
+            if let Some(ahead) = targets.get(index + READ_AHEAD) {
                 store.will_need(ahead.slot);
             }
-            if let Err(error) = places[index].read(store) {
+            if let Err(error) = targets[index].read(store) {
                 num_good.fetch_min(index, Ordering::Relaxed);
                 failure = Some((index, error));
             }
         }
     };
     let failures: Vec<(usize, ReadError)> = std::thread::scope(|scope| {
-        let others: Vec<_> = (1..NUM_READERS.min(places.len())).map(|_| scope.spawn(read)).collect();
+        let others: Vec<_> = (1..NUM_READERS.min(targets.len())).map(|_| scope.spawn(read)).collect();
         let mine = read();
         let theirs = others.into_iter().map(|thread| thread.join().expect("a read does not panic"));
         mine.into_iter().chain(theirs.flatten()).collect()
@@ -98,26 +98,26 @@ pub(super) fn read_side_by_side(store: &Store, blocks: &[Wanted]) -> (usize, Opt
     (num_good.into_inner(), first.map(|(_, error)| error))
 }
 
-/// [`Wanted`] without what belongs to Python.
-struct Place {
+/// A [`BlockRead`] as plain pointers, which can be shared between threads.
+struct Target {
     slot: u32,
     key: BlockKey,
     begin: *mut u8,
     num_bytes: usize,
 }
-// SAFETY: each place is read into by one thread, while who made it holds the memory.
-unsafe impl Sync for Place {}
+// SAFETY: one thread writes each target while its creator holds the memory.
+unsafe impl Sync for Target {}
 
-impl Place {
-    fn of(block: &Wanted) -> Self {
+impl Target {
+    fn of(block: &BlockRead) -> Self {
         let buffer = &block.memory.buffer;
         let (begin, num_bytes) = (buffer.buf_ptr().cast::<u8>(), buffer.len_bytes());
         Self { slot: block.slot, key: block.key, begin, num_bytes }
     }
 
     fn read(&self, store: &Store) -> Result<(), ReadError> {
-        // SAFETY: contiguous and writable bytes that are held (`Lent`), apart from all others (`check_apart`). Nobody
-        // else touches them meanwhile: who calls from Python promises that.
+        // SAFETY: the bytes are contiguous, writable and held (`Borrowed`), and do not overlap those of other blocks
+        // (`check_disjoint`). The Python caller must not access them during the call.
         let bytes = unsafe { std::slice::from_raw_parts_mut(self.begin, self.num_bytes) };
         store.read(self.slot, self.key, bytes).map(drop)
     }

@@ -1,4 +1,4 @@
-//! Errors of the kernels as Python's exceptions.
+//! Converts errors of the kernels to Python exceptions.
 
 use pyo3::exceptions::{PyMemoryError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
@@ -6,7 +6,7 @@ use trunkline_kernels::executor::ExecutorError;
 use trunkline_kernels::kv_pool::KvPoolError;
 use trunkline_kernels::program::ProgramError;
 
-/// What a method raises.
+/// The exception that a method raises.
 pub(crate) struct Failure(PyErr);
 
 impl From<Failure> for PyErr {

@@ -1,4 +1,4 @@
-//! Masks that come while a step runs, for Python.
+//! Late masks for Python.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use pyo3::types::PyBytes;
 
 use trunkline_kernels::executor::LateMasks;
 
-/// Where masks are left for the step that waits for them. All methods may be called from any thread.
+/// Hands masks to the step that waits for them. All methods may be called from any thread.
 #[pyclass(name = "LateMasks", module = "trunkline_server._kernels", frozen)]
 pub(super) struct PyLateMasks {
     pub(super) masks: Arc<LateMasks>,

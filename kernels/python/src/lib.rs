@@ -1,4 +1,4 @@
-//! The Python module `trunkline_server._kernels`; its types are in `server/trunkline_server/_kernels.pyi`.
+//! The Python module `trunkline_server._kernels`. Its types are declared in `server/trunkline_server/_kernels.pyi`.
 
 mod block_io;
 mod failure;
@@ -29,19 +29,19 @@ use trunkline_kernels::sampling::TokenScore;
 use trunkline_kernels::threads::{Pinning, ThreadPool, UnknownPinning, default_num_threads};
 use trunkline_kernels::weight_cache::{CacheState, Miss};
 
-/// Features of this CPU that decide between kernels, and whether it has them.
+/// Returns the CPU features that affect the choice of kernels, and whether this CPU has them.
 #[pyfunction]
 fn cpu_features() -> BTreeMap<&'static str, bool> {
     trunkline_kernels::isa::cpu_features().into_iter().collect()
 }
 
-/// Name of the instruction set that is used: the best one, or the one that `TRUNKLINE_ISA` forces.
+/// Returns the name of the instruction set in use: the one that `TRUNKLINE_ISA` names, or the fastest.
 #[pyfunction]
 fn isa() -> PyResult<&'static str> {
     Isa::detect().map(Isa::name).map_err(|error| PyValueError::new_err(error.to_string()))
 }
 
-/// The buffer of `data`; fails unless it is C-contiguous.
+/// Returns the buffer of `data`. Fails unless it is C-contiguous.
 fn buffer_of(data: &Bound<'_, PyAny>) -> PyResult<PyUntypedBuffer> {
     let buffer = PyUntypedBuffer::get(data)?;
     if !buffer.is_c_contiguous() {
@@ -50,16 +50,16 @@ fn buffer_of(data: &Bound<'_, PyAny>) -> PyResult<PyUntypedBuffer> {
     Ok(buffer)
 }
 
-/// The bytes of a buffer. They stay where they are while it lives.
+/// Returns the bytes of a buffer, which do not move while it lives.
 fn bytes_of(buffer: &PyUntypedBuffer) -> &[u8] {
     if buffer.len_bytes() == 0 {
         return &[];
     }
-    // SAFETY: a C-contiguous buffer is `len_bytes` readable bytes from `buf_ptr`.
+    // SAFETY: a C-contiguous buffer has `len_bytes` readable bytes at `buf_ptr`.
     unsafe { std::slice::from_raw_parts(buffer.buf_ptr().cast::<u8>(), buffer.len_bytes()) }
 }
 
-/// u64 little-endian for each page of 4 KiB: see `weights/fingerprint.py`.
+/// Returns the checksum of each page of 4 KiB as little-endian u64; see `weights/fingerprint.py`.
 #[pyfunction]
 #[pyo3(signature = (pages, *, is_mapped=false))]
 fn page_sums<'py>(
@@ -68,11 +68,14 @@ fn page_sums<'py>(
     is_mapped: bool,
 ) -> PyResult<Bound<'py, PyBytes>> {
     let buffer = buffer_of(pages)?;
-    // SAFETY: as in `PyProgramBuilder::weight`, with the buffer held by this call.
+    // SAFETY: as in `PyProgramBuilder::weight`; this call holds the buffer.
     let source = unsafe { SourceBytes::borrow(bytes_of(&buffer), is_mapped) };
     let bytes = source.as_slice();
     if !bytes.len().is_multiple_of(trunkline_kernels::page_sums::PAGE_BYTES) {
-        return Err(PyValueError::new_err(format!("`pages` has {} bytes, not whole pages", bytes.len())));
+        return Err(PyValueError::new_err(format!(
+            "`pages` has {} bytes, expected a multiple of 4096",
+            bytes.len()
+        )));
     }
     let sums = py.detach(|| {
         let mut pool = ThreadPool::new(default_num_threads())?;
@@ -82,18 +85,18 @@ fn page_sums<'py>(
     Ok(PyBytes::new(py, &sums))
 }
 
-/// Records a model's step, one call per operation; each returns the id of its result.
+/// Records the operations of a model's step. Each method returns the id of its result.
 #[pyclass(name = "ProgramBuilder", module = "trunkline_server._kernels")]
 struct PyProgramBuilder {
-    /// `None` once built.
+    /// `None` once the program is built.
     builder: Option<ProgramBuilder>,
-    /// What the builder's weights borrow from: dropped after it, with the interpreter's lock held.
+    /// The buffers that the builder's weights borrow. They are dropped after the builder, while the GIL is held.
     held: Vec<PyUntypedBuffer>,
 }
 
 impl PyProgramBuilder {
     fn builder(&mut self) -> PyResult<&mut ProgramBuilder> {
-        self.builder.as_mut().ok_or_else(|| PyValueError::new_err("the program is built already"))
+        self.builder.as_mut().ok_or_else(|| PyValueError::new_err("the program is already built"))
     }
 }
 
@@ -131,8 +134,8 @@ impl PyProgramBuilder {
             .parse()
             .map_err(|error| PyValueError::new_err(format!("`format` is {format:?}: {error}")))?;
         let buffer = buffer_of(data)?;
-        // SAFETY: the buffer is held for longer than the builder, and its owner says of which pages it is. Who writes
-        // to it meanwhile gets other weights than they asked for.
+        // SAFETY: `held` keeps the buffer longer than the builder lives, and the caller states whether it is mapped.
+        // The caller must not write to it.
         let bytes = unsafe { SourceBytes::borrow(bytes_of(&buffer), is_mapped) };
         let weight = self.builder()?.weight_from(format, bytes, &shape, interleaved_head)?;
         self.held.push(buffer);
@@ -209,9 +212,11 @@ impl PyProgramBuilder {
         Ok(self.builder()?.capped_logits(ValueId(x), WeightId(w), soft_cap)?.0)
     }
 
-    /// Packs the weights or takes them from the cache, maps the memory, starts the threads. The builder is used up,
-    /// also on an error. `threads`: None takes one per usable core. `pinning`: `auto`, `on` or `off`.
-    /// `key_scaling`: what the executor's had for the same weights, only with a cache.
+    /// Packs the weights or maps them from the cache, maps the memory and starts the threads. The builder cannot be
+    /// used again, even after an error.
+    ///
+    /// `threads` is one per usable core if None. `pinning` is `auto`, `on` or `off`. `key_scaling` is the attribute of
+    /// an executor with the same weights; it is used only with a cache.
     #[pyo3(signature = (threads=None, pinning="off", *, cache=None, key_scaling=None))]
     fn build(
         &mut self,
@@ -222,7 +227,7 @@ impl PyProgramBuilder {
         key_scaling: Option<&[u8]>,
     ) -> Result<PyExecutor, Failure> {
         let geometry = self.builder()?.geometry();
-        // Bytes that do not fit are measured again.
+        // A key scaling that does not match the geometry is measured again.
         let key_scaling = key_scaling.and_then(|bytes| {
             let values = bytes.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
             KeyScaling::from_values(&geometry, values)
@@ -231,7 +236,7 @@ impl PyProgramBuilder {
             pinning.parse().map_err(|error: UnknownPinning| PyValueError::new_err(error.to_string()))?;
         let threads = threads.unwrap_or_else(default_num_threads);
         let builder =
-            self.builder.take().ok_or_else(|| PyValueError::new_err("the program is built already"))?;
+            self.builder.take().ok_or_else(|| PyValueError::new_err("the program is already built"))?;
         let cache = cache.map(|cache| cache.cache.clone());
         let built = py.detach(|| match cache {
             Some(cache) => builder
@@ -245,13 +250,13 @@ impl PyProgramBuilder {
     }
 }
 
-/// A built model: sequences, KV pool and steps. One thread calls it.
+/// A built model with its sequences and KV pool. May only be called by one thread.
 #[pyclass(name = "Executor", module = "trunkline_server._kernels")]
 struct PyExecutor {
     executor: Executor,
-    /// Of the last step: kept for its memory.
+    /// Results of the last step, kept to reuse their memory.
     results: Vec<SequenceResult>,
-    /// `None` if there is no cache, or its writer was taken.
+    /// `None` if there is no cache or its writer was taken.
     cache: Option<CacheState>,
 }
 
@@ -279,7 +284,7 @@ impl PyExecutor {
         Ok(self.executor.attach_store(store.transfers.clone())?)
     }
 
-    /// Begins to read (slot, block id, key, whether without window part) blocks.
+    /// Begins to read blocks from the store, each (slot, block id, key, whether to leave out the window part).
     fn restore(
         &mut self,
         restore_id: u64,
@@ -316,9 +321,9 @@ impl PyExecutor {
         Ok(self.executor.drop_window_parts(&block_ids)?)
     }
 
-    /// One step, after the tokens (sequence id, token ids) of `appends` are appended and the next samples restricted
-    /// by `masks` (sequence id, bytes); then begins the stores (sequence id, block index, slot) of its chunks. Those of
-    /// chunks that failed are not stored, and their outcomes say so.
+    /// Appends the tokens of `appends` (sequence id, token ids), restricts the next samples by `masks` (sequence id,
+    /// bytes), runs one step, and begins the `stores` (sequence id, block index, slot). Stores of chunks that failed
+    /// are refused and reported as not stored.
     #[pyo3(signature = (chunks, stores=Vec::new(), appends=Vec::new(), masks=Vec::new()))]
     fn step<'py>(
         &mut self,
@@ -361,7 +366,7 @@ impl PyExecutor {
         Ok(PyList::new(py, results)?)
     }
 
-    /// What the last step's chunks that score reported: (sequence id, [(logprob, rank, [(id, logprob)...])...]).
+    /// Returns the scores of the last step: [(sequence id, [(logprob, rank, [(id, logprob)...])...])...].
     fn scores<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let token = |token: &TokenScore| (token.logprob, token.rank, token.top_logprobs.clone());
         let scores = self.executor.scores().iter();
@@ -383,7 +388,7 @@ impl PyExecutor {
         Ok(bytes)
     }
 
-    /// The note beside the weights that were mapped from the cache; None if they were packed.
+    /// The note stored with the weights that were mapped from the cache; None if they were packed.
     #[getter]
     fn cache_note(&self) -> Option<&str> {
         match &self.cache {
@@ -392,8 +397,8 @@ impl PyExecutor {
         }
     }
 
-    /// (why the cache was of no use, whether that is a fault, who can keep the packed weights), once; None if they were
-    /// mapped or there is no cache.
+    /// Returns (reason of the cache miss, whether it is a fault, writer for the packed weights) at the first call.
+    /// Returns None later, if the weights were mapped, or if there is no cache.
     fn take_cache_miss(&mut self) -> Option<(String, bool, PyCacheWriter)> {
         match self.cache.take() {
             Some(CacheState::Missed(miss, writer)) => {
@@ -406,7 +411,7 @@ impl PyExecutor {
         }
     }
 
-    /// How keys are scaled before they are rounded, f32 little-endian; None if the dtype of K and V has no such thing.
+    /// The scaling of keys before they are rounded, as little-endian f32; None unless the KV dtype is int4.
     #[getter]
     fn key_scaling<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyBytes>> {
         let scaling = self.executor.key_scaling()?;
@@ -429,7 +434,7 @@ impl PyExecutor {
         self.executor.weight_bytes()
     }
 
-    /// Threads that compute, whether they are pinned, and the NUMA nodes that they may use.
+    /// The number of threads, whether they are pinned, and the NUMA nodes that they may use.
     #[getter]
     fn threads(&self) -> (usize, bool, Vec<usize>) {
         let threads = self.executor.threads();

@@ -1,4 +1,4 @@
-//! How tokens are chosen, from Python, and what came of it, to Python.
+//! Converts sampling parameters from Python and results to Python.
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -7,7 +7,7 @@ use pyo3::types::{PyDict, PyTuple};
 use trunkline_kernels::executor::SequenceResult;
 use trunkline_kernels::sampling::{SamplingParams, Watermark};
 
-/// (sequence_id, token_id, logprob, [(id, logprob)...]) or (sequence_id, code, message).
+/// Converts a result to (sequence_id, token_id, logprob, [(id, logprob)...]) or (sequence_id, code, message).
 pub(super) fn outcome<'py>(py: Python<'py>, result: &SequenceResult) -> PyResult<Bound<'py, PyTuple>> {
     match &result.outcome {
         Ok(token) => {
@@ -18,7 +18,7 @@ pub(super) fn outcome<'py>(py: Python<'py>, result: &SequenceResult) -> PyResult
     }
 }
 
-/// Reads the fields of `SamplingParams` in shard.proto; absent ones have the value that changes nothing.
+/// Reads the fields of `SamplingParams` in shard.proto. Missing fields have the value that changes nothing.
 pub(super) fn sampling_params(sampling: &Bound<'_, PyDict>) -> PyResult<SamplingParams> {
     let mut params = SamplingParams::default();
     for (name, value) in sampling {

@@ -1,4 +1,4 @@
-//! The store of blocks, for Python.
+//! The block store for Python.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -9,16 +9,16 @@ use pyo3::prelude::*;
 use trunkline_contract::{BlockKey, KEY_BYTES};
 use trunkline_store::{Found, Geometry, NewBlock, OpenError, Store, Transfers, WriteError};
 
-use crate::block_io::{Lent, Wanted, check_apart, read_side_by_side};
+use crate::block_io::{BlockRead, Borrowed, check_disjoint, read_in_parallel};
 
-/// Longest wait; more is the same to everybody.
+/// The upper bound of waits. `Duration` cannot represent every float.
 const MAX_WAIT_S: f64 = 3600.0;
 
 type Key = [u8; KEY_BYTES];
 type Stored = (u32, bool);
 type Restored = (u64, u32, u64);
 
-/// An open store of KV blocks with its threads: see `store/`. All methods may be called from any thread.
+/// An open store of KV blocks with its threads; see `store/`. All methods may be called from any thread.
 #[pyclass(name = "Store", module = "trunkline_server._kernels", frozen)]
 pub(super) struct PyStore {
     pub(super) transfers: Arc<Transfers>,
@@ -35,7 +35,7 @@ impl PyStore {
     }
 }
 
-/// The key of the block of `token_ids` that follows the one with `key`.
+/// Returns the key of the block of `token_ids` that follows the block with `key`.
 #[pyfunction]
 pub(super) fn extend_key(key: Key, token_ids: Vec<u32>) -> Key {
     *BlockKey::from_bytes(key).extend(&token_ids).as_bytes()
@@ -43,8 +43,8 @@ pub(super) fn extend_key(key: Key, token_ids: Vec<u32>) -> Key {
 
 #[pymethods]
 impl PyStore {
-    /// Raises BlockingIOError if another process uses the folder, OSError if the system refuses, ValueError for sizes
-    /// that cannot be.
+    /// Opens the store. Raises BlockingIOError if another process uses the folder, ValueError for invalid sizes, and
+    /// OSError for other failures.
     #[new]
     #[pyo3(signature = (folder, *, fingerprint, block_bytes, block_size, num_slots))]
     fn new(
@@ -66,9 +66,9 @@ impl PyStore {
         Ok(Self { transfers: Arc::new(transfers), found })
     }
 
-    /// Writes a block into a slot, which holds it when this returns. keys: of its path's root, of the block before it,
-    /// its own. Raises OSError if the disk refuses, and ValueError, TypeError for what is no block of this store. A
-    /// slot and its memory are in one call at a time.
+    /// Writes a block to a slot before it returns. `keys` are the root key of the path, the key of the previous block
+    /// and the block's own key. Raises OSError if the disk fails, and ValueError or TypeError if the arguments are not
+    /// a block of this store. Calls must not use the same slot or memory at the same time.
     fn write(
         &self,
         py: Python<'_>,
@@ -84,7 +84,7 @@ impl PyStore {
             let (count, most) = (token_ids.len(), geometry.block_size);
             return Err(PyValueError::new_err(format!("a block of {count} tokens, expected 1 to {most}")));
         }
-        let memory = Lent::new(memory, geometry.block_bytes, false)?;
+        let memory = Borrowed::new(memory, geometry.block_bytes, false)?;
         let [root, parent, key] = keys.map(BlockKey::from_bytes);
         let bytes = memory.bytes();
         let written = py.detach(|| {
@@ -96,8 +96,9 @@ impl PyStore {
         written.map_err(|error| PyOSError::new_err(error.to_string()))
     }
 
-    /// Reads blocks (slot, key, memory), each checked. Returns how many from the first on are there, and why the next
-    /// one is not. The memory of those behind them may hold anything. Raises ValueError, TypeError for what cannot be.
+    /// Reads and checks blocks, each (slot, key, memory). Returns the number of blocks before the first missing or
+    /// damaged one, and why that one failed. The memory of later blocks may hold anything. Raises ValueError or
+    /// TypeError for invalid arguments.
     fn read(
         &self,
         py: Python<'_>,
@@ -106,40 +107,41 @@ impl PyStore {
         let num_bytes = self.transfers.store().geometry().block_bytes;
         let wanted = blocks.into_iter().map(|(slot, key, memory)| {
             self.check_slot(slot)?;
-            let memory = Lent::new(&memory, num_bytes, true)?;
-            Ok(Wanted { slot, key: BlockKey::from_bytes(key), memory })
+            let memory = Borrowed::new(&memory, num_bytes, true)?;
+            Ok(BlockRead { slot, key: BlockKey::from_bytes(key), memory })
         });
-        let wanted: Vec<Wanted> = wanted.collect::<PyResult<_>>()?;
-        check_apart(&wanted)?;
-        let (count, failure) = py.detach(|| read_side_by_side(self.transfers.store(), &wanted));
+        let wanted: Vec<BlockRead> = wanted.collect::<PyResult<_>>()?;
+        check_disjoint(&wanted)?;
+        let (count, failure) = py.detach(|| read_in_parallel(self.transfers.store(), &wanted));
         Ok((count, failure.map(|failure| failure.to_string())))
     }
 
-    /// Empties a slot that nobody reads or writes. Raises OSError.
+    /// Empties a slot, which no other call may be using. Raises OSError if the disk fails.
     fn erase(&self, slot: u32) -> PyResult<()> {
         self.check_slot(slot)?;
         Ok(self.transfers.store().erase(slot)?)
     }
 
-    /// Blocks found at opening.
+    /// Number of blocks found when the store was opened.
     #[getter]
     fn num_blocks(&self) -> usize {
         self.found.num_blocks
     }
 
-    /// Records that were found to be damaged.
+    /// Number of damaged records found when the store was opened.
     #[getter]
     fn num_damaged(&self) -> usize {
         self.found.num_damaged
     }
 
-    /// Why what was there could not be kept; None if it was.
+    /// The reason why the previous contents were lost; None if they were kept.
     #[getter]
     fn lost(&self) -> Option<&str> {
         self.found.lost.as_deref()
     }
 
-    /// Returns when there are outcomes that nobody is about to take, after `timeout_s`, or after `wake`.
+    /// Waits until there are outcomes that no other call is about to take, until `timeout_s` has passed, or until
+    /// `wake`.
     fn wait_outcomes(&self, py: Python<'_>, timeout_s: f64) -> PyResult<()> {
         let timeout = Duration::try_from_secs_f64(timeout_s.min(MAX_WAIT_S))
             .map_err(|error| PyValueError::new_err(format!("`timeout_s` is {timeout_s}: {error}")))?;
@@ -147,12 +149,13 @@ impl PyStore {
         Ok(())
     }
 
-    /// Lets `wait_outcomes` return.
+    /// Makes a running call of `wait_outcomes` return.
     fn wake(&self) {
         self.transfers.wake();
     }
 
-    /// ([(slot, is stored)...], [(restore id, number of blocks, microseconds)...]) since the last call.
+    /// Returns the outcomes since the last call: ([(slot, is stored)...], [(restore id, number of blocks,
+    /// microseconds)...]).
     fn take_outcomes(&self) -> (Vec<Stored>, Vec<Restored>) {
         let outcomes = self.transfers.take_outcomes();
         let stores = outcomes.stores.iter().map(|outcome| (outcome.slot, outcome.is_stored));
@@ -163,19 +166,19 @@ impl PyStore {
         (stores.collect(), restores.collect())
     }
 
-    /// What went wrong lately, at most once a minute.
+    /// Returns a message about recent failures, at most once a minute.
     fn take_warning(&self) -> Option<String> {
         self.transfers.take_warning()
     }
 
-    /// Blocks (stored, not stored, restored, not restored) so far.
+    /// The numbers of blocks (stored, not stored, restored, not restored) so far.
     #[getter]
     fn counts(&self) -> (u64, u64, u64, u64) {
         let counts = self.transfers.counts();
         (counts.stored, counts.not_stored, counts.restored, counts.not_restored)
     }
 
-    /// Ends all transfers, then returns when what was written would survive a loss of power. Raises OSError.
+    /// Waits for all transfers and makes everything written durable. Raises OSError if the disk fails.
     fn sync(&self, py: Python<'_>) -> PyResult<()> {
         py.detach(|| {
             self.transfers.finish();

@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 
 use trunkline_kernels::weight_cache::{CacheWriter, KEY_BYTES, Kept, MAX_NOTE_BYTES, WeightCache};
 
-/// Where packed weights are kept: see `kernels/src/weight_cache.rs`.
+/// The location of packed weights; see `kernels/src/weight_cache.rs`.
 #[pyclass(name = "WeightCache", module = "trunkline_server._kernels", frozen)]
 pub(super) struct PyWeightCache {
     pub(super) cache: WeightCache,
@@ -27,7 +27,7 @@ impl PyWeightCache {
     }
 }
 
-/// Keeps packed weights, from any thread.
+/// Stores packed weights. May be called from any thread.
 #[pyclass(name = "CacheWriter", module = "trunkline_server._kernels", frozen)]
 pub(super) struct PyCacheWriter {
     pub(super) writer: CacheWriter,
@@ -35,7 +35,7 @@ pub(super) struct PyCacheWriter {
 
 #[pymethods]
 impl PyCacheWriter {
-    /// Bytes of the file that was written, or None if another process has written it meanwhile.
+    /// Returns the size of the written file, or None if another process has already written it.
     fn keep(&self, py: Python<'_>, note: &str) -> PyResult<Option<u64>> {
         if note.len() > MAX_NOTE_BYTES {
             return Err(PyValueError::new_err(format!("`note` has {} bytes", note.len())));

@@ -66,14 +66,14 @@ impl Executor {
             return Err(fail(format!("its blocks have (bytes, tokens) {theirs:?}, expected {ours:?}")));
         }
         if self.store.is_some() {
-            return Err(fail("there is one already".to_owned()));
+            return Err(fail("a store is already attached".to_owned()));
         }
         self.store = Some(BlockTransfers { transfers });
         Ok(())
     }
 
     fn transfers(&self) -> Result<&Arc<Transfers>, ExecutorError> {
-        let store = self.store.as_ref().ok_or_else(|| fail("there is none".to_owned()))?;
+        let store = self.store.as_ref().ok_or_else(|| fail("no store is attached".to_owned()))?;
         Ok(&store.transfers)
     }
 
@@ -124,7 +124,7 @@ impl Executor {
             depth: block_index as u32,
             token_ids: sequence.token_ids[end - block_size..end].into(),
         };
-        let store = self.store.as_ref().ok_or_else(|| fail("there is none".to_owned()))?;
+        let store = self.store.as_ref().ok_or_else(|| fail("no store is attached".to_owned()))?;
         store.transfers.begin_store(block, pieces).map_err(|error| fail(error.to_string()))
     }
 

@@ -16,7 +16,7 @@ pub enum ExecutorError {
     #[error(transparent)]
     KvPool(#[from] KvPoolError),
     /// The block store or one of its transfers cannot be used as requested.
-    #[error("store of blocks: {what}")]
+    #[error("block store: {what}")]
     Store { what: String },
     #[error("cannot score: {what}")]
     Score { what: String },

@@ -161,7 +161,7 @@ impl Sequence {
         }
         if end > known {
             return Err(format!(
-                "positions {first} to {} are asked for, but {known} tokens are known",
+                "positions {first} to {} are requested, but only {known} tokens are known",
                 end - 1
             ));
         }

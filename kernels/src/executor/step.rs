@@ -6,8 +6,8 @@ use super::calibrate::Probe;
 use super::failure::SequenceFailure;
 use super::run::{AcceptedChunk, Step};
 use super::sequence::{Allowed, Chunk, ChunkLimits};
-use super::{Executor, Outcome, SequenceResult, as_floats};
-use crate::sampling::{Place, SampledToken};
+use super::{Executor, Outcome, RowPurpose, SequenceResult, as_floats};
+use crate::sampling::{SampleContext, SampledToken};
 use crate::shared_mut::SharedMut;
 
 /// The state of a chunk within a step.
@@ -182,14 +182,14 @@ impl Executor {
                     unsafe { (step.logits_row(index), &mut outcomes.slice_mut(index..index + 1)[0]) };
                 let sequence = step.sequences.at(row.slot);
                 let params = &sequence.sampling;
-                if let Some(token_id) = row.known {
+                if let RowPurpose::Score { token_id } = row.purpose {
                     let num_top = params.prompt_logprobs.unwrap_or(0) as usize;
                     let score = scratch.sampler.score(step.isa, logits, token_id, num_top, Vec::new());
                     outcome.score = Some(score);
                     continue;
                 }
                 let token_ids = &sequence.token_ids;
-                let place = Place {
+                let context = SampleContext {
                     position: token_ids.len() as u32,
                     num_output: token_ids.len() - sequence.num_prompt_tokens,
                     previous: token_ids.last().copied().unwrap_or_default(),
@@ -199,7 +199,7 @@ impl Executor {
                     logits,
                     params,
                     &sequence.counts,
-                    place,
+                    context,
                     sequence.masks(),
                     &mut outcome.list,
                 );

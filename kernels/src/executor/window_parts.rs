@@ -33,7 +33,7 @@ impl Executor {
         // A partly filled first block is read as well as written.
         let read = window.first_visible(first_position) / block_size..first_position.div_ceil(block_size);
         if let Some(id) = sequence.block_table[read].iter().find(|id| !self.kv.has_window_part(**id)) {
-            return Err(format!("block {id} has no window part, and position {first_position} looks at it"));
+            return Err(format!("block {id} has no window part, but position {first_position} needs it"));
         }
         let written = sequence.written_blocks(chunk, block_size);
         let taken: Result<(), KvPoolError> = written.iter().try_for_each(|id| self.kv.take_window_part(*id));

@@ -153,9 +153,7 @@ pub enum IsaError {
     #[error("`{ISA_VARIABLE}` is {name:?}; hint: use one of {}, or unset it", known_names())]
     Unknown { name: String },
     #[error("this CPU lacks the instruction set `{}`; hint: unset `{ISA_VARIABLE}`", kind.name())]
-    Unsupported {
-        kind: IsaKind,
-    },
+    Unsupported { kind: IsaKind },
     /// The build contains only the fastest set of the machine that compiled it, and this CPU lacks it.
     #[error(
         "this build has no kernels for this CPU; hint: build on this machine, or anywhere with `make build FULL=1`"
@@ -166,9 +164,7 @@ pub enum IsaError {
         "this build lacks the kernels for `{}`; hint: unset `{ISA_VARIABLE}`, or build with `make build FULL=1`",
         kind.name()
     )]
-    NotCompiled {
-        kind: IsaKind,
-    },
+    NotCompiled { kind: IsaKind },
 }
 
 fn known_names() -> String {

@@ -19,7 +19,7 @@ pub struct WindowLimits {
 
 /// The position of a layer in a block.
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct LayerIndex {
     is_windowed: bool,
     /// Index among the windowed layers, or among the other layers.
     index: usize,
@@ -29,7 +29,7 @@ struct Place {
 #[derive(Debug)]
 pub(super) struct WindowParts {
     pub(super) map: MmapMut,
-    places: Vec<Place>,
+    layers: Vec<LayerIndex>,
     part_of: Vec<u32>,
     free: Vec<u32>,
     pub(super) part_bytes: usize,
@@ -45,16 +45,16 @@ impl WindowParts {
             return Err(KvPoolError::Geometry { field: "num_window_parts", value: num_parts, expected });
         }
         assert_eq!(limits.is_windowed.len(), g.num_layers);
-        let (mut counts, mut places) = ([0, 0], Vec::with_capacity(g.num_layers));
+        let (mut counts, mut layers) = ([0, 0], Vec::with_capacity(g.num_layers));
         for is_windowed in &limits.is_windowed {
             let count = &mut counts[usize::from(*is_windowed)];
-            places.push(Place { is_windowed: *is_windowed, index: *count });
+            layers.push(LayerIndex { is_windowed: *is_windowed, index: *count });
             *count += 1;
         }
         let [base_bytes, part_bytes] = counts.map(|count| count * g.layer_bytes());
         Ok(Self {
             map: map_bytes(part_bytes, num_parts)?,
-            places,
+            layers,
             part_of: vec![NONE; num_blocks],
             // The last one is taken first, so the lowest number is last.
             free: (0..num_parts as u32).rev().collect(),
@@ -87,13 +87,13 @@ impl WindowParts {
     }
 
     pub(super) fn is_windowed(&self, layer: usize) -> bool {
-        self.places[layer].is_windowed
+        self.layers[layer].is_windowed
     }
 
     /// Returns whether a layer is windowed, and the offset of a block's layer in the pool of window parts or in the
     /// pool of base parts. Panics if the layer is windowed and the block has no window part.
     pub(super) fn offset(&self, layer: usize, block_id: u32, layer_bytes: usize) -> (bool, usize) {
-        let Place { is_windowed, index } = self.places[layer];
+        let LayerIndex { is_windowed, index } = self.layers[layer];
         let start = if is_windowed {
             self.part(block_id).expect("the block has its window part") * self.part_bytes
         } else {
@@ -109,7 +109,7 @@ impl WindowParts {
     pub(super) fn view(&mut self) -> WindowView<'_> {
         WindowView {
             bytes: self.map.as_mut_ptr(),
-            places: &self.places,
+            layers: &self.layers,
             part_of: &self.part_of,
             part_bytes: self.part_bytes,
             base_bytes: self.base_bytes,
@@ -121,7 +121,7 @@ impl WindowParts {
 #[derive(Clone, Copy)]
 pub(super) struct WindowView<'a> {
     bytes: *mut u8,
-    places: &'a [Place],
+    layers: &'a [LayerIndex],
     part_of: &'a [u32],
     part_bytes: usize,
     base_bytes: usize,
@@ -140,7 +140,7 @@ impl WindowView<'_> {
         block_id: u32,
         layer_bytes: usize,
     ) -> *mut u8 {
-        let Place { is_windowed, index } = self.places[layer];
+        let LayerIndex { is_windowed, index } = self.layers[layer];
         // SAFETY: the part of a block lies in the mapping of parts, and the caller guarantees that `base` holds the
         // block.
         unsafe {

@@ -194,12 +194,9 @@ pub enum PackError {
         actual: usize,
     },
     /// The size exceeds the address space.
-    #[error("a {format} weight of shape [{out_features}, {in_features}] is larger than memory can be")]
+    #[error("a {format} weight of shape [{out_features}, {in_features}] exceeds the address space")]
     TooLarge { format: Format, out_features: usize, in_features: usize },
     /// The interleaved rows are not whole heads.
-    #[error("{num_rows} rows are not heads of {head_size} interleaved rows")]
-    Heads {
-        num_rows: usize,
-        head_size: usize,
-    },
+    #[error("cannot divide {num_rows} interleaved rows into heads of {head_size}")]
+    Heads { num_rows: usize, head_size: usize },
 }

@@ -131,7 +131,7 @@ impl ProgramBuilder {
                 }
                 Op::Attention { .. } => query_width = Some(node.width),
                 Op::Logits { .. } if index + 1 < self.nodes.len() => {
-                    return fail("goes on after `logits`".to_owned());
+                    return fail("continues after `logits`".to_owned());
                 }
                 Op::Embedding { weight } => {
                     num_embeddings = num_embeddings.min(self.weights[weight.0].shape[0])

@@ -13,6 +13,6 @@ mod typical;
 pub mod watermark;
 
 pub use processors::TokenCounts;
-pub use sampler::{NotFinite, Place, SampledToken, Sampler};
+pub use sampler::{NotFinite, SampleContext, SampledToken, Sampler};
 pub use score::TokenScore;
 pub use trunkline_contract::{SamplingParams, Watermark};

@@ -40,7 +40,7 @@ pub struct SampledToken {
 
 /// The context of a sampled token in its sequence.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Place {
+pub struct SampleContext {
     /// The absolute position of the sampled token.
     pub position: u32,
     /// Number of output tokens before it.
@@ -88,7 +88,7 @@ impl Sampler {
         logits: &mut [f32],
         params: &SamplingParams,
         counts: &TokenCounts,
-        place: Place,
+        context: SampleContext,
         masks: [Option<&[u8]>; 2],
         list: &mut Vec<(u32, f32)>,
     ) -> Result<SampledToken, NotFinite> {
@@ -99,15 +99,15 @@ impl Sampler {
         let own = Distribution { top, log_mass };
         self.top(isa, logits, &own, params.num_top_logprobs as usize, list);
         let is_masked = masks.iter().any(Option::is_some);
-        let keeps_raw = wants_logprobs && (is_masked || has_processors(params, place.num_output));
+        let keeps_raw = wants_logprobs && (is_masked || has_processors(params, context.num_output));
         if keeps_raw {
             self.raw.clear();
             self.raw.extend_from_slice(logits);
         }
         if let Some(watermark) = &params.watermark {
-            add_watermark(isa, logits, place.previous, watermark);
+            add_watermark(isa, logits, context.previous, watermark);
         }
-        let is_changed = process(isa, logits, params, counts, place.num_output, masks);
+        let is_changed = process(isa, logits, params, counts, context.num_output, masks);
         if is_changed || params.watermark.is_some() {
             let Largest::Finite(processed) = largest(isa, logits) else { return Err(NotFinite) };
             top = processed;
@@ -115,7 +115,7 @@ impl Sampler {
         let token_id = if params.temperature == 0.0 {
             self.greedy(isa, logits, top)
         } else {
-            self.draw(isa, logits, top, params, uniform(params.seed, params.choice, place.position))
+            self.draw(isa, logits, top, params, uniform(params.seed, params.choice, context.position))
         };
         let raw = if keeps_raw { &self.raw[..] } else { logits };
         let logprob = if wants_logprobs { own.logprob(raw[token_id as usize]) } else { 0.0 };

@@ -146,11 +146,11 @@ fn read_header(
     let number =
         |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]) as usize;
     if bytes.len() < FIXED_BYTES || bytes[..8] != *MAGIC {
-        return Err("is no file of packed weights".to_owned());
+        return Err("is not a file of packed weights".to_owned());
     }
     let len = number(8);
     if !(FIXED_BYTES + CHECKSUM_BYTES..=MAX_HEADER_BYTES).contains(&len) || len > bytes.len() {
-        return Err("has a damaged header, or ends within it".to_owned());
+        return Err("has a damaged or incomplete header".to_owned());
     }
     let (covered, checksum) = bytes[..len].split_at(len - CHECKSUM_BYTES);
     if xxh3_64(covered).to_le_bytes() != checksum {
@@ -211,8 +211,8 @@ pub(super) fn open(
     // programs do so.
     let map = unsafe { Mmap::map(&file) }.map_err(OpenError::Io)?;
     let stored = read_header(&map, metadata.len(), key, table).map_err(bad)?;
-    let region = Region::of_file(map, stored.image_offset)
-        .ok_or_else(|| bad("has its weights in the wrong place".to_owned()))?;
+    let region =
+        Region::of_file(map, stored.image_offset).ok_or_else(|| bad("has misaligned weights".to_owned()))?;
     if let Some(index) = first_damaged(&region, table, &stored.checksums, pool) {
         return Err(bad(format!("has damaged bytes in entry {index} of {}", table.entries.len())));
     }

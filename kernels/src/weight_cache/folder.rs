@@ -31,12 +31,16 @@ pub fn put(
         let path = path.to_owned();
         move |source| KeepError::System { what, path, source }
     };
-    DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(fail("make the folder", folder))?;
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(folder)
+        .map_err(fail("create the folder", folder))?;
     remove_left_over(folder);
     make_room(folder, path, max_bytes, file_bytes)?;
-    let temporary = Temporary::create(folder, path).map_err(fail("make a file in", folder))?;
+    let temporary = Temporary::create(folder, path).map_err(fail("create a file in", folder))?;
     let mut file = &temporary.file;
-    reserve(file, file_bytes).map_err(fail("reserve the space of", &temporary.path))?;
+    reserve(file, file_bytes).map_err(fail("reserve space for", &temporary.path))?;
     write(&mut file.try_clone().map_err(fail("write", &temporary.path))?)
         .map_err(fail("write", &temporary.path))?;
     io::Write::flush(&mut file).map_err(fail("write", &temporary.path))?;

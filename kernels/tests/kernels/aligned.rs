@@ -1,6 +1,6 @@
 use trunkline_kernels::aligned::{ALIGNMENT_BYTES, AlignedBytes};
 
-/// From here on buffers are mapped.
+/// The size from which on buffers are mapped.
 const HUGE_PAGE_BYTES: usize = 2 << 20;
 
 #[test]

@@ -6,7 +6,7 @@ use trunkline_kernels::cpus::{affinity, pin, set_affinity, unpin};
 
 const MAX_DEFAULT_THREADS: usize = 64;
 
-/// A folder that stands for `/`; removed at the end.
+/// A temporary folder that replaces `/`. Dropping it removes the folder.
 struct Root(PathBuf);
 
 impl Root {
@@ -43,14 +43,14 @@ impl Drop for Root {
 }
 
 #[test]
-fn one_thread_for_each_core_that_the_affinity_leaves() {
+fn one_thread_per_core_in_the_affinity_mask() {
     let root = Root::new("cores");
     for cpu in 0..8 {
         root.siblings(cpu, &format!("{},{}\n", cpu % 4, cpu % 4 + 4));
     }
     assert_eq!(root.read(8).default_num_threads(), 4);
     assert_eq!(root.read(8).max_parallel_threads(), 8);
-    // CPUs 4 and 5 are second threads of cores whose first ones are not ours.
+    // CPUs 4 and 5 are second threads of cores whose first CPUs are not usable.
     let some = UsableCpus::read(&root.0, Some(vec![4, 5, 1]));
     assert_eq!(some.default_num_threads(), 2);
     assert_eq!(some.cores, [Core { node: 0, cpus: vec![4] }, Core { node: 0, cpus: vec![1, 5] }]);
@@ -60,7 +60,7 @@ fn one_thread_for_each_core_that_the_affinity_leaves() {
 }
 
 #[test]
-fn the_tightest_quota_of_all_groups_above_counts() {
+fn the_tightest_quota_of_all_ancestor_groups_applies() {
     let root = Root::new("v2");
     root.write("sys/fs/cgroup/cpu.max", "max 100000\n");
     assert_eq!(root.read(8).quota, None);
@@ -80,7 +80,7 @@ fn the_tightest_quota_of_all_groups_above_counts() {
 }
 
 #[test]
-fn quotas_of_cgroup_version_1_count() {
+fn quotas_of_cgroup_version_1_apply() {
     let root = Root::new("v1");
     root.write("sys/fs/cgroup/cpu/cpu.cfs_quota_us", "-1\n");
     root.write("sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000\n");
@@ -116,7 +116,7 @@ fn threads_are_placed_node_by_node_and_core_by_core() {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn affinity_of_a_thread_is_what_counts_for_it() {
+fn each_thread_has_its_own_affinity() {
     let before = affinity().unwrap();
     std::thread::scope(|scope| {
         scope.spawn(|| {

@@ -1,5 +1,5 @@
-//! The bits of results, pinned: caches of K and V, seeds and watermarks of one version are of use to the next only if
-//! these stay what they are.
+//! Pins the bits of results. Stored K and V, seeds and watermarks are valid across versions only if these bits do not
+//! change.
 
 use trunkline_kernels::NUMERICS_VERSION;
 use trunkline_kernels::aligned::AlignedBytes;
@@ -16,7 +16,7 @@ use trunkline_kernels::ops::silu_mul::silu_mul_in_place;
 use trunkline_kernels::ops::tanh::soft_cap_in_place;
 use trunkline_kernels::pack::{Format, PackedWeight};
 use trunkline_kernels::quantize::{QuantizedShape, quantize_rows};
-use trunkline_kernels::sampling::{Place, Sampler, SamplingParams, TokenCounts, Watermark};
+use trunkline_kernels::sampling::{SampleContext, Sampler, SamplingParams, TokenCounts, Watermark};
 use trunkline_kernels::shared_mut::SharedMut;
 use xxhash_rust::xxh3::Xxh3;
 
@@ -25,9 +25,9 @@ use crate::linear::product;
 use crate::ops::attention::Case;
 use crate::random::Random;
 
-/// The one group that is not made with the scalar set.
+/// The only group that is not computed with the scalar set.
 const INT4_MODELS: &str = "int4_models";
-/// XXH3-64 of each group of results, as they are now.
+/// The current XXH3-64 of each group of results.
 const DIGESTS: [(&str, u64); 30] = [
     ("rms_norm", 0x1f5038f7c15a45e2),
     ("head_rms_norm", 0x793fb7940ddce849),
@@ -61,8 +61,8 @@ const DIGESTS: [(&str, u64); 30] = [
     (INT4_MODELS, 0x77bdc6129a48e6a4),
 ];
 
-/// `NUMERICS_VERSION`, and the XXH3-64 of the digests in their order, little-endian. A change of bits adds a line; it
-/// never changes one.
+/// Each `NUMERICS_VERSION` with the XXH3-64 of its digests in order, little-endian. A change of bits adds a line and
+/// never changes an existing one.
 const VERSIONS: [(u32, u64); 1] = [(7, 0xafd9e0cc6822f7f7)];
 
 /// Hashes the bits of numbers.
@@ -84,7 +84,7 @@ impl Digest {
     }
 }
 
-/// One row and a few, one group and many, whole tiles and a part of one.
+/// Covers one row and several, one group and many, whole tiles and a partial one.
 fn products(isa: Isa, format: Format) -> u64 {
     let (mut random, mut digest) = (Random::new(100), Digest::default());
     for (num_rows, out_features, in_features) in [(1, 40, 256), (9, 33, 768), (17, 16, 256)] {
@@ -101,7 +101,7 @@ fn products(isa: Isa, format: Format) -> u64 {
     digest.end()
 }
 
-/// Two segments, of one sequence; then a window and a soft cap. And the stored block.
+/// Covers two segments of one sequence, a window, a soft cap, and a stored block.
 fn attention(isa: Isa, dtype: KvDtype) -> u64 {
     let (mut random, mut digest) = (Random::new(200), Digest::default());
     for (head_size, block_size, num_tokens) in [(64, 64, 520), (20, 16, 40)] {
@@ -149,7 +149,7 @@ fn quantized(isa: Isa) -> u64 {
     let x = random.activations(7 * 320);
     let shape = QuantizedShape::new(7, 320);
     let mut bytes = AlignedBytes::zeroed(shape.num_bytes());
-    // SAFETY: one thread.
+    // SAFETY: there is only one thread.
     unsafe { quantize_rows(isa, shape, &x, 320, 0..7, SharedMut::new(bytes.as_mut_slice())) };
     digest.bytes(bytes.as_slice());
     for head in x.chunks_exact(64) {
@@ -181,11 +181,11 @@ fn sampled(isa: Isa) -> u64 {
         let counts = TokenCounts::new(params, &[1, 2, 3], 2, 5000);
         for position in 0..20 {
             let logits: Vec<f32> = (0..5000).map(|_| 3.0 * random.normal()).collect();
-            let place = Place { position, num_output: 1, previous: position };
+            let context = SampleContext { position, num_output: 1, previous: position };
             let params = SamplingParams { seed: way, ..params.clone() };
             let mut row = logits.clone();
             let list = &mut Vec::new();
-            let token = sampler.sample(isa, &mut row, &params, &counts, place, [None; 2], list).unwrap();
+            let token = sampler.sample(isa, &mut row, &params, &counts, context, [None; 2], list).unwrap();
             digest.bytes(&token.token_id.to_le_bytes());
             digest.floats(&[token.logprob]);
             let score = sampler.score(isa, &logits, token.token_id, 0, Vec::new()).unwrap();
@@ -199,7 +199,7 @@ fn sampled(isa: Isa) -> u64 {
     digest.end()
 }
 
-/// Logits of a prompt by the tests' models with K and V in int4, or by the others.
+/// Hashes the logits of a prompt of the test models with int4 K and V, or of the other models.
 fn models(isa: Isa, is_int4: bool) -> u64 {
     let mut digest = Digest::default();
     for recipe in ALL.into_iter().filter(|recipe| (recipe.dtype == KvDtype::Int4) == is_int4) {
@@ -215,7 +215,7 @@ fn all(isa: Isa) -> Vec<(&'static str, u64)> {
     all.extend(Format::ALL.map(|format| (format.name(), products(isa, format))));
     all.extend(KvDtype::ALL.map(|dtype| (dtype.name(), attention(isa, dtype))));
     all.extend([("quantized", quantized(isa)), ("sampled", sampled(isa)), ("models", models(isa, false))]);
-    // Measures the scaling of keys first, over a thousand tokens: too slow without vectors.
+    // Building these models measures the key scaling with a thousand tokens, which is too slow without vectors.
     if isa != Isa::SCALAR {
         all.push((INT4_MODELS, models(isa, true)));
     }
@@ -229,7 +229,7 @@ fn total(digests: &[(&str, u64)]) -> u64 {
 }
 
 #[test]
-fn results_have_the_bits_that_were_recorded_for_this_version() {
+fn results_have_the_recorded_bits_of_this_version() {
     for isa in Isa::available().into_iter().rev() {
         let got = all(isa);
         let expected: Vec<_> =

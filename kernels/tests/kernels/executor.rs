@@ -1,4 +1,4 @@
-//! A tiny random model through the whole path: results are the same to the bit however a step is cut and shared.
+//! Runs tiny random models through the executor. Results have the same bits however steps are divided.
 
 mod attention_plan;
 mod block_transfers;
@@ -27,12 +27,12 @@ fn prompt(seed: u64, num_tokens: usize) -> Vec<u32> {
     (0..num_tokens).map(|_| random.below(VOCAB) as u32).collect()
 }
 
-/// Greedy, with everything about the logits that a result can show.
+/// Returns greedy parameters with all logprobs that a result can report.
 fn observant() -> SamplingParams {
     SamplingParams { logprobs: true, num_top_logprobs: 20, ..Default::default() }
 }
 
-/// Blocks of one sequence, in an order of their own.
+/// Blocks of one sequence, in a given order.
 struct Blocks {
     ids: Vec<u32>,
     next: usize,
@@ -47,7 +47,7 @@ impl Blocks {
     }
 }
 
-/// Prefills `tokens` in chunks that end at `cuts`, then decodes `num_decodes` tokens beside nobody.
+/// Prefills `tokens` in chunks that end at `cuts`, then decodes `num_decodes` tokens, as the only sequence.
 fn alone(
     executor: &mut Executor,
     tokens: &[u32],
@@ -81,7 +81,7 @@ fn ascending(from: u32) -> Vec<u32> {
 }
 
 #[test]
-fn scores_agree_to_the_bit_over_instruction_sets_and_threads() {
+fn scores_have_the_same_bits_on_all_instruction_sets_and_threads() {
     for (recipe, first_threads) in ALL.into_iter().zip([1, 2, 3].into_iter().cycle()) {
         let tokens = prompt(3, 70);
         let expected = build(recipe, 1, best()).score(&tokens).unwrap();
@@ -89,12 +89,12 @@ fn scores_agree_to_the_bit_over_instruction_sets_and_threads() {
         let spread = expected.iter().fold(0.0f32, |a, x| a.max(x.abs()));
         assert!(spread > 0.1, "the model says nothing: {spread}");
         for (isa, at) in Isa::available().into_iter().zip(first_threads..) {
-            // Without vectors, measuring the scaling of int4's keys takes half a second.
+            // Without vector instructions, measuring the key scaling of int4 takes half a second.
             if isa == Isa::SCALAR && recipe.dtype == KvDtype::Int4 && recipe.seed != INT4.seed && !runs_all()
             {
                 continue;
             }
-            // Each recipe and each set has another number of threads, or all of them.
+            // Each recipe and each set runs with a different number of threads, or with all numbers.
             let threads = if runs_all() { vec![1, 2, 3] } else { vec![1 + at % 3] };
             for threads in threads {
                 let got = build(recipe, threads, isa).score(&tokens).unwrap();
@@ -105,13 +105,13 @@ fn scores_agree_to_the_bit_over_instruction_sets_and_threads() {
 }
 
 #[test]
-fn whole_or_cut_prefill_gives_the_same_tokens_and_logprobs_at_every_cut() {
+fn chunked_prefill_gives_the_same_tokens_and_logprobs_at_every_boundary() {
     let tokens = prompt(5, 37);
     for recipe in ALL {
         let mut executor = build(recipe, 2, best());
         let expected = alone(&mut executor, &tokens, &[], 4, &ascending(0));
         for cut in 1..tokens.len() {
-            // Stale K and V of other runs, and NaN, lie in the pool.
+            // The pool holds stale K and V of other runs, and NaN.
             executor.kv_pool_mut().fill(half::f16::NAN.to_bits());
             let got = alone(&mut executor, &tokens, &[cut], 4, &ascending((cut % 7) as u32));
             assert_eq!(got, expected, "cut at {cut}");
@@ -122,8 +122,8 @@ fn whole_or_cut_prefill_gives_the_same_tokens_and_logprobs_at_every_cut() {
 }
 
 #[test]
-fn long_sequences_are_the_same_on_any_number_of_threads_and_in_any_blocks() {
-    // Beyond two segments, so that attention is split between threads; the window, too, is of more than one.
+fn long_sequences_do_not_depend_on_threads_or_block_ids() {
+    // More than two segments, so that attention is split between threads. The window spans more than one as well.
     let tokens = prompt(6, 1100);
     for recipe in [PLAIN, Recipe { windows: [Some(37), Some(600)], ..GEMMA }] {
         let mut expected = None;
@@ -141,7 +141,7 @@ fn long_sequences_are_the_same_on_any_number_of_threads_and_in_any_blocks() {
 }
 
 #[test]
-fn a_sequence_gives_the_same_alone_and_among_others_that_come_and_go() {
+fn a_sequence_does_not_depend_on_other_sequences_in_the_batch() {
     for recipe in [PLAIN, GEMMA] {
         check_neighbours(build(recipe, 2, best()));
     }
@@ -198,7 +198,7 @@ fn check_prefix_hits(mut executor: Executor) {
     for num_cached in [1, 15, 16, 17, 40, 59] {
         executor.kv_pool_mut().fill(half::f16::INFINITY.to_bits());
         alone(&mut executor, &tokens, &[], 1, &ascending(0));
-        // Whole blocks are shared, the partly used one is copied.
+        // Whole blocks are shared, and the partly used one is copied.
         let (shared, partial) = (num_cached / BLOCK_SIZE, num_cached % BLOCK_SIZE);
         let mut table: Vec<u32> = (0..shared as u32).collect();
         table.extend(20..40);
@@ -224,12 +224,12 @@ fn check_prefix_hits(mut executor: Executor) {
 }
 
 #[test]
-fn windows_soft_caps_and_what_else_is_gemmas_change_results() {
+fn windows_soft_caps_and_other_gemma_features_change_results() {
     let tokens = prompt(12, 60);
     let score = |recipe| build(recipe, 1, best()).score(&tokens).unwrap();
     let (wide, narrow) = (Recipe { windows: [Some(60), None], ..GEMMA }, GEMMA);
     let (wide, narrow) = (score(wide), score(narrow));
-    // Up to the window's size nothing is hidden.
+    // Up to the size of the window nothing is hidden.
     let end = 21 * VOCAB;
     assert_eq!(bits(&wide[..end]), bits(&narrow[..end]));
     assert!(wide[end..].chunks(VOCAB).zip(narrow[end..].chunks(VOCAB)).all(|(a, b)| bits(a) != bits(b)));
@@ -237,7 +237,7 @@ fn windows_soft_caps_and_what_else_is_gemmas_change_results() {
 }
 
 #[test]
-fn a_bad_chunk_fails_alone() {
+fn an_invalid_chunk_fails_without_affecting_others() {
     let mut executor = build(PLAIN, 2, best());
     let tokens = prompt(12, 20);
     let expected = alone(&mut executor, &tokens, &[], 1, &ascending(0));
@@ -275,7 +275,7 @@ fn a_bad_chunk_fails_alone() {
             (77, "sequence 77 is not started"),
             (2, "1 blocks of 16 do not hold 20 positions"),
             (3, "block 1 is written by another chunk of the step"),
-            (4, "positions 0 to 20 are asked for, but 20 tokens are known"),
+            (4, "positions 0 to 20 are requested, but only 20 tokens are known"),
             (5, "sequence 5 has two chunks in one step"),
         ]
     );
@@ -286,7 +286,7 @@ fn a_bad_chunk_fails_alone() {
 }
 
 #[test]
-fn limits_of_a_step_are_kept() {
+fn step_limits_are_enforced() {
     let mut executor = build(PLAIN, 1, best());
     for id in 0..13 {
         executor.start(id, vec![1; 660], 660, SamplingParams::default()).unwrap();
@@ -332,7 +332,7 @@ fn nan_fails_its_own_sequence_only() {
     let results = executor.step(&[chunk(1, 5, &[0, 1]), chunk(2, 0, &[2, 3])]);
     assert_eq!(results[0].outcome.as_ref().unwrap_err().code(), "not_finite");
     assert_eq!(results[1].outcome.as_ref().unwrap(), &expected[0]);
-    // Run-ahead had planned the next token of the failed sequence.
+    // The router's run-ahead has already planned the next token of the failed sequence.
     let next = Chunk {
         sequence_id: 1,
         first_position: 20,
@@ -345,7 +345,7 @@ fn nan_fails_its_own_sequence_only() {
 }
 
 #[test]
-fn seeds_decide_sampling_whatever_runs_beside() {
+fn sampling_depends_only_on_the_seed_and_not_on_other_sequences() {
     let params = SamplingParams { temperature: 1.0, seed: 7, top_p: 0.9, ..Default::default() };
     let tokens = prompt(14, 20);
     let run = |choices: &[u32]| -> Vec<Vec<u32>> {
@@ -381,7 +381,7 @@ fn seeds_decide_sampling_whatever_runs_beside() {
 }
 
 #[test]
-fn calls_that_make_no_sense_are_errors_and_change_nothing() {
+fn invalid_calls_are_errors_and_change_nothing() {
     let mut executor = build(PLAIN, 1, best());
     executor.start(1, vec![1], 1, SamplingParams::default()).unwrap();
     let again = executor.start(1, vec![1], 1, SamplingParams::default()).unwrap_err();

@@ -10,7 +10,7 @@ fn available_sets_begin_with_scalar_and_are_found_by_name() {
 }
 
 #[test]
-fn unknown_name_is_an_error_that_lists_the_known_ones() {
+fn an_unknown_name_is_an_error_that_lists_the_known_ones() {
     let error = Isa::named("sse9").expect_err("no such set");
     assert_eq!(
         error.to_string(),
@@ -19,7 +19,7 @@ fn unknown_name_is_an_error_that_lists_the_known_ones() {
 }
 
 #[test]
-fn a_set_that_the_cpu_lacks_is_an_error() {
+fn an_unsupported_set_is_an_error() {
     for kind in IsaKind::ALL {
         match Isa::new(kind) {
             Ok(isa) => assert!(isa.kind() == kind && Isa::available().contains(&isa), "{kind:?}"),
@@ -29,7 +29,7 @@ fn a_set_that_the_cpu_lacks_is_an_error() {
             }
         }
     }
-    // No CPU has both.
+    // No CPU has both sets.
     assert!(Isa::new(IsaKind::Avx2).is_err() || Isa::new(IsaKind::Neon).is_err());
     let error = IsaError::Unsupported { kind: IsaKind::Avx512 };
     assert!(error.to_string().contains("`avx512`"), "{error}");

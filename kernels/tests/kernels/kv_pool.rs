@@ -17,7 +17,7 @@ fn token(seed: usize) -> Vec<f32> {
     (0..HEADS * HEAD_SIZE).map(|i| ((i * 7 + seed * 31) % 512) as f32 / 8.0 - 20.0).collect()
 }
 
-/// What a head of bytes stands for: H_4 of each four elements over 4.
+/// Inverts the transform of a head: H_4 / 4 of each four elements.
 fn inverse(head: &[f32]) -> Vec<f32> {
     let four = |x: &[f32]| {
         let (a, b, c, d) = (x[0] + x[1], x[0] - x[1], x[2] + x[3], x[2] - x[3]);
@@ -26,7 +26,7 @@ fn inverse(head: &[f32]) -> Vec<f32> {
     head.chunks_exact(4).flat_map(four).collect()
 }
 
-/// Key and value of one token, by the layout that the module states.
+/// Reads the key and value of one token according to the layout in the module's documentation.
 fn read(pool: &mut KvPool, layer: usize, block: u32, offset: usize) -> (Vec<f32>, Vec<f32>) {
     let view = pool.view();
     let g = *view.geometry();
@@ -35,7 +35,7 @@ fn read(pool: &mut KvPool, layer: usize, block: u32, offset: usize) -> (Vec<f32>
         let (keys, values) = (view.keys(layer, block, head), view.values(layer, block, head));
         let scales = view.scales(layer, block, head);
         let element = |d: usize| -> (f32, f32) {
-            // SAFETY: inside the pool, no other thread.
+            // SAFETY: the pointers are inside the pool, and there is only one thread.
             unsafe {
                 if g.dtype == KvDtype::Int4 {
                     let key = *keys.add(((offset / 16 * 3 + d / 8) * 16 + offset % 16) * 4 + d % 4);
@@ -75,11 +75,12 @@ fn read(pool: &mut KvPool, layer: usize, block: u32, offset: usize) -> (Vec<f32>
     (all_keys, all_values)
 }
 
-/// Elements are multiples of 1/8 below 64: f16 has them exactly, bf16 to 8 bits, bytes to half a step of the transform.
+/// Compares elements that are multiples of 1/8 below 64. f16 represents them exactly, bf16 with 8 bits, and bytes to
+/// half a step of the transform.
 fn assert_close(dtype: KvDtype, got: &[f32], expected: &[f32]) {
     let tolerance = match dtype {
         KvDtype::Int8 => 4.0 * 44.0 / 127.0 / 2.0 * (1.0 + 1.0 / 256.0),
-        // Levels are 31 / 127 apart at most.
+        // Adjacent levels differ by at most 31 / 127.
         KvDtype::Int4 => 4.0 * 44.0 * 31.0 / 127.0 / 2.0,
         KvDtype::F16 => 0.0,
         KvDtype::Bf16 => 64.0 / 512.0,
@@ -90,15 +91,15 @@ fn assert_close(dtype: KvDtype, got: &[f32], expected: &[f32]) {
 }
 
 #[test]
-fn what_is_written_is_read_and_partial_copies_copy_only_their_part() {
+fn written_values_are_read_back_and_partial_copies_copy_only_their_part() {
     for (isa, dtype) in Isa::available().into_iter().flat_map(|isa| KvDtype::ALL.map(|dtype| (isa, dtype))) {
         let mut pool = KvPool::new(geometry(dtype), 3).unwrap();
         for layer in 0..2 {
             for offset in 0..BLOCK_SIZE {
                 let (k, v) = (token(offset + layer), token(offset + 100));
-                // SAFETY: one thread.
+                // SAFETY: there is only one thread.
                 unsafe { pool.view().write(isa, layer, 0, offset, &k, &v) };
-                // SAFETY: one thread.
+                // SAFETY: there is only one thread.
                 unsafe { pool.view().write(isa, layer, 1, offset, &v, &k) };
                 let got = read(&mut pool, layer, 0, offset);
                 assert_close(dtype, &got.0, &k);
@@ -128,7 +129,7 @@ fn bytes_are_the_same_on_every_instruction_set() {
         let mut blocks = Isa::available().into_iter().map(|isa| {
             let mut pool = KvPool::new(geometry(dtype), 1).unwrap();
             for offset in 0..BLOCK_SIZE {
-                // SAFETY: one thread.
+                // SAFETY: there is only one thread.
                 unsafe { pool.view().write(isa, 1, 0, offset, &token(offset), &token(offset + 50)) };
             }
             pool.whole_block(0).unwrap().collect::<Vec<_>>().concat()
@@ -140,7 +141,7 @@ fn bytes_are_the_same_on_every_instruction_set() {
 }
 
 #[test]
-fn blocks_are_as_small_as_the_dtype_promises() {
+fn blocks_have_the_documented_size_in_every_dtype() {
     let bytes = |dtype, head_size| {
         KvGeometry { head_size, block_size: 64, ..geometry(dtype) }.bytes_per_block() / (2 * HEADS * 64)
     };
@@ -149,7 +150,7 @@ fn blocks_are_as_small_as_the_dtype_promises() {
 }
 
 #[test]
-fn bad_geometry_and_bad_copies_are_refused_by_name() {
+fn invalid_geometries_and_copies_are_refused_with_a_reason() {
     let good = geometry(KvDtype::Int8);
     let error = KvPool::new(KvGeometry { block_size: 24, ..good }, 3).unwrap_err().to_string();
     assert_eq!(error, "`block_size` is 24, expected 16, 32, 64 or 128");

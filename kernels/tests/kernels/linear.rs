@@ -1,4 +1,4 @@
-//! Packed weights, quantised activations and products, against the specification and against each other.
+//! Tests of packed weights, quantised activations and products against the specification and against each other.
 
 mod errors;
 mod exact;
@@ -14,7 +14,7 @@ use trunkline_kernels::pack::{Format, PackedWeight};
 use trunkline_kernels::quantize::{QuantizedRows, QuantizedShape, quantize_rows};
 use trunkline_kernels::shared_mut::SharedMut;
 
-/// What an output holds that nobody wrote.
+/// The initial value of outputs, which shows what was not written.
 const UNTOUCHED: f32 = 12345.0;
 
 /// Quantises rows of `in_features`.
@@ -22,12 +22,12 @@ fn quantize(isa: Isa, x: &[f32], in_features: usize) -> (QuantizedShape, Aligned
     let shape = QuantizedShape::new(x.len() / in_features, in_features);
     let mut bytes = AlignedBytes::zeroed(shape.num_bytes());
     let out = SharedMut::new(bytes.as_mut_slice());
-    // SAFETY: one thread.
+    // SAFETY: there is only one thread.
     unsafe { quantize_rows(isa, shape, x, in_features, 0..shape.num_rows(), out) };
     (shape, bytes)
 }
 
-/// The product of all rows of `x`, `tiles` only; the rest is `UNTOUCHED`.
+/// Computes `tiles` of the product with all rows of `x`. The rest stays `UNTOUCHED`.
 pub fn product(
     isa: Isa,
     weight: &PackedWeight,
@@ -43,7 +43,7 @@ pub fn product(
         Some((shape, bytes)) => LinearInput::Quantized(QuantizedRows::new(*shape, bytes.as_slice())),
         None => LinearInput::Float(FloatRows { values: x, row_stride: weight.in_features() }),
     };
-    // SAFETY: one thread.
+    // SAFETY: there is only one thread.
     unsafe { linear(isa, weight, input, 0..num_rows, tiles, out, bias) };
     y
 }
@@ -52,9 +52,9 @@ fn whole_product(isa: Isa, weight: &PackedWeight, x: &[f32]) -> Vec<f32> {
     product(isa, weight, x, 0..weight.num_tiles(), None)
 }
 
-/// The example of the crate's documentation, which is compiled nowhere else.
+/// The example of the crate's documentation, which is not compiled there.
 #[test]
-fn the_product_of_the_documentation() -> Result<(), Box<dyn std::error::Error>> {
+fn the_example_of_the_documentation_works() -> Result<(), Box<dyn std::error::Error>> {
     // y = x * w^T with w [3, 2].
     let w: Vec<u8> = [1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0].iter().flat_map(|value| value.to_le_bytes()).collect();
     let w = PackedWeight::pack(Format::F32, &w, 3, 2)?;

@@ -1,7 +1,7 @@
-//! Tests of the kernels and the step executor, in one program: the folders and files are those of `src`.
+//! Tests of the kernels and the step executor in one program. The folders and files mirror those of `src`.
 //!
-//! They are apart from `src` so that the library is compiled once. Kernels are called through entries that are no
-//! generic functions, so that none is compiled here again.
+//! The tests are separate from `src` so that the library is compiled once. They call kernels through entry points that
+//! are not generic, so that no kernel is compiled again.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod aligned;
@@ -23,12 +23,12 @@ mod shared_mut;
 mod threads;
 mod weight_cache;
 
-/// Whether `make test-all` runs, with cases that rarely fail and take long.
+/// Returns true in `make test-all`, which also runs slow cases.
 fn runs_all() -> bool {
     std::env::var_os("TRUNKLINE_TEST_ALL").is_some_and(|value| value == "1")
 }
 
-/// Number of cases: the first in each run, the second in `make test-all`.
+/// Returns the number of cases: `first_tier` normally, and `all` in `make test-all`.
 fn num_cases<N>(first_tier: N, all: N) -> N {
     if runs_all() { all } else { first_tier }
 }

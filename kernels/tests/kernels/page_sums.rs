@@ -5,7 +5,7 @@ use trunkline_kernels::threads::ThreadPool;
 use crate::random::Random;
 
 #[test]
-fn every_word_counts_on_any_number_of_threads() {
+fn every_word_affects_its_sum_on_any_number_of_threads() {
     let mut random = Random::new(3);
     let mut bytes: Vec<u8> = (0..5 * PAGE_BYTES).map(|_| random.next() as u8).collect();
     let sums = |bytes: &[u8], threads| {

@@ -23,7 +23,7 @@ fn weight(builder: &mut ProgramBuilder, format: Format, shape: &[usize]) -> Weig
     builder.weight(format, vec![0; num_bytes], shape).unwrap()
 }
 
-/// Two layers; `formats` of q, k, v.
+/// Returns a program of two layers with these formats of q, k and v.
 fn layers(formats: [Format; 3]) -> Program {
     let mut b = builder_of(2);
     let embedding = weight(&mut b, Format::Q8_0, &[10, 64]);
@@ -52,9 +52,9 @@ fn count(program: &Program, is_wanted: impl Fn(&Kernel) -> bool) -> usize {
 }
 
 #[test]
-fn products_of_one_input_are_joined_where_formats_allow_and_share_one_quantisation() {
-    // Joined q, k, v, and output; in the last layer q is wanted for other rows than k and v; head. Each has an input of
-    // its own to quantise.
+fn products_of_one_input_and_format_are_joined_and_share_one_quantisation() {
+    // Products: joined q, k, v and output; in the last layer q separately, because it needs other rows than k and v;
+    // and the head. Each product quantises its own input.
     let joined = layers([Format::Q4_0; 3]);
     assert_eq!(count(&joined, |kernel| matches!(kernel, Kernel::Linear { .. })), 2 + 3 + 1);
     assert_eq!(count(&joined, |kernel| matches!(kernel, Kernel::Quantize { .. })), 2 + 3 + 1);
@@ -62,18 +62,18 @@ fn products_of_one_input_are_joined_where_formats_allow_and_share_one_quantisati
         joined.weights.iter().map(|w| w.out_features()).collect::<Vec<_>>(),
         [10, 128, 64, 64, 64, 64]
     );
-    // v apart, but it reads the same quantised rows.
+    // v is a separate product that reads the same quantised rows.
     let mixed = layers([Format::Q4_0, Format::Q4_0, Format::Q8_0]);
     assert_eq!(count(&mixed, |kernel| matches!(kernel, Kernel::Linear { .. })), 3 + 4 + 1);
     assert_eq!(count(&mixed, |kernel| matches!(kernel, Kernel::Quantize { .. })), 2 + 3 + 1);
-    // A float weight reads the rows as they are.
+    // A float weight reads the float rows.
     let float = layers([Format::Q4_0, Format::Q4_0, Format::F32]);
     assert_eq!(count(&float, |kernel| matches!(kernel, Kernel::Linear { .. })), 3 + 4 + 1);
     assert_eq!(count(&float, |kernel| matches!(kernel, Kernel::Quantize { .. })), 2 + 3 + 1);
 }
 
 #[test]
-fn values_that_end_are_overwritten_and_the_last_layer_is_for_sampling_rows_but_for_its_k_and_v() {
+fn values_are_overwritten_at_their_last_use_and_the_last_layer_computes_only_sampled_rows() {
     let program = layers([Format::Q4_0; 3]);
     assert_eq!(count(&program, |kernel| matches!(kernel, Kernel::Copy { .. })), 0);
     assert_eq!(count(&program, |kernel| matches!(kernel, Kernel::RopeTable { .. })), 1);
@@ -104,7 +104,7 @@ fn a_value_that_is_read_again_is_not_overwritten() {
     let twice = b.add(a, a).unwrap();
     b.logits(twice, embedding).unwrap();
     let program = b.lower().unwrap();
-    // Before rope, since x is written to V too; and before a + a.
+    // Copies are needed before rope, because x is also written to V, and before a + a.
     assert_eq!(count(&program, |kernel| matches!(kernel, Kernel::Copy { .. })), 2);
     for instruction in &program.instructions {
         if let Kernel::Add { x, y } = instruction.kernel {
@@ -114,7 +114,7 @@ fn a_value_that_is_read_again_is_not_overwritten() {
 }
 
 #[test]
-fn operations_that_nothing_needs_are_dropped() {
+fn dead_operations_are_removed() {
     let mut b = builder();
     let embedding = weight(&mut b, Format::F32, &[10, 32]);
     let x = b.embedding(embedding).unwrap();
@@ -128,7 +128,7 @@ fn operations_that_nothing_needs_are_dropped() {
 }
 
 #[test]
-fn misuse_is_refused_by_name() {
+fn misuse_is_refused_with_a_reason() {
     let mut b = builder();
     let embedding = weight(&mut b, Format::F32, &[10, 64]);
     let norm = weight(&mut b, Format::F32, &[32]);

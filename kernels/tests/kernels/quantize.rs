@@ -1,4 +1,4 @@
-//! Quantised rows, read from their bytes by the layout that `src/quantize.rs` states.
+//! Tests of quantised rows, read from their bytes according to the layout in `src/quantize.rs`.
 
 use trunkline_kernels::aligned::AlignedBytes;
 use trunkline_kernels::isa::Isa;
@@ -9,16 +9,15 @@ use crate::random::Random;
 
 const QUAD: usize = 4;
 const GROUP_QUADS: usize = QUANT_GROUP / QUAD;
-/// 2^-100.
 const SMALLEST_SCALE: f32 = f32::from_bits((127 - 100) << 23);
-/// Bits of 2^100, from which on magnitudes count as not finite.
+/// Bits of 2^100. Larger magnitudes count as not finite.
 const TOO_LARGE_BITS: u32 = (127 + 100) << 23;
 
 /// A group of 32 quants, 64 bytes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct QuantGroup {
     low: [i8; QUANT_GROUP],
-    /// High bytes of the top quad.
+    /// The high bytes of the top quad.
     high: [i8; QUAD],
     scale: f32,
     sum: f32,
@@ -48,14 +47,14 @@ impl QuantGroup {
         }
     }
 
-    /// Which quad is on top: where its vector of 64 bytes begins.
+    /// Returns the index of the top quad, from the offset of its 64-byte vector.
     fn top_quad(&self) -> usize {
         usize::from(self.top_offset) / 64
     }
 }
 
-/// What a row's sums start from, and its groups: the starts of all rows are padded to 64 bytes, and the number of
-/// groups from a row to the next is odd.
+/// Returns the start value of a row's sums, and its groups. The start values of all rows are padded to 64 bytes, and
+/// the distance between rows is an odd number of groups.
 fn read_row(shape: QuantizedShape, bytes: &[u8], row: usize) -> (f32, Vec<QuantGroup>) {
     let start = f32::from_ne_bytes(*bytes[4 * row..].first_chunk().unwrap());
     let num_groups = shape.in_features() / QUANT_GROUP;
@@ -70,7 +69,7 @@ fn quantized(x: &[f32], num_rows: usize, row_stride: usize) -> AlignedBytes {
     let quantize = |isa| {
         let mut bytes = AlignedBytes::zeroed(shape.num_bytes());
         let out = SharedMut::new(bytes.as_mut_slice());
-        // SAFETY: one thread.
+        // SAFETY: there is only one thread.
         unsafe { quantize_rows(isa, shape, x, row_stride, 0..num_rows, out) };
         bytes
     };
@@ -83,7 +82,7 @@ fn quantized(x: &[f32], num_rows: usize, row_stride: usize) -> AlignedBytes {
     expected
 }
 
-/// Quantises one row; returns what its sums start from, the values that its quants stand for, and the groups.
+/// Quantises one row. Returns the start value of its sums, the values of its quants, and the groups.
 fn values_and_groups(x: &[f32]) -> (f32, Vec<f64>, Vec<QuantGroup>) {
     let shape = QuantizedShape::new(1, x.len());
     let (start, groups) = read_row(shape, quantized(x, 1, 0).as_slice(), 0);
@@ -97,13 +96,13 @@ fn values_and_groups(x: &[f32]) -> (f32, Vec<f64>, Vec<QuantGroup>) {
     (start, (0..x.len()).map(value).collect(), groups)
 }
 
-/// Largest magnitude among `x`.
+/// Returns the largest magnitude of `x`.
 fn largest(x: &[f32]) -> f32 {
     x.iter().fold(0.0, |largest, x| largest.max(x.abs()))
 }
 
 #[test]
-fn quants_are_as_fine_as_the_largest_of_the_other_quads_allows() {
+fn quants_are_as_fine_as_the_other_quads_allow() {
     let mut random = Random::new(31);
     for outlier in [1.0, 40.0, 1e5, 1e20] {
         for size in [1.0, 1e-9, 1e9] {
@@ -119,7 +118,7 @@ fn quants_are_as_fine_as_the_largest_of_the_other_quads_allows() {
                 let top = group.top_quad();
                 let others = [&x[..top * QUAD], &x[(top + 1) * QUAD..]].concat();
                 assert_eq!(largest(&x[top * QUAD..][..QUAD]), largest(x));
-                // A significand of 4 bits is at most an eighth above what is needed.
+                // Rounding the significand up to 4 bits adds at most an eighth.
                 let needed = f64::from((largest(&others) / 127.0).max(largest(x) / 32639.0));
                 let scale = f64::from(group.scale);
                 assert!((0.9999 * needed..=1.1251 * needed).contains(&scale), "{scale} for {needed}");
@@ -143,7 +142,7 @@ fn a_scale_is_its_level_times_a_power_of_two() {
     let x: Vec<f32> = (0..32 * 200).map(|at| 1.07f32.powi(at / 32 - 100) * random.float()).collect();
     let (_, _, groups) = values_and_groups(&x);
     for group in groups {
-        // Levels are significands of 4 bits.
+        // Levels are 4-bit significands.
         let level = 1.0 + f32::from(group.level_offset / 64) / 8.0;
         let power = (group.scale / level).to_bits();
         assert_eq!(power << 9, 0, "{group:?}");
@@ -151,7 +150,7 @@ fn a_scale_is_its_level_times_a_power_of_two() {
 }
 
 #[test]
-fn of_equal_quads_the_first_is_on_top() {
+fn the_first_of_equal_quads_is_the_top_quad() {
     for first in 0..GROUP_QUADS {
         let mut x = [0.5; QUANT_GROUP];
         for quad in first..GROUP_QUADS {
@@ -164,7 +163,7 @@ fn of_equal_quads_the_first_is_on_top() {
 }
 
 #[test]
-fn zeros_and_what_is_next_to_nothing_are_zeros() {
+fn zeros_and_tiny_values_become_zeros() {
     for value in [0.0, -0.0, f32::from_bits(1), 1e-42, -f32::MIN_POSITIVE, 1e-32] {
         let (start, values, groups) = values_and_groups(&[value; 32]);
         assert_eq!((start, groups[0].scale), (0.0, SMALLEST_SCALE));
@@ -189,7 +188,7 @@ fn a_row_that_is_not_finite_starts_from_nan() {
     assert!(values.iter().all(|value| (value / f64::from(largest) - 1.0).abs() < 0.01), "{values:?}");
 }
 
-/// Puts something hard into a group: what overflows, vanishes, ties, or lies where scales change.
+/// Puts difficult values into a group: overflow, underflow, ties, or values at which scales change.
 fn harden(group: &mut [f32], random: &mut Random) {
     let at = random.below(QUANT_GROUP);
     match random.below(12) {
@@ -203,7 +202,7 @@ fn harden(group: &mut [f32], random: &mut Random) {
         // Equal magnitudes in all quads, or in two.
         7 => group.iter_mut().for_each(|x| *x = 3.0f32.copysign(*x)),
         8 => (group[at], group[random.below(QUANT_GROUP)]) = (-7.5, 7.5),
-        // Halves between quants of scale 1, and of the scales beside it.
+        // Halves between quants for scale 1 and the adjacent scales.
         9 => {
             group.iter_mut().for_each(|x| *x = (*x * 126.0).round() + 0.5);
             group[at] = 127.0 + (random.below(3) as f32 - 1.0) * 1e-5;
@@ -221,7 +220,7 @@ fn every_instruction_set_writes_the_same_bytes_for_hard_rows() {
         let width = num_groups * QUANT_GROUP;
         let row_stride = width + random.below(3) * 5;
         let mut x: Vec<f32> = (0..(num_rows - 1) * row_stride + width).map(|_| random.float()).collect();
-        // Most rounds are finite but for the odd group.
+        // Most rows are finite, with a few exceptions.
         for group in x.chunks_exact_mut(QUANT_GROUP) {
             if random.below(4) == 0 {
                 harden(group, &mut random);

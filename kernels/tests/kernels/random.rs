@@ -1,4 +1,4 @@
-//! Random numbers and weights from a seed.
+//! Seeded random numbers and weights.
 
 use half::f16;
 use trunkline_kernels::pack::Format;
@@ -21,17 +21,17 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// Uniform in `0..bound`.
+    /// Returns a uniform number in `0..bound`.
     pub fn below(&mut self, bound: usize) -> usize {
         (self.next() % bound as u64) as usize
     }
 
-    /// Uniform in -1..1.
+    /// Returns a uniform number in -1..1.
     pub fn float(&mut self) -> f32 {
         (self.next() >> 40) as f32 / (1 << 23) as f32 - 1.0
     }
 
-    /// Roughly normal, standard deviation 1.
+    /// Returns a roughly normal number with a standard deviation of 1.
     pub fn normal(&mut self) -> f32 {
         (0..12).map(|_| self.float()).sum::<f32>() / 2.0
     }
@@ -40,12 +40,12 @@ impl Random {
         (0..n).map(|_| self.normal()).collect()
     }
 
-    /// Activations: mostly small, now and then an outlier, as in a real model.
+    /// Returns activations that are mostly small with a few outliers, as in a real model.
     pub fn activations(&mut self, n: usize) -> Vec<f32> {
         (0..n).map(|_| if self.below(50) == 0 { 40.0 * self.float() } else { self.float() }).collect()
     }
 
-    /// Bytes of a weight [out_features, in_features]: random quants, scales of a sane size.
+    /// Returns the bytes of a weight `[out_features, in_features]` with random quants and scales of a normal magnitude.
     pub fn weight(&mut self, format: Format, out_features: usize, in_features: usize) -> Vec<u8> {
         let num_bytes = format.row_bytes(in_features).unwrap() * out_features;
         match format {

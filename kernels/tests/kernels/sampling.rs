@@ -1,4 +1,4 @@
-//! The choice of tokens.
+//! Tests of sampling and its parts.
 
 mod philox;
 mod processors;

@@ -1,4 +1,4 @@
-//! The thread pool: barriers, panics, sleep.
+//! Tests of the thread pool: barriers, panics and sleep.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -29,10 +29,10 @@ fn the_caller_is_thread_0() {
     });
 }
 
-/// Each round every thread sums what all wrote in the round before: wrong as soon as one thread passes a barrier early
-/// or does not see a write. More threads than CPUs, so that waiting also sleeps.
+/// In each round every thread sums what all threads wrote in the previous round. The sum is wrong if a thread passes a
+/// barrier early or misses a write. There are more threads than CPUs, so that waits also sleep.
 #[test]
-fn writes_before_a_barrier_are_seen_behind_it() {
+fn writes_before_a_barrier_are_visible_after_it() {
     const ROUNDS: u64 = 300;
     for num_threads in [1, 2, 3, 8] {
         let mut cells = vec![1u64; 2 * num_threads];
@@ -63,7 +63,7 @@ fn writes_before_a_barrier_are_seen_behind_it() {
 }
 
 #[test]
-fn a_panic_on_any_thread_comes_out_of_run_and_leaves_the_pool_usable() {
+fn a_panic_on_any_thread_propagates_and_leaves_the_pool_usable() {
     for num_threads in [1, 2, 4] {
         let mut pool = ThreadPool::new(num_threads).unwrap();
         for bad in 0..num_threads {
@@ -101,7 +101,7 @@ fn a_panic_on_any_thread_comes_out_of_run_and_leaves_the_pool_usable() {
 }
 
 #[test]
-fn pools_end_without_having_run() {
+fn pools_that_never_ran_can_be_dropped() {
     for num_threads in [1, 2, 16] {
         drop(ThreadPool::new(num_threads).unwrap());
     }
@@ -114,11 +114,11 @@ fn an_idle_pool_sleeps() {
     let worker_ids = std::sync::Mutex::new(Vec::new());
     pool.run(|thread_idx, _| {
         if thread_idx > 0 {
-            // SAFETY: no arguments, cannot fail.
+            // SAFETY: the call has no arguments and cannot fail.
             worker_ids.lock().unwrap().push(unsafe { libc::gettid() });
         }
     });
-    // A thread that waits in the kernel is in state S. It gets there after its bounded spin; a spinning one never does.
+    // A sleeping thread is in state S, which it reaches after its bounded spin. A spinning thread never does.
     for thread_id in worker_ids.into_inner().unwrap() {
         let path = format!("/proc/self/task/{thread_id}/stat");
         let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);

@@ -1,4 +1,4 @@
-//! Packed weights in files: what is taken, what is not, and who else is there.
+//! Tests of the weight cache: hits, misses, damaged files and concurrent processes.
 
 mod format;
 mod header;
@@ -26,12 +26,12 @@ const VOCAB: usize = 70;
 const THREADS: usize = 2;
 const NOTE: &str = "0123456789abcdef";
 
-/// A small model of random Q8_0 and f32 weights.
+/// Returns a small model with random Q8_0 and f32 weights.
 fn builder() -> ProgramBuilder {
     builder_of(false)
 }
 
-/// The same; on demand with the weights of k and v, which have one shape, in each other's place.
+/// Like [`builder`], optionally with the weights of k and v, which have the same shape, swapped.
 fn builder_of(swaps_k_and_v: bool) -> ProgramBuilder {
     let geometry =
         KvGeometry { num_layers: 1, num_kv_heads: 1, head_size: 32, block_size: 16, dtype: KvDtype::F16 };
@@ -84,13 +84,14 @@ fn keep(cache: WeightCache) -> Kept {
     }
 }
 
-/// The bytes of a good file.
+/// Returns the bytes of a valid file.
 fn good_file(folder: &Path) -> Vec<u8> {
     keep(cache(folder));
     fs::read(cache(folder).path()).unwrap()
 }
 
-/// What a start with the file `bytes` says of it; checks that its results are right, and that the file is replaced.
+/// Starts with the file `bytes` and returns the message of the miss. Checks that results are correct and that the file
+/// is replaced.
 fn miss_of(folder: &Path, bytes: &[u8]) -> Option<String> {
     let path = cache(folder).path();
     fs::write(&path, bytes).unwrap();
@@ -111,7 +112,7 @@ fn the_second_start_maps_what_the_first_one_packed() {
     let cache = cache(&folder.path().join("made/when/needed"));
     let (first, state) = build(cache.clone());
     let CacheState::Missed(Miss::Absent, writer) = state else { panic!("{state:?}") };
-    // Kept while the first one computes.
+    // The weights are stored while the first executor computes.
     let (first, kept) = std::thread::scope(|scope| {
         let kept = scope.spawn(|| writer.keep(NOTE).unwrap());
         (scores(first), kept.join().unwrap())
@@ -119,14 +120,14 @@ fn the_second_start_maps_what_the_first_one_packed() {
     assert_eq!(kept, Kept::Written(fs::metadata(cache.path()).unwrap().len()));
     let (second, state) = build(cache.clone());
     assert!(matches!(state, CacheState::Mapped(note) if note == NOTE));
-    // Removed by somebody: whoever has mapped it goes on.
+    // If the file is removed, executors that have mapped it continue.
     fs::remove_file(cache.path()).unwrap();
     assert_eq!(scores(second), first);
     assert_eq!(first, expected_scores());
 }
 
 #[test]
-fn files_cut_anywhere_are_packed_again() {
+fn files_truncated_anywhere_are_misses() {
     let folder = tempfile::tempdir().unwrap();
     let good = good_file(folder.path());
     for len in [0, 1, 8, 100, 133, 200, 4095, 4096, 5000, good.len() / 2, good.len() - 1] {
@@ -140,7 +141,7 @@ fn files_cut_anywhere_are_packed_again() {
 }
 
 #[test]
-fn a_flipped_bit_is_never_served() {
+fn a_file_with_a_flipped_bit_is_a_miss() {
     let folder = tempfile::tempdir().unwrap();
     let good = good_file(folder.path());
     let header = Header::read(&good);
@@ -154,7 +155,7 @@ fn a_flipped_bit_is_never_served() {
     positions.extend(entries.iter().flat_map(|entry| [entry.start, entry.end - 1]));
     let seed = 20;
     let mut random = Random::new(seed);
-    // Between header and entries there are zeros that nobody reads.
+    // The zeros between header and image are not read.
     let is_read = |at: &usize| entries.iter().any(|entry| entry.contains(at));
     positions.extend((0..40).map(|_| random.below(good.len())).filter(is_read));
     for at in positions {
@@ -166,14 +167,14 @@ fn a_flipped_bit_is_never_served() {
 }
 
 #[test]
-fn files_of_other_keys_weights_or_programs_are_not_taken() {
+fn files_of_other_keys_weights_or_programs_are_misses() {
     let folder = tempfile::tempdir().unwrap();
     let path = cache(folder.path()).path();
     let other_key = WeightCache { key: [8; KEY_BYTES], ..cache(folder.path()) };
     keep(other_key.clone());
     let miss = miss_of(folder.path(), &fs::read(other_key.path()).unwrap()).unwrap();
     assert!(miss.contains("from other weights"), "{miss}");
-    // The same key by mistake, but weights of the same shapes that are joined in another way.
+    // The same key by mistake, but weights of the same shapes that are joined differently.
     keep(cache(folder.path()));
     let other = builder_of(true).build_cached(THREADS, Pinning::Off, cache(folder.path()), None).unwrap();
     assert!(matches!(other.1, CacheState::Missed(Miss::Unusable { .. }, _)), "{:?}", other.1);
@@ -182,7 +183,7 @@ fn files_of_other_keys_weights_or_programs_are_not_taken() {
 }
 
 #[test]
-fn a_folder_that_cannot_be_used_costs_only_the_cache() {
+fn an_unusable_folder_disables_only_the_cache() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("file");
     File::create(&file).unwrap();
@@ -191,9 +192,9 @@ fn a_folder_that_cannot_be_used_costs_only_the_cache() {
         assert_eq!(scores(executor), expected_scores());
         let CacheState::Missed(_, writer) = state else { panic!("{state:?}") };
         let error = writer.keep_now(NOTE).unwrap_err().to_string();
-        assert!(error.starts_with("cannot make the folder"), "{error}");
+        assert!(error.starts_with("cannot create the folder"), "{error}");
     }
-    // A folder where the file should be.
+    // A folder with the name of the file.
     fs::create_dir_all(cache(folder.path()).path().join("x")).unwrap();
     let (_, state) = build(cache(folder.path()));
     let CacheState::Missed(_, writer) = state else { panic!("{state:?}") };
@@ -246,12 +247,12 @@ fn many_writers_at_once_leave_one_whole_file() {
     let (executor, state) = build(cache(folder.path()));
     assert!(matches!(state, CacheState::Mapped(_)));
     assert_eq!(scores(executor), expected_scores());
-    // Whoever comes later finds it there.
+    // Later writers find the file.
     assert_eq!(late.keep_now(NOTE).unwrap(), Kept::AlreadyThere);
 }
 
 #[test]
-fn temporary_files_of_writers_that_died_are_removed_and_of_living_ones_are_not() {
+fn temporary_files_are_removed_only_if_their_writer_is_dead() {
     let folder = tempfile::tempdir().unwrap();
     let dead = folder.path().join("a.1-0-0.weights-part");
     let living = folder.path().join("b.2-0-0.weights-part");
@@ -263,7 +264,7 @@ fn temporary_files_of_writers_that_died_are_removed_and_of_living_ones_are_not()
 }
 
 #[test]
-fn the_least_recently_used_files_make_room_and_strangers_stay() {
+fn the_least_recently_used_files_are_evicted_and_other_files_stay() {
     let folder = tempfile::tempdir().unwrap();
     let file_bytes = good_file(folder.path()).len() as u64;
     let of = |key: u8, max_files: u64| WeightCache {
@@ -278,12 +279,12 @@ fn the_least_recently_used_files_make_room_and_strangers_stay() {
         file.set_modified(SystemTime::now() - Duration::from_secs(age_s)).unwrap();
     }
     fs::remove_file(cache(folder.path()).path()).unwrap();
-    // Using the oldest makes it the newest.
+    // Using the oldest file makes it the newest.
     assert!(matches!(build(of(1, 10)).1, CacheState::Mapped(_)));
     keep(of(4, 3));
     let is_there = [1, 2, 3, 4].map(|key| of(key, 3).path().exists());
     assert_eq!(is_there, [true, false, true, true]);
-    // One that never fits is refused, and nobody is removed for it.
+    // A file that never fits is refused, and no file is removed for it.
     let CacheState::Missed(_, writer) = build(WeightCache { max_bytes: file_bytes - 1, ..of(5, 1) }).1 else {
         panic!("nobody has written it")
     };
@@ -293,8 +294,8 @@ fn the_least_recently_used_files_make_room_and_strangers_stay() {
 }
 
 #[test]
-fn a_file_is_looked_at_whole_before_it_is_used() {
-    // The last byte of the last entry, changed in place: the file keeps its size and its header.
+fn a_file_is_checked_completely_before_it_is_used() {
+    // Change the last byte of the last entry in place, which keeps the file's size and header.
     let folder = tempfile::tempdir().unwrap();
     let good = good_file(folder.path());
     let header = Header::read(&good);
@@ -310,8 +311,8 @@ fn a_file_is_looked_at_whole_before_it_is_used() {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn the_caller_of_keep_stays_as_urgent_as_it_was() {
-    // SAFETY: asks of the calling thread (0).
+fn keep_does_not_change_the_priority_of_its_caller() {
+    // SAFETY: the call only reads the policy of the calling thread (0).
     let urgency = || unsafe { libc::sched_getscheduler(0) };
     let before = urgency();
     assert_ne!(before, libc::SCHED_IDLE);

@@ -1,8 +1,5 @@
 //! Implementations of [`Lanes`] for x86-64.
-#![allow(
-    clippy::undocumented_unsafe_blocks,
-    reason = "the conditions of every block are those of the trait"
-)]
+#![allow(clippy::undocumented_unsafe_blocks, reason = "the conditions of every block are those of the trait")]
 
 mod bytes;
 

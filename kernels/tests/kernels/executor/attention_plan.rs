@@ -72,7 +72,7 @@ fn every_row_head_and_segment_is_computed_once_and_states_do_not_overlap() {
 }
 
 #[test]
-fn one_long_sequence_is_cut_for_all_threads() {
+fn one_long_sequence_is_split_among_all_threads() {
     let geometry =
         KvGeometry { num_layers: 1, num_kv_heads: 1, head_size: 64, block_size: 32, dtype: KvDtype::Int8 };
     let mut limits = PlanLimits { geometry, heads_per_kv_head: 4, num_threads: 4, state_capacity: 0 };

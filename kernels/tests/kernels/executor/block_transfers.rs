@@ -1,4 +1,4 @@
-//! Blocks that go to a store and come back, on a disk in memory that waits when it is told to.
+//! Stores and restores blocks, on an in-memory disk that can be made to wait.
 
 use std::io;
 use std::path::Path;
@@ -12,12 +12,12 @@ use super::*;
 
 const SEQUENCE: u64 = 1;
 const NUM_SLOTS: u32 = 32;
-/// How long a step waits for what it stores.
+/// The time that a step waits for its stores.
 const STORE_WAIT: Duration = Duration::from_millis(10);
-/// Longer than any transfer takes.
+/// A limit that no transfer reaches.
 const LONG: Duration = Duration::from_secs(60);
 
-/// A file in memory. Whoever holds `gate` stops its writes.
+/// An in-memory file whose writes wait while `gate` is locked.
 #[derive(Clone, Debug, Default)]
 struct SlowFile {
     bytes: Arc<Mutex<Vec<u8>>>,
@@ -58,12 +58,12 @@ impl DiskFile for SlowFile {
     }
 }
 
-/// An executor with a store, and one sequence of 100 tokens, whose six full blocks are computed.
+/// An executor with a store and one sequence of 100 tokens, of which six full blocks are computed.
 struct Bench {
     executor: Executor,
     transfers: Arc<Transfers>,
     tokens: Vec<u32>,
-    /// Before the first block, then of each full block.
+    /// The root key, then the key of each full block.
     keys: Vec<BlockKey>,
     gate: Arc<Mutex<()>>,
 }
@@ -120,7 +120,7 @@ impl Bench {
         }
     }
 
-    /// Waits for the outcomes of so many transfers. Taken first: `begin_stores` holds them for whoever takes.
+    /// Waits for the outcomes of `count` transfers.
     fn outcomes(&self, count: usize) -> Outcomes {
         let mut all = self.transfers.take_outcomes();
         while all.stores.len() + all.restores.len() < count {
@@ -132,7 +132,7 @@ impl Bench {
         all
     }
 
-    /// Time that `begin_stores` takes for the block 0 in `slot`.
+    /// Returns the time that `begin_stores` takes for block 0 in `slot`.
     fn time_to_store(&mut self, slot: u32) -> Duration {
         let start = Instant::now();
         self.executor.begin_stores(&[(SEQUENCE, 0, slot)], |_| false).unwrap();
@@ -141,7 +141,7 @@ impl Bench {
 }
 
 #[test]
-fn blocks_that_come_back_from_the_store_are_those_that_went_there() {
+fn restored_blocks_equal_stored_blocks() {
     for recipe in [PLAIN, GEMMA] {
         let mut bench = Bench::new(recipe);
         let expected = bench.executor.step(&[bench.chunk(SEQUENCE, 97, 100, &[])]);
@@ -150,7 +150,7 @@ fn blocks_that_come_back_from_the_store_are_those_that_went_there() {
         let stored: Vec<_> = (10..16).map(|slot| StoreOutcome { slot, is_stored: true }).collect();
         assert_eq!(bench.outcomes(6).stores, stored);
         bench.executor.kv_pool_mut().fill(half::f16::NAN.to_bits());
-        // Block 5 - i of the path goes to block 20 + i of the pool.
+        // Block 5 - i of the path is restored to block 20 + i of the pool.
         let blocks: Vec<(u32, u32, BlockKey, bool)> =
             (0..6).map(|i| (15 - i, 20 + i, bench.keys[6 - i as usize], false)).collect();
         bench.executor.begin_restore(7, &blocks).unwrap();
@@ -163,18 +163,18 @@ fn blocks_that_come_back_from_the_store_are_those_that_went_there() {
 }
 
 #[test]
-fn a_step_waits_for_a_disk_that_keeps_up_and_not_for_one_that_is_behind() {
+fn a_step_waits_for_an_idle_disk_but_not_for_a_busy_one() {
     let mut bench = Bench::new(PLAIN);
     let gate = bench.gate.clone();
-    // While the gate is held no store ends.
+    // While the gate is locked no store ends.
     let held = gate.lock().unwrap();
     let idle = bench.time_to_store(0);
     let is_storing = bench.transfers.is_storing();
     let behind = (1..16).map(|slot| bench.time_to_store(slot)).min().unwrap();
     drop(held);
-    // A disk that had nothing to do was counted on: in vain.
+    // The disk was idle, so the first step waits until its limit.
     assert!(idle >= STORE_WAIT && is_storing, "nobody waited, but {idle:?}");
-    // Then it is behind. The shortest of many times, since others use this machine, too.
+    // Now the disk is behind, and later steps do not wait. The shortest of many times excludes other load.
     assert!(behind < STORE_WAIT, "every step waited, {behind:?} at least");
     let outcomes = bench.outcomes(16).stores;
     assert!(outcomes.iter().all(|outcome| outcome.is_stored), "{outcomes:?}");
@@ -193,7 +193,7 @@ fn blocks_of_a_failed_sequence_are_refused_and_the_others_stored() {
 }
 
 #[test]
-fn transfers_that_cannot_be_are_refused_by_name() {
+fn invalid_transfers_are_refused_with_a_reason() {
     let mut bench = Bench::new(PLAIN);
     let (keys, executor) = (bench.keys.clone(), &mut bench.executor);
     let message =
@@ -211,12 +211,12 @@ fn transfers_that_cannot_be_are_refused_by_name() {
     contains(message(executor.begin_restore(1, &twice)), "block 8 is restored twice");
     let unknown = [(0, NUM_BLOCKS as u32, keys[1], false)];
     contains(message(executor.begin_restore(1, &unknown)), "block 80 does not exist, the pool has 80 blocks");
-    contains(message(executor.attach_store(bench.transfers.clone())), "there is one already");
-    // None of these came to the store.
+    contains(message(executor.attach_store(bench.transfers.clone())), "a store is already attached");
+    // None of these reached the store.
     assert_eq!(bench.transfers.take_outcomes(), Outcomes::default());
 
     let mut other = build(PLAIN, 1, best());
-    contains(message(other.begin_store(SEQUENCE, 0, 0)), "there is none");
+    contains(message(other.begin_store(SEQUENCE, 0, 0)), "no store is attached");
     let wrong = Geometry { block_size: 32, ..geometry(&mut other) };
     let wrong = open(wrong, &SlowFile::default());
     contains(message(other.attach_store(wrong)), "its blocks have (bytes, tokens)");

@@ -1,10 +1,10 @@
-//! Masks, and tokens that follow without being sampled.
+//! Tests of masks and of appended tokens.
 
 use std::sync::Arc;
 
 use super::*;
 
-/// One sequence: a chunk over all that is known and not computed, under a mask.
+/// Computes all known tokens of one sequence that are not computed yet, and samples with a mask.
 fn step(executor: &mut Executor, first: usize, end: usize, mask: Option<Vec<u8>>) -> Vec<SequenceResult> {
     if let Some(mask) = mask {
         executor.allow(1, mask).unwrap();
@@ -30,7 +30,7 @@ fn token(results: Vec<SequenceResult>) -> SampledToken {
 }
 
 #[test]
-fn a_mask_holds_for_one_sample_and_logprobs_do_not_see_it() {
+fn a_mask_applies_to_one_sample_and_not_to_logprobs() {
     let mut executor = build(PLAIN, 2, best());
     let tokens = prompt(31, 20);
     let free = alone(&mut executor, &tokens, &[], 1, &ascending(0)).remove(0);
@@ -41,14 +41,14 @@ fn a_mask_holds_for_one_sample_and_logprobs_do_not_see_it() {
         assert!(others.contains(&sampled.token_id));
         assert_eq!(sampled.top_logprobs, free.top_logprobs, "they are of the model's own distribution");
         assert!(sampled.logprob < free.logprob);
-        // The next sample is free again.
+        // The next sample is unconstrained again.
         assert!(step(&mut executor, 20, 21, None)[0].outcome.is_ok());
         executor.end(1).unwrap();
     }
 }
 
 #[test]
-fn appended_tokens_are_as_sampled_ones() {
+fn appended_tokens_equal_sampled_ones() {
     let mut executor = build(PLAIN, 2, best());
     let tokens = prompt(32, 20);
     let sampled = alone(&mut executor, &tokens, &[], 4, &ascending(0));
@@ -59,7 +59,7 @@ fn appended_tokens_are_as_sampled_ones() {
 }
 
 #[test]
-fn a_late_mask_gives_what_the_same_mask_gives_at_once() {
+fn a_late_mask_gives_the_same_result_as_an_early_one() {
     let mut executor = build(PLAIN, 2, best());
     let tokens = prompt(35, 20);
     let params = SamplingParams { temperature: 1.0, seed: 9, ..observant() };
@@ -78,12 +78,12 @@ fn a_late_mask_gives_what_the_same_mask_gives_at_once() {
         running.join().unwrap()
     });
     assert_eq!(late, first);
-    // Told nothing it samples nothing: the position is computed, and the next step goes on from there.
+    // With an empty mask nothing is sampled. The position is computed, and the next step continues after it.
     executor.await_mask(1, masks.clone()).unwrap();
     masks.tell(1, Vec::new());
     assert!(step(&mut executor, 20, 21, None).is_empty());
     executor.append(1, &[second.token_id]).unwrap();
-    // A mask of another size, and none after the end.
+    // A mask of the wrong size, and no mask after `close`.
     executor.await_mask(1, masks.clone()).unwrap();
     masks.tell(1, vec![255]);
     let failed = step(&mut executor, 21, 22, None);

@@ -1,4 +1,4 @@
-//! Tiny random models.
+//! Tiny random models for the tests.
 
 use crate::random::Random;
 use trunkline_kernels::executor::Executor;
@@ -16,7 +16,7 @@ const FFN: usize = 96;
 pub const BLOCK_SIZE: usize = 16;
 pub const NUM_BLOCKS: usize = 80;
 
-/// What varies between the models of these tests.
+/// The parameters that differ between the test models.
 #[derive(Clone, Copy)]
 pub struct Recipe {
     pub seed: u64,
@@ -24,10 +24,10 @@ pub struct Recipe {
     pub head_norms: bool,
     pub biases: bool,
     pub dtype: KvDtype,
-    /// Of each layer; where there are some, scores and logits have soft caps, and the rest is Gemma's too.
+    /// The window of each layer. If there are any, the model also has soft caps and the other features of Gemma.
     pub windows: [Option<usize>; 2],
     pub num_blocks: usize,
-    /// None: blocks are in one piece.
+    /// Number of window parts; `None` stores windowed layers with the others.
     pub num_window_parts: Option<usize>,
 }
 
@@ -57,7 +57,7 @@ struct Model {
 }
 
 impl Model {
-    /// Random blocks: quants from random bytes, scales (the leading f16, and the minimum behind it) of a fixed size.
+    /// Adds a matrix of random blocks: random quants, with scales and minima of a fixed magnitude.
     fn matrix(&mut self, format: Format, rows: usize, columns: usize) -> WeightId {
         let mut bytes = Vec::new();
         let scale = |x: f32| half::f16::from_f32(x).to_le_bytes();

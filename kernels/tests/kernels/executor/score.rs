@@ -1,4 +1,4 @@
-//! Logprobs of the prompt: those that sampling its tokens reported, however it is cut.
+//! Logprobs of the prompt equal those of sampling the same tokens, however the prompt is divided into chunks.
 
 use super::*;
 
@@ -13,7 +13,7 @@ fn chunk(first: usize, end: usize, blocks: &mut Blocks, (sample, score): (bool, 
     }
 }
 
-/// The scores of a prompt computed in chunks that end at `cuts` and at its end, and what follows it.
+/// Scores a prompt in chunks that end at `cuts` and at its end. Returns the scores and the next token.
 fn scored(executor: &mut Executor, tokens: &[u32], cuts: &[usize]) -> (Vec<TokenScore>, SampledToken) {
     let params = SamplingParams { prompt_logprobs: Some(20), ..observant() };
     executor.start(1, tokens.to_vec(), tokens.len(), params).unwrap();
@@ -33,14 +33,14 @@ fn scored(executor: &mut Executor, tokens: &[u32], cuts: &[usize]) -> (Vec<Token
 }
 
 #[test]
-fn a_prompt_has_the_logprobs_that_its_tokens_had_when_they_were_sampled() {
+fn prompt_logprobs_equal_those_reported_by_sampling() {
     for recipe in ALL {
         let mut executor = build(recipe, 2, best());
         let beginning = prompt(41, 9);
         let sampled = alone(&mut executor, &beginning, &[], 24, &ascending(5));
         let output: Vec<u32> = sampled.iter().map(|token| token.token_id).collect();
         let tokens = [&beginning[..], &output[..23]].concat();
-        // The test's steps have logits for 12 positions.
+        // Steps of the test model have logits for 12 positions.
         let cuts: [&[usize]; 3] = [&[12, 24], &[1, 9, 16, 26], &[8, 9, 10, 22]];
         for cuts in cuts {
             let (scores, next) = scored(&mut executor, &tokens, cuts);
@@ -56,7 +56,7 @@ fn a_prompt_has_the_logprobs_that_its_tokens_had_when_they_were_sampled() {
 }
 
 #[test]
-fn a_step_has_logits_for_so_many_positions_and_no_more() {
+fn the_number_of_positions_with_logits_is_limited() {
     let mut executor = build(PLAIN, 2, best());
     let most = executor.program().config.max_step_sequences;
     let tokens = prompt(42, most + 3);
@@ -69,7 +69,7 @@ fn a_step_has_logits_for_so_many_positions_and_no_more() {
     let mut blocks = Blocks { ids: ascending(0), next: 0 };
     assert!(executor.step(&[chunk(0, most, &mut blocks, (false, true))]).is_empty());
     assert_eq!(executor.scores()[0].tokens.len(), most);
-    // Of the last three positions two are followed by a token of the prompt.
+    // Two of the last three positions are followed by a token of the prompt.
     assert_eq!(executor.step(&[chunk(most, most + 3, &mut blocks, (true, true))]).len(), 1);
     assert_eq!(executor.scores()[0].tokens.len(), 2);
     assert_eq!(executor.step(&[chunk(most + 3, most + 4, &mut blocks, (true, true))]).len(), 1);

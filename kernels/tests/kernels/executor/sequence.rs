@@ -22,7 +22,7 @@ fn chunk(first_position: u32, num_tokens: u32, new_block_ids: &[u32], sample: bo
 }
 
 #[test]
-fn chunks_that_cannot_be_are_refused_and_change_nothing() {
+fn invalid_chunks_are_refused_and_change_nothing() {
     let cases = [
         (chunk(0, 0, &[0], false), "`num_tokens` is 0"),
         (chunk(3, 18, &[0, 1], false), "20 tokens are known"),
@@ -49,7 +49,7 @@ fn chunks_that_cannot_be_are_refused_and_change_nothing() {
 }
 
 #[test]
-fn bad_starts_are_refused() {
+fn invalid_starts_are_refused() {
     let start = |tokens: Vec<u32>, num_prompt| {
         Sequence::new(tokens, num_prompt, SamplingParams::default(), &CAPACITY)
     };

@@ -6,12 +6,12 @@ use trunkline_kernels::threads::ThreadPool;
 
 use crate::random::Random;
 
-/// A product as it is cut.
+/// A product with its division into units.
 struct Product {
     num_rows: usize,
     num_tiles: usize,
     units: Units,
-    /// What a thread takes that is alone.
+    /// The units that a single thread takes.
     num_units: usize,
 }
 
@@ -24,7 +24,7 @@ impl Product {
     }
 }
 
-/// The units of a product that the first of the threads takes if no other one comes.
+/// Returns the units that the first thread takes if no other thread runs.
 fn taken_alone(units: &Units, num_threads: usize) -> Vec<Unit> {
     let mut taken = vec![];
     Cursors::new(num_threads).share(0, 0, units, |unit| taken.push(unit));
@@ -32,7 +32,7 @@ fn taken_alone(units: &Units, num_threads: usize) -> Vec<Unit> {
 }
 
 #[test]
-fn every_row_of_every_tile_is_in_one_unit_whoever_is_fast() {
+fn every_row_of_every_tile_is_in_one_unit_at_any_thread_speed() {
     for seed in 0..60 {
         let mut random = Random::new(seed);
         let num_threads = 1 + random.below(5);
@@ -47,7 +47,7 @@ fn every_row_of_every_tile_is_in_one_unit_whoever_is_fast() {
             pool.run(|thread_idx, barrier| {
                 for (ordinal, product) in products.iter().enumerate() {
                     barrier.wait();
-                    // A thread that comes when the others are done already.
+                    // One thread starts after the others are done.
                     let is_slow = thread_idx == slow && num_threads > 1;
                     if is_slow {
                         while taken[ordinal].lock().unwrap().len() < product.num_units {
@@ -76,7 +76,7 @@ fn every_row_of_every_tile_is_in_one_unit_whoever_is_fast() {
 
 #[test]
 fn units_are_small_enough_to_be_shared_and_large_enough_to_be_worth_it() {
-    // SmolLM2-135M's products on two threads: one row of the head, one and 1,000 rows of gate and up.
+    // Products of SmolLM2-135M on two threads: one row of the output head, one and 1,000 rows of gate and up.
     let first = |num_rows, tiles: (usize, usize, usize)| {
         taken_alone(&Units::new(num_rows, 576, tiles, 2), 2).remove(0)
     };

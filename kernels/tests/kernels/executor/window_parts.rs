@@ -1,19 +1,19 @@
-//! Layers with a window, kept in parts that are dropped behind it, against the same model with whole blocks.
+//! Compares a model whose window parts are dropped after use with the same model with whole blocks.
 
 use super::model::{GEMMA_F16, GEMMA_INT4};
 use super::*;
 
-/// Both layers see a window.
+/// A model in which both layers have windows.
 const MISTRAL: Recipe = Recipe { windows: [Some(37), Some(60)], ..GEMMA };
 const LARGEST_WINDOW: usize = 60;
-/// Blocks that the largest window and a chunk of one block touch at most.
+/// The most blocks that the largest window and a chunk of one block span.
 const NUM_PARTS: usize = 6;
 
 fn parted(recipe: Recipe) -> Recipe {
     Recipe { num_window_parts: Some(NUM_PARTS), ..recipe }
 }
 
-/// [`alone`] with chunks of up to a block; before each, parts that no position from it on sees are dropped.
+/// Like [`alone`], with chunks of up to one block. Drops the parts that are not visible any more before each chunk.
 fn alone_with_parts(
     executor: &mut Executor,
     tokens: &[u32],
@@ -46,7 +46,7 @@ fn alone_with_parts(
 }
 
 #[test]
-fn twenty_thousand_tokens_need_no_more_than_the_window() {
+fn twenty_thousand_tokens_need_only_the_parts_of_one_window() {
     const NUM_DECODES: usize = 20_000;
     let num_blocks = (NUM_DECODES + 300).div_ceil(BLOCK_SIZE);
     let recipe = Recipe { num_blocks, ..MISTRAL };
@@ -55,7 +55,7 @@ fn twenty_thousand_tokens_need_no_more_than_the_window() {
     let expected = alone(&mut build(recipe, 1, best()), &tokens, &[100], NUM_DECODES, &blocks);
     let mut executor = build(parted(recipe), 1, best());
     executor.kv_pool_mut().fill(half::f16::NAN.to_bits());
-    // Without other layers a block is nothing but its part.
+    // Without other layers a block consists only of its window part.
     assert_eq!(executor.bytes_per_block(), 0);
     assert_eq!(executor.bytes_per_window_part(), executor.kv_pool_mut().geometry().bytes_per_block());
     assert_eq!(executor.num_free_window_parts(), NUM_PARTS);
@@ -64,7 +64,7 @@ fn twenty_thousand_tokens_need_no_more_than_the_window() {
 }
 
 #[test]
-fn layers_without_a_window_keep_everything_and_results_are_the_same_in_every_dtype() {
+fn dropping_window_parts_does_not_change_results_in_any_dtype() {
     for recipe in [GEMMA, GEMMA_F16, GEMMA_INT4] {
         let tokens = prompt(22, 150);
         let expected = alone(&mut build(recipe, 2, best()), &tokens, &[70], 30, &ascending(0));
@@ -78,11 +78,11 @@ fn layers_without_a_window_keep_everything_and_results_are_the_same_in_every_dty
 }
 
 #[test]
-fn a_prefix_hit_needs_the_window_before_it_and_nothing_else_of_the_windowed_layers() {
+fn a_prefix_hit_needs_only_the_window_before_it_in_windowed_layers() {
     let tokens = prompt(23, 100);
     let expected = alone(&mut build(GEMMA, 1, best()), &tokens, &[], 2, &ascending(0));
     let mut executor = build(parted(GEMMA), 1, best());
-    // Leaves the parts of the last blocks, those that a window at position 100 touches.
+    // Keep only the window parts of the last blocks, which a window at position 100 spans.
     alone_with_parts(&mut executor, &tokens, 21, 2);
     assert!(!executor.kv_pool_mut().has_window_part(4) && executor.kv_pool_mut().has_window_part(5));
     let hit = |executor: &mut Executor, first: usize, table: &[u32]| {
@@ -99,10 +99,10 @@ fn a_prefix_hit_needs_the_window_before_it_and_nothing_else_of_the_windowed_laye
         executor.end(2).unwrap();
         outcome
     };
-    // The query at 98 sees 78 on, which is in block 4.
+    // The query at 98 sees positions from 78 on, which is in block 4.
     executor.copy_block(6, 40, 2).unwrap();
     let refused = hit(&mut executor, 98, &[0, 1, 2, 3, 4, 5, 40]).unwrap_err();
-    assert_eq!(refused.message(), "block 4 has no window part, and position 98 looks at it");
+    assert_eq!(refused.message(), "block 4 has no window part, but position 98 needs it");
     let mut executor = build(parted(GEMMA), 1, best());
     alone_with_parts(&mut executor, &tokens, 40, 1);
     executor.copy_block(6, 40, 2).unwrap();
@@ -110,7 +110,7 @@ fn a_prefix_hit_needs_the_window_before_it_and_nothing_else_of_the_windowed_laye
 }
 
 #[test]
-fn a_chunk_for_whose_blocks_no_part_is_left_fails_alone() {
+fn a_chunk_without_free_window_parts_fails_without_affecting_others() {
     let mut executor = build(parted(GEMMA), 1, best());
     for id in [1, 2] {
         executor.start(id, prompt(id, 90), 90, observant()).unwrap();

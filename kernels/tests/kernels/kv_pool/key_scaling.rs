@@ -5,7 +5,7 @@ const G: KvGeometry =
     KvGeometry { num_layers: 2, num_kv_heads: 1, head_size: 4, block_size: 16, dtype: KvDtype::Int4 };
 
 #[test]
-fn factors_are_fourth_roots_of_query_over_key_and_channels_without_either_are_bounded() {
+fn factors_are_fourth_roots_of_query_over_key_and_bounded_for_unused_channels() {
     let mut sums = KeySums::new(&G, 1);
     for sign in [-1.0, 1.0].repeat(G.block_size / 2) {
         sums.add_keys(1, 0, &[3.0 + sign, 5.0 + 4.0 * sign, 7.0, sign]);
@@ -14,18 +14,18 @@ fn factors_are_fourth_roots_of_query_over_key_and_channels_without_either_are_bo
     let scaling = sums.scaling(&G, &KeyTurns::fixed(2));
     let head = scaling.head(1, 0);
     assert_eq!(head.mean, [3.0, 5.0, 7.0, 0.0]);
-    // Squares of queries to those of keys: 1 to 1 and 16 to 16.
+    // The ratios of the squares of queries and keys are 1 to 1 and 16 to 16.
     assert!((head.factor[0] / head.factor[1] - 1.0).abs() < 1e-6, "{head:?}");
     assert!(head.factor.iter().chain(head.inverse).all(|x| (1e-3..=1e3).contains(x)), "{head:?}");
     for (factor, inverse) in head.factor.iter().zip(head.inverse) {
         assert!((factor * inverse - 1.0).abs() < 1e-6);
     }
-    // No token was seen in layer 0.
+    // Layer 0 has no tokens.
     assert_eq!(scaling.head(0, 0).factor, [1.0; 4]);
     assert_eq!(scaling.head(0, 0).mean, [0.0; 4]);
 }
 
-/// Rotates a head of which all elements turn.
+/// Rotates a head of which all elements are rotated.
 fn turn(head: &mut [f64; 4], cos_sin: &[f32]) {
     for pair in 0..2 {
         let (cos, sin) = (f64::from(cos_sin[pair]), f64::from(cos_sin[2 + pair]));
@@ -35,7 +35,7 @@ fn turn(head: &mut [f64; 4], cos_sin: &[f32]) {
 }
 
 #[test]
-fn a_mean_that_turns_is_found_and_what_is_left_is_without_it() {
+fn a_rotating_mean_is_found_and_excluded_from_the_variance() {
     let frequencies = [RopeFrequencies::new(vec![0.9, 0.01], 1.0)];
     let layers = [KeyMean::Turns(0), KeyMean::Zero];
     let turns = KeyTurns::new(&layers, &frequencies, G.block_size, 4);
@@ -56,13 +56,13 @@ fn a_mean_that_turns_is_found_and_what_is_left_is_without_it() {
         assert!((mean - expected).abs() < 1e-6, "{head:?}");
     }
     assert!(head.factor.iter().all(|factor| (factor - 1.0).abs() < 1e-5), "{head:?}");
-    // A soft cap sees what all scores have in common.
+    // With a soft cap, a constant in all scores matters.
     assert_eq!(scaling.head(1, 0).mean, [0.0; 4]);
     assert_eq!(turns.row(1, 3), &[] as &[f32]);
 }
 
 #[test]
-fn values_that_do_not_fit_or_are_not_finite_are_refused() {
+fn values_of_the_wrong_length_or_not_finite_are_refused() {
     let values = KeyScaling::none(&G).values().to_vec();
     assert_eq!(KeyScaling::from_values(&G, values.clone()), Some(KeyScaling::none(&G)));
     assert_eq!(KeyScaling::from_values(&G, values[1..].to_vec()), None);

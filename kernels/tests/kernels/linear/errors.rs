@@ -1,4 +1,4 @@
-//! What is refused, and in which words.
+//! Tests of invalid arguments and their messages.
 
 use trunkline_kernels::isa::Isa;
 use trunkline_kernels::linear::{FloatRows, LinearInput, LinearOutput, linear};
@@ -8,7 +8,7 @@ use trunkline_kernels::shared_mut::SharedMut;
 use crate::random::Random;
 
 #[test]
-fn bytes_that_do_not_fit_the_shape_are_refused() {
+fn bytes_that_do_not_match_the_shape_are_refused() {
     for format in Format::ALL {
         let bytes = Random::new(20).weight(format, 3, 256);
         let expected = bytes.len();
@@ -30,7 +30,7 @@ fn bytes_that_do_not_fit_the_shape_are_refused() {
 }
 
 #[test]
-fn rows_that_are_no_whole_number_of_blocks_are_refused() {
+fn rows_with_a_partial_block_are_refused() {
     for format in Format::ALL.into_iter().filter(|format| format.block_elements() > 1) {
         let in_features = format.block_elements() + 16;
         let error = PackedWeight::pack(format, &[], 1, in_features).expect_err("not a multiple");
@@ -42,7 +42,7 @@ fn rows_that_are_no_whole_number_of_blocks_are_refused() {
 }
 
 #[test]
-fn absurd_shapes_are_refused_without_allocating() {
+fn huge_shapes_are_refused_without_allocating() {
     for format in Format::ALL {
         assert_eq!(PackedWeight::pack(format, &[], 0, 256).unwrap_err(), PackError::Empty { format });
         assert_eq!(PackedWeight::pack(format, &[], 1, 0).unwrap_err(), PackError::Empty { format });
@@ -78,7 +78,7 @@ fn float_input_for_integer_weights_panics() {
     let mut y = [0.0];
     let out = LinearOutput { values: SharedMut::new(&mut y), row_stride: 1 };
     let input = LinearInput::Float(FloatRows { values: &[0.0; 32], row_stride: 32 });
-    // SAFETY: one thread.
+    // SAFETY: there is only one thread.
     unsafe { linear(Isa::SCALAR, &weight, input, 0..1, 0..1, out, None) };
 }
 
@@ -89,6 +89,6 @@ fn an_output_that_is_too_short_panics() {
     let mut y = [0.0];
     let out = LinearOutput { values: SharedMut::new(&mut y), row_stride: 1 };
     let input = LinearInput::Float(FloatRows { values: &[0.0; 2], row_stride: 1 });
-    // SAFETY: one thread.
+    // SAFETY: there is only one thread.
     unsafe { linear(Isa::SCALAR, &weight, input, 0..2, 0..1, out, None) };
 }

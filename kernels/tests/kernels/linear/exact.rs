@@ -1,4 +1,4 @@
-//! The same bits from every instruction set, number of rows, cut and number of threads.
+//! Results have the same bits for every instruction set, number of rows, division and number of threads.
 
 use trunkline_kernels::aligned::AlignedBytes;
 use trunkline_kernels::isa::Isa;
@@ -68,8 +68,8 @@ fn products_have_the_same_bits_in_every_instruction_set() {
 #[test]
 fn products_of_many_rows_have_the_same_bits_in_every_instruction_set() {
     for format in Format::ALL {
-        // Rows that are longer than what kernels take at once, by one group and by more, an odd number of groups, and
-        // one, two and three groups.
+        // Rows that exceed the groups of one table by one group and by more, odd numbers of groups, and one to three
+        // groups.
         for (out_features, in_features) in
             [(37usize, 256usize), (17, 1792), (16, 800), (16, 1600), (5, 32), (16, 64), (16, 96)]
         {
@@ -80,7 +80,7 @@ fn products_of_many_rows_have_the_same_bits_in_every_instruction_set() {
             let mut bytes = random.weight(format, out_features, in_features);
             let row_bytes = format.row_bytes(in_features).unwrap();
             for scale in [None, Some(0x0000u16), Some(0x8000), Some(0x0001), Some(0x7bff), Some(0xbc00)] {
-                // A block's scale: zero of either sign, the smallest and the largest binary16, -1.
+                // Scales of blocks: zero of either sign, the smallest and the largest binary16, and -1.
                 let at = row_bytes + format.block_bytes() + if format == Format::Q6_K { 208 } else { 0 };
                 if let Some(scale) = scale.filter(|_| format.block_elements() > 1) {
                     bytes[at..at + 2].copy_from_slice(&scale.to_le_bytes());
@@ -88,7 +88,7 @@ fn products_of_many_rows_have_the_same_bits_in_every_instruction_set() {
                 let weight = PackedWeight::pack(format, &bytes, out_features, in_features).unwrap();
                 let bias: Vec<f32> = random.activations(out_features);
                 let mut x = random.activations(69 * in_features);
-                // Scales of many sizes, and rows of zeros.
+                // Scales of many magnitudes, and rows of zeros.
                 x.iter_mut().enumerate().for_each(|(at, x)| *x *= 2f32.powi((at / 32 % 60) as i32 - 30));
                 x[in_features..2 * in_features].fill(0.0);
                 let tiles = 0..weight.num_tiles();
@@ -122,8 +122,8 @@ fn float_rows_of_any_length_have_the_same_bits_in_every_instruction_set() {
 #[test]
 fn largest_sums_do_not_overflow() {
     for format in Format::ALL {
-        // All quants at their largest or smallest, the input too: sums of a group pass 2^24 with 8-bit weights, 2^20
-        // with 4-bit ones.
+        // All quants and inputs at their largest or smallest: sums of a group exceed 2^24 with 8-bit weights and 2^20
+        // with 4-bit weights.
         for fill in [0xff, 0x00, 0x7f, 0x80] {
             let mut bytes = vec![fill; format.row_bytes(512).unwrap() * 16];
             let halves = Random::new(6).weight(format, 16, 512);
@@ -138,7 +138,7 @@ fn largest_sums_do_not_overflow() {
                 }
             }
             let weight = PackedWeight::pack(format, &bytes, 16, 512).unwrap();
-            // Quants of 127 in most places and of 32639 in a quad of each group, of either sign.
+            // Quants of 127, and of 32639 in one quad of each group, of either sign.
             for (most, top) in [(1.0, 257.0), (-1.0, -257.0), (1.0, -257.0)] {
                 let mut x = vec![most; 8 * 512];
                 for (at, quad) in x.chunks_mut(4).enumerate().filter(|(at, _)| at % 8 == at / 8 % 8) {
@@ -155,7 +155,7 @@ fn largest_sums_do_not_overflow() {
 }
 
 #[test]
-fn a_row_alone_has_the_bits_that_it_has_among_others() {
+fn a_row_has_the_same_bits_alone_and_in_a_batch() {
     for isa in Isa::available() {
         for format in Format::ALL {
             let mut random = Random::new(7);
@@ -192,7 +192,7 @@ fn tiles_write_their_output_features_and_no_others() {
 }
 
 #[test]
-fn threads_give_the_bits_of_one_thread() {
+fn several_threads_give_the_bits_of_one_thread() {
     let (out_features, in_features) = (200, 512);
     for format in [Format::Q4_1, Format::Q6_K, Format::BF16] {
         let mut random = Random::new(9);
@@ -218,7 +218,7 @@ fn threads_give_the_bits_of_one_thread() {
 fn product_on_threads(isa: Isa, weight: &PackedWeight, x: &[f32], num_threads: usize) -> Vec<f32> {
     let (in_features, out_features) = (weight.in_features(), weight.out_features());
     let num_rows = x.len() / in_features;
-    // Rows further apart than they are long, as in an arena.
+    // The distance between rows is larger than their length, as in the working memory.
     let row_stride = out_features + 3;
     let mut y = vec![UNTOUCHED; num_rows * row_stride];
     let out = LinearOutput { values: SharedMut::new(&mut y), row_stride };
@@ -229,7 +229,7 @@ fn product_on_threads(isa: Isa, weight: &PackedWeight, x: &[f32], num_threads: u
         let input = match shape {
             Some(shape) => {
                 let rows = split(0..num_rows, num_threads, thread_idx);
-                // SAFETY: threads take disjoint rows, and read them after the barrier.
+                // SAFETY: threads write disjoint rows and read them after the barrier.
                 unsafe {
                     quantize_rows(isa, shape, x, in_features, rows, shared_bytes);
                     barrier.wait();
@@ -242,14 +242,14 @@ fn product_on_threads(isa: Isa, weight: &PackedWeight, x: &[f32], num_threads: u
             None => LinearInput::Float(FloatRows { values: x, row_stride: in_features }),
         };
         let tiles = split(0..weight.num_tiles(), num_threads, thread_idx);
-        // SAFETY: threads take disjoint tiles.
+        // SAFETY: threads compute disjoint tiles.
         unsafe { linear(isa, weight, input, 0..num_rows, tiles, out, None) };
     });
     y.chunks(row_stride).flat_map(|row| row[..out_features].to_vec()).collect()
 }
 
 #[test]
-fn joined_weights_compute_what_their_parts_compute() {
+fn joined_weights_equal_their_parts() {
     for format in Format::ALL {
         for sizes in [[32, 16, 16], [24, 7, 40], [1, 1, 1]] {
             let mut random = Random::new(10);
@@ -280,7 +280,7 @@ fn joined_weights_compute_what_their_parts_compute() {
 }
 
 #[test]
-fn a_row_that_is_not_finite_spoils_itself_alone() {
+fn a_row_that_is_not_finite_does_not_affect_others() {
     for isa in Isa::available() {
         for format in Format::ALL {
             for bad in [f32::NAN, -f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {

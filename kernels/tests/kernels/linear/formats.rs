@@ -1,4 +1,4 @@
-//! Values of every format, and how close a product comes to the exact one.
+//! Tests of the values of every format, and of the accuracy of products.
 
 use trunkline_kernels::isa::Isa;
 use trunkline_kernels::pack::{Format, PackedWeight, dequantize_row};
@@ -47,8 +47,8 @@ fn every_half_float_value_survives_packing() {
     }
 }
 
-/// Float rounding of a sum of up to 2048 terms, relative to the sum of magnitudes: far less than the worst case of
-/// (terms per chain) * 2^-24, far more than seen.
+/// The allowed rounding error of a sum of up to 2048 terms, relative to the sum of magnitudes. It is far below the
+/// worst case of (terms per chain) * 2^-24 and far above observed errors.
 const ROUNDING: f64 = 4e-6;
 
 #[test]
@@ -62,7 +62,7 @@ fn products_are_within_rounding_of_the_exact_product() {
             let y = whole_product(Isa::SCALAR, &weight, &x);
             for (row, x) in x.chunks_exact(in_features).enumerate() {
                 let exact: Vec<f64> = x.iter().map(|&x| f64::from(x)).collect();
-                // Integer formats: exactly the quantised input, and within half a quantisation step of the true one.
+                // Integer formats are compared with the quantised input, and within half a step with the true input.
                 let (used, half_steps) = if weight.needs_quantized_input() {
                     reference::quantized(x)
                 } else {
@@ -77,7 +77,7 @@ fn products_are_within_rounding_of_the_exact_product() {
                     for (k, w) in w.enumerate() {
                         of_used += w * used[k];
                         of_exact += w * exact[k];
-                        // The quant and the minimum are multiplied apart, so their sizes count apart.
+                        // The quant and the minimum are multiplied separately, so both magnitudes count.
                         magnitude += (w.abs() + 4.0) * used[k].abs();
                         quantisation += w.abs() * half_steps[k];
                     }

@@ -1,4 +1,4 @@
-//! The formats once more, from their specification (ggml-common.h, ggml-quants.c), written element by element.
+//! A second implementation of the formats, element by element from their specification (ggml-common.h, ggml-quants.c).
 
 use half::{bf16, f16};
 use trunkline_kernels::pack::Format;
@@ -7,7 +7,7 @@ fn half_at(block: &[u8], at: usize) -> f32 {
     f16::from_bits(u16::from(block[at]) | u16::from(block[at + 1]) << 8).to_f32()
 }
 
-/// Scale and minimum of sub-block `j` of a K block: `get_scale_min_k4`.
+/// Returns the scale and minimum of sub-block `j` of a K block, like `get_scale_min_k4`.
 fn k_pair(scales: &[u8], j: usize) -> (f32, f32) {
     let (scale, min) = if j < 4 {
         (scales[j] % 64, scales[j + 4] % 64)
@@ -17,7 +17,7 @@ fn k_pair(scales: &[u8], j: usize) -> (f32, f32) {
     (f32::from(scale), f32::from(min))
 }
 
-/// Where in a block of an integer format its binary16 numbers are: scales, and minima in formats that have them.
+/// Returns the offsets of the binary16 numbers (scales and minima) in a block of an integer format.
 pub fn halves(format: Format) -> &'static [usize] {
     match format {
         Format::F32 | Format::F16 | Format::BF16 => &[],
@@ -27,7 +27,7 @@ pub fn halves(format: Format) -> &'static [usize] {
     }
 }
 
-/// Element `k` of a row.
+/// Returns element `k` of a row.
 pub fn element(format: Format, row: &[u8], k: usize) -> f32 {
     let block = &row[k / format.block_elements() * format.block_bytes()..][..format.block_bytes()];
     let k = k % format.block_elements();
@@ -68,17 +68,17 @@ pub fn element(format: Format, row: &[u8], k: usize) -> f32 {
     }
 }
 
-/// A row of activations as quantisation leaves it, in f64, and half a step of each element.
+/// Returns a quantised row of activations in f64, and half a quantisation step of each element.
 pub fn quantized(x: &[f32]) -> (Vec<f64>, Vec<f64>) {
     let mut values = Vec::new();
     let mut half_steps = Vec::new();
     let largest = |x: &[f32]| x.iter().fold(0.0f32, |largest, x| largest.max(x.abs()));
     for group in x.chunks(32) {
-        // All quads in descending order of their largest magnitude: the first is in 16 bits, the second sets the scale.
+        // Sort the quads by descending largest magnitude. The first gets 16 bits, and the second determines the scale.
         let mut quads: Vec<f32> = group.chunks(4).map(largest).collect();
         quads.sort_by(|a, b| b.total_cmp(a));
         let needed = (quads[1] * (1.0 / 127.0)).max(quads[0] * (1.0 / 32639.0)).max(2f32.powi(-100));
-        // The smallest number with a significand of 4 bits that is not below.
+        // The smallest number with a significand of 4 bits that is not smaller.
         let power = 2f32.powf(needed.log2().floor());
         let scale = (needed / power * 8.0).ceil() / 8.0 * power;
         for x in group {

@@ -8,7 +8,7 @@ use trunkline_kernels::ops::rope::{RopeFrequencies, rope_in_place};
 use crate::num_cases;
 use crate::random::{Random, bits};
 
-/// One sequence in a pool whose other slots hold NaN.
+/// A sequence in a pool whose other slots hold NaN.
 pub struct Case {
     pool: KvPool,
     block_table: Vec<u32>,
@@ -23,7 +23,7 @@ pub struct Case {
 }
 
 const LAYER: usize = 1;
-/// NaN in f16 and bf16.
+/// Bits that are NaN in f16 and bf16.
 const NAN_BITS: u16 = 0x7fff;
 
 impl Case {
@@ -31,7 +31,7 @@ impl Case {
         Self::written_by(Isa::SCALAR, random, geometry, heads_per_kv_head, num_tokens)
     }
 
-    /// A case of head size, block size and number of tokens, whose K and V `isa` writes.
+    /// Creates a case with this head size, block size and number of tokens, whose K and V are written with `isa`.
     pub fn of_sizes(random: &mut Random, isa: Isa, dtype: KvDtype, sizes: [usize; 3]) -> Self {
         let [head_size, block_size, num_tokens] = sizes;
         let geometry = KvGeometry { num_layers: 2, num_kv_heads: 2, head_size, block_size, dtype };
@@ -54,7 +54,7 @@ impl Case {
         }
         block_table.truncate(num_blocks);
         let width = geometry.num_kv_heads * geometry.head_size;
-        // The oracle has what is stored, but for bytes and nibbles.
+        // The reference uses the stored values, except for int8 and int4.
         let round = |x: f32| match geometry.dtype {
             KvDtype::Int8 | KvDtype::Int4 => x,
             KvDtype::F16 => half::f16::from_f32(x).to_f32(),
@@ -65,7 +65,7 @@ impl Case {
         for t in 0..num_tokens {
             let (block, offset) = (block_table[t / geometry.block_size], t % geometry.block_size);
             let row = t * width..(t + 1) * width;
-            // SAFETY: one thread.
+            // SAFETY: there is only one thread.
             unsafe {
                 pool.view().write(isa, LAYER, block, offset, &keys[row.clone()], &values[row]);
             }
@@ -91,7 +91,7 @@ impl Case {
         self.queries.len() / self.num_tokens
     }
 
-    /// All rows of `first..first + num_rows` (one block) by items of `rows` rows; segments apart if `split`.
+    /// Computes the rows `first..end` of one block with items of `rows` rows, with separate segments if `split`.
     fn run(&mut self, isa: Isa, mut first: usize, end: usize, rows: usize, split: bool, out: &mut [f32]) {
         let (width, g) = (self.width(), *self.pool.geometry());
         let mut scratch = Scratch::new(g.head_size, self.heads_per_kv_head);
@@ -118,7 +118,7 @@ impl Case {
                 let queries = Rows { pointer: self.queries[first * width..].as_ptr(), stride: width };
                 let out = Rows { pointer: out[first * width..].as_mut_ptr(), stride: width };
                 let kv = self.pool.view();
-                // SAFETY: one thread, and the buffers hold all rows.
+                // SAFETY: there is only one thread, and the buffers hold all rows.
                 unsafe {
                     if !split {
                         attend(isa, &kv, &item, queries, &mut scratch, Target::Rows(out));
@@ -138,19 +138,19 @@ impl Case {
         }
     }
 
-    /// The rows from `first` on.
+    /// Computes the rows from `first` on.
     pub fn rows(&mut self, isa: Isa, first: usize) -> Vec<f32> {
         let mut out = vec![0.0; self.queries.len()];
         self.run(isa, first, self.num_tokens, 64, false, &mut out);
         out.split_off(first * self.width())
     }
 
-    /// The bytes of the sequence's block of this index.
+    /// Returns the bytes of block `index` of the sequence.
     pub fn stored_block(&self, index: usize) -> Vec<u8> {
         self.pool.whole_block(self.block_table[index]).unwrap().collect::<Vec<_>>().concat()
     }
 
-    /// Plain softmax attention in f64.
+    /// Computes plain softmax attention in f64.
     fn naive(&self) -> Vec<f64> {
         let g = self.pool.geometry();
         let (width, kv_width, d) = (self.width(), g.num_kv_heads * g.head_size, g.head_size);
@@ -195,7 +195,7 @@ fn random_geometry(random: &mut Random, dtype: KvDtype) -> (KvGeometry, usize) {
     (geometry, [1, 2, 3, 4, 5, 7, 8, 14][random.below(8)])
 }
 
-/// Largest and mean error against exact attention, for elements of standard deviation 1.
+/// Returns the allowed largest and mean error for elements with a standard deviation of 1.
 fn stated_errors(dtype: KvDtype) -> (f64, f64) {
     match dtype {
         KvDtype::Int8 => (0.08, 0.006),
@@ -204,7 +204,7 @@ fn stated_errors(dtype: KvDtype) -> (f64, f64) {
     }
 }
 
-/// Against exact attention, and to the bit on all instruction sets however rows and segments are cut.
+/// Compares with exact attention, and compares bits on all instruction sets for all divisions of rows and segments.
 fn check_all_ways(case: &mut Case, what: &str) {
     let num_tokens = case.num_tokens;
     let best = *Isa::available().last().unwrap();
@@ -217,7 +217,7 @@ fn check_all_ways(case: &mut Case, what: &str) {
     let (most, most_mean) = stated_errors(case.pool.geometry().dtype);
     assert!(largest < most && mean < most_mean, "{what}: errors up to {largest}, mean {mean}");
     for isa in Isa::available() {
-        // The oracle is slow: it does the last rows only.
+        // The scalar set is slow, so it computes only the last rows.
         let first = if isa == Isa::SCALAR { num_tokens.saturating_sub(20) } else { 0 };
         for (rows, split) in [(64, false), (7, false), (2, true)] {
             let mut got = expected.clone();
@@ -229,7 +229,7 @@ fn check_all_ways(case: &mut Case, what: &str) {
 }
 
 #[test]
-fn equals_naive_attention_within_bound_and_the_same_bits_however_it_is_cut() {
+fn attention_is_near_exact_and_has_the_same_bits_in_every_division() {
     for seed in 0..num_cases(12, 48) {
         let dtype = KvDtype::ALL[seed as usize % KvDtype::ALL.len()];
         let mut random = Random::new(seed);
@@ -242,12 +242,12 @@ fn equals_naive_attention_within_bound_and_the_same_bits_however_it_is_cut() {
 }
 
 #[test]
-fn windows_and_soft_caps_equal_naive_attention_and_the_same_bits_however_it_is_cut() {
+fn windows_and_soft_caps_are_near_exact_and_have_the_same_bits_in_every_division() {
     for seed in 0..num_cases(16, 64) {
         let dtype = KvDtype::ALL[seed as usize % KvDtype::ALL.len()];
         let mut random = Random::new(1000 + seed);
         let (geometry, heads_per_kv_head) = random_geometry(&mut random, dtype);
-        // Every fourth window ends in another segment than it begins in.
+        // Every fourth window begins and ends in different segments.
         let num_tokens = if seed % 4 == 0 { 540 } else { 1 + random.below(200) };
         let mut case = Case::new(&mut random, geometry, heads_per_kv_head, num_tokens);
         let block_size = geometry.block_size;
@@ -263,7 +263,7 @@ fn windows_and_soft_caps_equal_naive_attention_and_the_same_bits_however_it_is_c
 }
 
 #[test]
-fn what_is_before_the_window_never_reaches_a_query_and_its_blocks_are_not_read() {
+fn positions_before_the_window_have_no_effect_and_their_blocks_are_not_read() {
     for dtype in KvDtype::ALL {
         let geometry = KvGeometry { num_layers: 2, num_kv_heads: 1, head_size: 16, block_size: 16, dtype };
         let mut case = Case::new(&mut Random::new(7), geometry, 3, 100);
@@ -274,12 +274,12 @@ fn what_is_before_the_window_never_reaches_a_query_and_its_blocks_are_not_read()
         let infinite = vec![f32::INFINITY; 16];
         // The first query is at 70: it sees 51 to 70.
         for position in 48..51 {
-            // SAFETY: one thread.
+            // SAFETY: there is only one thread.
             unsafe {
                 case.pool.view().write(isa, LAYER, case.block_table[3], position % 16, &infinite, &infinite);
             }
         }
-        // No such blocks: looking at them would panic.
+        // These blocks do not exist, so reading them would panic.
         case.block_table[..3].fill(u32::MAX);
         for isa in Isa::available() {
             let mut got = vec![0.0; case.queries.len()];
@@ -290,7 +290,7 @@ fn what_is_before_the_window_never_reaches_a_query_and_its_blocks_are_not_read()
 }
 
 #[test]
-fn later_tokens_and_stale_slots_never_reach_an_earlier_query() {
+fn later_tokens_and_stale_slots_do_not_affect_a_query() {
     for dtype in KvDtype::ALL {
         let geometry = KvGeometry { num_layers: 2, num_kv_heads: 1, head_size: 16, block_size: 32, dtype };
         let mut random = Random::new(5);
@@ -301,14 +301,14 @@ fn later_tokens_and_stale_slots_never_reach_an_earlier_query() {
         assert!(expected.iter().all(|x| x.is_finite()));
         let (infinite, finite) = (vec![f32::INFINITY; 16], vec![1.0; 16]);
         for (key, value) in [(&infinite, &infinite), (&finite, &infinite), (&infinite, &finite)] {
-            // SAFETY: one thread.
+            // SAFETY: there is only one thread.
             unsafe { case.pool.view().write(isa, LAYER, case.block_table[0], 20, key, value) };
             for isa in Isa::available() {
                 let mut got = vec![0.0; case.queries.len()];
                 case.run(isa, 0, 40, 64, false, &mut got);
                 let width = case.width();
                 assert_eq!(bits(&got[..20 * width]), bits(&expected[..20 * width]), "{dtype} {isa}");
-                // A key of infinities may also weigh nothing, where its sign is against the query.
+                // A key of infinities may also have a weight of 0, depending on its sign.
                 assert!(got[20 * width..].iter().any(|x| !x.is_finite()), "{dtype} {isa}");
             }
         }
@@ -316,7 +316,7 @@ fn later_tokens_and_stale_slots_never_reach_an_earlier_query() {
 }
 
 #[test]
-fn a_query_that_is_not_finite_or_zero_is_seen_or_averages() {
+fn a_query_that_is_not_finite_gives_nan_and_a_zero_query_averages() {
     for dtype in KvDtype::ALL {
         let geometry = KvGeometry { num_layers: 2, num_kv_heads: 1, head_size: 32, block_size: 32, dtype };
         let most = if dtype == KvDtype::Int4 { 0.1 } else { 0.02 };
@@ -338,12 +338,12 @@ fn a_query_that_is_not_finite_or_zero_is_seen_or_averages() {
 }
 
 #[test]
-fn keys_that_were_moved_and_scaled_give_the_same_attention() {
+fn shifted_and_scaled_keys_give_the_same_attention() {
     let mut random = Random::new(8);
     let g =
         KvGeometry { num_layers: 2, num_kv_heads: 2, head_size: 64, block_size: 64, dtype: KvDtype::Int4 };
     let mut case = Case::new(&mut random, g, 3, 150);
-    // Keys around a mean that is larger than they are, in channels of sizes up to 16 times each other's.
+    // Keys around a mean that is larger than their deviations, with channel magnitudes that differ by up to 16 times.
     let means: Vec<f32> = random.normals(128).into_iter().map(|x| 8.0 * x).collect();
     let sizes: Vec<f32> = random.normals(128).into_iter().map(|x| x.clamp(-2.0, 2.0).exp2()).collect();
     for (i, key) in case.keys.iter_mut().enumerate() {
@@ -367,7 +367,7 @@ fn keys_that_were_moved_and_scaled_give_the_same_attention() {
             let row = t * 128..(t + 1) * 128;
             let (key, value) = (&case.keys[row.clone()], &case.values[row]);
             let (block, isa) = (case.block_table[t / 64], Isa::SCALAR);
-            // SAFETY: one thread.
+            // SAFETY: there is only one thread.
             unsafe { case.pool.view().write(isa, LAYER, block, t % 64, key, value) };
         }
         let mut expected = vec![0.0; case.queries.len()];
@@ -387,11 +387,11 @@ fn keys_that_were_moved_and_scaled_give_the_same_attention() {
 }
 
 #[test]
-fn a_mean_that_turns_from_block_to_block_is_taken_out_and_added_again() {
+fn a_rotating_mean_of_keys_gives_the_same_attention() {
     let mut random = Random::new(9);
     let g =
         KvGeometry { num_layers: 2, num_kv_heads: 2, head_size: 20, block_size: 32, dtype: KvDtype::Int4 };
-    // The last four elements do not turn.
+    // The last four elements are not rotated.
     let frequencies = [RopeFrequencies::new((0..8).map(|i| 0.05 * 0.6f64.powi(i)).collect(), 1.5)];
     let turns = KeyTurns::new(&[KeyMean::Turns(0); 2], &frequencies, g.block_size, 20);
     for (window, num_tokens) in [(Window::NONE, 600), (Window::new(70).unwrap(), 200)] {
@@ -411,7 +411,7 @@ fn a_mean_that_turns_from_block_to_block_is_taken_out_and_added_again() {
             for t in 0..num_tokens {
                 let row = t * 40..(t + 1) * 40;
                 let (key, value) = (&case.keys[row.clone()], &case.values[row]);
-                // SAFETY: one thread.
+                // SAFETY: there is only one thread.
                 unsafe { case.pool.view().write(isa, LAYER, case.block_table[t / 32], t, key, value) };
             }
         };

@@ -3,15 +3,15 @@ use trunkline_kernels::ops::probe::exp_in_place;
 
 use crate::random::bits;
 
-/// Results of smaller inputs are 0.
+/// Smaller inputs give 0.
 const LOWEST: f32 = -87.336_54;
-/// Results of larger inputs are that of this one.
+/// Larger inputs give the same result as this one.
 const HIGHEST: f32 = 88.376_26;
-/// Against the exact value, for inputs whose result is a normal number.
+/// The bound of the relative error, for inputs whose result is a normal number.
 const MAX_RELATIVE_ERROR: f64 = 1.2e-7;
 
 #[test]
-fn error_is_within_the_stated_bound_and_bits_agree_over_instruction_sets() {
+fn errors_are_within_the_bound_and_bits_agree_on_all_instruction_sets() {
     // Every 997th float of each sign in range: about 2 million inputs.
     let mut inputs: Vec<f32> = Vec::new();
     for sign in [0u32, 1 << 31] {

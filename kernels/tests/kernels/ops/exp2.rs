@@ -5,7 +5,7 @@ use super::LANES;
 use crate::random::bits;
 
 #[test]
-fn error_is_within_the_stated_bound_and_bits_agree_over_instruction_sets() {
+fn errors_are_within_the_bound_and_bits_agree_on_all_instruction_sets() {
     let inputs: Vec<f32> = (0..1 << 20).map(|i| -64.0 + i as f32 * (74.0 / (1 << 20) as f32)).collect();
     let mut reference = inputs.clone();
     exp2_in_place(Isa::SCALAR, &mut reference);

@@ -10,8 +10,7 @@ fn equals_the_matrix_and_gives_the_same_bits_on_every_instruction_set() {
         let mut x = Random::new(head_size as u64).normals(head_size);
         // The largest power of two that divides the head size.
         let n = 1usize << head_size.trailing_zeros();
-        // The exact result, and a bound: each of the log2(n) sums rounds by half a unit of what it is at most, which is
-        // the sum of all magnitudes.
+        // Each of the log2(n) sums rounds by at most half a unit of its largest value, the sum of all magnitudes.
         let expected: Vec<(f64, f64)> = (0..head_size)
             .map(|i| {
                 let run = &x[i / n * n..][..n];

@@ -19,8 +19,8 @@ fn bytes_times_scale_are_within_half_a_step() {
 }
 
 #[test]
-fn no_rounding_of_the_scale_takes_the_largest_element_out_of_its_byte() {
-    // All mantissas above 2^-8 of a bf16 step, in three ranges.
+fn rounding_the_scale_never_overflows_the_largest_byte() {
+    // All mantissas within a bf16 step, in three ranges.
     for bits in (0x3f80_0000..0x4000_0000).step_by(97) {
         for exponent in [-60, 0, 60] {
             let largest = f32::from_bits(bits) * 2f32.powi(exponent);
@@ -36,14 +36,14 @@ fn no_rounding_of_the_scale_takes_the_largest_element_out_of_its_byte() {
 
 /// Also in `server/tests/reference/test_rounding.py`, by hand: 1.9 / 127 is nearest to the bf16 number 245 / 2^14.
 #[test]
-fn a_head_becomes_the_same_bytes_as_in_the_reference() {
+fn a_head_is_quantised_like_in_the_python_reference() {
     let mut out = [0; 6];
     let scale = quantize_head(&[1.9, -1.9, 0.5, -0.26, 0.0075, 0.007], &mut out);
     assert_eq!((scale, out), (245.0 / 16384.0, [127, -127, 33, -17, 1, 0]));
 }
 
 #[test]
-fn zeros_have_no_scale_and_what_is_not_finite_is_said() {
+fn zeros_give_scale_zero_and_values_that_are_not_finite_give_nan() {
     let mut out = [1; 3];
     assert_eq!(quantize_head(&[0.0, -0.0, 1e-40], &mut out), 0.0);
     assert_eq!(out, [0; 3]);

@@ -4,7 +4,7 @@ use trunkline_kernels::ops::probe::quantize_nibbles as quantize;
 use super::{LANES, NIBBLE_LEVELS};
 use crate::random::{Random, bits};
 
-/// Numbers and scale by [`Isa::SCALAR`]; elements beyond the head are left out.
+/// Returns level indices and scale computed with [`Isa::SCALAR`], without the padding.
 fn quantized(x: &[f32]) -> (Vec<f32>, f32) {
     let mut numbers = x.to_vec();
     numbers.resize(x.len().next_multiple_of(LANES), 0.0);
@@ -30,13 +30,14 @@ fn levels_are_the_nearest_and_the_error_is_small() {
                 power += x * x;
             }
         }
-        // What rounding a normal distribution with its best 16 levels costs; a head's own scale makes it less.
+        // The error of rounding a normal distribution to its best 16 levels. A separate scale per head makes it
+        // smaller.
         assert!(error < 0.0095 * power, "{head_size}: {}", error / power);
     }
 }
 
 #[test]
-fn zeros_have_no_scale_and_what_is_not_finite_is_said() {
+fn zeros_give_scale_zero_and_values_that_are_not_finite_give_nan() {
     assert_eq!(quantized(&[0.0, -0.0, 1e-40]).1, 0.0);
     for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 1e30] {
         assert!(quantized(&[0.0, bad, 1.0]).1.is_nan());

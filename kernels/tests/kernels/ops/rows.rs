@@ -1,4 +1,4 @@
-//! The row operations against f64, and every instruction set against the scalar one.
+//! Tests of the row operations against f64, and of every instruction set against the scalar one.
 
 use trunkline_kernels::isa::Isa;
 use trunkline_kernels::ops::add::add_in_place;
@@ -20,7 +20,7 @@ fn assert_near(got: &[f32], exact: impl Iterator<Item = f64>, what: &str) {
     }
 }
 
-/// Runs `operation` on every instruction set; all must give the bits of the first, which is returned.
+/// Runs `operation` on every instruction set, checks that all give the same bits, and returns the result.
 fn on_all(what: &str, operation: impl Fn(Isa) -> Vec<f32>) -> Vec<f32> {
     let expected = operation(Isa::SCALAR);
     for isa in Isa::available() {
@@ -113,7 +113,7 @@ fn gelu_mul_scale_and_soft_cap_are_near_f64_and_the_same_everywhere() {
 }
 
 #[test]
-fn tanh_is_within_the_stated_bound_and_extremes_stay_what_they_are() {
+fn tanh_is_within_its_bound_and_exact_at_the_extremes() {
     // Every 997th float of each sign up to 20: about 2 million.
     let end = 20f32.to_bits();
     for sign in [0u32, 1 << 31] {
@@ -162,24 +162,24 @@ fn silu_is_within_its_bound_and_monotone_where_it_should_be() {
     });
     for (x, got) in inputs.iter().map(|x| f64::from(*x)).zip(&got) {
         let exact = x / (1.0 + (-x).exp());
-        // Below -87 the exponential stays what it is there, and the result is next to nothing.
+        // Below -87 the exponential is constant, and the result is nearly 0.
         let bound = if x < -87.0 { 1e-34 } else { (2e-7 + 2e-8 * x.abs()) * exact.abs() };
         assert!((f64::from(*got) - exact).abs() <= bound, "silu({x}) became {got}, not {exact}");
     }
-    // From its minimum at -1.278 on it rises, by more than it errs.
+    // From the minimum at -1.278 on, the function rises by more than its error.
     let rising: Vec<f32> = inputs.iter().zip(&got).filter(|(x, _)| **x > -1.2).map(|(_, y)| *y).collect();
     assert!(rising.windows(2).all(|pair| pair[0] <= pair[1]));
 }
 
 #[test]
-fn silu_of_what_is_not_finite() {
+fn silu_of_values_that_are_not_finite() {
     let gates = [f32::NAN, -f32::NAN, f32::INFINITY, f32::NEG_INFINITY, f32::MAX, f32::MIN, -0.0, 1e-45];
     let ups = [1.0, 0.0, -2.0, f32::INFINITY, f32::NAN];
     for up in ups {
         let got = on_all("silu", |isa| {
             let mut results = gates;
             silu_mul_in_place(isa, &mut results, &[up; 8]);
-            // Any NaN is as good as another.
+            // Any NaN is accepted.
             results.map(|x| if x.is_nan() { f32::NAN } else { x }).to_vec()
         });
         assert!(got[0].is_nan() && got[1].is_nan(), "{up}: {got:?}");

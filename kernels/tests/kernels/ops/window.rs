@@ -1,7 +1,7 @@
 use trunkline_kernels::ops::attention::Window;
 
 #[test]
-fn rows_together_are_all_with_the_same_first_segment() {
+fn rows_together_have_the_same_first_segment() {
     for size in [1, 2, 511, 512, 513, 1024, 5000] {
         let window = Window::new(size).unwrap();
         for position in 0..3000 {

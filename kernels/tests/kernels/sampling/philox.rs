@@ -19,7 +19,7 @@ fn known_answers_of_random123() {
 }
 
 #[test]
-fn many_at_once_are_each_of_them() {
+fn the_wide_version_equals_single_counters() {
     let mut random = crate::random::Random::new(3);
     for _ in 0..100 {
         let counters: [[u64; 5]; 4] = std::array::from_fn(|_| std::array::from_fn(|_| random.next()));

@@ -23,7 +23,7 @@ fn penalties_apply_to_prompt_or_output_as_each_is_defined() {
 }
 
 #[test]
-fn end_tokens_are_masked_only_below_min_tokens_and_unknown_ids_do_no_harm() {
+fn end_tokens_are_masked_only_below_min_tokens_and_unknown_ids_are_ignored() {
     let params = SamplingParams { min_tokens: 2, end_token_ids: vec![1, 99], ..Default::default() };
     let counts = TokenCounts::new(&params, &[0], 1, 2);
     let mut logits = [1.0, 2.0];
@@ -48,7 +48,7 @@ fn only_allowed_tokens_are_left() {
 }
 
 #[test]
-fn bias_comes_before_penalties_and_masks_after_all() {
+fn bias_applies_before_penalties_and_masks_apply_last() {
     let params = SamplingParams {
         logit_bias: vec![(0, 4.0), (1, -100.0), (2, 100.0), (2, -1.0), (99, 1.0)],
         allowed_token_ids: vec![0, 1, 99],
@@ -79,7 +79,7 @@ fn parameters_out_of_range_are_named() {
         bad.check().unwrap_err().to_string(),
         "`watermark.gamma` is 1, expected 0.00390625 to 0.99609375"
     );
-    // As small as a number can be: the router and the shard take it, too.
+    // The smallest positive number, which the router and the shard accept as well.
     let watermark = Some(Watermark { gamma: 0.5, delta: f32::from_bits(1), key: 1 });
     assert_eq!(SamplingParams { watermark, ..Default::default() }.check(), Ok(()));
     let bad = SamplingParams { top_p: 0.0, ..Default::default() };

@@ -5,7 +5,9 @@ use trunkline_kernels::sampling::sampler::{
     DEPTHS, MAX_INVERSE_TEMPERATURE, MAX_SORTED, MIN_ROW_PER_CANDIDATE,
 };
 use trunkline_kernels::sampling::scan::{count, key_token, mass, sort_key, weigh};
-use trunkline_kernels::sampling::{NotFinite, Place, SampledToken, Sampler, SamplingParams, TokenCounts};
+use trunkline_kernels::sampling::{
+    NotFinite, SampleContext, SampledToken, Sampler, SamplingParams, TokenCounts,
+};
 
 use crate::random::Random;
 
@@ -22,7 +24,7 @@ fn sample(
         &mut logits,
         params,
         &counts,
-        Place { position, ..Place::default() },
+        SampleContext { position, ..SampleContext::default() },
         [None; 2],
         &mut Vec::new(),
     )
@@ -32,8 +34,8 @@ fn best() -> Isa {
     *Isa::available().last().unwrap()
 }
 
-/// The definition, in f64 over the sorted vocabulary: the token, and how near the draw is to another one's range or a
-/// filter to another set.
+/// Samples by the definition, in f64 over the sorted vocabulary. Returns the token and the margin by which the draw and
+/// the filters miss a different result.
 fn oracle(logits: &[f32], params: &SamplingParams, u: f64) -> (u32, f64) {
     let mut order: Vec<usize> = (0..logits.len()).collect();
     order.sort_by(|a, b| logits[*b].partial_cmp(&logits[*a]).unwrap().then(a.cmp(b)));
@@ -84,10 +86,10 @@ fn oracle(logits: &[f32], params: &SamplingParams, u: f64) -> (u32, f64) {
     (order[num_kept - 1] as u32, 0.0)
 }
 
-/// Which of the weights, of sum `kept`, are typical by the definition of Meister et al., and how near one is to the
-/// edge.
+/// Returns the typical tokens by the definition of Meister et al., and the margin to the nearest different set. `kept`
+/// is the sum of `weights`.
 fn typical(weights: &[f64], kept: f64, typical_p: f64) -> (Vec<bool>, f64) {
-    // What has no probability has no information that counts.
+    // Tokens with probability 0 do not count.
     let information = |w: &f64| -(w / kept).max(1e-300).ln();
     let entropy: f64 = weights.iter().map(|w| w / kept * information(w)).sum();
     let distances: Vec<f64> = weights.iter().map(|w| (information(w) - entropy).abs()).collect();
@@ -102,7 +104,7 @@ fn typical(weights: &[f64], kept: f64, typical_p: f64) -> (Vec<bool>, f64) {
             break;
         }
     }
-    // Equal logits are equally far; others must not be as far by chance.
+    // Equal logits have equal distances. Other distances must not be nearly equal.
     let close = |i: usize| distances[i] != farthest && (distances[i] - farthest).abs() < 1e-4;
     if (0..weights.len()).any(|i| close(i) && weights[i] > 0.0) {
         margin = 0.0;
@@ -110,7 +112,7 @@ fn typical(weights: &[f64], kept: f64, typical_p: f64) -> (Vec<bool>, f64) {
     (distances.iter().map(|distance| *distance <= farthest).collect(), margin)
 }
 
-/// The same with the weights that the sampler uses, whose sums are exact: no margin. Sorts the whole vocabulary.
+/// Samples by sorting the whole vocabulary, with the sampler's weights. Their sums are exact, so no margin is needed.
 fn exact_oracle(logits: &[f32], params: &SamplingParams, u: f64) -> u32 {
     let mut keys: Vec<u64> =
         logits.iter().enumerate().map(|(id, logit)| sort_key(*logit, id as u32)).collect();
@@ -141,7 +143,7 @@ fn exact_oracle(logits: &[f32], params: &SamplingParams, u: f64) -> u32 {
 }
 
 #[test]
-fn draws_without_sorting_are_those_of_the_sorted_vocabulary_to_the_last_bit() {
+fn draws_without_sorting_equal_draws_from_the_sorted_vocabulary() {
     let mut num_bucketed = 0;
     for seed in 0..400u32 {
         let mut random = Random::new(u64::from(seed) + 1000);
@@ -181,7 +183,7 @@ fn draws_without_sorting_are_those_of_the_sorted_vocabulary_to_the_last_bit() {
 }
 
 #[test]
-fn every_place_of_a_draw_is_that_of_the_sorted_vocabulary() {
+fn draws_over_the_whole_range_equal_those_of_the_sorted_vocabulary() {
     let mut random = Random::new(5);
     let logits: Vec<f32> = (0..3000).map(|_| random.normal()).collect();
     let (mut weights, mut keys) = (Vec::new(), Vec::new());
@@ -221,7 +223,7 @@ fn equals_the_definition_over_the_sorted_vocabulary_on_every_instruction_set() {
         let mut random = Random::new(u64::from(seed));
         let vocab = [1, 2, 15, 16, 17, 300, 5000][random.below(7)];
         let spread = [0.0, 0.5, 3.0, 30.0][random.below(4)];
-        // Rounded, so that ties are frequent.
+        // Round the logits so that ties are frequent.
         let logits: Vec<f32> = (0..vocab).map(|_| (random.normal() * spread * 8.0).round() / 8.0).collect();
         let params = random_params(&mut random, seed);
         let (expected, margin) = oracle(&logits, &params, uniform(params.seed, 0, seed));
@@ -257,7 +259,7 @@ fn frequencies_follow_the_probabilities() {
             (f64::from(seen[i]) - expected).powi(2) / expected
         })
         .sum();
-    // 6 degrees of freedom: 22.5 is passed by chance once in a thousand seeds, and this seed is fixed.
+    // With 6 degrees of freedom, one seed in a thousand exceeds 22.5 by chance. This seed is fixed.
     assert!(chi_square < 22.5, "chi square {chi_square} of {seen:?}");
 }
 

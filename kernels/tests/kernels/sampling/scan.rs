@@ -4,7 +4,7 @@ use trunkline_kernels::sampling::scan::keep;
 use crate::random::Random;
 
 #[test]
-fn what_a_mask_keeps_is_the_same_on_every_instruction_set() {
+fn masks_keep_the_same_elements_on_every_instruction_set() {
     let mut random = Random::new(7);
     for length in (0_usize..70).chain([257, 1000]) {
         let x: Vec<f32> = (0..length).map(|_| random.float()).collect();

@@ -1,10 +1,10 @@
 use trunkline_kernels::isa::Isa;
-use trunkline_kernels::sampling::{NotFinite, Place, Sampler, SamplingParams, TokenCounts};
+use trunkline_kernels::sampling::{NotFinite, SampleContext, Sampler, SamplingParams, TokenCounts};
 
 use crate::random::Random;
 
 #[test]
-fn a_score_is_what_sampling_the_token_reports() {
+fn a_score_equals_the_logprob_of_sampling() {
     for seed in 0..50 {
         let mut random = Random::new(seed);
         let num_logits = 1 + random.below(5000);
@@ -15,7 +15,7 @@ fn a_score_is_what_sampling_the_token_reports() {
             let mut row = logits.clone();
             let counts = TokenCounts::default();
             let sampled = sampler
-                .sample(isa, &mut row, &params, &counts, Place::default(), [None; 2], &mut Vec::new())
+                .sample(isa, &mut row, &params, &counts, SampleContext::default(), [None; 2], &mut Vec::new())
                 .unwrap();
             let scored = sampler.score(isa, &logits, sampled.token_id, 5, Vec::new()).unwrap();
             assert_eq!(scored.logprob.to_bits(), sampled.logprob.to_bits(), "seed {seed}, {isa}");

@@ -5,7 +5,7 @@ use trunkline_kernels::sampling::watermark::{add_watermark, is_green};
 use crate::random::Random;
 
 #[test]
-fn green_tokens_are_lifted_and_others_left_on_every_instruction_set() {
+fn green_tokens_are_raised_and_others_unchanged_on_every_instruction_set() {
     for seed in 0..60 {
         let mut random = Random::new(seed);
         let vocab = [1, 3, 63, 64, 65, 500, 3001][random.below(7)];
@@ -29,15 +29,15 @@ fn green_tokens_are_lifted_and_others_left_on_every_instruction_set() {
 }
 
 #[test]
-fn the_list_is_that_of_the_reference() {
-    // The same numbers stand in server/tests/sampling/test_watermark.py.
+fn the_green_list_equals_the_reference() {
+    // server/tests/sampling/test_watermark.py has the same numbers.
     let watermark = Watermark { gamma: 0.25, delta: 2.0, key: 0x0123_4567_89ab_cdef };
     let green: Vec<u32> = (0..40).filter(|id| is_green(&watermark, 7, *id)).collect();
     assert_eq!(green, [15, 19, 20, 32]);
 }
 
 #[test]
-fn as_much_is_green_as_was_asked_for_and_it_depends_on_key_and_context() {
+fn the_green_share_is_gamma_and_the_list_depends_on_key_and_context() {
     let num_tokens = 20_000;
     for gamma in [0.01, 0.1, 0.5, 0.9] {
         let watermark = Watermark { gamma, delta: 1.0, key: 15_485_863 };
@@ -46,7 +46,7 @@ fn as_much_is_green_as_was_asked_for_and_it_depends_on_key_and_context() {
         };
         let one = list(&watermark, 5);
         let share = one.iter().filter(|green| **green).count() as f64 / f64::from(num_tokens);
-        // Five standard deviations of the mean of as many draws.
+        // Five standard deviations of the mean of that many draws.
         let deviation = (f64::from(gamma) * (1.0 - f64::from(gamma)) / f64::from(num_tokens)).sqrt();
         assert!((share - f64::from(gamma)).abs() < 5.0 * deviation, "{share} of {gamma}");
         assert_ne!(one, list(&watermark, 6));
@@ -55,7 +55,7 @@ fn as_much_is_green_as_was_asked_for_and_it_depends_on_key_and_context() {
 }
 
 #[test]
-fn the_key_is_not_shown() {
+fn the_key_is_not_printed() {
     let watermark = Watermark { gamma: 0.5, delta: 2.0, key: 987_654_321 };
     assert_eq!(format!("{watermark:?}"), "Watermark { gamma: 0.5, delta: 2.0, .. }");
 }

@@ -1,4 +1,4 @@
-//! The bytes of a file, which another version of this program may have written.
+//! The file format, which other versions of this program must be able to read.
 
 use trunkline_kernels::pack::LAYOUT_VERSION;
 use xxhash_rust::xxh3::xxh3_64;
@@ -8,10 +8,10 @@ use super::*;
 
 const REMEDY: &str = "files that older versions wrote now hold something else: raise `LAYOUT_VERSION` in \
                       `src/pack/mod.rs`, by which they are not found any more, and record the numbers here again";
-/// [`LAYOUT_VERSION`] and the XXH3-64 of the file of this test's program.
+/// [`LAYOUT_VERSION`] and the XXH3-64 of the file of the test's program.
 const FILE: (u32, u64) = (1, 0x6ad92cdd3cddeb8a);
 
-/// Format; rows and columns; offset in the image and bytes; parts.
+/// The entries: format; rows and columns; offset in the image and bytes; parts.
 type Row<'a> = (&'a str, [u64; 2], [u64; 2], &'a [u32]);
 
 const ENTRIES: [Row<'_>; 4] = [
@@ -22,7 +22,7 @@ const ENTRIES: [Row<'_>; 4] = [
 ];
 
 #[test]
-fn a_file_is_as_its_layout_says() {
+fn a_file_has_the_documented_layout() {
     let folder = tempfile::tempdir().unwrap();
     let file = good_file(folder.path());
     let header = Header::read(&file);
@@ -41,13 +41,13 @@ fn a_file_is_as_its_layout_says() {
     }
     assert_eq!((LAYOUT_VERSION, xxh3_64(&file)), FILE, "{REMEDY}");
     assert_eq!(file.len() as u64, header.image_offset + header.image_bytes);
-    // Magic, lengths and numbers where the layout says, not only in its order.
+    // Check the offsets of magic, lengths and numbers as well as their order.
     assert_eq!(FIXED_BYTES, 8 + 4 + 4 + 8 + 8 + 32 + 4 + 64 + 4);
     assert_eq!(file[FIXED_BYTES - 4..FIXED_BYTES], 4u32.to_le_bytes());
 }
 
 #[test]
-fn a_file_that_was_written_by_its_layout_is_taken() {
+fn a_file_written_independently_is_accepted() {
     let folder = tempfile::tempdir().unwrap();
     let file = good_file(folder.path());
     let header = Header::read(&file);
@@ -61,7 +61,7 @@ fn a_file_that_was_written_by_its_layout_is_taken() {
     assert_eq!(header.write(image), file);
     let noted = Header { note: "by hand".to_owned(), ..header.clone() };
     assert!(matches!(state_of(&noted), CacheState::Mapped(note) if note == "by hand"));
-    // Whatever else is different is not taken, even if its checksums are right.
+    // A file with any other difference is refused, even if its checksums are correct.
     let change = |change: &dyn Fn(&mut Header)| {
         let mut other = header.clone();
         change(&mut other);

@@ -1,8 +1,8 @@
-//! The header of a file of packed weights, read and written here by what `src/weight_cache/file.rs` says of it.
+//! An independent reader and writer of file headers, according to the documentation of `src/weight_cache/file.rs`.
 
 use xxhash_rust::xxh3::xxh3_64;
 
-/// Bytes before the entries.
+/// Size of the header before the entries.
 pub const FIXED_BYTES: usize = 136;
 
 #[derive(Clone, Debug, PartialEq)]
@@ -17,7 +17,7 @@ pub struct Header {
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Entry {
-    /// 0: a matrix, 1: a vector.
+    /// 0 for a matrix, 1 for a vector.
     pub kind: u8,
     pub format: String,
     pub rows: u64,
@@ -49,7 +49,7 @@ impl<'a> Reader<'a> {
 }
 
 impl Header {
-    /// Reads the header of a file. Panics if anything is not as it should be.
+    /// Reads the header of a file. Panics if anything is invalid.
     pub fn read(file: &[u8]) -> Self {
         let mut reader = Reader(file);
         assert_eq!(reader.bytes(8), b"TRNKWGT\n");
@@ -68,7 +68,7 @@ impl Header {
         Self { layout_version, image_offset, image_bytes, key, note, entries }
     }
 
-    /// A file with this header and image.
+    /// Returns a file with this header and image.
     pub fn write(&self, image: &[u8]) -> Vec<u8> {
         let padded = |text: &str, room: usize| {
             let mut bytes = text.as_bytes().to_vec();

@@ -31,13 +31,13 @@ fn a_framed_event_is_the_event_byte_for_byte() {
 }
 
 #[test]
-#[should_panic(expected = "has its text once")]
+#[should_panic(expected = "contains its text once")]
 fn an_event_without_the_text_has_no_frame() {
     EventFrame::new(|_| json!({"content": "fixed"}));
 }
 
 #[test]
-#[should_panic(expected = "has its text once")]
+#[should_panic(expected = "contains its text once")]
 fn an_event_with_the_text_twice_has_no_frame() {
     EventFrame::new(|text| json!([text, text]));
 }
