@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use clap::Parser;
 
-use crate::api::chat::reply::Choice;
 use crate::http::cors::Origin;
 use crate::kv_events::Endpoint;
 use crate::limits::{Limits, MAX_MESSAGES, MAX_PARTS, SPARE_CONNECTIONS, Timeouts};
+use crate::model::Choice;
 use crate::watermark::DEFAULT_WATERMARK;
 use trunkline_grammar::GrammarLimits;
 use trunkline_reply::ToolFormat;

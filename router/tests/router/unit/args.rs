@@ -3,9 +3,9 @@ use std::time::Duration;
 use clap::{CommandFactory, Parser};
 use trunkline_grammar::GrammarLimits;
 use trunkline_reply::ToolFormat;
-use trunkline_router::api::chat::reply::Choice;
 use trunkline_router::args::Args;
 use trunkline_router::limits::{Limits, SPARE_CONNECTIONS, Timeouts};
+use trunkline_router::model::Choice;
 use trunkline_router::watermark::DEFAULT_WATERMARK;
 use trunkline_scheduler::{PolicyKind, Watermark};
 
