@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import rust_imports
+
 ROOT = Path(__file__).resolve().parent.parent
 CONTRACT = ROOT / "proto/trunkline/shard/v1/shard.proto"
 RUST_TYPES = ROOT / "router/src/engine/shard/generated/trunkline.shard.v1.rs"
@@ -231,7 +233,7 @@ def check_pure(path: Path, text: str) -> list[str]:
 
 
 def main() -> int:
-    found = check_generated()
+    found = check_generated() + rust_imports.check()
     for path in tracked():
         try:
             text = path.read_text()

@@ -1,7 +1,7 @@
 use std::fmt;
 use std::ops::RangeInclusive;
 
-/// How the tokens of one sequence are chosen, field by field as in `shard.proto`.
+/// The parameters by which the tokens of one sequence are chosen, field by field as in `shard.proto`.
 ///
 /// This is the only declaration of the parameters on the Rust side: the router fills it, the scheduler passes it on,
 /// and the CPU kernels apply it. [`SamplingParams::check`] knows the valid range of each field, which [`range`]
@@ -155,7 +155,7 @@ fn check(field: &'static str, value: f32, range: RangeInclusive<f32>) -> Result<
 pub struct OutOfRange {
     /// The field's name in `shard.proto`.
     pub field: &'static str,
-    /// Its value.
+    /// The value that was received.
     pub value: f32,
     /// The values that are valid.
     pub range: RangeInclusive<f32>,

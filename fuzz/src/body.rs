@@ -11,11 +11,11 @@ use axum::http::{Request, StatusCode, header};
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 use tower::ServiceExt;
-use trunkline_router::api::app::Model;
 use trunkline_router::api::openapi::ApiDoc;
-use trunkline_router::http::serve::routes;
 use trunkline_router::limits::ServerLimits;
+use trunkline_router::model::Model;
 use trunkline_router::server::Server;
+use trunkline_router::server::routes::routes;
 use trunkline_router::tenants::Access;
 use utoipa::OpenApi;
 
@@ -66,11 +66,12 @@ fn fixture() -> &'static Fixture {
         let plan =
             ShardPlan { replies: replies.map(bytes).to_vec(), keep_plans: false, ..ShardPlan::default() };
         let (server, shard) = runtime.block_on(async {
-            let server = Server::start(model, ServerLimits::default(), Access::open(), socket.clone()).unwrap();
+            let server =
+                Server::start(model, ServerLimits::default(), Access::open(), socket.clone()).unwrap();
             let shard = MockShard::start(&socket, plan);
-            let mut status = server.app.shard.clone();
+            let mut status = server.app.served.shard.clone();
             tokio::time::timeout(DEADLINE, async {
-                while server.app.shard_info().is_err() {
+                while server.app.served.shard_info().is_err() {
                     status.changed().await.unwrap();
                 }
             })

@@ -54,8 +54,16 @@ pub struct SequenceResult {
 #[derive(Clone, Copy, Debug)]
 struct LogitsRow {
     slot: usize,
-    /// The known next token, to be scored; `None` samples one.
-    known: Option<u32>,
+    purpose: RowPurpose,
+}
+
+/// The use of a row of logits.
+#[derive(Clone, Copy, Debug)]
+enum RowPurpose {
+    /// The logprob of the token that follows in the prompt.
+    Score { token_id: u32 },
+    /// Sampling a token.
+    Sample,
 }
 
 /// The working memory of one thread.

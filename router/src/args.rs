@@ -7,7 +7,7 @@ use anyhow::{Context as _, anyhow, bail};
 use trunkline_reply::ToolFormat;
 use trunkline_settings::{ReasoningParser, RouterSettings, ToolCallParser};
 
-use crate::api::chat::reply::Choice;
+use crate::model::Choice;
 
 const HELP: &str = "\
 The HTTP front of Trunkline, started by `trunkline serve`

@@ -6,6 +6,8 @@ use axum::http::StatusCode;
 use trunkline_grammar::GrammarError;
 use trunkline_text::TextError;
 
+use crate::request_id::RequestId;
+
 /// Who can do something about an error, which decides the reaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ErrorClass {
@@ -328,7 +330,7 @@ pub enum ApiError {
     #[error("internal error, request id {request_id}; hint: report it with the server's log")]
     Bug {
         /// Names the request in the log.
-        request_id: String,
+        request_id: RequestId,
     },
 }
 

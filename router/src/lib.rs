@@ -9,7 +9,7 @@
 //!
 //! ```no_run
 //! # async fn example() -> anyhow::Result<()> {
-//! use trunkline_router::{api::app::Model, limits::ServerLimits, server::Server, tenants::Access};
+//! use trunkline_router::{limits::ServerLimits, model::Model, server::Server, tenants::Access};
 //! let model = Model::load("model.gguf".as_ref(), "my-model".into())?;
 //! let server = Server::start(model, ServerLimits::default(), Access::open(), "/run/shard.sock".into())?;
 //! let listener = tokio::net::TcpListener::bind("127.0.0.1:3000").await?;
@@ -19,7 +19,7 @@
 
 pub mod api;
 pub mod args;
-
+pub mod clock;
 pub mod engine;
 pub mod error;
 pub mod exit;
@@ -30,9 +30,11 @@ pub mod kv_events;
 pub mod limits;
 pub mod log;
 pub mod metrics;
+pub mod model;
 pub mod process;
 pub mod random;
 pub mod request;
+pub mod request_id;
 pub mod server;
 pub mod shutdown;
 pub mod tenants;

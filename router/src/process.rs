@@ -7,15 +7,15 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use crate::api::app::{App, Model};
+use crate::api::app::App;
 use crate::args::{self, Command, reasoning_format, tool_format};
 use crate::exit::End;
-use crate::http::serve::Front;
 use crate::http::tls::Tls;
 use crate::kv_events::{Endpoint, Publish, Topic};
 use crate::limits::ServerLimits;
 use crate::log::{self, LogForm};
-use crate::server::Server;
+use crate::model::Model;
+use crate::server::{Front, Server};
 use crate::tenants::{Access, AccessError};
 use crate::watermark::{self, KeyError};
 use futures::future::BoxFuture;
@@ -217,13 +217,14 @@ fn watermark_key(file: Option<&Path>) -> Result<u64, KeyError> {
 
 /// Reads the file of the API keys again at each SIGHUP. Without a file, SIGHUP ends the process as usual.
 fn reread_keys(app: Arc<App>) -> std::io::Result<impl Future<Output = ()>> {
-    let mut hangups = app.access.has_file().then(|| signal(SignalKind::hangup())).transpose()?;
+    let mut hangups = app.admission.access.has_file().then(|| signal(SignalKind::hangup())).transpose()?;
     Ok(async move {
         while let Some(hangups) = &mut hangups
             && hangups.recv().await.is_some()
         {
-            match app.access.reload() {
-                Ok(()) => app.driver.set_weights(app.access.shares(), app.access.weights()).await,
+            let access = &app.admission.access;
+            match access.reload() {
+                Ok(()) => app.served.driver.set_weights(access.shares(), access.weights()).await,
                 Err(error) => tracing::error!(%error, "the API keys stay as they were"),
             }
         }

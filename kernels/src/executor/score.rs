@@ -1,7 +1,7 @@
 //! Logits of positions whose next token is known: logprobs of the prompt, and logits of a whole text.
 
 use super::sequence::{Chunk, Sequence};
-use super::{Executor, ExecutorError, LogitsRow, SequenceFailure, as_floats};
+use super::{Executor, ExecutorError, LogitsRow, RowPurpose, SequenceFailure, as_floats};
 use crate::sampling::{SamplingParams, TokenScore};
 
 /// Scores of the prompt tokens of a chunk with `score`.
@@ -27,11 +27,14 @@ impl Executor {
         let num_scored = scored.len();
         for position in scored {
             self.rows.push_sample(first_row + position - chunk.first_position as usize);
-            self.logits_rows.push(LogitsRow { slot, known: Some(sequence.token_ids[position + 1]) });
+            self.logits_rows.push(LogitsRow {
+                slot,
+                purpose: RowPurpose::Score { token_id: sequence.token_ids[position + 1] },
+            });
         }
         if chunk.sample {
             self.rows.push_sample(self.rows.token_ids.len() - 1);
-            self.logits_rows.push(LogitsRow { slot, known: None });
+            self.logits_rows.push(LogitsRow { slot, purpose: RowPurpose::Sample });
         }
         num_scored
     }

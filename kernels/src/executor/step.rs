@@ -6,7 +6,7 @@ use super::calibrate::Probe;
 use super::failure::SequenceFailure;
 use super::run::{AcceptedChunk, Step};
 use super::sequence::{Allowed, Chunk, ChunkLimits};
-use super::{Executor, Outcome, SequenceResult, as_floats};
+use super::{Executor, Outcome, RowPurpose, SequenceResult, as_floats};
 use crate::sampling::{SampleContext, SampledToken};
 use crate::shared_mut::SharedMut;
 
@@ -182,7 +182,7 @@ impl Executor {
                     unsafe { (step.logits_row(index), &mut outcomes.slice_mut(index..index + 1)[0]) };
                 let sequence = step.sequences.at(row.slot);
                 let params = &sequence.sampling;
-                if let Some(token_id) = row.known {
+                if let RowPurpose::Score { token_id } = row.purpose {
                     let num_top = params.prompt_logprobs.unwrap_or(0) as usize;
                     let score = scratch.sampler.score(step.isa, logits, token_id, num_top, Vec::new());
                     outcome.score = Some(score);

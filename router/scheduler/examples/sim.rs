@@ -36,8 +36,8 @@ fn main() {
         }
         let report = run(&scenario, Options { is_verbose: count == 1, ..Options::default() });
         println!(
-            "seed {seed}: {} requests of {} tenants, {} tokens, {} computed, {} preemptions, {} events, {} ms, {} steps, \
-             trace {:016x}",
+            "seed {seed}: {} requests of {} tenants, {} tokens, {} computed, {} preemptions, {} events, {} ms, \
+             {} steps, trace {:016x}",
             scenario.arrivals.len(),
             scenario.num_tenants(),
             scenario.num_tokens(),

@@ -210,7 +210,7 @@ fn start_run(parts: &mut Lifecycle<'_>, key: SequenceKey, hit: &PrefixHit) {
         acknowledged: hit.num_block_tokens(),
         pending_samples: 0,
         sent_mask: None,
-        late_step_id: None,
+        mask_step_id: None,
         num_unsent_tokens: 0,
         steps_in_flight: u32::from(restore.is_some()),
         copy: hit.partial().map(|(source, num_tokens)| PartialCopy { source, num_tokens }),

@@ -130,9 +130,9 @@ impl Fairness {
     pub fn set_weights(&mut self, weights: &[TenantWeight]) {
         self.weights = weights.iter().map(|weight| (weight.tenant.clone(), weight.weight)).collect();
         for index in 0..self.slots.len() {
-            let Some(tenant) = &mut self.slots[index] else { continue };
-            tenant.weight = weight(&self.weights, &tenant.name);
-            self.mark(TenantKey(index as u32));
+            let Some(tenant) = &self.slots[index] else { continue };
+            let weight = weight(&self.weights, &tenant.name);
+            self.update(TenantKey(index as u32), |tenant| tenant.weight = weight);
         }
     }
 
@@ -223,11 +223,11 @@ impl Fairness {
         let least = waiting.or_else(|| others().map(|(_, tenant)| tenant.served()).min());
         self.virtual_time = self.virtual_time.max(least.unwrap_or(0));
         let (now, max_credit) = (self.virtual_time, self.max_credit);
-        let tenant = self.tenant_mut(key);
-        let reserved = tenant.scaled(tenant.reserved);
-        let lifted = now.saturating_sub(tenant.scaled(max_credit)).saturating_sub(reserved);
-        tenant.counter = tenant.counter.max(lifted);
-        self.mark(key);
+        self.update(key, |tenant| {
+            let reserved = tenant.scaled(tenant.reserved);
+            let lifted = now.saturating_sub(tenant.scaled(max_credit)).saturating_sub(reserved);
+            tenant.counter = tenant.counter.max(lifted);
+        });
     }
 
     /// Counts a waiting sequence, which is new if it never ran.
@@ -248,18 +248,18 @@ impl Fairness {
 
     /// Counts a running sequence. `num_unpaid_tokens` of its prompt will be planned and charged.
     pub fn begin_running(&mut self, key: TenantKey, num_unpaid_tokens: u32) {
-        let tenant = self.tenant_mut(key);
-        tenant.num_running += 1;
-        tenant.pending += u64::from(num_unpaid_tokens) * PROMPT_TOKEN_COST;
-        self.mark(key);
+        self.update(key, |tenant| {
+            tenant.num_running += 1;
+            tenant.pending += u64::from(num_unpaid_tokens) * PROMPT_TOKEN_COST;
+        });
     }
 
     /// Counts a running sequence less, which will plan none of its `num_unpaid_tokens`.
     pub fn end_running(&mut self, key: TenantKey, num_unpaid_tokens: u32) {
-        let tenant = self.tenant_mut(key);
-        tenant.num_running -= 1;
-        tenant.pending -= u64::from(num_unpaid_tokens) * PROMPT_TOKEN_COST;
-        self.mark(key);
+        self.update(key, |tenant| {
+            tenant.num_running -= 1;
+            tenant.pending -= u64::from(num_unpaid_tokens) * PROMPT_TOKEN_COST;
+        });
     }
 
     /// Reserves the cost of a chunk: `num_prompt_tokens` that count as unpaid, and `num_samples`. Returns the cost, for
@@ -267,28 +267,27 @@ impl Fairness {
     pub fn reserve(&mut self, key: TenantKey, num_prompt_tokens: u32, num_samples: u32) -> u64 {
         let prompt_cost = u64::from(num_prompt_tokens) * PROMPT_TOKEN_COST;
         let cost = prompt_cost + u64::from(num_samples) * OUTPUT_TOKEN_COST;
-        let tenant = self.tenant_mut(key);
-        tenant.pending -= prompt_cost;
-        tenant.reserved += cost;
-        self.mark(key);
+        self.update(key, |tenant| {
+            tenant.pending -= prompt_cost;
+            tenant.reserved += cost;
+        });
         cost
     }
 
     /// Releases the reserved cost of a chunk, whose result has arrived or never will.
     pub fn release(&mut self, key: TenantKey, cost: u64) {
-        self.tenant_mut(key).reserved -= cost;
-        self.mark(key);
+        self.update(key, |tenant| tenant.reserved -= cost);
     }
 
     /// Adds a cost to a tenant's counter.
     pub fn charge(&mut self, key: TenantKey, cost: u64) {
-        let tenant = self.tenant_mut(key);
-        tenant.counter = tenant.counter.saturating_add(tenant.scaled(cost));
-        self.mark(key);
+        self.update(key, |tenant| tenant.counter = tenant.counter.saturating_add(tenant.scaled(cost)));
     }
 
-    fn mark(&mut self, key: TenantKey) {
-        let tenant = self.tenant_mut(key);
+    /// Changes a tenant's state, and notes that the queue must take its new rank.
+    fn update(&mut self, key: TenantKey, change: impl FnOnce(&mut TenantState)) {
+        let tenant = self.slots[key.0 as usize].as_mut().expect("the key names a tenant");
+        change(tenant);
         if !tenant.is_stale {
             tenant.is_stale = true;
             self.stale.push(key);

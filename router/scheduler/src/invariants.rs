@@ -109,7 +109,7 @@ fn check_constraint(shard: &Shard, sequence: &Sequence, run: &Run) {
         constraint.is_none_or(|constraint| !constraint.has_mask() || run.pending_samples == 0),
         "a mask is known only after the samples before it"
     );
-    if let Some(step_id) = run.late_step_id {
+    if let Some(step_id) = run.mask_step_id {
         let is_awaiting = constraint.is_some_and(|constraint| constraint.awaits_answer());
         assert!(constraint.is_some() && run.phase != Phase::Ending, "the mask will come");
         assert!(
@@ -119,7 +119,7 @@ fn check_constraint(shard: &Shard, sequence: &Sequence, run: &Run) {
         assert_eq!(is_awaiting, run.pending_samples == 1, "the grammar was asked once the token was known");
     }
     if run.phase != Phase::Ending {
-        let num_masked = run.pending_samples - u32::from(run.late_step_id.is_some());
+        let num_masked = run.pending_samples - u32::from(run.mask_step_id.is_some());
         let is_masked = constraint.is_some() && num_masked > 0;
         assert_eq!(run.sent_mask.is_some(), is_masked, "the mask of a sample in flight is kept");
     }

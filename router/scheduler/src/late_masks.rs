@@ -15,7 +15,7 @@ use crate::shard::Shard;
 impl Shard {
     /// Sends the mask for which a sequence's chunk in flight waits. The chunk samples under it.
     pub(crate) fn send_late_mask(&mut self, run: &mut Run, mask: TokenMask) {
-        if run.late_step_id.take().is_some() {
+        if run.mask_step_id.take().is_some() {
             run.sent_mask = Some(mask.clone());
             self.outbox.send_late_mask(LateMask { sequence_id: run.wire_id, allowed_tokens: Some(mask) });
         }
@@ -23,7 +23,7 @@ impl Shard {
 
     /// Tells a sequence's chunk in flight that awaits a mask, if there is one, to sample nothing.
     pub(crate) fn cancel_late_mask(&mut self, key: SequenceKey, run: &mut Run) {
-        if let Some(step_id) = run.late_step_id.take() {
+        if let Some(step_id) = run.mask_step_id.take() {
             self.outbox.send_late_mask(LateMask { sequence_id: run.wire_id, allowed_tokens: None });
             run.pending_samples -= 1;
             self.steps.cancel_sample(step_id, key);

@@ -40,7 +40,7 @@ pub(crate) fn allow(parts: &mut Lifecycle<'_>, key: SequenceKey, allowed: Allowe
     let constraint = sequence.constraint.as_mut().expect("the sequence is constrained");
     constraint.end_awaiting(allowed.is_slow);
     let allowed = match (allowed.into_mask(), &mut sequence.run) {
-        (Ok(mask), Some(run)) if run.late_step_id.is_some() => {
+        (Ok(mask), Some(run)) if run.mask_step_id.is_some() => {
             parts.lane.shard_mut().send_late_mask(run, mask);
             return;
         }
@@ -88,5 +88,5 @@ pub(crate) fn apply(parts: &mut Lifecycle<'_>, key: SequenceKey, allowed: Allowe
 fn is_answer_due(sequence: &Sequence) -> bool {
     let has_none = sequence.constraint.as_ref().is_some_and(|constraint| !constraint.has_answer());
     let run = sequence.run.as_ref();
-    has_none && run.is_none_or(|run| run.pending_samples == u32::from(run.late_step_id.is_some()))
+    has_none && run.is_none_or(|run| run.pending_samples == u32::from(run.mask_step_id.is_some()))
 }

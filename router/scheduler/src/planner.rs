@@ -156,18 +156,17 @@ impl<'p, 'a> Planner<'p, 'a> {
         let sequences = &*self.parts.sequences;
         let need = |&key: &SequenceKey| {
             let sequence = &sequences[key];
-            PrefillNeed {
+            let num_tokens = sequence.num_wanted(self.plan.step_id);
+            let is_asked = num_tokens > 0 && only.is_none_or(|tenant| sequence.tenant == tenant);
+            is_asked.then(|| PrefillNeed {
                 key,
                 priority: sequence.priority,
                 tenant: sequence.tenant,
                 served: sequences.tenants().served(sequence.tenant),
-                num_tokens: sequence.num_wanted(self.plan.step_id),
-            }
+                num_tokens,
+            })
         };
-        let needs = self.parts.lane.running.keys().iter().map(need);
-        let mut needs: Vec<PrefillNeed> = needs
-            .filter(|need| need.num_tokens > 0 && only.is_none_or(|tenant| need.tenant == tenant))
-            .collect();
+        let mut needs: Vec<PrefillNeed> = self.parts.lane.running.keys().iter().filter_map(need).collect();
         cap_scored(sequences, &mut needs, self.budget.chunks);
         needs
     }
@@ -192,7 +191,7 @@ impl<'p, 'a> Planner<'p, 'a> {
         let run = sequence.run.as_mut().expect("the sequence does not wait");
         shard.kv.device_mut().begin_fill(&run.table, run.planned, num_tokens);
         if awaits_mask {
-            run.late_step_id = Some(self.plan.step_id);
+            run.mask_step_id = Some(self.plan.step_id);
         }
         let num_unsent = std::mem::take(&mut run.num_unsent_tokens) as usize;
         let constraint = sequence.constraint.as_mut().filter(|_| sample);

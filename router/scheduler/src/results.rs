@@ -119,7 +119,7 @@ fn take_token(parts: &mut Lifecycle<'_>, key: SequenceKey, token: SampledToken) 
         return;
     }
     let run = parts.sequences[key].run();
-    if run.late_step_id.is_some() && run.pending_samples == 1 {
+    if run.mask_step_id.is_some() && run.pending_samples == 1 {
         parts.fail_result(key, "the result has a token that could not be chosen yet");
         return;
     }

@@ -111,7 +111,7 @@ pub struct Run {
     /// The mask of the sample in flight, kept until its token arrives so that a lost step can be planned again.
     pub sent_mask: Option<TokenMask>,
     /// The step in flight whose chunk still awaits a mask.
-    pub late_step_id: Option<u64>,
+    pub mask_step_id: Option<u64>,
     /// The last tokens that the shard does not know. They were forced, and go with the next chunk.
     pub num_unsent_tokens: u32,
     pub steps_in_flight: u32,
@@ -284,7 +284,7 @@ impl Sequence {
 
 /// True if a step in flight samples a token with a known mask, so that the next chunk may begin without its own.
 fn may_run_ahead(constraint: &Constraint, run: &Run) -> bool {
-    run.pending_samples == 1 && run.late_step_id.is_none() && !constraint.is_slow()
+    run.pending_samples == 1 && run.mask_step_id.is_none() && !constraint.is_slow()
 }
 
 /// All sequences. Access by key costs O(1), by id O(log n).

@@ -4,6 +4,7 @@ pub mod anthropic;
 pub mod app;
 #[doc(hidden)]
 pub mod chat;
+pub mod dialect;
 mod forms;
 pub mod kv;
 #[doc(hidden)]
@@ -11,73 +12,9 @@ pub mod lists;
 pub mod openai;
 pub mod openapi;
 pub mod operate;
+mod pipeline;
+pub mod respond;
+pub mod response_store;
 pub mod responses;
-pub mod sse;
+pub mod stream;
 pub mod tgi;
-
-use axum::http::{HeaderValue, StatusCode, header};
-use axum::response::{IntoResponse, Response};
-
-use crate::error::{ApiError, ErrorClass};
-
-/// Whose shape an error takes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Dialect {
-    /// `/v1/messages...`.
-    Anthropic,
-    /// `/v1/...`.
-    OpenAi,
-    /// Everything else.
-    Tgi,
-}
-
-impl Dialect {
-    /// The dialect of a path.
-    pub fn of_path(path: &str) -> Self {
-        if path == "/v1/messages" || path.starts_with("/v1/messages/") {
-            return Self::Anthropic;
-        }
-        if path == "/v1" || path.starts_with("/v1/") { Self::OpenAi } else { Self::Tgi }
-    }
-
-    /// What a handler came to as this dialect's answer.
-    pub fn answer(self, outcome: Result<impl IntoResponse, ApiError>) -> Response {
-        match outcome {
-            Ok(answer) => answer.into_response(),
-            Err(error) => self.error_response(&error),
-        }
-    }
-
-    /// The error as this dialect's answer, with `Retry-After` where it has one. `Failure` travels along for the log.
-    pub fn error_response(self, error: &ApiError) -> Response {
-        let mut response = match self {
-            Self::Anthropic => {
-                (error.status(), axum::Json(anthropic::ErrorResponse::from_error(error))).into_response()
-            }
-            Self::OpenAi => {
-                (error.status(), axum::Json(openai::ErrorResponse::from_error(error))).into_response()
-            }
-            Self::Tgi => {
-                (tgi::status(error), axum::Json(tgi::ErrorResponse::from_error(error))).into_response()
-            }
-        };
-        if let Some(seconds) = error.retry_after_s() {
-            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
-        }
-        if error.status() == StatusCode::UNAUTHORIZED {
-            // RFC 9110, section 15.5.2: a 401 says how to come in.
-            response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
-        }
-        response.extensions_mut().insert(Failure { code: error.code(), class: error.class() });
-        response
-    }
-}
-
-/// What went wrong, for logs and metrics; travels with the response.
-#[derive(Debug, Clone, Copy)]
-pub struct Failure {
-    /// `ApiError::code`.
-    pub code: &'static str,
-    /// `ApiError::class`.
-    pub class: ErrorClass,
-}

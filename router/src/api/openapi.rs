@@ -4,7 +4,8 @@ use utoipa::openapi::path::Operation;
 use utoipa::openapi::{Content, Ref, RefOr, ResponseBuilder};
 use utoipa::{Modify, OpenApi};
 
-use super::{Dialect, anthropic, kv, openai, operate, responses, tgi};
+use super::dialect::Dialect;
+use super::{anthropic, kv, openai, operate, responses, tgi};
 use crate::tenants;
 
 /// Routes with a field `stream`, and the schema of an event's data where there is one.

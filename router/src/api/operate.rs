@@ -2,14 +2,15 @@
 
 use std::sync::Arc;
 
-use axum::extract::State;
+use axum::extract::{Request, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 
+use super::{respond, tgi};
 use crate::api::app::App;
-use crate::api::{Dialect, tgi};
 use crate::error::ApiError;
-use crate::metrics;
+use crate::metrics::text::TextForm;
+use crate::request_id::RequestId;
 
 /// The process answers.
 #[utoipa::path(
@@ -29,7 +30,7 @@ pub async fn livez() -> &'static str {
     )
 )]
 pub async fn readyz(State(app): State<Arc<App>>) -> Response {
-    Dialect::Tgi.answer(app.readiness().map(|()| "ready"))
+    respond::answer::<tgi::ErrorResponse>(app.served.readiness().map(|()| "ready"))
 }
 
 /// As `/readyz`, under TGI's name.
@@ -41,7 +42,7 @@ pub async fn readyz(State(app): State<Arc<App>>) -> Response {
     )
 )]
 pub async fn health(State(app): State<Arc<App>>) -> Response {
-    match app.readiness() {
+    match app.served.readiness() {
         Ok(()) => StatusCode::OK.into_response(),
         Err(error) => tgi::unhealthy(&error),
     }
@@ -59,20 +60,21 @@ pub async fn ping(state: State<Arc<App>>) -> Response {
     health(state).await
 }
 
-/// Metrics in OpenMetrics text form.
+/// Metrics in Prometheus' text form, or in OpenMetrics' if the client asks for it.
 #[utoipa::path(
     get, path = "/metrics", tag = "Operating",
     responses((
-        status = 200, description = "OpenMetrics text", body = String, content_type = "application/openmetrics-text",
+        status = 200, description = "Prometheus text", body = String, content_type = "text/plain",
     ))
 )]
-pub async fn metrics(State(app): State<Arc<App>>) -> Response {
-    match metrics::render(&app.registry) {
-        Ok(text) => ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], text).into_response(),
+pub async fn metrics(State(app): State<Arc<App>>, request: Request) -> Response {
+    let form = TextForm::accepted_by(request.headers());
+    match form.render(&app.registry) {
+        Ok(text) => ([(header::CONTENT_TYPE, form.content_type())], text).into_response(),
         Err(error) => {
-            let request_id = crate::random::id();
-            tracing::error!(request_id, %error, "metrics cannot be written");
-            Dialect::Tgi.error_response(&ApiError::Bug { request_id })
+            let request_id = RequestId::of(&request);
+            tracing::error!(request_id = request_id.as_str(), %error, "metrics cannot be written");
+            respond::error::<tgi::ErrorResponse>(&ApiError::Bug { request_id })
         }
     }
 }

@@ -4,57 +4,31 @@
 //! together is bounded in bytes.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::Request;
 use bytes::Bytes;
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 
-use crate::api::app::App;
+use super::choices::Choices;
+use super::generate::Generation;
+use super::place::Place;
+use super::served::ServedModel;
 use crate::engine::shard::ShardInfo;
 use crate::error::{ApiError, ErrorClass};
-use crate::generation::choices::Choices;
 use crate::http::{check_encoding, read_body};
-use crate::request::deadline::{Deadline, header_timeout};
+use crate::limits::ServerLimits;
+use crate::metrics::Metrics;
+use crate::request::arrival::Arrival;
+use crate::request::deadline::header_timeout;
 use crate::request::ready::GenerationRequest;
+use crate::request_id::RequestId;
 use crate::shutdown::Phase;
-use crate::tenants::{Caller, HeldPlaces, Limiter, OpenPlaces, OverLimit, RateSlot};
+use crate::tenants::{Access, Caller, HeldPlaces, Limiter, OverLimit, RateSlot, SharedPlaces};
 
 /// Longest time that a client is asked to stay away for want of a place, in seconds.
 const MAX_RETRY_S: u64 = 60;
-
-/// Places among the open requests, its tenant's too; dropping it gives them back.
-#[derive(Debug)]
-pub struct Place {
-    permit: OwnedSemaphorePermit,
-    tenant: Option<OpenPlaces>,
-    shared: Option<HeldPlaces>,
-}
-
-impl Place {
-    /// A token of output was generated: it counts against the tenant's rate.
-    pub fn count_output(&self) {
-        if let Some(tenant) = &self.tenant {
-            tenant.limiter().take_output(1, Instant::now());
-        }
-    }
-
-    /// Each as a guard of its own.
-    fn split_all(mut self) -> Vec<Self> {
-        let mut places = Vec::new();
-        while self.permit.num_permits() > 1
-            && let Some(permit) = self.permit.split(1)
-        {
-            let tenant = self.tenant.as_mut().and_then(OpenPlaces::split);
-            let shared = self.shared.as_mut().and_then(HeldPlaces::split);
-            places.push(Self { permit, tenant, shared });
-        }
-        places.push(self);
-        places
-    }
-}
 
 /// A request that was let in: holds its place until it is answered.
 pub struct Admitted {
@@ -62,27 +36,37 @@ pub struct Admitted {
     pub permit: Place,
     /// The shard as it is.
     pub shard: Arc<ShardInfo>,
-    /// When it came.
-    pub arrived: Instant,
-    /// Who sent it.
-    pub caller: Caller,
-    header_timeout: Option<Duration>,
-    flag_timeout: Option<Duration>,
+    /// Who sent it, and when.
+    pub arrival: Arrival,
 }
 
-impl Admitted {
-    /// When its time is over, if that was said: by its header, its body's `timeout` in seconds, or `--request-timeout`.
-    pub fn deadline(&self, timeout: Option<f64>) -> Result<Option<Deadline>, ApiError> {
-        Deadline::new(self.arrived, self.header_timeout, timeout, self.flag_timeout)
-    }
+/// The keys, rates and places that all requests share.
+pub struct Admission {
+    /// The API keys and the limits of their tenants.
+    pub access: Access,
+    /// One permit for each open request.
+    pub open: Arc<Semaphore>,
+    /// How many of these permits each tenant holds, where there are several tenants.
+    pub places: Arc<SharedPlaces>,
+    /// One permit for each KiB that bodies hold together while they arrive.
+    pub reading: Arc<Semaphore>,
+    /// The limits that flags set.
+    pub limits: Arc<ServerLimits>,
+    /// Counts the requests that are over their tenant's rate.
+    pub metrics: Arc<Metrics>,
+    /// Whether the server serves, drains or terminates.
+    pub phase: watch::Receiver<Phase>,
 }
 
-impl App {
-    /// Lets a request in and reads its body: not while draining, without a shard, beyond the server's limits or its
-    /// tenant's. What is refused for one of these is refused before its body is read, if that is known by then.
-    pub async fn admit(&self, request: Request) -> Result<(Admitted, Bytes), ApiError> {
+impl Admission {
+    /// Admits a request and reads its body.
+    ///
+    /// Refuses it while the server drains, without a shard, and beyond the limits of the server or of its tenant. The
+    /// checks that need no body come before the body is read.
+    pub async fn admit(&self, served: &ServedModel, request: Request) -> Result<(Admitted, Bytes), ApiError> {
         let arrived = Instant::now();
-        let (caller, limiter) = self.look(&request)?;
+        let id = RequestId::of(&request);
+        let (caller, limiter) = self.look(served, &request)?;
         let tenant = caller.name().unwrap_or_default();
         let header_timeout = header_timeout(request.headers())?;
         check_encoding(request.headers())?;
@@ -92,24 +76,29 @@ impl App {
             // At its end it would be refused; the drain does not wait for that.
             _ = phase.wait_for(|phase| *phase != Phase::Serving) => return Err(ApiError::Draining),
         };
-        let shard = self.serving()?;
-        let permit = self.place(tenant, limiter.as_ref())?;
+        let shard = served.serving()?;
+        let permit = self.place(served, tenant, limiter.as_ref())?;
         let flag_timeout = self.limits.request_timeout();
-        Ok((Admitted { permit, shard, arrived, caller, header_timeout, flag_timeout }, body))
+        let arrival = Arrival { id, caller, at: arrived, header_timeout, flag_timeout };
+        Ok((Admitted { permit, shard, arrival }, body))
     }
 
-    /// Whether a request would be let in now, and who sent it. Takes nothing.
-    pub fn look(&self, request: &Request) -> Result<(Caller, Option<Arc<Limiter>>), ApiError> {
+    /// Checks whether a request would be admitted now, without taking a place; returns its sender.
+    pub fn look(
+        &self,
+        served: &ServedModel,
+        request: &Request,
+    ) -> Result<(Caller, Option<Arc<Limiter>>), ApiError> {
         let caller = Caller::of_request(request)?;
-        self.serving()?;
+        served.serving()?;
         let tenant = caller.name().unwrap_or_default();
         let limiter = self.access.limiter(tenant);
         if let (Some(limiter), Some(slot)) = (&limiter, request.extensions().get::<RateSlot>()) {
             slot.set(limiter);
-            limiter.check(Instant::now()).map_err(|over| self.over_limit(tenant, over))?;
+            limiter.check(Instant::now()).map_err(|over| self.over_limit(served, tenant, over))?;
         }
         if self.open.available_permits() == 0 {
-            return Err(self.too_many_requests());
+            return Err(self.too_many_requests(served));
         }
         Ok((caller, limiter))
     }
@@ -119,22 +108,25 @@ impl App {
         read_body(body, self.limits.max_body_bytes, self.limits.timeouts.body, &self.reading).await
     }
 
-    fn serving(&self) -> Result<Arc<ShardInfo>, ApiError> {
-        if *self.phase.borrow() != Phase::Serving {
-            return Err(ApiError::Draining);
-        }
-        self.shard_info()
-    }
-
-    fn place(&self, tenant: &str, limiter: Option<&Arc<Limiter>>) -> Result<Place, ApiError> {
-        let permit = self.open.clone().try_acquire_owned().map_err(|_| self.too_many_requests())?;
-        let shared = self.shared_places(tenant, 1)?;
+    fn place(
+        &self,
+        served: &ServedModel,
+        tenant: &str,
+        limiter: Option<&Arc<Limiter>>,
+    ) -> Result<Place, ApiError> {
+        let permit = self.open.clone().try_acquire_owned().map_err(|_| self.too_many_requests(served))?;
+        let shared = self.shared_places(served, tenant, 1)?;
         let own = limiter.map(|limiter| limiter.admit(Instant::now())).transpose();
-        Ok(Place { permit, tenant: own.map_err(|over| self.over_limit(tenant, over))?, shared })
+        Ok(Place { permit, tenant: own.map_err(|over| self.over_limit(served, tenant, over))?, shared })
     }
 
     /// Where there are several tenants, counts places that one of them has just taken; not more than leave others some.
-    fn shared_places(&self, tenant: &str, count: usize) -> Result<Option<HeldPlaces>, ApiError> {
+    fn shared_places(
+        &self,
+        served: &ServedModel,
+        tenant: &str,
+        count: usize,
+    ) -> Result<Option<HeldPlaces>, ApiError> {
         if self.access.ring().is_none_or(|ring| ring.tenants().len() < 2) {
             return Ok(None);
         }
@@ -142,27 +134,21 @@ impl App {
         held.map(Some).map_err(|num_open| ApiError::PlacesShared {
             num_open,
             limit: self.limits.max_concurrent_requests,
-            retry_after_s: self.next_end_s(num_open),
+            retry_after_s: next_end_s(served, num_open),
         })
     }
 
-    /// As many are open as may be.
-    pub fn too_many_requests(&self) -> ApiError {
+    /// Returns the error for a request that finds no free place.
+    pub fn too_many_requests(&self, served: &ServedModel) -> ApiError {
         let limit = self.limits.max_concurrent_requests;
-        ApiError::TooManyRequests { limit, retry_after_s: self.next_end_s(limit) }
+        ApiError::TooManyRequests { limit, retry_after_s: next_end_s(served, limit) }
     }
 
-    /// When one of so many open requests is expected to end, by how long others ran, in seconds.
-    fn next_end_s(&self, num_open: usize) -> u64 {
-        let run_ms = self.stats.borrow().run_ms;
-        (run_ms / (num_open as u64).max(1)).div_ceil(1_000).clamp(1, MAX_RETRY_S)
-    }
-
-    fn over_limit(&self, tenant: &str, over: OverLimit) -> ApiError {
+    fn over_limit(&self, served: &ServedModel, tenant: &str, over: OverLimit) -> ApiError {
         self.metrics.tenants.count_rejection(tenant, over.kind.name());
         let retry_after_s = match over.wait {
             Ok(wait) => wait.as_nanos().div_ceil(1_000_000_000).max(1) as u64,
-            Err(num_open) => self.next_end_s(num_open as usize),
+            Err(num_open) => next_end_s(served, num_open as usize),
         };
         ApiError::RateLimited {
             tenant: tenant.to_owned(),
@@ -176,6 +162,7 @@ impl App {
     /// request does; `permit` is the first one's.
     pub async fn generate(
         &self,
+        served: &ServedModel,
         requests: Vec<GenerationRequest>,
         num_choices: usize,
         mut permit: Place,
@@ -183,20 +170,19 @@ impl App {
         let tenant =
             requests.first().and_then(|request| request.salt.tenant()).unwrap_or_default().to_owned();
         let num_outputs = requests.len().saturating_mul(num_choices);
-        self.take_more(&tenant, &mut permit, num_outputs.saturating_sub(1))?;
+        self.take_more(served, &tenant, &mut permit, num_outputs.saturating_sub(1))?;
         let num_tokens = requests.iter().map(|request| request.prompt_token_ids.len() as u64).sum();
         let limiter = permit.tenant.as_ref().map(|tenant| tenant.limiter().clone());
         if let Some(limiter) = &limiter {
             limiter.take_prompt(num_tokens, Instant::now()).map_err(|over| {
                 limiter.give_back(1, 0, Instant::now());
-                self.over_limit(&tenant, over)
+                self.over_limit(served, &tenant, over)
             })?;
         }
-        let mut places = permit.split_all().into_iter();
+        let outputs = requests.into_iter().flat_map(|request| request.into_choices(num_choices));
         let mut generations = Vec::new();
-        for request in requests.into_iter().flat_map(|request| request.into_choices(num_choices)) {
-            let place = places.next().ok_or_else(|| ApiError::Bug { request_id: crate::random::id() })?;
-            let started = self.start(request, place).await;
+        for (request, place) in outputs.zip(permit.split_all()) {
+            let started = Generation::start(request, served, place).await;
             generations.push(started.inspect_err(|error| {
                 // What the server has no room for costs its tenant nothing.
                 if let (Some(limiter), ErrorClass::Overload) = (&limiter, error.class()) {
@@ -207,14 +193,20 @@ impl App {
         Ok(Choices::new(generations, num_choices))
     }
 
-    fn take_more(&self, tenant: &str, place: &mut Place, num_more: usize) -> Result<(), ApiError> {
+    fn take_more(
+        &self,
+        served: &ServedModel,
+        tenant: &str,
+        place: &mut Place,
+        num_more: usize,
+    ) -> Result<(), ApiError> {
         let num_more = u32::try_from(num_more).unwrap_or(u32::MAX);
         if num_more == 0 {
             return Ok(());
         }
         let more =
-            self.open.clone().try_acquire_many_owned(num_more).map_err(|_| self.too_many_requests())?;
-        let shared = self.shared_places(tenant, num_more as usize)?;
+            self.open.clone().try_acquire_many_owned(num_more).map_err(|_| self.too_many_requests(served))?;
+        let shared = self.shared_places(served, tenant, num_more as usize)?;
         if let Some(places) = &mut place.tenant {
             places.take_more(num_more).map_err(|over| match over.limit {
                 limit if u64::from(num_more) >= limit => {
@@ -225,7 +217,7 @@ impl App {
                     );
                     ApiError::value("n", problem)
                 }
-                _ => self.over_limit(tenant, over),
+                _ => self.over_limit(served, tenant, over),
             })?;
         }
         match (&mut place.shared, shared) {
@@ -236,4 +228,10 @@ impl App {
         place.permit.merge(more);
         Ok(())
     }
+}
+
+/// Predicts when one of `num_open` requests ends, in seconds, by how long earlier ones ran.
+fn next_end_s(served: &ServedModel, num_open: usize) -> u64 {
+    let run_ms = served.stats.borrow().run_ms;
+    (run_ms / (num_open as u64).max(1)).div_ceil(1_000).clamp(1, MAX_RETRY_S)
 }

@@ -4,8 +4,8 @@ use std::task::{Context, Poll};
 
 use trunkline_scheduler::Pinned;
 
-use crate::api::sse::Folded;
-use crate::generation::generate::{Generation, GenerationEvent, OutputToken, Usage};
+use super::generate::{Generation, GenerationEvent, Usage};
+use crate::request_id::RequestId;
 
 /// Generations that are answered together, in the order of their indices: all choices of the first prompt, then those
 /// of the next. Dropping it aborts what has not ended.
@@ -17,12 +17,20 @@ pub struct Choices {
     turn: usize,
     num_open: usize,
     usage: Usage,
+    request_id: RequestId,
 }
 
 impl Choices {
     /// `generations` are `per_prompt` for each prompt, at least one.
     pub fn new(generations: Vec<Generation>, per_prompt: usize) -> Self {
-        Self { num_open: generations.len(), generations, per_prompt, turn: 0, usage: Usage::default() }
+        let request_id = generations[0].request().id.clone();
+        let num_open = generations.len();
+        Self { num_open, generations, per_prompt, turn: 0, usage: Usage::default(), request_id }
+    }
+
+    /// Returns the id of the HTTP request that asked for them.
+    pub fn request_id(&self) -> &RequestId {
+        &self.request_id
     }
 
     /// How many choices there are, ended ones included.
@@ -90,17 +98,6 @@ impl Choices {
     pub fn usage(&self) -> Usage {
         self.usage
     }
-}
-
-/// Puts the outputs of one prompt in order, the one with the highest mean logprob of its tokens first; equal ones stay
-/// as they are. Needs outputs whose tokens were kept, with logprobs.
-pub fn rank(outputs: &mut [Folded]) {
-    outputs.sort_by(|a, b| mean_logprob(&b.tokens).total_cmp(&mean_logprob(&a.tokens)));
-}
-
-fn mean_logprob(tokens: &[OutputToken]) -> f64 {
-    let sum: f64 = tokens.iter().map(|token| f64::from(token.logprob)).sum();
-    sum / tokens.len().max(1) as f64
 }
 
 /// What of several prompts is kept.

@@ -8,19 +8,17 @@ use std::task::{Context, Poll, ready};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use trunkline_scheduler::{
-    EndReason, Pinned, RejectReason, SampledToken, SequenceErrorCode, SequenceId, SequenceRequest,
-    TokenLogprob, TokenScore,
+    EndReason, Pinned, RejectReason, SampledToken, SequenceErrorCode, TokenLogprob, TokenScore,
 };
 use trunkline_text::{DecodeSpecial, Detokenizer, TextStart, Tokenizer};
 
-use crate::engine::driver::{DriverGone, DriverHandle, Sequence, SequenceUpdate};
-use crate::engine::object::ObjectTier;
+use super::place::Place;
+use super::served::ServedModel;
+use super::stops::Stops;
+use crate::engine::driver::{DriverGone, NewSequence, Sequence, SequenceUpdate};
 use crate::error::ApiError;
-use crate::generation::admission::Place;
-use crate::generation::stops::Stops;
 use crate::grammars::CompiledGrammar;
 use crate::limits::{MAX_WAITING_TOKENS, ServerLimits};
-use crate::request::deadline::Deadline;
 use crate::request::ready::GenerationRequest;
 use crate::shutdown::Phase;
 
@@ -126,47 +124,31 @@ pub struct Generation {
     place: Place,
 }
 
-/// What a generation needs of the server.
-pub struct Surroundings {
-    /// The driver.
-    pub driver: DriverHandle,
-    /// Ids to text.
-    pub tokenizer: Arc<Tokenizer>,
-    /// Serving, draining, terminating.
-    pub phase: watch::Receiver<Phase>,
-    /// For messages.
-    pub limits: Arc<ServerLimits>,
-    /// Blocks that other replicas computed, if there is such a tier.
-    pub objects: Option<Arc<ObjectTier>>,
-}
-
 impl Generation {
     /// Submits the request and waits until the scheduler took or refused it, which it does at once. Where there is an
     /// object tier, first waits for what it has of the prompt, no longer than computing that would take.
     pub async fn start(
         request: GenerationRequest,
-        around: Surroundings,
+        served: &ServedModel,
         place: Place,
     ) -> Result<Self, ApiError> {
+        tracing::debug!(
+            prompt_tokens = request.prompt_token_ids.len(),
+            max_new_tokens = request.max_new_tokens,
+            seed = request.sampling.seed,
+            temperature = request.sampling.temperature,
+            "request admitted"
+        );
         // What is scored is computed anyway.
-        let objects = around.objects.as_ref().filter(|_| request.sampling.prompt_logprobs.is_none());
+        let objects = served.objects.as_ref().filter(|_| request.sampling.prompt_logprobs.is_none());
         if let Some(objects) = objects {
             objects.fetch(&request.salt, &request.prompt_token_ids).await;
         }
         if let Some(deadline) = request.deadline.filter(|deadline| deadline.at <= Instant::now()) {
             return Err(deadline.exceeded());
         }
-        let constraint = request.grammar.as_ref().map(CompiledGrammar::constraint);
-        let mut sequence = around
-            .driver
-            .submit(
-                sequence_request(&request),
-                request.arrived,
-                request.deadline.map(|deadline| deadline.at),
-                constraint,
-            )
-            .await
-            .map_err(|DriverGone| bug())?;
+        let submitted = served.driver.submit(new_sequence(&request)).await;
+        let mut sequence = submitted.map_err(|DriverGone| bug(&request))?;
         let mut ends_at_once = false;
         match sequence.next().await {
             Some(SequenceUpdate::Accepted) => {}
@@ -175,23 +157,24 @@ impl Generation {
             Some(SequenceUpdate::Rejected { reason, retry_after_ms }) => {
                 return Err(rejected(reason, retry_after_ms, &request));
             }
-            Some(SequenceUpdate::Ended(reason)) => return Err(failed(reason, request.deadline)),
-            _ => return Err(bug()),
+            Some(SequenceUpdate::Ended(reason)) => return Err(failed(reason, &request)),
+            _ => return Err(bug(&request)),
         }
+        let tokenizer = served.model.text.tokenizer.clone();
         let detokenizer =
-            Detokenizer::new(around.tokenizer.clone(), request.special_tokens, TextStart::Continuation);
+            Detokenizer::new(tokenizer.clone(), request.special_tokens, TextStart::Continuation);
         Ok(Self {
             sequence,
             stops: Stops::new(&request.stops, request.stop_text, request.sections.as_ref()),
             usage: Usage { prompt_tokens: request.prompt_token_ids.len() as u32, ..Usage::default() },
             scores: request.sampling.prompt_logprobs.map(|_| Vec::new()),
             request,
-            tokenizer: around.tokenizer,
+            tokenizer,
             detokenizer,
             ended: false,
             ends_at_once,
-            terminated: Box::pin(terminated(around.phase)),
-            limits: around.limits,
+            terminated: Box::pin(terminated(served.phase.clone())),
+            limits: served.limits.clone(),
             place,
         })
     }
@@ -264,7 +247,7 @@ impl Generation {
             }
             Some(SequenceUpdate::Ended(EndReason::Length)) => self.end_without_token(FinishReason::Length),
             Some(SequenceUpdate::Ended(reason)) => {
-                let error = failed(reason, self.request.deadline);
+                let error = failed(reason, &self.request);
                 self.fail(error)
             }
             Some(SequenceUpdate::Rejected { reason, retry_after_ms }) => {
@@ -274,7 +257,10 @@ impl Generation {
             None if self.sequence.overflowed() => {
                 self.fail(ApiError::SlowReader { limit: MAX_WAITING_TOKENS })
             }
-            None => self.fail(bug()),
+            None => {
+                let error = bug(&self.request);
+                self.fail(error)
+            }
         })
     }
 
@@ -349,20 +335,19 @@ impl Generation {
     }
 }
 
-fn sequence_request(request: &GenerationRequest) -> SequenceRequest {
-    SequenceRequest {
-        constrained: false,
-        // Id and deadline are the driver's to fill in.
-        id: SequenceId(0),
+fn new_sequence(request: &GenerationRequest) -> NewSequence {
+    NewSequence {
+        arrived: request.arrived,
+        deadline: request.deadline.map(|deadline| deadline.at),
         token_ids: request.prompt_token_ids.clone(),
         max_new_tokens: request.max_new_tokens,
         sampling: request.sampling.clone(),
         end_token_ids: request.end_token_ids.clone(),
         ignore_eos: request.ignore_eos,
         priority: request.priority,
-        deadline: None,
         salt: request.salt.clone(),
         retention: request.retention.clone(),
+        constraint: request.grammar.as_ref().map(CompiledGrammar::constraint),
     }
 }
 
@@ -373,10 +358,9 @@ async fn terminated(mut phase: watch::Receiver<Phase>) {
     }
 }
 
-fn bug() -> ApiError {
-    let request_id = crate::random::id();
-    tracing::error!(request_id, "the driver dropped a request");
-    ApiError::Bug { request_id }
+fn bug(request: &GenerationRequest) -> ApiError {
+    tracing::error!(request_id = request.id.as_str(), "the driver dropped a request");
+    ApiError::Bug { request_id: request.id.clone() }
 }
 
 fn rejected(reason: RejectReason, retry_after_ms: Option<u64>, request: &GenerationRequest) -> ApiError {
@@ -414,23 +398,26 @@ fn rejected(reason: RejectReason, retry_after_ms: Option<u64>, request: &Generat
             }
         }
         RejectReason::Invalid { message } => {
-            let request_id = crate::random::id();
+            let request_id = request.id.as_str();
             tracing::error!(request_id, message, "the scheduler refused what validation had passed");
-            ApiError::Bug { request_id }
+            ApiError::Bug { request_id: request.id.clone() }
         }
     }
 }
 
-fn failed(reason: EndReason, deadline: Option<Deadline>) -> ApiError {
+fn failed(reason: EndReason, request: &GenerationRequest) -> ApiError {
+    let request_id = request.id.as_str();
     match reason {
         EndReason::ShardLost => ApiError::ShardLost,
-        EndReason::DeadlineExceeded => deadline.map_or_else(bug, |deadline| deadline.exceeded()),
+        EndReason::DeadlineExceeded => {
+            request.deadline.map_or_else(|| bug(request), |deadline| deadline.exceeded())
+        }
         EndReason::Failed(error) if error.code == SequenceErrorCode::GrammarFailed => {
-            tracing::warn!(message = error.message, "a sequence cannot go on under its grammar");
+            tracing::warn!(request_id, message = error.message, "a sequence cannot go on under its grammar");
             ApiError::GrammarFailed { detail: error.message }
         }
         EndReason::Failed(error) => {
-            tracing::error!(code = ?error.code, message = error.message, "a sequence failed on the shard");
+            tracing::error!(request_id, code = ?error.code, message = error.message, "a sequence failed on the shard");
             let detail = match error.code {
                 SequenceErrorCode::NotFinite => "the model's output is not finite",
                 SequenceErrorCode::InvalidPlan | SequenceErrorCode::InvalidResult => {
@@ -440,6 +427,6 @@ fn failed(reason: EndReason, deadline: Option<Deadline>) -> ApiError {
             };
             ApiError::SequenceFailed { detail: detail.into() }
         }
-        EndReason::EndToken | EndReason::Length | EndReason::Finished | EndReason::Aborted => bug(),
+        EndReason::EndToken | EndReason::Length | EndReason::Finished | EndReason::Aborted => bug(request),
     }
 }

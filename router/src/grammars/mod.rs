@@ -12,38 +12,21 @@ use std::time::Instant;
 use trunkline_grammar::{Constraint, Grammar, GrammarCompiler, GrammarError, GrammarLimits, Reasoning};
 use trunkline_reply::ReasoningStart;
 
-use crate::api::app::Model;
 use crate::error::ApiError;
 use crate::grammars::cache::{GrammarCache, GrammarKey};
 use crate::grammars::compiling::CompilingPlaces;
 use crate::limits::GRAMMAR_TIMEOUT;
 use crate::metrics::Metrics;
+use crate::model::Model;
 use crate::tenants::Caller;
 
-/// A grammar as a client sent it, or compiled.
+/// A grammar as a client sent it.
 #[derive(Debug, Clone, PartialEq)]
-pub enum RequestGrammar {
-    /// As sent.
-    Asked {
-        /// The field that asks for it, in the dialect's words.
-        field: &'static str,
-        /// It.
-        grammar: Grammar,
-    },
-    /// Ready to be used.
-    Compiled(CompiledGrammar),
-}
-
-impl RequestGrammar {
-    /// A compiled grammar begins after the reply's reasoning.
-    pub fn begin_after(&mut self, reasoning: Option<ReasoningStart>) {
-        if let Self::Compiled(grammar) = self {
-            grammar.reasoning = reasoning.map(|start| match start {
-                ReasoningStart::InPrompt => Reasoning::Begun,
-                ReasoningStart::InReply => Reasoning::Possible,
-            });
-        }
-    }
+pub struct AskedGrammar {
+    /// The field that asks for it, in the dialect's words.
+    pub field: &'static str,
+    /// The grammar.
+    pub grammar: Grammar,
 }
 
 /// The beginning of an output under a grammar. Cheap to clone.
@@ -57,6 +40,15 @@ pub struct CompiledGrammar {
 impl CompiledGrammar {
     fn new(constraint: Constraint) -> Self {
         Self { beginning: Arc::new(Mutex::new(constraint)), reasoning: None }
+    }
+
+    /// Returns the same grammar for a reply that may reason before it.
+    pub fn after(self, reasoning: Option<ReasoningStart>) -> Self {
+        let reasoning = reasoning.map(|start| match start {
+            ReasoningStart::InPrompt => Reasoning::Begun,
+            ReasoningStart::InReply => Reasoning::Possible,
+        });
+        Self { reasoning, ..self }
     }
 
     /// A constraint for one sequence.
@@ -106,16 +98,15 @@ impl Grammars {
     pub async fn get(
         self: &Arc<Self>,
         caller: &Caller,
-        field: &'static str,
-        grammar: Grammar,
+        asked: AskedGrammar,
     ) -> Result<CompiledGrammar, ApiError> {
-        let key = GrammarKey::new(caller.name(), &grammar);
+        let key = GrammarKey::new(caller.name(), &asked.grammar);
         // A panic leaves the cache whole: entries are moved in and out.
         if let Some(compiled) = self.cache.lock().unwrap_or_else(PoisonError::into_inner).get(&key) {
             self.metrics.grammar_hits.inc();
             return Ok(compiled);
         }
-        let compiled = self.compile(caller, field, grammar).await?;
+        let compiled = self.compile(caller, asked).await?;
         self.cache.lock().unwrap_or_else(PoisonError::into_inner).put(key, compiled.clone());
         Ok(compiled)
     }
@@ -124,11 +115,10 @@ impl Grammars {
     async fn compile(
         self: &Arc<Self>,
         caller: &Caller,
-        field: &'static str,
-        grammar: Grammar,
+        AskedGrammar { field, grammar }: AskedGrammar,
     ) -> Result<CompiledGrammar, ApiError> {
-        let asked = |error| ApiError::Grammar { field, error };
-        let place = self.places.take(caller.name()).await.map_err(asked)?;
+        let refused = |error| ApiError::Grammar { field, error };
+        let place = self.places.take(caller.name()).await.map_err(refused)?;
         let grammars = self.clone();
         let compiled = tokio::task::spawn_blocking(move || {
             let begin = Instant::now();
@@ -138,7 +128,7 @@ impl Grammars {
         });
         match compiled.await {
             Ok(Ok(constraint)) => Ok(CompiledGrammar::new(constraint)),
-            Ok(Err(error)) => Err(asked(error)),
+            Ok(Err(error)) => Err(refused(error)),
             // A panic in the parser is a defect, as one in a handler.
             Err(error) => std::panic::resume_unwind(error.into_panic()),
         }

@@ -2,7 +2,14 @@
 
 use serde::Serialize;
 
-use super::events::json_event;
+/// Sent if one of our types cannot be serialised, so that the stream still gets an answer. It is a defect, because our
+/// types have string keys and finite numbers.
+const NOT_JSON: &[u8] = b"{\"error\":{\"message\":\"internal error\",\"code\":\"internal_error\"}}";
+
+/// The start of an event's data. JSON is written without line breaks, so the data is one line.
+const BEGIN: &[u8] = b"data: ";
+/// The end of an event.
+const END: &[u8] = b"\n\n";
 
 /// An event without its one variable string. It is serialised once for each stream, so that a token costs only the
 /// serialisation of its text.
@@ -24,7 +31,7 @@ impl EventFrame {
     /// The frame is found by comparing two events, so that only the event's type knows its form. Panics if `event`
     /// breaks these rules, which is a defect of ours.
     pub fn new<T: Serialize>(event: impl Fn(&'static str) -> T) -> Self {
-        let (empty, one) = (json_event(&event("")), json_event(&event("x")));
+        let (empty, one) = (event_bytes(&event("")), event_bytes(&event("x")));
         // The first difference is right after the string's opening quote.
         let differ = empty.iter().zip(&one).position(|(a, b)| a != b).unwrap_or(0);
         let frame = Self {
@@ -44,5 +51,28 @@ impl EventFrame {
     /// Returns the bytes after the string.
     pub fn tail(&self) -> &[u8] {
         &self.tail
+    }
+}
+
+/// Appends an event with JSON data.
+pub(super) fn write_event(bytes: &mut Vec<u8>, data: &impl Serialize) {
+    bytes.extend_from_slice(BEGIN);
+    write_json(bytes, data);
+    bytes.extend_from_slice(END);
+}
+
+fn event_bytes(data: &impl Serialize) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    write_event(&mut bytes, data);
+    bytes
+}
+
+/// Appends JSON.
+pub(super) fn write_json<T: Serialize + ?Sized>(bytes: &mut Vec<u8>, data: &T) {
+    let begin = bytes.len();
+    if let Err(error) = serde_json::to_writer(&mut *bytes, data) {
+        tracing::error!(%error, "cannot serialise an event");
+        bytes.truncate(begin);
+        bytes.extend_from_slice(NOT_JSON);
     }
 }

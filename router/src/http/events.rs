@@ -4,16 +4,7 @@
 use bytes::Bytes;
 use serde::Serialize;
 
-use super::EventFrame;
-
-/// Sent if one of our types cannot be serialised, so that the stream still gets an answer. It is a defect, because our
-/// types have string keys and finite numbers.
-const NOT_JSON: &[u8] = b"{\"error\":{\"message\":\"internal error\",\"code\":\"internal_error\"}}";
-
-/// The start of an event's data. JSON is written without line breaks, so the data is one line.
-const BEGIN: &[u8] = b"data: ";
-/// The end of an event.
-const END: &[u8] = b"\n\n";
+use super::event_frame::{EventFrame, write_event, write_json};
 
 /// Events that are ready to be sent.
 #[derive(Debug, Default)]
@@ -24,9 +15,7 @@ pub struct Events {
 impl Events {
     /// Appends an event with JSON data.
     pub fn json(&mut self, data: &impl Serialize) {
-        self.bytes.extend_from_slice(BEGIN);
-        write_json(&mut self.bytes, data);
-        self.bytes.extend_from_slice(END);
+        write_event(&mut self.bytes, data);
     }
 
     /// Appends an event of this name with JSON data.
@@ -62,21 +51,5 @@ impl Events {
     /// Takes all events. The empty buffer holds no memory until the next event.
     pub fn take(&mut self) -> Bytes {
         std::mem::take(&mut self.bytes).into()
-    }
-}
-
-/// Returns the bytes of one event with JSON data.
-pub(super) fn json_event(data: &impl Serialize) -> Vec<u8> {
-    let mut events = Events::default();
-    events.json(data);
-    events.bytes
-}
-
-fn write_json<T: Serialize + ?Sized>(bytes: &mut Vec<u8>, data: &T) {
-    let begin = bytes.len();
-    if let Err(error) = serde_json::to_writer(&mut *bytes, data) {
-        tracing::error!(%error, "cannot serialise an event");
-        bytes.truncate(begin);
-        bytes.extend_from_slice(NOT_JSON);
     }
 }

@@ -16,7 +16,7 @@ pub mod vllm;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::time::Instant;
@@ -37,11 +37,6 @@ pub const MAX_LISTENERS: usize = 64;
 pub const LINGER: Duration = Duration::from_secs(60);
 /// Turns of the step loop that may wait to be taken into the history.
 pub const MAX_WAITING_BATCHES: usize = 256;
-
-/// Seconds since 1970.
-pub(crate) fn unix_seconds() -> f64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
-}
 
 /// What listeners share.
 pub struct KvEvents {
@@ -110,7 +105,7 @@ impl EventFeed {
     /// Runs until the driver ends.
     pub async fn run(mut self) {
         while let Some(events) = self.batches.recv().await {
-            let now = unix_seconds();
+            let now = crate::clock::unix_seconds();
             if let Some(publisher) = self.shared.publisher.get() {
                 publisher(vllm::encode(now, &events));
             }

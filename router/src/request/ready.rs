@@ -5,12 +5,16 @@ use trunkline_reply::Sections;
 use trunkline_scheduler::{Priority, Retention, Salt, SamplingParams};
 use trunkline_text::{DecodeSpecial, StopText};
 
+use super::deadline::Deadline;
+use super::retention::Breakpoint;
 use crate::grammars::CompiledGrammar;
-use crate::request::deadline::Deadline;
+use crate::request_id::RequestId;
 
 /// A request that passed validation: it cannot fail later for its shape. One sequence.
 #[derive(Debug, Clone, PartialEq)]
 pub struct GenerationRequest {
+    /// Names the HTTP request in the log and in internal errors.
+    pub id: RequestId,
     /// When the request arrived, for TTFT.
     pub arrived: Instant,
     /// When its time is over, if ever.
@@ -47,6 +51,21 @@ pub struct GenerationRequest {
     pub priority: Priority,
     /// How long the prompt is kept.
     pub retention: Retention,
+}
+
+/// A prompt, and everything else of a request that only its prompt decides.
+#[derive(Debug, Default)]
+pub struct Prompt {
+    /// The tokens.
+    pub token_ids: Vec<u32>,
+    /// The compiled grammar of the output.
+    pub grammar: Option<CompiledGrammar>,
+    /// Control tokens whose names are text of the output.
+    pub shown_token_ids: Vec<u32>,
+    /// How to tell reasoning from content, if the reply may hold reasoning.
+    pub sections: Option<Sections>,
+    /// The mark up to which the client wants the prompt kept.
+    pub breakpoint: Option<Breakpoint>,
 }
 
 impl GenerationRequest {

@@ -69,13 +69,31 @@ pub struct RawRetention {
     pub prompt_cache_retention: Option<String>,
     /// Ours.
     pub cache_retention: Option<CacheRetention>,
-    /// The last `cache_control` of the messages.
-    pub breakpoint: Option<Breakpoint>,
+}
+
+/// How long a prompt is kept, if its messages have no mark that says otherwise.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CheckedRetention {
+    retention: Retention,
+    /// A field of the request decided; marks in the messages do not count.
+    is_decided: bool,
+}
+
+impl CheckedRetention {
+    /// Returns the retention of a prompt whose last `cache_control` is `breakpoint`.
+    pub fn up_to(&self, breakpoint: Option<Breakpoint>) -> Retention {
+        match breakpoint {
+            Some(Breakpoint { ttl_s, num_tokens }) if !self.is_decided => {
+                Retention { pinned_ms: Some(to_ms(ttl_s)), num_tokens, ..self.retention.clone() }
+            }
+            _ => self.retention.clone(),
+        }
+    }
 }
 
 impl RawRetention {
-    /// What it means. Ours goes before OpenAI's, and that before Anthropic's.
-    pub fn retention(&self) -> Result<Retention, ApiError> {
+    /// Checks the fields. Our own has precedence over OpenAI's, and that over Anthropic's marks.
+    pub fn check(&self) -> Result<CheckedRetention, ApiError> {
         if self.prompt_cache_key.as_ref().is_some_and(|key| key.len() > MAX_KEY_BYTES) {
             return Err(ApiError::value("prompt_cache_key", format!("is longer than {MAX_KEY_BYTES} bytes")));
         }
@@ -87,23 +105,21 @@ impl RawRetention {
             }
         };
         let group = self.prompt_cache_key.as_deref().map(Arc::from);
-        let kept = |pinned_ms, num_tokens| Retention {
+        let kept = |pinned_ms| Retention {
             pinned_ms,
-            num_tokens,
+            num_tokens: None,
             cache_priority: CachePriority::Normal,
             group,
         };
         if let Some(own) = &self.cache_retention {
             let pinned_ms = own.ttl_s()?.map(to_ms);
-            return Ok(Retention { cache_priority: own.cache_priority(), ..kept(pinned_ms, None) });
+            let retention = Retention { cache_priority: own.cache_priority(), ..kept(pinned_ms) };
+            return Ok(CheckedRetention { retention, is_decided: true });
         }
         if let Some(ttl_s) = of_openai {
-            return Ok(kept(Some(to_ms(ttl_s)), None));
+            return Ok(CheckedRetention { retention: kept(Some(to_ms(ttl_s))), is_decided: true });
         }
-        Ok(match self.breakpoint {
-            Some(Breakpoint { ttl_s, num_tokens }) => kept(Some(to_ms(ttl_s)), num_tokens),
-            None => kept(None, None),
-        })
+        Ok(CheckedRetention { retention: kept(None), is_decided: false })
     }
 }
 

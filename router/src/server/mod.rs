@@ -1,6 +1,7 @@
 //! Puts the parts together: driver, link, health, routes; and takes them apart in order.
 
 pub mod observe;
+pub mod routes;
 
 use std::io;
 use std::path::PathBuf;
@@ -13,21 +14,35 @@ use tokio::task::JoinHandle;
 use trunkline_object::Remote;
 use trunkline_scheduler::SchedulerConfig;
 
-use crate::api::app::{App, Model};
-use crate::api::responses::ResponseStore;
+use crate::api::app::App;
+use crate::api::response_store::ResponseStore;
 use crate::engine::driver::Driver;
 use crate::engine::object::{MAX_OFFERED_BLOCKS, ObjectTier};
 use crate::engine::shard::{Health, run_link, watch_health};
 use crate::engine::step_thread::StepThread;
+use crate::generation::admission::Admission;
+use crate::generation::served::ServedModel;
 use crate::grammars::Grammars;
-use crate::http::serve::{self, Front};
+use crate::http::cors::Origin;
+use crate::http::serve::{self, Host};
+use crate::http::tls::Tls;
 use crate::limits::ServerLimits;
 use crate::metrics::Metrics;
+use crate::model::Model;
 use crate::shutdown::{Phase, Shutdown};
 use crate::tenants::Access;
 
 /// How long answers that end with an error have to reach their clients.
 const LAST_WORDS: Duration = Duration::from_secs(2);
+
+/// What stands between connections and routes.
+#[derive(Debug, Clone, Default)]
+pub struct Front {
+    /// Certificate and key; without them connections are in the clear.
+    pub tls: Option<Arc<Tls>>,
+    /// Origins whose scripts may call.
+    pub origins: Vec<Origin>,
+}
 
 /// A server whose tasks run, without a listener yet.
 pub struct Server {
@@ -83,34 +98,41 @@ impl Server {
         let num_tokenizing = parallel.saturating_sub(1).max(1);
         let objects = remote.map(|remote| Arc::new(ObjectTier::new(remote, ends.handle.clone())));
         let upload = objects.clone().map(|objects| tokio::spawn(objects.upload(ends.stats.clone())));
-        let model = Arc::new(model);
+        let store_gate = objects.as_ref().map(|objects| objects.store_gate());
+        let mut registry = metrics.registry();
+        ends.register(&mut registry, objects.as_ref().map(|objects| objects.counts()));
+        let (model, limits) = (Arc::new(model), Arc::new(limits));
         let app = Arc::new(App {
-            grammars: Arc::new(Grammars::new(model.clone(), limits.grammar(), metrics.clone())),
-            model,
-            access,
-            driver: ends.handle,
+            served: ServedModel {
+                grammars: Arc::new(Grammars::new(model.clone(), limits.grammar(), metrics.clone())),
+                model,
+                driver: ends.handle,
+                shard: ends.shard.clone(),
+                health,
+                stats: ends.stats,
+                objects,
+                limits: limits.clone(),
+                phase: shutdown.subscribe(),
+                tokenizing: Arc::new(Semaphore::new(num_tokenizing)),
+                num_tokenizing,
+            },
+            admission: Admission {
+                access,
+                open: Arc::new(Semaphore::new(limits.max_concurrent_requests)),
+                places: Arc::default(),
+                reading: Arc::new(Semaphore::new(limits.max_reading_kib())),
+                limits: limits.clone(),
+                metrics: metrics.clone(),
+                phase: shutdown.subscribe(),
+            },
             kv_events: ends.kv_events.shared(),
-            registry: metrics.registry(
-                ends.stats.clone(),
-                ends.shard.clone(),
-                objects.as_ref().map(|objects| objects.counts()),
-                ends.tenants,
-            ),
-            shard: ends.shard.clone(),
-            health,
-            stats: ends.stats,
-            phase: shutdown.subscribe(),
-            metrics,
-            objects: objects.clone(),
+            registry,
             responses: Arc::new(ResponseStore::new(limits.max_response_store_bytes)),
-            open: Arc::new(Semaphore::new(limits.max_concurrent_requests)),
-            places: Arc::default(),
-            reading: Arc::new(Semaphore::new(limits.max_reading_kib())),
-            tokenizing: Arc::new(Semaphore::new(num_tokenizing)),
-            num_tokenizing,
-            limits: Arc::new(limits),
+            limits,
+            metrics,
+            phase: shutdown.subscribe(),
         });
-        let steps = StepThread::start(driver.run(), run_link(shard_socket.clone(), ends.link, objects))?;
+        let steps = StepThread::start(driver.run(), run_link(shard_socket.clone(), ends.link, store_gate))?;
         tokio::spawn(ends.kv_events.run());
         let health = tokio::spawn(watch_health(shard_socket, ends.shard, health_in));
         Ok(Self { app, front: Front::default(), shutdown, steps, health, upload })
@@ -126,8 +148,14 @@ impl Server {
         terminate: impl Future<Output = ()>,
     ) -> Result<(), DriverEnded> {
         let front = std::mem::take(&mut self.front);
+        let host = Host {
+            routes: routes::routes_with_cors(self.app.clone(), &front.origins),
+            tls: front.tls,
+            limits: self.app.limits.clone(),
+            metrics: self.app.metrics.clone(),
+        };
         let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-        let mut serving = tokio::spawn(serve::serve(listener, self.app.clone(), front, async {
+        let mut serving = tokio::spawn(serve::serve(listener, host, async {
             // A dropped sender stops as well.
             let _ = stopped.await;
         }));
@@ -160,12 +188,12 @@ impl Server {
 }
 
 fn num_open(app: &App) -> usize {
-    app.limits.max_concurrent_requests - app.open.available_permits()
+    app.limits.max_concurrent_requests - app.admission.open.available_permits()
 }
 
 /// Ready when no request is open: then all permits can be had.
 async fn all_closed(app: &App) {
     let all = u32::try_from(app.limits.max_concurrent_requests).unwrap_or(u32::MAX);
     // It fails only if the semaphore is closed, which nobody does.
-    let _ = app.open.acquire_many(all).await;
+    let _ = app.admission.open.acquire_many(all).await;
 }

@@ -4,7 +4,7 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use axum::extract::{MatchedPath, Request, State};
-use axum::http::{HeaderMap, HeaderName, HeaderValue};
+use axum::http::{HeaderName, HeaderValue};
 use axum::middleware::Next;
 use axum::response::Response;
 use futures::FutureExt;
@@ -12,33 +12,34 @@ use tokio::time::Instant;
 use tracing::Instrument;
 
 use crate::api::app::App;
-use crate::api::{Dialect, Failure};
+use crate::api::dialect::Dialect;
+use crate::api::respond::Failure;
 use crate::error::{ApiError, ErrorClass};
 use crate::metrics::RouteLabels;
+use crate::request_id::RequestId;
 use crate::tenants::Caller;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
-
-/// Longest id that is taken over.
-const MAX_ID_BYTES: usize = 128;
 
 /// Routes that machines ask, many times a second while a model loads: refusing them rejects nobody's work.
 const PROBES: [&str; 5] = ["/readyz", "/livez", "/health", "/ping", "/metrics"];
 
 /// The middleware of all routes.
-pub async fn observe(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+pub async fn observe(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
     let arrived = Instant::now();
-    let request_id = sent_id(request.headers()).unwrap_or_else(crate::random::id);
+    let id = sent_id(&request).unwrap_or_else(RequestId::random);
+    request.extensions_mut().insert(id.clone());
+    let request_id = id.as_str();
     let route = request.extensions().get::<MatchedPath>().map(|path| path.as_str().to_owned());
     let route = route.unwrap_or_else(|| "unmatched".to_owned());
     let method = request.method().clone();
     let dialect = Dialect::of_path(request.uri().path());
-    let span = tracing::info_span!("request", id = %request_id);
+    let span = tracing::info_span!("request", id = request_id);
     let handled = AssertUnwindSafe(next.run(request).instrument(span)).catch_unwind().await;
     let mut response = handled.unwrap_or_else(|_| {
         // The panic's own message and place are in the log already, by the panic hook.
         tracing::error!(request_id, route, "a handler panicked");
-        dialect.error_response(&ApiError::Bug { request_id: request_id.clone() })
+        dialect.error_response(&ApiError::Bug { request_id: id.clone() })
     });
 
     let status = response.status().as_u16();
@@ -62,7 +63,7 @@ pub async fn observe(State(app): State<Arc<App>>, request: Request, next: Next) 
         }
         None => tracing::debug!(request_id, route, status, ms, tenant, "request answered"),
     }
-    if let Ok(value) = HeaderValue::from_str(&request_id) {
+    if let Ok(value) = HeaderValue::from_str(request_id) {
         if dialect == Dialect::Anthropic {
             // What Anthropic's clients read.
             response.headers_mut().insert(HeaderName::from_static("request-id"), value.clone());
@@ -72,13 +73,9 @@ pub async fn observe(State(app): State<Arc<App>>, request: Request, next: Next) 
     response
 }
 
-/// The id that the client, or a proxy, gave the request: it goes into the log and the answer's header, so it is taken
-/// only if it is short and harmless in both.
-fn sent_id(headers: &HeaderMap) -> Option<String> {
-    let id = headers.get(REQUEST_ID)?.to_str().ok()?;
-    let is_sane = (1..=MAX_ID_BYTES).contains(&id.len())
-        && id.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.:".contains(&byte));
-    is_sane.then(|| id.to_owned())
+/// Returns the id that the client, or a proxy, gave the request, if it can be taken over.
+fn sent_id(request: &Request) -> Option<RequestId> {
+    RequestId::from_client(request.headers().get(REQUEST_ID)?.to_str().ok()?)
 }
 
 /// A label must not grow with what clients invent.

@@ -7,10 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderName, header};
-use axum::middleware::Next;
-use axum::response::Response;
 use tokio::time::Instant;
 use trunkline_scheduler::{TenantShare, TenantWeight};
 
@@ -18,9 +15,6 @@ use super::caller::Caller;
 use super::key_file::{self, KeyFileError, MAX_FILE_BYTES};
 use super::key_ring::{DuplicateKey, KeyRing, Tenant, digest, key_problem};
 use super::limiter::{Limiter, TenantLimits};
-use super::rate_headers::RateSlot;
-use crate::api::Dialect;
-use crate::api::app::App;
 use crate::error::ApiError;
 
 /// Routes that ask for no key, whatever is configured.
@@ -172,23 +166,6 @@ impl Access {
             None if keys == [None; 2] => Err(ApiError::InvalidApiKey { problem: "no API key was sent" }),
             None => Err(ApiError::InvalidApiKey { problem: INCORRECT_KEY }),
         }
-    }
-}
-
-/// The middleware of all routes: who has no key gets no further, and who has one is known from here on.
-pub async fn require_key(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
-    match app.access.caller(request.uri().path(), request.headers()) {
-        Ok(caller) => {
-            let slot = RateSlot::default();
-            request.extensions_mut().insert(caller.clone());
-            request.extensions_mut().insert(slot.clone());
-            let dialect = Dialect::of_path(request.uri().path());
-            let mut response = next.run(request).await;
-            response.extensions_mut().insert(caller);
-            slot.write(dialect, response.headers_mut());
-            response
-        }
-        Err(error) => Dialect::of_path(request.uri().path()).error_response(&error),
     }
 }
 

@@ -7,7 +7,7 @@ use trunkline_scheduler::{Priority, Salt};
 
 use super::key_ring::Tenant;
 use crate::error::ApiError;
-use crate::request::service_tier::Wanted;
+use crate::request_id::RequestId;
 
 /// Who sent a request: a tenant, or where no keys are configured anybody.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,11 +32,12 @@ impl Caller {
         Self { tenant: None, is_admin: false }
     }
 
-    /// As [`super::require_key`] found. A request that did not pass it is refused: a defect, and no way in.
+    /// Returns the sender that the check of keys found. A request that did not pass that check is refused: it is a
+    /// defect of the server, and must not let anybody in.
     pub fn of_request(request: &Request) -> Result<Self, ApiError> {
         request.extensions().get::<Self>().cloned().ok_or_else(|| {
-            let request_id = crate::random::id();
-            tracing::error!(request_id, "a request came past the check of its key");
+            let request_id = RequestId::of(request);
+            tracing::error!(request_id = request_id.as_str(), "a request came past the check of its key");
             ApiError::Bug { request_id }
         })
     }
@@ -61,9 +62,9 @@ impl Caller {
         self.is_admin || (self.tenant.is_some() && salt.tenant() == self.name())
     }
 
-    /// The class that its request gets.
-    pub fn class(&self, wanted: Wanted) -> Priority {
-        wanted.granted(self.tenant.as_ref().map(|tenant| tenant.max_priority))
+    /// Returns the highest class in the queue that its requests may have; `None` if no keys are configured.
+    pub fn max_priority(&self) -> Option<Priority> {
+        self.tenant.as_ref().map(|tenant| tenant.max_priority)
     }
 
     /// Its namespace of the KV index, and within it that of a request's `cache_salt`.

@@ -9,7 +9,6 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use tokio::time::Instant;
 
 use super::limiter::{Limiter, Rate};
-use crate::api::Dialect;
 use crate::log::timestamp;
 
 /// Headers that a script in a browser may read, beyond those that it always may (WHATWG Fetch, section 3.2.3).
@@ -31,6 +30,15 @@ pub const EXPOSED_HEADERS: [HeaderName; 15] = [
     HeaderName::from_static("anthropic-ratelimit-tokens-reset"),
 ];
 
+/// Whose names the headers have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RateHeaders {
+    /// `anthropic-ratelimit-...`, with the time of day at which a rate is whole again.
+    Anthropic,
+    /// `x-ratelimit-...`, with the time until then.
+    OpenAi,
+}
+
 /// Travels with a request: whoever asks for its tenant's limits puts them in, and its answer shows what is left.
 #[derive(Debug, Clone, Default)]
 pub struct RateSlot(Arc<OnceLock<Arc<Limiter>>>);
@@ -42,12 +50,12 @@ impl RateSlot {
     }
 
     /// Adds the headers, if the request counts.
-    pub fn write(&self, dialect: Dialect, headers: &mut HeaderMap) {
+    pub fn write(&self, form: RateHeaders, headers: &mut HeaderMap) {
         let Some(limiter) = self.0.get() else { return };
         let rates = limiter.rates(Instant::now());
         for (what, rate) in [("requests", rates.requests), ("tokens", rates.tokens)] {
             let Some(rate) = rate else { continue };
-            for (name, value) in fields(dialect, what, rate) {
+            for (name, value) in fields(form, what, rate) {
                 // Both are made of letters, digits and dashes.
                 if let (Ok(name), Ok(value)) = (HeaderName::try_from(name), HeaderValue::try_from(value)) {
                     headers.insert(name, value);
@@ -57,16 +65,16 @@ impl RateSlot {
     }
 }
 
-fn fields(dialect: Dialect, what: &str, rate: Rate) -> [(String, String); 3] {
+fn fields(form: RateHeaders, what: &str, rate: Rate) -> [(String, String); 3] {
     let values = [rate.limit.to_string(), rate.remaining.to_string()];
     let [limit, remaining] = values;
-    match dialect {
-        Dialect::Anthropic => [
+    match form {
+        RateHeaders::Anthropic => [
             (format!("anthropic-ratelimit-{what}-limit"), limit),
             (format!("anthropic-ratelimit-{what}-remaining"), remaining),
             (format!("anthropic-ratelimit-{what}-reset"), date(SystemTime::now() + rate.full_in)),
         ],
-        Dialect::OpenAi | Dialect::Tgi => [
+        RateHeaders::OpenAi => [
             (format!("x-ratelimit-limit-{what}"), limit),
             (format!("x-ratelimit-remaining-{what}"), remaining),
             (format!("x-ratelimit-reset-{what}"), span(rate.full_in)),

@@ -221,7 +221,9 @@ async fn one_tenant_cannot_take_all_places() {
             .send_with("POST", "/v1/completions", &[("authorization", &bearer(ALICE))], body.as_bytes())
             .await;
         open.push(connection);
-        router.wait("one more place to be taken", |app| app.open.available_permits() == 8 - num_open).await;
+        router
+            .wait("one more place to be taken", |app| app.admission.open.available_permits() == 8 - num_open)
+            .await;
     }
     let refused = complete(&router, ALICE, &json!({"prompt": vec![7; 20], "max_tokens": 1})).await;
     assert_eq!((refused.status, &refused.json()["error"]["code"]), (429, &json!("too_many_requests")));
@@ -230,7 +232,7 @@ async fn one_tenant_cannot_take_all_places() {
     assert!(refused.header("retry-after").is_some());
     let mut other = router.connect().await;
     other.send_with("POST", "/v1/completions", &[("authorization", &bearer(BOB))], body.as_bytes()).await;
-    router.wait("the last place to be taken", |app| app.open.available_permits() == 0).await;
+    router.wait("the last place to be taken", |app| app.admission.open.available_permits() == 0).await;
     steps.add_permits(1000);
     for connection in open.iter_mut().chain([&mut other]) {
         assert_eq!(connection.answer().await.status, 200);

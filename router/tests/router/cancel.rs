@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use serde_json::json;
 use tokio::time::Instant;
+use trunkline_router::engine::driver::NewSequence;
 use trunkline_router::limits::{Limits, MAX_WAITING_TOKENS};
-use trunkline_scheduler::{Priority, Salt, SamplingParams, SequenceId, SequenceRequest};
+use trunkline_scheduler::{Priority, Salt, SamplingParams};
 
 use crate::support::{Connection, Router, ShardPlan, sse_data};
 
@@ -25,13 +26,13 @@ async fn leaving_before_the_first_step_frees_everything() {
         let steps = plan.steps.clone();
         let router = Router::start(plan, Limits::default()).await;
         let connection = open(&router, stream).await;
-        router.wait("the request to run", |app| app.stats.borrow().num_running == 1).await;
+        router.wait("the request to run", |app| app.served.stats.borrow().num_running == 1).await;
         drop(connection);
-        router.wait("the request to be gone", |app| app.stats.borrow().num_running == 0).await;
+        router.wait("the request to be gone", |app| app.served.stats.borrow().num_running == 0).await;
         // The request's blocks are free once the steps that use them are done.
         steps.add_permits(10);
         router.wait_idle().await;
-        assert_eq!(router.app.stats.borrow().output_tokens, 0);
+        assert_eq!(router.app.served.stats.borrow().output_tokens, 0);
         assert_eq!(router.metric("trunkline_aborts_total").await, 1.0);
     }
 }
@@ -48,13 +49,13 @@ async fn leaving_in_the_middle_frees_everything() {
         if stream {
             assert!(connection.read_until(|bytes| bytes.len() > 2000).await);
         } else {
-            router.wait("some tokens", |app| app.stats.borrow().output_tokens > 20).await;
+            router.wait("some tokens", |app| app.served.stats.borrow().output_tokens > 20).await;
         }
         drop(connection);
-        router.wait("the request to be gone", |app| app.stats.borrow().num_running == 0).await;
+        router.wait("the request to be gone", |app| app.served.stats.borrow().num_running == 0).await;
         steps.add_permits(10);
         router.wait_idle().await;
-        assert_eq!(router.app.open.available_permits(), router.app.limits.max_concurrent_requests);
+        assert_eq!(router.app.admission.open.available_permits(), router.app.limits.max_concurrent_requests);
     }
 }
 
@@ -66,13 +67,13 @@ async fn leaving_the_queue_frees_the_place() {
     let body = |token: u32| json!({"prompt": vec![token; 100], "max_tokens": 20}).to_string();
     let mut running = router.connect().await;
     running.send("POST", COMPLETIONS, body(1).as_bytes()).await;
-    router.wait("one to run", |app| app.stats.borrow().num_running == 1).await;
+    router.wait("one to run", |app| app.served.stats.borrow().num_running == 1).await;
     let mut waiting = router.connect().await;
     waiting.send("POST", COMPLETIONS, body(2).as_bytes()).await;
-    router.wait("one to wait", |app| app.stats.borrow().num_waiting == 1).await;
+    router.wait("one to wait", |app| app.served.stats.borrow().num_waiting == 1).await;
     drop(waiting);
-    router.wait("the waiting one to be gone", |app| app.stats.borrow().num_waiting == 0).await;
-    assert_eq!(router.app.stats.borrow().num_running, 1);
+    router.wait("the waiting one to be gone", |app| app.served.stats.borrow().num_waiting == 0).await;
+    assert_eq!(router.app.served.stats.borrow().num_running, 1);
 }
 
 #[tokio::test]
@@ -90,9 +91,8 @@ async fn leaving_in_the_middle_of_a_body_holds_no_place() {
 #[tokio::test]
 async fn the_driver_aborts_a_sequence_whose_updates_are_not_read() {
     let router = Router::start(ShardPlan::endless(), Limits::default()).await;
-    let request = SequenceRequest {
-        constrained: false,
-        id: SequenceId(0),
+    let request = NewSequence {
+        arrived: Instant::now(),
         token_ids: vec![7; 10],
         max_new_tokens: 8000,
         sampling: SamplingParams::default(),
@@ -102,9 +102,12 @@ async fn the_driver_aborts_a_sequence_whose_updates_are_not_read() {
         deadline: None,
         salt: Salt::default(),
         retention: trunkline_scheduler::Retention::default(),
+        constraint: None,
     };
-    let mut sequence = router.app.driver.submit(request, Instant::now(), None, None).await.unwrap();
-    router.wait("tokens", |app| app.stats.borrow().output_tokens as usize > MAX_WAITING_TOKENS / 2).await;
+    let mut sequence = router.app.served.driver.submit(request).await.unwrap();
+    router
+        .wait("tokens", |app| app.served.stats.borrow().output_tokens as usize > MAX_WAITING_TOKENS / 2)
+        .await;
     router.wait_idle().await;
     assert!(sequence.overflowed());
     let mut waiting = 0;
@@ -122,7 +125,7 @@ async fn slow_reader_gets_an_error_event_and_others_are_served() {
                       "logprobs": true, "top_logprobs": 20});
     let mut slow = router.connect().await;
     slow.send("POST", "/v1/chat/completions", body.to_string().as_bytes()).await;
-    router.wait("tokens", |app| app.stats.borrow().output_tokens > 100).await;
+    router.wait("tokens", |app| app.served.stats.borrow().output_tokens > 100).await;
     router.post(COMPLETIONS, &json!({"prompt": "x", "max_tokens": 50})).await.ok();
     router.wait_idle().await;
     assert_eq!(router.metric("trunkline_aborts_total").await, 1.0);

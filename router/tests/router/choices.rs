@@ -107,6 +107,32 @@ async fn best_of_returns_the_likeliest_outputs() {
 }
 
 #[tokio::test]
+async fn choices_keep_their_order_with_logprobs() {
+    let router = router_saying(&["a", "b", "c"]).await;
+    let answer = router.post(COMPLETIONS, &json!({"prompt": "x", "n": 3, "logprobs": 1})).await.ok();
+    assert_eq!(texts(&answer), ["a", "b", "c"], "only `best_of` ranks");
+}
+
+#[tokio::test]
+async fn prompts_of_two_kinds_are_refused() {
+    let router = Router::default().await;
+    for (prompts, found, expected) in [
+        (json!([[1], "a"]), "a string", "a list of token ids like those before it"),
+        (json!(["a", [1]]), "a list", "a string like those before it"),
+        (json!(["a", 1]), "the number 1", "a string like those before it"),
+    ] {
+        let answer = router.post(COMPLETIONS, &json!({"prompt": prompts})).await;
+        assert_eq!(answer.status, 400, "{prompts}");
+        let message = answer.json()["error"]["message"].as_str().unwrap().to_owned();
+        let wanted = format!("`prompt` must be {expected}, not {found}");
+        assert!(message.starts_with(&wanted), "{message}");
+    }
+    for prompts in [json!(["a", "b"]), json!([[1], [2]]), json!([1, 2])] {
+        router.post(COMPLETIONS, &json!({"prompt": prompts})).await.ok();
+    }
+}
+
+#[tokio::test]
 async fn tgis_best_of_returns_the_other_outputs_in_details() {
     let router = router_saying(&["a", "b", "c"]).await;
     let parameters = json!({"best_of": 3, "do_sample": true, "details": true, "seed": 5});
@@ -132,7 +158,7 @@ async fn every_output_takes_a_place() {
     let mut first = router.connect().await;
     let body = json!({"messages": user("x"), "n": 3, "stream": true}).to_string();
     first.send("POST", CHAT, body.as_bytes()).await;
-    router.wait("three places to be taken", |app| app.open.available_permits() == 1).await;
+    router.wait("three places to be taken", |app| app.admission.open.available_permits() == 1).await;
     let refused = router.post(CHAT, &json!({"messages": user("x"), "n": 2})).await;
     assert_eq!((refused.status, &refused.json()["error"]["code"]), (429, &json!("too_many_requests")));
     let too_many = router.post(CHAT, &json!({"messages": user("x"), "n": 5})).await;
@@ -140,5 +166,5 @@ async fn every_output_takes_a_place() {
     assert!(too_many.text().contains("--max-concurrent-requests"), "{}", too_many.text());
     // Dropping the answer returns all places.
     drop(first);
-    router.wait("the places to be free", |app| app.open.available_permits() == 4).await;
+    router.wait("the places to be free", |app| app.admission.open.available_permits() == 4).await;
 }

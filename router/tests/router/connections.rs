@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use trunkline_router::http::serve::Front;
 use trunkline_router::http::tls::Tls;
 use trunkline_router::limits::{Limits, ServerLimits, Timeouts};
+use trunkline_router::server::Front;
 use trunkline_router::tenants::Access;
 
 use crate::support::process::{PROGRAM, Process, WithSettings, settings};
@@ -43,7 +43,7 @@ fn the_defaults_bound_every_wait() {
 async fn a_late_body_gets_408_and_frees_its_memory() {
     let timeouts = Timeouts { body: LIMIT, ..Timeouts::default() };
     let router = Router::start(ShardPlan::default(), limits(timeouts)).await;
-    let all = router.app.reading.available_permits();
+    let all = router.app.admission.reading.available_permits();
     let mut connection = router.connect().await;
     let begin = Instant::now();
     let part = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 500\r\n\r\n{\"prompt\": [1";
@@ -51,7 +51,7 @@ async fn a_late_body_gets_408_and_frees_its_memory() {
     let answer = connection.answer().await;
     assert!(begin.elapsed() >= LIMIT);
     assert_eq!((answer.status, &answer.json()["error"]["code"]), (408, &json!("body_timeout")));
-    assert_eq!(router.app.reading.available_permits(), all);
+    assert_eq!(router.app.admission.reading.available_permits(), all);
     router.wait_places().await;
 }
 

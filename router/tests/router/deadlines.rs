@@ -50,7 +50,7 @@ async fn field_and_header_end_a_request_of_every_route() {
         assert_eq!(answer.status, 504, "{path}");
         assert!(answer.text().contains("`x-request-timeout`"), "{}", answer.text());
     }
-    router.wait("all to be gone", |app| app.stats.borrow().num_running == 0).await;
+    router.wait("all to be gone", |app| app.served.stats.borrow().num_running == 0).await;
 }
 
 #[tokio::test]

@@ -127,7 +127,7 @@ async fn wrong_chat_fields_are_named() {
         assert_eq!(error["type"], "invalid_request_error");
         assert!(!answer.text().contains("secret"));
     }
-    assert_eq!(router.app.stats.borrow().prompt_tokens, 0, "nothing of it reached the scheduler");
+    assert_eq!(router.app.served.stats.borrow().prompt_tokens, 0, "nothing of it reached the scheduler");
 }
 
 #[tokio::test]
@@ -219,11 +219,7 @@ async fn wrong_prompts_are_named() {
         (json!([1, -1]), "invalid_type", "`prompt[1]`"),
         (json!([1, 1.5]), "invalid_type", "`prompt[1]`"),
         (json!([1, "a"]), "invalid_type", "`prompt[1]`"),
-        (
-            json!(["a", 1]),
-            "invalid_type",
-            "`prompt` must be a string or a list of token ids, as before it, not the number 1",
-        ),
+        (json!(["a", 1]), "invalid_type", "`prompt` must be a string like those before it, not the number 1"),
         (json!(["a", ""]), "invalid_value", "`prompt` is empty"),
         (json!(vec!["a"; 129]), "invalid_value", "asks for 129 outputs at once, the limit is 128"),
         (json!(5), "invalid_type", "`prompt`"),
@@ -329,7 +325,7 @@ async fn too_many_open_requests_get_429() {
     let router = Router::start(plan, limits).await;
     let mut first = router.connect().await;
     first.send("POST", "/generate", br#"{"inputs": "x"}"#).await;
-    router.wait("the first to run", |app| app.stats.borrow().num_running == 1).await;
+    router.wait("the first to run", |app| app.served.stats.borrow().num_running == 1).await;
     let second = router.post("/generate", &json!({"inputs": "x"})).await;
     assert_eq!((second.status, second.header("retry-after")), (429, Some("1")));
     assert_eq!(second.json()["error_type"], "overloaded");
@@ -351,10 +347,10 @@ async fn a_full_queue_gives_429_with_retry_after_also_for_streams() {
     let body = |first: u32| json!({"prompt": vec![first; 40], "max_tokens": 20}).to_string();
     let mut running = router.connect().await;
     running.send("POST", COMPLETIONS, body(1).as_bytes()).await;
-    router.wait("one to run", |app| app.stats.borrow().num_running == 1).await;
+    router.wait("one to run", |app| app.served.stats.borrow().num_running == 1).await;
     let mut waiting = router.connect().await;
     waiting.send("POST", COMPLETIONS, body(2).as_bytes()).await;
-    router.wait("one to wait", |app| app.stats.borrow().num_waiting == 1).await;
+    router.wait("one to wait", |app| app.served.stats.borrow().num_waiting == 1).await;
     let refused =
         router.post(COMPLETIONS, &json!({"prompt": vec![3; 40], "max_tokens": 20, "stream": true})).await;
     assert_eq!(refused.status, 429, "{}", refused.text());
@@ -380,10 +376,10 @@ async fn an_unreachable_deadline_gets_429() {
     let body = |first: u32| json!({"prompt": vec![first; 40], "max_tokens": 20});
     let mut running = router.connect().await;
     running.send("POST", COMPLETIONS, body(1).to_string().as_bytes()).await;
-    router.wait("one to run", |app| app.stats.borrow().num_running == 1).await;
+    router.wait("one to run", |app| app.served.stats.borrow().num_running == 1).await;
     let mut waiting = router.connect().await;
     waiting.send("POST", COMPLETIONS, body(2).to_string().as_bytes()).await;
-    router.wait("one to wait", |app| app.stats.borrow().num_waiting == 1).await;
+    router.wait("one to wait", |app| app.served.stats.borrow().num_waiting == 1).await;
 
     let refused = router.post(COMPLETIONS, &body(3)).await;
     let error = refused.json()["error"].clone();
@@ -410,7 +406,7 @@ async fn a_prompt_too_long_for_the_reconnected_shard_names_the_clients_field() {
     let mut running = router.connect().await;
     let body = json!({"prompt": vec![1; 40], "max_tokens": 20});
     running.send("POST", COMPLETIONS, body.to_string().as_bytes()).await;
-    router.wait("one to run", |app| app.stats.borrow().num_running == 1).await;
+    router.wait("one to run", |app| app.served.stats.borrow().num_running == 1).await;
     let chat = |field: &str| json!({"messages": [{"role": "user", "content": "x"}], field: 33});
     let mut waiting = Vec::new();
     for (path, body, field) in [
@@ -422,7 +418,7 @@ async fn a_prompt_too_long_for_the_reconnected_shard_names_the_clients_field() {
         connection.send("POST", path, body.to_string().as_bytes()).await;
         waiting.push((connection, field));
     }
-    router.wait("three to wait", |app| app.stats.borrow().num_waiting == 3).await;
+    router.wait("three to wait", |app| app.served.stats.borrow().num_waiting == 3).await;
     router.kill_shard();
     router.start_shard(ShardPlan { num_blocks: 4, ..ShardPlan::default() }).await;
     assert_eq!(running.answer().await.status, 502);

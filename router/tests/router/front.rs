@@ -4,8 +4,8 @@ use std::process::Command;
 
 use serde_json::json;
 use tokio::io::AsyncWriteExt;
-use trunkline_router::http::serve::Front;
 use trunkline_router::limits::Limits;
+use trunkline_router::server::Front;
 use trunkline_router::tenants::{Access, EXPOSED_HEADERS};
 use trunkline_settings::LogLevel;
 

@@ -3,17 +3,15 @@
 use tokio::time::Instant;
 use trunkline_grammar::{Constraint, Grammar, GrammarCompiler, GrammarLimits};
 use trunkline_reply::ReasoningMarks;
-use trunkline_router::engine::driver::SequenceUpdate;
+use trunkline_router::engine::driver::{NewSequence, SequenceUpdate};
 use trunkline_router::limits::Limits;
-use trunkline_scheduler::{
-    EndReason, Priority, Retention, Salt, SamplingParams, SequenceId, SequenceRequest,
-};
+use trunkline_scheduler::{EndReason, Priority, Retention, Salt, SamplingParams};
 
 use crate::support::{END, Router, ShardPlan, bytes};
 
-fn request(prompt: &str, sampling: SamplingParams) -> SequenceRequest {
-    SequenceRequest {
-        id: SequenceId(0),
+fn request(prompt: &str, sampling: SamplingParams) -> NewSequence {
+    NewSequence {
+        arrived: Instant::now(),
         token_ids: bytes(prompt),
         max_new_tokens: 400,
         sampling,
@@ -23,12 +21,12 @@ fn request(prompt: &str, sampling: SamplingParams) -> SequenceRequest {
         deadline: None,
         salt: Salt::default(),
         retention: Retention::default(),
-        constrained: false,
+        constraint: None,
     }
 }
 
 fn constraint(router: &Router, grammar: &Grammar) -> Constraint {
-    let text = &router.app.model.text;
+    let text = &router.app.served.model.text;
     let compiler = GrammarCompiler::new(
         &text.tokenizer,
         &text.end_token_ids,
@@ -40,9 +38,9 @@ fn constraint(router: &Router, grammar: &Grammar) -> Constraint {
 }
 
 /// Returns the text of one sequence, and the reason why it ended.
-async fn run(router: &Router, request: SequenceRequest, grammar: Option<&Grammar>) -> (String, EndReason) {
+async fn run(router: &Router, request: NewSequence, grammar: Option<&Grammar>) -> (String, EndReason) {
     let constraint = grammar.map(|grammar| constraint(router, grammar));
-    let submitted = router.app.driver.submit(request, Instant::now(), None, constraint).await;
+    let submitted = router.app.served.driver.submit(NewSequence { constraint, ..request }).await;
     let mut sequence = submitted.unwrap();
     let mut text = Vec::new();
     loop {
@@ -69,12 +67,12 @@ async fn masks_reach_the_shard_and_forced_tokens_need_no_step() {
         "additionalProperties": false,
     });
     let grammar = Grammar::JsonSchema(schema);
-    let greedy = request("question", SamplingParams::default());
-    let (forced, reason) = run(&router, greedy.clone(), Some(&grammar)).await;
+    let greedy = || request("question", SamplingParams::default());
+    let (forced, reason) = run(&router, greedy(), Some(&grammar)).await;
     assert_eq!(reason, EndReason::EndToken);
     let value: serde_json::Value = serde_json::from_str(&forced).unwrap();
     assert!(["first", "fourth"].contains(&value["answer"].as_str().unwrap()), "{forced}");
-    let stats = *router.app.stats.borrow();
+    let stats = *router.app.served.stats.borrow();
     assert!(stats.steps < stats.output_tokens, "tokens came without a step: {stats:?}");
     // With logprobs every token is sampled, and the text stays the same.
     let params = SamplingParams { logprobs: true, ..SamplingParams::default() };
@@ -82,7 +80,7 @@ async fn masks_reach_the_shard_and_forced_tokens_need_no_step() {
     assert_eq!(sampled, forced);
     // Next to unconstrained sequences the text is the same, and theirs is unchanged.
     let free = request("another question", SamplingParams::default());
-    let (constrained, free) = tokio::join!(run(&router, greedy, Some(&grammar)), run(&router, free, None));
+    let (constrained, free) = tokio::join!(run(&router, greedy(), Some(&grammar)), run(&router, free, None));
     assert_eq!(constrained.0, forced);
     assert_eq!(free, ("no json at all".to_owned(), EndReason::EndToken));
 }
@@ -92,9 +90,9 @@ async fn leaving_while_a_mask_is_computed_frees_everything() {
     let router = Router::start(ShardPlan::default(), Limits::default()).await;
     let grammar = Grammar::Regex("[a-z]{50}".into());
     for _ in 0..20 {
-        let constraint = constraint(&router, &grammar);
-        let request = request("question", SamplingParams::default());
-        drop(router.app.driver.submit(request, Instant::now(), None, Some(constraint)).await.unwrap());
+        let constraint = Some(constraint(&router, &grammar));
+        let request = NewSequence { constraint, ..request("question", SamplingParams::default()) };
+        drop(router.app.served.driver.submit(request).await.unwrap());
     }
     router.wait_idle().await;
     let (text, reason) = run(&router, request("question", SamplingParams::default()), Some(&grammar)).await;

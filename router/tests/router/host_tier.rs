@@ -32,7 +32,7 @@ async fn blocks_in_host_memory_are_found_until_the_stream_ends() {
 
     // Another shard opens another stream.
     router.kill_shard();
-    router.wait("the loss", |app| app.shard_info().is_err()).await;
+    router.wait("the loss", |app| app.served.shard_info().is_err()).await;
     let store = Some((folder.path().join("other"), 64));
     router.start_shard(ShardPlan { store, ..plan }).await;
     assert_eq!(complete(&router, 0).await, 0);

@@ -36,7 +36,7 @@ async fn a_hung_read_is_a_miss() {
     assert_eq!(router.metric("trunkline_restores_given_up_total").await, 1.0);
     assert!(router.metric("trunkline_restores_declined_total").await >= 1.0);
     plan.reads.add_permits(held);
-    router.wait("the late blocks", |app| app.stats.borrow().blocks_late == 0).await;
+    router.wait("the late blocks", |app| app.served.stats.borrow().blocks_late == 0).await;
     router.wait_idle().await;
     assert_eq!(complete(&router, &prompt(80)).await, 96, "read from the disk again");
     assert_eq!(router.metric("trunkline_restored_blocks_total").await, 12.0);

@@ -34,7 +34,7 @@ async fn ask(router: &Router, key: &str, method: &str, path: &str, body: &Value)
 
 async fn complete(router: &Router, key: &str, body: &Value) -> Value {
     let answer = ask(router, key, "POST", "/v1/completions", body).await.ok();
-    router.wait("the request to end", |app| app.stats.borrow().num_running == 0).await;
+    router.wait("the request to end", |app| app.served.stats.borrow().num_running == 0).await;
     answer
 }
 

@@ -170,7 +170,7 @@ async fn a_tenant_receives_only_its_own_events_and_tokens() {
     let of_alice = streams[0].events(|events| num_stored(events) >= 3).await;
     assert_eq!(tokens(&of_alice), (1..17).chain(31..39).collect::<Vec<u64>>());
     // After the keys are reloaded, only listeners with a current key receive events.
-    router.app.access.reload().unwrap();
+    router.app.admission.access.reload().unwrap();
     complete(&router, BOB, &(41..50).collect::<Vec<u32>>()).await;
     assert_eq!(tokens(&streams[1].rest().await), (101..109).collect::<Vec<u64>>());
     assert!(contains(streams[1].connection.received().as_bytes(), "connect again"));

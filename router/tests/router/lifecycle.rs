@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use serde_json::json;
 use tokio::net::TcpListener;
-use trunkline_router::api::app::Model;
 use trunkline_router::engine::shard::{Health, ShardStatus};
 use trunkline_router::limits::{Limits, ServerLimits};
+use trunkline_router::model::Model;
 use trunkline_router::server::Server;
 use trunkline_router::tenants::Access;
 use trunkline_settings::RouterSettings;
@@ -95,7 +95,7 @@ async fn killed_shard_ends_tgis_requests_with_tgis_error() {
     let mut router = Router::start(ShardPlan::endless().held(), Limits::default()).await;
     let mut connection = router.connect().await;
     connection.send("POST", "/generate", br#"{"inputs": "x"}"#).await;
-    router.wait("the request to run", |app| app.stats.borrow().num_running == 1).await;
+    router.wait("the request to run", |app| app.served.stats.borrow().num_running == 1).await;
     router.kill_shard();
     let answer = connection.answer().await;
     assert_eq!((answer.status, answer.json()["code"].as_str()), (424, Some("shard_lost")));
@@ -107,8 +107,8 @@ async fn another_contract_version_is_never_ready() {
     let mut router = Router::start_without_shard(Limits::default()).await;
     let plan = ShardPlan { contract_version: 99, ..ShardPlan::default() };
     let wrong = MockShard::start(&router.socket, plan);
-    router.wait("a health answer", |app| *app.health.borrow() != Health::Silent).await;
-    assert!(matches!(*router.app.shard.borrow(), ShardStatus::Loading));
+    router.wait("a health answer", |app| *app.served.health.borrow() != Health::Silent).await;
+    assert!(matches!(*router.app.served.shard.borrow(), ShardStatus::Loading));
     wrong.kill();
     std::fs::remove_file(&router.socket).unwrap();
     router.start_shard(ShardPlan::default()).await;
@@ -121,7 +121,8 @@ async fn a_stuck_step_makes_the_server_not_ready() {
     router.shard = Some(MockShard::start(&router.socket, plan));
     router
         .wait("shard and health", |app| {
-            matches!(*app.shard.borrow(), ShardStatus::Ready(_)) && *app.health.borrow() != Health::Silent
+            matches!(*app.served.shard.borrow(), ShardStatus::Ready(_))
+                && *app.served.health.borrow() != Health::Silent
         })
         .await;
     let answer = router.get("/readyz").await;
@@ -135,9 +136,9 @@ async fn drain_finishes_streams_and_refuses_new_requests() {
     let mut router = Router::start(plan, Limits::default()).await;
     let mut stream = router.connect().await;
     stream.send("POST", CHAT, &streaming(30)).await;
-    router.wait("the request to run", |app| app.stats.borrow().num_running == 1).await;
+    router.wait("the request to run", |app| app.served.stats.borrow().num_running == 1).await;
     router.terminate();
-    router.wait("the drain", |app| app.readiness().is_err()).await;
+    router.wait("the drain", |app| app.served.readiness().is_err()).await;
     let refused = router.post_bytes(CHAT, &streaming(1)).await;
     assert_eq!((refused.status, refused.json()["error"]["code"].as_str()), (503, Some("draining")));
     assert!(refused.header("retry-after").is_some());
@@ -157,7 +158,7 @@ async fn drain_that_takes_too_long_ends_streams_with_an_error() {
     let mut router = Router::start(ShardPlan::endless().held(), limits).await;
     let mut stream = router.connect().await;
     stream.send("POST", CHAT, &streaming(30)).await;
-    router.wait("the request to run", |app| app.stats.borrow().num_running == 1).await;
+    router.wait("the request to run", |app| app.served.stats.borrow().num_running == 1).await;
     router.terminate();
     let events = stream.answer().await.events();
     assert_eq!(events.last().unwrap()["error"]["code"], "terminated");

@@ -47,11 +47,11 @@ impl Replica {
     }
 
     fn counts(&self) -> ObjectCounts {
-        *self.router.app.objects.as_ref().unwrap().counts().borrow()
+        *self.router.app.served.objects.as_ref().unwrap().counts().borrow()
     }
 
     async fn wait_for(&self, what: &str, condition: impl FnMut(&ObjectCounts) -> bool) {
-        let mut counts = self.router.app.objects.as_ref().unwrap().counts();
+        let mut counts = self.router.app.served.objects.as_ref().unwrap().counts();
         let waited = tokio::time::timeout(DEADLINE, counts.wait_for(condition)).await;
         assert!(waited.is_ok(), "timed out waiting for {what}: {:?}", self.counts());
     }
@@ -96,7 +96,7 @@ async fn downloaded_blocks_survive_the_shard() {
     let mut other = Replica::start(&store).await;
     assert_eq!(other.complete(&prompt(0)).await, 8 * NUM_BLOCKS);
     other.router.kill_shard();
-    other.router.wait("the loss", |app| app.shard_info().is_err()).await;
+    other.router.wait("the loss", |app| app.served.shard_info().is_err()).await;
     store.set(|_| Fault::Broken);
     // The killed shard's threads may still hold the lock, so the new shard opens a copy.
     let copy = other.folder.path().join("copy");
@@ -129,7 +129,7 @@ async fn simultaneous_requests_share_downloads() {
     let requests = [other.complete(&prompt), other.complete(&prompt), other.complete(&longer)];
     let release = async {
         // All requests are open before the store answers.
-        other.router.wait("requests", |app| app.open.available_permits() <= 125).await;
+        other.router.wait("requests", |app| app.admission.open.available_permits() <= 125).await;
         let asked = async {
             while store_gets.lock().unwrap().is_empty() {
                 tokio::task::yield_now().await;
@@ -168,7 +168,7 @@ async fn a_hung_store_costs_no_more_time_than_computing() {
     store.set(|_| Fault::Hangs);
     let mut other = Replica::start(&store).await;
     other.router.kill_shard();
-    other.router.wait("the loss", |app| app.shard_info().is_err()).await;
+    other.router.wait("the loss", |app| app.served.shard_info().is_err()).await;
     let folder = other.folder.path().join("quick");
     let quick = ShardPlan { store: Some((folder, 64)), device_time_us: 100, ..other.plan.clone() };
     other.router.start_shard(quick).await;

@@ -135,7 +135,7 @@ async fn stop_string_ends_the_output_and_the_sequence() {
     let body = json!({"messages": user("x"), "stop": "o thr", "include_stop_str_in_output": true});
     let kept = router.post(CHAT, &body).await.ok();
     assert_eq!(kept["choices"][0]["message"]["content"], "one two thr");
-    router.wait("the sequences to be ended", |app| app.stats.borrow().num_running == 0).await;
+    router.wait("the sequences to be ended", |app| app.served.stats.borrow().num_running == 0).await;
     // The blocks are free once the plans in flight are done.
     steps.add_permits(10);
     router.wait_idle().await;

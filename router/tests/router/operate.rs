@@ -110,7 +110,7 @@ async fn metrics_count_requests_and_steps() {
     assert_eq!(limited.status, 422);
 
     let answer = router.get("/metrics").await;
-    assert!(answer.header("content-type").unwrap().starts_with("application/openmetrics-text"));
+    assert_eq!(answer.header("content-type"), Some("text/plain; version=0.0.4; charset=utf-8"));
     let text = answer.text();
     let mut names: Vec<&str> = text
         .lines()
@@ -143,7 +143,6 @@ async fn metrics_count_requests_and_steps() {
         assert_eq!(router.metric(name).await, value, "{name}");
     }
     assert!(text.contains("vllm:cache_config_info{block_size=\"8\",num_gpu_blocks=\"1024\""));
-    assert!(text.ends_with("# EOF\n"));
 }
 
 #[tokio::test]
@@ -201,4 +200,28 @@ async fn the_docs_page_loads_nothing_from_other_servers() {
     assert_eq!(page.status, 200);
     assert!(!page.text().contains("http://") && !page.text().contains("https://"));
     assert_eq!(router.get("/").await.header("location"), Some("/docs"));
+}
+
+#[tokio::test]
+async fn metrics_are_prometheus_text_unless_openmetrics_is_asked_for() {
+    let router = Router::default().await;
+    router.get("/livez").await;
+    let prometheus = router.get("/metrics").await.text();
+    assert!(prometheus.contains("# HELP trunkline_http_requests_total HTTP answers"), "{prometheus}");
+    assert!(prometheus.contains("# TYPE trunkline_http_requests_total counter\n"), "{prometheus}");
+    assert!(prometheus.contains("# TYPE trunkline_step_duration_seconds histogram\n"), "{prometheus}");
+    assert!(!prometheus.contains("# EOF") && !prometheus.contains("# UNIT"), "{prometheus}");
+    let mut connection = router.connect().await;
+    for (accepted, content_type) in [
+        ("*/*", "text/plain; version=0.0.4; charset=utf-8"),
+        ("text/plain", "text/plain; version=0.0.4; charset=utf-8"),
+        (
+            "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.4",
+            "application/openmetrics-text; version=1.0.0; charset=utf-8",
+        ),
+    ] {
+        let answer = connection.request_with("GET", "/metrics", &[("accept", accepted)], b"").await;
+        assert_eq!(answer.header("content-type"), Some(content_type), "{accepted}");
+        assert_eq!(answer.text().ends_with("# EOF\n"), content_type.starts_with("application"));
+    }
 }

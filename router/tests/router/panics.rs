@@ -55,7 +55,7 @@ async fn a_panicking_handler_gives_500_in_the_dialects_form() {
 #[tokio::test]
 async fn a_panicking_driver_ends_the_server_with_exit_code_70() {
     let mut router = Router::default().await;
-    let asked = router.app.driver.ask::<()>(|_, _| panic!("on purpose")).await;
+    let asked = router.app.served.driver.ask::<()>(|_, _| panic!("on purpose")).await;
     assert!(asked.is_err());
     let ended = tokio::time::timeout(DEADLINE, &mut router.running).await.expect("the server ends").unwrap();
     let end = End::from(ended.unwrap_err());

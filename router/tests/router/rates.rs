@@ -116,7 +116,7 @@ async fn prompt_tokens_are_charged_at_once_and_output_tokens_as_they_are_generat
     assert_eq!(number(&first, "x-ratelimit-limit-tokens"), 6_000);
     // A prompt is refused if only a part of its tokens is available.
     std::fs::write(folder.path().join("keys.toml"), keys("tokens_per_minute = 60")).unwrap();
-    router.app.access.reload().unwrap();
+    router.app.admission.access.reload().unwrap();
     let refused = post(&router, ALICE, COMPLETIONS, &body(59, 1)).await;
     assert_eq!((refused.status, refused.header("retry-after").is_some()), (429, true), "{}", refused.text());
     let (wait, left) = (number(&refused, "retry-after"), number(&refused, "x-ratelimit-remaining-tokens"));
@@ -138,7 +138,7 @@ async fn concurrent_requests_are_limited_by_tenant() {
     let (router, _folder) = router("max_concurrent_requests = 3", plan).await;
     let body = |n: u32| json!({"prompt": "x", "max_tokens": 5, "n": n});
     // The second output waits until the first one has computed the prompt.
-    let num_open = |app: &App| app.stats.borrow().num_running + app.stats.borrow().num_waiting;
+    let num_open = |app: &App| app.served.stats.borrow().num_running + app.served.stats.borrow().num_waiting;
     let two = send(&router, ALICE, &body(2)).await;
     router.wait("two outputs", |app| num_open(app) == 2).await;
     let refused = post(&router, ALICE, COMPLETIONS, &body(2)).await;
@@ -159,7 +159,7 @@ async fn concurrent_requests_are_limited_by_tenant() {
     assert_eq!(other.answer().await.status, 200);
     assert_eq!(num_rejections(&router, "max_concurrent_requests").await, 2.0);
     router.wait_idle().await;
-    assert_eq!(router.app.open.available_permits(), router.app.limits.max_concurrent_requests);
+    assert_eq!(router.app.admission.open.available_permits(), router.app.limits.max_concurrent_requests);
 }
 
 #[tokio::test]
@@ -173,9 +173,9 @@ async fn rejected_requests_are_not_charged() {
     router.start_shard(plan).await;
     let body = json!({"prompt": vec![7; 100], "max_tokens": 5});
     let _running = send(&router, BOB, &body).await;
-    router.wait("one to run", |app| app.stats.borrow().num_running == 1).await;
+    router.wait("one to run", |app| app.served.stats.borrow().num_running == 1).await;
     let _waiting = send(&router, BOB, &body).await;
-    router.wait("one to wait", |app| app.stats.borrow().num_waiting == 1).await;
+    router.wait("one to wait", |app| app.served.stats.borrow().num_waiting == 1).await;
     let refused = post(&router, ALICE, COMPLETIONS, &body).await;
     assert_eq!((refused.status, &refused.json()["error"]["code"]), (429, &json!("queue_full")));
     assert_eq!(number(&refused, "x-ratelimit-remaining-requests"), 100);
@@ -194,10 +194,10 @@ async fn a_tenant_that_fills_the_queue_leaves_a_place_for_others() {
     router.start_shard(plan).await;
     let body = json!({"prompt": vec![7; 100], "max_tokens": 5});
     let mut open = vec![send(&router, ALICE, &body).await];
-    router.wait("one to run", |app| app.stats.borrow().num_running == 1).await;
+    router.wait("one to run", |app| app.served.stats.borrow().num_running == 1).await;
     for count in 1..=3 {
         open.push(send(&router, ALICE, &body).await);
-        router.wait("one more to wait", |app| app.stats.borrow().num_waiting == count).await;
+        router.wait("one more to wait", |app| app.served.stats.borrow().num_waiting == count).await;
     }
     let refused = post(&router, ALICE, COMPLETIONS, &body).await;
     assert_eq!((refused.status, &refused.json()["error"]["code"]), (429, &json!("queue_full")));
@@ -205,7 +205,7 @@ async fn a_tenant_that_fills_the_queue_leaves_a_place_for_others() {
     let words = "the tenant's part of the queue is full (3 of its requests wait, and 1 of 4 places are left";
     assert!(refused.text().contains(words), "{}", refused.text());
     open.push(send(&router, BOB, &body).await);
-    router.wait("another tenant's", |app| app.stats.borrow().num_waiting == 4).await;
+    router.wait("another tenant's", |app| app.served.stats.borrow().num_waiting == 4).await;
     steps.add_permits(10_000);
     for mut connection in open {
         assert_eq!(connection.answer().await.status, 200);
@@ -223,7 +223,7 @@ async fn reloaded_limits_apply_to_the_next_request_and_keep_the_use() {
     let path = folder.path().join("keys.toml");
     let reload = |limits: &str| {
         std::fs::write(&path, keys(limits)).unwrap();
-        router.app.access.reload().unwrap();
+        router.app.admission.access.reload().unwrap();
     };
     reload("requests_per_minute = 100");
     let answer = post(&router, ALICE, COMPLETIONS, &body).await;

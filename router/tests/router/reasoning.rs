@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 
 use crate::support::{Router, ShardPlan};
-use trunkline_router::api::chat::reply::ReplyStyle;
+use trunkline_router::model::ReplyStyle;
 
 const CHAT: &str = "/v1/chat/completions";
 const MESSAGES: &str = "/v1/messages";

@@ -108,7 +108,7 @@ async fn a_mark_in_the_messages_pins_the_prompt_before_it() {
         "max_tokens": 1,
     });
     let answer = router.post("/v1/chat/completions", &body).await.ok();
-    router.wait("the prompt to be pinned", |app| app.stats.borrow().pins_granted == 1).await;
+    router.wait("the prompt to be pinned", |app| app.served.stats.borrow().pins_granted == 1).await;
     let num_pinned = router.metric("trunkline_kv_blocks_pinned").await;
     let num_prompt_blocks = answer["usage"]["prompt_tokens"].as_f64().unwrap() / 8.0;
     assert!((5.0..num_prompt_blocks - 4.0).contains(&num_pinned), "{num_pinned} of {num_prompt_blocks}");

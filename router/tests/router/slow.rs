@@ -37,7 +37,7 @@ async fn a_client_that_never_reads_is_disconnected_and_frees_everything() {
     slow.write_all(&large_stream(900)).await.unwrap();
     // The output fits into the request's buffer, so the request is not aborted for being too slow. On a busy machine
     // the connection is closed before the output is complete, which makes no difference to the client.
-    router.wait("its tokens", |app| app.stats.borrow().output_tokens > 0).await;
+    router.wait("its tokens", |app| app.served.stats.borrow().output_tokens > 0).await;
     router.wait_idle().await;
     router.wait_places().await;
     assert_eq!(router.metric("trunkline_stalled_connections_total").await, 1.0);
@@ -54,10 +54,10 @@ async fn the_bytes_that_wait_for_a_client_are_bounded() {
     let mut slow = connect_narrow(&router).await;
     // The stream is much longer than all buffers together.
     slow.write_all(&large_stream(8000)).await.unwrap();
-    router.wait("tokens", |app| app.stats.borrow().output_tokens > 100).await;
+    router.wait("tokens", |app| app.served.stats.borrow().output_tokens > 100).await;
     router.wait_idle().await;
     assert_eq!(router.metric("trunkline_aborts_total").await, 1.0);
-    let tokens = router.app.stats.borrow().output_tokens as usize;
+    let tokens = router.app.served.stats.borrow().output_tokens as usize;
     // In addition to the channel's 1,024 tokens, there are hyper's buffer, one write and the kernel's two buffers.
     let bytes_of_a_token = 1_000;
     assert!(tokens < 1_024 + (1 << 20) / bytes_of_a_token, "{tokens} tokens");
@@ -75,7 +75,7 @@ async fn a_slow_body_takes_no_place() {
         slow.push(connection);
     }
     router.post(COMPLETIONS, &json!({"prompt": "x", "max_tokens": 1})).await.ok();
-    assert_eq!(router.app.open.available_permits(), 2);
+    assert_eq!(router.app.admission.open.available_permits(), 2);
     let mut last = slow.pop().unwrap();
     last.stream.write_all(&whole[whole.len() - 1..]).await.unwrap();
     assert_eq!(last.answer().await.status, 200);
@@ -89,7 +89,7 @@ async fn a_body_that_arrives_during_a_drain_is_refused() {
     connection.stream.write_all(&whole[..whole.len() - 1]).await.unwrap();
     let all = router.app.limits.max_reading_kib();
     let begun = async {
-        while router.app.reading.available_permits() == all {
+        while router.app.admission.reading.available_permits() == all {
             tokio::task::yield_now().await;
         }
     };
@@ -173,7 +173,7 @@ async fn a_thousand_starts_and_drops_leave_every_gauge_at_zero() {
     router.wait_idle().await;
     router.wait_places().await;
     // The last plan only ends sequences that the previous one computed.
-    router.wait("no step to be under way", |app| app.stats.borrow().steps_in_flight == 0).await;
+    router.wait("no step to be under way", |app| app.served.stats.borrow().steps_in_flight == 0).await;
     for gauge in [
         "trunkline_running_sequences",
         "trunkline_queued_sequences",

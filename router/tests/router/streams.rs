@@ -7,8 +7,8 @@ use axum::http::Request;
 use http_body_util::BodyExt;
 use serde_json::json;
 use tower::ServiceExt;
-use trunkline_router::http::serve::routes;
 use trunkline_router::limits::{Limits, MAX_WAITING_TOKENS};
+use trunkline_router::server::routes::routes;
 
 use crate::support::{Router, ShardPlan, sse_data};
 
@@ -32,7 +32,7 @@ async fn write(body: &mut Body) -> Vec<serde_json::Value> {
 async fn events_that_are_ready_leave_in_one_write() {
     let router = Router::start(ShardPlan::endless(), Limits::default()).await;
     let mut body = stream(&router, 20).await;
-    router.wait("all tokens", |app| app.stats.borrow().output_tokens == 20).await;
+    router.wait("all tokens", |app| app.served.stats.borrow().output_tokens == 20).await;
     router.wait_idle().await;
     let events = write(&mut body).await;
     // The events are the role, 20 tokens, the finish reason and `[DONE]`.
@@ -66,7 +66,7 @@ async fn a_busy_router_does_not_abort_its_clients() {
     let router = Router::start(ShardPlan::endless(), Limits::default()).await;
     let body = stream(&router, 4_000).await;
     let reading = tokio::spawn(body.collect());
-    let num_tokens = || router.app.stats.borrow().output_tokens;
+    let num_tokens = || router.app.served.stats.borrow().output_tokens;
     // The driver and the shard have their own threads.
     let blocked = Instant::now();
     while num_tokens() == 0 && blocked.elapsed() < Duration::from_secs(10) {

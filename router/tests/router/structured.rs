@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 use trunkline_reply::ReasoningMarks;
-use trunkline_router::api::chat::reply::ReplyStyle;
 use trunkline_router::limits::Limits;
+use trunkline_router::model::ReplyStyle;
 
 use crate::support::{END, Router, ShardPlan, bytes};
 

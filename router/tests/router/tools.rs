@@ -3,8 +3,8 @@
 use serde_json::{Value, json};
 
 use crate::support::{Router, ShardPlan, bytes};
-use trunkline_router::api::chat::reply::ReplyStyle;
 use trunkline_router::limits::Limits;
+use trunkline_router::model::ReplyStyle;
 
 const CHAT: &str = "/v1/chat/completions";
 const CALL: &str = "Let me see.\n<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Zürich\"}}\n</tool_call>";

@@ -290,11 +290,7 @@ fn a_tenant_that_fills_the_queue_leaves_places_to_others() {
     let flood = submit(&mut driver, 1, 20);
     assert!(flood[..14].iter().all(Option::is_none), "seven eighths: {flood:?}");
     assert!(flood[14..].iter().all(|answer| *answer == shared(14, 2)), "{flood:?}");
-    assert_eq!(
-        submit(&mut driver, 2, 2),
-        [None, shared(1, 1)],
-        "weights decide the order, not the places"
-    );
+    assert_eq!(submit(&mut driver, 2, 2), [None, shared(1, 1)], "weights decide the order, not the places");
     assert_eq!(submit(&mut driver, 3, 1), [None], "the last place is for a tenant without waiting requests");
     let full = RejectReason::QueueFull { num_waiting: 16, max_queued_requests: 16, oldest_wait_ms: 0 };
     assert_eq!(submit(&mut driver, 4, 1), [Some(full)]);

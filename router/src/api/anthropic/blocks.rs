@@ -5,15 +5,13 @@ use serde_json::{Map, Value, json};
 use trunkline_text::ChatMessage;
 use utoipa::ToSchema;
 
+use super::block::{Block, Content, required};
 use super::texts::Place;
 use crate::api::chat::prompt::Mark;
 use crate::api::lists::{Listed, TextOrList};
 use crate::error::ApiError;
-use crate::limits::{MAX_MESSAGE_PARTS, MAX_MESSAGES};
+use crate::limits::MAX_MESSAGES;
 use crate::request::retention::CacheControl;
-
-/// A string, or a list of content blocks.
-pub type Content = TextOrList<Block>;
 
 /// A message of the conversation.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
@@ -32,53 +30,9 @@ impl Message {
     }
 }
 
-/// A content block. Its type decides which fields it has.
-#[derive(Debug, Clone, Deserialize, ToSchema)]
-#[schema(as = AnthropicBlock)]
-pub struct Block {
-    /// `text`, `document`, `search_result`, `tool_use`, `tool_result`, `thinking` or `redacted_thinking`. In a tool
-    /// result also `tool_reference`, or `image`, which is replaced by a note.
-    #[serde(rename = "type")]
-    pub kind: String,
-    /// The text of a `text` block.
-    pub text: Option<String>,
-    /// Marks the prompt up to the end of this block for caching.
-    pub cache_control: Option<CacheControl>,
-    /// The id of a `tool_use` block's call.
-    pub id: Option<String>,
-    /// The tool that a `tool_use` block calls.
-    pub name: Option<String>,
-    /// The arguments of a `tool_use` block.
-    #[schema(value_type = Option<Object>)]
-    pub input: Option<Value>,
-    /// The id of the call that a `tool_result` block answers.
-    pub tool_use_id: Option<String>,
-    /// The content of a `tool_result` or `search_result` block: a string, or a list of content blocks.
-    #[schema(no_recursion)]
-    pub content: Option<Content>,
-    /// Says that the tool of a `tool_result` block failed. Ignored, because chat templates cannot express it.
-    pub is_error: Option<bool>,
-    /// The text of a `thinking` block.
-    pub thinking: Option<String>,
-    /// The text of a `document` block as an object, or the address of a `search_result` block as a string.
-    #[schema(value_type = Option<Object>)]
-    pub source: Option<Value>,
-    /// The title of a `document` or `search_result` block.
-    pub title: Option<String>,
-    /// A remark about a `document` block for the model.
-    pub context: Option<String>,
-    /// The tool that a `tool_reference` block in a tool result names.
-    pub tool_name: Option<String>,
-}
-
 impl Listed for Message {
     const LIMIT: usize = MAX_MESSAGES;
     const NAMES: &'static str = "messages";
-}
-
-impl Listed for Block {
-    const LIMIT: usize = MAX_MESSAGE_PARTS;
-    const NAMES: &'static str = "blocks";
 }
 
 /// A conversation in the form that chat templates render.
@@ -292,8 +246,4 @@ fn drop_billing_header(system: &mut Content) {
     if text.starts_with("x-anthropic-billing-header:") {
         text.clear();
     }
-}
-
-pub(super) fn required<T>(value: Option<T>, field: &str, name: &str) -> Result<T, ApiError> {
-    value.ok_or_else(|| ApiError::MissingField { field: format!("{field}.{name}") })
 }

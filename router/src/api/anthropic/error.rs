@@ -4,6 +4,7 @@ use axum::http::StatusCode;
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use crate::api::respond::ErrorForm;
 use crate::error::ApiError;
 
 /// An error response, also sent as the data of an `error` event.
@@ -30,9 +31,8 @@ pub struct ErrorBody {
     pub code: &'static str,
 }
 
-impl ErrorResponse {
-    /// Converts an error to Anthropic's form.
-    pub fn from_error(error: &ApiError) -> Self {
+impl ErrorForm for ErrorResponse {
+    fn from_error(error: &ApiError) -> Self {
         let kind = match error.status() {
             StatusCode::UNAUTHORIZED => "authentication_error",
             StatusCode::FORBIDDEN => "permission_error",

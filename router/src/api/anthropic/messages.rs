@@ -11,21 +11,25 @@ use super::blocks::{Chat, Message};
 use super::stream::{Head, MessageStream};
 use super::tools::{thinks, tools};
 use super::types::{Answer, Body, ContentBlock, CountAnswer, CountBody};
-use super::{ErrorResponse, stop_reason};
-use crate::api::Dialect;
-use crate::api::app::{App, unix_s};
-use crate::api::chat::conversation::{Conversation, prompt};
+use super::{ErrorResponse, stop_reason, stop_sequence};
+use crate::api::app::App;
+use crate::api::chat::conversation::{Conversation, encode};
 use crate::api::chat::prompt::Mark;
-use crate::api::chat::reply::{Reply, ReplyStyle};
+use crate::api::chat::reply::{Reply, ReplyPlan};
 use crate::api::chat::structured::request_grammar;
-use crate::api::sse::{self, KeepTokens};
+use crate::api::pipeline::{self, Asked, Call, Completed, Prompts, Scope};
+use crate::api::respond;
+use crate::clock::unix_s;
 use crate::error::ApiError;
-use crate::generation::generate::FinishReason;
-use crate::grammars::RequestGrammar;
+use crate::generation::fold::Folded;
+use crate::generation::generate::Usage;
+use crate::grammars::{AskedGrammar, CompiledGrammar};
 use crate::http::{Refused, parse};
+use crate::model::ReplyStyle;
+use crate::request::checked::{CheckedParams, NumChoices};
+use crate::request::raw::{FieldNames, RawParams};
 use crate::request::retention::RawRetention;
 use crate::request::service_tier::{Wanted, anthropic_name};
-use crate::request::validate::{FieldNames, RawParams};
 
 const NAMES: FieldNames = FieldNames {
     max_new_tokens: "max_tokens",
@@ -52,7 +56,9 @@ const REFUSED: &[Refused] = &[
     )
 )]
 pub async fn create(State(app): State<Arc<App>>, request: Request) -> Response {
-    Dialect::Anthropic.answer(answer(&app, request).await)
+    respond::answer::<ErrorResponse>(
+        pipeline::answer(&app, request, |body| parse::<Body>(body, REFUSED, "")).await,
+    )
 }
 
 /// Counts the tokens of a conversation.
@@ -64,66 +70,116 @@ pub async fn create(State(app): State<Arc<App>>, request: Request) -> Response {
     )
 )]
 pub async fn count_tokens(State(app): State<Arc<App>>, request: Request) -> Response {
-    Dialect::Anthropic.answer(count(&app, request).await.map(axum::Json))
+    respond::answer::<ErrorResponse>(count(&app, request).await.map(axum::Json))
 }
 
-async fn answer(app: &Arc<App>, request: Request) -> Result<Response, ApiError> {
-    let (admitted, body) = app.admit(request).await?;
-    let mut body: Body = parse(&body, REFUSED, "")?;
-    app.model.check_name(body.model.as_deref())?;
-    if body.max_tokens.is_none() {
-        return Err(ApiError::MissingField { field: "max_tokens".into() });
-    }
-    app.limits.check_messages("messages", body.messages.iter().map(Message::num_blocks))?;
-    let mut raw = raw_params(&mut body)?;
-    raw.deadline = admitted.deadline(body.timeout)?;
-    if let Some(management) = &body.context_management {
-        management.check()?;
-    }
-    let asked = grammar(&mut body)?;
-    let effort = body.output_config.take().and_then(|config| config.effort);
-    let fields = body.tools.take();
-    let tools_control = fields.iter().flatten().rev().find_map(|tool| tool.cache_control.clone());
-    let tools = tools(fields, body.tool_choice.take(), &app.limits)?;
-    raw.grammar = tools.grammar().or(asked);
-    let validator = app.validator(&admitted.shard);
-    validator.check(&raw, NAMES)?;
-    let thinks = thinks(body.thinking.as_ref())?;
-    let mut chat =
-        Chat::new(body.system.take(), std::mem::take(&mut body.messages), body.cache_control.as_ref())?;
-    if let (Some(control), None) = (tools_control, chat.mark) {
-        let ttl_s = control.ttl_s("tools.cache_control")?;
-        // Tools stand before all messages.
-        chat.mark = Some(Mark { message_idx: 0, num_bytes: 0, ttl_s });
-    }
-    let (chat, mark) = chat_request(chat, app.model.reply, thinks, effort);
-    let stops = raw.stops.clone();
-    let conversation = Conversation { chat, mark, tools, hides_reasoning: !thinks };
-    let (request, reply) = conversation.request(app, &admitted, &validator, raw, NAMES).await?;
+impl Call for Body {
+    type Prompts = Conversing;
 
-    let head = Head {
-        id: format!("msg_{}", crate::random::id()),
-        model: app.model.served_name.clone(),
-        service_tier: body.service_tier.is_some().then(|| anthropic_name(request.priority)),
-    };
-    let choices = app.generate(vec![request], 1, admitted.permit).await?;
-    if body.stream == Some(true) {
-        let render = MessageStream::new(head, stops, &reply);
-        return Ok(sse::stream(choices, render, app));
+    fn model(&self) -> Option<&str> {
+        self.model.as_deref()
     }
-    let (folded, usage) = sse::fold(choices, KeepTokens::No).await?;
-    let output =
-        folded.into_iter().next().ok_or_else(|| ApiError::Bug { request_id: crate::random::id() })?;
-    let reply = Reply::of(&reply, output.text, output.reason);
-    let has_calls = !reply.calls.is_empty();
-    Ok(axum::Json(Answer {
-        content: blocks(reply),
-        stop_reason: Some(stop_reason(output.reason, has_calls)),
-        stop_sequence: stop_sequence(output.reason, &stops),
-        usage: head.usage(usage),
-        ..head.empty_answer()
-    })
-    .into_response())
+
+    fn asked(mut self, scope: &Scope<'_>) -> Result<Asked<Conversing>, ApiError> {
+        let (limits, model) = (&scope.app.limits, &scope.app.served.model);
+        if self.max_tokens.is_none() {
+            return Err(ApiError::MissingField { field: "max_tokens".into() });
+        }
+        limits.check_messages("messages", self.messages.iter().map(Message::num_blocks))?;
+        let params = raw_params(&mut self)?;
+        if let Some(management) = &self.context_management {
+            management.check()?;
+        }
+        let format = grammar(&mut self)?;
+        let effort = self.output_config.take().and_then(|config| config.effort);
+        let fields = self.tools.take();
+        let tools_control = fields.iter().flatten().rev().find_map(|tool| tool.cache_control.clone());
+        let tools = tools(fields, self.tool_choice.take(), limits)?;
+        let thinks = thinks(self.thinking.as_ref())?;
+        let mut chat =
+            Chat::new(self.system.take(), std::mem::take(&mut self.messages), self.cache_control.as_ref())?;
+        if let (Some(control), None) = (tools_control, chat.mark) {
+            let ttl_s = control.ttl_s("tools.cache_control")?;
+            // Tools stand before all messages.
+            chat.mark = Some(Mark { message_idx: 0, num_bytes: 0, ttl_s });
+        }
+        let grammar = tools.grammar().or(format);
+        let (chat, mark) = chat_request(chat, model.reply, thinks, effort);
+        Ok(Asked {
+            params,
+            names: NAMES,
+            grammar,
+            defaults: model.text.generation_defaults.clone(),
+            num_choices: NumChoices::ONE,
+            prompts: Conversing {
+                conversation: Conversation { chat, mark, tools, hides_reasoning: !thinks },
+                shows_tier: self.service_tier.is_some(),
+                is_stream: self.stream == Some(true),
+            },
+        })
+    }
+}
+
+/// A conversation, and what its answer shows.
+pub(crate) struct Conversing {
+    conversation: Conversation,
+    shows_tier: bool,
+    is_stream: bool,
+}
+
+impl Prompts for Conversing {
+    type Answer = MessageAnswer;
+
+    async fn complete(
+        self,
+        scope: &Scope<'_>,
+        params: &CheckedParams,
+        grammar: Option<CompiledGrammar>,
+        _num_choices: NumChoices,
+    ) -> Result<Completed<MessageAnswer>, ApiError> {
+        let (request, reply) = self.conversation.complete(&scope.app.served, params, grammar).await?;
+        let head = Head {
+            id: format!("msg_{}", crate::random::id()),
+            model: scope.app.served.model.served_name.clone(),
+            service_tier: self.shows_tier.then(|| anthropic_name(request.priority)),
+        };
+        let answer = MessageAnswer { head, reply, stops: request.stops.clone(), is_stream: self.is_stream };
+        Ok(Completed { requests: vec![request], answer })
+    }
+}
+
+/// Writes the answer to a conversation.
+pub(crate) struct MessageAnswer {
+    head: Head,
+    reply: ReplyPlan,
+    stops: Vec<String>,
+    is_stream: bool,
+}
+
+impl pipeline::Answer for MessageAnswer {
+    type Render = MessageStream;
+
+    fn is_stream(&self) -> bool {
+        self.is_stream
+    }
+
+    fn render(self) -> MessageStream {
+        MessageStream::new(self.head, self.stops, &self.reply)
+    }
+
+    fn whole(self, mut outputs: Vec<Folded>, usage: Usage) -> Response {
+        let output = outputs.swap_remove(0);
+        let reply = Reply::of(&self.reply, output.text, output.reason);
+        let has_calls = !reply.calls.is_empty();
+        axum::Json(Answer {
+            content: blocks(reply),
+            stop_reason: Some(stop_reason(output.reason, has_calls)),
+            stop_sequence: stop_sequence(output.reason, &self.stops),
+            usage: self.head.usage(usage),
+            ..self.head.empty_answer()
+        })
+        .into_response()
+    }
 }
 
 /// A reply's blocks, without empty ones.
@@ -145,15 +201,15 @@ fn blocks(reply: Reply) -> Vec<ContentBlock> {
 }
 
 async fn count(app: &Arc<App>, request: Request) -> Result<CountAnswer, ApiError> {
-    let body = app.read_body(request.into_body()).await?;
+    let body = app.admission.read_body(request.into_body()).await?;
     let body: CountBody = parse(&body, &[], "")?;
-    app.model.check_name(body.model.as_deref())?;
+    app.served.model.check_name(body.model.as_deref())?;
     app.limits.check_messages("messages", body.messages.iter().map(Message::num_blocks))?;
     let tools = tools(body.tools, body.tool_choice, &app.limits)?;
     let chat = Chat::new(body.system, body.messages, None)?;
     let effort = body.output_config.and_then(|config| config.effort);
-    let (chat, _) = chat_request(chat, app.model.reply, thinks(body.thinking.as_ref())?, effort);
-    let prompt = prompt(app, chat, None, &tools).await?;
+    let (chat, _) = chat_request(chat, app.served.model.reply, thinks(body.thinking.as_ref())?, effort);
+    let prompt = encode(&app.served, chat, None, &tools).await?;
     Ok(CountAnswer { input_tokens: u32::try_from(prompt.token_ids.len()).unwrap_or(u32::MAX) })
 }
 
@@ -183,7 +239,7 @@ fn chat_request(
 }
 
 /// `output_format`, or what newer clients send in its place: `output_config.format`.
-fn grammar(body: &mut Body) -> Result<Option<RequestGrammar>, ApiError> {
+fn grammar(body: &mut Body) -> Result<Option<AskedGrammar>, ApiError> {
     let new = body.output_config.as_mut().and_then(|config| config.format.take());
     let old = body.output_format.take();
     if old.is_some() && new.is_some() {
@@ -199,6 +255,7 @@ fn grammar(body: &mut Body) -> Result<Option<RequestGrammar>, ApiError> {
 fn raw_params(body: &mut Body) -> Result<RawParams, ApiError> {
     Ok(RawParams {
         class: Wanted::from_anthropic(body.service_tier.as_deref())?,
+        timeout: body.timeout,
         max_new_tokens: body.max_tokens,
         temperature: body.temperature,
         top_p: body.top_p,
@@ -211,12 +268,4 @@ fn raw_params(body: &mut Body) -> Result<RawParams, ApiError> {
         retention: RawRetention::default(),
         ..RawParams::default()
     })
-}
-
-/// The stop string that ended an output.
-pub(super) fn stop_sequence(reason: FinishReason, stops: &[String]) -> Option<String> {
-    match reason {
-        FinishReason::StopString { index } => stops.get(index).cloned(),
-        FinishReason::EndToken | FinishReason::StopToken { .. } | FinishReason::Length => None,
-    }
 }

@@ -1,5 +1,6 @@
 //! Anthropic's Messages API: <https://docs.anthropic.com/en/api/messages>.
 
+mod block;
 mod blocks;
 mod error;
 pub mod messages;
@@ -20,5 +21,13 @@ fn stop_reason(reason: FinishReason, has_calls: bool) -> &'static str {
         FinishReason::EndToken | FinishReason::StopToken { .. } => "end_turn",
         FinishReason::Length => "max_tokens",
         FinishReason::StopString { .. } => "stop_sequence",
+    }
+}
+
+/// The stop string that ended an output.
+fn stop_sequence(reason: FinishReason, stops: &[String]) -> Option<String> {
+    match reason {
+        FinishReason::StopString { index } => stops.get(index).cloned(),
+        FinishReason::EndToken | FinishReason::StopToken { .. } | FinishReason::Length => None,
     }
 }

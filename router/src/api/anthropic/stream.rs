@@ -4,11 +4,11 @@ use serde::Serialize;
 use serde_json::json;
 use trunkline_reply::Piece;
 
-use super::messages::stop_sequence;
 use super::types::{Answer, ContentBlock, Usage};
-use super::{ErrorResponse, stop_reason};
+use super::{ErrorResponse, stop_reason, stop_sequence};
 use crate::api::chat::reply::{ReplyPlan, ReplyReader, call_id};
-use crate::api::sse::Render;
+use crate::api::respond::ErrorForm;
+use crate::api::stream::Render;
 use crate::error::ApiError;
 use crate::generation::generate::{self, Output};
 use crate::http::Events;

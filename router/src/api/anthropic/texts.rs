@@ -3,7 +3,7 @@
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::blocks::{Block, Content, required};
+use super::block::{Block, Content, required};
 use crate::api::lists::TextOrList;
 use crate::error::ApiError;
 

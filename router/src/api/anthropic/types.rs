@@ -4,7 +4,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use super::blocks::{Content, Message};
+use super::block::Content;
+use super::blocks::Message;
 use super::tools::{ThinkingField, ToolChoiceField, ToolField};
 use crate::api::lists::list;
 use crate::api::openai::Seed;

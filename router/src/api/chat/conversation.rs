@@ -4,15 +4,15 @@ use serde_json::{Map, Value};
 use trunkline_text::ChatRequest;
 
 use super::call_ids;
-use super::prompt::{self as chat_prompt, Mark, Prompt};
+use super::prompt::{self, EncodedChat, Mark};
 use super::reply::ReplyPlan;
 use super::tools::Tools;
-use crate::api::app::App;
 use crate::error::ApiError;
-use crate::generation::admission::Admitted;
-use crate::request::ready::GenerationRequest;
+use crate::generation::served::ServedModel;
+use crate::grammars::CompiledGrammar;
+use crate::request::checked::CheckedParams;
+use crate::request::ready::{GenerationRequest, Prompt};
 use crate::request::retention::Breakpoint;
-use crate::request::validate::{FieldNames, RawParams, Validator};
 
 /// A chat, and how its reply is to be read.
 #[derive(Debug, Clone)]
@@ -28,46 +28,44 @@ pub struct Conversation {
 }
 
 impl Conversation {
-    /// The request for the device. `raw` was checked.
-    pub async fn request(
+    /// Tokenizes the chat and completes the request with it; says how its reply is to be read.
+    pub async fn complete(
         self,
-        app: &App,
-        admitted: &Admitted,
-        validator: &Validator,
-        mut raw: RawParams,
-        names: FieldNames,
+        served: &ServedModel,
+        params: &CheckedParams,
+        grammar: Option<CompiledGrammar>,
     ) -> Result<(GenerationRequest, ReplyPlan), ApiError> {
-        app.compile(&mut raw, &admitted.caller).await?;
-        let prompt = prompt(app, self.chat, self.mark, &self.tools).await?;
-        let num_tokens = prompt.num_marked;
-        raw.retention.breakpoint = self.mark.map(|mark| Breakpoint { ttl_s: mark.ttl_s, num_tokens });
-        let reasoning = app.model.reply.reasoning(&prompt);
-        let reply = if let Some(grammar) = &mut raw.grammar {
-            grammar.begin_after(reasoning);
-            ReplyPlan::constrained(app.model.reply, &self.tools, reasoning, self.hides_reasoning)
-        } else {
-            ReplyPlan::new(app.model.reply, &self.tools, reasoning, self.hides_reasoning)
+        let style = served.model.reply;
+        let prompt = encode(served, self.chat, self.mark, &self.tools).await?;
+        let reasoning = prompt.reasoning(style);
+        let reply = match &grammar {
+            Some(_) => ReplyPlan::constrained(style, &self.tools, reasoning, self.hides_reasoning),
+            None => ReplyPlan::new(style, &self.tools, reasoning, self.hides_reasoning),
         };
-        let defaults = &app.model.text.generation_defaults;
-        let arrived = (admitted.arrived, &admitted.caller);
-        let mut request = validator.validate(arrived, prompt.token_ids, raw, defaults, names)?;
-        request.shown_token_ids = reply.shown_token_ids(&app.model.text.tokenizer);
-        request.sections = reasoning.map(|_| reply.sections());
+        let num_tokens = prompt.num_marked;
+        let request = params.with_prompt(Prompt {
+            token_ids: prompt.token_ids,
+            grammar: grammar.map(|grammar| grammar.after(reasoning)),
+            shown_token_ids: reply.shown_token_ids(&served.model.text.tokenizer),
+            sections: reasoning.map(|_| reply.sections()),
+            breakpoint: self.mark.map(|mark| Breakpoint { ttl_s: mark.ttl_s, num_tokens }),
+        })?;
         Ok((request, reply))
     }
 }
 
-/// A chat's prompt, with the tools in it.
-pub async fn prompt(
-    app: &App,
+/// Tokenizes a chat, with the tools in it.
+pub async fn encode(
+    served: &ServedModel,
     mut chat: ChatRequest,
     mut mark: Option<Mark>,
     tools: &Tools,
-) -> Result<Prompt, ApiError> {
-    call_ids::fit(&mut chat.messages, &app.model.text);
-    tools.describe(&mut chat, app.model.reply.knows_tools(), &mut mark);
-    let (num_bytes, marks) = (chat_prompt::num_bytes(&chat), app.model.reply.marks);
-    app.tokenize(num_bytes, move |text| chat_prompt::encode(text, &chat, mark, marks)).await
+) -> Result<EncodedChat, ApiError> {
+    let style = served.model.reply;
+    call_ids::fit(&mut chat.messages, &served.model.text);
+    tools.describe(&mut chat, style.knows_tools(), &mut mark);
+    let num_bytes = prompt::num_bytes(&chat);
+    served.tokenize(num_bytes, move |text| prompt::encode(text, &chat, mark, style.marks)).await
 }
 
 /// What OpenAI's `reasoning_effort` means for a template.

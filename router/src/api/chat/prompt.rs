@@ -1,7 +1,9 @@
 //! The prompt of a chat, for the dialects that have chats.
 
-use trunkline_reply::ReasoningMarks;
+use trunkline_reply::{ReasoningMarks, ReasoningStart};
 use trunkline_text::{ChatRequest, ModelText, TextError};
+
+use crate::model::ReplyStyle;
 
 /// The end of a part with a `cache_control`: what stands before it is to be kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,9 +21,9 @@ pub fn num_bytes(chat: &ChatRequest) -> usize {
     chat.messages.iter().map(|message| message.content.as_ref().map_or(0, String::len)).sum()
 }
 
-/// A chat's prompt.
+/// A tokenized chat.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Prompt {
+pub struct EncodedChat {
     /// Its tokens.
     pub token_ids: Vec<u32>,
     /// How many of them stand before the mark; none if that cannot be said.
@@ -32,18 +34,28 @@ pub struct Prompt {
     pub closes_reasoning: bool,
 }
 
+impl EncodedChat {
+    /// Returns where the reasoning of a reply begins, if there may be any.
+    pub fn reasoning(&self, style: ReplyStyle) -> Option<ReasoningStart> {
+        if self.opens_reasoning {
+            return style.reasons.then_some(ReasoningStart::InPrompt);
+        }
+        (style.reasons && !self.closes_reasoning).then_some(ReasoningStart::InReply)
+    }
+}
+
 /// The prompt, for a model that reasons between these marks.
 pub fn encode(
     text: &ModelText,
     chat: &ChatRequest,
     mark: Option<Mark>,
     reasoning: ReasoningMarks,
-) -> Result<Prompt, TextError> {
+) -> Result<EncodedChat, TextError> {
     let whole = text.encode_chat(chat)?;
     let opens_reasoning = whole.text.trim_end().ends_with(reasoning.open());
     let closes_reasoning = whole.text.trim_end().ends_with(reasoning.close());
     let mut prompt =
-        Prompt { token_ids: whole.token_ids, num_marked: None, opens_reasoning, closes_reasoning };
+        EncodedChat { token_ids: whole.token_ids, num_marked: None, opens_reasoning, closes_reasoning };
     let Some(Mark { message_idx, num_bytes, .. }) = mark else { return Ok(prompt) };
     let mut before = chat.clone();
     before.add_generation_prompt = false;

@@ -1,79 +1,11 @@
 //! How replies of the served model are told apart into text, reasoning and calls.
 
 use trunkline_reply::{Piece, ReasoningMarks, ReasoningStart, ReplyEnd, ReplyParser, Sections, ToolFormat};
-use trunkline_text::{ModelText, Tokenizer};
+use trunkline_text::Tokenizer;
 
-use super::prompt::Prompt;
 use super::tools::Tools;
 use crate::generation::generate::FinishReason;
-
-/// What the model's replies hold, by its chat template or as flags say.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct ReplyStyle {
-    /// How it writes calls; none if its template does not speak of tools.
-    pub tools: Option<ToolFormat>,
-    /// What looks like a call is text, unless a call is required.
-    pub ignores_calls: bool,
-    /// It may think before it answers.
-    pub reasons: bool,
-    /// What stands around its thoughts.
-    pub marks: ReasoningMarks,
-}
-
-/// What a flag says of one of both: what the template shows, a certain form, or nothing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Choice<T> {
-    /// As the template shows.
-    #[default]
-    Auto,
-    /// Whatever the template shows.
-    Is(T),
-    /// Replies are left as they are.
-    Off,
-}
-
-impl ReplyStyle {
-    /// Of a model, unless flags say otherwise.
-    pub fn of_model(text: &ModelText, tools: Choice<ToolFormat>, reasons: Choice<()>) -> Self {
-        let source = text.chat_templates.as_ref().map(|templates| {
-            let sources = templates.names().filter_map(|name| templates.source(name));
-            sources.collect::<Vec<_>>().join("\n")
-        });
-        Self::of_template(&source.unwrap_or_default(), tools, reasons)
-    }
-
-    /// Of a chat template, unless flags say otherwise.
-    #[doc(hidden)]
-    pub fn of_template(source: &str, tools: Choice<ToolFormat>, reasons: Choice<()>) -> Self {
-        let marks = ReasoningMarks::from_template(source);
-        Self {
-            tools: match tools {
-                Choice::Auto | Choice::Off => ToolFormat::from_template(source),
-                Choice::Is(format) => Some(format),
-            },
-            ignores_calls: tools == Choice::Off,
-            reasons: match reasons {
-                Choice::Auto => marks.is_some(),
-                Choice::Is(()) => true,
-                Choice::Off => false,
-            },
-            marks: marks.unwrap_or_default(),
-        }
-    }
-
-    /// Where the reasoning of a reply to this prompt begins, if there may be any.
-    pub fn reasoning(self, prompt: &Prompt) -> Option<ReasoningStart> {
-        if prompt.opens_reasoning {
-            return self.reasons.then_some(ReasoningStart::InPrompt);
-        }
-        (self.reasons && !prompt.closes_reasoning).then_some(ReasoningStart::InReply)
-    }
-
-    /// Whether its template writes tools into the prompt by itself.
-    pub fn knows_tools(self) -> bool {
-        self.tools.is_some()
-    }
-}
+use crate::model::ReplyStyle;
 
 /// How one request's replies are read.
 #[derive(Debug, Clone, Default)]

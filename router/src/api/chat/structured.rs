@@ -4,7 +4,7 @@ use serde_json::{Map, Value};
 use trunkline_grammar::Grammar;
 
 use crate::error::ApiError;
-use crate::grammars::RequestGrammar;
+use crate::grammars::AskedGrammar;
 
 /// Fields of OpenAI's routes that ask for a form of the output: OpenAI's own and vLLM's.
 #[derive(Debug, Default)]
@@ -25,7 +25,7 @@ pub struct StructuredFields {
 
 impl StructuredFields {
     /// What they ask for, if anything; one of them may.
-    pub fn grammar(self) -> Result<Option<RequestGrammar>, ApiError> {
+    pub fn grammar(self) -> Result<Option<AskedGrammar>, ApiError> {
         let fields: [(&'static str, Option<Grammar>); 6] = [
             ("response_format", optional(self.response_format, |value| typed("response_format", value))?),
             ("guided_json", optional(self.guided_json, |value| json_schema("guided_json", value).map(Some))?),
@@ -46,17 +46,14 @@ impl StructuredFields {
                 }
             }
         }
-        Ok(asked.map(|(field, grammar)| RequestGrammar::Asked { field, grammar }))
+        Ok(asked.map(|(field, grammar)| AskedGrammar { field, grammar }))
     }
 }
 
 /// The grammar of a field that is an object with a `type`: `text`, `json_object`, `json_schema` or `regex`.
-pub fn request_grammar(
-    field: &'static str,
-    value: Option<Value>,
-) -> Result<Option<RequestGrammar>, ApiError> {
+pub fn request_grammar(field: &'static str, value: Option<Value>) -> Result<Option<AskedGrammar>, ApiError> {
     let grammar = optional(value, |value| typed(field, value))?;
-    Ok(grammar.map(|grammar| RequestGrammar::Asked { field, grammar }))
+    Ok(grammar.map(|grammar| AskedGrammar { field, grammar }))
 }
 
 fn optional(

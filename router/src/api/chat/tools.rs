@@ -6,7 +6,7 @@ use trunkline_text::{ChatMessage, ChatRequest};
 
 use super::prompt::Mark;
 use crate::error::ApiError;
-use crate::grammars::RequestGrammar;
+use crate::grammars::AskedGrammar;
 use crate::limits::Limits;
 
 /// Longest name of a tool, in characters: Anthropic's own limit (OpenAI's is 64), as names with a server's before
@@ -143,9 +143,9 @@ impl Tools {
     }
 
     /// What a reply that must be calls has to be; none where it need not.
-    pub fn grammar(&self) -> Option<RequestGrammar> {
+    pub fn grammar(&self) -> Option<AskedGrammar> {
         let schema = || Grammar::JsonSchema(self.reply_schema());
-        self.must_call().then(|| RequestGrammar::Asked { field: "tools", grammar: schema() })
+        self.must_call().then(|| AskedGrammar { field: "tools", grammar: schema() })
     }
 
     /// The schema of a reply that must be calls: an object with `name` and `arguments`, or a list of them.

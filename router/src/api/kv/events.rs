@@ -16,7 +16,9 @@ use trunkline_scheduler::{BlockKey, KvEvent, Owner, Scheduler};
 use utoipa::ToSchema;
 
 use crate::api::app::App;
-use crate::api::{Dialect, openai::ErrorResponse};
+use crate::api::openai::ErrorResponse;
+use crate::api::respond;
+use crate::api::respond::ErrorForm;
 use crate::error::ApiError;
 use crate::kv_events::{Listener, LoggedEvent, MAX_HISTORY, MAX_LISTENERS, TooSlow};
 use crate::limits::MAX_WRITE_BYTES;
@@ -86,7 +88,7 @@ pub async fn events(
     Extension(caller): Extension<Caller>,
     headers: HeaderMap,
 ) -> Response {
-    Dialect::OpenAi.answer(listen(&app, caller, &headers).await.map(EventStream::into_response))
+    respond::answer::<ErrorResponse>(listen(&app, caller, &headers).await.map(EventStream::into_response))
 }
 
 async fn listen(app: &Arc<App>, caller: Caller, headers: &HeaderMap) -> Result<EventStream, ApiError> {
@@ -99,12 +101,12 @@ async fn listen(app: &Arc<App>, caller: Caller, headers: &HeaderMap) -> Result<E
         app.kv_events.listen(last_id).ok_or(ApiError::TooManyListeners { limit: MAX_LISTENERS })?;
     // Whatever is asked for after the answer's header came is recorded.
     let record = |scheduler: &mut Scheduler, _| scheduler.record_kv_events(true);
-    app.driver.ask(record).await.map_err(|_| ApiError::ShardAway)?;
-    let ring = app.access.ring();
+    app.served.driver.ask(record).await.map_err(|_| ApiError::ShardAway)?;
+    let ring = app.admission.access.ring();
     let mut text = String::from(":\n\n");
     if listener.resume.is_lost {
         let number = listener.resume.next.checked_sub(1);
-        let data = KvEventData::AllBlocksCleared { timestamp: crate::kv_events::unix_seconds() };
+        let data = KvEventData::AllBlocksCleared { timestamp: crate::clock::unix_seconds() };
         write_event(&mut text, &listener.resume.epoch, number, &data);
     }
     let (app, phase) = (app.clone(), app.phase.clone());
@@ -182,7 +184,7 @@ impl EventStream {
 
     /// The keys are those that it came with: after they were read again it must show its own once more.
     fn has_its_key(&self) -> bool {
-        match (&self.ring, self.app.access.ring()) {
+        match (&self.ring, self.app.admission.access.ring()) {
             (None, None) => true,
             (Some(then), Some(now)) => Arc::ptr_eq(then, &now),
             _ => false,

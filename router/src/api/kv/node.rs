@@ -100,7 +100,7 @@ async fn show_node(
     if with_text && caller.tenant().is_none() {
         return Err(ApiError::TextNotShown);
     }
-    let shard = app.shard_info()?;
+    let shard = app.served.shard_info()?;
     let (id, key) = tree::parse_name(name).ok_or_else(|| tree::unknown(name))?;
     let look = move |scheduler: &mut Scheduler, now: Millis| {
         let kv = scheduler.kv()?;
@@ -112,9 +112,9 @@ async fn show_node(
         let start = if view.first_token == 0 { TextStart::Beginning } else { TextStart::Continuation };
         Some((tree::node(&view, &shard, now), tokens, start))
     };
-    let found = app.driver.ask(look).await.map_err(|_| ApiError::ShardAway)?;
+    let found = app.served.driver.ask(look).await.map_err(|_| ApiError::ShardAway)?;
     let (node, tokens, start) = found.ok_or_else(|| tree::unknown(name))?;
-    let text = with_text.then(|| decode(&app.model.text.tokenizer, &tokens, start));
+    let text = with_text.then(|| decode(&app.served.model.text.tokenizer, &tokens, start));
     Ok(KvNodeText { node, text, text_tokens: tokens.len() as u32 })
 }
 
@@ -149,16 +149,16 @@ pub async fn pin(
 }
 
 async fn pin_node(app: &App, caller: Caller, name: &str, request: Request) -> Result<KvPinned, ApiError> {
-    let body = app.read_body(request.into_body()).await?;
+    let body = app.admission.read_body(request.into_body()).await?;
     let body: PinRequest = parse(&body, &[], "")?;
     let ttl_s = check_ttl_s("ttl_s", body.ttl_s.unwrap_or(DEFAULT_TTL_S))?;
-    app.shard_info()?;
+    app.served.shard_info()?;
     let (id, key) = tree::parse_name(name).ok_or_else(|| tree::unknown(name))?;
     let pin = move |scheduler: &mut Scheduler, _| {
         scheduler.kv()?.view(id).filter(|view| caller.may_see(&view.salt))?;
         scheduler.nodes().pin(id, key, to_ms(ttl_s))
     };
-    let pinned = app.driver.ask(pin).await.map_err(|_| ApiError::ShardAway)?;
+    let pinned = app.served.driver.ask(pin).await.map_err(|_| ApiError::ShardAway)?;
     let Pinned { num_tokens, num_stored_tokens } = pinned.ok_or_else(|| tree::unknown(name))?;
     if num_tokens == 0 && num_stored_tokens.unwrap_or(0) == 0 {
         return Err(ApiError::PinRefused { node: name.chars().take(tree::MAX_SHOWN_NAME).collect() });
@@ -185,12 +185,12 @@ pub async fn unpin(
 }
 
 async fn unpin_node(app: &App, caller: Caller, name: &str) -> Result<KvUnpinned, ApiError> {
-    app.shard_info()?;
+    app.served.shard_info()?;
     let (id, key) = tree::parse_name(name).ok_or_else(|| tree::unknown(name))?;
     let unpin = move |scheduler: &mut Scheduler, _| {
         scheduler.kv()?.view(id).filter(|view| caller.may_see(&view.salt))?;
         scheduler.nodes().unpin(id, key)
     };
-    let unpinned = app.driver.ask(unpin).await.map_err(|_| ApiError::ShardAway)?;
+    let unpinned = app.served.driver.ask(unpin).await.map_err(|_| ApiError::ShardAway)?;
     Ok(KvUnpinned { unpinned_blocks: unpinned.ok_or_else(|| tree::unknown(name))? })
 }

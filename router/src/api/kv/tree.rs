@@ -14,7 +14,8 @@ use trunkline_scheduler::{
 use utoipa::{IntoParams, ToSchema};
 
 use crate::api::app::App;
-use crate::api::{Dialect, openai::ErrorResponse};
+use crate::api::openai::ErrorResponse;
+use crate::api::respond;
 use crate::engine::object::ObjectCounts;
 use crate::engine::shard::ShardInfo;
 use crate::error::ApiError;
@@ -214,7 +215,7 @@ pub struct KvRemoved {
 }
 
 pub(super) fn render(result: Result<impl Serialize, ApiError>) -> Response {
-    Dialect::OpenAi.answer(result.map(axum::Json))
+    respond::answer::<ErrorResponse>(result.map(axum::Json))
 }
 
 /// The KV cache in numbers.
@@ -230,7 +231,7 @@ pub async fn totals(State(app): State<Arc<App>>, Extension(caller): Extension<Ca
 }
 
 async fn all_totals(app: &App, caller: &Caller) -> Result<KvTotals, ApiError> {
-    let shard = app.shard_info()?;
+    let shard = app.served.shard_info()?;
     let look = |scheduler: &mut Scheduler, _| {
         let device: Vec<TenantUsage> = scheduler.tenants().cloned().collect();
         (
@@ -239,7 +240,7 @@ async fn all_totals(app: &App, caller: &Caller) -> Result<KvTotals, ApiError> {
             scheduler.kv().and_then(KvCache::store).map(StoreIndex::usages).unwrap_or_default(),
         )
     };
-    let (stats, device, disk) = app.driver.ask(look).await.map_err(|_| ApiError::ShardAway)?;
+    let (stats, device, disk) = app.served.driver.ask(look).await.map_err(|_| ApiError::ShardAway)?;
     let has_store = stats.store_slots > 0;
     Ok(KvTotals {
         object: "kv_cache",
@@ -263,7 +264,7 @@ async fn all_totals(app: &App, caller: &Caller) -> Result<KvTotals, ApiError> {
         },
         host: (has_store && shard.has_store_in_memory()).then(|| disk_tier(&stats)),
         disk: (has_store && !shard.has_store_in_memory()).then(|| disk_tier(&stats)),
-        object_store: app.objects.as_ref().map(|objects| {
+        object_store: app.served.objects.as_ref().map(|objects| {
             let counts = *objects.counts().borrow();
             object_totals(&counts, &stats)
         }),
@@ -355,7 +356,7 @@ async fn page(
     }
     let first = NodeId(query.after.unwrap_or(0));
     let group = query.prompt_cache_key;
-    let shard = app.shard_info()?;
+    let shard = app.served.shard_info()?;
     let walk = move |scheduler: &mut Scheduler, now: Millis| {
         let page = scheduler.kv().map(|kv| kv.walk(first, limit)).unwrap_or_default();
         let is_asked = |view: &NodeView| match &group {
@@ -366,7 +367,7 @@ async fn page(
         let data = data.map(|view| node(view, &shard, now)).collect();
         KvPage { object: "list", data, next: page.next.map(|id| id.0) }
     };
-    app.driver.ask(walk).await.map_err(|_| ApiError::ShardAway)
+    app.served.driver.ask(walk).await.map_err(|_| ApiError::ShardAway)
 }
 
 pub(super) fn node(view: &NodeView, shard: &ShardInfo, now: Millis) -> KvNode {
@@ -410,14 +411,14 @@ pub async fn remove(
 }
 
 async fn remove_node(app: &App, caller: Caller, name: &str) -> Result<KvRemoved, ApiError> {
-    app.shard_info()?;
+    app.served.shard_info()?;
     let (id, key) = parse_name(name).ok_or_else(|| unknown(name))?;
     let remove = move |scheduler: &mut Scheduler, _| {
         // What is another's is not known here.
         scheduler.kv()?.view(id).filter(|view| caller.may_see(&view.salt))?;
         scheduler.nodes().remove(id, key)
     };
-    let removed = app.driver.ask(remove).await;
+    let removed = app.served.driver.ask(remove).await;
     let removed_blocks = removed.map_err(|_| ApiError::ShardAway)?.ok_or_else(|| unknown(name))?;
     Ok(KvRemoved { removed_blocks })
 }

@@ -131,7 +131,6 @@ macro_rules! body {
                         prompt_cache_key: self.prompt_cache_key.take(),
                         prompt_cache_retention: self.prompt_cache_retention.take(),
                         cache_retention: self.cache_retention.take(),
-                        breakpoint: None,
                     },
                     ..RawParams::default()
                 })

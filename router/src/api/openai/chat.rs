@@ -13,21 +13,22 @@ use super::messages::{Message, last_mark, to_chat};
 use super::prompt_logprobs::PromptLogprobs;
 use super::tools::{ToolCall, tools};
 use super::{ErrorResponse, system_fingerprint};
-use crate::api::Dialect;
-use crate::api::app::{App, unix_s};
+use crate::api::app::App;
 use crate::api::chat::conversation::{Conversation, reasoning_kwargs};
 use crate::api::chat::prompt as chat_prompt;
-use crate::api::chat::reply::{Reply, ReplyPlan};
-use crate::api::chat::tools::Tools;
-use crate::api::sse::{self, Folded, KeepTokens};
+use crate::api::chat::reply::Reply;
+use crate::api::pipeline::{self, Asked, Call, Completed, Prompts, Scope};
+use crate::api::respond;
+use crate::clock::unix_s;
 use crate::error::ApiError;
-use crate::generation::admission::Admitted;
-use crate::grammars::RequestGrammar;
+use crate::generation::fold::{Folded, KeepTokens};
+use crate::generation::generate::Usage;
+use crate::grammars::CompiledGrammar;
 use crate::http::{Refused, parse};
-use crate::request::ready::GenerationRequest;
+use crate::request::checked::{CheckedParams, NumChoices};
+use crate::request::raw::{FieldNames, RawParams};
 use crate::request::service_tier::openai_name;
 use crate::request::tokens::PromptLogprobsField;
-use crate::request::validate::{FieldNames, RawParams};
 
 /// Fields that would change the answer.
 const REFUSED: &[Refused] = &[
@@ -59,7 +60,7 @@ const REFUSED: &[Refused] = &[
     )
 )]
 pub async fn chat_completions(State(app): State<Arc<App>>, request: Request) -> Response {
-    Dialect::OpenAi.answer(answer(&app, request).await)
+    respond::answer::<ErrorResponse>(pipeline::answer(&app, request, |body| parse_body(body, "")).await)
 }
 
 /// The body of a chat. `prefix` names it in errors (`instances[0].`), empty for a whole body.
@@ -67,96 +68,150 @@ pub(crate) fn parse_body(body: &[u8], prefix: &str) -> Result<Body, ApiError> {
     parse(body, &[REFUSED, super::REFUSED_EVERYWHERE].concat(), prefix)
 }
 
-/// A chat that was checked.
-pub(crate) struct Prepared {
-    /// For the device.
-    pub(crate) request: GenerationRequest,
-    /// How its replies are read.
-    reply: ReplyPlan,
-    /// The client said which tool is called.
-    names_tool: bool,
-    /// Replies to compute.
-    num_choices: usize,
-}
+impl Call for Body {
+    type Prompts = Chat;
 
-/// Checks a chat and makes its prompt; takes from the body what it needs of it.
-pub(crate) async fn prepare(app: &App, admitted: &Admitted, body: &mut Body) -> Result<Prepared, ApiError> {
-    app.model.check_name(body.model.as_deref())?;
-    let names = FieldNames {
-        max_new_tokens: if body.max_completion_tokens.is_some() {
-            "max_completion_tokens"
-        } else {
-            "max_tokens"
-        },
-        min_tokens: "min_tokens",
-        top_logprobs: "top_logprobs",
-        prompt: "messages",
-        stop: "stop",
-    };
-    app.limits.check_messages("messages", body.messages.iter().map(Message::num_parts))?;
-    let mut raw = raw_params(body)?;
-    raw.deadline = admitted.deadline(body.timeout)?;
-    let tools = tools(body.tools.take(), body.tool_choice.as_ref(), body.parallel_tool_calls, &app.limits)?;
-    raw.grammar = grammar(body, &tools)?;
-    let mark = last_mark(&body.messages)?;
-    let validator = app.validator(&admitted.shard);
-    validator.check(&raw, names)?;
-    let num_choices = validator.num_choices(body.n, None, 1)?.computed;
-
-    let chat = chat_request(body)?;
-    let names_tool = tools.is_named();
-    let hides_reasoning = body.include_reasoning == Some(false);
-    let conversation = Conversation { chat, mark, tools, hides_reasoning };
-    let (request, reply) = conversation.request(app, admitted, &validator, raw, names).await?;
-    Ok(Prepared { request, reply, names_tool, num_choices })
-}
-
-async fn answer(app: &Arc<App>, request: Request) -> Result<Response, ApiError> {
-    let (admitted, body) = app.admit(request).await?;
-    let mut body = parse_body(&body, "")?;
-    let Prepared { request, reply, names_tool, num_choices } = prepare(app, &admitted, &mut body).await?;
-    let tokenizer = app.model.text.tokenizer.clone();
-    let shown = Shown {
-        reply,
-        names_tool,
-        stops: request.stops.clone(),
-        logprobs: request.sampling.logprobs,
-        usage: body.stream_options.and_then(|options| options.include_usage).unwrap_or(false),
-        predicted: body.prediction.is_some(),
-        is_tgi_client: body.model.as_deref() == Some("tgi"),
-    };
-    let num_prompt_top = request.sampling.prompt_logprobs.map(|num_top| num_top as usize);
-
-    let head = Head {
-        id: format!("chatcmpl-{}", crate::random::id()),
-        created: unix_s(),
-        model: app.model.served_name.clone(),
-        system_fingerprint: system_fingerprint(&admitted.shard),
-        service_tier: body.service_tier.is_some().then(|| openai_name(request.priority)),
-    };
-    let choices = app.generate(vec![request], num_choices, admitted.permit).await?;
-    if body.stream == Some(true) {
-        let render = ChatStream::new(head, tokenizer, num_choices, shown);
-        return Ok(sse::stream(choices, render, app));
+    fn model(&self) -> Option<&str> {
+        self.model.as_deref()
     }
-    let keep = if shown.logprobs { KeepTokens::Yes } else { KeepTokens::No };
-    let (mut folded, usage) = sse::fold(choices, keep).await?;
-    let prompt_logprobs = folded[0].prompt.take().zip(num_prompt_top);
-    let prompt_logprobs =
-        prompt_logprobs.map(|(scored, num_top)| PromptLogprobs::new(scored, tokenizer.clone(), num_top));
-    let choices = folded.into_iter().enumerate();
-    Ok(axum::Json(Answer {
-        id: head.id,
-        object: "chat.completion",
-        created: head.created,
-        model: head.model,
-        system_fingerprint: head.system_fingerprint,
-        service_tier: head.service_tier,
-        choices: choices.map(|(index, folded)| choice(index, folded, &shown, &tokenizer)).collect(),
-        usage: shown.usage(usage),
-        prompt_logprobs,
-    })
-    .into_response())
+
+    fn asked(mut self, scope: &Scope<'_>) -> Result<Asked<Chat>, ApiError> {
+        let app = scope.app;
+        let names = FieldNames {
+            max_new_tokens: match self.max_completion_tokens {
+                Some(_) => "max_completion_tokens",
+                None => "max_tokens",
+            },
+            min_tokens: "min_tokens",
+            top_logprobs: "top_logprobs",
+            prompt: "messages",
+            stop: "stop",
+        };
+        app.limits.check_messages("messages", self.messages.iter().map(Message::num_parts))?;
+        let params = raw_params(&mut self)?;
+        let choice = self.tool_choice.as_ref();
+        let tools = tools(self.tools.take(), choice, self.parallel_tool_calls, &app.limits)?;
+        // Where the reply must be calls, `response_format` speaks of replies that are none.
+        let format = self.structured().grammar()?;
+        let grammar = tools.grammar().or(format);
+        let mark = last_mark(&self.messages)?;
+        let num_choices = scope.validator.num_choices(self.n, None, 1)?;
+        let chat = chat_request(&mut self)?;
+        let conversation =
+            Conversation { chat, mark, tools, hides_reasoning: self.include_reasoning == Some(false) };
+        Ok(Asked {
+            params,
+            names,
+            grammar,
+            defaults: app.served.model.text.generation_defaults.clone(),
+            num_choices,
+            prompts: Chat {
+                conversation,
+                is_stream: self.stream == Some(true),
+                shows_usage: self.stream_options.and_then(|options| options.include_usage).unwrap_or(false),
+                shows_tier: self.service_tier.is_some(),
+                predicted: self.prediction.is_some(),
+                is_tgi_client: self.model.as_deref() == Some("tgi"),
+            },
+        })
+    }
+}
+
+/// A chat, and what its answer shows beyond the reply.
+pub(crate) struct Chat {
+    conversation: Conversation,
+    is_stream: bool,
+    shows_usage: bool,
+    shows_tier: bool,
+    predicted: bool,
+    is_tgi_client: bool,
+}
+
+impl Prompts for Chat {
+    type Answer = ChatAnswer;
+
+    async fn complete(
+        self,
+        scope: &Scope<'_>,
+        params: &CheckedParams,
+        grammar: Option<CompiledGrammar>,
+        num_choices: NumChoices,
+    ) -> Result<Completed<ChatAnswer>, ApiError> {
+        let names_tool = self.conversation.tools.is_named();
+        let (request, reply) = self.conversation.complete(&scope.app.served, params, grammar).await?;
+        let model = &scope.app.served.model;
+        let head = Head {
+            id: format!("chatcmpl-{}", crate::random::id()),
+            created: unix_s(),
+            model: model.served_name.clone(),
+            system_fingerprint: system_fingerprint(&scope.shard),
+            service_tier: self.shows_tier.then(|| openai_name(request.priority)),
+        };
+        let shown = Shown {
+            reply,
+            names_tool,
+            stops: request.stops.clone(),
+            logprobs: request.sampling.logprobs,
+            usage: self.shows_usage,
+            predicted: self.predicted,
+            is_tgi_client: self.is_tgi_client,
+        };
+        let answer = ChatAnswer {
+            head,
+            shown,
+            tokenizer: model.text.tokenizer.clone(),
+            num_choices: num_choices.computed,
+            prompt_top_logprobs: request.sampling.prompt_logprobs.map(|num_top| num_top as usize),
+            is_stream: self.is_stream,
+        };
+        Ok(Completed { requests: vec![request], answer })
+    }
+}
+
+/// Writes the answer of a chat.
+pub(crate) struct ChatAnswer {
+    head: Head,
+    shown: Shown,
+    tokenizer: Arc<Tokenizer>,
+    num_choices: usize,
+    prompt_top_logprobs: Option<usize>,
+    is_stream: bool,
+}
+
+impl pipeline::Answer for ChatAnswer {
+    type Render = ChatStream;
+
+    fn is_stream(&self) -> bool {
+        self.is_stream
+    }
+
+    fn keeps_tokens(&self) -> KeepTokens {
+        if self.shown.logprobs { KeepTokens::Yes } else { KeepTokens::No }
+    }
+
+    fn render(self) -> ChatStream {
+        ChatStream::new(self.head, self.tokenizer, self.num_choices, self.shown)
+    }
+
+    fn whole(self, mut outputs: Vec<Folded>, usage: Usage) -> Response {
+        let Self { head, shown, tokenizer, .. } = self;
+        let scored = outputs[0].prompt.take().zip(self.prompt_top_logprobs);
+        let prompt_logprobs =
+            scored.map(|(scored, num_top)| PromptLogprobs::new(scored, tokenizer.clone(), num_top));
+        let outputs = outputs.into_iter().enumerate();
+        axum::Json(Answer {
+            id: head.id,
+            object: "chat.completion",
+            created: head.created,
+            model: head.model,
+            system_fingerprint: head.system_fingerprint,
+            service_tier: head.service_tier,
+            choices: outputs.map(|(index, output)| choice(index, output, &shown, &tokenizer)).collect(),
+            usage: shown.usage(usage),
+            prompt_logprobs,
+        })
+        .into_response()
+    }
 }
 
 fn choice(index: usize, folded: Folded, shown: &Shown, tokenizer: &Tokenizer) -> Choice {
@@ -179,12 +234,12 @@ fn choice(index: usize, folded: Folded, shown: &Shown, tokenizer: &Tokenizer) ->
 /// The prompt of the chat that a body holds, for who wants to see it.
 pub(crate) async fn template(app: &App, body: &[u8]) -> Result<ChatPrompt, ApiError> {
     let mut body = parse_body(body, "")?;
-    app.model.check_name(body.model.as_deref())?;
+    app.served.model.check_name(body.model.as_deref())?;
     app.limits.check_messages("messages", body.messages.iter().map(Message::num_parts))?;
     let tools = tools(body.tools.take(), body.tool_choice.as_ref(), body.parallel_tool_calls, &app.limits)?;
     let mut chat = chat_request(&mut body)?;
-    tools.describe(&mut chat, app.model.reply.knows_tools(), &mut None);
-    app.tokenize(chat_prompt::num_bytes(&chat), move |text| text.encode_chat(&chat)).await
+    tools.describe(&mut chat, app.served.model.reply.knows_tools(), &mut None);
+    app.served.tokenize(chat_prompt::num_bytes(&chat), move |text| text.encode_chat(&chat)).await
 }
 
 /// What the template makes a prompt of, but for the tools.
@@ -212,12 +267,6 @@ fn kwargs(body: &mut Body) -> Map<String, Value> {
     kwargs
 }
 
-/// What the reply has to be. Where it must be calls, `response_format` is of replies that are none.
-fn grammar(body: &mut Body, tools: &Tools) -> Result<Option<RequestGrammar>, ApiError> {
-    let asked = body.structured().grammar()?;
-    Ok(tools.grammar().or(asked))
-}
-
 fn raw_params(body: &mut Body) -> Result<RawParams, ApiError> {
     if let (Some(old), Some(new)) = (body.max_tokens, body.max_completion_tokens)
         && old != new
@@ -238,6 +287,7 @@ fn raw_params(body: &mut Body) -> Result<RawParams, ApiError> {
         prediction.check()?;
     }
     let mut raw = body.shared_params()?;
+    raw.timeout = body.timeout;
     raw.max_new_tokens = body.max_completion_tokens.or(body.max_tokens);
     raw.logprobs = asked.then(|| body.top_logprobs.unwrap_or(0));
     raw.tokens.prompt_logprobs =

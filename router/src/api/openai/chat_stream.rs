@@ -11,7 +11,8 @@ use super::{
     ChatLogprobs, CompletionTokensDetails, ErrorResponse, StopReason, Usage, finish_reason, logprobs,
 };
 use crate::api::chat::reply::{ReplyPlan, ReplyReader, call_id};
-use crate::api::sse::Render;
+use crate::api::respond::ErrorForm;
+use crate::api::stream::Render;
 use crate::error::ApiError;
 use crate::generation::generate::{self, FinishReason, Output, OutputToken};
 use crate::http::{EventFrame, Events};

@@ -14,10 +14,10 @@ use super::{ChatLogprobs, OneOrMany, Seed, StopReason, StreamOptions, Usage};
 use crate::api::chat::structured::StructuredFields;
 use crate::api::lists::list;
 use crate::error::ApiError;
+use crate::request::raw::RawParams;
 use crate::request::retention::{CacheRetention, RawRetention};
 use crate::request::service_tier::Wanted;
 use crate::request::tokens::{LogitBias, TokenFields};
-use crate::request::validate::RawParams;
 
 body! {
     /// Body of a request.

@@ -7,7 +7,8 @@ use trunkline_text::Tokenizer;
 use super::completion_types::{Answer, Choice};
 use super::prompt_logprobs::EchoedPrompt;
 use super::{CompletionLogprobs, ErrorResponse, StopReason, Usage, finish_reason, logprobs};
-use crate::api::sse::Render;
+use crate::api::respond::ErrorForm;
+use crate::api::stream::Render;
 use crate::error::ApiError;
 use crate::generation::generate::{self, FinishReason, Output, OutputToken, ScoredPrompt};
 use crate::http::{EventFrame, Events};
@@ -71,7 +72,7 @@ impl Head {
     }
 }
 
-pub(super) struct CompletionStream {
+pub(crate) struct CompletionStream {
     head: Head,
     tokenizer: Arc<Tokenizer>,
     shown: Shown,

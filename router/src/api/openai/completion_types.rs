@@ -13,10 +13,10 @@ use super::prompts::Prompts;
 use super::{CompletionLogprobs, OneOrMany, Seed, StopReason, StreamOptions, Usage};
 use crate::api::chat::structured::StructuredFields;
 use crate::error::ApiError;
+use crate::request::raw::RawParams;
 use crate::request::retention::{CacheRetention, RawRetention};
 use crate::request::service_tier::Wanted;
 use crate::request::tokens::{LogitBias, TokenFields};
-use crate::request::validate::RawParams;
 
 body! {
     /// Body of a request.

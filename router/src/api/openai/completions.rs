@@ -11,15 +11,19 @@ use super::completion_types::{Answer, Body, Choice};
 use super::prompt_logprobs::{EchoedPrompt, PromptLogprobs};
 use super::prompts::Prompt;
 use super::{ErrorResponse, system_fingerprint};
-use crate::api::Dialect;
-use crate::api::app::{App, unix_s};
-use crate::api::sse::{self, Folded, KeepTokens};
+use crate::api::app::App;
+use crate::api::pipeline::{self, Asked, Call, Completed, Prompts, Scope};
+use crate::api::respond;
+use crate::clock::unix_s;
 use crate::error::ApiError;
-use crate::generation::choices::rank;
-use crate::generation::generate::ScoredPrompt;
+use crate::generation::fold::{Folded, KeepTokens, rank};
+use crate::generation::generate::{ScoredPrompt, Usage};
+use crate::grammars::CompiledGrammar;
 use crate::http::{Refused, parse};
+use crate::request::checked::{CheckedParams, NumChoices};
+use crate::request::raw::{FieldNames, RawParams};
+use crate::request::ready;
 use crate::request::tokens::PromptLogprobsField;
-use crate::request::validate::{FieldNames, NumChoices, RawParams};
 
 /// Tokens generated if the request does not say; OpenAI's own default.
 const DEFAULT_MAX_TOKENS: u32 = 16;
@@ -50,78 +54,139 @@ const REFUSED: &[Refused] = &[
     )
 )]
 pub async fn completions(State(app): State<Arc<App>>, request: Request) -> Response {
-    Dialect::OpenAi.answer(answer(&app, request).await)
+    respond::answer::<ErrorResponse>(pipeline::answer(&app, request, parse_body).await)
 }
 
-async fn answer(app: &Arc<App>, request: Request) -> Result<Response, ApiError> {
-    let (admitted, body) = app.admit(request).await?;
-    let refused = [REFUSED, super::REFUSED_EVERYWHERE].concat();
-    let mut body: Body = parse(&body, &refused, "")?;
-    app.model.check_name(body.model.as_deref())?;
-    let mut raw = raw_params(&mut body)?;
-    raw.deadline = admitted.deadline(body.timeout)?;
-    let is_stream = body.stream == Some(true);
-    let validator = app.validator(&admitted.shard);
-    validator.check(&raw, NAMES)?;
-    let num_choices = validator.num_choices(body.n, body.best_of, body.prompt.0.len())?;
-    check_together(&body, num_choices)?;
-    let count = |asked: Option<i64>| asked.and_then(|count| usize::try_from(count).ok());
-    let logprobs = count(raw.logprobs);
-    let prompt_logprobs = count(body.prompt_logprobs.and_then(|count| count.0));
-    // Outputs are ranked by their logprobs.
-    raw.logprobs = raw.logprobs.or(num_choices.is_ranked().then_some(0));
+fn parse_body(body: &[u8]) -> Result<Body, ApiError> {
+    parse(body, &[REFUSED, super::REFUSED_EVERYWHERE].concat(), "")
+}
 
-    let stops = raw.stops.clone();
+impl Call for Body {
+    type Prompts = Completion;
 
-    app.compile(&mut raw, &admitted.caller).await?;
-    let (echo, prompts) = (body.echo == Some(true), body.prompt.0);
-    let num_bytes = prompts.iter().map(Prompt::num_bytes).sum();
-    let encode = move |prompt, model: &_| EchoedPrompt::encode(model, prompt, echo);
-    let encoded = app
-        .tokenize(num_bytes, move |model| {
-            prompts.into_iter().map(|prompt| encode(prompt, model)).collect::<Result<Vec<_>, _>>()
+    fn model(&self) -> Option<&str> {
+        self.model.as_deref()
+    }
+
+    fn asked(mut self, scope: &Scope<'_>) -> Result<Asked<Completion>, ApiError> {
+        let mut params = raw_params(&mut self)?;
+        let grammar = self.structured().grammar()?;
+        let num_choices = scope.validator.num_choices(self.n, self.best_of, self.prompt.0.len())?;
+        check_together(&self, num_choices)?;
+        let count = |asked: Option<i64>| asked.and_then(|count| usize::try_from(count).ok());
+        let shown = Shown {
+            echo: self.echo == Some(true),
+            logprobs: count(params.logprobs),
+            prompt_logprobs: count(self.prompt_logprobs.and_then(|count| count.0)),
+            usage: self.stream_options.and_then(|options| options.include_usage).unwrap_or(false),
+            stops: params.stops.clone(),
+        };
+        // Outputs are ranked by their logprobs.
+        params.logprobs = params.logprobs.or(num_choices.is_ranked().then_some(0));
+        Ok(Asked {
+            params,
+            names: NAMES,
+            grammar,
+            defaults: scope.app.served.model.text.generation_defaults.clone(),
+            num_choices,
+            prompts: Completion { prompts: self.prompt.0, shown, is_stream: self.stream == Some(true) },
         })
-        .await?;
-    let tokenizer = app.model.text.tokenizer.clone();
-    let defaults = &app.model.text.generation_defaults;
-    let mut requests = Vec::new();
-    let mut echoed = Vec::new();
-    for (token_ids, mut prompt) in encoded {
-        let arrived = (admitted.arrived, &admitted.caller);
-        let num_sent = token_ids.len();
-        let request = validator.validate(arrived, token_ids, raw.clone(), defaults, NAMES)?;
-        if echo && request.prompt_token_ids.len() < num_sent {
-            prompt = EchoedPrompt::of_tokens(&tokenizer, &request.prompt_token_ids);
+    }
+}
+
+/// Prompts, and what their answer shows.
+pub(crate) struct Completion {
+    prompts: Vec<Prompt>,
+    shown: Shown,
+    is_stream: bool,
+}
+
+impl Prompts for Completion {
+    type Answer = CompletionAnswer;
+
+    async fn complete(
+        self,
+        scope: &Scope<'_>,
+        params: &CheckedParams,
+        grammar: Option<CompiledGrammar>,
+        num_choices: NumChoices,
+    ) -> Result<Completed<CompletionAnswer>, ApiError> {
+        let Self { prompts, shown, is_stream } = self;
+        let served = &scope.app.served;
+        let echo = shown.echo;
+        let num_bytes = prompts.iter().map(Prompt::num_bytes).sum();
+        let encode = move |prompt, model: &_| EchoedPrompt::encode(model, prompt, echo);
+        let encoded = served
+            .tokenize(num_bytes, move |model| {
+                prompts.into_iter().map(|prompt| encode(prompt, model)).collect::<Result<Vec<_>, _>>()
+            })
+            .await?;
+        let tokenizer = served.model.text.tokenizer.clone();
+        let mut requests = Vec::new();
+        let mut echoed = Vec::new();
+        for (token_ids, mut prompt) in encoded {
+            let num_sent = token_ids.len();
+            let grammar = grammar.clone();
+            let request =
+                params.with_prompt(ready::Prompt { token_ids, grammar, ..ready::Prompt::default() })?;
+            if echo && request.prompt_token_ids.len() < num_sent {
+                prompt = EchoedPrompt::of_tokens(&tokenizer, &request.prompt_token_ids);
+            }
+            requests.push(request);
+            echoed.push(prompt);
         }
-        requests.push(request);
-        echoed.push(prompt);
+        let head = Head {
+            id: format!("cmpl-{}", crate::random::id()),
+            created: unix_s(),
+            model: served.model.served_name.clone(),
+            system_fingerprint: system_fingerprint(&scope.shard),
+        };
+        let answer = CompletionAnswer { head, shown, tokenizer, echoed, num_choices, is_stream };
+        Ok(Completed { requests, answer })
+    }
+}
+
+/// Writes the answer of a completion.
+pub(crate) struct CompletionAnswer {
+    head: Head,
+    shown: Shown,
+    tokenizer: Arc<Tokenizer>,
+    echoed: Vec<EchoedPrompt>,
+    num_choices: NumChoices,
+    is_stream: bool,
+}
+
+impl pipeline::Answer for CompletionAnswer {
+    type Render = CompletionStream;
+
+    fn is_stream(&self) -> bool {
+        self.is_stream
     }
 
-    let head = Head {
-        id: format!("cmpl-{}", crate::random::id()),
-        created: unix_s(),
-        model: app.model.served_name.clone(),
-        system_fingerprint: system_fingerprint(&admitted.shard),
-    };
-    let choices = app.generate(requests, num_choices.computed, admitted.permit).await?;
-    let include_usage = body.stream_options.and_then(|options| options.include_usage).unwrap_or(false);
-    let shown = Shown { echo, logprobs, prompt_logprobs, usage: include_usage, stops };
-    if is_stream {
-        let render = CompletionStream::new(head, tokenizer, echoed, num_choices.computed, shown);
-        return Ok(sse::stream(choices, render, app));
+    fn keeps_tokens(&self) -> KeepTokens {
+        let is_needed = self.shown.logprobs.is_some() || self.num_choices.is_ranked();
+        if is_needed { KeepTokens::Yes } else { KeepTokens::No }
     }
-    let keep = if logprobs.is_some() || num_choices.is_ranked() { KeepTokens::Yes } else { KeepTokens::No };
-    let (mut folded, usage) = sse::fold(choices, keep).await?;
-    let mut answered = Vec::new();
-    for (prompt, outputs) in echoed.iter().zip(folded.chunks_mut(num_choices.computed)) {
-        let scored = outputs[0].prompt.take();
-        rank(outputs);
-        for output in &outputs[..num_choices.shown] {
-            let index = answered.len() as u32;
-            answered.push(choice(index, (prompt, scored.clone()), output, &shown, &tokenizer));
+
+    fn render(self) -> CompletionStream {
+        let per_prompt = self.num_choices.computed;
+        CompletionStream::new(self.head, self.tokenizer, self.echoed, per_prompt, self.shown)
+    }
+
+    fn whole(self, mut outputs: Vec<Folded>, usage: Usage) -> Response {
+        let mut choices = Vec::new();
+        for (prompt, outputs) in self.echoed.iter().zip(outputs.chunks_mut(self.num_choices.computed)) {
+            let scored = outputs[0].prompt.take();
+            if self.num_choices.is_ranked() {
+                rank(outputs);
+            }
+            for output in &outputs[..self.num_choices.shown] {
+                let index = choices.len() as u32;
+                choices.push(choice(index, (prompt, scored.clone()), output, &self.shown, &self.tokenizer));
+            }
         }
+        axum::Json(self.head.answer(choices, Some(Some(usage.into())))).into_response()
     }
-    Ok(axum::Json(head.answer(answered, Some(Some(usage.into())))).into_response())
 }
 
 /// An output behind its prompt.
@@ -168,12 +233,12 @@ fn check_together(body: &Body, num_choices: NumChoices) -> Result<(), ApiError> 
 
 fn raw_params(body: &mut Body) -> Result<RawParams, ApiError> {
     let mut raw = body.shared_params()?;
+    raw.timeout = body.timeout;
     raw.max_new_tokens = body.max_tokens;
     raw.default_max_new_tokens = Some(DEFAULT_MAX_TOKENS);
     raw.logprobs = body.logprobs;
     raw.tokens.prompt_logprobs = prompt_logprobs(body);
     raw.shows_prompt = body.echo == Some(true);
-    raw.grammar = body.structured().grammar()?;
     Ok(raw)
 }
 

@@ -3,6 +3,7 @@
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use crate::api::respond::ErrorForm;
 use crate::error::{ApiError, ErrorClass};
 
 /// An error response, also sent as the data of an error event.
@@ -28,9 +29,8 @@ pub struct ErrorBody {
     pub code: &'static str,
 }
 
-impl ErrorResponse {
-    /// Converts an error to OpenAI's form.
-    pub fn from_error(error: &ApiError) -> Self {
+impl ErrorForm for ErrorResponse {
+    fn from_error(error: &ApiError) -> Self {
         let kind = match (error.class(), error.status().as_u16()) {
             (ErrorClass::Request, _) => "invalid_request_error",
             (ErrorClass::Overload, 429) => "rate_limit_error",

@@ -8,8 +8,8 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::ErrorResponse;
-use crate::api::Dialect;
 use crate::api::app::App;
+use crate::api::respond;
 
 /// All models.
 #[derive(Debug, Serialize, ToSchema)]
@@ -48,13 +48,17 @@ pub struct ModelCard {
 
 fn card(app: &App) -> ModelCard {
     ModelCard {
-        id: app.model.served_name.clone(),
+        id: app.served.model.served_name.clone(),
         object: "model",
-        created: app.model.created_unix_s,
+        created: app.served.model.created_unix_s,
         owned_by: "trunkline",
         kind: "model",
-        display_name: app.model.served_name.clone(),
-        max_model_len: app.shard_info().ok().map(|shard| app.validator(&shard).max_total_tokens),
+        display_name: app.served.model.served_name.clone(),
+        max_model_len: app
+            .served
+            .shard_info()
+            .ok()
+            .map(|shard| app.served.validator(&shard).max_total_tokens),
     }
 }
 
@@ -64,7 +68,7 @@ fn card(app: &App) -> ModelCard {
     responses((status = 200, description = "The served model", body = ModelList))
 )]
 pub async fn list_models(State(app): State<Arc<App>>) -> axum::Json<ModelList> {
-    let name = || app.model.served_name.clone();
+    let name = || app.served.model.served_name.clone();
     axum::Json(ModelList {
         object: "list",
         data: vec![card(&app)],
@@ -83,5 +87,5 @@ pub async fn list_models(State(app): State<Arc<App>>) -> axum::Json<ModelList> {
     )
 )]
 pub async fn get_model(State(app): State<Arc<App>>, Path(id): Path<String>) -> Response {
-    Dialect::OpenAi.answer(app.model.check_name(Some(&id)).map(|()| axum::Json(card(&app))))
+    respond::answer::<ErrorResponse>(app.served.model.check_name(Some(&id)).map(|()| axum::Json(card(&app))))
 }

@@ -55,7 +55,7 @@ impl<'de> Visitor<'de> for PromptsVisitor {
     type Value = Prompts;
 
     fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("a string, a list of token ids, or a list of these")
+        formatter.write_str("a string, a list of strings, a list of token ids, or a list of such lists")
     }
 
     fn visit_str<E: Error>(self, text: &str) -> Result<Prompts, E> {
@@ -67,9 +67,9 @@ impl<'de> Visitor<'de> for PromptsVisitor {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Prompts, A::Error> {
-        let mut prompts = match list.next_element::<Element>()? {
+        let first = match list.next_element::<Element>()? {
             None => return Ok(Prompts(vec![Prompt::TokenIds(Vec::new())])),
-            Some(Element::Prompt(prompt)) => vec![prompt],
+            Some(Element::Prompt(prompt)) => prompt,
             Some(Element::TokenId(id)) => {
                 let mut ids = vec![id];
                 while let Some(id) = list.next_element::<u32>()? {
@@ -78,17 +78,27 @@ impl<'de> Visitor<'de> for PromptsVisitor {
                 return Ok(Prompts(vec![Prompt::TokenIds(ids)]));
             }
         };
+        let expected = match first {
+            Prompt::Text(_) => "a string like those before it",
+            Prompt::TokenIds(_) => "a list of token ids like those before it",
+        };
+        let mut prompts = vec![first];
         while let Some(element) = list.next_element::<Element>()? {
-            match element {
-                _ if prompts.len() == MAX_KEPT_PROMPTS => {
-                    return Err(Error::invalid_length(MAX_KEPT_PROMPTS + 1, &"at most 65536 prompts"));
-                }
-                Element::Prompt(prompt) => prompts.push(prompt),
-                Element::TokenId(id) => {
-                    let expected = "a string or a list of token ids, as before it";
-                    return Err(Error::invalid_type(Unexpected::Unsigned(id.into()), &expected));
-                }
+            if prompts.len() == MAX_KEPT_PROMPTS {
+                return Err(Error::invalid_length(MAX_KEPT_PROMPTS + 1, &"at most 65536 prompts"));
             }
+            let found = match (element, &prompts[0]) {
+                (Element::Prompt(prompt @ Prompt::Text(_)), Prompt::Text(_))
+                | (Element::Prompt(prompt @ Prompt::TokenIds(_)), Prompt::TokenIds(_)) => {
+                    prompts.push(prompt);
+                    continue;
+                }
+                // The client's text is not repeated.
+                (Element::Prompt(Prompt::Text(_)), _) => Unexpected::Other("a string"),
+                (Element::Prompt(Prompt::TokenIds(_)), _) => Unexpected::Seq,
+                (Element::TokenId(id), _) => Unexpected::Unsigned(id.into()),
+            };
+            return Err(Error::invalid_type(found, &expected));
         }
         Ok(Prompts(prompts))
     }

@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use trunkline_text::ChatMessage;
 use utoipa::ToSchema;
 
-use super::store::unknown;
+use super::unknown;
 use crate::api::chat::arguments::Arguments;
 use crate::api::lists::{Listed, TextOrList};
 use crate::error::ApiError;

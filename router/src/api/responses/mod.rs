@@ -2,9 +2,14 @@
 
 mod input;
 pub mod route;
-mod store;
 mod types;
 mod writer;
 
-pub use store::ResponseStore;
 pub use types::{Body, Deleted, ResponseObject, ResponsesUsage};
+
+use crate::error::ApiError;
+
+/// Returns the error for an id under which nothing is stored. Long ids are cut.
+fn unknown(id: &str) -> ApiError {
+    ApiError::UnknownResponse { id: id.chars().take(64).collect() }
+}

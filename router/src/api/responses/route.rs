@@ -3,29 +3,35 @@
 use std::sync::Arc;
 
 use axum::extract::{Path, Request, State};
+use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 use trunkline_text::{ChatMessage, ChatRequest};
 
 use super::input::messages;
-use super::store::{Turn, unknown};
 use super::types::{Body, Deleted, ResponseObject, ToolField, plain, plain_text};
+use super::unknown;
 use super::writer::{Keeping, ResponseWriter};
-use crate::api::Dialect;
-use crate::api::app::{App, unix_s};
+use crate::api::app::App;
 use crate::api::chat::conversation::{Conversation, reasoning_kwargs};
 use crate::api::chat::structured::request_grammar;
 use crate::api::chat::tools::{Tool, ToolChoice, Tools, no_parameters};
 use crate::api::openai::ErrorResponse;
-use crate::api::sse::{self, KeepTokens};
+use crate::api::pipeline::{self, Asked, Call, Completed, Prompts, Scope};
+use crate::api::respond;
+use crate::api::response_store::Turn;
+use crate::clock::unix_s;
 use crate::error::ApiError;
-use crate::grammars::RequestGrammar;
+use crate::generation::fold::Folded;
+use crate::generation::generate::Usage;
+use crate::grammars::{AskedGrammar, CompiledGrammar};
 use crate::http::{Refused, parse};
 use crate::limits::Limits;
+use crate::request::checked::{CheckedParams, NumChoices};
+use crate::request::raw::{FieldNames, RawParams};
 use crate::request::ready::GenerationRequest;
 use crate::request::retention::RawRetention;
 use crate::request::service_tier::{Wanted, openai_name};
-use crate::request::validate::{FieldNames, RawParams};
 use crate::tenants::Caller;
 
 const NAMES: FieldNames = FieldNames {
@@ -61,7 +67,9 @@ const REFUSED: &[Refused] = &[
     )
 )]
 pub async fn create(State(app): State<Arc<App>>, request: Request) -> Response {
-    Dialect::OpenAi.answer(answer(&app, request).await)
+    respond::answer::<ErrorResponse>(
+        pipeline::answer(&app, request, |body| parse::<Body>(body, REFUSED, "")).await,
+    )
 }
 
 /// An answer that is kept.
@@ -82,7 +90,9 @@ pub async fn get(State(app): State<Arc<App>>, Path(id): Path<String>, request: R
         let (_, response) = app.responses.get(caller.name(), &id).ok_or_else(|| unknown(&id))?;
         Ok(response)
     });
-    Dialect::OpenAi.answer(found.map(|response| axum::Json(&*response).into_response()))
+    respond::answer::<ErrorResponse>(
+        found.map(|response| ([(header::CONTENT_TYPE, "application/json")], response.json).into_response()),
+    )
 }
 
 /// Forgets an answer.
@@ -98,48 +108,99 @@ pub async fn delete(State(app): State<Arc<App>>, Path(id): Path<String>, request
     let removed = Caller::of_request(&request)
         .and_then(|caller| if app.responses.remove(caller.name(), &id) { Ok(()) } else { Err(unknown(&id)) });
     let answer = |()| axum::Json(Deleted { id, object: "response", deleted: true });
-    Dialect::OpenAi.answer(removed.map(answer))
+    respond::answer::<ErrorResponse>(removed.map(answer))
 }
 
-async fn answer(app: &Arc<App>, request: Request) -> Result<Response, ApiError> {
-    let (admitted, body) = app.admit(request).await?;
-    let mut body: Body = parse(&body, REFUSED, "")?;
-    app.model.check_name(body.model.as_deref())?;
-    let included = body.include.as_ref().and_then(Value::as_array);
-    if included.into_iter().flatten().any(|name| name == LOGPROBS) {
-        let hint = "leave out `message.output_text.logprobs`, or use /v1/chat/completions";
-        return Err(ApiError::UnsupportedField { field: "include".into(), hint });
-    }
-    let mut raw = raw_params(&mut body)?;
-    raw.deadline = admitted.deadline(body.timeout)?;
-    let tools = tools(&body, &app.limits)?;
-    raw.grammar = tools.grammar().or(grammar(&body)?);
-    let validator = app.validator(&admitted.shard);
-    validator.check(&raw, NAMES)?;
-    let owner = admitted.caller.name().map(str::to_owned);
-    let before = match &body.previous_response_id {
-        None => None,
-        Some(id) => Some(app.responses.get(owner.as_deref(), id).ok_or_else(|| unknown(id))?.0),
-    };
-    let kept = |id: &str| app.responses.item(owner.as_deref(), id);
-    let own = messages(std::mem::take(&mut body.input), before.is_some(), &app.limits, kept)?;
-    let chat = chat_request(&body, before.as_deref(), &own);
-    let conversation = Conversation { chat, mark: None, tools, hides_reasoning: false };
-    let (request, reply) = conversation.request(app, &admitted, &validator, raw, NAMES).await?;
+impl Call for Body {
+    type Prompts = Continuing;
 
-    let is_kept = body.store.unwrap_or(true) && app.responses.is_on();
-    let is_stream = body.stream == Some(true);
-    let response = response(app, body, &request, is_kept);
-    let keeping = is_kept.then(|| Keeping { store: app.responses.clone(), owner, before, messages: own });
-    let writer = ResponseWriter::new(response, &reply, keeping);
-    let choices = app.generate(vec![request], 1, admitted.permit).await?;
-    if is_stream {
-        return Ok(sse::stream(choices, writer, app));
+    fn model(&self) -> Option<&str> {
+        self.model.as_deref()
     }
-    let (folded, usage) = sse::fold(choices, KeepTokens::No).await?;
-    let output =
-        folded.into_iter().next().ok_or_else(|| ApiError::Bug { request_id: crate::random::id() })?;
-    Ok(axum::Json(writer.whole(&output.text, output.reason, usage)).into_response())
+
+    fn asked(mut self, scope: &Scope<'_>) -> Result<Asked<Continuing>, ApiError> {
+        let app = scope.app;
+        let included = self.include.as_ref().and_then(Value::as_array);
+        if included.into_iter().flatten().any(|name| name == LOGPROBS) {
+            let hint = "leave out `message.output_text.logprobs`, or use /v1/chat/completions";
+            return Err(ApiError::UnsupportedField { field: "include".into(), hint });
+        }
+        let params = raw_params(&mut self)?;
+        let tools = tools(&self, &app.limits)?;
+        let format = grammar(&self)?;
+        let owner = scope.arrival.caller.name().map(str::to_owned);
+        let before = match &self.previous_response_id {
+            None => None,
+            Some(id) => Some(app.responses.get(owner.as_deref(), id).ok_or_else(|| unknown(id))?.0),
+        };
+        let kept = |id: &str| app.responses.item(owner.as_deref(), id);
+        let own = messages(std::mem::take(&mut self.input), before.is_some(), &app.limits, kept)?;
+        let chat = chat_request(&self, before.as_deref(), &own);
+        let grammar = tools.grammar().or(format);
+        let is_kept = self.store.unwrap_or(true) && app.responses.is_on();
+        let keeping = is_kept.then(|| Keeping { store: app.responses.clone(), owner, before, messages: own });
+        Ok(Asked {
+            params,
+            names: NAMES,
+            grammar,
+            defaults: app.served.model.text.generation_defaults.clone(),
+            num_choices: NumChoices::ONE,
+            prompts: Continuing {
+                conversation: Conversation { chat, mark: None, tools, hides_reasoning: false },
+                keeping,
+                body: self,
+            },
+        })
+    }
+}
+
+/// A conversation, and what is kept of it.
+pub(crate) struct Continuing {
+    conversation: Conversation,
+    keeping: Option<Keeping>,
+    body: Body,
+}
+
+impl Prompts for Continuing {
+    type Answer = ResponseAnswer;
+
+    async fn complete(
+        self,
+        scope: &Scope<'_>,
+        params: &CheckedParams,
+        grammar: Option<CompiledGrammar>,
+        _num_choices: NumChoices,
+    ) -> Result<Completed<ResponseAnswer>, ApiError> {
+        let Self { conversation, keeping, body } = self;
+        let (request, reply) = conversation.complete(&scope.app.served, params, grammar).await?;
+        let is_stream = body.stream == Some(true);
+        let response = response(scope.app, body, &request, keeping.is_some());
+        let answer = ResponseAnswer { writer: ResponseWriter::new(response, &reply, keeping), is_stream };
+        Ok(Completed { requests: vec![request], answer })
+    }
+}
+
+/// Writes the answer to a conversation.
+pub(crate) struct ResponseAnswer {
+    writer: ResponseWriter,
+    is_stream: bool,
+}
+
+impl pipeline::Answer for ResponseAnswer {
+    type Render = ResponseWriter;
+
+    fn is_stream(&self) -> bool {
+        self.is_stream
+    }
+
+    fn render(self) -> ResponseWriter {
+        self.writer
+    }
+
+    fn whole(self, outputs: Vec<Folded>, usage: Usage) -> Response {
+        let output = &outputs[0];
+        axum::Json(self.writer.whole(&output.text, output.reason, usage)).into_response()
+    }
 }
 
 /// The answer before its first token.
@@ -152,7 +213,7 @@ fn response(app: &App, body: Body, request: &GenerationRequest, is_kept: bool) -
         service_tier: body.service_tier.is_some().then(|| openai_name(request.priority)),
         instructions: body.instructions,
         max_output_tokens: body.max_output_tokens,
-        model: app.model.served_name.clone(),
+        model: app.served.model.served_name.clone(),
         parallel_tool_calls: body.parallel_tool_calls.unwrap_or(true),
         previous_response_id: body.previous_response_id,
         reasoning: body.reasoning.unwrap_or_default(),
@@ -185,7 +246,7 @@ fn chat_request(body: &Body, before: Option<&Turn>, own: &[ChatMessage]) -> Chat
 }
 
 /// What the text has to be.
-fn grammar(body: &Body) -> Result<Option<RequestGrammar>, ApiError> {
+fn grammar(body: &Body) -> Result<Option<AskedGrammar>, ApiError> {
     let Some(text) = &body.text else { return Ok(None) };
     if text.verbosity.as_ref().is_some_and(|verbosity| verbosity != "medium") {
         let hint = "say it in the prompt";
@@ -217,6 +278,7 @@ fn tool(idx: usize, field: &ToolField) -> Result<Tool, ApiError> {
 fn raw_params(body: &mut Body) -> Result<RawParams, ApiError> {
     Ok(RawParams {
         class: Wanted::from_openai(body.service_tier.as_deref(), None)?,
+        timeout: body.timeout,
         max_new_tokens: body.max_output_tokens,
         temperature: body.temperature,
         top_p: body.top_p,

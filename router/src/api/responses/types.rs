@@ -6,6 +6,7 @@ use utoipa::ToSchema;
 
 use super::input::Input;
 use crate::api::openai::Seed;
+use crate::api::response_store::StoredResponse;
 use crate::generation::generate;
 
 /// The body of a request to the Responses API.
@@ -152,10 +153,15 @@ pub struct ResponseObject {
 }
 
 impl ResponseObject {
-    /// Returns the approximate size in bytes. The object contains everything that the client sent.
-    pub fn num_bytes(&self) -> usize {
-        // Serialising cannot fail, because all map keys are strings.
-        size_of::<Self>() + serde_json::to_vec(self).map_or(0, |json| json.len())
+    /// Returns the form in which the response is stored.
+    pub fn stored(&self) -> StoredResponse {
+        let item_ids = self.output.iter().filter_map(|item| item["id"].as_str());
+        StoredResponse {
+            id: self.id.clone(),
+            item_ids: item_ids.map(str::to_owned).collect(),
+            // Serialising cannot fail, because all map keys are strings.
+            json: serde_json::to_vec(self).unwrap_or_default().into(),
+        }
     }
 }
 

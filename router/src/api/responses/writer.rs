@@ -8,10 +8,10 @@ use serde_json::{Map, Value, json};
 use trunkline_reply::Piece;
 use trunkline_text::ChatMessage;
 
-use super::store::{ResponseStore, Turn};
 use super::types::ResponseObject;
 use crate::api::chat::reply::{ReplyPlan, ReplyReader, call_id};
-use crate::api::sse::Render;
+use crate::api::response_store::{ResponseStore, Turn};
+use crate::api::stream::Render;
 use crate::error::ApiError;
 use crate::generation::generate::{self, FinishReason, Output};
 use crate::http::Events;
@@ -226,7 +226,7 @@ impl ResponseWriter {
         self.response.usage = Some(usage.into());
         if let Some(Keeping { store, owner, before, mut messages }) = self.keeping.take() {
             messages.extend(reply_message(&self.response.output));
-            store.put(owner.as_deref(), before, messages, self.response.clone());
+            store.put(owner.as_deref(), before, messages, self.response.stored());
         }
         self.event(event, json!({"response": self.response}), events);
     }

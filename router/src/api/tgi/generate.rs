@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use axum::extract::{Request, State};
+use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 use trunkline_scheduler::TokenLogprob;
 use trunkline_text::{GenerationDefaults, StopText, Tokenizer};
@@ -13,24 +14,28 @@ use super::types::{
     Body, Details, GenerateAnswer, Parameters, PrefillToken, Sequence, StreamAnswer, StreamDetails, Token,
     finish_reason,
 };
-use crate::api::Dialect;
 use crate::api::app::App;
 use crate::api::chat::structured;
-use crate::api::sse::{self, Folded, KeepTokens, Render};
+use crate::api::pipeline::{self, Asked, Call, Completed, Prompts, Scope};
+use crate::api::respond;
+use crate::api::respond::ErrorForm;
+use crate::api::stream::Render;
 use crate::error::ApiError;
-use crate::generation::choices::rank;
+use crate::generation::fold::{Folded, KeepTokens, rank};
 use crate::generation::generate::{FinishReason, Output, OutputToken, ScoredPrompt, Usage};
+use crate::grammars::CompiledGrammar;
 use crate::http::{Events, Refused, parse};
-use crate::request::ready::GenerationRequest;
+use crate::request::checked::{CheckedParams, NumChoices};
+use crate::request::raw::{FieldNames, RawParams};
+use crate::request::ready::Prompt;
 use crate::request::retention::RawRetention;
 use crate::request::service_tier::Wanted;
 use crate::request::tokens::{PromptLogprobsField, TokenFields};
-use crate::request::validate::{FieldNames, RawParams};
 
 /// Tokens generated if the request does not say; the default of TGI's OpenAPI document.
 const DEFAULT_MAX_NEW_TOKENS: u32 = 1024;
 
-pub(super) const NAMES: FieldNames = FieldNames {
+const NAMES: FieldNames = FieldNames {
     max_new_tokens: "max_new_tokens",
     min_tokens: "min_new_tokens",
     top_logprobs: "top_n_tokens",
@@ -53,9 +58,9 @@ pub(super) const REFUSED: &[Refused] = &[
 /// How the answer is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Form {
-    /// As `stream` says; else one object.
+    /// As one object.
     Object,
-    /// As `stream` says; else a list of one object: what `/` always gave.
+    /// As a list of one object: what `/` always gave.
     List,
     /// As events.
     Events,
@@ -104,7 +109,7 @@ pub async fn root(State(app): State<Arc<App>>, request: Request) -> Response {
 }
 
 async fn respond(app: &Arc<App>, request: Request, form: Form) -> Response {
-    Dialect::Tgi.answer(answer(app, request, form).await)
+    respond::answer::<ErrorResponse>(pipeline::answer(app, request, |body| Generate::parse(body, form)).await)
 }
 
 /// What the answer shows beyond the text.
@@ -114,80 +119,179 @@ struct Shown {
     top_tokens: bool,
     /// The seed, if the output is sampled.
     seed: Option<u64>,
-    /// Put before the output.
+    /// The text that stands before the output.
     prefix: String,
 }
 
-async fn answer(app: &Arc<App>, request: Request, form: Form) -> Result<Response, ApiError> {
-    let (admitted, body) = app.admit(request).await?;
-    let mut body: Body = parse_body(&body)?;
-    if body.inputs.is_empty() {
-        return Err(ApiError::value("inputs", "is empty; hint: send at least one character"));
-    }
-    let mut parameters = body.parameters.take().unwrap_or_default();
-    let as_events = form == Form::Events || body.stream == Some(true);
-    let prefill = parameters.decoder_input_details == Some(true);
-    let details = parameters.details.unwrap_or(false) || prefill;
-    if prefill && as_events {
-        let problem = "cannot be streamed; hint: do not stream";
-        return Err(ApiError::value("decoder_input_details", problem));
-    }
-    let full_text = parameters.return_full_text.unwrap_or(false);
-    let top_tokens = parameters.top_n_tokens.is_some_and(|top| top > 0);
-    let mut raw = raw_params(&mut parameters, as_events || details)?;
-    raw.deadline = admitted.deadline(parameters.timeout)?;
-    let validator = app.validator(&admitted.shard);
-    validator.check(&raw, NAMES)?;
-    let num_choices = validator.num_choices(None, parameters.best_of, 1)?;
-    // Outputs are ranked by their logprobs.
-    raw.logprobs = raw.logprobs.or(num_choices.is_ranked().then_some(0));
+/// A prompt to continue, and how.
+pub(crate) struct Generate {
+    inputs: String,
+    parameters: Parameters,
+    form: Form,
+}
 
-    app.compile(&mut raw, &admitted.caller).await?;
+impl Generate {
+    /// A prompt whose answer is a text and nothing else.
+    pub(super) fn text_only(inputs: String, parameters: Parameters) -> Self {
+        Self { inputs, parameters, form: Form::Object }
+    }
 
-    let inputs: Arc<str> = body.inputs.into();
-    let text = inputs.clone();
-    let prompt = app.tokenize(inputs.len(), move |model| model.encode_prompt(&text)).await?;
-    let prompt = truncated(prompt, parameters.truncate)?;
-    let request = validator.validate(
-        (admitted.arrived, &admitted.caller),
-        prompt,
-        raw,
-        &GenerationDefaults::default(),
-        NAMES,
-    )?;
-    if num_choices.is_ranked() && !is_sampled(&request) {
-        let problem = "is more than 1, but the output is greedy; hint: set `do_sample` to true";
-        return Err(ApiError::value("best_of", problem));
+    fn parse(body: &[u8], form: Form) -> Result<Self, ApiError> {
+        let body = parse_body(body)?;
+        if body.inputs.is_empty() {
+            return Err(ApiError::value("inputs", "is empty; hint: send at least one character"));
+        }
+        let form = if body.stream == Some(true) { Form::Events } else { form };
+        Ok(Self { inputs: body.inputs, parameters: body.parameters.unwrap_or_default(), form })
     }
-    if num_choices.is_ranked() && as_events {
-        let problem = "is more than 1, but which output is best shows only at the end; hint: do not stream";
-        return Err(ApiError::value("best_of", problem));
+}
+
+impl Call for Generate {
+    type Prompts = Inputs;
+
+    fn model(&self) -> Option<&str> {
+        None
     }
-    let shown = Shown {
-        details,
-        top_tokens,
-        seed: is_sampled(&request).then_some(request.sampling.seed),
-        prefix: if full_text { inputs.to_string() } else { String::new() },
-    };
-    let timings = Timings::queued_now(admitted.arrived, &inputs, &admitted.shard.device);
-    let choices = app.generate(vec![request], num_choices.computed, admitted.permit).await?;
-    let tokenizer = app.model.text.tokenizer.clone();
-    if as_events {
-        let end_token_id = app.model.text.end_token_ids.first().copied().unwrap_or_default();
-        let render = GenerateStream { text: shown.prefix.clone(), shown, tokenizer, index: 0, end_token_id };
-        let events = sse::stream(choices, render, app);
-        return Ok((timings.headers(), events).into_response());
+
+    fn asked(self, scope: &Scope<'_>) -> Result<Asked<Inputs>, ApiError> {
+        let Self { inputs, mut parameters, form } = self;
+        let is_stream = form == Form::Events;
+        let prefill = parameters.decoder_input_details == Some(true);
+        if prefill && is_stream {
+            let problem = "cannot be streamed; hint: do not stream";
+            return Err(ApiError::value("decoder_input_details", problem));
+        }
+        let details = parameters.details.unwrap_or(false) || prefill;
+        let grammar = structured::request_grammar("grammar", parameters.grammar.take())?;
+        let mut params = raw_params(&mut parameters, is_stream || details)?;
+        let is_sampled = params.temperature != Some(0.0);
+        let num_choices = scope.validator.num_choices(None, parameters.best_of, 1)?;
+        if num_choices.is_ranked() && !is_sampled {
+            let problem = "is more than 1, but the output is greedy; hint: set `do_sample` to true";
+            return Err(ApiError::value("best_of", problem));
+        }
+        if num_choices.is_ranked() && is_stream {
+            let problem =
+                "is more than 1, but which output is best shows only at the end; hint: do not stream";
+            return Err(ApiError::value("best_of", problem));
+        }
+        // Outputs are ranked by their logprobs.
+        params.logprobs = params.logprobs.or(num_choices.is_ranked().then_some(0));
+        let prefix = match parameters.return_full_text {
+            Some(true) => inputs.clone(),
+            Some(false) | None => String::new(),
+        };
+        let top_tokens = parameters.top_n_tokens.is_some_and(|top| top > 0);
+        Ok(Asked {
+            params,
+            names: NAMES,
+            grammar,
+            defaults: GenerationDefaults::default(),
+            num_choices,
+            prompts: Inputs {
+                inputs,
+                num_last: parameters.truncate,
+                is_sampled,
+                details,
+                top_tokens,
+                prefix,
+                form,
+            },
+        })
     }
-    let keep = if details || num_choices.is_ranked() { KeepTokens::Yes } else { KeepTokens::No };
-    let (mut folded, _) = sse::fold(choices, keep).await?;
-    let prefill = folded[0].prompt.take().map_or_else(Vec::new, |prompt| prefill_tokens(&tokenizer, &prompt));
-    rank(&mut folded);
-    let headers = timings.complete(&folded[0]);
-    let answer = whole_answer(folded, prefill, &shown, &tokenizer)?;
-    Ok(match form {
-        Form::List => (headers, axum::Json([answer])).into_response(),
-        Form::Object | Form::Events => (headers, axum::Json(answer)).into_response(),
-    })
+}
+
+/// A prompt, and what its answer shows.
+pub(crate) struct Inputs {
+    inputs: String,
+    /// `truncate`.
+    num_last: Option<i64>,
+    is_sampled: bool,
+    details: bool,
+    top_tokens: bool,
+    prefix: String,
+    form: Form,
+}
+
+impl Prompts for Inputs {
+    type Answer = GenerateAnswerer;
+
+    async fn complete(
+        self,
+        scope: &Scope<'_>,
+        params: &CheckedParams,
+        grammar: Option<CompiledGrammar>,
+        num_choices: NumChoices,
+    ) -> Result<Completed<GenerateAnswerer>, ApiError> {
+        let Self { inputs, num_last, is_sampled, details, top_tokens, prefix, form } = self;
+        let served = &scope.app.served;
+        let inputs: Arc<str> = inputs.into();
+        let text = inputs.clone();
+        let prompt = served.tokenize(inputs.len(), move |model| model.encode_prompt(&text)).await?;
+        let token_ids = truncated(prompt, num_last)?;
+        let request = params.with_prompt(Prompt { token_ids, grammar, ..Prompt::default() })?;
+        let answer = GenerateAnswerer {
+            shown: Shown { details, top_tokens, seed: is_sampled.then_some(request.sampling.seed), prefix },
+            form,
+            timings: Timings::queued_now(scope.arrival.at, &inputs, &scope.shard.device),
+            tokenizer: served.model.text.tokenizer.clone(),
+            end_token_id: served.model.text.end_token_ids.first().copied().unwrap_or_default(),
+            is_ranked: num_choices.is_ranked(),
+        };
+        Ok(Completed { requests: vec![request], answer })
+    }
+}
+
+/// Writes the answer of one prompt.
+pub(crate) struct GenerateAnswerer {
+    shown: Shown,
+    form: Form,
+    timings: Timings,
+    tokenizer: Arc<Tokenizer>,
+    /// Stands in the last event of an output that ended without a token of its own.
+    end_token_id: u32,
+    is_ranked: bool,
+}
+
+impl GenerateAnswerer {
+    /// Returns the text that stands before the output.
+    pub(super) fn prefix(&self) -> &str {
+        &self.shown.prefix
+    }
+}
+
+impl pipeline::Answer for GenerateAnswerer {
+    type Render = GenerateStream;
+
+    fn is_stream(&self) -> bool {
+        self.form == Form::Events
+    }
+
+    fn keeps_tokens(&self) -> KeepTokens {
+        if self.shown.details || self.is_ranked { KeepTokens::Yes } else { KeepTokens::No }
+    }
+
+    fn stream_headers(&self) -> HeaderMap {
+        self.timings.headers()
+    }
+
+    fn render(self) -> GenerateStream {
+        let Self { shown, tokenizer, end_token_id, .. } = self;
+        GenerateStream { text: shown.prefix.clone(), shown, tokenizer, index: 0, end_token_id }
+    }
+
+    fn whole(self, mut outputs: Vec<Folded>, _usage: Usage) -> Response {
+        let Self { shown, tokenizer, .. } = &self;
+        let prompt = outputs[0].prompt.take();
+        let prefill = prompt.map_or_else(Vec::new, |prompt| prefill_tokens(tokenizer, &prompt));
+        rank(&mut outputs);
+        let headers = self.timings.complete(&outputs[0]);
+        let answer = whole_answer(outputs, prefill, shown, tokenizer);
+        match self.form {
+            Form::List => (headers, axum::Json([answer])).into_response(),
+            Form::Object | Form::Events => (headers, axum::Json(answer)).into_response(),
+        }
+    }
 }
 
 fn parse_body(body: &[u8]) -> Result<Body, ApiError> {
@@ -210,7 +314,7 @@ fn parse_body(body: &[u8]) -> Result<Body, ApiError> {
 }
 
 /// The last tokens of the prompt, as many as are asked for.
-pub(super) fn truncated(mut prompt: Vec<u32>, asked: Option<i64>) -> Result<Vec<u32>, ApiError> {
+fn truncated(mut prompt: Vec<u32>, asked: Option<i64>) -> Result<Vec<u32>, ApiError> {
     let Some(last) = asked else { return Ok(prompt) };
     match usize::try_from(last) {
         Ok(last) if last > 0 => drop(prompt.drain(..prompt.len().saturating_sub(last))),
@@ -219,12 +323,8 @@ pub(super) fn truncated(mut prompt: Vec<u32>, asked: Option<i64>) -> Result<Vec<
     Ok(prompt)
 }
 
-fn is_sampled(request: &GenerationRequest) -> bool {
-    request.sampling.temperature > 0.0
-}
-
 /// TGI samples if `do_sample` says so, or if a parameter is set that has no meaning without.
-pub(super) fn raw_params(parameters: &mut Parameters, logprobs: bool) -> Result<RawParams, ApiError> {
+fn raw_params(parameters: &mut Parameters, logprobs: bool) -> Result<RawParams, ApiError> {
     let sample = parameters.do_sample.unwrap_or(false)
         || parameters.temperature.is_some_and(|temperature| temperature != 1.0)
         || parameters.top_k.is_some_and(|k| k != 0)
@@ -259,10 +359,9 @@ pub(super) fn raw_params(parameters: &mut Parameters, logprobs: bool) -> Result<
             ..TokenFields::default()
         },
         shows_prompt: false,
-        grammar: structured::request_grammar("grammar", parameters.grammar.take())?,
         cache_salt: None,
         class: Wanted::default(),
-        deadline: None,
+        timeout: parameters.timeout,
         retention: RawRetention::default(),
         watermark: parameters.watermark.unwrap_or(false),
     })
@@ -301,22 +400,25 @@ fn whole_answer(
     prefill: Vec<PrefillToken>,
     shown: &Shown,
     tokenizer: &Tokenizer,
-) -> Result<GenerateAnswer, ApiError> {
+) -> GenerateAnswer {
     let num_outputs = folded.len();
-    let mut outputs = folded.into_iter().map(|folded| Sequence {
-        finish_reason: finish_reason(folded.reason),
-        generated_tokens: folded.usage.output_tokens,
-        seed: shown.seed,
-        prefill: prefill.clone(),
-        tokens: folded.tokens.iter().map(|output| token(tokenizer, output)).collect(),
-        top_tokens: shown.top_tokens.then(|| {
-            folded.tokens.iter().map(|output| top_tokens(tokenizer, &output.top_logprobs)).collect()
-        }),
-        generated_text: format!("{}{}", shown.prefix, folded.text),
-    });
-    let best = outputs.next().ok_or_else(|| ApiError::Bug { request_id: crate::random::id() })?;
+    let mut outputs: Vec<Sequence> = folded
+        .into_iter()
+        .map(|folded| Sequence {
+            finish_reason: finish_reason(folded.reason),
+            generated_tokens: folded.usage.output_tokens,
+            seed: shown.seed,
+            prefill: prefill.clone(),
+            tokens: folded.tokens.iter().map(|output| token(tokenizer, output)).collect(),
+            top_tokens: shown.top_tokens.then(|| {
+                folded.tokens.iter().map(|output| top_tokens(tokenizer, &output.top_logprobs)).collect()
+            }),
+            generated_text: format!("{}{}", shown.prefix, folded.text),
+        })
+        .collect();
+    let best = outputs.remove(0);
     if !shown.details {
-        return Ok(GenerateAnswer { generated_text: best.generated_text, details: None });
+        return GenerateAnswer { generated_text: best.generated_text, details: None };
     }
     let details = Details {
         finish_reason: best.finish_reason,
@@ -325,12 +427,12 @@ fn whole_answer(
         prefill: best.prefill,
         tokens: best.tokens,
         top_tokens: best.top_tokens,
-        best_of_sequences: (num_outputs > 1).then(|| outputs.collect()),
+        best_of_sequences: (num_outputs > 1).then_some(outputs),
     };
-    Ok(GenerateAnswer { generated_text: best.generated_text, details: Some(details) })
+    GenerateAnswer { generated_text: best.generated_text, details: Some(details) }
 }
 
-struct GenerateStream {
+pub(crate) struct GenerateStream {
     shown: Shown,
     tokenizer: Arc<Tokenizer>,
     /// The output so far, for the last event.

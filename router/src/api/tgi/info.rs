@@ -8,8 +8,8 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::ErrorResponse;
-use crate::api::Dialect;
 use crate::api::app::App;
+use crate::api::respond;
 
 /// What is served and with which limits. Names as TGI has them.
 #[derive(Debug, Serialize, ToSchema)]
@@ -63,13 +63,13 @@ pub struct Info {
     )
 )]
 pub async fn info(State(app): State<Arc<App>>) -> Response {
-    let shard = match app.shard_info() {
+    let shard = match app.served.shard_info() {
         Ok(shard) => shard,
-        Err(error) => return Dialect::Tgi.error_response(&error),
+        Err(error) => return respond::error::<ErrorResponse>(&error),
     };
-    let validator = app.validator(&shard);
+    let validator = app.served.validator(&shard);
     axum::Json(Info {
-        model_id: app.model.served_name.clone(),
+        model_id: app.served.model.served_name.clone(),
         model_sha: None,
         model_architecture: shard.architecture.clone(),
         model_pipeline_tag: "text-generation",
@@ -82,7 +82,7 @@ pub async fn info(State(app): State<Arc<App>>) -> Response {
         max_total_tokens: validator.max_total_tokens,
         max_batch_total_tokens: shard.pool_tokens(),
         max_batch_prefill_tokens: shard.max_step_tokens,
-        validation_workers: app.num_tokenizing,
+        validation_workers: app.served.num_tokenizing,
         max_client_batch_size: app.limits.max_concurrent_requests,
         router: env!("CARGO_PKG_NAME"),
         version: env!("CARGO_PKG_VERSION"),

@@ -7,20 +7,20 @@ use axum::extract::{Request, State};
 use axum::response::Response;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
-use trunkline_text::GenerationDefaults;
 use utoipa::ToSchema;
 
 use super::ErrorResponse;
-use super::generate::{NAMES, REFUSED, raw_params, root, truncated};
+use super::generate::{Generate, REFUSED, root};
 use super::types::{Body, GenerateAnswer, Parameters};
 use crate::api::app::App;
 use crate::api::forms::Either;
-use crate::api::sse::{self, KeepTokens};
-use crate::api::{Dialect, openai};
+use crate::api::openai;
+use crate::api::pipeline::{Scope, complete};
+use crate::api::respond;
 use crate::error::ApiError;
 use crate::generation::admission::Admitted;
+use crate::generation::fold::{KeepTokens, fold};
 use crate::http::{Refused, parse};
-use crate::request::ready::GenerationRequest;
 
 /// Which of a chat, a completion and TGI's own form a body has.
 #[derive(Deserialize)]
@@ -45,13 +45,13 @@ pub async fn invocations(State(app): State<Arc<App>>, request: Request) -> Respo
     let (parts, body) = request.into_parts();
     let empty = Request::from_parts(parts.clone(), HttpBody::empty());
     // Looked at as any other before the body is read; whoever answers it lets it in.
-    let bytes = match app.look(&empty) {
-        Ok(_) => app.read_body(body).await,
+    let bytes = match app.admission.look(&app.served, &empty) {
+        Ok(_) => app.admission.read_body(body).await,
         Err(error) => Err(error),
     };
     let bytes = match bytes {
         Ok(bytes) => bytes,
-        Err(error) => return Dialect::Tgi.error_response(&error),
+        Err(error) => return respond::error::<ErrorResponse>(&error),
     };
     // What is not JSON is refused by the route that it falls to.
     let kind = serde_json::from_slice::<Kind<'_>>(&bytes).ok();
@@ -110,11 +110,11 @@ pub struct VertexResponse {
     )
 )]
 pub async fn vertex(State(app): State<Arc<App>>, request: Request) -> Response {
-    Dialect::Tgi.answer(predict(&app, request).await.map(axum::Json))
+    respond::answer::<ErrorResponse>(predict(&app, request).await.map(axum::Json))
 }
 
 async fn predict(app: &Arc<App>, request: Request) -> Result<VertexResponse, ApiError> {
-    let (admitted, body) = app.admit(request).await?;
+    let (Admitted { permit, shard, arrival }, body) = app.admit(request).await?;
     let body: VertexRequest = parse(&body, OF_INSTANCES, "")?;
     if body.instances.is_empty() {
         return Err(ApiError::value("instances", "is empty; hint: send at least one"));
@@ -128,63 +128,43 @@ async fn predict(app: &Arc<App>, request: Request) -> Result<VertexResponse, Api
         );
         return Err(ApiError::value("instances", problem));
     }
+    let scope = Scope::new(app, arrival, shard);
     let (mut requests, mut prefixes) = (Vec::new(), Vec::new());
     for (idx, instance) in body.instances.iter().enumerate() {
         let instance = instance.get().as_bytes();
-        // What is no object is refused as a prompt.
+        // An instance that is no object is refused as a prompt.
         let is_chat = serde_json::from_slice::<Kind<'_>>(instance).is_ok_and(|kind| kind.messages.is_some());
-        let (request, prefix) = if is_chat {
-            (chat(app, &admitted, idx, instance).await?, String::new())
+        if is_chat {
+            let (chat, _) = complete(&scope, chat(idx, instance)?).await?;
+            requests.extend(chat.requests);
+            prefixes.push(String::new());
         } else {
-            prompt(app, &admitted, idx, instance).await?
-        };
-        requests.push(request);
-        prefixes.push(prefix);
+            let (prompt, _) = complete(&scope, prompt(idx, instance)?).await?;
+            requests.extend(prompt.requests);
+            prefixes.push(prompt.answer.prefix().to_owned());
+        }
     }
-    let choices = app.generate(requests, 1, admitted.permit).await?;
-    let (folded, _) = sse::fold(choices, KeepTokens::No).await?;
-    let texts = prefixes.into_iter().zip(folded).map(|(prefix, folded)| prefix + &folded.text);
+    let choices = app.admission.generate(&app.served, requests, 1, permit).await?;
+    let (outputs, _) = fold(choices, KeepTokens::No).await?;
+    let texts = prefixes.into_iter().zip(outputs).map(|(prefix, output)| prefix + &output.text);
     Ok(VertexResponse { predictions: texts.collect() })
 }
 
-/// An instance that is a prompt: its request, and what stands before its output.
-async fn prompt(
-    app: &App,
-    admitted: &Admitted,
-    idx: usize,
-    instance: &[u8],
-) -> Result<(GenerationRequest, String), ApiError> {
+/// Parses an instance that is a prompt.
+fn prompt(idx: usize, instance: &[u8]) -> Result<Generate, ApiError> {
     let instance: VertexInstance = parse(instance, &[], &format!("instances[{idx}]."))?;
-    let mut parameters = parameters(idx, instance.parameters.as_deref())?;
+    let parameters = parameters(idx, instance.parameters.as_deref())?;
     if instance.inputs.is_empty() {
         let problem = "is empty; hint: send at least one character";
         return Err(ApiError::value(format!("instances[{idx}].inputs"), problem));
     }
-    let full_text = parameters.return_full_text.unwrap_or(false);
-    let last = parameters.truncate;
-    let mut raw = raw_params(&mut parameters, false)?;
-    raw.deadline = admitted.deadline(parameters.timeout)?;
-    let validator = app.validator(&admitted.shard);
-    validator.check(&raw, NAMES)?;
-    app.compile(&mut raw, &admitted.caller).await?;
-    let prefix = if full_text { instance.inputs.clone() } else { String::new() };
-    let num_bytes = instance.inputs.len();
-    let prompt = app.tokenize(num_bytes, move |model| model.encode_prompt(&instance.inputs)).await?;
-    let arrived = (admitted.arrived, &admitted.caller);
-    let prompt = truncated(prompt, last)?;
-    let request = validator.validate(arrived, prompt, raw, &GenerationDefaults::default(), NAMES)?;
-    Ok((request, prefix))
+    Ok(Generate::text_only(instance.inputs, parameters))
 }
 
-/// An instance that is a chat. Its prediction is what the model wrote.
-async fn chat(
-    app: &App,
-    admitted: &Admitted,
-    idx: usize,
-    instance: &[u8],
-) -> Result<GenerationRequest, ApiError> {
+/// Parses an instance that is a chat. Its prediction is what the model wrote.
+fn chat(idx: usize, instance: &[u8]) -> Result<openai::ChatBody, ApiError> {
     let prefix = format!("instances[{idx}].");
-    let mut body = openai::chat::parse_body(instance, &prefix)?;
+    let body = openai::chat::parse_body(instance, &prefix)?;
     let hint = "a prediction is a text; use `/v1/chat/completions`";
     let shown = [
         ("n", body.n.is_some_and(|n| n != 1)),
@@ -193,10 +173,10 @@ async fn chat(
         ("prompt_logprobs", body.prompt_logprobs.is_some_and(|count| count.0.is_some())),
         ("tools", body.tools.as_ref().is_some_and(|tools| !tools.is_empty())),
     ];
-    if let Some((field, _)) = shown.iter().find(|(_, is_asked)| *is_asked) {
-        return Err(ApiError::UnsupportedField { field: format!("{prefix}{field}"), hint });
+    match shown.iter().find(|(_, is_asked)| *is_asked) {
+        Some((field, _)) => Err(ApiError::UnsupportedField { field: format!("{prefix}{field}"), hint }),
+        None => Ok(body),
     }
-    Ok(openai::chat::prepare(app, admitted, &mut body).await?.request)
 }
 
 /// The parameters of an instance, without those that would show what a prediction has no room for.

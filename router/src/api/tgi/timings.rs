@@ -3,7 +3,7 @@
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use tokio::time::{Duration, Instant};
 
-use crate::api::sse::Folded;
+use crate::generation::fold::Folded;
 
 /// When a request came where.
 #[derive(Debug)]

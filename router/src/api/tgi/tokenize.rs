@@ -11,7 +11,8 @@ use utoipa::ToSchema;
 
 use super::ErrorResponse;
 use crate::api::app::App;
-use crate::api::{Dialect, openai};
+use crate::api::openai;
+use crate::api::respond;
 use crate::error::ApiError;
 use crate::http::parse;
 
@@ -46,7 +47,7 @@ pub struct SimpleToken {
     )
 )]
 pub async fn tokenize(State(app): State<Arc<App>>, request: Request) -> Response {
-    Dialect::Tgi.answer(answer(&app, request).await.map(axum::Json))
+    respond::answer::<ErrorResponse>(answer(&app, request).await.map(axum::Json))
 }
 
 /// A templated chat and its tokens.
@@ -67,14 +68,14 @@ pub struct ChatTokenizeResponse {
     )
 )]
 pub async fn chat_tokenize(State(app): State<Arc<App>>, request: Request) -> Response {
-    Dialect::Tgi.answer(chat_answer(&app, request).await.map(axum::Json))
+    respond::answer::<ErrorResponse>(chat_answer(&app, request).await.map(axum::Json))
 }
 
 async fn chat_answer(app: &App, request: Request) -> Result<ChatTokenizeResponse, ApiError> {
-    let body = app.read_body(request.into_body()).await?;
+    let body = app.admission.read_body(request.into_body()).await?;
     let _permit = place(app)?;
     let prompt = openai::chat::template(app, &body).await?;
-    let tokenizer = &app.model.text.tokenizer;
+    let tokenizer = &app.served.model.text.tokenizer;
     let mut detokenizer = Detokenizer::new(tokenizer.clone(), DecodeSpecial::Keep, TextStart::Beginning);
     let mut start = 0;
     let token = |id: &u32| {
@@ -88,15 +89,15 @@ async fn chat_answer(app: &App, request: Request) -> Result<ChatTokenizeResponse
 
 /// Needs no shard, but takes a place: the work is bounded as any other.
 fn place(app: &App) -> Result<SemaphorePermit<'_>, ApiError> {
-    app.open.try_acquire().map_err(|_| app.too_many_requests())
+    app.admission.open.try_acquire().map_err(|_| app.admission.too_many_requests(&app.served))
 }
 
 async fn answer(app: &App, request: Request) -> Result<Vec<SimpleToken>, ApiError> {
-    let body = app.read_body(request.into_body()).await?;
+    let body = app.admission.read_body(request.into_body()).await?;
     let _permit = place(app)?;
     let body: TokenizeRequest = parse(&body, &[], "")?;
     let add_special = body.add_special_tokens.unwrap_or(true);
-    app.tokenize(body.inputs.len(), move |model| tokens(model, &body.inputs, add_special)).await
+    app.served.tokenize(body.inputs.len(), move |model| tokens(model, &body.inputs, add_special)).await
 }
 
 fn tokens(model: &ModelText, text: &str, add_special: bool) -> Result<Vec<SimpleToken>, TextError> {

@@ -9,8 +9,8 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 use trunkline_grammar::Constraint;
 use trunkline_scheduler::{
-    EndReason, Event, Millis, Pinned, RejectReason, SampledToken, Scheduler, SequenceId, SequenceRequest,
-    TenantShare, TenantWeight, TokenScore,
+    EndReason, Event, Millis, Pinned, Priority, RejectReason, Retention, Salt, SampledToken, SamplingParams,
+    Scheduler, SequenceId, TenantShare, TenantWeight, TokenScore,
 };
 
 use crate::limits::MAX_WAITING_TOKENS;
@@ -51,12 +51,36 @@ pub(super) enum Command {
 /// A function that the driver calls with the scheduler between two steps.
 pub(super) type Question = Box<dyn FnOnce(&mut Scheduler, Millis) + Send>;
 
+/// A sequence to compute.
+pub struct NewSequence {
+    /// When its request arrived, for the time to its first token.
+    pub arrived: Instant,
+    /// When it is ended, wherever it is.
+    pub deadline: Option<Instant>,
+    /// The prompt; at least one token.
+    pub token_ids: Vec<u32>,
+    /// Most tokens to generate.
+    pub max_new_tokens: u32,
+    /// How to choose tokens.
+    pub sampling: SamplingParams,
+    /// Tokens that end the sequence; the one sampled is still reported.
+    pub end_token_ids: Vec<u32>,
+    /// Do not end at `end_token_ids`.
+    pub ignore_eos: bool,
+    /// The class in the queue.
+    pub priority: Priority,
+    /// The namespace of the KV index.
+    pub salt: Salt,
+    /// How long the prompt is kept.
+    pub retention: Retention,
+    /// The grammar that the output follows, at its beginning.
+    pub constraint: Option<Constraint>,
+}
+
 pub(super) struct Submission {
-    pub(super) request: SequenceRequest,
-    pub(super) deadline: Option<Instant>,
+    pub(super) id: SequenceId,
+    pub(super) sequence: NewSequence,
     pub(super) client: Client,
-    /// Set if the output must follow a grammar.
-    pub(super) constraint: Option<Constraint>,
 }
 
 /// The driver's side of a request.
@@ -85,17 +109,10 @@ impl DriverHandle {
         Self { commands, next_id: Arc::new(AtomicU64::new(1)) }
     }
 
-    /// Submits a sequence. The driver sets the request's `id`, `deadline` and `constrained`. `arrived` is the time at
-    /// which the HTTP request arrived.
-    pub async fn submit(
-        &self,
-        mut request: SequenceRequest,
-        arrived: Instant,
-        deadline: Option<Instant>,
-        constraint: Option<Constraint>,
-    ) -> Result<Sequence, DriverGone> {
+    /// Submits a sequence.
+    pub async fn submit(&self, sequence: NewSequence) -> Result<Sequence, DriverGone> {
         let id = SequenceId(self.next_id.fetch_add(1, Ordering::Relaxed));
-        request.id = id;
+        let arrived = sequence.arrived;
         let (updates, received) = mpsc::channel(MAX_WAITING_TOKENS);
         let overflowed = Arc::new(AtomicBool::new(false));
         let client =
@@ -103,7 +120,7 @@ impl DriverHandle {
         // The slot for the end is reserved before the submission is sent, so an abort is never lost and never waits.
         let end = self.commands.clone().reserve_owned().await.map_err(|_| DriverGone)?;
         let submit = self.commands.reserve().await.map_err(|_| DriverGone)?;
-        submit.send(Command::Submit(Box::new(Submission { request, deadline, client, constraint })));
+        submit.send(Command::Submit(Box::new(Submission { id, sequence, client })));
         Ok(Sequence { id, end: Some(end), updates: received, overflowed })
     }
 

@@ -20,7 +20,8 @@ use tokio::sync::mpsc::{self, error::TrySendError};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use trunkline_scheduler::{
-    Event, LaneId, Millis, SampledToken, Scheduler, SchedulerConfig, SequenceId, Stats, TenantUsage, Update,
+    Event, LaneId, Millis, SampledToken, Scheduler, SchedulerConfig, SequenceId, SequenceRequest, Stats,
+    TenantUsage, Update,
 };
 
 use crate::engine::shard::{LinkEvent, ShardStatus, StepMessage};
@@ -30,7 +31,7 @@ use crate::metrics::Metrics;
 
 use constraints::{Constraints, Worked};
 use handle::{Client, Command, Submission};
-pub use handle::{DriverGone, DriverHandle, Sequence, SequenceUpdate};
+pub use handle::{DriverGone, DriverHandle, NewSequence, Sequence, SequenceUpdate};
 use late::LateRestores;
 
 /// The most events handled before the next plan. It bounds a turn under a flood of commands.
@@ -238,25 +239,7 @@ impl Driver {
     fn on_command(&mut self, command: Command) {
         self.turn = Instant::now();
         match command {
-            Command::Submit(submission) => {
-                let Submission { mut request, deadline, mut client, constraint } = *submission;
-                client.tenant = request.salt.tenant().map(|tenant| {
-                    let num_prompt_tokens = request.token_ids.len() as u64;
-                    self.metrics.tenants.begin(tenant, num_prompt_tokens)
-                });
-                let id = request.id;
-                request.deadline = deadline.map(|at| {
-                    let since = at.saturating_duration_since(self.begin);
-                    Millis(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
-                });
-                self.clients.insert(id, client);
-                if let Some(constraint) = constraint {
-                    request.constrained = true;
-                    self.constraints.begin(id, constraint, request.sampling.logprobs);
-                }
-                self.handle(Event::Submit(Box::new(request)));
-                self.tell(id, SequenceUpdate::Accepted);
-            }
+            Command::Submit(submission) => self.on_submission(*submission),
             Command::Finish(id) => {
                 self.clients.remove(&id);
                 self.constraints.forget(id);
@@ -275,6 +258,36 @@ impl Driver {
                 question(&mut self.scheduler, now);
             }
         }
+    }
+
+    fn on_submission(&mut self, Submission { id, sequence, mut client }: Submission) {
+        client.tenant = sequence.salt.tenant().map(|tenant| {
+            let num_prompt_tokens = sequence.token_ids.len() as u64;
+            self.metrics.tenants.begin(tenant, num_prompt_tokens)
+        });
+        self.clients.insert(id, client);
+        let constrained = sequence.constraint.is_some();
+        if let Some(constraint) = sequence.constraint {
+            self.constraints.begin(id, constraint, sequence.sampling.logprobs);
+        }
+        let deadline = sequence.deadline.map(|at| {
+            let since = at.saturating_duration_since(self.begin);
+            Millis(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+        });
+        self.handle(Event::Submit(Box::new(SequenceRequest {
+            id,
+            token_ids: sequence.token_ids,
+            max_new_tokens: sequence.max_new_tokens,
+            sampling: sequence.sampling,
+            end_token_ids: sequence.end_token_ids,
+            ignore_eos: sequence.ignore_eos,
+            priority: sequence.priority,
+            deadline,
+            salt: sequence.salt,
+            retention: sequence.retention,
+            constrained,
+        })));
+        self.tell(id, SequenceUpdate::Accepted);
     }
 
     /// Plans until the scheduler has no further plan. Without a shard it still ends sequences whose deadline has

@@ -9,7 +9,7 @@ use trunkline_scheduler::{BlockKey, Coverage, Salt};
 
 use super::ObjectTier;
 use super::flight::{Flight, Progress};
-use super::local::Local;
+use crate::engine::shard::LocalStore;
 
 /// Fewer blocks than so many are computed rather than asked for.
 const MIN_BLOCKS: usize = 4;
@@ -35,7 +35,7 @@ impl ObjectTier {
     /// Puts into the store on disk what it lacks of a prompt and the object store has, as far as that is predicted to
     /// be quicker than computing it. Returns when it is there, or is not to be had, or its time is over.
     pub async fn fetch(self: &Arc<Self>, salt: &Salt, token_ids: &[u32]) {
-        let Some(local) = self.local.try_read().ok().and_then(|local| local.clone()) else { return };
+        let Some(local) = self.gate.store() else { return };
         let block_size = local.shape.block_size as usize;
         // One token must be computed to sample the next.
         let num_blocks = token_ids.len().saturating_sub(1) / block_size;
@@ -87,7 +87,7 @@ impl ObjectTier {
     /// Joins the flight that has the next block under way, or begins one.
     fn plan(
         self: &Arc<Self>,
-        local: &Arc<Local>,
+        local: &Arc<LocalStore>,
         salt: &Salt,
         keys: &[BlockKey],
         coverage: &Coverage,

@@ -9,7 +9,7 @@ use trunkline_object::{Block, RemoteError};
 use trunkline_scheduler::{BlockKey, Salt};
 
 use super::ObjectTier;
-use super::local::Local;
+use crate::engine::shard::LocalStore;
 
 /// Blocks of one flight under way at once.
 const WINDOW: usize = 8;
@@ -55,7 +55,7 @@ impl ObjectTier {
     pub(super) async fn fly(
         self: Arc<Self>,
         flight: Arc<Flight>,
-        local: Arc<Local>,
+        local: Arc<LocalStore>,
         stopped: oneshot::Receiver<()>,
     ) {
         let began = Instant::now();
@@ -73,7 +73,7 @@ impl ObjectTier {
     async fn run(
         &self,
         flight: &Flight,
-        local: &Arc<Local>,
+        local: &Arc<LocalStore>,
         mut stopped: oneshot::Receiver<()>,
         began: Instant,
     ) -> Measured {
@@ -113,7 +113,7 @@ impl ObjectTier {
     async fn land(
         &self,
         flight: &Flight,
-        local: &Arc<Local>,
+        local: &Arc<LocalStore>,
         measured: &mut Measured,
         wave: Vec<Option<Got>>,
     ) -> bool {
@@ -171,8 +171,14 @@ impl ObjectTier {
     }
 
     /// Puts the next blocks of a flight into the store on disk; returns how many, from the first on, are kept.
-    async fn adopt(&self, flight: &Flight, local: &Arc<Local>, done: usize, blocks: Vec<Block>) -> usize {
-        let gate = self.local.read().await;
+    async fn adopt(
+        &self,
+        flight: &Flight,
+        local: &Arc<LocalStore>,
+        done: usize,
+        blocks: Vec<Block>,
+    ) -> usize {
+        let gate = self.gate.enter().await;
         let is_same = gate.as_ref().is_some_and(|now| Arc::ptr_eq(now, local));
         if !is_same || blocks.is_empty() {
             return 0;

@@ -16,21 +16,19 @@ mod counts;
 #[doc(hidden)]
 pub mod download;
 mod flight;
-mod local;
 mod upload;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use tokio::sync::{RwLock, RwLockWriteGuard, Semaphore, watch};
+use tokio::sync::{Semaphore, watch};
 use trunkline_object::{Breaker, KeyMemory, Rates, Remote, RemoteError};
 use trunkline_scheduler::BlockKey;
 
 use crate::engine::driver::DriverHandle;
-use crate::engine::shard::ShardInfo;
+use crate::engine::shard::StoreGate;
 use flight::Flight;
-use local::Local;
 
 pub use counts::ObjectCounts;
 
@@ -50,9 +48,8 @@ const MAX_BROKEN: usize = 4096;
 pub struct ObjectTier {
     remote: Remote,
     driver: DriverHandle,
-    /// The shard's store. Whoever holds slots of it holds this for reading: a new index is made only when all came
-    /// back.
-    local: RwLock<Option<Arc<Local>>>,
+    /// The way to the shard's store.
+    gate: Arc<StoreGate>,
     state: Mutex<State>,
     counts: watch::Sender<ObjectCounts>,
     gets: Semaphore,
@@ -68,16 +65,6 @@ struct State {
     flights: HashMap<BlockKey, (Arc<Flight>, usize)>,
 }
 
-/// While it is held, the tier uses no slot of the shard's store.
-pub struct LocalGate<'a>(RwLockWriteGuard<'a, Option<Arc<Local>>>);
-
-impl LocalGate<'_> {
-    /// From now on the tier uses the store of this shard, if it has one that can be used.
-    pub async fn set(&mut self, info: &ShardInfo, is_usable: bool) {
-        *self.0 = if is_usable { Local::attach(info).await.map(Arc::new) } else { None };
-    }
-}
-
 impl ObjectTier {
     /// A tier over the blocks of one place.
     pub fn new(remote: Remote, driver: DriverHandle) -> Self {
@@ -91,7 +78,7 @@ impl ObjectTier {
         Self {
             remote,
             driver,
-            local: RwLock::new(None),
+            gate: Arc::default(),
             state: Mutex::new(state),
             counts: watch::Sender::default(),
             gets: Semaphore::new(MAX_GETS),
@@ -103,9 +90,9 @@ impl ObjectTier {
         self.counts.subscribe()
     }
 
-    /// Waits until the tier has given back all slots that it uses, and keeps it from using more.
-    pub async fn hold(&self) -> LocalGate<'_> {
-        LocalGate(self.local.write().await)
+    /// Returns the gate that the link closes while a shard opens its store.
+    pub fn store_gate(&self) -> Arc<StoreGate> {
+        self.gate.clone()
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

@@ -40,7 +40,7 @@ impl ObjectTier {
 
     /// Reads the next blocks from the store on disk. None: the driver is gone.
     async fn read_offers(&self) -> Option<Vec<Upload>> {
-        let gate = self.local.read().await;
+        let gate = self.gate.enter().await;
         let Some(local) = gate.as_ref() else { return Some(Vec::new()) };
         let offers =
             self.driver.ask(|scheduler, _| scheduler.lower_tier().take_offers(MAX_PUTS)).await.ok()?;

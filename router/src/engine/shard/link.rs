@@ -9,16 +9,13 @@ use tokio::net::UnixStream;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::{Channel, Endpoint, Uri};
-use trunkline_scheduler::{
-    LateMask, ShardLimits, StepPlan, StepResult, StoreContents, Transfers, WindowLimits,
-};
+use trunkline_scheduler::{LateMask, StepPlan, StepResult, StoreContents, Transfers};
 
+use super::info::ShardInfo;
+use super::local_store::StoreGate;
 use super::proto::shard_service_client::ShardServiceClient;
 use super::store::read_store;
-use super::{
-    CONTRACT_VERSION, NamedMasks, ShardError, plan_to_proto, proto, result_from_proto, transfers_from_proto,
-};
-use crate::engine::object::ObjectTier;
+use super::{NamedMasks, ShardError, plan_to_proto, proto, result_from_proto, transfers_from_proto};
 use crate::limits::{DESCRIBE_TIMEOUT, RECONNECT_PAUSE};
 
 /// Messages waiting for the socket. The scheduler keeps two plans in flight; the rest is room for plans of only ends,
@@ -26,133 +23,6 @@ use crate::limits::{DESCRIBE_TIMEOUT, RECONNECT_PAUSE};
 const MAX_WAITING_PLANS: usize = 64;
 /// Largest message taken from the shard, in bytes: 1024 sequences with 20 logprobs each stay below 1 MiB.
 const MAX_MESSAGE_BYTES: usize = 16 << 20;
-
-/// What the shard says of itself in `Describe`.
-#[derive(Debug, Clone, PartialEq)]
-pub struct ShardInfo {
-    /// Architecture of the model.
-    pub architecture: String,
-    /// Token ids are below it.
-    pub vocab_size: u32,
-    /// Most positions the model was made for.
-    pub max_position_embeddings: u32,
-    /// Tokens per block.
-    pub block_size: u32,
-    /// Blocks of the device pool.
-    pub num_device_blocks: u32,
-    /// Most tokens of one step.
-    pub max_step_tokens: u32,
-    /// Most sequences of one step.
-    pub max_step_sequences: u32,
-    /// Hash of weights, dtypes and kernels.
-    pub numeric_fingerprint: String,
-    /// Backend, for people.
-    pub device: String,
-    /// How K and V are stored.
-    pub kv_dtype: String,
-    /// Bytes of weights.
-    pub weight_bytes: u64,
-    /// Bytes of a block.
-    pub bytes_per_block: u64,
-    /// How windows are kept apart; none if blocks are in one piece.
-    pub windows: Option<WindowLimits>,
-    /// Bytes of a window part.
-    pub bytes_per_window_part: u64,
-    /// Slots of the store; 0 if there is none.
-    pub num_store_slots: u32,
-    /// Folder of the store, if it is on disk.
-    pub store_folder: Option<PathBuf>,
-}
-
-impl ShardInfo {
-    /// Checks what the shard said.
-    pub fn from_proto(describe: proto::DescribeResponse) -> Result<Self, ShardError> {
-        if describe.contract_version != CONTRACT_VERSION {
-            return Err(ShardError::ContractVersion {
-                found: describe.contract_version,
-                expected: CONTRACT_VERSION,
-            });
-        }
-        for (name, value) in [
-            ("vocab_size", describe.vocab_size),
-            ("max_position_embeddings", describe.max_position_embeddings),
-            ("block_size", describe.block_size),
-            ("num_device_blocks", describe.num_device_blocks),
-            ("max_step_tokens", describe.max_step_tokens),
-            ("max_step_sequences", describe.max_step_sequences),
-        ] {
-            if value == 0 {
-                return Err(ShardError::InvalidMessage { detail: format!("`{name}` of Describe is 0") });
-            }
-        }
-        let windows = windows_from_proto(&describe)?;
-        Ok(Self {
-            architecture: describe.architecture,
-            vocab_size: describe.vocab_size,
-            max_position_embeddings: describe.max_position_embeddings,
-            block_size: describe.block_size,
-            num_device_blocks: describe.num_device_blocks,
-            max_step_tokens: describe.max_step_tokens,
-            max_step_sequences: describe.max_step_sequences,
-            numeric_fingerprint: describe.numeric_fingerprint,
-            device: describe.device,
-            kv_dtype: describe.kv_dtype,
-            weight_bytes: describe.weight_bytes,
-            bytes_per_block: describe.bytes_per_block,
-            windows,
-            bytes_per_window_part: describe.bytes_per_window_part,
-            num_store_slots: describe.num_store_slots,
-            store_folder: (describe.num_store_slots > 0 && !describe.store_folder.is_empty())
-                .then(|| PathBuf::from(describe.store_folder)),
-        })
-    }
-
-    /// Whether the store is in the shard's memory and ends with it.
-    pub fn has_store_in_memory(&self) -> bool {
-        self.num_store_slots > 0 && self.store_folder.is_none()
-    }
-
-    /// Bytes of a block in the store, which has it whole.
-    pub fn bytes_per_stored_block(&self) -> u64 {
-        self.bytes_per_block + self.bytes_per_window_part
-    }
-
-    /// The part that the scheduler needs.
-    pub fn limits(&self) -> ShardLimits {
-        ShardLimits {
-            block_size: self.block_size,
-            num_blocks: self.num_device_blocks,
-            max_step_tokens: self.max_step_tokens,
-            max_step_sequences: self.max_step_sequences,
-            vocab_size: self.vocab_size,
-            windows: self.windows,
-        }
-    }
-
-    /// Most tokens of one sequence that the pool can hold.
-    pub fn pool_tokens(&self) -> u64 {
-        u64::from(self.block_size) * u64::from(self.num_device_blocks)
-    }
-}
-
-fn windows_from_proto(describe: &proto::DescribeResponse) -> Result<Option<WindowLimits>, ShardError> {
-    let invalid = |detail: String| Err(ShardError::InvalidMessage { detail });
-    let limits = WindowLimits { num_parts: describe.num_window_parts, window_size: describe.window_size };
-    if limits.num_parts == 0 {
-        return Ok(None);
-    }
-    if limits.window_size == 0 {
-        return invalid("`window_size` of Describe is 0, though there are window parts".to_owned());
-    }
-    let least = limits.least_parts(describe.block_size);
-    if limits.num_parts < least {
-        return invalid(format!(
-            "`num_window_parts` of Describe is {}, expected at least {least} for a window of {}",
-            limits.num_parts, limits.window_size
-        ));
-    }
-    Ok(Some(limits))
-}
 
 /// What the driver tells the shard: at least one of both.
 #[derive(Debug, Default, PartialEq)]
@@ -205,13 +75,13 @@ fn client(channel: Channel) -> ShardServiceClient<Channel> {
 
 /// Keeps the link up for the life of the process; ends when the driver is gone.
 ///
-/// Whenever a shard is there, `objects` uses its store.
-pub async fn run_link(socket: PathBuf, events: mpsc::Sender<LinkEvent>, objects: Option<Arc<ObjectTier>>) {
+/// While a shard opens its store, `gate` is closed to the object tier.
+pub async fn run_link(socket: PathBuf, events: mpsc::Sender<LinkEvent>, gate: Option<Arc<StoreGate>>) {
     let mut pause = RECONNECT_PAUSE.0;
     let mut said = String::new();
     while !events.is_closed() {
         let mut was_ready = false;
-        let outcome = run_once(&socket, &events, objects.as_deref(), &mut was_ready).await;
+        let outcome = run_once(&socket, &events, gate.as_deref(), &mut was_ready).await;
         if was_ready {
             pause = RECONNECT_PAUSE.0;
             said.clear();
@@ -239,7 +109,7 @@ pub async fn run_link(socket: PathBuf, events: mpsc::Sender<LinkEvent>, objects:
 async fn run_once(
     socket: &Path,
     events: &mpsc::Sender<LinkEvent>,
-    objects: Option<&ObjectTier>,
+    gate: Option<&StoreGate>,
     was_ready: &mut bool,
 ) -> Result<(), ShardError> {
     let channel = within("connect", connect(socket)).await?;
@@ -251,8 +121,8 @@ async fn run_once(
     let info = Arc::new(ShardInfo::from_proto(describe.await?.into_inner())?);
 
     // From before the slots are counted until the new index counts: what else writes to them is done.
-    let mut gate = match objects {
-        Some(objects) => Some(objects.hold().await),
+    let mut gate = match gate {
+        Some(gate) => Some(gate.close().await),
         None => None,
     };
     let store = read_store(&info).await;

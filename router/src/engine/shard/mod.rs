@@ -3,14 +3,19 @@
 
 mod convert;
 mod health;
+mod info;
 mod link;
+mod local_store;
 mod masks;
 mod sampling;
 mod store;
 
 pub use convert::{plan_from_proto, plan_to_proto, result_from_proto, transfers_from_proto};
 pub use health::{Health, watch_health};
-pub use link::{LinkEvent, ShardInfo, StepMessage, connect, run_link};
+pub use info::ShardInfo;
+pub use link::{LinkEvent, StepMessage, connect, run_link};
+pub(in crate::engine) use local_store::LocalStore;
+pub use local_store::StoreGate;
 pub use masks::{KnownMasks, NamedMasks};
 
 /// The contract version that this build speaks.

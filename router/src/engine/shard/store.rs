@@ -7,7 +7,7 @@ use std::time::Instant;
 use trunkline_scheduler::{SlotId, StoreContents, StoredBlock};
 use trunkline_store::{OpenError, Records, records};
 
-use super::ShardInfo;
+use super::info::ShardInfo;
 
 /// Returns the contents of the shard's store, or `None` if it has no store. If the store cannot be read, this logs a
 /// warning and returns `None`; no block is stored or restored then.

@@ -20,7 +20,7 @@ use tokio_rustls::TlsAcceptor;
 
 pub use error::TlsError;
 
-use crate::api::app::unix_s;
+use crate::clock::unix_s;
 use crate::metrics::Metrics;
 
 /// Most bytes of either file.

@@ -11,10 +11,11 @@ use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use trunkline_object::Remote;
-use trunkline_router::api::app::{App, Model};
-use trunkline_router::api::chat::reply::ReplyStyle;
-use trunkline_router::http::serve::Front;
+use trunkline_router::api::app::App;
 use trunkline_router::limits::ServerLimits;
+use trunkline_router::model::Model;
+use trunkline_router::model::ReplyStyle;
+use trunkline_router::server::Front;
 use trunkline_router::server::{DriverEnded, Server};
 use trunkline_router::shutdown::Phase;
 use trunkline_router::tenants::Access;
@@ -110,7 +111,7 @@ impl Router {
     /// Starts a shard on the socket and waits until the router is ready.
     pub async fn start_shard(&mut self, plan: ShardPlan) {
         self.shard = Some(MockShard::start(&self.socket, plan));
-        self.wait("the router to be ready", |app| app.readiness().is_ok()).await;
+        self.wait("the router to be ready", |app| app.served.readiness().is_ok()).await;
     }
 
     pub fn shard(&self) -> &MockShard {
@@ -129,8 +130,8 @@ impl Router {
 
     /// Waits until `condition` holds. It is checked whenever statistics, shard, health or phase change.
     pub async fn wait(&self, what: &str, condition: impl Fn(&App) -> bool) {
-        let (mut stats, mut shard) = (self.app.stats.clone(), self.app.shard.clone());
-        let (mut health, mut phase) = (self.app.health.clone(), self.app.phase.clone());
+        let (mut stats, mut shard) = (self.app.served.stats.clone(), self.app.served.shard.clone());
+        let (mut health, mut phase) = (self.app.served.health.clone(), self.app.phase.clone());
         let look = async {
             while !condition(&self.app) {
                 tokio::select! {
@@ -147,18 +148,18 @@ impl Router {
     /// Waits until no sequence runs, waits or holds a block.
     pub async fn wait_idle(&self) {
         self.wait("the scheduler to be empty", |app| {
-            let stats = *app.stats.borrow();
+            let stats = *app.served.stats.borrow();
             stats.num_running == 0 && stats.num_waiting == 0 && stats.blocks_held == 0
         })
         .await;
-        assert_eq!(self.app.stats.borrow().unexpected_results, 0);
+        assert_eq!(self.app.served.stats.borrow().unexpected_results, 0);
         let phase = *self.app.phase.borrow();
         assert!(phase == Phase::Serving || phase == Phase::Draining);
     }
 
     /// Waits until no request is open.
     pub async fn wait_places(&self) {
-        let all = self.app.open.acquire_many(self.app.limits.max_concurrent_requests as u32);
+        let all = self.app.admission.open.acquire_many(self.app.limits.max_concurrent_requests as u32);
         drop(tokio::time::timeout(DEADLINE, all).await.expect("all places come back").unwrap());
     }
 

@@ -2,9 +2,9 @@ use std::time::Duration;
 
 use trunkline_grammar::GrammarLimits;
 use trunkline_reply::ToolFormat;
-use trunkline_router::api::chat::reply::Choice;
 use trunkline_router::args::{reasoning_format, tool_format};
 use trunkline_router::limits::{Limits, SPARE_CONNECTIONS, ServerLimits, Timeouts};
+use trunkline_router::model::Choice;
 use trunkline_router::watermark::DEFAULT_KEY;
 use trunkline_scheduler::{PolicyKind, Watermark};
 use trunkline_settings::{

@@ -10,9 +10,7 @@ mod api {
     }
     mod lists;
     mod openapi;
-    mod responses {
-        mod store;
-    }
+    mod response_store;
     mod tgi;
 }
 mod limits;

@@ -21,7 +21,7 @@ pub struct Driver {
     pub updates: Vec<Update>,
     pub now: Millis,
     pub store: Option<FakeStore>,
-    /// Restores in flight.
+    /// The restores that are in flight.
     pub restores: Vec<Restore>,
 }
 
@@ -74,7 +74,7 @@ impl Driver {
         }
     }
 
-    /// Ends all restores in flight, of which at most `num_blocks` blocks are good.
+    /// Ends all restores in flight, each with at most `num_blocks` good blocks.
     pub fn end_restores(&mut self, num_blocks: usize) {
         self.end_restores_after(num_blocks, 100);
     }

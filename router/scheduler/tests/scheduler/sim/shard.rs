@@ -32,12 +32,12 @@ struct ShardSequence {
     is_constrained: bool,
     root_key: Option<BlockKey>,
     /// The chunk that awaits a mask.
-    late: Option<Late>,
+    awaited_mask: Option<AwaitedMask>,
 }
 
 /// A chunk that awaits a mask.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Late {
+enum AwaitedMask {
     Waits,
     /// The chunk failed meanwhile or its step is over, so the mask has no effect.
     Failed,
@@ -160,8 +160,8 @@ impl FakeShard {
         let block_size = self.limits.block_size as usize;
         let sequence = &self.sequences[&sequence_id];
         let (table, hashes) = (sequence.table.clone(), sequence.hashes.clone());
-        let seen = (first + 1).saturating_sub(windows.window_size as usize);
-        for position in seen..end {
+        let window_start = (first + 1).saturating_sub(windows.window_size as usize);
+        for position in window_start..end {
             let block_id = table[position / block_size];
             if position < first {
                 if is_good {
@@ -197,7 +197,7 @@ impl FakeShard {
                 has_failed: false,
                 is_constrained: request.is_constrained,
                 root_key: start.root_key,
-                late: None,
+                awaited_mask: None,
             };
             assert_ne!(start.sequence_id, 0, "a wire id is not 0");
             let previous = self.sequences.insert(start.sequence_id, sequence);
@@ -295,7 +295,7 @@ impl FakeShard {
             }
             self.compute_windows(chunk.sequence_id, first, end, false);
             let message = "made to fail".to_owned();
-            sequence_late(&mut self.sequences, chunk, Late::Failed);
+            note_late_mask(&mut self.sequences, chunk, AwaitedMask::Failed);
             return Some(SequenceOutcome::Error(SequenceError {
                 code: SequenceErrorCode::NotFinite,
                 message,
@@ -336,7 +336,7 @@ impl FakeShard {
         self.compute_windows(chunk.sequence_id, first, end, true);
         let sequence = self.sequences.get_mut(&chunk.sequence_id).expect("only started sequences compute");
         if chunk.awaits_mask {
-            sequence.late = Some(Late::Waits);
+            sequence.awaited_mask = Some(AwaitedMask::Waits);
         }
         if !chunk.sample || chunk.awaits_mask {
             return None;
@@ -345,15 +345,15 @@ impl FakeShard {
     }
 
     /// The number of chunks that await a mask.
-    pub fn num_late(&self) -> usize {
-        self.sequences.values().filter(|sequence| sequence.late == Some(Late::Waits)).count()
+    pub fn num_awaiting(&self) -> usize {
+        self.sequences.values().filter(|sequence| sequence.awaited_mask == Some(AwaitedMask::Waits)).count()
     }
 
     /// Gives a chunk its mask, and returns its result if it has one.
-    pub fn tell_late(&mut self, late: &LateMask, rng: &mut Rng) -> Option<SequenceResult> {
+    pub fn take_late_mask(&mut self, late: &LateMask, rng: &mut Rng) -> Option<SequenceResult> {
         let sequence = self.sequences.get_mut(&late.sequence_id).expect("a started sequence");
-        let was = sequence.late.take().expect("each chunk that waits is told once");
-        let mask = late.allowed_tokens.as_ref().filter(|_| was == Late::Waits)?;
+        let was = sequence.awaited_mask.take().expect("each chunk that waits is told once");
+        let mask = late.allowed_tokens.as_ref().filter(|_| was == AwaitedMask::Waits)?;
         let outcome = self.sample(late.sequence_id, Some(mask), rng)?;
         Some(SequenceResult { sequence_id: late.sequence_id, outcome, scores: Vec::new() })
     }
@@ -382,8 +382,9 @@ impl FakeShard {
 }
 
 /// Notes that a chunk's late mask will have no effect.
-fn sequence_late(sequences: &mut BTreeMap<u64, ShardSequence>, chunk: &Chunk, late: Late) {
+fn note_late_mask(sequences: &mut BTreeMap<u64, ShardSequence>, chunk: &Chunk, awaited: AwaitedMask) {
     if chunk.awaits_mask {
-        sequences.get_mut(&chunk.sequence_id).expect("only started sequences compute").late = Some(late);
+        sequences.get_mut(&chunk.sequence_id).expect("only started sequences compute").awaited_mask =
+            Some(awaited);
     }
 }

@@ -27,7 +27,7 @@ impl StorePlan {
     }
 }
 
-/// A stored block.
+/// A block in the store.
 #[derive(Clone, Debug)]
 pub struct Record {
     pub key: BlockKey,

@@ -291,7 +291,7 @@ impl<'a> World<'a> {
             self.scheduler.check_invariants();
             let has_updates = !updates.is_empty();
             self.take(updates);
-            self.tell_late();
+            self.send_late_masks();
             match plan {
                 Some(plan) => self.execute(&plan),
                 None if has_updates => {}
@@ -316,7 +316,7 @@ impl<'a> World<'a> {
         self.shard_free_at = self.shard_free_at.max(self.now).plus(delay_ms);
         let writes = std::mem::take(&mut shard.writes);
         let number = self.num_shards;
-        if shard.num_late() > 0 {
+        if shard.num_awaiting() > 0 {
             self.blocked = Some(result);
         } else {
             self.at(self.shard_free_at, Happening::Result { shard: number, result });
@@ -344,12 +344,12 @@ impl<'a> World<'a> {
     }
 
     /// Sends late masks to the step that awaits them.
-    fn tell_late(&mut self) {
+    fn send_late_masks(&mut self) {
         for late in self.scheduler.take_late_masks(LaneId(0)) {
             self.trace(&late);
             let shard = self.shard.as_mut().expect("masks are for a shard that is there");
-            let result = shard.tell_late(&late, &mut self.rng);
-            let is_last = shard.num_late() == 0;
+            let result = shard.take_late_mask(&late, &mut self.rng);
+            let is_last = shard.num_awaiting() == 0;
             if let Some(blocked) = &mut self.blocked {
                 blocked.sequences.extend(result);
             } else {

@@ -1,5 +1,7 @@
-use trunkline_router::api::tgi::{ErrorResponse, status};
+use trunkline_router::api::respond::ErrorForm;
+use trunkline_router::api::tgi::ErrorResponse;
 use trunkline_router::error::ApiError;
+use trunkline_router::request_id::RequestId;
 use trunkline_text::TextError;
 
 #[test]
@@ -12,9 +14,9 @@ fn errors_have_tgis_kinds_and_statuses() {
         (ApiError::SequenceFailed { detail: "x".into() }, "generation", 424),
         (ApiError::TooManyBodies, "overloaded", 429),
         (ApiError::Draining, "unhealthy", 503),
-        (ApiError::Bug { request_id: "x".into() }, "internal", 500),
+        (ApiError::Bug { request_id: RequestId::random() }, "internal", 500),
     ] {
         assert_eq!(ErrorResponse::from_error(&error).error_type, kind, "{error}");
-        assert_eq!(status(&error).as_u16(), expected, "{error}");
+        assert_eq!(ErrorResponse::status(&error).as_u16(), expected, "{error}");
     }
 }

@@ -2,12 +2,12 @@ use std::sync::Arc;
 
 use tokio::sync::mpsc;
 use tokio::time::Instant;
-use trunkline_router::engine::driver::{Driver, DriverEnds, Sequence};
+use trunkline_router::engine::driver::{Driver, DriverEnds, NewSequence, Sequence};
 use trunkline_router::engine::shard::{LinkEvent, ShardInfo, StepMessage};
 use trunkline_router::metrics::Metrics;
 use trunkline_scheduler::{
-    Priority, Retention, Salt, SampledToken, SamplingParams, SchedulerConfig, SequenceId, SequenceOutcome,
-    SequenceRequest, SequenceResult, StepPlan, StepResult,
+    Priority, Retention, Salt, SampledToken, SamplingParams, SchedulerConfig, SequenceOutcome,
+    SequenceResult, StepPlan, StepResult,
 };
 
 use crate::support::DEADLINE;
@@ -33,9 +33,8 @@ impl Driven {
         let (sender, plans) = mpsc::channel(8);
         let info = Arc::new(shard());
         ends.link.send(LinkEvent::Ready { info, store: None, plans: sender }).await.unwrap();
-        let request = SequenceRequest {
-            constrained: false,
-            id: SequenceId(0),
+        let request = NewSequence {
+            arrived: Instant::now(),
             token_ids: vec![1],
             max_new_tokens,
             sampling: SamplingParams::default(),
@@ -45,8 +44,9 @@ impl Driven {
             deadline: None,
             salt: Salt::default(),
             retention: Retention::default(),
+            constraint: None,
         };
-        let sequence = ends.handle.submit(request, Instant::now(), None, None).await.unwrap();
+        let sequence = ends.handle.submit(request).await.unwrap();
         let mut driven = Self { ends, metrics, plans };
         let message = tokio::time::timeout(DEADLINE, driven.plans.recv()).await.expect("a plan").unwrap();
         (driven, sequence, message.plan.unwrap())

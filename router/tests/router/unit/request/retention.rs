@@ -7,7 +7,7 @@ fn own(priority: &str, ttl_s: Option<i64>) -> RawRetention {
 }
 
 fn pinned_ms(raw: &RawRetention) -> Result<Option<u64>, String> {
-    raw.retention().map(|retention| retention.pinned_ms).map_err(|error| error.to_string())
+    raw.check().map(|checked| checked.up_to(None).pinned_ms).map_err(|error| error.to_string())
 }
 
 #[test]
@@ -23,14 +23,13 @@ fn each_dialects_fields_set_a_retention_time() {
     let mark = |ttl: Option<&str>| CacheControl { kind: "ephemeral".into(), ttl: ttl.map(Into::into) };
     assert_eq!(mark(None).ttl_s("f").unwrap(), 300);
     assert_eq!(mark(Some("1h")).ttl_s("f").unwrap(), 3600);
-    let both = RawRetention {
-        breakpoint: Some(Breakpoint { ttl_s: 300, num_tokens: Some(7) }),
-        ..RawRetention::default()
-    };
+    let mark = Some(Breakpoint { ttl_s: 300, num_tokens: Some(7) });
     let kept = Retention { pinned_ms: Some(300_000), num_tokens: Some(7), ..Retention::default() };
-    assert_eq!(both.retention().unwrap(), kept);
+    assert_eq!(RawRetention::default().check().unwrap().up_to(mark), kept);
+    let decided = own("normal", None).check().unwrap();
+    assert_eq!(decided.up_to(mark), Retention::default(), "a field of the request goes before its marks");
     let low = RawRetention { prompt_cache_key: Some("k".into()), ..own("low", None) };
-    let low = low.retention().unwrap();
+    let low = low.check().unwrap().up_to(None);
     assert_eq!(
         (low.pinned_ms, low.cache_priority, low.group.as_deref()),
         (None, CachePriority::Low, Some("k"))

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use axum::extract::Request;
 use axum::http::HeaderMap;
 use trunkline_router::error::ApiError;
+use trunkline_router::request_id::RequestId;
 use trunkline_router::tenants::{Access, Caller, Tenant};
 use trunkline_scheduler::Salt;
 
@@ -48,7 +49,10 @@ fn a_tenant_sees_its_own_salts_and_an_admin_all() {
 }
 
 #[test]
-fn a_request_without_authentication_has_no_caller() {
-    let request = Request::new(axum::body::Body::empty());
-    assert!(matches!(Caller::of_request(&request), Err(ApiError::Bug { .. })));
+fn a_request_without_authentication_has_no_caller_and_its_error_names_the_request() {
+    let mut request = Request::new(axum::body::Body::empty());
+    let id = RequestId::from_client("of-the-access-log").unwrap();
+    request.extensions_mut().insert(id.clone());
+    let Err(ApiError::Bug { request_id }) = Caller::of_request(&request) else { panic!("it is a defect") };
+    assert_eq!(request_id, id);
 }

@@ -3,9 +3,8 @@ use std::time::{Duration, SystemTime};
 
 use axum::http::HeaderMap;
 use tokio::time::Instant;
-use trunkline_router::api::Dialect;
 use trunkline_router::tenants::rate_headers::{date, span};
-use trunkline_router::tenants::{EXPOSED_HEADERS, Limiter, RateSlot, TenantLimits};
+use trunkline_router::tenants::{EXPOSED_HEADERS, Limiter, RateHeaders, RateSlot, TenantLimits};
 
 #[test]
 fn durations_are_written_as_openai_does() {
@@ -41,16 +40,16 @@ fn each_dialect_has_its_own_headers_and_all_are_exposed() {
     let limiter = Arc::new(Limiter::new(limits, Instant::now()));
     let slot = RateSlot::default();
     let mut headers = HeaderMap::new();
-    slot.write(Dialect::OpenAi, &mut headers);
+    slot.write(RateHeaders::OpenAi, &mut headers);
     assert!(headers.is_empty(), "no limits are set");
     slot.set(&limiter);
     limiter.take_output(2_000, Instant::now());
-    slot.write(Dialect::OpenAi, &mut headers);
+    slot.write(RateHeaders::OpenAi, &mut headers);
     assert_eq!(headers["x-ratelimit-limit-requests"], "60");
     assert_eq!(headers["x-ratelimit-remaining-requests"], "60");
     assert_eq!(headers["x-ratelimit-reset-requests"], "0s");
     assert_eq!(headers["x-ratelimit-remaining-tokens"], "0");
-    slot.write(Dialect::Anthropic, &mut headers);
+    slot.write(RateHeaders::Anthropic, &mut headers);
     assert_eq!(headers["anthropic-ratelimit-tokens-limit"], "1000");
     assert_eq!(headers["anthropic-ratelimit-requests-remaining"], "60");
     assert_eq!(headers.len(), 12);

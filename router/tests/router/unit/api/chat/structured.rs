@@ -1,7 +1,7 @@
 use serde_json::{Value, json};
 use trunkline_grammar::Grammar;
 use trunkline_router::api::chat::structured::StructuredFields;
-use trunkline_router::grammars::RequestGrammar;
+use trunkline_router::grammars::AskedGrammar;
 
 fn format(value: Value) -> Result<Option<Grammar>, String> {
     let fields = StructuredFields { response_format: Some(value), ..StructuredFields::default() };
@@ -12,11 +12,10 @@ fn format(value: Value) -> Result<Option<Grammar>, String> {
 fn asked(fields: StructuredFields, given: &str) -> Result<Option<Grammar>, String> {
     match fields.grammar() {
         Ok(None) => Ok(None),
-        Ok(Some(RequestGrammar::Asked { field, grammar })) => {
+        Ok(Some(AskedGrammar { field, grammar })) => {
             assert_eq!(field, given);
             Ok(Some(grammar))
         }
-        Ok(Some(RequestGrammar::Compiled(_))) => panic!("nothing is compiled here"),
         Err(error) => Err(error.to_string()),
     }
 }

@@ -1,24 +1,59 @@
-//! The shard's store on this machine: read for uploads, written with what came down.
+//! The shard's store on this machine, which the object tier reads for its uploads and writes its downloads to.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use trunkline_object::{Block, BlockShape};
 use trunkline_scheduler::{Offer, SlotId};
 use trunkline_store::{Geometry, NewBlock, ReadError, Store};
 
-use crate::engine::shard::ShardInfo;
+use super::info::ShardInfo;
+
+/// Keeps the object tier and a new shard's index of the store apart.
+///
+/// A task that uses slots of the store holds the gate for reading. The link holds it for writing while a shard counts
+/// its slots, so no slot changes hands between the count and the scheduler's new index.
+#[derive(Debug, Default)]
+pub struct StoreGate(RwLock<Option<Arc<LocalStore>>>);
+
+impl StoreGate {
+    /// Waits until no task uses slots of the store, and keeps them from using more until the result is dropped.
+    pub(super) async fn close(&self) -> ClosedGate<'_> {
+        ClosedGate(self.0.write().await)
+    }
+
+    /// Waits until the gate is open; `None` in it: there is no store that can be used.
+    pub(in crate::engine) async fn enter(&self) -> RwLockReadGuard<'_, Option<Arc<LocalStore>>> {
+        self.0.read().await
+    }
+
+    /// Returns the store if the gate is open now.
+    pub(in crate::engine) fn store(&self) -> Option<Arc<LocalStore>> {
+        self.0.try_read().ok()?.clone()
+    }
+}
+
+/// The gate while it is closed.
+pub(super) struct ClosedGate<'a>(RwLockWriteGuard<'a, Option<Arc<LocalStore>>>);
+
+impl ClosedGate<'_> {
+    /// Replaces the store by the one of this shard, if it has one that can be used.
+    pub(super) async fn set(&mut self, info: &ShardInfo, is_usable: bool) {
+        *self.0 = if is_usable { LocalStore::attach(info).await.map(Arc::new) } else { None };
+    }
+}
 
 /// The store of one shard, attached.
 #[derive(Debug)]
-pub(super) struct Local {
-    pub(super) store: Store,
-    pub(super) shape: BlockShape,
+pub(in crate::engine) struct LocalStore {
+    pub(in crate::engine) store: Store,
+    pub(in crate::engine) shape: BlockShape,
 }
 
-impl Local {
+impl LocalStore {
     /// None, with a warning, if the store cannot be used.
-    pub(super) async fn attach(info: &ShardInfo) -> Option<Self> {
+    pub(in crate::engine) async fn attach(info: &ShardInfo) -> Option<Self> {
         let folder: PathBuf = info.store_folder.clone()?;
         let geometry = Geometry {
             fingerprint: info.numeric_fingerprint.clone(),
@@ -43,7 +78,10 @@ impl Local {
     }
 
     /// Reads offered blocks.
-    pub(super) async fn read(self: &Arc<Self>, offers: Vec<Offer>) -> Vec<(Offer, Result<Block, ReadError>)> {
+    pub(in crate::engine) async fn read(
+        self: &Arc<Self>,
+        offers: Vec<Offer>,
+    ) -> Vec<(Offer, Result<Block, ReadError>)> {
         let local = self.clone();
         let read = tokio::task::spawn_blocking(move || {
             let read = |offer: Offer| (offer, local.read_one(&offer));
@@ -60,7 +98,7 @@ impl Local {
     }
 
     /// Writes blocks into reserved slots; returns how many, from the first on, are written.
-    pub(super) async fn write(self: &Arc<Self>, blocks: Vec<(SlotId, Block)>) -> usize {
+    pub(in crate::engine) async fn write(self: &Arc<Self>, blocks: Vec<(SlotId, Block)>) -> usize {
         let local = self.clone();
         let write = tokio::task::spawn_blocking(move || {
             let is_written = |(slot, block): &(SlotId, Block)| match local.write_one(*slot, block) {

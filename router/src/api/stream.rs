@@ -1,4 +1,4 @@
-//! A generation as a response: as server-sent events, or folded into one piece.
+//! A generation as a response of server-sent events.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -13,10 +13,9 @@ use bytes::Bytes;
 use hyper::body::Frame;
 use tokio::time::{Instant, Sleep};
 
-use crate::api::app::App;
 use crate::error::ApiError;
 use crate::generation::choices::Choices;
-use crate::generation::generate::{FinishReason, GenerationEvent, Output, OutputToken, ScoredPrompt, Usage};
+use crate::generation::generate::{GenerationEvent, Output, ScoredPrompt, Usage};
 use crate::http::Events;
 use crate::limits::MAX_WRITE_BYTES;
 use crate::metrics::Metrics;
@@ -38,13 +37,12 @@ pub trait Render: Send + Unpin + 'static {
 }
 
 /// The events of a request as a response. Dropping the response's body drops the choices, which aborts them.
-pub fn stream(choices: Choices, mut render: impl Render, app: &App) -> Response {
+/// After each `pause` without an event, a comment keeps the connection open.
+pub fn stream(choices: Choices, mut render: impl Render, pause: Duration, metrics: Arc<Metrics>) -> Response {
     let mut events = Events::default();
     render.begin(&mut events);
     let quiet_since = Instant::now();
-    let pause = app.limits.timeouts.keep_alive;
     let keep_alive = Box::pin(tokio::time::sleep_until(quiet_since + pause));
-    let metrics = app.metrics.clone();
     let body = EventBody { choices, render, events, metrics, ended: false, quiet_since, pause, keep_alive };
     let headers = [
         (header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream")),
@@ -91,7 +89,8 @@ impl<R: Render> EventBody<R> {
                     }
                 }
                 Poll::Ready(Some((_, GenerationEvent::Failed(error)))) => {
-                    tracing::warn!(code = error.code(), %error, "stream ended with an error");
+                    let request_id = self.choices.request_id().as_str();
+                    tracing::warn!(request_id, code = error.code(), %error, "stream ended with an error");
                     self.metrics.observe_failure(error.class(), error.code());
                     self.ended = true;
                     self.render.failed(&error, &mut self.events);
@@ -142,77 +141,5 @@ impl<R: Render> hyper::body::Body for EventBody<R> {
 
     fn is_end_stream(&self) -> bool {
         self.ended && self.events.num_bytes() == 0
-    }
-}
-
-/// Whether a fold keeps the tokens.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum KeepTokens {
-    /// Text and usage are enough.
-    No,
-    /// The answer shows them.
-    Yes,
-}
-
-/// A whole output.
-#[derive(Debug)]
-pub struct Folded {
-    /// Its text.
-    pub text: String,
-    /// Its tokens, if kept.
-    pub tokens: Vec<OutputToken>,
-    /// Why it ended.
-    pub reason: FinishReason,
-    /// What it took.
-    pub usage: Usage,
-    /// When its first step was planned.
-    pub started: Option<Instant>,
-    /// The prompt's logprobs, if asked for; of a prompt's first output alone.
-    pub prompt: Option<Arc<ScoredPrompt>>,
-}
-
-/// Folds the events into the whole outputs, in the order of their indices, and what they took together.
-pub async fn fold(mut choices: Choices, keep: KeepTokens) -> Result<(Vec<Folded>, Usage), ApiError> {
-    let mut drafts = vec![Draft::default(); choices.len()];
-    while let Some((index, event)) = choices.next().await {
-        let output = match event {
-            GenerationEvent::Started(_) => {
-                drafts[index].started = Some(Instant::now());
-                continue;
-            }
-            GenerationEvent::Prompt(prompt) => {
-                drafts[index].prompt = Some(prompt);
-                continue;
-            }
-            GenerationEvent::Output(output) => output,
-            GenerationEvent::Failed(error) => return Err(error),
-        };
-        let draft = &mut drafts[index];
-        draft.text.push_str(&output.text);
-        if keep == KeepTokens::Yes {
-            draft.tokens.extend(output.token);
-        }
-        draft.finish = output.finish;
-    }
-    let folded: Option<Vec<Folded>> = drafts.into_iter().map(Draft::fold).collect();
-    let folded = folded.ok_or_else(|| ApiError::Bug { request_id: crate::random::id() })?;
-    Ok((folded, choices.usage()))
-}
-
-/// An output that grows.
-#[derive(Debug, Clone, Default)]
-struct Draft {
-    text: String,
-    tokens: Vec<OutputToken>,
-    finish: Option<(FinishReason, Usage)>,
-    started: Option<Instant>,
-    prompt: Option<Arc<ScoredPrompt>>,
-}
-
-impl Draft {
-    fn fold(self) -> Option<Folded> {
-        let (reason, usage) = self.finish?;
-        let (started, prompt) = (self.started, self.prompt);
-        Some(Folded { text: self.text, tokens: self.tokens, reason, usage, started, prompt })
     }
 }

@@ -6,18 +6,22 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use bytes::Bytes;
 use serde_json::Value;
 use trunkline_text::ChatMessage;
-
-use super::types::ResponseObject;
-use crate::error::ApiError;
 
 /// The approximate memory of an entry in the index of items.
 const INDEXED_ITEM_BYTES: usize = 256;
 
-/// Returns the error for an id under which nothing is stored. Long ids are cut.
-pub fn unknown(id: &str) -> ApiError {
-    ApiError::UnknownResponse { id: id.chars().take(64).collect() }
+/// A response as it is stored.
+#[derive(Debug, Clone)]
+pub struct StoredResponse {
+    /// The id of the response.
+    pub id: String,
+    /// The ids of its output items.
+    pub item_ids: Vec<String>,
+    /// The response as JSON. Cheap to clone.
+    pub json: Bytes,
 }
 
 /// The messages that one request added to a conversation: its input and the reply. Conversations that continue the same
@@ -58,7 +62,7 @@ struct Entry {
     /// The tenant that owns the response; `None` without API keys.
     owner: Option<String>,
     turn: Arc<Turn>,
-    response: Arc<ResponseObject>,
+    response: StoredResponse,
     used: u64,
 }
 
@@ -74,14 +78,14 @@ struct Entries {
 
 impl Entries {
     fn insert(&mut self, id: String, entry: Entry) {
-        for item in entry.response.output.iter().filter_map(|item| item["id"].as_str()) {
-            self.items.insert(item.to_owned(), id.clone());
+        for item in &entry.response.item_ids {
+            self.items.insert(item.clone(), id.clone());
         }
         self.by_use.insert(entry.used, id.clone());
         self.by_id.insert(id, entry);
     }
 
-    fn get(&mut self, owner: Option<&str>, id: &str) -> Option<(Arc<Turn>, Arc<ResponseObject>)> {
+    fn get(&mut self, owner: Option<&str>, id: &str) -> Option<(Arc<Turn>, StoredResponse)> {
         let entry = self.by_id.get_mut(id).filter(|entry| entry.owner.as_deref() == owner)?;
         self.clock += 1;
         let before = std::mem::replace(&mut entry.used, self.clock);
@@ -94,7 +98,7 @@ impl Entries {
     fn remove(&mut self, id: &str) -> bool {
         let Some(entry) = self.by_id.remove(id) else { return false };
         self.by_use.remove(&entry.used);
-        for item in entry.response.output.iter().filter_map(|item| item["id"].as_str()) {
+        for item in &entry.response.item_ids {
             self.items.remove(item);
         }
         true
@@ -132,19 +136,19 @@ impl ResponseStore {
         owner: Option<&str>,
         before: Option<Arc<Turn>>,
         messages: Vec<ChatMessage>,
-        response: ResponseObject,
+        response: StoredResponse,
     ) {
         let id = response.id.clone();
         let num_bytes = messages.iter().map(num_bytes).sum::<usize>()
-            + response.num_bytes()
-            + response.output.len() * INDEXED_ITEM_BYTES;
+            + response.json.len()
+            + response.item_ids.len() * INDEXED_ITEM_BYTES;
         self.total.fetch_add(num_bytes, Ordering::Relaxed);
         let turn = Arc::new(Turn { before, messages, num_bytes, total: self.total.clone() });
         let mut entries = self.entries();
         entries.clock += 1;
         let used = entries.clock;
         let owner = owner.map(str::to_owned);
-        entries.insert(id, Entry { owner, turn, response: Arc::new(response), used });
+        entries.insert(id, Entry { owner, turn, response, used });
         while self.total.load(Ordering::Relaxed) > self.max_bytes {
             let Some((_, oldest)) = entries.by_use.first_key_value() else { break };
             let oldest = oldest.clone();
@@ -157,11 +161,15 @@ impl ResponseStore {
         let mut entries = self.entries();
         let response_id = entries.items.get(id)?.clone();
         let (_, response) = entries.get(owner, &response_id)?;
-        response.output.iter().find(|item| item["id"] == id).cloned()
+        drop(entries);
+        let mut response: Value = serde_json::from_slice(&response.json).ok()?;
+        let output = response["output"].as_array_mut()?;
+        let idx = output.iter().position(|item| item["id"] == id)?;
+        Some(output.swap_remove(idx))
     }
 
     /// Returns a response and its conversation, or `None` if it is missing or another tenant's.
-    pub fn get(&self, owner: Option<&str>, id: &str) -> Option<(Arc<Turn>, Arc<ResponseObject>)> {
+    pub fn get(&self, owner: Option<&str>, id: &str) -> Option<(Arc<Turn>, StoredResponse)> {
         self.entries().get(owner, id)
     }
 

@@ -1,10 +1,11 @@
-use trunkline_router::api::responses::{ResponseObject, ResponseStore};
+use trunkline_router::api::response_store::ResponseStore;
+use trunkline_router::api::responses::ResponseObject;
 use trunkline_text::ChatMessage;
 
 fn put(store: &ResponseStore, id: &str, before: Option<&str>, text: &str) {
     let before = before.map(|id| store.get(None, id).unwrap().0);
     let response = ResponseObject { id: id.into(), ..ResponseObject::default() };
-    store.put(None, before, vec![ChatMessage::new("user", text)], response);
+    store.put(None, before, vec![ChatMessage::new("user", text)], response.stored());
 }
 
 #[test]
@@ -48,7 +49,7 @@ fn the_least_recently_used_response_is_evicted_and_all_bytes_are_freed() {
 fn responses_of_other_tenants_are_missing() {
     let store = ResponseStore::new(1 << 20);
     let response = ResponseObject { id: "a".into(), ..ResponseObject::default() };
-    store.put(Some("alice"), None, Vec::new(), response);
+    store.put(Some("alice"), None, Vec::new(), response.stored());
     assert!(store.get(Some("alice"), "a").is_some());
     assert!(store.get(Some("bob"), "a").is_none() && store.get(None, "a").is_none());
     assert!(!store.remove(Some("bob"), "a"));

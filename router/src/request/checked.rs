@@ -1,96 +1,29 @@
 //! The one place where the limits of a request are checked, before any work is done for it.
 //!
-//! Dialects fill a `RawParams` with what the client sent, naming fields in their own words; `Validator` turns it and a
-//! prompt into a `GenerationRequest` or an error that names the field, the value and the limit.
+//! A dialect fills [`RawParams`] with what the client sent, naming fields in its own words. [`Validator::check`] turns
+//! them into [`CheckedParams`], and [`CheckedParams::with_prompt`] completes the request with a prompt. An error names
+//! the field, the value and the limit.
 
 use std::ops::RangeInclusive;
 
 use tokio::time::Instant;
 use trunkline_contract::range;
-use trunkline_scheduler::{SamplingParams, Watermark};
+use trunkline_scheduler::{Priority, Salt, SamplingParams, Watermark};
 use trunkline_text::{GenerationDefaults, StopText};
 
+use super::arrival::Arrival;
+use super::deadline::Deadline;
+use super::raw::{FieldNames, RawParams};
+use super::ready::{GenerationRequest, Prompt};
+use super::retention::CheckedRetention;
+use super::tokens::TokenFields;
 use crate::error::ApiError;
-use crate::grammars::RequestGrammar;
 use crate::limits::{MAX_STOP_BYTES, MAX_TOP_LOGPROBS, ServerLimits};
 use crate::random;
-use crate::request::deadline::Deadline;
-use crate::request::ready::GenerationRequest;
-use crate::request::retention::RawRetention;
-use crate::request::service_tier::Wanted;
-use crate::request::tokens::TokenFields;
-use crate::tenants::Caller;
+use crate::request_id::RequestId;
 
 /// Longest salt in bytes.
 const MAX_SALT_BYTES: usize = 256;
-
-/// What a dialect calls the fields whose names differ between dialects.
-#[derive(Debug, Clone, Copy)]
-pub struct FieldNames {
-    /// `max_tokens`, `max_completion_tokens` or `max_new_tokens`.
-    pub max_new_tokens: &'static str,
-    /// `min_tokens` or `min_new_tokens`.
-    pub min_tokens: &'static str,
-    /// `top_logprobs`, `logprobs` or `top_n_tokens`.
-    pub top_logprobs: &'static str,
-    /// The prompt.
-    pub prompt: &'static str,
-    /// `stop` or `stop_sequences`.
-    pub stop: &'static str,
-}
-
-/// What the client sent, not yet checked. `None`: not sent.
-#[derive(Debug, Clone, Default)]
-pub struct RawParams {
-    /// Most tokens to generate.
-    pub max_new_tokens: Option<i64>,
-    /// If `max_new_tokens` is not sent: at most this many, or as many as the context has room for if absent.
-    pub default_max_new_tokens: Option<u32>,
-    /// 0 is greedy.
-    pub temperature: Option<f64>,
-    /// Nucleus.
-    pub top_p: Option<f64>,
-    /// 0 and -1: all.
-    pub top_k: Option<i64>,
-    /// Relative to the likeliest.
-    pub min_p: Option<f64>,
-    /// Any integer of 64 bits; random if absent.
-    pub seed: Option<u64>,
-    /// See `SamplingParams`.
-    pub presence_penalty: Option<f64>,
-    /// See `SamplingParams`.
-    pub frequency_penalty: Option<f64>,
-    /// See `SamplingParams`.
-    pub repetition_penalty: Option<f64>,
-    /// No end token before.
-    pub min_tokens: Option<i64>,
-    /// Go on after an end token.
-    pub ignore_eos: bool,
-    /// Strings that end the output.
-    pub stops: Vec<String>,
-    /// Keep the stop string.
-    pub stop_text: Option<StopText>,
-    /// Report logprobs, and with them so many of the likeliest tokens.
-    pub logprobs: Option<i64>,
-    /// Nearest to the entropy.
-    pub typical_p: Option<f64>,
-    /// What is said of single tokens.
-    pub tokens: TokenFields,
-    /// The answer shows the prompt, so that there need be no output.
-    pub shows_prompt: bool,
-    /// What the output has to be; to be compiled before `validate`.
-    pub grammar: Option<RequestGrammar>,
-    /// Namespace of the KV index.
-    pub cache_salt: Option<String>,
-    /// When its time is over (`Admitted::deadline`).
-    pub deadline: Option<Deadline>,
-    /// Class in the queue.
-    pub class: Wanted,
-    /// How long the prompt is kept.
-    pub retention: RawRetention,
-    /// The output carries the server's watermark.
-    pub watermark: bool,
-}
 
 /// How many outputs a prompt gets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -102,6 +35,9 @@ pub struct NumChoices {
 }
 
 impl NumChoices {
+    /// One output for each prompt.
+    pub const ONE: Self = Self { computed: 1, shown: 1 };
+
     /// Whether some are left out, so that all must be ranked.
     pub fn is_ranked(&self) -> bool {
         self.computed > self.shown
@@ -153,30 +89,78 @@ impl Validator {
         }
     }
 
-    /// Everything that can be checked before the prompt is tokenized.
-    pub fn check(&self, raw: &RawParams, names: FieldNames) -> Result<(), ApiError> {
-        let mut sampling = sampling(raw, &GenerationDefaults::default(), names)?;
-        raw.tokens.check(&mut sampling, self.vocab_size)?;
+    /// Checks everything that does not depend on the prompt.
+    ///
+    /// `grammar_field` is the field that asks for a grammar, if one does; `defaults` fill what the client did not send.
+    pub fn check(
+        &self,
+        arrival: &Arrival,
+        raw: RawParams,
+        grammar_field: Option<&'static str>,
+        defaults: &GenerationDefaults,
+        names: FieldNames,
+    ) -> Result<CheckedParams, ApiError> {
+        let deadline = arrival.deadline(raw.timeout)?;
+        let mut sampling = sampling(&raw, defaults, names)?;
+        sampling.watermark = raw.watermark.then_some(self.watermark);
+        let stop_token_ids = raw.tokens.check(&mut sampling, self.vocab_size)?;
+        self.check_output_length(&raw, sampling.min_tokens, names)?;
+        self.check_stops(&raw.stops, names.stop)?;
+        check_end(&raw, grammar_field, names)?;
+        let retention = raw.retention.check()?;
+        if raw.cache_salt.as_ref().is_some_and(|salt| salt.len() > MAX_SALT_BYTES) {
+            return Err(ApiError::value("cache_salt", format!("is longer than {MAX_SALT_BYTES} bytes")));
+        }
+        // With `ignore_eos` the tokens that the request names still end the output.
+        let ignore_eos = raw.ignore_eos && stop_token_ids.is_empty();
+        let mut end_token_ids =
+            if raw.ignore_eos && !ignore_eos { Vec::new() } else { self.end_token_ids.clone() };
+        let is_own = |id: &u32| end_token_ids.contains(id);
+        let (own, stop_token_ids): (Vec<u32>, Vec<u32>) = stop_token_ids.into_iter().partition(is_own);
+        end_token_ids.extend(own.into_iter().chain(stop_token_ids.iter().copied()));
+        Ok(CheckedParams {
+            names,
+            id: arrival.id.clone(),
+            arrived: arrival.at,
+            deadline,
+            salt: arrival.caller.salt(raw.cache_salt.as_deref()),
+            priority: raw.class.granted(arrival.caller.max_priority()),
+            max_new_tokens: raw.max_new_tokens,
+            default_max_new_tokens: raw.default_max_new_tokens,
+            max_total_tokens: self.max_total_tokens,
+            max_input_tokens: self.max_input_tokens,
+            vocab_size: self.vocab_size,
+            sampling,
+            end_token_ids,
+            stop_token_ids,
+            ignore_eos,
+            tokens: raw.tokens,
+            stops: raw.stops,
+            stop_text: raw.stop_text.unwrap_or(StopText::Omit),
+            retention,
+        })
+    }
+
+    /// Checks `max_new_tokens`, as far as that is possible without the prompt, and `min_tokens`.
+    fn check_output_length(
+        &self,
+        raw: &RawParams,
+        min_tokens: u32,
+        names: FieldNames,
+    ) -> Result<(), ApiError> {
         if let Some(asked) = raw.max_new_tokens {
             let least = i64::from(!raw.shows_prompt);
             if asked < least {
                 return Err(too_small(names.max_new_tokens, asked, least));
             }
-            if i64::from(sampling.min_tokens) > asked {
-                let problem =
-                    format!("is {}, more than `{}` ({asked})", sampling.min_tokens, names.max_new_tokens);
+            if i64::from(min_tokens) > asked {
+                let problem = format!("is {min_tokens}, more than `{}` ({asked})", names.max_new_tokens);
                 return Err(ApiError::value(names.min_tokens, problem));
             }
         }
-        if sampling.min_tokens > self.max_total_tokens {
-            let problem = format!("is {}, the limit is {}", sampling.min_tokens, self.max_total_tokens);
+        if min_tokens > self.max_total_tokens {
+            let problem = format!("is {min_tokens}, the limit is {}", self.max_total_tokens);
             return Err(ApiError::value(names.min_tokens, problem));
-        }
-        self.check_stops(&raw.stops, names.stop)?;
-        check_end(raw, names)?;
-        raw.retention.retention()?;
-        if raw.cache_salt.as_ref().is_some_and(|salt| salt.len() > MAX_SALT_BYTES) {
-            return Err(ApiError::value("cache_salt", format!("is longer than {MAX_SALT_BYTES} bytes")));
         }
         Ok(())
     }
@@ -240,89 +224,110 @@ impl Validator {
         }
         Ok(())
     }
+}
 
-    /// The checked request. `defaults` fill what the client did not send.
-    pub fn validate(
-        &self,
-        (arrived, caller): (Instant, &Caller),
-        mut prompt_token_ids: Vec<u32>,
-        raw: RawParams,
-        defaults: &GenerationDefaults,
-        names: FieldNames,
-    ) -> Result<GenerationRequest, ApiError> {
-        self.check(&raw, names)?;
-        raw.tokens.truncate(&mut prompt_token_ids, self.prompt_room(&raw));
-        raw.tokens.check_prompt(prompt_token_ids.len())?;
-        self.check_prompt(&prompt_token_ids, names)?;
-        let room = self.max_total_tokens - prompt_token_ids.len() as u32;
-        let max_new_tokens = match raw.max_new_tokens {
-            Some(asked) if asked > i64::from(room) => {
-                return Err(ApiError::ContextLength {
-                    limit: self.max_total_tokens,
-                    prompt_tokens: prompt_token_ids.len(),
-                    field: names.max_new_tokens,
-                    max_new_tokens: asked.unsigned_abs(),
-                    hint: format!("lower `{}` to at most {room} or shorten the prompt", names.max_new_tokens),
-                });
-            }
-            Some(asked) => asked as u32,
-            None => raw.default_max_new_tokens.unwrap_or(room).min(room),
-        };
-        let grammar = match raw.grammar.clone() {
-            None => None,
-            Some(RequestGrammar::Compiled(grammar)) => Some(grammar),
-            Some(RequestGrammar::Asked { field, .. }) => {
-                let request_id = random::id();
-                tracing::error!(request_id, field, "a grammar was not compiled");
-                return Err(ApiError::Bug { request_id });
-            }
-        };
-        let mut sampling = sampling(&raw, defaults, names)?;
-        sampling.watermark = raw.watermark.then_some(self.watermark);
-        let stop_token_ids = raw.tokens.check(&mut sampling, self.vocab_size)?;
-        // With `ignore_eos` those that the request names still end the output.
-        let ignore_eos = raw.ignore_eos && stop_token_ids.is_empty();
-        let mut end_token_ids =
-            if raw.ignore_eos && !ignore_eos { Vec::new() } else { self.end_token_ids.clone() };
-        let is_own = |id: &u32| end_token_ids.contains(id);
-        let (own, stop_token_ids): (Vec<u32>, Vec<u32>) = stop_token_ids.into_iter().partition(is_own);
-        end_token_ids.extend(own.into_iter().chain(stop_token_ids.iter().copied()));
-        if sampling.min_tokens > max_new_tokens {
-            let problem =
-                format!("is {}, but only {max_new_tokens} tokens will be generated", sampling.min_tokens);
-            return Err(ApiError::value(names.min_tokens, problem));
+/// The fields of a request after every check that needs no prompt. Requests with several prompts share one.
+#[derive(Debug, Clone)]
+pub struct CheckedParams {
+    names: FieldNames,
+    id: RequestId,
+    arrived: Instant,
+    deadline: Option<Deadline>,
+    salt: Salt,
+    priority: Priority,
+    max_new_tokens: Option<i64>,
+    default_max_new_tokens: Option<u32>,
+    max_total_tokens: u32,
+    max_input_tokens: u32,
+    vocab_size: u32,
+    sampling: SamplingParams,
+    end_token_ids: Vec<u32>,
+    stop_token_ids: Vec<u32>,
+    ignore_eos: bool,
+    tokens: TokenFields,
+    stops: Vec<String>,
+    stop_text: StopText,
+    retention: CheckedRetention,
+}
+
+impl CheckedParams {
+    /// Returns the class in the queue that the request gets.
+    pub fn priority(&self) -> Priority {
+        self.priority
+    }
+
+    /// Returns the rules by which tokens are chosen.
+    pub fn sampling(&self) -> &SamplingParams {
+        &self.sampling
+    }
+
+    /// Returns the stop strings.
+    pub fn stops(&self) -> &[String] {
+        &self.stops
+    }
+
+    /// Checks a prompt against the limits, and completes the request with it.
+    pub fn with_prompt(&self, prompt: Prompt) -> Result<GenerationRequest, ApiError> {
+        let mut prompt_token_ids = prompt.token_ids;
+        self.tokens.truncate(&mut prompt_token_ids, self.prompt_room());
+        self.tokens.check_prompt(prompt_token_ids.len())?;
+        self.check_prompt(&prompt_token_ids)?;
+        let max_new_tokens = self.max_new_tokens(prompt_token_ids.len())?;
+        let min_tokens = self.sampling.min_tokens;
+        if min_tokens > max_new_tokens {
+            let problem = format!("is {min_tokens}, but only {max_new_tokens} tokens will be generated");
+            return Err(ApiError::value(self.names.min_tokens, problem));
         }
         Ok(GenerationRequest {
-            arrived,
-            deadline: raw.deadline,
+            id: self.id.clone(),
+            arrived: self.arrived,
+            deadline: self.deadline,
             prompt_token_ids,
             max_new_tokens,
-            max_new_tokens_field: names.max_new_tokens,
-            sampling,
-            end_token_ids,
-            stop_token_ids,
-            ignore_eos,
-            shown_token_ids: Vec::new(),
-            sections: None,
-            special_tokens: raw.tokens.special_tokens(),
-            stops: raw.stops,
-            stop_text: raw.stop_text.unwrap_or(StopText::Omit),
-            grammar,
-            retention: raw.retention.retention()?,
-            salt: caller.salt(raw.cache_salt.as_deref()),
-            priority: caller.class(raw.class),
+            max_new_tokens_field: self.names.max_new_tokens,
+            sampling: self.sampling.clone(),
+            end_token_ids: self.end_token_ids.clone(),
+            stop_token_ids: self.stop_token_ids.clone(),
+            ignore_eos: self.ignore_eos,
+            shown_token_ids: prompt.shown_token_ids,
+            special_tokens: self.tokens.special_tokens(),
+            stops: self.stops.clone(),
+            sections: prompt.sections,
+            stop_text: self.stop_text,
+            grammar: prompt.grammar,
+            salt: self.salt.clone(),
+            priority: self.priority,
+            retention: self.retention.up_to(prompt.breakpoint),
         })
     }
 
-    /// Most tokens of a prompt beside the output that is asked for.
-    fn prompt_room(&self, raw: &RawParams) -> usize {
-        let asked = raw.max_new_tokens.and_then(|asked| u32::try_from(asked).ok()).unwrap_or(1);
+    /// Returns how many tokens to generate behind a prompt, which fits the context.
+    fn max_new_tokens(&self, num_prompt_tokens: usize) -> Result<u32, ApiError> {
+        let room = self.max_total_tokens - num_prompt_tokens as u32;
+        let field = self.names.max_new_tokens;
+        match self.max_new_tokens {
+            Some(asked) if asked > i64::from(room) => Err(ApiError::ContextLength {
+                limit: self.max_total_tokens,
+                prompt_tokens: num_prompt_tokens,
+                field,
+                max_new_tokens: asked.unsigned_abs(),
+                hint: format!("lower `{field}` to at most {room} or shorten the prompt"),
+            }),
+            Some(asked) => Ok(asked as u32),
+            None => Ok(self.default_max_new_tokens.unwrap_or(room).min(room)),
+        }
+    }
+
+    /// Returns the length of the longest prompt that leaves room for the output that is asked for.
+    fn prompt_room(&self) -> usize {
+        let asked = self.max_new_tokens.and_then(|asked| u32::try_from(asked).ok()).unwrap_or(1);
         self.max_input_tokens.min(self.max_total_tokens.saturating_sub(asked)) as usize
     }
 
-    fn check_prompt(&self, token_ids: &[u32], names: FieldNames) -> Result<(), ApiError> {
+    fn check_prompt(&self, token_ids: &[u32]) -> Result<(), ApiError> {
+        let field = self.names.prompt;
         if token_ids.is_empty() {
-            return Err(ApiError::value(names.prompt, "is empty; hint: send at least one token"));
+            return Err(ApiError::value(field, "is empty; hint: send at least one token"));
         }
         if token_ids.len() > self.max_input_tokens as usize {
             return Err(ApiError::PromptTooLong {
@@ -333,7 +338,7 @@ impl Validator {
         }
         if let Some(idx) = token_ids.iter().position(|&id| id >= self.vocab_size) {
             let problem = format!("is {}, token ids are below {}", token_ids[idx], self.vocab_size);
-            return Err(ApiError::value(format!("{}[{idx}]", names.prompt), problem));
+            return Err(ApiError::value(format!("{field}[{idx}]"), problem));
         }
         Ok(())
     }
@@ -341,8 +346,12 @@ impl Validator {
 
 /// A grammar says where its output ends, so nothing else may put that off; what it forces may be there before the
 /// prompt's logprobs.
-fn check_end(raw: &RawParams, names: FieldNames) -> Result<(), ApiError> {
-    let Some(RequestGrammar::Asked { field, .. }) = raw.grammar else { return Ok(()) };
+fn check_end(
+    raw: &RawParams,
+    grammar_field: Option<&'static str>,
+    names: FieldNames,
+) -> Result<(), ApiError> {
+    let Some(field) = grammar_field else { return Ok(()) };
     if let Some(asked) = raw.tokens.prompt_logprobs {
         let problem = format!("cannot go with `{field}`; hint: ask for them in a request of its own");
         return Err(ApiError::value(asked.field, problem));

@@ -1,0 +1,45 @@
+//! The dialects: which one a path belongs to, and the shape of its errors.
+
+use axum::response::Response;
+
+use super::{anthropic, openai, respond, tgi};
+use crate::error::ApiError;
+use crate::tenants::RateHeaders;
+
+/// Whose shape an error takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Dialect {
+    /// `/v1/messages...`.
+    Anthropic,
+    /// `/v1/...`.
+    OpenAi,
+    /// Everything else.
+    Tgi,
+}
+
+impl Dialect {
+    /// The dialect of a path.
+    pub fn of_path(path: &str) -> Self {
+        if path == "/v1/messages" || path.starts_with("/v1/messages/") {
+            return Self::Anthropic;
+        }
+        if path == "/v1" || path.starts_with("/v1/") { Self::OpenAi } else { Self::Tgi }
+    }
+
+    /// The rate headers that its clients read.
+    pub fn rate_headers(self) -> RateHeaders {
+        match self {
+            Self::Anthropic => RateHeaders::Anthropic,
+            Self::OpenAi | Self::Tgi => RateHeaders::OpenAi,
+        }
+    }
+
+    /// Returns an error in this dialect's form.
+    pub fn error_response(self, error: &ApiError) -> Response {
+        match self {
+            Self::Anthropic => respond::error::<anthropic::ErrorResponse>(error),
+            Self::OpenAi => respond::error::<openai::ErrorResponse>(error),
+            Self::Tgi => respond::error::<tgi::ErrorResponse>(error),
+        }
+    }
+}

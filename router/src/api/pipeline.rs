@@ -1,0 +1,159 @@
+//! The pipeline that every generating route shares: admit, parse, check, compile, tokenize, generate, answer.
+//!
+//! A dialect brings its body ([`Call`]), its prompts ([`Prompts`]) and its answer ([`Answer`]); the stages between them
+//! are here, once.
+
+use std::sync::Arc;
+
+use axum::extract::Request;
+use axum::http::HeaderMap;
+use axum::response::{IntoResponse, Response};
+use trunkline_text::GenerationDefaults;
+
+use super::app::App;
+use super::stream::{Render, stream};
+use crate::engine::shard::ShardInfo;
+use crate::error::ApiError;
+use crate::generation::admission::Admitted;
+use crate::generation::fold::{Folded, KeepTokens, fold};
+use crate::generation::generate::Usage;
+use crate::grammars::{AskedGrammar, CompiledGrammar};
+use crate::request::arrival::Arrival;
+use crate::request::checked::{CheckedParams, NumChoices, Validator};
+use crate::request::raw::{FieldNames, RawParams};
+use crate::request::ready::GenerationRequest;
+
+/// What every stage of one request may look at.
+pub(crate) struct Scope<'a> {
+    /// The state that handlers share.
+    pub app: &'a Arc<App>,
+    /// Who sent the request, and when.
+    pub arrival: Arrival,
+    /// The shard that will compute it.
+    pub shard: Arc<ShardInfo>,
+    /// The limits of this shard's requests.
+    pub validator: Validator,
+}
+
+impl<'a> Scope<'a> {
+    /// Returns the scope of a request to the served model.
+    pub fn new(app: &'a Arc<App>, arrival: Arrival, shard: Arc<ShardInfo>) -> Self {
+        let validator = app.served.validator(&shard);
+        Self { app, arrival, shard, validator }
+    }
+}
+
+/// A parsed body.
+pub(crate) trait Call {
+    /// What it asks to continue.
+    type Prompts: Prompts;
+
+    /// Returns the model that it names.
+    fn model(&self) -> Option<&str>;
+
+    /// Says what it asks for, in the form that all dialects share. Nothing is computed yet.
+    fn asked(self, scope: &Scope<'_>) -> Result<Asked<Self::Prompts>, ApiError>;
+}
+
+/// What a call asks for.
+pub(crate) struct Asked<P> {
+    /// The fields that every dialect has, not yet checked.
+    pub params: RawParams,
+    /// What the dialect calls them.
+    pub names: FieldNames,
+    /// The form of the output, if it is not free.
+    pub grammar: Option<AskedGrammar>,
+    /// Fill what the client did not send.
+    pub defaults: GenerationDefaults,
+    /// Outputs of each prompt.
+    pub num_choices: NumChoices,
+    /// The prompts, not yet tokenized.
+    pub prompts: P,
+}
+
+/// The prompts of a call.
+pub(crate) trait Prompts {
+    /// What writes the answer.
+    type Answer: Answer;
+
+    /// Tokenizes the prompts, and completes a request with each.
+    fn complete(
+        self,
+        scope: &Scope<'_>,
+        params: &CheckedParams,
+        grammar: Option<CompiledGrammar>,
+        num_choices: NumChoices,
+    ) -> impl Future<Output = Result<Completed<Self::Answer>, ApiError>> + Send;
+}
+
+/// Requests that can be computed, and what writes their answer.
+pub(crate) struct Completed<A> {
+    /// One for each prompt.
+    pub requests: Vec<GenerationRequest>,
+    /// Writes the answer.
+    pub answer: A,
+}
+
+/// Writes the answer of a call, as events or in one piece.
+pub(crate) trait Answer {
+    /// Writes events.
+    type Render: Render;
+
+    /// Returns whether the client asked for events.
+    fn is_stream(&self) -> bool;
+
+    /// Returns whether [`Self::whole`] needs the tokens beside their text.
+    fn keeps_tokens(&self) -> KeepTokens {
+        KeepTokens::No
+    }
+
+    /// Returns the headers of a stream, in addition to those that every stream has.
+    fn stream_headers(&self) -> HeaderMap {
+        HeaderMap::new()
+    }
+
+    /// Begins a stream.
+    fn render(self) -> Self::Render;
+
+    /// Writes the answer in one piece; `outputs` are in the order of their choices, at least one.
+    fn whole(self, outputs: Vec<Folded>, usage: Usage) -> Response;
+}
+
+/// Answers a request to a generating route.
+pub(crate) async fn answer<C: Call>(
+    app: &Arc<App>,
+    request: Request,
+    parse: impl FnOnce(&[u8]) -> Result<C, ApiError>,
+) -> Result<Response, ApiError> {
+    let (Admitted { permit, shard, arrival }, body) = app.admit(request).await?;
+    let scope = Scope::new(app, arrival, shard);
+    let (Completed { requests, answer }, num_choices) = complete(&scope, parse(&body)?).await?;
+    let choices = app.admission.generate(&app.served, requests, num_choices.computed, permit).await?;
+    if answer.is_stream() {
+        let headers = answer.stream_headers();
+        return Ok((
+            headers,
+            stream(choices, answer.render(), app.limits.timeouts.keep_alive, app.metrics.clone()),
+        )
+            .into_response());
+    }
+    let (outputs, usage) = fold(choices, answer.keeps_tokens()).await?;
+    Ok(answer.whole(outputs, usage))
+}
+
+/// Turns a parsed body into requests that can be computed: every stage before generation.
+pub(crate) async fn complete<C: Call>(
+    scope: &Scope<'_>,
+    call: C,
+) -> Result<(Completed<<C::Prompts as Prompts>::Answer>, NumChoices), ApiError> {
+    scope.app.served.model.check_name(call.model())?;
+    let Asked { params, names, grammar, defaults, num_choices, prompts } = call.asked(scope)?;
+    let grammar_field = grammar.as_ref().map(|grammar| grammar.field);
+    let params = scope.validator.check(&scope.arrival, params, grammar_field, &defaults, names)?;
+    // Compiling may take long, so that everything cheap is checked before it.
+    let grammar = match grammar {
+        Some(asked) => Some(scope.app.served.grammars.get(&scope.arrival.caller, asked).await?),
+        None => None,
+    };
+    Ok((prompts.complete(scope, &params, grammar, num_choices).await?, num_choices))
+}

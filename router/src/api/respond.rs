@@ -1,0 +1,49 @@
+//! Responses of handlers: the answer, or an error in the dialect's form.
+
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+
+use crate::error::{ApiError, ErrorClass};
+
+/// The body of an error in one dialect.
+pub trait ErrorForm: Serialize {
+    /// Writes an error in this form.
+    fn from_error(error: &ApiError) -> Self;
+
+    /// Returns the status of an answer with this error.
+    fn status(error: &ApiError) -> StatusCode {
+        error.status()
+    }
+}
+
+/// Turns the outcome of a handler into a response whose errors have the form `E`.
+pub fn answer<E: ErrorForm>(outcome: Result<impl IntoResponse, ApiError>) -> Response {
+    match outcome {
+        Ok(answer) => answer.into_response(),
+        Err(failure) => error::<E>(&failure),
+    }
+}
+
+/// Returns an error in the form `E`, with `Retry-After` where it has one. A [`Failure`] travels with it for the log.
+pub fn error<E: ErrorForm>(error: &ApiError) -> Response {
+    let mut response = (E::status(error), axum::Json(E::from_error(error))).into_response();
+    if let Some(seconds) = error.retry_after_s() {
+        response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+    }
+    if error.status() == StatusCode::UNAUTHORIZED {
+        // RFC 9110, section 15.5.2: a 401 names the way to authenticate.
+        response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+    }
+    response.extensions_mut().insert(Failure { code: error.code(), class: error.class() });
+    response
+}
+
+/// What went wrong, for logs and metrics; travels with the response.
+#[derive(Debug, Clone, Copy)]
+pub struct Failure {
+    /// `ApiError::code`.
+    pub code: &'static str,
+    /// `ApiError::class`.
+    pub class: ErrorClass,
+}

@@ -1,0 +1,92 @@
+//! The plain answer: all events of a request folded into whole outputs.
+
+use std::sync::Arc;
+
+use tokio::time::Instant;
+
+use super::choices::Choices;
+use super::generate::{FinishReason, GenerationEvent, OutputToken, ScoredPrompt, Usage};
+use crate::error::ApiError;
+
+/// Whether a fold keeps the tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KeepTokens {
+    /// Text and usage are enough.
+    No,
+    /// The answer shows them.
+    Yes,
+}
+
+/// A whole output.
+#[derive(Debug)]
+pub struct Folded {
+    /// Its text.
+    pub text: String,
+    /// Its tokens, if kept.
+    pub tokens: Vec<OutputToken>,
+    /// Why it ended.
+    pub reason: FinishReason,
+    /// What it took.
+    pub usage: Usage,
+    /// When its first step was planned.
+    pub started: Option<Instant>,
+    /// The prompt's logprobs, if asked for; of a prompt's first output alone.
+    pub prompt: Option<Arc<ScoredPrompt>>,
+}
+
+/// Folds the events into the whole outputs, in the order of their indices, and what they took together.
+pub async fn fold(mut choices: Choices, keep: KeepTokens) -> Result<(Vec<Folded>, Usage), ApiError> {
+    let mut drafts = vec![Draft::default(); choices.len()];
+    while let Some((index, event)) = choices.next().await {
+        let output = match event {
+            GenerationEvent::Started(_) => {
+                drafts[index].started = Some(Instant::now());
+                continue;
+            }
+            GenerationEvent::Prompt(prompt) => {
+                drafts[index].prompt = Some(prompt);
+                continue;
+            }
+            GenerationEvent::Output(output) => output,
+            GenerationEvent::Failed(error) => return Err(error),
+        };
+        let draft = &mut drafts[index];
+        draft.text.push_str(&output.text);
+        if keep == KeepTokens::Yes {
+            draft.tokens.extend(output.token);
+        }
+        draft.finish = output.finish;
+    }
+    let folded: Option<Vec<Folded>> = drafts.into_iter().map(Draft::fold).collect();
+    let folded = folded.ok_or_else(|| ApiError::Bug { request_id: choices.request_id().clone() })?;
+    Ok((folded, choices.usage()))
+}
+
+/// An output that grows.
+#[derive(Debug, Clone, Default)]
+struct Draft {
+    text: String,
+    tokens: Vec<OutputToken>,
+    finish: Option<(FinishReason, Usage)>,
+    started: Option<Instant>,
+    prompt: Option<Arc<ScoredPrompt>>,
+}
+
+impl Draft {
+    fn fold(self) -> Option<Folded> {
+        let (reason, usage) = self.finish?;
+        let (started, prompt) = (self.started, self.prompt);
+        Some(Folded { text: self.text, tokens: self.tokens, reason, usage, started, prompt })
+    }
+}
+
+/// Puts the outputs of one prompt in order, the one with the highest mean logprob of its tokens first; equal ones stay
+/// as they are. Needs outputs whose tokens were kept, with logprobs.
+pub fn rank(outputs: &mut [Folded]) {
+    outputs.sort_by(|a, b| mean_logprob(&b.tokens).total_cmp(&mean_logprob(&a.tokens)));
+}
+
+fn mean_logprob(tokens: &[OutputToken]) -> f64 {
+    let sum: f64 = tokens.iter().map(|token| f64::from(token.logprob)).sum();
+    sum / tokens.len().max(1) as f64
+}

@@ -1,0 +1,37 @@
+//! The place of a request among those that are open.
+
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::Instant;
+
+use crate::tenants::{HeldPlaces, OpenPlaces};
+
+/// Places among the open requests, its tenant's too; dropping it gives them back.
+#[derive(Debug)]
+pub struct Place {
+    pub(super) permit: OwnedSemaphorePermit,
+    pub(super) tenant: Option<OpenPlaces>,
+    pub(super) shared: Option<HeldPlaces>,
+}
+
+impl Place {
+    /// A token of output was generated: it counts against the tenant's rate.
+    pub fn count_output(&self) {
+        if let Some(tenant) = &self.tenant {
+            tenant.limiter().take_output(1, Instant::now());
+        }
+    }
+
+    /// Each as a guard of its own.
+    pub(super) fn split_all(mut self) -> Vec<Self> {
+        let mut places = Vec::new();
+        while self.permit.num_permits() > 1
+            && let Some(permit) = self.permit.split(1)
+        {
+            let tenant = self.tenant.as_mut().and_then(OpenPlaces::split);
+            let shared = self.shared.as_mut().and_then(HeldPlaces::split);
+            places.push(Self { permit, tenant, shared });
+        }
+        places.push(self);
+        places
+    }
+}

@@ -1,0 +1,112 @@
+//! A served model: everything that a request needs once the server has decided to compute it.
+
+use std::sync::Arc;
+
+use tokio::sync::{Semaphore, watch};
+use trunkline_scheduler::Stats;
+use trunkline_text::{ModelText, TextError};
+
+use crate::engine::driver::DriverHandle;
+use crate::engine::object::ObjectTier;
+use crate::engine::shard::{Health, ShardInfo, ShardStatus};
+use crate::error::ApiError;
+use crate::grammars::Grammars;
+use crate::limits::{INLINE_TOKENIZE_BYTES, ServerLimits};
+use crate::model::Model;
+use crate::request::checked::Validator;
+use crate::shutdown::Phase;
+
+/// One model and the shard that computes it. The server has one of these; serving several models means several.
+pub struct ServedModel {
+    /// Tokenizer, templates, name and reply style.
+    pub model: Arc<Model>,
+    /// Submits sequences to the driving task.
+    pub driver: DriverHandle,
+    /// Whether the shard is loading, ready or lost.
+    pub shard: watch::Receiver<ShardStatus>,
+    /// The shard's last answer to a health check.
+    pub health: watch::Receiver<Health>,
+    /// The scheduler's numbers after its last turn.
+    pub stats: watch::Receiver<Stats>,
+    /// Compiled grammars of structured output.
+    pub grammars: Arc<Grammars>,
+    /// The object tier, where `--kv-object-store` names one.
+    pub objects: Option<Arc<ObjectTier>>,
+    /// The limits that flags set.
+    pub limits: Arc<ServerLimits>,
+    /// Whether the server serves, drains or terminates.
+    pub phase: watch::Receiver<Phase>,
+    /// One permit for each long text that is tokenized at the same time.
+    pub tokenizing: Arc<Semaphore>,
+    /// The number of these permits.
+    pub num_tokenizing: usize,
+}
+
+impl ServedModel {
+    /// Returns the shard's description, or an error if no shard is connected.
+    pub fn shard_info(&self) -> Result<Arc<ShardInfo>, ApiError> {
+        match &*self.shard.borrow() {
+            ShardStatus::Ready(info) => Ok(info.clone()),
+            ShardStatus::Loading => Err(ApiError::ModelLoading),
+            ShardStatus::Lost => Err(ApiError::ShardAway),
+        }
+    }
+
+    /// Returns the shard's description, or an error if the server drains or no shard is connected.
+    pub fn serving(&self) -> Result<Arc<ShardInfo>, ApiError> {
+        if *self.phase.borrow() != Phase::Serving {
+            return Err(ApiError::Draining);
+        }
+        self.shard_info()
+    }
+
+    /// Checks that requests would be served now: the server does not drain, a shard is connected, its steps end.
+    pub fn readiness(&self) -> Result<(), ApiError> {
+        self.serving()?;
+        match *self.health.borrow() {
+            health if health.is_well(self.limits.stuck_step_timeout) => Ok(()),
+            Health::Silent => Err(ApiError::ShardSilent),
+            Health::Answered { step_running, .. } => Err(ApiError::ShardStuck {
+                running_s: step_running.as_secs(),
+                limit_s: self.limits.stuck_step_timeout.as_secs(),
+            }),
+        }
+    }
+
+    /// Returns the limits of requests to `shard`.
+    pub fn validator(&self, shard: &ShardInfo) -> Validator {
+        let context =
+            self.model.text.max_context_tokens.unwrap_or(u32::MAX).min(shard.max_position_embeddings);
+        Validator::new(
+            &self.limits,
+            context,
+            shard.pool_tokens(),
+            shard.vocab_size,
+            self.model.text.end_token_ids.clone(),
+        )
+    }
+
+    /// Runs `work` on a text of `num_bytes`. Long texts go to the blocking pool, a few at a time, so that they do not
+    /// delay other requests.
+    #[expect(clippy::expect_used, reason = "nothing closes the semaphore")]
+    pub async fn tokenize<T: Send + 'static>(
+        &self,
+        num_bytes: usize,
+        work: impl FnOnce(&ModelText) -> Result<T, TextError> + Send + 'static,
+    ) -> Result<T, ApiError> {
+        if num_bytes <= INLINE_TOKENIZE_BYTES {
+            return Ok(work(&self.model.text)?);
+        }
+        let permit = self.tokenizing.clone().acquire_owned().await.expect("the semaphore stays open");
+        let model = self.model.clone();
+        let done = tokio::task::spawn_blocking(move || {
+            let _permit = permit;
+            work(&model.text)
+        });
+        match done.await {
+            Ok(result) => Ok(result?),
+            // A panic in the tokenizer is answered as one in the handler would be.
+            Err(error) => std::panic::resume_unwind(error.into_panic()),
+        }
+    }
+}

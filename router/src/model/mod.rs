@@ -1,0 +1,62 @@
+//! The served model as the router knows it: its tokenizer and templates, its name, the style of its replies.
+
+mod reply_style;
+
+use std::path::Path;
+
+use trunkline_reply::ToolFormat;
+use trunkline_text::{ModelText, TextError};
+
+use crate::clock::unix_s;
+use crate::error::ApiError;
+
+pub use reply_style::{Choice, ReplyStyle};
+
+/// Names that stand for "the model that is served": what clients of other servers send.
+const MODEL_ALIASES: [&str; 3] = ["", "tgi", "dummy"];
+
+/// The model as the router knows it.
+pub struct Model {
+    /// Tokenizer, templates, special tokens.
+    pub text: ModelText,
+    /// The name that clients use.
+    pub served_name: String,
+    /// What its replies hold beside text.
+    pub reply: ReplyStyle,
+    /// When this process began to serve it, in seconds since 1970.
+    pub created_unix_s: u64,
+}
+
+impl Model {
+    /// Reads the model's text files.
+    pub fn load(path: &Path, served_name: String) -> Result<Self, TextError> {
+        Self::load_with(path, served_name, Choice::Auto, Choice::Auto)
+    }
+
+    /// Reads the model's text files. `tools`, `reasoning`: how its replies are read.
+    pub fn load_with(
+        path: &Path,
+        served_name: String,
+        tools: Choice<ToolFormat>,
+        reasoning: Choice<()>,
+    ) -> Result<Self, TextError> {
+        let text = ModelText::load(path)?;
+        if let Some(problem) = &text.chat_template_problem {
+            tracing::warn!(problem, "the model's chat template cannot be used; chats will be refused");
+        }
+        let reply = ReplyStyle::of_model(&text, tools, reasoning);
+        Ok(Self { text, served_name, reply, created_unix_s: unix_s() })
+    }
+
+    /// Checks the `model` field of a request.
+    pub fn check_name(&self, asked: Option<&str>) -> Result<(), ApiError> {
+        match asked {
+            Some(name) if name != self.served_name && !MODEL_ALIASES.contains(&name) => {
+                // Cut: a name may be as long as a body.
+                let model = name.chars().take(128).collect();
+                Err(ApiError::UnknownModel { model, served: self.served_name.clone() })
+            }
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,32 @@
+//! Where a request comes from: known before its body is read.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::deadline::Deadline;
+use crate::error::ApiError;
+use crate::request_id::RequestId;
+use crate::tenants::Caller;
+
+/// Who sent a request, when, and how long it may take.
+#[derive(Debug, Clone)]
+pub struct Arrival {
+    /// Names the request in the log and in internal errors.
+    pub id: RequestId,
+    /// The tenant that sent it, where keys are configured.
+    pub caller: Caller,
+    /// When it arrived, for its deadline and the time to its first token.
+    pub at: Instant,
+    /// The time that its header allows.
+    pub header_timeout: Option<Duration>,
+    /// The time that `--request-timeout` allows.
+    pub flag_timeout: Option<Duration>,
+}
+
+impl Arrival {
+    /// Returns the request's deadline, if its header, its body's `timeout` in seconds or the flag sets one.
+    pub fn deadline(&self, timeout: Option<f64>) -> Result<Option<Deadline>, ApiError> {
+        Deadline::new(self.at, self.header_timeout, timeout, self.flag_timeout)
+    }
+}

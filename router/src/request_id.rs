@@ -1,0 +1,45 @@
+//! The id of an HTTP request.
+
+use std::fmt;
+use std::sync::Arc;
+
+use axum::extract::Request;
+
+/// Longest id that is taken over from a client, in bytes.
+const MAX_BYTES: usize = 128;
+
+/// Names a request in the log, in the answer's `x-request-id` header and in internal errors. Cheap to clone.
+///
+/// The outermost middleware puts it into the request's extensions.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RequestId(Arc<str>);
+
+impl RequestId {
+    /// Returns a new random id.
+    pub fn random() -> Self {
+        Self(crate::random::id().into())
+    }
+
+    /// Takes over an id that a client or a proxy chose, if it is short and harmless in a log and in a header.
+    pub fn from_client(id: &str) -> Option<Self> {
+        let is_harmless = (1..=MAX_BYTES).contains(&id.len())
+            && id.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.:".contains(&byte));
+        is_harmless.then(|| Self(id.into()))
+    }
+
+    /// Returns the id of `request`. A request that did not pass the middleware gets a new one.
+    pub fn of(request: &Request) -> Self {
+        request.extensions().get().cloned().unwrap_or_else(Self::random)
+    }
+
+    /// Returns the id's text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for RequestId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}

@@ -1,0 +1,118 @@
+//! The table of routes, and the middleware around them.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::{Request, State};
+use axum::middleware::Next;
+use axum::response::{Html, IntoResponse, Redirect, Response};
+use axum::routing::{get, post};
+use utoipa::OpenApi;
+
+use super::observe::observe;
+use crate::api::app::App;
+use crate::api::dialect::Dialect;
+use crate::api::openapi::ApiDoc;
+use crate::api::{anthropic, kv, openai, operate, responses, tgi};
+use crate::error::ApiError;
+use crate::http::cors::{self, Origin};
+use crate::limits::MAX_HEADER_FIELDS;
+use crate::tenants::RateSlot;
+
+const DOCS_PAGE: &str = include_str!("../api/docs.html");
+
+/// Returns all routes with their middleware.
+pub fn routes(app: Arc<App>) -> Router {
+    Router::new()
+        .route("/v1/chat/completions", post(openai::chat::chat_completions))
+        .route("/v1/completions", post(openai::completions::completions))
+        .route("/v1/models", get(openai::models::list_models))
+        .route("/v1/models/{*id}", get(openai::models::get_model))
+        .route("/v1/responses", post(responses::route::create))
+        .route("/v1/responses/{id}", get(responses::route::get).delete(responses::route::delete))
+        .route("/v1/messages", post(anthropic::messages::create))
+        .route("/v1/messages/count_tokens", post(anthropic::messages::count_tokens))
+        .route("/", post(tgi::generate::root).get(|| async { Redirect::temporary("/docs") }))
+        .route("/generate", post(tgi::generate::generate))
+        .route("/generate_stream", post(tgi::generate::generate_stream))
+        .route("/info", get(tgi::info::info))
+        .route("/tokenize", post(tgi::tokenize::tokenize))
+        .route("/chat_tokenize", post(tgi::tokenize::chat_tokenize))
+        .route("/invocations", post(tgi::platforms::invocations))
+        .route("/vertex", post(tgi::platforms::vertex))
+        .route("/v1/kv", get(kv::tree::totals))
+        .route("/v1/kv/events", get(kv::events::events))
+        .route("/v1/kv/tree", get(kv::tree::tree))
+        .route("/v1/kv/tree/{id}", get(kv::node::show).delete(kv::tree::remove))
+        .route("/v1/kv/tree/{id}/pin", post(kv::node::pin).delete(kv::node::unpin))
+        .route("/health", get(operate::health))
+        .route("/ping", get(operate::ping))
+        .route("/livez", get(operate::livez))
+        .route("/readyz", get(operate::readyz))
+        .route("/metrics", get(operate::metrics))
+        .route("/openapi.json", get(|| async { axum::Json(ApiDoc::openapi()) }))
+        .route("/docs", get(|| async { Html(DOCS_PAGE) }))
+        .fallback(unknown_route)
+        .method_not_allowed_fallback(unknown_method)
+        // Bodies are limited where they are read, with a message that names the flag.
+        .layer(axum::extract::DefaultBodyLimit::disable())
+        .layer(axum::middleware::from_fn_with_state(app.clone(), limit_header))
+        // After all routes and around the fallbacks: what is not listed is not open either.
+        .layer(axum::middleware::from_fn_with_state(app.clone(), require_key))
+        .layer(axum::middleware::from_fn_with_state(app.clone(), observe))
+        .with_state(app)
+}
+
+/// Returns all routes, answering preflight requests of browsers if there are `origins`.
+pub fn routes_with_cors(app: Arc<App>, origins: &[Origin]) -> Router {
+    let routes = routes(app);
+    match cors::layer(origins) {
+        Some(layer) => routes.layer(layer),
+        None => routes,
+    }
+}
+
+/// Refuses a header that is too large by the name of its limit; what is larger by far does not come here.
+async fn limit_header(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+    let uri = request.uri().path_and_query().map_or(0, |path| path.as_str().len());
+    // As on the wire: a colon, a blank and a line break around name and value.
+    let fields = request.headers().iter().map(|(name, value)| name.as_str().len() + value.len() + 4);
+    let num_fields = request.headers().len();
+    if num_fields > MAX_HEADER_FIELDS {
+        let error = ApiError::HeaderFields { num_fields, limit: MAX_HEADER_FIELDS };
+        return Dialect::of_path(request.uri().path()).error_response(&error);
+    }
+    let limit = app.limits.max_header_bytes;
+    if uri + fields.sum::<usize>() > limit {
+        return Dialect::of_path(request.uri().path()).error_response(&ApiError::HeaderTooLarge { limit });
+    }
+    next.run(request).await
+}
+
+/// Refuses requests without a valid key, and notes the sender of the others in their extensions.
+async fn require_key(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
+    match app.admission.access.caller(request.uri().path(), request.headers()) {
+        Ok(caller) => {
+            let slot = RateSlot::default();
+            request.extensions_mut().insert(caller.clone());
+            request.extensions_mut().insert(slot.clone());
+            let dialect = Dialect::of_path(request.uri().path());
+            let mut response = next.run(request).await;
+            response.extensions_mut().insert(caller);
+            slot.write(dialect.rate_headers(), response.headers_mut());
+            response
+        }
+        Err(error) => Dialect::of_path(request.uri().path()).error_response(&error),
+    }
+}
+
+async fn unknown_route(State(_): State<Arc<App>>, request: Request) -> Response {
+    let path: String = request.uri().path().chars().take(128).collect();
+    Dialect::of_path(&path).error_response(&ApiError::UnknownRoute { path }).into_response()
+}
+
+async fn unknown_method(State(_): State<Arc<App>>, request: Request) -> Response {
+    let path: String = request.uri().path().chars().take(128).collect();
+    let method: String = request.method().as_str().chars().take(32).collect();
+    Dialect::of_path(&path).error_response(&ApiError::UnknownMethod { path, method })
+}

@@ -1,0 +1,202 @@
+"""Checks which modules of a Rust crate import each other: layers that point down, and no cycles.
+
+A cycle is reported between the children of one module. A parent and its own children may name each other, because a
+module's file re-exports them. `python scripts/rust_imports.py` prints the graph of each crate.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+# Each row may import the rows below it. Modules of one row do not import each other.
+ROUTER_LAYERS = (
+    ("main",),
+    ("process",),
+    ("args", "exit"),
+    ("server",),
+    ("api",),
+    ("generation",),
+    ("request",),
+    ("grammars",),
+    ("model",),
+    ("engine",),
+    ("http",),
+    ("tenants", "metrics", "kv_events"),
+    ("limits",),
+    ("error", "watermark"),
+    ("request_id",),
+    ("clock", "log", "random", "shutdown"),
+)
+CRATES = {"router/src": ROUTER_LAYERS, "launcher/src": (), "kernels/src": ()}
+# Crates without cycles. The others are reported, and join this list when they have none.
+ACYCLIC = ("router/src",)
+
+Module = tuple[str, ...]
+COMMENT = re.compile(r"//[^\n]*|\"(?:[^\"\\\n]|\\.)*\"")
+TOKEN = re.compile(r"\s*(::|[{},*;]|\w+)")
+PATH = re.compile(r"\b(?:crate|super|self)(?=::)")
+REEXPORT = re.compile(r"^\s*pub(?:\([\w :]+\))? use ", re.MULTILINE)
+
+
+def read_tree(text: str, at: int) -> tuple[list[list[str]], int]:
+    """Reads a path that may end with braces: `a::{b, c::d}` gives [a, b] and [a, c, d]. Returns where it ends, too."""
+    prefix: list[str] = []
+    while token := TOKEN.match(text, at):
+        word = token[1]
+        if word == "{":
+            paths, at = [], token.end()
+            while (after := TOKEN.match(text, at)) and after[1] != "}":
+                if after[1] == ",":
+                    at = after.end()
+                    continue
+                branch, end = read_tree(text, at)
+                if end == at:
+                    break
+                paths += [prefix + path for path in branch]
+                at = end
+            return paths, after.end() if after else at
+        if word in "},;":
+            break
+        prefix.append(word)
+        at = token.end()
+        step = TOKEN.match(text, at)
+        if step is None or step[1] != "::":
+            break
+        at = step.end()
+    return ([prefix] if prefix else []), at
+
+
+class Crate:
+    """The modules of a crate, and the modules that each imports."""
+
+    def __init__(self, source: Path) -> None:
+        self.texts = {
+            module_of(file.relative_to(source)): COMMENT.sub("", file.read_text())
+            for file in sorted(source.rglob("*.rs"))
+            if file.parent.name != "generated"
+        }
+        self.modules = {module[:end] for module in self.texts for end in range(len(module) + 1)}
+        self.reexports: dict[tuple[Module, str], list[str]] = {}
+        for module, text in self.texts.items():
+            for match in REEXPORT.finditer(text):
+                for path in read_tree(text, match.end())[0]:
+                    self.reexports[module, path[-1]] = self.absolute(module, path)
+        self.imports = {module: set(self.targets(module)) - {module} for module in self.texts}
+
+    def absolute(self, module: Module, path: list[str]) -> list[str]:
+        """Returns a path's segments from the root of the crate on."""
+        if path[0] == "crate":
+            return path[1:]
+        base = list(module)
+        while path and path[0] in ("super", "self"):
+            base = base[:-1] if path[0] == "super" else base
+            path = path[1:]
+        return base + path
+
+    def resolve(self, path: list[str], depth: int = 0) -> Module:
+        """Returns the module that defines the item at a path, looking through re-exports."""
+        module: Module = ()
+        for index, name in enumerate(path):
+            if (*module, name) in self.modules:
+                module = (*module, name)
+            elif (module, name) in self.reexports and depth < 8:
+                return self.resolve(self.reexports[module, name] + path[index + 1 :], depth + 1)
+            else:
+                break
+        return module
+
+    def targets(self, module: Module) -> Iterator[Module]:
+        text = self.texts[module]
+        for match in PATH.finditer(text):
+            # `super` in the middle of a path was read with its beginning.
+            if text[: match.start()].endswith("::"):
+                continue
+            for path in read_tree(text, match.start())[0]:
+                yield self.resolve(self.absolute(module, path))
+
+    def edges(self, parent: Module) -> dict[str, set[str]]:
+        """Returns which children of a module import which of its other children."""
+        depth = len(parent)
+        found: dict[str, set[str]] = {}
+        for module, targets in self.imports.items():
+            if module[:depth] != parent or len(module) == depth:
+                continue
+            own = found.setdefault(module[depth], set())
+            own |= {target[depth] for target in targets if target[:depth] == parent and len(target) > depth}
+            own.discard(module[depth])
+        return found
+
+    def cycles(self) -> list[list[str]]:
+        """Returns the groups of sibling modules that import each other in a circle."""
+        found = []
+        for parent in sorted(self.modules):
+            edges = self.edges(parent)
+            reach = {child: reachable(edges, child) for child in edges}
+            groups = {
+                tuple(sorted(other for other in edges if other in reach[child] and child in reach[other]))
+                for child in edges
+            }
+            found += [["::".join((*parent, child)) for child in group] for group in sorted(groups) if group]
+        return found
+
+
+def module_of(file: Path) -> Module:
+    parts = file.with_suffix("").parts
+    if parts[-1] == "mod" or parts == ("lib",):
+        parts = parts[:-1]
+    return tuple(parts)
+
+
+def reachable(edges: dict[str, set[str]], start: str) -> set[str]:
+    found: set[str] = set()
+    waiting = list(edges.get(start, ()))
+    while waiting:
+        child = waiting.pop()
+        if child not in found:
+            found.add(child)
+            waiting += edges.get(child, ())
+    return found
+
+
+def upward(crate: Crate, layers: tuple[tuple[str, ...], ...]) -> list[str]:
+    """Returns the imports that do not point down, and the modules that no layer has."""
+    row = {module: number for number, layer in enumerate(layers) for module in layer}
+    edges = crate.edges(())
+    lost = [f"`{module}` is in no layer" for module in sorted(edges) if module not in row]
+    return lost + [
+        f"`{module}` may not import `{target}`, which is not below it"
+        for module in sorted(edges)
+        for target in sorted(edges[module])
+        if module in row and target in row and row[target] <= row[module]
+    ]
+
+
+def check() -> list[str]:
+    """Returns what is wrong with the imports of all crates."""
+    found = []
+    for name, layers in CRATES.items():
+        crate = Crate(ROOT / name)
+        if layers:
+            found += [f"{name}: {problem}" for problem in upward(crate, layers)]
+        if name in ACYCLIC:
+            found += [f"{name}: modules import each other in a circle: {', '.join(g)}" for g in crate.cycles()]
+    return found
+
+
+def main() -> None:
+    for name, layers in CRATES.items():
+        crate = Crate(ROOT / name)
+        edges = crate.edges(())
+        print(f"{name}: {len(crate.texts)} files, {len(crate.cycles())} cycles")
+        for layer in layers or (tuple(sorted(edges)),):
+            for module in layer:
+                print(f"  {module:14} → {' '.join(sorted(edges.get(module, ())))}")
+        for group in crate.cycles():
+            print(f"  cycle: {' '.join(group)}")
+
+
+if __name__ == "__main__":
+    main()
