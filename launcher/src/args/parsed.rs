@@ -73,12 +73,12 @@ impl ParsedServe {
         G::read(|setting| self.text(setting)).map_err(|error| LauncherError::usage(error.to_string()))
     }
 
-    /// The positional MODEL.
+    /// Returns the positional argument MODEL.
     pub fn model(&self) -> Option<&String> {
         self.matches.get_one(MODEL)
     }
 
-    /// Whether `--model-id` was given on the command line, and not by its variable or in the file.
+    /// Returns whether `--model-id` is on the command line, rather than in its variable or in the file.
     pub fn has_model_id_flag(&self) -> bool {
         self.matches.value_source(MODEL_ID) == Some(ValueSource::CommandLine)
     }

@@ -12,12 +12,12 @@ use crate::log::{Format, Log};
 /// Size of the KV cache on disk unless the user gives another.
 const DEFAULT_DISK_SIZE: Bytes = Bytes(10 << 30);
 
-/// What the user asks the launcher to do.
+/// The command to run, with its checked arguments.
 #[derive(Debug)]
 pub enum Request {
-    /// Serve a model.
+    /// Serve a model until a signal arrives.
     Serve(Box<ServeConfig>),
-    /// Download a model.
+    /// Download a model from the Hub.
     Download(ModelRef),
     /// Inspect or change the KV cache.
     Cache(CacheCommand),
@@ -41,15 +41,15 @@ pub struct ServeConfig {
     pub model: ModelRef,
     /// Name of the model in answers, unless it is the model's own.
     pub served_model_name: Option<String>,
-    /// Where the router listens and who may call it.
+    /// The router's address, and access to it.
     pub server: Server,
-    /// Limits on requests.
+    /// The limits on requests.
     pub limits: Limits,
-    /// Limits on steps.
+    /// The limits on steps.
     pub step_limits: StepLimits,
-    /// How replies are parsed and watermarked.
+    /// Parsing and watermarking of replies.
     pub replies: Replies,
-    /// How the shard computes.
+    /// The shard's backend and threads.
     pub compute: Compute,
     /// The shard's part of the KV cache.
     pub shard_cache: ShardCache,
