@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 use tower::ServiceExt;
 use trunkline_router::api::openapi::ApiDoc;
-use trunkline_router::limits::Limits;
+use trunkline_router::limits::ServerLimits;
 use trunkline_router::model::Model;
 use trunkline_router::server::Server;
 use trunkline_router::server::routes::routes;
@@ -66,7 +66,8 @@ fn fixture() -> &'static Fixture {
         let plan =
             ShardPlan { replies: replies.map(bytes).to_vec(), keep_plans: false, ..ShardPlan::default() };
         let (server, shard) = runtime.block_on(async {
-            let server = Server::start(model, Limits::default(), Access::open(), socket.clone()).unwrap();
+            let server =
+                Server::start(model, ServerLimits::default(), Access::open(), socket.clone()).unwrap();
             let shard = MockShard::start(&socket, plan);
             let mut status = server.app.served.shard.clone();
             tokio::time::timeout(DEADLINE, async {

@@ -10,8 +10,8 @@ use crate::log::Log;
 use crate::pace::Pace;
 use crate::process::{Event, Exit, Process};
 
-/// A repetition of the same signal within this time counts as the same request: `timeout(1)` and some supervisors signal
-/// both the process and its group.
+/// A repetition of the same signal within this time counts as the same request: `timeout(1)` and some supervisors
+/// signal both the process and its group.
 pub const SAME_SIGNAL_WINDOW: Duration = Duration::from_millis(200);
 
 /// The outcome of stopping a process.
@@ -49,7 +49,7 @@ impl Request {
     }
 }
 
-/// How to treat the final `error:` line of a child that is stopped.
+/// The treatment of the final `error:` line of a child that is stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClosingLine {
     /// Pass it through, unless the child ended because of a user's mistake.

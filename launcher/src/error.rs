@@ -24,7 +24,7 @@ pub enum LauncherError {
     /// The configuration file cannot be read.
     #[error("cannot read the configuration file `{}`: {source}", path.display())]
     ConfigUnreadable {
-        /// Value of `--config`.
+        /// The value of `--config`.
         path: PathBuf,
         /// The operating system's error.
         #[source]
@@ -38,9 +38,9 @@ pub enum LauncherError {
         "port {port} of `{hostname}` is in use; hint: stop the process that listens there, or choose another `--port`"
     )]
     PortInUse {
-        /// Value of `--hostname`.
+        /// The value of `--hostname`.
         hostname: String,
-        /// Value of `--port`.
+        /// The value of `--port`.
         port: u16,
     },
     /// The router's address cannot be bound for another reason.
@@ -48,9 +48,9 @@ pub enum LauncherError {
         "cannot listen on port {port} of `{hostname}`: {source}; hint: choose another `--hostname` or `--port`"
     )]
     CannotListen {
-        /// Value of `--hostname`.
+        /// The value of `--hostname`.
         hostname: String,
-        /// Value of `--port`.
+        /// The value of `--port`.
         port: u16,
         /// The operating system's error.
         #[source]
@@ -71,7 +71,7 @@ pub enum LauncherError {
     Spawn {
         /// The child that was to be started.
         role: Role,
-        /// The program's path.
+        /// The path of the program.
         program: PathBuf,
         /// The operating system's error.
         #[source]

@@ -6,7 +6,7 @@
 //! programs     finds the other programs and builds their command lines
 //! listen       checks the port before anything is loaded
 //! resolve      model name to files
-//! runtime_dir  the private folder of the sockets
+//! runtime_dir  the private folder with the socket and the router's settings
 //! process      a child process: group, lifeline, end
 //! output       a child's output lines
 //! pace         time limits for the children

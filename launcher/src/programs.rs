@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use trunkline_settings::{Form, Group, RouterSettings};
+use trunkline_settings::{Form, Group};
 
 use crate::args;
 use crate::args::resolved::{ModelRef, ServeConfig};
@@ -81,18 +81,11 @@ pub fn shard_command(python: &Path, config: &ServeConfig, model: &Path, socket: 
     command
 }
 
-/// Returns `trunkline-router --shard-socket PATH --model-path PATH [...] --lifeline`.
-pub fn router_command(router: &Path, settings: &RouterSettings) -> Command {
+/// Returns `trunkline-router --settings PATH --lifeline`.
+pub fn router_command(router: &Path, settings: &Path) -> Command {
     let mut command = Command::new(router);
     forget_own_variables(&mut command);
-    command.arg("--shard-socket").arg(&settings.shard_socket).arg("--model-path").arg(&settings.model_path);
-    command.args(["--served-model-name", &settings.served_model_name]);
-    push_group(&mut command, &settings.server);
-    push_group(&mut command, &settings.limits);
-    push_group(&mut command, &settings.replies);
-    push_group(&mut command, &settings.cache);
-    push_group(&mut command, &settings.logging);
-    command.arg("--lifeline");
+    command.arg("--settings").arg(settings).arg("--lifeline");
     command
 }
 
@@ -106,7 +99,7 @@ fn server_command(python: &Path, subcommand: &str) -> Command {
     command
 }
 
-/// Removes the launcher's own variables: their checked values reach the child as settings.
+/// Removes the launcher's own variables from a child's environment; their checked values reach the child as settings.
 fn forget_own_variables(command: &mut Command) {
     for name in args::serve_variables() {
         command.env_remove(name);

@@ -6,11 +6,12 @@
 //! trunkline-<pid>-<random>/    0700
 //!     launcher.lock            0600; locked with flock while the launcher lives; contains its process id once locked
 //!     shard.sock               0600; created by the shard
+//!     router.json              0600; the router's settings, written before each of its starts
 //! ```
 //!
-//! The kernel releases the lock when the launcher ends for any reason, so a folder whose lock can be taken is stale. The
-//! exception is a launcher that has created the folder but not yet written its id into the locked file: the file is then
-//! empty or missing, and the id in the folder's name is that of a living process.
+//! The kernel releases the lock when the launcher ends for any reason, so a folder whose lock can be taken is stale.
+//! The exception is a launcher that has created the folder but not yet written its id into the locked file: the file is
+//! then empty or missing, and the id in the folder's name is that of a living process.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -21,6 +22,7 @@ use std::process;
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::process::{Pid, geteuid, test_kill_process};
+use trunkline_settings::RouterSettings;
 
 use crate::error::LauncherError;
 use crate::log::Log;
@@ -29,6 +31,7 @@ const PREFIX: &str = "trunkline-";
 /// Name of the file that the launcher locks.
 pub const LOCK_FILE: &str = "launcher.lock";
 const SHARD_SOCKET: &str = "shard.sock";
+const ROUTER_SETTINGS: &str = "router.json";
 const PRIVATE_DIR_MODE: u32 = 0o700;
 const PRIVATE_FILE_MODE: u32 = 0o600;
 /// `sizeof(sockaddr_un.sun_path)` is 108 on Linux, including the final NUL.
@@ -47,7 +50,8 @@ pub struct RuntimeDir {
 }
 
 impl RuntimeDir {
-    /// Removes stale folders from all `bases`, then creates a folder in the first base that is writable and short enough.
+    /// Removes stale folders from all `bases`, then creates a folder in the first base that is writable and short
+    /// enough.
     pub fn create(bases: &[PathBuf], log: &Log) -> Result<Self, LauncherError> {
         bases.iter().for_each(|base| sweep(base, log));
         let mut reasons = Vec::new();
@@ -90,6 +94,18 @@ impl RuntimeDir {
     /// Returns the path of the shard's socket.
     pub fn shard_socket(&self) -> PathBuf {
         self.path.join(SHARD_SOCKET)
+    }
+
+    /// Returns the path of the router's settings.
+    pub fn router_settings(&self) -> PathBuf {
+        self.path.join(ROUTER_SETTINGS)
+    }
+
+    /// Writes the router's settings, readable only by this user.
+    pub fn write_router_settings(&self, settings: &RouterSettings) -> io::Result<()> {
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(true).mode(PRIVATE_FILE_MODE);
+        options.open(self.router_settings())?.write_all(&serde_json::to_vec_pretty(settings)?)
     }
 }
 

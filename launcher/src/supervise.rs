@@ -71,7 +71,7 @@ impl Plan<'_> {
     /// Returns the command that starts the shard or the router.
     pub fn command(&self, role: Role) -> Command {
         match role {
-            Role::Router => programs::router_command(&self.router, &self.router_settings()),
+            Role::Router => programs::router_command(&self.router, &self.runtime_dir.router_settings()),
             Role::Shard | Role::Resolver => {
                 let socket = self.runtime_dir.shard_socket();
                 programs::shard_command(&self.python, self.config, &self.model.path, &socket)
@@ -174,8 +174,14 @@ impl<'a> Supervisor<'a> {
     }
 
     fn spawn(&self, role: Role) -> Result<Process, LauncherError> {
-        if role == Role::Shard {
-            remove_stale(&self.plan.runtime_dir.shard_socket())?;
+        let folder = &self.plan.runtime_dir;
+        match role {
+            Role::Shard => remove_stale(&folder.shard_socket())?,
+            // Written at each start: something that cleans temporary folders may have removed it.
+            Role::Router => folder
+                .write_router_settings(&self.plan.router_settings())
+                .map_err(|source| LauncherError::System { what: "write the router's settings", source })?,
+            Role::Resolver => {}
         }
         let process = Process::spawn(role, self.plan.command(role), &self.sender)?;
         self.log.debug("started", &[("process", &role), ("pid", &process.pid())]);
@@ -217,8 +223,8 @@ impl<'a> Supervisor<'a> {
 
     /// Handles a child that ended because of a user's mistake.
     ///
-    /// The shard checks the model more closely than the router does. If the router refuses the model, the shard gets some
-    /// time to refuse it too, and its error line is shown instead.
+    /// The shard checks the model more closely than the router does. If the router refuses the model, the shard gets
+    /// some time to refuse it too, and its error line is shown instead.
     fn refused(&mut self, role: Role, tail: Tail) -> LauncherError {
         let verdict = tail.verdict;
         if role == Role::Router

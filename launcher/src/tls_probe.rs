@@ -26,8 +26,8 @@ pub fn connect(
     Ok(StreamOwned::new(connection, stream))
 }
 
-/// Accepts any certificate: it names the server's public host, while the probe connects to an address of this machine and
-/// sends no secret.
+/// Accepts any certificate: it names the server's public host, while the probe connects to an address of this machine
+/// and sends no secret.
 #[derive(Debug)]
 struct AnyCertificate(Arc<CryptoProvider>);
 

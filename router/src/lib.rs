@@ -9,9 +9,9 @@
 //!
 //! ```no_run
 //! # async fn example() -> anyhow::Result<()> {
-//! use trunkline_router::{limits::Limits, model::Model, server::Server, tenants::Access};
+//! use trunkline_router::{limits::ServerLimits, model::Model, server::Server, tenants::Access};
 //! let model = Model::load("model.gguf".as_ref(), "my-model".into())?;
-//! let server = Server::start(model, Limits::default(), Access::open(), "/run/shard.sock".into())?;
+//! let server = Server::start(model, ServerLimits::default(), Access::open(), "/run/shard.sock".into())?;
 //! let listener = tokio::net::TcpListener::bind("127.0.0.1:3000").await?;
 //! server.run(listener, std::future::pending()).await?;
 //! # Ok(()) }

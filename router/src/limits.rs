@@ -1,13 +1,16 @@
-//! The limits of requests and connections. Flags set the ones in [`Limits`]; the others are constants.
+//! The limits of requests and connections. Settings set those in [`ServerLimits`]; the others are constants.
 
+use std::ops::Deref;
 use std::time::Duration;
 
 use trunkline_contract::range;
 use trunkline_grammar::GrammarLimits;
 use trunkline_scheduler::{PolicyKind, Watermark};
+use trunkline_settings::{EvictionPolicy, Replies, RouterCache, RouterSettings, Server};
+pub use trunkline_settings::{Limits, MAX_MESSAGE_PARTS, MAX_MESSAGES};
 
 use crate::error::ApiError;
-use crate::watermark::DEFAULT_WATERMARK;
+use crate::watermark::DEFAULT_KEY;
 
 /// The most alternatives reported for each token (`top_logprobs`, `logprobs`, `top_n_tokens`).
 pub const MAX_TOP_LOGPROBS: u64 = range::MAX_TOP_LOGPROBS as u64;
@@ -19,10 +22,6 @@ pub const MAX_LOGIT_BIAS: usize = 1024;
 pub const MAX_STOP_TOKEN_IDS: usize = 128;
 /// The longest stop string in bytes.
 pub const MAX_STOP_BYTES: usize = 1024;
-/// The most messages that are parsed, even if `--max-messages` allows more.
-pub const MAX_MESSAGES: usize = 65_536;
-/// The most parts, or content blocks, of a message that are parsed, even if `--max-message-parts` allows more.
-pub const MAX_PARTS: usize = 65_536;
 /// The most tokens that wait for one client. A request that exceeds it is aborted.
 pub const MAX_WAITING_TOKENS: usize = 1024;
 /// The memory for arriving bodies suffices for this many bodies of the largest size.
@@ -75,60 +74,44 @@ pub const MAX_CACHED_GRAMMARS: usize = 64;
 /// have 1 MiB of tables and 1 MiB of masks.
 pub const MAX_CACHED_GRAMMAR_BYTES: usize = 1 << 20;
 
-/// The limits that flags set.
+/// Every limit of a server. Those on requests, which are most of them, are fields of the settings' [`Limits`].
 #[derive(Debug, Clone)]
-pub struct Limits {
-    /// The most requests that are open at the same time (`--max-concurrent-requests`).
-    pub max_concurrent_requests: usize,
-    /// The most sequences that wait for their first step (`--max-queued-requests`).
-    pub max_queued_requests: usize,
-    /// The most tokens of a prompt (`--max-input-tokens`); the context minus one if absent.
-    pub max_input_tokens: Option<u32>,
-    /// The most tokens of prompt and output (`--max-total-tokens`); the model's context if absent.
-    pub max_total_tokens: Option<u32>,
-    /// The most tokens that one step computes (`--max-batch-prefill-tokens`); the shard's own limit if absent.
-    pub max_step_tokens: Option<u32>,
-    /// The most outputs for one prompt (`--max-best-of`).
-    pub max_best_of: u32,
-    /// The most messages of a chat (`--max-messages`).
-    pub max_messages: usize,
-    /// The most parts, or content blocks, of a message (`--max-message-parts`).
-    pub max_message_parts: usize,
-    /// The most tools of a request (`--max-tools`).
-    pub max_tools: usize,
-    /// The most bytes of stored responses that requests can continue (`--max-response-store-bytes`).
-    pub max_response_store_bytes: usize,
-    /// The most stop strings of a request (`--max-stop-sequences`).
-    pub max_stop_sequences: usize,
-    /// The limits of structured output (`--max-schema-bytes`, `--max-schema-depth`, `--max-schema-properties`).
-    pub grammar: GrammarLimits,
-    /// The most bytes of a body (`--max-body-bytes`).
-    pub max_body_bytes: usize,
-    /// The most bytes of a header (`--max-header-bytes`).
-    pub max_header_bytes: usize,
-    /// The longest time for which a client may read nothing of its answer (`--client-stall-timeout`).
-    pub client_stall_timeout: Duration,
-    /// The policy by which blocks are evicted from a full prefix cache (`--eviction-policy`).
-    pub eviction_policy: PolicyKind,
-    /// The greatest part of the block pool that may be pinned, in percent (`--max-pinned-share`).
-    pub max_pinned_percent: u32,
-    /// The longest time of a request, including the time in the queue (`--request-timeout`).
-    pub request_timeout: Option<Duration>,
-    /// The server is not ready while a step has been running for longer (`--stuck-step-timeout`).
-    pub stuck_step_timeout: Duration,
-    /// The longest time that a drain waits for open requests (`--graceful-termination-timeout`).
+pub struct ServerLimits {
+    /// The limits on requests.
+    pub requests: Limits,
+    /// Longest wait of a drain for open requests (`--graceful-termination-timeout`).
     pub graceful_termination_timeout: Duration,
-    /// The timeouts of connections, which no flag sets.
-    pub timeouts: Timeouts,
-    /// The most connections beyond the open requests, which no flag sets.
-    pub spare_connections: usize,
-    /// The watermark for requests that ask for one (`--watermark-gamma`, `--watermark-delta`, `--watermark-key-file`).
+    /// Order of eviction from the prefix cache (`--eviction-policy`).
+    pub eviction_policy: PolicyKind,
+    /// Largest share of the KV pool that may be pinned, in percent (`--max-pinned-share`).
+    pub max_pinned_percent: u32,
+    /// The watermark of requests that ask for one (`--watermark-gamma`, `--watermark-delta`, `--watermark-key-file`).
     pub watermark: Watermark,
+    /// Time limits of connections, which no flag sets.
+    pub timeouts: Timeouts,
+    /// Most connections beyond the open requests, which no flag sets.
+    pub spare_connections: usize,
 }
 
-impl Limits {
-    /// Checks the number of messages of a chat, and the number of parts of each one. `list` is the list's name in
-    /// errors.
+impl ServerLimits {
+    fn new(requests: Limits, server: &Server, replies: &Replies, cache: &RouterCache) -> Self {
+        let (gamma, delta) = (replies.watermark_gamma, replies.watermark_delta);
+        Self {
+            requests,
+            graceful_termination_timeout: server.graceful_termination_timeout,
+            eviction_policy: match cache.eviction_policy {
+                EvictionPolicy::Lru => PolicyKind::Lru,
+                EvictionPolicy::Worth => PolicyKind::Worth,
+                EvictionPolicy::Adaptive => PolicyKind::Adaptive,
+            },
+            max_pinned_percent: cache.max_pinned_share,
+            watermark: Watermark { gamma, delta, key: DEFAULT_KEY },
+            timeouts: Timeouts::default(),
+            spare_connections: SPARE_CONNECTIONS,
+        }
+    }
+
+    /// Checks the number of a chat's messages, and of the parts of each. `list` is the field's name in the request.
     pub fn check_messages(
         &self,
         list: &str,
@@ -150,39 +133,55 @@ impl Limits {
         Ok(())
     }
 
-    /// Returns the most memory that all arriving bodies together may occupy, in KiB.
+    /// Returns the number of sequences that may wait for their first step.
+    pub fn max_queued(&self) -> usize {
+        self.max_queued_requests.unwrap_or(self.max_concurrent_requests)
+    }
+
+    /// Returns the longest life of a request, including the queue; `None` is unlimited.
+    pub fn request_timeout(&self) -> Option<Duration> {
+        Some(self.requests.request_timeout).filter(|timeout| !timeout.is_zero())
+    }
+
+    /// Returns the limits on grammars.
+    pub fn grammar(&self) -> GrammarLimits {
+        GrammarLimits {
+            max_bytes: self.max_schema_bytes,
+            max_depth: self.max_schema_depth,
+            max_properties: self.max_schema_properties,
+            ..GrammarLimits::default()
+        }
+    }
+
+    /// Returns the memory for all bodies being received, in KiB.
     pub fn max_reading_kib(&self) -> usize {
         self.max_body_bytes.saturating_mul(MAX_READING_BODIES).max(MIN_READING_BYTES) / 1024
     }
 }
 
-impl Default for Limits {
+impl Deref for ServerLimits {
+    type Target = Limits;
+
+    fn deref(&self) -> &Limits {
+        &self.requests
+    }
+}
+
+impl From<&RouterSettings> for ServerLimits {
+    fn from(settings: &RouterSettings) -> Self {
+        Self::new(settings.limits.clone(), &settings.server, &settings.replies, &settings.cache)
+    }
+}
+
+impl From<Limits> for ServerLimits {
+    fn from(requests: Limits) -> Self {
+        Self::new(requests, &Server::default(), &Replies::default(), &RouterCache::default())
+    }
+}
+
+impl Default for ServerLimits {
     fn default() -> Self {
-        Self {
-            max_concurrent_requests: 128,
-            max_queued_requests: 128,
-            max_input_tokens: None,
-            max_total_tokens: None,
-            max_step_tokens: None,
-            max_best_of: 128,
-            max_messages: 16_384,
-            max_message_parts: 1024,
-            max_tools: 128,
-            max_response_store_bytes: 64 << 20,
-            max_stop_sequences: 64,
-            grammar: GrammarLimits::default(),
-            max_body_bytes: 8 << 20,
-            max_header_bytes: 64 << 10,
-            client_stall_timeout: Duration::from_secs(30),
-            eviction_policy: PolicyKind::default(),
-            max_pinned_percent: 25,
-            request_timeout: None,
-            stuck_step_timeout: Duration::from_secs(60),
-            graceful_termination_timeout: Duration::from_secs(90),
-            timeouts: Timeouts::default(),
-            spare_connections: SPARE_CONNECTIONS,
-            watermark: DEFAULT_WATERMARK,
-        }
+        Limits::default().into()
     }
 }
 

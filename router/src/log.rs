@@ -13,6 +13,7 @@ use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
+use trunkline_settings::{Choice as _, LogLevel};
 
 /// The name of this process in log lines.
 const TARGET: &str = "router";
@@ -26,11 +27,9 @@ pub enum LogForm {
     Json,
 }
 
-/// Starts logging. `level` is a level or a filter, such as `debug` or `info,trunkline_router::engine::driver=trace`.
-pub fn init(level: &str, form: LogForm) -> anyhow::Result<()> {
-    let filter = EnvFilter::try_new(level).map_err(|error| {
-        anyhow::anyhow!("`--log-level` is `{level}`: {error}; hint: use `info` or `debug`")
-    })?;
+/// Starts logging up to `level`.
+pub fn init(level: LogLevel, form: LogForm) -> anyhow::Result<()> {
+    let filter = EnvFilter::try_new(level.name())?;
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)

@@ -1,53 +1,67 @@
-//! The router's process: parses arguments, builds the server, runs it, and maps the error to an exit code.
+//! The router's process: reads the settings, builds and runs the server, and maps errors to exit codes.
 //!
-//! It is part of the library, so that the code of the server is generated once, here, and not in each executable.
+//! It is part of the library so that the server's code is generated only once and not for each executable.
 
 use std::io::Write;
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use crate::api::app::App;
-use crate::args::Args;
+use crate::args::{self, Command, reasoning_format, tool_format};
 use crate::exit::End;
 use crate::http::tls::Tls;
 use crate::kv_events::{Endpoint, Publish, Topic};
+use crate::limits::ServerLimits;
 use crate::log::{self, LogForm};
 use crate::model::Model;
 use crate::server::{Front, Server};
 use crate::tenants::{Access, AccessError};
 use crate::watermark::{self, KeyError};
-use clap::Parser;
 use futures::future::BoxFuture;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use trunkline_object::{Location, LocationError, Remote};
+use trunkline_settings::RouterSettings;
 
-/// The launcher is gone.
+/// Exit code after the launcher has ended.
 const EXIT_LIFELINE: i32 = 1;
-/// One API key: not a flag, as command lines are no secret.
+/// Environment variable of an API key. There is no flag, since command lines are visible to other users.
 const KEY_VARIABLE: &str = "TRUNKLINE_API_KEY";
-/// What Kubernetes calls this server, where its manifest says so (downward API).
+/// Environment variable of the pod's name, which a Kubernetes manifest may set (downward API).
 const POD_VARIABLE: &str = "POD_NAME";
-/// This machine's name, or the container's.
+/// File with the name of this machine or container.
 const HOST_NAME: &str = "/proc/sys/kernel/hostname";
 
-/// Opens a store of one of the schemes `s3`, `gs` and `az`.
+/// Opens an object store with the scheme `s3`, `gs` or `az`.
 pub type OpenCloud = fn(&Location) -> Result<Remote, LocationError>;
-/// Starts to publish KV events; the error is a line for the user.
+/// Starts publishing KV events; the error is a line for the user.
 pub type StartPublisher = fn(Endpoint, Topic) -> BoxFuture<'static, Result<Publish, String>>;
 
-/// Capabilities that an executable may lack, because their libraries take long to compile and few users need them.
+/// Capabilities that an executable may lack, because few users need them and their libraries take long to compile.
 #[derive(Clone, Copy, Default)]
 pub struct Extensions {
-    /// For `--kv-object-store`.
+    /// Opens the store of `--kv-object-store` in a cloud.
     pub open_cloud: Option<OpenCloud>,
-    /// For `--kv-events-endpoint`.
+    /// Publishes on the endpoint of `--kv-events-endpoint`.
     pub start_publisher: Option<StartPublisher>,
 }
 
-/// Runs the router with the arguments of this process until it is told to end; returns the process's exit code.
+/// Runs the router with the arguments of this process and returns its exit code.
 pub fn main(extensions: Extensions) -> ExitCode {
-    match run(Args::parse(), extensions) {
+    let command = args::parse(std::env::args_os().skip(1)).map_err(End::User);
+    let result = command.and_then(|command| match command {
+        Command::Print(text) => {
+            // Standard output may be closed, which is no failure of ours.
+            let _ = std::io::stdout().write_all(text.as_bytes());
+            Ok(())
+        }
+        Command::Serve { settings, lifeline } => {
+            let settings = args::read_settings(&settings).map_err(End::User)?;
+            run(settings, lifeline, extensions)
+        }
+    });
+    match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(end) => {
             let _ = writeln!(std::io::stderr(), "{}", end.line());
@@ -56,66 +70,68 @@ pub fn main(extensions: Extensions) -> ExitCode {
     }
 }
 
-fn run(args: Args, extensions: Extensions) -> Result<(), End> {
-    let form = if args.json_output { LogForm::Json } else { LogForm::Text };
-    log::init(&args.log_level, form).map_err(End::User)?;
+fn run(settings: RouterSettings, lifeline: bool, extensions: Extensions) -> Result<(), End> {
+    let form = if settings.logging.json_output { LogForm::Json } else { LogForm::Text };
+    log::init(settings.logging.log_level, form).map_err(End::Bug)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(num_http_threads())
         .enable_all()
         .build()
         .map_err(|error| End::Bug(error.into()))?;
-    let result = runtime.block_on(serve(args, extensions));
-    // Blocking work (the lifeline's read, a long tokenization) must not hold the exit up.
+    let result = runtime.block_on(serve(settings, lifeline, extensions));
+    // Blocking work, such as reading the lifeline or a long tokenization, must not delay the exit.
     runtime.shutdown_background();
     result
 }
 
-/// The step loop has a thread of its own (`step_thread`); what is left of the cores is for HTTP.
+/// Returns the number of HTTP threads: one per core, except for the core of the step loop's own thread.
 fn num_http_threads() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from).saturating_sub(1).max(1)
 }
 
-async fn serve(args: Args, extensions: Extensions) -> Result<(), End> {
-    // Handlers first: a signal during the start must not kill us by default.
-    let terminate = termination(args.lifeline).map_err(|error| End::Bug(error.into()))?;
-    if args.lifeline {
+async fn serve(settings: RouterSettings, lifeline: bool, extensions: Extensions) -> Result<(), End> {
+    // Install the handlers first, so that a signal during the start does not kill the process.
+    let terminate = termination(lifeline).map_err(|error| End::Bug(error.into()))?;
+    if lifeline {
         watch_lifeline();
     }
     let variable = key_variable().map_err(|error| End::User(error.into()))?;
+    let (server, replies) = (&settings.server, &settings.replies);
     let access =
-        Access::new(args.api_keys.clone(), variable.as_deref()).map_err(|error| End::User(error.into()))?;
-    let mut limits = args.limits();
-    limits.watermark.key = watermark_key(&args).map_err(|error| End::User(error.into()))?;
-    // The port is taken before the model is read: a busy one is known at once, and `/readyz` answers meanwhile as soon
-    // as the server runs.
-    let address = format!("{}:{}", args.hostname, args.port);
-    let listener = TcpListener::bind((args.hostname.as_str(), args.port)).await.map_err(|error| {
+        Access::new(server.api_keys.clone(), variable.as_deref()).map_err(|error| End::User(error.into()))?;
+    let mut limits = ServerLimits::from(&settings);
+    limits.watermark.key =
+        watermark_key(replies.watermark_key_file.as_deref()).map_err(|error| End::User(error.into()))?;
+    // Bind the port before reading the model, so that a busy port is reported at once.
+    let address = format!("{}:{}", server.hostname, server.port);
+    let listener = TcpListener::bind((server.hostname.as_str(), server.port)).await.map_err(|error| {
         End::User(anyhow::anyhow!(
             "cannot listen on {address}: {error}; hint: choose another `--port` or `--hostname`"
         ))
     })?;
-    let publisher = match args.kv_events_endpoint.clone() {
+    let publisher = match &settings.cache.kv_events_endpoint {
         Some(endpoint) => {
-            Some(publisher(endpoint, &args.served_model_name, extensions).await.map_err(End::User)?)
+            Some(publisher(endpoint, &settings.served_model_name, extensions).await.map_err(End::User)?)
         }
         None => None,
     };
-    let path = args.model_path.clone();
-    let name = args.served_model_name.clone();
-    let (tools, reasoning) = (args.tool_call_parser, args.reasoning_parser);
+    let (path, name) = (settings.model_path.clone(), settings.served_model_name.clone());
+    let tools = tool_format(replies.tool_call_parser);
+    let reasoning = reasoning_format(replies.reasoning_parser);
     let model = tokio::task::spawn_blocking(move || Model::load_with(&path, name, tools, reasoning))
         .await
         .map_err(|error| End::Bug(error.into()))?
         .map_err(|error| End::User(error.into()))?;
     let local = listener.local_addr().map_err(|error| End::Bug(error.into()))?;
     tracing::info!(
-        address = %format!("{}://{local}", if args.tls_cert.is_some() { "https" } else { "http" }),
-        model = args.served_model_name,
+        address = %format!("{}://{local}", if server.tls_cert.is_some() { "https" } else { "http" }),
+        model = settings.served_model_name,
         "router is listening"
     );
-    let remote = args.kv_object_store.as_deref().map(|url| object_store(url, extensions)).transpose()?;
-    let front = front(&args).map_err(End::User)?;
-    let mut server = Server::start_with_objects(model, limits, access, args.shard_socket, remote)
+    let url = settings.cache.kv_object_store.as_deref();
+    let remote = url.map(|url| object_store(url, extensions)).transpose()?;
+    let front = front(server).map_err(End::User)?;
+    let mut server = Server::start_with_objects(model, limits, access, settings.shard_socket, remote)
         .map_err(|error| End::Bug(anyhow::anyhow!("cannot start the thread of the step loop: {error}")))?;
     server.front = front;
     if let Some(publisher) = publisher {
@@ -126,23 +142,27 @@ async fn serve(args: Args, extensions: Extensions) -> Result<(), End> {
     let done = server.run(listener, terminate).await;
     reread.abort();
     done?;
-    tracing::info!("router is done");
+    tracing::info!("router stopped");
     Ok(())
 }
 
-/// Certificate, key and origins; unusable ones are a user's mistake.
-fn front(args: &Args) -> anyhow::Result<Front> {
-    let tls = match (args.tls_cert.clone(), args.tls_key.clone()) {
+/// Loads the certificate and parses the origins.
+fn front(settings: &trunkline_settings::Server) -> anyhow::Result<Front> {
+    let tls = match (settings.tls_cert.clone(), settings.tls_key.clone()) {
         (Some(cert), Some(key)) => Some(Arc::new(Tls::load(cert, key)?)),
         (None, None) => None,
         (Some(_), None) => anyhow::bail!("`--tls-cert` needs `--tls-key`"),
         (None, Some(_)) => anyhow::bail!("`--tls-key` needs `--tls-cert`"),
     };
-    Ok(Front { tls, origins: args.cors_allow_origin.clone() })
+    let origin = |text: &String| {
+        text.parse().map_err(|error| anyhow::anyhow!("`--cors-allow-origin` `{text}` {error}"))
+    };
+    let origins = settings.cors_allow_origin.iter().map(origin).collect::<Result<_, _>>()?;
+    Ok(Front { tls, origins })
 }
 
 fn object_store(url: &str, extensions: Extensions) -> Result<Remote, End> {
-    // The URL itself is not repeated before it is known to hold no credentials.
+    // The error does not repeat the URL, which may contain credentials.
     let fail = |error: LocationError| End::User(anyhow::anyhow!("`--kv-object-store` {error}"));
     let location = Location::parse(url).map_err(fail)?;
     let remote = match (location.open_folder(), extensions.open_cloud) {
@@ -152,7 +172,7 @@ fn object_store(url: &str, extensions: Extensions) -> Result<Remote, End> {
             return Err(End::User(not_in_this_build("`--kv-object-store` with a store in a cloud")));
         }
     };
-    tracing::info!(%location, "KV blocks are shared by an object store");
+    tracing::info!(%location, "replicas share KV blocks through an object store");
     Ok(remote)
 }
 
@@ -162,8 +182,10 @@ fn not_in_this_build(what: &str) -> anyhow::Error {
     )
 }
 
-/// Publishes the events of the KV cache, under the name of this pod: `POD_NAME`, else the machine's.
-async fn publisher(endpoint: Endpoint, model: &str, extensions: Extensions) -> anyhow::Result<Publish> {
+/// Publishes the events of the KV cache under the pod's name (`POD_NAME`), or else the machine's.
+async fn publisher(endpoint: &str, model: &str, extensions: Extensions) -> anyhow::Result<Publish> {
+    let endpoint: Endpoint =
+        endpoint.parse().map_err(|error| anyhow::anyhow!("`--kv-events-endpoint` {error}"))?;
     let start = extensions.start_publisher.ok_or_else(|| not_in_this_build("`--kv-events-endpoint`"))?;
     let pod = match std::env::var(POD_VARIABLE) {
         Ok(name) if !name.is_empty() => name,
@@ -176,7 +198,7 @@ async fn publisher(endpoint: Endpoint, model: &str, extensions: Extensions) -> a
     start(endpoint, topic).await.map_err(anyhow::Error::msg)
 }
 
-/// The key from the environment; an empty variable is an unset one.
+/// Returns the API key in the environment; an empty variable counts as unset.
 fn key_variable() -> Result<Option<String>, AccessError> {
     let Some(value) = std::env::var_os(KEY_VARIABLE).filter(|value| !value.is_empty()) else {
         return Ok(None);
@@ -185,15 +207,15 @@ fn key_variable() -> Result<Option<String>, AccessError> {
     key.map(Some).map_err(|_| AccessError::Variable { problem: "is not text".to_owned() })
 }
 
-/// The key of the watermark; an empty variable is an unset one.
-fn watermark_key(args: &Args) -> Result<u64, KeyError> {
+/// Returns the key of the watermark; an empty variable counts as unset.
+fn watermark_key(file: Option<&Path>) -> Result<u64, KeyError> {
     let variable = std::env::var_os(watermark::KEY_VARIABLE).filter(|value| !value.is_empty());
     let variable =
         variable.map(|value| value.into_string().map_err(|_| KeyError::NoKeyInVariable)).transpose()?;
-    watermark::read_key(args.watermark_key_file.as_deref(), variable.as_deref())
+    watermark::read_key(file, variable.as_deref())
 }
 
-/// Reads the file of the API keys again at each SIGHUP. Without a file SIGHUP ends the process, as it does by default.
+/// Reads the file of the API keys again at each SIGHUP. Without a file, SIGHUP ends the process as usual.
 fn reread_keys(app: Arc<App>) -> std::io::Result<impl Future<Output = ()>> {
     let mut hangups = app.admission.access.has_file().then(|| signal(SignalKind::hangup())).transpose()?;
     Ok(async move {
@@ -209,7 +231,7 @@ fn reread_keys(app: Arc<App>) -> std::io::Result<impl Future<Output = ()>> {
     })
 }
 
-/// Ready at SIGTERM; at SIGINT too, unless a launcher forwards signals (a terminal sends SIGINT to the whole group).
+/// Resolves at SIGTERM, and at SIGINT unless a launcher forwards signals: a terminal sends SIGINT to the whole group.
 fn termination(lifeline: bool) -> std::io::Result<impl Future<Output = ()>> {
     let mut sigterm = signal(SignalKind::terminate())?;
     let mut sigint = signal(SignalKind::interrupt())?;
@@ -223,11 +245,11 @@ fn termination(lifeline: bool) -> std::io::Result<impl Future<Output = ()>> {
     })
 }
 
-/// Ends the process when standard input ends: the launcher is gone, however it went.
+/// Ends the process when standard input ends, which means that the launcher has ended.
 fn watch_lifeline() {
     std::thread::spawn(|| {
         let mut discard = std::io::sink();
-        // An error on the pipe means the same as its end.
+        // An error on the pipe has the same meaning as its end.
         let _ = std::io::copy(&mut std::io::stdin().lock(), &mut discard);
         std::process::exit(EXIT_LIFELINE);
     });

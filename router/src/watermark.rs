@@ -1,22 +1,17 @@
-//! The default watermark, and the secret key of watermarks.
+//! The secret key of watermarks.
 
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use trunkline_scheduler::Watermark;
-
 /// The environment variable with the key.
 pub const KEY_VARIABLE: &str = "TRUNKLINE_WATERMARK_KEY";
 /// TGI's key. It is public: use another one to prevent others from detecting or forging the watermark.
-const DEFAULT_KEY: u64 = 15_485_863;
+pub const DEFAULT_KEY: u64 = 15_485_863;
 /// The largest key file in bytes. The file contains one number and a line break.
 const MAX_FILE_BYTES: u64 = 64;
 const HINT: &str =
     "hint: use an integer below 2^64, such as 0x followed by the output of `openssl rand -hex 8`";
-
-/// The default watermark, which is the same as TGI's.
-pub const DEFAULT_WATERMARK: Watermark = Watermark { gamma: 0.5, delta: 2.0, key: DEFAULT_KEY };
 
 /// The reason why there is no key. The text never shows the invalid value.
 #[derive(Debug, thiserror::Error)]

@@ -25,9 +25,9 @@ choices! {
     PinThreads {
         /// Pin them when the threads use every core.
         Auto = "auto";
-        /// Always pin them.
+        /// Pin them in any case.
         On = "on";
-        /// Never pin them.
+        /// Do not pin them.
         Off = "off";
     }
 
@@ -103,7 +103,7 @@ choices! {
         Info = "info";
         /// Details that help to find a fault.
         Debug = "debug";
-        /// All available details.
+        /// Every detail there is.
         Trace = "trace";
     }
 }

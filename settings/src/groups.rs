@@ -125,7 +125,7 @@ settings! {
         watermark_key_file: Option<PathBuf> = None, Form::File;
     }
 
-    /// The shard's computation.
+    /// The backend and its threads.
     "Compute" => Compute {
         /// Implementation of the model. `cuda` needs an NVIDIA GPU, PyTorch and Triton; `reference` is slow and needs
         /// PyTorch.

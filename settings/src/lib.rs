@@ -1,8 +1,8 @@
 //! The settings of `trunkline serve`, each declared once: name, default, valid range, help text and group.
 //!
 //! The tables are in [`groups`]. From one entry the launcher makes a flag, an environment variable and a key of its
-//! configuration file, and the process that the setting concerns gets a typed field. To add a setting of the router, add
-//! an entry to one of the groups in [`RouterSettings`] and use the new field in the router.
+//! configuration file, and the process that the setting concerns gets a typed field. To add a setting of the router,
+//! add an entry to one of the groups in [`RouterSettings`] and use the new field in the router.
 //!
 //! ```
 //! use trunkline_settings::{Group, Limits};

@@ -1,5 +1,5 @@
-//! Arguments in two stages: texts from the command line, the environment and the configuration file ([`parsed`], [`file`]),
-//! then a checked configuration ([`resolved`]).
+//! Arguments in two stages: texts from the command line, the environment and the configuration file ([`parsed`],
+//! [`file`]), then a checked configuration ([`resolved`]).
 
 pub mod file;
 pub mod parsed;

@@ -1,5 +1,5 @@
-//! The command line as parsed by clap. The flags of `serve` are made from the tables of `trunkline-settings`; their values
-//! are still texts, which [`super::resolved`] turns into a configuration.
+//! The command line as parsed by clap. The flags of `serve` are made from the tables of `trunkline-settings`; their
+//! values are still texts, which [`super::resolved`] turns into a configuration.
 
 use std::path::PathBuf;
 
@@ -20,8 +20,8 @@ const MODEL_ID: &str = "model_id";
 
 /// An inference server for large language models.
 ///
-/// Every flag of `serve` can also be set by an environment variable or by a key in the file given with `--config`. A flag
-/// takes precedence over its variable, the variable over the file, and the file over the default.
+/// Every flag of `serve` can also be set by an environment variable or by a key in the file given with `--config`. A
+/// flag takes precedence over its variable, the variable over the file, and the file over the default.
 #[derive(Debug, Parser)]
 #[command(name = "trunkline", version, max_term_width = 100)]
 pub struct ParsedArgs {
@@ -35,13 +35,13 @@ pub struct ParsedArgs {
 pub enum ParsedCommand {
     /// Serve a model over HTTP until SIGINT or SIGTERM
     ///
-    /// The first of these signals drains the server: it refuses new requests, finishes open ones and exits with code 0. A
-    /// second signal stops it immediately. Exit codes: 0 after a requested stop, 2 for a mistake in the flags or the
+    /// The first of these signals drains the server: it refuses new requests, finishes open ones and exits with code 0.
+    /// A second signal stops it immediately. Exit codes: 0 after a requested stop, 2 for a mistake in the flags or the
     /// model, 1 for any other failure.
     Serve(Box<ParsedServe>),
     /// Download a model from the Hub so that `serve` finds it, and print its path
     Download(ParsedDownload),
-    /// Inspect, verify, prune, export or import the KV cache on disk or in a running server
+    /// Inspect, verify, pin, remove, export or import cached prefixes
     Cache {
         /// The command to run on the cache.
         #[command(subcommand)]

@@ -40,8 +40,8 @@ pub struct Forest {
 }
 
 impl Forest {
-    /// Arranges `blocks`. Of two records with the same key, the newer one counts. A block without its parent belongs to no
-    /// path.
+    /// Arranges `blocks`. Of two records with the same key, the newer one counts. A block without its parent belongs to
+    /// no path.
     pub fn new(blocks: &[StoredBlock]) -> Self {
         let mut by_key: BTreeMap<BlockKey, StoredBlock> = BTreeMap::new();
         for block in blocks {

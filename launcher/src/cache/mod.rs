@@ -72,7 +72,7 @@ pub enum CacheCommand {
         /// First digits of an id shown by `ls --url`
         id: String,
         /// Duration of the pin, 1 to 86400; it does not shorten an existing pin
-        #[arg(long, value_name = "SECONDS", default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+        #[arg(long, value_name = "SECONDS", default_value_t = 300, value_parser = pin_seconds)]
         ttl: u64,
         /// Instead, remove the pins of the path and of everything that continues it
         #[arg(long, conflicts_with = "ttl")]
@@ -88,8 +88,8 @@ pub enum CacheCommand {
     },
     /// Remove a path, everything that continues it, and the blocks before it that no other path shares
     ///
-    /// A folder must not be in use by a server. A running server (`--url`) removes the path and everything that continues
-    /// it, except blocks that are in use or pinned.
+    /// A folder must not be in use by a server. A running server (`--url`) removes the path and everything that
+    /// continues it, except blocks that are in use or pinned.
     Rm {
         /// The folder of `--kv-disk-path` and the first digits of an id shown by `ls`; with `--url` only the id
         #[arg(value_names = ["DIR", "ID"], num_args = 0..=2)]
@@ -162,7 +162,7 @@ pub enum CacheError {
     Place {
         /// The problem with the arguments.
         problem: &'static str,
-        /// The command's name.
+        /// The name of the command.
         command: &'static str,
     },
     /// A request to a running server failed.
@@ -183,7 +183,7 @@ pub enum CacheError {
     /// A block cannot be erased.
     #[error("cannot erase from `{}`: {source}", dir.display())]
     Erase {
-        /// The store's folder.
+        /// The folder of the store.
         dir: PathBuf,
         /// The operating system's error.
         #[source]
@@ -213,6 +213,11 @@ impl CacheError {
             _ => false,
         }
     }
+}
+
+fn pin_seconds(text: &str) -> Result<u64, String> {
+    let seconds = text.parse().ok().filter(|seconds| (1..=86_400).contains(seconds));
+    seconds.ok_or_else(|| "expected seconds from 1 to 86400, such as `300`".to_owned())
 }
 
 fn misplaced(command: &'static str, problem: &'static str) -> CacheError {

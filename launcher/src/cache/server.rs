@@ -44,9 +44,9 @@ pub enum ServerError {
         "no answer from `{url}`: {source}; hint: check that the server is running, for example with `curl {url}/readyz`"
     )]
     Away {
-        /// The server's URL.
+        /// The URL of the server.
         url: String,
-        /// The cause.
+        /// The cause of the failure.
         #[source]
         source: Box<ureq::Error>,
     },
@@ -55,15 +55,15 @@ pub enum ServerError {
         "`{url}` requires a valid API key; hint: name the environment variable that contains it with `--api-key-env`"
     )]
     Unauthorized {
-        /// The server's URL.
+        /// The URL of the server.
         url: String,
     },
     /// The server answered with an error.
     #[error("`{url}` answered {status}: {message}")]
     Refused {
-        /// The server's URL.
+        /// The URL of the server.
         url: String,
-        /// HTTP status code.
+        /// The HTTP status code.
         status: u16,
         /// The server's error message.
         message: String,
@@ -73,7 +73,7 @@ pub enum ServerError {
         "`{url}` did not answer like a Trunkline server: {problem}; hint: check the URL and that both have the same version"
     )]
     Foreign {
-        /// The server's URL.
+        /// The URL of the server.
         url: String,
         /// The problem with the answer.
         problem: String,
@@ -245,7 +245,7 @@ impl Server {
         &self.url
     }
 
-    /// Fetches the totals.
+    /// Fetches the cache's totals.
     pub fn totals(&self) -> Result<Totals, ServerError> {
         self.ask(Method::GET, "/v1/kv", String::new())
     }

@@ -3,6 +3,7 @@
 use crate::support::Bench;
 use rustix::process::Signal;
 use serde_json::Value;
+use trunkline_settings::RouterSettings;
 
 fn help(args: &[&str]) -> String {
     let bench = Bench::new();
@@ -63,16 +64,15 @@ fn flag_outranks_variable_and_variable_outranks_file() {
     server.signal(Signal::TERM);
     assert_eq!(server.wait(), 0);
 
-    let argv: Vec<&str> = router["argv"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
-    let value = |flag: &str| argv[argv.iter().position(|arg| *arg == flag).unwrap() + 1];
-    assert_eq!(value("--max-concurrent-requests"), "1");
-    assert_eq!(value("--max-stop-sequences"), "2");
-    assert_eq!(value("--max-queued-requests"), "3");
-    assert!(argv.contains(&"--json-output"));
+    let settings: RouterSettings = serde_json::from_value(router["settings"].clone()).unwrap();
+    assert_eq!(settings.limits.max_concurrent_requests, 1);
+    assert_eq!(settings.limits.max_stop_sequences, 2);
+    assert_eq!(settings.limits.max_queued_requests, Some(3));
+    assert!(settings.logging.json_output);
     assert_eq!(
         router["variables"],
         serde_json::json!(["TRUNKLINE_PYTHON", "TRUNKLINE_ROUTER"]),
-        "flags say it all"
+        "the settings contain them"
     );
     for line in server.bench.stderr().lines().filter(|line| line.contains("launcher")) {
         let line: Value = serde_json::from_str(line).unwrap();

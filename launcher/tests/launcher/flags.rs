@@ -19,11 +19,12 @@ use trunkline_launcher::programs;
 use trunkline_launcher::resolve::ResolvedModel;
 use trunkline_launcher::runtime_dir::RuntimeDir;
 use trunkline_launcher::supervise::Plan;
+use trunkline_settings::{Form, Group, RouterSettings};
 
 use crate::support::Bench;
 
-/// Flags as typed, and the words that they add to the command line of each child. All values differ, so that swapped
-/// values are found.
+/// Flags as typed, and the words that they add to each child's command line or settings. All values differ, so that
+/// swapped values are found.
 struct Case {
     typed: &'static str,
     resolver: &'static [&'static str],
@@ -123,8 +124,8 @@ const CASES: &[Case] = &[
 /// The flag of the configuration file, which `a_file_sets_every_other_flag` uses.
 const CONFIG: &str = "config";
 
-/// Returns flag and value of everything in `CASES`. The value of a switch is empty; the port is 0, since another may be in
-/// use.
+/// Returns flag and value of everything in `CASES`. The value of a switch is empty; the port is 0, since another may be
+/// in use.
 fn typed() -> Vec<(String, String)> {
     let words = CASES.iter().flat_map(|case| with_values(case.typed.split(' ')));
     let pairs = words.map(|words| match words.split_once(' ') {
@@ -158,17 +159,37 @@ fn serve(typed: &str) -> ServeConfig {
     }
 }
 
+/// Returns the router's settings as the flags that would set them.
+fn settings_as_words(settings: &RouterSettings) -> Vec<String> {
+    fn add<G: Group>(words: &mut Vec<String>, group: &G) {
+        for (setting, text) in G::SETTINGS.iter().zip(group.texts()) {
+            match (&setting.form, text.as_deref()) {
+                (Form::Switch, Some("true")) => words.push(setting.flag()),
+                (Form::Switch, _) | (_, None) => {}
+                (_, Some(text)) => words.push(format!("{} {text}", setting.flag())),
+            }
+        }
+    }
+    let mut words = vec![format!("--served-model-name {}", settings.served_model_name)];
+    add(&mut words, &settings.server);
+    add(&mut words, &settings.limits);
+    add(&mut words, &settings.replies);
+    add(&mut words, &settings.cache);
+    add(&mut words, &settings.logging);
+    words
+}
+
 fn words(command: &Command) -> Vec<String> {
     with_values(command.get_args().map(|word| word.to_str().unwrap()))
 }
 
-/// Returns the command lines of resolver, shard and router.
+/// Returns the command lines of resolver and shard, and the router's settings as words.
 fn command_lines<'a>(plan: &mut Plan<'a>, config: &'a ServeConfig) -> [Vec<String>; 3] {
     plan.config = config;
     plan.address = Address::check(&config.server.hostname, 0).unwrap();
     plan.address.port = config.server.port;
     let resolver = programs::resolver_command(&plan.python, &config.model);
-    [words(&resolver), words(&plan.command(Role::Shard)), words(&plan.command(Role::Router))]
+    [words(&resolver), words(&plan.command(Role::Shard)), settings_as_words(&plan.router_settings())]
 }
 
 #[test]
@@ -210,8 +231,8 @@ fn each_flag_reaches_its_child_and_no_other() {
     }
 }
 
-/// Runs the launcher and compares the children's arguments. The server never becomes ready, since the fake router does not
-/// accept TLS.
+/// Runs the launcher and compares the children's arguments. The server never becomes ready, since the fake router does
+/// not accept TLS.
 fn assert_all_arrives(bench: Bench, args: &[&str]) {
     let mut command = bench.command(&[&[SERVE], args].concat());
     command.env("TRUNKLINE_API_KEY", "a-key").env("TRUNKLINE_WATERMARK_KEY", "7");
@@ -224,8 +245,10 @@ fn assert_all_arrives(bench: Bench, args: &[&str]) {
         [("resolver", &[][..]), ("shard", &[]), ("router", &["TRUNKLINE_API_KEY", "TRUNKLINE_WATERMARK_KEY"])]
     {
         let child = server.bench.nth(role, "start", 1);
-        let argv: Vec<&str> = child["argv"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
-        let given = with_values(argv);
+        let given = match child["argv"].as_array() {
+            Some(argv) => with_values(argv.iter().filter_map(Value::as_str)),
+            None => settings_as_words(&serde_json::from_value(child["settings"].clone()).unwrap()),
+        };
         for case in CASES {
             let wanted = match role {
                 "resolver" => case.resolver,

@@ -11,6 +11,7 @@ use crate::support::{Bench, Running, is_alive, kill, pid, wait_until_gone};
 use rustix::process::Signal;
 use serde_json::Value;
 use trunkline_launcher::pace::Pace;
+use trunkline_settings::RouterSettings;
 
 fn flag<'a>(argv: &'a Value, name: &str) -> Option<&'a str> {
     let argv = argv.as_array().unwrap();
@@ -44,7 +45,8 @@ fn ready_is_said_once_and_sigterm_stops_the_router_before_the_shard() {
     ]);
     let [address, curl] = server.wait_ready();
     let (shard, router) = (server.bench.nth("shard", "start", 1), server.bench.nth("router", "start", 1));
-    let port = flag(&router["argv"], "--port").unwrap();
+    let settings: RouterSettings = serde_json::from_value(router["settings"].clone()).unwrap();
+    let port = settings.server.port;
     assert!(address.contains(&format!("http://127.0.0.1:{port}")), "{address}");
     assert!(curl.starts_with(&format!("curl http://127.0.0.1:{port}/v1/chat/completions ")), "{curl}");
     assert!(curl.contains(r#""model":"fake/model""#), "{curl}");
@@ -55,10 +57,10 @@ fn ready_is_said_once_and_sigterm_stops_the_router_before_the_shard() {
     assert_eq!(flag(&shard["argv"], "--kv-cache-dtype"), Some("f16"));
     assert_eq!(flag(&shard["argv"], "--kv-windows"), Some("off"));
     assert_eq!(flag(&shard["argv"], "--numerics"), Some("fast"));
-    assert_eq!(flag(&router["argv"], "--model-path"), model.to_str());
-    assert_eq!(flag(&router["argv"], "--served-model-name"), Some("fake/model"));
-    assert_eq!(flag(&router["argv"], "--max-total-tokens"), Some("64"));
-    assert_eq!(flag(&router["argv"], "--shard-socket"), flag(&shard["argv"], "--socket"));
+    assert_eq!(settings.model_path, model);
+    assert_eq!(settings.served_model_name, "fake/model");
+    assert_eq!(settings.limits.max_total_tokens, Some(64));
+    assert_eq!(settings.shard_socket.to_str(), flag(&shard["argv"], "--socket"));
     assert_eq!(shard["folder_mode"], 0o700);
     assert_eq!(server.bench.nth("resolver", "start", 1)["safe_path"], "1");
 

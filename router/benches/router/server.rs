@@ -7,6 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
+use trunkline_settings::RouterSettings;
 
 /// Longest wait for a server to be ready.
 const START_LIMIT: Duration = Duration::from_secs(20);
@@ -24,10 +25,14 @@ pub struct Server {
 impl Server {
     /// The router on a model and a shard's socket.
     pub fn router(program: &Path, model: &Path, socket: &Path) -> anyhow::Result<Self> {
+        let name = "HuggingFaceTB/SmolLM2-135M-Instruct".to_owned();
+        let mut settings = RouterSettings::new(socket.into(), model.into(), name);
+        settings.server.port = 0;
+        settings.limits.max_concurrent_requests = 1100;
+        let path = socket.with_file_name("router.json");
+        std::fs::write(&path, serde_json::to_vec(&settings)?)?;
         let mut command = Command::new(program);
-        command.arg("--shard-socket").arg(socket).arg("--model-path").arg(model);
-        command.args(["--served-model-name", "HuggingFaceTB/SmolLM2-135M-Instruct", "--port", "0"]);
-        command.args(["--max-concurrent-requests", "1100"]);
+        command.arg("--settings").arg(path);
         let server = Self::start(command)?;
         let begin = Instant::now();
         while !server.is_ready()? {

@@ -12,7 +12,7 @@ use crate::error::ApiError;
 use crate::generation::admission::{Admission, Admitted};
 use crate::generation::served::ServedModel;
 use crate::kv_events::KvEvents;
-use crate::limits::Limits;
+use crate::limits::ServerLimits;
 use crate::metrics::Metrics;
 use crate::shutdown::Phase;
 
@@ -29,7 +29,7 @@ pub struct App {
     /// Answers of `/v1/responses` that later requests continue.
     pub responses: Arc<ResponseStore>,
     /// The limits that flags set.
-    pub limits: Arc<Limits>,
+    pub limits: Arc<ServerLimits>,
     /// Counters and histograms of handlers.
     pub metrics: Arc<Metrics>,
     /// Says whether the server serves, drains or terminates.

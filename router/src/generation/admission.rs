@@ -18,7 +18,7 @@ use super::served::ServedModel;
 use crate::engine::shard::ShardInfo;
 use crate::error::{ApiError, ErrorClass};
 use crate::http::{check_encoding, read_body};
-use crate::limits::Limits;
+use crate::limits::ServerLimits;
 use crate::metrics::Metrics;
 use crate::request::arrival::Arrival;
 use crate::request::deadline::header_timeout;
@@ -51,7 +51,7 @@ pub struct Admission {
     /// One permit for each KiB that bodies hold together while they arrive.
     pub reading: Arc<Semaphore>,
     /// The limits that flags set.
-    pub limits: Arc<Limits>,
+    pub limits: Arc<ServerLimits>,
     /// Counts the requests that are over their tenant's rate.
     pub metrics: Arc<Metrics>,
     /// Says whether the server serves, drains or terminates.
@@ -78,7 +78,7 @@ impl Admission {
         };
         let shard = served.serving()?;
         let permit = self.place(served, tenant, limiter.as_ref())?;
-        let flag_timeout = self.limits.request_timeout;
+        let flag_timeout = self.limits.request_timeout();
         let arrival = Arrival { id, caller, at: arrived, header_timeout, flag_timeout };
         Ok((Admitted { permit, shard, arrival }, body))
     }

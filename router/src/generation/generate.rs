@@ -18,7 +18,7 @@ use super::stops::Stops;
 use crate::engine::driver::{DriverGone, NewSequence, Sequence, SequenceUpdate};
 use crate::error::ApiError;
 use crate::grammars::CompiledGrammar;
-use crate::limits::{Limits, MAX_WAITING_TOKENS};
+use crate::limits::{MAX_WAITING_TOKENS, ServerLimits};
 use crate::request::ready::GenerationRequest;
 use crate::shutdown::Phase;
 
@@ -122,7 +122,7 @@ pub struct Generation {
     ends_at_once: bool,
     /// Resolves when the drain has taken too long. Kept, because registering a new waker for every token is slow.
     terminated: Pin<Box<dyn Future<Output = ()> + Send>>,
-    limits: Arc<Limits>,
+    limits: Arc<ServerLimits>,
     /// Counts the request as open.
     place: Place,
 }

@@ -11,7 +11,7 @@ use crate::engine::object::ObjectTier;
 use crate::engine::shard::{Health, ShardInfo, ShardStatus};
 use crate::error::ApiError;
 use crate::grammars::Grammars;
-use crate::limits::{INLINE_TOKENIZE_BYTES, Limits};
+use crate::limits::{INLINE_TOKENIZE_BYTES, ServerLimits};
 use crate::model::Model;
 use crate::request::checked::Validator;
 use crate::shutdown::Phase;
@@ -33,7 +33,7 @@ pub struct ServedModel {
     /// The object tier, where `--kv-object-store` names one.
     pub objects: Option<Arc<ObjectTier>>,
     /// The limits that flags set.
-    pub limits: Arc<Limits>,
+    pub limits: Arc<ServerLimits>,
     /// Says whether the server serves, drains or terminates.
     pub phase: watch::Receiver<Phase>,
     /// One permit for each long text that is tokenized at the same time.

@@ -15,7 +15,7 @@ use tokio::task::JoinHandle;
 
 use super::stall::StallGuard;
 use super::tls::Tls;
-use crate::limits::{Limits, REFUSED_HEADER_BYTES, REFUSED_HEADER_FIELDS, SEND_BUFFER_BYTES};
+use crate::limits::{REFUSED_HEADER_BYTES, REFUSED_HEADER_FIELDS, SEND_BUFFER_BYTES, ServerLimits};
 use crate::metrics::Metrics;
 
 /// Serves connections until `stop` is ready, then closes idle ones and waits for the others to finish their answers.
@@ -68,7 +68,7 @@ pub struct Host {
     /// Certificate and key; without them connections are in the clear.
     pub tls: Option<Arc<Tls>>,
     /// Bounds connections, headers and waits.
-    pub limits: Arc<Limits>,
+    pub limits: Arc<ServerLimits>,
     /// Counts stalled connections and reloads of the certificate.
     pub metrics: Arc<Metrics>,
 }

@@ -18,7 +18,7 @@ use super::ready::{GenerationRequest, Prompt};
 use super::retention::CheckedRetention;
 use super::tokens::TokenFields;
 use crate::error::ApiError;
-use crate::limits::{Limits, MAX_STOP_BYTES, MAX_TOP_LOGPROBS};
+use crate::limits::{MAX_STOP_BYTES, MAX_TOP_LOGPROBS, ServerLimits};
 use crate::random;
 use crate::request_id::RequestId;
 
@@ -68,7 +68,7 @@ pub struct Validator {
 impl Validator {
     /// Combines the flags with the model's context, the tokens that the KV pool can hold, and the vocabulary.
     pub fn new(
-        limits: &Limits,
+        limits: &ServerLimits,
         model_context: u32,
         pool_tokens: u64,
         vocab_size: u32,

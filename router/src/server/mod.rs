@@ -26,7 +26,7 @@ use crate::grammars::Grammars;
 use crate::http::cors::Origin;
 use crate::http::serve::{self, Host};
 use crate::http::tls::Tls;
-use crate::limits::Limits;
+use crate::limits::ServerLimits;
 use crate::metrics::Metrics;
 use crate::model::Model;
 use crate::shutdown::{Phase, Shutdown};
@@ -63,22 +63,26 @@ pub struct DriverEnded;
 
 impl Server {
     /// Starts driver, link and health poll. Must be called inside a tokio runtime. Fails if there can be no thread.
-    pub fn start(model: Model, limits: Limits, access: Access, shard_socket: PathBuf) -> io::Result<Self> {
+    pub fn start(
+        model: Model,
+        limits: ServerLimits,
+        access: Access,
+        shard_socket: PathBuf,
+    ) -> io::Result<Self> {
         Self::start_with_objects(model, limits, access, shard_socket, None)
     }
 
     /// Does the same with an object tier below the shard's store.
     pub fn start_with_objects(
         model: Model,
-        limits: Limits,
+        limits: ServerLimits,
         access: Access,
         shard_socket: PathBuf,
         remote: Option<Remote>,
     ) -> io::Result<Self> {
         let metrics = Arc::new(Metrics::default());
         let config = SchedulerConfig {
-            max_queued_requests: u32::try_from(limits.max_queued_requests).unwrap_or(u32::MAX),
-            max_step_tokens: limits.max_step_tokens.unwrap_or(u32::MAX),
+            max_queued_requests: u32::try_from(limits.max_queued()).unwrap_or(u32::MAX),
             eviction: limits.eviction_policy,
             max_offered_blocks: if remote.is_some() { MAX_OFFERED_BLOCKS } else { 0 },
             shares: access.shares(),
@@ -100,7 +104,7 @@ impl Server {
         let (model, limits) = (Arc::new(model), Arc::new(limits));
         let app = Arc::new(App {
             served: ServedModel {
-                grammars: Arc::new(Grammars::new(model.clone(), limits.grammar, metrics.clone())),
+                grammars: Arc::new(Grammars::new(model.clone(), limits.grammar(), metrics.clone())),
                 model,
                 driver: ends.handle,
                 shard: ends.shard.clone(),

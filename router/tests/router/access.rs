@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use trunkline_router::limits::Limits;
 use trunkline_router::tenants::Access;
 
-use crate::support::process::{PROGRAM, Process, with_needed_flags};
+use crate::support::process::{PROGRAM, Process, WithSettings, settings};
 use crate::support::{Answer, Connection, DEADLINE, MockShard, Router, ShardPlan, write_model};
 
 const ALICE: &str = "sk-alice-0123456789";
@@ -169,8 +169,9 @@ async fn sighup_reloads_keys_and_shares() {
     let path = folder.path().join("keys.toml");
     std::fs::write(&path, KEYS).unwrap();
     let _shard = MockShard::start(&folder.path().join("shard.sock"), ShardPlan::default());
-    let mut command = Command::new(PROGRAM);
-    let process = Process::start(with_needed_flags(&mut command, folder.path()).arg("--api-keys").arg(&path));
+    let mut settings = settings(folder.path());
+    settings.server.api_keys = Some(path.clone());
+    let process = Process::start(Command::new(PROGRAM).with_settings(folder.path(), &settings));
     process.wait_until_ready().await;
     let get = async |path: &str, key: &str| {
         let mut connection = Connection::open(process.address).await;

@@ -137,7 +137,7 @@ async fn slow_reader_gets_an_error_event_and_others_are_served() {
 
 #[tokio::test]
 async fn request_timeout_ends_a_request_with_504() {
-    let limits = Limits { request_timeout: Some(Duration::from_millis(50)), ..Limits::default() };
+    let limits = Limits { request_timeout: Duration::from_millis(50), ..Limits::default() };
     let router = Router::start(ShardPlan::endless().held(), limits).await;
     let answer = router.post(COMPLETIONS, &json!({"prompt": "x"})).await;
     assert_eq!((answer.status, answer.json()["error"]["code"].as_str()), (504, Some("deadline_exceeded")));

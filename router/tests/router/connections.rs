@@ -8,18 +8,18 @@ use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use trunkline_router::http::tls::Tls;
-use trunkline_router::limits::{Limits, Timeouts};
+use trunkline_router::limits::{Limits, ServerLimits, Timeouts};
 use trunkline_router::server::Front;
 use trunkline_router::tenants::Access;
 
-use crate::support::process::{PROGRAM, Process, with_needed_flags};
+use crate::support::process::{PROGRAM, Process, WithSettings, settings};
 use crate::support::{Connection, DEADLINE, Router, ShardPlan, write_model};
 
 /// Long enough to be distinguished from no wait.
 const LIMIT: Duration = Duration::from_millis(60);
 
-fn limits(timeouts: Timeouts) -> Limits {
-    Limits { timeouts, ..Limits::default() }
+fn limits(timeouts: Timeouts) -> ServerLimits {
+    ServerLimits { timeouts, ..ServerLimits::default() }
 }
 
 /// Returns the bytes that the server sends until it closes the connection, and the time that passes.
@@ -36,7 +36,7 @@ fn the_defaults_bound_every_wait() {
     let seconds = Duration::from_secs;
     let wanted =
         Timeouts { body: seconds(30), header: seconds(30), handshake: seconds(10), keep_alive: seconds(10) };
-    assert_eq!(Limits::default().timeouts, wanted, "docs/api.md has the same numbers");
+    assert_eq!(ServerLimits::default().timeouts, wanted, "docs/api.md has the same numbers");
 }
 
 #[tokio::test]
@@ -117,7 +117,8 @@ async fn silent_streams_are_kept_open_by_comments() {
 
 #[tokio::test]
 async fn a_connection_beyond_the_cap_waits_until_one_closes() {
-    let limits = Limits { max_concurrent_requests: 1, spare_connections: 2, ..Limits::default() };
+    let requests = Limits { max_concurrent_requests: 1, ..Limits::default() };
+    let limits = ServerLimits { spare_connections: 2, ..requests.into() };
     let router = Router::start(ShardPlan::default(), limits).await;
     let mut open = Vec::new();
     for _ in 0..3 {
@@ -142,7 +143,7 @@ async fn a_server_without_file_descriptors_recovers() {
     write_model(folder.path());
     let mut command = Command::new("sh");
     command.args(["-c", "ulimit -n 64; exec \"$0\" \"$@\"", PROGRAM]);
-    let process = Process::start(with_needed_flags(&mut command, folder.path()));
+    let process = Process::start(command.with_settings(folder.path(), &settings(folder.path())));
     let mut open = Vec::new();
     for _ in 0..80 {
         open.push(TcpStream::connect(process.address).await.unwrap());

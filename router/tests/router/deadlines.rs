@@ -69,7 +69,7 @@ async fn a_stream_ends_with_an_event_of_its_dialect() {
 
 #[tokio::test]
 async fn the_flag_bounds_field_and_header() {
-    let limits = Limits { request_timeout: Some(Duration::from_millis(50)), ..Limits::default() };
+    let limits = Limits { request_timeout: Duration::from_millis(50), ..Limits::default() };
     let router = Router::start(ShardPlan::endless().held(), limits).await;
     for (path, body, _) in routes() {
         let answer = router.post(path, &with_timeout(path, &body, json!(600))).await;

@@ -342,7 +342,7 @@ async fn a_full_queue_gives_429_with_retry_after_also_for_streams() {
     // There is room for one sequence. The second one waits, and the third is refused.
     let plan = ShardPlan { num_blocks: 8, ..ShardPlan::default().held() };
     let steps = plan.steps.clone();
-    let limits = Limits { max_queued_requests: 1, ..Limits::default() };
+    let limits = Limits { max_queued_requests: Some(1), ..Limits::default() };
     let router = Router::start(plan, limits).await;
     let body = |first: u32| json!({"prompt": vec![first; 40], "max_tokens": 20}).to_string();
     let mut running = router.connect().await;
@@ -368,7 +368,7 @@ async fn an_unreachable_deadline_gets_429() {
     // 8 tokens took 1000 s of device time, and 40 tokens wait. The next request would start after 5000 s.
     let plan = ShardPlan { num_blocks: 8, device_time_us: 1_000_000_000, ..ShardPlan::default().held() };
     let steps = plan.steps.clone();
-    let limits = Limits { request_timeout: Some(Duration::from_secs(600)), ..Limits::default() };
+    let limits = Limits { request_timeout: Duration::from_secs(600), ..Limits::default() };
     let router = Router::start(plan, limits).await;
     steps.add_permits(1);
     router.post(COMPLETIONS, &json!({"prompt": vec![9; 8], "max_tokens": 1})).await.ok();

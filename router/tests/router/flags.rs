@@ -1,7 +1,6 @@
 //! Errors about a limit that a flag sets name the flag.
 
 use serde_json::{Value, json};
-use trunkline_grammar::GrammarLimits;
 use trunkline_router::limits::Limits;
 
 use crate::support::{Router, ShardPlan};
@@ -18,12 +17,9 @@ fn limits() -> Limits {
         max_concurrent_requests: 2,
         max_tools: 1,
         max_stop_sequences: 1,
-        grammar: GrammarLimits {
-            max_bytes: 200,
-            max_depth: 3,
-            max_properties: 4,
-            ..GrammarLimits::default()
-        },
+        max_schema_bytes: 200,
+        max_schema_depth: 3,
+        max_schema_properties: 4,
         ..Limits::default()
     }
 }

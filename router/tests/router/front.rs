@@ -7,8 +7,9 @@ use tokio::io::AsyncWriteExt;
 use trunkline_router::limits::Limits;
 use trunkline_router::server::Front;
 use trunkline_router::tenants::{Access, EXPOSED_HEADERS};
+use trunkline_settings::LogLevel;
 
-use crate::support::process::{PROGRAM, Process, with_needed_flags};
+use crate::support::process::{PROGRAM, Process, WithSettings, settings};
 use crate::support::{Connection, MockShard, Router, ShardPlan, write_model};
 
 const ORIGIN: &str = "https://chat.example.com";
@@ -129,9 +130,11 @@ async fn no_log_at_any_level_has_a_prompt_an_output_or_a_key() {
     let folder = tempfile::tempdir().unwrap();
     write_model(folder.path());
     let _shard = MockShard::start(&folder.path().join("shard.sock"), ShardPlan::saying("marker-output"));
+    let mut settings = settings(folder.path());
+    settings.logging.log_level = LogLevel::Trace;
     let mut command = Command::new(PROGRAM);
-    command.env("TRUNKLINE_API_KEY", KEY).args(["--log-level", "trace"]);
-    let process = Process::start(with_needed_flags(&mut command, folder.path()));
+    command.env("TRUNKLINE_API_KEY", KEY);
+    let process = Process::start(command.with_settings(folder.path(), &settings));
     let address = process.address;
     let key = [("authorization", format!("Bearer {KEY}"))];
     let headers: Vec<(&str, &str)> = key.iter().map(|(name, value)| (*name, value.as_str())).collect();

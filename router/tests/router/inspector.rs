@@ -1,7 +1,7 @@
 //! Routes for single nodes of the KV cache: text, groups and pins, and what each tenant may see.
 
 use serde_json::{Value, json};
-use trunkline_router::limits::Limits;
+use trunkline_router::limits::ServerLimits;
 use trunkline_router::tenants::Access;
 
 use crate::support::{Answer, Router, ShardPlan, bytes};
@@ -19,7 +19,7 @@ const NUM_BLOCKS: u32 = 32;
 async fn router(folder: &tempfile::TempDir) -> Router {
     let path = folder.path().join("keys.toml");
     std::fs::write(&path, KEYS).unwrap();
-    let limits = Limits { max_pinned_percent: 50, ..Limits::default() };
+    let limits = ServerLimits { max_pinned_percent: 50, ..ServerLimits::default() };
     let mut router = Router::start_with_access(limits, Access::new(Some(path), None).unwrap());
     let store = Some((folder.path().join("store"), 64));
     router.start_shard(ShardPlan { num_blocks: NUM_BLOCKS, store, ..ShardPlan::saying("!") }).await;

@@ -1,18 +1,20 @@
 //! Start, loss of the shard, drain, and the router process.
 
 use std::io::Write;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use serde_json::json;
 use tokio::net::TcpListener;
 use trunkline_router::engine::shard::{Health, ShardStatus};
-use trunkline_router::limits::Limits;
+use trunkline_router::limits::{Limits, ServerLimits};
 use trunkline_router::model::Model;
 use trunkline_router::server::Server;
 use trunkline_router::tenants::Access;
+use trunkline_settings::RouterSettings;
 
-use crate::support::process::PROGRAM;
+use crate::support::process::{PROGRAM, WithSettings, settings};
 use crate::support::{Connection, DEADLINE, MockShard, Router, ShardPlan, sse_data, write_model};
 
 const CHAT: &str = "/v1/chat/completions";
@@ -30,7 +32,7 @@ async fn the_documentations_example_serves_requests() {
     write_model(folder.path());
     let model = Model::load(folder.path(), "my-model".into()).unwrap();
     let socket = folder.path().join("shard.sock");
-    let server = Server::start(model, Limits::default(), Access::open(), socket).unwrap();
+    let server = Server::start(model, ServerLimits::default(), Access::open(), socket).unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     tokio::spawn(server.run(listener, std::future::pending()));
@@ -151,7 +153,8 @@ async fn drain_finishes_streams_and_refuses_new_requests() {
 
 #[tokio::test]
 async fn drain_that_takes_too_long_ends_streams_with_an_error() {
-    let limits = Limits { graceful_termination_timeout: Duration::from_millis(20), ..Limits::default() };
+    let graceful_termination_timeout = Duration::from_millis(20);
+    let limits = ServerLimits { graceful_termination_timeout, ..ServerLimits::default() };
     let mut router = Router::start(ShardPlan::endless().held(), limits).await;
     let mut stream = router.connect().await;
     stream.send("POST", CHAT, &streaming(30)).await;
@@ -162,21 +165,13 @@ async fn drain_that_takes_too_long_ends_streams_with_an_error() {
     tokio::time::timeout(DEADLINE, &mut router.running).await.unwrap().unwrap().unwrap();
 }
 
-fn command(folder: &std::path::Path, port: u16) -> Command {
+/// Returns the command for a router with the model in `folder`, but without a shard.
+fn command(folder: &Path, port: u16) -> Command {
+    let mut settings = settings(folder);
+    settings.server.port = port;
+    settings.logging.json_output = true;
     let mut command = Command::new(PROGRAM);
-    command
-        .args([
-            "--shard-socket",
-            "/nonexistent/shard.sock",
-            "--served-model-name",
-            "m",
-            "--port",
-            &port.to_string(),
-        ])
-        .arg("--model-path")
-        .arg(folder)
-        .stdin(Stdio::piped())
-        .stderr(Stdio::piped());
+    command.with_settings(folder, &settings).stdin(Stdio::piped()).stderr(Stdio::piped());
     command
 }
 
@@ -195,7 +190,10 @@ fn port_in_use_is_one_line_and_exit_code_2() {
 
 #[test]
 fn missing_model_is_one_line_and_exit_code_2() {
-    let done = command("/nonexistent/model.gguf".as_ref(), 0).output().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let model_path = folder.path().join("model.gguf");
+    let settings = RouterSettings { model_path, ..settings(folder.path()) };
+    let done = Command::new(PROGRAM).with_settings(folder.path(), &settings).output().unwrap();
     let stderr = String::from_utf8(done.stderr).unwrap();
     assert_eq!(done.status.code(), Some(2), "{stderr}");
     assert!(stderr.starts_with("error: ") && stderr.contains("model.gguf"), "{stderr}");
@@ -203,10 +201,50 @@ fn missing_model_is_one_line_and_exit_code_2() {
 }
 
 #[test]
+fn unusable_settings_are_one_line_and_exit_code_2() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut settings = settings(folder.path());
+    settings.limits.max_tools = 70_000;
+    let mut out_of_range = Command::new(PROGRAM);
+    out_of_range.with_settings(folder.path(), &settings);
+    let (empty, missing) = (folder.path().join("empty.json"), folder.path().join("missing.json"));
+    std::fs::write(&empty, "{}").unwrap();
+    for (mut command, wanted) in [
+        (out_of_range, "`--max-tools` is `70000`; expected a whole number from 0 to 4096"),
+        (Command::new(PROGRAM), "`--settings` is missing; hint: start the router with `trunkline serve`"),
+        (with_arguments(&["--port"]), "unknown argument `--port`; hint: "),
+        (with_arguments(&["--settings"]), "`--settings` needs a file; hint: "),
+        (with_arguments(&["--settings", empty.to_str().unwrap()]), "missing field `shard_socket`"),
+        (with_arguments(&["--settings", missing.to_str().unwrap()]), "No such file"),
+    ] {
+        let done = command.output().unwrap();
+        let stderr = String::from_utf8(done.stderr).unwrap();
+        assert_eq!(done.status.code(), Some(2), "{stderr}");
+        assert!(stderr.starts_with("error: ") && stderr.contains(wanted), "{stderr}");
+        assert_eq!(stderr.lines().count(), 1);
+    }
+}
+
+fn with_arguments(arguments: &[&str]) -> Command {
+    let mut command = Command::new(PROGRAM);
+    command.args(arguments);
+    command
+}
+
+#[test]
+fn version_and_help_go_to_stdout() {
+    for (argument, wanted) in [("--version", "trunkline-router "), ("--help", "--settings <FILE>")] {
+        let done = Command::new(PROGRAM).arg(argument).output().unwrap();
+        assert!(done.status.success() && done.stderr.is_empty());
+        assert!(String::from_utf8(done.stdout).unwrap().contains(wanted));
+    }
+}
+
+#[test]
 fn end_of_the_lifeline_ends_the_process() {
     let folder = tempfile::tempdir().unwrap();
     write_model(folder.path());
-    let mut child = command(folder.path(), 0).arg("--lifeline").arg("--json-output").spawn().unwrap();
+    let mut child = command(folder.path(), 0).arg("--lifeline").spawn().unwrap();
     let mut stdin = child.stdin.take().unwrap();
     stdin.write_all(b"still here").unwrap();
     // The process listens. Dropping the other end of the lifeline then ends it.

@@ -1,5 +1,6 @@
 //! The object tier: several routers with their own stores share one object store.
 
+use std::process::Command;
 use std::sync::Arc;
 
 use futures::future::join_all;
@@ -10,7 +11,7 @@ use trunkline_router::engine::object::ObjectCounts;
 use trunkline_router::limits::Limits;
 
 use crate::faulty::{Fault, FaultyStore, Operation};
-use crate::support::process::PROGRAM;
+use crate::support::process::{PROGRAM, WithSettings, settings};
 use crate::support::{DEADLINE, Router, ShardPlan};
 
 /// A prompt of twelve full blocks of the mock shard and some more tokens.
@@ -239,12 +240,9 @@ async fn the_object_tier_needs_a_store_on_disk() {
 fn an_invalid_url_gives_one_line_and_exit_code_2() {
     let folder = tempfile::tempdir().unwrap();
     crate::support::write_model(folder.path());
-    let done = std::process::Command::new(PROGRAM)
-        .args(["--shard-socket", "/nonexistent/shard.sock", "--served-model-name", "m", "--port", "0"])
-        .args(["--kv-object-store", "s3://key:secret@bucket", "--model-path"])
-        .arg(folder.path())
-        .output()
-        .unwrap();
+    let mut settings = settings(folder.path());
+    settings.cache.kv_object_store = Some("s3://key:secret@bucket".into());
+    let done = Command::new(PROGRAM).with_settings(folder.path(), &settings).output().unwrap();
     let stderr = String::from_utf8(done.stderr).unwrap();
     assert_eq!(done.status.code(), Some(2), "{stderr}");
     let last = stderr.lines().last().unwrap();

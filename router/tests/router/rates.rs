@@ -167,7 +167,7 @@ async fn rejected_requests_are_not_charged() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("keys.toml");
     std::fs::write(&path, keys("requests_per_minute = 100\ntokens_per_minute = 1000")).unwrap();
-    let limits = Limits { max_queued_requests: 1, ..Limits::default() };
+    let limits = Limits { max_queued_requests: Some(1), ..Limits::default() };
     let mut router = Router::start_with_access(limits, Access::new(Some(path), None).unwrap());
     let plan = ShardPlan { max_step_sequences: 1, num_blocks: 16, ..ShardPlan::endless().held() };
     router.start_shard(plan).await;
@@ -187,7 +187,7 @@ async fn a_tenant_that_fills_the_queue_leaves_a_place_for_others() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("keys.toml");
     std::fs::write(&path, keys("")).unwrap();
-    let limits = Limits { max_queued_requests: 4, ..Limits::default() };
+    let limits = Limits { max_queued_requests: Some(4), ..Limits::default() };
     let mut router = Router::start_with_access(limits, Access::new(Some(path), None).unwrap());
     let plan = ShardPlan { max_step_sequences: 1, num_blocks: 16, ..ShardPlan::endless().held() };
     let steps = plan.steps.clone();

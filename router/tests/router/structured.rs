@@ -1,7 +1,6 @@
 //! Structured output in every dialect.
 
 use serde_json::{Value, json};
-use trunkline_grammar::GrammarLimits;
 use trunkline_reply::ReasoningMarks;
 use trunkline_router::limits::Limits;
 use trunkline_router::model::ReplyStyle;
@@ -235,8 +234,8 @@ async fn unsupported_grammars_are_refused() {
 
 #[tokio::test]
 async fn flags_set_the_limits_of_schemas() {
-    let grammar = GrammarLimits { max_bytes: 100, max_depth: 3, ..GrammarLimits::default() };
-    let router = Router::start(ShardPlan::default(), Limits { grammar, ..Limits::default() }).await;
+    let limits = Limits { max_schema_bytes: 100, max_schema_depth: 3, ..Limits::default() };
+    let router = Router::start(ShardPlan::default(), limits).await;
     let deep = json!({"items": {"items": {"items": {}}}});
     for (schema, flag) in [(schema(), "--max-schema-bytes"), (deep, "--max-schema-depth")] {
         let answer = router.post(CHAT, &chat(json!({"guided_json": schema}))).await;

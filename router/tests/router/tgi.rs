@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::support::{END, Router, ShardPlan, bytes, prompt_of};
-use trunkline_router::limits::Limits;
+use trunkline_router::limits::{Limits, ServerLimits};
 use trunkline_scheduler::Watermark;
 
 #[tokio::test]
@@ -102,7 +102,7 @@ async fn parameters_that_need_sampling_turn_it_on() {
 #[tokio::test]
 async fn a_request_for_a_watermark_gets_the_servers() {
     let watermark = Watermark { gamma: 0.25, delta: 3.5, key: 1 << 40 | 7 };
-    let limits = Limits { watermark, ..Limits::default() };
+    let limits = ServerLimits { watermark, ..ServerLimits::default() };
     let router = Router::start(ShardPlan::saying("yes"), limits).await;
     for (parameters, is_marked) in [
         (json!({"watermark": true}), true),
@@ -139,8 +139,8 @@ async fn tokenize_returns_offsets_in_characters() {
 
 #[tokio::test]
 async fn info_names_model_and_limits() {
-    let limits = Limits { max_input_tokens: Some(100), max_step_tokens: Some(32), ..Limits::default() };
-    let router = Router::start(ShardPlan::default(), limits).await;
+    let limits = Limits { max_input_tokens: Some(100), ..Limits::default() };
+    let router = Router::start(ShardPlan { max_step_tokens: 32, ..ShardPlan::default() }, limits).await;
     let info = router.get("/info").await.ok();
     assert_eq!(info["model_id"], "test/model");
     assert_eq!(info["max_input_tokens"], 100);

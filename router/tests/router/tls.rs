@@ -18,7 +18,7 @@ use trunkline_router::limits::Limits;
 use trunkline_router::server::Front;
 use trunkline_router::tenants::Access;
 
-use crate::support::process::PROGRAM;
+use crate::support::process::{PROGRAM, WithSettings, settings};
 use crate::support::{DEADLINE, Router};
 
 /// A certificate for localhost and its key. `certificates/make.sh` creates all of them.
@@ -219,17 +219,15 @@ fn unusable_certificates_are_refused() {
 fn a_missing_flag_or_an_expired_certificate_fails_the_start() {
     let files = Files::new(EXPIRED);
     crate::support::write_model(files.folder.path());
-    for (flags, wanted) in [
-        (vec![("--tls-cert", files.cert())], "`--tls-cert` needs `--tls-key`"),
-        (vec![("--tls-key", files.key())], "`--tls-key` needs `--tls-cert`"),
-        (vec![("--tls-cert", files.cert()), ("--tls-key", files.key())], "expired at 2020-05-01T00:00:00"),
+    for (cert, key, wanted) in [
+        (Some(files.cert()), None, "`--tls-cert` needs `--tls-key`"),
+        (None, Some(files.key()), "`--tls-key` needs `--tls-cert`"),
+        (Some(files.cert()), Some(files.key()), "expired at 2020-05-01T00:00:00"),
     ] {
+        let mut settings = settings(files.folder.path());
+        (settings.server.tls_cert, settings.server.tls_key) = (cert, key);
         let mut command = Command::new(PROGRAM);
-        command.args(["--served-model-name", "m", "--port", "0", "--shard-socket", "/nonexistent/socket"]);
-        command.arg("--model-path").arg(files.folder.path());
-        for (flag, path) in flags {
-            command.arg(flag).arg(path);
-        }
+        command.with_settings(files.folder.path(), &settings);
         let done = command.output().unwrap();
         let stderr = String::from_utf8(done.stderr).unwrap();
         assert_eq!(done.status.code(), Some(2), "{stderr}");

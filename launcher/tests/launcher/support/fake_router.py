@@ -10,6 +10,7 @@ import json
 import os
 import signal
 import socket
+import stat
 import sys
 import threading
 from pathlib import Path
@@ -25,13 +26,15 @@ def note(event, **fields):
     os.close(descriptor)
 
 
-def flag(name):
-    return sys.argv[sys.argv.index(name) + 1]
+def settings():
+    path = Path(sys.argv[sys.argv.index("--settings") + 1])
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    return json.loads(path.read_text())
 
 
 def shard_answers():
     with socket.socket(socket.AF_UNIX) as shard:
-        return shard.connect_ex(flag("--shard-socket")) == 0
+        return shard.connect_ex(SETTINGS["shard_socket"]) == 0
 
 
 def lifeline():
@@ -60,7 +63,8 @@ if "--version" in sys.argv:
     print("trunkline-router 0.fake")
     sys.exit()
 
-note("start", argv=sys.argv[1:], variables=sorted(name for name in os.environ if name.startswith("TRUNKLINE_")))
+SETTINGS = settings()
+note("start", settings=SETTINGS, variables=sorted(name for name in os.environ if name.startswith("TRUNKLINE_")))
 assert "--lifeline" in sys.argv
 behaviour = os.environ.get("FAKE_ROUTER", "serve")
 if behaviour == "crash":
@@ -88,7 +92,7 @@ threading.Thread(target=lifeline, daemon=True).start()
 chatter()
 listener = socket.socket()
 listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-listener.bind((flag("--hostname"), int(flag("--port"))))
+listener.bind((SETTINGS["server"]["hostname"], SETTINGS["server"]["port"]))
 listener.listen()
 listener.settimeout(0.02)
 note("listen")

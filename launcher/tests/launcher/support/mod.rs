@@ -210,7 +210,7 @@ pub fn pid(entry: &Value) -> u32 {
     u32::try_from(entry["pid"].as_u64().unwrap()).unwrap()
 }
 
-/// A running launcher.
+/// A running launcher with its bench.
 pub struct Running {
     pub bench: Bench,
     child: Child,

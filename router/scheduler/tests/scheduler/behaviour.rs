@@ -157,7 +157,7 @@ fn a_common_prefix_is_computed_once() {
 }
 
 #[test]
-fn who_waits_for_a_prefix_goes_on_when_its_owner_leaves() {
+fn a_parked_sequence_goes_on_when_the_other_one_leaves() {
     let mut driver = driver();
     driver.submit(request(1, text(1, 200), 1));
     driver.step();
@@ -171,7 +171,7 @@ fn who_waits_for_a_prefix_goes_on_when_its_owner_leaves() {
 }
 
 #[test]
-fn nobody_waits_for_a_prefix_of_a_lower_class_or_another_salt() {
+fn no_sequence_parks_on_a_lower_class_or_another_salt() {
     let mut driver = driver();
     driver.submit(SequenceRequest { priority: Priority::Low, ..request(1, text(1, 100), 1) });
     driver.step();
@@ -279,7 +279,7 @@ fn a_higher_class_goes_first_and_takes_a_place() {
 }
 
 #[test]
-fn what_is_cached_goes_first_but_not_for_ever() {
+fn cached_prompts_go_first_within_a_window() {
     let config = SchedulerConfig {
         max_running_sequences: 1,
         cached_first_window_ms: 50,
@@ -361,7 +361,7 @@ fn a_deadline_that_cannot_be_met_is_refused_and_one_that_passes_ends_it() {
 }
 
 #[test]
-fn what_can_never_fit_is_refused_and_what_just_fits_is_served() {
+fn requests_that_never_fit_are_rejected_and_exact_fits_are_served() {
     let limits = ShardLimits { num_blocks: 3, ..LIMITS };
     let mut driver = Driver::new(SchedulerConfig::default(), limits);
     driver.submit(request(1, text(1, 8), 6));

@@ -143,7 +143,7 @@ fn forced_tokens_leave_the_step_in_flight_without_a_sample() {
 }
 
 #[test]
-fn whoever_ends_lets_its_step_go_on() {
+fn a_sequence_that_ends_does_not_hold_up_its_step() {
     type Ending = fn(&mut World);
     let endings: [Ending; 4] = [
         |world| world.handle(Event::Abort(SequenceId(0))),
@@ -167,7 +167,7 @@ fn whoever_ends_lets_its_step_go_on() {
 }
 
 #[test]
-fn nobody_waits_for_a_slow_mask() {
+fn no_plan_waits_for_a_slow_mask() {
     let mut world = World::new(2);
     let wire_ids: Vec<u64> = world.plan().unwrap().chunks.iter().map(|chunk| chunk.sequence_id).collect();
     world.plan().unwrap();

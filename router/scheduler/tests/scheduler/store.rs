@@ -34,7 +34,7 @@ fn after_a_kill() -> (Driver, Vec<u32>) {
 }
 
 #[test]
-fn what_was_acknowledged_is_restored_after_a_kill() {
+fn acknowledged_blocks_are_restored_after_a_kill() {
     let (mut driver, prompt) = after_a_kill();
     driver.submit(request(2, prompt, 2));
     let plan = driver.step().expect("a plan that restores");
@@ -89,7 +89,7 @@ fn a_broken_block_is_computed_and_stored_again() {
 }
 
 #[test]
-fn who_leaves_while_blocks_are_read_gives_them_up_when_they_are_there() {
+fn a_sequence_that_ends_during_a_restore_releases_its_blocks_after_it() {
     let (mut driver, prompt) = after_a_kill();
     driver.submit(request(2, prompt.clone(), 2));
     driver.step();
@@ -196,7 +196,7 @@ fn a_read_that_hangs_is_given_up_and_its_blocks_stay_reserved() {
 }
 
 #[test]
-fn who_has_left_a_read_that_hangs_does_not_keep_others_waiting() {
+fn a_hung_read_of_an_aborted_sequence_is_abandoned_too() {
     let (mut driver, prompt) = after_a_kill();
     driver.submit(request(2, prompt, 2));
     driver.step();
@@ -226,7 +226,7 @@ fn a_long_step_is_no_reason_to_give_up() {
 }
 
 #[test]
-fn who_needs_the_blocks_of_a_late_read_goes_on_waiting() {
+fn a_restore_whose_blocks_are_needed_is_not_abandoned() {
     let limits = ShardLimits { num_blocks: 10, ..LIMITS };
     let mut driver = Driver::new(SchedulerConfig::default(), limits).with_store(32);
     let prompt = text(1, 22);

@@ -6,7 +6,7 @@ use utoipa::ToSchema;
 
 use crate::api::lists::{Listed, TextOrList};
 use crate::error::ApiError;
-use crate::limits::MAX_PARTS;
+use crate::limits::MAX_MESSAGE_PARTS;
 use crate::request::retention::CacheControl;
 
 /// A string, or a list of content blocks.
@@ -52,7 +52,7 @@ pub struct Block {
 }
 
 impl Listed for Block {
-    const LIMIT: usize = MAX_PARTS;
+    const LIMIT: usize = MAX_MESSAGE_PARTS;
     const NAMES: &'static str = "blocks";
 }
 

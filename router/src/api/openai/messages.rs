@@ -9,7 +9,7 @@ use crate::api::chat::arguments::Arguments;
 use crate::api::chat::prompt::Mark;
 use crate::api::lists::{Listed, TextOrList};
 use crate::error::ApiError;
-use crate::limits::{MAX_MESSAGES, MAX_PARTS};
+use crate::limits::{MAX_MESSAGE_PARTS, MAX_MESSAGES};
 use crate::request::retention::CacheControl;
 
 /// A string, or a list of text parts.
@@ -87,7 +87,7 @@ pub struct Part {
 }
 
 impl Listed for Part {
-    const LIMIT: usize = MAX_PARTS;
+    const LIMIT: usize = MAX_MESSAGE_PARTS;
     const NAMES: &'static str = "parts";
 }
 

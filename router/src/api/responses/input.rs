@@ -9,7 +9,7 @@ use super::unknown;
 use crate::api::chat::arguments::Arguments;
 use crate::api::lists::{Listed, TextOrList};
 use crate::error::ApiError;
-use crate::limits::{Limits, MAX_MESSAGES, MAX_PARTS};
+use crate::limits::{MAX_MESSAGE_PARTS, MAX_MESSAGES, ServerLimits};
 
 /// A user message as a string, or a list of messages, calls and results, oldest first.
 pub type Input = TextOrList<Item>;
@@ -73,7 +73,7 @@ impl Listed for Item {
 }
 
 impl Listed for TextPart {
-    const LIMIT: usize = MAX_PARTS;
+    const LIMIT: usize = MAX_MESSAGE_PARTS;
     const NAMES: &'static str = "parts";
 }
 
@@ -103,7 +103,7 @@ fn join(texts: Texts, field: &str) -> Result<String, ApiError> {
 pub fn messages(
     input: Input,
     goes_on: bool,
-    limits: &Limits,
+    limits: &ServerLimits,
     kept: impl Fn(&str) -> Option<Value>,
 ) -> Result<Vec<ChatMessage>, ApiError> {
     let items = match input {

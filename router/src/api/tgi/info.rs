@@ -68,7 +68,6 @@ pub async fn info(State(app): State<Arc<App>>) -> Response {
         Err(error) => return respond::error::<ErrorResponse>(&error),
     };
     let validator = app.served.validator(&shard);
-    let step_tokens = app.limits.max_step_tokens.unwrap_or(u32::MAX).min(shard.max_step_tokens);
     axum::Json(Info {
         model_id: app.served.model.served_name.clone(),
         model_sha: None,
@@ -82,7 +81,7 @@ pub async fn info(State(app): State<Arc<App>>) -> Response {
         max_input_tokens: validator.max_input_tokens,
         max_total_tokens: validator.max_total_tokens,
         max_batch_total_tokens: shard.pool_tokens(),
-        max_batch_prefill_tokens: step_tokens,
+        max_batch_prefill_tokens: shard.max_step_tokens,
         validation_workers: app.served.num_tokenizing,
         max_client_batch_size: app.limits.max_concurrent_requests,
         router: env!("CARGO_PKG_NAME"),

@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use trunkline_object::Remote;
 use trunkline_router::api::app::App;
-use trunkline_router::limits::Limits;
+use trunkline_router::limits::ServerLimits;
 use trunkline_router::model::Model;
 use trunkline_router::model::ReplyStyle;
 use trunkline_router::server::Front;
@@ -39,7 +39,7 @@ pub struct Router {
 
 impl Router {
     /// Starts a router with this shard and these limits, and waits until it is ready.
-    pub async fn start(plan: ShardPlan, limits: Limits) -> Self {
+    pub async fn start(plan: ShardPlan, limits: impl Into<ServerLimits>) -> Self {
         let mut router = Self::start_without_shard(limits).await;
         router.start_shard(plan).await;
         router
@@ -47,26 +47,26 @@ impl Router {
 
     /// Starts a router with the default shard and limits.
     pub async fn default() -> Self {
-        Self::start(ShardPlan::default(), Limits::default()).await
+        Self::start(ShardPlan::default(), ServerLimits::default()).await
     }
 
-    pub async fn start_without_shard(limits: Limits) -> Self {
-        Self::start_with(limits, Access::open(), None, Front::default(), None)
+    pub async fn start_without_shard(limits: impl Into<ServerLimits>) -> Self {
+        Self::start_with(limits.into(), Access::open(), None, Front::default(), None)
     }
 
     /// Starts a router with an object tier and without a shard.
-    pub async fn start_with_objects(limits: Limits, remote: Option<Remote>) -> Self {
-        Self::start_with(limits, Access::open(), remote, Front::default(), None)
+    pub async fn start_with_objects(limits: impl Into<ServerLimits>, remote: Option<Remote>) -> Self {
+        Self::start_with(limits.into(), Access::open(), remote, Front::default(), None)
     }
 
     /// Starts a router with API keys and without a shard.
-    pub fn start_with_access(limits: Limits, access: Access) -> Self {
-        Self::start_with(limits, access, None, Front::default(), None)
+    pub fn start_with_access(limits: impl Into<ServerLimits>, access: Access) -> Self {
+        Self::start_with(limits.into(), access, None, Front::default(), None)
     }
 
     /// Starts a router behind this front, with the default shard.
-    pub async fn start_behind(front: Front, limits: Limits, access: Access) -> Self {
-        let mut router = Self::start_with(limits, access, None, front, None);
+    pub async fn start_behind(front: Front, limits: impl Into<ServerLimits>, access: Access) -> Self {
+        let mut router = Self::start_with(limits.into(), access, None, front, None);
         router.start_shard(ShardPlan::default()).await;
         router
     }
@@ -74,13 +74,13 @@ impl Router {
     /// Starts a router with a model whose replies are parsed in this style.
     pub async fn start_with_replies(plan: ShardPlan, replies: ReplyStyle) -> Self {
         let mut router =
-            Self::start_with(Limits::default(), Access::open(), None, Front::default(), Some(replies));
+            Self::start_with(ServerLimits::default(), Access::open(), None, Front::default(), Some(replies));
         router.start_shard(plan).await;
         router
     }
 
     fn start_with(
-        limits: Limits,
+        limits: ServerLimits,
         access: Access,
         remote: Option<Remote>,
         front: Front,

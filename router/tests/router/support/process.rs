@@ -6,19 +6,32 @@ use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Condvar, Mutex};
 
+use trunkline_settings::RouterSettings;
+
 use super::{Connection, DEADLINE};
 
-/// The path of the router's executable.
+/// Path of the router's program.
 pub const PROGRAM: &str = env!("CARGO_BIN_EXE_router-under-test");
 
-/// Adds the flags that every start needs: the model and the shard's socket in `folder`, a free port and a lifeline.
-pub fn with_needed_flags<'a>(command: &'a mut Command, folder: &Path) -> &'a mut Command {
-    command
-        .args(["--served-model-name", "m", "--port", "0", "--lifeline"])
-        .arg("--shard-socket")
-        .arg(folder.join("shard.sock"))
-        .arg("--model-path")
-        .arg(folder)
+/// Returns settings for the model and the shard's socket in `folder`, and any free port.
+pub fn settings(folder: &Path) -> RouterSettings {
+    let mut settings = RouterSettings::new(folder.join("shard.sock"), folder.into(), "m".into());
+    settings.server.port = 0;
+    settings
+}
+
+/// Starts routers with settings.
+pub trait WithSettings {
+    /// Writes `settings` into `folder` and adds them to the command.
+    fn with_settings(&mut self, folder: &Path, settings: &RouterSettings) -> &mut Self;
+}
+
+impl WithSettings for Command {
+    fn with_settings(&mut self, folder: &Path, settings: &RouterSettings) -> &mut Self {
+        let path = folder.join("router.json");
+        std::fs::write(&path, serde_json::to_vec(settings).unwrap()).unwrap();
+        self.arg("--settings").arg(path)
+    }
 }
 
 /// A running router process. Dropping it kills the process.
@@ -47,9 +60,10 @@ impl Log {
 }
 
 impl Process {
-    /// Waits until the process listens.
+    /// Starts a router with a lifeline and waits until it listens.
     pub fn start(command: &mut Command) -> Self {
-        let mut child = command.stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut child =
+            command.arg("--lifeline").stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let mut stderr = BufReader::new(child.stderr.take().unwrap());
         let log = Arc::<Log>::default();
         let writer = log.clone();

@@ -13,7 +13,7 @@ mod api {
     mod response_store;
     mod tgi;
 }
-mod args;
+mod limits;
 mod engine {
     mod driver;
     mod object {

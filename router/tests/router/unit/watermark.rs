@@ -1,4 +1,4 @@
-use trunkline_router::watermark::{DEFAULT_WATERMARK, KeyError, read_key};
+use trunkline_router::watermark::{DEFAULT_KEY, KeyError, read_key};
 
 #[test]
 fn keys_are_64_bit_integers() {
@@ -28,7 +28,7 @@ fn the_key_has_one_source_and_errors_do_not_show_it() {
     std::fs::write(&path, "0x2a\n").unwrap();
     assert_eq!(read_key(Some(&path), None).unwrap(), 42);
     assert_eq!(read_key(None, Some("43")).unwrap(), 43);
-    assert_eq!(read_key(None, None).unwrap(), DEFAULT_WATERMARK.key);
+    assert_eq!(read_key(None, None).unwrap(), DEFAULT_KEY);
     assert!(matches!(read_key(Some(&path), Some("43")), Err(KeyError::Both)));
     for bad in [b"secret words".to_vec(), vec![b'1'; 65], vec![0xff, 0xfe]] {
         std::fs::write(&path, bad).unwrap();

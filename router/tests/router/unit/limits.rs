@@ -1,0 +1,75 @@
+use std::time::Duration;
+
+use trunkline_grammar::GrammarLimits;
+use trunkline_reply::ToolFormat;
+use trunkline_router::args::{reasoning_format, tool_format};
+use trunkline_router::limits::{Limits, SPARE_CONNECTIONS, ServerLimits, Timeouts};
+use trunkline_router::model::Choice;
+use trunkline_router::watermark::DEFAULT_KEY;
+use trunkline_scheduler::{PolicyKind, Watermark};
+use trunkline_settings::{
+    Choice as _, EvictionPolicy, ReasoningParser, Replies, RouterCache, RouterSettings, Server,
+    ToolCallParser,
+};
+
+#[test]
+fn parsers_are_chosen_by_name() {
+    assert_eq!(ToolCallParser::ALL.len(), ToolFormat::ALL.len() + 2, "the formats, `auto` and `off`");
+    for parser in ToolCallParser::ALL {
+        match tool_format(*parser) {
+            Choice::Auto => assert_eq!(*parser, ToolCallParser::Auto),
+            Choice::Is(format) => assert_eq!(format.name(), parser.name()),
+            Choice::Off => assert_eq!(*parser, ToolCallParser::Off),
+        }
+    }
+    let formats = [ReasoningParser::Auto, ReasoningParser::Think, ReasoningParser::Off].map(reasoning_format);
+    assert_eq!(formats, [Choice::Auto, Choice::Is(()), Choice::Off]);
+}
+
+#[test]
+fn eviction_policies_have_the_schedulers_names() {
+    assert_eq!(EvictionPolicy::ALL.len(), PolicyKind::ALL.len());
+    for eviction_policy in EvictionPolicy::ALL {
+        let mut settings = RouterSettings::new("s".into(), "m".into(), "n".into());
+        settings.cache.eviction_policy = *eviction_policy;
+        assert_eq!(ServerLimits::from(&settings).eviction_policy.name(), eviction_policy.name());
+    }
+}
+
+#[test]
+fn limits_are_those_of_the_settings() {
+    let mut settings = RouterSettings::new("s".into(), "m".into(), "n".into());
+    let limits =
+        Limits { max_schema_bytes: 18, max_schema_depth: 19, max_schema_properties: 20, ..Limits::default() };
+    settings.limits = limits.clone();
+    let graceful_termination_timeout = Duration::from_secs(26);
+    settings.server = Server { graceful_termination_timeout, ..Server::default() };
+    settings.replies = Replies { watermark_gamma: 0.25, watermark_delta: 1.5, ..Replies::default() };
+    settings.cache = RouterCache { max_pinned_share: 23, ..RouterCache::default() };
+    let wanted = ServerLimits {
+        requests: limits,
+        graceful_termination_timeout,
+        eviction_policy: PolicyKind::Adaptive,
+        max_pinned_percent: 23,
+        watermark: Watermark { gamma: 0.25, delta: 1.5, key: DEFAULT_KEY },
+        timeouts: Timeouts::default(),
+        spare_connections: SPARE_CONNECTIONS,
+    };
+    let limits = ServerLimits::from(&settings);
+    assert_eq!(format!("{limits:?}"), format!("{wanted:?}"));
+    let grammar =
+        GrammarLimits { max_bytes: 18, max_depth: 19, max_properties: 20, ..GrammarLimits::default() };
+    assert_eq!(limits.grammar(), grammar);
+}
+
+#[test]
+fn limits_left_out_follow_from_others() {
+    let limits = ServerLimits::from(Limits { max_concurrent_requests: 7, ..Limits::default() });
+    assert_eq!((limits.max_queued(), limits.request_timeout()), (7, None));
+    let limits = ServerLimits::from(Limits {
+        max_queued_requests: Some(3),
+        request_timeout: Duration::from_secs(5),
+        ..Limits::default()
+    });
+    assert_eq!((limits.max_queued(), limits.request_timeout()), (3, Some(Duration::from_secs(5))));
+}
