@@ -1,4 +1,4 @@
-//! What all handlers share.
+//! The state that handlers share.
 
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ pub struct App {
     pub limits: Arc<ServerLimits>,
     /// Counters and histograms of handlers.
     pub metrics: Arc<Metrics>,
-    /// Whether the server serves, drains or terminates.
+    /// Says whether the server serves, drains or terminates.
     pub phase: watch::Receiver<Phase>,
 }
 

@@ -1,4 +1,4 @@
-//! The dialects: which one a path belongs to, and the shape of its errors.
+//! The dialects: the one of a path, and the form of its errors.
 
 use axum::response::Response;
 
@@ -6,7 +6,7 @@ use super::{anthropic, openai, respond, tgi};
 use crate::error::ApiError;
 use crate::tenants::RateHeaders;
 
-/// Whose shape an error takes.
+/// An API whose clients the server speaks to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Dialect {
     /// `/v1/messages...`.
@@ -18,7 +18,7 @@ pub enum Dialect {
 }
 
 impl Dialect {
-    /// The dialect of a path.
+    /// Returns the dialect of a path.
     pub fn of_path(path: &str) -> Self {
         if path == "/v1/messages" || path.starts_with("/v1/messages/") {
             return Self::Anthropic;
@@ -26,7 +26,7 @@ impl Dialect {
         if path == "/v1" || path.starts_with("/v1/") { Self::OpenAi } else { Self::Tgi }
     }
 
-    /// The rate headers that its clients read.
+    /// Returns the names of the rate headers that its clients read.
     pub fn rate_headers(self) -> RateHeaders {
         match self {
             Self::Anthropic => RateHeaders::Anthropic,

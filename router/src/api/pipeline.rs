@@ -23,11 +23,11 @@ use crate::request::checked::{CheckedParams, NumChoices, Validator};
 use crate::request::raw::{FieldNames, RawParams};
 use crate::request::ready::GenerationRequest;
 
-/// What every stage of one request may look at.
+/// The context of one request, for every stage of the pipeline.
 pub(crate) struct Scope<'a> {
     /// The state that handlers share.
     pub app: &'a Arc<App>,
-    /// Who sent the request, and when.
+    /// The sender and the time of arrival.
     pub arrival: Arrival,
     /// The shard that will compute it.
     pub shard: Arc<ShardInfo>,
@@ -45,25 +45,25 @@ impl<'a> Scope<'a> {
 
 /// A parsed body.
 pub(crate) trait Call {
-    /// What it asks to continue.
+    /// The prompts that it asks to continue.
     type Prompts: Prompts;
 
     /// Returns the model that it names.
     fn model(&self) -> Option<&str>;
 
-    /// Says what it asks for, in the form that all dialects share. Nothing is computed yet.
+    /// Returns what it asks for, in the form that all dialects share. Nothing is tokenized yet.
     fn asked(self, scope: &Scope<'_>) -> Result<Asked<Self::Prompts>, ApiError>;
 }
 
-/// What a call asks for.
+/// The content of a call in the form that all dialects share.
 pub(crate) struct Asked<P> {
     /// The fields that every dialect has, not yet checked.
     pub params: RawParams,
-    /// What the dialect calls them.
+    /// The dialect's names for these fields.
     pub names: FieldNames,
     /// The form of the output, if it is not free.
     pub grammar: Option<AskedGrammar>,
-    /// Fill what the client did not send.
+    /// Values for fields that the client did not send.
     pub defaults: GenerationDefaults,
     /// Outputs of each prompt.
     pub num_choices: NumChoices,
@@ -73,7 +73,7 @@ pub(crate) struct Asked<P> {
 
 /// The prompts of a call.
 pub(crate) trait Prompts {
-    /// What writes the answer.
+    /// Writes the answer.
     type Answer: Answer;
 
     /// Tokenizes the prompts, and completes a request with each.
@@ -86,7 +86,7 @@ pub(crate) trait Prompts {
     ) -> impl Future<Output = Result<Completed<Self::Answer>, ApiError>> + Send;
 }
 
-/// Requests that can be computed, and what writes their answer.
+/// Requests that can be computed, and the writer of their answer.
 pub(crate) struct Completed<A> {
     /// One for each prompt.
     pub requests: Vec<GenerationRequest>,

@@ -39,7 +39,7 @@ pub fn error<E: ErrorForm>(error: &ApiError) -> Response {
     response
 }
 
-/// What went wrong, for logs and metrics; travels with the response.
+/// The error of a response, for logs and metrics. It is one of the response's extensions.
 #[derive(Debug, Clone, Copy)]
 pub struct Failure {
     /// `ApiError::code`.

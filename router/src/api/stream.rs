@@ -20,7 +20,7 @@ use crate::http::Events;
 use crate::limits::MAX_WRITE_BYTES;
 use crate::metrics::Metrics;
 
-/// How a dialect writes a generation as events. Each call appends the events to send.
+/// Writes a generation as events of one dialect. Each call appends the events to send.
 pub trait Render: Send + Unpin + 'static {
     /// Before the first piece of output.
     fn begin(&mut self, _events: &mut Events) {}
@@ -36,7 +36,7 @@ pub trait Render: Send + Unpin + 'static {
     fn failed(&mut self, error: &ApiError, events: &mut Events);
 }
 
-/// The events of a request as a response. Dropping the response's body drops the choices, which aborts them.
+/// Returns the events of a request as a response. Dropping the response's body aborts the choices.
 /// After each `pause` without an event, a comment keeps the connection open.
 pub fn stream(choices: Choices, mut render: impl Render, pause: Duration, metrics: Arc<Metrics>) -> Response {
     let mut events = Events::default();

@@ -27,7 +27,7 @@ impl DriverEnds {
 struct SchedulerCollector {
     stats: watch::Receiver<Stats>,
     shard: watch::Receiver<ShardStatus>,
-    /// None without an object tier: all are 0 then.
+    /// The object tier's counters; `None` without an object tier, where all are 0.
     objects: Option<watch::Receiver<ObjectCounts>>,
 }
 

@@ -1,7 +1,7 @@
-//! Who is let in: a request's place among those that are open, its tenant's limits, its body.
+//! Admission: keys, the tenant's limits, the body, and a place among the open requests.
 //!
-//! A body is read before a place is taken: whoever sends slowly keeps nobody out. What bodies that are being read hold
-//! together is bounded in bytes.
+//! A body is read before its request takes a place, so a slow sender keeps no one out. The bytes of all bodies that are
+//! being read are bounded together.
 
 use std::sync::Arc;
 
@@ -27,16 +27,16 @@ use crate::request_id::RequestId;
 use crate::shutdown::Phase;
 use crate::tenants::{Access, Caller, HeldPlaces, Limiter, OverLimit, RateSlot, SharedPlaces};
 
-/// Longest time that a client is asked to stay away for want of a place, in seconds.
+/// The longest `Retry-After` of a request that finds no free place, in seconds.
 const MAX_RETRY_S: u64 = 60;
 
-/// A request that was let in: holds its place until it is answered.
+/// An admitted request.
 pub struct Admitted {
-    /// Its place.
+    /// The place that it holds until it is answered.
     pub permit: Place,
-    /// The shard as it is.
+    /// The shard that will compute it.
     pub shard: Arc<ShardInfo>,
-    /// Who sent it, and when.
+    /// The sender and the time of arrival.
     pub arrival: Arrival,
 }
 
@@ -46,7 +46,7 @@ pub struct Admission {
     pub access: Access,
     /// One permit for each open request.
     pub open: Arc<Semaphore>,
-    /// How many of these permits each tenant holds, where there are several tenants.
+    /// The permits that each tenant holds, where there are several tenants.
     pub places: Arc<SharedPlaces>,
     /// One permit for each KiB that bodies hold together while they arrive.
     pub reading: Arc<Semaphore>,
@@ -54,7 +54,7 @@ pub struct Admission {
     pub limits: Arc<ServerLimits>,
     /// Counts the requests that are over their tenant's rate.
     pub metrics: Arc<Metrics>,
-    /// Whether the server serves, drains or terminates.
+    /// Says whether the server serves, drains or terminates.
     pub phase: watch::Receiver<Phase>,
 }
 
@@ -73,7 +73,7 @@ impl Admission {
         let mut phase = self.phase.clone();
         let body = tokio::select! {
             body = self.read_body(request.into_body()) => body?,
-            // At its end it would be refused; the drain does not wait for that.
+            // The request would be refused at the end of its body; the drain does not wait for that.
             _ = phase.wait_for(|phase| *phase != Phase::Serving) => return Err(ApiError::Draining),
         };
         let shard = served.serving()?;
@@ -103,7 +103,7 @@ impl Admission {
         Ok((caller, limiter))
     }
 
-    /// A request's body, within its limits of bytes and time.
+    /// Reads a request's body within the limits of bytes and time.
     pub async fn read_body(&self, body: Body) -> Result<Bytes, ApiError> {
         read_body(body, self.limits.max_body_bytes, self.limits.timeouts.body, &self.reading).await
     }
@@ -120,7 +120,8 @@ impl Admission {
         Ok(Place { permit, tenant: own.map_err(|over| self.over_limit(served, tenant, over))?, shared })
     }
 
-    /// Where there are several tenants, counts places that one of them has just taken; not more than leave others some.
+    /// Counts the places that a tenant has just taken, if there are several tenants. Refuses the request if too few
+    /// would be left for the others.
     fn shared_places(
         &self,
         served: &ServedModel,
@@ -158,8 +159,8 @@ impl Admission {
         }
     }
 
-    /// Starts validated requests that are answered as one: `num_choices` outputs for each. An output takes a place as a
-    /// request does; `permit` is the first one's.
+    /// Starts requests that are answered together, with `num_choices` outputs of each. Every output takes a place;
+    /// `permit` is the place of the first one.
     pub async fn generate(
         &self,
         served: &ServedModel,
@@ -184,7 +185,7 @@ impl Admission {
         for (request, place) in outputs.zip(permit.split_all()) {
             let started = Generation::start(request, served, place).await;
             generations.push(started.inspect_err(|error| {
-                // What the server has no room for costs its tenant nothing.
+                // A request that the server has no room for is not charged to its tenant.
                 if let (Some(limiter), ErrorClass::Overload) = (&limiter, error.class()) {
                     limiter.give_back(1, num_tokens, Instant::now());
                 }
@@ -222,7 +223,7 @@ impl Admission {
         }
         match (&mut place.shared, shared) {
             (Some(held), Some(more)) => held.merge(more),
-            // The keys were read again meanwhile, and there are others: what is held goes with the permits.
+            // The keys were reloaded meanwhile, so the number of tenants has changed. Held places go with the permits.
             (held, more) => *held = more.or(held.take()),
         }
         place.permit.merge(more);

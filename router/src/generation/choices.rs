@@ -7,13 +7,13 @@ use trunkline_scheduler::Pinned;
 use super::generate::{Generation, GenerationEvent, Usage};
 use crate::request_id::RequestId;
 
-/// Generations that are answered together, in the order of their indices: all choices of the first prompt, then those
-/// of the next. Dropping it aborts what has not ended.
+/// Generations that are answered together: first all choices of the first prompt, then those of the next. Dropping it
+/// aborts the generations that have not ended.
 pub struct Choices {
     generations: Vec<Generation>,
-    /// How many of them continue the same prompt.
+    /// The number of choices of each prompt.
     per_prompt: usize,
-    /// Whose turn it is to be asked first, so that none is read only after another's end.
+    /// The generation that is polled first. It rotates, so that no generation waits for the end of another.
     turn: usize,
     num_open: usize,
     usage: Usage,
@@ -21,7 +21,7 @@ pub struct Choices {
 }
 
 impl Choices {
-    /// `generations` are `per_prompt` for each prompt, at least one.
+    /// Combines generations, `per_prompt` of each prompt. Panics if there is none.
     pub fn new(generations: Vec<Generation>, per_prompt: usize) -> Self {
         let request_id = generations[0].request().id.clone();
         let num_open = generations.len();
@@ -33,24 +33,24 @@ impl Choices {
         &self.request_id
     }
 
-    /// How many choices there are, ended ones included.
+    /// Returns the number of choices, including those that have ended.
     #[expect(clippy::len_without_is_empty, reason = "there is always one")]
     pub fn len(&self) -> usize {
         self.generations.len()
     }
 
-    /// The next event and the index of its choice; none when all have ended, or one has failed.
+    /// Returns the next event and the index of its choice; `None` after all choices have ended or one has failed.
     pub async fn next(&mut self) -> Option<(usize, GenerationEvent)> {
         std::future::poll_fn(|cx| self.poll_next(cx)).await
     }
 
-    /// As `next`. A failure is the last event: the other choices are aborted with it.
+    /// Polls for the next event; see [`Self::next`]. A failure is the last event, because it aborts the other choices.
     pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<(usize, GenerationEvent)>> {
         let mut is_waiting = false;
         for _ in 0..self.generations.len() {
             let index = self.turn;
             self.turn = (index + 1) % self.generations.len();
-            // A prompt is told of before any of its outputs.
+            // The logprobs of a prompt precede all of its outputs.
             let first = index - index % self.per_prompt;
             if index != first && self.generations[first].awaits_prompt() {
                 is_waiting = true;
@@ -75,7 +75,7 @@ impl Choices {
                 let Some((_, usage)) = output.finish else { return };
                 self.num_open -= 1;
                 self.usage.output_tokens += usage.output_tokens;
-                // A prompt counts once; what its other choices found in the cache is what the first one computed.
+                // A prompt counts once. Its other choices find in the cache the blocks that the first one computed.
                 if index.is_multiple_of(self.per_prompt) {
                     self.usage.prompt_tokens += usage.prompt_tokens;
                     self.usage.cached_tokens += usage.cached_tokens;
@@ -89,18 +89,18 @@ impl Choices {
         }
     }
 
-    /// Whether no event comes any more.
+    /// Returns true after the last event.
     pub fn is_over(&self) -> bool {
         self.num_open == 0
     }
 
-    /// What all that have ended took together.
+    /// Returns the sum over all choices that have ended.
     pub fn usage(&self) -> Usage {
         self.usage
     }
 }
 
-/// What of several prompts is kept.
+/// Adds the pinned tokens of two prompts.
 fn joined(one: Option<Pinned>, other: Option<Pinned>) -> Option<Pinned> {
     let (Some(one), Some(other)) = (one, other) else { return one.or(other) };
     let on_disk = [one.num_stored_tokens, other.num_stored_tokens];

@@ -8,33 +8,30 @@ use super::choices::Choices;
 use super::generate::{FinishReason, GenerationEvent, OutputToken, ScoredPrompt, Usage};
 use crate::error::ApiError;
 
-/// Whether a fold keeps the tokens.
+/// Says whether [`fold`] keeps the tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeepTokens {
-    /// Text and usage are enough.
+    /// The answer shows only text and usage.
     No,
-    /// The answer shows them.
+    /// The answer shows the tokens, or ranks outputs by them.
     Yes,
 }
 
-/// A whole output.
+/// A complete output.
 #[derive(Debug)]
 pub struct Folded {
-    /// Its text.
     pub text: String,
-    /// Its tokens, if kept.
+    /// The tokens; empty unless they are kept.
     pub tokens: Vec<OutputToken>,
-    /// Why it ended.
     pub reason: FinishReason,
-    /// What it took.
     pub usage: Usage,
-    /// When its first step was planned.
+    /// The time at which its first step was planned.
     pub started: Option<Instant>,
-    /// The prompt's logprobs, if asked for; of a prompt's first output alone.
+    /// The prompt's logprobs, if the request asks for them. Only the first output of a prompt has them.
     pub prompt: Option<Arc<ScoredPrompt>>,
 }
 
-/// Folds the events into the whole outputs, in the order of their indices, and what they took together.
+/// Folds all events into complete outputs, in the order of their choices, and returns them with their usage.
 pub async fn fold(mut choices: Choices, keep: KeepTokens) -> Result<(Vec<Folded>, Usage), ApiError> {
     let mut drafts = vec![Draft::default(); choices.len()];
     while let Some((index, event)) = choices.next().await {
@@ -62,7 +59,7 @@ pub async fn fold(mut choices: Choices, keep: KeepTokens) -> Result<(Vec<Folded>
     Ok((folded, choices.usage()))
 }
 
-/// An output that grows.
+/// An output that is not complete yet.
 #[derive(Debug, Clone, Default)]
 struct Draft {
     text: String,
@@ -80,8 +77,8 @@ impl Draft {
     }
 }
 
-/// Puts the outputs of one prompt in order, the one with the highest mean logprob of its tokens first; equal ones stay
-/// as they are. Needs outputs whose tokens were kept, with logprobs.
+/// Sorts the outputs of one prompt by the mean logprob of their tokens, highest first. The sort is stable. The outputs
+/// must have kept their tokens, with logprobs.
 pub fn rank(outputs: &mut [Folded]) {
     outputs.sort_by(|a, b| mean_logprob(&b.tokens).total_cmp(&mean_logprob(&a.tokens)));
 }

@@ -1,5 +1,5 @@
-//! One request's way from validated form to text: submits its sequence, detokenizes, finds stop strings, and says it
-//! all as one stream of `GenerationEvent`s, which every dialect renders and the plain answers fold.
+//! A running request: submits the sequence, turns its tokens into text, finds stop strings, and yields one stream of
+//! [`GenerationEvent`]s. Dialects render the stream; plain answers fold it.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -22,42 +22,42 @@ use crate::limits::{MAX_WAITING_TOKENS, ServerLimits};
 use crate::request::ready::GenerationRequest;
 use crate::shutdown::Phase;
 
-/// Why an output is complete.
+/// The reason for which an output is complete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FinishReason {
     /// An end token of the model, or the end of a grammar.
     EndToken,
-    /// A token that the request named.
+    /// A token of the request's `stop_token_ids`.
     StopToken {
-        /// Its id.
+        /// The token.
         token_id: u32,
     },
-    /// `max_new_tokens`.
+    /// The limit of `max_new_tokens`, or of the context.
     Length,
-    /// A stop string.
+    /// A stop string of the request.
     StopString {
-        /// Its number in the request.
+        /// The index of the string in the request.
         index: usize,
     },
 }
 
-/// What a request took.
+/// The token counts of a request.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// Prompt length.
+    /// Tokens of the prompt.
     pub prompt_tokens: u32,
     /// Generated tokens, an end token included.
     pub output_tokens: u32,
-    /// Prompt tokens that a prefix hit spared.
+    /// Prompt tokens found in the KV cache.
     pub cached_tokens: u32,
-    /// What of the prompt is kept, if that was asked for.
+    /// The pinned tokens of the prompt, if the request asks for a pin.
     pub pinned: Option<Pinned>,
 }
 
-/// A generated token.
+/// A generated token and its text.
 #[derive(Debug, Clone, PartialEq)]
 pub struct OutputToken {
-    /// Its id.
+    /// The token's id.
     pub id: u32,
     /// The text that became certain with it, stop strings not considered. Empty in the middle of a character.
     pub text: String,
@@ -65,46 +65,49 @@ pub struct OutputToken {
     pub logprob: f32,
     /// The likeliest tokens in its place.
     pub top_logprobs: Vec<TokenLogprob>,
-    /// It is a control token, without text of its own.
+    /// Set for control tokens, which have no text of their own.
     pub special: bool,
-    /// It is an end token that ended the output.
+    /// Set for the end token that ends the output.
     pub is_end: bool,
 }
 
 /// A piece of output.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Output {
-    /// The token; none if the output ends without one.
+    /// The token; `None` if the output ends without one.
     pub token: Option<OutputToken>,
-    /// Text that no later token can take back.
+    /// Text that no later token can change.
     pub text: String,
     /// Set on the last piece.
     pub finish: Option<(FinishReason, Usage)>,
 }
 
-/// The prompt and its logprobs.
+/// A prompt and its logprobs.
 #[derive(Debug, Default, PartialEq)]
 pub struct ScoredPrompt {
-    /// The prompt.
+    /// The prompt's tokens.
     pub token_ids: Vec<u32>,
-    /// Of all its tokens but the first.
+    /// The logprobs of all tokens but the first.
     pub scores: Vec<TokenScore>,
 }
 
-/// What a dialect renders.
+/// An event of a running request, which a dialect renders.
 #[derive(Debug)]
 pub enum GenerationEvent {
-    /// The first step is planned: what the prompt has and what of it was cached.
+    /// The first step is planned. The usage has the prompt and its cached tokens.
     Started(Usage),
-    /// The prompt's logprobs, if they are asked for: before the first output.
+    /// The prompt's logprobs, if the request asks for them. They precede the first output.
     Prompt(Arc<ScoredPrompt>),
     /// A piece of output.
     Output(Output),
-    /// The end, without a finish reason.
+    /// The output failed; nothing follows.
     Failed(ApiError),
 }
 
-/// A request under way. Dropping it aborts the sequence.
+/// A running request, seen from its HTTP handler.
+///
+/// Turns the sequence's tokens into text. Dropping it aborts the sequence and releases its place, so a client that
+/// disconnects needs no further handling.
 pub struct Generation {
     sequence: Sequence,
     request: GenerationRequest,
@@ -112,21 +115,22 @@ pub struct Generation {
     detokenizer: Detokenizer,
     stops: Stops,
     usage: Usage,
-    /// Of the prompt, until they are complete and told.
+    /// The prompt's logprobs so far; taken when they are complete.
     scores: Option<Vec<TokenScore>>,
     ended: bool,
-    /// There is no output, and nobody will say so.
+    /// Set if nothing is to be generated, so that the scheduler sends no token.
     ends_at_once: bool,
-    /// Ready when the drain took too long. Kept, so that a token does not register it again.
+    /// Resolves when the drain has taken too long. Kept, because registering a new waker for every token is slow.
     terminated: Pin<Box<dyn Future<Output = ()> + Send>>,
     limits: Arc<ServerLimits>,
-    /// The request counts as open until this is dropped.
+    /// Counts the request as open.
     place: Place,
 }
 
 impl Generation {
-    /// Submits the request and waits until the scheduler took or refused it, which it does at once. Where there is an
-    /// object tier, first waits for what it has of the prompt, no longer than computing that would take.
+    /// Submits the request, and waits until the scheduler has accepted or refused it, which it does at once.
+    ///
+    /// With an object tier it first fetches the prompt's blocks, for at most as long as computing them would take.
     pub async fn start(
         request: GenerationRequest,
         served: &ServedModel,
@@ -139,7 +143,7 @@ impl Generation {
             temperature = request.sampling.temperature,
             "request admitted"
         );
-        // What is scored is computed anyway.
+        // A prompt whose logprobs are asked for has to be computed.
         let objects = served.objects.as_ref().filter(|_| request.sampling.prompt_logprobs.is_none());
         if let Some(objects) = objects {
             objects.fetch(&request.salt, &request.prompt_token_ids).await;
@@ -152,7 +156,7 @@ impl Generation {
         let mut ends_at_once = false;
         match sequence.next().await {
             Some(SequenceUpdate::Accepted) => {}
-            // Nothing was to be generated, and nothing of the prompt to be reported.
+            // The request generates nothing and reports nothing of its prompt.
             Some(SequenceUpdate::Ended(EndReason::Length)) => ends_at_once = true,
             Some(SequenceUpdate::Rejected { reason, retry_after_ms }) => {
                 return Err(rejected(reason, retry_after_ms, &request));
@@ -179,17 +183,17 @@ impl Generation {
         })
     }
 
-    /// The validated request.
+    /// Returns the request.
     pub fn request(&self) -> &GenerationRequest {
         &self.request
     }
 
-    /// The next event; none after the last piece of output or a failure.
+    /// Returns the next event; `None` after the last piece of output or a failure.
     pub async fn next(&mut self) -> Option<GenerationEvent> {
         std::future::poll_fn(|cx| self.poll_next(cx)).await
     }
 
-    /// As `next`. Tokens that are there go before the end of the server.
+    /// Polls for the next event; see [`Self::next`]. Tokens that have arrived precede the end of the server.
     pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<GenerationEvent>> {
         while !self.ended {
             if let Some(prompt) = self.take_scored_prompt() {
@@ -213,19 +217,19 @@ impl Generation {
         Poll::Ready(None)
     }
 
-    /// Whether the prompt's logprobs are still to come.
+    /// Returns true while the prompt's logprobs are still to come.
     pub fn awaits_prompt(&self) -> bool {
         self.scores.is_some() && !self.ended
     }
 
-    /// The prompt's logprobs, once, when they are complete.
+    /// Takes the prompt's logprobs when they are complete.
     fn take_scored_prompt(&mut self) -> Option<Arc<ScoredPrompt>> {
         let num_expected = self.request.prompt_token_ids.len() - 1;
         let scores = self.scores.take_if(|scores| scores.len() == num_expected)?;
         Some(Arc::new(ScoredPrompt { token_ids: self.request.prompt_token_ids.clone(), scores }))
     }
 
-    /// What an update, or the end of them, says to the client.
+    /// Turns an update into an event. `None` as an update means that the driver has dropped the sequence.
     fn on_update(&mut self, update: Option<SequenceUpdate>) -> Option<GenerationEvent> {
         Some(match update {
             Some(SequenceUpdate::Token(token)) => self.on_token(token),
@@ -323,7 +327,7 @@ impl Generation {
         GenerationEvent::Output(Output { token: None, text, finish: Some((reason, self.usage)) })
     }
 
-    /// Appends what was held back to `certain`; gives the stop string that this completed.
+    /// Appends the text that was held back to `certain`; returns the index of a stop string that it completes.
     fn flush(&mut self, rest: &str, certain: &mut String) -> Option<usize> {
         let mut step = self.stops.push(rest);
         certain.push_str(&step.text);

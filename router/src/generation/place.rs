@@ -5,7 +5,7 @@ use tokio::time::Instant;
 
 use crate::tenants::{HeldPlaces, OpenPlaces};
 
-/// Places among the open requests, its tenant's too; dropping it gives them back.
+/// Places among the open requests, and among those of the tenant. Dropping it releases them.
 #[derive(Debug)]
 pub struct Place {
     pub(super) permit: OwnedSemaphorePermit,
@@ -14,14 +14,14 @@ pub struct Place {
 }
 
 impl Place {
-    /// A token of output was generated: it counts against the tenant's rate.
+    /// Counts a generated token against the tenant's rate.
     pub fn count_output(&self) {
         if let Some(tenant) = &self.tenant {
             tenant.limiter().take_output(1, Instant::now());
         }
     }
 
-    /// Each as a guard of its own.
+    /// Splits the places into guards of one place each.
     pub(super) fn split_all(mut self) -> Vec<Self> {
         let mut places = Vec::new();
         while self.permit.num_permits() > 1

@@ -22,7 +22,7 @@ pub struct ServedModel {
     pub model: Arc<Model>,
     /// Submits sequences to the driving task.
     pub driver: DriverHandle,
-    /// Whether the shard is loading, ready or lost.
+    /// Says whether the shard is loading, ready or lost.
     pub shard: watch::Receiver<ShardStatus>,
     /// The shard's last answer to a health check.
     pub health: watch::Receiver<Health>,
@@ -34,7 +34,7 @@ pub struct ServedModel {
     pub objects: Option<Arc<ObjectTier>>,
     /// The limits that flags set.
     pub limits: Arc<ServerLimits>,
-    /// Whether the server serves, drains or terminates.
+    /// Says whether the server serves, drains or terminates.
     pub phase: watch::Receiver<Phase>,
     /// One permit for each long text that is tokenized at the same time.
     pub tokenizing: Arc<Semaphore>,

@@ -25,7 +25,7 @@ use crate::tenants::Caller;
 pub struct AskedGrammar {
     /// The field that asks for it, in the dialect's words.
     pub field: &'static str,
-    /// The grammar.
+    /// The grammar in its source form.
     pub grammar: Grammar,
 }
 
@@ -33,7 +33,7 @@ pub struct AskedGrammar {
 #[derive(Clone)]
 pub struct CompiledGrammar {
     beginning: Arc<Mutex<Constraint>>,
-    /// What comes before the grammar.
+    /// The reasoning that may precede the grammar.
     reasoning: Option<Reasoning>,
 }
 
@@ -51,7 +51,7 @@ impl CompiledGrammar {
         Self { reasoning, ..self }
     }
 
-    /// A constraint for one sequence.
+    /// Returns a constraint for one sequence.
     pub fn constraint(&self) -> Constraint {
         // Forking changes nothing, so a panic in it leaves the state whole.
         let mut constraint = self.beginning.lock().unwrap_or_else(PoisonError::into_inner).fork();
@@ -68,7 +68,7 @@ impl fmt::Debug for CompiledGrammar {
     }
 }
 
-/// The same one, not one that says the same.
+/// Compares identities: two compilations of one grammar differ.
 impl PartialEq for CompiledGrammar {
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.beginning, &other.beginning) && self.reasoning == other.reasoning
@@ -79,7 +79,7 @@ impl PartialEq for CompiledGrammar {
 pub struct Grammars {
     model: Arc<Model>,
     limits: GrammarLimits,
-    /// Made for the first request that needs it: the vocabulary's trie takes tens of milliseconds.
+    /// Created by the first request that needs it, because building the vocabulary's trie takes tens of milliseconds.
     compiler: OnceLock<Result<GrammarCompiler, GrammarError>>,
     places: CompilingPlaces,
     cache: Mutex<GrammarCache<CompiledGrammar>>,
@@ -87,14 +87,14 @@ pub struct Grammars {
 }
 
 impl Grammars {
-    /// For a model.
+    /// Creates an empty cache of a model's grammars.
     pub fn new(model: Arc<Model>, limits: GrammarLimits, metrics: Arc<Metrics>) -> Self {
         let places = CompilingPlaces::new(GRAMMAR_TIMEOUT);
         let cache = Mutex::new(GrammarCache::default());
         Self { model, limits, compiler: OnceLock::new(), places, cache, metrics }
     }
 
-    /// As compiled for this caller before, or compiled now.
+    /// Returns a grammar from the caller's cached ones, or compiles it.
     pub async fn get(
         self: &Arc<Self>,
         caller: &Caller,
@@ -111,7 +111,7 @@ impl Grammars {
         Ok(compiled)
     }
 
-    /// Compiles what a client asked for; waits for its turn a while, others go on meanwhile.
+    /// Compiles a grammar on the blocking pool, after waiting for one of the places.
     async fn compile(
         self: &Arc<Self>,
         caller: &Caller,

@@ -35,7 +35,7 @@ struct ReasonLabel {
     reason: &'static str,
 }
 
-/// What is measured where it happens; the scheduler's own numbers are read from its `Stats` when somebody asks.
+/// Metrics that are updated where they are measured. The scheduler's numbers are read from its `Stats` on request.
 pub struct Metrics {
     /// HTTP answers.
     pub http_requests: Family<RouteLabels, Counter>,

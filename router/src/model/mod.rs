@@ -12,18 +12,18 @@ use crate::error::ApiError;
 
 pub use reply_style::{Choice, ReplyStyle};
 
-/// Names that stand for "the model that is served": what clients of other servers send.
+/// Names that clients of other servers send for the served model, whatever it is.
 const MODEL_ALIASES: [&str; 3] = ["", "tgi", "dummy"];
 
 /// The model as the router knows it.
 pub struct Model {
-    /// Tokenizer, templates, special tokens.
+    /// The tokenizer, the chat templates and the special tokens.
     pub text: ModelText,
     /// The name that clients use.
     pub served_name: String,
-    /// What its replies hold beside text.
+    /// The style of its replies.
     pub reply: ReplyStyle,
-    /// When this process began to serve it, in seconds since 1970.
+    /// The time at which this process began to serve it, in seconds since 1970.
     pub created_unix_s: u64,
 }
 
@@ -33,7 +33,7 @@ impl Model {
         Self::load_with(path, served_name, Choice::Auto, Choice::Auto)
     }
 
-    /// Reads the model's text files. `tools`, `reasoning`: how its replies are read.
+    /// Reads the model's text files. `tools` and `reasoning` override what the chat template shows of its replies.
     pub fn load_with(
         path: &Path,
         served_name: String,

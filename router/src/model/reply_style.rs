@@ -1,35 +1,35 @@
-//! What a model's replies hold beside text, as its chat template shows it or flags say.
+//! The form of tool calls and reasoning in a model's replies, as its chat template shows it or flags set it.
 
 use trunkline_reply::{ReasoningMarks, ToolFormat};
 use trunkline_text::ModelText;
 
-/// What the model's replies hold, by its chat template or as flags say.
+/// The form of tool calls and reasoning in a model's replies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ReplyStyle {
-    /// How it writes calls; none if its template does not speak of tools.
+    /// The format of tool calls; `None` if the chat template does not mention tools.
     pub tools: Option<ToolFormat>,
-    /// What looks like a call is text, unless a call is required.
+    /// Treats calls as text, unless the request requires a call.
     pub ignores_calls: bool,
-    /// It may think before it answers.
+    /// Set if replies may begin with reasoning.
     pub reasons: bool,
-    /// What stands around its thoughts.
+    /// The marks around the reasoning.
     pub marks: ReasoningMarks,
 }
 
-/// What a flag says of one of both: what the template shows, a certain form, or nothing.
+/// The value of a flag that may override the chat template.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Choice<T> {
-    /// As the template shows.
+    /// Follows the chat template.
     #[default]
     Auto,
-    /// Whatever the template shows.
+    /// Overrides the chat template.
     Is(T),
-    /// Replies are left as they are.
+    /// Leaves replies as they are.
     Off,
 }
 
 impl ReplyStyle {
-    /// Of a model, unless flags say otherwise.
+    /// Returns the style that a model's chat templates show, as far as the flags do not override it.
     pub fn of_model(text: &ModelText, tools: Choice<ToolFormat>, reasons: Choice<()>) -> Self {
         let source = text.chat_templates.as_ref().map(|templates| {
             let sources = templates.names().filter_map(|name| templates.source(name));
@@ -38,7 +38,7 @@ impl ReplyStyle {
         Self::of_template(&source.unwrap_or_default(), tools, reasons)
     }
 
-    /// Of a chat template, unless flags say otherwise.
+    /// Returns the style that a chat template shows, as far as the flags do not override it.
     #[doc(hidden)]
     pub fn of_template(source: &str, tools: Choice<ToolFormat>, reasons: Choice<()>) -> Self {
         let marks = ReasoningMarks::from_template(source);
@@ -57,7 +57,7 @@ impl ReplyStyle {
         }
     }
 
-    /// Whether its template writes tools into the prompt by itself.
+    /// Returns true if the chat template writes tools into the prompt.
     pub fn knows_tools(self) -> bool {
         self.tools.is_some()
     }

@@ -1,4 +1,4 @@
-//! Where a request comes from: known before its body is read.
+//! The origin of a request, which is known before its body is read.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::error::ApiError;
 use crate::request_id::RequestId;
 use crate::tenants::Caller;
 
-/// Who sent a request, when, and how long it may take.
+/// The sender of a request, its time of arrival and its time limits.
 #[derive(Debug, Clone)]
 pub struct Arrival {
     /// Names the request in the log and in internal errors.

@@ -25,12 +25,12 @@ use crate::request_id::RequestId;
 /// Longest salt in bytes.
 const MAX_SALT_BYTES: usize = 256;
 
-/// How many outputs a prompt gets.
+/// The number of outputs of each prompt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NumChoices {
-    /// Computed.
+    /// Outputs that are computed.
     pub computed: usize,
-    /// Shown: the best of those. At most as many.
+    /// Outputs that the answer shows: the likeliest of those computed.
     pub shown: usize,
 }
 
@@ -38,35 +38,35 @@ impl NumChoices {
     /// One output for each prompt.
     pub const ONE: Self = Self { computed: 1, shown: 1 };
 
-    /// Whether some are left out, so that all must be ranked.
+    /// Returns true if the answer leaves some outputs out, so that they have to be ranked.
     pub fn is_ranked(&self) -> bool {
         self.computed > self.shown
     }
 }
 
-/// Limits and defaults that hold now: flags, model and shard put together.
+/// The limits of requests, as flags, model and shard set them.
 #[derive(Debug, Clone)]
 pub struct Validator {
-    /// Most tokens of prompt and output.
+    /// The most tokens of prompt and output.
     pub max_total_tokens: u32,
     /// Most tokens of the prompt.
     pub max_input_tokens: u32,
-    /// Token ids are below it.
+    /// The size of the vocabulary; token ids are below it.
     pub vocab_size: u32,
     /// Most outputs of a prompt.
     pub max_best_of: u32,
     /// Most requests open at once; each output of a request counts as one.
     pub max_concurrent_requests: usize,
-    /// Most stop strings.
+    /// Most stop strings of a request.
     pub max_stop_sequences: usize,
     /// The model's end tokens.
     pub end_token_ids: Vec<u32>,
-    /// What requests get that ask for a watermark.
+    /// The watermark of requests that ask for one.
     pub watermark: Watermark,
 }
 
 impl Validator {
-    /// From the flags, the model's context, what the KV pool can hold and the vocabulary.
+    /// Combines the flags with the model's context, the tokens that the KV pool can hold, and the vocabulary.
     pub fn new(
         limits: &ServerLimits,
         model_context: u32,
@@ -165,7 +165,7 @@ impl Validator {
         Ok(())
     }
 
-    /// How many outputs each of `num_prompts` prompts gets, by `n` and `best_of`.
+    /// Returns the number of outputs of each of `num_prompts` prompts, by `n` and `best_of`.
     pub fn num_choices(
         &self,
         n: Option<i64>,
@@ -344,8 +344,8 @@ impl CheckedParams {
     }
 }
 
-/// A grammar says where its output ends, so nothing else may put that off; what it forces may be there before the
-/// prompt's logprobs.
+/// Refuses fields that contradict a grammar. A grammar decides where its output ends, so nothing else may postpone that
+/// end; and tokens that it forces may precede the prompt's logprobs.
 fn check_end(
     raw: &RawParams,
     grammar_field: Option<&'static str>,

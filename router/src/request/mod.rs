@@ -1,4 +1,5 @@
-//! A request in three forms: `raw` as it was sent, `checked` against every limit, `ready` with its prompt.
+//! A request in three forms: [`raw`] holds the fields as they were sent, [`checked`] has passed every limit, and
+//! [`ready`] is complete with its prompt.
 
 pub mod arrival;
 pub mod checked;

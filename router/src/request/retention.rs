@@ -1,4 +1,4 @@
-//! How long a prompt stays in the KV cache: what the dialects' fields mean.
+//! The fields that say how long a prompt stays in the KV cache.
 
 use std::sync::Arc;
 
@@ -12,13 +12,13 @@ use crate::error::ApiError;
 const MAX_KEY_BYTES: usize = 256;
 /// Longest time that a prompt can be pinned, in seconds.
 pub const MAX_TTL_S: i64 = 24 * 3600;
-/// What a pin lasts if nothing is said; Anthropic's default too.
+/// The life of a pin in seconds if the request does not say. Anthropic has the same default.
 pub const DEFAULT_TTL_S: i64 = 300;
 
-/// Anthropic's mark: what stands before it is to be kept.
+/// Anthropic's mark: the prompt up to it is kept.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, ToSchema)]
 pub struct CacheControl {
-    /// `ephemeral`.
+    /// The kind of the mark, always `ephemeral`.
     #[serde(rename = "type")]
     pub kind: String,
     /// `5m`, the default, or `1h`.
@@ -26,7 +26,7 @@ pub struct CacheControl {
 }
 
 impl CacheControl {
-    /// Seconds that it asks for. `field` names it in errors.
+    /// Returns the seconds that it asks for. `field` names it in errors.
     pub fn ttl_s(&self, field: &str) -> Result<i64, ApiError> {
         if self.kind != "ephemeral" {
             return Err(ApiError::value(format!("{field}.type"), "must be `ephemeral`"));
@@ -39,7 +39,7 @@ impl CacheControl {
     }
 }
 
-/// Our own field: how much a request wants its prompt kept.
+/// Our own field for the retention of a prompt.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, ToSchema)]
 pub struct CacheRetention {
     /// `low`: until anything else of its tenant needs the room, and never on disk. `normal`: while there is room.
@@ -53,13 +53,13 @@ pub struct CacheRetention {
 /// A place in the prompt up to which it is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Breakpoint {
-    /// For so long.
+    /// Seconds to keep the prompt.
     pub ttl_s: i64,
-    /// Tokens before it; none: all of the prompt.
+    /// Tokens before the mark; `None` for all of the prompt.
     pub num_tokens: Option<u32>,
 }
 
-/// What the client sent, not yet checked.
+/// The fields that the client sent, not yet checked.
 #[derive(Debug, Clone, Default)]
 pub struct RawRetention {
     /// OpenAI's grouping of requests: shown in `/v1/kv/tree`. It changes nothing else, as all requests of a tenant
@@ -67,15 +67,15 @@ pub struct RawRetention {
     pub prompt_cache_key: Option<String>,
     /// OpenAI's `in_memory` or `24h`.
     pub prompt_cache_retention: Option<String>,
-    /// Ours.
+    /// Our own field.
     pub cache_retention: Option<CacheRetention>,
 }
 
-/// How long a prompt is kept, if its messages have no mark that says otherwise.
+/// The retention that the fields ask for. Marks in the messages may still change it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CheckedRetention {
     retention: Retention,
-    /// A field of the request decided; marks in the messages do not count.
+    /// Set if a field decides, so that marks in the messages do not count.
     is_decided: bool,
 }
 
@@ -141,7 +141,7 @@ impl CacheRetention {
     }
 }
 
-/// Seconds that a pin may last. `field` names them in errors.
+/// Checks the life of a pin in seconds. `field` names it in errors.
 pub fn check_ttl_s(field: &str, ttl_s: i64) -> Result<i64, ApiError> {
     if (1..=MAX_TTL_S).contains(&ttl_s) {
         return Ok(ttl_s);
@@ -149,7 +149,7 @@ pub fn check_ttl_s(field: &str, ttl_s: i64) -> Result<i64, ApiError> {
     Err(ApiError::value(field, format!("is {ttl_s}, must be at least 1 and at most {MAX_TTL_S}")))
 }
 
-/// Checked seconds.
+/// Converts seconds that were checked to milliseconds.
 pub fn to_ms(seconds: i64) -> u64 {
     seconds.unsigned_abs() * 1_000
 }

@@ -1,4 +1,4 @@
-//! Puts the parts together: driver, link, health, routes; and takes them apart in order.
+//! Starts the driver, the link, the health poll and the listener, and stops them in order.
 
 pub mod observe;
 pub mod routes;
@@ -32,23 +32,23 @@ use crate::model::Model;
 use crate::shutdown::{Phase, Shutdown};
 use crate::tenants::Access;
 
-/// How long answers that end with an error have to reach their clients.
+/// The time that answers which end with an error have to reach their clients.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
-/// What stands between connections and routes.
+/// The settings of the listener.
 #[derive(Debug, Clone, Default)]
 pub struct Front {
-    /// Certificate and key; without them connections are in the clear.
+    /// The certificate and its key; without them connections are not encrypted.
     pub tls: Option<Arc<Tls>>,
-    /// Origins whose scripts may call.
+    /// Web origins whose scripts may send requests.
     pub origins: Vec<Origin>,
 }
 
 /// A server whose tasks run, without a listener yet.
 pub struct Server {
-    /// What handlers share.
+    /// The state that handlers share.
     pub app: Arc<App>,
-    /// What stands before the routes: nothing but a socket, unless it is set before `run`.
+    /// The settings of the listener, which may be set before [`Self::run`].
     pub front: Front,
     shutdown: Shutdown,
     steps: StepThread,
@@ -72,7 +72,7 @@ impl Server {
         Self::start_with_objects(model, limits, access, shard_socket, None)
     }
 
-    /// The same with a tier of objects below the shard's store, if it has one.
+    /// Does the same with an object tier below the shard's store.
     pub fn start_with_objects(
         model: Model,
         limits: ServerLimits,
@@ -138,10 +138,10 @@ impl Server {
         Ok(Self { app, front: Front::default(), shutdown, steps, health, upload })
     }
 
-    /// Serves until `terminate` is ready and the drain after it is done.
+    /// Serves until `terminate` resolves and the drain after it is complete.
     ///
-    /// The drain: `/readyz` and new requests answer 503 while open requests finish, up to the limit; what is still open
-    /// then gets an error; then the listener closes.
+    /// During the drain `/readyz` and new requests answer 503 while open requests finish. Requests that are still open
+    /// after `--graceful-termination-timeout` end with an error. Then the listener closes.
     pub async fn run(
         mut self,
         listener: TcpListener,
@@ -191,9 +191,9 @@ fn num_open(app: &App) -> usize {
     app.limits.max_concurrent_requests - app.admission.open.available_permits()
 }
 
-/// Ready when no request is open: then all permits can be had.
+/// Resolves when no request is open, which is when all permits are free.
 async fn all_closed(app: &App) {
     let all = u32::try_from(app.limits.max_concurrent_requests).unwrap_or(u32::MAX);
-    // It fails only if the semaphore is closed, which nobody does.
+    // This fails only if the semaphore is closed, which never happens.
     let _ = app.admission.open.acquire_many(all).await;
 }

@@ -1,4 +1,4 @@
-//! Around every request: an id, a log line, metrics, and an answer even if the handler panics.
+//! The outermost middleware: gives each request an id, a log line, metrics, and an answer even if its handler panics.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -21,10 +21,10 @@ use crate::tenants::Caller;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
-/// Routes that machines ask, many times a second while a model loads: refusing them rejects nobody's work.
+/// Routes that machines poll. Refusals of these are not counted as rejected requests.
 const PROBES: [&str; 5] = ["/readyz", "/livez", "/health", "/ping", "/metrics"];
 
-/// The middleware of all routes.
+/// Runs a request and records its outcome.
 pub async fn observe(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
     let arrived = Instant::now();
     let id = sent_id(&request).unwrap_or_else(RequestId::random);
@@ -37,7 +37,7 @@ pub async fn observe(State(app): State<Arc<App>>, mut request: Request, next: Ne
     let span = tracing::info_span!("request", id = request_id);
     let handled = AssertUnwindSafe(next.run(request).instrument(span)).catch_unwind().await;
     let mut response = handled.unwrap_or_else(|_| {
-        // The panic's own message and place are in the log already, by the panic hook.
+        // The panic hook has already logged the message and place of the panic.
         tracing::error!(request_id, route, "a handler panicked");
         dialect.error_response(&ApiError::Bug { request_id: id.clone() })
     });
@@ -65,7 +65,7 @@ pub async fn observe(State(app): State<Arc<App>>, mut request: Request, next: Ne
     }
     if let Ok(value) = HeaderValue::from_str(request_id) {
         if dialect == Dialect::Anthropic {
-            // What Anthropic's clients read.
+            // Anthropic's clients read this header.
             response.headers_mut().insert(HeaderName::from_static("request-id"), value.clone());
         }
         response.headers_mut().insert(REQUEST_ID, value);
@@ -78,7 +78,7 @@ fn sent_id(request: &Request) -> Option<RequestId> {
     RequestId::from_client(request.headers().get(REQUEST_ID)?.to_str().ok()?)
 }
 
-/// A label must not grow with what clients invent.
+/// Returns the method as a label. Unknown methods share one, so that clients cannot create labels.
 fn known_method(method: &str) -> String {
     match method {
         "GET" | "POST" | "HEAD" | "PUT" | "DELETE" | "OPTIONS" | "PATCH" => method.to_owned(),

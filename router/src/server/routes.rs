@@ -54,10 +54,10 @@ pub fn routes(app: Arc<App>) -> Router {
         .route("/docs", get(|| async { Html(DOCS_PAGE) }))
         .fallback(unknown_route)
         .method_not_allowed_fallback(unknown_method)
-        // Bodies are limited where they are read, with a message that names the flag.
+        // Bodies are limited where they are read, with an error that names the flag.
         .layer(axum::extract::DefaultBodyLimit::disable())
         .layer(axum::middleware::from_fn_with_state(app.clone(), limit_header))
-        // After all routes and around the fallbacks: what is not listed is not open either.
+        // Added after the routes and around the fallbacks, so that unknown routes need a key, too.
         .layer(axum::middleware::from_fn_with_state(app.clone(), require_key))
         .layer(axum::middleware::from_fn_with_state(app.clone(), observe))
         .with_state(app)
@@ -72,10 +72,11 @@ pub fn routes_with_cors(app: Arc<App>, origins: &[Origin]) -> Router {
     }
 }
 
-/// Refuses a header that is too large by the name of its limit; what is larger by far does not come here.
+/// Refuses a header that is too large, with an error that names the limit. The HTTP library refuses much larger headers
+/// before they reach this function.
 async fn limit_header(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
     let uri = request.uri().path_and_query().map_or(0, |path| path.as_str().len());
-    // As on the wire: a colon, a blank and a line break around name and value.
+    // On the wire a field has a colon, a space and a line break in addition to its name and value.
     let fields = request.headers().iter().map(|(name, value)| name.as_str().len() + value.len() + 4);
     let num_fields = request.headers().len();
     if num_fields > MAX_HEADER_FIELDS {

@@ -5,26 +5,26 @@ use tokio::time::{Duration, Instant};
 
 use crate::generation::fold::Folded;
 
-/// When a request came where.
+/// The times of a request.
 #[derive(Debug)]
 pub(super) struct Timings {
     arrived: Instant,
-    /// It was checked and handed to the scheduler.
+    /// The time at which the request was submitted.
     queued: Instant,
     /// Characters of the prompt's text.
     num_characters: usize,
-    /// What computes.
+    /// The device of the shard.
     device: String,
 }
 
 impl Timings {
-    /// Of a request that is handed to the scheduler now.
+    /// Starts the clock of a request that is submitted now.
     pub(super) fn queued_now(arrived: Instant, inputs: &str, device: &str) -> Self {
         let num_characters = inputs.chars().count();
         Self { arrived, queued: Instant::now(), num_characters, device: device.to_owned() }
     }
 
-    /// What is known before anything was computed.
+    /// Returns the headers that are known before anything is computed.
     pub(super) fn headers(&self) -> HeaderMap {
         let mut headers = HeaderMap::new();
         // A device's name is ASCII; one that is not is left out.

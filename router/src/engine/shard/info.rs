@@ -1,4 +1,4 @@
-//! What the shard says of itself.
+//! The shard's description of itself.
 
 use std::path::PathBuf;
 
@@ -6,7 +6,7 @@ use trunkline_scheduler::{ShardLimits, WindowLimits};
 
 use super::{CONTRACT_VERSION, ShardError, proto};
 
-/// What the shard says of itself in `Describe`.
+/// The shard's answer to `Describe`, checked.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ShardInfo {
     /// Architecture of the model.
@@ -15,7 +15,7 @@ pub struct ShardInfo {
     pub vocab_size: u32,
     /// Most positions the model was made for.
     pub max_position_embeddings: u32,
-    /// Tokens per block.
+    /// Tokens of a KV block.
     pub block_size: u32,
     /// Blocks of the device pool.
     pub num_device_blocks: u32,
@@ -25,15 +25,15 @@ pub struct ShardInfo {
     pub max_step_sequences: u32,
     /// Hash of weights, dtypes and kernels.
     pub numeric_fingerprint: String,
-    /// Backend, for people.
+    /// The backend and its device, for people.
     pub device: String,
-    /// How K and V are stored.
+    /// The data type of K and V.
     pub kv_dtype: String,
-    /// Bytes of weights.
+    /// Bytes of the model's weights.
     pub weight_bytes: u64,
     /// Bytes of a block.
     pub bytes_per_block: u64,
-    /// How windows are kept apart; none if blocks are in one piece.
+    /// The limits of window parts; `None` if blocks are in one piece.
     pub windows: Option<WindowLimits>,
     /// Bytes of a window part.
     pub bytes_per_window_part: u64,
@@ -86,17 +86,17 @@ impl ShardInfo {
         })
     }
 
-    /// Whether the store is in the shard's memory and ends with it.
+    /// Returns true if the store is in the shard's memory and ends with it.
     pub fn has_store_in_memory(&self) -> bool {
         self.num_store_slots > 0 && self.store_folder.is_none()
     }
 
-    /// Bytes of a block in the store, which has it whole.
+    /// Returns the bytes of a block in the store, which has it in one piece.
     pub fn bytes_per_stored_block(&self) -> u64 {
         self.bytes_per_block + self.bytes_per_window_part
     }
 
-    /// The part that the scheduler needs.
+    /// Returns the limits that the scheduler needs.
     pub fn limits(&self) -> ShardLimits {
         ShardLimits {
             block_size: self.block_size,
@@ -108,7 +108,7 @@ impl ShardInfo {
         }
     }
 
-    /// Most tokens of one sequence that the pool can hold.
+    /// Returns the most tokens of one sequence that the pool can hold.
     pub fn pool_tokens(&self) -> u64 {
         u64::from(self.block_size) * u64::from(self.num_device_blocks)
     }

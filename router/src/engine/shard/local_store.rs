@@ -52,7 +52,7 @@ pub(in crate::engine) struct LocalStore {
 }
 
 impl LocalStore {
-    /// None, with a warning, if the store cannot be used.
+    /// Attaches to the shard's store; returns `None` after a warning if it cannot be used.
     pub(in crate::engine) async fn attach(info: &ShardInfo) -> Option<Self> {
         let folder: PathBuf = info.store_folder.clone()?;
         let geometry = Geometry {
@@ -77,7 +77,7 @@ impl LocalStore {
         }
     }
 
-    /// Reads offered blocks.
+    /// Reads the blocks that the scheduler offers for an upload.
     pub(in crate::engine) async fn read(
         self: &Arc<Self>,
         offers: Vec<Offer>,
@@ -122,7 +122,7 @@ impl LocalStore {
     }
 }
 
-/// A panic there is a defect of ours, as one here.
+/// Passes a panic of the blocking task on.
 fn joined<T>(result: Result<T, tokio::task::JoinError>) -> T {
     result.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))
 }
