@@ -67,7 +67,7 @@ fn event_bytes(data: &impl Serialize) -> Vec<u8> {
     bytes
 }
 
-/// Appends JSON.
+/// Appends a value as JSON, or an error if it cannot be serialised.
 pub(super) fn write_json<T: Serialize + ?Sized>(bytes: &mut Vec<u8>, data: &T) {
     let begin = bytes.len();
     if let Err(error) = serde_json::to_writer(&mut *bytes, data) {

@@ -53,27 +53,26 @@ pub(super) type Question = Box<dyn FnOnce(&mut Scheduler, Millis) + Send>;
 
 /// A sequence to compute.
 pub struct NewSequence {
-    /// When its request arrived, for the time to its first token.
+    /// The time at which the request arrived, from which the time to the first token is measured.
     pub arrived: Instant,
-    /// When it is ended, wherever it is.
+    /// The time at which the sequence is ended, even if it is still in the queue.
     pub deadline: Option<Instant>,
-    /// The prompt; at least one token.
+    /// The tokens of the prompt, at least one.
     pub token_ids: Vec<u32>,
-    /// Most tokens to generate.
+    /// The most tokens to generate.
     pub max_new_tokens: u32,
-    /// How to choose tokens.
     pub sampling: SamplingParams,
-    /// Tokens that end the sequence; the one sampled is still reported.
+    /// Tokens that end the sequence. The sampled one is still reported.
     pub end_token_ids: Vec<u32>,
-    /// Do not end at `end_token_ids`.
+    /// If true, `end_token_ids` do not end the sequence.
     pub ignore_eos: bool,
-    /// The class in the queue.
+    /// The priority class in the queue.
     pub priority: Priority,
     /// The namespace of the KV index.
     pub salt: Salt,
-    /// How long the prompt is kept.
+    /// The retention of the prompt in the KV cache.
     pub retention: Retention,
-    /// The grammar that the output follows, at its beginning.
+    /// The constraint of the grammar that the output must follow, before the first token.
     pub constraint: Option<Constraint>,
 }
 
@@ -109,7 +108,7 @@ impl DriverHandle {
         Self { commands, next_id: Arc::new(AtomicU64::new(1)) }
     }
 
-    /// Submits a sequence.
+    /// Submits a sequence to the driver under a new id.
     pub async fn submit(&self, sequence: NewSequence) -> Result<Sequence, DriverGone> {
         let id = SequenceId(self.next_id.fetch_add(1, Ordering::Relaxed));
         let arrived = sequence.arrived;
