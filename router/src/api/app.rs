@@ -16,21 +16,21 @@ use crate::limits::ServerLimits;
 use crate::metrics::Metrics;
 use crate::shutdown::Phase;
 
-/// The state that every handler gets: one place for each thing that outlives a request.
+/// The state that axum passes to every handler. Each field outlives any single request.
 pub struct App {
-    /// The model that is served. A second model would be a second one of these.
+    /// The served model and the driver of its step loop.
     pub served: ServedModel,
-    /// The keys, rates and places that a request meets before it is computed.
+    /// API keys, rate limits and the limit on open requests, which each request passes before it is computed.
     pub admission: Admission,
-    /// The feed behind `/v1/kv/events`.
+    /// The log of cache changes that `/v1/kv/events` streams.
     pub kv_events: Arc<KvEvents>,
-    /// Everything that `/metrics` shows.
+    /// The metrics that `/metrics` renders.
     pub registry: Registry,
-    /// Answers of `/v1/responses` that later requests continue.
+    /// Stored answers of `/v1/responses`, which later requests can continue.
     pub responses: Arc<ResponseStore>,
-    /// The limits that flags set.
+    /// The limits set by flags.
     pub limits: Arc<ServerLimits>,
-    /// Counters and histograms of handlers.
+    /// The counters and histograms that handlers update.
     pub metrics: Arc<Metrics>,
     /// Says whether the server serves, drains or terminates.
     pub phase: watch::Receiver<Phase>,

@@ -9,11 +9,11 @@ use crate::tenants::RateHeaders;
 /// An API whose clients the server speaks to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Dialect {
-    /// `/v1/messages...`.
+    /// Paths at and below `/v1/messages`.
     Anthropic,
-    /// `/v1/...`.
+    /// All other paths below `/v1`.
     OpenAi,
-    /// Everything else.
+    /// Paths outside `/v1`.
     Tgi,
 }
 

@@ -8,7 +8,7 @@ use super::dialect::Dialect;
 use super::{anthropic, kv, openai, operate, responses, tgi};
 use crate::tenants;
 
-/// Routes with a field `stream`, and the schema of an event's data where there is one.
+/// Routes that can stream, with the schema of an event's data if it is one type.
 const STREAMING: [(&str, Option<&str>); 7] = [
     ("/v1/chat/completions", Some("ChatCompletionChunk")),
     ("/v1/completions", Some("CompletionResponse")),
@@ -18,17 +18,17 @@ const STREAMING: [(&str, Option<&str>); 7] = [
     ("/", Some("StreamResponse")),
     ("/invocations", None),
 ];
-/// Routes of TGI's dialect whose body may name a model, as chats do.
+/// Routes of TGI's dialect whose body may name a model.
 const WITH_MODEL: [&str; 3] = ["/chat_tokenize", "/invocations", "/vertex"];
-/// What any route with a body may answer.
+/// The errors that any route with a body may return.
 const WITH_BODY: [(&str, &str); 4] = [
-    ("400", "The body is not JSON, or the request is wrong"),
+    ("400", "The body is not JSON, or the request is invalid"),
     ("408", "The body did not arrive in time"),
     ("413", "The body is too large"),
     ("429", "Too many requests"),
 ];
 
-/// Generated from the handlers and their types.
+/// The OpenAPI document, generated from the handlers and their types.
 #[derive(OpenApi)]
 #[openapi(
     info(
@@ -72,7 +72,7 @@ const WITH_BODY: [(&str, &str); 4] = [
 )]
 pub struct ApiDoc;
 
-/// Adds the answers that do not depend on the handler: events, refusals by key, by body and by model.
+/// Adds the responses that do not depend on the handler: event streams, and errors of keys, bodies and models.
 struct CommonAnswers;
 
 impl Modify for CommonAnswers {
@@ -88,7 +88,7 @@ impl Modify for CommonAnswers {
 fn complete(path: &str, operation: &mut Operation) {
     let dialect = Dialect::of_path(path);
     if !tenants::PUBLIC.contains(&path) {
-        add(operation, dialect, "401", "Keys are configured, and none of them was sent");
+        add(operation, dialect, "401", "API keys are configured, and the request has no valid one");
     }
     if operation.request_body.is_some() {
         for (status, description) in WITH_BODY {
@@ -99,9 +99,9 @@ fn complete(path: &str, operation: &mut Operation) {
         }
     }
     if operation.responses.responses.contains_key("503") && operation.request_body.is_some() {
-        add(operation, dialect, "504", "The request's time was over");
+        add(operation, dialect, "504", "The request timed out");
         let lost = if dialect == Dialect::Tgi { "424" } else { "502" };
-        add(operation, dialect, lost, "The shard went away, or gave the request up");
+        add(operation, dialect, lost, "The shard disconnected or failed the request");
     }
     let streaming = STREAMING.iter().find(|(streaming, _)| *streaming == path);
     if let Some((_, schema)) = streaming
@@ -112,7 +112,7 @@ fn complete(path: &str, operation: &mut Operation) {
     }
 }
 
-/// Adds an error unless the handler tells of that status itself.
+/// Adds an error response unless the handler documents that status itself.
 fn add(operation: &mut Operation, dialect: Dialect, status: &str, description: &str) {
     let schema = match dialect {
         Dialect::Anthropic => "AnthropicError",

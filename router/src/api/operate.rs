@@ -1,4 +1,4 @@
-//! Routes for those who operate the server.
+//! Routes for operators: health checks and metrics.
 
 use std::sync::Arc;
 
@@ -12,33 +12,33 @@ use crate::error::ApiError;
 use crate::metrics::text::TextForm;
 use crate::request_id::RequestId;
 
-/// The process answers.
+/// Reports that the process is alive.
 #[utoipa::path(
     get, path = "/livez", tag = "Operating",
-    responses((status = 200, description = "The process answers", body = String))
+    responses((status = 200, description = "The process is alive", body = String))
 )]
 pub async fn livez() -> &'static str {
     "ok"
 }
 
-/// The model is loaded, the step loop moves, and the server is not draining.
+/// Reports if the server is ready: the model is loaded, the step loop advances, and the server is not draining.
 #[utoipa::path(
     get, path = "/readyz", tag = "Operating",
     responses(
-        (status = 200, description = "Requests are served", body = String),
-        (status = 503, description = "Not now, and why", body = tgi::ErrorResponse),
+        (status = 200, description = "The server is ready", body = String),
+        (status = 503, description = "The server is not ready; the error says why", body = tgi::ErrorResponse),
     )
 )]
 pub async fn readyz(State(app): State<Arc<App>>) -> Response {
     respond::answer::<tgi::ErrorResponse>(app.served.readiness().map(|()| "ready"))
 }
 
-/// As `/readyz`, under TGI's name.
+/// Reports if the server is ready, under the path that TGI uses. See `/readyz`.
 #[utoipa::path(
     get, path = "/health", tag = "TGI",
     responses(
-        (status = 200, description = "Requests are served"),
-        (status = 503, description = "Not now, and why", body = tgi::ErrorResponse),
+        (status = 200, description = "The server is ready"),
+        (status = 503, description = "The server is not ready; the error says why", body = tgi::ErrorResponse),
     )
 )]
 pub async fn health(State(app): State<Arc<App>>) -> Response {
@@ -48,23 +48,23 @@ pub async fn health(State(app): State<Arc<App>>) -> Response {
     }
 }
 
-/// As `/health`, under the name that SageMaker asks for.
+/// Reports if the server is ready, under the path that SageMaker requires. See `/health`.
 #[utoipa::path(
     get, path = "/ping", tag = "TGI",
     responses(
-        (status = 200, description = "Requests are served"),
-        (status = 503, description = "Not now, and why", body = tgi::ErrorResponse),
+        (status = 200, description = "The server is ready"),
+        (status = 503, description = "The server is not ready; the error says why", body = tgi::ErrorResponse),
     )
 )]
 pub async fn ping(state: State<Arc<App>>) -> Response {
     health(state).await
 }
 
-/// Metrics in Prometheus' text form, or in OpenMetrics' if the client asks for it.
+/// Returns metrics in Prometheus' text format, or in the OpenMetrics format if the `Accept` header asks for it.
 #[utoipa::path(
     get, path = "/metrics", tag = "Operating",
     responses((
-        status = 200, description = "Prometheus text", body = String, content_type = "text/plain",
+        status = 200, description = "The metrics", body = String, content_type = "text/plain",
     ))
 )]
 pub async fn metrics(State(app): State<Arc<App>>, request: Request) -> Response {
@@ -73,7 +73,7 @@ pub async fn metrics(State(app): State<Arc<App>>, request: Request) -> Response 
         Ok(text) => ([(header::CONTENT_TYPE, form.content_type())], text).into_response(),
         Err(error) => {
             let request_id = RequestId::of(&request);
-            tracing::error!(request_id = request_id.as_str(), %error, "metrics cannot be written");
+            tracing::error!(request_id = request_id.as_str(), %error, "cannot render metrics");
             respond::error::<tgi::ErrorResponse>(&ApiError::Bug { request_id })
         }
     }

@@ -1,7 +1,7 @@
 //! The pipeline that every generating route shares: admit, parse, check, compile, tokenize, generate, answer.
 //!
-//! A dialect brings its body ([`Call`]), its prompts ([`Prompts`]) and its answer ([`Answer`]); the stages between them
-//! are here, once.
+//! A dialect implements its body ([`Call`]), its prompts ([`Prompts`]) and its answer ([`Answer`]). This module
+//! implements the stages between them once for all dialects.
 
 use std::sync::Arc;
 
@@ -25,13 +25,13 @@ use crate::request::ready::GenerationRequest;
 
 /// The context of one request, for every stage of the pipeline.
 pub(crate) struct Scope<'a> {
-    /// The state that handlers share.
+    /// The state that all handlers share.
     pub app: &'a Arc<App>,
     /// The sender and the time of arrival.
     pub arrival: Arrival,
-    /// The shard that will compute it.
+    /// The shard that will compute the request.
     pub shard: Arc<ShardInfo>,
-    /// The limits of this shard's requests.
+    /// Checks parameters against the limits of this shard.
     pub validator: Validator,
 }
 
@@ -43,12 +43,12 @@ impl<'a> Scope<'a> {
     }
 }
 
-/// A parsed body.
+/// The parsed body of a request.
 pub(crate) trait Call {
     /// The prompts that it asks to continue.
     type Prompts: Prompts;
 
-    /// Returns the model that it names.
+    /// Returns the requested model, if the body names one.
     fn model(&self) -> Option<&str>;
 
     /// Returns what it asks for, in the form that all dialects share. Nothing is tokenized yet.
@@ -57,15 +57,15 @@ pub(crate) trait Call {
 
 /// The content of a call in the form that all dialects share.
 pub(crate) struct Asked<P> {
-    /// The fields that every dialect has, not yet checked.
+    /// The generation parameters, not yet checked.
     pub params: RawParams,
     /// The dialect's names for these fields.
     pub names: FieldNames,
-    /// The form of the output, if it is not free.
+    /// The grammar of the output, if one was requested.
     pub grammar: Option<AskedGrammar>,
     /// Values for fields that the client did not send.
     pub defaults: GenerationDefaults,
-    /// Outputs of each prompt.
+    /// The number of outputs for each prompt.
     pub num_choices: NumChoices,
     /// The prompts, not yet tokenized.
     pub prompts: P,
@@ -76,7 +76,7 @@ pub(crate) trait Prompts {
     /// Writes the answer.
     type Answer: Answer;
 
-    /// Tokenizes the prompts, and completes a request with each.
+    /// Tokenizes the prompts and completes a request with each one.
     fn complete(
         self,
         scope: &Scope<'_>,
@@ -88,21 +88,21 @@ pub(crate) trait Prompts {
 
 /// Requests that can be computed, and the writer of their answer.
 pub(crate) struct Completed<A> {
-    /// One for each prompt.
+    /// One request for each prompt.
     pub requests: Vec<GenerationRequest>,
-    /// Writes the answer.
+    /// Writes the answer when outputs arrive.
     pub answer: A,
 }
 
 /// Writes the answer of a call, as events or in one piece.
 pub(crate) trait Answer {
-    /// Writes events.
+    /// The type that writes the answer as events.
     type Render: Render;
 
-    /// Returns whether the client asked for events.
+    /// Returns true if the client requested a stream of events.
     fn is_stream(&self) -> bool;
 
-    /// Returns whether [`Self::whole`] needs the tokens beside their text.
+    /// Returns [`KeepTokens::Yes`] if [`Self::whole`] needs tokens in addition to their text.
     fn keeps_tokens(&self) -> KeepTokens {
         KeepTokens::No
     }
@@ -112,10 +112,10 @@ pub(crate) trait Answer {
         HeaderMap::new()
     }
 
-    /// Begins a stream.
+    /// Converts the answer to a writer of events.
     fn render(self) -> Self::Render;
 
-    /// Writes the answer in one piece; `outputs` are in the order of their choices, at least one.
+    /// Writes the answer in one piece. `outputs` is not empty and is in the order of the choices.
     fn whole(self, outputs: Vec<Folded>, usage: Usage) -> Response;
 }
 
@@ -141,7 +141,7 @@ pub(crate) async fn answer<C: Call>(
     Ok(answer.whole(outputs, usage))
 }
 
-/// Turns a parsed body into requests that can be computed: every stage before generation.
+/// Converts a parsed body to requests that are ready to compute. Runs every stage before generation.
 pub(crate) async fn complete<C: Call>(
     scope: &Scope<'_>,
     call: C,
@@ -150,7 +150,7 @@ pub(crate) async fn complete<C: Call>(
     let Asked { params, names, grammar, defaults, num_choices, prompts } = call.asked(scope)?;
     let grammar_field = grammar.as_ref().map(|grammar| grammar.field);
     let params = scope.validator.check(&scope.arrival, params, grammar_field, &defaults, names)?;
-    // Compiling may take long, so that everything cheap is checked before it.
+    // Compiling a grammar may take long, so it comes after all cheap checks.
     let grammar = match grammar {
         Some(asked) => Some(scope.app.served.grammars.get(&scope.arrival.caller, asked).await?),
         None => None,

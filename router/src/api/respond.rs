@@ -32,7 +32,7 @@ pub fn error<E: ErrorForm>(error: &ApiError) -> Response {
         response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
     }
     if error.status() == StatusCode::UNAUTHORIZED {
-        // RFC 9110, section 15.5.2: a 401 names the way to authenticate.
+        // RFC 9110, section 15.5.2: a 401 response names the authentication scheme.
         response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
     }
     response.extensions_mut().insert(Failure { code: error.code(), class: error.class() });
@@ -42,8 +42,8 @@ pub fn error<E: ErrorForm>(error: &ApiError) -> Response {
 /// The error of a response, for logs and metrics. It is one of the response's extensions.
 #[derive(Debug, Clone, Copy)]
 pub struct Failure {
-    /// `ApiError::code`.
+    /// The value of [`ApiError::code`].
     pub code: &'static str,
-    /// `ApiError::class`.
+    /// The value of [`ApiError::class`].
     pub class: ErrorClass,
 }

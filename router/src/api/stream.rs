@@ -1,4 +1,4 @@
-//! A generation as a response of server-sent events.
+//! Sends a generation as a response of server-sent events.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -22,17 +22,17 @@ use crate::metrics::Metrics;
 
 /// Writes a generation as events of one dialect. Each call appends the events to send.
 pub trait Render: Send + Unpin + 'static {
-    /// Before the first piece of output.
+    /// Called once, before anything else.
     fn begin(&mut self, _events: &mut Events) {}
-    /// The first step of a choice is planned; `usage` has no output yet.
+    /// Called when the first step of a choice is planned. `usage` counts no output yet.
     fn started(&mut self, _index: usize, _usage: Usage, _events: &mut Events) {}
-    /// The logprobs of a prompt, before any output of its choices; `index` is the first of them.
+    /// Called with the logprobs of a prompt, before any output of its choices. `index` is the first of these choices.
     fn prompt(&mut self, _index: usize, _prompt: Arc<ScoredPrompt>, _events: &mut Events) {}
-    /// A piece of output of a choice; its last one has `finish`.
+    /// Called for each piece of a choice's output. The last piece has `finish`.
     fn output(&mut self, index: usize, output: Output, events: &mut Events);
-    /// All choices have ended; nothing comes after it.
+    /// Called last, when all choices have ended.
     fn finished(&mut self, _usage: Usage, _events: &mut Events) {}
-    /// A choice failed, and with it the request; nothing comes after it.
+    /// Called last, when a choice failed. The failure ends the whole request.
     fn failed(&mut self, error: &ApiError, events: &mut Events);
 }
 
@@ -47,31 +47,31 @@ pub fn stream(choices: Choices, mut render: impl Render, pause: Duration, metric
     let headers = [
         (header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream")),
         (header::CACHE_CONTROL, HeaderValue::from_static("no-cache")),
-        // Proxies that buffer answers would hold tokens back.
+        // Tells proxies not to buffer, because they would delay tokens.
         (header::HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no")),
     ];
     (headers, Body::new(body)).into_response()
 }
 
-/// The body of a streamed answer: each frame is all events that are ready, so that they leave in one write; a lone one
-/// never waits for company.
+/// The body of a streamed answer. Each frame has all events that are ready, so that they leave in one write. An event
+/// never waits for others.
 struct EventBody<R> {
     choices: Choices,
     render: R,
-    /// Rendered and not yet taken.
+    /// Events that are rendered but not yet sent.
     events: Events,
     metrics: Arc<Metrics>,
-    /// The last word was said.
+    /// True once the last event is rendered.
     ended: bool,
-    /// When something was sent last. Each token moves it; the timer follows only when it fires.
+    /// The time of the last write. Each token updates it; the timer catches up only when it fires.
     quiet_since: Instant,
-    /// Longest time without an event.
+    /// The longest time without an event.
     pause: Duration,
     keep_alive: Pin<Box<Sleep>>,
 }
 
 impl<R: Render> EventBody<R> {
-    /// Renders all that is ready, up to the size of a write.
+    /// Renders the available events, up to the size of one write.
     fn gather(&mut self, cx: &mut Context<'_>) {
         while !self.ended && self.events.num_bytes() < MAX_WRITE_BYTES {
             match self.choices.poll_next(cx) {
@@ -101,7 +101,7 @@ impl<R: Render> EventBody<R> {
         }
     }
 
-    /// Ready when nothing was sent for as long as proxies keep a silent connection open.
+    /// Returns ready if nothing was sent for `pause`.
     fn poll_quiet(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         while self.keep_alive.as_mut().poll(cx).is_ready() {
             let (now, due) = (Instant::now(), self.quiet_since + self.pause);

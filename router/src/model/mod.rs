@@ -1,4 +1,4 @@
-//! The served model as the router knows it: its tokenizer and templates, its name, the style of its replies.
+//! The served model as the router sees it: its tokenizer and templates, its name and the style of its replies.
 
 mod reply_style;
 
@@ -15,7 +15,7 @@ pub use reply_style::{Choice, ReplyStyle};
 /// Names that clients of other servers send for the served model, whatever it is.
 const MODEL_ALIASES: [&str; 3] = ["", "tgi", "dummy"];
 
-/// The model as the router knows it.
+/// The text side of the served model. Its weights belong to the shards.
 pub struct Model {
     /// The tokenizer, the chat templates and the special tokens.
     pub text: ModelText,
@@ -28,7 +28,7 @@ pub struct Model {
 }
 
 impl Model {
-    /// Reads the model's text files.
+    /// Reads the model's text files and derives the style of its replies from the chat template.
     pub fn load(path: &Path, served_name: String) -> Result<Self, TextError> {
         Self::load_with(path, served_name, Choice::Auto, Choice::Auto)
     }
@@ -52,7 +52,7 @@ impl Model {
     pub fn check_name(&self, asked: Option<&str>) -> Result<(), ApiError> {
         match asked {
             Some(name) if name != self.served_name && !MODEL_ALIASES.contains(&name) => {
-                // Cut: a name may be as long as a body.
+                // A name may be as long as the body, so the error repeats only its start.
                 let model = name.chars().take(128).collect();
                 Err(ApiError::UnknownModel { model, served: self.served_name.clone() })
             }

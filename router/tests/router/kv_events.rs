@@ -173,7 +173,7 @@ async fn a_tenant_receives_only_its_own_events_and_tokens() {
     router.app.admission.access.reload().unwrap();
     complete(&router, BOB, &(41..50).collect::<Vec<u32>>()).await;
     assert_eq!(tokens(&streams[1].rest().await), (101..109).collect::<Vec<u64>>());
-    assert!(contains(streams[1].connection.received().as_bytes(), "connect again"));
+    assert!(contains(streams[1].connection.received().as_bytes(), "reconnect"));
 }
 
 #[tokio::test]

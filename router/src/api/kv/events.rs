@@ -1,4 +1,4 @@
-//! `/v1/kv/events`: what enters and leaves the KV cache, as server-sent events.
+//! `/v1/kv/events`: blocks that enter and leave the KV cache, as server-sent events.
 
 use std::convert::Infallible;
 use std::fmt::Write;
@@ -25,62 +25,62 @@ use crate::limits::MAX_WRITE_BYTES;
 use crate::shutdown::Phase;
 use crate::tenants::{Caller, KeyRing};
 
-/// Where a client that comes back says what it saw last (WHATWG HTML, section 9.2).
+/// The header in which a reconnecting client sends the id of the last event it saw (WHATWG HTML, section 9.2).
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
-/// Events looked at in one turn, shown or not.
+/// The most events to take from the log at once, including those that the caller may not see.
 const MAX_EVENTS_PER_TURN: usize = 256;
 
-/// Something changed in the KV cache: the data of an event. Its `event` is `type`, its `id` can be sent back as
-/// `Last-Event-ID`.
+/// The data of an event, which reports a change in the KV cache. The event's name equals `type`. To resume after an
+/// event, send its `id` as `Last-Event-ID`.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(tag = "type")]
 pub enum KvEventData {
-    /// A block can be found from now on.
+    /// A block was added to a tier. Requests can find it there from now on.
     BlockStored {
-        /// When, in seconds since 1970.
+        /// The time of the change, in seconds since 1970.
         timestamp: f64,
-        /// `device`, `disk` or `object`.
+        /// The tier: `device`, `disk` or `object`.
         tier: &'static str,
-        /// The block's name: 32 hexadecimal digits, the same in all tiers and on all machines.
+        /// The key of the block: 32 hexadecimal digits, the same in all tiers and on all machines.
         key: String,
-        /// The block before it; null for the first.
+        /// The key of the preceding block; null for the first block of a prefix.
         parent: Option<String>,
-        /// Blocks before it; null where the tier does not know.
+        /// The number of blocks before it; null if the tier does not record it.
         depth: Option<u32>,
-        /// Its namespace, as in `/v1/kv/tree`; null where the tier does not know.
+        /// The namespace of the block, as in `/v1/kv/tree`; null if the tier does not record it.
         namespace: Option<String>,
-        /// Its tokens; left out where the tier does not know them, and without API keys.
+        /// The tokens of the block. Absent if the tier does not record them, or if no API keys are configured.
         #[serde(skip_serializing_if = "Option::is_none")]
         token_ids: Option<Vec<u32>>,
     },
-    /// A block can be found no more in this tier.
+    /// A block was removed from a tier. Requests no longer find it there.
     BlockRemoved {
-        /// When, in seconds since 1970.
+        /// The time of the change, in seconds since 1970.
         timestamp: f64,
-        /// `device`, `disk` or `object`.
+        /// The tier: `device`, `disk` or `object`.
         tier: &'static str,
-        /// The block's name.
+        /// The key of the block.
         key: String,
-        /// Its namespace; null where the tier does not know.
+        /// The namespace of the block; null if the tier does not record it.
         namespace: Option<String>,
     },
-    /// What was said before holds no more; `/v1/kv/tree` lists what is there.
+    /// Earlier events no longer describe the cache. List its current contents with `/v1/kv/tree`.
     AllBlocksCleared {
-        /// When, in seconds since 1970.
+        /// The time of the change, in seconds since 1970.
         timestamp: f64,
     },
 }
 
-/// What enters and leaves the KV cache, as it happens.
+/// Streams blocks that enter and leave the KV cache, as it happens.
 ///
-/// Each caller gets the events of its own tenant, an admin those of all.
+/// You receive the events of your own tenant. Admins receive the events of all tenants.
 #[utoipa::path(
     get, path = "/v1/kv/events", tag = "KV cache",
-    params(("Last-Event-ID" = Option<String>, Header, description = "`id` of the last event seen: what came after it is sent first")),
+    params(("Last-Event-ID" = Option<String>, Header, description = "The `id` of the last event that you received; the stream resumes after it")),
     responses(
-        (status = 200, description = "Events", body = KvEventData, content_type = "text/event-stream"),
-        (status = 429, description = "Too many listeners", body = ErrorResponse),
-        (status = 503, description = "Draining", body = ErrorResponse),
+        (status = 200, description = "A stream of events", body = KvEventData, content_type = "text/event-stream"),
+        (status = 429, description = "Too many clients are listening", body = ErrorResponse),
+        (status = 503, description = "The server is draining", body = ErrorResponse),
     )
 )]
 pub async fn events(
@@ -95,11 +95,11 @@ async fn listen(app: &Arc<App>, caller: Caller, headers: &HeaderMap) -> Result<E
     if *app.phase.borrow() != Phase::Serving {
         return Err(ApiError::Draining);
     }
-    // What is no text is no id of ours either.
+    // A header that is not text cannot be one of our ids; it is treated as an unknown one.
     let last_id = headers.get(LAST_EVENT_ID).map(|value| value.to_str().unwrap_or_default());
     let listener =
         app.kv_events.listen(last_id).ok_or(ApiError::TooManyListeners { limit: MAX_LISTENERS })?;
-    // Whatever is asked for after the answer's header came is recorded.
+    // Recording is on before the response's header is sent, so the client misses nothing that happens after it.
     let record = |scheduler: &mut Scheduler, _| scheduler.record_kv_events(true);
     app.served.driver.ask(record).await.map_err(|_| ApiError::ShardAway)?;
     let ring = app.admission.access.ring();
@@ -113,15 +113,15 @@ async fn listen(app: &Arc<App>, caller: Caller, headers: &HeaderMap) -> Result<E
     Ok(EventStream { listener, caller, ring, app, phase, text, has_ended: false })
 }
 
-/// A stream of events under way.
+/// A running stream of KV events.
 struct EventStream {
     listener: Listener,
     caller: Caller,
-    /// The keys when it began.
+    /// The API keys at the start of the stream.
     ring: Option<Arc<KeyRing>>,
     app: Arc<App>,
     phase: watch::Receiver<Phase>,
-    /// Written and not yet sent.
+    /// Events that are rendered but not yet sent.
     text: String,
     has_ended: bool,
 }
@@ -140,7 +140,7 @@ impl EventStream {
         (headers, Body::from_stream(body)).into_response()
     }
 
-    /// The next piece of the body; none after the last.
+    /// Returns the next piece of the body, or `None` after the last one.
     async fn next(&mut self) -> Option<Bytes> {
         let keep_alive = self.app.limits.timeouts.keep_alive;
         loop {
@@ -154,17 +154,17 @@ impl EventStream {
             tokio::select! {
                 () = self.listener.changed() => {}
                 () = tokio::time::sleep(keep_alive) => self.text.push_str(":\n\n"),
-                // The listener must not hold a drain up; its client finds another server, or this one again.
+                // A listener must not delay a drain. Its client reconnects, to this server or another.
                 _ = self.phase.wait_for(|phase| *phase != Phase::Serving) => self.has_ended = true,
             }
         }
     }
 
-    /// Writes all events that are there, up to the size of a write.
+    /// Renders the available events, up to the size of one write.
     fn gather(&mut self) {
         while !self.has_ended && self.text.len() < MAX_WRITE_BYTES {
             if !self.has_its_key() {
-                self.text.push_str(": the API keys are others now, connect again\n\n");
+                self.text.push_str(": the API keys have changed, reconnect\n\n");
                 self.has_ended = true;
                 return;
             }
@@ -182,7 +182,8 @@ impl EventStream {
         }
     }
 
-    /// The keys are those that it came with: after they were read again it must show its own once more.
+    /// Returns true if the API keys are still those at the start of the stream. After a reload the client must
+    /// authenticate again.
     fn has_its_key(&self) -> bool {
         match (&self.ring, self.app.admission.access.ring()) {
             (None, None) => true,
@@ -198,7 +199,7 @@ impl EventStream {
     }
 }
 
-/// What a caller sees of an event; none if it is another's.
+/// Returns the data that the caller may see, or `None` for an event of another tenant.
 fn data(logged: &LoggedEvent, caller: &Caller) -> Option<KvEventData> {
     let timestamp = logged.unix_seconds;
     let may_see =
@@ -212,7 +213,7 @@ fn data(logged: &LoggedEvent, caller: &Caller) -> Option<KvEventData> {
             parent: stored.parent.as_ref().map(BlockKey::to_string),
             depth: stored.depth,
             namespace: namespace(&stored.owner),
-            // Without keys nobody is known, and everybody is let in: prompts are not shown to them.
+            // Without API keys anyone may listen, so the tokens of prompts are not shown.
             token_ids: (caller.tenant().is_some() && !stored.token_ids.is_empty())
                 .then(|| stored.token_ids.to_vec()),
         }),

@@ -1,4 +1,4 @@
-//! `/v1/kv/tree/{id}`: one node of the KV cache, its text, and pins by hand.
+//! `/v1/kv/tree/{id}`: one node of the KV cache, its text and its pins.
 
 use std::sync::Arc;
 
@@ -18,66 +18,67 @@ use crate::http::parse;
 use crate::request::retention::{DEFAULT_TTL_S, check_ttl_s, to_ms};
 use crate::tenants::Caller;
 
-/// Most tokens of a node whose text is shown.
+/// The most tokens of a node that are decoded to text.
 const MAX_TEXT_TOKENS: usize = 4_096;
 
-/// What to show of a node.
+/// The query of a request for a node.
 #[derive(Debug, Deserialize, IntoParams)]
 pub struct NodeQuery {
-    /// Show its text; only where there are API keys.
+    /// If true, the response includes the node's text. Requires API keys.
     pub text: Option<bool>,
 }
 
-/// One node, with its text if that is asked for.
+/// A node, with its text if `text` was true.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct KvNodeText {
-    /// The node.
+    /// The node's position, size and state.
     #[serde(flatten)]
     pub node: KvNode,
-    /// Text of its first tokens, markers of the chat template included; null if it was not asked for.
+    /// The text of the node's first tokens, including the chat template's control tokens; null if it was not requested.
     pub text: Option<String>,
-    /// So many tokens are in `text`: at most 4,096.
+    /// The number of tokens in `text`, at most 4,096.
     pub text_tokens: u32,
 }
 
-/// Body of a request for a pin.
+/// The body of a request to pin a node.
 #[derive(Debug, Deserialize, ToSchema)]
 pub struct PinRequest {
-    /// Seconds, 1 to 86,400; default 300.
+    /// The least time to keep the pin, in seconds, from 1 to 86,400; the default is 300.
     #[schema(minimum = 1, maximum = 86400)]
     pub ttl_s: Option<i64>,
 }
 
-/// What is pinned.
+/// The result of a request to pin a node.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct KvPinned {
-    /// Tokens that stay on the device, from the beginning of the prompt on; 0 if there was no room.
+    /// The number of tokens that are pinned in device memory, counted from the start of the prompt; 0 if there was no
+    /// room.
     pub pinned_tokens: u32,
-    /// The same on disk; null without a disk.
+    /// The number of tokens that are pinned on disk; null without a disk.
     pub disk_pinned_tokens: Option<u32>,
-    /// For so many seconds at least: a pin is never cut short.
+    /// The least time for which the pin is kept, in seconds. A pin is never shortened.
     pub ttl_s: i64,
 }
 
-/// What is not pinned any more.
+/// The result of a request to end pins.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct KvUnpinned {
-    /// Blocks of the device that no pin holds any more.
+    /// The number of device blocks that no pin holds any longer.
     pub unpinned_blocks: u32,
 }
 
-/// Shows one node, and its text.
+/// Returns one node and, if requested, its text.
 ///
-/// The text of a prompt is shown to its own tenant and to admins.
+/// Text is shown only to the tenant that owns the node and to admins.
 #[utoipa::path(
     get, path = "/v1/kv/tree/{id}", tag = "KV cache",
-    params(("id" = String, Path, description = "`id` of a node"), NodeQuery),
+    params(("id" = String, Path, description = "The `id` of a node"), NodeQuery),
     responses(
         (status = 200, description = "The node", body = KvNodeText),
-        (status = 400, description = "The query is wrong", body = ErrorResponse),
-        (status = 403, description = "There are no API keys, and text was asked for", body = ErrorResponse),
-        (status = 404, description = "No such node, or it has changed", body = ErrorResponse),
-        (status = 503, description = "No shard", body = ErrorResponse),
+        (status = 400, description = "The query is invalid", body = ErrorResponse),
+        (status = 403, description = "Text was requested, but no API keys are configured", body = ErrorResponse),
+        (status = 404, description = "The node does not exist or has changed", body = ErrorResponse),
+        (status = 503, description = "No shard is connected", body = ErrorResponse),
     )
 )]
 pub async fn show(
@@ -104,7 +105,7 @@ async fn show_node(
     let (id, key) = tree::parse_name(name).ok_or_else(|| tree::unknown(name))?;
     let look = move |scheduler: &mut Scheduler, now: Millis| {
         let kv = scheduler.kv()?;
-        // What is another's is not known here.
+        // Nodes of other tenants are reported as not found.
         let view = kv.view(id).filter(|view| view.key == key && caller.may_see(&view.salt))?;
         let mut tokens = if with_text { kv.path_tokens(id, key)? } else { Vec::new() };
         tokens.drain(..tokens.len().min(view.first_token as usize));
@@ -125,18 +126,18 @@ fn decode(tokenizer: &Arc<Tokenizer>, tokens: &[u32], start: TextStart) -> Strin
     text
 }
 
-/// Keeps what a node ends, from the beginning of the prompt on, in the memory of the device and on disk.
+/// Pins the prefix that ends in a node, from the start of the prompt, in device memory and on disk.
 ///
-/// It counts as a pin of the node's tenant, within `--max-pinned-share` and the tenant's share.
+/// The pin counts towards the node's tenant, within `--max-pinned-share` and the tenant's share.
 #[utoipa::path(
     post, path = "/v1/kv/tree/{id}/pin", tag = "KV cache", request_body = PinRequest,
-    params(("id" = String, Path, description = "`id` of a node")),
+    params(("id" = String, Path, description = "The `id` of a node")),
     responses(
-        (status = 200, description = "What is pinned", body = KvPinned),
-        (status = 400, description = "The body is wrong", body = ErrorResponse),
-        (status = 404, description = "No such node, or it has changed", body = ErrorResponse),
-        (status = 409, description = "No room for a pin", body = ErrorResponse),
-        (status = 503, description = "No shard", body = ErrorResponse),
+        (status = 200, description = "The numbers of pinned tokens", body = KvPinned),
+        (status = 400, description = "The body is invalid", body = ErrorResponse),
+        (status = 404, description = "The node does not exist or has changed", body = ErrorResponse),
+        (status = 409, description = "There is no room for a pin", body = ErrorResponse),
+        (status = 503, description = "No shard is connected", body = ErrorResponse),
     )
 )]
 pub async fn pin(
@@ -166,14 +167,14 @@ async fn pin_node(app: &App, caller: Caller, name: &str, request: Request) -> Re
     Ok(KvPinned { pinned_tokens: num_tokens, disk_pinned_tokens: num_stored_tokens, ttl_s })
 }
 
-/// Ends the pins that end in a node or in what continues it, whoever asked for them.
+/// Ends all pins of prefixes that end in a node or in its descendants, no matter which request made them.
 #[utoipa::path(
     delete, path = "/v1/kv/tree/{id}/pin", tag = "KV cache",
-    params(("id" = String, Path, description = "`id` of a node")),
+    params(("id" = String, Path, description = "The `id` of a node")),
     responses(
-        (status = 200, description = "What is not pinned any more", body = KvUnpinned),
-        (status = 404, description = "No such node, or it has changed", body = ErrorResponse),
-        (status = 503, description = "No shard", body = ErrorResponse),
+        (status = 200, description = "The number of unpinned blocks", body = KvUnpinned),
+        (status = 404, description = "The node does not exist or has changed", body = ErrorResponse),
+        (status = 503, description = "No shard is connected", body = ErrorResponse),
     )
 )]
 pub async fn unpin(

@@ -1,4 +1,4 @@
-//! `/v1/kv`: what the KV cache holds, and removal of parts of it.
+//! `/v1/kv` and `/v1/kv/tree`: the contents of the KV cache, and their removal.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -21,121 +21,122 @@ use crate::engine::shard::ShardInfo;
 use crate::error::ApiError;
 use crate::tenants::Caller;
 
-/// Nodes of a page if the client does not say, and at most: the step loop waits while they are read.
 const DEFAULT_PAGE: usize = 100;
+/// The most nodes of a page, because the step loop waits while they are read.
 const MAX_PAGE: usize = 1_000;
-/// Characters of a name that errors show.
+/// The most characters of a node's id that errors repeat.
 pub(super) const MAX_SHOWN_NAME: usize = 64;
 
-/// Blocks of the device's pool.
+/// The pool of blocks in device memory.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct DeviceTier {
-    /// All.
+    /// The number of blocks in the pool.
     pub blocks: u64,
-    /// With nothing in them.
+    /// The number of free blocks.
     pub free: u64,
-    /// Held by sequences that run.
+    /// The number of blocks that running sequences or pins hold.
     pub held: u64,
-    /// Of those held, by pins.
+    /// The number of held blocks that pins hold.
     pub pinned: u64,
-    /// Only the cache holds them; each can be evicted.
+    /// The number of blocks that only the cache holds. They can be evicted.
     pub cached: u64,
-    /// Dropped to make room, so far.
+    /// The number of blocks evicted since the server started.
     pub evicted: u64,
-    /// Bytes of the pool.
+    /// The size of the pool in bytes.
     pub bytes: u64,
-    /// Those of blocks that are held or cached.
+    /// The size of the held and cached blocks in bytes.
     pub used_bytes: u64,
 }
 
-/// The store on disk, or in the host's memory.
+/// The store of blocks on disk or in the host's memory. Counts of events start with the server.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct DiskTier {
-    /// Room for so many blocks.
+    /// The number of blocks that fit into the store.
     pub slots: u64,
-    /// Blocks there.
+    /// The number of stored blocks.
     pub blocks: u64,
-    /// Blocks that pins keep, there or on their way.
+    /// The number of blocks that pins keep in the store, including blocks that are still being written.
     pub pinned: u64,
-    /// Written, so far.
+    /// The number of blocks written.
     pub written: u64,
-    /// Not written as the disk was full, slow or failing.
+    /// The number of blocks not written because the store was full, slow or failing.
     pub failed: u64,
-    /// Read back.
+    /// The number of blocks read back.
     pub restored: u64,
-    /// Dropped to make room.
+    /// The number of blocks evicted.
     pub evicted: u64,
-    /// Restores that met a missing or broken block.
+    /// The number of restores that found a missing or damaged block.
     pub broken: u64,
-    /// Restores not begun, as computing was predicted to be quicker.
+    /// The number of restores not started because computing was predicted to be faster.
     pub declined: u64,
 }
 
-/// The object store, as this replica uses it: since it started.
+/// This replica's use of the object store since it started.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct ObjectTotals {
-    /// Blocks put.
+    /// The number of blocks uploaded.
     pub put_blocks: u64,
-    /// Bytes of them.
+    /// The number of bytes uploaded.
     pub put_bytes: u64,
-    /// Blocks not put, as they were there already.
+    /// The number of blocks not uploaded because the object store already had them.
     pub known_blocks: u64,
-    /// Blocks got that are on disk now.
+    /// The number of blocks downloaded to the disk.
     pub got_blocks: u64,
-    /// Bytes of them.
+    /// The number of bytes downloaded.
     pub got_bytes: u64,
-    /// Blocks that wait to be put.
+    /// The number of blocks waiting to be uploaded.
     pub waiting_blocks: u64,
-    /// Gets and puts that failed, and objects that cannot be used.
+    /// The number of failed downloads and uploads and of unusable objects.
     pub failed: u64,
-    /// Times that a block was asked for and was not there.
+    /// The number of lookups that did not find the block.
     pub missed: u64,
-    /// Requests that did not ask, as computing was predicted to be quicker.
+    /// The number of requests that skipped the object store because computing was predicted to be faster.
     pub declined: u64,
-    /// Requests that went on before all was there.
+    /// The number of requests that continued before all their blocks were downloaded.
     pub timeouts: u64,
 }
 
-/// What a tenant has of the KV cache.
+/// A tenant's use of the KV cache.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct TenantTotals {
-    /// Its name; null for what is nobody's: without API keys everything, and blocks on disk whose tenant did not ask
-    /// for them since the start.
+    /// The name of the tenant. Null for blocks without an owner: all blocks if no API keys are configured, and blocks
+    /// on disk that their tenant has not used since the server started.
     pub tenant: Option<String>,
-    /// Blocks of the device that it has.
+    /// The number of device blocks that the tenant owns.
     pub device_blocks: u32,
-    /// Blocks of the device that are guaranteed to it.
+    /// The number of device blocks that are guaranteed to the tenant.
     pub device_share_blocks: u32,
-    /// Of its blocks, those that only the cache holds.
+    /// The number of the tenant's device blocks that only the cache holds.
     pub device_cached: u32,
-    /// Those that its pins hold: so many that nobody else can have.
+    /// The number of device blocks that the tenant's pins hold. Other tenants cannot use them.
     pub device_pinned: u32,
-    /// Its blocks that went to make room, so far.
+    /// The number of the tenant's device blocks evicted since the server started.
     pub device_evicted: u64,
-    /// Slots of the disk that it has; null without a disk.
+    /// The number of disk slots that the tenant owns; null without a disk.
     pub disk_blocks: Option<u32>,
-    /// Blocks that its pins keep on disk, there or on their way; null without a disk.
+    /// The number of blocks that the tenant's pins keep on disk, including blocks that are still being written; null
+    /// without a disk.
     pub disk_pinned: Option<u32>,
 }
 
-/// The KV cache in numbers.
+/// The size and use of the KV cache.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct KvTotals {
-    /// `kv_cache`.
+    /// The object type, always `kv_cache`.
     pub object: &'static str,
-    /// Stands for weights, dtypes and kernels: caches with another one are of no use to each other.
+    /// A digest of weights, dtypes and kernels. Servers share cached blocks only if their fingerprints are equal.
     pub fingerprint: String,
-    /// How K and V are stored.
+    /// The data type of K and V in the cache.
     pub dtype: String,
-    /// Tokens of a block.
+    /// The number of tokens in a block.
     pub block_size: u32,
-    /// Bytes of a whole block, with the layers that have a window.
+    /// The size of a whole block in bytes, including the sliding-window layers.
     pub block_bytes: u64,
-    /// Prompt tokens so far.
+    /// The number of prompt tokens since the server started.
     pub prompt_tokens: u64,
-    /// Those that a prefix hit spared, from any tier.
+    /// The number of prompt tokens that were found in any tier and not computed again.
     pub hit_tokens: u64,
-    /// The pool.
+    /// The pool in device memory.
     pub device: DeviceTier,
     /// The store in the host's memory; null without `--kv-host-size`, or if there is one on disk.
     pub host: Option<DiskTier>,
@@ -143,74 +144,76 @@ pub struct KvTotals {
     pub disk: Option<DiskTier>,
     /// The object store; null without `--kv-object-store`.
     pub object_store: Option<ObjectTotals>,
-    /// By tenant: the caller's own, to an admin all.
+    /// The use of your own tenant; for admins, of all tenants.
     pub tenants: Vec<TenantTotals>,
 }
 
-/// Which page of the tree.
+/// The query of a request for a page of the tree.
 #[derive(Debug, Deserialize, IntoParams)]
 pub struct PageQuery {
-    /// `next` of the page before.
+    /// The `next` of the previous page.
     pub after: Option<u32>,
-    /// At most so many nodes: 1 to 1,000, by default 100.
+    /// The most nodes to return, from 1 to 1,000; the default is 100.
     pub limit: Option<usize>,
-    /// Only nodes that requests with this `prompt_cache_key` used. A page may have fewer nodes then, or none: `next`
-    /// says whether there are more pages.
+    /// Returns only nodes that requests with this `prompt_cache_key` used. A page can then have fewer nodes than
+    /// `limit`, or none, although more pages follow; check `next`.
     pub prompt_cache_key: Option<String>,
 }
 
-/// A run of tokens that all its conversations share.
+/// A node of the tree: a run of tokens that all prompts through it share.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct KvNode {
-    /// Its name, until it changes.
+    /// The id of the node. It is valid until the node changes.
     pub id: String,
-    /// The node before it, by the number that its name begins with; null at the root.
+    /// The number at the start of the parent's `id`; null for a node without a parent.
     pub parent: Option<u32>,
-    /// Which namespace, as eight hexadecimal digits: nodes of different ones share nothing.
+    /// The namespace of the node, as eight hexadecimal digits. Nodes of different namespaces never share blocks.
     pub namespace: String,
-    /// Tokens before it.
+    /// The number of tokens before the node.
     pub first_token: u32,
-    /// Tokens in it.
+    /// The number of tokens in the node.
     pub tokens: u32,
-    /// Blocks in it.
+    /// The number of blocks in the node.
     pub blocks: u32,
-    /// What they take on the device: without the layers that have a window where those were dropped.
+    /// The size of the blocks in device memory, in bytes. Sliding-window layers count only where they are still
+    /// present.
     pub bytes: u64,
-    /// Those that a sequence holds now.
+    /// The number of blocks that a sequence holds now.
     pub held: u32,
-    /// Those that the disk has too.
+    /// The number of blocks that are also on disk.
     pub stored: u32,
-    /// Those that a pin holds.
+    /// The number of blocks that a pin holds.
     pub pinned: u32,
-    /// Those that a pin keeps on disk.
+    /// The number of blocks that a pin keeps on disk.
     pub disk_pinned: u32,
-    /// Until the last of the pins ends whose prompts end in this node; null if none does.
+    /// The time until the last pin of a prompt that ends in this node expires, in milliseconds; null if there is none.
     pub pin_ends_in_ms: Option<u64>,
-    /// `prompt_cache_key` of requests that used it, the latest last; at most four.
+    /// The `prompt_cache_key`s of the requests that used the node, the latest last; at most four.
     pub prompt_cache_keys: Vec<String>,
-    /// Nodes that continue it.
+    /// The number of child nodes.
     pub children: u32,
-    /// Requests that found it.
+    /// The number of requests that found the node.
     pub hits: u32,
-    /// Since it was used last.
+    /// The time since the node was last used, in milliseconds.
     pub age_ms: u64,
 }
 
-/// Some nodes of the tree.
+/// A page of the tree's nodes.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct KvPage {
-    /// `list`.
+    /// The object type, always `list`.
     pub object: &'static str,
-    /// In no order that means anything. What changes between two pages may come twice or not at all.
+    /// The nodes of the page. The order is unspecified. A node that changes between two pages can be listed twice or
+    /// not at all.
     pub data: Vec<KvNode>,
-    /// For `after` of the next page; null after the last.
+    /// The `after` of the next page; null on the last page.
     pub next: Option<u32>,
 }
 
-/// What was removed.
+/// The result of a removal.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct KvRemoved {
-    /// Blocks of the device that are free now.
+    /// The number of device blocks that were freed.
     pub removed_blocks: u32,
 }
 
@@ -218,12 +221,12 @@ pub(super) fn render(result: Result<impl Serialize, ApiError>) -> Response {
     respond::answer::<ErrorResponse>(result.map(axum::Json))
 }
 
-/// The KV cache in numbers.
+/// Returns the size and use of the KV cache, by tier and by tenant.
 #[utoipa::path(
     get, path = "/v1/kv", tag = "KV cache",
     responses(
-        (status = 200, description = "Totals by tier", body = KvTotals),
-        (status = 503, description = "No shard", body = ErrorResponse),
+        (status = 200, description = "The totals", body = KvTotals),
+        (status = 503, description = "No shard is connected", body = ErrorResponse),
     )
 )]
 pub async fn totals(State(app): State<Arc<App>>, Extension(caller): Extension<Caller>) -> Response {
@@ -272,7 +275,7 @@ async fn all_totals(app: &App, caller: &Caller) -> Result<KvTotals, ApiError> {
     })
 }
 
-/// By name, those without one first.
+/// Returns the totals that the caller may see, sorted by name; blocks without an owner come first.
 fn tenant_totals(caller: &Caller, device: &[TenantUsage], disk: &[StoreUsage]) -> Vec<TenantTotals> {
     let names = device.iter().map(|usage| usage.tenant.as_deref());
     let names: BTreeSet<Option<&str>> =
@@ -282,7 +285,7 @@ fn tenant_totals(caller: &Caller, device: &[TenantUsage], disk: &[StoreUsage]) -
         let on_device = device.iter().find(|usage| usage.tenant.as_deref() == name);
         let on_disk = disk.iter().find(|usage| usage.tenant.as_deref() == name);
         let of_device = |value: fn(&TenantUsage) -> u32| on_device.map_or(0, value);
-        // Who has nothing there has nothing pinned there either.
+        // A tenant without slots on disk has no pins there either.
         let of_disk = |value: fn(&StoreUsage) -> u32| (!disk.is_empty()).then(|| on_disk.map_or(0, value));
         TenantTotals {
             tenant: name.map(str::to_owned),
@@ -331,9 +334,9 @@ fn disk_tier(stats: &Stats) -> DiskTier {
 #[utoipa::path(
     get, path = "/v1/kv/tree", tag = "KV cache", params(PageQuery),
     responses(
-        (status = 200, description = "Nodes", body = KvPage),
-        (status = 400, description = "The query is wrong", body = ErrorResponse),
-        (status = 503, description = "No shard", body = ErrorResponse),
+        (status = 200, description = "A page of nodes", body = KvPage),
+        (status = 400, description = "The query is invalid", body = ErrorResponse),
+        (status = 503, description = "No shard is connected", body = ErrorResponse),
     )
 )]
 pub async fn tree(
@@ -392,14 +395,14 @@ pub(super) fn node(view: &NodeView, shard: &ShardInfo, now: Millis) -> KvNode {
     }
 }
 
-/// Removes a node and what continues it, from all tiers, as far as no sequence holds it.
+/// Removes a node and its descendants from all tiers, except for blocks that a sequence holds.
 #[utoipa::path(
     delete, path = "/v1/kv/tree/{id}", tag = "KV cache",
-    params(("id" = String, Path, description = "`id` of a node")),
+    params(("id" = String, Path, description = "The `id` of a node")),
     responses(
-        (status = 200, description = "What was removed", body = KvRemoved),
-        (status = 404, description = "No such node, or it has changed", body = ErrorResponse),
-        (status = 503, description = "No shard", body = ErrorResponse),
+        (status = 200, description = "The number of removed blocks", body = KvRemoved),
+        (status = 404, description = "The node does not exist or has changed", body = ErrorResponse),
+        (status = 503, description = "No shard is connected", body = ErrorResponse),
     )
 )]
 pub async fn remove(
@@ -414,7 +417,7 @@ async fn remove_node(app: &App, caller: Caller, name: &str) -> Result<KvRemoved,
     app.served.shard_info()?;
     let (id, key) = parse_name(name).ok_or_else(|| unknown(name))?;
     let remove = move |scheduler: &mut Scheduler, _| {
-        // What is another's is not known here.
+        // Nodes of other tenants are reported as not found.
         scheduler.kv()?.view(id).filter(|view| caller.may_see(&view.salt))?;
         scheduler.nodes().remove(id, key)
     };
