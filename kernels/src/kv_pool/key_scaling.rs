@@ -4,8 +4,7 @@
 //!
 //! - Subtracting m, the mean of the keys, leaves smaller numbers to round. `q . k` is `q . (k - m)` plus `q . m`, which
 //!   is one number per block ([`KeyTurns`]). If m is the same at all positions, `q . m` can be left out, because
-//! softmax
-//!   ignores a constant that is added to all scores of a query.
+//!   softmax ignores a constant that is added to all scores of a query.
 //! - Because `q . k = (q / d) . (k * d)`, queries are divided by d. The factor `d = (mean q^2 / mean (k - m)^2)^(1/4)`
 //!   puts the rounding noise where queries are small. It minimises `sum(noise * q^2)` for noise that is spread evenly
 //!   over the elements, as the transform spreads it.

@@ -5,15 +5,13 @@
 //! number of threads, because each output element is computed by one chain of operations:
 //!
 //! - Integer weights: `acc` starts at 0, or at NaN for a row that is not finite. For each group `g` of 32 or 16
-//! weights,
-//!   in order, `acc = fma(w_scale[g] * x_scale[h], dot[g] as f32, acc)`, where `h` is the group of 32 activations
-//!   ([`crate::quantize`]) that contains `g`. If the format has minima, `acc = fma(w_min[g], x_sum[h], acc)` follows.
-//!   `dot` is the exact integer dot product of the weights, minus the zero point, and the quants. It is below 2^25, so
-//!   i32 holds it; the conversion to f32 rounds to nearest, ties to even. The product of scales is exact: at most 19
-//!   bits times 4 bits.
+//!   weights, in order, `acc = fma(w_scale[g] * x_scale[h], dot[g] as f32, acc)`, where `h` is the group of 32
+//!   activations ([`crate::quantize`]) that contains `g`. If the format has minima, then
+//!   `acc = fma(w_min[g], x_sum[h], acc)`. `dot` is the exact integer dot product of the weights, minus the zero point,
+//!   and the quants. It is below 2^25, so i32 holds it; the conversion to f32 rounds to nearest, ties to even. The
+//!   product of scales is exact: at most 19 bits times 4 bits.
 //! - Float weights: for each run of [`FLOAT_RUN`] elements, in order, `part = fma(w, x, part)` from 0 over the run,
-//! then
-//!   `acc = acc + part`. Shorter chains have smaller errors.
+//!   then `acc = acc + part`. Shorter chains have smaller errors.
 //! - Finally `acc + bias`, if there is a bias.
 //!
 //! # Cost

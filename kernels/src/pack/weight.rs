@@ -204,11 +204,6 @@ impl PackedWeight {
         self.out_features.div_ceil(TILE)
     }
 
-    /// Output features per tile. The last tile may have fewer.
-    pub fn tile_out_features(&self) -> usize {
-        TILE
-    }
-
     pub fn num_bytes(&self) -> usize {
         self.quants.num_bytes() + self.scales.num_bytes() + self.mins.num_bytes()
     }

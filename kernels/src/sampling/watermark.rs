@@ -6,7 +6,7 @@
 
 use trunkline_contract::Watermark;
 
-use super::philox::{philox_4x32_10, philox_4x32_10_wide};
+use super::philox::philox_4x32_10_wide;
 use crate::ops::vector::{Lanes, simd_entry};
 
 /// The third word of the counter. It is 0 when tokens are drawn, so the random numbers differ even if the watermark's
@@ -17,13 +17,6 @@ const TOKENS_PER_COUNTER: usize = 4;
 /// Number of counters computed at once.
 const WIDTH: usize = 16;
 const BLOCK: usize = WIDTH * TOKENS_PER_COUNTER;
-
-/// Returns true if `token_id` is green after `previous`.
-pub fn is_green(watermark: &Watermark, previous: u32, token_id: u32) -> bool {
-    let counter = token_id / TOKENS_PER_COUNTER as u32;
-    let words = philox_4x32_10([previous, counter, DOMAIN, 0], key_words(watermark));
-    words[token_id as usize % TOKENS_PER_COUNTER] < green_limit(watermark)
-}
 
 fn key_words(watermark: &Watermark) -> [u32; 2] {
     [watermark.key as u32, (watermark.key >> 32) as u32]
