@@ -1,6 +1,6 @@
-//! The one error type of the router: what can go wrong with a request, its class, its stable code.
+//! The error type of all routes. Each error has a text, an HTTP status, a class and a stable code.
 //!
-//! The dialects render it in their own shapes; `status` is the one place that maps it to HTTP.
+//! The dialects render it in their own formats. Only [`ApiError::status`] maps errors to HTTP status codes.
 
 use axum::http::StatusCode;
 use trunkline_grammar::GrammarError;
@@ -8,339 +8,163 @@ use trunkline_text::TextError;
 
 use crate::request_id::RequestId;
 
-/// Who can do something about an error, which decides the reaction.
+/// Tells who can fix an error: the client, by changing or repeating the request, or the operator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ErrorClass {
     /// The client can fix the request.
     Request,
-    /// The client should come back later.
+    /// The client should retry later.
     Overload,
-    /// The shard is at fault or away; the launcher acts.
+    /// The shard failed or is not connected; the launcher restarts it.
     Shard,
-    /// A defect of ours.
+    /// The router has a defect.
     Bug,
 }
 
-/// Everything that a request can be answered with instead of its output.
+/// An error that answers a request. Its `Display` text is shown to clients.
 #[derive(Debug, thiserror::Error)]
 pub enum ApiError {
-    /// The body is not JSON.
     #[error("body is not valid JSON: {detail}")]
-    InvalidJson {
-        /// What the parser says, with line and column.
-        detail: String,
-    },
-    /// The body is JSON, but not an object.
-    #[error("the body {detail}")]
-    InvalidBody {
-        /// What was found and what was expected.
-        detail: String,
-    },
-    /// A field that has to be there is not.
+    InvalidJson { detail: String },
+    #[error("body {detail}")]
+    InvalidBody { detail: String },
     #[error("`{field}` is missing")]
-    MissingField {
-        /// Path of the field, `messages[0].role`.
-        field: String,
-    },
-    /// A field has the wrong type.
+    MissingField { field: String },
+    /// `field` is a path such as `messages[0].role`.
     #[error("`{field}` {detail}")]
-    InvalidType {
-        /// Path of the field, `messages[0].role`.
-        field: String,
-        /// What is wrong and what was expected.
-        detail: String,
-    },
-    /// A field's value is out of bounds.
+    InvalidType { field: String, detail: String },
+    /// `problem` completes a sentence that starts with the field: the value, the limit and a hint.
     #[error("`{field}` {problem}")]
-    InvalidValue {
-        /// The field.
-        field: String,
-        /// What is wrong, the limit, the hint.
-        problem: String,
-    },
-    /// A field that would change the answer, and that this server does not know.
+    InvalidValue { field: String, problem: String },
+    /// Only fields that would change the answer are refused; the dialects ignore all others.
     #[error("`{field}` is not supported; hint: {hint}")]
-    UnsupportedField {
-        /// The field.
-        field: String,
-        /// The way out.
-        hint: &'static str,
-    },
-    /// The client asked for a model that is not served.
+    UnsupportedField { field: String, hint: &'static str },
     #[error(
         "model `{model}` is not served, this server has `{served}`; hint: use that name or leave `model` out"
     )]
-    UnknownModel {
-        /// As asked.
-        model: String,
-        /// As served.
-        served: String,
-    },
-    /// The KV cache has no such node.
-    #[error("node `{node}` is not in the KV cache, or has changed; hint: `GET /v1/kv/tree` lists them")]
-    UnknownNode {
-        /// As asked, cut.
-        node: String,
-    },
-    /// Text of prompts is shown to those alone who are known.
-    #[error("the text of prompts is not shown where there are no API keys; hint: `--api-keys`")]
+    UnknownModel { model: String, served: String },
+    #[error(
+        "node `{node}` is not in the KV cache, or it has changed; hint: `GET /v1/kv/tree` lists all nodes"
+    )]
+    UnknownNode { node: String },
+    #[error("prompt text is shown only to clients with an API key; hint: start the server with `--api-keys`")]
     TextNotShown,
-    /// Neither device nor store has room for a pin.
     #[error(
-        "nothing of node `{node}` was pinned: it has no whole block, or `--max-pinned-share` or the tenant's share has \
-         no room for it; hint: `GET /v1/kv` says what is pinned, `DELETE /v1/kv/tree/ID/pin` ends a pin"
+        "nothing of node `{node}` was pinned: it has no complete block, or it would exceed `--max-pinned-share` or the \
+         tenant's share; hint: `GET /v1/kv` shows what is pinned, `DELETE /v1/kv/tree/ID/pin` removes a pin"
     )]
-    PinRefused {
-        /// As asked, cut.
-        node: String,
-    },
-    /// The answer to go on from, or to show, is not kept.
+    PinRefused { node: String },
     #[error(
-        "answer `{id}` is not kept; hint: send the whole conversation, or raise `--max-response-store-bytes`"
+        "response `{id}` is not stored; hint: send the whole conversation or raise `--max-response-store-bytes`"
     )]
-    UnknownResponse {
-        /// As asked, cut.
-        id: String,
-    },
-    /// Prompt and output together exceed the context.
+    UnknownResponse { id: String },
+    /// Prompt and output together exceed the context. `field` is the dialect's name for the output length.
     #[error(
         "this model's maximum context length is {limit} tokens, but the prompt has {prompt_tokens} and `{field}` asks \
          for {max_new_tokens} more; hint: {hint}"
     )]
-    ContextLength {
-        /// Most tokens of prompt and output together.
-        limit: u32,
-        /// Tokens of the prompt.
-        prompt_tokens: usize,
-        /// The field that asks for the output, in the dialect's words.
-        field: &'static str,
-        /// Tokens asked for.
-        max_new_tokens: u64,
-        /// The way out.
-        hint: String,
-    },
-    /// The prompt alone exceeds its limit.
+    ContextLength { limit: u32, prompt_tokens: usize, field: &'static str, max_new_tokens: u64, hint: String },
+    /// The prompt exceeds its limit even without any output.
     #[error(
         "the prompt has {prompt_tokens} tokens, the limit is {max_input_tokens} (this model's maximum context length \
          is {context} tokens); hint: shorten the prompt or raise `--max-input-tokens`"
     )]
-    PromptTooLong {
-        /// Tokens of the prompt.
-        prompt_tokens: usize,
-        /// The limit.
-        max_input_tokens: u32,
-        /// Most tokens of prompt and output together.
-        context: u32,
-    },
-    /// The body exceeds its limit.
+    PromptTooLong { prompt_tokens: usize, max_input_tokens: u32, context: u32 },
     #[error("body is larger than {limit} bytes; hint: raise `--max-body-bytes`")]
-    BodyTooLarge {
-        /// The limit.
-        limit: usize,
-    },
-    /// The header exceeds its limit.
+    BodyTooLarge { limit: usize },
     #[error("header is larger than {limit} bytes; hint: raise `--max-header-bytes`")]
-    HeaderTooLarge {
-        /// The limit.
-        limit: usize,
-    },
-    /// The header has too many fields.
+    HeaderTooLarge { limit: usize },
     #[error("header has {num_fields} fields, the limit is {limit}; hint: send fewer")]
-    HeaderFields {
-        /// How many it has.
-        num_fields: usize,
-        /// The limit.
-        limit: usize,
-    },
-    /// The body did not arrive in time.
+    HeaderFields { num_fields: usize, limit: usize },
     #[error("body did not arrive within {limit_s} s")]
-    BodyTimeout {
-        /// The limit.
-        limit_s: u64,
-    },
-    /// The connection broke while the body was read.
+    BodyTimeout { limit_s: u64 },
     #[error("body could not be read")]
     BodyBroken,
-    /// Keys are configured and none was sent, or one that is not known.
     #[error("{problem}; hint: send `Authorization: Bearer KEY` or `x-api-key: KEY`")]
-    InvalidApiKey {
-        /// What is wrong.
-        problem: &'static str,
-    },
-    /// No such route.
+    InvalidApiKey { problem: &'static str },
     #[error("no route `{path}`; hint: `/docs` lists all routes")]
-    UnknownRoute {
-        /// As asked.
-        path: String,
-    },
-    /// The route exists, the method does not.
-    #[error("`{path}` does not take method {method}")]
-    UnknownMethod {
-        /// As asked.
-        path: String,
-        /// As asked.
-        method: String,
-    },
-    /// Too many requests are open.
+    UnknownRoute { path: String },
+    #[error("`{path}` does not support method `{method}`")]
+    UnknownMethod { path: String, method: String },
     #[error(
         "{limit} of {limit} requests are open; hint: retry after {retry_after_s} s or raise `--max-concurrent-requests`"
     )]
-    TooManyRequests {
-        /// The limit.
-        limit: usize,
-        /// When one of them is expected to end.
-        retry_after_s: u64,
-    },
-    /// A tenant has as many requests open as leave others some places.
+    TooManyRequests { limit: usize, retry_after_s: u64 },
+    /// One tenant may not take all places, so that other tenants find some free.
     #[error(
-        "{num_open} of {limit} open requests are this tenant's, and those that are left are kept for others; hint: retry \
-         after {retry_after_s} s or raise `--max-concurrent-requests`"
+        "this tenant has {num_open} of the {limit} places for open requests, and the rest are reserved for other \
+        tenants; hint: retry after {retry_after_s} s or raise `--max-concurrent-requests`"
     )]
-    PlacesShared {
-        /// The tenant's.
-        num_open: usize,
-        /// The limit of all.
-        limit: usize,
-        /// When one of them is expected to end.
-        retry_after_s: u64,
-    },
-    /// A tenant has sent as much as it may.
+    PlacesShared { num_open: usize, limit: usize, retry_after_s: u64 },
     #[error(
-        "tenant `{tenant}` is at its limit: `{field}` is {limit}; hint: retry after {retry_after_s} s or raise it in the \
-         file of `--api-keys`"
+        "tenant `{tenant}` has reached its limit: `{field}` is {limit}; hint: retry after {retry_after_s} s or raise \
+        it in the file of `--api-keys`"
     )]
-    RateLimited {
-        /// Who.
-        tenant: String,
-        /// The limit's name in the file.
-        field: &'static str,
-        /// The limit.
-        limit: u64,
-        /// When there is room again.
-        retry_after_s: u64,
-    },
-    /// Bodies that are being read hold too much.
-    #[error("bodies that are being received hold as much memory as they may; hint: retry after 1 s")]
+    RateLimited { tenant: String, field: &'static str, limit: u64, retry_after_s: u64 },
+    #[error("the bodies of other requests use all the memory for arriving bodies; hint: retry after 1 s")]
     TooManyBodies,
-    /// As many listen to the events of the KV cache as may.
-    #[error("{limit} of {limit} clients listen to the events of the KV cache; hint: close one and retry")]
-    TooManyListeners {
-        /// The limit.
-        limit: usize,
-    },
-    /// The scheduler refused the request.
+    #[error("{limit} of {limit} listeners receive events of the KV cache; hint: close one and retry")]
+    TooManyListeners { limit: usize },
     #[error("{detail}; hint: retry after {retry_after_s} s or raise `--max-queued-requests`")]
-    QueueFull {
-        /// What the scheduler says.
-        detail: String,
-        /// When it may work.
-        retry_after_s: u64,
-    },
-    /// The request would wait longer than it may live.
+    QueueFull { detail: String, retry_after_s: u64 },
+    /// The predicted wait for the first step exceeds the time left. `by` names the field, header or flag that set it.
     #[error(
         "the request cannot meet its deadline: the predicted wait is {predicted_wait_s:.1} s and `{by}` leaves \
          {deadline_in_s:.1} s; hint: retry after {retry_after_s} s or raise `{by}`"
     )]
-    DeadlineUnreachable {
-        /// Predicted wait until its first step.
-        predicted_wait_s: f64,
-        /// Time left until its deadline.
-        deadline_in_s: f64,
-        /// The field, header or flag that set it.
-        by: &'static str,
-        /// When it may work.
-        retry_after_s: u64,
-    },
-    /// The request's time was over before it could be finished.
-    #[error("the request's time of {limit_s} s is over; hint: raise `{by}`")]
-    DeadlineExceeded {
-        /// The limit.
-        limit_s: f64,
-        /// The field, header or flag that set it.
-        by: &'static str,
-    },
-    /// The server is about to end.
+    DeadlineUnreachable { predicted_wait_s: f64, deadline_in_s: f64, by: &'static str, retry_after_s: u64 },
+    #[error("the request exceeded its time limit of {limit_s} s; hint: raise `{by}`")]
+    DeadlineExceeded { limit_s: f64, by: &'static str },
     #[error(
-        "server is draining and admits nothing new; hint: retry with another replica or in a few seconds"
+        "the server is shutting down and accepts no new requests; hint: retry in a few seconds or with another replica"
     )]
     Draining,
-    /// The server ended before the output did.
-    #[error("server ended before the output was complete (`--graceful-termination-timeout` is {limit_s} s)")]
-    Terminated {
-        /// The limit.
-        limit_s: u64,
-    },
-    /// The shard is not there yet, or not there now.
+    #[error(
+        "the server stopped before the output was complete; hint: raise `--graceful-termination-timeout` ({limit_s} s)"
+    )]
+    Terminated { limit_s: u64 },
     #[error("the model is loading; hint: wait until `/readyz` answers 200")]
     ModelLoading,
-    /// The shard is gone and expected back.
-    #[error("the shard is away; hint: retry in a second, `/readyz` says when it is back")]
+    /// The shard was connected before and is expected back, unlike `ModelLoading`.
+    #[error("the shard is not connected; hint: wait until `/readyz` answers 200")]
     ShardAway,
-    /// The shard does not answer.
     #[error("the shard does not answer the health check")]
     ShardSilent,
-    /// The shard's step does not end.
     #[error("a step has been running for {running_s} s, the limit is {limit_s} s (`--stuck-step-timeout`)")]
-    ShardStuck {
-        /// So far.
-        running_s: u64,
-        /// The limit.
-        limit_s: u64,
-    },
-    /// The shard went away under the request.
+    ShardStuck { running_s: u64, limit_s: u64 },
     #[error("the shard was lost while it worked on this request; hint: send the request again")]
     ShardLost,
-    /// The shard gave this sequence up.
+    /// `detail` never contains text of a prompt or an output.
     #[error("the shard could not continue this request: {detail}")]
-    SequenceFailed {
-        /// The shard's reason, without contents.
-        detail: String,
-    },
-    /// The client reads its stream slower than the model writes it.
-    #[error("the client reads too slowly: {limit} tokens were waiting for it")]
-    SlowReader {
-        /// The limit.
-        limit: usize,
-    },
-    /// The client reads events of the KV cache slower than they come.
-    #[error("the client reads too slowly: of the events that it did not read only the last {limit} are kept")]
-    SlowListener {
-        /// The limit.
-        limit: usize,
-    },
-    /// The grammar of a structured output cannot be used.
+    SequenceFailed { detail: String },
+    /// Tokens wait for the client in a bounded channel, and this request filled it.
+    #[error("the client reads too slowly: {limit} tokens are waiting for it")]
+    SlowReader { limit: usize },
+    #[error("the client reads too slowly: only the last {limit} unread events are kept")]
+    SlowListener { limit: usize },
     #[error("`{field}`: {error}")]
     Grammar {
-        /// The field that asks for it.
         field: &'static str,
-        /// What is wrong with it.
         #[source]
         error: GrammarError,
     },
-    /// An output cannot go on under its grammar.
-    #[error("the output cannot go on: {detail}; hint: a simpler schema or grammar")]
-    GrammarFailed {
-        /// What the grammar says, without text of prompt or output.
-        detail: String,
-    },
-    /// The text crate refused the text.
+    /// `detail` never contains text of a prompt or an output.
+    #[error("the output cannot continue: {detail}; hint: use a simpler schema or grammar")]
+    GrammarFailed { detail: String },
     #[error(transparent)]
     Text(#[from] TextError),
-    /// A defect.
+    /// The log has the details under the same request id.
     #[error("internal error, request id {request_id}; hint: report it with the server's log")]
-    Bug {
-        /// Names the request in the log.
-        request_id: RequestId,
-    },
+    Bug { request_id: RequestId },
 }
 
 impl ApiError {
-    /// A field's value is out of bounds.
+    /// Returns an error about a field's value. `problem` follows the field's name in the text.
     pub fn value(field: impl Into<String>, problem: impl Into<String>) -> Self {
         Self::InvalidValue { field: field.into(), problem: problem.into() }
     }
 
-    /// HTTP status: the one map from error to status.
+    /// Returns the HTTP status.
     pub fn status(&self) -> StatusCode {
         match self {
             Self::InvalidJson { .. }
@@ -394,7 +218,7 @@ impl ApiError {
         }
     }
 
-    /// Who can do something about it.
+    /// Returns the class, which follows from the status.
     pub fn class(&self) -> ErrorClass {
         match self.status().as_u16() {
             429 | 503 => ErrorClass::Overload,
@@ -404,7 +228,7 @@ impl ApiError {
         }
     }
 
-    /// Stable name for machines.
+    /// Returns the stable code that programs may rely on.
     pub fn code(&self) -> &'static str {
         match self {
             Self::InvalidJson { .. } => "invalid_json",
@@ -448,7 +272,7 @@ impl ApiError {
         }
     }
 
-    /// The request's field at fault, if one is.
+    /// Returns the request field that caused the error, if there is one.
     pub fn param(&self) -> Option<&str> {
         match self {
             Self::MissingField { field }
@@ -462,7 +286,7 @@ impl ApiError {
         }
     }
 
-    /// Value of the `Retry-After` header in seconds.
+    /// Returns the value of the `Retry-After` header in seconds.
     pub fn retry_after_s(&self) -> Option<u64> {
         match self {
             Self::QueueFull { retry_after_s, .. }

@@ -1,4 +1,4 @@
-//! Who may come in: the keys that are configured, and the check in front of every route.
+//! The configured keys, and the check that each request passes before it reaches its route.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -17,65 +17,57 @@ use super::key_ring::{DuplicateKey, KeyRing, Tenant, digest, key_problem};
 use super::limiter::{Limiter, TenantLimits};
 use crate::error::ApiError;
 
-/// Routes that ask for no key, whatever is configured.
+/// The routes that never require a key.
 pub const PUBLIC: [&str; 2] = ["/livez", "/readyz"];
-/// OpenAI's words: LiteLLM takes a refusal for one of the key by them alone.
+/// OpenAI's text. LiteLLM recognizes a refused key only by these words.
 const INCORRECT_KEY: &str = "Incorrect API key provided";
-/// Anthropic's header.
 const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 const SCHEME: &[u8] = b"bearer ";
-/// Tenant of the key that stands in the environment.
+/// The tenant of the key in the environment.
 const DEFAULT_TENANT: &str = "default";
-/// Permission bit: anybody may read.
+/// The permission bit that lets every user read a file.
 const WORLD_READABLE: u32 = 0o004;
 
-/// Why the keys cannot be used.
+/// The reason why the keys cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum AccessError {
-    /// The file cannot be read.
     #[error("`--api-keys`: cannot read `{path}`: {source}")]
     Unreadable {
-        /// The file.
         path: PathBuf,
-        /// Why.
         #[source]
         source: io::Error,
     },
-    /// The file is not what it should be.
     #[error("`--api-keys`: `{path}` {source}")]
     Invalid {
-        /// The file.
         path: PathBuf,
-        /// What and where.
         #[source]
         source: KeyFileError,
     },
-    /// The key in the environment cannot be one.
     #[error("`TRUNKLINE_API_KEY` {problem}")]
     Variable {
-        /// Without the key.
+        /// The text must not contain the key.
         problem: String,
     },
 }
 
-/// The keys that are configured now. Read again by [`Access::reload`].
+/// The configured keys, which [`Access::reload`] replaces.
 #[derive(Debug, Default)]
 pub struct Access {
     file: Option<PathBuf>,
-    /// Digest of the key in the environment.
+    /// The digest of the key in the environment.
     variable: Option<[u8; 32]>,
     ring: RwLock<Option<Arc<KeyRing>>>,
-    /// Of the tenants that have limits, by name. What is used of them outlives the file.
+    /// The limiters of the tenants that have limits, by name. They are kept when the file is reloaded.
     limiters: RwLock<BTreeMap<String, Arc<Limiter>>>,
 }
 
 impl Access {
-    /// Everybody may come in.
+    /// Admits all requests without a key.
     pub fn open() -> Self {
         Self::default()
     }
 
-    /// With the keys of a file, and one key from the environment; with neither, everybody may come in.
+    /// Reads the keys of a file and adds the key from the environment. Without both, all requests are admitted.
     pub fn new(file: Option<PathBuf>, variable: Option<&str>) -> Result<Self, AccessError> {
         if let Some(problem) = variable.and_then(key_problem) {
             return Err(AccessError::Variable { problem });
@@ -86,7 +78,7 @@ impl Access {
         Ok(access)
     }
 
-    /// Reads the file again. What cannot be used changes nothing.
+    /// Reads the file again. If it cannot be used, nothing changes.
     pub fn reload(&self) -> Result<(), AccessError> {
         if self.file.is_none() && self.variable.is_none() {
             return Ok(());
@@ -98,10 +90,10 @@ impl Access {
         if let Some(digest) = self.variable {
             let name = DEFAULT_TENANT.to_owned();
             let tenant = ring.add_tenant(Tenant { is_admin: self.file.is_none(), ..Tenant::new(name) });
-            // A key that stands in the file too keeps the tenant that it has there.
+            // A key that is also in the file keeps its tenant from there.
             let (Ok(()) | Err(DuplicateKey)) = ring.add_key(digest, tenant);
         }
-        tracing::info!(tenants = ring.tenants().len(), keys = ring.num_keys(), "API keys are read");
+        tracing::info!(tenants = ring.tenants().len(), keys = ring.num_keys(), "API keys loaded");
         self.set_limits(&ring);
         *self.ring.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(ring));
         Ok(())
@@ -120,22 +112,22 @@ impl Access {
         *known = limiters;
     }
 
-    /// How much a tenant may send, if that is limited.
+    /// Returns the limiter of a tenant, or `None` if it has no limits.
     pub fn limiter(&self, tenant: &str) -> Option<Arc<Limiter>> {
         self.limiters.read().unwrap_or_else(PoisonError::into_inner).get(tenant).cloned()
     }
 
-    /// The keys, if any are configured.
+    /// Returns the keys, or `None` if none are configured.
     pub fn ring(&self) -> Option<Arc<KeyRing>> {
         self.ring.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Whether there is a file to be read again.
+    /// Returns true if the keys come from a file, which can be reloaded.
     pub fn has_file(&self) -> bool {
         self.file.is_some()
     }
 
-    /// The tenants' weights, for the quotas of the KV cache.
+    /// Returns the tenants' shares of the KV cache.
     pub fn shares(&self) -> Vec<TenantShare> {
         let ring = self.ring().unwrap_or_default();
         let share =
@@ -143,7 +135,7 @@ impl Access {
         ring.tenants().iter().map(share).collect()
     }
 
-    /// The tenants' weights in the queue.
+    /// Returns the tenants' weights in the queue.
     pub fn weights(&self) -> Vec<TenantWeight> {
         let ring = self.ring().unwrap_or_default();
         let weight = |tenant: &Arc<Tenant>| TenantWeight {
@@ -153,15 +145,15 @@ impl Access {
         ring.tenants().iter().map(weight).collect()
     }
 
-    /// Who sends a request with this path and these headers.
+    /// Returns the caller that the headers identify, or an error if `path` requires a key and none is valid.
     pub fn caller(&self, path: &str, headers: &HeaderMap) -> Result<Caller, ApiError> {
         let Some(ring) = self.ring() else { return Ok(Caller::anybody()) };
         let keys = sent_keys(headers);
-        // Clients send both headers where one of them is another service's.
+        // A client may send both headers, one of them with the key of another service.
         let tenant = keys.into_iter().flatten().find_map(|key| ring.find(key));
         match tenant {
             Some(tenant) => Ok(Caller::of_tenant(tenant)),
-            // A probe is answered whatever is sent along.
+            // A probe is answered even with an unknown key.
             None if PUBLIC.contains(&path) => Ok(Caller::probe()),
             None if keys == [None; 2] => Err(ApiError::InvalidApiKey { problem: "no API key was sent" }),
             None => Err(ApiError::InvalidApiKey { problem: INCORRECT_KEY }),
@@ -169,7 +161,7 @@ impl Access {
     }
 }
 
-/// Of `Authorization: Bearer KEY` (RFC 6750, section 2.1) and of `x-api-key: KEY`.
+/// Returns the keys in `Authorization: Bearer KEY` (RFC 6750, section 2.1) and in `x-api-key: KEY`.
 fn sent_keys(headers: &HeaderMap) -> [Option<&[u8]>; 2] {
     let bearer = headers.get(header::AUTHORIZATION).and_then(|value| {
         let (scheme, key) = value.as_bytes().split_at_checked(SCHEME.len())?;
@@ -183,7 +175,7 @@ fn read(path: &Path) -> Result<KeyRing, AccessError> {
     let file = File::open(path).map_err(unreadable)?;
     let metadata = file.metadata().map_err(unreadable)?;
     if metadata.permissions().mode() & WORLD_READABLE != 0 {
-        tracing::warn!(path = %path.display(), "everybody on this machine may read the API keys; hint: chmod 600");
+        tracing::warn!(path = %path.display(), "every user of this machine can read the API keys; hint: chmod 600");
     }
     let mut text = String::new();
     file.take(MAX_FILE_BYTES + 1).read_to_string(&mut text).map_err(unreadable)?;

@@ -1,4 +1,4 @@
-//! Who sent one request.
+//! The caller of a request, as the check of its key found it.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use super::key_ring::Tenant;
 use crate::error::ApiError;
 use crate::request_id::RequestId;
 
-/// Who sent a request: a tenant, or where no keys are configured anybody.
+/// The sender of a request: a tenant, or any client if no keys are configured.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Caller {
     tenant: Option<Arc<Tenant>>,
@@ -17,47 +17,47 @@ pub struct Caller {
 }
 
 impl Caller {
-    /// Anybody: there are no keys.
+    /// Returns the caller of all requests if no keys are configured.
     pub fn anybody() -> Self {
         Self { tenant: None, is_admin: true }
     }
 
-    /// Who sent a key of this tenant.
+    /// Returns the caller that sent a key of this tenant.
     pub fn of_tenant(tenant: Arc<Tenant>) -> Self {
         Self { is_admin: tenant.is_admin, tenant: Some(tenant) }
     }
 
-    /// Who asks a probe without a key where there are keys.
+    /// Returns the caller of a probe that sent no valid key although keys are configured.
     pub(super) fn probe() -> Self {
         Self { tenant: None, is_admin: false }
     }
 
-    /// Returns the sender that the check of keys found. A request that did not pass that check is refused: it is a
-    /// defect of the server, and must not let anybody in.
+    /// Returns the caller that the check of keys stored in the request. A request that bypassed the check is refused,
+    /// because a defect of the server must not admit anybody.
     pub fn of_request(request: &Request) -> Result<Self, ApiError> {
         request.extensions().get::<Self>().cloned().ok_or_else(|| {
             let request_id = RequestId::of(request);
-            tracing::error!(request_id = request_id.as_str(), "a request came past the check of its key");
+            tracing::error!(request_id = request_id.as_str(), "a request bypassed the check of its key");
             ApiError::Bug { request_id }
         })
     }
 
-    /// The tenant, if keys are configured.
+    /// Returns the tenant; `None` if no keys are configured.
     pub fn tenant(&self) -> Option<&Arc<Tenant>> {
         self.tenant.as_ref()
     }
 
-    /// Its name in logs, if keys are configured.
+    /// Returns the tenant's name for logs; `None` if no keys are configured.
     pub fn name(&self) -> Option<&str> {
         self.tenant.as_ref().map(|tenant| tenant.name.as_str())
     }
 
-    /// May see what all tenants have cached. Where there are no keys, everybody may.
+    /// Returns true if the caller may see the cached prompts of all tenants, as every caller may without keys.
     pub fn is_admin(&self) -> bool {
         self.is_admin
     }
 
-    /// Whether what is cached under a salt is its own, or shown to it as an admin.
+    /// Returns true if the caller may see what is cached under `salt`, as its tenant or as an admin.
     pub fn may_see(&self, salt: &Salt) -> bool {
         self.is_admin || (self.tenant.is_some() && salt.tenant() == self.name())
     }
@@ -67,7 +67,7 @@ impl Caller {
         self.tenant.as_ref().map(|tenant| tenant.max_priority)
     }
 
-    /// Its namespace of the KV index, and within it that of a request's `cache_salt`.
+    /// Returns the namespace in the KV index: the tenant's, divided by the request's `cache_salt`.
     pub fn salt(&self, cache_salt: Option<&str>) -> Salt {
         let salt = self.name().map_or_else(Salt::default, Salt::of_tenant);
         Salt { cache_salt: cache_salt.map(Into::into), ..salt }

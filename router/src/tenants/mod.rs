@@ -1,7 +1,7 @@
-//! Who sends requests: API keys, the tenants behind them, and what each may see.
+//! API keys, the tenants that they identify, and the limits and permissions of each tenant.
 //!
-//! Without keys everybody is the same caller. With keys every route but the two probes asks for one, and a request
-//! shares cached prefixes only with those of its own tenant.
+//! Without keys all clients are the same caller. With keys every route except the two probes requires one, and a
+//! request shares cached prefixes only with requests of its own tenant.
 
 mod access;
 #[doc(hidden)]

@@ -1,4 +1,5 @@
-//! What is left of a tenant's rates, on its answers: OpenAI's headers, or Anthropic's on its routes.
+//! The response headers that report a tenant's remaining rates. Anthropic's routes use Anthropic's headers, all others
+//! OpenAI's.
 //!
 //! <https://platform.openai.com/docs/guides/rate-limits>, <https://docs.anthropic.com/en/api/rate-limits>
 
@@ -30,7 +31,7 @@ pub const EXPOSED_HEADERS: [HeaderName; 15] = [
     HeaderName::from_static("anthropic-ratelimit-tokens-reset"),
 ];
 
-/// Whose names the headers have.
+/// The API whose header names are used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RateHeaders {
     /// `anthropic-ratelimit-...`, with the time of day at which a rate is whole again.
@@ -39,24 +40,24 @@ pub enum RateHeaders {
     OpenAi,
 }
 
-/// Travels with a request: whoever asks for its tenant's limits puts them in, and its answer shows what is left.
+/// A slot for a request's limiter. The admission of a request fills it, and its response reports the remaining rates.
 #[derive(Debug, Clone, Default)]
 pub struct RateSlot(Arc<OnceLock<Arc<Limiter>>>);
 
 impl RateSlot {
-    /// This request counts against these limits.
+    /// Fills the slot with the limiter that the request counts against.
     pub fn set(&self, limiter: &Arc<Limiter>) {
         self.0.get_or_init(|| limiter.clone());
     }
 
-    /// Adds the headers, if the request counts.
+    /// Adds the headers to a response if the slot is filled.
     pub fn write(&self, form: RateHeaders, headers: &mut HeaderMap) {
         let Some(limiter) = self.0.get() else { return };
         let rates = limiter.rates(Instant::now());
         for (what, rate) in [("requests", rates.requests), ("tokens", rates.tokens)] {
             let Some(rate) = rate else { continue };
             for (name, value) in fields(form, what, rate) {
-                // Both are made of letters, digits and dashes.
+                // Names and values consist of valid characters, so neither conversion fails.
                 if let (Ok(name), Ok(value)) = (HeaderName::try_from(name), HeaderValue::try_from(value)) {
                     headers.insert(name, value);
                 }
@@ -82,14 +83,14 @@ fn fields(form: RateHeaders, what: &str, rate: Rate) -> [(String, String); 3] {
     }
 }
 
-/// RFC 3339, in seconds, not before the time itself.
+/// Formats a time as RFC 3339 and rounds it up to whole seconds.
 pub fn date(time: SystemTime) -> String {
     let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let seconds = since.as_secs() + u64::from(since.subsec_nanos() > 0);
     timestamp(seconds, 0).replace(".000Z", "Z")
 }
 
-/// As OpenAI writes it: `0s`, `17ms`, `1.5s`, `6m0s`, `1h0m3s`; not shorter than it is.
+/// Formats a duration as OpenAI does, rounded up: `0s`, `17ms`, `1.5s`, `6m0s`, `1h0m3s`.
 pub fn span(time: Duration) -> String {
     let ms = time.as_nanos().div_ceil(1_000_000);
     let (hours, minutes) = (ms / 3_600_000, ms / 60_000 % 60);

@@ -182,7 +182,7 @@ async fn sighup_reloads_keys_and_shares() {
 
     std::fs::write(&path, format!("[tenants.carol]\nkeys = \"{CAROL}\"\nshare = 2")).unwrap();
     process.hang_up();
-    process.wait_for_log("API keys are read", 2);
+    process.wait_for_log("API keys loaded", 2);
     // The line is logged before the keys change.
     let changed = async { while get("/v1/models", CAROL).await.status != 200 {} };
     tokio::time::timeout(DEADLINE, changed).await.expect("the new key opens");
@@ -228,7 +228,7 @@ async fn one_tenant_cannot_take_all_places() {
     let refused = complete(&router, ALICE, &json!({"prompt": vec![7; 20], "max_tokens": 1})).await;
     assert_eq!((refused.status, &refused.json()["error"]["code"]), (429, &json!("too_many_requests")));
     let message = refused.json()["error"]["message"].as_str().unwrap().to_owned();
-    assert!(message.starts_with("7 of 8 open requests are this tenant's"), "{message}");
+    assert!(message.starts_with("this tenant has 7 of the 8 places"), "{message}");
     assert!(refused.header("retry-after").is_some());
     let mut other = router.connect().await;
     other.send_with("POST", "/v1/completions", &[("authorization", &bearer(BOB))], body.as_bytes()).await;

@@ -44,7 +44,7 @@ async fn field_and_header_end_a_request_of_every_route() {
             "{path} {}",
             answer.text()
         );
-        assert!(answer.text().contains("0.05 s is over; hint: raise `timeout`"), "{}", answer.text());
+        assert!(answer.text().contains("time limit of 0.05 s; hint: raise `timeout`"), "{}", answer.text());
         assert_eq!(answer.status, 504, "{path}");
         let answer = post_with(&router, path, ("x-request-timeout", "0.05"), &body).await;
         assert_eq!(answer.status, 504, "{path}");

@@ -83,7 +83,7 @@ async fn requests_per_minute_are_limited_and_reported_in_each_dialect() {
     assert_eq!((refused.status, &error["code"]), (429, &json!("rate_limit_exceeded")), "{error}");
     assert_eq!(error["type"], "rate_limit_error");
     let text = error["message"].as_str().unwrap();
-    assert!(text.starts_with("tenant `alice` is at its limit: `requests_per_minute` is 4; hint: "), "{text}");
+    assert!(text.starts_with("tenant `alice` has reached its limit: `requests_per_minute` is 4; hint: "), "{text}");
     // One request becomes available every 15 seconds, and a part of the first interval has passed.
     let wait = number(&refused, "retry-after");
     assert!((10..=15).contains(&wait), "{wait}");

@@ -9,21 +9,21 @@ use super::{CONTRACT_VERSION, ShardError, proto};
 /// The shard's answer to `Describe`, checked.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ShardInfo {
-    /// Architecture of the model.
+    /// The architecture of the model.
     pub architecture: String,
-    /// Token ids are below it.
+    /// The size of the vocabulary; token ids are below it.
     pub vocab_size: u32,
-    /// Most positions the model was made for.
+    /// The most positions that the model was trained for.
     pub max_position_embeddings: u32,
     /// Tokens of a KV block.
     pub block_size: u32,
-    /// Blocks of the device pool.
+    /// The number of blocks in the device pool.
     pub num_device_blocks: u32,
-    /// Most tokens of one step.
+    /// The most tokens in one step.
     pub max_step_tokens: u32,
-    /// Most sequences of one step.
+    /// The most sequences in one step.
     pub max_step_sequences: u32,
-    /// Hash of weights, dtypes and kernels.
+    /// A hash of weights, data types and kernels.
     pub numeric_fingerprint: String,
     /// The backend and its device, for people.
     pub device: String,
@@ -37,14 +37,14 @@ pub struct ShardInfo {
     pub windows: Option<WindowLimits>,
     /// Bytes of a window part.
     pub bytes_per_window_part: u64,
-    /// Slots of the store; 0 if there is none.
+    /// The number of slots in the store; 0 if there is none.
     pub num_store_slots: u32,
-    /// Folder of the store, if it is on disk.
+    /// The folder of the store, if it is on disk.
     pub store_folder: Option<PathBuf>,
 }
 
 impl ShardInfo {
-    /// Checks what the shard said.
+    /// Checks the shard's answer to `Describe`.
     pub fn from_proto(describe: proto::DescribeResponse) -> Result<Self, ShardError> {
         if describe.contract_version != CONTRACT_VERSION {
             return Err(ShardError::ContractVersion {

@@ -18,46 +18,43 @@ use super::store::read_store;
 use super::{NamedMasks, ShardError, plan_to_proto, proto, result_from_proto, transfers_from_proto};
 use crate::limits::{DESCRIBE_TIMEOUT, RECONNECT_PAUSE};
 
-/// Messages waiting for the socket. The scheduler keeps two plans in flight; the rest is room for plans of only ends,
-/// and for late masks, of which each turn of the driver sends one list.
+/// The most messages that wait for the socket. The scheduler keeps two plans in flight. The rest is room for plans that
+/// only end sequences, and for late masks, which the driver sends once per turn.
 const MAX_WAITING_PLANS: usize = 64;
-/// Largest message taken from the shard, in bytes: 1024 sequences with 20 logprobs each stay below 1 MiB.
+/// The largest accepted message from the shard, in bytes. 1024 sequences with 20 logprobs each stay below 1 MiB.
 const MAX_MESSAGE_BYTES: usize = 16 << 20;
 
-/// What the driver tells the shard: at least one of both.
+/// A message from the driver to the shard, with a plan, late masks or both.
 #[derive(Debug, Default, PartialEq)]
 pub struct StepMessage {
-    /// The plan of a step.
     pub plan: Option<StepPlan>,
-    /// What steps may sample whose plans were sent before.
+    /// The tokens that steps may sample whose plans were sent before.
     pub late_masks: Vec<LateMask>,
 }
 
-/// What the link tells the driver.
+/// An event that the link reports to the driver.
 #[derive(Debug)]
 pub enum LinkEvent {
-    /// A Step stream is open, on a shard without sequences. Plans go into `plans`.
+    /// A Step stream is open. The shard has no sequences and receives its plans through `plans`.
     Ready {
-        /// What the shard is.
         info: Arc<ShardInfo>,
-        /// What its store holds.
+        /// The contents of the shard's store, if it has one.
         store: Option<StoreContents>,
-        /// Where its plans go.
         plans: mpsc::Sender<StepMessage>,
     },
-    /// A step is done.
+    /// The result of a step.
     Result(StepResult),
-    /// Transfers to or from the store are over.
+    /// The outcomes of transfers to and from the store.
     Transfers(Transfers),
-    /// The stream that the last `Ready` opened is gone.
+    /// The stream that the last `Ready` opened has ended.
     Lost,
 }
 
-/// Opens a channel to the shard's socket. Fails if nothing listens there.
+/// Connects to the shard's socket; fails if nothing listens there.
 pub async fn connect(socket: &Path) -> Result<Channel, ShardError> {
     let path: PathBuf = socket.to_path_buf();
     let unreachable = |source| ShardError::Unreachable { socket: socket.display().to_string(), source };
-    // The address is not used: the connector below goes to the socket.
+    // The address is not used, because the connector below opens the socket.
     let endpoint = Endpoint::try_from("http://shard.invalid").map_err(unreachable)?;
     endpoint
         .connect_with_connector(tower::service_fn(move |_: Uri| {
@@ -68,14 +65,14 @@ pub async fn connect(socket: &Path) -> Result<Channel, ShardError> {
         .map_err(unreachable)
 }
 
-/// A client with this router's message limits.
+/// Creates a client with this router's message limits.
 fn client(channel: Channel) -> ShardServiceClient<Channel> {
     ShardServiceClient::new(channel).max_decoding_message_size(MAX_MESSAGE_BYTES)
 }
 
-/// Keeps the link up for the life of the process; ends when the driver is gone.
+/// Connects to the shard again whenever the connection ends, until the driver is gone.
 ///
-/// While a shard opens its store, `gate` is closed to the object tier.
+/// `gate` keeps the object tier out of the store while a shard opens it.
 pub async fn run_link(socket: PathBuf, events: mpsc::Sender<LinkEvent>, gate: Option<Arc<StoreGate>>) {
     let mut pause = RECONNECT_PAUSE.0;
     let mut said = String::new();
@@ -105,7 +102,7 @@ pub async fn run_link(socket: PathBuf, events: mpsc::Sender<LinkEvent>, gate: Op
     }
 }
 
-/// One connection from `Describe` to the end of its Step stream.
+/// Runs one connection from `Describe` to the end of its Step stream.
 async fn run_once(
     socket: &Path,
     events: &mpsc::Sender<LinkEvent>,
@@ -120,7 +117,7 @@ async fn run_once(
     });
     let info = Arc::new(ShardInfo::from_proto(describe.await?.into_inner())?);
 
-    // From before the slots are counted until the new index counts: what else writes to them is done.
+    // The gate stays closed from the count of the slots until the driver has the new index. Others then write no slot.
     let mut gate = match gate {
         Some(gate) => Some(gate.close().await),
         None => None,
@@ -136,8 +133,8 @@ async fn run_once(
             plan: message.plan.map(plan_to_proto),
             late_masks: message.late_masks.into_iter().map(|late| masks.write(late)).collect(),
         });
-    // A server may send its response header only with the first result, so the driver must be able to plan before
-    // `step` returns: the stream is open once the request is on its way.
+    // A server may send its response header only with the first result. The driver must therefore be able to send plans
+    // before `step` returns.
     if events.send(LinkEvent::Ready { info, store, plans }).await.is_err() {
         return Ok(());
     }
@@ -149,7 +146,7 @@ async fn run_once(
         if response.result.is_none() && response.transfers.is_none() {
             return Err(ShardError::InvalidMessage { detail: "step response is empty".into() });
         }
-        // In this order: the tokens of a block that was stored may have come with the result.
+        // The order matters, because the tokens of a block that was stored may be in the same message's result.
         let result = response.result.map(result_from_proto).map(LinkEvent::Result);
         let transfers = response.transfers.map(transfers_from_proto).map(LinkEvent::Transfers);
         for event in [result, transfers].into_iter().flatten() {

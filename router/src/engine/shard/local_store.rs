@@ -23,7 +23,7 @@ impl StoreGate {
         ClosedGate(self.0.write().await)
     }
 
-    /// Waits until the gate is open; `None` in it: there is no store that can be used.
+    /// Waits until the gate is open. The result holds `None` if no store can be used.
     pub(in crate::engine) async fn enter(&self) -> RwLockReadGuard<'_, Option<Arc<LocalStore>>> {
         self.0.read().await
     }
@@ -71,7 +71,7 @@ impl LocalStore {
         match attached.await.ok()? {
             Ok(store) => Some(Self { store, shape }),
             Err(error) => {
-                tracing::warn!(%error, "the object store is not used; hint: the router must be able to write the shard's folder");
+                tracing::warn!(%error, "object store not used; hint: let the router write to the shard's folder");
                 None
             }
         }
@@ -97,14 +97,14 @@ impl LocalStore {
         Ok(Block { key: offer.key, parent, root, depth, token_ids, bytes: bytes.into() })
     }
 
-    /// Writes blocks into reserved slots; returns how many, from the first on, are written.
+    /// Writes blocks into reserved slots and returns how many were written before the first failure.
     pub(in crate::engine) async fn write(self: &Arc<Self>, blocks: Vec<(SlotId, Block)>) -> usize {
         let local = self.clone();
         let write = tokio::task::spawn_blocking(move || {
             let is_written = |(slot, block): &(SlotId, Block)| match local.write_one(*slot, block) {
                 Ok(()) => true,
                 Err(error) => {
-                    tracing::debug!(%error, "a block from the object store is not kept");
+                    tracing::debug!(%error, "a block from the object store could not be written");
                     false
                 }
             };

@@ -1,5 +1,5 @@
-//! Everything that speaks to the shard: the generated protocol, its conversion to the scheduler's plain types, the link
-//! that keeps a Step stream open, and the health poll.
+//! The connection to the shard: the generated protocol, its conversion to the scheduler's types, the link that keeps a
+//! Step stream open, and the health poll.
 
 mod convert;
 mod health;
@@ -21,15 +21,15 @@ pub use masks::{KnownMasks, NamedMasks};
 /// The contract version that this build speaks.
 pub const CONTRACT_VERSION: u32 = 5;
 
-/// What the router knows of its shard now.
+/// The state of the connection to the shard.
 #[derive(Debug, Clone, Default)]
 pub enum ShardStatus {
-    /// It was never there: the model is loading.
+    /// The shard was never connected; it is loading the model.
     #[default]
     Loading,
     /// A Step stream is open.
     Ready(std::sync::Arc<ShardInfo>),
-    /// It was there and is gone; the link tries again.
+    /// The connection was lost; the link tries again.
     Lost,
 }
 
@@ -39,51 +39,27 @@ pub mod proto {
     include!("generated/trunkline.shard.v1.rs");
 }
 
-/// Why the shard cannot be used.
+/// The reason why the shard cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ShardError {
-    /// Nothing listens on the socket, or it went away.
+    /// Nothing listens on the socket, or the socket does not exist.
     #[error("cannot reach the shard at `{socket}`: {source}")]
     Unreachable {
-        /// Path of the socket.
         socket: String,
-        /// Why.
         #[source]
         source: tonic::transport::Error,
     },
-    /// A call failed.
     #[error("shard call `{call}` failed: {} ({:?})", status.message(), status.code())]
-    Call {
-        /// Which.
-        call: &'static str,
-        /// The shard's status.
-        status: Box<tonic::Status>,
-    },
-    /// A call took too long.
+    Call { call: &'static str, status: Box<tonic::Status> },
     #[error("shard call `{call}` took longer than {limit_ms} ms")]
-    Timeout {
-        /// Which.
-        call: &'static str,
-        /// The limit.
-        limit_ms: u128,
-    },
-    /// The shard speaks another contract.
+    Timeout { call: &'static str, limit_ms: u128 },
     #[error(
         "shard speaks contract version {found}, this router speaks {expected}; hint: install both from one release"
     )]
-    ContractVersion {
-        /// The shard's.
-        found: u32,
-        /// Ours.
-        expected: u32,
-    },
-    /// `Describe` or a result holds a value that cannot be.
+    ContractVersion { found: u32, expected: u32 },
+    /// `Describe` or a result has an impossible value.
     #[error("shard sent an invalid message: {detail}")]
-    InvalidMessage {
-        /// What.
-        detail: String,
-    },
-    /// The shard ended the Step stream.
+    InvalidMessage { detail: String },
     #[error("shard ended the step stream")]
     StreamEnded,
 }
