@@ -62,7 +62,7 @@ struct LogitsRow {
 enum RowPurpose {
     /// The logprob of the token that follows in the prompt.
     Score { token_id: u32 },
-    /// Sampling a token.
+    /// A token is sampled from the row.
     Sample,
 }
 
