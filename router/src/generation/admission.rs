@@ -30,7 +30,6 @@ use crate::tenants::{Access, Caller, HeldPlaces, Limiter, OverLimit, RateSlot, S
 /// The longest `Retry-After` of a request that finds no free place, in seconds.
 const MAX_RETRY_S: u64 = 60;
 
-/// An admitted request.
 pub struct Admitted {
     /// The place that it holds until it is answered.
     pub permit: Place,

@@ -17,7 +17,7 @@ pub enum KeepTokens {
     Yes,
 }
 
-/// A complete output.
+/// An output after its last event.
 #[derive(Debug)]
 pub struct Folded {
     pub text: String,

@@ -28,10 +28,7 @@ pub enum FinishReason {
     /// An end token of the model, or the end of a grammar.
     EndToken,
     /// A token of the request's `stop_token_ids`.
-    StopToken {
-        /// The token.
-        token_id: u32,
-    },
+    StopToken { token_id: u32 },
     /// The limit of `max_new_tokens`, or of the context.
     Length,
     /// A stop string of the request.
@@ -57,7 +54,6 @@ pub struct Usage {
 /// A generated token and its text.
 #[derive(Debug, Clone, PartialEq)]
 pub struct OutputToken {
-    /// The token's id.
     pub id: u32,
     /// The text that became certain with it, stop strings not considered. Empty in the middle of a character.
     pub text: String,
@@ -85,7 +81,6 @@ pub struct Output {
 /// A prompt and its logprobs.
 #[derive(Debug, Default, PartialEq)]
 pub struct ScoredPrompt {
-    /// The prompt's tokens.
     pub token_ids: Vec<u32>,
     /// The logprobs of all tokens but the first.
     pub scores: Vec<TokenScore>,
@@ -183,7 +178,7 @@ impl Generation {
         })
     }
 
-    /// Returns the request.
+    /// Returns the request that is being answered.
     pub fn request(&self) -> &GenerationRequest {
         &self.request
     }
@@ -379,8 +374,8 @@ fn rejected(reason: RejectReason, retry_after_ms: Option<u64>, request: &Generat
         },
         RejectReason::QueueShared { num_waiting, num_free, max_queued_requests } => ApiError::QueueFull {
             detail: format!(
-                "the tenant's part of the queue is full ({num_waiting} of its requests wait, and {num_free} of \
-                 {max_queued_requests} places are left for all tenants)"
+                "the tenant's share of the queue is full ({num_waiting} of its requests are waiting, and {num_free} of \
+                 {max_queued_requests} places are free for all tenants)"
             ),
             retry_after_s,
         },
@@ -417,7 +412,11 @@ fn failed(reason: EndReason, request: &GenerationRequest) -> ApiError {
             request.deadline.map_or_else(|| bug(request), |deadline| deadline.exceeded())
         }
         EndReason::Failed(error) if error.code == SequenceErrorCode::GrammarFailed => {
-            tracing::warn!(request_id, message = error.message, "a sequence cannot go on under its grammar");
+            tracing::warn!(
+                request_id,
+                message = error.message,
+                "a sequence cannot continue under its grammar"
+            );
             ApiError::GrammarFailed { detail: error.message }
         }
         EndReason::Failed(error) => {

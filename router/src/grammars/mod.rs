@@ -1,4 +1,4 @@
-//! Grammars of requests: compiled on the blocking pool, a few at a time, and kept for the tenant's next request.
+//! Compiles the grammars of requests on the blocking pool, a few at a time, and caches them for each tenant.
 
 #[doc(hidden)]
 pub mod cache;
@@ -23,7 +23,7 @@ use crate::tenants::Caller;
 /// A grammar as a client sent it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AskedGrammar {
-    /// The field that asks for it, in the dialect's words.
+    /// The dialect's name of the field that asks for the grammar.
     pub field: &'static str,
     /// The grammar in its source form.
     pub grammar: Grammar,
@@ -101,7 +101,7 @@ impl Grammars {
         asked: AskedGrammar,
     ) -> Result<CompiledGrammar, ApiError> {
         let key = GrammarKey::new(caller.name(), &asked.grammar);
-        // A panic leaves the cache whole: entries are moved in and out.
+        // No panic can leave the cache half changed.
         if let Some(compiled) = self.cache.lock().unwrap_or_else(PoisonError::into_inner).get(&key) {
             self.metrics.grammar_hits.inc();
             return Ok(compiled);
@@ -129,7 +129,7 @@ impl Grammars {
         match compiled.await {
             Ok(Ok(constraint)) => Ok(CompiledGrammar::new(constraint)),
             Ok(Err(error)) => Err(refused(error)),
-            // A panic in the parser is a defect, as one in a handler.
+            // A panic in the parser is handled like a panic in a handler.
             Err(error) => std::panic::resume_unwind(error.into_panic()),
         }
     }

@@ -17,7 +17,7 @@ pub fn check_encoding(headers: &HeaderMap) -> Result<(), ApiError> {
         Some(encoding) if !encoding.as_bytes().eq_ignore_ascii_case(b"identity") => {
             let encoding = String::from_utf8_lossy(encoding.as_bytes());
             let name: String = encoding.chars().take(64).collect();
-            let detail = format!("its encoding is `{name}`; hint: send it without `content-encoding`");
+            let detail = format!("has the encoding `{name}`; hint: send it without `content-encoding`");
             Err(ApiError::InvalidBody { detail })
         }
         _ => Ok(()),

@@ -2,8 +2,8 @@
 
 use serde::Serialize;
 
-/// Sent if one of our types cannot be serialised, so that the stream still gets an answer. It is a defect, because our
-/// types have string keys and finite numbers.
+/// The data that replaces a value which cannot be serialised. It reports a defect, because our types have string keys
+/// and finite numbers.
 const NOT_JSON: &[u8] = b"{\"error\":{\"message\":\"internal error\",\"code\":\"internal_error\"}}";
 
 /// The start of an event's data. JSON is written without line breaks, so the data is one line.
@@ -29,7 +29,7 @@ impl EventFrame {
     ///
     /// The event must contain the text exactly once, as a JSON string, and nothing else in it may depend on the text.
     /// The frame is found by comparing two events, so that only the event's type knows its form. Panics if `event`
-    /// breaks these rules, which is a defect of ours.
+    /// breaks these rules, which is a defect of the server.
     pub fn new<T: Serialize>(event: impl Fn(&'static str) -> T) -> Self {
         let (empty, one) = (event_bytes(&event("")), event_bytes(&event("x")));
         // The first difference is right after the string's opening quote.
@@ -54,7 +54,7 @@ impl EventFrame {
     }
 }
 
-/// Appends an event with JSON data.
+/// Appends an event whose data is `data` as JSON.
 pub(super) fn write_event(bytes: &mut Vec<u8>, data: &impl Serialize) {
     bytes.extend_from_slice(BEGIN);
     write_json(bytes, data);

@@ -38,10 +38,7 @@ pub fn parse<T: DeserializeOwned>(body: &[u8], refused: &[Refused], prefix: &str
             return ApiError::MissingField { field: format!("{parent}{name}") };
         }
         if let Some(name) = field_after("duplicate field `", &detail) {
-            return ApiError::InvalidType {
-                field: format!("{parent}{name}"),
-                detail: "is given twice".into(),
-            };
+            return ApiError::InvalidType { field: format!("{parent}{name}"), detail: "occurs twice".into() };
         }
         match parent.strip_suffix('.') {
             Some(field) => ApiError::InvalidType { field: field.to_owned(), detail },

@@ -42,7 +42,7 @@ fn wanted(expected: &str) -> String {
         "u8" => "an integer from 0 to 255",
         "u16" => "an integer from 0 to 65535",
         "u32" => "an integer from 0 to 4294967295",
-        "u64" | "usize" | "u128" => "an integer from 0 on",
+        "u64" | "usize" | "u128" => "an integer of at least 0",
         "a boolean" => "true or false",
         "a sequence" => "a list",
         "a map" => "an object",

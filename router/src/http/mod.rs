@@ -1,4 +1,4 @@
-//! HTTP as all dialects use it: bodies, JSON, event streams, the listener and TLS.
+//! The HTTP layer that all dialects share: bodies, JSON, event streams, the listener and TLS.
 
 mod body;
 pub mod cors;

@@ -1,4 +1,4 @@
-//! The listener: accepts connections, serves HTTP on them, and ends both.
+//! The listener: accepts connections and serves HTTP on them.
 
 use std::io;
 use std::sync::Arc;
@@ -18,12 +18,12 @@ use super::tls::Tls;
 use crate::limits::{REFUSED_HEADER_BYTES, REFUSED_HEADER_FIELDS, SEND_BUFFER_BYTES, ServerLimits};
 use crate::metrics::Metrics;
 
-/// Serves connections until `stop` is ready, then closes idle ones and waits for the others to finish their answers.
+/// Serves HTTP/1.1 connections until `stop` resolves, then closes idle ones and waits until the others are answered.
 ///
-/// HTTP/1.1. Connections are bounded; handshakes and headers must arrive in time; answers leave at once (no Nagle), and
-/// a client that takes nothing of its answer for too long loses it.
+/// The number of connections is bounded, and handshakes and headers have time limits. Responses are sent without delay
+/// (Nagle's algorithm is off). A client that reads nothing of its response for too long is disconnected.
 pub async fn serve(listener: TcpListener, host: Host, stop: impl Future<Output = ()>) -> io::Result<()> {
-    // What is accepted inherits it. It bounds what a client that does not read makes the kernel keep.
+    // Accepted connections inherit the size. It bounds the kernel's memory for clients that do not read.
     SockRef::from(&listener).set_send_buffer_size(SEND_BUFFER_BYTES)?;
     let max_connections = host.limits.max_concurrent_requests + host.limits.spare_connections;
     let connections = Arc::new(Semaphore::new(max_connections));
@@ -47,7 +47,7 @@ pub async fn serve(listener: TcpListener, host: Host, stop: impl Future<Output =
             () = &mut stop => break,
         };
         if let Err(error) = stream.set_nodelay(true) {
-            tracing::debug!(%error, "connection is gone already");
+            tracing::debug!(%error, "connection closed before it was served");
             continue;
         }
         let (host, watcher) = (host.clone(), graceful.watcher());
@@ -61,20 +61,20 @@ pub async fn serve(listener: TcpListener, host: Host, stop: impl Future<Output =
     Ok(())
 }
 
-/// What all connections share.
+/// The state that all connections share.
 pub struct Host {
-    /// Answers requests.
+    /// The service that answers requests.
     pub routes: Router,
-    /// Certificate and key; without them connections are in the clear.
+    /// The certificate and its key; without them connections are not encrypted.
     pub tls: Option<Arc<Tls>>,
-    /// Bounds connections, headers and waits.
+    /// Limits connections, headers and waits.
     pub limits: Arc<ServerLimits>,
     /// Counts stalled connections and reloads of the certificate.
     pub metrics: Arc<Metrics>,
 }
 
 impl Host {
-    /// A connection's life.
+    /// Serves one connection until it closes.
     async fn connection(&self, stream: TcpStream, watcher: Watcher) {
         let limit = self.limits.client_stall_timeout;
         let stream = StallGuard::new(stream, limit, self.metrics.stalled_connections.clone());
@@ -102,7 +102,7 @@ impl Host {
     }
 }
 
-/// A task that ends with whoever began it.
+/// A task that is aborted when this is dropped.
 struct AbortOnDrop(JoinHandle<()>);
 
 impl AbortOnDrop {
@@ -117,7 +117,8 @@ impl Drop for AbortOnDrop {
     }
 }
 
-/// Out of file descriptors is no reason to end, nor to spin; a connection that died in the queue is nothing.
+/// Pauses after an error of `accept`, for example if the process has no file descriptors left, so that the loop does
+/// not spin. A connection that was closed before it was accepted needs no pause.
 async fn pause_after(error: &io::Error) {
     use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
     if !matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset) {

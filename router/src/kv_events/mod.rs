@@ -1,12 +1,12 @@
-//! Events of the KV cache, from the step loop to whoever listens.
+//! Events of the KV cache, from the step loop to their listeners.
 //!
 //! ```text
 //! driver ──EventSink──▶ EventFeed ──▶ history ──▶ any number of Listeners (`/v1/kv/events`)
 //!   never waits          (a task)  └─▶ Publish, in vLLM's format (`--kv-events-endpoint`)
 //! ```
 //!
-//! Nobody has a buffer of its own: listeners read the one history, and who falls behind its oldest event is cut off.
-//! While nobody listens, and for a little while after, nothing is recorded.
+//! Listeners have no buffers of their own. They read one shared history, and a listener that falls behind its oldest
+//! event is disconnected. Events are recorded only while there are listeners and for some time after the last has left.
 
 mod endpoint;
 #[doc(hidden)]
@@ -26,45 +26,45 @@ pub use endpoint::{Endpoint, EndpointError, Topic};
 use history::History;
 pub use history::{LoggedEvent, Resume};
 
-/// Sends a batch of events, encoded as vLLM does, to readers outside. Must not block.
+/// Sends a batch of events in vLLM's encoding to external readers. It must not block.
 pub type Publish = Box<dyn Fn(Vec<u8>) + Send + Sync>;
 
-/// Events kept for who comes back or reads slowly.
+/// The number of events kept for listeners that reconnect or read slowly.
 pub const MAX_HISTORY: usize = 1 << 14;
-/// Most listeners at once.
+/// The most concurrent listeners.
 pub const MAX_LISTENERS: usize = 64;
-/// How long recording goes on after the last listener left: it may come back for what it missed.
+/// The time for which events are recorded after the last listener has left, because it may reconnect and ask for them.
 pub const LINGER: Duration = Duration::from_secs(60);
-/// Turns of the step loop that may wait to be taken into the history.
+/// The most turns of the step loop whose events wait for the history.
 pub const MAX_WAITING_BATCHES: usize = 256;
 
-/// What listeners share.
+/// The history and the places that all listeners share.
 pub struct KvEvents {
     history: Mutex<History>,
     /// The number of the next event.
     next: watch::Sender<u64>,
     places: Arc<Semaphore>,
     begin: Instant,
-    /// Milliseconds since `begin` until which what happens is recorded without a listener.
+    /// The time until which events are recorded without a listener, in milliseconds since `begin`.
     linger_until_ms: AtomicU64,
     publisher: OnceLock<Publish>,
 }
 
-/// The driver's end.
+/// The driver's end of the channel, which sends events.
 pub struct EventSink {
     batches: mpsc::Sender<Vec<KvEvent>>,
     shared: Arc<KvEvents>,
-    /// A batch found no room.
+    /// True if the last batch was dropped because the channel was full.
     has_lost: AtomicBool,
 }
 
-/// Takes the driver's events into the history, and publishes them.
+/// The other end, which appends the driver's events to the history and publishes them.
 pub struct EventFeed {
     batches: mpsc::Receiver<Vec<KvEvent>>,
     shared: Arc<KvEvents>,
 }
 
-/// Both ends, with nobody listening yet.
+/// Creates both ends of a channel without listeners.
 pub fn channel() -> (EventSink, EventFeed) {
     let (batches, received) = mpsc::channel(MAX_WAITING_BATCHES);
     let shared = Arc::new(KvEvents {
@@ -80,12 +80,13 @@ pub fn channel() -> (EventSink, EventFeed) {
 }
 
 impl EventSink {
-    /// Whether anybody listens.
+    /// Returns true if events are to be recorded now.
     pub fn is_wanted(&self) -> bool {
         self.shared.is_wanted_in(Duration::ZERO)
     }
 
-    /// Hands on what happened in a turn. Never waits: if the feed does not keep up, listeners are told to begin anew.
+    /// Sends the events of a turn without waiting. If the feed does not keep up, listeners receive
+    /// [`KvEvent::AllBlocksCleared`] and start over.
     pub fn send(&self, mut events: Vec<KvEvent>) {
         if self.has_lost.load(Ordering::Relaxed) {
             events = vec![KvEvent::AllBlocksCleared];
@@ -97,7 +98,7 @@ impl EventSink {
 }
 
 impl EventFeed {
-    /// What listeners share.
+    /// Returns the state that all listeners share.
     pub fn shared(&self) -> Arc<KvEvents> {
         self.shared.clone()
     }
@@ -116,14 +117,15 @@ impl EventFeed {
 }
 
 impl KvEvents {
-    /// Publishes everything from now on. The first publisher stays.
+    /// Publishes all events from now on. Only the first publisher is used.
     pub fn publish_to(&self, publisher: Publish) {
         if self.publisher.set(publisher).is_err() {
-            tracing::error!("KV events are published already");
+            tracing::error!("KV events already have a publisher");
         }
     }
 
-    /// Begins to listen: after the event `last_id`, or from now on. None: all places are taken.
+    /// Adds a listener that receives the events after `last_id`, or from now on. Returns `None` if all places are
+    /// taken.
     pub fn listen(self: &Arc<Self>, last_id: Option<&str>) -> Option<Listener> {
         let place = self.places.clone().try_acquire_owned().ok()?;
         let changed = self.next.subscribe();
@@ -131,7 +133,7 @@ impl KvEvents {
         Some(Listener { next: resume.next, shared: self.clone(), changed, _place: place, resume })
     }
 
-    /// Whether what happens so much later is recorded, if nobody comes or goes until then.
+    /// Returns true if events are recorded after `pause`, provided that no listener arrives or leaves until then.
     #[doc(hidden)]
     pub fn is_wanted_in(&self, pause: Duration) -> bool {
         let elapsed = self.begin.elapsed() + pause;
@@ -142,34 +144,34 @@ impl KvEvents {
     }
 
     fn history(&self) -> MutexGuard<'_, History> {
-        // Nothing in there panics half-way.
+        // No panic can leave the history half changed.
         self.history.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Somebody who listens. Dropping it frees its place.
+/// A listener. Dropping it frees its place.
 pub struct Listener {
     shared: Arc<KvEvents>,
     changed: watch::Receiver<u64>,
     next: u64,
-    /// How it began.
+    /// The position at which it started.
     pub resume: Resume,
     _place: OwnedSemaphorePermit,
 }
 
-/// The listener read so slowly that events which it did not see are gone.
+/// The error for a listener that missed events because it read too slowly.
 #[derive(Debug, PartialEq, Eq)]
 pub struct TooSlow;
 
 impl Listener {
-    /// The next events, at most `limit` of them; none if there are none yet.
+    /// Returns at most `limit` of the next events, or none if there are none yet.
     pub fn take(&mut self, limit: usize) -> Result<Vec<Arc<LoggedEvent>>, TooSlow> {
         let events = self.shared.history().read(self.next, limit).ok_or(TooSlow)?;
         self.next += events.len() as u64;
         Ok(events)
     }
 
-    /// Ready when there may be more to take. Never if the driver is gone.
+    /// Resolves when there may be more events; never resolves if the driver is gone.
     pub async fn changed(&mut self) {
         if self.changed.wait_for(|&next| next > self.next).await.is_err() {
             std::future::pending::<()>().await;

@@ -1,5 +1,5 @@
-//! Metrics in Prometheus' (OpenMetrics) text form. Names are `trunkline_*` in base units, and those that the Gateway
-//! API Inference Extension scrapes.
+//! Metrics for Prometheus. Their names are `trunkline_*` with base units, in addition to the names that the Gateway API
+//! Inference Extension scrapes.
 
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
@@ -14,14 +14,12 @@ use crate::error::ErrorClass;
 pub mod tenants;
 pub mod text;
 
-/// Labels of `trunkline_http_requests_total`.
+/// The labels of the counter `trunkline_http_requests_total`.
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 pub struct RouteLabels {
-    /// Route pattern; `unmatched` if there is none.
+    /// The route's pattern; `unmatched` if there is none.
     pub route: String,
-    /// HTTP method.
     pub method: String,
-    /// HTTP status.
     pub status: u16,
 }
 
@@ -37,39 +35,37 @@ struct ReasonLabel {
 
 /// Metrics that are updated where they are measured. The scheduler's numbers are read from its `Stats` on request.
 pub struct Metrics {
-    /// HTTP answers.
     pub http_requests: Family<RouteLabels, Counter>,
     rejections: Family<CodeLabel, Counter>,
     ends: Family<ReasonLabel, Counter>,
-    /// Sequences aborted: client gone or too slow.
+    /// Sequences that were aborted because their client disconnected or read too slowly.
     pub aborts: Counter,
-    /// Connections given up because their client did not read.
+    /// Connections that were closed because their client did not read.
     pub stalled_connections: Counter,
-    /// Times that changed files of certificate and key were taken.
+    /// Successful reloads of a changed certificate and key.
     pub tls_reloads: Counter,
-    /// Times that they could not be used.
+    /// Reloads that failed because the files were unusable.
     pub tls_reload_failures: Counter,
-    /// Device time of a step.
+    /// The device time of each step.
     pub step_seconds: Histogram,
-    /// Tokens computed by a step.
+    /// The number of tokens that each step computes.
     pub step_tokens: Histogram,
-    /// Arrival to first output token.
+    /// The time from a request's arrival to its first output token.
     pub ttft_seconds: Histogram,
-    /// Output token to output token.
+    /// The time between two output tokens of a request.
     pub itl_seconds: Histogram,
-    /// Submission to first chunk.
+    /// The time from a request's submission to its first chunk.
     pub queue_seconds: Histogram,
-    /// Time that the masks of a step's sequences take, each.
+    /// The CPU time of each mask.
     pub mask_seconds: Histogram,
-    /// Time to compile a grammar.
+    /// The time to compile each grammar.
     pub grammar_compile_seconds: Histogram,
-    /// Grammars that were compiled before.
+    /// Requests whose grammar was in the cache.
     pub grammar_hits: Counter,
-    /// Prompt lengths of ended requests.
+    /// The prompt lengths of ended sequences.
     prompt_tokens: Histogram,
-    /// Output lengths of ended requests.
+    /// The output lengths of ended sequences.
     output_tokens: Histogram,
-    /// By tenant.
     pub tenants: TenantMetrics,
 }
 
@@ -101,14 +97,14 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// A sequence ended.
+    /// Records the end of a sequence.
     pub fn observe_end(&self, reason: &EndReason, usage: Usage) {
         self.ends.get_or_create(&ReasonLabel { reason: end_label(reason) }).inc();
         self.prompt_tokens.observe(f64::from(usage.prompt_tokens));
         self.output_tokens.observe(f64::from(usage.output_tokens));
     }
 
-    /// A request was answered with an error; those that ask the client to come back count as rejections.
+    /// Records an error response. It counts as a rejection if the client is asked to retry later.
     pub fn observe_failure(&self, class: ErrorClass, code: &'static str) {
         if class == ErrorClass::Overload {
             self.rejections.get_or_create(&CodeLabel { code }).inc();

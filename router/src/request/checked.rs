@@ -353,16 +353,16 @@ fn check_end(
 ) -> Result<(), ApiError> {
     let Some(field) = grammar_field else { return Ok(()) };
     if let Some(asked) = raw.tokens.prompt_logprobs {
-        let problem = format!("cannot go with `{field}`; hint: ask for them in a request of its own");
+        let problem = format!("cannot be combined with `{field}`; hint: send a separate request for them");
         return Err(ApiError::value(asked.field, problem));
     }
     if let Some(asked) = raw.min_tokens.filter(|asked| *asked > 0) {
         let problem =
-            format!("is {asked}, but `{field}` says where the output ends; hint: leave one of them out");
+            format!("is {asked}, but `{field}` decides where the output ends; hint: leave one of them out");
         return Err(ApiError::value(names.min_tokens, problem));
     }
     if raw.ignore_eos {
-        let problem = "says where the output ends, which cannot be ignored; hint: leave `ignore_eos` out";
+        let problem = "decides where the output ends and cannot be combined with `ignore_eos`; hint: leave one of them out";
         return Err(ApiError::value(field, problem));
     }
     Ok(())

@@ -56,7 +56,6 @@ pub struct GenerationRequest {
 /// A prompt, and everything else of a request that only its prompt decides.
 #[derive(Debug, Default)]
 pub struct Prompt {
-    /// The prompt's tokens.
     pub token_ids: Vec<u32>,
     /// The compiled grammar of the output.
     pub grammar: Option<CompiledGrammar>,

@@ -67,7 +67,7 @@ pub struct RawRetention {
     pub prompt_cache_key: Option<String>,
     /// OpenAI's `in_memory` or `24h`.
     pub prompt_cache_retention: Option<String>,
-    /// Our own field.
+    /// Trunkline's own field, which has precedence over the others.
     pub cache_retention: Option<CacheRetention>,
 }
 

@@ -32,7 +32,7 @@ use crate::model::Model;
 use crate::shutdown::{Phase, Shutdown};
 use crate::tenants::Access;
 
-/// The time that answers which end with an error have to reach their clients.
+/// The time in which clients must read the errors that end their streams.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
 /// The settings of the listener.
@@ -56,13 +56,14 @@ pub struct Server {
     upload: Option<JoinHandle<()>>,
 }
 
-/// The driving task ended: a broken invariant. The process must end too.
+/// The error when the driving task has ended, which is a defect. The process must then end, too.
 #[derive(Debug, thiserror::Error)]
 #[error("the driving task ended")]
 pub struct DriverEnded;
 
 impl Server {
-    /// Starts driver, link and health poll. Must be called inside a tokio runtime. Fails if there can be no thread.
+    /// Starts the driver, the link and the health poll. It must be called inside a tokio runtime, and fails if the
+    /// thread of the step loop cannot be started.
     pub fn start(
         model: Model,
         limits: ServerLimits,
@@ -166,7 +167,7 @@ impl Server {
             let limit = app.limits.graceful_termination_timeout;
             tracing::info!(limit_s = limit.as_secs(), open = num_open(&app), "draining");
             if tokio::time::timeout(limit, all_closed(&app)).await.is_err() {
-                tracing::warn!(open = num_open(&app), "drain took too long, ending open requests");
+                tracing::warn!(open = num_open(&app), "drain took too long; ending open requests");
                 self.shutdown.enter(Phase::Terminating);
             }
             drop(stop);
@@ -176,7 +177,7 @@ impl Server {
             () = self.steps.ended() => Err(DriverEnded),
         };
         if result.is_ok() && tokio::time::timeout(LAST_WORDS, &mut serving).await.is_err() {
-            tracing::warn!("some clients did not take their answers");
+            tracing::warn!("some clients did not read their responses in time");
         }
         serving.abort();
         self.health.abort();

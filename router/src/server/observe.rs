@@ -73,7 +73,7 @@ pub async fn observe(State(app): State<Arc<App>>, mut request: Request, next: Ne
     response
 }
 
-/// Returns the id that the client, or a proxy, gave the request, if it can be taken over.
+/// Returns the id that the client or a proxy sent, if it is valid.
 fn sent_id(request: &Request) -> Option<RequestId> {
     RequestId::from_client(request.headers().get(REQUEST_ID)?.to_str().ok()?)
 }

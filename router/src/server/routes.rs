@@ -90,7 +90,7 @@ async fn limit_header(State(app): State<Arc<App>>, request: Request, next: Next)
     next.run(request).await
 }
 
-/// Refuses requests without a valid key, and notes the sender of the others in their extensions.
+/// Refuses requests without a valid key, and stores the caller of the others in their extensions.
 async fn require_key(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
     match app.admission.access.caller(request.uri().path(), request.headers()) {
         Ok(caller) => {

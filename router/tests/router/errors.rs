@@ -58,7 +58,7 @@ const CHAT_FIELDS: &[(&str, &str, &str)] = &[
         "`min_tokens` is 9, more than `max_tokens` (8)",
     ),
     (r#"{"min_tokens": 1000000000}"#, "invalid_value", "`min_tokens`"),
-    (r#"{"min_tokens": 1, "min_tokens": 2}"#, "invalid_type", "`min_tokens` is given twice"),
+    (r#"{"min_tokens": 1, "min_tokens": 2}"#, "invalid_type", "`min_tokens` occurs twice"),
     (r#"{"n": 0}"#, "invalid_value", "`n` is 0, must be at least 1"),
     (r#"{"n": 129}"#, "invalid_value", "`n` is 129, the limit is 128; hint: raise `--max-best-of`"),
     (r#"{"best_of": 2}"#, "unsupported_field", "`best_of`"),
@@ -85,7 +85,7 @@ const CHAT_FIELDS: &[(&str, &str, &str)] = &[
     (
         r#"{"prompt_logprobs": 1, "guided_regex": "a"}"#,
         "invalid_value",
-        "`prompt_logprobs` cannot go with `guided_regex`",
+        "`prompt_logprobs` cannot be combined with `guided_regex`",
     ),
     (r#"{"prediction": {"type": "x", "content": "a"}}"#, "invalid_value", "`prediction.type` must be"),
     (r#"{"prediction": {"type": "content", "content": 5}}"#, "invalid_value", "`prediction.content` must be"),
@@ -441,5 +441,5 @@ async fn compressed_bodies_are_refused() {
     assert_eq!(post("identity").await.status, 200);
     let answer = post("gzip").await;
     assert_eq!((answer.status, &answer.json()["error"]["code"]), (400, &json!("invalid_type")));
-    assert!(answer.text().contains("its encoding is `gzip`; hint: send it without"), "{}", answer.text());
+    assert!(answer.text().contains("has the encoding `gzip`; hint: send it without"), "{}", answer.text());
 }

@@ -202,7 +202,7 @@ async fn a_tenant_that_fills_the_queue_leaves_a_place_for_others() {
     let refused = post(&router, ALICE, COMPLETIONS, &body).await;
     assert_eq!((refused.status, &refused.json()["error"]["code"]), (429, &json!("queue_full")));
     assert!(number(&refused, "retry-after") >= 1);
-    let words = "the tenant's part of the queue is full (3 of its requests wait, and 1 of 4 places are left";
+    let words = "the tenant's share of the queue is full (3 of its requests are waiting, and 1 of 4 places are free";
     assert!(refused.text().contains(words), "{}", refused.text());
     open.push(send(&router, BOB, &body).await);
     router.wait("another tenant's", |app| app.served.stats.borrow().num_waiting == 4).await;

@@ -208,7 +208,7 @@ async fn unsupported_grammars_are_refused() {
         (chat(json!({"guided_choice": []})), "invalid_schema", "`guided_choice`: invalid list"),
         (format(product), "schema_too_complex", "`response_format`: the grammar is too complex"),
         (format(endless.clone()), "schema_too_complex", "some tokens into an output: lexer error"),
-        (format(late), "grammar_failed", "cannot go on"),
+        (format(late), "grammar_failed", "cannot continue"),
         (
             chat(json!({"guided_regex": "a", "min_tokens": 3})),
             "invalid_value",

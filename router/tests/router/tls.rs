@@ -191,14 +191,14 @@ fn unusable_certificates_are_refused() {
             &(|files: &Files| std::fs::write(files.key(), key).unwrap()) as &dyn Fn(&Files),
             "does not belong to the certificate in",
         ),
-        (&|files| std::fs::write(files.cert(), key).unwrap(), "holds no `BEGIN CERTIFICATE`"),
-        (&|files| std::fs::write(files.key(), cert).unwrap(), "holds no private key in PEM"),
+        (&|files| std::fs::write(files.cert(), key).unwrap(), "has no `BEGIN CERTIFICATE`"),
+        (&|files| std::fs::write(files.key(), cert).unwrap(), "has no private key in PEM"),
         (
             &|files| {
                 std::fs::write(files.cert(), "-----BEGIN CERTIFICATE-----\nMTIz\n-----END CERTIFICATE-----\n")
                     .unwrap()
             },
-            "holds no X.509 certificate",
+            "has no X.509 certificate",
         ),
         (&|files| std::fs::write(files.cert(), [0xff; 9]).unwrap(), "`--tls-cert`: "),
         (

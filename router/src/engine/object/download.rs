@@ -1,4 +1,5 @@
-//! Before a request is submitted: blocks that neither device nor disk has, and another replica may have computed.
+//! Downloads the blocks of a prompt that neither device nor disk has, and that another replica may have computed. This
+//! happens before the request is submitted.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,33 +12,32 @@ use super::ObjectTier;
 use super::flight::{Flight, Progress};
 use crate::engine::shard::LocalStore;
 
-/// Fewer blocks than so many are computed rather than asked for.
+/// Fewer missing blocks are computed instead of downloaded.
 const MIN_BLOCKS: usize = 4;
-/// A request waits at most as long as computing is predicted to take: this long if that was not measured yet, and never
-/// longer than the second.
+/// The longest wait of a request if computing its blocks has no predicted time yet.
 pub const UNMEASURED_BUDGET: Duration = Duration::from_secs(1);
-/// See [`UNMEASURED_BUDGET`].
+/// The longest wait of any request. Usually a request waits at most as long as computing is predicted to take.
 pub const MAX_BUDGET: Duration = Duration::from_secs(10);
-/// A request waits for so many flights of others, one after the other, before it goes on with what there is.
+/// The most flights that a request joins or begins in succession before it continues with the blocks that arrived.
 const MAX_ROUNDS: usize = 4;
 
-/// What a request waits for.
+/// The flight that a request waits for.
 enum Plan {
-    /// Nothing is to be had.
+    /// The request does not wait, because nothing can or should be downloaded.
     GoOn,
-    /// Its own flight, which ends when this sender is dropped.
+    /// A new flight, which ends when this sender is dropped.
     Lead(watch::Receiver<Progress>, oneshot::Sender<()>),
-    /// Another request's flight, until so many of its blocks are there.
+    /// Another request's flight, until this many of its blocks are on disk.
     Follow(watch::Receiver<Progress>, usize),
 }
 
 impl ObjectTier {
-    /// Puts into the store on disk what it lacks of a prompt and the object store has, as far as that is predicted to
-    /// be quicker than computing it. Returns when it is there, or is not to be had, or its time is over.
+    /// Downloads the prompt's missing blocks to the store on disk if that is predicted to be quicker than computing
+    /// them. Returns when they have arrived, are unavailable, or would take too long.
     pub async fn fetch(self: &Arc<Self>, salt: &Salt, token_ids: &[u32]) {
         let Some(local) = self.gate.store() else { return };
         let block_size = local.shape.block_size as usize;
-        // One token must be computed to sample the next.
+        // The last token must be computed so that the next one can be sampled.
         let num_blocks = token_ids.len().saturating_sub(1) / block_size;
         if num_blocks < MIN_BLOCKS || self.paused_until().is_some() {
             return;
@@ -84,7 +84,7 @@ impl ObjectTier {
         ask.await.ok()?
     }
 
-    /// Joins the flight that has the next block under way, or begins one.
+    /// Joins the flight that downloads the next block, or begins one.
     fn plan(
         self: &Arc<Self>,
         local: &Arc<LocalStore>,
@@ -131,7 +131,7 @@ impl ObjectTier {
     }
 }
 
-/// How long a request waits at most.
+/// Returns the longest wait of a request.
 pub fn budget(coverage: &Coverage) -> Duration {
     let compute = coverage.compute_ms.map(|ms| Duration::try_from_secs_f64(ms / 1e3).unwrap_or(MAX_BUDGET));
     compute.unwrap_or(UNMEASURED_BUDGET).min(MAX_BUDGET)

@@ -1,4 +1,5 @@
-//! One download: blocks of one path, several under way at once, put into the store on disk in their order.
+//! A download of consecutive blocks of one path. Several blocks are in transit at once, and they are written to the
+//! store on disk in order.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,47 +12,47 @@ use trunkline_scheduler::{BlockKey, Salt};
 use super::ObjectTier;
 use crate::engine::shard::LocalStore;
 
-/// Blocks of one flight under way at once.
+/// The most concurrent downloads of one flight.
 const WINDOW: usize = 8;
 
-/// How far a flight is.
+/// The progress of a flight.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Progress {
-    /// Blocks in the store on disk, from the first on.
+    /// The number of blocks that are in the store on disk; they are the first of the flight.
     pub(super) num_blocks: usize,
-    /// No more will come.
+    /// True if no further block will arrive.
     pub(super) is_over: bool,
 }
 
-/// Blocks under way.
+/// A download in progress.
 #[derive(Debug)]
 pub(super) struct Flight {
-    /// Whose blocks they are.
+    /// The namespace of the blocks.
     pub(super) salt: Salt,
-    /// The key before the first block: the salt's.
+    /// The root key of the namespace.
     pub(super) root: BlockKey,
-    /// The stored block that they continue; none if they begin a path.
+    /// The stored block that precedes the flight; `None` if the flight begins a path.
     pub(super) before: Option<BlockKey>,
-    /// Index of the first in its path.
+    /// The index of the first block in its path.
     pub(super) first_block: usize,
-    /// At least one.
+    /// The keys of the blocks, at least one.
     pub(super) keys: Vec<BlockKey>,
     pub(super) progress: watch::Sender<Progress>,
 }
 
-/// What was asked for, and what came.
+/// A requested key and the result of its download.
 type Got = (BlockKey, Result<Option<Block>, RemoteError>);
 
-/// What a flight has measured.
+/// The measurements of a flight.
 #[derive(Default)]
 struct Measured {
-    /// From the beginning to the first answer.
+    /// The time until the first response.
     first: Option<Duration>,
     num_blocks: usize,
 }
 
 impl ObjectTier {
-    /// Runs until all blocks are there, one is not to be had, or `stopped` is.
+    /// Runs until all blocks have arrived, one is unavailable, or the sender of `stopped` is dropped.
     pub(super) async fn fly(
         self: Arc<Self>,
         flight: Arc<Flight>,
@@ -82,11 +83,11 @@ impl ObjectTier {
             let _permit = self.gets.acquire().await.ok()?;
             Some((key, self.remote.get(&local.shape, key, flight.root).await))
         };
-        // The first alone: where it is not there none is, and most prompts are new.
+        // The first block is requested separately. If it is missing, so are the others, and most prompts are new.
         let (first, rest) = flight.keys.split_at(1);
         let first = tokio::select! {
             biased;
-            // The sender is dropped when nobody waits any more.
+            // The sender is dropped when no request waits any more.
             _ = &mut stopped => return measured,
             first = get(first[0]) => first,
         };
@@ -109,7 +110,7 @@ impl ObjectTier {
         }
     }
 
-    /// Takes what came, in the order of the path. False: nothing of what follows is to be had.
+    /// Adopts the downloaded blocks in the order of the path. Returns false if no following block can be used.
     async fn land(
         &self,
         flight: &Flight,
@@ -127,7 +128,7 @@ impl ObjectTier {
         num_found == num_asked && num_adopted == num_found
     }
 
-    /// Says to who listens which blocks the object store was seen not to have.
+    /// Reports blocks that the object store does not have to the listeners of KV events.
     async fn tell_missing(&self, flight: &Flight, wave: &[Option<Got>]) {
         let is_missing = |got: &Result<Option<Block>, RemoteError>| match got {
             Ok(block) => block.is_none(),
@@ -144,11 +145,11 @@ impl ObjectTier {
                 .into_iter()
                 .for_each(|key| scheduler.lower_tier().note_object((key, None), Some(&salt), false));
         });
-        // Without a driver nobody listens any more.
+        // It fails only if the driver is gone, and then there are no listeners.
         drop(tell.await);
     }
 
-    /// The block, if there is one; what else came is counted.
+    /// Returns the block if the download succeeded, and counts misses and failures.
     fn take(&self, (key, got): Got) -> Option<Block> {
         match got {
             Ok(Some(block)) => {
@@ -170,7 +171,8 @@ impl ObjectTier {
         }
     }
 
-    /// Puts the next blocks of a flight into the store on disk; returns how many, from the first on, are kept.
+    /// Writes the next blocks of a flight to the store on disk. Returns how many were adopted before the first that was
+    /// not.
     async fn adopt(
         &self,
         flight: &Flight,
@@ -194,7 +196,7 @@ impl ObjectTier {
         let Ok(slots) = reserve.await else { return 0 };
         let keys: Vec<BlockKey> = blocks.iter().map(|block| block.key).collect();
         let places = slots.iter().copied().zip(blocks).enumerate().map(|(index, (slot, block))| {
-            // As the path says: what the object says of it is nothing that its key depends on.
+            // The depth comes from the path. The object's own depth is not part of its key, so it cannot be trusted.
             let depth = (flight.first_block + done + index) as u32;
             (slot, Block { depth, ..block })
         });
@@ -206,7 +208,7 @@ impl ObjectTier {
                 scheduler.lower_tier().note_object((key, parent), Some(&salt), true);
                 scheduler.lower_tier().adopt(slot, key, parent, index < num_written)
             });
-            // All of them: each slot goes back.
+            // Collecting first gives every slot back to the scheduler, even after a block that was not adopted.
             let kept: Vec<bool> = kept.collect();
             kept.into_iter().take_while(|is_kept| *is_kept).count()
         });

@@ -1,16 +1,15 @@
-//! The object tier: KV blocks in a store that replicas share, below the one on disk.
+//! The object tier: a store of KV blocks that replicas share, below the store on disk.
 //!
 //! ```text
-//! local     the shard's store on this machine, as the tier uses it
-//! download  before a request is submitted: what it lacks and the others have
+//! download  fetches the missing blocks of a prompt before its request is submitted
 //! flight    one download, which several requests may wait for
-//! upload    after a block was stored: up with it, some time
-//! counts    what was done, for metrics
+//! upload    uploads blocks in the background after they were stored on disk
+//! counts    counters for metrics
 //! ```
 //!
-//! The scheduler knows nothing of it but blocks that are offered and blocks that are adopted; all I/O is here, beside
-//! the steps. Nothing here fails a request: what does not come in time is computed. See
-//! docs/decisions/0016-object-tier.md.
+//! The scheduler only offers blocks for upload and adopts downloaded ones. All I/O happens here, concurrently with the
+//! steps. A failure of the object store never fails a request, because blocks that do not arrive in time are computed.
+//! See docs/decisions/0016-object-tier.md.
 
 mod counts;
 #[doc(hidden)]
@@ -32,23 +31,23 @@ use flight::Flight;
 
 pub use counts::ObjectCounts;
 
-/// Most stored blocks that wait for their upload.
+/// The most stored blocks that wait for their upload.
 pub const MAX_OFFERED_BLOCKS: usize = 1024;
-/// Most objects that are got at once, over all requests: so many blocks are in memory, and some more that arrived.
+/// The most concurrent downloads of all requests. It bounds the memory for blocks, except for some that have arrived.
 const MAX_GETS: usize = 32;
-/// A key that the object store did not have is not asked for again so soon.
+/// The time for which a key is not requested again after the object store did not have it.
 const MISS_TIME: Duration = Duration::from_secs(10);
 const MAX_MISSES: usize = 4096;
-/// A broken object is replaced when its block is uploaded in this time.
+/// The time for which a damaged object is remembered. If its block is uploaded in this time, it replaces the object.
 const BROKEN_TIME: Duration = Duration::from_secs(3600);
 const MAX_BROKEN: usize = 4096;
 
-/// The tier. Shared by requests, the link and the upload.
+/// The object tier, shared by the requests, the link and the upload task.
 #[derive(Debug)]
 pub struct ObjectTier {
     remote: Remote,
     driver: DriverHandle,
-    /// The way to the shard's store.
+    /// Gives access to the shard's store on disk.
     gate: Arc<StoreGate>,
     state: Mutex<State>,
     counts: watch::Sender<ObjectCounts>,
@@ -61,12 +60,12 @@ struct State {
     rates: Rates,
     misses: KeyMemory,
     broken: KeyMemory,
-    /// Blocks that are under way: in which flight, and their place in it.
+    /// The blocks being downloaded, each with its flight and its index in the flight.
     flights: HashMap<BlockKey, (Arc<Flight>, usize)>,
 }
 
 impl ObjectTier {
-    /// A tier over the blocks of one place.
+    /// Creates a tier over `remote`.
     pub fn new(remote: Remote, driver: DriverHandle) -> Self {
         let state = State {
             breaker: Breaker::default(),
@@ -85,7 +84,7 @@ impl ObjectTier {
         }
     }
 
-    /// What was done so far.
+    /// Returns a receiver of the counters.
     pub fn counts(&self) -> watch::Receiver<ObjectCounts> {
         self.counts.subscribe()
     }
@@ -103,7 +102,7 @@ impl ObjectTier {
         self.counts.send_modify(change);
     }
 
-    /// A get or put failed, or gave something that cannot be used.
+    /// Records a failed download or upload, or an unusable object.
     fn note_failure(&self, failure: &RemoteError) {
         self.count(|counts| counts.failures += 1);
         let now = Instant::now();
@@ -118,7 +117,7 @@ impl ObjectTier {
             state.misses.note(*key, now);
         }
         if let Some(line) = state.breaker.take_line(now) {
-            tracing::warn!("{line}; hint: requests are served without it");
+            tracing::warn!("{line}; requests are served without the object store");
         }
     }
 

@@ -1,4 +1,4 @@
-//! Write-behind: blocks that the store on disk has go up, some at a time, beside everything else.
+//! Write-behind: uploads blocks of the store on disk in the background, a few at a time.
 
 use std::sync::Arc;
 
@@ -10,27 +10,27 @@ use trunkline_scheduler::Stats;
 
 use super::ObjectTier;
 
-/// Blocks under way at once.
+/// The most concurrent uploads.
 const MAX_PUTS: usize = 4;
 
-/// A block on its way up.
+/// A block to upload.
 struct Upload {
     shape: BlockShape,
     block: Block,
-    /// It was stored just now, so that nobody else is likely to have it.
+    /// True if the block was stored just now, so that the object store is unlikely to have it.
     is_new: bool,
 }
 
 impl ObjectTier {
-    /// Uploads what the scheduler offers, until the driver is gone.
+    /// Uploads the blocks that the scheduler offers, until the driver is gone.
     pub async fn upload(self: Arc<Self>, mut stats: watch::Receiver<Stats>) {
         while stats.wait_for(|stats| stats.offered_blocks > 0).await.is_ok() {
             if let Some(until) = self.paused_until() {
-                // Meanwhile what is offered waits, and is bounded there.
+                // Offered blocks wait in the scheduler, which bounds their number.
                 tokio::time::sleep_until(until.into()).await;
             }
             let Some(uploads) = self.read_offers().await else { return };
-            // Nothing: there is no shard, or the numbers were not those of now.
+            // Without offers there is no shard, or the statistics were out of date.
             if uploads.is_empty() && stats.changed().await.is_err() {
                 return;
             }
@@ -38,7 +38,7 @@ impl ObjectTier {
         }
     }
 
-    /// Reads the next blocks from the store on disk. None: the driver is gone.
+    /// Reads the next offered blocks from the store on disk; `None` if the driver is gone.
     async fn read_offers(&self) -> Option<Vec<Upload>> {
         let gate = self.gate.enter().await;
         let Some(local) = gate.as_ref() else { return Some(Vec::new()) };
@@ -54,7 +54,7 @@ impl ObjectTier {
         });
         end.await.ok()?;
         let upload = |(offer, block): (trunkline_scheduler::Offer, Result<Block, _>)| {
-            // The store's own reader tells of broken slots as it meets them.
+            // The store itself reports damaged slots when it reads them.
             Some(Upload { shape: local.shape.clone(), block: block.ok()?, is_new: offer.is_new })
         };
         Some(read.into_iter().filter_map(upload).collect())
@@ -66,7 +66,7 @@ impl ObjectTier {
             Ok(is_uploaded) => {
                 self.state().breaker.worked();
                 let block = (key, (upload.block.depth > 0).then_some(upload.block.parent));
-                // Without a driver nobody listens any more.
+                // It fails only if the driver is gone, and then there are no listeners.
                 drop(
                     self.driver
                         .ask(move |scheduler, _| scheduler.lower_tier().note_object(block, None, true))
@@ -80,7 +80,7 @@ impl ObjectTier {
             }
             Err(failure) => {
                 self.note_failure(&failure);
-                // Without a driver nothing is offered any more.
+                // It fails only if the driver is gone, and then nothing is offered.
                 drop(self.driver.ask(move |scheduler, _| scheduler.lower_tier().refuse_offer(key)).await);
             }
         }
@@ -91,7 +91,7 @@ impl ObjectTier {
         if is_broken {
             return self.remote.put(shape, block, IfThere::Replace).await;
         }
-        // Where it may be there, a question is less work than the block.
+        // If the store may have the block, asking is cheaper than sending it.
         if !is_new && self.remote.has(shape, block.key).await? {
             return Ok(false);
         }

@@ -1,6 +1,6 @@
-//! TLS for the listener: certificate and key from PEM files, read again when they change.
+//! TLS for the listener, with a certificate and key from PEM files that are reloaded when they change.
 //!
-//! Connections keep what they began with; new ones get what was read last. Files that cannot be used change nothing.
+//! Open connections keep their certificate, and new ones use the latest. Unusable files change nothing.
 
 mod error;
 #[doc(hidden)]
@@ -23,40 +23,40 @@ pub use error::TlsError;
 use crate::clock::unix_s;
 use crate::metrics::Metrics;
 
-/// Most bytes of either file.
+/// The largest size of either file in bytes.
 const MAX_FILE_BYTES: u64 = 1 << 20;
-/// Default time between two looks at the files.
+/// The default interval between two checks of the files.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
-/// What is spoken inside (RFC 7301).
+/// The protocol inside TLS (RFC 7301).
 const ALPN: &[u8] = b"http/1.1";
 
-/// Certificate and key of the listener.
+/// The listener's certificate and key.
 #[derive(Debug)]
 pub struct Tls {
     cert: PathBuf,
     key: PathBuf,
     config: RwLock<Arc<ServerConfig>>,
     seen: Mutex<Seen>,
-    /// Time between two looks at the files.
+    /// The interval between two checks of the files.
     pub look_interval: Duration,
 }
 
-/// What of the files is known.
+/// The state of the files at earlier checks.
 #[derive(Debug, Default)]
 struct Seen {
-    /// As they were when they were read last.
+    /// The state when the files were last read.
     read: Stamps,
-    /// As they were at the last look.
+    /// The state at the last check.
     last: Stamps,
 }
 
-/// What tells a changed file: device, inode, bytes, time. None if it is not there.
+/// A file's device, inode, size and modification time, which show that it has changed; `None` if there is no file.
 type Stamp = Option<(u64, u64, u64, i64, i64)>;
 type Stamps = (Stamp, Stamp);
 
 impl Tls {
-    /// Reads both files. Fails on what no client would take: a key of another certificate, a certificate that has
-    /// expired.
+    /// Reads both files. Fails if clients would reject them, for example if the certificate has expired or the key
+    /// belongs to another one.
     pub fn load(cert: PathBuf, key: PathBuf) -> Result<Self, TlsError> {
         let stamps = (stamp(&cert), stamp(&key));
         let config = RwLock::new(Arc::new(read_config(&cert, &key)?));
@@ -64,27 +64,27 @@ impl Tls {
         Ok(Self { cert, key, config, seen, look_interval: LOOK_INTERVAL })
     }
 
-    /// Begins connections with what was read last.
+    /// Returns an acceptor with the latest certificate.
     pub fn acceptor(&self) -> TlsAcceptor {
         TlsAcceptor::from(self.config.read().unwrap_or_else(PoisonError::into_inner).clone())
     }
 
-    /// Looks at the files every `look_interval`, for ever.
+    /// Checks the files every `look_interval` and never returns.
     pub async fn watch(self: Arc<Self>, metrics: Arc<Metrics>) {
         loop {
             tokio::time::sleep(self.look_interval).await;
             let tls = self.clone();
-            // A disk that hangs must not hold a thread that serves.
+            // A hung disk must not block a thread that serves requests.
             let looked = tokio::task::spawn_blocking(move || tls.look());
             match looked.await {
                 Ok(None) => {}
                 Ok(Some(Ok(()))) => {
                     metrics.tls_reloads.inc();
-                    tracing::info!(cert = %self.cert.display(), "certificate and key were read again");
+                    tracing::info!(cert = %self.cert.display(), "certificate and key reloaded");
                 }
                 Ok(Some(Err(error))) => {
                     metrics.tls_reload_failures.inc();
-                    tracing::warn!(%error, "certificate and key stay as they were");
+                    tracing::warn!(%error, "cannot reload certificate and key; the old ones stay in use");
                 }
                 // The runtime is shutting down.
                 Err(_) => return,
@@ -92,8 +92,8 @@ impl Tls {
         }
     }
 
-    /// Looks at the files, and reads them if they are others than before and have not changed since the last look:
-    /// two files are not replaced at once. Says what came of reading them.
+    /// Checks the files and reads them if they have changed. They are read only once two checks in succession agree,
+    /// because two files cannot be replaced at once. Returns the result of reading, or `None` if nothing was read.
     pub fn look(&self) -> Option<Result<(), TlsError>> {
         let stamps = (stamp(&self.cert), stamp(&self.key));
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
@@ -118,14 +118,13 @@ fn read_config(cert: &Path, key: &Path) -> Result<ServerConfig, TlsError> {
     let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&chain).collect();
     let chain = chain.map_err(|_| TlsError::invalid("--tls-cert", cert, "is not PEM"))?;
     let Some(leaf) = chain.first() else {
-        return Err(TlsError::invalid("--tls-cert", cert, "holds no `BEGIN CERTIFICATE`"));
+        return Err(TlsError::invalid("--tls-cert", cert, "has no `BEGIN CERTIFICATE`"));
     };
     check_validity(cert, leaf)?;
     let bytes = read_file("--tls-key", key)?;
-    // What is wrong with a key is not quoted.
-    let private = PrivateKeyDer::from_pem_slice(&bytes).map_err(|_| {
-        TlsError::invalid("--tls-key", key, "holds no private key in PEM, without a passphrase")
-    })?;
+    // The parser's error is not shown, because it could quote the key.
+    let private = PrivateKeyDer::from_pem_slice(&bytes)
+        .map_err(|_| TlsError::invalid("--tls-key", key, "has no private key in PEM without a passphrase"))?;
     let builder = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()
         .map_err(|source| TlsError::Unusable { source })?
@@ -142,7 +141,7 @@ fn read_config(cert: &Path, key: &Path) -> Result<ServerConfig, TlsError> {
 
 fn check_validity(path: &Path, leaf: &[u8]) -> Result<(), TlsError> {
     let Some(validity) = validity::validity(leaf) else {
-        return Err(TlsError::invalid("--tls-cert", path, "holds no X.509 certificate"));
+        return Err(TlsError::invalid("--tls-cert", path, "has no X.509 certificate"));
     };
     let now = unix_s().cast_signed();
     let date = |unix_s: i64| crate::log::timestamp(u64::try_from(unix_s).unwrap_or(0), 0);
