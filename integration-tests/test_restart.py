@@ -114,9 +114,12 @@ def test_kill_loses_no_acknowledged_block(tmp_path: Path, expected: Any) -> None
 def kill(server: Trunkline, victims: list[str]) -> None:
     """Kills processes of a server and waits until their replacements are ready."""
     pids = {server.shard_pid() if victim == "shard" else server.router_pid() for victim in victims}
+    # Readiness alone is not enough: the router may not have noticed the loss yet.
+    connections = server.log().count("router: shard is ready")
     for pid in pids:
         os.kill(pid, signal.SIGKILL)
     wait_for(lambda: not pids & {*server.pids("trunkline_server"), *server.pids("trunkline-router")}, "their exit")
+    wait_for(lambda: server.log().count("router: shard is ready") > connections, "a new connection", START_DEADLINE_S)
     wait_for(server.is_ready, "readiness after the kill", START_DEADLINE_S)
 
 
