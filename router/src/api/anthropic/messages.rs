@@ -1,4 +1,4 @@
-//! `/v1/messages` and `/v1/messages/count_tokens`.
+//! The handlers of `/v1/messages` and `/v1/messages/count_tokens`.
 
 use std::sync::Arc;
 
@@ -39,20 +39,20 @@ const NAMES: FieldNames = FieldNames {
     stop: "stop_sequences",
 };
 
-/// Fields that would change the answer.
+/// Fields that are refused, because ignoring them would change the answer.
 const REFUSED: &[Refused] = &[
     Refused { field: "mcp_servers", neutral: &["[]"], hint: "leave it out" },
     Refused { field: "container", neutral: &[], hint: "leave it out" },
 ];
 
-/// Answers a conversation.
+/// Generates the next message of a conversation.
 #[utoipa::path(
     post, path = "/v1/messages", tag = "Anthropic", request_body = Body,
     responses(
-        (status = 200, description = "The reply; with `stream` as events", body = Answer),
-        (status = 400, description = "The request is wrong", body = ErrorResponse),
+        (status = 200, description = "The reply; a stream of events if `stream` is true", body = Answer),
+        (status = 400, description = "The request is invalid", body = ErrorResponse),
         (status = 429, description = "Too many requests", body = ErrorResponse),
-        (status = 503, description = "Not ready, or draining", body = ErrorResponse),
+        (status = 503, description = "The server is not ready or is draining", body = ErrorResponse),
     )
 )]
 pub async fn create(State(app): State<Arc<App>>, request: Request) -> Response {
@@ -61,12 +61,12 @@ pub async fn create(State(app): State<Arc<App>>, request: Request) -> Response {
     )
 }
 
-/// Counts the tokens of a conversation.
+/// Counts the prompt tokens of a conversation without generating a reply.
 #[utoipa::path(
     post, path = "/v1/messages/count_tokens", tag = "Anthropic", request_body = CountBody,
     responses(
-        (status = 200, description = "Tokens of the prompt", body = CountAnswer),
-        (status = 400, description = "The request is wrong", body = ErrorResponse),
+        (status = 200, description = "The number of prompt tokens", body = CountAnswer),
+        (status = 400, description = "The request is invalid", body = ErrorResponse),
     )
 )]
 pub async fn count_tokens(State(app): State<Arc<App>>, request: Request) -> Response {
@@ -100,7 +100,7 @@ impl Call for Body {
             Chat::new(self.system.take(), std::mem::take(&mut self.messages), self.cache_control.as_ref())?;
         if let (Some(control), None) = (tools_control, chat.mark) {
             let ttl_s = control.ttl_s("tools.cache_control")?;
-            // Tools stand before all messages.
+            // Templates render tools before all messages.
             chat.mark = Some(Mark { message_idx: 0, num_bytes: 0, ttl_s });
         }
         let grammar = tools.grammar().or(format);
@@ -120,7 +120,7 @@ impl Call for Body {
     }
 }
 
-/// A conversation, and what its answer shows.
+/// A conversation, with the form of its answer.
 pub(crate) struct Conversing {
     conversation: Conversation,
     shows_tier: bool,
@@ -182,7 +182,7 @@ impl pipeline::Answer for MessageAnswer {
     }
 }
 
-/// A reply's blocks, without empty ones.
+/// Returns the blocks of a reply that are not empty.
 fn blocks(reply: Reply) -> Vec<ContentBlock> {
     let mut blocks = Vec::new();
     if !reply.reasoning.is_empty() {
@@ -194,7 +194,7 @@ fn blocks(reply: Reply) -> Vec<ContentBlock> {
     blocks.extend(reply.calls.into_iter().map(|call| ContentBlock::ToolUse {
         id: call.id,
         name: call.name,
-        // A call that was cut by `max_tokens` has no whole input.
+        // A call that `max_tokens` cut off has incomplete arguments.
         input: serde_json::from_str(&call.arguments).unwrap_or_else(|_| json!({})),
     }));
     blocks
@@ -238,12 +238,12 @@ fn chat_request(
     (request, chat.mark)
 }
 
-/// `output_format`, or what newer clients send in its place: `output_config.format`.
+/// Returns the grammar of `output_format` or of `output_config.format`, which newer clients send instead.
 fn grammar(body: &mut Body) -> Result<Option<AskedGrammar>, ApiError> {
     let new = body.output_config.as_mut().and_then(|config| config.format.take());
     let old = body.output_format.take();
     if old.is_some() && new.is_some() {
-        let problem = "and `output_config.format` both say what the output is; hint: send one of them";
+        let problem = "and `output_config.format` both constrain the output; hint: send only one of them";
         return Err(ApiError::value("output_format", problem));
     }
     match new {

@@ -24,7 +24,7 @@ fn stop_reason(reason: FinishReason, has_calls: bool) -> &'static str {
     }
 }
 
-/// The stop string that ended an output.
+/// Returns the stop string that ended an output, if one did.
 fn stop_sequence(reason: FinishReason, stops: &[String]) -> Option<String> {
     match reason {
         FinishReason::StopString { index } => stops.get(index).cloned(),

@@ -13,23 +13,23 @@ use crate::error::ApiError;
 use crate::generation::generate::{self, Output};
 use crate::http::Events;
 
-/// What all events of an answer know.
+/// The fields that are known before the first token.
 pub struct Head {
-    /// Names the answer.
+    /// The id of the answer.
     pub id: String,
-    /// The served model's name.
+    /// The name of the served model.
     pub model: String,
-    /// The class that it got, if the request asked for one.
+    /// The priority class that was used, if the request named one.
     pub service_tier: Option<&'static str>,
 }
 
 impl Head {
-    /// What it took, and in which class.
+    /// Returns the token counts of the request, with its priority class.
     pub fn usage(&self, usage: generate::Usage) -> Usage {
         Usage { service_tier: self.service_tier, ..usage.into() }
     }
 
-    /// The answer before its first token.
+    /// Returns the answer before its first token.
     pub fn empty_answer(&self) -> Answer<'_> {
         Answer {
             id: &self.id,
@@ -53,7 +53,7 @@ enum Open {
     Call,
 }
 
-/// An event of most tokens: a type of its own, so that it is written without being built first.
+/// The event that most tokens cause. It has its own type so that it is serialised without building a JSON value.
 #[derive(Debug, Serialize)]
 struct DeltaEvent<'a> {
     #[serde(rename = "type")]
@@ -62,7 +62,7 @@ struct DeltaEvent<'a> {
     delta: Delta<'a>,
 }
 
-/// What is new in a block.
+/// The new part of a block.
 #[derive(Debug, Serialize)]
 #[serde(tag = "type")]
 enum Delta<'a> {
@@ -74,25 +74,25 @@ enum Delta<'a> {
     InputJson { partial_json: &'a str },
 }
 
-/// `message_start`, blocks one after the other, `message_delta`, `message_stop`.
+/// Writes a reply as events: `message_start`, the events of each block, `message_delta` and `message_stop`.
 pub struct MessageStream {
     head: Head,
     stops: Vec<String>,
     reader: ReplyReader,
-    /// The block that is being written, and how many were begun.
     open: Open,
+    /// The number of blocks that have begun, including the open one.
     num_blocks: u32,
     has_calls: bool,
 }
 
 impl MessageStream {
-    /// `stops`: the request's stop strings.
+    /// Creates the writer of one reply. `stops` are the request's stop strings.
     pub fn new(head: Head, stops: Vec<String>, reply: &ReplyPlan) -> Self {
         let reader = reply.reader();
         Self { head, stops, reader, open: Open::Nothing, num_blocks: 0, has_calls: false }
     }
 
-    /// Number of the block that is being written.
+    /// Returns the index of the block that is being written.
     fn index(&self) -> u32 {
         self.num_blocks.saturating_sub(1)
     }

@@ -16,7 +16,7 @@ pub struct ToolField {
     /// The tool type, always `custom`. Anthropic's server tools are not available.
     #[serde(rename = "type")]
     pub kind: Option<String>,
-    /// The tool's name: 1 to 64 letters, digits, `_`, `-` or `.`.
+    /// The tool's name: 1 to 128 letters, digits, `_`, `-` or `.`.
     pub name: String,
     /// A description of the tool for the model.
     pub description: Option<String>,

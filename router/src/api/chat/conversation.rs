@@ -1,4 +1,4 @@
-//! What the dialects that have chats do alike: from a checked chat to a request for the device.
+//! The steps from a checked chat to a complete request, shared by all dialects that have chats.
 
 use serde_json::{Map, Value};
 use trunkline_text::ChatRequest;
@@ -14,21 +14,21 @@ use crate::request::checked::CheckedParams;
 use crate::request::ready::{GenerationRequest, Prompt};
 use crate::request::retention::Breakpoint;
 
-/// A chat, and how its reply is to be read.
+/// A chat and the way to read its reply.
 #[derive(Debug, Clone)]
 pub struct Conversation {
-    /// The messages and what the template is told.
+    /// The messages and the variables for the chat template.
     pub chat: ChatRequest,
-    /// The last `cache_control`.
+    /// The position of the last `cache_control`.
     pub mark: Option<Mark>,
-    /// What the model may call.
+    /// The tools that the model may call.
     pub tools: Tools,
-    /// Reasoning is left out of the answer.
+    /// If true, reasoning is left out of the answer.
     pub hides_reasoning: bool,
 }
 
 impl Conversation {
-    /// Tokenizes the chat and completes the request with it; says how its reply is to be read.
+    /// Tokenizes the chat and completes the request with it. Also returns the plan for reading the reply.
     pub async fn complete(
         self,
         served: &ServedModel,
@@ -54,7 +54,7 @@ impl Conversation {
     }
 }
 
-/// Tokenizes a chat, with the tools in it.
+/// Writes the tools into the chat and tokenizes it.
 pub async fn encode(
     served: &ServedModel,
     mut chat: ChatRequest,
@@ -68,7 +68,7 @@ pub async fn encode(
     served.tokenize(num_bytes, move |text| prompt::encode(text, &chat, mark, style.marks)).await
 }
 
-/// What OpenAI's `reasoning_effort` means for a template.
+/// Returns the template variables for OpenAI's `reasoning_effort`.
 pub fn reasoning_kwargs(effort: Option<&str>) -> Map<String, Value> {
     let mut kwargs = Map::new();
     if let Some(effort) = effort {

@@ -5,37 +5,38 @@ use trunkline_text::{ChatRequest, ModelText, TextError};
 
 use crate::model::ReplyStyle;
 
-/// The end of a part with a `cache_control`: what stands before it is to be kept.
+/// The end of a part with a `cache_control`. The prompt before it is pinned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mark {
-    /// Its message.
+    /// The index of the part's message.
     pub message_idx: usize,
-    /// Bytes of the message's text up to it.
+    /// The number of bytes of the message's text before the mark.
     pub num_bytes: usize,
-    /// Seconds to keep what stands before it.
+    /// The time to keep the prompt before the mark, in seconds.
     pub ttl_s: i64,
 }
 
-/// Bytes of text that become the prompt, but for the template's own.
+/// Returns the total size of the messages' text in bytes, without the text that the template adds.
 pub fn num_bytes(chat: &ChatRequest) -> usize {
     chat.messages.iter().map(|message| message.content.as_ref().map_or(0, String::len)).sum()
 }
 
-/// A tokenized chat.
+/// The tokenized prompt of a chat.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EncodedChat {
-    /// Its tokens.
+    /// The tokens of the prompt.
     pub token_ids: Vec<u32>,
-    /// How many of them stand before the mark; none if that cannot be said.
+    /// The number of tokens before the mark; `None` without a mark, or if the template cannot render the messages up to
+    /// it.
     pub num_marked: Option<u32>,
-    /// It ends inside of the reply's reasoning.
+    /// If true, the prompt ends with the mark that opens reasoning, so the reply begins inside the reasoning.
     pub opens_reasoning: bool,
-    /// It ends right behind the reply's reasoning: there is none.
+    /// If true, the prompt ends with the mark that closes reasoning, so the reply has none.
     pub closes_reasoning: bool,
 }
 
 impl EncodedChat {
-    /// Returns where the reasoning of a reply begins, if there may be any.
+    /// Returns the place where the reply's reasoning begins, or `None` if it has none.
     pub fn reasoning(&self, style: ReplyStyle) -> Option<ReasoningStart> {
         if self.opens_reasoning {
             return style.reasons.then_some(ReasoningStart::InPrompt);
@@ -44,7 +45,7 @@ impl EncodedChat {
     }
 }
 
-/// The prompt, for a model that reasons between these marks.
+/// Renders and tokenizes a chat, for a model that reasons between the given marks.
 pub fn encode(
     text: &ModelText,
     chat: &ChatRequest,
@@ -64,7 +65,7 @@ pub fn encode(
     if let Some(content) = before.messages.last_mut().and_then(|message| message.content.as_mut()) {
         content.truncate(num_bytes);
     }
-    // Where the template does not take the beginning alone, all is kept.
+    // Some templates refuse a chat that ends here. Then the whole prompt is pinned.
     let before = text.encode_chat(&before).ok();
     let all = &prompt.token_ids;
     let num_common = |before: Vec<u32>| all.iter().zip(&before).take_while(|(a, b)| a == b).count() as u32;

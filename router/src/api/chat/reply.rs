@@ -1,4 +1,4 @@
-//! How replies of the served model are told apart into text, reasoning and calls.
+//! Separates replies of the served model into text, reasoning and calls.
 
 use trunkline_reply::{Piece, ReasoningMarks, ReasoningStart, ReplyEnd, ReplyParser, Sections, ToolFormat};
 use trunkline_text::Tokenizer;
@@ -7,20 +7,21 @@ use super::tools::Tools;
 use crate::generation::generate::FinishReason;
 use crate::model::ReplyStyle;
 
-/// How one request's replies are read.
+/// The settings for reading the replies to one request.
 #[derive(Debug, Clone, Default)]
 pub struct ReplyPlan {
     reasoning: Option<ReasoningStart>,
     marks: ReasoningMarks,
     tools: Option<(ToolFormat, Vec<String>)>,
-    /// Reasoning is left out of the answer.
+    /// If true, reasoning is left out of the answer.
     hides_reasoning: bool,
-    /// So are calls after the first.
+    /// If true, calls after the first are left out of the answer.
     has_one_call: bool,
 }
 
 impl ReplyPlan {
-    /// `reasoning`: where it begins, if there may be any.
+    /// Creates the plan for an unconstrained reply. `reasoning` is the place where reasoning begins, if there may be
+    /// any.
     pub fn new(
         style: ReplyStyle,
         tools: &Tools,
@@ -30,7 +31,7 @@ impl ReplyPlan {
         let reads_calls = tools.must_call() || !style.ignores_calls;
         let names = if reads_calls { tools.callable() } else { Vec::new() };
         let format = if tools.must_call() {
-            // The grammar of such replies is JSON, whatever the model's own form is.
+            // The grammar of required calls is JSON, whatever the model's own format is.
             ToolFormat::JSON
         } else {
             style.tools.unwrap_or(ToolFormat::HERMES)
@@ -45,7 +46,8 @@ impl ReplyPlan {
         }
     }
 
-    /// Of a reply that a grammar holds, behind its reasoning: calls only if it must be calls.
+    /// Creates the plan for a reply whose text after the reasoning is constrained by a grammar. Such a reply has calls
+    /// only if calls are required.
     pub fn constrained(
         style: ReplyStyle,
         tools: &Tools,
@@ -58,13 +60,13 @@ impl ReplyPlan {
         Self { reasoning, marks: style.marks, tools, hides_reasoning, has_one_call }
     }
 
-    /// Control tokens whose spelling the parser needs to see.
+    /// Returns the control tokens whose text the parser needs.
     pub fn shown_token_ids(&self, tokenizer: &Tokenizer) -> Vec<u32> {
         let ids = self.shown_marks().into_iter().filter_map(|mark| tokenizer.token_id(mark));
         ids.filter(|id| tokenizer.is_special(*id)).collect()
     }
 
-    /// What the parser looks for.
+    /// Returns the marks that the parser looks for.
     #[doc(hidden)]
     pub fn shown_marks(&self) -> Vec<&'static str> {
         let mut marks = Vec::new();
@@ -77,12 +79,12 @@ impl ReplyPlan {
         marks
     }
 
-    /// How its reasoning is parted from its content.
+    /// Returns the tracker that separates reasoning from content.
     pub fn sections(&self) -> Sections {
         Sections::new(self.reasoning, self.marks)
     }
 
-    /// Reads a reply.
+    /// Creates a reader for one reply.
     pub fn reader(&self) -> ReplyReader {
         let is_plain = self.reasoning.is_none() && self.tools.is_none();
         ReplyReader {
@@ -94,24 +96,24 @@ impl ReplyPlan {
     }
 }
 
-/// Reads one reply as it comes.
+/// Reads one reply incrementally.
 #[derive(Debug, Clone)]
 pub struct ReplyReader {
-    /// None: all of it is text.
+    /// `None` if the whole reply is plain text.
     parser: Option<ReplyParser>,
     hides_reasoning: bool,
     has_one_call: bool,
-    /// Begun so far.
+    /// The number of calls that have begun.
     num_calls: usize,
 }
 
 impl ReplyReader {
-    /// Whether all of the reply is text: then there is nothing to read.
+    /// Returns true if the whole reply is plain text, which needs no reading.
     pub fn is_plain(&self) -> bool {
         self.parser.is_none()
     }
 
-    /// The pieces of more text; with `is_last` also what was held back.
+    /// Returns the pieces of more text. If `is_last` is true, they include text that was held back.
     pub fn read(&mut self, text: &str, is_last: bool) -> Vec<Piece> {
         let mut pieces = Vec::new();
         match &mut self.parser {
@@ -127,13 +129,13 @@ impl ReplyReader {
         self.shown(pieces)
     }
 
-    /// The pieces of a reply that is there as a whole.
+    /// Returns the pieces of a complete reply.
     fn whole(mut self, text: &str, end: ReplyEnd) -> Vec<Piece> {
         let pieces = self.parser.take().map(|parser| parser.parse_complete(text, end)).unwrap_or_default();
         self.shown(pieces)
     }
 
-    /// Those of the pieces that the client is to have.
+    /// Removes the pieces that are left out of the answer.
     fn shown(&mut self, mut pieces: Vec<Piece>) -> Vec<Piece> {
         if self.hides_reasoning {
             pieces.retain(|piece| !matches!(piece, Piece::Reasoning(_)));
@@ -148,30 +150,30 @@ impl ReplyReader {
     }
 }
 
-/// A call of a tool.
+/// A tool call in a reply.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Call {
-    /// Names it in this conversation.
+    /// The id of the call in this conversation.
     pub id: String,
-    /// The tool.
+    /// The name of the tool.
     pub name: String,
-    /// JSON text.
+    /// The arguments as JSON text.
     pub arguments: String,
 }
 
-/// A whole reply.
+/// A complete reply, separated into its parts.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Reply {
-    /// For the reader.
+    /// The text for the user.
     pub text: String,
-    /// What the model thought before.
+    /// The reasoning before the text.
     pub reasoning: String,
-    /// In order.
+    /// The calls in the order of the reply.
     pub calls: Vec<Call>,
 }
 
 impl Reply {
-    /// Of a whole text that ended for this reason.
+    /// Reads the complete text of a reply that ended for `reason`.
     pub fn of(plan: &ReplyPlan, text: String, reason: FinishReason) -> Self {
         let end = match reason {
             FinishReason::EndToken | FinishReason::StopToken { .. } => ReplyEnd::Stopped,
@@ -201,7 +203,7 @@ impl Reply {
     }
 }
 
-/// Names a call: nine letters and digits, as Mistral's templates ask for and nobody else minds.
+/// Returns a new call id of nine letters and digits, the only form that Mistral's templates accept.
 pub fn call_id() -> String {
     crate::random::id().chars().filter(char::is_ascii_alphanumeric).take(9).collect()
 }

@@ -1,4 +1,4 @@
-//! Structured output: what clients ask for in the words of several APIs, as one grammar.
+//! Structured output: converts the fields of several APIs to one grammar.
 
 use serde_json::{Map, Value};
 use trunkline_grammar::Grammar;
@@ -6,25 +6,22 @@ use trunkline_grammar::Grammar;
 use crate::error::ApiError;
 use crate::grammars::AskedGrammar;
 
-/// Fields of OpenAI's routes that ask for a form of the output: OpenAI's own and vLLM's.
+/// The fields of OpenAI's routes that constrain the output: OpenAI's own and vLLM's. All but `response_format` are
+/// vLLM's.
 #[derive(Debug, Default)]
 pub struct StructuredFields {
-    /// OpenAI's.
     pub response_format: Option<Value>,
-    /// A JSON schema.
     pub guided_json: Option<Value>,
-    /// A regular expression.
     pub guided_regex: Option<String>,
-    /// Texts.
     pub guided_choice: Option<Vec<String>>,
-    /// A Lark grammar.
+    /// The source of a Lark grammar.
     pub guided_grammar: Option<String>,
-    /// One of the four in an object: `json`, `regex`, `choice`, `grammar`; or `json_object`.
+    /// An object with exactly one of the members `json`, `regex`, `choice`, `grammar` and `json_object`.
     pub structured_outputs: Option<Value>,
 }
 
 impl StructuredFields {
-    /// What they ask for, if anything; one of them may.
+    /// Returns the requested grammar. At most one of the fields may be set.
     pub fn grammar(self) -> Result<Option<AskedGrammar>, ApiError> {
         let fields: [(&'static str, Option<Grammar>); 6] = [
             ("response_format", optional(self.response_format, |value| typed("response_format", value))?),
@@ -41,7 +38,7 @@ impl StructuredFields {
                 (Some(grammar), None) => asked = Some((field, grammar)),
                 (Some(_), Some((other, _))) => {
                     let problem =
-                        format!("and `{other}` both say what the output is; hint: send one of them");
+                        format!("and `{other}` both constrain the output; hint: send only one of them");
                     return Err(ApiError::value(field, problem));
                 }
             }
@@ -50,7 +47,7 @@ impl StructuredFields {
     }
 }
 
-/// The grammar of a field that is an object with a `type`: `text`, `json_object`, `json_schema` or `regex`.
+/// Returns the grammar of a field that is an object with a `type`; `None` for the type `text`.
 pub fn request_grammar(field: &'static str, value: Option<Value>) -> Result<Option<AskedGrammar>, ApiError> {
     let grammar = optional(value, |value| typed(field, value))?;
     Ok(grammar.map(|grammar| AskedGrammar { field, grammar }))
@@ -63,8 +60,8 @@ fn optional(
     value.map_or(Ok(None), grammar)
 }
 
-/// The schema stands in `json_schema.schema` (OpenAI's chats), `schema` (OpenAI's responses, Anthropic) or `value` (TGI
-/// and `InferenceClient`'s chats).
+/// Parses an object with a `type`. A schema is in `json_schema.schema` (OpenAI's chats), `schema` (OpenAI's responses
+/// and Anthropic) or `value` (TGI and `InferenceClient`'s chats).
 fn typed(field: &str, value: Value) -> Result<Option<Grammar>, ApiError> {
     let mut map = object(field, value)?;
     let kind = match map.remove("type") {
@@ -86,7 +83,7 @@ fn typed(field: &str, value: Value) -> Result<Option<Grammar>, ApiError> {
                 json_schema(&format!("{field}.json_schema.schema"), schema).map(Some)
             }
             None => match schema_member(&mut map) {
-                // TGI's has a name beside the schema, or nothing around it.
+                // TGI accepts the schema itself, or an object with a name and the schema.
                 Some(("value", Value::Object(mut value)))
                     if value.get("schema").is_some_and(Value::is_object) =>
                 {
@@ -117,7 +114,7 @@ fn schema_member(map: &mut Map<String, Value>) -> Option<(&'static str, Value)> 
     ["schema", "value"].into_iter().find_map(|member| map.remove(member).map(|schema| (member, schema)))
 }
 
-/// vLLM's: one member says what the output is.
+/// Parses vLLM's `structured_outputs`, of which one member may be set.
 fn structured_outputs(value: Value) -> Result<Option<Grammar>, ApiError> {
     const FIELD: &str = "structured_outputs";
     let map = object(FIELD, value)?;
@@ -133,7 +130,7 @@ fn structured_outputs(value: Value) -> Result<Option<Grammar>, ApiError> {
             ("json_object", Value::Bool(true)) => Grammar::JsonObject,
             ("json_object", Value::Bool(false)) => continue,
             ("json_object", _) => return Err(wrong_type(field, "true or false")),
-            // Hints to vLLM's own backends, which change no output.
+            // These are hints to vLLM's own backends and do not change the output.
             (
                 "disable_fallback" | "disable_any_whitespace" | "disable_additional_properties",
                 Value::Bool(false),
@@ -146,14 +143,14 @@ fn structured_outputs(value: Value) -> Result<Option<Grammar>, ApiError> {
             }
         };
         if asked.replace(grammar).is_some() {
-            let problem = "says in more than one way what the output is; hint: send one of them";
+            let problem = "constrains the output in more than one way; hint: send only one of them";
             return Err(ApiError::value(FIELD, problem));
         }
     }
     Ok(asked)
 }
 
-/// Some clients send the schema as text.
+/// Parses a JSON schema. Some clients send it as text.
 fn json_schema(field: &str, schema: Value) -> Result<Grammar, ApiError> {
     match schema {
         Value::String(text) => match serde_json::from_str(&text) {

@@ -9,38 +9,38 @@ use crate::error::ApiError;
 use crate::grammars::AskedGrammar;
 use crate::limits::Limits;
 
-/// Longest name of a tool, in characters: Anthropic's own limit (OpenAI's is 64), as names with a server's before
-/// them get long.
+/// The most characters in a tool's name. This is Anthropic's limit. OpenAI's limit of 64 is too short for names that
+/// are prefixed with a server's name.
 const MAX_NAME_CHARS: usize = 128;
 
-/// What the model may call.
+/// A tool that the model may call.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Tool {
-    /// Letters, digits, `_`, `-` and `.`.
+    /// The name: letters, digits, `_`, `-` and `.`.
     pub name: String,
-    /// What it does, for the model.
+    /// A description of the tool for the model.
     pub description: Option<String>,
-    /// JSON schema of its arguments: an object's.
+    /// The JSON schema of the arguments, which must be an object.
     pub parameters: Value,
 }
 
-/// Whether the model calls a tool.
+/// The rule that decides if the model calls a tool.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum ToolChoice {
-    /// It does not.
+    /// The model calls no tool.
     None,
-    /// It decides.
+    /// The model decides if it calls tools.
     #[default]
     Auto,
-    /// It calls one or several.
+    /// The model calls one or more tools.
     Required,
-    /// It calls this one.
+    /// The model calls this tool.
     Named(String),
 }
 
 impl ToolChoice {
-    /// OpenAI's `tool_choice`: a word, or an object with a function's name at the pointer `name` (RFC 6901), which
-    /// differs between its APIs.
+    /// Parses OpenAI's `tool_choice`: a word, or an object with a function's name at the JSON pointer `name` (RFC
+    /// 6901). The pointer differs between OpenAI's APIs.
     pub fn from_openai(field: Option<&Value>, name: &str) -> Result<Self, ApiError> {
         let Some(field) = field else { return Ok(Self::Auto) };
         if let Some(word) = field.as_str() {
@@ -48,11 +48,11 @@ impl ToolChoice {
                 "none" => Self::None,
                 "auto" => Self::Auto,
                 "required" => Self::Required,
-                // As clients of TGI name one.
+                // TGI's clients send a tool's name as the word.
                 tool => Self::Named(tool.to_owned()),
             });
         }
-        // TGI's has no type.
+        // TGI's clients send the object without a type.
         let is_bare = field.get("type").is_none() && field["function"].is_object();
         if field["type"] != "function" && !is_bare {
             let problem =
@@ -69,12 +69,12 @@ impl ToolChoice {
 pub struct Tools {
     tools: Vec<Tool>,
     choice: ToolChoice,
-    /// Several calls in one reply.
+    /// If true, one reply may have several calls.
     is_parallel: bool,
 }
 
 impl Tools {
-    /// Checks names, their number and the choice. `field` is what the client calls the list.
+    /// Checks the number of tools, their names and schemas, and the choice.
     pub fn new(
         tools: Vec<Tool>,
         choice: ToolChoice,
@@ -96,17 +96,16 @@ impl Tools {
                 return Err(ApiError::value(format!("tools[{idx}]"), problem));
             }
             if tools[..idx].iter().any(|other| other.name == tool.name) {
-                return Err(ApiError::value(format!("tools[{idx}]"), "has the name of a tool before it"));
+                return Err(ApiError::value(format!("tools[{idx}]"), "has the same name as an earlier tool"));
             }
             if !tool.parameters.is_object() {
-                let problem = "has parameters that are no JSON schema of an object";
+                let problem = "has parameters that are not a JSON schema of an object";
                 return Err(ApiError::value(format!("tools[{idx}]"), problem));
             }
         }
         match &choice {
             ToolChoice::Named(name) if !tools.iter().any(|tool| tool.name == *name) => {
-                let problem =
-                    "names a tool that is not in `tools`; hint: `none`, `auto`, `required` or one of these";
+                let problem = "names a tool that is not in `tools`; hint: use `none`, `auto`, `required` or a tool's name";
                 Err(ApiError::value("tool_choice", problem))
             }
             ToolChoice::Required if tools.is_empty() => {
@@ -116,7 +115,7 @@ impl Tools {
         }
     }
 
-    /// Names that the model may call; none if it may call nothing.
+    /// Returns the names of the tools that the model may call.
     pub fn callable(&self) -> Vec<String> {
         match &self.choice {
             ToolChoice::None => Vec::new(),
@@ -127,28 +126,28 @@ impl Tools {
         }
     }
 
-    /// Whether the reply must be calls and nothing else.
+    /// Returns true if the reply must consist of calls.
     pub fn must_call(&self) -> bool {
         matches!(self.choice, ToolChoice::Required | ToolChoice::Named(_))
     }
 
-    /// Whether a reply may have several calls.
+    /// Returns true if one reply may have several calls.
     pub fn is_parallel(&self) -> bool {
         self.is_parallel
     }
 
-    /// Whether the client said which tool is called.
+    /// Returns true if the request names the tool to call.
     pub fn is_named(&self) -> bool {
         matches!(self.choice, ToolChoice::Named(_))
     }
 
-    /// What a reply that must be calls has to be; none where it need not.
+    /// Returns the grammar of required calls; `None` if calls are optional.
     pub fn grammar(&self) -> Option<AskedGrammar> {
         let schema = || Grammar::JsonSchema(self.reply_schema());
         self.must_call().then(|| AskedGrammar { field: "tools", grammar: schema() })
     }
 
-    /// The schema of a reply that must be calls: an object with `name` and `arguments`, or a list of them.
+    /// Returns the schema of required calls: an object with `name` and `arguments`, or a list of such objects.
     pub fn reply_schema(&self) -> Value {
         let callable = self.callable();
         let tools: Vec<&Tool> = self.tools.iter().filter(|tool| callable.contains(&tool.name)).collect();
@@ -164,8 +163,8 @@ impl Tools {
         if is_list { json!({"type": "array", "minItems": 1, "items": one}) } else { one }
     }
 
-    /// Puts the tools into the prompt: in the template's own words if it `knows` tools, else in a system message. The
-    /// mark goes on naming the same place.
+    /// Puts the tools into the prompt. If the template `knows` tools, it writes them; otherwise they go into a system
+    /// message. `mark` is moved if a message is inserted before it.
     pub fn describe(&self, chat: &mut ChatRequest, knows: bool, mark: &mut Option<Mark>) {
         if self.choice == ToolChoice::None || self.tools.is_empty() {
             return;
@@ -200,7 +199,7 @@ impl Tools {
 }
 
 impl Tool {
-    /// The schema of a call, which stands at `pointer` of the whole.
+    /// Returns the schema of a call, which will be at the JSON pointer `pointer` of the whole schema.
     fn call_schema(&self, pointer: &str) -> Value {
         let mut arguments = self.parameters.clone();
         move_references(&mut arguments, &format!("{pointer}/properties/arguments"));
@@ -215,7 +214,7 @@ impl Tool {
         })
     }
 
-    /// In OpenAI's form, which templates take.
+    /// Converts the tool to OpenAI's form, which templates expect.
     fn to_json(&self) -> Value {
         let mut function = Map::from_iter([("name".to_owned(), self.name.as_str().into())]);
         if let Some(description) = &self.description {
@@ -226,8 +225,8 @@ impl Tool {
     }
 }
 
-/// Makes references to the whole schema ones to where it stands now. The parser of bodies bounds how deep
-/// it nests.
+/// Rewrites each `$ref` that is relative to the schema's root, because the schema is now at `pointer`. The JSON
+/// parser's depth limit bounds the recursion.
 fn move_references(schema: &mut Value, pointer: &str) {
     match schema {
         Value::Object(map) => {
@@ -240,7 +239,7 @@ fn move_references(schema: &mut Value, pointer: &str) {
                             *target = format!("{pointer}{rest}");
                         }
                     }
-                    // These hold values, not schemas.
+                    // These members contain values, not schemas.
                     _ if matches!(key.as_str(), "const" | "enum" | "default" | "examples") => {}
                     _ => move_references(value, pointer),
                 }
@@ -251,7 +250,7 @@ fn move_references(schema: &mut Value, pointer: &str) {
     }
 }
 
-/// The schema of a tool without arguments.
+/// Returns the schema of a tool without arguments.
 pub fn no_parameters() -> Value {
     json!({"type": "object", "properties": {}})
 }

@@ -24,7 +24,7 @@ pub struct ToolField {
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 #[schema(as = ChatFunction)]
 pub struct FunctionField {
-    /// The function's name: 1 to 64 letters, digits, `_`, `-` or `.`.
+    /// The function's name: 1 to 128 letters, digits, `_`, `-` or `.`.
     pub name: String,
     /// A description of the function for the model.
     pub description: Option<String>,

@@ -1,4 +1,4 @@
-//! `/v1/responses`.
+//! The handlers of `/v1/responses` and `/v1/responses/{id}`.
 
 use std::sync::Arc;
 
@@ -42,9 +42,9 @@ const NAMES: FieldNames = FieldNames {
     stop: "stop",
 };
 
-/// What `include` may ask for and this route does not have.
+/// The value of `include` that is refused, because this route has no logprobs.
 const LOGPROBS: &str = "message.output_text.logprobs";
-/// Fields that would change the answer.
+/// Fields that are refused, because ignoring them would change the answer.
 const REFUSED: &[Refused] = &[
     Refused { field: "background", neutral: &["false"], hint: "use `stream`" },
     Refused { field: "conversation", neutral: &[], hint: "use `previous_response_id`" },
@@ -55,15 +55,15 @@ const REFUSED: &[Refused] = &[
     Refused { field: "context_management", neutral: &["[]"], hint: "leave it out" },
 ];
 
-/// Answers a conversation.
+/// Generates a response to the input, or continues a stored response.
 #[utoipa::path(
     post, path = "/v1/responses", tag = "OpenAI", request_body = Body,
     responses(
-        (status = 200, description = "The answer; with `stream` as events", body = ResponseObject),
-        (status = 400, description = "The request is wrong", body = ErrorResponse),
-        (status = 404, description = "The answer to go on from is not kept", body = ErrorResponse),
+        (status = 200, description = "The response; a stream of events if `stream` is true", body = ResponseObject),
+        (status = 400, description = "The request is invalid", body = ErrorResponse),
+        (status = 404, description = "The response to continue is not stored", body = ErrorResponse),
         (status = 429, description = "Too many requests", body = ErrorResponse),
-        (status = 503, description = "Not ready, or draining", body = ErrorResponse),
+        (status = 503, description = "The server is not ready or is draining", body = ErrorResponse),
     )
 )]
 pub async fn create(State(app): State<Arc<App>>, request: Request) -> Response {
@@ -72,19 +72,19 @@ pub async fn create(State(app): State<Arc<App>>, request: Request) -> Response {
     )
 }
 
-/// An answer that is kept.
+/// Returns a stored response.
 #[utoipa::path(
     get, path = "/v1/responses/{id}", tag = "OpenAI",
-    params(("id" = String, Path, description = "Its id")),
+    params(("id" = String, Path, description = "The id of the response")),
     responses(
-        (status = 200, description = "It", body = ResponseObject),
-        (status = 404, description = "It is not kept", body = ErrorResponse),
+        (status = 200, description = "The stored response", body = ResponseObject),
+        (status = 404, description = "The response is not stored", body = ErrorResponse),
     )
 )]
 pub async fn get(State(app): State<Arc<App>>, Path(id): Path<String>, request: Request) -> Response {
     let found = Caller::of_request(&request).and_then(|caller| {
         if request.uri().query().is_some_and(|query| query.split('&').any(|pair| pair == "stream=true")) {
-            let hint = "events come as they are made, with the request that asks for the answer";
+            let hint = "only `POST /v1/responses` can stream events";
             return Err(ApiError::UnsupportedField { field: "stream".into(), hint });
         }
         let (_, response) = app.responses.get(caller.name(), &id).ok_or_else(|| unknown(&id))?;
@@ -95,13 +95,13 @@ pub async fn get(State(app): State<Arc<App>>, Path(id): Path<String>, request: R
     )
 }
 
-/// Forgets an answer.
+/// Deletes a stored response.
 #[utoipa::path(
     delete, path = "/v1/responses/{id}", tag = "OpenAI",
-    params(("id" = String, Path, description = "Its id")),
+    params(("id" = String, Path, description = "The id of the response")),
     responses(
-        (status = 200, description = "It is forgotten", body = Deleted),
-        (status = 404, description = "It is not kept", body = ErrorResponse),
+        (status = 200, description = "The response was deleted", body = Deleted),
+        (status = 404, description = "The response is not stored", body = ErrorResponse),
     )
 )]
 pub async fn delete(State(app): State<Arc<App>>, Path(id): Path<String>, request: Request) -> Response {
@@ -154,7 +154,7 @@ impl Call for Body {
     }
 }
 
-/// A conversation, and what is kept of it.
+/// A conversation, and the place to store it in.
 pub(crate) struct Continuing {
     conversation: Conversation,
     keeping: Option<Keeping>,
@@ -203,7 +203,7 @@ impl pipeline::Answer for ResponseAnswer {
     }
 }
 
-/// The answer before its first token.
+/// Returns the response before its first token.
 fn response(app: &App, body: Body, request: &GenerationRequest, is_kept: bool) -> ResponseObject {
     ResponseObject {
         id: format!("resp_{}", crate::random::id()),
@@ -229,7 +229,7 @@ fn response(app: &App, body: Body, request: &GenerationRequest, is_kept: bool) -
     }
 }
 
-/// Instructions, the conversation before, the input.
+/// Returns the chat: the instructions, then the earlier conversation, then the input.
 fn chat_request(body: &Body, before: Option<&Turn>, own: &[ChatMessage]) -> ChatRequest {
     let instructions = body.instructions.as_ref().map(|text| ChatMessage::new("system", text.as_str()));
     let mut messages: Vec<ChatMessage> = instructions.into_iter().collect();
@@ -245,7 +245,7 @@ fn chat_request(body: &Body, before: Option<&Turn>, own: &[ChatMessage]) -> Chat
     }
 }
 
-/// What the text has to be.
+/// Returns the grammar of the output text, if its format is constrained.
 fn grammar(body: &Body) -> Result<Option<AskedGrammar>, ApiError> {
     let Some(text) = &body.text else { return Ok(None) };
     if text.verbosity.as_ref().is_some_and(|verbosity| verbosity != "medium") {

@@ -53,7 +53,7 @@ pub struct Body {
     /// Key-value pairs that are stored with the response.
     #[schema(value_type = Option<Object>)]
     pub metadata: Option<Map<String, Value>>,
-    /// A hint for routing requests that share a prompt. Accepted and not used.
+    /// A label for requests that share a prompt. `/v1/kv/tree` shows it and can filter by it.
     pub prompt_cache_key: Option<String>,
     /// `in_memory`, the default, or `24h`, which pins the prompt in the cache for 24 hours.
     pub prompt_cache_retention: Option<String>,
@@ -73,7 +73,7 @@ pub struct ToolField {
     /// The tool type, always `function`.
     #[serde(rename = "type")]
     pub kind: String,
-    /// The function's name: 1 to 64 letters, digits, `_`, `-` or `.`.
+    /// The function's name: 1 to 128 letters, digits, `_`, `-` or `.`.
     pub name: Option<String>,
     /// A description of the function for the model.
     pub description: Option<String>,
@@ -94,7 +94,7 @@ pub struct ReasoningField {
     pub summary: Option<String>,
 }
 
-/// A complete response.
+/// A response, complete or in progress.
 #[derive(Debug, Clone, Default, Serialize, ToSchema)]
 #[schema(as = ResponsesResponse)]
 pub struct ResponseObject {
@@ -216,7 +216,7 @@ pub struct Deleted {
     pub id: String,
     /// The object type, always `response`.
     pub object: &'static str,
-    /// True in every answer.
+    /// True in every response.
     pub deleted: bool,
 }
 

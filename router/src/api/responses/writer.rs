@@ -1,4 +1,4 @@
-//! A reply as output items, and as the events that tell of them:
+//! Writes a reply as output items and as events:
 //! <https://platform.openai.com/docs/api-reference/responses-streaming>.
 
 use std::sync::Arc;
@@ -31,7 +31,7 @@ impl Open {
         }
     }
 
-    /// What its deltas are put together to.
+    /// Returns the text to which deltas are appended.
     fn text_mut(&mut self) -> &mut String {
         match self {
             Self::Message { text, .. }
@@ -40,7 +40,7 @@ impl Open {
         }
     }
 
-    /// The item as it is now.
+    /// Returns the item in its current state.
     fn item(&self, status: &str) -> Value {
         match self {
             Self::Message { id, text } => {
@@ -64,7 +64,7 @@ fn text_part(text: &str) -> Value {
     json!({"type": "output_text", "text": text, "annotations": [], "logprobs": []})
 }
 
-/// An event of most tokens: a type of its own, so that it is written without being built first.
+/// The event that most tokens cause. It has its own type so that it is serialised without building a JSON value.
 #[derive(Debug, Serialize)]
 struct DeltaEvent<'a> {
     #[serde(rename = "type")]
@@ -75,24 +75,23 @@ struct DeltaEvent<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     content_index: Option<u32>,
     delta: &'a str,
-    /// Of text alone; always empty.
+    /// Present only for text, and always empty.
     #[serde(skip_serializing_if = "Option::is_none")]
     logprobs: Option<[(); 0]>,
 }
 
-/// Where an answer is kept when it is complete.
+/// The store for a response when it is complete, and the rest of its entry.
 pub struct Keeping {
-    /// The store.
     pub store: Arc<ResponseStore>,
-    /// The tenant's name.
+    /// The name of the tenant; `None` without API keys.
     pub owner: Option<String>,
-    /// The conversation before this request.
+    /// The last turn of the conversation before this request.
     pub before: Option<Arc<Turn>>,
     /// The request's own messages.
     pub messages: Vec<ChatMessage>,
 }
 
-/// Writes one answer, whole or as events.
+/// Writes one response, in one piece or as events.
 pub struct ResponseWriter {
     response: ResponseObject,
     keeping: Option<Keeping>,
@@ -102,14 +101,14 @@ pub struct ResponseWriter {
 }
 
 impl ResponseWriter {
-    /// `response`: the answer before its first token.
+    /// Creates the writer. `response` is the response before its first token.
     pub fn new(response: ResponseObject, reply: &ReplyPlan, keeping: Option<Keeping>) -> Self {
         Self { response, keeping, reader: reply.reader(), open: None, sequence_number: 0 }
     }
 
-    /// The complete answer, from the whole output.
+    /// Returns the complete response for the whole output.
     pub fn whole(mut self, text: &str, reason: FinishReason, usage: generate::Usage) -> ResponseObject {
-        // Events are made and thrown away: items are written in one place.
+        // Items are built by the code that writes events, so events are written here, too, and then discarded.
         let mut events = Events::default();
         for piece in self.reader.read(text, true) {
             self.piece(piece, &mut events);
@@ -127,7 +126,7 @@ impl ResponseWriter {
         events.named(name, &event);
     }
 
-    /// An event about the item that is being written.
+    /// Writes an event about the item that is being written.
     fn item_event(&mut self, name: &str, data: Value, events: &mut Events) {
         let Some(open) = &self.open else { return };
         let mut about = json!({"item_id": open.id(), "output_index": self.response.output.len()});
@@ -137,7 +136,7 @@ impl ResponseWriter {
         self.event(name, about, events);
     }
 
-    /// More of the item that is being written.
+    /// Appends to the item that is being written.
     fn delta(&mut self, delta: &str, events: &mut Events) {
         let output_index = self.response.output.len();
         let Some(open) = &mut self.open else { return };
@@ -232,7 +231,7 @@ impl ResponseWriter {
     }
 }
 
-/// The reply as a message of the conversation that goes on.
+/// Converts the output to a message of the stored conversation; `None` if there is no output.
 fn reply_message(output: &[Value]) -> Option<ChatMessage> {
     let mut message = ChatMessage { role: "assistant".into(), content: None, extra: Map::new() };
     let mut calls = Vec::new();
