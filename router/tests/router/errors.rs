@@ -23,7 +23,7 @@ const CHAT_FIELDS: &[(&str, &str, &str)] = &[
         "context_length_exceeded",
         "this model's maximum context length is 8192",
     ),
-    (r#"{"max_tokens": 3, "max_completion_tokens": 4}"#, "invalid_value", "send one of them"),
+    (r#"{"max_tokens": 3, "max_completion_tokens": 4}"#, "invalid_value", "send only one of them"),
     (
         r#"{"temperature": -0.1}"#,
         "invalid_value",

@@ -1,105 +1,110 @@
-//! The fields that `/v1/chat/completions` and `/v1/completions` have in common, in one list.
+//! The fields that the bodies of `/v1/chat/completions` and `/v1/completions` have in common.
 
-/// Defines the body of a request: the fields given here, and those that both routes have.
+/// Defines the body of a request: the route's own fields, followed by the common fields.
 ///
-/// Not a struct inside the other: serde reads what is flattened twice, and errors would not name the field.
+/// This is not a flattened struct, because serde would parse its fields twice and its errors would not name the field.
 macro_rules! body {
     ($(#[$about:meta])* pub struct $name:ident { $($(#[$own_about:meta])* pub $own:ident: $kind:ty,)* }) => {
         $(#[$about])*
         pub struct $name {
             $($(#[$own_about])* pub $own: $kind,)*
-            /// The served model's name, or nothing.
+            /// The name of the served model; may be omitted.
             pub model: Option<String>,
-            /// 0 is greedy; default 1, or what the model's makers propose.
+            /// The sampling temperature. 0 is greedy; the default is the model's own, or 1.
             #[schema(minimum = 0, maximum = 100)]
             pub temperature: Option<f64>,
-            /// Keep the smallest set of tokens whose probability reaches it.
+            /// Samples from the smallest set of tokens whose total probability reaches this value.
             #[schema(minimum = 0, maximum = 1)]
             pub top_p: Option<f64>,
-            /// Keep the k likeliest; 0 or -1 keeps all.
+            /// Samples from the `top_k` likeliest tokens. 0 and -1 mean all tokens.
             #[schema(minimum = -1)]
             pub top_k: Option<i64>,
-            /// Drop tokens below this part of the likeliest one's probability.
+            /// Excludes tokens less likely than this fraction of the likeliest token's probability.
             #[schema(minimum = 0, maximum = 1)]
             pub min_p: Option<f64>,
-            /// Same seed, same output; random if absent.
+            /// The seed of sampling. Equal seeds give equal outputs; random if absent.
             #[schema(value_type = Option<i64>)]
             pub seed: Option<Seed>,
-            /// A string or a list of strings that end the output, and are not part of it.
+            /// A string, or a list of strings, that ends the output. The output does not include it.
             pub stop: Option<OneOrMany>,
-            /// Keep the stop string in the output.
+            /// If true, the output includes the stop string.
             pub include_stop_str_in_output: Option<bool>,
-            /// Answer as server-sent events.
+            /// If true, the answer is a stream of server-sent events.
             pub stream: Option<bool>,
-            /// Seconds that the request may take, from its arrival to its last token; not OpenAI's.
+            /// The most seconds from the request's arrival to its last token. Not part of OpenAI's API.
             #[schema(exclusive_minimum = 0, maximum = 86400)]
             pub timeout: Option<f64>,
-            /// Only with `stream`.
+            /// Options for streams; ignored if `stream` is not true.
             pub stream_options: Option<StreamOptions>,
-            /// Subtracted from the logits of tokens that the output holds.
+            /// Subtracted from the logits of tokens that occur in the output.
             #[schema(minimum = -2, maximum = 2)]
             pub presence_penalty: Option<f64>,
-            /// Subtracted once per occurrence.
+            /// Subtracted from a token's logit once per occurrence in the output.
             #[schema(minimum = -2, maximum = 2)]
             pub frequency_penalty: Option<f64>,
-            /// Divides the positive logits of tokens that prompt or output hold, multiplies the negative ones.
+            /// Divides the positive logits, and multiplies the negative logits, of tokens that occur in the prompt or
+            /// the output.
             #[schema(minimum = 0.01, maximum = 100)]
             pub repetition_penalty: Option<f64>,
-            /// No end token before so many tokens.
+            /// The least number of tokens before an end token is allowed.
             #[schema(minimum = 0)]
             pub min_tokens: Option<i64>,
-            /// Go on after an end token.
+            /// If true, generation continues after an end token.
             pub ignore_eos: Option<bool>,
-            /// Keep the tokens whose information is nearest to the entropy, up to this probability.
+            /// Samples from the tokens whose information content is nearest to the entropy, up to this total
+            /// probability.
             #[schema(exclusive_minimum = 0, maximum = 1)]
             pub typical_p: Option<f64>,
-            /// Token ids as strings, and what is added to their logits, -100 to 100.
+            /// A map from token ids, written as strings, to values from -100 to 100 that are added to their logits.
             #[schema(value_type = Option<HashMap<String, f64>>)]
             pub logit_bias: Option<LogitBias>,
-            /// The only tokens that are sampled.
+            /// The ids of the only tokens that may be sampled. Part of vLLM's API, not of OpenAI's.
             pub allowed_token_ids: Option<Vec<i64>>,
-            /// Tokens that end the output, and are not part of it. vLLM's, as the next four.
+            /// The ids of tokens that end the output. The output does not include them. Part of vLLM's API.
             pub stop_token_ids: Option<Vec<i64>>,
-            /// False: control tokens have text in the output.
+            /// If false, the output includes the text of control tokens; the default is true. Part of vLLM's API.
             pub skip_special_tokens: Option<bool>,
-            /// Keep so many last tokens of the prompt; -1: as many as fit.
+            /// The number of prompt tokens to keep, counted from the end; -1 keeps as many as fit. Part of vLLM's API.
             #[schema(minimum = -1)]
             pub truncate_prompt_tokens: Option<i64>,
-            /// Report logprobs of the prompt, with so many of the likeliest tokens in each place; not with `stream`.
+            /// Returns the prompt's logprobs, with this number of the likeliest tokens at each position. Not available
+            /// in streams. Part of vLLM's API.
             #[schema(minimum = 0, maximum = 20)]
             pub prompt_logprobs: Option<PromptLogprobsCount>,
-            /// What the output is: `{"type": "text"}`, `{"type": "json_object"}`, or
+            /// The format of the output: `{"type": "text"}`, `{"type": "json_object"}` or
             /// `{"type": "json_schema", "json_schema": {"name": ..., "schema": ...}}`.
             #[schema(value_type = Option<Object>)]
             pub response_format: Option<Value>,
-            /// The output validates under this JSON schema. vLLM's, as the next four.
+            /// A JSON schema that the output conforms to. Part of vLLM's API, like the next four fields.
             #[schema(value_type = Option<Object>)]
             pub guided_json: Option<Value>,
-            /// The output as a whole matches this regular expression.
+            /// A regular expression that the whole output matches.
             pub guided_regex: Option<String>,
-            /// The output is one of these.
+            /// The texts that the output is chosen from.
             pub guided_choice: Option<Vec<String>>,
-            /// The output is of this Lark grammar.
+            /// A Lark grammar that the output conforms to.
             pub guided_grammar: Option<String>,
-            /// One of the four: `json`, `regex`, `choice` or `grammar`.
+            /// An object with one of the members `json`, `regex`, `choice`, `grammar` and `json_object`.
             #[schema(value_type = Option<Object>)]
             pub structured_outputs: Option<Value>,
-            /// Class in the queue: `auto`, `default`, `flex` or `priority`. The answer says which it got.
+            /// The priority class: `auto`, `default`, `flex` or `priority`. The response reports the class that was
+            /// used.
             pub service_tier: Option<String>,
-            /// The same as vLLM has it: below 0 before others, above 0 after them. Not beside `service_tier`.
+            /// The priority in vLLM's form: requests below 0 run before others, requests above 0 after them. Cannot be
+            /// combined with `service_tier`.
             pub priority: Option<i64>,
-            /// Requests share cached prefixes only with those of the same salt.
+            /// Requests share cached prefixes only with requests of the same salt.
             pub cache_salt: Option<String>,
-            /// OpenAI's grouping of requests: shown in `/v1/kv/tree`, which finds nodes by it.
+            /// A label for requests that share a prompt. `/v1/kv/tree` shows it and can filter by it.
             pub prompt_cache_key: Option<String>,
-            /// `in_memory`, the default, or `24h`: the prompt is pinned in the cache for so long.
+            /// `in_memory`, the default, or `24h`, which pins the prompt in the cache for 24 hours.
             pub prompt_cache_retention: Option<String>,
-            /// The same in our own words.
+            /// Pins the prompt in the cache for a chosen time. Not part of OpenAI's API.
             pub cache_retention: Option<CacheRetention>,
         }
 
         impl $name {
-            /// What it asks for in fields that both routes have, but for the grammar; taken out of it.
+            /// Takes the common generation parameters out of the body, except for those of the grammar.
             pub fn shared_params(&mut self) -> Result<RawParams, ApiError> {
                 let keep_stop = self.include_stop_str_in_output.unwrap_or(false);
                 Ok(RawParams {
@@ -136,7 +141,7 @@ macro_rules! body {
                 })
             }
 
-            /// What it asks the output to be; taken out of it.
+            /// Takes the fields that constrain the output out of the body.
             pub fn structured(&mut self) -> StructuredFields {
                 StructuredFields {
                     response_format: self.response_format.take(),

@@ -1,4 +1,4 @@
-//! `/v1/chat/completions`.
+//! The handler of `/v1/chat/completions`.
 
 use std::sync::Arc;
 
@@ -30,14 +30,14 @@ use crate::request::raw::{FieldNames, RawParams};
 use crate::request::service_tier::openai_name;
 use crate::request::tokens::PromptLogprobsField;
 
-/// Fields that would change the answer.
+/// Fields that are refused, because ignoring them would change the answer.
 const REFUSED: &[Refused] = &[
     Refused { field: "best_of", neutral: &["1"], hint: "use `n`" },
     Refused { field: "functions", neutral: &["[]"], hint: "use `tools`" },
     Refused { field: "function_call", neutral: &["\"none\"", "\"auto\""], hint: "use `tools`" },
-    Refused { field: "modalities", neutral: &["[\"text\"]", "[]"], hint: "this server gives text alone" },
-    Refused { field: "audio", neutral: &[], hint: "this server gives text alone" },
-    Refused { field: "verbosity", neutral: &["\"medium\""], hint: "say it in the prompt" },
+    Refused { field: "modalities", neutral: &["[\"text\"]", "[]"], hint: "this server generates only text" },
+    Refused { field: "audio", neutral: &[], hint: "this server generates only text" },
+    Refused { field: "verbosity", neutral: &["\"medium\""], hint: "ask for it in the prompt" },
     Refused { field: "web_search_options", neutral: &[], hint: "leave it out" },
     Refused { field: "chat_template", neutral: &[], hint: "the model's own template is used" },
     Refused { field: "documents", neutral: &["[]"], hint: "put them into the messages" },
@@ -45,25 +45,26 @@ const REFUSED: &[Refused] = &[
     Refused {
         field: "tool_prompt",
         neutral: &[],
-        hint: "the model's own template says it; or use a message",
+        hint: "the chat template describes tools; add your own words as a message",
     },
 ];
 
-/// Answers a chat.
+/// Generates the next messages of a chat.
 #[utoipa::path(
     post, path = "/v1/chat/completions", tag = "OpenAI", request_body = Body,
     responses(
-        (status = 200, description = "The reply; with `stream` as events of ChatCompletionChunk", body = Answer),
-        (status = 400, description = "The request is wrong", body = ErrorResponse),
+        (status = 200, description = "The replies; a stream of ChatCompletionChunk events if `stream` is true", body = Answer),
+        (status = 400, description = "The request is invalid", body = ErrorResponse),
         (status = 429, description = "Too many requests", body = ErrorResponse),
-        (status = 503, description = "Not ready, or draining", body = ErrorResponse),
+        (status = 503, description = "The server is not ready or is draining", body = ErrorResponse),
     )
 )]
 pub async fn chat_completions(State(app): State<Arc<App>>, request: Request) -> Response {
     respond::answer::<ErrorResponse>(pipeline::answer(&app, request, |body| parse_body(body, "")).await)
 }
 
-/// The body of a chat. `prefix` names it in errors (`instances[0].`), empty for a whole body.
+/// Parses the body of a chat. Errors put `prefix` before field names, such as `instances[0].`; it is empty for a
+/// whole body.
 pub(crate) fn parse_body(body: &[u8], prefix: &str) -> Result<Body, ApiError> {
     parse(body, &[REFUSED, super::REFUSED_EVERYWHERE].concat(), prefix)
 }
@@ -91,7 +92,7 @@ impl Call for Body {
         let params = raw_params(&mut self)?;
         let choice = self.tool_choice.as_ref();
         let tools = tools(self.tools.take(), choice, self.parallel_tool_calls, &app.limits)?;
-        // Where the reply must be calls, `response_format` speaks of replies that are none.
+        // If the reply must consist of calls, `response_format` does not apply to it.
         let format = self.structured().grammar()?;
         let grammar = tools.grammar().or(format);
         let mark = last_mark(&self.messages)?;
@@ -117,7 +118,7 @@ impl Call for Body {
     }
 }
 
-/// A chat, and what its answer shows beyond the reply.
+/// A chat, and the optional parts of its answer.
 pub(crate) struct Chat {
     conversation: Conversation,
     is_stream: bool,
@@ -231,7 +232,7 @@ fn choice(index: usize, folded: Folded, shown: &Shown, tokenizer: &Tokenizer) ->
     }
 }
 
-/// The prompt of the chat that a body holds, for who wants to see it.
+/// Returns the prompt of a chat without generating a reply.
 pub(crate) async fn template(app: &App, body: &[u8]) -> Result<ChatPrompt, ApiError> {
     let mut body = parse_body(body, "")?;
     app.served.model.check_name(body.model.as_deref())?;
@@ -242,12 +243,12 @@ pub(crate) async fn template(app: &App, body: &[u8]) -> Result<ChatPrompt, ApiEr
     app.served.tokenize(chat_prompt::num_bytes(&chat), move |text| text.encode_chat(&chat)).await
 }
 
-/// What the template makes a prompt of, but for the tools.
+/// Converts the body to the input of the chat template, without the tools.
 fn chat_request(body: &mut Body) -> Result<ChatRequest, ApiError> {
     let is_continued = body.continue_final_message.unwrap_or(false);
     let opens_reply = body.add_generation_prompt.unwrap_or(!is_continued);
     if is_continued && opens_reply {
-        let problem = "is true, but `continue_final_message` too; hint: send one of them";
+        let problem = "and `continue_final_message` are both true; hint: send only one of them";
         return Err(ApiError::value("add_generation_prompt", problem));
     }
     Ok(ChatRequest {
@@ -260,7 +261,7 @@ fn chat_request(body: &mut Body) -> Result<ChatRequest, ApiError> {
     })
 }
 
-/// What the client tells the template; the field of its own goes before what `reasoning_effort` means.
+/// Returns the template variables. `chat_template_kwargs` overrides the variables of `reasoning_effort`.
 fn kwargs(body: &mut Body) -> Map<String, Value> {
     let mut kwargs = reasoning_kwargs(body.reasoning_effort.as_deref());
     kwargs.extend(body.chat_template_kwargs.take().unwrap_or_default());
@@ -271,7 +272,7 @@ fn raw_params(body: &mut Body) -> Result<RawParams, ApiError> {
     if let (Some(old), Some(new)) = (body.max_tokens, body.max_completion_tokens)
         && old != new
     {
-        let problem = format!("is {new}, but `max_tokens` is {old}; hint: send one of them");
+        let problem = format!("is {new}, but `max_tokens` is {old}; hint: send only one of them");
         return Err(ApiError::value("max_completion_tokens", problem));
     }
     let asked = body.logprobs.unwrap_or(false);

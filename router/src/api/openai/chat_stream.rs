@@ -1,4 +1,4 @@
-//! A chat's replies as events.
+//! Writes a chat's replies as events.
 
 use std::sync::Arc;
 
@@ -17,22 +17,23 @@ use crate::error::ApiError;
 use crate::generation::generate::{self, FinishReason, Output, OutputToken};
 use crate::http::{EventFrame, Events};
 
-/// What all chunks of an answer begin with.
+/// The fields that are equal in all chunks of an answer.
 pub struct Head {
-    /// Names the answer.
+    /// The id of the answer.
     pub id: String,
-    /// Seconds since 1970.
+    /// The time of creation in Unix seconds.
     pub created: u64,
-    /// The served model's name.
+    /// The name of the served model.
     pub model: String,
-    /// Equal fingerprints give equal bits.
+    /// A digest of everything that influences outputs.
     pub system_fingerprint: String,
-    /// The class that it got, if the request asked for one.
+    /// The priority class that was used, if the request named one.
     pub service_tier: Option<&'static str>,
 }
 
 impl Head {
-    /// `usage`: none if the request did not ask for it, null before the end.
+    /// `usage` is `None` if the request did not ask for it, and `Some(None)`, which is written as null, before the last
+    /// chunk.
     fn chunk<'a>(&'a self, choices: Vec<ChunkChoice<'a>>, usage: Option<Option<Usage>>) -> Chunk<'a> {
         Chunk {
             id: &self.id,
@@ -47,22 +48,22 @@ impl Head {
     }
 }
 
-/// What the events show.
+/// The settings of an answer: how to read replies, and the optional fields.
 #[derive(Debug, Clone)]
 pub struct Shown {
-    /// How replies are read.
+    /// The settings for reading replies.
     pub reply: ReplyPlan,
-    /// The client said which tool is called: then a call is no reason of its own to finish.
+    /// True if the request names the tool to call. OpenAI's API then reports `stop` instead of `tool_calls`.
     pub names_tool: bool,
-    /// The stop strings, to name the one that ended a reply.
+    /// The stop strings, for `stop_reason`.
     pub stops: Vec<String>,
-    /// Logprobs.
+    /// If true, choices have logprobs.
     pub logprobs: bool,
-    /// A last event with what the request took.
+    /// If true, the stream ends with a chunk that has `usage`.
     pub usage: bool,
-    /// The client sent a prediction, of which usage says what became.
+    /// True if the request has a `prediction`. The usage then has `completion_tokens_details`.
     pub predicted: bool,
-    /// The client is the package `text-generation`: its events have all members.
+    /// True if the client is the Python package `text-generation`, which requires all members in each event.
     pub is_tgi_client: bool,
 }
 
@@ -74,13 +75,13 @@ impl Shown {
         Delta { role: Some("assistant"), tool_calls: delta.tool_calls.or(Some(None)), ..delta }
     }
 
-    /// Why a reply with so many calls ended: `finish_reason` and `stop_reason`.
+    /// Returns the `finish_reason` and `stop_reason` of a reply with `num_calls` calls.
     pub fn end(&self, reason: FinishReason, num_calls: usize) -> (&'static str, Option<StopReason>) {
         let finish_reason = finish_reason_with_calls(reason, num_calls, self.names_tool);
         (finish_reason, StopReason::new(reason, &self.stops))
     }
 
-    /// What the request took.
+    /// Returns the token counts of the request.
     pub fn usage(&self, usage: generate::Usage) -> Usage {
         Usage {
             completion_tokens_details: self.predicted.then(CompletionTokensDetails::default),
@@ -89,7 +90,7 @@ impl Shown {
     }
 }
 
-/// Writes chunks.
+/// Writes the chunks of an answer.
 pub struct ChatStream {
     head: Head,
     tokenizer: Arc<Tokenizer>,
@@ -98,16 +99,16 @@ pub struct ChatStream {
 }
 
 struct ChoiceStream {
-    /// The chunk of a piece of text without logprobs.
+    /// The frame of chunks that have only text.
     piece: EventFrame,
     reader: ReplyReader,
     num_calls: u32,
-    /// Tokens whose text is held back, with logprobs.
+    /// Tokens whose text is still held back; only with logprobs.
     pending: Vec<OutputToken>,
 }
 
 impl ChatStream {
-    /// For so many choices.
+    /// Creates the writer for `num_choices` choices.
     pub fn new(head: Head, tokenizer: Arc<Tokenizer>, num_choices: usize, shown: Shown) -> Self {
         let choice = |index| {
             let piece = EventFrame::new(|text| {
@@ -124,7 +125,7 @@ impl ChatStream {
         self.head.chunk(choices, self.shown.usage.then_some(None))
     }
 
-    /// One piece of a reply; logprobs travel with the first that follows their tokens.
+    /// Writes one piece of a reply. Logprobs are sent with the first piece after their tokens.
     fn piece(&mut self, index: usize, piece: &Piece, events: &mut Events) {
         let choice = &mut self.choices[index];
         let pending = std::mem::take(&mut choice.pending);
@@ -151,7 +152,7 @@ impl ChatStream {
                 let tool_calls = call(choice.num_calls.saturating_sub(1), None, None, text);
                 Delta { tool_calls, ..Delta::default() }
             }
-            // The next call, or the end, says it.
+            // The next call or the end of the reply implies the end of this call.
             Piece::CallEnd => {
                 choice.pending = pending;
                 return;
@@ -172,7 +173,7 @@ fn chunk_choice<'a>(
     vec![ChunkChoice { index: index as u32, delta, logprobs, finish_reason, stop_reason }]
 }
 
-/// Why a reply with so many calls ended.
+/// Returns the `finish_reason` of a reply with `num_calls` calls.
 fn finish_reason_with_calls(reason: FinishReason, num_calls: usize, names_tool: bool) -> &'static str {
     match reason {
         FinishReason::Length => finish_reason(reason),
@@ -181,7 +182,7 @@ fn finish_reason_with_calls(reason: FinishReason, num_calls: usize, names_tool: 
     }
 }
 
-/// The tokens' logprobs; an end token is no part of the content.
+/// Returns the logprobs of the tokens, without the end token, which is not part of the content.
 pub fn chat_logprobs(tokenizer: &Tokenizer, tokens: &[OutputToken]) -> ChatLogprobs {
     let content = tokens.iter().filter(|token| !token.is_end);
     ChatLogprobs { content: content.map(|token| logprobs::chat_token(tokenizer, token)).collect() }
@@ -223,7 +224,7 @@ impl Render for ChatStream {
         if self.shown.usage {
             events.json(&self.head.chunk(Vec::new(), Some(Some(self.shown.usage(usage)))));
         }
-        // It would read the mark of the end as JSON.
+        // That client would parse `[DONE]` as JSON.
         if !self.shown.is_tgi_client {
             events.done();
         }

@@ -1,4 +1,4 @@
-//! Requests and answers of `/v1/chat/completions`.
+//! The request and response bodies of `/v1/chat/completions`.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -20,163 +20,166 @@ use crate::request::service_tier::Wanted;
 use crate::request::tokens::{LogitBias, TokenFields};
 
 body! {
-    /// Body of a request.
+    /// The body of a request to generate a chat reply.
     #[derive(Debug, Deserialize, ToSchema)]
     #[schema(as = ChatCompletionRequest)]
     pub struct Body {
         /// The conversation, oldest first.
         #[serde(deserialize_with = "list")]
         pub messages: Vec<Message>,
-        /// Most tokens to generate; default: as many as the context has room for. Older name of the next.
+        /// The older name of `max_completion_tokens`.
         #[schema(minimum = 1)]
         pub max_tokens: Option<i64>,
-        /// Most tokens to generate.
+        /// The most tokens to generate; by default as many as fit into the context.
         #[schema(minimum = 1)]
         pub max_completion_tokens: Option<i64>,
-        /// Replies to compute.
+        /// The number of replies to generate; the default is 1.
         #[schema(minimum = 1)]
         pub n: Option<i64>,
-        /// Report logprobs of the output's tokens.
+        /// If true, the response has the logprobs of the generated tokens.
         pub logprobs: Option<bool>,
-        /// And of so many of the likeliest tokens in each place.
+        /// The number of likeliest tokens to report at each position. Requires `logprobs`.
         #[schema(minimum = 0, maximum = 20)]
         pub top_logprobs: Option<i64>,
-        /// Text that much of the reply is expected to be: `{"type": "content", "content": TEXT}`. Changes nothing.
+        /// A guess at much of the reply: `{"type": "content", "content": TEXT}`. It does not influence the output.
         pub prediction: Option<Prediction>,
-        /// Go on with the last message rather than answer it; `add_generation_prompt` must be false with it.
+        /// If true, the reply continues the last message instead of answering it. `add_generation_prompt` must then be
+        /// false or absent.
         pub continue_final_message: Option<bool>,
-        /// Open an assistant's reply; default true, or false with `continue_final_message`.
+        /// If true, the prompt ends with the start of an assistant's reply. The default is true, or false with
+        /// `continue_final_message`.
         pub add_generation_prompt: Option<bool>,
-        /// Functions that the model may call.
+        /// The functions that the model may call.
         pub tools: Option<Vec<ToolField>>,
-        /// `none`, `auto`, `required`, or one function: `{"type": "function", "function": {"name": ...}}`.
+        /// `none`, `auto`, `required`, or one function as `{"type": "function", "function": {"name": ...}}`.
         pub tool_choice: Option<Value>,
-        /// Several calls in one reply; default true.
+        /// Allows several calls in one reply; the default is true.
         pub parallel_tool_calls: Option<bool>,
-        /// Show what the model thought before its answer, in `reasoning_content`; default true.
+        /// If true, the response has the model's reasoning in `reasoning_content`; the default is true.
         pub include_reasoning: Option<bool>,
-        /// How much the model thinks, for templates that know it; `none` also turns `enable_thinking` off.
+        /// The reasoning effort, for chat templates that support it. `none` also sets `enable_thinking` to false.
         pub reasoning_effort: Option<String>,
-        /// More variables for the chat template.
+        /// Additional variables for the chat template.
         #[schema(value_type = Option<Object>)]
         pub chat_template_kwargs: Option<Map<String, Value>>,
     }
 }
 
-/// A whole answer.
+/// A complete response to a chat.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = ChatCompletionResponse)]
 pub struct Answer {
-    /// Names the answer.
+    /// The id of the response.
     pub id: String,
-    /// `chat.completion`.
+    /// The object type, always `chat.completion`.
     pub object: &'static str,
-    /// Seconds since 1970.
+    /// The time of creation in Unix seconds.
     pub created: u64,
-    /// The served model's name.
+    /// The name of the served model.
     pub model: String,
-    /// Equal fingerprints give equal bits.
+    /// A digest of everything that influences outputs. Servers with equal fingerprints give bit-identical results.
     pub system_fingerprint: String,
-    /// The class that it got, if the request asked for one.
+    /// The priority class that was used, if the request named one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub service_tier: Option<&'static str>,
-    /// The replies.
+    /// The replies that the model generated.
     pub choices: Vec<Choice>,
-    /// What it took.
+    /// The token counts of the request.
     pub usage: Usage,
-    /// If asked for: null for the first token, then one object of token ids for each place.
+    /// The prompt's logprobs, if requested: null for the first token, then for each position an object whose keys are
+    /// token ids.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Vec<Object>>)]
     pub prompt_logprobs: Option<PromptLogprobs>,
 }
 
-/// A choice.
+/// One of the replies.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = ChatChoice)]
 pub struct Choice {
-    /// Number of the reply, from 0.
+    /// The number of the reply, from 0.
     pub index: u32,
-    /// The reply.
+    /// The message that the model generated.
     pub message: AssistantMessage,
-    /// If asked for.
+    /// The logprobs of the generated tokens, if requested.
     pub logprobs: Option<ChatLogprobs>,
     /// `stop`, `length` or `tool_calls`.
     pub finish_reason: &'static str,
-    /// The stop string or the id of `stop_token_ids` that ended it, else null; vLLM's.
+    /// The stop string, or the id from `stop_token_ids`, that ended the reply; otherwise null. Part of vLLM's API.
     pub stop_reason: Option<StopReason>,
 }
 
-/// The reply.
+/// A message that the model generated.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct AssistantMessage {
-    /// `assistant`.
+    /// The role, always `assistant`.
     pub role: &'static str,
-    /// Its text; null if it is nothing but calls.
+    /// The text of the message; null if it consists only of calls.
     pub content: Option<String>,
-    /// What the model thought before.
+    /// The reasoning that precedes the text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reasoning_content: Option<String>,
-    /// Its calls.
+    /// The calls of tools.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tool_calls: Vec<ToolCall>,
 }
 
-/// A piece of a streamed answer.
+/// A piece of a streamed response.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = ChatCompletionChunk)]
 pub struct Chunk<'a> {
-    /// Names the answer, the same in all chunks.
+    /// The id of the response, the same in all chunks.
     pub id: &'a str,
-    /// `chat.completion.chunk`.
+    /// The object type, always `chat.completion.chunk`.
     pub object: &'static str,
-    /// Seconds since 1970.
+    /// The time of creation in Unix seconds.
     pub created: u64,
-    /// The served model's name.
+    /// The name of the served model.
     pub model: &'a str,
-    /// Equal fingerprints give equal bits.
+    /// A digest of everything that influences outputs. Servers with equal fingerprints give bit-identical results.
     pub system_fingerprint: &'a str,
-    /// The class that it got, if the request asked for one.
+    /// The priority class that was used, if the request named one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub service_tier: Option<&'static str>,
-    /// One choice; none in the chunk that carries `usage`.
+    /// One choice, or none in the chunk that has `usage`.
     pub choices: Vec<ChunkChoice<'a>>,
-    /// With `include_usage`: in the last chunk what it took, null in the others.
+    /// The token counts in the last chunk, null in the others. Present only with `include_usage`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Usage>)]
     pub usage: Option<Option<Usage>>,
 }
 
-/// A piece of a choice.
+/// A piece of one of the replies.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = ChatChunkChoice)]
 pub struct ChunkChoice<'a> {
-    /// Number of the reply, from 0.
+    /// The number of the reply, from 0.
     pub index: u32,
-    /// What is new.
+    /// The new part of the reply.
     pub delta: Delta<'a>,
-    /// If asked for.
+    /// The logprobs of the generated tokens, if requested.
     pub logprobs: Option<ChatLogprobs>,
-    /// On the last one.
+    /// `stop`, `length` or `tool_calls` in the last piece, otherwise null.
     pub finish_reason: Option<&'static str>,
-    /// On the last one: the stop string or the id of `stop_token_ids` that ended it, else null.
+    /// The stop string, or the id from `stop_token_ids`, that ended the reply; otherwise null. Only in the last piece.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<StopReason>)]
     pub stop_reason: Option<Option<StopReason>>,
 }
 
-/// What is new in a chunk.
+/// The new part of a message.
 #[derive(Debug, Default, Serialize, ToSchema)]
 pub struct Delta<'a> {
-    /// In the first chunk; in all of them for clients that name the model `tgi`.
+    /// `assistant` in the first chunk; in all chunks for clients that name the model `tgi`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub role: Option<&'static str>,
-    /// Text to append.
+    /// Text to append to the message.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub content: Option<&'a str>,
-    /// Reasoning to append.
+    /// Text to append to the reasoning.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reasoning_content: Option<&'a str>,
-    /// A call that begins, or more of the arguments of the last one. Null only for clients that name the model `tgi`.
+    /// A new call, or more of the last call's arguments. Null only for clients that name the model `tgi`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Vec<ToolCallDelta>>)]
     pub tool_calls: Option<Option<[ToolCallDelta<'a>; 1]>>,

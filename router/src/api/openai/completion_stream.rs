@@ -1,4 +1,4 @@
-//! A completion as events.
+//! Writes a completion as events.
 
 use std::sync::Arc;
 
@@ -13,30 +13,30 @@ use crate::error::ApiError;
 use crate::generation::generate::{self, FinishReason, Output, OutputToken, ScoredPrompt};
 use crate::http::{EventFrame, Events};
 
-/// What the answer shows beyond the output's text.
+/// The optional parts of an answer.
 #[derive(Debug, Clone)]
 pub(super) struct Shown {
-    /// The prompt before the output.
+    /// If true, the prompt precedes the output.
     pub(super) echo: bool,
-    /// Logprobs of what is shown, with so many of the likeliest tokens.
+    /// The number of likeliest tokens in `logprobs`; `None` without logprobs. They cover the prompt if it is shown.
     pub(super) logprobs: Option<usize>,
-    /// The same of the prompt, in vLLM's form.
+    /// The number of likeliest tokens in `prompt_logprobs`, vLLM's form of the prompt's logprobs.
     pub(super) prompt_logprobs: Option<usize>,
-    /// What it took, in a stream.
+    /// If true, the stream ends with an event that has `usage`.
     pub(super) usage: bool,
-    /// The stop strings, to name the one that ended an output.
+    /// The stop strings, for `stop_reason`.
     pub(super) stops: Vec<String>,
 }
 
 impl Shown {
-    /// Why an output ended: `finish_reason` and `stop_reason`.
+    /// Returns the `finish_reason` and `stop_reason` of an output.
     pub(super) fn end(&self, reason: FinishReason) -> (&'static str, Option<StopReason>) {
         (finish_reason(reason), StopReason::new(reason, &self.stops))
     }
 }
 
-/// The tokens' logprobs. An end token is no part of the text; behind a prompt it is listed all the same, as who scores
-/// texts counts the tokens.
+/// Returns the logprobs of the tokens. An end token, which is not part of the text, is listed only with `echo`, because
+/// clients that score texts count the tokens.
 pub(super) fn completion_logprobs(
     tokenizer: &Tokenizer,
     tokens: &[OutputToken],
@@ -50,7 +50,7 @@ pub(super) fn completion_logprobs(
     list
 }
 
-/// What all pieces of an answer begin with.
+/// The fields that are equal in all pieces of an answer.
 pub(super) struct Head {
     pub(super) id: String,
     pub(super) created: u64,
@@ -81,16 +81,16 @@ pub(crate) struct CompletionStream {
 }
 
 struct ChoiceStream {
-    /// The event of a piece of text without logprobs, before the end.
+    /// The frame of events that have only text.
     piece: EventFrame,
-    /// Tokens whose text is held back, with logprobs.
+    /// Tokens whose text is still held back; only with logprobs.
     pending: Vec<OutputToken>,
-    /// Characters of text so far.
+    /// The number of characters of text written.
     offset: usize,
 }
 
 impl CompletionStream {
-    /// Each of the `prompts` has so many choices.
+    /// Creates the writer for `per_prompt` choices of each prompt.
     pub(super) fn new(
         head: Head,
         tokenizer: Arc<Tokenizer>,

@@ -1,4 +1,4 @@
-//! Requests and answers of `/v1/completions`.
+//! The request and response bodies of `/v1/completions`.
 
 use std::borrow::Cow;
 
@@ -19,69 +19,71 @@ use crate::request::service_tier::Wanted;
 use crate::request::tokens::{LogitBias, TokenFields};
 
 body! {
-    /// Body of a request.
+    /// The body of a request to continue prompts.
     #[derive(Debug, Deserialize, ToSchema)]
     #[schema(as = CompletionRequest)]
     pub struct Body {
-        /// A string or a list of token ids; or a list of these, each continued on its own.
+        /// A string or a list of token ids, or a list of several strings or of several lists of token ids.
         pub prompt: Prompts,
-        /// Outputs to show for each prompt.
+        /// The number of outputs to return for each prompt; the default is 1.
         #[schema(minimum = 1)]
         pub n: Option<i64>,
-        /// Outputs to compute for each prompt, of which the `n` with the highest mean logprob are shown; not with
-        /// `stream`.
+        /// The number of outputs to generate for each prompt. The `n` outputs with the highest mean logprob are
+        /// returned. Not available in streams.
         #[schema(minimum = 1)]
         pub best_of: Option<i64>,
-        /// Put the prompt before the output; with `logprobs` their lists begin with the prompt's.
+        /// If true, the text begins with the prompt. With `logprobs`, the lists then begin with the prompt's tokens.
         pub echo: Option<bool>,
-        /// Most tokens to generate; default 16. 0 only with `echo`.
+        /// The most tokens to generate; the default is 16. 0 is allowed only with `echo`.
         #[schema(minimum = 0)]
         pub max_tokens: Option<i64>,
-        /// Report logprobs of the output's tokens and of so many of the likeliest in each place.
+        /// Returns the logprobs of the generated tokens, and of this number of the likeliest tokens at each position.
         #[schema(minimum = 0, maximum = 20)]
         pub logprobs: Option<i64>,
     }
 }
 
-/// A whole answer, or a piece of a streamed one.
+/// A complete response, or a piece of a streamed response.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = CompletionResponse)]
 pub struct Answer<'a> {
-    /// Names the answer, the same in all pieces.
+    /// The id of the response, the same in all pieces.
     pub id: &'a str,
-    /// `text_completion`.
+    /// The object type, always `text_completion`.
     pub object: &'static str,
-    /// Seconds since 1970.
+    /// The time of creation in Unix seconds.
     pub created: u64,
-    /// The served model's name.
+    /// The name of the served model.
     pub model: &'a str,
-    /// Equal fingerprints give equal bits.
+    /// A digest of everything that influences outputs. Servers with equal fingerprints give bit-identical results.
     pub system_fingerprint: &'a str,
-    /// The outputs, prompt by prompt; none in the piece that carries `usage`.
+    /// The outputs, prompt by prompt. Empty in the piece that has `usage`.
     pub choices: Vec<Choice<'a>>,
-    /// What it took; in a stream only with `include_usage`, null before the end.
+    /// The token counts of the request. In a stream, present only with `include_usage`, and null before the last piece.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Usage>)]
     pub usage: Option<Option<Usage>>,
 }
 
-/// A choice.
+/// One of the outputs, or a piece of it.
 #[derive(Debug, Default, Serialize, ToSchema)]
 #[schema(as = CompletionChoice)]
 pub struct Choice<'a> {
-    /// The output, or what is new of it.
+    /// The text of the output, or its new part in a stream.
     pub text: Cow<'a, str>,
-    /// Number of the output, from 0: those of the first prompt come first.
+    /// The number of the output, from 0. The outputs of the first prompt come first.
     pub index: u32,
-    /// If asked for.
+    /// The logprobs of the tokens, if requested.
     pub logprobs: Option<CompletionLogprobs>,
-    /// If asked for: null for the first token, then one object of token ids for each place.
+    /// The prompt's logprobs, if requested: null for the first token, then for each position an object whose keys are
+    /// token ids.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Vec<Object>>)]
     pub prompt_logprobs: Option<PromptLogprobs>,
-    /// `stop` or `length`; null before the end.
+    /// `stop` or `length`; null before the last piece.
     pub finish_reason: Option<&'static str>,
-    /// With it: the stop string or the id of `stop_token_ids` that ended the output, else null; vLLM's.
+    /// The stop string, or the id from `stop_token_ids`, that ended the output; otherwise null. Present only with a
+    /// `finish_reason`. Part of vLLM's API.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<StopReason>)]
     pub stop_reason: Option<Option<StopReason>>,

@@ -1,4 +1,4 @@
-//! `/v1/completions`.
+//! The handler of `/v1/completions`.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ use crate::request::raw::{FieldNames, RawParams};
 use crate::request::ready;
 use crate::request::tokens::PromptLogprobsField;
 
-/// Tokens generated if the request does not say; OpenAI's own default.
+/// The default of `max_tokens`, which is also OpenAI's.
 const DEFAULT_MAX_TOKENS: u32 = 16;
 
 const NAMES: FieldNames = FieldNames {
@@ -36,21 +36,21 @@ const NAMES: FieldNames = FieldNames {
     stop: "stop",
 };
 
-/// Fields that would change the answer.
+/// Fields that are refused, because ignoring them would change the answer.
 const REFUSED: &[Refused] = &[
     Refused { field: "suffix", neutral: &["\"\""], hint: "leave it out" },
     Refused { field: "prompt_embeds", neutral: &[], hint: "send text or token ids" },
     Refused { field: "add_special_tokens", neutral: &["true"], hint: "send token ids for full control" },
 ];
 
-/// Continues a prompt.
+/// Continues one or more prompts.
 #[utoipa::path(
     post, path = "/v1/completions", tag = "OpenAI", request_body = Body,
     responses(
-        (status = 200, description = "The output; with `stream` as events of the same shape", body = Answer),
-        (status = 400, description = "The request is wrong", body = ErrorResponse),
+        (status = 200, description = "The outputs; a stream of events of the same form if `stream` is true", body = Answer),
+        (status = 400, description = "The request is invalid", body = ErrorResponse),
         (status = 429, description = "Too many requests", body = ErrorResponse),
-        (status = 503, description = "Not ready, or draining", body = ErrorResponse),
+        (status = 503, description = "The server is not ready or is draining", body = ErrorResponse),
     )
 )]
 pub async fn completions(State(app): State<Arc<App>>, request: Request) -> Response {
@@ -94,7 +94,7 @@ impl Call for Body {
     }
 }
 
-/// Prompts, and what their answer shows.
+/// Prompts, and the optional parts of their answer.
 pub(crate) struct Completion {
     prompts: Vec<Prompt>,
     shown: Shown,
@@ -189,7 +189,7 @@ impl pipeline::Answer for CompletionAnswer {
     }
 }
 
-/// An output behind its prompt.
+/// Returns an output as a choice, after its prompt if that is shown.
 fn choice(
     index: u32,
     (prompt, scored): (&EchoedPrompt, Option<Arc<ScoredPrompt>>),
@@ -217,11 +217,11 @@ fn choice(
     }
 }
 
-/// Fields that do not go together.
+/// Refuses combinations of fields that cannot be used together.
 fn check_together(body: &Body, num_choices: NumChoices) -> Result<(), ApiError> {
     if body.stream == Some(true) && num_choices.is_ranked() {
         let problem =
-            "is greater than `n`, but which outputs are best shows only at the end; hint: do not stream";
+            "is greater than `n`, but the best outputs are known only at the end; hint: do not stream";
         return Err(ApiError::value("best_of", problem));
     }
     if body.stream == Some(true) && body.prompt_logprobs.is_some_and(|count| count.0.is_some()) {
@@ -242,7 +242,8 @@ fn raw_params(body: &mut Body) -> Result<RawParams, ApiError> {
     Ok(raw)
 }
 
-/// What both fields ask for is computed once, with as many of the likeliest tokens as either wants.
+/// Returns the request for the prompt's logprobs. `prompt_logprobs` and `logprobs` with `echo` share one computation
+/// with the larger number of likeliest tokens.
 fn prompt_logprobs(body: &Body) -> Option<PromptLogprobsField> {
     let asked = body.prompt_logprobs.and_then(|count| count.0);
     let echoed = body.logprobs.filter(|_| body.echo == Some(true));

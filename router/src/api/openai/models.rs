@@ -1,4 +1,4 @@
-//! `/v1/models`.
+//! The handlers of `/v1/models` and `/v1/models/{id}`.
 
 use std::sync::Arc;
 
@@ -11,38 +11,38 @@ use super::ErrorResponse;
 use crate::api::app::App;
 use crate::api::respond;
 
-/// All models.
+/// The list of models.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct ModelList {
-    /// `list`.
+    /// The object type, always `list`.
     pub object: &'static str,
-    /// One model.
+    /// A list with the served model.
     pub data: Vec<ModelCard>,
-    /// False. Anthropic's, as the next two.
+    /// Always false. Part of Anthropic's API, like the next two fields.
     pub has_more: bool,
-    /// Its name.
+    /// The name of the served model.
     pub first_id: String,
-    /// Its name.
+    /// The name of the served model.
     pub last_id: String,
 }
 
-/// A model.
+/// A description of a model.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct ModelCard {
-    /// Its name.
+    /// The name of the model.
     pub id: String,
-    /// `model`.
+    /// The object type, always `model`.
     pub object: &'static str,
-    /// When this server began to serve it, in seconds since 1970.
+    /// The time at which this server loaded the model, in Unix seconds.
     pub created: u64,
-    /// `trunkline`.
+    /// The owner, always `trunkline`.
     pub owned_by: &'static str,
-    /// `model`. Anthropic's, as the next.
+    /// The object type, always `model`. Part of Anthropic's API, like `display_name`.
     #[serde(rename = "type")]
     pub kind: &'static str,
-    /// Its name.
+    /// The name of the model.
     pub display_name: String,
-    /// Most tokens of prompt and output; null while the model is loading.
+    /// The most tokens of prompt and output together; null while the model is loading.
     pub max_model_len: Option<u32>,
 }
 
@@ -78,12 +78,12 @@ pub async fn list_models(State(app): State<Arc<App>>) -> axum::Json<ModelList> {
     })
 }
 
-/// Describes one model. The name may hold slashes.
+/// Describes one model. Its name may contain slashes.
 #[utoipa::path(
-    get, path = "/v1/models/{id}", tag = "OpenAI", params(("id" = String, Path, description = "Its name")),
+    get, path = "/v1/models/{id}", tag = "OpenAI", params(("id" = String, Path, description = "The model's name")),
     responses(
         (status = 200, description = "The served model", body = ModelCard),
-        (status = 404, description = "Not served", body = ErrorResponse),
+        (status = 404, description = "The model is not served", body = ErrorResponse),
     )
 )]
 pub async fn get_model(State(app): State<Arc<App>>, Path(id): Path<String>) -> Response {

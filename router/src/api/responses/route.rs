@@ -249,7 +249,7 @@ fn chat_request(body: &Body, before: Option<&Turn>, own: &[ChatMessage]) -> Chat
 fn grammar(body: &Body) -> Result<Option<AskedGrammar>, ApiError> {
     let Some(text) = &body.text else { return Ok(None) };
     if text.verbosity.as_ref().is_some_and(|verbosity| verbosity != "medium") {
-        let hint = "say it in the prompt";
+        let hint = "ask for it in the prompt";
         return Err(ApiError::UnsupportedField { field: "text.verbosity".into(), hint });
     }
     request_grammar("text.format", text.format.clone())

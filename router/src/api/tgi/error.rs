@@ -9,15 +9,15 @@ use utoipa::ToSchema;
 use crate::api::respond::{self, ErrorForm};
 use crate::error::{ApiError, ErrorClass};
 
-/// An error answer, also the data of an error event.
+/// An error response, also sent as the data of an error event.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = TgiError)]
 pub struct ErrorResponse {
-    /// For people.
+    /// A description of the error for a human reader.
     pub error: String,
-    /// Coarse kind, TGI's words.
+    /// TGI's error type, such as `validation`.
     pub error_type: &'static str,
-    /// Stable name, see docs/errors.md.
+    /// The stable name of the error, as listed in `docs/errors.md`. Not part of TGI's API.
     pub code: &'static str,
 }
 
@@ -36,8 +36,8 @@ impl ErrorForm for ErrorResponse {
         Self { error: error.to_string(), error_type, code: error.code() }
     }
 
-    /// TGI answers a request that fails validation with 422, and only a body that is not JSON with 400. A request that
-    /// fails while it is computed is answered with 424.
+    /// Returns TGI's status of an error: 422 for a request that fails validation, 400 only for a body that is not JSON,
+    /// and 424 for a request that a shard failed.
     fn status(error: &ApiError) -> StatusCode {
         match (error.status(), error) {
             (StatusCode::BAD_REQUEST, ApiError::InvalidJson { .. } | ApiError::BodyBroken) => {
@@ -60,7 +60,7 @@ fn is_of_template(error: &TextError) -> bool {
     )
 }
 
-/// An answer of `/health`: TGI has a kind of its own for it.
+/// Returns the error response of `/health`, for which TGI has a separate error type.
 pub fn unhealthy(error: &ApiError) -> Response {
     let body = ErrorResponse { error_type: "healthcheck", ..ErrorResponse::from_error(error) };
     let mut response = respond::error::<ErrorResponse>(error);

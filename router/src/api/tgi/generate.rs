@@ -1,4 +1,4 @@
-//! `/generate`, `/generate_stream` and `/`.
+//! The handlers of `/generate`, `/generate_stream` and `/`.
 
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ use crate::request::retention::RawRetention;
 use crate::request::service_tier::Wanted;
 use crate::request::tokens::{PromptLogprobsField, TokenFields};
 
-/// Tokens generated if the request does not say; the default of TGI's OpenAPI document.
+/// The default of `max_new_tokens`, as in TGI's OpenAPI document.
 const DEFAULT_MAX_NEW_TOKENS: u32 = 1024;
 
 const NAMES: FieldNames = FieldNames {
@@ -43,10 +43,10 @@ const NAMES: FieldNames = FieldNames {
     stop: "stop",
 };
 
-/// Stands for probabilities that f32 cannot tell from 0, as JSON has no infinity.
+/// Replaces lower logprobs, including that of probability 0, because JSON has no infinity.
 const LOWEST_LOGPROB: f32 = -9999.0;
 
-/// Fields of `parameters` that would change the answer.
+/// Fields of `parameters` that are refused, because ignoring them would change the answer.
 pub(super) const REFUSED: &[Refused] = &[
     Refused { field: "num_return_sequences", neutral: &["1"], hint: "use `best_of` with `details`" },
     Refused { field: "adapter_id", neutral: &[], hint: "adapters are not supported yet" },
@@ -55,53 +55,53 @@ pub(super) const REFUSED: &[Refused] = &[
     Refused { field: "no_repeat_ngram_size", neutral: &["0"], hint: "use `repetition_penalty`" },
 ];
 
-/// How the answer is sent.
+/// The form in which the answer is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Form {
-    /// As one object.
+    /// One JSON object.
     Object,
-    /// As a list of one object: what `/` always gave.
+    /// A JSON list with one object, which is the form of TGI's `/`.
     List,
-    /// As events.
+    /// A stream of server-sent events.
     Events,
 }
 
-/// Continues a prompt.
+/// Generates text that continues a prompt.
 #[utoipa::path(
     post, path = "/generate", tag = "TGI", request_body = Body,
     responses(
-        (status = 200, description = "The output; with `stream` as events of StreamResponse", body = GenerateAnswer),
-        (status = 422, description = "The request is wrong", body = ErrorResponse),
+        (status = 200, description = "The output; a stream of StreamResponse events if `stream` is true", body = GenerateAnswer),
+        (status = 422, description = "The request is invalid", body = ErrorResponse),
         (status = 429, description = "Too many requests", body = ErrorResponse),
-        (status = 503, description = "Not ready, or draining", body = ErrorResponse),
+        (status = 503, description = "The server is not ready or is draining", body = ErrorResponse),
     )
 )]
 pub async fn generate(State(app): State<Arc<App>>, request: Request) -> Response {
     respond(&app, request, Form::Object).await
 }
 
-/// Continues a prompt, token by token.
+/// Generates text that continues a prompt, as a stream of tokens.
 #[utoipa::path(
     post, path = "/generate_stream", tag = "TGI", request_body = Body,
     responses(
-        (status = 200, description = "Events", content_type = "text/event-stream", body = StreamAnswer),
-        (status = 422, description = "The request is wrong", body = ErrorResponse),
+        (status = 200, description = "A stream of events", content_type = "text/event-stream", body = StreamAnswer),
+        (status = 422, description = "The request is invalid", body = ErrorResponse),
         (status = 429, description = "Too many requests", body = ErrorResponse),
-        (status = 503, description = "Not ready, or draining", body = ErrorResponse),
+        (status = 503, description = "The server is not ready or is draining", body = ErrorResponse),
     )
 )]
 pub async fn generate_stream(State(app): State<Arc<App>>, request: Request) -> Response {
     respond(&app, request, Form::Events).await
 }
 
-/// As `/generate`, but the whole answer is a list of one.
+/// Generates text like `/generate`, but returns a list with one output unless `stream` is true.
 #[utoipa::path(
     post, path = "/", tag = "TGI", request_body = Body,
     responses(
-        (status = 200, description = "The output; with `stream` as events", body = Vec<GenerateAnswer>),
-        (status = 422, description = "The request is wrong", body = ErrorResponse),
+        (status = 200, description = "The output; a stream of events if `stream` is true", body = Vec<GenerateAnswer>),
+        (status = 422, description = "The request is invalid", body = ErrorResponse),
         (status = 429, description = "Too many requests", body = ErrorResponse),
-        (status = 503, description = "Not ready, or draining", body = ErrorResponse),
+        (status = 503, description = "The server is not ready or is draining", body = ErrorResponse),
     )
 )]
 pub async fn root(State(app): State<Arc<App>>, request: Request) -> Response {
@@ -112,18 +112,18 @@ async fn respond(app: &Arc<App>, request: Request, form: Form) -> Response {
     respond::answer::<ErrorResponse>(pipeline::answer(app, request, |body| Generate::parse(body, form)).await)
 }
 
-/// What the answer shows beyond the text.
+/// The optional parts of an answer.
 #[derive(Debug, Clone)]
 struct Shown {
     details: bool,
     top_tokens: bool,
     /// The seed, if the output is sampled.
     seed: Option<u64>,
-    /// The text that stands before the output.
+    /// The text to put before the output: the prompt with `return_full_text`, otherwise empty.
     prefix: String,
 }
 
-/// A prompt to continue, and how.
+/// A prompt to continue, with the parameters and the form of the answer.
 pub(crate) struct Generate {
     inputs: String,
     parameters: Parameters,
@@ -131,7 +131,7 @@ pub(crate) struct Generate {
 }
 
 impl Generate {
-    /// A prompt whose answer is a text and nothing else.
+    /// Creates a call whose answer is one text.
     pub(super) fn text_only(inputs: String, parameters: Parameters) -> Self {
         Self { inputs, parameters, form: Form::Object }
     }
@@ -171,8 +171,7 @@ impl Call for Generate {
             return Err(ApiError::value("best_of", problem));
         }
         if num_choices.is_ranked() && is_stream {
-            let problem =
-                "is more than 1, but which output is best shows only at the end; hint: do not stream";
+            let problem = "is more than 1, but the best output is known only at the end; hint: do not stream";
             return Err(ApiError::value("best_of", problem));
         }
         // Outputs are ranked by their logprobs.
@@ -201,10 +200,10 @@ impl Call for Generate {
     }
 }
 
-/// A prompt, and what its answer shows.
+/// A prompt, and the optional parts of its answer.
 pub(crate) struct Inputs {
     inputs: String,
-    /// `truncate`.
+    /// The number of prompt tokens to keep, counted from the end (`truncate`).
     num_last: Option<i64>,
     is_sampled: bool,
     details: bool,
@@ -248,13 +247,13 @@ pub(crate) struct GenerateAnswerer {
     form: Form,
     timings: Timings,
     tokenizer: Arc<Tokenizer>,
-    /// Stands in the last event of an output that ended without a token of its own.
+    /// The token of the last event if the output ended without an end token.
     end_token_id: u32,
     is_ranked: bool,
 }
 
 impl GenerateAnswerer {
-    /// Returns the text that stands before the output.
+    /// Returns the text to put before the output.
     pub(super) fn prefix(&self) -> &str {
         &self.shown.prefix
     }
@@ -295,7 +294,7 @@ impl pipeline::Answer for GenerateAnswerer {
 }
 
 fn parse_body(body: &[u8]) -> Result<Body, ApiError> {
-    /// The parameters as text, to check their fields by name.
+    /// The parameters as JSON text, to check their fields by name.
     #[derive(serde::Deserialize)]
     struct Raw<'a> {
         #[serde(borrow)]
@@ -303,7 +302,7 @@ fn parse_body(body: &[u8]) -> Result<Body, ApiError> {
     }
     let parsed: Body = parse(body, &[], "")?;
     if parsed.parameters.is_some() {
-        // It parsed above, so this finds the same object.
+        // The body was parsed above, so this cannot fail.
         let raw: Raw<'_> = serde_json::from_slice(body)
             .map_err(|error| ApiError::InvalidJson { detail: error.to_string() })?;
         if let Some(parameters) = raw.parameters {
@@ -313,7 +312,7 @@ fn parse_body(body: &[u8]) -> Result<Body, ApiError> {
     Ok(parsed)
 }
 
-/// The last tokens of the prompt, as many as are asked for.
+/// Returns the last `asked` tokens of the prompt, or all of them.
 fn truncated(mut prompt: Vec<u32>, asked: Option<i64>) -> Result<Vec<u32>, ApiError> {
     let Some(last) = asked else { return Ok(prompt) };
     match usize::try_from(last) {
@@ -323,7 +322,8 @@ fn truncated(mut prompt: Vec<u32>, asked: Option<i64>) -> Result<Vec<u32>, ApiEr
     Ok(prompt)
 }
 
-/// TGI samples if `do_sample` says so, or if a parameter is set that has no meaning without.
+/// Converts the parameters. Like TGI, it samples if `do_sample` is true or if a parameter is set that only sampling
+/// uses.
 fn raw_params(parameters: &mut Parameters, logprobs: bool) -> Result<RawParams, ApiError> {
     let sample = parameters.do_sample.unwrap_or(false)
         || parameters.temperature.is_some_and(|temperature| temperature != 1.0)
@@ -332,7 +332,8 @@ fn raw_params(parameters: &mut Parameters, logprobs: bool) -> Result<RawParams, 
         || parameters.min_p.is_some_and(|p| p > 0.0)
         || parameters.typical_p.is_some_and(|p| p < 1.0);
     if let Some(temperature) = parameters.temperature.filter(|temperature| *temperature <= 0.0) {
-        let problem = format!("is {temperature}, must be greater than 0; hint: leave it out to be greedy");
+        let problem =
+            format!("is {temperature}, must be greater than 0; hint: leave it out for greedy decoding");
         return Err(ApiError::value("temperature", problem));
     }
     Ok(RawParams {
@@ -368,7 +369,7 @@ fn raw_params(parameters: &mut Parameters, logprobs: bool) -> Result<RawParams, 
 }
 
 fn token(tokenizer: &Tokenizer, token: &OutputToken) -> Token {
-    // A control token has no text in the output, but it has a name.
+    // A control token has no text in the output, so its name is shown.
     let text = if token.special || token.is_end { name(tokenizer, token.id) } else { token.text.clone() };
     Token { id: token.id, text, logprob: token.logprob.max(LOWEST_LOGPROB), special: token.special }
 }
@@ -387,14 +388,14 @@ fn top_tokens(tokenizer: &Tokenizer, top: &[TokenLogprob]) -> Vec<Token> {
     tokens.collect()
 }
 
-/// The prompt's tokens; nothing comes before the first.
+/// Returns the prompt's tokens. The first one has no logprob, because no token precedes it.
 fn prefill_tokens(tokenizer: &Tokenizer, prompt: &ScoredPrompt) -> Vec<PrefillToken> {
     let scores = prompt.scores.iter().map(|score| Some(score.logprob.max(LOWEST_LOGPROB)));
     let tokens = prompt.token_ids.iter().zip(std::iter::once(None).chain(scores));
     tokens.map(|(&id, logprob)| PrefillToken { id, text: name(tokenizer, id), logprob }).collect()
 }
 
-/// `folded`: the best first, at least one.
+/// Returns the answer of at least one output, sorted with the best one first.
 fn whole_answer(
     folded: Vec<Folded>,
     prefill: Vec<PrefillToken>,
@@ -435,15 +436,16 @@ fn whole_answer(
 pub(crate) struct GenerateStream {
     shown: Shown,
     tokenizer: Arc<Tokenizer>,
-    /// The output so far, for the last event.
+    /// The text of the output so far, which the last event repeats.
     text: String,
     index: u32,
-    /// What the last event shows if the output ended without a token of its own.
+    /// The token of the last event if the output ended without an end token.
     end_token_id: u32,
 }
 
 impl GenerateStream {
-    /// TGI's events have a token each. An output that its grammar ended has no last one: it could only have been this.
+    /// Returns the token of an event. TGI's events always have one. An output that its grammar ended has no end token,
+    /// so the model's end token is shown.
     fn token(&self, output: &Output) -> Token {
         match &output.token {
             Some(output) => token(&self.tokenizer, output),

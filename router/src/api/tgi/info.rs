@@ -1,4 +1,4 @@
-//! `/info`.
+//! The handler of `/info`.
 
 use std::sync::Arc;
 
@@ -11,54 +11,54 @@ use super::ErrorResponse;
 use crate::api::app::App;
 use crate::api::respond;
 
-/// What is served and with which limits. Names as TGI has them.
+/// The served model and the limits of the server, under TGI's names.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct Info {
-    /// The served model's name.
+    /// The name of the served model.
     pub model_id: String,
     /// Null: a revision belongs to the files, of which this process knows the path alone.
     pub model_sha: Option<&'static str>,
-    /// Its architecture.
+    /// The architecture of the model.
     pub model_architecture: String,
-    /// `text-generation`.
+    /// The task of the model, always `text-generation`.
     pub model_pipeline_tag: &'static str,
-    /// Backend and instruction set.
+    /// The backend and the instruction set.
     pub model_device_type: String,
-    /// How K and V are stored.
+    /// The data type of K and V in the KV cache.
     pub kv_cache_dtype: String,
-    /// Most requests open at once.
+    /// The most requests that are open at once.
     pub max_concurrent_requests: usize,
-    /// Most outputs per request.
+    /// The most outputs of one request.
     pub max_best_of: u32,
-    /// Most stop strings.
+    /// The most stop strings of a request.
     pub max_stop_sequences: usize,
-    /// Most tokens of a prompt.
+    /// The most tokens of a prompt.
     pub max_input_tokens: u32,
-    /// Most tokens of prompt and output.
+    /// The most tokens of prompt and output together.
     pub max_total_tokens: u32,
-    /// Most tokens of all sequences in the KV pool.
+    /// The most tokens of all sequences in the KV pool.
     pub max_batch_total_tokens: u64,
-    /// Most tokens a step computes.
+    /// The most tokens that one step computes.
     pub max_batch_prefill_tokens: u32,
-    /// Texts tokenized at once.
+    /// The number of texts that are tokenized at once.
     pub validation_workers: usize,
-    /// Most prompts of a request.
+    /// The most prompts of a request.
     pub max_client_batch_size: usize,
-    /// This program.
+    /// The name of the program.
     pub router: &'static str,
-    /// Its version.
+    /// The version of the program.
     pub version: &'static str,
-    /// Null: builds carry no revision.
+    /// Always null, because builds record no revision.
     pub sha: Option<&'static str>,
-    /// Null, as `sha`.
+    /// Always null, like `sha`.
     pub docker_label: Option<&'static str>,
 }
 
-/// Describes the server.
+/// Describes the served model and the limits of the server.
 #[utoipa::path(
     get, path = "/info", tag = "TGI",
     responses(
-        (status = 200, description = "Model and limits", body = Info),
+        (status = 200, description = "The model and the limits", body = Info),
         (status = 503, description = "The model is loading", body = ErrorResponse),
     )
 )]

@@ -1,4 +1,4 @@
-//! `/invocations` and `/vertex`: what SageMaker and Vertex AI send to a container.
+//! `/invocations` and `/vertex`: the routes that SageMaker and Vertex AI call on a container.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ use crate::generation::admission::Admitted;
 use crate::generation::fold::{KeepTokens, fold};
 use crate::http::{Refused, parse};
 
-/// Which of a chat, a completion and TGI's own form a body has.
+/// The fields that tell a chat and a completion from TGI's own form.
 #[derive(Deserialize)]
 struct Kind<'a> {
     #[serde(borrow)]
@@ -31,20 +31,21 @@ struct Kind<'a> {
     prompt: Option<&'a RawValue>,
 }
 
-/// As `/v1/chat/completions` if the body has `messages`, as `/v1/completions` if it has `prompt`, else as `/`.
+/// Forwards the request by its body: to `/v1/chat/completions` if it has `messages`, to `/v1/completions` if it has
+/// `prompt`, and otherwise to `/`.
 #[utoipa::path(
     post, path = "/invocations", tag = "TGI", request_body = Body,
     responses(
-        (status = 200, description = "As of the route that the body is for; here of `/`", body = Vec<GenerateAnswer>),
-        (status = 422, description = "The request is wrong", body = ErrorResponse),
+        (status = 200, description = "The answer of the chosen route; the schema is that of `/`", body = Vec<GenerateAnswer>),
+        (status = 422, description = "The request is invalid", body = ErrorResponse),
         (status = 429, description = "Too many requests", body = ErrorResponse),
-        (status = 503, description = "Not ready, or draining", body = ErrorResponse),
+        (status = 503, description = "The server is not ready or is draining", body = ErrorResponse),
     )
 )]
 pub async fn invocations(State(app): State<Arc<App>>, request: Request) -> Response {
     let (parts, body) = request.into_parts();
     let empty = Request::from_parts(parts.clone(), HttpBody::empty());
-    // Looked at as any other before the body is read; whoever answers it lets it in.
+    // Applies the checks that precede reading the body. The chosen route admits the request.
     let bytes = match app.admission.look(&app.served, &empty) {
         Ok(_) => app.admission.read_body(body).await,
         Err(error) => Err(error),
@@ -53,7 +54,7 @@ pub async fn invocations(State(app): State<Arc<App>>, request: Request) -> Respo
         Ok(bytes) => bytes,
         Err(error) => return respond::error::<ErrorResponse>(&error),
     };
-    // What is not JSON is refused by the route that it falls to.
+    // A body that is not JSON is refused by the chosen route.
     let kind = serde_json::from_slice::<Kind<'_>>(&bytes).ok();
     let (is_chat, is_completion) =
         kind.map_or((false, false), |kind| (kind.messages.is_some(), kind.prompt.is_some()));
@@ -67,46 +68,46 @@ pub async fn invocations(State(app): State<Arc<App>>, request: Request) -> Respo
     }
 }
 
-/// Vertex AI has a place for what all instances share; each has its own here.
+/// Fields of Vertex AI that all instances would share. Here each instance has its own parameters.
 const OF_INSTANCES: &[Refused] =
     &[Refused { field: "parameters", neutral: &["{}"], hint: "put them into each of `instances`" }];
 
 /// A prompt or a chat.
 type Instance = Either<VertexInstance, openai::chat_types::Body>;
 
-/// Body of a request of Vertex AI.
+/// The body of a request from Vertex AI.
 #[derive(Debug, Deserialize, ToSchema)]
 pub struct VertexRequest {
-    /// Prompts and chats, each continued on its own.
+    /// The prompts and chats, which are continued independently.
     #[schema(value_type = Vec<Instance>)]
     pub instances: Vec<Box<RawValue>>,
 }
 
-/// One prompt. A chat in its place has `messages`, and what else `/v1/chat/completions` takes.
+/// A prompt to continue. An instance with `messages` is a chat instead, with the fields of `/v1/chat/completions`.
 #[derive(Debug, Deserialize, ToSchema)]
 pub struct VertexInstance {
-    /// The prompt.
+    /// The text to continue.
     pub inputs: String,
-    /// How to continue it.
+    /// The parameters of the generation.
     #[schema(value_type = Option<Parameters>)]
     pub parameters: Option<Box<RawValue>>,
 }
 
-/// An answer to Vertex AI.
+/// The response to Vertex AI.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct VertexResponse {
     /// The outputs, in the order of the instances.
     pub predictions: Vec<String>,
 }
 
-/// Continues prompts.
+/// Generates text for each instance of a Vertex AI request.
 #[utoipa::path(
     post, path = "/vertex", tag = "TGI", request_body = VertexRequest,
     responses(
-        (status = 200, description = "The outputs", body = VertexResponse),
-        (status = 422, description = "The request is wrong", body = ErrorResponse),
+        (status = 200, description = "The generated texts", body = VertexResponse),
+        (status = 422, description = "The request is invalid", body = ErrorResponse),
         (status = 429, description = "Too many requests", body = ErrorResponse),
-        (status = 503, description = "Not ready, or draining", body = ErrorResponse),
+        (status = 503, description = "The server is not ready or is draining", body = ErrorResponse),
     )
 )]
 pub async fn vertex(State(app): State<Arc<App>>, request: Request) -> Response {
@@ -132,7 +133,7 @@ async fn predict(app: &Arc<App>, request: Request) -> Result<VertexResponse, Api
     let (mut requests, mut prefixes) = (Vec::new(), Vec::new());
     for (idx, instance) in body.instances.iter().enumerate() {
         let instance = instance.get().as_bytes();
-        // An instance that is no object is refused as a prompt.
+        // An instance that is not an object is refused as a prompt.
         let is_chat = serde_json::from_slice::<Kind<'_>>(instance).is_ok_and(|kind| kind.messages.is_some());
         if is_chat {
             let (chat, _) = complete(&scope, chat(idx, instance)?).await?;
@@ -161,11 +162,11 @@ fn prompt(idx: usize, instance: &[u8]) -> Result<Generate, ApiError> {
     Ok(Generate::text_only(instance.inputs, parameters))
 }
 
-/// Parses an instance that is a chat. Its prediction is what the model wrote.
+/// Parses an instance that is a chat. Its prediction is the text that the model generated.
 fn chat(idx: usize, instance: &[u8]) -> Result<openai::ChatBody, ApiError> {
     let prefix = format!("instances[{idx}].");
     let body = openai::chat::parse_body(instance, &prefix)?;
-    let hint = "a prediction is a text; use `/v1/chat/completions`";
+    let hint = "a prediction is only a text; use `/v1/chat/completions`";
     let shown = [
         ("n", body.n.is_some_and(|n| n != 1)),
         ("stream", body.stream == Some(true)),
@@ -179,12 +180,13 @@ fn chat(idx: usize, instance: &[u8]) -> Result<openai::ChatBody, ApiError> {
     }
 }
 
-/// The parameters of an instance, without those that would show what a prediction has no room for.
+/// Parses the parameters of an instance. Refuses those that add more to the answer than its text, because a prediction
+/// is a string.
 fn parameters(idx: usize, raw: Option<&RawValue>) -> Result<Parameters, ApiError> {
     let Some(raw) = raw.filter(|raw| raw.get() != "null") else { return Ok(Parameters::default()) };
     let prefix = format!("instances[{idx}].parameters.");
     let parameters: Parameters = parse(raw.get().as_bytes(), REFUSED, &prefix)?;
-    let hint = "a prediction is a text; use `/generate`";
+    let hint = "a prediction is only a text; use `/generate`";
     let shown = [
         ("best_of", parameters.best_of.is_some_and(|best_of| best_of != 1)),
         ("details", parameters.details == Some(true)),

@@ -1,4 +1,4 @@
-//! The headers of TGI's answers that say what a request took.
+//! The headers in which TGI reports the times and token counts of a request.
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use tokio::time::{Duration, Instant};
@@ -11,7 +11,7 @@ pub(super) struct Timings {
     arrived: Instant,
     /// The time at which the request was submitted.
     queued: Instant,
-    /// Characters of the prompt's text.
+    /// The number of characters in the prompt's text.
     num_characters: usize,
     /// The device of the shard.
     device: String,
@@ -27,7 +27,7 @@ impl Timings {
     /// Returns the headers that are known before anything is computed.
     pub(super) fn headers(&self) -> HeaderMap {
         let mut headers = HeaderMap::new();
-        // A device's name is ASCII; one that is not is left out.
+        // Device names are ASCII. Any other name is left out.
         if let Ok(device) = HeaderValue::try_from(&self.device) {
             headers.insert("x-compute-type", device);
         }
@@ -35,7 +35,8 @@ impl Timings {
         headers
     }
 
-    /// All of them, for an answer that is complete: `x-compute-time` in seconds, the other times in whole milliseconds.
+    /// Returns all headers, for a complete answer. `x-compute-time` is in seconds, the other times in whole
+    /// milliseconds.
     pub(super) fn complete(&self, output: &Folded) -> HeaderMap {
         let now = Instant::now();
         let started = output.started.unwrap_or(self.queued);

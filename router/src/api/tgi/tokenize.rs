@@ -1,4 +1,4 @@
-//! `/tokenize` and `/chat_tokenize`.
+//! The handlers of `/tokenize` and `/chat_tokenize`.
 
 use std::sync::Arc;
 
@@ -16,55 +16,55 @@ use crate::api::respond;
 use crate::error::ApiError;
 use crate::http::parse;
 
-/// Body of a request.
+/// The body of a request to tokenize a text.
 #[derive(Debug, Deserialize, ToSchema)]
 pub struct TokenizeRequest {
-    /// The text.
+    /// The text to tokenize.
     pub inputs: String,
-    /// Put the BOS token first if the model asks for it; default true.
+    /// If true, the model's prefix, such as a BOS token, comes first; the default is true.
     pub add_special_tokens: Option<bool>,
 }
 
-/// A token and its place in the text.
+/// A token and its position in the text.
 #[derive(Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub struct SimpleToken {
-    /// Its id.
+    /// The id of the token.
     pub id: u32,
-    /// The part of the text that it stands for.
+    /// The part of the text that the token represents.
     pub text: String,
-    /// Where that begins, in characters.
+    /// The offset of the part's start, in characters.
     pub start: usize,
-    /// Where it ends.
+    /// The offset of the part's end, in characters.
     pub stop: usize,
 }
 
-/// Shows a text's tokens.
+/// Tokenizes a text.
 #[utoipa::path(
     post, path = "/tokenize", tag = "TGI", request_body = TokenizeRequest,
     responses(
-        (status = 200, description = "The tokens", body = Vec<SimpleToken>),
-        (status = 422, description = "The request is wrong", body = ErrorResponse),
+        (status = 200, description = "The tokens of the text", body = Vec<SimpleToken>),
+        (status = 422, description = "The request is invalid", body = ErrorResponse),
     )
 )]
 pub async fn tokenize(State(app): State<Arc<App>>, request: Request) -> Response {
     respond::answer::<ErrorResponse>(answer(&app, request).await.map(axum::Json))
 }
 
-/// A templated chat and its tokens.
+/// The prompt of a chat, as text and as tokens.
 #[derive(Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub struct ChatTokenizeResponse {
-    /// The tokens of the prompt. One in the middle of a character has no text; the last one of it has the whole.
+    /// The tokens of the prompt. If several tokens form one character, only the last of them has its text.
     pub tokenize_response: Vec<SimpleToken>,
-    /// The prompt.
+    /// The text of the prompt.
     pub templated_text: String,
 }
 
-/// Shows the prompt of a chat.
+/// Renders a chat with the model's chat template and tokenizes it.
 #[utoipa::path(
     post, path = "/chat_tokenize", tag = "TGI", request_body = openai::ChatBody,
     responses(
-        (status = 200, description = "The prompt", body = ChatTokenizeResponse),
-        (status = 422, description = "The request is wrong", body = ErrorResponse),
+        (status = 200, description = "The prompt and its tokens", body = ChatTokenizeResponse),
+        (status = 422, description = "The request is invalid", body = ErrorResponse),
     )
 )]
 pub async fn chat_tokenize(State(app): State<Arc<App>>, request: Request) -> Response {
@@ -87,7 +87,8 @@ async fn chat_answer(app: &App, request: Request) -> Result<ChatTokenizeResponse
     Ok(ChatTokenizeResponse { tokenize_response, templated_text: prompt.text })
 }
 
-/// Needs no shard, but takes a place: the work is bounded as any other.
+/// Takes a permit of `--max-concurrent-requests`, because tokenizing is bounded like other work although it needs no
+/// shard.
 fn place(app: &App) -> Result<SemaphorePermit<'_>, ApiError> {
     app.admission.open.try_acquire().map_err(|_| app.admission.too_many_requests(&app.served))
 }
@@ -105,13 +106,13 @@ fn tokens(model: &ModelText, text: &str, add_special: bool) -> Result<Vec<Simple
     let mut tokens = Vec::with_capacity(encoded.len() + model.prefix_ids.len());
     let ids: Vec<u32> = encoded.iter().map(|token| token.id).collect();
     if add_special && !ids.starts_with(&model.prefix_ids) {
-        // They stand for no part of the text, so their names are shown.
+        // These tokens represent no part of the text, so their names are shown.
         tokens.extend(model.prefix_ids.iter().map(|&id| {
             let name = model.tokenizer.token_bytes(id).unwrap_or_default();
             SimpleToken { id, text: String::from_utf8_lossy(name).into_owned(), start: 0, stop: 0 }
         }));
     }
-    // Byte offsets to character offsets: ranges begin in ascending order, so one pass is enough.
+    // Converts byte offsets to character offsets. Ranges start in ascending order, so one pass is enough.
     let mut at = (0, 0);
     for token in encoded {
         let range = token.range;

@@ -90,7 +90,7 @@ pub struct Parameters {
     pub top_n_tokens: Option<i64>,
 }
 
-/// A complete response.
+/// A complete response to a prompt.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = GenerateResponse)]
 pub struct GenerateAnswer {
@@ -144,7 +144,7 @@ pub struct Sequence {
     pub top_tokens: Option<Vec<Vec<Token>>>,
 }
 
-/// A generated token.
+/// A generated token with its logprob.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 #[schema(as = GenerateToken)]
 pub struct Token {
@@ -158,7 +158,7 @@ pub struct Token {
     pub special: bool,
 }
 
-/// A prompt token.
+/// A token of the prompt.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 #[schema(as = GeneratePrefillToken)]
 pub struct PrefillToken {
