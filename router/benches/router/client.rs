@@ -1,4 +1,4 @@
-//! Many streams read by one thread: it counts events and looks at nothing else in them.
+//! The client: one thread that reads many streams and only counts their events.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -11,19 +11,20 @@ use tokio::task::JoinSet;
 
 use crate::stamps::message_of;
 
-/// A route that streams, and how many events of an answer bring no token.
+/// A route that streams. Some events of a response carry no token; they are listed for each route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Api {
-    /// OpenAI's chats: the role; the finish reason, `[DONE]`.
+    /// OpenAI's chat completions. Before the tokens: the role. After them: the finish reason and `[DONE]`.
     Chat,
-    /// Anthropic's messages: the message, a ping, the block; their ends.
+    /// Anthropic's messages. Before the tokens: the message, a ping and the block. After them: their ends.
     Messages,
-    /// OpenAI's responses: the answer twice, the item, the part; the ends of text, part, item and answer.
+    /// OpenAI's responses. Before the tokens: the response twice, the item and the part. After them: the ends of text,
+    /// part, item and response.
     Responses,
 }
 
 impl Api {
-    /// Events before the first token.
+    /// Returns the number of events before the first token.
     fn num_before(self) -> u64 {
         match self {
             Self::Chat => 1,
@@ -32,7 +33,7 @@ impl Api {
         }
     }
 
-    /// Events of an answer that bring no token.
+    /// Returns the number of events of a response that carry no token.
     pub fn num_empty(self) -> u64 {
         match self {
             Self::Chat => 3,
@@ -64,38 +65,37 @@ impl Api {
         }
     }
 }
-/// Bytes of one read.
+/// The size of the read buffer.
 const READ_BYTES: usize = 64 << 10;
-/// Longest run.
+/// The longest time that all streams may take.
 const RUN_LIMIT: Duration = Duration::from_secs(120);
-/// What a chunked body ends with.
+/// The bytes that end a chunked body.
 const BODY_END: &[u8] = b"\r\n0\r\n\r\n";
 
-/// What each stream asks for.
+/// The requests of each stream.
 #[derive(Debug, Clone, Copy)]
 pub struct Load {
-    /// How it is asked for.
     pub api: Api,
-    /// Answers, one after the other on one connection.
+    /// The number of requests, which one connection sends one after the other.
     pub answers: u32,
-    /// Tokens of each.
+    /// The number of tokens in each response.
     pub answer_tokens: u32,
 }
 
-/// Connections whose first request is sent.
+/// Connections that have sent their first request.
 pub struct Streams {
     runtime: Runtime,
     streams: Vec<Stream>,
 }
 
-/// What came.
+/// The measurements of the client.
 pub struct Outcome {
     pub took: Duration,
     pub tokens: u64,
-    /// Bytes on the wire.
+    /// The number of received bytes, with chunk headers.
     pub bytes: u64,
     pub reads: u64,
-    /// By stream, when each token was read.
+    /// The time at which each token was read, by stream.
     pub arrivals: Vec<Vec<Instant>>,
 }
 
@@ -113,7 +113,7 @@ impl Streams {
         Ok(Self { runtime, streams })
     }
 
-    /// Waits until each stream's first event, which brings no token, is there.
+    /// Waits for each stream's first event, which carries no token.
     pub fn wait_for_first_events(&mut self) -> anyhow::Result<()> {
         self.runtime.block_on(async {
             for stream in &mut self.streams {
@@ -125,7 +125,7 @@ impl Streams {
         })
     }
 
-    /// Reads all answers to their ends.
+    /// Reads all responses to their ends.
     pub fn run(&mut self) -> anyhow::Result<Outcome> {
         let begin = Instant::now();
         let streams = std::mem::take(&mut self.streams);
@@ -161,9 +161,9 @@ struct Stream {
     socket: TcpStream,
     load: Load,
     buffer: Vec<u8>,
-    /// Events of this answer.
+    /// The number of events of the current response.
     events: u64,
-    /// The bytes read last, as many as an end of an event or of a body may be cut into.
+    /// The last bytes that were read, because the end of an event or of a body may be split between two reads.
     tail: Vec<u8>,
     bytes: u64,
     reads: u64,
@@ -208,7 +208,7 @@ impl Stream {
         Ok(self)
     }
 
-    /// One read, and the events that it completes.
+    /// Reads once and counts the events that are now complete.
     async fn read(&mut self) -> anyhow::Result<()> {
         let num = self.socket.read(&mut self.buffer).await?;
         ensure!(num > 0, "stream {} was closed in the middle", self.index);
@@ -233,7 +233,7 @@ impl Stream {
     }
 }
 
-/// Empty lines of an event stream: JSON and chunk headers have none.
+/// Counts the empty lines, each of which ends an event. JSON and chunk headers have none.
 fn count_event_ends(bytes: &[u8]) -> u64 {
     bytes.iter().zip(&bytes[1..]).map(|(a, b)| u64::from(*a == b'\n' && *b == b'\n')).sum()
 }

@@ -1,10 +1,10 @@
-//! The router alone: a real `trunkline-router` process between a mock shard and a client on raw sockets.
+//! Measures only the router: a real `trunkline-router` process between a mock shard and a client on raw sockets.
 //!
-//! Three processes' worth of work share the machine, as they would with a real shard: the router, the mock shard and
-//! the client (both in this process, a thread each). In the same run a bare axum loop that streams the same events
-//! gives the yardstick. `make bench NAME=router`; results are printed as a Markdown table.
+//! The router, the mock shard and the client share the machine, as with a real shard. The latter two are threads of
+//! this process. For comparison, the same run measures a bare axum loop that streams the same events. Run it with `make
+//! bench NAME=router`; it prints a Markdown table.
 
-// A benchmark ends with what went wrong; nothing catches it.
+// A benchmark may end with a panic.
 #![allow(clippy::unwrap_used, clippy::print_stdout, clippy::print_stderr)]
 
 mod client;
@@ -21,26 +21,25 @@ use std::time::Duration;
 
 use clap::Parser;
 
-/// The benchmark's arguments.
 #[derive(Debug, Parser)]
 #[command(name = "router")]
 struct Args {
-    /// Write the results to `benchmark/results/router.json`, too.
+    /// Also write the results to `benchmark/results/router.json`.
     #[arg(long)]
     save: bool,
-    /// About how long each workload runs, in seconds.
+    /// The approximate time of each workload in seconds.
     #[arg(long, default_value_t = 5.0)]
     seconds: f64,
-    /// Run only the workloads whose name contains this.
+    /// Run only the workloads whose name contains this text.
     #[arg(long, default_value = "")]
     only: String,
-    /// Measure this router instead of the one built with the benchmark: to compare two builds.
+    /// Measure this router instead of the one that was built with the benchmark, to compare two builds.
     #[arg(long, default_value = env!("CARGO_BIN_EXE_trunkline-router"))]
     router: PathBuf,
-    /// Be the bare loop (the benchmark starts itself so).
+    /// Run the bare loop; the benchmark starts itself with this flag.
     #[arg(long, hide = true)]
     yardstick: bool,
-    /// What `cargo bench` passes to every benchmark.
+    /// Ignored; `cargo bench` passes it to every benchmark.
     #[arg(long, hide = true)]
     bench: bool,
 }

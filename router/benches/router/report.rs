@@ -1,4 +1,4 @@
-//! The numbers of a workload, and the table of all.
+//! The results of each workload, and the table that shows them.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -6,35 +6,35 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-/// What one workload gave.
+/// The results of one workload.
 #[derive(Debug, Serialize)]
 pub struct Row {
     pub name: String,
     pub streams: usize,
     pub tokens: u64,
     pub tokens_per_s: f64,
-    /// Bytes on the wire per token.
+    /// The received bytes per token.
     pub event_bytes: f64,
-    /// How many tokens a client's read brought: writes coalesce when it is above 1.
+    /// The tokens per read of the client. Above 1, several events left the router in one write.
     pub tokens_per_read: f64,
     pub router_cpu_us_per_token: f64,
-    /// Mock shard and client.
+    /// The CPU time of mock shard and client.
     pub other_cpu_us_per_token: f64,
-    /// Cores that all other processes of the machine kept busy meanwhile: what the times below suffer from.
+    /// The number of cores that other processes kept busy, which makes the times below longer.
     pub foreign_cores: f64,
-    /// From the shard's token to the client's event.
+    /// The time from the shard's token to the client's event.
     pub added: Option<Percentiles>,
-    /// The same in the half second with the lowest p99: what the router does when the machine lets it.
+    /// The same time in the half second with the lowest p99, in which the machine disturbed the router least.
     pub added_at_best: Option<Percentiles>,
-    /// From the shard's result to the next plan in the shard.
+    /// The time from the shard's result until the shard has the next plan.
     pub next_plan: Option<Percentiles>,
-    /// Resident memory of the router before the first request.
+    /// The resident memory of the router before the first request.
     pub router_bytes: Option<u64>,
-    /// What a stream adds to it while it waits.
+    /// The memory that each waiting stream adds.
     pub idle_stream_bytes: Option<u64>,
 }
 
-/// Of a list of times, in milliseconds.
+/// Percentiles of a list of times, in milliseconds.
 #[derive(Debug, Serialize)]
 pub struct Percentiles {
     pub p50_ms: f64,
@@ -43,7 +43,7 @@ pub struct Percentiles {
 }
 
 impl Percentiles {
-    /// Nearest rank; none of an empty list.
+    /// Computes the percentiles by nearest rank; `None` if the list is empty.
     pub fn of(mut times: Vec<Duration>) -> Option<Self> {
         times.sort_unstable();
         let last = times.len().checked_sub(1)?;
@@ -52,13 +52,13 @@ impl Percentiles {
     }
 }
 
-/// A part of a run that is looked at by itself.
+/// The length of the parts of a run whose percentiles are compared.
 const WINDOW: Duration = Duration::from_millis(500);
-/// Windows with less than this part of the fullest one are its cut ends.
+/// Windows with fewer times than this share of the fullest are ignored, because the run began or ended in them.
 const MIN_WINDOW_PART: f64 = 0.5;
 
 impl Percentiles {
-    /// Of the window with the lowest p99.
+    /// Computes the percentiles of the window with the lowest p99.
     pub fn of_best_window(times: &[(Instant, Duration)]) -> Option<Self> {
         let begin = times.iter().map(|(at, _)| *at).min()?;
         let mut windows: BTreeMap<u128, Vec<Duration>> = BTreeMap::new();
@@ -74,7 +74,7 @@ impl Percentiles {
     }
 }
 
-/// All rows as Markdown.
+/// Formats all rows as a Markdown table.
 pub fn table(rows: &[Row]) -> String {
     let mut out = String::from(
         "| workload | streams | tokens/s | bytes/token | tokens/read | router CPU µs/token | shard + client CPU | \

@@ -1,4 +1,4 @@
-//! The measured process: starts it, waits until it serves, reads its CPU time and memory, ends it.
+//! Starts the measured process, waits until it is ready, reads its CPU time and memory, and ends it.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -9,21 +9,21 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use trunkline_settings::RouterSettings;
 
-/// Longest wait for a server to be ready.
+/// The longest wait until a server is ready.
 const START_LIMIT: Duration = Duration::from_secs(20);
-/// Pause between two questions whether it is.
+/// The pause between two readiness checks.
 const START_PAUSE: Duration = Duration::from_millis(10);
-/// What `/proc/<pid>/stat` counts CPU time in, per second: `USER_HZ`, 100 on every Linux.
+/// The ticks per second of CPU times in `/proc/<pid>/stat`: `USER_HZ`, which is 100 on every Linux.
 const TICKS_PER_S: f64 = 100.0;
 
-/// A server in a process of its own; ends with this.
+/// A server in its own process, which is killed when this is dropped.
 pub struct Server {
     child: Child,
     pub address: SocketAddr,
 }
 
 impl Server {
-    /// The router on a model and a shard's socket.
+    /// Starts the router with a model and a shard's socket.
     pub fn router(program: &Path, model: &Path, socket: &Path) -> anyhow::Result<Self> {
         let name = "HuggingFaceTB/SmolLM2-135M-Instruct".to_owned();
         let mut settings = RouterSettings::new(socket.into(), model.into(), name);
@@ -44,14 +44,15 @@ impl Server {
         Ok(server)
     }
 
-    /// This program as the bare loop.
+    /// Starts this program as the bare loop.
     pub fn bare() -> anyhow::Result<Self> {
         let mut command = Command::new(std::env::current_exe()?);
         command.arg("--yardstick");
         Self::start(command)
     }
 
-    /// Both say `address=http://...` on standard error once they listen.
+    /// Starts a server and reads its address. Both servers print `address=http://...` to standard error when they
+    /// listen.
     fn start(mut command: Command) -> anyhow::Result<Self> {
         command.stdin(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.spawn().with_context(|| format!("cannot start {command:?}"))?;
@@ -66,7 +67,7 @@ impl Server {
             }
             eprintln!("{line}");
         }
-        // What it says later is passed on, so that its pipe never fills.
+        // Later lines are printed, so that the pipe never fills.
         std::thread::spawn(move || lines.map_while(Result::ok).for_each(|line| eprintln!("  {line}")));
         let address = address.context("the server ended before it listened")?;
         Ok(Self { child, address })
@@ -80,12 +81,12 @@ impl Server {
         Ok(answer.starts_with("HTTP/1.1 200"))
     }
 
-    /// User and system time of all its threads so far, in steps of 10 ms.
+    /// Returns the user and system time of all threads so far, in steps of 10 ms.
     pub fn cpu_time(&self) -> anyhow::Result<Duration> {
         cpu_time(&self.child.id().to_string())
     }
 
-    /// Its resident memory.
+    /// Returns the resident memory.
     pub fn memory_bytes(&self) -> anyhow::Result<u64> {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
         let line = status.lines().find(|line| line.starts_with("VmRSS:")).context("no VmRSS")?;
@@ -96,18 +97,18 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It may have ended by itself; then there is nothing to kill.
+        // Killing fails if the process has already exited.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// CPU time of this process: mock shard and client.
+/// Returns the CPU time of this process, which runs the mock shard and the client.
 pub fn own_cpu_time() -> anyhow::Result<Duration> {
     cpu_time("self")
 }
 
-/// CPU time of everything on the machine but its idle time: the first line of `/proc/stat` (proc(5)).
+/// Returns the CPU time of all processes, from the first line of `/proc/stat` (proc(5)).
 pub fn all_cpu_time() -> anyhow::Result<Duration> {
     let stat = std::fs::read_to_string("/proc/stat")?;
     let line = stat.lines().next().context("nothing in /proc/stat")?;
@@ -117,7 +118,8 @@ pub fn all_cpu_time() -> anyhow::Result<Duration> {
     Ok(Duration::from_secs_f64(busy as f64 / TICKS_PER_S))
 }
 
-/// Fields 14 and 15 of `/proc/<pid>/stat` (proc(5)); the name before them may hold anything but ends with `)`.
+/// Returns the sum of fields 14 and 15 of `/proc/<pid>/stat` (proc(5)). The process's name precedes them; it may
+/// contain any character and ends with `)`.
 fn cpu_time(pid: &str) -> anyhow::Result<Duration> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
     let (_, fields) = stat.rsplit_once(')').context("no name in stat")?;

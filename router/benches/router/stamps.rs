@@ -1,4 +1,4 @@
-//! When the mock shard did what, to compare with when the client saw it: one clock, as both are in one process.
+//! Time stamps of the mock shard, which are compared with the client's. Both run in one process and use one clock.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -9,31 +9,31 @@ use anyhow::ensure;
 
 use crate::mock::{Watch, prompt_of};
 
-/// Steps at the start that are left out: connections open, prompts are computed.
+/// The first steps, which are ignored because connections open and prompts are computed in them.
 const WARM_UP_TOKENS: usize = 20;
-/// Plans in flight: the plan that result `n` makes room for is `n + RUN_AHEAD`.
+/// The number of plans in flight. Result `n` makes room for plan `n + RUN_AHEAD`.
 const RUN_AHEAD: u64 = trunkline_scheduler::RUN_AHEAD as u64;
-/// Characters of a stream's number.
+/// The number of digits in a stream's number.
 const NUMBER_WIDTH: usize = 6;
 
-/// The message of a stream, from which the shard tells streams apart.
+/// Returns the message of a stream, by which the shard identifies the stream.
 pub fn message_of(stream: usize) -> String {
     format!("{stream:0NUMBER_WIDTH$}")
 }
 
-/// Where a prompt has the stream's number.
+/// Returns the positions of a prompt that contain the stream's number.
 fn number_place() -> Range<usize> {
     let start = prompt_of("").len() - prompt_of_tail();
     start..start + NUMBER_WIDTH
 }
 
-/// Tokens of a prompt after the message.
+/// Returns the number of prompt tokens after the message.
 fn prompt_of_tail() -> usize {
     // `<|end|>`, `<|start|>` and the header of the answer.
     2 + "assistant\n".len()
 }
 
-/// Times of results by stream, and of plans and results by step.
+/// The times of results by stream, and of plans and results by step.
 pub struct Stamps {
     tokens: Vec<Mutex<Vec<Instant>>>,
     plans: Mutex<BTreeMap<u64, Instant>>,
@@ -51,7 +51,7 @@ impl Stamps {
         }
     }
 
-    /// When the client had read a token's event, and how long before the shard had had the token.
+    /// Returns, for each token, the time at which the client read its event, and the time since the shard sampled it.
     pub fn added(&self, arrivals: &[Vec<Instant>]) -> anyhow::Result<Vec<(Instant, Duration)>> {
         let mut added = Vec::new();
         for (stream, (sampled, arrived)) in self.tokens.iter().zip(arrivals).enumerate() {
@@ -66,7 +66,7 @@ impl Stamps {
         Ok(added)
     }
 
-    /// From the moment that the shard had a result to the moment that it had read the plan that the result let go.
+    /// Returns the times from each result of the shard until it had read the plan for which the result made room.
     pub fn until_next_plan(&self) -> Vec<Duration> {
         let (plans, results) = (self.plans.lock().unwrap(), self.results.lock().unwrap());
         let pairs = results.iter().skip(WARM_UP_TOKENS);

@@ -1,4 +1,4 @@
-//! What is measured, one row each.
+//! The measured workloads, each of which becomes a row of the table.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,19 +12,19 @@ use crate::report::{Percentiles, Row};
 use crate::server::{Server, all_cpu_time, own_cpu_time};
 use crate::stamps::Stamps;
 
-/// Tokens of one answer; prompt and answer fit the mock's context.
+/// The number of tokens in a response. Prompt and response fit the mock's context.
 const ANSWER_TOKENS: u32 = 4_000;
-/// Tokens a second that an unpaced workload is expected to reach, to choose how many answers each stream asks for.
+/// The expected tokens per second of an unpaced workload, which determine the number of requests per stream.
 const EXPECTED_TOKENS_PER_S: f64 = 400_000.0;
-/// Enough for all streams and for the answers before, which the KV index keeps.
+/// The number of KV blocks: enough for all streams and for earlier responses, which the KV index keeps.
 const NUM_BLOCKS: u32 = 1 << 16;
-/// As the CPU shard's.
+/// The block size of the CPU shard.
 const BLOCK_SIZE: u32 = 16;
 
-/// Who answers.
+/// The server that answers the requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answerer {
-    /// The router over the mock shard.
+    /// The router with the mock shard.
     Router,
     /// A bare axum loop with the same events.
     Bare,
@@ -36,15 +36,14 @@ pub struct Workload {
     answerer: Answerer,
     api: Api,
     streams: usize,
-    /// Time of a step; none: the shard answers at once.
+    /// The time of a step; zero if the shard answers at once.
     pace: Duration,
-    /// Keep the shard still first, to see what an idle stream takes.
+    /// True if the shard computes nothing at first, to measure the memory of an idle stream.
     idle_first: bool,
 }
 
 const STEP: Duration = Duration::from_millis(10);
 
-/// All rows.
 pub const ALL: &[Workload] = &[
     Workload {
         name: "bare axum loop",
@@ -113,7 +112,7 @@ pub const ALL: &[Workload] = &[
 ];
 
 impl Workload {
-    /// Runs it for about `seconds`; `router` is the program.
+    /// Runs the workload for about `seconds`. `router` is the path of the program.
     pub fn run(&self, seconds: Duration, router: &Path) -> anyhow::Result<Row> {
         match self.answerer {
             Answerer::Bare => self.run_bare(seconds),
@@ -121,7 +120,7 @@ impl Workload {
         }
     }
 
-    /// What each stream asks for, so that all together take about `seconds`.
+    /// Returns the requests of each stream, chosen so that the workload takes about `seconds`.
     fn load(&self, seconds: Duration) -> Load {
         if self.pace.is_zero() {
             let of_stream = EXPECTED_TOKENS_PER_S / self.streams as f64 * seconds.as_secs_f64();

@@ -1,4 +1,5 @@
-//! A bare axum loop: what a server that does nothing but stream the same events reaches on this machine.
+//! A bare axum loop that only streams the same events as the router. It shows the highest rate that a server can reach
+//! on this machine.
 
 use std::convert::Infallible;
 
@@ -10,14 +11,14 @@ use serde_json::Value;
 
 use crate::client::Api;
 
-/// As the router's own, byte for byte but for id and time.
+/// An event of the router, with the same bytes except for id and time.
 const CHUNK: &str = concat!(
     r#"{"id":"chatcmpl-0123456789abcdef0123456789abcdef","object":"chat.completion.chunk","created":1767225600,"#,
     r#""model":"HuggingFaceTB/SmolLM2-135M-Instruct","system_fingerprint":"trunkline-0.1.0-0123456789ab","#,
     r#""choices":[{"index":0,"delta":{"content":"x"},"logprobs":null,"finish_reason":null}]}"#,
 );
 
-/// Serves until it is killed; says its address on standard error.
+/// Prints the address to standard error and serves until the process is killed.
 pub fn serve() -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
@@ -29,7 +30,7 @@ pub fn serve() -> anyhow::Result<()> {
             stream.set_nodelay(true)?;
             let service = hyper_util::service::TowerToHyperService::new(routes.clone());
             let io = hyper_util::rt::TokioIo::new(stream);
-            // A client that leaves ends its connection; that is no error of the loop.
+            // A client that disconnects ends only its connection.
             tokio::spawn(hyper::server::conn::http1::Builder::new().serve_connection(io, service));
         }
     })

@@ -77,17 +77,22 @@ impl Collector for SchedulerCollector {
             "Blocks held by running sequences / all blocks",
             used,
         )?;
-        gauge(&mut encoder, "vllm:kv_cache_usage_perc", "As trunkline_kv_usage_ratio (Gateway API)", used)?;
+        gauge(
+            &mut encoder,
+            "vllm:kv_cache_usage_perc",
+            "Same as trunkline_kv_usage_ratio (Gateway API)",
+            used,
+        )?;
         gauge(
             &mut encoder,
             "vllm:num_requests_running",
-            "As trunkline_running_sequences (Gateway API)",
+            "Same as trunkline_running_sequences (Gateway API)",
             stats.num_running as f64,
         )?;
         gauge(
             &mut encoder,
             "vllm:num_requests_waiting",
-            "As trunkline_queued_sequences (Gateway API)",
+            "Same as trunkline_queued_sequences (Gateway API)",
             stats.num_waiting as f64,
         )?;
         let cache = CacheConfigLabels {
@@ -95,10 +100,22 @@ impl Collector for SchedulerCollector {
             num_gpu_blocks: info.map_or(0, |info| info.num_device_blocks),
             cache_dtype: info.map_or_else(String::new, |info| info.kv_dtype.clone()),
         };
-        labelled(&mut encoder, "vllm:cache_config_info", "KV pool of the device (Gateway API)", &cache, 1.0)?;
+        labelled(
+            &mut encoder,
+            "vllm:cache_config_info",
+            "The KV pool of the device (Gateway API)",
+            &cache,
+            1.0,
+        )?;
         let lora = LoraLabels { max_lora: 0, running_lora_adapters: "", waiting_lora_adapters: "" };
         let now = crate::clock::unix_seconds();
-        labelled(&mut encoder, "vllm:lora_requests_info", "Adapters in use: none (Gateway API)", &lora, now)
+        labelled(
+            &mut encoder,
+            "vllm:lora_requests_info",
+            "LoRA adapters in use, always none (Gateway API)",
+            &lora,
+            now,
+        )
     }
 }
 
@@ -121,26 +138,26 @@ fn labelled(
 
 fn gauges(stats: &Stats) -> [(&'static str, &'static str, u64); 16] {
     [
-        ("trunkline_queued_sequences", "Sequences that wait, preempted ones included", stats.num_waiting),
-        ("trunkline_running_sequences", "Sequences that run", stats.num_running),
-        ("trunkline_steps_in_flight", "Plans whose results are out", stats.steps_in_flight),
-        ("trunkline_kv_blocks_free", "Blocks with nothing in them", stats.blocks_free),
-        ("trunkline_kv_blocks_held", "Blocks that sequences hold", stats.blocks_held),
-        ("trunkline_kv_blocks_cached", "Blocks that only the KV index holds", stats.blocks_cached),
-        ("trunkline_kv_blocks_pinned", "Held blocks that pins hold", stats.blocks_pinned),
+        ("trunkline_queued_sequences", "Waiting sequences, including preempted ones", stats.num_waiting),
+        ("trunkline_running_sequences", "Running sequences", stats.num_running),
+        ("trunkline_steps_in_flight", "Plans whose results have not arrived", stats.steps_in_flight),
+        ("trunkline_kv_blocks_free", "Empty blocks of the pool", stats.blocks_free),
+        ("trunkline_kv_blocks_held", "Blocks held by sequences or pins", stats.blocks_held),
+        ("trunkline_kv_blocks_cached", "Blocks held only by the KV index", stats.blocks_cached),
+        ("trunkline_kv_blocks_pinned", "Held blocks that are pinned", stats.blocks_pinned),
         ("trunkline_kv_blocks_late", "Held blocks that late restores may still write", stats.blocks_late),
         ("trunkline_kv_blocks", "Blocks of the pool", stats.blocks_total),
-        ("trunkline_kv_window_parts_free", "Window parts that no block has", stats.window_parts_free),
-        ("trunkline_kv_window_parts_needed", "Window parts that sequences need", stats.window_parts_needed),
+        ("trunkline_kv_window_parts_free", "Free window parts of the pool", stats.window_parts_free),
+        ("trunkline_kv_window_parts_needed", "Window parts needed by sequences", stats.window_parts_needed),
         ("trunkline_kv_window_parts", "Window parts of the pool", stats.window_parts_total),
         ("trunkline_store_blocks", "Blocks in the store", stats.store_blocks),
         (
             "trunkline_store_blocks_pinned",
-            "Blocks that pins keep in the store, there or on their way",
+            "Pinned blocks in the store or on their way to it",
             stats.store_blocks_pinned,
         ),
         ("trunkline_store_slots", "Slots of the store", stats.store_slots),
-        ("trunkline_object_waiting_blocks", "Stored blocks that wait for their upload", stats.offered_blocks),
+        ("trunkline_object_waiting_blocks", "Stored blocks waiting for their upload", stats.offered_blocks),
     ]
 }
 
@@ -148,45 +165,49 @@ fn counters(stats: &Stats) -> [(&'static str, &'static str, u64); 23] {
     [
         ("trunkline_steps", "Steps planned", stats.steps),
         ("trunkline_prompt_tokens", "Prompt tokens of started sequences", stats.prompt_tokens),
-        ("trunkline_prefix_hit_tokens", "Prompt tokens that a prefix hit spared", stats.prefix_hit_tokens),
+        ("trunkline_prefix_hit_tokens", "Prompt tokens found in the KV index", stats.prefix_hit_tokens),
         ("trunkline_output_tokens", "Output tokens", stats.output_tokens),
         ("trunkline_scheduled_tokens", "Tokens planned to be computed", stats.scheduled_tokens),
         ("trunkline_preemptions", "Sequences preempted", stats.preemptions),
         ("trunkline_fair_preemptions", "Sequences preempted for another tenant", stats.fair_preemptions),
-        ("trunkline_promotions", "Sequences that got into the class above", stats.promotions),
+        ("trunkline_promotions", "Sequences promoted to a higher class after a long wait", stats.promotions),
         ("trunkline_evicted_blocks", "Blocks dropped from the KV index", stats.evicted_blocks),
-        ("trunkline_dropped_window_parts", "Window parts taken from blocks", stats.dropped_window_parts),
-        ("trunkline_pins", "Prompts pinned, or pinned again", stats.pins_granted),
-        ("trunkline_pins_refused", "Prompts not pinned for want of room", stats.pins_refused),
+        ("trunkline_dropped_window_parts", "Window parts dropped from blocks", stats.dropped_window_parts),
+        ("trunkline_pins", "Pins granted, including renewed ones", stats.pins_granted),
+        ("trunkline_pins_refused", "Pins refused because there was no room", stats.pins_refused),
         ("trunkline_pins_dropped", "Pins that ended early to make room", stats.pins_dropped),
         ("trunkline_stored_blocks", "Blocks written to the store", stats.stored_blocks),
         ("trunkline_store_failures", "Blocks that could not be written to the store", stats.store_failures),
         ("trunkline_store_evicted_blocks", "Blocks dropped from the store", stats.store_evicted_blocks),
         ("trunkline_restored_blocks", "Blocks read back from the store", stats.restored_blocks),
-        ("trunkline_restore_failures", "Restores that met a missing or broken block", stats.restore_failures),
+        (
+            "trunkline_restore_failures",
+            "Restores that ended at a missing or damaged block",
+            stats.restore_failures,
+        ),
         (
             "trunkline_restores_declined",
-            "Restores not begun as computing was predicted to be quicker",
+            "Restores not started because computing was predicted to be faster",
             stats.restores_declined,
         ),
         (
             "trunkline_restores_given_up",
-            "Restores that took so long that their sequences computed instead",
+            "Restores abandoned because they took too long",
             stats.restores_given_up,
         ),
         (
             "trunkline_object_dropped_blocks",
-            "Times a stored block did not wait for its upload as too many did",
+            "Stored blocks not uploaded because too many were waiting",
             stats.unoffered_blocks,
         ),
         (
             "trunkline_prefix_waits",
-            "Times a request waited for another that computed its prefix",
+            "Times a request waited for another that was computing its prefix",
             stats.prefix_waits,
         ),
         (
             "trunkline_unexpected_results",
-            "Results that answer no plan; a defect if not 0",
+            "Results that match no plan; not 0 means a defect",
             stats.unexpected_results,
         ),
     ]
@@ -194,37 +215,33 @@ fn counters(stats: &Stats) -> [(&'static str, &'static str, u64); 23] {
 
 fn object_counters(counts: &ObjectCounts) -> [(&'static str, &'static str, u64); 9] {
     [
-        ("trunkline_object_uploaded_blocks", "Blocks put into the object store", counts.uploaded_blocks),
+        ("trunkline_object_uploaded_blocks", "Blocks uploaded to the object store", counts.uploaded_blocks),
+        ("trunkline_object_uploaded_bytes", "Bytes uploaded to the object store", counts.uploaded_bytes),
         (
-            "trunkline_object_uploaded_bytes",
-            "Bytes of blocks put into the object store",
-            counts.uploaded_bytes,
+            "trunkline_object_known_blocks",
+            "Blocks not uploaded because the object store had them",
+            counts.known_blocks,
         ),
-        ("trunkline_object_known_blocks", "Blocks that the object store had already", counts.known_blocks),
-        ("trunkline_object_downloaded_blocks", "Blocks got from the object store", counts.downloaded_blocks),
+        (
+            "trunkline_object_downloaded_blocks",
+            "Blocks downloaded from the object store",
+            counts.downloaded_blocks,
+        ),
         (
             "trunkline_object_downloaded_bytes",
-            "Bytes of blocks got from the object store",
+            "Bytes downloaded from the object store",
             counts.downloaded_bytes,
         ),
-        (
-            "trunkline_object_failures",
-            "Gets and puts that failed, and objects that cannot be used",
-            counts.failures,
-        ),
-        (
-            "trunkline_object_misses",
-            "Downloads that ended at a block which the object store lacks",
-            counts.misses,
-        ),
+        ("trunkline_object_failures", "Failed downloads and uploads, and unusable objects", counts.failures),
+        ("trunkline_object_misses", "Downloads that ended at a missing block", counts.misses),
         (
             "trunkline_object_declined",
-            "Requests that did not ask the object store as computing was predicted to be quicker",
+            "Requests that downloaded nothing because computing was predicted to be faster",
             counts.declined,
         ),
         (
             "trunkline_object_timeouts",
-            "Requests that went on before the object store had given all",
+            "Requests that continued before their downloads were complete",
             counts.timeouts,
         ),
     ]

@@ -30,6 +30,7 @@ use crate::tenants::{Access, Caller, HeldPlaces, Limiter, OverLimit, RateSlot, S
 /// The longest `Retry-After` of a request that finds no free place, in seconds.
 const MAX_RETRY_S: u64 = 60;
 
+/// A request that passed admission, with everything that was found out about it.
 pub struct Admitted {
     /// The place that it holds until it is answered.
     pub permit: Place,

@@ -115,45 +115,49 @@ impl Metrics {
     pub fn registry(&self) -> Registry {
         let mut registry = Registry::default();
         let own = registry.sub_registry_with_prefix("trunkline");
-        own.register("http_requests", "HTTP answers by route and status", self.http_requests.clone());
+        own.register(
+            "http_requests",
+            "HTTP responses by route, method and status",
+            self.http_requests.clone(),
+        );
         own.register(
             "rejections",
-            "Requests told to come back later, by error code",
+            "Requests rejected because of overload, by error code",
             self.rejections.clone(),
         );
         own.register("sequences_ended", "Sequences ended, by reason", self.ends.clone());
         own.register(
             "aborts",
-            "Sequences aborted because their client left or read too slowly",
+            "Sequences aborted because their client disconnected or read too slowly",
             self.aborts.clone(),
         );
         let counters = [
             (
                 "stalled_connections",
-                "Connections given up because their client did not read",
+                "Connections closed because their client did not read",
                 &self.stalled_connections,
             ),
-            ("tls_reloads", "Times that a changed certificate and key were taken", &self.tls_reloads),
+            ("tls_reloads", "Reloads of a changed certificate and key", &self.tls_reloads),
             (
                 "tls_reload_failures",
-                "Times that a changed certificate and key could not be used",
+                "Failed reloads of a changed certificate and key",
                 &self.tls_reload_failures,
             ),
         ];
         for (name, help, counter) in counters {
             own.register(name, help, counter.clone());
         }
-        own.register(
-            "grammar_hits",
-            "Grammars that were compiled for an earlier request",
-            self.grammar_hits.clone(),
-        );
+        own.register("grammar_hits", "Requests whose grammar was in the cache", self.grammar_hits.clone());
         let seconds = [
-            ("step_duration", "Time the device worked on a step", &self.step_seconds),
-            ("time_to_first_token", "Arrival of a request to its first output token", &self.ttft_seconds),
+            ("step_duration", "Device time of a step", &self.step_seconds),
+            (
+                "time_to_first_token",
+                "Time from the arrival of a request to its first output token",
+                &self.ttft_seconds,
+            ),
             ("inter_token", "Time between two output tokens of a request", &self.itl_seconds),
-            ("queue_time", "Submission of a request to its first chunk", &self.queue_seconds),
-            ("grammar_mask", "Time to work out what a sequence may sample", &self.mask_seconds),
+            ("queue_time", "Time from the submission of a request to its first chunk", &self.queue_seconds),
+            ("grammar_mask", "CPU time to compute the token mask of a sequence", &self.mask_seconds),
             ("grammar_compile", "Time to compile a grammar", &self.grammar_compile_seconds),
         ];
         for (name, help, histogram) in seconds {

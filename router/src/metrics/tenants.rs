@@ -91,10 +91,10 @@ impl Collector for TenantCollector {
             ("trunkline_tenant_kv_blocks", "Blocks of the pool that a tenant uses", |usage| usage.num_blocks),
             (
                 "trunkline_tenant_kv_blocks_cached",
-                "Blocks of a tenant that only the KV index holds",
+                "Blocks of a tenant that are held only by the KV index",
                 |usage| usage.num_cached,
             ),
-            ("trunkline_tenant_kv_blocks_pinned", "Blocks of a tenant that its pins hold", |usage| {
+            ("trunkline_tenant_kv_blocks_pinned", "Blocks of a tenant that are pinned", |usage| {
                 usage.num_pinned
             }),
             (

@@ -362,7 +362,8 @@ fn check_end(
         return Err(ApiError::value(names.min_tokens, problem));
     }
     if raw.ignore_eos {
-        let problem = "decides where the output ends and cannot be combined with `ignore_eos`; hint: leave one of them out";
+        let problem =
+            "decides where the output ends, so it excludes `ignore_eos`; hint: leave one of them out";
         return Err(ApiError::value(field, problem));
     }
     Ok(())

@@ -207,7 +207,7 @@ async fn metrics_are_prometheus_text_unless_openmetrics_is_asked_for() {
     let router = Router::default().await;
     router.get("/livez").await;
     let prometheus = router.get("/metrics").await.text();
-    assert!(prometheus.contains("# HELP trunkline_http_requests_total HTTP answers"), "{prometheus}");
+    assert!(prometheus.contains("# HELP trunkline_http_requests_total HTTP responses"), "{prometheus}");
     assert!(prometheus.contains("# TYPE trunkline_http_requests_total counter\n"), "{prometheus}");
     assert!(prometheus.contains("# TYPE trunkline_step_duration_seconds histogram\n"), "{prometheus}");
     assert!(!prometheus.contains("# EOF") && !prometheus.contains("# UNIT"), "{prometheus}");
