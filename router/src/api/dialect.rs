@@ -13,7 +13,7 @@ pub enum Dialect {
     Anthropic,
     /// All other paths below `/v1`.
     OpenAi,
-    /// Paths outside `/v1`.
+    /// All paths outside `/v1`.
     Tgi,
 }
 

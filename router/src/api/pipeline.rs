@@ -73,7 +73,7 @@ pub(crate) struct Asked<P> {
 
 /// The prompts of a call.
 pub(crate) trait Prompts {
-    /// Writes the answer.
+    /// The type that writes the answer.
     type Answer: Answer;
 
     /// Tokenizes the prompts and completes a request with each one.

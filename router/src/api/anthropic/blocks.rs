@@ -226,7 +226,7 @@ impl Chat {
         }
         match list {
             Value::Array(list) => list,
-            _ => unreachable!("made one above"),
+            _ => unreachable!("the list was inserted above"),
         }
     }
 

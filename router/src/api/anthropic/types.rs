@@ -101,7 +101,7 @@ impl ContextManagement {
             let field = format!("context_management.edits[{idx}].type");
             return Err(ApiError::UnsupportedField {
                 field,
-                hint: "only edits that clear something are taken",
+                hint: "only edits of the kind `clear_...` are accepted",
             });
         }
         Ok(())

@@ -76,7 +76,7 @@ impl Visitor<'_> for SeedVisitor {
     type Value = Seed;
 
     fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("an integer of 64 bits")
+        formatter.write_str("a 64-bit integer")
     }
 
     fn visit_u64<E: Error>(self, seed: u64) -> Result<Seed, E> {

@@ -98,35 +98,35 @@ fn join(texts: Texts, field: &str) -> Result<String, ApiError> {
     Ok(joined)
 }
 
-/// Converts an input to messages. `kept` looks up an item of a stored response by its id. The input may be empty if
-/// `goes_on` is true, when the request continues a stored response.
+/// Converts an input to messages. `stored_item` looks up an item of a stored response by its id. The input may be
+/// empty if the request continues a stored response.
 pub fn messages(
     input: Input,
-    goes_on: bool,
+    continues_response: bool,
     limits: &ServerLimits,
-    kept: impl Fn(&str) -> Option<Value>,
+    stored_item: impl Fn(&str) -> Option<Value>,
 ) -> Result<Vec<ChatMessage>, ApiError> {
     let items = match input {
         TextOrList::Text(text) => return Ok(vec![ChatMessage::new("user", text)]),
         TextOrList::List(items) => items,
     };
-    if items.is_empty() && !goes_on {
+    if items.is_empty() && !continues_response {
         return Err(ApiError::value("input", "is empty; hint: send at least one item"));
     }
     limits.check_messages("input", items.iter().map(Item::num_parts))?;
     let mut messages = Vec::new();
     for (idx, item) in items.into_iter().enumerate() {
         let field = format!("input[{idx}]");
-        let item = if item.is_reference() { referred(item, &field, &kept)? } else { item };
+        let item = if item.is_reference() { referred(item, &field, &stored_item)? } else { item };
         push(&mut messages, item, &field)?;
     }
     Ok(messages)
 }
 
 /// Returns the stored item that a reference names.
-fn referred(item: Item, field: &str, kept: impl Fn(&str) -> Option<Value>) -> Result<Item, ApiError> {
+fn referred(item: Item, field: &str, stored_item: impl Fn(&str) -> Option<Value>) -> Result<Item, ApiError> {
     let id = item.id.ok_or_else(|| ApiError::MissingField { field: format!("{field}.id") })?;
-    let found = kept(&id).and_then(|item| serde_json::from_value(item).ok());
+    let found = stored_item(&id).and_then(|item| serde_json::from_value(item).ok());
     found.ok_or_else(|| unknown(&id))
 }
 

@@ -133,12 +133,13 @@ impl Call for Body {
             None => None,
             Some(id) => Some(app.responses.get(owner.as_deref(), id).ok_or_else(|| unknown(id))?.0),
         };
-        let kept = |id: &str| app.responses.item(owner.as_deref(), id);
-        let own = messages(std::mem::take(&mut self.input), before.is_some(), &app.limits, kept)?;
+        let stored_item = |id: &str| app.responses.item(owner.as_deref(), id);
+        let own = messages(std::mem::take(&mut self.input), before.is_some(), &app.limits, stored_item)?;
         let chat = chat_request(&self, before.as_deref(), &own);
         let grammar = tools.grammar().or(format);
-        let is_kept = self.store.unwrap_or(true) && app.responses.is_on();
-        let keeping = is_kept.then(|| Keeping { store: app.responses.clone(), owner, before, messages: own });
+        let is_stored = self.store.unwrap_or(true) && app.responses.is_on();
+        let keeping =
+            is_stored.then(|| Keeping { store: app.responses.clone(), owner, before, messages: own });
         Ok(Asked {
             params,
             names: NAMES,
@@ -204,7 +205,7 @@ impl pipeline::Answer for ResponseAnswer {
 }
 
 /// Returns the response before its first token.
-fn response(app: &App, body: Body, request: &GenerationRequest, is_kept: bool) -> ResponseObject {
+fn response(app: &App, body: Body, request: &GenerationRequest, is_stored: bool) -> ResponseObject {
     ResponseObject {
         id: format!("resp_{}", crate::random::id()),
         object: "response",
@@ -217,7 +218,7 @@ fn response(app: &App, body: Body, request: &GenerationRequest, is_kept: bool) -
         parallel_tool_calls: body.parallel_tool_calls.unwrap_or(true),
         previous_response_id: body.previous_response_id,
         reasoning: body.reasoning.unwrap_or_default(),
-        store: is_kept,
+        store: is_stored,
         temperature: f64::from(request.sampling.temperature),
         text: body.text.map_or_else(plain_text, |text| json!({"format": text.format.unwrap_or_else(plain)})),
         tool_choice: body.tool_choice.unwrap_or_else(|| "auto".into()),

@@ -58,7 +58,7 @@ pub(super) const REFUSED: &[Refused] = &[
 /// The form in which the answer is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Form {
-    /// One JSON object.
+    /// A single JSON object.
     Object,
     /// A JSON list with one object, which is the form of TGI's `/`.
     List,

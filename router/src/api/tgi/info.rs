@@ -16,7 +16,7 @@ use crate::api::respond;
 pub struct Info {
     /// The name of the served model.
     pub model_id: String,
-    /// Null: a revision belongs to the files, of which this process knows the path alone.
+    /// Always null, because the server does not know the revision of the model's files.
     pub model_sha: Option<&'static str>,
     /// The architecture of the model.
     pub model_architecture: String,

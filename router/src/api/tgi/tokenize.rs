@@ -38,7 +38,7 @@ pub struct SimpleToken {
     pub stop: usize,
 }
 
-/// Tokenizes a text.
+/// Tokenizes a text with the model's tokenizer.
 #[utoipa::path(
     post, path = "/tokenize", tag = "TGI", request_body = TokenizeRequest,
     responses(
