@@ -21,7 +21,7 @@ pub async fn livez() -> &'static str {
     "ok"
 }
 
-/// Reports if the server is ready: the model is loaded, the step loop advances, and the server is not draining.
+/// Reports whether the server is ready: the model is loaded, the step loop advances, and the server is not draining.
 #[utoipa::path(
     get, path = "/readyz", tag = "Operating",
     responses(
@@ -33,7 +33,7 @@ pub async fn readyz(State(app): State<Arc<App>>) -> Response {
     respond::answer::<tgi::ErrorResponse>(app.served.readiness().map(|()| "ready"))
 }
 
-/// Reports if the server is ready, under the path that TGI uses. See `/readyz`.
+/// Reports whether the server is ready, under the path that TGI uses. See `/readyz`.
 #[utoipa::path(
     get, path = "/health", tag = "TGI",
     responses(
@@ -48,7 +48,7 @@ pub async fn health(State(app): State<Arc<App>>) -> Response {
     }
 }
 
-/// Reports if the server is ready, under the path that SageMaker requires. See `/health`.
+/// Reports whether the server is ready, under the path that SageMaker requires. See `/health`.
 #[utoipa::path(
     get, path = "/ping", tag = "TGI",
     responses(

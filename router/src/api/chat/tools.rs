@@ -24,12 +24,12 @@ pub struct Tool {
     pub parameters: Value,
 }
 
-/// The rule that decides if the model calls a tool.
+/// The rule that decides whether the model calls a tool.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum ToolChoice {
     /// The model calls no tool.
     None,
-    /// The model decides if it calls tools.
+    /// The model decides whether it calls tools.
     #[default]
     Auto,
     /// The model calls one or more tools.

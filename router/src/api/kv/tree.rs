@@ -165,7 +165,7 @@ pub struct PageQuery {
 pub struct KvNode {
     /// The id of the node. It is valid until the node changes.
     pub id: String,
-    /// The number at the start of the parent's `id`; null for a node without a parent.
+    /// The number at the start of the parent's `id`; null for a node at the start of its prompts.
     pub parent: Option<u32>,
     /// The namespace of the node, as eight hexadecimal digits. Nodes of different namespaces never share blocks.
     pub namespace: String,
@@ -395,7 +395,7 @@ pub(super) fn node(view: &NodeView, shard: &ShardInfo, now: Millis) -> KvNode {
     }
 }
 
-/// Removes a node and its descendants from all tiers, except for blocks that a sequence holds.
+/// Removes a node and its descendants from all tiers, except for blocks that sequences or pins hold.
 #[utoipa::path(
     delete, path = "/v1/kv/tree/{id}", tag = "KV cache",
     params(("id" = String, Path, description = "The `id` of a node")),
