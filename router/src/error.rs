@@ -8,14 +8,14 @@ use trunkline_text::TextError;
 
 use crate::request_id::RequestId;
 
-/// Tells who can fix an error: the client, by changing or repeating the request, or the operator.
+/// The kind of an error, which decides whether the client should change the request, retry it or report a defect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ErrorClass {
     /// The client can fix the request.
     Request,
-    /// The client should retry later.
+    /// The server cannot serve the request now; the client should retry later.
     Overload,
-    /// The shard failed or is not connected; the launcher restarts it.
+    /// The request failed after it had started, at the shard or because of its deadline.
     Shard,
     /// The router has a defect.
     Bug,
@@ -90,7 +90,7 @@ pub enum ApiError {
         "{limit} of {limit} requests are open; hint: retry after {retry_after_s} s or raise `--max-concurrent-requests`"
     )]
     TooManyRequests { limit: usize, retry_after_s: u64 },
-    /// One tenant may not take all places, so that other tenants find some free.
+    /// A tenant may not take all places, so that other tenants always find a free one.
     #[error(
         "this tenant has {num_open} of the {limit} places for open requests, and the rest are reserved for other \
         tenants; hint: retry after {retry_after_s} s or raise `--max-concurrent-requests`"

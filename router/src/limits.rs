@@ -79,17 +79,17 @@ pub const MAX_CACHED_GRAMMAR_BYTES: usize = 1 << 20;
 pub struct ServerLimits {
     /// The limits on requests.
     pub requests: Limits,
-    /// Longest wait of a drain for open requests (`--graceful-termination-timeout`).
+    /// The longest wait of a drain for open requests (`--graceful-termination-timeout`).
     pub graceful_termination_timeout: Duration,
-    /// Order of eviction from the prefix cache (`--eviction-policy`).
+    /// The order of eviction from the prefix cache (`--eviction-policy`).
     pub eviction_policy: PolicyKind,
-    /// Largest share of the KV pool that may be pinned, in percent (`--max-pinned-share`).
+    /// The largest share of the KV pool that may be pinned, in percent (`--max-pinned-share`).
     pub max_pinned_percent: u32,
     /// The watermark of requests that ask for one (`--watermark-gamma`, `--watermark-delta`, `--watermark-key-file`).
     pub watermark: Watermark,
-    /// Time limits of connections, which no flag sets.
+    /// The time limits of connections, which no flag sets.
     pub timeouts: Timeouts,
-    /// Most connections beyond the open requests, which no flag sets.
+    /// The most connections beyond the open requests, which no flag sets.
     pub spare_connections: usize,
 }
 

@@ -225,7 +225,7 @@ fn reread_keys(app: Arc<App>) -> std::io::Result<impl Future<Output = ()>> {
             let access = &app.admission.access;
             match access.reload() {
                 Ok(()) => app.served.driver.set_weights(access.shares(), access.weights()).await,
-                Err(error) => tracing::error!(%error, "the API keys stay as they were"),
+                Err(error) => tracing::error!(%error, "cannot reload the API keys; the old ones stay in use"),
             }
         }
     })

@@ -223,7 +223,7 @@ impl Admission {
         }
         match (&mut place.shared, shared) {
             (Some(held), Some(more)) => held.merge(more),
-            // The keys were reloaded meanwhile, so the number of tenants has changed. Held places go with the permits.
+            // A reload of the keys has changed whether there are several tenants.
             (held, more) => *held = more.or(held.take()),
         }
         place.permit.merge(more);

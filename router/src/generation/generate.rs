@@ -115,7 +115,7 @@ pub struct Generation {
     ended: bool,
     /// Set if nothing is to be generated, so that the scheduler sends no token.
     ends_at_once: bool,
-    /// Resolves when the drain has taken too long. Kept, because registering a new waker for every token is slow.
+    /// Resolves when the drain has taken too long. It is kept because registering a new waker for every token is slow.
     terminated: Pin<Box<dyn Future<Output = ()> + Send>>,
     limits: Arc<ServerLimits>,
     /// Counts the request as open.
@@ -123,9 +123,10 @@ pub struct Generation {
 }
 
 impl Generation {
-    /// Submits the request, and waits until the scheduler has accepted or refused it, which it does at once.
+    /// Submits the request and waits until the scheduler has accepted or refused it, which happens without delay.
     ///
-    /// With an object tier it first fetches the prompt's blocks, for at most as long as computing them would take.
+    /// If there is an object tier, this first downloads the prompt's missing blocks, unless computing them is predicted
+    /// to be faster.
     pub async fn start(
         request: GenerationRequest,
         served: &ServedModel,
@@ -351,7 +352,7 @@ fn new_sequence(request: &GenerationRequest) -> NewSequence {
 }
 
 async fn terminated(mut phase: watch::Receiver<Phase>) {
-    // The sender lives in the server; without it nobody can terminate.
+    // The server has the sender. Without a server this never resolves.
     if phase.wait_for(|phase| *phase == Phase::Terminating).await.is_err() {
         std::future::pending::<()>().await;
     }
@@ -398,7 +399,7 @@ fn rejected(reason: RejectReason, retry_after_ms: Option<u64>, request: &Generat
         }
         RejectReason::Invalid { message } => {
             let request_id = request.id.as_str();
-            tracing::error!(request_id, message, "the scheduler refused what validation had passed");
+            tracing::error!(request_id, message, "the scheduler refused a validated request");
             ApiError::Bug { request_id: request.id.clone() }
         }
     }

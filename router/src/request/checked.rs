@@ -22,7 +22,7 @@ use crate::limits::{MAX_STOP_BYTES, MAX_TOP_LOGPROBS, ServerLimits};
 use crate::random;
 use crate::request_id::RequestId;
 
-/// Longest salt in bytes.
+/// The longest salt in bytes.
 const MAX_SALT_BYTES: usize = 256;
 
 /// The number of outputs of each prompt.
@@ -49,15 +49,15 @@ impl NumChoices {
 pub struct Validator {
     /// The most tokens of prompt and output.
     pub max_total_tokens: u32,
-    /// Most tokens of the prompt.
+    /// The most tokens of the prompt.
     pub max_input_tokens: u32,
     /// The size of the vocabulary; token ids are below it.
     pub vocab_size: u32,
-    /// Most outputs of a prompt.
+    /// The most outputs of a prompt.
     pub max_best_of: u32,
-    /// Most requests open at once; each output of a request counts as one.
+    /// The most requests open at once; each output of a request counts as one.
     pub max_concurrent_requests: usize,
-    /// Most stop strings of a request.
+    /// The most stop strings of a request.
     pub max_stop_sequences: usize,
     /// The model's end tokens.
     pub end_token_ids: Vec<u32>,

@@ -21,7 +21,7 @@ pub struct FieldNames {
 /// The fields that the client sent. `None` means that a field was not sent.
 #[derive(Debug, Clone, Default)]
 pub struct RawParams {
-    /// Most tokens to generate.
+    /// The most tokens to generate.
     pub max_new_tokens: Option<i64>,
     /// If `max_new_tokens` is not sent: at most this many, or as many as the context has room for if absent.
     pub default_max_new_tokens: Option<u32>,
@@ -38,7 +38,7 @@ pub struct RawParams {
     pub presence_penalty: Option<f64>,
     pub frequency_penalty: Option<f64>,
     pub repetition_penalty: Option<f64>,
-    /// Generates no end token before so many tokens.
+    /// Generates no end token before this many tokens.
     pub min_tokens: Option<i64>,
     /// Continues after an end token of the model.
     pub ignore_eos: bool,

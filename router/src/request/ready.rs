@@ -21,7 +21,7 @@ pub struct GenerationRequest {
     pub deadline: Option<Deadline>,
     /// The prompt: 1 to `max_input_tokens` ids, each below the size of the vocabulary.
     pub prompt_token_ids: Vec<u32>,
-    /// Most tokens to generate; prompt and output fit the context. 0 only where the answer shows the prompt.
+    /// The most tokens to generate; prompt and output fit the context. It is 0 only if the response shows the prompt.
     pub max_new_tokens: u32,
     /// The client's name for `max_new_tokens`, for error messages.
     pub max_new_tokens_field: &'static str,

@@ -8,9 +8,9 @@ use utoipa::ToSchema;
 
 use crate::error::ApiError;
 
-/// Longest `prompt_cache_key` in bytes.
+/// The longest `prompt_cache_key` in bytes.
 const MAX_KEY_BYTES: usize = 256;
-/// Longest time that a prompt can be pinned, in seconds.
+/// The longest time that a prompt can be pinned, in seconds.
 pub const MAX_TTL_S: i64 = 24 * 3600;
 /// The life of a pin in seconds if the request does not say. Anthropic has the same default.
 pub const DEFAULT_TTL_S: i64 = 300;

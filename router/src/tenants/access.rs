@@ -175,7 +175,7 @@ fn read(path: &Path) -> Result<KeyRing, AccessError> {
     let file = File::open(path).map_err(unreadable)?;
     let metadata = file.metadata().map_err(unreadable)?;
     if metadata.permissions().mode() & WORLD_READABLE != 0 {
-        tracing::warn!(path = %path.display(), "every user of this machine can read the API keys; hint: chmod 600");
+        tracing::warn!(path = %path.display(), "all users of the machine can read the API keys; hint: use `chmod 600`");
     }
     let mut text = String::new();
     file.take(MAX_FILE_BYTES + 1).read_to_string(&mut text).map_err(unreadable)?;

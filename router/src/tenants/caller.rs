@@ -33,7 +33,7 @@ impl Caller {
     }
 
     /// Returns the caller that the check of keys stored in the request. A request that bypassed the check is refused,
-    /// because a defect of the server must not admit anybody.
+    /// because a defect of the server must not grant access.
     pub fn of_request(request: &Request) -> Result<Self, ApiError> {
         request.extensions().get::<Self>().cloned().ok_or_else(|| {
             let request_id = RequestId::of(request);

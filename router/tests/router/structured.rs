@@ -121,7 +121,7 @@ async fn anthropics_fields_constrain_the_output() {
         check(answer["content"][0]["text"].as_str().unwrap());
     }
     for (fields, words) in [
-        (json!({"output_format": format, "output_config": {"format": format}}), "both say"),
+        (json!({"output_format": format, "output_config": {"format": format}}), "both constrain"),
         (json!({"output_config": {"effort": 5}}), "`output_config.effort`"),
         (
             json!({"output_format": {"type": "json_schema", "schema": {"not": {"type": "null"}}}}),
@@ -217,9 +217,9 @@ async fn unsupported_grammars_are_refused() {
         (
             chat(json!({"guided_regex": "a", "ignore_eos": true})),
             "invalid_value",
-            "`guided_regex` says where",
+            "`guided_regex` decides where",
         ),
-        (chat(json!({"guided_regex": "a", "guided_choice": ["a"]})), "invalid_value", "both say"),
+        (chat(json!({"guided_regex": "a", "guided_choice": ["a"]})), "invalid_value", "both constrain"),
         (chat(json!({"response_format": {"type": "xml"}})), "invalid_value", "`response_format.type`"),
     ] {
         let answer = router.post(CHAT, &body).await;

@@ -227,7 +227,7 @@ async fn invocations_accept_the_bodies_of_other_routes() {
     let events = router.post("/invocations", &json!({"inputs": "x", "stream": true})).await.events();
     assert_eq!(events.last().unwrap()["generated_text"], "hi");
     for (body, words) in
-        [(json!({}), "`inputs` is missing"), (json!([]), "the body must be a JSON object, not a list")]
+        [(json!({}), "`inputs` is missing"), (json!([]), "body must be a JSON object, not a list")]
     {
         let refused = router.post("/invocations", &body).await;
         assert_eq!(refused.status, 422);

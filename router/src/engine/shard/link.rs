@@ -91,7 +91,7 @@ pub async fn run_link(socket: PathBuf, events: mpsc::Sender<LinkEvent>, gate: Op
             if was_ready {
                 tracing::error!(%error, "shard lost");
             } else if matches!(error, ShardError::Unreachable { .. }) {
-                tracing::debug!(%error, "shard is not there yet");
+                tracing::debug!(%error, "shard is not listening yet");
             } else if said != text {
                 tracing::warn!(%error, "shard cannot be used");
             }

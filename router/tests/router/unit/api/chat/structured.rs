@@ -87,5 +87,5 @@ fn two_constraints_are_refused() {
         ..StructuredFields::default()
     };
     let error = fields.grammar().unwrap_err().to_string();
-    assert!(error.starts_with("`guided_choice` and `guided_regex` both say"), "{error}");
+    assert!(error.starts_with("`guided_choice` and `guided_regex` both constrain"), "{error}");
 }

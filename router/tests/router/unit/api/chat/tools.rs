@@ -15,7 +15,7 @@ fn error(tools: Vec<Tool>, choice: ToolChoice) -> String {
 #[test]
 fn wrong_tools_are_named() {
     assert!(error(vec![tool("a"), tool("a b")], ToolChoice::Auto).starts_with("`tools[1]` has a name"));
-    assert!(error(vec![tool("a"), tool("a")], ToolChoice::Auto).starts_with("`tools[1]` has the name"));
+    assert!(error(vec![tool("a"), tool("a")], ToolChoice::Auto).starts_with("`tools[1]` has the same name"));
     assert!(error(vec![tool("a")], ToolChoice::Named("b".into())).starts_with("`tool_choice` names"));
     assert!(error(vec![], ToolChoice::Required).starts_with("`tool_choice` needs"));
     assert!(error(vec![tool("a"); 129], ToolChoice::Auto).contains("129 tools, the limit is 128"));
