@@ -105,7 +105,7 @@ impl Tools {
         }
         match &choice {
             ToolChoice::Named(name) if !tools.iter().any(|tool| tool.name == *name) => {
-                let problem = "names a tool that is not in `tools`; hint: use `none`, `auto`, `required` or a tool's name";
+                let problem = "names a tool that is not in `tools`; hint: name one of them, or use `auto`";
                 Err(ApiError::value("tool_choice", problem))
             }
             ToolChoice::Required if tools.is_empty() => {

@@ -71,12 +71,15 @@ pub enum KvEventData {
     },
 }
 
-/// Streams blocks that enter and leave the KV cache, as it happens.
+/// Reports blocks as they enter and leave the KV cache.
 ///
 /// You receive the events of your own tenant. Admins receive the events of all tenants.
 #[utoipa::path(
     get, path = "/v1/kv/events", tag = "KV cache",
-    params(("Last-Event-ID" = Option<String>, Header, description = "The `id` of the last event that you received; the stream resumes after it")),
+    params((
+        "Last-Event-ID" = Option<String>, Header,
+        description = "The `id` of the last event that you received; the stream resumes after it",
+    )),
     responses(
         (status = 200, description = "A stream of events", body = KvEventData, content_type = "text/event-stream"),
         (status = 429, description = "Too many clients are listening", body = ErrorResponse),

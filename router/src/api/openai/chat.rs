@@ -53,7 +53,10 @@ const REFUSED: &[Refused] = &[
 #[utoipa::path(
     post, path = "/v1/chat/completions", tag = "OpenAI", request_body = Body,
     responses(
-        (status = 200, description = "The replies; a stream of ChatCompletionChunk events if `stream` is true", body = Answer),
+        (
+            status = 200, body = Answer,
+            description = "The replies; a stream of ChatCompletionChunk events if `stream` is true",
+        ),
         (status = 400, description = "The request is invalid", body = ErrorResponse),
         (status = 429, description = "Too many requests", body = ErrorResponse),
         (status = 503, description = "The server is not ready or is draining", body = ErrorResponse),

@@ -47,7 +47,7 @@ const REFUSED: &[Refused] = &[
 #[utoipa::path(
     post, path = "/v1/completions", tag = "OpenAI", request_body = Body,
     responses(
-        (status = 200, description = "The outputs; a stream of events of the same form if `stream` is true", body = Answer),
+        (status = 200, description = "The outputs; a stream of such objects if `stream` is true", body = Answer),
         (status = 400, description = "The request is invalid", body = ErrorResponse),
         (status = 429, description = "Too many requests", body = ErrorResponse),
         (status = 503, description = "The server is not ready or is draining", body = ErrorResponse),

@@ -70,7 +70,10 @@ enum Form {
 #[utoipa::path(
     post, path = "/generate", tag = "TGI", request_body = Body,
     responses(
-        (status = 200, description = "The output; a stream of StreamResponse events if `stream` is true", body = GenerateAnswer),
+        (
+            status = 200, body = GenerateAnswer,
+            description = "The output; a stream of StreamResponse events if `stream` is true",
+        ),
         (status = 422, description = "The request is invalid", body = ErrorResponse),
         (status = 429, description = "Too many requests", body = ErrorResponse),
         (status = 503, description = "The server is not ready or is draining", body = ErrorResponse),

@@ -36,7 +36,7 @@ struct Kind<'a> {
 #[utoipa::path(
     post, path = "/invocations", tag = "TGI", request_body = Body,
     responses(
-        (status = 200, description = "The answer of the chosen route; the schema is that of `/`", body = Vec<GenerateAnswer>),
+        (status = 200, description = "The answer of the chosen route; here that of `/`", body = Vec<GenerateAnswer>),
         (status = 422, description = "The request is invalid", body = ErrorResponse),
         (status = 429, description = "Too many requests", body = ErrorResponse),
         (status = 503, description = "The server is not ready or is draining", body = ErrorResponse),
