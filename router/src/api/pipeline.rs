@@ -45,13 +45,13 @@ impl<'a> Scope<'a> {
 
 /// The parsed body of a request.
 pub(crate) trait Call {
-    /// The prompts that it asks to continue.
+    /// The type of the prompts to continue.
     type Prompts: Prompts;
 
     /// Returns the requested model, if the body names one.
     fn model(&self) -> Option<&str>;
 
-    /// Returns what it asks for, in the form that all dialects share. Nothing is tokenized yet.
+    /// Converts the body to the form that all dialects share. Nothing is tokenized yet.
     fn asked(self, scope: &Scope<'_>) -> Result<Asked<Self::Prompts>, ApiError>;
 }
 

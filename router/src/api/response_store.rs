@@ -1,6 +1,7 @@
 //! Stored responses that later requests continue with `previous_response_id`. The store is bounded and in memory.
 //!
-//! It holds only messages. Continuing a response is cheap because the KV cache still has the conversation's tokens.
+//! It holds messages and the JSON of responses, but no KV blocks. Continuing a response is cheap as long as the KV
+//! cache still has the conversation's blocks.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -31,7 +32,7 @@ pub struct Turn {
     before: Option<Arc<Turn>>,
     messages: Vec<ChatMessage>,
     num_bytes: usize,
-    /// Bytes of all live turns of the store.
+    /// The bytes of all live turns of the store, shared with the store.
     total: Arc<AtomicUsize>,
 }
 
@@ -71,7 +72,7 @@ struct Entries {
     by_id: BTreeMap<String, Entry>,
     /// Maps the id of an output item to the id of its response.
     items: HashMap<String, String>,
-    /// Response ids by the time of their last use.
+    /// Maps the logical time of last use to the id of the response.
     by_use: BTreeMap<u64, String>,
     clock: u64,
 }

@@ -23,7 +23,7 @@ pub struct Model {
     pub served_name: String,
     /// The style of its replies.
     pub reply: ReplyStyle,
-    /// The time at which this process began to serve it, in seconds since 1970.
+    /// The time at which this process loaded the model, in seconds since 1970.
     pub created_unix_s: u64,
 }
 
@@ -33,7 +33,7 @@ impl Model {
         Self::load_with(path, served_name, Choice::Auto, Choice::Auto)
     }
 
-    /// Reads the model's text files. `tools` and `reasoning` override what the chat template shows of its replies.
+    /// Reads the model's text files. `tools` and `reasoning` can override the style that the chat template shows.
     pub fn load_with(
         path: &Path,
         served_name: String,

@@ -8,9 +8,9 @@ use trunkline_text::ModelText;
 pub struct ReplyStyle {
     /// The format of tool calls; `None` if the chat template does not mention tools.
     pub tools: Option<ToolFormat>,
-    /// Treats calls as text, unless the request requires a call.
+    /// If true, calls are treated as text unless the request requires a call.
     pub ignores_calls: bool,
-    /// Set if replies may begin with reasoning.
+    /// If true, replies may begin with reasoning.
     pub reasons: bool,
     /// The marks around the reasoning.
     pub marks: ReasoningMarks,
@@ -22,7 +22,7 @@ pub enum Choice<T> {
     /// Follows the chat template.
     #[default]
     Auto,
-    /// Overrides the chat template.
+    /// Uses this format, whatever the chat template shows.
     Is(T),
     /// Leaves replies as they are.
     Off,

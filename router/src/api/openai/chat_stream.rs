@@ -32,8 +32,8 @@ pub struct Head {
 }
 
 impl Head {
-    /// `usage` is `None` if the request did not ask for it, and `Some(None)`, which is written as null, before the last
-    /// chunk.
+    /// Returns a chunk. `usage` is `None` if the request did not ask for it, and `Some(None)`, which is written as
+    /// null, before the last chunk.
     fn chunk<'a>(&'a self, choices: Vec<ChunkChoice<'a>>, usage: Option<Option<Usage>>) -> Chunk<'a> {
         Chunk {
             id: &self.id,
