@@ -190,8 +190,8 @@ def test_kv_pool_that_does_not_fit_into_memory_is_refused() -> None:
 
 @pytest.mark.alone
 def test_idle_server_uses_no_cpu() -> None:
-    # With only one thread, none would wait for others and spin.
-    with serving("--threads", "2") as server:
+    # With only one thread, none would wait for others and spin. The cache would be written while the test measures.
+    with serving("--threads", "2", "--weights-cache", "off") as server:
         server.complete("hello", max_tokens=8)
         wait_for(server.is_idle, "the end of the request")
         pids = [server.process.pid, *descendants(server.process.pid)]
