@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use axum::extract::Request;
 
-/// Longest id that is taken over from a client, in bytes.
+/// The longest id that is accepted from a client, in bytes.
 const MAX_BYTES: usize = 128;
 
 /// Names a request in the log, in the answer's `x-request-id` header and in internal errors. Cheap to clone.
@@ -20,14 +20,14 @@ impl RequestId {
         Self(crate::random::id().into())
     }
 
-    /// Takes over an id that a client or a proxy chose, if it is short and harmless in a log and in a header.
+    /// Accepts an id that a client or a proxy chose if it is short and harmless in a log and in a header.
     pub fn from_client(id: &str) -> Option<Self> {
         let is_harmless = (1..=MAX_BYTES).contains(&id.len())
             && id.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.:".contains(&byte));
         is_harmless.then(|| Self(id.into()))
     }
 
-    /// Returns the id of `request`. A request that did not pass the middleware gets a new one.
+    /// Returns the id of `request`, or a new one if the request did not pass the middleware.
     pub fn of(request: &Request) -> Self {
         request.extensions().get().cloned().unwrap_or_else(Self::random)
     }

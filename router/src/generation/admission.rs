@@ -30,7 +30,7 @@ use crate::tenants::{Access, Caller, HeldPlaces, Limiter, OverLimit, RateSlot, S
 /// The longest `Retry-After` of a request that finds no free place, in seconds.
 const MAX_RETRY_S: u64 = 60;
 
-/// A request that passed admission, with everything that was found out about it.
+/// A request that passed admission, with its place and its origin.
 pub struct Admitted {
     /// The place that it holds until it is answered.
     pub permit: Place,
@@ -83,7 +83,8 @@ impl Admission {
         Ok((Admitted { permit, shard, arrival }, body))
     }
 
-    /// Checks whether a request would be admitted now, without taking a place; returns its sender.
+    /// Checks whether a request would be admitted now, without taking a place. Returns its caller and the tenant's
+    /// limiter.
     pub fn look(
         &self,
         served: &ServedModel,

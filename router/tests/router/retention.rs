@@ -44,8 +44,8 @@ async fn a_prompt_is_pinned_on_request_if_there_is_room() {
     assert_eq!(refused["usage"]["prompt_tokens_details"], json!({"cached_tokens": 0, "pinned_tokens": 0}));
     flood(&router).await;
     assert_eq!(cached_tokens(&router.post("/v1/completions", &other).await.ok()), 0);
-    // The counters are published after the answer.
-    router.wait_idle().await;
+    // The counters are published after the answer. The pinned blocks stay held, so the scheduler never becomes idle.
+    router.wait("two refused pins", |app| app.served.stats.borrow().pins_refused == 2).await;
     assert_eq!(router.metric("trunkline_pins_refused_total").await, 2.0);
     assert_eq!(router.metric("trunkline_kv_blocks_pinned").await, 5.0);
 }

@@ -7,9 +7,9 @@
 //! counts    counters for metrics
 //! ```
 //!
-//! The scheduler only offers blocks for upload and adopts downloaded ones. All I/O happens here, concurrently with the
-//! steps. A failure of the object store never fails a request, because blocks that do not arrive in time are computed.
-//! See docs/decisions/0016-object-tier.md.
+//! The scheduler offers blocks for upload and adopts downloaded ones. All I/O happens here, concurrently with steps.
+//! A failure of the object store never fails a request, because blocks that do not arrive in time are computed. See
+//! docs/decisions/0016-object-tier.md.
 
 mod counts;
 #[doc(hidden)]

@@ -23,7 +23,7 @@ impl StoreGate {
         ClosedGate(self.0.write().await)
     }
 
-    /// Waits until the gate is open. The result holds `None` if no store can be used.
+    /// Waits until the gate is open. The result contains `None` if there is no usable store.
     pub(in crate::engine) async fn enter(&self) -> RwLockReadGuard<'_, Option<Arc<LocalStore>>> {
         self.0.read().await
     }
@@ -38,13 +38,13 @@ impl StoreGate {
 pub(super) struct ClosedGate<'a>(RwLockWriteGuard<'a, Option<Arc<LocalStore>>>);
 
 impl ClosedGate<'_> {
-    /// Replaces the store by the one of this shard, if it has one that can be used.
+    /// Replaces the store with this shard's, or with none if the shard has no usable one.
     pub(super) async fn set(&mut self, info: &ShardInfo, is_usable: bool) {
         *self.0 = if is_usable { LocalStore::attach(info).await.map(Arc::new) } else { None };
     }
 }
 
-/// The store of one shard, attached.
+/// A shard's store on disk, attached by the router.
 #[derive(Debug)]
 pub(in crate::engine) struct LocalStore {
     pub(in crate::engine) store: Store,
