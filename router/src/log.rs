@@ -4,7 +4,7 @@
 
 use std::fmt::{self, Write as _};
 use std::io::IsTerminal as _;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::{Map, Value};
 use tracing::field::{Field, Visit};
@@ -156,20 +156,10 @@ impl Visit for Fields {
     }
 }
 
-/// Formats a time by RFC 3339 in UTC. The date algorithm is that of
-/// <https://howardhinnant.github.io/date_algorithms.html#civil_from_days>.
+/// Formats a time since 1970 as RFC 3339 in UTC with milliseconds. Times after the year 9999 are shown as its end.
 #[doc(hidden)]
 pub fn timestamp(unix_s: u64, ms: u32) -> String {
-    let (days, second) = (unix_s / 86_400, unix_s % 86_400);
-    let shifted = days + 719_468;
-    let era = shifted / 146_097;
-    let day_of_era = shifted % 146_097;
-    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let shifted_month = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
-    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
-    let year = year_of_era + era * 400 + u64::from(month <= 2);
-    let (hour, minute, second) = (second / 3_600, second / 60 % 60, second % 60);
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{ms:03}Z")
+    const END_OF_9999: u64 = 253_402_300_799;
+    let since = Duration::from_secs(unix_s.min(END_OF_9999)) + Duration::from_millis(u64::from(ms));
+    humantime::format_rfc3339_millis(UNIX_EPOCH + since).to_string()
 }

@@ -8,6 +8,7 @@ fn timestamps_are_utc_dates() {
     assert_eq!(timestamp(1_769_860_800, 0), "2026-01-31T12:00:00.000Z");
     assert_eq!(timestamp(4_107_542_399, 999), "2100-02-28T23:59:59.999Z");
     assert_eq!(timestamp(4_107_542_400, 0), "2100-03-01T00:00:00.000Z");
+    assert_eq!(timestamp(u64::MAX, 0), "9999-12-31T23:59:59.000Z");
 }
 
 #[test]
