@@ -83,7 +83,10 @@ async fn requests_per_minute_are_limited_and_reported_in_each_dialect() {
     assert_eq!((refused.status, &error["code"]), (429, &json!("rate_limit_exceeded")), "{error}");
     assert_eq!(error["type"], "rate_limit_error");
     let text = error["message"].as_str().unwrap();
-    assert!(text.starts_with("tenant `alice` has reached its limit: `requests_per_minute` is 4; hint: "), "{text}");
+    assert!(
+        text.starts_with("tenant `alice` has reached its limit: `requests_per_minute` is 4; hint: "),
+        "{text}"
+    );
     // One request becomes available every 15 seconds, and a part of the first interval has passed.
     let wait = number(&refused, "retry-after");
     assert!((10..=15).contains(&wait), "{wait}");
@@ -202,7 +205,8 @@ async fn a_tenant_that_fills_the_queue_leaves_a_place_for_others() {
     let refused = post(&router, ALICE, COMPLETIONS, &body).await;
     assert_eq!((refused.status, &refused.json()["error"]["code"]), (429, &json!("queue_full")));
     assert!(number(&refused, "retry-after") >= 1);
-    let words = "the tenant's share of the queue is full (3 of its requests are waiting, and 1 of 4 places are free";
+    let words =
+        "the tenant's share of the queue is full (3 of its requests are waiting, and 1 of 4 places are free";
     assert!(refused.text().contains(words), "{}", refused.text());
     open.push(send(&router, BOB, &body).await);
     router.wait("another tenant's", |app| app.served.stats.borrow().num_waiting == 4).await;

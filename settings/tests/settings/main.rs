@@ -1,4 +1,5 @@
 //! The tables are consistent, and values are parsed, checked and written as users and the router expect.
+#![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
