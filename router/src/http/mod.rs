@@ -10,8 +10,10 @@ pub mod serve;
 #[doc(hidden)]
 pub mod stall;
 pub mod tls;
+mod unread;
 
 pub use body::{check_encoding, read_body};
 pub use event_frame::EventFrame;
 pub use events::Events;
 pub use json::{Refused, parse};
+pub use unread::announce_close;

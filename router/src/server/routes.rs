@@ -15,6 +15,7 @@ use crate::api::dialect::Dialect;
 use crate::api::openapi::ApiDoc;
 use crate::api::{anthropic, kv, openai, operate, responses, tgi};
 use crate::error::ApiError;
+use crate::http::announce_close;
 use crate::http::cors::{self, Origin};
 use crate::limits::MAX_HEADER_FIELDS;
 use crate::tenants::RateSlot;
@@ -59,6 +60,7 @@ pub fn routes(app: Arc<App>) -> Router {
         .layer(axum::middleware::from_fn_with_state(app.clone(), limit_header))
         // Added after the routes and around the fallbacks, so that unknown routes need a key, too.
         .layer(axum::middleware::from_fn_with_state(app.clone(), require_key))
+        .layer(axum::middleware::from_fn(announce_close))
         .layer(axum::middleware::from_fn_with_state(app.clone(), observe))
         .with_state(app)
 }

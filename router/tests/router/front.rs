@@ -84,6 +84,20 @@ async fn valid_request_ids_are_kept_and_others_replaced() {
 }
 
 #[tokio::test]
+async fn an_answer_that_does_not_wait_for_the_body_announces_the_close() {
+    let router = Router::default().await;
+    let mut early = router.connect().await;
+    early.stream.write_all(b"POST /nothing HTTP/1.1\r\nhost: x\r\ncontent-length: 10\r\n\r\n").await.unwrap();
+    let answer = early.answer().await;
+    assert_eq!((answer.status, answer.header("connection")), (404, Some("close")));
+
+    let mut kept = router.connect().await;
+    let refused = kept.request("POST", "/v1/completions", b"{}").await;
+    assert_eq!((refused.status, refused.header("connection")), (400, None));
+    assert_eq!(kept.request("GET", "/livez", b"").await.status, 200);
+}
+
+#[tokio::test]
 async fn a_large_header_gets_an_error_and_a_huge_one_a_bare_431() {
     let limits = Limits { max_header_bytes: 4096, ..Limits::default() };
     let router = Router::start(ShardPlan::default(), limits).await;
