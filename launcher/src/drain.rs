@@ -6,9 +6,10 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 
 use crate::error::{EXIT_FAILURE, EXIT_USER_MISTAKE, LauncherError};
+use crate::exit::Exit;
 use crate::log::Log;
 use crate::pace::Pace;
-use crate::process::{Event, Exit, Process};
+use crate::process::{Event, Process};
 
 /// A repetition of the same signal within this time counts as the same request: `timeout(1)` and some supervisors
 /// signal both the process and its group.

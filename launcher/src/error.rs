@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use crate::process::{Exit, Role};
+use crate::exit::{Exit, Role};
 
 /// The exit code for a user's mistake, in the launcher and its children (docs/errors.md).
 pub const EXIT_USER_MISTAKE: i32 = 2;

@@ -20,6 +20,7 @@ pub mod cache;
 pub mod commands;
 pub mod drain;
 pub mod error;
+pub mod exit;
 pub mod listen;
 pub mod log;
 pub mod output;

@@ -1,40 +1,19 @@
 //! A child process with its process group, lifeline and output.
 
-use std::fmt;
 use std::io::Read;
-use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::SyncSender;
 use std::thread;
 
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 
 use crate::error::LauncherError;
+use crate::exit::{Exit, Role};
 use crate::output::{Output, Tail};
 
 /// Capacity of the supervisor's event queue. Senders block when it is full; they hold nothing that others wait for.
 pub const MAX_PENDING_EVENTS: usize = 64;
-
-/// The purpose of a child.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Role {
-    /// `python -m trunkline_server resolve`
-    Resolver,
-    /// `python -m trunkline_server serve`
-    Shard,
-    /// `trunkline-router`
-    Router,
-}
-
-impl fmt::Display for Role {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Resolver => "resolver",
-            Self::Shard => "shard",
-            Self::Router => "router",
-        })
-    }
-}
 
 /// An event for the supervisor.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -50,48 +29,6 @@ pub enum Event {
     },
     /// The router reported that the server is ready.
     Ready,
-}
-
-/// The exit status of a process.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Exit {
-    /// The process exited with this code.
-    Code(i32),
-    /// This signal killed the process.
-    Signal(i32),
-}
-
-impl Exit {
-    /// Returns whether the process exited with code 0.
-    pub fn is_success(self) -> bool {
-        self == Self::Code(0)
-    }
-}
-
-impl From<ExitStatus> for Exit {
-    fn from(status: ExitStatus) -> Self {
-        match (status.code(), status.signal()) {
-            (Some(code), _) => Self::Code(code),
-            (None, signal) => Self::Signal(signal.unwrap_or_default()),
-        }
-    }
-}
-
-impl fmt::Display for Exit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Code(code) => write!(f, "exit code {code}"),
-            Self::Signal(signal) => match Signal::from_named_raw(*signal) {
-                Some(Signal::KILL) => f.write_str("signal 9 (SIGKILL)"),
-                Some(Signal::SEGV) => f.write_str("signal 11 (SIGSEGV)"),
-                Some(Signal::ABORT) => f.write_str("signal 6 (SIGABRT)"),
-                Some(Signal::ILL) => f.write_str("signal 4 (SIGILL)"),
-                Some(Signal::BUS) => f.write_str("signal 7 (SIGBUS)"),
-                Some(Signal::TERM) => f.write_str("signal 15 (SIGTERM)"),
-                _ => write!(f, "signal {signal}"),
-            },
-        }
-    }
 }
 
 /// A running child that leads its own process group. Dropping it kills the whole group and reaps the child.

@@ -13,7 +13,8 @@ use serde::Deserialize;
 use crate::args::resolved::ModelRef;
 use crate::drain::{ClosingLine, Request, Stopped, stop};
 use crate::error::{EXIT_USER_MISTAKE, LauncherError};
-use crate::process::{Event, Exit, Process, Role};
+use crate::exit::{Exit, Role};
+use crate::process::{Event, Process};
 use crate::programs;
 
 /// Most output that is kept, more than the JSON line needs; the rest is read and discarded.
