@@ -25,7 +25,7 @@ const STATUS_LINE_BYTES: usize = 12;
 /// The protocol of the router's port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scheme {
-    /// HTTP without encryption.
+    /// Plain HTTP, the default without `--tls-cert`.
     Http,
     /// HTTP over TLS, with `--tls-cert`.
     Https,

@@ -30,7 +30,7 @@ pub struct ParsedArgs {
     pub command: ParsedCommand,
 }
 
-/// The subcommands.
+/// The subcommands of `trunkline`, with their arguments.
 #[derive(Debug, Subcommand)]
 pub enum ParsedCommand {
     /// Serve a model over HTTP until SIGINT or SIGTERM

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::support::{END, Router, ShardPlan, bytes, prompt_of};
+use trunkline_contract::range;
 use trunkline_router::limits::Limits;
 
 const CHAT: &str = "/v1/chat/completions";
@@ -30,6 +31,16 @@ async fn bias_allowed_tokens_and_typical_p_reach_the_shard() {
         assert_eq!(bias, [(104, -100.0), (7, 0.5)]);
         assert_eq!(sampling.allowed_token_ids, [97, 98, 105, END]);
         assert_eq!(sampling.typical_p, 0.25);
+    }
+}
+
+#[tokio::test]
+async fn a_tiny_typical_p_reaches_the_shard_within_its_range() {
+    let router = Router::start(ShardPlan::saying("hab"), Limits::default()).await;
+    for tiny in [1e-40, 1e-300] {
+        router.post(COMPLETIONS, &json!({"prompt": "x", "typical_p": tiny})).await.ok();
+        let sampling = router.shard().last_start().sampling.unwrap();
+        assert_eq!(sampling.typical_p, *range::TYPICAL_P.start(), "{tiny}");
     }
 }
 

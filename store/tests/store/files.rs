@@ -1,4 +1,4 @@
-//! Tests of a store in a folder: what survives a restart, what is discarded, and what is reported.
+//! Tests of a store in a folder: which blocks survive a restart, which are discarded, and how that is reported.
 
 use std::fs::{self, OpenOptions, Permissions};
 use std::os::unix::fs::{FileExt, PermissionsExt};
