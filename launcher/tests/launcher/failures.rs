@@ -134,24 +134,14 @@ fn crashed_shard_is_started_again_beside_the_same_router() {
     server.assert_nothing_left();
 }
 
+/// The router exits with 70 if its driving task panics, with 0 unexpectedly, and with 2 for a user's mistake.
 #[test]
-fn crashed_router_is_started_again_beside_the_same_shard() {
+fn router_is_started_again_beside_the_same_shard_whatever_its_end_but_two() {
     let mut server = Bench::new().serve(&[]);
     server.wait_ready();
     kill(pid(&server.bench.nth("router", "start", 1)), Signal::SEGV);
     server.bench.nth("router", "listen", 2);
-    server.signal(Signal::TERM);
-    assert_eq!(server.wait(), 0);
-    assert_eq!(server.bench.events("shard", "start").len(), 1);
-    server.assert_nothing_left();
-}
-
-/// The router exits with 70 if its driving task panics, with 0 unexpectedly, and with 2 for a user's mistake.
-#[test]
-fn router_is_started_again_whatever_its_exit_code_but_two() {
-    let mut server = Bench::new().serve(&[]);
-    server.wait_ready();
-    for (run, code) in [(2, 70), (3, 0)] {
+    for (run, code) in [(3, 70), (4, 0)] {
         server.bench.end_router(code);
         server.bench.nth("router", "listen", run);
     }
@@ -163,7 +153,7 @@ fn router_is_started_again_whatever_its_exit_code_but_two() {
         "{stderr}"
     );
     assert!(stderr.ends_with("error: ended with 2\n"), "{stderr}");
-    assert_eq!(server.bench.events("router", "start").len(), 3);
+    assert_eq!(server.bench.events("router", "start").len(), 4);
     assert_eq!(server.bench.events("shard", "start").len(), 1);
     server.assert_nothing_left();
 }
