@@ -197,11 +197,11 @@ impl<'a> Supervisor<'a> {
         let is_it = |process: &Process| process.id() == id && process.pid() == pid;
         let Some(process) = self.take_running(is_it).pop() else { return Ok(()) };
         let (exit, mut tail) = process.reap();
-        if exit == Exit::Code(EXIT_USER_MISTAKE) {
-            return Err(self.refused(id, tail));
-        }
         if !self.was_ready {
-            return Err(LauncherError::EndedBeforeReady { child: id, exit, last_line: tail.last_line });
+            return Err(match exit {
+                Exit::Code(EXIT_USER_MISTAKE) => self.refused(id, tail),
+                _ => LauncherError::EndedBeforeReady { child: id, exit, last_line: tail.last_line },
+            });
         }
         let Some(child) = self.children.iter_mut().find(|child| child.id == id) else { return Ok(()) };
         let now = Instant::now();
@@ -225,13 +225,14 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    /// Handles a child that ended because of a user's mistake.
+    /// Handles a child that ended because of a user's mistake before the server was ready. Later it is a crash like any
+    /// other, because a certificate that has expired or memory that others took may be there again soon.
     ///
     /// A shard checks the model more closely than the router does. If the router refuses the model, the shards get some
     /// time to refuse it too, and the first one's error line is shown instead.
     fn refused(&mut self, id: ChildId, tail: Tail) -> LauncherError {
         let verdict = tail.verdict;
-        if id == ChildId::Router && !self.was_ready {
+        if id == ChildId::Router {
             let deadline = Instant::now() + self.plan.pace.second_verdict_timeout;
             for shard in self.take_running(|process| process.id().is_shard()) {
                 let child = shard.id();
