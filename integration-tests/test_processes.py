@@ -85,6 +85,18 @@ def test_killed_router_is_restarted_without_its_shard(harmed: Trunkline) -> None
     assert harmed.complete("hello", max_tokens=2)["choices"][0]["text"]
 
 
+def test_hung_shard_is_killed_and_restarted() -> None:
+    with serving("--stuck-step-timeout", "5", "--hung-shard-factor", "1") as server:
+        shard, router = server.shard_pid(), server.router_pid()
+        os.kill(shard, signal.SIGSTOP)
+        wait_for(lambda: server.pids("trunkline_server") not in ([shard], []), "another shard", START_DEADLINE_S)
+        wait_for(server.is_ready, "readiness after the kill", START_DEADLINE_S)
+        assert server.complete("hello", max_tokens=2)["choices"][0]["text"]
+        assert server.router_pid() == router
+        assert http.get(f"{server.base_url}/livez").status_code == 200
+        assert f"hangs; killing it process=shard pid={shard}" in server.log()
+
+
 def test_sigterm_refuses_new_requests_finishes_streams_and_leaves_no_process() -> None:
     server = Trunkline("--graceful-termination-timeout", "30").wait_ready()
     runtime = Path(server.runtime.name)

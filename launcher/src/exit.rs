@@ -3,6 +3,7 @@
 use std::fmt;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
+use std::time::Duration;
 
 use rustix::process::Signal;
 
@@ -10,6 +11,8 @@ use rustix::process::Signal;
 pub enum Exit {
     Code(i32),
     Signal(i32),
+    /// The launcher killed the process because it had hung for this long.
+    Hung(Duration),
 }
 
 impl Exit {
@@ -31,6 +34,7 @@ impl fmt::Display for Exit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Code(code) => write!(f, "exit code {code}"),
+            Self::Hung(time) => write!(f, "signal 9 (SIGKILL) after hanging for {} s", time.as_secs()),
             Self::Signal(signal) => match Signal::from_named_raw(*signal) {
                 Some(Signal::KILL) => f.write_str("signal 9 (SIGKILL)"),
                 Some(Signal::SEGV) => f.write_str("signal 11 (SIGSEGV)"),

@@ -36,12 +36,16 @@ pub struct Tail {
 }
 
 impl Output {
-    /// Passes the lines of both streams through until they end.
-    pub(crate) fn pass_through(stdout: Option<ChildStdout>, stderr: Option<ChildStderr>) -> Self {
+    /// Passes the lines of stdout to `on_stdout`, and those of stderr through, until both end.
+    pub(crate) fn pass_through(
+        stdout: Option<ChildStdout>,
+        stderr: Option<ChildStderr>,
+        on_stdout: impl FnMut(&[u8]) + Send + 'static,
+    ) -> Self {
         let tail = Arc::new(Mutex::new(Tail::default()));
         let (open, end) = channel();
         if let Some(stdout) = stdout {
-            copy_in_background(stdout, log::write_line, open.clone());
+            copy_in_background(stdout, on_stdout, open.clone());
         }
         if let Some(stderr) = stderr {
             let tail = Arc::clone(&tail);

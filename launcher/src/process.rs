@@ -7,10 +7,12 @@ use std::sync::mpsc::SyncSender;
 use std::thread;
 
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
+use trunkline_settings::RouterReport;
 
 use crate::child::ChildId;
 use crate::error::LauncherError;
 use crate::exit::Exit;
+use crate::log;
 use crate::output::{Output, Tail};
 
 /// Capacity of the supervisor's event queue. Senders block when it is full; they hold nothing that others wait for.
@@ -27,6 +29,8 @@ pub enum Event {
         /// The process id, which distinguishes this process from earlier ones of the same child.
         pid: u32,
     },
+    /// The router wrote this to its stdout.
+    Report(RouterReport),
     /// The router answered that the server is ready.
     Ready,
 }
@@ -47,7 +51,8 @@ pub(crate) struct Process {
 
 impl Process {
     /// Starts a supervised child: stdin is the lifeline, and the lines of stdout and stderr both go to the launcher's
-    /// stderr, untouched, but for a closing `error:` line ([`Tail::verdict`]). Its end arrives as [`Event::Ended`].
+    /// stderr, untouched, but for the router's reports and a closing `error:` line ([`Tail::verdict`]). Its end arrives
+    /// as [`Event::Ended`].
     ///
     /// The launcher's own stdout carries what the user asked for and nothing else, hence both streams go to stderr.
     pub(crate) fn spawn(
@@ -79,9 +84,15 @@ impl Process {
 
     fn watch(id: ChildId, mut child: Child, events: &SyncSender<Event>) -> Self {
         let lifeline = child.stdin.take();
-        let output = Output::pass_through(child.stdout.take(), child.stderr.take());
         let pid = child.id();
         let events = events.clone();
+        let reports = events.clone();
+        let on_stdout = move |line: &[u8]| match report_in(id, line) {
+            // If this fails, the supervisor has ended.
+            Some(report) => drop(reports.send(Event::Report(report))),
+            None => log::write_line(line),
+        };
+        let output = Output::pass_through(child.stdout.take(), child.stderr.take(), on_stdout);
         thread::spawn(move || {
             wait_without_reaping(pid);
             // If this fails, the supervisor has ended.
@@ -136,6 +147,10 @@ impl Drop for Process {
             self.finish();
         }
     }
+}
+
+fn report_in(id: ChildId, line: &[u8]) -> Option<RouterReport> {
+    if id == ChildId::Router { serde_json::from_slice(line).ok() } else { None }
 }
 
 fn spawn_in_own_group(id: ChildId, command: &mut Command) -> Result<Child, LauncherError> {

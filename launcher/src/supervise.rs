@@ -7,7 +7,8 @@ use std::process::Command;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
 use std::time::{Duration, Instant};
 
-use trunkline_settings::RouterSettings;
+use rustix::process::Signal;
+use trunkline_settings::{RouterReport, RouterSettings};
 
 use crate::args::resolved::ServeConfig;
 use crate::child::{ChildId, ShardId};
@@ -15,7 +16,7 @@ use crate::drain;
 use crate::error::{EXIT_USER_MISTAKE, LauncherError};
 use crate::exit::Exit;
 use crate::listen::Address;
-use crate::log::Log;
+use crate::log::{Field, Log};
 use crate::output::Tail;
 use crate::pace::Pace;
 use crate::process::{Event, Process};
@@ -91,6 +92,8 @@ struct Supervised {
     id: ChildId,
     state: State,
     restarts: RestartPolicy,
+    /// Set when the running process is killed because it has hung for this long.
+    hung: Option<Duration>,
 }
 
 #[derive(Debug)]
@@ -137,7 +140,7 @@ impl<'a> Supervisor<'a> {
         for id in plan.children() {
             let state = State::Running(supervisor.spawn(id)?);
             let restarts = RestartPolicy::new(plan.pace.base_pause);
-            supervisor.children.push(Supervised { id, state, restarts });
+            supervisor.children.push(Supervised { id, state, restarts, hung: None });
         }
         ready::watch(plan.address.local(), plan.scheme(), supervisor.sender.clone());
         Ok(supervisor)
@@ -157,6 +160,7 @@ impl<'a> Supervisor<'a> {
                         return Err(error);
                     }
                 }
+                Some(Event::Report(report)) => self.kill_hung(&report),
                 Some(Event::Ready) => self.ready(&mut announce),
                 None => self.restart_due()?,
             }
@@ -197,14 +201,21 @@ impl<'a> Supervisor<'a> {
         let is_it = |process: &Process| process.id() == id && process.pid() == pid;
         let Some(process) = self.take_running(is_it).pop() else { return Ok(()) };
         let (exit, mut tail) = process.reap();
+        let Some(child) = self.children.iter_mut().find(|child| child.id == id) else { return Ok(()) };
+        let now = Instant::now();
+        let exit = match child.hung.take() {
+            Some(time) => {
+                child.restarts.hung(time, now);
+                Exit::Hung(time)
+            }
+            None => exit,
+        };
         if !self.was_ready {
             return Err(match exit {
                 Exit::Code(EXIT_USER_MISTAKE) => self.refused(id, tail),
                 _ => LauncherError::EndedBeforeReady { child: id, exit, last_line: tail.last_line },
             });
         }
-        let Some(child) = self.children.iter_mut().find(|child| child.id == id) else { return Ok(()) };
-        let now = Instant::now();
         match child.restarts.crashed(now) {
             Verdict::RestartAfter(pause) => {
                 tail.release();
@@ -244,6 +255,21 @@ impl<'a> Supervisor<'a> {
             }
         }
         LauncherError::ChildRefused { child: id, verdict }
+    }
+
+    /// Kills a shard that hangs. Its end is then handled like that of one that crashed.
+    fn kill_hung(&mut self, report: &RouterReport) {
+        let socket = |shard| self.plan.runtime_dir.socket(shard);
+        let is_it = |id| matches!(id, ChildId::Shard(shard) if socket(shard) == report.hung_shard);
+        if let Some(child) = self.children.iter_mut().find(|child| is_it(child.id))
+            && let State::Running(process) = &child.state
+        {
+            let fields: &[Field<'_>] =
+                &[("process", &child.id), ("pid", &process.pid()), ("hung_s", &report.hung_s)];
+            self.log.warn("hangs; killing it", fields);
+            process.signal(Signal::KILL);
+            child.hung = Some(Duration::from_secs(report.hung_s));
+        }
     }
 
     fn restart_due(&mut self) -> Result<(), LauncherError> {

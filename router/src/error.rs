@@ -132,6 +132,8 @@ pub enum ApiError {
     ShardSilent,
     #[error("a step has been running for {running_s} s, the limit is {limit_s} s (`--stuck-step-timeout`)")]
     ShardStuck { running_s: u64, limit_s: u64 },
+    #[error("the shard hung {hangs} times in a row; hint: see its log and restart the server")]
+    ShardHung { hangs: u32 },
     #[error("the shard was lost while it worked on this request; hint: send the request again")]
     ShardLost,
     /// `detail` never contains text of a prompt or an output.
@@ -206,7 +208,8 @@ impl ApiError {
             | Self::Terminated { .. }
             | Self::ShardAway
             | Self::ShardSilent
-            | Self::ShardStuck { .. } => StatusCode::SERVICE_UNAVAILABLE,
+            | Self::ShardStuck { .. }
+            | Self::ShardHung { .. } => StatusCode::SERVICE_UNAVAILABLE,
             Self::ShardLost | Self::SequenceFailed { .. } => StatusCode::BAD_GATEWAY,
             Self::DeadlineExceeded { .. } => StatusCode::GATEWAY_TIMEOUT,
             Self::SlowReader { .. } | Self::SlowListener { .. } => StatusCode::REQUEST_TIMEOUT,
@@ -262,6 +265,7 @@ impl ApiError {
             Self::ShardAway => "shard_away",
             Self::ShardSilent => "shard_silent",
             Self::ShardStuck { .. } => "shard_stuck",
+            Self::ShardHung { .. } => "shard_hung",
             Self::ShardLost => "shard_lost",
             Self::SequenceFailed { .. } => "sequence_failed",
             Self::SlowReader { .. } | Self::SlowListener { .. } => "client_too_slow",
@@ -301,6 +305,7 @@ impl ApiError {
             | Self::ShardAway
             | Self::ShardSilent
             | Self::ShardStuck { .. }
+            | Self::ShardHung { .. }
             | Self::ModelLoading => Some(1),
             Self::Draining | Self::Terminated { .. } => Some(5),
             _ => None,

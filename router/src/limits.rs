@@ -53,6 +53,8 @@ pub const MAX_WRITE_BYTES: usize = 16 << 10;
 pub const HEALTH_INTERVAL: Duration = Duration::from_secs(1);
 /// The longest wait for the answer to a health check.
 pub const HEALTH_TIMEOUT: Duration = Duration::from_secs(2);
+/// `/livez` answers 503 when the shard, or the ones started in its place, hung this often in a row.
+pub const MAX_HANGS: u32 = 3;
 /// The first and the longest pause before connecting to the shard again; the pause doubles. A start waits at most for
 /// the longest pause after the shard listens. A failed attempt costs only some microseconds.
 pub const RECONNECT_PAUSE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(25));
@@ -87,7 +89,7 @@ pub struct ServerLimits {
     pub max_pinned_percent: u32,
     /// The watermark of requests that ask for one (`--watermark-gamma`, `--watermark-delta`, `--watermark-key-file`).
     pub watermark: Watermark,
-    /// The time limits of connections, which no flag sets.
+    /// The time limits that no flag sets.
     pub timeouts: Timeouts,
     /// The most connections beyond the open requests, which no flag sets.
     pub spare_connections: usize,
@@ -185,7 +187,7 @@ impl Default for ServerLimits {
     }
 }
 
-/// The timeouts of a connection.
+/// Time limits of connections and of the shard's health checks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Timeouts {
     /// The longest wait for a body; the default is [`BODY_TIMEOUT`].
@@ -196,6 +198,10 @@ pub struct Timeouts {
     pub handshake: Duration,
     /// The interval between comments on a stream; the default is [`KEEP_ALIVE`].
     pub keep_alive: Duration,
+    /// The time between two health checks; the default is [`HEALTH_INTERVAL`].
+    pub health_interval: Duration,
+    /// The longest wait for the answer to a health check; the default is [`HEALTH_TIMEOUT`].
+    pub health: Duration,
 }
 
 impl Default for Timeouts {
@@ -205,6 +211,8 @@ impl Default for Timeouts {
             header: HEADER_TIMEOUT,
             handshake: HANDSHAKE_TIMEOUT,
             keep_alive: KEEP_ALIVE,
+            health_interval: HEALTH_INTERVAL,
+            health: HEALTH_TIMEOUT,
         }
     }
 }

@@ -2,13 +2,14 @@
 //!
 //! It is part of the library so that the server's code is generated only once and not for each executable.
 
-use std::io::Write;
-use std::path::Path;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use crate::api::app::App;
 use crate::args::{self, Command, reasoning_format, tool_format};
+use crate::engine::shard::Health;
 use crate::exit::End;
 use crate::http::tls::Tls;
 use crate::kv_events::{Endpoint, Publish, Topic};
@@ -21,8 +22,9 @@ use crate::watermark::{self, KeyError};
 use futures::future::BoxFuture;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
 use trunkline_object::{Location, LocationError, Remote};
-use trunkline_settings::RouterSettings;
+use trunkline_settings::{RouterReport, RouterSettings};
 
 /// Exit code after the launcher has ended.
 const EXIT_LIFELINE: i32 = 1;
@@ -131,9 +133,12 @@ async fn serve(settings: RouterSettings, lifeline: bool, extensions: Extensions)
     let url = settings.cache.kv_object_store.as_deref();
     let remote = url.map(|url| object_store(url, extensions)).transpose()?;
     let front = front(server).map_err(End::User)?;
-    let mut server = Server::start_with_objects(model, limits, access, settings.shard_socket, remote)
+    let mut server = Server::start_with_objects(model, limits, access, settings.shard_socket.clone(), remote)
         .map_err(|error| End::Bug(anyhow::anyhow!("cannot start the thread of the step loop: {error}")))?;
     server.front = front;
+    if lifeline {
+        tokio::spawn(report_hangs(server.app.served.health.clone(), settings.shard_socket));
+    }
     if let Some(publisher) = publisher {
         server.app.kv_events.publish_to(publisher);
     }
@@ -144,6 +149,22 @@ async fn serve(settings: RouterSettings, lifeline: bool, extensions: Extensions)
     done?;
     tracing::info!("router stopped");
     Ok(())
+}
+
+/// Tells the launcher on stdout, which nothing else uses, each time that the shard hangs.
+async fn report_hangs(mut health: watch::Receiver<Health>, shard_socket: PathBuf) {
+    let mut told = 0;
+    while health.changed().await.is_ok() {
+        let now = *health.borrow_and_update();
+        if now.hangs > told {
+            let report = RouterReport { hung_shard: shard_socket.clone(), hung_s: now.hung_for().as_secs() };
+            let line = serde_json::to_string(&report).map_err(io::Error::other);
+            if let Err(error) = line.and_then(|line| writeln!(io::stdout(), "{line}")) {
+                tracing::error!(%error, "cannot tell the launcher that the shard hangs");
+            }
+        }
+        told = now.hangs;
+    }
 }
 
 /// Loads the certificate and parses the origins.

@@ -83,6 +83,16 @@ pub struct RouterSettings {
     pub logging: Logging,
 }
 
+/// What the router tells the launcher, as one line of JSON on its standard output.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RouterReport {
+    /// Socket of a shard that hangs and must be killed.
+    pub hung_shard: PathBuf,
+    /// Seconds since its step began, or for which it did not answer.
+    pub hung_s: u64,
+}
+
 impl RouterSettings {
     /// Settings with every default, for the given shard and model.
     pub fn new(shard_socket: PathBuf, model_path: PathBuf, served_model_name: String) -> Self {

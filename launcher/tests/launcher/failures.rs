@@ -194,6 +194,58 @@ fn restarted_shard_that_keeps_refusing_is_a_crash_loop_with_its_error() {
 }
 
 #[test]
+fn hung_shard_is_killed_and_started_again_beside_the_same_router() {
+    let mut server = Bench::new().serve(&[]);
+    server.wait_ready();
+    let shard = pid(&server.bench.nth("shard", "listen", 1));
+    kill(shard, Signal::STOP);
+    server.bench.report_hang(120);
+    let again = pid(&server.bench.nth("shard", "listen", 2));
+    assert!(is_alive(again) && !is_alive(shard));
+    server.signal(Signal::TERM);
+    assert_eq!(server.wait(), 0);
+    assert_eq!(server.bench.events("router", "start").len(), 1);
+    let stderr = server.bench.stderr();
+    assert!(
+        stderr.contains(&format!("hangs; killing it process=shard pid={shard} hung_s=120\n")),
+        "{stderr}"
+    );
+    assert!(stderr.contains("exit=\"signal 9 (SIGKILL) after hanging for 120 s\""), "{stderr}");
+    assert!(!stderr.contains("hung_shard"), "the report itself is not shown: {stderr}");
+    server.assert_nothing_left();
+}
+
+#[test]
+fn shard_that_hangs_after_each_start_is_given_up() {
+    let pace = Pace { base_pause: Duration::from_millis(5), ..Pace::default() };
+    let server = Bench::new().supervise(&[], pace);
+    server.wait_ready();
+    for run in 1..=6 {
+        kill(pid(&server.bench.nth("shard", "listen", run)), Signal::STOP);
+        server.bench.report_hang(3600);
+    }
+    let (_, outcome) = server.wait();
+    let error = outcome.unwrap_err();
+    assert_eq!(error.exit_code(), 1);
+    assert_eq!(
+        error.to_string(),
+        "the shard crashed 6 times within 60 s, most recently with signal 9 (SIGKILL) after hanging for 3600 s"
+    );
+}
+
+#[test]
+fn shard_that_hangs_before_the_server_was_ready_ends_it() {
+    let mut server = Bench::new().with("FAKE_ROUTER", "never-ready").serve(&[]);
+    kill(pid(&server.bench.nth("shard", "listen", 1)), Signal::STOP);
+    server.bench.report_hang(120);
+    assert_eq!(server.wait(), 1);
+    let wanted =
+        "the shard ended with signal 9 (SIGKILL) after hanging for 120 s before the server was ready";
+    assert_one_error(&server.bench.stderr(), wanted);
+    server.assert_nothing_left();
+}
+
+#[test]
 fn missing_program_names_its_variable() {
     let bench = Bench::new().with("TRUNKLINE_ROUTER", "");
     let (code, _, stderr) = bench.run_alone(&["serve", "--port", "0"]);

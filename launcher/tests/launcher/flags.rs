@@ -89,6 +89,7 @@ const CASES: &[Case] = &[
     router(&["--client-stall-timeout 22"]),
     router(&["--request-timeout 23"]),
     router(&["--stuck-step-timeout 24"]),
+    router(&["--hung-shard-factor 25"]),
     router(&["--tool-call-parser hermes"]),
     router(&["--reasoning-parser think"]),
     router(&["--watermark-gamma 0.25"]),

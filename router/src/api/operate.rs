@@ -12,13 +12,16 @@ use crate::error::ApiError;
 use crate::metrics::text::TextForm;
 use crate::request_id::RequestId;
 
-/// Reports that the process is alive.
+/// Reports whether the server is alive: the process answers, and the shard has not hung several times in a row.
 #[utoipa::path(
     get, path = "/livez", tag = "Operating",
-    responses((status = 200, description = "The process is alive", body = String))
+    responses(
+        (status = 200, description = "The server is alive", body = String),
+        (status = 503, description = "The server must be restarted; the error says why", body = tgi::ErrorResponse),
+    )
 )]
-pub async fn livez() -> &'static str {
-    "ok"
+pub async fn livez(State(app): State<Arc<App>>) -> Response {
+    respond::answer::<tgi::ErrorResponse>(app.served.liveness().map(|()| "ok"))
 }
 
 /// Reports whether the server is ready: the model is loaded, the step loop advances, and the server is not draining.

@@ -8,10 +8,10 @@ use trunkline_text::{ModelText, TextError};
 
 use crate::engine::driver::DriverHandle;
 use crate::engine::object::ObjectTier;
-use crate::engine::shard::{Health, ShardInfo, ShardStatus};
+use crate::engine::shard::{Check, Health, ShardInfo, ShardStatus};
 use crate::error::ApiError;
 use crate::grammars::Grammars;
-use crate::limits::{INLINE_TOKENIZE_BYTES, ServerLimits};
+use crate::limits::{INLINE_TOKENIZE_BYTES, MAX_HANGS, ServerLimits};
 use crate::model::Model;
 use crate::request::checked::Validator;
 use crate::shutdown::Phase;
@@ -24,7 +24,7 @@ pub struct ServedModel {
     pub driver: DriverHandle,
     /// Says whether the shard is loading, ready or lost.
     pub shard: watch::Receiver<ShardStatus>,
-    /// The shard's last answer to a health check.
+    /// The result of the shard's last health check.
     pub health: watch::Receiver<Health>,
     /// The scheduler's numbers after its last turn.
     pub stats: watch::Receiver<Stats>,
@@ -63,14 +63,20 @@ impl ServedModel {
     /// Checks that requests would be served now: the server does not drain, a shard is connected, its steps end.
     pub fn readiness(&self) -> Result<(), ApiError> {
         self.serving()?;
-        match *self.health.borrow() {
-            health if health.is_well(self.limits.stuck_step_timeout) => Ok(()),
-            Health::Silent => Err(ApiError::ShardSilent),
-            Health::Answered { step_running, .. } => Err(ApiError::ShardStuck {
+        match self.health.borrow().last {
+            check if check.is_well(self.limits.stuck_step_timeout) => Ok(()),
+            Check::Away | Check::Silent => Err(ApiError::ShardSilent),
+            Check::Answered { step_running, .. } => Err(ApiError::ShardStuck {
                 running_s: step_running.as_secs(),
                 limit_s: self.limits.stuck_step_timeout.as_secs(),
             }),
         }
+    }
+
+    /// Checks that restarting the shard helps: it did not hang several times in a row.
+    pub fn liveness(&self) -> Result<(), ApiError> {
+        let hangs = self.health.borrow().hangs;
+        if hangs < MAX_HANGS { Ok(()) } else { Err(ApiError::ShardHung { hangs }) }
     }
 
     /// Returns the limits of requests to `shard`.

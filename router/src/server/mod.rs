@@ -18,7 +18,7 @@ use crate::api::app::App;
 use crate::api::response_store::ResponseStore;
 use crate::engine::driver::Driver;
 use crate::engine::object::{MAX_OFFERED_BLOCKS, ObjectTier};
-use crate::engine::shard::{Health, run_link, watch_health};
+use crate::engine::shard::{HangWatch, Health, run_link, watch_health};
 use crate::engine::step_thread::StepThread;
 use crate::generation::admission::Admission;
 use crate::generation::served::ServedModel;
@@ -93,6 +93,7 @@ impl Server {
         };
         let (driver, ends) = Driver::new(config, limits.max_concurrent_requests, metrics.clone());
         let (health_in, health) = watch::channel(Health::default());
+        let hangs = HangWatch::new(&limits);
         let shutdown = Shutdown::default();
         let parallel = std::thread::available_parallelism().map_or(1, usize::from);
         // One core stays free for everything else.
@@ -135,7 +136,7 @@ impl Server {
         });
         let steps = StepThread::start(driver.run(), run_link(shard_socket.clone(), ends.link, store_gate))?;
         tokio::spawn(ends.kv_events.run());
-        let health = tokio::spawn(watch_health(shard_socket, ends.shard, health_in));
+        let health = tokio::spawn(watch_health(shard_socket, hangs, ends.shard, health_in));
         Ok(Self { app, front: Front::default(), shutdown, steps, health, upload })
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde_json::json;
 use tokio::net::TcpListener;
-use trunkline_router::engine::shard::{Health, ShardStatus};
+use trunkline_router::engine::shard::{Check, ShardStatus};
 use trunkline_router::limits::{Limits, ServerLimits};
 use trunkline_router::model::Model;
 use trunkline_router::server::Server;
@@ -107,7 +107,7 @@ async fn another_contract_version_is_never_ready() {
     let mut router = Router::start_without_shard(Limits::default()).await;
     let plan = ShardPlan { contract_version: 99, ..ShardPlan::default() };
     let wrong = MockShard::start(&router.socket, plan);
-    router.wait("a health answer", |app| *app.served.health.borrow() != Health::Silent).await;
+    router.wait("a health answer", |app| app.served.health.borrow().last != Check::Away).await;
     assert!(matches!(*router.app.served.shard.borrow(), ShardStatus::Loading));
     wrong.kill();
     std::fs::remove_file(&router.socket).unwrap();
@@ -122,11 +122,31 @@ async fn a_stuck_step_makes_the_server_not_ready() {
     router
         .wait("shard and health", |app| {
             matches!(*app.served.shard.borrow(), ShardStatus::Ready(_))
-                && *app.served.health.borrow() != Health::Silent
+                && app.served.health.borrow().last != Check::Away
         })
         .await;
     let answer = router.get("/readyz").await;
     assert_eq!((answer.status, answer.json()["code"].as_str()), (503, Some("shard_stuck")));
+    assert_eq!(router.get("/livez").await.status, 200);
+}
+
+#[tokio::test]
+async fn a_server_is_not_alive_while_its_shard_hangs_again_and_again() {
+    let short = Duration::from_millis(10);
+    let limits = Limits { stuck_step_timeout: short, hung_shard_factor: 1, ..Limits::default() };
+    let mut limits = ServerLimits::from(limits);
+    (limits.timeouts.health_interval, limits.timeouts.health) = (short / 2, short);
+    let mut router = Router::start_without_shard(limits).await;
+    let plan = ShardPlan { step_running_ms: 61_000, ..ShardPlan::default() };
+    router.shard = Some(MockShard::start(&router.socket, plan));
+    router.wait("the third hang", |app| app.served.health.borrow().hangs >= 3).await;
+    let answer = router.get("/livez").await;
+    assert_eq!((answer.status, answer.json()["code"].as_str()), (503, Some("shard_hung")));
+
+    router.kill_shard();
+    router.start_shard(ShardPlan::default()).await;
+    router.wait("a good while", |app| app.served.health.borrow().hangs == 0).await;
+    assert_eq!(router.get("/livez").await.status, 200);
 }
 
 #[tokio::test]

@@ -15,6 +15,19 @@ fn first_at_once_then_ever_later_then_never() {
 }
 
 #[test]
+fn hangs_are_counted_however_long_they_take() {
+    let (mut policy, mut now) = (RestartPolicy::new(Pace::default().base_pause), Instant::now());
+    let hour = Duration::from_secs(3600);
+    let verdicts = [1, 2, 3, 4, 5, 6].map(|_| {
+        now += hour;
+        policy.hung(hour, now);
+        policy.crashed(now)
+    });
+    assert_eq!(verdicts[5], Verdict::GiveUp { ends: 6 });
+    assert!(verdicts[..5].iter().all(|verdict| matches!(verdict, Verdict::RestartAfter(_))), "{verdicts:?}");
+}
+
+#[test]
 fn crashes_are_forgotten_at_the_end_of_the_window() {
     let window = Duration::from_secs(RestartPolicy::window_s());
     let (mut policy, start) = (RestartPolicy::new(Pace::default().base_pause), Instant::now());

@@ -4,6 +4,7 @@ Its FAKE_ variables are in the file `environment` beside it.
 
 FAKE_ROUTER=hold: a stream is open, so SIGTERM ends the router only once the file FAKE_RELEASE exists.
 The file FAKE_EXIT makes the router exit at once with the code that the file holds.
+The file FAKE_HUNG makes the router report that the shard has hung for the seconds that the file holds.
 """
 
 import json
@@ -53,6 +54,14 @@ def exit_if_told():
         os._exit(code)
 
 
+def report_if_told():
+    told = Path(os.environ["FAKE_HUNG"])
+    if told.exists():
+        report = {"hung_shard": SETTINGS["shard_socket"], "hung_s": int(told.read_text())}
+        told.unlink()
+        print(json.dumps(report), flush=True)
+
+
 def chatter():
     for number in range(int(os.environ.get("FAKE_CHATTER", "0"))):
         sys.stderr.write("router" * 200 + f" {number}\n")
@@ -99,6 +108,7 @@ note("listen")
 while not terminated.is_set() or (behaviour == "hold" and not Path(os.environ["FAKE_RELEASE"]).exists()):
     try:
         exit_if_told()
+        report_if_told()
         connection, _ = listener.accept()
     except TimeoutError:
         continue

@@ -86,12 +86,13 @@ impl Bench {
         fs::create_dir(bench.path("run")).unwrap();
         fs::write(bench.path("journal"), "").unwrap();
         let [journal, model] = [bench.path("journal"), bench.path("model.gguf")];
-        let [release, exit] = [bench.path("release"), bench.path("exit")];
+        let [release, exit, hung] = ["release", "exit", "hung"].map(|name| bench.path(name));
         bench
             .with("FAKE_JOURNAL", journal)
             .with("FAKE_MODEL", model)
             .with("FAKE_RELEASE", release)
             .with("FAKE_EXIT", exit)
+            .with("FAKE_HUNG", hung)
     }
 
     /// Sets a variable of the fakes (if its name starts with `FAKE_`) or of the launcher.
@@ -183,8 +184,17 @@ impl Bench {
 
     /// Makes the running router exit with `code`.
     pub fn end_router(&self, code: i32) {
-        fs::write(self.path("exit.new"), code.to_string()).unwrap();
-        fs::rename(self.path("exit.new"), self.path("exit")).unwrap();
+        self.tell("exit", &code.to_string());
+    }
+
+    /// Makes the running router report that the shard has hung for `seconds`.
+    pub fn report_hang(&self, seconds: u64) {
+        self.tell("hung", &seconds.to_string());
+    }
+
+    fn tell(&self, file: &str, text: &str) {
+        fs::write(self.path("told"), text).unwrap();
+        fs::rename(self.path("told"), self.path(file)).unwrap();
     }
 
     pub fn runtime_folders(&self) -> Vec<PathBuf> {

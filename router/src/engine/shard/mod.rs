@@ -11,7 +11,7 @@ mod sampling;
 mod store;
 
 pub use convert::{plan_from_proto, plan_to_proto, result_from_proto, transfers_from_proto};
-pub use health::{Health, watch_health};
+pub use health::{Check, HangWatch, Health, watch_health};
 pub use info::ShardInfo;
 pub use link::{LinkEvent, StepMessage, connect, run_link};
 pub(in crate::engine) use local_store::LocalStore;

@@ -20,6 +20,7 @@ mod engine {
         mod download;
     }
     mod shard {
+        mod health;
         mod masks;
     }
 }
