@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from .peer import Peer
@@ -68,8 +68,6 @@ class Report:
     workloads: list[Workload]
     head: list[str]
     """Paragraphs about the machine and the run."""
-    plots: list[str] = field(default_factory=list)
-    """Names of the plots in the report's folder."""
 
     def markdown(self) -> str:
         parts = ["# Trunkline and its peers", *self.head, self.reach(), self.peer_table()]
@@ -77,8 +75,7 @@ class Report:
             parts.append(self.table(workload))
             if isinstance(workload, Chat):
                 parts.append(self.turns(workload))
-        parts += [f"![{name}]({name}.svg)" for name in self.plots]
-        return "\n\n".join(part for part in parts if part) + "\n"
+        return "\n\n".join(part for part in [*parts, "![the medians as bars](peers.svg)"] if part) + "\n"
 
     def reach(self) -> str:
         """Returns a table of the targets and whether this run reaches them."""
