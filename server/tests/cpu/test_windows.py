@@ -34,9 +34,7 @@ def open_tiny(folder: Path, num_tokens: int, window_parts: int | None, **changes
 
 
 def generate(backend: CpuBackend, num_output: int, window: int) -> Iterator[Sampled]:
-    """Yields samples after `PROMPT` in chunks of a block, then one token at a time; drops parts that the window has
-    left.
-    """
+    """Yields samples after `PROMPT` in chunks of a block, then token by token; drops parts that the window has left."""
     backend.start(1, PROMPT, len(PROMPT), SAMPLING)
     known, first, num_blocks, num_dropped = len(PROMPT), 0, 0, 0
     while known < len(PROMPT) + num_output:

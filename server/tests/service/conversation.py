@@ -144,9 +144,7 @@ def late_masks() -> dict[int, list[pb.LateMask]]:
 
 
 def windowed_plans() -> list[pb.StepPlan]:
-    """Returns plans of a prompt that moves past its window, a hit inside that window, and a hit whose part was
-    dropped.
-    """
+    """Returns plans of a prompt that moves past its window, a hit inside it, and a hit whose part was dropped."""
     prompt = [7, 3, 9, 3, 7, 1, 20, 21, 22, 5, 6, 8, 2]
     return [
         pb.StepPlan(

@@ -1,6 +1,4 @@
-"""Reads `ModelConfig` from GGUF metadata: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md, standardized
-keys.
-"""
+"""Reads `ModelConfig` from GGUF's standardized keys: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md."""
 
 from __future__ import annotations
 

@@ -197,9 +197,7 @@ def _refuse_features(keys: _Keys, architecture: _Architecture) -> None:
 
 
 def _rope_keys(keys: _Keys, architecture: _Architecture) -> tuple[_Keys, float | None]:
-    """Returns the keys that state the rotary embedding of layers without a window, and the rotary base of the
-    others.
-    """
+    """Returns the keys that state the rotary embedding of layers without a window, and the others' rotary base."""
     rope = keys.nested("rope_parameters") or keys.nested("rope_scaling") or _Keys(keys.path, {})
     if architecture.local_rope_theta is None:
         return rope, None
@@ -286,9 +284,7 @@ def _windows(keys: _Keys, architecture: _Architecture, num_layers: int, max_posi
 
 
 def _later_windows(keys: _Keys, layers: range, window: int, first: int) -> tuple[int | None, ...]:
-    """Returns windows for the layers that `layer_types` names, otherwise for those from `first` on; empty if windows
-    are off.
-    """
+    """Returns the windows of layers that `layer_types` names, otherwise of those from `first` on; empty if off."""
     layer_types = _layer_types(keys)
     if not keys.boolean("use_sliding_window", False):
         if layer_types is not None and "sliding_attention" in layer_types:
