@@ -66,7 +66,6 @@ ALL_PANELS = (COLD, WARM, GAP, *DECODE, *PREFILL, *LOADS)
 
 
 def draw(panel: Panel, left: int, top: int, values: dict[str, float], names: dict[str, str]) -> list[str]:
-    """Returns the SVG elements of one panel."""
     widest = PANEL_WIDTH - LABEL_WIDTH - VALUE_WIDTH
     out = [
         f'<text x="{left}" y="{top + 24}" font-size="14" font-weight="bold">{panel.titles[0]}</text>',

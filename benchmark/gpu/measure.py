@@ -155,7 +155,6 @@ def _tiers(options: argparse.Namespace, device: str, lines: Lines) -> None:
 
 
 def machine() -> dict[str, Any]:
-    """Returns facts about this machine and its installed packages."""
     import numpy
     import transformers
     import triton

@@ -59,7 +59,6 @@ def serving(launcher: Path, model: Path, log: Path, arguments: Sequence[str]) ->
 
 
 def is_ready(port: int) -> bool:
-    """Returns whether the server is ready."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=2)
     try:
         connection.request("GET", "/readyz")

@@ -78,7 +78,6 @@ class Report:
         return "\n\n".join(part for part in [*parts, "![the medians as bars](peers.svg)"] if part) + "\n"
 
     def reach(self) -> str:
-        """Returns a table of the targets and whether this run reaches them."""
         lines = ["## Reach", "| | at least | aim | this run | |", "|---|---|---|---|---|"]
         for target in TARGETS:
             value = target.value(self.store)
@@ -137,7 +136,6 @@ class Report:
         return f"{us / them if column.more else them / us:.2f} ×"
 
     def turns(self, workload: Chat) -> str:
-        """Returns a table of percentiles by turn, as medians over the rounds."""
         titles = [f"TTFT p{p}" for p in (50, 90, 99)] + [f"ITL p{p}" for p in (50, 90, 99)]
         metrics = [f"{m}_p{p}_ms" for m in ("ttft", "itl") for p in (50, 90, 99)]
         rows = []

@@ -139,7 +139,6 @@ def configs() -> dict[str, dict[str, Any]]:
 
 
 def model_of(model: tiny.TinyModel) -> transformers.PreTrainedModel:
-    """Returns the model in transformers, in f32."""
     config = transformers.AutoConfig.for_model(**model.config)
     config._attn_implementation = "eager"
     found = transformers.AutoModelForCausalLM.from_config(config).float().eval()

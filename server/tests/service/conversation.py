@@ -168,7 +168,6 @@ def windowed_plans() -> list[pb.StepPlan]:
 
 
 def record() -> list[dict[str, Any]]:
-    """Returns the lines of both streams."""
     return _record(backend(), plans()) + _record(windowed_backend(), windowed_plans())
 
 
@@ -198,14 +197,12 @@ def _record(fake: FakeBackend, plans: list[pb.StepPlan]) -> list[dict[str, Any]]
 
 
 def read() -> Iterator[dict[str, Any]]:
-    """Yields the recorded lines."""
     with PATH.open(encoding="utf-8") as file:
         for line in file:
             yield json.loads(line)
 
 
 def read_stream(index: int) -> list[dict[str, Any]]:
-    """Returns the recorded lines of one stream."""
     lines = list(read())
     first, second = [number for number, line in enumerate(lines) if "describe" in line]
     return lines[second:] if index else lines[first:second]
