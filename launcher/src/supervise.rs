@@ -152,17 +152,22 @@ impl<'a> Supervisor<'a> {
     /// of the drain.
     pub fn run(mut self, mut announce: impl FnMut(&str) -> io::Result<()>) -> Result<i32, LauncherError> {
         loop {
-            match self.next_event() {
+            let handled = match self.next_event() {
                 Some(Event::Signal(signal)) => return self.drain(signal),
-                Some(Event::Ended { child, pid }) => {
-                    if let Err(error) = self.ended(child, pid) {
-                        drain::abandon(self.take_running(|_| true), &self.plan.pace, self.events);
-                        return Err(error);
-                    }
+                Some(Event::Ended { child, pid }) => self.ended(child, pid),
+                Some(Event::Report(report)) => {
+                    self.kill_hung(&report);
+                    Ok(())
                 }
-                Some(Event::Report(report)) => self.kill_hung(&report),
-                Some(Event::Ready) => self.ready(&mut announce),
-                None => self.restart_due()?,
+                Some(Event::Ready) => {
+                    self.ready(&mut announce);
+                    Ok(())
+                }
+                None => self.restart_due(),
+            };
+            if let Err(error) = handled {
+                drain::abandon(self.take_running(|_| true), &self.plan.pace, self.events);
+                return Err(error);
             }
         }
     }
@@ -272,15 +277,30 @@ impl<'a> Supervisor<'a> {
         }
     }
 
+    /// Restarts the children whose time has come. A start that fails is a crash: memory, processes or room for the
+    /// router's settings may be short for a moment.
     fn restart_due(&mut self) -> Result<(), LauncherError> {
         let now = Instant::now();
         for index in 0..self.children.len() {
-            let due =
-                matches!(self.children[index].state, State::Crashed { restart_at } if restart_at <= now);
-            if due {
-                let process = self.spawn(self.children[index].id)?;
-                self.log.info("restarted", &[("process", &process.id()), ("pid", &process.pid())]);
-                self.children[index].state = State::Running(process);
+            let id = self.children[index].id;
+            if !matches!(self.children[index].state, State::Crashed { restart_at } if restart_at <= now) {
+                continue;
+            }
+            let started = self.spawn(id);
+            let child = &mut self.children[index];
+            match started {
+                Ok(process) => {
+                    self.log.info("restarted", &[("process", &id), ("pid", &process.pid())]);
+                    child.state = State::Running(process);
+                }
+                Err(error) => {
+                    let Verdict::RestartAfter(pause) = child.restarts.crashed(now) else { return Err(error) };
+                    self.log.warn(
+                        "failed to restart; trying again",
+                        &[("process", &id), ("error", &error), ("after_ms", &pause.as_millis())],
+                    );
+                    child.state = State::Crashed { restart_at: now + pause };
+                }
             }
         }
         Ok(())

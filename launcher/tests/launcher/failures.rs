@@ -3,7 +3,7 @@
 use std::net::TcpListener;
 use std::time::Duration;
 
-use crate::support::{Bench, is_alive, kill, pid};
+use crate::support::{Bench, ROUTER, is_alive, kill, pid, wait_for};
 use rustix::process::Signal;
 use trunkline_launcher::pace::Pace;
 
@@ -155,6 +155,23 @@ fn router_is_started_again_beside_the_same_shard_whatever_its_end() {
     }
     assert_eq!(server.bench.events("router", "start").len(), 5);
     assert_eq!(server.bench.events("shard", "start").len(), 1);
+    server.assert_nothing_left();
+}
+
+#[test]
+fn child_that_cannot_be_started_again_at_once_is_started_later() {
+    let mut server = Bench::new().serve(&[]);
+    server.wait_ready();
+    let (program, hidden) = (server.bench.path(ROUTER), server.bench.path("hidden"));
+    std::fs::rename(&program, &hidden).unwrap();
+    kill(pid(&server.bench.nth("router", "start", 1)), Signal::KILL);
+    wait_for("a failed start", || {
+        server.bench.stderr().contains("failed to restart; trying again").then_some(())
+    });
+    std::fs::rename(&hidden, &program).unwrap();
+    server.bench.nth("router", "listen", 2);
+    server.signal(Signal::TERM);
+    assert_eq!(server.wait(), 0);
     server.assert_nothing_left();
 }
 
