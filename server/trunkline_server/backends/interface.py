@@ -235,7 +235,10 @@ class Backend(Protocol):
         sampling: SamplingParams,
         root_key: bytes = b"",
     ) -> None:
-        """Begins a sequence whose known tokens are `token_ids`. root_key: 16 bytes, or empty if there is no store."""
+        """Begins a sequence whose known tokens are `token_ids`. root_key: 16 bytes, or empty if there is no store.
+
+        An exception fails only this sequence, which the backend then does not know.
+        """
 
     def end(self, sequence_id: int) -> None:
         """Forgets a sequence; its blocks keep their contents."""
