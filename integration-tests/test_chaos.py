@@ -135,7 +135,8 @@ class Chaos:
             if kind == "edge":
                 field = draw.choice(["temperature", "top_p", "typical_p", "min_p", "repetition_penalty", "max_tokens"])
                 value = draw.choice(["1e-40", "1e-320", "-0.0", "2147483648", "18446744073709551616", "1e308", "1e309"])
-                text = json.dumps({"prompt": "x", "max_tokens": 1} | {field: 0}).replace(
+                # Python would write these numbers in another way.
+                text = f'{{"prompt": "x", "seed": 1, "{field}": {value}}}'
                     f'"{field}": 0', f'"{field}": {value}'
                 )
                 answer = http.post(self.server.base_url + COMPLETIONS, content=text, timeout=300)
