@@ -44,8 +44,8 @@ impl RestartPolicy {
         }
     }
 
-    /// Lets the crashes so far count for `time` longer, for which the child hung. So a child that hangs after each start
-    /// is given up, too, although a hang takes longer to notice than a crash is counted.
+    /// Lets the crashes so far count for `time` longer, for which the child hung. So a child that hangs after each
+    /// start is given up, too, although a hang takes longer to notice than a crash is counted.
     pub fn hung(&mut self, time: Duration, now: Instant) {
         for crash in &mut self.crashes {
             *crash = (*crash + time).min(now);

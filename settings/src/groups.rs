@@ -95,8 +95,8 @@ settings! {
         /// Time after which a step still running makes `/readyz` answer 503.
         #[serde(with = "crate::value::seconds")]
         stuck_step_timeout: Duration = Duration::from_secs(60), Form::seconds(1);
-        /// Multiple of `--stuck-step-timeout` for which `/readyz` may report a shard as silent or stuck before the shard
-        /// is killed and restarted; 0 means never. Its first step may take ten times as long.
+        /// Multiple of `--stuck-step-timeout` for which `/readyz` may report a shard as silent or stuck before the
+        /// shard is killed and restarted; 0 means never. Its first step may take ten times as long.
         hung_shard_factor: u32 = 2, Form::count(0, 1000);
     }
 

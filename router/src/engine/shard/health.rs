@@ -75,7 +75,7 @@ pub struct HangWatch {
 }
 
 impl HangWatch {
-    /// A shard hangs that was unwell for `hung_shard_factor` times `stuck_step_timeout`; if that factor is 0, none does.
+    /// A shard hangs that was unwell for `hung_shard_factor` times `stuck_step_timeout`; with a factor of 0, none does.
     pub fn new(limits: &ServerLimits) -> Self {
         let (timeouts, factor) = (limits.timeouts, limits.hung_shard_factor);
         let limit = (limits.stuck_step_timeout * factor).max(timeouts.health * MIN_MISSED_CHECKS);
