@@ -66,7 +66,8 @@ pub fn routes(app: Arc<App>) -> Router {
         .with_state(app)
 }
 
-/// Returns all routes, answering preflight requests of browsers if there are `origins`. A `guard` refuses foreign pages.
+/// Returns all routes, answering preflight requests of browsers if there are `origins`. A `guard` refuses foreign web
+/// pages.
 pub fn routes_with_cors(app: Arc<App>, origins: &[Origin], guard: Option<BrowserGuard>) -> Router {
     let mut routes = routes(app);
     if let Some(guard) = guard {
