@@ -168,25 +168,6 @@ fn report_model(isa: Isa, pool: &mut ThreadPool, num_rows: usize, layer_cases: &
     );
 }
 
-/// Returns the bandwidth of reading `words` once on all threads, which bounds a product of one row.
-fn read_bandwidth(pool: &mut ThreadPool, words: &[u64]) -> f64 {
-    let num_threads = pool.num_threads();
-    let mut best = Duration::MAX;
-    for _ in 0..10 {
-        let start = Instant::now();
-        pool.run(|thread_idx, _| {
-            let part = &words[split(0..words.len(), num_threads, thread_idx)];
-            let sums = part.chunks_exact(8).fold([0u64; 8], |mut sums, chunk| {
-                sums.iter_mut().zip(chunk).for_each(|(sum, word)| *sum = sum.wrapping_add(*word));
-                sums
-            });
-            std::hint::black_box(sums);
-        });
-        best = best.min(start.elapsed());
-    }
-    (words.len() * 8) as f64 / best.as_secs_f64() / 1e9
-}
-
 fn numbers(argument: Option<String>, default: &str) -> Result<Vec<usize>> {
     let argument = argument.unwrap_or_else(|| default.to_owned());
     argument.split(',').map(|number| number.parse().with_context(|| format!("number {number:?}"))).collect()
@@ -204,10 +185,8 @@ fn main() -> Result<()> {
         LAYER_SHAPES.into_iter().map(|shape| Case::new(shape, format)).collect::<Result<_>>()?;
     let head = Case::new(HEAD, if format.block_elements() == 1 { format } else { Format::Q8_0 })?;
     println!("packed in {:.2} s", start.elapsed().as_secs_f64());
-    let words = vec![1u64; 16 << 20];
     for num_threads in threads {
         let mut pool = ThreadPool::new(num_threads)?;
-        println!("reading memory, {num_threads} threads: {:.1} GB/s", read_bandwidth(&mut pool, &words));
         for &num_rows in &rows {
             for case in cases.iter().chain([&head]) {
                 case.report(isa, &mut pool, num_rows);

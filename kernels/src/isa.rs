@@ -3,7 +3,7 @@
 use std::fmt;
 
 /// The environment variable that forces an instruction set by name.
-pub const ISA_VARIABLE: &str = "TRUNKLINE_ISA";
+const ISA_VARIABLE: &str = "TRUNKLINE_ISA";
 
 /// An instruction set, which this machine may lack. See [`Isa`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

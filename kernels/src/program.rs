@@ -15,7 +15,7 @@ mod lower;
 pub mod memory;
 mod weights;
 
-pub use graph::{Op, ProgramBuilder, ValueId, WeightId};
+pub use graph::{ProgramBuilder, ValueId, WeightId};
 pub use instruction::{
     AttentionKernel, Buffer, BufferKind, Instruction, Kernel, LinearSource, Program, RowSet, View,
 };
@@ -24,21 +24,18 @@ pub(crate) use weights::{Entry, EntryKind, ImageTable, WeightImage};
 use crate::kv_pool::{KvGeometry, KvPoolError};
 use crate::pack::PackError;
 
-/// The limits of every step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProgramConfig {
-    /// The most tokens in one step.
     pub max_step_tokens: usize,
     /// The most chunks in one step, and the most rows whose logits are computed.
     pub max_step_sequences: usize,
-    /// Number of blocks in the KV pool.
     pub num_blocks: usize,
     pub geometry: KvGeometry,
 }
 
 impl ProgramConfig {
     /// The largest allowed `max_step_tokens` and `max_step_sequences`.
-    pub const MAX_LIMIT: usize = 1 << 20;
+    const MAX_LIMIT: usize = 1 << 20;
 
     /// Fails if a limit is out of range.
     pub fn check(&self) -> Result<(), ProgramError> {
@@ -53,11 +50,9 @@ impl ProgramConfig {
     }
 }
 
-/// Why a program cannot be recorded or built.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProgramError {
-    /// A limit of the step is out of range.
     #[error("`{name}` is {value}, expected 1 to {most}")]
     Limit { name: &'static str, value: usize, most: usize },
     #[error("`{op}`: there is no value {value}")]

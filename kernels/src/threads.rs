@@ -102,7 +102,6 @@ struct OwnLine<T>(T);
 struct Arrival {
     /// Number of the CPU on which the thread last arrived or woke up.
     cpu: AtomicU32,
-    /// Number of times that the thread has arrived.
     count: AtomicU32,
 }
 
@@ -321,7 +320,6 @@ impl Shared {
 pub struct ThreadPool {
     shared: Arc<Shared>,
     workers: Vec<JoinHandle<()>>,
-    /// The CPUs of each thread, if threads are pinned.
     placement: Option<Vec<Vec<usize>>>,
     /// The caller of `run` that was pinned last.
     pinned_caller: Option<ThreadId>,

@@ -112,7 +112,6 @@ fn cpu_seconds() -> f64 {
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
-/// The wall and CPU seconds of each round.
 #[derive(Default)]
 struct Rounds {
     wall: Vec<f64>,

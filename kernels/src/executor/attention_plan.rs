@@ -13,7 +13,6 @@ const WANTED_ITEMS_PER_THREAD: usize = 3;
 /// A work item: query rows of one chunk within one block, one KV head and a range of segments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PlanItem {
-    /// Index of the chunk among the accepted chunks.
     pub chunk: usize,
     /// First row among the step's tokens.
     pub first_row: usize,
@@ -226,7 +225,7 @@ impl AttentionPlan {
     }
 
     /// The offset of the partial states of `item`, a part of `split`, in f32 elements.
-    pub fn state_offset(&self, item: &PlanItem, split: usize, limits: &PlanLimits) -> usize {
+    pub(super) fn state_offset(&self, item: &PlanItem, split: usize, limits: &PlanLimits) -> usize {
         let state = limits.heads_per_kv_head * state_size(limits.geometry.padded_head_size());
         let split = &self.splits[split];
         split.first_state + (item.first_segment - split.item.first_segment) * item.num_rows * state

@@ -27,13 +27,11 @@ pub struct Chunk {
     pub score: bool,
 }
 
-/// The limits of a sequence.
 #[derive(Clone, Copy, Debug)]
 pub struct SequenceCapacity {
     /// Positions in the whole pool.
     pub num_tokens: usize,
     pub num_blocks: usize,
-    /// Number of rows of the output head.
     pub vocab_size: usize,
 }
 
@@ -195,7 +193,6 @@ impl Sequence {
     }
 }
 
-/// The limits that every chunk is checked against.
 #[derive(Clone, Copy, Debug)]
 pub struct ChunkLimits {
     pub num_blocks: usize,
@@ -242,7 +239,6 @@ impl SequenceTable {
         *self = Self::default();
     }
 
-    /// Returns the slot of a sequence.
     pub fn find(&self, id: u64) -> Option<usize> {
         self.by_id.get(&id).copied()
     }

@@ -11,7 +11,6 @@ use super::{Executor, Outcome, RowPurpose, SequenceResult, as_floats};
 use crate::sampling::{SampleContext, SampledToken};
 use crate::shared_mut::SharedMut;
 
-/// The state of a chunk within a step.
 #[derive(Debug)]
 pub(super) enum Fate {
     Failed(SequenceFailure),

@@ -58,7 +58,7 @@ impl KeyTurns {
         Self { layers: vec![KeyMean::Fixed; num_layers], tables: Vec::new() }
     }
 
-    pub fn layer(&self, layer: usize) -> KeyMean {
+    pub(super) fn layer(&self, layer: usize) -> KeyMean {
         self.layers[layer]
     }
 

@@ -88,7 +88,6 @@ impl Format {
         dispatch_format!(self, int int, float float, ())
     }
 
-    /// Size of a block in bytes.
     pub fn block_bytes(self) -> usize {
         fn int<F: IntFormat>() -> usize {
             F::BLOCK_BYTES

@@ -107,7 +107,6 @@ impl WeightLayout {
         self.out_features.div_ceil(TILE)
     }
 
-    /// Returns the offset of each plane.
     fn offsets(&self) -> [usize; 3] {
         let mut next = 0;
         self.planes.map(|plane| {
@@ -221,7 +220,6 @@ impl PackedWeight {
         dispatch_format!(self.format, int unpack_int_row, float unpack_float_row, (self, row, out));
     }
 
-    /// Returns one tile of each plane.
     pub(crate) fn tile(&self, tile: usize) -> Tile<'_> {
         Tile { quants: self.quants.tile(tile), scales: self.scales.tile(tile), mins: self.mins.tile(tile) }
     }

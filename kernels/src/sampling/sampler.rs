@@ -40,11 +40,8 @@ pub struct SampledToken {
 /// The context of a sampled token in its sequence.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SampleContext {
-    /// The absolute position of the sampled token.
     pub position: u32,
-    /// Number of output tokens before it.
     pub num_output: usize,
-    /// The id of the previous token.
     pub previous: u32,
 }
 

@@ -152,7 +152,6 @@ unsafe fn code(batch: &mut Batch) {
     }
 }
 
-/// Quantises and writes 16 groups.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
 unsafe fn put(batch: &Batch) {
@@ -336,7 +335,6 @@ unsafe fn high_bytes(batch: &Batch) -> __m512i {
     _mm512_packs_epi16(first, second)
 }
 
-/// Writes the low bytes of two groups.
 #[inline]
 #[target_feature(enable = "avx512f")]
 unsafe fn put_low(low: __m512i, a: *mut QuantGroup, b: *mut QuantGroup) {

@@ -68,7 +68,6 @@ impl Header {
         Self { layout_version, image_offset, image_bytes, key, note, entries }
     }
 
-    /// Returns a file with this header and image.
     pub fn write(&self, image: &[u8]) -> Vec<u8> {
         let padded = |text: &str, room: usize| {
             let mut bytes = text.as_bytes().to_vec();
