@@ -87,7 +87,6 @@ impl Case {
     }
 }
 
-/// A weight and the number of rows to multiply.
 struct Product<'a> {
     weight: &'a PackedWeight,
     num_rows: usize,
@@ -150,7 +149,6 @@ fn time(isa: Isa, pool: &mut ThreadPool, products: &[Product<'_>]) -> Duration {
     best.into_inner().expect("nobody panics with the lock held").into_iter().sum()
 }
 
-/// Times all products of the model in order.
 fn report_model(isa: Isa, pool: &mut ThreadPool, num_rows: usize, layer_cases: &[Case], head: &Case) {
     let columns: Vec<Vec<Product<'_>>> = layer_cases.iter().map(|case| case.products(num_rows)).collect();
     let mut columns: Vec<_> = columns.into_iter().map(Vec::into_iter).collect();

@@ -48,7 +48,6 @@ pub struct Item<'a> {
     /// Block ids of the sequence, at least up to the block of the last query.
     pub block_table: &'a [u32],
     pub layer: usize,
-    /// The KV head, less than G.
     pub kv_head: usize,
     /// Query heads per KV head, H / G.
     pub heads_per_kv_head: usize,
@@ -61,7 +60,6 @@ pub struct Item<'a> {
     /// The window of the layer. All rows have the same first segment; see [`Window::rows_together`].
     pub window: Window,
     pub first_segment: usize,
-    /// One past the last segment to compute.
     pub end_segment: usize,
     /// The block and KV head that this thread will probably read next. They are prefetched during the last block.
     pub next: Option<(u32, usize)>,
@@ -79,7 +77,6 @@ impl Item<'_> {
         }
     }
 
-    /// Returns true if the item has a window or a soft cap.
     fn is_local(&self) -> bool {
         self.window != Window::NONE || self.soft_cap.is_some()
     }

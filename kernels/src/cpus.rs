@@ -64,7 +64,6 @@ impl UsableCpus {
         self.cores.len().min(self.quota.unwrap_or(usize::MAX)).clamp(1, MAX_DEFAULT_THREADS)
     }
 
-    /// The number of threads that can run at the same time.
     pub fn max_parallel_threads(&self) -> usize {
         let num_cpus = self.cores.iter().map(|core| core.cpus.len()).sum::<usize>();
         num_cpus.min(self.quota.unwrap_or(usize::MAX)).max(1)

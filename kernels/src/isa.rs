@@ -100,7 +100,6 @@ impl IsaKind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Isa(IsaKind);
 
-/// The error for an instruction set that is unknown or cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum IsaError {

@@ -61,7 +61,6 @@ use write::{Slot, prefetch_slot, write_slot};
 
 #[derive(Debug, thiserror::Error)]
 pub enum KvPoolError {
-    /// A size is outside the range that the kernels support.
     #[error("`{field}` is {value}, expected {expected}")]
     Geometry { field: &'static str, value: usize, expected: &'static str },
     #[error("KV dtype is {name:?}; hint: use `int8`, `int4`, `f16` or `bf16`")]

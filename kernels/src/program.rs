@@ -37,7 +37,6 @@ impl ProgramConfig {
     /// The largest allowed `max_step_tokens` and `max_step_sequences`.
     const MAX_LIMIT: usize = 1 << 20;
 
-    /// Fails if a limit is out of range.
     pub fn check(&self) -> Result<(), ProgramError> {
         for (name, value) in
             [("max_step_tokens", self.max_step_tokens), ("max_step_sequences", self.max_step_sequences)]
@@ -59,13 +58,11 @@ pub enum ProgramError {
     UnknownValue { op: &'static str, value: usize },
     #[error("`{op}`: there is no weight {weight}")]
     UnknownWeight { op: &'static str, weight: usize },
-    /// The sizes of an operation's operands do not match.
     #[error("`{op}`: {what} is {actual}, expected {expected}")]
     Shape { op: &'static str, what: &'static str, actual: String, expected: String },
     /// The list of operations is not a valid step.
     #[error("the program {what}")]
     Structure { what: String },
-    /// The bytes of a weight do not match its format and shape.
     #[error("weight {weight}: {source}")]
     Weight { weight: usize, source: PackError },
     #[error(transparent)]
@@ -77,7 +74,6 @@ pub enum ProgramError {
     Map { bytes: usize, source: std::io::Error },
     #[error("cannot start {threads} threads: {source}")]
     Threads { threads: usize, source: std::io::Error },
-    /// The instruction set that was asked for is unknown or not available.
     #[error(transparent)]
     Isa(#[from] crate::isa::IsaError),
 }

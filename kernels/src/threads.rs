@@ -47,7 +47,6 @@ pub enum Pinning {
     Off,
 }
 
-/// The error for a pinning other than `auto`, `on` and `off`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("pinning {name:?} is unknown; hint: use `auto`, `on` or `off`")]
 pub struct UnknownPinning {

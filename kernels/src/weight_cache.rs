@@ -46,7 +46,6 @@ pub struct WeightCache {
     pub max_bytes: u64,
 }
 
-/// The reason why packed weights could not be mapped.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Miss {

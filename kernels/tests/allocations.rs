@@ -57,7 +57,6 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Returns the number of allocations of the whole process while `work` runs.
 fn allocations(work: impl FnOnce()) -> usize {
     NUM_ALLOCATIONS.store(0, Ordering::SeqCst);
     IS_COUNTING.store(true, Ordering::SeqCst);

@@ -58,7 +58,6 @@ fn read(bytes: &[u8]) {
     std::hint::black_box(sums);
 }
 
-/// A figure measured with one thread and with all threads.
 struct Figure {
     one_thread: f64,
     all_threads: f64,
@@ -105,7 +104,6 @@ impl Pools {
         Figure { one_thread: measure(&mut self.one), all_threads: measure(&mut self.all) }
     }
 
-    /// Measures repeated reads of `bytes_per_thread` by each thread.
     fn read(&mut self, bytes_per_thread: usize) -> Figure {
         let measure = |pool: &mut ThreadPool| {
             let mut bytes = AlignedBytes::zeroed(bytes_per_thread * pool.num_threads());

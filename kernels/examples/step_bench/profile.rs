@@ -131,7 +131,6 @@ fn cost(
     Work { macs, bytes, roof_s }
 }
 
-/// Returns the name of an instruction, with the shape if it is a product.
 fn kind_name(program: &Program, instruction: &Instruction) -> String {
     match instruction.kernel {
         Kernel::Linear { weight, .. } => {

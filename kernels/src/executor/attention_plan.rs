@@ -14,7 +14,6 @@ const WANTED_ITEMS_PER_THREAD: usize = 3;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PlanItem {
     pub chunk: usize,
-    /// First row among the step's tokens.
     pub first_row: usize,
     pub num_rows: usize,
     pub first_position: usize,
@@ -80,7 +79,6 @@ struct WindowPlans {
 pub(super) struct Plans(Vec<WindowPlans>);
 
 impl Plans {
-    /// Creates empty plans with room for steps of `max_tokens` tokens and `max_chunks` chunks.
     pub(super) fn for_steps(
         windows: &[Window],
         limits: &PlanLimits,
@@ -103,7 +101,6 @@ impl Plans {
         }
     }
 
-    /// The plan for a row set and a window of the program.
     pub(super) fn of(&self, rows: RowSet, window: usize) -> &AttentionPlan {
         match rows {
             RowSet::Tokens => &self.0[window].tokens,
@@ -112,7 +109,6 @@ impl Plans {
     }
 }
 
-/// The parameters that determine the division into items.
 #[derive(Clone, Copy, Debug)]
 pub struct PlanLimits {
     pub geometry: KvGeometry,
@@ -132,7 +128,6 @@ impl PlanLimits {
 }
 
 impl AttentionPlan {
-    /// Creates an empty plan with room for steps of `max_tokens` tokens and `max_chunks` chunks.
     pub fn for_steps(window: Window, limits: &PlanLimits, max_tokens: usize, max_chunks: usize) -> Self {
         let block_size = limits.geometry.block_size;
         let pieces_per_block = block_size.div_ceil(rows_per_item(limits.heads_per_kv_head));

@@ -14,7 +14,6 @@ pub enum ExecutorError {
     BadStart { sequence_id: u64, what: String },
     #[error(transparent)]
     KvPool(#[from] KvPoolError),
-    /// The block store or one of its transfers cannot be used as requested.
     #[error("block store: {what}")]
     Store { what: String },
     #[error("cannot score: {what}")]

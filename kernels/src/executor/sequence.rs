@@ -15,7 +15,6 @@ const MAX_TOKENS: usize = 1 << 30;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chunk {
     pub sequence_id: u64,
-    /// Position of the first token to compute.
     pub first_position: u32,
     /// Number of tokens to compute, at least 1.
     pub num_tokens: u32,
@@ -69,7 +68,6 @@ pub struct Sequence {
 }
 
 impl Sequence {
-    /// Creates a sequence. Fails with a message if an argument is out of range.
     pub fn new(
         mut token_ids: Vec<u32>,
         num_prompt_tokens: usize,

@@ -235,7 +235,6 @@ impl Executor {
         });
     }
 
-    /// Appends the token sampled from row `index` of the logits to its sequence.
     fn finish_sample(&mut self, index: usize) -> Result<SampledToken, SequenceFailure> {
         let sequence = self.sequences.at_mut(self.logits_rows[index].slot);
         sequence.allowed = Allowed::All;

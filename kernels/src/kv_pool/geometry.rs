@@ -74,7 +74,6 @@ pub struct KvGeometry {
 }
 
 impl KvGeometry {
-    /// Fails if a size is outside the range that the kernels support.
     pub fn check(&self) -> Result<(), KvPoolError> {
         let bad = |field, value, expected| Err(KvPoolError::Geometry { field, value, expected });
         let block_size = self.block_size;

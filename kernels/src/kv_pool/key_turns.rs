@@ -53,7 +53,6 @@ impl KeyTurns {
         Self { layers: layers.to_vec(), tables: frequencies.iter().enumerate().map(table).collect() }
     }
 
-    /// Creates the rotations of `num_layers` layers whose means are all fixed.
     pub fn fixed(num_layers: usize) -> Self {
         Self { layers: vec![KeyMean::Fixed; num_layers], tables: Vec::new() }
     }

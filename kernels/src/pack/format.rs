@@ -103,7 +103,6 @@ impl Format {
         !matches!(self, Format::F32 | Format::F16 | Format::BF16)
     }
 
-    /// Returns the bytes of a row of `in_features` elements.
     pub fn row_bytes(self, in_features: usize) -> Result<usize, PackError> {
         if in_features == 0 {
             return Err(PackError::Empty { format: self });

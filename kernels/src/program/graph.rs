@@ -113,7 +113,6 @@ fn check_soft_cap(op: &'static str, soft_cap: Option<f32>) -> Result<(), Program
 }
 
 impl ProgramBuilder {
-    /// Creates an empty builder. Fails if a limit is out of range.
     pub fn new(config: ProgramConfig) -> Result<Self, ProgramError> {
         config.check()?;
         Ok(Self {

@@ -34,7 +34,6 @@ impl WeightPlan {
         index_of(&mut self.vectors, parts.to_vec())
     }
 
-    /// Lays out all matrices and vectors in an image.
     pub(super) fn lay_out(&self, raw: &[RawWeight]) -> Result<ImageTable, ProgramError> {
         let mut table = ImageTable { entries: Vec::new(), num_bytes: 0 };
         for parts in &self.matrices {

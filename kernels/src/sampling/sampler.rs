@@ -120,7 +120,6 @@ impl Sampler {
         Ok(SampledToken { token_id, logprob, top_logprobs: std::mem::take(list) })
     }
 
-    /// Fills `list` with the `count` most likely tokens and their logprobs.
     pub(super) fn top(
         &mut self,
         isa: Isa,

@@ -219,7 +219,6 @@ pub(super) fn open(
     Ok((region, stored.note))
 }
 
-/// Returns the index of the first entry whose checksum does not match.
 fn first_damaged(
     region: &Region,
     table: &ImageTable,

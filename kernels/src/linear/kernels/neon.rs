@@ -18,9 +18,7 @@ use crate::linear::quantized::{
 use crate::pack::int::IntFormat;
 use crate::pack::{QUAD, Tile};
 
-/// Number of lanes per register.
 const LANES: usize = 4;
-/// Number of registers of half a tile.
 pub(super) const REGISTERS: usize = 2;
 /// Prefetch distance of weights, the same as measured on x86-64.
 const PREFETCH_BYTES: usize = 8 << 10;

@@ -16,7 +16,6 @@ const FFN: usize = 96;
 pub const BLOCK_SIZE: usize = 16;
 pub const NUM_BLOCKS: usize = 80;
 
-/// The parameters that differ between the test models.
 #[derive(Clone, Copy)]
 pub struct Recipe {
     pub seed: u64,

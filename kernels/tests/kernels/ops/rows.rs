@@ -9,6 +9,8 @@ use trunkline_kernels::ops::scale::scale_in_place;
 use trunkline_kernels::ops::silu_mul::silu_mul_in_place;
 use trunkline_kernels::ops::tanh::soft_cap_in_place;
 
+use super::in_place_on_all;
+use crate::on_all;
 use crate::random::{Random, bits};
 
 const WIDTHS: [usize; 12] = [1, 2, 7, 15, 16, 17, 31, 48, 63, 576, 1000, 1536];
@@ -18,24 +20,6 @@ fn assert_near(got: &[f32], exact: impl Iterator<Item = f64>, what: &str) {
         let bound = 2e-6 * (1.0 + exact.abs());
         assert!((f64::from(*got) - exact).abs() <= bound, "{what}, element {i}: {got} for {exact}");
     }
-}
-
-/// Runs `operation` on every instruction set, checks that all give the same bits, and returns the result.
-fn on_all(what: &str, operation: impl Fn(Isa) -> Vec<f32>) -> Vec<f32> {
-    let expected = operation(Isa::SCALAR);
-    for isa in Isa::available() {
-        assert!(bits(&operation(isa)) == bits(&expected), "{what}: {isa}");
-    }
-    expected
-}
-
-/// Like [`on_all`], for an operation that changes `x` in place.
-fn in_place_on_all(what: &str, x: &[f32], operation: impl Fn(Isa, &mut [f32])) -> Vec<f32> {
-    on_all(what, |isa| {
-        let mut x = x.to_vec();
-        operation(isa, &mut x);
-        x
-    })
 }
 
 #[test]

@@ -49,7 +49,6 @@ impl<'a> Reader<'a> {
 }
 
 impl Header {
-    /// Reads the header of a file. Panics if anything is invalid.
     pub fn read(file: &[u8]) -> Self {
         let mut reader = Reader(file);
         assert_eq!(reader.bytes(8), b"TRNKWGT\n");
