@@ -37,7 +37,7 @@ KV_LAYERS = (
     ("events", "tenants"),
     ("evict",),
     ("index",),
-    ("salt",),
+    ("pin_table", "salt"),
 )
 CRATES = {"router/src": ROUTER_LAYERS, "router/kv/src": KV_LAYERS, "launcher/src": (), "kernels/src": ()}
 # Crates without cycles. The others are reported, and join this list when they have none.

@@ -35,7 +35,8 @@ pub fn keys(salt: &Salt, path: &[u32]) -> Vec<BlockKey> {
     keys.collect()
 }
 
-/// Stores those blocks of a path that are not stored yet, up to the first that gets no slot. Returns how many there are.
+/// Stores those blocks of a path that are not stored yet, up to the first that gets no slot. Returns the index of that
+/// one, or the length of the path.
 pub fn write(store: &mut StoreIndex, salt: &Salt, path: &[u32]) -> usize {
     let mut parent = None;
     for (index, key) in keys(salt, path).into_iter().enumerate() {
