@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import http.client
-import json
 import os
 import platform
 import random
@@ -61,7 +60,6 @@ class Flood:
             thread.join()
 
     def send(self, client: Client, rng: random.Random) -> None:
-        """Sends one request after another."""
         while not self.stopped.is_set():
             prompt = random_prompt(rng, rng.randint(*FLOOD_PROMPT_TOKENS))
             try:
@@ -109,7 +107,6 @@ def wait_for_flood(port: int, num_requests: int, deadline_s: float = 60) -> None
 
 
 def report(alone: list[float], beside: list[float], setup: str) -> str:
-    """Formats the report as Markdown."""
     lines = ["# Fairness between tenants", "", setup, "", "| TTFT of B, ms | alone | beside the flood | ratio |"]
     lines.append("|---|---|---|---|")
     for percent in (50, 99):
@@ -146,8 +143,6 @@ def main() -> int:
     print(text)
     args.output.mkdir(parents=True, exist_ok=True)
     (args.output / "fairness.md").write_text(text)
-    figures = {"alone_s": alone, "beside_s": beside, "flood": args.flood, "prompt_tokens": args.prompt_tokens}
-    (args.output / "fairness.json").write_text(json.dumps(figures, indent=1) + "\n")
     return 0
 
 

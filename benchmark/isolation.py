@@ -18,7 +18,6 @@ is not sensitive enough.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import os
 import platform
@@ -72,7 +71,6 @@ def measure(port: int, trials: int, prompt_tokens: int, seed: int) -> dict[str, 
 
 
 def summary(times: dict[str, list[float]]) -> dict[str, object]:
-    """Returns the figures of the report."""
     medians = {name: statistics.median(values) * 1e3 for name, values in times.items()}
     pairs = {}
     for name in ("foreign", "own"):
@@ -82,7 +80,6 @@ def summary(times: dict[str, list[float]]) -> dict[str, object]:
 
 
 def report(figures: dict[str, object], times: dict[str, list[float]], setup: str) -> str:
-    """Formats the report as Markdown."""
     lines = ["# Isolation of tenants by time", "", setup, "", "| class | trials | median TTFT, ms | quartiles, ms |"]
     lines.append("|---|---|---|---|")
     for name, values in times.items():
@@ -116,7 +113,6 @@ def main() -> int:
     text = report(figures, times, setup)
     args.output.mkdir(parents=True, exist_ok=True)
     (args.output / "isolation.md").write_text(text)
-    (args.output / "isolation.json").write_text(json.dumps({"setup": setup, **figures}, indent=1) + "\n")
     print(text)
     _, low, high = auc(times["foreign"], times["cold"], Z_999)
     if not low <= 0.5 <= high:

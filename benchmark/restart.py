@@ -8,21 +8,18 @@ Llama-3-8B's shape from the measured rates.
 from __future__ import annotations
 
 import argparse
-import json
+import asyncio
 import os
 import signal
 import statistics
 import sys
 import tempfile
-import time
 from pathlib import Path
-from typing import Any
-
-import httpx
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "integration-tests"))
+sys.path[:0] = [str(ROOT / "integration-tests"), str(ROOT / "benchmark")]
 
+from client import stream  # noqa: E402
 from harness import Trunkline, descendants, wait_for  # noqa: E402
 
 # Llama-3-8B has 32 layers, 8 KV heads of size 128, int8 K and V with a scale each, and 8.03e9 weights.
@@ -33,17 +30,8 @@ DEFAULT_OPERATIONS_PER_TOKEN = 2 * 134.5e6
 
 def first_token(server: Trunkline, prompt: list[int]) -> tuple[float, int]:
     """Returns the seconds to the first token and the number of cached tokens."""
-    body = {"prompt": prompt, "max_tokens": 2, "temperature": 0, "stream": True, "ignore_eos": True}
-    body["stream_options"] = {"include_usage": True}
-    began, first, usage = time.perf_counter(), None, None
-    with httpx.stream("POST", f"{server.base_url}/v1/completions", json=body, timeout=600) as answer:
-        for line in answer.iter_lines():
-            if not line.startswith("data: {"):
-                continue
-            first = first or time.perf_counter() - began
-            usage = json.loads(line[6:]).get("usage") or usage
-    assert first is not None and usage is not None
-    return first, usage["prompt_tokens_details"]["cached_tokens"]
+    done = asyncio.run(stream("127.0.0.1", server.port, prompt, 2))
+    return done.ttft_s, done.usage["prompt_tokens_details"]["cached_tokens"]
 
 
 def start(folder: str) -> Trunkline:
@@ -76,7 +64,7 @@ def one_round(length: int, number: int) -> dict[str, float]:
     return {"cold": cold, "warm": warm, "restored": restored, "again": again, "cached": cached, "blocks": blocks}
 
 
-def table(rounds: list[dict[str, float]], length: int) -> tuple[str, dict[str, Any]]:
+def table(rounds: list[dict[str, float]], length: int) -> str:
     middle = {name: statistics.median(a_round[name] for a_round in rounds) for name in rounds[0]}
     rate = middle["cached"] / (middle["restored"] - middle["warm"] + 1e-3)
     default_bytes = 12_240
@@ -104,25 +92,23 @@ def table(rounds: list[dict[str, float]], length: int) -> tuple[str, dict[str, A
         f"would compute them in {compute_8b:.0f} s and read them in {read_8b:.2f} s, 1/{compute_8b / read_8b:.0f}.",
         "",
     ]
-    return "\n".join(lines), {"length": length, "rounds": rounds, "medians": middle}
+    return "\n".join(lines)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tokens", type=int, default=6_000)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--save", action="store_true", help="write benchmark/results/restart.{md,json}")
+    parser.add_argument("--save", action="store_true", help="write benchmark/results/restart.md")
     args = parser.parse_args()
     rounds = []
     for number in range(args.rounds):
         rounds.append(one_round(args.tokens, number))
         print(f"round {number + 1} of {args.rounds}: {rounds[-1]}", file=sys.stderr)
-    text, data = table(rounds, args.tokens)
+    text = table(rounds, args.tokens)
     print(text)
     if args.save:
-        results = ROOT / "benchmark/results"
-        (results / "restart.md").write_text(text, encoding="utf-8")
-        (results / "restart.json").write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+        (ROOT / "benchmark/results/restart.md").write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":
