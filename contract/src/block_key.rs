@@ -3,7 +3,6 @@ use std::fmt;
 /// Separates these hashes from all other uses of BLAKE3.
 const CONTEXT: &str = "trunkline 2026-11-21 kv block key";
 
-/// The size of a [`BlockKey`] in bytes.
 pub const KEY_BYTES: usize = 16;
 
 /// Names a block in every tier by the tokens from the root of its salt up to the end of the block.

@@ -3,7 +3,6 @@
 pub struct BlockId(pub u32);
 
 impl BlockId {
-    /// Returns the id as an index into a table of all blocks.
     pub fn index(self) -> usize {
         self.0 as usize
     }
@@ -14,7 +13,6 @@ impl BlockId {
 pub struct SlotId(pub u32);
 
 impl SlotId {
-    /// Returns the id as an index into a table of all slots.
     pub fn index(self) -> usize {
         self.0 as usize
     }

@@ -52,11 +52,9 @@ pub struct SamplingParams {
 pub mod range {
     use std::ops::RangeInclusive;
 
-    /// The range of `temperature`.
     pub const TEMPERATURE: RangeInclusive<f32> = 0.0..=100.0;
     /// The range of `top_p`, which must be positive.
     pub const TOP_P: RangeInclusive<f32> = f32::MIN_POSITIVE..=1.0;
-    /// The range of `min_p`.
     pub const MIN_P: RangeInclusive<f32> = 0.0..=1.0;
     /// The range of `typical_p`, which must be positive.
     pub const TYPICAL_P: RangeInclusive<f32> = f32::MIN_POSITIVE..=1.0;
@@ -67,7 +65,6 @@ pub mod range {
     /// The part of [`REPETITION_PENALTY`] that requests may use. Below it, divided logits overflow f32; above it, they
     /// lose all meaning.
     pub const REQUEST_REPETITION_PENALTY: RangeInclusive<f32> = 0.01..=100.0;
-    /// The range of each value in `logit_bias`.
     pub const LOGIT_BIAS: RangeInclusive<f32> = -100.0..=100.0;
     /// The most likeliest tokens that are reported with one token.
     pub const MAX_TOP_LOGPROBS: u32 = 20;
@@ -78,12 +75,10 @@ pub mod range {
     pub const WATERMARK_DELTA: RangeInclusive<f32> = f32::from_bits(1)..=100.0;
 }
 
-/// A soft watermark in the choice of tokens.
 #[derive(Clone, Copy, PartialEq)]
 pub struct Watermark {
     /// The share of the vocabulary that is green.
     pub gamma: f32,
-    /// Added to the logits of green tokens.
     pub delta: f32,
     /// The key of the generator that decides which tokens are green. It is secret, so `Debug` does not show it.
     pub key: u64,
@@ -150,14 +145,11 @@ fn check(field: &'static str, value: f32, range: RangeInclusive<f32>) -> Result<
     if range.contains(&value) { Ok(()) } else { Err(OutOfRange { field, value, range }) }
 }
 
-/// A sampling parameter outside its range.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OutOfRange {
     /// The field's name in `shard.proto`.
     pub field: &'static str,
-    /// The value that was received.
     pub value: f32,
-    /// The values that are valid.
     pub range: RangeInclusive<f32>,
 }
 

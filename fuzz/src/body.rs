@@ -121,7 +121,6 @@ pub fn run(data: &[u8]) {
     assert_eq!(value["type"] == "error", route.starts_with("/v1/messages"), "{value}");
 }
 
-/// Returns the names of all fields of all bodies.
 pub fn words() -> Vec<String> {
     let document = serde_json::to_value(ApiDoc::openapi()).unwrap();
     let schemas = document["components"]["schemas"].as_object().unwrap();

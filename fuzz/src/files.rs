@@ -11,7 +11,6 @@ const MAX_BYTES_OF_BYTE: usize = 16;
 /// Memory that parsing any GGUF file may take, for an error and an empty table.
 const FIXED_BYTES: usize = 4096;
 
-/// Parses the input as a GGUF file.
 pub fn gguf(data: &[u8]) {
     // The values are checked where they are used. Here parsing must end, and must not take memory for claimed sizes.
     let peak = peak_bytes(|| GgufMetadata::parse(data));
@@ -43,7 +42,6 @@ pub fn gguf_seeds() -> Vec<Vec<u8>> {
     vec![[head(0, values.len() as u64), values.concat()].concat(), head(u64::MAX, u64::MAX)]
 }
 
-/// Parses the input as a key file.
 pub fn keys(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     if let Err(error) = read_key_file(&text) {
@@ -63,7 +61,6 @@ pub fn key_seeds() -> Vec<Vec<u8>> {
     .to_vec()
 }
 
-/// Returns fragments of the format.
 pub fn key_words() -> Vec<String> {
     [
         "keys = [",

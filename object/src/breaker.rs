@@ -22,7 +22,6 @@ impl Breaker {
         self.paused_until.filter(|until| *until > now)
     }
 
-    /// Ends the pause: the store did what it was asked, or answered that it has no such object.
     pub fn worked(&mut self) {
         (self.paused_until, self.pause) = (None, None);
     }

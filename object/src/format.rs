@@ -32,9 +32,7 @@ const FIXED_BYTES: usize = 8 + 4 * 4 + 8 + 4 + MAX_FINGERPRINT_BYTES + 3 * KEY_B
 pub struct BlockShape {
     /// A digest of everything that the bits of a block depend on; 1 to [`MAX_FINGERPRINT_BYTES`] bytes.
     pub fingerprint: String,
-    /// Token positions per block.
     pub block_size: u32,
-    /// Bytes of a block.
     pub block_bytes: u64,
 }
 
@@ -42,11 +40,8 @@ pub struct BlockShape {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Block {
     pub key: BlockKey,
-    /// The key of the previous block of the path, or the root key.
     pub parent: BlockKey,
-    /// The key that stands before the first block of the path.
     pub root: BlockKey,
-    /// The index of the block in its path, from 0.
     pub depth: u32,
     /// The block's tokens, one for each position.
     pub token_ids: Vec<u32>,
@@ -73,12 +68,10 @@ pub enum FormatError {
 }
 
 impl BlockShape {
-    /// Returns the size of the header, which precedes the block, in bytes.
     pub fn header_bytes(&self) -> usize {
         FIXED_BYTES + 4 * self.block_size as usize + CHECKSUM_BYTES
     }
 
-    /// Returns the size of a whole object in bytes.
     pub fn object_bytes(&self) -> u64 {
         self.header_bytes() as u64 + self.block_bytes
     }

@@ -19,7 +19,6 @@ impl Average {
     }
 }
 
-/// Moving averages of downloads.
 #[derive(Clone, Debug, Default)]
 pub struct Rates {
     /// Seconds to the first answer of a download, a miss included.

@@ -18,9 +18,7 @@ pub enum Form {
     Number {
         /// Placeholder in the help text, which is also the unit.
         unit: &'static str,
-        /// The smallest valid number.
         min: u64,
-        /// The largest valid number.
         max: u64,
     },
     /// A number with a fraction.
@@ -32,16 +30,13 @@ pub enum Form {
     },
     /// A number of bytes with a unit, such as `10GiB`.
     Size {
-        /// The smallest valid number of bytes.
         min: u64,
-        /// The largest valid number of bytes.
         max: u64,
     },
     /// One of a few names.
     Choice {
         /// Placeholder in the help text.
         what: &'static str,
-        /// The names to choose from.
         named: &'static [Named],
     },
     /// A name that other processes get on their command line.
@@ -49,13 +44,9 @@ pub enum Form {
         /// Placeholder in the help text.
         what: &'static str,
     },
-    /// A host name or an address.
     Host,
-    /// A path to a file.
     File,
-    /// A path to a folder.
     Folder,
-    /// A path to a folder, or `off`.
     FolderOrOff,
     /// Browser origins separated by commas.
     Origins,
@@ -66,7 +57,6 @@ pub enum Form {
 }
 
 impl Form {
-    /// A number without a unit.
     pub const fn count(min: u64, max: u64) -> Self {
         Self::Number { unit: "N", min, max }
     }
@@ -76,7 +66,6 @@ impl Form {
         Self::Number { unit: "TOKENS", min, max: 1 << 31 }
     }
 
-    /// A number of bytes without a unit.
     pub const fn bytes(min: u64, max: u64) -> Self {
         Self::Number { unit: "BYTES", min, max }
     }

@@ -64,21 +64,15 @@ pub struct RouterSettings {
     pub shard_socket: PathBuf,
     /// The model's `.gguf` file or folder, from which the router reads the tokenizer and the chat template.
     pub model_path: PathBuf,
-    /// Name of the model in answers.
     pub served_model_name: String,
-    /// The address to listen on, and access to it.
     #[serde(default)]
     pub server: Server,
-    /// The limits on requests.
     #[serde(default)]
     pub limits: Limits,
-    /// Parsing and watermarking of replies.
     #[serde(default)]
     pub replies: Replies,
-    /// The router's part of the KV cache.
     #[serde(default)]
     pub cache: RouterCache,
-    /// The format and level of the log.
     #[serde(default)]
     pub logging: Logging,
 }

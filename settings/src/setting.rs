@@ -20,7 +20,6 @@ pub struct Setting {
     pub heading: &'static str,
     /// Lines of the help text, each with the blank that starts a comment's line.
     pub help: &'static [&'static str],
-    /// Form and range of valid values.
     pub form: Form,
 }
 
@@ -45,17 +44,14 @@ pub fn check<G: Group>(group: &G) -> Result<(), SettingError> {
 }
 
 impl Setting {
-    /// Returns the configuration key, such as `max-tools`.
     pub fn key(&self) -> String {
         self.name.replace('_', "-")
     }
 
-    /// Returns the flag, such as `--max-tools`.
     pub fn flag(&self) -> String {
         format!("--{}", self.key())
     }
 
-    /// Returns the environment variable, such as `TRUNKLINE_MAX_TOOLS`.
     pub fn variable(&self) -> String {
         format!("TRUNKLINE_{}", self.name.to_uppercase())
     }
@@ -65,12 +61,10 @@ impl Setting {
         in_one_line(self.help)
     }
 
-    /// Checks a text that a user wrote.
     pub fn check(&self, text: &str) -> Result<(), SettingError> {
         if self.form.accepts(text) { Ok(()) } else { Err(self.error(text)) }
     }
 
-    /// Parses a text that a user wrote.
     pub fn parse<T: Value>(&self, text: &str) -> Result<T, SettingError> {
         self.check(text)?;
         T::parse(text).ok_or_else(|| self.error(text))

@@ -141,14 +141,12 @@ impl Value for WeightsCache {
 pub struct Named {
     /// The name that users write.
     pub name: &'static str,
-    /// Other names for the same value.
     pub aliases: &'static [&'static str],
     /// Lines of the help text, each with the blank that starts a comment's line.
     pub help: &'static [&'static str],
 }
 
 impl Named {
-    /// Returns whether `text` is the name or an alias.
     pub fn is(&self, text: &str) -> bool {
         self.name == text || self.aliases.contains(&text)
     }
@@ -172,7 +170,6 @@ pub trait Choice: Copy + PartialEq + 'static {
     /// The names, in the order of [`Choice::ALL`].
     const NAMED: &'static [Named];
 
-    /// Returns the value's name.
     fn name(self) -> &'static str {
         let found = Self::ALL.iter().zip(Self::NAMED).find(|(value, _)| **value == self);
         found.map_or("", |(_, named)| named.name)

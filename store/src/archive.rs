@@ -20,7 +20,6 @@ use crate::store::{NewBlock, Store};
 /// The file contains conversation content, so only its owner may read it.
 const FILE_MODE: u32 = 0o600;
 
-/// An error of an export or import.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ArchiveError {
@@ -69,12 +68,9 @@ pub fn export(store: &Store, path_blocks: &[StoredBlock], file: &Path) -> Result
     Ok(HEADER_BYTES as u64 + records.len() as u64 + path_blocks.len() as u64 * geometry.block_bytes)
 }
 
-/// The result of an import.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Imported {
-    /// The number of blocks that were written.
     pub num_new: usize,
-    /// The number of blocks that the store already held.
     pub num_known: usize,
 }
 

@@ -29,7 +29,6 @@ use crate::error::OpenError;
 
 /// The version of this layout. It is increased when the meaning of any byte changes.
 pub const FORMAT_VERSION: u32 = 1;
-/// The size of the header in bytes.
 pub const HEADER_BYTES: usize = 4096;
 pub const MAX_FINGERPRINT_BYTES: usize = 64;
 pub const MAX_BLOCK_SIZE: u32 = 4096;
@@ -53,9 +52,7 @@ const BLOCK_MULTIPLE: u64 = 4096;
 pub struct Geometry {
     /// A digest of everything that the bits of a block depend on; at most [`MAX_FINGERPRINT_BYTES`].
     pub fingerprint: String,
-    /// The size of a block in bytes.
     pub block_bytes: u64,
-    /// Token positions per block.
     pub block_size: u32,
     /// The number of slots, which are numbered from 0.
     pub num_slots: u32,
@@ -69,7 +66,6 @@ impl fmt::Display for Geometry {
 }
 
 impl Geometry {
-    /// Fails if a number is outside the range of the format.
     pub fn check(&self) -> Result<(), OpenError> {
         let limits = [
             ("fingerprint's length", self.fingerprint.len() as u64, MAX_FINGERPRINT_BYTES as u64),
@@ -90,7 +86,6 @@ impl Geometry {
         *self == Self { num_slots: self.num_slots, ..other.clone() }
     }
 
-    /// Returns the size of one record in bytes.
     pub fn record_bytes(&self) -> usize {
         (RECORD_FIXED + 4 * self.block_size as usize + CHECKSUM_BYTES).next_multiple_of(RECORD_MULTIPLE)
     }
@@ -100,12 +95,10 @@ impl Geometry {
         self.block_bytes.next_multiple_of(BLOCK_MULTIPLE)
     }
 
-    /// Returns the offset of the record of `slot`.
     pub fn record_offset(&self, slot: u32) -> u64 {
         HEADER_BYTES as u64 + u64::from(slot) * self.record_bytes() as u64
     }
 
-    /// Returns the offset of the block of `slot`.
     pub fn block_offset(&self, slot: u32) -> u64 {
         u64::from(slot) * self.slot_bytes()
     }
@@ -166,7 +159,6 @@ pub struct StoredBlock {
     pub root: BlockKey,
     /// The index of the block in its path, from 0.
     pub depth: u32,
-    /// The number of tokens in the block.
     pub num_tokens: u32,
     /// The time of writing in Unix seconds, by this machine's clock.
     pub written_at: u64,
@@ -191,7 +183,6 @@ pub(crate) enum Slot {
     Holds(Record),
 }
 
-/// Returns the checksum of a block's bytes.
 pub(crate) fn block_checksum(bytes: &[u8]) -> u128 {
     xxh3_128(bytes)
 }

@@ -9,7 +9,6 @@ use crate::error::OpenError;
 use crate::folder::RECORDS_FILE;
 use crate::layout::{Geometry, HEADER_BYTES, Slot, StoredBlock};
 
-/// The size of one read.
 const PIECE_BYTES: usize = 1 << 20;
 
 /// The contents of a store according to its records.

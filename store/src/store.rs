@@ -22,15 +22,11 @@ use crate::records::{each_slot, read_header};
 /// The pause after a refused write, during which the disk is not asked again.
 pub const REFUSED_PAUSE: Duration = Duration::from_secs(5);
 
-/// The metadata of a block to write.
 #[derive(Clone, Copy, Debug)]
 pub struct NewBlock<'a> {
     pub key: BlockKey,
-    /// The key of the previous block of the path, or the root key.
     pub parent: BlockKey,
-    /// The key that stands before the first block of the path.
     pub root: BlockKey,
-    /// The index of the block in its path, from 0.
     pub depth: u32,
     /// The block's tokens, from 1 to the geometry's block size.
     pub token_ids: &'a [u32],
@@ -39,7 +35,6 @@ pub struct NewBlock<'a> {
 /// The contents that were found at opening.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Found {
-    /// The number of slots that hold a block.
     pub num_blocks: usize,
     /// The number of damaged records, which have been erased.
     pub num_damaged: usize,
@@ -53,7 +48,6 @@ pub struct Store {
     records: Box<dyn DiskFile>,
     blocks: Box<dyn DiskFile>,
     next_sequence: AtomicU64,
-    /// The time of the last refused write.
     refused_at: Mutex<Option<Instant>>,
     /// [`REFUSED_PAUSE`], unless a test replaced it.
     refused_pause: Duration,
@@ -248,7 +242,6 @@ impl Store {
         self.refused_pause = pause;
     }
 
-    /// Ends the pause after a refused write.
     pub fn end_pause(&self) {
         *self.refused_at.lock().expect("no panic while it is held") = None;
     }

@@ -4,16 +4,12 @@ use std::time::Duration;
 
 use trunkline_contract::BlockKey;
 
-/// A block to write.
 #[derive(Debug)]
 pub struct StoreBlock {
     pub slot: u32,
     pub key: BlockKey,
-    /// The key of the previous block of the path, or the root key.
     pub parent: BlockKey,
-    /// The key that stands before the first block of the path.
     pub root: BlockKey,
-    /// The index of the block in its path, from 0.
     pub depth: u32,
     pub token_ids: Box<[u32]>,
 }
@@ -28,17 +24,14 @@ pub struct Piece {
     pub destination: *mut u8,
 }
 
-/// A block to read.
 #[derive(Clone, Debug)]
 pub struct RestoreBlock {
     pub slot: u32,
-    /// The key of the expected block.
     pub key: BlockKey,
     /// The ranges to copy. The whole block is read and verified whatever they cover.
     pub pieces: Vec<Piece>,
 }
 
-/// The outcome of writing a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StoreOutcome {
     pub slot: u32,
@@ -46,7 +39,6 @@ pub struct StoreOutcome {
     pub is_stored: bool,
 }
 
-/// The outcome of a restore.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RestoreOutcome {
     pub restore_id: u64,
@@ -81,7 +73,6 @@ pub enum TransferError {
     InTransfer { slot: u32 },
 }
 
-/// A transfer was refused because too many are waiting.
 #[derive(Debug, thiserror::Error)]
 #[error("{most} transfers are already waiting for the disk")]
 pub(crate) struct QueueFull {

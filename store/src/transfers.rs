@@ -24,7 +24,6 @@ pub const MAX_QUEUED_BYTES: usize = 128 << 20;
 pub const MAX_QUEUED_RESTORES: usize = 1024;
 /// The number of block buffers that are kept for reuse. A step allocates none as long as the disk keeps up.
 const MAX_SPARE_BUFFERS: usize = 16;
-/// The number of reader threads.
 const NUM_READERS: usize = 2;
 /// The number of blocks that are read ahead.
 const READ_AHEAD: usize = 4;
@@ -47,7 +46,6 @@ struct State {
     /// Block buffers for reuse.
     buffers: Vec<Vec<u8>>,
     restores: VecDeque<RestoreJob>,
-    /// The number of jobs in progress.
     num_running: usize,
     /// The number of stores that are queued or in progress.
     num_stores: usize,

@@ -41,7 +41,6 @@ pub enum Grammar {
     JsonSchema(Value),
     /// Text that matches a regular expression as a whole. The syntax is that of Rust's `regex`, without look-around.
     Regex(String),
-    /// One of several texts.
     Choices(Vec<String>),
     /// A grammar in `llguidance`'s variant of Lark.
     Lark(String),
@@ -58,7 +57,6 @@ impl Grammar {
     }
 }
 
-/// Compiles grammars for one model.
 pub struct GrammarCompiler {
     factory: Arc<ParserFactory>,
     env: TokEnv,

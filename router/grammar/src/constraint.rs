@@ -31,7 +31,6 @@ pub enum Forcing {
 pub struct Allowed {
     /// Tokens that must follow. They are accepted already, and none is an end token.
     pub forced: Vec<u32>,
-    /// The choice after the forced tokens.
     pub next: Next,
 }
 

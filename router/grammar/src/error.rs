@@ -10,19 +10,15 @@ pub enum GrammarError {
     TooLarge {
         /// The measured object and a verb, such as "the schema has".
         subject: &'static str,
-        /// The size that was measured.
         value: usize,
         /// The unit after the value, with its space. It may be empty.
         unit: &'static str,
-        /// The largest size allowed.
         limit: usize,
-        /// The flag that sets the limit.
         flag: &'static str,
     },
     /// The grammar is within its size limits, but compiling or using it costs too much.
     #[error("the grammar is too complex: {detail}; hint: {hint}")]
     TooComplex {
-        /// The resource that ran out.
         detail: String,
         /// A change that may help.
         hint: &'static str,
@@ -30,19 +26,16 @@ pub enum GrammarError {
     /// A keyword of the schema is known, but not supported.
     #[error("keyword `{keyword}` at `{pointer}` is not supported{reason}")]
     UnsupportedKeyword {
-        /// The keyword as the schema spells it.
         keyword: String,
         /// JSON pointer of the schema that has the keyword, `#` for the root.
         pointer: String,
         /// More about the cause, with its leading space or punctuation. It may be empty.
         reason: String,
     },
-    /// The grammar is not valid, or nothing matches it.
     #[error("invalid {kind}: {detail}")]
     Invalid {
         /// "JSON schema", "regular expression", "list of choices" or "Lark grammar".
         kind: &'static str,
-        /// The fault and its position.
         detail: String,
     },
     /// This model's vocabulary cannot be used with grammars.
@@ -55,10 +48,7 @@ pub enum GrammarError {
     #[error(
         "{count} grammars are being compiled, including some that were given up and still run; hint: try again later"
     )]
-    Busy {
-        /// Number of grammars being compiled.
-        count: usize,
-    },
+    Busy { count: usize },
     /// A sequence cannot continue under its grammar, because a mask cost too much or no token is left.
     #[error("the grammar failed while generating: {detail}")]
     Failed {

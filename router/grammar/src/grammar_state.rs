@@ -45,7 +45,6 @@ impl GrammarState {
         Self::Table(Arc::new(table), Automaton::START)
     }
 
-    /// Returns a copy for another sequence.
     pub(crate) fn fork(&self) -> Self {
         match self {
             Self::Parser(parser) => Self::Parser(Box::new(ParserState {
@@ -78,7 +77,6 @@ impl GrammarState {
         }
     }
 
-    /// Returns the tokens that may follow.
     pub(crate) fn mask(&mut self) -> Result<Arc<CachedMask>, GrammarError> {
         match self {
             Self::Parser(parser) => parser.mask(),

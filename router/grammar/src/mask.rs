@@ -25,7 +25,6 @@ impl PartialEq for TokenMask {
 
 impl Eq for TokenMask {}
 
-/// Size of a word in the parser's sets.
 const WORD_BYTES: usize = size_of::<u32>();
 
 /// Returns the intersection of two sets as words, without the unused capacity of `allowed`.
@@ -35,7 +34,6 @@ fn words(allowed: &SimpleVob, permitted: &SimpleVob) -> impl ExactSizeIterator<I
 }
 
 impl TokenMask {
-    /// Creates the intersection of two sets.
     pub(crate) fn new(allowed: &SimpleVob, permitted: &SimpleVob) -> Self {
         let words = words(allowed, permitted);
         let mut bytes = vec![0; words.len() * WORD_BYTES];
@@ -105,7 +103,6 @@ impl TokenMask {
         Self::from_bytes(bytes.into())
     }
 
-    /// Returns whether a token may be sampled.
     pub fn contains(&self, token_id: u32) -> bool {
         self.bytes.get(token_id as usize / 8).is_some_and(|byte| byte >> (token_id % 8) & 1 == 1)
     }
@@ -121,7 +118,6 @@ impl TokenMask {
         self.bytes.len()
     }
 
-    /// Returns the number of ids in the mask.
     pub fn count(&self) -> usize {
         self.bytes.iter().map(|byte| byte.count_ones() as usize).sum()
     }

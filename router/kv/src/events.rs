@@ -48,7 +48,6 @@ pub enum Owner {
 }
 
 impl Owner {
-    /// Returns the name of the tenant, if it is known.
     pub fn tenant(&self) -> Option<&str> {
         match self {
             Self::Salt(salt) => salt.tenant(),
@@ -57,7 +56,6 @@ impl Owner {
         }
     }
 
-    /// Returns the root key of the namespace, if it is known.
     pub fn root_key(&self) -> Option<BlockKey> {
         match self {
             Self::Salt(salt) => Some(salt.root_key()),
@@ -69,7 +67,6 @@ impl Owner {
 /// A block that can be found from now on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredEvent {
-    /// The key of the block.
     pub key: BlockKey,
     /// The block before it; absent if it is the first of its path.
     pub parent: Option<BlockKey>,
@@ -77,26 +74,16 @@ pub struct StoredEvent {
     pub depth: Option<u32>,
     /// The tokens of the block. Only the device knows them, so they are empty for other tiers.
     pub token_ids: Box<[u32]>,
-    /// The owner of the block.
     pub owner: Owner,
-    /// The tier that has the block.
     pub tier: Tier,
 }
 
-/// A change of the index.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KvEvent {
     /// A block can be found from now on.
     BlockStored(StoredEvent),
     /// A block can no longer be found in one tier.
-    BlockRemoved {
-        /// The key of the block.
-        key: BlockKey,
-        /// The tier that had it.
-        tier: Tier,
-        /// The owner of the block.
-        owner: Owner,
-    },
+    BlockRemoved { key: BlockKey, tier: Tier, owner: Owner },
     /// All earlier events are void, in every tier: the shard was replaced, events were lost, or nobody listened. The
     /// present blocks can be listed anew.
     AllBlocksCleared,

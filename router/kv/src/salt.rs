@@ -5,9 +5,7 @@ use std::sync::Arc;
 
 use trunkline_contract::BlockKey;
 
-/// Precedes the name of a tenant among the parts of a root key.
 const TENANT: &str = "tenant";
-/// Precedes the hash of an adapter among the parts of a root key.
 const ADAPTER: &str = "adapter";
 
 /// A namespace of the KV index.
@@ -28,7 +26,6 @@ pub struct Salt {
     pub tenant: Option<Arc<str>>,
     /// The weights applied on top of the model's.
     pub adapter: Option<AdapterHash>,
-    /// The `cache_salt` of the request.
     pub cache_salt: Option<Arc<str>>,
 }
 
@@ -51,7 +48,6 @@ impl Salt {
         Self { cache_salt: Some(cache_salt.into()), ..self }
     }
 
-    /// Returns the name of the tenant.
     pub fn tenant(&self) -> Option<&str> {
         self.tenant.as_deref()
     }

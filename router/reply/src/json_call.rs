@@ -226,7 +226,6 @@ impl CallReader {
     }
 }
 
-/// Returns arguments as a JSON object. Some models write the object as a string, and null or an empty string for `{}`.
 fn arguments(value: &str) -> Option<String> {
     match serde_json::from_str(value).ok()? {
         Value::Object(_) => Some(value.to_owned()),

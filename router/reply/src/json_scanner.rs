@@ -88,7 +88,6 @@ impl Default for Scanner {
 /// The input that a scanner expects next, as far as a lenient reader needs to know.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Expected {
-    /// The beginning of a value.
     Value,
     /// More of a string, outside an escape.
     StringCharacter,
@@ -102,7 +101,6 @@ pub enum Expected {
 }
 
 impl Scanner {
-    /// Returns what the scanner expects next.
     pub fn expected(&self) -> Expected {
         let is_after_value = match self.state {
             State::BeforeValue | State::FirstItem => return Expected::Value,

@@ -124,7 +124,6 @@ fn step_in_escape(held: &str, c: char) -> Step {
     }
 }
 
-/// One half of a character that takes two escapes (RFC 8259, section 7).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Surrogate {
     High,

@@ -1,20 +1,17 @@
 //! The output of the parser.
 
-/// A piece of a reply.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Piece {
     /// Text for the reader.
     Text(String),
     /// Text that the model wrote between reasoning marks.
     Reasoning(String),
-    /// The beginning of a tool call.
     CallBegin {
         /// Name of the tool, one of those that the parser was created with.
         name: String,
     },
     /// More arguments of the current call, as JSON text.
     Arguments(String),
-    /// The end of the current call.
     CallEnd,
 }
 

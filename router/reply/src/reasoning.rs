@@ -25,7 +25,6 @@ impl ReasoningMarks {
         [Self::Think, Self::Mistral].into_iter().find(|marks| source.contains(marks.close()))
     }
 
-    /// Returns the mark that opens reasoning.
     pub fn open(self) -> &'static str {
         match self {
             Self::Think => "<think>",
@@ -33,7 +32,6 @@ impl ReasoningMarks {
         }
     }
 
-    /// Returns the mark that closes reasoning.
     pub fn close(self) -> &'static str {
         match self {
             Self::Think => "</think>",

@@ -29,10 +29,8 @@ const TOOL_TEMPLATE: &str = "tool_use";
 const RESERVED_VARIABLES: [&str; 5] =
     ["messages", "tools", "add_generation_prompt", "raise_exception", "strftime_now"];
 
-/// The input of a template.
 #[derive(Debug, Clone, Default)]
 pub struct ChatRequest {
-    /// The conversation, oldest message first.
     pub messages: Vec<ChatMessage>,
     /// Tools as in OpenAI's API.
     pub tools: Vec<Value>,
@@ -91,7 +89,6 @@ impl ChatTemplates {
             .map_err(|error| TextError::TemplateFailed { detail: error.to_string() })
     }
 
-    /// Returns the source of a template.
     pub fn source(&self, name: &str) -> Option<&str> {
         self.sources.iter().find(|(known, _)| known == name).map(|(_, source)| source.as_str())
     }

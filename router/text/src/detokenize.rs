@@ -19,7 +19,6 @@ pub struct Detokenizer {
 }
 
 impl Detokenizer {
-    /// Creates a detokenizer for one sequence.
     pub fn new(tokenizer: Arc<Tokenizer>, special: DecodeSpecial, start: TextStart) -> Self {
         let at_start = tokenizer.drops_leading_space(start);
         Self { tokenizer, special, at_start, stream: Utf8Stream::default() }

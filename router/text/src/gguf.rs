@@ -63,14 +63,12 @@ pub enum GgufArray {
     Arrays(Vec<GgufArray>),
 }
 
-/// The metadata of a GGUF file.
 #[derive(Debug, Clone, Default)]
 pub struct GgufMetadata {
     values: HashMap<String, GgufValue>,
 }
 
 impl GgufMetadata {
-    /// Reads the metadata of a file.
     pub fn open(path: &Path) -> Result<Self, TextError> {
         let read_error = |source| TextError::Read { path: path.to_owned(), source };
         let file = File::open(path).map_err(read_error)?;
@@ -115,12 +113,10 @@ impl GgufMetadata {
         Ok(Self { values })
     }
 
-    /// Returns the value of a key.
     pub fn get(&self, key: &str) -> Option<&GgufValue> {
         self.values.get(key)
     }
 
-    /// Removes a key and returns its value.
     pub fn remove(&mut self, key: &str) -> Option<GgufValue> {
         self.values.remove(key)
     }
@@ -284,7 +280,6 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// The types of the specification.
 #[derive(Debug, Clone, Copy)]
 enum ValueType {
     U8,

@@ -12,25 +12,19 @@ use crate::chat_template::ChatTemplates;
 use crate::error::TextError;
 use crate::tokenizer::{EncodeSpecial, Tokenizer};
 
-/// A token with a role.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SpecialToken {
-    /// Id of the token.
     pub id: u32,
-    /// Text of the token in the vocabulary.
     pub text: String,
 }
 
 /// The tokens that have a role in the model's files.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SpecialTokens {
-    /// The token that begins a text.
     pub bos: Option<SpecialToken>,
-    /// The token that ends a text.
     pub eos: Option<SpecialToken>,
     /// The token for text that the vocabulary lacks.
     pub unk: Option<SpecialToken>,
-    /// The token that pads the rows of a batch.
     pub pad: Option<SpecialToken>,
 }
 
@@ -57,7 +51,6 @@ pub struct ModelText {
     pub chat_templates: Option<ChatTemplates>,
     /// The error of a chat template that does not compile. Chats are then refused, and plain prompts work.
     pub chat_template_problem: Option<String>,
-    /// The tokens that have a role.
     pub special_tokens: SpecialTokens,
     /// All tokens that end an output, in ascending order.
     pub end_token_ids: Vec<u32>,
@@ -65,7 +58,6 @@ pub struct ModelText {
     pub max_context_tokens: Option<u32>,
     /// The value of `general.architecture` in a GGUF file, or of `model_type` in `config.json`.
     pub architecture: String,
-    /// The model's name, if its files contain one.
     pub name: Option<String>,
     /// Sampling parameters that the model's authors propose.
     pub generation_defaults: GenerationDefaults,

@@ -23,12 +23,9 @@ pub const MARKS: Range<u32> = 0xfdd0..0xfdf0;
 /// The first byte of every mark in UTF-8.
 const MARKS_FIRST_BYTE: u8 = 0xef;
 
-/// The prompt of a chat.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ChatPrompt {
-    /// The text that the template rendered.
     pub text: String,
-    /// The tokens of the text.
     pub token_ids: Vec<u32>,
 }
 

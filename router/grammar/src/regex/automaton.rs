@@ -123,7 +123,6 @@ impl Automaton {
         (next != DEAD).then_some(next)
     }
 
-    /// Returns whether the text that leads to a state is a match.
     pub(crate) fn accepts(&self, state: u32) -> bool {
         self.accepts[state as usize]
     }

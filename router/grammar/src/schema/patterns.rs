@@ -14,7 +14,6 @@ use crate::schema::keywords::IGNORED_KEYWORDS;
 /// the memory that this takes.
 const MAX_MERGED: usize = 8;
 
-/// The patterns of a schema and its subschemas.
 #[derive(Debug, Default)]
 pub(crate) struct Patterns {
     class_budget: ClassBudget,

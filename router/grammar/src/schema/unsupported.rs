@@ -67,7 +67,6 @@ pub(crate) fn unsupported(schema: &Value, error: &str) -> Option<GrammarError> {
     Some(GrammarError::UnsupportedKeyword { keyword, pointer, reason: format!("{reason}{others}") })
 }
 
-/// Collects the pointers of all schemas that have a keyword.
 fn find_keyword(schema: &Value, keyword: &str, path: &mut Vec<String>, found: &mut Vec<(String, String)>) {
     let Value::Object(map) = schema else { return };
     if map.contains_key(keyword) {

@@ -18,13 +18,10 @@ pub struct NodeView {
     pub key: BlockKey,
     /// The node before it; absent if that is the root of a salt.
     pub parent: Option<NodeId>,
-    /// The namespace of the node.
     pub salt: Salt,
     /// The number of tokens before it.
     pub first_token: u32,
-    /// The number of tokens in it.
     pub num_tokens: u32,
-    /// The number of blocks in it.
     pub num_blocks: u32,
     /// The blocks that have their window part. It is 0 if the model has no windows.
     pub num_windowed: u32,
@@ -40,7 +37,6 @@ pub struct NodeView {
     pub pin_ends_at_ms: Option<u64>,
     /// The groups of the requests that computed or continued it, the latest last.
     pub groups: Vec<Arc<str>>,
-    /// The number of nodes that continue it.
     pub num_children: u32,
     /// The number of requests that found at least its beginning.
     pub num_hits: u32,
@@ -48,7 +44,6 @@ pub struct NodeView {
     pub used_at_ms: u64,
 }
 
-/// Some nodes of the tree.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TreePage {
     /// The nodes, by id. A node that changes between two pages can appear twice or not at all.
@@ -65,7 +60,6 @@ impl KvCache {
         TreePage { nodes, next: ids.next() }
     }
 
-    /// Returns a node, unless the tree has none with this id.
     pub fn view(&self, id: NodeId) -> Option<NodeView> {
         let Self { device, store, pins, .. } = self;
         let tree = device.tree();

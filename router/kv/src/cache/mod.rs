@@ -44,7 +44,6 @@ impl KvCache {
         Self::with_policy(block_size, num_blocks, Box::<LeafLru>::default())
     }
 
-    /// Makes an empty index with another eviction policy.
     pub fn with_policy(block_size: u32, num_blocks: u32, policy: Box<dyn EvictionPolicy>) -> Self {
         Self {
             device: DeviceTier::new(block_size, num_blocks, policy),
@@ -54,7 +53,6 @@ impl KvCache {
         }
     }
 
-    /// Returns the blocks of the device.
     pub fn device(&self) -> &DeviceTier {
         &self.device
     }
@@ -64,7 +62,6 @@ impl KvCache {
         &mut self.device
     }
 
-    /// Returns the index of the store, if there is one.
     pub fn store(&self) -> Option<&StoreIndex> {
         self.store.as_ref()
     }
@@ -74,7 +71,6 @@ impl KvCache {
         self.store.as_mut()
     }
 
-    /// Puts a store below the device.
     pub fn set_store(&mut self, mut store: StoreIndex) {
         store.set_shares(&self.device.shares());
         store.record_events(self.device.are_events_on());

@@ -13,12 +13,10 @@ use crate::device::PinnedBlocks;
 use crate::index::NodeId;
 use crate::salt::Salt;
 
-/// The outcome of a request to pin a prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PinOutcome {
     /// The indexed part of the prefix is pinned.
     Granted {
-        /// The number of whole blocks in that part.
         num_blocks: u32,
         /// The number of those blocks that were not pinned before.
         num_new_blocks: u32,
@@ -27,14 +25,11 @@ pub enum PinOutcome {
     Refused,
 }
 
-/// The number of pinned blocks, and the outcomes so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PinCounts {
     /// Blocks pinned now, each counted once.
     pub num_blocks: u32,
-    /// Pins that were granted so far.
     pub granted: u64,
-    /// Pins that were refused so far.
     pub refused: u64,
     /// Pins that ended early so that a sequence could run.
     pub dropped: u64,
@@ -46,9 +41,7 @@ pub(super) struct DevicePins {
     max_blocks: u32,
     /// The pins by the time when they end.
     by_end: BTreeMap<(u64, BlockKey), PinnedBlocks>,
-    /// The time when each pin ends.
     ends: BTreeMap<BlockKey, u64>,
-    /// The number of pins of each pinned block.
     num_pins: BTreeMap<BlockId, u32>,
     counts: PinCounts,
 }
@@ -106,7 +99,6 @@ impl DevicePins {
         Some((pinned, num_unpinned))
     }
 
-    /// Returns the prefix whose pin ends first, and when.
     fn first(&self) -> Option<(u64, BlockKey)> {
         self.by_end.first_key_value().map(|(&entry, _)| entry)
     }
@@ -118,7 +110,6 @@ impl KvCache {
         self.pins.max_blocks = max_blocks;
     }
 
-    /// Counts the pinned blocks and the outcomes so far.
     pub fn pin_counts(&self) -> PinCounts {
         PinCounts { num_blocks: self.pins.num_blocks(), ..self.pins.counts }
     }
@@ -220,7 +211,6 @@ impl KvCache {
         }
     }
 
-    /// Returns the keys of the whole blocks of `tokens`.
     fn block_keys(&self, salt: &Salt, tokens: &[u32]) -> Vec<BlockKey> {
         let mut key = salt.root_key();
         let blocks = tokens.chunks_exact(self.device.block_size() as usize);

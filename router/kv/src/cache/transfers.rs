@@ -10,11 +10,9 @@ use crate::store::StoredHit;
 /// A block that is read from the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RestoredBlock {
-    /// The slot to read.
     pub slot: SlotId,
     /// The key that the slot's record must have.
     pub key: BlockKey,
-    /// The block of the device to write.
     pub block: BlockId,
     /// True if the next position does not attend to the block within its window, so that it gets no window part.
     pub base_only: bool,

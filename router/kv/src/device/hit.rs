@@ -10,7 +10,6 @@ pub struct PrefixHit {
     pub(super) stored: Vec<StoredHit>,
     pub(super) block_size: u32,
     pub(super) index_version: u64,
-    /// The number of blocks that the whole prompt needs.
     pub(super) num_prompt_blocks: u32,
 }
 
@@ -20,12 +19,10 @@ impl PrefixHit {
         self.found.blocks.len()
     }
 
-    /// Returns the number of tokens in the whole blocks.
     pub fn num_block_tokens(&self) -> u32 {
         self.found.blocks.len() as u32 * self.block_size
     }
 
-    /// Returns the whole blocks on the device.
     pub fn block_ids(&self) -> &[BlockId] {
         &self.found.blocks
     }
@@ -45,7 +42,6 @@ impl PrefixHit {
         &self.stored
     }
 
-    /// Returns the number of tokens in the stored blocks.
     pub fn num_stored_tokens(&self) -> u32 {
         self.stored.len() as u32 * self.block_size
     }
@@ -59,13 +55,11 @@ impl PrefixHit {
         }
     }
 
-    /// Returns the hit without the stored blocks.
     pub fn without_stored(mut self) -> Self {
         self.stored.clear();
         self
     }
 
-    /// Returns the hit without the partly matching block.
     pub fn without_partial(mut self) -> Self {
         self.found.partial = None;
         self

@@ -26,7 +26,6 @@ pub enum BlockState {
     Computed,
 }
 
-/// Marks the end of the list of released blocks.
 const NIL: u32 = u32::MAX;
 
 /// The part of a pool that its holds share.
@@ -44,12 +43,10 @@ impl HoldCounts {
         Self { holds: zeros(), next_released: zeros(), released_head: AtomicU32::new(NIL) }
     }
 
-    /// Returns the number of holds on a block.
     pub(crate) fn num_holds(&self, id: BlockId) -> u32 {
         self.holds[id.index()].load(Ordering::Acquire)
     }
 
-    /// Returns true if the list of released blocks is empty.
     pub(crate) fn is_settled(&self) -> bool {
         self.released_head.load(Ordering::Acquire) == NIL
     }
@@ -59,7 +56,6 @@ impl HoldCounts {
         ReleasedBlocks { counts: self, next: self.released_head.swap(NIL, Ordering::AcqRel) }
     }
 
-    /// Reads the list of released blocks without taking it.
     pub(crate) fn peek_released(&self) -> ReleasedBlocks<'_> {
         ReleasedBlocks { counts: self, next: self.released_head.load(Ordering::Acquire) }
     }
@@ -113,12 +109,10 @@ impl BlockHold {
         Self { id, counts: Arc::clone(counts) }
     }
 
-    /// Returns the id of the block.
     pub fn id(&self) -> BlockId {
         self.id
     }
 
-    /// Returns a second hold on the same block.
     pub fn share(&self) -> Self {
         Self::new(self.id, &self.counts)
     }

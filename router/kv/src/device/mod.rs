@@ -68,12 +68,10 @@ impl DeviceTier {
         self.windows = Some(WindowParts::new(limits, counts.total, self.block_size));
     }
 
-    /// Returns the number of tokens in a block.
     pub fn block_size(&self) -> u32 {
         self.block_size
     }
 
-    /// Counts the blocks by state.
     pub fn counts(&self) -> BlockCounts {
         self.pool.counts()
     }
@@ -93,22 +91,18 @@ impl DeviceTier {
         counts.free + counts.cached - self.tenants.num_guarded(salt, counts.cached)
     }
 
-    /// Returns the number of blocks evicted so far.
     pub fn num_evicted(&self) -> u64 {
         self.num_evicted
     }
 
-    /// Returns true if anybody holds the block.
     pub fn is_held(&self, block: BlockId) -> bool {
         self.pool.is_held(block)
     }
 
-    /// Returns the usage of each tenant.
     pub fn usages(&self) -> impl Iterator<Item = &TenantUsage> {
         self.tenants.usages()
     }
 
-    /// Counts the window parts by state, if the model has windows.
     pub fn window_counts(&self) -> Option<WindowCounts> {
         self.windows.as_ref().map(WindowParts::counts)
     }
@@ -273,7 +267,6 @@ impl DeviceTier {
         hold
     }
 
-    /// Marks a block as one that the index has.
     fn set_indexed(&mut self, hold: &BlockHold) {
         self.index_version += 1;
         self.pool.set_indexed(hold);
@@ -282,7 +275,6 @@ impl DeviceTier {
         self.update_candidate(node);
     }
 
-    /// Marks a block as one that the index no longer has.
     fn clear_indexed(&mut self, block: BlockId) {
         if self.pool.clear_indexed(block) {
             self.tenants.record_uncached(block);
@@ -345,7 +337,6 @@ impl DeviceTier {
         }
     }
 
-    /// Logs that a whole block entered the index.
     fn note_stored(
         &mut self,
         salt: &Salt,
@@ -377,7 +368,6 @@ impl DeviceTier {
     }
 }
 
-/// The blocks that a pin holds.
 #[derive(Debug)]
 pub(crate) struct PinnedBlocks {
     holds: Vec<BlockHold>,

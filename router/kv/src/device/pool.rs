@@ -7,22 +7,17 @@ use super::hold::{BlockHold, BlockState, HoldCounts};
 /// The number of blocks in each state: `free + held + cached = total`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BlockCounts {
-    /// Blocks that are empty and not held.
     pub free: u32,
-    /// Blocks with at least one hold.
     pub held: u32,
     /// Blocks that only the index has.
     pub cached: u32,
-    /// All blocks of the pool.
     pub total: u32,
 }
 
 /// The new state of a block whose last hold was dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Released {
-    /// The index keeps the block.
     Cached,
-    /// The block is free.
     Free,
 }
 
@@ -35,7 +30,6 @@ pub enum Released {
 pub struct BlockPool {
     counts: Arc<HoldCounts>,
     states: Vec<BlockState>,
-    /// True for the blocks that the index has.
     indexed: Vec<bool>,
     free: Vec<BlockId>,
     num_held: u32,
@@ -43,7 +37,6 @@ pub struct BlockPool {
 }
 
 impl BlockPool {
-    /// Makes a pool of `num_blocks` free blocks.
     pub fn new(num_blocks: u32) -> Self {
         Self {
             counts: Arc::new(HoldCounts::new(num_blocks)),
@@ -55,7 +48,6 @@ impl BlockPool {
         }
     }
 
-    /// Reserves a free block, if there is one.
     pub fn allocate(&mut self) -> Option<BlockHold> {
         self.assert_settled();
         let id = self.free.pop()?;
@@ -65,7 +57,6 @@ impl BlockPool {
         Some(BlockHold::new(id, &self.counts))
     }
 
-    /// Holds a block that the index has.
     pub fn hold_indexed(&mut self, id: BlockId) -> BlockHold {
         self.assert_settled();
         assert!(self.indexed[id.index()], "only indexed blocks can be found and held: block {}", id.0);
@@ -137,22 +128,18 @@ impl BlockPool {
         false
     }
 
-    /// Returns true if the block has at least one hold.
     pub fn is_held(&self, id: BlockId) -> bool {
         self.counts.num_holds(id) > 0
     }
 
-    /// Returns the number of holds on the block.
     pub fn num_holds(&self, id: BlockId) -> u32 {
         self.counts.num_holds(id)
     }
 
-    /// Returns true if the index has the block.
     pub fn is_indexed(&self, id: BlockId) -> bool {
         self.indexed[id.index()]
     }
 
-    /// Returns the state of the block.
     pub fn state(&self, id: BlockId) -> BlockState {
         self.states[id.index()]
     }

@@ -50,7 +50,6 @@ pub(super) struct Shadow {
 }
 
 impl BlockTable {
-    /// Returns the blocks in order.
     pub fn blocks(&self) -> &[BlockHold] {
         &self.blocks
     }
@@ -60,12 +59,10 @@ impl BlockTable {
         self.cursor.num_blocks as usize
     }
 
-    /// Returns the namespace of the sequence.
     pub fn salt(&self) -> &Salt {
         &self.salt
     }
 
-    /// Returns the priority of the blocks that the sequence computes.
     pub(crate) fn priority(&self) -> CachePriority {
         self.priority
     }
@@ -75,7 +72,6 @@ impl BlockTable {
         self.store.num_blocks()
     }
 
-    /// Returns the number of window parts that the sequence needs.
     pub fn num_needed_parts(&self) -> usize {
         self.windows.num_parts()
     }
@@ -96,7 +92,6 @@ impl BlockTable {
         shadow.map_or_else(|| self.blocks[block_idx].id(), |shadow| shadow.indexed.id())
     }
 
-    /// Removes the last `num_blocks` blocks from the table and returns their holds.
     pub(crate) fn detach_last(&mut self, num_blocks: usize) -> Vec<BlockHold> {
         let first = self.blocks.len() - num_blocks;
         self.windows.detach_from(first as u32);

@@ -41,34 +41,27 @@ impl WindowLimits {
 /// The number of parts in each state: `free + droppable + needed = total`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WindowCounts {
-    /// Parts that no block has.
     pub free: u32,
     /// Parts that a block has and no sequence needs.
     pub droppable: u32,
-    /// Parts that at least one sequence needs.
     pub needed: u32,
-    /// All parts of the pool.
     pub total: u32,
     /// Parts dropped so far to give them to other blocks, and not because their blocks were freed.
     pub dropped: u64,
 }
 
-/// The window parts that one sequence needs.
 #[derive(Debug, Default)]
 pub(crate) struct WindowNeeds {
     /// The indices of blocks from the first that the next position attends to up to the last with a planned step.
     blocks: Range<u32>,
-    /// The block that the sequence copies from.
     copy_source: Option<BlockId>,
 }
 
 impl WindowNeeds {
-    /// Returns the number of parts that the sequence needs.
     pub(crate) fn num_parts(&self) -> usize {
         self.blocks.len() + usize::from(self.copy_source.is_some())
     }
 
-    /// Returns the index of the first block whose part the sequence needs.
     pub(crate) fn first_block(&self) -> usize {
         self.blocks.start as usize
     }
@@ -79,17 +72,14 @@ impl WindowNeeds {
     }
 }
 
-/// Marks the end of a list.
 const NIL: u32 = u32::MAX;
 
-/// The list of droppable parts that a part is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum DropList {
     Passed,
     Kept,
 }
 
-/// The part of one block.
 #[derive(Clone, Copy, Debug)]
 struct Part {
     is_there: bool,
@@ -137,7 +127,6 @@ impl WindowParts {
         }
     }
 
-    /// Counts the parts by state.
     pub(super) fn counts(&self) -> WindowCounts {
         let droppable = self.lists[0].len + self.lists[1].len;
         WindowCounts {
@@ -159,7 +148,6 @@ impl WindowParts {
         self.parts.iter().map(|part| u64::from(part.num_needs)).sum()
     }
 
-    /// Returns true if the block has its part.
     pub(crate) fn is_there(&self, block: BlockId) -> bool {
         self.parts[block.index()].is_there
     }
@@ -266,7 +254,6 @@ impl WindowParts {
         needs.blocks.start = needs.blocks.start.max(first);
     }
 
-    /// Releases the part of the block that the sequence copied from.
     pub(super) fn release_copy_source(&mut self, needs: &mut WindowNeeds) {
         if let Some(source) = needs.copy_source.take() {
             self.release(source, DropList::Kept);

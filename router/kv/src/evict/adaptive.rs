@@ -41,7 +41,6 @@ pub struct AdaptivePolicy {
     leader: Leader,
 }
 
-/// The policy that chooses the victims.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Leader {
     Lru,
@@ -49,7 +48,6 @@ enum Leader {
 }
 
 impl AdaptivePolicy {
-    /// Makes a policy for a cache of `num_blocks` blocks.
     pub fn new(num_blocks: u32) -> Self {
         let ghost_blocks = u64::from(num_blocks.min(MAX_GHOST_BLOCKS));
         let num_sampled_units =

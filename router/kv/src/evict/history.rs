@@ -26,7 +26,6 @@ pub struct PathUse {
     pub request: u32,
     /// The number of requests that had this path, at most 255.
     pub num_requests: u8,
-    /// The class of the block.
     pub class: u8,
     /// The octave of the number of blocks from there to the end of the prompt.
     pub octave: u8,

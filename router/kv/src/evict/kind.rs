@@ -3,7 +3,6 @@ use super::lru::LeafLru;
 use super::policy::EvictionPolicy;
 use super::worth::WorthPolicy;
 
-/// An eviction policy by name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PolicyKind {
     /// Evicts the least recently used leaf: [`LeafLru`].
@@ -28,7 +27,6 @@ impl PolicyKind {
         }
     }
 
-    /// Builds the policy for a cache of `num_blocks` blocks.
     pub fn build(self, num_blocks: u32) -> Box<dyn EvictionPolicy> {
         match self {
             Self::Lru => Box::<LeafLru>::default(),

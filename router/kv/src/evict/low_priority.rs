@@ -19,7 +19,6 @@ pub enum CachePriority {
     Low,
 }
 
-/// A flag for each block of the index.
 #[derive(Debug)]
 pub(crate) struct LowPriorityBlocks {
     is_low: Vec<bool>,
@@ -54,7 +53,6 @@ pub struct LowPriorityLeaves {
 }
 
 impl LowPriorityLeaves {
-    /// Adds a leaf or removes it.
     pub fn set(&mut self, node: NodeId, is_low: bool) {
         if !is_low {
             if let Some(time) = self.added_at.remove(&node) {
@@ -70,12 +68,10 @@ impl LowPriorityLeaves {
         });
     }
 
-    /// Returns true if the leaf is in the set.
     pub fn has(&self, node: NodeId) -> bool {
         self.added_at.contains_key(&node)
     }
 
-    /// Returns the leaf that is evicted next.
     pub fn first(&self) -> Option<NodeId> {
         self.order.first().map(|&(_, node)| node)
     }

@@ -20,7 +20,6 @@ pub const BRANCH_GROUP: u8 = NUM_COUNTS;
 /// are in it, and their reuse predicts nothing about other blocks.
 #[doc(hidden)]
 pub const HOT_GROUP: u8 = BRANCH_GROUP + 1;
-/// The number of groups of classes.
 const NUM_GROUPS: usize = HOT_GROUP as usize + 1;
 /// The number of requests within which a constantly used block is used again.
 #[doc(hidden)]
@@ -64,7 +63,6 @@ pub enum Refresh {
     AgesAndWorth,
 }
 
-/// Returns the octave of a number of blocks.
 fn octave(num_blocks: u32) -> u8 {
     (u32::BITS - num_blocks.leading_zeros()) as u8
 }
@@ -94,7 +92,6 @@ fn weight(octave: u8) -> f64 {
 }
 
 impl WorthPolicy {
-    /// Makes a policy for a cache of `num_blocks` blocks.
     pub fn new(num_blocks: u32) -> Self {
         let times = ReuseTimes::new(NUM_GROUPS, usize::from(HOT_GROUP), CLASSES_A_GROUP, HALF_LIFE);
         let mut buckets = WorthBuckets::new(NUM_CLASSES);

@@ -128,7 +128,6 @@ impl WorthBuckets {
         Some(word * WORD_BITS + self.occupied[word].trailing_zeros() as usize)
     }
 
-    /// Returns the bucket for a node of this state.
     fn bucket_of(&self, state: NodeState) -> usize {
         usize::from(state.class) * NUM_AGES + self.age_index(state.last_used)
     }

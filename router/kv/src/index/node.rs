@@ -5,7 +5,6 @@ use trunkline_contract::{BlockId, BlockKey};
 
 use crate::salt::Salt;
 
-/// The most groups that a node remembers.
 pub const MAX_GROUPS: usize = 4;
 
 /// A node of the tree. Ids of removed nodes are used again.
@@ -27,7 +26,6 @@ pub(crate) struct Node {
     /// Whole blocks; fewer than `block_size` tokens in a tail.
     pub(super) tokens: Vec<u32>,
     pub(super) blocks: Vec<BlockId>,
-    /// The key of each block.
     pub(super) keys: Vec<BlockKey>,
     /// The children, by the tokens of their first block.
     pub(super) children: BTreeMap<Box<[u32]>, NodeId>,
@@ -44,7 +42,6 @@ impl Node {
         self.salt.is_some()
     }
 
-    /// Returns the number of blocks on the path before this node.
     pub(crate) fn first_block(&self) -> u32 {
         self.first_block
     }
@@ -57,7 +54,6 @@ impl Node {
         &self.blocks
     }
 
-    /// Returns the keys of the node's blocks.
     pub(crate) fn keys(&self) -> &[BlockKey] {
         &self.keys
     }
@@ -66,7 +62,6 @@ impl Node {
         self.children.len()
     }
 
-    /// Returns the number of requests that found the node.
     pub(crate) fn num_hits(&self) -> u32 {
         self.num_hits
     }
@@ -75,7 +70,6 @@ impl Node {
         self.used_at_ms
     }
 
-    /// Returns the groups of the requests that used the node, the latest last.
     pub(crate) fn groups(&self) -> &[Arc<str>] {
         &self.groups
     }

@@ -43,7 +43,6 @@ impl Cursor {
 /// The part of some tokens that the tree has.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PrefixMatch {
-    /// The whole blocks, in order.
     pub(crate) blocks: Vec<BlockId>,
     /// The block whose leading tokens agree with those that follow the whole blocks.
     pub(crate) partial: Option<PartialMatch>,
@@ -58,18 +57,14 @@ pub(crate) struct PartialMatch {
 }
 
 impl PrefixMatch {
-    /// Returns the position after the whole blocks.
     pub(crate) fn cursor(&self) -> Cursor {
         Cursor::after(&self.blocks)
     }
 }
 
-/// The outcome of an insertion.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Inserted {
-    /// The tree already has these tokens, in this block.
     Existing(BlockId),
-    /// The tree took the block.
     New {
         /// The node that has the block now.
         node: NodeId,
@@ -95,7 +90,6 @@ pub(crate) struct RadixTree {
     node_of_block: Vec<NodeId>,
 }
 
-/// Returns the number of leading tokens that agree.
 fn common_prefix(left: &[u32], right: &[u32]) -> usize {
     const STRIDE: usize = 32;
     let length = left.len().min(right.len());
@@ -239,7 +233,6 @@ impl RadixTree {
         (block, Some(leaf))
     }
 
-    /// Returns the node of a block that is in the tree.
     pub(crate) fn node_of(&self, block: BlockId) -> NodeId {
         self.node_of_block[block.index()]
     }

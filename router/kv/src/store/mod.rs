@@ -91,7 +91,6 @@ impl StoreIndex {
         if self.is_in_memory { Tier::Host } else { Tier::Disk }
     }
 
-    /// Counts the slots, the evictions and the offers.
     pub fn counts(&self) -> StoreCounts {
         StoreCounts {
             stored: self.num_stored,
@@ -376,12 +375,10 @@ impl StoreIndex {
         }
     }
 
-    /// Starts or stops logging events.
     pub(crate) fn record_events(&mut self, is_on: bool) {
         self.events.set_on(is_on);
     }
 
-    /// Returns the events since the last call, and whether some were lost.
     pub(crate) fn take_events(&mut self) -> (Vec<KvEvent>, bool) {
         self.events.take()
     }

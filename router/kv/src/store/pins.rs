@@ -22,9 +22,7 @@ pub struct StorePins {
     max_slots: u32,
     /// The pins by the time when they end.
     by_end: BTreeMap<(u64, BlockKey), StorePin>,
-    /// The time when each pin ends.
     ends: BTreeMap<BlockKey, u64>,
-    /// The number of pins of each pinned block.
     num_pins: BTreeMap<BlockKey, u32>,
     /// The number of pinned blocks of each tenant. Blocks without a tenant are under the empty name.
     num_blocks_by_tenant: BTreeMap<Box<str>, u32>,
@@ -36,14 +34,12 @@ pub struct StoreUsage {
     /// The name; absent for blocks without a tenant, and for those found at the start whose tenant has not asked for
     /// them yet.
     pub tenant: Option<Box<str>>,
-    /// The number of slots in use.
     pub num_slots: u32,
     /// The number of pinned blocks, stored or not.
     pub num_pinned: u32,
 }
 
 impl StorePins {
-    /// Returns true if a pin keeps this block.
     pub(crate) fn has(&self, key: BlockKey) -> bool {
         !self.num_pins.is_empty() && self.num_pins.contains_key(&key)
     }
@@ -53,7 +49,6 @@ impl StorePins {
         self.ends.get(&last).copied()
     }
 
-    /// Returns the number of pinned blocks.
     pub fn num_blocks(&self) -> u32 {
         self.num_pins.len() as u32
     }
@@ -117,7 +112,6 @@ impl StoreIndex {
         self.update_candidates(self.pins.num_pins.keys().copied().collect());
     }
 
-    /// Returns the pins of the store.
     pub fn pins(&self) -> &StorePins {
         &self.pins
     }
@@ -152,7 +146,6 @@ impl StoreIndex {
         self.update_candidates(unpinned);
     }
 
-    /// Ends the pins whose time is over.
     #[doc(hidden)]
     pub fn expire_pins(&mut self, now_ms: u64) {
         while let Some(&(end, last)) = self.pins.by_end.first_key_value().map(|(entry, _)| entry)
@@ -162,7 +155,6 @@ impl StoreIndex {
         }
     }
 
-    /// Returns the slots and pinned blocks of each tenant.
     pub fn usages(&self) -> Vec<StoreUsage> {
         let usages = self.num_slots_by_tenant().map(|(tenant, num_slots)| {
             let num_pinned = self.pins.num_blocks_of(tenant.unwrap_or_default());

@@ -21,12 +21,10 @@ struct UnnamedWrite {
 }
 
 impl StoreProgress {
-    /// Returns the number of leading blocks that need not be written.
     pub(crate) fn num_blocks(&self) -> usize {
         self.num_blocks
     }
 
-    /// Sets the number of leading blocks that need not be written.
     pub(crate) fn set_num_blocks(&mut self, num_blocks: usize) {
         self.num_blocks = num_blocks;
     }

@@ -5,9 +5,7 @@ use super::tenants::StoreTenantIdx;
 /// A block that the store had when the server started, as its record says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredBlock {
-    /// The slot that has the block.
     pub slot: SlotId,
-    /// The key of the block.
     pub key: BlockKey,
     /// The block before it; absent if it is the first of its path.
     pub parent: Option<BlockKey>,
@@ -20,7 +18,6 @@ pub struct StoredBlock {
 /// A block that a lookup found in the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StoredHit {
-    /// The slot that has the block.
     pub slot: SlotId,
     /// The key that the slot's record must have.
     pub key: BlockKey,
@@ -31,7 +28,6 @@ pub struct StoredHit {
 pub struct Offer {
     /// The slot that has the block. The block stays there until [`super::StoreIndex::end_read`].
     pub slot: SlotId,
-    /// The key of the block.
     pub key: BlockKey,
     /// True if the block was just stored. An older block may be in the object tier already.
     pub is_new: bool,
@@ -42,9 +38,7 @@ pub struct Offer {
 pub struct StoreCounts {
     /// Slots with a block that can be found.
     pub stored: u32,
-    /// All slots of the store.
     pub total: u32,
-    /// Blocks evicted so far.
     pub evicted: u64,
     /// Blocks that wait to be offered to the object tier.
     pub offered: u32,
@@ -57,12 +51,15 @@ pub(super) enum SlotState {
     #[default]
     Free,
     /// The block is being written. [`super::StoreIndex::name`] tells its key.
-    Writing { is_named: bool },
+    Writing {
+        is_named: bool,
+    },
     /// The block is being written, but is not wanted any more.
     Abandoned,
     /// The write is over, or has failed, and the key is not known yet.
-    Unnamed { is_written: bool },
-    /// The block can be found.
+    Unnamed {
+        is_written: bool,
+    },
     Stored,
     /// The block was damaged and removed from the index, but reads of it are in flight.
     Broken,

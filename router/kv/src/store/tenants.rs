@@ -36,7 +36,6 @@ impl Default for StoreTenants {
 }
 
 impl StoreTenants {
-    /// Replaces the weights of all tenants.
     pub(super) fn set_shares(&mut self, shares: &[TenantShare]) {
         self.weights.set(shares);
         self.update_weights();
@@ -55,17 +54,14 @@ impl StoreTenants {
         tenant
     }
 
-    /// Returns the name of a tenant.
     pub(super) fn name(&self, tenant: StoreTenantIdx) -> Option<&str> {
         self.tenants[tenant.0 as usize].name.as_deref()
     }
 
-    /// Counts one more slot of a tenant.
     pub(super) fn charge(&mut self, tenant: StoreTenantIdx) {
         self.tenant_mut(tenant).num_slots += 1;
     }
 
-    /// Counts one slot of a tenant less.
     pub(super) fn release(&mut self, tenant: StoreTenantIdx) {
         self.tenant_mut(tenant).num_slots -= 1;
     }
@@ -75,7 +71,6 @@ impl StoreTenants {
         &mut self.tenant_mut(tenant).candidates
     }
 
-    /// Returns true if a slot is a candidate for eviction.
     pub(super) fn is_candidate(&self, tenant: StoreTenantIdx, candidate: (u64, SlotId)) -> bool {
         self.tenants[tenant.0 as usize].candidates.contains(&candidate)
     }
@@ -89,7 +84,6 @@ impl StoreTenants {
         largest.candidates.first().copied()
     }
 
-    /// Returns the number of slots in use by each tenant.
     pub(super) fn num_slots(&self) -> impl Iterator<Item = (Option<&str>, u32)> {
         self.tenants.iter().map(|tenant| (tenant.name.as_deref(), tenant.num_slots))
     }
@@ -102,7 +96,6 @@ impl StoreTenants {
         own.checked_div(sum).unwrap_or(0) as u32
     }
 
-    /// Returns the number of candidates of all tenants.
     pub(super) fn num_candidates(&self) -> usize {
         self.tenants.iter().map(|tenant| tenant.candidates.len()).sum()
     }

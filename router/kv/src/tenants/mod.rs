@@ -24,7 +24,6 @@ pub(crate) use policies::{TenantIdx, TenantPolicies};
 pub struct TenantShare {
     /// The name, as in [`crate::Salt::tenant`].
     pub tenant: Box<str>,
-    /// The weight, relative to those of other tenants.
     pub weight: u32,
 }
 
@@ -33,7 +32,6 @@ pub struct TenantShare {
 pub struct TenantUsage {
     /// The name; absent for requests without a tenant.
     pub tenant: Option<Arc<str>>,
-    /// Blocks that the tenant owns.
     pub num_blocks: u32,
     /// Owned blocks that only the index has.
     pub num_cached: u32,
@@ -41,7 +39,6 @@ pub struct TenantUsage {
     pub num_pinned: u32,
     /// Blocks that are guaranteed to the tenant.
     pub num_share_blocks: u32,
-    /// Blocks of the tenant that were evicted so far.
     pub num_evicted: u64,
 }
 

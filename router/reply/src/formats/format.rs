@@ -54,7 +54,6 @@ impl ToolFormat {
         self.0.inner_marks
     }
 
-    /// Returns the mark that ends the calls after an opening mark.
     pub(crate) fn closing_mark(self) -> Option<&'static str> {
         self.0.closing_mark
     }

@@ -4,7 +4,6 @@ use serde_json::{Map, Value};
 
 use crate::error::TextError;
 
-/// One message of a chat.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ChatMessage {
     /// `system`, `user`, `assistant`, `tool` or another role that the template supports.
@@ -17,7 +16,6 @@ pub struct ChatMessage {
 }
 
 impl ChatMessage {
-    /// Creates a message from its role and its text.
     pub fn new(role: impl Into<String>, content: impl Into<String>) -> Self {
         Self { role: role.into(), content: Some(content.into()), extra: Map::new() }
     }

@@ -30,7 +30,6 @@ pub enum TextForm {
     Normalized,
 }
 
-/// The added tokens of a vocabulary.
 #[derive(Debug)]
 pub struct AddedTokens {
     original: Finder,

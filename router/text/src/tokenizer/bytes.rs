@@ -53,7 +53,6 @@ pub fn byte_token(token: &str) -> Option<u8> {
     u8::from_str_radix(digits, 16).ok()
 }
 
-/// Returns the bytes of a SentencePiece token, where `▁` is a space and `<0x0A>` is a byte.
 pub fn sentence_piece_bytes(token: &str) -> Vec<u8> {
     match byte_token(token) {
         Some(byte) => vec![byte],

@@ -48,7 +48,6 @@ pub enum TextStart {
 /// A token and the part of the text that it stands for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EncodedToken {
-    /// Id of the token.
     pub id: u32,
     /// Byte range of the text, at character boundaries. All tokens of one character have the same range.
     pub range: Range<usize>,

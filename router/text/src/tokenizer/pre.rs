@@ -95,7 +95,6 @@ impl PreTokenizer {
         Ok(Sequence::new(vec![first, byte_level(self.split_rule == SplitRule::DigitsThenGpt2)]).into())
     }
 
-    /// Returns the normalizer that precedes splitting.
     pub fn normalizer(self) -> Option<NormalizerWrapper> {
         self.compose.then(|| NFC.into())
     }

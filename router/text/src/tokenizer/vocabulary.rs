@@ -5,7 +5,6 @@ use crate::error::TextError;
 /// Largest number of ids. The table of a vocabulary has a row for each.
 pub const MAX_VOCAB_SIZE: u32 = 1 << 22;
 
-/// The bytes and the kind of every token, by id.
 #[derive(Debug, Default)]
 pub struct Vocabulary {
     /// The bytes of all tokens, concatenated.
@@ -24,7 +23,6 @@ enum Kind {
 }
 
 impl Vocabulary {
-    /// Appends the token of the next id.
     pub fn push(&mut self, bytes: &[u8], is_special: bool) {
         self.bytes.extend_from_slice(bytes);
         self.ends.push(self.bytes.len());
