@@ -7,9 +7,12 @@ import os
 import shutil
 import signal
 import subprocess
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from harness import (
@@ -58,20 +61,48 @@ def test_banner_has_the_address_and_a_curl_command_that_works(harmed: Trunkline)
     assert "content" in answer.stdout
 
 
-def test_killed_shard_ends_the_stream_with_an_error_event_and_is_restarted(harmed: Trunkline) -> None:
+SURVIVORS: list[dict[str, Any]] = [
+    {"max_tokens": 60, "temperature": 0, "ignore_eos": True},
+    {"max_tokens": 60, "temperature": 0.9, "seed": 7, "n": 2, "logprobs": True},
+    {"max_tokens": 60, "temperature": 0.9, "seed": 8, "response_format": {"type": "json_object"}},
+]
+
+
+def choices(server: Trunkline, index: int, on_event: Callable[[int], None] = lambda _: None) -> dict[int, list[Any]]:
+    """Streams one of the chats and returns each choice's deltas with their logprobs and its finish reason.
+
+    `on_event` is called with the number of events so far.
+    """
+    body = {"messages": [{"role": "user", "content": f"Tell me about item {index}."}], "stream": True}
+    found: dict[int, list[Any]] = {}
+    with http.stream("POST", server.base_url + CHAT, json=body | SURVIVORS[index], timeout=60) as stream:
+        assert stream.status_code == 200
+        for count, event in enumerate(sse_events(stream.iter_lines()), start=1):
+            on_event(count)
+            if event != "[DONE]":
+                assert "error" not in event, event
+                for choice in event["choices"]:
+                    found.setdefault(choice["index"], []).append(
+                        (choice["delta"], choice["logprobs"], choice["finish_reason"])
+                    )
+    return found
+
+
+def test_streams_survive_a_killed_shard_with_the_same_text(harmed: Trunkline) -> None:
+    expected = [choices(harmed, index) for index in range(len(SURVIVORS))]
     shard = harmed.shard_pid()
-    events = []
-    with http.stream("POST", harmed.base_url + CHAT, json=LONG, timeout=60) as stream:
-        for event in sse_events(stream.iter_lines()):
-            events.append(event)
-            if len(events) == 8:
-                os.kill(shard, signal.SIGKILL)
-    assert len(events) >= 8
-    assert "error" in events[-1] or "error" in events[-2], events[-3:]
-    wait_for(harmed.is_ready, "readiness after the kill", START_DEADLINE_S)
+    # The shard is killed once every stream has begun.
+    begun = threading.Barrier(len(SURVIVORS), action=lambda: os.kill(shard, signal.SIGKILL))
+
+    def on_event(count: int) -> None:
+        if count == 5:
+            begun.wait(START_DEADLINE_S)
+
+    with ThreadPoolExecutor() as pool:
+        survived = list(pool.map(lambda index: choices(harmed, index, on_event), range(len(SURVIVORS))))
+    assert survived == expected
     assert harmed.shard_pid() != shard
-    assert harmed.chat("hello", max_tokens=4)["usage"]["completion_tokens"] > 0
-    # The gauges may lag behind the answer.
+    wait_for(harmed.is_ready, "readiness after the kill", START_DEADLINE_S)
     wait_for(harmed.is_idle, "the end of all requests")
 
 

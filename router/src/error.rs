@@ -126,7 +126,7 @@ pub enum ApiError {
     #[error("the model is loading; hint: wait until `/readyz` answers 200")]
     ModelLoading,
     /// The shard was connected before and is expected back, unlike `ModelLoading`.
-    #[error("the shard is not connected; hint: wait until `/readyz` answers 200")]
+    #[error("the shard was lost and is not back yet; hint: wait until `/readyz` answers 200")]
     ShardAway,
     #[error("the shard does not answer the health check")]
     ShardSilent,
@@ -134,6 +134,11 @@ pub enum ApiError {
     ShardStuck { running_s: u64, limit_s: u64 },
     #[error("the shard was lost while it worked on this request; hint: send the request again")]
     ShardLost,
+    #[error(
+        "the shard crashed twice in a row while it computed this request, so the request is not tried again; hint: report \
+         it with the server's log"
+    )]
+    CrashedShard,
     /// `detail` never contains text of a prompt or an output.
     #[error("the shard could not continue this request: {detail}")]
     SequenceFailed { detail: String },
@@ -207,7 +212,7 @@ impl ApiError {
             | Self::ShardAway
             | Self::ShardSilent
             | Self::ShardStuck { .. } => StatusCode::SERVICE_UNAVAILABLE,
-            Self::ShardLost | Self::SequenceFailed { .. } => StatusCode::BAD_GATEWAY,
+            Self::ShardLost | Self::CrashedShard | Self::SequenceFailed { .. } => StatusCode::BAD_GATEWAY,
             Self::DeadlineExceeded { .. } => StatusCode::GATEWAY_TIMEOUT,
             Self::SlowReader { .. } | Self::SlowListener { .. } => StatusCode::REQUEST_TIMEOUT,
             Self::Bug { .. } => StatusCode::INTERNAL_SERVER_ERROR,
@@ -263,6 +268,7 @@ impl ApiError {
             Self::ShardSilent => "shard_silent",
             Self::ShardStuck { .. } => "shard_stuck",
             Self::ShardLost => "shard_lost",
+            Self::CrashedShard => "crashed_shard",
             Self::SequenceFailed { .. } => "sequence_failed",
             Self::SlowReader { .. } | Self::SlowListener { .. } => "client_too_slow",
             Self::Grammar { error, .. } => error.code(),

@@ -89,6 +89,9 @@ settings! {
         /// Maximum lifetime of a request, including its time in the queue; 0 means no limit.
         #[serde(with = "crate::value::seconds")]
         request_timeout: Duration = Duration::ZERO, Form::seconds(0);
+        /// Time for which requests wait for a new shard after the last one was lost. After that they fail.
+        #[serde(with = "crate::value::seconds")]
+        shard_restart_timeout: Duration = Duration::from_secs(120), Form::seconds(0);
         /// Time after which a step still running makes `/readyz` answer 503.
         #[serde(with = "crate::value::seconds")]
         stuck_step_timeout: Duration = Duration::from_secs(60), Form::seconds(1);

@@ -89,6 +89,7 @@ const CASES: &[Case] = &[
     router(&["--max-header-bytes 2004"]),
     router(&["--client-stall-timeout 22"]),
     router(&["--request-timeout 23"]),
+    router(&["--shard-restart-timeout 25"]),
     router(&["--stuck-step-timeout 24"]),
     router(&["--tool-call-parser hermes"]),
     router(&["--reasoning-parser think"]),

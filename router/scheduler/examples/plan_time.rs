@@ -58,6 +58,7 @@ fn scheduler(num_blocks: u32) -> Scheduler {
         max_step_sequences: 64,
         vocab_size: 50_000,
         windows: None,
+        numerics: 0,
     };
     scheduler.handle(Millis(0), Event::ShardReady(LaneId(0), limits), &mut Vec::new());
     scheduler

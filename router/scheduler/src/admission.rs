@@ -33,6 +33,9 @@ pub(crate) fn admit(parts: &mut Lifecycle<'_>, step_id: u64, budget: u32) {
         .fold((0, 0), |(tokens, prefills), need| (tokens + u64::from(need), prefills + 1));
     parts.promote();
     while let Some(key) = parts.sequences.first_waiting() {
+        if parts.sequences[key].suspect_until.is_some() {
+            return; // It lacks room, and no other sequence may take it.
+        }
         let yielding = Yielding::of(parts);
         let is_full = yielding.num_occupied_places() >= yielding.max_running();
         let has_work = num_tokens >= budget.into()
@@ -50,6 +53,26 @@ pub(crate) fn admit(parts: &mut Lifecycle<'_>, step_id: u64, budget: u32) {
                 num_tokens += u64::from(parts.sequences[key].num_unplanned());
                 num_prefills += 1;
             }
+            Admission::Parked => {}
+            Admission::NoRoom => {
+                let lack = if is_full { Lack::Place } else { Lack::Blocks };
+                if !make_room(parts, key, lack) {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// Lets the next suspect run by itself, if one waits and there is room for it.
+pub(crate) fn admit_suspect(parts: &mut Lifecycle<'_>) {
+    while parts.lane.suspect.is_none()
+        && let Some(key) = parts.sequences.first_suspect()
+    {
+        let yielding = Yielding::of(parts);
+        let is_full = yielding.num_occupied_places() >= yielding.max_running();
+        match if is_full { Admission::NoRoom } else { try_admit(parts, key) } {
+            Admission::Admitted => parts.lane.suspect = Some(key),
             Admission::Parked => {}
             Admission::NoRoom => {
                 let lack = if is_full { Lack::Place } else { Lack::Blocks };

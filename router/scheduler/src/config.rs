@@ -47,6 +47,8 @@ pub struct SchedulerConfig {
     pub class_patience_ms: u64,
     /// The most of the pool that may be pinned, in percent.
     pub max_pinned_percent: u32,
+    /// Milliseconds for which sequences wait for another shard after theirs was lost.
+    pub shard_patience_ms: u64,
 }
 
 impl SchedulerConfig {
@@ -73,6 +75,7 @@ impl Default for SchedulerConfig {
             max_credit_tokens: 2_048,
             class_patience_ms: 60_000,
             max_pinned_percent: 25,
+            shard_patience_ms: 120_000,
         }
     }
 }

@@ -98,6 +98,9 @@ pub struct ShardLimits {
     pub vocab_size: u32,
     /// The pool of window parts, for models whose blocks are in two parts.
     pub windows: Option<WindowLimits>,
+    /// Identifies the numbers that the shard computes. An output that one shard began goes on only on a shard with the
+    /// same value.
+    pub numerics: u64,
 }
 
 /// The contents of a store when its shard starts.
@@ -211,7 +214,12 @@ pub enum Event {
     /// Replaces `SchedulerConfig::weights`, the tenants' weights in the queue.
     Weights(Vec<TenantWeight>),
     /// The lane's shard is lost with everything that it held.
-    ShardLost(LaneId),
+    ShardLost {
+        lane: LaneId,
+        /// True if another shard will probably come. Its sequences then wait for it and go on where they were. Otherwise
+        /// all sequences end; send the event again if this becomes known later.
+        may_return: bool,
+    },
 }
 
 /// An answer of the scheduler.
@@ -290,7 +298,7 @@ pub enum EndReason {
     DeadlineExceeded,
     /// The shard or the grammar could not go on with it.
     Failed(SequenceError),
-    /// The shard was lost after the sequence had started.
+    /// The shard was lost after the sequence had started, and no shard came in time that could go on with it.
     ShardLost,
 }
 
@@ -331,6 +339,8 @@ pub enum RejectReason {
         /// Milliseconds until the deadline.
         deadline_in_ms: u64,
     },
+    /// The shard was lost, and no other one came within `SchedulerConfig::shard_patience_ms`.
+    ShardAway,
     /// The request has no tokens, or one outside the vocabulary. The router should have refused it.
     Invalid {
         /// The problem, for the log.

@@ -42,6 +42,10 @@ pub(crate) fn check(config: &SchedulerConfig, sequences: &Sequences, lane: &Lane
         }
     }));
     let (running, queue) = (&lane.running, sequences.queue());
+    if let Some(suspect) = lane.suspect {
+        let is_suspect = sequences.get(suspect).is_some_and(|s| s.run.is_some() && s.suspect_until.is_some());
+        assert!(is_suspect, "the lane's suspect has blocks and is not cleared");
+    }
     let Some(shard) = &lane.shard else {
         assert!(running.len() == 0 && running.num_leaving() == 0, "nothing runs without a shard");
         assert_eq!(queue.num_waiting(), sequences.len(), "without a shard all sequences wait");

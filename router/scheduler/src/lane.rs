@@ -4,10 +4,9 @@ use trunkline_kv::{KvCache, StorePins};
 
 use crate::config::SchedulerConfig;
 use crate::estimate::Throughput;
-use crate::event::{LaneId, StoreContents};
-use crate::in_flight::StepsInFlight;
+use crate::event::{LaneId, Millis, StoreContents};
 use crate::running::Running;
-use crate::sequence::Sequence;
+use crate::sequence::{Sequence, SequenceKey};
 use crate::shard::Shard;
 use crate::stats::Stats;
 
@@ -19,6 +18,10 @@ pub(crate) struct Lane {
     pub(crate) shard: Option<Shard>,
     pub(crate) running: Running,
     pub(crate) throughput: Throughput,
+    /// The suspect that runs by itself (`loss.rs`).
+    pub(crate) suspect: Option<SequenceKey>,
+    /// The moment at which the last shard was lost, while no other one is connected.
+    pub(crate) lost_at: Option<Millis>,
     /// The store's pins while no shard has the store open.
     store_pins: StorePins,
     next_wire_id: u64,
@@ -31,6 +34,8 @@ impl Lane {
             shard: None,
             running: Running::default(),
             throughput: Throughput::default(),
+            suspect: None,
+            lost_at: None,
             store_pins: StorePins::default(),
             next_wire_id: 1,
         }
@@ -53,16 +58,22 @@ impl Lane {
         true
     }
 
-    /// Drops the shard with everything that ran on it, but keeps the store's pins and the counters. Returns the steps
-    /// that were in flight; none if there was no shard.
-    pub(crate) fn disconnect(&mut self, counters: &mut Stats) -> Option<StepsInFlight> {
+    /// Takes the shard away with everything that ran on it, but keeps the store's pins and the counters. Returns it, or
+    /// none if there was no shard.
+    pub(crate) fn disconnect(&mut self, now: Millis, counters: &mut Stats) -> Option<Shard> {
         let mut shard = self.shard.take()?;
+        self.lost_at = Some(now);
         if let Some(store) = shard.kv.store_mut() {
             self.store_pins = store.take_pins();
         }
         shard.add_counters(counters);
         self.running.clear();
-        Some(shard.steps)
+        Some(shard)
+    }
+
+    /// The moment at which sequences stop waiting for another shard; none while one is connected, and before the first.
+    pub(crate) fn gives_up_at(&self, config: &SchedulerConfig) -> Option<Millis> {
+        self.lost_at.map(|at| at.plus(config.shard_patience_ms))
     }
 
     pub(crate) fn new_wire_id(&mut self) -> u64 {

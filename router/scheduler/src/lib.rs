@@ -18,8 +18,9 @@
 //! running, lane                            a shard with the sequences that run on it
 //! lifecycle                                the moves of a sequence between queue, run and end
 //! yielding, windows, scores, output        rules and steps that several of the next ones share
+//! refusal, loss                            requests that are not taken, and sequences whose shard is lost
 //! admission, planner, results, transfers   how a plan is made, and what its answers change
-//! refusal, pins, lower_tier                the other requests
+//! pins, lower_tier                         the other requests
 //! scheduler, invariants                    the whole
 //! ```
 
@@ -40,6 +41,7 @@ mod invariants;
 mod lane;
 mod late_masks;
 mod lifecycle;
+mod loss;
 mod lower_tier;
 mod outbox;
 mod output;

@@ -8,10 +8,9 @@
 
 use crate::config::SchedulerConfig;
 use crate::event::{EndReason, Millis, Priority, SequenceId, Update};
-use crate::in_flight::StepsInFlight;
 use crate::lane::Lane;
 use crate::plan::{SequenceError, SequenceErrorCode};
-use crate::sequence::{Phase, Run, SequenceKey, Waiter};
+use crate::sequence::{Phase, SequenceKey, Waiter};
 use crate::sequences::Sequences;
 use crate::stats::Stats;
 
@@ -122,6 +121,7 @@ impl Lifecycle<'_> {
             return;
         };
         self.lane.running.end_leaving();
+        self.lane.suspect = self.lane.suspect.filter(|&suspect| suspect != key);
         let shard = self.lane.shard_mut();
         shard.kv.close(run.table, &sequence.tokens[..run.acknowledged as usize]);
         if run.phase == Phase::Ending {
@@ -171,41 +171,6 @@ impl Lifecycle<'_> {
         run.waiters = waiting;
         for waiter in woken {
             self.requeue(waiter.key);
-        }
-    }
-
-    /// Ends the lane's runs after it has lost its shard. Sequences that have not started go back to the queue; all
-    /// others end.
-    pub(crate) fn restart_after_loss(&mut self, lost_steps: &StepsInFlight) {
-        for chunk in lost_steps.iter().flat_map(|step| &step.chunks) {
-            self.sequences.release_cost(chunk.key, chunk.cost);
-        }
-        let mut keys = self.sequences.keys_by_arrival();
-        let is_concerned = |run: &Run| run.lane == self.lane.id;
-        keys.retain(|&key| self.sequences[key].run.as_ref().is_none_or(is_concerned));
-        // All sequences leave the queue before any is removed, because a parked sequence names the one that it waits
-        // for.
-        for &key in &keys {
-            if self.sequences[key].run.is_none() {
-                self.sequences.leave_queue(key);
-            }
-        }
-        for key in keys {
-            let (was_running, has_ended) =
-                (self.sequences[key].is_running(), self.sequences[key].is_ending());
-            if was_running {
-                self.sequences.end_running(key);
-            }
-            self.sequences[key].run = None;
-            if !has_ended && self.sequences[key].first_start.is_none() {
-                self.enter_queue(key);
-                continue;
-            }
-            let sequence = self.sequences.remove(key);
-            if !has_ended {
-                let usage = sequence.usage();
-                self.updates.push(Update::Ended { id: sequence.id, reason: EndReason::ShardLost, usage });
-            }
         }
     }
 

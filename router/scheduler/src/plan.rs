@@ -270,4 +270,7 @@ pub enum SequenceErrorCode {
     InvalidResult,
     /// The sequence's grammar cannot go on (`NextTokens::Failed`). Only the scheduler reports this.
     GrammarFailed,
+    /// Two shards in a row were lost while they computed the sequence, the second one by itself. Only the scheduler
+    /// reports this.
+    CrashedShard,
 }

@@ -3,12 +3,13 @@
 //! There are no phases. A sequence has known tokens and planned positions, and each step closes the gap between them
 //! within the budget. A gap of one is a decode.
 
-use crate::admission::admit;
+use crate::admission::{admit, admit_suspect};
 use crate::budget::{PrefillNeed, StepBudget, divide_prefill};
 use crate::event::Update;
 use crate::fairness::TenantKey;
 use crate::in_flight::{PlannedChunk, StepInFlight};
 use crate::lifecycle::Lifecycle;
+use crate::loss::has_others_in_flight;
 use crate::output;
 use crate::plan::{BlockCopy, Chunk, SequenceStart, StepPlan};
 use crate::scores::cap_scored;
@@ -24,6 +25,12 @@ pub(crate) fn make_plan(parts: &mut Lifecycle<'_>) -> Option<StepPlan> {
         return None;
     }
     pass_windows(parts.sequences, parts.lane);
+    admit_suspect(parts);
+    if let Some(suspect) = parts.lane.suspect
+        && has_others_in_flight(parts, suspect)
+    {
+        return None;
+    }
     let mut planner = Planner::new(parts);
     let num_prefill_tokens = planner.plan_chunks();
     planner.finish(num_prefill_tokens)
@@ -55,9 +62,14 @@ impl<'p, 'a> Planner<'p, 'a> {
         Self { parts, plan, planned, budget }
     }
 
-    /// Plans decodes and prefill, and returns the number of prefill tokens. If a tenant's prompts are urgent, the step
-    /// has only its sequences.
+    /// Plans decodes and prefill, and returns the number of prefill tokens. A suspect has its steps to itself. If a
+    /// tenant's prompts are urgent, the step has only its sequences.
     fn plan_chunks(&mut self) -> u32 {
+        if let Some(suspect) = self.parts.lane.suspect
+            && let Some(num_planned) = self.plan_suspect(suspect)
+        {
+            return num_planned;
+        }
         if self.parts.sequences.tenants().is_shared() {
             self.take_place_back();
             let first_waiting = self.parts.sequences.first_waiting();
@@ -72,6 +84,19 @@ impl<'p, 'a> Planner<'p, 'a> {
         }
         self.plan_decodes(None);
         self.plan_prefills(None)
+    }
+
+    /// Plans a chunk of the suspect, or nothing while it waits. Returns none if it lacks blocks that only other
+    /// sequences can return; it is preempted then, and they run.
+    fn plan_suspect(&mut self, suspect: SequenceKey) -> Option<u32> {
+        let wanted = self.parts.sequences[suspect].num_wanted(self.plan.step_id);
+        let num_planned =
+            if wanted == 0 { 0 } else { self.plan_chunk(suspect, wanted.min(self.budget.tokens)) };
+        let is_idle = self.parts.lane.shard().steps.len() == 0;
+        if wanted > 0 && num_planned == 0 && is_idle && self.parts.sequences[suspect].is_running() {
+            self.parts.preempt(suspect);
+        }
+        if self.parts.lane.suspect.is_none() { None } else { Some(if wanted > 1 { num_planned } else { 0 }) }
     }
 
     /// If all places are taken, and the next sequence in the queue belongs to a tenant with less than its part of them,
@@ -234,8 +259,9 @@ impl<'p, 'a> Planner<'p, 'a> {
 
     /// Reports the start of a sequence whose first chunk is about to be planned.
     fn report_start(&mut self, key: SequenceKey) {
-        let Lifecycle { now, sequences, counters, updates, .. } = &mut *self.parts;
+        let Lifecycle { now, sequences, lane, counters, updates, .. } = &mut *self.parts;
         let sequence = &mut sequences[key];
+        sequence.numerics = lane.shard().limits.numerics;
         if sequence.first_start.is_some() {
             return;
         }

@@ -28,10 +28,15 @@ pub(crate) fn refusal(parts: &Lifecycle<'_>, request: &SequenceRequest) -> Optio
             return misfit;
         }
     }
+    if parts.lane.gives_up_at(parts.config).is_some_and(|at| at <= parts.now) {
+        return Some(RejectReason::ShardAway);
+    }
     let queue_refusal = queue_refusal(parts, request.salt.tenant());
     if queue_refusal.is_some() {
         return queue_refusal;
     }
+    // Without a shard nothing can be predicted: it may come back in a moment, and quickly.
+    parts.lane.shard.as_ref()?;
     let deadline_in_ms = request.deadline?.since(parts.now);
     let load = load_ahead(parts, request.salt.tenant());
     let predicted_wait_ms = parts.lane.throughput.predict_wait_ms(load)?;
@@ -50,6 +55,7 @@ pub(crate) fn reject(parts: &mut Lifecycle<'_>, id: SequenceId, reason: RejectRe
         RejectReason::DeadlineUnreachable { predicted_wait_ms, deadline_in_ms } => {
             Some(predicted_wait_ms.saturating_sub(*deadline_in_ms).max(MIN_RETRY_AFTER_MS))
         }
+        RejectReason::ShardAway => Some(DEFAULT_RETRY_AFTER_MS),
         RejectReason::TooLong { .. } | RejectReason::Invalid { .. } => None,
     };
     parts.updates.push(Update::Rejected { id, reason, retry_after_ms });
@@ -77,7 +83,8 @@ fn queue_refusal(parts: &Lifecycle<'_>, tenant: Option<&str>) -> Option<RejectRe
 /// sequence waits, divided by its length.
 fn retry_after_ms(parts: &Lifecycle<'_>, num_before: u64) -> u64 {
     let load = load(parts);
-    let Some(wait_ms) = parts.lane.throughput.predict_wait_ms(load) else { return DEFAULT_RETRY_AFTER_MS };
+    let predicted = parts.lane.shard.as_ref().and_then(|_| parts.lane.throughput.predict_wait_ms(load));
+    let Some(wait_ms) = predicted else { return DEFAULT_RETRY_AFTER_MS };
     (wait_ms.saturating_mul(num_before) / (load.num_waiting + 1)).max(MIN_RETRY_AFTER_MS)
 }
 

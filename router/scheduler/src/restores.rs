@@ -100,6 +100,11 @@ impl Restores {
         self.awaited.get(&restore_id).map(|restore| restore.key)
     }
 
+    /// The sequences that wait for restores.
+    pub(crate) fn awaiting(&self) -> impl Iterator<Item = SequenceKey> {
+        self.awaited.values().map(|restore| restore.key)
+    }
+
     /// The number of restores that sequences wait for.
     pub(crate) fn num_awaited(&self) -> usize {
         self.awaited.len()

@@ -4,6 +4,7 @@ use crate::event::{EndReason, Update};
 use crate::fairness::OUTPUT_TOKEN_COST;
 use crate::in_flight::PlannedChunk;
 use crate::lifecycle::Lifecycle;
+use crate::loss::clear_suspect;
 use crate::output::append_token;
 use crate::plan::{SampledToken, SequenceOutcome, SequenceResult, StepResult, TokenScore};
 use crate::sequence::{Phase, SequenceKey};
@@ -83,6 +84,7 @@ fn take_outcome(parts: &mut Lifecycle<'_>, chunk: &PlannedChunk, result: Option<
     let (is_computed, is_ending) = (!run.has_failed, run.phase == Phase::Ending);
     if is_computed {
         parts.sequences.pay_prompt(chunk.key, chunk.end);
+        clear_suspect(parts, chunk.key);
     }
     if is_ending {
         parts.release_if_idle(chunk.key);

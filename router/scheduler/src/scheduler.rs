@@ -8,6 +8,7 @@ use crate::event::{
 };
 use crate::lane::Lane;
 use crate::lifecycle::Lifecycle;
+use crate::loss::{end_misfits, end_waiting, requeue_lost};
 use crate::lower_tier::LowerTier;
 use crate::output;
 use crate::pins::Nodes;
@@ -34,7 +35,7 @@ const FIRST_LANE: LaneId = LaneId(0);
 /// let mut updates = Vec::new();
 /// scheduler.handle(Millis(0), Event::ShardReady(LaneId(0), ShardLimits {
 ///     block_size: 16, num_blocks: 8, max_step_tokens: 64, max_step_sequences: 4, vocab_size: 100,
-///     windows: None,
+///     windows: None, numerics: 0,
 /// }), &mut updates);
 /// scheduler.handle(Millis(1), Event::Submit(Box::new(SequenceRequest {
 ///     id: SequenceId(7), token_ids: vec![1, 2, 3], max_new_tokens: 1, sampling: SamplingParams::default(),
@@ -91,7 +92,12 @@ impl Scheduler {
         self.set_now(now);
         match event {
             Event::ShardReady(lane, limits) => self.shard_ready(lane, now, limits, updates),
-            Event::ShardLost(lane) => self.shard_lost(lane, now, updates),
+            Event::ShardLost { lane, may_return } => {
+                self.shard_lost(lane, now, updates);
+                if !may_return {
+                    end_waiting(&mut self.parts(lane, now, updates));
+                }
+            }
             Event::StoreReady(lane, contents) => {
                 let mut parts = self.parts(lane, now, updates);
                 if parts.lane.open_store(contents, parts.config) {
@@ -132,6 +138,9 @@ impl Scheduler {
             self.parts_of(key, now, updates).end(key, EndReason::DeadlineExceeded);
         }
         let parts = &mut self.parts(lane, now, updates);
+        if parts.lane.gives_up_at(parts.config).is_some_and(|at| at <= now) {
+            end_waiting(parts);
+        }
         abandon_overdue_restores(parts);
         let plan = make_plan(parts);
         self.settle();
@@ -145,11 +154,14 @@ impl Scheduler {
         shard.map(|shard| shard.outbox.take_late_masks()).unwrap_or_default()
     }
 
-    /// The earliest deadline. Call [`Scheduler::plan`] then, even if no event came.
+    /// The earliest deadline of a sequence, a restore or the return of a shard. Call [`Scheduler::plan`] then, even if no event came.
     pub fn next_wakeup(&self) -> Option<Millis> {
         let shards = self.lanes.iter().filter_map(|lane| lane.shard.as_ref());
         let of_restores = shards.filter_map(|shard| shard.restores.next_deadline());
-        self.sequences.next_deadline().into_iter().chain(of_restores).min()
+        // A lost shard matters only to sequences that wait for another one.
+        let lanes = self.lanes.iter().filter(|_| self.sequences.len() > 0);
+        let of_lost_shards = lanes.filter_map(|lane| lane.gives_up_at(&self.config));
+        self.sequences.next_deadline().into_iter().chain(of_restores).chain(of_lost_shards).min()
     }
 
     /// The first lane's KV index, for reading; none while there is no shard.
@@ -256,21 +268,15 @@ impl Scheduler {
         self.shard_lost(lane, now, updates);
         let shard = Shard::new(limits, &self.config, self.records_kv_events);
         let mut parts = self.parts(lane, now, updates);
-        for key in parts.sequences.keys_by_arrival() {
-            let sequence = &parts.sequences[key];
-            let num_prompt_tokens = sequence.num_prompt_tokens as usize;
-            if let Some(reason) = shard.misfit(&sequence.tokens, num_prompt_tokens, sequence.max_new_tokens) {
-                let id = parts.remove_waiting(key);
-                reject(&mut parts, id, reason);
-            }
-        }
+        end_misfits(&mut parts, &shard);
         parts.lane.shard = Some(shard);
+        parts.lane.lost_at = None;
     }
 
     fn shard_lost(&mut self, lane: LaneId, now: Millis, updates: &mut Vec<Update>) {
         let mut parts = self.parts(lane, now, updates);
-        if let Some(lost_steps) = parts.lane.disconnect(parts.counters) {
-            parts.restart_after_loss(&lost_steps);
+        if let Some(lost) = parts.lane.disconnect(now, parts.counters) {
+            requeue_lost(&mut parts, &lost);
             self.was_cleared = self.records_kv_events;
         }
     }

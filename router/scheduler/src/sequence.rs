@@ -53,6 +53,11 @@ pub struct Sequence {
     pub arrival: u64,
     /// Set when the first chunk is planned.
     pub first_start: Option<FirstStart>,
+    /// [`ShardLimits::numerics`](crate::event::ShardLimits::numerics) of the shard that it last started on.
+    pub numerics: u64,
+    /// Set after a shard was lost that computed the sequence: the positions that must be acknowledged before it is no
+    /// suspect any more (`loss.rs`).
+    pub suspect_until: Option<u32>,
     pub wait: Wait,
     /// The state of the sequence while it does not wait.
     pub run: Option<Run>,
@@ -176,6 +181,8 @@ impl Sequence {
             waiting_since: submitted_at,
             arrival,
             first_start: None,
+            numerics: 0,
+            suspect_until: None,
             wait: Wait::default(),
             run: None,
         }
@@ -183,6 +190,11 @@ impl Sequence {
 
     pub fn num_tokens(&self) -> u32 {
         self.tokens.len() as u32
+    }
+
+    /// Returns true if something that depends on the shard's numerics was reported.
+    pub fn has_results(&self) -> bool {
+        self.num_output_tokens() > 0 || self.num_scored > 0
     }
 
     pub fn num_output_tokens(&self) -> u32 {

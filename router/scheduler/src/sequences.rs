@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::ops::{Index, IndexMut};
 
 use crate::config::{SchedulerConfig, TenantWeight};
-use crate::event::{Millis, SequenceId, SequenceRequest};
+use crate::event::{Millis, Priority, SequenceId, SequenceRequest};
 use crate::fairness::{Fairness, PROMPT_TOKEN_COST};
 use crate::queue::{Place, Queue, Rank};
 use crate::sequence::{Sequence, SequenceKey, SequenceMap, Wait, Waiter};
@@ -22,6 +22,8 @@ pub(crate) struct Sequences {
     queue: Queue,
     tenants: Fairness,
     deadlines: BTreeSet<(Millis, SequenceKey)>,
+    /// The suspects with a place in the queue, in running order.
+    suspects: BTreeSet<(Priority, u64, SequenceKey)>,
     next_arrival: u64,
     /// Until this moment requests of other tenants are expected.
     shared_until: Millis,
@@ -36,6 +38,7 @@ impl Sequences {
             queue: Queue::default(),
             tenants: Fairness::new(&config.weights, config.max_credit_tokens),
             deadlines: BTreeSet::new(),
+            suspects: BTreeSet::new(),
             next_arrival: 0,
             shared_until: Millis(0),
             num_retries_expected: 0,
@@ -81,6 +84,9 @@ impl Sequences {
         let rank = Rank { priority, tenant, place, since };
         let num_uncached_tokens = num_tokens - num_cached;
         sequence.wait = Wait { rank: Some(rank), num_uncached_tokens, ..Wait::default() };
+        if sequence.suspect_until.is_some() {
+            self.suspects.insert((priority, sequence.arrival, key));
+        }
         let is_new = sequence.first_start.is_none();
         self.tenants.begin_waiting(tenant, is_new, num_uncached_tokens);
         self.queue.enter(rank, self.tenants.rank(tenant), key, is_new, num_uncached_tokens);
@@ -89,6 +95,7 @@ impl Sequences {
     /// Takes a waiting sequence out of the queue.
     pub(crate) fn leave_queue(&mut self, key: SequenceKey) {
         let sequence = &mut self.map[key];
+        self.suspects.remove(&(sequence.priority, sequence.arrival, key));
         let wait = std::mem::take(&mut sequence.wait);
         let is_new = sequence.first_start.is_none();
         self.tenants.end_waiting(sequence.tenant, is_new, wait.num_uncached_tokens);
@@ -102,7 +109,9 @@ impl Sequences {
 
     /// Parks a waiting sequence until `computed_by` has `num_blocks` blocks of their shared prefix in the KV index.
     pub(crate) fn park(&mut self, key: SequenceKey, computed_by: SequenceKey, num_blocks: usize) {
-        let wait = &mut self.map[key].wait;
+        let sequence = &mut self.map[key];
+        self.suspects.remove(&(sequence.priority, sequence.arrival, key));
+        let wait = &mut sequence.wait;
         let rank = wait.rank.take().expect("a sequence that is tried has a place");
         wait.parked_on = Some(computed_by);
         self.queue.park(rank);
@@ -112,6 +121,11 @@ impl Sequences {
     /// The next sequence to be admitted, if any waits and is not parked.
     pub(crate) fn first_waiting(&mut self) -> Option<SequenceKey> {
         self.queue.first(&mut self.tenants)
+    }
+
+    /// The suspect to be admitted next, if any waits and is not parked.
+    pub(crate) fn first_suspect(&self) -> Option<SequenceKey> {
+        self.suspects.first().map(|&(_, _, key)| key)
     }
 
     /// Counts a sequence as running, for its tenant and for the clients that should retry.

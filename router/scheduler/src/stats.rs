@@ -55,6 +55,10 @@ pub struct Stats {
     pub fair_preemptions: u64,
     /// Counter: promotions of long-waiting sequences to the class above.
     pub promotions: u64,
+    /// Counter: sequences that had started when their shard was lost and were queued again.
+    pub replays: u64,
+    /// Counter: sequences that failed because they crashed the shard.
+    pub convictions: u64,
     /// Counter: blocks dropped from the KV index to make room.
     pub evicted_blocks: u64,
     /// Counter: window parts taken from blocks to make room.
@@ -90,6 +94,8 @@ pub struct Stats {
     pub rejected_too_long: u64,
     /// Counter: rejections with `RejectReason::DeadlineUnreachable`.
     pub rejected_deadline: u64,
+    /// Counter: rejections with `RejectReason::ShardAway`.
+    pub rejected_shard_away: u64,
     /// Counter: rejections with `RejectReason::Invalid`.
     pub rejected_invalid: u64,
     /// Counter: results that answer no plan in flight, and entries that answer no chunk or transfer. It should stay 0.
@@ -105,6 +111,7 @@ impl Stats {
             }
             RejectReason::DeadlineUnreachable { .. } => &mut self.rejected_deadline,
             RejectReason::TooLong { .. } => &mut self.rejected_too_long,
+            RejectReason::ShardAway => &mut self.rejected_shard_away,
             RejectReason::Invalid { .. } => &mut self.rejected_invalid,
         };
         *counter += 1;

@@ -51,7 +51,7 @@ impl Collector for SchedulerCollector {
         let shard = self.shard.borrow().clone();
         let info = match &shard {
             ShardStatus::Ready(info) => Some(info.as_ref()),
-            ShardStatus::Loading | ShardStatus::Lost => None,
+            ShardStatus::Loading | ShardStatus::Lost(_) => None,
         };
         for (name, help, value) in gauges(&stats) {
             gauge(&mut encoder, name, help, value as f64)?;
@@ -161,7 +161,7 @@ fn gauges(stats: &Stats) -> [(&'static str, &'static str, u64); 16] {
     ]
 }
 
-fn counters(stats: &Stats) -> [(&'static str, &'static str, u64); 23] {
+fn counters(stats: &Stats) -> [(&'static str, &'static str, u64); 25] {
     [
         ("trunkline_steps", "Steps planned", stats.steps),
         ("trunkline_prompt_tokens", "Prompt tokens of started sequences", stats.prompt_tokens),
@@ -169,6 +169,12 @@ fn counters(stats: &Stats) -> [(&'static str, &'static str, u64); 23] {
         ("trunkline_output_tokens", "Output tokens", stats.output_tokens),
         ("trunkline_scheduled_tokens", "Tokens planned to be computed", stats.scheduled_tokens),
         ("trunkline_preemptions", "Sequences preempted", stats.preemptions),
+        ("trunkline_sequences_replayed", "Sequences queued again after their shard was lost", stats.replays),
+        (
+            "trunkline_sequences_convicted",
+            "Sequences that crashed the shard twice in a row",
+            stats.convictions,
+        ),
         ("trunkline_fair_preemptions", "Sequences preempted for another tenant", stats.fair_preemptions),
         ("trunkline_promotions", "Sequences promoted to a higher class after a long wait", stats.promotions),
         ("trunkline_evicted_blocks", "Blocks dropped from the KV index", stats.evicted_blocks),

@@ -397,6 +397,7 @@ fn rejected(reason: RejectReason, retry_after_ms: Option<u64>, request: &Generat
                 hint: "shorten the prompt or the output, or raise `--max-batch-total-tokens`".into(),
             }
         }
+        RejectReason::ShardAway => ApiError::ShardAway,
         RejectReason::Invalid { message } => {
             let request_id = request.id.as_str();
             tracing::error!(request_id, message, "the scheduler refused a validated request");
@@ -420,6 +421,10 @@ fn failed(reason: EndReason, request: &GenerationRequest) -> ApiError {
             );
             ApiError::GrammarFailed { detail: error.message }
         }
+        EndReason::Failed(error) if error.code == SequenceErrorCode::CrashedShard => {
+            tracing::error!(request_id, "a request crashed the shard twice in a row and is not tried again");
+            ApiError::CrashedShard
+        }
         EndReason::Failed(error) => {
             tracing::error!(request_id, code = ?error.code, message = error.message, "a sequence failed on the shard");
             let detail = match error.code {
@@ -427,7 +432,9 @@ fn failed(reason: EndReason, request: &GenerationRequest) -> ApiError {
                 SequenceErrorCode::InvalidPlan | SequenceErrorCode::InvalidResult => {
                     "router and shard disagree"
                 }
-                SequenceErrorCode::GrammarFailed | SequenceErrorCode::Unspecified => "unknown reason",
+                SequenceErrorCode::GrammarFailed
+                | SequenceErrorCode::CrashedShard
+                | SequenceErrorCode::Unspecified => "unknown reason",
             };
             ApiError::SequenceFailed { detail: detail.into() }
         }

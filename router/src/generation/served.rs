@@ -48,21 +48,28 @@ impl ServedModel {
         match &*self.shard.borrow() {
             ShardStatus::Ready(info) => Ok(info.clone()),
             ShardStatus::Loading => Err(ApiError::ModelLoading),
-            ShardStatus::Lost => Err(ApiError::ShardAway),
+            ShardStatus::Lost(_) => Err(ApiError::ShardAway),
         }
     }
 
-    /// Returns the shard's description, or an error if the server drains or no shard is connected.
+    /// Returns the description of the shard that computes new requests, or an error if the server drains or still loads
+    /// the model. While a lost shard is replaced, this is the lost one, and requests wait in the queue.
     pub fn serving(&self) -> Result<Arc<ShardInfo>, ApiError> {
-        if *self.phase.borrow() != Phase::Serving {
-            return Err(ApiError::Draining);
+        self.not_draining()?;
+        match &*self.shard.borrow() {
+            ShardStatus::Ready(info) | ShardStatus::Lost(info) => Ok(info.clone()),
+            ShardStatus::Loading => Err(ApiError::ModelLoading),
         }
-        self.shard_info()
+    }
+
+    fn not_draining(&self) -> Result<(), ApiError> {
+        if *self.phase.borrow() == Phase::Serving { Ok(()) } else { Err(ApiError::Draining) }
     }
 
     /// Checks that requests would be served now: the server does not drain, a shard is connected, its steps end.
     pub fn readiness(&self) -> Result<(), ApiError> {
-        self.serving()?;
+        self.not_draining()?;
+        self.shard_info()?;
         match *self.health.borrow() {
             health if health.is_well(self.limits.stuck_step_timeout) => Ok(()),
             Health::Silent => Err(ApiError::ShardSilent),

@@ -89,11 +89,13 @@ impl Server {
             shares: access.shares(),
             weights: access.weights(),
             max_pinned_percent: limits.max_pinned_percent,
+            shard_patience_ms: u64::try_from(limits.shard_restart_timeout.as_millis()).unwrap_or(u64::MAX),
             ..SchedulerConfig::default()
         };
-        let (driver, ends) = Driver::new(config, limits.max_concurrent_requests, metrics.clone());
-        let (health_in, health) = watch::channel(Health::default());
         let shutdown = Shutdown::default();
+        let (driver, ends) =
+            Driver::new(config, limits.max_concurrent_requests, shutdown.subscribe(), metrics.clone());
+        let (health_in, health) = watch::channel(Health::default());
         let parallel = std::thread::available_parallelism().map_or(1, usize::from);
         // One core stays free for everything else.
         let num_tokenizing = parallel.saturating_sub(1).max(1);

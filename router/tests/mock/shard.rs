@@ -51,6 +51,8 @@ pub struct ShardPlan {
     pub step_running_ms: u64,
     /// The device time that every result reports.
     pub device_time_us: u64,
+    /// The shard ends the Step stream when it computes a chunk of a prompt that contains this token.
+    pub poison: Option<u32>,
     /// If true, `MockShard::plans` records the plans.
     pub keep_plans: bool,
     /// The folder and the number of slots of its store on disk, if it has one.
@@ -85,6 +87,7 @@ impl ShardPlan {
             contract_version: trunkline_router::engine::shard::CONTRACT_VERSION,
             step_running_ms: 0,
             device_time_us: 100,
+            poison: None,
             keep_plans: true,
             store: None,
             is_store_in_memory: false,
@@ -272,7 +275,12 @@ async fn serve_steps(
             tokio::spawn(restore_late(plan.reads.clone(), store.clone(), hung, results.clone()));
         }
         let restores = store.as_ref().map(|store| store.restore(&at_once));
+        let chunks = step.chunks.iter().map(|chunk| chunk.sequence_id).collect::<Vec<_>>();
         let (result, stores) = run_step(&plan, store.as_deref(), &mut sequences, step);
+        let is_poison = |id| plan.poison.is_some_and(|token| sequences[id].prompt().contains(&token));
+        if chunks.iter().any(is_poison) {
+            return;
+        }
         let restores = restores.unwrap_or_default();
         let transfers = store.is_some().then_some(proto::Transfers { stores, restores });
         if let Some(watch) = &plan.watch {

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use trunkline_router::engine::shard::{Health, ShardStatus};
 use trunkline_router::limits::{Limits, ServerLimits};
@@ -15,7 +15,7 @@ use trunkline_router::tenants::Access;
 use trunkline_settings::RouterSettings;
 
 use crate::support::process::{PROGRAM, WithSettings, settings};
-use crate::support::{Connection, DEADLINE, MockShard, Router, ShardPlan, sse_data, write_model};
+use crate::support::{Answer, Connection, DEADLINE, MockShard, Router, ShardPlan, sse_data, write_model};
 
 const CHAT: &str = "/v1/chat/completions";
 
@@ -68,9 +68,14 @@ async fn the_server_is_not_ready_until_the_shard_is() {
     assert_eq!(router.post_bytes(CHAT, &streaming(1)).await.status, 200);
 }
 
+/// Limits of a router that does not wait for another shard.
+fn impatient() -> Limits {
+    Limits { shard_restart_timeout: Duration::ZERO, ..Limits::default() }
+}
+
 #[tokio::test]
-async fn killed_shard_ends_streams_with_an_error_and_the_next_one_serves() {
-    let mut router = Router::start(ShardPlan::endless(), Limits::default()).await;
+async fn without_patience_a_killed_shard_ends_streams_with_an_error_and_the_next_one_serves() {
+    let mut router = Router::start(ShardPlan::endless(), impatient()).await;
     let mut stream = router.connect().await;
     stream.send("POST", CHAT, &streaming(8000)).await;
     assert!(stream.read_until(|bytes| bytes.len() > 2000).await);
@@ -82,6 +87,7 @@ async fn killed_shard_ends_streams_with_an_error_and_the_next_one_serves() {
     assert_eq!(router.get("/readyz").await.status, 503);
     let away = router.post_bytes(CHAT, &streaming(1)).await;
     assert_eq!((away.status, away.json()["error"]["code"].as_str()), (503, Some("shard_away")));
+    assert_eq!(away.header("retry-after"), Some("1"));
     assert_eq!(router.get("/livez").await.status, 200);
 
     router.start_shard(ShardPlan::default()).await;
@@ -92,7 +98,7 @@ async fn killed_shard_ends_streams_with_an_error_and_the_next_one_serves() {
 
 #[tokio::test]
 async fn killed_shard_ends_tgis_requests_with_tgis_error() {
-    let mut router = Router::start(ShardPlan::endless().held(), Limits::default()).await;
+    let mut router = Router::start(ShardPlan::endless().held(), impatient()).await;
     let mut connection = router.connect().await;
     connection.send("POST", "/generate", br#"{"inputs": "x"}"#).await;
     router.wait("the request to run", |app| app.served.stats.borrow().num_running == 1).await;
@@ -100,6 +106,133 @@ async fn killed_shard_ends_tgis_requests_with_tgis_error() {
     let answer = connection.answer().await;
     assert_eq!((answer.status, answer.json()["code"].as_str()), (424, Some("shard_lost")));
     assert_eq!(answer.json()["error_type"], "generation");
+}
+
+/// A shard whose reply to each prompt is a count with many numbers, which takes many steps.
+fn counting() -> ShardPlan {
+    ShardPlan::saying(&(0..100).map(|number| format!("{number} ")).collect::<String>())
+}
+
+/// Requests of different kinds, each with an answer of many tokens.
+fn kinds() -> Vec<(&'static str, Value)> {
+    let messages = json!([{"role": "user", "content": "count"}]);
+    let schema = json!({"type": "json_object", "value": {"type": "string", "maxLength": 60}});
+    vec![
+        (CHAT, json!({"messages": messages, "max_tokens": 200, "stream_options": {"include_usage": true}})),
+        (CHAT, json!({"messages": messages, "max_tokens": 200, "n": 3, "logprobs": true, "top_logprobs": 2})),
+        ("/v1/completions", json!({"prompt": "count", "max_tokens": 150, "logprobs": 1, "echo": true})),
+        ("/v1/messages", json!({"messages": messages, "max_tokens": 150, "model": "test/model"})),
+        ("/v1/responses", json!({"input": "count", "max_output_tokens": 150, "store": false})),
+        ("/generate", json!({"inputs": "count", "parameters": {"max_new_tokens": 60, "grammar": schema}})),
+    ]
+}
+
+/// Returns an answer's JSON, or that of its events, without ids and times, which differ from answer to answer.
+fn comparable(answer: &Answer) -> Vec<Value> {
+    fn strip(value: &mut Value) {
+        match value {
+            Value::Object(fields) => {
+                fields.retain(|name, _| {
+                    !name.ends_with("id") && !name.ends_with("created") && !name.ends_with("_at")
+                });
+                fields.values_mut().for_each(strip);
+            }
+            Value::Array(items) => items.iter_mut().for_each(strip),
+            _ => {}
+        }
+    }
+    let is_stream = answer.header("content-type").is_some_and(|kind| kind.starts_with("text/event-stream"));
+    let text = answer.text();
+    let parse = |json: &str| serde_json::from_str(json).unwrap_or_else(|_| Value::from(json));
+    let mut values: Vec<Value> = if is_stream {
+        text.lines().filter_map(|line| line.strip_prefix("data:")).map(|data| parse(data.trim())).collect()
+    } else {
+        vec![parse(&text)]
+    };
+    assert!(!values.is_empty(), "{text}");
+    values.iter_mut().for_each(strip);
+    // The order of different choices' events depends on the steps.
+    values.sort_by_key(|value| value["choices"][0]["index"].as_u64());
+    values
+}
+
+#[tokio::test]
+async fn every_kind_of_answer_survives_two_killed_shards() {
+    for (path, body) in kinds() {
+        for stream in [false, true] {
+            let mut body = body.clone();
+            let path = if stream && path == "/generate" { "/generate_stream" } else { path };
+            if !path.starts_with("/generate") {
+                body["stream"] = json!(stream);
+            }
+            let mut router = Router::start(counting(), Limits::default()).await;
+            let expected = router.post(path, &body).await;
+            assert_eq!(expected.status, 200, "{}", expected.text());
+            // Each shard has permits for a few steps only, so it is in the middle of the answer when it is killed.
+            router.kill_shard();
+            router.wait("the loss", |app| app.served.shard_info().is_err()).await;
+            let mut connection = router.connect().await;
+            connection.send("POST", path, body.to_string().as_bytes()).await;
+            for num_steps in [9, 14] {
+                let plan = counting().held();
+                let steps = plan.steps.clone();
+                router.start_shard(plan).await;
+                steps.add_permits(num_steps);
+                router.wait("the steps", |_| steps.available_permits() == 0).await;
+                router.kill_shard();
+                router.wait("the loss", |app| app.served.shard_info().is_err()).await;
+            }
+            router.start_shard(counting()).await;
+            let answer = connection.answer().await;
+            let is_same = comparable(&answer) == comparable(&expected);
+            assert!(is_same, "{path}, stream {stream}:\n{}\ninstead of\n{}", answer.text(), expected.text());
+            router.wait_idle().await;
+            let stats = *router.app.served.stats.borrow();
+            assert!(stats.replays > 0 && stats.convictions == 0, "{path} stream {stream}: {stats:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_request_that_crashes_the_shard_fails_by_itself() {
+    let plan = ShardPlan { poison: Some(u32::from(b'%')), pace: Duration::from_millis(1), ..counting() };
+    let router = Router::start(plan, Limits::default()).await;
+    let ask = async |text: &str| {
+        let body = json!({"messages": [{"role": "user", "content": text}], "max_tokens": 100});
+        router.post(CHAT, &body).await
+    };
+    let calm = ask("a").await.ok()["choices"][0]["message"]["content"].clone();
+    let (one, two, poison, three) = tokio::join!(ask("a"), ask("b"), ask("100 %"), ask("c"));
+    assert_eq!((poison.status, poison.json()["error"]["code"].as_str()), (502, Some("crashed_shard")));
+    for answer in [one, two, three] {
+        assert_eq!(answer.ok()["choices"][0]["message"]["content"], calm);
+    }
+    router.wait_idle().await;
+    assert_eq!(router.metric("trunkline_sequences_convicted_total").await, 1.0);
+}
+
+#[tokio::test]
+async fn a_shard_lost_in_a_drain_ends_its_requests_at_once() {
+    let mut router = Router::start(ShardPlan::endless().held(), Limits::default()).await;
+    let mut connection = router.connect().await;
+    connection.send("POST", CHAT, &streaming(8000)).await;
+    router.wait("the request to run", |app| app.served.stats.borrow().num_running == 1).await;
+    router.terminate();
+    router.wait("the drain", |app| app.served.readiness().is_err()).await;
+    router.kill_shard();
+    assert!(connection.answer().await.text().contains("shard_lost"));
+}
+
+#[tokio::test]
+async fn a_drain_ends_requests_that_wait_for_a_lost_shard() {
+    let mut router = Router::start(ShardPlan::endless().held(), Limits::default()).await;
+    let mut connection = router.connect().await;
+    connection.send("POST", CHAT, &streaming(8000)).await;
+    router.wait("the request to run", |app| app.served.stats.borrow().num_running == 1).await;
+    router.kill_shard();
+    router.wait("the loss", |app| app.served.shard_info().is_err()).await;
+    router.terminate();
+    assert!(connection.answer().await.text().contains("shard_lost"));
 }
 
 #[tokio::test]

@@ -114,6 +114,7 @@ fn a_decode_step_allocates_for_its_plan_and_for_new_blocks() {
         max_step_sequences: 64,
         vocab_size: 50_000,
         windows: None,
+        numerics: 0,
     };
     let mut updates = Vec::new();
     scheduler.handle(Millis(0), Event::ShardReady(LaneId(0), limits), &mut updates);

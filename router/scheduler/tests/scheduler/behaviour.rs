@@ -381,7 +381,7 @@ fn requests_that_never_fit_are_rejected_and_exact_fits_are_served() {
 #[test]
 fn a_smaller_shard_refuses_what_waited_for_a_larger_one() {
     let mut driver = driver();
-    driver.handle(Event::ShardLost(LaneId(0)));
+    driver.handle(Event::ShardLost { lane: LaneId(0), may_return: true });
     driver.submit(request(1, text(1, 60), 60));
     driver.submit(request(2, text(2, 6), 2));
     let limits = ShardLimits { num_blocks: 3, ..LIMITS };

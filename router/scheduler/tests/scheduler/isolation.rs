@@ -10,6 +10,7 @@ const LIMITS: ShardLimits = ShardLimits {
     max_step_sequences: 8,
     vocab_size: 1_000,
     windows: None,
+    numerics: 0,
 };
 const PROMPT_TOKENS: u32 = 101;
 

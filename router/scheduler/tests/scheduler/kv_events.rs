@@ -12,6 +12,7 @@ fn a_shard_that_comes_or_goes_takes_all_blocks_with_it() {
         max_step_sequences: 8,
         vocab_size: 8,
         windows: None,
+        numerics: 0,
     };
     let mut happen = |event, is_on| {
         scheduler.record_kv_events(is_on);
@@ -19,7 +20,10 @@ fn a_shard_that_comes_or_goes_takes_all_blocks_with_it() {
         scheduler.take_kv_events()
     };
     assert_eq!(happen(Event::ShardReady(LaneId(0), limits), false), []);
-    assert_eq!(happen(Event::ShardLost(LaneId(0)), true), [KvEvent::AllBlocksCleared]);
+    assert_eq!(
+        happen(Event::ShardLost { lane: LaneId(0), may_return: true }, true),
+        [KvEvent::AllBlocksCleared]
+    );
     assert_eq!(happen(Event::ShardReady(LaneId(0), limits), true), [KvEvent::AllBlocksCleared]);
-    assert_eq!(happen(Event::ShardLost(LaneId(0)), false), []);
+    assert_eq!(happen(Event::ShardLost { lane: LaneId(0), may_return: true }, false), []);
 }

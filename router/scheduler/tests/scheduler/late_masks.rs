@@ -50,6 +50,7 @@ impl World {
             max_step_sequences: 8,
             vocab_size: 8,
             windows: None,
+            numerics: 0,
         };
         let mut world = Self { scheduler: Scheduler::new(SchedulerConfig::default()), updates: Vec::new() };
         world.handle(Event::ShardReady(LaneId(0), limits));

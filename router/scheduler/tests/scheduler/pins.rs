@@ -14,6 +14,7 @@ fn limits() -> ShardLimits {
         max_step_sequences: 8,
         vocab_size: 100,
         windows: None,
+        numerics: 0,
     }
 }
 
@@ -114,11 +115,11 @@ fn the_stores_pins_outlive_the_shard() {
     let pinned = Pinned { num_tokens: 12, num_stored_tokens: Some(12) };
     assert!(updates.contains(&Update::Pinned { id: SequenceId(1), pinned }), "{updates:?}");
     for _ in 0..2 {
-        scheduler.handle(Millis(0), Event::ShardLost(LaneId(0)), &mut Vec::new());
+        scheduler.handle(Millis(0), Event::ShardLost { lane: LaneId(0), may_return: true }, &mut Vec::new());
     }
     start(&mut scheduler);
     assert_eq!((scheduler.stats().blocks_pinned, scheduler.stats().store_blocks_pinned), (0, 3));
-    scheduler.handle(Millis(10), Event::ShardLost(LaneId(0)), &mut Vec::new());
+    scheduler.handle(Millis(10), Event::ShardLost { lane: LaneId(0), may_return: true }, &mut Vec::new());
     start(&mut scheduler);
     scheduler.plan(LaneId(0), Millis(11), &mut Vec::new());
     assert_eq!(scheduler.stats().store_blocks_pinned, 0);

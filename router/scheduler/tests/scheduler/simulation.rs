@@ -5,10 +5,12 @@ use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::draw;
-use crate::sim::scenario::{Arrival, Client, Outage, Scenario, request};
+use crate::sim::scenario::{Arrival, Client, Outage, Poison, Scenario, request};
 use crate::sim::shard::ShardFaults;
 use crate::sim::{Blow, Options, Report, run};
-use trunkline_scheduler::{EndReason, Millis, SchedulerConfig, SequenceId, ShardLimits, Stats};
+use trunkline_scheduler::{
+    EndReason, Millis, RejectReason, SchedulerConfig, SequenceErrorCode, SequenceId, ShardLimits, Stats,
+};
 
 /// Returns the seeds of this test run; see `draw`.
 pub fn seeds() -> Range<u64> {
@@ -40,7 +42,10 @@ fn add(total: &mut Stats, stats: &Stats) {
     total.rejected_queue_full += stats.rejected_queue_full;
     total.rejected_too_long += stats.rejected_too_long;
     total.rejected_deadline += stats.rejected_deadline;
+    total.rejected_shard_away += stats.rejected_shard_away;
     total.rejected_invalid += stats.rejected_invalid;
+    total.replays += stats.replays;
+    total.convictions += stats.convictions;
     total.stored_blocks += stats.stored_blocks;
     total.store_failures += stats.store_failures;
     total.store_evicted_blocks += stats.store_evicted_blocks;
@@ -66,6 +71,7 @@ fn every_request_ends_once_with_its_own_text_whatever_happens() {
         "Aborted",
         "DeadlineExceeded",
         "EndToken",
+        "Failed(CrashedShard)",
         "Failed(InvalidResult)",
         "Failed(NotFinite)",
         "Finished",
@@ -81,7 +87,10 @@ fn every_request_ends_once_with_its_own_text_whatever_happens() {
         total.rejected_queue_full,
         total.rejected_too_long,
         total.rejected_deadline,
+        total.rejected_shard_away,
         total.rejected_invalid,
+        total.replays,
+        total.convictions,
         total.stored_blocks,
         total.store_failures,
         total.store_evicted_blocks,
@@ -162,10 +171,12 @@ fn crowded() -> Scenario {
             max_step_sequences: 4,
             vocab_size: 4,
             windows: None,
+            numerics: 0,
         },
         faults: ShardFaults::default(),
         arrivals: (0..6).map(arrival).collect(),
         outages: Vec::new(),
+        poison: None,
         max_delay_ms: 2,
         twice: 0,
         store: None,
@@ -193,7 +204,7 @@ fn a_blow_at_any_point_loses_nothing() {
                 assert!(calm.outputs[id].starts_with(output), "{blow:?} before event {at}: text of {}", id.0);
                 let is_struck = match blow {
                     Blow::Abort(other) | Blow::Finish(other) => other == *id,
-                    Blow::LoseShard => true,
+                    Blow::LoseShard => false,
                 };
                 assert!(
                     is_struck || calm.outputs[id] == *output,
@@ -206,13 +217,50 @@ fn a_blow_at_any_point_loses_nothing() {
 }
 
 #[test]
-fn sequences_that_wait_survive_a_lost_shard() {
+fn every_stream_survives_a_lost_shard() {
     let mut scenario = crowded();
-    scenario.config.max_running_sequences = 1;
+    let calm = run_named(&scenario, Options::default());
     let limits = scenario.limits;
     scenario.outages.push(Outage { at: Millis(6), for_ms: 10, limits });
     let report = run_named(&scenario, Options::default());
-    let num_lost = report.ends.values().filter(|reason| **reason == EndReason::ShardLost).count();
-    let num_whole = report.ends.values().filter(|reason| **reason == EndReason::Length).count();
-    assert_eq!((num_lost, num_whole), (1, 5), "the running sequence is lost, the waiting ones are not");
+    assert_eq!((&report.outputs, &report.ends), (&calm.outputs, &calm.ends));
+    assert!(report.stats.replays > 1, "several had started: {:?}", report.stats);
+}
+
+#[test]
+fn a_poison_fails_by_itself_and_all_others_go_on() {
+    let mut scenario = crowded();
+    let calm = run_named(&scenario, Options::default());
+    for request in 0..6 {
+        // Other requests share no position of the output, so each request computes these itself.
+        let num_prompt_tokens = 11 + request as u32;
+        for position in num_prompt_tokens..num_prompt_tokens + 8 {
+            scenario.poison = Some(Poison { request, position });
+            let report = run_named(&scenario, Options::default());
+            assert_eq!(report.stats.convictions, 1, "{:?}", scenario.poison);
+            for (id, reason) in &report.ends {
+                if id.0 == request {
+                    let EndReason::Failed(error) = reason else {
+                        panic!("{:?}: {reason:?}", scenario.poison)
+                    };
+                    assert_eq!(error.code, SequenceErrorCode::CrashedShard);
+                } else {
+                    assert_eq!((reason, &report.outputs[id]), (&calm.ends[id], &calm.outputs[id]));
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn sequences_end_if_no_shard_comes_back_in_time() {
+    let mut scenario = crowded();
+    scenario.config.max_running_sequences = 1;
+    scenario.config.shard_patience_ms = 5;
+    let limits = scenario.limits;
+    scenario.outages.push(Outage { at: Millis(2), for_ms: 10, limits });
+    let report = run_named(&scenario, Options::default());
+    assert!(report.ends.values().all(|reason| *reason == EndReason::ShardLost), "{:?}", report.ends);
+    assert!(!report.ends.is_empty() && report.ends.len() + report.rejections.len() == 6);
+    assert!(report.rejections.values().all(|reason| *reason == RejectReason::ShardAway));
 }

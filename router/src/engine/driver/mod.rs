@@ -28,6 +28,7 @@ use crate::engine::shard::{LinkEvent, ShardStatus, StepMessage};
 use crate::kv_events::{self, EventFeed, EventSink};
 use crate::limits::MAX_WAITING_TOKENS;
 use crate::metrics::Metrics;
+use crate::shutdown::Phase;
 
 use constraints::{Constraints, Worked};
 use handle::{Client, Command, Submission};
@@ -59,6 +60,7 @@ pub struct Driver {
     /// The time at which the current event was received.
     turn: Instant,
     shard: watch::Sender<ShardStatus>,
+    phase: watch::Receiver<Phase>,
     stats: watch::Sender<Stats>,
     tenants: watch::Sender<Vec<TenantUsage>>,
     kv_events: EventSink,
@@ -88,7 +90,12 @@ pub struct DriverEnds {
 
 impl Driver {
     /// Creates a driver for at most `max_requests` open requests, whose tasks run on the current runtime.
-    pub fn new(config: SchedulerConfig, max_requests: usize, metrics: Arc<Metrics>) -> (Self, DriverEnds) {
+    pub fn new(
+        config: SchedulerConfig,
+        max_requests: usize,
+        phase: watch::Receiver<Phase>,
+        metrics: Arc<Metrics>,
+    ) -> (Self, DriverEnds) {
         // A live request owns at most two slots: its submission and its end.
         let (commands, commands_in) = mpsc::channel(2 * max_requests.max(1));
         let (link, link_in) = mpsc::channel(MAX_WAITING_LINK_EVENTS);
@@ -109,6 +116,7 @@ impl Driver {
             begin: Instant::now(),
             turn: Instant::now(),
             shard,
+            phase,
             stats,
             tenants,
             kv_events,
@@ -138,6 +146,10 @@ impl Driver {
                     None => return,
                 },
                 Some(worked) = self.worked.recv() => self.on_worked(worked),
+                Ok(()) = self.phase.changed() => if self.plans.is_none() {
+                    self.turn = Instant::now();
+                    self.on_loss();
+                },
                 () = until(deadline) => {}
             }
             self.take_waiting();
@@ -220,10 +232,22 @@ impl Driver {
             LinkEvent::Transfers(transfers) => self.handle(Event::Transfers(LANE, transfers)),
             LinkEvent::Lost => {
                 self.plans = None;
-                self.shard.send_replace(ShardStatus::Lost);
-                self.handle(Event::ShardLost(LANE));
+                self.shard.send_if_modified(|status| match status {
+                    ShardStatus::Ready(info) => {
+                        *status = ShardStatus::Lost(info.clone());
+                        true
+                    }
+                    ShardStatus::Loading | ShardStatus::Lost(_) => false,
+                });
+                self.on_loss();
             }
         }
+    }
+
+    /// Tells the scheduler that there is no shard. A server that drains restarts none.
+    fn on_loss(&mut self) {
+        let may_return = *self.phase.borrow() == Phase::Serving;
+        self.handle(Event::ShardLost { lane: LANE, may_return });
     }
 
     fn on_worked(&mut self, worked: Vec<Worked>) {

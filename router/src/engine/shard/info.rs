@@ -1,5 +1,6 @@
 //! The shard's description of itself.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::PathBuf;
 
 use trunkline_scheduler::{ShardLimits, WindowLimits};
@@ -105,7 +106,15 @@ impl ShardInfo {
             max_step_sequences: self.max_step_sequences,
             vocab_size: self.vocab_size,
             windows: self.windows,
+            numerics: self.numerics(),
         }
+    }
+
+    /// Returns a hash of the fingerprint.
+    fn numerics(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        self.numeric_fingerprint.hash(&mut hasher);
+        hasher.finish()
     }
 
     /// Returns the most tokens of one sequence that the pool can hold.

@@ -29,8 +29,8 @@ pub enum ShardStatus {
     Loading,
     /// A Step stream is open.
     Ready(std::sync::Arc<ShardInfo>),
-    /// The connection was lost; the link tries again.
-    Lost,
+    /// The connection to this shard was lost; the link tries again.
+    Lost(std::sync::Arc<ShardInfo>),
 }
 
 /// Types and services that `make proto` generates from `proto/trunkline/shard/v1/shard.proto`.

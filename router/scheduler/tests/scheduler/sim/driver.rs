@@ -32,6 +32,7 @@ pub const LIMITS: ShardLimits = ShardLimits {
     max_step_sequences: 8,
     vocab_size: 50,
     windows: None,
+    numerics: 0,
 };
 
 impl Driver {
@@ -66,7 +67,7 @@ impl Driver {
         self.shard = FakeShard::new(limits, ShardFaults::default(), beside);
         self.results.clear();
         self.restores.clear();
-        self.handle(Event::ShardLost(LaneId(0)));
+        self.handle(Event::ShardLost { lane: LaneId(0), may_return: true });
         self.handle(Event::ShardReady(LaneId(0), limits));
         if let Some(mut store) = self.store.take() {
             self.handle(Event::StoreReady(LaneId(0), store.contents()));

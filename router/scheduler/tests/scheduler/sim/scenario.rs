@@ -40,6 +40,13 @@ pub struct Outage {
     pub limits: ShardLimits,
 }
 
+/// A request that crashes the shard once it computes this position of it.
+#[derive(Clone, Copy, Debug)]
+pub struct Poison {
+    pub request: u64,
+    pub position: u32,
+}
+
 /// Everything that a run depends on.
 #[derive(Clone, Debug)]
 pub struct Scenario {
@@ -49,6 +56,7 @@ pub struct Scenario {
     pub faults: ShardFaults,
     pub arrivals: Vec<Arrival>,
     pub outages: Vec<Outage>,
+    pub poison: Option<Poison>,
     /// The most extra milliseconds until a result arrives.
     pub max_delay_ms: u64,
     /// One result in so many is sent twice; none for 0.
@@ -85,6 +93,7 @@ fn limits(rng: &mut Rng, vocab_size: u32) -> ShardLimits {
         max_step_sequences: rng.range_u32(1, 8),
         vocab_size,
         windows: None,
+        numerics: 0,
     }
 }
 
@@ -124,6 +133,7 @@ impl Scenario {
             max_credit_tokens: (seed % 5 * 10) as u32,
             max_shared_prefill_tokens: (seed % 9) as u32,
             class_patience_ms: 60_000,
+            shard_patience_ms: if seed % 7 == 0 { seed % 20 } else { 60_000 },
             shares: if (seed / 2).is_multiple_of(2) {
                 Vec::new()
             } else {
@@ -149,6 +159,8 @@ impl Scenario {
                 at += rng.range(1, span_ms + 60);
                 let for_ms = rng.range(0, 30);
                 let limits = if rng.once_in(2) { limits(&mut rng, vocab_size) } else { first_limits };
+                // Some shards compute other numbers.
+                let limits = ShardLimits { numerics: u64::from(at % 5 == 0), ..limits };
                 outages.push(Outage { at: Millis(at), for_ms, limits });
                 at += for_ms;
             }
@@ -156,7 +168,19 @@ impl Scenario {
         let max_delay_ms = if rng.once_in(2) { rng.range(0, 20) } else { 0 };
         let twice = if rng.once_in(4) { rng.range(2, 20) } else { 0 };
         let store = Self::random_store(seed);
-        Self { seed, config, limits: first_limits, faults, arrivals, outages, max_delay_ms, twice, store }
+        let poison = Self::random_poison(seed, arrivals.len() as u64);
+        Self {
+            seed,
+            config,
+            limits: first_limits,
+            faults,
+            arrivals,
+            outages,
+            poison,
+            max_delay_ms,
+            twice,
+            store,
+        }
     }
 
     /// Like [`Scenario::random`], for a model with windows and few or many window parts.
@@ -172,6 +196,13 @@ impl Scenario {
         set(&mut scenario.limits);
         scenario.outages.iter_mut().for_each(|outage| set(&mut outage.limits));
         scenario
+    }
+
+    /// A poison from a generator of its own, as with [`Scenario::random_store`].
+    fn random_poison(seed: u64, num_arrivals: u64) -> Option<Poison> {
+        let mut rng = Rng::new(seed ^ 0x706f_6973);
+        rng.once_in(5)
+            .then(|| Poison { request: rng.range(0, num_arrivals - 1), position: rng.range_u32(0, 30) })
     }
 
     /// A store from a generator of its own, so that adding it changed no other number of a seed.

@@ -98,6 +98,15 @@ impl FakeShard {
         self.slots[block as usize] = hashes;
     }
 
+    /// Returns true if a plan computes a position of the sequence with this sampling seed.
+    pub fn computes(&self, plan: &StepPlan, seed: u64, position: u32) -> bool {
+        let is_in = |chunk: &&Chunk| {
+            (chunk.first_position..chunk.first_position + chunk.num_tokens).contains(&position)
+                && self.sequences[&chunk.sequence_id].seed == seed
+        };
+        plan.chunks.iter().any(|chunk| is_in(&chunk))
+    }
+
     pub fn num_sequences(&self) -> usize {
         self.sequences.len()
     }

@@ -11,7 +11,7 @@ use trunkline_scheduler::{
 
 use super::model::{Known, Model};
 use super::rng::{Rng, mix};
-use super::scenario::{Arrival, Client, Outage, Scenario};
+use super::scenario::{Arrival, Client, Outage, Poison, Scenario};
 use super::shard::FakeShard;
 use super::store::{FakeStore, Write};
 use super::{Blow, Options, Report};
@@ -25,6 +25,10 @@ enum Happening {
     /// The router has a grammar's answer.
     Allow(SequenceId),
     ShardLost(Outage),
+    /// A request crashes the n-th shard.
+    Crash {
+        shard: u64,
+    },
     ShardBack(ShardLimits),
     /// The n-th shard answers a step.
     Result {
@@ -55,6 +59,8 @@ pub(super) struct World<'a> {
     shard: Option<FakeShard>,
     store: Option<FakeStore>,
     num_shards: u64,
+    num_losses: u64,
+    longest_outage_ms: u64,
     shard_free_at: Millis,
     /// The result of the step that awaits masks.
     blocked: Option<StepResult>,
@@ -88,6 +94,8 @@ impl<'a> World<'a> {
             shard: None,
             store: None,
             num_shards: 0,
+            num_losses: 0,
+            longest_outage_ms: 0,
             shard_free_at: Millis(0),
             blocked: None,
             known: BTreeMap::new(),
@@ -132,7 +140,9 @@ impl<'a> World<'a> {
     /// Runs until no event is left, and returns the outcome. Panics if anything is wrong.
     pub(super) fn run(mut self) -> Report {
         let num_tokens = self.scenario.num_tokens() + 2 * self.scenario.arrivals.len() as u64;
-        let num_shards = self.scenario.outages.len() as u64 + 1 + u64::from(self.options.blow.is_some());
+        let num_crashes =
+            2 * u64::from(self.scenario.poison.is_some()) + u64::from(self.options.blow.is_some());
+        let num_shards = self.scenario.outages.len() as u64 + 1 + num_crashes;
         while let Some(((time, _), happening)) = self.happenings.pop_first() {
             self.now = time;
             if let Some((at, blow)) = self.options.blow
@@ -193,7 +203,16 @@ impl<'a> World<'a> {
                     self.kill_transfers();
                     self.blocked = None;
                     self.at(self.now.plus(outage.for_ms), Happening::ShardBack(outage.limits));
-                    self.tell(Event::ShardLost(LaneId(0)));
+                    self.num_losses += 1;
+                    self.longest_outage_ms = self.longest_outage_ms.max(outage.for_ms);
+                    self.tell(Event::ShardLost { lane: LaneId(0), may_return: true });
+                }
+            }
+            Happening::Crash { shard } => {
+                if let Some(limits) = self.shard.as_ref().map(|shard| shard.limits)
+                    && shard == self.num_shards
+                {
+                    self.happen(Happening::ShardLost(Outage { at: self.now, for_ms: 2, limits }));
                 }
             }
             Happening::ShardBack(limits) => {
@@ -316,7 +335,12 @@ impl<'a> World<'a> {
         self.shard_free_at = self.shard_free_at.max(self.now).plus(delay_ms);
         let writes = std::mem::take(&mut shard.writes);
         let number = self.num_shards;
-        if shard.num_awaiting() > 0 {
+        let crashes = |poison: Poison| shard.computes(plan, poison.request, poison.position);
+        let (crashes, awaits_masks) = (self.scenario.poison.is_some_and(crashes), shard.num_awaiting() > 0);
+        if crashes {
+            self.at(self.shard_free_at, Happening::Crash { shard: number });
+        }
+        if awaits_masks {
             self.blocked = Some(result);
         } else {
             self.at(self.shard_free_at, Happening::Result { shard: number, result });
@@ -427,6 +451,7 @@ impl<'a> World<'a> {
                         RejectReason::QueueFull { .. }
                             | RejectReason::QueueShared { .. }
                             | RejectReason::DeadlineUnreachable { .. }
+                            | RejectReason::ShardAway
                     );
                     assert_eq!(retry_after_ms.is_some_and(|ms| ms > 0), is_overload);
                     self.report.rejections.insert(id, reason);

@@ -1,10 +1,11 @@
 use std::sync::Arc;
 
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use trunkline_router::engine::driver::{Driver, DriverEnds, NewSequence, Sequence};
 use trunkline_router::engine::shard::{LinkEvent, ShardInfo, StepMessage};
 use trunkline_router::metrics::Metrics;
+use trunkline_router::shutdown::Phase;
 use trunkline_scheduler::{
     Priority, Retention, Salt, SampledToken, SamplingParams, SchedulerConfig, SequenceOutcome,
     SequenceResult, StepPlan, StepResult,
@@ -28,7 +29,8 @@ impl Driven {
     /// Starts the driver and waits until the sequence's first step is planned.
     async fn start(max_new_tokens: u32) -> (Self, Sequence, StepPlan) {
         let metrics = Arc::<Metrics>::default();
-        let (driver, ends) = Driver::new(SchedulerConfig::default(), 1, metrics.clone());
+        let (driver, ends) =
+            Driver::new(SchedulerConfig::default(), 1, watch::channel(Phase::Serving).1, metrics.clone());
         tokio::spawn(driver.run());
         let (sender, plans) = mpsc::channel(8);
         let info = Arc::new(shard());

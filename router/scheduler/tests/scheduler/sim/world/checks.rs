@@ -1,10 +1,10 @@
 //! The checks of a run: of every update as it arrives, and of everything at the end.
 
-use trunkline_scheduler::{EndReason, SequenceId};
+use trunkline_scheduler::{EndReason, SequenceErrorCode, SequenceId};
 
 use super::super::Blow;
 use super::super::model::Model;
-use super::super::scenario::Client;
+use super::super::scenario::{Client, Outage};
 use super::World;
 
 impl World<'_> {
@@ -90,6 +90,7 @@ impl World<'_> {
         let rejected = stats.rejected_queue_full
             + stats.rejected_too_long
             + stats.rejected_deadline
+            + stats.rejected_shard_away
             + stats.rejected_invalid;
         assert_eq!(rejected, self.report.rejections.len() as u64, "every rejection is counted");
         assert_eq!(self.scheduler.next_wakeup(), None);
@@ -112,10 +113,22 @@ impl World<'_> {
                         || blow == Some(Blow::Abort(*id))
                 }
                 EndReason::DeadlineExceeded => arrival.request.deadline.is_some(),
+                EndReason::Failed(error) if error.code == SequenceErrorCode::CrashedShard => {
+                    let is_poison = self.scenario.poison.is_some_and(|poison| poison.request == id.0);
+                    let may_be_unlucky = !self.scenario.outages.is_empty() || blow == Some(Blow::LoseShard);
+                    self.num_losses >= 2 && (is_poison || may_be_unlucky)
+                }
                 EndReason::Failed(_) => {
                     faults.sequence_error + faults.missing_token + faults.foreign_token > 0
                 }
-                EndReason::ShardLost => !self.scenario.outages.is_empty() || blow == Some(Blow::LoseShard),
+                EndReason::ShardLost => {
+                    let request = &arrival.request;
+                    let num_tokens = request.token_ids.len() as u32 + request.max_new_tokens.max(1);
+                    self.longest_outage_ms >= self.scenario.config.shard_patience_ms
+                        || self.scenario.outages.iter().any(|Outage { limits, .. }| {
+                            limits.numerics != 0 || num_tokens > limits.num_blocks * limits.block_size + 1
+                        })
+                }
             };
             assert!(may, "sequence {} has no cause to end with {reason:?}", id.0);
         }
