@@ -52,6 +52,7 @@ fn chunks_tokens_and_rows_are_spent_apart() {
         max_step_sequences: 8,
         vocab_size: 100,
         windows: None,
+        numerics: 0,
     };
     let mut budget = StepBudget::new(32, &limits);
     let mut spend = |chunk: Chunk, num_to_score: u32| {
