@@ -16,6 +16,8 @@ TESTS ?=
 JOBS ?= $(if $(TESTS),0,2)
 # If non-empty, builds the router with cloud object stores and ZeroMQ events, as in the wheels. The tests need it.
 FULL ?=
+# If non-empty, optimises the router as in the wheels. Benchmarks need it.
+SHIP ?=
 
 CARGO_TARGET_DIR ?= $(CURDIR)/target
 export CARGO_TARGET_DIR
@@ -27,7 +29,8 @@ export PYTHONPYCACHEPREFIX := $(CARGO_TARGET_DIR)/pycache
 BIN := $(CARGO_TARGET_DIR)/release
 ROUTER := trunkline-router$(if $(FULL),-full)
 # Packages that `make build` compiles. Without FULL the kernels support only this machine's instruction set.
-PARTS := -p trunkline-launcher -p $(ROUTER) -p trunkline-kernels-python $(if $(FULL),,--no-default-features)
+PARTS = -p trunkline-launcher -p $(ROUTER) -p trunkline-kernels-python $(if $(FULL),,--no-default-features) $(OPTIMISED)
+OPTIMISED = $(if $(SHIP),--config profile.release.package.trunkline-router.opt-level=3)
 UV := .tools/bin/uv
 TEST_PYTHON := .venv-test/bin/python
 REPORTS := $(CARGO_TARGET_DIR)/reports
@@ -164,18 +167,21 @@ fuzz: ## search for inputs that break a parser: TARGET=body SECONDS=60
 	TRUNKLINE_FUZZ_TARGET=$(TARGET) target/fuzz/$$host/release/fuzz \
 	    -max_total_time=$(or $(SECONDS),60) -dict=$$dictionary -artifact_prefix=target/fuzz/ $$corpus $(ARGS)
 
-torture: build .venv-test/.stamp ## repeat tests with kills, faults and random histories many times
+torture: TIMES := $(or $(TIMES),1)
+torture: build .venv-test/.stamp ## repeat tests with kills, faults and random histories: TIMES=10
 	export TRUNKLINE_TEST_ALL=1 TRUNKLINE_TEST_GGUF="$(MODEL_GGUF)"
-	TRUNKLINE_KILLS=5000 cargo test --release --workspace --test store
-	TRUNKLINE_CASES=100000 cargo test --release --workspace --test kv -- model:: store::
-	for round in {1..50}; do cargo test --release --quiet --workspace --test reply --test text; done
-	TRUNKLINE_SIM_SEEDS=200000 cargo test --release --workspace --test scheduler -- every
-	TRUNKLINE_SERVER_KILLS=100 $(TEST_PYTHON) -m pytest integration-tests/test_restart.py -k kill
+	run="cargo test --release --workspace --quiet"
+	TRUNKLINE_KILLS=$$((1000 * $(TIMES))) $$run --test store
+	TRUNKLINE_CASES=$$((20000 * $(TIMES))) $$run --test kv -- model:: store::
+	for round in $$(seq $$((10 * $(TIMES)))); do $$run --test reply --test text; done
+	TRUNKLINE_SIM_SEEDS=$$((20000 * $(TIMES))) $$run --test scheduler -- every
+	TRUNKLINE_SERVER_KILLS=$$((20 * $(TIMES))) $(TEST_PYTHON) -m pytest integration-tests/test_restart.py -k kill
 
 sim: ## run the scheduler simulation: SEED=42
 	cargo run --release --quiet -p trunkline-scheduler --example sim -- --seed $(or $(SEED),1)
 
 ##@ Measure
+bench-%: export SHIP = 1
 # The benchmark to run. The environment does not set it, because some systems define NAME for other purposes.
 NAME = http
 bench: bench-$(NAME) ## run a benchmark: NAME=peers ARGS="--quick" (NAME=list shows all)
@@ -228,7 +234,7 @@ bench-kernels:
 	$(BIN)/examples/step_bench --profile --limits benchmark/results/limits.json $(ARGS)
 
 bench-router:
-	cargo bench --quiet -p trunkline-router --bench router -- $(ARGS)
+	cargo bench --quiet $(OPTIMISED) -p trunkline-router --bench router -- $(ARGS)
 
 bench-eviction:
 	cargo build --release --quiet -p trunkline-kv --example replay
@@ -241,8 +247,9 @@ bench-fragmentation: .venv-test/.stamp
 gpu-check: ## check and measure the cuda backend on a GPU: PYTHON=python3.12
 	PYTHON=$(PYTHON) scripts/gpu-check.sh $(ARGS)
 
+gpu-bundle: SHIP = 1
 gpu-bundle: .tools/.stamp ##- collect in .gpu/ what `make gpu-check` needs on a machine without Rust or network
-	cargo build --release -p trunkline-launcher -p trunkline-router
+	cargo build --release -p trunkline-launcher -p trunkline-router $(OPTIMISED)
 	scripts/gpu-bundle.sh $(BIN)
 
 ##@ Regenerate

@@ -16,12 +16,11 @@ from collections import defaultdict
 from pathlib import Path
 
 import eviction_traces
+from line_chart import line_chart
 
 CAPACITIES = "300,500,1000,2000,3000,5000,10000,15000,20000,30000"
 MADE_CAPACITIES = (100, 300, 1000, 3000)
 BASE, BOUND = "lru", "optimum"
-COLOURS = ("#a3a3a3", "#c2410c", "#2563eb", "#0d9488", "#7c3aed")
-WIDTH, HEIGHT, MARGIN = 720, 420, 56
 
 
 def read(path):
@@ -62,42 +61,6 @@ def table(rates, capacities):
     return "\n".join(lines)
 
 
-def plot(rates, capacities):
-    """Draws an SVG with the capacity on a logarithmic axis and the hit rate on a linear one."""
-    from math import log
-
-    top = max(max(by.values()) for by in rates.values()) * 1.1 or 1.0
-    low, high = log(capacities[0]), log(capacities[-1])
-
-    def x(capacity):
-        return MARGIN + (WIDTH - 2 * MARGIN) * (log(capacity) - low) / max(high - low, 1e-9)
-
-    def y(rate):
-        return HEIGHT - MARGIN - (HEIGHT - 2 * MARGIN) * rate / top
-
-    out = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT}" font-family="sans-serif" '
-        'font-size="12">',
-        '<rect width="100%" height="100%" fill="white"/>',
-        f'<text x="{WIDTH / 2}" y="24" text-anchor="middle" font-size="14">hit rate of blocks by capacity</text>',
-        f'<text x="{WIDTH / 2}" y="{HEIGHT - 12}" text-anchor="middle">capacity in blocks</text>',
-    ]
-    for step in range(6):
-        rate = top * step / 5
-        out.append(f'<path d="M{MARGIN} {y(rate):.1f}H{WIDTH - MARGIN}" stroke="#e5e5e5"/>')
-        out.append(f'<text x="{MARGIN - 6}" y="{y(rate) + 4:.1f}" text-anchor="end">{rate:.0%}</text>')
-    for capacity in capacities:
-        label = f"{capacity // 1000}k" if capacity >= 1000 and capacity % 1000 == 0 else str(capacity)
-        out.append(f'<text x="{x(capacity):.1f}" y="{HEIGHT - MARGIN + 18}" text-anchor="middle">{label}</text>')
-    for index, (policy, by) in enumerate(rates.items()):
-        colour = "black" if policy == BOUND else COLOURS[index % len(COLOURS)]
-        points = " ".join(f"{x(c):.1f},{y(by[c]):.1f}" for c in capacities)
-        out.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2"/>')
-        out += [f'<circle cx="{x(c):.1f}" cy="{y(by[c]):.1f}" r="3" fill="{colour}"/>' for c in capacities]
-        out.append(f'<text x="{MARGIN + 12}" y="{MARGIN + 16 * index + 8}" fill="{colour}">{policy}</text>')
-    return "\n".join([*out, "</svg>"]) + "\n"
-
-
 def made_table(program):
     """Returns a table of all synthetic traces, with the policies' hit rates in percentage points above LRU's."""
     lines = []
@@ -135,7 +98,9 @@ def write_trace(program, trace, capacities, output):
     print(text)
     if output:
         (output / "eviction.md").write_text(text)
-        (output / "eviction.svg").write_text(plot(rates, capacities))
+        series = {policy: sorted(by.items()) for policy, by in rates.items()}
+        chart = line_chart("hit rate of blocks by capacity", "capacity in blocks", series, y_text="{:.0%}".format)
+        (output / "eviction.svg").write_text(chart)
 
 
 def main():

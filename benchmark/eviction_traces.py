@@ -1,17 +1,12 @@
 """Synthetic traffic from seeds, for comparing eviction policies in addition to a real trace.
 
-python benchmark/eviction_traces.py FOLDER
-
 `TRACES` maps each name to a function that yields one list of block numbers per request. Requests that have a number in
-common share the prefix up to it. The program writes each trace to FOLDER/NAME.jsonl in the form of the Mooncake traces.
+common share the prefix up to it.
 """
 
 import heapq
-import json
 import random
-import sys
 from itertools import islice
-from pathlib import Path
 
 NUM_REQUESTS = 12_000
 
@@ -182,34 +177,12 @@ def change(rng):
 TRACES = {
     make.__name__: make
     for make in (
-        short_pauses,
-        long_pauses,
-        mixed_pauses,
-        agents,
-        one_shots,
-        tool_use,
-        uniform,
-        zipf,
-        cycle,
-        recent,
-        scan,
+        short_pauses, long_pauses, mixed_pauses, agents, one_shots, tool_use, uniform, zipf, cycle, recent, scan,
         change,
     )
-}
+}  # fmt: skip
 
 
 def requests(name):
     """Returns the trace of that name, which is the same every time."""
     return list(islice(TRACES[name](random.Random(name)), NUM_REQUESTS))
-
-
-def main():
-    folder = Path(sys.argv[1])
-    folder.mkdir(parents=True, exist_ok=True)
-    for name in TRACES:
-        lines = (json.dumps({"hash_ids": request}) for request in requests(name))
-        (folder / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
-
-
-if __name__ == "__main__":
-    main()

@@ -61,7 +61,6 @@ class Flood:
             thread.join()
 
     def send(self, client: Client, rng: random.Random) -> None:
-        """Sends one request after another."""
         while not self.stopped.is_set():
             prompt = random_prompt(rng, rng.randint(*FLOOD_PROMPT_TOKENS))
             try:
@@ -109,7 +108,6 @@ def wait_for_flood(port: int, num_requests: int, deadline_s: float = 60) -> None
 
 
 def report(alone: list[float], beside: list[float], setup: str) -> str:
-    """Formats the report as Markdown."""
     lines = ["# Fairness between tenants", "", setup, "", "| TTFT of B, ms | alone | beside the flood | ratio |"]
     lines.append("|---|---|---|---|")
     for percent in (50, 99):

@@ -144,7 +144,7 @@ def count_instructions(side: Side, isa: str, case: str) -> float:
 
 def build_server(side: Side) -> None:
     print(f"building the server of {side.label} {side.commit[:12]}", file=sys.stderr)
-    run(["make", "build"], cwd=side.tree, env={"CARGO_TARGET_DIR": str(side.target)})
+    run(["make", "build", "SHIP=1"], cwd=side.tree, env={"CARGO_TARGET_DIR": str(side.target)})
 
 
 def http_figures(side: Side) -> dict[str, float]:

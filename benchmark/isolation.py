@@ -72,7 +72,6 @@ def measure(port: int, trials: int, prompt_tokens: int, seed: int) -> dict[str, 
 
 
 def summary(times: dict[str, list[float]]) -> dict[str, object]:
-    """Returns the figures of the report."""
     medians = {name: statistics.median(values) * 1e3 for name, values in times.items()}
     pairs = {}
     for name in ("foreign", "own"):
@@ -82,7 +81,6 @@ def summary(times: dict[str, list[float]]) -> dict[str, object]:
 
 
 def report(figures: dict[str, object], times: dict[str, list[float]], setup: str) -> str:
-    """Formats the report as Markdown."""
     lines = ["# Isolation of tenants by time", "", setup, "", "| class | trials | median TTFT, ms | quartiles, ms |"]
     lines.append("|---|---|---|---|")
     for name, values in times.items():

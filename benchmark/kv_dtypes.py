@@ -89,7 +89,6 @@ class Run:
         return self.backend.step([Chunk(i, at, num, blocks, at + num >= end) for i, at, num, blocks in chunks])
 
     def decode(self):
-        """Generates one token for each sequence."""
         chunks = [(sequence_id, position, 1, []) for sequence_id, position in enumerate(self.known)]
         for outcome in self.step(chunks, 0):
             self.tokens[outcome.sequence_id].append(outcome.token_id)

@@ -8,21 +8,20 @@ Llama-3-8B's shape from the measured rates.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import os
 import signal
 import statistics
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
-import httpx
-
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "integration-tests"))
+sys.path[:0] = [str(ROOT / "integration-tests"), str(ROOT / "benchmark")]
 
+from client import stream  # noqa: E402
 from harness import Trunkline, descendants, wait_for  # noqa: E402
 
 # Llama-3-8B has 32 layers, 8 KV heads of size 128, int8 K and V with a scale each, and 8.03e9 weights.
@@ -33,17 +32,8 @@ DEFAULT_OPERATIONS_PER_TOKEN = 2 * 134.5e6
 
 def first_token(server: Trunkline, prompt: list[int]) -> tuple[float, int]:
     """Returns the seconds to the first token and the number of cached tokens."""
-    body = {"prompt": prompt, "max_tokens": 2, "temperature": 0, "stream": True, "ignore_eos": True}
-    body["stream_options"] = {"include_usage": True}
-    began, first, usage = time.perf_counter(), None, None
-    with httpx.stream("POST", f"{server.base_url}/v1/completions", json=body, timeout=600) as answer:
-        for line in answer.iter_lines():
-            if not line.startswith("data: {"):
-                continue
-            first = first or time.perf_counter() - began
-            usage = json.loads(line[6:]).get("usage") or usage
-    assert first is not None and usage is not None
-    return first, usage["prompt_tokens_details"]["cached_tokens"]
+    done = asyncio.run(stream("127.0.0.1", server.port, prompt, 2))
+    return done.ttft_s, done.usage["prompt_tokens_details"]["cached_tokens"]
 
 
 def start(folder: str) -> Trunkline:

@@ -102,7 +102,6 @@ class Phase:
         print(f"{self.name}: {took:.1f} s, {len(gaps)} gaps, p99 {self.p99_ms[-1]:.1f} ms", file=sys.stderr)
 
     def row(self) -> str:
-        """Returns the phase's row of the table."""
         times = [gap * 1e3 for _, gap in self.gaps]
         return (
             f"| {self.name} | {self.took:.1f} | {percentile(times, 0.5):.1f} | {percentile(times, 0.99):.1f} "

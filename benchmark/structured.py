@@ -27,7 +27,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from client import post
 from harness import Trunkline, serving
-from thread_time import thread_seconds
 
 # Tokens of each stream before and after the measurement.
 FIRST_TOKENS = 8
@@ -77,6 +76,20 @@ class Steps:
     num: float
     seconds: float
     beside: float
+
+
+def thread_seconds(pid: int) -> dict[str, float]:
+    """Returns the CPU seconds of all living threads of a process, summed by thread name."""
+    seconds: dict[str, float] = {}
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        try:
+            name = (task / "comm").read_text().strip()
+            # The fields are nanoseconds on a core, nanoseconds waiting for one, and number of time slices.
+            on_core = int((task / "schedstat").read_text().split()[0])
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        seconds[name] = seconds.get(name, 0.0) + on_core / 1e9
+    return seconds
 
 
 def seconds_beside(server: Trunkline) -> float:

@@ -34,7 +34,6 @@ from peers.workload import (
     Vocabulary,
     arrivals,
     conversations,
-    quick,
 )
 
 WORDS = [(n, f" word{n}") for n in range(100)]
@@ -65,6 +64,11 @@ SECOND = b'data: {"choices":[{"text":" b","finish_reason":"length"}]}\r\n\r\n'
 USAGE = b'data: {"choices":[],"usage":{"completion_tokens":2}}\n\ndata: [DONE]\n\n'
 
 
+ROLE = b'data: {"choices":[{"delta":{"role":"assistant","content":""}}]}\n\n'
+WORD = b'data: {"choices":[{"delta":{"content":"hi"}}]}\n\n'
+NO_TEXT = b'data: {"choices":[{"delta":{"content":""},"finish_reason":null}]}\n\n'
+
+
 @pytest.mark.full
 def test_client_reads_events_wherever_the_stream_is_cut() -> None:
     # An event is split over chunks, one chunk holds several, and both kinds of line end occur.
@@ -73,26 +77,11 @@ def test_client_reads_events_wherever_the_stream_is_cut() -> None:
     for cut_at in range(1, len(body) + 40):
         stream = answer(body, cut_at=cut_at)
         assert (stream.text, stream.num_tokens, len(stream.events)) == (" a b", 2, 2), cut_at
-
-
-@pytest.mark.full
-def test_client_reads_a_body_without_chunks() -> None:
-    assert answer(FIRST + SECOND + USAGE, cut_at=60, head=b"Connection: close").text == " a b"
-
-
-@pytest.mark.full
-def test_client_reports_an_error_event() -> None:
+    assert answer(whole, cut_at=60, head=b"Connection: close").text == " a b", "a body without chunks"
     with pytest.raises(HttpError, match="broke off"):
         answer(chunk(FIRST) + chunk(b'data: {"error":{"message":"out of blocks"}}\n\n') + b"0\r\n\r\n", cut_at=50)
-
-
-@pytest.mark.full
-def test_client_does_not_count_a_role_as_a_token() -> None:
-    role = b'data: {"choices":[{"delta":{"role":"assistant","content":""}}]}\n\n'
-    word = b'data: {"choices":[{"delta":{"content":"hi"}}]}\n\n'
-    special = b'data: {"choices":[{"delta":{"content":""},"finish_reason":null}]}\n\n'
-    assert len(answer(chunk(role + word) + b"0\r\n\r\n", cut_at=30).events) == 1
-    assert len(answer(chunk(role + word + special) + b"0\r\n\r\n", cut_at=30).events) == 2, "a token without text"
+    for events, num_tokens in ((ROLE + WORD, 1), (ROLE + WORD + NO_TEXT, 2)):
+        assert len(answer(chunk(events) + b"0\r\n\r\n", cut_at=30).events) == num_tokens, "a role is no token"
 
 
 def stream(sent: float, *events: float, tokens: int | None = None) -> Stream:
@@ -106,10 +95,6 @@ def test_metrics_follow_their_definitions() -> None:
     assert made.itl_s == pytest.approx([0.1, 0.2])
     assert percentile([4, 1, 3, 2], 50) == 2.5
     assert percentile([7], 99) == 7
-
-
-@pytest.mark.full
-def test_goodput_counts_requests_that_keep_both_bounds() -> None:
     good, slow_start, slow_tokens = stream(0, 0.1, 0.2), stream(0, 0.9, 1.0), stream(0, 0.1, 2.0)
     metrics = served([good, slow_start, slow_tokens], Slo(ttft_ms=500, tpot_ms=200))
     assert metrics["goodput_per_s"] == pytest.approx(1 / 2.0)
@@ -123,10 +108,6 @@ def test_decode_rate_is_taken_while_all_streams_run() -> None:
     metrics = decode_rate([early, late])
     assert metrics["tokens_per_s"] == pytest.approx(20)
     assert not metrics["in_turn"]
-
-
-@pytest.mark.full
-def test_decode_rate_of_a_server_that_takes_turns() -> None:
     metrics = decode_rate([stream(0, 0.1, 0.2, 0.3), stream(0, 1.1, 1.2, 1.3)])
     assert metrics["in_turn"]
     assert metrics["tokens_per_s"] == pytest.approx(5 / 1.2)
@@ -193,42 +174,27 @@ def test_conversations_fit_into_the_context() -> None:
         assert 5_500 < by_turns + chat.turns * 16 < CONTEXT_TOKENS
 
 
-@pytest.mark.full
-def test_quick_run_is_a_subset_of_the_full_run() -> None:
-    full = {w.name for group in GROUPS for w in group}
-    assert {w.name for group in quick() for w in group} < full
-
-
 SETTINGS: dict[str, Any] = {"seed": 1, "weights_mb": 98.0}
 
 
 @pytest.mark.full
-def test_interrupted_run_resumes(tmp_path: Path) -> None:
+def test_interrupted_run_resumes_without_failures_and_truncated_records(tmp_path: Path) -> None:
     store = Store(tmp_path / "peers.jsonl", SETTINGS)
     store.open(resume=False)
     store.add("trunkline", "decode-1", 0, {"tokens_per_s": 10.0})
     store.add("vllm", "decode-1", 0, {"error": "no token"})
-    resumed = Store(store.path, SETTINGS)
-    resumed.open(resume=True)
-    assert resumed.values("trunkline", "decode-1", "tokens_per_s") == [10.0]
-    assert not resumed.has("vllm", "decode-1", 0), "a failed measurement is not repeated"
-    with pytest.raises(ValueError, match="other settings"):
-        Store(store.path, SETTINGS | {"seed": 2}).open(resume=True)
-
-
-@pytest.mark.full
-def test_measurement_with_a_truncated_record_is_repeated(tmp_path: Path) -> None:
-    store = Store(tmp_path / "peers.jsonl", SETTINGS)
-    store.open(resume=False)
-    store.add("trunkline", "decode-1", 0, {"tokens_per_s": 10.0})
     store.add("trunkline", "decode-1", 1, {"tokens_per_s": 11.0})
     store.path.write_text(store.path.read_text()[:-9])
     resumed = Store(store.path, SETTINGS)
     resumed.open(resume=True)
+    assert resumed.values("trunkline", "decode-1", "tokens_per_s") == [10.0]
+    assert not resumed.has("vllm", "decode-1", 0), "a failed measurement is not repeated"
     resumed.add("trunkline", "decode-1", 1, {"tokens_per_s": 12.0})
     again = Store(store.path, SETTINGS)
     again.open(resume=True)
     assert again.values("trunkline", "decode-1", "tokens_per_s") == [10.0, 12.0]
+    with pytest.raises(ValueError, match="other settings"):
+        Store(store.path, SETTINGS | {"seed": 2}).open(resume=True)
 
 
 @pytest.mark.full

@@ -29,7 +29,6 @@ def generate(output: Path) -> None:
             f"--proto_path={PACKAGE_PATH}={PROTO_FOLDER}",
             f"--python_out={output}",
             f"--pyi_out={output}",
-            f"--grpc_python_out={output}",
             f"{PACKAGE_PATH}/shard.proto",
         ]
     )

@@ -29,14 +29,13 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from trunkline_server.backends.cuda import build as assembly
 from trunkline_server.backends.cuda import kernels, loading
+from trunkline_server.backends.cuda.device import Graph, HostDevice
 from trunkline_server.backends.cuda.kernels.card import Card
 from trunkline_server.weights.checkpoint import open_checkpoint
 
-from gpu.idle_device import IdleDevice
 from gpu.lines import Lines
-from gpu.models import NAMES, is_fp8, shape_of
 from gpu.process import phase_lines
-from gpu.shapes import write_model
+from gpu.shapes import NAMES, is_fp8, shape_of, write_model
 from gpu.steps import measure_decode, measure_prefill
 
 WARP_THREADS = 32
@@ -46,6 +45,21 @@ PROCESSORS = {"8.0": 108, "8.6": 72, "8.9": 58, "9.0": 132, "10.0": 148, "12.0":
 MAX_SPILLED_BYTES = 128
 NUM_LAYERS, POOL_TOKENS = 2, 20_000
 NO_LIMITS = {"bytes_per_s": 1.0, "operations_per_s": 1.0}
+
+
+class _IdleGraph:
+    def replay(self) -> None:
+        pass
+
+
+class IdleDevice(HostDevice):
+    """Captures a step by running it once and replays nothing. Inputs and results are copied within host memory."""
+
+    can_capture = True
+
+    def capture(self, work: Callable[[], object]) -> Graph:
+        work()
+        return _IdleGraph()
 
 
 class DryDriver:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import os
 import platform
 import sys
@@ -14,9 +15,8 @@ from typing import Any
 import torch
 
 from gpu.lines import Lines, of_kind, read_lines
-from gpu.models import is_fp8, shape_of
 from gpu.process import phase_lines
-from gpu.shapes import write_model
+from gpu.shapes import is_fp8, shape_of, write_model
 
 # The most important sizes come first, in case time runs out.
 DECODE_BATCHES = (1, 64, 8, 256)
@@ -109,10 +109,11 @@ def _requests(options: argparse.Namespace, device: str, lines: Lines) -> None:
             with serving(options.launcher, options.path, log, ["--backend", "cuda", *size]) as server:
                 lines.figure(options.model, "server start", {"seconds": server.start_s})
                 # The first request warms up and is not measured.
-                complete(server.port, prompt(1, load[1], vocab_size), 2)
-                row = measure_load(server.port, vocab_size, *load)
+                asyncio.run(complete(server.port, prompt(1, load[1], vocab_size), 2))
+                row = asyncio.run(measure_load(server.port, vocab_size, *load))
                 _figure_and_check(options.model, "requests", row, "same_alone", lines)
-                for row in measure_history(server.port, vocab_size, lengths):
+                for length in lengths:
+                    row = asyncio.run(measure_history(server.port, vocab_size, length))
                     _figure_and_check(options.model, "history", row, "same_warm", lines)
         finally:
             print(log.read_text(errors="replace")[-6000:] if log.exists() else "no log", flush=True)
@@ -154,7 +155,6 @@ def _tiers(options: argparse.Namespace, device: str, lines: Lines) -> None:
 
 
 def machine() -> dict[str, Any]:
-    """Returns facts about this machine and its installed packages."""
     import numpy
     import transformers
     import triton

@@ -82,7 +82,6 @@ class Conductor:
         self._known.update({phase.name: phase for phase in phases})
 
     def statuses(self) -> dict[str, str]:
-        """Returns how each phase ended."""
         return dict(self._status)
 
     def kill_all(self) -> None:

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpu.models import NAMES
 from gpu.phases import Phase
-from gpu.shapes import SHAPES
+from gpu.shapes import NAMES, SHAPES
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 TESTS = ROOT / "server/tests/cuda"

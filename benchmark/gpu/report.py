@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from line_chart import line_chart
+
 from gpu.lines import of_kind, read_lines
 
 RESULTS = "results.jsonl"
 FILES = ("gpu.json", "gpu.md", "decode.svg", "prefill.svg")
-WIDTH, HEIGHT, MARGIN, LEGEND = 800, 320, 56, 190
-COLORS = ("#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e", "#8c564b", "#e377c2", "#17becf")
 Rows = Sequence[dict[str, Any]]
 # Model → table → rows.
 Tables = dict[str, dict[str, list[dict[str, Any]]]]
@@ -34,37 +34,6 @@ def table(rows: Rows) -> list[str]:
     lines = ["| " + " | ".join(names) + " |", "|" + "---|" * len(names)]
     lines += ["| " + " | ".join(_cell(row.get(name)) for name in names) + " |" for row in flat]
     return [*lines, ""]
-
-
-def plot(title: str, x_name: str, y_name: str, series: dict[str, list[tuple[float, float]]]) -> str:
-    """Draws lines as an SVG, with evenly spaced positions on the x axis."""
-    points = [point for line in series.values() for point in line]
-    positions = sorted({x for x, _ in points})
-    top = max((y for _, y in points), default=1.0) or 1.0
-    width, height = WIDTH - MARGIN - LEGEND, HEIGHT - 2 * MARGIN
-
-    def place(x: float, y: float) -> str:
-        step = positions.index(x) / max(1, len(positions) - 1)
-        return f"{MARGIN + step * width:.1f},{HEIGHT - MARGIN - y / top * height:.1f}"
-
-    out = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT}" font-family="sans-serif" '
-        'font-size="12">',
-        '<rect width="100%" height="100%" fill="white"/>',
-        f'<text x="{MARGIN}" y="24" font-size="14">{title}: {y_name} over {x_name}</text>',
-        f'<text x="4" y="{MARGIN}">{top:,.0f}</text><text x="40" y="{HEIGHT - MARGIN}">0</text>',
-        f'<path d="M{MARGIN},{MARGIN}V{HEIGHT - MARGIN}h{width}" fill="none" stroke="#888"/>',
-    ]
-    for x in positions:
-        at = place(x, 0).split(",")[0]
-        out.append(f'<text x="{at}" y="{HEIGHT - MARGIN + 18}" text-anchor="middle">{x:,.0f}</text>')
-    for number, (name, line) in enumerate(series.items()):
-        color = COLORS[number % len(COLORS)]
-        path = " ".join(place(x, y) for x, y in line)
-        out += ['<circle cx="{}" cy="{}" r="3" fill="{}"/>'.format(*place(x, y).split(","), color) for x, y in line]
-        out.append(f'<polyline points="{path}" fill="none" stroke="{color}" stroke-width="2"/>')
-        out.append(f'<text x="{WIDTH - LEGEND + 16}" y="{MARGIN + 16 * number}" fill="{color}">{name}</text>')
-    return "\n".join([*out, "</svg>"]) + "\n"
 
 
 def write(folder: Path) -> None:
@@ -153,7 +122,7 @@ def _plots(tables: Tables, folder: Path) -> list[str]:
         }
         if any(series.values()):
             file = f"{name}.svg"
-            (folder / file).write_text(plot(name, x_name, "tokens/s", series), encoding="utf-8")
+            (folder / file).write_text(line_chart(f"{name}: tokens/s over {x_name}", x_name, series), encoding="utf-8")
             text += [f"![{name}]({file})", ""]
     return text
 

@@ -2,41 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import http.client
-import json
 import os
 import random
 import socket
 import subprocess
-import threading
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import quantiles
 from typing import Any
+
+from client import HttpError, Stream, stream
 
 START_TIMEOUT_S = 180.0
 REQUEST_TIMEOUT_S = 300.0
 STOP_TIMEOUT_S = 15.0
 POLL_S = 0.1
-
-
-@dataclass
-class Timing:
-    """A reply's text, and the arrival of each token in seconds since the request."""
-
-    tokens: list[float] = field(default_factory=list)
-    text: str = ""
-
-    @property
-    def ttft(self) -> float:
-        return self.tokens[0]
-
-    @property
-    def gaps(self) -> list[float]:
-        return [later - earlier for earlier, later in zip(self.tokens, self.tokens[1:], strict=False)]
 
 
 @dataclass(frozen=True)
@@ -74,7 +59,6 @@ def serving(launcher: Path, model: Path, log: Path, arguments: Sequence[str]) ->
 
 
 def is_ready(port: int) -> bool:
-    """Returns whether the server is ready."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=2)
     try:
         connection.request("GET", "/readyz")
@@ -91,80 +75,45 @@ def prompt(seed: int, num_tokens: int, vocab_size: int) -> list[int]:
     return [numbers.randrange(2, vocab_size) for _ in range(num_tokens)]
 
 
-def complete(port: int, token_ids: Sequence[int], num_tokens: int) -> Timing:
+async def complete(port: int, token_ids: Sequence[int], num_tokens: int) -> Stream:
     """Streams a greedy completion of exactly `num_tokens` tokens."""
-    body = {
-        "model": "bench", "prompt": list(token_ids), "max_tokens": num_tokens, "temperature": 0, "stream": True,
-        "ignore_eos": True,
-    }  # fmt: skip
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=REQUEST_TIMEOUT_S)
-    timing, began = Timing(), time.perf_counter()
-    connection.request("POST", "/v1/completions", json.dumps(body), {"content-type": "application/json"})
-    response = connection.getresponse()
-    if response.status != 200:
-        raise RuntimeError(f"the server answered {response.status}: {response.read()[:300]!r}")
-    for line in response:
-        choices = json.loads(line[6:])["choices"] if line.startswith(b"data: {") else []
-        if choices:
-            timing.tokens.append(time.perf_counter() - began)
-            timing.text += choices[0]["text"]
-    connection.close()
-    if not timing.tokens:
-        raise RuntimeError("the stream ended without a token")
-    return timing
+    async with asyncio.timeout(REQUEST_TIMEOUT_S):
+        done = await stream("127.0.0.1", port, list(token_ids), num_tokens)
+    if not done.events:
+        raise HttpError("the stream ended without a token")
+    return done
 
 
-def measure_load(port: int, vocab_size: int, num_requests: int, num_prompt: int, num_output: int) -> dict[str, Any]:
+async def measure_load(
+    port: int, vocab_size: int, num_requests: int, num_prompt: int, num_output: int
+) -> dict[str, Any]:
     """Measures concurrent requests with different prompts, and compares the first reply with the same request alone."""
-    timings: list[Timing | BaseException] = []
-    texts: dict[int, str] = {}
-
-    def one(number: int) -> None:
-        try:
-            timing = complete(port, prompt(1000 + number, num_prompt, vocab_size), num_output)
-            texts[number] = timing.text
-            timings.append(timing)
-        except (OSError, RuntimeError) as error:
-            timings.append(error)
-
-    threads = [threading.Thread(target=one, args=(number,)) for number in range(num_requests)]
+    prompts = [prompt(1000 + number, num_prompt, vocab_size) for number in range(num_requests)]
     began = time.perf_counter()
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    done = await asyncio.gather(*(complete(port, token_ids, num_output) for token_ids in prompts))
     seconds = time.perf_counter() - began
-    done = [timing for timing in timings if isinstance(timing, Timing)]
-    if len(done) < num_requests:
-        raise RuntimeError(f"{num_requests - len(done)} of {num_requests} requests failed: {timings[0]}")
-    alone = complete(port, prompt(1000, num_prompt, vocab_size), num_output)
-    gaps = [gap for timing in done for gap in timing.gaps]
+    alone = await complete(port, prompts[0], num_output)
     return {
         "requests": num_requests,
         "prompt_tokens": num_prompt,
         "output_tokens": num_output,
         "tokens_per_s": num_requests * num_output / seconds,
-        "ttft_ms": percentiles([timing.ttft for timing in done]),
-        "itl_ms": percentiles(gaps),
-        "same_alone": alone.text == texts[0],
+        "ttft_ms": percentiles([each.ttft_s for each in done]),
+        "itl_ms": percentiles([gap for each in done for gap in each.itl_s]),
+        "same_alone": alone.text == done[0].text,
     }
 
 
-def measure_history(port: int, vocab_size: int, lengths: Sequence[int]) -> list[dict[str, Any]]:
-    """Measures the time to the first token of prompts of each length, cold and cached."""
-    rows = []
-    for length in lengths:
-        tokens = prompt(length, length, vocab_size)
-        cold, warm = complete(port, tokens, 8), complete(port, tokens, 8)
-        rows.append(
-            {
-                "tokens": length,
-                "cold_ttft_ms": cold.ttft * 1e3,
-                "warm_ttft_ms": warm.ttft * 1e3,
-                "same_warm": cold.text == warm.text,
-            }
-        )
-    return rows
+async def measure_history(port: int, vocab_size: int, length: int) -> dict[str, Any]:
+    """Measures the time to the first token of a prompt, cold and cached."""
+    tokens = prompt(length, length, vocab_size)
+    cold, warm = await complete(port, tokens, 8), await complete(port, tokens, 8)
+    return {
+        "tokens": length,
+        "cold_ttft_ms": cold.ttft_s * 1e3,
+        "warm_ttft_ms": warm.ttft_s * 1e3,
+        "same_warm": cold.text == warm.text,
+    }
 
 
 def percentiles(seconds: Sequence[float]) -> dict[str, float]:

@@ -82,6 +82,16 @@ SHAPES = {
         num_key_value_heads=8, head_dim=128, max_position_embeddings=131_072,
     ),
 }  # fmt: skip
+# The measured models. A name consists of a shape and an optional suffix for the weights' dtype.
+NAMES = ("llama-8b", "llama-8b-fp8", "llama-1b")
+
+
+def is_fp8(name: str) -> bool:
+    return name.endswith("-fp8")
+
+
+def shape_of(name: str) -> Shape:
+    return SHAPES[name.removesuffix("-fp8")]
 
 
 def write_model(shape: Shape, folder: Path, device: str, *, is_fp8: bool = False) -> Path:

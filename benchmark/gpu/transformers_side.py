@@ -13,7 +13,6 @@ from gpu.probes import wait
 
 
 def load(model: Path, device: str) -> Any:
-    """Loads the model in bf16 onto the device."""
     return transformers.AutoModelForCausalLM.from_pretrained(model, dtype=torch.bfloat16).to(device).eval()
 
 

@@ -12,13 +12,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from bars import ALL_PANELS, picture
 from harness import embedded_gguf
 
-from .environment import INSIDE, ROOT, Environment, InstallError, run
+from .environment import ROOT
 from .machine import describe, first_of_each_core, limits
 from .metrics import Slo
 from .peer import Peer, Setting
@@ -127,7 +127,10 @@ def main() -> int:
 
     def write() -> None:
         (output / "peers.md").write_text(report.markdown())
-        (output / "peers.json").write_text(json.dumps(report.json(), indent=1) + "\n")
+        data = report.json()
+        (output / "peers.json").write_text(json.dumps(data, indent=1) + "\n")
+        names = {peer.name: peer.name for peer in peers}
+        (output / "peers.svg").write_text(picture(data["workloads"], ALL_PANELS, names))
 
     runner = Runner(
         peers=peers,
@@ -150,8 +153,6 @@ def main() -> int:
     except KeyboardInterrupt:
         say("interrupted; hint: run the same command with --resume to continue")
     write()
-    report.plots = plot(output, say)
-    write()
     print("\n" + report.reach())
     say(f"done: {shown(output)}/peers.md")
     return 0
@@ -173,21 +174,6 @@ def heading(options: argparse.Namespace, gguf: Path) -> list[str]:
         f"{options.slo_ttft_ms:g} ms and TPOT ≤ {options.slo_tpot_ms:g} ms. See benchmark/README.md.",
         limits(RESULTS / "limits.json"),
     ]
-
-
-def plot(output: Path, say: Callable[[str], None]) -> list[str]:
-    """Draws the plots in their own environment and returns their names. A failure is reported and ignored."""
-    environment = Environment("plot")
-    for old in output.glob("*.svg"):
-        old.unlink()
-    try:
-        if not environment.installed():
-            environment.install()
-            environment.done()
-        run([environment.python, INSIDE / "plots.py", output / "peers.json", output], environment.folder / "plot.log")
-    except InstallError as failure:
-        say(f"no plots: {failure}")
-    return sorted(path.stem for path in output.glob("*.svg"))
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from .peer import Peer
@@ -68,8 +68,6 @@ class Report:
     workloads: list[Workload]
     head: list[str]
     """Paragraphs about the machine and the run."""
-    plots: list[str] = field(default_factory=list)
-    """Names of the plots in the report's folder."""
 
     def markdown(self) -> str:
         parts = ["# Trunkline and its peers", *self.head, self.reach(), self.peer_table()]
@@ -77,11 +75,9 @@ class Report:
             parts.append(self.table(workload))
             if isinstance(workload, Chat):
                 parts.append(self.turns(workload))
-        parts += [f"![{name}]({name}.svg)" for name in self.plots]
-        return "\n\n".join(part for part in parts if part) + "\n"
+        return "\n\n".join(part for part in [*parts, "![the medians as bars](peers.svg)"] if part) + "\n"
 
     def reach(self) -> str:
-        """Returns a table of the targets and whether this run reaches them."""
         lines = ["## Reach", "| | at least | aim | this run | |", "|---|---|---|---|---|"]
         for target in TARGETS:
             value = target.value(self.store)
@@ -140,7 +136,6 @@ class Report:
         return f"{us / them if column.more else them / us:.2f} ×"
 
     def turns(self, workload: Chat) -> str:
-        """Returns a table of percentiles by turn, as medians over the rounds."""
         titles = [f"TTFT p{p}" for p in (50, 90, 99)] + [f"ITL p{p}" for p in (50, 90, 99)]
         metrics = [f"{m}_p{p}_ms" for m in ("ttft", "itl") for p in (50, 90, 99)]
         rows = []

@@ -11,6 +11,7 @@ WRONG_KEY = "a-key-of-nobody"
 PROMPT = "Write a short poem about the sea."
 SYSTEM = "You are a poet."
 # The same prompts as messages of OpenAI's API.
+USER = [{"role": "user", "content": PROMPT}]
 POET = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": PROMPT}]
 # Longer than the model's context.
 LONG_PROMPT = "sea and sand " * 4000
@@ -20,6 +21,11 @@ WEATHER_SCHEMA: dict[str, Any] = {
     "required": ["city"],
 }
 WEATHER_QUESTION = "What is the weather in Paris?"
+# The function as OpenAI's API describes it.
+WEATHER_TOOL = {
+    "type": "function",
+    "function": {"name": "get_weather", "description": "The weather in a city", "parameters": WEATHER_SCHEMA},
+}
 
 
 class City(BaseModel):

@@ -7,7 +7,7 @@ from typing import Literal
 import anthropic
 import jsonschema
 import pytest
-from clients.given import KEY, LONG_PROMPT, POET, PROMPT, SYSTEM, WEATHER_QUESTION, WEATHER_SCHEMA, WRONG_KEY
+from clients.given import KEY, LONG_PROMPT, POET, PROMPT, SYSTEM, USER, WEATHER_QUESTION, WEATHER_SCHEMA, WRONG_KEY
 from clients.plain import Plain
 from harness import Trunkline
 from pydantic import BaseModel
@@ -20,7 +20,6 @@ class Place(BaseModel):
     is_capital: bool
 
 
-USER = [{"role": "user", "content": PROMPT}]
 GREEDY = {"temperature": 0}
 TOOL = {"name": "get_weather", "description": "The weather in a city", "input_schema": WEATHER_SCHEMA}
 

@@ -6,13 +6,11 @@ import json
 
 import jsonschema
 import pytest
-from clients.given import KEY, LONG_PROMPT, PROMPT, WEATHER_QUESTION, WEATHER_SCHEMA, WRONG_KEY, City
+from clients.given import KEY, LONG_PROMPT, PROMPT, USER, WEATHER_QUESTION, WEATHER_SCHEMA, WRONG_KEY, City
 from clients.plain import Plain
 from harness import Trunkline
 from huggingface_hub import InferenceClient
 from huggingface_hub.errors import BadRequestError, HfHubHTTPError, UnknownError, ValidationError
-
-USER = [{"role": "user", "content": PROMPT}]
 
 
 @pytest.fixture

@@ -5,11 +5,9 @@ from __future__ import annotations
 import instructor
 import openai
 import pytest
-from clients.given import KEY, PROMPT, WRONG_KEY, City
+from clients.given import KEY, PROMPT, USER, WRONG_KEY, City
 from clients.plain import Plain
 from harness import Trunkline
-
-USER = [{"role": "user", "content": PROMPT}]
 
 
 def patched(

@@ -98,15 +98,10 @@ def test_structures_output_and_calls_through_anthropic(server: Trunkline, model:
 
 
 def test_errors_have_the_classes_of_the_underlying_packages(server: Trunkline, model: str) -> None:
-    with pytest.raises(openai.AuthenticationError):
-        through_openai(server, model, key=WRONG_KEY).invoke(PROMPT)
-    with pytest.raises(openai.NotFoundError):
-        through_openai(server, "nobody/none").invoke(PROMPT)
-    with pytest.raises(ContextOverflowError):
-        through_openai(server, model).invoke(LONG_PROMPT)
-    with pytest.raises(anthropic.AuthenticationError):
-        through_anthropic(server, model, key=WRONG_KEY).invoke(PROMPT)
-    with pytest.raises(anthropic.NotFoundError):
-        through_anthropic(server, "nobody/none").invoke(PROMPT)
-    with pytest.raises(ContextOverflowError):
-        through_anthropic(server, model).invoke(LONG_PROMPT)
+    for through, package in ((through_openai, openai), (through_anthropic, anthropic)):
+        with pytest.raises(package.AuthenticationError):
+            through(server, model, key=WRONG_KEY).invoke(PROMPT)
+        with pytest.raises(package.NotFoundError):
+            through(server, "nobody/none").invoke(PROMPT)
+        with pytest.raises(ContextOverflowError):
+            through(server, model).invoke(LONG_PROMPT)

@@ -8,11 +8,19 @@ from typing import Any
 import jsonschema
 import litellm
 import pytest
-from clients.given import KEY, LONG_PROMPT, PROMPT, WEATHER_QUESTION, WEATHER_SCHEMA, WRONG_KEY, City
+from clients.given import (
+    KEY,
+    LONG_PROMPT,
+    PROMPT,
+    USER,
+    WEATHER_QUESTION,
+    WEATHER_SCHEMA,
+    WEATHER_TOOL,
+    WRONG_KEY,
+    City,
+)
 from clients.plain import Plain, calls_of
 from harness import Trunkline
-
-USER = [{"role": "user", "content": PROMPT}]
 
 
 def fields(server: Trunkline, model: str, key: str = KEY, provider: str = "openai") -> dict[str, Any]:
@@ -20,8 +28,9 @@ def fields(server: Trunkline, model: str, key: str = KEY, provider: str = "opena
     return {"model": f"{provider}/{model}", "api_base": base, "api_key": key, "max_tokens": 12, "num_retries": 0}
 
 
-def test_chats_and_streams_through_openai(server: Trunkline, model: str, plain: Plain) -> None:
-    given = fields(server, model)
+@pytest.mark.parametrize("provider", ["openai", "anthropic"])
+def test_chats_and_streams(server: Trunkline, model: str, plain: Plain, provider: str) -> None:
+    given = fields(server, model, provider=provider)
     answer = litellm.completion(messages=USER, temperature=0, **given)
     assert answer.choices[0].message.content == plain.chat(PROMPT, 12)
     assert answer.choices[0].finish_reason == "length"
@@ -34,8 +43,7 @@ def test_chats_and_streams_through_openai(server: Trunkline, model: str, plain: 
 
 
 def test_takes_tools(server: Trunkline, model: str, plain: Plain) -> None:
-    function = {"name": "get_weather", "description": "The weather in a city", "parameters": WEATHER_SCHEMA}
-    tools = [{"type": "function", "function": function}]
+    tools = [WEATHER_TOOL]
     question = [{"role": "user", "content": WEATHER_QUESTION}]
     answer = litellm.completion(messages=question, tools=tools, temperature=0, **fields(server, model))
     message = answer.choices[0].message
@@ -50,24 +58,11 @@ def test_completes(server: Trunkline, model: str, plain: Plain) -> None:
     assert answer.choices[0].text == plain.complete("The sea is", 12)
 
 
-def test_chats_and_streams_through_anthropic(server: Trunkline, model: str, plain: Plain) -> None:
-    given = fields(server, model, provider="anthropic")
-    answer = litellm.completion(messages=USER, temperature=0, **given)
-    assert answer.choices[0].message.content == plain.chat(PROMPT, 12)
-    assert answer.usage.completion_tokens == 12
-    parts = [
-        chunk.choices[0].delta.content or ""
-        for chunk in litellm.completion(messages=USER, temperature=0, stream=True, **given)
-    ]
-    assert "".join(parts) == answer.choices[0].message.content
-
-
 @pytest.mark.parametrize("provider", ["openai", "anthropic"])
 def test_a_required_call_validates(server: Trunkline, model: str, provider: str) -> None:
-    function = {"name": "get_weather", "description": "The weather in a city", "parameters": WEATHER_SCHEMA}
     answer = litellm.completion(
         messages=[{"role": "user", "content": WEATHER_QUESTION}],
-        tools=[{"type": "function", "function": function}],
+        tools=[WEATHER_TOOL],
         tool_choice="required",
         **fields(server, model, provider=provider) | {"max_tokens": 256, "temperature": 0},
     )

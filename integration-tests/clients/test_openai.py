@@ -10,15 +10,19 @@ import httpx
 import jsonschema
 import openai
 import pytest
-from clients.given import KEY, LONG_PROMPT, PROMPT, WEATHER_QUESTION, WEATHER_SCHEMA, WRONG_KEY, City
+from clients.given import (
+    KEY,
+    LONG_PROMPT,
+    PROMPT,
+    USER,
+    WEATHER_QUESTION,
+    WEATHER_SCHEMA,
+    WEATHER_TOOL,
+    WRONG_KEY,
+    City,
+)
 from clients.plain import Plain, calls_of
 from harness import Trunkline, wait_for
-
-USER = [{"role": "user", "content": PROMPT}]
-TOOL = {
-    "type": "function",
-    "function": {"name": "get_weather", "description": "The weather in a city", "parameters": WEATHER_SCHEMA},
-}
 
 
 @pytest.fixture
@@ -101,11 +105,11 @@ def test_accepts_token_ids(client: openai.OpenAI, model: str, plain: Plain) -> N
 def test_accepts_tools(client: openai.OpenAI, model: str, plain: Plain) -> None:
     question = [{"role": "user", "content": WEATHER_QUESTION}]
     answer = client.chat.completions.create(
-        model=model, messages=question, tools=[TOOL], tool_choice="auto", max_tokens=32, temperature=0
+        model=model, messages=question, tools=[WEATHER_TOOL], tool_choice="auto", max_tokens=32, temperature=0
     )
     choice = answer.choices[0]
     # The small model may or may not call the tool, but does the same every time.
-    same = plain.choice(question, 32, tools=[TOOL], tool_choice="auto")
+    same = plain.choice(question, 32, tools=[WEATHER_TOOL], tool_choice="auto")
     assert choice.finish_reason == same["finish_reason"]
     assert choice.message.content == same["message"]["content"]
     calls = choice.message.tool_calls or []
@@ -120,7 +124,7 @@ def test_accepts_tool_results(client: openai.OpenAI, model: str, plain: Plain) -
         {"role": "assistant", "content": None, "tool_calls": [call]},
         {"role": "tool", "tool_call_id": "call_1", "content": "18 degrees, rain"},
     ]
-    fields = {"tools": [TOOL], "tool_choice": "none"}
+    fields = {"tools": [WEATHER_TOOL], "tool_choice": "none"}
     answer = client.chat.completions.create(model=model, messages=messages, max_tokens=8, temperature=0, **fields)
     assert answer.choices[0].message.content == plain.chat(messages, 8, **fields)
     assert not answer.choices[0].message.tool_calls
@@ -179,7 +183,7 @@ def test_a_required_call_validates_whole_and_streamed(client: openai.OpenAI, mod
     fields = {
         "model": model,
         "messages": [{"role": "user", "content": WEATHER_QUESTION}],
-        "tools": [TOOL],
+        "tools": [WEATHER_TOOL],
         "tool_choice": "required",
         "max_tokens": 256,
         "temperature": 0,

@@ -4,6 +4,7 @@ use std::io::{self, Write};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use crate::args::resolved::{ModelRef, Request, ServeConfig};
+use crate::child::ShardId;
 use crate::error::LauncherError;
 use crate::listen::Address;
 use crate::pace::Pace;
@@ -37,8 +38,11 @@ fn serve(
     let (python, router) = (programs::python()?, programs::router()?);
     let address = Address::check(&config.server.hostname, config.server.port)?;
     let model = resolve::run(&python, &config.model, events, &sender)?;
-    let runtime_dir = RuntimeDir::create(&runtime_dir::bases(), &config.log())?;
-    let plan = Plan { config, python, router, model, address, runtime_dir, pace: Pace::default() };
+    // One, until a model can have several lanes or ranks.
+    let shards = vec![ShardId::default()];
+    let runtime_dir = RuntimeDir::create(&runtime_dir::bases(), &shards, &config.log())?;
+    let pace = Pace::default();
+    let plan = Plan { config, python, router, model, shards, address, runtime_dir, pace };
     Supervisor::start(&plan, events, sender)?.run(write_to_stdout)
 }
 

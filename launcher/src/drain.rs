@@ -1,10 +1,11 @@
-//! Stops the children: first the router, so that its streams can finish while the shard runs, then the shard.
+//! Stops the children: first the router, so that its streams can finish while the shards run, then the shards.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
+use crate::child::ChildId;
 use crate::error::{EXIT_FAILURE, EXIT_USER_MISTAKE, LauncherError};
 use crate::exit::Exit;
 use crate::log::Log;
@@ -17,7 +18,7 @@ pub const SAME_SIGNAL_WINDOW: Duration = Duration::from_millis(200);
 
 /// The outcome of stopping a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stopped {
+pub(crate) enum Stopped {
     /// The process exited by itself.
     Ended(Exit),
     /// The process was killed after its time limit.
@@ -39,7 +40,6 @@ impl Request {
         Self::at(signal, Instant::now())
     }
 
-    /// Creates a request by `signal`, which arrived at `at`.
     pub fn at(signal: i32, at: Instant) -> Self {
         Self { signal, at }
     }
@@ -52,7 +52,7 @@ impl Request {
 
 /// The treatment of the final `error:` line of a child that is stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ClosingLine {
+pub(crate) enum ClosingLine {
     /// Pass it through, unless the child ended because of a user's mistake.
     Print,
     /// Drop it: another error is about to be printed, probably about the same mistake.
@@ -60,18 +60,27 @@ pub enum ClosingLine {
 }
 
 /// Stops a process and its group: SIGTERM, then SIGKILL after `patience` or at a second signal.
-pub fn stop(
+pub(crate) fn stop(
     process: Process,
     patience: Duration,
     request: Request,
     closing_line: ClosingLine,
     events: &Receiver<Event>,
 ) -> Stopped {
-    let begin = Instant::now();
     process.signal(Signal::TERM);
+    await_end(process, Instant::now() + patience, request, closing_line, events)
+}
+
+/// Waits for the end of a process that got SIGTERM; kills it after `deadline` or at a second signal.
+fn await_end(
+    process: Process,
+    deadline: Instant,
+    request: Request,
+    closing_line: ClosingLine,
+    events: &Receiver<Event>,
+) -> Stopped {
     while !process.has_ended() {
-        let left = patience.saturating_sub(begin.elapsed());
-        match events.recv_timeout(left) {
+        match events.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
             Ok(Event::Signal(signal)) if request.is_repeated_by(signal) => {
                 kill(process, closing_line);
                 return Stopped::Interrupted(signal);
@@ -102,11 +111,10 @@ fn reap(process: Process, closing_line: ClosingLine) -> Exit {
     exit
 }
 
-/// Waits until `process` has ended. Returns false after `patience`, or if the launcher was told to stop.
-pub fn ends_within(process: &Process, patience: Duration, events: &Receiver<Event>) -> bool {
-    let begin = Instant::now();
+/// Waits until `process` has ended. Returns false after `deadline`, or if the launcher was told to stop.
+pub(crate) fn ends_before(deadline: Instant, process: &Process, events: &Receiver<Event>) -> bool {
     while !process.has_ended() {
-        match events.recv_timeout(patience.saturating_sub(begin.elapsed())) {
+        match events.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
             Ok(Event::Signal(_)) | Err(_) => return process.has_ended(),
             Ok(_) => {}
         }
@@ -114,16 +122,15 @@ pub fn ends_within(process: &Process, patience: Duration, events: &Receiver<Even
     true
 }
 
-/// Drains and stops both children because of `signal`.
+/// Drains and stops all children because of `signal`: routers first, then the shards, all at the same time.
 ///
-/// Returns the exit code: 0 if both exited by themselves, 1 if one failed or had to be killed.
+/// Returns the exit code: 0 if all exited by themselves, 1 if one failed or had to be killed.
 ///
 /// # Errors
 ///
 /// Returns [`LauncherError::Interrupted`] after a second signal; no child runs then, either.
-pub fn drain(
-    router: Option<Process>,
-    shard: Option<Process>,
+pub(crate) fn drain(
+    children: Vec<Process>,
     graceful_termination_timeout: Duration,
     pace: &Pace,
     signal: i32,
@@ -135,31 +142,18 @@ pub fn drain(
         &[("signal", &signal), ("at_most_s", &graceful_termination_timeout.as_secs())],
     );
     let request = Request::now(signal);
-    let in_order = [(router, graceful_termination_timeout + pace.router_grace), (shard, pace.shard_timeout)];
+    let (shards, routers): (Vec<_>, Vec<_>) = children.into_iter().partition(|child| child.id().is_shard());
     let mut code = 0;
-    for (process, patience) in in_order {
-        let Some(process) = process else { continue };
-        let role = process.role();
-        match stop(process, patience, request, ClosingLine::Print, events) {
-            Stopped::Ended(exit) if exit.is_success() => log.debug("stopped", &[("process", &role)]),
-            // SIGTERM ends a shard that is still loading and has not installed its handler.
-            Stopped::Ended(Exit::Signal(ended_by)) if ended_by == Signal::TERM.as_raw() => {
-                log.debug("stopped while it was starting", &[("process", &role)]);
-            }
-            Stopped::Ended(exit) => {
-                log.warn("failed to stop cleanly", &[("process", &role), ("exit", &exit)]);
+    for (stage, patience) in
+        [(routers, graceful_termination_timeout + pace.router_grace), (shards, pace.shard_timeout)]
+    {
+        stage.iter().for_each(|process| process.signal(Signal::TERM));
+        let deadline = Instant::now() + patience;
+        for process in stage {
+            let id = process.id();
+            let stopped = await_end(process, deadline, request, ClosingLine::Print, events);
+            if !stopped_well(id, stopped, patience, log)? {
                 code = EXIT_FAILURE;
-            }
-            Stopped::Killed => {
-                log.warn(
-                    "did not stop in time and was killed",
-                    &[("process", &role), ("after_s", &patience.as_secs())],
-                );
-                code = EXIT_FAILURE;
-            }
-            Stopped::Interrupted(second) => {
-                log.warn("stopped immediately by a second signal", &[("signal", &second)]);
-                return Err(LauncherError::Interrupted { signal: second });
             }
         }
     }
@@ -167,12 +161,39 @@ pub fn drain(
     Ok(code)
 }
 
+/// Logs how a child of a drain stopped, and returns whether it stopped as it should.
+fn stopped_well(id: ChildId, stopped: Stopped, patience: Duration, log: &Log) -> Result<bool, LauncherError> {
+    match stopped {
+        Stopped::Ended(exit) if exit.is_success() => log.debug("stopped", &[("process", &id)]),
+        // SIGTERM ends a shard that is still loading and has not installed its handler.
+        Stopped::Ended(Exit::Signal(ended_by)) if ended_by == Signal::TERM.as_raw() => {
+            log.debug("stopped while it was starting", &[("process", &id)]);
+        }
+        Stopped::Ended(exit) => {
+            log.warn("failed to stop cleanly", &[("process", &id), ("exit", &exit)]);
+            return Ok(false);
+        }
+        Stopped::Killed => {
+            log.warn(
+                "did not stop in time and was killed",
+                &[("process", &id), ("after_s", &patience.as_secs())],
+            );
+            return Ok(false);
+        }
+        Stopped::Interrupted(second) => {
+            log.warn("stopped immediately by a second signal", &[("signal", &second)]);
+            return Err(LauncherError::Interrupted { signal: second });
+        }
+    }
+    Ok(true)
+}
+
 /// Stops the remaining children after one failed, without waiting for streams, which cannot continue.
-pub fn abandon(rest: impl IntoIterator<Item = Process>, pace: &Pace, events: &Receiver<Event>) {
-    let rest: Vec<Process> = rest.into_iter().collect();
+pub(crate) fn abandon(rest: Vec<Process>, pace: &Pace, events: &Receiver<Event>) {
     let request = Request::now(Signal::TERM.as_raw());
     rest.iter().for_each(|process| process.signal(Signal::TERM));
+    let deadline = Instant::now() + pace.abandon_timeout;
     for process in rest {
-        stop(process, pace.abandon_timeout, request, ClosingLine::Drop, events);
+        await_end(process, deadline, request, ClosingLine::Drop, events);
     }
 }

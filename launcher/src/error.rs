@@ -3,156 +3,95 @@
 use std::io;
 use std::path::PathBuf;
 
-use crate::exit::{Exit, Role};
+use crate::child::ChildId;
+use crate::exit::Exit;
 
 /// The exit code for a user's mistake, in the launcher and its children (docs/errors.md).
-pub const EXIT_USER_MISTAKE: i32 = 2;
+pub(crate) const EXIT_USER_MISTAKE: i32 = 2;
 /// The exit code for any other failure.
 pub const EXIT_FAILURE: i32 = 1;
 /// Added to the number of the signal that stopped the launcher immediately, as shells do.
-pub const EXIT_SIGNAL_BASE: i32 = 128;
+pub(crate) const EXIT_SIGNAL_BASE: i32 = 128;
 
 /// An error that ends the launcher.
 #[derive(Debug, thiserror::Error)]
 pub enum LauncherError {
-    /// A flag, variable or configuration key has an invalid value.
     #[error("{message}")]
-    Usage {
-        /// The whole message in one line.
-        message: String,
-    },
-    /// The configuration file cannot be read.
+    Usage { message: String },
     #[error("cannot read the configuration file `{}`: {source}", path.display())]
     ConfigUnreadable {
-        /// The value of `--config`.
         path: PathBuf,
-        /// The operating system's error.
         #[source]
         source: io::Error,
     },
-    /// A `trunkline cache` command failed.
     #[error(transparent)]
     Cache(#[from] crate::cache::CacheError),
-    /// Another process listens on the router's port.
     #[error(
         "port {port} of `{hostname}` is in use; hint: stop the process that listens there, or choose another `--port`"
     )]
-    PortInUse {
-        /// The value of `--hostname`.
-        hostname: String,
-        /// The value of `--port`.
-        port: u16,
-    },
+    PortInUse { hostname: String, port: u16 },
     /// The router's address cannot be bound for another reason.
     #[error(
         "cannot listen on port {port} of `{hostname}`: {source}; hint: choose another `--hostname` or `--port`"
     )]
     CannotListen {
-        /// The value of `--hostname`.
         hostname: String,
-        /// The value of `--port`.
         port: u16,
-        /// The operating system's error.
         #[source]
         source: io::Error,
     },
-    /// The router binary or the Python interpreter is not beside the launcher.
     #[error("`{name}` is not installed beside `{}`; hint: install the whole package, or set `{variable}` to its path", beside.display())]
-    ProgramMissing {
-        /// The missing file's name.
-        name: &'static str,
-        /// Path of the launcher's own executable.
-        beside: PathBuf,
-        /// The environment variable with the program's path.
-        variable: &'static str,
-    },
-    /// A program cannot be started.
-    #[error("cannot start the {role} (`{}`): {source}", program.display())]
+    ProgramMissing { name: &'static str, beside: PathBuf, variable: &'static str },
+    #[error("cannot start the {child} (`{}`): {source}", program.display())]
     Spawn {
-        /// The child that was to be started.
-        role: Role,
-        /// The path of the program.
+        child: ChildId,
         program: PathBuf,
-        /// The operating system's error.
         #[source]
         source: io::Error,
     },
     /// A child ended because of a user's mistake. Its own error line is printed instead of this message.
-    #[error("the {role} refused to start and gave no reason")]
+    #[error("the {child} refused to start and gave no reason")]
     ChildRefused {
-        /// The child that ended.
-        role: Role,
+        child: ChildId,
         /// The child's `error: ...` line with its newline; `None` if it went directly to stderr or was never written.
         verdict: Option<Vec<u8>>,
     },
-    /// A child ended before the server was ready.
     #[error(
-        "the {role} ended with {exit} before the server was ready{}{}",
+        "the {child} ended with {exit} before the server was ready{}{}",
         last_words(last_line),
         hint(exit)
     )]
-    EndedBeforeReady {
-        /// The child that ended.
-        role: Role,
-        /// The child's exit status.
-        exit: Exit,
-        /// The child's last line on stderr, if any.
-        last_line: Option<String>,
-    },
-    /// A child crashed too often.
+    EndedBeforeReady { child: ChildId, exit: Exit, last_line: Option<String> },
     #[error(
-        "the {role} crashed {ends} times within {window_s} s, most recently with {exit}{}{}",
+        "the {child} crashed {ends} times within {window_s} s, most recently with {exit}{}{}",
         last_words(last_line),
         hint(exit)
     )]
-    CrashLoop {
-        /// The child that ended.
-        role: Role,
-        /// Number of crashes within the window.
-        ends: usize,
-        /// Length of the window in seconds.
-        window_s: u64,
-        /// The exit status of the last crash.
-        exit: Exit,
-        /// The child's last line on stderr, if any.
-        last_line: Option<String>,
-    },
+    CrashLoop { child: ChildId, ends: usize, window_s: u64, exit: Exit, last_line: Option<String> },
     /// The resolver succeeded, but its output is not a model.
     #[error(
         "the resolver printed no valid model: {reason}; hint: check that launcher and server package have the same version"
     )]
-    ResolverOutput {
-        /// The problem with the output.
-        reason: String,
-    },
-    /// The private folder for the sockets cannot be created.
+    ResolverOutput { reason: String },
     #[error(
         "cannot create a folder for the sockets: {reasons}; hint: set `XDG_RUNTIME_DIR` or `TMPDIR` to a short writable path"
     )]
-    RuntimeDir {
-        /// Every location that was tried, with its error.
-        reasons: String,
-    },
+    RuntimeDir { reasons: String },
     /// A signal stopped the launcher before the model was resolved, or a second signal interrupted the drain.
     #[error("stopped by signal {signal}")]
-    Interrupted {
-        /// Number of the signal.
-        signal: i32,
-    },
+    Interrupted { signal: i32 },
     /// A system call failed that normally succeeds.
     #[error("cannot {what}: {source}")]
     System {
         /// The failed action, to follow "cannot".
         what: &'static str,
-        /// The operating system's error.
         #[source]
         source: io::Error,
     },
 }
 
 impl LauncherError {
-    /// Creates an error for a user's mistake.
-    pub fn usage(message: impl Into<String>) -> Self {
+    pub(crate) fn usage(message: impl Into<String>) -> Self {
         Self::Usage { message: message.into() }
     }
 
@@ -180,7 +119,7 @@ impl LauncherError {
     /// Returns the line to print on stderr; `None` if a child has printed it, or if a signal requested the stop.
     pub fn line(&self) -> Option<Vec<u8>> {
         match self {
-            Self::Interrupted { .. } | Self::ChildRefused { role: Role::Resolver, .. } => None,
+            Self::Interrupted { .. } | Self::ChildRefused { child: ChildId::Resolver, .. } => None,
             Self::ChildRefused { verdict: Some(verdict), .. } => Some(verdict.clone()),
             error => Some(format!("error: {error}\n").into_bytes()),
         }

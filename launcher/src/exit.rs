@@ -1,4 +1,4 @@
-//! The purposes of the launcher's children and the ways in which they end, for events, errors and logs.
+//! The ways in which children end, for errors and logs.
 
 use std::fmt;
 use std::os::unix::process::ExitStatusExt;
@@ -6,39 +6,14 @@ use std::process::ExitStatus;
 
 use rustix::process::Signal;
 
-/// The purpose of a child.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Role {
-    /// `python -m trunkline_server resolve`
-    Resolver,
-    /// `python -m trunkline_server serve`
-    Shard,
-    /// `trunkline-router`
-    Router,
-}
-
-impl fmt::Display for Role {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Resolver => "resolver",
-            Self::Shard => "shard",
-            Self::Router => "router",
-        })
-    }
-}
-
-/// The exit status of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exit {
-    /// The process exited with this code.
     Code(i32),
-    /// This signal killed the process.
     Signal(i32),
 }
 
 impl Exit {
-    /// Returns whether the process exited with code 0.
-    pub fn is_success(self) -> bool {
+    pub(crate) fn is_success(self) -> bool {
         self == Self::Code(0)
     }
 }

@@ -6,7 +6,8 @@
 //! programs     finds the other programs and builds their command lines
 //! listen       checks the port before anything is loaded
 //! resolve      model name to files
-//! runtime_dir  the private folder with the socket and the router's settings
+//! runtime_dir  the private folder with the sockets and the router's settings
+//! child        the children's names
 //! process      a child process: group, lifeline, end
 //! output       a child's output lines
 //! pace         time limits for the children
@@ -17,6 +18,7 @@
 
 pub mod args;
 pub mod cache;
+pub mod child;
 pub mod commands;
 pub mod drain;
 pub mod error;
@@ -34,4 +36,4 @@ pub mod restart;
 pub mod runtime_dir;
 pub mod signals;
 pub mod supervise;
-pub mod tls_probe;
+mod tls_probe;

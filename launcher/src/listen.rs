@@ -8,7 +8,6 @@ use crate::error::LauncherError;
 /// The address on which the router will listen.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Address {
-    /// The value of `--hostname`.
     pub hostname: String,
     /// The port; never 0.
     pub port: u16,

@@ -19,9 +19,8 @@ pub const MAX_LOG_LINE_BYTES: u64 = 1 << 20;
 /// Longest wait for the last lines of a child that has ended.
 const LAST_LINES_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// The output streams of one child.
 #[derive(Debug)]
-pub struct Output {
+pub(crate) struct Output {
     tail: Arc<Mutex<Tail>>,
     /// Disconnects when both streams have been passed through.
     end: Receiver<()>,
@@ -38,7 +37,7 @@ pub struct Tail {
 
 impl Output {
     /// Passes the lines of both streams through until they end.
-    pub fn pass_through(stdout: Option<ChildStdout>, stderr: Option<ChildStderr>) -> Self {
+    pub(crate) fn pass_through(stdout: Option<ChildStdout>, stderr: Option<ChildStderr>) -> Self {
         let tail = Arc::new(Mutex::new(Tail::default()));
         let (open, end) = channel();
         if let Some(stdout) = stdout {
@@ -52,7 +51,7 @@ impl Output {
     }
 
     /// Waits for the last lines of a child that has ended.
-    pub fn finish(&self) -> Tail {
+    pub(crate) fn finish(&self) -> Tail {
         // The channel normally disconnects; a grandchild outside the group may keep a pipe open for longer.
         let _ = self.end.recv_timeout(LAST_LINES_TIMEOUT);
         std::mem::take(&mut *lock(&self.tail))
@@ -76,7 +75,7 @@ impl Tail {
     }
 
     /// Passes the held-back line through.
-    pub fn release(&mut self) {
+    pub(crate) fn release(&mut self) {
         if let Some(verdict) = self.verdict.take() {
             log::write_line(&verdict);
         }

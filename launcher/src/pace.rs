@@ -17,15 +17,10 @@ const ABANDON_TIMEOUT: Duration = Duration::from_millis(350);
 /// The time limits; the command uses [`Pace::default`].
 #[derive(Debug, Clone, Copy)]
 pub struct Pace {
-    /// Pause before the second restart within the window; it doubles with each further restart.
     pub base_pause: Duration,
-    /// Time that the shard has to refuse what the router has refused.
     pub second_verdict_timeout: Duration,
-    /// Time that the router has beyond the graceful-termination timeout.
     pub router_grace: Duration,
-    /// Time that the shard has to exit after SIGTERM.
     pub shard_timeout: Duration,
-    /// Time that a child has to exit after another child failed.
     pub abandon_timeout: Duration,
 }
 

@@ -8,8 +8,9 @@ use std::thread;
 
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 
+use crate::child::ChildId;
 use crate::error::LauncherError;
-use crate::exit::{Exit, Role};
+use crate::exit::Exit;
 use crate::output::{Output, Tail};
 
 /// Capacity of the supervisor's event queue. Senders block when it is full; they hold nothing that others wait for.
@@ -22,12 +23,11 @@ pub enum Event {
     Signal(i32),
     /// A process ended. It is not reaped yet, so its id cannot have been reused.
     Ended {
-        /// The purpose of the process.
-        role: Role,
-        /// The process id, which distinguishes this process from earlier ones with the same role.
+        child: ChildId,
+        /// The process id, which distinguishes this process from earlier ones of the same child.
         pid: u32,
     },
-    /// The router reported that the server is ready.
+    /// The router answered that the server is ready.
     Ready,
 }
 
@@ -35,8 +35,8 @@ pub enum Event {
 ///
 /// Invariant: the child is not reaped while this value lives, so the ids of child and group cannot be reused.
 #[derive(Debug)]
-pub struct Process {
-    role: Role,
+pub(crate) struct Process {
+    id: ChildId,
     child: Child,
     /// The write end of the child's stdin, which the kernel closes when the launcher dies for any reason. It is
     /// close-on-exec, so no other child holds a copy.
@@ -50,38 +50,34 @@ impl Process {
     /// stderr, untouched, but for a closing `error:` line ([`Tail::verdict`]). Its end arrives as [`Event::Ended`].
     ///
     /// The launcher's own stdout carries what the user asked for and nothing else, hence both streams go to stderr.
-    pub fn spawn(
-        role: Role,
+    pub(crate) fn spawn(
+        id: ChildId,
         mut command: Command,
         events: &SyncSender<Event>,
     ) -> Result<Self, LauncherError> {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        Self::start(role, command, events)
+        let child = spawn_in_own_group(id, &mut command)?;
+        Ok(Self::watch(id, child, events))
     }
 
     /// Starts a child whose stdin and stderr are what `command` says and whose stdout is collected by the caller.
-    pub fn spawn_with_output(
-        role: Role,
+    pub(crate) fn spawn_with_output(
+        id: ChildId,
         mut command: Command,
         events: &SyncSender<Event>,
     ) -> Result<(Self, impl Read + Send + use<>), LauncherError> {
         command.stdout(Stdio::piped());
         let program = command.get_program().to_owned();
-        let mut child = spawn_in_own_group(role, &mut command)?;
+        let mut child = spawn_in_own_group(id, &mut command)?;
         let stdout = child.stdout.take().ok_or_else(|| LauncherError::Spawn {
-            role,
+            child: id,
             program: program.into(),
             source: std::io::Error::other("its stdout was not captured"),
         })?;
-        Ok((Self::watch(role, child, events), stdout))
+        Ok((Self::watch(id, child, events), stdout))
     }
 
-    fn start(role: Role, mut command: Command, events: &SyncSender<Event>) -> Result<Self, LauncherError> {
-        let child = spawn_in_own_group(role, &mut command)?;
-        Ok(Self::watch(role, child, events))
-    }
-
-    fn watch(role: Role, mut child: Child, events: &SyncSender<Event>) -> Self {
+    fn watch(id: ChildId, mut child: Child, events: &SyncSender<Event>) -> Self {
         let lifeline = child.stdin.take();
         let output = Output::pass_through(child.stdout.take(), child.stderr.take());
         let pid = child.id();
@@ -89,23 +85,21 @@ impl Process {
         thread::spawn(move || {
             wait_without_reaping(pid);
             // If this fails, the supervisor has ended.
-            let _ = events.send(Event::Ended { role, pid });
+            let _ = events.send(Event::Ended { child: id, pid });
         });
-        Self { role, child, lifeline, output, reaped: false }
+        Self { id, child, lifeline, output, reaped: false }
     }
 
-    /// Returns the purpose of this child.
-    pub fn role(&self) -> Role {
-        self.role
+    pub(crate) fn id(&self) -> ChildId {
+        self.id
     }
 
-    /// Returns the process id.
-    pub fn pid(&self) -> u32 {
+    pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
 
     /// Sends `signal` to the child's whole group, whose members may all have ended.
-    pub fn signal(&self, signal: Signal) {
+    pub(crate) fn signal(&self, signal: Signal) {
         if let Some(group) = pid_of(self.child.id()) {
             // This fails only if no member is left, since the leader is our own child and not yet reaped.
             let _ = kill_process_group(group, signal);
@@ -113,14 +107,14 @@ impl Process {
     }
 
     /// Returns whether the child has ended, reaped or not.
-    pub fn has_ended(&self) -> bool {
+    pub(crate) fn has_ended(&self) -> bool {
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         // An error means that the child no longer exists.
         pid_of(self.child.id()).is_none_or(|pid| !matches!(waitid(WaitId::Pid(pid), options), Ok(None)))
     }
 
     /// Waits for the child to end, kills the rest of its group, and returns the exit status and the end of the output.
-    pub fn reap(mut self) -> (Exit, Tail) {
+    pub(crate) fn reap(mut self) -> (Exit, Tail) {
         let exit = self.finish();
         (exit, self.output.finish())
     }
@@ -144,9 +138,9 @@ impl Drop for Process {
     }
 }
 
-fn spawn_in_own_group(role: Role, command: &mut Command) -> Result<Child, LauncherError> {
+fn spawn_in_own_group(id: ChildId, command: &mut Command) -> Result<Child, LauncherError> {
     command.process_group(0).spawn().map_err(|source| LauncherError::Spawn {
-        role,
+        child: id,
         program: command.get_program().into(),
         source,
     })

@@ -30,12 +30,12 @@ const ROUTER: Program = Program { names: &["trunkline-router"], variable: "TRUNK
 const PYTHON: Program = Program { names: &["python", "python3"], variable: "TRUNKLINE_PYTHON" };
 
 /// Returns the interpreter with the server package: `TRUNKLINE_PYTHON`, or `python` beside the launcher.
-pub fn python() -> Result<PathBuf, LauncherError> {
+pub(crate) fn python() -> Result<PathBuf, LauncherError> {
     PYTHON.find()
 }
 
 /// Returns the router binary: `TRUNKLINE_ROUTER`, or `trunkline-router` beside the launcher.
-pub fn router() -> Result<PathBuf, LauncherError> {
+pub(crate) fn router() -> Result<PathBuf, LauncherError> {
     ROUTER.find()
 }
 
@@ -60,7 +60,7 @@ impl Program {
 }
 
 /// Returns `python -m trunkline_server resolve [MODEL] [--revision R]`.
-pub fn resolver_command(python: &Path, model: &ModelRef) -> Command {
+pub(crate) fn resolver_command(python: &Path, model: &ModelRef) -> Command {
     let mut command = server_command(python, "resolve");
     command.args(&model.name);
     if let Some(revision) = &model.revision {
@@ -70,7 +70,7 @@ pub fn resolver_command(python: &Path, model: &ModelRef) -> Command {
 }
 
 /// Returns `python -m trunkline_server serve --model PATH --socket PATH [...] --lifeline`.
-pub fn shard_command(python: &Path, config: &ServeConfig, model: &Path, socket: &Path) -> Command {
+pub(crate) fn shard_command(python: &Path, config: &ServeConfig, model: &Path, socket: &Path) -> Command {
     let mut command = server_command(python, "serve");
     command.arg("--model").arg(model).arg("--socket").arg(socket);
     push_group(&mut command, &config.compute);
@@ -82,7 +82,7 @@ pub fn shard_command(python: &Path, config: &ServeConfig, model: &Path, socket: 
 }
 
 /// Returns `trunkline-router --settings PATH --lifeline`.
-pub fn router_command(router: &Path, settings: &Path) -> Command {
+pub(crate) fn router_command(router: &Path, settings: &Path) -> Command {
     let mut command = Command::new(router);
     forget_own_variables(&mut command);
     command.arg("--settings").arg(settings).arg("--lifeline");

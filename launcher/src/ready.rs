@@ -22,18 +22,14 @@ const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 /// `HTTP/1.1 200`
 const STATUS_LINE_BYTES: usize = 12;
 
-/// The protocol of the router's port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scheme {
-    /// Plain HTTP, the default without `--tls-cert`.
     Http,
-    /// HTTP over TLS, with `--tls-cert`.
     Https,
 }
 
 impl Scheme {
-    /// Returns the scheme of URLs.
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Http => "http",
             Self::Https => "https",
@@ -42,7 +38,7 @@ impl Scheme {
 }
 
 /// Sends [`Event::Ready`] as soon as the router at `address` answers 200.
-pub fn watch(address: SocketAddr, scheme: Scheme, events: SyncSender<Event>) {
+pub(crate) fn watch(address: SocketAddr, scheme: Scheme, events: SyncSender<Event>) {
     thread::spawn(move || {
         let begin = Instant::now();
         while !probe(address, scheme).unwrap_or(false) {

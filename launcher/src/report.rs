@@ -43,7 +43,7 @@ except ImportError as error: print('no kernels:', error)
 ";
 
 /// Returns the report, one `key: value` per line.
-pub fn render() -> String {
+pub(crate) fn render() -> String {
     let mut report = String::new();
     let mut line = |key: &str, value: String| {
         // Writing to a String cannot fail.

@@ -11,9 +11,10 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use crate::args::resolved::ModelRef;
+use crate::child::ChildId;
 use crate::drain::{ClosingLine, Request, Stopped, stop};
 use crate::error::{EXIT_USER_MISTAKE, LauncherError};
-use crate::exit::{Exit, Role};
+use crate::exit::Exit;
 use crate::process::{Event, Process};
 use crate::programs;
 
@@ -38,7 +39,7 @@ pub struct ResolvedModel {
 /// # Errors
 ///
 /// Fails if a signal stops the download, or if the resolver fails. A resolver that exits with 2 has printed the reason.
-pub fn run(
+pub(crate) fn run(
     python: &Path,
     model: &ModelRef,
     events: &Receiver<Event>,
@@ -47,7 +48,7 @@ pub fn run(
     let mut command = programs::resolver_command(python, model);
     command.stdin(Stdio::null());
     end_with_the_launcher(&mut command);
-    let (process, stdout) = Process::spawn_with_output(Role::Resolver, command, sender)?;
+    let (process, stdout) = Process::spawn_with_output(ChildId::Resolver, command, sender)?;
     let output = thread::spawn(move || read_output(stdout));
     while !process.has_ended() {
         // The end of the resolver is an event too. The channel cannot be closed, since `sender` is alive.
@@ -67,9 +68,9 @@ pub fn run(
             &output.map_err(|source| LauncherError::System { what: "read the resolver's output", source })?,
         ),
         Exit::Code(EXIT_USER_MISTAKE) => {
-            Err(LauncherError::ChildRefused { role: Role::Resolver, verdict: None })
+            Err(LauncherError::ChildRefused { child: ChildId::Resolver, verdict: None })
         }
-        exit => Err(LauncherError::EndedBeforeReady { role: Role::Resolver, exit, last_line: None }),
+        exit => Err(LauncherError::EndedBeforeReady { child: ChildId::Resolver, exit, last_line: None }),
     }
 }
 

@@ -8,14 +8,11 @@ const MAX_RESTARTS: usize = 5;
 /// Time for which a crash is counted.
 const WINDOW: Duration = Duration::from_secs(60);
 
-/// The decision after a crash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// Restart the child after this pause.
     RestartAfter(Duration),
     /// Do not restart the child: it crashed too often.
     GiveUp {
-        /// Crashes within the window, including this one.
         ends: usize,
     },
 }
@@ -28,7 +25,6 @@ pub struct RestartPolicy {
 }
 
 impl RestartPolicy {
-    /// Creates a policy that waits for `base_pause` before the second restart.
     pub fn new(base_pause: Duration) -> Self {
         Self { base_pause, crashes: VecDeque::new() }
     }

@@ -5,7 +5,7 @@
 //! ```text
 //! trunkline-<pid>-<random>/    0700
 //!     launcher.lock            0600; locked with flock while the launcher lives; contains its process id once locked
-//!     shard.sock               0600; created by the shard
+//!     shard.sock               0600; created by the shard that the file is named after
 //!     router.json              0600; the router's settings, written before each of its starts
 //! ```
 //!
@@ -24,13 +24,12 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::process::{Pid, geteuid, test_kill_process};
 use trunkline_settings::RouterSettings;
 
+use crate::child::ShardId;
 use crate::error::LauncherError;
 use crate::log::Log;
 
 const PREFIX: &str = "trunkline-";
-/// Name of the file that the launcher locks.
 pub const LOCK_FILE: &str = "launcher.lock";
-const SHARD_SOCKET: &str = "shard.sock";
 const ROUTER_SETTINGS: &str = "router.json";
 const PRIVATE_DIR_MODE: u32 = 0o700;
 const PRIVATE_FILE_MODE: u32 = 0o600;
@@ -51,12 +50,12 @@ pub struct RuntimeDir {
 
 impl RuntimeDir {
     /// Removes stale folders from all `bases`, then creates a folder in the first base that is writable and short
-    /// enough.
-    pub fn create(bases: &[PathBuf], log: &Log) -> Result<Self, LauncherError> {
+    /// enough for the sockets of `shards`.
+    pub fn create(bases: &[PathBuf], shards: &[ShardId], log: &Log) -> Result<Self, LauncherError> {
         bases.iter().for_each(|base| sweep(base, log));
         let mut reasons = Vec::new();
         for base in bases {
-            match Self::create_in(base) {
+            match Self::create_in(base, shards) {
                 Ok(dir) => return Ok(dir),
                 Err(source) => reasons.push(format!("`{}`: {source}", base.display())),
             }
@@ -64,10 +63,10 @@ impl RuntimeDir {
         Err(LauncherError::RuntimeDir { reasons: reasons.join(", ") })
     }
 
-    fn create_in(base: &Path) -> io::Result<Self> {
+    fn create_in(base: &Path, shards: &[ShardId]) -> io::Result<Self> {
         for _ in 0..MAX_NAMES {
             let path = base.join(format!("{PREFIX}{}-{:08x}", process::id(), random_u32()));
-            check_socket_path(&path.join(SHARD_SOCKET))?;
+            shards.iter().try_for_each(|shard| check_socket_path(&socket_in(&path, *shard)))?;
             match DirBuilder::new().mode(PRIVATE_DIR_MODE).create(&path) {
                 Ok(()) => {}
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
@@ -86,23 +85,22 @@ impl RuntimeDir {
         Err(io::Error::other(format!("no free name in {MAX_NAMES} attempts")))
     }
 
-    /// Returns the folder's path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Returns the path of the shard's socket.
-    pub fn shard_socket(&self) -> PathBuf {
-        self.path.join(SHARD_SOCKET)
+    /// Returns the path of a shard's socket.
+    pub fn socket(&self, shard: ShardId) -> PathBuf {
+        socket_in(&self.path, shard)
     }
 
     /// Returns the path of the router's settings.
-    pub fn router_settings(&self) -> PathBuf {
+    pub(crate) fn router_settings(&self) -> PathBuf {
         self.path.join(ROUTER_SETTINGS)
     }
 
     /// Writes the router's settings, readable only by this user.
-    pub fn write_router_settings(&self, settings: &RouterSettings) -> io::Result<()> {
+    pub(crate) fn write_router_settings(&self, settings: &RouterSettings) -> io::Result<()> {
         let mut options = OpenOptions::new();
         options.write(true).create(true).truncate(true).mode(PRIVATE_FILE_MODE);
         options.open(self.router_settings())?.write_all(&serde_json::to_vec_pretty(settings)?)
@@ -118,7 +116,7 @@ impl Drop for RuntimeDir {
 
 /// Returns the locations for the folder, best first: `XDG_RUNTIME_DIR` is private and short, and `/tmp` is the fallback
 /// for a temporary folder whose path is too long for a socket.
-pub fn bases() -> Vec<PathBuf> {
+pub(crate) fn bases() -> Vec<PathBuf> {
     let xdg = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_absolute());
     let mut bases: Vec<PathBuf> = Vec::new();
     let places = xdg.into_iter().chain([std::env::temp_dir(), PathBuf::from("/tmp")]);
@@ -129,6 +127,10 @@ pub fn bases() -> Vec<PathBuf> {
         }
     }
     bases
+}
+
+fn socket_in(folder: &Path, shard: ShardId) -> PathBuf {
+    folder.join(format!("{shard}.sock"))
 }
 
 /// Fails if a socket cannot be bound at `path` because the path is too long.

@@ -13,7 +13,7 @@ use crate::process::Event;
 /// Sends an [`Event::Signal`] for every such signal until the process ends.
 ///
 /// SIGHUP stays ignored if it was ignored when the launcher started, as under `nohup`.
-pub fn forward_to(events: SyncSender<Event>) -> Result<(), LauncherError> {
+pub(crate) fn forward_to(events: SyncSender<Event>) -> Result<(), LauncherError> {
     let mut wanted = vec![SIGINT, SIGTERM];
     if !is_ignored(SIGHUP) {
         wanted.push(SIGHUP);

@@ -1,4 +1,4 @@
-//! Starts the shard and the router, supervises them, restarts them after a crash, and stops them.
+//! Starts the shards and the router, supervises them, restarts them after a crash, and stops them.
 
 use std::fs;
 use std::io;
@@ -10,9 +10,10 @@ use std::time::{Duration, Instant};
 use trunkline_settings::RouterSettings;
 
 use crate::args::resolved::ServeConfig;
+use crate::child::{ChildId, ShardId};
 use crate::drain;
 use crate::error::{EXIT_USER_MISTAKE, LauncherError};
-use crate::exit::{Exit, Role};
+use crate::exit::Exit;
 use crate::listen::Address;
 use crate::log::Log;
 use crate::output::Tail;
@@ -24,22 +25,19 @@ use crate::resolve::ResolvedModel;
 use crate::restart::{RestartPolicy, Verdict};
 use crate::runtime_dir::RuntimeDir;
 
-/// Everything needed to start the two children.
+/// Everything needed to start the children.
 #[derive(Debug)]
 pub struct Plan<'a> {
-    /// The configuration of `trunkline serve`.
     pub config: &'a ServeConfig,
     /// The interpreter with the server package.
     pub python: PathBuf,
     /// Path of the router binary.
     pub router: PathBuf,
-    /// The model on disk.
     pub model: ResolvedModel,
-    /// The address that the router binds.
+    pub shards: Vec<ShardId>,
     pub address: Address,
-    /// The private folder with the sockets. It outlives every child.
+    /// It outlives every child.
     pub runtime_dir: RuntimeDir,
-    /// The children's time limits.
     pub pace: Pace,
 }
 
@@ -58,7 +56,7 @@ impl Plan<'_> {
         server.hostname.clone_from(&self.address.hostname);
         server.port = self.address.port;
         RouterSettings {
-            shard_socket: self.runtime_dir.shard_socket(),
+            shard_socket: self.runtime_dir.socket(ShardId::default()),
             model_path: self.model.path.clone(),
             served_model_name: self.served_model_name().to_owned(),
             server,
@@ -69,14 +67,20 @@ impl Plan<'_> {
         }
     }
 
-    /// Returns the command that starts the shard or the router.
-    pub fn command(&self, role: Role) -> Command {
-        match role {
-            Role::Router => programs::router_command(&self.router, &self.runtime_dir.router_settings()),
-            Role::Shard | Role::Resolver => {
-                let socket = self.runtime_dir.shard_socket();
+    /// Returns the children to keep running, in the order in which they are started.
+    fn children(&self) -> impl Iterator<Item = ChildId> {
+        self.shards.iter().copied().map(ChildId::Shard).chain([ChildId::Router])
+    }
+
+    /// Returns the command that starts a child.
+    pub fn command(&self, child: ChildId) -> Command {
+        match child {
+            ChildId::Resolver => programs::resolver_command(&self.python, &self.config.model),
+            ChildId::Shard(shard) => {
+                let socket = self.runtime_dir.socket(shard);
                 programs::shard_command(&self.python, self.config, &self.model.path, &socket)
             }
+            ChildId::Router => programs::router_command(&self.router, &self.runtime_dir.router_settings()),
         }
     }
 }
@@ -84,7 +88,7 @@ impl Plan<'_> {
 /// A child that should be running, and its current state.
 #[derive(Debug)]
 struct Supervised {
-    role: Role,
+    id: ChildId,
     state: State,
     restarts: RestartPolicy,
 }
@@ -105,14 +109,13 @@ pub struct Supervisor<'a> {
     log: Log,
     events: &'a Receiver<Event>,
     sender: SyncSender<Event>,
-    /// One child for each role.
     children: Vec<Supervised>,
     /// Set once the router has answered 200 and the user has been told.
     was_ready: bool,
 }
 
 impl<'a> Supervisor<'a> {
-    /// Starts both children; the router itself waits for the shard's socket.
+    /// Starts all children; the router itself waits for the shard's socket.
     ///
     /// `sender` feeds `events`, which only the supervisor reads from now on.
     pub fn start(
@@ -131,10 +134,10 @@ impl<'a> Supervisor<'a> {
                 ("port", &plan.address.port),
             ],
         );
-        for role in [Role::Shard, Role::Router] {
-            let state = State::Running(supervisor.spawn(role)?);
+        for id in plan.children() {
+            let state = State::Running(supervisor.spawn(id)?);
             let restarts = RestartPolicy::new(plan.pace.base_pause);
-            supervisor.children.push(Supervised { role, state, restarts });
+            supervisor.children.push(Supervised { id, state, restarts });
         }
         ready::watch(plan.address.local(), plan.scheme(), supervisor.sender.clone());
         Ok(supervisor)
@@ -148,8 +151,8 @@ impl<'a> Supervisor<'a> {
         loop {
             match self.next_event() {
                 Some(Event::Signal(signal)) => return self.drain(signal),
-                Some(Event::Ended { role, pid }) => {
-                    if let Err(error) = self.ended(role, pid) {
+                Some(Event::Ended { child, pid }) => {
+                    if let Err(error) = self.ended(child, pid) {
                         drain::abandon(self.take_running(|_| true), &self.plan.pace, self.events);
                         return Err(error);
                     }
@@ -174,33 +177,33 @@ impl<'a> Supervisor<'a> {
         event.ok()
     }
 
-    fn spawn(&self, role: Role) -> Result<Process, LauncherError> {
+    fn spawn(&self, id: ChildId) -> Result<Process, LauncherError> {
         let folder = &self.plan.runtime_dir;
-        match role {
-            Role::Shard => remove_stale(&folder.shard_socket())?,
+        match id {
+            ChildId::Shard(shard) => remove_stale(&folder.socket(shard))?,
             // Written at each start: something that cleans temporary folders may have removed it.
-            Role::Router => folder
+            ChildId::Router => folder
                 .write_router_settings(&self.plan.router_settings())
                 .map_err(|source| LauncherError::System { what: "write the router's settings", source })?,
-            Role::Resolver => {}
+            ChildId::Resolver => {}
         }
-        let process = Process::spawn(role, self.plan.command(role), &self.sender)?;
-        self.log.debug("started", &[("process", &role), ("pid", &process.pid())]);
+        let process = Process::spawn(id, self.plan.command(id), &self.sender)?;
+        self.log.debug("started", &[("process", &id), ("pid", &process.pid())]);
         Ok(process)
     }
 
     /// Handles the end of a child. Returns an error if the child must not be restarted.
-    fn ended(&mut self, role: Role, pid: u32) -> Result<(), LauncherError> {
-        let is_it = |process: &Process| process.role() == role && process.pid() == pid;
+    fn ended(&mut self, id: ChildId, pid: u32) -> Result<(), LauncherError> {
+        let is_it = |process: &Process| process.id() == id && process.pid() == pid;
         let Some(process) = self.take_running(is_it).pop() else { return Ok(()) };
         let (exit, mut tail) = process.reap();
-        if exit == Exit::Code(EXIT_USER_MISTAKE) {
-            return Err(self.refused(role, tail));
-        }
         if !self.was_ready {
-            return Err(LauncherError::EndedBeforeReady { role, exit, last_line: tail.last_line });
+            return Err(match exit {
+                Exit::Code(EXIT_USER_MISTAKE) => self.refused(id, tail),
+                _ => LauncherError::EndedBeforeReady { child: id, exit, last_line: tail.last_line },
+            });
         }
-        let Some(child) = self.children.iter_mut().find(|child| child.role == role) else { return Ok(()) };
+        let Some(child) = self.children.iter_mut().find(|child| child.id == id) else { return Ok(()) };
         let now = Instant::now();
         match child.restarts.crashed(now) {
             Verdict::RestartAfter(pause) => {
@@ -208,12 +211,12 @@ impl<'a> Supervisor<'a> {
                 child.state = State::Crashed { restart_at: now + pause };
                 self.log.warn(
                     "exited unexpectedly; restarting",
-                    &[("process", &role), ("pid", &pid), ("exit", &exit), ("after_ms", &pause.as_millis())],
+                    &[("process", &id), ("pid", &pid), ("exit", &exit), ("after_ms", &pause.as_millis())],
                 );
                 Ok(())
             }
             Verdict::GiveUp { ends } => Err(LauncherError::CrashLoop {
-                role,
+                child: id,
                 ends,
                 window_s: RestartPolicy::window_s(),
                 exit,
@@ -222,23 +225,25 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    /// Handles a child that ended because of a user's mistake.
+    /// Handles a child that ended because of a user's mistake before the server was ready. Later it is a crash like any
+    /// other, because a certificate that has expired or memory that others took may be there again soon.
     ///
-    /// The shard checks the model more closely than the router does. If the router refuses the model, the shard gets
-    /// some time to refuse it too, and its error line is shown instead.
-    fn refused(&mut self, role: Role, tail: Tail) -> LauncherError {
+    /// A shard checks the model more closely than the router does. If the router refuses the model, the shards get some
+    /// time to refuse it too, and the first one's error line is shown instead.
+    fn refused(&mut self, id: ChildId, tail: Tail) -> LauncherError {
         let verdict = tail.verdict;
-        if role == Role::Router
-            && !self.was_ready
-            && let Some(shard) = self.take_running(|process| process.role() == Role::Shard).pop()
-        {
-            if !drain::ends_within(&shard, self.plan.pace.second_verdict_timeout, self.events) {
-                drain::abandon([shard], &self.plan.pace, self.events);
-            } else if let (Exit::Code(EXIT_USER_MISTAKE), tail) = shard.reap() {
-                return LauncherError::ChildRefused { role: Role::Shard, verdict: tail.verdict.or(verdict) };
+        if id == ChildId::Router {
+            let deadline = Instant::now() + self.plan.pace.second_verdict_timeout;
+            for shard in self.take_running(|process| process.id().is_shard()) {
+                let child = shard.id();
+                if !drain::ends_before(deadline, &shard, self.events) {
+                    drain::abandon(vec![shard], &self.plan.pace, self.events);
+                } else if let (Exit::Code(EXIT_USER_MISTAKE), tail) = shard.reap() {
+                    return LauncherError::ChildRefused { child, verdict: tail.verdict.or(verdict) };
+                }
             }
         }
-        LauncherError::ChildRefused { role, verdict }
+        LauncherError::ChildRefused { child: id, verdict }
     }
 
     fn restart_due(&mut self) -> Result<(), LauncherError> {
@@ -247,8 +252,8 @@ impl<'a> Supervisor<'a> {
             let due =
                 matches!(self.children[index].state, State::Crashed { restart_at } if restart_at <= now);
             if due {
-                let process = self.spawn(self.children[index].role)?;
-                self.log.info("restarted", &[("process", &process.role()), ("pid", &process.pid())]);
+                let process = self.spawn(self.children[index].id)?;
+                self.log.info("restarted", &[("process", &process.id()), ("pid", &process.pid())]);
                 self.children[index].state = State::Running(process);
             }
         }
@@ -265,10 +270,9 @@ impl<'a> Supervisor<'a> {
     }
 
     fn drain(mut self, signal: i32) -> Result<i32, LauncherError> {
-        let mut take = |role| self.take_running(|process| process.role() == role).pop();
-        let (router, shard) = (take(Role::Router), take(Role::Shard));
         let timeout: Duration = self.plan.config.server.graceful_termination_timeout;
-        drain::drain(router, shard, timeout, &self.plan.pace, signal, self.events, &self.log)
+        let children = self.take_running(|_| true);
+        drain::drain(children, timeout, &self.plan.pace, signal, self.events, &self.log)
     }
 
     /// Removes and returns the running processes for which `wanted` is true, and marks them as crashed.

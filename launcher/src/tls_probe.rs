@@ -10,7 +10,7 @@ use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{ClientConfig, ClientConnection, DigitallySignedStruct, Error, SignatureScheme, StreamOwned};
 
 /// Opens TLS over a connection to `address` without checking the certificate.
-pub fn connect(
+pub(crate) fn connect(
     stream: TcpStream,
     address: SocketAddr,
 ) -> io::Result<StreamOwned<ClientConnection, TcpStream>> {

@@ -14,9 +14,7 @@ IS_FULL = os.environ.get("TRUNKLINE_TEST_ALL") == "1"
 
 
 def matrix(*dimensions: Sequence[Any]) -> list[Any]:
-    """Returns the product of the dimensions as parameters. All are `full` except a diagonal in which each value
-    occurs.
-    """
+    """Returns the product of the dimensions as parameters, `full` except for a diagonal in which each value occurs."""
     lengths = [len(values) for values in dimensions]
     diagonal = {tuple(row % length for length in lengths) for row in range(max(lengths))}
     return [

@@ -6,6 +6,7 @@ A request of the plan that is impossible for one sequence fails only that sequen
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import deque
 from dataclasses import dataclass
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from trunkline_server.backends.interface import Backend, LateMasks, Store
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, eq=False)
@@ -162,11 +165,16 @@ class Engine:
             problem = f"an allowed token id is not below the vocabulary size {self._vocab_size}"
         elif max((token_id for token_id, _ in start.sampling.logit_bias), default=0) >= self._vocab_size:
             problem = f"a biased token id is not below the vocabulary size {self._vocab_size}"
-        self._sequences[start.sequence_id] = problem
         if problem is None:
-            self._backend.start(
-                start.sequence_id, start.token_ids, start.num_prompt_tokens, start.sampling, start.root_key
-            )
+            try:
+                self._backend.start(
+                    start.sequence_id, start.token_ids, start.num_prompt_tokens, start.sampling, start.root_key
+                )
+            # Whatever a backend refuses concerns this sequence only. A panic of the kernels is no `Exception`.
+            except Exception as error:
+                logger.exception("the backend refused to start sequence %d", start.sequence_id)
+                problem = f"the backend refused the sequence: {error}"
+        self._sequences[start.sequence_id] = problem
 
     def _run(self, plan: StepPlan, began_ns: int) -> _Begun:
         """Fails the chunks that cannot run and starts the others; results keep the order of the chunks."""

@@ -49,48 +49,33 @@ class TrunklineError(Exception):
 
 
 class UserError(TrunklineError):
-    """An error that the user can fix. The shard prints one line and exits with code 2."""
-
-    code: ClassVar[str] = "user_error"
+    code = "user_error"
 
 
 class InvalidArgument(UserError):
-    """A flag or argument has an impossible value."""
-
-    code: ClassVar[str] = "invalid_argument"
+    code = "invalid_argument"
 
 
 class ModelNotFound(UserError):
-    """There is no such file, folder or Hub repository."""
-
-    code: ClassVar[str] = "model_not_found"
+    code = "model_not_found"
 
 
 class RevisionNotFound(UserError):
-    """The repository exists, but it has no such branch, tag or commit."""
-
-    code: ClassVar[str] = "revision_not_found"
+    code = "revision_not_found"
 
 
 class AccessDenied(UserError):
-    """The repository is gated or private, and the token, if any, does not give access."""
-
-    code: ClassVar[str] = "access_denied"
+    code = "access_denied"
 
 
 class HubUnreachable(UserError):
-    """The Hub does not answer, or offline mode is on, and the local cache does not hold the model."""
-
-    code: ClassVar[str] = "hub_unreachable"
+    code = "hub_unreachable"
 
 
 class DamagedFile(UserError):
-    """The bytes of a file contradict its format, its own header or another file of the model.
+    """path: the damaged file; what: what is wrong in it, with the offset or key."""
 
-    path: the damaged file; what: what is wrong in it, with the offset or key; hint: the way out.
-    """
-
-    code: ClassVar[str] = "damaged_file"
+    code = "damaged_file"
 
     def __init__(
         self, path: str | os.PathLike[str], what: str, *, hint: str = "download or convert the file again"
@@ -100,36 +85,25 @@ class DamagedFile(UserError):
 
 
 class UnsupportedFormat(UserError):
-    """An intact file, or a tensor in it, has an unsupported format."""
-
-    code: ClassVar[str] = "unsupported_format"
+    code = "unsupported_format"
 
 
 class UnsupportedArchitecture(UserError):
-    """An intact model has an architecture or a feature that is not implemented.
+    """what: the architecture or feature and where it was found; supported: the accepted alternatives."""
 
-    what: the architecture or feature and where it was found; supported: the accepted alternatives.
-    """
-
-    code: ClassVar[str] = "unsupported_architecture"
+    code = "unsupported_architecture"
 
     def __init__(self, what: str, *, supported: Sequence[str]) -> None:
         super().__init__(f"{what} is not supported", hint=f"supported: {', '.join(supported)}")
 
 
 class DoesNotFit(UserError):
-    """The model, or the smallest useful KV pool, exceeds the memory."""
-
-    code: ClassVar[str] = "does_not_fit"
+    code = "does_not_fit"
 
 
 class BackendUnavailable(UserError):
-    """The requested backend cannot run here, because a package, kernel module or device is missing."""
-
-    code: ClassVar[str] = "backend_unavailable"
+    code = "backend_unavailable"
 
 
 class PlanError(TrunklineError):
-    """The router sent an invalid plan, such as one with an unknown sequence or a gap in the step ids."""
-
-    code: ClassVar[str] = "invalid_plan"
+    code = "invalid_plan"

@@ -176,9 +176,7 @@ def _cached_files(repo: str, revision: str) -> list[str]:
 
 
 def _choose(files: Sequence[str], repo: str, wanted: str | None) -> list[str]:
-    """Selects the files of the model; the first one holds weights. wanted: the part after the colon. Raises
-    UserError.
-    """
+    """Selects the model's files, weights first. wanted: the part after the colon. Raises UserError."""
     if wanted is not None:
         return [_choose_gguf(files, repo, wanted)]
     weights = sorted(name for name in files if _SAFETENSORS.fullmatch(name))
@@ -223,9 +221,7 @@ def _listed(files: Sequence[str]) -> str:
 
 
 def _translate(error: Exception, repo: str, revision: str) -> UserError:
-    """Maps an exception of huggingface_hub to a one-line error. Unknown exceptions are bugs and are raised
-    unchanged.
-    """
+    """Maps an exception of huggingface_hub to a one-line error. Raises unknown ones, which are bugs, unchanged."""
     from huggingface_hub import errors
 
     where = f"`{repo}` at revision `{revision}`"

@@ -16,9 +16,7 @@ class NamedMasks:
         self._masks: list[bytes] = [b""] * (MAX_MASK_ID + 1)
 
     def read(self, late: shard_pb2.LateMask) -> bytes:
-        """Returns the mask that a late mask carries or names; an empty mask means that nothing is sampled. Raises
-        PlanError.
-        """
+        """Returns the mask that a late mask carries or names; an empty one samples nothing. Raises PlanError."""
         mask: bytes = late.allowed_tokens
         mask_id = late.mask_id
         if not mask_id:

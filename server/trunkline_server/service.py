@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 import grpc
 
-from trunkline_server._proto import shard_pb2, shard_pb2_grpc
+from trunkline_server._proto import shard_pb2
 from trunkline_server.backends.interface import BackendInfo
 from trunkline_server.errors import InvalidArgument, PlanError
 from trunkline_server.loop import EngineLoop
@@ -27,6 +27,7 @@ from trunkline_server.wire import PlanLimits, decode_request, encode_response
 logger = logging.getLogger(__name__)
 
 CONTRACT_VERSION = 5
+SERVICE_NAME = "trunkline.shard.v1.ShardService"
 # One for the open Step stream, one for the stream that replaces it, the others for Describe and Health.
 MAX_HANDLER_THREADS = 8
 # A call beyond this number of open calls is refused with RESOURCE_EXHAUSTED instead of being queued.
@@ -56,7 +57,7 @@ class ModelInfo:
     max_position_embeddings: int
 
 
-class ShardService(shard_pb2_grpc.ShardServiceServicer):
+class ShardService:
     """Answers Describe and Health itself and hands plans to the engine loop.
 
     on_bug: called with an exception that no client can cause; it must end the process.
@@ -69,6 +70,20 @@ class ShardService(shard_pb2_grpc.ShardServiceServicer):
         self._limits = PlanLimits.of(backend)
         self._on_bug = on_bug
         self._description = describe(model, backend)
+
+    def handlers(self) -> dict[str, grpc.RpcMethodHandler]:
+        """Returns the handler of each method of the service."""
+        return {
+            "Describe": grpc.unary_unary_rpc_method_handler(
+                self.Describe, shard_pb2.DescribeRequest.FromString, shard_pb2.DescribeResponse.SerializeToString
+            ),
+            "Health": grpc.unary_unary_rpc_method_handler(
+                self.Health, shard_pb2.HealthRequest.FromString, shard_pb2.HealthResponse.SerializeToString
+            ),
+            "Step": grpc.stream_stream_rpc_method_handler(
+                self.Step, shard_pb2.StepRequest.FromString, shard_pb2.StepResponse.SerializeToString
+            ),
+        }
 
     def Describe(self, request: shard_pb2.DescribeRequest, context: grpc.ServicerContext) -> shard_pb2.DescribeResponse:
         return self._description
@@ -136,14 +151,13 @@ class ShardServer:
         self._socket_path = socket_path.absolute()
         self._server = grpc.server(
             ThreadPoolExecutor(MAX_HANDLER_THREADS, thread_name_prefix="grpc"),
+            handlers=[grpc.method_handlers_generic_handler(SERVICE_NAME, service.handlers())],
             maximum_concurrent_rpcs=MAX_OPEN_CALLS,
             options=[
                 ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
                 ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
             ],
         )
-        # Generated code has no annotations.
-        shard_pb2_grpc.add_ShardServiceServicer_to_server(service, self._server)  # type: ignore[no-untyped-call]
 
     def start(self) -> None:
         """Starts listening on the socket, which only this user can open. Raises InvalidArgument."""

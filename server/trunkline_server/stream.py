@@ -87,9 +87,7 @@ class StepStream:
                 condition.notify_all()
 
     def take_queued_plan(self, timeout_s: float) -> StepPlan | PlanError | None:
-        """Returns the next plan if one is queued within `timeout_s`, otherwise None. None also means that no plan
-        follows.
-        """
+        """Returns the next plan; None if none is queued within `timeout_s`, or none follows."""
         with self._lock:
             if self._end is None and not self._plans and not self._plans_ended:
                 self._plan_queued.wait(timeout_s)

@@ -10,8 +10,7 @@ const MIN_SIMILARITY: f64 = 0.7;
 
 /// One checked value of the file.
 #[derive(Debug)]
-pub struct FileValue {
-    /// The setting that the key names.
+pub(crate) struct FileValue {
     pub setting: &'static Setting,
     /// The value as it would be written after the flag.
     pub text: String,
@@ -20,7 +19,7 @@ pub struct FileValue {
 /// Reads `text`, the content of the file called `name`.
 ///
 /// Errors name the file, the key and the most similar known key, or the value and what is valid.
-pub fn read(text: &str, name: &str) -> Result<Vec<FileValue>, LauncherError> {
+pub(crate) fn read(text: &str, name: &str) -> Result<Vec<FileValue>, LauncherError> {
     let table: Table = text.parse().map_err(|error: toml::de::Error| {
         let line = error.span().map_or(1, |span| 1 + text[..span.start].matches('\n').count());
         LauncherError::usage(format!(

@@ -13,7 +13,6 @@ use self::parsed::{CONFIG, CONFIG_VARIABLE, ParsedArgs, ParsedCommand};
 use self::resolved::{Request, ServeConfig};
 use crate::error::LauncherError;
 
-/// The name of the command that serves.
 pub const SERVE: &str = "serve";
 
 /// Why there is nothing to run.
@@ -55,7 +54,7 @@ pub fn parse(argv: &[OsString]) -> Result<Request, ParseError> {
 }
 
 /// Returns the environment variables that set flags of `serve`.
-pub fn serve_variables() -> Vec<String> {
+pub(crate) fn serve_variables() -> Vec<String> {
     let settings = trunkline_settings::all().into_iter().map(|(setting, _)| setting.variable());
     settings.chain([CONFIG_VARIABLE.to_owned()]).collect()
 }

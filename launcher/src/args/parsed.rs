@@ -12,9 +12,9 @@ use crate::cache::CacheCommand;
 use crate::error::LauncherError;
 
 /// Name of the flag for the configuration file, the only flag of `serve` that is no setting.
-pub const CONFIG: &str = "config";
+pub(crate) const CONFIG: &str = "config";
 /// Environment variable of the configuration file.
-pub const CONFIG_VARIABLE: &str = "TRUNKLINE_CONFIG";
+pub(crate) const CONFIG_VARIABLE: &str = "TRUNKLINE_CONFIG";
 const MODEL: &str = "model";
 const MODEL_ID: &str = "model_id";
 
@@ -27,12 +27,12 @@ const MODEL_ID: &str = "model_id";
 pub struct ParsedArgs {
     /// The command to run.
     #[command(subcommand)]
-    pub command: ParsedCommand,
+    pub(crate) command: ParsedCommand,
 }
 
 /// The subcommands of `trunkline`, with their arguments.
 #[derive(Debug, Subcommand)]
-pub enum ParsedCommand {
+pub(crate) enum ParsedCommand {
     /// Serve a model over HTTP until SIGINT or SIGTERM
     ///
     /// The first of these signals drains the server: it refuses new requests, finishes open ones and exits with code 0.
@@ -53,7 +53,7 @@ pub enum ParsedCommand {
 
 /// Arguments of `trunkline download`.
 #[derive(Debug, Args)]
-pub struct ParsedDownload {
+pub(crate) struct ParsedDownload {
     /// Hub id: `org/name`, or `org/name:file.gguf` for a single file
     pub model: String,
     /// Branch, tag or commit on the Hub
@@ -63,23 +63,23 @@ pub struct ParsedDownload {
 
 /// Arguments of `trunkline serve`.
 #[derive(Debug)]
-pub struct ParsedServe {
+pub(crate) struct ParsedServe {
     matches: ArgMatches,
 }
 
 impl ParsedServe {
     /// Parses and checks the settings of one group.
-    pub fn group<G: Group>(&self) -> Result<G, LauncherError> {
+    pub(crate) fn group<G: Group>(&self) -> Result<G, LauncherError> {
         G::read(|setting| self.text(setting)).map_err(|error| LauncherError::usage(error.to_string()))
     }
 
     /// Returns the positional argument MODEL.
-    pub fn model(&self) -> Option<&String> {
+    pub(crate) fn model(&self) -> Option<&String> {
         self.matches.get_one(MODEL)
     }
 
     /// Returns whether `--model-id` is on the command line, rather than in its variable or in the file.
-    pub fn has_model_id_flag(&self) -> bool {
+    pub(crate) fn has_model_id_flag(&self) -> bool {
         self.matches.value_source(MODEL_ID) == Some(ValueSource::CommandLine)
     }
 

@@ -15,13 +15,9 @@ const DEFAULT_DISK_SIZE: Bytes = Bytes(10 << 30);
 /// The command to run, with its checked arguments.
 #[derive(Debug)]
 pub enum Request {
-    /// Serve a model until a signal arrives.
     Serve(Box<ServeConfig>),
-    /// Download a model from the Hub.
     Download(ModelRef),
-    /// Inspect or change the KV cache.
     Cache(CacheCommand),
-    /// Print what a bug report needs.
     Env,
 }
 
@@ -30,38 +26,28 @@ pub enum Request {
 pub struct ModelRef {
     /// Hub id, folder or `.gguf` file; the embedded model if absent.
     pub name: Option<String>,
-    /// Branch, tag or commit.
     pub revision: Option<String>,
 }
 
 /// Configuration of `trunkline serve`. All paths are absolute.
 #[derive(Debug)]
 pub struct ServeConfig {
-    /// The model to serve.
     pub model: ModelRef,
     /// Name of the model in answers, unless it is the model's own.
     pub served_model_name: Option<String>,
-    /// The router's address, and access to it.
     pub server: Server,
-    /// The limits on requests.
     pub limits: Limits,
-    /// The limits on steps.
     pub step_limits: StepLimits,
-    /// Parsing and watermarking of replies.
     pub replies: Replies,
-    /// The shard's backend and threads.
     pub compute: Compute,
-    /// The shard's part of the KV cache.
     pub shard_cache: ShardCache,
-    /// The router's part of the KV cache.
     pub router_cache: RouterCache,
-    /// The log of every process.
     pub logging: Logging,
 }
 
 impl ServeConfig {
     /// Checks each value, then the values against each other.
-    pub fn new(parsed: &ParsedServe) -> Result<Self, LauncherError> {
+    pub(crate) fn new(parsed: &ParsedServe) -> Result<Self, LauncherError> {
         let model: Model = parsed.group()?;
         let mut config = Self {
             model: model_ref(&model, parsed)?,
@@ -133,7 +119,7 @@ impl ServeConfig {
 }
 
 /// Checks the arguments of `trunkline download`.
-pub fn download(parsed: ParsedDownload) -> Result<ModelRef, LauncherError> {
+pub(crate) fn download(parsed: ParsedDownload) -> Result<ModelRef, LauncherError> {
     check_model(&parsed.model)?;
     let revision = parsed.revision.clone();
     let group = Model::read(|setting| if setting.name == "revision" { revision.clone() } else { None });

@@ -15,11 +15,10 @@ pub struct Branch {
 
 impl Branch {
     /// Returns the last block, whose key is the branch's id.
-    pub fn last(&self) -> &StoredBlock {
+    pub(crate) fn last(&self) -> &StoredBlock {
         self.blocks.last().expect("a branch has a block")
     }
 
-    /// Returns the number of tokens.
     pub fn num_tokens(&self) -> u64 {
         self.blocks.iter().map(|block| u64::from(block.num_tokens)).sum()
     }

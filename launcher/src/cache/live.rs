@@ -22,7 +22,6 @@ pub struct Tree<'a> {
 }
 
 impl<'a> Tree<'a> {
-    /// Builds the tree of `nodes`.
     pub fn new(nodes: &'a [Node]) -> Self {
         let known: BTreeSet<u64> = nodes.iter().filter_map(Node::number).collect();
         let mut children: BTreeMap<Option<u64>, Vec<usize>> = BTreeMap::new();
@@ -163,8 +162,7 @@ fn head(url: &str, totals: &Totals) -> String {
     out
 }
 
-/// Returns the whole tree.
-pub fn list(server: &Server) -> Result<String, CacheError> {
+pub(crate) fn list(server: &Server) -> Result<String, CacheError> {
     let totals = server.totals()?;
     let nodes = server.nodes()?;
     let mut out = head(server.url(), &totals);
@@ -173,7 +171,7 @@ pub fn list(server: &Server) -> Result<String, CacheError> {
 }
 
 /// Returns one path, node by node, with its text if the server reveals it.
-pub fn show(server: &Server, id: &str) -> Result<String, CacheError> {
+pub(crate) fn show(server: &Server, id: &str) -> Result<String, CacheError> {
     let nodes = server.nodes()?;
     let last = find(&nodes, id)?;
     let mut out = String::new();
@@ -194,14 +192,14 @@ pub fn show(server: &Server, id: &str) -> Result<String, CacheError> {
 }
 
 /// Removes a node and everything that continues it.
-pub fn remove(server: &Server, id: &str) -> Result<String, CacheError> {
+pub(crate) fn remove(server: &Server, id: &str) -> Result<String, CacheError> {
     let nodes = server.nodes()?;
     let num_blocks = server.remove(find(&nodes, id)?)?;
     Ok(format!("removed {} from the device and their copies on disk\n", plural(num_blocks, "block")))
 }
 
 /// Removes everything that the key may see.
-pub fn remove_all(server: &Server) -> Result<String, CacheError> {
+pub(crate) fn remove_all(server: &Server) -> Result<String, CacheError> {
     let nodes = server.nodes()?;
     let mut num_blocks = 0;
     for &root in Tree::new(&nodes).children(None) {
@@ -211,7 +209,7 @@ pub fn remove_all(server: &Server) -> Result<String, CacheError> {
 }
 
 /// Pins the path that ends with a node.
-pub fn pin(server: &Server, id: &str, ttl_s: u64) -> Result<String, CacheError> {
+pub(crate) fn pin(server: &Server, id: &str, ttl_s: u64) -> Result<String, CacheError> {
     let nodes = server.nodes()?;
     let pinned = server.pin(find(&nodes, id)?, ttl_s)?;
     let mut out = format!("pinned {} tokens on the device", number(pinned.pinned_tokens));
@@ -223,7 +221,7 @@ pub fn pin(server: &Server, id: &str, ttl_s: u64) -> Result<String, CacheError> 
 }
 
 /// Removes the pins of a node and of everything that continues it.
-pub fn unpin(server: &Server, id: &str) -> Result<String, CacheError> {
+pub(crate) fn unpin(server: &Server, id: &str) -> Result<String, CacheError> {
     let nodes = server.nodes()?;
     let num_blocks = server.unpin(find(&nodes, id)?)?;
     Ok(format!("unpinned {} on the device\n", plural(num_blocks, "block")))

@@ -119,89 +119,46 @@ pub enum CacheCommand {
     },
 }
 
-/// An error of a `trunkline cache` command.
 #[derive(Debug, thiserror::Error)]
 pub enum CacheError {
-    /// The folder cannot be read.
     #[error("cannot read the folder `{}`: {source}; hint: give the folder of `--kv-disk-path`", dir.display())]
     Folder {
-        /// The value as typed.
         dir: PathBuf,
-        /// The operating system's error.
         #[source]
         source: io::Error,
     },
-    /// The folder contains no store.
     #[error("`{}` contains no KV cache; hint: give the folder of `--kv-disk-path`", dir.display())]
-    NoStore {
-        /// The value as typed.
-        dir: PathBuf,
-    },
-    /// No path has this id.
+    NoStore { dir: PathBuf },
     #[error("no path has the id `{id}`; hint: `trunkline cache ls` lists the ids")]
-    UnknownId {
-        /// The value as typed.
-        id: String,
-    },
-    /// The id has too few digits.
+    UnknownId { id: String },
     #[error("`{id}` is too short; hint: give at least {MIN_ID_DIGITS} digits of the id")]
-    ShortId {
-        /// The value as typed.
-        id: String,
-    },
-    /// Several paths have an id that starts with these digits.
+    ShortId { id: String },
     #[error("{count} ids start with `{id}`; hint: give more digits of the id")]
-    AmbiguousId {
-        /// The value as typed.
-        id: String,
-        /// Number of matching ids.
-        count: usize,
-    },
-    /// The arguments name no place to work on.
+    AmbiguousId { id: String, count: usize },
     #[error("{problem}; hint: see `trunkline cache {command} --help`")]
-    Place {
-        /// The problem with the arguments.
-        problem: &'static str,
-        /// The name of the command.
-        command: &'static str,
-    },
-    /// A request to a running server failed.
+    Place { problem: &'static str, command: &'static str },
     #[error(transparent)]
     Server(#[from] ServerError),
-    /// A store cannot be opened.
     #[error(transparent)]
     Open(#[from] OpenError),
-    /// A block cannot be read.
     #[error(transparent)]
     Read(#[from] ReadError),
-    /// A block cannot be written.
     #[error(transparent)]
     Write(#[from] WriteError),
-    /// An archive cannot be written or read.
     #[error(transparent)]
     Archive(#[from] ArchiveError),
-    /// A block cannot be erased.
     #[error("cannot erase from `{}`: {source}", dir.display())]
     Erase {
-        /// The folder of the store.
         dir: PathBuf,
-        /// The operating system's error.
         #[source]
         source: io::Error,
     },
-    /// Some blocks are damaged.
     #[error("{num_damaged} of {num_blocks} blocks are damaged; a server that needs one computes it again")]
-    Damaged {
-        /// Number of damaged blocks.
-        num_damaged: usize,
-        /// Number of all blocks.
-        num_blocks: usize,
-    },
+    Damaged { num_damaged: usize, num_blocks: usize },
 }
 
 impl CacheError {
-    /// Returns whether the arguments are wrong.
-    pub fn is_users_mistake(&self) -> bool {
+    pub(crate) fn is_users_mistake(&self) -> bool {
         match self {
             Self::Folder { .. }
             | Self::NoStore { .. }
@@ -235,15 +192,13 @@ fn check_digits(id: &str) -> Result<(), CacheError> {
     Ok(())
 }
 
-/// A model's store in the folder.
 struct OneStore {
     dir: PathBuf,
     records: Records,
 }
 
 impl CacheCommand {
-    /// Runs the command and returns its output.
-    pub fn run(&self) -> Result<String, CacheError> {
+    pub(crate) fn run(&self) -> Result<String, CacheError> {
         match self {
             Self::Ls { dir, server } => match (server.server()?, dir) {
                 (Some(server), _) => live::list(&server),

@@ -24,7 +24,7 @@ pub fn size(bytes: u64) -> String {
 }
 
 /// `94 blocks, 70.2 MiB`
-pub fn blocks(geometry: &Geometry, count: usize) -> String {
+pub(crate) fn blocks(geometry: &Geometry, count: usize) -> String {
     let bytes = size(count as u64 * geometry.slot_bytes());
     if count == 1 { format!("1 block, {bytes}") } else { format!("{count} blocks, {bytes}") }
 }
@@ -58,7 +58,7 @@ fn id(key: BlockKey) -> String {
 }
 
 /// Renders a store with its paths.
-pub fn tree(dir: &Path, records: &Records, now: u64) -> String {
+pub(crate) fn tree(dir: &Path, records: &Records, now: u64) -> String {
     let g = &records.geometry;
     let all = size(u64::from(g.num_slots) * g.slot_bytes());
     let forest = Forest::new(&records.blocks);
@@ -97,7 +97,7 @@ fn draw(out: &mut String, geometry: &Geometry, branches: &[Branch], indent: &str
 }
 
 /// Renders one path, block by block.
-pub fn path(geometry: &Geometry, path: &[StoredBlock], now: u64) -> String {
+pub(crate) fn path(geometry: &Geometry, path: &[StoredBlock], now: u64) -> String {
     let tokens: u64 = path.iter().map(|block| u64::from(block.num_tokens)).sum();
     let mut out = format!("{} tokens, {}\n", number(tokens), blocks(geometry, path.len()));
     let mut position = 0;
@@ -118,7 +118,7 @@ pub fn path(geometry: &Geometry, path: &[StoredBlock], now: u64) -> String {
 }
 
 /// Renders the result of `verify` for one store.
-pub fn verified(dir: &Path, records: &Records, num_damaged: usize, num_reachable: usize) -> String {
+pub(crate) fn verified(dir: &Path, records: &Records, num_damaged: usize, num_reachable: usize) -> String {
     format!(
         "{}  {}: {num_damaged} damaged, {} unreachable\n",
         dir.display(),

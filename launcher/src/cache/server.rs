@@ -17,71 +17,41 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 const MAX_ANSWER_BYTES: u64 = 32 << 20;
 /// Nodes per page, the most that a server allows.
 const PAGE: usize = 1_000;
-/// Most nodes that are fetched.
 const MAX_NODES: usize = 1_000_000;
 /// The default variable of the API key.
 const DEFAULT_KEY_VARIABLE: &str = "TRUNKLINE_API_KEY";
 
-/// An error of a request to a server.
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
-    /// The value of `--url` is not a server's address.
     #[error("`--url` is `{url}`; expected `http://HOST:PORT` or `https://HOST:PORT`")]
-    Url {
-        /// The value as typed.
-        url: String,
-    },
-    /// The named variable contains no API key.
+    Url { url: String },
     #[error("the variable `{variable}` named by `--api-key-env` {problem}; hint: export it with the API key")]
     Key {
-        /// The value as typed.
         variable: String,
         /// The problem, to follow the variable's name.
         problem: &'static str,
     },
-    /// The server does not answer.
     #[error(
         "no answer from `{url}`: {source}; hint: check that the server is running, for example with `curl {url}/readyz`"
     )]
     Away {
-        /// The URL of the server.
         url: String,
-        /// The cause of the failure.
         #[source]
         source: Box<ureq::Error>,
     },
-    /// The API key is missing or wrong.
     #[error(
         "`{url}` requires a valid API key; hint: name the environment variable that contains it with `--api-key-env`"
     )]
-    Unauthorized {
-        /// The URL of the server.
-        url: String,
-    },
-    /// The server answered with an error.
+    Unauthorized { url: String },
     #[error("`{url}` answered {status}: {message}")]
-    Refused {
-        /// The URL of the server.
-        url: String,
-        /// The HTTP status code.
-        status: u16,
-        /// The server's error message.
-        message: String,
-    },
-    /// The answer is not that of a Trunkline server.
+    Refused { url: String, status: u16, message: String },
     #[error(
         "`{url}` did not answer like a Trunkline server: {problem}; hint: check the URL and that both have the same version"
     )]
-    Foreign {
-        /// The URL of the server.
-        url: String,
-        /// The problem with the answer.
-        problem: String,
-    },
+    Foreign { url: String, problem: String },
 }
 
 impl ServerError {
-    /// Returns whether the arguments are wrong.
     pub fn is_users_mistake(&self) -> bool {
         matches!(self, Self::Url { .. } | Self::Key { .. } | Self::Unauthorized { .. })
     }
@@ -89,8 +59,7 @@ impl ServerError {
 
 /// The answer of `GET /v1/kv`, without fields that are not shown.
 #[derive(Debug, Deserialize)]
-#[allow(missing_docs)] // named as in the answer
-pub struct Totals {
+pub(crate) struct Totals {
     pub block_size: u64,
     pub device: Device,
     pub host: Option<Disk>,
@@ -100,8 +69,7 @@ pub struct Totals {
 }
 
 #[derive(Debug, Deserialize)]
-#[allow(missing_docs)] // named as in the answer
-pub struct Device {
+pub(crate) struct Device {
     pub blocks: u64,
     pub held: u64,
     pub cached: u64,
@@ -110,15 +78,13 @@ pub struct Device {
 }
 
 #[derive(Debug, Deserialize)]
-#[allow(missing_docs)] // named as in the answer
-pub struct Disk {
+pub(crate) struct Disk {
     pub slots: u64,
     pub blocks: u64,
 }
 
 #[derive(Debug, Deserialize)]
-#[allow(missing_docs)] // named as in the answer
-pub struct Tenant {
+pub(crate) struct Tenant {
     pub tenant: Option<String>,
     pub device_blocks: u64,
     pub device_share_blocks: u64,
@@ -129,7 +95,6 @@ pub struct Tenant {
 
 /// A node of `GET /v1/kv/tree`.
 #[derive(Clone, Debug, Deserialize)]
-#[allow(missing_docs)] // named as in the answer
 pub struct Node {
     pub id: String,
     pub parent: Option<u64>,
@@ -159,7 +124,7 @@ impl Node {
     }
 
     /// Returns the key of the last block, which is the same on disk.
-    pub fn key(&self) -> &str {
+    pub(crate) fn key(&self) -> &str {
         self.id.split_once('-').map_or("", |(_, key)| key)
     }
 }
@@ -175,10 +140,8 @@ struct Removed {
     removed_blocks: u64,
 }
 
-/// The answer to a pin.
 #[derive(Debug, Deserialize)]
-#[allow(missing_docs)] // named as in the answer
-pub struct Pinned {
+pub(crate) struct Pinned {
     pub pinned_tokens: u64,
     pub disk_pinned_tokens: Option<u64>,
 }
@@ -198,7 +161,6 @@ struct FailureBody {
     message: String,
 }
 
-/// A client of a running server.
 pub struct Server {
     agent: Agent,
     url: String,
@@ -240,18 +202,16 @@ impl Server {
         Ok(Self { agent: agent.into(), url: url.trim_end_matches('/').to_owned(), key })
     }
 
-    /// Returns the server's URL.
-    pub fn url(&self) -> &str {
+    pub(crate) fn url(&self) -> &str {
         &self.url
     }
 
-    /// Fetches the cache's totals.
-    pub fn totals(&self) -> Result<Totals, ServerError> {
+    pub(crate) fn totals(&self) -> Result<Totals, ServerError> {
         self.ask(Method::GET, "/v1/kv", String::new())
     }
 
     /// Fetches all nodes that the key may see.
-    pub fn nodes(&self) -> Result<Vec<Node>, ServerError> {
+    pub(crate) fn nodes(&self) -> Result<Vec<Node>, ServerError> {
         let (mut nodes, mut after) = (Vec::new(), 0);
         loop {
             let path = format!("/v1/kv/tree?limit={PAGE}&after={after}");
@@ -273,7 +233,7 @@ impl Server {
     }
 
     /// Fetches the text of a node; `None` if the server reveals no text.
-    pub fn node_text(&self, node: &Node) -> Result<Option<String>, ServerError> {
+    pub(crate) fn node_text(&self, node: &Node) -> Result<Option<String>, ServerError> {
         match self.ask::<Node>(Method::GET, &format!("/v1/kv/tree/{}?text=true", node.id), String::new()) {
             Ok(node) => Ok(node.text),
             // A server without API keys reveals no text.
@@ -283,19 +243,19 @@ impl Server {
     }
 
     /// Removes a node and everything that continues it; returns the number of removed blocks.
-    pub fn remove(&self, node: &Node) -> Result<u64, ServerError> {
+    pub(crate) fn remove(&self, node: &Node) -> Result<u64, ServerError> {
         let path = format!("/v1/kv/tree/{}", node.id);
         self.ask(Method::DELETE, &path, String::new()).map(|removed: Removed| removed.removed_blocks)
     }
 
     /// Pins the path that ends with a node.
-    pub fn pin(&self, node: &Node, ttl_s: u64) -> Result<Pinned, ServerError> {
+    pub(crate) fn pin(&self, node: &Node, ttl_s: u64) -> Result<Pinned, ServerError> {
         let body = serde_json::json!({"ttl_s": ttl_s}).to_string();
         self.ask(Method::POST, &format!("/v1/kv/tree/{}/pin", node.id), body)
     }
 
     /// Removes the pins of a node and of everything that continues it; returns the number of unpinned blocks.
-    pub fn unpin(&self, node: &Node) -> Result<u64, ServerError> {
+    pub(crate) fn unpin(&self, node: &Node) -> Result<u64, ServerError> {
         let path = format!("/v1/kv/tree/{}/pin", node.id);
         self.ask(Method::DELETE, &path, String::new()).map(|unpinned: Unpinned| unpinned.unpinned_blocks)
     }

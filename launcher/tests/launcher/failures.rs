@@ -134,36 +134,26 @@ fn crashed_shard_is_started_again_beside_the_same_router() {
     server.assert_nothing_left();
 }
 
+/// The router exits with 70 if its driving task panics, with 0 unexpectedly, and with 2 for a user's mistake, such as a
+/// certificate that has expired.
 #[test]
-fn crashed_router_is_started_again_beside_the_same_shard() {
+fn router_is_started_again_beside_the_same_shard_whatever_its_end() {
     let mut server = Bench::new().serve(&[]);
     server.wait_ready();
     kill(pid(&server.bench.nth("router", "start", 1)), Signal::SEGV);
     server.bench.nth("router", "listen", 2);
-    server.signal(Signal::TERM);
-    assert_eq!(server.wait(), 0);
-    assert_eq!(server.bench.events("shard", "start").len(), 1);
-    server.assert_nothing_left();
-}
-
-/// The router exits with 70 if its driving task panics, with 0 unexpectedly, and with 2 for a user's mistake.
-#[test]
-fn router_is_started_again_whatever_its_exit_code_but_two() {
-    let mut server = Bench::new().serve(&[]);
-    server.wait_ready();
-    for (run, code) in [(2, 70), (3, 0)] {
+    for (run, code) in [(3, 70), (4, 0), (5, 2)] {
         server.bench.end_router(code);
         server.bench.nth("router", "listen", run);
     }
-    server.bench.end_router(2);
-    assert_eq!(server.wait(), 2);
+    server.signal(Signal::TERM);
+    assert_eq!(server.wait(), 0);
     let stderr = server.bench.stderr();
-    assert!(
-        stderr.contains("restarting process=router") && stderr.contains("exit=\"exit code 70\""),
-        "{stderr}"
-    );
-    assert!(stderr.ends_with("error: ended with 2\n"), "{stderr}");
-    assert_eq!(server.bench.events("router", "start").len(), 3);
+    for exit in ["signal 11 (SIGSEGV)", "exit code 70", "exit code 0", "exit code 2"] {
+        assert!(stderr.contains("restarting process=router"), "{stderr}");
+        assert!(stderr.contains(&format!("exit=\"{exit}\"")), "{exit}: {stderr}");
+    }
+    assert_eq!(server.bench.events("router", "start").len(), 5);
     assert_eq!(server.bench.events("shard", "start").len(), 1);
     server.assert_nothing_left();
 }
@@ -187,13 +177,20 @@ fn crash_loop_gives_up_and_stops_the_router() {
 }
 
 #[test]
-fn restarted_shard_that_refuses_ends_everything() {
-    let mut server = Bench::new().with("FAKE_SHARD", "refuse-later").serve(&[]);
+fn restarted_shard_that_keeps_refusing_is_a_crash_loop_with_its_error() {
+    let pace = Pace { base_pause: Duration::from_millis(5), ..Pace::default() };
+    let server = Bench::new().with("FAKE_SHARD", "refuse-later").supervise(&[], pace);
     server.wait_ready();
     kill(pid(&server.bench.nth("shard", "listen", 1)), Signal::KILL);
-    assert_eq!(server.wait(), 2);
-    assert_one_error(&server.bench.stderr(), "error: the model is gone");
-    server.assert_nothing_left();
+    let (bench, outcome) = server.wait();
+    let error = outcome.unwrap_err();
+    assert_eq!(error.exit_code(), 1);
+    assert_eq!(
+        error.to_string(),
+        "the shard crashed 6 times within 60 s, most recently with exit code 2; its last line was: error: the model is \
+         gone"
+    );
+    assert_eq!(bench.events("shard", "start").len(), 6, "the first start and five restarts");
 }
 
 #[test]

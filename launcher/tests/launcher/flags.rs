@@ -12,10 +12,9 @@ use serde_json::Value;
 use trunkline_launcher::args::parsed::ParsedArgs;
 use trunkline_launcher::args::resolved::{Request, ServeConfig};
 use trunkline_launcher::args::{SERVE, parse};
-use trunkline_launcher::exit::Role;
+use trunkline_launcher::child::{ChildId, ShardId};
 use trunkline_launcher::listen::Address;
 use trunkline_launcher::pace::Pace;
-use trunkline_launcher::programs;
 use trunkline_launcher::resolve::ResolvedModel;
 use trunkline_launcher::runtime_dir::RuntimeDir;
 use trunkline_launcher::supervise::Plan;
@@ -189,16 +188,19 @@ fn command_lines<'a>(plan: &mut Plan<'a>, config: &'a ServeConfig) -> [Vec<Strin
     plan.config = config;
     plan.address = Address::check(&config.server.hostname, 0).unwrap();
     plan.address.port = config.server.port;
-    let resolver = programs::resolver_command(&plan.python, &config.model);
-    [words(&resolver), words(&plan.command(Role::Shard)), settings_as_words(&plan.router_settings())]
+    let shard = plan.command(ChildId::Shard(plan.shards[0]));
+    [words(&plan.command(ChildId::Resolver)), words(&shard), settings_as_words(&plan.router_settings())]
 }
 
 #[test]
 fn every_flag_has_a_case() {
     let mut command = ParsedArgs::command();
     command.build();
-    let flags = command.find_subcommand(SERVE).unwrap().get_arguments().filter_map(Arg::get_long);
-    let flags: BTreeSet<&str> = flags.filter(|flag| !["help", CONFIG].contains(flag)).collect();
+    let arguments = command.find_subcommand(SERVE).unwrap().get_arguments();
+    let is_setting = |arg: &&Arg| arg.get_long().is_some_and(|flag| !["help", CONFIG].contains(&flag));
+    let settings: Vec<&Arg> = arguments.filter(is_setting).collect();
+    assert!(settings.iter().all(|arg| arg.is_hide_env_values_set()), "the help shows a variable's value");
+    let flags: BTreeSet<&str> = settings.iter().filter_map(|arg| arg.get_long()).collect();
     let typed = typed();
     let cases: BTreeSet<&str> = typed.iter().map(|(flag, _)| flag.as_str()).collect();
     assert_eq!(flags, cases);
@@ -209,12 +211,14 @@ fn every_flag_has_a_case() {
 fn each_flag_reaches_its_child_and_no_other() {
     let folder = tempfile::tempdir().unwrap();
     let defaults = serve("");
-    let runtime_dir = RuntimeDir::create(&[folder.path().into()], &defaults.log()).unwrap();
+    let shards = vec![ShardId::default()];
+    let runtime_dir = RuntimeDir::create(&[folder.path().into()], &shards, &defaults.log()).unwrap();
     let mut plan = Plan {
         config: &defaults,
         python: "python".into(),
         router: "trunkline-router".into(),
         model: ResolvedModel { path: "/m.gguf".into(), model_id: "fake/model".into(), revision: None },
+        shards,
         address: Address::check(&defaults.server.hostname, 0).unwrap(),
         runtime_dir,
         pace: Pace::default(),

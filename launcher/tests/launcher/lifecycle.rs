@@ -10,6 +10,7 @@ use std::time::Duration;
 use crate::support::{Bench, Running, is_alive, kill, pid, wait_until_gone};
 use rustix::process::Signal;
 use serde_json::Value;
+use trunkline_launcher::child::ShardId;
 use trunkline_launcher::pace::Pace;
 use trunkline_settings::RouterSettings;
 
@@ -67,15 +68,43 @@ fn ready_is_said_once_and_sigterm_stops_the_router_before_the_shard() {
     server.signal(Signal::TERM);
     assert_eq!(server.wait(), 0);
     assert_eq!(server.rest_of_stdout(), "");
-    let order: Vec<String> = server
-        .bench
-        .journal()
-        .iter()
-        .map(|entry| format!("{} {}", entry["role"].as_str().unwrap(), entry["event"].as_str().unwrap()))
-        .filter(|line| line.ends_with("sigterm") || line.ends_with("end"))
-        .collect();
-    assert_eq!(order, ["router sigterm", "router end", "shard sigterm", "shard end"]);
+    assert_eq!(ends(&server.bench), ["router sigterm", "router end", "shard sigterm", "shard end"]);
     server.assert_nothing_left();
+}
+
+/// Returns the order in which the children ended and were told to.
+fn ends(bench: &Bench) -> Vec<String> {
+    let journal = bench.journal();
+    let lines = journal
+        .iter()
+        .map(|entry| format!("{} {}", entry["role"].as_str().unwrap(), entry["event"].as_str().unwrap()));
+    lines.filter(|line| line.ends_with("sigterm") || line.ends_with("end")).collect()
+}
+
+#[test]
+fn two_lanes_have_a_socket_each_restart_alone_and_stop_after_the_router() {
+    let lanes = [0, 1].map(|lane| ShardId { lane, ..ShardId::default() });
+    let server = Bench::new().supervise_shards(lanes.to_vec(), &[], Pace::default());
+    server.wait_ready();
+    let socket = |start: &Value| PathBuf::from(flag(&start["argv"], "--socket").unwrap());
+    let starts = [1, 2].map(|nth| server.bench.nth("shard", "start", nth));
+    let mut names = starts.each_ref().map(|start| socket(start).file_name().unwrap().to_owned());
+    names.sort();
+    assert_eq!(names, ["shard-l1.sock", "shard.sock"]);
+
+    server.bench.nth("shard", "listen", 2);
+    kill(pid(&starts[0]), Signal::KILL);
+    let again = server.bench.nth("shard", "start", 3);
+    assert_eq!(socket(&again), socket(&starts[0]));
+    assert!(is_alive(pid(&starts[1])));
+
+    server.bench.nth("shard", "listen", 3);
+    server.signal(Signal::TERM);
+    let (bench, outcome) = server.wait();
+    assert_eq!(outcome.unwrap(), 0);
+    let ends = ends(&bench);
+    assert_eq!(ends[..2], ["router sigterm", "router end"]);
+    assert_eq!(ends[2..].iter().filter(|line| *line == "shard end").count(), 2, "{ends:?}");
 }
 
 #[test]

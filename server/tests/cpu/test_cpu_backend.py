@@ -55,9 +55,7 @@ def test_logits_are_close_to_the_reference(tiny_model: TinyModels, case: str) ->
     matrix(["mistral_window", "gemma2", "gemma3", "qwen2_window", "qwen3_window"], ["f16", "int8", "int4"]),
 )
 def test_generation_beyond_the_window_is_close_to_the_reference(tiny_model: TinyModels, case: str, dtype: str) -> None:
-    """Prompt chunks straddle the window, then tokens are decoded; the reference, in f32, is forced to the same
-    tokens.
-    """
+    """Prompt chunks straddle the window, then tokens are decoded; the f32 reference is forced to the same tokens."""
     checkpoint = open_checkpoint(tiny_model(case).folder)
     backend = build_tiny(checkpoint, kv_cache_dtype=dtype)
     prompt, num_output = PROMPT[:30], 60

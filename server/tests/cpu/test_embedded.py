@@ -33,8 +33,7 @@ def test_run_ahead_through_the_socket_gives_the_tokens_of_the_whole_text(embedde
     )
     try:
         with Client(socket_path) as client:
-            request = pb.DescribeRequest()
-            described = client.stub.Describe(request, timeout=DEADLINE_S, wait_for_ready=True)
+            described = client.describe()
             tokens = _generate(client, prompt, described.block_size)
             child.send_signal(signal.SIGTERM)
             assert child.wait(DEADLINE_S) == 0

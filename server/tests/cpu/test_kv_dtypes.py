@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.cpu.tiny_backend import log_softmax
+from tests.cpu.tiny_backend import build_tiny, log_softmax
 from tests.models.tiny import VOCAB_SIZE, TinyModels
 from tests.tiers import full
 from trunkline_server.backends.cpu.backend import CpuBackend
-from trunkline_server.backends.cpu.build import build
 from trunkline_server.backends.reference.backend import ReferenceBackend
 from trunkline_server.weights.checkpoint import Checkpoint, open_checkpoint
 
@@ -25,16 +24,9 @@ BOUNDS = {"int8": 0.013, "int4": 0.045}
 RELATIVE_BOUNDS = {"int8": 0.8, "int4": 0.3}
 
 
-def build_tiny(checkpoint: Checkpoint, dtype: str, **changes: Any) -> CpuBackend:
-    options: dict[str, Any] = {
-        "threads": 1,
-        "max_batch_total_tokens": NUM_TOKENS,
-        "max_step_tokens": 128,
-        "block_size": BLOCK_SIZE,
-        "available_bytes": 1 << 30,
-        "kv_cache_dtype": dtype,
-    }
-    return build(checkpoint, **{**options, **changes})
+def build(checkpoint: Checkpoint, dtype: str, **changes: Any) -> CpuBackend:
+    options = {"max_batch_total_tokens": NUM_TOKENS, "block_size": BLOCK_SIZE, "kv_cache_dtype": dtype}
+    return build_tiny(checkpoint, **{**options, **changes})
 
 
 def reference(checkpoint: Checkpoint, dtype: str) -> ReferenceBackend:
@@ -58,7 +50,7 @@ def reference(checkpoint: Checkpoint, dtype: str) -> ReferenceBackend:
 )
 def test_logits_match_the_reference_with_the_same_rounding(tiny_model: TinyModels, case: str, dtype: str) -> None:
     checkpoint = open_checkpoint(tiny_model(case).folder)
-    ours = log_softmax(build_tiny(checkpoint, dtype).score(PROMPT))
+    ours = log_softmax(build(checkpoint, dtype).score(PROMPT))
     alike = np.abs(ours - log_softmax(reference(checkpoint, dtype).score(PROMPT))).mean()
     exact = np.abs(ours - log_softmax(reference(checkpoint, "f32").score(PROMPT))).mean()
     print(f"{case} {dtype}: {alike:.4f} from the same rounding, {exact:.4f} from none")
@@ -69,7 +61,7 @@ def test_logits_match_the_reference_with_the_same_rounding(tiny_model: TinyModel
 def test_key_scaling_matches_the_reference(tiny_model: TinyModels) -> None:
     checkpoint = open_checkpoint(tiny_model("llama_biases").folder)
     config = checkpoint.config
-    ours = build_tiny(checkpoint, "int4")._executor.key_scaling
+    ours = build(checkpoint, "int4")._executor.key_scaling
     assert ours is not None
     numbers = np.frombuffer(ours, dtype="<f4").reshape(config.num_layers, config.num_kv_heads, 3, config.head_size)
     scaling = reference(checkpoint, "int4")._pool._key_scaling
@@ -82,14 +74,14 @@ def test_key_scaling_matches_the_reference(tiny_model: TinyModels) -> None:
 
 def test_key_scaling_depends_only_on_the_model(tiny_model: TinyModels) -> None:
     checkpoint = open_checkpoint(tiny_model("llama3").folder)
-    backend = build_tiny(checkpoint, "int4")
+    backend = build(checkpoint, "int4")
     for changes in (
         {"threads": 3},
         {"max_step_tokens": 37},
         {"max_step_sequences": 2},
         {"max_batch_total_tokens": 2048},
     ):
-        other = build_tiny(checkpoint, "int4", **changes)
+        other = build(checkpoint, "int4", **changes)
         assert other._executor.key_scaling == backend._executor.key_scaling, changes
         assert other.info.numeric_fingerprint == backend.info.numeric_fingerprint
         assert other.score(PROMPT).tobytes() == backend.score(PROMPT).tobytes()
@@ -99,14 +91,14 @@ def test_key_scaling_is_cached_and_measured_again_if_the_file_is_damaged(
     tiny_model: TinyModels, tmp_path: Path
 ) -> None:
     checkpoint = open_checkpoint(tiny_model("llama3").folder)
-    cold = build_tiny(checkpoint, "int4", weights_cache=tmp_path)
+    cold = build(checkpoint, "int4", weights_cache=tmp_path)
     (path,) = tmp_path.glob("*.keys")
     content = path.read_bytes()
     assert content[32:] == cold._executor.key_scaling
     for damaged in (content[:-1], content[:40] + bytes([content[40] ^ 1]) + content[41:], b""):
         path.write_bytes(damaged)
-        warm = build_tiny(checkpoint, "int4", weights_cache=tmp_path)
+        warm = build(checkpoint, "int4", weights_cache=tmp_path)
         assert warm._executor.key_scaling == cold._executor.key_scaling
         assert path.read_bytes() == content
-    kept = build_tiny(checkpoint, "int4", weights_cache=tmp_path)
+    kept = build(checkpoint, "int4", weights_cache=tmp_path)
     assert kept.score(PROMPT).tobytes() == cold.score(PROMPT).tobytes()

@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from tests.cpu.tiny_backend import build_tiny
 from tests.models.tiny import VOCAB_SIZE, TinyModels
 from tests.tiers import IS_FULL
 from trunkline_server.backends.cpu.backend import CpuBackend
-from trunkline_server.backends.cpu.build import build
 from trunkline_server.backends.interface import Chunk, Sampled, SamplingParams, SequenceFailure
 from trunkline_server.backends.reference.backend import ReferenceBackend
 from trunkline_server.weights.checkpoint import open_checkpoint
@@ -28,9 +28,7 @@ def backend(tiny_model: TinyModels, request: pytest.FixtureRequest) -> Backend:
     checkpoint = open_checkpoint(tiny_model("llama3").folder)
     if request.param == "reference":
         return ReferenceBackend(checkpoint, max_batch_total_tokens=1024, max_step_tokens=128)
-    return build(
-        checkpoint, threads=1, max_batch_total_tokens=1024, max_step_tokens=128, block_size=16, available_bytes=1 << 30
-    )
+    return build_tiny(checkpoint)
 
 
 def mask_of(token_ids: Sequence[int]) -> bytes:

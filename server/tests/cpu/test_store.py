@@ -7,42 +7,27 @@ import logging
 import re
 import resource
 import signal
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from tests import running
+from tests.cpu.tiny_backend import BLOCK_SIZE, build_tiny
 from tests.models.tiny import VOCAB_SIZE, TinyModels
+from tests.running import HEADER_BYTES, RECORD_BYTES, ROOT_KEY, keys_on_disk
 from trunkline_server.backends import registry
 from trunkline_server.backends.cpu.backend import CpuBackend
-from trunkline_server.backends.cpu.build import build
-from trunkline_server.backends.interface import (
-    BlockRestore,
-    BlockStore,
-    Chunk,
-    Restore,
-    Sampled,
-    SamplingParams,
-    Transfers,
-)
+from trunkline_server.backends.interface import BlockRestore, BlockStore, Chunk, Restore, Sampled, SamplingParams
 from trunkline_server.backends.store_files import StoreOptions
-from trunkline_server.engine import Engine
 from trunkline_server.errors import InvalidArgument, PlanError
-from trunkline_server.plan import SequenceStart, StepPlan
+from trunkline_server.plan import SequenceStart
 from trunkline_server.weights.checkpoint import Checkpoint, open_checkpoint
 
-BLOCK_SIZE = 16
-NUM_BLOCKS = 64
 NUM_STORED = 5
 PROMPT = np.random.default_rng(5).integers(0, VOCAB_SIZE, NUM_STORED * BLOCK_SIZE + 7).tolist()
-ROOT_KEY = bytes(range(16))
 SAMPLING = SamplingParams(temperature=0.8, seed=3, logprobs=True, num_top_logprobs=5)
-# Longest wait for an outcome; only a failure reaches it.
-DEADLINE_S = 20.0
-# A record's key follows magic, slot, depth, number of tokens, zero, time and sequence; records follow the header.
-HEADER_BYTES, RECORD_BYTES, KEY_OFFSET = 4096, 512, 40
 
 
 @pytest.fixture
@@ -51,44 +36,13 @@ def checkpoint(tiny_model: TinyModels) -> Checkpoint:
 
 
 def open_backend(checkpoint: Checkpoint, folder: Path | None, **changes: Any) -> CpuBackend:
-    options: dict[str, Any] = {
-        "threads": 1,
-        "max_batch_total_tokens": NUM_BLOCKS * BLOCK_SIZE,
-        "max_step_tokens": 256,
-        "block_size": BLOCK_SIZE,
-        "available_bytes": 1 << 30,
-        "store": None if folder is None else StoreOptions(path=folder, max_bytes=1 << 20),
-    }
-    return build(checkpoint, **{**options, **changes})
+    store = None if folder is None else StoreOptions(path=folder, max_bytes=1 << 20)
+    return build_tiny(checkpoint, **{"store": store, "max_step_tokens": 256, **changes})
 
 
-class Shard:
-    """A backend and its engine, as a router uses them."""
-
+class Shard(running.Shard):
     def __init__(self, backend: CpuBackend) -> None:
-        self.backend = backend
-        self.engine = Engine(backend, vocab_size=VOCAB_SIZE)
-        self._step_id = 0
-
-    def step(self, **parts: Any) -> list[Sampled]:
-        self._step_id += 1
-        outcomes = self.engine.step(StepPlan(self._step_id, **parts)).sequences
-        assert all(isinstance(outcome, Sampled) for outcome in outcomes), outcomes
-        return [outcome for outcome in outcomes if isinstance(outcome, Sampled)]
-
-    def outcomes(self, num_stores: int = 0, num_restores: int = 0) -> Transfers:
-        """Waits for this many outcomes of each kind, which may come one by one or together. Fails at the deadline."""
-        assert self.backend.store is not None
-        found, deadline = Transfers([], []), time.monotonic() + DEADLINE_S
-        while True:
-            # An early one came with the step that requested it and would be waited for in vain.
-            if (transfers := self.engine.take_transfers()) is not None:
-                found = Transfers([*found.stores, *transfers.stores], [*found.restores, *transfers.restores])
-            if len(found.stores) >= num_stores and len(found.restores) >= num_restores:
-                return found
-            rest = deadline - time.monotonic()
-            assert rest > 0, f"only {found} came"
-            self.backend.store.wait_outcomes(rest)
+        super().__init__(backend, VOCAB_SIZE)
 
     def prefill(self, block_ids: Sequence[int], first: int = 0, stores: Sequence[BlockStore] = ()) -> Sampled:
         """Computes the prompt from position `first` on."""
@@ -103,6 +57,7 @@ class Shard:
 
 BLOCK_IDS = [9, 4, 31, 2, 17, 8, 40]
 STORES = [BlockStore(index, 20 - index) for index in range(NUM_STORED)]
+SLOTS = [store.slot for store in STORES]
 
 
 def store_prompt(checkpoint: Checkpoint, folder: Path) -> tuple[list[Sampled], list[bytes], Path]:
@@ -112,12 +67,7 @@ def store_prompt(checkpoint: Checkpoint, folder: Path) -> tuple[list[Sampled], l
     stored = [(outcome.slot, outcome.is_stored) for outcome in shard.outcomes(num_stores=len(STORES)).stores]
     assert stored == [(store.slot, True) for store in STORES]
     sampled += shard.go_on(8)
-    path = Path(shard.backend.info.store_folder)
-    assert shard.backend.store is not None
-    shard.backend.store.sync()
-    records = (path / "records").read_bytes()
-    keys = [records[(at := HEADER_BYTES + store.slot * RECORD_BYTES + KEY_OFFSET) : at + 16] for store in STORES]
-    return sampled, keys, path
+    return sampled, keys_on_disk(shard.backend, SLOTS), Path(shard.backend.info.store_folder)
 
 
 def restore(shard: Shard, keys: Sequence[bytes]) -> int:
@@ -136,11 +86,9 @@ def test_a_history_continues_with_the_same_bits_after_a_restart(
     folder = tmp_path / "kv"
     shard = Shard(open_backend(checkpoint, folder, kv_cache_dtype=kv_dtype))
     expected = [shard.prefill(BLOCK_IDS, stores=STORES), *shard.go_on(8)]
-    path = Path(shard.backend.info.store_folder)
     shard.engine.reset()
+    keys = keys_on_disk(shard.backend, SLOTS)
     del shard
-    records = (path / "records").read_bytes()
-    keys = [records[(at := HEADER_BYTES + store.slot * RECORD_BYTES + KEY_OFFSET) : at + 16] for store in STORES]
 
     shard = Shard(open_backend(checkpoint, folder, kv_cache_dtype=kv_dtype))
     assert restore(shard, keys) == NUM_STORED

@@ -3,34 +3,21 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from tests.cpu.tiny_backend import log_softmax
+from tests.cpu.tiny_backend import BLOCK_SIZE, build_tiny, log_softmax
 from tests.models.tiny import VOCAB_SIZE, TinyModels
+from tests.running import ROOT_KEY, all_sampled, keys_on_disk, wait_for_transfers
 from trunkline_server.backends.cpu.backend import CpuBackend
-from trunkline_server.backends.cpu.build import build
-from trunkline_server.backends.interface import (
-    BlockRestore,
-    BlockStore,
-    Chunk,
-    Restore,
-    Sampled,
-    SamplingParams,
-    Transfers,
-)
+from trunkline_server.backends.interface import BlockRestore, BlockStore, Chunk, Restore, Sampled, SamplingParams
 from trunkline_server.backends.reference.backend import ReferenceBackend
 from trunkline_server.backends.store_files import StoreOptions
 from trunkline_server.weights.checkpoint import open_checkpoint
 
-BLOCK_SIZE = 16
-ROOT_KEY = bytes(range(16))
-# The same as in test_store.py.
-HEADER_BYTES, RECORD_BYTES, KEY_OFFSET = 4096, 512, 40
 PROMPT = np.random.default_rng(3).integers(0, VOCAB_SIZE, 50).tolist()
 # Longer than any window, and than several blocks.
 LONG_PROMPT = np.random.default_rng(4).integers(0, VOCAB_SIZE, 120).tolist()
@@ -39,27 +26,15 @@ SAMPLING = SamplingParams(temperature=1.0, seed=5, logprobs=True)
 # K and V in f16; 0.00041 was measured.
 LOGPROB_BOUND = 0.0006
 NUM_LONG = 20_000
-# Longest wait for an outcome; only a failure reaches it.
-DEADLINE_S = 20.0
 
 
-def build_tiny(folder: Path, num_tokens: int, window_parts: int | None, **changes: Any) -> CpuBackend:
-    return build(
-        open_checkpoint(folder),
-        threads=1,
-        max_batch_total_tokens=num_tokens,
-        max_step_tokens=BLOCK_SIZE,
-        block_size=BLOCK_SIZE,
-        available_bytes=1 << 30,
-        window_parts=window_parts,
-        **{"kv_cache_dtype": "f16", **changes},
-    )
+def open_tiny(folder: Path, num_tokens: int, window_parts: int | None, **changes: Any) -> CpuBackend:
+    options = {"max_batch_total_tokens": num_tokens, "max_step_tokens": BLOCK_SIZE, "kv_cache_dtype": "f16"}
+    return build_tiny(open_checkpoint(folder), window_parts=window_parts, **{**options, **changes})
 
 
 def generate(backend: CpuBackend, num_output: int, window: int) -> Iterator[Sampled]:
-    """Yields samples after `PROMPT` in chunks of a block, then one token at a time; drops parts that the window has
-    left.
-    """
+    """Yields samples after `PROMPT` in chunks of a block, then token by token; drops parts that the window has left."""
     backend.start(1, PROMPT, len(PROMPT), SAMPLING)
     known, first, num_blocks, num_dropped = len(PROMPT), 0, 0, 0
     while known < len(PROMPT) + num_output:
@@ -82,7 +57,7 @@ def resident_kib() -> int:
 
 def generate_long(folder: Path, window: int, window_parts: int | None) -> tuple[np.ndarray, list[int]]:
     """Returns ids and log-probabilities [2, NUM_LONG] of tokens, and the resident memory in KiB after every 1,000."""
-    backend = build_tiny(folder, len(PROMPT) + NUM_LONG, window_parts)
+    backend = open_tiny(folder, len(PROMPT) + NUM_LONG, window_parts)
     # Allocated and touched first, so that the test's own memory does not grow.
     output, resident = np.full((2, NUM_LONG), np.nan), []
     for index, outcome in enumerate(generate(backend, NUM_LONG, window)):
@@ -128,8 +103,8 @@ def test_twenty_thousand_tokens_take_no_more_memory_than_the_window(tiny_model: 
 def test_window_parts_change_no_bit(tiny_model: TinyModels, case: str) -> None:
     model = tiny_model(case)
     window = model.config["sliding_window"]
-    apart = build_tiny(model.folder, 256, num_parts(window))
-    whole = build_tiny(model.folder, 256, None)
+    apart = open_tiny(model.folder, 256, num_parts(window))
+    whole = open_tiny(model.folder, 256, None)
     # If every layer has a window, a block consists only of its window part.
     assert (apart.info.bytes_per_block == 0) == (case == "mistral_window")
     assert apart.info.bytes_per_block < whole.info.bytes_per_block
@@ -144,9 +119,11 @@ def stored_prompt(backend: CpuBackend) -> list[Sampled]:
         end = min(first + BLOCK_SIZE, len(LONG_PROMPT))
         is_full = end - first == BLOCK_SIZE
         stores = [BlockStore(index, index)] if is_full else []
-        outcomes += sampled(backend.step([Chunk(1, first, end - first, [index], end == len(LONG_PROMPT), stores)]))
+        outcomes += all_sampled(backend.step([Chunk(1, first, end - first, [index], end == len(LONG_PROMPT), stores)]))
         if is_full:
-            assert [(store.slot, store.is_stored) for store in transfers(backend).stores] == [(index, True)]
+            assert backend.store is not None
+            (stored,) = wait_for_transfers(backend.store.take_outcomes, backend.store, num_stores=1).stores
+            assert (stored.slot, stored.is_stored) == (index, True)
     return outcomes + go_on(backend, len(LONG_PROMPT), -(-len(LONG_PROMPT) // BLOCK_SIZE))
 
 
@@ -158,23 +135,8 @@ def go_on(backend: CpuBackend, first: int, num_blocks: int, window: int | None =
             backend.drop_window_parts(range(max(0, position + 1 - window) // BLOCK_SIZE))
         new = range(num_blocks, position // BLOCK_SIZE + 1)
         num_blocks += len(new)
-        outcomes += sampled(backend.step([Chunk(1, position, 1, new, True)]))
+        outcomes += all_sampled(backend.step([Chunk(1, position, 1, new, True)]))
     backend.end(1)
-    return outcomes
-
-
-def sampled(outcomes: list[Any]) -> list[Sampled]:
-    assert all(isinstance(outcome, Sampled) for outcome in outcomes), outcomes
-    return outcomes
-
-
-def transfers(backend: CpuBackend) -> Transfers:
-    assert backend.store is not None
-    deadline = time.monotonic() + DEADLINE_S
-    while (outcomes := backend.store.take_outcomes()) is None:
-        rest = deadline - time.monotonic()
-        assert rest > 0, "nothing came of a store or restore"
-        backend.store.wait_outcomes(rest)
     return outcomes
 
 
@@ -187,23 +149,23 @@ def test_stored_blocks_are_whole_and_restored_without_parts_outside_the_window(
     folder, window = model.folder, model.config["sliding_window"]
     options = {"kv_cache_dtype": kv_dtype, "store": StoreOptions(path=tmp_path, max_bytes=1 << 20)}
     num_stored = len(LONG_PROMPT) // BLOCK_SIZE
-    backend = build_tiny(folder, 512, 16, **options)
+    backend = open_tiny(folder, 512, 16, **options)
     expected = stored_prompt(backend)
-    records = (Path(backend.info.store_folder) / "records").read_bytes()
-    keys = [records[(at := HEADER_BYTES + slot * RECORD_BYTES + KEY_OFFSET) : at + 16] for slot in range(num_stored)]
+    keys = keys_on_disk(backend, range(num_stored))
     del backend
     first_needed = max(0, num_stored * BLOCK_SIZE + 1 - window) // BLOCK_SIZE
     assert 0 < first_needed < num_stored, "the test has blocks of both kinds"
     # Slots do not reveal whether their writer used window parts.
     for window_parts in (num_parts(window), None):
-        backend = build_tiny(folder, 512, window_parts, **options)
+        backend = open_tiny(folder, 512, window_parts, **options)
         blocks = [BlockRestore(slot, slot, key, slot < first_needed) for slot, key in enumerate(keys)]
         assert backend.store is not None
         backend.store.restore(Restore(1, blocks))
-        assert transfers(backend).restores[0].num_blocks == num_stored
+        (restored,) = wait_for_transfers(backend.store.take_outcomes, backend.store, num_restores=1).restores
+        assert restored.num_blocks == num_stored
         backend.start(1, LONG_PROMPT, len(LONG_PROMPT), SAMPLING, ROOT_KEY)
         first = num_stored * BLOCK_SIZE
-        outcomes = sampled(backend.step([Chunk(1, first, len(LONG_PROMPT) - first, range(num_stored + 1), True)]))
+        outcomes = all_sampled(backend.step([Chunk(1, first, len(LONG_PROMPT) - first, range(num_stored + 1), True)]))
         outcomes += go_on(backend, len(LONG_PROMPT), num_stored + 1, window)
         assert outcomes == expected
         del backend

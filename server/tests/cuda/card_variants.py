@@ -1,6 +1,4 @@
-"""Variants that are compiled for cards other than Hopper: one or two of each kind of kernel that depends on the
-card.
-"""
+"""Variants that are compiled for other cards than Hopper: one or two of each kernel that depends on the card."""
 
 from __future__ import annotations
 

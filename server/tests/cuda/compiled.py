@@ -144,7 +144,6 @@ def _compile(module: str, variant: Variant, card: Card) -> Compiled:
 
 
 def _encodings(ttgir: str) -> str:
-    """Returns the lines that describe how products are laid out in registers."""
     return "\n".join(line for line in ttgir.splitlines() if line.startswith("#mma"))
 
 

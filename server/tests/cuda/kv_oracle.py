@@ -48,9 +48,7 @@ def stored(pool: KvPool, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def first_keys(pool: KvPool, layer: int) -> torch.Tensor:
-    """Returns the correction of the key at position 0, if the block has it: [num_blocks, G, D] f32; zero in most
-    formats.
-    """
+    """Returns the correction of the key at position 0, if the block has it: [num_blocks, G, D] f32, mostly zero."""
     layout = pool.layout
     num_heads, row = layout.num_kv_heads, layout.row_elements
     if not layout.format.has_first_keys:
@@ -63,9 +61,7 @@ def first_keys(pool: KvPool, layer: int) -> torch.Tensor:
 
 
 def hadamard(size: int) -> torch.Tensor:
-    """Returns the transform, [size, size] f32: 1 and -1 in diagonal blocks, whose size is the largest power of two in
-    size.
-    """
+    """Returns the transform, [size, size] f32: 1 and -1 in diagonal blocks as large as the power of two in size."""
     run = size & -size
     matrix = torch.ones(1, 1)
     while matrix.shape[0] < run:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from tests import running
 from tests.models.tiny import VOCAB_SIZE, TinyModels
+from tests.running import Runner
 from tests.tiers import IS_FULL, first
 from trunkline_server.backends.cuda.backend import CudaBackend
 from trunkline_server.backends.cuda.build import build
@@ -54,74 +56,25 @@ def reference(checkpoint: Checkpoint) -> ReferenceBackend:
     return ReferenceBackend(checkpoint, max_batch_total_tokens=NUM_BLOCKS * BLOCK_SIZE, max_step_tokens=64)
 
 
-@dataclass
-class Runner:
-    """Feeds one sequence to a backend in chunks and keeps track of its blocks."""
-
-    sequence_id: int
-    blocks: Iterator[int]
-    num_known: int
-    num_computed: int = 0
-    num_blocks: int = 0
-    output: list[Sampled] = field(default_factory=list)
-
-    def chunk(self, num_tokens: int, **changes: Any) -> Chunk:
-        end = self.num_computed + num_tokens
-        needed = -(-end // BLOCK_SIZE) - self.num_blocks
-        self.num_blocks += needed
-        first, self.num_computed = self.num_computed, end
-        blocks = [next(self.blocks) for _ in range(needed)]
-        return Chunk(self.sequence_id, first, num_tokens, blocks, end == self.num_known, **changes)
-
-    def take(self, outcome: Sampled | SequenceFailure) -> None:
-        assert isinstance(outcome, Sampled), outcome
-        self.output.append(outcome)
-        self.num_known += 1
-
-
 def run_alone(
     backend: Any, cuts: list[int], blocks: list[int], params: SamplingParams = WITH_LOGPROBS, num_decodes: int = 4
 ) -> list[Sampled]:
-    """Prefills `PROMPT` in the given chunks, then decodes."""
-    assert sum(cuts) == len(PROMPT)
-    backend.start(1, PROMPT, len(PROMPT), params)
-    runner = Runner(1, iter(blocks), len(PROMPT))
-    for num_tokens in [*cuts, *[1] * num_decodes]:
-        for outcome in backend.step([runner.chunk(num_tokens)]):
-            runner.take(outcome)
-    backend.end(1)
-    return runner.output
+    return running.run_alone(backend, PROMPT, cuts, blocks, params, num_decodes=num_decodes)
 
 
-def assert_same(actual: list[Sampled], expected: list[Sampled], atol: float = 1e-4) -> None:
-    """Asserts equal tokens, and logprobs within the error of f32 sums in another order."""
-    assert [token.token_id for token in actual] == [token.token_id for token in expected]
-    np.testing.assert_allclose([t.logprob for t in actual], [t.logprob for t in expected], atol=atol)
-    for one, other in zip(actual, expected, strict=True):
-        assert [token_id for token_id, _ in one.top_logprobs] == [token_id for token_id, _ in other.top_logprobs]
+assert_same = partial(running.assert_same, atol=1e-4)
 
 
 @pytest.mark.parametrize(
     "case",
     first(
         [
-            "llama3",
-            "llama_yarn_mscale",
-            "mistral_window",
-            "gemma2",
-            "gemma3",
-            "gemma3_shallow",
-            "qwen3",
-            "smollm3",
-            "smollm3_marked",
-            "llama_biases",
+            "llama3", "llama_yarn_mscale", "mistral_window", "gemma2", "gemma3", "gemma3_shallow", "qwen3", "smollm3",
+            "smollm3_marked", "llama_biases",
         ],
-        "gemma2",
-        "gemma3_shallow",
-        "smollm3_marked",
-        "llama_biases",
+        "gemma2", "gemma3_shallow", "smollm3_marked", "llama_biases",
     ),
-)
+)  # fmt: skip
 def test_logits_match_the_reference(case: str, tiny_model: TinyModels, device: str) -> None:
     checkpoint = open_checkpoint(tiny_model(case).folder)
     if checkpoint.config.head_size % 16:

@@ -1,6 +1,4 @@
-"""flash-attn beside the backend's own kernels. A module that computes the package's documented results in torch
-replaces it.
-"""
+"""flash-attn beside the backend's own kernels. A module that computes its documented results in torch replaces it."""
 
 from __future__ import annotations
 
@@ -40,9 +38,7 @@ def flash_attn_func(
     softcap: float = 0.0,
     **_: object,
 ) -> torch.Tensor:
-    """Computes attention as the package documents it: [batch, rows, heads, D]; the mask aligns the last query and
-    key.
-    """
+    """Computes the documented attention: [batch, rows, heads, D]; the mask aligns the last query and key."""
     num_rows, num_keys, group = q.shape[1], k.shape[1], q.shape[2] // k.shape[2]
     keys, values = (x.float().repeat_interleave(group, 2) for x in (k, v))
     scores = torch.einsum("bqhd,bkhd->bhqk", q.float(), keys) * (softmax_scale or q.shape[-1] ** -0.5)

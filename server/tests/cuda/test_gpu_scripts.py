@@ -283,11 +283,11 @@ def test_an_unknown_phase_is_refused_before_results_are_lost(
 
 
 def test_percentiles_and_tables() -> None:
-    from gpu.report import plot, table
-    from gpu.requests import Timing, percentiles, prompt
+    from gpu.report import table
+    from gpu.requests import percentiles, prompt
+    from line_chart import line_chart
 
     assert percentiles([0.001 * number for number in range(1, 102)]) == pytest.approx({"p50": 51.0, "p99": 100.0})
-    assert Timing([0.5, 0.75, 1.5]).gaps == [0.25, 0.75]
     assert len(set(prompt(3, 50, 1000))) > 30
     assert table([{"a": 1, "b": {"p50": 2.0}}])[0] == "| a | b p50 |"
-    assert plot("m", "batch", "tokens/s", {"x": [(1, 2.0), (8, 9.0)]}).count("<polyline") == 1
+    assert line_chart("m", "batch", {"x": [(1, 2.0), (8, 9.0)]}).count("<polyline") == 1

@@ -25,9 +25,7 @@ def path_of_benchmarks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def others(monkeypatch: pytest.MonkeyPatch, answer: Callable[..., str]) -> Any:
-    """Yields other clients of a server with these answers, and stops them once they are busy or one failed, or after a
-    second.
-    """
+    """Yields clients of a server with these answers, stopped once they are busy or one failed, or after a second."""
     from gpu import traffic
 
     monkeypatch.setattr(traffic, "ask", answer)

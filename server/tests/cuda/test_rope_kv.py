@@ -112,9 +112,7 @@ def test_queries_without_rotation_are_unchanged(device: str) -> None:
 
 
 def test_fp8_rounds_to_the_nearest_even_code(device: str) -> None:
-    """Each head's largest is 448, so its scale is 1. Covers every code, the numbers between two, and those below the
-    least.
-    """
+    """Each head's largest is 448, so its scale is 1. Covers every code, those between, and those below the least."""
     codes = torch.arange(0, 127, dtype=torch.uint8).view(torch.float8_e4m3fn).float()
     between = (codes[1:] + codes[:-1]) / 2
     near = torch.cat([between * (1 + 2.0**-20), between * (1 - 2.0**-20)])

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import gc
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from tests import running
 from tests.cuda.lazy_device import LazyDevice
 from tests.models.tiny import VOCAB_SIZE, TinyModels
+from tests.running import ROOT_KEY, keys_on_disk
 from trunkline_server.backends import registry
 from trunkline_server.backends.cuda.backend import CudaBackend
 from trunkline_server.backends.cuda.build import build
@@ -40,16 +40,11 @@ BLOCK_SIZE = 16
 NUM_BLOCKS = 12
 NUM_STORED = 2
 PROMPT = np.random.default_rng(5).integers(0, VOCAB_SIZE, NUM_STORED * BLOCK_SIZE + 3).tolist()
-ROOT_KEY = bytes(range(16))
 SAMPLING = SamplingParams(temperature=0.8, seed=3, logprobs=True, num_top_logprobs=5)
 STORES = [BlockStore(index, 9 - index) for index in range(NUM_STORED)]
 BLOCK_IDS = [9, 4, 11]
 RESTORED_IDS = [2, 5]
 HOST_BYTES = 1 << 20
-# A record's key follows magic, slot, depth, number of tokens, zero, time and sequence; records follow the header.
-HEADER_BYTES, RECORD_BYTES, KEY_OFFSET = 4096, 512, 40
-# Longest wait for an outcome; only a failure reaches it.
-DEADLINE_S = 20.0
 
 
 @pytest.fixture(scope="module")
@@ -76,39 +71,10 @@ def open_backend(
     )  # fmt: skip
 
 
-class Shard:
-    """A backend and its engine, as a router uses them."""
-
+class Shard(running.Shard):
     def __init__(self, backend: CudaBackend) -> None:
-        self.backend = backend
-        self.engine = Engine(backend, vocab_size=VOCAB_SIZE)
-        self._step_id = 0
+        super().__init__(backend, VOCAB_SIZE)
         self._restore_id = 0
-
-    def step(self, **parts: Any) -> list[Sampled]:
-        self._step_id += 1
-        outcomes = self.engine.step(StepPlan(self._step_id, **parts)).sequences
-        assert all(isinstance(outcome, Sampled) for outcome in outcomes), outcomes
-        return [outcome for outcome in outcomes if isinstance(outcome, Sampled)]
-
-    def reset(self) -> None:
-        self.engine.reset()
-        self._step_id = 0
-
-    def outcomes(self, num_stores: int = 0, num_restores: int = 0) -> tuple[list[StoreOutcome], list[RestoreOutcome]]:
-        stores: list[StoreOutcome] = []
-        restores: list[RestoreOutcome] = []
-        assert self.backend.store is not None
-        deadline = time.monotonic() + DEADLINE_S
-        while len(stores) < num_stores or len(restores) < num_restores:
-            if (transfers := self.engine.take_transfers()) is None:
-                rest = deadline - time.monotonic()
-                assert rest > 0, f"only {stores} and {restores} came"
-                self.backend.store.wait_outcomes(rest)
-                continue
-            stores.extend(transfers.stores)
-            restores.extend(transfers.restores)
-        return stores, restores
 
     def prefill(self, block_ids: Sequence[int], first: int = 0, stores: Sequence[BlockStore] = ()) -> Sampled:
         """Computes the prompt from position `first` on, with a sequence that ends before the next one."""
@@ -121,7 +87,7 @@ class Shard:
     def store_prompt(self) -> Sampled:
         """Stores the blocks of the prompt; returns the next token, sampled while they are on the device."""
         self.prefill(BLOCK_IDS, stores=STORES)
-        stores, _ = self.outcomes(num_stores=NUM_STORED)
+        stores = self.outcomes(num_stores=NUM_STORED).stores
         assert [(one.slot, one.is_stored) for one in stores] == [(store.slot, True) for store in STORES]
         return self.prefill(BLOCK_IDS, first=NUM_STORED * BLOCK_SIZE)
 
@@ -148,7 +114,7 @@ class Shard:
             for store, block_id, key in zip(STORES, RESTORED_IDS, keys, strict=True)
         ]
         self.step(restores=[Restore(self._restore_id, blocks)])
-        _, (outcome,) = self.outcomes(num_restores=1)
+        (outcome,) = self.outcomes(num_restores=1).restores
         assert outcome.restore_id == self._restore_id
         return outcome.num_blocks
 
@@ -156,13 +122,6 @@ class Shard:
         """Computes the prompt behind `count` restored blocks."""
         fresh = [block_id for block_id in range(NUM_BLOCKS) if block_id not in RESTORED_IDS]
         return self.prefill([*RESTORED_IDS[:count], *fresh[: NUM_STORED + 1 - count]], first=count * BLOCK_SIZE)
-
-
-def keys_on_disk(backend: CudaBackend) -> list[bytes]:
-    assert backend.store is not None
-    backend.store.sync()
-    records = (Path(backend.info.store_folder) / "records").read_bytes()
-    return [records[(at := HEADER_BYTES + store.slot * RECORD_BYTES + KEY_OFFSET) : at + 16] for store in STORES]
 
 
 def close(shard: Shard) -> None:
@@ -219,7 +178,7 @@ def test_a_history_continues_with_the_same_bits_after_a_restart(
 ) -> None:
     shard = Shard(open_backend(checkpoint, device, folder=tmp_path))
     expected = shard.store_prompt()
-    keys = keys_on_disk(shard.backend)
+    keys = keys_on_disk(shard.backend, [store.slot for store in STORES])
     close(shard)
     shard = Shard(open_backend(checkpoint, device, folder=tmp_path))
     assert shard.restore(keys) == NUM_STORED
@@ -237,7 +196,7 @@ def test_pinned_memory_smaller_than_the_disk_keeps_the_last_used_blocks(
     block_bytes = open_backend(checkpoint, device).info.bytes_per_block
     shard = Shard(open_backend(checkpoint, device, 8 * block_bytes, tmp_path))
     expected = shard.store_prompt()
-    keys = keys_on_disk(shard.backend)
+    keys = keys_on_disk(shard.backend, [store.slot for store in STORES])
     with (Path(shard.backend.info.store_folder) / "blocks").open("r+b") as file:
         file.seek(STORES[1].slot * -(-block_bytes // 4096) * 4096)
         file.write(bytes(100))
@@ -251,7 +210,7 @@ def test_pinned_memory_smaller_than_the_disk_keeps_the_last_used_blocks(
         for first in (0, 2):
             stores = [BlockStore(first + index, first_slot + first + index) for index in range(2)]
             shard.step(chunks=[Chunk(3, first * BLOCK_SIZE, 32, [first, first + 1], False, stores)])
-            assert all(one.is_stored for one in shard.outcomes(num_stores=2)[0])
+            assert all(one.is_stored for one in shard.outcomes(num_stores=2).stores)
         shard.step(ends=[3])
     assert shard.restore(keys) == 1
 
@@ -313,7 +272,7 @@ def test_a_chunk_that_fails_stores_nothing(checkpoint: Checkpoint, device: str) 
     start = SequenceStart(1, PROMPT, len(PROMPT), SAMPLING, ROOT_KEY)
     bad = Chunk(1, 0, len(PROMPT), [NUM_BLOCKS, *BLOCK_IDS[1:]], True, STORES)
     shard.engine.step(StepPlan(1, starts=[start], chunks=[bad]))
-    stores, _ = shard.outcomes(num_stores=NUM_STORED)
+    stores = shard.outcomes(num_stores=NUM_STORED).stores
     assert [one.is_stored for one in stores] == [False] * NUM_STORED
 
 
@@ -341,7 +300,7 @@ def test_a_disk_for_one_block_has_pinned_memory_for_one(tiny_model: TinyModels, 
     assert backend.info.num_store_slots == 1
     shard = Shard(backend)
     shard.prefill(BLOCK_IDS, stores=[BlockStore(0, 0)])
-    assert shard.outcomes(num_stores=1)[0] == [StoreOutcome(0, True)]
+    assert shard.outcomes(num_stores=1).stores == [StoreOutcome(0, True)]
 
 
 def test_blocks_of_other_sizes_have_another_folder(checkpoint: Checkpoint, tmp_path: Path) -> None:

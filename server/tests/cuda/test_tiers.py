@@ -112,9 +112,7 @@ def test_a_restore_is_reported_early_and_large_steps_wait_layer_by_layer() -> No
 
 
 def test_the_missing_part_of_a_reported_restore_is_bounded() -> None:
-    """Two of five layers are sent together. Two blocks of two layers may be missing, so the first two groups have
-    arrived.
-    """
+    """Two of five layers are sent together. Two blocks of two layers may be missing, so two groups have arrived."""
     world = make(max_unfinished_bytes=2 * 2 * PIECE_BYTES)
     store(world, 2)
     block_ids = world.free[-2:]

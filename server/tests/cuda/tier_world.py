@@ -1,6 +1,4 @@
-"""A miniature router and model over the tiers: blocks have known bytes, and every step checks the bytes that it
-reads.
-"""
+"""A miniature router and model over the tiers: blocks have known bytes, which every step checks as it reads them."""
 
 from __future__ import annotations
 

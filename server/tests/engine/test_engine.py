@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from tests.fakes.backend import POISON_TOKEN, VOCAB_SIZE, FakeBackend
 from trunkline_server.backends.interface import Chunk, Sampled, SamplingParams, SequenceFailure
@@ -99,6 +101,28 @@ def test_a_failed_sequence_does_not_change_the_tokens_of_others(engine: Engine) 
     assert str(VOCAB_SIZE) in bad_start.message
     # All of them can be ended, including the one that never reached the backend.
     engine.step(StepPlan(2, ends=[1, 2, 3, 4]))
+
+
+def test_a_sequence_that_the_backend_refuses_fails_by_itself(engine: Engine, backend: FakeBackend) -> None:
+    accept = backend.start
+
+    def refuse(sequence_id: int, *args: Any) -> None:
+        if sequence_id == 2:
+            raise ValueError("typical_p is 1e-40, expected at least 1e-30")
+        accept(sequence_id, *args)
+
+    backend.start = refuse  # type: ignore[method-assign]
+    plan = StepPlan(
+        1,
+        starts=[start(1, PROMPT), start(2, PROMPT)],
+        chunks=[whole(1, 10, [0, 1, 2]), whole(2, 10, [3, 4, 5])],
+    )
+    good, refused = engine.step(plan).sequences
+    assert isinstance(good, Sampled)
+    assert isinstance(refused, SequenceFailure)
+    assert "1e-40" in refused.message
+    engine.step(StepPlan(2, ends=[1, 2]))
+    assert engine.num_sequences == 0
 
 
 def test_only_the_chunk_of_the_ended_sequence_fails(engine: Engine) -> None:

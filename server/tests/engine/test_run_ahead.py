@@ -49,7 +49,6 @@ class DeviceBackend(FakeBackend):
 
 
 def plans(count: int) -> list[StepPlan]:
-    """Returns a prompt and then decodes."""
     start = SequenceStart(1, [3, 1, 4], 3, SamplingParams())
     first = StepPlan(1, starts=[start], chunks=[Chunk(1, 0, 3, [0, 1, 2], True)])
     return [first, *(StepPlan(step_id, chunks=[Chunk(1, step_id + 1, 1, [], True)]) for step_id in range(2, count + 1))]

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import grpc
 from tests.fakes.backend import VOCAB_SIZE, FakeBackend
-from trunkline_server._proto import shard_pb2, shard_pb2_grpc
+from trunkline_server._proto import shard_pb2
 from trunkline_server.engine import Engine
 from trunkline_server.loop import EngineLoop
-from trunkline_server.service import ModelInfo, ShardServer, ShardService
+from trunkline_server.service import SERVICE_NAME, ModelInfo, ShardServer, ShardService
 
 MODEL = ModelInfo(
     architecture="fake",
@@ -56,7 +56,16 @@ class Client:
     def __init__(self, socket_path: Path) -> None:
         # With its own channel pool, because gRPC would share a connection between channels to one address.
         self._channel = grpc.insecure_channel(f"unix:{socket_path}", options=[("grpc.use_local_subchannel_pool", 1)])
-        self.stub = shard_pb2_grpc.ShardServiceStub(self._channel)
+        self._describe, self._health = (
+            self._channel.unary_unary(f"/{SERVICE_NAME}/{name}", request.SerializeToString, response.FromString)
+            for name, request, response in (
+                ("Describe", shard_pb2.DescribeRequest, shard_pb2.DescribeResponse),
+                ("Health", shard_pb2.HealthRequest, shard_pb2.HealthResponse),
+            )
+        )
+        self._step = self._channel.stream_stream(
+            f"/{SERVICE_NAME}/Step", shard_pb2.StepRequest.SerializeToString, shard_pb2.StepResponse.FromString
+        )
 
     def __enter__(self) -> Client:
         return self
@@ -65,21 +74,22 @@ class Client:
         self._channel.close()
 
     def describe(self) -> shard_pb2.DescribeResponse:
-        return self.stub.Describe(shard_pb2.DescribeRequest(), timeout=DEADLINE_S)
+        """Waits until the shard listens."""
+        return self._describe(shard_pb2.DescribeRequest(), timeout=DEADLINE_S, wait_for_ready=True)
 
     def health(self) -> shard_pb2.HealthResponse:
-        return self.stub.Health(shard_pb2.HealthRequest(), timeout=DEADLINE_S)
+        return self._health(shard_pb2.HealthRequest(), timeout=DEADLINE_S)
 
     def open(self) -> Stream:
-        return Stream(self.stub)
+        return Stream(self._step)
 
 
 class Stream:
     """One Step call. Plans are sent in the order of `send`."""
 
-    def __init__(self, stub: shard_pb2_grpc.ShardServiceStub) -> None:
+    def __init__(self, step: grpc.StreamStreamMultiCallable) -> None:
         self._plans: queue.SimpleQueue[shard_pb2.StepRequest | None] = queue.SimpleQueue()
-        self.call = stub.Step(iter(self._plans.get, None), timeout=DEADLINE_S)
+        self.call = step(iter(self._plans.get, None), timeout=DEADLINE_S)
 
     def send(self, plan: shard_pb2.StepPlan) -> None:
         self._plans.put(shard_pb2.StepRequest(plan=plan))

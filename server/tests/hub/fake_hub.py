@@ -17,9 +17,7 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 @dataclass
 class Repository:
-    """A repository. revisions: names that lead to COMMIT. Without a token, a private one is hidden and a gated one
-    refuses.
-    """
+    """A repository. revisions: names of COMMIT. Without a token, a private one is hidden and a gated one refuses."""
 
     files: dict[str, bytes]
     revisions: tuple[str, ...] = ("main",)

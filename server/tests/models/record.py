@@ -139,7 +139,6 @@ def configs() -> dict[str, dict[str, Any]]:
 
 
 def model_of(model: tiny.TinyModel) -> transformers.PreTrainedModel:
-    """Returns the model in transformers, in f32."""
     config = transformers.AutoConfig.for_model(**model.config)
     config._attn_implementation = "eager"
     found = transformers.AutoModelForCausalLM.from_config(config).float().eval()
@@ -166,9 +165,7 @@ def prompts() -> dict[str, NDArray[Any]]:
 
 
 def logits(case: str, prompt: NDArray[Any], picked: NDArray[Any]) -> tuple[NDArray[np.float32], list[int]]:
-    """Returns picked logits [`NUM_PROMPT`, `NUM_PICKED`] of the prompt, and the tokens that greedily follow its
-    beginning.
-    """
+    """Returns picked logits [`NUM_PROMPT`, `NUM_PICKED`] of the prompt, and the greedy tokens after its beginning."""
     model = model_of(tiny.TinyModel(case))
     token_ids = prompt[:NUM_GREEDY_PROMPT].tolist()
     for _ in range(NUM_GREEDY):
@@ -200,9 +197,7 @@ def embedded_gguf() -> Path:
 
 
 def longest_matches(gguf_path: Path, text: str) -> list[int]:
-    """Returns tokens that spell the text by longest match. The model's own tokenizer may differ but takes ten seconds
-    to build.
-    """
+    """Returns tokens that spell the text by longest match; building the model's own tokenizer takes ten seconds."""
     from transformers.convert_slow_tokenizer import bytes_to_unicode
 
     as_char = bytes_to_unicode()
@@ -217,9 +212,7 @@ def longest_matches(gguf_path: Path, text: str) -> list[int]:
 
 
 def embedded() -> dict[str, NDArray[Any]]:
-    """Returns tokens of `TEXT`, the log-probability of each after those before it, and the likeliest token at each
-    position.
-    """
+    """Returns tokens of `TEXT`, the log-probability of each but the first, and the likeliest token at each position."""
     path = embedded_gguf()
     token_ids = np.array(longest_matches(path, TEXT))
     model = transformers.AutoModelForCausalLM.from_pretrained(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
+from tests import running
 from tests.models.tiny import VOCAB_SIZE, TinyModels
+from tests.running import Runner
 from trunkline_server.backends.interface import Chunk, Sampled, SamplingParams, SequenceFailure
 from trunkline_server.backends.reference.backend import ReferenceBackend
 from trunkline_server.errors import InvalidArgument
@@ -30,52 +32,11 @@ def backend(checkpoint: Checkpoint) -> ReferenceBackend:
     return ReferenceBackend(checkpoint, max_batch_total_tokens=NUM_BLOCKS * 16, max_step_tokens=256)
 
 
-@dataclass
-class Runner:
-    """Feeds one sequence to a backend in chunks and keeps track of its blocks."""
-
-    backend: ReferenceBackend
-    sequence_id: int
-    blocks: Iterator[int]
-    num_known: int
-    num_computed: int = 0
-    num_blocks: int = 0
-    output: list[Sampled] = field(default_factory=list)
-
-    def chunk(self, num_tokens: int) -> Chunk:
-        end = self.num_computed + num_tokens
-        needed = -(-end // self.backend.info.block_size) - self.num_blocks
-        self.num_blocks += needed
-        first, self.num_computed = self.num_computed, end
-        return Chunk(
-            self.sequence_id, first, num_tokens, [next(self.blocks) for _ in range(needed)], end == self.num_known
-        )
-
-    def take(self, outcome: Sampled | SequenceFailure) -> None:
-        assert isinstance(outcome, Sampled), outcome
-        self.output.append(outcome)
-        self.num_known += 1
-
-
 def run_alone(backend: ReferenceBackend, cuts: list[int], blocks: list[int], num_decodes: int = 5) -> list[Sampled]:
-    """Prefills `PROMPT` in the given chunks, then decodes."""
-    assert sum(cuts) == len(PROMPT)
-    backend.start(1, PROMPT, len(PROMPT), WITH_LOGPROBS)
-    runner = Runner(backend, 1, iter(blocks), len(PROMPT))
-    for num_tokens in [*cuts, *[1] * num_decodes]:
-        for outcome in backend.step([runner.chunk(num_tokens)]):
-            runner.take(outcome)
-    backend.end(1)
-    return runner.output
+    return running.run_alone(backend, PROMPT, cuts, blocks, WITH_LOGPROBS, num_decodes=num_decodes)
 
 
-def assert_same(actual: list[Sampled], expected: list[Sampled]) -> None:
-    """Asserts equal tokens, and logprobs within the error of f32 sums in another order."""
-    assert [token.token_id for token in actual] == [token.token_id for token in expected]
-    np.testing.assert_allclose([t.logprob for t in actual], [t.logprob for t in expected], atol=1e-5)
-    for one, other in zip(actual, expected, strict=True):
-        assert [token_id for token_id, _ in one.top_logprobs] == [token_id for token_id, _ in other.top_logprobs]
-        np.testing.assert_allclose([p for _, p in one.top_logprobs], [p for _, p in other.top_logprobs], atol=1e-5)
+assert_same = partial(running.assert_same, atol=1e-5)
 
 
 @pytest.mark.parametrize("cuts", [[1, 69], [16, 16, 16, 16, 6], [69, 1], [7] * 10, [33, 37]])
@@ -104,7 +65,7 @@ def test_score_equals_steps(backend: ReferenceBackend, checkpoint: Checkpoint) -
 def test_a_prompt_has_the_logprobs_of_its_logits(backend: ReferenceBackend, cuts: list[int]) -> None:
     rows = backend.score(PROMPT)
     backend.start(1, PROMPT, len(PROMPT), SamplingParams(num_top_prompt_logprobs=3, logprobs=True))
-    runner = Runner(backend, 1, iter(range(10)), len(PROMPT))
+    runner = Runner(1, iter(range(10)), len(PROMPT))
     scores, sampled = [], []
     for num_tokens in cuts:
         for outcome in backend.step([replace(runner.chunk(num_tokens), score=True)]):
@@ -125,11 +86,11 @@ def test_a_batch_does_not_change_results(backend: ReferenceBackend) -> None:
     alone = run_alone(backend, [70], list(range(10)))
     backend.start(1, PROMPT, len(PROMPT), WITH_LOGPROBS)
     free = iter(np.random.default_rng(2).permutation(NUM_BLOCKS).tolist())
-    runners = [Runner(backend, 1, free, len(PROMPT))]
+    runners = [Runner(1, free, len(PROMPT))]
     for sequence_id in (2, 3):
         prompt = PROMPT[::-1][: 11 * sequence_id]
         backend.start(sequence_id, prompt, len(prompt), SamplingParams(temperature=1.0, seed=sequence_id))
-        runners.append(Runner(backend, sequence_id, free, len(prompt)))
+        runners.append(Runner(sequence_id, free, len(prompt)))
     for _ in range(6):
         outcomes = backend.step([runner.chunk(runner.num_known - runner.num_computed) for runner in runners])
         for runner, outcome in zip(runners, outcomes, strict=True):
@@ -151,13 +112,13 @@ def test_a_prefix_hit_and_a_copied_block_do_not_change_results(backend: Referenc
 def test_a_resumed_sequence_continues_as_if_never_preempted(backend: ReferenceBackend) -> None:
     params = SamplingParams(temperature=1.0, seed=11, frequency_penalty=0.5, repetition_penalty=1.3)
     backend.start(1, PROMPT, len(PROMPT), params)
-    straight = Runner(backend, 1, iter(range(10)), len(PROMPT))
+    straight = Runner(1, iter(range(10)), len(PROMPT))
     for num_tokens in [70, *[1] * 7]:
         straight.take(backend.step([straight.chunk(num_tokens)])[0])
     known = PROMPT + [token.token_id for token in straight.output[:4]]
     backend.end(1)
     backend.start(2, known, len(PROMPT), params)
-    resumed = Runner(backend, 2, iter(range(20, 30)), len(known))
+    resumed = Runner(2, iter(range(20, 30)), len(known))
     for num_tokens in [len(known), 1, 1, 1]:
         resumed.take(backend.step([resumed.chunk(num_tokens)])[0])
     assert [token.token_id for token in resumed.output] == [token.token_id for token in straight.output[4:]]

@@ -144,9 +144,7 @@ def late_masks() -> dict[int, list[pb.LateMask]]:
 
 
 def windowed_plans() -> list[pb.StepPlan]:
-    """Returns plans of a prompt that moves past its window, a hit inside that window, and a hit whose part was
-    dropped.
-    """
+    """Returns plans of a prompt that moves past its window, a hit inside it, and a hit whose part was dropped."""
     prompt = [7, 3, 9, 3, 7, 1, 20, 21, 22, 5, 6, 8, 2]
     return [
         pb.StepPlan(
@@ -170,7 +168,6 @@ def windowed_plans() -> list[pb.StepPlan]:
 
 
 def record() -> list[dict[str, Any]]:
-    """Returns the lines of both streams."""
     return _record(backend(), plans()) + _record(windowed_backend(), windowed_plans())
 
 
@@ -200,14 +197,12 @@ def _record(fake: FakeBackend, plans: list[pb.StepPlan]) -> list[dict[str, Any]]
 
 
 def read() -> Iterator[dict[str, Any]]:
-    """Yields the recorded lines."""
     with PATH.open(encoding="utf-8") as file:
         for line in file:
             yield json.loads(line)
 
 
 def read_stream(index: int) -> list[dict[str, Any]]:
-    """Returns the recorded lines of one stream."""
     lines = list(read())
     first, second = [number for number, line in enumerate(lines) if "describe" in line]
     return lines[second:] if index else lines[first:second]

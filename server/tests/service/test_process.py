@@ -156,9 +156,7 @@ def test_an_idle_shard_stops_at_a_signal(start: Start, number: int) -> None:
 
 
 def test_a_signal_that_another_thread_receives_ends_the_wait() -> None:
-    """The system may deliver a signal to any thread of a process, which does not interrupt a read of the main
-    thread.
-    """
+    """The system may deliver a signal to any thread, which does not interrupt a read of the main thread."""
     program = """
 import signal, threading
 from trunkline_server.serve import _Signals

@@ -19,9 +19,7 @@ E4M3 = torch.float8_e4m3fn
 
 
 def words(numbers: torch.Tensor, bits: int, columns: tuple[int, ...] | None = None) -> torch.Tensor:
-    """Packs unsigned numbers [.., n] into i32 [.., n * bits / 32]. columns: order of the numbers in each word's
-    nibbles.
-    """
+    """Packs unsigned numbers [.., n] into i32 [.., n * bits / 32]. columns: their order in each word's nibbles."""
     in_word = 32 // bits
     grouped = numbers.long().reshape(*numbers.shape[:-1], -1, in_word)
     columns = columns or tuple(range(in_word))

@@ -98,8 +98,8 @@ def test_an_unsupported_scheme_is_refused_by_name(config: dict[str, Any], says: 
 @pytest.mark.parametrize(
     ("config", "says"),
     [
-        (3, "`quantization_config` is not an object"),
-        ({}, "`quantization_config.quant_method` is `None`, expected type str"),
+        (3, "`quantization_config` is `3`, expected an object"),
+        ({}, "`quantization_config.quant_method` is missing"),
         ({"quant_method": "gptq", "bits": "4", "group_size": 128}, "`quantization_config.bits` is `4`"),
         ({"quant_method": "gptq", "bits": True, "group_size": 128}, "`quantization_config.bits` is `True`"),
         (
@@ -107,7 +107,10 @@ def test_an_unsupported_scheme_is_refused_by_name(config: dict[str, Any], says: 
             "`quantization_config.weight_block_size` is `128`, expected two",
         ),
         ({"quant_method": "fp8", "weight_block_size": [128, True]}, "is `[128, True]`, expected two whole numbers"),
-        ({"quant_method": "compressed-tensors", "config_groups": []}, "`quantization_config.config_groups` is not"),
+        (
+            {"quant_method": "compressed-tensors", "config_groups": []},
+            "`quantization_config.config_groups` is `[]`, expected an object",
+        ),
     ],
 )
 def test_an_impossible_value_is_damage(config: object, says: str) -> None:

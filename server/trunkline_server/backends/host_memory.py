@@ -24,9 +24,7 @@ def _system_available(root: Path) -> int:
 
 
 def _cgroup_v2_left(root: Path) -> list[int]:
-    """Returns the bytes left in each group from this process's to the top. File pages count as free: they are
-    reclaimable.
-    """
+    """Returns the bytes left in each group from this process's to the top. File pages are reclaimable and so free."""
     left = []
     for group in _groups(root, controller=""):
         folder = root / "sys/fs/cgroup" / group

@@ -88,15 +88,12 @@ class LateMasks(Protocol):
 
     def tell(self, sequence_id: int, mask: bytes) -> None:
         """Sets the tokens that the next sample of a sequence may choose; an empty mask skips the sample."""
-        ...
 
     def close(self) -> None:
         """Ends the masks; samples that wait for one are skipped."""
-        ...
 
     def wait(self, sequence_id: int) -> bytes:
         """Waits for the mask of a sequence and takes it; empty if nothing is to be sampled."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,27 +179,21 @@ class Store(Protocol):
 
     def restore(self, restore: Restore) -> None:
         """Begins to read blocks. Raises PlanError if the plan may not read them."""
-        ...
 
     def discard(self, slots: Sequence[int]) -> None:
         """Empties slots. Raises PlanError if one is in a transfer."""
-        ...
 
     def take_outcomes(self) -> Transfers | None:
         """Returns the outcomes of transfers that ended since the last call; None if there are none."""
-        ...
 
     def wait_outcomes(self, timeout_s: float) -> None:
         """Waits for outcomes, for the time limit, or for `wake`. May be called from any thread."""
-        ...
 
     def wake(self) -> None:
         """Makes `wait_outcomes` return. May be called from any thread."""
-        ...
 
     def sync(self) -> None:
         """Ends all transfers and makes written blocks durable; a failure is logged."""
-        ...
 
 
 @runtime_checkable
@@ -215,15 +206,12 @@ class RunAheadBackend(Protocol):
 
     def begin(self, chunks: Sequence[Chunk]) -> None:
         """Begins a step. At most one other step may have begun and not be finished."""
-        ...
 
     def is_ready(self) -> bool:
         """Returns True if `finish` would not wait for the oldest step that has begun. Never waits."""
-        ...
 
     def finish(self) -> list[Sampled | SequenceFailure]:
         """Waits for the oldest step that has begun and returns its outcomes."""
-        ...
 
 
 class Backend(Protocol):
@@ -238,7 +226,6 @@ class Backend(Protocol):
 
     def after_start(self) -> None:
         """Does work that can wait until the shard is ready. Called once, from a thread of its own."""
-        ...
 
     def start(
         self,
@@ -248,23 +235,22 @@ class Backend(Protocol):
         sampling: SamplingParams,
         root_key: bytes = b"",
     ) -> None:
-        """Begins a sequence whose known tokens are `token_ids`. root_key: 16 bytes, or empty if there is no store."""
-        ...
+        """Begins a sequence whose known tokens are `token_ids`. root_key: 16 bytes, or empty if there is no store.
+
+        An exception fails only this sequence, which the backend then does not know.
+        """
 
     def end(self, sequence_id: int) -> None:
         """Forgets a sequence; its blocks keep their contents."""
-        ...
 
     def drop_window_parts(self, block_ids: Sequence[int]) -> None:
         """Drops K and V of layers with a window from these blocks. No chunk reads them before it writes them again.
 
         Only called if `info.num_window_parts` is not 0. A block without such a part stays as it is.
         """
-        ...
 
     def copy_block(self, source_block_id: int, destination_block_id: int, num_tokens: int) -> None:
         """Copies the first `num_tokens` positions of a block, K and V of all layers."""
-        ...
 
     def step(self, chunks: Sequence[Chunk]) -> list[Sampled | SequenceFailure]:
         """Runs one forward pass over `chunks`, samples and scores as requested, and appends sampled tokens to their
@@ -277,17 +263,14 @@ class Backend(Protocol):
 
         Begins the stores of chunks that did not fail. Raises PlanError, before anything is done, if a store is invalid.
         """
-        ...
 
     def make_late_masks(self) -> LateMasks: ...
 
     def reset(self) -> None:
         """Forgets all sequences, for a new Step stream. Ends transfers first and drops their outcomes."""
-        ...
 
     def score(self, token_ids: Sequence[int]) -> NDArray[np.float32]:
         """Returns logits [len(token_ids), V] of every position of one text, for tests and perplexity.
 
         Uses the pool's first blocks; no sequence may be started.
         """
-        ...

@@ -1,6 +1,4 @@
-"""Reads `ModelConfig` from GGUF metadata: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md, standardized
-keys.
-"""
+"""Reads `ModelConfig` from GGUF's standardized keys: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md."""
 
 from __future__ import annotations
 
@@ -11,6 +9,7 @@ from typing import Any
 
 from trunkline_server.errors import DamagedFile, UnsupportedArchitecture, quoted
 from trunkline_server.models.config import MAX_LAYERS, ModelConfig, RopeScaling
+from trunkline_server.models.keys import Keys
 
 # Maps GGUF's names to those of the registry. Mistral, SmolLM2 and others call themselves "llama" in GGUF.
 ARCHITECTURES = {
@@ -31,38 +30,6 @@ _LOCAL_ROPE_THETA = 10_000.0
 # Layer counts of the largest models, which scale scores by the features per head instead of the head size.
 _GEMMA_27B_LAYERS = {"gemma2": 46, "gemma3": 62}
 _SOFT_CAPS = {"gemma2": (50.0, 30.0)}
-
-
-class _Metadata:
-    """Typed look-ups whose errors name file and key."""
-
-    def __init__(self, path: Path, values: Mapping[str, object], architecture: str) -> None:
-        self._path, self._values, self._architecture = path, values, architecture
-
-    def get(self, key: str) -> object:
-        return self._values.get(f"{self._architecture}.{key}")
-
-    def integer(self, key: str, default: int | None = None) -> int:
-        value = self.get(key)
-        if value is None and default is not None:
-            return default
-        if type(value) is not int:
-            raise self._wrong(key, value, "an integer")
-        return value
-
-    def number(self, key: str, default: float | None = None) -> float:
-        value = self.get(key)
-        if value is None and default is not None:
-            return default
-        if type(value) not in (int, float) or not math.isfinite(value):  # type: ignore[arg-type]
-            raise self._wrong(key, value, "a finite number")
-        return float(value)  # type: ignore[arg-type]
-
-    def _wrong(self, key: str, value: object, wanted: str) -> DamagedFile:
-        key = f"{self._architecture}.{key}"
-        if value is None:
-            return DamagedFile(self._path, f"metadata key `{key}` is missing")
-        return DamagedFile(self._path, f"metadata key `{key}` is {quoted(str(value))}, expected {wanted}")
 
 
 def config_from_gguf(
@@ -86,7 +53,9 @@ def config_from_gguf(
         raise UnsupportedArchitecture(f"architecture {quoted(architecture)} of `{path}`", supported=SUPPORTED)
     if vocab_rows is None:
         raise DamagedFile(path, "tensor `token_embd.weight` is missing")
-    values = _Metadata(path, metadata, architecture)
+    prefix = f"{architecture}."
+    own = {key.removeprefix(prefix): value for key, value in metadata.items() if key.startswith(prefix)}
+    values = Keys(path, own, prefix, "metadata key")
     _refuse_features(path, values)
     num_layers = values.integer("block_count")
     num_heads = values.integer("attention.head_count")
@@ -120,7 +89,7 @@ def config_from_gguf(
     return config
 
 
-def _windows(values: _Metadata, architecture: str, num_layers: int) -> tuple[int | None, ...]:
+def _windows(values: Keys, architecture: str, num_layers: int) -> tuple[int | None, ...]:
     """Returns the window of each layer; empty if no window has an effect."""
     window = values.integer("attention.sliding_window", 0)
     layers = range(min(max(num_layers, 0), MAX_LAYERS))
@@ -133,7 +102,7 @@ def _windows(values: _Metadata, architecture: str, num_layers: int) -> tuple[int
     return ()
 
 
-def _gemma_fields(values: _Metadata, architecture: str, head_size: int, features_per_head: int) -> dict[str, Any]:
+def _gemma_fields(values: Keys, architecture: str, head_size: int, features_per_head: int) -> dict[str, Any]:
     """Returns the fields that only Gemma has."""
     if architecture not in _WINDOW_PATTERNS:
         return {}
@@ -159,12 +128,12 @@ def _rope_layers(architecture: str, num_layers: int) -> tuple[bool, ...]:
     return tuple(True for _ in layers)
 
 
-def _refuse_features(path: Path, values: _Metadata) -> None:
+def _refuse_features(path: Path, values: Keys) -> None:
     if values.integer("expert_count", 0) > 0:
         raise UnsupportedArchitecture(f"mixture of experts in `{path}`", supported=("dense models",))
 
 
-def _refuse_shapes(path: Path, values: _Metadata, config: ModelConfig) -> None:
+def _refuse_shapes(path: Path, values: Keys, config: ModelConfig) -> None:
     if values.integer("attention.value_length", config.head_size) != config.head_size:
         raise UnsupportedArchitecture(
             f"a value head size that differs from the key head size {config.head_size} in `{path}`",
@@ -180,7 +149,7 @@ def _refuse_shapes(path: Path, values: _Metadata, config: ModelConfig) -> None:
         )
 
 
-def _rope_scaling(path: Path, values: _Metadata, rope_factors: tuple[float, ...] | None) -> RopeScaling:
+def _rope_scaling(path: Path, values: Keys, rope_factors: tuple[float, ...] | None) -> RopeScaling:
     kind = values.get("rope.scaling.type")
     linear_factor = values.number("rope.scale_linear", 1.0)  # the key in old files
     factor = values.number("rope.scaling.factor", linear_factor)

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trunkline_server.errors import DamagedFile, UnsupportedArchitecture, quoted
+from trunkline_server.errors import UnsupportedArchitecture, quoted
 from trunkline_server.models.config import MAX_LAYERS, ModelConfig, RopeScaling
+from trunkline_server.models.keys import Keys
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,67 +58,8 @@ _ARCHITECTURES = {
 }  # fmt: skip
 
 SUPPORTED = tuple(_ARCHITECTURES)
-_MAX_INTEGER = 1 << 62
 _ROPE_KINDS = ("default", "linear", "llama3", "yarn")
 _SILU = ("silu", "swish")
-
-
-class _Keys:
-    """Typed look-ups whose errors name file and key. `null` counts as absent."""
-
-    def __init__(self, path: Path, values: Mapping[str, object], prefix: str = "") -> None:
-        self.path, self._values, self._prefix = path, values, prefix
-
-    def get(self, key: str) -> object:
-        return self._values.get(key)
-
-    def __contains__(self, key: str) -> bool:
-        return key in self._values
-
-    def integer(self, key: str, default: int | None = None) -> int:
-        value = self.get(key)
-        if value is None and default is not None:
-            return default
-        if type(value) is not int or abs(value) > _MAX_INTEGER:
-            raise self._wrong(key, value, "an integer of at most 2^62")
-        return value
-
-    def number(self, key: str, default: float | None = None) -> float:
-        value = self.get(key)
-        if value is None and default is not None:
-            return default
-        # Integers beyond the largest float have no place in a config either.
-        if type(value) not in (int, float) or not -1e300 < value < 1e300:  # type: ignore[operator]
-            raise self._wrong(key, value, "a finite number")
-        return float(value)  # type: ignore[arg-type]
-
-    def optional_number(self, key: str) -> float | None:
-        return None if self.get(key) is None else self.number(key)
-
-    def boolean(self, key: str, default: bool) -> bool:
-        value = self.get(key)
-        if value is None:
-            return default
-        if type(value) is not bool:
-            raise self._wrong(key, value, "true or false")
-        return value
-
-    def nested(self, key: str) -> _Keys | None:
-        value = self.get(key)
-        if value is None:
-            return None
-        if not isinstance(value, dict):
-            raise self._wrong(key, value, "an object")
-        return _Keys(self.path, value, f"{self._prefix}{key}.")
-
-    def damaged(self, what: str) -> DamagedFile:
-        return DamagedFile(self.path, what, hint="download the file again")
-
-    def _wrong(self, key: str, value: object, wanted: str) -> DamagedFile:
-        key = self._prefix + key
-        if value is None:
-            return self.damaged(f"key `{key}` is missing")
-        return self.damaged(f"key `{key}` is {quoted(str(value))}, expected {wanted}")
 
 
 def config_from_json(path: Path, values: Mapping[str, object]) -> ModelConfig:
@@ -125,7 +67,7 @@ def config_from_json(path: Path, values: Mapping[str, object]) -> ModelConfig:
 
     Raises DamagedFile (a key is missing or impossible) or UnsupportedArchitecture.
     """
-    keys = _Keys(path, values)
+    keys = Keys(path, values)
     name = keys.get("model_type")
     if not isinstance(name, str):
         raise keys.damaged("key `model_type` is missing or not a string")
@@ -168,7 +110,7 @@ def config_from_json(path: Path, values: Mapping[str, object]) -> ModelConfig:
     return config
 
 
-def _gemma_fields(keys: _Keys, architecture: _Architecture) -> dict[str, Any]:
+def _gemma_fields(keys: Keys, architecture: _Architecture) -> dict[str, Any]:
     """Returns the fields that only Gemma's configs state."""
     if not architecture.is_gemma:
         return {}
@@ -186,7 +128,7 @@ def _gemma_fields(keys: _Keys, architecture: _Architecture) -> dict[str, Any]:
     }
 
 
-def _refuse_features(keys: _Keys, architecture: _Architecture) -> None:
+def _refuse_features(keys: Keys, architecture: _Architecture) -> None:
     # Gemma's models ignore `hidden_act`.
     key, known = ("hidden_activation", ("gelu_pytorch_tanh",)) if architecture.is_gemma else ("hidden_act", _SILU)
     activation = keys.get(key)
@@ -196,11 +138,9 @@ def _refuse_features(keys: _Keys, architecture: _Architecture) -> None:
         raise UnsupportedArchitecture(f"bidirectional attention in `{keys.path}`", supported=("causal attention",))
 
 
-def _rope_keys(keys: _Keys, architecture: _Architecture) -> tuple[_Keys, float | None]:
-    """Returns the keys that state the rotary embedding of layers without a window, and the rotary base of the
-    others.
-    """
-    rope = keys.nested("rope_parameters") or keys.nested("rope_scaling") or _Keys(keys.path, {})
+def _rope_keys(keys: Keys, architecture: _Architecture) -> tuple[Keys, float | None]:
+    """Returns the keys that state the rotary embedding of layers without a window, and the others' rotary base."""
+    rope = keys.nested("rope_parameters") or keys.nested("rope_scaling") or Keys(keys.path, {})
     if architecture.local_rope_theta is None:
         return rope, None
     local = keys.number("rope_local_base_freq", architecture.local_rope_theta)
@@ -213,7 +153,7 @@ def _rope_keys(keys: _Keys, architecture: _Architecture) -> tuple[_Keys, float |
     return rope.nested("full_attention") or rope, local
 
 
-def _rope_layers(keys: _Keys, name: str, num_layers: int) -> tuple[bool, ...]:
+def _rope_layers(keys: Keys, name: str, num_layers: int) -> tuple[bool, ...]:
     num_layers = min(max(num_layers, 0), MAX_LAYERS)
     if name != "smollm3":
         return (True,) * num_layers
@@ -229,7 +169,7 @@ def _rope_layers(keys: _Keys, name: str, num_layers: int) -> tuple[bool, ...]:
     return tuple(mark == 1 for mark in marks[:num_layers])
 
 
-def _rope_scaling(keys: _Keys, rope: _Keys, max_positions: int) -> RopeScaling:
+def _rope_scaling(keys: Keys, rope: Keys, max_positions: int) -> RopeScaling:
     kind = rope.get("rope_type") or rope.get("type") or "default"
     if kind not in _ROPE_KINDS:
         raise UnsupportedArchitecture(f"rope scaling {quoted(str(kind))} of `{keys.path}`", supported=_ROPE_KINDS)
@@ -264,7 +204,7 @@ def _rope_scaling(keys: _Keys, rope: _Keys, max_positions: int) -> RopeScaling:
     return RopeScaling()
 
 
-def _windows(keys: _Keys, architecture: _Architecture, num_layers: int, max_positions: int) -> tuple[int | None, ...]:
+def _windows(keys: Keys, architecture: _Architecture, num_layers: int, max_positions: int) -> tuple[int | None, ...]:
     """Returns the window of each layer; empty if no window has an effect."""
     # An absent key means transformers' default; `null` means no window.
     window = keys.integer("sliding_window", 0) if "sliding_window" in keys else (architecture.window or 0)
@@ -285,10 +225,8 @@ def _windows(keys: _Keys, architecture: _Architecture, num_layers: int, max_posi
     return _windows_of_types(keys, layer_types, layers, window)
 
 
-def _later_windows(keys: _Keys, layers: range, window: int, first: int) -> tuple[int | None, ...]:
-    """Returns windows for the layers that `layer_types` names, otherwise for those from `first` on; empty if windows
-    are off.
-    """
+def _later_windows(keys: Keys, layers: range, window: int, first: int) -> tuple[int | None, ...]:
+    """Returns the windows of layers that `layer_types` names, otherwise of those from `first` on; empty if off."""
     layer_types = _layer_types(keys)
     if not keys.boolean("use_sliding_window", False):
         if layer_types is not None and "sliding_attention" in layer_types:
@@ -301,13 +239,13 @@ def _later_windows(keys: _Keys, layers: range, window: int, first: int) -> tuple
     return windows if any(windows) else ()
 
 
-def _windows_of_types(keys: _Keys, layer_types: list[str], layers: range, window: int) -> tuple[int | None, ...]:
+def _windows_of_types(keys: Keys, layer_types: list[str], layers: range, window: int) -> tuple[int | None, ...]:
     if len(layer_types) < len(layers):
         raise keys.damaged(f"key `layer_types` has {len(layer_types)} entries for {len(layers)} layers")
     return tuple(window if kind == "sliding_attention" else None for kind in layer_types[: len(layers)])
 
 
-def _layer_types(keys: _Keys) -> list[str] | None:
+def _layer_types(keys: Keys) -> list[str] | None:
     layer_types = keys.get("layer_types")
     if not isinstance(layer_types, list):
         return None
@@ -316,7 +254,7 @@ def _layer_types(keys: _Keys) -> list[str] | None:
     return layer_types
 
 
-def _refuse_window(keys: _Keys, architecture: _Architecture, config: ModelConfig) -> None:
+def _refuse_window(keys: Keys, architecture: _Architecture, config: ModelConfig) -> None:
     """Refuses a window that takes effect, for architectures whose windows are not supported."""
     if architecture.has_windows:
         return

@@ -30,33 +30,25 @@ class Rope:
 
 
 class Ops(Protocol[T]):
-    """The operations that a backend implements. Activations are f32 [rows, features], with rows in the order of the
-    tokens.
-    """
+    """The operations that a backend implements. Activations are f32 [rows, features], rows in the tokens' order."""
 
     def embedding(self, weight: str) -> T:
         """Returns the rows of `weight` [V, N] for the tokens of the step, [T, N]."""
-        ...
 
     def rms_norm(self, x: T, weight: str, eps: float) -> T:
         """Returns x / sqrt(mean(x^2) + eps) * weight, over the last dimension. arXiv:1910.07467."""
-        ...
 
     def head_rms_norm(self, x: T, weight: str, eps: float, head_size: int) -> T:
         """Applies `rms_norm` to each head separately: x [T, heads * D], weight [D]."""
-        ...
 
     def linear(self, x: T, weight: str, bias: str | None = None) -> T:
         """Returns x [T, K] times the transpose of weight [N, K], plus bias [N]: [T, N]."""
-        ...
 
     def rope(self, x: T, rope: Rope, head_size: int) -> T:
         """Rotates each head of x [T, heads * D] by its token's position."""
-        ...
 
     def write_kv(self, layer: int, key: T, value: T) -> None:
         """Stores key and value [T, G * D] of the step's tokens in their slots of `layer`, in the pool's dtype."""
-        ...
 
     def paged_attention(
         self, layer: int, query: T, scale: float, window: int | None = None, soft_cap: float | None = None
@@ -69,24 +61,18 @@ class Ops(Protocol[T]):
         Sums in f32 over tiles at fixed absolute positions, so the bits do not depend on how a prompt is chunked.
         Cost: O(T * min(context, window)). Online softmax: arXiv:1805.02867, algorithm 3.
         """
-        ...
 
     def silu_mul(self, gate: T, up: T) -> T:
         """Returns silu(gate) * up, elementwise. arXiv:2002.05202."""
-        ...
 
     def gelu_mul(self, gate: T, up: T) -> T:
         """Returns gelu(gate) * up, elementwise, with the tanh approximation. arXiv:2002.05202, arXiv:1606.08415."""
-        ...
 
     def add(self, x: T, y: T) -> T:
         """Returns x + y, elementwise."""
-        ...
 
     def scale(self, x: T, factor: float) -> T:
         """Returns x * factor, elementwise."""
-        ...
 
     def logits(self, x: T, weight: str, soft_cap: float | None = None) -> T:
         """Applies `linear` without bias to the rows that sample, then the soft cap as in `paged_attention`: [S, V]."""
-        ...

@@ -15,9 +15,7 @@ def rope(config: ModelConfig) -> Rope:
 
 
 def local_rope(config: ModelConfig) -> Rope:
-    """Returns the rotary embedding of layers with a window: unscaled with a base of its own, if the model has such a
-    base.
-    """
+    """Returns the rotary embedding of layers with a window: unscaled, with a base of its own if the model has one."""
     if config.local_rope_theta is None:
         return rope(config)
     return _rope(config.head_size, config.local_rope_theta, RopeScaling())
@@ -52,9 +50,7 @@ def _llama3(inv_freq: float, scaling: RopeScaling) -> float:
 
 
 def _yarn(inv_freq: list[float], theta: float, dim: int, scaling: RopeScaling) -> tuple[list[float], float]:
-    """Scales as YaRN does ("NTK by parts"; arXiv:2309.00071, sections 3.2 and 3.4). Also returns the attention
-    factor.
-    """
+    """Scales as YaRN does ("NTK by parts"; arXiv:2309.00071, 3.2 and 3.4). Also returns the attention factor."""
 
     def rotations_to_dim(rotations: float) -> float:
         trained = scaling.original_max_position_embeddings

@@ -6,9 +6,7 @@ from trunkline_server.models.config import ModelConfig
 
 
 def weight_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """Maps the name of every weight of `forward` to its shape, outermost first. Includes `lm_head.weight` even if
-    tied.
-    """
+    """Maps the names of `forward`'s weights to their shapes, outermost first; `lm_head.weight` even if tied."""
     hidden, vocab = config.hidden_size, config.vocab_size
     shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (vocab, hidden)}
     for layer in range(config.num_layers):

@@ -58,9 +58,7 @@ class Score:
 
 
 def green_below(gamma: float) -> int:
-    """Returns the bound below which a word makes a token green. gamma: rounded to f32, which makes it exact from 2^-8
-    on.
-    """
+    """Returns the bound below which a word makes a token green. gamma: rounded to f32, exact from 2^-8 on."""
     return int(float(np.float32(gamma)) * 2.0**32)
 
 

@@ -20,9 +20,7 @@ _INPUT_HINT = "pipe the answer of `/tokenize`, or of `/generate` with `details`,
 
 
 def report(stream: BinaryIO, key_file: str | None, gamma: float) -> dict[str, float]:
-    """Measures the watermark of the tokens in `stream`. Raises InvalidArgument for bad input, too few tokens or a bad
-    key.
-    """
+    """Measures the watermark of the tokens in `stream`. Raises InvalidArgument for bad or short input or a bad key."""
     key = _read_key(key_file, os.environ.get(KEY_VARIABLE))
     text = stream.read(MAX_INPUT_BYTES + 1)
     if len(text) > MAX_INPUT_BYTES:
@@ -46,9 +44,7 @@ def report(stream: BinaryIO, key_file: str | None, gamma: float) -> dict[str, fl
 
 
 def _token_ids(answer: object) -> list[int]:
-    """Extracts ids from a list of ids or of objects with `id`. The list may be under `tokens`, also inside
-    `details`.
-    """
+    """Extracts ids from a list of ids or of objects with `id`, which may be under `tokens`, also in `details`."""
     if isinstance(answer, dict):
         for name in ("details", "tokens"):
             if name in answer:

@@ -50,7 +50,6 @@ class Checkpoint(Protocol):
 
         Includes `lm_head.weight` even if the head is tied; `tensor` then returns the embedding under its own name.
         """
-        ...
 
     def tensor(self, name: str) -> Tensor:
         """Returns the weight with this name.
@@ -60,22 +59,18 @@ class Checkpoint(Protocol):
         "model.embed_tokens.weight".
         Raises KeyError for a name that is not in `names()`, and UnsupportedFormat, also for a weight that has `parts`.
         """
-        ...
 
     def parts(self, name: str) -> Mapping[str, Part]:
         """Returns the tensors that encode a weight of a quantised module, by suffix; see `quantized_parts.py`.
 
         Empty if the weight is one tensor. Raises KeyError.
         """
-        ...
 
     def fingerprint(self, page_sums: PageSums | None = None) -> str:
         """Returns a hash of all bytes of weights and config files; see `fingerprint.py` for its guarantees."""
-        ...
 
     def identity(self) -> SourceIdentity:
         """Identifies the same content without reading all bytes; see `identity.py` for its guarantees."""
-        ...
 
 
 def open_checkpoint(path: str | Path) -> Checkpoint:
@@ -245,9 +240,7 @@ def _config(file: GgufFile) -> ModelConfig:
 
 
 def _rope_factors(file: GgufFile) -> tuple[float, ...] | None:
-    """Reads `rope_freqs.weight`, into which the conversion to GGUF puts Llama 3's rope scaling. None if there is
-    none.
-    """
+    """Reads `rope_freqs.weight`, the form of Llama 3's rope scaling in GGUF; None if there is none."""
     if "rope_freqs.weight" not in file.tensors:
         return None
     tensor = file.tensor("rope_freqs.weight")

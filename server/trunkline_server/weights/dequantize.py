@@ -82,9 +82,7 @@ def _q5_1(groups: Bytes) -> Floats:
 
 
 def _q4_k(groups: Bytes) -> Floats:
-    """Layout: f16 scale of scales, f16 scale of minima, 8 pairs of 6-bit (scale, minimum), 256 nibbles in 8 runs of
-    32.
-    """
+    """Layout: f16 scale of scales, f16 scale of minima, 8 pairs of 6-bit (scale, minimum), 8 runs of 32 nibbles."""
     scales, minima = _scales_and_minima(groups)
     quants = _nibbles_of_64(groups[:, 16:]).astype(np.float32)
     return (scales[:, :, None] * quants - minima[:, :, None]).reshape(-1, 256)
@@ -122,9 +120,7 @@ def _half(groups: Bytes, offset: int) -> Floats:
 
 
 def _nibbles(packed: Bytes) -> Bytes:
-    """Unpacks low nibbles first, then high ones: element i is in the low half of byte i, element i + 16 in its high
-    half.
-    """
+    """Unpacks low nibbles first: element i is in the low half of byte i, element i + 16 in its high half."""
     return np.concatenate([packed & np.uint8(0x0F), packed >> np.uint8(4)], axis=1)
 
 

@@ -35,9 +35,7 @@ def fingerprint_bytes(files: Sequence[memoryview], page_sums: PageSums | None = 
 
 
 def numpy_page_sums(pages: memoryview) -> bytes:
-    """Returns the sums of whole pages as little-endian u64. Imports numpy, which takes a large part of a start's
-    time.
-    """
+    """Returns the sums of whole pages as little-endian u64. Imports numpy, which is a large part of a start's time."""
     import numpy as np
 
     # SplitMix64 (doi:10.1145/2714064.2660195) of 1, 2, 3, ..., made odd.

@@ -147,9 +147,7 @@ class GgufFile:
         return alignment
 
     def _place(self, infos: list[TensorInfo], alignment: int, data_offset: int) -> dict[str, TensorInfo]:
-        """Makes offsets absolute. Checks that tensors lie inside the file, are aligned, do not overlap and have unique
-        names.
-        """
+        """Makes offsets absolute; checks that tensors lie inside the file, aligned, apart, and with unique names."""
         placed: dict[str, TensorInfo] = {}
         for info in infos:
             if info.name in placed:

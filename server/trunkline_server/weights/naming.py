@@ -51,9 +51,7 @@ _WHOLE_MODEL_NAME = re.compile(r"([a-z_]+)\.(weight|bias)")
 
 
 def safetensors_name(gguf_name: str, architecture: str = "llama") -> str | None:
-    """Returns the name in the model's safetensors, or None for a tensor that exists only in GGUF
-    (`rope_freqs.weight`).
-    """
+    """Returns the name in the model's safetensors, None for a tensor that only GGUF has (`rope_freqs.weight`)."""
     if match := _LAYER_NAME.fullmatch(gguf_name):
         layer, module, kind = match.groups()
         names = _GEMMA_LAYER if architecture in OFFSET_NORM_ARCHITECTURES else _LAYER

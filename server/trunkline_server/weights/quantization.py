@@ -8,11 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
-from trunkline_server.errors import DamagedFile, UnsupportedFormat, quoted
-
-T = TypeVar("T")
+from trunkline_server.errors import UnsupportedFormat, quoted
+from trunkline_server.models.keys import Keys
 
 _HINT = "use the unquantised model or a GGUF file"
 MAX_GROUP_SIZE = 1 << 20
@@ -86,10 +84,9 @@ def parse_quantization(path: Path, config: Mapping[str, object]) -> Quantization
     path: the `config.json`, for messages; config: its contents. Raises DamagedFile, and UnsupportedFormat with the
     scheme's name.
     """
-    found = config.get("quantization_config")
-    if found is None:
+    keys = _Keys(path, config).nested("quantization_config")
+    if keys is None:
         return None
-    keys = _Keys(path, _object(path, "quantization_config", found), "quantization_config")
     method = keys.text("quant_method")
     parse = _METHODS.get(method)
     if parse is None:
@@ -99,46 +96,13 @@ def parse_quantization(path: Path, config: Mapping[str, object]) -> Quantization
     return parse(keys)
 
 
-class _Keys:
-    """Typed look-ups whose errors name file and key. `null` counts as absent."""
-
-    def __init__(self, path: Path, values: Mapping[str, object], name: str) -> None:
-        self.path, self._values, self._name = path, values, name
-
-    def keys(self) -> list[str]:
-        return list(self._values)
-
-    def get(self, key: str) -> object:
-        return self._values.get(key)
-
-    def text(self, key: str, default: str | None = None) -> str:
-        return self._typed(key, str, default)
-
-    def integer(self, key: str, default: int | None = None) -> int:
-        return self._typed(key, int, default)
-
-    def boolean(self, key: str, default: bool | None = None) -> bool:
-        return self._typed(key, bool, default)
-
-    def number(self, key: str, default: float | None = None) -> float:
-        value = self._values.get(key)
-        return float(self._typed(key, int)) if type(value) is int else self._typed(key, float, default)
-
-    def nested(self, key: str) -> _Keys | None:
-        value = self._values.get(key)
-        if value is None:
-            return None
-        return _Keys(self.path, _object(self.path, f"{self._name}.{key}", value), f"{self._name}.{key}")
-
+class _Keys(Keys):
     def block(self, key: str) -> tuple[int, int]:
         """Returns the rows and columns of a block."""
-        value = self._values.get(key)
+        value = self.get(key)
         sizes = [size for size in value if type(size) is int] if isinstance(value, list) else []
         if not isinstance(value, list) or len(value) != 2 or sizes != value:
-            raise DamagedFile(
-                self.path, f"key `{self._name}.{key}` is {quoted(str(value))}, expected two whole numbers",
-                hint="download the file again",
-            )  # fmt: skip
+            raise self.wrong(key, "two whole numbers")
         if not all(1 <= size <= MAX_GROUP_SIZE for size in sizes):
             raise self.refused(f"`{key}` {quoted(str(value))}")
         return sizes[0], sizes[1]
@@ -153,30 +117,13 @@ class _Keys:
         return size
 
     def refused(self, what: str, hint: str = _HINT) -> UnsupportedFormat:
-        return UnsupportedFormat(f"`{self.path}` has {what} in `{self._name}`, which is not supported", hint=hint)
+        where = self.prefix.removesuffix(".")
+        return UnsupportedFormat(f"`{self.path}` has {what} in `{where}`, which is not supported", hint=hint)
 
     def refuse_unless(self, key: str, allowed: tuple[object, ...]) -> None:
         """Refuses other values of a key that changes the meaning of the weights."""
-        if self._values.get(key) not in allowed:
-            raise self.refused(f"`{key}` {quoted(str(self._values.get(key)))}")
-
-    def _typed(self, key: str, wanted: type[T], default: T | None = None) -> T:
-        value = self._values.get(key)
-        if value is None and default is not None:
-            return default
-        if type(value) is not wanted:
-            raise DamagedFile(
-                self.path,
-                f"key `{self._name}.{key}` is {quoted(str(value))}, expected type {wanted.__name__}",
-                hint="download the file again",
-            )
-        return value
-
-
-def _object(path: Path, name: str, value: object) -> Mapping[str, object]:
-    if not isinstance(value, dict):
-        raise DamagedFile(path, f"key `{name}` is not an object", hint="download the file again")
-    return value
+        if self.get(key) not in allowed:
+            raise self.refused(f"`{key}` {quoted(str(self.get(key)))}")
 
 
 def _gptq(keys: _Keys) -> Quantization:
@@ -218,7 +165,7 @@ def _compressed_tensors(keys: _Keys) -> Quantization:
     if sparsity is not None and sparsity.get("format") not in (None, "dense"):
         raise keys.refused(f"sparse weights ({quoted(str(sparsity.get('format')))})")
     groups = keys.nested("config_groups")
-    names = [] if groups is None else groups.keys()
+    names = list(groups or ())
     if groups is None or len(names) != 1:
         raise keys.refused(f"{len(names)} `config_groups`", "all linear modules must share one scheme")
     group = groups.nested(names[0])

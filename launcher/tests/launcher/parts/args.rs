@@ -42,17 +42,6 @@ fn defaults_bind_loopback_and_leave_the_rest_to_the_model() {
 }
 
 #[test]
-fn flag_outranks_file_and_file_outranks_default() {
-    let text =
-        "port = 4000\nhostname = \"::1\"\njson-output = true\nmax-input-tokens = 7\nlog-level = \"warn\"";
-    let config = with_config(text, &["--port", "5000"]).unwrap();
-    assert_eq!((config.server.port, config.server.hostname.as_str()), (5000, "::1"));
-    assert_eq!(config.limits.max_input_tokens, Some(7));
-    assert!(config.logging.json_output);
-    assert_eq!(config.logging.log_level, LogLevel::Warn);
-}
-
-#[test]
 fn file_errors_name_the_key_and_the_nearest() {
     for (text, wanted) in [
         ("prot = 1", "unknown key `prot` in `FILE`; hint: did you mean `port`?"),
@@ -180,18 +169,6 @@ fn limits_are_checked_against_each_other_at_the_boundary() {
         &["--max-step-sequences", "9", "--max-batch-prefill-tokens", "8"],
         "`--max-step-sequences` is 9, but",
     );
-}
-
-#[test]
-fn every_flag_of_serve_has_its_variable() {
-    let mut command = ParsedArgs::command();
-    command.build();
-    for arg in command.find_subcommand(SERVE).unwrap().get_arguments() {
-        let Some(long) = arg.get_long().filter(|long| *long != "help") else { continue };
-        let wanted = format!("TRUNKLINE_{}", long.replace('-', "_").to_uppercase());
-        assert_eq!(arg.get_env().and_then(|name| name.to_str()), Some(wanted.as_str()), "--{long}");
-        assert!(arg.is_hide_env_values_set(), "--{long} shows its variable's value in the help");
-    }
 }
 
 #[test]

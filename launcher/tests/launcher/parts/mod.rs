@@ -5,6 +5,7 @@ mod cache_forest;
 mod cache_live;
 mod cache_render;
 mod cache_server;
+mod child;
 mod drain;
 mod listen;
 mod log;

@@ -7,6 +7,7 @@ use std::thread::{self, JoinHandle};
 use rustix::process::Signal;
 use trunkline_launcher::args::resolved::{Request, ServeConfig};
 use trunkline_launcher::args::{SERVE, parse};
+use trunkline_launcher::child::ShardId;
 use trunkline_launcher::error::LauncherError;
 use trunkline_launcher::listen::Address;
 use trunkline_launcher::pace::Pace;
@@ -28,6 +29,11 @@ pub struct InProcess {
 impl Bench {
     /// Runs `trunkline serve --port 0 ARGS` without the command itself.
     pub fn supervise(self, args: &[&str], pace: Pace) -> InProcess {
+        self.supervise_shards(vec![ShardId::default()], args, pace)
+    }
+
+    /// Does the same with these shards.
+    pub fn supervise_shards(self, shards: Vec<ShardId>, args: &[&str], pace: Pace) -> InProcess {
         let (sender, events) = sync_channel(MAX_PENDING_EVENTS);
         let (is_ready, ready) = sync_channel(1);
         let config = config(args);
@@ -41,7 +47,8 @@ impl Bench {
                 router,
                 model: ResolvedModel { path: model, model_id: "fake/model".into(), revision: None },
                 address: Address::check(&config.server.hostname, config.server.port)?,
-                runtime_dir: RuntimeDir::create(&[folder], &config.log())?,
+                runtime_dir: RuntimeDir::create(&[folder], &shards, &config.log())?,
+                shards,
                 pace,
             };
             Supervisor::start(&plan, &events, supervisor_sender)?.run(|_| {

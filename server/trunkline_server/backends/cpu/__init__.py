@@ -1,3 +1,1 @@
-"""The CPU backend: traces a model once into a program of the Rust kernels, which one call per step replays. No
-torch.
-"""
+"""The CPU backend: traces a model once into a program of the Rust kernels, which one call per step replays."""

@@ -16,9 +16,7 @@ _MAX_BYTES = 1 << 28
 
 
 class KeyScalingFile:
-    """One file: a hash of the rest, then f32 little-endian. path: named after everything that determines the
-    numbers.
-    """
+    """One file: a hash of the rest, then f32 little-endian. path: named after all that determines the numbers."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

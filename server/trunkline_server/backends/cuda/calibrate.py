@@ -23,9 +23,7 @@ _SEED = 0x6B65_7973
 
 @dataclass
 class _ProbingOps(CudaOps):
-    """Adds queries and keys to `KeySums` as they pass, and computes attention in torch, in f32, over unrounded K and
-    V.
-    """
+    """Adds queries and keys to `KeySums` as they pass, and computes attention in torch, in f32, over unrounded K, V."""
 
     config: ModelConfig = field(kw_only=True)
     sums: KeySums = field(kw_only=True)

@@ -45,9 +45,7 @@ class CopyOut:
         self._staging = torch.zeros(num_bytes, dtype=torch.uint8, device=device.torch_device)
 
     def begin(self, blocks: Sequence[Transfer]) -> Event:
-        """Copies blocks as they are after all steps that have begun. The returned event is reached when they are in
-        their places.
-        """
+        """Copies blocks as they are after all steps that have begun. The event is reached when they are copied."""
         self._stream.wait_for(self._device.mark())
         for batch in _batches(blocks, self._at_once):
             self._stream.run(partial(self._copy, batch))

@@ -34,25 +34,19 @@ class BlockFiles(Protocol):
         self, slot: int, keys: tuple[bytes, bytes, bytes], depth: int, token_ids: Sequence[int], memory: memoryview
     ) -> None:
         """Writes a block with its key and tokens. Raises OSError."""
-        ...
 
     def read(self, blocks: Sequence[tuple[int, bytes, memoryview]]) -> tuple[int, str | None]:
         """Reads blocks and stops at the first bad one. Returns how many were read, and why the next one was not."""
-        ...
 
     def erase(self, slot: int) -> None:
         """Empties a slot. Raises OSError."""
-        ...
 
     def sync(self) -> None:
         """Makes written blocks durable. Raises OSError."""
-        ...
 
 
 class KeyChain:
-    """The keys of a sequence's blocks, computed on demand. extend: computes a key from the one before and a block's
-    tokens.
-    """
+    """The keys of a sequence's blocks, on demand. extend: computes a key from the one before and a block's tokens."""
 
     def __init__(self, root: bytes, block_size: int, extend: Callable[[bytes, Sequence[int]], bytes]) -> None:
         self._keys = [root]
@@ -60,9 +54,7 @@ class KeyChain:
         self._extend = extend
 
     def around(self, index: int, token_ids: Sequence[int]) -> tuple[bytes, bytes, bytes]:
-        """Returns the root key, the key before block `index`, and that block's key. All tokens of the block must be
-        known.
-        """
+        """Returns the root key, the key before block `index`, and that block's key. All its tokens must be known."""
         while len(self._keys) <= index + 1:
             begin = (len(self._keys) - 1) * self._block_size
             self._keys.append(self._extend(self._keys[-1], token_ids[begin : begin + self._block_size]))

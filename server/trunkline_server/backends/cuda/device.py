@@ -17,17 +17,14 @@ class Event(Protocol):
 
     def is_reached(self) -> bool:
         """Returns True if all work before this point is done. Never waits."""
-        ...
 
     def wait(self) -> None:
         """Waits until all work before this point is done."""
-        ...
 
 
 class Graph(Protocol):
     def replay(self) -> None:
         """Repeats the captured work on the memory it was captured with. Does not wait."""
-        ...
 
 
 class Stream(Protocol):
@@ -35,15 +32,12 @@ class Stream(Protocol):
 
     def run(self, work: Callable[[], object]) -> None:
         """Begins the launches and copies of `work`, which may be called at once. Does not wait."""
-        ...
 
     def wait_for(self, event: Event) -> None:
         """Orders later work of this stream after the event. Does not wait itself."""
-        ...
 
     def mark(self) -> Event:
         """Returns the point after all work so far."""
-        ...
 
 
 class Device(Protocol):
@@ -54,47 +48,36 @@ class Device(Protocol):
 
     def pinned(self, num_words: int) -> torch.Tensor:
         """Returns zeroed, pinned host memory, [num_words] i32, which the device can copy from and to."""
-        ...
 
     def copy(self, source: torch.Tensor, destination: torch.Tensor) -> None:
         """Copies between pinned and device memory, in order with the device's work. Does not wait."""
-        ...
 
     def mark(self) -> Event:
         """Returns the point after all work so far."""
-        ...
 
     def stream(self) -> Stream:
         """Makes another stream. Its kernels have priority over those of steps."""
-        ...
 
     def wait_for(self, event: Event) -> None:
         """Orders later steps after the event. Does not wait itself."""
-        ...
 
     def pinned_bytes(self, num_bytes: int) -> torch.Tensor:
         """Returns uninitialised, pinned host memory, [num_bytes] u8. Raises RuntimeError if the system refuses."""
-        ...
 
     def send(self, numbers: list[int]) -> torch.Tensor:
         """Copies numbers to the device as [n] i32, in order with the current stream's work. Does not wait."""
-        ...
 
     def capture(self, work: Callable[[], object]) -> Graph:
         """Captures the launches of `work`. Run `work` once before, so that nothing is compiled during the capture."""
-        ...
 
     def wait(self) -> None:
         """Waits until all work is done."""
-        ...
 
     def free_bytes(self) -> tuple[int, int]:
         """Returns the free and the total bytes of the device's memory."""
-        ...
 
     def describe(self) -> str:
         """Describes the device for log and user."""
-        ...
 
 
 class _Done:

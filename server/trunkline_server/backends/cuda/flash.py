@@ -74,9 +74,7 @@ class FlashAttention:
         soft_cap: float | None,
         out: torch.Tensor,
     ) -> None:
-        """Computes attention of a chunk's rows of query [T, H * D] into the same rows of out. table: i32, its
-        blocks.
-        """
+        """Computes attention of a chunk's rows of query [T, H * D] into the same rows of out. table: i32, of blocks."""
         layout = pool.layout
         num_rows = chunk.end - chunk.begin
         first_position = 0 if window is None else max(0, chunk.context - num_rows - window + 1)

@@ -34,9 +34,7 @@ class KeyScaling:
     means: torch.Tensor
 
     def content(self) -> bytes:
-        """Returns the bytes that determine the scaling, for a hash. The first tile's means determine those of later
-        tiles.
-        """
+        """Returns the bytes that determine the scaling, for a hash. The first tile's means determine all others."""
         parts = (self.factors, self.means[:, :, 0].float())
         return b"".join(part.cpu().numpy().tobytes() for part in parts)
 
@@ -104,8 +102,6 @@ def _transformed(heads: torch.Tensor) -> torch.Tensor:
 
 
 def _floored(squares: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns squares [G, D] over the mean of their head, at least `_FLOOR`, and which heads [G, 1] have a positive
-    mean.
-    """
+    """Returns squares [G, D] over their head's mean, at least `_FLOOR`, and which heads [G, 1] have a positive mean."""
     mean = squares.mean(-1, keepdim=True)
     return (squares / mean).clamp_min(_FLOOR), torch.isfinite(mean) & (mean > 0)

@@ -88,9 +88,7 @@ class CudaOps:
         return embedding(self.step.token_ids, matrix)
 
     def rms_norm(self, x: Value, weight: str, eps: float) -> Value:
-        """Normalises the residual into the products' dtype, and a product into f32, since it is then added to the
-        residual.
-        """
+        """Normalises the residual into the products' dtype; a product into f32, as it is then added to the residual."""
         factors = self.model.weights.vector(weight)
         if isinstance(x, Sum) and x.total is None:
             x.total, normed = add_rms_norm(x.residual, x.delta, factors, eps, self.model.dtype)

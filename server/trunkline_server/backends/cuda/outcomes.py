@@ -15,9 +15,7 @@ WARNING_INTERVAL_S = 60.0
 
 
 class Outcomes:
-    """Outcomes that the threads of the tiers add and the engine loop takes. All methods may be called from any
-    thread.
-    """
+    """Outcomes that the threads of the tiers add and the engine loop takes. All methods are thread-safe."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()

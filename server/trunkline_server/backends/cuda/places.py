@@ -41,9 +41,7 @@ class PlaceTable:
             return self._take()
 
     def take_when_free(self, slot: int, is_over: Callable[[], bool]) -> int | None:
-        """Waits for a place as `take` returns it. Gives up with None once `is_over` is true; `wake` has it checked
-        again.
-        """
+        """Waits for a place as `take` returns it; None once `is_over` is true, which `wake` has it check again."""
         while True:
             with self._changed:
                 self._drop(slot)

@@ -1,6 +1,4 @@
-"""Runs the model on steps: pads them to the nearest captured shape and replays it, or launches operation by
-operation.
-"""
+"""Runs the model on steps: pads them to the nearest captured shape and replays it, or launches each operation."""
 
 from __future__ import annotations
 
@@ -24,9 +22,7 @@ ROW_MULTIPLE = 16
 
 
 def decode_shapes(max_entries: int) -> list[StepShape]:
-    """Returns the shapes to which decode-only steps are padded: 1, 2, 4, 8, then multiples of 8 to 64, of 16 to 256, of
-    64.
-    """
+    """Returns the shapes to which decode-only steps are padded: 1, 2, 4, multiples of 8 to 64, of 16 to 256, of 64."""
     sizes, size = [], 1
     while size < max_entries:
         sizes.append(size)

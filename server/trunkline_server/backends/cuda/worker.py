@@ -13,11 +13,9 @@ class Worker(Protocol):
 
     def post(self, task: Callable[[], None]) -> None:
         """Queues a task without waiting. May be called from any thread."""
-        ...
 
     def drain(self) -> None:
         """Waits until all posted tasks are done."""
-        ...
 
 
 class ThreadWorker:

@@ -47,9 +47,7 @@ def to_bytes(x: torch.Tensor) -> torch.Tensor:
 
 
 def to_levels(x: torch.Tensor) -> torch.Tensor:
-    """Rounds x [..., D] to 16 levels times the f16 scale of their head; a head with a non-finite element becomes
-    NaN.
-    """
+    """Rounds x [..., D] to 16 levels times their head's f16 scale; a head with a non-finite element becomes NaN."""
     magnitude = x.abs()
     largest = magnitude.amax(-1, keepdim=True).clamp_min(_TINY)
     best = torch.zeros_like(largest)
@@ -96,9 +94,7 @@ class KeySums:
         self._set_mean(layer, turn.to_first(keys).double().mean(0))
 
     def take_no_mean(self, layer: int) -> None:
-        """Uses a mean of zero for the layer. For layers with a soft cap, whose scores are not relative to each
-        other.
-        """
+        """Uses a mean of zero. For layers with a soft cap, whose scores are not relative to each other."""
         self._set_mean(layer, torch.zeros_like(self._means[layer]))
 
     def _set_mean(self, layer: int, mean: torch.Tensor) -> None:

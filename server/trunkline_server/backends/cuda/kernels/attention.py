@@ -1,6 +1,4 @@
-"""Causal attention over block tables, for steps that mix chunks of any length. `attention_tile` fixes the order of
-sums.
-"""
+"""Causal attention over block tables, for chunks of any length. `attention_tile` fixes the order of sums."""
 
 from __future__ import annotations
 

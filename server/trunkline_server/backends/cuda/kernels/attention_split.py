@@ -73,9 +73,7 @@ def merge_kernel(
     out, partial_mixed, partial_sums, counts, merge_rows, out_stride, num_heads,
     D: tl.constexpr, D_PAD: tl.constexpr, OUT: tl.constexpr, AHEAD: tl.constexpr,
 ):  # fmt: skip
-    """Merges the splits of a row in order; program_id(1) is the query head. AHEAD: splits that are loaded before a
-    sum.
-    """
+    """Merges the splits of a row in order; program_id(1) is the query head. AHEAD: splits that are loaded ahead."""
     head = tl.program_id(1)
     elements = tl.arange(0, D_PAD)
     is_element = elements < D

@@ -113,9 +113,7 @@ def _weigh_kernel(
 
 @triton.jit(do_not_specialize=["num_rows"])
 def _list_kernel(values, ids, counts, num_rows, vocab_size, stride, capacity, ROWS: tl.constexpr, TILE: tl.constexpr):
-    """Copies values of at least -NEAR, and their ids, behind the row, from vocab_size on. counts may exceed
-    capacity.
-    """
+    """Copies values of at least -NEAR, and their ids, behind the row, from vocab_size on. counts may pass capacity."""
     rows = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     inside = rows < num_rows
     count = tl.zeros((ROWS,), tl.int32)

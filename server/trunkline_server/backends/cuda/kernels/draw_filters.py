@@ -94,9 +94,7 @@ def cut_by_weight(
     values, base, size, longest, min_p, cut_key, cut_rest, cut_mass, total,
     SCALE: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    """Applies min-p to the tokens that a cut keeps; ties at the smallest key stay. Returns the new cut and the kept
-    mass.
-    """
+    """Applies min-p to the tokens that a cut keeps; ties at the smallest key stay. Returns the cut and kept mass."""
     zero = (cut_key * 0).to(tl.float64)
     lowest = least_key(values, base, size, longest, min_p, ROWS, TILE)
     _, mass = above(

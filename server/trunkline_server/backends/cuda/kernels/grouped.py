@@ -96,9 +96,7 @@ def dequantized_rows(weight: GroupedWeight, row_ids: torch.Tensor | None, out: t
 
 
 def weight_arguments(weight: GroupedWeight) -> tuple[torch.Tensor, ...]:
-    """Returns the pointers that kernels take: quants, scales, zeros, minima, table. Missing tensors get a
-    placeholder.
-    """
+    """Returns the pointers that kernels take: quants, scales, zeros, minima, table; a placeholder for missing ones."""
     optional = (weight.zeros, weight.minima, weight.table)
     return weight.quants, weight.scales, *(weight.scales if tensor is None else tensor for tensor in optional)
 

@@ -13,9 +13,7 @@ _ROWS = 16
 
 
 def transform_run(head_size: int) -> int:
-    """Returns the number of elements that are transformed together: the largest power of two that divides the head
-    size.
-    """
+    """Returns how many elements are transformed together: the largest power of two that divides the head size."""
     return head_size & -head_size
 
 

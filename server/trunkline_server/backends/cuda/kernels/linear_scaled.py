@@ -14,9 +14,7 @@ from trunkline_server.backends.cuda.quantized.scaled import ScaledWeight
 
 
 def scaled_linear(x: torch.Tensor, weight: ScaledWeight, end: ProductEnd, out: torch.Tensor) -> torch.Tensor:
-    """Rounds x [T, K] bf16 or f16 to the weight's 8 bits and multiplies it by the transposed weight, into out [T,
-    N].
-    """
+    """Rounds x [T, K] bf16 or f16 to the weight's 8 bits and multiplies it by the weight's transpose: out [T, N]."""
     values, scales = quantize_rows(x, weight.values.dtype, weight.input_scale, weight.input_limit)
     end = ProductEnd(end.bias, end.soft_cap, (weight.scales, scales))
     return dense_linear(values, weight.values, weight.plan, end, out)

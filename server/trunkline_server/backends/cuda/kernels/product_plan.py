@@ -76,9 +76,7 @@ class ProductPlan:
         return Tiles(128, 128, block_k, num_warps=8, num_stages=4, is_parallel=is_parallel)
 
     def _small_tiles(self, num_rows: int, element_bytes: int, busy: int) -> Tiles:
-        """Returns tiles for which two programs share a multiprocessor, so that one reads while the other begins or
-        ends.
-        """
+        """Returns tiles for which two programs share a multiprocessor: one reads while the other begins or ends."""
         if num_rows <= 16:
             return Tiles(64, 16, 128, num_warps=4, num_stages=5, is_parallel=True)
         if num_rows <= 32:
@@ -110,9 +108,7 @@ class Tiles:
     is_parallel: bool
 
     def fitted(self, element_bytes: int, card: Card, shared_bytes: int) -> Tiles:
-        """Returns the tiles with as many blocks of K in flight as fit; blocks are shortened to fit `MIN_STAGES` of
-        them.
-        """
+        """Returns the tiles with as many blocks of K in flight as fit, shortened so that `MIN_STAGES` of them do."""
 
         def num_fitting(block_k: int) -> int:
             fitting = shared_bytes // ((self.block_n + self.block_t) * block_k * element_bytes)

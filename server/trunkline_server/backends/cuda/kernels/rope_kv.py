@@ -49,9 +49,7 @@ def rope_tables(rope: Rope, num_positions: int, device: torch.device | str) -> R
 
 @triton.jit
 def _rotated(x, row_offsets, positions, is_row, cos, sin, D: tl.constexpr, D_PAD: tl.constexpr, ROTARY: tl.constexpr):
-    """Returns the head at x + row_offsets [ROWS], rotated, [ROWS, D_PAD] f32. Partner elements are loaded again, from
-    L1.
-    """
+    """Returns the head at x + row_offsets [ROWS], rotated, [ROWS, D_PAD] f32. Loads partner elements again, from L1."""
     elements = tl.arange(0, D_PAD)
     mask = is_row[:, None] & (elements < D)[None, :]
     values = tl.load(x + row_offsets[:, None] + elements[None, :], mask, other=0.0).to(tl.float32)
@@ -104,9 +102,7 @@ def _store_first_keys(
     x, pool, scales, slots, is_first, head, piece_elements, piece_scales, offset, scales_offset,
     D: tl.constexpr, D_PAD: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    """Stores the error of int4 keys x [ROWS, D_PAD] in another four bits. is_first: rows of position 0; others are
-    skipped.
-    """
+    """Stores the error of int4 keys x [ROWS, D_PAD] in another four bits, of rows of position 0 (is_first) only."""
     blocks = slots // BLOCK
     levels, row_scales = int4_of(x, D, D_PAD)
     left = x - (levels * 2.0 - 15.0) * row_scales[:, None]

@@ -52,9 +52,7 @@ def _watermark_kernel(
 
 
 def lift_green(logits: torch.Tensor, edits: WatermarkEdits, previous: torch.Tensor) -> None:
-    """Adds its delta to the green tokens of each row of logits [R, V] f32, in place. previous: see
-    `apply_token_edits`.
-    """
+    """Adds deltas to the green tokens of rows of logits [R, V] f32, in place. previous: see `apply_token_edits`."""
     num_rows, vocab_size = logits.shape
     _watermark_kernel[(num_rows, triton.cdiv(vocab_size, 4 * _TILE))](
         logits, edits.green_below, edits.deltas, edits.keys, edits.contexts, edits.pending, previous, vocab_size,

@@ -61,9 +61,7 @@ def quantized_weight(
 
 
 class _Groups:
-    """The common form of all grouped schemes: quants [N, K], unsigned u8 of 4 bits or i8 of 8, and a scale per
-    group.
-    """
+    """The common form of grouped schemes: quants [N, K], unsigned u8 of 4 bits or i8 of 8, and a scale per group."""
 
     def __init__(
         self,
@@ -77,9 +75,7 @@ class _Groups:
         zero_point: int = 0,
         table: torch.Tensor | None = None,
     ) -> None:
-        """Checks the group size. scales, zeros: [N, groups]; group_size: None for one group; table: as in
-        `GroupedWeight`.
-        """
+        """Checks the group size: None for one group. scales, zeros: [N, groups]; table: as in `GroupedWeight`."""
         self.num_outputs, self.num_inputs = quants.shape
         self._bits, self._quants, self._scales, self._zeros = bits, quants, scales, zeros
         self._zero_point, self._table = zero_point, table
@@ -94,9 +90,7 @@ class _Groups:
         self._group_size = size
 
     def order_by(self, name: str, groups: torch.Tensor) -> None:
-        """Sorts columns by group, so that groups are contiguous. groups: [K] i32, the group of each column
-        (`g_idx`).
-        """
+        """Sorts columns by group, so that groups are contiguous. groups: [K] i32, each column's group (`g_idx`)."""
         in_order = torch.arange(self.num_inputs, device=groups.device) // self._group_size
         if torch.equal(groups.long(), in_order):
             return

@@ -18,9 +18,7 @@ _ROWS = {GroupedWeight: ("quants", "scales", "zeros", "minima"), ScaledWeight: (
 
 
 def stacked(weights: Sequence[DeviceWeight]) -> DeviceWeight | None:
-    """Stacks weights of one slice each into one; returns None if they differ in kind or scheme. Waits for the
-    device.
-    """
+    """Stacks weights of one slice each into one; None if they differ in kind or scheme. Waits for the device."""
     first = weights[0]
     rows = _ROWS.get(type(first))
     if rows is None or any(type(weight) is not type(first) for weight in weights):

@@ -1,0 +1,127 @@
+"""Sequences on a backend, for tests: one sequence in chunks, its outcomes, and blocks in a store."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from trunkline_server.backends.interface import (
+    Backend,
+    Chunk,
+    Sampled,
+    SamplingParams,
+    SequenceFailure,
+    Store,
+    Transfers,
+)
+from trunkline_server.engine import Engine
+from trunkline_server.plan import StepPlan
+
+ROOT_KEY = bytes(range(16))
+# A record's key follows magic, slot, depth, number of tokens, zero, time and sequence; records follow the header.
+HEADER_BYTES, RECORD_BYTES, KEY_OFFSET = 4096, 512, 40
+# Longest wait for an outcome; only a failure reaches it.
+DEADLINE_S = 20.0
+
+
+@dataclass
+class Runner:
+    """Cuts one sequence into chunks and keeps track of its blocks."""
+
+    sequence_id: int
+    blocks: Iterator[int]
+    num_known: int
+    num_computed: int = 0
+    num_blocks: int = 0
+    output: list[Sampled] = field(default_factory=list)
+    block_size: int = 16
+
+    def chunk(self, num_tokens: int, **changes: Any) -> Chunk:
+        end = self.num_computed + num_tokens
+        needed = -(-end // self.block_size) - self.num_blocks
+        self.num_blocks += needed
+        first, self.num_computed = self.num_computed, end
+        blocks = [next(self.blocks) for _ in range(needed)]
+        return Chunk(self.sequence_id, first, num_tokens, blocks, end == self.num_known, **changes)
+
+    def take(self, outcome: Sampled | SequenceFailure) -> None:
+        assert isinstance(outcome, Sampled), outcome
+        self.output.append(outcome)
+        self.num_known += 1
+
+
+def run_alone(
+    backend: Backend, prompt: Sequence[int], cuts: Sequence[int], blocks: Sequence[int], params: SamplingParams, *,
+    num_decodes: int,
+) -> list[Sampled]:  # fmt: skip
+    """Prefills the prompt in chunks of these sizes, then decodes."""
+    assert sum(cuts) == len(prompt)
+    backend.start(1, prompt, len(prompt), params)
+    runner = Runner(1, iter(blocks), len(prompt))
+    for num_tokens in [*cuts, *[1] * num_decodes]:
+        for outcome in backend.step([runner.chunk(num_tokens)]):
+            runner.take(outcome)
+    backend.end(1)
+    return runner.output
+
+
+def assert_same(actual: Sequence[Sampled], expected: Sequence[Sampled], atol: float) -> None:
+    """Asserts equal tokens, and logprobs within the error of f32 sums in another order."""
+    assert [token.token_id for token in actual] == [token.token_id for token in expected]
+    np.testing.assert_allclose([t.logprob for t in actual], [t.logprob for t in expected], atol=atol)
+    for one, other in zip(actual, expected, strict=True):
+        assert [token_id for token_id, _ in one.top_logprobs] == [token_id for token_id, _ in other.top_logprobs]
+        np.testing.assert_allclose([p for _, p in one.top_logprobs], [p for _, p in other.top_logprobs], atol=atol)
+
+
+def all_sampled(outcomes: Sequence[Sampled | SequenceFailure]) -> list[Sampled]:
+    """Returns the outcomes, none of which may be a failure."""
+    assert all(isinstance(outcome, Sampled) for outcome in outcomes), outcomes
+    return [outcome for outcome in outcomes if isinstance(outcome, Sampled)]
+
+
+def wait_for_transfers(
+    take: Callable[[], Transfers | None], store: Store, num_stores: int = 0, num_restores: int = 0
+) -> Transfers:
+    """Waits for this many outcomes of each kind, which may come one by one or together. Fails at the deadline."""
+    found, deadline = Transfers([], []), time.monotonic() + DEADLINE_S
+    while True:
+        # An early one came with the step that requested it and would be waited for in vain.
+        if (transfers := take()) is not None:
+            found = Transfers([*found.stores, *transfers.stores], [*found.restores, *transfers.restores])
+        if len(found.stores) >= num_stores and len(found.restores) >= num_restores:
+            return found
+        rest = deadline - time.monotonic()
+        assert rest > 0, f"only {found} came"
+        store.wait_outcomes(rest)
+
+
+def keys_on_disk(backend: Backend, slots: Sequence[int]) -> list[bytes]:
+    """Returns the keys in the records of these slots."""
+    backend.store.sync()
+    records = (Path(backend.info.store_folder) / "records").read_bytes()
+    return [records[(at := HEADER_BYTES + slot * RECORD_BYTES + KEY_OFFSET) : at + 16] for slot in slots]
+
+
+class Shard:
+    """A backend and its engine, as a router uses them."""
+
+    def __init__(self, backend: Any, vocab_size: int) -> None:
+        self.backend = backend
+        self.engine = Engine(backend, vocab_size=vocab_size)
+        self._step_id = 0
+
+    def step(self, **parts: Any) -> list[Sampled]:
+        self._step_id += 1
+        return all_sampled(self.engine.step(StepPlan(self._step_id, **parts)).sequences)
+
+    def reset(self) -> None:
+        self.engine.reset()
+        self._step_id = 0
+
+    def outcomes(self, num_stores: int = 0, num_restores: int = 0) -> Transfers:
+        return wait_for_transfers(self.engine.take_transfers, self.backend.store, num_stores, num_restores)
