@@ -13,11 +13,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use trunkline_kernels::isa::Isa;
-use trunkline_kernels::kv_pool::{KvDtype, KvGeometry, KvPool};
-use trunkline_kernels::ops::attention::{
+use trunkline_kernels::attention::{
     Item, Rows, Scratch, Target, Window, attend, num_segments, rows_per_item,
 };
+use trunkline_kernels::isa::Isa;
+use trunkline_kernels::kv_pool::{KvDtype, KvGeometry, KvPool};
 use trunkline_kernels::shared_mut::SharedMut;
 use trunkline_kernels::threads::ThreadPool;
 

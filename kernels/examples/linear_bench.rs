@@ -15,8 +15,8 @@ use anyhow::{Context, Result};
 use trunkline_kernels::aligned::AlignedBytes;
 use trunkline_kernels::isa::Isa;
 use trunkline_kernels::linear::{FloatRows, LinearInput, LinearOutput, linear};
+use trunkline_kernels::linear::{QuantizedRows, QuantizedShape, quantize_rows};
 use trunkline_kernels::pack::{Format, PackedWeight};
-use trunkline_kernels::quantize::{QuantizedRows, QuantizedShape, quantize_rows};
 use trunkline_kernels::shared_mut::SharedMut;
 use trunkline_kernels::threads::{ThreadPool, split};
 
@@ -126,7 +126,7 @@ fn time(isa: Isa, pool: &mut ThreadPool, products: &[Product<'_>]) -> Duration {
                         let rows = split(0..num_rows, num_threads, thread_idx);
                         // SAFETY: the rows are disjoint and read after the barrier.
                         unsafe {
-                            quantize_rows(isa, shape, &x, row_stride, rows, bytes);
+                            quantize_rows(isa, shape, &x[rows.start * row_stride..], row_stride, rows, bytes);
                             barrier.wait();
                             LinearInput::Quantized(QuantizedRows::new(shape, bytes.slice(0..bytes.len())))
                         }

@@ -9,6 +9,7 @@ mod constrain;
 mod failure;
 mod late_masks;
 mod profile;
+mod rows;
 mod run;
 mod score;
 #[doc(hidden)]
@@ -28,16 +29,16 @@ pub use profile::InstructionTime;
 pub use score::ChunkScores;
 pub use sequence::Chunk;
 
+use crate::attention::{Scratch, Window};
 use crate::isa::Isa;
 use crate::kv_pool::{KeyScaling, KvDtype, KvPool};
-use crate::ops::attention::{Scratch, Window};
 use crate::program::{Program, ProgramError};
 use crate::sampling::{NotFinite, SampledToken, Sampler, SamplingParams, TokenScore};
 use crate::threads::ThreadPool;
 use attention_plan::{PlanLimits, Plans};
 use block_transfers::BlockTransfers;
 use profile::ThreadProfile;
-use run::StepRows;
+use rows::StepRows;
 use sequence::{Sequence, SequenceCapacity, SequenceTable};
 use shares::Cursors;
 use step::Fate;

@@ -57,7 +57,7 @@ pub use key_turns::{KeyMean, KeyTurns};
 pub use window_parts::WindowLimits;
 
 use crate::isa::Isa;
-use crate::ops::vector::LANES;
+use crate::vector::LANES;
 use window_parts::{WindowParts, WindowView};
 use write::{Slot, prefetch_slot, write_slot};
 

@@ -23,6 +23,7 @@
 //! compiled once.
 
 pub mod aligned;
+pub mod attention;
 pub mod cpus;
 pub mod executor;
 pub mod isa;
@@ -32,10 +33,10 @@ pub mod ops;
 pub mod pack;
 pub mod page_sums;
 pub mod program;
-pub mod quantize;
 pub mod sampling;
 pub mod shared_mut;
 pub mod threads;
+mod vector;
 pub mod weight_cache;
 
 /// Version of the numerics, incremented whenever the bits of any result change. Stored K and V of another version must

@@ -16,7 +16,9 @@ pub mod memory;
 mod weights;
 
 pub use graph::{Op, ProgramBuilder, ValueId, WeightId};
-pub use instruction::{Buffer, BufferKind, Instruction, Kernel, LinearSource, Program, RowSet, View};
+pub use instruction::{
+    AttentionKernel, Buffer, BufferKind, Instruction, Kernel, LinearSource, Program, RowSet, View,
+};
 pub(crate) use weights::{Entry, EntryKind, ImageTable, WeightImage};
 
 use crate::kv_pool::{KvGeometry, KvPoolError};

@@ -132,7 +132,7 @@ fn build(threads: usize) -> Executor {
         model.builder.write_kv(layer, k, v).unwrap();
         // Windowed layers have separate plans.
         let window = [None, Some(300)][layer % 2];
-        let a = model.builder.windowed_attention(layer, q, 0.25, window, Some(50.0)).unwrap();
+        let a = model.builder.paged_attention(layer, q, 0.25, window, Some(50.0)).unwrap();
         let a = model.linear(a, HIDDEN, HEADS * HEAD_SIZE);
         x = model.builder.add(x, a).unwrap();
         let h = model.norm(x);
@@ -142,7 +142,7 @@ fn build(threads: usize) -> Executor {
         x = model.builder.add(x, h).unwrap();
     }
     let x = model.norm(x);
-    model.builder.logits(x, embedding).unwrap();
+    model.builder.logits(x, embedding, None).unwrap();
     model.builder.build(threads, Pinning::Off).unwrap()
 }
 

@@ -84,7 +84,7 @@ pub fn build(threads: usize, pinning: Pinning, max_step_tokens: usize) -> Result
         let q = b.rope(q, &inv_freq, 1.0, HEAD_SIZE)?;
         let k = b.rope(k, &inv_freq, 1.0, HEAD_SIZE)?;
         b.write_kv(layer, k, v)?;
-        let a = b.paged_attention(layer, q, 0.125)?;
+        let a = b.paged_attention(layer, q, 0.125, None, None)?;
         let a = product(&mut b, a, HIDDEN, HEADS * HEAD_SIZE)?;
         x = b.add(x, a)?;
         let norm = b.weight(Format::F32, ones(HIDDEN), &[HIDDEN])?;
@@ -97,6 +97,6 @@ pub fn build(threads: usize, pinning: Pinning, max_step_tokens: usize) -> Result
     }
     let norm = b.weight(Format::F32, ones(HIDDEN), &[HIDDEN])?;
     let x = b.rms_norm(x, norm, 1e-5)?;
-    b.logits(x, embedding)?;
+    b.logits(x, embedding, None)?;
     Ok(b.build(threads, pinning)?)
 }

@@ -188,7 +188,7 @@ impl PyProgramBuilder {
         window: Option<usize>,
         soft_cap: Option<f32>,
     ) -> Result<usize, Failure> {
-        Ok(self.builder()?.windowed_attention(layer, ValueId(q), scale, window, soft_cap)?.0)
+        Ok(self.builder()?.paged_attention(layer, ValueId(q), scale, window, soft_cap)?.0)
     }
 
     fn silu_mul(&mut self, g: usize, u: usize) -> Result<usize, Failure> {
@@ -209,7 +209,7 @@ impl PyProgramBuilder {
 
     #[pyo3(signature = (x, w, soft_cap=None))]
     fn logits(&mut self, x: usize, w: usize, soft_cap: Option<f32>) -> Result<usize, Failure> {
-        Ok(self.builder()?.capped_logits(ValueId(x), WeightId(w), soft_cap)?.0)
+        Ok(self.builder()?.logits(ValueId(x), WeightId(w), soft_cap)?.0)
     }
 
     /// Packs the weights or maps them from the cache, maps the memory and starts the threads. The builder cannot be

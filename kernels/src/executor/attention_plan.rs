@@ -2,9 +2,9 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::run::StepRows;
+use super::rows::StepRows;
+use crate::attention::{SEGMENT_SIZE, Window, num_segments, rows_per_item, state_size};
 use crate::kv_pool::KvGeometry;
-use crate::ops::attention::{SEGMENT_SIZE, Window, num_segments, rows_per_item, state_size};
 use crate::program::RowSet;
 
 /// With fewer items per thread than this, long items are split at segments.

@@ -105,28 +105,15 @@ impl Executor {
             let num_tokens = slice.min(NUM_TOKENS - first);
             // Rows that are not computed must add nothing.
             queries.fill(0.0);
-            self.rows.clear();
-            self.logits_rows.clear();
-            self.num_steps += 1;
-            let new_block_ids = if first == 0 { (0..config.num_blocks as u32).collect() } else { Vec::new() };
-            let chunk = super::Chunk {
-                sequence_id: 0,
-                first_position: first as u32,
-                num_tokens: num_tokens as u32,
-                new_block_ids,
-                sample: false,
-                score: false,
-            };
-            let admitted = self.admit(&chunk);
-            assert!(admitted.is_ok(), "the step is within its limits: {admitted:?}");
-            let samples = (0..num_tokens).filter(|row| (first + row) % SAMPLE_EVERY == SAMPLE_EVERY - 1);
-            samples.for_each(|row| self.rows.push_sample(row));
             let probe = Probe {
                 keys: SharedMut::new(&mut keys),
                 queries: SharedMut::new(&mut queries),
                 max_rows: slice,
             };
-            self.forward(Some(&probe));
+            let is_sampled = |row: usize| (first + row) % SAMPLE_EVERY == SAMPLE_EVERY - 1;
+            let computed =
+                self.compute_text((first, num_tokens), config.num_blocks, is_sampled, Some(&probe));
+            assert!(computed.is_ok(), "the step is within its limits: {computed:?}");
             for layer in 0..g.num_layers {
                 let rows = |width| layer * slice * width..(layer * slice + num_tokens) * width;
                 for (row, key) in keys[rows(key_width)].chunks_exact(key_width).enumerate() {

@@ -6,21 +6,24 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use super::attention_plan::{PlanItem, PlanLimits, Plans};
 use super::calibrate::Probe;
 use super::profile::{Stopwatch, ThreadProfile};
+use super::rows::StepRows;
 use super::sequence::SequenceTable;
 use super::shares::{Cursors, Units};
+use crate::attention::{Item, Rows, SEGMENT_SIZE, Scratch, Target, Window, attend, finish_states};
 use crate::isa::Isa;
 use crate::kv_pool::KvView;
-use crate::linear::{FloatRows, LinearInput, LinearOutput, PANEL, TILE, linear};
+use crate::linear::{
+    FloatRows, LinearInput, LinearOutput, PANEL, QuantizedRows, QuantizedShape, linear, quantize_rows,
+};
 use crate::ops::add::add_in_place;
-use crate::ops::attention::{Item, Rows, SEGMENT_SIZE, Scratch, Target, Window, attend, finish_states};
 use crate::ops::gelu_mul::gelu_mul_in_place;
 use crate::ops::rms_norm::{head_rms_norm_in_place, rms_norm};
 use crate::ops::rope::rope_in_place;
 use crate::ops::scale::scale_in_place;
 use crate::ops::silu_mul::silu_mul_in_place;
 use crate::ops::tanh::soft_cap_in_place;
-use crate::program::{BufferKind, Instruction, Kernel, LinearSource, Program, RowSet, View};
-use crate::quantize::{QuantizedRows, QuantizedShape, quantize_rows_from};
+use crate::pack::TILE;
+use crate::program::{AttentionKernel, BufferKind, Instruction, Kernel, LinearSource, Program, RowSet, View};
 use crate::shared_mut::SharedMut;
 use crate::threads::{Barrier, split};
 
@@ -30,68 +33,6 @@ const PANEL_SHARES_FROM: usize = 2 * PANEL;
 /// Rows that consecutive row-wise instructions process before moving on to the next rows: enough to quantise many
 /// groups at once, few enough to stay in the caches.
 const ROWS_AT_ONCE: usize = 8;
-
-/// A chunk that passed all checks.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct AcceptedChunk {
-    /// Slot in the sequence table.
-    pub(super) slot: usize,
-    pub(super) first_position: usize,
-    pub(super) num_tokens: usize,
-}
-
-/// The rows of a step. The vectors are reused from step to step.
-#[derive(Debug)]
-pub(super) struct StepRows {
-    pub(super) chunks: Vec<AcceptedChunk>,
-    pub(super) token_ids: Vec<u32>,
-    pub(super) positions: Vec<u32>,
-    /// Block id and offset in the block of each token's slot.
-    pub(super) slots: Vec<(u32, u32)>,
-    pub(super) samples: Vec<usize>,
-    /// Index of the chunk of each sampled row.
-    pub(super) sample_chunks: Vec<usize>,
-}
-
-impl StepRows {
-    /// Creates empty rows with room for steps of `max_tokens` tokens and `max_chunks` chunks.
-    pub(super) fn for_steps(max_tokens: usize, max_chunks: usize) -> Self {
-        Self {
-            chunks: Vec::with_capacity(max_chunks),
-            token_ids: Vec::with_capacity(max_tokens),
-            positions: Vec::with_capacity(max_tokens),
-            slots: Vec::with_capacity(max_tokens),
-            samples: Vec::with_capacity(max_chunks),
-            sample_chunks: Vec::with_capacity(max_chunks),
-        }
-    }
-
-    pub(super) fn clear(&mut self) {
-        self.chunks.clear();
-        self.token_ids.clear();
-        self.positions.clear();
-        self.slots.clear();
-        self.samples.clear();
-        self.sample_chunks.clear();
-    }
-
-    /// Marks a row of the last chunk as one whose logits are computed.
-    pub(super) fn push_sample(&mut self, row: usize) {
-        self.samples.push(row);
-        self.sample_chunks.push(self.chunks.len() - 1);
-    }
-
-    /// Adds the rows of a chunk that its sequence has accepted.
-    pub(super) fn push(&mut self, chunk: AcceptedChunk, table: &SequenceTable, block_size: usize) {
-        let sequence = table.at(chunk.slot);
-        for position in chunk.first_position..chunk.first_position + chunk.num_tokens {
-            self.token_ids.push(sequence.token_ids[position]);
-            self.positions.push(position as u32);
-            self.slots.push((sequence.block_table[position / block_size], (position % block_size) as u32));
-        }
-        self.chunks.push(chunk);
-    }
-}
 
 /// The state of a step that its threads share.
 pub(super) struct Step<'a> {
@@ -146,8 +87,8 @@ impl Step<'_> {
                     stopwatch.worked(index);
                     index += 1;
                 }
-                Kernel::Attention { .. } => {
-                    self.run_attention(instruction, scratch);
+                Kernel::Attention(kernel) => {
+                    self.run_attention(&kernel, instruction.rows, scratch);
                     stopwatch.worked(index);
                     index += 1;
                 }
@@ -249,7 +190,7 @@ impl Step<'_> {
         let (start, end) = (self.range(x, rows.start).start, self.range(x, rows.end - 1).end);
         unsafe {
             let target = self.quantized.part(buffer.offset..buffer.offset + buffer.num_elements);
-            quantize_rows_from(self.isa, shape, self.floats.slice(start..end), self.stride(x), rows, target);
+            quantize_rows(self.isa, shape, self.floats.slice(start..end), self.stride(x), rows, target);
         }
     }
 
@@ -338,16 +279,14 @@ impl Step<'_> {
         }
     }
 
-    fn run_attention(&self, instruction: &Instruction, scratch: &mut Scratch) {
-        let Kernel::Attention { layer, query, window, out, counter, .. } = instruction.kernel else {
-            unreachable!("attention")
-        };
-        let counter = &self.counters[counter];
-        let plan = self.plans.of(instruction.rows, window);
+    fn run_attention(&self, kernel: &AttentionKernel, rows: RowSet, scratch: &mut Scratch) {
+        let AttentionKernel { layer, query, out, .. } = *kernel;
+        let counter = &self.counters[kernel.counter];
+        let plan = self.plans.of(rows, kernel.window);
         loop {
             let index = counter.fetch_add(1, Ordering::Relaxed);
             let Some(planned) = plan.items.get(index) else { return };
-            let mut item = self.attention_item(planned, &instruction.kernel);
+            let mut item = self.attention_item(planned, kernel);
             if let Some(probe) = self.probe
                 && planned.first_segment == plan.window.first_visible(planned.first_position) / SEGMENT_SIZE
             {
@@ -373,10 +312,9 @@ impl Step<'_> {
                 let target = Target::States(states.add(offset));
                 attend(self.isa, &self.kv, &item, queries, scratch, target);
                 if split.finish_part() {
-                    let whole = self.attention_item(&split.item, &instruction.kernel);
+                    let whole = self.attention_item(&split.item, kernel);
                     let states = states.add(split.first_state);
-                    let g = &self.limits.geometry;
-                    finish_states(self.isa, g.dtype, g.head_size, &whole, states, scratch, rows);
+                    finish_states(self.isa, &self.limits.geometry, &whole, states, scratch, rows);
                 }
             }
         }
@@ -400,21 +338,18 @@ impl Step<'_> {
         (self.sequences.at(chunk.slot).block_table[block], planned.kv_head)
     }
 
-    fn attention_item(&self, planned: &PlanItem, kernel: &Kernel) -> Item<'_> {
-        let Kernel::Attention { layer, scale, soft_cap, window, .. } = *kernel else {
-            unreachable!("attention")
-        };
+    fn attention_item(&self, planned: &PlanItem, kernel: &AttentionKernel) -> Item<'_> {
         let chunk = &self.rows.chunks[planned.chunk];
         Item {
             block_table: &self.sequences.at(chunk.slot).block_table,
-            layer,
+            layer: kernel.layer,
             kv_head: planned.kv_head,
             heads_per_kv_head: self.limits.heads_per_kv_head,
             first_position: planned.first_position,
             num_rows: planned.num_rows,
-            scale,
-            soft_cap,
-            window: self.program.windows[window],
+            scale: kernel.scale,
+            soft_cap: kernel.soft_cap,
+            window: self.program.windows[kernel.window],
             first_segment: planned.first_segment,
             end_segment: planned.end_segment,
             next: None,

@@ -80,37 +80,22 @@ impl Executor {
             return Err(fail(format!("{} tokens, but the pool holds {most}", token_ids.len())));
         }
         self.drop_window_parts(&(0..config.num_blocks as u32).collect::<Vec<_>>())?;
-        let sequence_id = 0;
-        self.start(sequence_id, token_ids.to_vec(), token_ids.len(), SamplingParams::default())?;
-        let outcome = self.score_started(sequence_id, token_ids.len());
+        self.start(0, token_ids.to_vec(), token_ids.len(), SamplingParams::default())?;
+        let outcome = self.score_started(token_ids.len());
         self.reset();
         outcome.map_err(fail)
     }
 
-    fn score_started(&mut self, sequence_id: u64, num_tokens: usize) -> Result<Vec<f32>, String> {
+    fn score_started(&mut self, num_tokens: usize) -> Result<Vec<f32>, String> {
         let config = self.program.config;
         let slice = config.max_step_tokens.min(config.max_step_sequences);
         let mut scores = Vec::with_capacity(num_tokens * self.program.vocab_size);
-        let num_blocks = num_tokens.div_ceil(config.geometry.block_size) as u32;
+        let num_blocks = num_tokens.div_ceil(config.geometry.block_size);
         for first in (0..num_tokens).step_by(slice) {
             let count = slice.min(num_tokens - first);
             self.drop_scored(first)?;
-            self.rows.clear();
-            self.logits_rows.clear();
-            self.num_steps += 1;
-            let new_block_ids = if first == 0 { (0..num_blocks).collect() } else { Vec::new() };
-            self.admit(&Chunk {
-                sequence_id,
-                first_position: first as u32,
-                num_tokens: count as u32,
-                new_block_ids,
-                sample: false,
-                score: false,
-            })?;
-            (0..count).for_each(|row| self.rows.push_sample(row));
-            self.forward(None);
-            let logits = &self.program.buffers[self.program.logits.buffer];
-            let start = logits.offset;
+            self.compute_text((first, count), num_blocks, |_| true, None)?;
+            let start = self.program.buffers[self.program.logits.buffer].offset;
             let floats = as_floats(&mut self.floats);
             scores.extend_from_slice(&floats[start..start + count * self.program.vocab_size]);
         }

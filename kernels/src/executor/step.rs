@@ -4,7 +4,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::calibrate::Probe;
 use super::failure::SequenceFailure;
-use super::run::{AcceptedChunk, Step};
+use super::rows::AcceptedChunk;
+use super::run::Step;
 use super::sequence::{Allowed, Chunk, ChunkLimits};
 use super::{Executor, Outcome, RowPurpose, SequenceResult, as_floats};
 use crate::sampling::{SampleContext, SampledToken};
@@ -46,11 +47,9 @@ impl Executor {
                 self.spare_lists.push(top_logprobs);
             }
         }
-        self.rows.clear();
-        self.logits_rows.clear();
+        self.begin_step();
         self.fates.clear();
         self.scores.clear();
-        self.num_steps += 1;
         for chunk in chunks {
             let fate = match self.admit(chunk) {
                 Err(message) => Fate::Failed(SequenceFailure::InvalidPlan(message)),
@@ -86,8 +85,37 @@ impl Executor {
         self.fates = fates;
     }
 
+    fn begin_step(&mut self) {
+        self.rows.clear();
+        self.logits_rows.clear();
+        self.num_steps += 1;
+    }
+
+    /// Computes `num_tokens` positions of sequence 0, the only one, from `first` on, with the logits of the rows that
+    /// `is_sampled` selects. The sequence's blocks are the first `num_blocks` of the pool.
+    pub(super) fn compute_text(
+        &mut self,
+        (first, num_tokens): (usize, usize),
+        num_blocks: usize,
+        is_sampled: impl Fn(usize) -> bool,
+        probe: Option<&Probe<'_>>,
+    ) -> Result<(), String> {
+        self.begin_step();
+        self.admit(&Chunk {
+            sequence_id: 0,
+            first_position: first as u32,
+            num_tokens: num_tokens as u32,
+            new_block_ids: if first == 0 { (0..num_blocks as u32).collect() } else { Vec::new() },
+            sample: false,
+            score: false,
+        })?;
+        (0..num_tokens).filter(|row| is_sampled(*row)).for_each(|row| self.rows.push_sample(row));
+        self.forward(probe);
+        Ok(())
+    }
+
     /// Checks a chunk and adds its rows to the step. Returns its slot in the sequence table.
-    pub(super) fn admit(&mut self, chunk: &Chunk) -> Result<usize, String> {
+    fn admit(&mut self, chunk: &Chunk) -> Result<usize, String> {
         let config = self.program.config;
         let id = chunk.sequence_id;
         let slot = self.sequences.find(id).ok_or_else(|| format!("sequence {id} is not started"))?;
@@ -129,7 +157,7 @@ impl Executor {
     }
 
     /// Runs the step's rows, then samples or scores a token for each row of logits.
-    pub(super) fn forward(&mut self, probe: Option<&Probe<'_>>) {
+    fn forward(&mut self, probe: Option<&Probe<'_>>) {
         if self.rows.token_ids.is_empty() {
             return;
         }
@@ -184,7 +212,7 @@ impl Executor {
                 let params = &sequence.sampling;
                 if let RowPurpose::Score { token_id } = row.purpose {
                     let num_top = params.prompt_logprobs.unwrap_or(0) as usize;
-                    let score = scratch.sampler.score(step.isa, logits, token_id, num_top, Vec::new());
+                    let score = scratch.sampler.score(step.isa, logits, token_id, num_top);
                     outcome.score = Some(score);
                     continue;
                 }

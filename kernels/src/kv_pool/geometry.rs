@@ -4,11 +4,11 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::KvPoolError;
-use crate::ops::vector::LANES;
+use crate::vector::LANES;
 
 /// The smallest block size. Block sizes are powers of two.
 pub const MIN_BLOCK_SIZE: usize = 16;
-/// The largest block size; it divides [`crate::ops::attention::SEGMENT_SIZE`].
+/// The largest block size; it divides [`crate::attention::SEGMENT_SIZE`].
 pub const MAX_BLOCK_SIZE: usize = 128;
 /// The largest head size that fits in the kernels' stack buffers.
 pub const MAX_HEAD_SIZE: usize = 512;

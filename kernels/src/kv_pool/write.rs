@@ -7,7 +7,7 @@ use crate::ops::hadamard::transform;
 use crate::ops::quantize_head::quantize_vectors;
 use crate::ops::quantize_nibbles::quantize_nibbles;
 use crate::ops::rope::rope_generic;
-use crate::ops::vector::{ByteLanes, LANES, MAGIC, each_vector, simd_entry};
+use crate::vector::{ByteLanes, LANES, MAGIC, each_vector, simd_entry};
 
 /// XOR with this adds 128 to four signed bytes, which makes them unsigned.
 const SIGNS: u32 = 0x8080_8080;
@@ -106,16 +106,26 @@ impl<T> HeadBuffer<T> {
     }
 }
 
-/// Transforms and rounds a head of `head_size` elements to `out`, in the format of [`quantize_vectors`]. Returns the
-/// scale.
+/// Copies a head of `head_size` elements to `out`.
 #[inline(always)]
-unsafe fn to_bytes<L: ByteLanes>(x: *const f32, head_size: usize, out: &mut HeadBuffer<f32>) -> half::bf16 {
+unsafe fn copy_head<L: ByteLanes>(x: *const f32, head_size: usize, out: &mut HeadBuffer<f32>) {
     let out = out.as_mut_ptr();
     // SAFETY: the buffer holds the largest head in whole vectors; lanes beyond the head are loaded as zeros.
     unsafe {
         each_vector!(head_size, |i, lanes| {
             L::load_first(x.add(i), lanes).store(out.add(i));
         });
+    }
+}
+
+/// Transforms and rounds a head of `head_size` elements to `out`, in the format of [`quantize_vectors`]. Returns the
+/// scale.
+#[inline(always)]
+unsafe fn to_bytes<L: ByteLanes>(x: *const f32, head_size: usize, out: &mut HeadBuffer<f32>) -> half::bf16 {
+    // SAFETY: the buffer holds the largest head in whole vectors.
+    unsafe {
+        copy_head::<L>(x, head_size, out);
+        let out = out.as_mut_ptr();
         transform::<L>(out, head_size);
         half::bf16::from_f32(quantize_vectors::<L>(out, head_size.next_multiple_of(LANES)))
     }
@@ -169,30 +179,19 @@ struct TokenScaling<'a> {
     turn: &'a [f32],
 }
 
-/// Copies a head of `head_size` elements to `out` and scales it if `scaling` is given, as it is for keys.
+/// Copies a key of `head_size` elements to `out` and scales it.
 #[inline(always)]
-unsafe fn scaled<L: ByteLanes>(
+unsafe fn scale_key<L: ByteLanes>(
     x: *const f32,
     head_size: usize,
-    scaling: Option<TokenScaling<'_>>,
+    TokenScaling { head: HeadScaling { mean, factor, .. }, turn }: TokenScaling<'_>,
     out: &mut HeadBuffer<f32>,
 ) {
-    let out = out.as_mut_ptr();
-    let Some(TokenScaling { head: HeadScaling { mean, factor, .. }, turn }) = scaling else {
-        // SAFETY: the buffer holds the largest head in whole vectors; lanes beyond the head are loaded as zeros.
-        unsafe {
-            each_vector!(head_size, |i, lanes| {
-                L::load_first(x.add(i), lanes).store(out.add(i));
-            });
-        }
-        return;
-    };
     assert!(mean.len() == head_size && factor.len() == head_size);
-    // SAFETY: as above; the assertion ensures the lengths of mean and factor.
+    // SAFETY: the buffer holds the largest head in whole vectors; the assertion ensures the lengths of mean and factor.
     unsafe {
-        each_vector!(head_size, |i, lanes| {
-            L::load_first(mean.as_ptr().add(i), lanes).store(out.add(i));
-        });
+        copy_head::<L>(mean.as_ptr(), head_size, out);
+        let out = out.as_mut_ptr();
         rope_generic::<L>(std::slice::from_raw_parts_mut(out, head_size), turn, head_size);
         each_vector!(head_size, |i, lanes| {
             let moved = L::load_first(x.add(i), lanes).sub(L::load_first(out.add(i), lanes));
@@ -230,7 +229,7 @@ unsafe fn write_first_key<L: ByteLanes>(
     let mut bytes = HeadBuffer::new();
     // SAFETY: reads a key of `head_size` elements; writes only bytes of the block's first key, in whole quads.
     unsafe {
-        scaled::<L>(key, head_size, Some(scaling), &mut bytes);
+        scale_key::<L>(key, head_size, scaling, &mut bytes);
         let bytes = bytes.as_mut_ptr();
         transform::<L>(bytes, head_size);
         // f16 represents a bf16 number exactly in f16's normal range.
@@ -266,16 +265,9 @@ unsafe fn write_int4<L: ByteLanes>(
     let (mut keys, mut values) = (HeadBuffer::new(), HeadBuffer::new());
     // SAFETY: key and value have `head_size` elements.
     let (mut key_scale, mut value_scale) = unsafe {
-        (
-            {
-                scaled::<L>(key.as_ptr(), head_size, Some(scaling), &mut keys);
-                to_nibbles::<L>(head_size, &mut keys)
-            },
-            {
-                scaled::<L>(value.as_ptr(), head_size, None, &mut values);
-                to_nibbles::<L>(head_size, &mut values)
-            },
-        )
+        scale_key::<L>(key.as_ptr(), head_size, scaling, &mut keys);
+        copy_head::<L>(value.as_ptr(), head_size, &mut values);
+        (to_nibbles::<L>(head_size, &mut keys), to_nibbles::<L>(head_size, &mut values))
     };
     if slot.offset == 0 {
         // SAFETY: the key has `head_size` elements; only the writer of slot 0 writes the block's first key.

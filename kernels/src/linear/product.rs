@@ -2,12 +2,14 @@
 
 use std::ops::Range;
 
-use crate::isa::{Isa, call_isa};
-use crate::linear::{PANEL, TILE};
+use super::PANEL;
+use super::float::{self, FloatPanel};
+use super::kernels::{TileOutput, call_isa};
+use super::quantized::{QuantGroup, QuantizedRows, VECTOR_BYTES};
+use crate::isa::Isa;
 use crate::pack::float::FloatFormat;
 use crate::pack::int::IntFormat;
-use crate::pack::{PackedWeight, dispatch_format};
-use crate::quantize::{QuantGroup, QuantizedRows};
+use crate::pack::{PackedWeight, TILE, dispatch_format, group_vectors, scale_bytes};
 use crate::shared_mut::SharedMut;
 
 /// Bytes of the input rows of a block, chosen so that they stay in the second-level cache while tiles are read.
@@ -36,34 +38,6 @@ pub struct LinearOutput<'a> {
     pub values: SharedMut<'a, f32>,
     /// Distance between rows, in elements; at least `out_features`.
     pub row_stride: usize,
-}
-
-/// The destination of one tile's results.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct TileOutput<'a> {
-    /// Pointer to lane 0 of row 0.
-    pub(crate) values: *mut f32,
-    pub(crate) row_stride: usize,
-    /// Number of lanes that are output features, 1 to 16.
-    pub(crate) num_lanes: usize,
-    /// The bias of these lanes.
-    pub(crate) bias: Option<&'a [f32]>,
-}
-
-impl TileOutput<'_> {
-    /// The destination from row `row` on.
-    pub(crate) fn row(&self, row: usize) -> Self {
-        Self { values: self.values.wrapping_add(row * self.row_stride), ..*self }
-    }
-}
-
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct FloatPanel<'a> {
-    pub(crate) num_rows: usize,
-    pub(crate) in_features: usize,
-    /// The elements from the first of row 0 to the last of the last row.
-    pub(crate) values: &'a [f32],
-    pub(crate) row_stride: usize,
 }
 
 /// Computes `rows` of the output features of `tiles`. Tile `t` has the output features `16 t..16 t + 16`, as far as
@@ -160,8 +134,13 @@ unsafe fn linear_int<F: IntFormat>(job: &Job<'_>) {
     let LinearInput::Quantized(input) = &job.input else { unreachable!("checked") };
     let in_features = job.weight.in_features();
     let row_bytes = input.shape().row_stride() * size_of::<QuantGroup>();
+    let num_groups = in_features / F::GROUP;
     job.for_each_tile(row_bytes, |rows, tile| {
         let (weights, block) = (job.weight.tile(tile), input.block(rows.clone()));
+        assert!(weights.quants.len() >= num_groups * group_vectors::<F>() * VECTOR_BYTES);
+        assert!(weights.scales.len() >= num_groups * TILE * scale_bytes::<F>());
+        assert!(!F::HAS_MIN || weights.mins.len() >= num_groups * TILE * scale_bytes::<F>());
+        block.check(in_features);
         // SAFETY: tile and rows have `in_features` elements; the output is this job's; the `Isa` proves the CPU.
         unsafe {
             let out = job.tile_output(rows.start, tile);
@@ -185,7 +164,7 @@ unsafe fn linear_float<F: FloatFormat>(job: &Job<'_>) {
             // SAFETY: tile and panel have `in_features` elements; the output is this job's; the `Isa` proves the CPU.
             unsafe {
                 let out = job.tile_output(first_row, tile);
-                call_isa!(job.isa, linear_float::<F>(&weights, &panel, &out));
+                float::linear_float::<F>(job.isa, &weights, &panel, &out);
             }
         }
     });

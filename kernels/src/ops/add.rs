@@ -1,6 +1,6 @@
 //! Elementwise addition, for the residual stream.
 
-use super::vector::{Lanes, each_vector, simd_entry};
+use crate::vector::{Lanes, each_vector, simd_entry};
 
 #[inline(always)]
 unsafe fn add_generic<L: Lanes>(x: &mut [f32], y: &[f32]) {

@@ -1,7 +1,7 @@
 //! The exponential function for attention over floats and for sampling. The implementation is the crate's own, so its
 //! bits depend neither on the instruction set nor on libm.
 
-use super::vector::Lanes;
+use crate::vector::Lanes;
 
 /// Inputs below this give 0, because the result would be subnormal. exp(LOWEST) is just above 2^-126.
 const LOWEST: f32 = -87.336_54;

@@ -1,6 +1,6 @@
 //! A fast 2^x for probabilities that are rounded to bytes afterwards.
 
-use super::vector::{ByteLanes, MAGIC};
+use crate::vector::{ByteLanes, MAGIC};
 
 /// Smaller inputs are clamped to this. Such results are negligible beside the largest, which is about 1.
 const LOWEST: f32 = -64.0;

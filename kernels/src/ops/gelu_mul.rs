@@ -1,7 +1,7 @@
 //! The elementwise part of GeGLU (arXiv:2002.05202), with the tanh approximation of GELU (arXiv:1606.08415).
 
 use super::exp::exp;
-use super::vector::{Lanes, each_vector, simd_entry};
+use crate::vector::{Lanes, each_vector, simd_entry};
 
 /// The factor sqrt(2 / pi) of u.
 const INNER: f32 = 0.797_884_6;

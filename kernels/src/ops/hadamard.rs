@@ -5,7 +5,7 @@
 //! divides the head size. Sums are computed in pairs at distances 1, 2, 4, ..., n / 2, the same on every instruction
 //! set.
 
-use super::vector::{ByteLanes, LANES};
+use crate::vector::{ByteLanes, LANES};
 
 /// The size n of the transform: the largest power of two that divides `head_size`.
 pub fn mixed_elements(head_size: usize) -> usize {

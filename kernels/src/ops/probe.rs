@@ -1,7 +1,7 @@
 //! Entry points for tests of functions that kernels inline.
 
-use super::vector::{ByteLanes, LANES, Lanes, each_vector, simd_entry};
 use super::{exp, exp2, hadamard, quantize_head, quantize_nibbles};
+use crate::vector::{ByteLanes, LANES, Lanes, each_vector, simd_entry};
 
 #[inline(always)]
 unsafe fn exp_generic<L: Lanes>(x: &mut [f32]) {

@@ -4,7 +4,7 @@
 //! rounding the bytes, with a step that is at most 2^-8 larger or smaller. The largest byte is still 127, because
 //! 127 * (1 + 2^-8) is below 127.5. f16 has more precision than bf16, but too little range.
 
-use super::vector::{ByteLanes, LANES, MAGIC};
+use crate::vector::{ByteLanes, LANES, MAGIC};
 
 /// The largest byte. -128 is not used, so that the range is symmetric.
 const LARGEST: f32 = 127.0;
@@ -53,6 +53,32 @@ pub unsafe fn quantize_vectors<L: ByteLanes>(x: *mut f32, num: usize) -> f32 {
     // SAFETY: the caller guarantees the elements.
     unsafe {
         let zero = L::splat(0.0);
+        let largest = largest_magnitude::<L>(x, num);
+        let has_bytes = largest.is_some_and(|largest| largest >= TINY);
+        let scale = scale_of(largest.unwrap_or(f32::NAN));
+        let factor = L::splat(if has_bytes { 1.0 / scale } else { 0.0 });
+        for i in (0..num).step_by(LANES) {
+            // Elements of a head without bytes may be NaN; zeros are stored instead.
+            let lanes = if has_bytes { L::load(x.add(i)).mul(factor) } else { zero };
+            lanes.add(L::splat(MAGIC)).store(x.add(i));
+        }
+        match largest {
+            Some(_) if has_bytes => scale,
+            Some(_) => 0.0,
+            None => f32::NAN,
+        }
+    }
+}
+
+/// Returns the largest magnitude of `num` elements, or `None` if an element is not finite.
+///
+/// # Safety
+/// The CPU must have the instruction set of `L`, and `x` must point to `num` elements, padded to whole vectors.
+#[inline(always)]
+pub unsafe fn largest_magnitude<L: ByteLanes>(x: *const f32, num: usize) -> Option<f32> {
+    // SAFETY: the caller guarantees the elements.
+    unsafe {
+        let zero = L::splat(0.0);
         // An element that is not finite makes `check` NaN; otherwise it stays 0.
         let (mut largest, mut check) = (zero, zero);
         for i in (0..num).step_by(LANES) {
@@ -60,20 +86,6 @@ pub unsafe fn quantize_vectors<L: ByteLanes>(x: *mut f32, num: usize) -> f32 {
             largest = x.max(zero.sub(x)).max(largest);
             check = check.add(x.sub(x));
         }
-        let is_finite = check.at_least(zero) == u16::MAX;
-        let largest = largest.max_lane();
-        let has_bytes = is_finite && largest >= TINY;
-        let scale = scale_of(largest);
-        let factor = L::splat(if has_bytes { 1.0 / scale } else { 0.0 });
-        for i in (0..num).step_by(LANES) {
-            // Elements of a head without bytes may be NaN; zeros are stored instead.
-            let lanes = if has_bytes { L::load(x.add(i)).mul(factor) } else { zero };
-            lanes.add(L::splat(MAGIC)).store(x.add(i));
-        }
-        match (is_finite, has_bytes) {
-            (true, true) => scale,
-            (true, false) => 0.0,
-            (false, _) => f32::NAN,
-        }
+        if check.at_least(zero) == u16::MAX { Some(largest.max_lane()) } else { None }
     }
 }

@@ -1,7 +1,7 @@
 //! Quantises a head to four-bit levels with one f16 scale.
 
-use super::quantize_head::TINY;
-use super::vector::{ByteLanes, LANES};
+use super::quantize_head::{TINY, largest_magnitude};
+use crate::vector::{ByteLanes, LANES};
 
 /// The levels of the sixteen nibbles, in units of the scale.
 ///
@@ -49,19 +49,7 @@ const CANDIDATE_MAXIMA: [f32; 4] = [127.0, 127.0 / 0.94, 127.0 / 0.88, 127.0 / 0
 pub unsafe fn quantize_nibbles<L: ByteLanes>(x: *mut f32, head_size: usize) -> half::f16 {
     // SAFETY: the caller guarantees the elements.
     unsafe {
-        let zero = L::splat(0.0);
-        // An element that is not finite makes `check` NaN; otherwise it stays 0.
-        let (mut largest, mut check) = (zero, zero);
-        for i in (0..head_size).step_by(LANES) {
-            let x = L::load(x.add(i));
-            largest = x.max(zero.sub(x)).max(largest);
-            check = check.add(x.sub(x));
-        }
-        let is_finite = check.at_least(zero) == u16::MAX;
-        let largest = largest.max_lane();
-        if !is_finite {
-            return half::f16::NAN;
-        }
+        let Some(largest) = largest_magnitude::<L>(x, head_size) else { return half::f16::NAN };
         let mut scale = half::f16::ZERO;
         if largest >= TINY {
             let (mut best, mut best_scale) = (0.0, 0.0);

@@ -1,6 +1,6 @@
 //! Root mean square normalisation (arXiv:1910.07467).
 
-use super::vector::{LANES, Lanes, each_vector, simd_entry};
+use crate::vector::{LANES, Lanes, each_vector, simd_entry};
 
 /// Number of vectors of running sums. With a single one, each multiplication would wait for the previous one.
 const SUMS: usize = 4;

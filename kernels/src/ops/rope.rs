@@ -1,6 +1,6 @@
 //! Rotary position embedding (arXiv:2104.09864), in the half-split ("NeoX") layout.
 
-use super::vector::{Lanes, each_vector, simd_entry};
+use crate::vector::{Lanes, each_vector, simd_entry};
 
 /// The angular frequencies of a rotary embedding. cos and sin are computed once per step for all layers.
 #[derive(Clone, Debug, PartialEq)]

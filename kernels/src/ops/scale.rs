@@ -1,6 +1,6 @@
 //! Multiplication by a number, which some models apply to embeddings.
 
-use super::vector::{Lanes, each_vector, simd_entry};
+use crate::vector::{Lanes, each_vector, simd_entry};
 
 #[inline(always)]
 unsafe fn scale_generic<L: Lanes>(x: &mut [f32], factor: f32) {

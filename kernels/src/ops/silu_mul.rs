@@ -1,6 +1,6 @@
 //! The elementwise part of SwiGLU (arXiv:2002.05202).
 
-use super::vector::{ByteLanes, MAGIC, each_vector, simd_entry};
+use crate::vector::{ByteLanes, MAGIC, each_vector, simd_entry};
 
 /// Prefetch distance in elements. Rows of a few KiB are too short for the hardware prefetcher, but they are contiguous.
 const AHEAD: usize = 3072;

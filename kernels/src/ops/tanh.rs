@@ -1,7 +1,7 @@
 //! The hyperbolic tangent and soft caps. The implementation is the crate's own, so its bits do not depend on libm.
 
 use super::exp::exp;
-use super::vector::{Lanes, each_vector, simd_entry};
+use crate::vector::{Lanes, each_vector, simd_entry};
 
 /// Magnitudes below this use the polynomial, others the exponential.
 const SMALL: f32 = 0.625;

@@ -2,16 +2,20 @@
 
 use half::{bf16, f16};
 
-use super::Format;
+use crate::vector::Lanes;
 
 /// A float source format. The packed layout keeps its elements unchanged.
 pub(crate) trait FloatFormat {
-    /// The format's id, with which kernels select their conversion.
-    const FORMAT: Format;
     const ELEMENT_BYTES: usize;
 
     /// Returns the element at the start of `bytes` as f32, exactly.
     fn value(bytes: &[u8]) -> f32;
+
+    /// Loads sixteen elements from `p` as f32, exactly.
+    ///
+    /// # Safety
+    /// The conditions are those of [`Lanes`].
+    unsafe fn load<L: Lanes>(p: *const u8) -> L;
 }
 
 pub(crate) fn dequantize<F: FloatFormat>(row: &[u8], out: &mut [f32]) {
@@ -23,32 +27,47 @@ pub(crate) fn dequantize<F: FloatFormat>(row: &[u8], out: &mut [f32]) {
 pub(crate) enum F32 {}
 
 impl FloatFormat for F32 {
-    const FORMAT: Format = Format::F32;
     const ELEMENT_BYTES: usize = 4;
 
     fn value(bytes: &[u8]) -> f32 {
         f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
+    }
+
+    #[inline(always)]
+    unsafe fn load<L: Lanes>(p: *const u8) -> L {
+        // SAFETY: the conditions are the same.
+        unsafe { L::load(p.cast()) }
     }
 }
 
 pub(crate) enum F16 {}
 
 impl FloatFormat for F16 {
-    const FORMAT: Format = Format::F16;
     const ELEMENT_BYTES: usize = 2;
 
     fn value(bytes: &[u8]) -> f32 {
         f16::from_le_bytes([bytes[0], bytes[1]]).to_f32()
+    }
+
+    #[inline(always)]
+    unsafe fn load<L: Lanes>(p: *const u8) -> L {
+        // SAFETY: the conditions are the same.
+        unsafe { L::load_f16(p.cast()) }
     }
 }
 
 pub(crate) enum Bf16 {}
 
 impl FloatFormat for Bf16 {
-    const FORMAT: Format = Format::BF16;
     const ELEMENT_BYTES: usize = 2;
 
     fn value(bytes: &[u8]) -> f32 {
         bf16::from_le_bytes([bytes[0], bytes[1]]).to_f32()
+    }
+
+    #[inline(always)]
+    unsafe fn load<L: Lanes>(p: *const u8) -> L {
+        // SAFETY: the conditions are the same.
+        unsafe { L::load_bf16(p.cast()) }
     }
 }

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use super::TILE;
 use super::region::Region;
-use crate::linear::TILE;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PlaneShape {

@@ -6,9 +6,8 @@ use super::float::FloatFormat;
 use super::int::{IntFormat, UnpackedBlock};
 use super::plane::PlaneShape;
 use super::region::Region;
-use super::{Format, PackError, Plane, SourceRows, dispatch_format};
+use super::{Format, PackError, Plane, QUAD, SourceRows, TILE, dispatch_format};
 use crate::aligned::{ALIGNMENT_BYTES, AlignedBytes};
-use crate::linear::{QUAD, TILE};
 
 /// A matrix `[out_features, in_features]` in the order in which the kernels read it, with unchanged values.
 ///
@@ -208,7 +207,7 @@ impl PackedWeight {
         self.quants.num_bytes() + self.scales.num_bytes() + self.mins.num_bytes()
     }
 
-    /// Returns true if the input must be quantised ([`crate::quantize`]), false if it must be f32.
+    /// Returns true if the input must be quantised ([`crate::linear::quantize_rows`]), false if it must be f32.
     pub fn needs_quantized_input(&self) -> bool {
         self.format.needs_quantized_input()
     }
@@ -229,7 +228,7 @@ impl PackedWeight {
 }
 
 /// Size of a packed scale or minimum in bytes.
-fn scale_bytes<F: IntFormat>() -> usize {
+pub(crate) const fn scale_bytes<F: IntFormat>() -> usize {
     if F::HALF_SCALES { 2 } else { 4 }
 }
 

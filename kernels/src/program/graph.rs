@@ -1,7 +1,7 @@
 //! Records operations and checks their sizes.
 
 use super::{ProgramConfig, ProgramError};
-use crate::ops::attention::Window;
+use crate::attention::Window;
 use crate::ops::rope::RopeFrequencies;
 use crate::pack::{Format, PackError, SourceBytes, SourceRows, check_heads};
 
@@ -248,19 +248,10 @@ impl ProgramBuilder {
         Ok(self.push(Op::WriteKv { layer, key, value }, 0))
     }
 
-    /// Causal attention of `query` `[T, H * D]` over the blocks of its sequence: `[T, H * D]`.
+    /// Causal attention of `query` `[T, H * D]` over the blocks of its sequence: `[T, H * D]`. With a window, it covers
+    /// the last `window` positions, including the query's own. With a soft cap, each score `s` becomes
+    /// `soft_cap * tanh(s / soft_cap)`.
     pub fn paged_attention(
-        &mut self,
-        layer: usize,
-        query: ValueId,
-        scale: f32,
-    ) -> Result<ValueId, ProgramError> {
-        self.windowed_attention(layer, query, scale, None, None)
-    }
-
-    /// Like [`ProgramBuilder::paged_attention`], over the last `window` positions, including the query's own. With a
-    /// soft cap, each score `s` becomes `soft_cap * tanh(s / soft_cap)`.
-    pub fn windowed_attention(
         &mut self,
         layer: usize,
         query: ValueId,
@@ -313,13 +304,9 @@ impl ProgramBuilder {
         Ok(self.push(Op::Add { x, y }, width))
     }
 
-    /// The product of the sampled rows of `x` and the transpose of `weight`: `[S, V]`. Must be the last operation.
-    pub fn logits(&mut self, x: ValueId, weight: WeightId) -> Result<ValueId, ProgramError> {
-        self.capped_logits(x, weight, None)
-    }
-
-    /// Like [`ProgramBuilder::logits`]. With a soft cap, each logit `l` becomes `soft_cap * tanh(l / soft_cap)`.
-    pub fn capped_logits(
+    /// The product of the sampled rows of `x` and the transpose of `weight`: `[S, V]`. With a soft cap, each logit `l`
+    /// becomes `soft_cap * tanh(l / soft_cap)`. Must be the last operation.
+    pub fn logits(
         &mut self,
         x: ValueId,
         weight: WeightId,

@@ -2,8 +2,8 @@
 
 use super::ProgramConfig;
 use super::weights::WeightImage;
+use crate::attention::Window;
 use crate::kv_pool::{KeyMean, KeyTurns, WindowLimits};
-use crate::ops::attention::Window;
 use crate::ops::rope::RopeFrequencies;
 use crate::pack::PackedWeight;
 
@@ -52,88 +52,40 @@ pub enum LinearSource {
     Quantized(usize),
 }
 
-/// One operation on buffers. `crate::ops` and `crate::linear` define the operands. Weights, vectors and frequencies are
-/// indices into the [`Program`].
+/// One operation on buffers. `crate::ops` and `crate::linear` define the operands. Weights, vectors and frequencies
+/// are indices into the [`Program`]. `Gather` copies the sampled rows from a buffer of all tokens.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Kernel {
-    Embedding {
-        weight: usize,
-        out: View,
-    },
-    RopeTable {
-        frequencies: usize,
-        out: View,
-    },
-    /// Copies the sampled rows from a buffer of all tokens.
-    Gather {
-        x: View,
-        out: View,
-    },
-    Copy {
-        x: View,
-        out: View,
-    },
-    RmsNorm {
-        x: View,
-        weight: usize,
-        eps: f32,
-        out: View,
-    },
-    HeadRmsNorm {
-        x: View,
-        weight: usize,
-        eps: f32,
-    },
-    Quantize {
-        x: View,
-        out: usize,
-    },
-    Linear {
-        x: LinearSource,
-        weight: usize,
-        bias: Option<usize>,
-        out: View,
-    },
-    Rope {
-        x: View,
-        table: View,
-        head_size: usize,
-    },
-    WriteKv {
-        layer: usize,
-        key: View,
-        value: View,
-    },
-    Attention {
-        layer: usize,
-        query: View,
-        scale: f32,
-        soft_cap: Option<f32>,
-        /// An index into [`Program::windows`].
-        window: usize,
-        out: View,
-        counter: usize,
-    },
-    SiluMul {
-        gate: View,
-        up: View,
-    },
-    GeluMul {
-        gate: View,
-        up: View,
-    },
-    Add {
-        x: View,
-        y: View,
-    },
-    Scale {
-        x: View,
-        factor: f32,
-    },
-    SoftCap {
-        x: View,
-        cap: f32,
-    },
+    Embedding { weight: usize, out: View },
+    RopeTable { frequencies: usize, out: View },
+    Gather { x: View, out: View },
+    Copy { x: View, out: View },
+    RmsNorm { x: View, weight: usize, eps: f32, out: View },
+    HeadRmsNorm { x: View, weight: usize, eps: f32 },
+    Quantize { x: View, out: usize },
+    Linear { x: LinearSource, weight: usize, bias: Option<usize>, out: View },
+    Rope { x: View, table: View, head_size: usize },
+    WriteKv { layer: usize, key: View, value: View },
+    Attention(AttentionKernel),
+    SiluMul { gate: View, up: View },
+    GeluMul { gate: View, up: View },
+    Add { x: View, y: View },
+    Scale { x: View, factor: f32 },
+    SoftCap { x: View, cap: f32 },
+}
+
+/// Causal attention of the rows of a query over their sequences.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AttentionKernel {
+    pub layer: usize,
+    pub query: View,
+    pub scale: f32,
+    pub soft_cap: Option<f32>,
+    /// An index into [`Program::windows`].
+    pub window: usize,
+    pub out: View,
+    /// Index among the attention kernels of the program.
+    pub counter: usize,
 }
 
 impl Kernel {
@@ -180,7 +132,7 @@ impl Kernel {
             Kernel::Linear { x: LinearSource::Quantized(x), out, .. } => vec![x, out.buffer],
             Kernel::Rope { x, table, .. } => vec![x.buffer, table.buffer],
             Kernel::WriteKv { key, value, .. } => vec![key.buffer, value.buffer],
-            Kernel::Attention { query, out, .. } => vec![query.buffer, out.buffer],
+            Kernel::Attention(AttentionKernel { query, out, .. }) => vec![query.buffer, out.buffer],
             Kernel::SiluMul { gate, up } | Kernel::GeluMul { gate, up } => vec![gate.buffer, up.buffer],
             Kernel::Add { x, y } => vec![x.buffer, y.buffer],
         }

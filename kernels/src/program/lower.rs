@@ -4,15 +4,17 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::graph::{Node, Op, RawWeight, ValueId, WeightId};
-use super::instruction::{Buffer, BufferKind, Instruction, Kernel, LinearSource, Program, RowSet, View};
+use super::instruction::{
+    AttentionKernel, Buffer, BufferKind, Instruction, Kernel, LinearSource, Program, RowSet, View,
+};
 use super::memory::{Demand, lay_out};
 use super::weights::{ImageTable, WeightImage, WeightPlan};
 use super::{ProgramBuilder, ProgramConfig, ProgramError};
+use crate::attention::Window;
 use crate::kv_pool::KeyMean;
-use crate::ops::attention::Window;
+use crate::linear::QuantizedShape;
 use crate::ops::rope::RopeFrequencies;
 use crate::pack::Region;
-use crate::quantize::QuantizedShape;
 use crate::threads::ThreadPool;
 
 impl ProgramBuilder {
@@ -165,20 +167,7 @@ impl Analysis {
             let node = &nodes[index];
             // Readers have higher indices and are already analysed: `rows` is Samples unless one of them needs all
             // tokens.
-            let may_shrink = matches!(
-                node.op,
-                Op::RmsNorm { .. }
-                    | Op::HeadRmsNorm { .. }
-                    | Op::Linear { .. }
-                    | Op::Rope { .. }
-                    | Op::Attention { .. }
-                    | Op::SiluMul { .. }
-                    | Op::GeluMul { .. }
-                    | Op::Add { .. }
-                    | Op::Scale { .. }
-                    | Op::Logits { .. }
-            );
-            if !may_shrink {
+            if matches!(node.op, Op::Embedding { .. } | Op::WriteKv { .. }) {
                 analysis.rows[index] = RowSet::Tokens;
             }
             analysis.is_live[index] |= matches!(node.op, Op::Logits { .. } | Op::WriteKv { .. });
@@ -340,7 +329,8 @@ impl Lowering<'_> {
                 let counter = self.num_attentions;
                 self.num_attentions += 1;
                 let window = self.window(window);
-                self.emit(Kernel::Attention { layer, query, scale, soft_cap, window, out, counter }, rows);
+                let kernel = AttentionKernel { layer, query, scale, soft_cap, window, out, counter };
+                self.emit(Kernel::Attention(kernel), rows);
                 out
             }
             Op::SiluMul { gate, up } => {

@@ -5,8 +5,7 @@
 
 use trunkline_contract::SamplingParams;
 
-use super::sampler::draw_target;
-use super::scan::{key_token, sort_key};
+use super::scan::{draw_target, key_token, sort_key};
 
 const NUM_BUCKETS: usize = 2048;
 /// Scaled distances from the largest logit beyond which all tokens share a bucket. Their weight is 0 or nearly 0.

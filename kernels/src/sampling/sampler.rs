@@ -5,8 +5,7 @@ use trunkline_contract::SamplingParams;
 use super::buckets::{Buckets, Row};
 use super::philox::uniform;
 use super::processors::{TokenCounts, process};
-use super::scan::{Largest, count, gather, key_token, largest, mass, weigh};
-use super::score::Distribution;
+use super::scan::{Distribution, Largest, count, draw_target, gather, key_token, largest, mass, weigh};
 use super::watermark::add_watermark;
 use crate::isa::Isa;
 
@@ -95,8 +94,10 @@ impl Sampler {
         let Largest::Finite(mut top) = largest(isa, logits) else { return Err(NotFinite) };
         let wants_logprobs = params.logprobs || params.num_top_logprobs > 0;
         // Penalties overwrite the model's own distribution, so logprobs are computed first.
-        let log_mass = if wants_logprobs { mass(isa, logits, top, 1.0).ln() } else { 0.0 };
-        let own = Distribution { top, log_mass };
+        let own = Distribution {
+            top,
+            log_mass: if wants_logprobs { mass(isa, logits, top, 1.0).ln() } else { 0.0 },
+        };
         self.top(isa, logits, &own, params.num_top_logprobs as usize, list);
         let is_masked = masks.iter().any(Option::is_some);
         let keeps_raw = wants_logprobs && (is_masked || has_processors(params, context.num_output));
@@ -261,12 +262,6 @@ impl Sampler {
         }
         Some((num_kept, kept))
     }
-}
-
-/// Returns the cumulative weight that the drawn token is the first to exceed: `u` times the mass, but less than the
-/// mass.
-pub(super) fn draw_target(u: f64, kept: f64) -> f64 {
-    (u * kept).min(kept.next_down())
 }
 
 /// Returns true if the watermark or [`process`] may change logits, not counting masks.

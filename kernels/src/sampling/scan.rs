@@ -1,7 +1,7 @@
 //! Vectorised passes over a row of logits, with a fixed order of sums.
 
 use crate::ops::exp::exp;
-use crate::ops::vector::{LANES, Lanes, each_vector, simd_entry};
+use crate::vector::{LANES, Lanes, each_vector, simd_entry};
 
 /// Weights below this are rounded to multiples of 2^-33. Larger weights are such multiples anyway, because they have 24
 /// bits. Sums of weights in f64 are therefore exact up to 2^20, in any order.
@@ -134,6 +134,27 @@ pub fn sort_key(logit: f32, token_id: u32) -> u64 {
 /// Returns the token id of a [`sort_key`].
 pub fn key_token(key: u64) -> u32 {
     key as u32
+}
+
+/// Returns the cumulative weight that the drawn token is the first to exceed: `u` times the mass, but less than the
+/// mass.
+pub(super) fn draw_target(u: f64, kept: f64) -> f64 {
+    (u * kept).min(kept.next_down())
+}
+
+/// The constants that turn the logits of a row into logprobs.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Distribution {
+    pub(super) top: f32,
+    /// Natural logarithm of the sum of exp(logit - top).
+    pub(super) log_mass: f64,
+}
+
+impl Distribution {
+    /// Returns the natural logarithm of the probability of a token with this logit.
+    pub(super) fn logprob(&self, logit: f32) -> f32 {
+        (f64::from(logit) - f64::from(self.top) - self.log_mass) as f32
+    }
 }
 
 simd_entry! {

@@ -4,8 +4,8 @@
 
 use trunkline_contract::SamplingParams;
 
-use super::sampler::{Sampler, draw_target};
-use super::scan::{gather, key_token};
+use super::sampler::Sampler;
+use super::scan::{draw_target, gather, key_token};
 use crate::isa::Isa;
 
 /// The scaled distance from the largest logit beyond which weights are 0, because weights below 2^-34 are rounded to 0.

@@ -7,7 +7,7 @@
 use trunkline_contract::Watermark;
 
 use super::philox::philox_4x32_10_wide;
-use crate::ops::vector::{Lanes, simd_entry};
+use crate::vector::{Lanes, simd_entry};
 
 /// The third word of the counter. It is 0 when tokens are drawn, so the random numbers differ even if the watermark's
 /// key equals the seed of a request.

@@ -38,15 +38,12 @@ pub fn put(
         .map_err(fail("create the folder", folder))?;
     remove_left_over(folder);
     make_room(folder, path, max_bytes, file_bytes)?;
-    let temporary = Temporary::create(folder, path).map_err(fail("create a file in", folder))?;
-    let mut file = &temporary.file;
-    reserve(file, file_bytes).map_err(fail("reserve space for", &temporary.path))?;
-    write(&mut file.try_clone().map_err(fail("write", &temporary.path))?)
-        .map_err(fail("write", &temporary.path))?;
-    io::Write::flush(&mut file).map_err(fail("write", &temporary.path))?;
-    file.sync_all().map_err(fail("sync", &temporary.path))?;
+    let mut temporary = Temporary::create(folder, path).map_err(fail("create a file in", folder))?;
+    reserve(&temporary.file, file_bytes).map_err(fail("reserve space for", &temporary.path))?;
+    write(&mut temporary.file).map_err(fail("write", &temporary.path))?;
+    temporary.file.sync_all().map_err(fail("sync", &temporary.path))?;
     fs::rename(&temporary.path, path).map_err(fail("rename to", path))?;
-    temporary.is_kept();
+    temporary.is_kept = true;
     // The new name is durable once the folder is synced. If it cannot be, a crash may lose the file, but never leaves a
     // damaged one.
     let _ = File::open(folder).and_then(|folder| folder.sync_all());
@@ -57,7 +54,7 @@ pub fn put(
 struct Temporary {
     file: File,
     path: PathBuf,
-    is_kept: std::cell::Cell<bool>,
+    is_kept: bool,
 }
 
 impl Temporary {
@@ -74,22 +71,18 @@ impl Temporary {
             match file.try_lock() {
                 // Before the file was locked, another writer may have removed it as a leftover.
                 Ok(()) if is_same(&path, identity(&file)?) => {
-                    return Ok(Self { file, path, is_kept: std::cell::Cell::new(false) });
+                    return Ok(Self { file, path, is_kept: false });
                 }
                 Ok(()) | Err(fs::TryLockError::WouldBlock) => {}
                 Err(fs::TryLockError::Error(error)) => return Err(error),
             }
         }
     }
-
-    fn is_kept(&self) {
-        self.is_kept.set(true);
-    }
 }
 
 impl Drop for Temporary {
     fn drop(&mut self) {
-        if !self.is_kept.get() {
+        if !self.is_kept {
             // If this fails, the next writer removes the file as a leftover.
             let _ = fs::remove_file(&self.path);
         }

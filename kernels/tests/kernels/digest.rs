@@ -3,10 +3,11 @@
 
 use trunkline_kernels::NUMERICS_VERSION;
 use trunkline_kernels::aligned::AlignedBytes;
+use trunkline_kernels::attention::Window;
 use trunkline_kernels::isa::Isa;
 use trunkline_kernels::kv_pool::KvDtype;
+use trunkline_kernels::linear::{QuantizedShape, quantize_rows};
 use trunkline_kernels::ops::add::add_in_place;
-use trunkline_kernels::ops::attention::Window;
 use trunkline_kernels::ops::gelu_mul::gelu_mul_in_place;
 use trunkline_kernels::ops::probe;
 use trunkline_kernels::ops::rms_norm::{head_rms_norm_in_place, rms_norm};
@@ -14,15 +15,14 @@ use trunkline_kernels::ops::rope::{RopeFrequencies, rope_in_place};
 use trunkline_kernels::ops::scale::scale_in_place;
 use trunkline_kernels::ops::silu_mul::silu_mul_in_place;
 use trunkline_kernels::ops::tanh::soft_cap_in_place;
-use trunkline_kernels::pack::{Format, PackedWeight};
-use trunkline_kernels::quantize::{QuantizedShape, quantize_rows};
+use trunkline_kernels::pack::Format;
 use trunkline_kernels::sampling::{SampleContext, Sampler, SamplingParams, TokenCounts, Watermark};
 use trunkline_kernels::shared_mut::SharedMut;
 use xxhash_rust::xxh3::Xxh3;
 
+use crate::attention::Case;
 use crate::executor::model::{ALL, VOCAB, build};
 use crate::linear::product;
-use crate::ops::attention::Case;
 use crate::random::Random;
 
 /// The only group that is not computed with the scalar set.
@@ -88,8 +88,7 @@ impl Digest {
 fn products(isa: Isa, format: Format) -> u64 {
     let (mut random, mut digest) = (Random::new(100), Digest::default());
     for (num_rows, out_features, in_features) in [(1, 40, 256), (9, 33, 768), (17, 16, 256)] {
-        let bytes = random.weight(format, out_features, in_features);
-        let weight = PackedWeight::pack(format, &bytes, out_features, in_features).unwrap();
+        let weight = random.packed(format, out_features, in_features);
         let (x, bias) = (random.activations(num_rows * in_features), random.activations(out_features));
         for bias in [None, Some(&bias[..])] {
             digest.floats(&product(isa, &weight, &x, 0..weight.num_tiles(), bias));
@@ -188,7 +187,7 @@ fn sampled(isa: Isa) -> u64 {
             let token = sampler.sample(isa, &mut row, &params, &counts, context, [None; 2], list).unwrap();
             digest.bytes(&token.token_id.to_le_bytes());
             digest.floats(&[token.logprob]);
-            let score = sampler.score(isa, &logits, token.token_id, 0, Vec::new()).unwrap();
+            let score = sampler.score(isa, &logits, token.token_id, 0).unwrap();
             digest.bytes(&score.rank.to_le_bytes());
             for (id, logprob) in token.top_logprobs {
                 digest.bytes(&id.to_le_bytes());

@@ -60,20 +60,25 @@ fn alone(
     let mut first = 0;
     let mut sampled = vec![];
     for end in cuts.iter().copied().chain(tokens.len()..tokens.len() + num_decodes) {
-        let chunk = Chunk {
-            sequence_id: 1,
-            first_position: first as u32,
-            num_tokens: (end - first) as u32,
-            new_block_ids: blocks.take_for(end),
-            sample: end >= tokens.len(),
-            score: false,
-        };
+        let chunk = chunk(1, first, end, &blocks.take_for(end), end >= tokens.len());
         sampled.extend(executor.step(&[chunk]).into_iter().map(|result| result.outcome.unwrap()));
         first = end;
     }
     executor.end(1).unwrap();
     assert_eq!(sampled.len(), num_decodes);
     sampled
+}
+
+/// Returns a chunk of the positions from `first` to `end` that reports no scores.
+fn chunk(sequence_id: u64, first: usize, end: usize, new_block_ids: &[u32], sample: bool) -> Chunk {
+    Chunk {
+        sequence_id,
+        first_position: first as u32,
+        num_tokens: (end - first) as u32,
+        new_block_ids: new_block_ids.to_vec(),
+        sample,
+        score: false,
+    }
 }
 
 fn ascending(from: u32) -> Vec<u32> {
@@ -167,16 +172,9 @@ fn check_neighbours(mut executor: Executor) {
                 continue;
             }
             let known = prompts[id].len() + sampled[id].len();
-            let count = 1 + random.below(known - computed[id]);
-            computed[id] += count;
-            chunks.push(Chunk {
-                sequence_id: id as u64,
-                first_position: (computed[id] - count) as u32,
-                num_tokens: count as u32,
-                new_block_ids: blocks[id].take_for(computed[id]),
-                sample: computed[id] == known,
-                score: false,
-            });
+            let end = computed[id] + 1 + random.below(known - computed[id]);
+            chunks.push(chunk(id as u64, computed[id], end, &blocks[id].take_for(end), end == known));
+            computed[id] = end;
         }
         for result in executor.step(&chunks) {
             sampled[result.sequence_id as usize].push(result.outcome.unwrap());
@@ -206,17 +204,9 @@ fn check_prefix_hits(mut executor: Executor) {
             executor.copy_block(shared as u32, 20, partial).unwrap();
         }
         executor.start(2, tokens.clone(), tokens.len(), observant()).unwrap();
-        let chunk = |first: usize, num: usize, new_block_ids: &[u32]| Chunk {
-            sequence_id: 2,
-            first_position: first as u32,
-            num_tokens: num as u32,
-            new_block_ids: new_block_ids.to_vec(),
-            sample: true,
-            score: false,
-        };
-        let mut got = executor.step(&[chunk(num_cached, 60 - num_cached, &table)]);
-        got.extend(executor.step(&[chunk(60, 1, &[])]));
-        got.extend(executor.step(&[chunk(61, 1, &[])]));
+        let mut got = executor.step(&[chunk(2, num_cached, 60, &table, true)]);
+        got.extend(executor.step(&[chunk(2, 60, 61, &[], true)]));
+        got.extend(executor.step(&[chunk(2, 61, 62, &[], true)]));
         let got: Vec<SampledToken> = got.into_iter().map(|result| result.outcome.unwrap()).collect();
         assert_eq!(got, expected, "{num_cached} tokens cached");
         executor.end(2).unwrap();
@@ -244,14 +234,7 @@ fn an_invalid_chunk_fails_without_affecting_others() {
     for id in 1..=5 {
         executor.start(id, tokens.clone(), 20, observant()).unwrap();
     }
-    let chunk = |sequence_id, num_tokens, new_block_ids: &[u32]| Chunk {
-        sequence_id,
-        first_position: 0,
-        num_tokens,
-        new_block_ids: new_block_ids.to_vec(),
-        sample: true,
-        score: false,
-    };
+    let chunk = |id, num_tokens, new_block_ids: &[u32]| chunk(id, 0, num_tokens, new_block_ids, true);
     let results = executor.step(&[
         chunk(77, 20, &[0, 1]),
         chunk(1, 20, &[0, 1]),
@@ -291,13 +274,9 @@ fn step_limits_are_enforced() {
     for id in 0..13 {
         executor.start(id, vec![1; 660], 660, SamplingParams::default()).unwrap();
     }
-    let chunk = |sequence_id: u64, num_tokens: u32, first_block: u32| Chunk {
-        sequence_id,
-        first_position: 0,
-        num_tokens,
-        new_block_ids: (first_block..first_block + num_tokens.div_ceil(16)).collect(),
-        sample: false,
-        score: false,
+    let chunk = |id: u64, num_tokens: usize, first_block: u32| {
+        let blocks: Vec<u32> = (first_block..).take(num_tokens.div_ceil(BLOCK_SIZE)).collect();
+        chunk(id, 0, num_tokens, &blocks, false)
     };
     let results = executor.step(&[chunk(0, 641, 0), chunk(1, 640, 0), chunk(2, 1, 60)]);
     let failed: Vec<u64> = results.iter().map(|result| result.sequence_id).collect();
@@ -320,27 +299,12 @@ fn nan_fails_its_own_sequence_only() {
     for id in [1, 2] {
         executor.start(id, tokens.clone(), 20, observant()).unwrap();
     }
-    let chunk = |sequence_id, first: u32, new_block_ids: &[u32]| Chunk {
-        sequence_id,
-        first_position: first,
-        num_tokens: 20 - first,
-        new_block_ids: new_block_ids.to_vec(),
-        sample: true,
-        score: false,
-    };
     // Sequence 1 claims a prefix hit in blocks that hold NaN.
-    let results = executor.step(&[chunk(1, 5, &[0, 1]), chunk(2, 0, &[2, 3])]);
+    let results = executor.step(&[chunk(1, 5, 20, &[0, 1], true), chunk(2, 0, 20, &[2, 3], true)]);
     assert_eq!(results[0].outcome.as_ref().unwrap_err().code(), "not_finite");
     assert_eq!(results[1].outcome.as_ref().unwrap(), &expected[0]);
     // The router's run-ahead has already planned the next token of the failed sequence.
-    let next = Chunk {
-        sequence_id: 1,
-        first_position: 20,
-        num_tokens: 1,
-        new_block_ids: vec![],
-        sample: true,
-        score: false,
-    };
+    let next = chunk(1, 20, 21, &[], true);
     assert_eq!(executor.step(&[next])[0].outcome.as_ref().unwrap_err().code(), "invalid_plan");
 }
 
@@ -356,17 +320,11 @@ fn sampling_depends_only_on_the_seed_and_not_on_other_sequences() {
                 .start(id as u64, tokens.clone(), 20, SamplingParams { choice: *choice, ..params.clone() })
                 .unwrap();
         }
-        for step in 0..8u32 {
-            let (first, count) = if step == 0 { (0, 20) } else { (19 + step, 1) };
+        for step in 0..8 {
+            let first = if step == 0 { 0 } else { 19 + step };
+            let blocks = |id: u32| if step == 0 { vec![2 * id, 2 * id + 1] } else { vec![] };
             let chunks: Vec<Chunk> = (0..choices.len() as u32)
-                .map(|id| Chunk {
-                    sequence_id: u64::from(id),
-                    first_position: first,
-                    num_tokens: count,
-                    new_block_ids: if step == 0 { vec![2 * id, 2 * id + 1] } else { vec![] },
-                    sample: true,
-                    score: false,
-                })
+                .map(|id| chunk(id.into(), first, 20 + step, &blocks(id), true))
                 .collect();
             for result in executor.step(&chunks) {
                 out[result.sequence_id as usize].push(result.outcome.unwrap().token_id);

@@ -3,6 +3,7 @@
 mod errors;
 mod exact;
 mod formats;
+mod quantize;
 pub mod reference;
 
 use std::ops::Range;
@@ -10,8 +11,8 @@ use std::ops::Range;
 use trunkline_kernels::aligned::AlignedBytes;
 use trunkline_kernels::isa::Isa;
 use trunkline_kernels::linear::{FloatRows, LinearInput, LinearOutput, linear};
+use trunkline_kernels::linear::{QuantizedRows, QuantizedShape, quantize_rows};
 use trunkline_kernels::pack::{Format, PackedWeight};
-use trunkline_kernels::quantize::{QuantizedRows, QuantizedShape, quantize_rows};
 use trunkline_kernels::shared_mut::SharedMut;
 
 /// The initial value of outputs, which shows what was not written.

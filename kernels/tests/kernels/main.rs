@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod aligned;
+mod attention;
 #[cfg(target_arch = "x86_64")]
 mod cpus;
 mod digest;
@@ -16,7 +17,6 @@ mod ops;
 mod pack;
 mod page_sums;
 mod program;
-mod quantize;
 mod random;
 mod sampling;
 mod shared_mut;

@@ -1,13 +1,11 @@
 //! Tests of the operations of a step against exact results, and of every instruction set against the scalar one.
 
-pub mod attention;
 mod exp;
 mod exp2;
 mod hadamard;
 mod quantize_head;
 mod quantize_nibbles;
 mod rows;
-mod window;
 
 const LANES: usize = 16;
 

@@ -38,12 +38,12 @@ fn layers(formats: [Format; 3]) -> Program {
         let q = b.rope(q, &[1.0; 16], 1.0, 32).unwrap();
         let k = b.rope(k, &[1.0; 16], 1.0, 32).unwrap();
         b.write_kv(layer, k, v).unwrap();
-        let a = b.paged_attention(layer, q, 1.0).unwrap();
+        let a = b.paged_attention(layer, q, 1.0, None, None).unwrap();
         let out = weight(&mut b, Format::Q8_0, &[64, 64]);
         let a = b.linear(a, out, None).unwrap();
         x = b.add(x, a).unwrap();
     }
-    b.logits(x, embedding).unwrap();
+    b.logits(x, embedding, None).unwrap();
     b.lower().unwrap()
 }
 
@@ -100,9 +100,9 @@ fn a_value_that_is_read_again_is_not_overwritten() {
     let x = b.embedding(embedding).unwrap();
     let q = b.rope(x, &[1.0; 4], 1.0, 32).unwrap();
     b.write_kv(0, q, x).unwrap();
-    let a = b.paged_attention(0, q, 1.0).unwrap();
+    let a = b.paged_attention(0, q, 1.0, None, None).unwrap();
     let twice = b.add(a, a).unwrap();
-    b.logits(twice, embedding).unwrap();
+    b.logits(twice, embedding, None).unwrap();
     let program = b.lower().unwrap();
     // Copies are needed before rope, because x is also written to V, and before a + a.
     assert_eq!(count(&program, |kernel| matches!(kernel, Kernel::Copy { .. })), 2);
@@ -121,7 +121,7 @@ fn dead_operations_are_removed() {
     let unused = weight(&mut b, Format::F32, &[999, 32]);
     b.linear(x, unused, None).unwrap();
     b.write_kv(0, x, x).unwrap();
-    b.logits(x, embedding).unwrap();
+    b.logits(x, embedding, None).unwrap();
     let program = b.lower().unwrap();
     assert_eq!(program.weights.len(), 1);
     assert_eq!(count(&program, |kernel| matches!(kernel, Kernel::Linear { .. })), 1);
@@ -140,7 +140,7 @@ fn misuse_is_refused_with_a_reason() {
     assert_eq!(message(b.write_kv(1, x, x)), "`write_kv`: layer is 1, expected 0 to 0");
     assert_eq!(message(b.write_kv(0, x, x)), "`write_kv`: width of key is 64, expected 32");
     assert_eq!(
-        message(b.paged_attention(0, x, 1.0)),
+        message(b.paged_attention(0, x, 1.0, None, None)),
         "the program reads K and V of layer 0 before `write_kv`"
     );
     assert_eq!(
@@ -153,7 +153,7 @@ fn misuse_is_refused_with_a_reason() {
     let mut b = builder();
     let embedding = weight(&mut b, Format::F32, &[10, 64]);
     let x = b.embedding(embedding).unwrap();
-    b.logits(x, embedding).unwrap();
+    b.logits(x, embedding, None).unwrap();
     assert_eq!(
         b.lower().unwrap_err().to_string(),
         "the program writes K and V of layer 0 0 times, expected once"

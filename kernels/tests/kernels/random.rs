@@ -1,7 +1,7 @@
 //! Seeded random numbers and weights.
 
 use half::f16;
-use trunkline_kernels::pack::Format;
+use trunkline_kernels::pack::{Format, PackedWeight};
 
 use crate::linear::reference;
 
@@ -66,6 +66,12 @@ impl Random {
                 bytes
             }
         }
+    }
+
+    /// Returns a packed [`Random::weight`].
+    pub fn packed(&mut self, format: Format, out_features: usize, in_features: usize) -> PackedWeight {
+        let bytes = self.weight(format, out_features, in_features);
+        PackedWeight::pack(format, &bytes, out_features, in_features).unwrap()
     }
 }
 

@@ -1,12 +1,12 @@
 //! What follows the loss of a shard: its sequences go on with another one, and the one that crashes shards fails.
 //!
-//! A lost sequence goes back to the queue with the tokens that are known, as after a preemption. Sampling depends only on
-//! the seed and the position, so its text is the same.
+//! A lost sequence goes back to the queue with the tokens that are known, as after a preemption. Sampling depends only
+//! on the seed and the position, so its text is the same.
 //!
 //! The sequences that the shard was computing become suspects, because one of them may have crashed it. Suspects run
-//! before all others and one at a time, with nothing else in flight, until they are past the position at which the shard
-//! was lost. If another shard is lost meanwhile, that suspect is convicted and fails. Otherwise it is cleared and runs
-//! with the others again.
+//! before all others and one at a time, with nothing else in flight, until they are past the position at which the
+//! shard was lost. If another shard is lost meanwhile, that suspect is convicted and fails. Otherwise it is cleared and
+//! runs with the others again.
 
 use std::collections::BTreeSet;
 

@@ -154,7 +154,8 @@ impl Scheduler {
         shard.map(|shard| shard.outbox.take_late_masks()).unwrap_or_default()
     }
 
-    /// The earliest deadline of a sequence, a restore or the return of a shard. Call [`Scheduler::plan`] then, even if no event came.
+    /// The earliest deadline of a sequence, a restore or the return of a shard. Call [`Scheduler::plan`] then, even if
+    /// no event came.
     pub fn next_wakeup(&self) -> Option<Millis> {
         let shards = self.lanes.iter().filter_map(|lane| lane.shard.as_ref());
         let of_restores = shards.filter_map(|shard| shard.restores.next_deadline());

@@ -1,8 +1,8 @@
 use std::collections::HashMap;
 
+use trunkline_kernels::attention::{Window, num_segments, state_size};
 use trunkline_kernels::executor::attention_plan::{AttentionPlan, PlanItem, PlanLimits};
 use trunkline_kernels::kv_pool::{KvDtype, KvGeometry};
-use trunkline_kernels::ops::attention::{Window, num_segments, state_size};
 
 use crate::random::Random;
 

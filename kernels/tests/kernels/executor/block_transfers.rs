@@ -110,14 +110,7 @@ impl Bench {
     }
 
     fn chunk(&self, sequence_id: u64, first: usize, end: usize, new_block_ids: &[u32]) -> Chunk {
-        Chunk {
-            sequence_id,
-            first_position: first as u32,
-            num_tokens: (end - first) as u32,
-            new_block_ids: new_block_ids.to_vec(),
-            sample: end == self.tokens.len(),
-            score: false,
-        }
+        chunk(sequence_id, first, end, new_block_ids, end == self.tokens.len())
     }
 
     /// Waits for the outcomes of `count` transfers.

@@ -9,14 +9,7 @@ fn step(executor: &mut Executor, first: usize, end: usize, mask: Option<Vec<u8>>
     if let Some(mask) = mask {
         executor.allow(1, mask).unwrap();
     }
-    executor.step(&[Chunk {
-        sequence_id: 1,
-        first_position: first as u32,
-        num_tokens: (end - first) as u32,
-        new_block_ids: if first == 0 { vec![0, 1] } else { vec![] },
-        sample: true,
-        score: false,
-    }])
+    executor.step(&[chunk(1, first, end, if first == 0 { &[0, 1] } else { &[] }, true)])
 }
 
 fn mask_of(token_ids: &[u32]) -> Vec<u8> {

@@ -142,7 +142,7 @@ pub fn build(recipe: Recipe, threads: usize, isa: Isa) -> Executor {
         let k = m.builder.rope(k, &inv_freq, 1.0, HEAD_SIZE).unwrap();
         m.builder.write_kv(layer, k, v).unwrap();
         let window = recipe.windows[layer];
-        let a = m.builder.windowed_attention(layer, q, 0.25, window, soft_cap(3.0)).unwrap();
+        let a = m.builder.paged_attention(layer, q, 0.25, window, soft_cap(3.0)).unwrap();
         let a = m.linear(a, HIDDEN, HEADS * HEAD_SIZE, false);
         x = m.builder.add(x, a).unwrap();
         let norm = m.vector(HIDDEN, 1.0);
@@ -155,6 +155,6 @@ pub fn build(recipe: Recipe, threads: usize, isa: Isa) -> Executor {
     }
     let norm = m.vector(HIDDEN, 1.0);
     let x = m.builder.rms_norm(x, norm, 1e-5).unwrap();
-    m.builder.capped_logits(x, embedding, soft_cap(2.0)).unwrap();
+    m.builder.logits(x, embedding, soft_cap(2.0)).unwrap();
     m.builder.build_for(threads, isa).unwrap()
 }

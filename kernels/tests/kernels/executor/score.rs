@@ -2,15 +2,8 @@
 
 use super::*;
 
-fn chunk(first: usize, end: usize, blocks: &mut Blocks, (sample, score): (bool, bool)) -> Chunk {
-    Chunk {
-        sequence_id: 1,
-        first_position: first as u32,
-        num_tokens: (end - first) as u32,
-        new_block_ids: blocks.take_for(end),
-        sample,
-        score,
-    }
+fn scored_chunk(first: usize, end: usize, blocks: &mut Blocks, sample: bool) -> Chunk {
+    Chunk { score: true, ..chunk(1, first, end, &blocks.take_for(end), sample) }
 }
 
 /// Scores a prompt in chunks that end at `cuts` and at its end. Returns the scores and the next token.
@@ -20,7 +13,7 @@ fn scored(executor: &mut Executor, tokens: &[u32], cuts: &[usize]) -> (Vec<Token
     let mut blocks = Blocks { ids: ascending(0), next: 0 };
     let (mut first, mut scores, mut sampled) = (0, vec![], vec![]);
     for end in cuts.iter().copied().chain([tokens.len()]) {
-        let results = executor.step(&[chunk(first, end, &mut blocks, (end == tokens.len(), true))]);
+        let results = executor.step(&[scored_chunk(first, end, &mut blocks, end == tokens.len())]);
         sampled.extend(results.into_iter().map(|result| result.outcome.unwrap()));
         for chunk in executor.scores() {
             assert_eq!(chunk.sequence_id, 1);
@@ -62,16 +55,16 @@ fn the_number_of_positions_with_logits_is_limited() {
     let tokens = prompt(42, most + 3);
     executor.start(1, tokens.clone(), tokens.len(), observant()).unwrap();
     let mut blocks = Blocks { ids: ascending(0), next: 0 };
-    let results = executor.step(&[chunk(0, most + 1, &mut blocks, (false, true))]);
+    let results = executor.step(&[scored_chunk(0, most + 1, &mut blocks, false)]);
     let Err(SequenceFailure::InvalidPlan(problem)) = &results[0].outcome else { panic!("{results:?}") };
     assert!(problem.contains("logits of more than"), "{problem}");
     assert!(executor.scores().is_empty());
     let mut blocks = Blocks { ids: ascending(0), next: 0 };
-    assert!(executor.step(&[chunk(0, most, &mut blocks, (false, true))]).is_empty());
+    assert!(executor.step(&[scored_chunk(0, most, &mut blocks, false)]).is_empty());
     assert_eq!(executor.scores()[0].tokens.len(), most);
     // Two of the last three positions are followed by a token of the prompt.
-    assert_eq!(executor.step(&[chunk(most, most + 3, &mut blocks, (true, true))]).len(), 1);
+    assert_eq!(executor.step(&[scored_chunk(most, most + 3, &mut blocks, true)]).len(), 1);
     assert_eq!(executor.scores()[0].tokens.len(), 2);
-    assert_eq!(executor.step(&[chunk(most + 3, most + 4, &mut blocks, (true, true))]).len(), 1);
+    assert_eq!(executor.step(&[scored_chunk(most + 3, most + 4, &mut blocks, true)]).len(), 1);
     assert_eq!(executor.scores()[0].tokens.len(), 0, "the output is not scored");
 }

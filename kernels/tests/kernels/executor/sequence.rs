@@ -10,15 +10,8 @@ fn sequence() -> Sequence {
     Sequence::new((0..20).collect(), 18, SamplingParams::default(), &CAPACITY).unwrap()
 }
 
-fn chunk(first_position: u32, num_tokens: u32, new_block_ids: &[u32], sample: bool) -> Chunk {
-    Chunk {
-        sequence_id: 1,
-        first_position,
-        num_tokens,
-        new_block_ids: new_block_ids.to_vec(),
-        sample,
-        score: false,
-    }
+fn chunk(first: usize, num_tokens: usize, new_block_ids: &[u32], sample: bool) -> Chunk {
+    super::chunk(1, first, first + num_tokens, new_block_ids, sample)
 }
 
 #[test]

@@ -30,14 +30,7 @@ fn alone_with_parts(
             executor.drop_window_parts(&[num_dropped as u32]).unwrap();
             num_dropped += 1;
         }
-        let chunk = Chunk {
-            sequence_id: 1,
-            first_position: first as u32,
-            num_tokens: (end - first) as u32,
-            new_block_ids: blocks.take_for(end),
-            sample: end >= tokens.len(),
-            score: false,
-        };
+        let chunk = chunk(1, first, end, &blocks.take_for(end), end >= tokens.len());
         sampled.extend(executor.step(&[chunk]).into_iter().map(|result| result.outcome.unwrap()));
         first = end;
     }
@@ -87,15 +80,7 @@ fn a_prefix_hit_needs_only_the_window_before_it_in_windowed_layers() {
     assert!(!executor.kv_pool_mut().has_window_part(4) && executor.kv_pool_mut().has_window_part(5));
     let hit = |executor: &mut Executor, first: usize, table: &[u32]| {
         executor.start(2, tokens.clone(), tokens.len(), observant()).unwrap();
-        let chunk = Chunk {
-            sequence_id: 2,
-            first_position: first as u32,
-            num_tokens: (tokens.len() - first) as u32,
-            new_block_ids: table.to_vec(),
-            sample: true,
-            score: false,
-        };
-        let outcome = executor.step(&[chunk]).remove(0).outcome;
+        let outcome = executor.step(&[chunk(2, first, tokens.len(), table, true)]).remove(0).outcome;
         executor.end(2).unwrap();
         outcome
     };
@@ -115,16 +100,8 @@ fn a_chunk_without_free_window_parts_fails_without_affecting_others() {
     for id in [1, 2] {
         executor.start(id, prompt(id, 90), 90, observant()).unwrap();
     }
-    let chunk = |sequence_id, first_position, num_tokens, new_block_ids: &[u32]| Chunk {
-        sequence_id,
-        first_position,
-        num_tokens,
-        new_block_ids: new_block_ids.to_vec(),
-        sample: false,
-        score: false,
-    };
-    assert!(executor.step(&[chunk(1, 0, 80, &[0, 1, 2, 3, 4])]).is_empty());
-    let failed = executor.step(&[chunk(1, 80, 10, &[5]), chunk(2, 0, 20, &[6, 7])]);
+    assert!(executor.step(&[chunk(1, 0, 80, &[0, 1, 2, 3, 4], false)]).is_empty());
+    let failed = executor.step(&[chunk(1, 80, 90, &[5], false), chunk(2, 0, 20, &[6, 7], false)]);
     assert_eq!(failed.len(), 1);
     assert_eq!(failed[0].sequence_id, 2);
     let message = failed[0].outcome.as_ref().unwrap_err().message().to_owned();

@@ -3,13 +3,13 @@
 use trunkline_kernels::aligned::AlignedBytes;
 use trunkline_kernels::isa::Isa;
 use trunkline_kernels::linear::{FloatRows, LinearInput, LinearOutput, linear};
+use trunkline_kernels::linear::{QuantizedRows, QuantizedShape, quantize_rows};
 use trunkline_kernels::pack::{Format, PackedWeight, SourceRows};
-use trunkline_kernels::quantize::{QuantizedRows, QuantizedShape, quantize_rows};
 use trunkline_kernels::shared_mut::SharedMut;
 use trunkline_kernels::threads::{ThreadPool, split};
 
 use super::reference;
-use super::{UNTOUCHED, product, quantize, whole_product};
+use super::{UNTOUCHED, product, whole_product};
 use crate::random::{Random, bits};
 
 fn fast_sets() -> Vec<Isa> {
@@ -17,37 +17,11 @@ fn fast_sets() -> Vec<Isa> {
 }
 
 #[test]
-fn quantised_rows_have_the_same_bytes_in_every_instruction_set() {
-    for num_rows in [1, 2, 7, 8, 9, 33] {
-        let mut random = Random::new(3);
-        let mut x = random.activations(num_rows * 128);
-        // Ties, zeros of both signs, constants, subnormals and numbers that are not finite.
-        x[..4].copy_from_slice(&[255.0, 0.5, 1.5, 0.0]);
-        x[4..16].fill(2.5);
-        x[16..32].fill(0.0);
-        x[20] = -0.0;
-        x[32..48].fill(-7.25);
-        x[48..80].fill(1e-42);
-        x[70] = [f32::NAN, f32::NEG_INFINITY, 2e-31, -f32::MAX][num_rows % 4];
-        x[80..96].fill(1e30);
-        x[90] = [-f32::NAN, f32::INFINITY, 1.2e30, f32::MIN][num_rows % 4];
-        // One huge outlier.
-        x[101] = -1e25;
-        let (_, expected) = quantize(Isa::SCALAR, &x, 128);
-        for isa in fast_sets() {
-            let (_, actual) = quantize(isa, &x, 128);
-            assert!(actual.as_slice() == expected.as_slice(), "{isa} rows {num_rows}");
-        }
-    }
-}
-
-#[test]
 fn products_have_the_same_bits_in_every_instruction_set() {
     for format in Format::ALL {
         for (out_features, in_features) in [(1, 256), (15, 256), (16, 512), (17, 256), (40, 768)] {
             let mut random = Random::new(4);
-            let bytes = random.weight(format, out_features, in_features);
-            let weight = PackedWeight::pack(format, &bytes, out_features, in_features).unwrap();
+            let weight = random.packed(format, out_features, in_features);
             let bias: Vec<f32> = random.activations(out_features);
             for num_rows in [1, 2, 3, 4, 5, 6, 7, 8, 9, 33] {
                 let x = random.activations(num_rows * in_features);
@@ -107,8 +81,7 @@ fn float_rows_of_any_length_have_the_same_bits_in_every_instruction_set() {
     for format in [Format::F32, Format::F16, Format::BF16] {
         for in_features in [1, 2, 31, 32, 33, 65, 100] {
             let mut random = Random::new(5);
-            let bytes = random.weight(format, 21, in_features);
-            let weight = PackedWeight::pack(format, &bytes, 21, in_features).unwrap();
+            let weight = random.packed(format, 21, in_features);
             let x = random.activations(9 * in_features);
             let expected = whole_product(Isa::SCALAR, &weight, &x);
             for isa in fast_sets() {
@@ -160,8 +133,7 @@ fn a_row_has_the_same_bits_alone_and_in_a_batch() {
         for format in Format::ALL {
             let mut random = Random::new(7);
             let (out_features, in_features, num_rows) = (35, 256, 21);
-            let bytes = random.weight(format, out_features, in_features);
-            let weight = PackedWeight::pack(format, &bytes, out_features, in_features).unwrap();
+            let weight = random.packed(format, out_features, in_features);
             let x = random.activations(num_rows * in_features);
             let together = whole_product(isa, &weight, &x);
             for (row, x) in x.chunks_exact(in_features).enumerate() {
@@ -178,8 +150,7 @@ fn tiles_write_their_output_features_and_no_others() {
     for isa in Isa::available() {
         for format in [Format::F32, Format::Q4_1] {
             let mut random = Random::new(8);
-            let bytes = random.weight(format, 45, 64);
-            let weight = PackedWeight::pack(format, &bytes, 45, 64).unwrap();
+            let weight = random.packed(format, 45, 64);
             let x = random.activations(10 * 64);
             let whole = whole_product(isa, &weight, &x);
             let part = product(isa, &weight, &x, 1..3, None);
@@ -196,8 +167,7 @@ fn several_threads_give_the_bits_of_one_thread() {
     let (out_features, in_features) = (200, 512);
     for format in [Format::Q4_1, Format::Q6_K, Format::BF16] {
         let mut random = Random::new(9);
-        let bytes = random.weight(format, out_features, in_features);
-        let weight = PackedWeight::pack(format, &bytes, out_features, in_features).unwrap();
+        let weight = random.packed(format, out_features, in_features);
         for num_rows in [1, 8, 37] {
             let x = random.activations(num_rows * in_features);
             for isa in Isa::available() {
@@ -231,7 +201,14 @@ fn product_on_threads(isa: Isa, weight: &PackedWeight, x: &[f32], num_threads: u
                 let rows = split(0..num_rows, num_threads, thread_idx);
                 // SAFETY: threads write disjoint rows and read them after the barrier.
                 unsafe {
-                    quantize_rows(isa, shape, x, in_features, rows, shared_bytes);
+                    quantize_rows(
+                        isa,
+                        shape,
+                        &x[rows.start * in_features..],
+                        in_features,
+                        rows,
+                        shared_bytes,
+                    );
                     barrier.wait();
                     LinearInput::Quantized(QuantizedRows::new(
                         shape,
@@ -285,8 +262,7 @@ fn a_row_that_is_not_finite_does_not_affect_others() {
         for format in Format::ALL {
             for bad in [f32::NAN, -f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
                 let mut random = Random::new(11);
-                let bytes = random.weight(format, 19, 256);
-                let weight = PackedWeight::pack(format, &bytes, 19, 256).unwrap();
+                let weight = random.packed(format, 19, 256);
                 let mut x = random.activations(9 * 256);
                 let expected = whole_product(isa, &weight, &x);
                 x[3 * 256 + 200] = bad;
@@ -307,8 +283,7 @@ fn a_row_that_is_not_finite_does_not_affect_others() {
 #[test]
 fn zeros_and_extremes_of_the_input_stay_finite_and_equal() {
     for format in Format::ALL {
-        let bytes = Random::new(12).weight(format, 18, 256);
-        let weight = PackedWeight::pack(format, &bytes, 18, 256).unwrap();
+        let weight = Random::new(12).packed(format, 18, 256);
         for value in [0.0, -0.0, f32::MIN_POSITIVE, 1e-45, -1e-38, 1e-30, 1e28, -1e30] {
             let x = vec![value; 2 * 256];
             let expected = whole_product(Isa::SCALAR, &weight, &x);

@@ -1,0 +1,104 @@
+//! Products with float weights, written once for all instruction sets.
+
+use super::kernels::TileOutput;
+use super::{FLOAT_RUN, PANEL};
+use crate::pack::float::FloatFormat;
+use crate::pack::{TILE, Tile};
+use crate::vector::{LANES, Lanes, simd_entry};
+
+/// Distance in bytes at which weights are prefetched, the same as in the kernels of integer weights.
+const PREFETCH_BYTES: usize = 8 << 10;
+
+const _: () = assert!(LANES == TILE);
+
+/// Up to [`PANEL`] rows of the input.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct FloatPanel<'a> {
+    pub(super) num_rows: usize,
+    pub(super) in_features: usize,
+    /// The elements from the first of row 0 to the last of the last row.
+    pub(super) values: &'a [f32],
+    pub(super) row_stride: usize,
+}
+
+#[inline(always)]
+unsafe fn linear_float_generic<L: Lanes, F: FloatFormat>(
+    tile: &Tile<'_>,
+    panel: &FloatPanel<'_>,
+    out: &TileOutput<'_>,
+) {
+    assert!(tile.quants.len() >= panel.in_features * TILE * F::ELEMENT_BYTES);
+    assert!(panel.values.len() >= (panel.num_rows - 1) * panel.row_stride + panel.in_features);
+    // The most rows whose sums fit in registers.
+    let most = match (L::IS_WIDE, L::IS_VECTOR) {
+        (true, _) => PANEL,
+        (_, true) => 3,
+        _ => 1,
+    };
+    let mut first = 0;
+    while first < panel.num_rows {
+        let rows = most.min(panel.num_rows - first);
+        // SAFETY: the lengths are checked; the caller guarantees the output.
+        unsafe {
+            match rows {
+                8 if L::IS_WIDE => multiply_rows::<L, F, 8>(tile, panel, first, out),
+                7 if L::IS_WIDE => multiply_rows::<L, F, 7>(tile, panel, first, out),
+                6 if L::IS_WIDE => multiply_rows::<L, F, 6>(tile, panel, first, out),
+                5 if L::IS_WIDE => multiply_rows::<L, F, 5>(tile, panel, first, out),
+                4 if L::IS_WIDE => multiply_rows::<L, F, 4>(tile, panel, first, out),
+                3 if L::IS_VECTOR => multiply_rows::<L, F, 3>(tile, panel, first, out),
+                2 if L::IS_VECTOR => multiply_rows::<L, F, 2>(tile, panel, first, out),
+                _ => multiply_rows::<L, F, 1>(tile, panel, first, out),
+            }
+        }
+        first += rows;
+    }
+}
+
+/// Multiplies the `R` rows from `first` on with one tile.
+#[inline(always)]
+unsafe fn multiply_rows<L: Lanes, F: FloatFormat, const R: usize>(
+    tile: &Tile<'_>,
+    panel: &FloatPanel<'_>,
+    first: usize,
+    out: &TileOutput<'_>,
+) {
+    // SAFETY: elements and rows are within the checked lengths, and the caller guarantees the output.
+    unsafe {
+        let x = panel.values.as_ptr().add(first * panel.row_stride);
+        let mut sums = [L::splat(0.0); R];
+        for run_start in (0..panel.in_features).step_by(FLOAT_RUN) {
+            let mut parts = [L::splat(0.0); R];
+            for element in run_start..(run_start + FLOAT_RUN).min(panel.in_features) {
+                let vector = tile.quants.as_ptr().add(element * TILE * F::ELEMENT_BYTES);
+                L::prefetch_near(vector.wrapping_add(PREFETCH_BYTES));
+                let weight = F::load::<L>(vector);
+                for (row, part) in parts.iter_mut().enumerate() {
+                    *part = weight.fma(L::splat(*x.add(row * panel.row_stride + element)), *part);
+                }
+            }
+            for (sum, part) in sums.iter_mut().zip(parts) {
+                *sum = sum.add(part);
+            }
+        }
+        for (row, sum) in sums.into_iter().enumerate() {
+            let value = match out.bias {
+                Some(bias) => sum.add(L::load_first(bias.as_ptr(), out.num_lanes)),
+                None => sum,
+            };
+            value.store_first(out.values.add((first + row) * out.row_stride), out.num_lanes);
+        }
+    }
+}
+
+simd_entry! {
+    /// Multiplies a panel with one tile of float weights.
+    ///
+    /// # Safety
+    /// `out` must be writable for the panel's rows and its lanes.
+    pub(super) unsafe fn linear_float<F: FloatFormat> = linear_float_generic(
+        tile: &Tile<'_>,
+        panel: &FloatPanel<'_>,
+        out: &TileOutput<'_>,
+    );
+}

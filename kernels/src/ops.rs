@@ -1,0 +1,19 @@
+//! The float operations of a step, one file each, generic over [`crate::vector::Lanes`].
+//!
+//! Shapes are given in these letters: `T` tokens of a step, `S` sampled rows, `H` query heads, `G` KV heads, `D` head
+//! size, `B` block size, `V` vocabulary size.
+
+pub mod add;
+pub(crate) mod exp;
+pub(crate) mod exp2;
+pub mod gelu_mul;
+pub(crate) mod hadamard;
+#[doc(hidden)]
+pub mod probe;
+pub(crate) mod quantize_head;
+pub(crate) mod quantize_nibbles;
+pub mod rms_norm;
+pub mod rope;
+pub mod scale;
+pub mod silu_mul;
+pub mod tanh;

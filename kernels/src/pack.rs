@@ -1,0 +1,45 @@
+//! Converts weights from the formats of model files to the layout that the kernels read, without changing any value.
+
+pub(crate) mod float;
+mod format;
+pub(crate) mod int;
+mod plane;
+pub(crate) mod q4_0;
+pub(crate) mod q4_1;
+pub(crate) mod q4_k;
+pub(crate) mod q5_0;
+pub(crate) mod q5_1;
+pub(crate) mod q5_k;
+pub(crate) mod q6_k;
+pub(crate) mod q8_0;
+mod region;
+mod source;
+mod weight;
+
+pub use format::{Format, PackError};
+pub(crate) use format::{call_kind, dispatch_format};
+pub(crate) use plane::Plane;
+pub(crate) use region::Region;
+pub use source::{SourceBytes, SourceRows};
+pub(crate) use source::{check_heads, interleaved_row};
+pub use weight::PackedWeight;
+pub(crate) use weight::{Tile, TileMut, WeightLayout, group_vectors, scale_bytes};
+
+/// Output features whose weights are interleaved, which a kernel computes at once.
+pub const TILE: usize = 16;
+
+/// Adjacent weights of one output feature that one lane of an integer dot product takes.
+pub(crate) const QUAD: usize = 4;
+
+/// Version of the packed layout, incremented whenever the bytes of packed weights change. Weights packed with another
+/// version are packed again.
+pub const LAYOUT_VERSION: u32 = 1;
+
+/// Dequantises one row in its file's format. Fails unless `row` is exactly a row of `out.len()` elements.
+pub fn dequantize_row(format: Format, row: &[u8], out: &mut [f32]) -> Result<(), PackError> {
+    use float::dequantize as dequantize_float;
+    use int::dequantize as dequantize_int;
+    format.check(row.len(), 1, out.len())?;
+    dispatch_format!(format, int dequantize_int, float dequantize_float, (row, out));
+    Ok(())
+}
