@@ -57,8 +57,10 @@ pub struct ShardPlan {
     pub keep_plans: bool,
     /// The folder and the number of slots of its store on disk, if it has one.
     pub store: Option<(PathBuf, u32)>,
-    /// If true, it reports that its store is in memory, and the router assumes that the store is empty.
+    /// If true, it reports that its store is in memory and lists no blocks.
     pub is_store_in_memory: bool,
+    /// If true, it cannot list the blocks of its store.
+    pub is_store_unreadable: bool,
     /// Reads from the store hang while this has no permits.
     pub reads: Arc<Semaphore>,
     pub watch: Option<Arc<dyn Watch>>,
@@ -91,6 +93,7 @@ impl ShardPlan {
             keep_plans: true,
             store: None,
             is_store_in_memory: false,
+            is_store_unreadable: false,
             watch: None,
         }
     }
@@ -195,6 +198,21 @@ impl ShardService for Service {
             bytes_per_window_part: 0,
             window_size: 0,
         }))
+    }
+
+    type StoreContentsStream =
+        Pin<Box<dyn Stream<Item = Result<proto::StoreContentsResponse, Status>> + Send>>;
+
+    async fn store_contents(
+        &self,
+        _: Request<proto::StoreContentsRequest>,
+    ) -> Result<Response<Self::StoreContentsStream>, Status> {
+        if self.plan.is_store_unreadable {
+            return Err(Status::data_loss("the disk is on fire"));
+        }
+        let store = self.store.as_deref().filter(|_| !self.plan.is_store_in_memory);
+        let pieces = store.map_or_else(Vec::new, MockStore::contents);
+        Ok(Response::new(Box::pin(tokio_stream::iter(pieces.into_iter().map(Ok)))))
     }
 
     type StepStream = Pin<Box<dyn Stream<Item = Result<proto::StepResponse, Status>> + Send>>;
