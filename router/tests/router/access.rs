@@ -145,7 +145,13 @@ async fn metrics_count_requests_and_blocks_by_tenant() {
         complete(&router, key, &body).await.ok();
     }
     router.wait_idle().await;
-    let metrics = get(&router, "/metrics", &[("x-api-key", BOB)]).await.text();
+    let alices = get(&router, "/metrics", &[("x-api-key", ALICE)]).await.text();
+    let bobs = get(&router, "/metrics", &[("x-api-key", BOB)]).await.text();
+    let has_other = |metrics: &str, tenant| metrics.contains(&format!("tenant=\"{tenant}\""));
+    assert!(!has_other(&alices, "bob") && !has_other(&bobs, "alice"), "a tenant sees only itself");
+    assert!(
+        bobs.contains("trunkline_tenant_requests_total counter") && bobs.contains("trunkline_steps_total ")
+    );
     for sample in [
         "trunkline_tenant_requests_total{tenant=\"alice\"} 2",
         "trunkline_tenant_prompt_tokens_total{tenant=\"alice\"} 40",
@@ -157,7 +163,10 @@ async fn metrics_count_requests_and_blocks_by_tenant() {
         "trunkline_tenant_kv_blocks{tenant=\"bob\"} 3.0",
         "trunkline_tenant_evicted_blocks_total{tenant=\"bob\"} 0",
     ] {
-        assert!(metrics.lines().any(|line| line == sample), "{sample} in\n{metrics}");
+        assert!(
+            alices.lines().chain(bobs.lines()).any(|line| line == sample),
+            "{sample} in\n{alices}\n{bobs}"
+        );
     }
 }
 
