@@ -239,6 +239,20 @@ async fn one_tenant_cannot_take_all_places() {
     let message = refused.json()["error"]["message"].as_str().unwrap().to_owned();
     assert!(message.starts_with("this tenant has 7 of the 8 places"), "{message}");
     assert!(refused.header("retry-after").is_some());
+    // Requests that only tokenize take places, too.
+    let chat = json!({"messages": [{"role": "user", "content": "x"}]});
+    for (path, body) in [
+        ("/tokenize", json!({"inputs": "x"})),
+        ("/chat_tokenize", chat.clone()),
+        ("/v1/messages/count_tokens", chat),
+    ] {
+        let ask = async |key: &str| {
+            let (bearer, body) = (bearer(key), body.to_string());
+            let headers = [("authorization", bearer.as_str())];
+            router.connect().await.request_with("POST", path, &headers, body.as_bytes()).await.status
+        };
+        assert_eq!((ask(ALICE).await, ask(BOB).await), (429, 200), "{path}");
+    }
     let mut other = router.connect().await;
     other.send_with("POST", "/v1/completions", &[("authorization", &bearer(BOB))], body.as_bytes()).await;
     router.wait("the last place to be taken", |app| app.admission.open.available_permits() == 0).await;
