@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import http.client
-import json
 import os
 import platform
 import random
@@ -144,8 +143,6 @@ def main() -> int:
     print(text)
     args.output.mkdir(parents=True, exist_ok=True)
     (args.output / "fairness.md").write_text(text)
-    figures = {"alone_s": alone, "beside_s": beside, "flood": args.flood, "prompt_tokens": args.prompt_tokens}
-    (args.output / "fairness.json").write_text(json.dumps(figures, indent=1) + "\n")
     return 0
 
 

@@ -18,7 +18,6 @@ is not sensitive enough.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import os
 import platform
@@ -114,7 +113,6 @@ def main() -> int:
     text = report(figures, times, setup)
     args.output.mkdir(parents=True, exist_ok=True)
     (args.output / "isolation.md").write_text(text)
-    (args.output / "isolation.json").write_text(json.dumps({"setup": setup, **figures}, indent=1) + "\n")
     print(text)
     _, low, high = auc(times["foreign"], times["cold"], Z_999)
     if not low <= 0.5 <= high:

@@ -2,11 +2,10 @@
 
 python benchmark/kv_dtypes.py [--dtypes bf16,int8,int4] [--windows 10] [--output FOLDER]
 
-Calls the CPU backend without a server and compares each dtype with the first. Writes kv-dtypes.md and kv-dtypes.json.
+Calls the CPU backend without a server and compares each dtype with the first. Writes kv-dtypes.md.
 """
 
 import argparse
-import json
 import math
 import sys
 import time
@@ -173,11 +172,9 @@ def table(rows):
     return "\n".join(lines)
 
 
-def write(folder, name, text, rows):
-    """Writes and prints the report, and writes the rows as JSON."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"{name}.md").write_text(text)
-    (folder / f"{name}.json").write_text(json.dumps(rows, indent=1) + "\n")
+def write(path, text):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
     print(text)
 
 
@@ -194,7 +191,7 @@ def main():
         f"{PROMPT_TOKENS} tokens with {OUTPUT_TOKENS} greedy tokens each, and the fastest decode step of one sequence, "
         f"measured in turns. Each dtype is compared with {rows[0]['dtype']}.\n\n{table(rows)}\n"
     )
-    write(arguments.output, "kv-dtypes", text, rows)
+    write(arguments.output / "kv-dtypes.md", text)
 
 
 if __name__ == "__main__":

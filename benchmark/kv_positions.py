@@ -4,7 +4,7 @@ python benchmark/kv_positions.py [--dtypes bf16,f16,int8,int4] [--output FOLDER]
 
 Scores two windows as long as the model's context: the concatenated texts of integration-tests/texts, once from the
 beginning and once from the middle. Calls the CPU backend without a server and compares each dtype with the first.
-Writes kv-positions.md and kv-positions.json.
+Writes kv-positions.md.
 """
 
 import argparse
@@ -95,7 +95,7 @@ def main():
         f"{rows[0]['all']['scored_tokens']:,} scored tokens. The row of {rows[0]['dtype']} has the perplexity at these "
         "positions, the others its change ± standard error (mean |Δ logprob|).\n\n" + table(rows) + "\n"
     )
-    write(arguments.output, "kv-positions", text, rows)
+    write(arguments.output / "kv-positions.md", text)
 
 
 if __name__ == "__main__":

@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import os
 import signal
 import statistics
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "integration-tests"), str(ROOT / "benchmark")]
@@ -66,7 +64,7 @@ def one_round(length: int, number: int) -> dict[str, float]:
     return {"cold": cold, "warm": warm, "restored": restored, "again": again, "cached": cached, "blocks": blocks}
 
 
-def table(rounds: list[dict[str, float]], length: int) -> tuple[str, dict[str, Any]]:
+def table(rounds: list[dict[str, float]], length: int) -> str:
     middle = {name: statistics.median(a_round[name] for a_round in rounds) for name in rounds[0]}
     rate = middle["cached"] / (middle["restored"] - middle["warm"] + 1e-3)
     default_bytes = 12_240
@@ -94,25 +92,23 @@ def table(rounds: list[dict[str, float]], length: int) -> tuple[str, dict[str, A
         f"would compute them in {compute_8b:.0f} s and read them in {read_8b:.2f} s, 1/{compute_8b / read_8b:.0f}.",
         "",
     ]
-    return "\n".join(lines), {"length": length, "rounds": rounds, "medians": middle}
+    return "\n".join(lines)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tokens", type=int, default=6_000)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--save", action="store_true", help="write benchmark/results/restart.{md,json}")
+    parser.add_argument("--save", action="store_true", help="write benchmark/results/restart.md")
     args = parser.parse_args()
     rounds = []
     for number in range(args.rounds):
         rounds.append(one_round(args.tokens, number))
         print(f"round {number + 1} of {args.rounds}: {rounds[-1]}", file=sys.stderr)
-    text, data = table(rounds, args.tokens)
+    text = table(rounds, args.tokens)
     print(text)
     if args.save:
-        results = ROOT / "benchmark/results"
-        (results / "restart.md").write_text(text, encoding="utf-8")
-        (results / "restart.json").write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+        (ROOT / "benchmark/results/restart.md").write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -130,7 +130,7 @@ class Chaos:
             path, body = REQUESTS[draw.randrange(len(REQUESTS))]
             body = body | {"max_tokens": 500} if path == CHAT else body
             data = json.dumps(body).encode()
-            head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(data)}\r\n\r\n".encode()
+            head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(data)}\r\n\r\n".encode()
             kind = draw.choice(["leave", "half", "edge"])
             if kind == "edge":
                 field = draw.choice(["temperature", "top_p", "typical_p", "min_p", "repetition_penalty", "max_tokens"])

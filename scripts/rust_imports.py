@@ -37,7 +37,7 @@ KV_LAYERS = (
     ("events", "tenants"),
     ("evict",),
     ("index",),
-    ("salt",),
+    ("pin_table", "salt"),
 )
 KERNELS_LAYERS = (
     ("executor",),

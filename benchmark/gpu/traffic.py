@@ -340,7 +340,7 @@ def run(options: argparse.Namespace, lines: Lines) -> None:
     size = SIZES[options.size]
     requests = recorded(size, options.vocab_size)
     beginnings = [request.body["prompt"] for request in requests]
-    comparison = Comparison(lines, f"{options.label}K and V {options.kv_cache_dtype}", requests)
+    comparison = Comparison(lines, f"K and V {options.kv_cache_dtype}", requests)
     arguments = ["--backend", "cuda", "--kv-cache-dtype", options.kv_cache_dtype, *size.arguments]
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "server.log"
@@ -392,7 +392,6 @@ def main() -> int:
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--vocab-size", type=int, required=True)
     parser.add_argument("--kv-cache-dtype", default="auto")
-    parser.add_argument("--label", default="", help="prefix of the names of checks")
     parser.add_argument("--chunks", action="store_true", help="also check servers with other chunk sizes")
     parser.add_argument("--size", choices=sorted(SIZES), default="large", help="amount of traffic")
     run(parser.parse_args(), phase_lines())

@@ -109,7 +109,6 @@ def main() -> int:
         "slo_ttft_ms": options.slo_ttft_ms,
         "slo_tpot_ms": options.slo_tpot_ms,
         "model": gguf.name,
-        "weights_mb": gguf.stat().st_size / 1e6,
     }
     store = Store(output / "peers.jsonl", settings)
     try:
@@ -153,7 +152,6 @@ def main() -> int:
     except KeyboardInterrupt:
         say("interrupted; hint: run the same command with --resume to continue")
     write()
-    print("\n" + report.reach())
     say(f"done: {shown(output)}/peers.md")
     return 0
 

@@ -1,4 +1,4 @@
-"""The Markdown report of a run, with the targets first and then a table for each workload."""
+"""The Markdown report of a run, with a table for each workload."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from .peer import Peer
-from .reach import TARGETS, US
 from .store import Store
 from .workload import Arrivals, Chat, Decode, History, Interruption, Overhead, Prefill, Start, Workload
 
@@ -51,6 +50,8 @@ COLUMNS: dict[type[Workload], list[Column]] = {
     Chat: [RATE, *TTFT, *ITL, Column("goodput_per_s", "goodput, answers/s", 2, True)],
 }
 NOTHING = "–"
+# The row that ratios compare with.
+US = "trunkline"
 
 
 def spread(values: list[float], digits: int) -> str:
@@ -70,22 +71,12 @@ class Report:
     """Paragraphs about the machine and the run."""
 
     def markdown(self) -> str:
-        parts = ["# Trunkline and its peers", *self.head, self.reach(), self.peer_table()]
+        parts = ["# Trunkline and its peers", *self.head, self.peer_table()]
         for workload in self.workloads:
             parts.append(self.table(workload))
             if isinstance(workload, Chat):
                 parts.append(self.turns(workload))
         return "\n\n".join(part for part in [*parts, "![the medians as bars](peers.svg)"] if part) + "\n"
-
-    def reach(self) -> str:
-        lines = ["## Reach", "| | at least | aim | this run | |", "|---|---|---|---|---|"]
-        for target in TARGETS:
-            value = target.value(self.store)
-            sign = "" if target.more else "≤ "
-            bounds = f"{sign}{target.at_least:g}{target.unit} | {sign}{target.aim:g}{target.unit}"
-            shown = NOTHING if value is None else f"{value:,.2f}{target.unit}"
-            lines.append(f"| {target.title} | {bounds} | {shown} | {target.verdict(value)} |")
-        return "\n".join([lines[0], "", *lines[1:]])
 
     def peer_table(self) -> str:
         lines = ["## Peers", "", "| row | project | through | weights | |", "|---|---|---|---|---|"]
@@ -153,11 +144,7 @@ class Report:
 
     def json(self) -> dict[str, Any]:
         """Returns the report's data with every single value, as JSON."""
-        result: dict[str, Any] = {"settings": self.store.settings, "head": self.head, "reach": [], "workloads": {}}
-        for target in TARGETS:
-            value = target.value(self.store)
-            entry = {"title": target.title, "at_least": target.at_least, "aim": target.aim, "value": value}
-            result["reach"].append(entry | {"unit": target.unit.strip(), "verdict": target.verdict(value)})
+        result: dict[str, Any] = {"settings": self.store.settings, "head": self.head, "workloads": {}}
         for workload in self.workloads:
             by_peer = {p.name: self.store.of(p.name, workload.name) for p in self.peers}
             made = {name: rounds for name, rounds in by_peer.items() if rounds}

@@ -139,6 +139,11 @@ pub enum ApiError {
          it with the server's log"
     )]
     CrashedShard,
+    #[error(
+        "the {header} `{value}` may not use a server without API keys that listens on loopback; hint: allow it with \
+         `--cors-allow-origin`, or set `--api-keys`"
+    )]
+    ForeignPage { header: &'static str, value: String },
     /// `detail` never contains text of a prompt or an output.
     #[error("the shard could not continue this request: {detail}")]
     SequenceFailed { detail: String },
@@ -191,7 +196,7 @@ impl ApiError {
             | Self::UnknownNode { .. }
             | Self::UnknownResponse { .. } => StatusCode::NOT_FOUND,
             Self::InvalidApiKey { .. } => StatusCode::UNAUTHORIZED,
-            Self::TextNotShown => StatusCode::FORBIDDEN,
+            Self::TextNotShown | Self::ForeignPage { .. } => StatusCode::FORBIDDEN,
             Self::PinRefused { .. } => StatusCode::CONFLICT,
             Self::UnknownMethod { .. } => StatusCode::METHOD_NOT_ALLOWED,
             Self::BodyTimeout { .. } => StatusCode::REQUEST_TIMEOUT,
@@ -245,6 +250,7 @@ impl ApiError {
             Self::UnknownNode { .. } => "node_not_found",
             Self::UnknownResponse { .. } => "response_not_found",
             Self::TextNotShown => "text_not_shown",
+            Self::ForeignPage { .. } => "origin_not_allowed",
             Self::PinRefused { .. } => "pin_refused",
             Self::ContextLength { .. } | Self::PromptTooLong { .. } => "context_length_exceeded",
             Self::BodyTooLarge { .. } => "body_too_large",

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use crate::api::app::App;
 use crate::args::{self, Command, reasoning_format, tool_format};
 use crate::exit::End;
+use crate::http::browser::BrowserGuard;
 use crate::http::tls::Tls;
 use crate::kv_events::{Endpoint, Publish, Topic};
 use crate::limits::ServerLimits;
@@ -97,7 +98,7 @@ async fn serve(settings: RouterSettings, lifeline: bool, extensions: Extensions)
     }
     let variable = key_variable().map_err(|error| End::User(error.into()))?;
     let (server, replies) = (&settings.server, &settings.replies);
-    let access =
+    let mut access =
         Access::new(server.api_keys.clone(), variable.as_deref()).map_err(|error| End::User(error.into()))?;
     let mut limits = ServerLimits::from(&settings);
     limits.watermark.key =
@@ -130,7 +131,16 @@ async fn serve(settings: RouterSettings, lifeline: bool, extensions: Extensions)
     );
     let url = settings.cache.kv_object_store.as_deref();
     let remote = url.map(|url| object_store(url, extensions)).transpose()?;
-    let front = front(server).map_err(End::User)?;
+    let mut front = front(server).map_err(End::User)?;
+    if local.ip().is_loopback() && access.ring().is_none() {
+        front.guard = Some(BrowserGuard::new(front.origins.clone()));
+    } else if access.ring().is_none() {
+        tracing::warn!(
+            address = %local,
+            "anyone who reaches this address can use the server; hint: set `--api-keys` or `TRUNKLINE_API_KEY`"
+        );
+        access.set_exposed();
+    }
     let mut server = Server::start_with_objects(model, limits, access, settings.shard_socket, remote)
         .map_err(|error| End::Bug(anyhow::anyhow!("cannot start the thread of the step loop: {error}")))?;
     server.front = front;
@@ -158,7 +168,7 @@ fn front(settings: &trunkline_settings::Server) -> anyhow::Result<Front> {
         text.parse().map_err(|error| anyhow::anyhow!("`--cors-allow-origin` `{text}` {error}"))
     };
     let origins = settings.cors_allow_origin.iter().map(origin).collect::<Result<_, _>>()?;
-    Ok(Front { tls, origins })
+    Ok(Front { tls, origins, guard: None })
 }
 
 fn object_store(url: &str, extensions: Extensions) -> Result<Remote, End> {

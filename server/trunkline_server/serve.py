@@ -19,8 +19,6 @@ from trunkline_server.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from trunkline_server.backends.registry import BackendOptions
-    from trunkline_server.models.config import ModelConfig
-    from trunkline_server.service import ModelInfo
 
 logger = logging.getLogger(__name__)
 
@@ -61,7 +59,7 @@ def serve(options: argparse.Namespace) -> int:
     from trunkline_server.service import ShardServer, ShardService
 
     loop = EngineLoop(Engine(backend, vocab_size=config.vocab_size), _end_process)
-    server = ShardServer(ShardService(_model_info(config), backend.info, loop, _end_process), Path(options.socket))
+    server = ShardServer(ShardService(config, backend.info, loop, _end_process), Path(options.socket))
     signals.hold()
     loop.start()
     server.start()
@@ -155,17 +153,3 @@ def _kv_disk(options: argparse.Namespace) -> tuple[Path, int] | None:
 def _end_process(_bug: BaseException) -> None:
     # The bug is already logged. No clean-up: the remaining state is unknown, and a thread may hang in the kernels.
     os._exit(EXIT_CODE_BUG)
-
-
-def _model_info(config: ModelConfig) -> ModelInfo:
-    from trunkline_server.service import ModelInfo
-
-    return ModelInfo(
-        architecture=config.architecture,
-        vocab_size=config.vocab_size,
-        num_layers=config.num_layers,
-        num_heads=config.num_heads,
-        num_kv_heads=config.num_kv_heads,
-        head_size=config.head_size,
-        max_position_embeddings=config.max_position_embeddings,
-    )

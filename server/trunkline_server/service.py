@@ -10,7 +10,6 @@ import stat
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
@@ -20,6 +19,7 @@ from trunkline_server._proto import shard_pb2
 from trunkline_server.backends.interface import BackendInfo
 from trunkline_server.errors import InvalidArgument, PlanError
 from trunkline_server.loop import EngineLoop
+from trunkline_server.models.config import ModelConfig
 from trunkline_server.named_masks import NamedMasks
 from trunkline_server.stream import StepStream, StreamEnd
 from trunkline_server.wire import PlanLimits, decode_request, encode_response
@@ -44,19 +44,6 @@ _STATUS = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class ModelInfo:
-    """The model's part of the answer to `Describe`."""
-
-    architecture: str
-    vocab_size: int
-    num_layers: int
-    num_heads: int
-    num_kv_heads: int
-    head_size: int
-    max_position_embeddings: int
-
-
 class ShardService:
     """Answers Describe and Health itself and hands plans to the engine loop.
 
@@ -64,7 +51,7 @@ class ShardService:
     """
 
     def __init__(
-        self, model: ModelInfo, backend: BackendInfo, loop: EngineLoop, on_bug: Callable[[BaseException], None]
+        self, model: ModelConfig, backend: BackendInfo, loop: EngineLoop, on_bug: Callable[[BaseException], None]
     ) -> None:
         self._loop = loop
         self._limits = PlanLimits.of(backend)
@@ -182,7 +169,7 @@ class ShardServer:
             self._socket_path.unlink()
 
 
-def describe(model: ModelInfo, backend: BackendInfo) -> shard_pb2.DescribeResponse:
+def describe(model: ModelConfig, backend: BackendInfo) -> shard_pb2.DescribeResponse:
     """Builds the answer to `Describe`."""
     return shard_pb2.DescribeResponse(
         contract_version=CONTRACT_VERSION,

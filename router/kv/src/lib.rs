@@ -24,6 +24,7 @@ pub mod events;
 #[doc(hidden)]
 pub mod evict;
 mod index;
+mod pin_table;
 mod salt;
 mod store;
 mod tenants;

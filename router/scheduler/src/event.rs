@@ -216,8 +216,8 @@ pub enum Event {
     /// The lane's shard is lost with everything that it held.
     ShardLost {
         lane: LaneId,
-        /// True if another shard will probably come. Sequences then wait for it and go on where they were. Otherwise all
-        /// sequences end. Send the event again if this becomes known later.
+        /// True if another shard will probably come. Sequences then wait for it and go on where they were. Otherwise
+        /// all of them end. Send the event again if this becomes known later.
         may_return: bool,
     },
 }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use axum::Extension;
 use axum::extract::{Request, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -11,6 +12,7 @@ use crate::api::app::App;
 use crate::error::ApiError;
 use crate::metrics::text::TextForm;
 use crate::request_id::RequestId;
+use crate::tenants::Caller;
 
 /// Reports that the process is alive.
 #[utoipa::path(
@@ -60,16 +62,21 @@ pub async fn ping(state: State<Arc<App>>) -> Response {
     health(state).await
 }
 
-/// Returns metrics in Prometheus' text format, or in the OpenMetrics format if the `Accept` header asks for it.
+/// Returns metrics in Prometheus' text format, or in the OpenMetrics format if the `Accept` header asks for it. A tenant
+/// sees its own samples only; an admin sees those of all tenants.
 #[utoipa::path(
     get, path = "/metrics", tag = "Operating",
     responses((
         status = 200, description = "The metrics", body = String, content_type = "text/plain",
     ))
 )]
-pub async fn metrics(State(app): State<Arc<App>>, request: Request) -> Response {
+pub async fn metrics(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    request: Request,
+) -> Response {
     let form = TextForm::accepted_by(request.headers());
-    match form.render(&app.registry) {
+    match form.render(&app.registry, |tenant| caller.is_admin() || caller.name() == Some(tenant)) {
         Ok(text) => ([(header::CONTENT_TYPE, form.content_type())], text).into_response(),
         Err(error) => {
             let request_id = RequestId::of(&request);

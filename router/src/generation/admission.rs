@@ -121,6 +121,12 @@ impl Admission {
         Ok(Place { permit, tenant: own.map_err(|over| self.over_limit(served, tenant, over))?, shared })
     }
 
+    /// Takes a place for a request that needs no shard, such as one that only tokenizes. It counts among the open
+    /// requests of its tenant and of all.
+    pub fn place_without_shard(&self, served: &ServedModel, caller: &Caller) -> Result<Place, ApiError> {
+        self.place(served, caller.name().unwrap_or_default(), None)
+    }
+
     /// Counts the places that a tenant has just taken, if there are several tenants. Refuses the request if too few
     /// would be left for the others.
     fn shared_places(

@@ -43,12 +43,29 @@ impl std::str::FromStr for Origin {
     }
 }
 
+impl Origin {
+    pub(super) fn is_any(&self) -> bool {
+        self.0 == ANY
+    }
+
+    /// Returns true if a browser sent this origin.
+    pub(super) fn is(&self, sent: &str) -> bool {
+        self.0.as_bytes().eq_ignore_ascii_case(sent.as_bytes())
+    }
+
+    /// Returns true if this is the host, with its port, of the origin.
+    pub(super) fn has_host(&self, sent: &str) -> bool {
+        let host = self.0.to_str().ok().and_then(|origin| origin.split_once("://"));
+        host.is_some_and(|(_, host)| host.eq_ignore_ascii_case(sent))
+    }
+}
+
 /// Returns the layer that answers cross-origin requests, or `None` if no origin is allowed.
 pub fn layer(origins: &[Origin]) -> Option<CorsLayer> {
     if origins.is_empty() {
         return None;
     }
-    let allowed = if origins.iter().any(|origin| origin.0 == ANY) {
+    let allowed = if origins.iter().any(Origin::is_any) {
         AllowOrigin::any()
     } else {
         AllowOrigin::list(origins.iter().map(|origin| origin.0.clone()))

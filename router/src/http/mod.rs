@@ -1,6 +1,7 @@
 //! The HTTP layer that all dialects share: bodies, JSON, event streams, the listener and TLS.
 
 mod body;
+pub mod browser;
 pub mod cors;
 mod event_frame;
 mod events;

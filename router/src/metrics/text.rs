@@ -34,15 +34,28 @@ impl TextForm {
         }
     }
 
-    /// Writes all metrics of a registry.
-    pub fn render(self, registry: &Registry) -> Result<String, std::fmt::Error> {
-        let mut out = String::new();
-        text::encode(&mut out, registry)?;
+    /// Writes the metrics of a registry, without the samples of tenants that the reader may not see.
+    pub fn render(
+        self,
+        registry: &Registry,
+        may_see: impl Fn(&str) -> bool,
+    ) -> Result<String, std::fmt::Error> {
+        let mut all = String::new();
+        text::encode(&mut all, registry)?;
+        let mut out = String::with_capacity(all.len());
+        let shown = all.split_inclusive('\n').filter(|line| tenant_of(line).is_none_or(&may_see));
+        shown.for_each(|line| out.push_str(line));
         Ok(match self {
             Self::Prometheus => prometheus(&out),
             Self::OpenMetrics => out,
         })
     }
+}
+
+/// Returns the tenant that a sample's labels name. Names of tenants need no escapes.
+fn tenant_of(line: &str) -> Option<&str> {
+    let labels = line.split_once('{').filter(|_| !line.starts_with('#'))?.1;
+    labels.strip_prefix("tenant=\"")?.split('"').next()
 }
 
 /// Turns OpenMetrics text into Prometheus' own.

@@ -23,6 +23,7 @@ use crate::engine::step_thread::StepThread;
 use crate::generation::admission::Admission;
 use crate::generation::served::ServedModel;
 use crate::grammars::Grammars;
+use crate::http::browser::BrowserGuard;
 use crate::http::cors::Origin;
 use crate::http::serve::{self, Host};
 use crate::http::tls::Tls;
@@ -42,6 +43,8 @@ pub struct Front {
     pub tls: Option<Arc<Tls>>,
     /// Web origins whose scripts may send requests.
     pub origins: Vec<Origin>,
+    /// Refuses foreign web pages; set where no key is needed because only this machine reaches the server.
+    pub guard: Option<BrowserGuard>,
 }
 
 /// A server whose tasks run, without a listener yet.
@@ -152,7 +155,7 @@ impl Server {
     ) -> Result<(), DriverEnded> {
         let front = std::mem::take(&mut self.front);
         let host = Host {
-            routes: routes::routes_with_cors(self.app.clone(), &front.origins),
+            routes: routes::routes_with_cors(self.app.clone(), &front.origins, front.guard),
             tls: front.tls,
             limits: self.app.limits.clone(),
             metrics: self.app.metrics.clone(),

@@ -16,9 +16,10 @@ use crate::api::openapi::ApiDoc;
 use crate::api::{anthropic, kv, openai, operate, responses, tgi};
 use crate::error::ApiError;
 use crate::http::announce_close;
+use crate::http::browser::{BrowserGuard, Foreign};
 use crate::http::cors::{self, Origin};
 use crate::limits::MAX_HEADER_FIELDS;
-use crate::tenants::RateSlot;
+use crate::tenants::{PUBLIC, RateSlot};
 
 const DOCS_PAGE: &str = include_str!("../api/docs.html");
 
@@ -65,9 +66,13 @@ pub fn routes(app: Arc<App>) -> Router {
         .with_state(app)
 }
 
-/// Returns all routes, answering preflight requests of browsers if there are `origins`.
-pub fn routes_with_cors(app: Arc<App>, origins: &[Origin]) -> Router {
-    let routes = routes(app);
+/// Returns all routes, answering preflight requests of browsers if there are `origins`. A `guard` refuses foreign web
+/// pages.
+pub fn routes_with_cors(app: Arc<App>, origins: &[Origin], guard: Option<BrowserGuard>) -> Router {
+    let mut routes = routes(app);
+    if let Some(guard) = guard {
+        routes = routes.layer(axum::middleware::from_fn_with_state(Arc::new(guard), refuse_foreign_pages));
+    }
     match cors::layer(origins) {
         Some(layer) => routes.layer(layer),
         None => routes,
@@ -106,6 +111,22 @@ async fn require_key(State(app): State<Arc<App>>, mut request: Request, next: Ne
             response
         }
         Err(error) => Dialect::of_path(request.uri().path()).error_response(&error),
+    }
+}
+
+/// Refuses requests of web pages that are not this machine's own. Probes are answered.
+async fn refuse_foreign_pages(
+    State(guard): State<Arc<BrowserGuard>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let path = request.uri().path();
+    match guard.check(request.uri(), request.headers()) {
+        Err(Foreign { header, value }) if !PUBLIC.contains(&path) => {
+            let value = value.chars().take(128).collect();
+            Dialect::of_path(path).error_response(&ApiError::ForeignPage { header, value })
+        }
+        _ => next.run(request).await,
     }
 }
 

@@ -54,6 +54,8 @@ pub enum AccessError {
 #[derive(Debug, Default)]
 pub struct Access {
     file: Option<PathBuf>,
+    /// True if strangers may call without a key. They see nothing of the KV cache.
+    is_exposed: bool,
     /// The digest of the key in the environment.
     variable: Option<[u8; 32]>,
     ring: RwLock<Option<Arc<KeyRing>>>,
@@ -73,9 +75,14 @@ impl Access {
             return Err(AccessError::Variable { problem });
         }
         let variable = variable.map(|key| digest(key.as_bytes()));
-        let access = Self { file, variable, ring: RwLock::default(), limiters: RwLock::default() };
+        let access = Self { file, variable, ..Self::default() };
         access.reload()?;
         Ok(access)
+    }
+
+    /// Notes that the server is reachable from other machines.
+    pub fn set_exposed(&mut self) {
+        self.is_exposed = true;
     }
 
     /// Reads the file again. If it cannot be used, nothing changes.
@@ -147,14 +154,16 @@ impl Access {
 
     /// Returns the caller that the headers identify, or an error if `path` requires a key and none is valid.
     pub fn caller(&self, path: &str, headers: &HeaderMap) -> Result<Caller, ApiError> {
-        let Some(ring) = self.ring() else { return Ok(Caller::anybody()) };
+        let Some(ring) = self.ring() else {
+            return Ok(if self.is_exposed { Caller::stranger() } else { Caller::anybody() });
+        };
         let keys = sent_keys(headers);
         // A client may send both headers, one of them with the key of another service.
         let tenant = keys.into_iter().flatten().find_map(|key| ring.find(key));
         match tenant {
             Some(tenant) => Ok(Caller::of_tenant(tenant)),
             // A probe is answered even with an unknown key.
-            None if PUBLIC.contains(&path) => Ok(Caller::probe()),
+            None if PUBLIC.contains(&path) => Ok(Caller::stranger()),
             None if keys == [None; 2] => Err(ApiError::InvalidApiKey { problem: "no API key was sent" }),
             None => Err(ApiError::InvalidApiKey { problem: INCORRECT_KEY }),
         }

@@ -17,7 +17,7 @@ pub struct Caller {
 }
 
 impl Caller {
-    /// Returns the caller of all requests if no keys are configured.
+    /// Returns the caller of all requests if no keys are configured and only this machine reaches the server.
     pub fn anybody() -> Self {
         Self { tenant: None, is_admin: true }
     }
@@ -27,8 +27,8 @@ impl Caller {
         Self { is_admin: tenant.is_admin, tenant: Some(tenant) }
     }
 
-    /// Returns the caller of a probe that sent no valid key although keys are configured.
-    pub(super) fn probe() -> Self {
+    /// Returns a caller without a tenant that may see nothing of the KV cache.
+    pub(super) fn stranger() -> Self {
         Self { tenant: None, is_admin: false }
     }
 

@@ -13,9 +13,9 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::time::Instant;
 use tokio_stream::wrappers::{ReceiverStream, UnixListenerStream};
 use tonic::{Request, Response, Status, Streaming};
-use trunkline_router::engine::shard::KnownMasks;
 use trunkline_router::engine::shard::proto::shard_service_server::{ShardService, ShardServiceServer};
 use trunkline_router::engine::shard::proto::{self, sequence_result::Outcome};
+use trunkline_router::engine::shard::{KnownMasks, plan_from_proto};
 use trunkline_scheduler::LateMask;
 
 use super::model::{CONTEXT, END, VOCAB_SIZE, bytes};
@@ -386,8 +386,14 @@ fn run_step(
     sequences: &mut HashMap<u64, Sequence>,
     step: proto::StepPlan,
 ) -> (proto::StepResult, Vec<proto::StoreOutcome>) {
-    for id in step.ends {
-        assert!(sequences.remove(&id).is_some(), "end of unknown sequence {id}");
+    for id in &step.ends {
+        assert!(sequences.remove(id).is_some(), "end of unknown sequence {id}");
+    }
+    // A real shard refuses what the contract excludes. The benchmark keeps no plans and skips the check.
+    if plan.keep_plans {
+        let parsed = plan_from_proto(step.clone()).expect("the plan follows the contract");
+        let problem = parsed.starts.iter().find_map(|start| start.sampling.check().err());
+        assert!(problem.is_none(), "{problem:?}");
     }
     for start in step.starts {
         let sequence_id = start.sequence_id;

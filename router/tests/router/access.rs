@@ -145,7 +145,13 @@ async fn metrics_count_requests_and_blocks_by_tenant() {
         complete(&router, key, &body).await.ok();
     }
     router.wait_idle().await;
-    let metrics = get(&router, "/metrics", &[("x-api-key", BOB)]).await.text();
+    let alices = get(&router, "/metrics", &[("x-api-key", ALICE)]).await.text();
+    let bobs = get(&router, "/metrics", &[("x-api-key", BOB)]).await.text();
+    let has_other = |metrics: &str, tenant| metrics.contains(&format!("tenant=\"{tenant}\""));
+    assert!(!has_other(&alices, "bob") && !has_other(&bobs, "alice"), "a tenant sees only itself");
+    assert!(
+        bobs.contains("trunkline_tenant_requests_total counter") && bobs.contains("trunkline_steps_total ")
+    );
     for sample in [
         "trunkline_tenant_requests_total{tenant=\"alice\"} 2",
         "trunkline_tenant_prompt_tokens_total{tenant=\"alice\"} 40",
@@ -157,7 +163,10 @@ async fn metrics_count_requests_and_blocks_by_tenant() {
         "trunkline_tenant_kv_blocks{tenant=\"bob\"} 3.0",
         "trunkline_tenant_evicted_blocks_total{tenant=\"bob\"} 0",
     ] {
-        assert!(metrics.lines().any(|line| line == sample), "{sample} in\n{metrics}");
+        assert!(
+            alices.lines().chain(bobs.lines()).any(|line| line == sample),
+            "{sample} in\n{alices}\n{bobs}"
+        );
     }
 }
 
@@ -230,6 +239,20 @@ async fn one_tenant_cannot_take_all_places() {
     let message = refused.json()["error"]["message"].as_str().unwrap().to_owned();
     assert!(message.starts_with("this tenant has 7 of the 8 places"), "{message}");
     assert!(refused.header("retry-after").is_some());
+    // Requests that only tokenize take places, too.
+    let chat = json!({"messages": [{"role": "user", "content": "x"}]});
+    for (path, body) in [
+        ("/tokenize", json!({"inputs": "x"})),
+        ("/chat_tokenize", chat.clone()),
+        ("/v1/messages/count_tokens", chat),
+    ] {
+        let ask = async |key: &str| {
+            let (bearer, body) = (bearer(key), body.to_string());
+            let headers = [("authorization", bearer.as_str())];
+            router.connect().await.request_with("POST", path, &headers, body.as_bytes()).await.status
+        };
+        assert_eq!((ask(ALICE).await, ask(BOB).await), (429, 200), "{path}");
+    }
     let mut other = router.connect().await;
     other.send_with("POST", "/v1/completions", &[("authorization", &bearer(BOB))], body.as_bytes()).await;
     router.wait("the last place to be taken", |app| app.admission.open.available_permits() == 0).await;

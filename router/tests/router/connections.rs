@@ -80,7 +80,7 @@ async fn a_late_handshake_closes_the_connection() {
     let (cert, key) = (folder.path().join("cert.pem"), folder.path().join("key.pem"));
     std::fs::write(&cert, include_str!("certificates/first.cert.pem")).unwrap();
     std::fs::write(&key, include_str!("certificates/first.key.pem")).unwrap();
-    let front = Front { tls: Some(Arc::new(Tls::load(cert, key).unwrap())), origins: Vec::new() };
+    let front = Front { tls: Some(Arc::new(Tls::load(cert, key).unwrap())), ..Front::default() };
     let timeouts = Timeouts { handshake: LIMIT, ..Timeouts::default() };
     let router = Router::start_behind(front, limits(timeouts), Access::open()).await;
     // The client sends nothing, or the start of a ClientHello (a record of 512 bytes).

@@ -4,6 +4,7 @@ use std::process::Command;
 
 use serde_json::json;
 use tokio::io::AsyncWriteExt;
+use trunkline_router::http::browser::BrowserGuard;
 use trunkline_router::limits::Limits;
 use trunkline_router::server::Front;
 use trunkline_router::tenants::{Access, EXPOSED_HEADERS};
@@ -18,7 +19,53 @@ const KEY: &str = "sk-marker-key-0123456789";
 async fn behind(origins: &[&str]) -> Router {
     let origins = origins.iter().map(|origin| origin.parse().unwrap()).collect();
     let access = Access::new(None, Some(KEY)).unwrap();
-    Router::start_behind(Front { tls: None, origins }, Limits::default(), access).await
+    Router::start_behind(Front { origins, ..Front::default() }, Limits::default(), access).await
+}
+
+#[tokio::test]
+async fn without_keys_on_loopback_foreign_pages_are_refused() {
+    let origins = vec![ORIGIN.parse().unwrap()];
+    let front = Front { guard: Some(BrowserGuard::new(origins.clone())), origins, ..Front::default() };
+    let router = Router::start_behind(front, Limits::default(), Access::open()).await;
+    let ask = async |line: &str, header: &str| {
+        let mut connection = router.connect().await;
+        let (host, body) =
+            if header.starts_with("host") { ("", "") } else { ("host: [::1]\r\n", r#"{"prompt": "x"}"#) };
+        let head = format!("{line} HTTP/1.1\r\n{host}{header}\r\ncontent-length: {}\r\n\r\n", body.len());
+        connection.stream.write_all((head + body).as_bytes()).await.unwrap();
+        connection.answer().await
+    };
+    for origin in [
+        "http://localhost:8080",
+        "http://127.0.0.1:3000",
+        "http://[::1]:3000",
+        ORIGIN,
+        "HTTPS://chat.example.com",
+    ] {
+        assert_eq!(ask("POST /v1/completions", &format!("origin: {origin}")).await.status, 200, "{origin}");
+    }
+    for origin in [
+        "https://evil.example.com",
+        "null",
+        "http://localhost.evil.example.com",
+        "https://chat.example.com:1",
+    ] {
+        let answer = ask("POST /v1/completions", &format!("origin: {origin}")).await;
+        let code = answer.json()["error"]["code"].clone();
+        assert_eq!((answer.status, code.as_str()), (403, Some("origin_not_allowed")), "{origin}");
+    }
+    for (host, status) in [
+        ("localhost:3000", 200),
+        ("LOCALHOST", 200),
+        ("[::1]:3000", 200),
+        ("192.168.1.7", 200),
+        ("chat.example.com", 200),
+        ("evil.example.com:3000", 403),
+        ("127.0.0.1.evil.example.com", 403),
+    ] {
+        assert_eq!(ask("GET /v1/kv", &format!("host: {host}")).await.status, status, "{host}");
+    }
+    assert_eq!(ask("GET /readyz", "host: evil.example.com").await.status, 200);
 }
 
 #[tokio::test]

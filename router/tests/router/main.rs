@@ -17,6 +17,7 @@ mod choices;
 mod connections;
 mod conversation;
 mod deadlines;
+mod edges;
 mod errors;
 mod flags;
 mod front;

@@ -49,7 +49,7 @@ fn number(answer: &Answer, header: &str) -> u64 {
 
 async fn num_rejections(router: &Router, limit: &str) -> f64 {
     let text =
-        router.connect().await.request_with("GET", "/metrics", &[("x-api-key", BOB)], b"").await.text();
+        router.connect().await.request_with("GET", "/metrics", &[("x-api-key", ALICE)], b"").await.text();
     let name = format!("trunkline_tenant_rejections_total{{tenant=\"alice\",limit=\"{limit}\"}} ");
     text.lines().find_map(|line| line.strip_prefix(&name)).map_or(0.0, |value| value.parse().unwrap())
 }

@@ -93,7 +93,7 @@ async fn router_that_looks_every(files: &Files, interval: Duration) -> (Router, 
     let mut tls = files.load().unwrap();
     tls.look_interval = interval;
     let tls = Arc::new(tls);
-    let front = Front { tls: Some(tls.clone()), origins: Vec::new() };
+    let front = Front { tls: Some(tls.clone()), ..Front::default() };
     (Router::start_behind(front, Limits::default(), Access::open()).await, tls)
 }
 

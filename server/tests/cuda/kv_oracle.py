@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from trunkline_server.backends.cuda.kernels.attention import (
@@ -13,8 +14,27 @@ from trunkline_server.backends.cuda.kernels.attention import (
     paged_attention,
 )
 from trunkline_server.backends.cuda.kv_pool import KvFormat, KvPool
+from trunkline_server.models.ops import Rope
 
 ACTIVATIONS = {"f32": torch.float32, "f16": torch.float16}
+
+
+def random(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def i32(values: list[int], device: str) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.int32, device=device)
+
+
+def make_rope(dim: int, attention_factor: float = 1.0) -> Rope:
+    inv_freq = torch.tensor([10_000 ** (-element / dim) for element in range(0, dim, 2)])
+    return Rope(dim=dim, inv_freq=tuple(inv_freq.tolist()), attention_factor=attention_factor)
+
+
+def make_pool(format: str, device: str | torch.device, **sizes: Any) -> KvPool:
+    options = {"num_layers": 2, "num_blocks": 3, "block_size": 16, "num_kv_heads": 2, "head_size": 32}
+    return KvPool(dtype=format, device=device, **{**options, **sizes})
 
 
 def activation_dtype(format: str) -> torch.dtype:
@@ -116,19 +136,11 @@ class Scene:
         begins += [begins[-1]] * padding_entries
         contexts = [entry.context for entry in self.entries] + [0] * padding_entries
         tables = torch.cat([self.tables, self.tables.new_full((padding_entries, self.tables.shape[1]), 10**6)])
-        step = AttentionStep(
-            tables.to(self.device),
-            torch.tensor(begins, dtype=torch.int32, device=self.device),
-            torch.tensor(contexts, dtype=torch.int32, device=self.device),
-        )
+        step = AttentionStep(tables.to(self.device), i32(begins, self.device), i32(contexts, self.device))
         plan = AttentionPlan(
-            self.shape,
-            max_rows=num_rows,
-            max_entries=len(contexts),
-            max_partial_rows=max_partial_rows,
-            window=window,
+            self.shape, max_rows=num_rows, max_entries=len(contexts), max_partial_rows=max_partial_rows, window=window,
             device=self.device,
-        )
+        )  # fmt: skip
         plan.update(step, num_rows)
         space = AttentionSpace(self.shape, max_partial_rows, self.device)
         queries = torch.cat([self.queries, self.queries.new_full((padding_rows, self.queries.shape[1]), torch.nan)])
@@ -187,14 +199,8 @@ def make_scene(
     """
     generator = torch.Generator().manual_seed(seed)
     num_blocks = sum(-(-context // block_size) for context, _ in entries) + 1
-    pool = KvPool(
-        num_layers=2,
-        num_blocks=num_blocks,
-        block_size=block_size,
-        num_kv_heads=num_kv_heads,
-        head_size=head_size,
-        dtype=format,
-        device=device,
+    pool = make_pool(
+        format, device, num_blocks=num_blocks, block_size=block_size, num_kv_heads=num_kv_heads, head_size=head_size
     )
     _fill(pool, generator, is_exact)
     order = torch.randperm(num_blocks, generator=generator).int()
@@ -210,14 +216,8 @@ def make_scene(
         queries = torch.randint(0, 2, (num_rows, num_heads * head_size), generator=generator).float()
     else:
         queries = torch.randn(num_rows, num_heads * head_size, generator=generator)
-    return Scene(
-        pool,
-        shape,
-        [Entry(*entry) for entry in entries],
-        tables,
-        queries.to(activation_dtype(format)),
-        device,
-    )
+    chunks = [Entry(*entry) for entry in entries]
+    return Scene(pool, shape, chunks, tables, queries.to(activation_dtype(format)), device)
 
 
 def _fill(pool: KvPool, generator: torch.Generator, is_exact: bool) -> None:

@@ -6,35 +6,20 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tests.cuda.kv_oracle import first_keys, hadamard, make_scene, stored
+from tests.cuda.kv_oracle import first_keys, hadamard, i32, make_pool, make_rope, make_scene, random, stored
 from tests.models.tiny import TinyModels
 from tests.tiers import first, full
 from trunkline_server.backends.cuda import calibrate
 from trunkline_server.backends.cuda.calibrate import measure_key_scaling
 from trunkline_server.backends.cuda.kernels.rope_kv import rope_and_write_kv
 from trunkline_server.backends.cuda.key_scaling import KeyScaling, KeySums, rotated
-from trunkline_server.backends.cuda.kv_pool import KvPool
 from trunkline_server.backends.cuda.loading import load_weights
 from trunkline_server.backends.reference import calibrate as reference_calibrate
 from trunkline_server.backends.reference.backend import ReferenceBackend
-from trunkline_server.models.ops import Rope
 from trunkline_server.weights.checkpoint import open_checkpoint
 
 TILE = 64
 NUM_TOKENS = 2 * TILE
-
-
-def random(*shape: int, seed: int = 0) -> torch.Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
-
-
-def i32(values: list[int], device: str) -> torch.Tensor:
-    return torch.tensor(values, dtype=torch.int32, device=device)
-
-
-def make_rope(dim: int) -> Rope:
-    inv_freq = torch.tensor([10_000 ** (-element / dim) for element in range(0, dim, 2)])
-    return Rope(dim=dim, inv_freq=tuple(inv_freq.tolist()), attention_factor=1.0)
 
 
 def made_scaling(device: str, dtype: torch.dtype, head_size: int = 32, num_tiles: int = 6) -> KeyScaling:
@@ -157,10 +142,7 @@ def test_keys_of_capped_scores_are_scaled_but_not_shifted(device: str) -> None:
 
 def test_keys_are_scaled_then_transformed_then_shifted(device: str) -> None:
     scaling = made_scaling(device, torch.bfloat16)
-    pool = KvPool(
-        num_layers=2, num_blocks=3, block_size=16, num_kv_heads=1, head_size=32, dtype="int4", device=device,
-        key_scaling=scaling,
-    )  # fmt: skip
+    pool = make_pool("int4", device, num_kv_heads=1, key_scaling=scaling)
     q, k, v = (random(4, width, seed=width).bfloat16() for width in (64, 32, 33))
     positions, slots = [0, 5, 63, 70], [32, 5, 7, -1]
     rotated_q = rope_and_write_kv(

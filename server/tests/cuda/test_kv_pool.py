@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tests.cuda import kv_oracle
 from trunkline_server.backends.cuda.kv_pool import KvFormat, KvLayout, KvPool, bytes_per_block
 from trunkline_server.errors import InvalidArgument
 
 
-def make_pool(format: str, device: str, num_blocks: int = 7) -> KvPool:
-    pool = KvPool(
-        num_layers=3, num_blocks=num_blocks, block_size=16, num_kv_heads=2, head_size=80, dtype=format, device=device
-    )
+def make_pool(format: str, device: str) -> KvPool:
+    pool = kv_oracle.make_pool(format, device, num_layers=3, num_blocks=7, head_size=80)
     generator = torch.Generator().manual_seed(0)
     pool.pieces.copy_(torch.randint(0, 256, pool.pieces.shape, generator=generator))
     return pool

@@ -4,41 +4,14 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.cuda.kv_oracle import activation_dtype, hadamard, stored
+from tests.cuda.kv_oracle import activation_dtype, hadamard, i32, make_pool, make_rope, random, stored
 from tests.tiers import matrix
 from trunkline_server.backends.cuda.kernels.hadamard import transform_heads
 from trunkline_server.backends.cuda.kernels.rope_kv import rope_and_write_kv, rope_tables
-from trunkline_server.backends.cuda.kv_pool import KvPool
 from trunkline_server.backends.reference.turn import rotate
-from trunkline_server.models.ops import Rope
 
 # Bounds on the rounding error relative to the norm of a nearly normal head.
 BOUNDS = {"f32": 1e-7, "f16": 5e-4, "bf16": 4e-3, "fp8": 0.04, "int8": 0.012, "int4": 0.14}
-
-
-def make_rope(dim: int, attention_factor: float = 1.0) -> Rope:
-    inv_freq = torch.tensor([10_000 ** (-element / dim) for element in range(0, dim, 2)])
-    return Rope(dim=dim, inv_freq=tuple(inv_freq.tolist()), attention_factor=attention_factor)
-
-
-def make_pool(format: str, device: str, head_size: int = 32, num_kv_heads: int = 2) -> KvPool:
-    return KvPool(
-        num_layers=2,
-        num_blocks=3,
-        block_size=16,
-        num_kv_heads=num_kv_heads,
-        head_size=head_size,
-        dtype=format,
-        device=device,
-    )
-
-
-def random(*shape: int, seed: int = 0) -> torch.Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
-
-
-def i32(values: list[int], device: str) -> torch.Tensor:
-    return torch.tensor(values, dtype=torch.int32, device=device)
 
 
 @pytest.mark.parametrize(("head_size", "dim"), [(32, 32), (80, 32), (96, 96)])
@@ -46,7 +19,7 @@ def test_heads_are_rotated_by_position(head_size: int, dim: int, device: str) ->
     rotary = make_rope(dim, attention_factor=1.25)
     x = random(9, 2 * head_size)
     positions = [0, 1, 2, 7, 500, 3, 3, 99, 11]
-    pool, on_device = make_pool("f32", device, head_size), x.to(device)
+    pool, on_device = make_pool("f32", device, head_size=head_size), x.to(device)
     tables = rope_tables(rotary, 512, device)
     unstored = i32([-1] * 9, device)
     actual = rope_and_write_kv(on_device, on_device, on_device, i32(positions, device), unstored, tables, pool, 1)
@@ -71,7 +44,7 @@ def test_stored_elements_are_close_to_the_input(format: str, head_size: int, dev
     # Laid out as a stacked product leaves them, with other data behind.
     qkv = (random(5, width + 7) * 3).to(dtype)
     q, k, v = qkv[:, :width].split([num_heads * head_size, num_kv_heads * head_size, num_kv_heads * head_size], dim=1)
-    pool = make_pool(format, device, head_size)
+    pool = make_pool(format, device, head_size=head_size)
     before = pool.pieces.clone()
     tables = rope_tables(rotary, 512, device)
     rotated = rope_and_write_kv(

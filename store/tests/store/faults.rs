@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::draw;
+use crate::draw::{self, Random};
 use crate::support::disk::{Disk, Fault, Operation};
-use crate::support::{Chain, GEOMETRY, Random, block_bytes, geometry, read, write};
+use crate::support::{Chain, GEOMETRY, block_bytes, geometry, read, write};
 use trunkline_store::{ReadError, Store, WriteError};
 
 const NUM_BLOCKS: u32 = 6;
@@ -23,7 +23,7 @@ struct Expected {
 }
 
 fn faulty(random: &mut Random, one_in: u64) -> impl FnMut(Operation) -> Fault + Send + 'static {
-    let mut random = Random::new(random.next());
+    let mut random = Random(random.next());
     move |operation| {
         let num_bytes = match operation {
             Operation::Read { num_bytes } | Operation::Write { num_bytes, .. } => num_bytes as u64,
@@ -58,7 +58,7 @@ struct Test {
 
 impl Test {
     fn new(seed: u64) -> Self {
-        let (disk, mut random) = (Disk::default(), Random::new(seed));
+        let (disk, mut random) = (Disk::default(), Random(seed));
         let opened = Store::open_on(disk.records(), disk.blocks(), geometry(), Path::new("records"));
         disk.set(faulty(&mut random, 30));
         Self {
@@ -149,8 +149,8 @@ fn a_faulty_disk_loses_blocks_and_never_gives_wrong_ones() {
     for seed in first..first + draw::count("TRUNKLINE_CASES", 40, 1_000) {
         let mut test = Test::new(seed);
         for _ in 0..NUM_OPERATIONS {
-            let slot = test.random.below(GEOMETRY.2.into()) as u32;
-            let depth = test.random.below(NUM_BLOCKS.into()) as usize;
+            let slot = test.random.below(GEOMETRY.2);
+            let depth = test.random.below(NUM_BLOCKS) as usize;
             match test.random.below(16) {
                 0..7 => test.write(slot, depth),
                 7..14 => test.read(slot, test.slots[slot as usize].must.unwrap_or(depth)),

@@ -6,8 +6,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::draw;
-use crate::support::{Chain, GEOMETRY, Random, block_bytes, open, read, write};
+use crate::draw::{self, Random};
+use crate::support::{Chain, GEOMETRY, block_bytes, open, read, write};
 use trunkline_store::records;
 
 /// The folder that the child writes to; then it is the child.
@@ -22,15 +22,14 @@ const MAX_DELAY_US: u64 = 200;
 #[ignore = "the child of the other test"]
 fn child() {
     let Some(folder) = std::env::var_os(FOLDER) else { return };
-    let mut random = Random::new(std::env::var(SEED).unwrap().parse().unwrap());
+    let mut random = Random(std::env::var(SEED).unwrap().parse().unwrap());
     let (store, _) = open(Path::new(&folder));
     let chain = Chain::new("a", NUM_BLOCKS);
     // A line is one write to the pipe, and stays there when the process is gone. The test harness catches what goes
     // through `print`.
     let mut out = std::fs::OpenOptions::new().write(true).open("/dev/fd/1").unwrap();
     loop {
-        let (slot, depth) =
-            (random.below(GEOMETRY.2.into()) as u32, random.below(NUM_BLOCKS.into()) as usize);
+        let (slot, depth) = (random.below(GEOMETRY.2), random.below(NUM_BLOCKS) as usize);
         out.write_all(format!("begin {slot} {depth}\n").as_bytes()).unwrap();
         write(&store, slot, &chain, depth).unwrap();
         out.write_all(format!("done {slot} {depth}\n").as_bytes()).unwrap();
@@ -75,7 +74,7 @@ fn run_and_kill(folder: &Path, seed: u64, random: &mut Random) -> Vec<(bool, u32
 fn acknowledged_blocks_survive_kills() {
     let folder = tempfile::tempdir().unwrap();
     let chain = Chain::new("a", NUM_BLOCKS);
-    let mut random = Random::new(2026);
+    let mut random = Random(2026);
     // What each slot must hold; and the slot whose write was cut off, with what it may hold.
     let mut expected: HashMap<u32, usize> = HashMap::new();
     let mut num_cut = 0;

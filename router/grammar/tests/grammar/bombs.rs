@@ -12,7 +12,8 @@ use trunkline_grammar::{Constraint, Forcing, Grammar, GrammarCompiler, GrammarEr
 use trunkline_reply::ReasoningMarks;
 use trunkline_text::ModelText;
 
-use crate::support::{Rng, compiler, model, write_at_random};
+use crate::draw::Random;
+use crate::support::{compiler, model, write_at_random};
 
 /// Number of masks computed for each accepted grammar.
 const NUM_MASKS: usize = 20;
@@ -180,7 +181,7 @@ const NO_LIMIT_MS: u64 = 300_000;
 
 /// Writes some tokens under their masks, and returns the error if one fails.
 fn error_while_writing(model: &ModelText, mut constraint: Constraint) -> Option<GrammarError> {
-    let mut rng = Rng(1);
+    let mut rng = Random(1);
     for _ in 0..NUM_MASKS {
         let mask = match constraint.allowed(Forcing::Never).map(|allowed| allowed.next) {
             Ok(Next::Mask(mask)) => mask,
@@ -303,7 +304,7 @@ fn the_largest_number_of_optional_properties_can_be_written() {
         let constraint = compiler.compile(&Grammar::JsonSchema(schema)).unwrap();
         for seed in 0..3 {
             let text =
-                write_at_random(&model.tokenizer, &model.end_token_ids, constraint.fork(), &mut Rng(seed));
+                write_at_random(&model.tokenizer, &model.end_token_ids, constraint.fork(), &mut Random(seed));
             text.unwrap_or_else(|error| panic!("seed {seed}: {error}"));
         }
     }

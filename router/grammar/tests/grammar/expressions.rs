@@ -3,7 +3,8 @@
 use trunkline_grammar::{Constraint, Forcing, Grammar, GrammarCompiler, Next};
 use trunkline_text::ModelText;
 
-use crate::support::{Rng, compiler, model};
+use crate::draw::Random;
+use crate::support::{compiler, model};
 
 const NUM_RANDOM: u64 = 400;
 const NUM_WALKS: u64 = 6;
@@ -15,7 +16,7 @@ fn lark(expression: &str) -> Grammar {
 }
 
 /// Walks at random under both constraints, and compares their masks.
-fn compare(name: &str, model: &ModelText, mut own: Constraint, mut parser: Constraint, rng: &mut Rng) {
+fn compare(name: &str, model: &ModelText, mut own: Constraint, mut parser: Constraint, rng: &mut Random) {
     let forcing = if rng.below(2) == 0 { Forcing::Allow } else { Forcing::Never };
     let mut text = Vec::new();
     for _ in 0..MAX_TOKENS {
@@ -42,7 +43,7 @@ fn compare_all(expression: &str, model: &ModelText, compiler: &GrammarCompiler) 
         (own, parser) => panic!("{expression}: {:?} and {:?}", own.err(), parser.err()),
     };
     for seed in 0..NUM_WALKS {
-        compare(expression, model, own.fork(), parser.fork(), &mut Rng(seed));
+        compare(expression, model, own.fork(), parser.fork(), &mut Random(seed));
     }
 }
 
@@ -84,7 +85,7 @@ fn perl_classes_are_portable() {
         let own = compiler.compile(&Grammar::Regex(expression.to_owned())).unwrap();
         let parser = compiler.compile(&lark(portable)).unwrap();
         for seed in 0..NUM_WALKS {
-            compare(expression, &model, own.fork(), parser.fork(), &mut Rng(seed));
+            compare(expression, &model, own.fork(), parser.fork(), &mut Random(seed));
         }
     }
 }
@@ -97,18 +98,18 @@ fn choices_allow_the_same_as_the_parser() {
     let own = compiler.compile(&Grammar::Choices(choices.to_vec())).unwrap();
     let parser = compiler.compile(&Grammar::Lark(format!("start: {}", literals.join(" | ")))).unwrap();
     for seed in 0..NUM_WALKS * 20 {
-        compare("choices", &model, own.fork(), parser.fork(), &mut Rng(seed));
+        compare("choices", &model, own.fork(), parser.fork(), &mut Random(seed));
     }
 }
 
 /// Generates an expression over few characters, some of several bytes, with every nested construct.
-fn expression(rng: &mut Rng, depth: usize) -> String {
+fn expression(rng: &mut Random, depth: usize) -> String {
     let atoms =
         ["a", "b", "true", "tr", "é", "日", "[ab]", "[^a]", ".", "[a-c1-2é-本]", "[0-9]", r"[\t-\r ]"];
     if depth == 0 {
         return atoms[rng.below(atoms.len())].to_owned();
     }
-    let inner = |rng: &mut Rng| {
+    let inner = |rng: &mut Random| {
         let depth = rng.below(depth);
         expression(rng, depth)
     };
@@ -129,7 +130,7 @@ fn expression(rng: &mut Rng, depth: usize) -> String {
 fn random_expressions_allow_what_the_parser_allows() {
     let (model, compiler) = (model(), compiler(&model()));
     for seed in 0..NUM_RANDOM {
-        compare_all(&expression(&mut Rng(seed), 4), &model, &compiler);
+        compare_all(&expression(&mut Random(seed), 4), &model, &compiler);
     }
 }
 

@@ -4,14 +4,15 @@ use std::collections::BTreeSet;
 
 use trunkline_grammar::{Forcing, Grammar, Next};
 
-use crate::support::{Rng, compiler, model, write_at_random};
+use crate::draw::Random;
+use crate::support::{compiler, model, write_at_random};
 
 /// Returns the distinct outputs of some seeds.
 fn outputs(grammar: &Grammar, num_seeds: u64) -> BTreeSet<String> {
     let model = model();
     let constraint = compiler(&model).compile(grammar).unwrap();
     let write =
-        |seed| write_at_random(&model.tokenizer, &model.end_token_ids, constraint.fork(), &mut Rng(seed));
+        |seed| write_at_random(&model.tokenizer, &model.end_token_ids, constraint.fork(), &mut Random(seed));
     (0..num_seeds)
         .filter_map(|seed| write(seed).unwrap())
         .map(|text| String::from_utf8(text).unwrap())

@@ -5,6 +5,7 @@ use trunkline_grammar::{Constraint, Forcing, Grammar, GrammarCompiler, GrammarEr
 use trunkline_reply::ReasoningMarks;
 use trunkline_text::{ModelText, Tokenizer};
 
+use crate::draw::Random;
 use crate::validator::Validator;
 
 /// Tokens longer than a byte. As in real vocabularies, some cross the borders of lexemes.
@@ -45,22 +46,6 @@ const END: &str = "<|end|>";
 const CONTROL: &str = "<|control|>";
 /// Most tokens of one output.
 const MAX_TOKENS: usize = 3000;
-
-/// The random number generator SplitMix64.
-pub struct Rng(pub u64);
-
-impl Rng {
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
-    }
-
-    pub fn below(&mut self, bound: usize) -> usize {
-        (self.next() % bound as u64) as usize
-    }
-}
 
 /// Returns the character that stands for a byte in GPT-2's alphabet.
 fn char_of_byte(byte: u8) -> char {
@@ -130,7 +115,7 @@ pub fn write_at_random(
     tokenizer: &Tokenizer,
     end_token_ids: &[u32],
     mut constraint: Constraint,
-    rng: &mut Rng,
+    rng: &mut Random,
 ) -> Result<Option<Vec<u8>>, GrammarError> {
     let forcing = if rng.below(2) == 0 { Forcing::Allow } else { Forcing::Never };
     let mut text = Vec::new();
@@ -198,7 +183,7 @@ pub fn check_outputs(
     let (mut validator, mut check) = (Validator::new(schema), Check::default());
     for seed in 0..count {
         let written =
-            write_at_random(&model.tokenizer, &model.end_token_ids, constraint.fork(), &mut Rng(seed));
+            write_at_random(&model.tokenizer, &model.end_token_ids, constraint.fork(), &mut Random(seed));
         match written.map(|text| text.map(|text| fault(text, &mut validator))) {
             Ok(None) => {}
             Ok(Some(None)) => check.num_finished += 1,

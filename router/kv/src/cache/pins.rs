@@ -4,13 +4,12 @@
 //! use them. Therefore all pins together have a limit, each tenant's pins are limited by its share, and the pin that
 //! would end first is dropped if a sequence could not run otherwise.
 
-use std::collections::BTreeMap;
-
 use trunkline_contract::{BlockId, BlockKey};
 
 use super::KvCache;
 use crate::device::PinnedBlocks;
 use crate::index::NodeId;
+use crate::pin_table::PinTable;
 use crate::salt::Salt;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,72 +34,21 @@ pub struct PinCounts {
     pub dropped: u64,
 }
 
-/// The pins on the device. The key of its last block names a prefix.
 #[derive(Debug, Default)]
 pub(super) struct DevicePins {
     max_blocks: u32,
-    /// The pins by the time when they end.
-    by_end: BTreeMap<(u64, BlockKey), PinnedBlocks>,
-    ends: BTreeMap<BlockKey, u64>,
-    num_pins: BTreeMap<BlockId, u32>,
+    table: PinTable<PinnedBlocks>,
     counts: PinCounts,
 }
 
 impl DevicePins {
     pub(super) fn is_pinned(&self, block: BlockId) -> bool {
-        self.num_pins.contains_key(&block)
+        self.table.is_pinned(block)
     }
 
     /// Returns the time when the pin of the prefix that ends with this block ends.
     pub(super) fn end_of(&self, last: BlockKey) -> Option<u64> {
-        self.ends.get(&last).copied()
-    }
-
-    fn num_blocks(&self) -> u32 {
-        self.num_pins.len() as u32
-    }
-
-    /// Counts the blocks of a new pin. [`DevicePins::insert`] must follow.
-    fn count(&mut self, pinned: &PinnedBlocks) {
-        for block in pinned.ids() {
-            *self.num_pins.entry(block).or_default() += 1;
-        }
-    }
-
-    fn insert(&mut self, end: u64, last: BlockKey, pinned: PinnedBlocks) {
-        self.by_end.insert((end, last), pinned);
-        self.ends.insert(last, end);
-    }
-
-    /// Moves the end of a pin to `end`, if that is later. Returns false if there is no such pin.
-    fn renew(&mut self, last: BlockKey, end: u64) -> bool {
-        let Some(known) = self.ends.get_mut(&last) else { return false };
-        if *known < end {
-            let before = std::mem::replace(known, end);
-            let pinned = self.by_end.remove(&(before, last)).expect("a pin has an end");
-            self.by_end.insert((end, last), pinned);
-        }
-        true
-    }
-
-    /// Removes a pin. Returns its blocks, and how many of them are in no other pin.
-    fn remove(&mut self, last: BlockKey) -> Option<(PinnedBlocks, i32)> {
-        let end = self.ends.remove(&last)?;
-        let pinned = self.by_end.remove(&(end, last)).expect("a pin has an end");
-        let mut num_unpinned = 0;
-        for block in pinned.ids() {
-            let count = self.num_pins.get_mut(&block).expect("a pinned block is counted");
-            *count -= 1;
-            if *count == 0 {
-                self.num_pins.remove(&block);
-                num_unpinned += 1;
-            }
-        }
-        Some((pinned, num_unpinned))
-    }
-
-    fn first(&self) -> Option<(u64, BlockKey)> {
-        self.by_end.first_key_value().map(|(&entry, _)| entry)
+        self.table.end_of(last)
     }
 }
 
@@ -111,7 +59,7 @@ impl KvCache {
     }
 
     pub fn pin_counts(&self) -> PinCounts {
-        PinCounts { num_blocks: self.pins.num_blocks(), ..self.pins.counts }
+        PinCounts { num_blocks: self.pins.table.num_blocks(), ..self.pins.counts }
     }
 
     /// Pins the indexed whole blocks of `tokens` for `ttl_ms` from now on, or until an earlier pin of them ends.
@@ -125,20 +73,19 @@ impl KvCache {
         };
         let key = self.device.tree().block_key(last, blocks.len() - 1);
         let num_new_blocks = blocks.iter().filter(|&&block| !self.pins.is_pinned(block)).count() as u32;
-        let has_room = self.pins.num_blocks() + num_new_blocks <= self.pins.max_blocks;
+        let has_room = self.pins.table.num_blocks() + num_new_blocks <= self.pins.max_blocks;
         let pinned = has_room.then(|| self.device.pin(salt, &blocks, num_new_blocks)).flatten();
         let Some(pinned) = pinned else {
             self.pins.counts.refused += 1;
             return PinOutcome::Refused;
         };
-        // Counted before an earlier pin of the prefix ends, so that none of its blocks is released in between.
-        self.pins.count(&pinned);
-        let mut end = self.device.now_ms().saturating_add(ttl_ms);
-        if let Some(before) = self.pins.end_of(key) {
-            end = end.max(before);
-            self.unpin(key);
+        let end = self.device.now_ms().saturating_add(ttl_ms);
+        if self.pins.table.renew(key, end) {
+            // The pin that the prefix has keeps the same blocks.
+            self.device.unpin(pinned, 0);
+        } else {
+            self.pins.table.insert(end, key, pinned);
         }
-        self.pins.insert(end, key, pinned);
         self.pins.counts.granted += 1;
         PinOutcome::Granted { num_blocks: blocks.len() as u32, num_new_blocks }
     }
@@ -148,7 +95,7 @@ impl KvCache {
     /// Returns false if there is no such pin.
     pub fn renew_pin(&mut self, salt: &Salt, tokens: &[u32], ttl_ms: u64) -> bool {
         let end = self.device.now_ms().saturating_add(ttl_ms);
-        self.block_keys(salt, tokens).last().is_some_and(|&last| self.pins.renew(last, end))
+        self.block_keys(salt, tokens).last().is_some_and(|&last| self.pins.table.renew(last, end))
     }
 
     /// Ends the pins whose prefixes end in a node or in its descendants, on the device and in the store.
@@ -166,20 +113,20 @@ impl KvCache {
             // A pin of a tail pins the whole blocks before it.
             keys.extend(tree.parent(id).and_then(|parent| keys_of(parent).last()));
         }
-        let num_before = self.pins.num_blocks();
+        let num_before = self.pins.table.num_blocks();
         for key in keys {
             self.unpin(key);
             if let Some(store) = &mut self.store {
                 store.unpin(key);
             }
         }
-        Some(num_before - self.pins.num_blocks())
+        Some(num_before - self.pins.table.num_blocks())
     }
 
     /// Ends the pins whose time is over, by the clock of [`KvCache::set_now`].
     pub fn expire_pins(&mut self) {
         let now_ms = self.device.now_ms();
-        while let Some((_, key)) = self.pins.first().filter(|&(end, _)| end <= now_ms) {
+        while let Some((_, key)) = self.pins.table.first().filter(|&(end, _)| end <= now_ms) {
             self.unpin(key);
         }
         if let Some(store) = &mut self.store {
@@ -189,7 +136,7 @@ impl KvCache {
 
     /// Ends the pin on the device that would end first. The store keeps its blocks. Returns false if there is none.
     pub fn drop_pin(&mut self) -> bool {
-        let Some((_, key)) = self.pins.first() else { return false };
+        let Some((_, key)) = self.pins.table.first() else { return false };
         self.unpin(key);
         self.pins.counts.dropped += 1;
         true
@@ -206,8 +153,8 @@ impl KvCache {
     }
 
     fn unpin(&mut self, key: BlockKey) {
-        if let Some((pinned, num_unpinned)) = self.pins.remove(key) {
-            self.device.unpin(pinned, num_unpinned);
+        if let Some((pinned, unpinned)) = self.pins.table.remove(key) {
+            self.device.unpin(pinned, unpinned.len() as u32);
         }
     }
 

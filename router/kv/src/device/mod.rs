@@ -20,6 +20,7 @@ pub use self::windows::{WindowCounts, WindowLimits};
 use crate::events::{EventLog, KvEvent, Owner, StoredEvent, Tier};
 use crate::evict::{EvictionPolicy, LowPriorityBlocks, path_hash};
 use crate::index::{Cursor, Inserted, NodeId, RadixTree};
+use crate::pin_table::Pin;
 use crate::salt::Salt;
 use crate::tenants::{TenantIdx, TenantPolicies, TenantShare, TenantUsage};
 
@@ -201,8 +202,8 @@ impl DeviceTier {
     }
 
     /// Releases the blocks of a pin, of which `num_unpinned` are in no other pin.
-    pub(crate) fn unpin(&mut self, pinned: PinnedBlocks, num_unpinned: i32) {
-        self.tenants.change_pinned(pinned.tenant, -num_unpinned);
+    pub(crate) fn unpin(&mut self, pinned: PinnedBlocks, num_unpinned: u32) {
+        self.tenants.change_pinned(pinned.tenant, -num_unpinned.cast_signed());
         drop(pinned);
         self.settle();
     }
@@ -374,8 +375,10 @@ pub(crate) struct PinnedBlocks {
     tenant: TenantIdx,
 }
 
-impl PinnedBlocks {
-    pub(crate) fn ids(&self) -> impl Iterator<Item = BlockId> {
+impl Pin for PinnedBlocks {
+    type Id = BlockId;
+
+    fn ids(&self) -> impl Iterator<Item = BlockId> {
         self.holds.iter().map(BlockHold::id)
     }
 }

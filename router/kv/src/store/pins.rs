@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use trunkline_contract::BlockKey;
 
 use super::StoreIndex;
+use crate::pin_table::{Pin, PinTable};
 use crate::salt::Salt;
 
 #[derive(Debug)]
@@ -16,14 +17,19 @@ struct StorePin {
     tenant: Box<str>,
 }
 
-/// All pins of the store. The key of its last block names a prefix.
+impl Pin for StorePin {
+    type Id = BlockKey;
+
+    fn ids(&self) -> impl Iterator<Item = BlockKey> {
+        self.keys.iter().copied()
+    }
+}
+
+/// All pins of the store.
 #[derive(Debug, Default)]
 pub struct StorePins {
     max_slots: u32,
-    /// The pins by the time when they end.
-    by_end: BTreeMap<(u64, BlockKey), StorePin>,
-    ends: BTreeMap<BlockKey, u64>,
-    num_pins: BTreeMap<BlockKey, u32>,
+    table: PinTable<StorePin>,
     /// The number of pinned blocks of each tenant. Blocks without a tenant are under the empty name.
     num_blocks_by_tenant: BTreeMap<Box<str>, u32>,
 }
@@ -41,16 +47,16 @@ pub struct StoreUsage {
 
 impl StorePins {
     pub(crate) fn has(&self, key: BlockKey) -> bool {
-        !self.num_pins.is_empty() && self.num_pins.contains_key(&key)
+        self.table.is_pinned(key)
     }
 
     /// Returns the time when the pin of the prefix that ends with this block ends.
     pub(crate) fn end_of(&self, last: BlockKey) -> Option<u64> {
-        self.ends.get(&last).copied()
+        self.table.end_of(last)
     }
 
     pub fn num_blocks(&self) -> u32 {
-        self.num_pins.len() as u32
+        self.table.num_blocks()
     }
 
     /// Returns the number of pinned blocks of a tenant. Blocks without a tenant are under the empty name.
@@ -58,44 +64,17 @@ impl StorePins {
         self.num_blocks_by_tenant.get(tenant).copied().unwrap_or(0)
     }
 
-    /// Moves the end of a pin to `end`, if that is later.
-    fn renew(&mut self, last: BlockKey, end: u64) {
-        let Some(before) = self.ends.get_mut(&last).filter(|before| **before < end) else { return };
-        let before = std::mem::replace(before, end);
-        let pin = self.by_end.remove(&(before, last)).expect("a pin has an end");
-        self.by_end.insert((end, last), pin);
-    }
-
     fn add(&mut self, end: u64, keys: Vec<BlockKey>, tenant: &str) {
         let Some(&last) = keys.last() else { return };
-        if self.ends.contains_key(&last) {
-            self.renew(last, end);
-            return;
+        if !self.table.renew(last, end) {
+            let num_new = self.table.insert(end, last, StorePin { keys: keys.into(), tenant: tenant.into() });
+            *self.num_blocks_by_tenant.entry(tenant.into()).or_default() += num_new;
         }
-        let mut num_new = 0;
-        for &key in &keys {
-            let count = self.num_pins.entry(key).or_default();
-            num_new += u32::from(*count == 0);
-            *count += 1;
-        }
-        *self.num_blocks_by_tenant.entry(tenant.into()).or_default() += num_new;
-        self.by_end.insert((end, last), StorePin { keys: keys.into(), tenant: tenant.into() });
-        self.ends.insert(last, end);
     }
 
     /// Ends the pin of a prefix. Returns the blocks that are not pinned any more.
     fn remove(&mut self, last: BlockKey) -> Vec<BlockKey> {
-        let Some(end) = self.ends.remove(&last) else { return Vec::new() };
-        let StorePin { keys, tenant } = self.by_end.remove(&(end, last)).expect("an end has a pin");
-        let mut unpinned = Vec::new();
-        for key in keys {
-            let count = self.num_pins.get_mut(&key).expect("a pinned block is counted");
-            *count -= 1;
-            if *count == 0 {
-                self.num_pins.remove(&key);
-                unpinned.push(key);
-            }
-        }
+        let Some((StorePin { tenant, .. }, unpinned)) = self.table.remove(last) else { return Vec::new() };
         let of_tenant = self.num_blocks_by_tenant.get_mut(&tenant).expect("the tenant of a pin is counted");
         *of_tenant -= unpinned.len() as u32;
         if *of_tenant == 0 {
@@ -109,7 +88,7 @@ impl StoreIndex {
     /// Takes over the pins of an earlier index, and sets how many blocks may be pinned.
     pub fn set_pins(&mut self, pins: StorePins, max_slots: u32) {
         self.pins = StorePins { max_slots, ..pins };
-        self.update_candidates(self.pins.num_pins.keys().copied().collect());
+        self.update_candidates(self.pins.table.ids().collect());
     }
 
     pub fn pins(&self) -> &StorePins {
@@ -148,9 +127,7 @@ impl StoreIndex {
 
     #[doc(hidden)]
     pub fn expire_pins(&mut self, now_ms: u64) {
-        while let Some(&(end, last)) = self.pins.by_end.first_key_value().map(|(entry, _)| entry)
-            && end <= now_ms
-        {
+        while let Some((_, last)) = self.pins.table.first().filter(|&(end, _)| end <= now_ms) {
             self.unpin(last);
         }
     }

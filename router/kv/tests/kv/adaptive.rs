@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use trunkline_kv::{AdaptivePolicy, EvictionPolicy, LeafLru, NodeId, PathHash, Trail, WorthPolicy};
 
-use crate::draw;
+use crate::draw::{self, Random};
 
 /// The policy's half-life in requests.
 const HALF_LIFE: f64 = 2_048.0;
@@ -13,18 +13,6 @@ const HALF_LIFE: f64 = 2_048.0;
 const MIN_LEAD: f64 = 0.0025;
 /// The most sequences that run at the same time.
 const MAX_HELD: usize = 3;
-
-/// The generator xorshift64* (Vigna 2016).
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) % end
-    }
-}
 
 #[derive(Debug)]
 struct Node {

@@ -1,4 +1,4 @@
-//! The number of cases of random tests, and their seed.
+//! The number of cases of random tests, their seed, and a generator of random numbers.
 //!
 //! `make test` draws the same few cases in each run, so that a failure comes from the change under test.
 //! `TRUNKLINE_TEST_ALL=1` (`make test-all`) draws many cases, and new ones in each run. Tests of other crates include
@@ -38,4 +38,21 @@ pub fn first_seed() -> u64 {
         eprintln!("drawn from TRUNKLINE_SEED={seed}");
         seed
     })
+}
+
+/// The generator SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, OOPSLA 2014).
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    pub fn below<N: TryInto<u64> + TryFrom<u64>>(&mut self, end: N) -> N {
+        let end: u64 = end.try_into().ok().expect("a bound is not negative");
+        N::try_from(self.next() % end).ok().expect("it is below the bound")
+    }
 }

@@ -2,41 +2,17 @@
 
 use std::collections::BTreeMap;
 
-use trunkline_kv::{KvCache, PolicyKind, Salt};
+use trunkline_kv::{CachePriority, KvCache, PolicyKind, Salt};
 
-const LAST_TOKEN: u32 = u32::MAX;
-
-/// The generator xorshift64* (Vigna 2016).
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) % end
-    }
-}
+use crate::draw::Random;
+use crate::support::compute;
 
 /// Runs requests one after another. Returns the number of blocks that hit, for each request.
 fn replay(requests: &[Vec<u32>], num_blocks: u32, kind: PolicyKind) -> Vec<u32> {
     let salt = Salt::default();
     let mut kv = KvCache::with_policy(1, num_blocks, kind.build(num_blocks));
-    let mut hits = Vec::new();
-    for request in requests {
-        let mut prompt = request.clone();
-        prompt.push(LAST_TOKEN);
-        let hit = kv.lookup(&salt, &prompt);
-        prompt.pop();
-        let mut table = kv.open(&salt, &hit);
-        kv.device_mut().touch(&hit);
-        let num_cached = hit.num_blocks() as u32;
-        let num_new = prompt.len() as u32 - num_cached;
-        assert!(kv.device_mut().grow(&mut table, num_new));
-        kv.device_mut().begin_fill(&table, num_cached, num_new);
-        kv.close(table, &prompt);
-        hits.push(num_cached);
-    }
+    let hits = requests.iter().map(|prompt| compute(&mut kv, &salt, prompt, CachePriority::Normal) as u32);
+    let hits = hits.collect();
     kv.check_invariants();
     hits
 }

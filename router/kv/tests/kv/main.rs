@@ -24,4 +24,5 @@ mod parts {
 mod pins;
 mod quotas;
 mod store;
+mod support;
 mod windows;

@@ -2,20 +2,7 @@
 
 use trunkline_kv::{KvCache, NodeId, PinCounts, PinOutcome, Salt, TenantShare};
 
-/// Computes a prompt in blocks of one token. Returns how many of them hit.
-fn request(kv: &mut KvCache, salt: &Salt, prompt: &[u32]) -> usize {
-    let tokens = [prompt, &[u32::MAX]].concat();
-    let hit = kv.lookup(salt, &tokens);
-    let mut table = kv.open(salt, &hit);
-    kv.device_mut().touch(&hit);
-    let first = hit.num_blocks() as u32;
-    let num_new = prompt.len() as u32 - first;
-    assert!(kv.device_mut().grow(&mut table, num_new));
-    kv.device_mut().begin_fill(&table, first, num_new);
-    kv.close(table, prompt);
-    kv.check_invariants();
-    hit.num_blocks()
-}
+use crate::support::request;
 
 fn granted(num_blocks: u32, num_new_blocks: u32) -> PinOutcome {
     PinOutcome::Granted { num_blocks, num_new_blocks }
@@ -107,11 +94,7 @@ fn a_pin_is_renewed_by_its_tokens_while_it_is_there() {
 fn a_pin_of_a_tail_pins_the_whole_blocks_before_it() {
     let (mut kv, salt) = (KvCache::new(2, 10), Salt::default());
     kv.set_max_pinned_blocks(10);
-    let hit = kv.lookup(&salt, &[1, 2, 3, 4]);
-    let mut table = kv.open(&salt, &hit);
-    assert!(kv.device_mut().grow(&mut table, 2));
-    kv.device_mut().begin_fill(&table, 0, 3);
-    kv.close(table, &[1, 2, 3]);
+    request(&mut kv, &salt, &[1, 2, 3]);
     let nodes = kv.walk(NodeId(0), 10).nodes;
     let tail = nodes.iter().find(|view| view.num_tokens == 1).unwrap();
     let tokens = kv.path_tokens(tail.id, tail.key).unwrap();

@@ -1,28 +1,17 @@
 //! A tenant that floods the cache takes no block within another tenant's share. `TRUNKLINE_SEED` picks the histories,
 //! and a failure prints it.
 
-use trunkline_contract::BlockKey;
+use trunkline_contract::SlotId;
 use trunkline_kv::{
     BlockTable, KvCache, PolicyKind, Salt, StoreIndex, StoredBlock, TenantShare, TenantUsage,
 };
 
-use crate::draw;
+use crate::draw::{self, Random};
+use crate::support::{self, keys, write};
 
 const NUM_OPS: u64 = 120;
 const NUM_TENANTS: usize = 4;
 const NAMES: [&str; NUM_TENANTS] = ["a", "b", "c", "d"];
-
-/// The generator xorshift64* (Vigna 2016).
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) % end
-    }
-}
 
 fn salt(tenant: usize) -> Salt {
     Salt::of_tenant(NAMES[tenant])
@@ -133,20 +122,8 @@ fn a_tenant_within_its_share_loses_nothing_while_another_exceeds_its_own() {
     }
 }
 
-/// Computes a prompt in blocks of one token. Returns how many of them hit.
 fn request(kv: &mut KvCache, tenant: usize, prompt: &[u32]) -> usize {
-    let mut tokens = prompt.to_vec();
-    tokens.push(u32::MAX);
-    let hit = kv.lookup(&salt(tenant), &tokens);
-    let mut table = kv.open(&salt(tenant), &hit);
-    kv.device_mut().touch(&hit);
-    let first = hit.num_blocks() as u32;
-    let num_new = prompt.len() as u32 - first;
-    assert!(kv.device_mut().grow(&mut table, num_new), "one request at a time fits");
-    kv.device_mut().begin_fill(&table, first, num_new);
-    kv.close(table, prompt);
-    kv.check_invariants();
-    hit.num_blocks()
+    support::request(kv, &salt(tenant), prompt)
 }
 
 #[test]
@@ -201,29 +178,6 @@ fn blocks_of_a_removed_tenant_are_evicted_first() {
     assert_eq!(left, [0, 10]);
 }
 
-fn path(tenant: usize, begin: u32, count: u32) -> Vec<BlockKey> {
-    let mut keys = vec![salt(tenant).root_key().extend(&[begin])];
-    for block in 1..count {
-        keys.push(keys[keys.len() - 1].extend(&[begin + block]));
-    }
-    keys
-}
-
-/// Stores the blocks of a path that are not stored yet.
-fn store(index: &mut StoreIndex, tenant: usize, keys: &[BlockKey]) {
-    let mut parent = None;
-    for &key in keys {
-        if !index.has(key) {
-            let slot = index.reserve(&salt(tenant)).expect("something can go");
-            assert!(index.name(slot, key, parent));
-            assert!(index.end_write(slot, true));
-        }
-        parent = Some(key);
-    }
-    index.touch(keys[keys.len() - 1], &salt(tenant));
-    index.check_invariants();
-}
-
 fn num_slots(index: &StoreIndex) -> Vec<(Option<&str>, u32)> {
     index.num_slots_by_tenant().filter(|&(_, num_slots)| num_slots > 0).collect()
 }
@@ -232,28 +186,23 @@ fn num_slots(index: &StoreIndex) -> Vec<(Option<&str>, u32)> {
 fn a_flood_of_the_store_leaves_the_histories_of_others_alone() {
     let mut index = StoreIndex::new(100, Vec::new()).0;
     index.set_shares(&[share(0, 1), share(1, 1)]);
-    let history = path(0, 0, 50);
-    store(&mut index, 0, &history);
+    let history: Vec<u32> = (0..50).collect();
+    assert_eq!(write(&mut index, &salt(0), &history), 50);
     for round in 0..50 {
-        store(&mut index, 1, &path(1, 1_000 + round * 20, 20));
+        assert_eq!(write(&mut index, &salt(1), &[round; 20]), 20);
     }
     assert_eq!(num_slots(&index), [(Some("a"), 50), (Some("b"), 50)]);
-    assert!(history.iter().all(|&key| index.has(key)));
+    assert!(keys(&salt(0), &history).iter().all(|&key| index.has(key)));
 }
 
 #[test]
 fn after_a_restart_blocks_get_their_tenants_when_they_are_used() {
-    let keys: Vec<Vec<BlockKey>> = (0..2).map(|tenant| path(tenant, 0, 40)).collect();
+    let path: Vec<u32> = (0..40).collect();
+    let keys = [0, 1].map(|tenant| keys(&salt(tenant), &path));
     let blocks = keys.iter().flatten().enumerate().map(|(index, &key)| {
         let (tenant, depth) = (index / 40, index % 40);
         let parent = depth.checked_sub(1).map(|before| keys[tenant][before]);
-        StoredBlock {
-            slot: trunkline_contract::SlotId(index as u32),
-            key,
-            parent,
-            depth: depth as u32,
-            sequence: index as u64,
-        }
+        StoredBlock { slot: SlotId(index as u32), key, parent, depth: depth as u32, sequence: index as u64 }
     });
     let (mut index, lost) = StoreIndex::new(100, blocks.collect());
     assert!(lost.is_empty());
@@ -264,7 +213,7 @@ fn after_a_restart_blocks_get_their_tenants_when_they_are_used() {
     assert_eq!(num_slots(&index), [(None, 40), (Some("b"), 40)]);
     // c floods. b exceeds its 25 slots and loses the surplus. Blocks whose tenant is not known yet weigh as much as a.
     for round in 0..20 {
-        store(&mut index, 2, &path(2, 5_000 + round * 10, 10));
+        assert_eq!(write(&mut index, &salt(2), &[round; 10]), 10);
     }
     let left: Vec<u32> = num_slots(&index).iter().map(|&(_, num_slots)| num_slots).collect();
     assert_eq!(left, [25, 25, 50]);

@@ -30,6 +30,7 @@ use crate::request::checked::{CheckedParams, NumChoices};
 use crate::request::raw::{FieldNames, RawParams};
 use crate::request::retention::RawRetention;
 use crate::request::service_tier::{Wanted, anthropic_name};
+use crate::tenants::Caller;
 
 const NAMES: FieldNames = FieldNames {
     max_new_tokens: "max_tokens",
@@ -201,7 +202,9 @@ fn blocks(reply: Reply) -> Vec<ContentBlock> {
 }
 
 async fn count(app: &Arc<App>, request: Request) -> Result<CountAnswer, ApiError> {
+    let caller = Caller::of_request(&request)?;
     let body = app.admission.read_body(request.into_body()).await?;
+    let _place = app.admission.place_without_shard(&app.served, &caller)?;
     let body: CountBody = parse(&body, &[], "")?;
     app.served.model.check_name(body.model.as_deref())?;
     app.limits.check_messages("messages", body.messages.iter().map(Message::num_blocks))?;

@@ -1,5 +1,6 @@
 //! The prompt of a chat, for the dialects that have chats.
 
+use serde_json::{Map, Value};
 use trunkline_reply::{ReasoningMarks, ReasoningStart};
 use trunkline_text::{ChatRequest, ModelText, TextError};
 
@@ -16,9 +17,32 @@ pub struct Mark {
     pub ttl_s: i64,
 }
 
-/// Returns the total size of the messages' text in bytes, without the text that the template adds.
+/// The least bytes that a template renders for a message, or for an element of JSON.
+const MIN_RENDERED_BYTES: usize = 4;
+
+/// Returns the approximate size in bytes of the text that the template renders, which decides where it is tokenized.
+/// Everything that a client can send counts, not only the messages' text.
 pub fn num_bytes(chat: &ChatRequest) -> usize {
-    chat.messages.iter().map(|message| message.content.as_ref().map_or(0, String::len)).sum()
+    let messages = chat.messages.iter().map(|message| {
+        let content = message.content.as_ref().map_or(0, String::len);
+        MIN_RENDERED_BYTES + message.role.len() + content + fields_bytes(&message.extra)
+    });
+    let tools = chat.tools.iter().map(json_bytes);
+    messages.chain(tools).sum::<usize>() + fields_bytes(&chat.kwargs)
+}
+
+fn fields_bytes(fields: &Map<String, Value>) -> usize {
+    fields.iter().map(|(name, value)| name.len() + json_bytes(value)).sum()
+}
+
+fn json_bytes(value: &Value) -> usize {
+    MIN_RENDERED_BYTES
+        + match value {
+            Value::String(text) => text.len(),
+            Value::Array(items) => items.iter().map(json_bytes).sum(),
+            Value::Object(fields) => fields_bytes(fields),
+            Value::Null | Value::Bool(_) | Value::Number(_) => 0,
+        }
 }
 
 /// The tokenized prompt of a chat.

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use axum::extract::{Request, State};
 use axum::response::Response;
 use serde::{Deserialize, Serialize};
-use tokio::sync::SemaphorePermit;
 use trunkline_text::{DecodeSpecial, Detokenizer, EncodeSpecial, ModelText, TextError, TextStart};
 use utoipa::ToSchema;
 
@@ -15,6 +14,7 @@ use crate::api::openai;
 use crate::api::respond;
 use crate::error::ApiError;
 use crate::http::parse;
+use crate::tenants::Caller;
 
 /// The body of a request to tokenize a text.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -72,30 +72,30 @@ pub async fn chat_tokenize(State(app): State<Arc<App>>, request: Request) -> Res
 }
 
 async fn chat_answer(app: &App, request: Request) -> Result<ChatTokenizeResponse, ApiError> {
+    let caller = Caller::of_request(&request)?;
     let body = app.admission.read_body(request.into_body()).await?;
-    let _permit = place(app)?;
+    let _place = app.admission.place_without_shard(&app.served, &caller)?;
     let prompt = openai::chat::template(app, &body).await?;
-    let tokenizer = &app.served.model.text.tokenizer;
-    let mut detokenizer = Detokenizer::new(tokenizer.clone(), DecodeSpecial::Keep, TextStart::Beginning);
-    let mut start = 0;
-    let token = |id: &u32| {
-        let text = detokenizer.push(*id);
-        let stop = start + text.chars().count();
-        SimpleToken { id: *id, text, start: std::mem::replace(&mut start, stop), stop }
+    let num_bytes = prompt.text.len();
+    let tokens = move |model: &ModelText| {
+        let tokenizer = model.tokenizer.clone();
+        let mut detokenizer = Detokenizer::new(tokenizer, DecodeSpecial::Keep, TextStart::Beginning);
+        let mut start = 0;
+        let token = |id: &u32| {
+            let text = detokenizer.push(*id);
+            let stop = start + text.chars().count();
+            SimpleToken { id: *id, text, start: std::mem::replace(&mut start, stop), stop }
+        };
+        let tokenize_response = prompt.token_ids.iter().map(token).collect();
+        Ok(ChatTokenizeResponse { tokenize_response, templated_text: prompt.text })
     };
-    let tokenize_response = prompt.token_ids.iter().map(token).collect();
-    Ok(ChatTokenizeResponse { tokenize_response, templated_text: prompt.text })
-}
-
-/// Takes a permit of `--max-concurrent-requests`, because tokenizing is bounded like other work although it needs no
-/// shard.
-fn place(app: &App) -> Result<SemaphorePermit<'_>, ApiError> {
-    app.admission.open.try_acquire().map_err(|_| app.admission.too_many_requests(&app.served))
+    app.served.tokenize(num_bytes, tokens).await
 }
 
 async fn answer(app: &App, request: Request) -> Result<Vec<SimpleToken>, ApiError> {
+    let caller = Caller::of_request(&request)?;
     let body = app.admission.read_body(request.into_body()).await?;
-    let _permit = place(app)?;
+    let _place = app.admission.place_without_shard(&app.served, &caller)?;
     let body: TokenizeRequest = parse(&body, &[], "")?;
     let add_special = body.add_special_tokens.unwrap_or(true);
     app.served.tokenize(body.inputs.len(), move |model| tokens(model, &body.inputs, add_special)).await

@@ -4,6 +4,7 @@ mod api {
     mod chat {
         mod arguments;
         mod call_ids;
+        mod prompt;
         mod reply;
         mod structured;
         mod tools;

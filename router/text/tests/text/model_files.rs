@@ -3,6 +3,7 @@ use std::path::PathBuf;
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
+use tempfile::TempDir;
 use trunkline_text::internals::tokenizer_from_gguf;
 use trunkline_text::{
     EncodeSpecial, GenerationDefaults, GgufMetadata, ModelText, SpecialToken, SpecialTokens, TextError,
@@ -10,20 +11,21 @@ use trunkline_text::{
 
 use crate::support::{smollm2, spm, testdata};
 
-/// A model's folder, deleted at the end of the test.
-struct Folder(PathBuf);
+struct Folder(TempDir);
 
 impl Folder {
-    fn new(test: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("trunkline-text-{}-{test}", std::process::id()));
-        fs::create_dir_all(&path).unwrap();
-        Self(path)
+    fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    fn path(&self, file: &str) -> PathBuf {
+        self.0.path().join(file)
     }
 
     /// Creates a folder with a tokenizer and a minimal config.
-    fn with_tokenizer(test: &str) -> Self {
-        let folder = Self::new(test);
-        fs::copy(testdata("spm_tokenizer.json"), folder.0.join("tokenizer.json")).unwrap();
+    fn with_tokenizer() -> Self {
+        let folder = Self::new();
+        fs::copy(testdata("spm_tokenizer.json"), folder.path("tokenizer.json")).unwrap();
         folder.write(
             "config.json",
             json!({"model_type": "llama", "max_position_embeddings": 4096, "eos_token_id": 2}),
@@ -36,19 +38,13 @@ impl Folder {
     }
 
     fn write_text(&self, file: &str, content: &str) {
-        let path = self.0.join(file);
+        let path = self.path(file);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, content).unwrap();
     }
 
     fn load(&self) -> Result<ModelText, TextError> {
-        ModelText::load(&self.0)
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        fs::remove_dir_all(&self.0).ok();
+        ModelText::load(self.0.path())
     }
 }
 
@@ -88,7 +84,7 @@ fn sentence_piece_prompts_begin_with_bos_once() {
 
 #[test]
 fn a_folder_is_loaded_with_all_its_files() {
-    let folder = Folder::with_tokenizer("parts");
+    let folder = Folder::with_tokenizer();
     folder.write(
         "tokenizer_config.json",
         json!({"bos_token": "<s>", "eos_token": {"content": "</s>", "lstrip": false}, "add_bos_token": true,
@@ -134,8 +130,8 @@ fn a_folder_is_loaded_with_all_its_files() {
 
 #[test]
 fn the_post_processors_bos_counts_unless_the_config_disables_it() {
-    let folder = Folder::with_tokenizer("bos");
-    let path = folder.0.join("tokenizer.json");
+    let folder = Folder::with_tokenizer();
+    let path = folder.path("tokenizer.json");
     let mut tokenizer: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
     tokenizer["post_processor"] = json!({
         "type": "TemplateProcessing",
@@ -151,7 +147,7 @@ fn the_post_processors_bos_counts_unless_the_config_disables_it() {
 
 #[test]
 fn template_files_take_precedence() {
-    let folder = Folder::with_tokenizer("templates");
+    let folder = Folder::with_tokenizer();
     let names =
         || folder.load().unwrap().chat_templates.map(|t| t.names().map(str::to_owned).collect::<Vec<_>>());
     let default = || folder.load().unwrap().chat_templates.unwrap().source("default").map(str::to_owned);
@@ -176,7 +172,7 @@ fn template_files_take_precedence() {
 
 #[test]
 fn missing_and_damaged_files_are_named() {
-    let folder = Folder::new("damaged");
+    let folder = Folder::new();
     assert!(folder.load().unwrap_err().to_string().contains("has no `config.json`; hint: "));
     folder.write_text("config.json", "{");
     let error = folder.load().unwrap_err();
@@ -190,23 +186,23 @@ fn missing_and_damaged_files_are_named() {
     assert!(folder.load().unwrap_err().to_string().contains("has no `tokenizer.json`; hint: "));
     folder.write_text("tokenizer.json", "{}");
     assert!(matches!(folder.load(), Err(TextError::InvalidTokenizer { .. })));
-    fs::copy(testdata("spm_tokenizer.json"), folder.0.join("tokenizer.json")).unwrap();
+    fs::copy(testdata("spm_tokenizer.json"), folder.path("tokenizer.json")).unwrap();
     assert!(folder.load().is_ok());
-    fs::write(folder.0.join("chat_template.jinja"), [0xff, 0xfe]).unwrap();
+    fs::write(folder.path("chat_template.jinja"), [0xff, 0xfe]).unwrap();
     assert!(matches!(folder.load(), Err(TextError::InvalidFile { .. })));
 
-    let missing = folder.0.join("none.gguf");
+    let missing = folder.path("none.gguf");
     assert!(matches!(ModelText::load(&missing), Err(TextError::Read { .. })));
     folder.write_text("empty.gguf", "");
-    let error = ModelText::load(&folder.0.join("empty.gguf")).unwrap_err();
+    let error = ModelText::load(&folder.path("empty.gguf")).unwrap_err();
     assert_eq!(error.class(), trunkline_text::ErrorClass::Model);
     assert!(error.to_string().contains("is not a valid GGUF file"), "{error}");
 }
 
 #[test]
 fn large_files_are_refused_unread() {
-    let folder = Folder::with_tokenizer("large");
-    let file = fs::File::create(folder.0.join("generation_config.json")).unwrap();
+    let folder = Folder::with_tokenizer();
+    let file = fs::File::create(folder.path("generation_config.json")).unwrap();
     file.set_len(1 << 40).unwrap();
     let error = folder.load().unwrap_err();
     assert!(error.to_string().contains("has 1099511627776 bytes, but the limit is 16777216"), "{error}");

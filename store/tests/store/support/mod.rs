@@ -8,6 +8,8 @@ use std::path::Path;
 use trunkline_contract::BlockKey;
 use trunkline_store::{Found, Geometry, NewBlock, ReadError, Store, WriteError};
 
+use crate::draw::Random;
+
 /// Bytes and positions of a block, number of slots.
 pub const GEOMETRY: (u64, u32, u32) = (5000, 16, 8);
 
@@ -47,7 +49,7 @@ impl Chain {
 
 /// Returns the content of the block with this key.
 pub fn block_bytes(key: BlockKey) -> Vec<u8> {
-    let mut random = Random::new(u64::from_le_bytes(key.as_bytes()[..8].try_into().expect("8 bytes")));
+    let mut random = Random(u64::from_le_bytes(key.as_bytes()[..8].try_into().expect("8 bytes")));
     (0..GEOMETRY.0).map(|_| random.next() as u8).collect()
 }
 
@@ -62,26 +64,4 @@ pub fn write(store: &Store, slot: u32, chain: &Chain, depth: usize) -> Result<()
 pub fn read(store: &Store, slot: u32, key: BlockKey) -> Result<Vec<u8>, ReadError> {
     let mut bytes = vec![0xa5; GEOMETRY.0 as usize];
     store.read(slot, key, &mut bytes).map(|_| bytes)
-}
-
-/// The random number generator SplitMix64.
-pub struct Random(u64);
-
-impl Random {
-    pub fn new(seed: u64) -> Self {
-        Self(seed)
-    }
-
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    /// Returns a random number below `bound`.
-    pub fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound
-    }
 }

@@ -3,19 +3,12 @@
 use trunkline_kv::evict::LowPriorityLeaves;
 use trunkline_kv::{CachePriority, KvCache, NodeId, Salt};
 
-fn request(kv: &mut KvCache, prompt: &[u32], worth: CachePriority) -> usize {
-    let salt = Salt::default();
-    let tokens = [prompt, &[u32::MAX]].concat();
-    let hit = kv.lookup(&salt, &tokens);
-    let mut table = kv.open_with_priority(&salt, &hit, worth);
-    kv.device_mut().touch(&hit);
-    let first = hit.num_blocks() as u32;
-    let num_new = prompt.len() as u32 - first;
-    assert!(kv.device_mut().grow(&mut table, num_new));
-    kv.device_mut().begin_fill(&table, first, num_new);
-    kv.close(table, prompt);
+use crate::support::compute;
+
+fn request(kv: &mut KvCache, prompt: &[u32], priority: CachePriority) -> usize {
+    let num_hits = compute(kv, &Salt::default(), prompt, priority);
     kv.check_invariants();
-    hit.num_blocks()
+    num_hits
 }
 
 fn num_found(kv: &KvCache, prompt: &[u32]) -> usize {

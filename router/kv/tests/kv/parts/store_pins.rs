@@ -1,35 +1,8 @@
 //! Prefixes that are pinned in the store.
 
-use trunkline_contract::BlockKey;
 use trunkline_kv::{Salt, StoreIndex, StorePins, TenantShare};
 
-/// Stores a path in blocks of one token. Returns how many got a slot.
-fn write(store: &mut StoreIndex, salt: &Salt, path: &[u32]) -> usize {
-    let mut parent = None;
-    for (index, token) in path.iter().enumerate() {
-        let key = parent.unwrap_or_else(|| salt.root_key()).extend(&[*token]);
-        if !store.has(key) {
-            let Some(slot) = store.reserve(salt) else { return index };
-            if !store.name(slot, key, parent) {
-                return index;
-            }
-            assert!(store.end_write(slot, true));
-        }
-        store.touch(key, salt);
-        parent = Some(key);
-    }
-    store.check_invariants();
-    path.len()
-}
-
-fn keys(salt: &Salt, path: &[u32]) -> Vec<BlockKey> {
-    let mut key = salt.root_key();
-    let keys = path.iter().map(|&token| {
-        key = key.extend(&[token]);
-        key
-    });
-    keys.collect()
-}
+use crate::support::{keys, write};
 
 fn num_found(store: &StoreIndex, salt: &Salt, path: &[u32]) -> usize {
     store.find(salt.root_key(), path, 1).len()
