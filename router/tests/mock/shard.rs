@@ -400,10 +400,9 @@ fn run_step(
         let known = sequences.insert(sequence_id, Sequence::start(plan, start));
         assert!(known.is_none(), "sequence started twice");
     }
-    let num_rows = |chunk: &proto::Chunk| if chunk.score { chunk.num_tokens } else { 1 };
-    assert!(step.chunks.iter().map(num_rows).sum::<u32>() <= plan.max_step_sequences);
+    assert!(step.chunks.len() <= plan.max_step_sequences as usize);
     assert!(step.chunks.iter().map(|chunk| chunk.num_tokens).sum::<u32>() <= plan.max_step_tokens);
-    let (mut results, mut stores) = (Vec::new(), Vec::new());
+    let (mut results, mut stores, mut num_rows) = (Vec::new(), Vec::new(), 0);
     for chunk in step.chunks {
         let sequence = sequences.get_mut(&chunk.sequence_id).expect("chunk of unknown sequence");
         sequence.blocks += chunk.new_block_ids.len();
@@ -415,6 +414,7 @@ fn run_step(
         }
         let scores =
             if chunk.score { sequence.scores(chunk.first_position as usize, end) } else { Vec::new() };
+        num_rows += scores.len() + usize::from(chunk.sample);
         if chunk.sample {
             assert_eq!(end, sequence.known.len());
         }
@@ -423,6 +423,7 @@ fn run_step(
             results.push(proto::SequenceResult { sequence_id: chunk.sequence_id, outcome, scores });
         }
     }
+    assert!(num_rows <= plan.max_step_sequences as usize);
     let result =
         proto::StepResult { step_id: step.step_id, sequences: results, device_time_us: plan.device_time_us };
     (result, stores)
