@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::time::Instant;
-use tonic::transport::Channel;
 
-use super::proto::{HealthRequest, HealthResponse, shard_service_client::ShardServiceClient};
-use super::{ShardError, ShardStatus, connect};
+use super::client::{Client, client, connect, failed};
+use super::proto::{HealthRequest, HealthResponse};
+use super::{ShardError, ShardStatus};
 use crate::limits::{ServerLimits, Timeouts};
 
 /// The limit for the shard's first step, in ordinary limits: it may compile kernels or read weights from a cold disk.
@@ -139,7 +139,7 @@ pub async fn watch_health(
     mut shard: watch::Receiver<ShardStatus>,
     health: watch::Sender<Health>,
 ) {
-    let mut client: Option<ShardServiceClient<Channel>> = None;
+    let mut known: Option<Client> = None;
     let mut ticks = tokio::time::interval(watch.timeouts.health_interval);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut last_check = Instant::now();
@@ -148,7 +148,7 @@ pub async fn watch_health(
             _ = ticks.tick() => {}
             changed = shard.changed() => if changed.is_err() { return },
         }
-        let check = match tokio::time::timeout(watch.timeouts.health, ask(&socket, &mut client)).await {
+        let check = match tokio::time::timeout(watch.timeouts.health, ask(&socket, &mut known)).await {
             Ok(Ok(answer)) => Check::Answered {
                 step_running: Duration::from_millis(if answer.step_running {
                     answer.step_running_ms
@@ -159,11 +159,11 @@ pub async fn watch_health(
             },
             Ok(Err(error)) => {
                 tracing::debug!(%error, "health check failed");
-                client = None;
+                known = None;
                 if matches!(error, ShardError::Unreachable { .. }) { Check::Away } else { Check::Silent }
             }
             Err(_) => {
-                client = None;
+                known = None;
                 Check::Silent
             }
         };
@@ -177,18 +177,12 @@ pub async fn watch_health(
     }
 }
 
-async fn ask(
-    socket: &std::path::Path,
-    client: &mut Option<ShardServiceClient<Channel>>,
-) -> Result<HealthResponse, ShardError> {
-    let mut asked = match client.take() {
-        Some(known) => known,
-        None => ShardServiceClient::new(connect(socket).await?),
+async fn ask(socket: &std::path::Path, known: &mut Option<Client>) -> Result<HealthResponse, ShardError> {
+    let mut asked = match known.take() {
+        Some(client) => client,
+        None => client(connect(socket).await?),
     };
-    let answer = asked
-        .health(HealthRequest {})
-        .await
-        .map_err(|status| ShardError::Call { call: "Health", status: Box::new(status) })?;
-    *client = Some(asked);
+    let answer = asked.health(HealthRequest {}).await.map_err(failed("Health"))?;
+    *known = Some(asked);
     Ok(answer.into_inner())
 }
