@@ -11,6 +11,7 @@ import os
 import random
 import signal
 import socket
+import statistics
 import threading
 import time
 from collections import defaultdict
@@ -111,7 +112,8 @@ class Chaos:
         self.server, self.expected = server, expected
         self.over = threading.Event()
         self.num_answers = 0
-        self.num_kills = 0
+        # Seconds from each kill until the server was ready again.
+        self.outages_s: list[float] = []
 
     def client(self, number: int) -> None:
         """Sends requests one after the other and compares each answer with the quiet server's."""
@@ -150,16 +152,18 @@ class Chaos:
         draw = random.Random(f"{SEED} faults")
         begin = time.monotonic()
         self.over.wait(draw.uniform(1, 3))
-        while time.monotonic() - begin < SECONDS or not self.num_kills:
+        while time.monotonic() - begin < SECONDS or not self.outages_s:
             shard = self.server.shard_pid()
-            if self.num_kills and draw.random() < 0.3:
+            if self.outages_s and draw.random() < 0.3:
                 os.kill(shard, signal.SIGSTOP)
                 self.over.wait(draw.uniform(0.1, 2))
                 os.kill(shard, signal.SIGCONT)
             else:
                 os.kill(shard, signal.SIGKILL)
-                self.num_kills += 1
+                killed = time.monotonic()
+                wait_for(lambda old=shard: self.server.shard_pid() != old, "another shard", START_DEADLINE_S)
                 wait_for(self.server.is_ready, "readiness after a kill", START_DEADLINE_S)
+                self.outages_s.append(time.monotonic() - killed)
             left = SECONDS - (time.monotonic() - begin)
             self.over.wait(max(0.0, min(left, LEAST_PAUSE_S + draw.uniform(0, 5))))
         self.over.set()
@@ -181,8 +185,10 @@ def test_every_answer_equals_that_of_a_quiet_server() -> None:
                 task.add_done_callback(lambda done: chaos.over.set() if done.exception() else None)
         for task in tasks:
             task.result()
-        print(f"{chaos.num_answers} answers, {chaos.num_kills} kills")
-        assert chaos.num_kills and chaos.num_answers >= NUM_CLIENTS
+        median, worst = statistics.median(chaos.outages_s), max(chaos.outages_s)
+        print(f"{chaos.num_answers} answers, {len(chaos.outages_s)} kills; ready again after {median:.2f} s")
+        print(f"at worst after {worst:.2f} s")
+        assert chaos.num_answers >= NUM_CLIENTS
         wait_for(server.holds_nothing, "all gauges to be 0")
         metrics = server.metrics()
         assert metrics["trunkline_sequences_replayed_total"] > 0, "no kill met a running request"

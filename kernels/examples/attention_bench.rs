@@ -98,7 +98,6 @@ impl Bench {
         })
     }
 
-    /// Computes the attention of `pieces` in one layer on all threads.
     fn pass(&mut self, layer: usize, pieces: &[Piece]) {
         let kv = self.pool.view();
         let (isa, queries, tables) = (self.isa, &self.queries, &self.tables);

@@ -87,7 +87,6 @@ impl Case {
     }
 }
 
-/// A weight and the number of rows to multiply.
 struct Product<'a> {
     weight: &'a PackedWeight,
     num_rows: usize,
@@ -150,7 +149,6 @@ fn time(isa: Isa, pool: &mut ThreadPool, products: &[Product<'_>]) -> Duration {
     best.into_inner().expect("nobody panics with the lock held").into_iter().sum()
 }
 
-/// Times all products of the model in order.
 fn report_model(isa: Isa, pool: &mut ThreadPool, num_rows: usize, layer_cases: &[Case], head: &Case) {
     let columns: Vec<Vec<Product<'_>>> = layer_cases.iter().map(|case| case.products(num_rows)).collect();
     let mut columns: Vec<_> = columns.into_iter().map(Vec::into_iter).collect();
@@ -166,25 +164,6 @@ fn report_model(isa: Isa, pool: &mut ThreadPool, num_rows: usize, layer_cases: &
         num_rows as f64 / layers,
         num_rows as f64 / whole,
     );
-}
-
-/// Returns the bandwidth of reading `words` once on all threads, which bounds a product of one row.
-fn read_bandwidth(pool: &mut ThreadPool, words: &[u64]) -> f64 {
-    let num_threads = pool.num_threads();
-    let mut best = Duration::MAX;
-    for _ in 0..10 {
-        let start = Instant::now();
-        pool.run(|thread_idx, _| {
-            let part = &words[split(0..words.len(), num_threads, thread_idx)];
-            let sums = part.chunks_exact(8).fold([0u64; 8], |mut sums, chunk| {
-                sums.iter_mut().zip(chunk).for_each(|(sum, word)| *sum = sum.wrapping_add(*word));
-                sums
-            });
-            std::hint::black_box(sums);
-        });
-        best = best.min(start.elapsed());
-    }
-    (words.len() * 8) as f64 / best.as_secs_f64() / 1e9
 }
 
 fn numbers(argument: Option<String>, default: &str) -> Result<Vec<usize>> {
@@ -204,10 +183,8 @@ fn main() -> Result<()> {
         LAYER_SHAPES.into_iter().map(|shape| Case::new(shape, format)).collect::<Result<_>>()?;
     let head = Case::new(HEAD, if format.block_elements() == 1 { format } else { Format::Q8_0 })?;
     println!("packed in {:.2} s", start.elapsed().as_secs_f64());
-    let words = vec![1u64; 16 << 20];
     for num_threads in threads {
         let mut pool = ThreadPool::new(num_threads)?;
-        println!("reading memory, {num_threads} threads: {:.1} GB/s", read_bandwidth(&mut pool, &words));
         for &num_rows in &rows {
             for case in cases.iter().chain([&head]) {
                 case.report(isa, &mut pool, num_rows);

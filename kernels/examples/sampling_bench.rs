@@ -13,7 +13,6 @@ use trunkline_kernels::sampling::{SampleContext, Sampler, SamplingParams, TokenC
 
 const DRAWS: usize = 200;
 
-/// Returns pseudo-random numbers with a roughly normal distribution.
 fn normals(count: usize) -> Vec<f32> {
     let mut state = 88172645463325252u64;
     let mut uniform = || {
@@ -31,7 +30,11 @@ fn main() -> Result<()> {
     println!("instruction set: {isa}\n\n| vocabulary | logits | parameters | us |\n|---:|---|---|---:|");
     for vocab_size in [49_152, 128_256] {
         let base = normals(vocab_size);
-        masked(isa, &mut Sampler::new(vocab_size), &base)?;
+        let greedy = SamplingParams { temperature: 0.0, ..Default::default() };
+        for share in [0.9, 0.5, 0.1, 0.001] {
+            let us = microseconds(isa, &base, &greedy, Some(&mask(vocab_size, share)))?;
+            println!("| {vocab_size} | masked | greedy, {} % are left | {us:.1} |", share * 100.0);
+        }
         for (shape, spread, temperature) in [("peaked", 5.0, 0.7), ("flat", 1.0, 1.0), ("hot", 1.0, 2.0)] {
             let logits: Vec<f32> = base.iter().map(|x| x * spread).collect();
             let watermark = Some(Watermark { gamma: 0.5, delta: 2.0, key: 15_485_863 });
@@ -46,27 +49,14 @@ fn main() -> Result<()> {
                 ("20 logprobs", SamplingParams { num_top_logprobs: 20, ..Default::default() }),
             ];
             for (name, params) in filters {
-                let counts = TokenCounts::new(&params, &[0], 1, vocab_size);
-                let mut sampler = Sampler::new(vocab_size);
-                let (mut row, mut list) = (logits.clone(), Vec::new());
-                let mut best = Duration::MAX;
-                for position in 0..DRAWS as u32 {
-                    row.copy_from_slice(&logits);
-                    let context = SampleContext { position, previous: position, num_output: 0 };
-                    let start = Instant::now();
-                    let drawn =
-                        sampler.sample(isa, &mut row, &params, &counts, context, [None; 2], &mut list);
-                    best = best.min(start.elapsed());
-                    list = drawn.map_err(|failure| anyhow!("{failure:?}"))?.top_logprobs;
-                }
-                println!("| {vocab_size} | {shape} | {name} | {:.1} |", best.as_secs_f64() * 1e6);
+                let us = microseconds(isa, &logits, &params, None)?;
+                println!("| {vocab_size} | {shape} | {name} | {us:.1} |");
             }
         }
     }
     Ok(())
 }
 
-/// Returns a mask that leaves `share` of the vocabulary.
 fn mask(vocab_size: usize, share: f32) -> Vec<u8> {
     let mut order: Vec<f32> = normals(vocab_size);
     let drawn = order.clone();
@@ -78,25 +68,19 @@ fn mask(vocab_size: usize, share: f32) -> Vec<u8> {
     mask
 }
 
-/// Times greedy sampling with masks that leave different shares of the vocabulary.
-fn masked(isa: Isa, sampler: &mut Sampler, logits: &[f32]) -> Result<()> {
-    let params = SamplingParams { temperature: 0.0, ..Default::default() };
-    let counts = TokenCounts::default();
+/// Returns the time of the fastest draw.
+fn microseconds(isa: Isa, logits: &[f32], params: &SamplingParams, mask: Option<&[u8]>) -> Result<f64> {
+    let counts = TokenCounts::new(params, &[0], 1, logits.len());
+    let mut sampler = Sampler::new(logits.len());
     let (mut row, mut list) = (logits.to_vec(), Vec::new());
-    for share in [0.9, 0.5, 0.1, 0.001] {
-        let mask = mask(logits.len(), share);
-        let mut best = Duration::MAX;
-        for position in 0..DRAWS as u32 {
-            row.copy_from_slice(logits);
-            let start = Instant::now();
-            let masks = [Some(&mask[..]), None];
-            let context = SampleContext { position, ..SampleContext::default() };
-            let drawn = sampler.sample(isa, &mut row, &params, &counts, context, masks, &mut list);
-            best = best.min(start.elapsed());
-            list = drawn.map_err(|failure| anyhow!("{failure:?}"))?.top_logprobs;
-        }
-        let us = best.as_secs_f64() * 1e6;
-        println!("| {} | masked | greedy, {} % are left | {us:.1} |", logits.len(), share * 100.0);
+    let mut best = Duration::MAX;
+    for position in 0..DRAWS as u32 {
+        row.copy_from_slice(logits);
+        let context = SampleContext { position, previous: position, num_output: 0 };
+        let start = Instant::now();
+        let drawn = sampler.sample(isa, &mut row, params, &counts, context, [mask, None], &mut list);
+        best = best.min(start.elapsed());
+        list = drawn.map_err(|failure| anyhow!("{failure:?}"))?.top_logprobs;
     }
-    Ok(())
+    Ok(best.as_secs_f64() * 1e6)
 }

@@ -65,14 +65,6 @@ impl AlignedBytes {
         // SAFETY: the bytes are owned, initialised, `len` long and borrowed exclusively.
         unsafe { std::slice::from_raw_parts_mut(self.pointer.as_ptr(), self.len) }
     }
-
-    pub fn len(&self) -> usize {
-        self.len
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
 }
 
 impl Drop for AlignedBytes {
@@ -105,13 +97,13 @@ const LINE: usize = ALIGNMENT_BYTES / size_of::<f32>();
 
 /// A slice of f32 that begins at a multiple of [`ALIGNMENT_BYTES`], so aligned vectors never cross a cache line.
 #[derive(Debug, Default)]
-pub struct AlignedFloats {
+pub(crate) struct AlignedFloats {
     lines: Vec<FloatLine>,
     len: usize,
 }
 
 impl AlignedFloats {
-    pub fn zeroed(len: usize) -> Self {
+    pub(crate) fn zeroed(len: usize) -> Self {
         Self { lines: vec![FloatLine([0.0; LINE]); len.div_ceil(LINE)], len }
     }
 }

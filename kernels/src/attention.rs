@@ -38,9 +38,9 @@ use crate::pack::float::{Bf16, F16};
 use crate::vector::{ByteLanes, LANES, simd_entry};
 
 /// Positions per segment; a multiple of every block size.
-pub const SEGMENT_SIZE: usize = 512;
+pub(crate) const SEGMENT_SIZE: usize = 512;
 /// Rows of an item: query rows times query heads of a KV head. An item has more if one KV head has more query heads.
-pub const ITEM_ROWS: usize = 48;
+const ITEM_ROWS: usize = 48;
 
 /// A work item: query rows of one chunk whose positions lie in one block, one KV head and a range of segments.
 #[derive(Clone, Copy)]
@@ -48,7 +48,6 @@ pub struct Item<'a> {
     /// Block ids of the sequence, at least up to the block of the last query.
     pub block_table: &'a [u32],
     pub layer: usize,
-    /// The KV head, less than G.
     pub kv_head: usize,
     /// Query heads per KV head, H / G.
     pub heads_per_kv_head: usize,
@@ -57,13 +56,10 @@ pub struct Item<'a> {
     pub num_rows: usize,
     /// The factor of the scores, usually 1 / sqrt(D).
     pub scale: f32,
-    /// The soft cap of the scores.
     pub soft_cap: Option<f32>,
     /// The window of the layer. All rows have the same first segment; see [`Window::rows_together`].
     pub window: Window,
-    /// First segment to compute.
     pub first_segment: usize,
-    /// One past the last segment to compute.
     pub end_segment: usize,
     /// The block and KV head that this thread will probably read next. They are prefetched during the last block.
     pub next: Option<(u32, usize)>,
@@ -81,7 +77,6 @@ impl Item<'_> {
         }
     }
 
-    /// Returns true if the item has a window or a soft cap.
     fn is_local(&self) -> bool {
         self.window != Window::NONE || self.soft_cap.is_some()
     }
@@ -124,11 +119,8 @@ struct Aligned<T>(T);
 pub struct Scratch {
     /// Scaled queries as f32, `[D][rows of the group]` for each group of rows.
     queries: Vec<f32>,
-    /// Queries as int8, with their scales.
     bytes: int8::Queries,
-    /// Scales of an int8 or int4 tile.
     scales: int8::Scales,
-    /// An int4 tile, unpacked to int8.
     unpacked: int4::Unpacked,
     turning: int4::Turning,
     segment: States,
@@ -224,7 +216,6 @@ pub struct Rows<P> {
     pub stride: usize,
 }
 
-/// The destination of [`attend`].
 #[derive(Clone, Copy)]
 pub enum Target {
     /// Finished rows `[H * D]`, of which the part of this KV head is written. The item must have all segments.

@@ -16,7 +16,6 @@ const MAX_CPUS: usize = 8192;
 /// A physical core with the CPUs that this process may use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Core {
-    /// The core's NUMA node.
     pub node: usize,
     /// The usable CPUs of the core, ascending; more than one with SMT.
     pub cpus: Vec<usize>,
@@ -65,7 +64,6 @@ impl UsableCpus {
         self.cores.len().min(self.quota.unwrap_or(usize::MAX)).clamp(1, MAX_DEFAULT_THREADS)
     }
 
-    /// The number of threads that can run at the same time.
     pub fn max_parallel_threads(&self) -> usize {
         let num_cpus = self.cores.iter().map(|core| core.cpus.len()).sum::<usize>();
         num_cpus.min(self.quota.unwrap_or(usize::MAX)).max(1)
@@ -88,7 +86,6 @@ impl UsableCpus {
             && self.quota.is_none_or(|quota| quota >= num_threads)
     }
 
-    /// The NUMA nodes of the cores, ascending.
     pub fn nodes(&self) -> Vec<usize> {
         let mut nodes: Vec<usize> = self.cores.iter().map(|core| core.node).collect();
         nodes.sort_unstable();
@@ -97,7 +94,6 @@ impl UsableCpus {
     }
 }
 
-/// Reads the NUMA nodes and their CPUs.
 fn nodes(root: &Path) -> Vec<(usize, Vec<usize>)> {
     let Ok(entries) = std::fs::read_dir(root.join("sys/devices/system/node")) else { return Vec::new() };
     let mut nodes = Vec::new();
@@ -197,7 +193,6 @@ pub fn affinity() -> Option<Vec<usize>> {
     (result == 0).then(|| (0..MAX_CPUS).filter(is_set).collect())
 }
 
-/// Restricts the calling thread to `cpus`.
 #[cfg(target_os = "linux")]
 pub fn set_affinity(cpus: &[usize]) -> std::io::Result<()> {
     let mut mask = [0u64; MAX_CPUS / 64];

@@ -43,7 +43,6 @@ use sequence::{Sequence, SequenceCapacity, SequenceTable};
 use shares::Cursors;
 use step::Fate;
 
-/// The outcome of one chunk of a step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SequenceResult {
     pub sequence_id: u64,
@@ -58,16 +57,15 @@ struct LogitsRow {
     purpose: RowPurpose,
 }
 
-/// The use of a row of logits.
 #[derive(Clone, Copy, Debug)]
 enum RowPurpose {
     /// The logprob of the token that follows in the prompt.
-    Score { token_id: u32 },
-    /// A token is sampled from the row.
+    Score {
+        token_id: u32,
+    },
     Sample,
 }
 
-/// The working memory of one thread.
 struct ThreadScratch {
     attention: Scratch,
     sampler: Sampler,
@@ -111,7 +109,6 @@ pub struct Executor {
     spare_lists: Vec<Vec<(u32, f32)>>,
 }
 
-/// The outcome of one row of logits.
 #[derive(Debug, Default)]
 struct Outcome {
     token: Option<Result<SampledToken, NotFinite>>,
@@ -216,7 +213,6 @@ impl Executor {
         (self.kv.geometry().dtype == KvDtype::Int4).then(|| self.kv.key_scaling())
     }
 
-    /// Number of rows of the output head.
     pub fn vocab_size(&self) -> usize {
         self.program.vocab_size
     }
@@ -226,7 +222,6 @@ impl Executor {
         self.kv.bytes_per_block()
     }
 
-    /// Bytes of weights held in memory.
     pub fn weight_bytes(&self) -> usize {
         self.program.weight_bytes()
     }
@@ -296,6 +291,11 @@ impl Executor {
         } else {
             Err(ExecutorError::UnknownSequence { sequence_id })
         }
+    }
+
+    fn sequence_mut(&mut self, sequence_id: u64) -> Result<&mut Sequence, ExecutorError> {
+        let slot = self.sequences.find(sequence_id).ok_or(ExecutorError::UnknownSequence { sequence_id })?;
+        Ok(self.sequences.at_mut(slot))
     }
 
     /// Waits for running transfers, then forgets all sequences.

@@ -3,7 +3,7 @@
 use std::fmt;
 
 /// The environment variable that forces an instruction set by name.
-pub const ISA_VARIABLE: &str = "TRUNKLINE_ISA";
+const ISA_VARIABLE: &str = "TRUNKLINE_ISA";
 
 /// An instruction set, which this machine may lack. See [`Isa`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -100,7 +100,6 @@ impl IsaKind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Isa(IsaKind);
 
-/// The error for an instruction set that is unknown or cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum IsaError {

@@ -48,23 +48,19 @@ mod write;
 
 use memmap2::{MmapMut, MmapOptions};
 
-pub use geometry::{
-    KvDtype, KvGeometry, MAX_BLOCK_SIZE, MAX_HEAD_SIZE, MIN_BLOCK_SIZE, NIBBLES, QUAD, VALUE_GROUP,
-};
+pub use geometry::{KvDtype, KvGeometry};
+pub(crate) use geometry::{MAX_BLOCK_SIZE, MAX_HEAD_SIZE, NIBBLES, QUAD, VALUE_GROUP};
 pub use key_scaling::{HeadScaling, KeyScaling, KeySums};
 pub use key_turns::{KeyMean, KeyTurns};
-
-pub use window_parts::WindowLimits;
+pub(crate) use window_parts::WindowLimits;
 
 use crate::isa::Isa;
 use crate::vector::LANES;
-use window_parts::{WindowParts, WindowView};
+use window_parts::WindowParts;
 use write::{Slot, prefetch_slot, write_slot};
 
-/// Errors of creating and using a pool.
 #[derive(Debug, thiserror::Error)]
 pub enum KvPoolError {
-    /// A size is outside the range that the kernels support.
     #[error("`{field}` is {value}, expected {expected}")]
     Geometry { field: &'static str, value: usize, expected: &'static str },
     #[error("KV dtype is {name:?}; hint: use `int8`, `int4`, `f16` or `bf16`")]
@@ -122,7 +118,7 @@ impl KvPool {
     }
 
     /// Creates a pool that stores windowed layers in window parts; with `None`, all layers are stored together.
-    pub fn with_windows(
+    pub(crate) fn with_windows(
         geometry: KvGeometry,
         num_blocks: usize,
         windows: Option<&WindowLimits>,
@@ -150,12 +146,10 @@ impl KvPool {
         self.windows.as_ref().map_or(self.geometry.bytes_per_block(), |parts| parts.base_bytes)
     }
 
-    /// Bytes of a window part; 0 if blocks have none.
     pub fn bytes_per_window_part(&self) -> usize {
         self.windows.as_ref().map_or(0, |parts| parts.part_bytes)
     }
 
-    /// Number of unused window parts.
     pub fn num_free_window_parts(&self) -> usize {
         self.windows.as_ref().map_or(0, WindowParts::num_free)
     }
@@ -166,7 +160,7 @@ impl KvPool {
     }
 
     /// Allocates a window part with arbitrary contents for a block that has none. Fails if all parts are in use.
-    pub fn take_window_part(&mut self, block_id: u32) -> Result<(), KvPoolError> {
+    pub(crate) fn take_window_part(&mut self, block_id: u32) -> Result<(), KvPoolError> {
         self.check_block(block_id)?;
         match &mut self.windows {
             Some(parts) => parts.take(block_id).map(drop),
@@ -174,8 +168,7 @@ impl KvPool {
         }
     }
 
-    /// Drops the window part of a block, if it has one.
-    pub fn drop_window_part(&mut self, block_id: u32) -> Result<(), KvPoolError> {
+    pub(crate) fn drop_window_part(&mut self, block_id: u32) -> Result<(), KvPoolError> {
         self.check_block(block_id)?;
         if let Some(parts) = &mut self.windows {
             parts.drop_part(block_id);
@@ -207,7 +200,7 @@ impl KvPool {
         self.num_blocks
     }
 
-    pub fn check_block(&self, block_id: u32) -> Result<(), KvPoolError> {
+    pub(crate) fn check_block(&self, block_id: u32) -> Result<(), KvPoolError> {
         if (block_id as usize) < self.num_blocks {
             Ok(())
         } else {
@@ -248,15 +241,9 @@ impl KvPool {
 
     /// Borrows the pool for the threads of one step.
     pub fn view(&mut self) -> KvView<'_> {
-        KvView {
-            bytes: self.map.as_mut_ptr(),
-            geometry: self.geometry,
-            num_blocks: self.num_blocks,
-            windows: self.windows.as_mut().map(WindowParts::view),
-            key_scaling: &self.key_scaling,
-            key_turns: &self.key_turns,
-            borrow: std::marker::PhantomData,
-        }
+        let bytes = self.map.as_mut_ptr();
+        let window_bytes = self.windows.as_mut().map_or(bytes, |parts| parts.map.as_mut_ptr());
+        KvView { bytes, window_bytes, pool: self }
     }
 
     /// Overwrites all memory with the pattern `bits`, for tests that stale contents have no effect.
@@ -332,12 +319,10 @@ fn copy_quads(g: &KvGeometry, num_tokens: usize, copy: &mut impl FnMut(usize, us
 #[derive(Clone, Copy)]
 pub struct KvView<'a> {
     bytes: *mut u8,
-    geometry: KvGeometry,
-    num_blocks: usize,
-    windows: Option<WindowView<'a>>,
-    key_scaling: &'a KeyScaling,
-    key_turns: &'a KeyTurns,
-    borrow: std::marker::PhantomData<&'a mut KvPool>,
+    /// Pointer to the window parts, if windowed layers are stored separately.
+    window_bytes: *mut u8,
+    /// The pool, which is borrowed exclusively for 'a. Its memory is accessed only by the pointers.
+    pool: &'a KvPool,
 }
 
 // SAFETY: the pool is borrowed exclusively for 'a, and callers of the unsafe methods rule out data races.
@@ -347,20 +332,21 @@ unsafe impl Sync for KvView<'_> {}
 
 impl KvView<'_> {
     pub fn geometry(&self) -> &KvGeometry {
-        &self.geometry
+        &self.pool.geometry
     }
 
     fn head(&self, layer: usize, block_id: u32, head: usize) -> *mut u8 {
-        let g = &self.geometry;
-        assert!((block_id as usize) < self.num_blocks && layer < g.num_layers && head < g.num_kv_heads);
-        // SAFETY: the assertion ensures that the offset is inside the mapping.
-        unsafe {
-            let layer = match &self.windows {
-                None => self.bytes.add(block_id as usize * g.bytes_per_block() + layer * g.layer_bytes()),
-                Some(windows) => windows.layer(self.bytes, layer, block_id, g.layer_bytes()),
-            };
-            layer.add(head * g.head_bytes())
-        }
+        let g = self.geometry();
+        assert!((block_id as usize) < self.pool.num_blocks && layer < g.num_layers && head < g.num_kv_heads);
+        let (base, offset) = match &self.pool.windows {
+            None => (self.bytes, block_id as usize * g.bytes_per_block() + layer * g.layer_bytes()),
+            Some(windows) => match windows.offset(layer, block_id, g.layer_bytes()) {
+                (true, offset) => (self.window_bytes, offset),
+                (false, offset) => (self.bytes, offset),
+            },
+        };
+        // SAFETY: the assertion and the window parts ensure that the offset is inside the mapping.
+        unsafe { base.add(offset + head * g.head_bytes()) }
     }
 
     /// Returns a pointer to K of one block and head. Panics if there is no such layer, block or head.
@@ -371,13 +357,13 @@ impl KvView<'_> {
     /// Returns a pointer to V of one block and head. Panics like [`KvView::keys`].
     pub fn values(&self, layer: usize, block_id: u32, head: usize) -> *const u8 {
         // SAFETY: V follows K of the same head.
-        unsafe { self.head(layer, block_id, head).add(self.geometry.key_bytes()) }
+        unsafe { self.head(layer, block_id, head).add(self.geometry().key_bytes()) }
     }
 
     /// Returns pointers to the scales of K and of V of one block and head, `[B]` each: bf16 for int8, f16 for int4.
     /// Other dtypes have no scales. Panics like [`KvView::keys`].
     pub fn scales(&self, layer: usize, block_id: u32, head: usize) -> [*const u8; 2] {
-        let g = &self.geometry;
+        let g = self.geometry();
         // SAFETY: the scales follow V of the same head.
         unsafe {
             let scales = self.head(layer, block_id, head).add(g.key_bytes() + g.value_bytes());
@@ -386,25 +372,25 @@ impl KvView<'_> {
     }
 
     /// Returns a pointer to the bytes of a block's first key, for int4. Panics like [`KvView::keys`].
-    pub fn first_key(&self, layer: usize, block_id: u32, head: usize) -> *const u8 {
+    pub(crate) fn first_key(&self, layer: usize, block_id: u32, head: usize) -> *const u8 {
         // SAFETY: it follows the scales of the same head.
-        unsafe { self.head(layer, block_id, head).add(self.geometry.first_key_offset()) }
+        unsafe { self.head(layer, block_id, head).add(self.geometry().first_key_offset()) }
     }
 
     /// The scaling of int4 keys of a layer and KV head. Panics if there is no such head.
-    pub fn head_scaling(&self, layer: usize, kv_head: usize) -> HeadScaling<'_> {
-        self.key_scaling.head(layer, kv_head)
+    pub(crate) fn head_scaling(&self, layer: usize, kv_head: usize) -> HeadScaling<'_> {
+        self.pool.key_scaling.head(layer, kv_head)
     }
 
     /// The rotation of a layer's key means to block `block` of a sequence, as returned by [`KeyTurns::row`].
     #[inline(always)]
-    pub fn key_turn(&self, layer: usize, block: usize) -> &[f32] {
-        self.key_turns.row(layer, block)
+    pub(crate) fn key_turn(&self, layer: usize, block: usize) -> &[f32] {
+        self.pool.key_turns.row(layer, block)
     }
 
     /// Prefetches the cache lines that [`KvView::write`] will write in this slot. Panics like [`KvView::keys`].
-    pub fn prefetch_slot(&self, layer: usize, block_id: u32, offset: usize) {
-        prefetch_slot(&self.geometry, Slot { head: self.head(layer, block_id, 0), offset });
+    pub(crate) fn prefetch_slot(&self, layer: usize, block_id: u32, offset: usize) {
+        prefetch_slot(self.geometry(), Slot { head: self.head(layer, block_id, 0), offset });
     }
 
     /// Stores the key and value, `[G * D]` each, of the token at `position` of a sequence in its slot of `block_id`.
@@ -420,11 +406,11 @@ impl KvView<'_> {
         key: &[f32],
         value: &[f32],
     ) {
-        let g = &self.geometry;
+        let g = self.geometry();
         assert!(key.len() == g.num_kv_heads * g.head_size && value.len() == key.len());
         let slot = Slot { head: self.head(layer, block_id, 0), offset: position % g.block_size };
         let turn = self.key_turn(layer, position / g.block_size);
         // SAFETY: the slot lies in the pool, and the caller rules out other accesses.
-        unsafe { write_slot(isa, g, (self.key_scaling, turn), layer, slot, key, value) }
+        unsafe { write_slot(isa, g, (&self.pool.key_scaling, turn), layer, slot, key, value) }
     }
 }

@@ -15,7 +15,7 @@ mod lower;
 pub mod memory;
 mod weights;
 
-pub use graph::{Op, ProgramBuilder, ValueId, WeightId};
+pub use graph::{ProgramBuilder, ValueId, WeightId};
 pub use instruction::{
     AttentionKernel, Buffer, BufferKind, Instruction, Kernel, LinearSource, Program, RowSet, View,
 };
@@ -24,23 +24,19 @@ pub(crate) use weights::{Entry, EntryKind, ImageTable, WeightImage};
 use crate::kv_pool::{KvGeometry, KvPoolError};
 use crate::pack::PackError;
 
-/// The limits of every step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProgramConfig {
-    /// The most tokens in one step.
     pub max_step_tokens: usize,
     /// The most chunks in one step, and the most rows whose logits are computed.
     pub max_step_sequences: usize,
-    /// Number of blocks in the KV pool.
     pub num_blocks: usize,
     pub geometry: KvGeometry,
 }
 
 impl ProgramConfig {
     /// The largest allowed `max_step_tokens` and `max_step_sequences`.
-    pub const MAX_LIMIT: usize = 1 << 20;
+    const MAX_LIMIT: usize = 1 << 20;
 
-    /// Fails if a limit is out of range.
     pub fn check(&self) -> Result<(), ProgramError> {
         for (name, value) in
             [("max_step_tokens", self.max_step_tokens), ("max_step_sequences", self.max_step_sequences)]
@@ -53,24 +49,20 @@ impl ProgramConfig {
     }
 }
 
-/// Why a program cannot be recorded or built.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProgramError {
-    /// A limit of the step is out of range.
     #[error("`{name}` is {value}, expected 1 to {most}")]
     Limit { name: &'static str, value: usize, most: usize },
     #[error("`{op}`: there is no value {value}")]
     UnknownValue { op: &'static str, value: usize },
     #[error("`{op}`: there is no weight {weight}")]
     UnknownWeight { op: &'static str, weight: usize },
-    /// The sizes of an operation's operands do not match.
     #[error("`{op}`: {what} is {actual}, expected {expected}")]
     Shape { op: &'static str, what: &'static str, actual: String, expected: String },
     /// The list of operations is not a valid step.
     #[error("the program {what}")]
     Structure { what: String },
-    /// The bytes of a weight do not match its format and shape.
     #[error("weight {weight}: {source}")]
     Weight { weight: usize, source: PackError },
     #[error(transparent)]
@@ -82,7 +74,6 @@ pub enum ProgramError {
     Map { bytes: usize, source: std::io::Error },
     #[error("cannot start {threads} threads: {source}")]
     Threads { threads: usize, source: std::io::Error },
-    /// The instruction set that was asked for is unknown or not available.
     #[error(transparent)]
     Isa(#[from] crate::isa::IsaError),
 }

@@ -47,7 +47,6 @@ pub enum Pinning {
     Off,
 }
 
-/// The error for a pinning other than `auto`, `on` and `off`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("pinning {name:?} is unknown; hint: use `auto`, `on` or `off`")]
 pub struct UnknownPinning {
@@ -102,7 +101,6 @@ struct OwnLine<T>(T);
 struct Arrival {
     /// Number of the CPU on which the thread last arrived or woke up.
     cpu: AtomicU32,
-    /// Number of times that the thread has arrived.
     count: AtomicU32,
 }
 
@@ -321,7 +319,6 @@ impl Shared {
 pub struct ThreadPool {
     shared: Arc<Shared>,
     workers: Vec<JoinHandle<()>>,
-    /// The CPUs of each thread, if threads are pinned.
     placement: Option<Vec<Vec<usize>>>,
     /// The caller of `run` that was pinned last.
     pinned_caller: Option<ThreadId>,

@@ -25,9 +25,7 @@ pub trait Lanes: Copy {
     const IS_VECTOR: bool = Self::REGISTERS > 1;
     /// True if the registers hold the sums of large groups of rows, with several vectors of each row.
     const IS_WIDE: bool = Self::REGISTERS >= 32;
-    /// Sets all lanes to `x`.
     unsafe fn splat(x: f32) -> Self;
-    /// Loads sixteen elements from `p`.
     unsafe fn load(p: *const f32) -> Self;
     /// Loads the first `n <= 16` elements from `p` and sets the other lanes to 0. Reads nothing beyond them.
     unsafe fn load_first(p: *const f32, n: usize) -> Self;
@@ -35,19 +33,14 @@ pub trait Lanes: Copy {
     unsafe fn load_f16(p: *const u16) -> Self;
     /// Loads sixteen bfloat16 elements from `p`, widened exactly.
     unsafe fn load_bf16(p: *const u16) -> Self;
-    /// Stores sixteen elements to `p`.
     unsafe fn store(self, p: *mut f32);
     /// Stores the first `n <= 16` lanes to `p` and nothing beyond them.
     unsafe fn store_first(self, p: *mut f32, n: usize);
     /// Stores sixteen half-precision elements to `p`, rounded to nearest, ties to even.
     unsafe fn store_f16(self, p: *mut u16);
-    /// Computes `self + other`.
     unsafe fn add(self, other: Self) -> Self;
-    /// Computes `self - other`.
     unsafe fn sub(self, other: Self) -> Self;
-    /// Computes `self * other`.
     unsafe fn mul(self, other: Self) -> Self;
-    /// Computes `self / other`.
     unsafe fn div(self, other: Self) -> Self;
     /// Computes `self * b + c`, rounded once.
     unsafe fn fma(self, b: Self, c: Self) -> Self;

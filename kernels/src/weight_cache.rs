@@ -19,7 +19,6 @@ mod file;
 #[doc(hidden)]
 pub mod folder;
 
-use std::fmt;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -29,7 +28,6 @@ use crate::program::{ImageTable, WeightImage};
 use crate::threads::ThreadPool;
 use file::Header;
 
-/// Bytes of a key.
 pub const KEY_BYTES: usize = 32;
 /// The largest size of the caller's note in bytes.
 pub const MAX_NOTE_BYTES: usize = 64;
@@ -48,7 +46,6 @@ pub struct WeightCache {
     pub max_bytes: u64,
 }
 
-/// The reason why packed weights could not be mapped.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Miss {
@@ -61,7 +58,6 @@ pub enum Miss {
     Unusable { path: PathBuf, what: String },
 }
 
-/// The reason why packed weights were not stored.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum KeepError {
@@ -77,7 +73,6 @@ pub enum KeepError {
     System { what: &'static str, path: PathBuf, source: io::Error },
 }
 
-/// The outcome of storing packed weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kept {
     /// The file was written, with this many bytes.
@@ -87,20 +82,12 @@ pub enum Kept {
 }
 
 /// The result of looking for packed weights at a start.
+#[derive(Debug)]
 pub enum CacheState {
     /// The weights are mapped from the cache. The string is the note of the process that wrote them.
     Mapped(String),
     /// The weights were packed and can be stored.
     Missed(Miss, CacheWriter),
-}
-
-impl fmt::Debug for CacheState {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Mapped(note) => formatter.debug_tuple("Mapped").field(note).finish(),
-            Self::Missed(miss, _) => formatter.debug_tuple("Missed").field(miss).finish(),
-        }
-    }
 }
 
 impl WeightCache {
@@ -131,7 +118,6 @@ impl WeightCache {
     }
 }
 
-/// Stores packed weights in the cache.
 #[derive(Debug)]
 pub struct CacheWriter {
     cache: WeightCache,

@@ -1,15 +1,27 @@
 //! Checks that steps do not allocate once they are warmed up, with a counting allocator for the whole process.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
+mod linear {
+    pub(crate) use super::reference;
+}
+#[allow(dead_code, reason = "used by the other tests")]
+#[path = "kernels/executor/model.rs"]
+mod model;
+#[allow(dead_code, reason = "used by the other tests")]
+#[path = "kernels/random.rs"]
+mod random;
+#[allow(dead_code, reason = "used by the other tests")]
+#[path = "kernels/linear/reference.rs"]
+mod reference;
+
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use trunkline_kernels::executor::{Chunk, Executor, SequenceResult};
-use trunkline_kernels::kv_pool::{KvDtype, KvGeometry};
-use trunkline_kernels::pack::Format;
-use trunkline_kernels::program::{ProgramBuilder, ProgramConfig, ValueId, WeightId};
+use trunkline_kernels::isa::Isa;
 use trunkline_kernels::sampling::{SamplingParams, Watermark};
-use trunkline_kernels::threads::Pinning;
+
+use model::Recipe;
 
 struct Counting;
 
@@ -45,7 +57,6 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Returns the number of allocations of the whole process while `work` runs.
 fn allocations(work: impl FnOnce()) -> usize {
     NUM_ALLOCATIONS.store(0, Ordering::SeqCst);
     IS_COUNTING.store(true, Ordering::SeqCst);
@@ -54,97 +65,16 @@ fn allocations(work: impl FnOnce()) -> usize {
     NUM_ALLOCATIONS.load(Ordering::SeqCst)
 }
 
-const VOCAB: usize = 3000;
-const HIDDEN: usize = 64;
-const HEAD_SIZE: usize = 16;
-const HEADS: usize = 4;
-const KV_HEADS: usize = 2;
-const FFN: usize = 128;
 const BLOCK_SIZE: usize = 16;
 const NUM_BLOCKS: usize = 256;
 const NUM_SEQUENCES: usize = 4;
 const BLOCKS_PER_SEQUENCE: usize = NUM_BLOCKS / NUM_SEQUENCES;
-const MAX_STEP_TOKENS: usize = 128;
+const STEP_TOKENS: usize = 128;
 
-struct Model {
-    builder: ProgramBuilder,
-    state: u64,
-}
-
-impl Model {
-    fn byte(&mut self) -> u8 {
-        // Xorshift64 (Marsaglia 2003).
-        self.state ^= self.state << 13;
-        self.state ^= self.state >> 7;
-        self.state ^= self.state << 17;
-        (self.state >> 24) as u8
-    }
-
-    fn matrix(&mut self, format: Format, shape: [usize; 2]) -> WeightId {
-        let num_bytes = shape[0] * format.row_bytes(shape[1]).unwrap();
-        let mut bytes: Vec<u8> = (0..num_bytes).map(|_| self.byte()).collect();
-        for block in bytes.chunks_exact_mut(format.block_bytes()) {
-            block[..2].copy_from_slice(&half::f16::from_f32(0.01).to_le_bytes());
-            if format == Format::Q4_1 {
-                block[2..4].copy_from_slice(&half::f16::from_f32(-0.075).to_le_bytes());
-            }
-        }
-        self.builder.weight(format, bytes, &shape).unwrap()
-    }
-
-    fn norm(&mut self, x: ValueId) -> ValueId {
-        let ones = (0..HIDDEN).flat_map(|_| 1f32.to_le_bytes()).collect();
-        let weight = self.builder.weight(Format::F32, ones, &[HIDDEN]).unwrap();
-        self.builder.rms_norm(x, weight, 1e-5).unwrap()
-    }
-
-    fn linear(&mut self, x: ValueId, out_features: usize, in_features: usize) -> ValueId {
-        let weight = self.matrix(Format::Q4_1, [out_features, in_features]);
-        self.builder.linear(x, weight, None).unwrap()
-    }
-}
-
-fn build(threads: usize) -> Executor {
-    let geometry = KvGeometry {
-        num_layers: 2,
-        num_kv_heads: KV_HEADS,
-        head_size: HEAD_SIZE,
-        block_size: BLOCK_SIZE,
-        dtype: KvDtype::Int8,
-    };
-    let config = ProgramConfig {
-        max_step_tokens: MAX_STEP_TOKENS,
-        max_step_sequences: NUM_SEQUENCES,
-        num_blocks: NUM_BLOCKS,
-        geometry,
-    };
-    let mut model = Model { builder: ProgramBuilder::new(config).unwrap(), state: 88172645463325252 };
-    let inv_freq: Vec<f64> = (0..HEAD_SIZE / 2).map(|i| 1000f64.powf(-(i as f64) / 8.0)).collect();
-    let embedding = model.matrix(Format::Q8_0, [VOCAB, HIDDEN]);
-    let mut x = model.builder.embedding(embedding).unwrap();
-    for layer in 0..2 {
-        let h = model.norm(x);
-        let q = model.linear(h, HEADS * HEAD_SIZE, HIDDEN);
-        let k = model.linear(h, KV_HEADS * HEAD_SIZE, HIDDEN);
-        let v = model.linear(h, KV_HEADS * HEAD_SIZE, HIDDEN);
-        let q = model.builder.rope(q, &inv_freq, 1.0, HEAD_SIZE).unwrap();
-        let k = model.builder.rope(k, &inv_freq, 1.0, HEAD_SIZE).unwrap();
-        model.builder.write_kv(layer, k, v).unwrap();
-        // Windowed layers have separate plans.
-        let window = [None, Some(300)][layer % 2];
-        let a = model.builder.paged_attention(layer, q, 0.25, window, Some(50.0)).unwrap();
-        let a = model.linear(a, HIDDEN, HEADS * HEAD_SIZE);
-        x = model.builder.add(x, a).unwrap();
-        let h = model.norm(x);
-        let (gate, up) = (model.linear(h, FFN, HIDDEN), model.linear(h, FFN, HIDDEN));
-        let h = model.builder.silu_mul(gate, up).unwrap();
-        let h = model.linear(h, HIDDEN, FFN);
-        x = model.builder.add(x, h).unwrap();
-    }
-    let x = model.norm(x);
-    model.builder.logits(x, embedding, None).unwrap();
-    model.builder.build(threads, Pinning::Off).unwrap()
-}
+/// A model with a vocabulary that is too large to sort, and a windowed layer, which has a plan of its own.
+const RECIPE: Recipe =
+    Recipe { vocab_size: 3000, windows: [None, Some(300)], num_blocks: NUM_BLOCKS, ..model::PLAIN };
+const VOCAB: usize = RECIPE.vocab_size;
 
 /// Returns different ways to sample: greedy with all logprobs, penalties and bias, a flat distribution with filters,
 /// typical sampling, and few candidates.
@@ -197,7 +127,7 @@ impl Run {
             sample: end >= num_prompt_tokens,
             score: false,
         };
-        let share = MAX_STEP_TOKENS / NUM_SEQUENCES;
+        let share = STEP_TOKENS / NUM_SEQUENCES;
         let plan = |first: usize, end: usize| -> Vec<Chunk> {
             (0..NUM_SEQUENCES).map(|sequence| chunk(sequence, first, end)).collect()
         };
@@ -219,7 +149,8 @@ impl Run {
 /// The test has no harness, because the harness's own thread allocates at times.
 fn main() {
     for threads in [1, 2, 3] {
-        let mut run = Run { executor: build(threads), results: Vec::new() };
+        let executor = model::build(RECIPE, threads, Isa::detect().unwrap());
+        let mut run = Run { executor, results: Vec::new() };
         let warm_up = run.count(40, 4);
         assert!(warm_up.0 > 0, "the counter counts");
         // Longer than the warm-up, because sequences, plans and scratch reserve their memory at the start.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,8 +21,8 @@ from trunkline_server.engine import Engine
 from trunkline_server.plan import StepPlan
 
 ROOT_KEY = bytes(range(16))
-# A record's key follows magic, slot, depth, number of tokens, zero, time and sequence; records follow the header.
-HEADER_BYTES, RECORD_BYTES, KEY_OFFSET = 4096, 512, 40
+# The sizes of a store's header and records with blocks of 16 tokens, as in store/src/layout.rs.
+HEADER_BYTES, RECORD_BYTES = 4096, 512
 # Longest wait for an outcome; only a failure reaches it.
 DEADLINE_S = 20.0
 
@@ -101,10 +100,14 @@ def wait_for_transfers(
 
 
 def keys_on_disk(backend: Backend, slots: Sequence[int]) -> list[bytes]:
-    """Returns the keys in the records of these slots."""
+    """Returns the keys of the blocks in these slots, each of which must hold one."""
+    assert backend.store is not None
     backend.store.sync()
-    records = (Path(backend.info.store_folder) / "records").read_bytes()
-    return [records[(at := HEADER_BYTES + slot * RECORD_BYTES + KEY_OFFSET) : at + 16] for slot in slots]
+    keys: dict[int, bytes] = {}
+    for blocks in backend.store.contents():
+        pieces = (blocks.keys[first : first + 16] for first in range(0, len(blocks.keys), 16))
+        keys.update(zip(blocks.slots, pieces, strict=True))
+    return [keys[slot] for slot in slots]
 
 
 class Shard:

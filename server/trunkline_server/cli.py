@@ -28,6 +28,7 @@ MAX_THREADS = 1024
 MAX_STEP_TOKENS = 1 << 16
 MAX_STEP_SEQUENCES = 1 << 12
 MAX_BATCH_TOTAL_TOKENS = 1 << 31
+MAX_LANE = 1023
 MAX_KV_DISK_BYTES = 1 << 50
 DEFAULT_KV_DISK_BYTES = 10 << 30
 SIZE_UNITS = {None: 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
@@ -188,6 +189,13 @@ def _add_kv_tiers(parser: argparse.ArgumentParser) -> None:
         help="most bytes to use in that folder, such as `10GiB`; default: 10GiB",
     )
     parser.add_argument(
+        "--lane",
+        type=_WholeNumber(MAX_LANE, least=0),
+        default=0,
+        metavar="N",
+        help="number of this shard among those of its model; each has a store of its own in that folder; default: 0",
+    )
+    parser.add_argument(
         "--kv-host-size",
         type=_size,
         metavar="SIZE",
@@ -217,16 +225,16 @@ def _gamma(text: str) -> float:
 
 
 class _WholeNumber:
-    """Parses a whole number from 1 to `limit`. For argparse."""
+    """Parses a whole number from `least` to `limit`. For argparse."""
 
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
+    def __init__(self, limit: int, least: int = 1) -> None:
+        self._limit, self._least = limit, least
 
     def __call__(self, text: str) -> int:
         try:
             number = int(text)
         except ValueError:
-            number = 0
-        if not 1 <= number <= self._limit:
-            raise argparse.ArgumentTypeError(f"`{text}` is not a whole number from 1 to {self._limit}")
+            number = self._least - 1
+        if not self._least <= number <= self._limit:
+            raise argparse.ArgumentTypeError(f"`{text}` is not a whole number from {self._least} to {self._limit}")
         return number

@@ -19,6 +19,7 @@ from trunkline_server.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from trunkline_server.backends.registry import BackendOptions
+    from trunkline_server.backends.store_files import StoreOptions
 
 logger = logging.getLogger(__name__)
 
@@ -59,7 +60,8 @@ def serve(options: argparse.Namespace) -> int:
     from trunkline_server.service import ShardServer, ShardService
 
     loop = EngineLoop(Engine(backend, vocab_size=config.vocab_size), _end_process)
-    server = ShardServer(ShardService(config, backend.info, loop, _end_process), Path(options.socket))
+    service = ShardService(config, backend.info, backend.store, loop, _end_process)
+    server = ShardServer(service, Path(options.socket))
     signals.hold()
     loop.start()
     server.start()
@@ -140,14 +142,17 @@ def _cache_folder(option: str | None) -> Path | None:
     return default_folder() if option is None else Path(option).absolute()
 
 
-def _kv_disk(options: argparse.Namespace) -> tuple[Path, int] | None:
+def _kv_disk(options: argparse.Namespace) -> StoreOptions | None:
+    from trunkline_server.backends.store_files import StoreOptions
+
     if options.kv_disk_path is None:
         if options.kv_disk_size is not None:
             raise InvalidArgument(
                 "`--kv-disk-size` needs `--kv-disk-path`", hint="set `--kv-disk-path` or drop `--kv-disk-size`"
             )
         return None
-    return Path(options.kv_disk_path).absolute(), options.kv_disk_size or DEFAULT_KV_DISK_BYTES
+    max_bytes = options.kv_disk_size or DEFAULT_KV_DISK_BYTES
+    return StoreOptions(path=Path(options.kv_disk_path).absolute(), max_bytes=max_bytes, lane=options.lane)
 
 
 def _end_process(_bug: BaseException) -> None:

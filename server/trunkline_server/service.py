@@ -16,17 +16,17 @@ from urllib.parse import quote
 import grpc
 
 from trunkline_server._proto import shard_pb2
-from trunkline_server.backends.interface import BackendInfo
+from trunkline_server.backends.interface import BackendInfo, Store
 from trunkline_server.errors import InvalidArgument, PlanError
 from trunkline_server.loop import EngineLoop
 from trunkline_server.models.config import ModelConfig
 from trunkline_server.named_masks import NamedMasks
 from trunkline_server.stream import StepStream, StreamEnd
-from trunkline_server.wire import PlanLimits, decode_request, encode_response
+from trunkline_server.wire import PlanLimits, decode_request, encode_response, encode_stored_blocks
 
 logger = logging.getLogger(__name__)
 
-CONTRACT_VERSION = 5
+CONTRACT_VERSION = 6
 SERVICE_NAME = "trunkline.shard.v1.ShardService"
 # One for the open Step stream, one for the stream that replaces it, the others for Describe and Health.
 MAX_HANDLER_THREADS = 8
@@ -45,14 +45,20 @@ _STATUS = {
 
 
 class ShardService:
-    """Answers Describe and Health itself and hands plans to the engine loop.
+    """Answers Describe, StoreContents and Health itself and hands plans to the engine loop.
 
     on_bug: called with an exception that no client can cause; it must end the process.
     """
 
     def __init__(
-        self, model: ModelConfig, backend: BackendInfo, loop: EngineLoop, on_bug: Callable[[BaseException], None]
+        self,
+        model: ModelConfig,
+        backend: BackendInfo,
+        store: Store | None,
+        loop: EngineLoop,
+        on_bug: Callable[[BaseException], None],
     ) -> None:
+        self._store = store
         self._loop = loop
         self._limits = PlanLimits.of(backend)
         self._on_bug = on_bug
@@ -67,6 +73,11 @@ class ShardService:
             "Health": grpc.unary_unary_rpc_method_handler(
                 self.Health, shard_pb2.HealthRequest.FromString, shard_pb2.HealthResponse.SerializeToString
             ),
+            "StoreContents": grpc.unary_stream_rpc_method_handler(
+                self.StoreContents,
+                shard_pb2.StoreContentsRequest.FromString,
+                shard_pb2.StoreContentsResponse.SerializeToString,
+            ),
             "Step": grpc.stream_stream_rpc_method_handler(
                 self.Step, shard_pb2.StepRequest.FromString, shard_pb2.StepResponse.SerializeToString
             ),
@@ -74,6 +85,19 @@ class ShardService:
 
     def Describe(self, request: shard_pb2.DescribeRequest, context: grpc.ServicerContext) -> shard_pb2.DescribeResponse:
         return self._description
+
+    def StoreContents(
+        self, request: shard_pb2.StoreContentsRequest, context: grpc.ServicerContext
+    ) -> Iterator[shard_pb2.StoreContentsResponse]:
+        """Reads the records beside the steps and sends them in pieces."""
+        if self._store is None:
+            return
+        try:
+            for blocks in self._store.contents():
+                yield encode_stored_blocks(blocks)
+        except OSError as error:
+            logger.error("cannot read the KV block store: %s", error)
+            context.abort(grpc.StatusCode.DATA_LOSS, str(error))
 
     def Health(self, request: shard_pb2.HealthRequest, context: grpc.ServicerContext) -> shard_pb2.HealthResponse:
         """Answers at once, even while a step runs."""

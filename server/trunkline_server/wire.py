@@ -21,6 +21,7 @@ from trunkline_server.backends.interface import (
     Restore,
     Sampled,
     SamplingParams,
+    StoredBlocks,
     Watermark,
 )
 from trunkline_server.errors import PlanError
@@ -153,6 +154,16 @@ def encode_result(result: StepResult) -> shard_pb2.StepResponse:
             sequence.error.code = _ERROR_CODES[outcome.code]
             sequence.error.message = outcome.message
     return response
+
+
+def encode_stored_blocks(blocks: StoredBlocks) -> shard_pb2.StoreContentsResponse:
+    return shard_pb2.StoreContentsResponse(
+        slots=blocks.slots,
+        keys=blocks.keys,
+        parent_keys=blocks.parent_keys,
+        depths=blocks.depths,
+        sequences=blocks.sequences,
+    )
 
 
 def _check_chunks(step_id: int, chunks: Sequence[Chunk], limits: PlanLimits) -> None:

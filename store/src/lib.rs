@@ -4,7 +4,7 @@
 //! layout     the layout of both files: header, records, offsets of blocks
 //! disk       the file operations that a store needs; tests substitute failing ones
 //! folder     the folder of one store, its lock and its two files
-//! records    reads all records at once, for the owner of the index
+//! records    reads the records of a range of slots, or of a store that nobody has open
 //! store      opens a store; writes, reads and erases slots
 //! transfer   the requests to the transfer threads and their outcomes
 //! transfers  threads that write and read blocks beside the steps
@@ -13,9 +13,9 @@
 //! ```
 //!
 //! The shard writes and reads. The router decides which block goes into which slot and keeps the index, which it builds
-//! from [`records()`] when it starts. There is no index on disk: each slot has a record that says what the slot holds
-//! and is written after the block itself. The router may attach to the store to write and read the slots that it
-//! reserves for an object store. See docs/decisions/0014-store-on-disk.md.
+//! from [`Store::contents`] as the shard reports them. There is no index on disk: each slot has a record that says what
+//! the slot holds and is written after the block itself. The router may attach to the store to write and read the slots
+//! that it reserves for an object store. See docs/decisions/0014-store-on-disk.md.
 
 pub mod archive;
 pub mod disk;

@@ -1,7 +1,8 @@
-//! Reads all records of a store at once.
+//! Reads the records of a store.
 
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::path::Path;
 
 use crate::disk::{DiskFile, read_full};
@@ -33,7 +34,7 @@ pub fn records(folder: &Path) -> Result<Records, OpenError> {
     let geometry =
         Geometry::from_header(&header).map_err(|what| OpenError::Unreadable { path: path.clone(), what })?;
     let mut found = Records { geometry, blocks: Vec::new(), num_damaged: 0 };
-    each_slot(&file, &found.geometry, |_, slot| match slot {
+    each_slot(&file, &found.geometry, 0..found.geometry.num_slots, |_, slot| match slot {
         Slot::Empty => {}
         Slot::Damaged => found.num_damaged += 1,
         Slot::Holds(record) => found.blocks.push(record.block),
@@ -50,17 +51,18 @@ pub(crate) fn read_header(file: &dyn DiskFile) -> io::Result<Vec<u8>> {
     Ok(header)
 }
 
-/// Calls `take` for each slot in ascending order. Slots behind the end of the file are skipped.
+/// Calls `take` for each of the `slots` in ascending order. Slots behind the end of the file are skipped.
 pub(crate) fn each_slot(
     file: &dyn DiskFile,
     geometry: &Geometry,
+    slots: Range<u32>,
     mut take: impl FnMut(u32, Slot),
 ) -> io::Result<()> {
     let record_bytes = geometry.record_bytes();
     let at_once = (PIECE_BYTES / record_bytes).max(1) as u32;
-    let mut piece = vec![0; at_once as usize * record_bytes];
-    for first in (0..geometry.num_slots).step_by(at_once as usize) {
-        let wanted = at_once.min(geometry.num_slots - first) as usize * record_bytes;
+    let mut piece = vec![0; at_once.min(slots.len() as u32) as usize * record_bytes];
+    for first in slots.clone().step_by(at_once as usize) {
+        let wanted = at_once.min(slots.end - first) as usize * record_bytes;
         let count = read_full(file, &mut piece[..wanted], geometry.record_offset(first))?;
         for (slot, bytes) in (first..).zip(piece[..count].chunks_exact(record_bytes)) {
             take(slot, Slot::decode(geometry, slot, bytes));

@@ -6,6 +6,7 @@
 
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -86,7 +87,7 @@ impl Store {
             return Err(unreadable(format!("is of a store of {there}, expected {geometry}")));
         }
         let mut newest = 0;
-        each_slot(&records, &geometry, |_, slot| {
+        each_slot(&records, &geometry, 0..geometry.num_slots, |_, slot| {
             if let Slot::Holds(record) = slot {
                 newest = newest.max(record.block.sequence);
             }
@@ -159,7 +160,7 @@ impl Store {
         let num_block_bytes = self.blocks.num_bytes()?;
         let (mut found, mut damaged) = (Found::default(), Vec::new());
         let mut newest = 0;
-        each_slot(&*self.records, g, |slot, what| {
+        each_slot(&*self.records, g, 0..g.num_slots, |slot, what| {
             let is_whole = g.block_offset(slot) + g.block_bytes <= num_block_bytes;
             match what {
                 Slot::Empty => {}
@@ -183,6 +184,22 @@ impl Store {
 
     pub fn geometry(&self) -> &Geometry {
         &self.geometry
+    }
+
+    /// Returns the blocks of a range of slots by ascending slot, as far as their records show. Slots that are written
+    /// meanwhile may be missing.
+    ///
+    /// Panics if a slot does not exist.
+    pub fn contents(&self, slots: Range<u32>) -> io::Result<Vec<StoredBlock>> {
+        let g = &self.geometry;
+        assert!(slots.end <= g.num_slots, "slots {slots:?} of {}", g.num_slots);
+        let mut blocks = Vec::new();
+        each_slot(&*self.records, g, slots, |_, slot| {
+            if let Slot::Holds(record) = slot {
+                blocks.push(record.block);
+            }
+        })?;
+        Ok(blocks)
     }
 
     /// Writes a block into `slot` and replaces its previous content. Once this returns, the block survives a crash of

@@ -4,9 +4,8 @@
 use std::arch::asm;
 use std::arch::is_aarch64_feature_detected;
 
-use super::Rate;
+use super::{Rate, read};
 
-/// Number of independent chains.
 const CHAINS: usize = 16;
 /// Interpreted as two bf16, one f32 or four bytes, the values are small enough that no accumulator overflows.
 const OPERAND: u32 = 0x3f80_3f80;
@@ -51,7 +50,6 @@ chains!(bf16_neon, "neon,bf16", "bfdot v\\r\\().4s, v16.8h, v17.8h");
 chains!(int8_dotprod, "neon,dotprod", "sdot v\\r\\().4s, v16.16b, v17.16b");
 chains!(int8_i8mm, "neon,i8mm", "smmla v\\r\\().4s, v16.16b, v17.16b");
 
-/// Returns the loops for the features of this CPU.
 pub fn rates() -> Vec<Rate> {
     let mut rates = Vec::new();
     let mut add = |is_there: bool, operation, instruction_set, instruction, run, macs: usize| {
@@ -67,11 +65,3 @@ pub fn rates() -> Vec<Rate> {
 }
 
 pub const READERS: [fn(&[u8]); 1] = [read];
-
-fn read(bytes: &[u8]) {
-    let sums = bytes.chunks_exact(64).fold([0u8; 64], |mut sums, line| {
-        sums.iter_mut().zip(line).for_each(|(sum, byte)| *sum ^= byte);
-        sums
-    });
-    std::hint::black_box(sums);
-}

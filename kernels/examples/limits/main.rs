@@ -42,16 +42,22 @@ const BARRIERS_PER_RUN: u32 = 200;
 pub struct Rate {
     /// The operation: `f32_fma`, `bf16_dot` or `int8_dot`.
     pub operation: &'static str,
-    /// The kernels' name of the instruction set.
     pub instruction_set: &'static str,
     pub instruction: &'static str,
-    /// Multiply-adds per pass of the loop.
     pub macs_per_pass: usize,
-    /// Runs a number of passes.
     pub run: fn(passes: usize),
 }
 
-/// A figure measured with one thread and with all threads.
+/// Reads memory without instructions of a particular set.
+#[cfg(not(target_arch = "x86_64"))]
+fn read(bytes: &[u8]) {
+    let sums = bytes.chunks_exact(64).fold([0u8; 64], |mut sums, line| {
+        sums.iter_mut().zip(line).for_each(|(sum, byte)| *sum ^= byte);
+        sums
+    });
+    std::hint::black_box(sums);
+}
+
 struct Figure {
     one_thread: f64,
     all_threads: f64,
@@ -98,7 +104,6 @@ impl Pools {
         Figure { one_thread: measure(&mut self.one), all_threads: measure(&mut self.all) }
     }
 
-    /// Measures repeated reads of `bytes_per_thread` by each thread.
     fn read(&mut self, bytes_per_thread: usize) -> Figure {
         let measure = |pool: &mut ThreadPool| {
             let mut bytes = AlignedBytes::zeroed(bytes_per_thread * pool.num_threads());

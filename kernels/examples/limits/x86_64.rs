@@ -74,7 +74,6 @@ chains!(int8_avx512, "avx512f,avx512vnni", "zmm", "vpdpbusd zmm\\r, zmm13, zmm14
 const YMM_BYTES: usize = 32;
 const ZMM_BYTES: usize = 64;
 
-/// Returns the loops for the features of this CPU.
 pub fn rates() -> Vec<Rate> {
     let mut rates = Vec::new();
     let mut add =

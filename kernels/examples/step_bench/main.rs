@@ -104,7 +104,6 @@ impl Steps<'_> {
     }
 }
 
-/// Returns the CPU seconds that this process has used.
 fn cpu_seconds() -> f64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `time` is writable, and the clock exists on every Linux.
@@ -112,7 +111,6 @@ fn cpu_seconds() -> f64 {
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
-/// The wall and CPU seconds of each round.
 #[derive(Default)]
 struct Rounds {
     wall: Vec<f64>,
@@ -144,7 +142,6 @@ fn report(name: &str, num_tokens: usize, rounds: Rounds) -> String {
 }
 
 impl Bench {
-    /// Returns steps with a new profile, if profiles are requested.
     fn steps(&mut self) -> Steps<'_> {
         let limits = self.limits.as_ref();
         let profile = self.profiles.then(|| Profile::start(&mut self.executor, limits));

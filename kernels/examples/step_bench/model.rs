@@ -50,7 +50,6 @@ fn matrix(
     Ok(builder.weight(format, bytes, &shape)?)
 }
 
-/// Builds the model for steps of up to `max_step_tokens` tokens.
 pub fn build(threads: usize, pinning: Pinning, max_step_tokens: usize) -> Result<Executor> {
     let geometry = KvGeometry {
         num_layers: LAYERS,

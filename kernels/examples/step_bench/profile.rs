@@ -9,7 +9,6 @@ use trunkline_kernels::program::{Instruction, Kernel, Program, RowSet};
 
 /// The limits of the machine, from `limits.json`.
 pub struct Limits {
-    /// Memory bandwidth in bytes per second.
     bytes_per_s: f64,
     /// Multiply-adds per second of 8-bit integers and of f32, with the fastest instruction set.
     int8_per_s: f64,
@@ -45,7 +44,6 @@ pub struct ChunkShape {
     pub samples: bool,
 }
 
-/// The work of an instruction.
 #[derive(Clone, Copy, Default)]
 struct Work {
     macs: f64,
@@ -76,7 +74,6 @@ impl<'a> Profile<'a> {
         Self { limits, work: vec![Work::default(); executor.program().instructions.len()], num_steps: 0 }
     }
 
-    /// Adds a step that the executor has finished.
     pub fn add_step(&mut self, program: &Program, chunks: &[ChunkShape]) {
         self.num_steps += 1;
         for (work, instruction) in self.work.iter_mut().zip(&program.instructions) {
@@ -134,7 +131,6 @@ fn cost(
     Work { macs, bytes, roof_s }
 }
 
-/// Returns the name of an instruction, with the shape if it is a product.
 fn kind_name(program: &Program, instruction: &Instruction) -> String {
     match instruction.kernel {
         Kernel::Linear { weight, .. } => {

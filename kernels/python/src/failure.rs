@@ -6,7 +6,6 @@ use trunkline_kernels::executor::ExecutorError;
 use trunkline_kernels::kv_pool::KvPoolError;
 use trunkline_kernels::program::ProgramError;
 
-/// The exception that a method raises.
 pub(crate) struct Failure(PyErr);
 
 impl From<Failure> for PyErr {

@@ -17,6 +17,8 @@ const MAX_WAIT_S: f64 = 3600.0;
 type Key = [u8; KEY_BYTES];
 type Stored = (u32, bool);
 type Restored = (u64, u32, u64);
+/// Slots, keys, parents' keys, depths and sequence numbers of blocks.
+type Columns = (Vec<u32>, Vec<u8>, Vec<u8>, Vec<u32>, Vec<u64>);
 
 /// An open store of KV blocks with its threads; see `store/`. All methods may be called from any thread.
 #[pyclass(name = "Store", module = "trunkline_server._kernels", frozen)]
@@ -120,6 +122,26 @@ impl PyStore {
     fn erase(&self, slot: u32) -> PyResult<()> {
         self.check_slot(slot)?;
         Ok(self.transfers.store().erase(slot)?)
+    }
+
+    /// Returns the blocks of up to `num_slots` slots from `first_slot` on by ascending slot: lists of slots, keys, keys
+    /// of the blocks before them, depths and sequence numbers. The keys are joined. Raises OSError if the disk fails.
+    fn contents(&self, py: Python<'_>, first_slot: u32, num_slots: u32) -> PyResult<Columns> {
+        let store = self.transfers.store();
+        let end = first_slot.saturating_add(num_slots).min(store.geometry().num_slots);
+        let blocks = py.detach(|| store.contents(first_slot..end))?;
+        Ok((
+            blocks.iter().map(|block| block.slot).collect(),
+            blocks.iter().flat_map(|block| *block.key.as_bytes()).collect(),
+            blocks.iter().flat_map(|block| *block.parent.as_bytes()).collect(),
+            blocks.iter().map(|block| block.depth).collect(),
+            blocks.iter().map(|block| block.sequence).collect(),
+        ))
+    }
+
+    #[getter]
+    fn num_slots(&self) -> u32 {
+        self.transfers.store().geometry().num_slots
     }
 
     /// Number of blocks found when the store was opened.

@@ -103,7 +103,6 @@ impl<E: FloatFormat, const LOCAL: bool> Scheme for Float<E, LOCAL> {
     }
 }
 
-/// Processes one tile for all groups of an item.
 #[inline(always)]
 unsafe fn attend_groups<L: Lanes, E: FloatFormat, const LOCAL: bool>(
     tile: &Tile,
@@ -250,7 +249,6 @@ unsafe fn accumulate_head<L: Lanes, E: FloatFormat, const R: usize>(
 struct Tile {
     keys: *const u16,
     values: *const u16,
-    /// Position of the tile's first slot.
     start: usize,
     head_size: usize,
     stride: usize,
@@ -264,7 +262,6 @@ struct Group {
     max: *mut f32,
     sum: *mut f32,
     out: *mut f32,
-    /// Index of the first row in the item.
     first: usize,
     heads_per_kv_head: usize,
     first_position: usize,
@@ -325,14 +322,12 @@ unsafe fn cap_row<L: Lanes>(row: *mut f32, begin: usize, end: usize, cap: f32) {
     }
 }
 
-/// Masks the first `hidden` scores of a row.
 #[inline(always)]
 unsafe fn hide_front(row: *mut f32, hidden: usize) {
     // SAFETY: the row is MAX_BLOCK_SIZE long.
     (0..hidden).for_each(|b| unsafe { *row.add(b) = f32::NEG_INFINITY });
 }
 
-/// Processes one tile for a group of `R` rows.
 #[inline(always)]
 unsafe fn attend_tile<L: Lanes, E: FloatFormat, const LOCAL: bool, const R: usize>(
     tile: &Tile,

@@ -39,7 +39,6 @@ pub(super) struct Unpacked {
 }
 
 impl Unpacked {
-    /// Allocates room for blocks of any size and heads of `head_size` elements.
     pub(super) fn new(head_size: usize) -> Self {
         Self {
             keys: AlignedBytes::zeroed(MAX_BLOCK_SIZE * head_size.next_multiple_of(QUAD)),

@@ -223,12 +223,9 @@ pub(super) struct Tile {
     pub(super) value_scales: *const f32,
     /// Distance in bytes to the next block, which is prefetched. The hardware prefetcher cannot predict where it is.
     pub(super) ahead: isize,
-    /// Position of the tile's first slot.
     pub(super) start: usize,
     pub(super) block_size: usize,
-    /// Number of quads of a key.
     pub(super) quads: usize,
-    /// Number of elements of a padded value.
     pub(super) stride: usize,
 }
 
@@ -328,7 +325,6 @@ pub(super) unsafe fn attend_tile<L: ByteLanes, const LOCAL: bool>(
     }
 }
 
-/// Processes one tile for a group of rows.
 #[inline(always)]
 unsafe fn attend_group<L: ByteLanes, const LOCAL: bool>(
     tile: &Tile,

@@ -13,9 +13,7 @@ const WANTED_ITEMS_PER_THREAD: usize = 3;
 /// A work item: query rows of one chunk within one block, one KV head and a range of segments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PlanItem {
-    /// Index of the chunk among the accepted chunks.
     pub chunk: usize,
-    /// First row among the step's tokens.
     pub first_row: usize,
     pub num_rows: usize,
     pub first_position: usize,
@@ -81,7 +79,6 @@ struct WindowPlans {
 pub(super) struct Plans(Vec<WindowPlans>);
 
 impl Plans {
-    /// Creates empty plans with room for steps of `max_tokens` tokens and `max_chunks` chunks.
     pub(super) fn for_steps(
         windows: &[Window],
         limits: &PlanLimits,
@@ -104,7 +101,6 @@ impl Plans {
         }
     }
 
-    /// The plan for a row set and a window of the program.
     pub(super) fn of(&self, rows: RowSet, window: usize) -> &AttentionPlan {
         match rows {
             RowSet::Tokens => &self.0[window].tokens,
@@ -113,7 +109,6 @@ impl Plans {
     }
 }
 
-/// The parameters that determine the division into items.
 #[derive(Clone, Copy, Debug)]
 pub struct PlanLimits {
     pub geometry: KvGeometry,
@@ -133,7 +128,6 @@ impl PlanLimits {
 }
 
 impl AttentionPlan {
-    /// Creates an empty plan with room for steps of `max_tokens` tokens and `max_chunks` chunks.
     pub fn for_steps(window: Window, limits: &PlanLimits, max_tokens: usize, max_chunks: usize) -> Self {
         let block_size = limits.geometry.block_size;
         let pieces_per_block = block_size.div_ceil(rows_per_item(limits.heads_per_kv_head));
@@ -226,7 +220,7 @@ impl AttentionPlan {
     }
 
     /// The offset of the partial states of `item`, a part of `split`, in f32 elements.
-    pub fn state_offset(&self, item: &PlanItem, split: usize, limits: &PlanLimits) -> usize {
+    pub(super) fn state_offset(&self, item: &PlanItem, split: usize, limits: &PlanLimits) -> usize {
         let state = limits.heads_per_kv_head * state_size(limits.geometry.padded_head_size());
         let split = &self.splits[split];
         split.first_state + (item.first_segment - split.item.first_segment) * item.num_rows * state

@@ -79,8 +79,7 @@ impl Executor {
 
     /// Sets the parent key of a sequence's first block. Without it, the sequence's blocks cannot be stored.
     pub fn set_root_key(&mut self, sequence_id: u64, root: BlockKey) -> Result<(), ExecutorError> {
-        let slot = self.sequences.find(sequence_id).ok_or(ExecutorError::UnknownSequence { sequence_id })?;
-        self.sequences.at_mut(slot).keys = Some(KeyChain::new(root));
+        self.sequence_mut(sequence_id)?.keys = Some(KeyChain::new(root));
         Ok(())
     }
 

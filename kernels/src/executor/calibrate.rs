@@ -15,7 +15,7 @@ use crate::shared_mut::SharedMut;
 use crate::threads::ThreadPool;
 
 /// Tokens of the calibration text, which is one sequence.
-pub const NUM_TOKENS: usize = 1024;
+const NUM_TOKENS: usize = 1024;
 const SEED: u64 = 0x6b65_7973;
 /// Every 16th position is marked as sampled. The last layer computes queries of sampled positions only.
 const SAMPLE_EVERY: usize = 16;
@@ -58,7 +58,6 @@ impl Probe<'_> {
     }
 }
 
-/// The token ids of the calibration text.
 fn token_ids(num_embeddings: usize) -> Vec<u32> {
     let draw = |position| (philox::uniform(SEED, 0, position) * num_embeddings as f64) as u32;
     (0..NUM_TOKENS as u32).map(draw).collect()

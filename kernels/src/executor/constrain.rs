@@ -9,8 +9,7 @@ use super::{Executor, ExecutorError, SequenceFailure};
 impl Executor {
     /// Appends tokens that were not sampled to a sequence's output.
     pub fn append(&mut self, sequence_id: u64, token_ids: &[u32]) -> Result<(), ExecutorError> {
-        let slot = self.sequences.find(sequence_id).ok_or(ExecutorError::UnknownSequence { sequence_id })?;
-        self.sequences.at_mut(slot).append(token_ids);
+        self.sequence_mut(sequence_id)?.append(token_ids);
         Ok(())
     }
 
@@ -21,16 +20,14 @@ impl Executor {
     /// sample.
     pub fn allow(&mut self, sequence_id: u64, mask: Vec<u8>) -> Result<(), ExecutorError> {
         let vocab_size = self.program.vocab_size;
-        let slot = self.sequences.find(sequence_id).ok_or(ExecutorError::UnknownSequence { sequence_id })?;
-        self.sequences.at_mut(slot).allow(mask, vocab_size);
+        self.sequence_mut(sequence_id)?.allow(mask, vocab_size);
         Ok(())
     }
 
     /// Makes the next sample of a sequence wait for its mask. A mask whose size does not match the vocabulary fails the
     /// sample.
     pub fn await_mask(&mut self, sequence_id: u64, masks: Arc<LateMasks>) -> Result<(), ExecutorError> {
-        let slot = self.sequences.find(sequence_id).ok_or(ExecutorError::UnknownSequence { sequence_id })?;
-        self.sequences.at_mut(slot).allowed = Allowed::Late(LateMask::new(sequence_id, masks));
+        self.sequence_mut(sequence_id)?.allowed = Allowed::Late(LateMask::new(sequence_id, masks));
         Ok(())
     }
 

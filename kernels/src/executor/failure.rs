@@ -10,19 +10,16 @@ pub enum ExecutorError {
     AlreadyStarted { sequence_id: u64 },
     #[error("sequence {sequence_id} is not started")]
     UnknownSequence { sequence_id: u64 },
-    /// `start` was called with invalid arguments.
     #[error("sequence {sequence_id}: {what}")]
     BadStart { sequence_id: u64, what: String },
     #[error(transparent)]
     KvPool(#[from] KvPoolError),
-    /// The block store or one of its transfers cannot be used as requested.
     #[error("block store: {what}")]
     Store { what: String },
     #[error("cannot score: {what}")]
     Score { what: String },
 }
 
-/// Why one sequence of a step failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SequenceFailure {
     /// A logit is NaN or infinite, or no token may be sampled.

@@ -5,7 +5,6 @@ use super::sequence::SequenceTable;
 /// A chunk that passed all checks.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AcceptedChunk {
-    /// Slot in the sequence table.
     pub(super) slot: usize,
     pub(super) first_position: usize,
     pub(super) num_tokens: usize,
@@ -20,12 +19,10 @@ pub(super) struct StepRows {
     /// Block id and offset in the block of each token's slot.
     pub(super) slots: Vec<(u32, u32)>,
     pub(super) samples: Vec<usize>,
-    /// Index of the chunk of each sampled row.
     pub(super) sample_chunks: Vec<usize>,
 }
 
 impl StepRows {
-    /// Creates empty rows with room for steps of `max_tokens` tokens and `max_chunks` chunks.
     pub(super) fn for_steps(max_tokens: usize, max_chunks: usize) -> Self {
         Self {
             chunks: Vec::with_capacity(max_chunks),
@@ -52,7 +49,6 @@ impl StepRows {
         self.sample_chunks.push(self.chunks.len() - 1);
     }
 
-    /// Adds the rows of a chunk that its sequence has accepted.
     pub(super) fn push(&mut self, chunk: AcceptedChunk, table: &SequenceTable, block_size: usize) {
         let sequence = table.at(chunk.slot);
         for position in chunk.first_position..chunk.first_position + chunk.num_tokens {

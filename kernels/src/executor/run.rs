@@ -49,9 +49,7 @@ pub(super) struct Step<'a> {
     pub(super) states: SharedMut<'a, f32>,
     /// The number of items taken, for each attention instruction; 0 at the start of the step.
     pub(super) counters: &'a [AtomicUsize],
-    /// Cursors of the products; reset at the start of the step.
     pub(super) cursors: &'a Cursors,
-    /// Receives the keys and queries during calibration.
     pub(super) probe: Option<&'a Probe<'a>>,
     pub(super) num_threads: usize,
 }
@@ -241,7 +239,6 @@ impl Step<'_> {
         }
     }
 
-    /// Computes this thread's units of product `ordinal` of the step.
     fn run_linear(&self, instruction: &Instruction, ordinal: usize, thread_idx: usize) {
         let Kernel::Linear { x, weight, bias, out } = instruction.kernel else { unreachable!("a product") };
         let num_rows = self.num_rows(instruction.rows);

@@ -4,7 +4,6 @@ use super::sequence::{Chunk, Sequence};
 use super::{Executor, ExecutorError, LogitsRow, RowPurpose, SequenceFailure, as_floats};
 use crate::sampling::{SamplingParams, TokenScore};
 
-/// Scores of the prompt tokens of a chunk with `score`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ChunkScores {
     pub sequence_id: u64,

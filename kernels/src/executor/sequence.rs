@@ -15,7 +15,6 @@ const MAX_TOKENS: usize = 1 << 30;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chunk {
     pub sequence_id: u64,
-    /// Position of the first token to compute.
     pub first_position: u32,
     /// Number of tokens to compute, at least 1.
     pub num_tokens: u32,
@@ -27,13 +26,11 @@ pub struct Chunk {
     pub score: bool,
 }
 
-/// The limits of a sequence.
 #[derive(Clone, Copy, Debug)]
 pub struct SequenceCapacity {
     /// Positions in the whole pool.
     pub num_tokens: usize,
     pub num_blocks: usize,
-    /// Number of rows of the output head.
     pub vocab_size: usize,
 }
 
@@ -71,7 +68,6 @@ pub struct Sequence {
 }
 
 impl Sequence {
-    /// Creates a sequence. Fails with a message if an argument is out of range.
     pub fn new(
         mut token_ids: Vec<u32>,
         num_prompt_tokens: usize,
@@ -195,7 +191,6 @@ impl Sequence {
     }
 }
 
-/// The limits that every chunk is checked against.
 #[derive(Clone, Copy, Debug)]
 pub struct ChunkLimits {
     pub num_blocks: usize,
@@ -242,7 +237,6 @@ impl SequenceTable {
         *self = Self::default();
     }
 
-    /// Returns the slot of a sequence.
     pub fn find(&self, id: u64) -> Option<usize> {
         self.by_id.get(&id).copied()
     }

@@ -37,7 +37,6 @@ impl Cursors {
         Self { sets: [set(), set()] }
     }
 
-    /// Resets all cursors before a step.
     pub fn reset(&mut self) {
         self.sets.iter_mut().flatten().for_each(|cursor| *cursor.0.get_mut() = 0);
     }
@@ -80,7 +79,6 @@ pub struct Unit {
     pub tiles: Range<usize>,
 }
 
-/// The division of a product into units.
 #[derive(Clone, Copy, Debug)]
 pub struct Units {
     num_rows: usize,

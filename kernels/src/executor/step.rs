@@ -11,7 +11,6 @@ use super::{Executor, Outcome, RowPurpose, SequenceResult, as_floats};
 use crate::sampling::{SampleContext, SampledToken};
 use crate::shared_mut::SharedMut;
 
-/// The state of a chunk within a step.
 #[derive(Debug)]
 pub(super) enum Fate {
     Failed(SequenceFailure),
@@ -236,7 +235,6 @@ impl Executor {
         });
     }
 
-    /// Appends the token sampled from row `index` of the logits to its sequence.
     fn finish_sample(&mut self, index: usize) -> Result<SampledToken, SequenceFailure> {
         let sequence = self.sequences.at_mut(self.logits_rows[index].slot);
         sequence.allowed = Allowed::All;

@@ -5,7 +5,6 @@ use super::{Executor, ExecutorError};
 use crate::kv_pool::KvPoolError;
 
 impl Executor {
-    /// Bytes of a window part; 0 if blocks have none.
     pub fn bytes_per_window_part(&self) -> usize {
         self.kv.bytes_per_window_part()
     }

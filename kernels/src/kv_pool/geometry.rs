@@ -7,18 +7,18 @@ use super::KvPoolError;
 use crate::vector::LANES;
 
 /// The smallest block size. Block sizes are powers of two.
-pub const MIN_BLOCK_SIZE: usize = 16;
+const MIN_BLOCK_SIZE: usize = 16;
 /// The largest block size; it divides [`crate::attention::SEGMENT_SIZE`].
-pub const MAX_BLOCK_SIZE: usize = 128;
+pub(crate) const MAX_BLOCK_SIZE: usize = 128;
 /// The largest head size that fits in the kernels' stack buffers.
-pub const MAX_HEAD_SIZE: usize = 512;
+pub(crate) const MAX_HEAD_SIZE: usize = 512;
 /// Adjacent bytes that one lane of an integer dot product takes.
-pub const QUAD: usize = 4;
+pub(crate) const QUAD: usize = 4;
 /// Four-bit numbers in a byte.
-pub const NIBBLES: usize = 2;
+pub(crate) const NIBBLES: usize = 2;
 
 /// Positions whose values are interleaved in int8 and int4. Smaller blocks are padded to as many.
-pub const VALUE_GROUP: usize = 64;
+pub(crate) const VALUE_GROUP: usize = 64;
 
 /// The storage format of K and V.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -27,7 +27,6 @@ pub enum KvDtype {
     Int8,
     /// Four bits of the transformed head ([`crate::ops::quantize_nibbles`]), one f16 scale per token and head.
     Int4,
-    /// IEEE half precision floats.
     F16,
     Bf16,
 }
@@ -64,7 +63,6 @@ impl FromStr for KvDtype {
 /// The sizes and the dtype of a pool. The letters are those of [`crate::ops`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KvGeometry {
-    /// Number of layers of the model.
     pub num_layers: usize,
     /// Number of KV heads per layer, G.
     pub num_kv_heads: usize,
@@ -76,7 +74,6 @@ pub struct KvGeometry {
 }
 
 impl KvGeometry {
-    /// Fails if a size is outside the range that the kernels support.
     pub fn check(&self) -> Result<(), KvPoolError> {
         let bad = |field, value, expected| Err(KvPoolError::Geometry { field, value, expected });
         let block_size = self.block_size;
@@ -100,8 +97,7 @@ impl KvGeometry {
         self.head_size.next_multiple_of(LANES)
     }
 
-    /// Number of quads of one key.
-    pub fn key_quads(&self) -> usize {
+    pub(crate) fn key_quads(&self) -> usize {
         self.head_size.div_ceil(QUAD)
     }
 

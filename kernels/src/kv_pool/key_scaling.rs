@@ -45,7 +45,6 @@ pub struct KeySums {
 }
 
 impl KeySums {
-    /// Creates zero sums for a sequence of `num_blocks` full blocks.
     pub fn new(g: &KvGeometry, num_blocks: usize) -> Self {
         let zeros = vec![0.0; g.num_layers * g.num_kv_heads * g.head_size];
         Self { keys: vec![zeros.clone(); num_blocks], key_squares: zeros.clone(), query_squares: zeros }

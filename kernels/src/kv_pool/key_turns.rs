@@ -53,12 +53,11 @@ impl KeyTurns {
         Self { layers: layers.to_vec(), tables: frequencies.iter().enumerate().map(table).collect() }
     }
 
-    /// Creates the rotations of `num_layers` layers whose means are all fixed.
     pub fn fixed(num_layers: usize) -> Self {
         Self { layers: vec![KeyMean::Fixed; num_layers], tables: Vec::new() }
     }
 
-    pub fn layer(&self, layer: usize) -> KeyMean {
+    pub(super) fn layer(&self, layer: usize) -> KeyMean {
         self.layers[layer]
     }
 

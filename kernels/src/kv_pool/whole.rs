@@ -25,7 +25,7 @@ impl KvPool {
     /// The destinations of the bytes of a whole block. Without a window part, its windowed layers are left out.
     ///
     /// The pointers are valid while the pool lives and the block keeps its window part.
-    pub fn pieces(&mut self, block_id: u32) -> Result<Vec<Piece>, KvPoolError> {
+    pub(crate) fn pieces(&mut self, block_id: u32) -> Result<Vec<Piece>, KvPoolError> {
         self.check_block(block_id)?;
         let layer_bytes = self.geometry.layer_bytes();
         let has_part = self.has_window_part(block_id);

@@ -11,10 +11,9 @@ const NONE: u32 = u32::MAX;
 
 /// The windowed layers of a model and the number of their window parts.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct WindowLimits {
-    pub is_windowed: Vec<bool>,
-    /// Number of window parts in the pool.
-    pub num_parts: usize,
+pub(crate) struct WindowLimits {
+    pub(crate) is_windowed: Vec<bool>,
+    pub(crate) num_parts: usize,
 }
 
 /// The position of a layer in a block.
@@ -91,7 +90,8 @@ impl WindowParts {
     }
 
     /// Returns whether a layer is windowed, and the offset of a block's layer in the pool of window parts or in the
-    /// pool of base parts. Panics if the layer is windowed and the block has no window part.
+    /// pool of base parts. Panics if there is no such layer or block, or if the layer is windowed and the block has no
+    /// window part.
     pub(super) fn offset(&self, layer: usize, block_id: u32, layer_bytes: usize) -> (bool, usize) {
         let LayerIndex { is_windowed, index } = self.layers[layer];
         let start = if is_windowed {
@@ -104,52 +104,5 @@ impl WindowParts {
 
     pub(super) fn num_free(&self) -> usize {
         self.free.len()
-    }
-
-    pub(super) fn view(&mut self) -> WindowView<'_> {
-        WindowView {
-            bytes: self.map.as_mut_ptr(),
-            layers: &self.layers,
-            part_of: &self.part_of,
-            part_bytes: self.part_bytes,
-            base_bytes: self.base_bytes,
-        }
-    }
-}
-
-/// Window parts for the threads of one step.
-#[derive(Clone, Copy)]
-pub(super) struct WindowView<'a> {
-    bytes: *mut u8,
-    layers: &'a [LayerIndex],
-    part_of: &'a [u32],
-    part_bytes: usize,
-    base_bytes: usize,
-}
-
-impl WindowView<'_> {
-    /// Returns a pointer to a layer of a block, either in `base`, the pool of layers without a window, or in the window
-    /// parts. Panics if there is no such layer or block, or if the layer is windowed and the block has no window part.
-    ///
-    /// # Safety
-    /// `base` must point to a pool that holds the block.
-    pub(super) unsafe fn layer(
-        &self,
-        base: *mut u8,
-        layer: usize,
-        block_id: u32,
-        layer_bytes: usize,
-    ) -> *mut u8 {
-        let LayerIndex { is_windowed, index } = self.layers[layer];
-        // SAFETY: the part of a block lies in the mapping of parts, and the caller guarantees that `base` holds the
-        // block.
-        unsafe {
-            if !is_windowed {
-                return base.add(block_id as usize * self.base_bytes + index * layer_bytes);
-            }
-            let part = self.part_of[block_id as usize];
-            assert!(part != NONE, "block {block_id} has no window part");
-            self.bytes.add(part as usize * self.part_bytes + index * layer_bytes)
-        }
     }
 }

@@ -55,7 +55,6 @@ unsafe fn linear_float_generic<L: Lanes, F: FloatFormat>(
     }
 }
 
-/// Multiplies the `R` rows from `first` on with one tile.
 #[inline(always)]
 unsafe fn multiply_rows<L: Lanes, F: FloatFormat, const R: usize>(
     tile: &Tile<'_>,

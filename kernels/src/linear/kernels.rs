@@ -50,7 +50,6 @@ macro_rules! call_isa {
 }
 pub(super) use call_isa;
 
-/// The destination of one tile's results.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct TileOutput<'a> {
     /// Pointer to lane 0 of row 0.
@@ -58,7 +57,6 @@ pub(super) struct TileOutput<'a> {
     pub(super) row_stride: usize,
     /// Number of lanes that are output features, 1 to 16.
     pub(super) num_lanes: usize,
-    /// The bias of these lanes.
     pub(super) bias: Option<&'a [f32]>,
 }
 

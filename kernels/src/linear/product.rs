@@ -15,10 +15,8 @@ use crate::shared_mut::SharedMut;
 /// Bytes of the input rows of a block, chosen so that they stay in the second-level cache while tiles are read.
 const ROW_BLOCK_BYTES: usize = 384 << 10;
 
-/// A matrix of f32 rows.
 #[derive(Debug, Clone, Copy)]
 pub struct FloatRows<'a> {
-    /// The elements of all rows.
     pub values: &'a [f32],
     /// Distance between rows, in elements.
     pub row_stride: usize,
@@ -31,10 +29,8 @@ pub enum LinearInput<'a> {
     Quantized(QuantizedRows<'a>),
 }
 
-/// The output of a product: f32 rows.
 #[derive(Debug, Clone, Copy)]
 pub struct LinearOutput<'a> {
-    /// The elements of all rows.
     pub values: SharedMut<'a, f32>,
     /// Distance between rows, in elements; at least `out_features`.
     pub row_stride: usize,

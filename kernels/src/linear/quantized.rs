@@ -235,7 +235,6 @@ impl<'a> QuantizedRows<'a> {
         self.shape
     }
 
-    /// Returns a range of rows.
     pub(super) fn block(&self, rows: Range<usize>) -> QuantizedBlock<'a> {
         let row_stride = self.shape.row_stride();
         let groups = &self.groups[rows.start * row_stride..rows.end * row_stride];
@@ -248,7 +247,6 @@ fn check_buffer(shape: QuantizedShape, start: *const u8, len: usize) {
     assert!(start.addr().is_multiple_of(ALIGNMENT_BYTES), "misaligned buffer");
 }
 
-/// Consecutive rows to quantise.
 pub(super) struct QuantizeJob<'a> {
     shape: QuantizedShape,
     /// The elements from the first of the first row on.

@@ -48,7 +48,6 @@ unsafe fn quantize_nibbles_generic<L: ByteLanes>(x: &mut [f32], head_size: usize
 }
 
 simd_entry! {
-    /// Applies [`exp::exp`] to each element.
     pub fn exp_in_place = exp_generic(x: &mut [f32]);
 }
 

@@ -88,7 +88,6 @@ impl Format {
         dispatch_format!(self, int int, float float, ())
     }
 
-    /// Size of a block in bytes.
     pub fn block_bytes(self) -> usize {
         fn int<F: IntFormat>() -> usize {
             F::BLOCK_BYTES
@@ -104,7 +103,6 @@ impl Format {
         !matches!(self, Format::F32 | Format::F16 | Format::BF16)
     }
 
-    /// Returns the bytes of a row of `in_features` elements.
     pub fn row_bytes(self, in_features: usize) -> Result<usize, PackError> {
         if in_features == 0 {
             return Err(PackError::Empty { format: self });

@@ -20,7 +20,6 @@ pub(crate) trait IntFormat {
     const ZERO_POINT: u8;
     /// True if the packed layout stores scales and minima as binary16, false if as binary32.
     const HALF_SCALES: bool;
-    /// True if groups have a minimum.
     const HAS_MIN: bool;
     const BLOCK_ELEMENTS: usize;
     const BLOCK_BYTES: usize;
@@ -38,7 +37,6 @@ pub(crate) trait IntFormat {
         }
     }
 
-    /// Returns the value of a quant.
     fn value(quant: u8, scale_bits: u32, min_bits: u32) -> f32 {
         let product =
             Self::scale_value(scale_bits) * f32::from(i16::from(quant) - i16::from(Self::ZERO_POINT));
@@ -67,7 +65,6 @@ pub(crate) fn half_bits(block: &[u8], at: usize) -> u32 {
     u32::from(u16::from_le_bytes([block[at], block[at + 1]]))
 }
 
-/// Returns the binary16 at `at` as f32.
 pub(crate) fn half_value(block: &[u8], at: usize) -> f32 {
     f16::from_le_bytes([block[at], block[at + 1]]).to_f32()
 }

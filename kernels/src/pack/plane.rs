@@ -49,7 +49,6 @@ impl Plane {
         self.shape.num_tiles * self.shape.tile_bytes()
     }
 
-    /// Returns the vectors of one tile.
     pub(crate) fn tile(&self, tile: usize) -> &[u8] {
         // A plane that a format does not have returns empty tiles.
         let tile_bytes = self.shape.tile_bytes();

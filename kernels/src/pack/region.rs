@@ -49,7 +49,7 @@ impl From<AlignedBytes> for Region {
     fn from(bytes: AlignedBytes) -> Self {
         Self {
             pointer: NonNull::from(bytes.as_slice()).cast(),
-            len: bytes.len(),
+            len: bytes.as_slice().len(),
             _owner: Owner::Allocated(bytes),
         }
     }

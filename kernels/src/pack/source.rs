@@ -36,7 +36,7 @@ impl SourceBytes {
 
     /// Drops the whole pages of `range` from this process's memory if the bytes are a mapped file. A later access reads
     /// them from the file again.
-    pub fn drop_pages(&self, range: std::ops::Range<usize>) {
+    pub(crate) fn drop_pages(&self, range: std::ops::Range<usize>) {
         if let Self::Borrowed { bytes, is_mapped: true } = self {
             drop_pages(&bytes[range]);
         }
@@ -94,7 +94,6 @@ impl<'a> SourceRows<'a> {
         self.num_rows
     }
 
-    /// Returns the bytes of a row.
     pub fn row(&self, row: usize) -> &'a [u8] {
         let stored = self.interleaved_head.map_or(row, |head_size| interleaved_row(row, head_size));
         &self.bytes[stored * self.row_bytes..][..self.row_bytes]

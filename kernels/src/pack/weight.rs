@@ -107,7 +107,6 @@ impl WeightLayout {
         self.out_features.div_ceil(TILE)
     }
 
-    /// Returns the offset of each plane.
     fn offsets(&self) -> [usize; 3] {
         let mut next = 0;
         self.planes.map(|plane| {
@@ -155,7 +154,6 @@ impl PackedWeight {
         Self::pack_joined(format, &[SourceRows::new(format, bytes, out_features, in_features)?], in_features)
     }
 
-    /// Packs the concatenated rows of `parts` into one weight.
     pub fn pack_joined(
         format: Format,
         parts: &[SourceRows<'_>],
@@ -183,7 +181,6 @@ impl PackedWeight {
         Self { format, out_features, in_features, quants: plane(0), scales: plane(1), mins: plane(2) }
     }
 
-    /// The format of the weight in its file.
     pub fn format(&self) -> Format {
         self.format
     }
@@ -198,7 +195,6 @@ impl PackedWeight {
         self.in_features
     }
 
-    /// Number of tiles of [`TILE`] output features.
     pub fn num_tiles(&self) -> usize {
         self.out_features.div_ceil(TILE)
     }
@@ -221,7 +217,6 @@ impl PackedWeight {
         dispatch_format!(self.format, int unpack_int_row, float unpack_float_row, (self, row, out));
     }
 
-    /// Returns one tile of each plane.
     pub(crate) fn tile(&self, tile: usize) -> Tile<'_> {
         Tile { quants: self.quants.tile(tile), scales: self.scales.tile(tile), mins: self.mins.tile(tile) }
     }
@@ -232,7 +227,6 @@ pub(crate) const fn scale_bytes<F: IntFormat>() -> usize {
     if F::HALF_SCALES { 2 } else { 4 }
 }
 
-/// Number of vectors of quants per group.
 pub(crate) const fn group_vectors<F: IntFormat>() -> usize {
     if F::NIBBLES { F::GROUP / (2 * QUAD) } else { F::GROUP / QUAD }
 }

@@ -15,7 +15,7 @@ pub struct WeightId(pub usize);
 
 /// An operation; `Ops` in `server/trunkline_server/models/ops.py` defines each of them.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Op {
+pub(super) enum Op {
     Embedding { weight: WeightId },
     RmsNorm { x: ValueId, weight: WeightId, eps: f32 },
     HeadRmsNorm { x: ValueId, weight: WeightId, eps: f32 },
@@ -32,7 +32,7 @@ pub enum Op {
 
 impl Op {
     /// The values that the operation reads.
-    pub fn operands(&self) -> Vec<ValueId> {
+    pub(super) fn operands(&self) -> Vec<ValueId> {
         match *self {
             Op::Embedding { .. } => vec![],
             Op::RmsNorm { x, .. } | Op::HeadRmsNorm { x, .. } | Op::Linear { x, .. } => vec![x],
@@ -41,16 +41,6 @@ impl Op {
             Op::WriteKv { key, value, .. } => vec![key, value],
             Op::SiluMul { gate, up } | Op::GeluMul { gate, up } => vec![gate, up],
             Op::Add { x, y } => vec![x, y],
-        }
-    }
-
-    /// The weights that the operation reads.
-    pub fn weights(&self) -> Vec<WeightId> {
-        match *self {
-            Op::Embedding { weight } | Op::Logits { weight, .. } => vec![weight],
-            Op::RmsNorm { weight, .. } | Op::HeadRmsNorm { weight, .. } => vec![weight],
-            Op::Linear { weight, bias, .. } => std::iter::once(weight).chain(bias).collect(),
-            _ => vec![],
         }
     }
 }
@@ -89,6 +79,14 @@ pub struct ProgramBuilder {
     pub(super) num_window_parts: Option<usize>,
 }
 
+/// Returns the index of `wanted` in `all`, after adding it if it is not there.
+pub(super) fn index_of<T: PartialEq>(all: &mut Vec<T>, wanted: T) -> usize {
+    all.iter().position(|known| *known == wanted).unwrap_or_else(|| {
+        all.push(wanted);
+        all.len() - 1
+    })
+}
+
 fn shape_error(
     op: &'static str,
     what: &'static str,
@@ -115,7 +113,6 @@ fn check_soft_cap(op: &'static str, soft_cap: Option<f32>) -> Result<(), Program
 }
 
 impl ProgramBuilder {
-    /// Creates an empty builder. Fails if a limit is out of range.
     pub fn new(config: ProgramConfig) -> Result<Self, ProgramError> {
         config.check()?;
         Ok(Self {
@@ -226,10 +223,7 @@ impl ProgramBuilder {
             return Err(shape_error("rope", "number of frequencies", inv_freq.len(), expected));
         }
         let wanted = RopeFrequencies::new(inv_freq.to_vec(), attention_factor);
-        let frequencies = self.frequencies.iter().position(|known| *known == wanted).unwrap_or_else(|| {
-            self.frequencies.push(wanted);
-            self.frequencies.len() - 1
-        });
+        let frequencies = index_of(&mut self.frequencies, wanted);
         Ok(self.push(Op::Rope { x, frequencies, head_size }, width))
     }
 
@@ -282,7 +276,6 @@ impl ProgramBuilder {
         Ok(self.push(Op::Attention { layer, query, scale, soft_cap, window }, width))
     }
 
-    /// Computes `silu(gate) * up`.
     pub fn silu_mul(&mut self, gate: ValueId, up: ValueId) -> Result<ValueId, ProgramError> {
         let width = self.same_width("silu_mul", gate, up)?;
         Ok(self.push(Op::SiluMul { gate, up }, width))

@@ -7,7 +7,6 @@ use crate::kv_pool::{KeyMean, KeyTurns, WindowLimits};
 use crate::ops::rope::RopeFrequencies;
 use crate::pack::PackedWeight;
 
-/// The rows of a buffer or an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RowSet {
     /// All T tokens of the step.
@@ -16,7 +15,6 @@ pub enum RowSet {
     Samples,
 }
 
-/// The contents of a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BufferKind {
     /// f32 rows of `width` elements.
@@ -39,13 +37,11 @@ pub struct Buffer {
 /// Columns `column..column + width` of a float buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct View {
-    /// Index of the buffer.
     pub buffer: usize,
     pub column: usize,
     pub width: usize,
 }
 
-/// The input of a product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinearSource {
     Float(View),
@@ -139,13 +135,12 @@ impl Kernel {
     }
 }
 
-/// A kernel with its rows.
 #[derive(Clone, Copy, Debug)]
 pub struct Instruction {
     pub kernel: Kernel,
     pub rows: RowSet,
     /// If set, all threads must finish the earlier instructions before any thread starts this one.
-    pub barrier_before: bool,
+    pub(crate) barrier_before: bool,
 }
 
 /// A lowered program: everything that all steps of a model have in common.
@@ -154,10 +149,8 @@ pub struct Program {
     pub config: ProgramConfig,
     pub instructions: Vec<Instruction>,
     pub buffers: Vec<Buffer>,
-    /// f32 elements of the working memory.
-    pub num_floats: usize,
-    /// Bytes of the working memory for quantised rows.
-    pub num_quantized_bytes: usize,
+    pub(crate) num_floats: usize,
+    pub(crate) num_quantized_bytes: usize,
     /// Matrices in packed layout.
     pub weights: Vec<PackedWeight>,
     /// Norm weights and biases.
@@ -167,20 +160,18 @@ pub struct Program {
     pub frequencies: Vec<RopeFrequencies>,
     /// The distinct windows of the attention kernels.
     pub windows: Vec<Window>,
-    pub layer_windows: Vec<Window>,
+    pub(crate) layer_windows: Vec<Window>,
     /// The position dependence of the mean of each layer's keys.
-    pub layer_means: Vec<KeyMean>,
+    pub(crate) layer_means: Vec<KeyMean>,
     /// Number of window parts in the KV pool; `None` stores windowed layers with the others.
-    pub num_window_parts: Option<usize>,
+    pub(crate) num_window_parts: Option<usize>,
     pub logits: View,
-    /// Number of rows of the output head.
     pub vocab_size: usize,
     /// Number of rows of the embedding. Token ids must be smaller.
     pub num_embeddings: usize,
     /// Query heads per KV head, H / G.
     pub heads_per_kv_head: usize,
-    /// Number of attention kernels.
-    pub num_attentions: usize,
+    pub(crate) num_attentions: usize,
 }
 
 impl Program {

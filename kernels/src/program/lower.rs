@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::graph::{Node, Op, RawWeight, ValueId, WeightId};
+use super::graph::{Node, Op, RawWeight, ValueId, WeightId, index_of};
 use super::instruction::{
     AttentionKernel, Buffer, BufferKind, Instruction, Kernel, LinearSource, Program, RowSet, View,
 };
@@ -328,7 +328,7 @@ impl Lowering<'_> {
                 let out = self.new_view(width, rows);
                 let counter = self.num_attentions;
                 self.num_attentions += 1;
-                let window = self.window(window);
+                let window = index_of(&mut self.windows, window);
                 let kernel = AttentionKernel { layer, query, scale, soft_cap, window, out, counter };
                 self.emit(Kernel::Attention(kernel), rows);
                 out
@@ -421,14 +421,6 @@ impl Lowering<'_> {
         };
         self.tables.insert((frequencies, rows), out);
         out
-    }
-
-    /// Returns the index of `window` in the program's list of windows.
-    fn window(&mut self, window: Window) -> usize {
-        self.windows.iter().position(|known| *known == window).unwrap_or_else(|| {
-            self.windows.push(window);
-            self.windows.len() - 1
-        })
     }
 
     /// Assigns an offset to every buffer. The buffer `result` outlives the last phase. Returns the number of f32

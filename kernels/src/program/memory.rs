@@ -10,9 +10,7 @@ pub const ALIGNMENT: usize = 64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Demand {
     pub num_elements: usize,
-    /// First phase that touches the buffer.
     pub first_phase: usize,
-    /// Last phase that touches the buffer.
     pub last_phase: usize,
 }
 

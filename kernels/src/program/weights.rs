@@ -1,11 +1,10 @@
 //! The weight image: all weights of a program in one run of bytes, packed from their sources or mapped from a cache.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::ProgramError;
-use super::graph::{RawWeight, WeightId};
+use super::graph::{RawWeight, WeightId, index_of};
 use crate::aligned::{ALIGNMENT_BYTES, AlignedBytes};
 use crate::pack::{
     Format, PackError, PackedWeight, Region, SourceRows, TileMut, WeightLayout, dequantize_row,
@@ -21,34 +20,20 @@ const PIECE_BYTES: usize = 256 << 10;
 #[derive(Default)]
 pub(super) struct WeightPlan {
     matrices: Vec<Vec<WeightId>>,
-    matrix_by_parts: HashMap<Vec<WeightId>, usize>,
     vectors: Vec<Vec<WeightId>>,
-    vector_by_parts: HashMap<Vec<WeightId>, usize>,
 }
 
 impl WeightPlan {
     /// Returns the index of the matrix whose rows are those of `parts`, one part after another.
     pub(super) fn matrix(&mut self, parts: &[WeightId]) -> usize {
-        Self::index(&mut self.matrices, &mut self.matrix_by_parts, parts)
+        index_of(&mut self.matrices, parts.to_vec())
     }
 
     /// Returns the index of the f32 vector that concatenates `parts`.
     pub(super) fn vector(&mut self, parts: &[WeightId]) -> usize {
-        Self::index(&mut self.vectors, &mut self.vector_by_parts, parts)
+        index_of(&mut self.vectors, parts.to_vec())
     }
 
-    fn index(
-        all: &mut Vec<Vec<WeightId>>,
-        by_parts: &mut HashMap<Vec<WeightId>, usize>,
-        parts: &[WeightId],
-    ) -> usize {
-        *by_parts.entry(parts.to_vec()).or_insert_with(|| {
-            all.push(parts.to_vec());
-            all.len() - 1
-        })
-    }
-
-    /// Lays out all matrices and vectors in an image.
     pub(super) fn lay_out(&self, raw: &[RawWeight]) -> Result<ImageTable, ProgramError> {
         let mut table = ImageTable { entries: Vec::new(), num_bytes: 0 };
         for parts in &self.matrices {
@@ -67,7 +52,6 @@ impl WeightPlan {
     }
 }
 
-/// The type of an image entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EntryKind {
     Matrix(WeightLayout),
@@ -77,7 +61,6 @@ pub(crate) enum EntryKind {
     },
 }
 
-/// One matrix or vector of the image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub(crate) kind: EntryKind,
@@ -88,7 +71,6 @@ pub(crate) struct Entry {
     pub(crate) num_bytes: usize,
 }
 
-/// The layout of an image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ImageTable {
     /// The matrices, then the vectors, each in the program's order.
@@ -189,7 +171,6 @@ struct Matrix<'a> {
     sources: Vec<&'a RawWeight>,
     parts: Vec<SourceRows<'a>>,
     tiles_per_piece: usize,
-    /// Number of pieces that are not packed yet.
     num_left: AtomicUsize,
 }
 

@@ -14,7 +14,6 @@ const MAX_DISTANCE: f32 = 24.0;
 /// A row of logits with its weights before any filter.
 #[derive(Debug)]
 pub struct Row<'a> {
-    /// The logits of all tokens.
     pub logits: &'a [f32],
     /// The weights in the same order. They are overwritten.
     pub weights: &'a mut [f32],
@@ -23,7 +22,6 @@ pub struct Row<'a> {
     pub inverse_temperature: f32,
 }
 
-/// The mass of each bucket.
 #[derive(Debug)]
 pub struct Buckets {
     masses: Box<[f64; NUM_BUCKETS]>,

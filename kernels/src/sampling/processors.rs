@@ -54,7 +54,6 @@ impl TokenCounts {
         counts
     }
 
-    /// Counts one token of the output.
     pub fn push_output(&mut self, token_id: u32) {
         self.push(token_id, 1);
     }

@@ -40,11 +40,8 @@ pub struct SampledToken {
 /// The context of a sampled token in its sequence.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SampleContext {
-    /// The absolute position of the sampled token.
     pub position: u32,
-    /// Number of output tokens before it.
     pub num_output: usize,
-    /// The id of the previous token.
     pub previous: u32,
 }
 
@@ -123,7 +120,6 @@ impl Sampler {
         Ok(SampledToken { token_id, logprob, top_logprobs: std::mem::take(list) })
     }
 
-    /// Fills `list` with the `count` most likely tokens and their logprobs.
     pub(super) fn top(
         &mut self,
         isa: Isa,

@@ -7,9 +7,8 @@ use crate::vector::{LANES, Lanes, each_vector, simd_entry};
 /// bits. Sums of weights in f64 are therefore exact up to 2^20, in any order.
 const EXACT_FROM: f32 = 1.0 / 1024.0;
 
-/// The largest logit of a row.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Largest {
+pub(super) enum Largest {
     /// The largest logit is finite, and no logit is NaN.
     Finite(f32),
     /// No logit is finite, or one is NaN or positive infinity.
@@ -159,7 +158,7 @@ impl Distribution {
 
 simd_entry! {
     /// Returns the largest element if the row can be sampled from.
-    pub fn largest = largest_generic(x: &[f32]) -> Largest;
+    pub(super) fn largest = largest_generic(x: &[f32]) -> Largest;
 }
 
 simd_entry! {
@@ -185,5 +184,5 @@ simd_entry! {
 
 simd_entry! {
     /// Appends the [`sort_key`] of every element that is at least `lowest`.
-    pub fn gather = gather_generic(x: &[f32], lowest: f32, out: &mut Vec<u64>);
+    pub(super) fn gather = gather_generic(x: &[f32], lowest: f32, out: &mut Vec<u64>);
 }

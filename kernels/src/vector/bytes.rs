@@ -14,9 +14,7 @@ pub trait ByteLanes: Lanes {
     type Bytes: Copy;
     /// A vector of sixteen i32.
     type Ints: Copy;
-    /// Loads 64 bytes from `p`.
     unsafe fn load_bytes(p: *const u8) -> Self::Bytes;
-    /// Stores 64 bytes to `p`.
     unsafe fn store_bytes(x: Self::Bytes, p: *mut u8);
     /// Loads the table of 16 bytes at `p` for [`ByteLanes::look_up`].
     unsafe fn load_table(p: *const u8) -> Self::Bytes;
@@ -24,13 +22,11 @@ pub trait ByteLanes: Lanes {
     unsafe fn look_up(table: Self::Bytes, nibbles: Self::Bytes) -> [Self::Bytes; 2];
     /// Sets all lanes to the four bytes at `p`.
     unsafe fn splat_quad(p: *const u8) -> Self::Bytes;
-    /// Sets all lanes to `x`.
     unsafe fn splat_int(x: i32) -> Self::Ints;
     /// Adds the four products of each lane's unsigned and signed bytes to `sums`, exactly.
     unsafe fn dot(sums: Self::Ints, unsigned: Self::Bytes, signed: Self::Bytes) -> Self::Ints;
     /// Converts each integer to the nearest float.
     unsafe fn floats(x: Self::Ints) -> Self;
-    /// Multiplies each integer by 2^8.
     unsafe fn times_256(x: Self::Ints) -> Self::Ints;
     /// Stores 16 quads to the 64 bytes at `p`. Byte k of quad i is byte `BYTE` (0 is the lowest) of the bits of lane i
     /// of `x[k]`. For lanes that hold `n + MAGIC` with an integer n from 0 to 65535, bytes 0 and 1 are those of n.

@@ -10,7 +10,6 @@ use std::arch::asm;
 
 use super::{LANES, Lanes};
 
-/// Number of registers per vector.
 const REGISTERS: usize = 4;
 
 /// Sixteen lanes in four 128-bit registers. Needs NEON, which every AArch64 CPU that runs an operating system has.

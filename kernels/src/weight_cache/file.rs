@@ -51,14 +51,12 @@ const WRITE_BYTES: usize = 4 << 20;
 /// Device and inode, which identify a file regardless of its name.
 pub(super) type Identity = (u64, u64);
 
-/// The reason why a file cannot be used.
 #[derive(Debug)]
 pub(super) enum OpenError {
     Io(io::Error),
     Bad { what: String, identity: Identity },
 }
 
-/// The part of a file before the image.
 #[derive(Debug)]
 pub(super) struct Header {
     bytes: Vec<u8>,
@@ -221,7 +219,6 @@ pub(super) fn open(
     Ok((region, stored.note))
 }
 
-/// Returns the index of the first entry whose checksum does not match.
 fn first_damaged(
     region: &Region,
     table: &ImageTable,

@@ -151,7 +151,6 @@ fn make_room(folder: &Path, path: &Path, max_bytes: u64, file_bytes: u64) -> Res
     Ok(())
 }
 
-/// The files in `folder` with this extension.
 fn files(folder: &Path, extension: &str) -> impl Iterator<Item = PathBuf> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten().take(MAX_FILES);
     entries

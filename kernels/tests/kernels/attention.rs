@@ -142,7 +142,6 @@ impl Case {
         }
     }
 
-    /// Computes the rows from `first` on.
     pub fn rows(&mut self, isa: Isa, first: usize) -> Vec<f32> {
         let mut out = vec![0.0; self.queries.len()];
         self.run(isa, first, self.num_tokens, 64, false, &mut out);

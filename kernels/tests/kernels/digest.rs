@@ -65,7 +65,6 @@ const DIGESTS: [(&str, u64); 30] = [
 /// never changes an existing one.
 const VERSIONS: [(u32, u64); 1] = [(7, 0xafd9e0cc6822f7f7)];
 
-/// Hashes the bits of numbers.
 #[derive(Default)]
 struct Digest(Xxh3);
 

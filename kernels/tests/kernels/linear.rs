@@ -18,7 +18,6 @@ use trunkline_kernels::shared_mut::SharedMut;
 /// The initial value of outputs, which shows what was not written.
 const UNTOUCHED: f32 = 12345.0;
 
-/// Quantises rows of `in_features`.
 fn quantize(isa: Isa, x: &[f32], in_features: usize) -> (QuantizedShape, AlignedBytes) {
     let shape = QuantizedShape::new(x.len() / in_features, in_features);
     let mut bytes = AlignedBytes::zeroed(shape.num_bytes());

@@ -23,6 +23,19 @@ mod shared_mut;
 mod threads;
 mod weight_cache;
 
+use trunkline_kernels::isa::Isa;
+
+use random::bits;
+
+/// Runs `operation` on every instruction set, checks that all give the same bits, and returns the result.
+fn on_all(what: &str, operation: impl Fn(Isa) -> Vec<f32>) -> Vec<f32> {
+    let expected = operation(Isa::SCALAR);
+    for isa in Isa::available().into_iter().filter(|isa| *isa != Isa::SCALAR) {
+        assert!(bits(&operation(isa)) == bits(&expected), "{what}: {isa}");
+    }
+    expected
+}
+
 /// Returns true in `make test-all`, which also runs slow cases.
 fn runs_all() -> bool {
     std::env::var_os("TRUNKLINE_TEST_ALL").is_some_and(|value| value == "1")

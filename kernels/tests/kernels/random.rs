@@ -21,7 +21,6 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// Returns a uniform number in `0..bound`.
     pub fn below(&mut self, bound: usize) -> usize {
         (self.next() % bound as u64) as usize
     }
@@ -68,7 +67,6 @@ impl Random {
         }
     }
 
-    /// Returns a packed [`Random::weight`].
     pub fn packed(&mut self, format: Format, out_features: usize, in_features: usize) -> PackedWeight {
         let bytes = self.weight(format, out_features, in_features);
         PackedWeight::pack(format, &bytes, out_features, in_features).unwrap()

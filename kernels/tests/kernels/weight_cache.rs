@@ -84,7 +84,6 @@ fn keep(cache: WeightCache) -> Kept {
     }
 }
 
-/// Returns the bytes of a valid file.
 fn good_file(folder: &Path) -> Vec<u8> {
     keep(cache(folder));
     fs::read(cache(folder).path()).unwrap()

@@ -1,26 +1,38 @@
 //! The budget of one step, and its division among sequences.
 
-use crate::event::Priority;
+use crate::event::{Priority, ShardLimits};
 use crate::fairness::TenantKey;
+use crate::plan::LogitsRows;
 use crate::sequence::SequenceKey;
 
 /// The remaining budget of a step.
 #[derive(Clone, Copy, Debug)]
 pub struct StepBudget {
+    /// Positions that the step may still compute.
     pub tokens: u32,
-    /// The chunks that it may still have, and the positions whose logits may still be computed.
+    /// Sequences that may still get a chunk.
     pub chunks: u32,
+    /// Positions whose logits the step may still compute.
+    pub rows: u32,
 }
 
 impl StepBudget {
-    pub fn is_spent(self) -> bool {
-        self.tokens == 0 || self.chunks == 0
+    /// The budget of a step that computes at most `max_tokens` positions.
+    pub fn new(max_tokens: u32, limits: &ShardLimits) -> Self {
+        let most = limits.max_step_sequences;
+        Self { tokens: max_tokens, chunks: most, rows: most }
     }
 
-    /// Spends the budget of one chunk. If it is scored, each of its positions counts as a chunk.
-    pub fn spend(&mut self, num_tokens: u32, is_scored: bool) {
+    /// Returns true if the step has no room for a chunk that samples or scores.
+    pub fn is_spent(self) -> bool {
+        self.tokens == 0 || self.chunks == 0 || self.rows == 0
+    }
+
+    /// Spends the budget of one chunk.
+    pub fn spend(&mut self, num_tokens: u32, rows: LogitsRows) {
         self.tokens -= num_tokens;
-        self.chunks -= if is_scored { num_tokens } else { 1 };
+        self.chunks -= 1;
+        self.rows -= rows.count();
     }
 }
 

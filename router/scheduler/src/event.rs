@@ -92,7 +92,7 @@ pub struct ShardLimits {
     pub num_blocks: u32,
     /// The most tokens of one step; at least 1.
     pub max_step_tokens: u32,
-    /// The most chunks of one step, and the most positions with logits; at least 1.
+    /// The most chunks of one step, and the most positions whose logits one step computes; at least 1.
     pub max_step_sequences: u32,
     /// Token ids are less than this.
     pub vocab_size: u32,

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use crate::plan::LogitsRows;
 use crate::sequence::SequenceKey;
 
 /// The most plans that may be in flight at once. The second one waits at the shard while the first is computed.
@@ -30,13 +31,12 @@ pub(crate) struct StepInFlight {
 pub(crate) struct PlannedChunk {
     pub(crate) key: SequenceKey,
     pub(crate) wire_id: u64,
+    pub(crate) first: u32,
     /// One past its last position.
     pub(crate) end: u32,
-    pub(crate) sample: bool,
+    pub(crate) rows: LogitsRows,
     /// The cost that is reserved for it.
     pub(crate) cost: u64,
-    /// The first position of a chunk whose positions are all scored.
-    pub(crate) scored_from: Option<u32>,
 }
 
 impl StepsInFlight {
@@ -80,7 +80,7 @@ impl StepsInFlight {
     pub(crate) fn cancel_sample(&mut self, step_id: u64, key: SequenceKey) {
         let step = self.steps.iter_mut().find(|step| step.step_id == step_id);
         if let Some(chunk) = step.and_then(|step| step.chunks.iter_mut().find(|chunk| chunk.key == key)) {
-            chunk.sample = false;
+            chunk.rows.sample = false;
         }
     }
 

@@ -133,7 +133,7 @@ fn check_constraint(shard: &Shard, sequence: &Sequence, run: &Run) {
 fn check_steps(shard: &Shard, key: SequenceKey, run: &Run) {
     let chunks = shard.steps.iter().flat_map(|step| &step.chunks).filter(|chunk| chunk.key == key);
     let (num_steps, num_samples) =
-        chunks.fold((0, 0), |(steps, samples), chunk| (steps + 1, samples + u32::from(chunk.sample)));
+        chunks.fold((0, 0), |(steps, samples), chunk| (steps + 1, samples + u32::from(chunk.rows.sample)));
     if let Some(restore) = &run.restore {
         assert_eq!(shard.restores.key(restore.restore_id), Some(key), "a restore knows its sequence");
         assert_eq!(num_steps, 0, "a sequence computes nothing while it waits for the store");

@@ -75,7 +75,7 @@ pub use in_flight::RUN_AHEAD;
 pub use lower_tier::{Coverage, LowerTier};
 pub use pins::Nodes;
 pub use plan::{
-    BlockCopy, BlockStore, Chunk, LateMask, Restore, RestoreOutcome, SampledToken, SequenceError,
+    BlockCopy, BlockStore, Chunk, LateMask, LogitsRows, Restore, RestoreOutcome, SampledToken, SequenceError,
     SequenceErrorCode, SequenceOutcome, SequenceResult, SequenceStart, StepPlan, StepResult, StoreOutcome,
     TokenLogprob, TokenMask, TokenScore, Transfers,
 };

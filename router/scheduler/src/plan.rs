@@ -91,6 +91,29 @@ pub struct Chunk {
     pub score: bool,
 }
 
+impl Chunk {
+    /// Returns the rows of logits that the chunk asks for. `num_to_score` leading positions of its sequence are scored.
+    pub fn rows(&self, num_to_score: u32) -> LogitsRows {
+        let end = num_to_score.min(self.first_position + self.num_tokens);
+        let num_scored = if self.score { end.saturating_sub(self.first_position) } else { 0 };
+        LogitsRows { num_scored, sample: self.sample }
+    }
+}
+
+/// The positions of a chunk whose logits are computed: its first ones, which are scored, then its last one, after which
+/// a token is sampled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LogitsRows {
+    pub num_scored: u32,
+    pub sample: bool,
+}
+
+impl LogitsRows {
+    pub fn count(self) -> u32 {
+        self.num_scored + u32::from(self.sample)
+    }
+}
+
 /// The mask of a chunk with `awaits_mask`. Each such chunk gets one, after its plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LateMask {

@@ -56,7 +56,7 @@ impl<'p, 'a> Planner<'p, 'a> {
     fn new(parts: &'p mut Lifecycle<'a>) -> Self {
         let max_tokens = parts.lane.max_step_tokens(parts.config);
         let shard = parts.lane.shard_mut();
-        let budget = StepBudget { tokens: max_tokens, chunks: shard.limits.max_step_sequences };
+        let budget = StepBudget::new(max_tokens, &shard.limits);
         let plan = StepPlan { step_id: shard.steps.next_step_id(), ..StepPlan::default() };
         let planned = shard.steps.spare_chunks();
         Self { parts, plan, planned, budget }
@@ -192,14 +192,14 @@ impl<'p, 'a> Planner<'p, 'a> {
             })
         };
         let mut needs: Vec<PrefillNeed> = self.parts.lane.running.keys().iter().filter_map(need).collect();
-        cap_scored(sequences, &mut needs, self.budget.chunks);
+        cap_scored(sequences, &mut needs, self.budget.rows);
         needs
     }
 
     /// Plans up to `num_tokens` more positions of a sequence, as many as there are blocks for, and returns how many.
     fn plan_chunk(&mut self, key: SequenceKey, num_tokens: u32) -> u32 {
         let is_scored = self.parts.sequences[key].is_scoring();
-        let num_tokens = if is_scored { num_tokens.min(self.budget.chunks) } else { num_tokens };
+        let num_tokens = if is_scored { num_tokens.min(self.budget.rows) } else { num_tokens };
         let num_tokens = self.grow(key, num_tokens);
         if num_tokens == 0 {
             return 0;
@@ -213,6 +213,7 @@ impl<'p, 'a> Planner<'p, 'a> {
         let (sample, awaits_mask) = sampling(sequence, end);
         let cost = self.parts.sequences.reserve_cost(key, end, sample.into());
         let sequence = &mut self.parts.sequences[key];
+        let num_to_score = sequence.num_to_score();
         let run = sequence.run.as_mut().expect("the sequence does not wait");
         shard.kv.device_mut().begin_fill(&run.table, run.planned, num_tokens);
         if awaits_mask {
@@ -229,7 +230,7 @@ impl<'p, 'a> Planner<'p, 'a> {
             // The list is handed away with the plan. This is the only allocation of a step that only decodes.
             self.plan.chunks.reserve_exact(num_running);
         }
-        self.plan.chunks.push(Chunk {
+        let chunk = Chunk {
             sequence_id: run.wire_id,
             first_position: run.planned,
             num_tokens,
@@ -240,15 +241,16 @@ impl<'p, 'a> Planner<'p, 'a> {
             allowed_tokens,
             awaits_mask,
             score: is_scored,
-        });
-        let scored_from = is_scored.then_some(run.planned);
-        self.planned.push(PlannedChunk { key, wire_id: run.wire_id, end, sample, cost, scored_from });
+        };
+        let rows = chunk.rows(num_to_score);
+        self.budget.spend(num_tokens, rows);
+        self.plan.chunks.push(chunk);
+        self.planned.push(PlannedChunk { key, wire_id: run.wire_id, first: run.planned, end, rows, cost });
         run.num_sent_blocks = run.table.blocks().len();
         run.planned = end;
         run.pending_samples += u32::from(sample);
         run.steps_in_flight += 1;
         run.last_step_id = self.plan.step_id;
-        self.budget.spend(num_tokens, is_scored);
         if let Some(allowed) = sequence.constraint.as_mut().and_then(|constraint| constraint.take_early()) {
             output::apply(self.parts, key, allowed);
         }

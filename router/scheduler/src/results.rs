@@ -95,15 +95,14 @@ fn take_outcome(parts: &mut Lifecycle<'_>, chunk: &PlannedChunk, result: Option<
         return;
     }
     parts.index(chunk.key);
-    if let Some(first) = chunk.scored_from
-        && !take_scores(parts, chunk.key, (first, chunk.end), scores.unwrap_or_default())
-    {
+    let is_scored = chunk.rows.num_scored > 0;
+    if is_scored && !take_scores(parts, chunk, scores.unwrap_or_default()) {
         return;
     }
-    match (chunk.sample, outcome) {
+    match (chunk.rows.sample, outcome) {
         (true, Some(SequenceOutcome::Token(token))) => take_token(parts, chunk.key, token),
         (true, _) => parts.fail_result(chunk.key, "the result lacks the token that was asked for"),
-        (false, Some(SequenceOutcome::Computed)) if chunk.scored_from.is_some() => {}
+        (false, Some(SequenceOutcome::Computed)) if is_scored => {}
         (false, Some(_)) => parts.counters.unexpected_results += 1,
         (false, None) => {}
     }
@@ -140,24 +139,19 @@ fn take_token(parts: &mut Lifecycle<'_>, key: SequenceKey, token: SampledToken) 
     }
 }
 
-/// Reports the prompt logprobs of a chunk over `first .. end`. Returns false if the sequence ended with that.
-fn take_scores(
-    parts: &mut Lifecycle<'_>,
-    key: SequenceKey,
-    (first, end): (u32, u32),
-    mut scores: Vec<TokenScore>,
-) -> bool {
+/// Reports the prompt logprobs of a chunk. Returns false if the sequence ended with that.
+fn take_scores(parts: &mut Lifecycle<'_>, chunk: &PlannedChunk, mut scores: Vec<TokenScore>) -> bool {
+    let key = chunk.key;
     let sequence = &mut parts.sequences[key];
-    let num_to_score = sequence.num_to_score();
-    if scores.len() as u64 != u64::from(end.min(num_to_score) - first) {
+    if scores.len() != chunk.rows.num_scored as usize {
         parts.fail_result(key, "the result lacks logprobs of the prompt that were asked for");
         return false;
     }
     // Scores that were reported before a preemption are not reported again.
-    let num_known = sequence.num_scored.saturating_sub(first).min(scores.len() as u32);
+    let num_known = sequence.num_scored.saturating_sub(chunk.first).min(scores.len() as u32);
     scores.drain(..num_known as usize);
     sequence.num_scored += scores.len() as u32;
-    let is_over = sequence.max_new_tokens == 0 && sequence.num_scored == num_to_score;
+    let is_over = sequence.max_new_tokens == 0 && sequence.num_scored == sequence.num_to_score();
     if !scores.is_empty() {
         parts.updates.push(Update::Scored { id: sequence.id, scores });
     }

@@ -57,8 +57,10 @@ pub struct ShardPlan {
     pub keep_plans: bool,
     /// The folder and the number of slots of its store on disk, if it has one.
     pub store: Option<(PathBuf, u32)>,
-    /// If true, it reports that its store is in memory, and the router assumes that the store is empty.
+    /// If true, it reports that its store is in memory and lists no blocks.
     pub is_store_in_memory: bool,
+    /// If true, it cannot list the blocks of its store.
+    pub is_store_unreadable: bool,
     /// Reads from the store hang while this has no permits.
     pub reads: Arc<Semaphore>,
     pub watch: Option<Arc<dyn Watch>>,
@@ -91,6 +93,7 @@ impl ShardPlan {
             keep_plans: true,
             store: None,
             is_store_in_memory: false,
+            is_store_unreadable: false,
             watch: None,
         }
     }
@@ -195,6 +198,21 @@ impl ShardService for Service {
             bytes_per_window_part: 0,
             window_size: 0,
         }))
+    }
+
+    type StoreContentsStream =
+        Pin<Box<dyn Stream<Item = Result<proto::StoreContentsResponse, Status>> + Send>>;
+
+    async fn store_contents(
+        &self,
+        _: Request<proto::StoreContentsRequest>,
+    ) -> Result<Response<Self::StoreContentsStream>, Status> {
+        if self.plan.is_store_unreadable {
+            return Err(Status::data_loss("the disk is on fire"));
+        }
+        let store = self.store.as_deref().filter(|_| !self.plan.is_store_in_memory);
+        let pieces = store.map_or_else(Vec::new, MockStore::contents);
+        Ok(Response::new(Box::pin(tokio_stream::iter(pieces.into_iter().map(Ok)))))
     }
 
     type StepStream = Pin<Box<dyn Stream<Item = Result<proto::StepResponse, Status>> + Send>>;
@@ -400,10 +418,9 @@ fn run_step(
         let known = sequences.insert(sequence_id, Sequence::start(plan, start));
         assert!(known.is_none(), "sequence started twice");
     }
-    let num_rows = |chunk: &proto::Chunk| if chunk.score { chunk.num_tokens } else { 1 };
-    assert!(step.chunks.iter().map(num_rows).sum::<u32>() <= plan.max_step_sequences);
+    assert!(step.chunks.len() <= plan.max_step_sequences as usize);
     assert!(step.chunks.iter().map(|chunk| chunk.num_tokens).sum::<u32>() <= plan.max_step_tokens);
-    let (mut results, mut stores) = (Vec::new(), Vec::new());
+    let (mut results, mut stores, mut num_rows) = (Vec::new(), Vec::new(), 0);
     for chunk in step.chunks {
         let sequence = sequences.get_mut(&chunk.sequence_id).expect("chunk of unknown sequence");
         sequence.blocks += chunk.new_block_ids.len();
@@ -415,6 +432,7 @@ fn run_step(
         }
         let scores =
             if chunk.score { sequence.scores(chunk.first_position as usize, end) } else { Vec::new() };
+        num_rows += scores.len() + usize::from(chunk.sample);
         if chunk.sample {
             assert_eq!(end, sequence.known.len());
         }
@@ -423,6 +441,7 @@ fn run_step(
             results.push(proto::SequenceResult { sequence_id: chunk.sequence_id, outcome, scores });
         }
     }
+    assert!(num_rows <= plan.max_step_sequences as usize);
     let result =
         proto::StepResult { step_id: step.step_id, sequences: results, device_time_us: plan.device_time_us };
     (result, stores)

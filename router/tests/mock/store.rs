@@ -24,6 +24,22 @@ impl MockStore {
         Self(Store::open(folder, geometry).unwrap().0)
     }
 
+    /// Lists the blocks, in pieces of five slots.
+    pub fn contents(&self) -> Vec<proto::StoreContentsResponse> {
+        let num_slots = self.0.geometry().num_slots;
+        let piece = |first: u32| {
+            let blocks = self.0.contents(first..num_slots.min(first + 5)).unwrap();
+            proto::StoreContentsResponse {
+                slots: blocks.iter().map(|block| block.slot).collect(),
+                keys: blocks.iter().flat_map(|block| *block.key.as_bytes()).collect(),
+                parent_keys: blocks.iter().flat_map(|block| *block.parent.as_bytes()).collect(),
+                depths: blocks.iter().map(|block| block.depth).collect(),
+                sequences: blocks.iter().map(|block| block.sequence).collect(),
+            }
+        };
+        (0..num_slots).step_by(5).map(piece).collect()
+    }
+
     /// Writes a block of a sequence with these tokens.
     pub fn store(&self, root: &[u8], known: &[u32], block: &proto::BlockStore) -> proto::StoreOutcome {
         let size = self.0.geometry().block_size as usize;

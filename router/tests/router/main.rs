@@ -38,6 +38,7 @@ mod responses;
 mod retention;
 mod scores;
 mod slow;
+mod stored;
 mod streams;
 mod structured;
 mod tgi;

@@ -138,6 +138,7 @@ fn environment() -> Environment<'static> {
     environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
     environment.set_formatter(|out, _, value| python::write(out, value));
     environment.add_test("divisibleby", is_divisible);
+    environment.add_filter("indent", python::indent);
     environment.add_filter("tojson", |value: &Variable, options: Kwargs| python::to_json(value, &options));
     environment
 }

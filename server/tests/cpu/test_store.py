@@ -114,6 +114,21 @@ def test_a_restore_stops_before_a_damaged_block(checkpoint: Checkpoint, tmp_path
     assert shard.prefill([*hit, *fresh], first=damaged * BLOCK_SIZE) == expected[0]
 
 
+def test_a_store_lists_its_blocks_as_they_are_now(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    _, keys, _ = store_prompt(checkpoint, tmp_path)
+    shard = Shard(open_backend(checkpoint, tmp_path))
+    assert shard.backend.store is not None
+    (blocks,) = shard.backend.store.contents()
+    assert list(blocks.slots) == sorted(SLOTS)
+    # Slots descend while depths ascend, and the parent of each block is the block before it.
+    assert (blocks.keys, list(blocks.depths)) == (b"".join(reversed(keys)), list(reversed(range(NUM_STORED))))
+    assert blocks.parent_keys == b"".join([*reversed(keys[:-1]), ROOT_KEY])
+    assert sorted(blocks.sequences, reverse=True) == list(blocks.sequences)
+    shard.step(discards=[SLOTS[1]])
+    (blocks,) = shard.backend.store.contents()
+    assert list(blocks.slots) == sorted({*SLOTS} - {SLOTS[1]})
+
+
 def test_a_restore_checks_keys(checkpoint: Checkpoint, tmp_path: Path) -> None:
     _, keys, _ = store_prompt(checkpoint, tmp_path)
     shard = Shard(open_backend(checkpoint, tmp_path))
@@ -144,6 +159,19 @@ def test_two_shards_do_not_share_a_folder(checkpoint: Checkpoint, tmp_path: Path
         open_backend(checkpoint, tmp_path)
 
 
+def test_each_lane_has_a_store_of_its_own(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    _, keys, path = store_prompt(checkpoint, tmp_path)
+    other = open_backend(checkpoint, None, store=StoreOptions(path=tmp_path, max_bytes=1 << 20, lane=2))
+    fingerprint = other.info.numeric_fingerprint
+    # Lane 0 finds the folder that stores had before there were lanes.
+    assert path == tmp_path / fingerprint
+    assert Path(other.info.store_folder) == tmp_path / f"{fingerprint}.2"
+    first = open_backend(checkpoint, tmp_path)
+    assert keys_on_disk(first, SLOTS) == keys
+    assert other.store is not None
+    assert [list(blocks.slots) for blocks in other.store.contents()] == [[]]
+
+
 def test_an_unusable_folder_is_a_warning(
     checkpoint: Checkpoint, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -164,7 +192,9 @@ def test_a_size_below_one_block_is_refused(checkpoint: Checkpoint, tmp_path: Pat
 
 def test_the_reference_backend_has_no_store(checkpoint: Checkpoint, tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument, match="the reference backend does not support it"):
-        registry.build("reference", checkpoint, registry.BackendOptions(kv_disk=(tmp_path, 1 << 20)))
+        registry.build(
+            "reference", checkpoint, registry.BackendOptions(kv_disk=StoreOptions(path=tmp_path, max_bytes=1 << 20))
+        )
 
 
 @contextlib.contextmanager

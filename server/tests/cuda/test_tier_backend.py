@@ -144,6 +144,8 @@ def test_overwritten_blocks_are_restored_from_the_host(checkpoint: Checkpoint, d
     assert shard.restore() == 1
     # Blocks do not outlive a stream, because the next router does not know them.
     shard.reset()
+    assert backend.store is not None
+    assert list(backend.store.contents()) == []
     assert shard.restore() == 0
 
 

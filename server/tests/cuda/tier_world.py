@@ -47,6 +47,7 @@ class MemoryFiles:
     num_reads: int = 0
     refuses: float = 0.1
     loses: float = 0.1
+    num_slots: int = 0
 
     def write(self, slot: int, keys: Sequence[bytes], depth: int, token_ids: Sequence[int], memory: memoryview) -> None:
         self.blocks.pop(slot, None)
@@ -69,6 +70,9 @@ class MemoryFiles:
 
     def sync(self) -> None:
         pass
+
+    def contents(self, first_slot: int, num_slots: int) -> tuple[list[int], bytes, bytes, list[int], list[int]]:
+        raise NotImplementedError
 
 
 def extend_key(key: bytes, token_ids: Sequence[int]) -> bytes:

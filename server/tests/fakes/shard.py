@@ -31,7 +31,9 @@ class Shard:
         self.socket_path = socket_path
         self.bugs: queue.SimpleQueue[BaseException] = queue.SimpleQueue()
         self.loop = EngineLoop(Engine(backend, vocab_size=VOCAB_SIZE), self.bugs.put)
-        self.server = ShardServer(ShardService(MODEL, backend.info, self.loop, self.bugs.put), socket_path)
+        self.server = ShardServer(
+            ShardService(MODEL, backend.info, backend.store, self.loop, self.bugs.put), socket_path
+        )
 
 
 @contextlib.contextmanager
@@ -59,6 +61,11 @@ class Client:
                 ("Health", shard_pb2.HealthRequest, shard_pb2.HealthResponse),
             )
         )
+        self._store_contents = self._channel.unary_stream(
+            f"/{SERVICE_NAME}/StoreContents",
+            shard_pb2.StoreContentsRequest.SerializeToString,
+            shard_pb2.StoreContentsResponse.FromString,
+        )
         self._step = self._channel.stream_stream(
             f"/{SERVICE_NAME}/Step", shard_pb2.StepRequest.SerializeToString, shard_pb2.StepResponse.FromString
         )
@@ -72,6 +79,9 @@ class Client:
     def describe(self) -> shard_pb2.DescribeResponse:
         """Waits until the shard listens."""
         return self._describe(shard_pb2.DescribeRequest(), timeout=DEADLINE_S, wait_for_ready=True)
+
+    def store_contents(self) -> list[shard_pb2.StoreContentsResponse]:
+        return list(self._store_contents(shard_pb2.StoreContentsRequest(), timeout=DEADLINE_S))
 
     def health(self) -> shard_pb2.HealthResponse:
         return self._health(shard_pb2.HealthRequest(), timeout=DEADLINE_S)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from trunkline_server.backends.interface import Restore, RestoreOutcome, StoreOutcome, Transfers
+from trunkline_server.backends.interface import Restore, RestoreOutcome, StoredBlocks, StoreOutcome, Transfers
 from trunkline_server.errors import PlanError
 
 NUM_SLOTS = 4
@@ -23,12 +23,13 @@ def block_key(root_key: bytes, token_ids: Sequence[int], block_size: int) -> byt
 class FakeStore:
     """Implements `Store` over a pool of digests.
 
-    is_slow: outcomes of stores come with `end_slow_stores`, as from a slow disk.
+    is_slow: outcomes of stores come with `end_slow_stores`, as from a slow disk. fails: the records cannot be read.
     """
 
     def __init__(self, pool: list[list[int | None]]) -> None:
         self.slots: dict[int, tuple[bytes, list[int | None]]] = {}
         self.is_slow = False
+        self.fails = False
         self.num_syncs = 0
         self._pool = pool
         self._slow: list[StoreOutcome] = []
@@ -51,6 +52,15 @@ class FakeStore:
         with self._event:
             self._stores, self._slow = self._slow, []
             self._event.notify_all()
+
+    def contents(self) -> Iterator[StoredBlocks]:
+        """Yields two blocks at a time. All are the first of their paths; the fake keeps no parents."""
+        if self.fails:
+            raise OSError("the disk is on fire")
+        slots = sorted(self.slots)
+        for piece in (slots[first : first + 2] for first in range(0, len(slots), 2)):
+            keys = b"".join(self.slots[slot][0] for slot in piece)
+            yield StoredBlocks(piece, keys, bytes(len(keys)), [0] * len(piece), piece)
 
     def restore(self, restore: Restore) -> None:
         num_blocks = 0

@@ -49,6 +49,25 @@ def test_describe_reports_the_store(client: Client) -> None:
     assert (described.num_store_slots, described.store_folder) == (4, "/store/fa4e")
 
 
+def test_the_contents_of_the_store_come_in_pieces(client: Client) -> None:
+    stream = client.open()
+    for step_id, slot in enumerate((3, 0, 2), start=1):
+        plan = first_plan(slot)
+        plan.step_id = plan.starts[0].sequence_id = plan.chunks[0].sequence_id = step_id
+        stream.step(plan)
+    pieces = client.store_contents()
+    assert [list(piece.slots) for piece in pieces] == [[0, 2], [3]]
+    assert [piece.keys for piece in pieces] == [KEY * 2, KEY]
+    assert [(list(piece.depths), list(piece.sequences)) for piece in pieces] == [([0, 0], [0, 2]), ([0], [3])]
+
+
+def test_a_store_that_cannot_be_read_is_data_loss(client: Client, store: FakeStore) -> None:
+    store.fails = True
+    with pytest.raises(grpc.RpcError, match="the disk is on fire") as raised:
+        client.store_contents()
+    assert raised.value.code() == grpc.StatusCode.DATA_LOSS
+
+
 def test_a_step_and_its_stores_are_one_response(client: Client) -> None:
     stream = client.open()
     stream.send(first_plan())

@@ -68,6 +68,24 @@ class DescribeResponse(_message.Message):
     window_size: int
     def __init__(self, contract_version: _Optional[int] = ..., architecture: _Optional[str] = ..., vocab_size: _Optional[int] = ..., num_layers: _Optional[int] = ..., num_heads: _Optional[int] = ..., num_kv_heads: _Optional[int] = ..., head_size: _Optional[int] = ..., max_position_embeddings: _Optional[int] = ..., block_size: _Optional[int] = ..., bytes_per_block: _Optional[int] = ..., num_device_blocks: _Optional[int] = ..., max_step_tokens: _Optional[int] = ..., max_step_sequences: _Optional[int] = ..., numeric_fingerprint: _Optional[str] = ..., device: _Optional[str] = ..., kv_dtype: _Optional[str] = ..., weight_bytes: _Optional[int] = ..., num_store_slots: _Optional[int] = ..., store_folder: _Optional[str] = ..., num_window_parts: _Optional[int] = ..., bytes_per_window_part: _Optional[int] = ..., window_size: _Optional[int] = ...) -> None: ...
 
+class StoreContentsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class StoreContentsResponse(_message.Message):
+    __slots__ = ("slots", "keys", "parent_keys", "depths", "sequences")
+    SLOTS_FIELD_NUMBER: _ClassVar[int]
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    PARENT_KEYS_FIELD_NUMBER: _ClassVar[int]
+    DEPTHS_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCES_FIELD_NUMBER: _ClassVar[int]
+    slots: _containers.RepeatedScalarFieldContainer[int]
+    keys: bytes
+    parent_keys: bytes
+    depths: _containers.RepeatedScalarFieldContainer[int]
+    sequences: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, slots: _Optional[_Iterable[int]] = ..., keys: _Optional[bytes] = ..., parent_keys: _Optional[bytes] = ..., depths: _Optional[_Iterable[int]] = ..., sequences: _Optional[_Iterable[int]] = ...) -> None: ...
+
 class StepRequest(_message.Message):
     __slots__ = ("plan", "late_masks")
     PLAN_FIELD_NUMBER: _ClassVar[int]

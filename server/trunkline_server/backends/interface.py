@@ -5,7 +5,7 @@ The data classes mirror the messages of the same name in shard.proto, which docu
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
@@ -85,6 +85,17 @@ class RestoreOutcome:
 class Transfers:
     stores: Sequence[StoreOutcome] = ()
     restores: Sequence[RestoreOutcome] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StoredBlocks:
+    """Blocks of a store by ascending slot, `StoreContentsResponse` in shard.proto. Keys are joined."""
+
+    slots: Sequence[int]
+    keys: bytes
+    parent_keys: bytes
+    depths: Sequence[int]
+    sequences: Sequence[int]
 
 
 class LateMasks(Protocol):
@@ -180,6 +191,10 @@ class Store(Protocol):
     """A store of KV blocks outside the device pool. Transfers run beside the steps; their outcomes are collected
     later.
     """
+
+    def contents(self) -> Iterator[StoredBlocks]:
+        """Yields the blocks that outlive the process, some at a time. May be called from any thread. Raises OSError."""
+        ...
 
     def restore(self, restore: Restore) -> None:
         """Begins to read blocks. Raises PlanError if the plan may not read them."""

@@ -31,8 +31,7 @@ class BackendOptions:
     max_step_tokens: int | None = None
     max_step_sequences: int | None = None
     weights_cache: Path | None = None
-    # The folder for KV blocks on disk, and the most bytes to use there.
-    kv_disk: tuple[Path, int] | None = None
+    kv_disk: StoreOptions | None = None
     # Bytes of pinned host memory for KV blocks; only for the cuda backend.
     kv_host_bytes: int | None = None
 
@@ -52,22 +51,13 @@ def _build_cpu(checkpoint: Checkpoint, options: BackendOptions) -> Backend:
 
     return build_cpu(
         checkpoint,
-        store=_store_options(options),
+        store=options.kv_disk,
         window_parts="auto" if options.kv_windows == "auto" else None,
         kv_cache_dtype=options.kv_cache_dtype,
         pinning=options.pin_threads,
         weights_cache=options.weights_cache,
         **options.given(),
     )
-
-
-def _store_options(options: BackendOptions) -> StoreOptions | None:
-    from trunkline_server.backends.store_files import StoreOptions
-
-    if options.kv_disk is None:
-        return None
-    path, max_bytes = options.kv_disk
-    return StoreOptions(path=path, max_bytes=max_bytes)
 
 
 def _refuse_host_tier(name: str, options: BackendOptions) -> None:
@@ -115,7 +105,7 @@ def _build_cuda(checkpoint: Checkpoint, options: BackendOptions) -> Backend:
         max_batch_total_tokens=options.max_batch_total_tokens,
         max_step_tokens=options.max_step_tokens,
         max_step_sequences=options.max_step_sequences,
-        tiers=TierOptions(host_bytes=options.kv_host_bytes, disk=_store_options(options)),
+        tiers=TierOptions(host_bytes=options.kv_host_bytes, disk=options.kv_disk),
     )
 
 

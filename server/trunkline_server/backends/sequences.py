@@ -10,6 +10,21 @@ from trunkline_server.backends.interface import BackendInfo, Chunk, SamplingPara
 from trunkline_server.errors import InvalidArgument
 
 
+@dataclass(frozen=True, slots=True)
+class LogitsRows:
+    """The rows of logits of a chunk: those of its first `num_scored` positions, then one to sample from."""
+
+    num_scored: int
+    sample: bool
+
+    def __len__(self) -> int:
+        return self.num_scored + self.sample
+
+    def offsets(self, num_tokens: int) -> list[int]:
+        """Returns the positions of the rows in a chunk of `num_tokens` tokens, counted from its first position."""
+        return [*range(self.num_scored), *([num_tokens - 1] if self.sample else [])]
+
+
 @dataclass(slots=True, eq=False)
 class RunningSequence:
     """The state of a started sequence.
@@ -34,10 +49,10 @@ class RunningSequence:
         """Appends a token that became known."""
         self.token_ids.append(token_id)
 
-    def num_scores(self, chunk: Chunk) -> int:
-        """Returns the number of positions of a chunk, its first ones, that score the prompt's next token."""
-        end = chunk.first_position + chunk.num_tokens
-        return max(0, min(end, self.num_prompt_tokens - 1) - chunk.first_position) if chunk.score else 0
+    def rows(self, chunk: Chunk) -> LogitsRows:
+        """Returns the rows of a chunk. A position of the prompt is scored if the prompt has a next token."""
+        end = min(chunk.first_position + chunk.num_tokens, self.num_prompt_tokens - 1)
+        return LogitsRows(max(0, end - chunk.first_position) if chunk.score else 0, chunk.sample)
 
 
 AnySequence = TypeVar("AnySequence", bound=RunningSequence)
@@ -114,8 +129,8 @@ class SequenceTable(Generic[AnySequence]):
 class StepChunks(Generic[AnySequence]):
     """The chunks of one step, taken one after the other within the step's limits.
 
-    num_tokens, num_rows: of the chunks taken so far; rows are the positions whose logits are needed. max_rows: limit of
-    rows, None for no limit. Cost: O(1) per chunk.
+    num_tokens, num_rows: tokens and rows of logits of the chunks taken so far. max_rows: limit of rows, None for no
+    limit. Cost: O(1) per chunk.
     """
 
     def __init__(self, sequences: SequenceTable[AnySequence], max_rows: int | None = None) -> None:
@@ -134,7 +149,7 @@ class StepChunks(Generic[AnySequence]):
         if problem is not None:
             return problem
         sequence = self._sequences[chunk.sequence_id]
-        num_rows = self.num_rows + sequence.num_scores(chunk) + chunk.sample
+        num_rows = self.num_rows + len(sequence.rows(chunk))
         if self._max_rows is not None and num_rows > self._max_rows:
             return f"the step needs logits of {num_rows} positions, but the limit is {self._max_rows}"
         self._taken_ids.add(chunk.sequence_id)

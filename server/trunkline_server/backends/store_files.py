@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from trunkline_server.backends.interface import BackendInfo
+from trunkline_server.backends.interface import BackendInfo, StoredBlocks
 from trunkline_server.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -17,20 +18,43 @@ logger = logging.getLogger(__name__)
 
 # Blocks on disk start at page boundaries.
 SLOT_MULTIPLE = 4096
-# Limit on slots, because the kernels read all of their records at once.
+# Limit on slots, because the router indexes all of them.
 MAX_SLOTS = 1 << 26
+# Slots whose records are read at once, which bounds the messages to the router.
+SLOTS_PER_PIECE = 4096
 
 
 @dataclass(frozen=True, kw_only=True)
 class StoreOptions:
-    """The values of `--kv-disk-path` and `--kv-disk-size`."""
+    """The values of `--kv-disk-path`, `--kv-disk-size` and `--lane`."""
 
     path: Path
     max_bytes: int
+    lane: int = 0
+
+    def folder(self, fingerprint: str) -> Path:
+        """Returns the folder of a lane's store. Lane 0 has the name that every store had before there were lanes."""
+        return self.path.absolute() / (f"{fingerprint}.{self.lane}" if self.lane else fingerprint)
+
+
+class Records(Protocol):
+    """The part of `_kernels.Store` that reads records."""
+
+    @property
+    def num_slots(self) -> int: ...
+
+    def contents(self, first_slot: int, num_slots: int) -> tuple[list[int], bytes, bytes, list[int], list[int]]: ...
+
+
+def read_contents(records: Records) -> Iterator[StoredBlocks]:
+    """Yields the blocks of all slots; where slots are empty, a piece has no blocks. Raises OSError."""
+    for first in range(0, records.num_slots, SLOTS_PER_PIECE):
+        yield StoredBlocks(*records.contents(first, SLOTS_PER_PIECE))
 
 
 def open_files(info: BackendInfo, options: StoreOptions) -> tuple[KernelStore | None, BackendInfo]:
-    """Opens the model's store in its folder below `options.path`; returns it, and `info` with its slots and folder.
+    """Opens the model's store in the lane's folder below `options.path`; returns it, and `info` with its slots and
+    folder.
 
     If the disk refuses, logs a warning and returns None for the store. Raises InvalidArgument if another server uses
     the folder or if the size is too small for one block.
@@ -45,7 +69,7 @@ def open_files(info: BackendInfo, options: StoreOptions) -> tuple[KernelStore | 
             f"`--kv-disk-size` is {options.max_bytes} bytes, but one block of this model takes {slot_bytes}",
             hint="allow for at least a few hundred blocks",
         )
-    folder = options.path.absolute() / info.numeric_fingerprint
+    folder = options.folder(info.numeric_fingerprint)
     try:
         store = _kernels.Store(
             folder,

@@ -34,6 +34,11 @@ fn blocks_are_found_again() {
 
     let (store, found) = open(&folder);
     assert_eq!((found.num_blocks, found.num_damaged, found.lost), (3, 0, None));
+    let num_slots = GEOMETRY.2;
+    for cut in 0..=num_slots {
+        let pieces = [store.contents(0..cut).unwrap(), store.contents(cut..num_slots).unwrap()];
+        assert_eq!(pieces.concat(), there.blocks, "the owner lists the same, cut before slot {cut}");
+    }
     assert_eq!(read(&store, 2, keys[5]).unwrap(), block_bytes(keys[5]));
     assert_eq!(read(&store, 4, keys[1]).unwrap(), block_bytes(keys[1]));
     assert!(matches!(read(&store, 0, keys[3]), Err(ReadError::Empty { slot: 0 })));

@@ -13,7 +13,6 @@ const SLACK: f32 = 8.0;
 /// Scales of K for scores to which the scales are already applied.
 pub(super) static ONES: [f32; MAX_BLOCK_SIZE] = [1.0; MAX_BLOCK_SIZE];
 
-/// One row of the running states.
 pub(super) struct Row {
     pub(super) factor: f32,
     pub(super) max: *mut f32,

@@ -7,7 +7,7 @@ use std::arch::x86_64::*;
 use std::ops::Range;
 
 use super::TileOutput;
-use super::half_tile::{self, Floats, Part, Products, int_part};
+use super::half_tile::{self, Floats, Part, Products, int_part, part_with};
 use super::x86::prefetch;
 use crate::linear::quantized::{GROUP_QUADS, QuantGroup, QuantizedBlock, VECTOR_BYTES};
 use crate::pack::int::IntFormat;
@@ -81,23 +81,12 @@ unsafe fn mask(n: usize) -> __m256i {
     unsafe { _mm256_cmpgt_epi32(_mm256_set1_epi32(n as i32), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7)) }
 }
 
-/// The products of AVX2.
 enum Maddubs {}
 
 impl Products for Maddubs {
     type Floats = __m256;
 
-    #[target_feature(enable = "avx2,fma,f16c")]
-    unsafe fn part<F: IntFormat, const R: usize>(
-        in_features: usize,
-        tile: &Tile<'_>,
-        block: &QuantizedBlock<'_>,
-        out: &TileOutput<'_>,
-        part: Part,
-    ) {
-        // SAFETY: the conditions are the same.
-        unsafe { int_part::<F, Self, R>(in_features, tile, block, out, part) }
-    }
+    part_with!("avx2,fma,f16c");
 
     #[inline(always)]
     unsafe fn add_low<F: IntFormat, const R: usize>(

@@ -73,7 +73,6 @@ pub(crate) unsafe fn quantize_rows(job: &QuantizeJob<'_>) {
 /// Pointers to the elements of a group and to the quantised group.
 type Place = (*const f32, *mut QuantGroup);
 
-/// Iterates over the groups of a job.
 struct Walk<'a> {
     job: &'a QuantizeJob<'a>,
     row: usize,
@@ -105,12 +104,10 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// A batch of 16 groups with the parameters of their quantisation.
 #[derive(Clone, Copy)]
 #[repr(align(64))]
 struct Batch {
     scales: [f32; BATCH],
-    /// One over the scales.
     factors: [f32; BATCH],
     /// 64 times the index of the top quad.
     top_offsets: [i32; BATCH],
@@ -131,7 +128,6 @@ impl Default for Batch {
     }
 }
 
-/// Computes the parameters of the 16 groups at `batch.places`.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
 unsafe fn code(batch: &mut Batch) {
@@ -152,7 +148,6 @@ unsafe fn code(batch: &mut Batch) {
     }
 }
 
-/// Quantises and writes 16 groups.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
 unsafe fn put(batch: &Batch) {
@@ -175,7 +170,6 @@ unsafe fn put(batch: &Batch) {
     unsafe { put_numbers(batch, high, first, second) };
 }
 
-/// Returns the lanes of the two groups of a pair.
 #[inline(always)]
 fn pair_lanes(pair: usize) -> (usize, usize) {
     let first = pair % (PAIRS / 2) * 4 + pair / (PAIRS / 2) * 2;
@@ -336,7 +330,6 @@ unsafe fn high_bytes(batch: &Batch) -> __m512i {
     _mm512_packs_epi16(first, second)
 }
 
-/// Writes the low bytes of two groups.
 #[inline]
 #[target_feature(enable = "avx512f")]
 unsafe fn put_low(low: __m512i, a: *mut QuantGroup, b: *mut QuantGroup) {

@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use super::TileOutput;
 use super::avx2::{broadcast_quad, load_quad, top_weights};
-use super::half_tile::{self, Part, Products, int_part};
+use super::half_tile::{self, Part, Products, int_part, part_with};
 use crate::linear::quantized::{QuantGroup, QuantizedBlock};
 use crate::pack::int::IntFormat;
 use crate::pack::{QUAD, Tile};
@@ -44,17 +44,7 @@ macro_rules! products {
         impl Products for $name {
             type Floats = __m256;
 
-            #[target_feature(enable = $features)]
-            unsafe fn part<F: IntFormat, const R: usize>(
-                in_features: usize,
-                tile: &Tile<'_>,
-                block: &QuantizedBlock<'_>,
-                out: &TileOutput<'_>,
-                part: Part,
-            ) {
-                // SAFETY: the conditions are the same.
-                unsafe { int_part::<F, Self, R>(in_features, tile, block, out, part) }
-            }
+            part_with!($features);
 
             #[inline(always)]
             unsafe fn add_low<F: IntFormat, const R: usize>(

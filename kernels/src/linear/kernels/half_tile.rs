@@ -47,7 +47,7 @@ pub(super) trait Floats: Copy {
 pub(super) trait Products {
     type Floats: Floats;
 
-    /// Calls [`int_part`]. The function enables the features of the set.
+    /// Calls [`int_part`]. [`part_with`] defines it.
     unsafe fn part<F: IntFormat, const R: usize>(
         in_features: usize,
         tile: &Tile<'_>,
@@ -84,6 +84,24 @@ pub(super) struct Part {
     /// First lane in the tile, 0 or 8.
     first_lane: usize,
 }
+
+/// Defines [`Products::part`] within an implementation, compiled with the features of the set.
+macro_rules! part_with {
+    ($features:literal) => {
+        #[target_feature(enable = $features)]
+        unsafe fn part<F: IntFormat, const R: usize>(
+            in_features: usize,
+            tile: &Tile<'_>,
+            block: &QuantizedBlock<'_>,
+            out: &TileOutput<'_>,
+            part: Part,
+        ) {
+            // SAFETY: the conditions are the same.
+            unsafe { int_part::<F, Self, R>(in_features, tile, block, out, part) }
+        }
+    };
+}
+pub(super) use part_with;
 
 /// Multiplies rows with one tile of integer weights, one part after another.
 ///

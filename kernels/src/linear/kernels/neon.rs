@@ -11,16 +11,14 @@ use std::arch::asm;
 use std::ops::Range;
 
 use super::TileOutput;
-use super::half_tile::{self, Floats, Part, Products, int_part};
+use super::half_tile::{self, Floats, Part, Products, int_part, part_with};
 use crate::linear::quantized::{
     GROUP_QUADS, GroupCode, QUANT_GROUP, QuantGroup, QuantizeJob, QuantizedBlock, VECTOR_BYTES,
 };
 use crate::pack::int::IntFormat;
 use crate::pack::{QUAD, Tile};
 
-/// Number of lanes per register.
 const LANES: usize = 4;
-/// Number of registers of half a tile.
 pub(super) const REGISTERS: usize = 2;
 /// Prefetch distance of weights, the same as measured on x86-64.
 const PREFETCH_BYTES: usize = 8 << 10;
@@ -188,17 +186,7 @@ pub(super) enum Sdot {}
 impl Products for Sdot {
     type Floats = [float32x4_t; REGISTERS];
 
-    #[target_feature(enable = "neon,dotprod")]
-    unsafe fn part<F: IntFormat, const R: usize>(
-        in_features: usize,
-        tile: &Tile<'_>,
-        block: &QuantizedBlock<'_>,
-        out: &TileOutput<'_>,
-        part: Part,
-    ) {
-        // SAFETY: the conditions are the same.
-        unsafe { int_part::<F, Self, R>(in_features, tile, block, out, part) }
-    }
+    part_with!("neon,dotprod");
 
     #[inline(always)]
     fn zero_point<F: IntFormat>() -> i32 {

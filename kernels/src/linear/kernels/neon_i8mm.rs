@@ -8,7 +8,7 @@ use std::arch::asm;
 use std::ops::Range;
 
 use super::TileOutput;
-use super::half_tile::{self, Part, Products, int_part};
+use super::half_tile::{self, Part, Products, int_part, part_with};
 pub(crate) use super::neon::quantize_rows;
 use super::neon::{REGISTERS, Sdot, load_quad};
 use crate::linear::quantized::{QuantGroup, QuantizedBlock};
@@ -50,23 +50,13 @@ unsafe fn multiply(mut sums: int32x4_t, a: int8x16_t, b: int8x16_t) -> int32x4_t
     sums
 }
 
-/// Matrix products of bytes.
 enum Smmla {}
 
 impl Products for Smmla {
     type Floats = [float32x4_t; REGISTERS];
 
-    #[target_feature(enable = "neon,dotprod")]
-    unsafe fn part<F: IntFormat, const R: usize>(
-        in_features: usize,
-        tile: &Tile<'_>,
-        block: &QuantizedBlock<'_>,
-        out: &TileOutput<'_>,
-        part: Part,
-    ) {
-        // SAFETY: the conditions are the same; matrix products are inline assembly.
-        unsafe { int_part::<F, Self, R>(in_features, tile, block, out, part) }
-    }
+    // Matrix products are inline assembly.
+    part_with!("neon,dotprod");
 
     #[inline(always)]
     fn zero_point<F: IntFormat>() -> i32 {

@@ -92,7 +92,6 @@ pub(crate) unsafe fn linear_int<F: IntFormat>(
     }
 }
 
-/// Returns the full quants of a group.
 fn quants(group: &QuantGroup) -> [i32; QUANT_GROUP] {
     let mut quants = group.low.map(i32::from);
     for (quant, high) in quants[group.top_quad() * QUAD..].iter_mut().zip(group.high) {

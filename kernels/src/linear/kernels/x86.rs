@@ -26,7 +26,6 @@ pub(super) fn prefetch_far(pointer: *const u8, offset: usize) {
     unsafe { _mm_prefetch::<_MM_HINT_T1>(pointer.wrapping_add(offset + PREFETCH_BYTES).cast()) }
 }
 
-/// Number of registers per group.
 const GROUP_REGISTERS: usize = QUANT_GROUP / 8;
 
 /// Quantises rows; see [`crate::linear::quantized`].

@@ -113,7 +113,6 @@ impl Bench {
         chunk(sequence_id, first, end, new_block_ids, end == self.tokens.len())
     }
 
-    /// Waits for the outcomes of `count` transfers.
     fn outcomes(&self, count: usize) -> Outcomes {
         let mut all = self.transfers.take_outcomes();
         while all.stores.len() + all.restores.len() < count {

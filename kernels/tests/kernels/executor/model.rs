@@ -5,7 +5,7 @@ use trunkline_kernels::executor::Executor;
 use trunkline_kernels::isa::Isa;
 use trunkline_kernels::kv_pool::{KvDtype, KvGeometry};
 use trunkline_kernels::pack::Format;
-use trunkline_kernels::program::{ProgramBuilder, ProgramConfig, WeightId};
+use trunkline_kernels::program::{ProgramBuilder, ProgramConfig, ValueId, WeightId};
 
 pub const VOCAB: usize = 300;
 const HIDDEN: usize = 64;
@@ -16,7 +16,6 @@ const FFN: usize = 96;
 pub const BLOCK_SIZE: usize = 16;
 pub const NUM_BLOCKS: usize = 80;
 
-/// The parameters that differ between the test models.
 #[derive(Clone, Copy)]
 pub struct Recipe {
     pub seed: u64,
@@ -26,6 +25,7 @@ pub struct Recipe {
     pub dtype: KvDtype,
     /// The window of each layer. If there are any, the model also has soft caps and the other features of Gemma.
     pub windows: [Option<usize>; 2],
+    pub vocab_size: usize,
     pub num_blocks: usize,
     /// Number of window parts; `None` stores windowed layers with the others.
     pub num_window_parts: Option<usize>,
@@ -38,6 +38,7 @@ pub const PLAIN: Recipe = Recipe {
     biases: false,
     dtype: KvDtype::Int8,
     windows: [None; 2],
+    vocab_size: VOCAB,
     num_blocks: NUM_BLOCKS,
     num_window_parts: None,
 };
@@ -87,13 +88,7 @@ impl Model {
         self.builder.weight(Format::F32, bytes, &[n]).unwrap()
     }
 
-    fn linear(
-        &mut self,
-        x: trunkline_kernels::program::ValueId,
-        rows: usize,
-        columns: usize,
-        bias: bool,
-    ) -> trunkline_kernels::program::ValueId {
+    fn linear(&mut self, x: ValueId, rows: usize, columns: usize, bias: bool) -> ValueId {
         let weight = self.matrix(self.matrices, rows, columns);
         let bias = bias.then(|| self.vector(rows, 0.0));
         self.builder.linear(x, weight, bias).unwrap()
@@ -120,7 +115,7 @@ pub fn build(recipe: Recipe, threads: usize, isa: Isa) -> Executor {
     }
     let mut m = Model { builder, random: Random::new(recipe.seed), matrices: recipe.matrices };
     let inv_freq: Vec<f64> = (0..HEAD_SIZE / 2).map(|i| 1000f64.powf(-(i as f64) / 8.0)).collect();
-    let embedding = m.matrix(Format::Q8_0, VOCAB, HIDDEN);
+    let embedding = m.matrix(Format::Q8_0, recipe.vocab_size, HIDDEN);
     let is_gemma = recipe.windows != PLAIN.windows;
     let soft_cap = |cap: f32| is_gemma.then_some(cap);
     let mut x = m.builder.embedding(embedding).unwrap();

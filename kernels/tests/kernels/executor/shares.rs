@@ -6,12 +6,10 @@ use trunkline_kernels::threads::ThreadPool;
 
 use crate::random::Random;
 
-/// A product with its division into units.
 struct Product {
     num_rows: usize,
     num_tiles: usize,
     units: Units,
-    /// The units that a single thread takes.
     num_units: usize,
 }
 

@@ -71,24 +71,25 @@ fn unknown_formats_are_refused_by_name() {
     );
 }
 
+/// Multiplies rows of floats with a weight of one row. The output has room for one row.
+fn multiply(format: Format, weight: &[u8], x: &[f32], num_rows: usize) {
+    let in_features = x.len() / num_rows;
+    let weight = PackedWeight::pack(format, weight, 1, in_features).unwrap();
+    let mut y = [0.0];
+    let out = LinearOutput { values: SharedMut::new(&mut y), row_stride: 1 };
+    let input = LinearInput::Float(FloatRows { values: x, row_stride: in_features });
+    // SAFETY: there is only one thread.
+    unsafe { linear(Isa::SCALAR, &weight, input, 0..num_rows, 0..1, out, None) };
+}
+
 #[test]
 #[should_panic(expected = "Q4_0 weights need a quantised input")]
 fn float_input_for_integer_weights_panics() {
-    let weight = PackedWeight::pack(Format::Q4_0, &[0; 18], 1, 32).unwrap();
-    let mut y = [0.0];
-    let out = LinearOutput { values: SharedMut::new(&mut y), row_stride: 1 };
-    let input = LinearInput::Float(FloatRows { values: &[0.0; 32], row_stride: 32 });
-    // SAFETY: there is only one thread.
-    unsafe { linear(Isa::SCALAR, &weight, input, 0..1, 0..1, out, None) };
+    multiply(Format::Q4_0, &[0; 18], &[0.0; 32], 1);
 }
 
 #[test]
 #[should_panic(expected = "0..2 end at 2 of 1")]
 fn an_output_that_is_too_short_panics() {
-    let weight = PackedWeight::pack(Format::F32, &[0; 4], 1, 1).unwrap();
-    let mut y = [0.0];
-    let out = LinearOutput { values: SharedMut::new(&mut y), row_stride: 1 };
-    let input = LinearInput::Float(FloatRows { values: &[0.0; 2], row_stride: 1 });
-    // SAFETY: there is only one thread.
-    unsafe { linear(Isa::SCALAR, &weight, input, 0..2, 0..1, out, None) };
+    multiply(Format::F32, &[0; 4], &[0.0; 2], 2);
 }

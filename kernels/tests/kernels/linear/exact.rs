@@ -10,11 +10,8 @@ use trunkline_kernels::threads::{ThreadPool, split};
 
 use super::reference;
 use super::{UNTOUCHED, product, whole_product};
+use crate::on_all;
 use crate::random::{Random, bits};
-
-fn fast_sets() -> Vec<Isa> {
-    Isa::available().into_iter().filter(|&isa| isa != Isa::SCALAR).collect()
-}
 
 #[test]
 fn products_have_the_same_bits_in_every_instruction_set() {
@@ -27,12 +24,8 @@ fn products_have_the_same_bits_in_every_instruction_set() {
                 let x = random.activations(num_rows * in_features);
                 for bias in [None, Some(bias.as_slice())] {
                     let tiles = 0..weight.num_tiles();
-                    let expected = product(Isa::SCALAR, &weight, &x, tiles.clone(), bias);
-                    for isa in fast_sets() {
-                        let actual = product(isa, &weight, &x, tiles.clone(), bias);
-                        let shape = [num_rows, in_features, out_features];
-                        assert_eq!(bits(&actual), bits(&expected), "{format} {isa} {shape:?}");
-                    }
+                    let what = format!("{format} {:?}", [num_rows, in_features, out_features]);
+                    on_all(&what, |isa| product(isa, &weight, &x, tiles.clone(), bias));
                 }
             }
         }
@@ -66,11 +59,8 @@ fn products_of_many_rows_have_the_same_bits_in_every_instruction_set() {
                 x.iter_mut().enumerate().for_each(|(at, x)| *x *= 2f32.powi((at / 32 % 60) as i32 - 30));
                 x[in_features..2 * in_features].fill(0.0);
                 let tiles = 0..weight.num_tiles();
-                let expected = product(Isa::SCALAR, &weight, &x, tiles.clone(), Some(&bias));
-                for isa in fast_sets() {
-                    let actual = product(isa, &weight, &x, tiles.clone(), Some(&bias));
-                    assert_eq!(bits(&actual), bits(&expected), "{format} {isa} {in_features} {scale:?}");
-                }
+                let what = format!("{format} {in_features} {scale:?}");
+                on_all(&what, |isa| product(isa, &weight, &x, tiles.clone(), Some(&bias)));
             }
         }
     }
@@ -83,11 +73,7 @@ fn float_rows_of_any_length_have_the_same_bits_in_every_instruction_set() {
             let mut random = Random::new(5);
             let weight = random.packed(format, 21, in_features);
             let x = random.activations(9 * in_features);
-            let expected = whole_product(Isa::SCALAR, &weight, &x);
-            for isa in fast_sets() {
-                let actual = whole_product(isa, &weight, &x);
-                assert_eq!(bits(&actual), bits(&expected), "{format} {isa} {in_features}");
-            }
+            on_all(&format!("{format} {in_features}"), |isa| whole_product(isa, &weight, &x));
         }
     }
 }
@@ -117,11 +103,7 @@ fn largest_sums_do_not_overflow() {
                 for (at, quad) in x.chunks_mut(4).enumerate().filter(|(at, _)| at % 8 == at / 8 % 8) {
                     quad.fill(if at % 3 == 0 { top } else { -top });
                 }
-                let expected = whole_product(Isa::SCALAR, &weight, &x);
-                for isa in fast_sets() {
-                    let actual = whole_product(isa, &weight, &x);
-                    assert_eq!(bits(&actual), bits(&expected), "{format} {isa} {fill:#x}");
-                }
+                on_all(&format!("{format} {fill:#x}"), |isa| whole_product(isa, &weight, &x));
             }
         }
     }
@@ -286,13 +268,10 @@ fn zeros_and_extremes_of_the_input_stay_finite_and_equal() {
         let weight = Random::new(12).packed(format, 18, 256);
         for value in [0.0, -0.0, f32::MIN_POSITIVE, 1e-45, -1e-38, 1e-30, 1e28, -1e30] {
             let x = vec![value; 2 * 256];
-            let expected = whole_product(Isa::SCALAR, &weight, &x);
+            let expected = on_all(&format!("{format} {value}"), |isa| whole_product(isa, &weight, &x));
             assert!(expected.iter().all(|y| y.is_finite()), "{format} {value}: {expected:?}");
             if value == 0.0 {
                 assert!(expected.iter().all(|&y| y == 0.0), "{format}: {expected:?}");
-            }
-            for isa in fast_sets() {
-                assert_eq!(bits(&whole_product(isa, &weight, &x)), bits(&expected), "{format} {isa} {value}");
             }
         }
     }

@@ -96,7 +96,6 @@ fn values_and_groups(x: &[f32]) -> (f32, Vec<f64>, Vec<QuantGroup>) {
     (start, (0..x.len()).map(value).collect(), groups)
 }
 
-/// Returns the largest magnitude of `x`.
 fn largest(x: &[f32]) -> f32 {
     x.iter().fold(0.0, |largest, x| largest.max(x.abs()))
 }

@@ -27,7 +27,6 @@ pub fn halves(format: Format) -> &'static [usize] {
     }
 }
 
-/// Returns element `k` of a row.
 pub fn element(format: Format, row: &[u8], k: usize) -> f32 {
     let block = &row[k / format.block_elements() * format.block_bytes()..][..format.block_bytes()];
     let k = k % format.block_elements();

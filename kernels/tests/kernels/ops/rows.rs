@@ -9,6 +9,8 @@ use trunkline_kernels::ops::scale::scale_in_place;
 use trunkline_kernels::ops::silu_mul::silu_mul_in_place;
 use trunkline_kernels::ops::tanh::soft_cap_in_place;
 
+use super::in_place_on_all;
+use crate::on_all;
 use crate::random::{Random, bits};
 
 const WIDTHS: [usize; 12] = [1, 2, 7, 15, 16, 17, 31, 48, 63, 576, 1000, 1536];
@@ -18,15 +20,6 @@ fn assert_near(got: &[f32], exact: impl Iterator<Item = f64>, what: &str) {
         let bound = 2e-6 * (1.0 + exact.abs());
         assert!((f64::from(*got) - exact).abs() <= bound, "{what}, element {i}: {got} for {exact}");
     }
-}
-
-/// Runs `operation` on every instruction set, checks that all give the same bits, and returns the result.
-fn on_all(what: &str, operation: impl Fn(Isa) -> Vec<f32>) -> Vec<f32> {
-    let expected = operation(Isa::SCALAR);
-    for isa in Isa::available() {
-        assert!(bits(&operation(isa)) == bits(&expected), "{what}: {isa}");
-    }
-    expected
 }
 
 #[test]
@@ -47,11 +40,7 @@ fn rms_norm_is_near_f64_and_the_same_everywhere() {
         };
         assert_near(&got, exact(&x).into_iter(), &what);
         let heads = random.normals(3 * width);
-        let got = on_all(&what, |isa| {
-            let mut x = heads.clone();
-            head_rms_norm_in_place(isa, &mut x, &weight, 1e-5);
-            x
-        });
+        let got = in_place_on_all(&what, &heads, |isa, x| head_rms_norm_in_place(isa, x, &weight, 1e-5));
         assert_near(&got, heads.chunks(width).flat_map(exact), &what);
     }
 }
@@ -63,18 +52,10 @@ fn silu_mul_and_add_are_near_f64_and_the_same_everywhere() {
         let x: Vec<f32> = random.normals(width).iter().map(|x| x * 20.0).collect();
         let y = random.normals(width);
         let what = format!("width {width}");
-        let got = on_all(&what, |isa| {
-            let mut gate = x.clone();
-            silu_mul_in_place(isa, &mut gate, &y);
-            gate
-        });
+        let got = in_place_on_all(&what, &x, |isa, x| silu_mul_in_place(isa, x, &y));
         let silu = |x: f64| x / (1.0 + (-x).exp());
         assert_near(&got, x.iter().zip(&y).map(|(x, y)| silu(f64::from(*x)) * f64::from(*y)), &what);
-        let got = on_all(&what, |isa| {
-            let mut sum = x.clone();
-            add_in_place(isa, &mut sum, &y);
-            sum
-        });
+        let got = in_place_on_all(&what, &x, |isa, x| add_in_place(isa, x, &y));
         assert_eq!(bits(&got), bits(&x.iter().zip(&y).map(|(x, y)| x + y).collect::<Vec<f32>>()));
     }
 }
@@ -86,26 +67,14 @@ fn gelu_mul_scale_and_soft_cap_are_near_f64_and_the_same_everywhere() {
         let x: Vec<f32> = random.normals(width).iter().map(|x| x * 5.0).collect();
         let y = random.normals(width);
         let what = format!("width {width}");
-        let got = on_all(&what, |isa| {
-            let mut gate = x.clone();
-            gelu_mul_in_place(isa, &mut gate, &y);
-            gate
-        });
+        let got = in_place_on_all(&what, &x, |isa, x| gelu_mul_in_place(isa, x, &y));
         let inner = |x: f64| (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3));
         let gelu = |x: f64| 0.5 * x * (1.0 + inner(x).tanh());
         assert_near(&got, x.iter().zip(&y).map(|(x, y)| gelu(f64::from(*x)) * f64::from(*y)), &what);
-        let got = on_all(&what, |isa| {
-            let mut x = x.clone();
-            scale_in_place(isa, &mut x, 13.5);
-            x
-        });
+        let got = in_place_on_all(&what, &x, |isa, x| scale_in_place(isa, x, 13.5));
         assert_eq!(bits(&got), bits(&x.iter().map(|x| x * 13.5).collect::<Vec<f32>>()));
         for cap in [0.5, 30.0] {
-            let got = on_all(&what, |isa| {
-                let mut x = x.clone();
-                soft_cap_in_place(isa, &mut x, cap);
-                x
-            });
+            let got = in_place_on_all(&what, &x, |isa, x| soft_cap_in_place(isa, x, cap));
             let cap = f64::from(cap);
             assert_near(&got, x.iter().map(|x| cap * (f64::from(*x) / cap).tanh()), &what);
         }
@@ -118,11 +87,7 @@ fn tanh_is_within_its_bound_and_exact_at_the_extremes() {
     let end = 20f32.to_bits();
     for sign in [0u32, 1 << 31] {
         let x: Vec<f32> = (0..end).step_by(997).map(|b| f32::from_bits(b | sign)).collect();
-        let got = on_all("tanh", |isa| {
-            let mut x = x.clone();
-            soft_cap_in_place(isa, &mut x, 1.0);
-            x
-        });
+        let got = in_place_on_all("tanh", &x, |isa, x| soft_cap_in_place(isa, x, 1.0));
         for (x, got) in x.iter().zip(&got) {
             let exact = f64::from(*x).tanh();
             assert!((f64::from(*got) - exact).abs() <= 3e-7 * exact.abs(), "tanh({x}) became {got}");
@@ -155,11 +120,7 @@ fn silu_of_extremes_is_finite() {
 fn silu_is_within_its_bound_and_monotone_where_it_should_be() {
     let inputs: Vec<f32> = (0..1 << 20).map(|i| -100.0 + i as f32 * (200.0 / (1 << 20) as f32)).collect();
     let ones = vec![1.0; inputs.len()];
-    let got = on_all("silu", |isa| {
-        let mut gate = inputs.clone();
-        silu_mul_in_place(isa, &mut gate, &ones);
-        gate
-    });
+    let got = in_place_on_all("silu", &inputs, |isa, x| silu_mul_in_place(isa, x, &ones));
     for (x, got) in inputs.iter().map(|x| f64::from(*x)).zip(&got) {
         let exact = x / (1.0 + (-x).exp());
         // Below -87 the exponential is constant, and the result is nearly 0.
@@ -202,11 +163,7 @@ fn rope_rotates_pairs_of_the_half_split_layout_and_leaves_the_rest() {
             let mut table = vec![0.0; 2 * num_pairs];
             frequencies.fill(position, &mut table);
             let what = format!("head size {head_size}, position {position}");
-            let got = on_all(&what, |isa| {
-                let mut x = x.clone();
-                rope_in_place(isa, &mut x, &table, head_size);
-                x
-            });
+            let got = in_place_on_all(&what, &x, |isa, x| rope_in_place(isa, x, &table, head_size));
             let exact = x.chunks(head_size).flat_map(|head| {
                 (0..head_size).map(|i| {
                     let pair = i % num_pairs;

@@ -49,7 +49,6 @@ impl<'a> Reader<'a> {
 }
 
 impl Header {
-    /// Reads the header of a file. Panics if anything is invalid.
     pub fn read(file: &[u8]) -> Self {
         let mut reader = Reader(file);
         assert_eq!(reader.bytes(8), b"TRNKWGT\n");
@@ -68,7 +67,6 @@ impl Header {
         Self { layout_version, image_offset, image_bytes, key, note, entries }
     }
 
-    /// Returns a file with this header and image.
     pub fn write(&self, image: &[u8]) -> Vec<u8> {
         let padded = |text: &str, room: usize| {
             let mut bytes = text.as_bytes().to_vec();

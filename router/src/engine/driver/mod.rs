@@ -31,7 +31,7 @@ use crate::metrics::Metrics;
 use crate::shutdown::Phase;
 
 use constraints::{Constraints, Worked};
-use handle::{Client, Command, Submission};
+use handle::{Client, Command, Question, Submission};
 pub use handle::{DriverGone, DriverHandle, NewSequence, Sequence, SequenceUpdate};
 use late::LateRestores;
 
@@ -70,6 +70,9 @@ pub struct Driver {
     readers: Handle,
     /// True if a request has `MANY_WAITING_TOKENS` unread tokens.
     is_crowded: bool,
+    /// True once this turn has answered a question. A question may take a millisecond, so each turn answers one.
+    has_answered: bool,
+    next_question: Option<Question>,
 }
 
 /// The ends of the driver's channels that others hold.
@@ -124,6 +127,8 @@ impl Driver {
             metrics,
             readers: Handle::current(),
             is_crowded: false,
+            has_answered: false,
+            next_question: None,
         };
         let handle = DriverHandle::new(commands);
         let (shard, stats, tenants, kv_events) = (shard_out, stats_out, tenants_out, kv_events_out);
@@ -135,22 +140,28 @@ impl Driver {
         loop {
             let wakeup = self.scheduler.next_wakeup();
             let deadline = wakeup.map(|at| self.begin + Duration::from_millis(at.0));
-            tokio::select! {
-                biased;
-                event = self.link.recv() => match event {
-                    Some(event) => self.on_link(event),
-                    None => return,
-                },
-                command = self.commands.recv() => match command {
-                    Some(command) => self.on_command(command),
-                    None => return,
-                },
-                Some(worked) = self.worked.recv() => self.on_worked(worked),
-                Ok(()) = self.phase.changed() => if self.plans.is_none() {
-                    self.turn = Instant::now();
-                    self.on_loss();
-                },
-                () = until(deadline) => {}
+            self.has_answered = false;
+            if let Some(question) = self.next_question.take() {
+                self.turn = Instant::now();
+                self.answer(question);
+            } else {
+                tokio::select! {
+                  biased;
+                  event = self.link.recv() => match event {
+                      Some(event) => self.on_link(event),
+                      None => return,
+                  },
+                  command = self.commands.recv() => match command {
+                      Some(command) => self.on_command(command),
+                      None => return,
+                  },
+                  Some(worked) = self.worked.recv() => self.on_worked(worked),
+                  Ok(()) = self.phase.changed() => if self.plans.is_none() {
+                      self.turn = Instant::now();
+                      self.on_loss();
+                  },
+                  () = until(deadline) => {}
+                }
             }
             self.take_waiting();
             let worked = self.constraints.flush();
@@ -184,6 +195,9 @@ impl Driver {
     /// Handles the events that are already waiting, so that the next plan includes them.
     fn take_waiting(&mut self) {
         for _ in 0..MAX_EVENTS_PER_TURN {
+            if self.next_question.is_some() {
+                return;
+            }
             if let Ok(event) = self.link.try_recv() {
                 self.on_link(event);
             } else if let Ok(worked) = self.worked.try_recv() {
@@ -277,11 +291,15 @@ impl Driver {
                     self.handle(Event::Abort(id));
                 }
             }
-            Command::Ask(question) => {
-                let now = self.now();
-                question(&mut self.scheduler, now);
-            }
+            Command::Ask(question) if self.has_answered => self.next_question = Some(question),
+            Command::Ask(question) => self.answer(question),
         }
+    }
+
+    fn answer(&mut self, question: Question) {
+        self.has_answered = true;
+        let now = self.now();
+        question(&mut self.scheduler, now);
     }
 
     fn on_submission(&mut self, Submission { id, sequence, mut client }: Submission) {

@@ -4,10 +4,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use tokio::sync::watch;
-use tonic::transport::Channel;
 
-use super::proto::{HealthRequest, HealthResponse, shard_service_client::ShardServiceClient};
-use super::{ShardError, ShardStatus, connect};
+use super::client::{Client, client, connect, failed};
+use super::proto::{HealthRequest, HealthResponse};
+use super::{ShardError, ShardStatus};
 use crate::limits::{HEALTH_INTERVAL, HEALTH_TIMEOUT};
 
 /// The result of the last health check.
@@ -38,7 +38,7 @@ pub async fn watch_health(
     mut shard: watch::Receiver<ShardStatus>,
     health: watch::Sender<Health>,
 ) {
-    let mut client: Option<ShardServiceClient<Channel>> = None;
+    let mut known: Option<Client> = None;
     let mut ticks = tokio::time::interval(HEALTH_INTERVAL);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     while !health.is_closed() {
@@ -46,7 +46,7 @@ pub async fn watch_health(
             _ = ticks.tick() => {}
             changed = shard.changed() => if changed.is_err() { return },
         }
-        let now = match tokio::time::timeout(HEALTH_TIMEOUT, ask(&socket, &mut client)).await {
+        let now = match tokio::time::timeout(HEALTH_TIMEOUT, ask(&socket, &mut known)).await {
             Ok(Ok(answer)) => Health::Answered {
                 step_running: Duration::from_millis(if answer.step_running {
                     answer.step_running_ms
@@ -57,11 +57,11 @@ pub async fn watch_health(
             },
             Ok(Err(error)) => {
                 tracing::debug!(%error, "health check failed");
-                client = None;
+                known = None;
                 Health::Silent
             }
             Err(_) => {
-                client = None;
+                known = None;
                 Health::Silent
             }
         };
@@ -69,18 +69,12 @@ pub async fn watch_health(
     }
 }
 
-async fn ask(
-    socket: &std::path::Path,
-    client: &mut Option<ShardServiceClient<Channel>>,
-) -> Result<HealthResponse, ShardError> {
-    let mut asked = match client.take() {
-        Some(known) => known,
-        None => ShardServiceClient::new(connect(socket).await?),
+async fn ask(socket: &std::path::Path, known: &mut Option<Client>) -> Result<HealthResponse, ShardError> {
+    let mut asked = match known.take() {
+        Some(client) => client,
+        None => client(connect(socket).await?),
     };
-    let answer = asked
-        .health(HealthRequest {})
-        .await
-        .map_err(|status| ShardError::Call { call: "Health", status: Box::new(status) })?;
-    *client = Some(asked);
+    let answer = asked.health(HealthRequest {}).await.map_err(failed("Health"))?;
+    *known = Some(asked);
     Ok(answer.into_inner())
 }

@@ -40,7 +40,7 @@ pub struct ShardInfo {
     pub bytes_per_window_part: u64,
     /// The number of slots in the store; 0 if there is none.
     pub num_store_slots: u32,
-    /// The folder of the store, if it is on disk.
+    /// The folder of the store, if it is on disk. Only the object tier uses it.
     pub store_folder: Option<PathBuf>,
 }
 

@@ -2,27 +2,21 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
-use hyper_util::rt::TokioIo;
-use tokio::net::UnixStream;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::transport::{Channel, Endpoint, Uri};
 use trunkline_scheduler::{LateMask, StepPlan, StepResult, StoreContents, Transfers};
 
+use super::client::{client, connect, failed, within};
 use super::info::ShardInfo;
 use super::local_store::StoreGate;
-use super::proto::shard_service_client::ShardServiceClient;
 use super::store::read_store;
 use super::{NamedMasks, ShardError, plan_to_proto, proto, result_from_proto, transfers_from_proto};
-use crate::limits::{DESCRIBE_TIMEOUT, RECONNECT_PAUSE};
+use crate::limits::RECONNECT_PAUSE;
 
 /// The most messages that wait for the socket. The scheduler keeps two plans in flight. The rest is room for plans that
 /// only end sequences, and for late masks, which the driver sends once per turn.
 const MAX_WAITING_PLANS: usize = 64;
-/// The largest accepted message from the shard, in bytes. 1024 sequences with 20 logprobs each stay below 1 MiB.
-const MAX_MESSAGE_BYTES: usize = 16 << 20;
 
 /// A message from the driver to the shard, with a plan, late masks or both.
 #[derive(Debug, Default, PartialEq)]
@@ -48,26 +42,6 @@ pub enum LinkEvent {
     Transfers(Transfers),
     /// The stream that the last `Ready` opened has ended.
     Lost,
-}
-
-/// Connects to the shard's socket; fails if nothing listens there.
-pub async fn connect(socket: &Path) -> Result<Channel, ShardError> {
-    let path: PathBuf = socket.to_path_buf();
-    let unreachable = |source| ShardError::Unreachable { socket: socket.display().to_string(), source };
-    // The address is not used, because the connector below opens the socket.
-    let endpoint = Endpoint::try_from("http://shard.invalid").map_err(unreachable)?;
-    endpoint
-        .connect_with_connector(tower::service_fn(move |_: Uri| {
-            let path = path.clone();
-            async move { UnixStream::connect(path).await.map(TokioIo::new) }
-        }))
-        .await
-        .map_err(unreachable)
-}
-
-/// Creates a client with this router's message limits.
-fn client(channel: Channel) -> ShardServiceClient<Channel> {
-    ShardServiceClient::new(channel).max_decoding_message_size(MAX_MESSAGE_BYTES)
 }
 
 /// Connects to the shard again whenever the connection ends, until the driver is gone.
@@ -112,17 +86,16 @@ async fn run_once(
     let channel = within("connect", connect(socket)).await?;
     let mut client = client(channel);
     let describe = within("Describe", async {
-        let call = client.describe(proto::DescribeRequest {}).await;
-        call.map_err(|status| ShardError::Call { call: "Describe", status: Box::new(status) })
+        client.describe(proto::DescribeRequest {}).await.map_err(failed("Describe"))
     });
     let info = Arc::new(ShardInfo::from_proto(describe.await?.into_inner())?);
 
-    // The gate stays closed from the count of the slots until the driver has the new index. Others then write no slot.
+    // The gate stays closed from the list of the blocks until the driver has the new index. Others then write no slot.
     let mut gate = match gate {
         Some(gate) => Some(gate.close().await),
         None => None,
     };
-    let store = read_store(&info).await;
+    let store = read_store(&mut client, &info).await?;
     if let Some(gate) = &mut gate {
         gate.set(&info, store.is_some()).await;
     }
@@ -140,9 +113,8 @@ async fn run_once(
     }
     drop(gate);
     *was_ready = true;
-    let failed = |status| ShardError::Call { call: "Step", status: Box::new(status) };
-    let mut results = client.step(requests).await.map_err(failed)?.into_inner();
-    while let Some(response) = results.message().await.map_err(failed)? {
+    let mut results = client.step(requests).await.map_err(failed("Step"))?.into_inner();
+    while let Some(response) = results.message().await.map_err(failed("Step"))? {
         if response.result.is_none() && response.transfers.is_none() {
             return Err(ShardError::InvalidMessage { detail: "step response is empty".into() });
         }
@@ -156,14 +128,4 @@ async fn run_once(
         }
     }
     Err(ShardError::StreamEnded)
-}
-
-async fn within<T>(
-    call: &'static str,
-    work: impl Future<Output = Result<T, ShardError>>,
-) -> Result<T, ShardError> {
-    let limit: Duration = DESCRIBE_TIMEOUT;
-    tokio::time::timeout(limit, work)
-        .await
-        .map_err(|_| ShardError::Timeout { call, limit_ms: limit.as_millis() })?
 }

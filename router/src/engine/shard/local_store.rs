@@ -1,4 +1,7 @@
-//! The shard's store on this machine, which the object tier reads for its uploads and writes its downloads to.
+//! The files of the shard's store, which the object tier reads for its uploads and writes its downloads to.
+//!
+//! The shard owns the files and reports what they hold. Only this module opens them in the router, because whole blocks
+//! through the socket would compete with the steps for the shard's interpreter (docs/decisions/0027-store-contents.md).
 
 use std::path::PathBuf;
 use std::sync::Arc;

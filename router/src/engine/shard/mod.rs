@@ -1,6 +1,7 @@
 //! The connection to the shard: the generated protocol, its conversion to the scheduler's types, the link that keeps a
 //! Step stream open, and the health poll.
 
+mod client;
 mod convert;
 mod health;
 mod info;
@@ -10,16 +11,18 @@ mod masks;
 mod sampling;
 mod store;
 
+pub use client::connect;
 pub use convert::{plan_from_proto, plan_to_proto, result_from_proto, transfers_from_proto};
 pub use health::{Health, watch_health};
 pub use info::ShardInfo;
-pub use link::{LinkEvent, StepMessage, connect, run_link};
+pub use link::{LinkEvent, StepMessage, run_link};
 pub(in crate::engine) use local_store::LocalStore;
 pub use local_store::StoreGate;
 pub use masks::{KnownMasks, NamedMasks};
+pub use store::stored_blocks_from_proto;
 
 /// The contract version that this build speaks.
-pub const CONTRACT_VERSION: u32 = 5;
+pub const CONTRACT_VERSION: u32 = 6;
 
 /// The state of the connection to the shard.
 #[derive(Debug, Clone, Default)]

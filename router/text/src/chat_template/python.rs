@@ -1,12 +1,15 @@
 //! Features of Python and transformers that templates expect: printing of values, `json.dumps`, and generation tags.
 
-use minijinja::value::{Kwargs, Value as Variable, ValueKind};
+use minijinja::value::{Kwargs, StringInput, Value as Variable, ValueKind};
 use minijinja::{Error, ErrorKind, Output};
 use serde::Serialize;
 use serde_json::Value;
 
+use super::BoundedOutput;
+
 /// Prints a value as Jinja2 does, which is `str(value)`, or nothing for an undefined value.
 pub fn write(out: &mut Output<'_>, value: &Variable) -> Result<(), Error> {
+    check_extent(value)?;
     let write_failed = |error| Error::new(ErrorKind::WriteFailure, "cannot write").with_source(error);
     match value.kind() {
         ValueKind::Undefined => Ok(()),
@@ -24,6 +27,65 @@ pub fn write(out: &mut Output<'_>, value: &Variable) -> Result<(), Error> {
         }
         _ => write!(out, "{value}").map_err(write_failed),
     }
+}
+
+/// The deepest nesting and the most elements of a value that a template prints. A namespace may contain itself, and
+/// printing it would not end.
+const MAX_DEPTH: usize = 128;
+const MAX_ELEMENTS: usize = 1 << 20;
+
+/// Refuses a value that is too deep or too large to be printed.
+fn check_extent(value: &Variable) -> Result<(), Error> {
+    let mut num_left = MAX_ELEMENTS;
+    if is_bounded(value, MAX_DEPTH, &mut num_left) {
+        return Ok(());
+    }
+    Err(Error::new(
+        ErrorKind::InvalidOperation,
+        "the value contains itself, or has too many elements to be printed",
+    ))
+}
+
+fn is_bounded(value: &Variable, depth: usize, num_left: &mut usize) -> bool {
+    if !matches!(value.kind(), ValueKind::Seq | ValueKind::Map | ValueKind::Iterable) {
+        return true;
+    }
+    let Ok(items) = value.try_iter() else { return true };
+    let is_map = value.kind() == ValueKind::Map;
+    for item in items {
+        *num_left = num_left.saturating_sub(1);
+        // A map's iterator yields its keys.
+        let item = if is_map { value.get_item(&item).unwrap_or_default() } else { item };
+        if depth == 0 || *num_left == 0 || !is_bounded(&item, depth - 1, num_left) {
+            return false;
+        }
+    }
+    true
+}
+
+/// The widest indent that a template may ask for.
+const MAX_INDENT: usize = 256;
+
+fn check_indent(width: Option<usize>) -> Result<(), Error> {
+    match width {
+        Some(width) if width > MAX_INDENT => {
+            Err(Error::new(ErrorKind::InvalidOperation, format!("an indent of {width} is too wide")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Implements the filter `indent` for widths within bounds.
+pub fn indent(
+    text: StringInput<'_>,
+    width: Option<usize>,
+    first: Option<bool>,
+    blank: Option<bool>,
+    kwargs: Kwargs,
+) -> Result<Variable, Error> {
+    let asked = width.map_or_else(|| kwargs.peek::<Option<usize>>("width"), |width| Ok(Some(width)))?;
+    check_indent(asked)?;
+    minijinja::filters::indent(text, width, first, blank, kwargs)
 }
 
 /// Writes a value as Python's `repr` does.
@@ -100,6 +162,7 @@ pub fn to_json(value: &Variable, options: &Kwargs) -> Result<Variable, Error> {
         Error::new(ErrorKind::BadSerialization, "the value has no JSON form").with_source(error)
     };
     let indent: Option<usize> = options.get("indent")?;
+    check_indent(indent)?;
     let ensure_ascii = options.get::<Option<bool>>("ensure_ascii")?.unwrap_or(false);
     let separators: Option<Vec<String>> = options.get("separators")?;
     let sort_keys = options.get::<Option<bool>>("sort_keys")?.unwrap_or(false);
@@ -108,6 +171,7 @@ pub fn to_json(value: &Variable, options: &Kwargs) -> Result<Variable, Error> {
     if value.is_undefined() {
         return Err(Error::new(ErrorKind::UndefinedError, "an undefined value has no JSON form"));
     }
+    check_extent(value)?;
     let mut plain = serde_json::to_value(value).map_err(failed)?;
     if sort_keys {
         plain.sort_all_objects();
@@ -119,9 +183,9 @@ pub fn to_json(value: &Variable, options: &Kwargs) -> Result<Variable, Error> {
         Some(_) => return Err(Error::new(ErrorKind::InvalidOperation, "`separators` is not a pair")),
     };
     let style = PythonStyle { indent, item, key, ensure_ascii, depth: 0, is_empty: true };
-    let mut bytes = Vec::new();
-    plain.serialize(&mut serde_json::Serializer::with_formatter(&mut bytes, style)).map_err(failed)?;
-    let text = String::from_utf8(bytes)
+    let mut out = BoundedOutput::default();
+    plain.serialize(&mut serde_json::Serializer::with_formatter(&mut out, style)).map_err(failed)?;
+    let text = String::from_utf8(out.bytes)
         .map_err(|error| Error::new(ErrorKind::BadSerialization, "JSON is not UTF-8").with_source(error))?;
     Ok(Variable::from(text))
 }

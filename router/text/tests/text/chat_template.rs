@@ -68,6 +68,26 @@ fn hi() -> ChatRequest {
 }
 
 #[test]
+fn templates_that_would_print_without_end_are_refused() {
+    for source in [
+        "{% set ns = namespace(n=0) %}{% set ns.n = ns %}{{ ns.n }}",
+        "{% set ns = namespace(n=0) %}{% set ns.n = [{'a': ns}] %}{{ ns }}",
+        "{% set ns = namespace(n=0) %}{% set ns.n = ns %}{{ ns | tojson }}",
+        "{% set ns = namespace() %}{% set ns.a = ns %}{% set ns.b = ns %}{% set ns.c = ns %}{{ ns }}",
+        "{{ messages | tojson(indent=10000000000) }}",
+        "{{ 'a\\nb' | indent(10000000000) }}",
+        "{{ 'a\\nb' | indent(width=10000000000) }}",
+    ] {
+        assert!(matches!(render(source, &hi()), Err(TextError::TemplateFailed { .. })), "{source}");
+    }
+    let plain = "{% set ns = namespace(n=[1, {'a': 'b'}]) %}{{ ns }}{{ ns.n | tojson(indent=2) }}{{ 'a\nb' | indent(2) }}";
+    assert_eq!(
+        render(plain, &hi()).unwrap(),
+        "{'n': [1, {'a': 'b'}]}[\n  1,\n  {\n    \"a\": \"b\"\n  }\n]a\n  b"
+    );
+}
+
+#[test]
 fn models_templates_render_as_in_transformers() {
     let fixture: Fixture = fixture("templates.json");
     assert!(fixture.rendered.len() >= 30);

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from trunkline_server.backends.interface import BackendInfo, Restore, RestoreOutcome, StoreOutcome, Transfers
-from trunkline_server.backends.store_files import StoreOptions, open_files
+from trunkline_server.backends.interface import (
+    BackendInfo,
+    Restore,
+    RestoreOutcome,
+    StoredBlocks,
+    StoreOutcome,
+    Transfers,
+)
+from trunkline_server.backends.store_files import StoreOptions, open_files, read_contents
 from trunkline_server.errors import PlanError
 
 if TYPE_CHECKING:
@@ -24,6 +31,9 @@ class DiskStore:
         executor.attach_store(store)
         self._executor = executor
         self._store = store
+
+    def contents(self) -> Iterator[StoredBlocks]:
+        return read_contents(self._store)
 
     def restore(self, restore: Restore) -> None:
         blocks = [(block.slot, block.block_id, block.key, block.base_only) for block in restore.blocks]

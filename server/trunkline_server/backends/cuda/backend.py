@@ -30,7 +30,7 @@ from trunkline_server.backends.interface import (
     TokenScore,
 )
 from trunkline_server.backends.late_masks import LateMasks
-from trunkline_server.backends.sequences import SequenceTable, StepChunks
+from trunkline_server.backends.sequences import LogitsRows, SequenceTable, StepChunks
 from trunkline_server.sampling.sampler import NotFiniteError
 
 if TYPE_CHECKING:
@@ -44,18 +44,19 @@ MAX_STEPS_IN_FLIGHT = 2
 class _ChunkWork:
     """A chunk of a step that has begun.
 
-    num_tokens: known and pending tokens of its sequence before it samples; mask: the allowed tokens, for a late mask
-    once it is known; samples: set to False if its late mask skips the sample.
+    num_tokens: known and pending tokens of its sequence before it samples; rows, first_row: its rows of logits, and the
+    first of them in the step; samples: False if there is no row to sample from, or its late mask skips the sample;
+    mask: the allowed tokens, for a late mask once it is known.
     """
 
     chunk: Chunk
     sequence: RunningSequence
     num_tokens: int
-    num_scores: int
+    rows: LogitsRows
+    first_row: int
     samples: bool
     mask: bytes = b""
     problem: str | None = None
-    first_row: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -234,11 +235,9 @@ class CudaBackend:
             step.outcomes[chunk.sequence_id] = SequenceFailure(chunk.sequence_id, "invalid_plan", problem)
             return
         sequence = self._sequences[chunk.sequence_id]
-        num_scores = sequence.num_scores(chunk)
+        rows = sequence.rows(chunk)
         step.works.append(
-            _ChunkWork(
-                chunk, sequence, sequence.num_tokens, num_scores, chunk.sample, chunk.allowed_tokens, None, first_row
-            )
+            _ChunkWork(chunk, sequence, sequence.num_tokens, rows, first_row, rows.sample, chunk.allowed_tokens)
         )
         sequence.num_computed = chunk.first_position + chunk.num_tokens
 
@@ -247,8 +246,7 @@ class CudaBackend:
         end = chunk.first_position + chunk.num_tokens
         tokens = sequence.token_ids[chunk.first_position : end]
         tokens += [-1 - sequence.pending_row] * (chunk.num_tokens - len(tokens))
-        rows = [*range(work.num_scores), *([chunk.num_tokens - 1] if chunk.sample else [])]
-        return Entry(tokens, chunk.first_position, sequence.block_ids, rows)
+        return Entry(tokens, chunk.first_position, sequence.block_ids, work.rows.offsets(chunk.num_tokens))
 
     def _sample(self, step: _Step) -> None:
         """Begins the step's samples if they have not begun; waits for late masks first."""
@@ -267,7 +265,7 @@ class CudaBackend:
         for work in step.works:
             if work.samples:
                 work.sequence.num_pending += 1
-                work.sequence.pending_row = work.first_row + work.num_scores
+                work.sequence.pending_row = work.first_row + work.rows.num_scored
 
     def _requests(self, work: _ChunkWork) -> list[RowRequest]:
         """Returns requests for the rows of logits of a chunk, in order, including rows whose sample is skipped."""
@@ -276,9 +274,9 @@ class CudaBackend:
             RowRequest(
                 target=sequence.token_ids[chunk.first_position + index + 1], num_top=params.num_top_prompt_logprobs
             )
-            for index in range(work.num_scores)
+            for index in range(work.rows.num_scored)
         ]
-        if not chunk.sample:
+        if not work.rows.sample:
             return requests
         mask = mask_from_bytes(work.mask, self._vocab_size) if work.mask and work.problem is None else None
         if sequence.rules.allowed is not None:
@@ -323,7 +321,7 @@ class CudaBackend:
         sequence.num_pending -= work.samples
         if work.problem is not None:
             return SequenceFailure(sequence_id, "invalid_plan", work.problem)
-        scored = rows[work.first_row : work.first_row + work.num_scores]
+        scored = rows[work.first_row : work.first_row + work.rows.num_scored]
         for row in scored:
             if row.token_id < 0:
                 return _not_finite(sequence_id, row.token_id)
@@ -336,7 +334,7 @@ class CudaBackend:
                 sequence_id, "invalid_plan", f"the chunk samples after position {work.num_tokens - 1}, but "
                 f"{len(sequence.token_ids)} tokens are known",
             )  # fmt: skip
-        row = rows[work.first_row + work.num_scores]
+        row = rows[work.first_row + work.rows.num_scored]
         if row.token_id < 0:
             return _not_finite(sequence_id, row.token_id)
         sequence.take(row.token_id)

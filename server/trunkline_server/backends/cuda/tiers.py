@@ -7,7 +7,7 @@ the places of pinned memory. See docs/decisions/0021-kv-tiers-on-the-device.md.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Protocol
 
 import torch
@@ -29,7 +29,8 @@ from trunkline_server.backends.cuda.places import PlaceTable
 from trunkline_server.backends.cuda.runner import StepRunner
 from trunkline_server.backends.cuda.step_input import Entry
 from trunkline_server.backends.cuda.worker import ThreadWorker, Worker
-from trunkline_server.backends.interface import Chunk, Restore, Transfers
+from trunkline_server.backends.interface import Chunk, Restore, StoredBlocks, Transfers
+from trunkline_server.backends.store_files import read_contents
 from trunkline_server.errors import PlanError
 
 logger = logging.getLogger(__name__)
@@ -101,6 +102,9 @@ class TieredStore:
         place = self._host.place(0)
         self._copies_out.begin([(0, place)]).wait()
         self._copies_in.begin([(0, place)], ())[-1].wait()
+
+    def contents(self) -> Iterator[StoredBlocks]:
+        return iter(()) if self._files is None else read_contents(self._files)
 
     def restore(self, restore: Restore) -> None:
         block_ids = {block.block_id for block in restore.blocks}

@@ -24,7 +24,7 @@ from trunkline_server.backends.reference.calibrate import measure_key_scaling
 from trunkline_server.backends.reference.kv_pool import DTYPES, KvPool
 from trunkline_server.backends.reference.ops import ChunkRows, ReferenceOps, Step
 from trunkline_server.backends.reference.rounding import KeyScaling
-from trunkline_server.backends.sequences import RunningSequence, SequenceTable, StepChunks
+from trunkline_server.backends.sequences import LogitsRows, RunningSequence, SequenceTable, StepChunks
 from trunkline_server.errors import InvalidArgument
 from trunkline_server.models import registry
 from trunkline_server.sampling.sampler import NotFiniteError, check_finite, choose_token, log_softmax, top_logprobs
@@ -153,12 +153,12 @@ class ReferenceBackend:
             logits = self._forward([self._row_tokens(chunk) for chunk in accepted], accepted)
             first_row = 0
             for chunk in accepted:
-                num_rows = len(self._logits_positions(chunk))
-                if num_rows or chunk.score:
-                    outcome = self._outcome(chunk, logits[first_row : first_row + num_rows])
+                rows = self._sequences[chunk.sequence_id].rows(chunk)
+                if rows or chunk.score:
+                    outcome = self._outcome(chunk, rows, logits[first_row : first_row + len(rows)])
                     if outcome is not None:
                         outcomes[chunk.sequence_id] = outcome
-                first_row += num_rows
+                first_row += len(rows)
         return [outcomes[chunk.sequence_id] for chunk in chunks if chunk.sequence_id in outcomes]
 
     def score(self, token_ids: Sequence[int]) -> NDArray[np.float32]:
@@ -182,8 +182,7 @@ class ReferenceBackend:
             sequence = self._sequences[chunk.sequence_id]
             end = chunk.first_position + chunk.num_tokens
             parts.append((chunk_tokens, chunk.first_position, self._pool.slots(sequence.block_ids, end)))
-            first_row = num_rows - chunk.first_position
-            sampling_rows += [first_row + position for position in self._logits_positions(chunk)]
+            sampling_rows += [num_rows + offset for offset in sequence.rows(chunk).offsets(chunk.num_tokens)]
             num_rows += chunk.num_tokens
             sequence.num_computed = end
         return self._run(_make_step(parts, sampling_rows))
@@ -194,21 +193,14 @@ class ReferenceBackend:
         logits: NDArray[np.float32] = registry.forward(ops, self._config).numpy()
         return logits
 
-    def _logits_positions(self, chunk: Chunk) -> list[int]:
-        """Returns the positions whose logits are needed: those that are scored, then the one that samples."""
-        num_scores = self._sequences[chunk.sequence_id].num_scores(chunk)
-        scored = list(range(chunk.first_position, chunk.first_position + num_scores))
-        return [*scored, chunk.first_position + chunk.num_tokens - 1] if chunk.sample else scored
-
-    def _outcome(self, chunk: Chunk, logits: NDArray[np.float32]) -> Sampled | SequenceFailure | None:
-        num_scores = logits.shape[0] - chunk.sample
+    def _outcome(self, chunk: Chunk, rows: LogitsRows, logits: NDArray[np.float32]) -> Sampled | SequenceFailure | None:
         try:
-            scores = [self._score(chunk, index, logits[index]) for index in range(num_scores)]
+            scores = [self._score(chunk, index, logits[index]) for index in range(rows.num_scored)]
         except NotFiniteError as error:
             return SequenceFailure(chunk.sequence_id, "not_finite", str(error))
-        if not chunk.sample:
+        if not rows.sample:
             return Sampled(chunk.sequence_id, None, scores=scores)
-        sampled = self._sample(chunk, logits[num_scores])
+        sampled = self._sample(chunk, logits[rows.num_scored])
         return replace(sampled, scores=scores) if isinstance(sampled, Sampled) else sampled
 
     def _score(self, chunk: Chunk, index: int, logits: NDArray[np.float32]) -> TokenScore:

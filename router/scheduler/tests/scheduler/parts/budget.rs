@@ -1,9 +1,10 @@
-//! Tests of the division of a step's prefill tokens.
+//! Tests of a step's budget and of the division of its prefill tokens.
 
 use trunkline_scheduler::Priority::{self, High, Low, Normal};
-use trunkline_scheduler::budget::{PrefillNeed, divide_prefill};
+use trunkline_scheduler::budget::{PrefillNeed, StepBudget, divide_prefill};
 use trunkline_scheduler::fairness::Fairness;
 use trunkline_scheduler::sequence::SequenceKey;
+use trunkline_scheduler::{Chunk, ShardLimits};
 
 fn divide(budget: u32, needs: &[(Priority, u32)]) -> Vec<u32> {
     let needs: Vec<_> = needs.iter().map(|&(priority, num_tokens)| (priority, 0, num_tokens)).collect();
@@ -24,6 +25,50 @@ fn divide_served(budget: u32, needs: &[(Priority, u64, u32)]) -> Vec<u32> {
         })
         .collect();
     divide_prefill(budget, &needs)
+}
+
+fn chunk(first_position: u32, num_tokens: u32, score: bool, sample: bool) -> Chunk {
+    let (new_block_ids, stores, appended_token_ids) = (Vec::new(), Vec::new(), Vec::new());
+    Chunk {
+        sequence_id: 1,
+        first_position,
+        num_tokens,
+        new_block_ids,
+        sample,
+        stores,
+        appended_token_ids,
+        allowed_tokens: None,
+        awaits_mask: false,
+        score,
+    }
+}
+
+#[test]
+fn chunks_tokens_and_rows_are_spent_apart() {
+    let limits = ShardLimits {
+        block_size: 4,
+        num_blocks: 8,
+        max_step_tokens: 64,
+        max_step_sequences: 8,
+        vocab_size: 100,
+        windows: None,
+        numerics: 0,
+    };
+    let mut budget = StepBudget::new(32, &limits);
+    let mut spend = |chunk: Chunk, num_to_score: u32| {
+        budget.spend(chunk.num_tokens, chunk.rows(num_to_score));
+        (budget.tokens, budget.chunks, budget.rows)
+    };
+    // A part of a prompt has no row, a decode has one, and a scored chunk has one for each scored position and one to
+    // sample from.
+    assert_eq!(spend(chunk(0, 10, false, false), 0), (22, 7, 8));
+    assert_eq!(spend(chunk(10, 1, false, true), 0), (21, 6, 7));
+    assert_eq!(spend(chunk(0, 3, true, false), 5), (18, 5, 4));
+    assert_eq!(spend(chunk(3, 3, true, true), 5), (15, 4, 1));
+    assert!(!budget.is_spent());
+    budget.spend(1, chunk(11, 1, false, true).rows(0));
+    assert_eq!((budget.tokens, budget.chunks, budget.rows), (14, 3, 0));
+    assert!(budget.is_spent());
 }
 
 #[test]

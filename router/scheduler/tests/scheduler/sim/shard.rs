@@ -230,6 +230,14 @@ impl FakeShard {
         if chunk.score { (first..end).map(score).collect() } else { Vec::new() }
     }
 
+    /// Returns the number of positions of a chunk whose logits are computed.
+    fn num_rows(&self, chunk: &Chunk) -> usize {
+        let num_to_score = self.sequences[&chunk.sequence_id].num_prompt_tokens - 1;
+        let positions = chunk.first_position..chunk.first_position + chunk.num_tokens;
+        let scored = positions.filter(|&position| chunk.score && (position as usize) < num_to_score);
+        scored.count() + usize::from(chunk.sample)
+    }
+
     fn store(&mut self, chunk: &Chunk, is_good: bool) {
         let block_size = self.limits.block_size as usize;
         let sequence = &self.sequences[&chunk.sequence_id];
@@ -258,9 +266,10 @@ impl FakeShard {
 
     fn check_budget(&self, plan: &StepPlan) {
         assert!(plan.num_tokens() <= self.limits.max_step_tokens.into(), "the token budget holds");
-        let num_rows = |chunk: &Chunk| if chunk.score { chunk.num_tokens } else { 1 };
-        let num_rows: u32 = plan.chunks.iter().map(num_rows).sum();
-        assert!(num_rows <= self.limits.max_step_sequences, "the budget of sequences and logits holds");
+        let num_chunks = plan.chunks.len();
+        assert!(num_chunks <= self.limits.max_step_sequences as usize, "the budget of chunks holds");
+        let num_rows: usize = plan.chunks.iter().map(|chunk| self.num_rows(chunk)).sum();
+        assert!(num_rows <= self.limits.max_step_sequences as usize, "the budget of logits holds");
         // A decode is the newest token of a sequence that computed the one before in an earlier step.
         let is_decode = |chunk: &Chunk| {
             chunk.num_tokens == 1

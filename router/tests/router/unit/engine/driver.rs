@@ -96,6 +96,16 @@ fn shard() -> ShardInfo {
 }
 
 #[tokio::test]
+async fn a_step_is_planned_between_two_questions() {
+    let (driven, _sequence, plan) = Driven::start(9).await;
+    driven.settle().await;
+    driven.give_result(&plan);
+    let num_steps = || driven.ends.handle.ask(|scheduler, _| scheduler.stats().steps);
+    let (one, two) = tokio::join!(num_steps(), num_steps());
+    assert_eq!(two.unwrap(), one.unwrap() + 1);
+}
+
+#[tokio::test]
 async fn a_client_that_has_its_last_token_is_not_aborted() {
     // The text ended with the last token, so the client leaves before it receives the end.
     let (driven, sequence, plan) = Driven::start(1).await;
