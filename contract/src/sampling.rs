@@ -65,14 +65,31 @@ pub mod range {
     /// The part of [`REPETITION_PENALTY`] that requests may use. Below it, divided logits overflow f32; above it, they
     /// lose all meaning.
     pub const REQUEST_REPETITION_PENALTY: RangeInclusive<f32> = 0.01..=100.0;
+    /// The range of `top_p` in requests. OpenAI's begins with 0, which keeps only the likeliest token.
+    pub const REQUEST_TOP_P: RangeInclusive<f32> = 0.0..=*TOP_P.end();
     pub const LOGIT_BIAS: RangeInclusive<f32> = -100.0..=100.0;
     /// The most likeliest tokens that are reported with one token.
     pub const MAX_TOP_LOGPROBS: u32 = 20;
+    /// The ranges of the numbers in requests, by the name that all dialects have for the field.
+    pub const OF_REQUESTS: [(&str, RangeInclusive<f32>); 7] = [
+        ("temperature", TEMPERATURE),
+        ("top_p", REQUEST_TOP_P),
+        ("min_p", MIN_P),
+        ("typical_p", TYPICAL_P),
+        ("presence_penalty", PENALTY),
+        ("frequency_penalty", PENALTY),
+        ("repetition_penalty", REQUEST_REPETITION_PENALTY),
+    ];
     /// The range of a watermark's `gamma`. All bits of an f32 from 2^-8 on are multiples of 2^-32, so comparisons with
     /// the generator's words are exact.
     pub const WATERMARK_GAMMA: RangeInclusive<f32> = 1.0 / 256.0..=1.0 - 1.0 / 256.0;
     /// The range of a watermark's `delta`, which must be positive.
     pub const WATERMARK_DELTA: RangeInclusive<f32> = f32::from_bits(1)..=100.0;
+
+    /// Returns whether a range stands for all numbers above 0, because it begins with the smallest one.
+    pub fn is_above_zero(range: &RangeInclusive<f32>) -> bool {
+        *range.start() > 0.0 && *range.start() <= f32::MIN_POSITIVE
+    }
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -156,7 +173,13 @@ pub struct OutOfRange {
 impl fmt::Display for OutOfRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { field, value, range } = self;
-        write!(f, "`{field}` is {value}, expected {} to {}", range.start(), range.end())
+        let (start, end) = (range.start(), range.end());
+        write!(f, "`{field}` is {value}, expected ")?;
+        match (range::is_above_zero(range), *end == f32::MAX) {
+            (true, true) => write!(f, "above 0"),
+            (true, false) => write!(f, "above 0 and at most {end}"),
+            (false, _) => write!(f, "{start} to {end}"),
+        }
     }
 }
 

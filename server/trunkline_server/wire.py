@@ -7,10 +7,10 @@ of the plan has run.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from trunkline_server import _kernels
 from trunkline_server._proto import shard_pb2
 from trunkline_server.backends.interface import (
     BackendInfo,
@@ -31,12 +31,6 @@ from trunkline_server.plan import BlockCopy, SequenceStart, StepPlan, StepRespon
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-MAX_TEMPERATURE = 100.0
-MAX_PENALTY = 2.0
-MAX_BIAS = 100.0
-MIN_GAMMA = 2.0**-8
-MAX_DELTA = 100.0
-MAX_TOP_LOGPROBS = 20
 # Length of a block's key.
 KEY_BYTES = 16
 
@@ -274,33 +268,9 @@ def _decode_start(step_id: int, start: shard_pb2.SequenceStart) -> SequenceStart
 
 
 def _decode_sampling(where: str, sampling: shard_pb2.SamplingParams) -> SamplingParams:
-    def check(name: str, value: float, holds: bool, expected: str) -> None:
-        # NaN fails every comparison, so `holds` is False for it; infinity could pass a one-sided bound.
-        if not holds or not math.isfinite(value):
-            raise PlanError(f"{where}: `{name}` is {value:g}, expected {expected}")
-
     s = sampling
-    check("temperature", s.temperature, 0 <= s.temperature <= MAX_TEMPERATURE, f"0 to {MAX_TEMPERATURE:g}")
-    check("top_p", s.top_p, 0 < s.top_p <= 1, "above 0 and at most 1")
-    check("min_p", s.min_p, 0 <= s.min_p <= 1, "0 to 1")
-    for name in ("presence_penalty", "frequency_penalty"):
-        value = getattr(s, name)
-        check(name, value, abs(value) <= MAX_PENALTY, f"-{MAX_PENALTY:g} to {MAX_PENALTY:g}")
-    check("repetition_penalty", s.repetition_penalty, s.repetition_penalty > 0, "above 0")
-    for name in ("num_top_logprobs", "num_top_prompt_logprobs"):
-        count = getattr(s, name)
-        check(name, count, count <= MAX_TOP_LOGPROBS, f"0 to {MAX_TOP_LOGPROBS}")
-    check("typical_p", s.typical_p, 0 < s.typical_p <= 1, "above 0 and at most 1")
-    for bias in s.logit_bias:
-        check("logit_bias", bias.bias, abs(bias.bias) <= MAX_BIAS, f"-{MAX_BIAS:g} to {MAX_BIAS:g}")
-    watermark = None
-    if s.HasField("watermark"):
-        watermark = Watermark(s.watermark.gamma, s.watermark.delta, s.watermark.key)
-        gamma, delta = watermark.gamma, watermark.delta
-        bounds = f"{MIN_GAMMA:g} to {1 - MIN_GAMMA:g}"
-        check("watermark.gamma", gamma, MIN_GAMMA <= gamma <= 1 - MIN_GAMMA, bounds)
-        check("watermark.delta", delta, 0 < delta <= MAX_DELTA, f"above 0 and at most {MAX_DELTA:g}")
-    return SamplingParams(
+    watermark = Watermark(s.watermark.gamma, s.watermark.delta, s.watermark.key) if s.HasField("watermark") else None
+    params = SamplingParams(
         temperature=s.temperature,
         top_p=s.top_p,
         top_k=s.top_k,
@@ -320,3 +290,8 @@ def _decode_sampling(where: str, sampling: shard_pb2.SamplingParams) -> Sampling
         num_top_prompt_logprobs=s.num_top_prompt_logprobs,
         watermark=watermark,
     )
+    try:
+        _kernels.check_sampling(params.for_kernels())
+    except ValueError as error:
+        raise PlanError(f"{where}: {error}") from None
+    return params

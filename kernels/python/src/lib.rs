@@ -17,7 +17,7 @@ use trunkline_contract::{BlockKey, KEY_BYTES};
 
 use crate::failure::Failure;
 use crate::late_masks::PyLateMasks;
-use crate::sampling::{outcome, sampling_params};
+use crate::sampling::{check_sampling, outcome, sampling_params};
 use crate::store::{PyStore, extend_key};
 use crate::weight_cache::{PyCacheWriter, PyWeightCache};
 use trunkline_kernels::executor::{Chunk, Executor, SequenceResult};
@@ -455,6 +455,7 @@ fn _kernels(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(isa, module)?)?;
     module.add_class::<PyProgramBuilder>()?;
     module.add_function(wrap_pyfunction!(page_sums, module)?)?;
+    module.add_function(wrap_pyfunction!(check_sampling, module)?)?;
     module.add_class::<PyWeightCache>()?;
     module.add_class::<PyCacheWriter>()?;
     module.add_class::<PyStore>()?;

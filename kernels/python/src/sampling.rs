@@ -49,6 +49,12 @@ pub(super) fn sampling_params(sampling: &Bound<'_, PyDict>) -> PyResult<Sampling
     Ok(params)
 }
 
+/// Fails if a parameter is outside its range.
+#[pyfunction]
+pub(super) fn check_sampling(sampling: &Bound<'_, PyDict>) -> PyResult<()> {
+    sampling_params(sampling)?.check().map_err(|error| PyValueError::new_err(error.to_string()))
+}
+
 /// Reads the fields of `Watermark` in shard.proto.
 fn watermark(fields: &Bound<'_, PyAny>) -> PyResult<Watermark> {
     Ok(Watermark {

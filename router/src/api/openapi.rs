@@ -1,8 +1,10 @@
 //! The OpenAPI document of all routes.
 
+use trunkline_contract::range;
 use utoipa::openapi::path::Operation;
+use utoipa::openapi::schema::{Object, Schema, SchemaType, Type};
 use utoipa::openapi::{Content, Ref, RefOr, ResponseBuilder};
-use utoipa::{Modify, OpenApi};
+use utoipa::{Modify, Number, OpenApi};
 
 use super::dialect::Dialect;
 use super::{anthropic, kv, openai, operate, responses, tgi};
@@ -68,7 +70,7 @@ const WITH_BODY: [(&str, &str); 4] = [
         operate::metrics,
     ),
     components(schemas(openai::Chunk<'_>, openai::StopReason, tgi::StreamAnswer)),
-    modifiers(&CommonAnswers)
+    modifiers(&CommonAnswers, &SamplingRanges)
 )]
 pub struct ApiDoc;
 
@@ -83,6 +85,35 @@ impl Modify for CommonAnswers {
             }
         }
     }
+}
+
+/// Adds the range of each sampling parameter to the requests that have it.
+struct SamplingRanges;
+
+impl Modify for SamplingRanges {
+    fn modify(&self, document: &mut utoipa::openapi::OpenApi) {
+        let schemas = document.components.iter_mut().flat_map(|components| components.schemas.values_mut());
+        for schema in schemas {
+            let RefOr::T(Schema::Object(Object { properties, .. })) = schema else { continue };
+            for (name, range) in range::OF_REQUESTS {
+                let Some(RefOr::T(Schema::Object(field))) = properties.get_mut(name) else { continue };
+                // In answers the fields are numbers that are always there.
+                if matches!(&field.schema_type, SchemaType::Array(types) if types.contains(&Type::Null)) {
+                    field.maximum = Some(number(*range.end()));
+                    if range::is_above_zero(&range) || field.exclusive_minimum.is_some() {
+                        field.exclusive_minimum = Some(number(0.0));
+                    } else {
+                        field.minimum = Some(number(*range.start()));
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Returns the bound that the shortest digits of `bound` denote.
+fn number(bound: f32) -> Number {
+    Number::Float(bound.to_string().parse().expect("a number's own digits"))
 }
 
 fn complete(path: &str, operation: &mut Operation) {

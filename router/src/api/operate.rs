@@ -65,8 +65,8 @@ pub async fn ping(state: State<Arc<App>>) -> Response {
     health(state).await
 }
 
-/// Returns metrics in Prometheus' text format, or in the OpenMetrics format if the `Accept` header asks for it. A tenant
-/// sees its own samples only; an admin sees those of all tenants.
+/// Returns metrics in Prometheus' text format, or in the OpenMetrics format if the `Accept` header asks for it. A
+/// tenant sees its own samples only; an admin sees those of all tenants.
 #[utoipa::path(
     get, path = "/metrics", tag = "Operating",
     responses((

@@ -4,8 +4,6 @@
 //! them into [`CheckedParams`], and [`CheckedParams::with_prompt`] completes the request with a prompt. An error names
 //! the field, the value and the limit.
 
-use std::ops::RangeInclusive;
-
 use tokio::time::Instant;
 use trunkline_contract::range;
 use trunkline_scheduler::{Priority, Salt, SamplingParams, Watermark};
@@ -13,6 +11,7 @@ use trunkline_text::{GenerationDefaults, StopText};
 
 use super::arrival::Arrival;
 use super::deadline::Deadline;
+use super::number::{bounded, count, too_small};
 use super::raw::{FieldNames, RawParams};
 use super::ready::{GenerationRequest, Prompt};
 use super::retention::CheckedRetention;
@@ -383,8 +382,8 @@ fn sampling(
     let repetition_penalty = raw.repetition_penalty.unwrap_or(default(defaults.repetition_penalty, 1.0));
     let params = SamplingParams {
         temperature: bounded("temperature", temperature, range::TEMPERATURE)?,
-        // OpenAI's range begins with 0, which keeps only the likeliest token. So does the smallest valid number.
-        top_p: bounded("top_p", top_p, 0.0..=*range::TOP_P.end())?.max(*range::TOP_P.start()),
+        // The smallest valid number keeps only the likeliest token, as 0 does.
+        top_p: bounded("top_p", top_p, range::REQUEST_TOP_P)?.max(*range::TOP_P.start()),
         top_k: top_k(raw.top_k, defaults.top_k)?,
         min_p: bounded("min_p", min_p, range::MIN_P)?,
         seed: raw.seed.unwrap_or_else(random::u64),
@@ -412,34 +411,4 @@ fn top_k(sent: Option<i64>, default: Option<u32>) -> Result<u32, ApiError> {
         Some(-1) => Ok(0),
         Some(k) => count("top_k", k, i64::from(u32::MAX)),
     }
-}
-
-fn count(field: &str, value: i64, max: i64) -> Result<u32, ApiError> {
-    if value < 0 {
-        return Err(too_small(field, value, 0));
-    }
-    if value > max {
-        return Err(ApiError::value(field, format!("is {value}, the limit is {max}")));
-    }
-    // The limit is at most u32::MAX.
-    Ok(value as u32)
-}
-
-fn too_small(field: &str, value: i64, min: i64) -> ApiError {
-    ApiError::value(field, format!("is {value}, must be at least {min}"))
-}
-
-/// Narrows a value to f32 if it is in its range. A range that begins with the smallest positive f32 stands for all
-/// positive numbers.
-fn bounded(field: &str, value: f64, range: RangeInclusive<f32>) -> Result<f32, ApiError> {
-    let (low, high) = range.into_inner();
-    let is_above_zero = low == f32::MIN_POSITIVE;
-    let is_high_enough = if is_above_zero { value > 0.0 } else { value >= f64::from(low) };
-    // NaN is in no range.
-    if !(is_high_enough && value <= f64::from(high)) {
-        let low_text = if is_above_zero { "greater than 0".to_owned() } else { format!("at least {low}") };
-        return Err(ApiError::value(field, format!("is {value}, must be {low_text} and at most {high}")));
-    }
-    // A tiny value must not become 0 in f32, which is out of range.
-    Ok((value as f32).max(low))
 }

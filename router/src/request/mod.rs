@@ -4,6 +4,7 @@
 pub mod arrival;
 pub mod checked;
 pub mod deadline;
+mod number;
 pub mod raw;
 pub mod ready;
 pub mod retention;

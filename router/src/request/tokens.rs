@@ -7,11 +7,9 @@ use serde::{Deserialize, Deserializer};
 use trunkline_contract::{SamplingParams, range};
 use trunkline_text::DecodeSpecial;
 
+use super::number::bounded;
 use crate::error::ApiError;
 use crate::limits::{MAX_LOGIT_BIAS, MAX_PROMPT_LOGPROBS, MAX_STOP_TOKEN_IDS, MAX_TOP_LOGPROBS};
-
-/// The greatest absolute value of a bias.
-const MAX_BIAS: f64 = *range::LOGIT_BIAS.end() as f64;
 
 /// The fields as the client sent them, not yet checked.
 #[derive(Debug, Clone, Default)]
@@ -137,11 +135,7 @@ impl LogitBias {
             if checked.iter().any(|(known, _)| *known == id) {
                 return Err(ApiError::value("logit_bias", format!("has the token {id} twice")));
             }
-            if !(-MAX_BIAS..=MAX_BIAS).contains(bias) {
-                let problem = format!("is {bias}, must be at least -{MAX_BIAS} and at most {MAX_BIAS}");
-                return Err(ApiError::value(format!("logit_bias.{id}"), problem));
-            }
-            checked.push((id, *bias as f32));
+            checked.push((id, bounded(&format!("logit_bias.{id}"), *bias, range::LOGIT_BIAS)?));
         }
         Ok(checked)
     }

@@ -1,4 +1,5 @@
-//! Every numeric field of every dialect at the edges of its type. No value may reach the shard that the contract excludes.
+//! Every numeric field of every dialect at the edges of its type. No value may reach the shard that the contract
+//! excludes.
 
 use serde_json::{Value, json};
 

@@ -172,7 +172,7 @@ def _copy(source: int, destination: int, num_tokens: int) -> pb.StepPlan:
         (_start(num_prompt_tokens=0), "`num_prompt_tokens` is 0, expected 1 to 1"),
         (_start(num_prompt_tokens=2), "`num_prompt_tokens` is 2, expected 1 to 1"),
         (_start(sampling=None), "sequence 9 has no `sampling`"),
-        (_sampling(temperature=float("nan")), "`temperature` is nan"),
+        (_sampling(temperature=float("nan")), "`temperature` is NaN"),
         (_sampling(temperature=100.5), "`temperature` is 100.5, expected 0 to 100"),
         (_sampling(top_p=0.0), "`top_p` is 0, expected above 0 and at most 1"),
         (_sampling(top_p=1.5), "`top_p` is 1.5"),

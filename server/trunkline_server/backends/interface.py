@@ -6,7 +6,7 @@ The data classes mirror the messages of the same name in shard.proto, which docu
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
@@ -42,6 +42,10 @@ class SamplingParams:
     typical_p: float = 1.0
     num_top_prompt_logprobs: int = 0
     watermark: Watermark | None = None
+
+    def for_kernels(self) -> dict[str, object]:
+        """Returns the fields as `_kernels` takes them."""
+        return {**vars(self), "watermark": self.watermark and asdict(self.watermark)}
 
 
 @dataclass(frozen=True, slots=True)

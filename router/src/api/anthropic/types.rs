@@ -35,10 +35,8 @@ pub struct Body {
     #[schema(exclusive_minimum = 0, maximum = 86400)]
     pub timeout: Option<f64>,
     /// The sampling temperature. 0 is greedy; the default is the model's own, or 1.
-    #[schema(minimum = 0, maximum = 100)]
     pub temperature: Option<f64>,
     /// Samples from the smallest set of tokens whose total probability reaches this value.
-    #[schema(minimum = 0, maximum = 1)]
     pub top_p: Option<f64>,
     /// Samples from the `top_k` likeliest tokens. 0 and -1 mean all tokens.
     #[schema(minimum = -1)]

@@ -11,16 +11,13 @@ macro_rules! body {
             /// The name of the served model; may be omitted.
             pub model: Option<String>,
             /// The sampling temperature. 0 is greedy; the default is the model's own, or 1.
-            #[schema(minimum = 0, maximum = 100)]
             pub temperature: Option<f64>,
             /// Samples from the smallest set of tokens whose total probability reaches this value.
-            #[schema(minimum = 0, maximum = 1)]
             pub top_p: Option<f64>,
             /// Samples from the `top_k` likeliest tokens. 0 and -1 mean all tokens.
             #[schema(minimum = -1)]
             pub top_k: Option<i64>,
             /// Excludes tokens less likely than this fraction of the likeliest token's probability.
-            #[schema(minimum = 0, maximum = 1)]
             pub min_p: Option<f64>,
             /// The seed of sampling. Equal seeds give equal outputs; random if absent.
             #[schema(value_type = Option<i64>)]
@@ -37,14 +34,11 @@ macro_rules! body {
             /// Options for streams; ignored if `stream` is not true.
             pub stream_options: Option<StreamOptions>,
             /// Subtracted from the logits of tokens that occur in the output.
-            #[schema(minimum = -2, maximum = 2)]
             pub presence_penalty: Option<f64>,
             /// Subtracted from a token's logit once per occurrence in the output.
-            #[schema(minimum = -2, maximum = 2)]
             pub frequency_penalty: Option<f64>,
             /// Divides the positive logits, and multiplies the negative logits, of tokens that occur in the prompt or
             /// the output.
-            #[schema(minimum = 0.01, maximum = 100)]
             pub repetition_penalty: Option<f64>,
             /// The least number of tokens before an end token is allowed.
             #[schema(minimum = 0)]
@@ -53,7 +47,6 @@ macro_rules! body {
             pub ignore_eos: Option<bool>,
             /// Samples from the tokens whose information content is nearest to the entropy, up to this total
             /// probability.
-            #[schema(exclusive_minimum = 0, maximum = 1)]
             pub typical_p: Option<f64>,
             /// A map from token ids, written as strings, to values from -100 to 100 that are added to their logits.
             #[schema(value_type = Option<HashMap<String, f64>>)]

@@ -27,10 +27,8 @@ pub struct Body {
     #[schema(minimum = 1)]
     pub max_output_tokens: Option<i64>,
     /// The sampling temperature. 0 is greedy; the default is the model's own, or 1.
-    #[schema(minimum = 0, maximum = 100)]
     pub temperature: Option<f64>,
     /// Samples from the smallest set of tokens whose total probability reaches this value.
-    #[schema(minimum = 0, maximum = 1)]
     pub top_p: Option<f64>,
     /// If true, the answer is a stream of server-sent events.
     pub stream: Option<bool>,

@@ -30,32 +30,26 @@ pub struct Parameters {
     /// Samples if true. If false, decoding is greedy unless `temperature`, `top_k`, `top_p` or `min_p` is set.
     pub do_sample: Option<bool>,
     /// The sampling temperature, which divides the logits.
-    #[schema(exclusive_minimum = 0, maximum = 100)]
+    #[schema(exclusive_minimum = 0)]
     pub temperature: Option<f64>,
     /// Samples from the `top_k` likeliest tokens. 0 and -1 mean all tokens.
     #[schema(minimum = -1)]
     pub top_k: Option<i64>,
     /// Samples from the smallest set of tokens whose total probability reaches this value.
-    #[schema(minimum = 0, maximum = 1)]
     pub top_p: Option<f64>,
     /// Samples from the tokens whose information content is nearest to the entropy, up to this total probability.
-    #[schema(exclusive_minimum = 0, maximum = 1)]
     pub typical_p: Option<f64>,
     /// Excludes tokens less likely than this fraction of the likeliest token's probability.
-    #[schema(minimum = 0, maximum = 1)]
     pub min_p: Option<f64>,
     /// The seed of sampling. Equal seeds give equal outputs; random if absent.
     #[schema(value_type = Option<i64>)]
     pub seed: Option<Seed>,
     /// Divides the positive logits, and multiplies the negative logits, of tokens that occur in the prompt or the
     /// output.
-    #[schema(minimum = 0.01, maximum = 100)]
     pub repetition_penalty: Option<f64>,
     /// Subtracted from a token's logit once per occurrence in the output.
-    #[schema(minimum = -2, maximum = 2)]
     pub frequency_penalty: Option<f64>,
     /// Subtracted from the logits of tokens that occur in the output.
-    #[schema(minimum = -2, maximum = 2)]
     pub presence_penalty: Option<f64>,
     /// Strings that end the output. The output includes the string that ended it.
     pub stop: Option<OneOrMany>,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
@@ -59,7 +59,8 @@ class CpuBackend:
         sampling: SamplingParams,
         root_key: bytes = b"",
     ) -> None:
-        self._executor.start(sequence_id, token_ids, num_prompt_tokens, asdict(sampling), root_key or None)
+        fields = sampling.for_kernels()
+        self._executor.start(sequence_id, token_ids, num_prompt_tokens, fields, root_key or None)
 
     def end(self, sequence_id: int) -> None:
         self._executor.end(sequence_id)

@@ -133,7 +133,7 @@ impl Scenario {
             max_credit_tokens: (seed % 5 * 10) as u32,
             max_shared_prefill_tokens: (seed % 9) as u32,
             class_patience_ms: 60_000,
-            shard_patience_ms: if seed % 7 == 0 { seed % 20 } else { 60_000 },
+            shard_patience_ms: if seed.is_multiple_of(7) { seed % 20 } else { 60_000 },
             shares: if (seed / 2).is_multiple_of(2) {
                 Vec::new()
             } else {
@@ -160,7 +160,7 @@ impl Scenario {
                 let for_ms = rng.range(0, 30);
                 let limits = if rng.once_in(2) { limits(&mut rng, vocab_size) } else { first_limits };
                 // Some shards compute other numbers.
-                let limits = ShardLimits { numerics: u64::from(at % 5 == 0), ..limits };
+                let limits = ShardLimits { numerics: u64::from(at.is_multiple_of(5)), ..limits };
                 outages.push(Outage { at: Millis(at), for_ms, limits });
                 at += for_ms;
             }
