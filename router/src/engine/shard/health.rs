@@ -16,11 +16,9 @@ pub enum Health {
     /// The shard did not answer the last check, or there was none yet.
     #[default]
     Silent,
-    /// The shard answered the last check.
     Answered {
         /// The time since the running step began; 0 if no step is running.
         step_running: Duration,
-        /// The id of the last finished step.
         last_step_id: u64,
     },
 }
