@@ -1,22 +1,15 @@
-//! The launcher's own log lines, in the format that all processes share (docs/parts/launcher.md).
+//! The launcher's own log lines.
 
 use std::fmt::Display;
 use std::io::{self, Write};
 use std::time::SystemTime;
 
-use serde_json::{Map, Value};
+use serde_json::Value;
+pub use trunkline_log::Format;
+use trunkline_log::Line;
 use trunkline_settings::{Choice, LogLevel};
 
 const TARGET: &str = "launcher";
-
-/// The format of log lines: text, or one JSON object per line (`--json-output`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Format {
-    /// `2026-01-31T12:00:00.000Z  INFO launcher: message key=value`
-    Text,
-    /// `{"timestamp","level","target","message",...fields}`
-    Json,
-}
 
 /// The launcher's log, which writes one line per event to stderr.
 #[derive(Debug, Clone, Copy)]
@@ -72,36 +65,15 @@ pub fn render(
     message: &str,
     fields: &[Field<'_>],
 ) -> String {
-    let timestamp = humantime::format_rfc3339_millis(now).to_string();
-    let name = level.name().to_uppercase();
-    match format {
-        Format::Text => {
-            let mut line = format!("{timestamp} {name:>5} {TARGET}: {message}");
-            for (key, value) in fields {
-                line.push_str(&format!(" {key}={}", quoted(&value.to_string())));
-            }
-            line.push('\n');
-            line
-        }
-        Format::Json => {
-            let mut object = Map::new();
-            object.insert("timestamp".into(), timestamp.into());
-            object.insert("level".into(), name.into());
-            object.insert("target".into(), TARGET.into());
-            object.insert("message".into(), message.into());
-            for (key, value) in fields {
-                let text = value.to_string();
-                let number = text.parse::<u64>().ok().map(Value::from);
-                object.insert((*key).into(), number.unwrap_or_else(|| text.into()));
-            }
-            format!("{}\n", Value::Object(object))
-        }
-    }
+    let fields = fields.iter().map(|(key, field)| (*key, value(field.to_string()))).collect();
+    let line = Line { at: now, level: &level.name().to_uppercase(), target: TARGET, message, fields };
+    line.render(format) + "\n"
 }
 
-/// Puts a value with blanks or quotes in quotes, so that lines of `key=value` can be parsed.
-fn quoted(value: &str) -> String {
-    let plain = !value.is_empty()
-        && !value.contains(|c: char| c.is_whitespace() || c == '"' || c == '=' || c.is_control());
-    if plain { value.to_owned() } else { Value::from(value).to_string() }
+/// Turns the text of a number into a number.
+fn value(text: String) -> Value {
+    match text.parse::<u64>() {
+        Ok(number) if number.to_string() == text => number.into(),
+        _ => text.into(),
+    }
 }

@@ -22,12 +22,10 @@ Options:
 ";
 const HINT: &str = "hint: start the router with `trunkline serve`";
 
-/// The command that the arguments name.
 #[derive(Debug)]
 pub enum Command {
     /// Serve with the settings of this file.
     Serve {
-        /// Path of the settings.
         settings: PathBuf,
         /// Set if the end of standard input ends the process.
         lifeline: bool,
@@ -70,7 +68,6 @@ pub fn read_settings(path: &Path) -> anyhow::Result<RouterSettings> {
     Ok(settings)
 }
 
-/// Returns the chosen format of tool calls.
 pub fn tool_format(parser: ToolCallParser) -> Choice<ToolFormat> {
     match parser {
         ToolCallParser::Auto => Choice::Auto,
@@ -83,7 +80,6 @@ pub fn tool_format(parser: ToolCallParser) -> Choice<ToolFormat> {
     }
 }
 
-/// Returns the chosen format of reasoning.
 pub fn reasoning_format(parser: ReasoningParser) -> Choice<()> {
     match parser {
         ReasoningParser::Auto => Choice::Auto,

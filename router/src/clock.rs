@@ -2,7 +2,6 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Returns the whole seconds since 1970.
 pub fn unix_s() -> u64 {
     since_1970().as_secs()
 }

@@ -1,6 +1,6 @@
 //! The error type of all routes. Each error has a text, an HTTP status, a class and a stable code.
 //!
-//! The dialects render it in their own formats. Only [`ApiError::status`] maps errors to HTTP status codes.
+//! The dialects render it in their own formats. Only `ApiError::kind` maps errors to HTTP status codes.
 
 use axum::http::StatusCode;
 use trunkline_grammar::GrammarError;
@@ -176,115 +176,72 @@ impl ApiError {
         Self::InvalidValue { field: field.into(), problem: problem.into() }
     }
 
-    /// Returns the HTTP status.
-    pub fn status(&self) -> StatusCode {
+    /// Returns the HTTP status, and the stable code that programs may rely on.
+    fn kind(&self) -> (u16, &'static str) {
         match self {
-            Self::InvalidJson { .. }
-            | Self::InvalidBody { .. }
-            | Self::MissingField { .. }
-            | Self::InvalidType { .. }
-            | Self::InvalidValue { .. }
-            | Self::UnsupportedField { .. }
-            | Self::ContextLength { .. }
-            | Self::PromptTooLong { .. }
-            | Self::GrammarFailed { .. }
-            | Self::BodyBroken => StatusCode::BAD_REQUEST,
-            Self::Grammar { error, .. } => match error {
-                GrammarError::Busy { .. } => StatusCode::SERVICE_UNAVAILABLE,
-                _ => StatusCode::BAD_REQUEST,
-            },
-            Self::UnknownModel { .. }
-            | Self::UnknownRoute { .. }
-            | Self::UnknownNode { .. }
-            | Self::UnknownResponse { .. } => StatusCode::NOT_FOUND,
-            Self::InvalidApiKey { .. } => StatusCode::UNAUTHORIZED,
-            Self::TextNotShown | Self::ForeignPage { .. } => StatusCode::FORBIDDEN,
-            Self::PinRefused { .. } => StatusCode::CONFLICT,
-            Self::UnknownMethod { .. } => StatusCode::METHOD_NOT_ALLOWED,
-            Self::BodyTimeout { .. } => StatusCode::REQUEST_TIMEOUT,
-            Self::BodyTooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
-            Self::HeaderTooLarge { .. } | Self::HeaderFields { .. } => {
-                StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE
-            }
-            Self::TooManyRequests { .. }
-            | Self::PlacesShared { .. }
-            | Self::RateLimited { .. }
-            | Self::TooManyBodies
-            | Self::TooManyListeners { .. }
-            | Self::QueueFull { .. }
-            | Self::DeadlineUnreachable { .. } => StatusCode::TOO_MANY_REQUESTS,
-            Self::Draining
-            | Self::ModelLoading
-            | Self::Terminated { .. }
-            | Self::ShardAway
-            | Self::ShardSilent
-            | Self::ShardStuck { .. }
-            | Self::ShardHung { .. } => StatusCode::SERVICE_UNAVAILABLE,
-            Self::ShardLost | Self::CrashedShard | Self::SequenceFailed { .. } => StatusCode::BAD_GATEWAY,
-            Self::DeadlineExceeded { .. } => StatusCode::GATEWAY_TIMEOUT,
-            Self::SlowReader { .. } | Self::SlowListener { .. } => StatusCode::REQUEST_TIMEOUT,
-            Self::Bug { .. } => StatusCode::INTERNAL_SERVER_ERROR,
+            Self::InvalidJson { .. } => (400, "invalid_json"),
+            Self::InvalidBody { .. } | Self::InvalidType { .. } => (400, "invalid_type"),
+            Self::MissingField { .. } => (400, "missing_field"),
+            Self::InvalidValue { .. } => (400, "invalid_value"),
+            Self::UnsupportedField { .. } => (400, "unsupported_field"),
+            Self::ContextLength { .. } | Self::PromptTooLong { .. } => (400, "context_length_exceeded"),
+            Self::GrammarFailed { .. } => (400, "grammar_failed"),
+            Self::BodyBroken => (400, "body_broken"),
+            Self::InvalidApiKey { .. } => (401, "invalid_api_key"),
+            Self::TextNotShown => (403, "text_not_shown"),
+            Self::ForeignPage { .. } => (403, "origin_not_allowed"),
+            Self::UnknownModel { .. } => (404, "model_not_found"),
+            Self::UnknownNode { .. } => (404, "node_not_found"),
+            Self::UnknownResponse { .. } => (404, "response_not_found"),
+            Self::UnknownRoute { .. } => (404, "route_not_found"),
+            Self::UnknownMethod { .. } => (405, "method_not_allowed"),
+            Self::BodyTimeout { .. } => (408, "body_timeout"),
+            Self::SlowReader { .. } | Self::SlowListener { .. } => (408, "client_too_slow"),
+            Self::PinRefused { .. } => (409, "pin_refused"),
+            Self::BodyTooLarge { .. } => (413, "body_too_large"),
+            Self::TooManyRequests { .. } | Self::PlacesShared { .. } => (429, "too_many_requests"),
+            Self::RateLimited { .. } => (429, "rate_limit_exceeded"),
+            Self::TooManyBodies => (429, "too_many_bodies"),
+            Self::TooManyListeners { .. } => (429, "too_many_listeners"),
+            Self::QueueFull { .. } => (429, "queue_full"),
+            Self::DeadlineUnreachable { .. } => (429, "deadline_unreachable"),
+            Self::HeaderTooLarge { .. } | Self::HeaderFields { .. } => (431, "header_too_large"),
+            Self::Bug { .. } => (500, "internal_error"),
+            Self::ShardLost => (502, "shard_lost"),
+            Self::CrashedShard => (502, "crashed_shard"),
+            Self::SequenceFailed { .. } => (502, "sequence_failed"),
+            Self::Draining => (503, "draining"),
+            Self::Terminated { .. } => (503, "terminated"),
+            Self::ModelLoading => (503, "model_loading"),
+            Self::ShardAway => (503, "shard_away"),
+            Self::ShardSilent => (503, "shard_silent"),
+            Self::ShardStuck { .. } => (503, "shard_stuck"),
+            Self::ShardHung { .. } => (503, "shard_hung"),
+            Self::DeadlineExceeded { .. } => (504, "deadline_exceeded"),
+            Self::Grammar { error: error @ GrammarError::Busy { .. }, .. } => (503, error.code()),
+            Self::Grammar { error, .. } => (400, error.code()),
             Self::Text(error) => match error.class() {
-                trunkline_text::ErrorClass::Request => StatusCode::BAD_REQUEST,
-                trunkline_text::ErrorClass::Model => StatusCode::INTERNAL_SERVER_ERROR,
+                trunkline_text::ErrorClass::Request => (400, error.code()),
+                trunkline_text::ErrorClass::Model => (500, error.code()),
             },
         }
+    }
+
+    pub fn status(&self) -> StatusCode {
+        StatusCode::from_u16(self.kind().0).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
+    }
+
+    pub fn code(&self) -> &'static str {
+        self.kind().1
     }
 
     /// Returns the class, which follows from the status.
     pub fn class(&self) -> ErrorClass {
-        match self.status().as_u16() {
+        match self.kind().0 {
             429 | 503 => ErrorClass::Overload,
             502 | 504 => ErrorClass::Shard,
             500 => ErrorClass::Bug,
             _ => ErrorClass::Request,
-        }
-    }
-
-    /// Returns the stable code that programs may rely on.
-    pub fn code(&self) -> &'static str {
-        match self {
-            Self::InvalidJson { .. } => "invalid_json",
-            Self::MissingField { .. } => "missing_field",
-            Self::InvalidBody { .. } | Self::InvalidType { .. } => "invalid_type",
-            Self::InvalidValue { .. } => "invalid_value",
-            Self::UnsupportedField { .. } => "unsupported_field",
-            Self::UnknownModel { .. } => "model_not_found",
-            Self::UnknownNode { .. } => "node_not_found",
-            Self::UnknownResponse { .. } => "response_not_found",
-            Self::TextNotShown => "text_not_shown",
-            Self::ForeignPage { .. } => "origin_not_allowed",
-            Self::PinRefused { .. } => "pin_refused",
-            Self::ContextLength { .. } | Self::PromptTooLong { .. } => "context_length_exceeded",
-            Self::BodyTooLarge { .. } => "body_too_large",
-            Self::HeaderTooLarge { .. } | Self::HeaderFields { .. } => "header_too_large",
-            Self::BodyTimeout { .. } => "body_timeout",
-            Self::BodyBroken => "body_broken",
-            Self::InvalidApiKey { .. } => "invalid_api_key",
-            Self::UnknownRoute { .. } => "route_not_found",
-            Self::UnknownMethod { .. } => "method_not_allowed",
-            Self::TooManyRequests { .. } | Self::PlacesShared { .. } => "too_many_requests",
-            Self::RateLimited { .. } => "rate_limit_exceeded",
-            Self::TooManyBodies => "too_many_bodies",
-            Self::TooManyListeners { .. } => "too_many_listeners",
-            Self::QueueFull { .. } => "queue_full",
-            Self::DeadlineUnreachable { .. } => "deadline_unreachable",
-            Self::DeadlineExceeded { .. } => "deadline_exceeded",
-            Self::Draining => "draining",
-            Self::Terminated { .. } => "terminated",
-            Self::ModelLoading => "model_loading",
-            Self::ShardAway => "shard_away",
-            Self::ShardSilent => "shard_silent",
-            Self::ShardStuck { .. } => "shard_stuck",
-            Self::ShardHung { .. } => "shard_hung",
-            Self::ShardLost => "shard_lost",
-            Self::CrashedShard => "crashed_shard",
-            Self::SequenceFailed { .. } => "sequence_failed",
-            Self::SlowReader { .. } | Self::SlowListener { .. } => "client_too_slow",
-            Self::Grammar { error, .. } => error.code(),
-            Self::GrammarFailed { .. } => "grammar_failed",
-            Self::Text(error) => error.code(),
-            Self::Bug { .. } => "internal_error",
         }
     }
 

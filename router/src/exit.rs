@@ -2,7 +2,6 @@
 
 use crate::server::DriverEnded;
 
-/// The reason why the process ends.
 #[derive(Debug)]
 pub enum End {
     /// A user's mistake. The launcher does not restart the router.
@@ -12,7 +11,6 @@ pub enum End {
 }
 
 impl End {
-    /// Returns the process's exit code.
     pub fn code(&self) -> u8 {
         match self {
             Self::User(_) => 2,

@@ -5,7 +5,8 @@
 //! every limit, `generation` submits it to the driver in `engine`, which owns the scheduler. Its tokens come back
 //! through a bounded channel, become text, and leave as events or in one piece.
 //!
-//! Modules that are hidden here are `pub` only for `tests/router`. A test there makes the calls of this example:
+//! Modules are `pub` for the executables and for `tests/router`, and `pub(crate)` where neither uses them. A test makes
+//! the calls of this example:
 //!
 //! ```no_run
 //! # async fn example() -> anyhow::Result<()> {
@@ -19,7 +20,7 @@
 
 pub mod api;
 pub mod args;
-pub mod clock;
+pub(crate) mod clock;
 pub mod engine;
 pub mod error;
 pub mod exit;
@@ -28,11 +29,11 @@ pub mod grammars;
 pub mod http;
 pub mod kv_events;
 pub mod limits;
-pub mod log;
+pub(crate) mod log;
 pub mod metrics;
 pub mod model;
 pub mod process;
-pub mod random;
+pub(crate) mod random;
 pub mod request;
 pub mod request_id;
 pub mod server;

@@ -16,11 +16,8 @@ use crate::watermark::DEFAULT_KEY;
 pub const MAX_TOP_LOGPROBS: u64 = range::MAX_TOP_LOGPROBS as u64;
 /// The most prompt logprobs in one response. Each token counts, and each alternative.
 pub const MAX_PROMPT_LOGPROBS: usize = 262_144;
-/// The most tokens in `logit_bias`.
 pub const MAX_LOGIT_BIAS: usize = 1024;
-/// The most ids in `stop_token_ids`.
 pub const MAX_STOP_TOKEN_IDS: usize = 128;
-/// The longest stop string in bytes.
 pub const MAX_STOP_BYTES: usize = 1024;
 /// The most tokens that wait for one client. A request that exceeds it is aborted.
 pub const MAX_WAITING_TOKENS: usize = 1024;
@@ -28,7 +25,6 @@ pub const MAX_WAITING_TOKENS: usize = 1024;
 pub const MAX_READING_BODIES: usize = 32;
 /// The least memory for arriving bodies, even if the largest bodies are small.
 pub const MIN_READING_BYTES: usize = 256 << 20;
-/// The longest wait for the body of a request.
 pub const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 /// The longest wait for the header of a request on an open connection.
 pub const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
@@ -36,7 +32,6 @@ pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// A header that exceeds its limit by at most this much gets an error that names the flag; a larger one gets a bare
 /// 431. The limit plus this value is also the most that is buffered of a connection's answers.
 pub const REFUSED_HEADER_BYTES: usize = 64 << 10;
-/// The most fields of a header.
 pub const MAX_HEADER_FIELDS: usize = 100;
 /// A header with more fields than this gets a bare 431. One with fewer, but more than `MAX_HEADER_FIELDS`, gets an
 /// error that names the limit.
@@ -49,9 +44,7 @@ pub const MAX_DISCARDED_BYTES: usize = 128 << 20;
 pub const KEEP_ALIVE: Duration = Duration::from_secs(10);
 /// The approximate size of a write that combines several events of a stream.
 pub const MAX_WRITE_BYTES: usize = 16 << 10;
-/// The time between two health checks of the shard.
 pub const HEALTH_INTERVAL: Duration = Duration::from_secs(1);
-/// The longest wait for the answer to a health check.
 pub const HEALTH_TIMEOUT: Duration = Duration::from_secs(2);
 /// `/livez` answers 503 when the shard, or the ones started in its place, hung this often in a row.
 pub const MAX_HANGS: u32 = 3;
@@ -70,7 +63,6 @@ pub const MAX_COMPILING_GRAMMARS: usize = 4;
 pub const MAX_COMPILING_OF_TENANT: usize = 2;
 /// The longest wait until a grammar can be compiled.
 pub const GRAMMAR_TIMEOUT: Duration = Duration::from_secs(5);
-/// The most compiled grammars in the cache.
 pub const MAX_CACHED_GRAMMARS: usize = 64;
 /// The most text of all grammars in the cache. Compiled grammars take about ten times as much memory. Each can also
 /// have 1 MiB of tables and 1 MiB of masks.
@@ -79,11 +71,8 @@ pub const MAX_CACHED_GRAMMAR_BYTES: usize = 1 << 20;
 /// Every limit of a server. Those on requests, which are most of them, are fields of the settings' [`Limits`].
 #[derive(Debug, Clone)]
 pub struct ServerLimits {
-    /// The limits on requests.
     pub requests: Limits,
-    /// The longest wait of a drain for open requests (`--graceful-termination-timeout`).
     pub graceful_termination_timeout: Duration,
-    /// The order of eviction from the prefix cache (`--eviction-policy`).
     pub eviction_policy: PolicyKind,
     /// The largest share of the KV pool that may be pinned, in percent (`--max-pinned-share`).
     pub max_pinned_percent: u32,
@@ -145,7 +134,6 @@ impl ServerLimits {
         Some(self.requests.request_timeout).filter(|timeout| !timeout.is_zero())
     }
 
-    /// Returns the limits on grammars.
     pub fn grammar(&self) -> GrammarLimits {
         GrammarLimits {
             max_bytes: self.max_schema_bytes,
@@ -190,13 +178,9 @@ impl Default for ServerLimits {
 /// Time limits of connections and of the shard's health checks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Timeouts {
-    /// The longest wait for a body; the default is [`BODY_TIMEOUT`].
     pub body: Duration,
-    /// The longest wait for a header; the default is [`HEADER_TIMEOUT`].
     pub header: Duration,
-    /// The longest TLS handshake; the default is [`HANDSHAKE_TIMEOUT`].
     pub handshake: Duration,
-    /// The interval between comments on a stream; the default is [`KEEP_ALIVE`].
     pub keep_alive: Duration,
     /// The time between two health checks; the default is [`HEALTH_INTERVAL`].
     pub health_interval: Duration,

@@ -15,7 +15,7 @@ use crate::http::browser::BrowserGuard;
 use crate::http::tls::Tls;
 use crate::kv_events::{Endpoint, Publish, Topic};
 use crate::limits::ServerLimits;
-use crate::log::{self, LogForm};
+use crate::log;
 use crate::model::Model;
 use crate::server::{Front, Server};
 use crate::tenants::{Access, AccessError};
@@ -24,6 +24,7 @@ use futures::future::BoxFuture;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
+use trunkline_log::Format;
 use trunkline_object::{Location, LocationError, Remote};
 use trunkline_settings::{RouterReport, RouterSettings};
 
@@ -74,8 +75,8 @@ pub fn main(extensions: Extensions) -> ExitCode {
 }
 
 fn run(settings: RouterSettings, lifeline: bool, extensions: Extensions) -> Result<(), End> {
-    let form = if settings.logging.json_output { LogForm::Json } else { LogForm::Text };
-    log::init(settings.logging.log_level, form).map_err(End::Bug)?;
+    let format = if settings.logging.json_output { Format::Json } else { Format::Text };
+    log::init(settings.logging.log_level, format).map_err(End::Bug)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(num_http_threads())
         .enable_all()

@@ -15,7 +15,6 @@ const MAX_BYTES: usize = 128;
 pub struct RequestId(Arc<str>);
 
 impl RequestId {
-    /// Returns a new random id.
     pub fn random() -> Self {
         Self(crate::random::id().into())
     }
@@ -32,7 +31,6 @@ impl RequestId {
         request.extensions().get().cloned().unwrap_or_else(Self::random)
     }
 
-    /// Returns the id's text.
     pub fn as_str(&self) -> &str {
         &self.0
     }

@@ -27,7 +27,6 @@ impl Default for Shutdown {
 }
 
 impl Shutdown {
-    /// Returns a receiver of the phase.
     pub fn subscribe(&self) -> watch::Receiver<Phase> {
         self.phase.subscribe()
     }

@@ -4,7 +4,6 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-/// The environment variable with the key.
 pub const KEY_VARIABLE: &str = "TRUNKLINE_WATERMARK_KEY";
 /// TGI's key. It is public: use another one to prevent others from detecting or forging the watermark.
 pub const DEFAULT_KEY: u64 = 15_485_863;
@@ -16,20 +15,16 @@ const HINT: &str =
 /// The reason why there is no key. The text never shows the invalid value.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyError {
-    /// The file cannot be read.
     #[error("`--watermark-key-file`: cannot read `{path}`: {source}")]
     Unreadable {
         path: PathBuf,
         #[source]
         source: io::Error,
     },
-    /// The file does not contain a key.
     #[error("`--watermark-key-file`: `{path}` does not contain a key; {HINT}")]
     NoKeyInFile { path: PathBuf },
-    /// The variable does not contain a key.
     #[error("`{KEY_VARIABLE}` is not a key; {HINT}")]
     NoKeyInVariable,
-    /// Both the file and the variable are set.
     #[error("both `{KEY_VARIABLE}` and `--watermark-key-file` are set; hint: remove one of them")]
     Both,
 }

@@ -28,16 +28,12 @@ pub struct App {
     pub registry: Registry,
     /// Stored answers of `/v1/responses`, which later requests can continue.
     pub responses: Arc<ResponseStore>,
-    /// The limits set by flags.
     pub limits: Arc<ServerLimits>,
-    /// The counters and histograms that handlers update.
     pub metrics: Arc<Metrics>,
-    /// Says whether the server serves, drains or terminates.
     pub phase: watch::Receiver<Phase>,
 }
 
 impl App {
-    /// Admits a request and reads its body; see [`Admission::admit`].
     pub async fn admit(&self, request: Request) -> Result<(Admitted, Bytes), ApiError> {
         self.admission.admit(&self.served, request).await
     }

@@ -18,7 +18,6 @@ pub enum Dialect {
 }
 
 impl Dialect {
-    /// Returns the dialect of a path.
     pub fn of_path(path: &str) -> Self {
         if path == "/v1/messages" || path.starts_with("/v1/messages/") {
             return Self::Anthropic;
@@ -34,7 +33,6 @@ impl Dialect {
         }
     }
 
-    /// Returns an error in this dialect's form.
     pub fn error_response(self, error: &ApiError) -> Response {
         match self {
             Self::Anthropic => respond::error::<anthropic::ErrorResponse>(error),

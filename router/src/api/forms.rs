@@ -12,7 +12,6 @@ pub fn one_of(forms: impl IntoIterator<Item = RefOr<Schema>>) -> RefOr<Schema> {
     forms.into_iter().fold(OneOfBuilder::new(), OneOfBuilder::item).into()
 }
 
-/// Returns the schema of a list.
 pub fn list_of(item: RefOr<Schema>) -> RefOr<Schema> {
     ArrayBuilder::new().items(item).into()
 }

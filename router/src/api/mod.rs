@@ -1,20 +1,20 @@
 //! The APIs that clients speak. Each parses into the same `GenerationRequest` and renders the same event stream.
 
-pub mod anthropic;
+pub(crate) mod anthropic;
 pub mod app;
 #[doc(hidden)]
 pub mod chat;
-pub mod dialect;
+pub(crate) mod dialect;
 mod forms;
-pub mod kv;
+pub(crate) mod kv;
 #[doc(hidden)]
 pub mod lists;
-pub mod openai;
+pub(crate) mod openai;
 pub mod openapi;
-pub mod operate;
+pub(crate) mod operate;
 mod pipeline;
 pub mod respond;
 pub mod response_store;
 pub mod responses;
-pub mod stream;
+pub(crate) mod stream;
 pub mod tgi;

@@ -20,6 +20,8 @@ const STREAMING: [(&str, Option<&str>); 7] = [
     ("/", Some("StreamResponse")),
     ("/invocations", None),
 ];
+/// Routes that generate text but do not appear in [`STREAMING`].
+const GENERATING: [&str; 2] = ["/generate_stream", "/vertex"];
 /// Routes of TGI's dialect whose body may name a model.
 const WITH_MODEL: [&str; 3] = ["/chat_tokenize", "/invocations", "/vertex"];
 /// The errors that any route with a body may return.
@@ -129,12 +131,15 @@ fn complete(path: &str, operation: &mut Operation) {
             add(operation, dialect, "404", "The model is not served");
         }
     }
+    let streaming = STREAMING.iter().find(|(streaming, _)| *streaming == path);
+    if streaming.is_some() || GENERATING.contains(&path) {
+        add(operation, dialect, "503", "The server is not ready or is draining");
+    }
     if operation.responses.responses.contains_key("503") && operation.request_body.is_some() {
         add(operation, dialect, "504", "The request timed out");
         let lost = if dialect == Dialect::Tgi { "424" } else { "502" };
         add(operation, dialect, lost, "The shard disconnected or failed the request");
     }
-    let streaming = STREAMING.iter().find(|(streaming, _)| *streaming == path);
     if let Some((_, schema)) = streaming
         && let Some(RefOr::T(answer)) = operation.responses.responses.get_mut("200")
     {

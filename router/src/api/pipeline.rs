@@ -25,18 +25,13 @@ use crate::request::ready::GenerationRequest;
 
 /// The context of one request, for every stage of the pipeline.
 pub(crate) struct Scope<'a> {
-    /// The state that all handlers share.
     pub app: &'a Arc<App>,
-    /// The sender and the time of arrival.
     pub arrival: Arrival,
-    /// The shard that will compute the request.
     pub shard: Arc<ShardInfo>,
-    /// Checks parameters against the limits of this shard.
     pub validator: Validator,
 }
 
 impl<'a> Scope<'a> {
-    /// Returns the scope of a request to the served model.
     pub fn new(app: &'a Arc<App>, arrival: Arrival, shard: Arc<ShardInfo>) -> Self {
         let validator = app.served.validator(&shard);
         Self { app, arrival, shard, validator }
@@ -45,7 +40,6 @@ impl<'a> Scope<'a> {
 
 /// The parsed body of a request.
 pub(crate) trait Call {
-    /// The type of the prompts to continue.
     type Prompts: Prompts;
 
     /// Returns the requested model, if the body names one.
@@ -59,13 +53,10 @@ pub(crate) trait Call {
 pub(crate) struct Asked<P> {
     /// The generation parameters, not yet checked.
     pub params: RawParams,
-    /// The dialect's names for these fields.
     pub names: FieldNames,
-    /// The grammar of the output, if one was requested.
     pub grammar: Option<AskedGrammar>,
     /// Values for fields that the client did not send.
     pub defaults: GenerationDefaults,
-    /// The number of outputs for each prompt.
     pub num_choices: NumChoices,
     /// The prompts, not yet tokenized.
     pub prompts: P,
@@ -73,7 +64,6 @@ pub(crate) struct Asked<P> {
 
 /// The prompts of a call.
 pub(crate) trait Prompts {
-    /// The type that writes the answer.
     type Answer: Answer;
 
     /// Tokenizes the prompts and completes a request with each one.
@@ -90,16 +80,13 @@ pub(crate) trait Prompts {
 pub(crate) struct Completed<A> {
     /// One request for each prompt.
     pub requests: Vec<GenerationRequest>,
-    /// Writes the answer when outputs arrive.
     pub answer: A,
 }
 
 /// Writes the answer of a call, as events or in one piece.
 pub(crate) trait Answer {
-    /// The type that writes the answer as events.
     type Render: Render;
 
-    /// Returns true if the client requested a stream of events.
     fn is_stream(&self) -> bool;
 
     /// Returns [`KeepTokens::Yes`] if [`Self::whole`] needs tokens in addition to their text.
@@ -112,7 +99,6 @@ pub(crate) trait Answer {
         HeaderMap::new()
     }
 
-    /// Converts the answer to a writer of events.
     fn render(self) -> Self::Render;
 
     /// Writes the answer in one piece. `outputs` is not empty and is in the order of the choices.

@@ -8,10 +8,8 @@ use crate::error::{ApiError, ErrorClass};
 
 /// The body of an error in one dialect.
 pub trait ErrorForm: Serialize {
-    /// Writes an error in this form.
     fn from_error(error: &ApiError) -> Self;
 
-    /// Returns the status of an answer with this error.
     fn status(error: &ApiError) -> StatusCode {
         error.status()
     }
@@ -42,8 +40,6 @@ pub fn error<E: ErrorForm>(error: &ApiError) -> Response {
 /// The error of a response, for logs and metrics. It is one of the response's extensions.
 #[derive(Debug, Clone, Copy)]
 pub struct Failure {
-    /// The value of [`ApiError::code`].
     pub code: &'static str,
-    /// The value of [`ApiError::class`].
     pub class: ErrorClass,
 }

@@ -3,21 +3,20 @@
 //! It holds messages and the JSON of responses, but no KV blocks. Continuing a response is cheap as long as the KV
 //! cache still has the conversation's blocks.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
+use lru::LruCache;
 use serde_json::Value;
 use trunkline_text::ChatMessage;
 
 /// The approximate memory of an entry in the index of items.
 const INDEXED_ITEM_BYTES: usize = 256;
 
-/// A response as it is stored.
 #[derive(Debug, Clone)]
 pub struct StoredResponse {
-    /// The id of the response.
     pub id: String,
     /// The ids of its output items.
     pub item_ids: Vec<String>,
@@ -64,17 +63,13 @@ struct Entry {
     owner: Option<String>,
     turn: Arc<Turn>,
     response: StoredResponse,
-    used: u64,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Entries {
-    by_id: BTreeMap<String, Entry>,
+    by_id: LruCache<String, Entry>,
     /// Maps the id of an output item to the id of its response.
     items: HashMap<String, String>,
-    /// Maps the logical time of last use to the id of the response.
-    by_use: BTreeMap<u64, String>,
-    clock: u64,
 }
 
 impl Entries {
@@ -82,27 +77,24 @@ impl Entries {
         for item in &entry.response.item_ids {
             self.items.insert(item.clone(), id.clone());
         }
-        self.by_use.insert(entry.used, id.clone());
-        self.by_id.insert(id, entry);
+        self.by_id.put(id, entry);
     }
 
     fn get(&mut self, owner: Option<&str>, id: &str) -> Option<(Arc<Turn>, StoredResponse)> {
-        let entry = self.by_id.get_mut(id).filter(|entry| entry.owner.as_deref() == owner)?;
-        self.clock += 1;
-        let before = std::mem::replace(&mut entry.used, self.clock);
-        self.by_use.remove(&before);
-        self.by_use.insert(self.clock, id.to_owned());
-        Some((entry.turn.clone(), entry.response.clone()))
+        if !self.is_owned(owner, id) {
+            return None;
+        }
+        self.by_id.get(id).map(|entry| (entry.turn.clone(), entry.response.clone()))
     }
 
-    /// Removes a response; returns false if there is none with this id.
-    fn remove(&mut self, id: &str) -> bool {
-        let Some(entry) = self.by_id.remove(id) else { return false };
-        self.by_use.remove(&entry.used);
+    fn is_owned(&self, owner: Option<&str>, id: &str) -> bool {
+        self.by_id.peek(id).is_some_and(|entry| entry.owner.as_deref() == owner)
+    }
+
+    fn forget_items(&mut self, entry: &Entry) {
         for item in &entry.response.item_ids {
             self.items.remove(item);
         }
-        true
     }
 }
 
@@ -117,7 +109,9 @@ pub struct ResponseStore {
 impl ResponseStore {
     /// Creates a store; one of 0 bytes is disabled.
     pub fn new(max_bytes: usize) -> Self {
-        Self { entries: Mutex::default(), total: Arc::default(), max_bytes }
+        // The bytes are the bound, not the number of responses.
+        let entries = Entries { by_id: LruCache::unbounded(), items: HashMap::new() };
+        Self { entries: Mutex::new(entries), total: Arc::default(), max_bytes }
     }
 
     /// Returns the bytes of all live responses: stored, or still used by a request.
@@ -126,7 +120,6 @@ impl ResponseStore {
         self.total.load(Ordering::Relaxed)
     }
 
-    /// Returns true if the store is enabled.
     pub fn is_on(&self) -> bool {
         self.max_bytes > 0
     }
@@ -146,14 +139,10 @@ impl ResponseStore {
         self.total.fetch_add(num_bytes, Ordering::Relaxed);
         let turn = Arc::new(Turn { before, messages, num_bytes, total: self.total.clone() });
         let mut entries = self.entries();
-        entries.clock += 1;
-        let used = entries.clock;
-        let owner = owner.map(str::to_owned);
-        entries.insert(id, Entry { owner, turn, response, used });
+        entries.insert(id, Entry { owner: owner.map(str::to_owned), turn, response });
         while self.total.load(Ordering::Relaxed) > self.max_bytes {
-            let Some((_, oldest)) = entries.by_use.first_key_value() else { break };
-            let oldest = oldest.clone();
-            entries.remove(&oldest);
+            let Some((_, oldest)) = entries.by_id.pop_lru() else { break };
+            entries.forget_items(&oldest);
         }
     }
 
@@ -177,10 +166,11 @@ impl ResponseStore {
     /// Removes a response; returns false if it is missing or another tenant's.
     pub fn remove(&self, owner: Option<&str>, id: &str) -> bool {
         let mut entries = self.entries();
-        if entries.by_id.get(id).is_none_or(|entry| entry.owner.as_deref() != owner) {
+        if !entries.is_owned(owner, id) {
             return false;
         }
-        entries.remove(id)
+        let removed = entries.by_id.pop(id);
+        removed.inspect(|entry| entries.forget_items(entry)).is_some()
     }
 
     fn entries(&self) -> MutexGuard<'_, Entries> {

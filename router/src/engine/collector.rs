@@ -54,70 +54,43 @@ impl Collector for SchedulerCollector {
             ShardStatus::Loading | ShardStatus::Lost(_) => None,
         };
         for (name, help, value) in gauges(&stats) {
-            gauge(&mut encoder, name, help, value as f64)?;
+            gauge(&mut encoder, &format!("trunkline_{name}"), help, value as f64)?;
         }
         let objects = self.objects.as_ref().map(|objects| *objects.borrow()).unwrap_or_default();
         for (name, help, value) in counters(&stats).into_iter().chain(object_counters(&objects)) {
-            let metric = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+            let name = format!("trunkline_{name}");
+            let metric = encoder.encode_descriptor(&name, help, None, MetricType::Counter)?;
             ConstCounter::new(value).encode(metric)?;
         }
         let used = match stats.blocks_total {
             0 => 0.0,
             total => stats.blocks_held as f64 / total as f64,
         };
-        gauge(
-            &mut encoder,
-            "trunkline_shard_ready",
-            "1 while a shard is connected",
-            f64::from(info.is_some()),
-        )?;
-        gauge(
-            &mut encoder,
-            "trunkline_kv_usage_ratio",
-            "Blocks held by running sequences / all blocks",
-            used,
-        )?;
-        gauge(
-            &mut encoder,
-            "vllm:kv_cache_usage_perc",
-            "Same as trunkline_kv_usage_ratio (Gateway API)",
-            used,
-        )?;
-        gauge(
-            &mut encoder,
-            "vllm:num_requests_running",
-            "Same as trunkline_running_sequences (Gateway API)",
-            stats.num_running as f64,
-        )?;
-        gauge(
-            &mut encoder,
-            "vllm:num_requests_waiting",
-            "Same as trunkline_queued_sequences (Gateway API)",
-            stats.num_waiting as f64,
-        )?;
+        let (running, waiting) = (stats.num_running as f64, stats.num_waiting as f64);
+        for (name, help, value) in [
+            ("trunkline_shard_ready", "1 while a shard is connected", f64::from(info.is_some())),
+            ("trunkline_kv_usage_ratio", "Blocks held by running sequences / all blocks", used),
+            ("vllm:kv_cache_usage_perc", "Same as trunkline_kv_usage_ratio (Gateway API)", used),
+            ("vllm:num_requests_running", "Same as trunkline_running_sequences (Gateway API)", running),
+            ("vllm:num_requests_waiting", "Same as trunkline_queued_sequences (Gateway API)", waiting),
+        ] {
+            gauge(&mut encoder, name, help, value)?;
+        }
         let cache = CacheConfigLabels {
             block_size: info.map_or(0, |info| info.block_size),
             num_gpu_blocks: info.map_or(0, |info| info.num_device_blocks),
             cache_dtype: info.map_or_else(String::new, |info| info.kv_dtype.clone()),
         };
-        labelled(
-            &mut encoder,
-            "vllm:cache_config_info",
-            "The KV pool of the device (Gateway API)",
-            &cache,
-            1.0,
-        )?;
+        let help = "The KV pool of the device (Gateway API)";
+        labelled(&mut encoder, "vllm:cache_config_info", help, &cache, 1.0)?;
         let lora = LoraLabels { max_lora: 0, running_lora_adapters: "", waiting_lora_adapters: "" };
-        let now = crate::clock::unix_seconds();
-        labelled(
-            &mut encoder,
-            "vllm:lora_requests_info",
-            "LoRA adapters in use, always none (Gateway API)",
-            &lora,
-            now,
-        )
+        let help = "LoRA adapters in use, always none (Gateway API)";
+        labelled(&mut encoder, "vllm:lora_requests_info", help, &lora, crate::clock::unix_seconds())
     }
 }
+
+/// A name without its prefix, a description and a value.
+type Sample = (&'static str, &'static str, u64);
 
 fn gauge(encoder: &mut DescriptorEncoder, name: &str, help: &str, value: f64) -> Result<(), std::fmt::Error> {
     let metric = ConstGauge::new(value);
@@ -136,119 +109,87 @@ fn labelled(
     metric.encode(family.encode_family(labels)?)
 }
 
-fn gauges(stats: &Stats) -> [(&'static str, &'static str, u64); 16] {
+fn gauges(stats: &Stats) -> [Sample; 16] {
     [
-        ("trunkline_queued_sequences", "Waiting sequences, including preempted ones", stats.num_waiting),
-        ("trunkline_running_sequences", "Running sequences", stats.num_running),
-        ("trunkline_steps_in_flight", "Plans whose results have not arrived", stats.steps_in_flight),
-        ("trunkline_kv_blocks_free", "Empty blocks of the pool", stats.blocks_free),
-        ("trunkline_kv_blocks_held", "Blocks held by sequences or pins", stats.blocks_held),
-        ("trunkline_kv_blocks_cached", "Blocks held only by the KV index", stats.blocks_cached),
-        ("trunkline_kv_blocks_pinned", "Held blocks that are pinned", stats.blocks_pinned),
-        ("trunkline_kv_blocks_late", "Held blocks that late restores may still write", stats.blocks_late),
-        ("trunkline_kv_blocks", "Blocks of the pool", stats.blocks_total),
-        ("trunkline_kv_window_parts_free", "Free window parts of the pool", stats.window_parts_free),
-        ("trunkline_kv_window_parts_needed", "Window parts needed by sequences", stats.window_parts_needed),
-        ("trunkline_kv_window_parts", "Window parts of the pool", stats.window_parts_total),
-        ("trunkline_store_blocks", "Blocks in the store", stats.store_blocks),
+        ("queued_sequences", "Waiting sequences, including preempted ones", stats.num_waiting),
+        ("running_sequences", "Running sequences", stats.num_running),
+        ("steps_in_flight", "Plans whose results have not arrived", stats.steps_in_flight),
+        ("kv_blocks_free", "Empty blocks of the pool", stats.blocks_free),
+        ("kv_blocks_held", "Blocks held by sequences or pins", stats.blocks_held),
+        ("kv_blocks_cached", "Blocks held only by the KV index", stats.blocks_cached),
+        ("kv_blocks_pinned", "Held blocks that are pinned", stats.blocks_pinned),
+        ("kv_blocks_late", "Held blocks that late restores may still write", stats.blocks_late),
+        ("kv_blocks", "Blocks of the pool", stats.blocks_total),
+        ("kv_window_parts_free", "Free window parts of the pool", stats.window_parts_free),
+        ("kv_window_parts_needed", "Window parts needed by sequences", stats.window_parts_needed),
+        ("kv_window_parts", "Window parts of the pool", stats.window_parts_total),
+        ("store_blocks", "Blocks in the store", stats.store_blocks),
         (
-            "trunkline_store_blocks_pinned",
+            "store_blocks_pinned",
             "Pinned blocks in the store or on their way to it",
             stats.store_blocks_pinned,
         ),
-        ("trunkline_store_slots", "Slots of the store", stats.store_slots),
-        ("trunkline_object_waiting_blocks", "Stored blocks waiting for their upload", stats.offered_blocks),
+        ("store_slots", "Slots of the store", stats.store_slots),
+        ("object_waiting_blocks", "Stored blocks waiting for their upload", stats.offered_blocks),
     ]
 }
 
-fn counters(stats: &Stats) -> [(&'static str, &'static str, u64); 25] {
+fn counters(stats: &Stats) -> [Sample; 25] {
     [
-        ("trunkline_steps", "Steps planned", stats.steps),
-        ("trunkline_prompt_tokens", "Prompt tokens of started sequences", stats.prompt_tokens),
-        ("trunkline_prefix_hit_tokens", "Prompt tokens found in the KV index", stats.prefix_hit_tokens),
-        ("trunkline_output_tokens", "Output tokens", stats.output_tokens),
-        ("trunkline_scheduled_tokens", "Tokens planned to be computed", stats.scheduled_tokens),
-        ("trunkline_preemptions", "Sequences preempted", stats.preemptions),
-        ("trunkline_sequences_replayed", "Sequences queued again after their shard was lost", stats.replays),
+        ("steps", "Steps planned", stats.steps),
+        ("prompt_tokens", "Prompt tokens of started sequences", stats.prompt_tokens),
+        ("prefix_hit_tokens", "Prompt tokens found in the KV index", stats.prefix_hit_tokens),
+        ("output_tokens", "Output tokens", stats.output_tokens),
+        ("scheduled_tokens", "Tokens planned to be computed", stats.scheduled_tokens),
+        ("preemptions", "Sequences preempted", stats.preemptions),
+        ("sequences_replayed", "Sequences queued again after their shard was lost", stats.replays),
+        ("sequences_convicted", "Sequences that crashed the shard twice in a row", stats.convictions),
+        ("fair_preemptions", "Sequences preempted for another tenant", stats.fair_preemptions),
+        ("promotions", "Sequences promoted to a higher class after a long wait", stats.promotions),
+        ("evicted_blocks", "Blocks dropped from the KV index", stats.evicted_blocks),
+        ("dropped_window_parts", "Window parts dropped from blocks", stats.dropped_window_parts),
+        ("pins", "Pins granted, including renewed ones", stats.pins_granted),
+        ("pins_refused", "Pins refused because there was no room", stats.pins_refused),
+        ("pins_dropped", "Pins that ended early to make room", stats.pins_dropped),
+        ("stored_blocks", "Blocks written to the store", stats.stored_blocks),
+        ("store_failures", "Blocks that could not be written to the store", stats.store_failures),
+        ("store_evicted_blocks", "Blocks dropped from the store", stats.store_evicted_blocks),
+        ("restored_blocks", "Blocks read back from the store", stats.restored_blocks),
+        ("restore_failures", "Restores that ended at a missing or damaged block", stats.restore_failures),
         (
-            "trunkline_sequences_convicted",
-            "Sequences that crashed the shard twice in a row",
-            stats.convictions,
-        ),
-        ("trunkline_fair_preemptions", "Sequences preempted for another tenant", stats.fair_preemptions),
-        ("trunkline_promotions", "Sequences promoted to a higher class after a long wait", stats.promotions),
-        ("trunkline_evicted_blocks", "Blocks dropped from the KV index", stats.evicted_blocks),
-        ("trunkline_dropped_window_parts", "Window parts dropped from blocks", stats.dropped_window_parts),
-        ("trunkline_pins", "Pins granted, including renewed ones", stats.pins_granted),
-        ("trunkline_pins_refused", "Pins refused because there was no room", stats.pins_refused),
-        ("trunkline_pins_dropped", "Pins that ended early to make room", stats.pins_dropped),
-        ("trunkline_stored_blocks", "Blocks written to the store", stats.stored_blocks),
-        ("trunkline_store_failures", "Blocks that could not be written to the store", stats.store_failures),
-        ("trunkline_store_evicted_blocks", "Blocks dropped from the store", stats.store_evicted_blocks),
-        ("trunkline_restored_blocks", "Blocks read back from the store", stats.restored_blocks),
-        (
-            "trunkline_restore_failures",
-            "Restores that ended at a missing or damaged block",
-            stats.restore_failures,
-        ),
-        (
-            "trunkline_restores_declined",
+            "restores_declined",
             "Restores not started because computing was predicted to be faster",
             stats.restores_declined,
         ),
+        ("restores_given_up", "Restores abandoned because they took too long", stats.restores_given_up),
         (
-            "trunkline_restores_given_up",
-            "Restores abandoned because they took too long",
-            stats.restores_given_up,
-        ),
-        (
-            "trunkline_object_dropped_blocks",
+            "object_dropped_blocks",
             "Stored blocks not uploaded because too many were waiting",
             stats.unoffered_blocks,
         ),
         (
-            "trunkline_prefix_waits",
+            "prefix_waits",
             "Times a request waited for another that was computing its prefix",
             stats.prefix_waits,
         ),
-        (
-            "trunkline_unexpected_results",
-            "Results that match no plan; not 0 means a defect",
-            stats.unexpected_results,
-        ),
+        ("unexpected_results", "Results that match no plan; not 0 means a defect", stats.unexpected_results),
     ]
 }
 
-fn object_counters(counts: &ObjectCounts) -> [(&'static str, &'static str, u64); 9] {
+fn object_counters(counts: &ObjectCounts) -> [Sample; 9] {
     [
-        ("trunkline_object_uploaded_blocks", "Blocks uploaded to the object store", counts.uploaded_blocks),
-        ("trunkline_object_uploaded_bytes", "Bytes uploaded to the object store", counts.uploaded_bytes),
+        ("object_uploaded_blocks", "Blocks uploaded to the object store", counts.uploaded_blocks),
+        ("object_uploaded_bytes", "Bytes uploaded to the object store", counts.uploaded_bytes),
+        ("object_known_blocks", "Blocks not uploaded because the object store had them", counts.known_blocks),
+        ("object_downloaded_blocks", "Blocks downloaded from the object store", counts.downloaded_blocks),
+        ("object_downloaded_bytes", "Bytes downloaded from the object store", counts.downloaded_bytes),
+        ("object_failures", "Failed downloads and uploads, and unusable objects", counts.failures),
+        ("object_misses", "Downloads that ended at a missing block", counts.misses),
         (
-            "trunkline_object_known_blocks",
-            "Blocks not uploaded because the object store had them",
-            counts.known_blocks,
-        ),
-        (
-            "trunkline_object_downloaded_blocks",
-            "Blocks downloaded from the object store",
-            counts.downloaded_blocks,
-        ),
-        (
-            "trunkline_object_downloaded_bytes",
-            "Bytes downloaded from the object store",
-            counts.downloaded_bytes,
-        ),
-        ("trunkline_object_failures", "Failed downloads and uploads, and unusable objects", counts.failures),
-        ("trunkline_object_misses", "Downloads that ended at a missing block", counts.misses),
-        (
-            "trunkline_object_declined",
+            "object_declined",
             "Requests that downloaded nothing because computing was predicted to be faster",
             counts.declined,
         ),
-        (
-            "trunkline_object_timeouts",
-            "Requests that continued before their downloads were complete",
-            counts.timeouts,
-        ),
+        ("object_timeouts", "Requests that continued before their downloads were complete", counts.timeouts),
     ]
 }

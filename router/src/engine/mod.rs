@@ -4,4 +4,4 @@ mod collector;
 pub mod driver;
 pub mod object;
 pub mod shard;
-pub mod step_thread;
+pub(crate) mod step_thread;

@@ -34,15 +34,12 @@ const MAX_RETRY_S: u64 = 60;
 pub struct Admitted {
     /// The place that it holds until it is answered.
     pub permit: Place,
-    /// The shard that will compute it.
     pub shard: Arc<ShardInfo>,
-    /// The sender and the time of arrival.
     pub arrival: Arrival,
 }
 
 /// The keys, rates and places that all requests share.
 pub struct Admission {
-    /// The API keys and the limits of their tenants.
     pub access: Access,
     /// One permit for each open request.
     pub open: Arc<Semaphore>,
@@ -50,11 +47,9 @@ pub struct Admission {
     pub places: Arc<SharedPlaces>,
     /// One permit for each KiB that bodies hold together while they arrive.
     pub reading: Arc<Semaphore>,
-    /// The limits that flags set.
     pub limits: Arc<ServerLimits>,
     /// Counts the requests that are over their tenant's rate.
     pub metrics: Arc<Metrics>,
-    /// Says whether the server serves, drains or terminates.
     pub phase: watch::Receiver<Phase>,
 }
 
@@ -146,7 +141,6 @@ impl Admission {
         })
     }
 
-    /// Returns the error for a request that finds no free place.
     pub fn too_many_requests(&self, served: &ServedModel) -> ApiError {
         let limit = self.limits.max_concurrent_requests;
         ApiError::TooManyRequests { limit, retry_after_s: next_end_s(served, limit) }

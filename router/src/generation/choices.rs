@@ -11,7 +11,6 @@ use crate::request_id::RequestId;
 /// aborts the generations that have not ended.
 pub struct Choices {
     generations: Vec<Generation>,
-    /// The number of choices of each prompt.
     per_prompt: usize,
     /// The generation that is polled first. It rotates, so that no generation waits for the end of another.
     turn: usize,
@@ -28,7 +27,6 @@ impl Choices {
         Self { num_open, generations, per_prompt, turn: 0, usage: Usage::default(), request_id }
     }
 
-    /// Returns the id of the HTTP request that asked for them.
     pub fn request_id(&self) -> &RequestId {
         &self.request_id
     }
@@ -89,7 +87,6 @@ impl Choices {
         }
     }
 
-    /// Returns true after the last event.
     pub fn is_over(&self) -> bool {
         self.num_open == 0
     }

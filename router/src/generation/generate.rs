@@ -41,11 +41,9 @@ pub enum FinishReason {
 /// The token counts of a request.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// Tokens of the prompt.
     pub prompt_tokens: u32,
     /// Generated tokens, an end token included.
     pub output_tokens: u32,
-    /// Prompt tokens found in the KV cache.
     pub cached_tokens: u32,
     /// The pinned tokens of the prompt, if the request asks for a pin.
     pub pinned: Option<Pinned>,
@@ -67,7 +65,6 @@ pub struct OutputToken {
     pub is_end: bool,
 }
 
-/// A piece of output.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Output {
     /// The token; `None` if the output ends without one.
@@ -93,7 +90,6 @@ pub enum GenerationEvent {
     Started(Usage),
     /// The prompt's logprobs, if the request asks for them. They precede the first output.
     Prompt(Arc<ScoredPrompt>),
-    /// A piece of output.
     Output(Output),
     /// The output failed; nothing follows.
     Failed(ApiError),
@@ -179,17 +175,12 @@ impl Generation {
         })
     }
 
-    /// Returns the request that is being answered.
     pub fn request(&self) -> &GenerationRequest {
         &self.request
     }
 
-    /// Returns the next event; `None` after the last piece of output or a failure.
-    pub async fn next(&mut self) -> Option<GenerationEvent> {
-        std::future::poll_fn(|cx| self.poll_next(cx)).await
-    }
-
-    /// Polls for the next event; see [`Self::next`]. Tokens that have arrived precede the end of the server.
+    /// Polls for the next event; `None` after the last piece of output or a failure. Tokens that have arrived precede
+    /// the end of the server.
     pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<GenerationEvent>> {
         while !self.ended {
             if let Some(prompt) = self.take_scored_prompt() {

@@ -1,10 +1,10 @@
 //! Requests that run: admission, generation, stop strings, choices, and the fold of all events into one answer.
 
-pub mod admission;
-pub mod choices;
-pub mod fold;
+pub(crate) mod admission;
+pub(crate) mod choices;
+pub(crate) mod fold;
 pub mod generate;
-pub mod place;
-pub mod served;
+pub(crate) mod place;
+pub(crate) mod served;
 #[doc(hidden)]
 pub mod stops;

@@ -20,25 +20,18 @@ use crate::shutdown::Phase;
 pub struct ServedModel {
     /// Tokenizer, templates, name and reply style.
     pub model: Arc<Model>,
-    /// Submits sequences to the driving task.
     pub driver: DriverHandle,
-    /// Says whether the shard is loading, ready or lost.
     pub shard: watch::Receiver<ShardStatus>,
-    /// The result of the shard's last health check.
     pub health: watch::Receiver<Health>,
     /// The scheduler's numbers after its last turn.
     pub stats: watch::Receiver<Stats>,
-    /// Compiled grammars of structured output.
     pub grammars: Arc<Grammars>,
     /// The object tier, where `--kv-object-store` names one.
     pub objects: Option<Arc<ObjectTier>>,
-    /// The limits that flags set.
     pub limits: Arc<ServerLimits>,
-    /// Says whether the server serves, drains or terminates.
     pub phase: watch::Receiver<Phase>,
     /// One permit for each long text that is tokenized at the same time.
     pub tokenizing: Arc<Semaphore>,
-    /// The number of these permits.
     pub num_tokenizing: usize,
 }
 
@@ -86,7 +79,6 @@ impl ServedModel {
         if hangs < MAX_HANGS { Ok(()) } else { Err(ApiError::ShardHung { hangs }) }
     }
 
-    /// Returns the limits of requests to `shard`.
     pub fn validator(&self, shard: &ShardInfo) -> Validator {
         let context =
             self.model.text.max_context_tokens.unwrap_or(u32::MAX).min(shard.max_position_embeddings);

@@ -3,7 +3,6 @@
 use trunkline_reply::{Section, Sections};
 use trunkline_text::{StopMatcher, StopStep, StopText};
 
-/// Finds a request's stop strings in its output.
 pub struct Stops {
     matcher: StopMatcher,
     /// Separates reasoning from content; `None` if all of the output is content.

@@ -1,7 +1,6 @@
 //! A cache of compiled grammars.
 
-use std::collections::{BTreeMap, HashMap};
-
+use lru::LruCache;
 use sha2::{Digest, Sha256};
 use trunkline_grammar::Grammar;
 
@@ -39,27 +38,20 @@ impl GrammarKey {
 /// bounded.
 #[derive(Debug)]
 pub struct GrammarCache<T> {
-    entries: HashMap<GrammarKey, (u64, T)>,
-    by_use: BTreeMap<u64, GrammarKey>,
-    num_uses: u64,
+    entries: LruCache<GrammarKey, T>,
     num_bytes: usize,
 }
 
 impl<T> Default for GrammarCache<T> {
     fn default() -> Self {
-        Self { entries: HashMap::new(), by_use: BTreeMap::new(), num_uses: 0, num_bytes: 0 }
+        Self { entries: LruCache::unbounded(), num_bytes: 0 }
     }
 }
 
 impl<T: Clone> GrammarCache<T> {
     /// Returns a cached grammar and marks it as used.
     pub fn get(&mut self, key: &GrammarKey) -> Option<T> {
-        let (used, grammar) = self.entries.get_mut(key)?;
-        self.num_uses += 1;
-        self.by_use.remove(used);
-        *used = self.num_uses;
-        self.by_use.insert(self.num_uses, *key);
-        Some(grammar.clone())
+        self.entries.get(key).cloned()
     }
 
     /// Caches a grammar unless its text exceeds the cache's limit.
@@ -67,17 +59,12 @@ impl<T: Clone> GrammarCache<T> {
         if key.num_bytes > MAX_CACHED_GRAMMAR_BYTES {
             return;
         }
-        self.num_uses += 1;
-        self.num_bytes += key.num_bytes;
-        self.by_use.insert(self.num_uses, key);
         // Two requests may have compiled the same grammar.
-        if let Some((used, _)) = self.entries.insert(key, (self.num_uses, grammar)) {
-            self.by_use.remove(&used);
-            self.num_bytes -= key.num_bytes;
+        if self.entries.put(key, grammar).is_none() {
+            self.num_bytes += key.num_bytes;
         }
         while self.entries.len() > MAX_CACHED_GRAMMARS || self.num_bytes > MAX_CACHED_GRAMMAR_BYTES {
-            let Some((_, oldest)) = self.by_use.pop_first() else { return };
-            self.entries.remove(&oldest);
+            let Some((oldest, _)) = self.entries.pop_lru() else { return };
             self.num_bytes -= oldest.num_bytes;
         }
     }

@@ -21,7 +21,6 @@ pub struct CompilingPlace {
 pub struct CompilingPlaces {
     all: Arc<Semaphore>,
     of_tenants: Mutex<HashMap<String, Arc<Semaphore>>>,
-    /// The longest wait for a place.
     timeout: Duration,
 }
 
@@ -45,7 +44,6 @@ impl CompilingPlaces {
         Ok(CompilingPlace { _of_tenant: of_tenant, _of_all: of_all })
     }
 
-    /// Returns the number of tenants that have an entry.
     #[doc(hidden)]
     pub fn num_tenants(&self) -> usize {
         self.of_tenants.lock().unwrap_or_else(PoisonError::into_inner).len()

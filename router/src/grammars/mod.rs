@@ -25,7 +25,6 @@ use crate::tenants::Caller;
 pub struct AskedGrammar {
     /// The dialect's name of the field that asks for the grammar.
     pub field: &'static str,
-    /// The grammar in its source form.
     pub grammar: Grammar,
 }
 
@@ -75,7 +74,6 @@ impl PartialEq for CompiledGrammar {
     }
 }
 
-/// Compiles the grammars of all requests.
 pub struct Grammars {
     model: Arc<Model>,
     limits: GrammarLimits,
@@ -87,7 +85,6 @@ pub struct Grammars {
 }
 
 impl Grammars {
-    /// Creates an empty cache of a model's grammars.
     pub fn new(model: Arc<Model>, limits: GrammarLimits, metrics: Arc<Metrics>) -> Self {
         let places = CompilingPlaces::new(GRAMMAR_TIMEOUT);
         let cache = Mutex::new(GrammarCache::default());

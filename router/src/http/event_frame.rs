@@ -43,12 +43,10 @@ impl EventFrame {
         frame
     }
 
-    /// Returns the bytes before the string.
     pub fn head(&self) -> &[u8] {
         &self.head
     }
 
-    /// Returns the bytes after the string.
     pub fn tail(&self) -> &[u8] {
         &self.tail
     }

@@ -13,12 +13,10 @@ pub struct Events {
 }
 
 impl Events {
-    /// Appends an event with JSON data.
     pub fn json(&mut self, data: &impl Serialize) {
         write_event(&mut self.bytes, data);
     }
 
-    /// Appends an event of this name with JSON data.
     pub fn named(&mut self, name: &str, data: &impl Serialize) {
         self.bytes.extend_from_slice(b"event: ");
         self.bytes.extend_from_slice(name.as_bytes());
@@ -43,7 +41,6 @@ impl Events {
         self.bytes.extend_from_slice(b":\n\n");
     }
 
-    /// Returns the number of bytes of all events.
     pub fn num_bytes(&self) -> usize {
         self.bytes.len()
     }

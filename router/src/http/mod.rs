@@ -7,7 +7,7 @@ mod event_frame;
 mod events;
 mod json;
 mod json_error;
-pub mod serve;
+pub(crate) mod serve;
 #[doc(hidden)]
 pub mod stall;
 pub mod tls;

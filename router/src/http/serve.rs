@@ -63,18 +63,15 @@ pub async fn serve(listener: TcpListener, host: Host, stop: impl Future<Output =
 
 /// The state that all connections share.
 pub struct Host {
-    /// The service that answers requests.
     pub routes: Router,
     /// The certificate and its key; without them connections are not encrypted.
     pub tls: Option<Arc<Tls>>,
-    /// Limits connections, headers and waits.
     pub limits: Arc<ServerLimits>,
     /// Counts stalled connections and reloads of the certificate.
     pub metrics: Arc<Metrics>,
 }
 
 impl Host {
-    /// Serves one connection until it closes.
     async fn connection(&self, stream: TcpStream, watcher: Watcher) {
         let limit = self.limits.client_stall_timeout;
         let stream = StallGuard::new(stream, limit, self.metrics.stalled_connections.clone());

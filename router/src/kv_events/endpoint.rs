@@ -15,14 +15,10 @@ pub enum Endpoint {
 /// The reason why events cannot be published.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum EndpointError {
-    /// The endpoint is malformed.
     #[error(
         "is `{text}`, expected `tcp://HOST:PORT`; hint: `tcp://*:5557` listens, `tcp://HOST:5557` connects"
     )]
-    Form {
-        /// The value of the flag.
-        text: String,
-    },
+    Form { text: String },
     /// Readers could not split the topic into its parts.
     #[error("the {part} of KV events is `{name}`, which {problem}; hint: {hint}")]
     Topic {
@@ -62,7 +58,6 @@ impl FromStr for Endpoint {
 pub struct Topic(String);
 
 impl Topic {
-    /// Creates the topic of a pod and a model.
     pub fn new(pod: &str, model: &str) -> Result<Self, EndpointError> {
         let parts = [("pod name", pod, "set `POD_NAME`"), ("model name", model, "set `--served-model-name`")];
         for (part, name, hint) in parts {
@@ -76,7 +71,6 @@ impl Topic {
         Ok(Self(format!("kv@{pod}@{model}")))
     }
 
-    /// Returns the topic as it is sent.
     pub fn as_str(&self) -> &str {
         &self.0
     }

@@ -5,12 +5,10 @@ use std::sync::Arc;
 
 use trunkline_scheduler::KvEvent;
 
-/// An event in the history.
 #[derive(Debug, PartialEq)]
 pub struct LoggedEvent {
     /// The number of the event since the process started, from 0.
     pub number: u64,
-    /// The time at which the event was recorded.
     pub unix_seconds: f64,
     pub event: KvEvent,
 }
@@ -36,7 +34,6 @@ pub struct History {
 }
 
 impl History {
-    /// Creates an empty history that keeps at most `max_events`.
     pub fn new(epoch: String, max_events: usize) -> Self {
         Self { epoch: epoch.into(), events: VecDeque::new(), next: 0, max_events }
     }

@@ -22,7 +22,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::time::Instant;
 use trunkline_scheduler::KvEvent;
 
-pub use endpoint::{Endpoint, EndpointError, Topic};
+pub use endpoint::{Endpoint, Topic};
 use history::History;
 pub use history::{LoggedEvent, Resume};
 
@@ -31,7 +31,6 @@ pub type Publish = Box<dyn Fn(Vec<u8>) + Send + Sync>;
 
 /// The number of events kept for listeners that reconnect or read slowly.
 pub const MAX_HISTORY: usize = 1 << 14;
-/// The most concurrent listeners.
 pub const MAX_LISTENERS: usize = 64;
 /// The time for which events are recorded after the last listener has left, because it may reconnect and ask for them.
 pub const LINGER: Duration = Duration::from_secs(60);
@@ -98,7 +97,6 @@ impl EventSink {
 }
 
 impl EventFeed {
-    /// Returns the state that all listeners share.
     pub fn shared(&self) -> Arc<KvEvents> {
         self.shared.clone()
     }
@@ -154,7 +152,6 @@ pub struct Listener {
     shared: Arc<KvEvents>,
     changed: watch::Receiver<u64>,
     next: u64,
-    /// The position at which it started.
     pub resume: Resume,
     _place: OwnedSemaphorePermit,
 }

@@ -73,7 +73,6 @@ impl<'a> Group<'a> {
     }
 }
 
-/// Encodes a batch of events.
 pub fn encode(unix_seconds: f64, events: &[KvEvent]) -> Vec<u8> {
     let mut groups: Vec<Group<'_>> = Vec::new();
     for event in events {

@@ -76,7 +76,6 @@ impl TenantMetrics {
 /// Gauges of the tenants' blocks in the pool, read when metrics are collected.
 #[derive(Debug)]
 pub struct TenantCollector {
-    /// The tenants' blocks after the driver's last turn.
     pub tenants: watch::Receiver<Vec<TenantUsage>>,
 }
 

@@ -26,7 +26,6 @@ impl TextForm {
         if types.any(is_open_metrics) { Self::OpenMetrics } else { Self::Prometheus }
     }
 
-    /// Returns the content type of an answer in this form.
     pub fn content_type(self) -> &'static str {
         match self {
             Self::Prometheus => "text/plain; version=0.0.4; charset=utf-8",

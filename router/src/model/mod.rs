@@ -19,9 +19,7 @@ const MODEL_ALIASES: [&str; 3] = ["", "tgi", "dummy"];
 pub struct Model {
     /// The tokenizer, the chat templates and the special tokens.
     pub text: ModelText,
-    /// The name that clients use.
     pub served_name: String,
-    /// The style of its replies.
     pub reply: ReplyStyle,
     /// The time at which this process loaded the model, in seconds since 1970.
     pub created_unix_s: u64,

@@ -18,7 +18,6 @@ pub struct Arrival {
     pub caller: Caller,
     /// When it arrived, for its deadline and the time to its first token.
     pub at: Instant,
-    /// The time that its header allows.
     pub header_timeout: Option<Duration>,
     /// The time that `--request-timeout` allows.
     pub flag_timeout: Option<Duration>,

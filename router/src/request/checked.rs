@@ -21,7 +21,6 @@ use crate::limits::{MAX_STOP_BYTES, MAX_TOP_LOGPROBS, ServerLimits};
 use crate::random;
 use crate::request_id::RequestId;
 
-/// The longest salt in bytes.
 const MAX_SALT_BYTES: usize = 256;
 
 /// The number of outputs of each prompt.
@@ -34,7 +33,6 @@ pub struct NumChoices {
 }
 
 impl NumChoices {
-    /// One output for each prompt.
     pub const ONE: Self = Self { computed: 1, shown: 1 };
 
     /// Returns true if the answer leaves some outputs out, so that they have to be ranked.
@@ -48,19 +46,14 @@ impl NumChoices {
 pub struct Validator {
     /// The most tokens of prompt and output.
     pub max_total_tokens: u32,
-    /// The most tokens of the prompt.
     pub max_input_tokens: u32,
     /// The size of the vocabulary; token ids are below it.
     pub vocab_size: u32,
-    /// The most outputs of a prompt.
     pub max_best_of: u32,
     /// The most requests open at once; each output of a request counts as one.
     pub max_concurrent_requests: usize,
-    /// The most stop strings of a request.
     pub max_stop_sequences: usize,
-    /// The model's end tokens.
     pub end_token_ids: Vec<u32>,
-    /// The watermark of requests that ask for one.
     pub watermark: Watermark,
 }
 
@@ -250,21 +243,6 @@ pub struct CheckedParams {
 }
 
 impl CheckedParams {
-    /// Returns the class in the queue that the request gets.
-    pub fn priority(&self) -> Priority {
-        self.priority
-    }
-
-    /// Returns the rules by which tokens are chosen.
-    pub fn sampling(&self) -> &SamplingParams {
-        &self.sampling
-    }
-
-    /// Returns the stop strings.
-    pub fn stops(&self) -> &[String] {
-        &self.stops
-    }
-
     /// Checks a prompt against the limits, and completes the request with it.
     pub fn with_prompt(&self, prompt: Prompt) -> Result<GenerationRequest, ApiError> {
         let mut prompt_token_ids = prompt.token_ids;

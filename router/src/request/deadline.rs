@@ -13,7 +13,6 @@ const REQUEST_TIMEOUT: &str = "x-request-timeout";
 /// The longest timeout that a request may ask for.
 const MAX_SECONDS: f64 = 86_400.0;
 
-/// The deadline of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Deadline {
     pub at: Instant,

@@ -1,12 +1,12 @@
 //! A request in three forms: [`raw`] holds the fields as they were sent, [`checked`] has passed every limit, and
 //! [`ready`] is complete with its prompt.
 
-pub mod arrival;
-pub mod checked;
+pub(crate) mod arrival;
+pub(crate) mod checked;
 pub mod deadline;
 mod number;
-pub mod raw;
-pub mod ready;
+pub(crate) mod raw;
+pub(crate) mod ready;
 pub mod retention;
 pub mod service_tier;
 pub mod tokens;

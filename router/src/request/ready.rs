@@ -15,9 +15,7 @@ use crate::request_id::RequestId;
 pub struct GenerationRequest {
     /// Names the HTTP request in the log and in internal errors.
     pub id: RequestId,
-    /// The time at which the HTTP request arrived.
     pub arrived: Instant,
-    /// The time by which the output must be complete.
     pub deadline: Option<Deadline>,
     /// The prompt: 1 to `max_input_tokens` ids, each below the size of the vocabulary.
     pub prompt_token_ids: Vec<u32>,
@@ -29,9 +27,7 @@ pub struct GenerationRequest {
     pub sampling: SamplingParams,
     /// Tokens that end the output unless `ignore_eos`: the model's, and those that the request adds.
     pub end_token_ids: Vec<u32>,
-    /// The end tokens that the request adds to the model's own.
     pub stop_token_ids: Vec<u32>,
-    /// Continues after an end token.
     pub ignore_eos: bool,
     /// Control tokens whose names are text of the output, such as the one that begins a tool call.
     pub shown_token_ids: Vec<u32>,
@@ -41,15 +37,10 @@ pub struct GenerationRequest {
     pub stops: Vec<String>,
     /// Tells reasoning from content, where only content is searched for stop strings. `None` if all is content.
     pub sections: Option<Sections>,
-    /// Says whether the output keeps the stop string that ends it.
     pub stop_text: StopText,
-    /// The grammar that the output follows.
     pub grammar: Option<CompiledGrammar>,
-    /// The namespace in the KV index.
     pub salt: Salt,
-    /// The class in the queue.
     pub priority: Priority,
-    /// The time for which the prompt stays cached.
     pub retention: Retention,
 }
 
@@ -57,7 +48,6 @@ pub struct GenerationRequest {
 #[derive(Debug, Default)]
 pub struct Prompt {
     pub token_ids: Vec<u32>,
-    /// The compiled grammar of the output.
     pub grammar: Option<CompiledGrammar>,
     /// Control tokens whose names are text of the output.
     pub shown_token_ids: Vec<u32>,
@@ -81,7 +71,6 @@ impl GenerationRequest {
         choices
     }
 
-    /// Returns true if `token_id` ends the output.
     pub fn is_end(&self, token_id: u32) -> bool {
         !self.ignore_eos && self.end_token_ids.contains(&token_id)
     }

@@ -8,7 +8,6 @@ use utoipa::ToSchema;
 
 use crate::error::ApiError;
 
-/// The longest `prompt_cache_key` in bytes.
 const MAX_KEY_BYTES: usize = 256;
 /// The longest time that a prompt can be pinned, in seconds.
 pub const MAX_TTL_S: i64 = 24 * 3600;

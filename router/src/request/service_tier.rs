@@ -13,7 +13,6 @@ use trunkline_scheduler::Priority;
 
 use crate::error::ApiError;
 
-/// The class that a request asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wanted {
     /// This class, or the tenant's highest if that is lower.
@@ -66,7 +65,6 @@ impl Wanted {
     }
 }
 
-/// Returns OpenAI's name of a class.
 pub fn openai_name(class: Priority) -> &'static str {
     match class {
         Priority::High => "priority",
@@ -75,7 +73,6 @@ pub fn openai_name(class: Priority) -> &'static str {
     }
 }
 
-/// Returns Anthropic's name of a class.
 pub fn anthropic_name(class: Priority) -> &'static str {
     match class {
         Priority::High => "priority",

@@ -16,11 +16,8 @@ use crate::limits::{MAX_LOGIT_BIAS, MAX_PROMPT_LOGPROBS, MAX_STOP_TOKEN_IDS, MAX
 pub struct TokenFields {
     /// Tokens that end the output, in addition to the model's end tokens.
     pub stop_token_ids: Vec<i64>,
-    /// Values that are added to the logits of tokens.
     pub logit_bias: LogitBias,
-    /// The only tokens that may be sampled.
     pub allowed_token_ids: Option<Vec<i64>>,
-    /// Asks for logprobs of the prompt.
     pub prompt_logprobs: Option<PromptLogprobsField>,
     /// If false, the output includes the text of control tokens.
     pub skip_special_tokens: Option<bool>,
@@ -28,10 +25,8 @@ pub struct TokenFields {
     pub truncate_prompt_tokens: Option<i64>,
 }
 
-/// A field that asks for logprobs of the prompt.
 #[derive(Debug, Clone, Copy)]
 pub struct PromptLogprobsField {
-    /// The name of the field, for errors.
     pub field: &'static str,
     /// The number of likeliest tokens at each position.
     pub num_top: i64,

@@ -36,7 +36,6 @@ use crate::tenants::Access;
 /// The time in which clients must read the errors that end their streams.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
-/// The settings of the listener.
 #[derive(Debug, Clone, Default)]
 pub struct Front {
     /// The certificate and its key; without them connections are not encrypted.
@@ -49,7 +48,6 @@ pub struct Front {
 
 /// A server whose tasks run, without a listener yet.
 pub struct Server {
-    /// The state that handlers share.
     pub app: Arc<App>,
     /// The settings of the listener, which may be set before [`Self::run`].
     pub front: Front,

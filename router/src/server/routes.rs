@@ -23,7 +23,6 @@ use crate::tenants::{PUBLIC, RateSlot};
 
 const DOCS_PAGE: &str = include_str!("../api/docs.html");
 
-/// Returns all routes with their middleware.
 pub fn routes(app: Arc<App>) -> Router {
     Router::new()
         .route("/v1/chat/completions", post(openai::chat::chat_completions))

@@ -119,7 +119,6 @@ impl Access {
         *known = limiters;
     }
 
-    /// Returns the limiter of a tenant, or `None` if it has no limits.
     pub fn limiter(&self, tenant: &str) -> Option<Arc<Limiter>> {
         self.limiters.read().unwrap_or_else(PoisonError::into_inner).get(tenant).cloned()
     }
@@ -134,7 +133,6 @@ impl Access {
         self.file.is_some()
     }
 
-    /// Returns the tenants' shares of the KV cache.
     pub fn shares(&self) -> Vec<TenantShare> {
         let ring = self.ring().unwrap_or_default();
         let share =
@@ -142,7 +140,6 @@ impl Access {
         ring.tenants().iter().map(share).collect()
     }
 
-    /// Returns the tenants' weights in the queue.
     pub fn weights(&self) -> Vec<TenantWeight> {
         let ring = self.ring().unwrap_or_default();
         let weight = |tenant: &Arc<Tenant>| TenantWeight {

@@ -37,7 +37,6 @@ impl Bucket {
         self.per_minute = per_minute;
     }
 
-    /// Returns the rate, which is also the capacity.
     pub fn per_minute(&self) -> u64 {
         self.per_minute as u64
     }

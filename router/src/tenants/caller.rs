@@ -42,7 +42,6 @@ impl Caller {
         })
     }
 
-    /// Returns the tenant; `None` if no keys are configured.
     pub fn tenant(&self) -> Option<&Arc<Tenant>> {
         self.tenant.as_ref()
     }

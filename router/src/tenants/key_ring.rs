@@ -11,11 +11,8 @@ use super::limiter::TenantLimits;
 
 /// The shortest key in bytes. Shorter ones could be guessed.
 pub const MIN_KEY_BYTES: usize = 16;
-/// The longest key in bytes.
 pub const MAX_KEY_BYTES: usize = 512;
-/// The longest name of a tenant in bytes.
 pub const MAX_NAME_BYTES: usize = 64;
-/// The greatest `share` of a tenant.
 pub const MAX_SHARE: u32 = 1_000_000;
 
 /// The SHA-256 digest of a key.
@@ -99,7 +96,6 @@ impl KeyRing {
         &self.tenants
     }
 
-    /// Returns the number of keys.
     pub fn num_keys(&self) -> usize {
         self.digests.len()
     }
@@ -111,7 +107,6 @@ impl fmt::Debug for KeyRing {
     }
 }
 
-/// Computes the digest of a key.
 pub fn digest(key: &[u8]) -> KeyDigest {
     Sha256::digest(key).into()
 }

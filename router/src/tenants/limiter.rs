@@ -7,7 +7,6 @@ use tokio::time::Instant;
 
 use super::bucket::Bucket;
 
-/// The greatest value of a limit.
 pub const MAX_LIMIT: u32 = 1_000_000_000;
 
 /// A tenant's limits in the key file. `None` means no limit.
@@ -20,7 +19,6 @@ pub struct TenantLimits {
     pub max_concurrent_requests: Option<u32>,
 }
 
-/// One of a tenant's limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LimitKind {
     Requests,
@@ -29,7 +27,6 @@ pub enum LimitKind {
 }
 
 impl LimitKind {
-    /// Returns the limit's name in the key file.
     pub fn name(self) -> &'static str {
         match self {
             Self::Requests => "requests_per_minute",
@@ -48,7 +45,6 @@ pub struct OverLimit {
     pub wait: Result<Duration, u32>,
 }
 
-/// The state of a rate limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rate {
     /// The amount per minute.
@@ -152,7 +148,6 @@ impl Limiter {
         }
     }
 
-    /// Returns the state of the rate limits.
     pub fn rates(&self, now: Instant) -> Rates {
         let now = self.since(now);
         let rate = |bucket: &mut Bucket| Rate {
@@ -193,7 +188,6 @@ impl OpenPlaces {
         Some(Self { limiter: self.limiter.clone(), num: 1 })
     }
 
-    /// Returns the limiter of the tenant that holds the places.
     pub fn limiter(&self) -> &Arc<Limiter> {
         &self.limiter
     }

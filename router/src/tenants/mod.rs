@@ -17,8 +17,8 @@ pub mod rate_headers;
 
 pub use access::{Access, AccessError, PUBLIC};
 pub use caller::Caller;
-pub use key_file::{KeyFileError, Place, read as read_key_file};
+pub use key_file::read as read_key_file;
 pub use key_ring::{KeyRing, Tenant};
-pub use limiter::{LimitKind, Limiter, OpenPlaces, OverLimit, Rate, Rates, TenantLimits};
+pub use limiter::{LimitKind, Limiter, OpenPlaces, OverLimit, Rates, TenantLimits};
 pub use places::{HeldPlaces, SharedPlaces};
 pub use rate_headers::{EXPOSED_HEADERS, RateHeaders, RateSlot};

@@ -39,7 +39,6 @@ impl SharedPlaces {
         Ok(HeldPlaces { places: self.clone(), tenant, count })
     }
 
-    /// Returns the number of tenants that hold places.
     #[doc(hidden)]
     pub fn num_tenants(&self) -> usize {
         self.held.lock().unwrap_or_else(PoisonError::into_inner).len()

@@ -10,7 +10,6 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use tokio::time::Instant;
 
 use super::limiter::{Limiter, Rate};
-use crate::log::timestamp;
 
 /// Headers that a script in a browser may read, beyond those that it always may (WHATWG Fetch, section 3.2.3).
 pub const EXPOSED_HEADERS: [HeaderName; 15] = [
@@ -87,7 +86,7 @@ fn fields(form: RateHeaders, what: &str, rate: Rate) -> [(String, String); 3] {
 pub fn date(time: SystemTime) -> String {
     let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let seconds = since.as_secs() + u64::from(since.subsec_nanos() > 0);
-    timestamp(seconds, 0).replace(".000Z", "Z")
+    humantime::format_rfc3339_seconds(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds)).to_string()
 }
 
 /// Formats a duration as OpenAI does, rounded up: `0s`, `17ms`, `1.5s`, `6m0s`, `1h0m3s`.

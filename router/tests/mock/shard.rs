@@ -115,6 +115,8 @@ pub struct MockShard {
     runtime: Option<Runtime>,
     /// All plans that the shard received, for tests that inspect them.
     pub plans: Arc<Mutex<Vec<proto::StepPlan>>>,
+    /// The permits for steps, as in its plan.
+    pub steps: Arc<Semaphore>,
 }
 
 impl MockShard {
@@ -124,6 +126,7 @@ impl MockShard {
         let plans = Arc::new(Mutex::new(Vec::new()));
         let store =
             plan.store.as_ref().map(|(folder, slots)| MockStore::open(folder, plan.block_size, *slots));
+        let steps = plan.steps.clone();
         let service = Service { plan, plans: plans.clone(), store: store.map(Arc::new) };
         let listener = {
             let _inside = runtime.enter();
@@ -134,7 +137,7 @@ impl MockShard {
                 .add_service(ShardServiceServer::new(service))
                 .serve_with_incoming(UnixListenerStream::new(listener)),
         );
-        Self { runtime: Some(runtime), plans }
+        Self { runtime: Some(runtime), plans, steps }
     }
 
     /// Ends the shard like SIGKILL. All its connections are closed at once.

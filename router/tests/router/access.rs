@@ -4,10 +4,9 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 use trunkline_router::limits::Limits;
-use trunkline_router::tenants::Access;
 
 use crate::support::process::{PROGRAM, Process, WithSettings, settings};
-use crate::support::{Answer, Connection, DEADLINE, MockShard, Router, ShardPlan, write_model};
+use crate::support::{Answer, Connection, DEADLINE, MockShard, Router, ShardPlan, user, write_model};
 
 const ALICE: &str = "sk-alice-0123456789";
 const BOB: &str = "sk-bob-0123456789ab";
@@ -15,14 +14,8 @@ const BOB: &str = "sk-bob-0123456789ab";
 const KEYS: &str = "[tenants.alice]\nkeys = [\"sk-alice-0123456789\", \"sk-alice-9876543210\"]\nshare = 3\n\
                     [tenants.bob]\nkeys = \"sk-bob-0123456789ab\"\n";
 
-async fn router() -> (Router, tempfile::TempDir) {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("keys.toml");
-    std::fs::write(&path, KEYS).unwrap();
-    let access = Access::new(Some(path), None).unwrap();
-    let mut router = Router::start_with_access(Limits::default(), access);
-    router.start_shard(ShardPlan::default()).await;
-    (router, folder)
+async fn router() -> Router {
+    Router::start_with_keys(KEYS, ShardPlan::default(), Limits::default()).await
 }
 
 async fn get(router: &Router, path: &str, headers: &[(&str, &str)]) -> Answer {
@@ -30,21 +23,12 @@ async fn get(router: &Router, path: &str, headers: &[(&str, &str)]) -> Answer {
 }
 
 async fn complete(router: &Router, key: &str, body: &Value) -> Answer {
-    let bearer = format!("Bearer {key}");
-    let body = body.to_string();
-    let headers = [("authorization", bearer.as_str())];
-    router.connect().await.request_with("POST", "/v1/completions", &headers, body.as_bytes()).await
-}
-
-/// Returns the number of prompt tokens that were found in the KV cache.
-async fn cached_tokens(router: &Router, key: &str, body: &Value) -> u64 {
-    let answer = complete(router, key, body).await.ok();
-    answer["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap()
+    router.ask(key, "POST", "/v1/completions", body).await
 }
 
 #[tokio::test]
 async fn every_route_except_the_probes_requires_a_key() {
-    let (router, _folder) = router().await;
+    let router = router().await;
     let document = get(&router, "/openapi.json", &[("x-api-key", ALICE)]).await.ok();
     let listed = document["paths"].as_object().unwrap();
     let listed = listed.iter().flat_map(|(path, methods)| {
@@ -70,57 +54,50 @@ async fn every_route_except_the_probes_requires_a_key() {
             "{method} {path}"
         );
         num_refused += 1;
-        let error = answer.json();
-        let code = if path.starts_with("/v1/") { &error["error"]["code"] } else { &error["code"] };
-        assert_eq!(code, "invalid_api_key", "{method} {path}");
+        answer.fails(401, "invalid_api_key");
     }
     assert!(num_refused > 15, "{num_refused} routes");
 }
 
 #[tokio::test]
 async fn either_header_authenticates_and_a_wrong_key_does_not() {
-    let (router, _folder) = router().await;
+    let router = router().await;
     let bearer = format!("Bearer {ALICE}");
     for headers in [[("authorization", bearer.as_str())], [("x-api-key", BOB)]] {
         assert_eq!(get(&router, "/v1/models", &headers).await.status, 200);
     }
     let wrong = get(&router, "/v1/models", &[("authorization", "Bearer sk-alice-012345678X")]).await;
-    assert_eq!(wrong.status, 401);
-    let error = &wrong.json()["error"];
-    assert_eq!(
-        (&error["type"], &error["code"]),
-        (&json!("invalid_request_error"), &json!("invalid_api_key"))
-    );
-    let message = error["message"].as_str().unwrap();
+    assert_eq!(wrong.json()["error"]["type"], "invalid_request_error");
+    let message = wrong.fails(401, "invalid_api_key");
     assert!(
         message.starts_with("Incorrect API key provided; hint: ") && !message.contains("sk-"),
         "{message}"
     );
-    let wrong = get(&router, "/info", &[]).await.json();
-    assert_eq!((&wrong["error_type"], &wrong["code"]), (&json!("authentication"), &json!("invalid_api_key")));
-    assert!(wrong["error"].as_str().unwrap().starts_with("no API key was sent; hint: "));
+    let wrong = get(&router, "/info", &[]).await;
+    assert_eq!(wrong.json()["error_type"], "authentication");
+    assert!(wrong.fails(401, "invalid_api_key").starts_with("no API key was sent; hint: "));
 }
 
 #[tokio::test]
 async fn tenants_share_no_prefix_hits() {
-    let (router, _folder) = router().await;
+    let router = router().await;
     let body = json!({"prompt": vec![7; 20], "max_tokens": 2, "ignore_eos": true});
-    assert_eq!(cached_tokens(&router, ALICE, &body).await, 0);
-    assert_eq!(cached_tokens(&router, BOB, &body).await, 0);
-    assert_eq!(cached_tokens(&router, "sk-alice-9876543210", &body).await, 19);
-    assert_eq!(cached_tokens(&router, BOB, &body).await, 19);
+    assert_eq!(complete(&router, ALICE, &body).await.cached_tokens(), 0);
+    assert_eq!(complete(&router, BOB, &body).await.cached_tokens(), 0);
+    assert_eq!(complete(&router, "sk-alice-9876543210", &body).await.cached_tokens(), 19);
+    assert_eq!(complete(&router, BOB, &body).await.cached_tokens(), 19);
     let salted = json!({"prompt": vec![7; 20], "max_tokens": 2, "ignore_eos": true, "cache_salt": "s"});
-    assert_eq!(cached_tokens(&router, ALICE, &salted).await, 0);
+    assert_eq!(complete(&router, ALICE, &salted).await.cached_tokens(), 0);
     // A tenant's name as the salt of another tenant gives no access.
     for salt in ["bob", "tenant", ""] {
         let named = json!({"prompt": vec![7; 20], "max_tokens": 2, "ignore_eos": true, "cache_salt": salt});
-        assert_eq!(cached_tokens(&router, ALICE, &named).await, 0, "{salt}");
+        assert_eq!(complete(&router, ALICE, &named).await.cached_tokens(), 0, "{salt}");
     }
 }
 
 #[tokio::test]
 async fn tenants_cannot_see_or_remove_blocks_of_others() {
-    let (router, _folder) = router().await;
+    let router = router().await;
     let body = json!({"prompt": vec![7; 20], "max_tokens": 2, "ignore_eos": true});
     complete(&router, ALICE, &body).await.ok();
     router.wait_idle().await;
@@ -129,8 +106,7 @@ async fn tenants_cannot_see_or_remove_blocks_of_others() {
     let id = own[0]["id"].as_str().expect("alice sees her prompt").to_owned();
     assert_eq!(nodes(BOB).await, json!([]));
     let path = format!("/v1/kv/tree/{id}");
-    let remove =
-        async |key| router.connect().await.request_with("DELETE", &path, &[("x-api-key", key)], b"").await;
+    let remove = async |key| router.ask(key, "DELETE", &path, &Value::Null).await;
     assert_eq!(remove(BOB).await.status, 404);
     assert_eq!(nodes(ALICE).await[0]["id"], own[0]["id"]);
     assert_eq!(remove(ALICE).await.status, 200);
@@ -139,7 +115,7 @@ async fn tenants_cannot_see_or_remove_blocks_of_others() {
 
 #[tokio::test]
 async fn metrics_count_requests_and_blocks_by_tenant() {
-    let (router, _folder) = router().await;
+    let router = router().await;
     let body = json!({"prompt": vec![7; 20], "max_tokens": 5, "ignore_eos": true});
     for key in [ALICE, ALICE, BOB] {
         complete(&router, key, &body).await.ok();
@@ -213,74 +189,56 @@ async fn sighup_reloads_keys_and_shares() {
 
 #[tokio::test]
 async fn one_tenant_cannot_take_all_places() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("keys.toml");
-    std::fs::write(&path, KEYS).unwrap();
-    let plan = ShardPlan::default().held();
-    let steps = plan.steps.clone();
     let limits = Limits { max_concurrent_requests: 8, ..Limits::default() };
-    let mut router = Router::start_with_access(limits, Access::new(Some(path), None).unwrap());
-    router.start_shard(plan).await;
-    let body = json!({"prompt": vec![7; 20], "max_tokens": 1}).to_string();
-    let bearer = |key: &str| format!("Bearer {key}");
+    let router = Router::start_with_keys(KEYS, ShardPlan::default().held(), limits).await;
+    let body = json!({"prompt": vec![7; 20], "max_tokens": 1});
+    let begin = async |key| {
+        let mut connection = router.connect().await;
+        let body = body.to_string();
+        connection.send_with("POST", "/v1/completions", &[("x-api-key", key)], body.as_bytes()).await;
+        connection
+    };
     let mut open = Vec::new();
     for num_open in 1..=7 {
-        let mut connection = router.connect().await;
-        connection
-            .send_with("POST", "/v1/completions", &[("authorization", &bearer(ALICE))], body.as_bytes())
-            .await;
-        open.push(connection);
+        open.push(begin(ALICE).await);
         router
             .wait("one more place to be taken", |app| app.admission.open.available_permits() == 8 - num_open)
             .await;
     }
-    let refused = complete(&router, ALICE, &json!({"prompt": vec![7; 20], "max_tokens": 1})).await;
-    assert_eq!((refused.status, &refused.json()["error"]["code"]), (429, &json!("too_many_requests")));
-    let message = refused.json()["error"]["message"].as_str().unwrap().to_owned();
+    let refused = complete(&router, ALICE, &body).await;
+    let message = refused.fails(429, "too_many_requests");
     assert!(message.starts_with("this tenant has 7 of the 8 places"), "{message}");
     assert!(refused.header("retry-after").is_some());
     // Requests that only tokenize take places, too.
-    let chat = json!({"messages": [{"role": "user", "content": "x"}]});
+    let chat = json!({"messages": user("x")});
     for (path, body) in [
         ("/tokenize", json!({"inputs": "x"})),
         ("/chat_tokenize", chat.clone()),
         ("/v1/messages/count_tokens", chat),
     ] {
-        let ask = async |key: &str| {
-            let (bearer, body) = (bearer(key), body.to_string());
-            let headers = [("authorization", bearer.as_str())];
-            router.connect().await.request_with("POST", path, &headers, body.as_bytes()).await.status
-        };
+        let ask = async |key| router.ask(key, "POST", path, &body).await.status;
         assert_eq!((ask(ALICE).await, ask(BOB).await), (429, 200), "{path}");
     }
-    let mut other = router.connect().await;
-    other.send_with("POST", "/v1/completions", &[("authorization", &bearer(BOB))], body.as_bytes()).await;
+    let mut other = begin(BOB).await;
     router.wait("the last place to be taken", |app| app.admission.open.available_permits() == 0).await;
-    steps.add_permits(1000);
+    router.add_steps(1000);
     for connection in open.iter_mut().chain([&mut other]) {
         assert_eq!(connection.answer().await.status, 200);
     }
     router.wait_idle().await;
-    complete(&router, ALICE, &json!({"prompt": vec![7; 20], "max_tokens": 1})).await.ok();
+    complete(&router, ALICE, &body).await.ok();
 }
 
 #[tokio::test]
 async fn the_key_bounds_the_priority_class_and_the_answer_reports_it() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("keys.toml");
     let keys = KEYS.replace("share = 3\n", "max_priority = \"high\"\n");
-    std::fs::write(&path, keys).unwrap();
-    let mut router = Router::start_with_access(Limits::default(), Access::new(Some(path), None).unwrap());
-    router.start_shard(ShardPlan::default()).await;
+    let router = Router::start_with_keys(&keys, ShardPlan::default(), Limits::default()).await;
     let post = async |path: &str, key: &str, tier: &str| {
         let body = json!({
             "model": "tgi", "messages": [{"role": "user", "content": "hi"}], "input": "hi", "max_tokens": 3,
             "service_tier": tier,
         });
-        let headers = [("x-api-key", key)];
-        let answer =
-            router.connect().await.request_with("POST", path, &headers, body.to_string().as_bytes()).await;
-        answer.ok()
+        router.ask(key, "POST", path, &body).await.ok()
     };
     for (key, asked, got) in [
         (ALICE, "priority", "priority"),

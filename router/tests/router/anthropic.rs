@@ -2,29 +2,15 @@
 
 use serde_json::{Value, json};
 
-use crate::support::{END, Router, ShardPlan, bytes, prompt_of};
+use crate::support::{END, Router, ShardPlan, bytes, prompt_of, user, with};
 
 const MESSAGES: &str = "/v1/messages";
 const TEXT: &str = "Hello wörld 🙂!";
 
-fn user(content: Value) -> Value {
-    json!([{"role": "user", "content": content}])
-}
-
-/// Returns the name and the data of each event.
-fn events(text: &str) -> Vec<(String, Value)> {
-    let event = |event: &str| {
-        let (name, data) = event.split_once('\n').unwrap();
-        let name = name.strip_prefix("event: ").unwrap().to_owned();
-        (name, serde_json::from_str(data.strip_prefix("data: ").unwrap()).unwrap())
-    };
-    text.split_terminator("\n\n").map(event).collect()
-}
-
 #[tokio::test]
 async fn a_message_is_answered_in_one_piece() {
     let router = Router::default().await;
-    let body = json!({"model": "test/model", "max_tokens": 100, "messages": user(json!("hi"))});
+    let body = json!({"model": "test/model", "max_tokens": 100, "messages": user("hi")});
     let answer = router.post(MESSAGES, &body).await;
     let message = answer.ok();
     assert!(message["id"].as_str().unwrap().starts_with("msg_"));
@@ -52,9 +38,9 @@ async fn a_message_is_answered_in_one_piece() {
 #[tokio::test]
 async fn a_message_is_streamed_as_events() {
     let router = Router::default().await;
-    let body = json!({"max_tokens": 100, "messages": user(json!("hi")), "stream": true,
+    let body = json!({"max_tokens": 100, "messages": user("hi"), "stream": true,
                       "stop_sequences": ["never", "🙂"]});
-    let events = events(&router.post(MESSAGES, &body).await.text());
+    let events = router.post(MESSAGES, &body).await.named_events();
     let names: Vec<&str> = events.iter().map(|(name, _)| name.as_str()).collect();
     let num_deltas = names.iter().filter(|name| **name == "content_block_delta").count();
     let deltas = &names[3..3 + num_deltas];
@@ -75,11 +61,11 @@ async fn a_message_is_streamed_as_events() {
 #[tokio::test]
 async fn a_reply_without_text_has_no_block() {
     let plan = ShardPlan { replies: vec![vec![END]], ..ShardPlan::default() };
-    let router = Router::start(plan, trunkline_router::limits::Limits::default()).await;
-    let body = json!({"max_tokens": 5, "messages": user(json!("hi"))});
+    let router = Router::with(plan).await;
+    let body = json!({"max_tokens": 5, "messages": user("hi")});
     assert_eq!(router.post(MESSAGES, &body).await.ok()["content"], json!([]));
-    let body = json!({"max_tokens": 5, "messages": user(json!("hi")), "stream": true});
-    let events = events(&router.post(MESSAGES, &body).await.text());
+    let body = json!({"max_tokens": 5, "messages": user("hi"), "stream": true});
+    let events = router.post(MESSAGES, &body).await.named_events();
     let names: Vec<&str> = events.iter().map(|(name, _)| name.as_str()).collect();
     assert_eq!(names, ["message_start", "ping", "message_delta", "message_stop"]);
 }
@@ -106,9 +92,7 @@ async fn blocks_and_turns_are_merged_into_one_chat() {
 
 /// Returns the prompt for a request with these fields.
 async fn prompt_for(router: &Router, fields: Value) -> Vec<u32> {
-    let mut body = json!({"max_tokens": 1});
-    body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
-    router.post(MESSAGES, &body).await.ok();
+    router.post(MESSAGES, &with(json!({"max_tokens": 1}), fields)).await.ok();
     router.shard().last_start().token_ids
 }
 
@@ -140,22 +124,19 @@ async fn later_system_messages_join_the_users_turn() {
 async fn an_agents_extra_fields_do_not_change_the_prompt() {
     let router = Router::default().await;
     let system = json!([{"type": "text", "text": "You are an agent."}]);
-    let plain = prompt_for(&router, json!({"system": system, "messages": user(json!("hi"))})).await;
+    let plain = prompt_for(&router, json!({"system": system, "messages": user("hi")})).await;
     for nonce in ["cch=00000", "cch=a1b2c"] {
         let header = format!("x-anthropic-billing-header: cc_version=2.1; {nonce};");
         let system = json!([{"type": "text", "text": header}, {"type": "text", "text": "You are an agent."}]);
         let sent = json!({
-            "system": system, "messages": user(json!("hi")),
+            "system": system, "messages": user("hi"),
             "context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
         });
         assert_eq!(prompt_for(&router, sent).await, plain);
     }
-    let body = json!({"max_tokens": 1, "messages": user(json!("hi")),
+    let body = json!({"max_tokens": 1, "messages": user("hi"),
                       "context_management": {"edits": [{"type": "compact_20260112"}]}});
-    let refused = router.post(MESSAGES, &body).await;
-    assert_eq!(refused.status, 400);
-    let message = refused.json()["error"]["message"].as_str().unwrap().to_owned();
-    assert!(message.starts_with("`context_management.edits[0].type` is not supported"), "{message}");
+    router.post(MESSAGES, &body).await.refuses(400, "`context_management.edits[0].type` is not supported");
 }
 
 #[tokio::test]
@@ -191,10 +172,8 @@ async fn documents_and_search_results_are_read_as_text() {
         (json!({"type": "search_result", "source": "x"}), "].content` is missing"),
         (json!({"type": "image"}), "].type` is not allowed"),
     ] {
-        let answer = router.post(MESSAGES, &json!({"max_tokens": 1, "messages": user(json!([block]))})).await;
-        assert_eq!(answer.status, 400);
-        let message = answer.json()["error"]["message"].as_str().unwrap().to_owned();
-        assert!(message.contains(words), "{message}");
+        let body = json!({"max_tokens": 1, "messages": user(json!([block]))});
+        router.post(MESSAGES, &body).await.refuses(400, words);
     }
 }
 
@@ -203,10 +182,8 @@ async fn prompts_that_do_not_fit_get_anthropics_wording() {
     let router = Router::default().await;
     let context = 8192;
     let told = async |max_tokens: usize, text: String| {
-        let body = json!({"max_tokens": max_tokens, "messages": user(json!(text))});
-        let answer = router.post(MESSAGES, &body).await;
-        assert_eq!(answer.status, 400);
-        answer.json()["error"]["message"].as_str().unwrap().to_owned()
+        let body = json!({"max_tokens": max_tokens, "messages": user(text)});
+        router.post(MESSAGES, &body).await.fails(400, "context_length_exceeded")
     };
     let num_prompt = prompt_of("hi").len();
     let message = told(context, "hi".to_owned()).await;
@@ -222,13 +199,9 @@ async fn prompts_that_do_not_fit_get_anthropics_wording() {
 #[tokio::test]
 async fn errors_have_anthropics_shape() {
     let router = Router::default().await;
-    let with = |fields: Value| {
-        let mut body = json!({"max_tokens": 5, "messages": user(json!("x"))});
-        body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
-        body
-    };
+    let with = |fields: Value| with(json!({"max_tokens": 5, "messages": user("x")}), fields);
     for (body, words) in [
-        (json!({"messages": user(json!("x"))}), "`max_tokens` is missing"),
+        (json!({"messages": user("x")}), "`max_tokens` is missing"),
         (json!({"max_tokens": 5}), "`messages` is missing"),
         (with(json!({"max_tokens": 0})), "`max_tokens` is 0"),
         (with(json!({"messages": []})), "`messages` is empty"),
@@ -264,19 +237,13 @@ const CALL: &str =
     "I look.\n<tool_call>{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Rome\"}}</tool_call>";
 
 fn with_tools(fields: Value) -> Value {
-    let mut body = json!({
-        "max_tokens": 200,
-        "messages": user(json!("x")),
-        "tools": [{"name": "get_weather", "description": "d", "input_schema": {"type": "object"}}],
-    });
-    body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
-    body
+    let tools = json!([{"name": "get_weather", "description": "d", "input_schema": {"type": "object"}}]);
+    with(json!({"max_tokens": 200, "messages": user("x"), "tools": tools}), fields)
 }
 
 #[tokio::test]
 async fn a_call_is_a_separate_block() {
-    let plan = ShardPlan { replies: vec![bytes(CALL)], ..ShardPlan::default() };
-    let router = Router::start(plan, trunkline_router::limits::Limits::default()).await;
+    let router = Router::saying(CALL).await;
     let message = router.post(MESSAGES, &with_tools(json!({}))).await.ok();
     assert_eq!(message["stop_reason"], "tool_use");
     assert_eq!(message["content"][0], json!({"type": "text", "text": "I look."}));
@@ -286,7 +253,7 @@ async fn a_call_is_a_separate_block() {
         (&json!("tool_use"), &json!("get_weather"), &json!({"city": "Rome"}))
     );
 
-    let events = events(&router.post(MESSAGES, &with_tools(json!({"stream": true}))).await.text());
+    let events = router.post(MESSAGES, &with_tools(json!({"stream": true}))).await.named_events();
     let blocks: Vec<&Value> = events
         .iter()
         .filter(|(name, _)| name == "content_block_start")
@@ -323,8 +290,7 @@ async fn calls_and_results_are_part_of_the_next_prompt() {
         ]},
     ]);
     router.post(MESSAGES, &with_tools(json!({"messages": messages}))).await.ok();
-    let ids = router.shard().last_start().token_ids;
-    let prompt = String::from_utf8_lossy(&ids.iter().map(|id| *id as u8).collect::<Vec<u8>>()).into_owned();
+    let prompt = router.last_prompt();
     // The mock's template renders only roles and contents.
     let places: Vec<usize> =
         ["I look.", "tool\nsunny", "user\nso?"].iter().map(|part| prompt.find(part).unwrap()).collect();
@@ -342,7 +308,6 @@ async fn wrong_tools_are_named() {
         (json!({"tool_choice": {"type": "always"}}), "`tool_choice.type` must be"),
         (json!({"thinking": {"type": "sometimes"}}), "`thinking.type` must be"),
     ] {
-        let answer = router.post(MESSAGES, &with_tools(fields)).await;
-        assert!(answer.status == 400 && answer.text().contains(words), "{}", answer.text());
+        router.post(MESSAGES, &with_tools(fields)).await.refuses(400, words);
     }
 }

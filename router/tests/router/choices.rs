@@ -2,21 +2,11 @@
 
 use serde_json::{Value, json};
 
-use crate::support::{Router, ShardPlan, bytes, prompt_of};
+use crate::support::{Router, ShardPlan, bytes, prompt_of, user};
 use trunkline_router::limits::Limits;
 
 const CHAT: &str = "/v1/chat/completions";
 const COMPLETIONS: &str = "/v1/completions";
-
-/// Starts a router whose choice i outputs `texts[i]`.
-async fn router_saying(texts: &[&str]) -> Router {
-    let plan = ShardPlan { replies: texts.iter().map(|text| bytes(text)).collect(), ..ShardPlan::default() };
-    Router::start(plan, Limits::default()).await
-}
-
-fn user(content: &str) -> Value {
-    json!([{"role": "user", "content": content}])
-}
 
 fn texts(answer: &Value) -> Vec<&str> {
     answer["choices"].as_array().unwrap().iter().map(|choice| choice["text"].as_str().unwrap()).collect()
@@ -24,28 +14,19 @@ fn texts(answer: &Value) -> Vec<&str> {
 
 #[tokio::test]
 async fn choices_of_a_chat_share_the_prompt() {
-    let router = router_saying(&["one", "two", "three"]).await;
-    let body = json!({"messages": user("hello there"), "n": 3, "seed": 7}).clone();
+    let router = Router::replying(&["one", "two", "three"]).await;
+    let body = json!({"messages": user("hello there"), "n": 3, "seed": 7});
     let answer = router.post(CHAT, &body).await.ok();
-    let contents: Vec<&Value> =
-        answer["choices"].as_array().unwrap().iter().map(|choice| &choice["message"]["content"]).collect();
-    assert_eq!(contents, ["one", "two", "three"]);
-    let indices =
-        answer["choices"].as_array().unwrap().iter().map(|choice| choice["index"].as_u64().unwrap());
-    assert_eq!(indices.collect::<Vec<_>>(), [0, 1, 2]);
+    for (index, text) in ["one", "two", "three"].into_iter().enumerate() {
+        let choice = &answer["choices"][index];
+        assert_eq!((&choice["index"], &choice["message"]["content"]), (&json!(index), &json!(text)));
+    }
     // The prompt is counted once. Each output is counted with its end token.
     assert_eq!(answer["usage"]["prompt_tokens"], prompt_of("hello there").len());
     assert_eq!(answer["usage"]["completion_tokens"], "onetwothree".len() + 3);
     // The prompt's full blocks were computed only once, so fewer tokens were planned than one prompt for each choice.
-    let planned: u32 = router
-        .shard()
-        .plans
-        .lock()
-        .unwrap()
-        .iter()
-        .flat_map(|plan| &plan.chunks)
-        .map(|chunk| chunk.num_tokens)
-        .sum();
+    let plans = router.shard().plans.lock().unwrap().clone();
+    let planned: u32 = plans.iter().flat_map(|plan| &plan.chunks).map(|chunk| chunk.num_tokens).sum();
     let prompt = prompt_of("hello there").len() as u32;
     assert!(planned < 2 * prompt + "onetwothree".len() as u32, "{planned} tokens for a prompt of {prompt}");
     router.wait_idle().await;
@@ -53,7 +34,7 @@ async fn choices_of_a_chat_share_the_prompt() {
 
 #[tokio::test]
 async fn choices_in_a_stream_are_numbered() {
-    let router = router_saying(&["one", "twenty", "3"]).await;
+    let router = Router::replying(&["one", "twenty", "3"]).await;
     let body =
         json!({"messages": user("x"), "n": 3, "stream": true, "stream_options": {"include_usage": true}});
     let events = router.post(CHAT, &body).await.events();
@@ -72,7 +53,7 @@ async fn choices_in_a_stream_are_numbered() {
 
 #[tokio::test]
 async fn prompts_are_answered_in_their_order() {
-    let router = router_saying(&["a", "b"]).await;
+    let router = Router::replying(&["a", "b"]).await;
     let body = json!({"prompt": ["first", "second"], "n": 2, "echo": true});
     let answer = router.post(COMPLETIONS, &body).await.ok();
     assert_eq!(texts(&answer), ["firsta", "firstb", "seconda", "secondb"]);
@@ -90,7 +71,7 @@ async fn prompts_are_answered_in_their_order() {
 #[tokio::test]
 async fn best_of_returns_the_likeliest_outputs() {
     // The mock gives higher choices likelier tokens.
-    let router = router_saying(&["a", "b", "c", "d"]).await;
+    let router = Router::replying(&["a", "b", "c", "d"]).await;
     let body = json!({"prompt": "x", "n": 2, "best_of": 4});
     let answer = router.post(COMPLETIONS, &body).await.ok();
     assert_eq!(texts(&answer), ["d", "c"]);
@@ -100,15 +81,13 @@ async fn best_of_returns_the_likeliest_outputs() {
         (json!({"prompt": "x", "n": 2, "best_of": 4, "stream": true}), "do not stream"),
         (json!({"prompt": "x", "n": 2, "best_of": 1}), "`best_of` is 1, must be at least 2"),
     ] {
-        let answer = router.post(COMPLETIONS, &body).await;
-        assert_eq!(answer.status, 400);
-        assert!(answer.text().contains(words), "{}", answer.text());
+        router.post(COMPLETIONS, &body).await.refuses(400, words);
     }
 }
 
 #[tokio::test]
 async fn choices_keep_their_order_with_logprobs() {
-    let router = router_saying(&["a", "b", "c"]).await;
+    let router = Router::replying(&["a", "b", "c"]).await;
     let answer = router.post(COMPLETIONS, &json!({"prompt": "x", "n": 3, "logprobs": 1})).await.ok();
     assert_eq!(texts(&answer), ["a", "b", "c"], "only `best_of` ranks");
 }
@@ -121,11 +100,10 @@ async fn prompts_of_two_kinds_are_refused() {
         (json!(["a", [1]]), "a list", "a string like those before it"),
         (json!(["a", 1]), "the number 1", "a string like those before it"),
     ] {
-        let answer = router.post(COMPLETIONS, &json!({"prompt": prompts})).await;
-        assert_eq!(answer.status, 400, "{prompts}");
-        let message = answer.json()["error"]["message"].as_str().unwrap().to_owned();
-        let wanted = format!("`prompt` must be {expected}, not {found}");
-        assert!(message.starts_with(&wanted), "{message}");
+        router
+            .post(COMPLETIONS, &json!({"prompt": prompts}))
+            .await
+            .refuses(400, &format!("`prompt` must be {expected}, not {found}"));
     }
     for prompts in [json!(["a", "b"]), json!([[1], [2]]), json!([1, 2])] {
         router.post(COMPLETIONS, &json!({"prompt": prompts})).await.ok();
@@ -134,7 +112,7 @@ async fn prompts_of_two_kinds_are_refused() {
 
 #[tokio::test]
 async fn tgis_best_of_returns_the_other_outputs_in_details() {
-    let router = router_saying(&["a", "b", "c"]).await;
+    let router = Router::replying(&["a", "b", "c"]).await;
     let parameters = json!({"best_of": 3, "do_sample": true, "details": true, "seed": 5});
     let answer = router.post("/generate", &json!({"inputs": "x", "parameters": parameters})).await.ok();
     assert_eq!(answer["generated_text"], "c");
@@ -142,9 +120,10 @@ async fn tgis_best_of_returns_the_other_outputs_in_details() {
     let others: Vec<&Value> = others.iter().map(|other| &other["generated_text"]).collect();
     assert_eq!(others, ["b", "a"]);
     let parameters = json!({"best_of": 3, "do_sample": true});
-    let refused = router.post("/generate_stream", &json!({"inputs": "x", "parameters": parameters})).await;
-    assert_eq!(refused.status, 422);
-    assert!(refused.text().contains("do not stream"), "{}", refused.text());
+    router
+        .post("/generate_stream", &json!({"inputs": "x", "parameters": parameters}))
+        .await
+        .refuses(422, "do not stream");
     let parameters = json!({"details": true});
     let answer = router.post("/generate", &json!({"inputs": "x", "parameters": parameters})).await.ok();
     assert!(answer["details"].get("best_of_sequences").is_none());
@@ -152,18 +131,15 @@ async fn tgis_best_of_returns_the_other_outputs_in_details() {
 
 #[tokio::test]
 async fn every_output_takes_a_place() {
-    let plan = ShardPlan::endless().held();
     let limits = Limits { max_concurrent_requests: 4, ..Limits::default() };
-    let router = Router::start(plan, limits).await;
-    let mut first = router.connect().await;
-    let body = json!({"messages": user("x"), "n": 3, "stream": true}).to_string();
-    first.send("POST", CHAT, body.as_bytes()).await;
+    let router = Router::start(ShardPlan::endless().held(), limits).await;
+    let first = router.begin(CHAT, &json!({"messages": user("x"), "n": 3, "stream": true})).await;
     router.wait("three places to be taken", |app| app.admission.open.available_permits() == 1).await;
-    let refused = router.post(CHAT, &json!({"messages": user("x"), "n": 2})).await;
-    assert_eq!((refused.status, &refused.json()["error"]["code"]), (429, &json!("too_many_requests")));
-    let too_many = router.post(CHAT, &json!({"messages": user("x"), "n": 5})).await;
-    assert_eq!(too_many.status, 400);
-    assert!(too_many.text().contains("--max-concurrent-requests"), "{}", too_many.text());
+    router.post(CHAT, &json!({"messages": user("x"), "n": 2})).await.fails(429, "too_many_requests");
+    router
+        .post(CHAT, &json!({"messages": user("x"), "n": 5}))
+        .await
+        .refuses(400, "--max-concurrent-requests");
     // Dropping the answer returns all places.
     drop(first);
     router.wait("the places to be free", |app| app.admission.open.available_permits() == 4).await;

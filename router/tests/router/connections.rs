@@ -13,7 +13,7 @@ use trunkline_router::server::Front;
 use trunkline_router::tenants::Access;
 
 use crate::support::process::{PROGRAM, Process, WithSettings, settings};
-use crate::support::{Connection, DEADLINE, Router, ShardPlan, write_model};
+use crate::support::{Connection, DEADLINE, Router, ShardPlan, user, write_model};
 
 /// Long enough to be distinguished from no wait.
 const LIMIT: Duration = Duration::from_millis(60);
@@ -57,7 +57,7 @@ async fn a_late_body_gets_408_and_frees_its_memory() {
     connection.stream.write_all(part).await.unwrap();
     let answer = connection.answer().await;
     assert!(begin.elapsed() >= LIMIT);
-    assert_eq!((answer.status, &answer.json()["error"]["code"]), (408, &json!("body_timeout")));
+    answer.fails(408, "body_timeout");
     assert_eq!(router.app.admission.reading.available_permits(), all);
     router.wait_places().await;
 }
@@ -103,21 +103,18 @@ async fn a_late_handshake_closes_the_connection() {
 #[tokio::test]
 async fn silent_streams_are_kept_open_by_comments() {
     let timeouts = Timeouts { keep_alive: LIMIT, ..Timeouts::default() };
-    let plan = ShardPlan::default().held();
-    let steps = plan.steps.clone();
-    let router = Router::start(plan, limits(timeouts)).await;
+    let router = Router::start(ShardPlan::default().held(), limits(timeouts)).await;
     let num_comments = |bytes: &[u8]| bytes.windows(5).filter(|window| window == b"\r\n:\n\n").count();
-    let body = json!({"messages": [{"role": "user", "content": "x"}], "stream": true}).to_string();
+    let body = json!({"messages": user("x"), "stream": true});
     let mut events = router.connect().await;
     events.send("GET", "/v1/kv/events", b"").await;
-    let mut chat = router.connect().await;
     let begin = Instant::now();
-    chat.send("POST", "/v1/chat/completions", body.as_bytes()).await;
+    let mut chat = router.begin("/v1/chat/completions", &body).await;
     assert!(chat.read_until(|bytes| num_comments(bytes) == 2).await);
     assert!(begin.elapsed() >= 2 * LIMIT);
     assert!(events.read_until(|bytes| num_comments(bytes) >= 1).await);
     // Comments do not change the events.
-    steps.add_permits(1000);
+    router.add_steps(1000);
     let said = chat.answer().await.events();
     assert_eq!(said.last().unwrap(), "[DONE]");
 }

@@ -3,9 +3,10 @@
 use serde_json::{Value, json};
 use trunkline_router::limits::Limits;
 
-use crate::support::{Router, ShardPlan};
+use crate::support::{Router, ShardPlan, user, with};
 
 const CHAT: &str = "/v1/chat/completions";
+const ANTHROPIC: &str = "/v1/messages";
 
 fn limits() -> Limits {
     Limits {
@@ -26,76 +27,47 @@ fn limits() -> Limits {
 
 /// Returns the body of a chat with these fields.
 fn chat(fields: Value) -> Value {
-    let mut body = json!({"messages": [{"role": "user", "content": "x"}]});
-    body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
-    body
+    with(json!({"messages": user("x")}), fields)
 }
 
-fn cases() -> Vec<(&'static str, Value, &'static str, &'static str)> {
+#[tokio::test]
+async fn every_error_of_a_limit_names_its_flag() {
+    let router = Router::start(ShardPlan::default(), limits()).await;
     let (message, part) = (json!({"role": "user", "content": "x"}), json!({"type": "text", "text": "x"}));
     let tool = |name: &str| json!({"type": "function", "function": {"name": name}});
-    let parts = json!([{"role": "user", "content": [part, part, part]}]);
+    let messages = json!([message, message, message]);
+    let parts = user(json!([part, part, part]));
     let schema = |schema: Value| chat(json!({"guided_json": schema}));
     let deep = json!({"items": {"items": {"items": {"items": {"items": {}}}}}});
     let wide = json!({"properties": {"a": {}, "b": {}, "c": {}, "d": {}, "e": {}}});
-    vec![
+    for (path, body, flag, code) in [
         (CHAT, chat(json!({"user": "x".repeat(5_000)})), "--max-body-bytes", "body_too_large"),
         ("/v1/completions", json!({"prompt": vec![7; 60]}), "--max-input-tokens", "context_length_exceeded"),
-        (CHAT, json!({"messages": [message, message, message]}), "--max-messages", "invalid_value"),
-        (
-            "/v1/messages",
-            json!({"max_tokens": 1, "messages": [message, message, message]}),
-            "--max-messages",
-            "invalid_value",
-        ),
-        (
-            "/v1/messages/count_tokens",
-            json!({"messages": [message, message, message]}),
-            "--max-messages",
-            "invalid_value",
-        ),
-        ("/v1/responses", json!({"input": [message, message, message]}), "--max-messages", "invalid_value"),
-        (
-            "/chat_tokenize",
-            json!({"messages": [message, message, message]}),
-            "--max-messages",
-            "invalid_value",
-        ),
+        (CHAT, json!({"messages": messages}), "--max-messages", "invalid_value"),
+        (ANTHROPIC, json!({"max_tokens": 1, "messages": messages}), "--max-messages", "invalid_value"),
+        ("/v1/messages/count_tokens", json!({"messages": messages}), "--max-messages", "invalid_value"),
+        ("/v1/responses", json!({"input": messages}), "--max-messages", "invalid_value"),
+        ("/chat_tokenize", json!({"messages": messages}), "--max-messages", "invalid_value"),
         ("/chat_tokenize", json!({"messages": parts}), "--max-message-parts", "invalid_value"),
         (CHAT, json!({"messages": parts}), "--max-message-parts", "invalid_value"),
-        ("/v1/messages", json!({"max_tokens": 1, "messages": parts}), "--max-message-parts", "invalid_value"),
+        (ANTHROPIC, json!({"max_tokens": 1, "messages": parts}), "--max-message-parts", "invalid_value"),
         ("/v1/responses", json!({"input": parts}), "--max-message-parts", "invalid_value"),
         (CHAT, chat(json!({"n": 4})), "--max-best-of", "invalid_value"),
         (CHAT, chat(json!({"n": 3})), "--max-concurrent-requests", "invalid_value"),
         (CHAT, chat(json!({"tools": [tool("a"), tool("b")]})), "--max-tools", "invalid_value"),
         (CHAT, chat(json!({"stop": ["a", "b"]})), "--max-stop-sequences", "invalid_value"),
         (CHAT, chat(json!({"guided_regex": "x".repeat(201)})), "--max-schema-bytes", "schema_too_large"),
+        (CHAT, schema(json!({"const": "x".repeat(201)})), "--max-schema-bytes", "schema_too_large"),
         (CHAT, schema(deep), "--max-schema-depth", "schema_too_large"),
         (CHAT, schema(wide), "--max-schema-properties", "schema_too_large"),
-    ]
-}
-
-#[tokio::test]
-async fn every_error_of_a_limit_names_its_flag() {
-    let router = Router::start(ShardPlan::default(), limits()).await;
-    for (path, body, flag, code) in cases() {
+    ] {
         let answer = router.post(path, &body).await;
-        let whole = answer.json();
-        // TGI's errors have no `error` object.
-        let (error, text) = match &whole["error"] {
-            Value::String(text) => (&whole, text.as_str()),
-            error => (error, error["message"].as_str().unwrap()),
-        };
-        assert_eq!(error["code"], code, "{path} {flag}: {error}");
-        assert!(text.contains(&format!("`{flag}`")), "{path} {flag}: {text}");
-        assert!(
-            text.contains("limit") || text.contains("at most") || text.contains("larger"),
-            "no limit: {text}"
-        );
         assert!((400..500).contains(&answer.status), "{path} {flag}: {}", answer.status);
+        let text = answer.fails(answer.status, code);
+        assert!(text.contains(&format!("`{flag}`")), "{path} {flag}: {text}");
+        assert!(["limit", "at most", "larger"].iter().any(|word| text.contains(word)), "no limit: {text}");
     }
     // No refused request holds a place, and a request within the limits is served.
-    let message = json!({"role": "user", "content": "x"});
     router.post(CHAT, &json!({"messages": [message, message], "n": 2, "stop": "a"})).await.ok();
     router.wait_places().await;
 }

@@ -1,28 +1,14 @@
 //! Sequences that follow a grammar: the driver's masks reach the shard, also next to unconstrained sequences.
 
-use tokio::time::Instant;
 use trunkline_grammar::{Constraint, Grammar, GrammarCompiler, GrammarLimits};
 use trunkline_reply::ReasoningMarks;
 use trunkline_router::engine::driver::{NewSequence, SequenceUpdate};
-use trunkline_router::limits::Limits;
-use trunkline_scheduler::{EndReason, Priority, Retention, Salt, SamplingParams};
+use trunkline_scheduler::{EndReason, SamplingParams};
 
-use crate::support::{END, Router, ShardPlan, bytes};
+use crate::support::{END, Router, bytes, sequence};
 
 fn request(prompt: &str, sampling: SamplingParams) -> NewSequence {
-    NewSequence {
-        arrived: Instant::now(),
-        token_ids: bytes(prompt),
-        max_new_tokens: 400,
-        sampling,
-        end_token_ids: vec![END],
-        ignore_eos: false,
-        priority: Priority::Normal,
-        deadline: None,
-        salt: Salt::default(),
-        retention: Retention::default(),
-        constraint: None,
-    }
+    NewSequence { sampling, end_token_ids: vec![END], ..sequence(bytes(prompt), 400) }
 }
 
 fn constraint(router: &Router, grammar: &Grammar) -> Constraint {
@@ -57,11 +43,7 @@ async fn run(router: &Router, request: NewSequence, grammar: Option<&Grammar>) -
 #[tokio::test]
 async fn masks_reach_the_shard_and_forced_tokens_need_no_step() {
     // The shard's own output would not match the grammar.
-    let plan = ShardPlan {
-        script: std::sync::Arc::new(|_: &[u32]| bytes("no json at all")),
-        ..ShardPlan::default()
-    };
-    let router = Router::start(plan, Limits::default()).await;
+    let router = Router::saying("no json at all").await;
     let schema = serde_json::json!({
         "type": "object", "properties": {"answer": {"enum": ["first", "fourth"]}}, "required": ["answer"],
         "additionalProperties": false,
@@ -87,7 +69,7 @@ async fn masks_reach_the_shard_and_forced_tokens_need_no_step() {
 
 #[tokio::test]
 async fn leaving_while_a_mask_is_computed_frees_everything() {
-    let router = Router::start(ShardPlan::default(), Limits::default()).await;
+    let router = Router::default().await;
     let grammar = Grammar::Regex("[a-z]{50}".into());
     for _ in 0..20 {
         let constraint = Some(constraint(&router, &grammar));

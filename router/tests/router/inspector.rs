@@ -2,9 +2,8 @@
 
 use serde_json::{Value, json};
 use trunkline_router::limits::ServerLimits;
-use trunkline_router::tenants::Access;
 
-use crate::support::{Answer, Router, ShardPlan, bytes};
+use crate::support::{Router, ShardPlan, bytes};
 
 const ALICE: &str = "sk-alice-0123456789";
 const BOB: &str = "sk-bob-0123456789ab";
@@ -17,29 +16,20 @@ const KEYS: &str = "[tenants.alice]\nkeys = \"sk-alice-0123456789\"\nshare = 2\n
 const NUM_BLOCKS: u32 = 32;
 
 async fn router(folder: &tempfile::TempDir) -> Router {
-    let path = folder.path().join("keys.toml");
-    std::fs::write(&path, KEYS).unwrap();
     let limits = ServerLimits { max_pinned_percent: 50, ..ServerLimits::default() };
-    let mut router = Router::start_with_access(limits, Access::new(Some(path), None).unwrap());
     let store = Some((folder.path().join("store"), 64));
-    router.start_shard(ShardPlan { num_blocks: NUM_BLOCKS, store, ..ShardPlan::saying("!") }).await;
-    router
-}
-
-async fn ask(router: &Router, key: &str, method: &str, path: &str, body: &Value) -> Answer {
-    let body = if body.is_null() { String::new() } else { body.to_string() };
-    let headers = [("x-api-key", key)];
-    router.connect().await.request_with(method, path, &headers, body.as_bytes()).await
+    let plan = ShardPlan { num_blocks: NUM_BLOCKS, store, ..ShardPlan::saying("!") };
+    Router::start_with_keys(KEYS, plan, limits).await
 }
 
 async fn complete(router: &Router, key: &str, body: &Value) -> Value {
-    let answer = ask(router, key, "POST", "/v1/completions", body).await.ok();
-    router.wait("the request to end", |app| app.served.stats.borrow().num_running == 0).await;
+    let answer = router.ask(key, "POST", "/v1/completions", body).await.ok();
+    router.wait_running(0).await;
     answer
 }
 
 async fn nodes(router: &Router, key: &str, query: &str) -> Vec<Value> {
-    let page = ask(router, key, "GET", &format!("/v1/kv/tree{query}"), &Value::Null).await.ok();
+    let page = router.ask(key, "GET", &format!("/v1/kv/tree{query}"), &Value::Null).await.ok();
     page["data"].as_array().unwrap().clone()
 }
 
@@ -56,18 +46,18 @@ async fn only_the_tenant_and_admins_see_a_prompts_text() {
     let found = nodes(&router, ALICE, "").await;
     let first = found.iter().find(|node| node["parent"].is_null()).unwrap();
     for key in [ALICE, ADMIN] {
-        let shown = ask(&router, key, "GET", &path_of(first, "?text=true"), &Value::Null).await.ok();
+        let shown = router.ask(key, "GET", &path_of(first, "?text=true"), &Value::Null).await.ok();
         assert_eq!(shown["text"], text[..32], "{key}");
         assert_eq!((&shown["text_tokens"], &shown["id"]), (&json!(32), &first["id"]));
-        let shown = ask(&router, key, "GET", &path_of(first, ""), &Value::Null).await.ok();
+        let shown = router.ask(key, "GET", &path_of(first, ""), &Value::Null).await.ok();
         assert_eq!((&shown["text"], &shown["tokens"]), (&Value::Null, &json!(32)));
     }
     for rest in ["", "?text=true"] {
-        let refused = ask(&router, BOB, "GET", &path_of(first, rest), &Value::Null).await;
+        let refused = router.ask(BOB, "GET", &path_of(first, rest), &Value::Null).await;
         assert_eq!(refused.status, 404, "{rest}");
         assert!(!refused.text().contains("prompt of"), "{rest}");
     }
-    let wrong = ask(&router, ALICE, "GET", &path_of(first, "?text=maybe"), &Value::Null).await;
+    let wrong = router.ask(ALICE, "GET", &path_of(first, "?text=maybe"), &Value::Null).await;
     assert_eq!(wrong.status, 400);
 }
 
@@ -80,8 +70,7 @@ async fn without_keys_no_text_is_shown() {
     let page = router.get("/v1/kv/tree").await.ok();
     let first = &page["data"][0];
     assert_eq!(router.get(&path_of(first, "")).await.ok()["text"], Value::Null);
-    let refused = router.get(&path_of(first, "?text=true")).await;
-    assert_eq!((refused.status, &refused.json()["error"]["code"]), (403, &json!("text_not_shown")));
+    router.get(&path_of(first, "?text=true")).await.fails(403, "text_not_shown");
 }
 
 #[tokio::test]
@@ -92,14 +81,14 @@ async fn only_its_tenant_can_pin_and_unpin_a_node() {
     complete(&router, ALICE, &body).await;
     let node = nodes(&router, ALICE, "").await.into_iter().find(|node| node["parent"].is_null()).unwrap();
     let pin = path_of(&node, "/pin");
-    assert_eq!(ask(&router, BOB, "POST", &pin, &json!({})).await.status, 404);
-    assert_eq!(ask(&router, BOB, "DELETE", &pin, &Value::Null).await.status, 404);
-    let pinned = ask(&router, ALICE, "POST", &pin, &json!({"ttl_s": 60})).await.ok();
+    assert_eq!(router.ask(BOB, "POST", &pin, &json!({})).await.status, 404);
+    assert_eq!(router.ask(BOB, "DELETE", &pin, &Value::Null).await.status, 404);
+    let pinned = router.ask(ALICE, "POST", &pin, &json!({"ttl_s": 60})).await.ok();
     assert_eq!(pinned, json!({"pinned_tokens": 40, "disk_pinned_tokens": 40, "ttl_s": 60}));
-    let seen = ask(&router, ADMIN, "GET", &path_of(&node, ""), &Value::Null).await.ok();
+    let seen = router.ask(ADMIN, "GET", &path_of(&node, ""), &Value::Null).await.ok();
     assert_eq!((&seen["pinned"], &seen["disk_pinned"]), (&json!(5), &json!(5)));
     assert!((1..=60_000).contains(&seen["pin_ends_in_ms"].as_u64().unwrap()), "{seen}");
-    let totals = ask(&router, ALICE, "GET", "/v1/kv", &Value::Null).await.ok();
+    let totals = router.ask(ALICE, "GET", "/v1/kv", &Value::Null).await.ok();
     let tenants = totals["tenants"].as_array().unwrap();
     assert_eq!(tenants.len(), 1, "its own");
     assert_eq!(
@@ -108,9 +97,9 @@ async fn only_its_tenant_can_pin_and_unpin_a_node() {
     );
     assert_eq!((&totals["device"]["pinned"], &totals["disk"]["pinned"]), (&json!(5), &json!(5)));
     // An admin's pin counts towards the share of the node's tenant.
-    let unpinned = ask(&router, ADMIN, "DELETE", &pin, &Value::Null).await.ok();
+    let unpinned = router.ask(ADMIN, "DELETE", &pin, &Value::Null).await.ok();
     assert_eq!(unpinned, json!({"unpinned_blocks": 5}));
-    let totals = ask(&router, ADMIN, "GET", "/v1/kv", &Value::Null).await.ok();
+    let totals = router.ask(ADMIN, "GET", "/v1/kv", &Value::Null).await.ok();
     assert_eq!((&totals["device"]["pinned"], &totals["disk"]["pinned"]), (&json!(0), &json!(0)));
     let names: Vec<&Value> = totals["tenants"].as_array().unwrap().iter().map(|of| &of["tenant"]).collect();
     assert!(names.contains(&&json!("alice")), "{names:?}");
@@ -123,19 +112,18 @@ async fn pins_of_nodes_respect_the_limits() {
     // Bob's share is 8 blocks on the device and 16 on the disk.
     complete(&router, BOB, &json!({"prompt": vec![7; 81], "max_tokens": 1})).await;
     let node = nodes(&router, BOB, "").await.into_iter().find(|node| node["parent"].is_null()).unwrap();
-    let pinned = ask(&router, BOB, "POST", &path_of(&node, "/pin"), &json!({})).await.ok();
+    let pinned = router.ask(BOB, "POST", &path_of(&node, "/pin"), &json!({})).await.ok();
     assert_eq!(pinned, json!({"pinned_tokens": 0, "disk_pinned_tokens": 80, "ttl_s": 300}));
     complete(&router, BOB, &json!({"prompt": vec![9; 73], "max_tokens": 1})).await;
     let all = nodes(&router, BOB, "").await;
     let other = all.iter().find(|node| node["parent"].is_null() && node["tokens"] == 72).unwrap();
-    let refused = ask(&router, BOB, "POST", &path_of(other, "/pin"), &json!({})).await;
-    assert_eq!((refused.status, &refused.json()["error"]["code"]), (409, &json!("pin_refused")));
-    for (body, param) in [(json!({"ttl_s": 0}), "ttl_s"), (json!({"ttl_s": 86_401}), "ttl_s")] {
-        let wrong = ask(&router, BOB, "POST", &path_of(other, "/pin"), &body).await;
-        assert_eq!((wrong.status, &wrong.json()["error"]["param"]), (400, &json!(param)), "{body}");
+    router.ask(BOB, "POST", &path_of(other, "/pin"), &json!({})).await.fails(409, "pin_refused");
+    for ttl_s in [0, 86_401] {
+        let wrong = router.ask(BOB, "POST", &path_of(other, "/pin"), &json!({"ttl_s": ttl_s})).await;
+        assert_eq!((wrong.status, &wrong.json()["error"]["param"]), (400, &json!("ttl_s")), "{ttl_s}");
     }
     let gone = "/v1/kv/tree/0-00000000000000000000000000000000/pin";
-    assert_eq!(ask(&router, BOB, "POST", gone, &json!({})).await.status, 404);
+    assert_eq!(router.ask(BOB, "POST", gone, &json!({})).await.status, 404);
 }
 
 #[tokio::test]

@@ -1,17 +1,16 @@
 //! The routes below `/v1/kv` that list the cache and remove nodes.
 
 use serde_json::{Value, json};
-use trunkline_router::limits::Limits;
 
-use crate::support::{Answer, Router, ShardPlan};
+use crate::support::{Answer, Router};
 
 const COMPLETIONS: &str = "/v1/completions";
 
 async fn complete(router: &Router, prompt: &[u32], salt: &str) -> u64 {
     let body = json!({"prompt": prompt, "max_tokens": 1, "cache_salt": salt});
-    let answer = router.post(COMPLETIONS, &body).await.ok();
+    let answer = router.post(COMPLETIONS, &body).await;
     router.wait_idle().await;
-    answer["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap()
+    answer.cached_tokens()
 }
 
 async fn delete(router: &Router, id: &str) -> Answer {
@@ -35,7 +34,7 @@ async fn walk(router: &Router, limit: usize) -> Vec<Value> {
 
 #[tokio::test]
 async fn the_cache_is_listed_and_parts_of_it_are_removed() {
-    let router = Router::start(ShardPlan::saying("!"), Limits::default()).await;
+    let router = Router::saying("!").await;
     let shared: Vec<u32> = (1..33).collect();
     let (one, two) = ([shared.clone(), vec![40; 17]].concat(), [shared, vec![50; 17]].concat());
     assert_eq!(complete(&router, &one, "a").await, 0);
@@ -73,14 +72,9 @@ async fn unknown_nodes_are_reported() {
     let router = Router::default().await;
     for id in ["7", "0-00", "x-00000000000000000000000000000000", "0-00000000000000000000000000000000"] {
         let answer = delete(&router, id).await;
-        assert_eq!((answer.status, answer.json()["error"]["code"].as_str()), (404, Some("node_not_found")));
+        answer.fails(404, "node_not_found");
     }
     for query in ["limit=0", "limit=1001", "limit=x", "after=-1"] {
-        let answer = router.get(&format!("/v1/kv/tree?{query}")).await;
-        assert_eq!(
-            (answer.status, answer.json()["error"]["code"].as_str()),
-            (400, Some("invalid_value")),
-            "{query}"
-        );
+        router.get(&format!("/v1/kv/tree?{query}")).await.fails(400, "invalid_value");
     }
 }

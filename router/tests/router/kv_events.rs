@@ -7,7 +7,6 @@ use serde_json::{Value, json};
 use trunkline_object::Remote;
 use trunkline_router::kv_events::{MAX_LISTENERS, Topic};
 use trunkline_router::limits::Limits;
-use trunkline_router::tenants::Access;
 use trunkline_zmq::ZmqPublisher;
 use zeromq::{Socket, SocketRecv, SubSocket};
 
@@ -37,13 +36,9 @@ struct Stream {
 impl Stream {
     async fn open(router: &Router, key: Option<&str>, last_id: Option<&str>) -> Self {
         let mut connection = router.connect().await;
-        let mut head = format!("GET {PATH} HTTP/1.1\r\nhost: x\r\n");
-        for (name, value) in [("x-api-key", key), ("last-event-id", last_id)] {
-            head += &value.map(|value| format!("{name}: {value}\r\n")).unwrap_or_default();
-        }
-        tokio::io::AsyncWriteExt::write_all(&mut connection.stream, (head + "\r\n").as_bytes())
-            .await
-            .unwrap();
+        let headers = [("x-api-key", key), ("last-event-id", last_id)];
+        let headers: Vec<_> = headers.into_iter().filter_map(|(name, value)| Some((name, value?))).collect();
+        connection.send_with("GET", PATH, &headers, b"").await;
         // The first comment shows that the server is listening for events.
         assert!(connection.read_until(|bytes| contains(bytes, ":\n\n")).await);
         assert!(connection.received().contains("content-type: text/event-stream"));
@@ -86,26 +81,13 @@ fn num_stored(events: &[Seen]) -> usize {
 }
 
 async fn complete(router: &Router, key: &str, prompt: &[u32]) {
-    let body = json!({"prompt": prompt, "max_tokens": 1}).to_string();
-    let headers = [("x-api-key", key)];
-    let answer =
-        router.connect().await.request_with("POST", "/v1/completions", &headers, body.as_bytes()).await;
-    assert_eq!(answer.status, 200, "{}", answer.text());
+    router.ask(key, "POST", "/v1/completions", &json!({"prompt": prompt, "max_tokens": 1})).await.ok();
     router.wait_idle().await;
-}
-
-async fn with_keys() -> (Router, tempfile::TempDir) {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("keys.toml");
-    std::fs::write(&path, KEYS).unwrap();
-    let mut router = Router::start_with_access(Limits::default(), Access::new(Some(path), None).unwrap());
-    router.start_shard(ShardPlan::default()).await;
-    (router, folder)
 }
 
 #[tokio::test]
 async fn a_reader_resumes_after_its_last_event() {
-    let router = Router::start(ShardPlan::saying("!"), Limits::default()).await;
+    let router = Router::saying("!").await;
     let mut stream = Stream::open(&router, None, None).await;
     // Blocks have 8 tokens. The prompt has two full blocks and a partial one without a key.
     let prompt: Vec<u32> = (1..20).collect();
@@ -141,7 +123,7 @@ async fn a_reader_resumes_after_its_last_event() {
 
 #[tokio::test]
 async fn a_tenant_receives_only_its_own_events_and_tokens() {
-    let (router, _folder) = with_keys().await;
+    let router = Router::start_with_keys(KEYS, ShardPlan::default(), Limits::default()).await;
     let mut streams = Vec::new();
     for key in [ALICE, BOB, ADMIN] {
         streams.push(Stream::open(&router, Some(key), None).await);
@@ -178,7 +160,7 @@ async fn a_tenant_receives_only_its_own_events_and_tokens() {
 
 #[tokio::test]
 async fn losing_the_shard_clears_all_blocks_and_a_drain_ends_the_stream() {
-    let mut router = Router::start(ShardPlan::default(), Limits::default()).await;
+    let mut router = Router::default().await;
     let mut stream = Stream::open(&router, None, None).await;
     complete(&router, "", &(1..20).collect::<Vec<u32>>()).await;
     stream.events(|events| num_stored(events) == 2).await;
@@ -188,11 +170,8 @@ async fn losing_the_shard_clears_all_blocks_and_a_drain_ends_the_stream() {
     assert!(events.len() >= 4);
     router.terminate();
     stream.rest().await;
-    let (status, body) = {
-        let done = tokio::time::timeout(DEADLINE, &mut router.running).await.unwrap();
-        (done.unwrap().is_ok(), stream.connection.received())
-    };
-    assert!(status && !body.contains("event: error"));
+    tokio::time::timeout(DEADLINE, &mut router.running).await.unwrap().unwrap().unwrap();
+    assert!(!stream.connection.received().contains("event: error"));
 }
 
 #[tokio::test]
@@ -203,7 +182,7 @@ async fn the_number_of_listeners_is_limited() {
         streams.push(Stream::open(&router, None, None).await);
     }
     let answer = router.get(PATH).await;
-    assert_eq!((answer.status, answer.json()["error"]["code"].as_str()), (429, Some("too_many_listeners")));
+    answer.fails(429, "too_many_listeners");
     assert_eq!(answer.header("retry-after"), Some("1"));
 }
 
@@ -259,9 +238,7 @@ async fn uploads_and_downloads_are_published() {
         let place = Some((folder.path().join(name), 64));
         let plan = ShardPlan { store: place, device_time_us: 1_000_000, ..ShardPlan::saying("!") };
         let remote = Remote::new(Arc::new(store.clone()), "kv/");
-        let mut router = Router::start_with_objects(Limits::default(), Some(remote)).await;
-        router.start_shard(plan).await;
-        router
+        Router::start_with_objects(plan, remote).await
     };
     let of_objects = |events: &[Seen], name: &str| -> Vec<Value> {
         let of_objects = events.iter().filter(|event| event.name == name && event.data["tier"] == "object");

@@ -15,14 +15,14 @@ use trunkline_router::tenants::Access;
 use trunkline_settings::RouterSettings;
 
 use crate::support::process::{PROGRAM, WithSettings, settings};
-use crate::support::{Answer, Connection, DEADLINE, MockShard, Router, ShardPlan, sse_data, write_model};
+use crate::support::{
+    Answer, Connection, DEADLINE, MockShard, Router, ShardPlan, sse_data, user, write_model,
+};
 
 const CHAT: &str = "/v1/chat/completions";
 
-fn streaming(max_tokens: u32) -> Vec<u8> {
-    json!({"messages": [{"role": "user", "content": "x"}], "max_tokens": max_tokens, "stream": true})
-        .to_string()
-        .into_bytes()
+fn streaming(max_tokens: u32) -> Value {
+    json!({"messages": user("x"), "max_tokens": max_tokens, "stream": true})
 }
 
 /// Makes the same calls as the example in the crate's documentation, which is not compiled.
@@ -51,12 +51,11 @@ async fn the_server_is_not_ready_until_the_shard_is() {
         ("/info", "unhealthy"),
     ] {
         let answer = router.get(path).await;
-        assert_eq!((answer.status, answer.json()["code"].as_str()), (503, Some("model_loading")), "{path}");
+        answer.fails(503, "model_loading");
         assert_eq!(answer.json()["error_type"], kind, "{path}");
         assert_eq!(answer.header("retry-after"), Some("1"));
     }
-    let answer = router.post_bytes(CHAT, &streaming(1)).await;
-    assert_eq!((answer.status, answer.json()["error"]["code"].as_str()), (503, Some("model_loading")));
+    router.post(CHAT, &streaming(1)).await.fails(503, "model_loading");
     // `/info` and the chat count as rejections. Probes do not.
     assert_eq!(router.metric("trunkline_rejections_total{code=\"model_loading\"}").await, 2.0);
     router.start_shard(ShardPlan::default()).await;
@@ -65,7 +64,7 @@ async fn the_server_is_not_ready_until_the_shard_is() {
         let answer = router.get(path).await;
         assert_eq!((answer.status, answer.body.len()), (200, 0), "{path}");
     }
-    assert_eq!(router.post_bytes(CHAT, &streaming(1)).await.status, 200);
+    assert_eq!(router.post(CHAT, &streaming(1)).await.status, 200);
 }
 
 /// Limits of a router that does not wait for another shard.
@@ -76,8 +75,7 @@ fn impatient() -> Limits {
 #[tokio::test]
 async fn without_patience_a_killed_shard_ends_streams_with_an_error_and_the_next_one_serves() {
     let mut router = Router::start(ShardPlan::endless(), impatient()).await;
-    let mut stream = router.connect().await;
-    stream.send("POST", CHAT, &streaming(8000)).await;
+    let mut stream = router.begin(CHAT, &streaming(8000)).await;
     assert!(stream.read_until(|bytes| bytes.len() > 2000).await);
     router.kill_shard();
     assert!(stream.read_until(|bytes| bytes.ends_with(b"0\r\n\r\n")).await);
@@ -85,13 +83,13 @@ async fn without_patience_a_killed_shard_ends_streams_with_an_error_and_the_next
     assert_eq!(events.last().unwrap()["error"]["code"], "shard_lost");
     assert_eq!(events.last().unwrap()["error"]["type"], "server_error");
     assert_eq!(router.get("/readyz").await.status, 503);
-    let away = router.post_bytes(CHAT, &streaming(1)).await;
-    assert_eq!((away.status, away.json()["error"]["code"].as_str()), (503, Some("shard_away")));
+    let away = router.post(CHAT, &streaming(1)).await;
+    away.fails(503, "shard_away");
     assert_eq!(away.header("retry-after"), Some("1"));
     assert_eq!(router.get("/livez").await.status, 200);
 
     router.start_shard(ShardPlan::default()).await;
-    let answer = router.post(CHAT, &json!({"messages": [{"role": "user", "content": "x"}]})).await.ok();
+    let answer = router.post(CHAT, &json!({"messages": user("x")})).await.ok();
     assert_eq!(answer["choices"][0]["message"]["content"], "Hello wörld 🙂!");
     router.wait_idle().await;
 }
@@ -99,12 +97,11 @@ async fn without_patience_a_killed_shard_ends_streams_with_an_error_and_the_next
 #[tokio::test]
 async fn killed_shard_ends_tgis_requests_with_tgis_error() {
     let mut router = Router::start(ShardPlan::endless().held(), impatient()).await;
-    let mut connection = router.connect().await;
-    connection.send("POST", "/generate", br#"{"inputs": "x"}"#).await;
-    router.wait("the request to run", |app| app.served.stats.borrow().num_running == 1).await;
+    let mut connection = router.begin("/generate", &json!({"inputs": "x"})).await;
+    router.wait_running(1).await;
     router.kill_shard();
     let answer = connection.answer().await;
-    assert_eq!((answer.status, answer.json()["code"].as_str()), (424, Some("shard_lost")));
+    answer.fails(424, "shard_lost");
     assert_eq!(answer.json()["error_type"], "generation");
 }
 
@@ -115,7 +112,7 @@ fn counting() -> ShardPlan {
 
 /// Requests of different kinds, each with an answer of many tokens.
 fn kinds() -> Vec<(&'static str, Value)> {
-    let messages = json!([{"role": "user", "content": "count"}]);
+    let messages = user("count");
     let schema = json!({"type": "json_object", "value": {"type": "string", "maxLength": 60}});
     vec![
         (CHAT, json!({"messages": messages, "max_tokens": 200, "stream_options": {"include_usage": true}})),
@@ -165,20 +162,17 @@ async fn every_kind_of_answer_survives_two_killed_shards() {
             if !path.starts_with("/generate") {
                 body["stream"] = json!(stream);
             }
-            let mut router = Router::start(counting(), Limits::default()).await;
+            let mut router = Router::with(counting()).await;
             let expected = router.post(path, &body).await;
             assert_eq!(expected.status, 200, "{}", expected.text());
             // Each shard has permits for a few steps only, so it is in the middle of the answer when it is killed.
             router.kill_shard();
             router.wait("the loss", |app| app.served.shard_info().is_err()).await;
-            let mut connection = router.connect().await;
-            connection.send("POST", path, body.to_string().as_bytes()).await;
+            let mut connection = router.begin(path, &body).await;
             for num_steps in [9, 14] {
-                let plan = counting().held();
-                let steps = plan.steps.clone();
-                router.start_shard(plan).await;
-                steps.add_permits(num_steps);
-                router.wait("the steps", |_| steps.available_permits() == 0).await;
+                router.start_shard(counting().held()).await;
+                router.add_steps(num_steps);
+                router.wait("the steps", |_| router.shard().steps.available_permits() == 0).await;
                 router.kill_shard();
                 router.wait("the loss", |app| app.served.shard_info().is_err()).await;
             }
@@ -196,14 +190,11 @@ async fn every_kind_of_answer_survives_two_killed_shards() {
 #[tokio::test]
 async fn a_request_that_crashes_the_shard_fails_by_itself() {
     let plan = ShardPlan { poison: Some(u32::from(b'%')), pace: Duration::from_millis(1), ..counting() };
-    let router = Router::start(plan, Limits::default()).await;
-    let ask = async |text: &str| {
-        let body = json!({"messages": [{"role": "user", "content": text}], "max_tokens": 100});
-        router.post(CHAT, &body).await
-    };
+    let router = Router::with(plan).await;
+    let ask = async |text| router.post(CHAT, &json!({"messages": user(text), "max_tokens": 100})).await;
     let calm = ask("a").await.ok()["choices"][0]["message"]["content"].clone();
     let (one, two, poison, three) = tokio::join!(ask("a"), ask("b"), ask("100 %"), ask("c"));
-    assert_eq!((poison.status, poison.json()["error"]["code"].as_str()), (502, Some("crashed_shard")));
+    poison.fails(502, "crashed_shard");
     for answer in [one, two, three] {
         assert_eq!(answer.ok()["choices"][0]["message"]["content"], calm);
     }
@@ -213,10 +204,9 @@ async fn a_request_that_crashes_the_shard_fails_by_itself() {
 
 #[tokio::test]
 async fn a_shard_lost_in_a_drain_ends_its_requests_at_once() {
-    let mut router = Router::start(ShardPlan::endless().held(), Limits::default()).await;
-    let mut connection = router.connect().await;
-    connection.send("POST", CHAT, &streaming(8000)).await;
-    router.wait("the request to run", |app| app.served.stats.borrow().num_running == 1).await;
+    let mut router = Router::with(ShardPlan::endless().held()).await;
+    let mut connection = router.begin(CHAT, &streaming(8000)).await;
+    router.wait_running(1).await;
     router.terminate();
     router.wait("the drain", |app| app.served.readiness().is_err()).await;
     router.kill_shard();
@@ -225,10 +215,9 @@ async fn a_shard_lost_in_a_drain_ends_its_requests_at_once() {
 
 #[tokio::test]
 async fn a_drain_ends_requests_that_wait_for_a_lost_shard() {
-    let mut router = Router::start(ShardPlan::endless().held(), Limits::default()).await;
-    let mut connection = router.connect().await;
-    connection.send("POST", CHAT, &streaming(8000)).await;
-    router.wait("the request to run", |app| app.served.stats.borrow().num_running == 1).await;
+    let mut router = Router::with(ShardPlan::endless().held()).await;
+    let mut connection = router.begin(CHAT, &streaming(8000)).await;
+    router.wait_running(1).await;
     router.kill_shard();
     router.wait("the loss", |app| app.served.shard_info().is_err()).await;
     router.terminate();
@@ -258,8 +247,7 @@ async fn a_stuck_step_makes_the_server_not_ready() {
                 && app.served.health.borrow().last != Check::Away
         })
         .await;
-    let answer = router.get("/readyz").await;
-    assert_eq!((answer.status, answer.json()["code"].as_str()), (503, Some("shard_stuck")));
+    router.get("/readyz").await.fails(503, "shard_stuck");
     assert_eq!(router.get("/livez").await.status, 200);
 }
 
@@ -273,8 +261,7 @@ async fn a_server_is_not_alive_while_its_shard_hangs_again_and_again() {
     let plan = ShardPlan { step_running_ms: 61_000, ..ShardPlan::default() };
     router.shard = Some(MockShard::start(&router.socket, plan));
     router.wait("the third hang", |app| app.served.health.borrow().hangs >= 3).await;
-    let answer = router.get("/livez").await;
-    assert_eq!((answer.status, answer.json()["code"].as_str()), (503, Some("shard_hung")));
+    router.get("/livez").await.fails(503, "shard_hung");
 
     router.kill_shard();
     router.start_shard(ShardPlan::default()).await;
@@ -284,20 +271,17 @@ async fn a_server_is_not_alive_while_its_shard_hangs_again_and_again() {
 
 #[tokio::test]
 async fn drain_finishes_streams_and_refuses_new_requests() {
-    let plan = ShardPlan::endless().held();
-    let steps = plan.steps.clone();
-    let mut router = Router::start(plan, Limits::default()).await;
-    let mut stream = router.connect().await;
-    stream.send("POST", CHAT, &streaming(30)).await;
-    router.wait("the request to run", |app| app.served.stats.borrow().num_running == 1).await;
+    let mut router = Router::with(ShardPlan::endless().held()).await;
+    let mut stream = router.begin(CHAT, &streaming(30)).await;
+    router.wait_running(1).await;
     router.terminate();
     router.wait("the drain", |app| app.served.readiness().is_err()).await;
-    let refused = router.post_bytes(CHAT, &streaming(1)).await;
-    assert_eq!((refused.status, refused.json()["error"]["code"].as_str()), (503, Some("draining")));
+    let refused = router.post(CHAT, &streaming(1)).await;
+    refused.fails(503, "draining");
     assert!(refused.header("retry-after").is_some());
     assert_eq!(router.get("/readyz").await.json()["code"], "draining");
     assert_eq!(router.get("/livez").await.status, 200);
-    steps.add_permits(1000);
+    router.add_steps(1000);
     let events = stream.answer().await.events();
     assert_eq!(events.last().unwrap(), "[DONE]");
     assert_eq!(events[events.len() - 2]["choices"][0]["finish_reason"], "length");
@@ -309,9 +293,8 @@ async fn drain_that_takes_too_long_ends_streams_with_an_error() {
     let graceful_termination_timeout = Duration::from_millis(20);
     let limits = ServerLimits { graceful_termination_timeout, ..ServerLimits::default() };
     let mut router = Router::start(ShardPlan::endless().held(), limits).await;
-    let mut stream = router.connect().await;
-    stream.send("POST", CHAT, &streaming(30)).await;
-    router.wait("the request to run", |app| app.served.stats.borrow().num_running == 1).await;
+    let mut stream = router.begin(CHAT, &streaming(30)).await;
+    router.wait_running(1).await;
     router.terminate();
     let events = stream.answer().await.events();
     assert_eq!(events.last().unwrap()["error"]["code"], "terminated");
@@ -328,60 +311,53 @@ fn command(folder: &Path, port: u16) -> Command {
     command
 }
 
+/// Runs a router that cannot start, and returns the one line that it prints.
+fn failure(mut command: Command) -> String {
+    let done = command.output().unwrap();
+    let stderr = String::from_utf8(done.stderr).unwrap();
+    assert_eq!((done.status.code(), stderr.lines().count()), (Some(2), 1), "{stderr}");
+    stderr
+}
+
 #[test]
 fn port_in_use_is_one_line_and_exit_code_2() {
     let folder = tempfile::tempdir().unwrap();
     write_model(folder.path());
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port();
-    let done = command(folder.path(), port).output().unwrap();
-    let stderr = String::from_utf8(done.stderr).unwrap();
-    assert_eq!(done.status.code(), Some(2), "{stderr}");
-    assert!(stderr.starts_with(&format!("error: cannot listen on 127.0.0.1:{port}: ")), "{stderr}");
-    assert_eq!(stderr.lines().count(), 1);
-}
-
-#[test]
-fn missing_model_is_one_line_and_exit_code_2() {
-    let folder = tempfile::tempdir().unwrap();
-    let model_path = folder.path().join("model.gguf");
-    let settings = RouterSettings { model_path, ..settings(folder.path()) };
-    let done = Command::new(PROGRAM).with_settings(folder.path(), &settings).output().unwrap();
-    let stderr = String::from_utf8(done.stderr).unwrap();
-    assert_eq!(done.status.code(), Some(2), "{stderr}");
-    assert!(stderr.starts_with("error: ") && stderr.contains("model.gguf"), "{stderr}");
-    assert_eq!(stderr.lines().count(), 1);
+    let line = failure(command(folder.path(), port));
+    assert!(line.starts_with(&format!("error: cannot listen on 127.0.0.1:{port}: ")), "{line}");
 }
 
 #[test]
 fn unusable_settings_are_one_line_and_exit_code_2() {
     let folder = tempfile::tempdir().unwrap();
-    let mut settings = settings(folder.path());
-    settings.limits.max_tools = 70_000;
-    let mut out_of_range = Command::new(PROGRAM);
-    out_of_range.with_settings(folder.path(), &settings);
+    let with_settings = |settings: RouterSettings| {
+        let mut command = Command::new(PROGRAM);
+        command.with_settings(folder.path(), &settings);
+        failure(command)
+    };
+    let with_arguments = |arguments: &[&str]| {
+        let mut command = Command::new(PROGRAM);
+        command.args(arguments);
+        failure(command)
+    };
+    let mut out_of_range = settings(folder.path());
+    out_of_range.limits.max_tools = 70_000;
+    let model_path = folder.path().join("model.gguf");
     let (empty, missing) = (folder.path().join("empty.json"), folder.path().join("missing.json"));
     std::fs::write(&empty, "{}").unwrap();
-    for (mut command, wanted) in [
-        (out_of_range, "`--max-tools` is `70000`; expected a whole number from 0 to 4096"),
-        (Command::new(PROGRAM), "`--settings` is missing; hint: start the router with `trunkline serve`"),
+    for (line, wanted) in [
+        (with_settings(out_of_range), "`--max-tools` is `70000`; expected a whole number from 0 to 4096"),
+        (with_settings(RouterSettings { model_path, ..settings(folder.path()) }), "model.gguf"),
+        (with_arguments(&[]), "`--settings` is missing; hint: start the router with `trunkline serve`"),
         (with_arguments(&["--port"]), "unknown argument `--port`; hint: "),
         (with_arguments(&["--settings"]), "`--settings` needs a file; hint: "),
         (with_arguments(&["--settings", empty.to_str().unwrap()]), "missing field `shard_socket`"),
         (with_arguments(&["--settings", missing.to_str().unwrap()]), "No such file"),
     ] {
-        let done = command.output().unwrap();
-        let stderr = String::from_utf8(done.stderr).unwrap();
-        assert_eq!(done.status.code(), Some(2), "{stderr}");
-        assert!(stderr.starts_with("error: ") && stderr.contains(wanted), "{stderr}");
-        assert_eq!(stderr.lines().count(), 1);
+        assert!(line.starts_with("error: ") && line.contains(wanted), "{line}");
     }
-}
-
-fn with_arguments(arguments: &[&str]) -> Command {
-    let mut command = Command::new(PROGRAM);
-    command.args(arguments);
-    command
 }
 
 #[test]

@@ -8,7 +8,6 @@ use serde_json::json;
 use tempfile::TempDir;
 use trunkline_object::Remote;
 use trunkline_router::engine::object::ObjectCounts;
-use trunkline_router::limits::Limits;
 
 use crate::faulty::{Fault, FaultyStore, Operation};
 use crate::support::process::{PROGRAM, WithSettings, settings};
@@ -34,16 +33,14 @@ impl Replica {
         let place = (folder.path().join("store"), 64);
         let plan = ShardPlan { store: Some(place), device_time_us: 1_000_000, ..ShardPlan::saying("!") };
         let remote = Remote::new(Arc::new(store.clone()), "kv/");
-        let mut router = Router::start_with_objects(Limits::default(), Some(remote)).await;
-        router.start_shard(plan.clone()).await;
+        let router = Router::start_with_objects(plan.clone(), remote).await;
         Self { router, plan, folder }
     }
 
     /// Sends a prompt and returns its number of cached tokens.
     async fn complete(&self, prompt: &[u32]) -> u64 {
         let body = json!({"prompt": prompt, "max_tokens": 1});
-        let answer = self.router.post("/v1/completions", &body).await.ok();
-        answer["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap()
+        self.router.post("/v1/completions", &body).await.cached_tokens()
     }
 
     fn counts(&self) -> ObjectCounts {
@@ -114,8 +111,7 @@ async fn other_tenants_find_no_objects() {
     let store = filled(&prompt(0)).await;
     let other = Replica::start(&store).await;
     let body = json!({"prompt": prompt(0), "max_tokens": 1, "cache_salt": "other"});
-    let answer = other.router.post("/v1/completions", &body).await.ok();
-    assert_eq!(answer["usage"]["prompt_tokens_details"]["cached_tokens"], 0);
+    assert_eq!(other.router.post("/v1/completions", &body).await.cached_tokens(), 0);
     assert_eq!(other.counts().downloaded_blocks, 0);
 }
 
@@ -229,8 +225,7 @@ async fn damaged_objects_are_computed_again_and_replaced() {
 async fn the_object_tier_needs_a_store_on_disk() {
     let store = FaultyStore::default();
     let remote = Remote::new(Arc::new(store.clone()), "");
-    let mut router = Router::start_with_objects(Limits::default(), Some(remote)).await;
-    router.start_shard(ShardPlan::default()).await;
+    let router = Router::start_with_objects(ShardPlan::default(), remote).await;
     let body = json!({"prompt": prompt(0), "max_tokens": 1});
     router.post("/v1/completions", &body).await.ok();
     assert_eq!(store.num_gets(), 0);

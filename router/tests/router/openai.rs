@@ -2,16 +2,11 @@
 
 use serde_json::{Value, json};
 
-use crate::support::{END, Router, ShardPlan, bytes, prompt_of};
-use trunkline_router::limits::Limits;
+use crate::support::{END, Router, ShardPlan, bytes, prompt_of, user, with};
 
 const CHAT: &str = "/v1/chat/completions";
 const COMPLETIONS: &str = "/v1/completions";
 const TEXT: &str = "Hello wörld 🙂!";
-
-fn user(content: &str) -> Value {
-    json!([{"role": "user", "content": content}])
-}
 
 fn deltas(events: &[Value]) -> Vec<&str> {
     events.iter().filter_map(|event| event["choices"][0]["delta"]["content"].as_str()).collect()
@@ -20,10 +15,9 @@ fn deltas(events: &[Value]) -> Vec<&str> {
 #[tokio::test]
 async fn tgis_client_gets_complete_deltas() {
     let router = Router::default().await;
-    let body =
-        |model: &str| json!({"model": model, "messages": [{"role": "user", "content": "x"}], "stream": true});
     for (model, is_whole) in [("tgi", true), ("", false)] {
-        let events = router.post("/v1/chat/completions", &body(model)).await.events();
+        let body = json!({"model": model, "messages": user("x"), "stream": true});
+        let events = router.post(CHAT, &body).await.events();
         let deltas: Vec<_> =
             events.iter().filter_map(|event| event["choices"][0]["delta"].as_object()).collect();
         assert!(deltas.len() > 2);
@@ -32,7 +26,7 @@ async fn tgis_client_gets_complete_deltas() {
             assert_eq!(has, (is_whole, is_whole), "{delta:?}");
         }
         let text: String = deltas.iter().filter_map(|delta| delta.get("content")?.as_str()).collect();
-        assert_eq!(text, "Hello wörld 🙂!");
+        assert_eq!(text, TEXT);
     }
 }
 
@@ -70,9 +64,8 @@ async fn a_chat_is_streamed_as_events() {
     let events = router.post(CHAT, &body).await.events();
     assert_eq!(events[0]["choices"][0]["delta"], json!({"role": "assistant", "content": ""}));
     // Every piece has complete characters, although tokens are single bytes.
-    let pieces: Vec<String> =
-        [""].into_iter().map(String::from).chain(TEXT.chars().map(String::from)).collect();
-    assert_eq!(deltas(&events), pieces);
+    let pieces = TEXT.chars().map(String::from);
+    assert_eq!(deltas(&events), [String::new()].into_iter().chain(pieces).collect::<Vec<_>>());
     let [.., last, usage, done] = events.as_slice() else { panic!("{events:?}") };
     assert_eq!(
         last["choices"],
@@ -84,11 +77,7 @@ async fn a_chat_is_streamed_as_events() {
     assert_eq!(done, "[DONE]");
     let id = &events[0]["id"];
     assert!(events[..events.len() - 1].iter().all(|event| event["id"] == *id));
-}
-
-#[tokio::test]
-async fn streams_have_usage_only_on_request() {
-    let router = Router::default().await;
+    // Only streams that ask for it have usage.
     let events = router.post(CHAT, &json!({"messages": user("hi"), "stream": true})).await.events();
     assert!(events.iter().all(|event| event.get("usage").is_none()));
     assert_eq!(events.last().unwrap(), "[DONE]");
@@ -100,22 +89,20 @@ async fn second_request_hits_prompt_and_output_of_the_first() {
     let first = router.post(CHAT, &json!({"messages": user("hi")})).await.ok();
     let messages = json!([{"role": "user", "content": "hi"}, {"role": "assistant", "content": TEXT},
                           {"role": "user", "content": "more"}]);
-    let second = router.post(CHAT, &json!({"messages": messages})).await.ok();
+    let second = router.post(CHAT, &json!({"messages": messages})).await;
     let known = first["usage"]["prompt_tokens"].as_u64().unwrap() + bytes(TEXT).len() as u64;
-    assert!(second["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap() >= known);
+    assert!(second.cached_tokens() >= known);
     // There is no prefix hit with another salt.
-    let salted = router.post(CHAT, &json!({"messages": messages, "cache_salt": "mine"})).await.ok();
-    assert_eq!(salted["usage"]["prompt_tokens_details"]["cached_tokens"], 0);
+    let salted = router.post(CHAT, &json!({"messages": messages, "cache_salt": "mine"})).await;
+    assert_eq!(salted.cached_tokens(), 0);
 }
 
 #[tokio::test]
 async fn stop_string_ends_the_output_and_the_sequence() {
-    let plan = ShardPlan::saying(&"one two three. ".repeat(100)).held();
-    let steps = plan.steps.clone();
-    let router = Router::start(plan, Limits::default()).await;
+    let router = Router::with(ShardPlan::saying(&"one two three. ".repeat(100)).held()).await;
     // The steps suffice for the prompt, the text and the plans in flight. A sequence that continued would never end.
     let enough = 40;
-    steps.add_permits(enough);
+    router.add_steps(enough);
     let body = json!({"messages": user("x"), "stop": ["nothing", "o thr"], "max_tokens": 500});
     let whole = router.post(CHAT, &body).await.ok();
     assert_eq!(whole["choices"][0]["message"]["content"], "one tw");
@@ -123,7 +110,7 @@ async fn stop_string_ends_the_output_and_the_sequence() {
     assert_eq!(whole["choices"][0]["stop_reason"], "o thr");
     assert_eq!(whole["usage"]["completion_tokens"], "one two thr".len());
 
-    steps.add_permits(enough);
+    router.add_steps(enough);
     let body = json!({"messages": user("x"), "stop": "o thr", "max_tokens": 500, "stream": true});
     let events = router.post(CHAT, &body).await.events();
     assert_eq!(deltas(&events).concat(), "one tw");
@@ -131,39 +118,37 @@ async fn stop_string_ends_the_output_and_the_sequence() {
         events.iter().filter_map(|event| event["choices"][0].get("stop_reason")).collect();
     assert_eq!(reasons, ["o thr"], "only in the last event of the choice");
 
-    steps.add_permits(enough);
+    router.add_steps(enough);
     let body = json!({"messages": user("x"), "stop": "o thr", "include_stop_str_in_output": true});
     let kept = router.post(CHAT, &body).await.ok();
     assert_eq!(kept["choices"][0]["message"]["content"], "one two thr");
-    router.wait("the sequences to be ended", |app| app.served.stats.borrow().num_running == 0).await;
+    router.wait_running(0).await;
     // The blocks are free once the plans in flight are done.
-    steps.add_permits(10);
+    router.add_steps(10);
     router.wait_idle().await;
 }
 
 #[tokio::test]
-async fn length_ends_in_the_middle_of_a_character() {
-    let router = Router::default().await;
-    let body = json!({"messages": user("hi"), "max_completion_tokens": 8});
-    let whole = router.post(CHAT, &body).await.ok();
-    assert_eq!(whole["choices"][0]["message"]["content"], "Hello w\u{fffd}");
-    assert_eq!(whole["choices"][0]["finish_reason"], "length");
-    assert_eq!(whole["usage"]["completion_tokens"], 8);
-}
-
-#[tokio::test]
-async fn ignore_eos_continues_without_text() {
-    let router = Router::start(ShardPlan::saying("ab"), Limits::default()).await;
-    let body = json!({"messages": user("hi"), "max_tokens": 5, "ignore_eos": true});
-    let whole = router.post(CHAT, &body).await.ok();
-    assert_eq!(whole["choices"][0]["message"]["content"], "ab");
-    assert_eq!(whole["choices"][0]["finish_reason"], "length");
-    assert_eq!(whole["usage"]["completion_tokens"], 5);
+async fn outputs_end_at_their_length() {
+    // The limit is in the middle of a character. With `ignore_eos`, the output continues without text.
+    for (reply, fields, text, num_tokens) in [
+        (TEXT, json!({"max_completion_tokens": 8}), "Hello w\u{fffd}", 8),
+        ("ab", json!({"max_tokens": 5, "ignore_eos": true}), "ab", 5),
+    ] {
+        let router = Router::saying(reply).await;
+        let whole = router.post(CHAT, &with(json!({"messages": user("hi")}), fields)).await.ok();
+        let choice = &whole["choices"][0];
+        assert_eq!(
+            (&choice["message"]["content"], &choice["finish_reason"]),
+            (&json!(text), &json!("length"))
+        );
+        assert_eq!(whole["usage"]["completion_tokens"], num_tokens);
+    }
 }
 
 #[tokio::test]
 async fn chat_logprobs_are_the_same_in_a_stream() {
-    let router = Router::start(ShardPlan::saying("ö!"), Limits::default()).await;
+    let router = Router::saying("ö!").await;
     let mut body = json!({"messages": user("hi"), "logprobs": true, "top_logprobs": 2});
     let whole = router.post(CHAT, &body).await.ok();
     let content = whole["choices"][0]["logprobs"]["content"].as_array().unwrap().clone();
@@ -210,14 +195,14 @@ async fn defaults_are_openais_and_seeds_differ() {
     let mut seeds = Vec::new();
     for _ in 0..2 {
         router.post(CHAT, &json!({"messages": user("hi"), "top_k": -1})).await.ok();
-        let sampling = router.shard().last_start().sampling.unwrap();
+        let sampling = router.last_sampling();
         assert_eq!((sampling.temperature, sampling.top_p, sampling.top_k), (1.0, 1.0, 0));
         assert_eq!((sampling.repetition_penalty, sampling.logprobs), (1.0, false));
         seeds.push(sampling.seed);
     }
     assert_ne!(seeds[0], seeds[1]);
     router.post(CHAT, &json!({"messages": user("hi"), "seed": -1})).await.ok();
-    assert_eq!(router.shard().last_start().sampling.unwrap().seed, u64::MAX);
+    assert_eq!(router.last_sampling().seed, u64::MAX);
 }
 
 #[tokio::test]
@@ -228,11 +213,7 @@ async fn content_parts_are_joined_and_developer_is_system() {
     router.post(CHAT, &json!({"messages": messages})).await.ok();
     let expected = [vec![256], bytes("system\ns"), vec![END], prompt_of("ab")].concat();
     assert_eq!(router.shard().last_start().token_ids, expected);
-}
-
-#[tokio::test]
-async fn control_tokens_in_a_message_stay_text() {
-    let router = Router::default().await;
+    // The name of a control token in a message stays text.
     router.post(CHAT, &json!({"messages": user("<|end|>")})).await.ok();
     assert_eq!(router.shard().last_start().token_ids, prompt_of("<|end|>"));
 }
@@ -257,7 +238,7 @@ async fn completions_of_text_and_of_token_ids_agree() {
 
 #[tokio::test]
 async fn completion_logprobs_have_parallel_lists() {
-    let router = Router::start(ShardPlan::saying("aö!"), Limits::default()).await;
+    let router = Router::saying("aö!").await;
     let mut body = json!({"prompt": "x", "logprobs": 1});
     let whole = router.post(COMPLETIONS, &body).await.ok();
     let expected = json!({
@@ -291,8 +272,7 @@ async fn models_are_listed_and_found() {
     assert_eq!(list["data"][0]["id"], "test/model");
     assert_eq!(list["data"][0]["max_model_len"], 8192);
     assert_eq!(router.get("/v1/models/test/model").await.ok(), list["data"][0]);
-    let unknown = router.get("/v1/models/other").await;
-    assert_eq!((unknown.status, unknown.json()["error"]["code"].as_str()), (404, Some("model_not_found")));
+    router.get("/v1/models/other").await.fails(404, "model_not_found");
 }
 
 #[tokio::test]

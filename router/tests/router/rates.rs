@@ -1,10 +1,8 @@
 //! Limits of tenants: requests and tokens per minute, and open requests.
 
 use serde_json::{Value, json};
-use tempfile::TempDir;
 use trunkline_router::api::app::App;
 use trunkline_router::limits::Limits;
-use trunkline_router::tenants::Access;
 
 use crate::support::{Answer, Connection, Router, ShardPlan};
 
@@ -17,29 +15,18 @@ fn keys(limits: &str) -> String {
 }
 
 /// Starts a router with these lines in Alice's table of the key file.
-async fn router(limits: &str, plan: ShardPlan) -> (Router, TempDir) {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("keys.toml");
-    std::fs::write(&path, keys(limits)).unwrap();
-    let access = Access::new(Some(path), None).unwrap();
-    let mut router = Router::start_with_access(Limits::default(), access);
-    router.start_shard(plan).await;
-    (router, folder)
+async fn router(limits: &str, plan: ShardPlan) -> Router {
+    Router::start_with_keys(&keys(limits), plan, Limits::default()).await
 }
 
 async fn post(router: &Router, key: &str, path: &str, body: &Value) -> Answer {
-    let body = body.to_string();
-    router.connect().await.request_with("POST", path, &[("x-api-key", key)], body.as_bytes()).await
+    router.ask(key, "POST", path, body).await
 }
 
 async fn send(router: &Router, key: &str, body: &Value) -> Connection {
     let mut connection = router.connect().await;
     let body = body.to_string();
-    let head = format!(
-        "POST {COMPLETIONS} HTTP/1.1\r\nhost: x\r\nx-api-key: {key}\r\ncontent-length: {}\r\n\r\n{body}",
-        body.len()
-    );
-    tokio::io::AsyncWriteExt::write_all(&mut connection.stream, head.as_bytes()).await.unwrap();
+    connection.send_with("POST", COMPLETIONS, &[("x-api-key", key)], body.as_bytes()).await;
     connection
 }
 
@@ -48,15 +35,14 @@ fn number(answer: &Answer, header: &str) -> u64 {
 }
 
 async fn num_rejections(router: &Router, limit: &str) -> f64 {
-    let text =
-        router.connect().await.request_with("GET", "/metrics", &[("x-api-key", ALICE)], b"").await.text();
+    let text = router.ask(ALICE, "GET", "/metrics", &Value::Null).await.text();
     let name = format!("trunkline_tenant_rejections_total{{tenant=\"alice\",limit=\"{limit}\"}} ");
     text.lines().find_map(|line| line.strip_prefix(&name)).map_or(0.0, |value| value.parse().unwrap())
 }
 
 #[tokio::test]
 async fn requests_per_minute_are_limited_and_reported_in_each_dialect() {
-    let (router, _folder) = router("requests_per_minute = 4", ShardPlan::default()).await;
+    let router = router("requests_per_minute = 4", ShardPlan::default()).await;
     let prompt = json!({"prompt": "x", "max_tokens": 1});
     let message = json!({"max_tokens": 1, "messages": [{"role": "user", "content": "x"}]});
     let first = post(&router, ALICE, COMPLETIONS, &prompt).await;
@@ -97,20 +83,20 @@ async fn requests_per_minute_are_limited_and_reported_in_each_dialect() {
         number(&refused, "retry-after") > 0 && refused.header("anthropic-ratelimit-requests-reset").is_some()
     );
     let refused = post(&router, ALICE, "/generate", &json!({"inputs": "x"})).await;
-    assert_eq!((refused.status, &refused.json()["error_type"]), (429, &json!("overloaded")));
-    assert_eq!(refused.json()["code"], "rate_limit_exceeded");
+    assert_eq!(refused.json()["error_type"], "overloaded");
+    refused.fails(429, "rate_limit_exceeded");
 
     // The limit affects neither other tenants nor other routes.
     let other = post(&router, BOB, COMPLETIONS, &prompt).await;
     assert_eq!((other.status, other.header("x-ratelimit-limit-requests")), (200, None));
-    let models = router.connect().await.request_with("GET", "/v1/models", &[("x-api-key", ALICE)], b"").await;
+    let models = router.ask(ALICE, "GET", "/v1/models", &Value::Null).await;
     assert_eq!((models.status, models.header("x-ratelimit-limit-requests")), (200, None));
     assert_eq!(num_rejections(&router, "requests_per_minute").await, 3.0);
 }
 
 #[tokio::test]
 async fn prompt_tokens_are_charged_at_once_and_output_tokens_as_they_are_generated() {
-    let (router, folder) = router("tokens_per_minute = 6000", ShardPlan::endless()).await;
+    let router = router("tokens_per_minute = 6000", ShardPlan::endless()).await;
     let body = |prompt: usize, output: u32| json!({"prompt": vec![7; prompt], "max_tokens": output, "n": 2});
     let first = post(&router, ALICE, COMPLETIONS, &body(1_000, 100)).await;
     // The prompt is charged once, and each output separately. 100 tokens become available each second.
@@ -118,8 +104,7 @@ async fn prompt_tokens_are_charged_at_once_and_output_tokens_as_they_are_generat
     assert!((4_800..5_300).contains(&left), "{left}");
     assert_eq!(number(&first, "x-ratelimit-limit-tokens"), 6_000);
     // A prompt is refused if only a part of its tokens is available.
-    std::fs::write(folder.path().join("keys.toml"), keys("tokens_per_minute = 60")).unwrap();
-    router.app.admission.access.reload().unwrap();
+    router.reload_keys(&keys("tokens_per_minute = 60"));
     let refused = post(&router, ALICE, COMPLETIONS, &body(59, 1)).await;
     assert_eq!((refused.status, refused.header("retry-after").is_some()), (429, true), "{}", refused.text());
     let (wait, left) = (number(&refused, "retry-after"), number(&refused, "x-ratelimit-remaining-tokens"));
@@ -137,19 +122,17 @@ async fn prompt_tokens_are_charged_at_once_and_output_tokens_as_they_are_generat
 #[tokio::test]
 async fn concurrent_requests_are_limited_by_tenant() {
     let plan = ShardPlan::endless().held();
-    let steps = plan.steps.clone();
-    let (router, _folder) = router("max_concurrent_requests = 3", plan).await;
+    let router = router("max_concurrent_requests = 3", plan).await;
     let body = |n: u32| json!({"prompt": "x", "max_tokens": 5, "n": n});
     // The second output waits until the first one has computed the prompt.
     let num_open = |app: &App| app.served.stats.borrow().num_running + app.served.stats.borrow().num_waiting;
     let two = send(&router, ALICE, &body(2)).await;
     router.wait("two outputs", |app| num_open(app) == 2).await;
     let refused = post(&router, ALICE, COMPLETIONS, &body(2)).await;
-    assert_eq!((refused.status, &refused.json()["error"]["code"]), (429, &json!("rate_limit_exceeded")));
+    refused.fails(429, "rate_limit_exceeded");
     assert_eq!(number(&refused, "retry-after"), 1);
     let never = post(&router, ALICE, COMPLETIONS, &body(4)).await;
-    let text = never.json()["error"]["message"].as_str().unwrap().to_owned();
-    assert!(never.status == 400 && text.contains("`max_concurrent_requests` of the tenant is 3"), "{text}");
+    never.refuses(400, "`max_concurrent_requests` of the tenant is 3");
     let third = send(&router, ALICE, &body(1)).await;
     router.wait("the third", |app| num_open(app) == 3).await;
     assert_eq!(post(&router, ALICE, COMPLETIONS, &body(1)).await.status, 429);
@@ -157,7 +140,7 @@ async fn concurrent_requests_are_limited_by_tenant() {
     router.wait("those of another", |app| num_open(app) == 7).await;
     drop((two, third));
     router.wait("those to be gone", |app| num_open(app) == 4).await;
-    steps.add_permits(1_000);
+    router.add_steps(1_000);
     assert_eq!(post(&router, ALICE, COMPLETIONS, &body(3)).await.status, 200);
     assert_eq!(other.answer().await.status, 200);
     assert_eq!(num_rejections(&router, "max_concurrent_requests").await, 2.0);
@@ -167,50 +150,44 @@ async fn concurrent_requests_are_limited_by_tenant() {
 
 #[tokio::test]
 async fn rejected_requests_are_not_charged() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("keys.toml");
-    std::fs::write(&path, keys("requests_per_minute = 100\ntokens_per_minute = 1000")).unwrap();
     let limits = Limits { max_queued_requests: Some(1), ..Limits::default() };
-    let mut router = Router::start_with_access(limits, Access::new(Some(path), None).unwrap());
     let plan = ShardPlan { max_step_sequences: 1, num_blocks: 16, ..ShardPlan::endless().held() };
-    router.start_shard(plan).await;
+    let router =
+        Router::start_with_keys(&keys("requests_per_minute = 100\ntokens_per_minute = 1000"), plan, limits)
+            .await;
     let body = json!({"prompt": vec![7; 100], "max_tokens": 5});
     let _running = send(&router, BOB, &body).await;
-    router.wait("one to run", |app| app.served.stats.borrow().num_running == 1).await;
+    router.wait_running(1).await;
     let _waiting = send(&router, BOB, &body).await;
-    router.wait("one to wait", |app| app.served.stats.borrow().num_waiting == 1).await;
+    router.wait_queued(1).await;
     let refused = post(&router, ALICE, COMPLETIONS, &body).await;
-    assert_eq!((refused.status, &refused.json()["error"]["code"]), (429, &json!("queue_full")));
+    refused.fails(429, "queue_full");
     assert_eq!(number(&refused, "x-ratelimit-remaining-requests"), 100);
     assert_eq!(number(&refused, "x-ratelimit-remaining-tokens"), 1000);
 }
 
 #[tokio::test]
 async fn a_tenant_that_fills_the_queue_leaves_a_place_for_others() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("keys.toml");
-    std::fs::write(&path, keys("")).unwrap();
     let limits = Limits { max_queued_requests: Some(4), ..Limits::default() };
-    let mut router = Router::start_with_access(limits, Access::new(Some(path), None).unwrap());
     let plan = ShardPlan { max_step_sequences: 1, num_blocks: 16, ..ShardPlan::endless().held() };
-    let steps = plan.steps.clone();
-    router.start_shard(plan).await;
+    let router = Router::start_with_keys(&keys(""), plan, limits).await;
     let body = json!({"prompt": vec![7; 100], "max_tokens": 5});
     let mut open = vec![send(&router, ALICE, &body).await];
-    router.wait("one to run", |app| app.served.stats.borrow().num_running == 1).await;
+    router.wait_running(1).await;
     for count in 1..=3 {
         open.push(send(&router, ALICE, &body).await);
-        router.wait("one more to wait", |app| app.served.stats.borrow().num_waiting == count).await;
+        router.wait_queued(count).await;
     }
     let refused = post(&router, ALICE, COMPLETIONS, &body).await;
-    assert_eq!((refused.status, &refused.json()["error"]["code"]), (429, &json!("queue_full")));
+    refused.fails(429, "queue_full");
     assert!(number(&refused, "retry-after") >= 1);
-    let words =
-        "the tenant's share of the queue is full (3 of its requests are waiting, and 1 of 4 places are free";
-    assert!(refused.text().contains(words), "{}", refused.text());
+    refused.refuses(
+        429,
+        "share of the queue is full (3 of its requests are waiting, and 1 of 4 places are free",
+    );
     open.push(send(&router, BOB, &body).await);
-    router.wait("another tenant's", |app| app.served.stats.borrow().num_waiting == 4).await;
-    steps.add_permits(10_000);
+    router.wait_queued(4).await;
+    router.add_steps(10_000);
     for mut connection in open {
         assert_eq!(connection.answer().await.status, 200);
     }
@@ -219,21 +196,16 @@ async fn a_tenant_that_fills_the_queue_leaves_a_place_for_others() {
 
 #[tokio::test]
 async fn reloaded_limits_apply_to_the_next_request_and_keep_the_use() {
-    let (router, folder) = router("requests_per_minute = 10", ShardPlan::default()).await;
+    let router = router("requests_per_minute = 10", ShardPlan::default()).await;
     let body = json!({"prompt": "x", "max_tokens": 1});
     for _ in 0..8 {
         post(&router, ALICE, COMPLETIONS, &body).await.ok();
     }
-    let path = folder.path().join("keys.toml");
-    let reload = |limits: &str| {
-        std::fs::write(&path, keys(limits)).unwrap();
-        router.app.admission.access.reload().unwrap();
-    };
-    reload("requests_per_minute = 100");
+    router.reload_keys(&keys("requests_per_minute = 100"));
     let answer = post(&router, ALICE, COMPLETIONS, &body).await;
     let left = number(&answer, "x-ratelimit-remaining-requests");
     assert!((19..40).contains(&left), "{left}");
-    reload("");
+    router.reload_keys(&keys(""));
     let answer = post(&router, ALICE, COMPLETIONS, &body).await;
     assert_eq!((answer.status, answer.header("x-ratelimit-limit-requests")), (200, None));
 }

@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use crate::support::{Router, ShardPlan};
+use crate::support::{Router, ShardPlan, user, with};
 use trunkline_router::model::ReplyStyle;
 
 const CHAT: &str = "/v1/chat/completions";
@@ -18,27 +18,12 @@ async fn router() -> Router {
 }
 
 fn chat(fields: Value) -> Value {
-    let mut body = json!({"messages": [{"role": "user", "content": "x"}]});
-    body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
-    body
+    with(json!({"messages": user("x")}), fields)
 }
 
 /// Returns a body for `/v1/messages` with these fields.
 fn message(fields: Value) -> Value {
-    let mut body = chat(fields);
-    body["max_tokens"] = 200.into();
-    body
-}
-
-fn last_prompt(router: &Router) -> String {
-    let ids = router.shard().last_start().token_ids;
-    String::from_utf8_lossy(&ids.iter().map(|id| *id as u8).collect::<Vec<u8>>()).into_owned()
-}
-
-/// Returns the data of all named events.
-fn named_events(text: &str) -> Vec<Value> {
-    let data = text.lines().filter_map(|line| line.strip_prefix("data: "));
-    data.map(|data| serde_json::from_str(data).unwrap()).collect()
+    with(chat(json!({"max_tokens": 200})), fields)
 }
 
 #[tokio::test]
@@ -77,11 +62,11 @@ async fn messages_return_a_thinking_block() {
     let content =
         json!([{"type": "thinking", "thinking": THOUGHT, "signature": ""}, {"type": "text", "text": ANSWER}]);
     assert_eq!(answer["content"], content);
-    assert!(last_prompt(&router).contains("[thinking true]"));
+    assert!(router.last_prompt().contains("[thinking true]"));
     let mut body = message(thinking);
     body["stream"] = true.into();
     let (mut blocks, mut texts) = (Vec::new(), [String::new(), String::new()]);
-    for event in named_events(&router.post(MESSAGES, &body).await.text()) {
+    for (_, event) in router.post(MESSAGES, &body).await.named_events() {
         match event["type"].as_str().unwrap() {
             "content_block_start" => blocks.push(event["content_block"]["type"].clone()),
             "content_block_delta" => {
@@ -99,7 +84,7 @@ async fn messages_return_a_thinking_block() {
     for fields in [json!({}), json!({"thinking": {"type": "disabled"}})] {
         let answer = router.post(MESSAGES, &message(fields)).await.ok();
         assert_eq!(answer["content"], json!([{"type": "text", "text": ANSWER}]));
-        assert!(last_prompt(&router).contains("[thinking false]"));
+        assert!(router.last_prompt().contains("[thinking false]"));
     }
 }
 
@@ -110,17 +95,17 @@ async fn responses_return_a_reasoning_item() {
     let (thought, text) = (&answer["output"][0], &answer["output"][1]);
     assert_eq!((&thought["type"], &thought["content"][0]["text"]), (&json!("reasoning"), &json!(THOUGHT)));
     assert_eq!((&text["type"], &text["content"][0]["text"]), (&json!("message"), &json!(ANSWER)));
-    let events = named_events(&router.post(RESPONSES, &json!({"input": "x", "stream": true})).await.text());
+    let events = router.post(RESPONSES, &json!({"input": "x", "stream": true})).await.named_events();
     let joined = |kind: &str| -> String {
         events
             .iter()
-            .filter(|event| event["type"] == kind)
-            .filter_map(|event| event["delta"].as_str())
+            .filter(|(name, _)| name == kind)
+            .filter_map(|(_, data)| data["delta"].as_str())
             .collect()
     };
     assert_eq!(joined("response.reasoning_text.delta"), THOUGHT);
     assert_eq!(joined("response.output_text.delta"), ANSWER);
-    let at = |kind: &str| events.iter().position(|event| event["type"] == kind).unwrap();
+    let at = |kind: &str| events.iter().position(|(name, _)| name == kind).unwrap();
     assert!(at("response.reasoning_text.done") < at("response.output_text.delta"));
 }
 
@@ -147,11 +132,11 @@ async fn effort_and_template_variables_reach_the_template() {
         ),
     ] {
         router.post(path, &body).await.ok();
-        let prompt = last_prompt(&router);
+        let prompt = router.last_prompt();
         assert!(expected.iter().all(|words| prompt.contains(words)), "{body}: {prompt}");
     }
     router.post(CHAT, &chat(json!({}))).await.ok();
-    assert!(!last_prompt(&router).contains('['), "the template received no variables");
+    assert!(!router.last_prompt().contains('['), "the template received no variables");
 }
 
 #[tokio::test]

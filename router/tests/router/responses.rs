@@ -7,25 +7,8 @@ use trunkline_router::limits::Limits;
 
 const RESPONSES: &str = "/v1/responses";
 const TEXT: &str = "Hello wörld 🙂!";
-
-/// Returns the name and the data of each event.
-fn events(text: &str) -> Vec<(String, Value)> {
-    let event = |event: &str| {
-        let (name, data) = event.split_once('\n').unwrap();
-        let name = name.strip_prefix("event: ").unwrap().to_owned();
-        (name, serde_json::from_str(data.strip_prefix("data: ").unwrap()).unwrap())
-    };
-    text.split_terminator("\n\n").map(event).collect()
-}
-
-async fn router_saying(text: &str) -> Router {
-    Router::start(ShardPlan { replies: vec![bytes(text)], ..ShardPlan::default() }, Limits::default()).await
-}
-
-fn last_prompt(router: &Router) -> String {
-    let ids = router.shard().last_start().token_ids;
-    String::from_utf8_lossy(&ids.iter().map(|id| *id as u8).collect::<Vec<u8>>()).into_owned()
-}
+const CALL: &str = r#"So.
+<tool_call>{"name": "f", "arguments": {"a": "b"}}</tool_call>"#;
 
 #[tokio::test]
 async fn a_response_is_returned_in_one_piece() {
@@ -70,48 +53,30 @@ async fn metadata_and_tools_count_towards_the_stores_limit() {
 async fn included_logprobs_are_refused_and_other_includes_ignored() {
     let router = Router::default().await;
     let asked = |name: &str| json!({"input": "hi", "include": [name]});
-    let answer = router.post(RESPONSES, &asked("message.output_text.logprobs")).await;
-    assert_eq!((answer.status, answer.json()["error"]["code"].as_str()), (400, Some("unsupported_field")));
-    assert!(answer.text().contains("message.output_text.logprobs"), "{}", answer.text());
+    let message =
+        router.post(RESPONSES, &asked("message.output_text.logprobs")).await.fails(400, "unsupported_field");
+    assert!(message.contains("message.output_text.logprobs"), "{message}");
     router.post(RESPONSES, &asked("reasoning.encrypted_content")).await.ok();
 }
 
 #[tokio::test]
 async fn events_come_in_order() {
     let router = Router::default().await;
-    let events = events(&router.post(RESPONSES, &json!({"input": "hi", "stream": true})).await.text());
+    let events = router.post(RESPONSES, &json!({"input": "hi", "stream": true})).await.named_events();
     let names: Vec<&str> = events.iter().map(|(name, _)| name.as_str()).collect();
     let num_deltas = names.iter().filter(|name| **name == "response.output_text.delta").count();
-    assert_eq!(
-        names[..4],
-        [
-            "response.created",
-            "response.in_progress",
-            "response.output_item.added",
-            "response.content_part.added"
-        ]
-    );
-    assert_eq!(
-        names[4 + num_deltas..],
-        [
-            "response.output_text.done",
-            "response.content_part.done",
-            "response.output_item.done",
-            "response.completed"
-        ]
-    );
+    let begin = ["created", "in_progress", "output_item.added", "content_part.added"];
+    let end = ["output_text.done", "content_part.done", "output_item.done", "completed"];
+    assert_eq!(names[..4], begin.map(|name| format!("response.{name}")));
+    assert_eq!(names[4 + num_deltas..], end.map(|name| format!("response.{name}")));
     for (idx, (name, data)) in events.iter().enumerate() {
         assert_eq!((&data["type"], &data["sequence_number"]), (&json!(name), &json!(idx)));
     }
     let text: String = events.iter().filter_map(|(_, data)| data["delta"].as_str()).collect();
     assert_eq!(text, TEXT);
     let item = &events[2].1["item"]["id"];
-    assert!(
-        events[4..]
-            .iter()
-            .filter(|(_, data)| data["item_id"].is_string())
-            .all(|(_, data)| data["item_id"] == *item)
-    );
+    let mut ids = events[4..].iter().filter_map(|(_, data)| data.get("item_id"));
+    assert!(ids.all(|id| id == item));
     let last = &events.last().unwrap().1["response"];
     assert_eq!(last["output"][0]["content"][0]["text"], TEXT);
     assert_eq!(last["usage"]["output_tokens"], bytes(TEXT).len() + 1);
@@ -119,13 +84,13 @@ async fn events_come_in_order() {
 
 #[tokio::test]
 async fn a_stored_response_is_continued_and_deleted() {
-    let router = router_saying("ok").await;
+    let router = Router::saying("ok").await;
     let body = json!({"input": "one", "instructions": "Be brief.", "stream": true});
-    let first = events(&router.post(RESPONSES, &body).await.text());
+    let first = router.post(RESPONSES, &body).await.named_events();
     let id = first.last().unwrap().1["response"]["id"].as_str().unwrap().to_owned();
     let body = json!({"input": "two", "previous_response_id": id});
     let second = router.post(RESPONSES, &body).await.ok();
-    let prompt = last_prompt(&router);
+    let prompt = router.last_prompt();
     let places: Vec<usize> =
         ["user\none", "assistant\nok", "user\ntwo"].iter().map(|part| prompt.find(part).unwrap()).collect();
     assert!(places.is_sorted() && !prompt.contains("Be brief."), "{prompt}");
@@ -138,12 +103,12 @@ async fn a_stored_response_is_continued_and_deleted() {
     let deleted = router.connect().await.request("DELETE", &path, b"").await;
     assert_eq!(deleted.ok()["deleted"], true);
     for answer in [router.get(&path).await, router.post(RESPONSES, &body).await] {
-        assert_eq!((answer.status, &answer.json()["error"]["code"]), (404, &json!("response_not_found")));
+        answer.fails(404, "response_not_found");
     }
     // A response that continued it still has its messages.
     let body = json!({"input": "three", "previous_response_id": second["id"]});
     router.post(RESPONSES, &body).await.ok();
-    assert!(last_prompt(&router).contains("user\none"));
+    assert!(router.last_prompt().contains("user\none"));
     // With `store: false` a response is not stored.
     let unkept = router.post(RESPONSES, &json!({"input": "x", "store": false})).await.ok();
     assert_eq!(router.get(&format!("{RESPONSES}/{}", unkept["id"].as_str().unwrap())).await.status, 404);
@@ -151,8 +116,7 @@ async fn a_stored_response_is_continued_and_deleted() {
 
 #[tokio::test]
 async fn calls_are_returned_as_items() {
-    let router =
-        router_saying("So.\n<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": \"b\"}}</tool_call>").await;
+    let router = Router::saying(CALL).await;
     let tools = json!([{"type": "function", "name": "f", "parameters": {"type": "object"}}]);
     let answer = router.post(RESPONSES, &json!({"input": "x", "tools": tools})).await.ok();
     let call = &answer["output"][1];
@@ -161,30 +125,25 @@ async fn calls_are_returned_as_items() {
         (&json!("function_call"), &json!("f"), &json!("{\"a\": \"b\"}"))
     );
     let body = json!({"input": "x", "tools": tools, "stream": true});
-    let events = events(&router.post(RESPONSES, &body).await.text());
-    let is_arguments = |name: &str| name == "response.function_call_arguments.delta";
-    let arguments: String = events
-        .iter()
-        .filter(|(name, _)| is_arguments(name))
-        .filter_map(|(_, data)| data["delta"].as_str())
-        .collect();
+    let events = router.post(RESPONSES, &body).await.named_events();
+    let pieces = events.iter().filter(|(name, _)| name == "response.function_call_arguments.delta");
+    let arguments: String = pieces.filter_map(|(_, data)| data["delta"].as_str()).collect();
     assert_eq!(arguments, "{\"a\": \"b\"}");
     // The result is sent back with the call, once with the response's id, once with the call itself.
     let output = json!({"type": "function_call_output", "call_id": call["call_id"], "output": "7"});
     let by_id = json!({"input": [output], "previous_response_id": answer["id"]});
     router.post(RESPONSES, &by_id).await.ok();
-    let prompt = last_prompt(&router);
+    let prompt = router.last_prompt();
     let by_hand = json!({"input": [{"role": "user", "content": [{"type": "input_text", "text": "x"}]},
                                    answer["output"][0], call, output]});
     router.post(RESPONSES, &by_hand).await.ok();
-    assert_eq!(last_prompt(&router), prompt);
+    assert_eq!(router.last_prompt(), prompt);
     assert!(prompt.contains("tool\n7"), "{prompt}");
 }
 
 #[tokio::test]
 async fn items_of_stored_responses_can_be_referenced() {
-    let router =
-        router_saying("So.\n<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": \"b\"}}</tool_call>").await;
+    let router = Router::saying(CALL).await;
     let tools = json!([{"type": "function", "name": "f", "parameters": {"type": "object"}}]);
     let answer = router.post(RESPONSES, &json!({"input": "x", "tools": tools})).await.ok();
     let items = answer["output"].as_array().unwrap();
@@ -193,7 +152,7 @@ async fn items_of_stored_responses_can_be_referenced() {
     let result = json!({"type": "function_call_output", "call_id": items[1]["call_id"], "output": "7"});
     let prompt = async |input: Value| {
         router.post(RESPONSES, &json!({"input": input})).await.ok();
-        last_prompt(&router)
+        router.last_prompt()
     };
     let whole = prompt(json!([user, items[0], items[1], result])).await;
     let references = [json!({"type": "item_reference", "id": items[0]["id"]}), json!({"id": items[1]["id"]})];
@@ -201,8 +160,7 @@ async fn items_of_stored_responses_can_be_referenced() {
     // Items are deleted with their response.
     let path = format!("{RESPONSES}/{}", answer["id"].as_str().unwrap());
     router.connect().await.request("DELETE", &path, b"").await.ok();
-    let gone = router.post(RESPONSES, &json!({"input": [user, references[0]]})).await;
-    assert_eq!((gone.status, &gone.json()["error"]["code"]), (404, &json!("response_not_found")));
+    router.post(RESPONSES, &json!({"input": [user, references[0]]})).await.fails(404, "response_not_found");
 }
 
 #[tokio::test]
@@ -211,7 +169,7 @@ async fn a_stored_response_is_continued_without_input() {
     let answer = router.post(RESPONSES, &json!({"input": "x"})).await.ok();
     let body = json!({"input": [], "previous_response_id": answer["id"]});
     router.post(RESPONSES, &body).await.ok();
-    assert!(last_prompt(&router).contains(TEXT));
+    assert!(router.last_prompt().contains(TEXT));
 }
 
 #[tokio::test]
@@ -233,7 +191,6 @@ async fn errors_name_the_wrong_field() {
         (json!({"input": "x", "background": true}), "`background` is not supported"),
         (json!({"input": "x", "text": {"format": {"type": "xml"}}}), "`text.format.type` must be"),
     ] {
-        let answer = router.post(RESPONSES, &body).await;
-        assert!(answer.status == 400 && answer.text().contains(words), "{body}: {}", answer.text());
+        router.post(RESPONSES, &body).await.refuses(400, words);
     }
 }

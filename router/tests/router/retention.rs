@@ -1,26 +1,23 @@
 //! Prompts that are pinned on request.
 
 use serde_json::{Value, json};
-use trunkline_router::limits::Limits;
 
-use crate::support::{Router, ShardPlan};
+use crate::support::{Router, ShardPlan, user};
+
+const COMPLETIONS: &str = "/v1/completions";
 
 /// The pool's size in blocks of 8 tokens. A quarter of them may be pinned.
 const NUM_BLOCKS: u32 = 32;
 
 async fn router() -> Router {
-    Router::start(ShardPlan { num_blocks: NUM_BLOCKS, ..ShardPlan::default() }, Limits::default()).await
-}
-
-fn cached_tokens(answer: &Value) -> u64 {
-    answer["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap()
+    Router::with(ShardPlan { num_blocks: NUM_BLOCKS, ..ShardPlan::default() }).await
 }
 
 /// Sends distinct prompts that fill the pool four times.
 async fn flood(router: &Router) {
     for round in 0..16 {
         let body = json!({"prompt": vec![20 + round; 60], "max_tokens": 1});
-        router.post("/v1/completions", &body).await.ok();
+        router.post(COMPLETIONS, &body).await.ok();
     }
 }
 
@@ -28,22 +25,22 @@ async fn flood(router: &Router) {
 async fn a_prompt_is_pinned_on_request_if_there_is_room() {
     let router = router().await;
     let mut body = json!({"prompt": vec![7; 41], "max_tokens": 1});
-    router.post("/v1/completions", &body).await.ok();
+    router.post(COMPLETIONS, &body).await.ok();
     flood(&router).await;
-    assert_eq!(cached_tokens(&router.post("/v1/completions", &body).await.ok()), 0);
+    assert_eq!(router.post(COMPLETIONS, &body).await.cached_tokens(), 0);
     body["cache_retention"] = json!({"priority": "high", "ttl_s": 3600});
-    router.post("/v1/completions", &body).await.ok();
+    router.post(COMPLETIONS, &body).await.ok();
     flood(&router).await;
     assert_eq!(router.metric("trunkline_kv_blocks_pinned").await, 5.0);
-    assert_eq!(cached_tokens(&router.post("/v1/completions", &body).await.ok()), 40);
-    let again = router.post("/v1/completions", &body).await.ok();
+    assert_eq!(router.post(COMPLETIONS, &body).await.cached_tokens(), 40);
+    let again = router.post(COMPLETIONS, &body).await.ok();
     assert_eq!(again["usage"]["prompt_tokens_details"], json!({"cached_tokens": 40, "pinned_tokens": 40}));
     // 5 of 8 possible blocks are pinned.
     let other = json!({"prompt": vec![8; 41], "max_tokens": 1, "prompt_cache_retention": "24h"});
-    let refused = router.post("/v1/completions", &other).await.ok();
+    let refused = router.post(COMPLETIONS, &other).await.ok();
     assert_eq!(refused["usage"]["prompt_tokens_details"], json!({"cached_tokens": 0, "pinned_tokens": 0}));
     flood(&router).await;
-    assert_eq!(cached_tokens(&router.post("/v1/completions", &other).await.ok()), 0);
+    assert_eq!(router.post(COMPLETIONS, &other).await.cached_tokens(), 0);
     // The counters are published after the answer. The pinned blocks stay held, so the scheduler never becomes idle.
     router.wait("two refused pins", |app| app.served.stats.borrow().pins_refused == 2).await;
     assert_eq!(router.metric("trunkline_pins_refused_total").await, 2.0);
@@ -53,15 +50,14 @@ async fn a_prompt_is_pinned_on_request_if_there_is_room() {
 #[tokio::test]
 async fn low_priority_prompts_are_evicted_first_and_never_stored() {
     let folder = tempfile::tempdir().unwrap();
-    let mut router = Router::start_without_shard(Limits::default()).await;
     let store = Some((folder.path().join("store"), 64));
-    router.start_shard(ShardPlan { num_blocks: NUM_BLOCKS, store, ..ShardPlan::default() }).await;
+    let router = Router::with(ShardPlan { num_blocks: NUM_BLOCKS, store, ..ShardPlan::default() }).await;
     let ask = async |token: u32, priority: &str| {
         let retention = json!({"priority": priority});
         let body = json!({"prompt": vec![token; 41], "max_tokens": 1, "cache_retention": retention});
-        let answer = router.post("/v1/completions", &body).await.ok();
+        let answer = router.post(COMPLETIONS, &body).await;
         router.wait_idle().await;
-        cached_tokens(&answer)
+        answer.cached_tokens()
     };
     assert_eq!(ask(7, "normal").await, 0);
     let num_written = router.metric("trunkline_stored_blocks_total").await;
@@ -82,10 +78,10 @@ async fn a_streams_usage_reports_pinned_tokens() {
     let mut body = json!({"prompt": vec![7; 41], "max_tokens": 2, "stream": true});
     body["stream_options"] = json!({"include_usage": true});
     body["cache_retention"] = json!({"priority": "high"});
-    let text = router.post("/v1/completions", &body).await.text();
+    let text = router.post(COMPLETIONS, &body).await.text();
     assert!(text.contains("\"pinned_tokens\":40"), "{text}");
     body["cache_retention"] = json!({"priority": "normal"});
-    let text = router.post("/v1/completions", &body).await.text();
+    let text = router.post(COMPLETIONS, &body).await.text();
     assert!(text.contains("\"cached_tokens\":40") && !text.contains("pinned_tokens"), "{text}");
 }
 
@@ -93,9 +89,9 @@ async fn a_streams_usage_reports_pinned_tokens() {
 async fn a_sequence_that_could_not_run_otherwise_takes_pinned_blocks() {
     let router = router().await;
     let body = json!({"prompt": vec![7; 41], "max_tokens": 1, "cache_retention": {"priority": "high"}});
-    router.post("/v1/completions", &body).await.ok();
+    router.post(COMPLETIONS, &body).await.ok();
     let all = json!({"prompt": vec![9; NUM_BLOCKS as usize * 8 - 8], "max_tokens": 4});
-    router.post("/v1/completions", &all).await.ok();
+    router.post(COMPLETIONS, &all).await.ok();
     assert_eq!(router.metric("trunkline_pins_dropped_total").await, 1.0);
     assert_eq!(router.metric("trunkline_kv_blocks_pinned").await, 0.0);
 }
@@ -120,7 +116,7 @@ async fn a_mark_in_the_messages_pins_the_prompt_before_it() {
 async fn invalid_retention_fields_are_named() {
     let router = router().await;
     let ask = async |field: &str, value: Value| {
-        let mut body = json!({"messages": [{"role": "user", "content": "x"}], "max_tokens": 1});
+        let mut body = json!({"messages": user("x"), "max_tokens": 1});
         body[field] = value;
         let answer = router.post("/v1/chat/completions", &body).await;
         assert_eq!(answer.status, 400, "{field}");
@@ -131,6 +127,5 @@ async fn invalid_retention_fields_are_named() {
     assert_eq!(ask("prompt_cache_retention", json!("1 year")).await, "prompt_cache_retention");
     assert_eq!(ask("prompt_cache_key", json!("k".repeat(300))).await, "prompt_cache_key");
     let part = json!({"type": "text", "text": "x", "cache_control": {"type": "forever"}});
-    let messages = json!([{"role": "user", "content": [part]}]);
-    assert_eq!(ask("messages", messages).await, "messages[0].content[0].cache_control.type");
+    assert_eq!(ask("messages", user(json!([part]))).await, "messages[0].content[0].cache_control.type");
 }

@@ -2,19 +2,14 @@
 
 use serde_json::{Value, json};
 
-use crate::support::{END, Router, ShardPlan, bytes};
-use trunkline_router::limits::Limits;
+use crate::support::{END, Router, ShardPlan, bytes, user, with};
 
 const CHAT: &str = "/v1/chat/completions";
 const COMPLETIONS: &str = "/v1/completions";
 
-async fn router_saying(text: &str) -> Router {
-    Router::start(ShardPlan::saying(text), Limits::default()).await
-}
-
 #[tokio::test]
 async fn echo_returns_the_prompts_logprobs_before_the_outputs() {
-    let router = router_saying("hö").await;
+    let router = Router::saying("hö").await;
     let body = json!({"prompt": "aöb", "echo": true, "logprobs": 1});
     let answer = router.post(COMPLETIONS, &body).await.ok();
     assert_eq!(answer["choices"][0]["text"], "aöbhö");
@@ -30,9 +25,7 @@ async fn echo_returns_the_prompts_logprobs_before_the_outputs() {
     assert_eq!(logprobs["top_logprobs"][3], json!({"b": -0.375}));
     assert_eq!(answer["usage"]["completion_tokens"], 4);
     // A stream has the same content.
-    let mut body = body;
-    body["stream"] = true.into();
-    let events = router.post(COMPLETIONS, &body).await.events();
+    let events = router.post(COMPLETIONS, &with(body, json!({"stream": true}))).await.events();
     let (mut text, mut lists) =
         (String::new(), json!({"tokens": [], "token_logprobs": [], "text_offset": []}));
     for choice in events.iter().filter_map(|event| event["choices"].get(0)) {
@@ -50,7 +43,7 @@ async fn echo_returns_the_prompts_logprobs_before_the_outputs() {
 
 #[tokio::test]
 async fn a_text_is_scored_without_output() {
-    let router = router_saying("never said").await;
+    let router = Router::saying("never said").await;
     let body = json!({"prompt": ["abc", "z"], "echo": true, "logprobs": 0, "max_tokens": 0});
     let answer = router.post(COMPLETIONS, &body).await.ok();
     let choices = answer["choices"].as_array().unwrap();
@@ -58,23 +51,19 @@ async fn a_text_is_scored_without_output() {
     assert_eq!(choices[0]["finish_reason"], "length");
     assert_eq!(choices[0]["logprobs"]["token_logprobs"], json!([null, -0.125, -0.25]));
     // A single token has nothing to be scored, so it needs no step.
-    assert_eq!(
-        (&choices[1]["text"], &choices[1]["logprobs"]["token_logprobs"]),
-        (&json!("z"), &json!([null]))
-    );
+    assert_eq!(choices[1]["text"], "z");
+    assert_eq!(choices[1]["logprobs"]["token_logprobs"], json!([null]));
     assert_eq!(answer["usage"]["completion_tokens"], 0);
-    assert!(
-        router.shard().plans.lock().unwrap().iter().all(|plan| plan.chunks.iter().all(|chunk| !chunk.sample))
-    );
+    let plans = router.shard().plans.lock().unwrap().clone();
+    assert!(plans.iter().flat_map(|plan| &plan.chunks).all(|chunk| !chunk.sample));
     // A prompt that is echoed without logprobs needs no step either.
     let plain = router.post(COMPLETIONS, &json!({"prompt": "abc", "echo": true, "max_tokens": 0})).await.ok();
-    assert_eq!(
-        (&plain["choices"][0]["text"], &plain["choices"][0]["logprobs"]),
-        (&json!("abc"), &Value::Null)
-    );
-    let refused = router.post(COMPLETIONS, &json!({"prompt": "abc", "max_tokens": 0})).await;
-    assert_eq!(refused.status, 400);
-    assert!(refused.text().contains("`max_tokens` is 0, must be at least 1"), "{}", refused.text());
+    let choice = &plain["choices"][0];
+    assert_eq!((&choice["text"], &choice["logprobs"]), (&json!("abc"), &Value::Null));
+    router
+        .post(COMPLETIONS, &json!({"prompt": "abc", "max_tokens": 0}))
+        .await
+        .refuses(400, "`max_tokens` is 0, must be at least 1");
     router.wait_idle().await;
 }
 
@@ -82,7 +71,7 @@ async fn a_text_is_scored_without_output() {
 async fn choices_share_the_scores_of_their_prompt() {
     let replies = ["one", "two", "three"].map(bytes).to_vec();
     let plan = ShardPlan { replies, max_step_sequences: 8, ..ShardPlan::default() };
-    let router = Router::start(plan, Limits::default()).await;
+    let router = Router::with(plan).await;
     let prompt = "a prompt of more than a few positions";
     for stream in [false, true] {
         let body =
@@ -121,14 +110,14 @@ async fn choices_share_the_scores_of_their_prompt() {
 
 #[tokio::test]
 async fn prompt_logprobs_in_vllms_form() {
-    let router = router_saying("hi").await;
+    let router = Router::saying("hi").await;
     let entry = |logprob: f64, rank: u32, text: &str| json!({"logprob": logprob, "rank": rank, "decoded_token": text});
     let answer = router.post(COMPLETIONS, &json!({"prompt": "ab", "prompt_logprobs": 2})).await.ok();
     let expected = json!([null, {"98": entry(-0.125, 1, "b"), "99": entry(-0.25, 2, "c")}]);
     assert_eq!(answer["choices"][0]["prompt_logprobs"], expected);
     assert_eq!(answer["choices"][0]["logprobs"], Value::Null);
     assert_eq!(answer["choices"][0]["text"], "hi");
-    let body = json!({"messages": [{"role": "user", "content": "x"}], "prompt_logprobs": 0, "n": 2});
+    let body = json!({"messages": user("x"), "prompt_logprobs": 0, "n": 2});
     let answer = router.post(CHAT, &body).await.ok();
     let list = answer["prompt_logprobs"].as_array().unwrap();
     assert_eq!(list.len() as u64, answer["usage"]["prompt_tokens"].as_u64().unwrap());
@@ -144,23 +133,24 @@ async fn prompt_logprobs_in_vllms_form() {
 
 #[tokio::test]
 async fn decoder_input_details_in_tgis_form() {
-    let router = router_saying("hi").await;
+    let router = Router::saying("hi").await;
     let parameters = json!({"decoder_input_details": true});
     let answer = router.post("/generate", &json!({"inputs": "ab", "parameters": parameters})).await.ok();
     let prefill =
         json!([{"id": 97, "text": "a", "logprob": null}, {"id": 98, "text": "b", "logprob": -0.125}]);
     assert_eq!(answer["details"]["prefill"], prefill);
     assert_eq!(answer["details"]["tokens"][2]["id"], END);
-    let refused = router.post("/generate_stream", &json!({"inputs": "ab", "parameters": parameters})).await;
-    assert_eq!(refused.status, 422);
-    assert!(refused.text().contains("`decoder_input_details` cannot be streamed"), "{}", refused.text());
+    router
+        .post("/generate_stream", &json!({"inputs": "ab", "parameters": parameters}))
+        .await
+        .refuses(422, "`decoder_input_details` cannot be streamed");
     router.wait_idle().await;
 }
 
 #[tokio::test]
 async fn a_long_prompt_is_scored_piece_by_piece() {
     // The mock asserts that no step computes the logits of too many positions.
-    let router = router_saying("x").await;
+    let router = Router::saying("x").await;
     let body = json!({"prompt": "a".repeat(2000), "prompt_logprobs": 20, "max_tokens": 1});
     let answer = router.post(COMPLETIONS, &body).await.ok();
     let list = answer["choices"][0]["prompt_logprobs"].as_array().unwrap();

@@ -7,7 +7,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 use trunkline_router::limits::Limits;
 
-use crate::support::{DEADLINE, Router, ShardPlan};
+use crate::support::{DEADLINE, Router, ShardPlan, user};
 
 const COMPLETIONS: &str = "/v1/completions";
 
@@ -17,8 +17,8 @@ fn post(path: &str, body: &str) -> Vec<u8> {
 
 /// Returns a request for a stream with events of about 2 KB, too large for the sockets' buffers.
 fn large_stream(max_tokens: u32) -> Vec<u8> {
-    let body = json!({"messages": [{"role": "user", "content": "x"}], "max_tokens": max_tokens, "stream": true,
-                      "logprobs": true, "top_logprobs": 20});
+    let body = json!({"messages": user("x"), "max_tokens": max_tokens, "stream": true, "logprobs": true,
+                      "top_logprobs": 20});
     post("/v1/chat/completions", &body.to_string())
 }
 
@@ -50,7 +50,7 @@ async fn a_client_that_never_reads_is_disconnected_and_frees_everything() {
 
 #[tokio::test]
 async fn the_bytes_that_wait_for_a_client_are_bounded() {
-    let router = Router::start(ShardPlan::endless(), Limits::default()).await;
+    let router = Router::with(ShardPlan::endless()).await;
     let mut slow = connect_narrow(&router).await;
     // The stream is much longer than all buffers together.
     slow.write_all(&large_stream(8000)).await.unwrap();
@@ -96,7 +96,7 @@ async fn a_body_that_arrives_during_a_drain_is_refused() {
     tokio::time::timeout(DEADLINE, begun).await.expect("the body is being read");
     router.terminate();
     let refused = connection.answer().await;
-    assert_eq!((refused.status, &refused.json()["error"]["code"]), (503, &json!("draining")));
+    refused.fails(503, "draining");
     assert!(refused.header("retry-after").is_some());
     tokio::time::timeout(DEADLINE, &mut router.running).await.unwrap().unwrap().unwrap();
 }
@@ -110,7 +110,7 @@ async fn two_hundred_slow_connections_do_not_delay_others() {
         max_step_tokens: 512,
         ..ShardPlan::endless()
     };
-    let router = Router::start(plan, Limits::default()).await;
+    let router = Router::with(plan).await;
     let body = json!({"prompt": vec![7; 40], "max_tokens": 5}).to_string();
     let (whole, large) = (post(COMPLETIONS, &body), large_stream(300));
     let mut slow = Vec::new();
@@ -153,7 +153,7 @@ async fn two_hundred_slow_connections_do_not_delay_others() {
 #[tokio::test]
 async fn a_thousand_starts_and_drops_leave_every_gauge_at_zero() {
     let plan = ShardPlan { num_blocks: 4_096, ..ShardPlan::endless() };
-    let router = Router::start(plan, Limits::default()).await;
+    let router = Router::with(plan).await;
     for number in 0..1_000_u32 {
         let body = json!({
             "prompt": vec![number; 1 + (7 * number % 90) as usize], "max_tokens": 50 + number % 900,

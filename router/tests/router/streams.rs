@@ -7,15 +7,14 @@ use axum::http::Request;
 use http_body_util::BodyExt;
 use serde_json::json;
 use tower::ServiceExt;
-use trunkline_router::limits::{Limits, MAX_WAITING_TOKENS};
+use trunkline_router::limits::MAX_WAITING_TOKENS;
 use trunkline_router::server::routes::routes;
 
-use crate::support::{Router, ShardPlan, sse_data};
+use crate::support::{Router, ShardPlan, sse_data, user};
 
 /// Returns the unread body of a streamed chat, without a connection in between.
 async fn stream(router: &Router, max_tokens: u32) -> Body {
-    let body = json!({"messages": [{"role": "user", "content": "hi"}], "stream": true, "ignore_eos": true,
-                      "max_tokens": max_tokens});
+    let body = json!({"messages": user("hi"), "stream": true, "ignore_eos": true, "max_tokens": max_tokens});
     let request = Request::post("/v1/chat/completions").body(Body::from(body.to_string())).unwrap();
     let response = routes(router.app.clone()).oneshot(request).await.unwrap();
     assert_eq!(response.status(), 200);
@@ -30,7 +29,7 @@ async fn write(body: &mut Body) -> Vec<serde_json::Value> {
 
 #[tokio::test]
 async fn events_that_are_ready_leave_in_one_write() {
-    let router = Router::start(ShardPlan::endless(), Limits::default()).await;
+    let router = Router::with(ShardPlan::endless()).await;
     let mut body = stream(&router, 20).await;
     router.wait("all tokens", |app| app.served.stats.borrow().output_tokens == 20).await;
     router.wait_idle().await;
@@ -44,26 +43,24 @@ async fn events_that_are_ready_leave_in_one_write() {
 
 #[tokio::test]
 async fn a_single_token_leaves_at_once() {
-    let plan = ShardPlan::endless().held();
-    let steps = plan.steps.clone();
-    let router = Router::start(plan, Limits::default()).await;
+    let router = Router::with(ShardPlan::endless().held()).await;
     let mut body = stream(&router, 5).await;
     assert_eq!(write(&mut body).await[0]["choices"][0]["delta"]["role"], "assistant");
     for _ in 0..4 {
         // The shard computes the next step only after the token of this step was read.
-        steps.add_permits(1);
+        router.add_steps(1);
         let events = write(&mut body).await;
         assert_eq!(events.len(), 1);
         assert_eq!(events[0]["choices"][0]["delta"]["content"], "x");
     }
-    steps.add_permits(10);
+    router.add_steps(10);
     assert_eq!(write(&mut body).await.last().unwrap(), "[DONE]");
 }
 
 #[tokio::test]
 async fn a_busy_router_does_not_abort_its_clients() {
     // All requests run on this test's thread. Blocking it now simulates a flood of work.
-    let router = Router::start(ShardPlan::endless(), Limits::default()).await;
+    let router = Router::with(ShardPlan::endless()).await;
     let body = stream(&router, 4_000).await;
     let reading = tokio::spawn(body.collect());
     let num_tokens = || router.app.served.stats.borrow().output_tokens;

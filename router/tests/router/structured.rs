@@ -2,17 +2,15 @@
 
 use serde_json::{Value, json};
 use trunkline_reply::ReasoningMarks;
-use trunkline_router::limits::Limits;
 use trunkline_router::model::ReplyStyle;
 
-use crate::support::{END, Router, ShardPlan, bytes};
+use crate::support::{END, Router, ShardPlan, user, with};
 
 const CHAT: &str = "/v1/chat/completions";
 
 /// Starts a router whose shard would not follow the grammar on its own.
 async fn router() -> Router {
-    let plan = ShardPlan { replies: vec![bytes("no json at all")], ..ShardPlan::default() };
-    Router::start(plan, Limits::default()).await
+    Router::saying("no json at all").await
 }
 
 fn schema() -> Value {
@@ -23,9 +21,7 @@ fn schema() -> Value {
 }
 
 fn chat(fields: Value) -> Value {
-    let mut body = json!({"messages": [{"role": "user", "content": "x"}], "max_tokens": 2000});
-    body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
-    body
+    with(json!({"messages": user("x"), "max_tokens": 2000}), fields)
 }
 
 #[track_caller]
@@ -51,9 +47,7 @@ async fn every_field_of_openai_and_vllm_constrains_the_output() {
         let answer = router.post(CHAT, &chat(fields.clone())).await.ok();
         assert_eq!(answer["choices"][0]["finish_reason"], "stop", "{fields}");
         check(answer["choices"][0]["message"]["content"].as_str().unwrap());
-        let mut body = json!({"prompt": "x", "max_tokens": 500});
-        body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
-        body.as_object_mut().unwrap().remove("logprobs");
+        let body = with(json!({"prompt": "x", "max_tokens": 500}), with(fields, json!({"logprobs": null})));
         let answer = router.post("/v1/completions", &body).await.ok();
         check(answer["choices"][0]["text"].as_str().unwrap());
     }
@@ -110,13 +104,8 @@ async fn tgis_grammar_constrains_the_output() {
 async fn anthropics_fields_constrain_the_output() {
     let router = router().await;
     let format = json!({"type": "json_schema", "schema": schema()});
-    let body = |fields: Value| {
-        let mut body = json!({"messages": [{"role": "user", "content": "x"}], "max_tokens": 2000});
-        body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
-        body
-    };
     for fields in [json!({"output_format": format}), json!({"output_config": {"format": format}})] {
-        let answer = router.post("/v1/messages", &body(fields)).await.ok();
+        let answer = router.post("/v1/messages", &chat(fields)).await.ok();
         assert_eq!(answer["stop_reason"], "end_turn");
         check(answer["content"][0]["text"].as_str().unwrap());
     }
@@ -128,8 +117,7 @@ async fn anthropics_fields_constrain_the_output() {
             "keyword `not`",
         ),
     ] {
-        let answer = router.post("/v1/messages", &body(fields)).await;
-        assert!(answer.status == 400 && answer.text().contains(words), "{}", answer.text());
+        router.post("/v1/messages", &chat(fields)).await.refuses(400, words);
     }
 }
 
@@ -145,14 +133,11 @@ async fn responses_and_messages_call_required_tools() {
     let answer = router.post("/v1/responses", &body).await.ok();
     assert_eq!(answer["output"][0]["type"], "function_call", "{answer}");
     check(answer["output"][0]["arguments"].as_str().unwrap());
-    let body = json!({"messages": [{"role": "user", "content": "x"}], "max_tokens": 2000,
-                      "tools": [{"name": "pick", "input_schema": schema()}],
-                      "tool_choice": {"type": "tool", "name": "pick"}});
+    let body = chat(json!({"tools": [{"name": "pick", "input_schema": schema()}],
+                           "tool_choice": {"type": "tool", "name": "pick"}}));
     let answer = router.post("/v1/messages", &body).await.ok();
-    assert_eq!(
-        (&answer["content"][0]["type"], &answer["stop_reason"]),
-        (&json!("tool_use"), &json!("tool_use"))
-    );
+    assert_eq!(answer["content"][0]["type"], "tool_use");
+    assert_eq!(answer["stop_reason"], "tool_use");
     check(&answer["content"][0]["input"].to_string());
 }
 
@@ -222,26 +207,11 @@ async fn unsupported_grammars_are_refused() {
         (chat(json!({"guided_regex": "a", "guided_choice": ["a"]})), "invalid_value", "both constrain"),
         (chat(json!({"response_format": {"type": "xml"}})), "invalid_value", "`response_format.type`"),
     ] {
-        let answer = router.post(CHAT, &body).await;
-        let error = answer.json()["error"].clone();
-        assert_eq!((answer.status, error["code"].as_str()), (400, Some(code)), "{error}");
-        assert!(error["message"].as_str().unwrap().contains(words), "{error}");
+        let message = router.post(CHAT, &body).await.fails(400, code);
+        assert!(message.contains(words), "{message}");
     }
     let body = json!({"inputs": "x", "parameters": {"grammar": {"type": "json", "value": {"not": {"type": "null"}}}}});
-    let answer = router.post("/generate", &body).await;
-    assert_eq!((answer.status, answer.json()["code"].as_str()), (422, Some("unsupported_keyword")));
-}
-
-#[tokio::test]
-async fn flags_set_the_limits_of_schemas() {
-    let limits = Limits { max_schema_bytes: 100, max_schema_depth: 3, ..Limits::default() };
-    let router = Router::start(ShardPlan::default(), limits).await;
-    let deep = json!({"items": {"items": {"items": {}}}});
-    for (schema, flag) in [(schema(), "--max-schema-bytes"), (deep, "--max-schema-depth")] {
-        let answer = router.post(CHAT, &chat(json!({"guided_json": schema}))).await;
-        assert_eq!(answer.status, 400);
-        assert!(answer.text().contains(flag), "{}", answer.text());
-    }
+    router.post("/generate", &body).await.fails(422, "unsupported_keyword");
 }
 
 #[tokio::test]
@@ -264,12 +234,11 @@ async fn a_grammar_starts_after_the_reasoning_that_the_prompt_opened() {
         let style = ReplyStyle { reasons: true, marks, ..ReplyStyle::default() };
         let router = Router::start_with_replies(plan.clone(), style).await;
         let asked = |fields: Value| {
-            let mut body = chat(fields);
-            body["messages"] =
+            let begun =
                 json!([{"role": "user", "content": "x"}, {"role": "assistant", "content": marks.open()}]);
-            body["continue_final_message"] = true.into();
-            body["add_generation_prompt"] = false.into();
-            body
+            let continues =
+                json!({"messages": begun, "continue_final_message": true, "add_generation_prompt": false});
+            with(chat(fields), continues)
         };
         for fields in [json!({"guided_json": schema()}), json!({"guided_json": schema(), "logprobs": true})] {
             let answer = router.post(CHAT, &asked(fields)).await.ok();
@@ -286,12 +255,11 @@ async fn a_grammar_starts_after_the_reasoning_that_the_prompt_opened() {
         assert_eq!(message["reasoning_content"], "{ hm ");
         check(message["tool_calls"][0]["function"]["arguments"].as_str().unwrap());
         // A reply that does not end its reasoning has no content and is incomplete.
-        let mut endless = asked(json!({"guided_json": schema()}));
-        endless["max_tokens"] = 3.into();
+        let endless = asked(json!({"guided_json": schema(), "max_tokens": 3}));
         let answer = router.post(CHAT, &endless).await.ok();
         assert_eq!(answer["choices"][0]["finish_reason"], "length");
         // Without reasoning the grammar applies from the first token.
-        let router = Router::start(plan, Limits::default()).await;
+        let router = Router::with(plan).await;
         let answer = router.post(CHAT, &asked(json!({"guided_json": schema()}))).await.ok();
         check(answer["choices"][0]["message"]["content"].as_str().unwrap());
     }

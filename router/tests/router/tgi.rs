@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::support::{END, Router, ShardPlan, bytes, prompt_of};
+use crate::support::{END, Router, ShardPlan, bytes, prompt_of, user, with};
 use trunkline_router::limits::{Limits, ServerLimits};
 use trunkline_scheduler::Watermark;
 
@@ -12,17 +12,15 @@ async fn generate_returns_only_text_by_default() {
     let body = json!({"inputs": "abc", "parameters": {"max_new_tokens": 5}});
     assert_eq!(router.post("/generate", &body).await.ok(), json!({"generated_text": "Hello"}));
     assert_eq!(router.post("/", &body).await.ok(), json!([{"generated_text": "Hello"}]));
-    assert_eq!(
-        router.post("/generate", &json!({"inputs": "abc"})).await.ok()["generated_text"],
-        "Hello wörld 🙂!"
-    );
-    let sampling = router.shard().last_start().sampling.unwrap();
+    let whole = router.post("/generate", &json!({"inputs": "abc"})).await.ok();
+    assert_eq!(whole["generated_text"], "Hello wörld 🙂!");
+    let sampling = router.last_sampling();
     assert_eq!(sampling.temperature, 0.0, "greedy is the default");
 }
 
 #[tokio::test]
 async fn details_name_every_token() {
-    let router = Router::start(ShardPlan::saying("hö"), Limits::default()).await;
+    let router = Router::saying("hö").await;
     let parameters = json!({"details": true, "do_sample": true, "seed": 5, "top_n_tokens": 1});
     let body = router.post("/generate", &json!({"inputs": "abc", "parameters": parameters})).await.ok();
     let token = |id: u32, text: &str| json!({"id": id, "text": text, "logprob": -0.125, "special": false});
@@ -42,7 +40,7 @@ async fn details_name_every_token() {
 
 #[tokio::test]
 async fn a_stream_has_an_event_for_each_token_and_the_text_in_the_last() {
-    let router = Router::start(ShardPlan::saying("hö"), Limits::default()).await;
+    let router = Router::saying("hö").await;
     let body = json!({"inputs": "abc", "parameters": {"details": true}});
     let events = router.post("/generate_stream", &body).await.events();
     let texts: Vec<&Value> = events.iter().map(|event| &event["token"]["text"]).collect();
@@ -56,8 +54,7 @@ async fn a_stream_has_an_event_for_each_token_and_the_text_in_the_last() {
         json!({"finish_reason": "eos_token", "generated_tokens": 4, "seed": null, "input_length": 3})
     );
     // `stream` on the other routes gives the same events.
-    let mut streamed = body.clone();
-    streamed["stream"] = true.into();
+    let streamed = with(body, json!({"stream": true}));
     assert_eq!(router.post("/generate", &streamed).await.events(), events);
     assert_eq!(router.post("/", &streamed).await.events(), events);
 }
@@ -94,7 +91,7 @@ async fn parameters_that_need_sampling_turn_it_on() {
         (json!({"typical_p": 1.0, "watermark": false, "best_of": 1, "grammar": null}), 0.0),
     ] {
         router.post("/generate", &json!({"inputs": "abc", "parameters": parameters})).await.ok();
-        let sampling = router.shard().last_start().sampling.unwrap();
+        let sampling = router.last_sampling();
         assert_eq!(sampling.temperature, temperature, "{parameters}");
     }
 }
@@ -111,14 +108,14 @@ async fn a_request_for_a_watermark_gets_the_servers() {
         (json!({}), false),
     ] {
         router.post("/generate", &json!({"inputs": "abc", "parameters": parameters})).await.ok();
-        let sampling = router.shard().last_start().sampling.unwrap();
+        let sampling = router.last_sampling();
         let sent = sampling.watermark.map(|sent| (sent.gamma, sent.delta, sent.key));
         assert_eq!(sent, is_marked.then_some((0.25, 3.5, 1 << 40 | 7)), "{parameters}");
         assert_eq!(sampling.temperature, 0.0, "it does not turn sampling on");
     }
     let body = json!({"inputs": "abc", "parameters": {"watermark": true, "best_of": 2, "do_sample": true}});
     router.post("/generate", &body).await.ok();
-    assert!(router.shard().last_start().sampling.unwrap().watermark.is_some(), "of each output");
+    assert!(router.last_sampling().watermark.is_some(), "of each output");
 }
 
 #[tokio::test]
@@ -156,7 +153,7 @@ async fn info_names_model_and_limits() {
 
 #[tokio::test]
 async fn headers_report_times_and_token_counts() {
-    let router = Router::start(ShardPlan::saying("hö"), Limits::default()).await;
+    let router = Router::saying("hö").await;
     let body = json!({"inputs": "äbc", "parameters": {"do_sample": true, "best_of": 2}});
     let answer = router.post("/generate", &body).await;
     for (name, value) in
@@ -178,9 +175,9 @@ async fn headers_report_times_and_token_counts() {
 
 #[tokio::test]
 async fn outputs_end_after_1024_tokens_by_default() {
-    let router = Router::start(ShardPlan::saying(&"x".repeat(2000)), Limits::default()).await;
-    let answer =
-        router.post("/generate", &json!({"inputs": "abc", "parameters": {"details": true}})).await.ok();
+    let router = Router::saying(&"x".repeat(2000)).await;
+    let body = json!({"inputs": "abc", "parameters": {"details": true}});
+    let answer = router.post("/generate", &body).await.ok();
     assert_eq!(answer["details"]["generated_tokens"], 1024);
     assert_eq!(answer["details"]["finish_reason"], "length");
 }
@@ -188,7 +185,7 @@ async fn outputs_end_after_1024_tokens_by_default() {
 #[tokio::test]
 async fn chat_tokenize_returns_the_chats_prompt() {
     let router = Router::default().await;
-    let body = json!({"messages": [{"role": "user", "content": "hö <|end|>"}]});
+    let body = json!({"messages": user("hö <|end|>")});
     let answer = router.post("/chat_tokenize", &body).await.ok();
     let text = "<|start|>user\nhö <|end|><|end|><|start|>assistant\n";
     assert_eq!(answer["templated_text"], text);
@@ -201,80 +198,69 @@ async fn chat_tokenize_returns_the_chats_prompt() {
     assert_eq!(tokens[0], json!({"id": 256, "text": "<|start|>", "start": 0, "stop": 9}));
     let last = &tokens[tokens.len() - 1];
     assert_eq!(last["stop"], text.chars().count());
-    let refused = router.post("/chat_tokenize", &json!({"messages": 5})).await;
-    assert_eq!((refused.status, refused.text().contains("`messages`")), (422, true));
-    let content = json!({"messages": [{"role": "user", "content": 5}]});
-    let refused = router.post("/chat_tokenize", &content).await;
-    assert!(
-        refused.text().contains("must be a string or a list of parts, not the number 5"),
-        "{}",
-        refused.text()
-    );
-    let refused = router.post("/chat_tokenize", &json!({"messages": [{"role": "x", "content": "y"}]})).await;
-    assert_eq!((refused.status, &refused.json()["error_type"]), (422, &json!("validation")));
+    for (messages, words) in [
+        (json!(5), "`messages`"),
+        (user(5), "must be a string or a list of parts, not the number 5"),
+        (json!([{"role": "x", "content": "y"}]), "`messages[0].role`"),
+    ] {
+        let refused = router.post("/chat_tokenize", &json!({"messages": messages})).await;
+        refused.refuses(422, words);
+        assert_eq!(refused.json()["error_type"], "validation");
+    }
 }
 
 #[tokio::test]
 async fn invocations_accept_the_bodies_of_other_routes() {
-    let router = Router::start(ShardPlan::saying("hi"), Limits::default()).await;
-    let text = router.post("/invocations", &json!({"inputs": "x"})).await.ok();
-    assert_eq!(text, json!([{"generated_text": "hi"}]));
-    let chat = json!({"messages": [{"role": "user", "content": "x"}]});
-    let chat = router.post("/invocations", &chat).await.ok();
-    assert_eq!(chat["choices"][0]["message"]["content"], "hi");
-    let completion = router.post("/invocations", &json!({"prompt": "x"})).await.ok();
-    assert_eq!(completion["choices"][0]["text"], "hi");
+    let router = Router::saying("hi").await;
+    for (body, pointer) in [
+        (json!({"inputs": "x"}), "/0/generated_text"),
+        (json!({"messages": user("x")}), "/choices/0/message/content"),
+        (json!({"prompt": "x"}), "/choices/0/text"),
+    ] {
+        let answer = router.post("/invocations", &body).await.ok();
+        assert_eq!(answer.pointer(pointer), Some(&json!("hi")), "{answer}");
+    }
     let events = router.post("/invocations", &json!({"inputs": "x", "stream": true})).await.events();
     assert_eq!(events.last().unwrap()["generated_text"], "hi");
     for (body, words) in
         [(json!({}), "`inputs` is missing"), (json!([]), "body must be a JSON object, not a list")]
     {
-        let refused = router.post("/invocations", &body).await;
-        assert_eq!(refused.status, 422);
-        assert!(refused.text().contains(words), "{}", refused.text());
+        router.post("/invocations", &body).await.refuses(422, words);
     }
     router.wait_idle().await;
 }
 
 #[tokio::test]
 async fn vertex_returns_a_prediction_for_each_instance() {
-    let router = Router::start(ShardPlan::saying("hello"), Limits::default()).await;
+    let router = Router::saying("hello").await;
     let body = json!({"instances": [
         {"inputs": "a"},
         {"inputs": "b", "parameters": {"max_new_tokens": 2, "return_full_text": true}},
         {"inputs": "c", "parameters": null},
-        {"messages": [{"role": "user", "content": "d"}], "max_tokens": 3},
+        {"messages": user("d"), "max_tokens": 3},
     ]});
     let answer = router.post("/vertex", &body).await.ok();
     assert_eq!(answer, json!({"predictions": ["hello", "bhe", "hello", "hel"]}));
     assert_eq!(router.shard().last_start().token_ids, prompt_of("d"));
-    let chat =
-        |field: &str, value: Value| json!({"messages": [{"role": "user", "content": "d"}], field: value});
+    let chat = |field: &str, value: Value| json!({"messages": user("d"), field: value});
     let instance = |instance: Value| json!({"instances": [{"inputs": "a"}, instance]});
+    let text = |parameters: Value| instance(json!({"inputs": "x", "parameters": parameters}));
     for (body, words) in [
         (json!({"instances": []}), "`instances` is empty"),
         (json!({"instances": vec![json!({"inputs": "x"}); 129]}), "`instances` has 129, the limit is 128"),
         (instance(json!({"inputs": ""})), "`instances[1].inputs` is empty"),
         (instance(json!({})), "`instances[1].inputs` is missing"),
-        (
-            instance(json!({"inputs": "x", "parameters": {"details": true}})),
-            "`instances[1].parameters.details`",
-        ),
-        (
-            instance(json!({"inputs": "x", "parameters": {"num_beams": 2}})),
-            "`instances[1].parameters.num_beams`",
-        ),
-        (instance(json!({"inputs": "x", "parameters": {"top_k": "x"}})), "`instances[1].parameters.top_k`"),
-        (instance(json!({"inputs": "x", "parameters": {"truncate": 0}})), "`truncate` is 0"),
+        (text(json!({"details": true})), "`instances[1].parameters.details`"),
+        (text(json!({"num_beams": 2})), "`instances[1].parameters.num_beams`"),
+        (text(json!({"top_k": "x"})), "`instances[1].parameters.top_k`"),
+        (text(json!({"truncate": 0})), "`truncate` is 0"),
         (instance(json!("x")), "`instances[1]`"),
         (instance(chat("n", json!(2))), "`instances[1].n` is not supported"),
         (instance(chat("audio", json!({}))), "`instances[1].audio` is not supported"),
         (instance(chat("top_p", json!("x"))), "`instances[1].top_p` must be a number, not a string"),
         (instance(chat("temperature", json!(-1))), "`temperature` is -1"),
     ] {
-        let refused = router.post("/vertex", &body).await;
-        assert_eq!(refused.status, 422, "{body}");
-        assert!(refused.text().contains(words), "{}", refused.text());
+        router.post("/vertex", &body).await.refuses(422, words);
     }
     router.wait_idle().await;
 }

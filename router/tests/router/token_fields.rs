@@ -1,52 +1,39 @@
 //! Fields about individual tokens, and their effect on the shard's parameters and on the answer.
 
-use serde_json::{Value, json};
+use serde_json::json;
 
-use crate::support::{END, Router, ShardPlan, bytes, prompt_of};
+use crate::support::{END, Router, ShardPlan, bytes, prompt_of, user, with};
 use trunkline_contract::range;
-use trunkline_router::limits::Limits;
 
 const CHAT: &str = "/v1/chat/completions";
 const COMPLETIONS: &str = "/v1/completions";
 
-fn user(content: &str) -> Value {
-    json!([{"role": "user", "content": content}])
-}
-
 #[tokio::test]
 async fn bias_allowed_tokens_and_typical_p_reach_the_shard() {
-    let router = Router::start(ShardPlan::saying("hab"), Limits::default()).await;
+    let router = Router::saying("hab").await;
     let bias = json!({"104": -100, "7": 0.5});
     for (route, prompt) in [(CHAT, json!({"messages": user("x")})), (COMPLETIONS, json!({"prompt": "x"}))] {
-        let mut body = prompt;
-        body["logit_bias"] = bias.clone();
-        body["typical_p"] = 0.25.into();
-        body["allowed_token_ids"] = json!([97, 98, 105, END]);
-        let answer = router.post(route, &body).await.ok();
+        let fields = json!({"logit_bias": bias, "typical_p": 0.25, "allowed_token_ids": [97, 98, 105, END]});
+        let answer = router.post(route, &with(prompt, fields)).await.ok();
         let choice = &answer["choices"][0];
         let text = choice["message"]["content"].as_str().or(choice["text"].as_str());
         assert_eq!(text, Some("iab"), "the next token replaces an excluded one");
-        let sampling = router.shard().last_start().sampling.unwrap();
+        let sampling = router.last_sampling();
         let bias: Vec<_> = sampling.logit_bias.iter().map(|bias| (bias.token_id, bias.bias)).collect();
         assert_eq!(bias, [(104, -100.0), (7, 0.5)]);
         assert_eq!(sampling.allowed_token_ids, [97, 98, 105, END]);
         assert_eq!(sampling.typical_p, 0.25);
     }
-}
-
-#[tokio::test]
-async fn a_tiny_typical_p_reaches_the_shard_within_its_range() {
-    let router = Router::start(ShardPlan::saying("hab"), Limits::default()).await;
+    // A tiny value reaches it within its range.
     for tiny in [1e-40, 1e-300] {
         router.post(COMPLETIONS, &json!({"prompt": "x", "typical_p": tiny})).await.ok();
-        let sampling = router.shard().last_start().sampling.unwrap();
-        assert_eq!(sampling.typical_p, *range::TYPICAL_P.start(), "{tiny}");
+        assert_eq!(router.last_sampling().typical_p, *range::TYPICAL_P.start(), "{tiny}");
     }
 }
 
 #[tokio::test]
 async fn a_stop_token_ends_the_output_and_is_not_shown() {
-    let router = Router::start(ShardPlan::saying("one.two"), Limits::default()).await;
+    let router = Router::saying("one.two").await;
     let stop = json!({"messages": user("x"), "stop_token_ids": [b'.', b'!']});
     let answer = router.post(CHAT, &stop).await.ok();
     assert_eq!(answer["choices"][0]["message"]["content"], "one");
@@ -54,7 +41,7 @@ async fn a_stop_token_ends_the_output_and_is_not_shown() {
     assert_eq!(answer["choices"][0]["stop_reason"], b'.');
     assert_eq!(answer["usage"]["completion_tokens"], 4, "the stop token counts");
     // Before `min_tokens` tokens, neither the stop token nor the end token is sampled.
-    let sampling = router.shard().last_start().sampling.unwrap();
+    let sampling = router.last_sampling();
     assert_eq!(sampling.end_token_ids, [END, b'.'.into(), b'!'.into()]);
     // With `ignore_eos`, only the stop token ends the output.
     let body = json!({"prompt": "x", "stop_token_ids": [b'z'], "ignore_eos": true, "max_tokens": 10});
@@ -62,10 +49,8 @@ async fn a_stop_token_ends_the_output_and_is_not_shown() {
     assert_eq!(answer["choices"][0]["finish_reason"], "length");
     let body = json!({"prompt": "x", "stop_token_ids": [b'.'], "ignore_eos": true});
     let answer = router.post(COMPLETIONS, &body).await.ok();
-    assert_eq!(
-        (&answer["choices"][0]["text"], &answer["choices"][0]["finish_reason"]),
-        (&json!("one"), &json!("stop"))
-    );
+    let choice = &answer["choices"][0];
+    assert_eq!((&choice["text"], &choice["finish_reason"]), (&json!("one"), &json!("stop")));
     // If the model's end token is in `stop_token_ids`, it is reported as the stop reason only with `ignore_eos`.
     for (ignore_eos, reason) in [(false, json!(null)), (true, json!(END))] {
         let body = json!({"prompt": "x", "stop_token_ids": [END], "ignore_eos": ignore_eos, "stream": true});
@@ -80,7 +65,7 @@ async fn control_tokens_have_text_unless_skipped() {
     let mut reply = bytes("a");
     reply.extend([258, b'b'.into()]);
     let plan = ShardPlan { replies: vec![reply], ..ShardPlan::default() };
-    let router = Router::start(plan, Limits::default()).await;
+    let router = Router::with(plan).await;
     for (skip, text) in [(json!(true), "ab"), (json!(null), "ab"), (json!(false), "a<|pad|>b")] {
         let body = json!({"prompt": "x", "skip_special_tokens": skip});
         assert_eq!(router.post(COMPLETIONS, &body).await.ok()["choices"][0]["text"], text, "{skip}");
@@ -89,7 +74,7 @@ async fn control_tokens_have_text_unless_skipped() {
 
 #[tokio::test]
 async fn truncate_prompt_tokens_keeps_the_last_tokens() {
-    let router = Router::start(ShardPlan::saying("!"), Limits::default()).await;
+    let router = Router::saying("!").await;
     let body = json!({"prompt": "abcdef", "truncate_prompt_tokens": 2, "echo": true});
     let answer = router.post(COMPLETIONS, &body).await.ok();
     assert_eq!(router.shard().last_start().token_ids, bytes("ef"));
@@ -107,18 +92,17 @@ async fn truncate_prompt_tokens_keeps_the_last_tokens() {
 
 #[tokio::test]
 async fn a_prediction_has_no_effect_and_usage_says_so() {
-    let router = Router::start(ShardPlan::saying("one"), Limits::default()).await;
+    let router = Router::saying("one").await;
     let plain = router.post(CHAT, &json!({"messages": user("x")})).await.ok();
     assert!(plain["usage"].get("completion_tokens_details").is_none());
     let details = json!({"accepted_prediction_tokens": 0, "rejected_prediction_tokens": 0});
     for content in [json!("one two"), json!([{"type": "text", "text": "one"}])] {
-        let mut body = json!({"messages": user("x"), "prediction": {"type": "content", "content": content}});
+        let body = json!({"messages": user("x"), "prediction": {"type": "content", "content": content}});
         let answer = router.post(CHAT, &body).await.ok();
         assert_eq!(answer["choices"][0]["message"], plain["choices"][0]["message"]);
         assert_eq!(answer["usage"]["completion_tokens_details"], details);
-        body["stream"] = true.into();
-        body["stream_options"] = json!({"include_usage": true});
-        let events = router.post(CHAT, &body).await.events();
+        let streamed = json!({"stream": true, "stream_options": {"include_usage": true}});
+        let events = router.post(CHAT, &with(body, streamed)).await.events();
         let [.., usage, _] = events.as_slice() else { panic!("{events:?}") };
         assert_eq!(usage["usage"]["completion_tokens_details"], details);
     }

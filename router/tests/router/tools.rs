@@ -2,8 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::support::{Router, ShardPlan, bytes};
-use trunkline_router::limits::Limits;
+use crate::support::{self, Router, ShardPlan, user};
 use trunkline_router::model::ReplyStyle;
 
 const CHAT: &str = "/v1/chat/completions";
@@ -11,25 +10,19 @@ const CALL: &str = "Let me see.\n<tool_call>\n{\"name\": \"get_weather\", \"argu
 
 fn body() -> Value {
     json!({
-        "messages": [{"role": "user", "content": "x"}],
+        "messages": user("x"),
         "tools": [{"type": "function", "function": {"name": "get_weather", "description": "says how it is",
                    "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}}}],
     })
 }
 
 fn with(fields: Value) -> Value {
-    let mut body = body();
-    body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
-    body
-}
-
-async fn router_saying(text: &str) -> Router {
-    Router::start(ShardPlan { replies: vec![bytes(text)], ..ShardPlan::default() }, Limits::default()).await
+    support::with(body(), fields)
 }
 
 #[tokio::test]
 async fn a_call_is_separated_from_the_text() {
-    let router = router_saying(CALL).await;
+    let router = Router::saying(CALL).await;
     let answer = router.post(CHAT, &body()).await.ok();
     let choice = &answer["choices"][0];
     assert_eq!(choice["finish_reason"], "tool_calls");
@@ -39,10 +32,7 @@ async fn a_call_is_separated_from_the_text() {
     assert_eq!(call["function"], json!({"name": "get_weather", "arguments": "{\"city\": \"Zürich\"}"}));
     assert!(!call["id"].as_str().unwrap().is_empty());
     // This template does not support tools, so a system message describes them.
-    let prompt = String::from_utf8_lossy(
-        &router.shard().last_start().token_ids.iter().map(|id| *id as u8).collect::<Vec<u8>>(),
-    )
-    .into_owned();
+    let prompt = router.last_prompt();
     assert!(prompt.contains("says how it is"), "{prompt}");
     // With `tool_choice: none`, the prompt does not mention tools, and text that looks like a call stays text.
     let none = router.post(CHAT, &with(json!({"tool_choice": "none"}))).await.ok();
@@ -57,7 +47,7 @@ async fn without_parallel_calls_only_the_first_call_is_returned() {
             "<tool_call>\n{{\"name\": \"get_weather\", \"arguments\": {{\"city\": \"{city}\"}}}}\n</tool_call>"
         )
     };
-    let router = router_saying(&[call("Bern"), call("Basel"), call("Chur")].concat()).await;
+    let router = Router::saying(&[call("Bern"), call("Basel"), call("Chur")].concat()).await;
     let cities = |calls: Vec<&Value>| -> Vec<String> { calls.iter().map(|call| call.to_string()).collect() };
     for (is_parallel, num_calls) in [(true, 3), (false, 1)] {
         let fields = json!({"parallel_tool_calls": is_parallel});
@@ -66,14 +56,13 @@ async fn without_parallel_calls_only_the_first_call_is_returned() {
         let calls = cities(choice["message"]["tool_calls"].as_array().unwrap().iter().collect());
         assert_eq!((calls.len(), choice["finish_reason"].as_str()), (num_calls, Some("tool_calls")));
         assert!(calls[0].contains("Bern"), "{calls:?}");
-        let mut streamed = with(fields);
-        streamed["stream"] = true.into();
+        let streamed = support::with(with(fields), json!({"stream": true}));
         let text = router.post(CHAT, &streamed).await.text();
         assert_eq!(text.matches("get_weather").count(), num_calls, "{text}");
 
         let tool = json!({"name": "get_weather", "input_schema": {"type": "object"}});
         let choice = json!({"type": "auto", "disable_parallel_tool_use": !is_parallel});
-        let body = json!({"messages": [{"role": "user", "content": "x"}], "max_tokens": 900, "tools": [tool],
+        let body = json!({"messages": user("x"), "max_tokens": 900, "tools": [tool],
                           "tool_choice": choice});
         let answer = router.post("/v1/messages", &body).await.ok();
         assert_eq!(answer["content"].as_array().unwrap().len(), num_calls, "{answer}");
@@ -88,7 +77,7 @@ async fn without_parallel_calls_only_the_first_call_is_returned() {
 
 #[tokio::test]
 async fn a_call_is_streamed() {
-    let router = router_saying(CALL).await;
+    let router = Router::saying(CALL).await;
     let events = router.post(CHAT, &with(json!({"stream": true}))).await.events();
     let (mut text, mut arguments, mut heads) = (String::new(), String::new(), Vec::new());
     for delta in events.iter().filter_map(|event| event["choices"][0].get("delta")) {
@@ -113,7 +102,7 @@ async fn a_call_is_streamed() {
 
 #[tokio::test]
 async fn calls_and_results_are_part_of_the_next_prompt() {
-    let router = router_saying("ok").await;
+    let router = Router::saying("ok").await;
     let messages = json!([
         {"role": "user", "content": "x"},
         {"role": "assistant", "content": null,
@@ -133,24 +122,19 @@ async fn calls_and_results_are_part_of_the_next_prompt() {
             "`messages[0].content[0].refusal` is missing",
         ),
     ] {
-        let answer = router.post(CHAT, &with(json!({"messages": messages}))).await;
-        assert!(answer.status == 400 && answer.text().contains(words), "{}", answer.text());
+        router.post(CHAT, &with(json!({"messages": messages}))).await.refuses(400, words);
     }
 }
 
 #[tokio::test]
 async fn histories_are_accepted_as_clients_keep_them() {
-    let router = router_saying("ok").await;
+    let router = Router::saying("ok").await;
     let prompt = async |messages: Value| {
         router.post(CHAT, &json!({"messages": messages})).await.ok();
         router.shard().last_start().token_ids
     };
     let user = json!({"role": "user", "content": "x"});
-    let said = |fields: Value| {
-        let mut message = json!({"role": "assistant"});
-        message.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
-        json!([user, message, user])
-    };
+    let said = |fields: Value| json!([user, support::with(json!({"role": "assistant"}), fields), user]);
     // A reply may be empty, or consist only of reasoning or a refusal.
     let empty = prompt(said(json!({"content": ""}))).await;
     for fields in [json!({}), json!({"content": null}), json!({"content": null, "tool_calls": []})] {
@@ -160,9 +144,8 @@ async fn histories_are_accepted_as_clients_keep_them() {
     assert_eq!(prompt(said(refusal)).await, prompt(said(json!({"content": "I will not."}))).await);
     // Clients send various empty arguments for tools without parameters.
     let call = |arguments: Value| {
-        said(
-            json!({"tool_calls": [{"id": "a", "type": "function", "function": {"name": "f", "arguments": arguments}}]}),
-        )
+        let function = json!({"name": "f", "arguments": arguments});
+        said(json!({"tool_calls": [{"id": "a", "type": "function", "function": function}]}))
     };
     let none = prompt(call(json!("{}"))).await;
     for arguments in [json!(""), json!("null"), json!(null), json!({})] {
@@ -172,7 +155,7 @@ async fn histories_are_accepted_as_clients_keep_them() {
 
 #[tokio::test]
 async fn tools_are_accepted_in_tgis_form() {
-    let router = router_saying(CALL).await;
+    let router = Router::saying(CALL).await;
     let function = body()["tools"][0]["function"].clone();
     let mut tgis = function.clone();
     let map = tgis.as_object_mut().unwrap();
@@ -205,8 +188,7 @@ async fn wrong_tools_are_named() {
         ),
         (json!({"tools": [], "tool_choice": "required"}), "`tool_choice` needs `tools`"),
     ] {
-        let answer = router.post(CHAT, &with(fields)).await;
-        assert!(answer.status == 400 && answer.text().contains(words), "{}", answer.text());
+        router.post(CHAT, &with(fields)).await.refuses(400, words);
     }
 }
 
@@ -216,13 +198,12 @@ async fn replies_are_text_if_the_parser_is_off() {
     let style = ReplyStyle { ignores_calls: true, ..ReplyStyle::default() };
     let router = Router::start_with_replies(ShardPlan::saying(call), style).await;
     let tools = json!([{"type": "function", "function": {"name": "look_up"}}]);
-    let body = json!({"messages": [{"role": "user", "content": "x"}], "tools": tools, "max_tokens": 200});
-    let answer = router.post("/v1/chat/completions", &body).await.ok();
+    let body = json!({"messages": user("x"), "tools": tools, "max_tokens": 200});
+    let answer = router.post(CHAT, &body).await.ok();
     assert_eq!(answer["choices"][0]["message"]["content"], call);
     assert_eq!(answer["choices"][0]["finish_reason"], "stop");
     // A required call is still parsed.
-    let mut required = body;
-    required["tool_choice"] = "required".into();
-    let answer = router.post("/v1/chat/completions", &required).await.ok();
+    let required = support::with(body, json!({"tool_choice": "required"}));
+    let answer = router.post(CHAT, &required).await.ok();
     assert_eq!(answer["choices"][0]["message"]["tool_calls"][0]["function"]["name"], "look_up");
 }

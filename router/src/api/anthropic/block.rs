@@ -37,6 +37,7 @@ pub struct Block {
     #[schema(no_recursion)]
     pub content: Option<Content>,
     /// Says that the tool of a `tool_result` block failed. Ignored, because chat templates cannot express it.
+    #[expect(dead_code, reason = "only its type is checked")]
     pub is_error: Option<bool>,
     /// The text of a `thinking` block.
     pub thinking: Option<String>,

@@ -52,8 +52,6 @@ const REFUSED: &[Refused] = &[
     responses(
         (status = 200, description = "The reply; a stream of events if `stream` is true", body = Answer),
         (status = 400, description = "The request is invalid", body = ErrorResponse),
-        (status = 429, description = "Too many requests", body = ErrorResponse),
-        (status = 503, description = "The server is not ready or is draining", body = ErrorResponse),
     )
 )]
 pub async fn create(State(app): State<Arc<App>>, request: Request) -> Response {
@@ -121,7 +119,6 @@ impl Call for Body {
     }
 }
 
-/// A conversation, with the form of its answer.
 pub(crate) struct Conversing {
     conversation: Conversation,
     shows_tier: bool,
@@ -149,7 +146,6 @@ impl Prompts for Conversing {
     }
 }
 
-/// Writes the answer to a conversation.
 pub(crate) struct MessageAnswer {
     head: Head,
     reply: ReplyPlan,

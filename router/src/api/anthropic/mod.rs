@@ -10,7 +10,6 @@ mod tools;
 mod types;
 
 pub use error::ErrorResponse;
-pub use types::{Answer, Body, ContentBlock, CountAnswer, CountBody, Usage};
 
 use crate::generation::generate::FinishReason;
 
@@ -24,7 +23,6 @@ fn stop_reason(reason: FinishReason, has_calls: bool) -> &'static str {
     }
 }
 
-/// Returns the stop string that ended an output, if one did.
 fn stop_sequence(reason: FinishReason, stops: &[String]) -> Option<String> {
     match reason {
         FinishReason::StopString { index } => stops.get(index).cloned(),

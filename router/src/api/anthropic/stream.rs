@@ -15,16 +15,13 @@ use crate::http::Events;
 
 /// The fields that are known before the first token.
 pub struct Head {
-    /// The id of the answer.
     pub id: String,
-    /// The name of the served model.
     pub model: String,
     /// The priority class that was used, if the request named one.
     pub service_tier: Option<&'static str>,
 }
 
 impl Head {
-    /// Returns the token counts of the request, with its priority class.
     pub fn usage(&self, usage: generate::Usage) -> Usage {
         Usage { service_tier: self.service_tier, ..usage.into() }
     }
@@ -62,7 +59,6 @@ struct DeltaEvent<'a> {
     delta: Delta<'a>,
 }
 
-/// The new part of a block.
 #[derive(Debug, Serialize)]
 #[serde(tag = "type")]
 enum Delta<'a> {

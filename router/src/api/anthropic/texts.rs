@@ -16,9 +16,7 @@ const NO_IMAGE: &str = "[an image, which this model cannot see]";
 pub enum Place {
     /// The system prompt, or a system message.
     System,
-    /// A user's or an assistant's message.
     User,
-    /// The result of a tool.
     ToolResult,
 }
 

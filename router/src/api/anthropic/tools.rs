@@ -49,10 +49,10 @@ pub struct ThinkingField {
     #[serde(rename = "type")]
     pub kind: String,
     /// Ignored. Only `max_tokens` limits the reasoning.
+    #[expect(dead_code, reason = "only its type is checked")]
     pub budget_tokens: Option<i64>,
 }
 
-/// Checks the tools of a request.
 pub fn tools(
     fields: Option<Vec<ToolField>>,
     choice: Option<ToolChoiceField>,

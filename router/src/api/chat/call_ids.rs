@@ -29,7 +29,6 @@ pub fn is_particular(template: &str) -> bool {
     CONDITIONS.iter().any(|words| template.contains(words))
 }
 
-/// Converts the ids in one message.
 pub fn fit_message(message: &mut ChatMessage) {
     let calls = message.extra.get_mut("tool_calls").and_then(Value::as_array_mut);
     for call in calls.into_iter().flatten() {

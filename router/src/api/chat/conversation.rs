@@ -21,9 +21,7 @@ pub struct Conversation {
     pub chat: ChatRequest,
     /// The position of the last `cache_control`.
     pub mark: Option<Mark>,
-    /// The tools that the model may call.
     pub tools: Tools,
-    /// If true, reasoning is left out of the answer.
     pub hides_reasoning: bool,
 }
 

@@ -3,7 +3,7 @@
 
 pub mod arguments;
 pub mod call_ids;
-pub mod conversation;
+pub(crate) mod conversation;
 pub mod prompt;
 pub mod reply;
 pub mod structured;

@@ -9,11 +9,9 @@ use crate::model::ReplyStyle;
 /// The end of a part with a `cache_control`. The prompt before it is pinned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mark {
-    /// The index of the part's message.
     pub message_idx: usize,
     /// The number of bytes of the message's text before the mark.
     pub num_bytes: usize,
-    /// The time to keep the prompt before the mark, in seconds.
     pub ttl_s: i64,
 }
 
@@ -45,10 +43,8 @@ fn json_bytes(value: &Value) -> usize {
         }
 }
 
-/// The tokenized prompt of a chat.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EncodedChat {
-    /// The tokens of the prompt.
     pub token_ids: Vec<u32>,
     /// The number of tokens before the mark; `None` without a mark, or if the template cannot render the messages up to
     /// it.

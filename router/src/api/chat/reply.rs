@@ -13,7 +13,6 @@ pub struct ReplyPlan {
     reasoning: Option<ReasoningStart>,
     marks: ReasoningMarks,
     tools: Option<(ToolFormat, Vec<String>)>,
-    /// If true, reasoning is left out of the answer.
     hides_reasoning: bool,
     /// If true, calls after the first are left out of the answer.
     has_one_call: bool,
@@ -84,7 +83,6 @@ impl ReplyPlan {
         Sections::new(self.reasoning, self.marks)
     }
 
-    /// Creates a reader for one reply.
     pub fn reader(&self) -> ReplyReader {
         let is_plain = self.reasoning.is_none() && self.tools.is_none();
         ReplyReader {
@@ -103,7 +101,6 @@ pub struct ReplyReader {
     parser: Option<ReplyParser>,
     hides_reasoning: bool,
     has_one_call: bool,
-    /// The number of calls that have begun.
     num_calls: usize,
 }
 
@@ -150,12 +147,9 @@ impl ReplyReader {
     }
 }
 
-/// A tool call in a reply.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Call {
-    /// The id of the call in this conversation.
     pub id: String,
-    /// The name of the tool.
     pub name: String,
     /// The arguments as JSON text.
     pub arguments: String,
@@ -164,11 +158,8 @@ pub struct Call {
 /// A complete reply, separated into its parts.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Reply {
-    /// The text for the user.
     pub text: String,
-    /// The reasoning before the text.
     pub reasoning: String,
-    /// The calls in the order of the reply.
     pub calls: Vec<Call>,
 }
 

@@ -18,7 +18,6 @@ const MAX_NAME_CHARS: usize = 128;
 pub struct Tool {
     /// The name: letters, digits, `_`, `-` and `.`.
     pub name: String,
-    /// A description of the tool for the model.
     pub description: Option<String>,
     /// The JSON schema of the arguments, which must be an object.
     pub parameters: Value,
@@ -64,7 +63,6 @@ impl ToolChoice {
     }
 }
 
-/// The tools of a request.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Tools {
     tools: Vec<Tool>,
@@ -131,7 +129,6 @@ impl Tools {
         matches!(self.choice, ToolChoice::Required | ToolChoice::Named(_))
     }
 
-    /// Returns true if one reply may have several calls.
     pub fn is_parallel(&self) -> bool {
         self.is_parallel
     }

@@ -58,8 +58,6 @@ const REFUSED: &[Refused] = &[
             description = "The replies; a stream of ChatCompletionChunk events if `stream` is true",
         ),
         (status = 400, description = "The request is invalid", body = ErrorResponse),
-        (status = 429, description = "Too many requests", body = ErrorResponse),
-        (status = 503, description = "The server is not ready or is draining", body = ErrorResponse),
     )
 )]
 pub async fn chat_completions(State(app): State<Arc<App>>, request: Request) -> Response {
@@ -121,7 +119,6 @@ impl Call for Body {
     }
 }
 
-/// A chat, and the optional parts of its answer.
 pub(crate) struct Chat {
     conversation: Conversation,
     is_stream: bool,
@@ -172,7 +169,6 @@ impl Prompts for Chat {
     }
 }
 
-/// Writes the answer of a chat.
 pub(crate) struct ChatAnswer {
     head: Head,
     shown: Shown,

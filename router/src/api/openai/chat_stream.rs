@@ -19,13 +19,10 @@ use crate::http::{EventFrame, Events};
 
 /// The fields that are equal in all chunks of an answer.
 pub struct Head {
-    /// The id of the answer.
     pub id: String,
     /// The time of creation in Unix seconds.
     pub created: u64,
-    /// The name of the served model.
     pub model: String,
-    /// A digest of everything that influences outputs.
     pub system_fingerprint: String,
     /// The priority class that was used, if the request named one.
     pub service_tier: Option<&'static str>,
@@ -51,13 +48,11 @@ impl Head {
 /// The settings of an answer: how to read replies, and the optional fields.
 #[derive(Debug, Clone)]
 pub struct Shown {
-    /// The settings for reading replies.
     pub reply: ReplyPlan,
     /// True if the request names the tool to call. OpenAI's API then reports `stop` instead of `tool_calls`.
     pub names_tool: bool,
     /// The stop strings, for `stop_reason`.
     pub stops: Vec<String>,
-    /// If true, choices have logprobs.
     pub logprobs: bool,
     /// If true, the stream ends with a chunk that has `usage`.
     pub usage: bool,
@@ -75,13 +70,11 @@ impl Shown {
         Delta { role: Some("assistant"), tool_calls: delta.tool_calls.or(Some(None)), ..delta }
     }
 
-    /// Returns the `finish_reason` and `stop_reason` of a reply with `num_calls` calls.
     pub fn end(&self, reason: FinishReason, num_calls: usize) -> (&'static str, Option<StopReason>) {
         let finish_reason = finish_reason_with_calls(reason, num_calls, self.names_tool);
         (finish_reason, StopReason::new(reason, &self.stops))
     }
 
-    /// Returns the token counts of the request.
     pub fn usage(&self, usage: generate::Usage) -> Usage {
         Usage {
             completion_tokens_details: self.predicted.then(CompletionTokensDetails::default),
@@ -90,7 +83,6 @@ impl Shown {
     }
 }
 
-/// Writes the chunks of an answer.
 pub struct ChatStream {
     head: Head,
     tokenizer: Arc<Tokenizer>,
@@ -108,7 +100,6 @@ struct ChoiceStream {
 }
 
 impl ChatStream {
-    /// Creates the writer for `num_choices` choices.
     pub fn new(head: Head, tokenizer: Arc<Tokenizer>, num_choices: usize, shown: Shown) -> Self {
         let choice = |index| {
             let piece = EventFrame::new(|text| {

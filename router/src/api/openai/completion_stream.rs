@@ -29,7 +29,6 @@ pub(super) struct Shown {
 }
 
 impl Shown {
-    /// Returns the `finish_reason` and `stop_reason` of an output.
     pub(super) fn end(&self, reason: FinishReason) -> (&'static str, Option<StopReason>) {
         (finish_reason(reason), StopReason::new(reason, &self.stops))
     }

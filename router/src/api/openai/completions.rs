@@ -49,8 +49,6 @@ const REFUSED: &[Refused] = &[
     responses(
         (status = 200, description = "The outputs; a stream of such objects if `stream` is true", body = Answer),
         (status = 400, description = "The request is invalid", body = ErrorResponse),
-        (status = 429, description = "Too many requests", body = ErrorResponse),
-        (status = 503, description = "The server is not ready or is draining", body = ErrorResponse),
     )
 )]
 pub async fn completions(State(app): State<Arc<App>>, request: Request) -> Response {
@@ -94,7 +92,6 @@ impl Call for Body {
     }
 }
 
-/// Prompts, and the optional parts of their answer.
 pub(crate) struct Completion {
     prompts: Vec<Prompt>,
     shown: Shown,
@@ -146,7 +143,6 @@ impl Prompts for Completion {
     }
 }
 
-/// Writes the answer of a completion.
 pub(crate) struct CompletionAnswer {
     head: Head,
     shown: Shown,

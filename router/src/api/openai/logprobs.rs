@@ -80,7 +80,6 @@ fn bytes_of(tokenizer: &Tokenizer, id: u32) -> &[u8] {
     tokenizer.token_bytes(id).unwrap_or_default()
 }
 
-/// Converts a token to the chat form.
 pub fn chat_token(tokenizer: &Tokenizer, token: &OutputToken) -> ChatTokenLogprob {
     let text = |id| {
         let bytes = bytes_of(tokenizer, id);
@@ -103,7 +102,6 @@ fn completion_text(tokenizer: &Tokenizer, id: u32) -> String {
 }
 
 impl CompletionLogprobs {
-    /// Appends the entries of `more`.
     pub fn append(&mut self, mut more: Self) {
         self.tokens.append(&mut more.tokens);
         self.token_logprobs.append(&mut more.token_logprobs);

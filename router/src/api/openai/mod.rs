@@ -21,10 +21,9 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 pub use chat_types::{Body as ChatBody, Chunk};
-pub use error::{ErrorBody, ErrorResponse};
+pub use error::ErrorResponse;
 pub use fields::{OneOrMany, Seed, StreamOptions};
-pub use logprobs::{ChatLogprobs, ChatTokenLogprob, CompletionLogprobs, TopLogprob};
-pub use messages::{Message, Part};
+pub use logprobs::{ChatLogprobs, CompletionLogprobs};
 pub use prediction::CompletionTokensDetails;
 
 use crate::engine::shard::ShardInfo;

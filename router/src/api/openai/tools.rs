@@ -92,7 +92,6 @@ pub struct FunctionDelta<'a> {
     pub arguments: &'a str,
 }
 
-/// Checks the tools of a request.
 pub fn tools(
     fields: Option<Vec<ToolField>>,
     choice: Option<&Value>,

@@ -1,11 +1,11 @@
 //! OpenAI's Responses API: <https://platform.openai.com/docs/api-reference/responses>.
 
 mod input;
-pub mod route;
+pub(crate) mod route;
 mod types;
 mod writer;
 
-pub use types::{Body, Deleted, ResponseObject, ResponsesUsage};
+pub use types::ResponseObject;
 
 use crate::error::ApiError;
 

@@ -62,8 +62,6 @@ const REFUSED: &[Refused] = &[
         (status = 200, description = "The response; a stream of events if `stream` is true", body = ResponseObject),
         (status = 400, description = "The request is invalid", body = ErrorResponse),
         (status = 404, description = "The response to continue is not stored", body = ErrorResponse),
-        (status = 429, description = "Too many requests", body = ErrorResponse),
-        (status = 503, description = "The server is not ready or is draining", body = ErrorResponse),
     )
 )]
 pub async fn create(State(app): State<Arc<App>>, request: Request) -> Response {
@@ -155,7 +153,6 @@ impl Call for Body {
     }
 }
 
-/// A conversation, and the place to store it in.
 pub(crate) struct Continuing {
     conversation: Conversation,
     keeping: Option<Keeping>,
@@ -181,7 +178,6 @@ impl Prompts for Continuing {
     }
 }
 
-/// Writes the answer to a conversation.
 pub(crate) struct ResponseAnswer {
     writer: ResponseWriter,
     is_stream: bool,

@@ -151,7 +151,6 @@ pub struct ResponseObject {
 }
 
 impl ResponseObject {
-    /// Returns the form in which the response is stored.
     pub fn stored(&self) -> StoredResponse {
         let item_ids = self.output.iter().filter_map(|item| item["id"].as_str());
         StoredResponse {
@@ -223,7 +222,6 @@ pub fn plain() -> Value {
     json!({"type": "text"})
 }
 
-/// Returns the `text` object for unconstrained text.
 pub fn plain_text() -> Value {
     json!({"format": plain()})
 }

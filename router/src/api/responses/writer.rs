@@ -40,7 +40,6 @@ impl Open {
         }
     }
 
-    /// Returns the item in its current state.
     fn item(&self, status: &str) -> Value {
         match self {
             Self::Message { id, text } => {
@@ -87,7 +86,6 @@ pub struct Keeping {
     pub owner: Option<String>,
     /// The last turn of the conversation before this request.
     pub before: Option<Arc<Turn>>,
-    /// The request's own messages.
     pub messages: Vec<ChatMessage>,
 }
 

@@ -75,8 +75,6 @@ enum Form {
             description = "The output; a stream of StreamResponse events if `stream` is true",
         ),
         (status = 422, description = "The request is invalid", body = ErrorResponse),
-        (status = 429, description = "Too many requests", body = ErrorResponse),
-        (status = 503, description = "The server is not ready or is draining", body = ErrorResponse),
     )
 )]
 pub async fn generate(State(app): State<Arc<App>>, request: Request) -> Response {
@@ -89,8 +87,6 @@ pub async fn generate(State(app): State<Arc<App>>, request: Request) -> Response
     responses(
         (status = 200, description = "A stream of events", content_type = "text/event-stream", body = StreamAnswer),
         (status = 422, description = "The request is invalid", body = ErrorResponse),
-        (status = 429, description = "Too many requests", body = ErrorResponse),
-        (status = 503, description = "The server is not ready or is draining", body = ErrorResponse),
     )
 )]
 pub async fn generate_stream(State(app): State<Arc<App>>, request: Request) -> Response {
@@ -103,8 +99,6 @@ pub async fn generate_stream(State(app): State<Arc<App>>, request: Request) -> R
     responses(
         (status = 200, description = "The output; a stream of events if `stream` is true", body = Vec<GenerateAnswer>),
         (status = 422, description = "The request is invalid", body = ErrorResponse),
-        (status = 429, description = "Too many requests", body = ErrorResponse),
-        (status = 503, description = "The server is not ready or is draining", body = ErrorResponse),
     )
 )]
 pub async fn root(State(app): State<Arc<App>>, request: Request) -> Response {
@@ -126,7 +120,6 @@ struct Shown {
     prefix: String,
 }
 
-/// A prompt to continue, with the parameters and the form of the answer.
 pub(crate) struct Generate {
     inputs: String,
     parameters: Parameters,
@@ -203,7 +196,6 @@ impl Call for Generate {
     }
 }
 
-/// A prompt, and the optional parts of its answer.
 pub(crate) struct Inputs {
     inputs: String,
     /// The number of prompt tokens to keep, counted from the end (`truncate`).
@@ -244,7 +236,6 @@ impl Prompts for Inputs {
     }
 }
 
-/// Writes the answer of one prompt.
 pub(crate) struct GenerateAnswerer {
     shown: Shown,
     form: Form,

@@ -1,14 +1,12 @@
 //! The API of text-generation-inference: <https://huggingface.github.io/text-generation-inference>.
 
 mod error;
-pub mod generate;
-pub mod info;
-pub mod platforms;
+pub(crate) mod generate;
+pub(crate) mod info;
+pub(crate) mod platforms;
 mod timings;
-pub mod tokenize;
+pub(crate) mod tokenize;
 mod types;
 
 pub use error::{ErrorResponse, unhealthy};
-pub use types::{
-    Body, Details, GenerateAnswer, Parameters, StreamAnswer, StreamDetails, Token, finish_reason,
-};
+pub use types::StreamAnswer;

@@ -38,8 +38,6 @@ struct Kind<'a> {
     responses(
         (status = 200, description = "The answer of the chosen route; here that of `/`", body = Vec<GenerateAnswer>),
         (status = 422, description = "The request is invalid", body = ErrorResponse),
-        (status = 429, description = "Too many requests", body = ErrorResponse),
-        (status = 503, description = "The server is not ready or is draining", body = ErrorResponse),
     )
 )]
 pub async fn invocations(State(app): State<Arc<App>>, request: Request) -> Response {
@@ -106,8 +104,6 @@ pub struct VertexResponse {
     responses(
         (status = 200, description = "The generated texts", body = VertexResponse),
         (status = 422, description = "The request is invalid", body = ErrorResponse),
-        (status = 429, description = "Too many requests", body = ErrorResponse),
-        (status = 503, description = "The server is not ready or is draining", body = ErrorResponse),
     )
 )]
 pub async fn vertex(State(app): State<Arc<App>>, request: Request) -> Response {
@@ -151,7 +147,6 @@ async fn predict(app: &Arc<App>, request: Request) -> Result<VertexResponse, Api
     Ok(VertexResponse { predictions: texts.collect() })
 }
 
-/// Parses an instance that is a prompt.
 fn prompt(idx: usize, instance: &[u8]) -> Result<Generate, ApiError> {
     let instance: VertexInstance = parse(instance, &[], &format!("instances[{idx}]."))?;
     let parameters = parameters(idx, instance.parameters.as_deref())?;

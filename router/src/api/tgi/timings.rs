@@ -5,15 +5,12 @@ use tokio::time::{Duration, Instant};
 
 use crate::generation::fold::Folded;
 
-/// The times of a request.
 #[derive(Debug)]
 pub(super) struct Timings {
     arrived: Instant,
     /// The time at which the request was submitted.
     queued: Instant,
-    /// The number of characters in the prompt's text.
     num_characters: usize,
-    /// The device of the shard.
     device: String,
 }
 

@@ -181,11 +181,6 @@ impl Sequence {
     pub fn overflowed(&self) -> bool {
         self.overflowed.load(Ordering::Acquire)
     }
-
-    /// Returns the sequence's number, as in logs.
-    pub fn id(&self) -> u64 {
-        self.id.0
-    }
 }
 
 impl Drop for Sequence {

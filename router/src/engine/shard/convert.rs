@@ -9,7 +9,6 @@ use trunkline_scheduler::{
 use super::sampling::{sampling_from_proto, sampling_to_proto};
 use super::{ShardError, proto};
 
-/// Converts a plan for the shard.
 pub fn plan_to_proto(plan: StepPlan) -> proto::StepPlan {
     proto::StepPlan {
         step_id: plan.step_id,
@@ -161,7 +160,6 @@ fn start_from_proto(start: proto::SequenceStart, is_scored: bool) -> Result<Sequ
     })
 }
 
-/// Converts a result from the shard.
 pub fn result_from_proto(result: proto::StepResult) -> StepResult {
     StepResult {
         step_id: result.step_id,
@@ -170,7 +168,6 @@ pub fn result_from_proto(result: proto::StepResult) -> StepResult {
     }
 }
 
-/// Converts the outcomes of transfers from the shard.
 pub fn transfers_from_proto(transfers: proto::Transfers) -> Transfers {
     let store = |outcome: proto::StoreOutcome| StoreOutcome {
         slot: SlotId(outcome.slot),

@@ -10,33 +10,24 @@ use super::{CONTRACT_VERSION, ShardError, proto};
 /// The shard's answer to `Describe`, checked.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ShardInfo {
-    /// The architecture of the model.
     pub architecture: String,
     /// The size of the vocabulary; token ids are below it.
     pub vocab_size: u32,
     /// The most positions that the model was trained for.
     pub max_position_embeddings: u32,
-    /// Tokens of a KV block.
     pub block_size: u32,
-    /// The number of blocks in the device pool.
     pub num_device_blocks: u32,
-    /// The most tokens in one step.
     pub max_step_tokens: u32,
-    /// The most sequences in one step.
     pub max_step_sequences: u32,
     /// A hash of weights, data types and kernels.
     pub numeric_fingerprint: String,
     /// The backend and its device, for people.
     pub device: String,
-    /// The data type of K and V.
     pub kv_dtype: String,
-    /// Bytes of the model's weights.
     pub weight_bytes: u64,
-    /// Bytes of a block.
     pub bytes_per_block: u64,
     /// The limits of window parts; `None` if blocks are in one piece.
     pub windows: Option<WindowLimits>,
-    /// Bytes of a window part.
     pub bytes_per_window_part: u64,
     /// The number of slots in the store; 0 if there is none.
     pub num_store_slots: u32,

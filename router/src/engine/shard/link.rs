@@ -36,9 +36,7 @@ pub enum LinkEvent {
         store: Option<StoreContents>,
         plans: mpsc::Sender<StepMessage>,
     },
-    /// The result of a step.
     Result(StepResult),
-    /// The outcomes of transfers to and from the store.
     Transfers(Transfers),
     /// The stream that the last `Ready` opened has ended.
     Lost,

@@ -7,6 +7,7 @@
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
+use lru::LruCache;
 use trunkline_scheduler::{LateMask, TokenMask};
 
 use super::{ShardError, proto};
@@ -15,18 +16,15 @@ use super::{ShardError, proto};
 pub const NAMES: RangeInclusive<u32> = 1..=64;
 
 /// The router's table of masks.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct NamedMasks {
-    /// The mask at index i has the i-th number.
-    masks: Vec<Named>,
-    /// The number of uses so far, which orders entries by their last use.
-    num_uses: u64,
+    masks: LruCache<u32, TokenMask>,
 }
 
-#[derive(Debug)]
-struct Named {
-    mask: TokenMask,
-    last_use: u64,
+impl Default for NamedMasks {
+    fn default() -> Self {
+        Self { masks: LruCache::unbounded() }
+    }
 }
 
 impl NamedMasks {
@@ -35,33 +33,29 @@ impl NamedMasks {
         let Some(mask) = late.allowed_tokens else {
             return proto::LateMask { sequence_id: late.sequence_id, ..Default::default() };
         };
-        let (index, is_new) = self.name(&mask);
+        let (mask_id, is_new) = self.name(&mask);
         proto::LateMask {
             sequence_id: late.sequence_id,
             allowed_tokens: if is_new { mask.0.to_vec() } else { Vec::new() },
-            mask_id: NAMES.start() + index as u32,
+            mask_id,
         }
     }
 
-    /// Returns the index of a mask, and true if it was just entered. A new mask replaces the least recently used one if
-    /// the table is full.
-    fn name(&mut self, mask: &TokenMask) -> (usize, bool) {
-        self.num_uses += 1;
-        let last_use = self.num_uses;
+    /// Returns the number of a mask, and true if it was just entered. In a full table a new mask replaces the least
+    /// recently used one.
+    fn name(&mut self, mask: &TokenMask) -> (u32, bool) {
         // Equal masks mostly share their bytes, so comparing pointers first avoids reading them.
-        let same = self.masks.iter().position(|named| Arc::ptr_eq(&named.mask.0, &mask.0));
-        if let Some(index) = same.or_else(|| self.masks.iter().position(|named| named.mask == *mask)) {
-            self.masks[index].last_use = last_use;
-            return (index, false);
+        let same = self.masks.iter().find(|(_, named)| Arc::ptr_eq(&named.0, &mask.0));
+        let same = same.or_else(|| self.masks.iter().find(|(_, named)| *named == mask));
+        if let Some((&name, _)) = same {
+            self.masks.promote(&name);
+            return (name, false);
         }
-        let named = Named { mask: mask.clone(), last_use };
-        if self.masks.len() < NAMES.count() {
-            self.masks.push(named);
-            return (self.masks.len() - 1, true);
-        }
-        let oldest = (0..self.masks.len()).min_by_key(|&index| self.masks[index].last_use).unwrap_or(0);
-        self.masks[oldest] = named;
-        (oldest, true)
+        let is_full = self.masks.len() == NAMES.count();
+        let oldest = if is_full { self.masks.pop_lru() } else { None };
+        let name = oldest.map_or(NAMES.start() + self.masks.len() as u32, |(name, _)| name);
+        self.masks.put(name, mask.clone());
+        (name, true)
     }
 }
 

@@ -3,29 +3,27 @@
 //! Open connections keep their certificate, and new ones use the latest. Unusable files change nothing.
 
 mod error;
-#[doc(hidden)]
-pub mod validity;
 
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
-use rustls::ServerConfig;
+use rustls::client::verify_server_cert_signed_by_trust_anchor;
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
+use rustls::server::ParsedCertificate;
+use rustls::{CertificateError, Error, RootCertStore, ServerConfig};
 use tokio_rustls::TlsAcceptor;
 
 pub use error::TlsError;
 
-use crate::clock::unix_s;
 use crate::metrics::Metrics;
 
 /// The largest size of either file in bytes.
 const MAX_FILE_BYTES: u64 = 1 << 20;
-/// The default interval between two checks of the files.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// The protocol inside TLS (RFC 7301).
 const ALPN: &[u8] = b"http/1.1";
@@ -130,27 +128,34 @@ fn read_config(cert: &Path, key: &Path) -> Result<ServerConfig, TlsError> {
         .map_err(|source| TlsError::Unusable { source })?
         .with_no_client_auth();
     let mut config = builder.with_single_cert(chain, private).map_err(|source| match source {
-        rustls::Error::InconsistentKeys(_) => {
-            TlsError::Mismatch { cert: cert.to_owned(), key: key.to_owned() }
-        }
+        Error::InconsistentKeys(_) => TlsError::Mismatch { cert: cert.to_owned(), key: key.to_owned() },
         source => TlsError::Unusable { source },
     })?;
     config.alpn_protocols = vec![ALPN.to_vec()];
     Ok(config)
 }
 
-fn check_validity(path: &Path, leaf: &[u8]) -> Result<(), TlsError> {
-    let Some(validity) = validity::validity(leaf) else {
-        return Err(TlsError::invalid("--tls-cert", path, "has no X.509 certificate"));
-    };
-    let now = unix_s().cast_signed();
-    let date = |unix_s: i64| crate::log::timestamp(u64::try_from(unix_s).unwrap_or(0), 0);
-    let problem = if now > *validity.end() {
-        format!("expired at {}", date(*validity.end()))
-    } else if now < *validity.start() {
-        format!("is not valid before {}", date(*validity.start()))
-    } else {
-        return Ok(());
+/// Refuses a certificate whose validity period does not include the present.
+fn check_validity(path: &Path, leaf: &CertificateDer<'_>) -> Result<(), TlsError> {
+    let date =
+        |time: UnixTime| humantime::format_rfc3339_seconds(UNIX_EPOCH + Duration::from_secs(time.as_secs()));
+    let problem = match ParsedCertificate::try_from(leaf) {
+        Err(_) => "has no X.509 certificate".to_owned(),
+        // Verification without roots never succeeds, but it checks the dates first.
+        Ok(leaf) => {
+            let roots = RootCertStore::empty();
+            match verify_server_cert_signed_by_trust_anchor(&leaf, &roots, &[], UnixTime::now(), &[]) {
+                Err(Error::InvalidCertificate(CertificateError::ExpiredContext { not_after, .. })) => {
+                    format!("expired at {}", date(not_after))
+                }
+                Err(Error::InvalidCertificate(CertificateError::NotValidYetContext {
+                    not_before, ..
+                })) => {
+                    format!("is not valid before {}", date(not_before))
+                }
+                _ => return Ok(()),
+            }
+        }
     };
     Err(TlsError::invalid("--tls-cert", path, problem))
 }

@@ -43,6 +43,42 @@ impl Answer {
         self.json()
     }
 
+    /// Asserts that the answer is this error, in any dialect's form, and returns its message.
+    #[track_caller]
+    pub fn fails(&self, status: u16, code: &str) -> String {
+        let json = self.json();
+        // TGI's errors have no `error` object.
+        let (error, message) = match &json["error"] {
+            Value::String(message) => (&json, message.as_str()),
+            error => (error, error["message"].as_str().unwrap_or_default()),
+        };
+        assert_eq!((self.status, error["code"].as_str()), (status, Some(code)), "{json}");
+        message.to_owned()
+    }
+
+    /// Asserts that the answer has this status and contains `words`.
+    #[track_caller]
+    pub fn refuses(&self, status: u16, words: &str) {
+        assert_eq!(self.status, status, "{}", self.text());
+        assert!(self.text().contains(words), "no {words} in {}", self.text());
+    }
+
+    /// Returns the number of prompt tokens that were found in the KV cache.
+    #[track_caller]
+    pub fn cached_tokens(&self) -> u64 {
+        self.ok()["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap()
+    }
+
+    /// Returns the name and the data of each event.
+    pub fn named_events(&self) -> Vec<(String, Value)> {
+        let event = |event: &str| {
+            let (name, data) = event.split_once('\n').unwrap();
+            let name = name.strip_prefix("event: ").unwrap().to_owned();
+            (name, serde_json::from_str(data.strip_prefix("data: ").unwrap()).unwrap())
+        };
+        self.text().split_terminator("\n\n").map(event).collect()
+    }
+
     /// Returns the data of the answer's events as JSON, or as a string for `[DONE]`.
     #[track_caller]
     pub fn events(&self) -> Vec<Value> {

@@ -7,24 +7,58 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde_json::{Value, json};
+use tempfile::TempDir;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 use trunkline_object::Remote;
 use trunkline_router::api::app::App;
+use trunkline_router::engine::driver::NewSequence;
+use trunkline_router::engine::shard::proto;
 use trunkline_router::limits::ServerLimits;
-use trunkline_router::model::Model;
-use trunkline_router::model::ReplyStyle;
-use trunkline_router::server::Front;
-use trunkline_router::server::{DriverEnded, Server};
+use trunkline_router::model::{Model, ReplyStyle};
+use trunkline_router::server::{DriverEnded, Front, Server};
 use trunkline_router::shutdown::Phase;
 use trunkline_router::tenants::Access;
+use trunkline_scheduler::{Priority, Retention, Salt, SamplingParams};
 
 pub use crate::mock::{END, MockShard, ShardPlan, bytes, prompt_of, write_model};
 pub use client::{Answer, Connection, sse_data};
 
+const KEY_FILE: &str = "keys.toml";
 /// The longest wait of a test, reached only if the test fails.
 pub const DEADLINE: Duration = Duration::from_secs(20);
+
+/// Adds fields to an object, replacing those of the same name.
+pub fn with(mut body: Value, fields: Value) -> Value {
+    let Value::Object(fields) = fields else { panic!("no object: {fields}") };
+    body.as_object_mut().unwrap().extend(fields);
+    body
+}
+
+/// Returns a conversation of one user message.
+pub fn user(content: impl Into<Value>) -> Value {
+    json!([{"role": "user", "content": content.into()}])
+}
+
+/// Returns a greedy sequence for the driver.
+pub fn sequence(token_ids: Vec<u32>, max_new_tokens: u32) -> NewSequence {
+    NewSequence {
+        arrived: Instant::now(),
+        token_ids,
+        max_new_tokens,
+        sampling: SamplingParams::default(),
+        end_token_ids: Vec::new(),
+        ignore_eos: false,
+        priority: Priority::Normal,
+        deadline: None,
+        salt: Salt::default(),
+        retention: Retention::default(),
+        constraint: None,
+    }
+}
 
 /// A running router with its mock shard.
 pub struct Router {
@@ -34,59 +68,39 @@ pub struct Router {
     pub socket: PathBuf,
     terminate: Option<oneshot::Sender<()>>,
     pub running: JoinHandle<Result<(), DriverEnded>>,
-    _folder: tempfile::TempDir,
+    folder: TempDir,
 }
 
-impl Router {
-    /// Starts a router with this shard and these limits, and waits until it is ready.
-    pub async fn start(plan: ShardPlan, limits: impl Into<ServerLimits>) -> Self {
-        let mut router = Self::start_without_shard(limits).await;
+/// A router that is not started yet.
+struct Setup {
+    folder: TempDir,
+    limits: ServerLimits,
+    access: Access,
+    remote: Option<Remote>,
+    front: Front,
+    replies: Option<ReplyStyle>,
+}
+
+impl Setup {
+    fn new(limits: impl Into<ServerLimits>) -> Self {
+        Self {
+            folder: tempfile::tempdir().unwrap(),
+            limits: limits.into(),
+            access: Access::open(),
+            remote: None,
+            front: Front::default(),
+            replies: None,
+        }
+    }
+
+    async fn start(self, plan: ShardPlan) -> Router {
+        let mut router = self.start_without_shard();
         router.start_shard(plan).await;
         router
     }
 
-    /// Starts a router with the default shard and limits.
-    pub async fn default() -> Self {
-        Self::start(ShardPlan::default(), ServerLimits::default()).await
-    }
-
-    pub async fn start_without_shard(limits: impl Into<ServerLimits>) -> Self {
-        Self::start_with(limits.into(), Access::open(), None, Front::default(), None)
-    }
-
-    /// Starts a router with an object tier and without a shard.
-    pub async fn start_with_objects(limits: impl Into<ServerLimits>, remote: Option<Remote>) -> Self {
-        Self::start_with(limits.into(), Access::open(), remote, Front::default(), None)
-    }
-
-    /// Starts a router with API keys and without a shard.
-    pub fn start_with_access(limits: impl Into<ServerLimits>, access: Access) -> Self {
-        Self::start_with(limits.into(), access, None, Front::default(), None)
-    }
-
-    /// Starts a router behind this front, with the default shard.
-    pub async fn start_behind(front: Front, limits: impl Into<ServerLimits>, access: Access) -> Self {
-        let mut router = Self::start_with(limits.into(), access, None, front, None);
-        router.start_shard(ShardPlan::default()).await;
-        router
-    }
-
-    /// Starts a router with a model whose replies are parsed in this style.
-    pub async fn start_with_replies(plan: ShardPlan, replies: ReplyStyle) -> Self {
-        let mut router =
-            Self::start_with(ServerLimits::default(), Access::open(), None, Front::default(), Some(replies));
-        router.start_shard(plan).await;
-        router
-    }
-
-    fn start_with(
-        limits: ServerLimits,
-        access: Access,
-        remote: Option<Remote>,
-        front: Front,
-        replies: Option<ReplyStyle>,
-    ) -> Self {
-        let folder = tempfile::tempdir().unwrap();
+    fn start_without_shard(self) -> Router {
+        let Self { folder, limits, access, remote, front, replies } = self;
         write_model(folder.path());
         let socket = folder.path().join("shard.sock");
         let mut model = Model::load(folder.path(), "test/model".into()).unwrap();
@@ -105,7 +119,69 @@ impl Router {
                 std::future::pending::<()>().await;
             }
         }));
-        Self { shard: None, app, address, socket, terminate: Some(terminate), running, _folder: folder }
+        Router { shard: None, app, address, socket, terminate: Some(terminate), running, folder }
+    }
+}
+
+impl Router {
+    /// Starts a router with this shard and these limits, and waits until it is ready.
+    pub async fn start(plan: ShardPlan, limits: impl Into<ServerLimits>) -> Self {
+        Setup::new(limits).start(plan).await
+    }
+
+    /// Starts a router with the default shard and limits.
+    pub async fn default() -> Self {
+        Self::with(ShardPlan::default()).await
+    }
+
+    /// Starts a router with this shard and the default limits.
+    pub async fn with(plan: ShardPlan) -> Self {
+        Self::start(plan, ServerLimits::default()).await
+    }
+
+    /// Starts a router that answers every prompt with `text`.
+    pub async fn saying(text: &str) -> Self {
+        Self::with(ShardPlan::saying(text)).await
+    }
+
+    /// Starts a router whose choice i is `texts[i]`, starting again after the last.
+    pub async fn replying(texts: &[&str]) -> Self {
+        let replies = texts.iter().map(|text| bytes(text)).collect();
+        Self::with(ShardPlan { replies, ..ShardPlan::default() }).await
+    }
+
+    pub async fn start_without_shard(limits: impl Into<ServerLimits>) -> Self {
+        Setup::new(limits).start_without_shard()
+    }
+
+    /// Starts a router with an object tier.
+    pub async fn start_with_objects(plan: ShardPlan, remote: Remote) -> Self {
+        Setup { remote: Some(remote), ..Setup::new(ServerLimits::default()) }.start(plan).await
+    }
+
+    /// Starts a router with a key file of this text.
+    pub async fn start_with_keys(keys: &str, plan: ShardPlan, limits: impl Into<ServerLimits>) -> Self {
+        let mut setup = Setup::new(limits);
+        let path = setup.folder.path().join(KEY_FILE);
+        std::fs::write(&path, keys).unwrap();
+        setup.access = Access::new(Some(path), None).unwrap();
+        setup.start(plan).await
+    }
+
+    /// Replaces the key file, and reads it again.
+    pub fn reload_keys(&self, keys: &str) {
+        std::fs::write(self.folder.path().join(KEY_FILE), keys).unwrap();
+        self.app.admission.access.reload().unwrap();
+    }
+
+    /// Starts a router behind this front, with the default shard.
+    pub async fn start_behind(front: Front, limits: impl Into<ServerLimits>, access: Access) -> Self {
+        Setup { front, access, ..Setup::new(limits) }.start(ShardPlan::default()).await
+    }
+
+    /// Starts a router with a model whose replies are parsed in this style.
+    pub async fn start_with_replies(plan: ShardPlan, replies: ReplyStyle) -> Self {
+        Setup { replies: Some(replies), ..Setup::new(ServerLimits::default()) }.start(plan).await
     }
 
     /// Starts a shard on the socket and waits until the router is ready.
@@ -116,6 +192,22 @@ impl Router {
 
     pub fn shard(&self) -> &MockShard {
         self.shard.as_ref().unwrap()
+    }
+
+    /// Lets a held shard compute this many steps more.
+    pub fn add_steps(&self, count: usize) {
+        self.shard().steps.add_permits(count);
+    }
+
+    /// Returns the prompt of the last sequence as text, in which control tokens become other characters.
+    pub fn last_prompt(&self) -> String {
+        let ids = self.shard().last_start().token_ids;
+        String::from_utf8_lossy(&ids.iter().map(|id| *id as u8).collect::<Vec<u8>>()).into_owned()
+    }
+
+    /// Returns the sampling parameters of the last sequence.
+    pub fn last_sampling(&self) -> proto::SamplingParams {
+        self.shard().last_start().sampling.unwrap()
     }
 
     pub fn kill_shard(&mut self) {
@@ -145,6 +237,14 @@ impl Router {
         assert!(tokio::time::timeout(DEADLINE, look).await.is_ok(), "timed out waiting for {what}");
     }
 
+    pub async fn wait_running(&self, count: u64) {
+        self.wait("running sequences", |app| app.served.stats.borrow().num_running == count).await;
+    }
+
+    pub async fn wait_queued(&self, count: u64) {
+        self.wait("waiting sequences", |app| app.served.stats.borrow().num_waiting == count).await;
+    }
+
     /// Waits until no sequence runs, waits or holds a block.
     pub async fn wait_idle(&self) {
         self.wait("the scheduler to be empty", |app| {
@@ -171,12 +271,25 @@ impl Router {
         self.connect().await.request("GET", path, b"").await
     }
 
-    pub async fn post(&self, path: &str, body: &serde_json::Value) -> Answer {
+    pub async fn post(&self, path: &str, body: &Value) -> Answer {
         self.post_bytes(path, body.to_string().as_bytes()).await
     }
 
     pub async fn post_bytes(&self, path: &str, body: &[u8]) -> Answer {
         self.connect().await.request("POST", path, body).await
+    }
+
+    /// Sends a request with an API key and reads the complete answer. `Value::Null` is an empty body.
+    pub async fn ask(&self, key: &str, method: &str, path: &str, body: &Value) -> Answer {
+        let body = if body.is_null() { String::new() } else { body.to_string() };
+        self.connect().await.request_with(method, path, &[("x-api-key", key)], body.as_bytes()).await
+    }
+
+    /// Sends a request without reading the answer.
+    pub async fn begin(&self, path: &str, body: &Value) -> Connection {
+        let mut connection = self.connect().await;
+        connection.send("POST", path, body.to_string().as_bytes()).await;
+        connection
     }
 
     /// Returns the value of a sample.

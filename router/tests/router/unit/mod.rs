@@ -39,12 +39,8 @@ mod http {
     mod events;
     mod json;
     mod stall;
-    mod tls {
-        mod validity;
-    }
 }
 mod kv_events;
-mod log;
 mod request {
     mod deadline;
     mod retention;

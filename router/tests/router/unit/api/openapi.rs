@@ -27,6 +27,8 @@ fn every_referenced_schema_is_defined() {
     let mut found = HashSet::new();
     references(&document, &mut found);
     assert!(found.len() > 20);
+    let chat = &document["components"]["schemas"]["ChatCompletionRequest"]["properties"];
+    assert_eq!(chat["top_logprobs"]["maximum"], 20);
     for reference in found {
         let pointer = reference.strip_prefix('#').unwrap();
         assert!(document.pointer(pointer).is_some(), "{reference} is not there");

@@ -1,17 +1,15 @@
 use std::sync::Arc;
 
 use tokio::sync::{mpsc, watch};
-use tokio::time::Instant;
-use trunkline_router::engine::driver::{Driver, DriverEnds, NewSequence, Sequence};
+use trunkline_router::engine::driver::{Driver, DriverEnds, Sequence};
 use trunkline_router::engine::shard::{LinkEvent, ShardInfo, StepMessage};
 use trunkline_router::metrics::Metrics;
 use trunkline_router::shutdown::Phase;
 use trunkline_scheduler::{
-    Priority, Retention, Salt, SampledToken, SamplingParams, SchedulerConfig, SequenceOutcome,
-    SequenceResult, StepPlan, StepResult,
+    SampledToken, SchedulerConfig, SequenceOutcome, SequenceResult, StepPlan, StepResult,
 };
 
-use crate::support::DEADLINE;
+use crate::support::{DEADLINE, sequence};
 
 mod late;
 
@@ -35,20 +33,7 @@ impl Driven {
         let (sender, plans) = mpsc::channel(8);
         let info = Arc::new(shard());
         ends.link.send(LinkEvent::Ready { info, store: None, plans: sender }).await.unwrap();
-        let request = NewSequence {
-            arrived: Instant::now(),
-            token_ids: vec![1],
-            max_new_tokens,
-            sampling: SamplingParams::default(),
-            end_token_ids: Vec::new(),
-            ignore_eos: false,
-            priority: Priority::Normal,
-            deadline: None,
-            salt: Salt::default(),
-            retention: Retention::default(),
-            constraint: None,
-        };
-        let sequence = ends.handle.submit(request).await.unwrap();
+        let sequence = ends.handle.submit(sequence(vec![1], max_new_tokens)).await.unwrap();
         let mut driven = Self { ends, metrics, plans };
         let message = tokio::time::timeout(DEADLINE, driven.plans.recv()).await.expect("a plan").unwrap();
         (driven, sequence, message.plan.unwrap())
