@@ -22,7 +22,7 @@ def request_bytes(prompt: list[int], *, stream: bool) -> bytes:
     ).encode()
     lines = [
         "POST /v1/completions HTTP/1.1",
-        "host: x",
+        "host: localhost",
         "content-type: application/json",
         f"content-length: {len(body)}",
     ]

@@ -25,7 +25,7 @@ def stalling() -> Iterator[Trunkline]:
 
 def request_bytes(path: str, body: object) -> bytes:
     data = json.dumps(body).encode()
-    return f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-length: {len(data)}\r\n\r\n".encode() + data
+    return f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(data)}\r\n\r\n".encode() + data
 
 
 def narrow_connection(server: Trunkline) -> socket.socket:
