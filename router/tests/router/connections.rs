@@ -34,15 +34,14 @@ async fn until_closed(stream: &mut TcpStream) -> (Vec<u8>, Duration) {
 #[test]
 fn the_defaults_bound_every_wait() {
     let seconds = Duration::from_secs;
-    let wanted =
-        Timeouts {
-            body: seconds(30),
-            header: seconds(30),
-            handshake: seconds(10),
-            keep_alive: seconds(10),
-            health_interval: seconds(1),
-            health: seconds(2),
-        };
+    let wanted = Timeouts {
+        body: seconds(30),
+        header: seconds(30),
+        handshake: seconds(10),
+        keep_alive: seconds(10),
+        health_interval: seconds(1),
+        health: seconds(2),
+    };
     assert_eq!(ServerLimits::default().timeouts, wanted, "docs/api.md has the same numbers");
 }
 
