@@ -32,7 +32,6 @@ impl Choices {
     }
 
     /// Returns the number of choices, including those that have ended.
-    #[expect(clippy::len_without_is_empty, reason = "there is always one")]
     pub fn len(&self) -> usize {
         self.generations.len()
     }
