@@ -243,7 +243,16 @@ impl KvPool {
     pub fn view(&mut self) -> KvView<'_> {
         let bytes = self.map.as_mut_ptr();
         let window_bytes = self.windows.as_mut().map_or(bytes, |parts| parts.map.as_mut_ptr());
-        KvView { bytes, window_bytes, pool: self }
+        let geometry = self.geometry;
+        KvView {
+            bytes,
+            window_bytes,
+            geometry,
+            block_bytes: geometry.bytes_per_block(),
+            layer_bytes: geometry.layer_bytes(),
+            head_bytes: geometry.head_bytes(),
+            pool: self,
+        }
     }
 
     /// Overwrites all memory with the pattern `bits`, for tests that stale contents have no effect.
@@ -321,6 +330,11 @@ pub struct KvView<'a> {
     bytes: *mut u8,
     /// Pointer to the window parts, if windowed layers are stored separately.
     window_bytes: *mut u8,
+    // The sizes are kept here because pointers are computed for every block that attention reads.
+    geometry: KvGeometry,
+    block_bytes: usize,
+    layer_bytes: usize,
+    head_bytes: usize,
     /// The pool, which is borrowed exclusively for 'a. Its memory is accessed only by the pointers.
     pool: &'a KvPool,
 }
@@ -332,21 +346,21 @@ unsafe impl Sync for KvView<'_> {}
 
 impl KvView<'_> {
     pub fn geometry(&self) -> &KvGeometry {
-        &self.pool.geometry
+        &self.geometry
     }
 
     fn head(&self, layer: usize, block_id: u32, head: usize) -> *mut u8 {
         let g = self.geometry();
         assert!((block_id as usize) < self.pool.num_blocks && layer < g.num_layers && head < g.num_kv_heads);
         let (base, offset) = match &self.pool.windows {
-            None => (self.bytes, block_id as usize * g.bytes_per_block() + layer * g.layer_bytes()),
-            Some(windows) => match windows.offset(layer, block_id, g.layer_bytes()) {
+            None => (self.bytes, block_id as usize * self.block_bytes + layer * self.layer_bytes),
+            Some(windows) => match windows.offset(layer, block_id, self.layer_bytes) {
                 (true, offset) => (self.window_bytes, offset),
                 (false, offset) => (self.bytes, offset),
             },
         };
         // SAFETY: the assertion and the window parts ensure that the offset is inside the mapping.
-        unsafe { base.add(offset + head * g.head_bytes()) }
+        unsafe { base.add(offset + head * self.head_bytes) }
     }
 
     /// Returns a pointer to K of one block and head. Panics if there is no such layer, block or head.
