@@ -207,6 +207,12 @@ def check() -> list[str]:
     return found
 
 
+def counts() -> list[str]:
+    """Returns a line for each crate with its number of cycles."""
+    crates = ((name, Crate(ROOT / name)) for name in CRATES)
+    return [f"{name}: {len(crate.texts)} files, {len(crate.cycles())} cycles" for name, crate in crates]
+
+
 def main() -> None:
     for name, layers in CRATES.items():
         crate = Crate(ROOT / name)

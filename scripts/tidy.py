@@ -218,7 +218,7 @@ def main() -> int:
         if path.suffix == ".md":
             found += check_links(path, text)
         found += check_pure(path, text)
-    for line in found:
+    for line in [*found, *rust_imports.counts()]:
         print(line)
     return 1 if found else 0
 
