@@ -250,15 +250,19 @@ fn the_held_value_is_dropped_when_the_compiling_thread_ends() {
     let hasty =
         GrammarCompiler::new(&model.tokenizer, &model.end_token_ids, ReasoningMarks::Think, limits).unwrap();
     let grammar = Grammar::Regex("[a-z]{2000,4000}".into());
-    for (compiler, is_refused) in [(hasty, true), (compiler(&model), false)] {
+    let is_refused = |compiler: &GrammarCompiler| {
         let held = Arc::new(());
-        assert_eq!(compiler.compile_holding(&grammar, held.clone()).is_err(), is_refused);
+        let is_refused = compiler.compile_holding(&grammar, held.clone()).is_err();
         let begin = Instant::now();
         while Arc::strong_count(&held) > 1 {
             assert!(begin.elapsed() < Duration::from_secs(20), "the thread ends");
             std::thread::yield_now();
         }
-    }
+        is_refused
+    };
+    assert!(!is_refused(&compiler(&model)));
+    // Without any time the compiler still wins if its thread gets the core first, so this is tried again.
+    assert!((0..1_000).any(|_| is_refused(&hasty)), "a limit of 0 ms is never met so often");
 }
 
 /// Returns a schema with `count` properties, of which those in `required` are required.
