@@ -87,7 +87,7 @@ async def complete(port: int, token_ids: Sequence[int], num_tokens: int) -> Stre
 async def measure_load(
     port: int, vocab_size: int, num_requests: int, num_prompt: int, num_output: int
 ) -> dict[str, Any]:
-    """Measures concurrent requests with different prompts, and compares the first reply with the same request alone."""
+    """Measures concurrent requests with different prompts and compares the first reply with a single request's."""
     prompts = [prompt(1000 + number, num_prompt, vocab_size) for number in range(num_requests)]
     began = time.perf_counter()
     done = await asyncio.gather(*(complete(port, token_ids, num_output) for token_ids in prompts))

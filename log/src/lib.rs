@@ -19,7 +19,7 @@ pub enum Format {
 #[derive(Debug)]
 pub struct Line<'a> {
     pub at: SystemTime,
-    /// Such as `INFO`.
+    /// The level's name in upper case, such as `INFO`.
     pub level: &'a str,
     /// The process or library that the line is from.
     pub target: &'a str,

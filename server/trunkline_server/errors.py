@@ -73,7 +73,7 @@ class HubUnreachable(UserError):
 
 
 class DamagedFile(UserError):
-    """path: the damaged file; what: what is wrong in it, with the offset or key."""
+    """path: the damaged file; what: the defect, with its offset or key."""
 
     code = "damaged_file"
 

@@ -77,7 +77,7 @@ pub struct RouterSettings {
     pub logging: Logging,
 }
 
-/// What the router tells the launcher, as one line of JSON on its standard output.
+/// A report of the router to the launcher, one line of JSON on the router's standard output.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RouterReport {

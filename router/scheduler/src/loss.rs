@@ -1,4 +1,4 @@
-//! What follows the loss of a shard: its sequences go on with another one, and the one that crashes shards fails.
+//! Lets the sequences of a lost shard go on with another one, and fails the sequence that crashes shards.
 //!
 //! A lost sequence goes back to the queue with the tokens that are known, as after a preemption. Sampling depends only
 //! on the seed and the position, so its text is the same.

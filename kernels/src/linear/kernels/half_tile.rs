@@ -14,13 +14,13 @@ const LANES: usize = TILE / 2;
 /// The most rows whose sums are kept in registers.
 const MAX_ROWS: usize = 4;
 
-/// Eight f32.
+/// A vector of eight f32 values.
 ///
 /// # Safety
 /// For all functions, the CPU must have the instructions, and pointers must be valid for the elements that are read or
 /// written.
 pub(super) trait Floats: Copy {
-    /// Eight i32.
+    /// A vector of eight i32 values.
     type Ints: Copy;
     unsafe fn splat(x: f32) -> Self;
     unsafe fn splat_int(x: i32) -> Self::Ints;

@@ -138,30 +138,11 @@ impl Driver {
     /// Runs until all handles, or the link, are gone.
     pub async fn run(mut self) {
         loop {
-            let wakeup = self.scheduler.next_wakeup();
-            let deadline = wakeup.map(|at| self.begin + Duration::from_millis(at.0));
             self.has_answered = false;
             if let Some(question) = self.next_question.take() {
-                self.turn = Instant::now();
-                self.answer(question);
-            } else {
-                tokio::select! {
-                  biased;
-                  event = self.link.recv() => match event {
-                      Some(event) => self.on_link(event),
-                      None => return,
-                  },
-                  command = self.commands.recv() => match command {
-                      Some(command) => self.on_command(command),
-                      None => return,
-                  },
-                  Some(worked) = self.worked.recv() => self.on_worked(worked),
-                  Ok(()) = self.phase.changed() => if self.plans.is_none() {
-                      self.turn = Instant::now();
-                      self.on_loss();
-                  },
-                  () = until(deadline) => {}
-                }
+                self.on_command(Command::Ask(question));
+            } else if !self.handle_next().await {
+                return;
             }
             self.take_waiting();
             let worked = self.constraints.flush();
@@ -190,6 +171,30 @@ impl Driver {
                 tenants.extend(self.scheduler.tenants().cloned());
             });
         }
+    }
+
+    /// Waits for an event or a deadline and handles it. Returns false if all handles, or the link, are gone.
+    async fn handle_next(&mut self) -> bool {
+        let wakeup = self.scheduler.next_wakeup();
+        let deadline = wakeup.map(|at| self.begin + Duration::from_millis(at.0));
+        tokio::select! {
+            biased;
+            event = self.link.recv() => match event {
+                Some(event) => self.on_link(event),
+                None => return false,
+            },
+            command = self.commands.recv() => match command {
+                Some(command) => self.on_command(command),
+                None => return false,
+            },
+            Some(worked) = self.worked.recv() => self.on_worked(worked),
+            Ok(()) = self.phase.changed() => if self.plans.is_none() {
+                self.turn = Instant::now();
+                self.on_loss();
+            },
+            () = until(deadline) => {}
+        }
+        true
     }
 
     /// Handles the events that are already waiting, so that the next plan includes them.
@@ -292,14 +297,12 @@ impl Driver {
                 }
             }
             Command::Ask(question) if self.has_answered => self.next_question = Some(question),
-            Command::Ask(question) => self.answer(question),
+            Command::Ask(question) => {
+                self.has_answered = true;
+                let now = self.now();
+                question(&mut self.scheduler, now);
+            }
         }
-    }
-
-    fn answer(&mut self, question: Question) {
-        self.has_answered = true;
-        let now = self.now();
-        question(&mut self.scheduler, now);
     }
 
     fn on_submission(&mut self, Submission { id, sequence, mut client }: Submission) {

@@ -39,18 +39,18 @@ impl Check {
     }
 }
 
-/// The shard's health.
+/// The outcome of all health checks so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Health {
     pub last: Check,
     /// The time for which all checks up to the last one found the shard unwell.
     pub unwell: Duration,
-    /// How often the shard, or one started in its place, hung without a shard being well for long in between.
+    /// The number of hangs, of this shard and of those before it, since a shard was last well for long.
     pub hangs: u32,
 }
 
 impl Health {
-    /// Returns how long a shard that hangs has done so: since its step began, or for as long as it was unwell.
+    /// Returns the time since the running step began, or the time for which the shard was unwell if that is longer.
     pub fn hung_for(self) -> Duration {
         match self.last {
             Check::Answered { step_running, .. } => step_running.max(self.unwell),

@@ -2,7 +2,7 @@ use serde_json::json;
 use trunkline_router::api::chat::prompt::num_bytes;
 use trunkline_text::{ChatMessage, ChatRequest};
 
-/// Whatever is long must be tokenized away from the HTTP threads, wherever the client put it.
+/// A long text must be tokenized away from the HTTP threads in whichever field the client sends it.
 #[test]
 fn everything_that_a_template_may_render_counts() {
     let long = "x".repeat(10_000);
