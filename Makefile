@@ -16,7 +16,7 @@ TESTS ?=
 JOBS ?= $(if $(TESTS),0,2)
 # If non-empty, builds the router with cloud object stores and ZeroMQ events, as in the wheels. The tests need it.
 FULL ?=
-# If non-empty, optimises the router as in the wheels. Benchmarks need it.
+# If non-empty, optimises as in the wheels. Benchmarks need it.
 SHIP ?=
 
 CARGO_TARGET_DIR ?= $(CURDIR)/target
@@ -30,7 +30,7 @@ BIN := $(CARGO_TARGET_DIR)/release
 ROUTER := trunkline-router$(if $(FULL),-full)
 # Packages that `make build` compiles. Without FULL the kernels support only this machine's instruction set.
 PARTS = -p trunkline-launcher -p $(ROUTER) -p trunkline-kernels-python $(if $(FULL),,--no-default-features) $(OPTIMISED)
-OPTIMISED = $(if $(SHIP),--config profile.release.package.trunkline-router.opt-level=3)
+OPTIMISED = $(if $(SHIP),--config .cargo/ship.toml)
 UV := .tools/bin/uv
 TEST_PYTHON := .venv-test/bin/python
 REPORTS := $(CARGO_TARGET_DIR)/reports

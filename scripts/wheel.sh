@@ -10,10 +10,9 @@ target=${CARGO_TARGET_DIR:-$root/target}
 # maturin installs files from the data folder's scripts/ next to the launcher.
 data="$root/launcher/trunkline.data"
 trap 'rm -rf "$data"' EXIT
-# A local build optimises the router less, because that takes a quarter less time.
-cargo build --release --quiet -p trunkline-router-full --config profile.release.package.trunkline-router.opt-level=3
+cargo build --release --locked --quiet -p trunkline-router-full --config .cargo/ship.toml
 mkdir -p "$data/scripts"
 cp "$target/release/trunkline-router-full" "$data/scripts/trunkline-router"
-"$maturin" build --release --quiet --strip --out dist --manifest-path launcher/Cargo.toml
-"$maturin" build --release --quiet --strip --out dist
+"$maturin" build --release --locked --quiet --strip --out dist --manifest-path launcher/Cargo.toml
+"$maturin" build --release --locked --quiet --strip --out dist
 ls -l dist

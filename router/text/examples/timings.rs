@@ -1,4 +1,4 @@
-//! Prints the times that a model's tokenizer takes to load, to encode and to stream.
+//! Prints the times that a model's tokenizer takes to load, to encode and to stream, and that its chat template takes.
 //!
 //! Texts that are a single piece, or that have a boundary after every character, show whether encoding stays nearly
 //! linear. Run `cargo run --release -p trunkline-text --example timings -- model.gguf`.
@@ -9,7 +9,8 @@ use std::time::Instant;
 
 use trunkline_text::internals::tokenizer_from_gguf;
 use trunkline_text::{
-    DecodeSpecial, Detokenizer, EncodeSpecial, GgufMetadata, GgufValue, ModelText, TextStart, Tokenizer,
+    ChatMessage, ChatRequest, DecodeSpecial, Detokenizer, EncodeSpecial, GgufMetadata, GgufValue, ModelText,
+    TextStart, Tokenizer,
 };
 
 const PIECES: [&str; 14] =
@@ -35,6 +36,14 @@ fn main() {
     let mut detokenizer = Detokenizer::new(tokenizer, DecodeSpecial::Skip, TextStart::Continuation);
     let num_bytes: usize = ids.iter().map(|&id| detokenizer.push(id).len()).sum();
     println!("stream {num_bytes} bytes {:?}", begin.elapsed());
+    if let Some(templates) = &model.chat_templates {
+        let roles = ["user", "assistant"].into_iter().cycle();
+        let messages = roles.take(200).map(|role| ChatMessage::new(role, text[..500].to_owned())).collect();
+        let chat = ChatRequest { messages, ..ChatRequest::default() };
+        let begin = Instant::now();
+        let num_bytes = templates.render(&chat).unwrap().len();
+        println!("render 200 messages to {num_bytes} bytes {:?}", begin.elapsed());
+    }
     for kilobytes in [64, 256, 1024] {
         for piece in PIECES {
             let text = piece.repeat(kilobytes * 1024 / piece.len());
