@@ -328,7 +328,8 @@ fn the_lexers_of_all_outputs_share_a_limit() {
     drop(constraint);
     assert_eq!(first.lexer_bytes(), 0);
     // There is room for the beginning and three outputs.
-    let limits = GrammarLimits { all_lexers_bytes: 4 * of_one, small_lexer_bytes: 0, ..GrammarLimits::default() };
+    let limits =
+        GrammarLimits { all_lexers_bytes: 4 * of_one, small_lexer_bytes: 0, ..GrammarLimits::default() };
     first = new(limits);
     let beginning = first.compile(&grammar).unwrap();
     let mut outputs: Vec<_> = (0..3).map(|_| beginning.fork()).collect();
