@@ -83,8 +83,9 @@ test: ## run lint and the suites that a change affects (FORCE=1: all)
 	@scripts/require.sh cargo cc python
 	[ -e .venv-test/.stamp ] || MIN_FREE_MB=12000 scripts/require.sh disk
 	$(MAKE) environments & environments=$$!
-	$(MAKE) build FULL=1 && $(MAKE) build-tests || { kill $$environments 2>/dev/null || :; exit 1; }
+	$(MAKE) build-tests || { kill $$environments 2>/dev/null || :; exit 1; }
 	wait $$environments
+	$(MAKE) build FULL=1
 	$(PYTHON) scripts/suites.py $(if $(FORCE),--force) $(SUITES)
 
 test-all: ## add full matrices, new seeds, torture, S3 and AArch64 (slow)
@@ -96,8 +97,9 @@ test-all: ## add full matrices, new seeds, torture, S3 and AArch64 (slow)
 
 environments: .venv-test/.stamp .venv-clients/.stamp
 
+# A single cargo call for tests and programs keeps all cores busy, because the kernels are compiled on one.
 build-tests:
-	cargo test --release --workspace --quiet --tests --no-run
+	cargo build --release --workspace --quiet --lib --bins --tests
 
 lint: .venv-test/.stamp ## run rustfmt, clippy, ruff, mypy, buf and tidy
 	@scripts/require.sh cargo cc
