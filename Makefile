@@ -83,8 +83,9 @@ test: ## run lint and the suites that a change affects (FORCE=1: all)
 	@scripts/require.sh cargo cc python
 	[ -e .venv-test/.stamp ] || MIN_FREE_MB=12000 scripts/require.sh disk
 	$(MAKE) environments & environments=$$!
-	$(MAKE) build FULL=1 && $(MAKE) build-tests || { kill $$environments 2>/dev/null || :; exit 1; }
+	$(MAKE) build-tests || { kill $$environments 2>/dev/null || :; exit 1; }
 	wait $$environments
+	$(MAKE) build FULL=1
 	$(PYTHON) scripts/suites.py $(if $(FORCE),--force) $(SUITES)
 
 test-all: ## add full matrices, new seeds, torture, S3 and AArch64 (slow)
@@ -96,8 +97,9 @@ test-all: ## add full matrices, new seeds, torture, S3 and AArch64 (slow)
 
 environments: .venv-test/.stamp .venv-clients/.stamp
 
+# A single cargo call for tests and programs keeps all cores busy, because the kernels are compiled on one.
 build-tests:
-	cargo test --release --workspace --quiet --tests --no-run
+	cargo build --release --workspace --quiet --lib --bins --tests
 
 lint: .venv-test/.stamp ## run rustfmt, clippy, ruff, mypy, buf and tidy
 	@scripts/require.sh cargo cc
@@ -177,9 +179,12 @@ torture: build .venv-test/.stamp ## repeat tests with kills, faults and random h
 	TRUNKLINE_SIM_SEEDS=$$((20000 * $(TIMES))) $$run --test scheduler -- every
 	TRUNKLINE_SERVER_KILLS=$$((20 * $(TIMES))) $(TEST_PYTHON) -m pytest integration-tests/test_restart.py -k kill
 
-chaos: build .venv-test/.stamp ## kill and stop the shard under load: SECONDS=600 SEED=7
+chaos: build .venv-test/.stamp ## break processes, disk and files under load: SECONDS=600 SEED=7
 	TRUNKLINE_CHAOS_SECONDS=$(or $(SECONDS),600) TRUNKLINE_CHAOS_SEED=$(or $(SEED),1) \
 	    $(TEST_PYTHON) -m pytest -s integration-tests/test_chaos.py $(TESTS)
+
+soak: build .venv-test/.stamp ## serve a steady load and look for growth: HOURS=1
+	$(TEST_PYTHON) benchmark/soak.py --hours $(or $(HOURS),1) $(ARGS)
 
 sim: ## run the scheduler simulation: SEED=42
 	cargo run --release --quiet -p trunkline-scheduler --example sim -- --seed $(or $(SEED),1)
