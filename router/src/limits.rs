@@ -30,8 +30,9 @@ pub const MIN_READING_BYTES: usize = 256 << 20;
 pub const MAX_JSON_VALUES: usize = 131_072;
 /// The memory for whole answers that are collected or wait for their clients, without the first part of each.
 pub const MAX_ANSWERS_BYTES: usize = 512 << 20;
-/// The first part of a whole answer, which does not count. It bounds what a connection holds in addition.
-pub const UNCOUNTED_ANSWER_BYTES: usize = 64 << 10;
+/// The first part of a whole answer, which does not count. It suffices for a text of some 16,000 tokens, and it bounds
+/// what a connection holds in addition.
+pub const UNCOUNTED_ANSWER_BYTES: usize = 256 << 10;
 /// Larger answers are written on the blocking pool, where they do not delay other requests.
 pub const INLINE_ANSWER_BYTES: usize = 1 << 20;
 pub const BODY_TIMEOUT: Duration = Duration::from_secs(30);

@@ -115,7 +115,10 @@ pub(crate) async fn answer<C: Call>(
 ) -> Result<Response, ApiError> {
     let (Admitted { permit, shard, arrival }, body) = app.admit(request).await?;
     let scope = Scope::new(app, arrival, shard);
-    let (Completed { requests, answer }, num_choices) = complete(&scope, parse(&body)?).await?;
+    let call = parse(&body)?;
+    // A large body is not kept while the request waits and runs.
+    drop(body);
+    let (Completed { requests, answer }, num_choices) = complete(&scope, call).await?;
     let mut memory = app.admission.answer_memory(&scope.arrival.caller);
     let keep = answer.keeps_tokens();
     if !answer.is_stream() {

@@ -148,13 +148,16 @@ impl AnswerMemory {
     /// Holds the memory of a complete answer until it is written or its connection is gone.
     pub async fn hold(mut self, response: Response) -> Result<Response, ApiError> {
         let (parts, body) = response.into_parts();
-        // The body is in memory already, in one piece, so it is neither awaited nor copied.
+        // The body is in memory already, in one piece, so nothing is awaited.
         let bytes = to_bytes(body, usize::MAX).await.map_err(|_| ApiError::BodyBroken)?;
         self.grow_to(bytes.len())?;
         self.shrink_to(bytes.len());
         if self.permits.is_none() {
             return Ok(Response::from_parts(parts, Body::from(bytes)));
         }
+        // The buffer may be twice as large as the text in it.
+        let mut bytes = Vec::from(bytes);
+        bytes.shrink_to_fit();
         let rest = Bytes::from_owner(HeldBytes { bytes, _memory: self });
         Ok(Response::from_parts(parts, Body::new(HeldBody { rest })))
     }
@@ -162,7 +165,7 @@ impl AnswerMemory {
 
 /// The bytes of an answer. Whoever writes them holds a reference, so the memory is returned after the last write.
 struct HeldBytes {
-    bytes: Bytes,
+    bytes: Vec<u8>,
     _memory: AnswerMemory,
 }
 

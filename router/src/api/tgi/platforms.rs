@@ -111,8 +111,9 @@ pub async fn vertex(State(app): State<Arc<App>>, request: Request) -> Response {
 }
 
 async fn predict(app: &Arc<App>, request: Request) -> Result<Response, ApiError> {
-    let (Admitted { permit, shard, arrival }, body) = app.admit(request).await?;
-    let body: VertexRequest = parse(&body, OF_INSTANCES, "")?;
+    let (Admitted { permit, shard, arrival }, bytes) = app.admit(request).await?;
+    let body: VertexRequest = parse(&bytes, OF_INSTANCES, "")?;
+    drop(bytes);
     if body.instances.is_empty() {
         return Err(ApiError::value("instances", "is empty; hint: send at least one"));
     }
