@@ -254,6 +254,7 @@ def test_every_answer_equals_that_of_a_quiet_server(tmp_path: Path) -> None:
         chaos.run()
         chaos.report()
         wait_for(server.holds_nothing, "all gauges to be 0", 60)
+        wait_for(lambda: server.metrics()["trunkline_kv_blocks_late"] == 0, "the end of restores that were late", 60)
         faults.count()
         assert faults.totals["trunkline_sequences_replayed_total"] > 0, "no kill met a running request"
         assert faults.totals["trunkline_restored_blocks_total"] > 0, "nothing was read from the disk"
