@@ -24,8 +24,8 @@ pub struct SchedulerConfig {
     /// The most tokens of prefill in a step that also decodes. It bounds the time that a long prompt adds between the
     /// tokens of other sequences.
     pub max_prefill_tokens_beside_decodes: u32,
-    /// The time that a step should take at most if it decodes, in microseconds. Its prefill is as much as fits into this
-    /// time, and at least [`crate::MIN_PREFILL_TOKENS`]. With 0 only the limit above holds.
+    /// The time that a step should take at most if it decodes, in microseconds. Its prefill is as much as fits into
+    /// this time, and at least [`crate::MIN_PREFILL_TOKENS`]. With 0 only the limit above holds.
     pub target_step_us: u32,
     /// The most tokens of prefill in any step while several tenants send requests. It bounds the time that a new
     /// request waits for the current step.

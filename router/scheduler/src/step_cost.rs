@@ -7,10 +7,10 @@
 //! time = base + row · rows + context · positions
 //! ```
 //!
-//! The three costs minimise the squared relative error of recent steps. They are never negative. Relative, because short
-//! steps are to be predicted as well as long ones, and because a step that the machine held up for long then counts
-//! little. Costs that recent steps say nothing about stay as they were: each step improves one cost after the other,
-//! starting with the last values, rather than solving for all three.
+//! The three costs minimise the squared relative error of recent steps. They are never negative. Relative, because
+//! short steps are to be predicted as well as long ones, and because a step that the machine held up for long then
+//! counts little. Costs that recent steps say nothing about stay as they were: each step improves one cost after the
+//! other, starting with the last values, rather than solving for all three.
 
 use crate::in_flight::PlannedChunk;
 
