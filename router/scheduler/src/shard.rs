@@ -49,12 +49,11 @@ impl Shard {
 
     /// Adds a store with these contents and pins.
     pub(crate) fn add_store(&mut self, contents: StoreContents, pins: StorePins, config: &SchedulerConfig) {
-        let (mut store, unusable_slots) = StoreIndex::new(contents.num_slots, contents.blocks);
+        let mut store = StoreIndex::new(contents.num_slots, contents.blocks);
         store.set_in_memory(contents.is_in_memory);
         store.set_max_offers(config.max_offered_blocks);
         store.set_pins(pins, config.max_pinned_blocks(contents.num_slots));
         self.kv.set_store(store);
-        self.outbox.discard(unusable_slots);
     }
 
     /// The number of blocks that `num_positions` positions need.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use trunkline_contract::{BlockKey, SlotId};
+use trunkline_contract::BlockKey;
 
 use super::KvCache;
 use crate::device::WindowParts;
@@ -119,15 +119,12 @@ impl KvCache {
         if !self.has_node(id, key) {
             return None;
         }
-        let Self { device, store, discards, .. } = self;
+        let Self { device, store, .. } = self;
         Some(device.remove_subtree(id, |key| {
-            discards.extend(store.as_mut().and_then(|store| store.remove(key)));
+            if let Some(store) = store {
+                store.remove(key);
+            }
         }))
-    }
-
-    /// Returns the slots of removed blocks since the last call. The shard must empty them.
-    pub fn take_discards(&mut self) -> Vec<SlotId> {
-        std::mem::take(&mut self.discards)
     }
 
     /// Returns true if the tree has a node with this id whose last block has this key.

@@ -142,7 +142,7 @@ fn only_positions_with_a_part_are_planned() {
 /// Computes and stores a text, and returns the cache.
 fn with_stored(tokens: &[u32], num_parts: u32) -> KvCache {
     let mut kv = cache(num_parts);
-    kv.set_store(StoreIndex::new(64, Vec::new()).0);
+    kv.set_store(StoreIndex::new(64, Vec::new()));
     let (mut table, _) = open(&mut kv, tokens);
     for end in (2..=tokens.len() as u32).step_by(2) {
         compute(&mut kv, &mut table, &tokens[..end as usize], end - 2);
@@ -206,7 +206,7 @@ fn a_block_whose_part_may_be_missing_is_not_stored() {
     let tokens = text(1, 40);
     let (mut table, _) = open(&mut kv, &tokens);
     compute(&mut kv, &mut table, &tokens, 0);
-    kv.set_store(StoreIndex::new(64, Vec::new()).0);
+    kv.set_store(StoreIndex::new(64, Vec::new()));
     assert_eq!(kv.begin_store(&mut table, 20), None);
     // Later blocks are not stored either, because they could not be found.
     assert!(table.num_stored_blocks() > 20);

@@ -242,3 +242,28 @@ fn a_restore_whose_blocks_are_needed_is_not_abandoned() {
     driver.run();
     assert_eq!(driver.started(2).map(|(cached, _)| cached), Some(5 * BLOCK));
 }
+
+#[test]
+fn a_removed_blocks_slot_is_given_to_nobody_before_the_shard_has_emptied_it() {
+    let mut driver = driver();
+    driver.submit(request(1, text(1, 22), 2));
+    driver.run();
+    // Downloads take all free slots.
+    assert_eq!(driver.scheduler.lower_tier().reserve_adopted(&Salt::default(), None, 27).len(), 27);
+    let kv = driver.scheduler.kv().expect("a shard");
+    let root = kv.walk(NodeId(0), 10).nodes.into_iter().find(|node| node.parent.is_none()).expect("a node");
+    assert!(driver.scheduler.nodes().remove(root.id, root.key).is_some());
+    let free = |driver: &mut Driver| {
+        driver.scheduler.lower_tier().reserve_adopted(&Salt::default(), None, usize::MAX)
+    };
+    assert_eq!(free(&mut driver), [], "the shard knows nothing of the removal");
+    let plan = driver.plan().expect("a plan that empties the slots");
+    assert_eq!(plan.discards.len(), 5);
+    assert_eq!(free(&mut driver), [], "the shard may be emptying them now");
+    driver.acknowledge();
+    let mut slots = free(&mut driver);
+    slots.sort_unstable();
+    let mut discards = plan.discards;
+    discards.sort_unstable();
+    assert_eq!(slots, discards);
+}
