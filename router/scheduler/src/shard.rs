@@ -24,6 +24,8 @@ pub(crate) struct Shard {
     pub(crate) steps: StepsInFlight,
     pub(crate) outbox: Outbox,
     pub(crate) restores: Restores,
+    /// Failed writes and reads of the store since the last that worked.
+    pub(crate) num_store_failures: u32,
 }
 
 impl Shard {
@@ -44,7 +46,7 @@ impl Shard {
         kv.set_shares(&config.shares);
         kv.set_max_pinned_blocks(config.max_pinned_blocks(limits.num_blocks));
         let (steps, outbox, restores) = (StepsInFlight::default(), Outbox::default(), Restores::default());
-        Self { limits, kv, steps, outbox, restores }
+        Self { limits, kv, steps, outbox, restores, num_store_failures: 0 }
     }
 
     /// Adds a store with these contents and pins.
