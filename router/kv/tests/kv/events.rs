@@ -54,7 +54,7 @@ impl Listener {
 /// Returns the whole blocks of the device, found by walking the tree.
 fn on_device(kv: &KvCache) -> Known {
     let mut known = Known::new();
-    for view in kv.walk(NodeId(0), usize::MAX).nodes {
+    for view in kv.walk(NodeId(0), usize::MAX, |_| true).nodes {
         let tokens = kv.path_tokens(view.id, view.key).expect("the node was just seen");
         let mut parent = None;
         for block in tokens.chunks_exact(BLOCK_SIZE as usize) {
@@ -121,7 +121,7 @@ proptest! {
         let mut listener = Listener::default();
         for (namespace, prompt, remove) in requests {
             request(&mut kv, &salt(namespace), &prompt);
-            if remove && let Some(view) = kv.walk(NodeId(0), 1).nodes.first().cloned() {
+            if remove && let Some(view) = kv.walk(NodeId(0), 1, |_| true).nodes.first().cloned() {
                 kv.remove(view.id, view.key);
                 if let Some(store) = kv.store_mut() {
                     store.take_discards().into_iter().for_each(|slot| store.end_discard(slot));

@@ -28,7 +28,7 @@ fn compute(kv: &mut KvCache, salt: &Salt, tokens: &[u32]) {
 fn walk(kv: &KvCache, limit: usize) -> Vec<NodeView> {
     let (mut nodes, mut next) = (Vec::new(), Some(NodeId(0)));
     while let Some(first) = next {
-        let page = kv.walk(first, limit);
+        let page = kv.walk(first, limit, |_| true);
         assert!(page.nodes.len() <= limit);
         nodes.extend(page.nodes);
         next = page.next;

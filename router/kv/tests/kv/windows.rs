@@ -93,10 +93,10 @@ fn the_end_of_a_turn_outlives_what_another_one_passes() {
 fn a_node_tells_which_of_its_blocks_have_their_part() {
     let mut kv = cache(8);
     request(&mut kv, &text(1, 12));
-    let whole = kv.walk(NodeId(0), 10).nodes;
+    let whole = kv.walk(NodeId(0), 10, |_| true).nodes;
     assert_eq!(whole.iter().map(|node| (node.num_blocks, node.num_windowed)).collect::<Vec<_>>(), [(6, 6)]);
     request(&mut kv, &text(2, 12));
-    let nodes = kv.walk(NodeId(0), 10).nodes;
+    let nodes = kv.walk(NodeId(0), 10, |_| true).nodes;
     let num_windowed: u32 = nodes.iter().map(|node| node.num_windowed).sum();
     let counts = kv.device().window_counts().unwrap();
     assert_eq!(num_windowed, counts.total - counts.free);
