@@ -300,7 +300,7 @@ fn a_store_in_other_hands_is_a_miss_and_nothing_is_fetched_to_it() {
 
     // A disk that was full is used again once a write succeeds.
     driver.store.as_mut().expect("a store").plan.lost_at = None;
-    driver.submit(request(51, text(51, 22), 2));
+    driver.submit(request(51, text(44, 22), 2));
     driver.run();
     assert!(coverage(&mut driver).is_some());
 }
