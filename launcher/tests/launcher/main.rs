@@ -7,5 +7,6 @@ mod cli;
 mod failures;
 mod flags;
 mod lifecycle;
+mod reload;
 mod parts;
 mod support;
