@@ -179,9 +179,12 @@ torture: build .venv-test/.stamp ## repeat tests with kills, faults and random h
 	TRUNKLINE_SIM_SEEDS=$$((20000 * $(TIMES))) $$run --test scheduler -- every
 	TRUNKLINE_SERVER_KILLS=$$((20 * $(TIMES))) $(TEST_PYTHON) -m pytest integration-tests/test_restart.py -k kill
 
-chaos: build .venv-test/.stamp ## kill and stop the shard under load: SECONDS=600 SEED=7
+chaos: build .venv-test/.stamp ## break processes, disk and files under load: SECONDS=600 SEED=7
 	TRUNKLINE_CHAOS_SECONDS=$(or $(SECONDS),600) TRUNKLINE_CHAOS_SEED=$(or $(SEED),1) \
 	    $(TEST_PYTHON) -m pytest -s integration-tests/test_chaos.py $(TESTS)
+
+soak: build .venv-test/.stamp ## serve a steady load and look for growth: HOURS=1
+	$(TEST_PYTHON) benchmark/soak.py --hours $(or $(HOURS),1) $(ARGS)
 
 sim: ## run the scheduler simulation: SEED=42
 	cargo run --release --quiet -p trunkline-scheduler --example sim -- --seed $(or $(SEED),1)

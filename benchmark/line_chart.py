@@ -16,14 +16,22 @@ def line_chart(
     series: Mapping[str, Sequence[tuple[float, float]]],
     *,
     y_text: Callable[[float], str] = "{:,.0f}".format,
+    is_linear: bool = False,
 ) -> str:
-    """Draws lines through (x, y), with a logarithmic axis of x and a linear one of y from 0. x must be positive."""
+    """Draws lines through (x, y), with a logarithmic axis of x and a linear one of y from 0. x must be positive.
+
+    With `is_linear`, the axis of x is linear from 0.
+    """
     points = [point for line in series.values() for point in line]
     marks = sorted({x for x, _ in points})
+    if is_linear:
+        marks = [marks[-1] * step / NUM_GRID_LINES for step in range(NUM_GRID_LINES + 1)]
     top = max((y for _, y in points), default=1.0) * 1.05 or 1.0
     width, height = WIDTH - MARGIN - LEGEND, HEIGHT - 2 * MARGIN
 
     def place_x(x: float) -> float:
+        if is_linear:
+            return MARGIN + width * x / marks[-1]
         return MARGIN + width * log(x / marks[0]) / max(log(marks[-1] / marks[0]), 1e-9)
 
     def place_y(y: float) -> float:

@@ -110,11 +110,18 @@ def resident_bytes(pid: int) -> int:
 
 
 class Trunkline:
-    """One running server at the address `base_url`."""
+    """One running server at the address `base_url`. `headers` go with each request, such as one with an API key."""
 
-    def __init__(self, *args: str, env: dict[str, str] | None = None, model: str | None = None) -> None:
+    def __init__(
+        self,
+        *args: str,
+        env: dict[str, str] | None = None,
+        model: str | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> None:
         self.port = free_port()
-        self.base_url = f"http://127.0.0.1:{self.port}"
+        self.base_url = f"{'https' if '--tls-cert' in args else 'http'}://127.0.0.1:{self.port}"
+        self.headers = headers or {}
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  closed in stop()
         self._last_log = ""
         self.runtime = tempfile.TemporaryDirectory(prefix="tl-")
@@ -202,7 +209,7 @@ class Trunkline:
 
     def metrics(self) -> dict[str, float]:
         """Returns every sample of /metrics: name with labels → value."""
-        text = http.get(f"{self.base_url}/metrics").text
+        text = http.get(f"{self.base_url}/metrics", headers=self.headers).text
         samples = re.findall(r"^([a-zA-Z_:][^\s{]*(?:\{[^}]*\})?) ([^\s]+)", text, re.MULTILINE)
         return {name: float(value) for name, value in samples}
 
@@ -226,7 +233,7 @@ class Trunkline:
     def complete(self, prompt: str | list[int], **fields: Any) -> dict[str, Any]:
         """Posts to /v1/completions, greedy by default, and returns the parsed response."""
         body = {"prompt": prompt, "temperature": 0, "max_tokens": 16} | fields
-        answer = http.post(f"{self.base_url}/v1/completions", json=body, timeout=300)
+        answer = http.post(f"{self.base_url}/v1/completions", json=body, headers=self.headers, timeout=300)
         assert answer.status_code == 200, answer.text
         parsed: dict[str, Any] = answer.json()
         return parsed
@@ -234,7 +241,7 @@ class Trunkline:
     def chat(self, content: str, **fields: Any) -> dict[str, Any]:
         """Posts one user message to /v1/chat/completions, greedy by default, and returns the parsed response."""
         body = {"messages": [{"role": "user", "content": content}], "temperature": 0, "max_tokens": 16} | fields
-        answer = http.post(f"{self.base_url}/v1/chat/completions", json=body, timeout=300)
+        answer = http.post(f"{self.base_url}/v1/chat/completions", json=body, headers=self.headers, timeout=300)
         assert answer.status_code == 200, answer.text
         parsed: dict[str, Any] = answer.json()
         return parsed
@@ -268,9 +275,11 @@ def sse_events(lines: Iterator[str]) -> Iterator[Any]:
 
 
 @contextlib.contextmanager
-def serving(*args: str, env: dict[str, str] | None = None, model: str | None = None) -> Iterator[Trunkline]:
+def serving(
+    *args: str, env: dict[str, str] | None = None, model: str | None = None, headers: dict[str, str] | None = None
+) -> Iterator[Trunkline]:
     """Runs a server inside a `with` block, and fails if it leaves a process behind."""
-    server = Trunkline(*args, env=env, model=model)
+    server = Trunkline(*args, env=env, model=model, headers=headers)
     try:
         yield server.wait_ready()
     finally:

@@ -1,33 +1,37 @@
-"""Load over all dialects while the shard is killed and stopped, and while hostile clients call.
+"""Load over all dialects while processes are killed, the disk and files fail, and hostile clients call.
 
 Every answer must equal that of a quiet server. `make chaos SECONDS=600 SEED=7` runs it for longer.
 """
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
 import random
-import signal
-import socket
 import statistics
-import threading
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
+from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
-from harness import START_DEADLINE_S, Trunkline, descendants, http, resident_bytes, serving, sse_events, wait_for
+from disk import Disk
+from faults import Faults, Files, Refused, state
+from harness import Trunkline, descendants, http, resident_bytes, serving, sse_events, wait_for
+from hostile import Hostile
+from tenants import headers
 
-SECONDS = float(os.environ.get("TRUNKLINE_CHAOS_SECONDS", "12"))
+# The first round of faults is completed even if it takes longer.
+SECONDS = float(os.environ.get("TRUNKLINE_CHAOS_SECONDS", "1"))
 SEED = int(os.environ.get("TRUNKLINE_CHAOS_SEED", "1"))
-NUM_CLIENTS = 12
+NUM_CLIENTS = 16
 NUM_HOSTILE = 4
-# The launcher gives up after five restarts a minute.
-LEAST_PAUSE_S = 15.0
+# Few blocks, so that they are evicted and read back from the disk.
+POOL_TOKENS = 8192
+# Of router and shard. The pool has 100 MiB, which are touched little by little.
+MAX_GROWTH_MIB = 128
 # Fields that differ from answer to answer. Usage does, because it counts cached tokens.
 OWN_FIELDS = ("id", "item_id", "response_id", "created", "created_at", "completed_at", "usage")
 
@@ -43,6 +47,11 @@ def sampled(seed: int, **fields: Any) -> dict[str, Any]:
     return {"seed": seed, "temperature": 0.9, "top_p": 0.95, "max_tokens": 32} | fields
 
 
+def history(number: int) -> list[int]:
+    """Returns a prompt of five blocks."""
+    return [1000 + (7 * position + 1301 * number) % 4001 for position in range(330)]
+
+
 # A request of each kind. None depends on another.
 REQUESTS: list[tuple[str, dict[str, Any]]] = [
     (CHAT, sampled(1, messages=chat("rivers"), stream=True)),
@@ -51,6 +60,7 @@ REQUESTS: list[tuple[str, dict[str, Any]]] = [
     (CHAT, sampled(4, messages=chat("tea"), response_format={"type": "json_object"})),
     (COMPLETIONS, sampled(5, prompt="One, two, three,", logprobs=1, echo=True)),
     (COMPLETIONS, sampled(6, prompt=["Up and", "Down and"], stream=True)),
+    *((COMPLETIONS, sampled(10 + number, prompt=history(number), max_tokens=8)) for number in range(3)),
     (RESPONSES, {"input": "Name a colour.", "max_output_tokens": 32, "temperature": 0, "store": False}),
     (RESPONSES, {"input": "Name a tree.", "max_output_tokens": 32, "temperature": 0, "store": False, "stream": True}),
     (ANTHROPIC, {"messages": chat("snow")[1:], "temperature": 0, "max_tokens": 32, "stream": True}),
@@ -93,108 +103,166 @@ def folded(path: str, events: Iterator[Any]) -> Any:
     return dict(texts), dict(rest)
 
 
-def ask(server: Trunkline, path: str, body: dict[str, Any]) -> Any:
+def ask(client: httpx.Client, server: Trunkline, path: str, body: dict[str, Any]) -> Any:
     """Returns an answer's content, and fails if it is an error."""
-    url = server.base_url + path
-    if body.get("stream") or path == "/generate_stream":
-        with http.stream("POST", url, json=body, timeout=300) as stream:
-            assert stream.status_code == 200, stream.read()
-            return folded(path, sse_events(stream.iter_lines()))
-    answer = http.post(url, json=body, timeout=300)
-    assert answer.status_code == 200, answer.text
-    return without_own(answer.json())
+    request = client.build_request("POST", server.base_url + path, json=body, headers=server.headers, timeout=300)
+    answer = client.send(request, stream=True)
+    try:
+        if answer.status_code != 200:
+            raise Refused(f"{path}: {answer.status_code} {answer.read().decode()}")
+        if body.get("stream") or path == "/generate_stream":
+            return folded(path, sse_events(answer.iter_lines()))
+        answer.read()
+        return without_own(answer.json())
+    finally:
+        answer.close()
 
 
 class Chaos:
     """Clients and faults around one server. Each thread draws from a generator of its own."""
 
-    def __init__(self, server: Trunkline, expected: list[Any]) -> None:
-        self.server, self.expected = server, expected
-        self.over = threading.Event()
-        self.num_answers = 0
-        # Seconds from each kill until the server was ready again.
-        self.outages_s: list[float] = []
+    def __init__(self, faults: Faults, expected: list[Any]) -> None:
+        self.faults, self.server, self.over, self.expected = faults, faults.server, faults.over, expected
+        # Begin and end of each answer that a client received.
+        self.answered: list[tuple[float, float]] = []
+        self.num_cut = 0
+        self.hostile_acts = Counter[str]()
+        # Resident bytes of router and shard, by time.
+        self.resident: list[tuple[float, int, int]] = []
 
     def client(self, number: int) -> None:
         """Sends requests one after the other and compares each answer with the quiet server's."""
         draw = random.Random(f"{SEED} client {number}")
-        while not self.over.is_set():
-            index = draw.randrange(len(REQUESTS))
-            path, body = REQUESTS[index]
-            assert ask(self.server, path, body) == self.expected[index], f"{path} {body}"
-            self.num_answers += 1
+        limits = httpx.Limits(max_keepalive_connections=number % 2)
+        with httpx.Client(verify=False, limits=limits) as client:
+            while not self.over.is_set():
+                index = draw.randrange(len(REQUESTS))
+                path, body = REQUESTS[index]
+                begin = time.monotonic()
+                answer = None
+                while answer is None:
+                    answer = self.faults.attempt(lambda p=path, b=body: ask(client, self.server, p, b))
+                    self.num_cut += answer is None
+                assert answer == self.expected[index], f"{path} {body}"
+                self.answered.append((begin, time.monotonic()))
 
     def hostile(self, number: int) -> None:
-        """Leaves streams early, reads nothing, sends half a request, or sends values at the edges of their types."""
-        draw = random.Random(f"{SEED} hostile {number}")
-        address = ("127.0.0.1", int(self.server.base_url.rsplit(":", 1)[1]))
+        """Harms the server again and again."""
+        hostile = Hostile(self.faults, random.Random(f"{SEED} hostile {number}"))
         while not self.over.is_set():
-            path, body = REQUESTS[draw.randrange(len(REQUESTS))]
-            body = body | {"max_tokens": 500} if path == CHAT else body
-            data = json.dumps(body).encode()
-            head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(data)}\r\n\r\n".encode()
-            kind = draw.choice(["leave", "half", "edge"])
-            if kind == "edge":
-                field = draw.choice(["temperature", "top_p", "typical_p", "min_p", "repetition_penalty", "max_tokens"])
-                value = draw.choice(["1e-40", "1e-320", "-0.0", "2147483648", "18446744073709551616", "1e308", "1e309"])
-                # Python would write these numbers in another way.
-                text = f'{{"prompt": "x", "seed": 1, "{field}": {value}}}'
-                answer = http.post(self.server.base_url + COMPLETIONS, content=text, timeout=300)
-                assert answer.status_code < 500, f"{text}: {answer.text}"
-                continue
-            with contextlib.suppress(OSError), socket.create_connection(address, timeout=60) as connection:
-                connection.sendall(head + (data if kind == "leave" else data[: len(data) // 2]))
-                if kind == "leave":
-                    connection.recv(draw.choice([1, 64, 4096]))
+            hostile.act()
+        self.hostile_acts.update(hostile.done)
 
-    def faults(self) -> None:
-        """Kills or stops the shard again and again, and lets the server recover."""
-        draw = random.Random(f"{SEED} faults")
-        begin = time.monotonic()
-        self.over.wait(draw.uniform(1, 3))
-        while time.monotonic() - begin < SECONDS or not self.outages_s:
-            shard = self.server.shard_pid()
-            if self.outages_s and draw.random() < 0.3:
-                os.kill(shard, signal.SIGSTOP)
-                self.over.wait(draw.uniform(0.1, 2))
-                os.kill(shard, signal.SIGCONT)
-            else:
-                os.kill(shard, signal.SIGKILL)
-                killed = time.monotonic()
-                wait_for(lambda old=shard: self.server.shard_pid() != old, "another shard", START_DEADLINE_S)
-                wait_for(self.server.is_ready, "readiness after a kill", START_DEADLINE_S)
-                self.outages_s.append(time.monotonic() - killed)
-            left = SECONDS - (time.monotonic() - begin)
-            self.over.wait(max(0.0, min(left, LEAST_PAUSE_S + draw.uniform(0, 5))))
-        self.over.set()
+    def watch(self) -> None:
+        """Samples the memory of router and shard."""
+        pids: list[int] = []
+        while not self.over.wait(0.2):
+            try:
+                router, shard = (resident_bytes(pid) for pid in pids)
+                if router and shard:
+                    self.resident.append((time.monotonic(), router, shard))
+            except (OSError, ValueError):
+                # One of them was killed, or was not there yet.
+                pids = [*self.server.pids("trunkline-router"), *self.server.pids("trunkline_server")]
+
+    def run(self) -> None:
+        with ThreadPoolExecutor(NUM_CLIENTS + NUM_HOSTILE + 3) as pool:
+            harms = [
+                pool.submit(harm, random.Random(f"{SEED} {harm.__name__}"), SECONDS)
+                for harm in (self.faults.harm_processes, self.faults.harm_disk)
+            ]
+            tasks = [*harms, pool.submit(self.watch)]
+            tasks += [pool.submit(self.client, number) for number in range(NUM_CLIENTS)]
+            tasks += [pool.submit(self.hostile, number) for number in range(NUM_HOSTILE)]
+            for task in tasks:
+                task.add_done_callback(lambda done: self.over.set() if done.exception() else None)
+            wait(harms)
+            self.over.set()
+        for task in tasks:
+            task.result()
+
+    def report(self) -> None:
+        """Prints how long each fault took, and the answers that were on their way meanwhile."""
+        print(f"seed {SEED}: {len(self.answered)} answers, all equal; {self.num_cut} were cut and sent again")
+        print(f"hostile: {dict(self.hostile_acts)}")
+        print(f"all answers: {spread([end - begin for begin, end in self.answered])}")
+        for fault, times in sorted(self.faults.times.items()):
+            met = [
+                end - begin
+                for begin, end in self.answered
+                if any(begin < fault_end and fault_begin < end for fault_begin, fault_end in times)
+            ]
+            took = spread([end - begin for begin, end in times])
+            print(f"{fault}: {len(times)} times, {took}; {len(met)} answers met it, {spread(met)}")
+
+
+def spread(values: list[float]) -> str:
+    """Returns median and maximum as text."""
+    return f"median {statistics.median(values):.2f} s, worst {max(values):.2f} s" if values else "none"
+
+
+def num_connections(port: int) -> int:
+    """Returns the number of connections to a port of this machine that its process has not closed."""
+    lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    # ESTABLISHED and CLOSE_WAIT.
+    return sum(line[1].endswith(f":{port:04X}") and line[3] in ("01", "08") for line in lines)
+
+
+def num_open(pid: int) -> int:
+    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
+
+
+def files_below(folder: str) -> list[str]:
+    return sorted(path.name for path in Path(folder).rglob("*") if not path.is_dir())
+
+
+def zombies(server: Trunkline) -> list[int]:
+    """Returns the children of the launcher that have ended and were not waited for."""
+    pid = server.process.pid
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [int(child) for child in children if state(int(child)) == "Z"]
+
+
+def assert_flat(samples: list[tuple[float, int, int]]) -> None:
+    """Fails if router or shard took more memory in the last quarter of the time than in the first."""
+    begin, end = samples[0][0], samples[-1][0]
+    early = [sample for sample in samples if sample[0] <= begin + (end - begin) / 4]
+    late = [sample for sample in samples if sample[0] >= end - (end - begin) / 4]
+    for place, name in ((1, "router"), (2, "shard")):
+        first, last = (statistics.median(sample[place] for sample in part) / (1 << 20) for part in (early, late))
+        print(f"{name}: {first:.0f} MiB in the first quarter, {last:.0f} MiB in the last (medians)")
+        assert last - first < MAX_GROWTH_MIB, f"the {name} grew from {first} MiB to {last} MiB"
 
 
 @pytest.mark.alone
-def test_every_answer_equals_that_of_a_quiet_server() -> None:
-    with serving("--client-stall-timeout", "5") as server:
-        expected = [ask(server, path, body) for path, body in REQUESTS]
+def test_every_answer_equals_that_of_a_quiet_server(tmp_path: Path) -> None:
+    files, disk, store = Files(tmp_path), Disk(tmp_path), tmp_path / "store"
+    flags = ["--kv-disk-path", str(store), "--kv-disk-size", "64MiB", "--max-batch-total-tokens", str(POOL_TOKENS)]
+    with serving("--client-stall-timeout", "5", *flags, *files.flags, env=disk.env, headers=headers("calm")) as server:
+        expected = [ask(http, server, path, body) for path, body in REQUESTS]
         wait_for(server.holds_nothing, "the end of the quiet requests")
-        router = server.router_pid()
-        before = resident_bytes(router)
-        chaos = Chaos(server, expected)
-        with ThreadPoolExecutor(NUM_CLIENTS + NUM_HOSTILE + 1) as pool:
-            tasks = [pool.submit(chaos.client, number) for number in range(NUM_CLIENTS)]
-            tasks += [pool.submit(chaos.hostile, number) for number in range(NUM_HOSTILE)]
-            tasks.append(pool.submit(chaos.faults))
-            for task in tasks:
-                task.add_done_callback(lambda done: chaos.over.set() if done.exception() else None)
-        for task in tasks:
-            task.result()
-        median, worst = statistics.median(chaos.outages_s), max(chaos.outages_s)
-        print(f"{chaos.num_answers} answers, {len(chaos.outages_s)} kills; ready again after {median:.2f} s")
-        print(f"at worst after {worst:.2f} s")
-        assert chaos.num_answers >= NUM_CLIENTS
-        wait_for(server.holds_nothing, "all gauges to be 0")
-        metrics = server.metrics()
-        assert metrics["trunkline_sequences_replayed_total"] > 0, "no kill met a running request"
-        assert metrics["trunkline_sequences_convicted_total"] == 0
-        assert metrics["trunkline_unexpected_results_total"] == 0
-        assert server.router_pid() == router, "the router never ended"
+        runtime, router_files = files_below(server.runtime.name), num_open(server.router_pid())
+        shard_files, launcher_files = num_open(server.shard_pid()), num_open(server.process.pid)
+        faults = Faults(server, files, disk)
+        chaos = Chaos(faults, expected)
+        chaos.run()
+        chaos.report()
+        wait_for(server.holds_nothing, "all gauges to be 0", 60)
+        faults.count()
+        assert faults.totals["trunkline_sequences_replayed_total"] > 0, "no kill met a running request"
+        assert faults.totals["trunkline_restored_blocks_total"] > 0, "nothing was read from the disk"
+        assert faults.totals["trunkline_store_failures_total"] > 0, "no block failed to be stored"
+        assert faults.totals["trunkline_sequences_convicted_total"] == 0
+        assert faults.totals["trunkline_unexpected_results_total"] == 0
+        assert chaos.num_cut > 0, "no kill of the router met a request"
+        assert_flat(chaos.resident)
         assert len(descendants(server.process.pid)) == 2, server.pids_commands()
-        grown = resident_bytes(router) - before
-        assert grown < 64 << 20, f"the router grew by {grown} bytes"
+        assert zombies(server) == []
+        wait_for(lambda: num_connections(server.port) == 0, "all connections to be closed", 60)
+        wait_for(lambda: num_open(server.router_pid()) <= router_files + 1, "the router's files to be closed", 60)
+        assert num_open(server.shard_pid()) <= shard_files + 1
+        assert num_open(server.process.pid) <= launcher_files + 1
+        assert files_below(server.runtime.name) == runtime
+        server.process.terminate()
+        assert server.process.wait(60) == 0
+        assert files_below(server.runtime.name) == []
