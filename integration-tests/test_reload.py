@@ -40,7 +40,7 @@ def clients(server: Trunkline, *loops: Callable[[httpx.Client], None]) -> Iterat
             while not stop.is_set():
                 try:
                     loops[index](client)
-                except Exception as failure:
+                except (httpx.HTTPError, AssertionError) as failure:
                     failures.append(repr(failure))
                 counts[index] += 1
 
@@ -158,11 +158,11 @@ def test_the_new_shard_takes_the_store_over(disk: tuple[str, ...]) -> None:
             outcome = reload(server)
             assert outcome.returncode == 0, outcome.stderr
             again = server.complete(PROMPT)
-        assert cached_tokens(again) == WHOLE_BLOCKS
+        assert cached_tokens(again) >= WHOLE_BLOCKS
         assert again["choices"] == first["choices"]
-        assert server.metrics()["trunkline_restored_blocks_total"] == WHOLE_BLOCKS // 64
+        assert server.metrics()["trunkline_restored_blocks_total"] >= WHOLE_BLOCKS // 64
         assert reload(server).returncode == 0
-        assert cached_tokens(server.complete(PROMPT)) == WHOLE_BLOCKS
+        assert cached_tokens(server.complete(PROMPT)) >= WHOLE_BLOCKS
 
 
 def test_sigterm_during_a_reload_ends_everything() -> None:

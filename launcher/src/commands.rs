@@ -11,9 +11,9 @@ use crate::child::ShardId;
 use crate::error::LauncherError;
 use crate::listen::Listener;
 use crate::pace::Pace;
+use crate::pair::{Base, Plan};
 use crate::process::{Event, MAX_PENDING_EVENTS};
 use crate::runtime_dir::{self, RuntimeDir};
-use crate::pair::{Base, Plan};
 use crate::supervise::Supervisor;
 use crate::{control, programs, report, resolve, signals};
 

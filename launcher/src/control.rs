@@ -5,42 +5,25 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::SyncSender;
 use std::thread;
-use std::time::Duration;
 
+use crate::caller::{Caller, LINE_TIMEOUT, RELOADED};
 use crate::error::LauncherError;
 use crate::process::Event;
 use crate::runtime_dir::{self, RuntimeDir};
 
 const RELOAD: &str = "reload\n";
-const RELOADED: &str = "reloaded\n";
-/// Longest time for one line, which a user of the socket writes at once.
-const LINE_TIMEOUT: Duration = Duration::from_secs(1);
 const MAX_LINE_BYTES: u64 = 64;
-
-/// The process that asked for a reload and waits for the outcome.
-#[derive(Debug)]
-pub struct Caller(UnixStream);
-
-impl Caller {
-    /// Sends the outcome. The caller may be gone, which does not matter to the server.
-    pub(crate) fn answer(mut self, outcome: Result<(), &str>) {
-        let line = match outcome {
-            Ok(()) => RELOADED.to_owned(),
-            Err(reason) => format!("{reason}\n"),
-        };
-        let _ = self.0.set_write_timeout(Some(LINE_TIMEOUT));
-        let _ = self.0.write_all(line.as_bytes());
-    }
-}
 
 /// Turns each request on the private folder's socket into an [`Event::Reload`].
 pub(crate) fn listen(folder: &RuntimeDir, events: SyncSender<Event>) -> Result<(), LauncherError> {
-    let listener = UnixListener::bind(folder.control_socket())
-        .map_err(|source| LauncherError::System { what: "listen on the socket for `trunkline reload`", source })?;
+    let listener = UnixListener::bind(folder.control_socket()).map_err(|source| LauncherError::System {
+        what: "listen on the socket for `trunkline reload`",
+        source,
+    })?;
     thread::spawn(move || {
         // Only this user can connect. A caller that asks for something else is disconnected.
         for stream in listener.incoming().map_while(Result::ok) {
-            if asks_for_reload(&stream) && events.send(Event::Reload(Some(Caller(stream)))).is_err() {
+            if asks_for_reload(&stream) && events.send(Event::Reload(Some(Caller::new(stream)))).is_err() {
                 return;
             }
         }

@@ -15,13 +15,14 @@
 //! supervise    restarts, replaces and stops them
 //! reload       a reload under way
 //! retired      pairs that were replaced
-//! control      `trunkline reload` and its socket
+//! control      `trunkline reload` and its socket; `caller` waits for the outcome
 //! report       `trunkline env`
 //! cache/       `trunkline cache`
 //! ```
 
 pub mod args;
 pub mod cache;
+pub mod caller;
 pub mod child;
 pub mod commands;
 pub mod control;
@@ -30,6 +31,7 @@ pub mod error;
 pub mod exit;
 pub mod listen;
 pub mod log;
+pub mod model;
 pub mod output;
 pub mod pace;
 pub mod pair;

@@ -15,11 +15,11 @@ use crate::child::{ChildId, ShardId};
 use crate::error::LauncherError;
 use crate::listen::Listener;
 use crate::log::Log;
+use crate::model::ResolvedModel;
 use crate::pace::Pace;
 use crate::process::{Event, Process};
 use crate::programs;
 use crate::ready::Scheme;
-use crate::resolve::ResolvedModel;
 use crate::restart::{RestartPolicy, Verdict};
 use crate::runtime_dir::RuntimeDir;
 
@@ -110,6 +110,9 @@ impl Plan {
         }
     }
 }
+
+/// Reads the command line, the variables and the configuration file again.
+pub type Reread = Box<dyn Fn() -> Result<Box<ServeConfig>, LauncherError>>;
 
 /// Whether another pair serves while a child starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -217,11 +220,7 @@ impl Pair {
 
     /// Restarts the children whose time has come. A start that fails is a crash: memory, processes or room for the
     /// router's settings may be short for a moment.
-    pub(crate) fn restart_due(
-        &mut self,
-        log: &Log,
-        events: &SyncSender<Event>,
-    ) -> Result<(), LauncherError> {
+    pub(crate) fn restart_due(&mut self, log: &Log, events: &SyncSender<Event>) -> Result<(), LauncherError> {
         let now = Instant::now();
         for index in 0..self.children.len() {
             let id = self.children[index].id;

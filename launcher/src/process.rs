@@ -9,13 +9,13 @@ use std::thread;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 use trunkline_settings::Report;
 
+use crate::caller::Caller;
 use crate::child::ChildId;
-use crate::control::Caller;
 use crate::error::LauncherError;
 use crate::exit::Exit;
 use crate::log;
+use crate::model::ResolvedModel;
 use crate::output::{Output, Tail};
-use crate::resolve::ResolvedModel;
 
 /// Capacity of the supervisor's event queue. Senders block when it is full; they hold nothing that others wait for.
 pub const MAX_PENDING_EVENTS: usize = 64;

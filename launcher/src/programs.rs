@@ -15,8 +15,8 @@ const SERVER_MODULE: &str = "trunkline_server";
 /// Prevents `python -m` from importing modules from the working folder.
 const SAFE_PATH: (&str, &str) = ("PYTHONSAFEPATH", "1");
 
-/// Variables with secrets that only the router needs: its keys, and the credentials of clouds for `--kv-object-store`. A
-/// star stands for the rest of a name.
+/// Variables with secrets that only the router needs: its keys, and the credentials of clouds for `--kv-object-store`.
+/// A star stands for the rest of a name.
 const ROUTERS_SECRETS: [&str; 5] =
     ["TRUNKLINE_API_KEY", "TRUNKLINE_WATERMARK_KEY", "AWS_*", "AZURE_*", "GOOGLE_*"];
 /// Variables with secrets that only the server package needs: the tokens of the Hub.

@@ -7,11 +7,10 @@ use std::thread;
 use rustix::process::Signal;
 
 use crate::args::resolved::ServeConfig;
-use crate::control::Caller;
+use crate::caller::Caller;
 use crate::error::LauncherError;
-use crate::pair::{Pair, Plan};
+use crate::pair::{Pair, Plan, Reread};
 use crate::process::{Event, MAX_PENDING_EVENTS};
-use crate::supervise::Reread;
 use crate::{programs, resolve};
 
 #[derive(Debug)]
@@ -55,7 +54,9 @@ pub(crate) enum ReloadError {
     NotReady,
     #[error("another reload is under way; hint: try again later")]
     UnderWay,
-    #[error("`{flag}` is now `{new}`, but the server listens on `{old}`; hint: restart the server to change it")]
+    #[error(
+        "`{flag}` is now `{new}`, but the server listens on `{old}`; hint: restart the server to change it"
+    )]
     Moved { flag: &'static str, new: String, old: String },
     #[error("{}", reason(.0))]
     Failed(LauncherError),

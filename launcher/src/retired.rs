@@ -64,7 +64,10 @@ impl Retired {
             log.debug("stopped", &[("process", &id), ("pid", &pid), ("exit", &exit)]);
         } else {
             tail.release();
-            log.warn("exited unexpectedly; it was replaced", &[("process", &id), ("pid", &pid), ("exit", &exit)]);
+            log.warn(
+                "exited unexpectedly; it was replaced",
+                &[("process", &id), ("pid", &pid), ("exit", &exit)],
+            );
         }
         if id.is_shard() && exit != Exit::Code(0) {
             // Its streams cannot go on, and the router need not wait for another shard.
@@ -72,7 +75,11 @@ impl Retired {
         }
         self.stop_shards_if_alone();
         if self.has_ended() {
-            self.pair.plan.base.runtime_dir.remove_files_of(self.pair.plan.generation, &self.pair.plan.shards);
+            self.pair
+                .plan
+                .base
+                .runtime_dir
+                .remove_files_of(self.pair.plan.generation, &self.pair.plan.shards);
         }
     }
 

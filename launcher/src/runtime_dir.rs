@@ -107,11 +107,7 @@ impl RuntimeDir {
     }
 
     /// Writes the router's settings, readable only by this user.
-    pub(crate) fn write_router_settings(
-        &self,
-        generation: u32,
-        settings: &RouterSettings,
-    ) -> io::Result<()> {
+    pub(crate) fn write_router_settings(&self, generation: u32, settings: &RouterSettings) -> io::Result<()> {
         let mut options = OpenOptions::new();
         options.write(true).create(true).truncate(true).mode(PRIVATE_FILE_MODE);
         options.open(self.router_settings(generation))?.write_all(&serde_json::to_vec_pretty(settings)?)

@@ -9,24 +9,21 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use trunkline_settings::Report;
 
-use crate::args::resolved::ServeConfig;
+use crate::caller::Caller;
 use crate::child::{ChildId, ShardId};
-use crate::control::{self, Caller};
+use crate::control;
 use crate::drain;
 use crate::error::{EXIT_USER_MISTAKE, LauncherError};
 use crate::exit::Exit;
 use crate::log::{Field, Log};
+use crate::model::ResolvedModel;
 use crate::output::Tail;
-use crate::pair::{Other, Pair, Plan, State};
+use crate::pair::{Other, Pair, Plan, Reread, State};
 use crate::process::{Event, Process};
 use crate::ready;
 use crate::reload::{Reload, ReloadError, Stage};
-use crate::resolve::ResolvedModel;
 use crate::restart::{RestartPolicy, Verdict};
 use crate::retired::Retired;
-
-/// Reads the command line, the variables and the configuration file again.
-pub type Reread = Box<dyn Fn() -> Result<Box<ServeConfig>, LauncherError>>;
 
 /// Owns the children. Dropping it kills them.
 pub struct Supervisor<'a> {
@@ -57,7 +54,17 @@ impl<'a> Supervisor<'a> {
         let log = plan.config.log();
         control::listen(&plan.base.runtime_dir, sender.clone())?;
         let serving = Pair::start(plan, Other::None, &log, &sender)?;
-        Ok(Self { log, events, sender, reread, serving, was_ready: false, reload: None, generation: 0, retired: Vec::new() })
+        Ok(Self {
+            log,
+            events,
+            sender,
+            reread,
+            serving,
+            was_ready: false,
+            reload: None,
+            generation: 0,
+            retired: Vec::new(),
+        })
     }
 
     /// Supervises until a signal requests a stop or a child cannot be kept running. No child is left afterwards.
@@ -204,7 +211,8 @@ impl<'a> Supervisor<'a> {
             (Report::AwaitsStore, _, Some(ChildId::Shard(shard))) => self.hand_over_store(shard),
             (Report::HungShard { seconds, .. }, Some(_), _) => self.kill_hung(report, *seconds),
             (Report::HungShard { seconds, .. }, _, Some(_)) => {
-                let (child, exit) = (ChildId::Shard(ShardId::default()), Exit::Hung(Duration::from_secs(*seconds)));
+                let (child, exit) =
+                    (ChildId::Shard(ShardId::default()), Exit::Hung(Duration::from_secs(*seconds)));
                 let hung = LauncherError::EndedBeforeReady { child, exit, last_line: None };
                 self.fail_reload(&ReloadError::Failed(hung));
             }

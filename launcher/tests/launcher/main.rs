@@ -7,6 +7,6 @@ mod cli;
 mod failures;
 mod flags;
 mod lifecycle;
-mod reload;
 mod parts;
+mod reload;
 mod support;

@@ -78,7 +78,8 @@ fn new_settings_are_used_on_the_same_port() {
     assert_eq!(bench.run(&["reload", &pid]).0, 0);
     let [folder] = &bench.runtime_folders()[..] else { panic!("{:?}", bench.runtime_folders()) };
     wait_for("the old files to be removed", || {
-        let mut names: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        let mut names: Vec<_> =
+            fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         names.sort();
         (names == ["control.sock", "launcher.lock", "router.2.json", "shard.2.sock"]).then_some(())
     });
@@ -161,7 +162,8 @@ fn another_port_changes_nothing() {
     let mut server = Running::new(bench, command);
     server.wait_ready();
     configure(&server.bench, "port = 1234\n");
-    let reason = "`--port` is now `1234`, but the server listens on `0`; hint: restart the server to change it";
+    let reason =
+        "`--port` is now `1234`, but the server listens on `0`; hint: restart the server to change it";
     assert_refused(server, reason);
 }
 
@@ -174,7 +176,10 @@ fn a_shard_that_refuses_changes_nothing() {
 #[test]
 fn a_shard_that_crashes_changes_nothing() {
     let server = serve(Bench::new().with("FAKE_SHARD", "crash-later"), "");
-    assert_refused(server, "the shard ended with exit code 3 before the server was ready; its last line was: ");
+    assert_refused(
+        server,
+        "the shard ended with exit code 3 before the server was ready; its last line was: ",
+    );
 }
 
 #[test]

@@ -294,10 +294,17 @@ async fn drain_that_takes_too_long_ends_streams_with_an_error() {
     let limits = ServerLimits { graceful_termination_timeout, ..ServerLimits::default() };
     let mut router = Router::start(ShardPlan::endless().held(), limits).await;
     let mut stream = router.begin(CHAT, &streaming(30)).await;
-    router.wait_running(1).await;
+    router.add_steps(5);
+    // The prompt takes the first step.
+    let has_five = |bytes: &[u8]| String::from_utf8_lossy(bytes).matches("\"content\":").count() > 4;
+    assert!(stream.read_until(has_five).await);
     router.terminate();
     let events = stream.answer().await.events();
-    assert_eq!(events.last().unwrap()["error"]["code"], "terminated");
+    let error = &events.last().unwrap()["error"];
+    assert_eq!(error["code"], "terminated");
+    let message = error["message"].as_str().unwrap();
+    assert!(message.starts_with("the server stopped after 5 tokens of the output"), "{message}");
+    assert!(message.contains("`continue_final_message`"), "{message}");
     tokio::time::timeout(DEADLINE, &mut router.running).await.unwrap().unwrap().unwrap();
 }
 

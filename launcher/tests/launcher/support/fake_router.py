@@ -77,7 +77,12 @@ if "--version" in sys.argv:
     sys.exit()
 
 SETTINGS = settings()
-note("start", settings=SETTINGS, flags=sys.argv[1:], variables=sorted(name for name in os.environ if name.startswith(SHOWN)))
+note(
+    "start",
+    settings=SETTINGS,
+    flags=sys.argv[1:],
+    variables=sorted(name for name in os.environ if name.startswith(SHOWN)),
+)
 assert "--lifeline" in sys.argv
 behaviour = os.environ.get("FAKE_ROUTER", "serve")
 if behaviour == "crash":

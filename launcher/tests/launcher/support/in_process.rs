@@ -12,10 +12,10 @@ use trunkline_launcher::child::ShardId;
 use trunkline_launcher::error::LauncherError;
 use trunkline_launcher::listen::Listener;
 use trunkline_launcher::pace::Pace;
+use trunkline_launcher::pair::{Base, Plan};
 use trunkline_launcher::process::{Event, MAX_PENDING_EVENTS};
 use trunkline_launcher::resolve::ResolvedModel;
 use trunkline_launcher::runtime_dir::RuntimeDir;
-use trunkline_launcher::pair::{Base, Plan};
 use trunkline_launcher::supervise::Supervisor;
 
 use super::{Bench, DEADLINE, ROUTER, SHARD, is_alive, pid, wait_for};
