@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from math import log
 
 WIDTH, HEIGHT, MARGIN, LEGEND = 800, 400, 56, 190
-COLOURS = ("#c2410c", "#2563eb", "#0d9488", "#7c3aed", "#a3a3a3", "#8c564b", "#e377c2", "#17becf")
+COLOURS = ("#c2410c", "#2563eb", "#0d9488", "#7c3aed", "#a3a3a3", "#8c564b", "#e377c2", "#17becf", "#bcbd22", "black")
 NUM_GRID_LINES = 5
 
 

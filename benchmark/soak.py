@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import statistics
 import sys
@@ -134,15 +135,20 @@ class Samples:
             grown[name] = {"first": first, "last": last, "bound": bound, "is_too_high": last > bound}
         return grown
 
-    def chart(self, window_s: float) -> str:
-        """Draws each measure relative to the median of its first `window_s`, in bins of several samples."""
-        growth = self.growth(window_s)
-        series = {}
+    def binned(self) -> dict[str, list[tuple[float, float]]]:
+        """Returns medians of at most `MAX_POINTS` bins of each measure, by minute."""
+        points = {}
         for name, samples in self.by_name.items():
             size = -(-len(samples) // MAX_POINTS)
             bins = [samples[start : start + size] for start in range(0, len(samples), size)]
-            first = growth[name]["first"] or 1.0
-            series[name] = [(bin_[-1][0] / 60, statistics.median(value for _, value in bin_) / first) for bin_ in bins]
+            points[name] = [(bin_[-1][0] / 60, statistics.median(value for _, value in bin_)) for bin_ in bins]
+        return points
+
+    def chart(self, window_s: float) -> str:
+        """Draws each measure relative to the median of its first `window_s`."""
+        growth = self.growth(window_s)
+        first = {name: row["first"] or 1.0 for name, row in growth.items()}
+        series = {name: [(at, value / first[name]) for at, value in line] for name, line in self.binned().items()}
         title = "growth under a steady load, relative to the beginning"
         return line_chart(title, "minutes", series, y_text="{:.2f}".format, is_linear=True)
 
@@ -169,7 +175,15 @@ def main() -> int:
     args = parser.parse_args()
     seconds = args.hours * 3600
     window_s = FIRST_S if args.hours >= 0.5 else seconds / 6
-    flags = ["--max-batch-total-tokens", str(POOL_TOKENS), "--max-response-store-bytes", str(RESPONSE_BYTES)]
+    # Several threads wait for each other at every step, so that other load on the machine would count several times.
+    flags = [
+        "--threads",
+        "1",
+        "--max-batch-total-tokens",
+        str(POOL_TOKENS),
+        "--max-response-store-bytes",
+        str(RESPONSE_BYTES),
+    ]
     with tempfile.TemporaryDirectory(prefix="soak-") as folder:
         flags += ["--kv-disk-path", folder, "--kv-disk-size", STORE]
         with serving(*flags) as server, ThreadPoolExecutor(args.clients) as pool:
@@ -177,7 +191,7 @@ def main() -> int:
             clients = [pool.submit(load.client, number) for number in range(args.clients)]
             try:
                 fill(server)
-                samples = Samples(server)
+                samples, load_begin = Samples(server), os.getloadavg()[0]
                 end = time.monotonic() + seconds
                 while time.monotonic() < end and not any(client.done() for client in clients):
                     time.sleep(SAMPLE_S)
@@ -188,8 +202,9 @@ def main() -> int:
                 client.result()
             wait_for(server.holds_nothing, "all gauges to be 0", 60)
     growth = samples.growth(window_s)
+    print(f"load of the machine: {load_begin:.1f} at the beginning, {os.getloadavg()[0]:.1f} at the end")
     result = {"hours": args.hours, "clients": args.clients, "seed": args.seed, "window_s": window_s}
-    result |= {"requests": dict(load.done), "growth": growth, "samples": samples.by_name}
+    result |= {"requests": dict(load.done), "growth": growth, "by_minute": samples.binned()}
     args.output.mkdir(parents=True, exist_ok=True)
     rounded = json.loads(json.dumps(result), parse_float=lambda text: round(float(text), 2))
     (args.output / "soak.json").write_text(json.dumps(rounded) + "\n", encoding="utf-8")

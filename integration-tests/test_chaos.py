@@ -28,6 +28,8 @@ SECONDS = float(os.environ.get("TRUNKLINE_CHAOS_SECONDS", "1"))
 SEED = int(os.environ.get("TRUNKLINE_CHAOS_SEED", "1"))
 NUM_CLIENTS = 16
 NUM_HOSTILE = 4
+# The pause of a client whose request was cut.
+RETRY_PAUSE_S = 0.05
 # Few blocks, so that they are evicted and read back from the disk.
 POOL_TOKENS = 8192
 # Of router and shard. The pool has 100 MiB, which are touched little by little.
@@ -142,7 +144,9 @@ class Chaos:
                 answer = None
                 while answer is None:
                     answer = self.faults.attempt(lambda p=path, b=body: ask(client, self.server, p, b))
-                    self.num_cut += answer is None
+                    if answer is None:
+                        self.num_cut += 1
+                        self.over.wait(RETRY_PAUSE_S)
                 assert answer == self.expected[index], f"{path} {body}"
                 self.answered.append((begin, time.monotonic()))
 
@@ -234,6 +238,8 @@ def assert_flat(samples: list[tuple[float, int, int]]) -> None:
         assert last - first < MAX_GROWTH_MIB, f"the {name} grew from {first} MiB to {last} MiB"
 
 
+# Python leaves a socket open if the other side resets the connection just before the handshake.
+@pytest.mark.filterwarnings("ignore:Exception ignored in. <ssl.SSLSocket:pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.alone
 def test_every_answer_equals_that_of_a_quiet_server(tmp_path: Path) -> None:
     files, disk, store = Files(tmp_path), Disk(tmp_path), tmp_path / "store"

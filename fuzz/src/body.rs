@@ -20,6 +20,7 @@ use trunkline_router::tenants::Access;
 use utoipa::OpenApi;
 
 use crate::event::parse_events;
+use crate::memory::peak_bytes;
 use crate::mock::{MockShard, ShardPlan, bytes, write_model};
 
 /// Routes, selected by the first byte of an input.
@@ -119,6 +120,18 @@ pub fn run(data: &[u8]) {
     let message = if is_openai { &error["message"] } else { error };
     assert!(message.as_str().is_some_and(|message| !message.is_empty()), "{route} answers {value}");
     assert_eq!(value["type"] == "error", route.starts_with("/v1/messages"), "{value}");
+}
+
+/// Returns the status of a request's answer, and the most bytes that its handler allocated at any one time.
+pub fn memory_of(route: &str, body: String) -> (StatusCode, usize) {
+    let fixture = fixture();
+    let request = Request::post(route).header(header::CONTENT_TYPE, "application/json");
+    let request = request.body(Body::from(body)).unwrap();
+    let answered = fixture.routes.clone().oneshot(request);
+    let mut status = StatusCode::OK;
+    // The runtime runs the handler on this thread.
+    let peak = peak_bytes(|| status = fixture.runtime.block_on(answered).unwrap().status());
+    (status, peak)
 }
 
 pub fn words() -> Vec<String> {

@@ -6,7 +6,7 @@
 // Targets report failures by panicking.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-mod body;
+pub mod body;
 mod event;
 mod files;
 mod memory;

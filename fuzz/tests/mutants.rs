@@ -6,6 +6,7 @@ mod draw;
 use std::panic::catch_unwind;
 
 use trunkline_fuzz::TARGETS;
+use trunkline_fuzz::body::memory_of;
 use trunkline_fuzz::mutant::mutant;
 use trunkline_fuzz::seeds::{entry, write};
 
@@ -28,6 +29,43 @@ fn check(name: &str, num_cases: u64) {
 #[test]
 fn body() {
     check("body", 2_000);
+}
+
+#[test]
+fn json_values_take_bounded_memory() {
+    const NUM_BYTES: usize = 8_000_000;
+    let user = r#""messages":[{"role":"user","content":"x"}]"#;
+    let call = |arguments: &str| {
+        format!(
+            r#""messages":[{{"role":"assistant","tool_calls":[{{"function":{{"name":"f","arguments":{arguments}}}}}]}}]"#
+        )
+    };
+    // The largest lists of the values that take the most memory.
+    for item in ["0,", "[0],", "{\"\":0},", "\"\","] {
+        let list = format!("[{}0]", item.repeat(NUM_BYTES / item.len()));
+        let in_text = serde_json::Value::from(format!("{{\"a\":{list}}}")).to_string();
+        let in_text = if in_text.len() <= 8 << 20 { in_text } else { "\"\"".to_owned() };
+        for (route, fields) in [
+            ("/v1/chat/completions", format!("{user},\"response_format\":{list}")),
+            ("/v1/chat/completions", format!("{user},\"metadata\":{list}")),
+            ("/v1/chat/completions", format!("{user},\"chat_template_kwargs\":{{\"a\":{list}}}")),
+            ("/v1/chat/completions", format!("{user},\"tool_choice\":{list}")),
+            ("/v1/chat/completions", call(&format!("{{\"a\":{list}}}"))),
+            ("/v1/chat/completions", call(&in_text)),
+            ("/v1/responses", format!("\"input\":\"x\",\"metadata\":{{\"a\":{list}}}")),
+            ("/v1/responses", format!("\"input\":\"x\",\"include\":{list}")),
+            ("/v1/messages", format!("{user},\"max_tokens\":1,\"output_format\":{list}")),
+            (
+                "/v1/messages/count_tokens",
+                format!("{user},\"tools\":[{{\"name\":\"f\",\"input_schema\":{list}}}]"),
+            ),
+            ("/generate", format!("\"inputs\":\"x\",\"parameters\":{{\"grammar\":{list}}}")),
+        ] {
+            let (status, peak) = memory_of(route, format!("{{{fields}}}"));
+            assert!(!status.is_server_error(), "{route} answers {status}");
+            assert!(peak < 8 * NUM_BYTES, "{peak} bytes for {route} with {item} in {}", &fields[..60]);
+        }
+    }
 }
 
 #[test]

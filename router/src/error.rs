@@ -103,6 +103,16 @@ pub enum ApiError {
     RateLimited { tenant: String, field: &'static str, limit: u64, retry_after_s: u64 },
     #[error("the bodies of other requests use all the memory for arriving bodies; hint: retry after 1 s")]
     TooManyBodies,
+    /// A whole answer is in memory until its client has read it; a streamed one is not.
+    #[error(
+        "the answers of other requests use all the memory for answers; hint: retry after 1 s or set `stream`"
+    )]
+    TooManyAnswers,
+    #[error(
+        "the answer would take more than {limit} bytes of memory; hint: set `stream`, or ask for fewer tokens, outputs \
+        or logprobs"
+    )]
+    AnswerTooLarge { limit: usize },
     #[error("{limit} of {limit} listeners receive events of the KV cache; hint: close one and retry")]
     TooManyListeners { limit: usize },
     #[error("{detail}; hint: retry after {retry_after_s} s or raise `--max-queued-requests`")]
@@ -189,6 +199,7 @@ impl ApiError {
             Self::ContextLength { .. } | Self::PromptTooLong { .. } => (400, "context_length_exceeded"),
             Self::GrammarFailed { .. } => (400, "grammar_failed"),
             Self::BodyBroken => (400, "body_broken"),
+            Self::AnswerTooLarge { .. } => (400, "answer_too_large"),
             Self::InvalidApiKey { .. } => (401, "invalid_api_key"),
             Self::TextNotShown => (403, "text_not_shown"),
             Self::ForeignPage { .. } => (403, "origin_not_allowed"),
@@ -212,6 +223,7 @@ impl ApiError {
             Self::ShardLost => (502, "shard_lost"),
             Self::CrashedShard => (502, "crashed_shard"),
             Self::SequenceFailed { .. } => (502, "sequence_failed"),
+            Self::TooManyAnswers => (503, "too_many_answers"),
             Self::Draining => (503, "draining"),
             Self::Terminated { .. } => (503, "terminated"),
             Self::ModelLoading => (503, "model_loading"),
@@ -271,6 +283,7 @@ impl ApiError {
             | Self::RateLimited { retry_after_s, .. } => Some(*retry_after_s),
             Self::Grammar { error: GrammarError::Busy { .. }, .. }
             | Self::TooManyBodies
+            | Self::TooManyAnswers
             | Self::TooManyListeners { .. }
             | Self::ShardLost
             | Self::ShardAway

@@ -25,6 +25,15 @@ pub const MAX_WAITING_TOKENS: usize = 1024;
 pub const MAX_READING_BODIES: usize = 32;
 /// The least memory for arriving bodies, even if the largest bodies are small.
 pub const MIN_READING_BYTES: usize = 256 << 20;
+/// The most JSON values in a body: members of objects and items of lists, those in lists of token ids excepted. A value
+/// takes up to 300 bytes of memory, although its text may have only two.
+pub const MAX_JSON_VALUES: usize = 131_072;
+/// The memory for whole answers that are collected or wait for their clients, without the first part of each.
+pub const MAX_ANSWERS_BYTES: usize = 512 << 20;
+/// The first part of a whole answer, which does not count. It bounds what a connection holds in addition.
+pub const UNCOUNTED_ANSWER_BYTES: usize = 64 << 10;
+/// Larger answers are written on the blocking pool, where they do not delay other requests.
+pub const INLINE_ANSWER_BYTES: usize = 1 << 20;
 pub const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 /// The longest wait for the header of a request on an open connection.
 pub const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
@@ -82,6 +91,8 @@ pub struct ServerLimits {
     pub timeouts: Timeouts,
     /// The most connections beyond the open requests, which no flag sets.
     pub spare_connections: usize,
+    /// The memory for whole answers, which no flag sets.
+    pub max_answers_bytes: usize,
 }
 
 impl ServerLimits {
@@ -99,6 +110,7 @@ impl ServerLimits {
             watermark: Watermark { gamma, delta, key: DEFAULT_KEY },
             timeouts: Timeouts::default(),
             spare_connections: SPARE_CONNECTIONS,
+            max_answers_bytes: MAX_ANSWERS_BYTES,
         }
     }
 

@@ -112,7 +112,7 @@ class _Signals:
         """From now on a signal does not exit the process but lets `wait` return."""
         self._is_held = True
 
-    def wait(self, give_up_store: Callable[[], None] | None) -> None:
+    def wait(self, give_up_store: Callable[[], None] | None = None) -> None:
         """Waits for a signal to stop. Signals since `hold` count."""
         while os.read(self._read_end, 1)[0] == signal.SIGUSR2:
             if give_up_store is not None:

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
+use llguidance::ParserFactory;
 use llguidance::api::TopLevelGrammar;
 use llguidance::earley::SlicedBiasComputer;
 use llguidance::toktrie::{InferenceCapabilities, SimpleVob, TokEnv};
-use llguidance::{Matcher, ParserFactory};
 use serde_json::{Value, json};
 use trunkline_reply::ReasoningMarks;
 use trunkline_text::Tokenizer;
@@ -14,6 +14,7 @@ use crate::constraint::{Constraint, Forcing};
 use crate::error::GrammarError;
 use crate::grammar_state::GrammarState;
 use crate::limits::GrammarLimits;
+use crate::parser::{LexerMemory, Parser};
 use crate::reasoning::ReasoningTokens;
 use crate::regex::automaton::Automaton;
 use crate::regex::class_budget::ClassBudget;
@@ -64,6 +65,7 @@ pub struct GrammarCompiler {
     end_token_ids: Arc<[u32]>,
     reasoning_tokens: Arc<ReasoningTokens>,
     limits: GrammarLimits,
+    memory: Arc<LexerMemory>,
 }
 
 impl GrammarCompiler {
@@ -96,7 +98,14 @@ impl GrammarCompiler {
             end_token_ids: end_token_ids.into(),
             reasoning_tokens: Arc::new(reasoning_tokens),
             limits,
+            memory: Arc::new(LexerMemory::new(limits)),
         })
+    }
+
+    /// Returns the memory of the lexers of all grammars and sequences.
+    #[doc(hidden)]
+    pub fn lexer_bytes(&self) -> usize {
+        self.memory.num_bytes()
     }
 
     /// Compiles a grammar into the initial state of an output.
@@ -169,6 +178,7 @@ impl GrammarCompiler {
         let (source, top) = (grammar.clone(), self.top_level(grammar)?);
         let (factory, env) = (self.factory.clone(), self.env.clone());
         let (permitted, end_token_ids) = (self.permitted.clone(), self.end_token_ids.clone());
+        let memory = self.memory.clone();
         run_with_timeout(self.limits.max_compile_ms, move || {
             let _held = held;
             if let Some(automaton) = automaton(&source) {
@@ -179,11 +189,8 @@ impl GrammarCompiler {
                     end_token_ids,
                 )));
             }
-            let matcher = Matcher::new(factory.create_parser(top));
-            match matcher.get_error() {
-                Some(error) => Err(error),
-                None => Ok(GrammarState::from_parser(matcher, permitted, end_token_ids)),
-            }
+            let parser = factory.create_parser(top).map_err(|error| error.to_string())?;
+            Ok(GrammarState::from_parser(Parser::new(parser, memory), permitted, end_token_ids))
         })
     }
 

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use llguidance::Matcher;
 use llguidance::toktrie::SimpleVob;
 
 use crate::error::GrammarError;
 use crate::mask::TokenMask;
 use crate::mask_cache::{CachedMask, MaskCache};
+use crate::parser::Parser;
 use crate::regex::automaton::Automaton;
 use crate::regex::table::RegexTable;
 
@@ -21,7 +21,7 @@ pub(crate) enum GrammarState {
 
 /// A parser and the masks that it made.
 pub(crate) struct ParserState {
-    matcher: Matcher,
+    parser: Parser,
     /// Text tokens and end tokens.
     permitted: Arc<SimpleVob>,
     end_token_ids: Arc<[u32]>,
@@ -32,13 +32,9 @@ pub(crate) struct ParserState {
 }
 
 impl GrammarState {
-    pub(crate) fn from_parser(
-        matcher: Matcher,
-        permitted: Arc<SimpleVob>,
-        end_token_ids: Arc<[u32]>,
-    ) -> Self {
+    pub(crate) fn from_parser(parser: Parser, permitted: Arc<SimpleVob>, end_token_ids: Arc<[u32]>) -> Self {
         let masks = Arc::default();
-        Self::Parser(Box::new(ParserState { matcher, permitted, end_token_ids, masks, last: None }))
+        Self::Parser(Box::new(ParserState { parser, permitted, end_token_ids, masks, last: None }))
     }
 
     pub(crate) fn from_table(table: RegexTable) -> Self {
@@ -47,12 +43,12 @@ impl GrammarState {
 
     pub(crate) fn fork(&self) -> Self {
         match self {
-            Self::Parser(parser) => Self::Parser(Box::new(ParserState {
-                matcher: parser.matcher.deep_clone(),
-                permitted: parser.permitted.clone(),
-                end_token_ids: parser.end_token_ids.clone(),
-                masks: parser.masks.clone(),
-                last: parser.last.clone(),
+            Self::Parser(state) => Self::Parser(Box::new(ParserState {
+                parser: state.parser.fork(),
+                permitted: state.permitted.clone(),
+                end_token_ids: state.end_token_ids.clone(),
+                masks: state.masks.clone(),
+                last: state.last.clone(),
             })),
             Self::Table(table, state) => Self::Table(table.clone(), *state),
         }
@@ -61,7 +57,7 @@ impl GrammarState {
     /// Returns to the beginning of the grammar, or returns false if the grammar does not allow that.
     pub(crate) fn reset(&mut self) -> bool {
         match self {
-            Self::Parser(parser) => parser.matcher.reset().is_ok(),
+            Self::Parser(state) => state.parser.reset().is_ok(),
             Self::Table(_, state) => {
                 *state = Automaton::START;
                 true
@@ -72,14 +68,14 @@ impl GrammarState {
     /// Returns whether no token may follow, not even an end token.
     pub(crate) fn is_complete(&self) -> bool {
         match self {
-            Self::Parser(parser) => parser.matcher.is_stopped() && !parser.matcher.is_error(),
+            Self::Parser(state) => state.parser.is_complete(),
             Self::Table(..) => false,
         }
     }
 
     pub(crate) fn mask(&mut self) -> Result<Arc<CachedMask>, GrammarError> {
         match self {
-            Self::Parser(parser) => parser.mask(),
+            Self::Parser(state) => state.mask(),
             Self::Table(table, state) => Ok(table.mask(*state)),
         }
     }
@@ -87,7 +83,7 @@ impl GrammarState {
     /// Advances by a token of the last mask.
     pub(crate) fn accept(&mut self, token_id: u32) -> Result<(), GrammarError> {
         match self {
-            Self::Parser(parser) => parser.matcher.consume_token(token_id).map_err(|error| failed(&error)),
+            Self::Parser(state) => state.parser.accept(token_id).map_err(|error| failed(&error)),
             Self::Table(table, state) => {
                 let next = table.next(*state, token_id);
                 let detail = || format!("token {token_id} may not follow");
@@ -100,7 +96,7 @@ impl GrammarState {
 
 impl ParserState {
     fn mask(&mut self) -> Result<Arc<CachedMask>, GrammarError> {
-        let allowed = self.matcher.compute_mask().map_err(|error| failed(&error))?;
+        let allowed = self.parser.mask().map_err(|error| failed(&error))?;
         let mask = match self.last.take() {
             Some(last) if last.mask.equals(&allowed, &self.permitted) => last,
             _ => self.masks.intern(TokenMask::new(&allowed, &self.permitted), &self.end_token_ids),
@@ -109,8 +105,7 @@ impl ParserState {
     }
 }
 
-fn failed(error: &impl std::fmt::Display) -> GrammarError {
-    let text = error.to_string();
+fn failed(text: &str) -> GrammarError {
     if text.contains("NoExtensionBias") {
         return GrammarError::Failed {
             detail: "no token can follow, because rules that apply together exclude each other".into(),

@@ -34,6 +34,7 @@ mod grammar_state;
 mod limits;
 mod mask;
 mod mask_cache;
+mod parser;
 mod reasoning;
 mod regex;
 mod schema;

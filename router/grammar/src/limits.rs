@@ -31,6 +31,11 @@ pub struct GrammarLimits {
     pub row_items: usize,
     /// States of the lexer, each 1 to 2 kB. They are kept while the sequence lives.
     pub lexer_states: usize,
+    /// Memory of the lexers of all outputs together, in bytes. An output fails if they have more, unless its own lexer
+    /// is small.
+    pub all_lexers_bytes: usize,
+    /// Memory of a small lexer, in bytes.
+    pub small_lexer_bytes: usize,
     /// Number of symbols in the compiled grammar.
     pub grammar_symbols: usize,
 }
@@ -47,6 +52,8 @@ impl Default for GrammarLimits {
             mask_items: 50_000,
             row_items: 2000,
             lexer_states: 50_000,
+            all_lexers_bytes: 1 << 30,
+            small_lexer_bytes: 4 << 20,
             grammar_symbols: 200_000,
         }
     }

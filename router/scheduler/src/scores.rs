@@ -16,8 +16,15 @@ impl Sequence {
 
     /// Returns true if its next position is scored.
     pub(crate) fn is_scoring(&self) -> bool {
-        let num_to_score = self.num_to_score();
-        num_to_score > 0 && self.run.as_ref().is_some_and(|run| run.planned < num_to_score)
+        let unscored = self.num_scored..self.num_to_score();
+        self.run.as_ref().is_some_and(|run| unscored.contains(&run.planned))
+    }
+
+    /// The positions before the next one that is scored, which a chunk must not exceed. They are computed again because
+    /// their blocks were lost, but their scores are known.
+    pub(crate) fn num_before_scores(&self, planned: u32) -> Option<u32> {
+        let is_before = planned < self.num_scored && self.num_scored < self.num_to_score();
+        is_before.then(|| self.num_scored - planned)
     }
 
     /// The tokens to be looked up in the KV index, which finds at most all but the last of them.

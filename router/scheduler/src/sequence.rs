@@ -258,7 +258,11 @@ impl Sequence {
     pub fn num_wanted(&self, step_id: u64) -> u32 {
         let must_wait =
             self.run.as_ref().is_some_and(|run| run.last_step_id == step_id || run.restore.is_some());
-        if must_wait { 0 } else { self.num_unplanned() }
+        if must_wait {
+            return 0;
+        }
+        let before_scores = self.run.as_ref().and_then(|run| self.num_before_scores(run.planned));
+        self.num_unplanned().min(before_scores.unwrap_or(u32::MAX))
     }
 
     /// True if the steps in flight sample the last token, or score the last one of a prompt without output.

@@ -15,9 +15,11 @@ use super::stream::{Render, stream};
 use crate::engine::shard::ShardInfo;
 use crate::error::ApiError;
 use crate::generation::admission::Admitted;
+use crate::generation::answer_memory::least_bytes;
 use crate::generation::fold::{Folded, KeepTokens, fold};
 use crate::generation::generate::Usage;
 use crate::grammars::{AskedGrammar, CompiledGrammar};
+use crate::limits::INLINE_ANSWER_BYTES;
 use crate::request::arrival::Arrival;
 use crate::request::checked::{CheckedParams, NumChoices, Validator};
 use crate::request::raw::{FieldNames, RawParams};
@@ -84,7 +86,7 @@ pub(crate) struct Completed<A> {
 }
 
 /// Writes the answer of a call, as events or in one piece.
-pub(crate) trait Answer {
+pub(crate) trait Answer: Send + 'static {
     type Render: Render;
 
     fn is_stream(&self) -> bool;
@@ -114,6 +116,11 @@ pub(crate) async fn answer<C: Call>(
     let (Admitted { permit, shard, arrival }, body) = app.admit(request).await?;
     let scope = Scope::new(app, arrival, shard);
     let (Completed { requests, answer }, num_choices) = complete(&scope, parse(&body)?).await?;
+    let mut memory = app.admission.answer_memory(&scope.arrival.caller);
+    let keep = answer.keeps_tokens();
+    if !answer.is_stream() {
+        memory.grow_to(least_bytes(&requests, num_choices.computed, keep == KeepTokens::Yes))?;
+    }
     let choices = app.admission.generate(&app.served, requests, num_choices.computed, permit).await?;
     if answer.is_stream() {
         let headers = answer.stream_headers();
@@ -123,8 +130,16 @@ pub(crate) async fn answer<C: Call>(
         )
             .into_response());
     }
-    let (outputs, usage) = fold(choices, answer.keeps_tokens()).await?;
-    Ok(answer.whole(outputs, usage))
+    let (outputs, usage) = fold(choices, keep, &mut memory).await?;
+    if memory.num_bytes() <= INLINE_ANSWER_BYTES {
+        return memory.hold(answer.whole(outputs, usage)).await;
+    }
+    // The thread goes on without its client, so it has the memory.
+    match tokio::task::spawn_blocking(move || (answer.whole(outputs, usage), memory)).await {
+        Ok((response, memory)) => memory.hold(response).await,
+        // A panic is answered as one in the handler would be.
+        Err(error) => std::panic::resume_unwind(error.into_panic()),
+    }
 }
 
 /// Converts a parsed body to requests that are ready to compute. Runs every stage before generation.

@@ -11,6 +11,7 @@ use bytes::Bytes;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 
+use super::answer_memory::{AnswerBudget, AnswerMemory};
 use super::choices::Choices;
 use super::generate::Generation;
 use super::place::Place;
@@ -47,6 +48,8 @@ pub struct Admission {
     pub places: Arc<SharedPlaces>,
     /// One permit for each KiB that bodies hold together while they arrive.
     pub reading: Arc<Semaphore>,
+    /// The memory of whole answers.
+    pub answers: Arc<AnswerBudget>,
     pub limits: Arc<ServerLimits>,
     /// Counts the requests that are over their tenant's rate.
     pub metrics: Arc<Metrics>,
@@ -122,6 +125,16 @@ impl Admission {
         self.place(served, caller.name().unwrap_or_default(), None)
     }
 
+    /// Returns an empty account for the memory of a whole answer.
+    pub fn answer_memory(&self, caller: &Caller) -> AnswerMemory {
+        let tenant = caller.name().filter(|_| self.has_tenants());
+        AnswerMemory::new(self.answers.clone(), tenant.map(str::to_owned))
+    }
+
+    fn has_tenants(&self) -> bool {
+        self.access.ring().is_some_and(|ring| ring.tenants().len() > 1)
+    }
+
     /// Counts the places that a tenant has just taken, if there are several tenants. Refuses the request if too few
     /// would be left for the others.
     fn shared_places(
@@ -130,7 +143,7 @@ impl Admission {
         tenant: &str,
         count: usize,
     ) -> Result<Option<HeldPlaces>, ApiError> {
-        if self.access.ring().is_none_or(|ring| ring.tenants().len() < 2) {
+        if !self.has_tenants() {
             return Ok(None);
         }
         let held = self.places.take(tenant, count, self.open.available_permits());

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
+use super::answer_memory::{AnswerMemory, output_bytes, scores_bytes};
 use super::choices::Choices;
 use super::generate::{FinishReason, GenerationEvent, OutputToken, ScoredPrompt, Usage};
 use crate::error::ApiError;
@@ -31,8 +32,14 @@ pub struct Folded {
     pub prompt: Option<Arc<ScoredPrompt>>,
 }
 
-/// Folds all events into complete outputs, in the order of their choices, and returns them with their usage.
-pub async fn fold(mut choices: Choices, keep: KeepTokens) -> Result<(Vec<Folded>, Usage), ApiError> {
+/// Folds all events into complete outputs, in the order of their choices, and returns them with their usage. `memory`
+/// grows with them.
+pub async fn fold(
+    mut choices: Choices,
+    keep: KeepTokens,
+    memory: &mut AnswerMemory,
+) -> Result<(Vec<Folded>, Usage), ApiError> {
+    let mut num_bytes = 0;
     let mut drafts = vec![Draft::default(); choices.len()];
     while let Some((index, event)) = choices.next().await {
         let output = match event {
@@ -41,17 +48,21 @@ pub async fn fold(mut choices: Choices, keep: KeepTokens) -> Result<(Vec<Folded>
                 continue;
             }
             GenerationEvent::Prompt(prompt) => {
+                let num_top = prompt.scores.first().map_or(0, |score| score.top_logprobs.len());
+                num_bytes += scores_bytes(prompt.scores.len(), num_top);
+                memory.grow_to(num_bytes)?;
                 drafts[index].prompt = Some(prompt);
                 continue;
             }
             GenerationEvent::Output(output) => output,
             GenerationEvent::Failed(error) => return Err(error),
         };
+        let token = output.token.filter(|_| keep == KeepTokens::Yes);
+        num_bytes += output_bytes(&output.text, token.as_ref());
+        memory.grow_to(num_bytes)?;
         let draft = &mut drafts[index];
         draft.text.push_str(&output.text);
-        if keep == KeepTokens::Yes {
-            draft.tokens.extend(output.token);
-        }
+        draft.tokens.extend(token);
         draft.finish = output.finish;
     }
     let folded: Option<Vec<Folded>> = drafts.into_iter().map(Draft::fold).collect();

@@ -1,6 +1,7 @@
 //! Requests that run: admission, generation, stop strings, choices, and the fold of all events into one answer.
 
 pub(crate) mod admission;
+pub(crate) mod answer_memory;
 pub(crate) mod choices;
 pub(crate) mod fold;
 pub mod generate;

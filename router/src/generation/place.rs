@@ -28,7 +28,7 @@ impl Place {
             && let Some(permit) = self.permit.split(1)
         {
             let tenant = self.tenant.as_mut().and_then(OpenPlaces::split);
-            let shared = self.shared.as_mut().and_then(HeldPlaces::split);
+            let shared = self.shared.as_mut().and_then(|shared| shared.split(1));
             places.push(Self { permit, tenant, shared });
         }
         places.push(self);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use trunkline_scheduler::Stats;
 use trunkline_text::{ModelText, TextError};
 
@@ -15,6 +15,8 @@ use crate::limits::{INLINE_TOKENIZE_BYTES, MAX_HANGS, ServerLimits};
 use crate::model::Model;
 use crate::request::checked::Validator;
 use crate::shutdown::Phase;
+use crate::tenants::Caller;
+use crate::tenants::permits::TenantPermits;
 
 /// One model and the shard that computes it. The server has one of these; serving several models means several.
 pub struct ServedModel {
@@ -31,8 +33,7 @@ pub struct ServedModel {
     pub limits: Arc<ServerLimits>,
     pub phase: watch::Receiver<Phase>,
     /// One permit for each long text that is tokenized at the same time.
-    pub tokenizing: Arc<Semaphore>,
-    pub num_tokenizing: usize,
+    pub tokenizing: TenantPermits,
 }
 
 impl ServedModel {
@@ -107,17 +108,18 @@ impl ServedModel {
     }
 
     /// Runs `work` on a text of `num_bytes`. Long texts go to the blocking pool, a few at a time, so that they do not
-    /// delay other requests.
-    #[expect(clippy::expect_used, reason = "nothing closes the semaphore")]
+    /// delay other requests, and those of a tenant delay only its own.
+    #[expect(clippy::expect_used, reason = "there is no deadline")]
     pub async fn tokenize<T: Send + 'static>(
         &self,
+        caller: &Caller,
         num_bytes: usize,
         work: impl FnOnce(&ModelText) -> Result<T, TextError> + Send + 'static,
     ) -> Result<T, ApiError> {
         if num_bytes <= INLINE_TOKENIZE_BYTES {
             return Ok(work(&self.model.text)?);
         }
-        let permit = self.tokenizing.clone().acquire_owned().await.expect("the semaphore stays open");
+        let permit = self.tokenizing.take(caller.name(), None).await.expect("a permit becomes free");
         let model = self.model.clone();
         let done = tokio::task::spawn_blocking(move || {
             let _permit = permit;

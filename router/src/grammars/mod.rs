@@ -2,23 +2,21 @@
 
 #[doc(hidden)]
 pub mod cache;
-#[doc(hidden)]
-pub mod compiling;
 
 use std::fmt;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::Instant;
 
+use tokio::time::Instant;
 use trunkline_grammar::{Constraint, Grammar, GrammarCompiler, GrammarError, GrammarLimits, Reasoning};
 use trunkline_reply::ReasoningStart;
 
 use crate::error::ApiError;
 use crate::grammars::cache::{GrammarCache, GrammarKey};
-use crate::grammars::compiling::CompilingPlaces;
-use crate::limits::GRAMMAR_TIMEOUT;
+use crate::limits::{GRAMMAR_TIMEOUT, MAX_COMPILING_GRAMMARS, MAX_COMPILING_OF_TENANT};
 use crate::metrics::Metrics;
 use crate::model::Model;
 use crate::tenants::Caller;
+use crate::tenants::permits::TenantPermits;
 
 /// A grammar as a client sent it.
 #[derive(Debug, Clone, PartialEq)]
@@ -79,16 +77,17 @@ pub struct Grammars {
     limits: GrammarLimits,
     /// Created by the first request that needs it, because building the vocabulary's trie takes tens of milliseconds.
     compiler: OnceLock<Result<GrammarCompiler, GrammarError>>,
-    places: CompilingPlaces,
+    /// The permits to compile, which return when the compiling threads end.
+    permits: TenantPermits,
     cache: Mutex<GrammarCache<CompiledGrammar>>,
     metrics: Arc<Metrics>,
 }
 
 impl Grammars {
     pub fn new(model: Arc<Model>, limits: GrammarLimits, metrics: Arc<Metrics>) -> Self {
-        let places = CompilingPlaces::new(GRAMMAR_TIMEOUT);
+        let permits = TenantPermits::new(MAX_COMPILING_GRAMMARS, MAX_COMPILING_OF_TENANT);
         let cache = Mutex::new(GrammarCache::default());
-        Self { model, limits, compiler: OnceLock::new(), places, cache, metrics }
+        Self { model, limits, compiler: OnceLock::new(), permits, cache, metrics }
     }
 
     /// Returns a grammar from the caller's cached ones, or compiles it.
@@ -108,18 +107,20 @@ impl Grammars {
         Ok(compiled)
     }
 
-    /// Compiles a grammar on the blocking pool, after waiting for one of the places.
+    /// Compiles a grammar on the blocking pool, after waiting for a permit.
     async fn compile(
         self: &Arc<Self>,
         caller: &Caller,
         AskedGrammar { field, grammar }: AskedGrammar,
     ) -> Result<CompiledGrammar, ApiError> {
         let refused = |error| ApiError::Grammar { field, error };
-        let place = self.places.take(caller.name()).await.map_err(refused)?;
+        let deadline = Instant::now() + GRAMMAR_TIMEOUT;
+        let permit = self.permits.take(caller.name(), Some(deadline)).await;
+        let permit = permit.map_err(|count| refused(GrammarError::Busy { count }))?;
         let grammars = self.clone();
         let compiled = tokio::task::spawn_blocking(move || {
             let begin = Instant::now();
-            let compiled = grammars.compiler()?.compile_holding(&grammar, place);
+            let compiled = grammars.compiler()?.compile_holding(&grammar, permit);
             grammars.metrics.grammar_compile_seconds.observe(begin.elapsed().as_secs_f64());
             compiled
         });

@@ -7,9 +7,15 @@ use serde_json::value::RawValue;
 
 use super::json_error::describe;
 use crate::error::ApiError;
+use crate::limits::MAX_JSON_VALUES;
 
 /// The longest value of a refused field that is compared with the neutral values, in bytes.
 const MAX_NEUTRAL_BYTES: usize = 256;
+/// The most characters of a client's own field name in an error.
+const MAX_SHOWN_CHARS: usize = 64;
+/// Lists of token ids, whose items do not count as JSON values. They may be as long as a context or a vocabulary, and
+/// they are parsed into plain numbers.
+const TOKEN_LISTS: [&str; 2] = ["prompt", "allowed_token_ids"];
 
 /// An unsupported field that would change the output. It is accepted with a value that changes nothing.
 #[derive(Debug, Clone, Copy)]
@@ -53,9 +59,27 @@ fn field_after<'a>(start: &str, detail: &'a str) -> Option<&'a str> {
     detail.strip_prefix(start)?.split('`').next()
 }
 
-/// Checks that `body` is one JSON object without refused fields.
+/// Returns the number of values in a valid JSON text. An empty list or object counts as two.
+pub fn num_values(json: &str) -> usize {
+    let (mut count, mut in_string, mut is_escaped) = (1, false, false);
+    for byte in json.bytes() {
+        if is_escaped {
+            is_escaped = false;
+            continue;
+        }
+        match byte {
+            b'\\' => is_escaped = true,
+            b'"' => in_string = !in_string,
+            b',' | b'[' | b'{' => count += usize::from(!in_string),
+            _ => {}
+        }
+    }
+    count
+}
+
+/// Checks that `body` is one JSON object without refused fields, and with at most [`MAX_JSON_VALUES`] values.
 fn check_fields(body: &[u8], refused: &[Refused], prefix: &str) -> Result<(), ApiError> {
-    let mut found = None;
+    let mut found = Found::default();
     let mut deserializer = serde_json::Deserializer::from_slice(body);
     deserializer
         .deserialize_map(Fields { refused, found: &mut found })
@@ -68,7 +92,14 @@ fn check_fields(body: &[u8], refused: &[Refused], prefix: &str) -> Result<(), Ap
                 None => ApiError::InvalidBody { detail },
             }
         })?;
-    match found {
+    if let Some(field) = found.crowded {
+        let problem = format!(
+            "brings the body to more than {MAX_JSON_VALUES} JSON values, the limit; hint: send fewer list items and \
+             object members"
+        );
+        return Err(ApiError::value(format!("{prefix}{field}"), problem));
+    }
+    match found.refused {
         Some(Refused { field, hint, .. }) => {
             Err(ApiError::UnsupportedField { field: format!("{prefix}{field}"), hint })
         }
@@ -78,7 +109,16 @@ fn check_fields(body: &[u8], refused: &[Refused], prefix: &str) -> Result<(), Ap
 
 struct Fields<'a> {
     refused: &'a [Refused],
-    found: &'a mut Option<Refused>,
+    found: &'a mut Found,
+}
+
+#[derive(Default)]
+struct Found {
+    refused: Option<Refused>,
+    /// The JSON values so far.
+    num_values: usize,
+    /// The start of the name of the field with which the body exceeds [`MAX_JSON_VALUES`].
+    crowded: Option<String>,
 }
 
 impl<'de> Visitor<'de> for Fields<'_> {
@@ -90,16 +130,19 @@ impl<'de> Visitor<'de> for Fields<'_> {
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
         while let Some(key) = map.next_key::<String>()? {
-            match self.refused.iter().find(|refused| refused.field == key) {
-                Some(refused) => {
-                    let value: &RawValue = map.next_value()?;
-                    if self.found.is_none() && !is_neutral(value.get(), refused.neutral) {
-                        *self.found = Some(*refused);
-                    }
-                }
-                None => {
-                    map.next_value::<IgnoredAny>()?;
-                }
+            if TOKEN_LISTS.contains(&key.as_str()) && self.refused.iter().all(|refused| refused.field != key)
+            {
+                map.next_value::<IgnoredAny>()?;
+                continue;
+            }
+            let value: &RawValue = map.next_value()?;
+            self.found.num_values += num_values(value.get());
+            if self.found.num_values > MAX_JSON_VALUES && self.found.crowded.is_none() {
+                self.found.crowded = Some(key.chars().take(MAX_SHOWN_CHARS).collect());
+            }
+            let refused = self.refused.iter().find(|refused| refused.field == key);
+            if let Some(refused) = refused.filter(|refused| !is_neutral(value.get(), refused.neutral)) {
+                self.found.refused.get_or_insert(*refused);
             }
         }
         Ok(())

@@ -16,5 +16,5 @@ mod unread;
 pub use body::{check_encoding, read_body};
 pub use event_frame::EventFrame;
 pub use events::Events;
-pub use json::{Refused, parse};
+pub use json::{Refused, num_values, parse};
 pub use unread::announce_close;

@@ -23,6 +23,7 @@ use crate::engine::object::{MAX_OFFERED_BLOCKS, ObjectTier};
 use crate::engine::shard::{HangWatch, Health, run_link, watch_health};
 use crate::engine::step_thread::StepThread;
 use crate::generation::admission::Admission;
+use crate::generation::answer_memory::AnswerBudget;
 use crate::generation::served::ServedModel;
 use crate::grammars::Grammars;
 use crate::http::browser::BrowserGuard;
@@ -34,6 +35,7 @@ use crate::metrics::Metrics;
 use crate::model::Model;
 use crate::shutdown::{Phase, Shutdown};
 use crate::tenants::Access;
+use crate::tenants::permits::TenantPermits;
 
 /// The time in which clients must read the errors that end their streams.
 const LAST_WORDS: Duration = Duration::from_secs(2);
@@ -128,14 +130,14 @@ impl Server {
                 objects,
                 limits: limits.clone(),
                 phase: shutdown.subscribe(),
-                tokenizing: Arc::new(Semaphore::new(num_tokenizing)),
-                num_tokenizing,
+                tokenizing: TenantPermits::new(num_tokenizing, num_tokenizing),
             },
             admission: Admission {
                 access,
                 open: Arc::new(Semaphore::new(limits.max_concurrent_requests)),
                 places: Arc::default(),
                 reading: Arc::new(Semaphore::new(limits.max_reading_kib())),
+                answers: Arc::new(AnswerBudget::new(limits.max_answers_bytes)),
                 limits: limits.clone(),
                 metrics: metrics.clone(),
                 phase: shutdown.subscribe(),

@@ -11,6 +11,8 @@ mod key_file;
 #[doc(hidden)]
 pub mod key_ring;
 mod limiter;
+#[doc(hidden)]
+pub mod permits;
 mod places;
 #[doc(hidden)]
 pub mod rate_headers;

@@ -46,11 +46,11 @@ impl SharedPlaces {
 }
 
 impl HeldPlaces {
-    /// Splits off one place, or returns `None` if there is only one.
-    pub fn split(&mut self) -> Option<Self> {
-        (self.count > 1).then(|| {
-            self.count -= 1;
-            Self { places: self.places.clone(), tenant: self.tenant.clone(), count: 1 }
+    /// Splits off `count` places, or returns `None` if none would be left.
+    pub fn split(&mut self, count: usize) -> Option<Self> {
+        (self.count > count).then(|| {
+            self.count -= count;
+            Self { places: self.places.clone(), tenant: self.tenant.clone(), count }
         })
     }
 

@@ -2,14 +2,21 @@
 
 use std::time::Duration;
 
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
-use trunkline_router::limits::Limits;
+use trunkline_router::limits::{Limits, ServerLimits};
 
-use crate::support::{DEADLINE, Router, ShardPlan, user};
+use crate::support::{DEADLINE, Router, ShardPlan, user, with};
 
 const COMPLETIONS: &str = "/v1/completions";
+const CHATS: &str = "/v1/chat/completions";
+const ALICE: &str = "sk-alice-0123456789";
+const BOB: &str = "sk-bob-0123456789ab";
+const KEYS: &str =
+    "[tenants.alice]\nkeys = \"sk-alice-0123456789\"\n[tenants.bob]\nkeys = \"sk-bob-0123456789ab\"\n";
+/// The memory for whole answers in these tests. It has room for a few answers of [`large_text`].
+const ANSWERS_BYTES: usize = 4 << 20;
 
 fn post(path: &str, body: &str) -> Vec<u8> {
     format!("POST {path} HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n{body}", body.len()).into_bytes()
@@ -19,7 +26,27 @@ fn post(path: &str, body: &str) -> Vec<u8> {
 fn large_stream(max_tokens: u32) -> Vec<u8> {
     let body = json!({"messages": user("x"), "max_tokens": max_tokens, "stream": true, "logprobs": true,
                       "top_logprobs": 20});
-    post("/v1/chat/completions", &body.to_string())
+    post(CHATS, &body.to_string())
+}
+
+/// Returns a body for `/tokenize` whose answer has about 700 kB, too many for the sockets' buffers.
+fn large_text() -> Value {
+    json!({"inputs": "x".repeat(16_000)})
+}
+
+fn answer_limits() -> ServerLimits {
+    ServerLimits { max_answers_bytes: ANSWERS_BYTES, ..ServerLimits::default() }
+}
+
+/// Waits until no whole answer holds memory.
+async fn wait_answers(router: &Router) {
+    let answers = &router.app.admission.answers;
+    let all_free = async {
+        while answers.free.available_permits() * 1024 < router.app.limits.max_answers_bytes {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(DEADLINE, all_free).await.expect("the memory of answers is free again");
 }
 
 /// Connects with the smallest receive buffer that the kernel allows.
@@ -185,4 +212,114 @@ async fn a_thousand_starts_and_drops_leave_every_gauge_at_zero() {
         assert_eq!(router.metric(gauge).await, 0.0, "{gauge}");
     }
     assert!(router.metric("trunkline_kv_blocks").await > 0.0);
+}
+
+#[tokio::test]
+async fn a_client_that_does_not_read_a_whole_answer_is_disconnected_and_its_memory_returns() {
+    let limits = Limits { client_stall_timeout: Duration::from_millis(200), ..Limits::default() };
+    let router = Router::start(ShardPlan::endless(), limits).await;
+    let mut slow = connect_narrow(&router).await;
+    let body = json!({"messages": user("x"), "max_tokens": 900, "logprobs": true, "top_logprobs": 20});
+    slow.write_all(&post(CHATS, &body.to_string())).await.unwrap();
+    let all = router.app.admission.answers.free.available_permits();
+    router.wait("some tokens", |app| app.served.stats.borrow().output_tokens > 200).await;
+    let collected = async {
+        while router.app.admission.answers.free.available_permits() == all {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(DEADLINE, collected).await.expect("a whole answer holds memory");
+    wait_answers(&router).await;
+    router.wait_idle().await;
+    assert_eq!(router.metric("trunkline_stalled_connections_total").await, 1.0);
+}
+
+#[tokio::test]
+async fn clients_that_do_not_read_whole_answers_hold_bounded_memory_and_others_are_served() {
+    let router = Router::start(ShardPlan::default(), answer_limits()).await;
+    let mut slow = Vec::new();
+    for _ in 0..20 {
+        let mut stream = connect_narrow(&router).await;
+        stream.write_all(&post("/tokenize", &large_text().to_string())).await.unwrap();
+        slow.push(stream);
+    }
+    // Until the slow clients hold the memory, another one may find enough of it.
+    let refused = loop {
+        let answer = router.post("/tokenize", &large_text()).await;
+        if answer.status != 200 {
+            break answer;
+        }
+    };
+    refused.fails(503, "too_many_answers");
+    assert_eq!(refused.header("retry-after"), Some("1"));
+    let short = json!({"prompt": "x", "max_tokens": 1});
+    for _ in 0..3 {
+        router.post(COMPLETIONS, &short).await.ok();
+    }
+    assert_eq!(router.get("/readyz").await.status, 200);
+    // A client that has read a part of its answer still holds it.
+    slow.truncate(5);
+    for stream in &mut slow {
+        stream.read_u8().await.unwrap();
+    }
+    drop(slow);
+    wait_answers(&router).await;
+    let answer = router.post("/tokenize", &large_text()).await.ok();
+    assert_eq!(answer.as_array().unwrap().len(), 16_000);
+    wait_answers(&router).await;
+}
+
+#[tokio::test]
+async fn a_tenant_whose_clients_do_not_read_leaves_memory_to_others() {
+    let router = Router::start_with_keys(KEYS, ShardPlan::default(), answer_limits()).await;
+    let mut slow = Vec::new();
+    for _ in 0..20 {
+        let mut stream = connect_narrow(&router).await;
+        let body = large_text().to_string();
+        let head = format!("x-api-key: {ALICE}\r\ncontent-length: {}\r\n\r\n", body.len());
+        stream
+            .write_all(format!("POST /tokenize HTTP/1.1\r\nhost: x\r\n{head}{body}").as_bytes())
+            .await
+            .unwrap();
+        slow.push(stream);
+    }
+    let small = json!({"inputs": "x".repeat(4_000)});
+    loop {
+        let answer = router.ask(ALICE, "POST", "/tokenize", &large_text()).await;
+        if answer.status != 200 {
+            answer.fails(503, "too_many_answers");
+            break;
+        }
+    }
+    for _ in 0..3 {
+        assert_eq!(router.ask(BOB, "POST", "/tokenize", &small).await.status, 200);
+    }
+    drop(slow);
+    wait_answers(&router).await;
+}
+
+#[tokio::test]
+async fn an_answer_that_cannot_fit_is_refused_or_ends() {
+    let router = Router::start(ShardPlan::endless(), answer_limits()).await;
+    let endless = json!({"prompt": [1, 2], "max_tokens": 5000, "logprobs": 5});
+    // These tokens are certain, so nothing is computed.
+    router
+        .post(COMPLETIONS, &with(endless.clone(), json!({"ignore_eos": true})))
+        .await
+        .fails(400, "answer_too_large");
+    router
+        .post(COMPLETIONS, &with(endless.clone(), json!({"min_tokens": 5000})))
+        .await
+        .fails(400, "answer_too_large");
+    assert_eq!(router.app.served.stats.borrow().output_tokens, 0);
+    // These are not, so the output ends when it has become too large.
+    let problem = router.post(COMPLETIONS, &endless).await.fails(400, "answer_too_large");
+    assert!(problem.contains("hint: set `stream`"), "{problem}");
+    router.wait_idle().await;
+    let tokens = router.app.served.stats.borrow().output_tokens;
+    assert!(tokens > 0 && tokens < 5000, "{tokens} tokens");
+    router.post("/tokenize", &json!({"inputs": "x".repeat(100_000)})).await.fails(422, "answer_too_large");
+    wait_answers(&router).await;
+    let streamed = with(endless, json!({"stream": true, "max_tokens": 4000}));
+    assert!(router.post(COMPLETIONS, &streamed).await.text().ends_with("data: [DONE]\n\n"));
 }

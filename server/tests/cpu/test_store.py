@@ -184,8 +184,8 @@ def test_a_shard_takes_the_store_over(
     assert new.prefill([*hit, 0, 1], first=NUM_STORED * BLOCK_SIZE) == first
 
     # The old shard goes on without its store.
-    old.engine.reset()
     assert restore(old, keys) == 0
+    old.step(ends=[1])
     assert old.prefill(BLOCK_IDS, stores=[BlockStore(0, 3)]) == first
     assert [outcome.is_stored for outcome in old.outcomes(num_stores=1).stores] == [False]
 

@@ -313,3 +313,43 @@ fn the_largest_number_of_optional_properties_can_be_written() {
         }
     }
 }
+
+#[test]
+fn the_lexers_of_all_outputs_share_a_limit() {
+    let model = model();
+    let new = |limits| {
+        GrammarCompiler::new(&model.tokenizer, &model.end_token_ids, ReasoningMarks::Think, limits).unwrap()
+    };
+    let grammar = Grammar::JsonSchema(json!({"type": "object", "properties": {"a": {"type": "string"}}}));
+    let mut first = new(GrammarLimits::default());
+    let constraint = first.compile(&grammar).unwrap();
+    let of_one = first.lexer_bytes();
+    assert!(of_one > 0);
+    drop(constraint);
+    assert_eq!(first.lexer_bytes(), 0);
+    // There is room for the beginning and three outputs.
+    let limits =
+        GrammarLimits { all_lexers_bytes: 4 * of_one, small_lexer_bytes: 0, ..GrammarLimits::default() };
+    first = new(limits);
+    let beginning = first.compile(&grammar).unwrap();
+    let mut outputs: Vec<_> = (0..3).map(|_| beginning.fork()).collect();
+    outputs.iter_mut().for_each(|output| drop(output.allowed(Forcing::Never).unwrap()));
+    let mut fourth = beginning.fork();
+    let error = fourth.allowed(Forcing::Never).unwrap_err();
+    assert_eq!(error.code(), "grammar_failed");
+    assert!(error.to_string().contains("those of all outputs together"), "{error}");
+    assert!(fourth.allowed(Forcing::Never).is_err(), "a failed output stays failed");
+    drop(fourth);
+    // The others go on, and the place of one that has ended is free again.
+    outputs.iter_mut().for_each(|output| drop(output.allowed(Forcing::Never).unwrap()));
+    outputs.pop();
+    outputs.push(beginning.fork());
+    outputs.iter_mut().for_each(|output| drop(output.allowed(Forcing::Never).unwrap()));
+    drop((outputs, beginning));
+    assert_eq!(first.lexer_bytes(), 0);
+    // An output with a small lexer never fails because of others.
+    let small = new(GrammarLimits { small_lexer_bytes: 2 * of_one, ..limits });
+    let beginning = small.compile(&grammar).unwrap();
+    let mut outputs: Vec<_> = (0..9).map(|_| beginning.fork()).collect();
+    outputs.iter_mut().for_each(|output| drop(output.allowed(Forcing::Never).unwrap()));
+}

@@ -444,3 +444,31 @@ fn the_hot_prefix_survives_eviction() {
     }
     assert!(driver.scheduler.stats().evicted_blocks > 20);
 }
+
+#[test]
+fn a_new_shard_computes_no_prompt_logprobs_that_were_reported() {
+    // A step has eight rows of logits, so the prompt takes five steps. The shard is lost after each of them.
+    const NUM_PROMPT_TOKENS: u32 = 40;
+    for num_steps in 0..8 {
+        let mut driver = driver();
+        let mut asked = request(1, text(1, NUM_PROMPT_TOKENS), 3);
+        asked.sampling.prompt_logprobs = Some(2);
+        driver.submit(asked);
+        let mut num_rows = 0;
+        let mut count = |plan: &StepPlan| {
+            let rows = plan.chunks.iter().map(|chunk| chunk.rows(NUM_PROMPT_TOKENS - 1).num_scored);
+            num_rows += rows.sum::<u32>();
+        };
+        for _ in 0..num_steps {
+            driver.step().iter().for_each(&mut count);
+        }
+        driver.restart_shard();
+        let after = driver.run();
+        after.iter().for_each(&mut count);
+        assert_eq!(num_rows, NUM_PROMPT_TOKENS - 1, "after {num_steps} steps");
+        if (1..5).contains(&num_steps) {
+            assert_eq!(after[0].num_tokens(), num_steps * 8, "what was scored is computed in one chunk");
+        }
+        assert_eq!(driver.ended(1), Some(&EndReason::Length));
+    }
+}

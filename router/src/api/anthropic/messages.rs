@@ -135,7 +135,7 @@ impl Prompts for Conversing {
         grammar: Option<CompiledGrammar>,
         _num_choices: NumChoices,
     ) -> Result<Completed<MessageAnswer>, ApiError> {
-        let (request, reply) = self.conversation.complete(&scope.app.served, params, grammar).await?;
+        let (request, reply) = self.conversation.complete(scope, params, grammar).await?;
         let head = Head {
             id: format!("msg_{}", crate::random::id()),
             model: scope.app.served.model.served_name.clone(),
@@ -208,7 +208,7 @@ async fn count(app: &Arc<App>, request: Request) -> Result<CountAnswer, ApiError
     let chat = Chat::new(body.system, body.messages, None)?;
     let effort = body.output_config.and_then(|config| config.effort);
     let (chat, _) = chat_request(chat, app.served.model.reply, thinks(body.thinking.as_ref())?, effort);
-    let prompt = encode(&app.served, chat, None, &tools).await?;
+    let prompt = encode(&app.served, &caller, chat, None, &tools).await?;
     Ok(CountAnswer { input_tokens: u32::try_from(prompt.token_ids.len()).unwrap_or(u32::MAX) })
 }
 

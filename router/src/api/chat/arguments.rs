@@ -9,6 +9,8 @@ use utoipa::openapi::schema::{Object, Schema};
 use utoipa::{PartialSchema, ToSchema};
 
 use crate::api::forms::one_of;
+use crate::http::num_values;
+use crate::limits::MAX_JSON_VALUES;
 
 /// The arguments of a call. OpenAI's clients send JSON text; some others send the object itself.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -19,16 +21,28 @@ pub enum Arguments {
     Object(Map<String, Value>),
 }
 
-impl Arguments {
+/// Converts the calls of one conversation. The JSON in their texts has at most [`MAX_JSON_VALUES`] values in total,
+/// because it did not count as such in the body.
+#[derive(Debug, Default)]
+pub struct ArgumentsReader {
+    num_values: usize,
+}
+
+impl ArgumentsReader {
     /// Converts the arguments to the form that templates expect: an object if they are one, otherwise the text. Empty
-    /// text and null become an empty object, because clients send them for tools without parameters.
-    pub fn into_json(self) -> Value {
-        let text = match self {
-            Self::Text(text) => text,
-            Self::Object(object) => return Value::Object(object),
+    /// text and null become an empty object, because clients send them for tools without parameters. Text that would
+    /// exceed the limit stays text.
+    pub fn to_json(&mut self, arguments: Arguments) -> Value {
+        let text = match arguments {
+            Arguments::Text(text) => text,
+            Arguments::Object(object) => return Value::Object(object),
         };
         if text.trim().is_empty() {
             return Value::Object(Map::new());
+        }
+        self.num_values = self.num_values.saturating_add(num_values(&text));
+        if self.num_values > MAX_JSON_VALUES {
+            return Value::String(text);
         }
         match serde_json::from_str(&text) {
             Ok(object @ Value::Object(_)) => object,

@@ -7,12 +7,14 @@ use super::call_ids;
 use super::prompt::{self, EncodedChat, Mark};
 use super::reply::ReplyPlan;
 use super::tools::Tools;
+use crate::api::pipeline::Scope;
 use crate::error::ApiError;
 use crate::generation::served::ServedModel;
 use crate::grammars::CompiledGrammar;
 use crate::request::checked::CheckedParams;
 use crate::request::ready::{GenerationRequest, Prompt};
 use crate::request::retention::Breakpoint;
+use crate::tenants::Caller;
 
 /// A chat and the way to read its reply.
 #[derive(Debug, Clone)]
@@ -29,12 +31,13 @@ impl Conversation {
     /// Tokenizes the chat and completes the request with it. Also returns the plan for reading the reply.
     pub async fn complete(
         self,
-        served: &ServedModel,
+        scope: &Scope<'_>,
         params: &CheckedParams,
         grammar: Option<CompiledGrammar>,
     ) -> Result<(GenerationRequest, ReplyPlan), ApiError> {
+        let served = &scope.app.served;
         let style = served.model.reply;
-        let prompt = encode(served, self.chat, self.mark, &self.tools).await?;
+        let prompt = encode(served, &scope.arrival.caller, self.chat, self.mark, &self.tools).await?;
         let reasoning = prompt.reasoning(style);
         let reply = match &grammar {
             Some(_) => ReplyPlan::constrained(style, &self.tools, reasoning, self.hides_reasoning),
@@ -55,6 +58,7 @@ impl Conversation {
 /// Writes the tools into the chat and tokenizes it.
 pub async fn encode(
     served: &ServedModel,
+    caller: &Caller,
     mut chat: ChatRequest,
     mut mark: Option<Mark>,
     tools: &Tools,
@@ -63,7 +67,7 @@ pub async fn encode(
     call_ids::fit(&mut chat.messages, &served.model.text);
     tools.describe(&mut chat, style.knows_tools(), &mut mark);
     let num_bytes = prompt::num_bytes(&chat);
-    served.tokenize(num_bytes, move |text| prompt::encode(text, &chat, mark, style.marks)).await
+    served.tokenize(caller, num_bytes, move |text| prompt::encode(text, &chat, mark, style.marks)).await
 }
 
 /// Returns the template variables for OpenAI's `reasoning_effort`.

@@ -5,6 +5,8 @@ use trunkline_grammar::Grammar;
 
 use crate::error::ApiError;
 use crate::grammars::AskedGrammar;
+use crate::http::num_values;
+use crate::limits::MAX_JSON_VALUES;
 
 /// The fields of OpenAI's routes that constrain the output: OpenAI's own and vLLM's. All but `response_format` are
 /// vLLM's.
@@ -153,6 +155,10 @@ fn structured_outputs(value: Value) -> Result<Option<Grammar>, ApiError> {
 /// Parses a JSON schema. Some clients send it as text.
 fn json_schema(field: &str, schema: Value) -> Result<Grammar, ApiError> {
     match schema {
+        Value::String(text) if num_values(&text) > MAX_JSON_VALUES => {
+            let problem = format!("has more than {MAX_JSON_VALUES} JSON values, the limit");
+            Err(ApiError::value(field, problem))
+        }
         Value::String(text) => match serde_json::from_str(&text) {
             Ok(schema) => Ok(Grammar::JsonSchema(schema)),
             Err(error) => Err(ApiError::value(field, format!("is not a JSON schema: {error}"))),

@@ -29,6 +29,7 @@ use crate::request::checked::{CheckedParams, NumChoices};
 use crate::request::raw::{FieldNames, RawParams};
 use crate::request::service_tier::openai_name;
 use crate::request::tokens::PromptLogprobsField;
+use crate::tenants::Caller;
 
 /// Fields that are refused, because ignoring them would change the answer.
 const REFUSED: &[Refused] = &[
@@ -139,7 +140,7 @@ impl Prompts for Chat {
         num_choices: NumChoices,
     ) -> Result<Completed<ChatAnswer>, ApiError> {
         let names_tool = self.conversation.tools.is_named();
-        let (request, reply) = self.conversation.complete(&scope.app.served, params, grammar).await?;
+        let (request, reply) = self.conversation.complete(scope, params, grammar).await?;
         let model = &scope.app.served.model;
         let head = Head {
             id: format!("chatcmpl-{}", crate::random::id()),
@@ -232,14 +233,14 @@ fn choice(index: usize, folded: Folded, shown: &Shown, tokenizer: &Tokenizer) ->
 }
 
 /// Returns the prompt of a chat without generating a reply.
-pub(crate) async fn template(app: &App, body: &[u8]) -> Result<ChatPrompt, ApiError> {
+pub(crate) async fn template(app: &App, caller: &Caller, body: &[u8]) -> Result<ChatPrompt, ApiError> {
     let mut body = parse_body(body, "")?;
     app.served.model.check_name(body.model.as_deref())?;
     app.limits.check_messages("messages", body.messages.iter().map(Message::num_parts))?;
     let tools = tools(body.tools.take(), body.tool_choice.as_ref(), body.parallel_tool_calls, &app.limits)?;
     let mut chat = chat_request(&mut body)?;
     tools.describe(&mut chat, app.served.model.reply.knows_tools(), &mut None);
-    app.served.tokenize(chat_prompt::num_bytes(&chat), move |text| text.encode_chat(&chat)).await
+    app.served.tokenize(caller, chat_prompt::num_bytes(&chat), move |text| text.encode_chat(&chat)).await
 }
 
 /// Converts the body to the input of the chat template, without the tools.

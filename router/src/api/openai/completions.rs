@@ -114,7 +114,7 @@ impl Prompts for Completion {
         let num_bytes = prompts.iter().map(Prompt::num_bytes).sum();
         let encode = move |prompt, model: &_| EchoedPrompt::encode(model, prompt, echo);
         let encoded = served
-            .tokenize(num_bytes, move |model| {
+            .tokenize(&scope.arrival.caller, num_bytes, move |model| {
                 prompts.into_iter().map(|prompt| encode(prompt, model)).collect::<Result<Vec<_>, _>>()
             })
             .await?;

@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use trunkline_text::ChatMessage;
 use utoipa::ToSchema;
 
-use crate::api::chat::arguments::Arguments;
+use crate::api::chat::arguments::{Arguments, ArgumentsReader};
 use crate::api::chat::prompt::Mark;
 use crate::api::lists::{Listed, TextOrList};
 use crate::error::ApiError;
@@ -60,8 +60,9 @@ pub struct CalledField {
 
 impl CallField {
     /// Converts the call to the form that templates expect, with arguments as an object if they are one.
-    fn into_json(self) -> Value {
-        let arguments = self.function.arguments.map_or_else(|| json!({}), Arguments::into_json);
+    fn into_json(self, reader: &mut ArgumentsReader) -> Value {
+        let arguments =
+            self.function.arguments.map_or_else(|| json!({}), |arguments| reader.to_json(arguments));
         let mut call =
             json!({"type": "function", "function": {"name": self.function.name, "arguments": arguments}});
         if let Some(id) = self.id {
@@ -120,10 +121,19 @@ pub fn to_chat(messages: Vec<Message>) -> Result<Vec<ChatMessage>, ApiError> {
     if messages.is_empty() {
         return Err(ApiError::value("messages", "is empty; hint: send at least one message"));
     }
-    messages.into_iter().enumerate().map(|(idx, message)| to_chat_message(idx, message)).collect()
+    let mut reader = ArgumentsReader::default();
+    messages
+        .into_iter()
+        .enumerate()
+        .map(|(idx, message)| to_chat_message(idx, message, &mut reader))
+        .collect()
 }
 
-fn to_chat_message(idx: usize, message: Message) -> Result<ChatMessage, ApiError> {
+fn to_chat_message(
+    idx: usize,
+    message: Message,
+    reader: &mut ArgumentsReader,
+) -> Result<ChatMessage, ApiError> {
     let field = |name: &str| format!("messages[{idx}].{name}");
     let role = match message.role.as_str() {
         "system" | "developer" => "system",
@@ -161,7 +171,7 @@ fn to_chat_message(idx: usize, message: Message) -> Result<ChatMessage, ApiError
         extra.extend(text.map(|text| (name.to_owned(), Value::String(text))));
     }
     if !calls.is_empty() {
-        extra.insert("tool_calls".into(), calls.into_iter().map(CallField::into_json).collect());
+        extra.insert("tool_calls".into(), calls.into_iter().map(|call| call.into_json(reader)).collect());
     }
     Ok(ChatMessage { role: role.into(), content: Some(content), extra })
 }

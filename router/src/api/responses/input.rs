@@ -6,7 +6,7 @@ use trunkline_text::ChatMessage;
 use utoipa::ToSchema;
 
 use super::unknown;
-use crate::api::chat::arguments::Arguments;
+use crate::api::chat::arguments::{Arguments, ArgumentsReader};
 use crate::api::lists::{Listed, TextOrList};
 use crate::error::ApiError;
 use crate::limits::{MAX_MESSAGE_PARTS, MAX_MESSAGES, ServerLimits};
@@ -114,11 +114,11 @@ pub fn messages(
         return Err(ApiError::value("input", "is empty; hint: send at least one item"));
     }
     limits.check_messages("input", items.iter().map(Item::num_parts))?;
-    let mut messages = Vec::new();
+    let (mut messages, mut reader) = (Vec::new(), ArgumentsReader::default());
     for (idx, item) in items.into_iter().enumerate() {
         let field = format!("input[{idx}]");
         let item = if item.is_reference() { referred(item, &field, &stored_item)? } else { item };
-        push(&mut messages, item, &field)?;
+        push(&mut messages, &mut reader, item, &field)?;
     }
     Ok(messages)
 }
@@ -130,7 +130,12 @@ fn referred(item: Item, field: &str, stored_item: impl Fn(&str) -> Option<Value>
     found.ok_or_else(|| unknown(&id))
 }
 
-fn push(messages: &mut Vec<ChatMessage>, item: Item, field: &str) -> Result<(), ApiError> {
+fn push(
+    messages: &mut Vec<ChatMessage>,
+    reader: &mut ArgumentsReader,
+    item: Item,
+    field: &str,
+) -> Result<(), ApiError> {
     let missing = |name: &str| ApiError::MissingField { field: format!("{field}.{name}") };
     match item.kind.as_deref().unwrap_or("message") {
         "message" => {
@@ -161,7 +166,7 @@ fn push(messages: &mut Vec<ChatMessage>, item: Item, field: &str) -> Result<(), 
                 "type": "function",
                 "function": {
                     "name": item.name.ok_or_else(|| missing("name"))?,
-                    "arguments": arguments.into_json(),
+                    "arguments": reader.to_json(arguments),
                 },
             });
             let calls =

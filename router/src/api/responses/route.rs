@@ -80,17 +80,19 @@ pub async fn create(State(app): State<Arc<App>>, request: Request) -> Response {
     )
 )]
 pub async fn get(State(app): State<Arc<App>>, Path(id): Path<String>, request: Request) -> Response {
-    let found = Caller::of_request(&request).and_then(|caller| {
-        if request.uri().query().is_some_and(|query| query.split('&').any(|pair| pair == "stream=true")) {
-            let hint = "only `POST /v1/responses` can stream events";
-            return Err(ApiError::UnsupportedField { field: "stream".into(), hint });
-        }
-        let (_, response) = app.responses.get(caller.name(), &id).ok_or_else(|| unknown(&id))?;
-        Ok(response)
-    });
-    respond::answer::<ErrorResponse>(
-        found.map(|response| ([(header::CONTENT_TYPE, "application/json")], response.json).into_response()),
-    )
+    respond::answer::<ErrorResponse>(stored(&app, &id, request).await)
+}
+
+async fn stored(app: &App, id: &str, request: Request) -> Result<Response, ApiError> {
+    let caller = Caller::of_request(&request)?;
+    if request.uri().query().is_some_and(|query| query.split('&').any(|pair| pair == "stream=true")) {
+        let hint = "only `POST /v1/responses` can stream events";
+        return Err(ApiError::UnsupportedField { field: "stream".into(), hint });
+    }
+    drop(request);
+    let (_, response) = app.responses.get(caller.name(), id).ok_or_else(|| unknown(id))?;
+    let response = ([(header::CONTENT_TYPE, "application/json")], response.json).into_response();
+    app.admission.answer_memory(&caller).hold(response).await
 }
 
 /// Deletes a stored response.
@@ -170,7 +172,7 @@ impl Prompts for Continuing {
         _num_choices: NumChoices,
     ) -> Result<Completed<ResponseAnswer>, ApiError> {
         let Self { conversation, keeping, body } = self;
-        let (request, reply) = conversation.complete(&scope.app.served, params, grammar).await?;
+        let (request, reply) = conversation.complete(scope, params, grammar).await?;
         let is_stream = body.stream == Some(true);
         let response = response(scope.app, body, &request, keeping.is_some());
         let answer = ResponseAnswer { writer: ResponseWriter::new(response, &reply, keeping), is_stream };

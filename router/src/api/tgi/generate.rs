@@ -221,7 +221,9 @@ impl Prompts for Inputs {
         let served = &scope.app.served;
         let inputs: Arc<str> = inputs.into();
         let text = inputs.clone();
-        let prompt = served.tokenize(inputs.len(), move |model| model.encode_prompt(&text)).await?;
+        let prompt = served
+            .tokenize(&scope.arrival.caller, inputs.len(), move |model| model.encode_prompt(&text))
+            .await?;
         let token_ids = truncated(prompt, num_last)?;
         let request = params.with_prompt(Prompt { token_ids, grammar, ..Prompt::default() })?;
         let answer = GenerateAnswerer {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::body::Body as HttpBody;
 use axum::extract::{Request, State};
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
@@ -107,10 +107,10 @@ pub struct VertexResponse {
     )
 )]
 pub async fn vertex(State(app): State<Arc<App>>, request: Request) -> Response {
-    respond::answer::<ErrorResponse>(predict(&app, request).await.map(axum::Json))
+    respond::answer::<ErrorResponse>(predict(&app, request).await)
 }
 
-async fn predict(app: &Arc<App>, request: Request) -> Result<VertexResponse, ApiError> {
+async fn predict(app: &Arc<App>, request: Request) -> Result<Response, ApiError> {
     let (Admitted { permit, shard, arrival }, body) = app.admit(request).await?;
     let body: VertexRequest = parse(&body, OF_INSTANCES, "")?;
     if body.instances.is_empty() {
@@ -142,9 +142,11 @@ async fn predict(app: &Arc<App>, request: Request) -> Result<VertexResponse, Api
         }
     }
     let choices = app.admission.generate(&app.served, requests, 1, permit).await?;
-    let (outputs, _) = fold(choices, KeepTokens::No).await?;
+    let mut memory = app.admission.answer_memory(&scope.arrival.caller);
+    let (outputs, _) = fold(choices, KeepTokens::No, &mut memory).await?;
     let texts = prefixes.into_iter().zip(outputs).map(|(prefix, output)| prefix + &output.text);
-    Ok(VertexResponse { predictions: texts.collect() })
+    let answer = VertexResponse { predictions: texts.collect() };
+    memory.hold(axum::Json(answer).into_response()).await
 }
 
 fn prompt(idx: usize, instance: &[u8]) -> Result<Generate, ApiError> {

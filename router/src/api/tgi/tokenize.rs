@@ -3,9 +3,11 @@
 use std::sync::Arc;
 
 use axum::extract::{Request, State};
-use axum::response::Response;
-use serde::{Deserialize, Serialize};
-use trunkline_text::{DecodeSpecial, Detokenizer, EncodeSpecial, ModelText, TextError, TextStart};
+use axum::response::{IntoResponse, Response};
+use serde::{Deserialize, Serialize, Serializer};
+use trunkline_text::{
+    DecodeSpecial, Detokenizer, EncodeSpecial, EncodedToken, ModelText, TextError, TextStart,
+};
 use utoipa::ToSchema;
 
 use super::ErrorResponse;
@@ -47,7 +49,7 @@ pub struct SimpleToken {
     )
 )]
 pub async fn tokenize(State(app): State<Arc<App>>, request: Request) -> Response {
-    respond::answer::<ErrorResponse>(answer(&app, request).await.map(axum::Json))
+    respond::answer::<ErrorResponse>(answer(&app, request).await)
 }
 
 /// The prompt of a chat, as text and as tokens.
@@ -68,16 +70,23 @@ pub struct ChatTokenizeResponse {
     )
 )]
 pub async fn chat_tokenize(State(app): State<Arc<App>>, request: Request) -> Response {
-    respond::answer::<ErrorResponse>(chat_answer(&app, request).await.map(axum::Json))
+    respond::answer::<ErrorResponse>(chat_answer(&app, request).await)
 }
 
-async fn chat_answer(app: &App, request: Request) -> Result<ChatTokenizeResponse, ApiError> {
+/// The memory of a token of `/tokenize`: its id and range, and its JSON text, whose buffer is briefly in memory twice.
+const TOKEN_BYTES: usize = 128;
+/// The memory of a token of `/chat_tokenize`, whose tokens are all in memory before they are written.
+const CHAT_TOKEN_BYTES: usize = 256;
+
+async fn chat_answer(app: &App, request: Request) -> Result<Response, ApiError> {
     let caller = Caller::of_request(&request)?;
     let body = app.admission.read_body(request.into_body()).await?;
     let _place = app.admission.place_without_shard(&app.served, &caller)?;
-    let prompt = openai::chat::template(app, &body).await?;
+    let prompt = openai::chat::template(app, &caller, &body).await?;
+    let mut memory = app.admission.answer_memory(&caller);
+    memory.grow_to(prompt.token_ids.len() * CHAT_TOKEN_BYTES)?;
     let num_bytes = prompt.text.len();
-    let tokens = move |model: &ModelText| {
+    let write = move |model: &ModelText| {
         let tokenizer = model.tokenizer.clone();
         let mut detokenizer = Detokenizer::new(tokenizer, DecodeSpecial::Keep, TextStart::Beginning);
         let mut start = 0;
@@ -87,47 +96,67 @@ async fn chat_answer(app: &App, request: Request) -> Result<ChatTokenizeResponse
             SimpleToken { id: *id, text, start: std::mem::replace(&mut start, stop), stop }
         };
         let tokenize_response = prompt.token_ids.iter().map(token).collect();
-        Ok(ChatTokenizeResponse { tokenize_response, templated_text: prompt.text })
+        let answer = ChatTokenizeResponse { tokenize_response, templated_text: prompt.text };
+        Ok((axum::Json(answer).into_response(), memory))
     };
-    app.served.tokenize(num_bytes, tokens).await
+    let (response, memory) = app.served.tokenize(&caller, num_bytes, write).await?;
+    memory.hold(response).await
 }
 
-async fn answer(app: &App, request: Request) -> Result<Vec<SimpleToken>, ApiError> {
+async fn answer(app: &App, request: Request) -> Result<Response, ApiError> {
     let caller = Caller::of_request(&request)?;
     let body = app.admission.read_body(request.into_body()).await?;
     let _place = app.admission.place_without_shard(&app.served, &caller)?;
     let body: TokenizeRequest = parse(&body, &[], "")?;
     let add_special = body.add_special_tokens.unwrap_or(true);
-    app.served.tokenize(body.inputs.len(), move |model| tokens(model, &body.inputs, add_special)).await
+    let num_bytes = body.inputs.len();
+    let mut memory = app.admission.answer_memory(&caller);
+    let write = move |model: &ModelText| {
+        let tokens = Tokens::new(model, &body.inputs, add_special)?;
+        let held = memory.grow_to(tokens.encoded.len() * TOKEN_BYTES);
+        Ok(held.map(|()| (axum::Json(tokens).into_response(), memory)))
+    };
+    let (response, memory) = app.served.tokenize(&caller, num_bytes, write).await??;
+    memory.hold(response).await
 }
 
-fn tokens(model: &ModelText, text: &str, add_special: bool) -> Result<Vec<SimpleToken>, TextError> {
-    let encoded = model.tokenizer.encode_with_ranges(text, EncodeSpecial::Allow)?;
-    let mut tokens = Vec::with_capacity(encoded.len() + model.prefix_ids.len());
-    let ids: Vec<u32> = encoded.iter().map(|token| token.id).collect();
-    if add_special && !ids.starts_with(&model.prefix_ids) {
-        // These tokens represent no part of the text, so their names are shown.
-        tokens.extend(model.prefix_ids.iter().map(|&id| {
-            let name = model.tokenizer.token_bytes(id).unwrap_or_default();
+/// The tokens of a text, which become [`SimpleToken`]s while they are written.
+struct Tokens<'a> {
+    model: &'a ModelText,
+    text: &'a str,
+    /// True if the answer begins with the model's prefix, which the text does not contain.
+    adds_prefix: bool,
+    encoded: Vec<EncodedToken>,
+}
+
+impl<'a> Tokens<'a> {
+    fn new(model: &'a ModelText, text: &'a str, add_special: bool) -> Result<Self, TextError> {
+        let encoded = model.tokenizer.encode_with_ranges(text, EncodeSpecial::Allow)?;
+        let begin = encoded.iter().map(|token| token.id).take(model.prefix_ids.len());
+        let adds_prefix = add_special && !begin.eq(model.prefix_ids.iter().copied());
+        Ok(Self { model, text, adds_prefix, encoded })
+    }
+}
+
+impl Serialize for Tokens<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let prefix = self.model.prefix_ids.iter().filter(|_| self.adds_prefix).map(|&id| {
+            // These tokens represent no part of the text, so their names are shown.
+            let name = self.model.tokenizer.token_bytes(id).unwrap_or_default();
             SimpleToken { id, text: String::from_utf8_lossy(name).into_owned(), start: 0, stop: 0 }
-        }));
-    }
-    // Converts byte offsets to character offsets. Ranges start in ascending order, so one pass is enough.
-    let mut at = (0, 0);
-    for token in encoded {
-        let range = token.range;
-        if range.start < at.0 {
-            at = (0, 0);
-        }
-        let start = at.1 + text[at.0..range.start].chars().count();
-        at = (range.start, start);
-        let part = &text[range];
-        tokens.push(SimpleToken {
-            id: token.id,
-            text: part.to_owned(),
-            start,
-            stop: start + part.chars().count(),
         });
+        // Converts byte offsets to character offsets. Ranges start in ascending order, so one pass is enough.
+        let mut at = (0, 0);
+        let tokens = self.encoded.iter().map(|token| {
+            let range = token.range.clone();
+            if range.start < at.0 {
+                at = (0, 0);
+            }
+            let start = at.1 + self.text[at.0..range.start].chars().count();
+            at = (range.start, start);
+            let part = &self.text[range];
+            SimpleToken { id: token.id, text: part.to_owned(), start, stop: start + part.chars().count() }
+        });
+        serializer.collect_seq(prefix.chain(tokens))
     }
-    Ok(tokens)
 }

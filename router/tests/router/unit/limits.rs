@@ -3,7 +3,7 @@ use std::time::Duration;
 use trunkline_grammar::GrammarLimits;
 use trunkline_reply::ToolFormat;
 use trunkline_router::args::{reasoning_format, tool_format};
-use trunkline_router::limits::{Limits, SPARE_CONNECTIONS, ServerLimits, Timeouts};
+use trunkline_router::limits::{Limits, MAX_ANSWERS_BYTES, SPARE_CONNECTIONS, ServerLimits, Timeouts};
 use trunkline_router::model::Choice;
 use trunkline_router::watermark::DEFAULT_KEY;
 use trunkline_scheduler::{PolicyKind, Watermark};
@@ -54,6 +54,7 @@ fn limits_are_those_of_the_settings() {
         watermark: Watermark { gamma: 0.25, delta: 1.5, key: DEFAULT_KEY },
         timeouts: Timeouts::default(),
         spare_connections: SPARE_CONNECTIONS,
+        max_answers_bytes: MAX_ANSWERS_BYTES,
     };
     let limits = ServerLimits::from(&settings);
     assert_eq!(format!("{limits:?}"), format!("{wanted:?}"));

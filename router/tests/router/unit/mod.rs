@@ -30,7 +30,6 @@ mod generation {
 }
 mod grammars {
     mod cache;
-    mod compiling;
 }
 mod http {
     mod body;
@@ -54,6 +53,7 @@ mod tenants {
     mod key_file;
     mod key_ring;
     mod limiter;
+    mod permits;
     mod places;
     mod rate_headers;
 }

@@ -54,3 +54,41 @@ fn responses_of_other_tenants_are_missing() {
     assert!(store.get(Some("bob"), "a").is_none() && store.get(None, "a").is_none());
     assert!(!store.remove(Some("bob"), "a"));
 }
+
+fn put_for(store: &ResponseStore, owner: &str, id: &str, num_bytes: usize) {
+    let response = ResponseObject { id: id.into(), ..ResponseObject::default() };
+    store.put(Some(owner), None, vec![ChatMessage::new("user", "x".repeat(num_bytes))], response.stored());
+}
+
+#[test]
+fn a_tenant_evicts_its_own_responses_before_those_of_smaller_tenants() {
+    let store = ResponseStore::new(100_000);
+    put_for(&store, "small", "kept", 20_000);
+    for idx in 0..100 {
+        put_for(&store, "large", &format!("r{idx}"), 10_000);
+        assert!(store.num_bytes() <= 100_000);
+    }
+    assert!(store.get(Some("small"), "kept").is_some(), "another tenant's responses evicted it");
+    assert!(store.get(Some("large"), "r99").is_some() && store.get(Some("large"), "r0").is_none());
+    // A tenant that comes later gets its share from the largest one.
+    put_for(&store, "late", "first", 30_000);
+    assert!(store.get(Some("small"), "kept").is_some() && store.get(Some("late"), "first").is_some());
+    // A response that exceeds the store by itself evicts only its own tenant's.
+    put_for(&store, "late", "huge", 200_000);
+    assert!(store.get(Some("late"), "huge").is_none() && store.get(Some("late"), "first").is_none());
+    assert!(store.get(Some("small"), "kept").is_some() && store.get(Some("large"), "r99").is_some());
+}
+
+#[test]
+fn json_counts_by_its_memory() {
+    let store = ResponseStore::new(usize::MAX);
+    let items = vec![serde_json::Value::from(0); 100_000];
+    let text = serde_json::to_string(&items).unwrap();
+    let extra = serde_json::Map::from_iter([("tool_calls".to_owned(), items.into())]);
+    let message = ChatMessage { role: "assistant".into(), content: None, extra };
+    let response = ResponseObject { id: "a".into(), ..ResponseObject::default() };
+    store.put(None, None, vec![message], response.stored());
+    assert!(store.num_bytes() > 20 * text.len(), "{} bytes for {} of text", store.num_bytes(), text.len());
+    assert!(store.remove(None, "a"));
+    assert_eq!(store.num_bytes(), 0);
+}

@@ -1,4 +1,5 @@
 use trunkline_router::http::{Refused, parse};
+use trunkline_router::limits::MAX_JSON_VALUES;
 
 #[derive(Debug, serde::Deserialize)]
 #[allow(dead_code)]
@@ -65,4 +66,34 @@ fn refused_fields_are_named_unless_neutral() {
     );
     assert!(parse::<Body>(b"{\"messages\": [], \"n\": 1, \"other\": {\"x\": []}}", REFUSED, "").is_ok());
     assert!(parse::<Body>(b"{\"messages\": [], \"n\": null}", REFUSED, "").is_ok());
+}
+
+#[test]
+fn values_are_counted_outside_strings() {
+    for (json, num_values) in [
+        ("0", 1),
+        ("\"a, [b], {c}\\\", d\"", 1),
+        ("[1, 2, 3]", 4),
+        ("{\"a\": 1, \"b\": [true]}", 4),
+        ("[\"\\\\\", \"\"]", 3),
+    ] {
+        assert_eq!(trunkline_router::http::num_values(json), num_values, "{json}");
+    }
+}
+
+#[test]
+fn a_body_with_too_many_values_is_refused_by_the_name_of_its_field() {
+    let list = |num: usize| format!("[{}]", vec!["0"; num].join(","));
+    let body = |field: &str, num| format!("{{\"messages\": [], \"{field}\": {}}}", list(num));
+    assert!(parse::<Body>(body("metadata", MAX_JSON_VALUES - 4).as_bytes(), REFUSED, "").is_ok());
+    let refused = parse::<Body>(body("metadata", MAX_JSON_VALUES).as_bytes(), REFUSED, "x.").unwrap_err();
+    assert_eq!((refused.code(), refused.param()), ("invalid_value", Some("x.metadata")));
+    let text = refused.to_string();
+    assert!(text.contains("131072 JSON values") && text.contains("; hint: "), "{text}");
+    // Token ids are plain numbers in memory.
+    assert!(parse::<Body>(body("prompt", 2 * MAX_JSON_VALUES).as_bytes(), REFUSED, "").is_ok());
+    // All fields count together.
+    let half = list(MAX_JSON_VALUES / 2);
+    let two = format!("{{\"messages\": [], \"a\": {half}, \"b\": {half}}}");
+    assert_eq!(parse::<Body>(two.as_bytes(), REFUSED, "").unwrap_err().param(), Some("b"));
 }

@@ -43,9 +43,9 @@ fn a_tenant_without_places_gets_the_last_one() {
 fn guards_can_be_split_and_merged() {
     let places = Arc::new(SharedPlaces::default());
     let mut one = places.take("a", 1, 90).unwrap();
-    assert!(one.split().is_none());
+    assert!(one.split(1).is_none());
     one.merge(places.take("a", 3, 90).unwrap());
-    let other = one.split().unwrap();
+    let other = one.split(1).unwrap();
     // If no place is free, the error is the number of places that the tenant holds.
     assert_eq!(places.take("a", 1, 0).unwrap_err(), 4);
     drop(one);

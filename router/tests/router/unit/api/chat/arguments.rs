@@ -1,5 +1,5 @@
 use serde_json::json;
-use trunkline_router::api::chat::arguments::Arguments;
+use trunkline_router::api::chat::arguments::{Arguments, ArgumentsReader};
 
 #[test]
 fn arguments_become_an_object_if_possible() {
@@ -13,6 +13,6 @@ fn arguments_become_an_object_if_possible() {
         (json!("[1]"), json!("[1]")),
     ] {
         let arguments: Arguments = serde_json::from_value(sent.clone()).unwrap();
-        assert_eq!(arguments.into_json(), told, "{sent}");
+        assert_eq!(ArgumentsReader::default().to_json(arguments), told, "{sent}");
     }
 }

@@ -1,0 +1,202 @@
+//! The memory of whole answers, which all requests share.
+//!
+//! A streamed answer needs little memory, because it is sent while it is generated. A whole answer is collected first,
+//! and its text waits in memory until the client has read it. Its first [`UNCOUNTED_ANSWER_BYTES`] are free, so short
+//! answers are served even while clients that read slowly hold all the rest.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use axum::body::{Body, to_bytes};
+use axum::response::Response;
+use bytes::Bytes;
+use hyper::body::{Frame, SizeHint};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use super::generate::OutputToken;
+use crate::error::ApiError;
+use crate::limits::{MAX_WRITE_BYTES, UNCOUNTED_ANSWER_BYTES};
+use crate::request::ready::GenerationRequest;
+use crate::tenants::{HeldPlaces, SharedPlaces};
+
+/// The memory of a token while its answer is written: the token, its entry in the answer, and its JSON text, whose
+/// buffer is briefly in memory twice.
+const TOKEN_BYTES: usize = 400;
+/// The same for each of its likeliest tokens.
+const TOP_LOGPROB_BYTES: usize = 288;
+/// The bytes of memory for a byte of text, which is collected, read as a reply, and written as JSON.
+const BYTES_OF_TEXT_BYTE: usize = 4;
+/// The permits that are taken together, so that most tokens take none.
+const PERMITS_AT_ONCE: usize = 64;
+const PERMIT_BYTES: usize = 1024;
+
+/// Returns the memory for answering with a token or a prompt's logprob.
+fn token_bytes(num_top: usize) -> usize {
+    TOKEN_BYTES + num_top * TOP_LOGPROB_BYTES
+}
+
+/// Returns the least memory for answering `num_choices` outputs of each request, as far as it is known before they are
+/// computed.
+pub fn least_bytes(requests: &[GenerationRequest], num_choices: usize, keeps_tokens: bool) -> usize {
+    let of_request = |request: &GenerationRequest| {
+        let sampling = &request.sampling;
+        let prompt = sampling
+            .prompt_logprobs
+            .map_or(0, |num_top| scores_bytes(request.prompt_token_ids.len(), num_top as usize));
+        let has_end = !request.ignore_eos || !request.stops.is_empty();
+        let num_tokens = if has_end { sampling.min_tokens } else { request.max_new_tokens };
+        let per_token = if keeps_tokens { token_bytes(sampling.num_top_logprobs as usize) } else { 0 };
+        prompt.saturating_add((num_tokens as usize).saturating_mul(per_token).saturating_mul(num_choices))
+    };
+    requests.iter().map(of_request).fold(0, usize::saturating_add)
+}
+
+/// Returns the memory for answering with the logprobs of a prompt.
+pub fn scores_bytes(num_tokens: usize, num_top: usize) -> usize {
+    num_tokens.saturating_mul(token_bytes(num_top))
+}
+
+/// Returns the memory for answering with a piece of an output and its token, if that is kept.
+pub fn output_bytes(text: &str, token: Option<&OutputToken>) -> usize {
+    BYTES_OF_TEXT_BYTE * text.len() + token.map_or(0, |token| token_bytes(token.top_logprobs.len()))
+}
+
+/// The memory for all whole answers.
+#[derive(Debug)]
+pub struct AnswerBudget {
+    /// One permit for each [`PERMIT_BYTES`].
+    pub free: Arc<Semaphore>,
+    /// The permits that each tenant holds, where there are several tenants.
+    shared: Arc<SharedPlaces>,
+    max_bytes: usize,
+}
+
+impl AnswerBudget {
+    pub fn new(max_bytes: usize) -> Self {
+        let free = Arc::new(Semaphore::new(max_bytes / PERMIT_BYTES));
+        Self { free, shared: Arc::default(), max_bytes }
+    }
+}
+
+/// The memory that one whole answer holds. Dropping it returns the memory.
+#[derive(Debug)]
+pub struct AnswerMemory {
+    budget: Arc<AnswerBudget>,
+    /// The tenant, if it shares the memory with others.
+    tenant: Option<String>,
+    permits: Option<OwnedSemaphorePermit>,
+    held: Option<HeldPlaces>,
+}
+
+impl AnswerMemory {
+    pub fn new(budget: Arc<AnswerBudget>, tenant: Option<String>) -> Self {
+        Self { budget, tenant, permits: None, held: None }
+    }
+
+    fn num_permits(&self) -> usize {
+        self.permits.as_ref().map_or(0, OwnedSemaphorePermit::num_permits)
+    }
+
+    /// Returns the memory that the answer has, without its first part.
+    pub fn num_bytes(&self) -> usize {
+        self.num_permits() * PERMIT_BYTES
+    }
+
+    /// Takes memory until the answer has at least `num_bytes`. Fails if an answer may not be so large, or if other
+    /// answers hold too much.
+    pub fn grow_to(&mut self, num_bytes: usize) -> Result<(), ApiError> {
+        let num_counted = num_bytes.saturating_sub(UNCOUNTED_ANSWER_BYTES);
+        let num_missing = num_counted.div_ceil(PERMIT_BYTES).saturating_sub(self.num_permits());
+        if num_missing == 0 {
+            return Ok(());
+        }
+        if num_counted > self.budget.max_bytes {
+            return Err(ApiError::AnswerTooLarge { limit: self.budget.max_bytes });
+        }
+        let num_missing = num_missing.next_multiple_of(PERMITS_AT_ONCE);
+        let more = u32::try_from(num_missing).ok();
+        let more = more.and_then(|more| self.budget.free.clone().try_acquire_many_owned(more).ok());
+        let more = more.ok_or(ApiError::TooManyAnswers)?;
+        if let Some(tenant) = &self.tenant {
+            let held = self.budget.shared.take(tenant, num_missing, self.budget.free.available_permits());
+            let held = held.map_err(|_| ApiError::TooManyAnswers)?;
+            match &mut self.held {
+                Some(all) => all.merge(held),
+                all => *all = Some(held),
+            }
+        }
+        match &mut self.permits {
+            Some(permits) => permits.merge(more),
+            permits => *permits = Some(more),
+        }
+        Ok(())
+    }
+
+    /// Returns memory that an answer of `num_bytes` does not need.
+    fn shrink_to(&mut self, num_bytes: usize) {
+        let num_needed = num_bytes.saturating_sub(UNCOUNTED_ANSWER_BYTES).div_ceil(PERMIT_BYTES);
+        if num_needed == 0 {
+            (self.permits, self.held) = (None, None);
+            return;
+        }
+        let num_excess = self.num_permits().saturating_sub(num_needed);
+        drop(self.permits.as_mut().and_then(|permits| permits.split(num_excess)));
+        drop(self.held.as_mut().and_then(|held| held.split(num_excess)));
+    }
+
+    /// Holds the memory of a complete answer until it is written or its connection is gone.
+    pub async fn hold(mut self, response: Response) -> Result<Response, ApiError> {
+        let (parts, body) = response.into_parts();
+        // The body is in memory already, in one piece, so it is neither awaited nor copied.
+        let bytes = to_bytes(body, usize::MAX).await.map_err(|_| ApiError::BodyBroken)?;
+        self.grow_to(bytes.len())?;
+        self.shrink_to(bytes.len());
+        if self.permits.is_none() {
+            return Ok(Response::from_parts(parts, Body::from(bytes)));
+        }
+        let rest = Bytes::from_owner(HeldBytes { bytes, _memory: self });
+        Ok(Response::from_parts(parts, Body::new(HeldBody { rest })))
+    }
+}
+
+/// The bytes of an answer. Whoever writes them holds a reference, so the memory is returned after the last write.
+struct HeldBytes {
+    bytes: Bytes,
+    _memory: AnswerMemory,
+}
+
+impl AsRef<[u8]> for HeldBytes {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+/// A body that hands out its bytes in pieces, because the HTTP library may copy each piece.
+struct HeldBody {
+    rest: Bytes,
+}
+
+impl hyper::body::Body for HeldBody {
+    type Data = Bytes;
+    type Error = std::convert::Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        let num_bytes = self.rest.len().min(MAX_WRITE_BYTES);
+        if num_bytes == 0 {
+            return Poll::Ready(None);
+        }
+        Poll::Ready(Some(Ok(Frame::data(self.rest.split_to(num_bytes)))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.rest.is_empty()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.rest.len() as u64)
+    }
+}
