@@ -25,7 +25,7 @@ use futures::future::BoxFuture;
 use socket2::SockRef;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 use trunkline_log::Format;
 use trunkline_object::{Location, LocationError, Remote};
 use trunkline_settings::{Report, RouterSettings};
@@ -157,8 +157,12 @@ async fn serve(settings: RouterSettings, start: &Start, extensions: Extensions) 
         .map_err(|error| End::Bug(anyhow::anyhow!("cannot start the thread of the step loop: {error}")))?;
     server.front = front;
     server.accepts_when_ready = start.accepts_when_ready;
-    server.replaced = Box::pin(async move {
+    let (tell, told) = oneshot::channel();
+    server.replaced = Some(told);
+    tokio::spawn(async move {
         replaced.recv().await;
+        // This fails if the server has ended.
+        let _ = tell.send(());
     });
     if start.lifeline {
         let app = server.app.clone();

@@ -9,9 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt;
-use futures::future::BoxFuture;
 use tokio::net::TcpListener;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Semaphore, oneshot, watch};
 use tokio::task::JoinHandle;
 use trunkline_object::Remote;
 use trunkline_scheduler::SchedulerConfig;
@@ -61,8 +60,8 @@ pub struct Server {
     pub front: Front,
     /// Set if another router accepts connections until this one's shard is ready.
     pub accepts_when_ready: bool,
-    /// Resolves when another router has taken over the listening socket.
-    pub replaced: BoxFuture<'static, ()>,
+    /// Receives a message when another router has taken over the listening socket.
+    pub replaced: Option<oneshot::Receiver<()>>,
     shutdown: Shutdown,
     steps: StepThread,
     health: JoinHandle<()>,
@@ -156,7 +155,7 @@ impl Server {
             app,
             front: Front::default(),
             accepts_when_ready: false,
-            replaced: Box::pin(std::future::pending()),
+            replaced: None,
             shutdown,
             steps,
             health,
@@ -183,8 +182,8 @@ impl Server {
             limits: self.app.limits.clone(),
             metrics: self.app.metrics.clone(),
         };
-        let (leave, left) = tokio::sync::oneshot::channel::<()>();
-        let (stop, mut stopped) = tokio::sync::oneshot::channel::<()>();
+        let (leave, left) = oneshot::channel::<()>();
+        let (stop, mut stopped) = oneshot::channel::<()>();
         let app = self.app.clone();
         let waiting = self.accepts_when_ready.then(|| app.clone());
         let mut serving = tokio::spawn(async move {
@@ -197,7 +196,15 @@ impl Server {
             // A dropped sender counts like a message.
             serve::serve(listener, host, left.map(drop), stopped.map(drop)).await
         });
-        let replaced = self.replaced;
+        let replaced = async {
+            let is_told = match self.replaced {
+                Some(replaced) => replaced.await.is_ok(),
+                None => false,
+            };
+            if !is_told {
+                std::future::pending::<()>().await;
+            }
+        };
         let drain = async {
             let mut terminate = std::pin::pin!(terminate);
             let is_replaced = tokio::select! {

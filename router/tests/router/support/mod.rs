@@ -116,11 +116,7 @@ impl Setup {
         let listener = TcpListener::from_std(listener).unwrap();
         let address = listener.local_addr().unwrap();
         let (replace, replaced) = oneshot::channel();
-        server.replaced = Box::pin(async {
-            if replaced.await.is_err() {
-                std::future::pending::<()>().await;
-            }
-        });
+        server.replaced = Some(replaced);
         server.accepts_when_ready = accepts_when_ready;
         let (terminate, terminated) = oneshot::channel();
         let running = tokio::spawn(server.run(listener, async {
