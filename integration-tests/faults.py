@@ -69,7 +69,8 @@ class Faults:
             raise
 
     def harm_processes(self, draw: random.Random, seconds: float) -> None:
-        faults = [self.kill_shard, self.stop_shard, self.kill_router, self.expire_certificate, self.break_keys]
+        faults = [self.kill_shard, self.stop_shard, self.kill_router]
+        faults += [self.expire_certificate, self.break_keys]
         self._run(faults, draw, seconds)
 
     def harm_disk(self, draw: random.Random, seconds: float) -> None:

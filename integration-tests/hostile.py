@@ -137,7 +137,8 @@ class Hostile:
         else:
             function = {"name": "f", "description": "word " * 30_000, "parameters": {"type": "object"}}
             body["tools"] = [{"type": "function", "function": function}]
-        assert self._post(CHAT, body).status_code in (200, 400)
+        answer = self._post(CHAT, body)
+        assert answer.status_code in (200, 400, 503), f"{answer.status_code} {answer.text}"
 
     def foreign(self) -> None:
         """Calls as a web page of another site would."""

@@ -254,6 +254,7 @@ def test_every_answer_equals_that_of_a_quiet_server(tmp_path: Path) -> None:
         chaos.run()
         chaos.report()
         wait_for(server.holds_nothing, "all gauges to be 0", 60)
+        wait_for(lambda: server.metrics()["trunkline_kv_blocks_late"] == 0, "the end of restores that were late", 60)
         faults.count()
         assert faults.totals["trunkline_sequences_replayed_total"] > 0, "no kill met a running request"
         assert faults.totals["trunkline_restored_blocks_total"] > 0, "nothing was read from the disk"
@@ -263,12 +264,13 @@ def test_every_answer_equals_that_of_a_quiet_server(tmp_path: Path) -> None:
         assert chaos.num_cut > 0, "no kill of the router met a request"
         assert_flat(chaos.resident)
         assert len(descendants(server.process.pid)) == 2, server.pids_commands()
-        assert zombies(server) == []
+        wait_for(lambda: not zombies(server), "the launcher to wait for children that have ended")
         wait_for(lambda: num_connections(server.port) == 0, "all connections to be closed", 60)
         wait_for(lambda: num_open(server.router_pid()) <= router_files + 1, "the router's files to be closed", 60)
         assert num_open(server.shard_pid()) <= shard_files + 1
         assert num_open(server.process.pid) <= launcher_files + 1
-        assert files_below(server.runtime.name) == runtime
+        # A reload gives some of them other names.
+        assert len(files_below(server.runtime.name)) == len(runtime), files_below(server.runtime.name)
         server.process.terminate()
         assert server.process.wait(60) == 0
         assert files_below(server.runtime.name) == []

@@ -53,6 +53,7 @@ class Engine:
         self._run_ahead_backend = backend if isinstance(backend, RunAheadBackend) else None
         self._vocab_size = vocab_size
         self._last_step_id = 0
+        self._last_finished_ns = 0
         self._begun: deque[_Begun] = deque()
         # Slots of chunks that failed before reaching the backend; reported as not stored with the result of their step.
         self._unstored_slots: list[int] = []
@@ -94,7 +95,11 @@ class Engine:
         return begun.outcomes is not None or self._run_ahead_backend is None or self._run_ahead_backend.is_ready()
 
     def finish(self) -> StepResult:
-        """Waits for the oldest plan that has begun and returns its result."""
+        """Waits for the oldest plan that has begun and returns its result.
+
+        The step's time begins when the device was free for it: a plan that began before its predecessor was finished
+        waited until then.
+        """
         begun = self._begun.popleft()
         outcomes = begun.outcomes
         if outcomes is None:
@@ -103,7 +108,8 @@ class Engine:
         if begun.failures:
             failed = (chunk for chunk in begun.plan.chunks if chunk.sequence_id in begun.failures)
             self._unstored_slots.extend(store.slot for chunk in failed for store in chunk.stores)
-        return StepResult(begun.plan.step_id, outcomes, (time.perf_counter_ns() - begun.began_ns) // 1000)
+        free_ns, self._last_finished_ns = max(begun.began_ns, self._last_finished_ns), time.perf_counter_ns()
+        return StepResult(begun.plan.step_id, outcomes, (self._last_finished_ns - free_ns) // 1000)
 
     def begin(self, plan: StepPlan) -> None:
         """Begins a plan. At most one earlier plan may be unfinished. Raises PlanError as `step` does."""

@@ -92,6 +92,9 @@ settings! {
         /// Time for which requests wait for a new shard after the last one was lost. After that they fail.
         #[serde(with = "crate::value::seconds")]
         shard_restart_timeout: Duration = Duration::from_secs(120), Form::seconds(0);
+        /// Time that a step should take at most while it continues streams, which is the time between two of their
+        /// tokens; long prompts are computed in parts that fit into it. 0 computes them as fast as possible.
+        target_itl_ms: u32 = 45, Form::Number { unit: "MS", min: 0, max: 10_000 };
         /// Time after which a step still running makes `/readyz` answer 503.
         #[serde(with = "crate::value::seconds")]
         stuck_step_timeout: Duration = Duration::from_secs(60), Form::seconds(1);

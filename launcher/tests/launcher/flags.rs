@@ -90,6 +90,7 @@ const CASES: &[Case] = &[
     router(&["--client-stall-timeout 22"]),
     router(&["--request-timeout 23"]),
     router(&["--shard-restart-timeout 25"]),
+    router(&["--target-itl-ms 26"]),
     router(&["--stuck-step-timeout 24"]),
     router(&["--hung-shard-factor 25"]),
     router(&["--tool-call-parser hermes"]),

@@ -24,6 +24,9 @@ pub struct SchedulerConfig {
     /// The most tokens of prefill in a step that also decodes. It bounds the time that a long prompt adds between the
     /// tokens of other sequences.
     pub max_prefill_tokens_beside_decodes: u32,
+    /// The time that a step should take at most if it decodes, in microseconds. Its prefill is as much as fits into
+    /// this time, and at least [`crate::MIN_PREFILL_TOKENS`]. With 0 only the limit above holds.
+    pub target_step_us: u32,
     /// The most tokens of prefill in any step while several tenants send requests. It bounds the time that a new
     /// request waits for the current step.
     pub max_shared_prefill_tokens: u32,
@@ -65,6 +68,7 @@ impl Default for SchedulerConfig {
             max_running_sequences: u32::MAX,
             max_step_tokens: u32::MAX,
             max_prefill_tokens_beside_decodes: 512,
+            target_step_us: 0,
             max_shared_prefill_tokens: 64,
             max_concurrent_prefills: 8,
             cached_first_window_ms: 2_000,

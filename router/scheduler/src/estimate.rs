@@ -1,5 +1,7 @@
 //! The measured speed of a shard, and predictions from it.
 
+use crate::step_cost::{StepCost, StepWork};
+
 /// The weight of a new measurement against all older ones.
 const WEIGHT: f64 = 0.1;
 
@@ -27,6 +29,8 @@ pub struct Load {
 /// The measured speed of steps and restores, and the measured time that sequences run.
 #[derive(Clone, Debug, Default)]
 pub struct Throughput {
+    /// The time of a step as a function of its work.
+    pub step_cost: StepCost,
     /// Milliseconds of a step for each token of prefill in it.
     prefill_token_ms: Average,
     /// Milliseconds from first start to end.
@@ -51,8 +55,10 @@ pub const LEAST_PATIENCE_MS: u64 = 2_000;
 const UNMEASURED_BLOCK_MS: f64 = 20.0;
 
 impl Throughput {
-    /// Takes the time of a step. Its decodes count as free, so the estimate errs on the long side.
-    pub fn add_step(&mut self, num_prefill_tokens: u32, device_time_us: u64) {
+    /// Takes the time of a step. In the time of prefill its decodes count as free, so that predicted waits err on the
+    /// long side.
+    pub fn add_step(&mut self, work: StepWork, num_prefill_tokens: u32, device_time_us: u64) {
+        self.step_cost.add(work, device_time_us);
         if num_prefill_tokens > 0 && device_time_us > 0 {
             self.prefill_token_ms.add(device_time_us as f64 / 1e3 / f64::from(num_prefill_tokens));
         }

@@ -61,6 +61,8 @@ pub mod sequence;
 mod sequences;
 mod shard;
 pub mod stats;
+#[doc(hidden)]
+pub mod step_cost;
 mod transfers;
 mod windows;
 mod yielding;
@@ -79,6 +81,7 @@ pub use plan::{
     SequenceErrorCode, SequenceOutcome, SequenceResult, SequenceStart, StepPlan, StepResult, StoreOutcome,
     TokenLogprob, TokenMask, TokenScore, Transfers,
 };
+pub use planner::MIN_PREFILL_TOKENS;
 pub use scheduler::Scheduler;
 pub use stats::Stats;
 pub use trunkline_contract::{BlockId, BlockKey, KEY_BYTES, SamplingParams, SlotId, Watermark};

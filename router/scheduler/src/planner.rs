@@ -15,8 +15,15 @@ use crate::plan::{BlockCopy, Chunk, SequenceStart, StepPlan};
 use crate::scores::cap_scored;
 use crate::sequence::{FirstStart, Sequence, SequenceKey};
 use crate::shard::Shard;
+use crate::step_cost::StepWork;
 use crate::windows::pass_windows;
 use crate::yielding::Yielding;
+
+/// The least tokens of prefill that a step has room for, however long they take. A backend reaches its full speed with
+/// 16 to 64 rows.
+pub const MIN_PREFILL_TOKENS: u32 = 16;
+/// The most tokens of prefill in a step that is longer than its target because smaller ones would be inefficient.
+const MAX_EFFICIENT_TOKENS: u32 = 256;
 
 /// Makes the next plan. None if run-ahead is full, there is nothing to do, or masks are worth waiting for.
 pub(crate) fn make_plan(parts: &mut Lifecycle<'_>) -> Option<StepPlan> {
@@ -170,11 +177,33 @@ impl<'p, 'a> Planner<'p, 'a> {
         let mut budget = self.budget.tokens;
         if !self.planned.is_empty() {
             budget = budget.min(config.max_prefill_tokens_beside_decodes.max(1));
+            if let Some(fitting) = self.prefill_tokens_in_time() {
+                budget = budget.min(fitting);
+            }
         }
         if only.is_none() && self.parts.sequences.expects_other_tenants(self.parts.now) {
             budget = budget.min(config.max_shared_prefill_tokens.max(1));
         }
         budget
+    }
+
+    /// The tokens of prefill with which the step is predicted to take its target time beside the decodes that are
+    /// planned already; none if there is no target. It is never less than what keeps prefill efficient.
+    fn prefill_tokens_in_time(&self) -> Option<u32> {
+        let target_us = self.parts.config.target_step_us;
+        if target_us == 0 {
+            return None;
+        }
+        let lane = &*self.parts.lane;
+        let cost = &lane.throughput.step_cost;
+        // Rows that read the longest context take longest.
+        let sequences = &*self.parts.sequences;
+        let prefilling = lane.running.keys().iter().map(|&key| &sequences[key]);
+        let prefilling = prefilling.filter(|sequence| sequence.num_wanted(self.plan.step_id) > 1);
+        let first = prefilling.map(|sequence| sequence.run().planned).max().unwrap_or(0);
+        let fitting = cost.rows_within(f64::from(target_us), StepWork::of(&self.planned), first);
+        let efficient = cost.efficient_rows().unwrap_or(0).min(MAX_EFFICIENT_TOKENS);
+        Some(fitting.unwrap_or(0).max(efficient).max(MIN_PREFILL_TOKENS))
     }
 
     fn prefill_needs(&self, only: Option<TenantKey>) -> Vec<PrefillNeed> {

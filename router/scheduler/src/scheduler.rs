@@ -194,6 +194,8 @@ impl Scheduler {
         for lane in &self.lanes {
             stats.num_running += lane.running.len() as u64;
             stats.run_ms = stats.run_ms.max(lane.throughput.mean_run_ms());
+            let error_ppm = (lane.throughput.step_cost.error() * 1e6) as u64;
+            stats.step_error_ppm = stats.step_error_ppm.max(error_ppm);
             if let Some(shard) = &lane.shard {
                 shard.add_gauges(&mut stats);
                 shard.add_counters(&mut stats);

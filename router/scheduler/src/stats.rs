@@ -39,6 +39,8 @@ pub struct Stats {
     pub offered_blocks: u64,
     /// Gauge: recent mean milliseconds from a sequence's start to its end. 0 before one has ended by itself.
     pub run_ms: u64,
+    /// Gauge: the mean relative error of predicted step times, in millionths.
+    pub step_error_ppm: u64,
     /// Counter: prompt tokens of started sequences.
     pub prompt_tokens: u64,
     /// Counter: prompt tokens of started sequences that a prefix hit spared.

@@ -67,8 +67,10 @@ impl Collector for SchedulerCollector {
             total => stats.blocks_held as f64 / total as f64,
         };
         let (running, waiting) = (stats.num_running as f64, stats.num_waiting as f64);
+        let step_error = stats.step_error_ppm as f64 / 1e6;
         for (name, help, value) in [
             ("trunkline_shard_ready", "1 while a shard is connected", f64::from(info.is_some())),
+            ("trunkline_step_time_error_ratio", "Mean relative error of predicted step times", step_error),
             ("trunkline_kv_usage_ratio", "Blocks held by running sequences / all blocks", used),
             ("vllm:kv_cache_usage_perc", "Same as trunkline_kv_usage_ratio (Gateway API)", used),
             ("vllm:num_requests_running", "Same as trunkline_running_sequences (Gateway API)", running),

@@ -71,6 +71,24 @@ def test_a_plan_begins_before_the_previous_one_is_finished() -> None:
     assert backend.log == ["begin", "begin", "finish", "begin", "finish", "finish"]
 
 
+def test_time_of_a_step_does_not_include_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_us = 0
+    monkeypatch.setattr("trunkline_server.engine.time.perf_counter_ns", lambda: now_us * 1000)
+    engine = Engine(DeviceBackend(), vocab_size=VOCAB_SIZE)
+    first, second, third = plans(3)
+    engine.begin(first)
+    now_us = 10
+    engine.begin(second)
+    now_us = 100
+    assert engine.finish().device_time_us == 100
+    now_us = 130
+    assert engine.finish().device_time_us == 30, "the device was free at 100"
+    now_us = 200
+    engine.begin(third)
+    now_us = 240
+    assert engine.finish().device_time_us == 40
+
+
 def test_chunks_that_cannot_run_fail_beside_those_that_do() -> None:
     engine = Engine(DeviceBackend(), vocab_size=VOCAB_SIZE)
     plan = plans(1)[0]

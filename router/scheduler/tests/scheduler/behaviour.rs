@@ -34,6 +34,39 @@ fn a_long_prompt_adds_no_more_than_its_share_to_a_step_with_decodes() {
 }
 
 #[test]
+fn steps_with_decodes_take_their_target_time_and_others_are_full() {
+    // A step of the fake shard takes 0.2 ms and 0.1 ms a token.
+    let config = SchedulerConfig { target_step_us: 4_200, ..SchedulerConfig::default() };
+    let mut driver = Driver::new(config, LIMITS);
+    driver.submit(request(1, text(1, 3), 60));
+    driver.submit(request(2, text(2, 150), 2));
+    assert_eq!(driver.step().unwrap().num_tokens(), 64, "nothing decodes yet");
+    let mut sizes = Vec::new();
+    for id in 3..6 {
+        while driver.output(id - 1).is_empty() {
+            sizes.push(driver.step().unwrap().num_tokens());
+        }
+        driver.submit(request(id, text(id as u32, 100), 2));
+    }
+    assert!(sizes.iter().all(|&size| size <= 40), "{sizes:?}");
+    let num_full = sizes.iter().filter(|&&size| size > 36).count();
+    assert_eq!(num_full, 6, "each prompt needs two full steps: {sizes:?}");
+}
+
+#[test]
+fn a_target_that_no_step_can_meet_leaves_room_for_efficient_prefill() {
+    let config = SchedulerConfig { target_step_us: 1, ..SchedulerConfig::default() };
+    let mut driver = Driver::new(config, LIMITS);
+    driver.submit(request(1, text(1, 3), 60));
+    driver.step();
+    driver.submit(request(2, text(2, 100), 2));
+    for _ in 0..6 {
+        let num_left = 1 + u64::from(MIN_PREFILL_TOKENS);
+        assert_eq!(driver.step().unwrap().num_tokens(), num_left);
+    }
+}
+
+#[test]
 fn a_prompt_is_admitted_while_a_step_has_tokens_or_places_for_prefills_left() {
     // A step has 64 tokens. Each row has the number of prefills that may share a step, the tokens of each prompt, and
     // the number of five prompts that are admitted.

@@ -13,6 +13,7 @@ mod parts {
     mod estimate;
     mod fairness;
     mod queue;
+    mod step_cost;
 }
 mod pins;
 mod sim;

@@ -1,6 +1,7 @@
 //! Tests of predictions from measurements.
 
 use trunkline_scheduler::estimate::{LEAST_PATIENCE_MS, Load, TRY_EVERY, Throughput};
+use trunkline_scheduler::step_cost::StepWork;
 
 const IDLE: Load = Load { num_prefill_tokens: 0, num_waiting: 0, num_running: 0, max_running: 4 };
 
@@ -16,7 +17,7 @@ fn nothing_is_predicted_from_nothing() {
 fn a_wait_is_the_prefill_and_the_places_ahead() {
     let mut throughput = Throughput::default();
     for _ in 0..50 {
-        throughput.add_step(100, 50_000);
+        throughput.add_step(StepWork { rows: 100, context: 5_050 }, 100, 50_000);
         throughput.add_run(4_000);
     }
     let wait = |load| throughput.predict_wait_ms(load).unwrap();
@@ -30,7 +31,7 @@ fn a_wait_is_the_prefill_and_the_places_ahead() {
 fn a_slow_store_is_left_alone_but_tried_again() {
     let mut throughput = Throughput::default();
     assert!(throughput.is_restore_quicker(1, 64), "nothing is known");
-    throughput.add_step(100, 100_000);
+    throughput.add_step(StepWork { rows: 100, context: 5_050 }, 100, 100_000);
     throughput.add_restore(10, 500_000);
     assert!(throughput.is_restore_quicker(10, 640), "50 ms a block against 64");
     throughput.add_restore(10, 5_000_000);
@@ -45,16 +46,16 @@ fn a_restore_is_waited_for_as_long_as_that_is_reasonable() {
     assert_eq!(throughput.restore_patience_ms(100, 640), 8_000, "nothing is known");
     throughput.add_restore(100, 100_000);
     assert_eq!(throughput.restore_patience_ms(1_000, 64_000), 4_000);
-    throughput.add_step(100, 100_000);
+    throughput.add_step(StepWork { rows: 100, context: 5_050 }, 100, 100_000);
     assert_eq!(throughput.restore_patience_ms(1_000, 64_000), 32_000, "computing is slow");
 }
 
 #[test]
 fn old_measurements_fade() {
     let mut throughput = Throughput::default();
-    throughput.add_step(1, 1_000_000);
+    throughput.add_step(StepWork { rows: 1, context: 1 }, 1, 1_000_000);
     for _ in 0..100 {
-        throughput.add_step(1, 1_000);
+        throughput.add_step(StepWork { rows: 1, context: 1 }, 1, 1_000);
     }
     assert_eq!(throughput.predict_wait_ms(Load { num_prefill_tokens: 100, ..IDLE }), Some(103));
 }

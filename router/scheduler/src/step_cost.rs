@@ -1,0 +1,131 @@
+//! The time of a step as a function of what it computes, fitted to the measured times.
+//!
+//! A step takes a fixed time (weights are read, kernels start), a time for each row (a position that it computes), and
+//! a time for each position of context that its rows read:
+//!
+//! ```text
+//! time = base + row · rows + context · positions
+//! ```
+//!
+//! The three costs minimise the squared relative error of recent steps. They are never negative. Relative, because
+//! short steps are to be predicted as well as long ones, and because a step that the machine held up for long then
+//! counts little. Costs that recent steps say nothing about stay as they were: each step improves one cost after the
+//! other, starting with the last values, rather than solving for all three.
+
+use crate::in_flight::PlannedChunk;
+
+/// The weight of all earlier steps when one is added. A step counts for a tenth after about 100 others.
+const MEMORY: f64 = 0.98;
+/// The rows that take as long as the fixed part of a step, as assumed of the first step, which cannot tell them apart.
+const ASSUMED_ROWS_OF_BASE: f64 = 8.0;
+/// How often each cost is improved when a step is added.
+const NUM_SWEEPS: usize = 4;
+/// The weight of a new error in the mean error.
+const ERROR_WEIGHT: f64 = 0.05;
+
+/// What a step computes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StepWork {
+    /// Positions that it computes.
+    pub rows: u64,
+    /// Positions of K and V that these read, themselves included.
+    pub context: u64,
+}
+
+impl StepWork {
+    /// Adds a chunk of `num_rows` positions from `first` on.
+    pub fn add(&mut self, first: u32, num_rows: u32) {
+        let (first, num_rows) = (u64::from(first), u64::from(num_rows));
+        self.rows += num_rows;
+        self.context += num_rows * first + num_rows * (num_rows + 1) / 2;
+    }
+
+    pub(crate) fn of(chunks: &[PlannedChunk]) -> Self {
+        let mut work = Self::default();
+        chunks.iter().for_each(|chunk| work.add(chunk.first, chunk.end - chunk.first));
+        work
+    }
+
+    fn terms(self) -> [f64; 3] {
+        [1.0, self.rows as f64, self.context as f64]
+    }
+}
+
+/// The fitted costs of steps. They are unknown until a step was measured.
+#[derive(Clone, Debug, Default)]
+pub struct StepCost {
+    /// Microseconds of a step, of a row, and of a position of context.
+    costs: [f64; 3],
+    /// Sums over measured steps of the products of two terms, and of one term and the time, each divided by the time
+    /// squared.
+    products: [[f64; 3]; 3],
+    with_time: [f64; 3],
+    /// The mean of |predicted − measured| / measured.
+    error: f64,
+}
+
+impl StepCost {
+    /// Takes the time of a step. A time of 0 was not measured.
+    pub fn add(&mut self, work: StepWork, time_us: u64) {
+        if time_us == 0 || work.rows == 0 {
+            return;
+        }
+        let time = time_us as f64;
+        match self.predict_us(work) {
+            Some(predicted) => {
+                self.error += ERROR_WEIGHT * ((predicted - time).abs() / time - self.error);
+            }
+            None => {
+                let row = time / (work.rows as f64 + ASSUMED_ROWS_OF_BASE);
+                self.costs = [row * ASSUMED_ROWS_OF_BASE, row, 0.0];
+            }
+        }
+        let terms = work.terms().map(|term| term / time);
+        for (i, term) in terms.into_iter().enumerate() {
+            for (sum, other) in self.products[i].iter_mut().zip(terms) {
+                *sum = *sum * MEMORY + term * other;
+            }
+            self.with_time[i] = self.with_time[i] * MEMORY + term;
+        }
+        for _ in 0..NUM_SWEEPS {
+            for i in 0..3 {
+                let others: f64 =
+                    (0..3).filter(|&k| k != i).map(|k| self.products[i][k] * self.costs[k]).sum();
+                self.costs[i] = ((self.with_time[i] - others) / self.products[i][i]).max(0.0);
+            }
+        }
+    }
+
+    /// The predicted microseconds of a step; none before a step was measured.
+    pub fn predict_us(&self, work: StepWork) -> Option<f64> {
+        let is_known = self.products[0][0] > 0.0;
+        is_known.then(|| work.terms().iter().zip(self.costs).map(|(term, cost)| term * cost).sum())
+    }
+
+    /// The mean relative error of the predictions.
+    pub fn error(&self) -> f64 {
+        self.error
+    }
+
+    /// The most rows from position `first` on with which a step that also computes `beside` is predicted to take at
+    /// most `time_us`; none before a step was measured.
+    pub fn rows_within(&self, time_us: f64, beside: StepWork, first: u32) -> Option<u32> {
+        let spare = time_us - self.predict_us(beside)?;
+        if spare <= 0.0 {
+            return Some(0);
+        }
+        // A further n rows take `square · n² + linear · n`.
+        let [_, row, context] = self.costs;
+        let square = context / 2.0;
+        let linear = row + context * (f64::from(first) + 0.5);
+        // This form of the solution holds for a `square` of 0, too. Without any cost it is infinite and saturates.
+        Some((2.0 * spare / (linear + (linear * linear + 4.0 * square * spare).sqrt())) as u32)
+    }
+
+    /// The number of rows at which the rows of a step take as long as its fixed part. Smaller steps spend most of their
+    /// time on the latter. None before a step was measured.
+    pub fn efficient_rows(&self) -> Option<u32> {
+        let [base, row, _] = self.costs;
+        self.predict_us(StepWork::default()).map(|_| (base / row) as u32)
+    }
+}
