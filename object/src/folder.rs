@@ -76,6 +76,15 @@ impl Objects for Folder {
     fn replace<'a>(&'a self, name: &'a str, parts: [Bytes; 2]) -> BoxFuture<'a, Result<(), Refusal>> {
         self.run(name, move |path| write_beside(path, &parts, |written| fs::rename(written, path)))
     }
+
+    fn remove(&self, names: Vec<String>) -> BoxFuture<'_, Result<(), Refusal>> {
+        self.run("", move |root| {
+            names.iter().try_for_each(|name| match fs::remove_file(root.join(name)).map_err(refusal) {
+                Ok(()) | Err(Refusal::NotFound) => Ok(()),
+                Err(refusal) => Err(refusal),
+            })
+        })
+    }
 }
 
 /// Writes a file with a name of its own in the folder of `path`, then calls `publish` with its path.

@@ -37,4 +37,7 @@ pub trait Objects: Debug + Send + Sync {
 
     /// Writes the concatenation of `parts`. Readers see the old object or the new one, never a mixture.
     fn replace<'a>(&'a self, name: &'a str, parts: [Bytes; 2]) -> BoxFuture<'a, Result<(), Refusal>>;
+
+    /// Removes objects. It is no error if there is none of a name. After an error, some may be removed.
+    fn remove(&self, names: Vec<String>) -> BoxFuture<'_, Result<(), Refusal>>;
 }

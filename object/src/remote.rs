@@ -1,4 +1,4 @@
-//! Gets and puts blocks. Every object is verified before its block is returned.
+//! Gets, puts and removes blocks. Every object is verified before its block is returned.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,10 +14,12 @@ use crate::objects::{Objects, Refusal};
 pub const GET_TIMEOUT: Duration = Duration::from_secs(10);
 /// The longest wait for an upload.
 pub const PUT_TIMEOUT: Duration = Duration::from_secs(60);
+/// The most blocks that are removed by one request, as many as S3 takes.
+const MAX_REMOVALS: usize = 1_000;
 /// The store's own error text is cut to this length in ours.
 const MAX_REASON_CHARACTERS: usize = 200;
 
-/// Describes why a block could not be downloaded or uploaded.
+/// Describes why a block could not be downloaded, uploaded or removed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RemoteError {
@@ -123,6 +125,16 @@ impl Remote {
         }
         let put = within(self.put_timeout, "upload", self.store.replace(&name, parts)).await?;
         put.map(|()| true).map_err(|refusal| error(refusal, "upload"))
+    }
+
+    /// Removes blocks that the store may have. After an error, some may be removed.
+    pub async fn remove(&self, shape: &BlockShape, keys: &[BlockKey]) -> Result<(), RemoteError> {
+        for keys in keys.chunks(MAX_REMOVALS) {
+            let names = keys.iter().map(|&key| self.name(shape, key)).collect();
+            let removed = within(self.put_timeout, "remove", self.store.remove(names)).await?;
+            removed.map_err(|refusal| error(refusal, "remove"))?;
+        }
+        Ok(())
     }
 }
 

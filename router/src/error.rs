@@ -47,6 +47,11 @@ pub enum ApiError {
         "node `{node}` is not in the KV cache, or it has changed; hint: `GET /v1/kv/tree` lists all nodes"
     )]
     UnknownNode { node: String },
+    #[error(
+        "node `{node}` was not removed, because the object store did not remove its blocks; hint: retry later; the \
+         server's log has the cause"
+    )]
+    NotRemoved { node: String },
     #[error("prompt text is shown only to clients with an API key; hint: start the server with `--api-keys`")]
     TextNotShown,
     #[error(
@@ -230,6 +235,7 @@ impl ApiError {
             Self::ShardAway => (503, "shard_away"),
             Self::ShardSilent => (503, "shard_silent"),
             Self::ShardStuck { .. } => (503, "shard_stuck"),
+            Self::NotRemoved { .. } => (503, "object_store_failed"),
             Self::ShardHung { .. } => (503, "shard_hung"),
             Self::DeadlineExceeded { .. } => (504, "deadline_exceeded"),
             Self::Grammar { error: error @ GrammarError::Busy { .. }, .. } => (503, error.code()),
@@ -289,6 +295,7 @@ impl ApiError {
             | Self::ShardAway
             | Self::ShardSilent
             | Self::ShardStuck { .. }
+            | Self::NotRemoved { .. }
             | Self::ShardHung { .. }
             | Self::ModelLoading => Some(1),
             Self::Draining | Self::Terminated { .. } => Some(5),

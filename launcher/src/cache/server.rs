@@ -212,22 +212,23 @@ impl Server {
 
     /// Fetches all nodes that the key may see.
     pub(crate) fn nodes(&self) -> Result<Vec<Node>, ServerError> {
-        let (mut nodes, mut after) = (Vec::new(), 0);
+        let first = format!("/v1/kv/tree?limit={PAGE}");
+        let (mut nodes, mut path) = (Vec::new(), first.clone());
         loop {
-            let path = format!("/v1/kv/tree?limit={PAGE}&after={after}");
             let page: Page = self.ask(Method::GET, &path, String::new())?;
+            let is_empty = page.data.is_empty();
             nodes.extend(page.data);
             match page.next {
                 None => return Ok(nodes),
-                Some(next) if next <= after => {
-                    let problem = format!("the page after {after} names {next} as the next page");
+                Some(next) if is_empty => {
+                    let problem = format!("an empty page names {next} as the next page");
                     return Err(ServerError::Foreign { url: self.url.clone(), problem });
                 }
                 Some(_) if nodes.len() >= MAX_NODES => {
                     let problem = format!("the tree has more than {MAX_NODES} nodes");
                     return Err(ServerError::Foreign { url: self.url.clone(), problem });
                 }
-                Some(next) => after = next,
+                Some(next) => path = format!("{first}&after={next}"),
             }
         }
     }

@@ -109,7 +109,7 @@ fn answers() -> Answers {
     shown["text"] = json!("You are \u{1b}[31mkind.\nAlways.");
     BTreeMap::from([
         ("GET /v1/kv", (200, totals)),
-        ("GET /v1/kv/tree?limit=1000&after=0", page(vec![&system, &one], Some(9))),
+        ("GET /v1/kv/tree?limit=1000", page(vec![&system, &one], Some(9))),
         ("GET /v1/kv/tree?limit=1000&after=9", page(vec![&two], None)),
         ("GET /v1/kv/tree/4-9a23c0ffee1200000000000000000001?text=true", (200, shown)),
         (
@@ -231,5 +231,5 @@ fn a_server_that_walks_in_circles_is_left() {
     circle.insert("GET /v1/kv/tree?limit=1000&after=9", (200, json!({"data": [], "next": 4})));
     let server = FakeServer::start(None, circle);
     let (code, _, error) = cache(&["ls", "--url", &server.url]);
-    assert!(code == 1 && error.contains("the page after 9 names 4 as the next page"), "{error}");
+    assert!(code == 1 && error.contains("an empty page names 4 as the next page"), "{error}");
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
+use futures::{StreamExt, stream};
 use object_store::aws::AmazonS3Builder;
 use object_store::azure::MicrosoftAzureBuilder;
 use object_store::gcp::GoogleCloudStorageBuilder;
@@ -95,6 +96,20 @@ impl Objects for Cloud {
 
     fn replace<'a>(&'a self, name: &'a str, parts: [Bytes; 2]) -> BoxFuture<'a, Result<(), Refusal>> {
         self.put(name, parts, PutMode::Overwrite)
+    }
+
+    fn remove(&self, names: Vec<String>) -> BoxFuture<'_, Result<(), Refusal>> {
+        let paths: Vec<_> = names.iter().map(|name| Ok(self.path(name))).collect();
+        Box::pin(async move {
+            let mut removed = self.store.delete_stream(stream::iter(paths).boxed());
+            while let Some(result) = removed.next().await {
+                match result {
+                    Ok(_) | Err(Error::NotFound { .. }) => {}
+                    Err(error) => return Err(refusal(error)),
+                }
+            }
+            Ok(())
+        })
     }
 }
 

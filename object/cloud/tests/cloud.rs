@@ -50,6 +50,8 @@ async fn blocks_come_back_from_s3() {
     assert!(remote.put(&shape, &block, IfThere::Replace).await.unwrap());
     assert!(remote.has(&shape, block.key).await.unwrap());
     assert_eq!(remote.get(&shape, block.key, block.root).await.unwrap(), Some(block.clone()));
+    remote.remove(&shape, &[block.key, block.root]).await.unwrap();
+    assert!(!remote.has(&shape, block.key).await.unwrap());
     let missing = open(&Location::parse("s3://no-such-bucket-there/x").unwrap()).unwrap();
     assert!(missing.put(&shape, &block, IfThere::Keep).await.is_err());
 }

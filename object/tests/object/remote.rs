@@ -35,6 +35,12 @@ async fn check(remote: &Remote) {
     assert_eq!(remote.get(&shape, block.key, root()).await.unwrap(), Some(block.clone()));
     let other = BlockShape { fingerprint: "other".to_owned(), ..shape.clone() };
     assert_eq!(remote.get(&other, block.key, root()).await.unwrap(), None);
+    assert!(remote.put(&shape, &self::block(2), IfThere::Keep).await.unwrap());
+    let many: Vec<BlockKey> = (10..2_500).map(|n| self::block(n).key).chain([block.key]).collect();
+    remote.remove(&shape, &many).await.unwrap();
+    assert!(!remote.has(&shape, block.key).await.unwrap());
+    assert!(remote.has(&shape, self::block(2).key).await.unwrap(), "it was not named");
+    assert!(remote.put(&shape, &block, IfThere::Keep).await.unwrap());
 }
 
 #[tokio::test]
@@ -75,6 +81,8 @@ async fn what_fails_is_said_to_be_so() {
         assert_eq!(error.to_string(), what);
         assert!(error.is_of_store());
         assert!(remote.put(&shape(), &block, IfThere::Keep).await.is_err());
+        let error = remote.remove(&shape(), &[block.key]).await.unwrap_err().to_string();
+        assert_eq!(error, what.replace("download", "remove"));
     }
 }
 

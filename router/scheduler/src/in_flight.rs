@@ -2,6 +2,8 @@
 
 use std::collections::VecDeque;
 
+use trunkline_contract::SlotId;
+
 use crate::plan::LogitsRows;
 use crate::sequence::SequenceKey;
 
@@ -24,6 +26,8 @@ pub(crate) struct StepInFlight {
     pub(crate) step_id: u64,
     pub(crate) chunks: Vec<PlannedChunk>,
     pub(crate) num_prefill_tokens: u32,
+    /// Slots of the store that the shard empties before it computes.
+    pub(crate) discards: Vec<SlotId>,
 }
 
 /// The part of a chunk that is needed again when its result arrives.

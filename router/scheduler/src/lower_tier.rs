@@ -7,6 +7,10 @@ use trunkline_kv::{Offer, Salt, StoreIndex};
 use crate::estimate::Throughput;
 use crate::shard::Shard;
 
+/// After so many failures in a row, no blocks are fetched to the store: it is full, broken or in other hands, so they
+/// could not be read back. New prompts still try to store their blocks, and the first success ends this.
+const MAX_STORE_FAILURES: u32 = 8;
+
 /// The part of a prompt that the pool and the store have.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Coverage {
@@ -34,9 +38,9 @@ impl<'a> LowerTier<'a> {
     }
 
     /// Returns the part of `tokens` that pool and store have. The whole blocks of `tokens` have these keys. None
-    /// without a store. It costs as much as a lookup.
+    /// without a store that works. It costs as much as a lookup.
     pub fn coverage(&self, salt: &Salt, tokens: &[u32], keys: &[BlockKey]) -> Option<Coverage> {
-        let shard = self.shard.as_ref()?;
+        let shard = self.shard.as_ref().filter(|shard| shard.num_store_failures < MAX_STORE_FAILURES)?;
         let kv = &shard.kv;
         kv.store()?;
         let hit = kv.lookup(salt, tokens);

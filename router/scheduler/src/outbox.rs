@@ -1,7 +1,5 @@
 //! Messages to the shard that wait for the next plan, and late masks, which are sent at once.
 
-use trunkline_contract::SlotId;
-
 use crate::plan::{LateMask, Restore, StepPlan};
 
 /// Everything that the shard is to be told and that no plan has carried yet.
@@ -10,8 +8,6 @@ pub(crate) struct Outbox {
     /// Wire ids of sequences that the shard may forget.
     ends: Vec<u64>,
     restores: Vec<Restore>,
-    /// Slots of the store that hold nothing useful any more.
-    discards: Vec<SlotId>,
     /// Masks for steps in flight. They do not wait for a plan.
     late_masks: Vec<LateMask>,
 }
@@ -25,10 +21,6 @@ impl Outbox {
         self.restores.push(restore);
     }
 
-    pub(crate) fn discard(&mut self, slots: Vec<SlotId>) {
-        self.discards.extend(slots);
-    }
-
     pub(crate) fn send_late_mask(&mut self, mask: LateMask) {
         self.late_masks.push(mask);
     }
@@ -37,14 +29,9 @@ impl Outbox {
         std::mem::take(&mut self.late_masks)
     }
 
-    /// Moves everything but the late masks into a plan whose chunks are complete.
+    /// Moves everything but the late masks into a plan.
     pub(crate) fn move_into(&mut self, plan: &mut StepPlan) {
         plan.ends = std::mem::take(&mut self.ends);
         plan.restores = std::mem::take(&mut self.restores);
-        plan.discards = std::mem::take(&mut self.discards);
-        // A slot that this very step writes need not be emptied first.
-        plan.discards.retain(|slot| {
-            plan.chunks.iter().all(|chunk| chunk.stores.iter().all(|store| store.slot != *slot))
-        });
     }
 }

@@ -55,10 +55,7 @@ impl<'a> Nodes<'a> {
 
     /// Removes a node and its descendants, as [`trunkline_kv::KvCache::remove`] does. None if there is no such node.
     pub fn remove(&mut self, node: NodeId, key: BlockKey) -> Option<u32> {
-        let shard = self.shard.as_mut()?;
-        let num_removed = shard.kv.remove(node, key);
-        shard.outbox.discard(shard.kv.take_discards());
-        num_removed
+        self.shard.as_mut()?.kv.remove(node, key)
     }
 
     /// Pins the path that ends in a node for `ttl_ms` from now on. None if there is no such node.

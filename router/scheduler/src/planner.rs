@@ -3,6 +3,8 @@
 //! There are no phases. A sequence has known tokens and planned positions, and each step closes the gap between them
 //! within the budget. A gap of one is a decode.
 
+use trunkline_kv::StoreIndex;
+
 use crate::admission::{admit, admit_suspect};
 use crate::budget::{PrefillNeed, StepBudget, divide_prefill};
 use crate::event::Update;
@@ -352,6 +354,7 @@ impl<'p, 'a> Planner<'p, 'a> {
         let Self { parts, mut plan, planned, .. } = self;
         let shard = parts.lane.shard_mut();
         shard.outbox.move_into(&mut plan);
+        plan.discards = shard.kv.store_mut().map(StoreIndex::take_discards).unwrap_or_default();
         if plan.is_empty() {
             shard.steps.recycle(planned);
             return None;
@@ -360,7 +363,13 @@ impl<'p, 'a> Planner<'p, 'a> {
             shard.kv.device_mut().take_window_drops().into_iter().map(|block| block.0).collect();
         parts.counters.steps += 1;
         parts.counters.scheduled_tokens += plan.num_tokens();
-        shard.steps.push(StepInFlight { step_id: plan.step_id, chunks: planned, num_prefill_tokens });
+        let discards = plan.discards.clone();
+        shard.steps.push(StepInFlight {
+            step_id: plan.step_id,
+            chunks: planned,
+            num_prefill_tokens,
+            discards,
+        });
         Some(plan)
     }
 }

@@ -48,6 +48,9 @@ pub(crate) fn take_result(parts: &mut Lifecycle<'_>, result: StepResult) {
     lane.throughput.add_step(StepWork::of(&step.chunks), step.num_prefill_tokens, result.device_time_us);
     if let Some(shard) = &mut lane.shard {
         shard.restores.begin_waiting(step.step_id, parts.now, &lane.throughput, shard.limits.block_size);
+        if let Some(store) = shard.kv.store_mut() {
+            step.discards.iter().for_each(|&slot| store.end_discard(slot));
+        }
     }
     let mut outcomes = Outcomes::new(result.sequences);
     for chunk in &step.chunks {

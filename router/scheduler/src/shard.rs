@@ -24,6 +24,8 @@ pub(crate) struct Shard {
     pub(crate) steps: StepsInFlight,
     pub(crate) outbox: Outbox,
     pub(crate) restores: Restores,
+    /// Failed writes and reads of the store since the last that worked.
+    pub(crate) num_store_failures: u32,
 }
 
 impl Shard {
@@ -44,17 +46,16 @@ impl Shard {
         kv.set_shares(&config.shares);
         kv.set_max_pinned_blocks(config.max_pinned_blocks(limits.num_blocks));
         let (steps, outbox, restores) = (StepsInFlight::default(), Outbox::default(), Restores::default());
-        Self { limits, kv, steps, outbox, restores }
+        Self { limits, kv, steps, outbox, restores, num_store_failures: 0 }
     }
 
     /// Adds a store with these contents and pins.
     pub(crate) fn add_store(&mut self, contents: StoreContents, pins: StorePins, config: &SchedulerConfig) {
-        let (mut store, unusable_slots) = StoreIndex::new(contents.num_slots, contents.blocks);
+        let mut store = StoreIndex::new(contents.num_slots, contents.blocks);
         store.set_in_memory(contents.is_in_memory);
         store.set_max_offers(config.max_offered_blocks);
         store.set_pins(pins, config.max_pinned_blocks(contents.num_slots));
         self.kv.set_store(store);
-        self.outbox.discard(unusable_slots);
     }
 
     /// The number of blocks that `num_positions` positions need.

@@ -14,6 +14,7 @@ pub(crate) fn take_transfers(parts: &mut Lifecycle<'_>, transfers: &Transfers) {
         parts.counters.unexpected_results += u64::from(!is_expected);
         parts.counters.stored_blocks += u64::from(is_expected && outcome.is_stored);
         parts.counters.store_failures += u64::from(is_expected && !outcome.is_stored);
+        shard.num_store_failures = if outcome.is_stored { 0 } else { shard.num_store_failures + 1 };
     }
     for outcome in &transfers.restores {
         take_restore(parts, outcome);
@@ -38,6 +39,7 @@ fn take_restore(parts: &mut Lifecycle<'_>, outcome: &RestoreOutcome) {
     let num_good = (outcome.num_blocks as usize).min(restore.blocks.len());
     shard.kv.end_restore(&mut run.table, &restore.blocks, num_good);
     let num_bad = (restore.blocks.len() - num_good) as u32;
+    shard.num_store_failures = if num_good > 0 { 0 } else { shard.num_store_failures + 1 };
     run.planned -= num_bad * shard.limits.block_size;
     run.acknowledged = run.planned;
     let is_running = run.phase == Phase::Running;

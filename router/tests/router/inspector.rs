@@ -61,6 +61,53 @@ async fn only_the_tenant_and_admins_see_a_prompts_text() {
     assert_eq!(wrong.status, 400);
 }
 
+/// Walks the tree in pages of `limit` nodes. Returns the pages' nodes and cursors.
+async fn pages(router: &Router, key: &str, limit: usize) -> Vec<(Vec<Value>, Value)> {
+    let (mut pages, mut query) = (Vec::new(), format!("?limit={limit}"));
+    loop {
+        let page = router.ask(key, "GET", &format!("/v1/kv/tree{query}"), &Value::Null).await.ok();
+        let next = page["next"].clone();
+        pages.push((page["data"].as_array().unwrap().clone(), next.clone()));
+        if next.is_null() {
+            return pages;
+        }
+        query = format!("?limit={limit}&after={next}");
+    }
+}
+
+#[tokio::test]
+async fn pages_of_the_tree_tell_nothing_of_other_tenants() {
+    let folder = tempfile::tempdir().unwrap();
+    let router = router(&folder).await;
+    for number in 0..4_u32 {
+        for (key, first) in [(BOB, 10), (ALICE, 20), (BOB, 30)] {
+            complete(&router, key, &json!({"prompt": vec![first + number; 9], "max_tokens": 1})).await;
+        }
+    }
+    let own = nodes(&router, ALICE, "?limit=1000").await;
+    let number =
+        |node: &Value| -> u32 { node["id"].as_str().unwrap().split_once('-').unwrap().0.parse().unwrap() };
+    for limit in 1..=own.len() {
+        let pages = pages(&router, ALICE, limit).await;
+        let sizes: Vec<usize> = pages.iter().map(|(nodes, _)| nodes.len()).collect();
+        let expected: Vec<usize> = own.chunks(limit).map(<[Value]>::len).collect();
+        assert_eq!(sizes, expected, "as if there were no other tenants");
+        for (index, (_, next)) in pages.iter().enumerate().take(pages.len() - 1) {
+            assert_eq!(*next, json!(number(&pages[index + 1].0[0])), "a cursor is a node of the caller's");
+        }
+    }
+    // The cursors of others and made-up ones give a page of the caller's nodes, as one that is out of date does.
+    let others = nodes(&router, BOB, "?limit=1000").await;
+    for cursor in others.iter().map(number).chain([0, 1, 7, 1 << 31, u32::MAX]) {
+        for node in nodes(&router, ALICE, &format!("?limit=1000&after={cursor}")).await {
+            assert!(own.iter().any(|known| known["id"] == node["id"]), "{node}");
+        }
+    }
+    let all = nodes(&router, ADMIN, "?limit=1000").await;
+    assert_eq!(all.len(), own.len() + others.len());
+    assert!(!all.iter().map(number).is_sorted(), "numbers do not tell how many nodes came before");
+}
+
 #[tokio::test]
 async fn without_keys_no_text_is_shown() {
     let router = Router::default().await;

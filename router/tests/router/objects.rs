@@ -6,12 +6,13 @@ use std::sync::Arc;
 use futures::future::join_all;
 use serde_json::json;
 use tempfile::TempDir;
-use trunkline_object::Remote;
+use tokio::sync::Semaphore;
+use trunkline_object::{Location, Remote};
 use trunkline_router::engine::object::ObjectCounts;
 
 use crate::faulty::{Fault, FaultyStore, Operation};
 use crate::support::process::{PROGRAM, WithSettings, settings};
-use crate::support::{DEADLINE, Router, ShardPlan};
+use crate::support::{Answer, Connection, DEADLINE, Router, ShardPlan};
 
 /// A prompt of twelve full blocks of the mock shard and some more tokens.
 const NUM_BLOCKS: u64 = 12;
@@ -29,10 +30,13 @@ struct Replica {
 
 impl Replica {
     async fn start(store: &FaultyStore) -> Self {
+        Self::start_with(Remote::new(Arc::new(store.clone()), "kv/")).await
+    }
+
+    async fn start_with(remote: Remote) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let place = (folder.path().join("store"), 64);
         let plan = ShardPlan { store: Some(place), device_time_us: 1_000_000, ..ShardPlan::saying("!") };
-        let remote = Remote::new(Arc::new(store.clone()), "kv/");
         let router = Router::start_with_objects(plan.clone(), remote).await;
         Self { router, plan, folder }
     }
@@ -52,6 +56,15 @@ impl Replica {
         let waited = tokio::time::timeout(DEADLINE, counts.wait_for(condition)).await;
         assert!(waited.is_ok(), "timed out waiting for {what}: {:?}", self.counts());
     }
+}
+
+async fn wait_until(condition: impl Fn() -> bool) {
+    let wait = async {
+        while !condition() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(DEADLINE, wait).await.expect("the store is asked");
 }
 
 /// Returns an object store with a prompt's blocks, uploaded by a replica that has ended.
@@ -119,19 +132,14 @@ async fn other_tenants_find_no_objects() {
 async fn simultaneous_requests_share_downloads() {
     let store = filled(&prompt(0)).await;
     let other = Replica::start(&store).await;
-    let held = store.gate.forget_permits(tokio::sync::Semaphore::MAX_PERMITS);
+    let held = store.gate.forget_permits(Semaphore::MAX_PERMITS);
     let longer = [prompt(0), (0..50).collect()].concat();
     let (prompt, store_gets) = (prompt(0), store.gets.clone());
     let requests = [other.complete(&prompt), other.complete(&prompt), other.complete(&longer)];
     let release = async {
         // All requests are open before the store answers.
         other.router.wait("requests", |app| app.admission.open.available_permits() <= 125).await;
-        let asked = async {
-            while store_gets.lock().unwrap().is_empty() {
-                tokio::task::yield_now().await;
-            }
-        };
-        tokio::time::timeout(DEADLINE, asked).await.expect("the store is asked");
+        wait_until(|| !store_gets.lock().unwrap().is_empty()).await;
         store.gate.add_permits(held);
     };
     let (cached, ()) = tokio::join!(join_all(requests), release);
@@ -219,6 +227,76 @@ async fn damaged_objects_are_computed_again_and_replaced() {
     let third = Replica::start(&store).await;
     assert_eq!(third.complete(&prompt(0)).await, 8);
     assert_eq!(third.counts().failures, 1);
+}
+
+/// Removes the only path of the tree, and returns the answer.
+async fn remove_all(replica: &Replica) -> Answer {
+    let page = replica.router.get("/v1/kv/tree").await.ok();
+    let first = page["data"].as_array().unwrap().iter().find(|node| node["parent"].is_null()).unwrap();
+    let path = format!("/v1/kv/tree/{}", first["id"].as_str().unwrap());
+    replica.router.connect().await.request("DELETE", &path, b"").await
+}
+
+#[tokio::test]
+async fn removed_blocks_come_back_from_no_tier() {
+    let folder = tempfile::tempdir().unwrap();
+    let remote =
+        || Location::parse(&format!("file://{}", folder.path().display())).unwrap().open_folder().unwrap();
+    let replica = Replica::start_with(remote()).await;
+    assert_eq!(replica.complete(&prompt(0)).await, 0);
+    replica.wait_for("uploads", |counts| counts.uploaded_blocks == NUM_BLOCKS).await;
+    let other = Replica::start_with(remote()).await;
+    assert_eq!(other.complete(&prompt(0)).await, 8 * NUM_BLOCKS);
+    replica.router.wait_idle().await;
+    assert!(remove_all(&replica).await.ok()["removed_blocks"].as_u64().unwrap() >= NUM_BLOCKS);
+    assert_eq!(replica.complete(&prompt(0)).await, 0);
+    assert_eq!(replica.counts().downloaded_blocks, 0);
+    // The server itself computes the blocks again, so they are uploaded again.
+    replica.wait_for("uploads", |counts| counts.uploaded_blocks == 2 * NUM_BLOCKS).await;
+    replica.router.wait_idle().await;
+    remove_all(&replica).await.ok();
+    let third = Replica::start_with(remote()).await;
+    assert_eq!(third.complete(&prompt(0)).await, 0, "the object store has none of them");
+}
+
+#[tokio::test]
+async fn a_removal_waits_for_uploads_and_ends_downloads() {
+    let store = filled(&prompt(0)).await;
+    let other = Replica::start(&store).await;
+    let all = store.gate.forget_permits(Semaphore::MAX_PERMITS);
+    let request = tokio::spawn({
+        let (address, body) = (other.router.address, json!({"prompt": prompt(0), "max_tokens": 1}));
+        async move {
+            Connection::open(address)
+                .await
+                .request("POST", "/v1/completions", body.to_string().as_bytes())
+                .await
+        }
+    });
+    wait_until(|| store.num_gets() > 0).await;
+    // The first block is on its way. A removal of anything ends the download, for it may have the removed blocks.
+    let objects = other.router.app.served.objects.as_ref().unwrap();
+    let removal = objects.begin_removal().await.unwrap();
+    store.gate.add_permits(all);
+    drop(removal);
+    assert_eq!(request.await.unwrap().cached_tokens(), 0);
+    assert_eq!(other.counts().downloaded_blocks, 0);
+}
+
+#[tokio::test]
+async fn nothing_is_removed_if_the_object_store_fails() {
+    let store = filled(&prompt(0)).await;
+    let other = Replica::start(&store).await;
+    assert_eq!(other.complete(&prompt(0)).await, 8 * NUM_BLOCKS);
+    other.router.wait_idle().await;
+    store.set(|operation| if operation == Operation::Remove { Fault::Denied } else { Fault::None });
+    remove_all(&other).await.fails(503, "object_store_failed");
+    assert_eq!(other.complete(&prompt(0)).await, 99, "the device has it still");
+    other.router.wait_idle().await;
+    store.set(|_| Fault::None);
+    remove_all(&other).await.ok();
+    assert!(store.objects.lock().unwrap().is_empty());
+    assert_eq!(other.complete(&prompt(0)).await, 0);
 }
 
 #[tokio::test]

@@ -30,6 +30,7 @@ pub enum Fault {
 pub enum Operation {
     Get,
     Put,
+    Remove,
 }
 
 type Faults = Box<dyn FnMut(Operation) -> Fault + Send>;
@@ -127,5 +128,14 @@ impl Objects for FaultyStore {
 
     fn replace<'a>(&'a self, name: &'a str, parts: [Bytes; 2]) -> BoxFuture<'a, Result<(), Refusal>> {
         Box::pin(self.put(name, parts, true))
+    }
+
+    fn remove(&self, names: Vec<String>) -> BoxFuture<'_, Result<(), Refusal>> {
+        Box::pin(async move {
+            self.fault(Operation::Remove).await?;
+            let mut objects = self.objects.lock().unwrap();
+            names.iter().for_each(|name| drop(objects.remove(name)));
+            Ok(())
+        })
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use trunkline_contract::{BlockKey, SlotId};
+use trunkline_contract::BlockKey;
 
 use super::KvCache;
 use crate::device::WindowParts;
@@ -48,16 +48,18 @@ pub struct NodeView {
 pub struct TreePage {
     /// The nodes, by id. A node that changes between two pages can appear twice or not at all.
     pub nodes: Vec<NodeView>,
-    /// The first node of the next page; absent on the last page.
+    /// The node to go on from, which may be one that is not shown; absent on the last page.
     pub next: Option<NodeId>,
 }
 
-/// A page ends once its nodes have this many blocks. Looking at a block takes about 0.1 us.
+/// A page ends once its nodes have this many blocks, where a node that is not shown counts as one block. Looking at a
+/// block takes about 0.1 us.
 const MAX_PAGE_BLOCKS: u32 = 4_096;
 
 impl KvCache {
-    /// Returns at most `limit` nodes from `first` on, and fewer if they have many blocks. The cost is O(limit · depth).
-    pub fn walk(&self, first: NodeId, limit: usize) -> TreePage {
+    /// Returns at most `limit` nodes from `first` on of the salts that `is_shown` accepts, and fewer if they have many
+    /// blocks or many others are between them. The cost is O(limit · depth).
+    pub fn walk(&self, first: NodeId, limit: usize, is_shown: impl Fn(&Salt) -> bool) -> TreePage {
         let mut page = TreePage::default();
         let mut num_blocks = 0;
         for id in self.device.tree().nodes_from(first) {
@@ -65,8 +67,9 @@ impl KvCache {
                 page.next = Some(id);
                 break;
             }
-            page.nodes.extend(self.view(id));
-            num_blocks += page.nodes.last().map_or(0, |view| view.num_blocks);
+            let view = if is_shown(self.device.tree().salt_of(id)) { self.view(id) } else { None };
+            num_blocks += view.as_ref().map_or(1, |view| view.num_blocks);
+            page.nodes.extend(view);
         }
         page
     }
@@ -110,6 +113,13 @@ impl KvCache {
         self.has_node(id, key).then(|| self.device.tree().path_tokens(id))
     }
 
+    /// Returns the keys of all blocks of a node and its descendants, or none if `key` is not that of the node.
+    pub fn subtree_keys(&self, id: NodeId, key: BlockKey) -> Option<Vec<BlockKey>> {
+        let tree = self.device.tree();
+        let keys_of = |node: NodeId| tree.get(node).map_or(&[][..], |node| node.keys());
+        self.has_node(id, key).then(|| tree.subtree(id).into_iter().flat_map(keys_of).copied().collect())
+    }
+
     /// Removes a node and its descendants from the device and the store, except blocks that are held.
     ///
     /// Returns how many blocks of the device were removed, or none if `key` is not that of the node. The cost is
@@ -119,15 +129,12 @@ impl KvCache {
         if !self.has_node(id, key) {
             return None;
         }
-        let Self { device, store, discards, .. } = self;
+        let Self { device, store, .. } = self;
         Some(device.remove_subtree(id, |key| {
-            discards.extend(store.as_mut().and_then(|store| store.remove(key)));
+            if let Some(store) = store {
+                store.remove(key);
+            }
         }))
-    }
-
-    /// Returns the slots of removed blocks since the last call. The shard must empty them.
-    pub fn take_discards(&mut self) -> Vec<SlotId> {
-        std::mem::take(&mut self.discards)
     }
 
     /// Returns true if the tree has a node with this id whose last block has this key.

@@ -2,7 +2,7 @@ mod inspect;
 mod pins;
 mod transfers;
 
-use trunkline_contract::{BlockKey, SlotId};
+use trunkline_contract::BlockKey;
 
 pub use self::inspect::{NodeView, TreePage};
 use self::pins::DevicePins;
@@ -34,8 +34,6 @@ pub struct KvCache {
     device: DeviceTier,
     store: Option<StoreIndex>,
     pins: DevicePins,
-    /// Slots whose blocks were removed, for the shard to empty.
-    discards: Vec<SlotId>,
 }
 
 impl KvCache {
@@ -49,7 +47,6 @@ impl KvCache {
             device: DeviceTier::new(block_size, num_blocks, policy),
             store: None,
             pins: DevicePins::default(),
-            discards: Vec::new(),
         }
     }
 

@@ -103,15 +103,11 @@ impl KvCache {
     /// Returns how many blocks of the device are not pinned any more, or none if `key` is not that of the node. The
     /// cost is O(blocks · log pins).
     pub fn unpin_node(&mut self, id: NodeId, key: BlockKey) -> Option<u32> {
-        if !self.has_node(id, key) {
-            return None;
-        }
+        let mut keys = self.subtree_keys(id, key)?;
         let tree = self.device.tree();
-        let keys_of = |node: NodeId| tree.get(node).map_or(&[][..], |node| node.keys());
-        let mut keys: Vec<BlockKey> = tree.subtree(id).into_iter().flat_map(keys_of).copied().collect();
         if tree.is_tail(id) {
             // A pin of a tail pins the whole blocks before it.
-            keys.extend(tree.parent(id).and_then(|parent| keys_of(parent).last()));
+            keys.extend(tree.parent(id).map(|parent| tree.last_key(parent)));
         }
         let num_before = self.pins.table.num_blocks();
         for key in keys {

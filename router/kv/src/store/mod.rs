@@ -4,7 +4,11 @@
 //! reserve ──▶ Writing ──end_write──▶ Stored ──▶ evicted, or found damaged
 //!                │  `name` tells the block's key, before or after the write ends
 //!                └──▶ Abandoned: the block is not wanted any more, but the write is still in flight
+//! Writing, Stored ──remove──▶ Leaving ──transfers end──▶ Discarding ──end_discard──▶ Free
 //! ```
+//!
+//! The slot of a removed block is given to nobody before the shard has emptied it. The object tier writes its blocks
+//! without the shard's knowledge, so the shard could erase one of them.
 //!
 //! A block is found only if all blocks before it are stored, because `find` follows a path from its beginning. Only
 //! blocks that no other one continues are evicted, so paths lose their ends and not their middles. The victim is the
@@ -43,6 +47,8 @@ pub struct StoreIndex {
     clock: u64,
     num_stored: u32,
     num_evicted: u64,
+    /// Slots for the shard to empty.
+    discards: Vec<SlotId>,
     uploads: UploadQueue,
     events: EventLog,
     pins: StorePins,
@@ -52,22 +58,23 @@ pub struct StoreIndex {
 impl StoreIndex {
     /// Makes an index over `num_slots` slots that have `blocks`.
     ///
-    /// Also returns the slots whose block cannot be found because a block before it is missing.
-    pub fn new(num_slots: u32, mut blocks: Vec<StoredBlock>) -> (Self, Vec<SlotId>) {
+    /// Blocks that cannot be found, because a block before them is missing, are discarded.
+    pub fn new(num_slots: u32, mut blocks: Vec<StoredBlock>) -> Self {
         let mut index = Self::default();
         index.slots.resize_with(num_slots as usize, Slot::default);
         blocks.retain(|block| block.slot.0 < num_slots);
         blocks.sort_by_key(|block| (block.depth, block.sequence));
         index.clock = blocks.iter().map(|block| block.sequence).max().unwrap_or(0);
-        let mut unreachable = Vec::new();
         for block in blocks {
-            let has_parent = block.parent.is_none_or(|parent| index.by_key.contains_key(&parent));
-            let is_free = matches!(index.slots[block.slot.index()].state, SlotState::Free);
-            if !has_parent || !is_free || index.by_key.contains_key(&block.key) {
-                unreachable.push(block.slot);
+            if !matches!(index.slots[block.slot.index()].state, SlotState::Free) {
                 continue;
             }
             index.tenants.charge(StoreTenantIdx::default());
+            let has_parent = block.parent.is_none_or(|parent| index.by_key.contains_key(&parent));
+            if !has_parent || index.by_key.contains_key(&block.key) {
+                index.discard(block.slot);
+                continue;
+            }
             let slot = &mut index.slots[block.slot.index()];
             slot.last_used = block.sequence;
             slot.state = SlotState::Stored;
@@ -79,7 +86,7 @@ impl StoreIndex {
                 index.free.push(id);
             }
         }
-        (index, unreachable)
+        index
     }
 
     /// Tells whether the store is in memory and not on disk. Events name the tier.
@@ -237,6 +244,7 @@ impl StoreIndex {
                 slot.state = SlotState::Unnamed { is_written: is_stored };
             }
             SlotState::Abandoned => self.set_free(id),
+            SlotState::Leaving if slot.num_reads == 0 => self.discard(id),
             state => {
                 slot.state = state;
                 return false;
@@ -260,9 +268,13 @@ impl StoreIndex {
             self.slots[id.index()].state = SlotState::Broken;
         }
         let slot = &mut self.slots[id.index()];
-        if slot.num_reads == 0 && matches!(slot.state, SlotState::Broken) {
-            slot.state = SlotState::Free;
-            self.set_free(id);
+        match slot.state {
+            SlotState::Broken if slot.num_reads == 0 => {
+                slot.state = SlotState::Free;
+                self.set_free(id);
+            }
+            SlotState::Leaving if slot.num_reads == 0 => self.discard(id),
+            _ => {}
         }
         self.update_candidate(id);
     }
@@ -293,18 +305,42 @@ impl StoreIndex {
         self.free.push(id);
     }
 
-    /// Removes a stored block that no read is using. Returns its slot, which the shard must then empty.
-    pub fn remove(&mut self, key: BlockKey) -> Option<SlotId> {
-        let &id = self.by_key.get(&key)?;
-        let slot = &self.slots[id.index()];
-        if !matches!(slot.state, SlotState::Stored) || slot.num_reads > 0 {
-            return None;
-        }
+    /// Removes a block that is stored or being written. Its slot is in [`StoreIndex::take_discards`] once no transfer
+    /// uses it.
+    pub fn remove(&mut self, key: BlockKey) {
+        let Some(&id) = self.by_key.get(&key) else { return };
         self.leave(id);
-        self.slots[id.index()].state = SlotState::Free;
-        self.count_removed(id);
+        let slot = &mut self.slots[id.index()];
+        let is_stored = matches!(slot.state, SlotState::Stored);
+        let is_in_transfer = !is_stored || slot.num_reads > 0;
+        slot.state = SlotState::Leaving;
+        if is_stored {
+            self.count_removed(id);
+        }
+        if !is_in_transfer {
+            self.discard(id);
+        }
+    }
+
+    fn discard(&mut self, id: SlotId) {
+        self.slots[id.index()].state = SlotState::Discarding;
+        self.discards.push(id);
+    }
+
+    /// Returns the slots of removed blocks since the last call. The shard must empty them.
+    pub fn take_discards(&mut self) -> Vec<SlotId> {
+        std::mem::take(&mut self.discards)
+    }
+
+    /// Frees a slot of [`StoreIndex::take_discards`] that the shard has emptied.
+    pub fn end_discard(&mut self, id: SlotId) {
+        let state = std::mem::take(&mut self.slots[id.index()].state);
+        assert!(
+            matches!(state, SlotState::Discarding),
+            "slot {} is emptied when it is freed, not {state:?}",
+            id.0
+        );
         self.set_free(id);
-        Some(id)
     }
 
     fn evict(&mut self) -> Option<SlotId> {

@@ -63,6 +63,10 @@ pub(super) enum SlotState {
     Stored,
     /// The block was damaged and removed from the index, but reads of it are in flight.
     Broken,
+    /// The block was removed on request, but its write or reads of it are in flight.
+    Leaving,
+    /// The block was removed on request, and the shard has not emptied the slot yet.
+    Discarding,
 }
 
 #[derive(Debug, Default)]

@@ -54,7 +54,7 @@ impl Listener {
 /// Returns the whole blocks of the device, found by walking the tree.
 fn on_device(kv: &KvCache) -> Known {
     let mut known = Known::new();
-    for view in kv.walk(NodeId(0), usize::MAX).nodes {
+    for view in kv.walk(NodeId(0), usize::MAX, |_| true).nodes {
         let tokens = kv.path_tokens(view.id, view.key).expect("the node was just seen");
         let mut parent = None;
         for block in tokens.chunks_exact(BLOCK_SIZE as usize) {
@@ -69,7 +69,7 @@ fn on_device(kv: &KvCache) -> Known {
 fn cache(num_slots: u32) -> KvCache {
     let mut kv = KvCache::new(BLOCK_SIZE, NUM_BLOCKS);
     if num_slots > 0 {
-        kv.set_store(StoreIndex::new(num_slots, Vec::new()).0);
+        kv.set_store(StoreIndex::new(num_slots, Vec::new()));
     }
     kv
 }
@@ -121,9 +121,11 @@ proptest! {
         let mut listener = Listener::default();
         for (namespace, prompt, remove) in requests {
             request(&mut kv, &salt(namespace), &prompt);
-            if remove && let Some(view) = kv.walk(NodeId(0), 1).nodes.first().cloned() {
+            if remove && let Some(view) = kv.walk(NodeId(0), 1, |_| true).nodes.first().cloned() {
                 kv.remove(view.id, view.key);
-                kv.take_discards();
+                if let Some(store) = kv.store_mut() {
+                    store.take_discards().into_iter().for_each(|slot| store.end_discard(slot));
+                }
             }
             listener.hear(kv.take_events());
             prop_assert_eq!(&listener.device, &on_device(&kv));
@@ -160,7 +162,7 @@ fn a_new_listener_is_told_to_clear_its_record() {
 
 #[test]
 fn a_store_in_memory_has_a_name_of_its_own() {
-    let (mut index, _) = StoreIndex::new(1, Vec::new());
+    let mut index = StoreIndex::new(1, Vec::new());
     index.set_in_memory(true);
     let mut kv = KvCache::new(BLOCK_SIZE, NUM_BLOCKS);
     kv.set_store(index);

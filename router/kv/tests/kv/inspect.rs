@@ -28,7 +28,7 @@ fn compute(kv: &mut KvCache, salt: &Salt, tokens: &[u32]) {
 fn walk(kv: &KvCache, limit: usize) -> Vec<NodeView> {
     let (mut nodes, mut next) = (Vec::new(), Some(NodeId(0)));
     while let Some(first) = next {
-        let page = kv.walk(first, limit);
+        let page = kv.walk(first, limit, |_| true);
         assert!(page.nodes.len() <= limit);
         nodes.extend(page.nodes);
         next = page.next;
@@ -38,7 +38,7 @@ fn walk(kv: &KvCache, limit: usize) -> Vec<NodeView> {
 
 fn cache() -> (KvCache, Salt, Vec<u32>, Vec<u32>) {
     let mut kv = KvCache::new(BLOCK_SIZE, 64);
-    kv.set_store(StoreIndex::new(64, Vec::new()).0);
+    kv.set_store(StoreIndex::new(64, Vec::new()));
     let salt = Salt::default().with_cache_salt("alice");
     let system: Vec<u32> = (0..8).collect();
     let one = [system.clone(), vec![20; 6]].concat();
@@ -87,7 +87,7 @@ fn removed_nodes_leave_device_and_store() {
     let num_removed = kv.remove(node.id, node.key).expect("it is there");
     kv.check_invariants();
     assert_eq!(num_removed, 2, "six tokens");
-    assert_eq!(kv.take_discards().len(), 1, "one full block of them");
+    assert_eq!(kv.store_mut().expect("a store").take_discards().len(), 1, "one full block of them");
     assert_eq!(kv.store().map(StoreIndex::counts).expect("a store").stored, stored - 1);
     assert_eq!(kv.lookup(&salt, &one).num_block_tokens(), 8);
     assert!(kv.lookup(&salt, &one).stored().is_empty());

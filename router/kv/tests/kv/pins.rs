@@ -95,7 +95,7 @@ fn a_pin_of_a_tail_pins_the_whole_blocks_before_it() {
     let (mut kv, salt) = (KvCache::new(2, 10), Salt::default());
     kv.set_max_pinned_blocks(10);
     request(&mut kv, &salt, &[1, 2, 3]);
-    let nodes = kv.walk(NodeId(0), 10).nodes;
+    let nodes = kv.walk(NodeId(0), 10, |_| true).nodes;
     let tail = nodes.iter().find(|view| view.num_tokens == 1).unwrap();
     let tokens = kv.path_tokens(tail.id, tail.key).unwrap();
     assert_eq!(kv.pin(&salt, &tokens, 9), granted(1, 1));
@@ -111,7 +111,7 @@ fn pins_are_listed_and_ended_by_node() {
         request(&mut kv, &salt, &prompt);
         kv.pin(&salt, &prompt, u64::from(prompt[2]) * 10);
     }
-    let nodes = kv.walk(NodeId(0), 10).nodes;
+    let nodes = kv.walk(NodeId(0), 10, |_| true).nodes;
     let pins: Vec<_> = nodes.iter().map(|view| (view.num_pinned, view.pin_ends_at_ms)).collect();
     let [shared, ends] = [(2, None), (1, Some(30))];
     assert!(pins.contains(&shared) && pins.contains(&ends) && pins.contains(&(3, Some(70))), "{pins:?}");

@@ -184,7 +184,7 @@ fn num_slots(index: &StoreIndex) -> Vec<(Option<&str>, u32)> {
 
 #[test]
 fn a_flood_of_the_store_leaves_the_histories_of_others_alone() {
-    let mut index = StoreIndex::new(100, Vec::new()).0;
+    let mut index = StoreIndex::new(100, Vec::new());
     index.set_shares(&[share(0, 1), share(1, 1)]);
     let history: Vec<u32> = (0..50).collect();
     assert_eq!(write(&mut index, &salt(0), &history), 50);
@@ -204,8 +204,8 @@ fn after_a_restart_blocks_get_their_tenants_when_they_are_used() {
         let parent = depth.checked_sub(1).map(|before| keys[tenant][before]);
         StoredBlock { slot: SlotId(index as u32), key, parent, depth: depth as u32, sequence: index as u64 }
     });
-    let (mut index, lost) = StoreIndex::new(100, blocks.collect());
-    assert!(lost.is_empty());
+    let mut index = StoreIndex::new(100, blocks.collect());
+    assert!(index.take_discards().is_empty());
     index.set_shares(&[share(0, 1), share(1, 1), share(2, 2)]);
     assert_eq!(num_slots(&index), [(None, 80)]);
     index.touch(keys[1][39], &salt(1));

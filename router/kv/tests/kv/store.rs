@@ -35,6 +35,9 @@ enum Op {
     },
     Touch(Path),
     Find(Path),
+    Remove(Path),
+    /// Empties the slot of a removed block.
+    Discarded(usize),
     /// Restarts the router with the blocks that the records have.
     Restart,
 }
@@ -52,9 +55,12 @@ fn op() -> impl Strategy<Value = Op> {
         8 => pick.clone().prop_map(Op::Name),
         1 => pick.clone().prop_map(Op::Abandon),
         2 => path().prop_map(Op::BeginRead),
-        3 => (pick, prop::bool::weighted(0.2)).prop_map(|(pick, is_broken)| Op::EndRead { pick, is_broken }),
+        3 => (pick.clone(), prop::bool::weighted(0.2))
+            .prop_map(|(pick, is_broken)| Op::EndRead { pick, is_broken }),
         2 => path().prop_map(Op::Touch),
         3 => path().prop_map(Op::Find),
+        2 => path().prop_map(Op::Remove),
+        3 => pick.prop_map(Op::Discarded),
         1 => Just(Op::Restart),
     ]
 }
@@ -86,6 +92,10 @@ struct World {
     /// The blocks in the records.
     disk: BTreeMap<SlotId, (Path, u64)>,
     sequence: u64,
+    /// The slots of removed blocks that a transfer still uses.
+    leaving: BTreeSet<SlotId>,
+    /// The slots of removed blocks that the shard has not emptied yet.
+    discarding: BTreeSet<SlotId>,
     /// The blocks removed since the last start while others continued them.
     num_broken: usize,
 }
@@ -105,7 +115,7 @@ fn parent(path: &[u32]) -> Option<BlockKey> {
 impl World {
     fn new(num_slots: u32) -> Self {
         Self {
-            index: StoreIndex::new(num_slots, Vec::new()).0,
+            index: StoreIndex::new(num_slots, Vec::new()),
             num_slots,
             storing: Vec::new(),
             named: BTreeMap::new(),
@@ -113,6 +123,8 @@ impl World {
             reading: Vec::new(),
             disk: BTreeMap::new(),
             sequence: 0,
+            leaving: BTreeSet::new(),
+            discarding: BTreeSet::new(),
             num_broken: 0,
         }
     }
@@ -159,8 +171,42 @@ impl World {
             }
             Op::Touch(path) => self.index.touch(key(path), &tenant_of(path)),
             Op::Find(path) => self.check_find(path),
+            Op::Remove(path) => self.remove(path),
+            Op::Discarded(pick) => {
+                let slot = self.discarding.iter().nth(pick % self.discarding.len().max(1)).copied();
+                if let Some(slot) = slot {
+                    self.index.end_discard(slot);
+                    self.discarding.remove(&slot);
+                    self.disk.remove(&slot);
+                }
+            }
             Op::Restart => self.restart(),
         }
+        self.take_discards();
+    }
+
+    fn remove(&mut self, path: &Path) {
+        self.index.remove(key(path));
+        let Some(slot) = self.named.remove(path) else { return };
+        self.stored.remove(path);
+        self.leaving.insert(slot);
+        self.num_broken += 1;
+        for storing in self.storing.iter_mut().filter(|storing| storing.slot == slot) {
+            (storing.is_named, storing.is_wanted) = (false, false);
+        }
+    }
+
+    fn take_discards(&mut self) {
+        for slot in self.index.take_discards() {
+            assert!(self.leaving.remove(&slot), "slot {} had a block that was removed", slot.0);
+            self.discarding.insert(slot);
+        }
+        let in_transfer = |slot: &SlotId| {
+            self.storing.iter().any(|storing| storing.slot == *slot)
+                || self.reading.iter().any(|(_, read)| read == slot)
+        };
+        assert!(self.leaving.iter().all(in_transfer), "slots of removed blocks are emptied");
+        assert!(!self.discarding.iter().any(in_transfer), "no slot in a transfer is emptied");
     }
 
     fn unnamed(&self, pick: usize) -> Option<usize> {
@@ -171,7 +217,8 @@ impl World {
     }
 
     fn reserve(&mut self, path: &[u32]) {
-        let num_used = self.storing.len() + self.stored.len() + self.broken_and_read();
+        let num_used =
+            self.storing.len() + self.stored.len() + self.broken_and_read() + self.discarding.len();
         let Some(slot) = self.index.reserve(&tenant_of(path)) else {
             let has_victim = self.stored.iter().any(|path| !self.is_read(path) && !self.is_continued(path));
             assert!(num_used >= self.num_slots as usize && !has_victim, "a slot was to be had");
@@ -185,12 +232,13 @@ impl World {
             self.stored.remove(&victim);
         }
         assert!(self.storing.iter().all(|other| other.slot != slot), "a slot is given once");
+        assert!(!self.discarding.contains(&slot), "the shard would empty it");
         self.disk.remove(&slot);
         let storing = Storing { slot, path: path.to_vec(), is_named: false, is_wanted: true, outcome: None };
         self.storing.push(storing);
     }
 
-    /// Returns the slots whose block was found damaged while other reads of it are in flight.
+    /// Returns the slots whose block was found damaged or removed while other reads of it are in flight.
     fn broken_and_read(&self) -> usize {
         let broken = self.reading.iter().filter(|(path, slot)| self.named.get(path) != Some(slot));
         broken.map(|(_, slot)| slot).collect::<BTreeSet<_>>().len()
@@ -274,8 +322,10 @@ impl World {
             depth: path.len() as u32 - 1,
             sequence: *sequence,
         });
-        let (index, lost) = StoreIndex::new(self.num_slots, blocks.collect());
-        self.index = index;
+        self.index = StoreIndex::new(self.num_slots, blocks.collect());
+        let lost = self.index.take_discards();
+        self.leaving.clear();
+        self.discarding = lost.iter().copied().collect();
         self.storing.clear();
         self.reading.clear();
         self.named.clear();
@@ -289,8 +339,6 @@ impl World {
             assert_eq!(!is_kept, lost.contains(&slot), "{path:?} is lost or not");
             if is_kept {
                 self.named.insert(path, slot);
-            } else {
-                self.disk.remove(&slot);
             }
         }
         self.stored = self.named.keys().cloned().collect();
@@ -329,8 +377,8 @@ fn offers_go_down_a_path_in_order_and_come_back_if_refused() {
         sequence: 1 + u64::from(n),
     };
     // Two blocks are older than the start, so the object tier may not have them.
-    let (mut index, lost) = StoreIndex::new(8, (0..2).map(stored).collect());
-    assert!(lost.is_empty());
+    let mut index = StoreIndex::new(8, (0..2).map(stored).collect());
+    assert!(index.take_discards().is_empty());
     index.set_max_offers(3);
     let store = |index: &mut StoreIndex, n| {
         let slot = index.reserve(&Salt::default()).unwrap();

@@ -93,10 +93,10 @@ fn the_end_of_a_turn_outlives_what_another_one_passes() {
 fn a_node_tells_which_of_its_blocks_have_their_part() {
     let mut kv = cache(8);
     request(&mut kv, &text(1, 12));
-    let whole = kv.walk(NodeId(0), 10).nodes;
+    let whole = kv.walk(NodeId(0), 10, |_| true).nodes;
     assert_eq!(whole.iter().map(|node| (node.num_blocks, node.num_windowed)).collect::<Vec<_>>(), [(6, 6)]);
     request(&mut kv, &text(2, 12));
-    let nodes = kv.walk(NodeId(0), 10).nodes;
+    let nodes = kv.walk(NodeId(0), 10, |_| true).nodes;
     let num_windowed: u32 = nodes.iter().map(|node| node.num_windowed).sum();
     let counts = kv.device().window_counts().unwrap();
     assert_eq!(num_windowed, counts.total - counts.free);
@@ -142,7 +142,7 @@ fn only_positions_with_a_part_are_planned() {
 /// Computes and stores a text, and returns the cache.
 fn with_stored(tokens: &[u32], num_parts: u32) -> KvCache {
     let mut kv = cache(num_parts);
-    kv.set_store(StoreIndex::new(64, Vec::new()).0);
+    kv.set_store(StoreIndex::new(64, Vec::new()));
     let (mut table, _) = open(&mut kv, tokens);
     for end in (2..=tokens.len() as u32).step_by(2) {
         compute(&mut kv, &mut table, &tokens[..end as usize], end - 2);
@@ -206,7 +206,7 @@ fn a_block_whose_part_may_be_missing_is_not_stored() {
     let tokens = text(1, 40);
     let (mut table, _) = open(&mut kv, &tokens);
     compute(&mut kv, &mut table, &tokens, 0);
-    kv.set_store(StoreIndex::new(64, Vec::new()).0);
+    kv.set_store(StoreIndex::new(64, Vec::new()));
     assert_eq!(kv.begin_store(&mut table, 20), None);
     // Later blocks are not stored either, because they could not be found.
     assert!(table.num_stored_blocks() > 20);

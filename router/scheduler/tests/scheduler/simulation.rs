@@ -7,6 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use crate::draw;
 use crate::sim::scenario::{Arrival, Client, Outage, Poison, Scenario, request};
 use crate::sim::shard::ShardFaults;
+use crate::sim::store::StorePlan;
 use crate::sim::{Blow, Options, Report, run};
 use trunkline_scheduler::{
     EndReason, Millis, RejectReason, SchedulerConfig, SequenceErrorCode, SequenceId, ShardLimits, Stats,
@@ -225,6 +226,57 @@ fn every_stream_survives_a_lost_shard() {
     let report = run_named(&scenario, Options::default());
     assert_eq!((&report.outputs, &report.ends), (&calm.outputs, &calm.ends));
     assert!(report.stats.replays > 1, "several had started: {:?}", report.stats);
+}
+
+#[test]
+fn two_losses_in_a_row_fail_at_most_the_sequence_that_ran_alone() {
+    let mut scenario = crowded();
+    let calm = run_named(&scenario, Options::default());
+    let (limits, mut num_convictions) = (scenario.limits, 0);
+    for at in 1..calm.ended_at.0 {
+        for gap in 0..8 {
+            let outage = |at| Outage { at: Millis(at), for_ms: 2, limits };
+            scenario.outages = vec![outage(at), outage(at + 2 + gap)];
+            let report = run_named(&scenario, Options::default());
+            assert!(report.stats.convictions <= 1, "{:?}", scenario.outages);
+            num_convictions += report.stats.convictions;
+            for (id, reason) in &report.ends {
+                // A sequence that ran alone at the second loss looks like a poison.
+                let is_convicted = matches!(reason, EndReason::Failed(_));
+                let is_same = (reason, &report.outputs[id]) == (&calm.ends[id], &calm.outputs[id]);
+                assert!(is_same || is_convicted, "{:?}: {reason:?}", scenario.outages);
+            }
+        }
+    }
+    assert!(num_convictions > 0, "some sequences run alone");
+}
+
+#[test]
+fn a_full_store_and_a_lost_one_change_no_text() {
+    let mut scenario = crowded();
+    let calm = run_named(&scenario, Options::default());
+    let whole = StorePlan { num_slots: 60, ..StorePlan::default() };
+    let (from, limits) = (Millis(3), scenario.limits);
+    for (name, plan) in [
+        ("full for a while", StorePlan { full: Some((from, Millis(9))), ..whole }),
+        ("slow", StorePlan { max_delay_ms: 40, hung_read: 2, ..whole }),
+        ("lost", StorePlan { lost_at: Some(Millis(12)), ..whole }),
+    ] {
+        let (mut num_failures, mut num_restored) = (0, 0);
+        // After a loss, blocks are read from the store.
+        for at in 4..calm.ended_at.0 {
+            (scenario.store, scenario.outages) =
+                (Some(plan), vec![Outage { at: Millis(at), for_ms: 2, limits }]);
+            let report = run_named(&scenario, Options::default());
+            assert_eq!((&report.outputs, &report.ends), (&calm.outputs, &calm.ends), "{name}, loss at {at}");
+            num_failures += report.stats.store_failures;
+            num_restored += report.stats.restored_blocks;
+            let again = run_named(&scenario, Options::default());
+            assert_eq!(report.trace_hash, again.trace_hash, "{name}, loss at {at}: it replays");
+        }
+        assert_eq!(num_failures > 0, name != "slow", "{name}: {num_failures}");
+        assert!(num_restored > 0, "{name}");
+    }
 }
 
 #[test]

@@ -242,3 +242,65 @@ fn a_restore_whose_blocks_are_needed_is_not_abandoned() {
     driver.run();
     assert_eq!(driver.started(2).map(|(cached, _)| cached), Some(5 * BLOCK));
 }
+
+#[test]
+fn a_removed_blocks_slot_is_given_to_nobody_before_the_shard_has_emptied_it() {
+    let mut driver = driver();
+    driver.submit(request(1, text(1, 22), 2));
+    driver.run();
+    // Downloads take all free slots.
+    assert_eq!(driver.scheduler.lower_tier().reserve_adopted(&Salt::default(), None, 27).len(), 27);
+    let kv = driver.scheduler.kv().expect("a shard");
+    let root = kv
+        .walk(NodeId(0), 10, |_| true)
+        .nodes
+        .into_iter()
+        .find(|node| node.parent.is_none())
+        .expect("a node");
+    assert!(driver.scheduler.nodes().remove(root.id, root.key).is_some());
+    let free = |driver: &mut Driver| {
+        driver.scheduler.lower_tier().reserve_adopted(&Salt::default(), None, usize::MAX)
+    };
+    assert_eq!(free(&mut driver), [], "the shard knows nothing of the removal");
+    let plan = driver.plan().expect("a plan that empties the slots");
+    assert_eq!(plan.discards.len(), 5);
+    assert_eq!(free(&mut driver), [], "the shard may be emptying them now");
+    driver.acknowledge();
+    let mut slots = free(&mut driver);
+    slots.sort_unstable();
+    let mut discards = plan.discards;
+    discards.sort_unstable();
+    assert_eq!(slots, discards);
+}
+
+#[test]
+fn a_store_in_other_hands_is_a_miss_and_nothing_is_fetched_to_it() {
+    let (mut driver, prompt) = after_a_kill();
+    let num_stored = driver.scheduler.stats().store_blocks;
+    let now = driver.now;
+    driver.store.as_mut().expect("a store").plan.lost_at = Some(now);
+    let mut num_restores = 0;
+    for id in 2..40 {
+        // Every second request has the prompt whose blocks the index names.
+        let prompt = if id % 2 == 0 { prompt.clone() } else { text(id, 22) };
+        driver.submit(request(id.into(), prompt, 2));
+        while driver.ended(id.into()).is_none() {
+            driver.step();
+            num_restores += driver.restores.len() as u64;
+            driver.end_restores(usize::MAX);
+        }
+        assert_eq!(driver.ended(id.into()), Some(&EndReason::Length));
+    }
+    assert_eq!(num_restores, 1, "the first block is a miss from then on");
+    assert_eq!(driver.scheduler.stats().store_blocks, num_stored - 1);
+    assert_eq!(driver.started(38).map(|(cached, _)| cached), Some(21), "the pool has the prompt");
+    let cold = text(50, 22);
+    let coverage = |driver: &mut Driver| driver.scheduler.lower_tier().coverage(&Salt::default(), &cold, &[]);
+    assert_eq!(coverage(&mut driver), None, "blocks could not be read back");
+
+    // A disk that was full is used again once a write succeeds.
+    driver.store.as_mut().expect("a store").plan.lost_at = None;
+    driver.submit(request(51, text(44, 22), 2));
+    driver.run();
+    assert!(coverage(&mut driver).is_some());
+}

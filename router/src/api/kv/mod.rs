@@ -2,4 +2,5 @@
 
 pub mod events;
 pub mod node;
+mod number;
 pub mod tree;

@@ -162,7 +162,7 @@ async fn pin_node(app: &App, caller: Caller, name: &str, request: Request) -> Re
     let pinned = app.served.driver.ask(pin).await.map_err(|_| ApiError::ShardAway)?;
     let Pinned { num_tokens, num_stored_tokens } = pinned.ok_or_else(|| tree::unknown(name))?;
     if num_tokens == 0 && num_stored_tokens.unwrap_or(0) == 0 {
-        return Err(ApiError::PinRefused { node: name.chars().take(tree::MAX_SHOWN_NAME).collect() });
+        return Err(ApiError::PinRefused { node: tree::shown(name) });
     }
     Ok(KvPinned { pinned_tokens: num_tokens, disk_pinned_tokens: num_stored_tokens, ttl_s })
 }

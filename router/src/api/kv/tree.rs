@@ -8,11 +8,12 @@ use axum::extract::{Path, Query, State, rejection::QueryRejection};
 use axum::response::Response;
 use serde::{Deserialize, Serialize};
 use trunkline_scheduler::{
-    BlockKey, KEY_BYTES, KvCache, Millis, NodeId, NodeView, Scheduler, Stats, StoreIndex, StoreUsage,
+    BlockKey, KEY_BYTES, KvCache, Millis, NodeId, NodeView, Salt, Scheduler, Stats, StoreIndex, StoreUsage,
     TenantUsage,
 };
 use utoipa::{IntoParams, ToSchema};
 
+use super::number::{node_id, number};
 use crate::api::app::App;
 use crate::api::openai::ErrorResponse;
 use crate::api::respond;
@@ -22,10 +23,9 @@ use crate::error::ApiError;
 use crate::tenants::Caller;
 
 const DEFAULT_PAGE: usize = 100;
-/// The most nodes of a page, because the step loop waits while they are read.
 const MAX_PAGE: usize = 1_000;
 /// The most characters of a node's id that errors repeat.
-pub(super) const MAX_SHOWN_NAME: usize = 64;
+const MAX_SHOWN_NAME: usize = 64;
 
 /// The pool of blocks in device memory.
 #[derive(Debug, Serialize, ToSchema)]
@@ -155,8 +155,7 @@ pub struct PageQuery {
     pub after: Option<u32>,
     /// The most nodes to return, from 1 to 1,000; the default is 100.
     pub limit: Option<usize>,
-    /// Returns only nodes that requests with this `prompt_cache_key` used. A page can then have fewer nodes than
-    /// `limit`, or none, although more pages follow; check `next`.
+    /// Returns only nodes that requests with this `prompt_cache_key` used.
     pub prompt_cache_key: Option<String>,
 }
 
@@ -357,26 +356,42 @@ async fn page(
     if !(1..=MAX_PAGE).contains(&limit) {
         return Err(ApiError::value("limit", format!("is {limit}, expected 1 to {MAX_PAGE}")));
     }
-    let first = NodeId(query.after.unwrap_or(0));
+    // A number that is not that of a node of the caller's, or not any more, gives the caller's nodes after its id.
+    let mut first = query.after.map_or(NodeId(0), node_id);
     let group = query.prompt_cache_key;
     let shard = app.served.shard_info()?;
-    let walk = move |scheduler: &mut Scheduler, now: Millis| {
-        let page = scheduler.kv().map(|kv| kv.walk(first, limit)).unwrap_or_default();
-        let is_asked = |view: &NodeView| match &group {
-            Some(group) => view.groups.iter().any(|known| **known == **group),
-            None => true,
+    let mut found = Vec::new();
+    // One question reads a part of the tree. The pages themselves depend only on nodes that the caller may see, so that
+    // they tell nothing about other tenants. One node more than the limit begins the next page.
+    while found.len() <= limit {
+        let (caller, group, shard) = (caller.clone(), group.clone(), shard.clone());
+        let num_missing = limit + 1 - found.len();
+        let walk = move |scheduler: &mut Scheduler, now: Millis| {
+            let may_see = |salt: &Salt| caller.may_see(salt);
+            let page = scheduler.kv().map(|kv| kv.walk(first, num_missing, may_see)).unwrap_or_default();
+            let is_asked = |view: &&NodeView| match &group {
+                Some(group) => view.groups.iter().any(|known| **known == **group),
+                None => true,
+            };
+            let nodes = page.nodes.iter().filter(is_asked).map(|view| (view.id, node(view, &shard, now)));
+            (nodes.collect::<Vec<_>>(), page.next)
         };
-        let data = page.nodes.iter().filter(|view| caller.may_see(&view.salt) && is_asked(view));
-        let data = data.map(|view| node(view, &shard, now)).collect();
-        KvPage { object: "list", data, next: page.next.map(|id| id.0) }
-    };
-    app.served.driver.ask(walk).await.map_err(|_| ApiError::ShardAway)
+        let (nodes, next) = app.served.driver.ask(walk).await.map_err(|_| ApiError::ShardAway)?;
+        found.extend(nodes);
+        match next {
+            Some(next) => first = next,
+            None => break,
+        }
+    }
+    let next = found.get(limit).map(|&(id, _)| number(id));
+    let data = found.into_iter().take(limit).map(|(_, node)| node).collect();
+    Ok(KvPage { object: "list", data, next })
 }
 
 pub(super) fn node(view: &NodeView, shard: &ShardInfo, now: Millis) -> KvNode {
     KvNode {
-        id: format!("{}-{}", view.id.0, view.key),
-        parent: view.parent.map(|id| id.0),
+        id: format!("{}-{}", number(view.id), view.key),
+        parent: view.parent.map(number),
         namespace: view.salt.root_key().to_string()[..8].to_owned(),
         first_token: view.first_token,
         tokens: view.num_tokens,
@@ -396,13 +411,17 @@ pub(super) fn node(view: &NodeView, shard: &ShardInfo, now: Millis) -> KvNode {
 }
 
 /// Removes a node and its descendants from all tiers, except for blocks that sequences or pins hold.
+///
+/// Blocks of the object store are removed for all servers that share it. Another server that has a block in its device
+/// memory or on its disk keeps it there and may upload it again. Descendants that only the disk or the object store has
+/// stay there; they are found again only after the removed blocks have been computed again.
 #[utoipa::path(
     delete, path = "/v1/kv/tree/{id}", tag = "KV cache",
     params(("id" = String, Path, description = "The `id` of a node")),
     responses(
         (status = 200, description = "The number of removed blocks", body = KvRemoved),
         (status = 404, description = "The node does not exist or has changed", body = ErrorResponse),
-        (status = 503, description = "No shard is connected", body = ErrorResponse),
+        (status = 503, description = "No shard is connected, or the object store failed", body = ErrorResponse),
     )
 )]
 pub async fn remove(
@@ -414,20 +433,47 @@ pub async fn remove(
 }
 
 async fn remove_node(app: &App, caller: Caller, name: &str) -> Result<KvRemoved, ApiError> {
-    app.served.shard_info()?;
+    let shard = app.served.shard_info()?;
+    let driver = &app.served.driver;
     let (id, key) = parse_name(name).ok_or_else(|| unknown(name))?;
-    let remove = move |scheduler: &mut Scheduler, _| {
-        // Nodes of other tenants are reported as not found.
-        scheduler.kv()?.view(id).filter(|view| caller.may_see(&view.salt))?;
-        scheduler.nodes().remove(id, key)
+    // Nodes of other tenants are reported as not found.
+    let find = move |scheduler: &mut Scheduler, _| {
+        let kv = scheduler.kv()?;
+        let view = kv.view(id).filter(|view| caller.may_see(&view.salt))?;
+        Some((view.salt, kv.subtree_keys(id, key)?))
     };
-    let removed = app.served.driver.ask(remove).await;
-    let removed_blocks = removed.map_err(|_| ApiError::ShardAway)?.ok_or_else(|| unknown(name))?;
-    Ok(KvRemoved { removed_blocks })
+    let found = driver.ask(find.clone()).await.map_err(|_| ApiError::ShardAway)?;
+    let (salt, mut keys) = found.ok_or_else(|| unknown(name))?;
+    let failed = |_| ApiError::NotRemoved { node: shown(name) };
+    let removal = match &app.served.objects {
+        Some(objects) => Some(objects.begin_removal().await.map_err(failed)?),
+        None => None,
+    };
+    if let Some(removal) = &removal {
+        // Until the removal began, blocks could still be added. The object store comes first, so that after a failure
+        // the node is still there for another try.
+        let found = driver.ask(find).await.map_err(|_| ApiError::ShardAway)?;
+        keys = found.ok_or_else(|| unknown(name))?.1;
+        removal.remove(&shard.block_shape(), &keys).await.map_err(failed)?;
+    }
+    let has_objects = removal.is_some();
+    let remove = move |scheduler: &mut Scheduler, _| {
+        let removed_blocks = scheduler.nodes().remove(id, key)?;
+        for key in keys.into_iter().filter(|_| has_objects) {
+            scheduler.lower_tier().note_object((key, None), Some(&salt), false);
+        }
+        Some(KvRemoved { removed_blocks })
+    };
+    let removed = driver.ask(remove).await;
+    removed.map_err(|_| ApiError::ShardAway)?.ok_or_else(|| unknown(name))
 }
 
 pub(super) fn unknown(name: &str) -> ApiError {
-    ApiError::UnknownNode { node: name.chars().take(MAX_SHOWN_NAME).collect() }
+    ApiError::UnknownNode { node: shown(name) }
+}
+
+pub(super) fn shown(name: &str) -> String {
+    name.chars().take(MAX_SHOWN_NAME).collect()
 }
 
 pub(super) fn parse_name(name: &str) -> Option<(NodeId, BlockKey)> {
@@ -439,5 +485,5 @@ pub(super) fn parse_name(name: &str) -> Option<(NodeId, BlockKey)> {
     for (byte, pair) in bytes.iter_mut().zip(digits.as_bytes().chunks(2)) {
         *byte = u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()?;
     }
-    Some((NodeId(id.parse().ok()?), BlockKey::from_bytes(bytes)))
+    Some((node_id(id.parse().ok()?), BlockKey::from_bytes(bytes)))
 }

@@ -49,6 +49,8 @@ struct Measured {
     /// The time until the first response.
     first: Option<Duration>,
     num_blocks: usize,
+    /// The number of removals when the flight began. After another one, its blocks are not adopted.
+    removals: u64,
 }
 
 impl ObjectTier {
@@ -78,7 +80,7 @@ impl ObjectTier {
         mut stopped: oneshot::Receiver<()>,
         began: Instant,
     ) -> Measured {
-        let mut measured = Measured::default();
+        let mut measured = Measured { removals: *self.removals.read().await, ..Measured::default() };
         let get = |key: BlockKey| async move {
             let _permit = self.gets.acquire().await.ok()?;
             Some((key, self.remote.get(&local.shape, key, flight.root).await))
@@ -122,7 +124,7 @@ impl ObjectTier {
         self.tell_missing(flight, &wave).await;
         let blocks: Vec<Block> = wave.into_iter().map_while(|got| self.take(got?)).collect();
         let num_found = blocks.len();
-        let num_adopted = self.adopt(flight, local, measured.num_blocks, blocks).await;
+        let num_adopted = self.adopt(flight, local, measured, blocks).await;
         measured.num_blocks += num_adopted;
         flight.progress.send_modify(|progress| progress.num_blocks = measured.num_blocks);
         num_found == num_asked && num_adopted == num_found
@@ -177,14 +179,16 @@ impl ObjectTier {
         &self,
         flight: &Flight,
         local: &Arc<LocalStore>,
-        done: usize,
+        measured: &Measured,
         blocks: Vec<Block>,
     ) -> usize {
         let gate = self.gate.enter().await;
+        let removals = self.removals.read().await;
         let is_same = gate.as_ref().is_some_and(|now| Arc::ptr_eq(now, local));
-        if !is_same || blocks.is_empty() {
+        if !is_same || *removals != measured.removals || blocks.is_empty() {
             return 0;
         }
+        let done = measured.num_blocks;
         let before = if done == 0 { flight.before } else { Some(flight.keys[done - 1]) };
         let num_blocks = blocks.len();
         let salt = flight.salt.clone();

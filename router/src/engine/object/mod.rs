@@ -4,6 +4,7 @@
 //! download  fetches the missing blocks of a prompt before its request is submitted
 //! flight    one download, which several requests may wait for
 //! upload    uploads blocks in the background after they were stored on disk
+//! removal   removes blocks on request
 //! counts    counters for metrics
 //! ```
 //!
@@ -15,13 +16,14 @@ mod counts;
 #[doc(hidden)]
 pub mod download;
 mod flight;
+mod removal;
 mod upload;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{RwLock, Semaphore, watch};
 use trunkline_object::{Breaker, KeyMemory, Rates, Remote, RemoteError};
 use trunkline_scheduler::BlockKey;
 
@@ -30,6 +32,7 @@ use crate::engine::shard::StoreGate;
 use flight::Flight;
 
 pub use counts::ObjectCounts;
+pub use removal::Removal;
 
 /// The most stored blocks that wait for their upload.
 pub const MAX_OFFERED_BLOCKS: usize = 1024;
@@ -52,6 +55,8 @@ pub struct ObjectTier {
     state: Mutex<State>,
     counts: watch::Sender<ObjectCounts>,
     gets: Semaphore,
+    /// The number of removals so far. One in progress holds it for writing, uploads and adoptions for reading.
+    removals: RwLock<u64>,
 }
 
 #[derive(Debug)]
@@ -81,6 +86,7 @@ impl ObjectTier {
             state: Mutex::new(state),
             counts: watch::Sender::default(),
             gets: Semaphore::new(MAX_GETS),
+            removals: RwLock::default(),
         }
     }
 

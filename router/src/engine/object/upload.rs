@@ -29,12 +29,15 @@ impl ObjectTier {
                 // Offered blocks wait in the scheduler, which bounds their number.
                 tokio::time::sleep_until(until.into()).await;
             }
+            let removals = self.removals.read().await;
             let Some(uploads) = self.read_offers().await else { return };
+            let has_offers = !uploads.is_empty();
+            join_all(uploads.into_iter().map(|upload| self.put(upload))).await;
+            drop(removals);
             // Without offers there is no shard, or the statistics were out of date.
-            if uploads.is_empty() && stats.changed().await.is_err() {
+            if !has_offers && stats.changed().await.is_err() {
                 return;
             }
-            join_all(uploads.into_iter().map(|upload| self.put(upload))).await;
         }
     }
 

@@ -3,6 +3,7 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::PathBuf;
 
+use trunkline_object::BlockShape;
 use trunkline_scheduler::{ShardLimits, WindowLimits};
 
 use super::{CONTRACT_VERSION, ShardError, proto};
@@ -86,6 +87,15 @@ impl ShardInfo {
     /// Returns the bytes of a block in the store, which has it in one piece.
     pub fn bytes_per_stored_block(&self) -> u64 {
         self.bytes_per_block + self.bytes_per_window_part
+    }
+
+    /// Returns the shape of the blocks in the object store.
+    pub fn block_shape(&self) -> BlockShape {
+        BlockShape {
+            fingerprint: self.numeric_fingerprint.clone(),
+            block_size: self.block_size,
+            block_bytes: self.bytes_per_stored_block(),
+        }
     }
 
     /// Returns the limits that the scheduler needs.

@@ -64,11 +64,7 @@ impl LocalStore {
             block_size: info.block_size,
             num_slots: info.num_store_slots,
         };
-        let shape = BlockShape {
-            fingerprint: geometry.fingerprint.clone(),
-            block_size: geometry.block_size,
-            block_bytes: geometry.block_bytes,
-        };
+        let shape = info.block_shape();
         let attached = tokio::task::spawn_blocking(move || Store::attach(&folder, geometry));
         // It fails only if the runtime shuts down.
         match attached.await.ok()? {

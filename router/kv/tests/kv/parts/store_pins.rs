@@ -9,7 +9,7 @@ fn num_found(store: &StoreIndex, salt: &Salt, path: &[u32]) -> usize {
 }
 
 fn store(num_slots: u32, max_slots: u32) -> StoreIndex {
-    let (mut store, _) = StoreIndex::new(num_slots, Vec::new());
+    let mut store = StoreIndex::new(num_slots, Vec::new());
     store.set_pins(StorePins::default(), max_slots);
     store
 }
@@ -60,7 +60,7 @@ fn the_next_index_takes_over_the_pins() {
     write(&mut store, &salt, &[1, 2]);
     store.pin(&salt, keys(&salt, &[1, 2]), 10);
     let pins = store.take_pins();
-    let (mut next, _) = StoreIndex::new(4, Vec::new());
+    let mut next = StoreIndex::new(4, Vec::new());
     write(&mut next, &salt, &[1, 2]);
     next.set_pins(pins, 4);
     for number in 10..20 {

@@ -54,7 +54,7 @@ impl Driver {
 
     /// Puts a store below the shard.
     pub fn with_store(mut self, num_slots: u32) -> Self {
-        let plan = StorePlan { num_slots, write_fault: 0, broken_block: 0, max_delay_ms: 0, hung_read: 0 };
+        let plan = StorePlan { num_slots, ..StorePlan::default() };
         let mut store = FakeStore::new(plan, self.shard.limits.block_size);
         self.handle(Event::StoreReady(LaneId(0), store.contents()));
         self.store = Some(store);
@@ -85,7 +85,8 @@ impl Driver {
         for mut restore in std::mem::take(&mut self.restores) {
             let whole = restore.blocks.len();
             restore.blocks.truncate(num_blocks);
-            let (read, outcome) = self.store.as_mut().expect("a store").read(&restore, &mut Rng::new(0));
+            let (read, outcome) =
+                self.store.as_mut().expect("a store").read(&restore, self.now, &mut Rng::new(0));
             assert!(num_blocks >= whole || read.len() == num_blocks);
             for (block, hashes) in read {
                 self.shard.end_restore(block, hashes);
@@ -118,6 +119,9 @@ impl Driver {
         for restore in &plan.restores {
             restore.blocks.iter().for_each(|block| self.shard.begin_restore(block));
         }
+        if let Some(store) = &mut self.store {
+            plan.discards.iter().for_each(|&slot| store.discard(slot));
+        }
         self.restores.extend(plan.restores.clone());
         Some(plan)
     }
@@ -130,7 +134,7 @@ impl Driver {
             let outcomes = writes.into_iter().map(|write| {
                 let slot = write.slot;
                 store.begin_write(slot);
-                StoreOutcome { slot, is_stored: store.end_write(write, &mut Rng::new(0)) }
+                StoreOutcome { slot, is_stored: store.end_write(write, self.now, &mut Rng::new(0)) }
             });
             let transfers = Transfers { stores: outcomes.collect(), ..Transfers::default() };
             self.handle(Event::Transfers(LaneId(0), transfers));

@@ -218,6 +218,12 @@ impl Scenario {
             broken_block: one_in(&mut rng),
             max_delay_ms: if rng.once_in(2) { rng.range(0, 30) } else { 0 },
             hung_read: if rng.once_in(3) { rng.range(1, 10) } else { 0 },
+            full: rng.once_in(3).then(|| {
+                let from = Millis(rng.range(0, 150));
+                (from, from.plus(rng.range(1, 100)))
+            }),
+            lost_at: rng.once_in(4).then(|| Millis(rng.range(0, 200))),
+            visit_ms: if rng.once_in(2) { rng.range(1, 20) } else { 0 },
         })
     }
 

@@ -1,12 +1,12 @@
 //! A fake store that outlives its shards. A block is stored when its outcome is reported, or by chance after a kill.
 //! Some writes fail, and some blocks become damaged.
 
-use trunkline_scheduler::{BlockKey, Restore, RestoreOutcome, SlotId, StoreContents, StoredBlock};
+use trunkline_scheduler::{BlockKey, Millis, Restore, RestoreOutcome, SlotId, StoreContents, StoredBlock};
 
 use super::rng::Rng;
 
 /// The chances of faults, once in so many times and never for 0, and the time of transfers.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct StorePlan {
     pub num_slots: u32,
     pub write_fault: u64,
@@ -14,6 +14,12 @@ pub struct StorePlan {
     pub max_delay_ms: u64,
     /// The chance of a read that hangs for up to `MAX_HANG_MS`.
     pub hung_read: u64,
+    /// Writes fail from the first moment to the second, as on a full disk.
+    pub full: Option<(Millis, Millis)>,
+    /// From this moment on all reads and writes fail, as when the store is handed to another process.
+    pub lost_at: Option<Millis>,
+    /// Every so many milliseconds a user removes a node, or a prompt's blocks come from the tier below; never for 0.
+    pub visit_ms: u64,
 }
 
 /// Several times as long as a sequence waits for a read.
@@ -24,6 +30,14 @@ impl StorePlan {
     pub fn read_ms(&self, rng: &mut Rng) -> u64 {
         let hang_ms = if rng.once_in(self.hung_read) { rng.range(0, MAX_HANG_MS) } else { 0 };
         hang_ms + rng.range(0, self.max_delay_ms)
+    }
+
+    pub fn is_lost(&self, now: Millis) -> bool {
+        self.lost_at.is_some_and(|at| at <= now)
+    }
+
+    fn is_full(&self, now: Millis) -> bool {
+        self.full.is_some_and(|(from, to)| (from..to).contains(&now))
     }
 }
 
@@ -90,9 +104,10 @@ impl FakeStore {
     }
 
     /// Ends a write, and returns true if the block is stored.
-    pub fn end_write(&mut self, write: Write, rng: &mut Rng) -> bool {
+    pub fn end_write(&mut self, write: Write, now: Millis, rng: &mut Rng) -> bool {
         self.is_busy[write.slot.0 as usize] = false;
-        let is_stored = write.is_good && !rng.once_in(self.plan.write_fault);
+        let is_refused = self.plan.is_full(now) || self.plan.is_lost(now);
+        let is_stored = write.is_good && !rng.once_in(self.plan.write_fault) && !is_refused;
         if is_stored {
             self.sequence += 1;
             self.slots[write.slot.0 as usize] = Some((self.sequence, write.record));
@@ -101,9 +116,14 @@ impl FakeStore {
     }
 
     /// Reads blocks, and returns them with the outcome that the shard reports.
-    pub fn read(&mut self, restore: &Restore, rng: &mut Rng) -> (Vec<(u32, Vec<u64>)>, RestoreOutcome) {
+    pub fn read(
+        &mut self,
+        restore: &Restore,
+        now: Millis,
+        rng: &mut Rng,
+    ) -> (Vec<(u32, Vec<u64>)>, RestoreOutcome) {
         let mut read = Vec::new();
-        for block in &restore.blocks {
+        for block in restore.blocks.iter().filter(|_| !self.plan.is_lost(now)) {
             assert!(!self.is_busy[block.slot.0 as usize], "a slot that is read is not written");
             if rng.once_in(self.plan.broken_block) {
                 self.slots[block.slot.0 as usize] = None;

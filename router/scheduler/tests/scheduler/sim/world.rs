@@ -5,15 +5,15 @@ mod checks;
 use std::collections::{BTreeMap, BTreeSet};
 
 use trunkline_scheduler::{
-    EndReason, Event, LaneId, Millis, RejectReason, Restore, Scheduler, SequenceId, ShardLimits, Stats,
-    StepPlan, StepResult, StoreOutcome, TokenScore, Transfers, Update,
+    BlockKey, EndReason, Event, LaneId, Millis, NodeId, RejectReason, Restore, Scheduler, SequenceId,
+    ShardLimits, Stats, StepPlan, StepResult, StoreOutcome, TokenScore, Transfers, Update,
 };
 
 use super::model::{Known, Model};
 use super::rng::{Rng, mix};
 use super::scenario::{Arrival, Client, Outage, Poison, Scenario};
 use super::shard::FakeShard;
-use super::store::{FakeStore, Write};
+use super::store::{FakeStore, Record, Write};
 use super::{Blow, Options, Report};
 
 #[derive(Clone, Debug)]
@@ -45,6 +45,10 @@ enum Happening {
         shard: u64,
         restore: Restore,
     },
+    /// A user removes a node, or a prompt lacks blocks that the tier below has.
+    Visit,
+    /// Blocks of the tier below are in the store, in reserved slots.
+    Fetched(Vec<Write>),
     Wake,
 }
 
@@ -80,6 +84,8 @@ const MAX_STEPS_PER_TOKEN: u64 = 2;
 /// The most tokens that a run computes, for each token of its requests and for each of its shards. The highest number
 /// over 20,000 seeds was 1.12.
 const MAX_COMPUTED_PER_TOKEN: u64 = 2;
+/// Visits go on for this long after the last request has arrived.
+const MORE_VISITS_MS: u64 = 100;
 
 impl<'a> World<'a> {
     pub(super) fn new(scenario: &'a Scenario, options: Options) -> Self {
@@ -128,6 +134,11 @@ impl<'a> World<'a> {
         }
         for outage in &scenario.outages {
             world.at(outage.at, Happening::ShardLost(*outage));
+        }
+        if let Some(plan) = scenario.store.filter(|plan| plan.visit_ms > 0) {
+            let last = scenario.arrivals.iter().map(|arrival| arrival.at.0).max().unwrap_or(0);
+            let times = (0..last + MORE_VISITS_MS).step_by(plan.visit_ms as usize);
+            times.for_each(|time| world.at(Millis(time), Happening::Visit));
         }
         world
     }
@@ -216,6 +227,8 @@ impl<'a> World<'a> {
                 }
             }
             Happening::ShardBack(limits) => {
+                // The link waits until nobody writes blocks of the tier below.
+                self.end_fetches();
                 let beside = self.scenario.config.max_prefill_tokens_beside_decodes;
                 self.shard = Some(FakeShard::new(limits, self.scenario.faults, beside));
                 self.num_shards += 1;
@@ -224,8 +237,9 @@ impl<'a> World<'a> {
                 self.open_store(limits.block_size);
             }
             Happening::Result { shard, result } => {
-                if shard != self.num_shards || self.shard.is_none() {
-                    return; // The router drops late results of a lost shard.
+                // The router drops results of an earlier shard, and the scheduler those that come after a loss.
+                if shard != self.num_shards || self.shard.is_none() && self.scenario.twice == 0 {
+                    return;
                 }
                 let is_twice = self.rng.once_in(self.scenario.twice);
                 self.tell(Event::StepResult(LaneId(0), result.clone()));
@@ -244,7 +258,7 @@ impl<'a> World<'a> {
                     return;
                 }
                 let (Some(store), Some(shard)) = (&mut self.store, &mut self.shard) else { return };
-                let (read, outcome) = store.read(&restore, &mut self.rng);
+                let (read, outcome) = store.read(&restore, self.now, &mut self.rng);
                 for (block, hashes) in read {
                     shard.end_restore(block, hashes);
                 }
@@ -253,7 +267,81 @@ impl<'a> World<'a> {
                     Transfers { stores: Vec::new(), restores: vec![outcome] },
                 ));
             }
+            Happening::Visit if self.rng.once_in(4) => self.remove_node(),
+            Happening::Visit => self.fetch(),
+            Happening::Fetched(writes) => self.end_fetch(writes),
             Happening::Wake => {}
+        }
+    }
+
+    fn remove_node(&mut self) {
+        let nodes =
+            self.scheduler.kv().map(|kv| kv.walk(NodeId(0), 1_000, |_| true).nodes).unwrap_or_default();
+        if let Some(last) = (nodes.len() as u64).checked_sub(1) {
+            let node = &nodes[self.rng.range(0, last) as usize];
+            self.trace(&("remove", node.id));
+            assert!(self.scheduler.nodes().remove(node.id, node.key).is_some());
+            self.scheduler.check_invariants();
+        }
+    }
+
+    /// Begins to write the blocks that a prompt lacks to the store, as if the tier below had them.
+    fn fetch(&mut self) {
+        let last = self.scenario.arrivals.len() as u64 - 1;
+        let arrival = &self.scenario.arrivals[self.rng.range(0, last) as usize];
+        let (salt, tokens) = (&arrival.request.salt, &arrival.request.token_ids);
+        let (Some(store), Some(shard)) = (&mut self.store, &self.shard) else { return };
+        let block_size = shard.limits.block_size as usize;
+        let (mut key, mut prefix, mut records) = (salt.root_key(), Model::start(arrival.salt), Vec::new());
+        for (depth, block) in tokens.chunks_exact(block_size).enumerate() {
+            let parent = (depth > 0).then_some(key);
+            key = key.extend(block);
+            let hashes = block.iter().map(|&token| {
+                prefix = Model::extend(prefix, token);
+                prefix
+            });
+            records.push(Record { key, parent, depth: depth as u32, hashes: hashes.collect() });
+        }
+        let keys: Vec<BlockKey> = records.iter().map(|record| record.key).collect();
+        let mut tier = self.scheduler.lower_tier();
+        let Some(coverage) = tier.coverage(salt, tokens, &keys).filter(|coverage| coverage.is_extensible)
+        else {
+            return;
+        };
+        records.drain(..coverage.num_blocks.min(keys.len()));
+        let Some(first) = records.first() else { return };
+        let slots = tier.reserve_adopted(salt, first.parent, records.len());
+        let writes = slots.into_iter().zip(records).map(|(slot, record)| {
+            store.begin_write(slot);
+            Write { slot, record, is_good: true }
+        });
+        let writes: Vec<Write> = writes.collect();
+        let at = self.now.plus(self.rng.range(0, store.plan.max_delay_ms));
+        self.trace(&writes);
+        self.scheduler.check_invariants();
+        self.at(at, Happening::Fetched(writes));
+    }
+
+    fn end_fetch(&mut self, writes: Vec<Write>) {
+        let Some(store) = &mut self.store else { return };
+        let mut is_written = true;
+        for write in writes {
+            let (slot, key, parent) = (write.slot, write.record.key, write.record.parent);
+            // The router stops at the first block that cannot be written.
+            let write = Write { is_good: is_written, ..write };
+            is_written = store.end_write(write, self.now, &mut self.rng);
+            self.scheduler.lower_tier().adopt(slot, key, parent, is_written);
+        }
+        self.scheduler.check_invariants();
+    }
+
+    fn end_fetches(&mut self) {
+        let is_fetch = |happening: &Happening| matches!(happening, Happening::Fetched(_));
+        let pending = self.happenings.iter().filter(|(_, happening)| is_fetch(happening)).map(|(&at, _)| at);
+        for at in pending.collect::<Vec<_>>() {
+            if let Some(Happening::Fetched(writes)) = self.happenings.remove(&at) {
+                self.end_fetch(writes);
+            }
         }
     }
 
@@ -265,7 +353,7 @@ impl<'a> World<'a> {
     }
 
     fn open_store(&mut self, block_size: u32) {
-        let Some(plan) = self.scenario.store else { return };
+        let Some(plan) = self.scenario.store.filter(|plan| !plan.is_lost(self.now)) else { return };
         if self.store.as_ref().is_none_or(|store| store.block_size != block_size) {
             self.store = Some(FakeStore::new(plan, block_size));
         }
@@ -276,7 +364,7 @@ impl<'a> World<'a> {
     fn end_write(&mut self, write: Write) -> StoreOutcome {
         let slot = write.slot;
         let store = self.store.as_mut().expect("a write has a store");
-        StoreOutcome { slot, is_stored: store.end_write(write, &mut self.rng) }
+        StoreOutcome { slot, is_stored: store.end_write(write, self.now, &mut self.rng) }
     }
 
     /// Ends the writes of a killed shard, each of which has happened or not.

@@ -87,6 +87,9 @@ impl World<'_> {
         if self.scenario.twice == 0 {
             assert_eq!(stats.unexpected_results, 0);
         }
+        if self.scenario.store.is_some_and(|plan| plan.broken_block == 0 && plan.lost_at.is_none()) {
+            assert_eq!(stats.restore_failures, 0, "the index has no block that the store lacks");
+        }
         let rejected = stats.rejected_queue_full
             + stats.rejected_too_long
             + stats.rejected_deadline
