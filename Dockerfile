@@ -3,7 +3,7 @@
 # Run:    docker run -p 3000:3000 -v trunkline-models:/models trunkline [MODEL]
 # The image is built with the same make targets as a development build.
 
-FROM debian:trixie-slim AS build
+FROM debian:trixie-20260713-slim AS build
 RUN apt-get update \
     && apt-get install --yes --no-install-recommends build-essential ca-certificates make python3 python3-venv rustup \
     && rm -rf /var/lib/apt/lists/*
@@ -12,7 +12,7 @@ WORKDIR /src
 COPY . .
 RUN make wheel && make image-environment PREFIX=/opt/trunkline
 
-FROM debian:trixie-slim
+FROM debian:trixie-20260713-slim
 RUN apt-get update \
     && apt-get install --yes --no-install-recommends ca-certificates python3 \
     && rm -rf /var/lib/apt/lists/* \

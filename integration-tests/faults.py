@@ -7,6 +7,7 @@ import random
 import shutil
 import signal
 import ssl
+import subprocess
 import threading
 import time
 from collections import Counter, defaultdict
@@ -16,7 +17,7 @@ from typing import TypeVar
 
 import httpx
 from disk import Disk
-from harness import ROOT, START_DEADLINE_S, Trunkline, http, wait_for
+from harness import ROOT, START_DEADLINE_S, TRUNKLINE, Trunkline, descendants, http, wait_for
 from tenants import TABLES, headers, write_keys
 
 CERTIFICATES = ROOT / "router/tests/router/certificates"
@@ -70,7 +71,7 @@ class Faults:
 
     def harm_processes(self, draw: random.Random, seconds: float) -> None:
         faults = [self.kill_shard, self.stop_shard, self.kill_router]
-        faults += [self.expire_certificate, self.break_keys]
+        faults += [self.reload, self.expire_certificate, self.break_keys]
         self._run(faults, draw, seconds)
 
     def harm_disk(self, draw: random.Random, seconds: float) -> None:
@@ -95,6 +96,16 @@ class Faults:
         os.kill(shard, signal.SIGKILL)
         wait_for(lambda: self.server.pids("trunkline_server") not in ([shard], []), "another shard", START_DEADLINE_S)
         wait_for(self.server.is_ready, "readiness after the shard was killed", START_DEADLINE_S)
+
+    def reload(self, _: random.Random) -> None:
+        """Replaces router and shard by new ones, which no request may notice."""
+        self.count()
+        old = {self.server.router_pid(), self.server.shard_pid()}
+        command = [TRUNKLINE, "reload", str(self.server.process.pid)]
+        done = subprocess.run(command, env=self.server.environment, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+        wait_for(lambda: not old & set(descendants(self.server.process.pid)), "the old pair to leave", 120)
+        wait_for(self.server.is_ready, "readiness after the reload", START_DEADLINE_S)
 
     def stop_shard(self, draw: random.Random) -> None:
         shard = self.server.shard_pid()

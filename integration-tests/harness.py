@@ -129,6 +129,7 @@ class Trunkline:
         environment = {k: v for k, v in os.environ.items() if not k.startswith("TRUNKLINE_")}
         environment |= {"TMPDIR": self.runtime.name, "XDG_RUNTIME_DIR": self.runtime.name}
         environment |= DEFAULTS | (env or {})
+        self.environment = environment
         self.process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=self._log, stdin=subprocess.DEVNULL, env=environment
         )

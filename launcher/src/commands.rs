@@ -1,17 +1,21 @@
 //! Runs the command that the command line names.
 
+use std::ffi::OsString;
 use std::io::{self, Write};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use crate::args::resolved::{ModelRef, Request, ServeConfig};
+use crate::args::{self, ParseError};
 use crate::child::ShardId;
 use crate::error::LauncherError;
-use crate::listen::Address;
+use crate::listen::Listener;
 use crate::pace::Pace;
+use crate::pair::{Base, Plan};
 use crate::process::{Event, MAX_PENDING_EVENTS};
 use crate::runtime_dir::{self, RuntimeDir};
-use crate::supervise::{Plan, Supervisor};
-use crate::{programs, report, resolve, signals};
+use crate::supervise::Supervisor;
+use crate::{control, programs, report, resolve, signals};
 
 /// Runs `request` to its end and returns the exit code.
 pub fn run(request: Request) -> Result<i32, LauncherError> {
@@ -23,27 +27,42 @@ pub fn run(request: Request) -> Result<i32, LauncherError> {
             signals::forward_to(sender.clone())?;
             download(&model, &events, &sender)
         }
+        Request::Reload(pid) => {
+            control::reload(pid)?;
+            print("reloaded\n")
+        }
         Request::Serve(config) => {
             signals::forward_to(sender.clone())?;
-            serve(&config, &events, sender)
+            serve(config, &events, sender)
         }
     }
 }
 
 fn serve(
-    config: &ServeConfig,
+    config: Box<ServeConfig>,
     events: &Receiver<Event>,
     sender: SyncSender<Event>,
 ) -> Result<i32, LauncherError> {
     let (python, router) = (programs::python()?, programs::router()?);
-    let address = Address::check(&config.server.hostname, config.server.port)?;
+    let listener = Listener::open(&config.server.hostname, config.server.port)?;
     let model = resolve::run(&python, &config.model, events, &sender)?;
     // One, until a model can have several lanes or ranks.
     let shards = vec![ShardId::default()];
     let runtime_dir = RuntimeDir::create(&runtime_dir::bases(), &shards, &config.log())?;
-    let pace = Pace::default();
-    let plan = Plan { config, python, router, model, shards, address, runtime_dir, pace };
-    Supervisor::start(&plan, events, sender)?.run(write_to_stdout)
+    let base = Arc::new(Base { listener, runtime_dir, pace: Pace::default() });
+    let plan = Plan { config, python, router, model, shards, generation: 0, base };
+    Supervisor::start(plan, Box::new(reread), events, sender)?.run(write_to_stdout)
+}
+
+/// Parses the arguments of this process again, with the configuration file as it is now.
+fn reread() -> Result<Box<ServeConfig>, LauncherError> {
+    let argv: Vec<OsString> = std::env::args_os().collect();
+    match args::parse(&argv) {
+        Ok(Request::Serve(config)) => Ok(config),
+        Ok(_) => Err(LauncherError::usage("the arguments no longer ask to serve")),
+        Err(ParseError::Launcher(error)) => Err(error),
+        Err(ParseError::Clap(error)) => Err(LauncherError::usage(error.to_string())),
+    }
 }
 
 fn download(

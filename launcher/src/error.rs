@@ -26,6 +26,9 @@ pub enum LauncherError {
     },
     #[error(transparent)]
     Cache(#[from] crate::cache::CacheError),
+    /// A running server was not found, or goes on as before.
+    #[error("cannot reload: {reason}")]
+    Reload { reason: String },
     #[error(
         "port {port} of `{hostname}` is in use; hint: stop the process that listens there, or choose another `--port`"
     )]
@@ -112,6 +115,7 @@ impl LauncherError {
             | Self::CrashLoop { .. }
             | Self::ResolverOutput { .. }
             | Self::RuntimeDir { .. }
+            | Self::Reload { .. }
             | Self::System { .. } => EXIT_FAILURE,
         }
     }

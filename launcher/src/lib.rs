@@ -1,39 +1,48 @@
 //! The `trunkline` command as a library: resolves a model, starts the shard and the router, and supervises them.
 //!
 //! ```text
-//! commands     serve, download, env, cache
+//! commands     serve, download, reload, env, cache
 //! args/        command line, environment and configuration file
 //! programs     finds the other programs and builds their command lines
-//! listen       checks the port before anything is loaded
+//! listen       the listening socket
 //! resolve      model name to files
 //! runtime_dir  the private folder with the sockets and the router's settings
 //! child        the children's names
 //! process      a child process: group, lifeline, end
 //! output       a child's output lines
 //! pace         time limits for the children
-//! supervise    starts, restarts and stops both children
+//! pair         a router with its shards
+//! supervise    restarts, replaces and stops them
+//! reload       a reload under way
+//! retired      pairs that were replaced
+//! control      `trunkline reload` and its socket; `caller` waits for the outcome
 //! report       `trunkline env`
 //! cache/       `trunkline cache`
 //! ```
 
 pub mod args;
 pub mod cache;
+pub mod caller;
 pub mod child;
 pub mod commands;
+pub mod control;
 pub mod drain;
 pub mod error;
 pub mod exit;
 pub mod listen;
 pub mod log;
+pub mod model;
 pub mod output;
 pub mod pace;
+pub mod pair;
 pub mod process;
 pub mod programs;
 pub mod ready;
+mod reload;
 pub mod report;
 pub mod resolve;
 pub mod restart;
+mod retired;
 pub mod runtime_dir;
 pub mod signals;
 pub mod supervise;
-mod tls_probe;

@@ -7,19 +7,21 @@ use std::sync::mpsc::SyncSender;
 use std::thread;
 
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
-use trunkline_settings::RouterReport;
+use trunkline_settings::Report;
 
+use crate::caller::Caller;
 use crate::child::ChildId;
 use crate::error::LauncherError;
 use crate::exit::Exit;
 use crate::log;
+use crate::model::ResolvedModel;
 use crate::output::{Output, Tail};
 
 /// Capacity of the supervisor's event queue. Senders block when it is full; they hold nothing that others wait for.
 pub const MAX_PENDING_EVENTS: usize = 64;
 
 /// An event for the supervisor.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug)]
 pub enum Event {
     /// The launcher received this signal.
     Signal(i32),
@@ -29,10 +31,12 @@ pub enum Event {
         /// The process id, which distinguishes this process from earlier ones of the same child.
         pid: u32,
     },
-    /// The router wrote this to its stdout.
-    Report(RouterReport),
-    /// The router answered that the server is ready.
-    Ready,
+    /// The child with this process id wrote this to its stdout.
+    Report { pid: u32, report: Report },
+    /// A signal, or this caller, asks to replace the router and the shards.
+    Reload(Option<Caller>),
+    /// The model of a reload is resolved.
+    Resolved(Result<ResolvedModel, LauncherError>),
 }
 
 /// A running child that leads its own process group. Dropping it kills the whole group and reaps the child.
@@ -51,7 +55,7 @@ pub(crate) struct Process {
 
 impl Process {
     /// Starts a supervised child: stdin is the lifeline, and the lines of stdout and stderr both go to the launcher's
-    /// stderr, untouched, but for the router's reports and a closing `error:` line ([`Tail::verdict`]). Its end arrives
+    /// stderr, untouched, but for reports and a closing `error:` line ([`Tail::verdict`]). Its end arrives
     /// as [`Event::Ended`].
     ///
     /// The launcher's own stdout carries what the user asked for and nothing else, hence both streams go to stderr.
@@ -87,10 +91,10 @@ impl Process {
         let pid = child.id();
         let events = events.clone();
         let reports = events.clone();
-        let on_stdout = move |line: &[u8]| match report_in(id, line) {
+        let on_stdout = move |line: &[u8]| match serde_json::from_slice(line) {
             // If this fails, the supervisor has ended.
-            Some(report) => drop(reports.send(Event::Report(report))),
-            None => log::write_line(line),
+            Ok(report) => drop(reports.send(Event::Report { pid, report })),
+            Err(_) => log::write_line(line),
         };
         let output = Output::pass_through(child.stdout.take(), child.stderr.take(), on_stdout);
         thread::spawn(move || {
@@ -147,10 +151,6 @@ impl Drop for Process {
             self.finish();
         }
     }
-}
-
-fn report_in(id: ChildId, line: &[u8]) -> Option<RouterReport> {
-    if id == ChildId::Router { serde_json::from_slice(line).ok() } else { None }
 }
 
 fn spawn_in_own_group(id: ChildId, command: &mut Command) -> Result<Child, LauncherError> {

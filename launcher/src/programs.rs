@@ -15,8 +15,12 @@ const SERVER_MODULE: &str = "trunkline_server";
 /// Prevents `python -m` from importing modules from the working folder.
 const SAFE_PATH: (&str, &str) = ("PYTHONSAFEPATH", "1");
 
-/// Variables with keys, which only the router needs.
-const KEYS: [&str; 2] = ["TRUNKLINE_API_KEY", "TRUNKLINE_WATERMARK_KEY"];
+/// Variables with secrets that only the router needs: its keys, and the credentials of clouds for `--kv-object-store`.
+/// A star stands for the rest of a name.
+const ROUTERS_SECRETS: [&str; 5] =
+    ["TRUNKLINE_API_KEY", "TRUNKLINE_WATERMARK_KEY", "AWS_*", "AZURE_*", "GOOGLE_*"];
+/// Variables with secrets that only the server package needs: the tokens of the Hub.
+const SERVERS_SECRETS: [&str; 2] = ["HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"];
 /// A setting, and the shard's flag for it where that has another name.
 const STEP_TOKENS: (&str, &str) = ("max_batch_prefill_tokens", "--max-step-tokens");
 
@@ -85,6 +89,7 @@ pub(crate) fn shard_command(python: &Path, config: &ServeConfig, model: &Path, s
 pub(crate) fn router_command(router: &Path, settings: &Path) -> Command {
     let mut command = Command::new(router);
     forget_own_variables(&mut command);
+    forget(&mut command, &SERVERS_SECRETS);
     command.arg("--settings").arg(settings).arg("--lifeline");
     command
 }
@@ -92,11 +97,24 @@ pub(crate) fn router_command(router: &Path, settings: &Path) -> Command {
 fn server_command(python: &Path, subcommand: &str) -> Command {
     let mut command = Command::new(python);
     forget_own_variables(&mut command);
-    for key in KEYS {
-        command.env_remove(key);
-    }
+    forget(&mut command, &ROUTERS_SECRETS);
     command.env(SAFE_PATH.0, SAFE_PATH.1).args(["-m", SERVER_MODULE, subcommand]);
     command
+}
+
+/// Removes the variables with these names from a child's environment.
+fn forget(command: &mut Command, names: &[&str]) {
+    let is_one = |variable: &str| {
+        names.iter().any(|name| match name.strip_suffix('*') {
+            Some(beginning) => variable.starts_with(beginning),
+            None => variable == *name,
+        })
+    };
+    for (variable, _) in env::vars_os() {
+        if variable.to_str().is_some_and(is_one) {
+            command.env_remove(variable);
+        }
+    }
 }
 
 /// Removes the launcher's own variables from a child's environment; their checked values reach the child as settings.

@@ -2,19 +2,18 @@
 
 use std::io::Read;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::mpsc::{Receiver, SyncSender};
 use std::thread;
 use std::time::Duration;
-
-use serde::Deserialize;
 
 use crate::args::resolved::ModelRef;
 use crate::child::ChildId;
 use crate::drain::{ClosingLine, Request, Stopped, stop};
 use crate::error::{EXIT_USER_MISTAKE, LauncherError};
 use crate::exit::Exit;
+pub use crate::model::ResolvedModel;
 use crate::process::{Event, Process};
 use crate::programs;
 
@@ -22,17 +21,6 @@ use crate::programs;
 const MAX_OUTPUT_BYTES: u64 = 64 << 10;
 /// Time that an interrupted download has to leave its partial files in order.
 const STOP_TIMEOUT: Duration = Duration::from_secs(2);
-
-/// A model that exists on this machine.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-pub struct ResolvedModel {
-    /// A `.gguf` file or a folder with `config.json`.
-    pub path: PathBuf,
-    /// Name in answers unless the user chooses another.
-    pub model_id: String,
-    /// The commit on the Hub, if it came from there.
-    pub revision: Option<String>,
-}
 
 /// Finds or downloads `model`. The resolver writes its progress bars directly to stderr.
 ///

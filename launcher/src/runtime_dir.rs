@@ -5,8 +5,11 @@
 //! ```text
 //! trunkline-<pid>-<random>/    0700
 //!     launcher.lock            0600; locked with flock while the launcher lives; contains its process id once locked
+//!     control.sock             `trunkline reload` connects to it
 //!     shard.sock               0600; created by the shard that the file is named after
 //!     router.json              0600; the router's settings, written before each of its starts
+//!     shard.1.sock             the same after a reload, and so on
+//!     router.1.json
 //! ```
 //!
 //! The kernel releases the lock when the launcher ends for any reason, so a folder whose lock can be taken is stale.
@@ -30,7 +33,7 @@ use crate::log::Log;
 
 const PREFIX: &str = "trunkline-";
 pub const LOCK_FILE: &str = "launcher.lock";
-const ROUTER_SETTINGS: &str = "router.json";
+const CONTROL_SOCKET: &str = "control.sock";
 const PRIVATE_DIR_MODE: u32 = 0o700;
 const PRIVATE_FILE_MODE: u32 = 0o600;
 /// `sizeof(sockaddr_un.sun_path)` is 108 on Linux, including the final NUL.
@@ -66,7 +69,7 @@ impl RuntimeDir {
     fn create_in(base: &Path, shards: &[ShardId]) -> io::Result<Self> {
         for _ in 0..MAX_NAMES {
             let path = base.join(format!("{PREFIX}{}-{:08x}", process::id(), random_u32()));
-            shards.iter().try_for_each(|shard| check_socket_path(&socket_in(&path, *shard)))?;
+            shards.iter().try_for_each(|shard| check_socket_path(&socket_in(&path, *shard, u32::MAX)))?;
             match DirBuilder::new().mode(PRIVATE_DIR_MODE).create(&path) {
                 Ok(()) => {}
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
@@ -89,21 +92,34 @@ impl RuntimeDir {
         &self.path
     }
 
-    /// Returns the path of a shard's socket.
-    pub fn socket(&self, shard: ShardId) -> PathBuf {
-        socket_in(&self.path, shard)
+    /// Returns the path of a shard's socket after this number of reloads.
+    pub fn socket(&self, shard: ShardId, generation: u32) -> PathBuf {
+        socket_in(&self.path, shard, generation)
     }
 
-    /// Returns the path of the router's settings.
-    pub(crate) fn router_settings(&self) -> PathBuf {
-        self.path.join(ROUTER_SETTINGS)
+    pub(crate) fn control_socket(&self) -> PathBuf {
+        control_socket_in(&self.path)
+    }
+
+    /// Returns the path of the router's settings after this number of reloads.
+    pub(crate) fn router_settings(&self, generation: u32) -> PathBuf {
+        self.path.join(numbered("router", generation, "json"))
     }
 
     /// Writes the router's settings, readable only by this user.
-    pub(crate) fn write_router_settings(&self, settings: &RouterSettings) -> io::Result<()> {
+    pub(crate) fn write_router_settings(&self, generation: u32, settings: &RouterSettings) -> io::Result<()> {
         let mut options = OpenOptions::new();
         options.write(true).create(true).truncate(true).mode(PRIVATE_FILE_MODE);
-        options.open(self.router_settings())?.write_all(&serde_json::to_vec_pretty(settings)?)
+        options.open(self.router_settings(generation))?.write_all(&serde_json::to_vec_pretty(settings)?)
+    }
+
+    /// Removes what the children of an earlier generation left behind.
+    pub(crate) fn remove_files_of(&self, generation: u32, shards: &[ShardId]) {
+        // What cannot be removed now goes with the folder.
+        let _ = fs::remove_file(self.router_settings(generation));
+        for shard in shards {
+            let _ = fs::remove_file(self.socket(*shard, generation));
+        }
     }
 }
 
@@ -129,8 +145,20 @@ pub(crate) fn bases() -> Vec<PathBuf> {
     bases
 }
 
-fn socket_in(folder: &Path, shard: ShardId) -> PathBuf {
-    folder.join(format!("{shard}.sock"))
+fn socket_in(folder: &Path, shard: ShardId, generation: u32) -> PathBuf {
+    folder.join(numbered(&shard.to_string(), generation, "sock"))
+}
+
+pub(crate) fn control_socket_in(folder: &Path) -> PathBuf {
+    folder.join(CONTROL_SOCKET)
+}
+
+/// Returns a file's name. The first generation has no number.
+fn numbered(name: &str, generation: u32, extension: &str) -> String {
+    match generation {
+        0 => format!("{name}.{extension}"),
+        generation => format!("{name}.{generation}.{extension}"),
+    }
 }
 
 /// Fails if a socket cannot be bound at `path` because the path is too long.
@@ -162,15 +190,7 @@ fn random_u32() -> u32 {
 
 /// Removes the folders of this user's dead launchers. A folder that cannot be removed is logged and left in place.
 pub fn sweep(base: &Path, log: &Log) {
-    let Ok(entries) = fs::read_dir(base) else { return };
-    let ours = entries
-        .filter_map(Result::ok)
-        .filter_map(|entry| Some((owner_in_name(entry.file_name().to_str()?)?, entry.path())))
-        .take(MAX_SWEPT);
-    for (pid, path) in ours {
-        if !is_private(&path) || !is_stale(&path, pid) {
-            continue;
-        }
+    for (_, path) in folders(base).filter(|(pid, path)| is_stale(path, *pid)) {
         match fs::remove_dir_all(&path) {
             Ok(()) => log.debug("removed the folder of a dead launcher", &[("path", &path.display())]),
             Err(error) => log.warn(
@@ -179,6 +199,21 @@ pub fn sweep(base: &Path, log: &Log) {
             ),
         }
     }
+}
+
+/// Returns the process ids and folders of this user's running launchers.
+pub(crate) fn running(base: &Path) -> impl Iterator<Item = (i32, PathBuf)> {
+    folders(base).filter(|(pid, path)| !is_stale(path, *pid) && control_socket_in(path).exists())
+}
+
+fn folders(base: &Path) -> impl Iterator<Item = (i32, PathBuf)> {
+    fs::read_dir(base)
+        .into_iter()
+        .flatten()
+        .filter_map(Result::ok)
+        .filter_map(|entry| Some((owner_in_name(entry.file_name().to_str()?)?, entry.path())))
+        .take(MAX_SWEPT)
+        .filter(|(_, path)| is_private(path))
 }
 
 /// Returns the process id in `trunkline-<pid>-<random>`.

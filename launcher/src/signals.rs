@@ -1,28 +1,35 @@
-//! Turns the signals that stop the launcher (SIGINT, SIGTERM and SIGHUP) into events.
+//! Turns the signals that stop the launcher (SIGINT, SIGTERM) or reload it (SIGUSR2) into events. SIGHUP stops it if it
+//! has a terminal, which has then gone away, and reloads it otherwise.
 
-use std::fs;
+use std::fs::{self, File};
 use std::sync::mpsc::SyncSender;
 use std::thread;
 
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR2};
 use signal_hook::iterator::Signals;
 
 use crate::error::LauncherError;
 use crate::process::Event;
 
-/// Sends an [`Event::Signal`] for every such signal until the process ends.
+/// Sends an [`Event::Signal`] or an [`Event::Reload`] for every such signal until the process ends.
 ///
 /// SIGHUP stays ignored if it was ignored when the launcher started, as under `nohup`.
 pub(crate) fn forward_to(events: SyncSender<Event>) -> Result<(), LauncherError> {
-    let mut wanted = vec![SIGINT, SIGTERM];
+    let mut wanted = vec![SIGINT, SIGTERM, SIGUSR2];
     if !is_ignored(SIGHUP) {
         wanted.push(SIGHUP);
     }
     let mut signals =
         Signals::new(wanted).map_err(|source| LauncherError::System { what: "handle signals", source })?;
+    let has_terminal = File::open("/dev/tty").is_ok();
     thread::spawn(move || {
         for signal in signals.forever() {
-            if events.send(Event::Signal(signal)).is_err() {
+            let event = match signal {
+                SIGUSR2 => Event::Reload(None),
+                SIGHUP if !has_terminal => Event::Reload(None),
+                signal => Event::Signal(signal),
+            };
+            if events.send(event).is_err() {
                 return;
             }
         }

@@ -1,120 +1,44 @@
-//! Starts the shards and the router, supervises them, restarts them after a crash, and stops them.
+//! Supervises the pair of router and shards that serves, restarts its children after a crash, replaces it by another
+//! pair at a reload, and stops everything.
 
-use std::fs;
 use std::io;
-use std::path::PathBuf;
-use std::process::Command;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
-use trunkline_settings::{RouterReport, RouterSettings};
+use trunkline_settings::Report;
 
-use crate::args::resolved::ServeConfig;
+use crate::caller::Caller;
 use crate::child::{ChildId, ShardId};
+use crate::control;
 use crate::drain;
 use crate::error::{EXIT_USER_MISTAKE, LauncherError};
 use crate::exit::Exit;
-use crate::listen::Address;
 use crate::log::{Field, Log};
+use crate::model::ResolvedModel;
 use crate::output::Tail;
-use crate::pace::Pace;
+use crate::pair::{Other, Pair, Plan, Reread, State};
 use crate::process::{Event, Process};
-use crate::programs;
-use crate::ready::{self, Scheme};
-use crate::resolve::ResolvedModel;
+use crate::ready;
+use crate::reload::{Reload, ReloadError, Stage};
 use crate::restart::{RestartPolicy, Verdict};
-use crate::runtime_dir::RuntimeDir;
-
-/// Everything needed to start the children.
-#[derive(Debug)]
-pub struct Plan<'a> {
-    pub config: &'a ServeConfig,
-    /// The interpreter with the server package.
-    pub python: PathBuf,
-    /// Path of the router binary.
-    pub router: PathBuf,
-    pub model: ResolvedModel,
-    pub shards: Vec<ShardId>,
-    pub address: Address,
-    /// It outlives every child.
-    pub runtime_dir: RuntimeDir,
-    pub pace: Pace,
-}
-
-impl Plan<'_> {
-    fn served_model_name(&self) -> &str {
-        self.config.served_model_name.as_deref().unwrap_or(&self.model.model_id)
-    }
-
-    fn scheme(&self) -> Scheme {
-        if self.config.server.tls_cert.is_some() { Scheme::Https } else { Scheme::Http }
-    }
-
-    /// Returns the router's settings, with the port that was found free.
-    pub fn router_settings(&self) -> RouterSettings {
-        let mut server = self.config.server.clone();
-        server.hostname.clone_from(&self.address.hostname);
-        server.port = self.address.port;
-        RouterSettings {
-            shard_socket: self.runtime_dir.socket(ShardId::default()),
-            model_path: self.model.path.clone(),
-            served_model_name: self.served_model_name().to_owned(),
-            server,
-            limits: self.config.limits.clone(),
-            replies: self.config.replies.clone(),
-            cache: self.config.router_cache.clone(),
-            logging: self.config.logging.clone(),
-        }
-    }
-
-    /// Returns the children to keep running, in the order in which they are started.
-    fn children(&self) -> impl Iterator<Item = ChildId> {
-        self.shards.iter().copied().map(ChildId::Shard).chain([ChildId::Router])
-    }
-
-    /// Returns the command that starts a child.
-    pub fn command(&self, child: ChildId) -> Command {
-        match child {
-            ChildId::Resolver => programs::resolver_command(&self.python, &self.config.model),
-            ChildId::Shard(shard) => {
-                let socket = self.runtime_dir.socket(shard);
-                programs::shard_command(&self.python, self.config, &self.model.path, &socket)
-            }
-            ChildId::Router => programs::router_command(&self.router, &self.runtime_dir.router_settings()),
-        }
-    }
-}
-
-/// A child that should be running, and its current state.
-#[derive(Debug)]
-struct Supervised {
-    id: ChildId,
-    state: State,
-    restarts: RestartPolicy,
-    /// Set when the running process is killed because it has hung for this long.
-    hung: Option<Duration>,
-}
-
-#[derive(Debug)]
-enum State {
-    Running(Process),
-    /// The child is started again at this time.
-    Crashed {
-        restart_at: Instant,
-    },
-}
+use crate::retired::Retired;
 
 /// Owns the children. Dropping it kills them.
-#[derive(Debug)]
 pub struct Supervisor<'a> {
-    plan: &'a Plan<'a>,
     log: Log,
     events: &'a Receiver<Event>,
     sender: SyncSender<Event>,
-    children: Vec<Supervised>,
-    /// Set once the router has answered 200 and the user has been told.
+    reread: Reread,
+    /// The pair that gets new connections.
+    serving: Pair,
+    /// Set once the router has reported that it is ready and the user has been told.
     was_ready: bool,
+    reload: Option<Reload>,
+    /// Number of reloads that were begun.
+    generation: u32,
+    retired: Vec<Retired>,
 }
 
 impl<'a> Supervisor<'a> {
@@ -122,28 +46,25 @@ impl<'a> Supervisor<'a> {
     ///
     /// `sender` feeds `events`, which only the supervisor reads from now on.
     pub fn start(
-        plan: &'a Plan<'a>,
+        plan: Plan,
+        reread: Reread,
         events: &'a Receiver<Event>,
         sender: SyncSender<Event>,
     ) -> Result<Self, LauncherError> {
-        let mut supervisor =
-            Self { plan, log: plan.config.log(), events, sender, children: Vec::new(), was_ready: false };
-        supervisor.log.info(
-            "starting",
-            &[
-                ("version", &env!("CARGO_PKG_VERSION")),
-                ("model", &plan.model.path.display()),
-                ("revision", &plan.model.revision.as_deref().unwrap_or("none")),
-                ("port", &plan.address.port),
-            ],
-        );
-        for id in plan.children() {
-            let state = State::Running(supervisor.spawn(id)?);
-            let restarts = RestartPolicy::new(plan.pace.base_pause);
-            supervisor.children.push(Supervised { id, state, restarts, hung: None });
-        }
-        ready::watch(plan.address.local(), plan.scheme(), supervisor.sender.clone());
-        Ok(supervisor)
+        let log = plan.config.log();
+        control::listen(&plan.base.runtime_dir, sender.clone())?;
+        let serving = Pair::start(plan, Other::None, &log, &sender)?;
+        Ok(Self {
+            log,
+            events,
+            sender,
+            reread,
+            serving,
+            was_ready: false,
+            reload: None,
+            generation: 0,
+            retired: Vec::new(),
+        })
     }
 
     /// Supervises until a signal requests a stop or a child cannot be kept running. No child is left afterwards.
@@ -155,30 +76,38 @@ impl<'a> Supervisor<'a> {
             let handled = match self.next_event() {
                 Some(Event::Signal(signal)) => return self.drain(signal),
                 Some(Event::Ended { child, pid }) => self.ended(child, pid),
-                Some(Event::Report(report)) => {
-                    self.kill_hung(&report);
+                Some(Event::Report { pid, report }) => {
+                    self.reported(pid, &report, &mut announce);
                     Ok(())
                 }
-                Some(Event::Ready) => {
-                    self.ready(&mut announce);
+                Some(Event::Reload(caller)) => {
+                    self.begin_reload(caller);
                     Ok(())
                 }
-                None => self.restart_due(),
+                Some(Event::Resolved(model)) => {
+                    self.resolved(model);
+                    Ok(())
+                }
+                None => {
+                    let now = Instant::now();
+                    for retired in &mut self.retired {
+                        retired.kill_late(now, &self.serving.plan.base.pace, &self.log);
+                    }
+                    self.serving.restart_due(&self.log, &self.sender)
+                }
             };
             if let Err(error) = handled {
-                drain::abandon(self.take_running(|_| true), &self.plan.pace, self.events);
+                let rest = self.take_all();
+                drain::abandon(rest, &self.serving.plan.base.pace, self.events);
                 return Err(error);
             }
         }
     }
 
-    /// Waits for the next event; returns `None` when it is time to restart a child.
+    /// Waits for the next event; returns `None` when it is time to restart or to kill a child.
     fn next_event(&self) -> Option<Event> {
-        let restart_at = self.children.iter().filter_map(|child| match child.state {
-            State::Crashed { restart_at } => Some(restart_at),
-            State::Running(_) => None,
-        });
-        let event = match restart_at.min() {
+        let times = self.retired.iter().map(Retired::deadline).chain(self.serving.next_restart());
+        let event = match times.min() {
             None => self.events.recv().map_err(|_| RecvTimeoutError::Disconnected),
             Some(at) => self.events.recv_timeout(at.saturating_duration_since(Instant::now())),
         };
@@ -186,27 +115,33 @@ impl<'a> Supervisor<'a> {
         event.ok()
     }
 
-    fn spawn(&self, id: ChildId) -> Result<Process, LauncherError> {
-        let folder = &self.plan.runtime_dir;
-        match id {
-            ChildId::Shard(shard) => remove_stale(&folder.socket(shard))?,
-            // Written at each start: something that cleans temporary folders may have removed it.
-            ChildId::Router => folder
-                .write_router_settings(&self.plan.router_settings())
-                .map_err(|source| LauncherError::System { what: "write the router's settings", source })?,
-            ChildId::Resolver => {}
+    /// Handles the end of a child. Returns an error if the server cannot go on without it.
+    fn ended(&mut self, id: ChildId, pid: u32) -> Result<(), LauncherError> {
+        if self.serving.id_of(pid).is_some() {
+            return self.serving_ended(id, pid);
         }
-        let process = Process::spawn(id, self.plan.command(id), &self.sender)?;
-        self.log.debug("started", &[("process", &id), ("pid", &process.pid())]);
-        Ok(process)
+        if let Some(Reload { stage: Stage::Starting(pair), .. }) = &mut self.reload
+            && let Some(process) = pair.take_running(|process| process.pid() == pid).pop()
+        {
+            let (exit, tail) = process.reap();
+            self.fail_reload(&ReloadError::Failed(ended_before_ready(id, exit, tail)));
+        } else if let Some(at) = self.retired.iter().position(|retired| retired.has(pid)) {
+            self.retired[at].ended(pid, &self.log);
+            if self.retired[at].has_ended() {
+                self.retired.remove(at);
+            }
+        }
+        Ok(())
     }
 
-    /// Handles the end of a child. Returns an error if the child must not be restarted.
-    fn ended(&mut self, id: ChildId, pid: u32) -> Result<(), LauncherError> {
-        let is_it = |process: &Process| process.id() == id && process.pid() == pid;
-        let Some(process) = self.take_running(is_it).pop() else { return Ok(()) };
+    fn serving_ended(&mut self, id: ChildId, pid: u32) -> Result<(), LauncherError> {
+        let Some(process) = self.serving.take_running(|process| process.pid() == pid).pop() else {
+            return Ok(());
+        };
         let (exit, mut tail) = process.reap();
-        let Some(child) = self.children.iter_mut().find(|child| child.id == id) else { return Ok(()) };
+        let Some(child) = self.serving.children.iter_mut().find(|child| child.id == id) else {
+            return Ok(());
+        };
         let now = Instant::now();
         let exit = match child.hung.take() {
             Some(time) => {
@@ -218,7 +153,7 @@ impl<'a> Supervisor<'a> {
         if !self.was_ready {
             return Err(match exit {
                 Exit::Code(EXIT_USER_MISTAKE) => self.refused(id, tail),
-                _ => LauncherError::EndedBeforeReady { child: id, exit, last_line: tail.last_line },
+                _ => ended_before_ready(id, exit, tail),
             });
         }
         match child.restarts.crashed(now) {
@@ -249,11 +184,12 @@ impl<'a> Supervisor<'a> {
     fn refused(&mut self, id: ChildId, tail: Tail) -> LauncherError {
         let verdict = tail.verdict;
         if id == ChildId::Router {
-            let deadline = Instant::now() + self.plan.pace.second_verdict_timeout;
-            for shard in self.take_running(|process| process.id().is_shard()) {
+            let pace = self.serving.plan.base.pace;
+            let deadline = Instant::now() + pace.second_verdict_timeout;
+            for shard in self.serving.take_running(|process| process.id().is_shard()) {
                 let child = shard.id();
                 if !drain::ends_before(deadline, &shard, self.events) {
-                    drain::abandon(vec![shard], &self.plan.pace, self.events);
+                    drain::abandon(vec![shard], &pace, self.events);
                 } else if let (Exit::Code(EXIT_USER_MISTAKE), tail) = shard.reap() {
                     return LauncherError::ChildRefused { child, verdict: tail.verdict.or(verdict) };
                 }
@@ -262,85 +198,162 @@ impl<'a> Supervisor<'a> {
         LauncherError::ChildRefused { child: id, verdict }
     }
 
-    /// Kills a shard that hangs. Its end is then handled like that of one that crashed.
-    fn kill_hung(&mut self, report: &RouterReport) {
-        let socket = |shard| self.plan.runtime_dir.socket(shard);
-        let is_it = |id| matches!(id, ChildId::Shard(shard) if socket(shard) == report.hung_shard);
-        if let Some(child) = self.children.iter_mut().find(|child| is_it(child.id))
-            && let State::Running(process) = &child.state
-        {
-            let fields: &[Field<'_>] =
-                &[("process", &child.id), ("pid", &process.pid()), ("hung_s", &report.hung_s)];
-            self.log.warn("hangs; killing it", fields);
-            process.signal(Signal::KILL);
-            child.hung = Some(Duration::from_secs(report.hung_s));
+    /// Handles what the child with this process id reports.
+    fn reported(&mut self, pid: u32, report: &Report, announce: &mut impl FnMut(&str) -> io::Result<()>) {
+        let serving = self.serving.id_of(pid);
+        let starting = match &self.reload {
+            Some(Reload { stage: Stage::Starting(pair), .. }) => pair.id_of(pid),
+            _ => None,
+        };
+        match (report, serving, starting) {
+            (Report::Ready, Some(_), _) if !self.was_ready => self.ready(announce),
+            (Report::Ready, _, Some(ChildId::Router)) => self.switch(),
+            (Report::AwaitsStore, _, Some(ChildId::Shard(shard))) => self.hand_over_store(shard),
+            (Report::HungShard { seconds, .. }, Some(_), _) => self.kill_hung(report, *seconds),
+            (Report::HungShard { seconds, .. }, _, Some(_)) => {
+                let (child, exit) =
+                    (ChildId::Shard(ShardId::default()), Exit::Hung(Duration::from_secs(*seconds)));
+                let hung = LauncherError::EndedBeforeReady { child, exit, last_line: None };
+                self.fail_reload(&ReloadError::Failed(hung));
+            }
+            (Report::HungShard { seconds, .. }, None, None) => {
+                if let Some(retired) = self.retired.iter().find(|retired| retired.has(pid)) {
+                    retired.kill_shards(*seconds, &self.log);
+                }
+            }
+            _ => {}
         }
     }
 
-    /// Restarts the children whose time has come. A start that fails is a crash: memory, processes or room for the
-    /// router's settings may be short for a moment.
-    fn restart_due(&mut self) -> Result<(), LauncherError> {
-        let now = Instant::now();
-        for index in 0..self.children.len() {
-            let id = self.children[index].id;
-            if !matches!(self.children[index].state, State::Crashed { restart_at } if restart_at <= now) {
-                continue;
-            }
-            let started = self.spawn(id);
-            let child = &mut self.children[index];
-            match started {
-                Ok(process) => {
-                    self.log.info("restarted", &[("process", &id), ("pid", &process.pid())]);
-                    child.state = State::Running(process);
-                }
-                Err(error) => {
-                    let Verdict::RestartAfter(pause) = child.restarts.crashed(now) else { return Err(error) };
-                    self.log.warn(
-                        "failed to restart; trying again",
-                        &[("process", &id), ("error", &error), ("after_ms", &pause.as_millis())],
-                    );
-                    child.state = State::Crashed { restart_at: now + pause };
-                }
-            }
+    /// Kills a shard that hangs. Its end is then handled like that of one that crashed.
+    fn kill_hung(&mut self, report: &Report, seconds: u64) {
+        let Report::HungShard { socket, .. } = report else { return };
+        let plan = &self.serving.plan;
+        let is_it = |id| matches!(id, ChildId::Shard(shard) if plan.socket(shard) == *socket);
+        if let Some(child) = self.serving.children.iter_mut().find(|child| is_it(child.id))
+            && let State::Running(process) = &child.state
+        {
+            let fields: &[Field<'_>] =
+                &[("process", &child.id), ("pid", &process.pid()), ("hung_s", &seconds)];
+            self.log.warn("hangs; killing it", fields);
+            process.signal(Signal::KILL);
+            child.hung = Some(Duration::from_secs(seconds));
         }
-        Ok(())
     }
 
     /// Announces that the server is ready.
     fn ready(&mut self, announce: &mut impl FnMut(&str) -> io::Result<()>) {
         self.was_ready = true;
-        let banner = ready::banner(&self.plan.address, self.plan.scheme(), self.plan.served_model_name());
+        let plan = &self.serving.plan;
+        let banner = ready::banner(&plan.base.listener, plan.scheme(), plan.served_model_name());
         if let Err(error) = announce(&banner) {
             self.log.warn("cannot write to stdout", &[("error", &error)]);
         }
     }
 
-    fn drain(mut self, signal: i32) -> Result<i32, LauncherError> {
-        let timeout: Duration = self.plan.config.server.graceful_termination_timeout;
-        let children = self.take_running(|_| true);
-        drain::drain(children, timeout, &self.plan.pace, signal, self.events, &self.log)
+    /// Begins to replace the serving pair, by resolving the model again.
+    fn begin_reload(&mut self, caller: Option<Caller>) {
+        let begun = match (&self.reload, self.was_ready) {
+            (Some(_), _) => Err(ReloadError::UnderWay),
+            (None, false) => Err(ReloadError::NotReady),
+            (None, true) => {
+                self.generation += 1;
+                Reload::begin(&self.reread, &self.serving.plan, self.generation, &self.sender)
+            }
+        };
+        match begun {
+            Ok(stage) => {
+                self.log.info("reloading", &[]);
+                self.reload = Some(Reload { stage, caller });
+            }
+            Err(error) => self.refuse_reload(caller, &error),
+        }
     }
 
-    /// Removes and returns the running processes for which `wanted` is true, and marks them as crashed.
-    fn take_running(&mut self, wanted: impl Fn(&Process) -> bool) -> Vec<Process> {
-        let mut taken = Vec::new();
-        for child in &mut self.children {
-            if matches!(&child.state, State::Running(process) if wanted(process)) {
-                let gone = State::Crashed { restart_at: Instant::now() };
-                if let State::Running(process) = std::mem::replace(&mut child.state, gone) {
-                    taken.push(process);
-                }
-            }
+    /// Starts the new pair beside the serving one.
+    fn resolved(&mut self, model: Result<ResolvedModel, LauncherError>) {
+        let Some(Reload { stage: Stage::Resolving(resolving), caller }) = self.reload.take() else { return };
+        let old = &self.serving.plan;
+        let started = model.and_then(|model| {
+            let plan = Plan {
+                config: resolving.config,
+                python: resolving.python,
+                router: resolving.router,
+                model,
+                shards: old.shards.clone(),
+                generation: resolving.generation,
+                base: Arc::clone(&old.base),
+            };
+            Pair::start(plan, Other::Serves, &self.log, &self.sender)
+        });
+        match started {
+            Ok(pair) => self.reload = Some(Reload { stage: Stage::Starting(pair), caller }),
+            Err(error) => self.refuse_reload(caller, &ReloadError::Failed(error)),
         }
-        taken
+    }
+
+    /// Tells the old shard to give its store up, which the new one has found locked.
+    fn hand_over_store(&self, shard: ShardId) {
+        if let Some(old) = self.serving.running().find(|process| process.id() == ChildId::Shard(shard)) {
+            self.log.info("hands over its store on disk", &[("process", &old.id()), ("pid", &old.pid())]);
+            old.signal(Signal::USR2);
+        }
+    }
+
+    /// Lets the new pair, which is ready, take the old one's place.
+    fn switch(&mut self) {
+        let Some(Reload { stage: Stage::Starting(pair), caller }) = self.reload.take() else { return };
+        self.log = pair.plan.config.log();
+        let old = std::mem::replace(&mut self.serving, pair);
+        self.log.info(
+            "reloaded; the old router finishes its open connections",
+            &[("model", &self.serving.plan.model.path.display())],
+        );
+        self.retired.push(Retired::replaced(old));
+        self.retired.retain(|retired| !retired.has_ended());
+        if let Some(caller) = caller {
+            caller.answer(Ok(()));
+        }
+    }
+
+    /// Ends the new pair; the old one serves on.
+    fn fail_reload(&mut self, error: &ReloadError) {
+        let Some(Reload { stage, caller }) = self.reload.take() else { return };
+        if let Stage::Starting(pair) = stage {
+            self.retired.push(Retired::failed(pair));
+            self.retired.retain(|retired| !retired.has_ended());
+        }
+        self.refuse_reload(caller, error);
+    }
+
+    fn refuse_reload(&self, caller: Option<Caller>, error: &ReloadError) {
+        let reason = error.to_string();
+        self.log.warn("cannot reload; the server goes on as before", &[("reason", &reason)]);
+        if let Some(caller) = caller {
+            caller.answer(Err(&reason));
+        }
+    }
+
+    fn drain(mut self, signal: i32) -> Result<i32, LauncherError> {
+        let timeout: Duration = self.serving.plan.config.server.graceful_termination_timeout;
+        let children = self.take_all();
+        drain::drain(children, timeout, &self.serving.plan.base.pace, signal, self.events, &self.log)
+    }
+
+    /// Takes all processes of all pairs, and stops a resolver.
+    fn take_all(&mut self) -> Vec<Process> {
+        let mut processes = self.serving.take_running(|_| true);
+        if let Some(Reload { stage: Stage::Starting(mut pair), .. }) = self.reload.take() {
+            processes.extend(pair.take_running(|_| true));
+        }
+        processes.extend(self.retired.drain(..).flat_map(Retired::into_processes));
+        processes
     }
 }
 
-/// Removes the socket that a killed shard left behind, so that the router does not try to connect to it.
-fn remove_stale(socket: &std::path::Path) -> Result<(), LauncherError> {
-    match fs::remove_file(socket) {
-        Ok(()) => Ok(()),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        Err(source) => Err(LauncherError::System { what: "remove the ended shard's socket", source }),
+fn ended_before_ready(child: ChildId, exit: Exit, tail: Tail) -> LauncherError {
+    match exit {
+        Exit::Code(EXIT_USER_MISTAKE) => LauncherError::ChildRefused { child, verdict: tail.verdict },
+        _ => LauncherError::EndedBeforeReady { child, exit, last_line: tail.last_line },
     }
 }

@@ -1,6 +1,7 @@
-//! The command line: the file with the settings, and whether a launcher holds the lifeline.
+//! The command line: the file with the settings, and what the launcher says about this start.
 
 use std::ffi::OsString;
+use std::os::fd::RawFd;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, anyhow, bail};
@@ -12,39 +13,57 @@ use crate::model::Choice;
 const HELP: &str = "\
 The HTTP front of Trunkline, started by `trunkline serve`
 
-Usage: trunkline-router --settings <FILE> [--lifeline]
+Usage: trunkline-router --settings <FILE> [--listener <FD>] [--accept-when-ready] [--lifeline]
 
 Options:
-      --settings <FILE>  JSON file with the settings, written by the launcher
-      --lifeline         Exit at once when standard input ends, and ignore SIGINT
-      --version          Print the version
-      --help             Print this help
+      --settings <FILE>    JSON file with the settings, written by the launcher
+      --listener <FD>      Accept connections from this inherited socket instead of opening one
+      --accept-when-ready  Accept connections only once the shard is ready
+      --lifeline           Exit at once when standard input ends, and ignore SIGINT
+      --version            Print the version
+      --help               Print this help
 ";
 const HINT: &str = "hint: start the router with `trunkline serve`";
 
 #[derive(Debug)]
 pub enum Command {
-    /// Serve with the settings of this file.
-    Serve {
-        settings: PathBuf,
-        /// Set if the end of standard input ends the process.
-        lifeline: bool,
-    },
+    Serve(Start),
     /// Print this text and exit.
     Print(String),
+}
+
+/// What the launcher says about this start, as opposed to the server's settings.
+#[derive(Debug, Default)]
+pub struct Start {
+    /// The file with the settings.
+    pub settings: PathBuf,
+    /// The socket that the launcher listens on, which this process inherits.
+    pub listener: Option<RawFd>,
+    /// Set if another router serves until this one can.
+    pub accepts_when_ready: bool,
+    /// Set if the end of standard input ends the process.
+    pub lifeline: bool,
 }
 
 /// Parses the arguments after the program's name.
 pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> anyhow::Result<Command> {
     let mut arguments = arguments.into_iter();
-    let (mut settings, mut lifeline) = (None, false);
+    let (mut settings, mut start) = (None, Start::default());
     while let Some(argument) = arguments.next() {
         match argument.to_str() {
             Some("--settings") => {
                 let path = arguments.next().with_context(|| format!("`--settings` needs a file; {HINT}"))?;
                 settings = Some(PathBuf::from(path));
             }
-            Some("--lifeline") => lifeline = true,
+            Some("--listener") => {
+                let number = arguments.next().and_then(|text| text.to_str()?.parse().ok());
+                // 0 to 2 are the standard streams.
+                let number = number.filter(|number: &RawFd| *number > 2);
+                start.listener =
+                    Some(number.with_context(|| format!("`--listener` needs a file descriptor; {HINT}"))?);
+            }
+            Some("--accept-when-ready") => start.accepts_when_ready = true,
+            Some("--lifeline") => start.lifeline = true,
             Some("--version") => {
                 return Ok(Command::Print(format!("trunkline-router {}\n", env!("CARGO_PKG_VERSION"))));
             }
@@ -52,8 +71,8 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> anyhow::Result<Co
             _ => bail!("unknown argument `{}`; {HINT}", argument.display()),
         }
     }
-    let settings = settings.with_context(|| format!("`--settings` is missing; {HINT}"))?;
-    Ok(Command::Serve { settings, lifeline })
+    start.settings = settings.with_context(|| format!("`--settings` is missing; {HINT}"))?;
+    Ok(Command::Serve(start))
 }
 
 /// Reads and checks the settings in the file at `path`.

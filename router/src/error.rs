@@ -135,9 +135,11 @@ pub enum ApiError {
     )]
     Draining,
     #[error(
-        "the server stopped before the output was complete; hint: raise `--graceful-termination-timeout` ({limit_s} s)"
+        "the server stopped after {num_tokens} tokens of the output and `--graceful-termination-timeout` ({limit_s} s); \
+         hint: send the request again, or go on from the text so far: add it as the last assistant message (with \
+         `continue_final_message`) or to the prompt"
     )]
-    Terminated { limit_s: u64 },
+    Terminated { limit_s: u64, num_tokens: u32 },
     #[error("the model is loading; hint: wait until `/readyz` answers 200")]
     ModelLoading,
     /// The shard was connected before and is expected back, unlike `ModelLoading`.

@@ -3,12 +3,13 @@
 //! It is part of the library so that the server's code is generated only once and not for each executable.
 
 use std::io::{self, Write};
+use std::os::fd::{FromRawFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use crate::api::app::App;
-use crate::args::{self, Command, reasoning_format, tool_format};
+use crate::args::{self, Command, Start, reasoning_format, tool_format};
 use crate::engine::shard::Health;
 use crate::exit::End;
 use crate::http::browser::BrowserGuard;
@@ -21,12 +22,13 @@ use crate::server::{Front, Server};
 use crate::tenants::{Access, AccessError};
 use crate::watermark::{self, KeyError};
 use futures::future::BoxFuture;
+use socket2::SockRef;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 use trunkline_log::Format;
 use trunkline_object::{Location, LocationError, Remote};
-use trunkline_settings::{RouterReport, RouterSettings};
+use trunkline_settings::{Report, RouterSettings};
 
 /// Exit code after the launcher has ended.
 const EXIT_LIFELINE: i32 = 1;
@@ -34,6 +36,8 @@ const EXIT_LIFELINE: i32 = 1;
 const KEY_VARIABLE: &str = "TRUNKLINE_API_KEY";
 /// Environment variable of the pod's name, which a Kubernetes manifest may set (downward API).
 const POD_VARIABLE: &str = "POD_NAME";
+/// Connections that wait in the kernel until they are accepted, as many as tokio's own listeners have.
+const BACKLOG: i32 = 1024;
 /// File with the name of this machine or container.
 const HOST_NAME: &str = "/proc/sys/kernel/hostname";
 
@@ -60,9 +64,9 @@ pub fn main(extensions: Extensions) -> ExitCode {
             let _ = std::io::stdout().write_all(text.as_bytes());
             Ok(())
         }
-        Command::Serve { settings, lifeline } => {
-            let settings = args::read_settings(&settings).map_err(End::User)?;
-            run(settings, lifeline, extensions)
+        Command::Serve(start) => {
+            let settings = args::read_settings(&start.settings).map_err(End::User)?;
+            run(settings, &start, extensions)
         }
     });
     match result {
@@ -74,7 +78,7 @@ pub fn main(extensions: Extensions) -> ExitCode {
     }
 }
 
-fn run(settings: RouterSettings, lifeline: bool, extensions: Extensions) -> Result<(), End> {
+fn run(settings: RouterSettings, start: &Start, extensions: Extensions) -> Result<(), End> {
     let format = if settings.logging.json_output { Format::Json } else { Format::Text };
     log::init(settings.logging.log_level, format).map_err(End::Bug)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -82,7 +86,7 @@ fn run(settings: RouterSettings, lifeline: bool, extensions: Extensions) -> Resu
         .enable_all()
         .build()
         .map_err(|error| End::Bug(error.into()))?;
-    let result = runtime.block_on(serve(settings, lifeline, extensions));
+    let result = runtime.block_on(serve(settings, start, extensions));
     // Blocking work, such as reading the lifeline or a long tokenization, must not delay the exit.
     runtime.shutdown_background();
     result
@@ -93,10 +97,11 @@ fn num_http_threads() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from).saturating_sub(1).max(1)
 }
 
-async fn serve(settings: RouterSettings, lifeline: bool, extensions: Extensions) -> Result<(), End> {
+async fn serve(settings: RouterSettings, start: &Start, extensions: Extensions) -> Result<(), End> {
     // Install the handlers first, so that a signal during the start does not kill the process.
-    let terminate = termination(lifeline).map_err(|error| End::Bug(error.into()))?;
-    if lifeline {
+    let terminate = termination(start.lifeline).map_err(|error| End::Bug(error.into()))?;
+    let mut replaced = signal(SignalKind::user_defined2()).map_err(|error| End::Bug(error.into()))?;
+    if start.lifeline {
         watch_lifeline();
     }
     let variable = key_variable().map_err(|error| End::User(error.into()))?;
@@ -107,8 +112,12 @@ async fn serve(settings: RouterSettings, lifeline: bool, extensions: Extensions)
     limits.watermark.key =
         watermark_key(replies.watermark_key_file.as_deref()).map_err(|error| End::User(error.into()))?;
     // Bind the port before reading the model, so that a busy port is reported at once.
-    let address = format!("{}:{}", server.hostname, server.port);
-    let listener = TcpListener::bind((server.hostname.as_str(), server.port)).await.map_err(|error| {
+    let listener = match start.listener {
+        Some(inherited) => adopt(inherited),
+        None => TcpListener::bind((server.hostname.as_str(), server.port)).await,
+    };
+    let listener = listener.map_err(|error| {
+        let address = format!("{}:{}", server.hostname, server.port);
         End::User(anyhow::anyhow!(
             "cannot listen on {address}: {error}; hint: choose another `--port` or `--hostname`"
         ))
@@ -147,7 +156,20 @@ async fn serve(settings: RouterSettings, lifeline: bool, extensions: Extensions)
     let mut server = Server::start_with_objects(model, limits, access, settings.shard_socket.clone(), remote)
         .map_err(|error| End::Bug(anyhow::anyhow!("cannot start the thread of the step loop: {error}")))?;
     server.front = front;
-    if lifeline {
+    server.accepts_when_ready = start.accepts_when_ready;
+    let (tell, told) = oneshot::channel();
+    server.replaced = Some(told);
+    tokio::spawn(async move {
+        replaced.recv().await;
+        // This fails if the server has ended.
+        let _ = tell.send(());
+    });
+    if start.lifeline {
+        let app = server.app.clone();
+        tokio::spawn(async move {
+            app.served.wait_ready().await;
+            report(&Report::Ready);
+        });
         tokio::spawn(report_hangs(server.app.served.health.clone(), settings.shard_socket));
     }
     if let Some(publisher) = publisher {
@@ -162,17 +184,33 @@ async fn serve(settings: RouterSettings, lifeline: bool, extensions: Extensions)
     Ok(())
 }
 
-/// Tells the launcher on stdout, which nothing else uses, each time that the shard hangs.
+/// Returns the socket that this process inherited as descriptor `inherited`.
+fn adopt(inherited: RawFd) -> io::Result<TcpListener> {
+    // SAFETY: the launcher opened this descriptor for this process and names it on the command line. Nothing else here
+    // uses it, since this is the only call.
+    let listener = unsafe { std::net::TcpListener::from_raw_fd(inherited) };
+    listener.set_nonblocking(true)?;
+    // The launcher's queue of connections is short, because the standard library offers no choice.
+    SockRef::from(&listener).listen(BACKLOG)?;
+    TcpListener::from_std(listener)
+}
+
+/// Writes a line for the launcher to stdout, which nothing else uses.
+fn report(report: &Report) {
+    let line = serde_json::to_string(report).map_err(io::Error::other);
+    if let Err(error) = line.and_then(|line| writeln!(io::stdout(), "{line}")) {
+        tracing::error!(%error, ?report, "cannot write to the launcher");
+    }
+}
+
+/// Tells the launcher each time that the shard hangs.
 async fn report_hangs(mut health: watch::Receiver<Health>, shard_socket: PathBuf) {
     let mut told = 0;
     while health.changed().await.is_ok() {
         let now = *health.borrow_and_update();
         if now.hangs > told {
-            let report = RouterReport { hung_shard: shard_socket.clone(), hung_s: now.hung_for().as_secs() };
-            let line = serde_json::to_string(&report).map_err(io::Error::other);
-            if let Err(error) = line.and_then(|line| writeln!(io::stdout(), "{line}")) {
-                tracing::error!(%error, "cannot tell the launcher that the shard hangs");
-            }
+            let seconds = now.hung_for().as_secs();
+            report(&Report::HungShard { socket: shard_socket.clone(), seconds });
         }
         told = now.hangs;
     }

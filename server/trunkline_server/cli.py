@@ -196,6 +196,11 @@ def _add_kv_tiers(parser: argparse.ArgumentParser) -> None:
         help="number of this shard among those of its model; each has a store of its own in that folder; default: 0",
     )
     parser.add_argument(
+        "--await-store",
+        action="store_true",
+        help="if another shard uses that folder, ask the launcher on standard output to end that, and wait for it",
+    )
+    parser.add_argument(
         "--kv-host-size",
         type=_size,
         metavar="SIZE",

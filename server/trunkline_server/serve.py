@@ -9,6 +9,7 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -80,7 +81,7 @@ def serve(options: argparse.Namespace) -> int:
         },
     )
     threading.Thread(target=backend.after_start, name="after-start", daemon=True).start()
-    signals.wait()
+    signals.wait(give_up_store=backend.store.give_up if backend.store is not None else None)
     loop.stop_taking_plans()
     logger.info("stopping")
     loop.stop()
@@ -91,7 +92,10 @@ def serve(options: argparse.Namespace) -> int:
 
 
 class _Signals:
-    """Handles SIGTERM, and SIGINT unless the launcher forwards it. Until `hold` is called, a signal exits with 0."""
+    """Handles SIGTERM, and SIGINT unless the launcher forwards it. Until `hold` is called, a signal exits with 0.
+
+    SIGUSR2 asks to leave the store on disk to another shard.
+    """
 
     def __init__(self, *, ignore_interrupt: bool) -> None:
         # The interpreter's C handler writes the signal number to the pipe in whichever thread receives it. A Python
@@ -101,15 +105,18 @@ class _Signals:
         signal.set_wakeup_fd(write_end)
         signal.signal(signal.SIGTERM, self._handle)
         signal.signal(signal.SIGINT, signal.SIG_IGN if ignore_interrupt else self._handle)
+        signal.signal(signal.SIGUSR2, lambda _number, _frame: None)
         self._is_held = False
 
     def hold(self) -> None:
         """From now on a signal does not exit the process but lets `wait` return."""
         self._is_held = True
 
-    def wait(self) -> None:
-        """Waits for a signal. Signals since `hold` count."""
-        os.read(self._read_end, 1)
+    def wait(self, give_up_store: Callable[[], None] | None = None) -> None:
+        """Waits for a signal to stop. Signals since `hold` count."""
+        while os.read(self._read_end, 1)[0] == signal.SIGUSR2:
+            if give_up_store is not None:
+                give_up_store()
 
     def _handle(self, _number: int, _frame: FrameType | None) -> None:
         if not self._is_held:
@@ -152,7 +159,9 @@ def _kv_disk(options: argparse.Namespace) -> StoreOptions | None:
             )
         return None
     max_bytes = options.kv_disk_size or DEFAULT_KV_DISK_BYTES
-    return StoreOptions(path=Path(options.kv_disk_path).absolute(), max_bytes=max_bytes, lane=options.lane)
+    return StoreOptions(
+        path=Path(options.kv_disk_path).absolute(), max_bytes=max_bytes, lane=options.lane, awaits=options.await_store
+    )
 
 
 def _end_process(_bug: BaseException) -> None:

@@ -77,14 +77,20 @@ pub struct RouterSettings {
     pub logging: Logging,
 }
 
-/// A report of the router to the launcher, one line of JSON on the router's standard output.
+/// A report of a child to the launcher, one line of JSON on the child's standard output.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct RouterReport {
-    /// Socket of a shard that hangs and must be killed.
-    pub hung_shard: PathBuf,
-    /// Seconds since its step began, or for which it did not answer.
-    pub hung_s: u64,
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Report {
+    /// The router accepts connections, and its shard computes.
+    Ready,
+    /// The router's shard hangs and must be killed.
+    HungShard {
+        socket: PathBuf,
+        /// Seconds since its step began, or for which it did not answer.
+        seconds: u64,
+    },
+    /// The shard has loaded its model and waits until another process gives up the store on disk.
+    AwaitsStore,
 }
 
 impl RouterSettings {

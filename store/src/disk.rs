@@ -4,6 +4,7 @@ use std::fmt;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 /// A file of a store. Tests substitute one that fails, tears writes and flips bits.
 pub trait DiskFile: Send + Sync + fmt::Debug {
@@ -59,6 +60,69 @@ impl DiskFile for File {
         let (offset, num_bytes) = (offset.cast_signed(), num_bytes.cast_signed());
         // SAFETY: as above.
         unsafe { libc::posix_fadvise(self.as_raw_fd(), offset, num_bytes, libc::POSIX_FADV_WILLNEED) };
+    }
+}
+
+/// Ends the reads and writes of files that another process takes over.
+#[derive(Debug, Default)]
+pub(crate) struct Gate {
+    is_closed: RwLock<bool>,
+}
+
+impl Gate {
+    /// Returns once no read or write runs. Those that follow fail.
+    pub(crate) fn close(&self) {
+        *self.is_closed.write().unwrap_or_else(PoisonError::into_inner) = true;
+    }
+
+    /// Fails if the gate is closed. It stays open while the result is held.
+    fn enter(&self) -> io::Result<RwLockReadGuard<'_, bool>> {
+        let is_closed = self.is_closed.read().unwrap_or_else(PoisonError::into_inner);
+        if *is_closed {
+            Err(io::Error::other("another process has taken the store over"))
+        } else {
+            Ok(is_closed)
+        }
+    }
+}
+
+/// A file behind a gate.
+#[derive(Debug)]
+pub(crate) struct Gated {
+    pub(crate) file: File,
+    pub(crate) gate: Arc<Gate>,
+}
+
+impl DiskFile for Gated {
+    fn num_bytes(&self) -> io::Result<u64> {
+        self.file.num_bytes()
+    }
+
+    fn set_num_bytes(&self, num_bytes: u64) -> io::Result<()> {
+        let _open = self.gate.enter()?;
+        self.file.set_num_bytes(num_bytes)
+    }
+
+    fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
+        let _open = self.gate.enter()?;
+        DiskFile::read_at(&self.file, bytes, offset)
+    }
+
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
+        let _open = self.gate.enter()?;
+        DiskFile::write_at(&self.file, bytes, offset)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.file.sync()
+    }
+
+    fn begin_write_back(&self, offset: u64, num_bytes: u64) {
+        self.file.begin_write_back(offset, num_bytes);
+    }
+
+    fn will_need(&self, offset: u64, num_bytes: u64) {
+        self.file.will_need(offset, num_bytes);
     }
 }
 

@@ -8,13 +8,13 @@ use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use trunkline_contract::BlockKey;
 
-use crate::disk::{DiskFile, read_full, write_full};
+use crate::disk::{DiskFile, Gate, Gated, read_full, write_full};
 use crate::error::{OpenError, ReadError, WriteError};
 use crate::folder::{self, RECORDS_FILE};
 use crate::layout::{Geometry, Record, Slot, StoredBlock, block_checksum};
@@ -52,8 +52,14 @@ pub struct Store {
     refused_at: Mutex<Option<Instant>>,
     /// [`REFUSED_PAUSE`], unless a test replaced it.
     refused_pause: Duration,
-    /// Holds the lock for as long as the store is open.
-    _lock: Option<File>,
+    /// The open and locked file, until the store is given up. `None` for a store that another process owns.
+    lock: Option<Lock>,
+}
+
+#[derive(Debug)]
+struct Lock {
+    file: Mutex<Option<File>>,
+    gate: Arc<Gate>,
 }
 
 impl Store {
@@ -63,10 +69,21 @@ impl Store {
         geometry.check()?;
         let files = folder::open(folder)?;
         let path = folder.join(RECORDS_FILE);
-        let (mut store, found) =
-            Self::open_on(Box::new(files.records), Box::new(files.blocks), geometry, &path)?;
-        store._lock = Some(files.lock);
+        let gate = Arc::<Gate>::default();
+        let [records, blocks] =
+            [files.records, files.blocks].map(|file| Box::new(Gated { file, gate: gate.clone() }));
+        let (mut store, found) = Self::open_on(records, blocks, geometry, &path)?;
+        store.lock = Some(Lock { file: Mutex::new(Some(files.lock)), gate });
         Ok((store, found))
+    }
+
+    /// Releases the lock, so that another process can open the store. Reads and writes that run are finished first;
+    /// all that follow fail. A block that is being written is dropped or complete, never half there.
+    pub fn give_up(&self) {
+        if let Some(lock) = &self.lock {
+            lock.gate.close();
+            drop(lock.file.lock().unwrap_or_else(PoisonError::into_inner).take());
+        }
     }
 
     /// Attaches to a store that another process owns, without its lock and without changing anything. Fails if the
@@ -100,7 +117,7 @@ impl Store {
             next_sequence: AtomicU64::new(newest.saturating_add(1)),
             refused_at: Mutex::new(None),
             refused_pause: REFUSED_PAUSE,
-            _lock: None,
+            lock: None,
         })
     }
 
@@ -119,7 +136,7 @@ impl Store {
             next_sequence: AtomicU64::new(1),
             refused_at: Mutex::new(None),
             refused_pause: REFUSED_PAUSE,
-            _lock: None,
+            lock: None,
         };
         let fail = |what, source| OpenError::System { what, path: PathBuf::from(path), source };
         let header = read_header(&*store.records).map_err(|error| fail("read", error))?;

@@ -200,6 +200,11 @@ impl PyStore {
         (counts.stored, counts.not_stored, counts.restored, counts.not_restored)
     }
 
+    /// Releases the folder to another process. All later reads and writes fail.
+    fn give_up(&self, py: Python<'_>) {
+        py.detach(|| self.transfers.store().give_up());
+    }
+
     /// Waits for all transfers and makes everything written durable. Raises OSError if the disk fails.
     fn sync(&self, py: Python<'_>) -> PyResult<()> {
         py.detach(|| {

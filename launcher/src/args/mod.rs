@@ -49,6 +49,7 @@ pub fn parse(argv: &[OsString]) -> Result<Request, ParseError> {
         ParsedCommand::Serve(serve) => Request::Serve(Box::new(ServeConfig::new(&serve)?)),
         ParsedCommand::Download(download) => Request::Download(resolved::download(download)?),
         ParsedCommand::Cache { command } => Request::Cache(command),
+        ParsedCommand::Reload { pid } => Request::Reload(pid),
         ParsedCommand::Env => Request::Env,
     })
 }

@@ -47,6 +47,17 @@ pub(crate) enum ParsedCommand {
         #[command(subcommand)]
         command: CacheCommand,
     },
+    /// Let a running server read its settings again, without failing a request
+    ///
+    /// The server reads the configuration file again, resolves the model, and starts a new router and shard beside the
+    /// old ones. When they are ready, they take over the port, and the old ones finish their open connections. The
+    /// machine needs memory for both. The host name and the port cannot change. Exit codes: 0 once the new settings
+    /// are in use, 1 if the server goes on with the old ones, for the reason that is printed.
+    Reload {
+        /// Process id of the `trunkline serve` to reload, if this user runs several
+        #[arg(value_parser = value_parser!(i32).range(1..))]
+        pid: Option<i32>,
+    },
     /// Print the versions, hardware and paths that a bug report needs
     Env,
 }

@@ -18,6 +18,8 @@ pub enum Request {
     Serve(Box<ServeConfig>),
     Download(ModelRef),
     Cache(CacheCommand),
+    /// Reload the server of the launcher with this process id, or the only one.
+    Reload(Option<i32>),
     Env,
 }
 

@@ -28,6 +28,11 @@ fn help_of_download() {
 }
 
 #[test]
+fn help_of_reload() {
+    insta::assert_snapshot!(help(&["reload", "--help"]));
+}
+
+#[test]
 fn version_is_the_crate_version() {
     let (code, stdout, _) = Bench::new().run(&["--version"]);
     assert_eq!((code, stdout), (0, format!("trunkline {}\n", env!("CARGO_PKG_VERSION"))));

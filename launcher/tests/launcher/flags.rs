@@ -5,6 +5,7 @@ use std::ffi::OsString;
 use std::fmt::Write;
 use std::path::Path;
 use std::process::Command;
+use std::sync::Arc;
 
 use clap::{Arg, CommandFactory};
 use rustix::process::Signal;
@@ -13,11 +14,11 @@ use trunkline_launcher::args::parsed::ParsedArgs;
 use trunkline_launcher::args::resolved::{Request, ServeConfig};
 use trunkline_launcher::args::{SERVE, parse};
 use trunkline_launcher::child::{ChildId, ShardId};
-use trunkline_launcher::listen::Address;
+use trunkline_launcher::listen::Listener;
 use trunkline_launcher::pace::Pace;
+use trunkline_launcher::pair::{Base, Other, Plan};
 use trunkline_launcher::resolve::ResolvedModel;
 use trunkline_launcher::runtime_dir::RuntimeDir;
-use trunkline_launcher::supervise::Plan;
 use trunkline_settings::{Form, Group, RouterSettings};
 
 use crate::support::Bench;
@@ -152,11 +153,11 @@ fn with_values<'a>(words: impl IntoIterator<Item = &'a str>) -> Vec<String> {
     joined
 }
 
-fn serve(typed: &str) -> ServeConfig {
+fn serve(typed: &str) -> Box<ServeConfig> {
     let argv: Vec<OsString> =
         ["trunkline", SERVE].into_iter().chain(typed.split_terminator(' ')).map(Into::into).collect();
     match parse(&argv) {
-        Ok(Request::Serve(config)) => *config,
+        Ok(Request::Serve(config)) => config,
         other => panic!("{typed}: {other:?}"),
     }
 }
@@ -186,12 +187,27 @@ fn words(command: &Command) -> Vec<String> {
 }
 
 /// Returns the command lines of resolver and shard, and the router's settings as words.
-fn command_lines<'a>(plan: &mut Plan<'a>, config: &'a ServeConfig) -> [Vec<String>; 3] {
-    plan.config = config;
-    plan.address = Address::check(&config.server.hostname, 0).unwrap();
-    plan.address.port = config.server.port;
-    let shard = plan.command(ChildId::Shard(plan.shards[0]));
-    [words(&plan.command(ChildId::Resolver)), words(&shard), settings_as_words(&plan.router_settings())]
+fn command_lines(config: Box<ServeConfig>) -> [Vec<String>; 3] {
+    let folder = tempfile::tempdir().unwrap();
+    let shards = vec![ShardId::default()];
+    let mut listener = Listener::open(&config.server.hostname, 0).unwrap();
+    listener.port = config.server.port;
+    let runtime_dir = RuntimeDir::create(&[folder.path().into()], &shards, &config.log()).unwrap();
+    let socket = runtime_dir.socket(shards[0], 0);
+    let plan = Plan {
+        config,
+        python: "python".into(),
+        router: "trunkline-router".into(),
+        model: ResolvedModel { path: "/m.gguf".into(), model_id: "fake/model".into(), revision: None },
+        shards,
+        generation: 0,
+        base: Arc::new(Base { listener, runtime_dir, pace: Pace::default() }),
+    };
+    let mut shard = words(&plan.command(ChildId::Shard(plan.shards[0]), Other::None));
+    // The folder's name differs each time.
+    shard.retain(|words| !words.contains(socket.to_str().unwrap()));
+    let resolver = words(&plan.command(ChildId::Resolver, Other::None));
+    [resolver, shard, settings_as_words(&plan.router_settings())]
 }
 
 #[test]
@@ -211,24 +227,9 @@ fn every_flag_has_a_case() {
 
 #[test]
 fn each_flag_reaches_its_child_and_no_other() {
-    let folder = tempfile::tempdir().unwrap();
-    let defaults = serve("");
-    let shards = vec![ShardId::default()];
-    let runtime_dir = RuntimeDir::create(&[folder.path().into()], &shards, &defaults.log()).unwrap();
-    let mut plan = Plan {
-        config: &defaults,
-        python: "python".into(),
-        router: "trunkline-router".into(),
-        model: ResolvedModel { path: "/m.gguf".into(), model_id: "fake/model".into(), revision: None },
-        shards,
-        address: Address::check(&defaults.server.hostname, 0).unwrap(),
-        runtime_dir,
-        pace: Pace::default(),
-    };
-    let without = command_lines(&mut plan, &defaults);
-    let configs: Vec<ServeConfig> = CASES.iter().map(|case| serve(case.typed)).collect();
-    for (case, config) in CASES.iter().zip(&configs) {
-        let with = command_lines(&mut plan, config);
+    let without = command_lines(serve(""));
+    for case in CASES {
+        let with = command_lines(serve(case.typed));
         let gained: Vec<Vec<&String>> = with
             .iter()
             .zip(&without)
@@ -238,18 +239,22 @@ fn each_flag_reaches_its_child_and_no_other() {
     }
 }
 
-/// Runs the launcher and compares the children's arguments. The server never becomes ready, since the fake router does
-/// not accept TLS.
+/// Runs the launcher and compares the children's arguments, and the variables with secrets that they inherit.
 fn assert_all_arrives(bench: Bench, args: &[&str]) {
     let mut command = bench.command(&[&[SERVE], args].concat());
-    command.env("TRUNKLINE_API_KEY", "a-key").env("TRUNKLINE_WATERMARK_KEY", "7");
+    let keys = ["TRUNKLINE_API_KEY", "TRUNKLINE_WATERMARK_KEY"];
+    let cloud = ["AWS_SECRET_ACCESS_KEY", "AZURE_STORAGE_ACCOUNT_KEY", "GOOGLE_SERVICE_ACCOUNT"];
+    let hub = ["HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"];
+    for name in keys.iter().chain(&cloud).chain(&hub).chain(&["HF_HOME"]) {
+        command.env(name, "7");
+    }
     let mut server = crate::support::Running::new(bench, command);
     server.bench.nth("router", "listen", 1);
     server.bench.nth("shard", "listen", 1);
     server.signal(Signal::TERM);
     assert_eq!(server.wait(), 0, "{}", server.bench.stderr());
-    for (role, keys) in
-        [("resolver", &[][..]), ("shard", &[]), ("router", &["TRUNKLINE_API_KEY", "TRUNKLINE_WATERMARK_KEY"])]
+    for (role, secrets) in
+        [("resolver", hub.to_vec()), ("shard", hub.to_vec()), ("router", [&keys[..], &cloud].concat())]
     {
         let child = server.bench.nth(role, "start", 1);
         let given = match child["argv"].as_array() {
@@ -267,7 +272,7 @@ fn assert_all_arrives(bench: Bench, args: &[&str]) {
             }
         }
         assert!(!given.contains(&"--port 3000".to_owned()), "{given:?}");
-        let variables = [keys, &["TRUNKLINE_PYTHON", "TRUNKLINE_ROUTER"]].concat();
+        let variables = [&secrets[..], &["HF_HOME", "TRUNKLINE_PYTHON", "TRUNKLINE_ROUTER"]].concat();
         let seen: BTreeSet<&str> =
             child["variables"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
         assert_eq!(seen, BTreeSet::from_iter(variables), "{role}");

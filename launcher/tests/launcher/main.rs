@@ -8,4 +8,5 @@ mod failures;
 mod flags;
 mod lifecycle;
 mod parts;
+mod reload;
 mod support;

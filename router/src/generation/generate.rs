@@ -194,7 +194,8 @@ impl Generation {
                 Poll::Pending => {
                     ready!(self.terminated.as_mut().poll(cx));
                     let limit_s = self.limits.graceful_termination_timeout.as_secs();
-                    return Poll::Ready(Some(self.fail(ApiError::Terminated { limit_s })));
+                    let num_tokens = self.usage.output_tokens;
+                    return Poll::Ready(Some(self.fail(ApiError::Terminated { limit_s, num_tokens })));
                 }
             };
             if let Some(event) = self.on_update(update) {

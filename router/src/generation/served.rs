@@ -74,6 +74,21 @@ impl ServedModel {
         }
     }
 
+    /// Waits until [`Self::readiness`] finds the server ready.
+    pub async fn wait_ready(&self) {
+        let (mut shard, mut health) = (self.shard.clone(), self.health.clone());
+        while self.readiness().is_err() {
+            let changed = tokio::select! {
+                changed = shard.changed() => changed,
+                changed = health.changed() => changed,
+            };
+            if changed.is_err() {
+                // The driver or the health poll has ended with the server.
+                std::future::pending::<()>().await;
+            }
+        }
+    }
+
     /// Checks that restarting the shard helps: it did not hang several times in a row.
     pub fn liveness(&self) -> Result<(), ApiError> {
         let hangs = self.health.borrow().hangs;

@@ -2,8 +2,14 @@
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use axum::Router;
+use axum::extract::{Request, State};
+use axum::http::HeaderValue;
+use axum::http::header::CONNECTION;
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::Response;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use hyper_util::service::TowerToHyperService;
@@ -20,21 +26,33 @@ use crate::metrics::Metrics;
 
 /// Serves HTTP/1.1 connections until `stop` resolves, then closes idle ones and waits until the others are answered.
 ///
+/// Once `leave` resolves, no connection is accepted. Open ones are served as before, but each response announces that
+/// its connection closes, so that clients move to another process that listens on the same socket. Returns when all are
+/// closed.
+///
 /// The number of connections is bounded, and handshakes and headers have time limits. Responses are sent without delay
 /// (Nagle's algorithm is off). A client that reads nothing of its response for too long is disconnected.
-pub async fn serve(listener: TcpListener, host: Host, stop: impl Future<Output = ()>) -> io::Result<()> {
+pub async fn serve(
+    listener: TcpListener,
+    mut host: Host,
+    leave: impl Future<Output = ()>,
+    stop: impl Future<Output = ()>,
+) -> io::Result<()> {
     // Accepted connections inherit the size. It bounds the kernel's memory for clients that do not read.
     SockRef::from(&listener).set_send_buffer_size(SEND_BUFFER_BYTES)?;
+    let leaves = Arc::new(AtomicBool::new(false));
+    host.routes = host.routes.layer(from_fn_with_state(leaves.clone(), announce_leave));
     let max_connections = host.limits.max_concurrent_requests + host.limits.spare_connections;
     let connections = Arc::new(Semaphore::new(max_connections));
     let graceful = GracefulShutdown::new();
     let watching = host.tls.clone().map(|tls| AbortOnDrop::spawn(tls.watch(host.metrics.clone())));
     let host = Arc::new(host);
-    let mut stop = std::pin::pin!(stop);
-    loop {
+    let (mut leave, mut stop) = (std::pin::pin!(leave), std::pin::pin!(stop));
+    let is_leaving = loop {
         let permit = tokio::select! {
             permit = connections.clone().acquire_owned() => permit.map_err(io::Error::other)?,
-            () = &mut stop => break,
+            () = &mut leave => break true,
+            () = &mut stop => break false,
         };
         let stream = tokio::select! {
             accepted = listener.accept() => match accepted {
@@ -44,7 +62,8 @@ pub async fn serve(listener: TcpListener, host: Host, stop: impl Future<Output =
                     continue;
                 }
             },
-            () = &mut stop => break,
+            () = &mut leave => break true,
+            () = &mut stop => break false,
         };
         if let Err(error) = stream.set_nodelay(true) {
             tracing::debug!(%error, "connection closed before it was served");
@@ -55,10 +74,27 @@ pub async fn serve(listener: TcpListener, host: Host, stop: impl Future<Output =
             let _permit = permit;
             host.connection(stream, watcher).await;
         });
-    }
+    };
     drop((listener, watching));
+    if is_leaving {
+        leaves.store(true, Ordering::Relaxed);
+        let all = u32::try_from(max_connections).unwrap_or(u32::MAX);
+        tokio::select! {
+            closed = connections.acquire_many(all) => drop(closed.map_err(io::Error::other)?),
+            () = &mut stop => {}
+        }
+    }
     graceful.shutdown().await;
     Ok(())
+}
+
+/// Adds `connection: close` to each response once `leaves` is set.
+async fn announce_leave(State(leaves): State<Arc<AtomicBool>>, request: Request, next: Next) -> Response {
+    let mut response = next.run(request).await;
+    if leaves.load(Ordering::Relaxed) {
+        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    }
+    response
 }
 
 /// The state that all connections share.

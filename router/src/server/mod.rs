@@ -8,8 +8,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::FutureExt;
 use tokio::net::TcpListener;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Semaphore, oneshot, watch};
 use tokio::task::JoinHandle;
 use trunkline_object::Remote;
 use trunkline_scheduler::SchedulerConfig;
@@ -37,6 +38,10 @@ use crate::tenants::permits::TenantPermits;
 
 /// The time in which clients must read the errors that end their streams.
 const LAST_WORDS: Duration = Duration::from_secs(2);
+/// The time without an open request after which a replaced router closes the connections that clients keep alive. A
+/// client that sends one request after another has received an answer with `connection: close` by then.
+const QUIET: Duration = Duration::from_secs(2);
+const QUIET_CHECKS: u32 = 20;
 
 #[derive(Debug, Clone, Default)]
 pub struct Front {
@@ -53,6 +58,10 @@ pub struct Server {
     pub app: Arc<App>,
     /// The settings of the listener, which may be set before [`Self::run`].
     pub front: Front,
+    /// Set if another router accepts connections until this one's shard is ready.
+    pub accepts_when_ready: bool,
+    /// Receives a message when another router has taken over the listening socket.
+    pub replaced: Option<oneshot::Receiver<()>>,
     shutdown: Shutdown,
     steps: StepThread,
     health: JoinHandle<()>,
@@ -143,13 +152,25 @@ impl Server {
         let steps = StepThread::start(driver.run(), run_link(shard_socket.clone(), ends.link, store_gate))?;
         tokio::spawn(ends.kv_events.run());
         let health = tokio::spawn(watch_health(shard_socket, hangs, ends.shard, health_in));
-        Ok(Self { app, front: Front::default(), shutdown, steps, health, upload })
+        Ok(Self {
+            app,
+            front: Front::default(),
+            accepts_when_ready: false,
+            replaced: None,
+            shutdown,
+            steps,
+            health,
+            upload,
+        })
     }
 
     /// Serves until `terminate` resolves and the drain after it is complete.
     ///
     /// During the drain `/readyz` and new requests answer 503 while open requests finish. Requests that are still open
     /// after `--graceful-termination-timeout` end with an error. Then the listener closes.
+    ///
+    /// A replaced server accepts no more connections, but serves those that are open as before, and returns when they
+    /// are closed. A drain follows if that takes longer than `--graceful-termination-timeout`.
     pub async fn run(
         mut self,
         listener: TcpListener,
@@ -162,14 +183,51 @@ impl Server {
             limits: self.app.limits.clone(),
             metrics: self.app.metrics.clone(),
         };
-        let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-        let mut serving = tokio::spawn(serve::serve(listener, host, async {
-            // A dropped sender stops as well.
-            let _ = stopped.await;
-        }));
+        let (leave, left) = oneshot::channel::<()>();
+        let (stop, mut stopped) = oneshot::channel::<()>();
         let app = self.app.clone();
+        let waiting = self.accepts_when_ready.then(|| app.clone());
+        let mut serving = tokio::spawn(async move {
+            if let Some(app) = waiting {
+                tokio::select! {
+                    () = app.served.wait_ready() => tracing::info!("router is ready and accepts connections"),
+                    _ = &mut stopped => return Ok(()),
+                }
+            }
+            // A dropped sender counts like a message.
+            serve::serve(listener, host, left.map(drop), stopped.map(drop)).await
+        });
+        let replaced = async {
+            let is_told = match self.replaced {
+                Some(replaced) => replaced.await.is_ok(),
+                None => false,
+            };
+            if !is_told {
+                std::future::pending::<()>().await;
+            }
+        };
         let drain = async {
-            terminate.await;
+            let mut terminate = std::pin::pin!(terminate);
+            let is_replaced = tokio::select! {
+                () = &mut terminate => false,
+                () = replaced => true,
+            };
+            let mut stop = Some(stop);
+            if is_replaced {
+                tracing::info!(open = num_open(&app), "replaced; open connections are served to their end");
+                drop(leave);
+                let limit = app.limits.graceful_termination_timeout;
+                let quiet = async {
+                    quiet(&app).await;
+                    stop = None;
+                    // A request may have arrived on a connection that is closed only after its answer.
+                    tokio::time::sleep(LAST_WORDS).await;
+                };
+                tokio::select! {
+                    () = &mut terminate => {}
+                    _ = tokio::time::timeout(limit, quiet) => {}
+                }
+            }
             self.shutdown.enter(Phase::Draining);
             let limit = app.limits.graceful_termination_timeout;
             tracing::info!(limit_s = limit.as_secs(), open = num_open(&app), "draining");
@@ -179,11 +237,12 @@ impl Server {
             }
             drop(stop);
         };
-        let result = tokio::select! {
-            () = drain => Ok(()),
-            () = self.steps.ended() => Err(DriverEnded),
+        let (result, has_closed) = tokio::select! {
+            () = drain => (Ok(()), false),
+            _ = &mut serving => (Ok(()), true),
+            () = self.steps.ended() => (Err(DriverEnded), false),
         };
-        if result.is_ok() && tokio::time::timeout(LAST_WORDS, &mut serving).await.is_err() {
+        if result.is_ok() && !has_closed && tokio::time::timeout(LAST_WORDS, &mut serving).await.is_err() {
             tracing::warn!("some clients did not read their responses in time");
         }
         serving.abort();
@@ -197,6 +256,16 @@ impl Server {
 
 fn num_open(app: &App) -> usize {
     app.limits.max_concurrent_requests - app.admission.open.available_permits()
+}
+
+/// Resolves when no request has been open for [`QUIET`]. Unlike [`all_closed`] it takes no permits from new requests.
+async fn quiet(app: &App) {
+    let mut ticks = tokio::time::interval(QUIET / QUIET_CHECKS);
+    let mut num_quiet = 0;
+    while num_quiet < QUIET_CHECKS {
+        ticks.tick().await;
+        num_quiet = if num_open(app) == 0 { num_quiet + 1 } else { 0 };
+    }
 }
 
 /// Resolves when no request is open, which is when all permits are free.

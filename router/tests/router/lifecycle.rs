@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 use trunkline_router::engine::shard::{Check, ShardStatus};
 use trunkline_router::limits::{Limits, ServerLimits};
 use trunkline_router::model::Model;
@@ -294,11 +294,93 @@ async fn drain_that_takes_too_long_ends_streams_with_an_error() {
     let limits = ServerLimits { graceful_termination_timeout, ..ServerLimits::default() };
     let mut router = Router::start(ShardPlan::endless().held(), limits).await;
     let mut stream = router.begin(CHAT, &streaming(30)).await;
-    router.wait_running(1).await;
+    router.add_steps(5);
+    // The prompt takes the first step.
+    let has_five = |bytes: &[u8]| String::from_utf8_lossy(bytes).matches("\"content\":").count() > 4;
+    assert!(stream.read_until(has_five).await);
     router.terminate();
+    let events = stream.answer().await.events();
+    let error = &events.last().unwrap()["error"];
+    assert_eq!(error["code"], "terminated");
+    let message = error["message"].as_str().unwrap();
+    assert!(message.starts_with("the server stopped after 5 tokens of the output"), "{message}");
+    assert!(message.contains("`continue_final_message`"), "{message}");
+    tokio::time::timeout(DEADLINE, &mut router.running).await.unwrap().unwrap().unwrap();
+}
+
+/// Waits until the router has closed its listener, which no other process holds.
+async fn refuses_connections(router: &Router) {
+    let refused = async { while TcpStream::connect(router.address).await.is_ok() {} };
+    tokio::time::timeout(DEADLINE, refused).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_replaced_router_serves_its_open_connections_to_their_end() {
+    let mut router = Router::with(ShardPlan::endless().held()).await;
+    let (mut early, mut probe, mut late) =
+        (router.connect().await, router.connect().await, router.connect().await);
+    for connection in [&mut early, &mut probe, &mut late] {
+        let answer = connection.request("GET", "/readyz", b"").await;
+        assert_eq!((answer.status, answer.header("connection")), (200, None));
+    }
+    early.send("POST", CHAT, streaming(30).to_string().as_bytes()).await;
+    router.add_steps(3);
+    assert!(early.read_until(|bytes| String::from_utf8_lossy(bytes).contains("data:")).await);
+    router.replace();
+    refuses_connections(&router).await;
+
+    let ready = probe.request("GET", "/readyz", b"").await;
+    assert_eq!((ready.status, ready.header("connection")), (200, Some("close")));
+    late.send("POST", CHAT, streaming(20).to_string().as_bytes()).await;
+    let max_open = router.app.limits.max_concurrent_requests;
+    router.wait("the second request", |app| app.admission.open.available_permits() == max_open - 2).await;
+    router.add_steps(1000);
+    for (connection, closes) in [(&mut early, None), (&mut late, Some("close"))] {
+        let answer = connection.answer().await;
+        assert_eq!(answer.header("connection"), closes);
+        let events = answer.events();
+        assert_eq!(events[events.len() - 2]["choices"][0]["finish_reason"], "length");
+    }
+    // The first answer began before the router was replaced, so its connection is still open.
+    let again = early.request("POST", CHAT, streaming(2).to_string().as_bytes()).await;
+    assert_eq!((again.status, again.header("connection")), (200, Some("close")));
+    tokio::time::timeout(DEADLINE, &mut router.running).await.unwrap().unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn a_replaced_router_closes_connections_that_stay_idle() {
+    let mut router = Router::default().await;
+    let mut idle = router.connect().await;
+    assert_eq!(idle.request("GET", "/livez", b"").await.status, 200);
+    router.replace();
+    tokio::time::timeout(DEADLINE, &mut router.running).await.unwrap().unwrap().unwrap();
+    assert!(!idle.read_until(|_| false).await, "the connection is closed");
+}
+
+#[tokio::test]
+async fn a_replaced_router_drains_after_the_time_limit() {
+    let graceful_termination_timeout = Duration::from_millis(20);
+    let limits = ServerLimits { graceful_termination_timeout, ..ServerLimits::default() };
+    let mut router = Router::start(ShardPlan::endless().held(), limits).await;
+    let mut stream = router.begin(CHAT, &streaming(30)).await;
+    router.wait_running(1).await;
+    router.replace();
     let events = stream.answer().await.events();
     assert_eq!(events.last().unwrap()["error"]["code"], "terminated");
     tokio::time::timeout(DEADLINE, &mut router.running).await.unwrap().unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn a_router_beside_another_answers_once_its_shard_is_ready() {
+    let mut router = Router::start_beside_another().await;
+    let mut connection = router.connect().await;
+    connection.send("GET", "/readyz", b"").await;
+    router.start_shard(ShardPlan::default()).await;
+    assert_eq!(connection.answer().await.status, 200, "a router that answers too early says 503");
+
+    let mut never_ready = Router::start_beside_another().await;
+    never_ready.terminate();
+    tokio::time::timeout(DEADLINE, &mut never_ready.running).await.unwrap().unwrap().unwrap();
 }
 
 /// Returns the command for a router with the model in `folder`, but without a shard.

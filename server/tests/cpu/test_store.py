@@ -17,7 +17,7 @@ from tests import running
 from tests.cpu.tiny_backend import BLOCK_SIZE, build_tiny
 from tests.models.tiny import VOCAB_SIZE, TinyModels
 from tests.running import HEADER_BYTES, RECORD_BYTES, ROOT_KEY, keys_on_disk
-from trunkline_server.backends import registry
+from trunkline_server.backends import registry, store_files
 from trunkline_server.backends.cpu.backend import CpuBackend
 from trunkline_server.backends.interface import BlockRestore, BlockStore, Chunk, Restore, Sampled, SamplingParams
 from trunkline_server.backends.store_files import StoreOptions
@@ -157,6 +157,37 @@ def test_two_shards_do_not_share_a_folder(checkpoint: Checkpoint, tmp_path: Path
     first = open_backend(checkpoint, tmp_path)
     with pytest.raises(InvalidArgument, match=f"`{first.info.store_folder}` is used by another process"):
         open_backend(checkpoint, tmp_path)
+
+
+def test_a_shard_takes_the_store_over(
+    checkpoint: Checkpoint, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = Shard(open_backend(checkpoint, tmp_path))
+    first = old.prefill(BLOCK_IDS, stores=STORES)
+    old.outcomes(num_stores=len(STORES))
+    keys = keys_on_disk(old.backend, SLOTS)
+    awaiting = StoreOptions(path=tmp_path, max_bytes=1 << 20, awaits=True)
+
+    monkeypatch.setattr(store_files, "HAND_OVER_S", 0.0)
+    with pytest.raises(InvalidArgument, match="is used by another process"):
+        open_backend(checkpoint, None, store=awaiting)
+    assert capfd.readouterr().out == '"awaits_store"\n'
+    monkeypatch.undo()
+
+    assert old.backend.store is not None
+    give_up = old.backend.store.give_up
+    # What the launcher does when it reads the report.
+    monkeypatch.setattr(store_files, "print", lambda *_, **__: give_up(), raising=False)
+    new = Shard(open_backend(checkpoint, None, store=awaiting))
+    assert restore(new, keys) == NUM_STORED
+    hit = [50 + i for i in range(NUM_STORED)]
+    assert new.prefill([*hit, 0, 1], first=NUM_STORED * BLOCK_SIZE) == first
+
+    # The old shard goes on without its store.
+    assert restore(old, keys) == 0
+    old.step(ends=[1])
+    assert old.prefill(BLOCK_IDS, stores=[BlockStore(0, 3)]) == first
+    assert [outcome.is_stored for outcome in old.outcomes(num_stores=1).stores] == [False]
 
 
 def test_each_lane_has_a_store_of_its_own(checkpoint: Checkpoint, tmp_path: Path) -> None:

@@ -68,6 +68,9 @@ class MemoryFiles:
     def erase(self, slot: int) -> None:
         self.blocks.pop(slot, None)
 
+    def give_up(self) -> None:
+        pass
+
     def sync(self) -> None:
         pass
 

@@ -96,6 +96,9 @@ class FakeStore:
             self._is_woken = True
             self._event.notify_all()
 
+    def give_up(self) -> None:
+        pass
+
     def sync(self) -> None:
         self.num_syncs += 1
 

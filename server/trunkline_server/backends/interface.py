@@ -211,6 +211,11 @@ class Store(Protocol):
     def wake(self) -> None:
         """Makes `wait_outcomes` return. May be called from any thread."""
 
+    def give_up(self) -> None:
+        """Leaves the blocks that outlive the process to another one. Transfers of these fail from now on. May be called
+        from any thread.
+        """
+
     def sync(self) -> None:
         """Ends all transfers and makes written blocks durable; a failure is logged."""
 

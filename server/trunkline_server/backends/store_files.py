@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import logging
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -22,15 +25,20 @@ SLOT_MULTIPLE = 4096
 MAX_SLOTS = 1 << 26
 # Slots whose records are read at once, which bounds the messages to the router.
 SLOTS_PER_PIECE = 4096
+# Time that the other process has to give the folder up: its disk may be slow.
+HAND_OVER_S = 10.0
+HAND_OVER_POLL_S = 0.01
 
 
 @dataclass(frozen=True, kw_only=True)
 class StoreOptions:
-    """The values of `--kv-disk-path`, `--kv-disk-size` and `--lane`."""
+    """The values of `--kv-disk-path`, `--kv-disk-size`, `--lane` and `--await-store`."""
 
     path: Path
     max_bytes: int
     lane: int = 0
+    # Set if another process gives the folder up as soon as the launcher knows that this one waits for it.
+    awaits: bool = False
 
     def folder(self, fingerprint: str) -> Path:
         """Returns the folder of a lane's store. Lane 0 has the name that every store had before there were lanes."""
@@ -52,6 +60,23 @@ def read_contents(records: Records) -> Iterator[StoredBlocks]:
         yield StoredBlocks(*records.contents(first, SLOTS_PER_PIECE))
 
 
+def _await(open_store: Callable[[], KernelStore]) -> KernelStore:
+    """Opens a store that another process may use now. Raises BlockingIOError if that process keeps it."""
+    try:
+        return open_store()
+    except BlockingIOError:
+        # A report to the launcher (`Report` in the crate `settings`).
+        print(json.dumps("awaits_store"), flush=True)  # noqa: T201
+    deadline = time.monotonic() + HAND_OVER_S
+    while True:
+        try:
+            return open_store()
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise
+        time.sleep(HAND_OVER_POLL_S)
+
+
 def open_files(info: BackendInfo, options: StoreOptions) -> tuple[KernelStore | None, BackendInfo]:
     """Opens the model's store in the lane's folder below `options.path`; returns it, and `info` with its slots and
     folder.
@@ -70,14 +95,16 @@ def open_files(info: BackendInfo, options: StoreOptions) -> tuple[KernelStore | 
             hint="allow for at least a few hundred blocks",
         )
     folder = options.folder(info.numeric_fingerprint)
+    open_store = partial(
+        _kernels.Store,
+        folder,
+        fingerprint=info.numeric_fingerprint,
+        block_bytes=block_bytes,
+        block_size=info.block_size,
+        num_slots=num_slots,
+    )
     try:
-        store = _kernels.Store(
-            folder,
-            fingerprint=info.numeric_fingerprint,
-            block_bytes=block_bytes,
-            block_size=info.block_size,
-            num_slots=num_slots,
-        )
+        store = _await(open_store) if options.awaits else open_store()
     except BlockingIOError as error:
         raise InvalidArgument(f"cannot use `--kv-disk-path`: {error}") from error
     except OSError as error:

@@ -77,6 +77,34 @@ fn a_second_process_is_told_which_folder_is_in_use() {
 }
 
 #[test]
+fn a_store_that_is_given_up_belongs_to_the_next_process() {
+    let folder = tempfile::tempdir().unwrap();
+    let chain = Chain::new("a", 3);
+    let bytes = |depth: usize| block_bytes(chain.keys[depth + 1]);
+    let (old, _) = open(folder.path());
+    old.write(6, &chain.block(0), &bytes(0)).unwrap();
+    old.give_up();
+    let (new, found) = open(folder.path());
+    assert_eq!(found.num_blocks, 1);
+    let mut read = vec![0; geometry().block_bytes as usize];
+
+    let refused = old.write(7, &chain.block(1), &bytes(1)).unwrap_err().to_string();
+    assert!(refused.contains("another process has taken the store over"), "{refused}");
+    assert!(old.read(6, chain.keys[1], &mut read).is_err());
+    assert!(old.erase(6).is_err());
+    assert!(old.contents(0..8).is_err());
+
+    new.write(7, &chain.block(1), &bytes(1)).unwrap();
+    for (slot, depth) in [(6, 0), (7, 1)] {
+        new.read(slot, chain.keys[depth + 1], &mut read).unwrap();
+        assert_eq!(read, bytes(depth));
+    }
+    // Its end no longer concerns the lock.
+    drop(old);
+    assert!(matches!(Store::open(folder.path(), geometry()).unwrap_err(), OpenError::InUse { .. }));
+}
+
+#[test]
 fn a_store_of_another_model_is_discarded_with_a_reason() {
     let others = [
         Geometry { fingerprint: "other weights".to_owned(), ..geometry() },

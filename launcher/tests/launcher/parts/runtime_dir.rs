@@ -24,7 +24,7 @@ fn folder_is_private_and_goes_with_its_owner() {
     let path = dir.path().to_owned();
     assert_eq!(mode(&path), 0o700);
     assert_eq!(mode(&path.join(LOCK_FILE)), 0o600);
-    fs::write(dir.socket(SHARDS[0]), "").unwrap();
+    fs::write(dir.socket(SHARDS[0], 0), "").unwrap();
     drop(dir);
     assert!(!path.exists());
 }

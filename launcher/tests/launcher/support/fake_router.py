@@ -1,8 +1,9 @@
-"""Fake of `trunkline-router`: ready while the shard's socket answers; exits on SIGTERM and when its lifeline ends.
+"""Fake of `trunkline-router`: ready once the shard's socket answers; exits on SIGTERM, on SIGUSR2 and when its lifeline
+ends.
 
 Its FAKE_ variables are in the file `environment` beside it.
 
-FAKE_ROUTER=hold: a stream is open, so SIGTERM ends the router only once the file FAKE_RELEASE exists.
+FAKE_ROUTER=hold: a stream is open, so a signal ends the router only once the file FAKE_RELEASE exists.
 The file FAKE_EXIT makes the router exit at once with the code that the file holds.
 The file FAKE_HUNG makes the router report that the shard has hung for the seconds that the file holds.
 """
@@ -14,10 +15,13 @@ import socket
 import stat
 import sys
 import threading
+import time
 from pathlib import Path
 
 os.environ.update(json.loads(Path(sys.argv[0]).with_name("environment").read_text()))
 JOURNAL = os.environ["FAKE_JOURNAL"]
+# The variables that tests look at start with one of these.
+SHOWN = ("TRUNKLINE_", "HF_", "HUGGING_FACE_", "AWS_", "AZURE_", "GOOGLE_")
 
 
 def note(event, **fields):
@@ -57,7 +61,7 @@ def exit_if_told():
 def report_if_told():
     told = Path(os.environ["FAKE_HUNG"])
     if told.exists():
-        report = {"hung_shard": SETTINGS["shard_socket"], "hung_s": int(told.read_text())}
+        report = {"hung_shard": {"socket": SETTINGS["shard_socket"], "seconds": int(told.read_text())}}
         told.unlink()
         print(json.dumps(report), flush=True)
 
@@ -73,7 +77,12 @@ if "--version" in sys.argv:
     sys.exit()
 
 SETTINGS = settings()
-note("start", settings=SETTINGS, variables=sorted(name for name in os.environ if name.startswith("TRUNKLINE_")))
+note(
+    "start",
+    settings=SETTINGS,
+    flags=sys.argv[1:],
+    variables=sorted(name for name in os.environ if name.startswith(SHOWN)),
+)
 assert "--lifeline" in sys.argv
 behaviour = os.environ.get("FAKE_ROUTER", "serve")
 if behaviour == "crash":
@@ -95,27 +104,37 @@ def terminate(*_):
     terminated.set()
 
 
+def leave(*_):
+    note("leave")
+    terminated.set()
+
+
 signal.signal(signal.SIGTERM, terminate)
+signal.signal(signal.SIGUSR2, leave)
 signal.signal(signal.SIGHUP, lambda *_: note("sighup"))
 threading.Thread(target=lifeline, daemon=True).start()
 chatter()
-listener = socket.socket()
-listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-listener.bind((SETTINGS["server"]["hostname"], SETTINGS["server"]["port"]))
-listener.listen()
+listener = socket.socket(fileno=int(sys.argv[sys.argv.index("--listener") + 1]))
+assert listener.getsockname()[1] == SETTINGS["server"]["port"]
 listener.settimeout(0.02)
 note("listen")
+ready = False
 while not terminated.is_set() or (behaviour == "hold" and not Path(os.environ["FAKE_RELEASE"]).exists()):
     try:
         exit_if_told()
         report_if_told()
+        if not ready and behaviour != "never-ready" and shard_answers():
+            ready = True
+            print('"ready"', flush=True)
+        if not ready and "--accept-when-ready" in sys.argv:
+            time.sleep(0.005)
+            continue
         connection, _ = listener.accept()
     except TimeoutError:
         continue
     with connection:
         connection.settimeout(1)
         connection.recv(4096)
-        ready = shard_answers() and behaviour != "never-ready"
-        status = b"200 OK" if ready else b"503 Service Unavailable"
-        connection.sendall(b"HTTP/1.1 " + status + b"\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+        body = str(os.getpid()).encode()
+        connection.sendall(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
 note("end")

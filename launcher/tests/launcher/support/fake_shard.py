@@ -16,9 +16,9 @@ from pathlib import Path
 
 os.environ.update(json.loads(Path(sys.argv[0]).with_name("environment").read_text()))
 JOURNAL = os.environ["FAKE_JOURNAL"]
-
-
-VARIABLES = sorted(name for name in os.environ if name.startswith("TRUNKLINE_"))
+# The variables that tests look at start with one of these.
+SHOWN = ("TRUNKLINE_", "HF_", "HUGGING_FACE_", "AWS_", "AZURE_", "GOOGLE_")
+VARIABLES = sorted(name for name in os.environ if name.startswith(SHOWN))
 
 
 def note(role, event, **fields):
@@ -74,6 +74,8 @@ def serve():
     if behaviour == "crash" or (behaviour == "crash-later" and runs > 0):
         print("about to fall over\n", file=sys.stderr)
         sys.exit(3)
+    if behaviour == "hang-later" and runs > 0:
+        signal.pause()
     if behaviour == "refuse-later" and runs > 0:
         print("error: the model is gone", file=sys.stderr)
         sys.exit(2)
@@ -87,8 +89,13 @@ def serve():
             ended.set()
 
     signal.signal(signal.SIGTERM, terminate)
+    signal.signal(signal.SIGUSR2, lambda *_: note("shard", "gives-up-store"))
     threading.Thread(target=lifeline, daemon=True).start()
     chatter()
+    if "--await-store" in sys.argv:
+        print('"awaits_store"', flush=True)
+        while '"gives-up-store"' not in Path(JOURNAL).read_text():
+            time.sleep(0.005)
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(path)
     listener.listen()

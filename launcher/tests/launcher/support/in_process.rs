@@ -1,6 +1,7 @@
 //! Runs the supervisor in the test's own process, so that the test can shorten time limits.
 
 use std::ffi::OsString;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::{self, JoinHandle};
 
@@ -9,12 +10,13 @@ use trunkline_launcher::args::resolved::{Request, ServeConfig};
 use trunkline_launcher::args::{SERVE, parse};
 use trunkline_launcher::child::ShardId;
 use trunkline_launcher::error::LauncherError;
-use trunkline_launcher::listen::Address;
+use trunkline_launcher::listen::Listener;
 use trunkline_launcher::pace::Pace;
+use trunkline_launcher::pair::{Base, Plan};
 use trunkline_launcher::process::{Event, MAX_PENDING_EVENTS};
 use trunkline_launcher::resolve::ResolvedModel;
 use trunkline_launcher::runtime_dir::RuntimeDir;
-use trunkline_launcher::supervise::{Plan, Supervisor};
+use trunkline_launcher::supervise::Supervisor;
 
 use super::{Bench, DEADLINE, ROUTER, SHARD, is_alive, pid, wait_for};
 
@@ -41,17 +43,15 @@ impl Bench {
         let (model, folder) = (self.path("model.gguf"), self.path("run"));
         let supervisor_sender = sender.clone();
         let thread = thread::spawn(move || {
-            let plan = Plan {
-                config: &config,
-                python,
-                router,
-                model: ResolvedModel { path: model, model_id: "fake/model".into(), revision: None },
-                address: Address::check(&config.server.hostname, config.server.port)?,
+            let base = Arc::new(Base {
+                listener: Listener::open(&config.server.hostname, config.server.port)?,
                 runtime_dir: RuntimeDir::create(&[folder], &shards, &config.log())?,
-                shards,
                 pace,
-            };
-            Supervisor::start(&plan, &events, supervisor_sender)?.run(|_| {
+            });
+            let model = ResolvedModel { path: model, model_id: "fake/model".into(), revision: None };
+            let plan = Plan { config, python, router, model, shards, generation: 0, base };
+            let reread = Box::new(|| unreachable!("no test of this kind reloads"));
+            Supervisor::start(plan, reread, &events, supervisor_sender)?.run(|_| {
                 is_ready.send(()).unwrap();
                 Ok(())
             })
@@ -61,11 +61,11 @@ impl Bench {
 }
 
 /// Parses the arguments, with a log level that keeps the log out of the test's stderr.
-fn config(args: &[&str]) -> ServeConfig {
+fn config(args: &[&str]) -> Box<ServeConfig> {
     let own = ["trunkline", SERVE, "--port", "0", "--log-level", "error"];
     let argv: Vec<OsString> = own.iter().chain(args).map(Into::into).collect();
     match parse(&argv) {
-        Ok(Request::Serve(config)) => *config,
+        Ok(Request::Serve(config)) => config,
         other => panic!("{args:?}: {other:?}"),
     }
 }

@@ -67,6 +67,7 @@ pub struct Router {
     pub address: std::net::SocketAddr,
     pub socket: PathBuf,
     terminate: Option<oneshot::Sender<()>>,
+    replace: Option<oneshot::Sender<()>>,
     pub running: JoinHandle<Result<(), DriverEnded>>,
     folder: TempDir,
 }
@@ -79,6 +80,7 @@ struct Setup {
     remote: Option<Remote>,
     front: Front,
     replies: Option<ReplyStyle>,
+    accepts_when_ready: bool,
 }
 
 impl Setup {
@@ -90,6 +92,7 @@ impl Setup {
             remote: None,
             front: Front::default(),
             replies: None,
+            accepts_when_ready: false,
         }
     }
 
@@ -100,7 +103,7 @@ impl Setup {
     }
 
     fn start_without_shard(self) -> Router {
-        let Self { folder, limits, access, remote, front, replies } = self;
+        let Self { folder, limits, access, remote, front, replies, accepts_when_ready } = self;
         write_model(folder.path());
         let socket = folder.path().join("shard.sock");
         let mut model = Model::load(folder.path(), "test/model".into()).unwrap();
@@ -112,6 +115,9 @@ impl Setup {
         listener.set_nonblocking(true).unwrap();
         let listener = TcpListener::from_std(listener).unwrap();
         let address = listener.local_addr().unwrap();
+        let (replace, replaced) = oneshot::channel();
+        server.replaced = Some(replaced);
+        server.accepts_when_ready = accepts_when_ready;
         let (terminate, terminated) = oneshot::channel();
         let running = tokio::spawn(server.run(listener, async {
             // A test that ends drops the sender without sending anything. No drain begins then.
@@ -119,7 +125,8 @@ impl Setup {
                 std::future::pending::<()>().await;
             }
         }));
-        Router { shard: None, app, address, socket, terminate: Some(terminate), running, folder }
+        let (terminate, replace) = (Some(terminate), Some(replace));
+        Router { shard: None, app, address, socket, terminate, replace, running, folder }
     }
 }
 
@@ -152,6 +159,11 @@ impl Router {
 
     pub async fn start_without_shard(limits: impl Into<ServerLimits>) -> Self {
         Setup::new(limits).start_without_shard()
+    }
+
+    /// Starts a router that accepts connections only once its shard is ready.
+    pub async fn start_beside_another() -> Self {
+        Setup { accepts_when_ready: true, ..Setup::new(ServerLimits::default()) }.start_without_shard()
     }
 
     /// Starts a router with an object tier.
@@ -216,6 +228,11 @@ impl Router {
     }
 
     /// Starts a drain, as SIGTERM does.
+    /// Tells the router that another one has taken over its socket.
+    pub fn replace(&mut self) {
+        self.replace.take().unwrap().send(()).unwrap();
+    }
+
     pub fn terminate(&mut self) {
         self.terminate.take().unwrap().send(()).unwrap();
     }

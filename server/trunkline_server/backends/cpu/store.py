@@ -65,6 +65,10 @@ class DiskStore:
     def wake(self) -> None:
         self._store.wake()
 
+    def give_up(self) -> None:
+        self._store.give_up()
+        logger.info("KV block store handed over")
+
     def sync(self) -> None:
         stored, not_stored, restored, not_restored = self._store.counts
         fields = {

@@ -42,6 +42,8 @@ class BlockFiles(Records, Protocol):
     def erase(self, slot: int) -> None:
         """Empties a slot. Raises OSError."""
 
+    def give_up(self) -> None: ...
+
     def sync(self) -> None:
         """Makes written blocks durable. Raises OSError."""
 

@@ -134,6 +134,11 @@ class TieredStore:
     def wake(self) -> None:
         self._outcomes.wake()
 
+    def give_up(self) -> None:
+        if self._files is not None:
+            self._files.give_up()
+            logger.info("KV block store handed over")
+
     def sync(self) -> None:
         self._departures.drain()
         counts = self._outcomes.counts()

@@ -1,0 +1,172 @@
+"""A reload replaces router and shard under load, and no request fails."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from harness import TRUNKLINE, Trunkline, alive, cached_tokens, embedded_gguf, free_port, serving, wait_for
+
+PROMPT = [1000 + 7 * position % 4001 for position in range(300)]
+WHOLE_BLOCKS = 256
+
+
+def reload(server: Trunkline) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"TMPDIR": server.runtime.name, "XDG_RUNTIME_DIR": server.runtime.name}
+    command = [str(TRUNKLINE), "reload", str(server.process.pid)]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+
+
+def children(server: Trunkline) -> set[int]:
+    return {*server.pids("trunkline-router"), *server.pids("trunkline_server serve")}
+
+
+@contextmanager
+def clients(server: Trunkline, *loops: Callable[[httpx.Client], None]) -> Iterator[list[int]]:
+    """Runs each loop in a thread again and again; yields how often each has ended. Fails if one has failed."""
+    counts, failures, stop = [0] * len(loops), [], threading.Event()
+
+    def run(index: int) -> None:
+        with httpx.Client(base_url=server.base_url, timeout=120) as client:
+            while not stop.is_set():
+                try:
+                    loops[index](client)
+                except (httpx.HTTPError, AssertionError) as failure:
+                    failures.append(repr(failure))
+                counts[index] += 1
+
+    threads = [threading.Thread(target=run, args=(index,)) for index in range(len(loops))]
+    for thread in threads:
+        thread.start()
+    try:
+        yield counts
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    assert failures == []
+
+
+def body(**fields: Any) -> dict[str, Any]:
+    return {"prompt": "one two three", "temperature": 0, "max_tokens": 8, "ignore_eos": True} | fields
+
+
+def whole(client: httpx.Client) -> None:
+    answer = client.post("/v1/completions", json=body())
+    assert answer.status_code == 200, answer.text
+
+
+def streamed(client: httpx.Client) -> None:
+    answer = client.post("/v1/completions", json=body(stream=True, max_tokens=40))
+    assert answer.status_code == 200, answer.text
+    assert answer.text.rstrip().endswith("[DONE]"), answer.text
+    assert "error" not in answer.text, answer.text
+
+
+def one_connection_each(client: httpx.Client) -> None:
+    answer = httpx.post(client.base_url.join("/v1/completions"), json=body(max_tokens=2), timeout=120)
+    assert answer.status_code == 200, answer.text
+
+
+def probe(client: httpx.Client) -> None:
+    for path in ("/readyz", "/livez"):
+        assert client.get(path).status_code == 200
+
+
+def test_no_request_fails_while_settings_change(tmp_path: Path) -> None:
+    config = tmp_path / "trunkline.toml"
+    config.write_text('served-model-name = "before"\n')
+    with serving("--config", str(config)) as server:
+        loops = (whole, streamed, streamed, one_connection_each, probe)
+        with clients(server, *loops) as counts:
+            for name in ("between", "after"):
+                old = children(server)
+                done = list(counts)
+                wait_for(lambda done=done: all(n > d for n, d in zip(counts, done, strict=True)), "requests")
+                config.write_text(f'served-model-name = "{name}"\n')
+                outcome = reload(server)
+                assert (outcome.returncode, outcome.stdout) == (0, "reloaded\n"), outcome.stderr
+                assert server.complete("x")["model"] == name
+                wait_for(lambda old=old: not any(map(alive, old)), "the old processes to end")
+        assert len(children(server)) == 2
+        assert "exited unexpectedly" not in server.log()
+        assert "Traceback" not in server.log()
+
+
+def test_a_stream_is_finished_by_the_old_pair() -> None:
+    with serving() as server:
+        old = children(server)
+        expected = server.complete("count", max_tokens=600, ignore_eos=True)["choices"][0]["text"]
+        with httpx.stream(
+            "POST",
+            f"{server.base_url}/v1/completions",
+            json=body(prompt="count", max_tokens=600, stream=True),
+            timeout=120,
+        ) as answer:
+            lines = answer.iter_lines()
+            first = next(line for line in lines if line.startswith("data:"))
+            assert reload(server).returncode == 0
+            rest = [first, *(line for line in lines if line.startswith("data:"))]
+        assert rest.pop() == "data: [DONE]"
+        events = [json.loads(line.removeprefix("data:")) for line in rest]
+        assert "".join(event["choices"][0]["text"] for event in events if event["choices"]) == expected
+        wait_for(lambda: not any(map(alive, old)), "the old processes to end")
+
+
+def test_a_failed_reload_changes_nothing(tmp_path: Path) -> None:
+    config = tmp_path / "trunkline.toml"
+    config.write_text("")
+    with serving("--config", str(config)) as server:
+        before = children(server)
+        for text, reason in (
+            ('tls-cert = "/nonexistent"\n', "`--tls-cert` needs `--tls-key`"),
+            ("max-batch-total-tokens = 2000000000\n", "--max-batch-total-tokens"),
+            (f"port = {free_port()}\n", ""),
+        ):
+            config.write_text(text)
+            outcome = reload(server)
+            if reason:
+                assert outcome.returncode == 1
+                assert reason in outcome.stderr, outcome.stderr
+                assert outcome.stderr.startswith("error: cannot reload: ")
+            # The flag `--port` outranks the file.
+            wait_for(lambda: len(children(server)) == 2, "the new processes to end")
+            if reason:
+                assert children(server) == before
+            assert server.is_ready()
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> tuple[str, ...]:
+    return ("--kv-disk-path", str(tmp_path / "kv"), "--kv-disk-size", "64MiB")
+
+
+def test_the_new_shard_takes_the_store_over(disk: tuple[str, ...]) -> None:
+    with serving(*disk) as server:
+        first = server.complete(PROMPT)
+        wait_for(lambda: server.metrics()["trunkline_store_blocks"] >= WHOLE_BLOCKS // 64, "stored blocks")
+        with clients(server, whole, streamed):
+            outcome = reload(server)
+            assert outcome.returncode == 0, outcome.stderr
+            again = server.complete(PROMPT)
+        assert cached_tokens(again) >= WHOLE_BLOCKS
+        assert again["choices"] == first["choices"]
+        assert server.metrics()["trunkline_restored_blocks_total"] >= WHOLE_BLOCKS // 64
+        assert reload(server).returncode == 0
+        assert cached_tokens(server.complete(PROMPT)) >= WHOLE_BLOCKS
+
+
+def test_sigterm_during_a_reload_ends_everything() -> None:
+    server = Trunkline(model=str(embedded_gguf())).wait_ready()
+    server.process.send_signal(signal.SIGUSR2)
+    wait_for(lambda: len(children(server)) > 2, "the new pair")
+    assert server.stop() == 0

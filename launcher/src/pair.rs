@@ -1,0 +1,272 @@
+//! A router with its shards, started from one configuration.
+
+use std::fs;
+use std::io;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::mpsc::SyncSender;
+use std::time::{Duration, Instant};
+
+use trunkline_settings::RouterSettings;
+
+use crate::args::resolved::ServeConfig;
+use crate::child::{ChildId, ShardId};
+use crate::error::LauncherError;
+use crate::listen::Listener;
+use crate::log::Log;
+use crate::model::ResolvedModel;
+use crate::pace::Pace;
+use crate::process::{Event, Process};
+use crate::programs;
+use crate::ready::Scheme;
+use crate::restart::{RestartPolicy, Verdict};
+use crate::runtime_dir::RuntimeDir;
+
+/// What all pairs of a launcher share.
+#[derive(Debug)]
+pub struct Base {
+    pub listener: Listener,
+    pub runtime_dir: RuntimeDir,
+    pub pace: Pace,
+}
+
+/// Everything needed to start a pair.
+#[derive(Debug)]
+pub struct Plan {
+    pub config: Box<ServeConfig>,
+    /// The interpreter with the server package.
+    pub python: PathBuf,
+    /// Path of the router binary.
+    pub router: PathBuf,
+    pub model: ResolvedModel,
+    pub shards: Vec<ShardId>,
+    /// Number of reloads before this pair; it keeps the files of two pairs apart.
+    pub generation: u32,
+    pub base: Arc<Base>,
+}
+
+impl Plan {
+    pub(crate) fn served_model_name(&self) -> &str {
+        self.config.served_model_name.as_deref().unwrap_or(&self.model.model_id)
+    }
+
+    pub(crate) fn scheme(&self) -> Scheme {
+        if self.config.server.tls_cert.is_some() { Scheme::Https } else { Scheme::Http }
+    }
+
+    /// Returns the path of a shard's socket.
+    pub fn socket(&self, shard: ShardId) -> PathBuf {
+        self.base.runtime_dir.socket(shard, self.generation)
+    }
+
+    /// Returns the router's settings, with the port on which the launcher listens.
+    pub fn router_settings(&self) -> RouterSettings {
+        let mut server = self.config.server.clone();
+        server.hostname.clone_from(&self.base.listener.hostname);
+        server.port = self.base.listener.port;
+        RouterSettings {
+            shard_socket: self.socket(ShardId::default()),
+            model_path: self.model.path.clone(),
+            served_model_name: self.served_model_name().to_owned(),
+            server,
+            limits: self.config.limits.clone(),
+            replies: self.config.replies.clone(),
+            cache: self.config.router_cache.clone(),
+            logging: self.config.logging.clone(),
+        }
+    }
+
+    /// Returns the children to keep running, in the order in which they are started.
+    fn children(&self) -> impl Iterator<Item = ChildId> {
+        self.shards.iter().copied().map(ChildId::Shard).chain([ChildId::Router])
+    }
+
+    /// Returns the command that starts a child beside those of `other`, if another pair serves until this one can.
+    pub fn command(&self, child: ChildId, other: Other) -> Command {
+        match child {
+            ChildId::Resolver => programs::resolver_command(&self.python, &self.config.model),
+            ChildId::Shard(shard) => {
+                let mut command = programs::shard_command(
+                    &self.python,
+                    &self.config,
+                    &self.model.path,
+                    &self.socket(shard),
+                );
+                if other == Other::Serves && self.config.shard_cache.kv_disk_path.is_some() {
+                    command.arg("--await-store");
+                }
+                command
+            }
+            ChildId::Router => {
+                let settings = self.base.runtime_dir.router_settings(self.generation);
+                let mut command = programs::router_command(&self.router, &settings);
+                self.base.listener.pass_to(&mut command);
+                if other == Other::Serves {
+                    command.arg("--accept-when-ready");
+                }
+                command
+            }
+        }
+    }
+}
+
+/// Reads the command line, the variables and the configuration file again.
+pub type Reread = Box<dyn Fn() -> Result<Box<ServeConfig>, LauncherError>>;
+
+/// Whether another pair serves while a child starts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Other {
+    None,
+    Serves,
+}
+
+/// A pair that should be running.
+#[derive(Debug)]
+pub(crate) struct Pair {
+    pub(crate) plan: Plan,
+    pub(crate) children: Vec<Supervised>,
+}
+
+/// A child that should be running, and its current state.
+#[derive(Debug)]
+pub(crate) struct Supervised {
+    pub(crate) id: ChildId,
+    pub(crate) state: State,
+    pub(crate) restarts: RestartPolicy,
+    /// Set when the running process is killed because it has hung for this long.
+    pub(crate) hung: Option<Duration>,
+}
+
+#[derive(Debug)]
+pub(crate) enum State {
+    Running(Process),
+    /// The child is started again at this time.
+    Crashed {
+        restart_at: Instant,
+    },
+}
+
+impl Pair {
+    /// Starts all children; the router itself waits for the shard's socket. After an error none is left.
+    pub(crate) fn start(
+        plan: Plan,
+        other: Other,
+        log: &Log,
+        events: &SyncSender<Event>,
+    ) -> Result<Self, LauncherError> {
+        log.info(
+            "starting",
+            &[
+                ("version", &env!("CARGO_PKG_VERSION")),
+                ("model", &plan.model.path.display()),
+                ("revision", &plan.model.revision.as_deref().unwrap_or("none")),
+                ("port", &plan.base.listener.port),
+            ],
+        );
+        let mut pair = Self { plan, children: Vec::new() };
+        let ids: Vec<ChildId> = pair.plan.children().collect();
+        for id in ids {
+            let state = State::Running(pair.spawn(id, other, log, events)?);
+            let restarts = RestartPolicy::new(pair.plan.base.pace.base_pause);
+            pair.children.push(Supervised { id, state, restarts, hung: None });
+        }
+        Ok(pair)
+    }
+
+    fn spawn(
+        &self,
+        id: ChildId,
+        other: Other,
+        log: &Log,
+        events: &SyncSender<Event>,
+    ) -> Result<Process, LauncherError> {
+        match id {
+            ChildId::Shard(shard) => remove_stale(&self.plan.socket(shard))?,
+            // Written at each start: something that cleans temporary folders may have removed it.
+            ChildId::Router => self
+                .plan
+                .base
+                .runtime_dir
+                .write_router_settings(self.plan.generation, &self.plan.router_settings())
+                .map_err(|source| LauncherError::System { what: "write the router's settings", source })?,
+            ChildId::Resolver => {}
+        }
+        let process = Process::spawn(id, self.plan.command(id, other), events)?;
+        log.debug("started", &[("process", &id), ("pid", &process.pid())]);
+        Ok(process)
+    }
+
+    pub(crate) fn running(&self) -> impl Iterator<Item = &Process> {
+        self.children.iter().filter_map(|child| match &child.state {
+            State::Running(process) => Some(process),
+            State::Crashed { .. } => None,
+        })
+    }
+
+    /// Returns the id of the running process with this process id.
+    pub(crate) fn id_of(&self, pid: u32) -> Option<ChildId> {
+        self.running().find(|process| process.pid() == pid).map(Process::id)
+    }
+
+    /// Returns the time at which the next crashed child is restarted.
+    pub(crate) fn next_restart(&self) -> Option<Instant> {
+        let times = self.children.iter().filter_map(|child| match child.state {
+            State::Crashed { restart_at } => Some(restart_at),
+            State::Running(_) => None,
+        });
+        times.min()
+    }
+
+    /// Restarts the children whose time has come. A start that fails is a crash: memory, processes or room for the
+    /// router's settings may be short for a moment.
+    pub(crate) fn restart_due(&mut self, log: &Log, events: &SyncSender<Event>) -> Result<(), LauncherError> {
+        let now = Instant::now();
+        for index in 0..self.children.len() {
+            let id = self.children[index].id;
+            if !matches!(self.children[index].state, State::Crashed { restart_at } if restart_at <= now) {
+                continue;
+            }
+            let started = self.spawn(id, Other::None, log, events);
+            let child = &mut self.children[index];
+            match started {
+                Ok(process) => {
+                    log.info("restarted", &[("process", &id), ("pid", &process.pid())]);
+                    child.state = State::Running(process);
+                }
+                Err(error) => {
+                    let Verdict::RestartAfter(pause) = child.restarts.crashed(now) else { return Err(error) };
+                    log.warn(
+                        "failed to restart; trying again",
+                        &[("process", &id), ("error", &error), ("after_ms", &pause.as_millis())],
+                    );
+                    child.state = State::Crashed { restart_at: now + pause };
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the running processes that `which` selects out of this pair's care.
+    pub(crate) fn take_running(&mut self, mut which: impl FnMut(&Process) -> bool) -> Vec<Process> {
+        let mut taken = Vec::new();
+        for child in &mut self.children {
+            if matches!(&child.state, State::Running(process) if which(process)) {
+                let gone = State::Crashed { restart_at: Instant::now() };
+                if let State::Running(process) = std::mem::replace(&mut child.state, gone) {
+                    taken.push(process);
+                }
+            }
+        }
+        taken
+    }
+}
+
+/// Removes the socket that a killed shard left behind, so that the router does not try to connect to it.
+fn remove_stale(socket: &std::path::Path) -> Result<(), LauncherError> {
+    match fs::remove_file(socket) {
+        Ok(()) => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(source) => Err(LauncherError::System { what: "remove the ended shard's socket", source }),
+    }
+}

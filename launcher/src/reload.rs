@@ -1,0 +1,107 @@
+//! A reload under way: the model is resolved again, then a new pair starts beside the old one.
+
+use std::path::PathBuf;
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::thread;
+
+use rustix::process::Signal;
+
+use crate::args::resolved::ServeConfig;
+use crate::caller::Caller;
+use crate::error::LauncherError;
+use crate::pair::{Pair, Plan, Reread};
+use crate::process::{Event, MAX_PENDING_EVENTS};
+use crate::{programs, resolve};
+
+#[derive(Debug)]
+pub(crate) struct Reload {
+    pub(crate) stage: Stage,
+    /// `None` if a signal asked.
+    pub(crate) caller: Option<Caller>,
+}
+
+#[derive(Debug)]
+pub(crate) enum Stage {
+    Resolving(Resolving),
+    Starting(Pair),
+}
+
+/// The new configuration, whose model a thread resolves.
+#[derive(Debug)]
+pub(crate) struct Resolving {
+    pub(crate) config: Box<ServeConfig>,
+    pub(crate) python: PathBuf,
+    pub(crate) router: PathBuf,
+    pub(crate) generation: u32,
+    _resolver: Resolver,
+}
+
+/// The thread that resolves. Dropping this stops the resolver.
+#[derive(Debug)]
+struct Resolver(SyncSender<Event>);
+
+impl Drop for Resolver {
+    fn drop(&mut self) {
+        // This fails if the resolver has ended.
+        let _ = self.0.try_send(Event::Signal(Signal::TERM.as_raw()));
+    }
+}
+
+/// Why a server goes on as before.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ReloadError {
+    #[error("the server is not ready yet; hint: try again later")]
+    NotReady,
+    #[error("another reload is under way; hint: try again later")]
+    UnderWay,
+    #[error(
+        "`{flag}` is now `{new}`, but the server listens on `{old}`; hint: restart the server to change it"
+    )]
+    Moved { flag: &'static str, new: String, old: String },
+    #[error("{}", reason(.0))]
+    Failed(LauncherError),
+}
+
+/// Returns what the launcher would print, on one line and without its prefix.
+fn reason(error: &LauncherError) -> String {
+    match error {
+        LauncherError::ChildRefused { verdict: Some(verdict), .. } => {
+            let verdict = String::from_utf8_lossy(verdict);
+            verdict.trim_start_matches("error: ").trim_end().to_owned()
+        }
+        error => error.to_string().replace('\n', " "),
+    }
+}
+
+impl Reload {
+    /// Reads the configuration again and begins to resolve its model. [`Event::Resolved`] follows.
+    pub(crate) fn begin(
+        reread: &Reread,
+        old: &Plan,
+        generation: u32,
+        events: &SyncSender<Event>,
+    ) -> Result<Stage, ReloadError> {
+        let config = reread().map_err(ReloadError::Failed)?;
+        let (now, then) = (&config.server, &old.config.server);
+        for (flag, new, old) in [
+            ("--hostname", now.hostname.clone(), then.hostname.clone()),
+            ("--port", now.port.to_string(), then.port.to_string()),
+        ] {
+            if new != old {
+                return Err(ReloadError::Moved { flag, new, old });
+            }
+        }
+        let python = programs::python().map_err(ReloadError::Failed)?;
+        let router = programs::router().map_err(ReloadError::Failed)?;
+        // The resolver has events of its own, so that waiting for it stops nothing else.
+        let (cancel, cancelled) = sync_channel(MAX_PENDING_EVENTS);
+        let (sender, resolved) = (cancel.clone(), events.clone());
+        let (program, model) = (python.clone(), config.model.clone());
+        thread::spawn(move || {
+            let model = resolve::run(&program, &model, &cancelled, &sender);
+            // If this fails, the supervisor has ended.
+            let _ = resolved.send(Event::Resolved(model));
+        });
+        Ok(Stage::Resolving(Resolving { config, python, router, generation, _resolver: Resolver(cancel) }))
+    }
+}

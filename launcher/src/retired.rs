@@ -1,0 +1,129 @@
+//! Pairs that no longer serve new connections and end beside the one that does.
+
+use std::time::Instant;
+
+use rustix::process::Signal;
+
+use crate::exit::Exit;
+use crate::log::Log;
+use crate::pace::Pace;
+use crate::pair::Pair;
+use crate::process::Process;
+
+/// The children of a pair that was replaced, or that failed to replace another. None of them is restarted.
+#[derive(Debug)]
+pub(crate) struct Retired {
+    pair: Pair,
+    processes: Vec<Process>,
+    /// What is left then is killed.
+    deadline: Instant,
+    /// Set once the shards have been told to stop.
+    is_stopping: bool,
+}
+
+impl Retired {
+    /// Lets the router finish what its open connections ask for. The shards stop after it.
+    pub(crate) fn replaced(mut pair: Pair) -> Self {
+        let processes = pair.take_running(|_| true);
+        // The router drains if clients keep its connections busy for the first of these times.
+        let patience = 2 * pair.plan.config.server.graceful_termination_timeout;
+        let deadline = Instant::now() + patience + pair.plan.base.pace.router_grace;
+        let mut retired = Self { pair, processes, deadline, is_stopping: false };
+        retired.routers().for_each(|router| router.signal(Signal::USR2));
+        retired.stop_shards_if_alone();
+        retired
+    }
+
+    /// Ends a pair that never served.
+    pub(crate) fn failed(mut pair: Pair) -> Self {
+        let processes = pair.take_running(|_| true);
+        processes.iter().for_each(|process| process.signal(Signal::TERM));
+        let deadline = Instant::now() + pair.plan.base.pace.abandon_timeout;
+        Self { pair, processes, deadline, is_stopping: true }
+    }
+
+    pub(crate) fn deadline(&self) -> Instant {
+        self.deadline
+    }
+
+    pub(crate) fn has(&self, pid: u32) -> bool {
+        self.processes.iter().any(|process| process.pid() == pid)
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        self.processes.is_empty()
+    }
+
+    /// Handles the end of one of the processes.
+    pub(crate) fn ended(&mut self, pid: u32, log: &Log) {
+        let Some(at) = self.processes.iter().position(|process| process.pid() == pid) else { return };
+        let process = self.processes.remove(at);
+        let id = process.id();
+        let (exit, mut tail) = process.reap();
+        if self.is_stopping && id.is_shard() || exit.is_success() {
+            log.debug("stopped", &[("process", &id), ("pid", &pid), ("exit", &exit)]);
+        } else {
+            tail.release();
+            log.warn(
+                "exited unexpectedly; it was replaced",
+                &[("process", &id), ("pid", &pid), ("exit", &exit)],
+            );
+        }
+        if id.is_shard() && exit != Exit::Code(0) {
+            // Its streams cannot go on, and the router need not wait for another shard.
+            self.routers().for_each(|router| router.signal(Signal::TERM));
+        }
+        self.stop_shards_if_alone();
+        if self.has_ended() {
+            self.pair
+                .plan
+                .base
+                .runtime_dir
+                .remove_files_of(self.pair.plan.generation, &self.pair.plan.shards);
+        }
+    }
+
+    /// Kills what has not ended by the deadline.
+    pub(crate) fn kill_late(&mut self, now: Instant, pace: &Pace, log: &Log) {
+        if now < self.deadline {
+            return;
+        }
+        for process in &self.processes {
+            log.warn(
+                "did not stop in time and was killed",
+                &[("process", &process.id()), ("pid", &process.pid())],
+            );
+            process.signal(Signal::KILL);
+        }
+        // Their ends arrive as events.
+        self.deadline = now + pace.shard_timeout;
+    }
+
+    /// Kills the shards because their router, which has this process id, reports that they hang.
+    pub(crate) fn kill_shards(&self, seconds: u64, log: &Log) {
+        for shard in self.processes.iter().filter(|process| process.id().is_shard()) {
+            log.warn(
+                "hangs; killing it",
+                &[("process", &shard.id()), ("pid", &shard.pid()), ("hung_s", &seconds)],
+            );
+            shard.signal(Signal::KILL);
+        }
+    }
+
+    /// Returns the remaining processes, which are then somebody else's to stop.
+    pub(crate) fn into_processes(self) -> Vec<Process> {
+        self.processes
+    }
+
+    fn routers(&self) -> impl Iterator<Item = &Process> {
+        self.processes.iter().filter(|process| !process.id().is_shard())
+    }
+
+    fn stop_shards_if_alone(&mut self) {
+        if !self.is_stopping && self.routers().next().is_none() {
+            self.is_stopping = true;
+            self.processes.iter().for_each(|shard| shard.signal(Signal::TERM));
+            self.deadline = Instant::now() + self.pair.plan.base.pace.shard_timeout;
+        }
+    }
+}
