@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use rustix::process::Signal;
 
+use crate::caller::Caller;
 use crate::exit::Exit;
 use crate::log::Log;
 use crate::pace::Pace;
@@ -19,16 +20,18 @@ pub(crate) struct Retired {
     deadline: Instant,
     /// Set once the shards have been told to stop.
     is_stopping: bool,
+    /// Waits until the router has closed the listening socket. Before that, it may still answer new connections.
+    caller: Option<Caller>,
 }
 
 impl Retired {
     /// Lets the router finish what its open connections ask for. The shards stop after it.
-    pub(crate) fn replaced(mut pair: Pair) -> Self {
+    pub(crate) fn replaced(mut pair: Pair, caller: Option<Caller>) -> Self {
         let processes = pair.take_running(|_| true);
         // The router drains if clients keep its connections busy for the first of these times.
         let patience = 2 * pair.plan.config.server.graceful_termination_timeout;
         let deadline = Instant::now() + patience + pair.plan.base.pace.router_grace;
-        let mut retired = Self { pair, processes, deadline, is_stopping: false };
+        let mut retired = Self { pair, processes, deadline, is_stopping: false, caller };
         retired.routers().for_each(|router| router.signal(Signal::USR2));
         retired.stop_shards_if_alone();
         retired
@@ -39,7 +42,14 @@ impl Retired {
         let processes = pair.take_running(|_| true);
         processes.iter().for_each(|process| process.signal(Signal::TERM));
         let deadline = Instant::now() + pair.plan.base.pace.abandon_timeout;
-        Self { pair, processes, deadline, is_stopping: true }
+        Self { pair, processes, deadline, is_stopping: true, caller: None }
+    }
+
+    /// Tells the caller that all new connections get to the new pair.
+    pub(crate) fn left(&mut self) {
+        if let Some(caller) = self.caller.take() {
+            caller.answer(Ok(()));
+        }
     }
 
     pub(crate) fn deadline(&self) -> Instant {
@@ -120,6 +130,9 @@ impl Retired {
     }
 
     fn stop_shards_if_alone(&mut self) {
+        if self.routers().next().is_none() {
+            self.left();
+        }
         if !self.is_stopping && self.routers().next().is_none() {
             self.is_stopping = true;
             self.processes.iter().for_each(|shard| shard.signal(Signal::TERM));

@@ -208,6 +208,11 @@ impl<'a> Supervisor<'a> {
         match (report, serving, starting) {
             (Report::Ready, Some(_), _) if !self.was_ready => self.ready(announce),
             (Report::Ready, _, Some(ChildId::Router)) => self.switch(),
+            (Report::Left, _, _) => {
+                if let Some(retired) = self.retired.iter_mut().find(|retired| retired.has(pid)) {
+                    retired.left();
+                }
+            }
             (Report::AwaitsStore, _, Some(ChildId::Shard(shard))) => self.hand_over_store(shard),
             (Report::HungShard { seconds, .. }, Some(_), _) => self.kill_hung(report, *seconds),
             (Report::HungShard { seconds, .. }, _, Some(_)) => {
@@ -309,11 +314,8 @@ impl<'a> Supervisor<'a> {
             "reloaded; the old router finishes its open connections",
             &[("model", &self.serving.plan.model.path.display())],
         );
-        self.retired.push(Retired::replaced(old));
+        self.retired.push(Retired::replaced(old, caller));
         self.retired.retain(|retired| !retired.has_ended());
-        if let Some(caller) = caller {
-            caller.answer(Ok(()));
-        }
     }
 
     /// Ends the new pair; the old one serves on.

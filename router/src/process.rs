@@ -164,7 +164,14 @@ async fn serve(settings: RouterSettings, start: &Start, extensions: Extensions) 
         // This fails if the server has ended.
         let _ = tell.send(());
     });
+    let (left, has_left) = oneshot::channel();
+    server.left = Some(left);
     if start.lifeline {
+        tokio::spawn(async {
+            if has_left.await.is_ok() {
+                report(&Report::Left);
+            }
+        });
         let app = server.app.clone();
         tokio::spawn(async move {
             app.served.wait_ready().await;

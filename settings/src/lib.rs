@@ -83,6 +83,8 @@ pub struct RouterSettings {
 pub enum Report {
     /// The router accepts connections, and its shard computes.
     Ready,
+    /// The router has closed the listening socket, because another one accepts its connections.
+    Left,
     /// The router's shard hangs and must be killed.
     HungShard {
         socket: PathBuf,

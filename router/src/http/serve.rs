@@ -16,7 +16,7 @@ use hyper_util::service::TowerToHyperService;
 use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, oneshot};
 use tokio::task::JoinHandle;
 
 use super::stall::StallGuard;
@@ -27,8 +27,8 @@ use crate::metrics::Metrics;
 /// Serves HTTP/1.1 connections until `stop` resolves, then closes idle ones and waits until the others are answered.
 ///
 /// Once `leave` resolves, no connection is accepted. Open ones are served as before, but each response announces that
-/// its connection closes, so that clients move to another process that listens on the same socket. Returns when all are
-/// closed.
+/// its connection closes, so that clients move to another process that listens on the same socket. `left` gets a
+/// message when this process has closed the socket. Returns when all connections are closed.
 ///
 /// The number of connections is bounded, and handshakes and headers have time limits. Responses are sent without delay
 /// (Nagle's algorithm is off). A client that reads nothing of its response for too long is disconnected.
@@ -37,6 +37,7 @@ pub async fn serve(
     mut host: Host,
     leave: impl Future<Output = ()>,
     stop: impl Future<Output = ()>,
+    left: oneshot::Sender<()>,
 ) -> io::Result<()> {
     // Accepted connections inherit the size. It bounds the kernel's memory for clients that do not read.
     SockRef::from(&listener).set_send_buffer_size(SEND_BUFFER_BYTES)?;
@@ -78,6 +79,8 @@ pub async fn serve(
     drop((listener, watching));
     if is_leaving {
         leaves.store(true, Ordering::Relaxed);
+        // This fails if nobody wants to know.
+        let _ = left.send(());
         let all = u32::try_from(max_connections).unwrap_or(u32::MAX);
         tokio::select! {
             closed = connections.acquire_many(all) => drop(closed.map_err(io::Error::other)?),

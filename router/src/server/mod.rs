@@ -62,6 +62,8 @@ pub struct Server {
     pub accepts_when_ready: bool,
     /// Receives a message when another router has taken over the listening socket.
     pub replaced: Option<oneshot::Receiver<()>>,
+    /// Gets a message once this router has closed the listening socket for another one.
+    pub left: Option<oneshot::Sender<()>>,
     shutdown: Shutdown,
     steps: StepThread,
     health: JoinHandle<()>,
@@ -157,6 +159,7 @@ impl Server {
             front: Front::default(),
             accepts_when_ready: false,
             replaced: None,
+            left: None,
             shutdown,
             steps,
             health,
@@ -187,6 +190,7 @@ impl Server {
         let (stop, mut stopped) = oneshot::channel::<()>();
         let app = self.app.clone();
         let waiting = self.accepts_when_ready.then(|| app.clone());
+        let closed = self.left.take().unwrap_or_else(|| oneshot::channel().0);
         let mut serving = tokio::spawn(async move {
             if let Some(app) = waiting {
                 tokio::select! {
@@ -195,7 +199,7 @@ impl Server {
                 }
             }
             // A dropped sender counts like a message.
-            serve::serve(listener, host, left.map(drop), stopped.map(drop)).await
+            serve::serve(listener, host, left.map(drop), stopped.map(drop), closed).await
         });
         let replaced = async {
             let is_told = match self.replaced {

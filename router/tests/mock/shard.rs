@@ -66,6 +66,8 @@ pub struct ShardPlan {
     pub watch: Option<Arc<dyn Watch>>,
 }
 
+/// The longest wait for the tasks of a shard that ends.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 impl Default for ShardPlan {
     fn default() -> Self {
         Self::saying("Hello wörld 🙂!")
@@ -141,8 +143,8 @@ impl MockShard {
     }
 
     /// Ends the shard like SIGKILL. All its connections are closed at once.
-    pub fn kill(mut self) {
-        self.runtime.take().unwrap().shutdown_background();
+    pub fn kill(self) {
+        drop(self);
     }
 
     /// Returns the start of the last sequence.
@@ -155,7 +157,9 @@ impl MockShard {
 impl Drop for MockShard {
     fn drop(&mut self) {
         if let Some(runtime) = self.runtime.take() {
-            runtime.shutdown_background();
+            // Returns when the tasks are gone, and with them the lock of the store. A task may not wait for a runtime,
+            // but a thread may.
+            std::thread::spawn(|| runtime.shutdown_timeout(SHUTDOWN_TIMEOUT)).join().unwrap();
         }
     }
 }

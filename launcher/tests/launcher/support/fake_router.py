@@ -106,6 +106,7 @@ def terminate(*_):
 
 def leave(*_):
     note("leave")
+    print('"left"', flush=True)
     terminated.set()
 
 

@@ -227,12 +227,12 @@ impl Router {
         std::fs::remove_file(&self.socket).unwrap();
     }
 
-    /// Starts a drain, as SIGTERM does.
     /// Tells the router that another one has taken over its socket.
     pub fn replace(&mut self) {
         self.replace.take().unwrap().send(()).unwrap();
     }
 
+    /// Starts a drain, as SIGTERM does.
     pub fn terminate(&mut self) {
         self.terminate.take().unwrap().send(()).unwrap();
     }
