@@ -1,11 +1,14 @@
 //! The time of a step as a function of what it computes, fitted to the measured times.
 //!
-//! A step takes a fixed time (weights are read, kernels start), a time for each row (a position that it computes), and
-//! a time for each position of context that its rows read:
+//! A step takes a fixed time (weights are read, kernels start), a time for each row (a position that it computes) beyond
+//! the first 16, and a time for each position of context that its rows read:
 //!
 //! ```text
-//! time = base + row · rows + context · positions
+//! time = base + row · max(rows − 16, 0) + context · positions
 //! ```
+//!
+//! The first rows cost little, because the weights are read for all rows at once. Steps that only decode, or compute a
+//! prompt of a few tokens, would make every row look cheap if they counted for the cost of a row.
 //!
 //! The three costs minimise the squared relative error of recent steps. They are never negative. Relative, because
 //! short steps are to be predicted as well as long ones, and because a step that the machine held up for long then
@@ -14,10 +17,15 @@
 
 use crate::in_flight::PlannedChunk;
 
-/// The weight of all earlier steps when one is added. A step counts for a tenth after about 100 others.
-const MEMORY: f64 = 0.98;
+/// The weight of all earlier steps when one is added. A step counts for a half after about 700 others, so that the start
+/// of a long prompt, where rows read little context, is remembered at its end, where they read much.
+const MEMORY: f64 = 0.999;
+/// The rows of a step that are part of its fixed cost.
+const FREE_ROWS: u64 = 16;
 /// The rows that take as long as the fixed part of a step, as assumed of the first step, which cannot tell them apart.
 const ASSUMED_ROWS_OF_BASE: f64 = 8.0;
+/// Sums below this have faded away; smaller numbers lose their precision.
+const LEAST_PRODUCT: f64 = 1e-200;
 /// How often each cost is improved when a step is added.
 const NUM_SWEEPS: usize = 4;
 /// The weight of a new error in the mean error.
@@ -47,7 +55,7 @@ impl StepWork {
     }
 
     fn terms(self) -> [f64; 3] {
-        [1.0, self.rows as f64, self.context as f64]
+        [1.0, self.rows.saturating_sub(FREE_ROWS) as f64, self.context as f64]
     }
 }
 
@@ -88,7 +96,8 @@ impl StepCost {
             self.with_time[i] = self.with_time[i] * MEMORY + term;
         }
         for _ in 0..NUM_SWEEPS {
-            for i in 0..3 {
+            // A term that no recent step had says nothing about its cost.
+            for i in (0..3).filter(|&i| self.products[i][i] > LEAST_PRODUCT) {
                 let others: f64 =
                     (0..3).filter(|&k| k != i).map(|k| self.products[i][k] * self.costs[k]).sum();
                 self.costs[i] = ((self.with_time[i] - others) / self.products[i][i]).max(0.0);
@@ -114,12 +123,17 @@ impl StepCost {
         if spare <= 0.0 {
             return Some(0);
         }
-        // A further n rows take `square · n² + linear · n`.
+        // A further n rows take `square · n² + linear · n`, and beyond the free ones also `row · (n − free)`.
         let [_, row, context] = self.costs;
         let square = context / 2.0;
-        let linear = row + context * (f64::from(first) + 0.5);
+        let linear = context * (f64::from(first) + 0.5);
+        let free = FREE_ROWS.saturating_sub(beside.rows) as f64;
         // This form of the solution holds for a `square` of 0, too. Without any cost it is infinite and saturates.
-        Some((2.0 * spare / (linear + (linear * linear + 4.0 * square * spare).sqrt())) as u32)
+        let solve = |linear: f64, spare: f64| {
+            2.0 * spare / (linear + (linear * linear + 4.0 * square * spare).sqrt())
+        };
+        let within_free = solve(linear, spare);
+        Some(if within_free <= free { within_free } else { solve(linear + row, spare + row * free) } as u32)
     }
 
     /// The number of rows at which the rows of a step take as long as its fixed part. Smaller steps spend most of their

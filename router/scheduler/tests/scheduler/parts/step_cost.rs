@@ -11,6 +11,28 @@ fn work(decodes: u32, position: u32, first: u32, prefill: u32) -> StepWork {
     work
 }
 
+/// Returns the rows that a step pays for.
+fn paid(work: StepWork) -> u64 {
+    work.rows.saturating_sub(16)
+}
+
+#[test]
+fn short_steps_do_not_make_rows_look_cheap() {
+    // The first rows cost little, as where the weights' way from memory takes longest.
+    let time = |work: StepWork| (3_500 + 200 * work.rows).max(1_100 * work.rows);
+    let mut cost = StepCost::default();
+    for index in 0..100 {
+        let work = work(1, 100, index * 30, 30);
+        cost.add(work, time(work));
+    }
+    for index in 0..2_000 {
+        let work = if index % 100 == 0 { work(1, 50, 0, 5) } else { work(1, index, 0, 0) };
+        cost.add(work, time(work));
+    }
+    let rows = cost.rows_within(45_000.0, work(1, 2_000, 0, 0), 0).unwrap();
+    assert!((30..50).contains(&rows), "{rows} rows");
+}
+
 #[test]
 fn a_row_reads_itself_and_everything_before_it() {
     let mut chunk = StepWork::default();
@@ -31,7 +53,7 @@ fn nothing_is_predicted_before_a_step_was_measured() {
 fn a_step_that_the_machine_held_up_changes_little() {
     let mut cost = StepCost::default();
     let typical = work(8, 500, 1_000, 32);
-    let time = |work: StepWork| 3_000 + 1_000 * work.rows;
+    let time = |work: StepWork| 3_000 + 1_000 * paid(work);
     for prefill in (0..200).map(|index| index % 40) {
         let work = work(8, 500, 1_000, prefill);
         cost.add(work, time(work));
@@ -48,7 +70,7 @@ proptest! {
         base in 100.0..20_000.0, row in 1.0..2_000.0, context in 0.0..0.5,
         steps in prop::collection::vec((1u32..32, 1u32..4_000, 0u32..8_000, 0u32..256), 300),
     ) {
-        let time = |work: StepWork| -> f64 { base + row * work.rows as f64 + context * work.context as f64 };
+        let time = |work: StepWork| -> f64 { base + row * paid(work) as f64 + context * work.context as f64 };
         let mut cost = StepCost::default();
         for &(decodes, position, first, prefill) in &steps {
             let work = work(decodes, position, first, prefill);
@@ -74,7 +96,7 @@ proptest! {
         let mut cost = StepCost::default();
         for index in 0..200 {
             let work = work(1 + index % 30, index * 20, index * 37, index % 100);
-            cost.add(work, (base + row * work.rows as f64 + context * work.context as f64) as u64);
+            cost.add(work, (base + row * paid(work) as f64 + context * work.context as f64) as u64);
         }
         let beside = work(decodes, 500, 0, 0);
         let rows = cost.rows_within(time_us, beside, first).unwrap();
