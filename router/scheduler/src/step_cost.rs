@@ -1,7 +1,7 @@
 //! The time of a step as a function of what it computes, fitted to the measured times.
 //!
-//! A step takes a fixed time (weights are read, kernels start), a time for each row (a position that it computes) beyond
-//! the first 16, and a time for each position of context that its rows read:
+//! A step takes a fixed time (weights are read, kernels start), a time for each row (a position that it computes)
+//! beyond the first 16, and a time for each position of context that its rows read:
 //!
 //! ```text
 //! time = base + row · max(rows − 16, 0) + context · positions
@@ -17,8 +17,8 @@
 
 use crate::in_flight::PlannedChunk;
 
-/// The weight of all earlier steps when one is added. A step counts for a half after about 700 others, so that the start
-/// of a long prompt, where rows read little context, is remembered at its end, where they read much.
+/// The weight of all earlier steps when one is added. A step counts for a half after about 700 others, so that the
+/// start of a long prompt, where rows read little context, is remembered at its end, where they read much.
 const MEMORY: f64 = 0.999;
 /// The rows of a step that are part of its fixed cost.
 const FREE_ROWS: u64 = 16;
