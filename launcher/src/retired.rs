@@ -16,7 +16,7 @@ use crate::process::Process;
 pub(crate) struct Retired {
     pair: Pair,
     processes: Vec<Process>,
-    /// What is left then is killed.
+    /// The moment at which the remaining processes are killed.
     deadline: Instant,
     /// Set once the shards have been told to stop.
     is_stopping: bool,

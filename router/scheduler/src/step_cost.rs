@@ -26,12 +26,12 @@ const FREE_ROWS: u64 = 16;
 const ASSUMED_ROWS_OF_BASE: f64 = 8.0;
 /// Sums below this have faded away; smaller numbers lose their precision.
 const LEAST_PRODUCT: f64 = 1e-200;
-/// How often each cost is improved when a step is added.
+/// The number of times that a new step improves each cost.
 const NUM_SWEEPS: usize = 4;
 /// The weight of a new error in the mean error.
 const ERROR_WEIGHT: f64 = 0.05;
 
-/// What a step computes.
+/// The work of a step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StepWork {
     /// Positions that it computes.
