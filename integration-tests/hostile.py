@@ -35,7 +35,7 @@ FIELDS: dict[str, tuple[dict[str, Any], str]] = {
         "top_n_tokens truncate",
     ),
 }
-# As text, because Python would write these numbers in another way.
+# They are text, because Python would write these numbers in another way.
 EDGES = "0 -0.0 1e-40 1e-320 -1 0.5 2147483648 9007199254740993 18446744073709551616 1e308 1e309"
 LENGTH_FIELDS = {RESPONSES: "max_output_tokens", "/generate": "max_new_tokens"}
 # Characters with more than one token each. Their tokens fill the buffers of a connection several times.

@@ -32,7 +32,7 @@ NUM_HOSTILE = 4
 RETRY_PAUSE_S = 0.05
 # Few blocks, so that they are evicted and read back from the disk.
 POOL_TOKENS = 8192
-# Of router and shard. The pool has 100 MiB, which are touched little by little.
+# The bound for router and shard. The pool has 100 MiB, which are touched little by little.
 MAX_GROWTH_MIB = 128
 # Fields that differ from answer to answer. Usage does, because it counts cached tokens.
 OWN_FIELDS = ("id", "item_id", "response_id", "created", "created_at", "completed_at", "usage")

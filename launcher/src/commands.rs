@@ -7,6 +7,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use crate::args::resolved::{ModelRef, Request, ServeConfig};
 use crate::args::{self, ParseError};
+use crate::caller::RELOADED;
 use crate::child::ShardId;
 use crate::error::LauncherError;
 use crate::listen::Listener;
@@ -29,7 +30,7 @@ pub fn run(request: Request) -> Result<i32, LauncherError> {
         }
         Request::Reload(pid) => {
             control::reload(pid)?;
-            print("reloaded\n")
+            print(RELOADED)
         }
         Request::Serve(config) => {
             signals::forward_to(sender.clone())?;

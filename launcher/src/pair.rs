@@ -23,7 +23,7 @@ use crate::ready::Scheme;
 use crate::restart::{RestartPolicy, Verdict};
 use crate::runtime_dir::RuntimeDir;
 
-/// What all pairs of a launcher share.
+/// The parts that all pairs of a launcher share.
 #[derive(Debug)]
 pub struct Base {
     pub listener: Listener,
@@ -114,7 +114,7 @@ impl Plan {
 /// Reads the command line, the variables and the configuration file again.
 pub type Reread = Box<dyn Fn() -> Result<Box<ServeConfig>, LauncherError>>;
 
-/// Whether another pair serves while a child starts.
+/// The state of the other pair while a child starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Other {
     None,

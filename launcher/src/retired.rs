@@ -130,10 +130,11 @@ impl Retired {
     }
 
     fn stop_shards_if_alone(&mut self) {
-        if self.routers().next().is_none() {
-            self.left();
+        if self.routers().next().is_some() {
+            return;
         }
-        if !self.is_stopping && self.routers().next().is_none() {
+        self.left();
+        if !self.is_stopping {
             self.is_stopping = true;
             self.processes.iter().for_each(|shard| shard.signal(Signal::TERM));
             self.deadline = Instant::now() + self.pair.plan.base.pace.shard_timeout;

@@ -32,7 +32,7 @@ pub enum Command {
     Print(String),
 }
 
-/// What the launcher says about this start, as opposed to the server's settings.
+/// The launcher's flags for this start, as opposed to the server's settings.
 #[derive(Debug, Default)]
 pub struct Start {
     /// The file with the settings.
