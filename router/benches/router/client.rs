@@ -185,7 +185,7 @@ impl Stream {
     async fn ask(&mut self) -> anyhow::Result<()> {
         let (api, num_tokens) = (self.load.api, self.load.answer_tokens);
         let body = api.body(&message_of(self.index), num_tokens).to_string();
-        let head = "HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\n";
+        let head = "HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n";
         let request = format!("POST {} {head}content-length: {}\r\n\r\n{body}", api.path(), body.len());
         self.socket.write_all(request.as_bytes()).await?;
         Ok(())
