@@ -209,6 +209,7 @@ bench: bench-$(NAME) ## run a benchmark: NAME=peers ARGS="--quick" (NAME=list sh
 #: restart        time to first token of a long history after a kill (ARGS="--save")
 #: spill          other streams while 1 GB moves to the store and back (ARGS="--save")
 #: fairness       one tenant's time to first token while another floods the server
+#: tail           gaps between tokens, also beside a long prompt, and the causes of the slowest steps
 #: isolation      whether timing tells a tenant what another has cached
 bench-list:
 	@sed -n 's/^#: //p' $(firstword $(MAKEFILE_LIST))
@@ -220,7 +221,7 @@ bench-%:
 bench-http: build .venv-test/.stamp
 	$(TEST_PYTHON) benchmark/bench.py $(ARGS)
 
-SCRIPTS := $(addprefix bench-,fairness isolation kv-dtypes kv-positions restart spill structured)
+SCRIPTS := $(addprefix bench-,fairness isolation kv-dtypes kv-positions restart spill structured tail)
 .PHONY: $(SCRIPTS)
 $(SCRIPTS): bench-%: build .venv-test/.stamp
 	$(TEST_PYTHON) benchmark/$(subst -,_,$*).py $(ARGS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -91,3 +92,20 @@ def test_no_process_logs_a_key_a_prompt_or_an_output(tmp_path: Path, form: tuple
     assert "marker" not in str(commands), "a key is in a command line"
     for line in log.splitlines():
         assert "marker" not in line
+
+
+def test_a_trace_shows_steps_and_not_the_frames_of_libraries() -> None:
+    server = Trunkline("--log-level", "trace", "--json-output")
+    try:
+        server.wait_ready()
+        server.complete("Once upon a time", max_tokens=4)
+    finally:
+        server.stop()
+    events = [json.loads(line) for line in server.log().splitlines()]
+    planned = {event["step_id"]: event for event in events if event["message"] == "step planned"}
+    finished = {event["step_id"]: event for event in events if event["message"] == "step finished"}
+    assert planned.keys() >= finished.keys()
+    assert len(finished) >= 4, "the steps of four tokens are not traced"
+    assert all(finished[step_id]["at_us"] >= planned[step_id]["at_us"] for step_id in finished)
+    assert any(event["rows"] == 1 for event in planned.values()), "no step of one token is traced"
+    assert not [event for event in events if "frame" in event or "frame" in event["message"]]

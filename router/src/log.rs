@@ -14,12 +14,19 @@ use tracing_subscriber::registry::LookupSpan;
 use trunkline_log::{Format, Line};
 use trunkline_settings::{Choice as _, LogLevel};
 
+/// What the names of this project's crates begin with.
+const OWN_TARGETS: &str = "trunkline";
 /// The name of this process in log lines.
 const TARGET: &str = "router";
 
-/// Starts logging up to `level`.
+/// Starts logging up to `level`. Libraries log up to `info`, because their details, such as each frame of HTTP/2, would
+/// hide everything else.
 pub fn init(level: LogLevel, format: Format) -> anyhow::Result<()> {
-    let filter = EnvFilter::try_new(level.name())?;
+    let filter = match level {
+        LogLevel::Debug | LogLevel::Trace => format!("info,{OWN_TARGETS}={}", level.name()),
+        _ => level.name().to_owned(),
+    };
+    let filter = EnvFilter::try_new(filter)?;
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import importlib
 import logging
 import os
@@ -66,6 +67,9 @@ def serve(options: argparse.Namespace) -> int:
     signals.hold()
     loop.start()
     server.start()
+    # What exists now lives as long as the process. Otherwise each full garbage collection would look through all of it
+    # between two tokens.
+    gc.freeze()
     info = backend.info
     logger.info(
         "ready",

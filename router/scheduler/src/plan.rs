@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use trunkline_contract::{BlockKey, SamplingParams, SlotId};
 
+use crate::step_cost::StepWork;
+
 /// One step of a shard. The shard does `ends`, `starts`, `window_drops`, `copies` and `discards` in this order, then
 /// begins `restores`, computes `chunks`, and begins their `stores`.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -30,6 +32,13 @@ impl StepPlan {
     /// Returns the number of tokens that the step computes.
     pub fn num_tokens(&self) -> u64 {
         self.chunks.iter().map(|chunk| u64::from(chunk.num_tokens)).sum()
+    }
+
+    /// Returns the work of all chunks.
+    pub fn work(&self) -> StepWork {
+        let mut work = StepWork::default();
+        self.chunks.iter().for_each(|chunk| work.add(chunk.first_position, chunk.num_tokens));
+        work
     }
 
     /// Returns true if the step does nothing.

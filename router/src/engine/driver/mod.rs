@@ -219,6 +219,11 @@ impl Driver {
         Millis(u64::try_from((self.turn - self.begin).as_millis()).unwrap_or(u64::MAX))
     }
 
+    /// Microseconds since the driver began, for traces of steps.
+    fn elapsed_us(&self) -> u64 {
+        u64::try_from(self.begin.elapsed().as_micros()).unwrap_or(u64::MAX)
+    }
+
     fn handle(&mut self, event: Event) {
         self.scheduler.handle(self.now(), event, &mut self.updates);
         self.route();
@@ -246,6 +251,8 @@ impl Driver {
             }
             LinkEvent::Result(result) => {
                 self.metrics.step_seconds.observe(result.device_time_us as f64 / 1e6);
+                let (step_id, device_us) = (result.step_id, result.device_time_us);
+                tracing::trace!(step_id, device_us, at_us = self.elapsed_us(), "step finished");
                 self.handle(Event::StepResult(LANE, result));
             }
             LinkEvent::Transfers(transfers) => self.handle(Event::Transfers(LANE, transfers)),
@@ -349,6 +356,17 @@ impl Driver {
             }
             if let Some(plan) = &plan {
                 self.metrics.step_tokens.observe(plan.num_tokens() as f64);
+                tracing::trace!(
+                    step_id = plan.step_id,
+                    chunks = plan.chunks.len(),
+                    rows = plan.num_tokens(),
+                    context = plan.work().context,
+                    stores = plan.chunks.iter().map(|chunk| chunk.stores.len()).sum::<usize>(),
+                    restores = plan.restores.len(),
+                    masks = plan.chunks.iter().filter(|chunk| chunk.allowed_tokens.is_some()).count(),
+                    at_us = self.elapsed_us(),
+                    "step planned"
+                );
             }
             let Some(plans) = &self.plans else {
                 let step_id = plan.map(|plan| plan.step_id);
