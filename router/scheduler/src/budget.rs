@@ -4,6 +4,10 @@ use crate::event::{Priority, ShardLimits};
 use crate::fairness::TenantKey;
 use crate::plan::LogitsRows;
 use crate::sequence::SequenceKey;
+use crate::step_cost::{StepCost, StepWork};
+
+/// The oldest sequence of a tenant gets one part in this many, whatever the others need.
+const OLDEST_DIVISOR: u32 = 4;
 
 /// The remaining budget of a step.
 #[derive(Clone, Copy, Debug)]
@@ -44,16 +48,55 @@ pub struct PrefillNeed {
     pub tenant: TenantKey,
     /// The tenant's counter, see [`crate::fairness::Fairness::served`].
     pub served: u64,
+    /// The position from which on it computes.
+    pub first: u32,
     pub num_tokens: u32,
 }
 
-/// Divides `budget` tokens among `needs`, which are in running order (class, then age).
+/// The room of a step for prefill: a number of tokens and, beside decodes, a time.
+#[derive(Clone, Debug)]
+pub struct PrefillRoom<'a> {
+    pub tokens: u32,
+    pub time: Option<TimeRoom<'a>>,
+}
+
+/// The time of a step that is sized by time.
+#[derive(Clone, Debug)]
+pub struct TimeRoom<'a> {
+    pub cost: &'a StepCost,
+    pub target_us: u32,
+    /// What the step computes so far.
+    pub work: StepWork,
+    /// The tokens that the step has room for, however long they take.
+    pub least: u32,
+}
+
+impl PrefillRoom<'_> {
+    /// The number of tokens from position `first` on that there is room for. Rows that read less context take less
+    /// time, so there is room for more of them.
+    fn fitting(&self, first: u32) -> u32 {
+        let within = self.time.as_ref().map(|time| {
+            let within = time.cost.rows_within(f64::from(time.target_us), time.work, first);
+            within.unwrap_or(0).max(time.least)
+        });
+        within.map_or(self.tokens, |within| self.tokens.min(within))
+    }
+
+    fn spend(&mut self, first: u32, num_tokens: u32) {
+        self.tokens -= num_tokens;
+        if let Some(time) = &mut self.time {
+            time.work.add(first, num_tokens);
+            time.least = time.least.saturating_sub(num_tokens);
+        }
+    }
+}
+
+/// Divides the room of a step among `needs`, which are in running order (class, then age).
 ///
-/// Higher classes are served first, and in a class the tenants that were served less. The tokens of a tenant in a class
-/// are divided in two halves. One half goes to its oldest sequence, so that this one always makes progress. The other
-/// half goes to the sequences that need least, so that a short prompt does not wait behind a long one. The oldest
-/// sequence gets the rest. Returns one number for each need; their sum is the lesser of `budget` and the total need.
-pub fn divide_prefill(mut budget: u32, needs: &[PrefillNeed]) -> Vec<u32> {
+/// Higher classes are served first, and in a class the tenants that were served less. Of a tenant in a class, the oldest
+/// sequence gets a quarter, so that it always makes progress. The rest goes to the sequences that need least, so that a
+/// short prompt does not wait behind a long one, and the mean wait is short. Returns the tokens of each need.
+pub fn divide_prefill(mut room: PrefillRoom<'_>, needs: &[PrefillNeed]) -> Vec<u32> {
     let mut shares = vec![0; needs.len()];
     // The sort is stable, so each tenant's sequences stay in running order.
     let mut order: Vec<usize> = (0..needs.len()).collect();
@@ -61,19 +104,17 @@ pub fn divide_prefill(mut budget: u32, needs: &[PrefillNeed]) -> Vec<u32> {
     for group in
         order.chunk_by(|&a, &b| (needs[a].priority, needs[a].tenant) == (needs[b].priority, needs[b].tenant))
     {
-        let mut give = |index: usize, at_most: u32, budget: &mut u32| {
-            let share = at_most.min(*budget).min(needs[index].num_tokens - shares[index]);
+        let mut give = |index: usize, divisor: u32| {
+            let (need, given) = (&needs[index], shares[index]);
+            let first = need.first + given;
+            let share = room.fitting(first).div_ceil(divisor).min(need.num_tokens - given);
             shares[index] += share;
-            *budget -= share;
+            room.spend(first, share);
         };
-        let (oldest, others) = (group[0], &group[1..]);
-        give(oldest, budget.div_ceil(2), &mut budget);
-        let mut others = others.to_vec();
-        others.sort_by_key(|&index| (needs[index].num_tokens, index));
-        for index in others {
-            give(index, u32::MAX, &mut budget);
-        }
-        give(oldest, u32::MAX, &mut budget);
+        give(group[0], OLDEST_DIVISOR);
+        let mut shortest_first = group.to_vec();
+        shortest_first.sort_by_key(|&index| needs[index].num_tokens);
+        shortest_first.into_iter().for_each(|index| give(index, 1));
     }
     shares
 }

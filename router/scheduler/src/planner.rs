@@ -6,7 +6,7 @@
 use trunkline_kv::StoreIndex;
 
 use crate::admission::{admit, admit_suspect};
-use crate::budget::{PrefillNeed, StepBudget, divide_prefill};
+use crate::budget::{PrefillNeed, PrefillRoom, StepBudget, TimeRoom, divide_prefill};
 use crate::event::Update;
 use crate::fairness::TenantKey;
 use crate::in_flight::{PlannedChunk, StepInFlight};
@@ -139,16 +139,18 @@ impl<'p, 'a> Planner<'p, 'a> {
 
     /// Admits sequences, then plans the prefill of all tenants or only of one. Returns the number of tokens.
     fn plan_prefills(&mut self, only: Option<TenantKey>) -> u32 {
-        let budget = self.prefill_budget(only);
         if self.budget.is_spent() {
             return 0;
         }
         let step_id = self.plan.step_id;
+        let is_beside_decodes = !self.planned.is_empty();
+        let budget = self.max_prefill_tokens(only);
         admit(self.parts, step_id, budget);
         let mut needs = self.prefill_needs(only);
         let mut num_planned = 0;
         while !needs.is_empty() {
-            let shares = divide_prefill(budget - num_planned, &needs);
+            let time = if is_beside_decodes { self.time_room(num_planned) } else { None };
+            let shares = divide_prefill(PrefillRoom { tokens: budget - num_planned, time }, &needs);
             let mut is_short = false;
             let mut others = Vec::new();
             for (need, share) in needs.into_iter().zip(shares) {
@@ -174,14 +176,11 @@ impl<'p, 'a> Planner<'p, 'a> {
         num_planned
     }
 
-    fn prefill_budget(&self, only: Option<TenantKey>) -> u32 {
+    fn max_prefill_tokens(&self, only: Option<TenantKey>) -> u32 {
         let config = self.parts.config;
         let mut budget = self.budget.tokens;
         if !self.planned.is_empty() {
             budget = budget.min(config.max_prefill_tokens_beside_decodes.max(1));
-            if let Some(fitting) = self.prefill_tokens_in_time() {
-                budget = budget.min(fitting);
-            }
         }
         if only.is_none() && self.parts.sequences.expects_other_tenants(self.parts.now) {
             budget = budget.min(config.max_shared_prefill_tokens.max(1));
@@ -189,23 +188,17 @@ impl<'p, 'a> Planner<'p, 'a> {
         budget
     }
 
-    /// The tokens of prefill with which the step is predicted to take its target time beside the decodes that are
-    /// planned already; none if there is no target. It is never less than what keeps prefill efficient.
-    fn prefill_tokens_in_time(&self) -> Option<u32> {
+    /// The time that the step has beside what is planned already, `num_planned` tokens of prefill among it. None if
+    /// there is no target. There is always room for as many tokens as keep prefill efficient.
+    fn time_room(&self, num_planned: u32) -> Option<TimeRoom<'_>> {
         let target_us = self.parts.config.target_step_us;
         if target_us == 0 {
             return None;
         }
-        let lane = &*self.parts.lane;
-        let cost = &lane.throughput.step_cost;
-        // Rows that read the longest context take longest.
-        let sequences = &*self.parts.sequences;
-        let prefilling = lane.running.keys().iter().map(|&key| &sequences[key]);
-        let prefilling = prefilling.filter(|sequence| sequence.num_wanted(self.plan.step_id) > 1);
-        let first = prefilling.map(|sequence| sequence.run().planned).max().unwrap_or(0);
-        let fitting = cost.rows_within(f64::from(target_us), StepWork::of(&self.planned), first);
+        let cost = &self.parts.lane.throughput.step_cost;
         let efficient = cost.efficient_rows().unwrap_or(0).min(MAX_EFFICIENT_TOKENS);
-        Some(fitting.unwrap_or(0).max(efficient).max(MIN_PREFILL_TOKENS))
+        let least = efficient.max(MIN_PREFILL_TOKENS).saturating_sub(num_planned);
+        Some(TimeRoom { cost, target_us, work: StepWork::of(&self.planned), least })
     }
 
     fn prefill_needs(&self, only: Option<TenantKey>) -> Vec<PrefillNeed> {
@@ -219,6 +212,7 @@ impl<'p, 'a> Planner<'p, 'a> {
                 priority: sequence.priority,
                 tenant: sequence.tenant,
                 served: sequences.tenants().served(sequence.tenant),
+                first: sequence.run().planned,
                 num_tokens,
             })
         };

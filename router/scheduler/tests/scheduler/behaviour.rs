@@ -97,8 +97,8 @@ fn a_prompt_is_admitted_while_a_step_has_tokens_or_places_for_prefills_left() {
 fn prompts_that_are_half_computed_keep_the_next_one_waiting() {
     let config = SchedulerConfig { max_concurrent_prefills: 2, ..SchedulerConfig::default() };
     let mut driver = Driver::new(config, LIMITS);
-    (1..=3).for_each(|id| driver.submit(request(id, text(id as u32, 64), 4)));
-    // Each step divides its 64 tokens between the first two prompts, which leaves as many for the step after it.
+    (1..=3).for_each(|id| driver.submit(request(id, text(id as u32, 72), 4)));
+    // The first two prompts need more than two steps of 64 tokens. After the second step only one is left.
     for _ in 0..2 {
         assert_eq!(driver.plan().expect("there are prompts").num_tokens(), 64);
         assert_eq!(driver.scheduler.stats().num_running, 2);
@@ -116,6 +116,23 @@ fn a_short_prompt_does_not_wait_behind_a_long_one() {
     driver.submit(request(2, text(2, 6), 2));
     driver.step();
     assert_eq!((driver.output(1).len(), driver.output(2).len()), (0, 1));
+}
+
+#[test]
+fn a_short_prompt_takes_two_steps_beside_a_long_one_and_streams() {
+    // A step of the fake shard takes 0.2 ms and 0.1 ms a token.
+    let config = SchedulerConfig { target_step_us: 4_200, ..SchedulerConfig::default() };
+    let mut driver = Driver::new(config, LIMITS);
+    (1..=2).for_each(|id| driver.submit(request(id, text(id as u32, 4), 60)));
+    (0..4).for_each(|_| assert!(driver.step().is_some()));
+    driver.submit(request(3, text(3, 150), 2));
+    assert!(driver.step().is_some());
+    driver.submit(request(4, text(4, 40), 2));
+    let sizes: Vec<u32> = driver.step().unwrap().chunks.iter().map(|chunk| chunk.num_tokens).collect();
+    assert_eq!(sizes.iter().filter(|&&size| size > 1).count(), 2, "both prompts make progress: {sizes:?}");
+    driver.step();
+    assert_eq!(driver.output(3).len(), 0);
+    assert!(!driver.output(4).is_empty());
 }
 
 #[test]

@@ -1,9 +1,10 @@
 //! Tests of a step's budget and of the division of its prefill tokens.
 
 use trunkline_scheduler::Priority::{self, High, Low, Normal};
-use trunkline_scheduler::budget::{PrefillNeed, StepBudget, divide_prefill};
+use trunkline_scheduler::budget::{PrefillNeed, PrefillRoom, StepBudget, TimeRoom, divide_prefill};
 use trunkline_scheduler::fairness::Fairness;
 use trunkline_scheduler::sequence::SequenceKey;
+use trunkline_scheduler::step_cost::{StepCost, StepWork};
 use trunkline_scheduler::{Chunk, ShardLimits};
 
 fn divide(budget: u32, needs: &[(Priority, u32)]) -> Vec<u32> {
@@ -21,10 +22,11 @@ fn divide_served(budget: u32, needs: &[(Priority, u64, u32)]) -> Vec<u32> {
             priority,
             tenant: fairness.enter(Some(&served.to_string())),
             served,
+            first: 0,
             num_tokens,
         })
         .collect();
-    divide_prefill(budget, &needs)
+    divide_prefill(PrefillRoom { tokens: budget, time: None }, &needs)
 }
 
 fn chunk(first_position: u32, num_tokens: u32, score: bool, sample: bool) -> Chunk {
@@ -74,7 +76,7 @@ fn chunks_tokens_and_rows_are_spent_apart() {
 #[test]
 fn a_tenant_gets_what_those_leave_that_got_less() {
     let needs = [(Normal, 9, 100), (Normal, 3, 40), (Normal, 9, 10), (Normal, 3, 50)];
-    assert_eq!(divide_served(60, &needs), [0, 30, 0, 30]);
+    assert_eq!(divide_served(60, &needs), [0, 40, 0, 20]);
     assert_eq!(divide_served(110, &needs), [10, 40, 10, 50]);
     assert_eq!(divide_served(60, &[(High, 9, 50), (Normal, 3, 40)]), [50, 10]);
 }
@@ -90,13 +92,15 @@ fn one_prompt_gets_everything() {
 #[test]
 fn a_short_prompt_does_not_wait_behind_long_ones() {
     assert_eq!(divide(512, &[(Normal, 10_000), (Normal, 20)]), [492, 20]);
-    assert_eq!(divide(512, &[(Normal, 10_000), (Normal, 9_000), (Normal, 20)]), [256, 236, 20]);
+    assert_eq!(divide(512, &[(Normal, 10_000), (Normal, 9_000), (Normal, 20)]), [128, 364, 20]);
+    // Of two long prompts, the one that needs less is completed first.
+    assert_eq!(divide(512, &[(Normal, 8_000), (Normal, 9_000)]), [512, 0]);
 }
 
 #[test]
 fn the_oldest_always_gets_on() {
     assert_eq!(divide(1, &[(Normal, 10_000), (Normal, 1)]), [1, 0]);
-    assert_eq!(divide(100, &[(Normal, 900), (Normal, 100), (Normal, 100)]), [50, 50, 0]);
+    assert_eq!(divide(100, &[(Normal, 900), (Normal, 100), (Normal, 100)]), [25, 75, 0]);
 }
 
 #[test]
@@ -104,4 +108,43 @@ fn a_class_gets_what_the_higher_ones_leave() {
     assert_eq!(divide(100, &[(High, 90), (Normal, 50), (Normal, 5), (Low, 50)]), [90, 5, 5, 0]);
     assert_eq!(divide(100, &[(High, 200), (Low, 5)]), [100, 0]);
     assert_eq!(divide(100, &[(High, 10), (Low, 500)]), [10, 90]);
+}
+
+/// The costs of a backend on which a step takes 1 ms, a row 100 µs, and a position of context 0.1 µs.
+fn known_cost() -> StepCost {
+    let mut cost = StepCost::default();
+    for round in 0..400_u64 {
+        let work = StepWork { rows: 1 + round % 60, context: (round % 7) * 10_000 };
+        let time_us = 1_000 + 100 * work.rows.saturating_sub(16) + work.context / 10;
+        cost.add(work, time_us);
+    }
+    cost
+}
+
+#[test]
+fn rows_that_read_little_context_get_more_of_the_time() {
+    let cost = known_cost();
+    let divide = |target_us: u32, least: u32, needs: &[(u32, u32)]| {
+        let tenant = Fairness::new(&[], 0).enter(None);
+        let need = |&(first, num_tokens): &(u32, u32)| PrefillNeed {
+            key: SequenceKey::default(),
+            priority: Normal,
+            tenant,
+            served: 0,
+            first,
+            num_tokens,
+        };
+        let needs: Vec<_> = needs.iter().map(need).collect();
+        let time = TimeRoom { cost: &cost, target_us, work: StepWork { rows: 8, context: 0 }, least };
+        divide_prefill(PrefillRoom { tokens: 1_000, time: Some(time) }, &needs)
+    };
+    // 8 rows are free, the others take 100 µs each: at the start of a prompt 6 ms is room for nearly 58 rows, behind
+    // 10,000 positions, where each row takes another 1 ms, for 5.
+    assert!((50..=58).contains(&divide(6_000, 0, &[(0, 900)])[0]));
+    assert!((4..=5).contains(&divide(6_000, 0, &[(10_000, 900)])[0]));
+    // The long prompt gets a quarter of what it alone would get. The short one gets the rest of the time.
+    let [long, short] = divide(6_000, 0, &[(10_000, 900), (0, 36)])[..] else { panic!("two shares") };
+    assert!((1..=2).contains(&long) && short >= 34, "{long} {short}");
+    assert_eq!(divide(1, 16, &[(10_000, 900)]), [16]);
+    assert_eq!(divide(1, 16, &[(10_000, 900), (0, 36)]), [4, 12]);
 }
