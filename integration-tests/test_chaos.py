@@ -240,6 +240,7 @@ def assert_flat(samples: list[tuple[float, int, int]]) -> None:
 
 # Python leaves a socket open if the other side resets the connection just before the handshake.
 @pytest.mark.filterwarnings("ignore:Exception ignored in. <ssl.SSLSocket:pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.timeout(SECONDS + 300)
 @pytest.mark.alone
 def test_every_answer_equals_that_of_a_quiet_server(tmp_path: Path) -> None:
     files, disk, store = Files(tmp_path), Disk(tmp_path), tmp_path / "store"
