@@ -94,7 +94,8 @@ def read_steps(lines: list[str]) -> list[Step]:
             rest_us = event["at_us"] - begin_us - event["device_us"]
             parts = (part / 1e3 for part in (waiting_us, event["device_us"], rest_us))
             if plan["rows"] > 0:
-                steps.append(Step(plan["rows"], plan["context"], plan["stores"], plan["restores"], *parts))
+                context = plan["context"] + plan["decode_context"]
+                steps.append(Step(plan["rows"], context, plan["stores"], plan["restores"], *parts))
             last_us = event["at_us"]
     return steps
 

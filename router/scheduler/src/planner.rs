@@ -25,7 +25,7 @@ use crate::yielding::Yielding;
 /// 16 to 64 rows.
 pub const MIN_PREFILL_TOKENS: u32 = 16;
 /// The most tokens of prefill in a step that is longer than its target because smaller ones would be inefficient.
-const MAX_EFFICIENT_TOKENS: u32 = 256;
+const MAX_EFFICIENT_TOKENS: u32 = 64;
 
 /// Makes the next plan. None if run-ahead is full, there is nothing to do, or masks are worth waiting for.
 pub(crate) fn make_plan(parts: &mut Lifecycle<'_>) -> Option<StepPlan> {

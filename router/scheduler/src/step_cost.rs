@@ -4,22 +4,28 @@
 //! beyond the first 16, and a time for each position of context that its rows read:
 //!
 //! ```text
-//! time = base + row · max(rows − 16, 0) + context · positions
+//! time = base + row · max(rows − 16, 0) + context · positions + decode · positions of decodes
 //! ```
+//!
+//! A position that a single row reads costs many times more than one that the rows of a chunk read together, so they
+//! have costs of their own. Otherwise the decodes of streams would make the context of prompts look dear, and their
+//! rows cheap.
 //!
 //! The first rows cost little, because the weights are read for all rows at once. Steps that only decode, or compute a
 //! prompt of a few tokens, would make every row look cheap if they counted for the cost of a row.
 //!
-//! The three costs minimise the squared relative error of recent steps. They are never negative. Relative, because
+//! The costs minimise the squared relative error of recent steps. They are never negative. Relative, because
 //! short steps are to be predicted as well as long ones, and because a step that the machine held up for long then
 //! counts little. Costs that recent steps say nothing about stay as they were: each step improves one cost after the
-//! other, starting with the last values, rather than solving for all three.
+//! other, starting with the last values, rather than solving for all of them.
 
 use crate::in_flight::PlannedChunk;
 
 /// The weight of all earlier steps when one is added. A step counts for a half after about 700 others, so that the
 /// start of a long prompt, where rows read little context, is remembered at its end, where they read much.
 const MEMORY: f64 = 0.999;
+/// The costs of a step, a row, and a position of context of chunks and of decodes.
+const NUM_COSTS: usize = 4;
 /// The rows of a step that are part of its fixed cost.
 const FREE_ROWS: u64 = 16;
 /// The rows that take as long as the fixed part of a step, as assumed of the first step, which cannot tell them apart.
@@ -36,8 +42,10 @@ const ERROR_WEIGHT: f64 = 0.05;
 pub struct StepWork {
     /// Positions that it computes.
     pub rows: u64,
-    /// Positions of K and V that these read, themselves included.
+    /// Positions of K and V that the rows of chunks with several rows read, themselves included.
     pub context: u64,
+    /// Positions of K and V that single rows read, themselves included.
+    pub decode_context: u64,
 }
 
 impl StepWork {
@@ -45,7 +53,8 @@ impl StepWork {
     pub fn add(&mut self, first: u32, num_rows: u32) {
         let (first, num_rows) = (u64::from(first), u64::from(num_rows));
         self.rows += num_rows;
-        self.context += num_rows * first + num_rows * (num_rows + 1) / 2;
+        let context = if num_rows == 1 { &mut self.decode_context } else { &mut self.context };
+        *context += num_rows * first + num_rows * (num_rows + 1) / 2;
     }
 
     pub(crate) fn of(chunks: &[PlannedChunk]) -> Self {
@@ -54,20 +63,21 @@ impl StepWork {
         work
     }
 
-    fn terms(self) -> [f64; 3] {
-        [1.0, self.rows.saturating_sub(FREE_ROWS) as f64, self.context as f64]
+    fn terms(self) -> [f64; NUM_COSTS] {
+        let rows = self.rows.saturating_sub(FREE_ROWS);
+        [1.0, rows as f64, self.context as f64, self.decode_context as f64]
     }
 }
 
 /// The fitted costs of steps. They are unknown until a step was measured.
 #[derive(Clone, Debug, Default)]
 pub struct StepCost {
-    /// Microseconds of a step, of a row, and of a position of context.
-    costs: [f64; 3],
+    /// Microseconds of a step, of a row, and of a position of context of chunks and of decodes.
+    costs: [f64; NUM_COSTS],
     /// Sums over measured steps of the products of two terms, and of one term and the time, each divided by the time
     /// squared.
-    products: [[f64; 3]; 3],
-    with_time: [f64; 3],
+    products: [[f64; NUM_COSTS]; NUM_COSTS],
+    with_time: [f64; NUM_COSTS],
     /// The mean of |predicted − measured| / measured.
     error: f64,
 }
@@ -85,7 +95,7 @@ impl StepCost {
             }
             None => {
                 let row = time / (work.rows as f64 + ASSUMED_ROWS_OF_BASE);
-                self.costs = [row * ASSUMED_ROWS_OF_BASE, row, 0.0];
+                self.costs = [row * ASSUMED_ROWS_OF_BASE, row, 0.0, 0.0];
             }
         }
         let terms = work.terms().map(|term| term / time);
@@ -97,9 +107,9 @@ impl StepCost {
         }
         for _ in 0..NUM_SWEEPS {
             // A term that no recent step had says nothing about its cost.
-            for i in (0..3).filter(|&i| self.products[i][i] > LEAST_PRODUCT) {
+            for i in (0..NUM_COSTS).filter(|&i| self.products[i][i] > LEAST_PRODUCT) {
                 let others: f64 =
-                    (0..3).filter(|&k| k != i).map(|k| self.products[i][k] * self.costs[k]).sum();
+                    (0..NUM_COSTS).filter(|&k| k != i).map(|k| self.products[i][k] * self.costs[k]).sum();
                 self.costs[i] = ((self.with_time[i] - others) / self.products[i][i]).max(0.0);
             }
         }
@@ -124,7 +134,7 @@ impl StepCost {
             return Some(0);
         }
         // A further n rows take `square · n² + linear · n`, and beyond the free ones also `row · (n − free)`.
-        let [_, row, context] = self.costs;
+        let [_, row, context, _] = self.costs;
         let square = context / 2.0;
         let linear = context * (f64::from(first) + 0.5);
         let free = FREE_ROWS.saturating_sub(beside.rows) as f64;
@@ -139,7 +149,7 @@ impl StepCost {
     /// The number of rows at which the rows of a step take as long as its fixed part. Smaller steps spend most of their
     /// time on the latter. None before a step was measured.
     pub fn efficient_rows(&self) -> Option<u32> {
-        let [base, row, _] = self.costs;
+        let [base, row, ..] = self.costs;
         self.predict_us(StepWork::default()).map(|_| (base / row) as u32)
     }
 }

@@ -361,6 +361,7 @@ impl Driver {
                     chunks = plan.chunks.len(),
                     rows = plan.num_tokens(),
                     context = plan.work().context,
+                    decode_context = plan.work().decode_context,
                     stores = plan.chunks.iter().map(|chunk| chunk.stores.len()).sum::<usize>(),
                     restores = plan.restores.len(),
                     masks = plan.chunks.iter().filter(|chunk| chunk.allowed_tokens.is_some()).count(),

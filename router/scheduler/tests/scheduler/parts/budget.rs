@@ -114,7 +114,7 @@ fn a_class_gets_what_the_higher_ones_leave() {
 fn known_cost() -> StepCost {
     let mut cost = StepCost::default();
     for round in 0..400_u64 {
-        let work = StepWork { rows: 1 + round % 60, context: (round % 7) * 10_000 };
+        let work = StepWork { rows: 1 + round % 60, context: (round % 7) * 10_000, ..StepWork::default() };
         let time_us = 1_000 + 100 * work.rows.saturating_sub(16) + work.context / 10;
         cost.add(work, time_us);
     }
@@ -135,7 +135,8 @@ fn rows_that_read_little_context_get_more_of_the_time() {
             num_tokens,
         };
         let needs: Vec<_> = needs.iter().map(need).collect();
-        let time = TimeRoom { cost: &cost, target_us, work: StepWork { rows: 8, context: 0 }, least };
+        let time =
+            TimeRoom { cost: &cost, target_us, work: StepWork { rows: 8, ..StepWork::default() }, least };
         divide_prefill(PrefillRoom { tokens: 1_000, time: Some(time) }, &needs)
     };
     // 8 rows are free, the others take 100 µs each: at the start of a prompt 6 ms is room for nearly 58 rows, behind

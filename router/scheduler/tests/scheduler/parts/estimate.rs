@@ -17,7 +17,7 @@ fn nothing_is_predicted_from_nothing() {
 fn a_wait_is_the_prefill_and_the_places_ahead() {
     let mut throughput = Throughput::default();
     for _ in 0..50 {
-        throughput.add_step(StepWork { rows: 100, context: 5_050 }, 100, 50_000);
+        throughput.add_step(StepWork { rows: 100, context: 5_050, ..StepWork::default() }, 100, 50_000);
         throughput.add_run(4_000);
     }
     let wait = |load| throughput.predict_wait_ms(load).unwrap();
@@ -31,7 +31,7 @@ fn a_wait_is_the_prefill_and_the_places_ahead() {
 fn a_slow_store_is_left_alone_but_tried_again() {
     let mut throughput = Throughput::default();
     assert!(throughput.is_restore_quicker(1, 64), "nothing is known");
-    throughput.add_step(StepWork { rows: 100, context: 5_050 }, 100, 100_000);
+    throughput.add_step(StepWork { rows: 100, context: 5_050, ..StepWork::default() }, 100, 100_000);
     throughput.add_restore(10, 500_000);
     assert!(throughput.is_restore_quicker(10, 640), "50 ms a block against 64");
     throughput.add_restore(10, 5_000_000);
@@ -46,16 +46,16 @@ fn a_restore_is_waited_for_as_long_as_that_is_reasonable() {
     assert_eq!(throughput.restore_patience_ms(100, 640), 8_000, "nothing is known");
     throughput.add_restore(100, 100_000);
     assert_eq!(throughput.restore_patience_ms(1_000, 64_000), 4_000);
-    throughput.add_step(StepWork { rows: 100, context: 5_050 }, 100, 100_000);
+    throughput.add_step(StepWork { rows: 100, context: 5_050, ..StepWork::default() }, 100, 100_000);
     assert_eq!(throughput.restore_patience_ms(1_000, 64_000), 32_000, "computing is slow");
 }
 
 #[test]
 fn old_measurements_fade() {
     let mut throughput = Throughput::default();
-    throughput.add_step(StepWork { rows: 1, context: 1 }, 1, 1_000_000);
+    throughput.add_step(StepWork { rows: 1, decode_context: 1, ..StepWork::default() }, 1, 1_000_000);
     for _ in 0..100 {
-        throughput.add_step(StepWork { rows: 1, context: 1 }, 1, 1_000);
+        throughput.add_step(StepWork { rows: 1, decode_context: 1, ..StepWork::default() }, 1, 1_000);
     }
     assert_eq!(throughput.predict_wait_ms(Load { num_prefill_tokens: 100, ..IDLE }), Some(103));
 }

@@ -37,7 +37,7 @@ fn short_steps_do_not_make_rows_look_cheap() {
 fn a_row_reads_itself_and_everything_before_it() {
     let mut chunk = StepWork::default();
     chunk.add(100, 3);
-    assert_eq!(chunk, StepWork { rows: 3, context: 101 + 102 + 103 });
+    assert_eq!(chunk, StepWork { rows: 3, context: 101 + 102 + 103, ..StepWork::default() });
 }
 
 #[test]
@@ -61,6 +61,25 @@ fn a_step_that_the_machine_held_up_changes_little() {
     cost.add(typical, 20 * time(typical));
     let predicted = cost.predict_us(typical).unwrap();
     assert!((predicted / time(typical) as f64 - 1.0).abs() < 0.05, "{predicted}");
+}
+
+#[test]
+fn decodes_that_read_much_context_do_not_make_rows_of_prompts_look_cheap() {
+    let mut cost = StepCost::default();
+    // As on a CPU: a position costs a single row ten times as much as a row of a chunk.
+    let time = |work: StepWork| {
+        let (paid, context, decode) = (paid(work) as f64, work.context as f64, work.decode_context as f64);
+        (5_000.0 + 500.0 * paid + 0.12 * context + 1.4 * decode) as u64
+    };
+    for index in 0..1_500 {
+        let prefill = if index % 25 == 0 { 30 + index % 170 } else { 0 };
+        let work = work(8, 20 + index / 2, index * 2, prefill);
+        cost.add(work, time(work));
+    }
+    let full = work(8, 100, 3_000, 248);
+    let (predicted, wanted) = (cost.predict_us(full).unwrap(), time(full) as f64);
+    assert!((predicted / wanted - 1.0).abs() < 0.1, "{predicted} {wanted}");
+    assert!(cost.efficient_rows().unwrap() < 20);
 }
 
 proptest! {
@@ -101,8 +120,9 @@ proptest! {
         let beside = work(decodes, 500, 0, 0);
         let rows = cost.rows_within(time_us, beside, first).unwrap();
         let with = |rows: u32| {
-            let mut work = beside;
-            work.add(first, rows);
+            let (mut work, rows) = (beside, u64::from(rows));
+            work.rows += rows;
+            work.context += rows * u64::from(first) + rows * (rows + 1) / 2;
             cost.predict_us(work).unwrap()
         };
         prop_assert!(rows == 0 || with(rows) <= time_us + 1e-6);
