@@ -29,6 +29,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from client import Stream, stream
+from tenant_client import random_prompt
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "integration-tests"))
@@ -71,10 +72,6 @@ class Round:
     gaps: list[float]
     ttft: float | None
     steps: list[Step]
-
-
-def random_prompt(rng: random.Random, num_tokens: int) -> list[int]:
-    return [rng.randrange(1000, 40_000) for _ in range(num_tokens)]
 
 
 def read_steps(lines: list[str]) -> list[Step]:

@@ -14,7 +14,7 @@ use tracing_subscriber::registry::LookupSpan;
 use trunkline_log::{Format, Line};
 use trunkline_settings::{Choice as _, LogLevel};
 
-/// What the names of this project's crates begin with.
+/// The prefix of the names of this project's crates.
 const OWN_TARGETS: &str = "trunkline";
 /// The name of this process in log lines.
 const TARGET: &str = "router";

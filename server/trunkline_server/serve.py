@@ -67,8 +67,8 @@ def serve(options: argparse.Namespace) -> int:
     signals.hold()
     loop.start()
     server.start()
-    # What exists now lives as long as the process. Otherwise each full garbage collection would look through all of it
-    # between two tokens.
+    # The objects so far live as long as the process. Without this, each full garbage collection would look through all
+    # of them between two tokens.
     gc.freeze()
     info = backend.info
     logger.info(

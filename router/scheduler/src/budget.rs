@@ -65,7 +65,7 @@ pub struct PrefillRoom<'a> {
 pub struct TimeRoom<'a> {
     pub cost: &'a StepCost,
     pub target_us: u32,
-    /// What the step computes so far.
+    /// The work that is planned so far.
     pub work: StepWork,
     /// The tokens that the step has room for, however long they take.
     pub least: u32,
