@@ -51,7 +51,8 @@ pub(crate) fn read_header(file: &dyn DiskFile) -> io::Result<Vec<u8>> {
     Ok(header)
 }
 
-/// Calls `take` for each of the `slots` in ascending order. Slots behind the end of the file are skipped.
+/// Calls `take` for each of the `slots` in ascending order. Slots behind the end of the file are skipped, and one that
+/// the end cuts is damaged.
 pub(crate) fn each_slot(
     file: &dyn DiskFile,
     geometry: &Geometry,
@@ -66,6 +67,9 @@ pub(crate) fn each_slot(
         let count = read_full(file, &mut piece[..wanted], geometry.record_offset(first))?;
         for (slot, bytes) in (first..).zip(piece[..count].chunks_exact(record_bytes)) {
             take(slot, Slot::decode(geometry, slot, bytes));
+        }
+        if count % record_bytes != 0 {
+            take(first + (count / record_bytes) as u32, Slot::Damaged);
         }
         if count < wanted {
             break;
