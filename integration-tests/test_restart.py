@@ -128,23 +128,26 @@ def test_kill_during_writes_loses_no_acknowledged_block(tmp_path: Path, server: 
     rng = random.Random(seed)
     rounds = int(os.environ.get("TRUNKLINE_SERVER_KILLS", "2"))
     answers: list[tuple[list[int], Any]] = []
-    # The killed request ends at once. If it went on, its whole prompt would be cached on the next device.
-    with serving(*store(tmp_path), "--shard-restart-timeout", "0") as stored_server:
-        for number in range(rounds):
-            prompt = [1 + (number * 977 + 13 * at) % 40_000 for at in range(550)]
-            before, wanted = stored(stored_server), rng.randint(1, 6)
-            load = threading.Thread(target=send_and_ignore, args=(stored_server, prompt))
-            load.start()
-            # The first blocks are written while the rest of the prompt is computed.
-            written = wait_for_blocks(stored_server, before, wanted)
-            os.kill(stored_server.shard_pid(), signal.SIGKILL)
-            load.join()
-            wait_for(stored_server.is_ready, "a new shard", START_DEADLINE_S)
-            cached, choices = ask(stored_server, prompt)
-            print(f"round {number}: {written} blocks acknowledged, {cached} tokens cached")
-            assert cached % BLOCK == 0, f"seed {seed}: a partial block was restored"
-            assert cached >= written * BLOCK, f"seed {seed}: acknowledged blocks were lost"
-            answers.append((prompt, choices))
+    # Four kills per server and store: after six crashes in a minute the launcher gives up, and the store has room for
+    # about ten prompts.
+    for first in range(0, rounds, 4):
+        # The killed request ends at once. If it went on, its whole prompt would be cached on the next device.
+        with serving(*store(tmp_path / str(first)), "--shard-restart-timeout", "0") as stored_server:
+            for number in range(first, min(first + 4, rounds)):
+                prompt = [1 + (number * 977 + 13 * at) % 40_000 for at in range(550)]
+                before, wanted = stored(stored_server), rng.randint(1, 6)
+                load = threading.Thread(target=send_and_ignore, args=(stored_server, prompt))
+                load.start()
+                # The first blocks are written while the rest of the prompt is computed.
+                written = wait_for_blocks(stored_server, before, wanted)
+                os.kill(stored_server.shard_pid(), signal.SIGKILL)
+                load.join()
+                wait_for(stored_server.is_ready, "a new shard", START_DEADLINE_S)
+                cached, choices = ask(stored_server, prompt)
+                print(f"round {number}: {written} blocks acknowledged, {cached} tokens cached")
+                assert cached % BLOCK == 0, f"seed {seed}: a partial block was restored"
+                assert cached >= written * BLOCK, f"seed {seed}: acknowledged blocks were lost"
+                answers.append((prompt, choices))
     for number, (prompt, choices) in enumerate(answers):
         assert ask(server, prompt)[1] == choices, f"seed {seed}: the answer of round {number} differs"
 
