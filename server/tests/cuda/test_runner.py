@@ -82,6 +82,8 @@ def test_shapes_reach_every_size() -> None:
         assert (sizes[0], sizes[-1]) == (1, most)
     assert chunk_shapes(1000, 8, 8)[-1] == StepShape(1000, 8, 8)
     assert chunk_shapes(48, 64, 64) == [StepShape(48, 48, 48)]
+    sizes = [shape.num_rows for shape in chunk_shapes(1000, 8, 8)]
+    assert sizes == [64, 96, 128, 192, 256, 384, 512, 768, 1000]
 
 
 def test_each_shape_is_captured_once_the_largest_first() -> None:
@@ -101,7 +103,8 @@ def test_each_shape_is_captured_once_the_largest_first() -> None:
         ([decode(number) for number in range(5)], StepShape(8, 8, 8, True)),
         ([decode(number) for number in range(24)], StepShape(24, 24, 24, True)),
         ([decode(0), chunk(30)], StepShape(64, 24, 24)),
-        ([chunk(65)], StepShape(128, 24, 24)),
+        ([chunk(65)], StepShape(96, 24, 24)),
+        ([chunk(97)], StepShape(128, 24, 24)),
         ([chunk(200), *(decode(number) for number in range(23))], StepShape(256, 24, 24)),
     ],
 )

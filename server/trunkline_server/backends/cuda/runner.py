@@ -31,10 +31,13 @@ def decode_shapes(max_entries: int) -> list[StepShape]:
 
 
 def chunk_shapes(max_rows: int, max_entries: int, max_logits: int) -> list[StepShape]:
-    """Returns the shapes to which other steps are padded: powers of two from 64 rows, with all entries."""
+    """Returns the shapes to which other steps are padded, with all entries: 64, 96, 128, 192, 256, 384 rows and so on.
+
+    The scheduler sizes prompts beside decodes by time, so any number of rows occurs, and at most a third is padding.
+    """
     sizes, size = [], 64
     while size < max_rows:
-        sizes.append(size)
+        sizes += [size, size * 3 // 2] if size * 3 // 2 < max_rows else [size]
         size *= 2
     return [StepShape(size, min(max_entries, size), min(max_logits, size)) for size in [*sizes, max_rows]]
 
