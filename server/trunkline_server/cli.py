@@ -125,8 +125,8 @@ def _add_serve(commands: _Commands) -> None:
     serve.add_argument(
         "--pin-threads",
         choices=PINNINGS,
-        default="off",
-        help="pin each compute thread to a core of its own; default: off",
+        default="auto",
+        help="pin each compute thread to a core of its own; default: auto, if they use every core and no quota applies",
     )
     serve.add_argument(
         "--max-batch-total-tokens",

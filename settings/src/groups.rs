@@ -95,6 +95,9 @@ settings! {
         /// Time that a step should take at most while it continues streams, which is the time between two of their
         /// tokens; long prompts are computed in parts that fit into it. 0 computes them as fast as possible.
         target_itl_ms: u32 = 45, Form::Number { unit: "MS", min: 0, max: 10_000 };
+        /// Time after which the first token of a reply should be there. While a prompt can meet it only with longer
+        /// steps, steps take up to four times `--target-itl-ms`. 0 means that streams never slow down for it.
+        target_ttft_ms: u32 = 0, Form::Number { unit: "MS", min: 0, max: 600_000 };
         /// Time after which a step still running makes `/readyz` answer 503.
         #[serde(with = "crate::value::seconds")]
         stuck_step_timeout: Duration = Duration::from_secs(60), Form::seconds(1);
@@ -144,7 +147,7 @@ settings! {
         /// Threads of the CPU backend [default: one per physical core within the CPU quota, at most 64].
         threads: Option<u32> = None, Form::count(1, 1024);
         /// Pins each thread of the CPU backend to its own core.
-        pin_threads: PinThreads = PinThreads::Off, Form::Choice { what: "WHEN", named: PinThreads::NAMED };
+        pin_threads: PinThreads = PinThreads::Auto, Form::Choice { what: "WHEN", named: PinThreads::NAMED };
         /// Folder for packed weights, which make the next start faster, or `off` [default: trunkline/weights in the
         /// user's cache folder].
         weights_cache: Option<WeightsCache> = None, Form::FolderOrOff;

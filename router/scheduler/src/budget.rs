@@ -9,6 +9,39 @@ use crate::step_cost::{StepCost, StepWork};
 /// The oldest sequence of a tenant gets one part in this many, whatever the others need.
 const OLDEST_DIVISOR: u32 = 4;
 
+/// The most that a step may take for prompts that are about to miss their goal, as a multiple of its target.
+const MAX_GOAL_FACTOR: f64 = 4.0;
+
+/// A prompt that should have its first token in time.
+#[derive(Clone, Copy, Debug)]
+pub struct PrefillGoal {
+    /// The time that its remaining prefill takes in steps that would run anyway, in microseconds.
+    pub work_us: f64,
+    /// The time until its first token is due, in microseconds.
+    pub left_us: f64,
+}
+
+/// Returns the time that a step should take, in microseconds: its target, or as much more as prompts need to meet their
+/// goals, up to four times the target.
+///
+/// Of a step of S microseconds, S − `decode_us` go to prompts, so prompts with work W are through in time L if
+/// S · (1 − W / L) ≥ `decode_us`. The shortest prompts are computed first. A prompt that no step within four times the
+/// target would finish in time changes nothing: streams would slow down for a goal that is missed anyway.
+pub fn step_time_for(goals: &mut [PrefillGoal], decode_us: f64, target_us: f64) -> f64 {
+    goals.sort_by(|a, b| a.work_us.total_cmp(&b.work_us));
+    let mut work_us = 0.0;
+    let mut step_us = target_us;
+    for goal in goals {
+        let with_goal = work_us + goal.work_us;
+        let needed_us = decode_us / (1.0 - with_goal / goal.left_us);
+        if with_goal < goal.left_us && needed_us <= target_us * MAX_GOAL_FACTOR {
+            work_us = with_goal;
+            step_us = step_us.max(needed_us);
+        }
+    }
+    step_us
+}
+
 /// The remaining budget of a step.
 #[derive(Clone, Copy, Debug)]
 pub struct StepBudget {
@@ -64,7 +97,7 @@ pub struct PrefillRoom<'a> {
 #[derive(Clone, Debug)]
 pub struct TimeRoom<'a> {
     pub cost: &'a StepCost,
-    pub target_us: u32,
+    pub target_us: f64,
     /// The work that is planned so far.
     pub work: StepWork,
     /// The tokens that the step has room for, however long they take.
@@ -76,7 +109,7 @@ impl PrefillRoom<'_> {
     /// time, so there is room for more of them.
     fn fitting(&self, first: u32) -> u32 {
         let within = self.time.as_ref().map(|time| {
-            let within = time.cost.rows_within(f64::from(time.target_us), time.work, first);
+            let within = time.cost.rows_within(time.target_us, time.work, first);
             within.unwrap_or(0).max(time.least)
         });
         within.map_or(self.tokens, |within| self.tokens.min(within))

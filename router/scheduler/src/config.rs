@@ -27,6 +27,9 @@ pub struct SchedulerConfig {
     /// The time that a step should take at most if it decodes, in microseconds. Its prefill is as much as fits into
     /// this time, and at least [`crate::MIN_PREFILL_TOKENS`]. With 0 only the limit above holds.
     pub target_step_us: u32,
+    /// The time from the arrival of a request to its first token that steps may exceed `target_step_us` for, up to four
+    /// times, in milliseconds. A request's deadline counts in the same way. With 0 only the deadline does.
+    pub target_ttft_ms: u32,
     /// The most tokens of prefill in any step while several tenants send requests. It bounds the time that a new
     /// request waits for the current step.
     pub max_shared_prefill_tokens: u32,
@@ -69,6 +72,7 @@ impl Default for SchedulerConfig {
             max_step_tokens: u32::MAX,
             max_prefill_tokens_beside_decodes: 512,
             target_step_us: 0,
+            target_ttft_ms: 0,
             max_shared_prefill_tokens: 64,
             max_concurrent_prefills: 8,
             cached_first_window_ms: 2_000,

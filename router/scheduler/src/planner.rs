@@ -6,8 +6,10 @@
 use trunkline_kv::StoreIndex;
 
 use crate::admission::{admit, admit_suspect};
-use crate::budget::{PrefillNeed, PrefillRoom, StepBudget, TimeRoom, divide_prefill};
-use crate::event::Update;
+use crate::budget::{
+    PrefillGoal, PrefillNeed, PrefillRoom, StepBudget, TimeRoom, divide_prefill, step_time_for,
+};
+use crate::event::{Priority, Update};
 use crate::fairness::TenantKey;
 use crate::in_flight::{PlannedChunk, StepInFlight};
 use crate::lifecycle::Lifecycle;
@@ -149,7 +151,7 @@ impl<'p, 'a> Planner<'p, 'a> {
         let mut needs = self.prefill_needs(only);
         let mut num_planned = 0;
         while !needs.is_empty() {
-            let time = if is_beside_decodes { self.time_room(num_planned) } else { None };
+            let time = if is_beside_decodes { self.time_room(num_planned, &needs) } else { None };
             let shares = divide_prefill(PrefillRoom { tokens: budget - num_planned, time }, &needs);
             let mut is_short = false;
             let mut others = Vec::new();
@@ -190,7 +192,7 @@ impl<'p, 'a> Planner<'p, 'a> {
 
     /// The time that the step has beside what is planned already, `num_planned` tokens of prefill among it. None if
     /// there is no target. There is always room for as many tokens as keep prefill efficient.
-    fn time_room(&self, num_planned: u32) -> Option<TimeRoom<'_>> {
+    fn time_room(&self, num_planned: u32, needs: &[PrefillNeed]) -> Option<TimeRoom<'_>> {
         let target_us = self.parts.config.target_step_us;
         if target_us == 0 {
             return None;
@@ -198,7 +200,29 @@ impl<'p, 'a> Planner<'p, 'a> {
         let cost = &self.parts.lane.throughput.step_cost;
         let efficient = cost.efficient_rows().unwrap_or(0).min(MAX_EFFICIENT_TOKENS);
         let least = efficient.max(MIN_PREFILL_TOKENS).saturating_sub(num_planned);
-        Some(TimeRoom { cost, target_us, work: StepWork::of(&self.planned), least })
+        let work = StepWork::of(&self.planned);
+        let decode_us = cost.predict_us(work).unwrap_or(0.0);
+        let goal = |need: &PrefillNeed| self.goal(need, work);
+        let mut goals: Vec<PrefillGoal> = needs.iter().filter_map(goal).collect();
+        let target_us = step_time_for(&mut goals, decode_us, f64::from(target_us));
+        Some(TimeRoom { cost, target_us, work, least })
+    }
+
+    /// The goal of a prompt in a step that also does `work`. None if its first token was sent, if it is of the lowest
+    /// class, which takes what the others leave, or if neither the configuration nor its request sets a time.
+    fn goal(&self, need: &PrefillNeed, work: StepWork) -> Option<PrefillGoal> {
+        let sequence = &self.parts.sequences[need.key];
+        if need.priority == Priority::Low || sequence.num_output_tokens() > 0 {
+            return None;
+        }
+        let target_ms = u64::from(self.parts.config.target_ttft_ms);
+        let by_target = (target_ms > 0).then(|| sequence.submitted_at.plus(target_ms));
+        let due = by_target.into_iter().chain(sequence.deadline).min()?;
+        let cost = &self.parts.lane.throughput.step_cost;
+        let mut with_prompt = work;
+        with_prompt.add(need.first, need.num_tokens);
+        let work_us = cost.predict_us(with_prompt)? - cost.predict_us(work)?;
+        Some(PrefillGoal { work_us, left_us: due.since(self.parts.now) as f64 * 1e3 })
     }
 
     fn prefill_needs(&self, only: Option<TenantKey>) -> Vec<PrefillNeed> {

@@ -104,6 +104,7 @@ impl Server {
             weights: access.weights(),
             max_pinned_percent: limits.max_pinned_percent,
             target_step_us: limits.target_itl_ms * 1_000,
+            target_ttft_ms: limits.target_ttft_ms,
             shard_patience_ms: u64::try_from(limits.shard_restart_timeout.as_millis()).unwrap_or(u64::MAX),
             ..SchedulerConfig::default()
         };

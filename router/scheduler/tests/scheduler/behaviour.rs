@@ -136,6 +136,29 @@ fn a_short_prompt_takes_two_steps_beside_a_long_one_and_streams() {
 }
 
 #[test]
+fn steps_grow_for_a_prompt_that_would_miss_its_time_to_first_token() {
+    // A step of the fake shard takes 0.2 ms and 0.1 ms a token, and the driver's clock goes on by 1 ms.
+    let num_steps = |target_ttft_ms: u32, deadline_ms: Option<u64>, priority: Priority| {
+        let config = SchedulerConfig { target_step_us: 2_200, target_ttft_ms, ..SchedulerConfig::default() };
+        let mut driver = Driver::new(config, LIMITS);
+        driver.submit(request(1, text(1, 60), 40));
+        (0..8).for_each(|_| assert!(driver.step().is_some()));
+        let deadline = deadline_ms.map(|after_ms| driver.now.plus(after_ms));
+        driver.submit(SequenceRequest { deadline, priority, ..request(2, text(2, 150), 2) });
+        (1..).find(|_| {
+            driver.step();
+            !driver.output(2).is_empty()
+        })
+    };
+    let without = num_steps(0, None, Priority::Normal);
+    assert!(num_steps(18, None, Priority::Normal) < without);
+    assert!(num_steps(0, Some(18), Priority::Normal) < without);
+    assert_eq!(num_steps(60_000, None, Priority::Normal), without, "there is time enough");
+    assert_eq!(num_steps(1, None, Priority::Normal), without, "it is late anyway");
+    assert_eq!(num_steps(18, None, Priority::Low), without, "the lowest class has no goal");
+}
+
+#[test]
 fn a_decode_is_planned_before_its_token_is_known_and_never_past_the_length() {
     let mut driver = driver();
     driver.submit(request(1, text(1, 5), 3));

@@ -1,7 +1,10 @@
 //! Tests of a step's budget and of the division of its prefill tokens.
 
+use proptest::prelude::*;
 use trunkline_scheduler::Priority::{self, High, Low, Normal};
-use trunkline_scheduler::budget::{PrefillNeed, PrefillRoom, StepBudget, TimeRoom, divide_prefill};
+use trunkline_scheduler::budget::{
+    PrefillGoal, PrefillNeed, PrefillRoom, StepBudget, TimeRoom, divide_prefill, step_time_for,
+};
 use trunkline_scheduler::fairness::Fairness;
 use trunkline_scheduler::sequence::SequenceKey;
 use trunkline_scheduler::step_cost::{StepCost, StepWork};
@@ -135,8 +138,12 @@ fn rows_that_read_little_context_get_more_of_the_time() {
             num_tokens,
         };
         let needs: Vec<_> = needs.iter().map(need).collect();
-        let time =
-            TimeRoom { cost: &cost, target_us, work: StepWork { rows: 8, ..StepWork::default() }, least };
+        let time = TimeRoom {
+            cost: &cost,
+            target_us: f64::from(target_us),
+            work: StepWork { rows: 8, ..StepWork::default() },
+            least,
+        };
         divide_prefill(PrefillRoom { tokens: 1_000, time: Some(time) }, &needs)
     };
     // 8 rows are free, the others take 100 µs each: at the start of a prompt 6 ms is room for nearly 58 rows, behind
@@ -148,4 +155,43 @@ fn rows_that_read_little_context_get_more_of_the_time() {
     assert!((1..=2).contains(&long) && short >= 34, "{long} {short}");
     assert_eq!(divide(1, 16, &[(10_000, 900)]), [16]);
     assert_eq!(divide(1, 16, &[(10_000, 900), (0, 36)]), [4, 12]);
+}
+
+proptest! {
+    #[test]
+    fn a_step_grows_only_for_goals_that_it_meets(
+        goals in prop::collection::vec((1.0..1e6, 0.0..4e6), 0..6),
+        decode_us in 1.0..1e5,
+        target_us in 1_000.0..1e5,
+    ) {
+        let mut goals: Vec<_> =
+            goals.into_iter().map(|(work_us, left_us)| PrefillGoal { work_us, left_us }).collect();
+        let step_us = step_time_for(&mut goals, decode_us, target_us);
+        prop_assert!((target_us..=4.0 * target_us).contains(&step_us));
+        if step_us > target_us {
+            // A goal is the reason, and a shorter step would miss it: the prompts up to it are through in time, just.
+            let share = 1.0 - decode_us / step_us;
+            let is_met = |goal: &PrefillGoal| {
+                let work_us: f64 = goals.iter().filter(|g| g.work_us <= goal.work_us).map(|g| g.work_us).sum();
+                goal.work_us / share <= goal.left_us * 1.000_001 && work_us / share >= goal.left_us * 0.999_999
+            };
+            prop_assert!(goals.iter().any(is_met));
+        }
+    }
+}
+
+#[test]
+fn a_goal_that_no_step_can_meet_slows_no_stream() {
+    let step = |goals: &[(f64, f64)]| {
+        let goal = |&(work_us, left_us): &(f64, f64)| PrefillGoal { work_us, left_us };
+        step_time_for(&mut goals.iter().map(goal).collect::<Vec<_>>(), 20_000.0, 40_000.0)
+    };
+    assert_eq!(step(&[]), 40_000.0);
+    // Half of a step of 40 ms goes to prompts, three quarters of one of 80 ms.
+    assert_eq!(step(&[(500_000.0, 1_000_000.0)]), 40_000.0);
+    assert_eq!(step(&[(750_000.0, 1_000_000.0)]), 80_000.0);
+    assert_eq!(step(&[(500_000.0, 1_000_000.0), (250_000.0, 900_000.0)]), 80_000.0);
+    assert_eq!(step(&[(950_000.0, 1_000_000.0)]), 40_000.0);
+    assert_eq!(step(&[(750_000.0, 1_000_000.0), (5_000_000.0, 1_000_000.0)]), 80_000.0);
+    assert_eq!(step(&[(1.0, 0.0)]), 40_000.0);
 }

@@ -124,6 +124,7 @@ impl Scenario {
             max_prefill_tokens_beside_decodes: rng.range_u32(1, 12),
             // A step of the fake shard takes 0.2 ms and 0.1 ms a token.
             target_step_us: (seed % 6 * 500) as u32,
+            target_ttft_ms: (seed % 4 * 20) as u32,
             max_concurrent_prefills: rng.range_u32(1, 4),
             cached_first_window_ms: rng.range(0, 300),
             // These come from the seed itself, so that adding them changed no other number of a seed.
