@@ -28,7 +28,7 @@ ROUTER_LAYERS = (
     ("limits",),
     ("error", "watermark"),
     ("request_id",),
-    ("clock", "log", "random", "shutdown"),
+    ("clock", "log", "random", "shutdown", "trace"),
 )
 KV_LAYERS = (
     ("cache",),

@@ -28,7 +28,7 @@ UNRELATED: dict[str, tuple[str, ...]] = {
     "test-rust": ("server/", "integration-tests/", "benchmark/", "docs/", "scripts/"),
     "test-server": (
         *("launcher/", "object/", "fuzz/", "docs/", "integration-tests/"),
-        *(f"router/{part}/" for part in ("src", "tests", "benches", "scheduler", "kv", "zmq")),
+        *(f"router/{part}/" for part in ("src", "tests", "benches", "scheduler", "kv", "otlp", "zmq")),
         *(f"router/{part}/" for part in ("text", "grammar", "reply")),
         *("kernels/tests/", "store/tests/"),
     ),

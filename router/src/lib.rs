@@ -39,4 +39,5 @@ pub mod request_id;
 pub mod server;
 pub mod shutdown;
 pub mod tenants;
+pub mod trace;
 pub mod watermark;

@@ -20,6 +20,7 @@ use crate::log;
 use crate::model::Model;
 use crate::server::{Front, Server};
 use crate::tenants::{Access, AccessError};
+use crate::trace::Exporter;
 use crate::watermark::{self, KeyError};
 use futures::future::BoxFuture;
 use socket2::SockRef;
@@ -45,6 +46,8 @@ const HOST_NAME: &str = "/proc/sys/kernel/hostname";
 pub type OpenCloud = fn(&Location) -> Result<Remote, LocationError>;
 /// Starts publishing KV events; the error is a line for the user.
 pub type StartPublisher = fn(Endpoint, Topic) -> BoxFuture<'static, Result<Publish, String>>;
+/// Starts sending spans; the error is a line for the user.
+pub type StartExporter = fn(&str) -> Result<Exporter, String>;
 
 /// Capabilities that an executable may lack, because few users need them and their libraries take long to compile.
 #[derive(Clone, Copy, Default)]
@@ -53,6 +56,8 @@ pub struct Extensions {
     pub open_cloud: Option<OpenCloud>,
     /// Publishes on the endpoint of `--kv-events-endpoint`.
     pub start_publisher: Option<StartPublisher>,
+    /// Sends spans to the collector of `--otlp-endpoint`.
+    pub start_exporter: Option<StartExporter>,
 }
 
 /// Runs the router with the arguments of this process and returns its exit code.
@@ -182,10 +187,24 @@ async fn serve(settings: RouterSettings, start: &Start, extensions: Extensions) 
     if let Some(publisher) = publisher {
         server.app.kv_events.publish_to(publisher);
     }
+    let stop_exporter = match &settings.server.otlp_endpoint {
+        Some(endpoint) => {
+            let start =
+                extensions.start_exporter.ok_or_else(|| End::User(not_in_this_build("`--otlp-endpoint`")))?;
+            let exporter = start(endpoint).map_err(|error| End::User(anyhow::Error::msg(error)))?;
+            // Nothing has set it before.
+            let _ = server.app.begin_span.set(exporter.begin);
+            Some(exporter.stop)
+        }
+        None => None,
+    };
     let reread = reread_keys(server.app.clone()).map_err(|error| End::Bug(error.into()))?;
     let reread = tokio::spawn(reread);
     let done = server.run(listener, terminate).await;
     reread.abort();
+    if let Some(stop) = stop_exporter {
+        stop.await;
+    }
     done?;
     tracing::info!("router stopped");
     Ok(())

@@ -5,25 +5,39 @@ use std::sync::Arc;
 
 use axum::extract::Request;
 
+use crate::trace::RequestSpan;
+
 /// The longest id that is accepted from a client, in bytes.
 const MAX_BYTES: usize = 128;
 
-/// Names a request in the log, in the answer's `x-request-id` header and in internal errors. Cheap to clone.
+/// Names a request in the log, in the answer's `x-request-id` header and in internal errors. It carries the request's
+/// span, which ends with the last clone. Cheap to clone.
 ///
 /// The outermost middleware puts it into the request's extensions.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RequestId(Arc<str>);
+#[derive(Clone)]
+pub struct RequestId {
+    id: Arc<str>,
+    span: Option<Arc<dyn RequestSpan>>,
+}
 
 impl RequestId {
     pub fn random() -> Self {
-        Self(crate::random::id().into())
+        Self { id: crate::random::id().into(), span: None }
     }
 
     /// Accepts an id that a client or a proxy chose if it is short and harmless in a log and in a header.
     pub fn from_client(id: &str) -> Option<Self> {
         let is_harmless = (1..=MAX_BYTES).contains(&id.len())
             && id.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.:".contains(&byte));
-        is_harmless.then(|| Self(id.into()))
+        is_harmless.then(|| Self { id: id.into(), span: None })
+    }
+
+    pub fn with_span(self, span: Option<Arc<dyn RequestSpan>>) -> Self {
+        Self { span, ..self }
+    }
+
+    pub fn span(&self) -> Option<&Arc<dyn RequestSpan>> {
+        self.span.as_ref()
     }
 
     /// Returns the id of `request`, or a new one if the request did not pass the middleware.
@@ -32,12 +46,26 @@ impl RequestId {
     }
 
     pub fn as_str(&self) -> &str {
-        &self.0
+        &self.id
     }
 }
 
 impl fmt::Display for RequestId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(&self.id)
     }
 }
+
+impl fmt::Debug for RequestId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RequestId({:?})", self.id)
+    }
+}
+
+impl PartialEq for RequestId {
+    fn eq(&self, other: &Self) -> bool {
+        self.id == other.id
+    }
+}
+
+impl Eq for RequestId {}

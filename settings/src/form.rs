@@ -54,6 +54,8 @@ pub enum Form {
     ObjectStore,
     /// A ZeroMQ endpoint over TCP.
     Endpoint,
+    /// The URL of a collector of traces.
+    Collector,
 }
 
 impl Form {
@@ -87,7 +89,7 @@ impl Form {
             Self::Folder => "DIR",
             Self::FolderOrOff => "DIR|off",
             Self::Origins => "ORIGIN",
-            Self::ObjectStore => "URL",
+            Self::ObjectStore | Self::Collector => "URL",
             Self::Endpoint => "ENDPOINT",
         }
     }
@@ -109,6 +111,7 @@ impl Form {
             Self::File | Self::Folder | Self::FolderOrOff | Self::ObjectStore => !text.is_empty(),
             Self::Origins => text.split(',').all(is_origin),
             Self::Endpoint => is_endpoint(text),
+            Self::Collector => is_collector(text),
         }
     }
 
@@ -147,6 +150,7 @@ impl Form {
             Self::Endpoint => {
                 "`tcp://HOST:PORT`; hint: `tcp://*:5557` listens, `tcp://HOST:5557` connects".into()
             }
+            Self::Collector => "`http://HOST:PORT`, such as `http://127.0.0.1:4317`".into(),
         }
     }
 }
@@ -170,6 +174,12 @@ fn described((start, end): &(Bound<f32>, Bound<f32>)) -> String {
 /// Checks a name that travels on a child's command line, where a leading dash would make it a flag.
 fn is_name(text: &str) -> bool {
     (1..=MAX_NAME_BYTES).contains(&text.len()) && !text.starts_with('-') && !text.contains(char::is_control)
+}
+
+/// Checks for scheme and host. A path would be ignored, because gRPC has its own. Collectors beside the server need no
+/// TLS, and forward to others with it.
+fn is_collector(text: &str) -> bool {
+    text.strip_prefix("http://").is_some_and(|host| !host.is_empty() && !host.contains(['/', '?', '#', ' ']))
 }
 
 /// Checks for scheme and host as browsers write them, or every origin.

@@ -28,7 +28,7 @@ settings! {
         served_model_name: Option<String> = None, Form::Name { what: "NAME" };
     }
 
-    /// The router's address, and access to it.
+    /// The router's address, access to it, and its traces.
     "Server" => Server {
         /// Address to listen on; 0.0.0.0 opens the server to the network.
         hostname: String = "127.0.0.1".into(), Form::Host;
@@ -45,6 +45,9 @@ settings! {
         /// Browser origins allowed to call this server (CORS), such as `https://chat.example.com`, separated by commas;
         /// `*` allows all [default: none].
         cors_allow_origin: Vec<String> = Vec::new(), Form::Origins;
+        /// OpenTelemetry collector that gets a span of each request, by gRPC, such as http://127.0.0.1:4317. The
+        /// variables OTEL_* hold, such as OTEL_TRACES_SAMPLER [default: none].
+        otlp_endpoint: Option<String> = None, Form::Collector;
         /// Time that open requests have to finish after SIGTERM.
         #[serde(with = "crate::value::seconds")]
         graceful_termination_timeout: Duration = Duration::from_secs(90), Form::seconds(0);

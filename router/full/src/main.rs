@@ -1,4 +1,4 @@
-//! The router as the wheels contain it, with cloud object stores and ZeroMQ events.
+//! The router as the wheels contain it, with cloud object stores, ZeroMQ events and traces.
 
 use std::process::ExitCode;
 
@@ -9,6 +9,7 @@ use trunkline_zmq::ZmqPublisher;
 fn main() -> ExitCode {
     process::main(Extensions {
         open_cloud: Some(trunkline_object_cloud::open),
+        start_exporter: Some(|endpoint| trunkline_otlp::start(endpoint).map_err(|error| error.to_string())),
         start_publisher: Some(|endpoint, topic| Box::pin(start_publisher(endpoint, topic))),
     })
 }

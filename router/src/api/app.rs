@@ -1,6 +1,6 @@
 //! The state that handlers share.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use axum::extract::Request;
 use bytes::Bytes;
@@ -15,6 +15,7 @@ use crate::kv_events::KvEvents;
 use crate::limits::ServerLimits;
 use crate::metrics::Metrics;
 use crate::shutdown::Phase;
+use crate::trace::BeginSpan;
 
 /// The state that axum passes to every handler. Each field outlives any single request.
 pub struct App {
@@ -30,6 +31,8 @@ pub struct App {
     pub responses: Arc<ResponseStore>,
     pub limits: Arc<ServerLimits>,
     pub metrics: Arc<Metrics>,
+    /// Set once, before the first request, if requests have spans.
+    pub begin_span: OnceLock<BeginSpan>,
     pub phase: watch::Receiver<Phase>,
 }
 

@@ -4,8 +4,9 @@ use std::task::{Context, Poll};
 
 use trunkline_scheduler::Pinned;
 
-use super::generate::{Generation, GenerationEvent, Usage};
+use super::generate::{FinishReason, Generation, GenerationEvent, Usage};
 use crate::request_id::RequestId;
+use crate::trace::Value;
 
 /// Generations that are answered together: first all choices of the first prompt, then those of the next. Dropping it
 /// aborts the generations that have not ended.
@@ -16,6 +17,8 @@ pub struct Choices {
     turn: usize,
     num_open: usize,
     usage: Usage,
+    /// Why each choice ended, if the request has a span.
+    finish_reasons: Vec<String>,
     request_id: RequestId,
 }
 
@@ -24,7 +27,15 @@ impl Choices {
     pub fn new(generations: Vec<Generation>, per_prompt: usize) -> Self {
         let request_id = generations[0].request().id.clone();
         let num_open = generations.len();
-        Self { num_open, generations, per_prompt, turn: 0, usage: Usage::default(), request_id }
+        Self {
+            num_open,
+            generations,
+            per_prompt,
+            turn: 0,
+            usage: Usage::default(),
+            finish_reasons: Vec::new(),
+            request_id,
+        }
     }
 
     pub fn request_id(&self) -> &RequestId {
@@ -69,7 +80,10 @@ impl Choices {
         match event {
             GenerationEvent::Started(_) | GenerationEvent::Prompt(_) => {}
             GenerationEvent::Output(output) => {
-                let Some((_, usage)) = output.finish else { return };
+                let Some((reason, usage)) = output.finish else { return };
+                if self.request_id.span().is_some() {
+                    self.finish_reasons.push(reason_name(reason).to_owned());
+                }
                 self.num_open -= 1;
                 self.usage.output_tokens += usage.output_tokens;
                 // A prompt counts once. Its other choices find in the cache the blocks that the first one computed.
@@ -79,7 +93,10 @@ impl Choices {
                     self.usage.pinned = joined(self.usage.pinned, usage.pinned);
                 }
             }
-            GenerationEvent::Failed(_) => {
+            GenerationEvent::Failed(error) => {
+                if let Some(span) = self.request_id.span() {
+                    span.fail(error.code().to_owned());
+                }
                 self.num_open = 0;
                 self.generations.clear();
             }
@@ -93,6 +110,28 @@ impl Choices {
     /// Returns the sum over all choices that have ended.
     pub fn usage(&self) -> Usage {
         self.usage
+    }
+}
+
+impl Drop for Choices {
+    /// Adds the token counts of the choices that have ended to the request's span.
+    fn drop(&mut self) {
+        let Some(span) = self.request_id.span() else { return };
+        let usage = self.usage;
+        span.set(vec![
+            ("gen_ai.usage.input_tokens", usage.prompt_tokens.into()),
+            ("gen_ai.usage.output_tokens", usage.output_tokens.into()),
+            ("gen_ai.usage.cache_read.input_tokens", usage.cached_tokens.into()),
+            ("gen_ai.response.finish_reasons", Value::Texts(std::mem::take(&mut self.finish_reasons))),
+        ]);
+    }
+}
+
+/// Returns the name of OpenTelemetry's conventions.
+fn reason_name(reason: FinishReason) -> &'static str {
+    match reason {
+        FinishReason::Length => "length",
+        FinishReason::EndToken | FinishReason::StopToken { .. } | FinishReason::StopString { .. } => "stop",
     }
 }
 

@@ -21,6 +21,7 @@ use crate::grammars::CompiledGrammar;
 use crate::limits::{MAX_WAITING_TOKENS, ServerLimits};
 use crate::request::ready::GenerationRequest;
 use crate::shutdown::Phase;
+use crate::trace::Timeline;
 
 /// The reason for which an output is complete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -114,6 +115,8 @@ pub struct Generation {
     /// Resolves when the drain has taken too long. It is kept because registering a new waker for every token is slow.
     terminated: Pin<Box<dyn Future<Output = ()> + Send>>,
     limits: Arc<ServerLimits>,
+    /// Set if the request has a span.
+    timeline: Option<Timeline>,
     /// Counts the request as open.
     place: Place,
 }
@@ -143,6 +146,8 @@ impl Generation {
         if let Some(deadline) = request.deadline.filter(|deadline| deadline.at <= Instant::now()) {
             return Err(deadline.exceeded());
         }
+        let timeline =
+            request.id.span().map(|span| Timeline::new(span.clone(), request.prompt_token_ids.len()));
         let submitted = served.driver.submit(new_sequence(&request)).await;
         let mut sequence = submitted.map_err(|DriverGone| bug(&request))?;
         let mut ends_at_once = false;
@@ -171,6 +176,7 @@ impl Generation {
             ends_at_once,
             terminated: Box::pin(terminated(served.phase.clone())),
             limits: served.limits.clone(),
+            timeline,
             place,
         })
     }
@@ -228,6 +234,9 @@ impl Generation {
             }
             Some(SequenceUpdate::Started { cached_tokens }) => {
                 self.usage.cached_tokens = cached_tokens;
+                if let Some(timeline) = &mut self.timeline {
+                    timeline.start(cached_tokens);
+                }
                 GenerationEvent::Started(self.usage)
             }
             Some(SequenceUpdate::Pinned(pinned)) => {
@@ -264,6 +273,9 @@ impl Generation {
     fn on_token(&mut self, token: SampledToken) -> GenerationEvent {
         self.usage.output_tokens += 1;
         self.place.count_output();
+        if let Some(timeline) = &mut self.timeline {
+            timeline.token();
+        }
         let is_end = self.request.is_end(token.token_id);
         let special = self.tokenizer.is_special(token.token_id);
         // An end token has no text, also where the vocabulary does not call it special.

@@ -5,7 +5,7 @@ pub mod routes;
 
 use std::io;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use futures::FutureExt;
@@ -150,6 +150,7 @@ impl Server {
             responses: Arc::new(ResponseStore::new(limits.max_response_store_bytes)),
             limits,
             metrics,
+            begin_span: OnceLock::new(),
             phase: shutdown.subscribe(),
         });
         let steps = StepThread::start(driver.run(), run_link(shard_socket.clone(), ends.link, store_gate))?;

@@ -18,6 +18,7 @@ use crate::error::{ApiError, ErrorClass};
 use crate::metrics::RouteLabels;
 use crate::request_id::RequestId;
 use crate::tenants::Caller;
+use crate::trace::{self, RequestSpan};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
@@ -28,11 +29,13 @@ const PROBES: [&str; 5] = ["/readyz", "/livez", "/health", "/ping", "/metrics"];
 pub async fn observe(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
     let arrived = Instant::now();
     let id = sent_id(&request).unwrap_or_else(RequestId::random);
-    request.extensions_mut().insert(id.clone());
-    let request_id = id.as_str();
     let route = request.extensions().get::<MatchedPath>().map(|path| path.as_str().to_owned());
     let route = route.unwrap_or_else(|| "unmatched".to_owned());
     let method = request.method().clone();
+    let span = begin_span(&app, &request, &route, &id);
+    let id = id.with_span(span);
+    request.extensions_mut().insert(id.clone());
+    let request_id = id.as_str();
     let dialect = Dialect::of_path(request.uri().path());
     let span = tracing::info_span!("request", id = request_id);
     let handled = AssertUnwindSafe(next.run(request).instrument(span)).catch_unwind().await;
@@ -47,8 +50,18 @@ pub async fn observe(State(app): State<Arc<App>>, mut request: Request, next: Ne
     app.metrics.http_requests.get_or_create(&RouteLabels { route: route.clone(), method, status }).inc();
     let ms = u64::try_from(arrived.elapsed().as_millis()).unwrap_or(u64::MAX);
     let tenant = response.extensions().get::<Caller>().and_then(Caller::name);
+    if let Some(span) = id.span() {
+        span.set(vec![("http.response.status_code", u32::from(status).into())]);
+        span.set(tenant.map(|tenant| ("trunkline.tenant", tenant.into())).into_iter().collect());
+    }
     match response.extensions().get::<Failure>().copied() {
         Some(Failure { code, class }) => {
+            if let Some(span) = id.span() {
+                span.set(vec![("error.type", code.into())]);
+                if status >= 500 {
+                    span.fail(code.to_owned());
+                }
+            }
             let is_probe = PROBES.contains(&route.as_str());
             if !is_probe {
                 app.metrics.observe_failure(class, code);
@@ -71,6 +84,22 @@ pub async fn observe(State(app): State<Arc<App>>, mut request: Request, next: Ne
         response.headers_mut().insert(REQUEST_ID, value);
     }
     response
+}
+
+/// Begins the span of a request that generates, if there is an exporter.
+fn begin_span(app: &App, request: &Request, route: &str, id: &RequestId) -> Option<Arc<dyn RequestSpan>> {
+    let begin = app.begin_span.get()?;
+    let operation = trace::operation(request.method(), route)?;
+    let model = &app.served.model.served_name;
+    let attributes = vec![
+        ("gen_ai.operation.name", operation.into()),
+        ("gen_ai.provider.name", "trunkline".into()),
+        ("gen_ai.request.model", model.as_str().into()),
+        ("http.request.method", request.method().as_str().into()),
+        ("http.route", route.into()),
+        ("trunkline.request_id", id.as_str().into()),
+    ];
+    begin(request.headers(), format!("{operation} {model}"), attributes)
 }
 
 /// Returns the id that the client or a proxy sent, if it is valid.

@@ -44,4 +44,5 @@ mod tgi;
 mod tls;
 mod token_fields;
 mod tools;
+mod traces;
 mod unit;
