@@ -109,3 +109,32 @@ def test_a_trace_shows_steps_and_not_the_frames_of_libraries() -> None:
     assert all(finished[step_id]["at_us"] >= planned[step_id]["at_us"] for step_id in finished)
     assert any(event["rows"] == 1 for event in planned.values()), "no step of one token is traced"
     assert not [event for event in events if "frame" in event or "frame" in event["message"]]
+
+
+def test_each_request_ends_with_a_line() -> None:
+    body = {"prompt": "Once upon a time", "temperature": 0, "ignore_eos": True}
+    server = Trunkline("--json-output")
+    try:
+        server.wait_ready()
+        with httpx.Client(base_url=server.base_url, timeout=60) as client:
+            for name in ("first", "again"):
+                client.post("/v1/completions", json=body | {"max_tokens": 4}, headers={"x-request-id": name})
+            client.get("/v1/models", headers={"x-request-id": "models"})
+            client.post("/v1/completions", json=body | {"max_tokens": 0.5}, headers={"x-request-id": "refused"})
+            long = body | {"max_tokens": 4000, "stream": True}
+            with client.stream("POST", "/v1/completions", json=long, headers={"x-request-id": "left"}) as stream:
+                next(stream.iter_lines())
+    finally:
+        server.stop()
+    events = [json.loads(line) for line in server.log().splitlines()]
+    ended = {event["request_id"]: event for event in events if event["message"] == "request ended"}
+    assert ended.keys() == {"first", "again", "left"}, "neither other routes nor refusals end with this line"
+    assert [event["request_id"] for event in events if event["message"] == "request refused"] == ["refused"]
+    tokens = ("prompt_tokens", "cached_tokens", "output_tokens")
+    counts = {name: [event[key] for key in tokens] for name, event in ended.items()}
+    assert (counts["first"], counts["again"]) == ([4, 0, 4], [4, 3, 4])
+    assert [ended[name]["outcome"] for name in ("first", "again", "left")] == ["length", "length", "aborted"]
+    assert 0 < counts["left"][2] < 4000
+    for event in ended.values():
+        assert event["level"] == "INFO" and event["route"] == "/v1/completions" and event["status"] == 200
+        assert event["queue_ms"] <= event["ttft_ms"] <= event["ms"]

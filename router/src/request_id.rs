@@ -5,39 +5,40 @@ use std::sync::Arc;
 
 use axum::extract::Request;
 
-use crate::trace::RequestSpan;
+use crate::trace::RequestTrace;
 
 /// The longest id that is accepted from a client, in bytes.
 const MAX_BYTES: usize = 128;
 
 /// Names a request in the log, in the answer's `x-request-id` header and in internal errors. It carries the request's
-/// span, which ends with the last clone. Cheap to clone.
+/// record, which ends with the last clone. Cheap to clone.
 ///
 /// The outermost middleware puts it into the request's extensions.
 #[derive(Clone)]
 pub struct RequestId {
     id: Arc<str>,
-    span: Option<Arc<dyn RequestSpan>>,
+    trace: Option<Arc<RequestTrace>>,
 }
 
 impl RequestId {
     pub fn random() -> Self {
-        Self { id: crate::random::id().into(), span: None }
+        Self { id: crate::random::id().into(), trace: None }
     }
 
     /// Accepts an id that a client or a proxy chose if it is short and harmless in a log and in a header.
     pub fn from_client(id: &str) -> Option<Self> {
         let is_harmless = (1..=MAX_BYTES).contains(&id.len())
             && id.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.:".contains(&byte));
-        is_harmless.then(|| Self { id: id.into(), span: None })
+        is_harmless.then(|| Self { id: id.into(), trace: None })
     }
 
-    pub fn with_span(self, span: Option<Arc<dyn RequestSpan>>) -> Self {
-        Self { span, ..self }
+    pub fn with_trace(self, trace: RequestTrace) -> Self {
+        Self { trace: Some(Arc::new(trace)), ..self }
     }
 
-    pub fn span(&self) -> Option<&Arc<dyn RequestSpan>> {
-        self.span.as_ref()
+    /// The record of a request to a route that generates.
+    pub fn trace(&self) -> Option<&RequestTrace> {
+        self.trace.as_deref()
     }
 
     /// Returns the id of `request`, or a new one if the request did not pass the middleware.

@@ -1,52 +1,70 @@
-//! The spans of requests for a tracing system, by the OpenTelemetry conventions for generative AI.
+//! What happened in a request and when: a line of the log at its end, and a span for a tracing system.
 //!
-//! The router says what happened and when. An exporter such as `trunkline-otlp` makes spans of it and sends them.
-//! Without one there is no span, and nothing is measured for it.
+//! An exporter such as `trunkline-otlp` makes spans of the records and sends them.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
 use axum::http::{HeaderMap, Method};
 use futures::future::BoxFuture;
 
-/// The value of an attribute.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Value {
-    Text(String),
-    Number(i64),
-    Texts(Vec<String>),
+/// The tokens of a request's sequences.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct TokenCounts {
+    pub prompt: u32,
+    /// Those of the prompt that were in the KV cache.
+    pub cached: u32,
+    pub output: u32,
 }
 
-impl From<&str> for Value {
-    fn from(text: &str) -> Self {
-        Self::Text(text.to_owned())
-    }
+/// The moments of a sequence, as its handler sees them.
+#[derive(Debug, Clone)]
+pub struct Timeline {
+    pub submitted: SystemTime,
+    /// The first step.
+    pub started: Option<SystemTime>,
+    pub first_token: Option<SystemTime>,
+    pub last_token: Option<SystemTime>,
+    /// The end or the abort.
+    pub ended: SystemTime,
+    pub tokens: TokenCounts,
 }
 
-impl From<u32> for Value {
-    fn from(number: u32) -> Self {
-        Self::Number(number.into())
-    }
+/// What is known of a request at its end.
+#[derive(Debug, Clone)]
+pub struct Record {
+    pub request_id: String,
+    /// `chat` or `text_completion`.
+    pub operation: &'static str,
+    pub route: String,
+    pub model: String,
+    pub arrived: SystemTime,
+    /// The status of the answer; `None` if the handler was dropped before it answered.
+    pub status: Option<u16>,
+    pub tenant: Option<String>,
+    /// The code of the error that ended the request.
+    pub error: Option<&'static str>,
+    /// The client left before all choices had ended.
+    pub is_aborted: bool,
+    /// The tokens of all choices; `None` if no sequence was accepted.
+    pub tokens: Option<TokenCounts>,
+    /// Why each choice ended, by the names of OpenTelemetry's conventions.
+    pub finish_reasons: Vec<&'static str>,
+    /// A few at most, since a request may have thousands of choices.
+    pub sequences: Vec<Timeline>,
 }
 
-pub type Attributes = Vec<(&'static str, Value)>;
+/// The largest number of sequences of a request whose moments are kept.
+pub const MAX_TIMELINES: usize = 16;
 
-/// The span of a request. It ends when it is dropped, which is when the last byte of the answer was handed over.
+/// The span of a request that is still running.
 pub trait RequestSpan: Send + Sync {
-    /// Adds attributes, each of which must be new.
-    fn set(&self, attributes: Attributes);
-
-    /// Marks the request as failed.
-    fn fail(&self, reason: String);
-
-    /// Adds a part of the request as a span of its own.
-    fn part(&self, name: &'static str, begin: SystemTime, end: SystemTime, attributes: Attributes);
+    fn end(self: Box<Self>, record: &Record);
 }
 
-/// Begins a span in the trace that the request's headers name (W3C Trace Context), or in a new one. `None` if it is not
-/// sampled.
-pub type BeginSpan =
-    Arc<dyn Fn(&HeaderMap, String, Attributes) -> Option<Arc<dyn RequestSpan>> + Send + Sync>;
+/// Begins the span of an operation on a model, in the trace that the headers name (W3C Trace Context), or in a new one.
+/// `None` if it is not sampled.
+pub type BeginSpan = Arc<dyn Fn(&HeaderMap, &Record) -> Option<Box<dyn RequestSpan>> + Send + Sync>;
 
 /// A running exporter.
 pub struct Exporter {
@@ -55,7 +73,7 @@ pub struct Exporter {
     pub stop: BoxFuture<'static, ()>,
 }
 
-/// Returns the operation of a route that generates, and `None` for the others, which have no span.
+/// Returns the operation of a route that generates, and `None` for the others, which have no record.
 pub fn operation(method: &Method, route: &str) -> Option<&'static str> {
     match route {
         _ if method != Method::POST => None,
@@ -67,58 +85,64 @@ pub fn operation(method: &Method, route: &str) -> Option<&'static str> {
     }
 }
 
-/// The moments of one sequence, as its handler sees them. Dropping it adds the parts that were reached to the request's
-/// span: `queue`, `prefill` and `decode`.
-pub struct Timeline {
-    span: Arc<dyn RequestSpan>,
-    submitted: SystemTime,
-    /// The time of the first step and the tokens that were cached.
-    started: Option<(SystemTime, u32)>,
-    first_token: Option<SystemTime>,
-    last_token: SystemTime,
-    prompt_tokens: u32,
-    output_tokens: u32,
+/// The record of a running request. It ends when it is dropped, which is when the answer was handed over.
+pub struct RequestTrace {
+    record: Mutex<Record>,
+    span: Option<Box<dyn RequestSpan>>,
 }
 
-impl Timeline {
-    pub fn new(span: Arc<dyn RequestSpan>, prompt_tokens: usize) -> Self {
-        let submitted = SystemTime::now();
-        Self {
-            span,
-            submitted,
-            started: None,
-            first_token: None,
-            last_token: submitted,
-            prompt_tokens: u32::try_from(prompt_tokens).unwrap_or(u32::MAX),
-            output_tokens: 0,
+impl RequestTrace {
+    pub fn new(record: Record, span: Option<Box<dyn RequestSpan>>) -> Self {
+        Self { record: Mutex::new(record), span }
+    }
+
+    pub fn update(&self, change: impl FnOnce(&mut Record)) {
+        change(&mut self.record.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+}
+
+impl Drop for RequestTrace {
+    fn drop(&mut self) {
+        let record = self.record.get_mut().unwrap_or_else(PoisonError::into_inner);
+        record.log();
+        if let Some(span) = self.span.take() {
+            span.end(record);
         }
     }
-
-    pub fn start(&mut self, cached_tokens: u32) {
-        self.started.get_or_insert_with(|| (SystemTime::now(), cached_tokens));
-    }
-
-    pub fn token(&mut self) {
-        self.last_token = SystemTime::now();
-        self.first_token.get_or_insert(self.last_token);
-        self.output_tokens += 1;
-    }
 }
 
-impl Drop for Timeline {
-    fn drop(&mut self) {
+impl Record {
+    /// Logs the end of a request that was accepted. The middleware logs refusals.
+    fn log(&self) {
+        let Some(tokens) = self.tokens else { return };
+        let milliseconds = |from: SystemTime, to: SystemTime| {
+            to.duration_since(from).map_or(0, |time| time.as_millis() as u64)
+        };
         let now = SystemTime::now();
-        let started = self.started.map_or(now, |(at, _)| at);
-        self.span.part("queue", self.submitted, started, Vec::new());
-        let Some((started, cached_tokens)) = self.started else { return };
-        let computed = self.prompt_tokens.saturating_sub(cached_tokens);
-        let prefill = vec![
-            ("trunkline.prompt_tokens.computed", computed.into()),
-            ("trunkline.prompt_tokens.cached", cached_tokens.into()),
-        ];
-        self.span.part("prefill", started, self.first_token.unwrap_or(now), prefill);
-        let Some(first) = self.first_token else { return };
-        let decode = vec![("trunkline.output_tokens", self.output_tokens.into())];
-        self.span.part("decode", first, self.last_token, decode);
+        let first = self.sequences.iter().filter_map(|sequence| sequence.first_token).min();
+        let started = self.sequences.iter().filter_map(|sequence| sequence.started).min();
+        let outcome = match self.error {
+            Some(code) => code.to_owned(),
+            None if self.is_aborted => "aborted".to_owned(),
+            None => {
+                let mut reasons = self.finish_reasons.clone();
+                reasons.dedup();
+                reasons.join(",")
+            }
+        };
+        tracing::info!(
+            request_id = self.request_id,
+            route = self.route,
+            status = self.status,
+            tenant = self.tenant,
+            outcome,
+            prompt_tokens = tokens.prompt,
+            cached_tokens = tokens.cached,
+            output_tokens = tokens.output,
+            queue_ms = started.map(|started| milliseconds(self.arrived, started)),
+            ttft_ms = first.map(|first| milliseconds(self.arrived, first)),
+            ms = milliseconds(self.arrived, now),
+            "request ended"
+        );
     }
 }

@@ -6,7 +6,7 @@ use trunkline_scheduler::Pinned;
 
 use super::generate::{FinishReason, Generation, GenerationEvent, Usage};
 use crate::request_id::RequestId;
-use crate::trace::Value;
+use crate::trace::TokenCounts;
 
 /// Generations that are answered together: first all choices of the first prompt, then those of the next. Dropping it
 /// aborts the generations that have not ended.
@@ -17,8 +17,7 @@ pub struct Choices {
     turn: usize,
     num_open: usize,
     usage: Usage,
-    /// Why each choice ended, if the request has a span.
-    finish_reasons: Vec<String>,
+    finish_reasons: Vec<&'static str>,
     request_id: RequestId,
 }
 
@@ -81,9 +80,7 @@ impl Choices {
             GenerationEvent::Started(_) | GenerationEvent::Prompt(_) => {}
             GenerationEvent::Output(output) => {
                 let Some((reason, usage)) = output.finish else { return };
-                if self.request_id.span().is_some() {
-                    self.finish_reasons.push(reason_name(reason).to_owned());
-                }
+                self.finish_reasons.push(reason_name(reason));
                 self.num_open -= 1;
                 self.usage.output_tokens += usage.output_tokens;
                 // A prompt counts once. Its other choices find in the cache the blocks that the first one computed.
@@ -94,13 +91,34 @@ impl Choices {
                 }
             }
             GenerationEvent::Failed(error) => {
-                if let Some(span) = self.request_id.span() {
-                    span.fail(error.code().to_owned());
-                }
+                self.record(Some(error.code()));
                 self.num_open = 0;
                 self.generations.clear();
             }
         }
+    }
+
+    /// Adds the tokens so far, the outcome and an error to the request's record.
+    fn record(&mut self, error: Option<&'static str>) {
+        let Some(trace) = self.request_id.trace() else { return };
+        let mut tokens = TokenCounts::default();
+        for (index, usage) in self.generations.iter().map(Generation::usage).enumerate() {
+            tokens.output += usage.output_tokens;
+            if index.is_multiple_of(self.per_prompt) {
+                tokens.prompt += usage.prompt_tokens;
+                tokens.cached += usage.cached_tokens;
+            }
+        }
+        let is_aborted = error.is_none() && self.num_open > 0;
+        trace.update(|record| {
+            // After a failure the generations are gone, and all is recorded.
+            if record.error.is_none() {
+                record.tokens = Some(tokens);
+                record.finish_reasons = std::mem::take(&mut self.finish_reasons);
+                record.is_aborted = is_aborted;
+                record.error = error;
+            }
+        });
     }
 
     pub fn is_over(&self) -> bool {
@@ -114,16 +132,8 @@ impl Choices {
 }
 
 impl Drop for Choices {
-    /// Adds the token counts of the choices that have ended to the request's span.
     fn drop(&mut self) {
-        let Some(span) = self.request_id.span() else { return };
-        let usage = self.usage;
-        span.set(vec![
-            ("gen_ai.usage.input_tokens", usage.prompt_tokens.into()),
-            ("gen_ai.usage.output_tokens", usage.output_tokens.into()),
-            ("gen_ai.usage.cache_read.input_tokens", usage.cached_tokens.into()),
-            ("gen_ai.response.finish_reasons", Value::Texts(std::mem::take(&mut self.finish_reasons))),
-        ]);
+        self.record(None);
     }
 }
 

@@ -4,6 +4,7 @@
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::SystemTime;
 
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -21,7 +22,7 @@ use crate::grammars::CompiledGrammar;
 use crate::limits::{MAX_WAITING_TOKENS, ServerLimits};
 use crate::request::ready::GenerationRequest;
 use crate::shutdown::Phase;
-use crate::trace::Timeline;
+use crate::trace::{MAX_TIMELINES, Timeline, TokenCounts};
 
 /// The reason for which an output is complete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -115,8 +116,7 @@ pub struct Generation {
     /// Resolves when the drain has taken too long. It is kept because registering a new waker for every token is slow.
     terminated: Pin<Box<dyn Future<Output = ()> + Send>>,
     limits: Arc<ServerLimits>,
-    /// Set if the request has a span.
-    timeline: Option<Timeline>,
+    timeline: Timeline,
     /// Counts the request as open.
     place: Place,
 }
@@ -146,8 +146,7 @@ impl Generation {
         if let Some(deadline) = request.deadline.filter(|deadline| deadline.at <= Instant::now()) {
             return Err(deadline.exceeded());
         }
-        let timeline =
-            request.id.span().map(|span| Timeline::new(span.clone(), request.prompt_token_ids.len()));
+        let submitted_at = SystemTime::now();
         let submitted = served.driver.submit(new_sequence(&request)).await;
         let mut sequence = submitted.map_err(|DriverGone| bug(&request))?;
         let mut ends_at_once = false;
@@ -176,13 +175,25 @@ impl Generation {
             ends_at_once,
             terminated: Box::pin(terminated(served.phase.clone())),
             limits: served.limits.clone(),
-            timeline,
+            timeline: Timeline {
+                submitted: submitted_at,
+                started: None,
+                first_token: None,
+                last_token: None,
+                ended: submitted_at,
+                tokens: TokenCounts::default(),
+            },
             place,
         })
     }
 
     pub fn request(&self) -> &GenerationRequest {
         &self.request
+    }
+
+    /// Returns the token counts so far.
+    pub fn usage(&self) -> Usage {
+        self.usage
     }
 
     /// Polls for the next event; `None` after the last piece of output or a failure. Tokens that have arrived precede
@@ -234,9 +245,7 @@ impl Generation {
             }
             Some(SequenceUpdate::Started { cached_tokens }) => {
                 self.usage.cached_tokens = cached_tokens;
-                if let Some(timeline) = &mut self.timeline {
-                    timeline.start(cached_tokens);
-                }
+                self.timeline.started.get_or_insert_with(SystemTime::now);
                 GenerationEvent::Started(self.usage)
             }
             Some(SequenceUpdate::Pinned(pinned)) => {
@@ -273,9 +282,9 @@ impl Generation {
     fn on_token(&mut self, token: SampledToken) -> GenerationEvent {
         self.usage.output_tokens += 1;
         self.place.count_output();
-        if let Some(timeline) = &mut self.timeline {
-            timeline.token();
-        }
+        let now = SystemTime::now();
+        self.timeline.first_token.get_or_insert(now);
+        self.timeline.last_token = Some(now);
         let is_end = self.request.is_end(token.token_id);
         let special = self.tokenizer.is_special(token.token_id);
         // An end token has no text, also where the vocabulary does not call it special.
@@ -336,6 +345,20 @@ impl Generation {
             certain.push_str(&step.text);
         }
         step.matched
+    }
+}
+
+impl Drop for Generation {
+    fn drop(&mut self) {
+        let Some(trace) = self.request.id.trace() else { return };
+        let Usage { prompt_tokens: prompt, cached_tokens: cached, output_tokens: output, .. } = self.usage;
+        let tokens = TokenCounts { prompt, cached, output };
+        let timeline = Timeline { ended: SystemTime::now(), tokens, ..self.timeline.clone() };
+        trace.update(|record| {
+            if record.sequences.len() < MAX_TIMELINES {
+                record.sequences.push(timeline);
+            }
+        });
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use axum::extract::{MatchedPath, Request, State};
 use axum::http::{HeaderName, HeaderValue};
@@ -18,7 +19,7 @@ use crate::error::{ApiError, ErrorClass};
 use crate::metrics::RouteLabels;
 use crate::request_id::RequestId;
 use crate::tenants::Caller;
-use crate::trace::{self, RequestSpan};
+use crate::trace::{self, Record, RequestTrace};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
@@ -32,8 +33,10 @@ pub async fn observe(State(app): State<Arc<App>>, mut request: Request, next: Ne
     let route = request.extensions().get::<MatchedPath>().map(|path| path.as_str().to_owned());
     let route = route.unwrap_or_else(|| "unmatched".to_owned());
     let method = request.method().clone();
-    let span = begin_span(&app, &request, &route, &id);
-    let id = id.with_span(span);
+    let id = match begin_trace(&app, &request, &route, &id) {
+        Some(trace) => id.with_trace(trace),
+        None => id,
+    };
     request.extensions_mut().insert(id.clone());
     let request_id = id.as_str();
     let dialect = Dialect::of_path(request.uri().path());
@@ -50,17 +53,16 @@ pub async fn observe(State(app): State<Arc<App>>, mut request: Request, next: Ne
     app.metrics.http_requests.get_or_create(&RouteLabels { route: route.clone(), method, status }).inc();
     let ms = u64::try_from(arrived.elapsed().as_millis()).unwrap_or(u64::MAX);
     let tenant = response.extensions().get::<Caller>().and_then(Caller::name);
-    if let Some(span) = id.span() {
-        span.set(vec![("http.response.status_code", u32::from(status).into())]);
-        span.set(tenant.map(|tenant| ("trunkline.tenant", tenant.into())).into_iter().collect());
+    if let Some(trace) = id.trace() {
+        trace.update(|record| {
+            record.status = Some(status);
+            record.tenant = tenant.map(str::to_owned);
+        });
     }
     match response.extensions().get::<Failure>().copied() {
         Some(Failure { code, class }) => {
-            if let Some(span) = id.span() {
-                span.set(vec![("error.type", code.into())]);
-                if status >= 500 {
-                    span.fail(code.to_owned());
-                }
+            if let Some(trace) = id.trace() {
+                trace.update(|record| record.error = Some(code));
             }
             let is_probe = PROBES.contains(&route.as_str());
             if !is_probe {
@@ -86,20 +88,24 @@ pub async fn observe(State(app): State<Arc<App>>, mut request: Request, next: Ne
     response
 }
 
-/// Begins the span of a request that generates, if there is an exporter.
-fn begin_span(app: &App, request: &Request, route: &str, id: &RequestId) -> Option<Arc<dyn RequestSpan>> {
-    let begin = app.begin_span.get()?;
-    let operation = trace::operation(request.method(), route)?;
-    let model = &app.served.model.served_name;
-    let attributes = vec![
-        ("gen_ai.operation.name", operation.into()),
-        ("gen_ai.provider.name", "trunkline".into()),
-        ("gen_ai.request.model", model.as_str().into()),
-        ("http.request.method", request.method().as_str().into()),
-        ("http.route", route.into()),
-        ("trunkline.request_id", id.as_str().into()),
-    ];
-    begin(request.headers(), format!("{operation} {model}"), attributes)
+/// Begins the record of a request that generates, and its span if there is an exporter.
+fn begin_trace(app: &App, request: &Request, route: &str, id: &RequestId) -> Option<RequestTrace> {
+    let record = Record {
+        request_id: id.to_string(),
+        operation: trace::operation(request.method(), route)?,
+        route: route.to_owned(),
+        model: app.served.model.served_name.clone(),
+        arrived: SystemTime::now(),
+        status: None,
+        tenant: None,
+        error: None,
+        is_aborted: false,
+        tokens: None,
+        finish_reasons: Vec::new(),
+        sequences: Vec::new(),
+    };
+    let span = app.begin_span.get().and_then(|begin| begin(request.headers(), &record));
+    Some(RequestTrace::new(record, span))
 }
 
 /// Returns the id that the client or a proxy sent, if it is valid.
