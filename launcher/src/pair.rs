@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 use std::time::{Duration, Instant};
 
-use trunkline_settings::RouterSettings;
+use trunkline_settings::{KEY_VARIABLE, RouterSettings};
 
 use crate::args::resolved::ServeConfig;
 use crate::child::{ChildId, ShardId};
@@ -19,7 +19,7 @@ use crate::model::ResolvedModel;
 use crate::pace::Pace;
 use crate::process::{Event, Process};
 use crate::programs;
-use crate::ready::Scheme;
+use crate::ready::Reach;
 use crate::restart::{RestartPolicy, Verdict};
 use crate::runtime_dir::RuntimeDir;
 
@@ -51,8 +51,15 @@ impl Plan {
         self.config.served_model_name.as_deref().unwrap_or(&self.model.model_id)
     }
 
-    pub(crate) fn scheme(&self) -> Scheme {
-        if self.config.server.tls_cert.is_some() { Scheme::Https } else { Scheme::Http }
+    /// Returns what a client needs to reach the server.
+    pub(crate) fn reach(&self) -> Reach<'_> {
+        let server = &self.config.server;
+        let key = if std::env::var_os(KEY_VARIABLE).is_some_and(|key| !key.is_empty()) {
+            Some("$TRUNKLINE_API_KEY")
+        } else {
+            server.api_keys.as_ref().map(|_| "YOUR_KEY")
+        };
+        Reach { listener: &self.base.listener, tls_cert: server.tls_cert.as_deref(), key }
     }
 
     /// Returns the path of a shard's socket.

@@ -1,37 +1,44 @@
 //! The message for the user when the server is ready.
 
+use std::path::Path;
+
 use serde_json::json;
 
 use crate::listen::Listener;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Scheme {
-    Http,
-    Https,
-}
-
-impl Scheme {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Http => "http",
-            Self::Https => "https",
-        }
-    }
+/// What a client needs to reach the server.
+#[derive(Debug, Clone, Copy)]
+pub struct Reach<'a> {
+    pub listener: &'a Listener,
+    /// The certificate, if the server accepts only TLS.
+    pub tls_cert: Option<&'a Path>,
+    /// What stands for the key in a command, if the server needs one.
+    pub key: Option<&'static str>,
 }
 
 /// Returns the two lines for stdout when the server is ready: the address, and a command to try.
-pub fn banner(listener: &Listener, scheme: Scheme, model_name: &str) -> String {
-    let url = format!("{}://{}", scheme.name(), listener.local());
+pub fn banner(to: Reach<'_>, model_name: &str) -> String {
+    let Reach { listener, tls_cert, key } = to;
+    let url = format!("{}://{}", if tls_cert.is_some() { "https" } else { "http" }, listener.local());
     let reach = if listener.is_loopback() {
         "reachable only from this machine; `--hostname 0.0.0.0` opens it to the network".to_owned()
     } else {
         format!("listening on {}:{}", listener.hostname, listener.port)
     };
+    let cert =
+        tls_cert.map_or_else(String::new, |cert| format!(" --cacert {}", quoted(&cert.to_string_lossy())));
+    // In double quotes, so that the shell puts in a variable.
+    let key = key.map_or_else(String::new, |key| format!(" -H \"authorization: Bearer {key}\""));
     let messages = json!([{"role": "user", "content": "What is a trunk line?"}]);
     let body = json!({"model": model_name, "messages": messages, "max_tokens": 64});
-    let body = body.to_string().replace('\'', r"'\''");
+    let body = quoted(&body.to_string());
     format!(
         "{model_name} is ready at {url} ({reach})\n\
-         curl {url}/v1/chat/completions -H 'content-type: application/json' -d '{body}'\n"
+         curl{cert} {url}/v1/chat/completions{key} -H 'content-type: application/json' -d {body}\n"
     )
+}
+
+/// Quotes an argument for a shell.
+fn quoted(text: &str) -> String {
+    format!("'{}'", text.replace('\'', r"'\''"))
 }

@@ -250,7 +250,7 @@ impl<'a> Supervisor<'a> {
     fn ready(&mut self, announce: &mut impl FnMut(&str) -> io::Result<()>) {
         self.was_ready = true;
         let plan = &self.serving.plan;
-        let banner = ready::banner(&plan.base.listener, plan.scheme(), plan.served_model_name());
+        let banner = ready::banner(plan.reach(), plan.served_model_name());
         if let Err(error) = announce(&banner) {
             self.log.warn("cannot write to stdout", &[("error", &error)]);
         }

@@ -29,12 +29,10 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{oneshot, watch};
 use trunkline_log::Format;
 use trunkline_object::{Location, LocationError, Remote};
-use trunkline_settings::{Report, RouterSettings};
+use trunkline_settings::{KEY_VARIABLE, Report, RouterSettings};
 
 /// Exit code after the launcher has ended.
 const EXIT_LIFELINE: i32 = 1;
-/// Environment variable of an API key. There is no flag, since command lines are visible to other users.
-const KEY_VARIABLE: &str = "TRUNKLINE_API_KEY";
 /// Environment variable of the pod's name, which a Kubernetes manifest may set (downward API).
 const POD_VARIABLE: &str = "POD_NAME";
 /// Connections that wait in the kernel until they are accepted, as many as tokio's own listeners have.

@@ -37,6 +37,9 @@ pub use crate::groups::{
 pub use crate::setting::{Group, Setting, SettingError, check};
 pub use crate::value::{Bytes, Choice, Named, Value, WeightsCache};
 
+/// Environment variable of an API key. There is no flag, since command lines are visible to other users.
+pub const KEY_VARIABLE: &str = "TRUNKLINE_API_KEY";
+
 /// Returns every setting of `trunkline serve` with its default, in the order of the help text.
 pub fn all() -> Vec<(&'static Setting, Option<String>)> {
     fn with_defaults<G: Group>() -> impl Iterator<Item = (&'static Setting, Option<String>)> {

@@ -20,6 +20,7 @@ use crate::late_masks::PyLateMasks;
 use crate::sampling::{check_sampling, outcome, sampling_params};
 use crate::store::{PyStore, extend_key};
 use crate::weight_cache::{PyCacheWriter, PyWeightCache};
+use trunkline_kernels::cpus::UsableCpus;
 use trunkline_kernels::executor::{Chunk, Executor, SequenceResult};
 use trunkline_kernels::isa::Isa;
 use trunkline_kernels::kv_pool::{KeyScaling, KvGeometry};
@@ -60,6 +61,12 @@ fn bytes_of(buffer: &PyUntypedBuffer) -> &[u8] {
 }
 
 /// Returns the checksum of each page of 4 KiB as little-endian u64; see `weights/fingerprint.py`.
+/// Returns the number of threads that can run at the same time, within affinity and quota.
+#[pyfunction]
+fn max_parallel_threads() -> usize {
+    UsableCpus::detect().max_parallel_threads()
+}
+
 #[pyfunction]
 #[pyo3(signature = (pages, *, is_mapped=false))]
 fn page_sums<'py>(
@@ -453,6 +460,7 @@ fn _kernels(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("NUMERICS_VERSION", trunkline_kernels::NUMERICS_VERSION)?;
     module.add_function(wrap_pyfunction!(cpu_features, module)?)?;
     module.add_function(wrap_pyfunction!(isa, module)?)?;
+    module.add_function(wrap_pyfunction!(max_parallel_threads, module)?)?;
     module.add_class::<PyProgramBuilder>()?;
     module.add_function(wrap_pyfunction!(page_sums, module)?)?;
     module.add_function(wrap_pyfunction!(check_sampling, module)?)?;

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use trunkline_settings::KEY_VARIABLE;
 use ureq::Agent;
 use ureq::http::{Method, Request};
 use ureq::tls::{RootCerts, TlsConfig};
@@ -18,8 +19,6 @@ const MAX_ANSWER_BYTES: u64 = 32 << 20;
 /// Nodes per page, the most that a server allows.
 const PAGE: usize = 1_000;
 const MAX_NODES: usize = 1_000_000;
-/// The default variable of the API key.
-const DEFAULT_KEY_VARIABLE: &str = "TRUNKLINE_API_KEY";
 
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
@@ -177,7 +176,7 @@ impl Server {
             return Err(ServerError::Url { url: url.to_owned() });
         }
         let key = match key_variable {
-            None => std::env::var(DEFAULT_KEY_VARIABLE).ok(),
+            None => std::env::var(KEY_VARIABLE).ok(),
             Some(variable) => {
                 let fail = |problem| ServerError::Key { variable: variable.to_owned(), problem };
                 Some(std::env::var(variable).map_err(|_| fail("is not set"))?)

@@ -11,6 +11,7 @@ import pytest
 from tests.cpu.tiny_backend import BLOCK_SIZE, NUM_BLOCKS, build_tiny, log_softmax
 from tests.models.tiny import CASES, VOCAB_SIZE, TinyModels
 from tests.tiers import matrix
+from trunkline_server import _kernels
 from trunkline_server.backends.cpu.backend import CpuBackend
 from trunkline_server.backends.interface import Chunk, Sampled, SamplingParams, SequenceFailure
 from trunkline_server.backends.reference.backend import ReferenceBackend
@@ -109,6 +110,14 @@ def test_the_number_of_threads_changes_no_bit(checkpoint: Checkpoint, backend: C
     other = build_tiny(checkpoint, threads=threads)
     assert other.info.numeric_fingerprint == backend.info.numeric_fingerprint
     assert other.score(PROMPT).tobytes() == backend.score(PROMPT).tobytes()
+
+
+def test_more_threads_than_cpus_are_a_warning(checkpoint: Checkpoint, caplog: pytest.LogCaptureFixture) -> None:
+    usable = _kernels.max_parallel_threads()
+    build_tiny(checkpoint, threads=usable)
+    assert "share" not in caplog.text
+    build_tiny(checkpoint, threads=usable + 1)
+    assert f"{usable + 1} threads share {usable} CPUs" in caplog.text
 
 
 def test_neighbours_change_no_bit(backend: CpuBackend) -> None:

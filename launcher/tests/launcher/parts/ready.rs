@@ -1,11 +1,24 @@
+use std::path::Path;
+
 use trunkline_launcher::listen::Listener;
-use trunkline_launcher::ready::{Scheme, banner};
+use trunkline_launcher::ready::{Reach, banner};
 
 #[test]
 fn banner_quotes_the_model_name_for_json_and_shell() {
     let listener = Listener::open("127.0.0.1", 0).unwrap();
-    let banner = banner(&listener, Scheme::Https, "it's \"x\"");
+    let banner = banner(Reach { listener: &listener, tls_cert: None, key: None }, "it's \"x\"");
     assert_eq!(banner.lines().count(), 2);
-    assert_eq!(banner.matches(&format!("https://{}", listener.local())).count(), 2, "{banner}");
+    assert_eq!(banner.matches(&format!("http://{}", listener.local())).count(), 2, "{banner}");
     assert!(banner.contains(r#""model":"it'\''s \"x\"""#), "{banner}");
+    assert!(!banner.contains("authorization") && !banner.contains("--cacert"), "{banner}");
+}
+
+#[test]
+fn banner_has_the_key_and_the_certificate_that_a_client_needs() {
+    let listener = Listener::open("127.0.0.1", 0).unwrap();
+    let tls_cert = Some(Path::new("/etc/my certs/chain.pem"));
+    let banner = banner(Reach { listener: &listener, tls_cert, key: Some("$TRUNKLINE_API_KEY") }, "x");
+    assert_eq!(banner.matches(&format!("https://{}", listener.local())).count(), 2, "{banner}");
+    assert!(banner.contains("curl --cacert '/etc/my certs/chain.pem' https://"), "{banner}");
+    assert!(banner.contains(r#" -H "authorization: Bearer $TRUNKLINE_API_KEY" "#), "{banner}");
 }

@@ -10,6 +10,7 @@ use utoipa::ToSchema;
 use super::ErrorResponse;
 use crate::api::app::App;
 use crate::api::respond;
+use crate::error::ApiError;
 
 /// The list of models.
 #[derive(Debug, Serialize, ToSchema)]
@@ -42,40 +43,39 @@ pub struct ModelCard {
     pub kind: &'static str,
     /// The name of the model.
     pub display_name: String,
-    /// The most tokens of prompt and output together; null while the model is loading.
-    pub max_model_len: Option<u32>,
+    /// The most tokens of prompt and output together.
+    pub max_model_len: u32,
 }
 
-fn card(app: &App) -> ModelCard {
-    ModelCard {
-        id: app.served.model.served_name.clone(),
+/// Describes the served model; an error while it loads and while the server drains, when it serves nothing.
+fn card(app: &App) -> Result<ModelCard, ApiError> {
+    let shard = app.served.serving()?;
+    let name = || app.served.model.served_name.clone();
+    Ok(ModelCard {
+        id: name(),
         object: "model",
         created: app.served.model.created_unix_s,
         owned_by: "trunkline",
         kind: "model",
-        display_name: app.served.model.served_name.clone(),
-        max_model_len: app
-            .served
-            .shard_info()
-            .ok()
-            .map(|shard| app.served.validator(&shard).max_total_tokens),
-    }
+        display_name: name(),
+        max_model_len: app.served.validator(&shard).max_total_tokens,
+    })
 }
 
-/// Lists the served model.
+/// Lists the served model. Routers in front of several servers ask for it to see what is served, so that it answers 503
+/// while the model loads and while the server drains.
 #[utoipa::path(
     get, path = "/v1/models", tag = "OpenAI",
-    responses((status = 200, description = "The served model", body = ModelList))
+    responses(
+        (status = 200, description = "The served model", body = ModelList),
+        (status = 503, description = "The model is loading, or the server is draining", body = ErrorResponse),
+    )
 )]
-pub async fn list_models(State(app): State<Arc<App>>) -> axum::Json<ModelList> {
-    let name = || app.served.model.served_name.clone();
-    axum::Json(ModelList {
-        object: "list",
-        data: vec![card(&app)],
-        has_more: false,
-        first_id: name(),
-        last_id: name(),
-    })
+pub async fn list_models(State(app): State<Arc<App>>) -> Response {
+    respond::answer::<ErrorResponse>(card(&app).map(|card| {
+        let (first_id, last_id) = (card.id.clone(), card.id.clone());
+        axum::Json(ModelList { object: "list", data: vec![card], has_more: false, first_id, last_id })
+    }))
 }
 
 /// Describes one model. Its name may contain slashes.
@@ -84,8 +84,10 @@ pub async fn list_models(State(app): State<Arc<App>>) -> axum::Json<ModelList> {
     responses(
         (status = 200, description = "The served model", body = ModelCard),
         (status = 404, description = "The model is not served", body = ErrorResponse),
+        (status = 503, description = "The model is loading, or the server is draining", body = ErrorResponse),
     )
 )]
 pub async fn get_model(State(app): State<Arc<App>>, Path(id): Path<String>) -> Response {
-    respond::answer::<ErrorResponse>(app.served.model.check_name(Some(&id)).map(|()| axum::Json(card(&app))))
+    let named = app.served.model.check_name(Some(&id));
+    respond::answer::<ErrorResponse>(named.and_then(|()| card(&app)).map(axum::Json))
 }

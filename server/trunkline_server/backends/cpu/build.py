@@ -252,9 +252,16 @@ def _fingerprint_of_results(executor: Executor, weights: str, kv_dtype: str, blo
 
 
 def _log_threads(executor: Executor) -> None:
+    from trunkline_server import _kernels
+
     num_threads, is_pinned, nodes = executor.threads
     fields: dict[str, object] = {"count": num_threads, "pinned": is_pinned, "numa_nodes": len(nodes)}
     logger.info("threads started", extra={"fields": fields})
+    if num_threads > (usable := _kernels.max_parallel_threads()):
+        logger.warning(
+            f"{num_threads} threads share {usable} CPUs, which makes every step slower; hint: omit `--threads`, or use "
+            f"at most {usable}"
+        )
     if len(nodes) > 1:
         # Weights stay on the node where they were packed, so threads of other nodes read them over the link between
         # nodes.
