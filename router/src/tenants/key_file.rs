@@ -127,7 +127,8 @@ impl Reader<'_> {
                 })?,
                 "key_sha256" => self.texts(value, "key_sha256", &mut digests, |text| {
                     from_hex(text).ok_or_else(|| {
-                        "a `key_sha256` of this tenant is not 64 hexadecimal digits; hint: use `sha256sum`"
+                        "a `key_sha256` of this tenant is not 64 hexadecimal digits; hint: write the output of \
+                         `printf %s \"$KEY\" | sha256sum`"
                             .to_owned()
                     })
                 })?,
@@ -203,7 +204,10 @@ impl Reader<'_> {
     }
 }
 
+/// Parses a digest as `sha256sum` prints it: of its standard input, which it names `-`, or only the digits.
 fn from_hex(text: &str) -> Option<KeyDigest> {
+    let text = text.trim_end();
+    let text = text.strip_suffix(" -").or_else(|| text.strip_suffix(" *-")).unwrap_or(text).trim_end();
     let mut digest = KeyDigest::default();
     if text.len() != 2 * digest.len() || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
         return None;

@@ -43,6 +43,11 @@ fn a_digest_identifies_its_key() {
     let abc = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
     let ring = read(&format!("[tenants.a]\nkey_sha256 = \"{abc}\"")).unwrap();
     assert!(ring.find(b"abc").is_some());
+    // `sha256sum` and `shasum` name their input, `-` for a pipe, after the digest.
+    for printed in [format!("{abc}  -"), format!("{abc} *-"), format!("{abc}  -\\n"), format!("{abc}\\n")] {
+        let ring = read(&format!("[tenants.a]\nkey_sha256 = [\"{printed}\"]")).unwrap();
+        assert!(ring.find(b"abc").is_some(), "{printed}");
+    }
 }
 
 #[test]
@@ -60,6 +65,7 @@ fn errors_say_the_line_and_never_quote_the_file() {
         ("[tenants.a]\nkeys = [\n\"sk-secret-0123456789\",\n7]", 4, "must be a list of strings"),
         ("[tenants.a]\nkeys = [\"sk-secret-0123456789 \"]", 2, "has a space"),
         ("[tenants.a]\nkey_sha256 = \"sk-secret-0123456789\"", 2, "is not 64 hexadecimal digits"),
+        ("[tenants.a]\nkey_sha256 = \"-\"", 2, "is not 64 hexadecimal digits"),
         ("[tenants.a]\nkeys = \"sk-secret-0123456789\"\nshare = 0", 3, "`share` must be an integer"),
         ("[tenants.a]\nkeys = \"sk-secret-0123456789\"\nshare = -1", 3, "`share` must be an integer"),
         ("[tenants.a]\nkeys = \"sk-secret-0123456789\"\nshare = 1.5", 3, "`share` must be an integer"),
