@@ -189,7 +189,7 @@ def num_slots(records: Path) -> int:
     ("damage", "line"),
     [
         ("header", "KV block store starts empty: "),
-        pytest.param("records cut", "dropped 1 damaged blocks from the KV block store", marks=pytest.mark.full),
+        pytest.param("records cut", "dropped 1 damaged block from the KV block store", marks=pytest.mark.full),
         pytest.param("blocks cut", "dropped 11 damaged blocks from the KV block store", marks=pytest.mark.full),
         pytest.param("not a store", "KV block store starts empty: ", marks=pytest.mark.full),
     ],

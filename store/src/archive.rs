@@ -36,7 +36,9 @@ pub enum ArchiveError {
         "`{path}` holds {found}, but the store holds {expected}; hint: import into a server with the same weights, dtype and version"
     )]
     Foreign { path: PathBuf, found: String, expected: String },
-    #[error("the store has {free} free slots, but the import needs {needed}; hint: raise `--kv-disk-size`")]
+    #[error(
+        "the import needs room for {needed} more blocks, but the store has room for {free}; hint: raise `--kv-disk-size`"
+    )]
     Full { free: usize, needed: usize },
     #[error(transparent)]
     Write(#[from] crate::error::WriteError),

@@ -39,7 +39,11 @@ impl Troubles {
         self.told_at = Some(now);
         let num_others = std::mem::take(&mut self.num_untold) - 1;
         let last = std::mem::take(&mut self.last);
-        Some(if num_others == 0 { last } else { format!("{last}, and {num_others} more failures before it") })
+        Some(match num_others {
+            0 => last,
+            1 => format!("{last}, and 1 more failure before it"),
+            _ => format!("{last}, and {num_others} more failures before it"),
+        })
     }
 }
 
@@ -60,6 +64,10 @@ mod tests {
         assert_eq!(troubles.take_line(begin + LINE_INTERVAL / 2), None);
         let line = troubles.take_line(begin + LINE_INTERVAL);
         assert_eq!(line.unwrap(), "d, and 2 more failures before it");
+        troubles.note(&error("e"));
+        troubles.note(&error("f"));
+        let line = troubles.take_line(begin + LINE_INTERVAL * 2);
+        assert_eq!(line.unwrap(), "f, and 1 more failure before it");
         assert_eq!(troubles.take_line(begin + LINE_INTERVAL * 3), None);
     }
 }

@@ -117,7 +117,8 @@ def open_files(info: BackendInfo, options: StoreOptions) -> tuple[KernelStore | 
     if store.lost is not None:
         logger.warning("KV block store starts empty: %s", store.lost)
     if store.num_damaged:
-        logger.warning("dropped %d damaged blocks from the KV block store", store.num_damaged)
+        blocks = "block" if store.num_damaged == 1 else "blocks"
+        logger.warning("dropped %d damaged %s from the KV block store", store.num_damaged, blocks)
     fields = {
         "folder": folder,
         "blocks": store.num_blocks,

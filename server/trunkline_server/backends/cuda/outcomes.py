@@ -76,7 +76,9 @@ class Outcomes:
     def _warn(self) -> None:
         now = time.monotonic()
         if self._num_problems and now - self._warned_at >= WARNING_INTERVAL_S:
-            others = f", and {self._num_problems - 1} more failures before it" if self._num_problems > 1 else ""
+            num_others = self._num_problems - 1
+            plural = "s" if num_others > 1 else ""
+            others = f", and {num_others} more failure{plural} before it" if num_others else ""
             logger.warning("a block was not stored or restored: %s%s", self._last_problem, others)
             self._warned_at, self._num_problems = now, 0
 
