@@ -14,7 +14,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use crate::error::ReadError;
-use crate::layout::{Geometry, HEADER_BYTES, Record, Slot, StoredBlock, block_checksum};
+use crate::layout::{Geometry, HEADER_BYTES, Record, Slot, StoredBlock, block_checksum, is_header};
 use crate::store::{NewBlock, Store};
 
 /// The file contains conversation content, so only its owner may read it.
@@ -28,8 +28,12 @@ pub enum ArchiveError {
     /// A block of the store is missing or damaged.
     #[error(transparent)]
     Block(#[from] ReadError),
-    /// The file is not an archive, or it is damaged.
-    #[error("`{path}` {what}")]
+    /// The file does not begin like an archive.
+    #[error(
+        "`{path}` is not an export of `trunkline cache export`; hint: give the file that `trunkline cache export` wrote"
+    )]
+    NoArchive { path: PathBuf },
+    #[error("`{path}` {what}; hint: copy the file again, or write it again with `trunkline cache export`")]
     Damaged { path: PathBuf, what: String },
     /// The archive comes from another model, dtype or version of the kernels.
     #[error(
@@ -81,8 +85,21 @@ pub fn import(store: &Store, present: &[StoredBlock], file: &Path) -> Result<Imp
     let system = |source| ArchiveError::System { what: "read", path: file.to_owned(), source };
     let damaged = |what: String| ArchiveError::Damaged { path: file.to_owned(), what };
     let mut input = File::open(file).map_err(system)?;
-    let mut header = vec![0; HEADER_BYTES];
-    input.read_exact(&mut header).map_err(system)?;
+    let mut header = Vec::new();
+    (&mut input).take(HEADER_BYTES as u64).read_to_end(&mut header).map_err(system)?;
+    if !is_header(&header) {
+        return Err(ArchiveError::NoArchive { path: file.to_owned() });
+    }
+    let ends_early = || damaged("ends before its last block".to_owned());
+    if header.len() < HEADER_BYTES {
+        return Err(ends_early());
+    }
+    let mut fill = |bytes: &mut [u8]| {
+        input.read_exact(bytes).map_err(|error| match error.kind() {
+            io::ErrorKind::UnexpectedEof => ends_early(),
+            _ => system(error),
+        })
+    };
     let geometry = Geometry::from_header(&header).map_err(&damaged)?;
     if !geometry.holds_blocks_of(store.geometry()) {
         let (found, expected) = (geometry.to_string(), store.geometry().to_string());
@@ -91,7 +108,7 @@ pub fn import(store: &Store, present: &[StoredBlock], file: &Path) -> Result<Imp
     let mut records = Vec::new();
     for slot in 0..geometry.num_slots {
         let mut bytes = vec![0; geometry.record_bytes()];
-        input.read_exact(&mut bytes).map_err(system)?;
+        fill(&mut bytes)?;
         match Slot::decode(&geometry, slot, &bytes) {
             Slot::Holds(record) => records.push(record),
             Slot::Empty | Slot::Damaged => {
@@ -109,7 +126,7 @@ pub fn import(store: &Store, present: &[StoredBlock], file: &Path) -> Result<Imp
     }
     let mut bytes = vec![0; geometry.block_bytes as usize];
     for record in &records {
-        input.read_exact(&mut bytes).map_err(system)?;
+        fill(&mut bytes)?;
         if block_checksum(&bytes) != record.checksum {
             return Err(damaged(format!("has a damaged block, number {}", record.block.slot)));
         }

@@ -233,6 +233,11 @@ impl Slot {
     }
 }
 
+/// Returns true if the bytes begin like a header, of whatever version.
+pub(crate) fn is_header(bytes: &[u8]) -> bool {
+    bytes.starts_with(HEADER_MAGIC)
+}
+
 /// Reads fixed-size fields one after the other from bytes that are known to suffice.
 struct Fields<'a> {
     bytes: &'a [u8],

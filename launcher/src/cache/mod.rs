@@ -166,6 +166,7 @@ impl CacheError {
             | Self::ShortId { .. }
             | Self::AmbiguousId { .. }
             | Self::Place { .. } => true,
+            Self::Archive(error) => matches!(error, ArchiveError::NoArchive { .. }),
             Self::Server(error) => error.is_users_mistake(),
             _ => false,
         }

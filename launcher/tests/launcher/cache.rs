@@ -115,6 +115,19 @@ fn a_path_is_moved_and_forgotten() {
 }
 
 #[test]
+fn a_file_that_is_no_export_is_refused_by_name() {
+    let dir = tempfile::tempdir().unwrap();
+    made(dir.path());
+    let file = dir.path().join("notes.txt");
+    for content in ["", "short", &"long ".repeat(4096)] {
+        std::fs::write(&file, content).unwrap();
+        let (code, _, error) = cache(&["import", text(dir.path()), text(&file)]);
+        let wanted = format!("`{}` is not an export of `trunkline cache export`; hint: ", file.display());
+        assert!(code == 2 && error.contains(&wanted), "{code}: {error}");
+    }
+}
+
+#[test]
 fn mistakes_are_said() {
     let dir = tempfile::tempdir().unwrap();
     let missing = dir.path().join("missing");
