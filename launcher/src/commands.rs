@@ -23,7 +23,12 @@ pub fn run(request: Request) -> Result<i32, LauncherError> {
     let (sender, events) = sync_channel(MAX_PENDING_EVENTS);
     match request {
         Request::Env => print(&report::render()),
-        Request::Cache(command) => print(&command.run()?),
+        Request::Cache(command) => {
+            let mut out = String::new();
+            let result = command.run(&mut out);
+            let code = print(&out)?;
+            result.map(|()| code).map_err(LauncherError::from)
+        }
         Request::Download(model) => {
             signals::forward_to(sender.clone())?;
             download(&model, &events, &sender)

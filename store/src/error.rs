@@ -1,5 +1,6 @@
 //! The errors of a store.
 
+use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
@@ -44,7 +45,23 @@ pub enum ReadError {
     Empty { slot: u32 },
     #[error("slot {slot} holds block {found}, expected {expected}")]
     OtherBlock { slot: u32, found: BlockKey, expected: BlockKey },
-    /// A checksum does not match. The slot has been emptied.
-    #[error("slot {slot} is damaged: its {what} do not match their checksum")]
-    Damaged { slot: u32, what: &'static str },
+    /// A checksum does not match.
+    #[error("slot {slot} is damaged: its {part} do not match their checksum")]
+    Damaged { slot: u32, part: SlotPart },
+}
+
+/// The two parts of a slot, which lie in different files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SlotPart {
+    Record,
+    Block,
+}
+
+impl fmt::Display for SlotPart {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Record => "key and tokens",
+            Self::Block => "bytes",
+        })
+    }
 }

@@ -30,22 +30,39 @@ pub(crate) struct Files {
     pub(crate) blocks: File,
 }
 
-/// Takes the lock and creates the folder and the files if they do not exist.
-pub(crate) fn open(folder: &Path) -> Result<Files, OpenError> {
-    DirBuilder::new()
-        .recursive(true)
-        .mode(FOLDER_MODE)
-        .create(folder)
-        .map_err(|source| OpenError::System { what: "make the folder", path: folder.to_owned(), source })?;
-    let lock = open_file(folder, LOCK_FILE)?;
-    match lock.try_lock() {
-        Ok(()) => {}
-        Err(TryLockError::WouldBlock) => return Err(OpenError::InUse { folder: folder.to_owned() }),
-        Err(TryLockError::Error(source)) => {
-            return Err(OpenError::System { what: "lock", path: folder.join(LOCK_FILE), source });
+/// The lock of a store. No other process can open the store until it is dropped.
+#[derive(Debug)]
+pub struct StoreLock {
+    pub(crate) file: File,
+}
+
+impl StoreLock {
+    /// Takes the lock, for which it creates the folder if that does not exist. The store is not changed.
+    pub fn take(folder: &Path) -> Result<Self, OpenError> {
+        make_folder(folder)?;
+        let file = open_file(folder, LOCK_FILE)?;
+        match file.try_lock() {
+            Ok(()) => Ok(Self { file }),
+            Err(TryLockError::WouldBlock) => Err(OpenError::InUse { folder: folder.to_owned() }),
+            Err(TryLockError::Error(source)) => {
+                Err(OpenError::System { what: "lock", path: folder.join(LOCK_FILE), source })
+            }
         }
     }
+}
+
+/// Takes the lock and creates the folder and the files if they do not exist.
+pub(crate) fn open(folder: &Path) -> Result<Files, OpenError> {
+    let lock = StoreLock::take(folder)?.file;
     Ok(Files { lock, records: open_file(folder, RECORDS_FILE)?, blocks: open_file(folder, BLOCKS_FILE)? })
+}
+
+fn make_folder(folder: &Path) -> Result<(), OpenError> {
+    DirBuilder::new().recursive(true).mode(FOLDER_MODE).create(folder).map_err(|source| OpenError::System {
+        what: "make the folder",
+        path: folder.to_owned(),
+        source,
+    })
 }
 
 fn open_file(folder: &Path, name: &str) -> Result<File, OpenError> {
@@ -58,11 +75,11 @@ fn open_file(folder: &Path, name: &str) -> Result<File, OpenError> {
     opened.map_err(|source| OpenError::System { what: "open", path, source })
 }
 
-/// Opens the files of records and blocks of a folder that another process owns.
-pub(crate) fn open_there(folder: &Path) -> Result<(File, File), OpenError> {
+/// Opens the files of records and blocks of a folder that another process owns, for writing too if `is_writable`.
+pub(crate) fn open_there(folder: &Path, is_writable: bool) -> Result<(File, File), OpenError> {
     let open = |name| {
         let path = folder.join(name);
-        let opened = OpenOptions::new().read(true).write(true).open(&path);
+        let opened = OpenOptions::new().read(true).write(is_writable).open(&path);
         opened.map_err(|source| OpenError::System { what: "open", path, source })
     };
     Ok((open(RECORDS_FILE)?, open(BLOCKS_FILE)?))

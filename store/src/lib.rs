@@ -31,7 +31,8 @@ mod trouble;
 pub use archive::{ArchiveError, Imported, export, import};
 pub use trunkline_contract::BlockKey;
 
-pub use error::{OpenError, ReadError, WriteError};
+pub use error::{OpenError, ReadError, SlotPart, WriteError};
+pub use folder::StoreLock;
 pub use layout::{Geometry, StoredBlock};
 pub use records::{Records, records};
 pub use store::{Found, NewBlock, Store};

@@ -18,8 +18,8 @@ pub struct Records {
     pub geometry: Geometry,
     /// The blocks by ascending slot. Their bytes have not been verified; that happens when they are read.
     pub blocks: Vec<StoredBlock>,
-    /// The number of damaged records. Their slots count as empty.
-    pub num_damaged: usize,
+    /// The slots of damaged records, ascending. They count as empty.
+    pub damaged_slots: Vec<u32>,
 }
 
 /// Reads the records of the store in `folder` without a lock and without changing anything.
@@ -33,10 +33,10 @@ pub fn records(folder: &Path) -> Result<Records, OpenError> {
     let header = read_header(&file).map_err(fail)?;
     let geometry =
         Geometry::from_header(&header).map_err(|what| OpenError::Unreadable { path: path.clone(), what })?;
-    let mut found = Records { geometry, blocks: Vec::new(), num_damaged: 0 };
-    each_slot(&file, &found.geometry, 0..found.geometry.num_slots, |_, slot| match slot {
+    let mut found = Records { geometry, blocks: Vec::new(), damaged_slots: Vec::new() };
+    each_slot(&file, &found.geometry, 0..found.geometry.num_slots, |index, slot| match slot {
         Slot::Empty => {}
-        Slot::Damaged => found.num_damaged += 1,
+        Slot::Damaged => found.damaged_slots.push(index),
         Slot::Holds(record) => found.blocks.push(record.block),
     })
     .map_err(fail)?;

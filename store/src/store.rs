@@ -15,7 +15,7 @@ use std::time::{Duration, Instant, SystemTime};
 use trunkline_contract::BlockKey;
 
 use crate::disk::{DiskFile, Gate, Gated, read_full, write_full};
-use crate::error::{OpenError, ReadError, WriteError};
+use crate::error::{OpenError, ReadError, SlotPart, WriteError};
 use crate::folder::{self, RECORDS_FILE};
 use crate::layout::{Geometry, Record, Slot, StoredBlock, block_checksum};
 use crate::records::{each_slot, read_header};
@@ -93,9 +93,19 @@ impl Store {
     /// Only slots that the owner does not use meanwhile may be written or erased here. Otherwise the checksums fail:
     /// the block is lost, but a wrong block is never read.
     pub fn attach(folder: &Path, geometry: Geometry) -> Result<Self, OpenError> {
+        Self::attach_files(folder, geometry, true)
+    }
+
+    /// Attaches to a store like [`Store::attach`], with files that are open for reading only: nothing that is called
+    /// here can change the store.
+    pub fn attach_to_read(folder: &Path, geometry: Geometry) -> Result<Self, OpenError> {
+        Self::attach_files(folder, geometry, false)
+    }
+
+    fn attach_files(folder: &Path, geometry: Geometry, is_writable: bool) -> Result<Self, OpenError> {
         geometry.check()?;
         let path = folder.join(RECORDS_FILE);
-        let (records, blocks) = folder::open_there(folder)?;
+        let (records, blocks) = folder::open_there(folder, is_writable)?;
         let fail = |source| OpenError::System { what: "read", path: path.clone(), source };
         let header = read_header(&records).map_err(fail)?;
         let unreadable = |what| OpenError::Unreadable { path: path.clone(), what };
@@ -291,7 +301,8 @@ impl Store {
     }
 
     /// Reads the block of `slot` into `bytes` and verifies its key and checksum. Returns its metadata and its tokens.
-    /// After an error the content of `bytes` is unspecified. A damaged block is erased.
+    /// After an error the content of `bytes` is unspecified. A damaged block is erased, unless the store was attached to
+    /// read.
     ///
     /// Panics if the slot does not exist or `bytes` is not as long as a block.
     pub fn read(
@@ -300,30 +311,43 @@ impl Store {
         key: BlockKey,
         bytes: &mut [u8],
     ) -> Result<(StoredBlock, Vec<u32>), ReadError> {
+        let result = self.read_slot(slot, Some(key), bytes);
+        if let Err(ReadError::Damaged { .. }) = result {
+            // If this fails, the block will be found damaged again.
+            drop(self.erase(slot));
+        }
+        result.map(|record| (record.block, record.token_ids))
+    }
+
+    /// Reads whatever block is in `slot` into `bytes` and verifies its checksums, without erasing a damaged one.
+    ///
+    /// Panics like [`Store::read`].
+    pub fn look(&self, slot: u32, bytes: &mut [u8]) -> Result<StoredBlock, ReadError> {
+        self.read_slot(slot, None, bytes).map(|record| record.block)
+    }
+
+    fn read_slot(&self, slot: u32, key: Option<BlockKey>, bytes: &mut [u8]) -> Result<Record, ReadError> {
         let g = &self.geometry;
         assert!(slot < g.num_slots, "slot {slot} of {}", g.num_slots);
         assert!(bytes.len() as u64 == g.block_bytes, "a block of {} bytes", bytes.len());
         let fail = |source| ReadError::Disk { slot, source };
-        let damaged = |what| {
-            // If this fails, the block will be found damaged again.
-            drop(self.erase(slot));
-            Err(ReadError::Damaged { slot, what })
-        };
         let mut encoded = vec![0; g.record_bytes()];
         read_full(&*self.records, &mut encoded, g.record_offset(slot)).map_err(fail)?;
         let record = match Slot::decode(g, slot, &encoded) {
             Slot::Empty => return Err(ReadError::Empty { slot }),
-            Slot::Damaged => return damaged("key and tokens"),
+            Slot::Damaged => return Err(ReadError::Damaged { slot, part: SlotPart::Record }),
             Slot::Holds(record) => record,
         };
-        if record.block.key != key {
-            return Err(ReadError::OtherBlock { slot, found: record.block.key, expected: key });
+        if let Some(expected) = key
+            && record.block.key != expected
+        {
+            return Err(ReadError::OtherBlock { slot, found: record.block.key, expected });
         }
         let count = read_full(&*self.blocks, bytes, g.block_offset(slot)).map_err(fail)?;
         if count < bytes.len() || block_checksum(bytes) != record.checksum {
-            return damaged("bytes");
+            return Err(ReadError::Damaged { slot, part: SlotPart::Block });
         }
-        Ok((record.block, record.token_ids))
+        Ok(record)
     }
 
     /// Empties `slot`. Panics if there is no such slot.

@@ -53,8 +53,8 @@ impl Forest {
         for (key, block) in &forest.by_key {
             if block.depth == 0 {
                 forest.firsts.push(*key);
-            } else {
-                forest.children.entry(block.parent).or_default().push(*key);
+            } else if let Some(parent) = forest.parent(block).map(|parent| parent.key) {
+                forest.children.entry(parent).or_default().push(*key);
             }
         }
         forest
@@ -62,13 +62,49 @@ impl Forest {
 
     /// Returns the number of blocks that are reachable from the start of a path.
     pub fn num_reachable(&self) -> usize {
-        let mut open = self.firsts.clone();
-        let mut count = 0;
+        self.reachable().len()
+    }
+
+    fn reachable(&self) -> BTreeSet<BlockKey> {
+        self.with_descendants(self.firsts.clone())
+    }
+
+    fn with_descendants(&self, mut open: Vec<BlockKey>) -> BTreeSet<BlockKey> {
+        let mut found = BTreeSet::new();
         while let Some(key) = open.pop() {
-            count += 1;
-            open.extend(self.children.get(&key).into_iter().flatten());
+            if found.insert(key) {
+                open.extend(self.children.get(&key).into_iter().flatten());
+            }
         }
-        count
+        found
+    }
+
+    /// Returns the blocks of the namespace of `last` that are not reachable, because a block before them is lost.
+    pub fn unreachable(&self, last: BlockKey) -> Vec<StoredBlock> {
+        let (reachable, root) = (self.reachable(), self.by_key[&last].root);
+        let blocks = self.by_key.values();
+        blocks.filter(|block| block.root == root && !reachable.contains(&block.key)).cloned().collect()
+    }
+
+    /// If an ancestor of `last` is lost, returns the ends of paths that may be the beginning of its path; otherwise
+    /// none.
+    pub fn possible_beginnings(&self, last: BlockKey) -> Vec<BlockKey> {
+        let mut top = &self.by_key[&last];
+        while let Some(parent) = self.parent(top) {
+            top = parent;
+        }
+        let is_possible = |key: &BlockKey| {
+            let block = &self.by_key[key];
+            // At least the block before `top` is lost.
+            let is_before = block.depth < top.depth.saturating_sub(1);
+            block.root == top.root && is_before && !self.children.contains_key(key)
+        };
+        self.reachable().into_iter().filter(is_possible).collect()
+    }
+
+    fn parent(&self, block: &StoredBlock) -> Option<&StoredBlock> {
+        // Depths grow along a path, so no damage makes a circle.
+        self.by_key.get(&block.parent).filter(|parent| parent.depth.checked_add(1) == Some(block.depth))
     }
 
     /// Returns the paths, most recent first.
@@ -108,7 +144,7 @@ impl Forest {
         while let Some(block) = path.last()
             && block.depth > 0
         {
-            path.push(self.by_key.get(&block.parent)?.clone());
+            path.push(self.parent(block)?.clone());
         }
         path.reverse();
         Some(path)
@@ -117,12 +153,7 @@ impl Forest {
     /// Returns the blocks to remove with a path: `last`, everything that continues it, and the blocks before it that no
     /// other path shares.
     pub fn own_blocks(&self, last: BlockKey) -> Vec<StoredBlock> {
-        let mut gone = BTreeSet::new();
-        let mut open = vec![last];
-        while let Some(key) = open.pop() {
-            gone.insert(key);
-            open.extend(self.children.get(&key).into_iter().flatten());
-        }
+        let mut gone = self.with_descendants(vec![last]);
         for block in self.path(last).unwrap_or_default().iter().rev().skip(1) {
             let is_shared = self.children[&block.key].iter().any(|child| !gone.contains(child));
             if is_shared {

@@ -3,12 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
-use super::CacheError;
-use super::render::{age, number, size};
+use super::render::{age, number, plural, size};
 use super::server::{Node, Server, Totals};
+use super::{CacheError, Id};
 
-/// Number of digits shown of an id.
-const ID_DIGITS: usize = 12;
 /// Most lines shown of a node's text.
 const MAX_TEXT_LINES: usize = 20;
 const MS_PER_S: u64 = 1_000;
@@ -75,11 +73,11 @@ impl<'a> Tree<'a> {
     }
 }
 
-/// `9a23c0ffee12  6,016 tokens  94 blocks, 70.2 MiB  disk 94  3 hits  2 min ago  pinned for 59 min`
+/// `7-9a23c0ffee1200000000000000000002  6,016 tokens  94 blocks, 70.2 MiB  disk 94  3 hits  2 min ago  pinned for 59 min`
 fn line(node: &Node) -> String {
-    let key: String = node.key().chars().take(ID_DIGITS).collect();
     let mut line = format!(
-        "{key}  {}  {}, {}",
+        "{}  {}  {}, {}",
+        shown(&node.id),
         plural(node.tokens, "token"),
         plural(node.blocks, "block"),
         size(node.bytes)
@@ -104,11 +102,6 @@ fn line(node: &Node) -> String {
         let _ = write!(line, "  {}", shown(&node.prompt_cache_keys.join(", ")));
     }
     line
-}
-
-/// `1 block`, `1,234 blocks`
-fn plural(count: u64, what: &str) -> String {
-    format!("{} {what}{}", number(count), if count == 1 { "" } else { "s" })
 }
 
 /// Escapes control characters in clients' text, which could otherwise control the terminal.
@@ -227,11 +220,13 @@ pub(crate) fn unpin(server: &Server, id: &str) -> Result<String, CacheError> {
     Ok(format!("unpinned {} on the device\n", plural(num_blocks, "block")))
 }
 
-/// Finds the node whose id starts with `id`.
+/// Finds the node whose id is `id`, or whose key starts with its digits.
 fn find<'a>(nodes: &'a [Node], id: &str) -> Result<&'a Node, CacheError> {
-    let digits = id.to_ascii_lowercase();
-    super::check_digits(id)?;
-    let found: Vec<&Node> = nodes.iter().filter(|node| node.key().starts_with(&digits)).collect();
+    let Id { number, digits } = Id::parse(id)?;
+    let is_meant = |node: &&Node| {
+        (number.is_none() || number == node.number()) && node.key().to_ascii_lowercase().starts_with(&digits)
+    };
+    let found: Vec<&Node> = nodes.iter().filter(is_meant).collect();
     match found[..] {
         [] => Err(CacheError::UnknownId { id: id.to_owned() }),
         [node] => Ok(node),

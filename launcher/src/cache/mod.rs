@@ -1,30 +1,50 @@
 //! `trunkline cache`: inspects and changes the KV cache in the folder of `--kv-disk-path` or in a running server.
 //!
 //! ```text
+//! folder     the commands on a folder
 //! forest     the blocks of a store, arranged as paths
 //! render     paths, sizes and ages as text
 //! server     HTTP client of a running server
 //! live       a running server's tree as text
 //! ```
 
+mod folder;
 pub mod forest;
 pub mod live;
 pub mod render;
 pub mod server;
 
+use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::{Args, Subcommand};
-use trunkline_store::{ArchiveError, BlockKey, OpenError, ReadError, Records, Store, WriteError, records};
+use trunkline_store::{ArchiveError, OpenError, ReadError, WriteError};
 
-use self::forest::Forest;
 use self::server::{Server, ServerError};
 
 /// Fewest digits of an id that identify a path.
 const MIN_ID_DIGITS: usize = 4;
+/// The variable of `serve --kv-disk-path`.
+const FOLDER_VARIABLE: &str = "TRUNKLINE_KV_DISK_PATH";
 const WRONG_PLACE: &str = "expected a folder and an id, or `--url` and an id, or `--all` in place of the id";
+const WRONG_NUMBER: &str = "there are too few or too many arguments";
+// clap cannot describe a first argument that may be left out before others.
+const PLACE_HELP: &str = "\
+Arguments:
+  [DIR]   The folder of `--kv-disk-path` [default: TRUNKLINE_KV_DISK_PATH, if set]; not with `--url`
+  <ID>    An id shown by `ls`, or the first digits of its key";
+const EXPORT_HELP: &str = "\
+Arguments:
+  [DIR]   The folder of `--kv-disk-path` [default: TRUNKLINE_KV_DISK_PATH, if set]
+  <ID>    An id shown by `ls`, or the first digits of its key
+  <FILE>  A file that does not exist yet; it will contain conversation content";
+const IMPORT_HELP: &str = "\
+Arguments:
+  [DIR]   The folder of `--kv-disk-path`, which a server with the same model has used before
+          [default: TRUNKLINE_KV_DISK_PATH, if set]
+  <FILE>  A file written by `export`";
+const NO_PLACE: &str = "no folder was given, nor is `TRUNKLINE_KV_DISK_PATH` set, nor was `--url` given";
 
 /// Selects a running server instead of a folder.
 #[derive(Debug, Args)]
@@ -51,25 +71,26 @@ pub enum CacheCommand {
     ///
     /// For a running server (`--url`), also show hits, pins and the number of blocks on disk.
     Ls {
-        /// The folder of `--kv-disk-path`
-        #[arg(required_unless_present = "url", conflicts_with = "url")]
+        /// The folder of `--kv-disk-path` [default: TRUNKLINE_KV_DISK_PATH, if set]
+        #[arg(conflicts_with = "url")]
         dir: Option<PathBuf>,
         /// The running server, if any.
         #[command(flatten)]
         server: ServerArgs,
     },
     /// Show one path in detail; for a running server with its text, if the server reveals it
+    #[command(override_usage = "trunkline cache show [OPTIONS] [DIR] <ID>", after_help = PLACE_HELP)]
     Show {
-        /// The folder of `--kv-disk-path` and the first digits of an id shown by `ls`; with `--url` only the id
-        #[arg(value_names = ["DIR", "ID"], num_args = 1..=2, required = true)]
-        place: Vec<String>,
+        /// The folder and the id.
+        #[arg(hide = true, num_args = 0..=2)]
+        place: Vec<OsString>,
         /// The running server, if any.
         #[command(flatten)]
         server: ServerArgs,
     },
     /// Pin a path in a running server, so that it is not evicted
     Pin {
-        /// First digits of an id shown by `ls --url`
+        /// An id shown by `ls --url`, or the first digits of its key
         id: String,
         /// Duration of the pin, 1 to 86400; it does not shorten an existing pin
         #[arg(long, value_name = "SECONDS", default_value_t = 300, value_parser = pin_seconds)]
@@ -81,19 +102,30 @@ pub enum CacheCommand {
         #[command(flatten)]
         server: ServerArgs,
     },
-    /// Read every block and compare checksums; exit with code 1 if any is damaged
+    /// Read every block, compare checksums and list what is damaged, without changing anything
+    ///
+    /// A server may use the folder meanwhile. The exit code is 1 if anything is damaged.
     Verify {
-        /// The folder of `--kv-disk-path`
-        dir: PathBuf,
+        /// The folder of `--kv-disk-path` [default: TRUNKLINE_KV_DISK_PATH, if set]
+        dir: Option<PathBuf>,
+    },
+    /// Empty the slots that `verify` finds damaged; the folder must not be in use by a server
+    Repair {
+        /// The folder of `--kv-disk-path` [default: TRUNKLINE_KV_DISK_PATH, if set]
+        dir: Option<PathBuf>,
     },
     /// Remove a path, everything that continues it, and the blocks before it that no other path shares
     ///
     /// A folder must not be in use by a server. A running server (`--url`) removes the path and everything that
     /// continues it, except blocks that are in use or pinned.
+    #[command(
+        override_usage = "trunkline cache rm [OPTIONS] [DIR] <ID>\n       trunkline cache rm [OPTIONS] [DIR] --all",
+        after_help = PLACE_HELP
+    )]
     Rm {
-        /// The folder of `--kv-disk-path` and the first digits of an id shown by `ls`; with `--url` only the id
-        #[arg(value_names = ["DIR", "ID"], num_args = 0..=2)]
-        place: Vec<String>,
+        /// The folder and the id.
+        #[arg(hide = true, num_args = 0..=2)]
+        place: Vec<OsString>,
         /// Remove everything
         #[arg(long)]
         all: bool,
@@ -102,20 +134,18 @@ pub enum CacheCommand {
         server: ServerArgs,
     },
     /// Write one path to a file, for use on another machine with the same model
+    #[command(override_usage = "trunkline cache export [DIR] <ID> <FILE>", after_help = EXPORT_HELP)]
     Export {
-        /// The folder of `--kv-disk-path`
-        dir: PathBuf,
-        /// First digits of an id shown by `ls`
-        id: String,
-        /// A file that does not exist yet; it will contain conversation content
-        file: PathBuf,
+        /// The folder, the id and the file.
+        #[arg(hide = true, num_args = 0..=3)]
+        place: Vec<OsString>,
     },
     /// Read a path from a file; the folder must not be in use by a server
+    #[command(override_usage = "trunkline cache import [DIR] <FILE>", after_help = IMPORT_HELP)]
     Import {
-        /// The folder of `--kv-disk-path`, which a server with the same model has used before
-        dir: PathBuf,
-        /// A file written by `export`
-        file: PathBuf,
+        /// The folder and the file.
+        #[arg(hide = true, num_args = 0..=2)]
+        place: Vec<OsString>,
     },
 }
 
@@ -129,6 +159,14 @@ pub enum CacheError {
     },
     #[error("`{}` contains no KV cache; hint: give the folder of `--kv-disk-path`", dir.display())]
     NoStore { dir: PathBuf },
+    #[error("{0}; hint: the next server with that model starts it anew, or delete the folder")]
+    Unreadable(#[source] OpenError),
+    #[error(
+        "the store in `{}` is used by another process; hint: stop the server that uses it first, or change what it has \
+         cached with `--url`",
+        folder.display()
+    )]
+    InUse { folder: PathBuf },
     #[error("no path has the id `{id}`; hint: `trunkline cache ls` lists the ids")]
     UnknownId { id: String },
     #[error("`{id}` is too short; hint: give at least {MIN_ID_DIGITS} digits of the id")]
@@ -140,7 +178,7 @@ pub enum CacheError {
     #[error(transparent)]
     Server(#[from] ServerError),
     #[error(transparent)]
-    Open(#[from] OpenError),
+    Open(OpenError),
     #[error(transparent)]
     Read(#[from] ReadError),
     #[error(transparent)]
@@ -153,8 +191,30 @@ pub enum CacheError {
         #[source]
         source: io::Error,
     },
-    #[error("{num_damaged} of {num_blocks} blocks are damaged; a server that needs one computes it again")]
+    #[error(
+        "{num_damaged} of {num_blocks} blocks {} damaged; hint: `trunkline cache repair` empties their slots; a server \
+         that needs a damaged block computes it again",
+        if *num_damaged == 1 { "is" } else { "are" }
+    )]
     Damaged { num_damaged: usize, num_blocks: usize },
+    #[error(
+        "a block in the middle of `{id}` is lost, so its beginning may remain, at the end of {ends}; hint: remove that \
+         path, too, or everything with `--all`"
+    )]
+    Unlinked {
+        id: String,
+        /// Ids of the paths, as a list.
+        ends: String,
+    },
+}
+
+impl From<OpenError> for CacheError {
+    fn from(error: OpenError) -> Self {
+        match error {
+            OpenError::InUse { folder } => Self::InUse { folder },
+            error => Self::Open(error),
+        }
+    }
 }
 
 impl CacheError {
@@ -182,188 +242,100 @@ fn misplaced(command: &'static str, problem: &'static str) -> CacheError {
     CacheError::Place { problem, command }
 }
 
-/// Checks that `id` can be the start of an id.
-fn check_digits(id: &str) -> Result<(), CacheError> {
-    if id.is_empty() || !id.bytes().all(|digit| digit.is_ascii_hexdigit()) {
-        return Err(CacheError::UnknownId { id: id.to_owned() });
-    }
-    if id.len() < MIN_ID_DIGITS {
-        return Err(CacheError::ShortId { id: id.to_owned() });
-    }
-    Ok(())
+/// An id as a user gives it: as the API has it (`10-27a3…`), or only digits of the key, which folders have, too.
+struct Id {
+    /// The number before the key, which is a running server's.
+    number: Option<u64>,
+    /// The first digits of the key, in lower case.
+    digits: String,
 }
 
-struct OneStore {
-    dir: PathBuf,
-    records: Records,
+impl Id {
+    fn parse(id: &str) -> Result<Self, CacheError> {
+        let unknown = || CacheError::UnknownId { id: id.to_owned() };
+        let (number, digits) = match id.split_once('-') {
+            Some((number, digits)) => (Some(number.parse().map_err(|_| unknown())?), digits),
+            None => (None, id),
+        };
+        if digits.is_empty() || !digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+            return Err(unknown());
+        }
+        if digits.len() < MIN_ID_DIGITS {
+            return Err(CacheError::ShortId { id: id.to_owned() });
+        }
+        Ok(Self { number, digits: digits.to_ascii_lowercase() })
+    }
+}
+
+/// Returns the folder that was given, or else that of the variable.
+fn folder(dir: Option<&Path>, command: &'static str) -> Result<PathBuf, CacheError> {
+    let variable = || std::env::var_os(FOLDER_VARIABLE).filter(|dir| !dir.is_empty());
+    let dir = dir.map(Path::to_owned).or_else(|| variable().map(PathBuf::from));
+    dir.ok_or_else(|| misplaced(command, NO_PLACE))
+}
+
+/// Splits the arguments into the folder, which may be left out, and `N` others.
+fn split<'a, const N: usize>(
+    place: &'a [OsString],
+    command: &'static str,
+) -> Result<(PathBuf, [&'a Path; N]), CacheError> {
+    let (dir, rest) = match place.len().checked_sub(N) {
+        Some(0) => (None, place),
+        Some(1) => (Some(Path::new(&place[0])), &place[1..]),
+        _ => return Err(misplaced(command, WRONG_NUMBER)),
+    };
+    Ok((folder(dir, command)?, std::array::from_fn(|index| Path::new(&rest[index]))))
 }
 
 impl CacheCommand {
-    pub(crate) fn run(&self) -> Result<String, CacheError> {
+    /// Runs the command and appends its output to `out`, also if it fails.
+    pub(crate) fn run(&self, out: &mut String) -> Result<(), CacheError> {
         match self {
-            Self::Ls { dir, server } => match (server.server()?, dir) {
-                (Some(server), _) => live::list(&server),
-                (None, Some(dir)) => list(dir),
-                (None, None) => Err(misplaced("ls", "neither a folder nor `--url` was given")),
+            Self::Ls { dir, server } => match server.server()? {
+                Some(server) => *out = live::list(&server)?,
+                None => folder::list(&folder(dir.as_deref(), "ls")?, out)?,
             },
             Self::Show { place, server } => match (server.server()?, &place[..]) {
-                (Some(server), [id]) => live::show(&server, id),
-                (None, [dir, id]) => show(dir.as_ref(), id),
-                _ => Err(misplaced("show", WRONG_PLACE)),
-            },
-            Self::Pin { id, ttl, end, server } => match (server.server()?, end) {
-                (Some(server), false) => live::pin(&server, id, *ttl),
-                (Some(server), true) => live::unpin(&server, id),
-                (None, _) => {
-                    Err(misplaced("pin", "only a running server can pin a path, but `--url` was not given"))
+                (Some(server), [id]) => *out = live::show(&server, &id.to_string_lossy())?,
+                (Some(_), _) => return Err(misplaced("show", WRONG_PLACE)),
+                (None, place) => {
+                    let (dir, [id]) = split(place, "show")?;
+                    folder::show(&dir, &id.to_string_lossy(), out)?;
                 }
             },
-            Self::Verify { dir } => verify(dir),
-            Self::Rm { place, all, server } => match (server.server()?, &place[..], all) {
-                (Some(server), [id], false) => live::remove(&server, id),
-                (Some(server), [], true) => live::remove_all(&server),
-                (None, [dir, id], false) => remove(dir.as_ref(), id),
-                (None, [dir], true) => remove_all(dir.as_ref()),
-                _ => Err(misplaced("rm", WRONG_PLACE)),
+            Self::Pin { id, ttl, end, server } => match (server.server()?, end) {
+                (Some(server), false) => *out = live::pin(&server, id, *ttl)?,
+                (Some(server), true) => *out = live::unpin(&server, id)?,
+                (None, _) => {
+                    let problem = "only a running server can pin a path, but `--url` was not given";
+                    return Err(misplaced("pin", problem));
+                }
             },
-            Self::Export { dir, id, file } => export(dir, id, file),
-            Self::Import { dir, file } => import(dir, file),
-        }
-    }
-}
-
-/// Returns the stores in a folder by name, or the folder itself if it is a store.
-fn stores(dir: &Path) -> Result<Vec<OneStore>, CacheError> {
-    let fail = |source| CacheError::Folder { dir: dir.to_owned(), source };
-    let mut candidates = vec![dir.to_owned()];
-    for entry in std::fs::read_dir(dir).map_err(fail)? {
-        candidates.push(entry.map_err(fail)?.path());
-    }
-    candidates.sort();
-    let mut stores = Vec::new();
-    for dir in candidates {
-        if let Ok(records) = records(&dir) {
-            stores.push(OneStore { dir, records });
-        }
-    }
-    if stores.is_empty() {
-        return Err(CacheError::NoStore { dir: dir.to_owned() });
-    }
-    Ok(stores)
-}
-
-fn now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
-}
-
-fn list(dir: &Path) -> Result<String, CacheError> {
-    let stores = stores(dir)?;
-    let trees = stores.iter().map(|store| render::tree(&store.dir, &store.records, now()));
-    Ok(trees.collect::<Vec<_>>().join("\n"))
-}
-
-/// Finds the path whose id starts with `id` in any of the stores.
-fn find<'a>(stores: &'a [OneStore], id: &str) -> Result<(&'a OneStore, Forest, BlockKey), CacheError> {
-    let unknown = || CacheError::UnknownId { id: id.to_owned() };
-    check_digits(id)?;
-    let mut found = Vec::new();
-    for store in stores {
-        let forest = Forest::new(&store.records.blocks);
-        found.extend(forest.matching(id).into_iter().map(|key| (store, key)));
-    }
-    match found[..] {
-        [] => Err(unknown()),
-        [(store, key)] => Ok((store, Forest::new(&store.records.blocks), key)),
-        _ => Err(CacheError::AmbiguousId { id: id.to_owned(), count: found.len() }),
-    }
-}
-
-fn show(dir: &Path, id: &str) -> Result<String, CacheError> {
-    let stores = stores(dir)?;
-    let (store, forest, key) = find(&stores, id)?;
-    let path = forest.path(key).ok_or_else(|| CacheError::UnknownId { id: id.to_owned() })?;
-    Ok(render::path(&store.records.geometry, &path, now()))
-}
-
-fn verify(dir: &Path) -> Result<String, CacheError> {
-    let mut out = String::new();
-    let (mut num_blocks, mut num_damaged) = (0, 0);
-    for store in stores(dir)? {
-        // Reading a damaged block empties its slot, as a server would.
-        let open = Store::attach(&store.dir, store.records.geometry.clone())?;
-        let mut bytes = vec![0; store.records.geometry.block_bytes as usize];
-        let mut damaged = store.records.num_damaged;
-        for block in &store.records.blocks {
-            match open.read(block.slot, block.key, &mut bytes) {
-                Ok(_) => {}
-                // A server may have overwritten the slot in the meantime.
-                Err(ReadError::OtherBlock { .. } | ReadError::Empty { .. }) => {}
-                Err(ReadError::Damaged { .. }) => damaged += 1,
-                Err(error) => return Err(error.into()),
+            Self::Verify { dir } => folder::verify(&folder(dir.as_deref(), "verify")?, out)?,
+            Self::Repair { dir } => folder::repair(&folder(dir.as_deref(), "repair")?, out)?,
+            Self::Rm { place, all, server } => match (server.server()?, &place[..], all) {
+                (Some(server), [id], false) => *out = live::remove(&server, &id.to_string_lossy())?,
+                (Some(server), [], true) => *out = live::remove_all(&server)?,
+                (Some(_), ..) => return Err(misplaced("rm", WRONG_PLACE)),
+                (None, [], false) => return Err(misplaced("rm", WRONG_PLACE)),
+                (None, place, false) => {
+                    let (dir, [id]) = split(place, "rm")?;
+                    folder::remove(&dir, &id.to_string_lossy(), out)?;
+                }
+                (None, place, true) => {
+                    let (dir, []) = split(place, "rm")?;
+                    folder::remove_all(&dir, out)?;
+                }
+            },
+            Self::Export { place } => {
+                let (dir, [id, file]) = split(place, "export")?;
+                folder::export(&dir, &id.to_string_lossy(), file, out)?;
+            }
+            Self::Import { place } => {
+                let (dir, [file]) = split(place, "import")?;
+                folder::import(&dir, file, out)?;
             }
         }
-        let reachable = Forest::new(&store.records.blocks).num_reachable();
-        out += &render::verified(&store.dir, &store.records, damaged, reachable);
-        num_blocks += store.records.blocks.len() + store.records.num_damaged;
-        num_damaged += damaged;
+        Ok(())
     }
-    if num_damaged > 0 {
-        return Err(CacheError::Damaged { num_damaged, num_blocks });
-    }
-    Ok(out)
-}
-
-/// Opens a store for writing, which fails while a server uses it.
-fn own(store: &OneStore) -> Result<Store, CacheError> {
-    Ok(Store::open(&store.dir, store.records.geometry.clone())?.0)
-}
-
-fn remove(dir: &Path, id: &str) -> Result<String, CacheError> {
-    let stores = stores(dir)?;
-    let (store, forest, key) = find(&stores, id)?;
-    let open = own(store)?;
-    let blocks = forest.own_blocks(key);
-    for block in &blocks {
-        open.erase(block.slot).map_err(|source| CacheError::Erase { dir: store.dir.clone(), source })?;
-    }
-    Ok(format!("removed {}\n", render::blocks(&store.records.geometry, blocks.len())))
-}
-
-fn remove_all(dir: &Path) -> Result<String, CacheError> {
-    let mut out = String::new();
-    for store in stores(dir)? {
-        // Taking the lock shows that no server uses the store.
-        drop(own(&store)?);
-        std::fs::remove_dir_all(&store.dir)
-            .map_err(|source| CacheError::Erase { dir: store.dir.clone(), source })?;
-        let blocks = render::blocks(&store.records.geometry, store.records.blocks.len());
-        out += &format!("removed {blocks} from `{}`\n", store.dir.display());
-    }
-    Ok(out)
-}
-
-fn export(dir: &Path, id: &str, file: &Path) -> Result<String, CacheError> {
-    let stores = stores(dir)?;
-    let (store, forest, key) = find(&stores, id)?;
-    let path = forest.path(key).ok_or_else(|| CacheError::UnknownId { id: id.to_owned() })?;
-    let open = Store::attach(&store.dir, store.records.geometry.clone())?;
-    let num_bytes = trunkline_store::export(&open, &path, file)?;
-    let blocks = render::blocks(&store.records.geometry, path.len());
-    Ok(format!("wrote {blocks} to `{}` ({})\n", file.display(), render::size(num_bytes)))
-}
-
-fn import(dir: &Path, file: &Path) -> Result<String, CacheError> {
-    let stores = stores(dir)?;
-    let mut refused = None;
-    for store in &stores {
-        match trunkline_store::import(&own(store)?, &store.records.blocks, file) {
-            Ok(done) => {
-                let new = render::blocks(&store.records.geometry, done.num_new);
-                return Ok(format!("imported {new}; {} already present\n", done.num_known));
-            }
-            Err(error @ ArchiveError::Foreign { .. }) => refused = Some(error),
-            Err(error) => return Err(error.into()),
-        }
-    }
-    Err(refused.map_or_else(|| CacheError::NoStore { dir: dir.to_owned() }, CacheError::from))
 }

@@ -3,12 +3,11 @@
 use std::fmt::Write;
 use std::path::Path;
 
-use trunkline_store::{BlockKey, Geometry, Records, StoredBlock};
+use trunkline_store::{Geometry, Records, StoredBlock};
 
+use super::folder::Damage;
 use super::forest::{Branch, Forest};
 
-/// Number of digits shown of an id.
-const ID_DIGITS: usize = 12;
 const KIB: f64 = 1024.0;
 const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
 
@@ -26,7 +25,7 @@ pub fn size(bytes: u64) -> String {
 /// `94 blocks, 70.2 MiB`
 pub(crate) fn blocks(geometry: &Geometry, count: usize) -> String {
     let bytes = size(count as u64 * geometry.slot_bytes());
-    if count == 1 { format!("1 block, {bytes}") } else { format!("{count} blocks, {bytes}") }
+    format!("{}, {bytes}", plural(count as u64, "block"))
 }
 
 /// `6016` as `6,016`
@@ -53,8 +52,9 @@ pub fn age(written_at: u64, now: u64) -> String {
     }
 }
 
-fn id(key: BlockKey) -> String {
-    key.to_string()[..ID_DIGITS].to_owned()
+/// `1 block`, `1,234 blocks`
+pub(crate) fn plural(count: u64, what: &str) -> String {
+    format!("{} {what}{}", number(count), if count == 1 { "" } else { "s" })
 }
 
 /// Renders a store with its paths.
@@ -69,11 +69,11 @@ pub(crate) fn tree(dir: &Path, records: &Records, now: u64) -> String {
         g.block_size
     );
     let lost = records.blocks.len() - forest.num_reachable();
-    if records.num_damaged > 0 || lost > 0 {
+    let num_damaged = records.damaged_slots.len();
+    if num_damaged > 0 || lost > 0 {
         let _ = writeln!(
             out,
-            "  ({} damaged, {lost} unreachable: the next server to start removes them)",
-            records.num_damaged
+            "  ({num_damaged} damaged, {lost} unreachable: the next server to start removes them)",
         );
     }
     draw(&mut out, g, &forest.branches(), "", now);
@@ -87,7 +87,7 @@ fn draw(out: &mut String, geometry: &Geometry, branches: &[Branch], indent: &str
         let _ = writeln!(
             out,
             "{indent}{fork}{}  {} tokens  {}  {}",
-            id(branch.last().key),
+            branch.last().key,
             number(branch.num_tokens()),
             blocks(geometry, branch.blocks.len()),
             age(branch.written_at(), now)
@@ -106,7 +106,7 @@ pub(crate) fn path(geometry: &Geometry, path: &[StoredBlock], now: u64) -> Strin
         let _ = writeln!(
             out,
             "{}  tokens {} to {}  slot {}  {}",
-            id(block.key),
+            block.key,
             number(position),
             number(end - 1),
             block.slot,
@@ -118,11 +118,42 @@ pub(crate) fn path(geometry: &Geometry, path: &[StoredBlock], now: u64) -> Strin
 }
 
 /// Renders the result of `verify` for one store.
-pub(crate) fn verified(dir: &Path, records: &Records, num_damaged: usize, num_reachable: usize) -> String {
-    format!(
-        "{}  {}: {num_damaged} damaged, {} unreachable\n",
+pub(crate) fn verified(dir: &Path, records: &Records, damage: &[Damage]) -> String {
+    let num_blocks = records.blocks.len() + records.damaged_slots.len();
+    let out = format!(
+        "{}  {}: {} damaged, {} unreachable\n",
         dir.display(),
-        blocks(&records.geometry, records.blocks.len()),
-        records.blocks.len() - num_reachable
-    )
+        blocks(&records.geometry, num_blocks),
+        damage.len(),
+        num_unreachable(records)
+    );
+    out + &damaged_slots(damage)
+}
+
+/// Renders the result of `repair` for one store, of which `records` are left.
+pub(crate) fn repaired(dir: &Path, records: &Records, damage: &[Damage]) -> String {
+    if damage.is_empty() {
+        return format!("{}  nothing is damaged\n", dir.display());
+    }
+    let emptied = plural(damage.len() as u64, "damaged slot");
+    let left = blocks(&records.geometry, records.blocks.len());
+    let mut out = format!("{}  emptied {emptied}, kept {left}", dir.display());
+    let num_unreachable = num_unreachable(records);
+    if num_unreachable > 0 {
+        let _ = write!(out, " ({num_unreachable} unreachable: the next server to start removes them)");
+    }
+    out + "\n" + &damaged_slots(damage)
+}
+
+fn num_unreachable(records: &Records) -> usize {
+    records.blocks.len() - Forest::new(&records.blocks).num_reachable()
+}
+
+fn damaged_slots(damage: &[Damage]) -> String {
+    let mut out = String::new();
+    for Damage { slot, key, file, offset } in damage {
+        let what = key.map_or_else(|| "record".to_owned(), |key| format!("block {key}"));
+        let _ = writeln!(out, "  slot {slot}  {what}  `{}` at byte {offset}", file.display());
+    }
+    out
 }

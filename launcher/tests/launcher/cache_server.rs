@@ -150,9 +150,9 @@ fn a_servers_tree_is_shown_with_pins_and_tiers() {
         [
             head.as_str(),
             "  alice: device 98 of 682, 2 pinned; disk 188, 12 pinned",
-            "└─ 9a23c0ffee12  128 tokens  2 blocks, 1.5 MiB  disk 2  3 hits  5 s ago  pinned for 59 min",
-            "   ├─ 51c000000000  30 tokens  1 block, 765.0 KiB  0 hits  1 s ago  chat \\u{1b}[2J",
-            "   └─ 9a23c0ffee12  6,016 tokens  94 blocks, 70.2 MiB  disk 90  1 hit  2 min ago",
+            "└─ 4-9a23c0ffee1200000000000000000001  128 tokens  2 blocks, 1.5 MiB  disk 2  3 hits  5 s ago  pinned for 59 min",
+            "   ├─ 9-51c0000000000000000000000000000a  30 tokens  1 block, 765.0 KiB  0 hits  1 s ago  chat \\u{1b}[2J",
+            "   └─ 7-9a23c0ffee1200000000000000000002  6,016 tokens  94 blocks, 70.2 MiB  disk 90  1 hit  2 min ago",
         ]
     );
     let pages = server.seen().iter().filter(|asked| asked.contains("/tree?")).count();
@@ -165,10 +165,24 @@ fn one_path_is_shown_with_its_text_where_there_is_any() {
     let (code, out, error) = cache(&["show", "--url", &server.url, "51c0"]);
     assert_eq!(code, 0, "{error}");
     let lines: Vec<&str> = out.lines().map(str::trim_start).collect();
-    assert!(lines[0].starts_with("9a23c0ffee12  128 tokens") && lines[1] == "tokens 0 to 127", "{out}");
+    assert!(
+        lines[0].starts_with("4-9a23c0ffee1200000000000000000001  128 tokens")
+            && lines[1] == "tokens 0 to 127",
+        "{out}"
+    );
     assert_eq!(lines[2..4], ["│ You are \\u{1b}[31mkind.", "│ Always."]);
-    assert!(lines[4].starts_with("51c000000000  30 tokens") && lines[5] == "tokens 128 to 157", "{out}");
+    assert!(
+        lines[4].starts_with("9-51c0000000000000000000000000000a  30 tokens")
+            && lines[5] == "tokens 128 to 157",
+        "{out}"
+    );
     assert_eq!(lines.len(), 6, "the other's text is not shown");
+    for id in ["9-51c0", "9-51c0000000000000000000000000000a", "4-9a23"] {
+        let (code, out, error) = cache(&["show", "--url", &server.url, id]);
+        assert!(code == 0 && out.contains(id), "{id}: {error}");
+    }
+    let (code, _, error) = cache(&["show", "--url", &server.url, "8-51c0"]);
+    assert!(code == 2 && error.contains("no path has the id `8-51c0`"), "{error}");
 }
 
 #[test]
@@ -219,7 +233,17 @@ fn what_goes_wrong_is_said_with_a_way_out() {
     let other = FakeServer::start(None, BTreeMap::from([("GET /v1/kv", (200, json!({"hello": 1})))]));
     let (code, _, error) = cache(&["ls", "--url", &other.url]);
     assert!(code == 1 && error.contains("did not answer like a Trunkline server"), "{error}");
-    for args in [&["ls"][..], &["ls", "--url", "localhost:1"], &["pin", "51c0"], &["show", "x"], &["rm"]] {
+    for args in [
+        &["ls"][..],
+        &["ls", "--url", "localhost:1"],
+        &["pin", "51c0"],
+        &["show"],
+        &["show", "x"],
+        &["rm"],
+        &["export", "x"],
+        &["import"],
+        &["import", "x", "y", "z"],
+    ] {
         let (code, _, error) = cache(args);
         assert!(code == 2 && !error.is_empty(), "{args:?}: {error}");
     }

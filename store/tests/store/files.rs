@@ -4,7 +4,7 @@ use std::fs::{self, OpenOptions, Permissions};
 use std::os::unix::fs::{FileExt, PermissionsExt};
 
 use crate::support::{Chain, GEOMETRY, block_bytes, geometry, open, read, write};
-use trunkline_store::{Geometry, OpenError, ReadError, Store, records};
+use trunkline_store::{Geometry, OpenError, ReadError, SlotPart, Store, StoreLock, records};
 
 #[test]
 fn blocks_are_found_again() {
@@ -21,7 +21,7 @@ fn blocks_are_found_again() {
         write(&store, 2, &chain, 4).unwrap();
     }
     let there = records(&folder).unwrap();
-    assert_eq!((there.geometry, there.num_damaged), (geometry(), 0));
+    assert_eq!((there.geometry, there.damaged_slots), (geometry(), vec![]));
     let summary: Vec<_> =
         there.blocks.iter().map(|b| (b.slot, b.depth, b.key, b.parent, b.sequence)).collect();
     let keys = &chain.keys;
@@ -72,7 +72,11 @@ fn a_second_process_is_told_which_folder_is_in_use() {
     assert!(matches!(error, OpenError::InUse { .. }));
     let expected = format!("the store in `{}` is used by another process", folder.path().display());
     assert!(error.to_string().starts_with(&expected), "{error}");
+    assert!(matches!(StoreLock::take(folder.path()).unwrap_err(), OpenError::InUse { .. }));
     drop(store);
+    let lock = StoreLock::take(folder.path()).unwrap();
+    assert!(matches!(Store::open(folder.path(), geometry()).unwrap_err(), OpenError::InUse { .. }));
+    drop(lock);
     open(folder.path());
 }
 
@@ -191,7 +195,20 @@ fn flipped_and_missing_bytes_are_misses() {
     let blocks = OpenOptions::new().write(true).open(folder.path().join("blocks")).unwrap();
     blocks.set_len(geometry().block_offset(7) + 4999).unwrap();
 
-    assert_eq!(records(folder.path()).unwrap().num_damaged, 1);
+    assert_eq!(records(folder.path()).unwrap().damaged_slots, [3]);
+    let before = ["records", "blocks"].map(|name| fs::read(folder.path().join(name)).unwrap());
+    let reader = Store::attach_to_read(folder.path(), geometry()).unwrap();
+    let mut bytes = vec![0; GEOMETRY.0 as usize];
+    for (slot, damaged) in [(3, SlotPart::Record), (5, SlotPart::Block), (7, SlotPart::Block)] {
+        for _ in 0..2 {
+            let found = reader.look(slot, &mut bytes);
+            assert!(matches!(found, Err(ReadError::Damaged { part, .. }) if part == damaged), "{found:?}");
+        }
+        assert!(read(&reader, slot, chain.keys[slot as usize + 1]).is_err());
+    }
+    assert_eq!(reader.look(2, &mut bytes).unwrap().key, chain.keys[3]);
+    let after = ["records", "blocks"].map(|name| fs::read(folder.path().join(name)).unwrap());
+    assert!(before == after, "a reader changes nothing");
     let (store, found) = open(folder.path());
     assert_eq!((found.num_blocks, found.num_damaged), (6, 2));
     let results: Vec<_> = (0..8).map(|slot| read(&store, slot, chain.keys[slot as usize + 1])).collect();

@@ -50,6 +50,9 @@ fn a_path_goes_without_what_others_share() {
     assert_eq!(forest.path(key(6)), None);
     assert_eq!(slots(&forest.own_blocks(key(4))), [2, 3]);
     assert_eq!(slots(&forest.own_blocks(key(2))), [0, 1, 2, 3, 4]);
+    assert_eq!(slots(&forest.unreachable(key(4))), [5]);
+    assert!(forest.possible_beginnings(key(4)).is_empty());
+    assert_eq!(forest.possible_beginnings(key(6)), [key(5)], "4 lies where the lost block was");
     assert_eq!(forest.matching("0303"), [key(3)]);
     assert_eq!(forest.matching("").len(), 6);
 }

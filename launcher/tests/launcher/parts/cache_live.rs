@@ -33,6 +33,9 @@ fn nodes_hang_under_their_parents_and_lost_ones_at_the_root() {
     let forks: Vec<&str> = out.lines().map(|line| line.split_once(' ').unwrap().0).collect();
     assert_eq!(forks, ["├─", "├─", "└─", "", ""]);
     assert!(
-        out.lines().nth(4).unwrap().starts_with("   └─ 000000000000  64 tokens  1 block, 1.0 KiB  0 hits")
+        out.lines()
+            .nth(4)
+            .unwrap()
+            .starts_with("   └─ 3-00000000000000000000000000000003  64 tokens  1 block, 1.0 KiB  0 hits")
     );
 }
