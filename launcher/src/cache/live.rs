@@ -184,21 +184,69 @@ pub(crate) fn show(server: &Server, id: &str) -> Result<String, CacheError> {
     Ok(out)
 }
 
+/// Whether pinned blocks are removed, too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pins {
+    Keep,
+    End,
+}
+
 /// Removes a node and everything that continues it.
-pub(crate) fn remove(server: &Server, id: &str) -> Result<String, CacheError> {
+pub(crate) fn remove(server: &Server, id: &str, pins: Pins) -> Result<String, CacheError> {
     let nodes = server.nodes()?;
-    let num_blocks = server.remove(find(&nodes, id)?)?;
-    Ok(format!("removed {} from the device and their copies on disk\n", plural(num_blocks, "block")))
+    remove_nodes(server, &Tree::new(&nodes), vec![find(&nodes, id)?], pins)
 }
 
 /// Removes everything that the key may see.
-pub(crate) fn remove_all(server: &Server) -> Result<String, CacheError> {
+pub(crate) fn remove_all(server: &Server, pins: Pins) -> Result<String, CacheError> {
     let nodes = server.nodes()?;
+    let tree = Tree::new(&nodes);
+    let roots = tree.children(None).iter().map(|&root| &nodes[root]).collect();
+    remove_nodes(server, &tree, roots, pins)
+}
+
+/// Removes nodes with everything that continues them, and says what stays.
+fn remove_nodes(server: &Server, tree: &Tree, roots: Vec<&Node>, pins: Pins) -> Result<String, CacheError> {
+    let totals = server.totals()?;
     let mut num_blocks = 0;
-    for &root in Tree::new(&nodes).children(None) {
-        num_blocks += server.remove(&nodes[root])?;
+    for root in &roots {
+        if pins == Pins::End {
+            server.unpin(root)?;
+        }
+        num_blocks += server.remove(root)?;
     }
-    Ok(format!("removed {} from the device and their copies on disk\n", plural(num_blocks, "block")))
+    let tiers = [
+        (totals.disk.is_some(), "on disk"),
+        (totals.host.is_some(), "in host memory"),
+        (totals.object_store.is_some(), "in the object store"),
+    ];
+    let tiers: Vec<&str> =
+        tiers.into_iter().filter_map(|(is_there, name)| is_there.then_some(name)).collect();
+    let mut out = format!("removed {} from the device", plural(num_blocks, "block"));
+    if !tiers.is_empty() {
+        let _ = write!(out, " and any copies {}", tiers.join(" and "));
+    }
+    out.push('\n');
+    let (mut num_pinned, mut num_used) = (0, 0);
+    let mut open = roots;
+    // No server makes this walk longer than its list.
+    for _ in 0..tree.nodes.len() {
+        let Some(node) = open.pop() else { break };
+        num_pinned += node.pinned;
+        // Pins hold blocks, too.
+        num_used += node.held.saturating_sub(node.pinned);
+        open.extend(tree.children(node.number()).iter().map(|&child| &tree.nodes[child]));
+    }
+    if num_pinned > 0 && pins == Pins::Keep {
+        let (blocks, verb) =
+            (plural(num_pinned, "pinned block"), if num_pinned == 1 { "stays" } else { "stay" });
+        let _ = writeln!(out, "{blocks} {verb}; hint: `--pinned` ends their pins and removes them, too");
+    }
+    if num_used > 0 {
+        let (verb, them) = if num_used == 1 { ("stays", "it") } else { ("stay", "them") };
+        let _ = writeln!(out, "{} {verb} because a request uses {them}", plural(num_used, "block"));
+    }
+    Ok(out)
 }
 
 /// Pins the path that ends with a node.

@@ -21,6 +21,7 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Subcommand};
 use trunkline_store::{ArchiveError, OpenError, ReadError, WriteError};
 
+use self::live::Pins;
 use self::server::{Server, ServerError};
 
 /// Fewest digits of an id that identify a path.
@@ -117,7 +118,7 @@ pub enum CacheCommand {
     /// Remove a path, everything that continues it, and the blocks before it that no other path shares
     ///
     /// A folder must not be in use by a server. A running server (`--url`) removes the path and everything that
-    /// continues it, except blocks that are in use or pinned.
+    /// continues it, except blocks that are in use or, without `--pinned`, pinned.
     #[command(
         override_usage = "trunkline cache rm [OPTIONS] [DIR] <ID>\n       trunkline cache rm [OPTIONS] [DIR] --all",
         after_help = PLACE_HELP
@@ -129,6 +130,9 @@ pub enum CacheCommand {
         /// Remove everything
         #[arg(long)]
         all: bool,
+        /// With `--url`, also end the pins of what is removed; without this, pinned blocks stay
+        #[arg(long, requires = "url")]
+        pinned: bool,
         /// The running server, if any.
         #[command(flatten)]
         server: ServerArgs,
@@ -313,9 +317,17 @@ impl CacheCommand {
             },
             Self::Verify { dir } => folder::verify(&folder(dir.as_deref(), "verify")?, out)?,
             Self::Repair { dir } => folder::repair(&folder(dir.as_deref(), "repair")?, out)?,
-            Self::Rm { place, all, server } => match (server.server()?, &place[..], all) {
-                (Some(server), [id], false) => *out = live::remove(&server, &id.to_string_lossy())?,
-                (Some(server), [], true) => *out = live::remove_all(&server)?,
+            Self::Rm { place, all, pinned, server } => match (server.server()?, &place[..], all) {
+                (Some(server), [id], false) => {
+                    *out = live::remove(
+                        &server,
+                        &id.to_string_lossy(),
+                        if *pinned { Pins::End } else { Pins::Keep },
+                    )?;
+                }
+                (Some(server), [], true) => {
+                    *out = live::remove_all(&server, if *pinned { Pins::End } else { Pins::Keep })?
+                }
                 (Some(_), ..) => return Err(misplaced("rm", WRONG_PLACE)),
                 (None, [], false) => return Err(misplaced("rm", WRONG_PLACE)),
                 (None, place, false) => {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, IgnoredAny};
 use trunkline_settings::KEY_VARIABLE;
 use ureq::Agent;
 use ureq::http::{Method, Request};
@@ -63,6 +63,8 @@ pub(crate) struct Totals {
     pub device: Device,
     pub host: Option<Disk>,
     pub disk: Option<Disk>,
+    /// Only whether there is one.
+    pub object_store: Option<IgnoredAny>,
     #[serde(default)]
     pub tenants: Vec<Tenant>,
 }
@@ -104,6 +106,8 @@ pub struct Node {
     pub stored: u64,
     pub hits: u64,
     pub age_ms: u64,
+    #[serde(default)]
+    pub held: u64,
     #[serde(default)]
     pub pinned: u64,
     #[serde(default)]

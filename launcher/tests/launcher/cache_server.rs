@@ -98,9 +98,10 @@ fn answers() -> Answers {
         "tenants": [{"tenant": "alice", "device_blocks": 98, "device_share_blocks": 682, "device_cached": 96,
                      "device_pinned": 2, "device_evicted": 0, "disk_blocks": 188, "disk_pinned": 12}],
     });
-    let pinned = json!({"pinned": 2, "disk_pinned": 2, "pin_ends_in_ms": 3_540_000, "stored": 2, "hits": 3});
+    let pinned = json!({"held": 2, "pinned": 2, "disk_pinned": 2, "pin_ends_in_ms": 3_540_000, "stored": 2, "hits": 3});
     let system = node(4, SYSTEM, None, (0, 128), &pinned);
-    let one = node(7, ONE, Some(4), (128, 6016), &json!({"hits": 1, "age_ms": 120_000, "stored": 90}));
+    let one =
+        node(7, ONE, Some(4), (128, 6016), &json!({"held": 1, "hits": 1, "age_ms": 120_000, "stored": 90}));
     let two = json!({"prompt_cache_keys": ["chat \u{1b}[2J"], "age_ms": 1_000});
     let two = node(9, TWO, Some(4), (128, 30), &two);
     let page =
@@ -127,6 +128,7 @@ fn answers() -> Answers {
             (409, json!({"error": {"message": "nothing of node `4` was pinned"}})),
         ),
         ("DELETE /v1/kv/tree/9-51c0000000000000000000000000000a/pin", (200, json!({"unpinned_blocks": 3}))),
+        ("DELETE /v1/kv/tree/4-9a23c0ffee1200000000000000000001/pin", (200, json!({"unpinned_blocks": 2}))),
     ])
 }
 
@@ -194,11 +196,51 @@ fn nodes_are_pinned_and_removed() {
     let (code, _, error) = ask(&["pin", SYSTEM]);
     assert!(code == 1 && error.contains("answered 409: nothing of node `4` was pinned"), "{error}");
     let (code, out, _) = ask(&["rm", "51c0"]);
-    assert!(code == 0 && out.starts_with("removed 1 block from the device"), "{out}");
+    assert_eq!((code, out.as_str()), (0, "removed 1 block from the device and any copies on disk\n"));
     let (code, out, _) = ask(&["rm", "--all"]);
-    assert!(code == 0 && out.starts_with("removed 97 blocks"), "{out}");
+    assert_eq!(code, 0);
+    let lines: Vec<&str> = out.lines().collect();
+    assert_eq!(
+        lines,
+        [
+            "removed 97 blocks from the device and any copies on disk",
+            "2 pinned blocks stay; hint: `--pinned` ends their pins and removes them, too",
+            "1 block stays because a request uses it",
+        ]
+    );
+    assert!(!server.seen().iter().any(|asked| asked.starts_with("DELETE") && asked.ends_with("0001/pin")));
+    let (code, out, _) = ask(&["rm", "9a23c0ffee1200000000000000000001", "--pinned"]);
+    assert!(code == 0 && !out.contains("pinned"), "{out}");
+    let end = "DELETE /v1/kv/tree/4-9a23c0ffee1200000000000000000001/pin";
+    assert!(server.seen().iter().any(|asked| asked == end), "{:?}", server.seen());
+    let (code, _, error) = cache(&["rm", "folder", "--all", "--pinned"]);
+    assert!(code == 2 && error.contains("--url"), "{error}");
     let pin = "POST /v1/kv/tree/9-51c0000000000000000000000000000a/pin {\"ttl_s\":60}";
     assert!(server.seen().iter().any(|asked| asked == pin), "{:?}", server.seen());
+}
+
+#[test]
+fn tiers_that_a_server_lacks_are_not_named() {
+    for (tiers, wanted) in [
+        (json!({}), "removed 97 blocks from the device\n"),
+        (
+            json!({"host": {"slots": 9, "blocks": 1}}),
+            "removed 97 blocks from the device and any copies in host memory\n",
+        ),
+        (
+            json!({"disk": {"slots": 9, "blocks": 1}, "object_store": {"put_blocks": 1}}),
+            "removed 97 blocks from the device and any copies on disk and in the object store\n",
+        ),
+    ] {
+        let mut answers = answers();
+        let (_, totals) = answers.get_mut("GET /v1/kv").unwrap();
+        for tier in ["host", "disk", "object_store"] {
+            totals[tier] = tiers[tier].clone();
+        }
+        let server = FakeServer::start(None, answers);
+        let (code, out, error) = cache(&["rm", "--all", "--pinned", "--url", &server.url]);
+        assert!(code == 0 && out.starts_with(wanted), "{out}{error}");
+    }
 }
 
 #[test]
