@@ -6,6 +6,7 @@
 //! render     paths, sizes and ages as text
 //! server     HTTP client of a running server
 //! live       a running server's tree as text
+//! trust      the certificates that the client trusts
 //! ```
 
 mod folder;
@@ -13,6 +14,7 @@ pub mod forest;
 pub mod live;
 pub mod render;
 pub mod server;
+pub mod trust;
 
 use std::ffi::OsString;
 use std::io;
@@ -23,6 +25,7 @@ use trunkline_store::{ArchiveError, OpenError, ReadError, WriteError};
 
 use self::live::Pins;
 use self::server::{Server, ServerError};
+use self::trust::Trust;
 
 /// Fewest digits of an id that identify a path.
 const MIN_ID_DIGITS: usize = 4;
@@ -56,12 +59,23 @@ pub struct ServerArgs {
     /// Environment variable that contains the API key [default: TRUNKLINE_API_KEY, if set]
     #[arg(long, value_name = "VAR", requires = "url")]
     api_key_env: Option<String>,
+    /// PEM file with the authority of the server's certificate, or with that certificate if it is self-signed
+    #[arg(long, value_name = "FILE", requires = "url", conflicts_with = "insecure")]
+    cacert: Option<PathBuf>,
+    /// Accept every certificate; another server could then receive the API key
+    #[arg(long, requires = "url")]
+    insecure: bool,
 }
 
 impl ServerArgs {
     fn server(&self) -> Result<Option<Server>, CacheError> {
-        let url = self.url.as_deref();
-        Ok(url.map(|url| Server::new(url, self.api_key_env.as_deref())).transpose()?)
+        let Some(url) = &self.url else { return Ok(None) };
+        let trust = match &self.cacert {
+            Some(file) => Trust::File(file.clone()),
+            None if self.insecure => Trust::Anybody,
+            None => Trust::System,
+        };
+        Ok(Some(Server::new(url, self.api_key_env.as_deref(), trust)?))
     }
 }
 

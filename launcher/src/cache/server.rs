@@ -1,6 +1,6 @@
 //! HTTP client of a running server's `/v1/kv` routes.
 
-use std::sync::Arc;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::Deserialize;
@@ -8,7 +8,8 @@ use serde::de::{DeserializeOwned, IgnoredAny};
 use trunkline_settings::KEY_VARIABLE;
 use ureq::Agent;
 use ureq::http::{Method, Request};
-use ureq::tls::{RootCerts, TlsConfig};
+
+use super::trust::Trust;
 
 /// Longest wait for a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -30,8 +31,16 @@ pub enum ServerError {
         /// The problem, to follow the variable's name.
         problem: &'static str,
     },
+    #[error("cannot use the certificates of `--cacert {}`: {problem}; hint: give a PEM file", file.display())]
+    Authorities { file: PathBuf, problem: String },
+    #[error("the certificate of `{url}` is not trusted: {reason}; hint: {hint}")]
+    Untrusted { url: String, reason: String, hint: &'static str },
+    #[error("`{url}` does not speak TLS; hint: use `http://`, if nobody else can read the connection")]
+    NoTls { url: String },
     #[error(
-        "no answer from `{url}`: {source}; hint: check that the server is running, for example with `curl {url}/readyz`"
+        "no answer from `{url}`: {source}; hint: check that the server is running, for example with `curl \
+         {url}/readyz`{}",
+        if url.starts_with("http:") { ", and that it does not need `https://`" } else { "" }
     )]
     Away {
         url: String,
@@ -52,7 +61,10 @@ pub enum ServerError {
 
 impl ServerError {
     pub fn is_users_mistake(&self) -> bool {
-        matches!(self, Self::Url { .. } | Self::Key { .. } | Self::Unauthorized { .. })
+        matches!(
+            self,
+            Self::Url { .. } | Self::Key { .. } | Self::Authorities { .. } | Self::Unauthorized { .. }
+        )
     }
 }
 
@@ -168,11 +180,12 @@ pub struct Server {
     agent: Agent,
     url: String,
     key: Option<String>,
+    trust: Trust,
 }
 
 impl Server {
     /// Creates a client of the server at `url` with the API key in `key_variable`, or else in `TRUNKLINE_API_KEY`.
-    pub fn new(url: &str, key_variable: Option<&str>) -> Result<Self, ServerError> {
+    pub fn new(url: &str, key_variable: Option<&str>, trust: Trust) -> Result<Self, ServerError> {
         let rest = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"));
         let host = rest.map(|rest| rest.trim_end_matches('/'));
         // User, path and query would be ignored.
@@ -189,10 +202,6 @@ impl Server {
                     .ok_or_else(|| fail("contains no API key"))?
             }
         };
-        let tls = TlsConfig::builder()
-            .root_certs(RootCerts::PlatformVerifier)
-            .unversioned_rustls_crypto_provider(Arc::new(rustls::crypto::ring::default_provider()))
-            .build();
         let agent = Agent::config_builder()
             .timeout_connect(Some(CONNECT_TIMEOUT))
             .timeout_global(Some(ANSWER_TIMEOUT))
@@ -200,9 +209,9 @@ impl Server {
             // A redirect would send the key to another server.
             .max_redirects(0)
             .max_redirects_will_error(false)
-            .tls_config(tls)
+            .tls_config(trust.tls_config()?)
             .build();
-        Ok(Self { agent: agent.into(), url: url.trim_end_matches('/').to_owned(), key })
+        Ok(Self { agent: agent.into(), url: url.trim_end_matches('/').to_owned(), key, trust })
     }
 
     pub(crate) fn url(&self) -> &str {
@@ -274,7 +283,10 @@ impl Server {
             .header("content-type", "application/json")
             .body(body)
             .map_err(|_| ServerError::Url { url: self.url.clone() })?;
-        let away = |source| ServerError::Away { url: self.url.clone(), source: Box::new(source) };
+        let away = |source| {
+            let untrusted = self.trust.explain(&self.url, &source);
+            untrusted.unwrap_or_else(|| ServerError::Away { url: self.url.clone(), source: Box::new(source) })
+        };
         let mut answer = self.agent.run(request).map_err(away)?;
         let status = answer.status().as_u16();
         let body = answer.body_mut().with_config().limit(MAX_ANSWER_BYTES).read_to_vec().map_err(away)?;

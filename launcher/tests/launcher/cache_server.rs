@@ -1,11 +1,15 @@
 //! `trunkline cache --url` against a fake server that answers like the router.
 
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use crate::support::Bench;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{ServerConfig, ServerConnection, StreamOwned};
 use serde_json::{Value, json};
 
 const KEY: &str = "sk-alice-0123456789";
@@ -27,11 +31,42 @@ impl FakeServer {
     fn start(key: Option<&'static str>, answers: Answers) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
+        Self::serve(listener, url, key, answers, None)
+    }
+
+    /// Starts a server for `https` with this certificate of the router's tests, which is for `localhost`.
+    fn start_tls(name: &str, answers: Answers) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("https://localhost:{}", listener.local_addr().unwrap().port());
+        let chain = vec![CertificateDer::from_pem_file(certificate(name)).unwrap()];
+        let key = PrivateKeyDer::from_pem_file(certificate("first").with_file_name("first.key.pem")).unwrap();
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config =
+            ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+        let config = config.with_no_client_auth().with_single_cert(chain, key).unwrap();
+        Self::serve(listener, url, None, answers, Some(Arc::new(config)))
+    }
+
+    fn serve(
+        listener: TcpListener,
+        url: String,
+        key: Option<&'static str>,
+        answers: Answers,
+        tls: Option<Arc<ServerConfig>>,
+    ) -> Self {
         let seen: Arc<Mutex<Vec<String>>> = Arc::default();
         let log = seen.clone();
         std::thread::spawn(move || {
             for stream in listener.incoming() {
-                answer(&stream.unwrap(), key, &answers, &log);
+                let stream = stream.unwrap();
+                // A client that does not trust the certificate leaves in the middle.
+                let _ = match &tls {
+                    None => answer(stream, key, &answers, &log),
+                    Some(config) => {
+                        let connection = ServerConnection::new(config.clone()).unwrap();
+                        answer(StreamOwned::new(connection, stream), key, &answers, &log)
+                    }
+                };
             }
         });
         Self { url, seen }
@@ -42,13 +77,23 @@ impl FakeServer {
     }
 }
 
-fn answer(stream: &TcpStream, key: Option<&str>, answers: &Answers, log: &Mutex<Vec<String>>) {
-    let mut reader = BufReader::new(stream);
+fn certificate(name: &str) -> PathBuf {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../router/tests/router/certificates");
+    Path::new(folder).join(format!("{name}.cert.pem"))
+}
+
+fn answer(
+    mut stream: impl Read + Write,
+    key: Option<&str>,
+    answers: &Answers,
+    log: &Mutex<Vec<String>>,
+) -> io::Result<()> {
+    let mut reader = BufReader::new(&mut stream);
     let (mut head, mut length, mut sent_key) = (String::new(), 0, None);
-    reader.read_line(&mut head).unwrap();
+    reader.read_line(&mut head)?;
     loop {
         let mut line = String::new();
-        reader.read_line(&mut line).unwrap();
+        reader.read_line(&mut line)?;
         let Some((name, value)) = line.trim_end().split_once(": ") else { break };
         match name.to_ascii_lowercase().as_str() {
             "content-length" => length = value.parse().unwrap(),
@@ -57,7 +102,7 @@ fn answer(stream: &TcpStream, key: Option<&str>, answers: &Answers, log: &Mutex<
         }
     }
     let mut body = vec![0; length];
-    reader.read_exact(&mut body).unwrap();
+    reader.read_exact(&mut body)?;
     let asked = head.rsplit_once(' ').unwrap().0.to_owned();
     log.lock().unwrap().push(format!("{asked} {}", String::from_utf8(body).unwrap()).trim_end().to_owned());
     let unauthorized = (401, json!({"error": {"message": "no API key was sent"}}));
@@ -67,13 +112,12 @@ fn answer(stream: &TcpStream, key: Option<&str>, answers: &Answers, log: &Mutex<
         _ => answers.get(asked.as_str()).unwrap_or(&unknown),
     };
     let body = body.to_string();
-    let mut stream = stream;
     write!(
         stream,
         "HTTP/1.1 {status} X\r\ncontent-type: application/json\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}",
         body.len()
-    )
-    .unwrap();
+    )?;
+    stream.flush()
 }
 
 fn node(number: u32, key: &str, parent: Option<u32>, (first, tokens): (u32, u32), rest: &Value) -> Value {
@@ -269,9 +313,9 @@ fn what_goes_wrong_is_said_with_a_way_out() {
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let (code, _, error) = cache(&["ls", "--url", &format!("http://{free}")]);
     assert!(code == 1 && error.contains("no answer from") && error.contains("hint: "), "{error}");
-    // The server does not accept TLS.
+    // The server does not accept TLS: it closes the connection, or answers without.
     let (code, _, error) = cache(&["ls", "--url", &server.url.replace("http", "https")]);
-    assert!(code == 1 && error.contains("no answer from"), "{error}");
+    assert!(code == 1 && error.contains("https://") && error.contains("hint: "), "{error}");
     let other = FakeServer::start(None, BTreeMap::from([("GET /v1/kv", (200, json!({"hello": 1})))]));
     let (code, _, error) = cache(&["ls", "--url", &other.url]);
     assert!(code == 1 && error.contains("did not answer like a Trunkline server"), "{error}");
@@ -289,6 +333,54 @@ fn what_goes_wrong_is_said_with_a_way_out() {
         let (code, _, error) = cache(args);
         assert!(code == 2 && !error.is_empty(), "{args:?}: {error}");
     }
+}
+
+#[test]
+fn certificates_are_trusted_on_request() {
+    let server = FakeServer::start_tls("first", answers());
+    let (first, second) = (certificate("first"), certificate("second"));
+    let ls = |url: &str, args: &[&str]| {
+        // The authorities of the system, whatever it has.
+        let bench = Bench::new().with("SSL_CERT_FILE", &second);
+        bench.run(&[&["cache", "ls", "--url", url], args].concat())
+    };
+    let trusted = ["--cacert", first.to_str().unwrap()];
+    for args in [&trusted[..], &["--insecure"]] {
+        let (code, out, error) = ls(&server.url, args);
+        assert!(code == 0 && out.starts_with(&server.url), "{args:?}: {error}");
+    }
+    let untrusted = format!("the certificate of `{}` is not trusted: ", server.url);
+    let number = server.url.replace("localhost", "127.0.0.1");
+    let expired = FakeServer::start_tls("expired", answers());
+    for (url, args, wanted) in [
+        (&server.url, &[][..], &*untrusted),
+        (
+            &server.url,
+            &[],
+            "authority; hint: name the authority, or a self-signed certificate itself, with `--cacert",
+        ),
+        (&server.url, &["--cacert", second.to_str().unwrap()], "does not name its authority"),
+        (
+            &number,
+            &trusted,
+            "is not trusted: it is for localhost; hint: use a name of the certificate in `--url`",
+        ),
+        (
+            &expired.url,
+            &["--cacert", certificate("expired").to_str().unwrap()],
+            "is not trusted: it has expired",
+        ),
+    ] {
+        let (code, _, error) = ls(url, args);
+        assert!(code == 1 && error.contains(wanted), "{args:?}: {code} {error}");
+    }
+    for (file, wanted) in [("no/such", "No such file"), (file!(), "it contains no certificate in PEM")] {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(file);
+        let (code, _, error) = ls(&server.url, &["--cacert", file.to_str().unwrap()]);
+        assert!(code == 2 && error.contains(wanted) && error.contains("hint: "), "{error}");
+    }
+    assert_eq!(ls(&server.url, &["--insecure", trusted[0], trusted[1]]).0, 2);
+    assert_eq!(cache(&["ls", "folder", "--insecure"]).0, 2);
 }
 
 #[test]
