@@ -301,8 +301,8 @@ impl Store {
     }
 
     /// Reads the block of `slot` into `bytes` and verifies its key and checksum. Returns its metadata and its tokens.
-    /// After an error the content of `bytes` is unspecified. A damaged block is erased, unless the store was attached to
-    /// read.
+    /// After an error the content of `bytes` is unspecified. A damaged block is erased, unless the store was attached
+    /// to read.
     ///
     /// Panics if the slot does not exist or `bytes` is not as long as a block.
     pub fn read(

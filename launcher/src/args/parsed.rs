@@ -41,7 +41,7 @@ pub(crate) enum ParsedCommand {
     Serve(Box<ParsedServe>),
     /// Download a model from the Hub so that `serve` finds it, and print its path
     Download(ParsedDownload),
-    /// Inspect, verify, pin, remove, export or import cached prefixes
+    /// Inspect, verify, repair, pin, remove, export or import cached prefixes
     Cache {
         /// The command to run on the cache.
         #[command(subcommand)]

@@ -6,10 +6,9 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use trunkline_store::{
-    ArchiveError, BlockKey, OpenError, ReadError, Records, SlotPart, Store, StoreLock, records,
-};
+use trunkline_store::{ArchiveError, BlockKey, OpenError, Records, Store, StoreLock, records};
 
+use super::damage::{self, Damage};
 use super::forest::Forest;
 use super::{CacheError, Id, render};
 
@@ -68,15 +67,6 @@ impl Stores {
     }
 }
 
-/// A slot whose content does not match its checksum.
-pub(crate) struct Damage {
-    pub slot: u32,
-    /// The damaged block; `None` if the record is damaged.
-    pub key: Option<BlockKey>,
-    pub file: PathBuf,
-    pub offset: u64,
-}
-
 impl OneStore {
     fn attach_to_read(&self) -> Result<Store, CacheError> {
         Ok(Store::attach_to_read(&self.dir, self.records.geometry.clone())?)
@@ -87,35 +77,6 @@ impl OneStore {
     fn own(&self) -> Result<(Store, usize), CacheError> {
         let (store, found) = Store::open(&self.dir, self.records.geometry.clone())?;
         Ok((store, found.num_damaged))
-    }
-
-    /// Reads everything and returns what is damaged, by slot. Changes nothing.
-    fn damage(&self) -> Result<Vec<Damage>, CacheError> {
-        let geometry = &self.records.geometry;
-        let open = self.attach_to_read()?;
-        let mut bytes = vec![0; geometry.block_bytes as usize];
-        let mut damaged_part = |slot| match open.look(slot, &mut bytes) {
-            Ok(_) | Err(ReadError::Empty { .. }) => Ok(None),
-            Err(ReadError::Damaged { part, .. }) => Ok(Some(part)),
-            Err(error) => Err(error),
-        };
-        let blocks = self.records.blocks.iter().map(|block| (block.slot, Some(block.key)));
-        let damaged_records = self.records.damaged_slots.iter().map(|slot| (*slot, None));
-        let mut found = Vec::new();
-        for (slot, key) in blocks.chain(damaged_records) {
-            // A slot that a server is writing looks damaged once, but not twice.
-            if damaged_part(slot)?.is_none() {
-                continue;
-            }
-            let (key, name, offset) = match damaged_part(slot)? {
-                None => continue,
-                Some(SlotPart::Record) => (None, "records", geometry.record_offset(slot)),
-                Some(SlotPart::Block) => (key, "blocks", geometry.block_offset(slot)),
-            };
-            found.push(Damage { slot, key, file: self.dir.join(name), offset });
-        }
-        found.sort_by_key(|damage| damage.slot);
-        Ok(found)
     }
 }
 
@@ -142,7 +103,7 @@ pub(crate) fn verify(dir: &Path, out: &mut String) -> Result<(), CacheError> {
     let Stores { readable, mut unreadable } = Stores::read(dir)?;
     let (mut num_blocks, mut num_damaged) = (0, 0);
     for store in readable {
-        let damage = store.damage()?;
+        let damage = damage::find(&store.dir, &store.records)?;
         *out += &render::verified(&store.dir, &store.records, &damage);
         num_blocks += store.records.blocks.len() + store.records.damaged_slots.len();
         num_damaged += damage.len();
@@ -163,7 +124,7 @@ pub(crate) fn repair(dir: &Path, out: &mut String) -> Result<(), CacheError> {
         let _lock = StoreLock::take(&dir)?;
         // A server may have written until it gave up the lock.
         let store = OneStore { records: records(&dir)?, dir };
-        let damage = store.damage()?;
+        let damage = damage::find(&store.dir, &store.records)?;
         let open = Store::attach(&store.dir, store.records.geometry.clone())?;
         for Damage { slot, .. } in &damage {
             open.erase(*slot).map_err(|source| CacheError::Erase { dir: store.dir.clone(), source })?;

@@ -73,7 +73,7 @@ impl<'a> Tree<'a> {
     }
 }
 
-/// `7-9a23c0ffee1200000000000000000002  6,016 tokens  94 blocks, 70.2 MiB  disk 94  3 hits  2 min ago  pinned for 59 min`
+/// `7-9a23c0ffee1200000000000000000002  6,016 tokens  94 blocks, 70.2 MiB  disk 94  3 hits  2 min ago  pinned for 1 h`
 fn line(node: &Node) -> String {
     let mut line = format!(
         "{}  {}  {}, {}",

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! folder     the commands on a folder
+//! damage     finds damaged slots
 //! forest     the blocks of a store, arranged as paths
 //! render     paths, sizes and ages as text
 //! server     HTTP client of a running server
@@ -9,6 +10,7 @@
 //! trust      the certificates that the client trusts
 //! ```
 
+mod damage;
 mod folder;
 pub mod forest;
 pub mod live;

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use trunkline_store::{Geometry, Records, StoredBlock};
 
-use super::folder::Damage;
+use super::damage::Damage;
 use super::forest::{Branch, Forest};
 
 const KIB: f64 = 1024.0;

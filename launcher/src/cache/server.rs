@@ -1,6 +1,5 @@
 //! HTTP client of a running server's `/v1/kv` routes.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::Deserialize;
@@ -9,7 +8,7 @@ use trunkline_settings::KEY_VARIABLE;
 use ureq::Agent;
 use ureq::http::{Method, Request};
 
-use super::trust::Trust;
+use super::trust::{Trust, TrustError};
 
 /// Longest wait for a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -31,12 +30,8 @@ pub enum ServerError {
         /// The problem, to follow the variable's name.
         problem: &'static str,
     },
-    #[error("cannot use the certificates of `--cacert {}`: {problem}; hint: give a PEM file", file.display())]
-    Authorities { file: PathBuf, problem: String },
-    #[error("the certificate of `{url}` is not trusted: {reason}; hint: {hint}")]
-    Untrusted { url: String, reason: String, hint: &'static str },
-    #[error("`{url}` does not speak TLS; hint: use `http://`, if nobody else can read the connection")]
-    NoTls { url: String },
+    #[error(transparent)]
+    Trust(#[from] TrustError),
     #[error(
         "no answer from `{url}`: {source}; hint: check that the server is running, for example with `curl \
          {url}/readyz`{}",
@@ -63,7 +58,10 @@ impl ServerError {
     pub fn is_users_mistake(&self) -> bool {
         matches!(
             self,
-            Self::Url { .. } | Self::Key { .. } | Self::Authorities { .. } | Self::Unauthorized { .. }
+            Self::Url { .. }
+                | Self::Key { .. }
+                | Self::Trust(TrustError::File { .. })
+                | Self::Unauthorized { .. }
         )
     }
 }
@@ -283,9 +281,9 @@ impl Server {
             .header("content-type", "application/json")
             .body(body)
             .map_err(|_| ServerError::Url { url: self.url.clone() })?;
-        let away = |source| {
-            let untrusted = self.trust.explain(&self.url, &source);
-            untrusted.unwrap_or_else(|| ServerError::Away { url: self.url.clone(), source: Box::new(source) })
+        let away = |source| match self.trust.explain(&self.url, &source) {
+            Some(untrusted) => untrusted.into(),
+            None => ServerError::Away { url: self.url.clone(), source: Box::new(source) },
         };
         let mut answer = self.agent.run(request).map_err(away)?;
         let status = answer.status().as_u16();

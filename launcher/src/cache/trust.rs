@@ -6,7 +6,15 @@ use std::sync::Arc;
 use rustls::CertificateError;
 use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
 
-use super::server::ServerError;
+#[derive(Debug, thiserror::Error)]
+pub enum TrustError {
+    #[error("cannot use the certificates of `--cacert {}`: {problem}; hint: give a PEM file", file.display())]
+    File { file: PathBuf, problem: String },
+    #[error("the certificate of `{url}` is not trusted: {reason}; hint: {hint}")]
+    Untrusted { url: String, reason: String, hint: &'static str },
+    #[error("`{url}` does not speak TLS; hint: use `http://`, if nobody else can read the connection")]
+    NoTls { url: String },
+}
 
 /// The servers that a client trusts.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,7 +28,7 @@ pub enum Trust {
 }
 
 impl Trust {
-    pub(crate) fn tls_config(&self) -> Result<TlsConfig, ServerError> {
+    pub(crate) fn tls_config(&self) -> Result<TlsConfig, TrustError> {
         let roots = match self {
             Self::File(file) => RootCerts::Specific(Arc::new(read(file.clone())?)),
             Self::System | Self::Anybody => RootCerts::PlatformVerifier,
@@ -33,7 +41,7 @@ impl Trust {
     }
 
     /// Returns what to say about a connection that failed for lack of trust; `None` for another failure.
-    pub(crate) fn explain(&self, url: &str, error: &ureq::Error) -> Option<ServerError> {
+    pub(crate) fn explain(&self, url: &str, error: &ureq::Error) -> Option<TrustError> {
         let error = match error {
             ureq::Error::Rustls(error) => error,
             ureq::Error::Io(error) => error.get_ref()?.downcast_ref()?,
@@ -42,14 +50,14 @@ impl Trust {
         let url = url.to_owned();
         let (reason, hint) = match error {
             rustls::Error::InvalidCertificate(error) => self.reason(error),
-            rustls::Error::InvalidMessage(_) => return Some(ServerError::NoTls { url }),
+            rustls::Error::InvalidMessage(_) => return Some(TrustError::NoTls { url }),
             // The only such error of a client: the verifier of the system found no file.
             rustls::Error::General(_) => {
                 ("the system knows no authorities".to_owned(), "name its authority with `--cacert FILE`")
             }
             _ => return None,
         };
-        Some(ServerError::Untrusted { url, reason, hint })
+        Some(TrustError::Untrusted { url, reason, hint })
     }
 
     fn reason(&self, error: &CertificateError) -> (String, &'static str) {
@@ -89,10 +97,10 @@ fn bare(name: &str) -> &str {
     name.split_once('(').map_or(name, |(_, name)| name.trim_end_matches(')')).trim_matches('"')
 }
 
-fn read(file: PathBuf) -> Result<Vec<Certificate<'static>>, ServerError> {
+fn read(file: PathBuf) -> Result<Vec<Certificate<'static>>, TrustError> {
     let text = match std::fs::read(&file) {
         Ok(text) => text,
-        Err(source) => return Err(ServerError::Authorities { file, problem: source.to_string() }),
+        Err(source) => return Err(TrustError::File { file, problem: source.to_string() }),
     };
     let items: Result<Vec<PemItem<'_>>, ureq::Error> = parse_pem(&text).collect();
     let certificates: Vec<Certificate<'static>> = items
@@ -103,10 +111,7 @@ fn read(file: PathBuf) -> Result<Vec<Certificate<'static>>, ServerError> {
         )
         .collect();
     if certificates.is_empty() {
-        return Err(ServerError::Authorities {
-            file,
-            problem: "it contains no certificate in PEM".to_owned(),
-        });
+        return Err(TrustError::File { file, problem: "it contains no certificate in PEM".to_owned() });
     }
     Ok(certificates)
 }

@@ -28,6 +28,13 @@ fn help_of_download() {
 }
 
 #[test]
+fn help_of_cache() {
+    let commands = ["ls", "show", "pin", "verify", "repair", "rm", "export", "import"];
+    let texts = commands.map(|command| help(&["cache", command, "--help"]));
+    insta::assert_snapshot!([&[help(&["cache", "--help"])], &texts[..]].concat().join("\n"));
+}
+
+#[test]
 fn help_of_reload() {
     insta::assert_snapshot!(help(&["reload", "--help"]));
 }
