@@ -212,7 +212,7 @@ pub enum CacheError {
         source: io::Error,
     },
     #[error(
-        "{num_damaged} of {num_blocks} blocks {} damaged; hint: `trunkline cache repair` empties their slots; a server \
+        "{num_damaged} of {num_blocks} blocks {} damaged; hint: `trunkline cache repair` empties the damaged slots; a server \
          that needs a damaged block computes it again",
         if *num_damaged == 1 { "is" } else { "are" }
     )]
