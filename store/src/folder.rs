@@ -24,8 +24,7 @@ const FILE_MODE: u32 = 0o600;
 /// The open files of a folder that no other process writes to.
 #[derive(Debug)]
 pub(crate) struct Files {
-    /// Holds the lock until it is dropped.
-    pub(crate) lock: File,
+    pub(crate) lock: StoreLock,
     pub(crate) records: File,
     pub(crate) blocks: File,
 }
@@ -33,7 +32,16 @@ pub(crate) struct Files {
 /// The lock of a store. No other process can open the store until it is dropped.
 #[derive(Debug)]
 pub struct StoreLock {
-    pub(crate) file: File,
+    file: File,
+}
+
+impl Drop for StoreLock {
+    /// Unlocks explicitly, because a process that is forked at this moment inherits the open file, and the lock would
+    /// last until that process starts its program.
+    fn drop(&mut self) {
+        // If this fails, closing the file unlocks it as soon as no other process has it.
+        let _ = self.file.unlock();
+    }
 }
 
 impl StoreLock {
@@ -53,7 +61,7 @@ impl StoreLock {
 
 /// Takes the lock and creates the folder and the files if they do not exist.
 pub(crate) fn open(folder: &Path) -> Result<Files, OpenError> {
-    let lock = StoreLock::take(folder)?.file;
+    let lock = StoreLock::take(folder)?;
     Ok(Files { lock, records: open_file(folder, RECORDS_FILE)?, blocks: open_file(folder, BLOCKS_FILE)? })
 }
 

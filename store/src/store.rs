@@ -4,7 +4,6 @@
 //! The process that holds the lock owns the store. Another process may attach to it and use the slots that the owner
 //! leaves to it. For that reason nothing about a slot is cached here; its record is read each time.
 
-use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -16,7 +15,7 @@ use trunkline_contract::BlockKey;
 
 use crate::disk::{DiskFile, Gate, Gated, read_full, write_full};
 use crate::error::{OpenError, ReadError, SlotPart, WriteError};
-use crate::folder::{self, RECORDS_FILE};
+use crate::folder::{self, RECORDS_FILE, StoreLock};
 use crate::layout::{Geometry, Record, Slot, StoredBlock, block_checksum};
 use crate::records::{each_slot, read_header};
 
@@ -58,7 +57,7 @@ pub struct Store {
 
 #[derive(Debug)]
 struct Lock {
-    file: Mutex<Option<File>>,
+    file: Mutex<Option<StoreLock>>,
     gate: Arc<Gate>,
 }
 

@@ -1,6 +1,7 @@
 //! Tests of a store in a folder: which blocks survive a restart, which are discarded, and how that is reported.
 
 use std::fs::{self, OpenOptions, Permissions};
+use std::os::fd::{BorrowedFd, RawFd};
 use std::os::unix::fs::{FileExt, PermissionsExt};
 
 use crate::support::{Chain, GEOMETRY, block_bytes, geometry, open, read, write};
@@ -62,6 +63,21 @@ fn only_the_owner_may_read_the_files() {
     for name in ["lock", "records", "blocks"] {
         assert_eq!(mode(&folder.join(name)), 0o600, "{name}");
     }
+}
+
+#[test]
+fn a_store_is_unlocked_even_while_a_forked_process_has_its_lock_file_open() {
+    let folder = tempfile::tempdir().unwrap();
+    let (store, _) = open(folder.path());
+    let lock = folder.path().join("lock");
+    let mut descriptors = fs::read_dir("/proc/self/fd").unwrap().map(|entry| entry.unwrap().path());
+    let inherited = descriptors.find(|path| fs::read_link(path).is_ok_and(|target| target == lock)).unwrap();
+    let inherited: RawFd = inherited.file_name().unwrap().to_str().unwrap().parse().unwrap();
+    // SAFETY: the store keeps the descriptor open until it is dropped below.
+    let inherited = unsafe { BorrowedFd::borrow_raw(inherited) }.try_clone_to_owned().unwrap();
+    drop(store);
+    open(folder.path());
+    drop(inherited);
 }
 
 #[test]
