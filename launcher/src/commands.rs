@@ -51,11 +51,12 @@ fn serve(
 ) -> Result<i32, LauncherError> {
     let (python, router) = (programs::python()?, programs::router()?);
     let listener = Listener::open(&config.server.hostname, config.server.port)?;
+    let metrics_listener = Listener::open_for_metrics(&config.server)?;
     let model = resolve::run(&python, &config.model, events, &sender)?;
     // One, until a model can have several lanes or ranks.
     let shards = vec![ShardId::default()];
     let runtime_dir = RuntimeDir::create(&runtime_dir::bases(), &shards, &config.log())?;
-    let base = Arc::new(Base { listener, runtime_dir, pace: Pace::default() });
+    let base = Arc::new(Base { listener, metrics_listener, runtime_dir, pace: Pace::default() });
     let plan = Plan { config, python, router, model, shards, generation: 0, base };
     Supervisor::start(plan, Box::new(reread), events, sender)?.run(write_to_stdout)
 }

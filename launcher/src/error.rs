@@ -30,14 +30,15 @@ pub enum LauncherError {
     #[error("cannot reload: {reason}")]
     Reload { reason: String },
     #[error(
-        "port {port} of `{hostname}` is in use; hint: stop the process that listens there, or choose another `--port`"
+        "port {port} of `{hostname}` is in use; hint: stop the process that listens there, or choose another `{flag_prefix}port`"
     )]
-    PortInUse { hostname: String, port: u16 },
-    /// The router's address cannot be bound for another reason.
+    PortInUse { flag_prefix: &'static str, hostname: String, port: u16 },
+    /// An address cannot be bound for another reason.
     #[error(
-        "cannot listen on port {port} of `{hostname}`: {source}; hint: choose another `--hostname` or `--port`"
+        "cannot listen on port {port} of `{hostname}`: {source}; hint: choose another `{flag_prefix}hostname` or `{flag_prefix}port`"
     )]
     CannotListen {
+        flag_prefix: &'static str,
         hostname: String,
         port: u16,
         #[source]

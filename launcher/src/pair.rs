@@ -27,6 +27,7 @@ use crate::runtime_dir::RuntimeDir;
 #[derive(Debug)]
 pub struct Base {
     pub listener: Listener,
+    pub metrics_listener: Option<Listener>,
     pub runtime_dir: RuntimeDir,
     pub pace: Pace,
 }
@@ -109,6 +110,9 @@ impl Plan {
                 let settings = self.base.runtime_dir.router_settings(self.generation);
                 let mut command = programs::router_command(&self.router, &settings);
                 self.base.listener.pass_to(&mut command);
+                if let Some(metrics) = &self.base.metrics_listener {
+                    metrics.pass_to(&mut command);
+                }
                 if other == Other::Serves {
                     command.arg("--accept-when-ready");
                 }

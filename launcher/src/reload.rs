@@ -86,6 +86,8 @@ impl Reload {
         for (flag, new, old) in [
             ("--hostname", now.hostname.clone(), then.hostname.clone()),
             ("--port", now.port.to_string(), then.port.to_string()),
+            ("--metrics-hostname", now.metrics_hostname.clone(), then.metrics_hostname.clone()),
+            ("--metrics-port", now.metrics_port.to_string(), then.metrics_port.to_string()),
         ] {
             if new != old {
                 return Err(ReloadError::Moved { flag, new, old });

@@ -13,15 +13,16 @@ use crate::model::Choice;
 const HELP: &str = "\
 The HTTP front of Trunkline, started by `trunkline serve`
 
-Usage: trunkline-router --settings <FILE> [--listener <FD>] [--accept-when-ready] [--lifeline]
+Usage: trunkline-router --settings <FILE> [--listener <FD>] [--metrics-listener <FD>] [--accept-when-ready] [--lifeline]
 
 Options:
-      --settings <FILE>    JSON file with the settings, written by the launcher
-      --listener <FD>      Accept connections from this inherited socket instead of opening one
-      --accept-when-ready  Accept connections only once the shard is ready
-      --lifeline           Exit at once when standard input ends, and ignore SIGINT
-      --version            Print the version
-      --help               Print this help
+      --settings <FILE>        JSON file with the settings, written by the launcher
+      --listener <FD>          Accept connections from this inherited socket instead of opening one
+      --metrics-listener <FD>  The same for the connections of `--metrics-port`
+      --accept-when-ready      Accept connections only once the shard is ready
+      --lifeline               Exit at once when standard input ends, and ignore SIGINT
+      --version                Print the version
+      --help                   Print this help
 ";
 const HINT: &str = "hint: start the router with `trunkline serve`";
 
@@ -39,6 +40,8 @@ pub struct Start {
     pub settings: PathBuf,
     /// The socket that the launcher listens on, which this process inherits.
     pub listener: Option<RawFd>,
+    /// The same for the metrics' own port.
+    pub metrics_listener: Option<RawFd>,
     /// Set if another router serves until this one can.
     pub accepts_when_ready: bool,
     /// Set if the end of standard input ends the process.
@@ -55,12 +58,14 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> anyhow::Result<Co
                 let path = arguments.next().with_context(|| format!("`--settings` needs a file; {HINT}"))?;
                 settings = Some(PathBuf::from(path));
             }
-            Some("--listener") => {
+            Some(flag @ ("--listener" | "--metrics-listener")) => {
                 let number = arguments.next().and_then(|text| text.to_str()?.parse().ok());
                 // 0 to 2 are the standard streams.
                 let number = number.filter(|number: &RawFd| *number > 2);
-                start.listener =
-                    Some(number.with_context(|| format!("`--listener` needs a file descriptor; {HINT}"))?);
+                let number = number.with_context(|| format!("`{flag}` needs a file descriptor; {HINT}"))?;
+                let is_metrics = flag == "--metrics-listener";
+                let socket = if is_metrics { &mut start.metrics_listener } else { &mut start.listener };
+                *socket = Some(number);
             }
             Some("--accept-when-ready") => start.accepts_when_ready = true,
             Some("--lifeline") => start.lifeline = true,

@@ -65,6 +65,8 @@ pub const RECONNECT_PAUSE: (Duration, Duration) = (Duration::from_millis(10), Du
 pub const DESCRIBE_TIMEOUT: Duration = Duration::from_secs(5);
 /// The most connections beyond the open requests, for idle keep-alive connections and probes.
 pub const SPARE_CONNECTIONS: usize = 1024;
+/// The most connections to `--metrics-port`.
+pub const MAX_METRICS_CONNECTIONS: usize = 64;
 /// Longer texts, in bytes, are tokenized on the blocking pool instead of in the handler.
 pub const INLINE_TOKENIZE_BYTES: usize = 4096;
 /// The most grammars that are compiled at the same time, including those whose request has ended; more must wait.

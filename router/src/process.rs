@@ -115,16 +115,15 @@ async fn serve(settings: RouterSettings, start: &Start, extensions: Extensions) 
     limits.watermark.key =
         watermark_key(replies.watermark_key_file.as_deref()).map_err(|error| End::User(error.into()))?;
     // Bind the port before reading the model, so that a busy port is reported at once.
-    let listener = match start.listener {
-        Some(inherited) => adopt(inherited),
-        None => TcpListener::bind((server.hostname.as_str(), server.port)).await,
+    let listener = listen(start.listener, "--", &server.hostname, server.port).await.map_err(End::User)?;
+    let metrics_listener = match server.metrics_port {
+        0 => None,
+        port => Some(
+            listen(start.metrics_listener, "--metrics-", &server.metrics_hostname, port)
+                .await
+                .map_err(End::User)?,
+        ),
     };
-    let listener = listener.map_err(|error| {
-        let address = format!("{}:{}", server.hostname, server.port);
-        End::User(anyhow::anyhow!(
-            "cannot listen on {address}: {error}; hint: choose another `--port` or `--hostname`"
-        ))
-    })?;
     let publisher = match &settings.cache.kv_events_endpoint {
         Some(endpoint) => {
             Some(publisher(endpoint, &settings.served_model_name, extensions).await.map_err(End::User)?)
@@ -144,6 +143,9 @@ async fn serve(settings: RouterSettings, start: &Start, extensions: Extensions) 
         model = settings.served_model_name,
         "router is listening"
     );
+    if let Some(listener) = &metrics_listener {
+        announce_metrics(listener).map_err(|error| End::Bug(error.into()))?;
+    }
     let url = settings.cache.kv_object_store.as_deref();
     let remote = url.map(|url| object_store(url, extensions)).transpose()?;
     let mut front = front(server).map_err(End::User)?;
@@ -159,6 +161,7 @@ async fn serve(settings: RouterSettings, start: &Start, extensions: Extensions) 
     let mut server = Server::start_with_objects(model, limits, access, settings.shard_socket.clone(), remote)
         .map_err(|error| End::Bug(anyhow::anyhow!("cannot start the thread of the step loop: {error}")))?;
     server.front = front;
+    server.metrics_listener = metrics_listener;
     server.accepts_when_ready = start.accepts_when_ready;
     let (tell, told) = oneshot::channel();
     server.replaced = Some(told);
@@ -208,10 +211,43 @@ async fn serve(settings: RouterSettings, start: &Start, extensions: Extensions) 
     Ok(())
 }
 
+/// Returns the inherited socket, or binds an address. Flags that `flag_prefix` begins name the address.
+async fn listen(
+    inherited: Option<RawFd>,
+    flag_prefix: &str,
+    hostname: &str,
+    port: u16,
+) -> anyhow::Result<TcpListener> {
+    let listener = match inherited {
+        Some(inherited) => adopt(inherited),
+        None => TcpListener::bind((hostname, port)).await,
+    };
+    listener.map_err(|error| {
+        anyhow::anyhow!(
+            "cannot listen on {hostname}:{port}: {error}; hint: choose another `{flag_prefix}port` or \
+             `{flag_prefix}hostname`"
+        )
+    })
+}
+
+/// Logs the address of the metrics, and a warning if other machines reach it.
+fn announce_metrics(listener: &TcpListener) -> io::Result<()> {
+    let local = listener.local_addr()?;
+    tracing::info!(metrics_address = %format!("http://{local}"), "metrics need no key there");
+    if !local.ip().is_loopback() {
+        tracing::warn!(
+            metrics_address = %local,
+            "anyone who reaches this address can read the metrics of all tenants together; hint: let only the scrapers \
+             reach it, by a network policy or a firewall"
+        );
+    }
+    Ok(())
+}
+
 /// Returns the socket that this process inherited as descriptor `inherited`.
 fn adopt(inherited: RawFd) -> io::Result<TcpListener> {
-    // SAFETY: the launcher opened this descriptor for this process and names it on the command line. Nothing else here
-    // uses it, since this is the only call.
+    // SAFETY: the launcher opened this descriptor for this process and names it once on the command line. Nothing else
+    // here uses it, since there is one call for each socket.
     let listener = unsafe { std::net::TcpListener::from_raw_fd(inherited) };
     listener.set_nonblocking(true)?;
     // The launcher's queue of connections is short, because the standard library offers no choice.

@@ -34,6 +34,10 @@ settings! {
         hostname: String = "127.0.0.1".into(), Form::Host;
         /// Port to listen on; 0 picks a free one.
         port: u16 = 3000, Form::Number { unit: "PORT", min: 0, max: 65_535 };
+        /// Port that answers only `/metrics`, `/livez` and `/readyz`, over plain HTTP and without keys; 0 opens none.
+        metrics_port: u16 = 0, Form::Number { unit: "PORT", min: 0, max: 65_535 };
+        /// Address of `--metrics-port`; 0.0.0.0 opens it to the network, such as that of a pod.
+        metrics_hostname: String = "127.0.0.1".into(), Form::Host;
         /// TOML file with the API keys of each tenant. Without this file and without `TRUNKLINE_API_KEY`, which holds a
         /// single key, the server needs no key.
         api_keys: Option<PathBuf> = None, Form::File;

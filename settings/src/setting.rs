@@ -76,6 +76,10 @@ impl Setting {
                 "; hint: Kubernetes sets `TRUNKLINE_PORT` for a Service named `trunkline`; set \
                  `enableServiceLinks: false`"
             }
+            "metrics_port" if text.starts_with("tcp://") => {
+                "; hint: Kubernetes sets `TRUNKLINE_METRICS_PORT` for a Service named `trunkline-metrics`; set \
+                 `enableServiceLinks: false`"
+            }
             _ => "",
         };
         SettingError { name: self.flag(), text: shown(text), expected: self.form.expected(), hint }

@@ -23,6 +23,11 @@ fn port_in_use_is_known_before_anything_starts() {
     assert_one_error(&stderr, &format!("port {port} of `127.0.0.1` is in use; hint: "));
     assert_eq!(stderr.lines().count(), 1);
     assert!(bench.journal().is_empty(), "{:?}", bench.journal());
+    let bench = Bench::new();
+    let (code, _, stderr) = bench.run(&["serve", "--port", "0", "--metrics-port", &port]);
+    assert_eq!((code, stderr.lines().count()), (2, 1), "{stderr}");
+    assert_one_error(&stderr, "choose another `--metrics-port`");
+    assert!(bench.journal().is_empty(), "{:?}", bench.journal());
 }
 
 #[test]

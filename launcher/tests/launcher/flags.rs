@@ -55,6 +55,8 @@ const CASES: &[Case] = &[
     router(&["--served-model-name shown"]),
     router(&["--hostname localhost"]),
     router(&["--port 4567"]),
+    router(&["--metrics-port 4568"]),
+    router(&["--metrics-hostname ::1"]),
     router(&["--api-keys /keys.toml"]),
     Case {
         typed: "--tls-cert /cert.pem --tls-key /key.pem",
@@ -129,12 +131,12 @@ const CASES: &[Case] = &[
 /// The flag of the configuration file, which `a_file_sets_every_other_flag` uses.
 const CONFIG: &str = "config";
 
-/// Returns flag and value of everything in `CASES`. The value of a switch is empty; the port is 0, since another may be
-/// in use.
+/// Returns flag and value of everything in `CASES`. The value of a switch is empty; ports are 0, since others may be in
+/// use.
 fn typed() -> Vec<(String, String)> {
     let words = CASES.iter().flat_map(|case| with_values(case.typed.split(' ')));
     let pairs = words.map(|words| match words.split_once(' ') {
-        Some(("--port", _)) => ("--port".to_owned(), "0".to_owned()),
+        Some((flag @ ("--port" | "--metrics-port"), _)) => (flag.to_owned(), "0".to_owned()),
         Some((flag, value)) => (flag.to_owned(), value.to_owned()),
         None => (words, String::new()),
     });
@@ -203,7 +205,7 @@ fn command_lines(config: Box<ServeConfig>) -> [Vec<String>; 3] {
         model: ResolvedModel { path: "/m.gguf".into(), model_id: "fake/model".into(), revision: None },
         shards,
         generation: 0,
-        base: Arc::new(Base { listener, runtime_dir, pace: Pace::default() }),
+        base: Arc::new(Base { listener, metrics_listener: None, runtime_dir, pace: Pace::default() }),
     };
     let mut shard = words(&plan.command(ChildId::Shard(plan.shards[0]), Other::None));
     // The folder's name differs each time.
@@ -269,7 +271,7 @@ fn assert_all_arrives(bench: Bench, args: &[&str]) {
                 "shard" => case.shard,
                 _ => case.router,
             };
-            for words in wanted.iter().filter(|words| !words.starts_with("--port ")) {
+            for words in wanted.iter().filter(|words| !words.contains("port ")) {
                 assert!(given.iter().any(|given| given == words), "{role}: {words} is not in {given:?}");
             }
         }

@@ -43,7 +43,7 @@ pub async fn serve(
     SockRef::from(&listener).set_send_buffer_size(SEND_BUFFER_BYTES)?;
     let leaves = Arc::new(AtomicBool::new(false));
     host.routes = host.routes.layer(from_fn_with_state(leaves.clone(), announce_leave));
-    let max_connections = host.limits.max_concurrent_requests + host.limits.spare_connections;
+    let max_connections = host.max_connections;
     let connections = Arc::new(Semaphore::new(max_connections));
     let graceful = GracefulShutdown::new();
     let watching = host.tls.clone().map(|tls| AbortOnDrop::spawn(tls.watch(host.metrics.clone())));
@@ -106,6 +106,7 @@ pub struct Host {
     /// The certificate and its key; without them connections are not encrypted.
     pub tls: Option<Arc<Tls>>,
     pub limits: Arc<ServerLimits>,
+    pub max_connections: usize,
     /// Counts stalled connections and reloads of the certificate.
     pub metrics: Arc<Metrics>,
 }
@@ -139,10 +140,10 @@ impl Host {
 }
 
 /// A task that is aborted when this is dropped.
-struct AbortOnDrop(JoinHandle<()>);
+pub(crate) struct AbortOnDrop(JoinHandle<()>);
 
 impl AbortOnDrop {
-    fn spawn(task: impl Future<Output = ()> + Send + 'static) -> Self {
+    pub(crate) fn spawn(task: impl Future<Output = ()> + Send + 'static) -> Self {
         Self(tokio::spawn(task))
     }
 }

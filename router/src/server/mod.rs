@@ -27,9 +27,9 @@ use crate::generation::served::ServedModel;
 use crate::grammars::Grammars;
 use crate::http::browser::BrowserGuard;
 use crate::http::cors::Origin;
-use crate::http::serve::{self, Host};
+use crate::http::serve::{self, AbortOnDrop, Host};
 use crate::http::tls::Tls;
-use crate::limits::ServerLimits;
+use crate::limits::{MAX_METRICS_CONNECTIONS, ServerLimits};
 use crate::metrics::Metrics;
 use crate::model::Model;
 use crate::shutdown::{Phase, Shutdown};
@@ -58,6 +58,8 @@ pub struct Server {
     pub app: Arc<App>,
     /// The settings of the listener, which may be set before [`Self::run`].
     pub front: Front,
+    /// The listener of `--metrics-port`, which may be set before [`Self::run`].
+    pub metrics_listener: Option<TcpListener>,
     /// Set if another router accepts connections until this one's shard is ready.
     pub accepts_when_ready: bool,
     /// Receives a message when another router has taken over the listening socket.
@@ -159,6 +161,7 @@ impl Server {
         Ok(Self {
             app,
             front: Front::default(),
+            metrics_listener: None,
             accepts_when_ready: false,
             replaced: None,
             left: None,
@@ -185,9 +188,14 @@ impl Server {
         let host = Host {
             routes: routes::routes_with_cors(self.app.clone(), &front.origins, front.guard),
             tls: front.tls,
+            max_connections: self.app.limits.max_concurrent_requests + self.app.limits.spare_connections,
             limits: self.app.limits.clone(),
             metrics: self.app.metrics.clone(),
         };
+        let (leave_metrics, metrics_left) = oneshot::channel::<()>();
+        let metrics = self.metrics_listener.take();
+        let metrics =
+            metrics.map(|listener| serve_metrics(&self.app, listener, &front.origins, metrics_left));
         let (leave, left) = oneshot::channel::<()>();
         let (stop, mut stopped) = oneshot::channel::<()>();
         let app = self.app.clone();
@@ -200,6 +208,8 @@ impl Server {
                     _ = &mut stopped => return Ok(()),
                 }
             }
+            // Metrics are served as long as the other routes are, so also during a drain.
+            let _metrics = metrics.map(AbortOnDrop::spawn);
             // A dropped sender counts like a message.
             serve::serve(listener, host, left.map(drop), stopped.map(drop), closed).await
         });
@@ -221,7 +231,7 @@ impl Server {
             let mut stop = Some(stop);
             if is_replaced {
                 tracing::info!(open = num_open(&app), "replaced; open connections are served to their end");
-                drop(leave);
+                drop((leave, leave_metrics));
                 let limit = app.limits.graceful_termination_timeout;
                 let quiet = async {
                     quiet(&app).await;
@@ -257,6 +267,31 @@ impl Server {
             upload.abort();
         }
         result
+    }
+}
+
+/// Serves the metrics until `leave` resolves and all connections are closed, or until this is dropped.
+fn serve_metrics(
+    app: &Arc<App>,
+    listener: TcpListener,
+    origins: &[Origin],
+    leave: oneshot::Receiver<()>,
+) -> impl Future<Output = ()> + use<> {
+    let is_loopback = listener.local_addr().is_ok_and(|address| address.ip().is_loopback());
+    let guard = is_loopback.then(|| BrowserGuard::new(origins.to_vec()));
+    let host = Host {
+        routes: routes::metrics_routes(app.clone(), guard),
+        tls: None,
+        limits: app.limits.clone(),
+        max_connections: MAX_METRICS_CONNECTIONS,
+        metrics: app.metrics.clone(),
+    };
+    async move {
+        let left = oneshot::channel().0;
+        let stop = std::future::pending();
+        if let Err(error) = serve::serve(listener, host, leave.map(drop), stop, left).await {
+            tracing::error!(%error, "cannot serve metrics on their own port");
+        }
     }
 }
 

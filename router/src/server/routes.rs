@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use axum::Router;
 use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::{Html, IntoResponse, Redirect, Response};
 use axum::routing::{get, post};
+use axum::{Extension, Router};
 use utoipa::OpenApi;
 
 use super::observe::observe;
@@ -19,7 +19,7 @@ use crate::http::announce_close;
 use crate::http::browser::{BrowserGuard, Foreign};
 use crate::http::cors::{self, Origin};
 use crate::limits::MAX_HEADER_FIELDS;
-use crate::tenants::{PUBLIC, RateSlot};
+use crate::tenants::{Caller, PUBLIC, RateSlot};
 
 const DOCS_PAGE: &str = include_str!("../api/docs.html");
 
@@ -68,12 +68,34 @@ pub fn routes(app: Arc<App>) -> Router {
 /// Returns all routes, answering preflight requests of browsers if there are `origins`. A `guard` refuses foreign web
 /// pages.
 pub fn routes_with_cors(app: Arc<App>, origins: &[Origin], guard: Option<BrowserGuard>) -> Router {
-    let mut routes = routes(app);
-    if let Some(guard) = guard {
-        routes = routes.layer(axum::middleware::from_fn_with_state(Arc::new(guard), refuse_foreign_pages));
-    }
+    let routes = guarded(routes(app), guard);
     match cors::layer(origins) {
         Some(layer) => routes.layer(layer),
+        None => routes,
+    }
+}
+
+/// Returns the routes of `--metrics-port`: the probes, and metrics without samples of tenants. They need no key.
+pub fn metrics_routes(app: Arc<App>, guard: Option<BrowserGuard>) -> Router {
+    let routes = Router::new()
+        .route("/livez", get(operate::livez))
+        .route("/readyz", get(operate::readyz))
+        .route("/metrics", get(operate::metrics))
+        .fallback(unknown_route)
+        .method_not_allowed_fallback(unknown_method)
+        .layer(Extension(Caller::stranger()))
+        .layer(axum::middleware::from_fn_with_state(app.clone(), limit_header))
+        .layer(axum::middleware::from_fn(announce_close))
+        .layer(axum::middleware::from_fn_with_state(app.clone(), observe))
+        .with_state(app);
+    guarded(routes, guard)
+}
+
+fn guarded(routes: Router, guard: Option<BrowserGuard>) -> Router {
+    match guard {
+        Some(guard) => {
+            routes.layer(axum::middleware::from_fn_with_state(Arc::new(guard), refuse_foreign_pages))
+        }
         None => routes,
     }
 }

@@ -28,7 +28,7 @@ impl Caller {
     }
 
     /// Returns a caller without a tenant that may see nothing of the KV cache.
-    pub(super) fn stranger() -> Self {
+    pub fn stranger() -> Self {
         Self { tenant: None, is_admin: false }
     }
 

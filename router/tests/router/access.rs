@@ -11,6 +11,8 @@ use crate::support::{Answer, Connection, DEADLINE, MockShard, Router, ShardPlan,
 const ALICE: &str = "sk-alice-0123456789";
 const BOB: &str = "sk-bob-0123456789ab";
 
+const ADMIN: &str = "sk-admin-0123456789";
+
 const KEYS: &str = "[tenants.alice]\nkeys = [\"sk-alice-0123456789\", \"sk-alice-9876543210\"]\nshare = 3\n\
                     [tenants.bob]\nkeys = \"sk-bob-0123456789ab\"\n";
 
@@ -115,7 +117,8 @@ async fn tenants_cannot_see_or_remove_blocks_of_others() {
 
 #[tokio::test]
 async fn metrics_count_requests_and_blocks_by_tenant() {
-    let router = router().await;
+    let keys = format!("{KEYS}[tenants.operator]\nkeys = {ADMIN:?}\nadmin = true\nshare = 4\n");
+    let router = Router::start_with_keys(&keys, ShardPlan::default(), Limits::default()).await;
     let body = json!({"prompt": vec![7; 20], "max_tokens": 5, "ignore_eos": true});
     for key in [ALICE, ALICE, BOB] {
         complete(&router, key, &body).await.ok();
@@ -128,14 +131,16 @@ async fn metrics_count_requests_and_blocks_by_tenant() {
     assert!(
         bobs.contains("trunkline_tenant_requests_total counter") && bobs.contains("trunkline_steps_total ")
     );
+    let admins = get(&router, "/metrics", &[("x-api-key", ADMIN)]).await.text();
+    assert!(has_other(&admins, "alice") && has_other(&admins, "bob"), "an admin sees all tenants");
     for sample in [
         "trunkline_tenant_requests_total{tenant=\"alice\"} 2",
         "trunkline_tenant_prompt_tokens_total{tenant=\"alice\"} 40",
         "trunkline_tenant_cached_tokens_total{tenant=\"alice\"} 19",
         "trunkline_tenant_output_tokens_total{tenant=\"alice\"} 10",
         "trunkline_tenant_output_tokens_total{tenant=\"bob\"} 5",
-        "trunkline_tenant_kv_share_blocks{tenant=\"alice\"} 768.0",
-        "trunkline_tenant_kv_share_blocks{tenant=\"bob\"} 256.0",
+        "trunkline_tenant_kv_share_blocks{tenant=\"alice\"} 384.0",
+        "trunkline_tenant_kv_share_blocks{tenant=\"bob\"} 128.0",
         "trunkline_tenant_kv_blocks{tenant=\"bob\"} 3.0",
         "trunkline_tenant_evicted_blocks_total{tenant=\"bob\"} 0",
     ] {

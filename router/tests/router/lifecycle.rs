@@ -411,6 +411,12 @@ fn port_in_use_is_one_line_and_exit_code_2() {
     let port = taken.local_addr().unwrap().port();
     let line = failure(command(folder.path(), port));
     assert!(line.starts_with(&format!("error: cannot listen on 127.0.0.1:{port}: ")), "{line}");
+    let mut settings = settings(folder.path());
+    settings.server.metrics_port = port;
+    let mut command = Command::new(PROGRAM);
+    command.with_settings(folder.path(), &settings);
+    let line = failure(command);
+    assert!(line.contains("hint: choose another `--metrics-port` or `--metrics-hostname`"), "{line}");
 }
 
 #[test]

@@ -26,6 +26,7 @@ mod inspector;
 mod kv;
 mod kv_events;
 mod lifecycle;
+mod metrics_port;
 mod objects;
 mod openai;
 mod operate;

@@ -45,6 +45,7 @@ impl Bench {
         let thread = thread::spawn(move || {
             let base = Arc::new(Base {
                 listener: Listener::open(&config.server.hostname, config.server.port)?,
+                metrics_listener: Listener::open_for_metrics(&config.server)?,
                 runtime_dir: RuntimeDir::create(&[folder], &shards, &config.log())?,
                 pace,
             });

@@ -3,6 +3,7 @@
 mod client;
 pub mod process;
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -64,7 +65,9 @@ pub fn sequence(token_ids: Vec<u32>, max_new_tokens: u32) -> NewSequence {
 pub struct Router {
     pub shard: Option<MockShard>,
     pub app: Arc<App>,
-    pub address: std::net::SocketAddr,
+    pub address: SocketAddr,
+    /// The address for metrics, which needs no key.
+    pub metrics_address: SocketAddr,
     pub socket: PathBuf,
     terminate: Option<oneshot::Sender<()>>,
     replace: Option<oneshot::Sender<()>>,
@@ -111,10 +114,9 @@ impl Setup {
         let mut server = Server::start_with_objects(model, limits, access, socket.clone(), remote).unwrap();
         server.front = front;
         let app = server.app.clone();
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        listener.set_nonblocking(true).unwrap();
-        let listener = TcpListener::from_std(listener).unwrap();
-        let address = listener.local_addr().unwrap();
+        let (listener, address) = listen();
+        let (metrics_listener, metrics_address) = listen();
+        server.metrics_listener = Some(metrics_listener);
         let (replace, replaced) = oneshot::channel();
         server.replaced = Some(replaced);
         server.accepts_when_ready = accepts_when_ready;
@@ -126,8 +128,17 @@ impl Setup {
             }
         }));
         let (terminate, replace) = (Some(terminate), Some(replace));
-        Router { shard: None, app, address, socket, terminate, replace, running, folder }
+        Router { shard: None, app, address, metrics_address, socket, terminate, replace, running, folder }
     }
+}
+
+/// Opens a listener on a free port.
+fn listen() -> (TcpListener, SocketAddr) {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let listener = TcpListener::from_std(listener).unwrap();
+    let address = listener.local_addr().unwrap();
+    (listener, address)
 }
 
 impl Router {
