@@ -45,6 +45,8 @@ SLOWEST_SHARE, MIN_SLOWEST = 0.001, 5
 SIMILAR_ROWS, SIMILAR_CONTEXT = 8, 5_000
 # The largest relative difference of similar work.
 SIMILAR = 0.5
+# Fields of a plan that may explain why its step is slower than others with the same work.
+HOLD_UPS = {"stores": "while blocks are stored", "restores": "while blocks are restored", "awaited_masks": "by a mask"}
 
 
 @dataclass
@@ -53,8 +55,7 @@ class Step:
 
     rows: int
     context: int
-    stores: int
-    restores: int
+    hold_ups: list[str]
     waiting: float
     device: float
     rest: float
@@ -92,7 +93,8 @@ def read_steps(lines: list[str]) -> list[Step]:
             parts = (part / 1e3 for part in (waiting_us, event["device_us"], rest_us))
             if plan["rows"] > 0:
                 context = plan["context"] + plan["decode_context"]
-                steps.append(Step(plan["rows"], context, plan["stores"], plan["restores"], *parts))
+                hold_ups = [text for field, text in HOLD_UPS.items() if plan.get(field)]
+                steps.append(Step(plan["rows"], context, hold_ups, *parts))
             last_us = event["at_us"]
     return steps
 
@@ -114,7 +116,7 @@ def cause(step: Step, usual: Step) -> str:
     excess = {
         "waiting for a plan": step.waiting - usual.waiting,
         "between router and shard": step.rest - usual.rest,
-        "device, held up" + (" while blocks are stored" if step.stores else ""): step.device - step.usual_device,
+        " ".join(["device, held up", *step.hold_ups]): step.device - step.usual_device,
         "device, prompt" if step.rows > 4 * usual.rows else "device, context": step.usual_device - usual.device,
     }
     return max(excess, key=lambda name: excess[name])
@@ -157,7 +159,7 @@ def report(name: str, rounds: list[Round]) -> tuple[str, list[str]]:
     steps = [step for one in rounds for step in one.steps]
     expect(steps)
     middle = (statistics.median(getattr(step, part) for step in steps) for part in ("waiting", "device", "rest"))
-    usual = Step(int(statistics.median(step.rows for step in steps)), 0, 0, 0, *middle)
+    usual = Step(int(statistics.median(step.rows for step in steps)), 0, [], *middle)
     slowest = sorted(steps, key=lambda step: -step.total)[: max(MIN_SLOWEST, int(len(steps) * SLOWEST_SHARE))]
     lines = [
         f"| {name} | {step.total:.1f} | {cause(step, usual)} | {step.rows} | {step.context:,} | {step.waiting:.1f} "

@@ -41,6 +41,8 @@ def limits(path: Path) -> str:
         (f"{r['operation']}, {r['instruction_set']}: `{r['instruction']}`", r, "GMAC/s") for r in measured["rates"]
     ]
     table = [f"| {name} | {row['one_thread']:,.0f} | {row['all_threads']:,.0f} | {unit} |" for name, row, unit in rows]
+    if steady := measured.get("fixed_work_ms"):
+        table.append(f"| work that is always the same, p50 and p99 | | {steady['p50']:.1f}, {steady['p99']:.1f} | ms |")
     head = [
         "The machine's own limits (`make bench NAME=limits`):",
         "",

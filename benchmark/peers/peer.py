@@ -154,6 +154,8 @@ class Peer(ABC):
     weights: str
     environment: Environment | None
     note: str = field(default="", kw_only=True)
+    only_loads: bool = field(default=False, kw_only=True)
+    """True if it differs from another row only under load."""
 
     @abstractmethod
     def install(self, setting: Setting) -> None:

@@ -15,7 +15,7 @@ from .measure import Measurer
 from .metrics import Slo
 from .peer import Endpoint, HttpEndpoint, Peer, Setting, started
 from .store import Store
-from .workload import Overhead, Start, Vocabulary, Workload
+from .workload import Arrivals, Chat, Interruption, Overhead, Start, Vocabulary, Workload
 
 FAILURES = (Died, HttpError, OSError)
 WARM_UP_TOKENS = 16
@@ -112,6 +112,8 @@ class Runner:
 
 def suits(peer: Peer, workload: Workload) -> bool:
     """Returns whether a workload applies to a peer."""
+    if peer.only_loads:
+        return isinstance(workload, Interruption | Arrivals | Chat)
     if isinstance(workload, Overhead):
         return peer.project == "trunkline"
     return workload.raw or isinstance(workload, Start) or not peer.raw

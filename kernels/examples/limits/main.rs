@@ -2,7 +2,7 @@
 //!
 //! Measures the read bandwidth of each cache and of memory, multiply-adds in registers for each instruction set, and
 //! the time of a barrier of the kernels' thread pool, with one thread and with all threads. Every figure is the best of
-//! many short runs on pinned threads, so other load has little effect. Prints a table and writes JSON to PATH:
+//! many short runs on pinned threads, so other load has little effect, except for the last. Prints a table and writes JSON to PATH:
 //!
 //! - `machine`: the CPU, the usable CPUs and the sizes of the caches in bytes
 //! - `threads`: the number of threads for "all threads"
@@ -10,6 +10,8 @@
 //! - `rates`: `{operation, instruction_set, instruction, one_thread, all_threads}` in GMAC/s, where one multiply-add
 //!   counts as two operations in data sheets
 //! - `barrier_ns`: `{threads, ns}`
+//! - `fixed_work_ms`: `{threads, p50, p99}`, the time of work that is always the same and has as many barriers as a step.
+//!   No step can be steadier than this
 #![allow(clippy::print_stdout)] // a report is what it is for
 
 #[cfg(target_arch = "aarch64")]
@@ -37,6 +39,10 @@ const REPEAT_SECONDS: f64 = 0.5e-3;
 const MIN_MEMORY_BYTES: usize = 256 << 20;
 const MEMORY_TIMES_LAST_CACHE: usize = 4;
 const BARRIERS_PER_RUN: u32 = 200;
+/// The parts of the fixed work, each followed by a barrier, and the time of one.
+const FIXED_WORK_PARTS: usize = 300;
+const FIXED_WORK_PART_SECONDS: f64 = 12e-6;
+const FIXED_WORK_ROUNDS: usize = 1_000;
 
 /// A loop of one multiply-add instruction in registers.
 pub struct Rate {
@@ -146,6 +152,25 @@ impl Pools {
         }
         best / f64::from(BARRIERS_PER_RUN)
     }
+
+    /// Returns the median and the 99th percentile of the milliseconds that all threads take for the same work.
+    fn fixed_work_ms(&mut self, rate: &Rate) -> (f64, f64) {
+        let part = (passes_per_repeat(rate.run) as f64 * FIXED_WORK_PART_SECONDS / REPEAT_SECONDS) as usize;
+        let mut times: Vec<f64> = (0..FIXED_WORK_ROUNDS)
+            .map(|_| {
+                let start = Instant::now();
+                self.all.run(|_, barrier| {
+                    for _ in 0..FIXED_WORK_PARTS {
+                        (rate.run)(part);
+                        barrier.wait();
+                    }
+                });
+                start.elapsed().as_secs_f64() * 1e3
+            })
+            .collect();
+        times.sort_by(f64::total_cmp);
+        (times[FIXED_WORK_ROUNDS / 2], times[FIXED_WORK_ROUNDS * 99 / 100])
+    }
 }
 
 struct Arguments {
@@ -220,6 +245,12 @@ fn main() -> Result<()> {
     }
     let barrier_ns = pools.barrier_ns();
     println!("| barrier of {threads} threads | | {barrier_ns:.0} | ns |");
+    let fixed_work = arch::rates().first().map(|rate| pools.fixed_work_ms(rate));
+    if let Some((p50, p99)) = fixed_work {
+        println!("| fixed work of {threads} threads: p50, p99 | | {p50:.1}, {p99:.1} | ms |");
+    }
+    let fixed_work =
+        fixed_work.map(|(p50, p99)| serde_json::json!({"threads": threads, "p50": p50, "p99": p99}));
     let cache_list: Vec<_> = caches
         .iter()
         .map(|c| serde_json::json!({"level": c.level, "bytes": c.bytes, "shared_by_cpus": c.num_sharers}))
@@ -230,6 +261,7 @@ fn main() -> Result<()> {
         "read": reads,
         "rates": rates,
         "barrier_ns": {"threads": threads, "ns": barrier_ns},
+        "fixed_work_ms": fixed_work,
     });
     if let Some(path) = output {
         let text = serde_json::to_string_pretty(&report)? + "\n";

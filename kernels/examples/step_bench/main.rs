@@ -1,8 +1,9 @@
 //! Times whole steps of a model with the shape of SmolLM2-135M and random weights:
 //! `step_bench [--profile] [--pin auto|on|off] [--step-tokens N] [--limits PATH] [threads] [case...]`.
 //!
-//! The cases are `prefill:TOKENS`, `decode:SEQUENCES:CONTEXT` and `extend:HISTORY:NEW` (new tokens after a computed
-//! history); the default is a selection. Prints tokens per second of the fastest and the median round, and the CPU time
+//! The cases are `prefill:TOKENS`, `decode:SEQUENCES:CONTEXT`, `extend:HISTORY:NEW` (new tokens after a computed
+//! history) and `mixed:SEQUENCES:CONTEXT:NEW` (decodes, beside new tokens of another sequence after a history of the same
+//! length); the default is a selection. Prints tokens per second of the fastest and the median round, and the CPU time
 //! per token, which other load affects less. CPU time includes waiting at barriers, so measure it with one thread.
 //!
 //! `--profile` adds a table for each case with the mean time per step of each kind of kernel over all threads and
@@ -157,7 +158,10 @@ impl Bench {
         match parts[..] {
             ["prefill", tokens] => self.extend(0, tokens.parse()?),
             ["extend", history, new] => self.extend(history.parse()?, new.parse()?),
-            ["decode", sequences, context] => self.decode(sequences.parse()?, context.parse()?),
+            ["decode", sequences, context] => self.decode(sequences.parse()?, context.parse()?, 0),
+            ["mixed", sequences, context, new] => {
+                self.decode(sequences.parse()?, context.parse()?, new.parse()?)
+            }
             _ => anyhow::bail!("unknown case {case:?}"),
         }
     }
@@ -197,7 +201,8 @@ impl Bench {
         Ok(report(&name, new, rounds) + "\n" + &table)
     }
 
-    fn decode(&mut self, num_sequences: usize, context: usize) -> Result<String> {
+    /// Times steps of `num_sequences` decodes, beside `num_new` tokens of another sequence in each step.
+    fn decode(&mut self, num_sequences: usize, context: usize, num_new: usize) -> Result<String> {
         let step_tokens = self.step_tokens;
         let num_steps = ROUNDS * STEPS_PER_ROUND;
         let blocks_per_sequence = (context + num_steps).div_ceil(BLOCK_SIZE);
@@ -206,6 +211,15 @@ impl Bench {
             let first_block = i * blocks_per_sequence;
             self.plain_steps().prefill(i as u64, first_block, 0..context - 1, step_tokens, false)?;
         }
+        let prompt_id = num_sequences as u64;
+        let first_block = num_sequences * blocks_per_sequence;
+        let prompt_blocks = first_block..first_block + (context + num_new).div_ceil(BLOCK_SIZE);
+        if num_new > 0 {
+            self.executor.start(prompt_id, tokens(context), context, SamplingParams::default())?;
+            self.plain_steps().prefill(prompt_id, first_block, 0..context, step_tokens, false)?;
+            self.executor.end(prompt_id)?;
+        }
+        let prompt = tokens(context + num_new);
         let mut rounds = Rounds::default();
         let mut position = context - 1;
         let mut num_blocks = position.div_ceil(BLOCK_SIZE);
@@ -224,7 +238,29 @@ impl Bench {
                         sample: true,
                         score: false,
                     };
-                    steps.step(&(0..num_sequences).map(chunk).collect::<Vec<_>>())?;
+                    let mut chunks: Vec<Chunk> = (0..num_sequences).map(chunk).collect();
+                    if num_new > 0 {
+                        // The blocks still hold the history.
+                        let num_tokens = prompt.len();
+                        steps.executor.start(
+                            prompt_id,
+                            prompt.clone(),
+                            num_tokens,
+                            SamplingParams::default(),
+                        )?;
+                        chunks.push(Chunk {
+                            sequence_id: prompt_id,
+                            first_position: context as u32,
+                            num_tokens: num_new as u32,
+                            new_block_ids: prompt_blocks.clone().map(|block| block as u32).collect(),
+                            sample: false,
+                            score: false,
+                        });
+                    }
+                    steps.step(&chunks)?;
+                    if num_new > 0 {
+                        steps.executor.end(prompt_id)?;
+                    }
                     (position, num_blocks) = (position + 1, wanted);
                 }
                 Ok(())
@@ -232,8 +268,9 @@ impl Bench {
         }
         let table = steps.table();
         self.executor.reset();
-        let name = format!("decode {num_sequences} at {context}");
-        Ok(report(&name, num_sequences * STEPS_PER_ROUND, rounds) + "\n" + &table)
+        let beside = if num_new > 0 { format!(" beside {num_new}") } else { String::new() };
+        let name = format!("decode {num_sequences} at {context}{beside}");
+        Ok(report(&name, (num_sequences + num_new) * STEPS_PER_ROUND, rounds) + "\n" + &table)
     }
 }
 

@@ -127,8 +127,8 @@ impl PrefillRoom<'_> {
 /// Divides the room of a step among `needs`, which are in running order (class, then age).
 ///
 /// Higher classes are served first, and in a class the tenants that were served less. Of what a tenant gets in a class,
-/// a quarter is for its oldest sequence, so that this one always makes progress. The rest goes to the sequences that
-/// need least, so that a short prompt does not wait behind a long one. Returns the tokens of each need.
+/// a quarter is for its oldest sequence, so that this one always makes progress. The rest goes to one after the other, by
+/// age, but to much shorter ones first. Returns the tokens of each need.
 pub fn divide_prefill(mut room: PrefillRoom<'_>, needs: &[PrefillNeed]) -> Vec<u32> {
     let mut shares = vec![0; needs.len()];
     // The sort is stable, so each tenant's sequences stay in running order.
@@ -145,9 +145,21 @@ pub fn divide_prefill(mut room: PrefillRoom<'_>, needs: &[PrefillNeed]) -> Vec<u
             room.spend(first, share);
         };
         give(group[0], OLDEST_DIVISOR);
-        let mut shortest_first = group.to_vec();
-        shortest_first.sort_by_key(|&index| needs[index].num_tokens);
-        shortest_first.into_iter().for_each(|index| give(index, 1));
+        let mut rest = group.to_vec();
+        while !rest.is_empty() {
+            let next = next_of(&rest, needs);
+            give(rest.remove(next), 1);
+        }
     }
     shares
+}
+
+/// Returns the place in `rest` of the need that is served next: the oldest, unless a newer one needs less than half of
+/// it, and so on among the still newer ones.
+///
+/// Serving the least need first would let each new prompt pass an older one of about its own size. That hardly shortens
+/// the usual wait for a first token and makes the longest ones longer.
+fn next_of(rest: &[usize], needs: &[PrefillNeed]) -> usize {
+    let num_tokens = |place: usize| needs[rest[place]].num_tokens;
+    (1..rest.len()).fold(0, |next, place| if num_tokens(place) < num_tokens(next) / 2 { place } else { next })
 }

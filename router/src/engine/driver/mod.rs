@@ -364,7 +364,7 @@ impl Driver {
                     decode_context = plan.work().decode_context,
                     stores = plan.chunks.iter().map(|chunk| chunk.stores.len()).sum::<usize>(),
                     restores = plan.restores.len(),
-                    masks = plan.chunks.iter().filter(|chunk| chunk.allowed_tokens.is_some()).count(),
+                    awaited_masks = plan.chunks.iter().filter(|chunk| chunk.awaits_mask).count(),
                     at_us = self.elapsed_us(),
                     "step planned"
                 );

@@ -95,9 +95,16 @@ fn one_prompt_gets_everything() {
 #[test]
 fn a_short_prompt_does_not_wait_behind_long_ones() {
     assert_eq!(divide(512, &[(Normal, 10_000), (Normal, 20)]), [492, 20]);
-    assert_eq!(divide(512, &[(Normal, 10_000), (Normal, 9_000), (Normal, 20)]), [128, 364, 20]);
-    // Of two long prompts, the one that needs less is completed first.
+    assert_eq!(divide(512, &[(Normal, 10_000), (Normal, 4_000), (Normal, 20)]), [128, 364, 20]);
+}
+
+#[test]
+fn prompts_of_about_the_same_size_are_served_in_the_order_of_their_arrival() {
     assert_eq!(divide(512, &[(Normal, 8_000), (Normal, 9_000)]), [512, 0]);
+    assert_eq!(divide(512, &[(Normal, 9_000), (Normal, 8_000)]), [512, 0]);
+    assert_eq!(divide(512, &[(Normal, 600), (Normal, 300), (Normal, 299)]), [213, 0, 299]);
+    assert_eq!(divide(500, &[(Normal, 600), (Normal, 200), (Normal, 110)]), [190, 200, 110]);
+    assert_eq!(divide(500, &[(Normal, 600), (Normal, 200), (Normal, 90)]), [210, 200, 90]);
 }
 
 #[test]
@@ -117,8 +124,9 @@ fn a_class_gets_what_the_higher_ones_leave() {
 fn known_cost() -> StepCost {
     let mut cost = StepCost::default();
     for round in 0..400_u64 {
-        let work = StepWork { rows: 1 + round % 60, context: (round % 7) * 10_000, ..StepWork::default() };
-        let time_us = 1_000 + 100 * work.rows.saturating_sub(16) + work.context / 10;
+        let rows = 1 + round % 60;
+        let work = StepWork { rows, context: (round % 7) * 10_000, decode_context: (round % 5) * 10_000 };
+        let time_us = 1_000 + 100 * rows.saturating_sub(16) + (work.context + work.decode_context) / 10;
         cost.add(work, time_us);
     }
     cost
@@ -158,6 +166,46 @@ fn rows_that_read_little_context_get_more_of_the_time() {
 }
 
 proptest! {
+    #[test]
+    fn a_step_takes_its_target_time_and_the_oldest_prompts_get_on(
+        needs in prop::collection::vec((0..3_u8, 0..3_u8, 0..8_000_u32, 1..8_000_u32), 1..12),
+        num_decodes in 1..40_u64,
+        target_us in 100..40_000_u32,
+        least in 1..64_u32,
+        tokens in 1..512_u32,
+    ) {
+        let cost = known_cost();
+        let mut fairness = Fairness::new(&[], 0);
+        let needs: Vec<_> = needs
+            .into_iter()
+            .map(|(class, tenant, first, num_tokens)| PrefillNeed {
+                key: SequenceKey::default(),
+                priority: [High, Normal, Low][usize::from(class)],
+                tenant: fairness.enter(Some(&tenant.to_string())),
+                served: u64::from(tenant),
+                first,
+                num_tokens,
+            })
+            .collect();
+        let work = StepWork { rows: num_decodes, decode_context: 100 * num_decodes, ..StepWork::default() };
+        let time = TimeRoom { cost: &cost, target_us: f64::from(target_us), work, least };
+        let shares = divide_prefill(PrefillRoom { tokens, time: Some(time) }, &needs);
+        let total: u32 = shares.iter().sum();
+        let mut with_prefill = work;
+        for (need, &share) in needs.iter().zip(&shares) {
+            prop_assert!(share <= need.num_tokens);
+            with_prefill.context += u64::from(share) * u64::from(need.first) + u64::from(share * (share + 1) / 2);
+            with_prefill.rows += u64::from(share);
+        }
+        prop_assert!(total <= tokens);
+        let step_us = cost.predict_us(with_prefill).unwrap();
+        prop_assert!(step_us <= f64::from(target_us) * 1.000_001 || total <= least, "{step_us} for {shares:?}");
+        // Whatever else waits, the first need of the first class and tenant gets on, and not by its smallest part.
+        let first = (0..needs.len()).min_by_key(|&index| (needs[index].priority, needs[index].served, index)).unwrap();
+        let least_share = tokens.min(least).div_ceil(4).min(needs[first].num_tokens);
+        prop_assert!(shares[first] >= least_share, "{shares:?}");
+    }
+
     #[test]
     fn a_step_grows_only_for_goals_that_it_meets(
         goals in prop::collection::vec((1.0..1e6, 0.0..4e6), 0..6),
