@@ -194,7 +194,7 @@ async fn serve(settings: RouterSettings, start: &Start, extensions: Extensions) 
                 extensions.start_exporter.ok_or_else(|| End::User(not_in_this_build("`--otlp-endpoint`")))?;
             let exporter = start(endpoint).map_err(|error| End::User(anyhow::Error::msg(error)))?;
             // Nothing has set it before.
-            let _ = server.app.begin_span.set(exporter.begin);
+            let _ = server.app.telemetry.set(exporter.telemetry);
             Some(exporter.stop)
         }
         None => None,

@@ -2,8 +2,8 @@
 //!
 //! An exporter such as `trunkline-otlp` makes spans of the records and sends them.
 
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::SystemTime;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::{Duration, SystemTime};
 
 use axum::http::{HeaderMap, Method};
 use futures::future::BoxFuture;
@@ -23,6 +23,8 @@ pub struct Timeline {
     pub submitted: SystemTime,
     /// The first step.
     pub started: Option<SystemTime>,
+    /// The tokens that were read from the store before the first step, and the time that this took.
+    pub restored: Option<(u32, Duration)>,
     pub first_token: Option<SystemTime>,
     pub last_token: Option<SystemTime>,
     /// The end or the abort.
@@ -50,8 +52,32 @@ pub struct Record {
     pub tokens: Option<TokenCounts>,
     /// Why each choice ended, by the names of OpenTelemetry's conventions.
     pub finish_reasons: Vec<&'static str>,
+    /// The time at which the request's grammar was ready, and how long it took to compile it or to find it among the
+    /// compiled ones.
+    pub grammar: Option<(SystemTime, Duration)>,
     /// A few at most, since a request may have thousands of choices.
     pub sequences: Vec<Timeline>,
+}
+
+/// Names a span in the trace that it belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SpanIds {
+    pub trace_id: [u8; 16],
+    pub span_id: [u8; 8],
+}
+
+/// A step that a shard computed.
+#[derive(Debug, Clone)]
+pub struct StepRecord {
+    pub step_id: u64,
+    /// The time at which its result arrived.
+    pub ended: SystemTime,
+    /// The time that the device worked on it.
+    pub device_time: Duration,
+    pub num_tokens: u64,
+    pub num_sequences: usize,
+    /// The spans of requests whose sequences it computed.
+    pub requests: Vec<SpanIds>,
 }
 
 /// The largest number of sequences of a request whose moments are kept.
@@ -59,16 +85,30 @@ pub const MAX_TIMELINES: usize = 16;
 
 /// The span of a request that is still running.
 pub trait RequestSpan: Send + Sync {
+    fn ids(&self) -> SpanIds;
+
     fn end(self: Box<Self>, record: &Record);
 }
 
-/// Begins the span of an operation on a model, in the trace that the headers name (W3C Trace Context), or in a new one.
-/// `None` if it is not sampled.
-pub type BeginSpan = Arc<dyn Fn(&HeaderMap, &Record) -> Option<Box<dyn RequestSpan>> + Send + Sync>;
+/// Receives what happens, for a system outside. No method waits for that system.
+pub trait Telemetry: Send + Sync {
+    /// Begins the span of an operation on a model, in the trace that the headers name (W3C Trace Context), or in a new
+    /// one. `None` if it is not sampled.
+    fn begin(&self, headers: &HeaderMap, record: &Record) -> Option<Box<dyn RequestSpan>>;
+
+    /// Measures a request that has ended, sampled or not.
+    fn measure(&self, record: &Record);
+
+    /// Adds the span of a step.
+    fn step(&self, step: &StepRecord);
+}
+
+/// The receiver of an exporter, once it runs. It never changes then.
+pub type TelemetrySlot = Arc<OnceLock<Arc<dyn Telemetry>>>;
 
 /// A running exporter.
 pub struct Exporter {
-    pub begin: BeginSpan,
+    pub telemetry: Arc<dyn Telemetry>,
     /// Sends what is left, for a few seconds at most.
     pub stop: BoxFuture<'static, ()>,
 }
@@ -89,11 +129,19 @@ pub fn operation(method: &Method, route: &str) -> Option<&'static str> {
 pub struct RequestTrace {
     record: Mutex<Record>,
     span: Option<Box<dyn RequestSpan>>,
+    telemetry: TelemetrySlot,
 }
 
 impl RequestTrace {
-    pub fn new(record: Record, span: Option<Box<dyn RequestSpan>>) -> Self {
-        Self { record: Mutex::new(record), span }
+    /// Begins the record, and its span if there is an exporter.
+    pub fn begin(record: Record, headers: &HeaderMap, telemetry: TelemetrySlot) -> Self {
+        let span = telemetry.get().and_then(|telemetry| telemetry.begin(headers, &record));
+        Self { record: Mutex::new(record), span, telemetry }
+    }
+
+    /// The ids of the span; `None` if the request is not sampled.
+    pub fn span_ids(&self) -> Option<SpanIds> {
+        self.span.as_ref().map(|span| span.ids())
     }
 
     pub fn update(&self, change: impl FnOnce(&mut Record)) {
@@ -105,6 +153,9 @@ impl Drop for RequestTrace {
     fn drop(&mut self) {
         let record = self.record.get_mut().unwrap_or_else(PoisonError::into_inner);
         record.log();
+        if let Some(telemetry) = self.telemetry.get() {
+            telemetry.measure(record);
+        }
         if let Some(span) = self.span.take() {
             span.end(record);
         }
@@ -112,6 +163,11 @@ impl Drop for RequestTrace {
 }
 
 impl Record {
+    /// The time of the first token of any choice.
+    pub fn first_token(&self) -> Option<SystemTime> {
+        self.sequences.iter().filter_map(|sequence| sequence.first_token).min()
+    }
+
     /// Logs the end of a request that was accepted. The middleware logs refusals.
     fn log(&self) {
         let Some(tokens) = self.tokens else { return };
@@ -119,7 +175,7 @@ impl Record {
             to.duration_since(from).map_or(0, |time| time.as_millis() as u64)
         };
         let now = SystemTime::now();
-        let first = self.sequences.iter().filter_map(|sequence| sequence.first_token).min();
+        let first = self.first_token();
         let started = self.sequences.iter().filter_map(|sequence| sequence.started).min();
         let outcome = match self.error {
             Some(code) => code.to_owned(),

@@ -1,8 +1,9 @@
 //! Measures the limits of this machine: `limits [--threads N] [--output PATH]`.
 //!
 //! Measures the read bandwidth of each cache and of memory, multiply-adds in registers for each instruction set, and
-//! the time of a barrier of the kernels' thread pool, with one thread and with all threads. Every figure is the best of
-//! many short runs on pinned threads, so other load has little effect, except for the last. Prints a table and writes JSON to PATH:
+//! the time of a barrier of the kernels' thread pool, with one thread and with all threads. Each of these is the best
+//! of many short runs on pinned threads, so other load has little effect. It also measures how steady the machine is.
+//! Prints a table and writes JSON to PATH:
 //!
 //! - `machine`: the CPU, the usable CPUs and the sizes of the caches in bytes
 //! - `threads`: the number of threads for "all threads"
@@ -10,8 +11,8 @@
 //! - `rates`: `{operation, instruction_set, instruction, one_thread, all_threads}` in GMAC/s, where one multiply-add
 //!   counts as two operations in data sheets
 //! - `barrier_ns`: `{threads, ns}`
-//! - `fixed_work_ms`: `{threads, p50, p99}`, the time of work that is always the same and has as many barriers as a step.
-//!   No step can be steadier than this
+//! - `fixed_work_ms`: `{threads, p50, p99}`, the time of work that is always the same, with as many barriers as a step.
+//!   No step can be steadier
 #![allow(clippy::print_stdout)] // a report is what it is for
 
 #[cfg(target_arch = "aarch64")]

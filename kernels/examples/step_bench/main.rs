@@ -2,7 +2,7 @@
 //! `step_bench [--profile] [--pin auto|on|off] [--step-tokens N] [--limits PATH] [threads] [case...]`.
 //!
 //! The cases are `prefill:TOKENS`, `decode:SEQUENCES:CONTEXT`, `extend:HISTORY:NEW` (new tokens after a computed
-//! history) and `mixed:SEQUENCES:CONTEXT:NEW` (decodes, beside new tokens of another sequence after a history of the same
+//! history) and `mixed:SEQUENCES:CONTEXT:NEW` (decodes beside new tokens of a sequence with a history of the same
 //! length); the default is a selection. Prints tokens per second of the fastest and the median round, and the CPU time
 //! per token, which other load affects less. CPU time includes waiting at barriers, so measure it with one thread.
 //!

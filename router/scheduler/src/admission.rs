@@ -2,6 +2,7 @@
 
 use trunkline_kv::{BlockTable, PrefixHit};
 
+use crate::event::Restored;
 use crate::fairness::TenantKey;
 use crate::lane::Lane;
 use crate::lifecycle::Lifecycle;
@@ -243,6 +244,7 @@ fn start_run(parts: &mut Lifecycle<'_>, key: SequenceKey, hit: &PrefixHit) {
         has_failed: false,
         waiters: Vec::new(),
         restore,
+        restored: Restored::default(),
     });
     sequence.num_paid = sequence.num_paid.max(num_hit_tokens).min(sequence.num_prompt_tokens);
     parts.sequences.begin_running(key);

@@ -127,8 +127,8 @@ impl PrefillRoom<'_> {
 /// Divides the room of a step among `needs`, which are in running order (class, then age).
 ///
 /// Higher classes are served first, and in a class the tenants that were served less. Of what a tenant gets in a class,
-/// a quarter is for its oldest sequence, so that this one always makes progress. The rest goes to one after the other, by
-/// age, but to much shorter ones first. Returns the tokens of each need.
+/// a quarter is for its oldest sequence, so that this one always makes progress. The rest goes to the others by age,
+/// but to much shorter ones first. Returns the tokens of each need.
 pub fn divide_prefill(mut room: PrefillRoom<'_>, needs: &[PrefillNeed]) -> Vec<u32> {
     let mut shares = vec![0; needs.len()];
     // The sort is stable, so each tenant's sequences stay in running order.

@@ -222,6 +222,14 @@ pub enum Event {
     },
 }
 
+/// Tokens that were read from the store instead of being computed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Restored {
+    pub num_tokens: u32,
+    /// The time that the shard took to read them.
+    pub time_us: u64,
+}
+
 /// An answer of the scheduler.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Update {
@@ -233,6 +241,8 @@ pub enum Update {
         cached_tokens: u32,
         /// Milliseconds since the sequence's `Submit`.
         queued_ms: u64,
+        /// The part of the cached tokens that was read from the store.
+        restored: Restored,
     },
     /// The outcome of the pin that the sequence asked for. Reported once, before its first sampled token.
     Pinned {

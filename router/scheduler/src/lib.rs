@@ -69,8 +69,8 @@ mod yielding;
 
 pub use config::{SchedulerConfig, TenantWeight};
 pub use event::{
-    Allowed, EndReason, Event, LaneId, Millis, NextTokens, Pinned, Priority, RejectReason, Retention,
-    SequenceId, SequenceRequest, ShardLimits, StoreContents, Update, Usage,
+    Allowed, EndReason, Event, LaneId, Millis, NextTokens, Pinned, Priority, RejectReason, Restored,
+    Retention, SequenceId, SequenceRequest, ShardLimits, StoreContents, Update, Usage,
 };
 pub use fairness::MAX_WEIGHT;
 pub use in_flight::RUN_AHEAD;

@@ -319,7 +319,8 @@ impl<'p, 'a> Planner<'p, 'a> {
         counters.prompt_tokens += u64::from(sequence.num_prompt_tokens);
         counters.prefix_hit_tokens += u64::from(cached_tokens);
         let queued_ms = now.since(sequence.submitted_at);
-        updates.push(Update::Started { id: sequence.id, cached_tokens, queued_ms });
+        let restored = sequence.run().restored;
+        updates.push(Update::Started { id: sequence.id, cached_tokens, queued_ms, restored });
     }
 
     /// Gets the blocks and window parts for up to `num_tokens` more positions, as far as they are available. Other

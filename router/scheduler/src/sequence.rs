@@ -13,7 +13,9 @@ use trunkline_contract::{BlockId, SamplingParams};
 use trunkline_kv::{BlockTable, RestoredBlock, Salt};
 
 use crate::constraint::Constraint;
-use crate::event::{LaneId, Millis, Pinned, Priority, Retention, SequenceId, SequenceRequest, Usage};
+use crate::event::{
+    LaneId, Millis, Pinned, Priority, Restored, Retention, SequenceId, SequenceRequest, Usage,
+};
 use crate::fairness::TenantKey;
 use crate::plan::TokenMask;
 use crate::queue::Rank;
@@ -134,6 +136,8 @@ pub struct Run {
     pub waiters: Vec<Waiter>,
     /// The restore of the last planned positions. No chunk is planned before it is over.
     pub restore: Option<RunRestore>,
+    /// The part of its tokens that was read from the store.
+    pub restored: Restored,
 }
 
 /// A restore in flight.

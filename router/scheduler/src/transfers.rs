@@ -1,5 +1,6 @@
 //! Blocks that move between the pool and the store: their outcomes, and restores that take too long.
 
+use crate::event::Restored;
 use crate::lifecycle::Lifecycle;
 use crate::plan::{RestoreOutcome, Transfers};
 use crate::restores::{AbandonedRestore, num_windowed};
@@ -43,6 +44,8 @@ fn take_restore(parts: &mut Lifecycle<'_>, outcome: &RestoreOutcome) {
     run.planned -= num_bad * shard.limits.block_size;
     run.acknowledged = run.planned;
     let is_running = run.phase == Phase::Running;
+    run.restored =
+        Restored { num_tokens: num_good as u32 * shard.limits.block_size, time_us: outcome.time_us };
     parts.lane.throughput.add_restore(num_good as u32, outcome.time_us);
     parts.counters.restored_blocks += num_good as u64;
     parts.counters.restore_failures += u64::from(num_bad > 0);

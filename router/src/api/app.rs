@@ -1,6 +1,6 @@
 //! The state that handlers share.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use axum::extract::Request;
 use bytes::Bytes;
@@ -15,7 +15,7 @@ use crate::kv_events::KvEvents;
 use crate::limits::ServerLimits;
 use crate::metrics::Metrics;
 use crate::shutdown::Phase;
-use crate::trace::BeginSpan;
+use crate::trace::TelemetrySlot;
 
 /// The state that axum passes to every handler. Each field outlives any single request.
 pub struct App {
@@ -32,7 +32,7 @@ pub struct App {
     pub limits: Arc<ServerLimits>,
     pub metrics: Arc<Metrics>,
     /// Set once, before the first request, if requests have spans.
-    pub begin_span: OnceLock<BeginSpan>,
+    pub telemetry: TelemetrySlot,
     pub phase: watch::Receiver<Phase>,
 }
 

@@ -4,6 +4,7 @@
 //! implements the stages between them once for all dialects.
 
 use std::sync::Arc;
+use std::time::{Instant, SystemTime};
 
 use axum::extract::Request;
 use axum::http::HeaderMap;
@@ -156,7 +157,14 @@ pub(crate) async fn complete<C: Call>(
     let params = scope.validator.check(&scope.arrival, params, grammar_field, &defaults, names)?;
     // Compiling a grammar may take long, so it comes after all cheap checks.
     let grammar = match grammar {
-        Some(asked) => Some(scope.app.served.grammars.get(&scope.arrival.caller, asked).await?),
+        Some(asked) => {
+            let begin = Instant::now();
+            let compiled = scope.app.served.grammars.get(&scope.arrival.caller, asked).await?;
+            if let Some(trace) = scope.arrival.id.trace() {
+                trace.update(|record| record.grammar = Some((SystemTime::now(), begin.elapsed())));
+            }
+            Some(compiled)
+        }
         None => None,
     };
     Ok((prompts.complete(scope, &params, grammar, num_choices).await?, num_choices))

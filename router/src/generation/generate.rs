@@ -22,7 +22,7 @@ use crate::grammars::CompiledGrammar;
 use crate::limits::{MAX_WAITING_TOKENS, ServerLimits};
 use crate::request::ready::GenerationRequest;
 use crate::shutdown::Phase;
-use crate::trace::{MAX_TIMELINES, Timeline, TokenCounts};
+use crate::trace::{MAX_TIMELINES, RequestTrace, Timeline, TokenCounts};
 
 /// The reason for which an output is complete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -178,6 +178,7 @@ impl Generation {
             timeline: Timeline {
                 submitted: submitted_at,
                 started: None,
+                restored: None,
                 first_token: None,
                 last_token: None,
                 ended: submitted_at,
@@ -243,8 +244,9 @@ impl Generation {
                 self.scores.iter_mut().for_each(|scores| scores.extend_from_slice(&more));
                 return None;
             }
-            Some(SequenceUpdate::Started { cached_tokens }) => {
+            Some(SequenceUpdate::Started { cached_tokens, restored }) => {
                 self.usage.cached_tokens = cached_tokens;
+                self.timeline.restored = restored;
                 self.timeline.started.get_or_insert_with(SystemTime::now);
                 GenerationEvent::Started(self.usage)
             }
@@ -375,6 +377,7 @@ fn new_sequence(request: &GenerationRequest) -> NewSequence {
         salt: request.salt.clone(),
         retention: request.retention.clone(),
         constraint: request.grammar.as_ref().map(CompiledGrammar::constraint),
+        span: request.id.trace().and_then(RequestTrace::span_ids),
     }
 }
 

@@ -5,7 +5,7 @@ pub mod routes;
 
 use std::io;
 use std::path::PathBuf;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt;
@@ -35,6 +35,7 @@ use crate::model::Model;
 use crate::shutdown::{Phase, Shutdown};
 use crate::tenants::Access;
 use crate::tenants::permits::TenantPermits;
+use crate::trace::TelemetrySlot;
 
 /// The time in which clients must read the errors that end their streams.
 const LAST_WORDS: Duration = Duration::from_secs(2);
@@ -111,8 +112,14 @@ impl Server {
             ..SchedulerConfig::default()
         };
         let shutdown = Shutdown::default();
-        let (driver, ends) =
-            Driver::new(config, limits.max_concurrent_requests, shutdown.subscribe(), metrics.clone());
+        let telemetry = TelemetrySlot::default();
+        let (driver, ends) = Driver::new(
+            config,
+            limits.max_concurrent_requests,
+            shutdown.subscribe(),
+            metrics.clone(),
+            telemetry.clone(),
+        );
         let (health_in, health) = watch::channel(Health::default());
         let hangs = HangWatch::new(&limits);
         let parallel = std::thread::available_parallelism().map_or(1, usize::from);
@@ -152,7 +159,7 @@ impl Server {
             responses: Arc::new(ResponseStore::new(limits.max_response_store_bytes)),
             limits,
             metrics,
-            begin_span: OnceLock::new(),
+            telemetry,
             phase: shutdown.subscribe(),
         });
         let steps = StepThread::start(driver.run(), run_link(shard_socket.clone(), ends.link, store_gate))?;

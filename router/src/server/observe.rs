@@ -102,10 +102,10 @@ fn begin_trace(app: &App, request: &Request, route: &str, id: &RequestId) -> Opt
         is_aborted: false,
         tokens: None,
         finish_reasons: Vec::new(),
+        grammar: None,
         sequences: Vec::new(),
     };
-    let span = app.begin_span.get().and_then(|begin| begin(request.headers(), &record));
-    Some(RequestTrace::new(record, span))
+    Some(RequestTrace::begin(record, request.headers(), app.telemetry.clone()))
 }
 
 /// Returns the id that the client or a proxy sent, if it is valid.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use tokio::sync::mpsc::{self, OwnedPermit};
 use tokio::sync::oneshot;
@@ -15,6 +16,7 @@ use trunkline_scheduler::{
 
 use crate::limits::MAX_WAITING_TOKENS;
 use crate::metrics::tenants::TenantCounters;
+use crate::trace::SpanIds;
 
 /// An update that the driver sends to a request.
 #[derive(Debug)]
@@ -31,6 +33,8 @@ pub enum SequenceUpdate {
     Started {
         /// Prompt tokens that were found in the KV index and need not be computed.
         cached_tokens: u32,
+        /// The tokens among them that were read from the store, and the time that this took.
+        restored: Option<(u32, Duration)>,
     },
     /// The part of the prompt that is pinned. Sent before the first token if the request asked for a pin.
     Pinned(Pinned),
@@ -74,6 +78,8 @@ pub struct NewSequence {
     pub retention: Retention,
     /// The constraint of the grammar that the output must follow, before the first token.
     pub constraint: Option<Constraint>,
+    /// The request's span, if it is sampled.
+    pub span: Option<SpanIds>,
 }
 
 pub(super) struct Submission {
@@ -89,6 +95,7 @@ pub(super) struct Client {
     pub(super) arrived: Instant,
     pub(super) last_token: Option<Instant>,
     pub(super) tenant: Option<TenantCounters>,
+    pub(super) span: Option<SpanIds>,
 }
 
 /// Submits sequences to the driver. Cheap to clone.
@@ -114,8 +121,14 @@ impl DriverHandle {
         let arrived = sequence.arrived;
         let (updates, received) = mpsc::channel(MAX_WAITING_TOKENS);
         let overflowed = Arc::new(AtomicBool::new(false));
-        let client =
-            Client { updates, overflowed: overflowed.clone(), arrived, last_token: None, tenant: None };
+        let client = Client {
+            updates,
+            overflowed: overflowed.clone(),
+            arrived,
+            last_token: None,
+            tenant: None,
+            span: sequence.span,
+        };
         // The slot for the end is reserved before the submission is sent, so an abort is never lost and never waits.
         let end = self.commands.clone().reserve_owned().await.map_err(|_| DriverGone)?;
         let submit = self.commands.reserve().await.map_err(|_| DriverGone)?;

@@ -9,6 +9,7 @@ mod constraints;
 mod handle;
 #[doc(hidden)]
 pub mod late;
+mod step_spans;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -29,11 +30,13 @@ use crate::kv_events::{self, EventFeed, EventSink};
 use crate::limits::MAX_WAITING_TOKENS;
 use crate::metrics::Metrics;
 use crate::shutdown::Phase;
+use crate::trace::TelemetrySlot;
 
 use constraints::{Constraints, Worked};
 use handle::{Client, Command, Question, Submission};
 pub use handle::{DriverGone, DriverHandle, NewSequence, Sequence, SequenceUpdate};
 use late::LateRestores;
+use step_spans::StepSpans;
 
 /// The most events handled before the next plan. It bounds a turn under a flood of commands.
 const MAX_EVENTS_PER_TURN: usize = 256;
@@ -73,6 +76,7 @@ pub struct Driver {
     /// True once this turn has answered a question. A question may take a millisecond, so each turn answers one.
     has_answered: bool,
     next_question: Option<Question>,
+    step_spans: StepSpans,
 }
 
 /// The ends of the driver's channels that others hold.
@@ -98,6 +102,7 @@ impl Driver {
         max_requests: usize,
         phase: watch::Receiver<Phase>,
         metrics: Arc<Metrics>,
+        telemetry: TelemetrySlot,
     ) -> (Self, DriverEnds) {
         // A live request owns at most two slots: its submission and its end.
         let (commands, commands_in) = mpsc::channel(2 * max_requests.max(1));
@@ -129,6 +134,7 @@ impl Driver {
             is_crowded: false,
             has_answered: false,
             next_question: None,
+            step_spans: StepSpans::new(telemetry),
         };
         let handle = DriverHandle::new(commands);
         let (shard, stats, tenants, kv_events) = (shard_out, stats_out, tenants_out, kv_events_out);
@@ -253,6 +259,7 @@ impl Driver {
                 self.metrics.step_seconds.observe(result.device_time_us as f64 / 1e6);
                 let (step_id, device_us) = (result.step_id, result.device_time_us);
                 tracing::trace!(step_id, device_us, at_us = self.elapsed_us(), "step finished");
+                self.step_spans.add(self.turn, &result, &self.scheduler, &self.clients);
                 self.handle(Event::StepResult(LANE, result));
             }
             LinkEvent::Transfers(transfers) => self.handle(Event::Transfers(LANE, transfers)),
@@ -393,13 +400,15 @@ impl Driver {
         while !self.updates.is_empty() {
             for update in std::mem::take(&mut self.updates) {
                 match update {
-                    Update::Started { id, cached_tokens, queued_ms } => {
+                    Update::Started { id, cached_tokens, queued_ms, restored } => {
                         self.metrics.queue_seconds.observe(queued_ms as f64 / 1e3);
                         let tenant = self.clients.get(&id).and_then(|client| client.tenant.as_ref());
                         if let Some(tenant) = tenant {
                             tenant.cached_tokens.inc_by(cached_tokens.into());
                         }
-                        self.tell(id, SequenceUpdate::Started { cached_tokens });
+                        let time = Duration::from_micros(restored.time_us);
+                        let restored = (restored.num_tokens > 0).then_some((restored.num_tokens, time));
+                        self.tell(id, SequenceUpdate::Started { cached_tokens, restored });
                     }
                     Update::Pinned { id, pinned } => self.tell(id, SequenceUpdate::Pinned(pinned)),
                     Update::Scored { id, scores } => self.tell(id, SequenceUpdate::Scored(scores)),

@@ -170,7 +170,7 @@ impl Driver {
 
     pub fn started(&self, id: u64) -> Option<(u32, u64)> {
         self.updates.iter().find_map(|update| match update {
-            Update::Started { id: started, cached_tokens, queued_ms } if started.0 == id => {
+            Update::Started { id: started, cached_tokens, queued_ms, .. } if started.0 == id => {
                 Some((*cached_tokens, *queued_ms))
             }
             _ => None,

@@ -479,7 +479,8 @@ impl<'a> World<'a> {
         for update in updates {
             self.trace(&update);
             match update {
-                Update::Started { id, cached_tokens, queued_ms } => {
+                Update::Started { id, cached_tokens, queued_ms, restored } => {
+                    assert!(restored.num_tokens <= cached_tokens, "restored tokens are cached");
                     self.check_open(id);
                     assert_eq!(queued_ms, self.now.since(self.submitted[&id]));
                     assert!(cached_tokens < self.arrivals[&id].request.token_ids.len() as u32);

@@ -5,6 +5,7 @@ use trunkline_router::engine::driver::{Driver, DriverEnds, Sequence};
 use trunkline_router::engine::shard::{LinkEvent, ShardInfo, StepMessage};
 use trunkline_router::metrics::Metrics;
 use trunkline_router::shutdown::Phase;
+use trunkline_router::trace::TelemetrySlot;
 use trunkline_scheduler::{
     SampledToken, SchedulerConfig, SequenceOutcome, SequenceResult, StepPlan, StepResult,
 };
@@ -27,8 +28,13 @@ impl Driven {
     /// Starts the driver and waits until the sequence's first step is planned.
     async fn start(max_new_tokens: u32) -> (Self, Sequence, StepPlan) {
         let metrics = Arc::<Metrics>::default();
-        let (driver, ends) =
-            Driver::new(SchedulerConfig::default(), 1, watch::channel(Phase::Serving).1, metrics.clone());
+        let (driver, ends) = Driver::new(
+            SchedulerConfig::default(),
+            1,
+            watch::channel(Phase::Serving).1,
+            metrics.clone(),
+            TelemetrySlot::default(),
+        );
         tokio::spawn(driver.run());
         let (sender, plans) = mpsc::channel(8);
         let info = Arc::new(shard());
