@@ -76,7 +76,7 @@ image-environment: .tools/.stamp ##- install the wheels from dist/ into PREFIX; 
 	$(UV) pip install --quiet --python $(PREFIX)/bin/python --no-deps --no-index dist/*.whl
 
 ##@ Check
-SUITES := lint test-rust test-server test-system test-clients
+SUITES := lint test-rust test-server test-deploy test-system test-clients
 
 # Creates the environments while cargo builds. Skips a suite if nothing it depends on has changed since it last passed.
 test: ## run lint and the suites that a change affects (FORCE=1: all)
@@ -149,6 +149,11 @@ test-clients: .venv-clients/.stamp ## test third-party client packages (needs no
 	mkdir -p $(REPORTS)
 	TRUNKLINE_TEST_ALL_CLIENTS=1 .venv-clients/bin/python -m pytest -o filterwarnings=default --durations=20 --durations-min=0.5 \
 	    --junitxml=$(REPORTS)/clients.xml integration-tests/clients $(TESTS)
+
+# Without TRUNKLINE_TEST_ALL only what needs no Go: the chart's files, plain manifests, dashboard and alerts.
+test-deploy: .venv-test/.stamp ## test the Helm chart, dashboard and alerts (TRUNKLINE_TEST_ALL=1: rendered)
+	[ -z "$${TRUNKLINE_TEST_ALL:-}" ] || $(MAKE) .tools/deploy.stamp
+	$(PYTEST) --junitxml=$(REPORTS)/deploy.xml deploy/tests $(TESTS)
 
 test-schemas: build .venv-test/.stamp ##- test structured output with every schema in TRUNKLINE_SCHEMAS=file.jsonl.gz
 	TRUNKLINE_TEST_ALL=1 $(TEST_PYTHON) -m pytest integration-tests/test_structured.py --all-schemas -s $(TESTS)
@@ -267,6 +272,10 @@ proto: .venv-test/.stamp ## regenerate the Python stubs and the Rust types from 
 	PYTHONPATH=server $(TEST_PYTHON) scripts/gen_proto.py
 	cargo run --quiet --manifest-path proto/rust/Cargo.toml --target-dir target/proto -- router/src/engine/shard/generated
 
+manifests: .venv-test/.stamp .tools/deploy.stamp ## regenerate deploy/manifests/ from the Helm chart, and the dashboard
+	PYTHONPATH=deploy/tests $(TEST_PYTHON) deploy/tests/manifests.py
+	$(TEST_PYTHON) deploy/monitoring/dashboard.py
+
 snapshots: build .venv-test/.stamp ## record the system snapshots again; review the diff
 	$(TEST_PYTHON) -m pytest integration-tests --ignore=integration-tests/clients -k snapshot --record
 
@@ -282,6 +291,12 @@ lock: .tools/.stamp ##- compile requirements/*.in to lock files
 	echo "setting up build tools in .tools"
 	$(PYTHON) -m venv .tools
 	.tools/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/tools.txt
+	touch $@
+
+.tools/deploy.stamp: .tools/.stamp scripts/deploy-tools.sh
+	@MIN_FREE_MB=8000 scripts/require.sh go disk
+	echo "building helm, promtool and a Kubernetes API server in .tools/bin (ten minutes, 7 GB of Go caches)"
+	scripts/deploy-tools.sh
 	touch $@
 
 .venv/.stamp: .tools/.stamp requirements/serve.txt requirements/model.txt

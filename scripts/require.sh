@@ -25,6 +25,13 @@ for name in "$@"; do
         "$python" -c 'import ensurepip, venv' >/dev/null 2>&1 ||
             fail "\`$python\` cannot create virtual environments (no module ensurepip)" "on Debian: apt-get install python3-venv"
         ;;
+    go)
+        command -v go >/dev/null 2>&1 ||
+            fail "Go is missing (no \`go\` on PATH), which the chart's tests build helm with" "install Go 1.26 or newer"
+        minor=$(go env GOVERSION | sed -n 's/^go1\.\([0-9]*\).*/\1/p')
+        [ "${minor:-0}" -ge 26 ] ||
+            fail "\`go\` is $(go env GOVERSION), but 1.26 or newer is needed" "install Go 1.26 or newer"
+        ;;
     disk)
         free_mb=$(df -Pm . | awk 'NR == 2 {print $4}')
         [ "$free_mb" -ge "$MIN_FREE_MB" ] ||

@@ -25,22 +25,26 @@ CONCURRENT = ("test-clients",)
 # Suite → folders that cannot affect it. Lint reads every file, so it always runs.
 UNRELATED: dict[str, tuple[str, ...]] = {
     "lint": (),
-    "test-rust": ("server/", "integration-tests/", "benchmark/", "docs/", "scripts/"),
+    "test-rust": ("server/", "integration-tests/", "benchmark/", "docs/", "deploy/", "scripts/"),
     "test-server": (
-        *("launcher/", "object/", "fuzz/", "docs/", "integration-tests/"),
+        *("launcher/", "object/", "fuzz/", "docs/", "deploy/", "integration-tests/"),
         *(f"router/{part}/" for part in ("src", "tests", "benches", "scheduler", "kv", "otlp", "zmq")),
         *(f"router/{part}/" for part in ("text", "grammar", "reply")),
         *("kernels/tests/", "store/tests/"),
     ),
+    "test-deploy": (
+        *("router/", "launcher/", "server/", "kernels/", "store/", "object/", "fuzz/", "log/", "proto/", "contract/"),
+        *("settings/", "features/", "benchmark/", "integration-tests/"),
+    ),
     "test-system": (
         *("server/tests/", "kernels/tests/", "store/tests/", "object/tests/", "launcher/tests/", "router/tests/"),
         *(f"router/{crate}/tests/" for crate in ("scheduler", "kv", "text", "reply")),
-        *("fuzz/", "integration-tests/clients/"),
+        *("fuzz/", "deploy/", "integration-tests/clients/"),
     ),
     "test-clients": (
         *("server/tests/", "kernels/tests/", "store/tests/", "object/tests/", "launcher/tests/", "router/tests/"),
         *(f"router/{crate}/tests/" for crate in ("scheduler", "kv", "text", "grammar", "reply")),
-        *("fuzz/", "benchmark/", "docs/", "integration-tests/snapshots/", "integration-tests/test_"),
+        *("fuzz/", "benchmark/", "docs/", "deploy/", "integration-tests/snapshots/", "integration-tests/test_"),
     ),
 }
 
