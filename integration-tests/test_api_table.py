@@ -79,11 +79,13 @@ CHAT_TEXT = ("choices", 0, "message", "content")
 PLACES = [
     Place("chat", "/v1/chat/completions", json.dumps(CHAT), text=CHAT_TEXT),
     Place("chat", "/invocations", json.dumps(CHAT), text=CHAT_TEXT),
+    Place("chat", "/v1/chat/completions/render", json.dumps(CHAT), text=("token_ids",)),
     Place("chat", "/chat_tokenize", json.dumps(CHAT), status=422, text=("templated_text",)),
     Place("chat", "/vertex", in_instance(CHAT), "instances[]", 422, ("predictions", 0)),
     Place("message", "/v1/chat/completions", json.dumps(CHAT), "messages[]"),
     Place("completion", "/v1/completions", json.dumps(COMPLETION), text=("choices", 0, "text")),
     Place("completion", "/invocations", json.dumps(COMPLETION), text=("choices", 0, "text")),
+    Place("completion", "/v1/completions/render", json.dumps(COMPLETION), text=(0, "token_ids")),
     Place(
         "response",
         "/v1/responses",

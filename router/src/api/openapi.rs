@@ -22,6 +22,8 @@ const STREAMING: [(&str, Option<&str>); 7] = [
 ];
 /// Routes that generate text but do not appear in [`STREAMING`].
 const GENERATING: [&str; 2] = ["/generate_stream", "/vertex"];
+/// Routes that need the model's limits, but no step.
+const WITHOUT_STEPS: [&str; 2] = ["/v1/chat/completions/render", "/v1/completions/render"];
 /// Routes of TGI's dialect whose body may name a model.
 const WITH_MODEL: [&str; 3] = ["/chat_tokenize", "/invocations", "/vertex"];
 /// The errors that any route with a body may return.
@@ -43,6 +45,8 @@ const WITH_BODY: [(&str, &str); 4] = [
     paths(
         openai::chat::chat_completions,
         openai::completions::completions,
+        openai::render::render_chat,
+        openai::render::render_completion,
         openai::models::list_models,
         openai::models::get_model,
         responses::route::create,
@@ -139,6 +143,9 @@ fn complete(path: &str, operation: &mut Operation) {
         add(operation, dialect, "504", "The request timed out");
         let lost = if dialect == Dialect::Tgi { "424" } else { "502" };
         add(operation, dialect, lost, "The shard disconnected or failed the request");
+    }
+    if WITHOUT_STEPS.contains(&path) {
+        add(operation, dialect, "503", "The model is loading, or the server is draining");
     }
     if let Some((_, schema)) = streaming
         && let Some(RefOr::T(answer)) = operation.responses.responses.get_mut("200")

@@ -151,10 +151,7 @@ pub(crate) async fn complete<C: Call>(
     scope: &Scope<'_>,
     call: C,
 ) -> Result<(Completed<<C::Prompts as Prompts>::Answer>, NumChoices), ApiError> {
-    scope.app.served.model.check_name(call.model())?;
-    let Asked { params, names, grammar, defaults, num_choices, prompts } = call.asked(scope)?;
-    let grammar_field = grammar.as_ref().map(|grammar| grammar.field);
-    let params = scope.validator.check(&scope.arrival, params, grammar_field, &defaults, names)?;
+    let Checked { params, grammar, num_choices, prompts } = check(scope, call)?;
     // Compiling a grammar may take long, so it comes after all cheap checks.
     let grammar = match grammar {
         Some(asked) => {
@@ -168,4 +165,29 @@ pub(crate) async fn complete<C: Call>(
         None => None,
     };
     Ok((prompts.complete(scope, &params, grammar, num_choices).await?, num_choices))
+}
+
+/// Converts a parsed body to requests without compiling its grammar, for routes that only show the prompt.
+pub(crate) async fn tokenize<C: Call>(
+    scope: &Scope<'_>,
+    call: C,
+) -> Result<Vec<GenerationRequest>, ApiError> {
+    let Checked { params, num_choices, prompts, .. } = check(scope, call)?;
+    Ok(prompts.complete(scope, &params, None, num_choices).await?.requests)
+}
+
+/// A call that passed all checks that need neither tokens nor a compiled grammar.
+struct Checked<P> {
+    params: CheckedParams,
+    grammar: Option<AskedGrammar>,
+    num_choices: NumChoices,
+    prompts: P,
+}
+
+fn check<C: Call>(scope: &Scope<'_>, call: C) -> Result<Checked<C::Prompts>, ApiError> {
+    scope.app.served.model.check_name(call.model())?;
+    let Asked { params, names, grammar, defaults, num_choices, prompts } = call.asked(scope)?;
+    let grammar_field = grammar.as_ref().map(|grammar| grammar.field);
+    let params = scope.validator.check(&scope.arrival, params, grammar_field, &defaults, names)?;
+    Ok(Checked { params, grammar, num_choices, prompts })
 }

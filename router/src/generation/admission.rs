@@ -62,11 +62,8 @@ impl Admission {
     /// Refuses it while the server drains, without a shard, and beyond the limits of the server or of its tenant. The
     /// checks that need no body come before the body is read.
     pub async fn admit(&self, served: &ServedModel, request: Request) -> Result<(Admitted, Bytes), ApiError> {
-        let arrived = Instant::now();
-        let id = RequestId::of(&request);
         let (caller, limiter) = self.look(served, &request)?;
-        let tenant = caller.name().unwrap_or_default();
-        let header_timeout = header_timeout(request.headers())?;
+        let arrival = self.arrival(caller, &request)?;
         check_encoding(request.headers())?;
         let mut phase = self.phase.clone();
         let body = tokio::select! {
@@ -75,10 +72,33 @@ impl Admission {
             _ = phase.wait_for(|phase| *phase != Phase::Serving) => return Err(ApiError::Draining),
         };
         let shard = served.serving()?;
-        let permit = self.place(served, tenant, limiter.as_ref())?;
-        let flag_timeout = self.limits.request_timeout();
-        let arrival = Arrival { id, caller, at: arrived, header_timeout, flag_timeout };
+        let permit = self.place(served, arrival.caller.name().unwrap_or_default(), limiter.as_ref())?;
         Ok((Admitted { permit, shard, arrival }, body))
+    }
+
+    /// Admits a request that is checked like those that generate but computes no step. It is not charged to its
+    /// tenant's rates.
+    pub async fn admit_without_steps(
+        &self,
+        served: &ServedModel,
+        request: Request,
+    ) -> Result<(Admitted, Bytes), ApiError> {
+        let shard = served.serving()?;
+        let arrival = self.arrival(Caller::of_request(&request)?, &request)?;
+        check_encoding(request.headers())?;
+        let body = self.read_body(request.into_body()).await?;
+        let permit = self.place_without_shard(served, &arrival.caller)?;
+        Ok((Admitted { permit, shard, arrival }, body))
+    }
+
+    fn arrival(&self, caller: Caller, request: &Request) -> Result<Arrival, ApiError> {
+        Ok(Arrival {
+            id: RequestId::of(request),
+            caller,
+            at: Instant::now(),
+            header_timeout: header_timeout(request.headers())?,
+            flag_timeout: self.limits.request_timeout(),
+        })
     }
 
     /// Checks whether a request would be admitted now, without taking a place. Returns its caller and the tenant's

@@ -26,7 +26,9 @@ const DOCS_PAGE: &str = include_str!("../api/docs.html");
 pub fn routes(app: Arc<App>) -> Router {
     Router::new()
         .route("/v1/chat/completions", post(openai::chat::chat_completions))
+        .route("/v1/chat/completions/render", post(openai::render::render_chat))
         .route("/v1/completions", post(openai::completions::completions))
+        .route("/v1/completions/render", post(openai::render::render_completion))
         .route("/v1/models", get(openai::models::list_models))
         .route("/v1/models/{*id}", get(openai::models::get_model))
         .route("/v1/responses", post(responses::route::create))

@@ -219,6 +219,8 @@ async fn one_tenant_cannot_take_all_places() {
     for (path, body) in [
         ("/tokenize", json!({"inputs": "x"})),
         ("/chat_tokenize", chat.clone()),
+        ("/v1/chat/completions/render", chat.clone()),
+        ("/v1/completions/render", json!({"prompt": "x"})),
         ("/v1/messages/count_tokens", chat),
     ] {
         let ask = async |key| router.ask(key, "POST", path, &body).await.status;

@@ -47,6 +47,7 @@ async fn every_error_of_a_limit_names_its_flag() {
         (ANTHROPIC, json!({"max_tokens": 1, "messages": messages}), "--max-messages", "invalid_value"),
         ("/v1/messages/count_tokens", json!({"messages": messages}), "--max-messages", "invalid_value"),
         ("/v1/responses", json!({"input": messages}), "--max-messages", "invalid_value"),
+        ("/v1/chat/completions/render", json!({"messages": messages}), "--max-messages", "invalid_value"),
         ("/chat_tokenize", json!({"messages": messages}), "--max-messages", "invalid_value"),
         ("/chat_tokenize", json!({"messages": parts}), "--max-message-parts", "invalid_value"),
         (CHAT, json!({"messages": parts}), "--max-message-parts", "invalid_value"),

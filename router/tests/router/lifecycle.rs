@@ -57,8 +57,9 @@ async fn the_server_is_not_ready_until_the_shard_is() {
     }
     router.post(CHAT, &streaming(1)).await.fails(503, "model_loading");
     router.get("/v1/models").await.fails(503, "model_loading");
-    // `/info`, the chat and the models count as rejections. Probes do not.
-    assert_eq!(router.metric("trunkline_rejections_total{code=\"model_loading\"}").await, 3.0);
+    router.post("/v1/chat/completions/render", &streaming(1)).await.fails(503, "model_loading");
+    // `/info`, the chat, the models and the rendering count as rejections. Probes do not.
+    assert_eq!(router.metric("trunkline_rejections_total{code=\"model_loading\"}").await, 4.0);
     router.start_shard(ShardPlan::default()).await;
     assert_eq!(router.get("/readyz").await.status, 200);
     for path in ["/health", "/ping"] {
@@ -280,6 +281,7 @@ async fn drain_finishes_streams_and_refuses_new_requests() {
     let refused = router.post(CHAT, &streaming(1)).await;
     refused.fails(503, "draining");
     router.get("/v1/models").await.fails(503, "draining");
+    router.post("/v1/chat/completions/render", &streaming(1)).await.fails(503, "draining");
     assert!(refused.header("retry-after").is_some());
     assert_eq!(router.get("/readyz").await.json()["code"], "draining");
     assert_eq!(router.get("/livez").await.status, 200);

@@ -285,3 +285,57 @@ async fn one_connection_serves_many_requests() {
         assert_eq!(answer.status, 200);
     }
 }
+
+#[tokio::test]
+async fn render_shows_the_tokens_that_the_real_route_computes() {
+    let router = Router::default().await;
+    let tool = json!({"type": "function", "function": {"name": "f"}});
+    let chat = json!({
+        "messages": user("hö"), "tools": [tool], "stream": true, "n": 2, "max_tokens": 3, "cache_salt": "s",
+        "response_format": {"type": "json_object"},
+    });
+    let rendered = router.post("/v1/chat/completions/render", &chat).await;
+    let body = rendered.ok();
+    assert_eq!(body["model"], "test/model");
+    assert_eq!(body["request_id"], rendered.header("x-request-id").unwrap());
+    // No place is left in use, and the shard was asked for nothing.
+    router.wait_places().await;
+    assert_eq!(router.metric("trunkline_prompt_tokens_total").await, 0.0);
+    router.post(CHAT, &with(chat.clone(), json!({"response_format": null}))).await.events();
+    assert_eq!(body["token_ids"], json!(router.shard().last_start().token_ids));
+
+    let texts = json!({"prompt": ["ab", "c"], "echo": true});
+    let body = router.post("/v1/completions/render", &texts).await.ok();
+    let token_ids: Vec<_> = body.as_array().unwrap().iter().map(|prompt| &prompt["token_ids"]).collect();
+    assert_eq!(token_ids, [&json!(bytes("ab")), &json!(bytes("c"))]);
+    // Token ids are answered as they are, cut as the request asks.
+    let ids = json!({"prompt": [7, 8, 9], "truncate_prompt_tokens": 2});
+    assert_eq!(router.post("/v1/completions/render", &ids).await.ok()[0]["token_ids"], json!([8, 9]));
+    router.wait_idle().await;
+}
+
+#[tokio::test]
+async fn render_refuses_what_the_real_route_refuses() {
+    let router = Router::default().await;
+    for (fields, words) in [
+        (json!({"temperature": -1}), "`temperature`"),
+        (json!({"n": 1000}), "`n`"),
+        (json!({"documents": [1]}), "`documents`"),
+        (json!({"max_tokens": 1_000_000}), "`max_tokens`"),
+        (json!({"tools": [5]}), "`tools[0]`"),
+        (json!({"timeout": 0}), "`timeout`"),
+    ] {
+        let body = with(json!({"messages": user("x")}), fields);
+        let (real, rendered) =
+            (router.post(CHAT, &body).await, router.post("/v1/chat/completions/render", &body).await);
+        rendered.refuses(400, words);
+        assert_eq!(rendered.json(), real.json());
+    }
+    let empty = json!({"prompt": []});
+    let rendered = router.post("/v1/completions/render", &empty).await;
+    assert_eq!(rendered.json(), router.post(COMPLETIONS, &empty).await.json());
+    assert_eq!(rendered.status, 400);
+    let unknown = json!({"model": "other", "messages": user("x")});
+    router.post("/v1/chat/completions/render", &unknown).await.fails(404, "model_not_found");
+    router.wait_places().await;
+}

@@ -55,7 +55,7 @@ pub async fn completions(State(app): State<Arc<App>>, request: Request) -> Respo
     respond::answer::<ErrorResponse>(pipeline::answer(&app, request, parse_body).await)
 }
 
-fn parse_body(body: &[u8]) -> Result<Body, ApiError> {
+pub(crate) fn parse_body(body: &[u8]) -> Result<Body, ApiError> {
     parse(body, &[REFUSED, super::REFUSED_EVERYWHERE].concat(), "")
 }
 

@@ -15,6 +15,7 @@ pub mod models;
 mod prediction;
 mod prompt_logprobs;
 mod prompts;
+pub mod render;
 mod tools;
 
 use serde::Serialize;
