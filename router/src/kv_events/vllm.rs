@@ -6,13 +6,16 @@
 //!
 //! ```text
 //! [timestamp, [event, ...], data_parallel_rank]
-//! ["BlockStored", [hash, ...], parent hash or nil, [token id, ...], block_size, nil, medium, nil]
+//! ["BlockStored", [hash, ...], parent hash or nil, [token id, ...], block_size, nil, medium, nil, extra_keys]
 //! ["BlockRemoved", [hash, ...], medium]
 //! ["AllBlocksCleared"]
 //! ```
+//!
+//! `extra_keys` has an element for each hash: `[cache_salt]` for the first block of a salted prompt, and nil for the
+//! others. It is absent if all would be nil. llm-d's routers add a request's `cache_salt` to the first block likewise.
 
 use rmp::encode::{ByteBuf, write_array_len, write_f64, write_nil, write_str, write_uint};
-use trunkline_scheduler::{BlockKey, KvEvent, StoredEvent, Tier};
+use trunkline_scheduler::{BlockKey, KvEvent, Owner, StoredEvent, Tier};
 
 /// Always 0, because one process serves the model.
 const DATA_PARALLEL_RANK: u64 = 0;
@@ -32,6 +35,14 @@ fn medium(tier: Tier) -> &'static str {
 fn hash(key: &BlockKey) -> u64 {
     let (half, _) = key.as_bytes().split_at(size_of::<u64>());
     half.iter().fold(0, |hash, &byte| hash << 8 | u64::from(byte))
+}
+
+/// Returns the salt that the client sent, if the block is the first of its path.
+fn first_salt(stored: &StoredEvent) -> Option<&str> {
+    match &stored.owner {
+        Owner::Salt(salt) if stored.parent.is_none() => salt.cache_salt.as_deref(),
+        Owner::Salt(_) | Owner::Tenant(_) | Owner::Unknown => None,
+    }
 }
 
 /// Successive events that are encoded as one. vLLM reports all blocks of a chain together.
@@ -109,7 +120,8 @@ struct Packer(ByteBuf);
 impl Packer {
     fn stored(&mut self, chain: &[&StoredEvent]) {
         let Some(first) = chain.first() else { return };
-        self.array(8);
+        let salt = first_salt(first);
+        self.array(if salt.is_some() { 9 } else { 8 });
         self.text("BlockStored");
         self.hashes(chain.iter().map(|stored| &stored.key));
         match &first.parent {
@@ -122,6 +134,12 @@ impl Packer {
         self.nil();
         self.text(medium(first.tier));
         self.nil();
+        if let Some(salt) = salt {
+            self.array(chain.len());
+            self.array(1);
+            self.text(salt);
+            chain.iter().skip(1).for_each(|_| self.nil());
+        }
     }
 
     fn hashes<'a>(&mut self, keys: impl ExactSizeIterator<Item = &'a BlockKey>) {

@@ -55,6 +55,29 @@ fn a_chain_is_one_event() {
 }
 
 #[test]
+fn the_first_block_of_a_path_carries_its_salt() {
+    let salted = |byte, parent| {
+        let KvEvent::BlockStored(event) = stored(byte, parent, &[1], Tier::Device) else { unreachable!() };
+        // The tenant is not published: no client's request could name it.
+        let owner = Owner::Salt(Salt::of_tenant("alice").with_cache_salt("pepper"));
+        KvEvent::BlockStored(StoredEvent { owner, ..event })
+    };
+    let fields = |length, hashes: &[u8], parent: Vec<u8>| {
+        let hashes =
+            [vec![0x90 | hashes.len() as u8], hashes.iter().flat_map(|&hash| number(hash)).collect()];
+        let tokens = vec![1; hashes[0][0] as usize & 0xf];
+        let tokens = [vec![0x90 | tokens.len() as u8], tokens, vec![1, 0xc0]].concat();
+        [vec![length], text("BlockStored"), hashes.concat(), parent, tokens, text("GPU"), vec![0xc0]].concat()
+    };
+    let begin = [salted(0x81, None), salted(0x82, Some(0x81))];
+    let extra_keys = [vec![0x92, 0x91], text("pepper"), vec![0xc0]].concat();
+    let expected = [vec![0x91], fields(0x99, &[0x81, 0x82], vec![0xc0]), extra_keys];
+    assert_eq!(between(&begin), expected.concat());
+    let later = [salted(0x82, Some(0x81))];
+    assert_eq!(between(&later), [vec![0x91], fields(0x98, &[0x82], number(0x81))].concat());
+}
+
+#[test]
 fn unrelated_events_are_not_merged() {
     let events = [
         stored(0x81, Some(0x80), &[1], Tier::Device),
