@@ -23,6 +23,7 @@ pub fn run(request: Request) -> Result<i32, LauncherError> {
     let (sender, events) = sync_channel(MAX_PENDING_EVENTS);
     match request {
         Request::Env => print(&report::render()),
+        Request::CheckConfig(settings) => print(&settings),
         Request::Cache(command) => {
             let mut out = String::new();
             let result = command.run(&mut out);

@@ -1,7 +1,7 @@
 //! The `trunkline` command as a library: resolves a model, starts the shard and the router, and supervises them.
 //!
 //! ```text
-//! commands     serve, download, reload, env, cache
+//! commands     runs the command that the arguments name
 //! args/        command line, environment and configuration file
 //! programs     finds the other programs and builds their command lines
 //! listen       the listening socket
@@ -17,6 +17,7 @@
 //! retired      pairs that were replaced
 //! control      `trunkline reload` and its socket; `caller` waits for the outcome
 //! report       `trunkline env`
+//! table        tables for a terminal
 //! cache/       `trunkline cache`
 //! ```
 
@@ -46,3 +47,4 @@ mod retired;
 pub mod runtime_dir;
 pub mod signals;
 pub mod supervise;
+mod table;

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use trunkline_settings::{Form, Group, KEY_VARIABLE};
+use trunkline_settings::{Form, Group, KEY_VARIABLE, WATERMARK_KEY_VARIABLE};
 
 use crate::args;
 use crate::args::resolved::{ModelRef, ServeConfig};
@@ -17,7 +17,7 @@ const SAFE_PATH: (&str, &str) = ("PYTHONSAFEPATH", "1");
 
 /// Variables with secrets that only the router needs: its keys, and the credentials of clouds for `--kv-object-store`.
 /// A star stands for the rest of a name.
-const ROUTERS_SECRETS: [&str; 5] = [KEY_VARIABLE, "TRUNKLINE_WATERMARK_KEY", "AWS_*", "AZURE_*", "GOOGLE_*"];
+const ROUTERS_SECRETS: [&str; 5] = [KEY_VARIABLE, WATERMARK_KEY_VARIABLE, "AWS_*", "AZURE_*", "GOOGLE_*"];
 /// Variables with secrets that only the server package needs: the tokens of the Hub.
 const SERVERS_SECRETS: [&str; 2] = ["HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"];
 /// A setting, and the shard's flag for it where that has another name.

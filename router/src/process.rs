@@ -29,7 +29,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{oneshot, watch};
 use trunkline_log::Format;
 use trunkline_object::{Location, LocationError, Remote};
-use trunkline_settings::{KEY_VARIABLE, Report, RouterSettings};
+use trunkline_settings::{KEY_VARIABLE, Report, RouterSettings, WATERMARK_KEY_VARIABLE};
 
 /// Exit code after the launcher has ended.
 const EXIT_LIFELINE: i32 = 1;
@@ -339,7 +339,7 @@ fn key_variable() -> Result<Option<String>, AccessError> {
 
 /// Returns the key of the watermark; an empty variable counts as unset.
 fn watermark_key(file: Option<&Path>) -> Result<u64, KeyError> {
-    let variable = std::env::var_os(watermark::KEY_VARIABLE).filter(|value| !value.is_empty());
+    let variable = std::env::var_os(WATERMARK_KEY_VARIABLE).filter(|value| !value.is_empty());
     let variable =
         variable.map(|value| value.into_string().map_err(|_| KeyError::NoKeyInVariable)).transpose()?;
     watermark::read_key(file, variable.as_deref())

@@ -4,7 +4,8 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-pub const KEY_VARIABLE: &str = "TRUNKLINE_WATERMARK_KEY";
+use trunkline_settings::WATERMARK_KEY_VARIABLE;
+
 /// TGI's key. It is public: use another one to prevent others from detecting or forging the watermark.
 pub const DEFAULT_KEY: u64 = 15_485_863;
 /// The largest key file in bytes. The file contains one number and a line break.
@@ -23,9 +24,9 @@ pub enum KeyError {
     },
     #[error("`--watermark-key-file`: `{path}` does not contain a key; {HINT}")]
     NoKeyInFile { path: PathBuf },
-    #[error("`{KEY_VARIABLE}` is not a key; {HINT}")]
+    #[error("`{WATERMARK_KEY_VARIABLE}` is not a key; {HINT}")]
     NoKeyInVariable,
-    #[error("both `{KEY_VARIABLE}` and `--watermark-key-file` are set; hint: remove one of them")]
+    #[error("both `{WATERMARK_KEY_VARIABLE}` and `--watermark-key-file` are set; hint: remove one of them")]
     Both,
 }
 

@@ -20,7 +20,7 @@ const STORE_SIZE: Form = Form::Size { min: 16 << 20, max: 1 << 50 };
 settings! {
     /// The model to serve. Only the launcher reads it.
     "Model" => Model {
-        /// Alternative to the argument MODEL.
+        /// Alternative to the argument MODEL [default: the embedded model].
         model_id: Option<String> = None, Form::Name { what: "MODEL" };
         /// Branch, tag or commit on the Hub.
         revision: Option<String> = None, Form::Name { what: "REVISION" };

@@ -39,6 +39,8 @@ pub use crate::value::{Bytes, Choice, Named, Value, WeightsCache};
 
 /// Environment variable of an API key. There is no flag, since command lines are visible to other users.
 pub const KEY_VARIABLE: &str = "TRUNKLINE_API_KEY";
+/// Environment variable of the key that selects the green tokens of watermarks, without a flag for the same reason.
+pub const WATERMARK_KEY_VARIABLE: &str = "TRUNKLINE_WATERMARK_KEY";
 
 /// Returns every setting of `trunkline serve` with its default, in the order of the help text.
 pub fn all() -> Vec<(&'static Setting, Option<String>)> {

@@ -61,6 +61,13 @@ impl Setting {
         in_one_line(self.help)
     }
 
+    /// Returns the words that the help text has for the default, where it is no value.
+    pub fn default_in_words(&self) -> Option<String> {
+        let help = self.help_text();
+        let (_, words) = help.rsplit_once("[default: ")?;
+        Some(words.split_once(']')?.0.to_owned())
+    }
+
     pub fn check(&self, text: &str) -> Result<(), SettingError> {
         if self.form.accepts(text) { Ok(()) } else { Err(self.error(text)) }
     }

@@ -1,6 +1,8 @@
 //! The configuration file: a flat TOML table whose keys are the long flags of `serve`.
 
-use toml::{Table, Value};
+use std::collections::BTreeMap;
+
+use toml::{Spanned, Value};
 use trunkline_settings::{Form, Setting};
 
 use crate::error::LauncherError;
@@ -8,29 +10,43 @@ use crate::error::LauncherError;
 /// Jaro-Winkler similarity from which a known key is suggested for an unknown one.
 const MIN_SIMILARITY: f64 = 0.7;
 
+/// A checked file.
+#[derive(Debug)]
+pub(crate) struct File {
+    pub name: String,
+    pub values: Vec<FileValue>,
+}
+
 /// One checked value of the file.
 #[derive(Debug)]
 pub(crate) struct FileValue {
     pub setting: &'static Setting,
     /// The value as it would be written after the flag.
     pub text: String,
+    /// The line in which it stands, counted from 1.
+    pub line: usize,
 }
 
 /// Reads `text`, the content of the file called `name`.
 ///
 /// Errors name the file, the key and the most similar known key, or the value and what is valid.
-pub(crate) fn read(text: &str, name: &str) -> Result<Vec<FileValue>, LauncherError> {
-    let table: Table = text.parse().map_err(|error: toml::de::Error| {
-        let line = error.span().map_or(1, |span| 1 + text[..span.start].matches('\n').count());
+pub(crate) fn read(text: &str, name: &str) -> Result<File, LauncherError> {
+    let line_at = |byte: usize| 1 + text[..byte].matches('\n').count();
+    let table: BTreeMap<String, Spanned<Value>> = toml::from_str(text).map_err(|error| {
+        let line = error.span().map_or(1, |span| line_at(span.start));
         LauncherError::usage(format!(
             "line {line} of `{name}` is not valid TOML: {}",
             error.message().trim().replace('\n', ", ")
         ))
     })?;
-    table.iter().map(|(key, value)| read_value(key, value, name)).collect()
+    let values = table.iter().map(|(key, value)| {
+        let (setting, text) = read_value(key, value.get_ref(), name)?;
+        Ok(FileValue { setting, text, line: line_at(value.span().start) })
+    });
+    Ok(File { name: name.to_owned(), values: values.collect::<Result<_, LauncherError>>()? })
 }
 
-fn read_value(key: &str, value: &Value, name: &str) -> Result<FileValue, LauncherError> {
+fn read_value(key: &str, value: &Value, name: &str) -> Result<(&'static Setting, String), LauncherError> {
     let setting = settings().find(|setting| setting.key() == key).ok_or_else(|| {
         LauncherError::usage(format!("unknown key `{key}` in `{name}`; hint: {}", suggestion(key)))
     })?;
@@ -51,7 +67,7 @@ fn read_value(key: &str, value: &Value, name: &str) -> Result<FileValue, Launche
     };
     let place = format!("`{key}` in `{name}`");
     setting.check(&text).map_err(|error| LauncherError::usage(error.at(&place)))?;
-    Ok(FileValue { setting, text })
+    Ok((setting, text))
 }
 
 fn settings() -> impl Iterator<Item = &'static Setting> {

@@ -1,15 +1,19 @@
 //! Arguments in two stages: texts from the command line, the environment and the configuration file ([`parsed`],
-//! [`file`]), then a checked configuration ([`resolved`]).
+//! [`file`]), then a checked configuration ([`resolved`]), of which [`check`] makes a table.
 
+mod check;
 pub mod file;
 pub mod parsed;
 pub mod resolved;
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 
+use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Command, CommandFactory, FromArgMatches};
 
-use self::parsed::{CONFIG, CONFIG_VARIABLE, ParsedArgs, ParsedCommand};
+use self::file::File;
+use self::parsed::{CHECK, CONFIG, CONFIG_FILE, CONFIG_VARIABLE, ConfigCommand, ParsedArgs, ParsedCommand};
 use self::resolved::{Request, ServeConfig};
 use crate::error::LauncherError;
 
@@ -38,17 +42,27 @@ impl From<LauncherError> for ParseError {
 
 /// Parses a command line, whose first item is the program's name, with the environment and the file of `--config`.
 pub fn parse(argv: &[OsString]) -> Result<Request, ParseError> {
-    let command = ParsedArgs::command().mut_subcommands(|command| command.mut_args(without_empty_variable));
+    let command = without_empty_variables(ParsedArgs::command());
     let mut matches = command.clone().try_get_matches_from(argv)?;
-    if let Some(path) = config_path(&matches) {
+    let mut file = None;
+    if let Some(path) = config_path(&matches)? {
         let text = std::fs::read_to_string(&path)
             .map_err(|source| LauncherError::ConfigUnreadable { path: path.clone(), source })?;
-        matches = with_file(command, &text, &path.display().to_string())?.try_get_matches_from(argv)?;
+        let read = file::read(&text, &path.display().to_string())?;
+        matches = with_file(command, &read).try_get_matches_from(argv)?;
+        file = Some(read);
     }
     Ok(match ParsedArgs::from_arg_matches(&matches)?.command {
-        ParsedCommand::Serve(serve) => Request::Serve(Box::new(ServeConfig::new(&serve)?)),
+        ParsedCommand::Serve(serve) => {
+            Request::Serve(Box::new(ServeConfig::new(serve.model.as_ref(), &serve.settings)?))
+        }
         ParsedCommand::Download(download) => Request::Download(resolved::download(download)?),
         ParsedCommand::Cache { command } => Request::Cache(command),
+        ParsedCommand::Config { command: ConfigCommand::Check(check) } => {
+            let settings = check::render(&check.settings, file.as_ref())?;
+            ServeConfig::new(None, &check.settings)?;
+            Request::CheckConfig(settings)
+        }
         ParsedCommand::Reload { pid } => Request::Reload(pid),
         ParsedCommand::Env => Request::Env,
     })
@@ -60,22 +74,43 @@ pub(crate) fn serve_variables() -> Vec<String> {
     settings.chain([CONFIG_VARIABLE.to_owned()]).collect()
 }
 
-/// Treats an empty variable as unset: Compose files and Helm charts set it so when the user gave no value.
+/// Treats empty variables as unset: Compose files and Helm charts set them so when the user gave no value.
+fn without_empty_variables(command: Command) -> Command {
+    command.mut_args(without_empty_variable).mut_subcommands(without_empty_variables)
+}
+
 fn without_empty_variable(arg: Arg) -> Arg {
     let is_empty = arg.get_env().and_then(std::env::var_os).is_some_and(|value| value.is_empty());
     if is_empty { arg.env(None::<&str>) } else { arg }
 }
 
-fn config_path(matches: &ArgMatches) -> Option<std::path::PathBuf> {
-    matches.subcommand_matches(SERVE)?.get_one(CONFIG).cloned()
+/// Returns the configuration file of `serve`, or of `config check`, where an argument may name it.
+fn config_path(matches: &ArgMatches) -> Result<Option<PathBuf>, LauncherError> {
+    match matches.subcommand() {
+        Some((SERVE, serve)) => Ok(serve.get_one(CONFIG).cloned()),
+        Some((CONFIG, config)) => {
+            let Some(check) = config.subcommand_matches(CHECK) else { return Ok(None) };
+            let (file, flag) = (check.get_one::<PathBuf>(CONFIG_FILE), check.get_one::<PathBuf>(CONFIG));
+            let is_flag = check.value_source(CONFIG) == Some(ValueSource::CommandLine);
+            match (file, flag) {
+                (Some(file), Some(flag)) if is_flag && file != flag => Err(LauncherError::usage(format!(
+                    "FILE is `{}`, but `--config` is `{}`; hint: give only one of them",
+                    file.display(),
+                    flag.display()
+                ))),
+                _ => Ok(file.or(flag).cloned()),
+            }
+        }
+        _ => Ok(None),
+    }
 }
 
-/// Makes the file's values the defaults of `serve`, so that flags and variables take precedence over them.
-fn with_file(command: Command, text: &str, name: &str) -> Result<Command, LauncherError> {
-    let values = file::read(text, name)?;
-    Ok(command.mut_subcommand(SERVE, |serve| {
-        values.into_iter().fold(serve, |serve, value| {
-            serve.mut_arg(value.setting.name, |arg| arg.default_value(value.text))
+/// Makes the file's values the defaults of the flags, so that flags and variables take precedence over them.
+fn with_file(command: Command, file: &File) -> Command {
+    let add = |command: Command| {
+        file.values.iter().fold(command, |command, value| {
+            command.mut_arg(value.setting.name, |arg| arg.default_value(value.text.clone()))
         })
-    }))
+    };
+    command.mut_subcommand(SERVE, add).mut_subcommand(CONFIG, |config| config.mut_subcommand(CHECK, add))
 }

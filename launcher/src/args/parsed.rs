@@ -11,12 +11,14 @@ use trunkline_settings::{Form, Group, Named, Setting};
 use crate::cache::CacheCommand;
 use crate::error::LauncherError;
 
-/// Name of the flag for the configuration file, the only flag of `serve` that is no setting.
+/// Name of the flag for the configuration file, the only flag of `serve` that is no setting, and of the command that
+/// looks into it.
 pub(crate) const CONFIG: &str = "config";
+pub(crate) const CHECK: &str = "check";
+/// The argument of `config check` that names the configuration file.
+pub(crate) const CONFIG_FILE: &str = "file";
 /// Environment variable of the configuration file.
 pub(crate) const CONFIG_VARIABLE: &str = "TRUNKLINE_CONFIG";
-const MODEL: &str = "model";
-const MODEL_ID: &str = "model_id";
 
 /// An inference server for large language models.
 ///
@@ -41,6 +43,12 @@ pub(crate) enum ParsedCommand {
     Serve(Box<ParsedServe>),
     /// Download a model from the Hub so that `serve` finds it, and print its path
     Download(ParsedDownload),
+    /// Check the configuration of `serve`
+    Config {
+        /// What to do with it.
+        #[command(subcommand)]
+        command: ConfigCommand,
+    },
     /// Inspect, verify, repair, pin, remove, export or import cached prefixes
     Cache {
         /// The command to run on the cache.
@@ -62,6 +70,27 @@ pub(crate) enum ParsedCommand {
     Env,
 }
 
+/// The commands of `trunkline config`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum ConfigCommand {
+    /// Print each setting that `serve` would use, and where it comes from
+    ///
+    /// Takes the flags and variables of `serve`. Keys are not shown. Exit codes: 0 if `serve` would accept the
+    /// settings, 2 if not, for the reason that is printed. Models, certificates and files of keys are not read.
+    Check(Box<ParsedCheck>),
+}
+
+/// Arguments of `trunkline config check`.
+#[derive(Debug, Args)]
+pub(crate) struct ParsedCheck {
+    /// The configuration file, the same as `--config FILE`
+    #[arg(id = CONFIG_FILE, value_name = "FILE")]
+    file: Option<PathBuf>,
+    /// Everything else.
+    #[command(flatten)]
+    pub(crate) settings: ParsedSettings,
+}
+
 /// Arguments of `trunkline download`.
 #[derive(Debug, Args)]
 pub(crate) struct ParsedDownload {
@@ -73,25 +102,44 @@ pub(crate) struct ParsedDownload {
 }
 
 /// Arguments of `trunkline serve`.
-#[derive(Debug)]
+#[derive(Debug, Args)]
 pub(crate) struct ParsedServe {
+    /// Hub id (`org/name` or `org/name:file.gguf`), folder or `.gguf` file [default: the embedded
+    /// SmolLM2-135M-Instruct]
+    pub(crate) model: Option<String>,
+    /// Everything else.
+    #[command(flatten)]
+    pub(crate) settings: ParsedSettings,
+}
+
+/// The flags of `trunkline serve`.
+#[derive(Debug)]
+pub(crate) struct ParsedSettings {
     matches: ArgMatches,
 }
 
-impl ParsedServe {
+/// Where a value comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Given {
+    Flag,
+    Variable,
+    /// The configuration file, or the default.
+    Otherwise,
+}
+
+impl ParsedSettings {
     /// Parses and checks the settings of one group.
     pub(crate) fn group<G: Group>(&self) -> Result<G, LauncherError> {
         G::read(|setting| self.text(setting)).map_err(|error| LauncherError::usage(error.to_string()))
     }
 
-    /// Returns the positional argument MODEL.
-    pub(crate) fn model(&self) -> Option<&String> {
-        self.matches.get_one(MODEL)
-    }
-
-    /// Returns whether `--model-id` is on the command line, rather than in its variable or in the file.
-    pub(crate) fn has_model_id_flag(&self) -> bool {
-        self.matches.value_source(MODEL_ID) == Some(ValueSource::CommandLine)
+    /// Returns where the value of the setting with this name comes from.
+    pub(crate) fn given(&self, name: &str) -> Given {
+        match self.matches.value_source(name) {
+            Some(ValueSource::CommandLine) => Given::Flag,
+            Some(ValueSource::EnvVariable) => Given::Variable,
+            _ => Given::Otherwise,
+        }
     }
 
     fn text(&self, setting: &Setting) -> Option<String> {
@@ -105,12 +153,8 @@ impl ParsedServe {
     }
 }
 
-impl Args for ParsedServe {
+impl Args for ParsedSettings {
     fn augment_args(command: Command) -> Command {
-        let model = Arg::new(MODEL).value_name("MODEL").help(
-            "Hub id (`org/name` or `org/name:file.gguf`), folder or `.gguf` file [default: the embedded \
-             SmolLM2-135M-Instruct]",
-        );
         let config = Arg::new(CONFIG)
             .long(CONFIG)
             .value_name("FILE")
@@ -118,7 +162,7 @@ impl Args for ParsedServe {
             .hide_env_values(true)
             .value_parser(value_parser!(PathBuf))
             .help("TOML file with flags as keys, such as `port = 8080`");
-        command.arg(model).arg(config).args(trunkline_settings::all().into_iter().map(flag))
+        command.arg(config).args(trunkline_settings::all().into_iter().map(flag))
     }
 
     fn augment_args_for_update(command: Command) -> Command {
@@ -126,7 +170,7 @@ impl Args for ParsedServe {
     }
 }
 
-impl FromArgMatches for ParsedServe {
+impl FromArgMatches for ParsedSettings {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
         Ok(Self { matches: matches.clone() })
     }

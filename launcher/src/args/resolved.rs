@@ -4,7 +4,7 @@ use trunkline_settings::{
     Bytes, Compute, Group, Limits, Logging, Model, Replies, RouterCache, Server, ShardCache, StepLimits,
 };
 
-use super::parsed::{ParsedDownload, ParsedServe};
+use super::parsed::{Given, ParsedDownload, ParsedSettings};
 use crate::cache::CacheCommand;
 use crate::error::LauncherError;
 use crate::log::{Format, Log};
@@ -18,6 +18,8 @@ pub enum Request {
     Serve(Box<ServeConfig>),
     Download(ModelRef),
     Cache(CacheCommand),
+    /// Print this table of settings.
+    CheckConfig(String),
     /// Reload the server of the launcher with this process id, or the only one.
     Reload(Option<i32>),
     Env,
@@ -49,11 +51,11 @@ pub struct ServeConfig {
 
 impl ServeConfig {
     /// Checks each value, then the values against each other.
-    pub(crate) fn new(parsed: &ParsedServe) -> Result<Self, LauncherError> {
-        let model: Model = parsed.group()?;
+    pub(crate) fn new(model: Option<&String>, parsed: &ParsedSettings) -> Result<Self, LauncherError> {
+        let group: Model = parsed.group()?;
         let mut config = Self {
-            model: model_ref(&model, parsed)?,
-            served_model_name: model.served_model_name,
+            model: model_ref(model, &group, parsed)?,
+            served_model_name: group.served_model_name,
             server: parsed.group()?,
             limits: parsed.group()?,
             step_limits: parsed.group()?,
@@ -130,11 +132,14 @@ pub(crate) fn download(parsed: ParsedDownload) -> Result<ModelRef, LauncherError
 }
 
 /// Chooses between the positional MODEL and `--model-id`: the former wins over a variable or a file.
-fn model_ref(group: &Model, parsed: &ParsedServe) -> Result<ModelRef, LauncherError> {
-    let model = parsed.model();
+fn model_ref(
+    model: Option<&String>,
+    group: &Model,
+    parsed: &ParsedSettings,
+) -> Result<ModelRef, LauncherError> {
     model.map_or(Ok(()), |model| check_model(model))?;
     if let (Some(model), Some(model_id)) = (model, &group.model_id)
-        && parsed.has_model_id_flag()
+        && parsed.given("model_id") == Given::Flag
         && model != model_id
     {
         return Err(LauncherError::usage(format!(

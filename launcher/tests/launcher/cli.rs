@@ -1,5 +1,7 @@
 //! Help, errors and precedence of the command line.
 
+use std::collections::BTreeMap;
+
 use crate::support::Bench;
 use rustix::process::Signal;
 use serde_json::Value;
@@ -32,6 +34,14 @@ fn help_of_cache() {
     let commands = ["ls", "show", "pin", "verify", "repair", "rm", "export", "import"];
     let texts = commands.map(|command| help(&["cache", command, "--help"]));
     insta::assert_snapshot!([&[help(&["cache", "--help"])], &texts[..]].concat().join("\n"));
+}
+
+#[test]
+fn help_of_config() {
+    let check = help(&["config", "check", "--help"]);
+    // The rest is the help of `serve`.
+    let own = check.split_once("\n\nModel:").unwrap().0;
+    insta::assert_snapshot!([&help(&["config", "--help"]), own].join("\n"));
 }
 
 #[test]
@@ -92,6 +102,75 @@ fn flag_outranks_variable_and_variable_outranks_file() {
         assert!(line["timestamp"].is_string() && line["level"].is_string() && line["message"].is_string());
     }
     assert!(server.bench.stderr().contains(r#""message":"stopped""#));
+}
+
+#[test]
+fn config_check_says_where_each_setting_comes_from() {
+    let bench = Bench::new();
+    let file = bench.path("trunkline.toml");
+    std::fs::write(&file, "# comment\nthreads = 3\n\n\"port\" = 1\nhostname = \"::1\"\njson-output = true\n")
+        .unwrap();
+    let bench = bench
+        .with("TRUNKLINE_PORT", "4000")
+        .with("TRUNKLINE_MODEL_ID", "")
+        .with("TRUNKLINE_API_KEY", "secret-1")
+        .with("TRUNKLINE_KV_OBJECT_STORE", "s3://me:secret-2@bucket/a");
+    let path = file.display().to_string();
+    let args = ["config", "check", &path, "--hostname", "localhost", "--kv-disk-path", "/srv/../kv"];
+    let (code, stdout, stderr) = bench.run(&args);
+    assert_eq!((code, stderr.as_str()), (0, ""));
+    let rows: BTreeMap<&str, Vec<&str>> = stdout
+        .lines()
+        .map(|line| line.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).collect::<Vec<_>>())
+        .map(|cells| (cells[0], cells[1..].to_vec()))
+        .collect();
+    // One more for the headings, and one for the key.
+    assert_eq!(rows.len(), trunkline_settings::all().len() + 2, "{stdout}");
+    let (line_2, line_6) = (format!("line 2 of `{path}`"), format!("line 6 of `{path}`"));
+    for (setting, value, source) in [
+        ("model-id", "the embedded model", "default"),
+        ("hostname", "localhost", "--hostname"),
+        ("port", "4000", "TRUNKLINE_PORT"),
+        ("threads", "3", &line_2),
+        ("json-output", "true", &line_6),
+        ("max-queued-requests", "`--max-concurrent-requests`", "default"),
+        ("tls-cert", "none", "default"),
+        ("kv-object-store", "(not shown)", "TRUNKLINE_KV_OBJECT_STORE"),
+        ("API key", "(not shown)", "TRUNKLINE_API_KEY"),
+    ] {
+        assert_eq!(rows[setting], [value, source], "{stdout}");
+    }
+    assert!(!stdout.contains("secret"), "{stdout}");
+    // The variable of the file yields to the argument, and the flag must agree with it.
+    let bench = bench.with("TRUNKLINE_CONFIG", "none.toml");
+    assert_eq!(bench.run(&args).1, stdout);
+    let (code, _, stderr) = bench.run(&["config", "check", &path, "--config", "other.toml"]);
+    let hint = "hint: give only one of them";
+    assert_eq!(
+        (code, stderr),
+        (2, format!("error: FILE is `{path}`, but `--config` is `other.toml`; {hint}\n"))
+    );
+}
+
+#[test]
+fn config_check_refuses_what_serve_refuses() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let path = file.path().to_str().unwrap();
+    for (text, args) in [
+        ("prot = 1", &[][..]),
+        ("port = ", &[]),
+        ("port = 70000", &[]),
+        ("", &["--threads", "x"]),
+        ("tls-cert = \"c.pem\"", &[]),
+        ("", &["--unknown"]),
+    ] {
+        std::fs::write(path, text).unwrap();
+        let check = Bench::new().run(&[&["config", "check", path], args].concat());
+        let serve = Bench::new().run(&[&["serve", "--config", path], args].concat());
+        assert_eq!((check.0, check.1.as_str()), (2, ""));
+        let lines = [check.2, serve.2].map(|text| text.lines().next().unwrap().to_owned());
+        assert_eq!(lines[0], lines[1]);
+    }
 }
 
 #[test]
