@@ -1,4 +1,4 @@
-//! The process that waits for the outcome of a reload.
+//! A process that asked over the socket in the private folder and waits for the answer.
 
 use std::io::Write;
 use std::os::unix::net::UnixStream;
@@ -9,7 +9,7 @@ pub(crate) const RELOADED: &str = "reloaded\n";
 /// Longest time for one line, which either side writes at once.
 pub(crate) const LINE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The process that asked for a reload and waits for the outcome.
+/// A process that waits for the outcome of a reload, or for the server's status.
 #[derive(Debug)]
 pub struct Caller(UnixStream);
 
@@ -18,12 +18,16 @@ impl Caller {
         Self(stream)
     }
 
-    /// Sends the outcome. The caller may be gone, which does not matter to the server.
-    pub(crate) fn answer(mut self, outcome: Result<(), &str>) {
-        let line = match outcome {
-            Ok(()) => RELOADED.to_owned(),
-            Err(reason) => format!("{reason}\n"),
-        };
+    /// Sends the outcome of a reload.
+    pub(crate) fn answer(self, outcome: Result<(), &str>) {
+        match outcome {
+            Ok(()) => self.send(RELOADED),
+            Err(reason) => self.send(&format!("{reason}\n")),
+        }
+    }
+
+    /// Sends a line. The caller may be gone, which does not matter to the server.
+    pub(crate) fn send(mut self, line: &str) {
         let _ = self.0.set_write_timeout(Some(LINE_TIMEOUT));
         let _ = self.0.write_all(line.as_bytes());
     }

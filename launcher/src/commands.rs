@@ -16,7 +16,7 @@ use crate::pair::{Base, Plan};
 use crate::process::{Event, MAX_PENDING_EVENTS};
 use crate::runtime_dir::{self, RuntimeDir};
 use crate::supervise::Supervisor;
-use crate::{control, programs, report, resolve, signals};
+use crate::{control, programs, report, resolve, signals, status};
 
 /// Runs `request` to its end and returns the exit code.
 pub fn run(request: Request) -> Result<i32, LauncherError> {
@@ -37,6 +37,11 @@ pub fn run(request: Request) -> Result<i32, LauncherError> {
         Request::Reload(pid) => {
             control::reload(pid)?;
             print(RELOADED)
+        }
+        Request::Status(server) => {
+            let (table, code) = status::run(&server)?;
+            print(&table)?;
+            Ok(code)
         }
         Request::Serve(config) => {
             signals::forward_to(sender.clone())?;

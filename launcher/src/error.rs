@@ -30,6 +30,14 @@ pub enum LauncherError {
     #[error("cannot reload: {reason}")]
     Reload { reason: String },
     #[error(
+        "no server of this user{of} in {places}; hint: set `XDG_RUNTIME_DIR` and `TMPDIR` as the server has them"
+    )]
+    NoServer {
+        /// The server that was asked for, to follow "user".
+        of: String,
+        places: String,
+    },
+    #[error(
         "port {port} of `{hostname}` is in use; hint: stop the process that listens there, or choose another `{flag_prefix}port`"
     )]
     PortInUse { flag_prefix: &'static str, hostname: String, port: u16 },
@@ -99,6 +107,11 @@ impl LauncherError {
         Self::Usage { message: message.into() }
     }
 
+    pub(crate) fn no_server(of: &str, bases: &[PathBuf]) -> Self {
+        let places: Vec<String> = bases.iter().map(|base| format!("`{}`", base.display())).collect();
+        Self::NoServer { of: of.to_owned(), places: places.join(", ") }
+    }
+
     /// Returns the launcher's exit code for this error.
     pub fn exit_code(&self) -> i32 {
         match self {
@@ -117,6 +130,7 @@ impl LauncherError {
             | Self::ResolverOutput { .. }
             | Self::RuntimeDir { .. }
             | Self::Reload { .. }
+            | Self::NoServer { .. }
             | Self::System { .. } => EXIT_FAILURE,
         }
     }

@@ -15,7 +15,8 @@
 //! supervise    restarts, replaces and stops them
 //! reload       a reload under way
 //! retired      pairs that were replaced
-//! control      `trunkline reload` and its socket; `caller` waits for the outcome
+//! control      `trunkline reload`, and its socket, which also serves `status`; `caller` waits for the answer
+//! status       `trunkline status`
 //! report       `trunkline env`
 //! table        tables for a terminal
 //! cache/       `trunkline cache`
@@ -46,5 +47,6 @@ pub mod restart;
 mod retired;
 pub mod runtime_dir;
 pub mod signals;
+mod status;
 pub mod supervise;
 mod table;

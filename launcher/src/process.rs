@@ -35,6 +35,8 @@ pub enum Event {
     Report { pid: u32, report: Report },
     /// A signal, or this caller, asks to replace the router and the shards.
     Reload(Option<Caller>),
+    /// This caller asks for the server's status.
+    Status(Caller),
     /// The model of a reload is resolved.
     Resolved(Result<ResolvedModel, LauncherError>),
 }

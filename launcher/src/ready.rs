@@ -16,10 +16,17 @@ pub struct Reach<'a> {
     pub key: Option<&'static str>,
 }
 
+impl Reach<'_> {
+    /// Returns the URL under which this machine reaches the server.
+    pub(crate) fn url(&self) -> String {
+        format!("{}://{}", if self.tls_cert.is_some() { "https" } else { "http" }, self.listener.local())
+    }
+}
+
 /// Returns the two lines for stdout when the server is ready: the address, and a command to try.
 pub fn banner(to: Reach<'_>, model_name: &str) -> String {
+    let url = to.url();
     let Reach { listener, tls_cert, key } = to;
-    let url = format!("{}://{}", if tls_cert.is_some() { "https" } else { "http" }, listener.local());
     let reach = if listener.is_loopback() {
         "reachable only from this machine; `--hostname 0.0.0.0` opens it to the network".to_owned()
     } else {

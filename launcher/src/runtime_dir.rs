@@ -5,7 +5,7 @@
 //! ```text
 //! trunkline-<pid>-<random>/    0700
 //!     launcher.lock            0600; locked with flock while the launcher lives; contains its process id once locked
-//!     control.sock             `trunkline reload` connects to it
+//!     control.sock             `trunkline reload` and `trunkline status` connect to it
 //!     shard.sock               0600; created by the shard that the file is named after
 //!     router.json              0600; the router's settings, written before each of its starts
 //!     shard.1.sock             the same after a reload, and so on

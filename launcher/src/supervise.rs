@@ -24,6 +24,7 @@ use crate::ready;
 use crate::reload::{Reload, ReloadError, Stage};
 use crate::restart::{RestartPolicy, Verdict};
 use crate::retired::Retired;
+use crate::status::Status;
 
 /// Owns the children. Dropping it kills them.
 pub struct Supervisor<'a> {
@@ -35,6 +36,7 @@ pub struct Supervisor<'a> {
     serving: Pair,
     /// Set once the router has reported that it is ready and the user has been told.
     was_ready: bool,
+    started: Instant,
     reload: Option<Reload>,
     /// Number of reloads that were begun.
     generation: u32,
@@ -61,6 +63,7 @@ impl<'a> Supervisor<'a> {
             reread,
             serving,
             was_ready: false,
+            started: Instant::now(),
             reload: None,
             generation: 0,
             retired: Vec::new(),
@@ -82,6 +85,10 @@ impl<'a> Supervisor<'a> {
                 }
                 Some(Event::Reload(caller)) => {
                     self.begin_reload(caller);
+                    Ok(())
+                }
+                Some(Event::Status(caller)) => {
+                    caller.send(&self.status().line());
                     Ok(())
                 }
                 Some(Event::Resolved(model)) => {
@@ -253,6 +260,17 @@ impl<'a> Supervisor<'a> {
         let banner = ready::banner(plan.reach(), plan.served_model_name());
         if let Err(error) = announce(&banner) {
             self.log.warn("cannot write to stdout", &[("error", &error)]);
+        }
+    }
+
+    fn status(&self) -> Status {
+        let (plan, base) = (&self.serving.plan, &self.serving.plan.base);
+        let metrics = base.metrics_listener.as_ref();
+        Status {
+            model: plan.served_model_name().to_owned(),
+            url: plan.reach().url(),
+            metrics_url: metrics.map(|listener| format!("http://{}", listener.local())),
+            uptime_s: self.started.elapsed().as_secs(),
         }
     }
 

@@ -64,6 +64,7 @@ pub fn parse(argv: &[OsString]) -> Result<Request, ParseError> {
             Request::CheckConfig(settings)
         }
         ParsedCommand::Reload { pid } => Request::Reload(pid),
+        ParsedCommand::Status { server } => Request::Status(server),
         ParsedCommand::Env => Request::Env,
     })
 }

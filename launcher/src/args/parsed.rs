@@ -8,7 +8,7 @@ use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, Parser, Subcommand, value_parser};
 use trunkline_settings::{Form, Group, Named, Setting};
 
-use crate::cache::CacheCommand;
+use crate::cache::{CacheCommand, ServerArgs};
 use crate::error::LauncherError;
 
 /// Name of the flag for the configuration file, the only flag of `serve` that is no setting, and of the command that
@@ -65,6 +65,18 @@ pub(crate) enum ParsedCommand {
         /// Process id of the `trunkline serve` to reload, if this user runs several
         #[arg(value_parser = value_parser!(i32).range(1..))]
         pid: Option<i32>,
+    },
+    /// Show the servers that run on this machine
+    ///
+    /// Lists the servers of this user with the process id of `trunkline serve`, the model, the address, the numbers of
+    /// running and queued sequences, the time since the start, and whether it is ready or why not. `-` stands for what
+    /// is unknown: a server with API keys shows its numbers only to a key. Exit codes: 0 if every server in the list
+    /// is ready, 1 if not, or if there is none.
+    #[command(visible_alias = "ps")]
+    Status {
+        /// The server elsewhere, if any.
+        #[command(flatten)]
+        server: ServerArgs,
     },
     /// Print the versions, hardware and paths that a bug report needs
     Env,

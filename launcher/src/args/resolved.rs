@@ -5,7 +5,7 @@ use trunkline_settings::{
 };
 
 use super::parsed::{Given, ParsedDownload, ParsedSettings};
-use crate::cache::CacheCommand;
+use crate::cache::{CacheCommand, ServerArgs};
 use crate::error::LauncherError;
 use crate::log::{Format, Log};
 
@@ -22,6 +22,8 @@ pub enum Request {
     CheckConfig(String),
     /// Reload the server of the launcher with this process id, or the only one.
     Reload(Option<i32>),
+    /// Show the servers on this machine, or the one that the arguments name.
+    Status(ServerArgs),
     Env,
 }
 

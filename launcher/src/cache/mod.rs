@@ -52,10 +52,10 @@ Arguments:
   <FILE>  A file written by `export`";
 const NO_PLACE: &str = "no folder was given, nor is `TRUNKLINE_KV_DISK_PATH` set, nor was `--url` given";
 
-/// Selects a running server instead of a folder.
+/// Selects a running server.
 #[derive(Debug, Args)]
 pub struct ServerArgs {
-    /// Use the running server at this URL, such as http://localhost:8080, instead of a folder
+    /// Ask the running server at this URL, such as http://localhost:8080
     #[arg(long)]
     url: Option<String>,
     /// Environment variable that contains the API key [default: TRUNKLINE_API_KEY, if set]
@@ -70,7 +70,7 @@ pub struct ServerArgs {
 }
 
 impl ServerArgs {
-    fn server(&self) -> Result<Option<Server>, CacheError> {
+    pub(crate) fn server(&self) -> Result<Option<Server>, CacheError> {
         let Some(url) = &self.url else { return Ok(None) };
         let trust = match &self.cacert {
             Some(file) => Trust::File(file.clone()),

@@ -43,12 +43,16 @@ pub fn number(value: u64) -> String {
 
 /// `3 min ago`
 pub fn age(written_at: u64, now: u64) -> String {
-    let seconds = now.saturating_sub(written_at);
+    format!("{} ago", duration(now.saturating_sub(written_at)))
+}
+
+/// `3 min`
+pub(crate) fn duration(seconds: u64) -> String {
     match seconds {
-        0..60 => format!("{seconds} s ago"),
-        60..3_600 => format!("{} min ago", seconds / 60),
-        3_600..86_400 => format!("{} h ago", seconds / 3_600),
-        _ => format!("{} days ago", seconds / 86_400),
+        0..60 => format!("{seconds} s"),
+        60..3_600 => format!("{} min", seconds / 60),
+        3_600..86_400 => format!("{} h", seconds / 3_600),
+        _ => format!("{} days", seconds / 86_400),
     }
 }
 

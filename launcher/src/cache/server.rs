@@ -14,6 +14,8 @@ use super::trust::{Trust, TrustError};
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Longest wait for a complete answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
+/// The same for an answer that a server gives at once.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Largest answer that is read; a page of nodes has less than 1 MiB.
 const MAX_ANSWER_BYTES: u64 = 32 << 20;
 /// Nodes per page, the most that a server allows.
@@ -202,7 +204,6 @@ impl Server {
         };
         let agent = Agent::config_builder()
             .timeout_connect(Some(CONNECT_TIMEOUT))
-            .timeout_global(Some(ANSWER_TIMEOUT))
             .http_status_as_error(false)
             // A redirect would send the key to another server.
             .max_redirects(0)
@@ -271,8 +272,33 @@ impl Server {
         self.ask(Method::DELETE, &path, String::new()).map(|unpinned: Unpinned| unpinned.unpinned_blocks)
     }
 
+    /// Returns the status and the body of the answer to `GET path`, which must come soon.
+    pub(crate) fn probe(&self, path: &str) -> Result<(u16, Vec<u8>), ServerError> {
+        self.fetch(Method::GET, path, String::new(), PROBE_TIMEOUT)
+    }
+
     fn ask<T: DeserializeOwned>(&self, method: Method, path: &str, body: String) -> Result<T, ServerError> {
         let foreign = |problem: String| ServerError::Foreign { url: self.url.clone(), problem };
+        let (status, body) = self.fetch(method, path, body, ANSWER_TIMEOUT)?;
+        match status {
+            200 => serde_json::from_slice(&body).map_err(|error| foreign(error.to_string())),
+            401 => Err(ServerError::Unauthorized { url: self.url.clone() }),
+            _ => match serde_json::from_slice::<Failure>(&body) {
+                Ok(Failure { error: FailureBody { message } }) => {
+                    Err(ServerError::Refused { url: self.url.clone(), status, message })
+                }
+                Err(_) => Err(foreign(format!("status {status}"))),
+            },
+        }
+    }
+
+    fn fetch(
+        &self,
+        method: Method,
+        path: &str,
+        body: String,
+        patience: Duration,
+    ) -> Result<(u16, Vec<u8>), ServerError> {
         let mut request = Request::builder().method(method).uri(format!("{}{path}", self.url));
         if let Some(key) = &self.key {
             request = request.header("authorization", format!("Bearer {key}"));
@@ -285,18 +311,10 @@ impl Server {
             Some(untrusted) => untrusted.into(),
             None => ServerError::Away { url: self.url.clone(), source: Box::new(source) },
         };
+        let request = self.agent.configure_request(request).timeout_global(Some(patience)).build();
         let mut answer = self.agent.run(request).map_err(away)?;
         let status = answer.status().as_u16();
         let body = answer.body_mut().with_config().limit(MAX_ANSWER_BYTES).read_to_vec().map_err(away)?;
-        match status {
-            200 => serde_json::from_slice(&body).map_err(|error| foreign(error.to_string())),
-            401 => Err(ServerError::Unauthorized { url: self.url.clone() }),
-            _ => match serde_json::from_slice::<Failure>(&body) {
-                Ok(Failure { error: FailureBody { message } }) => {
-                    Err(ServerError::Refused { url: self.url.clone(), status, message })
-                }
-                Err(_) => Err(foreign(format!("status {status}"))),
-            },
-        }
+        Ok((status, body))
     }
 }

@@ -45,6 +45,11 @@ fn help_of_config() {
 }
 
 #[test]
+fn help_of_status() {
+    insta::assert_snapshot!(help(&["status", "--help"]));
+}
+
+#[test]
 fn help_of_reload() {
     insta::assert_snapshot!(help(&["reload", "--help"]));
 }

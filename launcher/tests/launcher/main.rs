@@ -9,4 +9,5 @@ mod flags;
 mod lifecycle;
 mod parts;
 mod reload;
+mod status;
 mod support;

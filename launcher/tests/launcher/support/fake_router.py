@@ -135,7 +135,14 @@ while not terminated.is_set() or (behaviour == "hold" and not Path(os.environ["F
         continue
     with connection:
         connection.settimeout(1)
-        connection.recv(4096)
-        body = str(os.getpid()).encode()
-        connection.sendall(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        path = connection.recv(4096).split(b" ")[1]
+        status, body = b"200 OK", str(os.getpid()).encode()
+        if path == b"/readyz" and not ready:
+            status, body = b"503 Unavailable", b'{"error": "no shard yet", "code": "model_loading"}'
+        elif path == b"/metrics":
+            body = b"trunkline_running_sequences 2\ntrunkline_queued_sequences 1\n"
+        elif path == b"/v1/models":
+            body = b'{"data": [{"id": "fake/model"}]}'
+        head = b"HTTP/1.1 %s\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % (status, len(body))
+        connection.sendall(head + body)
 note("end")

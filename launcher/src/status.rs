@@ -1,0 +1,136 @@
+//! `trunkline status`: the servers of this user on this machine, or one at a URL.
+
+use std::io;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::cache::ServerArgs;
+use crate::cache::render::duration;
+use crate::cache::server::{Server, ServerError};
+use crate::cache::trust::Trust;
+use crate::error::{EXIT_FAILURE, LauncherError};
+use crate::{control, runtime_dir, table};
+
+const UNKNOWN: &str = "-";
+const READY: &str = "ready";
+const RUNNING: &str = "trunkline_running_sequences";
+const QUEUED: &str = "trunkline_queued_sequences";
+
+/// What a launcher says about its server.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Status {
+    pub(crate) model: String,
+    pub(crate) url: String,
+    /// Where the metrics need no key.
+    pub(crate) metrics_url: Option<String>,
+    pub(crate) uptime_s: u64,
+}
+
+impl Status {
+    pub(crate) fn line(&self) -> String {
+        // Texts and numbers always make JSON.
+        serde_json::to_string(self).unwrap_or_default() + "\n"
+    }
+}
+
+/// A line of the table.
+struct Row {
+    pid: String,
+    model: String,
+    url: String,
+    running: String,
+    queued: String,
+    uptime: String,
+    state: String,
+}
+
+/// Returns the table, and the exit code.
+pub(crate) fn run(args: &ServerArgs) -> Result<(String, i32), LauncherError> {
+    let rows = match args.server()? {
+        Some(server) => vec![elsewhere(&server)?],
+        None => {
+            let bases = runtime_dir::bases();
+            let mut running: Vec<_> = bases.iter().flat_map(|base| runtime_dir::running(base)).collect();
+            running.sort();
+            running.dedup();
+            if running.is_empty() {
+                return Err(LauncherError::no_server("", &bases));
+            }
+            running.into_iter().map(|(pid, folder)| here(pid, control::status(&folder))).collect()
+        }
+    };
+    let code = if rows.iter().all(|row| row.state == READY) { 0 } else { EXIT_FAILURE };
+    let head = ["PID", "MODEL", "URL", "RUNNING", "QUEUED", "UPTIME", "STATE"].map(str::to_owned);
+    let cells = |row: Row| [row.pid, row.model, row.url, row.running, row.queued, row.uptime, row.state];
+    let rows: Vec<_> = [head].into_iter().chain(rows.into_iter().map(cells)).collect();
+    Ok((table::render(&rows), code))
+}
+
+fn here(pid: i32, status: io::Result<Option<Status>>) -> Row {
+    let nothing = |state: String| Row {
+        pid: pid.to_string(),
+        model: UNKNOWN.to_owned(),
+        url: UNKNOWN.to_owned(),
+        running: UNKNOWN.to_owned(),
+        queued: UNKNOWN.to_owned(),
+        uptime: UNKNOWN.to_owned(),
+        state,
+    };
+    let status = match status {
+        Ok(Some(status)) => status,
+        Ok(None) => return nothing("stopping".to_owned()),
+        Err(error) => return nothing(format!("no answer from the launcher: {error}")),
+    };
+    // Nobody else can answer on a socket that the launcher has bound, so its certificate proves nothing more.
+    let client = |url: &str| Server::new(url, None, Trust::Anybody);
+    let state =
+        client(&status.url).and_then(|server| state(&server)).unwrap_or_else(|error| error.to_string());
+    let metrics = client(status.metrics_url.as_ref().unwrap_or(&status.url));
+    let [running, queued] = metrics.and_then(|server| numbers(&server)).unwrap_or_default();
+    let (model, uptime) = (status.model, duration(status.uptime_s));
+    Row { model, url: status.url, running: shown(running), queued: shown(queued), uptime, ..nothing(state) }
+}
+
+fn elsewhere(server: &Server) -> Result<Row, LauncherError> {
+    let in_cache = |error: ServerError| LauncherError::Cache(error.into());
+    let state = state(server).map_err(in_cache)?;
+    let [running, queued] = numbers(server).map_err(in_cache)?;
+    let (_, models) = server.probe("/v1/models").map_err(in_cache)?;
+    let models: Value = serde_json::from_slice(&models).unwrap_or_default();
+    Ok(Row {
+        pid: UNKNOWN.to_owned(),
+        model: models["data"][0]["id"].as_str().unwrap_or(UNKNOWN).to_owned(),
+        url: server.url().to_owned(),
+        running: shown(running),
+        queued: shown(queued),
+        uptime: UNKNOWN.to_owned(),
+        state,
+    })
+}
+
+/// Returns `ready`, or the code and the message with which the server says why it is not.
+fn state(server: &Server) -> Result<String, ServerError> {
+    let (status, body) = server.probe("/readyz")?;
+    if status == 200 {
+        return Ok(READY.to_owned());
+    }
+    let answer: Value = serde_json::from_slice(&body).unwrap_or_default();
+    Ok(match (answer["code"].as_str(), answer["error"].as_str()) {
+        (Some(code), Some(message)) => format!("{code}: {message}"),
+        _ => format!("`/readyz` answered {status}"),
+    })
+}
+
+/// Returns the numbers of running and queued sequences, if the server shows them.
+fn numbers(server: &Server) -> Result<[Option<u64>; 2], ServerError> {
+    let (_, body) = server.probe("/metrics")?;
+    let text = String::from_utf8_lossy(&body);
+    Ok([RUNNING, QUEUED].map(|name| {
+        text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok())
+    }))
+}
+
+fn shown(number: Option<u64>) -> String {
+    number.map_or_else(|| UNKNOWN.to_owned(), |number| number.to_string())
+}

@@ -1,0 +1,59 @@
+//! `trunkline status` finds the servers of this user and says whether they are ready.
+
+use rustix::process::Signal;
+
+use crate::support::{Bench, Running};
+
+/// Runs `trunkline status ARGS` beside a server; returns the exit code and the cells of each line below the head.
+fn status(server: &Running, args: &[&str]) -> (i32, Vec<Vec<String>>) {
+    let output = server.bench.command(&[&["status"], args].concat()).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let cells = |line: &str| {
+        line.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).map(str::to_owned).collect()
+    };
+    (output.status.code().unwrap(), text.lines().skip(1).map(cells).collect())
+}
+
+#[test]
+fn a_ready_server_is_listed_with_its_numbers() {
+    let mut server = Bench::new().serve(&[]);
+    let ready = server.wait_ready();
+    let url = ready[0].split_whitespace().nth(4).unwrap();
+    let (code, rows) = status(&server, &[]);
+    assert_eq!(code, 0);
+    let pid = server.pid().to_string();
+    assert_eq!(rows.len(), 1);
+    assert_eq!(rows[0][..5], [&pid, "fake/model", url, "2", "1"]);
+    assert_eq!(rows[0][6], "ready");
+    let (code, rows) = status(&server, &["--url", url]);
+    assert_eq!(
+        (code, &rows[0][..]),
+        (0, ["-", "fake/model", url, "2", "1", "-", "ready"].map(str::to_owned).as_slice())
+    );
+}
+
+#[test]
+fn a_server_that_is_not_ready_says_why() {
+    let server = Bench::new().with("FAKE_ROUTER", "never-ready").serve(&[]);
+    server.bench.nth("router", "listen", 1);
+    let (code, rows) = status(&server, &[]);
+    assert_eq!((code, rows[0][6].as_str()), (1, "model_loading: no shard yet"));
+}
+
+#[test]
+fn a_server_that_drains_is_stopping() {
+    let mut server = Bench::new().with("FAKE_ROUTER", "hold").serve(&[]);
+    server.wait_ready();
+    server.signal(Signal::TERM);
+    server.bench.nth("router", "sigterm", 1);
+    let (code, rows) = status(&server, &[]);
+    assert_eq!(
+        (code, rows[0][0].as_str(), rows[0][6].as_str()),
+        (1, server.pid().to_string().as_str(), "stopping")
+    );
+    std::fs::write(server.bench.path("release"), "").unwrap();
+    assert_eq!(server.wait(), 0);
+    let (code, _, stderr) = server.bench.run(&["ps"]);
+    assert_eq!(code, 1);
+    assert!(stderr.contains("error: no server of this user in `"), "{stderr}");
+}
