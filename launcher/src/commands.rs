@@ -38,6 +38,7 @@ pub fn run(request: Request) -> Result<i32, LauncherError> {
             control::reload(pid)?;
             print(RELOADED)
         }
+        Request::Completions(script) => print(&String::from_utf8_lossy(&script)),
         Request::Status(server) => {
             let (table, code) = status::run(&server)?;
             print(&table)?;

@@ -17,6 +17,7 @@ use self::parsed::{CHECK, CONFIG, CONFIG_FILE, CONFIG_VARIABLE, ConfigCommand, P
 use self::resolved::{Request, ServeConfig};
 use crate::error::LauncherError;
 
+const PROGRAM: &str = "trunkline";
 pub const SERVE: &str = "serve";
 
 /// Why there is nothing to run.
@@ -65,6 +66,11 @@ pub fn parse(argv: &[OsString]) -> Result<Request, ParseError> {
         }
         ParsedCommand::Reload { pid } => Request::Reload(pid),
         ParsedCommand::Status { server } => Request::Status(server),
+        ParsedCommand::Completions { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut ParsedArgs::command(), PROGRAM, &mut script);
+            Request::Completions(script)
+        }
         ParsedCommand::Env => Request::Env,
     })
 }

@@ -3,9 +3,12 @@
 
 use std::path::PathBuf;
 
-use clap::builder::{BoolishValueParser, PossibleValue, StringValueParser, TypedValueParser};
+use clap::builder::{
+    BoolishValueParser, PossibleValue, PossibleValuesParser, StringValueParser, TypedValueParser,
+};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, Parser, Subcommand, value_parser};
+use clap_complete::Shell;
 use trunkline_settings::{Form, Group, Named, Setting};
 
 use crate::cache::{CacheCommand, ServerArgs};
@@ -19,6 +22,9 @@ pub(crate) const CHECK: &str = "check";
 pub(crate) const CONFIG_FILE: &str = "file";
 /// Environment variable of the configuration file.
 pub(crate) const CONFIG_VARIABLE: &str = "TRUNKLINE_CONFIG";
+
+/// Shells whose completion is tested.
+const SHELLS: [&str; 3] = ["bash", "zsh", "fish"];
 
 /// An inference server for large language models.
 ///
@@ -77,6 +83,15 @@ pub(crate) enum ParsedCommand {
         /// The server elsewhere, if any.
         #[command(flatten)]
         server: ServerArgs,
+    },
+    /// Print a script that completes commands and flags in a shell
+    ///
+    /// For bash: `source <(trunkline completions bash)` in ~/.bashrc. For zsh: write the output to a file `_trunkline`
+    /// in a folder of `fpath`. For fish: write it to ~/.config/fish/completions/trunkline.fish.
+    Completions {
+        /// The shell
+        #[arg(value_parser = PossibleValuesParser::new(SHELLS).try_map(|name| name.parse::<Shell>()))]
+        shell: Shell,
     },
     /// Print the versions, hardware and paths that a bug report needs
     Env,

@@ -24,6 +24,8 @@ pub enum Request {
     Reload(Option<i32>),
     /// Show the servers on this machine, or the one that the arguments name.
     Status(ServerArgs),
+    /// Print this script.
+    Completions(Vec<u8>),
     Env,
 }
 

@@ -178,6 +178,34 @@ fn config_check_refuses_what_serve_refuses() {
     }
 }
 
+/// Asks bash itself what it would offer.
+#[test]
+fn bash_completes_commands_flags_and_values() {
+    let script = Bench::new().run(&["completions", "bash"]).1;
+    let offered = |words: &str| {
+        let count = words.split(' ').count() - 1;
+        let ask = format!(
+            "{script}\nCOMP_WORDS=({words}); COMP_CWORD={count}\n\
+             _trunkline trunkline \"${{COMP_WORDS[COMP_CWORD]}}\" \"${{COMP_WORDS[COMP_CWORD-1]}}\"\n\
+             printf '%s ' \"${{COMPREPLY[@]}}\""
+        );
+        let output = std::process::Command::new("bash").args(["--norc", "-c", &ask]).output().unwrap();
+        String::from_utf8(output.stdout).unwrap().trim().to_owned()
+    };
+    assert_eq!(offered("trunkline comp"), "completions");
+    assert_eq!(offered("trunkline serve --kv-disk-p"), "--kv-disk-path");
+    assert_eq!(offered("trunkline serve --backend c"), "cpu cuda");
+    assert_eq!(offered("trunkline config check --log-l"), "--log-level");
+}
+
+#[test]
+fn completions_exist_for_three_shells() {
+    let bench = Bench::new();
+    assert!(bench.run(&["completions", "zsh"]).1.starts_with("#compdef trunkline\n"));
+    assert!(bench.run(&["completions", "fish"]).1.contains("complete -c trunkline "));
+    assert_eq!(bench.run(&["completions", "nushell"]).0, 2);
+}
+
 #[test]
 fn download_prints_the_path_alone() {
     let bench = Bench::new();
