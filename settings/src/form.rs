@@ -2,7 +2,8 @@
 
 use std::ops::{Bound, RangeBounds};
 
-use crate::value::{Bytes, Named, Value};
+use crate::quantity::{self, Unit};
+use crate::value::Named;
 
 /// Longest name in bytes.
 const MAX_NAME_BYTES: usize = 4096;
@@ -28,8 +29,9 @@ pub enum Form {
         /// Bounds of the valid numbers.
         range: (Bound<f32>, Bound<f32>),
     },
-    /// A number of bytes with a unit, such as `10GiB`.
-    Size {
+    /// An amount that may have a unit, such as `10GiB` or `5m`; a plain number counts the base unit.
+    Quantity {
+        unit: &'static Unit,
         min: u64,
         max: u64,
     },
@@ -69,12 +71,17 @@ impl Form {
     }
 
     pub const fn bytes(min: u64, max: u64) -> Self {
-        Self::Number { unit: "BYTES", min, max }
+        Self::Quantity { unit: &quantity::BYTES, min, max }
     }
 
-    /// A number of seconds, at most a day.
+    /// A duration in whole seconds, at most a day.
     pub const fn seconds(min: u64) -> Self {
-        Self::Number { unit: "SECONDS", min, max: 24 * 3600 }
+        Self::Quantity { unit: &quantity::SECONDS, min, max: 24 * 3600 }
+    }
+
+    /// A duration in milliseconds from 0 to `max`.
+    pub const fn milliseconds(max: u64) -> Self {
+        Self::Quantity { unit: &quantity::MILLISECONDS, min: 0, max }
     }
 
     /// Returns the placeholder that stands for a value in the help text; a switch has none.
@@ -82,7 +89,7 @@ impl Form {
         match self {
             Self::Switch => "",
             Self::Number { unit, .. } | Self::Decimal { unit, .. } => unit,
-            Self::Size { .. } => "SIZE",
+            Self::Quantity { unit, .. } => unit.value_name,
             Self::Choice { what, .. } | Self::Name { what } => what,
             Self::Host => "HOST",
             Self::File => "FILE",
@@ -94,6 +101,26 @@ impl Form {
         }
     }
 
+    /// Returns a valid value as processes hand it on, which is a plain number in place of one with a unit; `None` if
+    /// the value is not valid.
+    pub fn plain(&self, text: &str) -> Option<String> {
+        match self {
+            Self::Quantity { unit, min, max } => unit
+                .parse(text)
+                .filter(|amount| (*min..=*max).contains(amount))
+                .map(|amount| amount.to_string()),
+            _ => self.accepts(text).then(|| text.to_owned()),
+        }
+    }
+
+    /// Returns a plain value as a user would write it: an amount with the largest unit that leaves it whole.
+    pub fn shown(&self, plain: &str) -> String {
+        match (self, plain.parse()) {
+            (Self::Quantity { unit, .. }, Ok(amount)) => unit.shown(amount),
+            _ => plain.to_owned(),
+        }
+    }
+
     /// Returns whether `text` is a valid value.
     pub fn accepts(&self, text: &str) -> bool {
         match self {
@@ -102,9 +129,7 @@ impl Form {
                 text.parse().is_ok_and(|number: u64| (*min..=*max).contains(&number))
             }
             Self::Decimal { range, .. } => text.parse().is_ok_and(|number: f32| range.contains(&number)),
-            Self::Size { min, max } => {
-                Bytes::parse(text).is_some_and(|Bytes(bytes)| (*min..=*max).contains(&bytes))
-            }
+            Self::Quantity { .. } => self.plain(text).is_some(),
             Self::Choice { named, .. } => named.iter().any(|named| named.is(text)),
             Self::Name { .. } => is_name(text),
             Self::Host => !text.trim().is_empty(),
@@ -120,16 +145,19 @@ impl Form {
         match self {
             Self::Switch => "`true` or `false`".into(),
             Self::Number { unit, min, max } => match *unit {
-                "SECONDS" => format!("seconds from {min} to {max}, such as `300`"),
-                "BYTES" => format!("a number of bytes from {min} to {max}"),
                 "TOKENS" => format!("a number of tokens from {min} to {max}"),
                 "PERCENT" => format!("a percentage from {min} to {max}"),
                 _ => format!("a whole number from {min} to {max}"),
             },
             Self::Decimal { range, .. } => format!("a number {}", described(range)),
-            Self::Size { min, max } => {
-                let (min, max) = (min >> 20, max >> 40);
-                format!("a size from {min}MiB to {max}TiB in KiB, MiB, GiB or TiB, such as `10GiB`")
+            Self::Quantity { unit, min, max } => {
+                format!(
+                    "{} from {} to {}, such as {}",
+                    unit.what,
+                    unit.shown(*min),
+                    unit.shown(*max),
+                    unit.examples
+                )
             }
             Self::Choice { named, .. } => {
                 let names: Vec<String> = named.iter().map(|named| format!("`{}`", named.name)).collect();

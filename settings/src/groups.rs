@@ -10,12 +10,12 @@ use crate::choices::{
 };
 use crate::form::Form;
 use crate::macros::settings;
-use crate::value::{Bytes, Choice, WeightsCache};
+use crate::value::{Choice, WeightsCache};
 
 /// Upper bound of the number of open requests.
 const MAX_REQUESTS: u64 = 1 << 16;
 /// Size of a store of K and V; a smaller one holds hardly a conversation.
-const STORE_SIZE: Form = Form::Size { min: 16 << 20, max: 1 << 50 };
+const STORE_SIZE: Form = Form::bytes(16 << 20, 1 << 50);
 
 settings! {
     /// The model to serve. Only the launcher reads it.
@@ -101,10 +101,10 @@ settings! {
         shard_restart_timeout: Duration = Duration::from_secs(120), Form::seconds(0);
         /// Time that a step should take at most while it continues streams, which is the time between two of their
         /// tokens; long prompts are computed in parts that fit into it. 0 computes them as fast as possible.
-        target_itl_ms: u32 = 45, Form::Number { unit: "MS", min: 0, max: 10_000 };
+        target_itl_ms: u32 = 45, Form::milliseconds(10_000);
         /// Time after which the first token of a reply should be there. While a prompt can meet it only with longer
         /// steps, steps take up to four times `--target-itl-ms`. 0 means that streams never slow down for it.
-        target_ttft_ms: u32 = 0, Form::Number { unit: "MS", min: 0, max: 600_000 };
+        target_ttft_ms: u32 = 0, Form::milliseconds(600_000);
         /// Time after which a step still running makes `/readyz` answer 503.
         #[serde(with = "crate::value::seconds")]
         stuck_step_timeout: Duration = Duration::from_secs(60), Form::seconds(1);
@@ -171,10 +171,10 @@ settings! {
         /// content [default: not kept].
         kv_disk_path: Option<PathBuf> = None, Form::Folder;
         /// Maximum size of the KV cache on disk, such as 500MiB or 2TiB [default: 10GiB].
-        kv_disk_size: Option<Bytes> = None, STORE_SIZE;
+        kv_disk_size: Option<u64> = None, STORE_SIZE;
         /// Pinned host memory that extends the KV cache of the cuda backend, such as 64GiB. With `--kv-disk-path`, it
         /// holds the most recently used blocks of the disk [default: none; with `--kv-disk-path` 1GiB].
-        kv_host_size: Option<Bytes> = None, STORE_SIZE;
+        kv_host_size: Option<u64> = None, STORE_SIZE;
     }
 
     /// The router's part of the KV cache.

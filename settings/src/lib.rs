@@ -18,6 +18,7 @@ mod choices;
 mod form;
 mod groups;
 mod macros;
+mod quantity;
 mod setting;
 mod value;
 
@@ -35,17 +36,20 @@ pub use crate::groups::{
     ShardCache, StepLimits,
 };
 pub use crate::setting::{Group, Setting, SettingError, check};
-pub use crate::value::{Bytes, Choice, Named, Value, WeightsCache};
+pub use crate::value::{Choice, Named, Value, WeightsCache};
 
 /// Environment variable of an API key. There is no flag, since command lines are visible to other users.
 pub const KEY_VARIABLE: &str = "TRUNKLINE_API_KEY";
 /// Environment variable of the key that selects the green tokens of watermarks, without a flag for the same reason.
 pub const WATERMARK_KEY_VARIABLE: &str = "TRUNKLINE_WATERMARK_KEY";
 
-/// Returns every setting of `trunkline serve` with its default, in the order of the help text.
+/// Returns every setting of `trunkline serve` with its default as users write it, in the order of the help text.
 pub fn all() -> Vec<(&'static Setting, Option<String>)> {
     fn with_defaults<G: Group>() -> impl Iterator<Item = (&'static Setting, Option<String>)> {
-        G::SETTINGS.iter().zip(G::default().texts())
+        let shown = |(setting, default): (&'static Setting, Option<String>)| {
+            (setting, default.map(|default| setting.form.shown(&default)))
+        };
+        G::SETTINGS.iter().zip(G::default().texts()).map(shown)
     }
     with_defaults::<Model>()
         .chain(with_defaults::<Server>())

@@ -73,8 +73,8 @@ impl Setting {
     }
 
     pub fn parse<T: Value>(&self, text: &str) -> Result<T, SettingError> {
-        self.check(text)?;
-        T::parse(text).ok_or_else(|| self.error(text))
+        let plain = self.form.plain(text).ok_or_else(|| self.error(text))?;
+        T::parse(&plain).ok_or_else(|| self.error(text))
     }
 
     fn error(&self, text: &str) -> SettingError {

@@ -5,15 +5,12 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// Units of a size and the power of two that each stands for.
-const UNITS: [(&str, u32); 9] =
-    [("KiB", 10), ("MiB", 20), ("GiB", 30), ("TiB", 40), ("K", 10), ("M", 20), ("G", 30), ("T", 40), ("", 0)];
 /// Turns the cache of packed weights off.
 const OFF: &str = "off";
 
 /// The type of a setting's field.
 pub trait Value: Sized {
-    /// Parses what a user wrote; `None` if it is no such value. The range is checked by the setting's form.
+    /// Parses a plain value; `None` if it is no such value. The setting's form checks the range and knows units.
     fn parse(text: &str) -> Option<Self>;
 
     /// Returns a text that parses to this value; `None` for an optional value that is absent.
@@ -92,24 +89,6 @@ impl Value for Vec<String> {
 
     fn text(&self) -> Option<String> {
         (!self.is_empty()).then(|| self.join(","))
-    }
-}
-
-/// A number of bytes that users write with a unit, such as `10GiB`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct Bytes(pub u64);
-
-impl Value for Bytes {
-    fn parse(text: &str) -> Option<Self> {
-        let (number, shift) =
-            UNITS.iter().find_map(|(unit, shift)| Some((text.strip_suffix(unit)?, *shift)))?;
-        let number: u64 = number.trim_end().parse().ok()?;
-        number.checked_mul(1 << shift).map(Self)
-    }
-
-    fn text(&self) -> Option<String> {
-        Some(self.0.to_string())
     }
 }
 

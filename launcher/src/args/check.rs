@@ -51,7 +51,7 @@ fn add<G: Group>(
         let value = match text {
             // A URL may contain a password, although the server refuses such a one.
             Some(text) if text.contains("://") && text.contains(['@', '?']) => HIDDEN.to_owned(),
-            Some(text) => text,
+            Some(text) => setting.form.shown(&text),
             None => setting.default_in_words().unwrap_or_else(|| NONE.to_owned()),
         };
         let source = match parsed.given(setting.name) {

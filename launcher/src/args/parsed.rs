@@ -29,7 +29,9 @@ const SHELLS: [&str; 3] = ["bash", "zsh", "fish"];
 /// An inference server for large language models.
 ///
 /// Every flag of `serve` can also be set by an environment variable or by a key in the file given with `--config`. A
-/// flag takes precedence over its variable, the variable over the file, and the file over the default.
+/// flag takes precedence over its variable, the variable over the file, and the file over the default. A SIZE is in
+/// bytes or has a unit, such as 10GiB or 10GB; a DURATION is in seconds (milliseconds for flags that end in `-ms`) or has
+/// a unit, such as 90s, 5m or 45ms.
 #[derive(Debug, Parser)]
 #[command(name = "trunkline", version, max_term_width = 100)]
 pub struct ParsedArgs {

@@ -1,7 +1,7 @@
 //! The configuration that the arguments describe: every value valid by itself and consistent with the others.
 
 use trunkline_settings::{
-    Bytes, Compute, Group, Limits, Logging, Model, Replies, RouterCache, Server, ShardCache, StepLimits,
+    Compute, Group, Limits, Logging, Model, Replies, RouterCache, Server, ShardCache, StepLimits,
 };
 
 use super::parsed::{Given, ParsedDownload, ParsedSettings};
@@ -10,7 +10,7 @@ use crate::error::LauncherError;
 use crate::log::{Format, Log};
 
 /// Size of the KV cache on disk unless the user gives another.
-const DEFAULT_DISK_SIZE: Bytes = Bytes(10 << 30);
+const DEFAULT_DISK_SIZE: u64 = 10 << 30;
 
 /// The command to run, with its checked arguments.
 #[derive(Debug)]

@@ -23,6 +23,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
+use trunkline_settings::Form;
 use trunkline_store::{ArchiveError, OpenError, ReadError, WriteError};
 
 use self::live::Pins;
@@ -109,8 +110,8 @@ pub enum CacheCommand {
     Pin {
         /// An id shown by `ls --url`, or the first digits of its key
         id: String,
-        /// Duration of the pin, 1 to 86400; it does not shorten an existing pin
-        #[arg(long, value_name = "SECONDS", default_value_t = 300, value_parser = pin_seconds)]
+        /// Duration of the pin, 1s to 1d; it does not shorten an existing pin
+        #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = pin_seconds)]
         ttl: u64,
         /// Instead, remove the pins of the path and of everything that continues it
         #[arg(long, conflicts_with = "ttl")]
@@ -254,8 +255,9 @@ impl CacheError {
 }
 
 fn pin_seconds(text: &str) -> Result<u64, String> {
-    let seconds = text.parse().ok().filter(|seconds| (1..=86_400).contains(seconds));
-    seconds.ok_or_else(|| "expected seconds from 1 to 86400, such as `300`".to_owned())
+    let form = Form::seconds(1);
+    let seconds = form.plain(text).and_then(|plain| plain.parse().ok());
+    seconds.ok_or_else(|| format!("expected {}", form.expected()))
 }
 
 fn misplaced(command: &'static str, problem: &'static str) -> CacheError {

@@ -6,7 +6,7 @@ use std::fmt::Debug;
 use std::time::Duration;
 
 use trunkline_settings::{
-    Bytes, Compute, Group, Limits, Model, Replies, RouterSettings, Server, ShardCache, all, check,
+    Compute, Group, Limits, Model, Replies, RouterSettings, Server, ShardCache, all, check,
 };
 
 /// Reads a group in which one setting is given.
@@ -63,20 +63,64 @@ fn values_survive_the_way_to_the_router() {
 #[test]
 fn sizes_are_read_or_refused() {
     let size = |text: &str| with::<ShardCache>("kv_disk_size", text).map(|cache| cache.kv_disk_size.unwrap());
-    assert_eq!(size("16MiB"), Ok(Bytes(16 << 20)));
-    assert_eq!(size("2 GiB"), Ok(Bytes(2 << 30)));
-    assert_eq!(size("3T"), Ok(Bytes(3 << 40)));
-    assert_eq!(size("20000000"), Ok(Bytes(20_000_000)));
+    for (text, bytes) in [
+        ("16MiB", 16 << 20),
+        ("2 GiB", 2 << 30),
+        ("3T", 3 << 40),
+        ("10GB", 10_000_000_000),
+        ("20000kB", 20_000_000),
+        ("20000000B", 20_000_000),
+        ("20000000", 20_000_000),
+    ] {
+        assert_eq!(size(text), Ok(bytes), "{text}");
+    }
     for text in
-        ["", "GiB", "-1GiB", "1.5GiB", "10GB", "1KiB", "9999999TiB", "99999999999999999TiB", "1MB", "many"]
+        ["", "GiB", "-1GiB", "1.5GiB", "1KiB", "9999999TiB", "99999999999999999TiB", "1MB", "5m", "many"]
     {
         assert_eq!(
             size(text).unwrap_err(),
             format!(
-                "`--kv-disk-size` is `{text}`; expected a size from 16MiB to 1024TiB in KiB, MiB, GiB or TiB, such as \
-                 `10GiB`"
+                "`--kv-disk-size` is `{text}`; expected a size from 16MiB to 1024TiB, such as `10GiB`, `10GB` or a number \
+                 of bytes"
             )
         );
+    }
+    assert_eq!(with::<Limits>("max_body_bytes", "1MiB").unwrap().max_body_bytes, 1 << 20);
+}
+
+#[test]
+fn durations_are_read_or_refused() {
+    let limit =
+        |text: &str| with::<Limits>("request_timeout", text).map(|limits| limits.request_timeout.as_secs());
+    for (text, seconds) in [("0", 0), ("300", 300), ("90s", 90), ("5m", 300), ("2 h", 7200), ("1d", 86_400)] {
+        assert_eq!(limit(text), Ok(seconds), "{text}");
+    }
+    for text in ["", "m", "1.5h", "25h", "500ms", "5M", "5min", "-1s", "1h30m"] {
+        let expected = "a duration from 0 to 1d, such as `5m`, `90s` or a number of seconds";
+        assert_eq!(limit(text).unwrap_err(), format!("`--request-timeout` is `{text}`; expected {expected}"));
+    }
+    let target = |text: &str| with::<Limits>("target_itl_ms", text).map(|limits| limits.target_itl_ms);
+    assert_eq!((target("45"), target("45ms"), target("2s")), (Ok(45), Ok(45), Ok(2000)));
+    assert!(
+        target("11s")
+            .unwrap_err()
+            .contains("expected a duration from 0 to 10000ms, such as `2s`, `45ms` or ")
+    );
+}
+
+#[test]
+fn defaults_are_shown_with_units() {
+    let default = |name: &str| all().into_iter().find(|(setting, _)| setting.name == name).unwrap().1;
+    for (name, shown) in [
+        ("max_body_bytes", "8MiB"),
+        ("max_schema_bytes", "128KiB"),
+        ("graceful_termination_timeout", "90s"),
+        ("shard_restart_timeout", "2m"),
+        ("request_timeout", "0"),
+        ("target_itl_ms", "45ms"),
+        ("max_tools", "128"),
+    ] {
+        assert_eq!(default(name).as_deref(), Some(shown), "{name}");
     }
 }
 

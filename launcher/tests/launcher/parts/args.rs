@@ -4,7 +4,7 @@ use clap::CommandFactory;
 use trunkline_launcher::args::parsed::ParsedArgs;
 use trunkline_launcher::args::resolved::{ModelRef, Request, ServeConfig};
 use trunkline_launcher::args::{ParseError, SERVE, parse};
-use trunkline_settings::{Bytes, LogLevel};
+use trunkline_settings::LogLevel;
 
 fn serve(args: &[&str]) -> Result<ServeConfig, String> {
     let argv: Vec<OsString> = ["trunkline", SERVE].iter().chain(args).map(Into::into).collect();
@@ -115,8 +115,9 @@ fn invalid_values_name_flag_value_and_what_is_valid() {
         (&["--threads", "x"], "`--threads` is `x`; expected a whole number from 1 to 1024"),
         (&["--backend", "gpu"], "`--backend` is `gpu`; expected one of `cpu`, `cuda`, `reference`"),
         (
-            &["--request-timeout", "5m"],
-            "`--request-timeout` is `5m`; expected seconds from 0 to 86400, such as `300`",
+            &["--request-timeout", "1500ms"],
+            "`--request-timeout` is `1500ms`; expected a duration from 0 to 1d, such as `5m`, `90s` or a number of \
+             seconds",
         ),
         (
             &["--max-concurrent-requests", "0"],
@@ -124,7 +125,7 @@ fn invalid_values_name_flag_value_and_what_is_valid() {
         ),
         (
             &["--max-body-bytes", "1023"],
-            "`--max-body-bytes` is `1023`; expected a number of bytes from 1024 to 1073741824",
+            "`--max-body-bytes` is `1023`; expected a size from 1KiB to 1GiB, such as `10GiB`, `10GB` or a number of bytes",
         ),
         (
             &["--max-total-tokens", "1"],
@@ -179,16 +180,16 @@ fn an_object_store_lies_below_a_store_on_disk() {
     assert_eq!(error, "`--kv-disk-size` needs `--kv-disk-path`");
     let config = serve(&["--kv-object-store", "s3://bucket/a", "--kv-disk-path", "/srv/kv"]).unwrap();
     assert_eq!(config.router_cache.kv_object_store.as_deref(), Some("s3://bucket/a"));
-    assert_eq!(config.shard_cache.kv_disk_size, Some(Bytes(10 << 30)));
+    assert_eq!(config.shard_cache.kv_disk_size, Some(10 << 30));
 }
 
 #[test]
 fn pinned_memory_has_a_size_with_and_without_a_disk() {
     assert_eq!(serve(&[]).unwrap().shard_cache.kv_host_size, None);
     let cache = serve(&["--kv-host-size", "64MiB"]).unwrap().shard_cache;
-    assert_eq!((cache.kv_host_size, cache.kv_disk_size), (Some(Bytes(64 << 20)), None));
+    assert_eq!((cache.kv_host_size, cache.kv_disk_size), (Some(64 << 20), None));
     let cache = serve(&["--kv-host-size", "1GiB", "--kv-disk-path", "/srv/kv"]).unwrap().shard_cache;
-    assert_eq!((cache.kv_host_size, cache.kv_disk_path.is_some()), (Some(Bytes(1 << 30)), true));
+    assert_eq!((cache.kv_host_size, cache.kv_disk_path.is_some()), (Some(1 << 30), true));
     assert!(serve(&["--kv-host-size", "0"]).unwrap_err().contains("`--kv-host-size` is `0`"));
 }
 
