@@ -224,10 +224,10 @@ def digest(path: Path) -> str:
         return hashlib.file_digest(raw, "sha256").hexdigest()
 
 
-def test_unwritable_folder_is_a_warning(tmp_path: Path) -> None:
+def test_unwritable_folder_is_a_warning_if_the_disk_is_optional(tmp_path: Path) -> None:
     blocked = tmp_path / "file"
     blocked.write_text("not a folder")
-    with serving(*store(blocked / "below")) as server:
+    with serving(*store(blocked / "below"), "--kv-disk-optional") as server:
         assert "WARN shard: KV blocks are not kept on disk" in server.log()
         assert ask(server, PROMPT[: 2 * BLOCK], max_tokens=1)[0] == 0
         assert stored(server) == 0

@@ -238,6 +238,8 @@ impl Pair {
             if !matches!(self.children[index].state, State::Crashed { restart_at } if restart_at <= now) {
                 continue;
             }
+            // A disk that broke after the start must not end the server.
+            self.plan.config.shard_cache.kv_disk_optional = true;
             let started = self.spawn(id, Other::None, log, events);
             let child = &mut self.children[index];
             match started {

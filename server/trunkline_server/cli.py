@@ -189,6 +189,11 @@ def _add_kv_tiers(parser: argparse.ArgumentParser) -> None:
         help="most bytes to use in that folder, such as `10GiB`; default: 10GiB",
     )
     parser.add_argument(
+        "--kv-disk-optional",
+        action="store_true",
+        help="if that folder cannot be used, warn and keep blocks in memory only, instead of ending",
+    )
+    parser.add_argument(
         "--lane",
         type=_WholeNumber(MAX_LANE, least=0),
         default=0,

@@ -164,7 +164,11 @@ def _kv_disk(options: argparse.Namespace) -> StoreOptions | None:
         return None
     max_bytes = options.kv_disk_size or DEFAULT_KV_DISK_BYTES
     return StoreOptions(
-        path=Path(options.kv_disk_path).absolute(), max_bytes=max_bytes, lane=options.lane, awaits=options.await_store
+        path=Path(options.kv_disk_path).absolute(),
+        max_bytes=max_bytes,
+        is_optional=options.kv_disk_optional,
+        lane=options.lane,
+        awaits=options.await_store,
     )
 
 

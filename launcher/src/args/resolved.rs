@@ -117,10 +117,12 @@ impl ServeConfig {
         if self.shard_cache.kv_disk_path.is_some() {
             return Ok(());
         }
-        let flag = match (&self.router_cache.kv_object_store, self.shard_cache.kv_disk_size) {
-            (Some(_), _) => "--kv-object-store",
-            (None, Some(_)) => "--kv-disk-size",
-            (None, None) => return Ok(()),
+        let cache = &self.shard_cache;
+        let flag = match (&self.router_cache.kv_object_store, cache.kv_disk_size, cache.kv_disk_optional) {
+            (Some(_), _, _) => "--kv-object-store",
+            (None, Some(_), _) => "--kv-disk-size",
+            (None, None, true) => "--kv-disk-optional",
+            (None, None, false) => return Ok(()),
         };
         Err(LauncherError::usage(format!("`{flag}` needs `--kv-disk-path`")))
     }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::support::{Bench, ROUTER, is_alive, kill, pid, wait_for};
 use rustix::process::Signal;
+use serde_json::Value;
 use trunkline_launcher::pace::Pace;
 
 fn assert_one_error(stderr: &str, wanted: &str) {
@@ -278,4 +279,16 @@ fn missing_program_names_its_variable() {
     let (code, _, stderr) = bench.run(&["serve", "--port", "0"]);
     assert_eq!(code, 1);
     assert_one_error(&stderr, "cannot start the resolver (`/nonexistent/python`): ");
+}
+
+#[test]
+fn a_restarted_shard_may_do_without_its_disk() {
+    let mut server = Bench::new().serve(&["--kv-disk-path", "/kv"]);
+    server.wait_ready();
+    let first = server.bench.nth("shard", "start", 1);
+    kill(pid(&first), Signal::KILL);
+    let second = server.bench.nth("shard", "start", 2);
+    let is_optional =
+        |start: &Value| start["argv"].as_array().unwrap().iter().any(|word| word == "--kv-disk-optional");
+    assert_eq!((is_optional(&first), is_optional(&second)), (false, true));
 }

@@ -112,9 +112,9 @@ const CASES: &[Case] = &[
     router(&["--eviction-policy lru"]),
     router(&["--max-pinned-share 26"]),
     Case {
-        typed: "--kv-disk-path /kv --kv-disk-size 32MiB --kv-object-store file:///objects",
+        typed: "--kv-disk-path /kv --kv-disk-size 32MiB --kv-disk-optional --kv-object-store file:///objects",
         resolver: NOTHING,
-        shard: &["--kv-disk-path /kv", "--kv-disk-size 33554432"],
+        shard: &["--kv-disk-path /kv", "--kv-disk-size 33554432", "--kv-disk-optional"],
         router: &["--kv-object-store file:///objects"],
     },
     Case {

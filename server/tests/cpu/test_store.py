@@ -203,12 +203,21 @@ def test_each_lane_has_a_store_of_its_own(checkpoint: Checkpoint, tmp_path: Path
     assert [list(blocks.slots) for blocks in other.store.contents()] == [[]]
 
 
-def test_an_unusable_folder_is_a_warning(
+def test_an_unusable_folder_is_refused(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text("x")
+    with pytest.raises(InvalidArgument, match=f"cannot use `--kv-disk-path`: cannot make the folder `{path}") as caught:
+        open_backend(checkpoint, path)
+    assert "`--kv-disk-optional`" in str(caught.value)
+
+
+def test_an_unusable_folder_is_a_warning_if_the_disk_is_optional(
     checkpoint: Checkpoint, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "file"
     path.write_text("x")
-    backend = open_backend(checkpoint, path)
+    options = StoreOptions(path=path, max_bytes=1 << 20, is_optional=True)
+    backend = open_backend(checkpoint, None, store=options)
     assert (backend.store, backend.info.num_store_slots, backend.info.store_folder) == (None, 0, "")
     (record,) = [record for record in caplog.records if record.levelno == logging.WARNING]
     message = record.getMessage()

@@ -32,10 +32,12 @@ HAND_OVER_POLL_S = 0.01
 
 @dataclass(frozen=True, kw_only=True)
 class StoreOptions:
-    """The values of `--kv-disk-path`, `--kv-disk-size`, `--lane` and `--await-store`."""
+    """The values of `--kv-disk-path`, `--kv-disk-size`, `--kv-disk-optional`, `--lane` and `--await-store`."""
 
     path: Path
     max_bytes: int
+    # Set if the server does without the store when the folder cannot be used.
+    is_optional: bool = False
     lane: int = 0
     # Set if another process gives the folder up as soon as the launcher knows that this one waits for it.
     awaits: bool = False
@@ -81,8 +83,8 @@ def open_files(info: BackendInfo, options: StoreOptions) -> tuple[KernelStore | 
     """Opens the model's store in the lane's folder below `options.path`; returns it, and `info` with its slots and
     folder.
 
-    If the disk refuses, logs a warning and returns None for the store. Raises InvalidArgument if another server uses
-    the folder or if the size is too small for one block.
+    If the disk refuses and the store is optional, logs a warning and returns None for the store. Raises InvalidArgument
+    if the disk refuses otherwise, if another server uses the folder, or if the size is too small for one block.
     """
     from trunkline_server import _kernels
 
@@ -108,11 +110,12 @@ def open_files(info: BackendInfo, options: StoreOptions) -> tuple[KernelStore | 
     except BlockingIOError as error:
         raise InvalidArgument(f"cannot use `--kv-disk-path`: {error}") from error
     except OSError as error:
-        logger.warning(
-            "KV blocks are not kept on disk: %s; hint: set `--kv-disk-path` to a writable folder with free space, or "
-            "drop it",
-            error,
-        )
+        hint = "set `--kv-disk-path` to a writable folder with free space"
+        if not options.is_optional:
+            raise InvalidArgument(
+                f"cannot use `--kv-disk-path`: {error}", hint=f"{hint}, or serve without it by `--kv-disk-optional`"
+            ) from error
+        logger.warning("KV blocks are not kept on disk: %s; hint: %s", error, hint)
         return None, info
     if store.lost is not None:
         logger.warning("KV block store starts empty: %s", store.lost)
