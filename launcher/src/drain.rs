@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 
 use crate::child::ChildId;
-use crate::error::{EXIT_FAILURE, EXIT_USER_MISTAKE, LauncherError};
+use crate::error::{EXIT_CUT, EXIT_FAILURE, EXIT_USER_MISTAKE, LauncherError};
 use crate::exit::Exit;
 use crate::log::Log;
 use crate::pace::Pace;
@@ -154,6 +154,8 @@ pub(crate) fn drain(
             let stopped = await_end(process, deadline, request, ClosingLine::Print, events);
             if !stopped_well(id, stopped, patience, log)? {
                 code = EXIT_FAILURE;
+            } else if code == 0 && stopped == Stopped::Ended(Exit::Code(EXIT_CUT)) {
+                code = EXIT_CUT;
             }
         }
     }

@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
+use crate::error::EXIT_CUT;
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exit {
     Code(i32),
@@ -16,8 +18,9 @@ pub enum Exit {
 }
 
 impl Exit {
+    /// Returns whether the process stopped as asked, even if it cut requests.
     pub(crate) fn is_success(self) -> bool {
-        self == Self::Code(0)
+        matches!(self, Self::Code(0 | EXIT_CUT))
     }
 }
 

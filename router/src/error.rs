@@ -72,9 +72,16 @@ pub enum ApiError {
     /// The prompt exceeds its limit even without any output.
     #[error(
         "the prompt has {prompt_tokens} tokens, the limit is {max_input_tokens} (this model's maximum context length \
-         is {context} tokens); hint: shorten the prompt or raise `--max-input-tokens`"
+         is {context} tokens); hint: shorten the prompt{}",
+        flag.map(|flag| format!(" or raise `{flag}`")).unwrap_or_default()
     )]
-    PromptTooLong { prompt_tokens: usize, max_input_tokens: u32, context: u32 },
+    PromptTooLong {
+        prompt_tokens: usize,
+        max_input_tokens: u32,
+        context: u32,
+        /// The flag that sets the limit; `None` if the model does.
+        flag: Option<&'static str>,
+    },
     #[error("body is larger than {limit} bytes; hint: raise `--max-body-bytes`")]
     BodyTooLarge { limit: usize },
     #[error("header is larger than {limit} bytes; hint: raise `--max-header-bytes`")]

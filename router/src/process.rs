@@ -29,7 +29,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{oneshot, watch};
 use trunkline_log::Format;
 use trunkline_object::{Location, LocationError, Remote};
-use trunkline_settings::{KEY_VARIABLE, Report, RouterSettings, WATERMARK_KEY_VARIABLE};
+use trunkline_settings::{EXIT_CUT, KEY_VARIABLE, Report, RouterSettings, WATERMARK_KEY_VARIABLE};
 
 /// Exit code after the launcher has ended.
 const EXIT_LIFELINE: i32 = 1;
@@ -65,7 +65,7 @@ pub fn main(extensions: Extensions) -> ExitCode {
         Command::Print(text) => {
             // Standard output may be closed, which is no failure of ours.
             let _ = std::io::stdout().write_all(text.as_bytes());
-            Ok(())
+            Ok(0)
         }
         Command::Serve(start) => {
             let settings = args::read_settings(&start.settings).map_err(End::User)?;
@@ -73,7 +73,8 @@ pub fn main(extensions: Extensions) -> ExitCode {
         }
     });
     match result {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(0) => ExitCode::SUCCESS,
+        Ok(_) => ExitCode::from(EXIT_CUT),
         Err(end) => {
             let _ = writeln!(std::io::stderr(), "{}", end.line());
             ExitCode::from(end.code())
@@ -81,7 +82,8 @@ pub fn main(extensions: Extensions) -> ExitCode {
     }
 }
 
-fn run(settings: RouterSettings, start: &Start, extensions: Extensions) -> Result<(), End> {
+/// Returns the number of requests that the drain cut.
+fn run(settings: RouterSettings, start: &Start, extensions: Extensions) -> Result<usize, End> {
     let format = if settings.logging.json_output { Format::Json } else { Format::Text };
     log::init(settings.logging.log_level, format).map_err(End::Bug)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -100,7 +102,7 @@ fn num_http_threads() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from).saturating_sub(1).max(1)
 }
 
-async fn serve(settings: RouterSettings, start: &Start, extensions: Extensions) -> Result<(), End> {
+async fn serve(settings: RouterSettings, start: &Start, extensions: Extensions) -> Result<usize, End> {
     // Install the handlers first, so that a signal during the start does not kill the process.
     let terminate = termination(start.lifeline).map_err(|error| End::Bug(error.into()))?;
     let mut replaced = signal(SignalKind::user_defined2()).map_err(|error| End::Bug(error.into()))?;
@@ -172,6 +174,14 @@ async fn serve(settings: RouterSettings, start: &Start, extensions: Extensions) 
     });
     let (left, has_left) = oneshot::channel();
     server.left = Some(left);
+    let app = server.app.clone();
+    tokio::spawn(async move {
+        app.served.wait_ready().await;
+        if let Ok(shard) = app.served.shard_info() {
+            let useless = app.served.validator(&shard).useless_limits(&app.limits);
+            useless.iter().for_each(|line| tracing::warn!("{line}"));
+        }
+    });
     if start.lifeline {
         tokio::spawn(async {
             if has_left.await.is_ok() {
@@ -206,9 +216,9 @@ async fn serve(settings: RouterSettings, start: &Start, extensions: Extensions) 
     if let Some(stop) = stop_exporter {
         stop.await;
     }
-    done?;
-    tracing::info!("router stopped");
-    Ok(())
+    let num_cut = done?;
+    tracing::debug!("router stopped");
+    Ok(num_cut)
 }
 
 /// Returns the inherited socket, or binds an address. Flags that `flag_prefix` begins name the address.

@@ -325,3 +325,14 @@ fn output_that_nobody_reads_does_not_end_the_server() {
     assert_eq!(server.wait(), 0);
     server.assert_nothing_left();
 }
+
+#[test]
+fn a_drain_that_cuts_requests_ends_with_three() {
+    let mut server = Bench::new().with("FAKE_ROUTER", "hold").serve(&[]);
+    server.wait_ready();
+    server.signal(Signal::TERM);
+    server.bench.nth("router", "sigterm", 1);
+    server.bench.end_router(3);
+    assert_eq!(server.wait(), 3, "{}", server.bench.stderr());
+    server.assert_nothing_left();
+}

@@ -47,6 +47,8 @@ pub struct Validator {
     /// The most tokens of prompt and output.
     pub max_total_tokens: u32,
     pub max_input_tokens: u32,
+    /// The flag that limits prompts; `None` if the model's context does.
+    pub prompt_flag: Option<&'static str>,
     /// The size of the vocabulary; token ids are below it.
     pub vocab_size: u32,
     pub max_best_of: u32,
@@ -69,9 +71,17 @@ impl Validator {
         let pool = u32::try_from(pool_tokens).unwrap_or(u32::MAX);
         let max_total_tokens = limits.max_total_tokens.unwrap_or(u32::MAX).min(model_context).min(pool);
         let room = max_total_tokens.saturating_sub(1);
+        let max_input_tokens = limits.max_input_tokens.unwrap_or(u32::MAX).min(room);
+        let prompt_flag = match max_total_tokens {
+            _ if max_input_tokens < room => Some("--max-input-tokens"),
+            total if total == model_context => None,
+            total if total == pool => Some("--max-batch-total-tokens"),
+            _ => Some("--max-total-tokens"),
+        };
         Self {
             max_total_tokens,
-            max_input_tokens: limits.max_input_tokens.unwrap_or(u32::MAX).min(room),
+            max_input_tokens,
+            prompt_flag,
             vocab_size,
             max_best_of: limits.max_best_of,
             max_concurrent_requests: limits.max_concurrent_requests,
@@ -79,6 +89,26 @@ impl Validator {
             end_token_ids,
             watermark: limits.watermark,
         }
+    }
+
+    /// Returns a line for each limit that is larger than what the model and the KV cache allow.
+    pub fn useless_limits(&self, limits: &ServerLimits) -> Vec<String> {
+        let room = self.max_total_tokens.saturating_sub(1);
+        [
+            ("--max-input-tokens", limits.max_input_tokens, room, "tokens of a prompt"),
+            (
+                "--max-total-tokens",
+                limits.max_total_tokens,
+                self.max_total_tokens,
+                "tokens of prompt and output",
+            ),
+        ]
+        .into_iter()
+        .filter_map(|(flag, given, most, what)| {
+            let given = given.filter(|given| *given > most)?;
+            Some(format!("`{flag}` is {given}, but model and KV cache allow only {most} {what}"))
+        })
+        .collect()
     }
 
     /// Checks everything that does not depend on the prompt.
@@ -121,6 +151,7 @@ impl Validator {
             default_max_new_tokens: raw.default_max_new_tokens,
             max_total_tokens: self.max_total_tokens,
             max_input_tokens: self.max_input_tokens,
+            prompt_flag: self.prompt_flag,
             vocab_size: self.vocab_size,
             sampling,
             end_token_ids,
@@ -231,6 +262,7 @@ pub struct CheckedParams {
     default_max_new_tokens: Option<u32>,
     max_total_tokens: u32,
     max_input_tokens: u32,
+    prompt_flag: Option<&'static str>,
     vocab_size: u32,
     sampling: SamplingParams,
     end_token_ids: Vec<u32>,
@@ -311,6 +343,7 @@ impl CheckedParams {
                 prompt_tokens: token_ids.len(),
                 max_input_tokens: self.max_input_tokens,
                 context: self.max_total_tokens,
+                flag: self.prompt_flag,
             });
         }
         if let Some(idx) = token_ids.iter().position(|&id| id >= self.vocab_size) {

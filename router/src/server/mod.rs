@@ -179,7 +179,8 @@ impl Server {
         })
     }
 
-    /// Serves until `terminate` resolves and the drain after it is complete.
+    /// Serves until `terminate` resolves and the drain after it is complete. Returns the number of requests that were
+    /// not finished in time and were cut.
     ///
     /// During the drain `/readyz` and new requests answer 503 while open requests finish. Requests that are still open
     /// after `--graceful-termination-timeout` end with an error. Then the listener closes.
@@ -190,7 +191,7 @@ impl Server {
         mut self,
         listener: TcpListener,
         terminate: impl Future<Output = ()>,
-    ) -> Result<(), DriverEnded> {
+    ) -> Result<usize, DriverEnded> {
         let front = std::mem::take(&mut self.front);
         let host = Host {
             routes: routes::routes_with_cors(self.app.clone(), &front.origins, front.guard),
@@ -254,15 +255,22 @@ impl Server {
             self.shutdown.enter(Phase::Draining);
             let limit = app.limits.graceful_termination_timeout;
             tracing::info!(limit_s = limit.as_secs(), open = num_open(&app), "draining");
+            let mut num_cut = 0;
             if tokio::time::timeout(limit, all_closed(&app)).await.is_err() {
-                tracing::warn!(open = num_open(&app), "drain took too long; ending open requests");
+                num_cut = num_open(&app);
+                tracing::warn!(
+                    cut = num_cut,
+                    limit_s = limit.as_secs(),
+                    "open requests are cut; hint: raise `--graceful-termination-timeout`"
+                );
                 self.shutdown.enter(Phase::Terminating);
             }
             drop(stop);
+            num_cut
         };
         let (result, has_closed) = tokio::select! {
-            () = drain => (Ok(()), false),
-            _ = &mut serving => (Ok(()), true),
+            num_cut = drain => (Ok(num_cut), false),
+            _ = &mut serving => (Ok(0), true),
             () = self.steps.ended() => (Err(DriverEnded), false),
         };
         if result.is_ok() && !has_closed && tokio::time::timeout(LAST_WORDS, &mut serving).await.is_err() {

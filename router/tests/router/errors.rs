@@ -224,6 +224,30 @@ async fn the_block_pool_bounds_prompts_too() {
 }
 
 #[tokio::test]
+async fn a_prompt_that_is_too_long_names_what_would_help() {
+    let input = Limits { max_input_tokens: Some(100), ..Limits::default() };
+    let too_large = Limits { max_input_tokens: Some(9000), ..Limits::default() };
+    let total = Limits { max_total_tokens: Some(200), ..Limits::default() };
+    let small_pool = ShardPlan { num_blocks: 4, ..ShardPlan::default() };
+    for (plan, limits, hint) in [
+        (ShardPlan::default(), input, "shorten the prompt or raise `--max-input-tokens`"),
+        (ShardPlan::default(), total, "shorten the prompt or raise `--max-total-tokens`"),
+        (small_pool, Limits::default(), "shorten the prompt or raise `--max-batch-total-tokens`"),
+        (ShardPlan::default(), too_large, "shorten the prompt"),
+    ] {
+        let router = Router::start(plan, limits.clone()).await;
+        let answer = router.post(COMPLETIONS, &json!({"prompt": vec![1; 8192]})).await;
+        let message = answer.fails(400, "context_length_exceeded");
+        assert!(message.ends_with(&format!("; hint: {hint}")), "{message}");
+        let shard = router.app.served.shard_info().unwrap();
+        let useless = router.app.served.validator(&shard).useless_limits(&router.app.limits);
+        let is_useless = limits.max_input_tokens == Some(9000);
+        let line = "`--max-input-tokens` is 9000, but model and KV cache allow only 8191 tokens of a prompt";
+        assert_eq!(useless, if is_useless { vec![line.to_owned()] } else { vec![] });
+    }
+}
+
+#[tokio::test]
 async fn tgi_errors_have_tgis_shape() {
     let router = Router::default().await;
     let with = |parameters: Value| json!({"inputs": "x", "parameters": parameters});

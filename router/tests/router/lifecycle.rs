@@ -309,7 +309,8 @@ async fn drain_that_takes_too_long_ends_streams_with_an_error() {
     let message = error["message"].as_str().unwrap();
     assert!(message.starts_with("the server stopped after 5 tokens of the output"), "{message}");
     assert!(message.contains("`continue_final_message`"), "{message}");
-    tokio::time::timeout(DEADLINE, &mut router.running).await.unwrap().unwrap().unwrap();
+    let num_cut = tokio::time::timeout(DEADLINE, &mut router.running).await.unwrap().unwrap().unwrap();
+    assert_eq!(num_cut, 1);
 }
 
 /// Waits until the router has closed its listener, which no other process holds.

@@ -72,7 +72,7 @@ pub struct Router {
     pub socket: PathBuf,
     terminate: Option<oneshot::Sender<()>>,
     replace: Option<oneshot::Sender<()>>,
-    pub running: JoinHandle<Result<(), DriverEnded>>,
+    pub running: JoinHandle<Result<usize, DriverEnded>>,
     folder: TempDir,
 }
 
