@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,6 +69,11 @@ def _refuse_host_tier(name: str, options: BackendOptions) -> None:
         )
 
 
+def _install(*packages: str) -> str:
+    """Says how to add packages to this interpreter's environment, which may have no pip of its own."""
+    return f"run `pip --python {sys.executable} install {' '.join(packages)}`"
+
+
 def _build_reference(checkpoint: Checkpoint, options: BackendOptions) -> Backend:
     _refuse_host_tier("reference", options)
     try:
@@ -76,7 +82,7 @@ def _build_reference(checkpoint: Checkpoint, options: BackendOptions) -> Backend
         if error.name != "torch":
             raise
         raise BackendUnavailable(
-            "the reference backend needs torch", hint="run `pip install trunkline-server[reference]`"
+            "the reference backend needs torch", hint=_install("torch")
         ) from error
     if options.kv_disk is not None:
         raise InvalidArgument(
@@ -96,7 +102,7 @@ def _build_cuda(checkpoint: Checkpoint, options: BackendOptions) -> Backend:
         if error.name is None or error.name.split(".")[0] not in ("torch", "triton"):
             raise
         raise BackendUnavailable(
-            f"the cuda backend needs {error.name.split('.')[0]}", hint="run `pip install trunkline-server[gpu]`"
+            f"the cuda backend needs {error.name.split('.')[0]}", hint=_install("torch", "triton")
         ) from error
     return build_on_gpu(
         checkpoint,
