@@ -123,7 +123,7 @@ fn state(server: &Server) -> Result<String, ServerError> {
 }
 
 /// Returns the numbers of running and queued sequences, if the server shows them.
-fn numbers(server: &Server) -> Result<[Option<u64>; 2], ServerError> {
+fn numbers(server: &Server) -> Result<[Option<f64>; 2], ServerError> {
     let (_, body) = server.probe("/metrics")?;
     let text = String::from_utf8_lossy(&body);
     Ok([RUNNING, QUEUED].map(|name| {
@@ -131,6 +131,6 @@ fn numbers(server: &Server) -> Result<[Option<u64>; 2], ServerError> {
     }))
 }
 
-fn shown(number: Option<u64>) -> String {
+fn shown(number: Option<f64>) -> String {
     number.map_or_else(|| UNKNOWN.to_owned(), |number| number.to_string())
 }

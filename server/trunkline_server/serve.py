@@ -39,14 +39,14 @@ def serve(options: argparse.Namespace) -> int:
     if options.lifeline:
         lifeline.watch(STANDARD_INPUT, Path(options.socket))
     model_path = Path(options.model)
-    logger.info("loading model", extra={"fields": {"path": model_path, "backend": options.backend}})
+    logger.debug("loading model", extra={"fields": {"path": model_path, "backend": options.backend}})
 
     from trunkline_server.backends import registry
     from trunkline_server.weights.checkpoint import open_checkpoint
 
     checkpoint = open_checkpoint(model_path)
     config = checkpoint.config
-    logger.info(
+    logger.debug(
         "model opened",
         extra={"fields": {"architecture": config.architecture, "tensors": len(checkpoint.names())}},
     )
@@ -80,7 +80,6 @@ def serve(options: argparse.Namespace) -> int:
                 "weight_mib": info.weight_bytes >> 20,
                 "pool_tokens": info.num_device_blocks * info.block_size,
                 "pool_mib": info.pool_bytes >> 20,
-                "socket": options.socket,
             }
         },
     )

@@ -120,7 +120,7 @@ class ShardService:
         reader = threading.Thread(
             target=self._read_plans, args=(request_iterator, stream), name="plan-reader", daemon=True
         )
-        logger.info("step stream opened")
+        logger.debug("step stream opened")
         self._loop.open(stream)
         reader.start()
         for response in stream.responses():
@@ -129,7 +129,7 @@ class ShardService:
             logger.error("step stream ended: %s", stream.plan_error)
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(stream.plan_error))
         status = _STATUS.get(stream.end) if stream.end is not None else None
-        logger.info("step stream ended: %s", status[1] if status else "finished")
+        logger.debug("step stream ended: %s", status[1] if status else "finished")
         if status is not None:
             context.abort(*status)
 

@@ -1,6 +1,6 @@
 use std::time::{Duration, SystemTime};
 
-use trunkline_launcher::log::{Format, render};
+use trunkline_launcher::log::{Format, coloured, render};
 use trunkline_settings::LogLevel;
 
 fn at_2026() -> SystemTime {
@@ -39,4 +39,19 @@ fn levels_order_from_quiet_to_loud() {
             && LogLevel::Info < LogLevel::Debug
             && LogLevel::Debug < LogLevel::Trace
     );
+}
+
+#[test]
+fn levels_have_colours() {
+    let at = at_2026();
+    for (level, colour) in [(LogLevel::Warn, "33"), (LogLevel::Info, "32"), (LogLevel::Error, "31")] {
+        let line = render(Format::Text, at, level, "message", &[]);
+        let name = format!("{:>5}", level.to_string().to_uppercase());
+        let wanted = line.replacen(&name, &format!("\x1b[{colour}m{name}\x1b[0m"), 1);
+        assert_eq!(coloured(line.as_bytes()), Some(wanted.into_bytes()));
+    }
+    assert_eq!(coloured(b"error: no model\n"), Some(b"\x1b[31merror\x1b[0m: no model\n".to_vec()));
+    for line in [&b"short\n"[..], b"", render(Format::Json, at, LogLevel::Warn, "message", &[]).as_bytes()] {
+        assert_eq!(coloured(line), None);
+    }
 }

@@ -140,7 +140,7 @@ while not terminated.is_set() or (behaviour == "hold" and not Path(os.environ["F
         if path == b"/readyz" and not ready:
             status, body = b"503 Unavailable", b'{"error": "no shard yet", "code": "model_loading"}'
         elif path == b"/metrics":
-            body = b"trunkline_running_sequences 2\ntrunkline_queued_sequences 1\n"
+            body = b"trunkline_running_sequences 2.0\ntrunkline_queued_sequences 1.0\n"
         elif path == b"/v1/models":
             body = b'{"data": [{"id": "fake/model"}]}'
         head = b"HTTP/1.1 %s\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % (status, len(body))

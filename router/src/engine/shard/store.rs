@@ -27,7 +27,7 @@ pub(super) async fn read_store(
     match read_blocks(client, num_slots).await {
         Ok(blocks) => {
             let took_ms = began.elapsed().as_millis() as u64;
-            tracing::info!(num_blocks = blocks.len(), num_slots, took_ms, "store read");
+            tracing::debug!(num_blocks = blocks.len(), num_slots, took_ms, "store read");
             Ok(Some(StoreContents { num_slots, blocks, is_in_memory: info.has_store_in_memory() }))
         }
         Err(ShardError::Call { status, .. }) if status.code() == Code::DataLoss => {

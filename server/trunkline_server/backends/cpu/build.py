@@ -256,7 +256,7 @@ def _log_threads(executor: Executor) -> None:
 
     num_threads, is_pinned, nodes = executor.threads
     fields: dict[str, object] = {"count": num_threads, "pinned": is_pinned, "numa_nodes": len(nodes)}
-    logger.info("threads started", extra={"fields": fields})
+    logger.debug("threads started", extra={"fields": fields})
     if num_threads > (usable := _kernels.max_parallel_threads()):
         logger.warning(
             f"{num_threads} threads share {usable} CPUs, which makes every step slower; hint: omit `--threads`, or use "
