@@ -77,6 +77,54 @@ impl Location {
         Some(Remote::new(Arc::new(Folder::new(folder)), ""))
     }
 
+    /// Returns the variables to set if the environment names no source of credentials, so that only a role of this
+    /// machine could give access; `None` if it names one, or if the store needs none.
+    ///
+    /// `is_set` says whether a variable is there.
+    pub fn missing_credentials(&self, is_set: impl Fn(&str) -> bool) -> Option<&'static str> {
+        let (sources, wanted): (&[&str], _) = match self.url.scheme() {
+            "s3" => (
+                &[
+                    "AWS_ACCESS_KEY_ID",
+                    "AWS_WEB_IDENTITY_TOKEN_FILE",
+                    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+                    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+                    "AWS_SKIP_SIGNATURE",
+                ],
+                "`AWS_ACCESS_KEY_ID` and `AWS_SECRET_ACCESS_KEY`",
+            ),
+            "gs" => (
+                &[
+                    "GOOGLE_SERVICE_ACCOUNT",
+                    "GOOGLE_SERVICE_ACCOUNT_PATH",
+                    "GOOGLE_SERVICE_ACCOUNT_KEY",
+                    "GOOGLE_APPLICATION_CREDENTIALS",
+                    "GOOGLE_BEARER_TOKEN",
+                    "GOOGLE_SKIP_SIGNATURE",
+                ],
+                "`GOOGLE_SERVICE_ACCOUNT`",
+            ),
+            "az" => (
+                &[
+                    "AZURE_STORAGE_ACCOUNT_KEY",
+                    "AZURE_STORAGE_ACCESS_KEY",
+                    "AZURE_STORAGE_SAS_KEY",
+                    "AZURE_STORAGE_SAS_TOKEN",
+                    "AZURE_STORAGE_TOKEN",
+                    "AZURE_STORAGE_CLIENT_SECRET",
+                    "AZURE_CLIENT_SECRET",
+                    "AZURE_FEDERATED_TOKEN_FILE",
+                    "AZURE_STORAGE_USE_EMULATOR",
+                    "AZURE_USE_AZURE_CLI",
+                    "AZURE_SKIP_SIGNATURE",
+                ],
+                "`AZURE_STORAGE_ACCOUNT_KEY`",
+            ),
+            _ => return None,
+        };
+        (!sources.iter().any(|source| is_set(source))).then_some(wanted)
+    }
+
     /// Returns the URL, which holds no credentials.
     pub fn url(&self) -> &Url {
         &self.url
@@ -97,6 +145,24 @@ impl std::fmt::Display for Location {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn any_source_of_credentials_suffices() {
+        let missing =
+            |url: &str, set: &str| Location::parse(url).unwrap().missing_credentials(|name| name == set);
+        let keys = Some("`AWS_ACCESS_KEY_ID` and `AWS_SECRET_ACCESS_KEY`");
+        assert_eq!(missing("s3://bucket/a", "AWS_REGION"), keys);
+        assert_eq!(missing("s3://bucket/a", "AWS_ACCESS_KEY_ID"), None);
+        assert_eq!(missing("s3://bucket/a", "AWS_WEB_IDENTITY_TOKEN_FILE"), None);
+        assert_eq!(missing("gs://bucket", "AWS_ACCESS_KEY_ID"), Some("`GOOGLE_SERVICE_ACCOUNT`"));
+        assert_eq!(missing("gs://bucket", "GOOGLE_APPLICATION_CREDENTIALS"), None);
+        assert_eq!(
+            missing("az://container", "AZURE_STORAGE_ACCOUNT_NAME"),
+            Some("`AZURE_STORAGE_ACCOUNT_KEY`")
+        );
+        assert_eq!(missing("az://container", "AZURE_FEDERATED_TOKEN_FILE"), None);
+        assert_eq!(missing("file:///srv/kv", ""), None);
+    }
 
     #[test]
     fn locations_are_parsed_or_refused_without_repeating_them() {

@@ -312,6 +312,13 @@ fn object_store(url: &str, extensions: Extensions) -> Result<Remote, End> {
             return Err(End::User(not_in_this_build("`--kv-object-store` with a store in a cloud")));
         }
     };
+    let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+    if let Some(variables) = location.missing_credentials(is_set) {
+        tracing::warn!(
+            "no variable has credentials for `--kv-object-store`, so a role of this machine must give access; hint: set \
+             {variables}"
+        );
+    }
     tracing::info!(%location, "replicas share KV blocks through an object store");
     Ok(remote)
 }
