@@ -4,10 +4,29 @@ use std::io::Write;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 /// The answer after a reload; any other line is the reason why there was none.
 pub(crate) const RELOADED: &str = "reloaded\n";
 /// Longest time for one line, which either side writes at once.
 pub(crate) const LINE_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// The answer of a launcher to `trunkline status`.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Status {
+    pub(crate) model: String,
+    pub(crate) url: String,
+    /// The address of `--metrics-port`, where the metrics need no key.
+    pub(crate) metrics_url: Option<String>,
+    pub(crate) uptime_s: u64,
+}
+
+impl Status {
+    pub(crate) fn line(&self) -> String {
+        // Texts and numbers always make JSON.
+        serde_json::to_string(self).unwrap_or_default() + "\n"
+    }
+}
 
 /// A process that waits for the outcome of a reload, or for the server's status.
 #[derive(Debug)]

@@ -7,11 +7,10 @@ use std::sync::mpsc::SyncSender;
 use std::thread;
 use std::time::Duration;
 
-use crate::caller::{Caller, LINE_TIMEOUT, RELOADED};
+use crate::caller::{Caller, LINE_TIMEOUT, RELOADED, Status};
 use crate::error::LauncherError;
 use crate::process::Event;
 use crate::runtime_dir::{self, RuntimeDir};
-use crate::status::Status;
 
 const RELOAD: &str = "reload\n";
 const STATUS: &str = "status\n";

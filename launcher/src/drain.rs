@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 
 use crate::child::ChildId;
-use crate::error::{EXIT_CUT, EXIT_FAILURE, EXIT_USER_MISTAKE, LauncherError};
-use crate::exit::Exit;
+use crate::error::{EXIT_FAILURE, EXIT_USER_MISTAKE, LauncherError};
+use crate::exit::{EXIT_CUT, Exit};
 use crate::log::Log;
 use crate::pace::Pace;
 use crate::process::{Event, Process};

@@ -8,8 +8,6 @@ use crate::exit::Exit;
 
 /// The exit code for a user's mistake, in the launcher and its children (docs/errors.md).
 pub(crate) const EXIT_USER_MISTAKE: i32 = 2;
-/// The exit code after a requested stop that cut requests, in the launcher and the router.
-pub(crate) const EXIT_CUT: i32 = trunkline_settings::EXIT_CUT as i32;
 /// The exit code for any other failure.
 pub const EXIT_FAILURE: i32 = 1;
 /// Added to the number of the signal that stopped the launcher immediately, as shells do.

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
-use crate::error::EXIT_CUT;
+/// The exit code after a requested stop that cut requests, in the launcher and the router.
+pub(crate) const EXIT_CUT: i32 = trunkline_settings::EXIT_CUT as i32;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exit {

@@ -50,15 +50,15 @@ impl Log {
     }
 }
 
-/// Where a line of the text format has its level: behind a timestamp of 24 characters and a blank.
+/// The place of the level in a line of the text format, behind a timestamp of 24 characters and a blank.
 const LEVEL: std::ops::Range<usize> = 25..30;
 const RED: &str = "31";
 const YELLOW: &str = "33";
 const GREEN: &str = "32";
 const GREY: &str = "90";
 
-/// Writes a line, including its newline, to stderr without interleaving it with other threads' lines. On a terminal, its
-/// level has a colour.
+/// Writes a line, including its newline, to stderr without interleaving it with other threads' lines. On a terminal,
+/// its level has a colour.
 ///
 /// A failed write is ignored: a closed stderr must not end the server, and there is no other place to report it.
 pub fn write_line(line: &[u8]) {

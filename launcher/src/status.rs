@@ -2,13 +2,13 @@
 
 use std::io;
 
-use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::cache::ServerArgs;
 use crate::cache::render::duration;
 use crate::cache::server::{Server, ServerError};
 use crate::cache::trust::Trust;
+use crate::caller::Status;
 use crate::error::{EXIT_FAILURE, LauncherError};
 use crate::{control, runtime_dir, table};
 
@@ -16,23 +16,6 @@ const UNKNOWN: &str = "-";
 const READY: &str = "ready";
 const RUNNING: &str = "trunkline_running_sequences";
 const QUEUED: &str = "trunkline_queued_sequences";
-
-/// What a launcher says about its server.
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Status {
-    pub(crate) model: String,
-    pub(crate) url: String,
-    /// Where the metrics need no key.
-    pub(crate) metrics_url: Option<String>,
-    pub(crate) uptime_s: u64,
-}
-
-impl Status {
-    pub(crate) fn line(&self) -> String {
-        // Texts and numbers always make JSON.
-        serde_json::to_string(self).unwrap_or_default() + "\n"
-    }
-}
 
 /// A line of the table.
 struct Row {

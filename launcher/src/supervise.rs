@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use trunkline_settings::Report;
 
-use crate::caller::Caller;
+use crate::caller::{Caller, Status};
 use crate::child::{ChildId, ShardId};
 use crate::control;
 use crate::drain;
@@ -24,7 +24,6 @@ use crate::ready;
 use crate::reload::{Reload, ReloadError, Stage};
 use crate::restart::{RestartPolicy, Verdict};
 use crate::retired::Retired;
-use crate::status::Status;
 
 /// Owns the children. Dropping it kills them.
 pub struct Supervisor<'a> {

@@ -173,8 +173,8 @@ settings! {
         /// Maximum size of the KV cache on disk, such as 500MiB or 2TiB, for each model and format of keys and values
         /// that uses the folder [default: 10GiB].
         kv_disk_size: Option<u64> = None, STORE_SIZE;
-        /// Serve without the KV cache on disk, with a warning, if its folder cannot be used when the server starts. Without
-        /// this, the start fails.
+        /// Serve without the KV cache on disk, with a warning, if its folder cannot be used when the server starts.
+        /// Without this, the start fails.
         kv_disk_optional: bool = false, Form::Switch;
         /// Pinned host memory that extends the KV cache of the cuda backend, such as 64GiB. With `--kv-disk-path`, it
         /// holds the most recently used blocks of the disk [default: none; with `--kv-disk-path` 1GiB].

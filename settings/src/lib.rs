@@ -43,8 +43,8 @@ pub const KEY_VARIABLE: &str = "TRUNKLINE_API_KEY";
 /// Environment variable of the key that selects the green tokens of watermarks, without a flag for the same reason.
 pub const WATERMARK_KEY_VARIABLE: &str = "TRUNKLINE_WATERMARK_KEY";
 
-/// Exit code of the router, and of the launcher, after a requested stop that cut requests because they were not finished
-/// in time.
+/// Exit code of the router, and of the launcher, after a requested stop that cut requests because they were not
+/// finished in time.
 pub const EXIT_CUT: u8 = 3;
 
 /// Returns every setting of `trunkline serve` with its default as users write it, in the order of the help text.

@@ -10,7 +10,7 @@ use crate::error::LauncherError;
 /// Jaro-Winkler similarity from which a known key is suggested for an unknown one.
 const MIN_SIMILARITY: f64 = 0.7;
 
-/// A checked file.
+/// The configuration file, checked.
 #[derive(Debug)]
 pub(crate) struct File {
     pub name: String,

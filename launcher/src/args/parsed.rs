@@ -30,8 +30,8 @@ const SHELLS: [&str; 3] = ["bash", "zsh", "fish"];
 ///
 /// Every flag of `serve` can also be set by an environment variable or by a key in the file given with `--config`. A
 /// flag takes precedence over its variable, the variable over the file, and the file over the default. A SIZE is in
-/// bytes or has a unit, such as 10GiB or 10GB; a DURATION is in seconds (milliseconds for flags that end in `-ms`) or has
-/// a unit, such as 90s, 5m or 45ms.
+/// bytes or has a unit, such as 10GiB or 10GB; a DURATION is in seconds (milliseconds for flags that end in `-ms`) or
+/// has a unit, such as 90s, 5m or 45ms.
 #[derive(Debug, Parser)]
 #[command(name = "trunkline", version, max_term_width = 100)]
 pub struct ParsedArgs {
@@ -46,14 +46,15 @@ pub(crate) enum ParsedCommand {
     /// Serve a model over HTTP until SIGINT or SIGTERM
     ///
     /// The first of these signals drains the server: it refuses new requests, finishes open ones and exits with code 0.
-    /// A second signal stops it immediately. Exit codes: 0 after a requested stop, 2 for a mistake in the flags or the
-    /// model, 1 for any other failure.
+    /// A second signal stops it immediately. Exit codes: 0 after a requested stop, 3 if it cut requests that
+    /// `--graceful-termination-timeout` was too short for, 2 for a mistake in the flags or the model, 1 for any other
+    /// failure.
     Serve(Box<ParsedServe>),
     /// Download a model from the Hub so that `serve` finds it, and print its path
     Download(ParsedDownload),
     /// Check the configuration of `serve`
     Config {
-        /// What to do with it.
+        /// The command to run on the configuration.
         #[command(subcommand)]
         command: ConfigCommand,
     },
@@ -115,7 +116,7 @@ pub(crate) struct ParsedCheck {
     /// The configuration file, the same as `--config FILE`
     #[arg(id = CONFIG_FILE, value_name = "FILE")]
     file: Option<PathBuf>,
-    /// Everything else.
+    /// The flags of `serve`.
     #[command(flatten)]
     pub(crate) settings: ParsedSettings,
 }
@@ -136,7 +137,7 @@ pub(crate) struct ParsedServe {
     /// Hub id (`org/name` or `org/name:file.gguf`), folder or `.gguf` file [default: the embedded
     /// SmolLM2-135M-Instruct]
     pub(crate) model: Option<String>,
-    /// Everything else.
+    /// The flags of `serve`.
     #[command(flatten)]
     pub(crate) settings: ParsedSettings,
 }
@@ -147,7 +148,7 @@ pub(crate) struct ParsedSettings {
     matches: ArgMatches,
 }
 
-/// Where a value comes from.
+/// The place that sets a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Given {
     Flag,

@@ -24,7 +24,7 @@ pub enum Request {
     Reload(Option<i32>),
     /// Show the servers on this machine, or the one that the arguments name.
     Status(ServerArgs),
-    /// Print this script.
+    /// Print this script for a shell.
     Completions(Vec<u8>),
     Env,
 }

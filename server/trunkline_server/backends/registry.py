@@ -81,9 +81,7 @@ def _build_reference(checkpoint: Checkpoint, options: BackendOptions) -> Backend
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
-        raise BackendUnavailable(
-            "the reference backend needs torch", hint=_install("torch")
-        ) from error
+        raise BackendUnavailable("the reference backend needs torch", hint=_install("torch")) from error
     if options.kv_disk is not None:
         raise InvalidArgument(
             "`--kv-disk-path` is set, but the reference backend does not support it", hint="use the cpu or cuda backend"
