@@ -1,5 +1,7 @@
 //! Responses of handlers: the answer, or an error in the dialect's form.
 
+use std::sync::Arc;
+
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
@@ -33,13 +35,16 @@ pub fn error<E: ErrorForm>(error: &ApiError) -> Response {
         // RFC 9110, section 15.5.2: a 401 response names the authentication scheme.
         response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
     }
-    response.extensions_mut().insert(Failure { code: error.code(), class: error.class() });
+    let field = error.param().map(Arc::from);
+    response.extensions_mut().insert(Failure { code: error.code(), class: error.class(), field });
     response
 }
 
 /// The error of a response, for logs and metrics. It is one of the response's extensions.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Failure {
     pub code: &'static str,
     pub class: ErrorClass,
+    /// The field of the request that the error is about.
+    pub field: Option<Arc<str>>,
 }
