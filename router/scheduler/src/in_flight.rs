@@ -4,11 +4,17 @@ use std::collections::VecDeque;
 
 use trunkline_contract::SlotId;
 
+use crate::event::Millis;
 use crate::plan::LogitsRows;
 use crate::sequence::SequenceKey;
 
 /// The most plans that may be in flight at once. The second one waits at the shard while the first is computed.
 pub const RUN_AHEAD: usize = 2;
+/// The next step is planned this long before the one in flight is predicted to end. The way of a plan takes some tenths
+/// of a millisecond, and predictions err.
+const LEAD_MS: u64 = 8;
+/// For long steps, whose predictions err by more, it is this part of the predicted time.
+const LEAD_DIVISOR: u64 = 4;
 
 /// The steps in flight of one shard. It also reuses the memory of finished steps.
 #[derive(Debug, Default)]
@@ -18,6 +24,9 @@ pub(crate) struct StepsInFlight {
     /// Empty chunk lists of finished steps, so that the next steps need not allocate; at most [`RUN_AHEAD`].
     spare_chunks: Vec<Vec<PlannedChunk>>,
     last_step_id: u64,
+    /// The moment before which no further step is planned, because the only one in flight takes long. A request that
+    /// arrives until then is in the next step instead of the one after it.
+    waits_until: Option<Millis>,
 }
 
 /// A plan whose result has not arrived.
@@ -26,6 +35,8 @@ pub(crate) struct StepInFlight {
     pub(crate) step_id: u64,
     pub(crate) chunks: Vec<PlannedChunk>,
     pub(crate) num_prefill_tokens: u32,
+    /// The predicted time of the device; 0 before any was measured.
+    pub(crate) predicted_ms: u64,
     /// Slots of the store that the shard empties before it computes.
     pub(crate) discards: Vec<SlotId>,
 }
@@ -70,14 +81,40 @@ impl StepsInFlight {
     }
 
     /// Adds the step with [`StepsInFlight::next_step_id`].
-    pub(crate) fn push(&mut self, step: StepInFlight) {
+    pub(crate) fn push(&mut self, step: StepInFlight, now: Millis) {
         self.last_step_id = step.step_id;
         self.steps.push_back(step);
+        self.wait_for_only_step(now);
     }
 
     /// Removes the oldest step if it is the one named. Results arrive in the order of the plans.
-    pub(crate) fn take(&mut self, step_id: u64) -> Option<StepInFlight> {
-        if self.oldest_step_id() == Some(step_id) { self.steps.pop_front() } else { None }
+    pub(crate) fn take(&mut self, step_id: u64, now: Millis) -> Option<StepInFlight> {
+        let step = if self.oldest_step_id() == Some(step_id) { self.steps.pop_front() } else { None };
+        self.wait_for_only_step(now);
+        step
+    }
+
+    /// Sets the moment of the next plan, if the only step in flight begins now.
+    fn wait_for_only_step(&mut self, now: Millis) {
+        self.waits_until = match (self.steps.front(), self.steps.len()) {
+            (Some(step), 1) => {
+                let lead_ms = LEAD_MS.max(step.predicted_ms / LEAD_DIVISOR);
+                let wait_ms = step.predicted_ms.saturating_sub(lead_ms);
+                (wait_ms > 0).then(|| now.plus(wait_ms))
+            }
+            _ => None,
+        };
+    }
+
+    /// Returns true while it is too early for a further step.
+    pub(crate) fn is_early(&mut self, now: Millis) -> bool {
+        self.waits_until = self.waits_until.filter(|&until| now < until);
+        self.waits_until.is_some()
+    }
+
+    /// The moment at which a further step is no longer too early; none if it is not.
+    pub(crate) fn waits_until(&self) -> Option<Millis> {
+        self.waits_until
     }
 
     /// Notes that a sequence's chunk in this step samples nothing after all. The step may be over already.

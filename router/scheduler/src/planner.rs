@@ -29,10 +29,10 @@ pub const MIN_PREFILL_TOKENS: u32 = 16;
 /// The most tokens of prefill in a step that is longer than its target because smaller ones would be inefficient.
 const MAX_EFFICIENT_TOKENS: u32 = 64;
 
-/// Makes the next plan. None if run-ahead is full, there is nothing to do, or masks are worth waiting for.
+/// Makes the next plan. None if run-ahead is full, it is too early, there is nothing to do, or masks are worth waiting for.
 pub(crate) fn make_plan(parts: &mut Lifecycle<'_>) -> Option<StepPlan> {
-    let shard = parts.lane.shard.as_ref()?;
-    if shard.steps.is_full() || awaits_masks(parts) {
+    let shard = parts.lane.shard.as_mut()?;
+    if shard.steps.is_full() || shard.steps.is_early(parts.now) || awaits_masks(parts) {
         return None;
     }
     pass_windows(parts.sequences, parts.lane);
@@ -383,12 +383,16 @@ impl<'p, 'a> Planner<'p, 'a> {
         parts.counters.steps += 1;
         parts.counters.scheduled_tokens += plan.num_tokens();
         let discards = plan.discards.clone();
-        shard.steps.push(StepInFlight {
+        let work = StepWork::of(&planned);
+        let predicted_us = parts.lane.throughput.step_cost.predict_us(work).filter(|_| work.rows > 0);
+        let step = StepInFlight {
             step_id: plan.step_id,
             chunks: planned,
             num_prefill_tokens,
+            predicted_ms: predicted_us.map_or(0, |us| (us / 1e3) as u64),
             discards,
-        });
+        };
+        parts.lane.shard_mut().steps.push(step, parts.now);
         Some(plan)
     }
 }

@@ -41,7 +41,7 @@ impl Outcomes {
 /// Takes the result of the oldest step in flight. A result of any other step is counted and ignored.
 pub(crate) fn take_result(parts: &mut Lifecycle<'_>, result: StepResult) {
     let lane = &mut *parts.lane;
-    let Some(step) = lane.shard.as_mut().and_then(|shard| shard.steps.take(result.step_id)) else {
+    let Some(step) = lane.shard.as_mut().and_then(|shard| shard.steps.take(result.step_id, parts.now)) else {
         parts.counters.unexpected_results += 1;
         return;
     };

@@ -130,8 +130,8 @@ impl Scheduler {
         self.settle();
     }
 
-    /// Returns the lane's next plan, or none if run-ahead is full or there is nothing to do. Call it until it returns
-    /// none: after every event, and at [`Scheduler::next_wakeup`].
+    /// Returns the lane's next plan, or none if run-ahead is full, it is too early, or there is nothing to do. Call it
+    /// until it returns none: after every event, and at [`Scheduler::next_wakeup`].
     pub fn plan(&mut self, lane: LaneId, now: Millis, updates: &mut Vec<Update>) -> Option<StepPlan> {
         self.set_now(now);
         while let Some(key) = self.sequences.first_expired(now) {
@@ -162,15 +162,17 @@ impl Scheduler {
         shard.map(|shard| shard.outbox.take_late_masks()).unwrap_or_default()
     }
 
-    /// The earliest deadline of a sequence, a restore or the return of a shard. Call [`Scheduler::plan`] then, even if
-    /// no event came.
+    /// The earliest moment at which there is something to do without an event: a deadline of a sequence, a restore or
+    /// the return of a shard, or the time for the next plan. Call [`Scheduler::plan`] then.
     pub fn next_wakeup(&self) -> Option<Millis> {
-        let shards = self.lanes.iter().filter_map(|lane| lane.shard.as_ref());
-        let of_restores = shards.filter_map(|shard| shard.restores.next_deadline());
+        let shards = || self.lanes.iter().filter_map(|lane| lane.shard.as_ref());
+        let of_restores = shards().filter_map(|shard| shard.restores.next_deadline());
+        let of_plans = shards().filter_map(|shard| shard.steps.waits_until());
         // A lost shard matters only to sequences that wait for another one.
         let lanes = self.lanes.iter().filter(|_| self.sequences.len() > 0);
         let of_lost_shards = lanes.filter_map(|lane| lane.gives_up_at(&self.config));
-        self.sequences.next_deadline().into_iter().chain(of_restores).chain(of_lost_shards).min()
+        let of_sequences = self.sequences.next_deadline();
+        of_sequences.into_iter().chain(of_restores).chain(of_plans).chain(of_lost_shards).min()
     }
 
     /// The first lane's KV index, for reading; none while there is no shard.

@@ -136,6 +136,42 @@ fn a_short_prompt_takes_two_steps_beside_a_long_one_and_streams() {
 }
 
 #[test]
+fn a_prompt_that_arrives_during_a_long_step_is_in_the_next_one() {
+    // A step of the fake shard takes 0.2 ms and 0.1 ms a token: 40.2 ms if it is full.
+    let limits = ShardLimits { num_blocks: 512, max_step_tokens: 400, ..LIMITS };
+    let mut driver = Driver::new(SchedulerConfig::default(), limits);
+    driver.submit(request(1, text(1, 1_400), 2));
+    assert!(driver.step().is_some(), "the first step teaches what a step takes");
+    let began = driver.now;
+    assert_eq!(driver.plan().unwrap().num_tokens(), 400);
+    assert!(driver.plan().is_none(), "the next step is not planned yet");
+    let planned_at = driver.scheduler.next_wakeup().unwrap();
+    assert!((28..=32).contains(&planned_at.since(began)), "a quarter of the step is left");
+
+    driver.now = Millis(planned_at.0 - 1);
+    driver.submit(request(2, text(2, 20), 2));
+    assert!(driver.plan().is_none());
+    driver.now = planned_at;
+    assert_eq!(driver.plan().unwrap().chunks.len(), 2, "both prompts are in it");
+    assert_eq!(driver.scheduler.next_wakeup(), None, "the shard has enough to do");
+    // The result of the first step comes early, and the second one begins.
+    driver.acknowledge();
+    assert!(driver.scheduler.next_wakeup().is_some_and(|at| at > driver.now));
+    driver.acknowledge();
+    assert!(!driver.output(2).is_empty());
+    assert!(driver.plan().is_some(), "nothing is in flight, so it is not too early");
+}
+
+#[test]
+fn short_steps_are_planned_ahead_at_once() {
+    let mut driver = driver();
+    driver.submit(request(1, text(1, 200), 2));
+    assert!(driver.step().is_some());
+    assert!(driver.plan().is_some(), "a full step takes 6.6 ms");
+    assert!(driver.plan().is_some());
+}
+
+#[test]
 fn steps_grow_for_a_prompt_that_would_miss_its_time_to_first_token() {
     // A step of the fake shard takes 0.2 ms and 0.1 ms a token, and the driver's clock goes on by 1 ms.
     let num_steps = |target_ttft_ms: u32, deadline_ms: Option<u64>, priority: Priority| {
