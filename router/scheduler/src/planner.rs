@@ -29,7 +29,8 @@ pub const MIN_PREFILL_TOKENS: u32 = 16;
 /// The most tokens of prefill in a step that is longer than its target because smaller ones would be inefficient.
 const MAX_EFFICIENT_TOKENS: u32 = 64;
 
-/// Makes the next plan. None if run-ahead is full, it is too early, there is nothing to do, or masks are worth waiting for.
+/// Makes the next plan. None if run-ahead is full, it is too early, there is nothing to do, or masks are worth waiting
+/// for.
 pub(crate) fn make_plan(parts: &mut Lifecycle<'_>) -> Option<StepPlan> {
     let shard = parts.lane.shard.as_mut()?;
     if shard.steps.is_full() || shard.steps.is_early(parts.now) || awaits_masks(parts) {
