@@ -39,10 +39,11 @@ use crate::trace::TelemetrySlot;
 
 /// The time in which clients must read the errors that end their streams.
 const LAST_WORDS: Duration = Duration::from_secs(2);
-/// The time without an open request after which a replaced router closes the connections that clients keep alive. A
-/// client that sends one request after another has received an answer with `connection: close` by then.
-const QUIET: Duration = Duration::from_secs(2);
-const QUIET_CHECKS: u32 = 20;
+/// The time between two looks at the number of open requests.
+const CHECK_INTERVAL: Duration = Duration::from_millis(10);
+/// The checks without an open request, for 2 s, after which a replaced router closes the connections that clients keep
+/// alive. A client that sends one request after another has received an answer with `connection: close` by then.
+const QUIET_CHECKS: u32 = 200;
 
 #[derive(Debug, Clone, Default)]
 pub struct Front {
@@ -242,7 +243,7 @@ impl Server {
                 drop((leave, leave_metrics));
                 let limit = app.limits.graceful_termination_timeout;
                 let quiet = async {
-                    quiet(&app).await;
+                    quiet(&app, QUIET_CHECKS).await;
                     stop = None;
                     // A request may have arrived on a connection that is closed only after its answer.
                     tokio::time::sleep(LAST_WORDS).await;
@@ -256,7 +257,7 @@ impl Server {
             let limit = app.limits.graceful_termination_timeout;
             tracing::info!(limit_s = limit.as_secs(), open = num_open(&app), "draining");
             let mut num_cut = 0;
-            if tokio::time::timeout(limit, all_closed(&app)).await.is_err() {
+            if tokio::time::timeout(limit, quiet(&app, 1)).await.is_err() {
                 num_cut = num_open(&app);
                 tracing::warn!(
                     cut = num_cut,
@@ -314,19 +315,13 @@ fn num_open(app: &App) -> usize {
     app.limits.max_concurrent_requests - app.admission.open.available_permits()
 }
 
-/// Resolves when no request has been open for [`QUIET`]. Unlike [`all_closed`] it takes no permits from new requests.
-async fn quiet(app: &App) {
-    let mut ticks = tokio::time::interval(QUIET / QUIET_CHECKS);
+/// Resolves when no request has been open for `num_checks` times [`CHECK_INTERVAL`], or is open now if that is 1. It
+/// takes no permits, because requests that need no shard are answered meanwhile.
+async fn quiet(app: &App, num_checks: u32) {
+    let mut ticks = tokio::time::interval(CHECK_INTERVAL);
     let mut num_quiet = 0;
-    while num_quiet < QUIET_CHECKS {
+    while num_quiet < num_checks {
         ticks.tick().await;
         num_quiet = if num_open(app) == 0 { num_quiet + 1 } else { 0 };
     }
-}
-
-/// Resolves when no request is open, which is when all permits are free.
-async fn all_closed(app: &App) {
-    let all = u32::try_from(app.limits.max_concurrent_requests).unwrap_or(u32::MAX);
-    // This fails only if the semaphore is closed, which never happens.
-    let _ = app.admission.open.acquire_many(all).await;
 }
