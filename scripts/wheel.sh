@@ -12,7 +12,8 @@ data="$root/launcher/trunkline.data"
 trap 'rm -rf "$data"' EXIT
 cargo build --release --locked --quiet -p trunkline-router-full --config .cargo/ship.toml
 mkdir -p "$data/scripts"
-cp "$target/release/trunkline-router-full" "$data/scripts/trunkline-router"
+# maturin strips only what it compiles itself.
+strip -o "$data/scripts/trunkline-router" "$target/release/trunkline-router-full"
 "$maturin" build --release --locked --quiet --strip --out dist --manifest-path launcher/Cargo.toml
 "$maturin" build --release --locked --quiet --strip --out dist
 ls -l dist
