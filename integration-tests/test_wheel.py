@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -16,17 +17,11 @@ pytestmark = [pytest.mark.alone, pytest.mark.full]
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The bin folder of a new environment with only the two wheels and their dependencies."""
+    """The bin folder of an environment as in the image: the two wheels, their dependencies and the model."""
     subprocess.run(["make", "wheel"], cwd=ROOT, check=True, capture_output=True, text=True, timeout=900)
     folder = tmp_path_factory.mktemp("wheel") / "venv"
-    uv = ROOT / ".tools/bin/uv"
-    subprocess.run([uv, "venv", "--quiet", "--python", sys.executable, folder], check=True)
-    python = folder / "bin/python"
-    install = [uv, "pip", "install", "--quiet", "--python", python]
-    subprocess.run([*install, "--require-hashes", "-r", ROOT / "requirements/serve.txt"], check=True)
-    wheels = sorted((ROOT / "dist").glob("*.whl"))
-    assert len(wheels) == 2, wheels
-    subprocess.run([*install, "--no-deps", "--no-index", *wheels], check=True)
+    make = ["make", "image-environment", f"PREFIX={folder}", f"PYTHON={sys.executable}"]
+    subprocess.run(make, cwd=ROOT, check=True, capture_output=True, text=True, timeout=300)
     return folder / "bin"
 
 
@@ -37,3 +32,10 @@ def test_wheels_serve_from_an_empty_environment(installed: Path, monkeypatch: py
         assert Path(f"/proc/{shard}/exe").readlink().name.startswith("python")
         assert str(installed) in " ".join(server.pids_commands())
         assert server.chat("What is two plus two?", max_tokens=8)["choices"][0]["message"]["content"]
+
+
+def test_bill_of_materials_lists_packages_and_crates(installed: Path) -> None:
+    found = json.loads((installed.parent / "sbom.cdx.json").read_text())["components"]
+    names = {component["purl"].partition("@")[0] for component in found}
+    assert {"pkg:pypi/trunkline-server", "pkg:pypi/numpy", "pkg:cargo/trunkline-router", "pkg:cargo/tonic"} <= names
+    assert not any(name.startswith("pkg:pypi/torch") for name in names)
