@@ -19,7 +19,7 @@ from cyclonedx.schema import OutputFormat, SchemaVersion
 from packageurl import PackageURL
 
 ROOT = Path(__file__).resolve().parent.parent
-# What the two wheels are compiled from.
+# The two wheels are compiled from these packages.
 SHIPPED = ("trunkline-launcher", "trunkline-router-full", "trunkline-kernels-python")
 
 
