@@ -121,7 +121,6 @@ def test_each_request_ends_with_a_line() -> None:
                 client.post("/v1/completions", json=body | {"max_tokens": 4}, headers={"x-request-id": name})
             client.get("/v1/models", headers={"x-request-id": "models"})
             client.post("/v1/completions", json=body | {"max_tokens": 0.5}, headers={"x-request-id": "refused"})
-            client.post(f"/v1/completion{'?' * 9}", headers={"x-request-id": "lost"})
             long = body | {"max_tokens": 4000, "stream": True}
             with client.stream("POST", "/v1/completions", json=long, headers={"x-request-id": "left"}) as stream:
                 next(stream.iter_lines())
@@ -131,10 +130,8 @@ def test_each_request_ends_with_a_line() -> None:
     ended = {event["request_id"]: event for event in events if event["message"] == "request ended"}
     assert ended.keys() == {"first", "again", "left"}, "neither other routes nor refusals end with this line"
     refused = {event["request_id"]: event for event in events if event["message"] == "request refused"}
-    assert refused.keys() == {"refused", "lost"}
+    assert refused.keys() == {"refused"}
     assert (refused["refused"]["field"], refused["refused"]["code"]) == ("max_tokens", "invalid_type")
-    assert "path" not in refused["refused"], "the route says it"
-    assert (refused["lost"]["route"], refused["lost"]["path"]) == ("unmatched", "/v1/completion")
     tokens = ("prompt_tokens", "cached_tokens", "output_tokens")
     counts = {name: [event[key] for key in tokens] for name, event in ended.items()}
     assert (counts["first"], counts["again"]) == ([4, 0, 4], [4, 3, 4])

@@ -23,11 +23,6 @@ use crate::trace::{self, Record, RequestTrace};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
-/// The route of a request that no route matches, in the log and in metrics.
-const UNMATCHED: &str = "unmatched";
-/// The most characters of such a request's path in the log.
-const MAX_LOGGED_PATH: usize = 100;
-
 /// Routes that machines poll. Refusals of these are not counted as rejected requests.
 const PROBES: [&str; 5] = ["/readyz", "/livez", "/health", "/ping", "/metrics"];
 
@@ -36,15 +31,12 @@ pub async fn observe(State(app): State<Arc<App>>, mut request: Request, next: Ne
     let arrived = Instant::now();
     let id = sent_id(&request).unwrap_or_else(RequestId::random);
     let route = request.extensions().get::<MatchedPath>().map(|path| path.as_str().to_owned());
-    let route = route.unwrap_or_else(|| UNMATCHED.to_owned());
+    let route = route.unwrap_or_else(|| "unmatched".to_owned());
     let method = request.method().clone();
     let id = match begin_trace(&app, &request, &route, &id) {
         Some(trace) => id.with_trace(trace),
         None => id,
     };
-    // A path without a route is what the client wrote, so it may be long.
-    let path: Option<String> =
-        (route == UNMATCHED).then(|| request.uri().path().chars().take(MAX_LOGGED_PATH).collect());
     request.extensions_mut().insert(id.clone());
     let request_id = id.as_str();
     let dialect = Dialect::of_path(request.uri().path());
@@ -69,7 +61,8 @@ pub async fn observe(State(app): State<Arc<App>>, mut request: Request, next: Ne
     }
     match response.extensions().get::<Failure>().cloned() {
         Some(Failure { code, class, field }) => {
-            let field = field.as_deref();
+            // What follows a field's name may be a key that the client made up, and no text of a request is logged.
+            let field = field.as_deref().and_then(|field| field.split(['.', '[']).next());
             if let Some(trace) = id.trace() {
                 trace.update(|record| record.error = Some(code));
             }
@@ -78,11 +71,11 @@ pub async fn observe(State(app): State<Arc<App>>, mut request: Request, next: Ne
                 app.metrics.observe_failure(class, code);
             }
             if class == ErrorClass::Bug {
-                tracing::error!(request_id, route, path, status, code, field, ms, tenant, "request failed");
+                tracing::error!(request_id, route, status, code, field, ms, tenant, "request failed");
             } else if is_probe {
-                tracing::debug!(request_id, route, path, status, code, field, ms, tenant, "request refused");
+                tracing::debug!(request_id, route, status, code, field, ms, tenant, "request refused");
             } else {
-                tracing::info!(request_id, route, path, status, code, field, ms, tenant, "request refused");
+                tracing::info!(request_id, route, status, code, field, ms, tenant, "request refused");
             }
         }
         None => tracing::debug!(request_id, route, status, ms, tenant, "request answered"),
