@@ -7,7 +7,7 @@ import subprocess
 from typing import Any
 
 import pytest
-from harness import ROOT, TRUNKLINE, Trunkline, http
+from harness import ROOT, TRUNKLINE, Trunkline, http, wait_for
 
 DOCS = ROOT / "docs"
 # Routes that describe the others and are not in the OpenAPI document, with their statuses.
@@ -100,7 +100,13 @@ def test_every_refused_field_is_in_its_table(source: str) -> None:
 
 def test_documented_metrics_are_those_of_the_server(server: Trunkline) -> None:
     server.complete("The sea is", max_tokens=2)
-    text = http.get(f"{server.base_url}/metrics").text
+
+    def text_with_ended_sequence() -> str | None:
+        text = http.get(f"{server.base_url}/metrics").text
+        return text if "\ntrunkline_sequences_ended_total{" in text else None
+
+    # The client can have its last token before the driver counts the end of the sequence.
+    text = wait_for(text_with_ended_sequence, "the end of the sequence to be counted")
     served = dict(re.findall(r"^# TYPE (\S+) (\w+)$", text, re.MULTILINE))
     documented = dict(re.findall(r"^\| `([\w:]+)` \| (\w+) \|", page("metrics.md"), re.MULTILINE))
     assert served.items() <= documented.items()
