@@ -5,7 +5,7 @@
 pub struct Unit {
     /// Placeholder in the help text.
     pub(crate) value_name: &'static str,
-    /// What such an amount is, for errors.
+    /// The kind of amount with its article, for errors.
     pub(crate) what: &'static str,
     pub(crate) examples: &'static str,
     /// The suffixes with their values in the base unit. Only the first ones, in falling order, are for showing.

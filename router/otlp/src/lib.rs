@@ -61,12 +61,15 @@ pub fn start_by(endpoint: &str, protocol: &str) -> Result<Exporter, StartError> 
         SdkMeterProvider::builder().with_resource(resource).with_periodic_exporter(measurements).build();
     let telemetry = Otlp { tracer: tracers.tracer("trunkline"), instruments: Instruments::new(&meters) };
     let stop = async move {
-        let shutdown =
-            move || [tracers.shutdown_with_timeout(STOP_LIMIT), meters.shutdown_with_timeout(STOP_LIMIT)];
-        let stopped = tokio::task::spawn_blocking(shutdown).await;
-        for result in stopped.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic())) {
-            if let Err(error) = result {
-                tracing::warn!(%error, "the last spans or measurements are lost");
+        let (spans, measurements) = tokio::join!(
+            tokio::task::spawn_blocking(move || tracers.shutdown_with_timeout(STOP_LIMIT)),
+            tokio::task::spawn_blocking(move || meters.shutdown_with_timeout(STOP_LIMIT)),
+        );
+        for stopped in [spans, measurements] {
+            match stopped {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => tracing::warn!(%error, "the last spans or measurements are lost"),
+                Err(error) => std::panic::resume_unwind(error.into_panic()),
             }
         }
     };

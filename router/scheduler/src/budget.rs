@@ -143,12 +143,13 @@ pub fn divide_prefill(mut room: PrefillRoom<'_>, needs: &[PrefillNeed]) -> Vec<u
             let share = room.fitting(first).div_ceil(divisor).min(need.num_tokens - given);
             shares[index] += share;
             room.spend(first, share);
+            room.tokens > 0
         };
-        give(group[0], OLDEST_DIVISOR);
+        let mut has_room = give(group[0], OLDEST_DIVISOR);
         let mut rest = group.to_vec();
-        while !rest.is_empty() {
+        while has_room && !rest.is_empty() {
             let next = next_of(&rest, needs);
-            give(rest.remove(next), 1);
+            has_room = give(rest.remove(next), 1);
         }
     }
     shares

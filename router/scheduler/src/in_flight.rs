@@ -7,6 +7,7 @@ use trunkline_contract::SlotId;
 use crate::event::Millis;
 use crate::plan::LogitsRows;
 use crate::sequence::SequenceKey;
+use crate::step_cost::StepWork;
 
 /// The most plans that may be in flight at once. The second one waits at the shard while the first is computed.
 pub const RUN_AHEAD: usize = 2;
@@ -35,6 +36,7 @@ pub(crate) struct StepInFlight {
     pub(crate) step_id: u64,
     pub(crate) chunks: Vec<PlannedChunk>,
     pub(crate) num_prefill_tokens: u32,
+    pub(crate) work: StepWork,
     /// The predicted time of the device; 0 before any was measured.
     pub(crate) predicted_ms: u64,
     /// Slots of the store that the shard empties before it computes.
@@ -89,7 +91,10 @@ impl StepsInFlight {
 
     /// Removes the oldest step if it is the one named. Results arrive in the order of the plans.
     pub(crate) fn take(&mut self, step_id: u64, now: Millis) -> Option<StepInFlight> {
-        let step = if self.oldest_step_id() == Some(step_id) { self.steps.pop_front() } else { None };
+        if self.oldest_step_id() != Some(step_id) {
+            return None;
+        }
+        let step = self.steps.pop_front();
         self.wait_for_only_step(now);
         step
     }

@@ -390,6 +390,7 @@ impl<'p, 'a> Planner<'p, 'a> {
             step_id: plan.step_id,
             chunks: planned,
             num_prefill_tokens,
+            work,
             predicted_ms: predicted_us.map_or(0, |us| (us / 1e3) as u64),
             discards,
         };

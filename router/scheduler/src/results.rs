@@ -8,7 +8,6 @@ use crate::loss::clear_suspect;
 use crate::output::append_token;
 use crate::plan::{SampledToken, SequenceOutcome, SequenceResult, StepResult, TokenScore};
 use crate::sequence::{Phase, SequenceKey};
-use crate::step_cost::StepWork;
 
 /// A step's outcomes, taken by wire id. Taking them in the order of the chunks costs O(1) each.
 struct Outcomes {
@@ -45,7 +44,7 @@ pub(crate) fn take_result(parts: &mut Lifecycle<'_>, result: StepResult) {
         parts.counters.unexpected_results += 1;
         return;
     };
-    lane.throughput.add_step(StepWork::of(&step.chunks), step.num_prefill_tokens, result.device_time_us);
+    lane.throughput.add_step(step.work, step.num_prefill_tokens, result.device_time_us);
     if let Some(shard) = &mut lane.shard {
         shard.restores.begin_waiting(step.step_id, parts.now, &lane.throughput, shard.limits.block_size);
         if let Some(store) = shard.kv.store_mut() {

@@ -148,6 +148,11 @@ fn a_prompt_that_arrives_during_a_long_step_is_in_the_next_one() {
     let planned_at = driver.scheduler.next_wakeup().unwrap();
     assert!((28..=32).contains(&planned_at.since(began)), "a quarter of the step is left");
 
+    // A result of no step in flight changes nothing.
+    driver.now = began.plus(5);
+    let unexpected = StepResult { step_id: 99, sequences: Vec::new(), device_time_us: 1_000 };
+    driver.handle(Event::StepResult(LaneId(0), unexpected));
+    assert_eq!(driver.scheduler.next_wakeup(), Some(planned_at));
     driver.now = Millis(planned_at.0 - 1);
     driver.submit(request(2, text(2, 20), 2));
     assert!(driver.plan().is_none());

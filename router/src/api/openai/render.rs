@@ -19,7 +19,7 @@ use crate::error::ApiError;
 pub struct RenderedPrompt {
     /// The id of this request, which the log repeats.
     pub request_id: String,
-    /// The served model.
+    /// The name of the model whose tokenizer made the tokens.
     pub model: String,
     /// The tokens of the prompt.
     pub token_ids: Vec<u32>,
