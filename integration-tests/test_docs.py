@@ -25,6 +25,8 @@ LATE_METRICS = {"trunkline_rejections_total"} | {
         "prompt_tokens_total",
         "cached_tokens_total",
         "output_tokens_total",
+        "device_seconds_total",
+        "kv_byte_seconds_total",
         "rejections_total",
     )
 }

@@ -14,6 +14,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::config::TenantWeight;
+use crate::consumption::Consumption;
 
 /// The cost of a computed token of a prompt; section 4.1 of the paper.
 pub const PROMPT_TOKEN_COST: u64 = 1;
@@ -52,6 +53,8 @@ struct TenantState {
     num_running: u32,
     /// The tokens that its waiting sequences have to compute.
     num_uncached_tokens: u64,
+    /// The work for it since [`Fairness::take_consumption`].
+    consumption: Consumption,
     /// Set if its rank has changed since the queue took it.
     is_stale: bool,
 }
@@ -105,6 +108,8 @@ pub struct Fairness {
     /// The lowest counter that waiting tenants have reached. It never goes back in a busy period.
     virtual_time: u64,
     stale: Vec<TenantKey>,
+    /// The work for forgotten tenants since [`Fairness::take_consumption`].
+    of_forgotten: BTreeMap<Box<str>, Consumption>,
 }
 
 impl Fairness {
@@ -121,6 +126,7 @@ impl Fairness {
             num_sequences: 0,
             virtual_time: 0,
             stale: Vec::new(),
+            of_forgotten: BTreeMap::new(),
         };
         fairness.set_weights(weights);
         fairness
@@ -163,6 +169,7 @@ impl Fairness {
             num_new: 0,
             num_running: 0,
             num_uncached_tokens: 0,
+            consumption: Consumption::default(),
             is_stale: false,
         };
         let key = self.free.pop().unwrap_or_else(|| {
@@ -198,7 +205,9 @@ impl Fairness {
     }
 
     fn clear(&mut self) {
-        self.slots.clear();
+        for tenant in std::mem::take(&mut self.slots).into_iter().flatten() {
+            self.keep_consumption(tenant);
+        }
         self.free.clear();
         self.by_name.clear();
         self.debts.clear();
@@ -209,7 +218,33 @@ impl Fairness {
     fn forget(&mut self, key: TenantKey) {
         let tenant = self.slots[key.0 as usize].take().expect("the key names a tenant");
         self.by_name.remove(&tenant.name);
+        self.keep_consumption(tenant);
         self.free.push(key);
+    }
+
+    fn keep_consumption(&mut self, tenant: TenantState) {
+        if tenant.consumption != Consumption::default() {
+            *self.of_forgotten.entry(tenant.name).or_default() += tenant.consumption;
+        }
+    }
+
+    /// Adds to what was done for a tenant.
+    pub fn consume(&mut self, key: TenantKey, consumption: Consumption) {
+        self.slots[key.0 as usize].as_mut().expect("the key names a tenant").consumption += consumption;
+    }
+
+    /// Passes what was done for each tenant since the last call to `take`. The name is `None` for requests without a
+    /// tenant.
+    pub fn take_consumption(&mut self, mut take: impl FnMut(Option<&str>, Consumption)) {
+        while let Some((name, consumption)) = self.of_forgotten.pop_first() {
+            take(named(&name), consumption);
+        }
+        for tenant in self.slots.iter_mut().flatten() {
+            let consumption = std::mem::take(&mut tenant.consumption);
+            if consumption != Consumption::default() {
+                take(named(&tenant.name), consumption);
+            }
+        }
     }
 
     /// Lifts a tenant that is about to have a waiting sequence and has none yet. Its counter is raised to the lowest
@@ -430,6 +465,10 @@ impl Fairness {
             "without sequences all tenants are forgotten"
         );
     }
+}
+
+fn named(name: &str) -> Option<&str> {
+    (name != NO_NAME).then_some(name)
 }
 
 fn weight(weights: &BTreeMap<Box<str>, u32>, name: &str) -> u32 {

@@ -56,6 +56,12 @@ pub(crate) struct PlannedChunk {
     pub(crate) cost: u64,
 }
 
+impl PlannedChunk {
+    pub(crate) fn num_tokens(&self) -> u32 {
+        self.end - self.first
+    }
+}
+
 impl StepsInFlight {
     pub(crate) fn len(&self) -> usize {
         self.steps.len()

@@ -11,7 +11,7 @@
 //! Modules use only modules above them in this list:
 //!
 //! ```text
-//! event, plan, config, stats               plain data
+//! event, plan, config, stats, consumption  plain data
 //! estimate, fairness, budget, constraint   parts that know nothing of sequences
 //! sequence, queue, sequences               all sequences, their queue and their tenants
 //! in_flight, outbox, restores, shard       one connected shard
@@ -31,6 +31,7 @@ pub mod budget;
 pub mod config;
 #[doc(hidden)]
 pub mod constraint;
+pub mod consumption;
 #[doc(hidden)]
 pub mod estimate;
 pub mod event;
@@ -68,6 +69,7 @@ mod windows;
 mod yielding;
 
 pub use config::{SchedulerConfig, TenantWeight};
+pub use consumption::Consumption;
 pub use event::{
     Allowed, EndReason, Event, LaneId, Millis, NextTokens, Pinned, Priority, RejectReason, Restored,
     Retention, SequenceId, SequenceRequest, ShardLimits, StoreContents, Update, Usage,

@@ -1,5 +1,6 @@
 //! Growth of a sequence's output: sampled tokens, forced tokens, and the answers of its grammar.
 
+use crate::consumption::Consumption;
 use crate::event::{Allowed, EndReason, NextTokens, Update};
 use crate::fairness::PROMPT_TOKEN_COST;
 use crate::lifecycle::Lifecycle;
@@ -11,6 +12,8 @@ pub(crate) fn append_token(parts: &mut Lifecycle<'_>, key: SequenceKey, token: S
     let sequence = &mut parts.sequences[key];
     sequence.tokens.push(token.token_id);
     parts.counters.output_tokens += 1;
+    parts.sequences.consume(key, Consumption { output_tokens: 1, ..Consumption::default() });
+    let sequence = &parts.sequences[key];
     let is_end_token = sequence.is_end_token(token.token_id);
     parts.updates.push(Update::Token { id: sequence.id, token });
     let reason = if is_end_token {

@@ -9,6 +9,7 @@ use crate::admission::{admit, admit_suspect};
 use crate::budget::{
     PrefillGoal, PrefillNeed, PrefillRoom, StepBudget, TimeRoom, divide_prefill, step_time_for,
 };
+use crate::consumption::Consumption;
 use crate::event::{Priority, Update};
 use crate::fairness::TenantKey;
 use crate::in_flight::{PlannedChunk, StepInFlight};
@@ -322,6 +323,10 @@ impl<'p, 'a> Planner<'p, 'a> {
         let queued_ms = now.since(sequence.submitted_at);
         let restored = sequence.run().restored;
         updates.push(Update::Started { id: sequence.id, cached_tokens, queued_ms, restored });
+        let (prompt_tokens, cached_tokens) = (sequence.num_prompt_tokens.into(), cached_tokens.into());
+        let consumption =
+            Consumption { sequences: 1, prompt_tokens, cached_tokens, ..Consumption::default() };
+        sequences.consume(key, consumption);
     }
 
     /// Gets the blocks and window parts for up to `num_tokens` more positions, as far as they are available. Other

@@ -1,5 +1,6 @@
 //! The effect of a step's result on its sequences.
 
+use crate::consumption::{Consumption, TimeDivision};
 use crate::event::{EndReason, Update};
 use crate::fairness::OUTPUT_TOKEN_COST;
 use crate::in_flight::PlannedChunk;
@@ -51,8 +52,12 @@ pub(crate) fn take_result(parts: &mut Lifecycle<'_>, result: StepResult) {
             step.discards.iter().for_each(|&slot| store.end_discard(slot));
         }
     }
+    let num_tokens = step.chunks.iter().map(|chunk| u64::from(chunk.num_tokens())).sum();
+    let mut times = TimeDivision::new(result.device_time_us, num_tokens);
     let mut outcomes = Outcomes::new(result.sequences);
     for chunk in &step.chunks {
+        let device_time_us = times.next(chunk.num_tokens());
+        parts.sequences.consume(chunk.key, Consumption { device_time_us, ..Consumption::default() });
         take_outcome(parts, chunk, outcomes.take(chunk.wire_id));
     }
     if let Some(shard) = &mut parts.lane.shard {

@@ -3,6 +3,7 @@
 use trunkline_kv::{KvCache, KvEvent, TenantUsage};
 
 use crate::config::SchedulerConfig;
+use crate::consumption::Consumption;
 use crate::event::{
     EndReason, Event, LaneId, Millis, SequenceId, SequenceRequest, ShardLimits, Update, Usage,
 };
@@ -184,6 +185,12 @@ impl Scheduler {
     /// shard.
     pub fn tenants(&self) -> impl Iterator<Item = &TenantUsage> {
         self.kv().into_iter().flat_map(|kv| kv.device().usages())
+    }
+
+    /// Passes what was done for each tenant since the last call to `take`. The name is `None` for requests without a
+    /// tenant.
+    pub fn take_consumption(&mut self, take: impl FnMut(Option<&str>, Consumption)) {
+        self.sequences.take_consumption(take);
     }
 
     /// The nodes of the first lane's KV index, for users who pin or remove them.

@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use std::ops::{Index, IndexMut};
 
 use crate::config::{SchedulerConfig, TenantWeight};
+use crate::consumption::Consumption;
 use crate::event::{Millis, Priority, SequenceId, SequenceRequest};
 use crate::fairness::{Fairness, PROMPT_TOKEN_COST};
 use crate::queue::{Place, Queue, Rank};
@@ -170,6 +171,15 @@ impl Sequences {
     /// Charges a sequence's tenant.
     pub(crate) fn charge(&mut self, key: SequenceKey, cost: u64) {
         self.tenants.charge(self.map[key].tenant, cost);
+    }
+
+    /// Adds to what was done for a sequence's tenant.
+    pub(crate) fn consume(&mut self, key: SequenceKey, consumption: Consumption) {
+        self.tenants.consume(self.map[key].tenant, consumption);
+    }
+
+    pub(crate) fn take_consumption(&mut self, take: impl FnMut(Option<&str>, Consumption)) {
+        self.tenants.take_consumption(take);
     }
 
     /// A sequence whose deadline has come.

@@ -14,6 +14,7 @@ use crate::generation::served::ServedModel;
 use crate::kv_events::KvEvents;
 use crate::limits::ServerLimits;
 use crate::metrics::Metrics;
+use crate::metrics::usage::UsageLedger;
 use crate::shutdown::Phase;
 use crate::trace::TelemetrySlot;
 
@@ -27,6 +28,8 @@ pub struct App {
     pub kv_events: Arc<KvEvents>,
     /// The metrics that `/metrics` renders.
     pub registry: Registry,
+    /// The usage by tenant that `/v1/usage` lists.
+    pub usage: Arc<UsageLedger>,
     /// Stored answers of `/v1/responses`, which later requests can continue.
     pub responses: Arc<ResponseStore>,
     pub limits: Arc<ServerLimits>,

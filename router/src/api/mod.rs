@@ -18,3 +18,4 @@ pub mod response_store;
 pub mod responses;
 pub(crate) mod stream;
 pub mod tgi;
+pub(crate) mod usage;

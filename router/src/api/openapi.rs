@@ -7,7 +7,7 @@ use utoipa::openapi::{Content, Ref, RefOr, ResponseBuilder};
 use utoipa::{Modify, Number, OpenApi};
 
 use super::dialect::Dialect;
-use super::{anthropic, kv, openai, operate, responses, tgi};
+use super::{anthropic, kv, openai, operate, responses, tgi, usage};
 use crate::tenants;
 
 /// Routes that can stream, with the schema of an event's data if it is one type.
@@ -74,6 +74,7 @@ const WITH_BODY: [(&str, &str); 4] = [
         operate::livez,
         operate::readyz,
         operate::metrics,
+        usage::usage,
     ),
     components(schemas(openai::Chunk<'_>, openai::StopReason, tgi::StreamAnswer)),
     modifiers(&CommonAnswers, &SamplingRanges)

@@ -12,11 +12,12 @@ use trunkline_scheduler::Stats;
 use super::driver::DriverEnds;
 use super::object::ObjectCounts;
 use super::shard::ShardStatus;
-use crate::metrics::tenants::TenantCollector;
+use crate::metrics::tenants::{TenantCollector, UsageCollector};
 
 impl DriverEnds {
     /// Adds the metrics of the driver's channels, and those of the object tier if there is one, to `registry`.
     pub fn register(&self, registry: &mut Registry, objects: Option<watch::Receiver<ObjectCounts>>) {
+        registry.register_collector(Box::new(UsageCollector { usage: self.usage.clone() }));
         registry.register_collector(Box::new(TenantCollector { tenants: self.tenants.clone() }));
         let (stats, shard) = (self.stats.clone(), self.shard.clone());
         registry.register_collector(Box::new(SchedulerCollector { stats, shard, objects }));

@@ -13,6 +13,7 @@ use crate::error::ErrorClass;
 
 pub(crate) mod tenants;
 pub(crate) mod text;
+pub mod usage;
 
 /// The labels of the counter `trunkline_http_requests_total`.
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]

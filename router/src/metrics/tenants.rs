@@ -1,17 +1,25 @@
 //! Metrics by tenant. There are none without API keys. The key file bounds the number of tenants.
 
+use std::sync::Arc;
+
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::{ConstCounter, Counter};
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::ConstGauge;
-use prometheus_client::registry::Registry;
+use prometheus_client::registry::{Registry, Unit};
 use tokio::sync::watch;
 use trunkline_scheduler::TenantUsage;
 
+use super::usage::{UsageLedger, Used};
+
 /// Returns the value of a gauge for one tenant.
 type Value = fn(&TenantUsage) -> u32;
+/// Returns the value of a counter for one tenant.
+type Count = fn(&Used) -> u64;
+/// Returns the value of a counter that is no whole number for one tenant.
+type Amount = fn(&Used) -> f64;
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct TenantLabel {
@@ -26,32 +34,10 @@ struct LimitLabels {
 
 #[derive(Default)]
 pub struct TenantMetrics {
-    requests: Family<TenantLabel, Counter>,
-    prompt_tokens: Family<TenantLabel, Counter>,
-    cached_tokens: Family<TenantLabel, Counter>,
-    output_tokens: Family<TenantLabel, Counter>,
     rejections: Family<LimitLabels, Counter>,
 }
 
-/// The counters of a tenant that a running request increments.
-pub struct TenantCounters {
-    /// Prompt tokens that were found in the KV index.
-    pub cached_tokens: Counter,
-    pub output_tokens: Counter,
-}
-
 impl TenantMetrics {
-    /// Counts a request of a tenant and its prompt tokens.
-    pub fn begin(&self, tenant: &str, num_prompt_tokens: u64) -> TenantCounters {
-        let label = TenantLabel { tenant: tenant.to_owned() };
-        self.requests.get_or_create(&label).inc();
-        self.prompt_tokens.get_or_create(&label).inc_by(num_prompt_tokens);
-        TenantCounters {
-            cached_tokens: self.cached_tokens.get_or_create(&label).clone(),
-            output_tokens: self.output_tokens.get_or_create(&label).clone(),
-        }
-    }
-
     /// Counts a request that was rejected because of this limit of its tenant.
     pub fn count_rejection(&self, tenant: &str, limit: &'static str) {
         self.rejections.get_or_create(&LimitLabels { tenant: tenant.to_owned(), limit }).inc();
@@ -59,17 +45,60 @@ impl TenantMetrics {
 
     /// Registers the counters in `own`, the registry that adds our prefix.
     pub fn register(&self, own: &mut Registry) {
-        let counters = [
-            ("tenant_requests", "Requests submitted, by tenant", &self.requests),
-            ("tenant_prompt_tokens", "Prompt tokens submitted, by tenant", &self.prompt_tokens),
-            ("tenant_cached_tokens", "Prompt tokens found in the KV cache, by tenant", &self.cached_tokens),
-            ("tenant_output_tokens", "Output tokens, by tenant", &self.output_tokens),
-        ];
-        for (name, help, family) in counters {
-            own.register(name, help, family.clone());
-        }
         let help = "Requests rejected because of a limit of their tenant, by tenant and limit";
         own.register("tenant_rejections", help, self.rejections.clone());
+    }
+}
+
+/// Counters of what tenants used, read when metrics are collected.
+#[derive(Debug)]
+pub struct UsageCollector {
+    pub usage: Arc<UsageLedger>,
+}
+
+impl Collector for UsageCollector {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
+        let totals = self.usage.totals();
+        let named = || totals.iter().filter_map(|(tenant, used)| Some((tenant.as_deref()?, used)));
+        if named().next().is_none() {
+            return Ok(());
+        }
+        let counts: [(&str, &str, Count); 4] = [
+            ("trunkline_tenant_requests", "Outputs begun, by tenant", |used| used.work.sequences),
+            ("trunkline_tenant_prompt_tokens", "Prompt tokens of these outputs, by tenant", |used| {
+                used.work.prompt_tokens
+            }),
+            ("trunkline_tenant_cached_tokens", "Prompt tokens found in the KV cache, by tenant", |used| {
+                used.work.cached_tokens
+            }),
+            ("trunkline_tenant_output_tokens", "Output tokens, by tenant", |used| used.work.output_tokens),
+        ];
+        for (name, help, value) in counts {
+            let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+            for (tenant, used) in named() {
+                let label = TenantLabel { tenant: tenant.to_owned() };
+                ConstCounter::new(value(used)).encode(family.encode_family(&label)?)?;
+            }
+        }
+        let times: [(&str, &str, Amount); 2] = [
+            ("trunkline_tenant_device", "Device time, divided by computed tokens, by tenant", |used| {
+                used.work.device_time_us as f64 / 1e6
+            }),
+            (
+                "trunkline_tenant_kv_byte",
+                "Bytes of the pool in use times seconds in use, by tenant",
+                |used| used.kv_byte_seconds,
+            ),
+        ];
+        for (name, help, value) in times {
+            let mut family =
+                encoder.encode_descriptor(name, help, Some(&Unit::Seconds), MetricType::Counter)?;
+            for (tenant, used) in named() {
+                let label = TenantLabel { tenant: tenant.to_owned() };
+                ConstCounter::new(value(used)).encode(family.encode_family(&label)?)?;
+            }
+        }
+        Ok(())
     }
 }
 

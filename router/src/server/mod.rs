@@ -157,6 +157,7 @@ impl Server {
             },
             kv_events: ends.kv_events.shared(),
             registry,
+            usage: ends.usage,
             responses: Arc::new(ResponseStore::new(limits.max_response_store_bytes)),
             limits,
             metrics,

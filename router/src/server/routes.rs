@@ -13,7 +13,7 @@ use super::observe::observe;
 use crate::api::app::App;
 use crate::api::dialect::Dialect;
 use crate::api::openapi::ApiDoc;
-use crate::api::{anthropic, kv, openai, operate, responses, tgi};
+use crate::api::{anthropic, kv, openai, operate, responses, tgi, usage};
 use crate::error::ApiError;
 use crate::http::announce_close;
 use crate::http::browser::{BrowserGuard, Foreign};
@@ -53,6 +53,7 @@ pub fn routes(app: Arc<App>) -> Router {
         .route("/livez", get(operate::livez))
         .route("/readyz", get(operate::readyz))
         .route("/metrics", get(operate::metrics))
+        .route("/v1/usage", get(usage::usage))
         .route("/openapi.json", get(|| async { axum::Json(ApiDoc::openapi()) }))
         .route("/docs", get(|| async { Html(DOCS_PAGE) }))
         .fallback(unknown_route)

@@ -152,6 +152,45 @@ async fn metrics_count_requests_and_blocks_by_tenant() {
 }
 
 #[tokio::test]
+async fn usage_is_that_of_the_metrics_and_shown_to_its_tenant_and_to_admins() {
+    let keys = format!("{KEYS}[tenants.operator]\nkeys = {ADMIN:?}\nadmin = true\n");
+    let router = Router::start_with_keys(&keys, ShardPlan::default(), Limits::default()).await;
+    let body = json!({"prompt": vec![7; 20], "max_tokens": 5, "ignore_eos": true});
+    for key in [ALICE, ALICE, BOB] {
+        complete(&router, key, &body).await.ok();
+    }
+    router.wait_idle().await;
+    let ask =
+        async |query: &str, key| get(&router, &format!("/v1/usage{query}"), &[("x-api-key", key)]).await;
+    let sum = async |key, tenant: &str, field: &str| {
+        let rows = ask("", key).await.ok()["data"].as_array().unwrap().clone();
+        let mine = rows.iter().filter(|row| row["tenant"] == tenant).map(|row| row[field].as_f64().unwrap());
+        mine.sum::<f64>()
+    };
+    for (field, expected) in
+        [("requests", 2.0), ("prompt_tokens", 40.0), ("cached_tokens", 19.0), ("output_tokens", 10.0)]
+    {
+        assert_eq!(sum(ALICE, "alice", field).await, expected, "{field}");
+        assert_eq!(sum(ADMIN, "alice", field).await, expected, "{field}");
+    }
+    assert_eq!(sum(ADMIN, "bob", "output_tokens").await, 5.0);
+    assert_eq!(sum(BOB, "alice", "output_tokens").await, 0.0, "a tenant sees only itself");
+    assert!(
+        sum(ADMIN, "bob", "device_seconds").await > 0.0 && sum(ADMIN, "bob", "kv_byte_seconds").await > 0.0
+    );
+
+    let first = ask("", ADMIN).await.ok()["data"][0]["start_time"].as_u64().unwrap();
+    let of = async |query: String| ask(&query, ADMIN).await.ok()["data"].as_array().unwrap().len();
+    assert_eq!(of(format!("?to={first}")).await, 0, "the hour begins at `to`");
+    assert!(of(format!("?from={}&to=2100-01-01T00:00:00Z", first + 3599)).await > 0);
+    for (query, field) in [("?from=tomorrow", "`from`"), ("?from=5&to=4", "`from`"), ("?to=-1", "`to`")] {
+        let answer = ask(query, ADMIN).await;
+        assert_eq!(answer.status, 400);
+        assert!(answer.text().contains(field), "{}", answer.text());
+    }
+}
+
+#[tokio::test]
 async fn sighup_reloads_keys_and_shares() {
     const CAROL: &str = "sk-carol-0123456789";
     let folder = tempfile::tempdir().unwrap();

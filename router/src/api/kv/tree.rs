@@ -259,8 +259,7 @@ async fn all_totals(app: &App, caller: &Caller) -> Result<KvTotals, ApiError> {
             pinned: stats.blocks_pinned,
             cached: stats.blocks_cached,
             evicted: stats.evicted_blocks,
-            bytes: stats.blocks_total * shard.bytes_per_block
-                + stats.window_parts_total * shard.bytes_per_window_part,
+            bytes: shard.pool_bytes(&stats),
             used_bytes: (stats.blocks_held + stats.blocks_cached) * shard.bytes_per_block
                 + (stats.window_parts_total - stats.window_parts_free) * shard.bytes_per_window_part,
         },

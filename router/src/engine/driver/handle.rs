@@ -15,7 +15,6 @@ use trunkline_scheduler::{
 };
 
 use crate::limits::MAX_WAITING_TOKENS;
-use crate::metrics::tenants::TenantCounters;
 use crate::trace::SpanIds;
 
 /// An update that the driver sends to a request.
@@ -94,7 +93,6 @@ pub(super) struct Client {
     pub(super) overflowed: Arc<AtomicBool>,
     pub(super) arrived: Instant,
     pub(super) last_token: Option<Instant>,
-    pub(super) tenant: Option<TenantCounters>,
     pub(super) span: Option<SpanIds>,
 }
 
@@ -126,7 +124,6 @@ impl DriverHandle {
             overflowed: overflowed.clone(),
             arrived,
             last_token: None,
-            tenant: None,
             span: sequence.span,
         };
         // The slot for the end is reserved before the submission is sent, so an abort is never lost and never waits.

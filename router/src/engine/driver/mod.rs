@@ -29,6 +29,7 @@ use crate::engine::shard::{LinkEvent, ShardStatus, StepMessage};
 use crate::kv_events::{self, EventFeed, EventSink};
 use crate::limits::MAX_WAITING_TOKENS;
 use crate::metrics::Metrics;
+use crate::metrics::usage::UsageLedger;
 use crate::shutdown::Phase;
 use crate::trace::TelemetrySlot;
 
@@ -66,6 +67,7 @@ pub struct Driver {
     phase: watch::Receiver<Phase>,
     stats: watch::Sender<Stats>,
     tenants: watch::Sender<Vec<TenantUsage>>,
+    usage: Arc<UsageLedger>,
     kv_events: EventSink,
     late_restores: LateRestores,
     metrics: Arc<Metrics>,
@@ -91,6 +93,8 @@ pub struct DriverEnds {
     pub stats: watch::Receiver<Stats>,
     /// Each tenant's use of the block pool after the last turn.
     pub tenants: watch::Receiver<Vec<TenantUsage>>,
+    /// Each tenant's usage up to the last turn.
+    pub usage: Arc<UsageLedger>,
     /// The KV index's events.
     pub kv_events: EventFeed,
 }
@@ -110,6 +114,7 @@ impl Driver {
         let (shard, shard_out) = watch::channel(ShardStatus::Loading);
         let (stats, stats_out) = watch::channel(Stats::default());
         let (tenants, tenants_out) = watch::channel(Vec::new());
+        let usage = Arc::<UsageLedger>::default();
         let (kv_events, kv_events_out) = kv_events::channel();
         let (constraints, worked) = Constraints::new(max_requests, Handle::current());
         let driver = Self {
@@ -127,6 +132,7 @@ impl Driver {
             phase,
             stats,
             tenants,
+            usage: usage.clone(),
             kv_events,
             late_restores: LateRestores::default(),
             metrics,
@@ -138,7 +144,7 @@ impl Driver {
         };
         let handle = DriverHandle::new(commands);
         let (shard, stats, tenants, kv_events) = (shard_out, stats_out, tenants_out, kv_events_out);
-        (driver, DriverEnds { handle, link, shard, stats, tenants, kv_events })
+        (driver, DriverEnds { handle, link, shard, stats, tenants, usage, kv_events })
     }
 
     /// Runs until all handles, or the link, are gone.
@@ -171,12 +177,25 @@ impl Driver {
                     "the KV store does not answer, its blocks are computed; hint: check the disk of `--kv-disk-path`"
                 );
             }
+            self.record_usage(&stats);
             self.stats.send_replace(stats);
             self.tenants.send_modify(|tenants| {
                 tenants.clear();
                 tenants.extend(self.scheduler.tenants().cloned());
             });
         }
+    }
+
+    /// Adds the turn's work and the blocks in use to the tenants' usage.
+    fn record_usage(&mut self, stats: &Stats) {
+        let bytes_per_block = match &*self.shard.borrow() {
+            ShardStatus::Ready(info) => info.pool_bytes(stats) as f64 / stats.blocks_total.max(1) as f64,
+            ShardStatus::Loading | ShardStatus::Lost(_) => 0.0,
+        };
+        let mut recording = self.usage.record();
+        self.scheduler.take_consumption(|tenant, work| recording.add(tenant, work));
+        let bytes = |usage: &TenantUsage| f64::from(usage.num_blocks) * bytes_per_block;
+        recording.hold(self.scheduler.tenants().map(|usage| (usage.tenant.as_deref(), bytes(usage))));
     }
 
     /// Waits for an event or a deadline and handles it. Returns false if all handles, or the link, are gone.
@@ -319,11 +338,7 @@ impl Driver {
         }
     }
 
-    fn on_submission(&mut self, Submission { id, sequence, mut client }: Submission) {
-        client.tenant = sequence.salt.tenant().map(|tenant| {
-            let num_prompt_tokens = sequence.token_ids.len() as u64;
-            self.metrics.tenants.begin(tenant, num_prompt_tokens)
-        });
+    fn on_submission(&mut self, Submission { id, sequence, client }: Submission) {
         self.clients.insert(id, client);
         let constrained = sequence.constraint.is_some();
         if let Some(constraint) = sequence.constraint {
@@ -402,10 +417,6 @@ impl Driver {
                 match update {
                     Update::Started { id, cached_tokens, queued_ms, restored } => {
                         self.metrics.queue_seconds.observe(queued_ms as f64 / 1e3);
-                        let tenant = self.clients.get(&id).and_then(|client| client.tenant.as_ref());
-                        if let Some(tenant) = tenant {
-                            tenant.cached_tokens.inc_by(cached_tokens.into());
-                        }
                         let time = Duration::from_micros(restored.time_us);
                         let restored = (restored.num_tokens > 0).then_some((restored.num_tokens, time));
                         self.tell(id, SequenceUpdate::Started { cached_tokens, restored });
@@ -438,9 +449,6 @@ impl Driver {
     fn on_token(&mut self, id: SequenceId, token: SampledToken) {
         let Some(client) = self.clients.get_mut(&id) else { return };
         let now = self.turn;
-        if let Some(tenant) = &client.tenant {
-            tenant.output_tokens.inc();
-        }
         match client.last_token.replace(now) {
             None => self.metrics.ttft_seconds.observe((now - client.arrived).as_secs_f64()),
             Some(last) => self.metrics.itl_seconds.observe((now - last).as_secs_f64()),

@@ -4,7 +4,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::PathBuf;
 
 use trunkline_object::BlockShape;
-use trunkline_scheduler::{ShardLimits, WindowLimits};
+use trunkline_scheduler::{ShardLimits, Stats, WindowLimits};
 
 use super::{CONTRACT_VERSION, ShardError, proto};
 
@@ -87,6 +87,11 @@ impl ShardInfo {
     /// Returns the bytes of a block in the store, which has it in one piece.
     pub fn bytes_per_stored_block(&self) -> u64 {
         self.bytes_per_block + self.bytes_per_window_part
+    }
+
+    /// Returns the bytes of the block pool, window parts included.
+    pub fn pool_bytes(&self, stats: &Stats) -> u64 {
+        stats.blocks_total * self.bytes_per_block + stats.window_parts_total * self.bytes_per_window_part
     }
 
     /// Returns the shape of the blocks in the object store.

@@ -40,6 +40,9 @@ mod http {
     mod stall;
 }
 mod kv_events;
+mod metrics {
+    mod usage;
+}
 mod request {
     mod deadline;
     mod retention;

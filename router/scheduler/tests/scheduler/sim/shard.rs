@@ -150,7 +150,7 @@ impl FakeShard {
                 sequences.push(SequenceResult { sequence_id: chunk.sequence_id, outcome, scores });
             }
         }
-        let device_time_us = 200 + plan.num_tokens() * 100;
+        let device_time_us = if plan.chunks.is_empty() { 0 } else { 200 + plan.num_tokens() * 100 };
         StepResult { step_id: plan.step_id, sequences, device_time_us }
     }
 

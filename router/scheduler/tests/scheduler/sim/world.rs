@@ -5,8 +5,8 @@ mod checks;
 use std::collections::{BTreeMap, BTreeSet};
 
 use trunkline_scheduler::{
-    BlockKey, EndReason, Event, LaneId, Millis, NodeId, RejectReason, Restore, Scheduler, SequenceId,
-    ShardLimits, Stats, StepPlan, StepResult, StoreOutcome, TokenScore, Transfers, Update,
+    BlockKey, Consumption, EndReason, Event, LaneId, Millis, NodeId, RejectReason, Restore, Scheduler,
+    SequenceId, ShardLimits, Stats, StepPlan, StepResult, StoreOutcome, TokenScore, Transfers, Update,
 };
 
 use super::model::{Known, Model};
@@ -75,6 +75,10 @@ pub(super) struct World<'a> {
     pinned: BTreeSet<SequenceId>,
     /// The reported logprobs of prompts.
     scores: BTreeMap<SequenceId, Vec<TokenScore>>,
+    /// What the scheduler reported of each tenant.
+    consumption: BTreeMap<Option<Box<str>>, Consumption>,
+    /// The device time of the results that the scheduler took.
+    device_time_us: u64,
     report: Report,
 }
 
@@ -109,6 +113,8 @@ impl<'a> World<'a> {
             submitted: BTreeMap::new(),
             pinned: BTreeSet::new(),
             scores: BTreeMap::new(),
+            consumption: BTreeMap::new(),
+            device_time_us: 0,
             report: Report {
                 trace_hash: 0,
                 num_events: 0,
@@ -164,6 +170,9 @@ impl<'a> World<'a> {
             self.report.num_events += 1;
             self.happen(happening);
             self.plan();
+            if self.report.num_events.is_multiple_of(7) {
+                self.take_consumption();
+            }
             let stats = self.scheduler.stats();
             let is_bounded = stats.steps <= MAX_STEPS_PER_TOKEN * num_tokens * num_shards
                 && stats.scheduled_tokens <= MAX_COMPUTED_PER_TOKEN * num_tokens * num_shards;
@@ -172,6 +181,13 @@ impl<'a> World<'a> {
         self.report.ended_at = self.now;
         self.check_end();
         self.report
+    }
+
+    fn take_consumption(&mut self) {
+        let consumption = &mut self.consumption;
+        self.scheduler.take_consumption(|tenant, more| {
+            *consumption.entry(tenant.map(Into::into)).or_default() += more;
+        });
     }
 
     fn strike(&mut self, blow: Blow) {
@@ -242,6 +258,9 @@ impl<'a> World<'a> {
                     return;
                 }
                 let is_twice = self.rng.once_in(self.scenario.twice);
+                if self.shard.is_some() {
+                    self.device_time_us += result.device_time_us;
+                }
                 self.tell(Event::StepResult(LaneId(0), result.clone()));
                 if is_twice {
                     self.tell(Event::StepResult(LaneId(0), result));

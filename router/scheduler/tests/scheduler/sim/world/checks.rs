@@ -1,6 +1,8 @@
 //! The checks of a run: of every update as it arrives, and of everything at the end.
 
-use trunkline_scheduler::{EndReason, SequenceErrorCode, SequenceId};
+use std::collections::BTreeSet;
+
+use trunkline_scheduler::{Consumption, EndReason, SequenceErrorCode, SequenceId, Stats};
 
 use super::super::Blow;
 use super::super::model::Model;
@@ -97,7 +99,29 @@ impl World<'_> {
             + stats.rejected_invalid;
         assert_eq!(rejected, self.report.rejections.len() as u64, "every rejection is counted");
         assert_eq!(self.scheduler.next_wakeup(), None);
+        self.check_consumption(&stats);
         self.report.stats = stats;
+    }
+
+    /// Checks that the consumption of all tenants adds up to the counters and to the device's time.
+    fn check_consumption(&mut self, stats: &Stats) {
+        self.take_consumption();
+        let tenants: BTreeSet<_> =
+            self.scenario.arrivals.iter().map(|arrival| arrival.request.salt.tenant()).collect();
+        assert!(
+            self.consumption.keys().all(|tenant| tenants.contains(&tenant.as_deref())),
+            "each has a name"
+        );
+        let mut sum = Consumption::default();
+        self.consumption.values().for_each(|&consumption| sum += consumption);
+        let expected = Consumption {
+            sequences: self.report.started_at.len() as u64,
+            prompt_tokens: stats.prompt_tokens,
+            cached_tokens: stats.prefix_hit_tokens,
+            output_tokens: stats.output_tokens,
+            device_time_us: self.device_time_us,
+        };
+        assert_eq!(sum, expected, "what tenants consumed is what was done");
     }
 
     /// Checks that each sequence ended for a reason that the scenario has.
