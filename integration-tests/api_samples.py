@@ -38,6 +38,7 @@ SHARED: dict[str, list[Any]] = {
     "cache_salt": ["salt"],
     "prompt_cache_key": ["key"],
     "prompt_cache_retention": ["in_memory", "24h"],
+    "speculation": [True, False],
     "cache_retention": [{"priority": "low"}, {"priority": "normal"}, {"priority": "high", "ttl_s": 1}],
     "logit_bias": [{}, {"5": -100}, {"5": 100, "6": 0.5}],
     "typical_p": [0.9],

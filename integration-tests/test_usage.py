@@ -29,7 +29,7 @@ def test_usage_adds_up_with_the_metrics_when_shards_are_killed(tmp_path: Path) -
         def complete(index: int) -> int:
             tenant = ("calm", "chats", "flood")[index % 3]
             body = {"prompt": [1000 + index] * 150, "max_tokens": 60, "ignore_eos": True}
-            answer = http.post(f"{server.base_url}/v1/completions", json=body, headers=headers(tenant))
+            answer = http.post(f"{server.base_url}/v1/completions", json=body, headers=headers(tenant), timeout=120)
             answer.raise_for_status()
             tokens: int = answer.json()["usage"]["completion_tokens"]
             return tokens

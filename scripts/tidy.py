@@ -37,7 +37,7 @@ PYTHON_LAYERS = {
     "models weights errors _kernels",
     "engine": "backends.interface errors plan",
 }
-PURE_CRATES = ("contract", "router/kv", "router/scheduler")
+PURE_CRATES = ("contract", "router/draft", "router/kv", "router/scheduler")
 # The pure crates take time and randomness as arguments and have one owner, so that runs are reproducible to the bit.
 IMPURE = re.compile(
     r"std::(time|fs|io|net|env|thread)\b|\b(tokio|rand|Instant|SystemTime|Mutex|RwLock|HashMap|HashSet)\b"
@@ -193,7 +193,7 @@ def check_pure(path: Path, text: str) -> list[str]:
     if name.name == "Cargo.toml":
         dependencies = text.partition("[dependencies]\n")[2].partition("\n[")[0].splitlines()
         # Hashing is pure.
-        pure = ("trunkline-contract", "trunkline-kv", "blake3")
+        pure = ("trunkline-contract", "trunkline-draft", "trunkline-kv", "blake3")
         impure = [line for line in dependencies if line and not line.startswith(pure)]
         return [f"{name}: a pure crate may not depend on `{line}`" for line in impure]
     if path.suffix != ".rs" or not str(name).startswith(f"{crate}/src/"):

@@ -76,7 +76,7 @@ fn microseconds(isa: Isa, logits: &[f32], params: &SamplingParams, mask: Option<
     let mut best = Duration::MAX;
     for position in 0..DRAWS as u32 {
         row.copy_from_slice(logits);
-        let context = SampleContext { position, previous: position, num_output: 0 };
+        let context = SampleContext { position, previous: position, num_output: 0, drafts: &[] };
         let start = Instant::now();
         let drawn = sampler.sample(isa, &mut row, params, &counts, context, [mask, None], &mut list);
         best = best.min(start.elapsed());

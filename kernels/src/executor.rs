@@ -60,10 +60,9 @@ struct LogitsRow {
 #[derive(Clone, Copy, Debug)]
 enum RowPurpose {
     /// The logprob of the token that follows in the prompt.
-    Score {
-        token_id: u32,
-    },
-    Sample,
+    Score { token_id: u32 },
+    /// A sample after this many drafts.
+    Sample { num_drafts: usize },
 }
 
 struct ThreadScratch {

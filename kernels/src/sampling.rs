@@ -12,7 +12,7 @@ mod typical;
 #[doc(hidden)]
 pub mod watermark;
 
-pub use processors::TokenCounts;
-pub use sampler::{NotFinite, SampleContext, SampledToken, Sampler};
+pub use processors::{SampleContext, TokenCounts};
+pub use sampler::{NotFinite, SampledToken, Sampler};
 pub use score::TokenScore;
 pub use trunkline_contract::{SamplingParams, Watermark};

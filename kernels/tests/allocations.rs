@@ -126,6 +126,7 @@ impl Run {
                 .collect(),
             sample: end >= num_prompt_tokens,
             score: false,
+            draft_token_ids: Vec::new(),
         };
         let share = STEP_TOKENS / NUM_SEQUENCES;
         let plan = |first: usize, end: usize| -> Vec<Chunk> {

@@ -129,7 +129,7 @@ class Executor:
     def drop_window_parts(self, block_ids: Sequence[int]) -> None: ...
     def step(
         self,
-        chunks: Sequence[tuple[int, int, int, Sequence[int], bool, bool]],
+        chunks: Sequence[tuple[int, int, int, Sequence[int], bool, bool, Sequence[int]]],
         stores: Sequence[tuple[int, int, int]] = (),
         appends: Sequence[tuple[int, Sequence[int]]] = (),
         masks: Sequence[tuple[int, bytes]] = (),

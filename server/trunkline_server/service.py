@@ -26,7 +26,7 @@ from trunkline_server.wire import PlanLimits, decode_request, encode_response, e
 
 logger = logging.getLogger(__name__)
 
-CONTRACT_VERSION = 6
+CONTRACT_VERSION = 7
 SERVICE_NAME = "trunkline.shard.v1.ShardService"
 # One for the open Step stream, one for the stream that replaces it, the others for Describe and Health.
 MAX_HANDLER_THREADS = 8
@@ -218,6 +218,7 @@ def describe(model: ModelConfig, backend: BackendInfo) -> shard_pb2.DescribeResp
         num_window_parts=backend.num_window_parts,
         bytes_per_window_part=backend.bytes_per_window_part,
         window_size=backend.window_size,
+        max_draft_tokens=backend.max_draft_tokens,
     )
 
 

@@ -50,6 +50,7 @@ class PlanLimits:
     max_step_sequences: int
     num_store_slots: int = 0
     num_window_parts: int = 0
+    max_draft_tokens: int = 0
 
     @classmethod
     def of(cls, info: BackendInfo) -> PlanLimits:
@@ -60,6 +61,7 @@ class PlanLimits:
             max_step_sequences=info.max_step_sequences,
             num_store_slots=info.num_store_slots,
             num_window_parts=info.num_window_parts,
+            max_draft_tokens=info.max_draft_tokens,
         )
 
 
@@ -93,6 +95,7 @@ def decode_plan(plan: shard_pb2.StepPlan, limits: PlanLimits, late_masks: LateMa
             chunk.allowed_tokens,
             chunk.score,
             late_masks if chunk.awaits_mask else None,
+            tuple(chunk.draft_token_ids) if chunk.draft_token_ids else (),
         )
         for chunk in plan.chunks
     ]
@@ -141,11 +144,9 @@ def encode_result(result: StepResult) -> shard_pb2.StepResponse:
         sequence = add_sequence(sequence_id=outcome.sequence_id)
         if isinstance(outcome, Sampled):
             if outcome.token_id is not None:
-                token = sequence.token
-                token.token_id = outcome.token_id
-                token.logprob = outcome.logprob
-                for token_id, logprob in outcome.top_logprobs:
-                    token.top_logprobs.add(token_id=token_id, logprob=logprob)
+                _fill_token(sequence.token, outcome)
+                for token in outcome.more_tokens:
+                    _fill_token(sequence.more_tokens.add(), token)
             for score in outcome.scores:
                 scored = sequence.scores.add(logprob=score.logprob, rank=score.rank)
                 for token_id, logprob in score.top_logprobs:
@@ -154,6 +155,14 @@ def encode_result(result: StepResult) -> shard_pb2.StepResponse:
             sequence.error.code = _ERROR_CODES[outcome.code]
             sequence.error.message = outcome.message
     return response
+
+
+def _fill_token(message: shard_pb2.SampledToken, token: Sampled) -> None:
+    assert token.token_id is not None, "a token was sampled"
+    message.token_id = token.token_id
+    message.logprob = token.logprob
+    for token_id, logprob in token.top_logprobs:
+        message.top_logprobs.add(token_id=token_id, logprob=logprob)
 
 
 def encode_stored_blocks(blocks: StoredBlocks) -> shard_pb2.StoreContentsResponse:
@@ -177,13 +186,24 @@ def _check_chunks(step_id: int, chunks: Sequence[Chunk], limits: PlanLimits) -> 
             raise PlanError(f"step {step_id}: chunk of sequence {chunk.sequence_id} has no tokens")
         if chunk.late_masks is not None and (not chunk.sample or chunk.allowed_tokens):
             raise PlanError(f"step {step_id}: chunk of sequence {chunk.sequence_id} awaits a mask that it cannot use")
-        num_tokens += chunk.num_tokens
+        if chunk.draft_token_ids:
+            _check_drafts(step_id, chunk, limits)
+        num_tokens += chunk.num_rows
     if num_tokens > limits.max_step_tokens:
         raise PlanError(
             f"step {step_id} has {num_tokens} tokens, more than `max_step_tokens` ({limits.max_step_tokens})"
         )
     if len(chunks) > 1 and len({chunk.sequence_id for chunk in chunks}) != len(chunks):
         raise PlanError(f"step {step_id} has two chunks of one sequence")
+
+
+def _check_drafts(step_id: int, chunk: Chunk, limits: PlanLimits) -> None:
+    where = f"step {step_id}: chunk of sequence {chunk.sequence_id}"
+    num_drafts = len(chunk.draft_token_ids)
+    if num_drafts > limits.max_draft_tokens:
+        raise PlanError(f"{where} has {num_drafts} drafts, more than `max_draft_tokens` ({limits.max_draft_tokens})")
+    if not chunk.sample or chunk.allowed_tokens or chunk.late_masks is not None:
+        raise PlanError(f"{where} has drafts, but it samples nothing or under a mask")
 
 
 def _check_slots(

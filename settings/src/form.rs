@@ -3,7 +3,7 @@
 use std::ops::{Bound, RangeBounds};
 
 use crate::quantity::{self, Unit};
-use crate::value::Named;
+use crate::value::{AUTO, Named, OFF};
 
 /// Longest name in bytes.
 const MAX_NAME_BYTES: usize = 4096;
@@ -46,6 +46,8 @@ pub enum Form {
         /// Placeholder in the help text.
         what: &'static str,
     },
+    /// `off`, `auto`, or a number from 1 to a limit.
+    OffAutoOrCount(u64),
     Host,
     File,
     Folder,
@@ -91,6 +93,7 @@ impl Form {
             Self::Number { unit, .. } | Self::Decimal { unit, .. } => unit,
             Self::Quantity { unit, .. } => unit.value_name,
             Self::Choice { what, .. } | Self::Name { what } => what,
+            Self::OffAutoOrCount(_) => "off|auto|N",
             Self::Host => "HOST",
             Self::File => "FILE",
             Self::Folder => "DIR",
@@ -132,6 +135,9 @@ impl Form {
             Self::Quantity { .. } => self.plain(text).is_some(),
             Self::Choice { named, .. } => named.iter().any(|named| named.is(text)),
             Self::Name { .. } => is_name(text),
+            Self::OffAutoOrCount(max) => {
+                text == OFF || text == AUTO || text.parse().is_ok_and(|number| (1..=*max).contains(&number))
+            }
             Self::Host => !text.trim().is_empty(),
             Self::File | Self::Folder | Self::FolderOrOff | Self::ObjectStore => !text.is_empty(),
             Self::Origins => text.split(',').all(is_origin),
@@ -166,6 +172,7 @@ impl Form {
             Self::Name { .. } => format!(
                 "1 to {MAX_NAME_BYTES} bytes of text without control characters that do not begin with a dash"
             ),
+            Self::OffAutoOrCount(max) => format!("`off`, `auto` or a whole number from 1 to {max}"),
             Self::Host => "a host name or an address, such as `127.0.0.1` or `0.0.0.0`".into(),
             Self::File => "a path to a file".into(),
             Self::Folder => "a path to a folder".into(),

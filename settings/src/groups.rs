@@ -10,7 +10,7 @@ use crate::choices::{
 };
 use crate::form::Form;
 use crate::macros::settings;
-use crate::value::{Choice, WeightsCache};
+use crate::value::{Choice, Speculate, WeightsCache};
 
 /// Upper bound of the number of open requests.
 const MAX_REQUESTS: u64 = 1 << 16;
@@ -105,6 +105,10 @@ settings! {
         /// Time after which the first token of a reply should be there. While a prompt can meet it only with longer
         /// steps, steps take up to four times `--target-itl-ms`. 0 means that streams never slow down for it.
         target_ttft_ms: u32 = 0, Form::milliseconds(600_000);
+        /// Drafts of the next tokens, found in the text itself, so that a step can give a stream several tokens. `auto`
+        /// uses them where they are predicted to pay, a number uses up to as many wherever there are any. The text
+        /// is the same in any case.
+        speculate: Speculate = Speculate::Auto, Form::OffAutoOrCount(MAX_SPECULATE);
         /// Time after which a step still running makes `/readyz` answer 503.
         #[serde(with = "crate::value::seconds")]
         stuck_step_timeout: Duration = Duration::from_secs(60), Form::seconds(1);
@@ -205,6 +209,8 @@ settings! {
     }
 }
 
+/// Upper bound of `--speculate`.
+const MAX_SPECULATE: u64 = 64;
 /// Upper bound of `--max-messages`, which bodies are read with before the limit itself is checked.
 pub const MAX_MESSAGES: usize = 1 << 16;
 /// Upper bound of `--max-message-parts`, which bodies are read with before the limit itself is checked.

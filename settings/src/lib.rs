@@ -36,7 +36,7 @@ pub use crate::groups::{
     ShardCache, StepLimits,
 };
 pub use crate::setting::{Group, Setting, SettingError, check};
-pub use crate::value::{Choice, Named, Value, WeightsCache};
+pub use crate::value::{Choice, Named, Speculate, Value, WeightsCache};
 
 /// Environment variable of an API key. There is no flag, since command lines are visible to other users.
 pub const KEY_VARIABLE: &str = "TRUNKLINE_API_KEY";

@@ -5,8 +5,10 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// Turns the cache of packed weights off.
-const OFF: &str = "off";
+/// Turns a feature off.
+pub(crate) const OFF: &str = "off";
+/// Lets the server decide.
+pub(crate) const AUTO: &str = "auto";
 
 /// The type of a setting's field.
 pub trait Value: Sized {
@@ -112,6 +114,36 @@ impl Value for WeightsCache {
             Self::Off => Some(OFF.into()),
             Self::Folder(path) => path.text(),
         }
+    }
+}
+
+/// The use of drafts, which let a step sample several tokens of a sequence.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Speculate {
+    /// There are no drafts.
+    Off,
+    /// There are as many drafts as are predicted to pay.
+    Auto,
+    /// There are always drafts where the text has any, up to this number.
+    Always(u32),
+}
+
+impl Value for Speculate {
+    fn parse(text: &str) -> Option<Self> {
+        match text {
+            OFF => Some(Self::Off),
+            AUTO => Some(Self::Auto),
+            _ => text.parse().ok().map(Self::Always),
+        }
+    }
+
+    fn text(&self) -> Option<String> {
+        Some(match self {
+            Self::Off => OFF.into(),
+            Self::Auto => AUTO.into(),
+            Self::Always(most) => most.to_string(),
+        })
     }
 }
 

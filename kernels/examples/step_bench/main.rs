@@ -94,6 +94,7 @@ impl Steps<'_> {
                 new_block_ids: blocks.map(|block| (first_block + block) as u32).collect(),
                 sample: sample && end == positions.end,
                 score: false,
+                draft_token_ids: Vec::new(),
             }])?;
         }
         Ok(())
@@ -192,6 +193,7 @@ impl Bench {
                     new_block_ids,
                     sample: true,
                     score: false,
+                    draft_token_ids: Vec::new(),
                 }])
             })?;
             steps.executor.end(1)?;
@@ -237,6 +239,7 @@ impl Bench {
                             .collect(),
                         sample: true,
                         score: false,
+                        draft_token_ids: Vec::new(),
                     };
                     let mut chunks: Vec<Chunk> = (0..num_sequences).map(chunk).collect();
                     if num_new > 0 {
@@ -255,6 +258,7 @@ impl Bench {
                             new_block_ids: prompt_blocks.clone().map(|block| block as u32).collect(),
                             sample: false,
                             score: false,
+                            draft_token_ids: Vec::new(),
                         });
                     }
                     steps.step(&chunks)?;

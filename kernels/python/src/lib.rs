@@ -267,7 +267,7 @@ struct PyExecutor {
     cache: Option<CacheState>,
 }
 
-type PyChunk = (u64, u32, u32, Vec<u32>, bool, bool);
+type PyChunk = (u64, u32, u32, Vec<u32>, bool, bool, Vec<u32>);
 
 #[pymethods]
 impl PyExecutor {
@@ -351,14 +351,19 @@ impl PyExecutor {
         }
         let chunks: Vec<Chunk> = chunks
             .into_iter()
-            .map(|(sequence_id, first_position, num_tokens, new_block_ids, sample, score)| Chunk {
-                sequence_id,
-                first_position,
-                num_tokens,
-                new_block_ids,
-                sample,
-                score,
-            })
+            .map(
+                |(sequence_id, first_position, num_tokens, new_block_ids, sample, score, draft_token_ids)| {
+                    Chunk {
+                        sequence_id,
+                        first_position,
+                        num_tokens,
+                        new_block_ids,
+                        sample,
+                        score,
+                        draft_token_ids,
+                    }
+                },
+            )
             .collect();
         let Self { executor, results, .. } = self;
         py.detach(|| {

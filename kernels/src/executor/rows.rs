@@ -7,6 +7,7 @@ use super::sequence::SequenceTable;
 pub(super) struct AcceptedChunk {
     pub(super) slot: usize,
     pub(super) first_position: usize,
+    /// Drafts included.
     pub(super) num_tokens: usize,
 }
 
@@ -49,10 +50,19 @@ impl StepRows {
         self.sample_chunks.push(self.chunks.len() - 1);
     }
 
-    pub(super) fn push(&mut self, chunk: AcceptedChunk, table: &SequenceTable, block_size: usize) {
+    /// Adds the rows of a chunk. The last ones are those of `drafts`.
+    pub(super) fn push(
+        &mut self,
+        chunk: AcceptedChunk,
+        drafts: &[u32],
+        table: &SequenceTable,
+        block_size: usize,
+    ) {
         let sequence = table.at(chunk.slot);
-        for position in chunk.first_position..chunk.first_position + chunk.num_tokens {
-            self.token_ids.push(sequence.token_ids[position]);
+        let end = chunk.first_position + chunk.num_tokens;
+        let known = &sequence.token_ids[chunk.first_position..end - drafts.len()];
+        self.token_ids.extend(known.iter().chain(drafts));
+        for position in chunk.first_position..end {
             self.positions.push(position as u32);
             self.slots.push((sequence.block_table[position / block_size], (position % block_size) as u32));
         }

@@ -17,10 +17,10 @@ impl Executor {
         &self.scores
     }
 
-    /// Adds the rows of the step's newest chunk whose logits are needed: the scored ones, then the sampled one. Returns
-    /// the number of scored rows.
+    /// Adds the rows of the step's newest chunk whose logits are needed: the scored ones, then the sampled ones.
+    /// Returns the number of scored rows.
     pub(super) fn push_logits_rows(&mut self, slot: usize, chunk: &Chunk) -> usize {
-        let first_row = self.rows.token_ids.len() - chunk.num_tokens as usize;
+        let first_row = self.rows.token_ids.len() - chunk.num_rows();
         let sequence = self.sequences.at(slot);
         let scored = sequence.scored_positions(chunk);
         let num_scored = scored.len();
@@ -32,8 +32,11 @@ impl Executor {
             });
         }
         if chunk.sample {
-            self.rows.push_sample(self.rows.token_ids.len() - 1);
-            self.logits_rows.push(LogitsRow { slot, purpose: RowPurpose::Sample });
+            let last = self.rows.token_ids.len() - 1 - chunk.draft_token_ids.len();
+            for num_drafts in 0..=chunk.draft_token_ids.len() {
+                self.rows.push_sample(last + num_drafts);
+                self.logits_rows.push(LogitsRow { slot, purpose: RowPurpose::Sample { num_drafts } });
+            }
         }
         num_scored
     }
@@ -41,7 +44,8 @@ impl Executor {
     /// Fails if the chunk would exceed the step's limit of rows of logits.
     pub(super) fn check_logits_rows(&self, sequence: &Sequence, chunk: &Chunk) -> Result<(), String> {
         let most = self.program.config.max_step_sequences;
-        let num_rows = sequence.scored_positions(chunk).len() + usize::from(chunk.sample);
+        let num_sampled = usize::from(chunk.sample) + chunk.draft_token_ids.len();
+        let num_rows = sequence.scored_positions(chunk).len() + num_sampled;
         if self.logits_rows.len() + num_rows > most {
             return Err(format!("logits of more than {most} positions in one step"));
         }

@@ -24,6 +24,16 @@ pub struct Chunk {
     pub sample: bool,
     /// If set, reports the logprob of each prompt token that follows a position of the chunk.
     pub score: bool,
+    /// With `sample`: tokens that are likely to follow. They are computed as if they had been sampled, and a token is
+    /// sampled after each. The samples count up to the first one that differs from its draft.
+    pub draft_token_ids: Vec<u32>,
+}
+
+impl Chunk {
+    /// The positions that are computed: `num_tokens`, then the drafts.
+    pub(super) fn num_rows(&self) -> usize {
+        self.num_tokens as usize + self.draft_token_ids.len()
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -164,6 +174,13 @@ impl Sequence {
         if chunk.sample && end != known {
             return Err(format!("`sample` after position {}, but {known} tokens are known", end - 1));
         }
+        if !chunk.draft_token_ids.is_empty() && !chunk.sample {
+            return Err("`draft_token_ids` without `sample`".to_owned());
+        }
+        if !chunk.draft_token_ids.is_empty() && !matches!(self.allowed, Allowed::All) {
+            return Err("`draft_token_ids` with a mask, which holds for one token".to_owned());
+        }
+        let num_positions = first + chunk.num_rows();
         if let Some(block_id) = chunk.new_block_ids.iter().find(|id| **id as usize >= limits.num_blocks) {
             return Err(format!(
                 "block {block_id} does not exist, the pool has {} blocks",
@@ -171,23 +188,33 @@ impl Sequence {
             ));
         }
         let num_blocks = self.block_table.len() + chunk.new_block_ids.len();
-        if num_blocks * limits.block_size < end {
+        if num_blocks * limits.block_size < num_positions {
             let block_size = limits.block_size;
-            return Err(format!("{num_blocks} blocks of {block_size} do not hold {end} positions"));
+            return Err(format!("{num_blocks} blocks of {block_size} do not hold {num_positions} positions"));
         }
         let vocab_size = limits.num_embeddings;
         if let Some(at) = self.token_ids[first..end].iter().position(|id| *id as usize >= vocab_size) {
             return Err(format!("the token at position {} is not below {vocab_size}", first + at));
+        }
+        if let Some(draft) = chunk.draft_token_ids.iter().find(|id| **id as usize >= vocab_size) {
+            return Err(format!("the draft {draft} is not below {vocab_size}"));
         }
         self.block_table.extend_from_slice(&chunk.new_block_ids);
         self.num_computed = Some(end);
         Ok(())
     }
 
+    /// Counts the position of a draft as computed, because the sampled token is the same.
+    pub(super) fn accept_draft(&mut self) {
+        if let Some(num_computed) = &mut self.num_computed {
+            *num_computed += 1;
+        }
+    }
+
     /// The ids of the blocks that a chunk writes.
     pub fn written_blocks(&self, chunk: &Chunk, block_size: usize) -> &[u32] {
         let first = chunk.first_position as usize;
-        &self.block_table[first / block_size..(first + chunk.num_tokens as usize).div_ceil(block_size)]
+        &self.block_table[first / block_size..(first + chunk.num_rows()).div_ceil(block_size)]
     }
 }
 

@@ -32,9 +32,10 @@ impl Executor {
 
     /// Runs one forward pass over `chunks`.
     ///
-    /// `results` receives one entry for each chunk that samples or fails, in the order of `chunks`. The scores of
-    /// chunks with `score` are in [`Executor::scores`] until the next step. A sampled token is appended to its
-    /// sequence. An invalid chunk fails without affecting the others.
+    /// `results` receives one entry for each sampled token and for each chunk that fails, in the order of `chunks`.
+    /// With drafts, several tokens of one sequence follow each other. The scores of chunks with `score` are in
+    /// [`Executor::scores`] until the next step. A sampled token is appended to its sequence. An invalid chunk fails
+    /// without affecting the others.
     ///
     /// `results` is overwritten and its memory is reused: if the same `Vec` is passed to every step, a step without
     /// failures and scores allocates nothing.
@@ -74,7 +75,10 @@ impl Executor {
                     };
                     match (scored, late) {
                         (Err(failure), _) | (Ok(()), Some(Err(failure))) => Err(failure),
-                        (Ok(()), None) if chunk.sample => self.finish_sample(first_row + num_scored),
+                        (Ok(()), None) if chunk.sample => {
+                            self.finish_samples(chunk, first_row + num_scored, results);
+                            continue;
+                        }
                         (Ok(()), _) => continue,
                     }
                 }
@@ -107,6 +111,7 @@ impl Executor {
             new_block_ids: if first == 0 { (0..num_blocks as u32).collect() } else { Vec::new() },
             sample: false,
             score: false,
+            draft_token_ids: Vec::new(),
         })?;
         (0..num_tokens).filter(|row| is_sampled(*row)).for_each(|row| self.rows.push_sample(row));
         self.forward(probe);
@@ -124,7 +129,7 @@ impl Executor {
         if self.rows.chunks.len() == config.max_step_sequences {
             return Err(format!("more than {} chunks in one step", config.max_step_sequences));
         }
-        let num_tokens = self.rows.token_ids.len() + chunk.num_tokens as usize;
+        let num_tokens = self.rows.token_ids.len() + chunk.num_rows();
         if num_tokens > config.max_step_tokens {
             return Err(format!(
                 "{num_tokens} tokens in one step, expected up to {}",
@@ -149,9 +154,9 @@ impl Executor {
         let accepted = AcceptedChunk {
             slot,
             first_position: chunk.first_position as usize,
-            num_tokens: chunk.num_tokens as usize,
+            num_tokens: chunk.num_rows(),
         };
-        self.rows.push(accepted, &self.sequences, block_size);
+        self.rows.push(accepted, &chunk.draft_token_ids, &self.sequences, block_size);
         Ok(slot)
     }
 
@@ -209,17 +214,23 @@ impl Executor {
                     unsafe { (step.logits_row(index), &mut outcomes.slice_mut(index..index + 1)[0]) };
                 let sequence = step.sequences.at(row.slot);
                 let params = &sequence.sampling;
-                if let RowPurpose::Score { token_id } = row.purpose {
-                    let num_top = params.prompt_logprobs.unwrap_or(0) as usize;
-                    let score = scratch.sampler.score(step.isa, logits, token_id, num_top);
-                    outcome.score = Some(score);
-                    continue;
-                }
-                let token_ids = &sequence.token_ids;
+                let num_drafts = match row.purpose {
+                    RowPurpose::Sample { num_drafts } => num_drafts,
+                    RowPurpose::Score { token_id } => {
+                        let num_top = params.prompt_logprobs.unwrap_or(0) as usize;
+                        let score = scratch.sampler.score(step.isa, logits, token_id, num_top);
+                        outcome.score = Some(score);
+                        continue;
+                    }
+                };
+                // The row itself is that of the last known token or draft.
+                let end = step.rows.samples[index] + 1;
+                let num_tokens = sequence.token_ids.len() + num_drafts;
                 let context = SampleContext {
-                    position: token_ids.len() as u32,
-                    num_output: token_ids.len() - sequence.num_prompt_tokens,
-                    previous: token_ids.last().copied().unwrap_or_default(),
+                    position: num_tokens as u32,
+                    num_output: num_tokens - sequence.num_prompt_tokens,
+                    previous: step.rows.token_ids[end - 1],
+                    drafts: &step.rows.token_ids[end - num_drafts..end],
                 };
                 let sampled = scratch.sampler.sample(
                     step.isa,
@@ -233,6 +244,28 @@ impl Executor {
                 outcome.token = Some(sampled);
             }
         });
+    }
+
+    /// Takes the samples of a chunk, of which the first is in row `first_row`, up to the first one that differs from
+    /// its draft.
+    fn finish_samples(&mut self, chunk: &Chunk, first_row: usize, results: &mut Vec<SequenceResult>) {
+        let sequence_id = chunk.sequence_id;
+        let mut drafts = chunk.draft_token_ids.iter();
+        for row in first_row.. {
+            let outcome = self.finish_sample(row);
+            if row > first_row {
+                // Without a sample behind it the draft is computed again, and the next step reports the failure.
+                if outcome.is_err() {
+                    return;
+                }
+                self.sequences.at_mut(self.logits_rows[row].slot).accept_draft();
+            }
+            let token_id = outcome.as_ref().ok().map(|token| token.token_id);
+            results.push(SequenceResult { sequence_id, outcome });
+            if token_id.is_none() || token_id != drafts.next().copied() {
+                return;
+            }
+        }
     }
 
     fn finish_sample(&mut self, index: usize) -> Result<SampledToken, SequenceFailure> {

@@ -20,6 +20,16 @@ pub fn allowed_mask(params: &SamplingParams, vocab_size: usize) -> Option<Vec<u8
     Some(mask)
 }
 
+/// The context of a sampled token in its sequence.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SampleContext<'a> {
+    pub position: u32,
+    pub num_output: usize,
+    pub previous: u32,
+    /// The last tokens of the output, if the sequence's [`TokenCounts`] do not have them yet.
+    pub drafts: &'a [u32],
+}
+
 fn needs_counts(params: &SamplingParams) -> bool {
     params.repetition_penalty != 1.0 || params.presence_penalty != 0.0 || params.frequency_penalty != 0.0
 }
@@ -77,7 +87,7 @@ pub fn process(
     logits: &mut [f32],
     params: &SamplingParams,
     counts: &TokenCounts,
-    num_output: usize,
+    context: SampleContext<'_>,
     masks: [Option<&[u8]>; 2],
 ) -> bool {
     for (token_id, bias) in &params.logit_bias {
@@ -85,21 +95,19 @@ pub fn process(
             *logit += bias;
         }
     }
+    let drafts = if counts.marks.is_empty() { &[] } else { context.drafts };
+    let num_drafted = |token_id| drafts.iter().filter(|&&draft| draft == token_id).count() as u32;
     for token_id in &counts.held {
-        let Some(logit) = logits.get_mut(*token_id as usize) else { continue };
-        if params.repetition_penalty != 1.0 {
-            *logit = if *logit > 0.0 {
-                *logit / params.repetition_penalty
-            } else {
-                *logit * params.repetition_penalty
-            };
-        }
-        let num_in_output = counts.marks[*token_id as usize] - 1;
-        if num_in_output > 0 {
-            *logit -= num_in_output as f32 * params.frequency_penalty + params.presence_penalty;
+        let num_in_output = counts.marks[*token_id as usize] - 1 + num_drafted(*token_id);
+        penalise(logits, params, *token_id, num_in_output);
+    }
+    for (index, token_id) in drafts.iter().enumerate() {
+        let is_held = counts.marks.get(*token_id as usize).is_none_or(|mark| *mark > 0);
+        if !is_held && !drafts[..index].contains(token_id) {
+            penalise(logits, params, *token_id, num_drafted(*token_id));
         }
     }
-    let is_masked = num_output < params.min_tokens as usize && !params.end_token_ids.is_empty();
+    let is_masked = context.num_output < params.min_tokens as usize && !params.end_token_ids.is_empty();
     if is_masked {
         for token_id in &params.end_token_ids {
             if let Some(logit) = logits.get_mut(*token_id as usize) {
@@ -111,4 +119,19 @@ pub fn process(
         keep(isa, logits, mask);
     }
     is_masked || masks.iter().any(Option::is_some) || !counts.held.is_empty() || !params.logit_bias.is_empty()
+}
+
+/// Applies the penalties to the logit of a token that the sequence contains, `num_in_output` times in its output.
+fn penalise(logits: &mut [f32], params: &SamplingParams, token_id: u32, num_in_output: u32) {
+    let Some(logit) = logits.get_mut(token_id as usize) else { return };
+    if params.repetition_penalty != 1.0 {
+        *logit = if *logit > 0.0 {
+            *logit / params.repetition_penalty
+        } else {
+            *logit * params.repetition_penalty
+        };
+    }
+    if num_in_output > 0 {
+        *logit -= num_in_output as f32 * params.frequency_penalty + params.presence_penalty;
+    }
 }

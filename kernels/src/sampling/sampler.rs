@@ -4,7 +4,7 @@ use trunkline_contract::SamplingParams;
 
 use super::buckets::{Buckets, Row};
 use super::philox::uniform;
-use super::processors::{TokenCounts, process};
+use super::processors::{SampleContext, TokenCounts, process};
 use super::scan::{Distribution, Largest, count, draw_target, gather, key_token, largest, mass, weigh};
 use super::watermark::add_watermark;
 use crate::isa::Isa;
@@ -35,14 +35,6 @@ pub struct SampledToken {
     pub logprob: f32,
     /// The most likely tokens of that distribution, ties by lower id.
     pub top_logprobs: Vec<(u32, f32)>,
-}
-
-/// The context of a sampled token in its sequence.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SampleContext {
-    pub position: u32,
-    pub num_output: usize,
-    pub previous: u32,
 }
 
 /// A sampler with its working memory, for one thread.
@@ -84,7 +76,7 @@ impl Sampler {
         logits: &mut [f32],
         params: &SamplingParams,
         counts: &TokenCounts,
-        context: SampleContext,
+        context: SampleContext<'_>,
         masks: [Option<&[u8]>; 2],
         list: &mut Vec<(u32, f32)>,
     ) -> Result<SampledToken, NotFinite> {
@@ -105,7 +97,7 @@ impl Sampler {
         if let Some(watermark) = &params.watermark {
             add_watermark(isa, logits, context.previous, watermark);
         }
-        let is_changed = process(isa, logits, params, counts, context.num_output, masks);
+        let is_changed = process(isa, logits, params, counts, context, masks);
         if is_changed || params.watermark.is_some() {
             let Largest::Finite(processed) = largest(isa, logits) else { return Err(NotFinite) };
             top = processed;

@@ -179,7 +179,7 @@ fn sampled(isa: Isa) -> u64 {
         let counts = TokenCounts::new(params, &[1, 2, 3], 2, 5000);
         for position in 0..20 {
             let logits: Vec<f32> = (0..5000).map(|_| 3.0 * random.normal()).collect();
-            let context = SampleContext { position, num_output: 1, previous: position };
+            let context = SampleContext { position, num_output: 1, previous: position, drafts: &[] };
             let params = SamplingParams { seed: way, ..params.clone() };
             let mut row = logits.clone();
             let list = &mut Vec::new();

@@ -3,6 +3,7 @@
 mod attention_plan;
 mod block_transfers;
 mod constrain;
+mod drafts;
 pub mod model;
 mod score;
 mod sequence;
@@ -78,6 +79,7 @@ fn chunk(sequence_id: u64, first: usize, end: usize, new_block_ids: &[u32], samp
         new_block_ids: new_block_ids.to_vec(),
         sample,
         score: false,
+        draft_token_ids: Vec::new(),
     }
 }
 

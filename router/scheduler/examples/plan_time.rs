@@ -26,6 +26,7 @@ fn answer(plan: &StepPlan, token_id: u32) -> StepResult {
         sequence_id: id,
         outcome: SequenceOutcome::Token(SampledToken { token_id, ..SampledToken::default() }),
         scores: Vec::new(),
+        more_tokens: Vec::new(),
     };
     let sampled = plan.chunks.iter().filter(|chunk| chunk.sample);
     let sequences = sampled.map(|chunk| outcome(chunk.sequence_id)).collect();
@@ -36,6 +37,7 @@ fn request(id: u64, num_prompt_tokens: u32, max_new_tokens: u32) -> SequenceRequ
     let token_ids = (0..num_prompt_tokens).map(|position| (position ^ (id as u32 * 7919)) % 50_000).collect();
     SequenceRequest {
         constrained: false,
+        drafter: None,
         id: SequenceId(id),
         token_ids,
         max_new_tokens,
@@ -59,6 +61,7 @@ fn scheduler(num_blocks: u32) -> Scheduler {
         vocab_size: 50_000,
         windows: None,
         numerics: 0,
+        max_draft_tokens: 0,
     };
     scheduler.handle(Millis(0), Event::ShardReady(LaneId(0), limits), &mut Vec::new());
     scheduler

@@ -233,6 +233,7 @@ fn start_run(parts: &mut Lifecycle<'_>, key: SequenceKey, hit: &PrefixHit) {
         planned: num_hit_tokens,
         acknowledged: hit.num_block_tokens(),
         pending_samples: 0,
+        drafts: Vec::new(),
         sent_mask: None,
         mask_step_id: None,
         num_unsent_tokens: 0,

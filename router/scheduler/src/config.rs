@@ -55,6 +55,20 @@ pub struct SchedulerConfig {
     pub max_pinned_percent: u32,
     /// Milliseconds for which sequences wait for another shard after theirs was lost.
     pub shard_patience_ms: u64,
+    /// The use of drafts.
+    pub speculation: Speculation,
+}
+
+/// The use of drafts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Speculation {
+    /// No sequence has drafts.
+    Off,
+    /// A step has the drafts that are predicted to pay.
+    #[default]
+    Auto,
+    /// Every chunk that can has as many drafts as its sequence has a source for, up to this number.
+    Always(u32),
 }
 
 impl SchedulerConfig {
@@ -84,6 +98,7 @@ impl Default for SchedulerConfig {
             class_patience_ms: 60_000,
             max_pinned_percent: 25,
             shard_patience_ms: 120_000,
+            speculation: Speculation::default(),
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use trunkline_contract::SamplingParams;
+use trunkline_draft::Drafter;
 use trunkline_kv::{CachePriority, Salt, StoredBlock, TenantShare, WindowLimits};
 
 use crate::config::TenantWeight;
@@ -101,6 +102,8 @@ pub struct ShardLimits {
     /// Identifies the numbers that the shard computes. An output that one shard began goes on only on a shard with the
     /// same value.
     pub numerics: u64,
+    /// The most drafts of a chunk; 0 if chunks may have none.
+    pub max_draft_tokens: u32,
 }
 
 /// The contents of a store when its shard starts.
@@ -142,6 +145,8 @@ pub struct SequenceRequest {
     /// True if a grammar constrains the output. No token is sampled then before `Event::Allow` says which ones are
     /// allowed. Send the first such event without being asked, and each later one after `Update::Awaits`.
     pub constrained: bool,
+    /// Drafts its next tokens, if it may speculate. It knows the prompt.
+    pub drafter: Option<Drafter>,
 }
 
 /// A grammar's answer: the continuations that it allows in a constrained sequence.
@@ -258,6 +263,15 @@ pub enum Update {
         id: SequenceId,
         /// The logprobs of the prompt's next tokens.
         scores: Vec<TokenScore>,
+    },
+    /// A step computed drafts of the sequence. Its tokens follow.
+    Drafted {
+        /// The sequence that this concerns.
+        id: SequenceId,
+        /// The drafts that were computed.
+        num_drafts: u32,
+        /// The first of them, which were right.
+        num_accepted: u32,
     },
     /// One more output token.
     Token {

@@ -52,13 +52,16 @@ pub(crate) struct PlannedChunk {
     /// One past its last position.
     pub(crate) end: u32,
     pub(crate) rows: LogitsRows,
+    /// The positions behind `end` that drafts have.
+    pub(crate) num_drafts: u32,
     /// The cost that is reserved for it.
     pub(crate) cost: u64,
 }
 
 impl PlannedChunk {
-    pub(crate) fn num_tokens(&self) -> u32 {
-        self.end - self.first
+    /// The positions that are computed, drafts included.
+    pub(crate) fn num_rows(&self) -> u32 {
+        self.end + self.num_drafts - self.first
     }
 }
 

@@ -18,6 +18,7 @@
 //! running, lane                            a shard with the sequences that run on it
 //! lifecycle                                the moves of a sequence between queue, run and end
 //! yielding, windows, scores, output        rules and steps that several of the next ones share
+//! drafts                                   drafts of a plan
 //! refusal, loss                            requests that are not taken, and sequences whose shard is lost
 //! admission, planner, results, transfers   how a plan is made, and what its answers change
 //! pins, lower_tier                         the other requests
@@ -32,6 +33,8 @@ pub mod config;
 #[doc(hidden)]
 pub mod constraint;
 pub mod consumption;
+#[doc(hidden)]
+pub mod drafts;
 #[doc(hidden)]
 pub mod estimate;
 pub mod event;
@@ -68,7 +71,7 @@ mod transfers;
 mod windows;
 mod yielding;
 
-pub use config::{SchedulerConfig, TenantWeight};
+pub use config::{SchedulerConfig, Speculation, TenantWeight};
 pub use consumption::Consumption;
 pub use event::{
     Allowed, EndReason, Event, LaneId, Millis, NextTokens, Pinned, Priority, RejectReason, Restored,

@@ -29,7 +29,7 @@ pub struct StepPlan {
 }
 
 impl StepPlan {
-    /// Returns the number of tokens that the step computes.
+    /// Returns the number of tokens that the step computes, without drafts.
     pub fn num_tokens(&self) -> u64 {
         self.chunks.iter().map(|chunk| u64::from(chunk.num_tokens)).sum()
     }
@@ -37,7 +37,7 @@ impl StepPlan {
     /// Returns the work of all chunks.
     pub fn work(&self) -> StepWork {
         let mut work = StepWork::default();
-        self.chunks.iter().for_each(|chunk| work.add(chunk.first_position, chunk.num_tokens));
+        self.chunks.iter().for_each(|chunk| work.add(chunk.first_position, chunk.num_rows()));
         work
     }
 
@@ -98,6 +98,9 @@ pub struct Chunk {
     pub awaits_mask: bool,
     /// True if the logprob of each prompt token that follows a position of the chunk is reported.
     pub score: bool,
+    /// Tokens that are likely to follow. They are computed as if they had been sampled, and a token is sampled after
+    /// each. Neither `num_tokens` nor `stores` counts them.
+    pub draft_token_ids: Vec<u32>,
 }
 
 impl Chunk {
@@ -106,6 +109,11 @@ impl Chunk {
         let end = num_to_score.min(self.first_position + self.num_tokens);
         let num_scored = if self.score { end.saturating_sub(self.first_position) } else { 0 };
         LogitsRows { num_scored, sample: self.sample }
+    }
+
+    /// Returns the number of positions that are computed, drafts included.
+    pub fn num_rows(&self) -> u32 {
+        self.num_tokens + self.draft_token_ids.len() as u32
     }
 }
 
@@ -209,6 +217,8 @@ pub struct SequenceResult {
     pub sequence_id: u64,
     /// The sampled token, or the error.
     pub outcome: SequenceOutcome,
+    /// The tokens sampled after the first one, if drafts of the chunk were right.
+    pub more_tokens: Vec<SampledToken>,
     /// If the chunk has `score`, the scores of the prompt tokens that follow its positions, in order. Empty with an
     /// error.
     pub scores: Vec<TokenScore>,

@@ -10,6 +10,7 @@ use crate::budget::{
     PrefillGoal, PrefillNeed, PrefillRoom, StepBudget, TimeRoom, divide_prefill, step_time_for,
 };
 use crate::consumption::Consumption;
+use crate::drafts::{Candidate, awaits_drafts, candidates, max_drafts, pays};
 use crate::event::{Priority, Update};
 use crate::fairness::TenantKey;
 use crate::in_flight::{PlannedChunk, StepInFlight};
@@ -34,7 +35,8 @@ const MAX_EFFICIENT_TOKENS: u32 = 64;
 /// for.
 pub(crate) fn make_plan(parts: &mut Lifecycle<'_>) -> Option<StepPlan> {
     let shard = parts.lane.shard.as_mut()?;
-    if shard.steps.is_full() || shard.steps.is_early(parts.now) || awaits_masks(parts) {
+    if shard.steps.is_full() || shard.steps.is_early(parts.now) || awaits_masks(parts) || awaits_drafts(parts)
+    {
         return None;
     }
     pass_windows(parts.sequences, parts.lane);
@@ -46,6 +48,7 @@ pub(crate) fn make_plan(parts: &mut Lifecycle<'_>) -> Option<StepPlan> {
     }
     let mut planner = Planner::new(parts);
     let num_prefill_tokens = planner.plan_chunks();
+    planner.plan_drafts();
     planner.finish(num_prefill_tokens)
 }
 
@@ -292,11 +295,20 @@ impl<'p, 'a> Planner<'p, 'a> {
             allowed_tokens,
             awaits_mask,
             score: is_scored,
+            draft_token_ids: Vec::new(),
         };
         let rows = chunk.rows(num_to_score);
         self.budget.spend(num_tokens, rows);
         self.plan.chunks.push(chunk);
-        self.planned.push(PlannedChunk { key, wire_id: run.wire_id, first: run.planned, end, rows, cost });
+        self.planned.push(PlannedChunk {
+            key,
+            wire_id: run.wire_id,
+            first: run.planned,
+            end,
+            rows,
+            num_drafts: 0,
+            cost,
+        });
         run.num_sent_blocks = run.table.blocks().len();
         run.planned = end;
         run.pending_samples += u32::from(sample);
@@ -306,6 +318,37 @@ impl<'p, 'a> Planner<'p, 'a> {
             output::apply(self.parts, key, allowed);
         }
         num_tokens
+    }
+
+    /// Adds drafts to the planned chunks, as far as they pay and the step has room left for them.
+    fn plan_drafts(&mut self) {
+        let Some(max_drafts) = max_drafts(self.parts) else { return };
+        let (bare, mut candidates) = candidates(self.parts, &self.planned, max_drafts);
+        if !candidates.is_empty() && pays(self.parts, bare, &mut candidates) {
+            candidates.into_iter().for_each(|candidate| self.add_drafts(&candidate));
+        }
+    }
+
+    /// Adds drafts to a planned chunk, as many as there is room for.
+    fn add_drafts(&mut self, candidate: &Candidate) {
+        let key = candidate.key;
+        let most = (candidate.drafts.len() as u32).min(self.budget.tokens).min(self.budget.rows);
+        let (num_drafts, _) = self.grow_by_free(key, most);
+        let Some(index) = self.planned.iter().position(|planned| planned.key == key) else { return };
+        let drafts = candidate.drafts[..num_drafts as usize].iter().map(|draft| draft.token_id);
+        let run = self.parts.sequences[key].run_mut();
+        run.drafts.clear();
+        run.drafts.extend(drafts);
+        self.parts.lane.shard_mut().kv.device_mut().begin_fill(&run.table, run.planned, num_drafts);
+        let chunk = &mut self.plan.chunks[index];
+        chunk.draft_token_ids.clone_from(&run.drafts);
+        let new_blocks = &run.table.blocks()[run.num_sent_blocks..];
+        chunk.new_block_ids.extend(new_blocks.iter().map(|hold| hold.id().0));
+        run.num_sent_blocks = run.table.blocks().len();
+        self.planned[index].num_drafts = num_drafts;
+        self.budget.tokens -= num_drafts;
+        self.budget.rows -= num_drafts;
+        self.parts.counters.drafted_tokens += u64::from(num_drafts);
     }
 
     /// Reports the start of a sequence whose first chunk is about to be planned.
@@ -333,19 +376,26 @@ impl<'p, 'a> Planner<'p, 'a> {
     /// sequences are preempted only if not even one position has a block. Returns how many positions have one.
     fn grow(&mut self, key: SequenceKey, num_tokens: u32) -> u32 {
         loop {
-            let shard = self.parts.lane.shard_mut();
-            let run = self.parts.sequences[key].run_mut();
-            let num_blocks = run.table.blocks().len() as u32;
-            let missing = shard.blocks_for(run.planned + num_tokens).saturating_sub(num_blocks);
-            let granted = missing.min(shard.kv.device().available());
-            assert!(shard.kv.device_mut().grow(&mut run.table, granted), "the blocks are available");
-            let capacity = (num_blocks + granted) * shard.limits.block_size;
-            let with_blocks = num_tokens.min(capacity - run.planned);
-            let fitting = shard.kv.device_mut().reserve_parts(&mut run.table, run.planned, with_blocks);
+            let (fitting, with_blocks) = self.grow_by_free(key, num_tokens);
             if fitting > 0 || !self.make_room(key, with_blocks == 0) {
                 return fitting;
             }
         }
+    }
+
+    /// Like [`Planner::grow`], without a preemption. Returns how many positions have blocks and window parts, and how
+    /// many have blocks.
+    fn grow_by_free(&mut self, key: SequenceKey, num_tokens: u32) -> (u32, u32) {
+        let shard = self.parts.lane.shard_mut();
+        let run = self.parts.sequences[key].run_mut();
+        let num_blocks = run.table.blocks().len() as u32;
+        let missing = shard.blocks_for(run.planned + num_tokens).saturating_sub(num_blocks);
+        let granted = missing.min(shard.kv.device().available());
+        assert!(shard.kv.device_mut().grow(&mut run.table, granted), "the blocks are available");
+        let capacity = (num_blocks + granted) * shard.limits.block_size;
+        let with_blocks = num_tokens.min(capacity - run.planned);
+        let fitting = shard.kv.device_mut().reserve_parts(&mut run.table, run.planned, with_blocks);
+        (fitting, with_blocks)
     }
 
     /// Frees a block or a window part for a sequence whose next position has none. Returns false if that is not

@@ -52,11 +52,11 @@ pub(crate) fn take_result(parts: &mut Lifecycle<'_>, result: StepResult) {
             step.discards.iter().for_each(|&slot| store.end_discard(slot));
         }
     }
-    let num_tokens = step.chunks.iter().map(|chunk| u64::from(chunk.num_tokens())).sum();
+    let num_tokens = step.chunks.iter().map(|chunk| u64::from(chunk.num_rows())).sum();
     let mut times = TimeDivision::new(result.device_time_us, num_tokens);
     let mut outcomes = Outcomes::new(result.sequences);
     for chunk in &step.chunks {
-        let device_time_us = times.next(chunk.num_tokens());
+        let device_time_us = times.next(chunk.num_rows());
         parts.sequences.consume(chunk.key, Consumption { device_time_us, ..Consumption::default() });
         take_outcome(parts, chunk, outcomes.take(chunk.wire_id));
     }
@@ -67,13 +67,17 @@ pub(crate) fn take_result(parts: &mut Lifecycle<'_>, result: StepResult) {
 }
 
 fn take_outcome(parts: &mut Lifecycle<'_>, chunk: &PlannedChunk, result: Option<SequenceResult>) {
-    let (outcome, scores) = result.map(|result| (result.outcome, result.scores)).unzip();
+    let (outcome, more_tokens, scores) = match result {
+        Some(result) => (Some(result.outcome), result.more_tokens, result.scores),
+        None => (None, Vec::new(), Vec::new()),
+    };
     parts.sequences.release_cost(chunk.key, chunk.cost);
     let sequence = &mut parts.sequences[chunk.key];
     let num_known = sequence.num_tokens();
     let run = sequence.run_mut();
     assert_eq!(run.wire_id, chunk.wire_id, "a sequence with steps in flight keeps its wire id");
     run.steps_in_flight -= 1;
+    let drafts = if chunk.num_drafts > 0 { std::mem::take(&mut run.drafts) } else { Vec::new() };
     if let Some(shard) = &mut parts.lane.shard {
         shard.kv.device_mut().release_copy_source(&mut run.table);
     }
@@ -104,11 +108,13 @@ fn take_outcome(parts: &mut Lifecycle<'_>, chunk: &PlannedChunk, result: Option<
     }
     parts.index(chunk.key);
     let is_scored = chunk.rows.num_scored > 0;
-    if is_scored && !take_scores(parts, chunk, scores.unwrap_or_default()) {
+    if is_scored && !take_scores(parts, chunk, scores) {
         return;
     }
     match (chunk.rows.sample, outcome) {
-        (true, Some(SequenceOutcome::Token(token))) => take_token(parts, chunk.key, token),
+        (true, Some(SequenceOutcome::Token(token))) => {
+            take_tokens(parts, chunk, token, (drafts, more_tokens))
+        }
         (true, _) => parts.fail_result(chunk.key, "the result lacks the token that was asked for"),
         (false, Some(SequenceOutcome::Computed)) if is_scored => {}
         (false, Some(_)) => parts.counters.unexpected_results += 1,
@@ -121,7 +127,44 @@ fn take_outcome(parts: &mut Lifecycle<'_>, chunk: &PlannedChunk, result: Option<
     }
 }
 
-fn take_token(parts: &mut Lifecycle<'_>, key: SequenceKey, token: SampledToken) {
+/// Takes the sampled token of a chunk, and those that were sampled after drafts that were right.
+fn take_tokens(
+    parts: &mut Lifecycle<'_>,
+    chunk: &PlannedChunk,
+    first: SampledToken,
+    (drafts, more): (Vec<u32>, Vec<SampledToken>),
+) {
+    let key = chunk.key;
+    let drafted = [&first].into_iter().chain(&more).map(|token| &token.token_id);
+    if more.len() > drafts.len()
+        || !drafted.zip(&drafts).take(more.len()).all(|(token, draft)| token == draft)
+    {
+        parts.fail_result(key, "the result goes on behind a draft that was wrong");
+        return;
+    }
+    if !drafts.is_empty() {
+        let (num_drafts, num_accepted) = (drafts.len() as u32, more.len() as u32);
+        parts.counters.accepted_draft_tokens += u64::from(num_accepted);
+        parts.updates.push(Update::Drafted { id: parts.sequences[key].id, num_drafts, num_accepted });
+    }
+    take_token(parts, key, first, true);
+    for token in more {
+        // A token may have ended the sequence. Those behind it are dropped.
+        let run = parts.sequences.get(key).and_then(|sequence| sequence.run.as_ref());
+        if run.is_none_or(|run| run.wire_id != chunk.wire_id || run.phase == Phase::Ending) {
+            return;
+        }
+        let run = parts.sequences[key].run_mut();
+        // The position of the token before it was computed as a draft.
+        run.acknowledged += 1;
+        run.planned += 1;
+        parts.index(key);
+        take_token(parts, key, token, false);
+    }
+}
+
+/// Takes a sampled token. `is_planned` is false for tokens beyond the one that the chunk was planned to sample.
+fn take_token(parts: &mut Lifecycle<'_>, key: SequenceKey, token: SampledToken, is_planned: bool) {
     let vocab_size = parts.lane.shard().limits.vocab_size;
     if token.token_id >= vocab_size {
         parts.fail_result(key, "the result names a token outside the vocabulary");
@@ -135,7 +178,7 @@ fn take_token(parts: &mut Lifecycle<'_>, key: SequenceKey, token: SampledToken) 
     parts.pin_prompt(key);
     parts.sequences.charge(key, OUTPUT_TOKEN_COST);
     let run = parts.sequences[key].run_mut();
-    run.pending_samples -= 1;
+    run.pending_samples -= u32::from(is_planned);
     run.sent_mask = None;
     let (id, token_id) = (parts.sequences[key].id, token.token_id);
     if append_token(parts, key, token) {

@@ -51,6 +51,7 @@ const FIRST_LANE: LaneId = LaneId(0);
 ///     sequences: vec![SequenceResult {
 ///         sequence_id: plan.chunks[0].sequence_id, outcome: SequenceOutcome::Token(token.clone()),
 ///         scores: Vec::new(),
+///         more_tokens: Vec::new(),
 ///     }],
 ///     device_time_us: 900,
 /// }), &mut updates);

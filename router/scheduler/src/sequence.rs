@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use std::ops::{Index, IndexMut};
 
 use trunkline_contract::{BlockId, SamplingParams};
+use trunkline_draft::Drafter;
 use trunkline_kv::{BlockTable, RestoredBlock, Salt};
 
 use crate::constraint::Constraint;
@@ -46,6 +47,8 @@ pub struct Sequence {
     pub pinned: Option<Pinned>,
     /// Leading positions of the prompt whose next tokens' logprobs were reported.
     pub num_scored: u32,
+    /// Drafts its next tokens, if it may speculate.
+    pub drafter: Option<Drafter>,
     /// The state of the sequence's grammar, if it has one.
     pub constraint: Option<Constraint>,
     pub submitted_at: Millis,
@@ -113,8 +116,11 @@ pub struct Run {
     pub planned: u32,
     /// Positions whose steps are acknowledged, the whole blocks of a prefix hit included.
     pub acknowledged: u32,
-    /// Tokens that steps in flight will sample.
+    /// Tokens that steps in flight will sample. With drafts it may be more.
     pub pending_samples: u32,
+    /// The drafts of the step in flight. The next chunk begins behind those that are right, so none is planned before
+    /// the result has arrived.
+    pub drafts: Vec<u32>,
     /// The mask of the sample in flight, kept until its token arrives so that a lost step can be planned again.
     pub sent_mask: Option<TokenMask>,
     /// The step in flight whose chunk still awaits a mask.
@@ -180,6 +186,7 @@ impl Sequence {
             retention: request.retention,
             pinned: None,
             num_scored: 0,
+            drafter: request.drafter,
             constraint: request.constrained.then(Constraint::default),
             submitted_at,
             waiting_since: submitted_at,
@@ -237,7 +244,7 @@ impl Sequence {
     /// Tokens that may still be planned; 0 when the rest is in flight.
     pub fn num_unplanned(&self) -> u32 {
         let Some(run) = self.run.as_ref().filter(|run| run.phase == Phase::Running) else { return 0 };
-        if self.is_finishing(run) {
+        if self.is_finishing(run) || !run.drafts.is_empty() {
             0
         } else if self.max_new_tokens == 0 {
             self.num_to_score() - run.planned

@@ -47,6 +47,10 @@ pub struct Stats {
     pub prefix_hit_tokens: u64,
     /// Counter: output tokens that were reported.
     pub output_tokens: u64,
+    /// Counter: drafts that were computed.
+    pub drafted_tokens: u64,
+    /// Counter: drafts among them that were right.
+    pub accepted_draft_tokens: u64,
     /// Counter: plans that were made.
     pub steps: u64,
     /// Counter: tokens that plans asked to compute.

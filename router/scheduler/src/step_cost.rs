@@ -1,17 +1,17 @@
 //! The time of a step as a function of what it computes, fitted to the measured times.
 //!
-//! A step takes a fixed time (weights are read, kernels start), a time for each row (a position that it computes)
-//! beyond the first 16, and a time for each position of context that its rows read:
+//! A step takes a fixed time (weights are read, kernels start), a time for each row (a position that it computes),
+//! which is another one for the first 16, and a time for each position of context that its rows read:
 //!
 //! ```text
-//! time = base + row · max(rows − 16, 0) + context · positions + decode · positions of decodes
+//! time = base + first · min(rows, 16) + row · max(rows − 16, 0) + context · positions + decode · positions of decodes
 //! ```
 //!
 //! A position that a single row reads costs many times more than one that the rows of a chunk read together, so they
 //! have costs of their own. Otherwise the decodes of streams would make the context of prompts look dear, and their
 //! rows cheap.
 //!
-//! The first rows cost little, because the weights are read for all rows at once. Steps that only decode, or compute a
+//! The first rows cost less, because the weights are read for all rows at once. Steps that only decode, or compute a
 //! prompt of a few tokens, would make every row look cheap if they counted for the cost of a row.
 //!
 //! The costs minimise the squared relative error of recent steps. They are never negative. Relative, because
@@ -24,10 +24,10 @@ use crate::in_flight::PlannedChunk;
 /// The weight of all earlier steps when one is added. A step counts for a half after about 700 others, so that the
 /// start of a long prompt, where rows read little context, is remembered at its end, where they read much.
 const MEMORY: f64 = 0.999;
-/// The costs of a step, a row, and a position of context of chunks and of decodes.
-const NUM_COSTS: usize = 4;
-/// The rows of a step that are part of its fixed cost.
-const FREE_ROWS: u64 = 16;
+/// The costs of a step, one of its first rows, a further row, and a position of context of chunks and of decodes.
+const NUM_COSTS: usize = 5;
+/// The rows of a step that have a cost of their own.
+const FIRST_ROWS: u64 = 16;
 /// The rows that take as long as the fixed part of a step, as assumed of the first step, which cannot tell them apart.
 const ASSUMED_ROWS_OF_BASE: f64 = 8.0;
 /// Sums below this have faded away; smaller numbers lose their precision.
@@ -57,22 +57,34 @@ impl StepWork {
         *context += num_rows * first + num_rows * (num_rows + 1) / 2;
     }
 
+    /// Returns the work with `num_drafts` more positions in a chunk that was added with `num_rows` from `first` on.
+    pub fn with_drafts(mut self, first: u32, num_rows: u32, num_drafts: u32) -> Self {
+        let mut chunk = Self::default();
+        chunk.add(first, num_rows);
+        self.rows -= chunk.rows;
+        self.context -= chunk.context;
+        self.decode_context -= chunk.decode_context;
+        self.add(first, num_rows + num_drafts);
+        self
+    }
+
     pub(crate) fn of(chunks: &[PlannedChunk]) -> Self {
         let mut work = Self::default();
-        chunks.iter().for_each(|chunk| work.add(chunk.first, chunk.end - chunk.first));
+        chunks.iter().for_each(|chunk| work.add(chunk.first, chunk.num_rows()));
         work
     }
 
     fn terms(self) -> [f64; NUM_COSTS] {
-        let rows = self.rows.saturating_sub(FREE_ROWS);
-        [1.0, rows as f64, self.context as f64, self.decode_context as f64]
+        let first = self.rows.min(FIRST_ROWS);
+        let more = self.rows - first;
+        [1.0, first as f64, more as f64, self.context as f64, self.decode_context as f64]
     }
 }
 
 /// The fitted costs of steps. They are unknown until a step was measured.
 #[derive(Clone, Debug, Default)]
 pub struct StepCost {
-    /// Microseconds of a step, of a row, and of a position of context of chunks and of decodes.
+    /// Microseconds of the terms, in the order of [`StepWork::terms`].
     costs: [f64; NUM_COSTS],
     /// Sums over measured steps of the products of two terms, and of one term and the time, each divided by the time
     /// squared.
@@ -95,7 +107,7 @@ impl StepCost {
             }
             None => {
                 let row = time / (work.rows as f64 + ASSUMED_ROWS_OF_BASE);
-                self.costs = [row * ASSUMED_ROWS_OF_BASE, row, 0.0, 0.0];
+                self.costs = [row * ASSUMED_ROWS_OF_BASE, row, row, 0.0, 0.0];
             }
         }
         let terms = work.terms().map(|term| term / time);
@@ -133,23 +145,25 @@ impl StepCost {
         if spare <= 0.0 {
             return Some(0);
         }
-        // A further n rows take `square · n² + linear · n`, and beyond the free ones also `row · (n − free)`.
-        let [_, row, context, _] = self.costs;
+        // A further n rows take `square · n² + linear · n + first · n`, and beyond the first ones `row` instead of
+        // `first`.
+        let [_, first_row, row, context, _] = self.costs;
         let square = context / 2.0;
         let linear = context * (f64::from(first) + 0.5);
-        let free = FREE_ROWS.saturating_sub(beside.rows) as f64;
+        let num_first = FIRST_ROWS.saturating_sub(beside.rows) as f64;
         // This form of the solution holds for a `square` of 0, too. Without any cost it is infinite and saturates.
         let solve = |linear: f64, spare: f64| {
             2.0 * spare / (linear + (linear * linear + 4.0 * square * spare).sqrt())
         };
-        let within_free = solve(linear, spare);
-        Some(if within_free <= free { within_free } else { solve(linear + row, spare + row * free) } as u32)
+        let within_first = solve(linear + first_row, spare);
+        let with_more = || solve(linear + row, spare + (row - first_row) * num_first);
+        Some(if within_first <= num_first { within_first } else { with_more() } as u32)
     }
 
     /// The number of rows at which the rows of a step take as long as its fixed part. Smaller steps spend most of their
     /// time on the latter. None before a step was measured.
     pub fn efficient_rows(&self) -> Option<u32> {
-        let [base, row, ..] = self.costs;
+        let [base, _, row, ..] = self.costs;
         self.predict_us(StepWork::default()).map(|_| (base / row) as u32)
     }
 }

@@ -137,12 +137,14 @@ fn gauges(stats: &Stats) -> [Sample; 16] {
     ]
 }
 
-fn counters(stats: &Stats) -> [Sample; 25] {
+fn counters(stats: &Stats) -> [Sample; 27] {
     [
         ("steps", "Steps planned", stats.steps),
         ("prompt_tokens", "Prompt tokens of started sequences", stats.prompt_tokens),
         ("prefix_hit_tokens", "Prompt tokens found in the KV index", stats.prefix_hit_tokens),
         ("output_tokens", "Output tokens", stats.output_tokens),
+        ("drafted_tokens", "Drafts computed", stats.drafted_tokens),
+        ("accepted_draft_tokens", "Drafts that were right", stats.accepted_draft_tokens),
         ("scheduled_tokens", "Tokens planned to be computed", stats.scheduled_tokens),
         ("preemptions", "Sequences preempted", stats.preemptions),
         ("sequences_replayed", "Sequences queued again after their shard was lost", stats.replays),

@@ -83,6 +83,8 @@ impl Choices {
                 self.finish_reasons.push(reason_name(reason));
                 self.num_open -= 1;
                 self.usage.output_tokens += usage.output_tokens;
+                self.usage.accepted_drafts += usage.accepted_drafts;
+                self.usage.rejected_drafts += usage.rejected_drafts;
                 // A prompt counts once. Its other choices find in the cache the blocks that the first one computed.
                 if index.is_multiple_of(self.per_prompt) {
                     self.usage.prompt_tokens += usage.prompt_tokens;

@@ -8,6 +8,7 @@ use std::time::SystemTime;
 
 use tokio::sync::watch;
 use tokio::time::Instant;
+use trunkline_draft::Drafter;
 use trunkline_scheduler::{
     EndReason, Pinned, RejectReason, SampledToken, SequenceErrorCode, TokenLogprob, TokenScore,
 };
@@ -49,6 +50,10 @@ pub struct Usage {
     pub cached_tokens: u32,
     /// The pinned tokens of the prompt, if the request asks for a pin.
     pub pinned: Option<Pinned>,
+    /// Drafts that became part of the output.
+    pub accepted_drafts: u32,
+    /// Drafts that were computed in vain.
+    pub rejected_drafts: u32,
 }
 
 /// A generated token and its text.
@@ -240,6 +245,11 @@ impl Generation {
         Some(match update {
             Some(SequenceUpdate::Token(token)) => self.on_token(token),
             Some(SequenceUpdate::Accepted) => return None,
+            Some(SequenceUpdate::Drafted { num_drafts, num_accepted }) => {
+                self.usage.accepted_drafts += num_accepted;
+                self.usage.rejected_drafts += num_drafts - num_accepted;
+                return None;
+            }
             Some(SequenceUpdate::Scored(more)) => {
                 self.scores.iter_mut().for_each(|scores| scores.extend_from_slice(&more));
                 return None;
@@ -377,6 +387,9 @@ fn new_sequence(request: &GenerationRequest) -> NewSequence {
         salt: request.salt.clone(),
         retention: request.retention.clone(),
         constraint: request.grammar.as_ref().map(CompiledGrammar::constraint),
+        drafter: request
+            .speculates
+            .then(|| Drafter::new(&request.prompt_token_ids, &request.prediction_token_ids)),
         span: request.id.trace().and_then(RequestTrace::span_ids),
     }
 }

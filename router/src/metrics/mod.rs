@@ -96,6 +96,8 @@ metrics! {
         "Time to compile a grammar";
     pub step_tokens: Histogram = tokens(), "step_tokens", None,
         "Tokens computed by a step";
+    pub draft_tokens: Histogram = Histogram::new(exponential_buckets(1.0, 2.0, 7)), "step_drafts", None,
+        "Drafts of a sequence in a step, where it has any";
     prompt_tokens: Histogram = tokens(), "request_prompt_tokens", None,
         "Prompt tokens of a request";
     output_tokens: Histogram = tokens(), "request_output_tokens", None,

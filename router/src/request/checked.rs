@@ -161,6 +161,8 @@ impl Validator {
             stops: raw.stops,
             stop_text: raw.stop_text.unwrap_or(StopText::Omit),
             retention,
+            speculates: raw.speculation != Some(false),
+            prediction: raw.prediction,
         })
     }
 
@@ -272,9 +274,16 @@ pub struct CheckedParams {
     stops: Vec<String>,
     stop_text: StopText,
     retention: CheckedRetention,
+    speculates: bool,
+    prediction: Option<String>,
 }
 
 impl CheckedParams {
+    /// Returns the client's guess at much of the output, if drafts may use it.
+    pub fn prediction(&self) -> Option<&str> {
+        self.prediction.as_deref().filter(|_| self.speculates)
+    }
+
     /// Checks a prompt against the limits, and completes the request with it.
     pub fn with_prompt(&self, prompt: Prompt) -> Result<GenerationRequest, ApiError> {
         let mut prompt_token_ids = prompt.token_ids;
@@ -287,6 +296,8 @@ impl CheckedParams {
             let problem = format!("is {min_tokens}, but only {max_new_tokens} tokens will be generated");
             return Err(ApiError::value(self.names.min_tokens, problem));
         }
+        let mut prediction_token_ids = prompt.prediction_token_ids;
+        prediction_token_ids.truncate(max_new_tokens as usize);
         Ok(GenerationRequest {
             id: self.id.clone(),
             arrived: self.arrived,
@@ -307,6 +318,8 @@ impl CheckedParams {
             salt: self.salt.clone(),
             priority: self.priority,
             retention: self.retention.up_to(prompt.breakpoint),
+            speculates: self.speculates,
+            prediction_token_ids,
         })
     }
 

@@ -53,4 +53,8 @@ pub struct RawParams {
     pub class: Wanted,
     pub retention: RawRetention,
     pub watermark: bool,
+    /// Says whether the output may be drafted; `None` leaves it to the server.
+    pub speculation: Option<bool>,
+    /// A guess at much of the output.
+    pub prediction: Option<String>,
 }

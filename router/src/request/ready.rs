@@ -42,6 +42,10 @@ pub struct GenerationRequest {
     pub salt: Salt,
     pub priority: Priority,
     pub retention: Retention,
+    /// True if the output may be drafted.
+    pub speculates: bool,
+    /// The client's guess at much of the output.
+    pub prediction_token_ids: Vec<u32>,
 }
 
 /// A prompt, and everything else of a request that only its prompt decides.
@@ -55,6 +59,8 @@ pub struct Prompt {
     pub sections: Option<Sections>,
     /// The mark up to which the client wants the prompt kept.
     pub breakpoint: Option<Breakpoint>,
+    /// The client's guess at much of the output.
+    pub prediction_token_ids: Vec<u32>,
 }
 
 impl GenerationRequest {

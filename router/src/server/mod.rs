@@ -13,7 +13,8 @@ use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, oneshot, watch};
 use tokio::task::JoinHandle;
 use trunkline_object::Remote;
-use trunkline_scheduler::SchedulerConfig;
+use trunkline_scheduler::{SchedulerConfig, Speculation};
+use trunkline_settings::Speculate;
 
 use crate::api::app::App;
 use crate::api::response_store::ResponseStore;
@@ -109,6 +110,11 @@ impl Server {
             max_pinned_percent: limits.max_pinned_percent,
             target_step_us: limits.target_itl_ms * 1_000,
             target_ttft_ms: limits.target_ttft_ms,
+            speculation: match limits.speculate {
+                Speculate::Off => Speculation::Off,
+                Speculate::Auto => Speculation::Auto,
+                Speculate::Always(most) => Speculation::Always(most),
+            },
             shard_patience_ms: u64::try_from(limits.shard_restart_timeout.as_millis()).unwrap_or(u64::MAX),
             ..SchedulerConfig::default()
         };

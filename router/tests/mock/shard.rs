@@ -46,6 +46,8 @@ pub struct ShardPlan {
     pub num_blocks: u32,
     pub max_step_tokens: u32,
     pub max_step_sequences: u32,
+    /// The most drafts of a chunk.
+    pub max_draft_tokens: u32,
     pub contract_version: u32,
     /// The time of the running step that `Health` reports.
     pub step_running_ms: u64,
@@ -88,6 +90,7 @@ impl ShardPlan {
             num_blocks: 1024,
             max_step_tokens: 64,
             max_step_sequences: 16,
+            max_draft_tokens: 8,
             contract_version: trunkline_router::engine::shard::CONTRACT_VERSION,
             step_running_ms: 0,
             device_time_us: 100,
@@ -204,6 +207,7 @@ impl ShardService for Service {
             num_window_parts: 0,
             bytes_per_window_part: 0,
             window_size: 0,
+            max_draft_tokens: self.plan.max_draft_tokens,
         }))
     }
 
@@ -426,26 +430,43 @@ fn run_step(
         assert!(known.is_none(), "sequence started twice");
     }
     assert!(step.chunks.len() <= plan.max_step_sequences as usize);
-    assert!(step.chunks.iter().map(|chunk| chunk.num_tokens).sum::<u32>() <= plan.max_step_tokens);
+    let num_positions = |chunk: &proto::Chunk| chunk.num_tokens as usize + chunk.draft_token_ids.len();
+    assert!(step.chunks.iter().map(num_positions).sum::<usize>() <= plan.max_step_tokens as usize);
     let (mut results, mut stores, mut num_rows) = (Vec::new(), Vec::new(), 0);
     for chunk in step.chunks {
         let sequence = sequences.get_mut(&chunk.sequence_id).expect("chunk of unknown sequence");
         sequence.blocks += chunk.new_block_ids.len();
         sequence.known.extend_from_slice(&chunk.appended_token_ids);
         let end = (chunk.first_position + chunk.num_tokens) as usize;
-        assert!(end <= sequence.known.len() && end <= sequence.blocks * plan.block_size as usize);
+        let num_drafts = chunk.draft_token_ids.len();
+        assert!(end <= sequence.known.len());
+        assert!(end + num_drafts <= sequence.blocks * plan.block_size as usize);
+        assert!(num_drafts == 0 || num_drafts <= plan.max_draft_tokens as usize && chunk.sample);
         for block in &chunk.stores {
             stores.push(store.unwrap().store(&sequence.root, &sequence.known, block));
         }
         let scores =
             if chunk.score { sequence.scores(chunk.first_position as usize, end) } else { Vec::new() };
-        num_rows += scores.len() + usize::from(chunk.sample);
+        num_rows += scores.len() + usize::from(chunk.sample) + num_drafts;
         if chunk.sample {
             assert_eq!(end, sequence.known.len());
         }
-        let outcome = chunk.sample.then(|| Outcome::Token(sequence.sample(&chunk.allowed_tokens)));
+        let first = chunk.sample.then(|| sequence.sample(&chunk.allowed_tokens));
+        let mut more_tokens = Vec::new();
+        for draft in chunk.draft_token_ids {
+            if more_tokens.last().or(first.as_ref()).is_none_or(|token| token.token_id != draft) {
+                break;
+            }
+            more_tokens.push(sequence.sample(&[]));
+        }
+        let outcome = first.map(Outcome::Token);
         if chunk.sample || chunk.score {
-            results.push(proto::SequenceResult { sequence_id: chunk.sequence_id, outcome, scores });
+            results.push(proto::SequenceResult {
+                sequence_id: chunk.sequence_id,
+                outcome,
+                scores,
+                more_tokens,
+            });
         }
     }
     assert!(num_rows <= plan.max_step_sequences as usize);

@@ -99,6 +99,7 @@ fn transfers_are_converted_completely() {
             allowed_tokens: Some(TokenMask([0b101, 0].as_slice().into())),
             awaits_mask: false,
             score: true,
+            draft_token_ids: vec![2, 9],
         }],
         restores: vec![Restore {
             restore_id: 2,
@@ -183,7 +184,7 @@ message! { StepPlan, StepPlan: step_id, ends, starts, copies, chunks, restores, 
 message! { SequenceStart, SequenceStart: sequence_id, token_ids, num_prompt_tokens, sampling, root_key }
 message! { BlockCopy, BlockCopy: source_block_id, destination_block_id, num_tokens }
 message! { Chunk, Chunk: sequence_id, first_position, num_tokens, new_block_ids, sample, stores, appended_token_ids,
-allowed_tokens, awaits_mask, score }
+allowed_tokens, awaits_mask, score, draft_token_ids }
 message! { BlockStore, BlockStore: block_index, slot }
 message! { Restore, Restore: restore_id, blocks }
 message! { BlockRestore: slot, block_id, key, base_only }
@@ -200,7 +201,7 @@ message! { LateMask: sequence_id, allowed_tokens, mask_id }
 message! { DescribeResponse: contract_version, architecture, vocab_size, num_layers, num_heads, num_kv_heads, head_size,
 max_position_embeddings, block_size, bytes_per_block, num_device_blocks, max_step_tokens, max_step_sequences,
 numeric_fingerprint, device, kv_dtype, weight_bytes, num_store_slots, store_folder, num_window_parts,
-bytes_per_window_part, window_size }
+bytes_per_window_part, window_size, max_draft_tokens }
 
 impl<T: FromJson> FromJson for Vec<T> {
     fn from_json(value: &Value) -> Self {
@@ -229,7 +230,9 @@ impl FromJson for proto::SequenceResult {
             Outcome::Error(proto::SequenceError { code: code.unwrap() as i32, message })
         });
         let sequence_id = FromJson::from_json(&value["sequence_id"]);
-        Self { sequence_id, outcome: token.or(error), scores: FromJson::from_json(&value["scores"]) }
+        let more_tokens = FromJson::from_json(&value["more_tokens"]);
+        let scores = FromJson::from_json(&value["scores"]);
+        Self { sequence_id, outcome: token.or(error), scores, more_tokens }
     }
 }
 
@@ -281,7 +284,7 @@ impl ToJson for SamplingParams {
 
 impl ToJson for SequenceResult {
     fn to_json(&self) -> Value {
-        let mut json = fields!(self: sequence_id, scores);
+        let mut json = fields!(self: sequence_id, scores, more_tokens);
         match &self.outcome {
             SequenceOutcome::Token(token) => json["token"] = token.to_json(),
             SequenceOutcome::Computed => {}

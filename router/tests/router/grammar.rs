@@ -36,6 +36,7 @@ async fn run(router: &Router, request: NewSequence, grammar: Option<&Grammar>) -
             SequenceUpdate::Accepted | SequenceUpdate::Started { .. } | SequenceUpdate::Pinned(_) => {}
             SequenceUpdate::Rejected { .. } => panic!("there is room"),
             SequenceUpdate::Scored(_) => panic!("no scores were requested"),
+            SequenceUpdate::Drafted { .. } => panic!("nothing was drafted"),
         }
     }
 }

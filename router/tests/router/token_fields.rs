@@ -4,6 +4,8 @@ use serde_json::json;
 
 use crate::support::{END, Router, ShardPlan, bytes, prompt_of, user, with};
 use trunkline_contract::range;
+use trunkline_router::limits::Limits;
+use trunkline_settings::Speculate;
 
 const CHAT: &str = "/v1/chat/completions";
 const COMPLETIONS: &str = "/v1/completions";
@@ -91,19 +93,43 @@ async fn truncate_prompt_tokens_keeps_the_last_tokens() {
 }
 
 #[tokio::test]
-async fn a_prediction_has_no_effect_and_usage_says_so() {
-    let router = Router::saying("one").await;
-    let plain = router.post(CHAT, &json!({"messages": user("x")})).await.ok();
-    assert!(plain["usage"].get("completion_tokens_details").is_none());
-    let details = json!({"accepted_prediction_tokens": 0, "rejected_prediction_tokens": 0});
-    for content in [json!("one two"), json!([{"type": "text", "text": "one"}])] {
+async fn predictions_and_drafts_change_only_the_number_of_steps() {
+    let text = "Each line of this text is new. No two of its words are alike, except some.";
+    let limits = Limits { speculate: Speculate::Always(8), ..Limits::default() };
+    let router = Router::start(ShardPlan::saying(text), limits).await;
+    let drafts = || {
+        let plans = std::mem::take(&mut *router.shard().plans.lock().unwrap());
+        let chunks: Vec<_> = plans.into_iter().flat_map(|plan| plan.chunks).collect();
+        (chunks.len(), chunks.iter().map(|chunk| chunk.draft_token_ids.len()).sum::<usize>())
+    };
+    let plain = json!({"messages": user("x"), "speculation": false});
+    let expected = router.post(CHAT, &plain).await.ok();
+    assert!(expected["usage"].get("completion_tokens_details").is_none());
+    let (num_plain, num_drafts) = drafts();
+    assert_eq!(num_drafts, 0, "the request wants none");
+
+    let half_wrong = text.replace("new. No", "old. Not");
+    for content in [json!(text), json!([{"type": "text", "text": half_wrong}])] {
         let body = json!({"messages": user("x"), "prediction": {"type": "content", "content": content}});
         let answer = router.post(CHAT, &body).await.ok();
-        assert_eq!(answer["choices"][0]["message"], plain["choices"][0]["message"]);
-        assert_eq!(answer["usage"]["completion_tokens_details"], details);
+        assert_eq!(answer["choices"][0]["message"], expected["choices"][0]["message"]);
+        let (num_chunks, num_drafts) = drafts();
+        let details = &answer["usage"]["completion_tokens_details"];
+        let count = |field: &str| details[field].as_u64().unwrap() as usize;
+        let (accepted, rejected) = (count("accepted_prediction_tokens"), count("rejected_prediction_tokens"));
+        assert_eq!(accepted + rejected, num_drafts);
+        assert!(accepted > text.len() / 2, "{details}");
+        assert!(num_chunks < num_plain / 3, "{num_chunks} instead of {num_plain}");
+
         let streamed = json!({"stream": true, "stream_options": {"include_usage": true}});
         let events = router.post(CHAT, &with(body, streamed)).await.events();
         let [.., usage, _] = events.as_slice() else { panic!("{events:?}") };
-        assert_eq!(usage["usage"]["completion_tokens_details"], details);
+        assert_eq!(usage["usage"]["completion_tokens_details"], *details);
+        drafts();
     }
+    let metrics = router.get("/metrics").await.text();
+    let value =
+        |name: &str| metrics.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<u32>().ok());
+    assert!(value("trunkline_accepted_draft_tokens_total").unwrap() > 100, "{metrics}");
+    assert!(value("trunkline_drafted_tokens_total") > value("trunkline_accepted_draft_tokens_total"));
 }

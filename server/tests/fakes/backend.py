@@ -63,6 +63,7 @@ class FakeBackend:
         has_store: bool = False,
         window_size: int = 0,
         num_window_parts: int = 0,
+        max_draft_tokens: int = 3,
         on_step: Callable[[Sequence[Chunk]], None] | None = None,
     ) -> None:
         self.info = BackendInfo(
@@ -80,6 +81,7 @@ class FakeBackend:
             num_window_parts=num_window_parts,
             bytes_per_window_part=block_size * 8 if num_window_parts else 0,
             window_size=window_size,
+            max_draft_tokens=max_draft_tokens,
         )
         self.on_step = on_step
         self.num_resets = 0
@@ -183,8 +185,22 @@ class FakeBackend:
             mask = chunk.late_masks.wait(chunk.sequence_id)
             chunk = replace(chunk, allowed_tokens=mask, sample=bool(mask), late_masks=None)
         if chunk.sample:
-            return replace(self._sample(chunk, sequence, digest), scores=scores)
+            first = replace(self._sample(chunk, sequence, digest), scores=scores)
+            return replace(first, more_tokens=self._sample_drafts(chunk, sequence, first))
         return Sampled(chunk.sequence_id, None, scores=scores) if chunk.score else None
+
+    def _sample_drafts(self, chunk: Chunk, sequence: _Sequence, first: Sampled) -> list[Sampled]:
+        """Returns the samples behind drafts that are right."""
+        sampled, block_size = [first], self.info.block_size
+        position = chunk.first_position + chunk.num_tokens
+        for draft in chunk.draft_token_ids:
+            digest = self._slot(sequence, position - 1)
+            assert digest is not None, "the position before a draft is computed"
+            self._pool[sequence.block_ids[position // block_size]][position % block_size] = mix(digest, draft)
+            position += 1
+            if len(sampled) == position - chunk.first_position - chunk.num_tokens and draft == sampled[-1].token_id:
+                sampled.append(self._sample(chunk, sequence, mix(digest, draft)))
+        return sampled[1:]
 
     def _scores(self, chunk: Chunk, sequence: _Sequence) -> list[TokenScore]:
         """Returns scores derived from the tokens, in eighths, which are exact in f32 and in JSON."""

@@ -27,6 +27,7 @@ from trunkline_server.wire import PlanLimits, decode_request, encode_result
 
 PATH = Path(__file__).resolve().parents[3] / "proto" / "testdata" / "conversation.jsonl"
 
+DRAFTS = [28, 0]
 # The key before the first block of every sequence.
 ROOT_KEY = bytes(range(16))
 
@@ -114,7 +115,7 @@ def _first_block(prompt: list[int]) -> pb.BlockRestore:
 
 
 def scored_plans(prompt: list[int]) -> list[pb.StepPlan]:
-    """Returns steps 9 to 11: a prompt whose logprobs are reported, in two chunks."""
+    """Returns steps 9 to 12: a prompt whose logprobs are reported, in two chunks, and a step with drafts."""
     scored = sampling(
         logit_bias=[pb.TokenBias(token_id=3, bias=-100.0), pb.TokenBias(token_id=4, bias=0.5)],
         allowed_token_ids=[3, 4, 5],
@@ -129,7 +130,9 @@ def scored_plans(prompt: list[int]) -> list[pb.StepPlan]:
             chunks=[_chunk(8, 0, 3, [13], score=True)],
         ),
         pb.StepPlan(step_id=10, chunks=[_chunk(8, 3, 2, [14], sample=True, score=True)]),
-        pb.StepPlan(step_id=11, ends=[8]),
+        # Of two drafts, the first one is right.
+        pb.StepPlan(step_id=11, chunks=[_chunk(8, 5, 1, sample=True, drafts=DRAFTS)]),
+        pb.StepPlan(step_id=12, ends=[8]),
     ]
 
 
@@ -255,6 +258,7 @@ def _chunk(
     allowed: list[int] | None = None,
     awaits: bool = False,
     score: bool = False,
+    drafts: list[int] | None = None,
 ) -> pb.Chunk:
     return pb.Chunk(
         sequence_id=sequence_id,
@@ -267,6 +271,7 @@ def _chunk(
         allowed_tokens=_mask(allowed) if allowed else b"",
         awaits_mask=awaits,
         score=score,
+        draft_token_ids=drafts or [],
     )
 
 

@@ -125,6 +125,12 @@ class Chunk:
     score: bool = False
     # If not None, the mask arrives there while the step runs.
     late_masks: LateMasks | None = None
+    draft_token_ids: Sequence[int] = ()
+
+    @property
+    def num_rows(self) -> int:
+        """Number of positions that are computed, drafts included."""
+        return self.num_tokens + len(self.draft_token_ids)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +147,8 @@ class Sampled:
     """The outcome of a chunk that samples or scores.
 
     token_id: None if it does not sample; logprob: 0.0 unless requested; top_logprobs: (token id, logprob), likeliest
-    first; scores: of the prompt tokens that follow the chunk's positions.
+    first; scores: of the prompt tokens that follow the chunk's positions; more_tokens: those sampled after right
+    drafts, without scores or more tokens of their own.
     """
 
     sequence_id: int
@@ -149,6 +156,7 @@ class Sampled:
     logprob: float = 0.0
     top_logprobs: Sequence[tuple[int, float]] = field(default=())
     scores: Sequence[TokenScore] = field(default=())
+    more_tokens: Sequence[Sampled] = field(default=())
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +188,8 @@ class BackendInfo:
     num_window_parts: int = 0
     bytes_per_window_part: int = 0
     window_size: int = 0
+    # The most drafts of a chunk; 0 if chunks may have none.
+    max_draft_tokens: int = 0
 
     @property
     def pool_bytes(self) -> int:
@@ -283,6 +293,7 @@ class Backend(Protocol):
         Returns one outcome for each chunk that samples, scores or failed, in the order of the chunks.
 
         A chunk's `appended_token_ids` are appended first. If `allowed_tokens` is not empty, only these can be sampled.
+        Chunks with `draft_token_ids` come only if `info.max_draft_tokens` is not 0.
         With `late_masks` the step waits there for the mask, and samples nothing if it is empty.
 
         Begins the stores of chunks that did not fail. Raises PlanError, before anything is done, if a store is invalid.

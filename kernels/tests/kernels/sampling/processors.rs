@@ -1,9 +1,37 @@
 use trunkline_kernels::isa::Isa;
 use trunkline_kernels::sampling::processors::{allowed_mask, process};
-use trunkline_kernels::sampling::{SamplingParams, TokenCounts, Watermark};
+use trunkline_kernels::sampling::{SampleContext, SamplingParams, TokenCounts, Watermark};
 
 fn best() -> Isa {
     *Isa::available().last().unwrap()
+}
+
+fn context(num_output: usize) -> SampleContext<'static> {
+    SampleContext { num_output, ..SampleContext::default() }
+}
+
+#[test]
+fn drafts_count_like_output() {
+    let params = SamplingParams {
+        repetition_penalty: 2.0,
+        presence_penalty: 0.5,
+        frequency_penalty: 0.25,
+        ..Default::default()
+    };
+    let known = [0, 1, 1, 2, 2, 4];
+    let drafts = [4, 3, 3, 0];
+    let process = |counts: &TokenCounts, drafts: &[u32]| {
+        let mut logits = [3.0, -3.0, 5.0, 7.0, -1.0, 0.5];
+        let context = SampleContext { drafts, ..context(9) };
+        assert!(process(best(), &mut logits, &params, counts, context, [None; 2]));
+        logits
+    };
+    for num_drafts in 0..=drafts.len() {
+        let counts = TokenCounts::new(&params, &known, 4, 6);
+        let all = [&known, &drafts[..num_drafts]].concat();
+        let expected = process(&TokenCounts::new(&params, &all, 4, 6), &[]);
+        assert_eq!(process(&counts, &drafts[..num_drafts]), expected, "{num_drafts} drafts");
+    }
 }
 
 #[test]
@@ -18,7 +46,7 @@ fn penalties_apply_to_prompt_or_output_as_each_is_defined() {
     counts.push_output(2);
     counts.push_output(4);
     let mut logits = [3.0, -3.0, 5.0, 7.0, -1.0];
-    assert!(process(best(), &mut logits, &params, &counts, 3, [None; 2]));
+    assert!(process(best(), &mut logits, &params, &counts, context(3), [None; 2]));
     assert_eq!(logits, [1.5, -6.0, 2.5 - 1.0, 7.0, -2.0 - 0.75]);
 }
 
@@ -27,9 +55,9 @@ fn end_tokens_are_masked_only_below_min_tokens_and_unknown_ids_are_ignored() {
     let params = SamplingParams { min_tokens: 2, end_token_ids: vec![1, 99], ..Default::default() };
     let counts = TokenCounts::new(&params, &[0], 1, 2);
     let mut logits = [1.0, 2.0];
-    assert!(!process(best(), &mut logits, &params, &counts, 2, [None; 2]));
+    assert!(!process(best(), &mut logits, &params, &counts, context(2), [None; 2]));
     assert_eq!(logits, [1.0, 2.0]);
-    assert!(process(best(), &mut logits, &params, &counts, 1, [None; 2]));
+    assert!(process(best(), &mut logits, &params, &counts, context(1), [None; 2]));
     assert_eq!(logits, [1.0, f32::NEG_INFINITY]);
 }
 
@@ -38,11 +66,18 @@ fn only_allowed_tokens_are_left() {
     let params = SamplingParams::default();
     let counts = TokenCounts::default();
     let mut logits = [1.0; 19];
-    assert!(process(best(), &mut logits, &params, &counts, 0, [Some(&[0xff, 0b0010_0001, 0b100]), None]));
+    assert!(process(
+        best(),
+        &mut logits,
+        &params,
+        &counts,
+        context(0),
+        [Some(&[0xff, 0b0010_0001, 0b100]), None]
+    ));
     let left: Vec<usize> = (0..19).filter(|&token_id| logits[token_id] == 1.0).collect();
     assert_eq!(left, [0, 1, 2, 3, 4, 5, 6, 7, 8, 13, 18]);
     let mut logits = [1.0; 19];
-    assert!(process(best(), &mut logits, &params, &counts, 0, [None, Some(&[1])]));
+    assert!(process(best(), &mut logits, &params, &counts, context(0), [None, Some(&[1])]));
     assert_eq!(logits[0], 1.0);
     assert!(logits[1..].iter().all(|logit| *logit == f32::NEG_INFINITY));
 }
@@ -57,11 +92,11 @@ fn bias_applies_before_penalties_and_masks_apply_last() {
     };
     let counts = TokenCounts::new(&params, &[0], 1, 4);
     let mut logits = [-2.0, 0.5, 1.0, 3.0];
-    assert!(process(best(), &mut logits, &params, &counts, 0, [None, None]));
+    assert!(process(best(), &mut logits, &params, &counts, context(0), [None, None]));
     assert_eq!(logits, [1.0, -99.5, 100.0, 3.0], "-2 + 4 is positive, so it is halved");
     let mask = allowed_mask(&params, 4).unwrap();
     assert_eq!(mask, [0b11]);
-    assert!(process(best(), &mut logits, &params, &counts, 0, [Some(&[0b1110]), Some(&mask)]));
+    assert!(process(best(), &mut logits, &params, &counts, context(0), [Some(&[0b1110]), Some(&mask)]));
     let left: Vec<bool> = logits.iter().map(|logit| logit.is_finite()).collect();
     assert_eq!(left, [false, true, false, false]);
     assert_eq!(allowed_mask(&SamplingParams::default(), 4), None);

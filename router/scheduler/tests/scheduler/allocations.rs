@@ -75,6 +75,7 @@ fn request(id: u64) -> SequenceRequest {
         end_token_ids: vec![1],
         ignore_eos: true,
         constrained: false,
+        drafter: None,
         priority: Priority::Normal,
         deadline: None,
         salt: Salt::default(),
@@ -87,6 +88,7 @@ fn answer(plan: &StepPlan) -> StepResult {
         sequence_id: id,
         outcome: SequenceOutcome::Token(SampledToken { token_id: 7, ..SampledToken::default() }),
         scores: Vec::new(),
+        more_tokens: Vec::new(),
     };
     let sampled = plan.chunks.iter().filter(|chunk| chunk.sample);
     let sequences = sampled.map(|chunk| outcome(chunk.sequence_id)).collect();
@@ -115,6 +117,7 @@ fn a_decode_step_allocates_for_its_plan_and_for_new_blocks() {
         vocab_size: 50_000,
         windows: None,
         numerics: 0,
+        max_draft_tokens: 0,
     };
     let mut updates = Vec::new();
     scheduler.handle(Millis(0), Event::ShardReady(LaneId(0), limits), &mut updates);

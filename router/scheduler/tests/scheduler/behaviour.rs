@@ -192,11 +192,11 @@ fn steps_grow_for_a_prompt_that_would_miss_its_time_to_first_token() {
         })
     };
     let without = num_steps(0, None, Priority::Normal);
-    assert!(num_steps(18, None, Priority::Normal) < without);
-    assert!(num_steps(0, Some(18), Priority::Normal) < without);
+    assert!(num_steps(15, None, Priority::Normal) < without);
+    assert!(num_steps(0, Some(15), Priority::Normal) < without);
     assert_eq!(num_steps(60_000, None, Priority::Normal), without, "there is time enough");
     assert_eq!(num_steps(1, None, Priority::Normal), without, "it is late anyway");
-    assert_eq!(num_steps(18, None, Priority::Low), without, "the lowest class has no goal");
+    assert_eq!(num_steps(15, None, Priority::Low), without, "the lowest class has no goal");
 }
 
 #[test]

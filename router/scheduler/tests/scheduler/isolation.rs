@@ -11,6 +11,7 @@ const LIMITS: ShardLimits = ShardLimits {
     vocab_size: 1_000,
     windows: None,
     numerics: 0,
+    max_draft_tokens: 0,
 };
 const PROMPT_TOKENS: u32 = 101;
 
@@ -41,6 +42,7 @@ fn prompt(begin: u32) -> Vec<u32> {
 fn request(id: u64, tenant: &str, token_ids: Vec<u32>) -> SequenceRequest {
     SequenceRequest {
         constrained: false,
+        drafter: None,
         id: SequenceId(id),
         token_ids,
         max_new_tokens: 3,
@@ -95,6 +97,7 @@ impl World {
             sequence_id: chunk.sequence_id,
             outcome: SequenceOutcome::Token(SampledToken { token_id: 999, ..SampledToken::default() }),
             scores: Vec::new(),
+            more_tokens: Vec::new(),
         });
         let result =
             StepResult { step_id: plan.step_id, sequences: sequences.collect(), device_time_us: 10_000 };

@@ -13,6 +13,7 @@ fn a_shard_that_comes_or_goes_takes_all_blocks_with_it() {
         vocab_size: 8,
         windows: None,
         numerics: 0,
+        max_draft_tokens: 0,
     };
     let mut happen = |event, is_on| {
         scheduler.record_kv_events(is_on);

@@ -29,6 +29,7 @@ fn request(id: u64, constrained: bool) -> SequenceRequest {
         salt: Salt::default(),
         retention: Retention::default(),
         constrained,
+        drafter: None,
     }
 }
 
@@ -51,6 +52,7 @@ impl World {
             vocab_size: 8,
             windows: None,
             numerics: 0,
+            max_draft_tokens: 0,
         };
         let mut world = Self { scheduler: Scheduler::new(SchedulerConfig::default()), updates: Vec::new() };
         world.handle(Event::ShardReady(LaneId(0), limits));
@@ -84,6 +86,7 @@ impl World {
             sequence_id,
             outcome: SequenceOutcome::Token(SampledToken { token_id: 1, ..SampledToken::default() }),
             scores: Vec::new(),
+            more_tokens: Vec::new(),
         };
         let sequences = wire_ids.iter().map(token).collect();
         self.handle(Event::StepResult(LaneId(0), StepResult { step_id, sequences, device_time_us: 1 }));

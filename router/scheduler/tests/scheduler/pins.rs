@@ -15,6 +15,7 @@ fn limits() -> ShardLimits {
         vocab_size: 100,
         windows: None,
         numerics: 0,
+        max_draft_tokens: 0,
     }
 }
 
@@ -31,6 +32,7 @@ fn request(id: u64, retention: Retention) -> SequenceRequest {
         salt: Salt::default(),
         retention,
         constrained: false,
+        drafter: None,
     }
 }
 
@@ -41,6 +43,7 @@ fn result(plan: &StepPlan) -> StepResult {
         sequence_id: chunk.sequence_id,
         outcome: SequenceOutcome::Token(SampledToken { token_id: 7, ..SampledToken::default() }),
         scores: Vec::new(),
+        more_tokens: Vec::new(),
     });
     StepResult { step_id: plan.step_id, sequences: sequences.collect(), ..StepResult::default() }
 }

@@ -53,6 +53,8 @@ fn add(total: &mut Stats, stats: &Stats) {
     total.restored_blocks += stats.restored_blocks;
     total.restore_failures += stats.restore_failures;
     total.restores_given_up += stats.restores_given_up;
+    total.drafted_tokens += stats.drafted_tokens;
+    total.accepted_draft_tokens += stats.accepted_draft_tokens;
     total.unexpected_results += stats.unexpected_results;
 }
 
@@ -98,6 +100,8 @@ fn every_request_ends_once_with_its_own_text_whatever_happens() {
         total.restored_blocks,
         total.restore_failures,
         total.restores_given_up,
+        total.accepted_draft_tokens,
+        total.drafted_tokens.saturating_sub(2 * total.accepted_draft_tokens),
         total.unexpected_results,
     ];
     assert!(met.iter().all(|&count| is_often(count, &seeds)), "and every other thing, often: {total:?}");
@@ -124,6 +128,7 @@ fn every_request_ends_once_with_its_own_text_where_layers_have_windows() {
         total.prefix_waits,
         total.prefix_hit_tokens,
         total.dropped_window_parts,
+        total.accepted_draft_tokens,
         total.stored_blocks,
         total.store_failures,
         total.restored_blocks,
@@ -173,6 +178,7 @@ fn crowded() -> Scenario {
             vocab_size: 4,
             windows: None,
             numerics: 0,
+            max_draft_tokens: 0,
         },
         faults: ShardFaults::default(),
         arrivals: (0..6).map(arrival).collect(),

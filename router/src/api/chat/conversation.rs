@@ -1,7 +1,7 @@
 //! The steps from a checked chat to a complete request, shared by all dialects that have chats.
 
 use serde_json::{Map, Value};
-use trunkline_text::ChatRequest;
+use trunkline_text::{ChatRequest, EncodeSpecial, ModelText};
 
 use super::call_ids;
 use super::prompt::{self, EncodedChat, Mark};
@@ -43,12 +43,23 @@ impl Conversation {
             Some(_) => ReplyPlan::constrained(style, &self.tools, reasoning, self.hides_reasoning),
             None => ReplyPlan::new(style, &self.tools, reasoning, self.hides_reasoning),
         };
+        let prediction_token_ids = match params.prediction() {
+            Some(text) => {
+                let text = text.to_owned();
+                let encode = move |model: &ModelText| model.tokenizer.encode(&text, EncodeSpecial::Plain);
+                served
+                    .tokenize(&scope.arrival.caller, params.prediction().map_or(0, str::len), encode)
+                    .await?
+            }
+            None => Vec::new(),
+        };
         let num_tokens = prompt.num_marked;
         let request = params.with_prompt(Prompt {
             token_ids: prompt.token_ids,
             grammar: grammar.map(|grammar| grammar.after(reasoning)),
             shown_token_ids: reply.shown_token_ids(&served.model.text.tokenizer),
             sections: reasoning.map(|_| reply.sections()),
+            prediction_token_ids,
             breakpoint: self.mark.map(|mark| Breakpoint { ttl_s: mark.ttl_s, num_tokens }),
         })?;
         Ok((request, reply))

@@ -94,6 +94,8 @@ macro_rules! body {
             pub prompt_cache_retention: Option<String>,
             /// Pins the prompt in the cache for a chosen time. Not part of OpenAI's API.
             pub cache_retention: Option<CacheRetention>,
+            /// If false, no tokens are drafted, which changes only the speed. Not part of OpenAI's API.
+            pub speculation: Option<bool>,
         }
 
         impl $name {
@@ -125,6 +127,7 @@ macro_rules! body {
                     cache_salt: self.cache_salt.take(),
                     class: Wanted::from_openai(self.service_tier.as_deref(), self.priority)?,
                     watermark: false,
+                    speculation: self.speculation,
                     retention: RawRetention {
                         prompt_cache_key: self.prompt_cache_key.take(),
                         prompt_cache_retention: self.prompt_cache_retention.take(),

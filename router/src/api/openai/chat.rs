@@ -284,10 +284,9 @@ fn raw_params(body: &mut Body) -> Result<RawParams, ApiError> {
         let problem = "cannot be streamed; hint: do not stream";
         return Err(ApiError::value("prompt_logprobs", problem));
     }
-    if let Some(prediction) = &body.prediction {
-        prediction.check()?;
-    }
+    let prediction = body.prediction.as_ref().map(|prediction| prediction.text()).transpose()?;
     let mut raw = body.shared_params()?;
+    raw.prediction = prediction;
     raw.timeout = body.timeout;
     raw.max_new_tokens = body.max_completion_tokens.or(body.max_tokens);
     raw.logprobs = asked.then(|| body.top_logprobs.unwrap_or(0));

@@ -77,7 +77,10 @@ impl Shown {
 
     pub fn usage(&self, usage: generate::Usage) -> Usage {
         Usage {
-            completion_tokens_details: self.predicted.then(CompletionTokensDetails::default),
+            completion_tokens_details: self.predicted.then_some(CompletionTokensDetails {
+                accepted_prediction_tokens: usage.accepted_drafts,
+                rejected_prediction_tokens: usage.rejected_drafts,
+            }),
             ..usage.into()
         }
     }

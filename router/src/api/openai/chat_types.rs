@@ -41,7 +41,7 @@ body! {
         /// The number of likeliest tokens to report at each position. Requires `logprobs`.
         #[schema(minimum = 0, maximum = 20)]
         pub top_logprobs: Option<i64>,
-        /// A guess at much of the reply: `{"type": "content", "content": TEXT}`. It does not influence the output.
+        /// A guess at much of the reply: `{"type": "content", "content": TEXT}`. It changes only the speed.
         pub prediction: Option<Prediction>,
         /// If true, the reply continues the last message instead of answering it. `add_generation_prompt` must then be
         /// false or absent.

@@ -1,4 +1,4 @@
-//! OpenAI's `prediction`, a guess at much of the reply. It is checked but not used, and the token counts say so.
+//! OpenAI's `prediction`, a guess at much of the reply. It makes the reply quicker and never changes it.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -6,7 +6,7 @@ use utoipa::ToSchema;
 
 use crate::error::ApiError;
 
-/// A guess at much of the reply, which does not influence the output.
+/// A guess at much of the reply. Where it is right, tokens come quicker; the reply is the same in any case.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 pub struct Prediction {
     /// The prediction type, always `content`.
@@ -18,30 +18,27 @@ pub struct Prediction {
 }
 
 impl Prediction {
-    /// Checks that the prediction has the form that OpenAI requires.
-    pub fn check(&self) -> Result<(), ApiError> {
+    /// Returns the text. Fails if the prediction does not have the form that OpenAI requires.
+    pub fn text(&self) -> Result<String, ApiError> {
         if self.kind != "content" {
             return Err(ApiError::value("prediction.type", "must be `content`"));
         }
-        let is_part = |part: &Value| part["type"] == "text" && part["text"].is_string();
-        let is_text = match &self.content {
-            Value::String(_) => true,
-            Value::Array(parts) => parts.iter().all(is_part),
-            _ => false,
+        let part = |part: &Value| (part["type"] == "text").then(|| part["text"].as_str())?.map(str::to_owned);
+        let text = match &self.content {
+            Value::String(text) => Some(text.clone()),
+            Value::Array(parts) => parts.iter().map(part).collect(),
+            _ => None,
         };
-        if is_text {
-            Ok(())
-        } else {
-            Err(ApiError::value("prediction.content", "must be a string or a list of text parts"))
-        }
+        let problem = "must be a string or a list of text parts";
+        text.ok_or_else(|| ApiError::value("prediction.content", problem))
     }
 }
 
 /// A breakdown of the generated tokens.
 #[derive(Debug, Clone, Default, Serialize, ToSchema)]
 pub struct CompletionTokensDetails {
-    /// The number of predicted tokens that were used, always 0.
+    /// The number of drafted tokens that became part of the output.
     pub accepted_prediction_tokens: u32,
-    /// The number of predicted tokens that were computed in vain, always 0.
+    /// The number of drafted tokens that were computed in vain.
     pub rejected_prediction_tokens: u32,
 }

@@ -361,6 +361,8 @@ fn raw_params(parameters: &mut Parameters, logprobs: bool) -> Result<RawParams, 
         timeout: parameters.timeout,
         retention: RawRetention::default(),
         watermark: parameters.watermark.unwrap_or(false),
+        speculation: None,
+        prediction: None,
     })
 }
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 use tokio::sync::mpsc::{self, OwnedPermit};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
+use trunkline_draft::Drafter;
 use trunkline_grammar::Constraint;
 use trunkline_scheduler::{
     EndReason, Event, Millis, Pinned, Priority, RejectReason, Retention, Salt, SampledToken, SamplingParams,
@@ -39,6 +40,11 @@ pub enum SequenceUpdate {
     Pinned(Pinned),
     /// The next logprobs of the prompt. All of them are sent before the first token.
     Scored(Vec<TokenScore>),
+    /// A step computed drafts; its tokens follow.
+    Drafted {
+        num_drafts: u32,
+        num_accepted: u32,
+    },
     Token(SampledToken),
     /// The sequence ended. No update follows.
     Ended(EndReason),
@@ -77,6 +83,8 @@ pub struct NewSequence {
     pub retention: Retention,
     /// The constraint of the grammar that the output must follow, before the first token.
     pub constraint: Option<Constraint>,
+    /// Drafts its next tokens, if it may speculate.
+    pub drafter: Option<Drafter>,
     /// The request's span, if it is sampled.
     pub span: Option<SpanIds>,
 }

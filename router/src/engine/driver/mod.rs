@@ -360,6 +360,7 @@ impl Driver {
             salt: sequence.salt,
             retention: sequence.retention,
             constrained,
+            drafter: sequence.drafter,
         })));
         self.tell(id, SequenceUpdate::Accepted);
     }
@@ -423,6 +424,10 @@ impl Driver {
                     }
                     Update::Pinned { id, pinned } => self.tell(id, SequenceUpdate::Pinned(pinned)),
                     Update::Scored { id, scores } => self.tell(id, SequenceUpdate::Scored(scores)),
+                    Update::Drafted { id, num_drafts, num_accepted } => {
+                        self.metrics.draft_tokens.observe(num_drafts.into());
+                        self.tell(id, SequenceUpdate::Drafted { num_drafts, num_accepted });
+                    }
                     Update::Token { id, token } => self.on_token(id, token),
                     Update::Awaits { id, token_id } => {
                         if let Some(allowed) = self.constraints.follow(id, token_id) {

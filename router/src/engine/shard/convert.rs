@@ -41,6 +41,7 @@ pub fn plan_to_proto(plan: StepPlan) -> proto::StepPlan {
                 allowed_tokens: chunk.allowed_tokens.map_or_else(Vec::new, |mask| mask.0.to_vec()),
                 awaits_mask: chunk.awaits_mask,
                 score: chunk.score,
+                draft_token_ids: chunk.draft_token_ids,
             })
             .collect(),
         restores: plan.restores.into_iter().map(restore_to_proto).collect(),
@@ -113,6 +114,7 @@ pub fn plan_from_proto(plan: proto::StepPlan) -> Result<StepPlan, ShardError> {
                     .then(|| TokenMask(chunk.allowed_tokens.into())),
                 awaits_mask: chunk.awaits_mask,
                 score: chunk.score,
+                draft_token_ids: chunk.draft_token_ids,
             })
             .collect(),
         restores: plan.restores.into_iter().map(restore_from_proto).collect::<Result<_, _>>()?,
@@ -188,11 +190,7 @@ fn sequence_from_proto(sequence: proto::SequenceResult) -> SequenceResult {
     use proto::sequence_result::Outcome;
     let sequence_id = sequence.sequence_id;
     let outcome = match sequence.outcome {
-        Some(Outcome::Token(token)) => SequenceOutcome::Token(SampledToken {
-            token_id: token.token_id,
-            logprob: token.logprob,
-            top_logprobs: top_from_proto(token.top_logprobs),
-        }),
+        Some(Outcome::Token(token)) => SequenceOutcome::Token(token_from_proto(token)),
         Some(Outcome::Error(error)) => SequenceOutcome::Error(SequenceError {
             code: match error.code() {
                 proto::SequenceErrorCode::Unspecified => SequenceErrorCode::Unspecified,
@@ -208,7 +206,21 @@ fn sequence_from_proto(sequence: proto::SequenceResult) -> SequenceResult {
         rank: score.rank,
         top_logprobs: top_from_proto(score.top_logprobs),
     };
-    SequenceResult { sequence_id, outcome, scores: sequence.scores.into_iter().map(score).collect() }
+    let more_tokens = sequence.more_tokens.into_iter().map(token_from_proto).collect();
+    SequenceResult {
+        sequence_id,
+        outcome,
+        more_tokens,
+        scores: sequence.scores.into_iter().map(score).collect(),
+    }
+}
+
+fn token_from_proto(token: proto::SampledToken) -> SampledToken {
+    SampledToken {
+        token_id: token.token_id,
+        logprob: token.logprob,
+        top_logprobs: top_from_proto(token.top_logprobs),
+    }
 }
 
 fn top_from_proto(top: Vec<proto::TokenLogprob>) -> Vec<TokenLogprob> {

@@ -20,6 +20,8 @@ pub struct ShardInfo {
     pub num_device_blocks: u32,
     pub max_step_tokens: u32,
     pub max_step_sequences: u32,
+    /// The most drafts of a chunk; 0 if chunks may have none.
+    pub max_draft_tokens: u32,
     /// A hash of weights, data types and kernels.
     pub numeric_fingerprint: String,
     /// The backend and its device, for people.
@@ -66,6 +68,7 @@ impl ShardInfo {
             num_device_blocks: describe.num_device_blocks,
             max_step_tokens: describe.max_step_tokens,
             max_step_sequences: describe.max_step_sequences,
+            max_draft_tokens: describe.max_draft_tokens,
             numeric_fingerprint: describe.numeric_fingerprint,
             device: describe.device,
             kv_dtype: describe.kv_dtype,
@@ -113,6 +116,7 @@ impl ShardInfo {
             vocab_size: self.vocab_size,
             windows: self.windows,
             numerics: self.numerics(),
+            max_draft_tokens: self.max_draft_tokens,
         }
     }
 

@@ -58,6 +58,7 @@ pub fn sequence(token_ids: Vec<u32>, max_new_tokens: u32) -> NewSequence {
         salt: Salt::default(),
         retention: Retention::default(),
         constraint: None,
+        drafter: None,
         span: None,
     }
 }

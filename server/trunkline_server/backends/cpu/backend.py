@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
@@ -26,7 +27,9 @@ if TYPE_CHECKING:
     from trunkline_server._kernels import Executor
     from trunkline_server.backends.cpu.store import DiskStore
 
-_chunk_fields = attrgetter("sequence_id", "first_position", "num_tokens", "new_block_ids", "sample", "score")
+_chunk_fields = attrgetter(
+    "sequence_id", "first_position", "num_tokens", "new_block_ids", "sample", "score", "draft_token_ids"
+)
 
 
 class CpuBackend:
@@ -85,6 +88,8 @@ class CpuBackend:
             raise PlanError(str(error)) from error
         # A sampled token has four fields and a failure three, both in the order of their classes.
         results = [Sampled(*outcome) if len(outcome) == 4 else SequenceFailure(*outcome) for outcome in outcomes]
+        if any(chunk.draft_token_ids for chunk in chunks):
+            results = _joined(results)
         return self._with_scores(chunks, results) if any(chunk.score for chunk in chunks) else results
 
     def _with_scores(
@@ -116,3 +121,13 @@ class CpuBackend:
 
         logits = np.frombuffer(self._executor.score(token_ids), dtype=np.float32)
         return logits.reshape(len(token_ids), self._vocab_size)
+
+
+def _joined(results: Sequence[Sampled | SequenceFailure]) -> list[Sampled | SequenceFailure]:
+    """Makes one outcome of the tokens of each sequence, which follow each other."""
+    joined: list[Sampled | SequenceFailure] = []
+    for _, outcomes in groupby(results, attrgetter("sequence_id")):
+        first, *more = outcomes
+        more_tokens = [token for token in more if isinstance(token, Sampled)]
+        joined.append(replace(first, more_tokens=more_tokens) if isinstance(first, Sampled) and more else first)
+    return joined

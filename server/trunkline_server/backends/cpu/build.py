@@ -35,6 +35,8 @@ BLOCK_SIZE = 64
 # Long enough for the matrix kernels, and short enough for the sequences that decode in the same step.
 DEFAULT_STEP_TOKENS = 256
 DEFAULT_STEP_SEQUENCES = 64
+# The most drafts of a chunk. More than these hardly ever follow each other without a mistake.
+MAX_DRAFT_TOKENS = 16
 # The meaning of `auto`; docs/decisions/0010-int8-kv-rotated.md has the reasons.
 KV_DTYPE = "int8"
 KV_ELEMENT_BITS = {"int8": 8, "int4": 4, "f16": 16, "bf16": 16}
@@ -172,6 +174,7 @@ def _info(
         num_device_blocks=sizes.num_blocks,
         max_step_tokens=step["max_step_tokens"],
         max_step_sequences=step["max_step_sequences"],
+        max_draft_tokens=MAX_DRAFT_TOKENS,
         kv_dtype=kv_dtype,
         weight_bytes=executor.weight_bytes,
         numeric_fingerprint=_fingerprint_of_results(executor, fingerprint, kv_dtype, block_size),

@@ -45,6 +45,7 @@ fn chunk(first_position: u32, num_tokens: u32, score: bool, sample: bool) -> Chu
         allowed_tokens: None,
         awaits_mask: false,
         score,
+        draft_token_ids: Vec::new(),
     }
 }
 
@@ -58,6 +59,7 @@ fn chunks_tokens_and_rows_are_spent_apart() {
         vocab_size: 100,
         windows: None,
         numerics: 0,
+        max_draft_tokens: 0,
     };
     let mut budget = StepBudget::new(32, &limits);
     let mut spend = |chunk: Chunk, num_to_score: u32| {

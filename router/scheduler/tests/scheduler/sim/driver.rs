@@ -33,6 +33,7 @@ pub const LIMITS: ShardLimits = ShardLimits {
     vocab_size: 50,
     windows: None,
     numerics: 0,
+    max_draft_tokens: 0,
 };
 
 impl Driver {

@@ -2,12 +2,13 @@
 
 use std::collections::BTreeSet;
 
+use trunkline_draft::Drafter;
 use trunkline_scheduler::{
     CachePriority, Millis, PolicyKind, Priority, Retention, Salt, SamplingParams, SchedulerConfig,
-    SequenceId, SequenceRequest, ShardLimits, TenantShare, WindowLimits,
+    SequenceId, SequenceRequest, ShardLimits, Speculation, TenantShare, WindowLimits,
 };
 
-use super::rng::Rng;
+use super::rng::{Rng, mix};
 use super::shard::ShardFaults;
 use super::store::StorePlan;
 
@@ -82,18 +83,22 @@ pub fn request(index: u64, token_ids: Vec<u32>, max_new_tokens: u32) -> Sequence
         salt: salt(0),
         retention: Retention::default(),
         constrained: false,
+        drafter: None,
     }
 }
 
 fn limits(rng: &mut Rng, vocab_size: u32) -> ShardLimits {
+    let (block_size, num_blocks) = (rng.range_u32(1, 6), rng.range_u32(2, 40));
     ShardLimits {
-        block_size: rng.range_u32(1, 6),
-        num_blocks: rng.range_u32(2, 40),
+        block_size,
+        num_blocks,
         max_step_tokens: rng.range_u32(1, 24),
         max_step_sequences: rng.range_u32(1, 8),
         vocab_size,
         windows: None,
         numerics: 0,
+        // It comes from another limit, so that adding it changed no other number of a seed.
+        max_draft_tokens: num_blocks % 8,
     }
 }
 
@@ -136,6 +141,11 @@ impl Scenario {
             max_credit_tokens: (seed % 5 * 10) as u32,
             max_shared_prefill_tokens: (seed % 9) as u32,
             class_patience_ms: 60_000,
+            speculation: match seed % 5 {
+                0 => Speculation::Off,
+                1 | 2 => Speculation::Auto,
+                _ => Speculation::Always((seed / 5 % 7) as u32),
+            },
             shard_patience_ms: if seed.is_multiple_of(7) { seed % 20 } else { 60_000 },
             shares: if (seed / 2).is_multiple_of(2) {
                 Vec::new()
@@ -286,8 +296,16 @@ impl Scenario {
             // The conversation goes on: another request may begin with this prompt and its answer.
             let model = super::model::Model { vocab_size };
             if asked.token_ids.iter().all(|&token| token < vocab_size) {
+                let output = model.generate(salt_index, &asked.token_ids, index, asked.max_new_tokens, &[]);
+                // Predictions are right, sometimes wrong, or absent.
+                let wrong_in = [1, 5, 64][index as usize % 3];
+                let is_wrong = |place: &usize| mix(index ^ *place as u64).is_multiple_of(wrong_in);
+                let tokens = output.iter().enumerate();
+                let prediction = tokens.map(|(place, token)| if is_wrong(&place) { 0 } else { *token });
+                let prediction: Vec<u32> = prediction.skip((index % 2) as usize * output.len()).collect();
+                asked.drafter = (index % 7 != 3).then(|| Drafter::new(&asked.token_ids, &prediction));
                 let mut whole = asked.token_ids.clone();
-                whole.extend(model.generate(salt_index, &asked.token_ids, index, asked.max_new_tokens, &[]));
+                whole.extend(output);
                 prompts.push(whole);
             }
             arrivals.push(Arrival { at, request: asked, salt: salt_index, client });

@@ -101,7 +101,7 @@ impl FakeShard {
     /// Returns true if a plan computes a position of the sequence with this sampling seed.
     pub fn computes(&self, plan: &StepPlan, seed: u64, position: u32) -> bool {
         let is_in = |chunk: &&Chunk| {
-            (chunk.first_position..chunk.first_position + chunk.num_tokens).contains(&position)
+            (chunk.first_position..chunk.first_position + chunk.num_rows()).contains(&position)
                 && self.sequences[&chunk.sequence_id].seed == seed
         };
         plan.chunks.iter().any(|chunk| is_in(&chunk))
@@ -142,15 +142,22 @@ impl FakeShard {
         let mut sequences = Vec::new();
         for chunk in &plan.chunks {
             let outcome = self.compute(chunk, rng);
+            let more_tokens = self.sample_more(chunk, outcome.as_ref());
             let is_good = !matches!(outcome, Some(SequenceOutcome::Error(_)));
             self.store(chunk, is_good);
             let scores = if is_good { self.scores(chunk) } else { Vec::new() };
             let outcome = outcome.or(chunk.score.then_some(SequenceOutcome::Computed));
             if let Some(outcome) = outcome {
-                sequences.push(SequenceResult { sequence_id: chunk.sequence_id, outcome, scores });
+                sequences.push(SequenceResult {
+                    sequence_id: chunk.sequence_id,
+                    outcome,
+                    scores,
+                    more_tokens,
+                });
             }
         }
-        let device_time_us = if plan.chunks.is_empty() { 0 } else { 200 + plan.num_tokens() * 100 };
+        let num_rows: u32 = plan.chunks.iter().map(Chunk::num_rows).sum();
+        let device_time_us = if plan.chunks.is_empty() { 0 } else { 200 + u64::from(num_rows) * 100 };
         StepResult { step_id: plan.step_id, sequences, device_time_us }
     }
 
@@ -235,7 +242,7 @@ impl FakeShard {
         let num_to_score = self.sequences[&chunk.sequence_id].num_prompt_tokens - 1;
         let positions = chunk.first_position..chunk.first_position + chunk.num_tokens;
         let scored = positions.filter(|&position| chunk.score && (position as usize) < num_to_score);
-        scored.count() + usize::from(chunk.sample)
+        scored.count() + usize::from(chunk.sample) + chunk.draft_token_ids.len()
     }
 
     fn store(&mut self, chunk: &Chunk, is_good: bool) {
@@ -265,7 +272,10 @@ impl FakeShard {
     }
 
     fn check_budget(&self, plan: &StepPlan) {
-        assert!(plan.num_tokens() <= self.limits.max_step_tokens.into(), "the token budget holds");
+        let num_positions: u32 = plan.chunks.iter().map(Chunk::num_rows).sum();
+        assert!(num_positions <= self.limits.max_step_tokens, "the token budget holds");
+        let most_drafts = self.limits.max_draft_tokens as usize;
+        assert!(plan.chunks.iter().all(|chunk| chunk.draft_token_ids.len() <= most_drafts));
         let num_chunks = plan.chunks.len();
         assert!(num_chunks <= self.limits.max_step_sequences as usize, "the budget of chunks holds");
         let num_rows: usize = plan.chunks.iter().map(|chunk| self.num_rows(chunk)).sum();
@@ -362,6 +372,56 @@ impl FakeShard {
         self.sample(chunk.sequence_id, chunk.allowed_tokens.as_ref(), rng)
     }
 
+    /// Computes the drafts of a chunk as if they had been sampled, and samples after each, up to the first one that is
+    /// wrong.
+    fn sample_more(&mut self, chunk: &Chunk, first: Option<&SequenceOutcome>) -> Vec<SampledToken> {
+        let block_size = self.limits.block_size as usize;
+        let sequence = &self.sequences[&chunk.sequence_id];
+        let has_drafts = !chunk.draft_token_ids.is_empty();
+        assert!(
+            !has_drafts || chunk.sample && !sequence.is_constrained,
+            "drafts are sampled, without a mask"
+        );
+        let end = (chunk.first_position + chunk.num_tokens) as usize;
+        if !has_drafts {
+            return Vec::new();
+        }
+        let is_good = matches!(first, Some(SequenceOutcome::Token(_)));
+        let mut hash = sequence.hashes[end.min(sequence.hashes.len() - 1)];
+        let table = sequence.table.clone();
+        for (position, &draft) in (end..).zip(&chunk.draft_token_ids) {
+            hash = Model::extend(hash, draft);
+            let block_id = table[position / block_size] as usize;
+            let value = if is_good { hash } else { POISON };
+            self.slots[block_id][position % block_size] = value;
+            if self.limits.windows.is_some() {
+                self.take_part(block_id as u32);
+                let part = self.window_slots[block_id].as_mut().expect("just taken");
+                part[position % block_size] = value;
+            }
+        }
+        let mut more = Vec::new();
+        let mut token_id = match first {
+            Some(SequenceOutcome::Token(token)) => token.token_id,
+            _ => return more,
+        };
+        for &draft in &chunk.draft_token_ids {
+            if draft != token_id {
+                break;
+            }
+            let sequence =
+                self.sequences.get_mut(&chunk.sequence_id).expect("only started sequences compute");
+            let prefix = *sequence.hashes.last().expect("a sequence has a start");
+            token_id = self.model.sample(prefix, sequence.seed);
+            sequence.tokens.push(token_id);
+            sequence.hashes.push(Model::extend(prefix, token_id));
+            more.push(SampledToken { token_id, ..SampledToken::default() });
+        }
+        let sequence = self.sequences.get_mut(&chunk.sequence_id).expect("only started sequences compute");
+        sequence.next_position = Some((end + more.len()) as u32);
+        more
+    }
+
     /// The number of chunks that await a mask.
     pub fn num_awaiting(&self) -> usize {
         self.sequences.values().filter(|sequence| sequence.awaited_mask == Some(AwaitedMask::Waits)).count()
@@ -373,7 +433,12 @@ impl FakeShard {
         let was = sequence.awaited_mask.take().expect("each chunk that waits is told once");
         let mask = late.allowed_tokens.as_ref().filter(|_| was == AwaitedMask::Waits)?;
         let outcome = self.sample(late.sequence_id, Some(mask), rng)?;
-        Some(SequenceResult { sequence_id: late.sequence_id, outcome, scores: Vec::new() })
+        Some(SequenceResult {
+            sequence_id: late.sequence_id,
+            outcome,
+            scores: Vec::new(),
+            more_tokens: Vec::new(),
+        })
     }
 
     fn sample(

@@ -63,6 +63,7 @@ impl Scenario {
                 vocab_size: 50_000,
                 windows: None,
                 numerics: 0,
+                max_draft_tokens: 0,
             },
             faults: ShardFaults::default(),
             arrivals,

@@ -521,6 +521,10 @@ impl<'a> World<'a> {
                     assert!(!scores.is_empty(), "an update has scores");
                     self.scores.entry(id).or_default().extend(scores);
                 }
+                Update::Drafted { id, num_drafts, num_accepted } => {
+                    self.check_open(id);
+                    assert!(num_accepted <= num_drafts && num_drafts > 0);
+                }
                 Update::Token { id, token } => {
                     self.check_open(id);
                     self.check_scores(id);
@@ -571,11 +575,11 @@ impl<'a> World<'a> {
     /// Lets a client act that waits for this number of tokens.
     fn react(&mut self, id: SequenceId) {
         let num_tokens = self.report.outputs[&id].len() as u32;
+        let request = &self.arrivals[&id].request;
+        // Forced tokens, and those of right drafts, are reported together.
+        let may_be_several = request.constrained || request.drafter.is_some();
         match self.arrivals[&id].client {
-            // Forced tokens are reported together.
-            Client::StopsAfterTokens(count)
-                if count == num_tokens && self.arrivals[&id].request.constrained =>
-            {
+            Client::StopsAfterTokens(count) if count == num_tokens && may_be_several => {
                 self.at(self.now, Happening::Finish(id));
             }
             Client::StopsAfterTokens(count) if count == num_tokens => {

@@ -51,6 +51,7 @@ impl Driven {
             sequence_id,
             outcome: SequenceOutcome::Token(SampledToken::default()),
             scores: Vec::new(),
+            more_tokens: Vec::new(),
         };
         let sequences = plan.chunks.iter().map(|chunk| result(chunk.sequence_id)).collect();
         let result = StepResult { step_id: plan.step_id, sequences, device_time_us: 1 };
@@ -74,6 +75,7 @@ fn shard() -> ShardInfo {
         num_device_blocks: 16,
         max_step_tokens: 64,
         max_step_sequences: 4,
+        max_draft_tokens: 0,
         numeric_fingerprint: String::new(),
         device: "test".into(),
         kv_dtype: "f32".into(),
