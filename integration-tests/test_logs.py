@@ -60,9 +60,9 @@ def requests() -> list[tuple[str, dict[str, Any], int]]:
     ("form", "given"),
     [
         ((), "file"),
-        (("--json-output",), "environment"),
+        (("--log-format", "ecs"), "environment"),
         pytest.param((), "environment", marks=pytest.mark.full),
-        pytest.param(("--json-output",), "file", marks=pytest.mark.full),
+        pytest.param(("--log-format", "json"), "file", marks=pytest.mark.full),
     ],
 )
 def test_no_process_logs_a_key_a_prompt_or_an_output(tmp_path: Path, form: tuple[str, ...], given: str) -> None:
@@ -87,7 +87,9 @@ def test_no_process_logs_a_key_a_prompt_or_an_output(tmp_path: Path, form: tuple
     finally:
         server.stop()
     log = server.log() + "".join(server.banner)
-    levels = ('"level":"TRACE"', '"level":"DEBUG"') if form else (" TRACE ", " DEBUG ")
+    levels = {(): (" TRACE ", " DEBUG "), ("--log-format", "json"): ('"level":"TRACE"', '"level":"DEBUG"')}.get(
+        form, ('"log.level":"trace"', '"log.level":"debug"')
+    )
     assert all(level in log for level in levels), f"the log level is not `trace`:\n{log[:2000]}"
     assert "marker" not in str(commands), "a key is in a command line"
     for line in log.splitlines():
@@ -113,7 +115,7 @@ def test_a_trace_shows_steps_and_not_the_frames_of_libraries() -> None:
 
 def test_each_request_ends_with_a_line() -> None:
     body = {"prompt": "Once upon a time", "temperature": 0, "ignore_eos": True}
-    server = Trunkline("--json-output")
+    server = Trunkline("--log-format", "ecs")
     try:
         server.wait_ready()
         with httpx.Client(base_url=server.base_url, timeout=60) as client:
@@ -127,16 +129,25 @@ def test_each_request_ends_with_a_line() -> None:
     finally:
         server.stop()
     events = [json.loads(line) for line in server.log().splitlines()]
-    ended = {event["request_id"]: event for event in events if event["message"] == "request ended"}
+    assert {(event["ecs.version"], event["service.name"]) for event in events} == {("9.1.0", "trunkline")}
+    writers = {(event["log.logger"], event["process.pid"]) for event in events}
+    assert sorted(name for name, _ in writers) == ["launcher", "router", "shard"], "each process writes this form"
+    assert len({pid for _, pid in writers}) == 3
+    ended = {event["http.request.id"]: event for event in events if event["message"] == "request ended"}
     assert ended.keys() == {"first", "again", "left"}, "neither other routes nor refusals end with this line"
-    refused = {event["request_id"]: event for event in events if event["message"] == "request refused"}
+    refused = {event["http.request.id"]: event for event in events if event["message"] == "request refused"}
     assert refused.keys() == {"refused"}
-    assert (refused["refused"]["field"], refused["refused"]["code"]) == ("max_tokens", "invalid_type")
-    tokens = ("prompt_tokens", "cached_tokens", "output_tokens")
+    assert (refused["refused"]["trunkline.field"], refused["refused"]["error.code"]) == ("max_tokens", "invalid_type")
+    assert refused["refused"]["event.outcome"] == "failure"
+    tokens = ("gen_ai.usage.input_tokens", "trunkline.cached_tokens", "gen_ai.usage.output_tokens")
     counts = {name: [event[key] for key in tokens] for name, event in ended.items()}
     assert (counts["first"], counts["again"]) == ([4, 0, 4], [4, 3, 4])
-    assert [ended[name]["outcome"] for name in ("first", "again", "left")] == ["length", "length", "aborted"]
+    outcomes = {name: (event["event.outcome"], event["trunkline.outcome"]) for name, event in ended.items()}
+    length = ("success", "length")
+    assert outcomes == {"first": length, "again": length, "left": ("unknown", "aborted")}
     assert 0 < counts["left"][2] < 4000
     for event in ended.values():
-        assert event["level"] == "INFO" and event["route"] == "/v1/completions" and event["status"] == 200
-        assert event["queue_ms"] <= event["ttft_ms"] <= event["ms"]
+        assert event["log.level"] == "info" and event["trunkline.route"] == "/v1/completions"
+        assert event["http.response.status_code"] == 200
+        milliseconds = event["event.duration"] / 1e6
+        assert event["trunkline.queue_ms"] <= event["trunkline.ttft_ms"] <= milliseconds

@@ -6,16 +6,15 @@ use std::sync::LazyLock;
 use std::time::SystemTime;
 
 use serde_json::Value;
-pub use trunkline_log::Format;
 use trunkline_log::Line;
-use trunkline_settings::{Choice, LogLevel};
+use trunkline_settings::{Choice, LogFormat, LogLevel};
 
 const TARGET: &str = "launcher";
 
 /// The launcher's log, which writes one line per event to stderr.
 #[derive(Debug, Clone, Copy)]
 pub struct Log {
-    format: Format,
+    format: LogFormat,
     level: LogLevel,
 }
 
@@ -24,7 +23,7 @@ pub type Field<'a> = (&'a str, &'a dyn Display);
 
 impl Log {
     /// Creates a log that writes lines up to `level`.
-    pub fn new(format: Format, level: LogLevel) -> Self {
+    pub fn new(format: LogFormat, level: LogLevel) -> Self {
         Self { format, level }
     }
 
@@ -96,7 +95,7 @@ pub fn coloured(line: &[u8]) -> Option<Vec<u8>> {
 
 /// Renders a log line, including its newline.
 pub fn render(
-    format: Format,
+    format: LogFormat,
     now: SystemTime,
     level: LogLevel,
     message: &str,

@@ -1,19 +1,13 @@
-//! One line of a log, in the format that all processes share. The shard's formatter is
+//! One line of a log, in the format that all processes share. The shard's formatters are in
 //! `server/trunkline_server/logs.py`.
+
+mod ecs;
 
 use std::fmt::Write as _;
 use std::time::SystemTime;
 
 use serde_json::{Map, Value};
-
-/// The format of log lines.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Format {
-    /// `2026-01-31T12:00:00.000Z  INFO router: message key=value`
-    Text,
-    /// `{"timestamp","level","target","message",...fields}` (`--json-output`)
-    Json,
-}
+use trunkline_settings::LogFormat;
 
 /// An event of a log.
 #[derive(Debug)]
@@ -29,10 +23,11 @@ pub struct Line<'a> {
 
 impl Line<'_> {
     /// Renders the line without a newline at its end. It contains none either.
-    pub fn render(self, format: Format) -> String {
+    pub fn render(self, format: LogFormat) -> String {
         match format {
-            Format::Text => self.text(),
-            Format::Json => self.json(),
+            LogFormat::Text => self.text(),
+            LogFormat::Json => self.json(),
+            LogFormat::Ecs => self.ecs(),
         }
     }
 

@@ -29,7 +29,7 @@ pub mod grammars;
 pub mod http;
 pub mod kv_events;
 pub mod limits;
-pub(crate) mod log;
+pub mod log;
 pub mod metrics;
 pub mod model;
 pub mod process;

@@ -9,10 +9,11 @@ use tracing::field::{Field, Visit};
 use tracing::{Event, Subscriber};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::format::Writer;
-use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields, MakeWriter};
 use tracing_subscriber::registry::LookupSpan;
-use trunkline_log::{Format, Line};
-use trunkline_settings::{Choice as _, LogLevel};
+use tracing_subscriber::util::SubscriberInitExt as _;
+use trunkline_log::Line;
+use trunkline_settings::{Choice as _, LogFormat, LogLevel};
 
 /// The prefix of the names of this project's crates.
 const OWN_TARGETS: &str = "trunkline";
@@ -21,17 +22,8 @@ const TARGET: &str = "router";
 
 /// Starts logging up to `level`. Libraries log up to `info`, because their details, such as each frame of HTTP/2, would
 /// hide everything else.
-pub fn init(level: LogLevel, format: Format) -> anyhow::Result<()> {
-    let filter = match level {
-        LogLevel::Debug | LogLevel::Trace => format!("info,{OWN_TARGETS}={}", level.name()),
-        _ => level.name().to_owned(),
-    };
-    let filter = EnvFilter::try_new(filter)?;
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal())
-        .event_format(LineFormat { format })
+pub fn init(level: LogLevel, format: LogFormat) -> anyhow::Result<()> {
+    subscriber(level, format, std::io::stderr)?
         .try_init()
         .map_err(|error| anyhow::anyhow!("logging is already started: {error}"))?;
     std::panic::set_hook(Box::new(|info| {
@@ -41,13 +33,34 @@ pub fn init(level: LogLevel, format: Format) -> anyhow::Result<()> {
         let message = message.or_else(|| payload.downcast_ref::<String>().cloned()).unwrap_or_default();
         // The messages of failed slicing quote the sliced text, possibly a prompt, after a backtick.
         let message = message.split('`').next().unwrap_or_default();
-        tracing::error!(place, message, "panic");
+        tracing::error!(place, error = message, "panic");
     }));
     Ok(())
 }
 
+/// Returns what writes the lines of one thread, or of the process, to `writer`.
+pub fn subscriber<W>(
+    level: LogLevel,
+    format: LogFormat,
+    writer: W,
+) -> anyhow::Result<impl Subscriber + Send + Sync>
+where
+    W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
+{
+    let filter = match level {
+        LogLevel::Debug | LogLevel::Trace => format!("info,{OWN_TARGETS}={}", level.name()),
+        _ => level.name().to_owned(),
+    };
+    let subscriber = tracing_subscriber::fmt()
+        .with_env_filter(EnvFilter::try_new(filter)?)
+        .with_writer(writer)
+        .with_ansi(std::io::stderr().is_terminal())
+        .event_format(LineFormat { format });
+    Ok(subscriber.finish())
+}
+
 struct LineFormat {
-    format: Format,
+    format: LogFormat,
 }
 
 impl<S, N> FormatEvent<S, N> for LineFormat

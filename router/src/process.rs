@@ -27,7 +27,6 @@ use socket2::SockRef;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{oneshot, watch};
-use trunkline_log::Format;
 use trunkline_object::{Location, LocationError, Remote};
 use trunkline_settings::{EXIT_CUT, KEY_VARIABLE, Report, RouterSettings, WATERMARK_KEY_VARIABLE};
 
@@ -84,8 +83,7 @@ pub fn main(extensions: Extensions) -> ExitCode {
 
 /// Returns the number of requests that the drain cut.
 fn run(settings: RouterSettings, start: &Start, extensions: Extensions) -> Result<usize, End> {
-    let format = if settings.logging.json_output { Format::Json } else { Format::Text };
-    log::init(settings.logging.log_level, format).map_err(End::Bug)?;
+    log::init(settings.logging.log_level, settings.logging.format()).map_err(End::Bug)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(num_http_threads())
         .enable_all()

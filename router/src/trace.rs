@@ -8,6 +8,9 @@ use std::time::{Duration, SystemTime};
 use axum::http::{HeaderMap, Method};
 use futures::future::BoxFuture;
 
+/// The target of the lines of which each request has one.
+pub const ACCESS_LOG: &str = "trunkline_router::access";
+
 /// The tokens of a request's sequences.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct TokenCounts {
@@ -64,6 +67,18 @@ pub struct Record {
 pub struct SpanIds {
     pub trace_id: [u8; 16],
     pub span_id: [u8; 8],
+}
+
+impl SpanIds {
+    /// Returns the trace's id as W3C Trace Context and logs spell it.
+    pub fn trace(&self) -> String {
+        format!("{:032x}", u128::from_be_bytes(self.trace_id))
+    }
+
+    /// Returns the span's id as W3C Trace Context and logs spell it.
+    pub fn span(&self) -> String {
+        format!("{:016x}", u64::from_be_bytes(self.span_id))
+    }
 }
 
 /// A step that a shard computed.
@@ -151,8 +166,9 @@ impl RequestTrace {
 
 impl Drop for RequestTrace {
     fn drop(&mut self) {
+        let ids = self.span_ids();
         let record = self.record.get_mut().unwrap_or_else(PoisonError::into_inner);
-        record.log();
+        record.log(ids);
         if let Some(telemetry) = self.telemetry.get() {
             telemetry.measure(record);
         }
@@ -169,7 +185,7 @@ impl Record {
     }
 
     /// Logs the end of a request that was accepted. The middleware logs refusals.
-    fn log(&self) {
+    fn log(&self, ids: Option<SpanIds>) {
         let Some(tokens) = self.tokens else { return };
         let milliseconds = |from: SystemTime, to: SystemTime| {
             to.duration_since(from).map_or(0, |time| time.as_millis() as u64)
@@ -187,11 +203,15 @@ impl Record {
             }
         };
         tracing::info!(
+            target: ACCESS_LOG,
             request_id = self.request_id,
+            trace_id = ids.map(|ids| ids.trace()),
+            span_id = ids.map(|ids| ids.span()),
             route = self.route,
             status = self.status,
             tenant = self.tenant,
             outcome,
+            code = self.error,
             prompt_tokens = tokens.prompt,
             cached_tokens = tokens.cached,
             output_tokens = tokens.output,

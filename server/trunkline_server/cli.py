@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _watermark(options)
         from trunkline_server.serve import serve
 
-        logs.configure(options.log_level, json_output=options.json_output)
+        logs.configure(options.log_level, log_format=options.log_format)
         return serve(options)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr, flush=True)  # noqa: T201
@@ -146,7 +146,7 @@ def _add_serve(commands: _Commands) -> None:
         help=f"folder for packed weights, or `{CACHE_OFF}`; default: trunkline/weights in the user's cache folder",
     )
     _add_kv_tiers(serve)
-    serve.add_argument("--json-output", action="store_true", help="write log lines as JSON objects")
+    serve.add_argument("--log-format", choices=logs.FORMATS, default="text", help="default: text")
     serve.add_argument("--log-level", choices=logs.LEVELS, default="info", help="default: info")
     serve.add_argument("--lifeline", action="store_true", help="exit at once when standard input closes")
 

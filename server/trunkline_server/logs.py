@@ -1,12 +1,14 @@
 """Writes the shard's log lines to stderr in the format that all processes share (docs/parts/launcher.md).
 
-Fields are passed as `extra={"fields": {...}}` and rendered as `key=value`, or as members of the JSON object.
+Fields are passed as `extra={"fields": {...}}` and rendered as `key=value`, or as members of the JSON object. The names
+of the Elastic Common Schema are those of `log/src/ecs.rs`.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import os
 import sys
 import time
 import traceback
@@ -14,6 +16,8 @@ from typing import TextIO
 
 LEVELS = ("trace", "debug", "info", "warn", "error")
 TARGET = "shard"
+ECS_VERSION = "9.1.0"
+SERVICE = "trunkline"
 
 # The level names of all Trunkline processes. Python has no trace level, so trace maps to debug.
 _LEVEL_NAMES = {
@@ -57,10 +61,39 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(entry, ensure_ascii=False, default=str)
 
 
-def configure(level: str, *, json_output: bool, stream: TextIO | None = None) -> None:
-    """Sends all log records of this process to `stream`, by default stderr. level: one of LEVELS."""
+class EcsFormatter(logging.Formatter):
+    """Formats a record as one JSON object with the names of the Elastic Common Schema, flat and with dots."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        entry: dict[str, object] = {
+            "@timestamp": _timestamp(record),
+            "log.level": _level(record).lower(),
+            "message": record.getMessage(),
+            "ecs.version": ECS_VERSION,
+            "log.logger": TARGET,
+            "process.pid": os.getpid(),
+            "service.name": SERVICE,
+        }
+        fields = _fields(record)
+        if record.exc_info and record.exc_info[0] is not None:
+            entry["error.type"] = record.exc_info[0].__name__
+            entry["error.message"] = str(record.exc_info[1])
+            entry["error.stack_trace"] = fields.pop("traceback")
+        entry.update((f"{SERVICE}.{key}", value) for key, value in fields.items())
+        return json.dumps(entry, ensure_ascii=False, default=str)
+
+
+_FORMATTERS = {"text": TextFormatter, "json": JsonFormatter, "ecs": EcsFormatter}
+FORMATS = tuple(_FORMATTERS)
+
+
+def configure(level: str, *, log_format: str, stream: TextIO | None = None) -> None:
+    """Sends all log records of this process to `stream`, by default stderr.
+
+    level: one of LEVELS. log_format: one of FORMATS.
+    """
     handler = logging.StreamHandler(sys.stderr if stream is None else stream)
-    handler.setFormatter(JsonFormatter() if json_output else TextFormatter())
+    handler.setFormatter(_FORMATTERS[log_format]())
     logging.basicConfig(level=_LEVEL_NUMBERS[level], handlers=[handler], force=True)
 
 

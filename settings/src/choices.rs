@@ -93,6 +93,16 @@ choices! {
         Off = "off";
     }
 
+    /// The form of log lines.
+    LogFormat {
+        /// For people to read: `2026-01-31T12:00:00.000Z  INFO router: message key=value`
+        Text = "text";
+        /// JSON objects with the same fields.
+        Json = "json";
+        /// JSON objects with the names of the Elastic Common Schema.
+        Ecs = "ecs";
+    }
+
     /// The most detailed level that is logged.
     LogLevel {
         /// Failures that end something.

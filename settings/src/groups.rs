@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::choices::{
-    Backend, EvictionPolicy, KvCacheDtype, KvWindows, LogLevel, Numerics, PinThreads, ReasoningParser,
-    ToolCallParser,
+    Backend, EvictionPolicy, KvCacheDtype, KvWindows, LogFormat, LogLevel, Numerics, PinThreads,
+    ReasoningParser, ToolCallParser,
 };
 use crate::form::Form;
 use crate::macros::settings;
@@ -202,10 +202,23 @@ settings! {
 
     /// The log of every process.
     "Logging" => Logging {
-        /// Log one JSON object per line.
-        json_output: bool = false, Form::Switch;
+        /// Form of log lines [default: text, or json with `--json-output`].
+        log_format: Option<LogFormat> = None, Form::Choice { what: "FORMAT", named: LogFormat::NAMED };
         /// Most detailed level that is logged, to stderr.
         log_level: LogLevel = LogLevel::Info, Form::Choice { what: "LEVEL", named: LogLevel::NAMED };
+    }
+
+    /// Other spellings of settings. The launcher resolves them, and no other process knows them.
+    "Logging" => Aliases {
+        /// The same as `--log-format json`.
+        json_output: bool = false, Form::Switch;
+    }
+}
+
+impl Logging {
+    /// The format of log lines, given or not.
+    pub fn format(&self) -> LogFormat {
+        self.log_format.unwrap_or(LogFormat::Text)
     }
 }
 

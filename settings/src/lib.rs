@@ -27,12 +27,12 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 pub use crate::choices::{
-    Backend, EvictionPolicy, KvCacheDtype, KvWindows, LogLevel, Numerics, PinThreads, ReasoningParser,
-    ToolCallParser,
+    Backend, EvictionPolicy, KvCacheDtype, KvWindows, LogFormat, LogLevel, Numerics, PinThreads,
+    ReasoningParser, ToolCallParser,
 };
 pub use crate::form::Form;
 pub use crate::groups::{
-    Compute, Limits, Logging, MAX_MESSAGE_PARTS, MAX_MESSAGES, Model, Replies, RouterCache, Server,
+    Aliases, Compute, Limits, Logging, MAX_MESSAGE_PARTS, MAX_MESSAGES, Model, Replies, RouterCache, Server,
     ShardCache, StepLimits,
 };
 pub use crate::setting::{Group, Setting, SettingError, check};
@@ -64,6 +64,7 @@ pub fn all() -> Vec<(&'static Setting, Option<String>)> {
         .chain(with_defaults::<ShardCache>())
         .chain(with_defaults::<RouterCache>())
         .chain(with_defaults::<Logging>())
+        .chain(with_defaults::<Aliases>())
         .collect()
 }
 

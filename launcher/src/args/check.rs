@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use trunkline_settings::{
-    Compute, Group, KEY_VARIABLE, Limits, Logging, Model, Replies, RouterCache, Server, ShardCache,
+    Aliases, Compute, Group, KEY_VARIABLE, Limits, Logging, Model, Replies, RouterCache, Server, ShardCache,
     StepLimits, WATERMARK_KEY_VARIABLE,
 };
 
@@ -34,6 +34,7 @@ pub(crate) fn render(parsed: &ParsedSettings, file: Option<&File>) -> Result<Str
     add::<ShardCache>(&mut rows, parsed, place)?;
     add::<RouterCache>(&mut rows, parsed, place)?;
     add::<Logging>(&mut rows, parsed, place)?;
+    add::<Aliases>(&mut rows, parsed, place)?;
     for (what, variable) in [("API key", KEY_VARIABLE), ("watermark key", WATERMARK_KEY_VARIABLE)] {
         if std::env::var_os(variable).is_some_and(|value| !value.is_empty()) {
             rows.push([what, HIDDEN, variable].map(str::to_owned));

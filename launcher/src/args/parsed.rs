@@ -149,7 +149,7 @@ pub(crate) struct ParsedSettings {
 }
 
 /// The place that sets a value.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Given {
     Flag,
     Variable,

@@ -1,13 +1,16 @@
 //! The configuration that the arguments describe: every value valid by itself and consistent with the others.
 
+use std::cmp::Ordering;
+
 use trunkline_settings::{
-    Compute, Group, Limits, Logging, Model, Replies, RouterCache, Server, ShardCache, StepLimits,
+    Aliases, Compute, Group, Limits, LogFormat, Logging, Model, Replies, RouterCache, Server, ShardCache,
+    StepLimits,
 };
 
 use super::parsed::{Given, ParsedDownload, ParsedSettings};
 use crate::cache::{CacheCommand, ServerArgs};
 use crate::error::LauncherError;
-use crate::log::{Format, Log};
+use crate::log::Log;
 
 /// Size of the KV cache on disk unless the user gives another.
 const DEFAULT_DISK_SIZE: u64 = 10 << 30;
@@ -69,6 +72,7 @@ impl ServeConfig {
             router_cache: parsed.group()?,
             logging: parsed.group()?,
         };
+        config.logging.log_format = log_format(config.logging.log_format, parsed)?;
         config.check_tls()?;
         config.check_tokens()?;
         config.check_cache()?;
@@ -80,8 +84,7 @@ impl ServeConfig {
 
     /// Returns the launcher's own log.
     pub fn log(&self) -> Log {
-        let format = if self.logging.json_output { Format::Json } else { Format::Text };
-        Log::new(format, self.logging.log_level)
+        Log::new(self.logging.format(), self.logging.log_level)
     }
 
     fn check_tls(&self) -> Result<(), LauncherError> {
@@ -154,6 +157,23 @@ fn model_ref(
     }
     let name = model.or(group.model_id.as_ref()).cloned();
     Ok(ModelRef { name, revision: group.revision.clone() })
+}
+
+/// Resolves the alias `--json-output`: a flag wins over a variable, which wins over a file.
+fn log_format(given: Option<LogFormat>, parsed: &ParsedSettings) -> Result<Option<LogFormat>, LauncherError> {
+    let aliases: Aliases = parsed.group()?;
+    match given {
+        _ if !aliases.json_output => Ok(given),
+        None | Some(LogFormat::Json) => Ok(Some(LogFormat::Json)),
+        Some(format) => match parsed.given("log_format").cmp(&parsed.given("json_output")) {
+            Ordering::Less => Ok(given),
+            Ordering::Greater => Ok(Some(LogFormat::Json)),
+            Ordering::Equal => Err(LauncherError::usage(format!(
+                "`--json-output` means `--log-format json`, but `--log-format` is `{format}`; hint: give only one of \
+                 them"
+            ))),
+        },
+    }
 }
 
 /// The positional MODEL has the form of `--model-id`, but its errors name it by its own name.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::support::Bench;
 use rustix::process::Signal;
 use serde_json::Value;
-use trunkline_settings::RouterSettings;
+use trunkline_settings::{LogFormat, RouterSettings};
 
 fn help(args: &[&str]) -> String {
     let bench = Bench::new();
@@ -95,7 +95,7 @@ fn flag_outranks_variable_and_variable_outranks_file() {
     assert_eq!(settings.limits.max_concurrent_requests, 1);
     assert_eq!(settings.limits.max_stop_sequences, 2);
     assert_eq!(settings.limits.max_queued_requests, Some(3));
-    assert!(settings.logging.json_output);
+    assert_eq!(settings.logging.log_format, Some(LogFormat::Json));
     assert_eq!(
         router["variables"],
         serde_json::json!(["TRUNKLINE_PYTHON", "TRUNKLINE_ROUTER"]),

@@ -12,14 +12,14 @@ use rustix::process::Signal;
 use serde_json::Value;
 use trunkline_launcher::args::parsed::ParsedArgs;
 use trunkline_launcher::args::resolved::{Request, ServeConfig};
-use trunkline_launcher::args::{SERVE, parse};
+use trunkline_launcher::args::{ParseError, SERVE, parse};
 use trunkline_launcher::child::{ChildId, ShardId};
 use trunkline_launcher::listen::Listener;
 use trunkline_launcher::pace::Pace;
 use trunkline_launcher::pair::{Base, Other, Plan};
 use trunkline_launcher::resolve::ResolvedModel;
 use trunkline_launcher::runtime_dir::RuntimeDir;
-use trunkline_settings::{Form, Group, RouterSettings};
+use trunkline_settings::{Form, Group, LogFormat, RouterSettings};
 
 use crate::support::Bench;
 
@@ -125,7 +125,12 @@ const CASES: &[Case] = &[
         router: NOTHING,
     },
     router(&["--kv-events-endpoint tcp://*:5557"]),
-    both(&["--json-output"]),
+    Case {
+        typed: "--json-output --log-format json",
+        resolver: NOTHING,
+        shard: &["--log-format json"],
+        router: &["--log-format json"],
+    },
     both(&["--log-level debug"]),
 ];
 
@@ -242,6 +247,34 @@ fn each_flag_reaches_its_child_and_no_other() {
             .collect();
         assert_eq!(gained, [case.resolver, case.shard, case.router], "{}", case.typed);
     }
+}
+
+#[test]
+fn the_alias_of_a_log_format_yields_to_a_closer_place_and_must_agree_with_the_same() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let format = |lines: &str, typed: &str| {
+        std::fs::write(&file, lines).unwrap();
+        let argv = format!("trunkline {SERVE} --config {} {typed}", path(file.path()));
+        match parse(&argv.split_whitespace().map(Into::into).collect::<Vec<OsString>>()) {
+            Ok(Request::Serve(config)) => Ok(config.logging.format()),
+            Err(ParseError::Launcher(error)) => Err(error.to_string()),
+            other => panic!("{typed}: {other:?}"),
+        }
+    };
+    let [alias, ecs] = ["json-output = true", "log-format = \"ecs\""];
+    for (lines, typed, wanted) in [
+        ("", "", LogFormat::Text),
+        (alias, "", LogFormat::Json),
+        (alias, "--log-format ecs", LogFormat::Ecs),
+        (ecs, "--json-output", LogFormat::Json),
+        ("json-output = false", "--log-format ecs", LogFormat::Ecs),
+    ] {
+        assert_eq!(format(lines, typed), Ok(wanted), "{lines} {typed}");
+    }
+    let error =
+        "`--json-output` means `--log-format json`, but `--log-format` is `ecs`; hint: give only one of them";
+    assert_eq!(format("", "--json-output --log-format ecs"), Err(error.into()));
+    assert_eq!(format(&format!("{alias}\n{ecs}"), ""), Err(error.into()));
 }
 
 /// Runs the launcher and compares the children's arguments, and the variables with secrets that they inherit.

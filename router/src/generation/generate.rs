@@ -443,7 +443,7 @@ fn rejected(reason: RejectReason, retry_after_ms: Option<u64>, request: &Generat
         RejectReason::ShardAway => ApiError::ShardAway,
         RejectReason::Invalid { message } => {
             let request_id = request.id.as_str();
-            tracing::error!(request_id, message, "the scheduler refused a validated request");
+            tracing::error!(request_id, error = message, "the scheduler refused a validated request");
             ApiError::Bug { request_id: request.id.clone() }
         }
     }
@@ -457,11 +457,7 @@ fn failed(reason: EndReason, request: &GenerationRequest) -> ApiError {
             request.deadline.map_or_else(|| bug(request), |deadline| deadline.exceeded())
         }
         EndReason::Failed(error) if error.code == SequenceErrorCode::GrammarFailed => {
-            tracing::warn!(
-                request_id,
-                message = error.message,
-                "a sequence cannot continue under its grammar"
-            );
+            tracing::warn!(request_id, error = error.message, "a sequence cannot continue under its grammar");
             ApiError::GrammarFailed { detail: error.message }
         }
         EndReason::Failed(error) if error.code == SequenceErrorCode::CrashedShard => {
@@ -469,7 +465,7 @@ fn failed(reason: EndReason, request: &GenerationRequest) -> ApiError {
             ApiError::CrashedShard
         }
         EndReason::Failed(error) => {
-            tracing::error!(request_id, code = ?error.code, message = error.message, "a sequence failed on the shard");
+            tracing::error!(request_id, code = ?error.code, error = error.message, "a sequence failed on the shard");
             let detail = match error.code {
                 SequenceErrorCode::NotFinite => "the model's output is not finite",
                 SequenceErrorCode::InvalidPlan | SequenceErrorCode::InvalidResult => {

@@ -19,7 +19,7 @@ use crate::error::{ApiError, ErrorClass};
 use crate::metrics::RouteLabels;
 use crate::request_id::RequestId;
 use crate::tenants::Caller;
-use crate::trace::{self, Record, RequestTrace};
+use crate::trace::{self, ACCESS_LOG, Record, RequestTrace};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
@@ -70,15 +70,27 @@ pub async fn observe(State(app): State<Arc<App>>, mut request: Request, next: Ne
             if !is_probe {
                 app.metrics.observe_failure(class, code);
             }
+            let ids = id.trace().and_then(RequestTrace::span_ids);
+            let (trace_id, span_id) = (ids.map(|ids| ids.trace()), ids.map(|ids| ids.span()));
+            macro_rules! log {
+                ($level:ident, $message:literal) => {
+                    tracing::$level!(
+                        target: ACCESS_LOG,
+                        request_id, trace_id, span_id, route, status, code, field, ms, tenant, $message
+                    )
+                };
+            }
             if class == ErrorClass::Bug {
-                tracing::error!(request_id, route, status, code, field, ms, tenant, "request failed");
+                log!(error, "request failed");
             } else if is_probe {
-                tracing::debug!(request_id, route, status, code, field, ms, tenant, "request refused");
+                log!(debug, "request refused");
             } else {
-                tracing::info!(request_id, route, status, code, field, ms, tenant, "request refused");
+                log!(info, "request refused");
             }
         }
-        None => tracing::debug!(request_id, route, status, ms, tenant, "request answered"),
+        None => {
+            tracing::debug!(target: ACCESS_LOG, request_id, route, status, ms, tenant, "request answered")
+        }
     }
     if let Ok(value) = HeaderValue::from_str(request_id) {
         if dialect == Dialect::Anthropic {

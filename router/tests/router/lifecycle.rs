@@ -12,7 +12,7 @@ use trunkline_router::limits::{Limits, ServerLimits};
 use trunkline_router::model::Model;
 use trunkline_router::server::Server;
 use trunkline_router::tenants::Access;
-use trunkline_settings::RouterSettings;
+use trunkline_settings::{LogFormat, RouterSettings};
 
 use crate::support::process::{PROGRAM, WithSettings, settings};
 use crate::support::{
@@ -394,7 +394,7 @@ async fn a_router_beside_another_answers_once_its_shard_is_ready() {
 fn command(folder: &Path, port: u16) -> Command {
     let mut settings = settings(folder);
     settings.server.port = port;
-    settings.logging.json_output = true;
+    settings.logging.log_format = Some(LogFormat::Json);
     let mut command = Command::new(PROGRAM);
     command.with_settings(folder, &settings).stdin(Stdio::piped()).stderr(Stdio::piped());
     command

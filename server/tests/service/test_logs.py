@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -21,7 +22,7 @@ def stream() -> Iterator[io.StringIO]:
 
 
 def test_text_lines_are_one_line_with_quoted_fields(stream: io.StringIO) -> None:
-    logs.configure("info", json_output=False, stream=stream)
+    logs.configure("info", log_format="text", stream=stream)
     record = logging.makeLogRecord(
         {
             "name": "x",
@@ -38,7 +39,7 @@ def test_text_lines_are_one_line_with_quoted_fields(stream: io.StringIO) -> None
 
 
 def test_json_lines_hold_the_fields_and_the_traceback(stream: io.StringIO) -> None:
-    logs.configure("debug", json_output=True, stream=stream)
+    logs.configure("debug", log_format="json", stream=stream)
     try:
         raise RuntimeError("broken")
     except RuntimeError:
@@ -49,9 +50,37 @@ def test_json_lines_hold_the_fields_and_the_traceback(stream: io.StringIO) -> No
     assert "RuntimeError: broken" in entry["traceback"]
 
 
+def test_ecs_lines_have_the_names_of_the_schema(stream: io.StringIO) -> None:
+    logs.configure("info", log_format="ecs", stream=stream)
+    record = logging.makeLogRecord(
+        {"levelno": logging.INFO, "msg": "%d blocks", "args": (3,), "created": 1769860800.0425, "fields": {"mib": 7}}
+    )
+    logging.getLogger().handle(record)
+    try:
+        raise RuntimeError("broken")
+    except RuntimeError:
+        logging.getLogger("y").exception("it failed", extra={"fields": {"message": "never in the way"}})
+    plain, failed = (json.loads(line) for line in stream.getvalue().splitlines())
+    assert list(plain.items()) == [
+        ("@timestamp", "2026-01-31T12:00:00.042Z"),
+        ("log.level", "info"),
+        ("message", "3 blocks"),
+        ("ecs.version", logs.ECS_VERSION),
+        ("log.logger", "shard"),
+        ("process.pid", os.getpid()),
+        ("service.name", "trunkline"),
+        ("trunkline.mib", 7),
+    ]
+    assert (failed["log.level"], failed["message"]) == ("error", "it failed")
+    assert (failed["error.type"], failed["error.message"]) == ("RuntimeError", "broken")
+    assert "RuntimeError: broken" in failed["error.stack_trace"]
+    assert failed["trunkline.message"] == "never in the way"
+    assert "trunkline.traceback" not in failed
+
+
 @pytest.mark.parametrize(("level", "expected"), [("trace", 4), ("debug", 4), ("info", 3), ("warn", 2), ("error", 1)])
 def test_levels_have_the_names_of_all_processes(stream: io.StringIO, level: str, expected: int) -> None:
-    logs.configure(level, json_output=False, stream=stream)
+    logs.configure(level, log_format="text", stream=stream)
     logger = logging.getLogger("z")
     for log in (logger.debug, logger.info, logger.warning, logger.error):
         log("said")

@@ -184,7 +184,7 @@ print("stopping")
 
 
 def test_a_bug_in_the_backend_ends_the_process_with_an_error(start: Start) -> None:
-    process = start("--json-output")
+    process = start("--log-format", "json")
     process.wait_ready()
     with Client(process.socket_path) as client:
         stream = client.open()

@@ -3,14 +3,14 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use trunkline_launcher::child::ShardId;
-use trunkline_launcher::log::{Format, Log};
+use trunkline_launcher::log::Log;
 use trunkline_launcher::runtime_dir::{LOCK_FILE, RuntimeDir, check_socket_path, owner_in_name, sweep};
-use trunkline_settings::LogLevel;
+use trunkline_settings::{LogFormat, LogLevel};
 
 const SHARDS: [ShardId; 1] = [ShardId { model: 0, lane: 0, rank: 0 }];
 
 fn quiet() -> Log {
-    Log::new(Format::Text, LogLevel::Error)
+    Log::new(LogFormat::Text, LogLevel::Error)
 }
 
 fn mode(path: &Path) -> u32 {

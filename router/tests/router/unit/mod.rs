@@ -15,6 +15,7 @@ mod api {
     mod tgi;
 }
 mod limits;
+mod log;
 mod engine {
     mod driver;
     mod object {
