@@ -34,6 +34,7 @@ pub mod metrics;
 pub mod model;
 pub mod process;
 pub(crate) mod random;
+pub mod repeats;
 pub mod request;
 pub mod request_id;
 pub mod server;

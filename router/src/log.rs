@@ -1,7 +1,7 @@
 //! Log lines on stderr, in the format that all processes share.
 
 use std::fmt;
-use std::io::IsTerminal as _;
+use std::io::{IsTerminal as _, Write};
 use std::time::SystemTime;
 
 use serde_json::Value;
@@ -10,10 +10,13 @@ use tracing::{Event, Subscriber};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields, MakeWriter};
+use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt as _;
 use trunkline_log::Line;
 use trunkline_settings::{Choice as _, LogFormat, LogLevel};
+
+use crate::repeats::{PERIOD, Repeats};
 
 /// The prefix of the names of this project's crates.
 const OWN_TARGETS: &str = "trunkline";
@@ -21,9 +24,9 @@ const OWN_TARGETS: &str = "trunkline";
 const TARGET: &str = "router";
 
 /// Starts logging up to `level`. Libraries log up to `info`, because their details, such as each frame of HTTP/2, would
-/// hide everything else.
-pub fn init(level: LogLevel, format: LogFormat) -> anyhow::Result<()> {
-    subscriber(level, format, std::io::stderr)?
+/// hide everything else. The caller reports what `repeats` leaves out.
+pub fn init(level: LogLevel, format: LogFormat, repeats: Repeats) -> anyhow::Result<()> {
+    subscriber(level, format, repeats, std::io::stderr)?
         .try_init()
         .map_err(|error| anyhow::anyhow!("logging is already started: {error}"))?;
     std::panic::set_hook(Box::new(|info| {
@@ -42,6 +45,7 @@ pub fn init(level: LogLevel, format: LogFormat) -> anyhow::Result<()> {
 pub fn subscriber<W>(
     level: LogLevel,
     format: LogFormat,
+    repeats: Repeats,
     writer: W,
 ) -> anyhow::Result<impl Subscriber + Send + Sync>
 where
@@ -56,7 +60,31 @@ where
         .with_writer(writer)
         .with_ansi(std::io::stderr().is_terminal())
         .event_format(LineFormat { format });
-    Ok(subscriber.finish())
+    Ok(subscriber.finish().with(repeats))
+}
+
+/// Reports to stderr, period by period, how many lines were left out.
+pub async fn report_left_out(repeats: Repeats, format: LogFormat) {
+    loop {
+        tokio::time::sleep(PERIOD).await;
+        write_left_out(&repeats, format, std::io::stderr());
+    }
+}
+
+/// Ends a period and writes how many lines were left out in it.
+pub fn write_left_out(repeats: &Repeats, format: LogFormat, mut out: impl Write) {
+    for place in repeats.next_period() {
+        let (message, left_out) = (&place.message, place.num_events);
+        let line = Line {
+            at: SystemTime::now(),
+            level: place.metadata.level().as_str(),
+            target: short_target(place.metadata.target()),
+            message: &format!("{message} ... {left_out} more like this in the last {} s", PERIOD.as_secs()),
+            fields: vec![("left_out", left_out.into())],
+        };
+        // There is no other place to report that stderr is closed.
+        let _ = out.write_all((line.render(format) + "\n").as_bytes());
+    }
 }
 
 struct LineFormat {

@@ -18,6 +18,7 @@ use crate::kv_events::{Endpoint, Publish, Topic};
 use crate::limits::ServerLimits;
 use crate::log;
 use crate::model::Model;
+use crate::repeats::Repeats;
 use crate::server::{Front, Server};
 use crate::tenants::{Access, AccessError};
 use crate::trace::Exporter;
@@ -83,13 +84,16 @@ pub fn main(extensions: Extensions) -> ExitCode {
 
 /// Returns the number of requests that the drain cut.
 fn run(settings: RouterSettings, start: &Start, extensions: Extensions) -> Result<usize, End> {
-    log::init(settings.logging.log_level, settings.logging.format()).map_err(End::Bug)?;
+    let (format, repeats) = (settings.logging.format(), Repeats::default());
+    log::init(settings.logging.log_level, format, repeats.clone()).map_err(End::Bug)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(num_http_threads())
         .enable_all()
         .build()
         .map_err(|error| End::Bug(error.into()))?;
+    runtime.spawn(log::report_left_out(repeats.clone(), format));
     let result = runtime.block_on(serve(settings, start, extensions));
+    log::write_left_out(&repeats, format, std::io::stderr());
     // Blocking work, such as reading the lifeline or a long tokenization, must not delay the exit.
     runtime.shutdown_background();
     result

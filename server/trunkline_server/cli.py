@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _watermark(options)
         from trunkline_server.serve import serve
 
-        logs.configure(options.log_level, log_format=options.log_format)
+        logs.configure(options.log_level, log_format=options.log_format).report_periods()
         return serve(options)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr, flush=True)  # noqa: T201

@@ -6,18 +6,27 @@ of the Elastic Common Schema are those of `log/src/ecs.rs`.
 
 from __future__ import annotations
 
+import atexit
 import json
 import logging
 import os
 import sys
+import threading
 import time
 import traceback
+from contextlib import nullcontext
 from typing import TextIO
 
 LEVELS = ("trace", "debug", "info", "warn", "error")
 TARGET = "shard"
 ECS_VERSION = "9.1.0"
 SERVICE = "trunkline"
+
+# The time after which warnings are written again, and those that were left out are reported.
+PERIOD_S = 10
+# Lines that one place in the code writes in a period.
+MAX_LINES = 5
+_MAX_KEPT_CHARACTERS = 200
 
 # The level names of all Trunkline processes. Python has no trace level, so trace maps to debug.
 _LEVEL_NAMES = {
@@ -87,14 +96,72 @@ _FORMATTERS = {"text": TextFormatter, "json": JsonFormatter, "ecs": EcsFormatter
 FORMATS = tuple(_FORMATTERS)
 
 
-def configure(level: str, *, log_format: str, stream: TextIO | None = None) -> None:
-    """Sends all log records of this process to `stream`, by default stderr.
+class Repeats(logging.Filter):
+    """Counts warnings and errors that repeat, as the router does (`router/src/repeats.rs`), in place of writing each.
+
+    It holds one entry for each place in the code, whatever the texts are. Thread-safe.
+    """
+
+    def __init__(self, handler: logging.Handler) -> None:
+        super().__init__()
+        self._handler = handler
+        # An argument whose text is made under the lock may log as well.
+        self._lock = threading.RLock()
+        # The level and the message of the first record of each place in this period, and the number of its records.
+        self._places: dict[tuple[str, int], tuple[int, str, int]] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Returns whether the record is written."""
+        if record.levelno < logging.WARNING:
+            return True
+        place = (record.pathname, record.lineno)
+        with self._lock:
+            if place not in self._places:
+                self._places[place] = (record.levelno, record.getMessage()[:_MAX_KEPT_CHARACTERS], 0)
+            level, message, count = self._places[place]
+            self._places[place] = (level, message, count + 1)
+        return count < MAX_LINES
+
+    def next_period(self) -> None:
+        """Ends a period and writes how many records were left out in it."""
+        with self._lock:
+            places, self._places = self._places, {}
+        for level, message, count in places.values():
+            if (left_out := count - MAX_LINES) > 0:
+                report = logging.makeLogRecord(
+                    {
+                        "levelno": level,
+                        "msg": f"{message} ... {left_out} more like this in the last {PERIOD_S} s",
+                        "fields": {"left_out": left_out},
+                    }
+                )
+                # Not by `handle`, which would ask this filter.
+                with self._handler.lock or nullcontext():
+                    self._handler.emit(report)
+
+    def report_periods(self) -> None:
+        """Starts a thread that reports what is left out, period by period, and reports the rest at the exit."""
+
+        def run() -> None:
+            while True:
+                time.sleep(PERIOD_S)
+                self.next_period()
+
+        threading.Thread(target=run, name="log-repeats", daemon=True).start()
+        atexit.register(self.next_period)
+
+
+def configure(level: str, *, log_format: str, stream: TextIO | None = None) -> Repeats:
+    """Sends all log records of this process to `stream`, by default stderr; returns what counts the repeated ones.
 
     level: one of LEVELS. log_format: one of FORMATS.
     """
     handler = logging.StreamHandler(sys.stderr if stream is None else stream)
     handler.setFormatter(_FORMATTERS[log_format]())
+    repeats = Repeats(handler)
+    handler.addFilter(repeats)
     logging.basicConfig(level=_LEVEL_NUMBERS[level], handlers=[handler], force=True)
+    return repeats
 
 
 def _fields(record: logging.LogRecord) -> dict[str, object]:

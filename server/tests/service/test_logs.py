@@ -85,3 +85,34 @@ def test_levels_have_the_names_of_all_processes(stream: io.StringIO, level: str,
     for log in (logger.debug, logger.info, logger.warning, logger.error):
         log("said")
     assert len(stream.getvalue().splitlines()) == expected
+
+
+def test_a_warning_that_repeats_is_counted_until_the_next_period(stream: io.StringIO) -> None:
+    repeats = logs.configure("info", log_format="json", stream=stream)
+    logger = logging.getLogger("z")
+
+    def taken() -> list[dict[str, object]]:
+        lines = stream.getvalue().splitlines()
+        stream.seek(0)
+        stream.truncate()
+        return [json.loads(line) for line in lines]
+
+    def warn(number: int) -> None:
+        logger.warning("request %d is slow", number)
+
+    for number in range(100):
+        warn(number)
+        logger.info("said")
+    logger.error("another place")
+    written = [entry["message"] for entry in taken()]
+    assert written.count("said") == 100
+    warnings = [f"request {number} is slow" for number in range(logs.MAX_LINES)]
+    assert [message for message in written if message != "said"] == [*warnings, "another place"]
+    repeats.next_period()
+    (report,) = taken()
+    assert (report["level"], report["left_out"]) == ("WARN", 95)
+    assert report["message"] == "request 0 is slow ... 95 more like this in the last 10 s"
+    repeats.next_period()
+    assert taken() == []
+    warn(5)
+    assert [entry["message"] for entry in taken()] == ["request 5 is slow"]

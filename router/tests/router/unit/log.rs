@@ -5,9 +5,11 @@ use std::time::{Duration, SystemTime};
 use axum::http::HeaderMap;
 use serde_json::{Map, Value, json};
 use tracing_subscriber::fmt::MakeWriter;
-use trunkline_router::log::subscriber;
+use trunkline_router::log::{subscriber, write_left_out};
+use trunkline_router::repeats::{MAX_LINES, Repeats};
 use trunkline_router::trace::{
-    Record, RequestSpan, RequestTrace, SpanIds, StepRecord, Telemetry, TelemetrySlot, Timeline, TokenCounts,
+    ACCESS_LOG, Record, RequestSpan, RequestTrace, SpanIds, StepRecord, Telemetry, TelemetrySlot, Timeline,
+    TokenCounts,
 };
 use trunkline_settings::{LogFormat, LogLevel};
 
@@ -97,9 +99,12 @@ fn record(error: Option<&'static str>) -> Record {
 fn line_of(record: Record, format: LogFormat) -> String {
     let written = Written::default();
     let telemetry: TelemetrySlot = Arc::new(OnceLock::from(Arc::new(Sampler) as Arc<dyn Telemetry>));
-    tracing::subscriber::with_default(subscriber(LogLevel::Info, format, written.clone()).unwrap(), || {
-        drop(RequestTrace::begin(record, &HeaderMap::new(), telemetry));
-    });
+    tracing::subscriber::with_default(
+        subscriber(LogLevel::Info, format, Repeats::default(), written.clone()).unwrap(),
+        || {
+            drop(RequestTrace::begin(record, &HeaderMap::new(), telemetry));
+        },
+    );
     written.take()
 }
 
@@ -151,4 +156,69 @@ fn the_line_of_a_failed_request_has_the_errors_code() {
     assert_eq!([&ecs["event.outcome"], &ecs["error.code"]], ["failure", "shard_lost"]);
     let refused = Record { tokens: None, ..record(Some("queue_full")) };
     assert_eq!(line_of(refused, LogFormat::Json), "", "the middleware logs it");
+}
+
+/// Runs `log` with a subscriber in the text format, and returns the lines that it writes.
+fn lines_of(repeats: &Repeats, log: impl FnOnce()) -> Vec<String> {
+    let written = Written::default();
+    let subscriber = subscriber(LogLevel::Info, LogFormat::Text, repeats.clone(), written.clone());
+    tracing::subscriber::with_default(subscriber.unwrap(), log);
+    written.take().lines().map(str::to_owned).collect()
+}
+
+/// Returns the lines about what was left out, without their times.
+fn left_out(repeats: &Repeats) -> Vec<String> {
+    let mut written = Written::default();
+    write_left_out(repeats, LogFormat::Text, &mut written);
+    let text = written.take();
+    let mut lines: Vec<String> =
+        text.lines().map(|line| line.split_once("Z ").expect("a time").1.to_owned()).collect();
+    lines.sort();
+    lines
+}
+
+fn warn(id: u64) {
+    tracing::warn!(id, "the client of request {id} is slow");
+}
+
+#[test]
+fn a_warning_that_repeats_is_counted_until_the_next_period() {
+    let repeats = Repeats::default();
+    let written = lines_of(&repeats, || {
+        (0..1234).for_each(warn);
+        (0..MAX_LINES).for_each(|_| tracing::error!("another place"));
+        tracing::error!(reason = 7, "cannot listen");
+    });
+    assert_eq!(written.len() as u64, 2 * MAX_LINES + 1, "the texts differ, but their place does not");
+    assert!(written[4].ends_with(" WARN router: the client of request 4 is slow id=4"), "{written:?}");
+    let line = "the client of request 0 is slow ... 1229 more like this in the last 10 s left_out=1229";
+    assert_eq!(left_out(&repeats), [format!(" WARN router: {line}")]);
+    assert!(left_out(&repeats).is_empty(), "they are reported once");
+    assert_eq!(lines_of(&repeats, || warn(5)).len(), 1, "a new period has begun");
+    assert!(left_out(&repeats).is_empty());
+}
+
+#[test]
+fn lines_of_requests_and_lines_below_a_warning_are_never_left_out() {
+    let repeats = Repeats::default();
+    let written = lines_of(&repeats, || {
+        for id in 0..100 {
+            tracing::info!(id, "request ended");
+            tracing::error!(target: ACCESS_LOG, id, "request failed");
+        }
+    });
+    assert_eq!(written.len(), 200);
+    assert!(left_out(&repeats).is_empty());
+}
+
+#[test]
+fn threads_that_warn_at_once_are_all_counted() {
+    let repeats = Repeats::default();
+    let written: usize = std::thread::scope(|scope| {
+        let threads: Vec<_> =
+            (0..4).map(|_| scope.spawn(|| lines_of(&repeats, || (0..1000).for_each(warn)).len())).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+    });
+    let counted: u64 = repeats.next_period().iter().map(|place| place.num_events).sum();
+    assert_eq!((written as u64, counted), (MAX_LINES, 4000 - MAX_LINES));
 }
