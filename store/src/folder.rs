@@ -10,10 +10,11 @@ use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::Path;
+use std::time::SystemTime;
 
 use crate::error::OpenError;
 
-const LOCK_FILE: &str = "lock";
+pub(crate) const LOCK_FILE: &str = "lock";
 pub(crate) const RECORDS_FILE: &str = "records";
 pub(crate) const BLOCKS_FILE: &str = "blocks";
 
@@ -45,6 +46,12 @@ impl Drop for StoreLock {
 }
 
 impl StoreLock {
+    /// Notes the time as that of the store's last use, by which other stores choose what to remove.
+    pub(crate) fn touch(&self) {
+        // If it cannot be set, the time of the last write counts.
+        let _ = self.file.set_modified(SystemTime::now());
+    }
+
     /// Takes the lock, for which it creates the folder if that does not exist. The store is not changed.
     pub fn take(folder: &Path) -> Result<Self, OpenError> {
         make_folder(folder)?;
@@ -62,6 +69,7 @@ impl StoreLock {
 /// Takes the lock and creates the folder and the files if they do not exist.
 pub(crate) fn open(folder: &Path) -> Result<Files, OpenError> {
     let lock = StoreLock::take(folder)?;
+    lock.touch();
     Ok(Files { lock, records: open_file(folder, RECORDS_FILE)?, blocks: open_file(folder, BLOCKS_FILE)? })
 }
 

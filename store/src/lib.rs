@@ -4,6 +4,7 @@
 //! layout     the layout of both files: header, records, offsets of blocks
 //! disk       the file operations that a store needs; tests substitute failing ones
 //! folder     the folder of one store, its lock and its two files
+//! neighbours the other stores in the same folder, which share a limit
 //! records    reads the records of a range of slots, or of a store that nobody has open
 //! store      opens a store; writes, reads and erases slots
 //! transfer   the requests to the transfer threads and their outcomes
@@ -22,6 +23,7 @@ pub mod disk;
 pub mod error;
 mod folder;
 pub mod layout;
+mod neighbours;
 mod records;
 pub mod store;
 pub mod transfer;
@@ -34,6 +36,7 @@ pub use trunkline_contract::BlockKey;
 pub use error::{OpenError, ReadError, SlotPart, WriteError};
 pub use folder::StoreLock;
 pub use layout::{Geometry, StoredBlock};
+pub use neighbours::{RESTART_TIME, Removed};
 pub use records::{Records, records};
 pub use store::{Found, NewBlock, Store};
 pub use transfer::{Outcomes, Piece, RestoreBlock, RestoreOutcome, StoreBlock, StoreOutcome, TransferError};

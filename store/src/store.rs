@@ -17,6 +17,7 @@ use crate::disk::{DiskFile, Gate, Gated, read_full, write_full};
 use crate::error::{OpenError, ReadError, SlotPart, WriteError};
 use crate::folder::{self, RECORDS_FILE, StoreLock};
 use crate::layout::{Geometry, Record, Slot, StoredBlock, block_checksum};
+use crate::neighbours::{Neighbours, Removed};
 use crate::records::{each_slot, read_header};
 
 /// The pause after a refused write, during which the disk is not asked again.
@@ -51,6 +52,8 @@ pub struct Store {
     refused_at: Mutex<Option<Instant>>,
     /// [`REFUSED_PAUSE`], unless a test replaced it.
     refused_pause: Duration,
+    /// The stores that share a limit with this one.
+    neighbours: Option<Neighbours>,
     /// The open and locked file, until the store is given up. `None` for a store that another process owns.
     lock: Option<Lock>,
 }
@@ -74,6 +77,21 @@ impl Store {
         let (mut store, found) = Self::open_on(records, blocks, geometry, &path)?;
         store.lock = Some(Lock { file: Mutex::new(Some(files.lock)), gate });
         Ok((store, found))
+    }
+
+    /// Keeps the blocks of all stores beside `folder`, which is this store's, and of this one within `max_bytes`: now and
+    /// whenever this one grows, the least recently used others give up their content. Stores that a process has open,
+    /// or had within [`RESTART_TIME`](crate::RESTART_TIME), keep it, so together with those the limit may be exceeded.
+    pub fn share(&mut self, folder: &Path, max_bytes: u64) {
+        self.neighbours = Neighbours::of(folder, max_bytes);
+        if let Some(neighbours) = &self.neighbours {
+            neighbours.make_room();
+        }
+    }
+
+    /// Returns the stores that gave up their content since the last call.
+    pub fn take_removed(&self) -> Vec<Removed> {
+        self.neighbours.as_ref().map(Neighbours::take_removed).unwrap_or_default()
     }
 
     /// Releases the lock, so that another process can open the store. Reads and writes that run are finished first;
@@ -126,6 +144,7 @@ impl Store {
             next_sequence: AtomicU64::new(newest.saturating_add(1)),
             refused_at: Mutex::new(None),
             refused_pause: REFUSED_PAUSE,
+            neighbours: None,
             lock: None,
         })
     }
@@ -145,6 +164,7 @@ impl Store {
             next_sequence: AtomicU64::new(1),
             refused_at: Mutex::new(None),
             refused_pause: REFUSED_PAUSE,
+            neighbours: None,
             lock: None,
         };
         let fail = |what, source| OpenError::System { what, path: PathBuf::from(path), source };
@@ -268,7 +288,11 @@ impl Store {
             // This is best effort: half a record counts as damaged, and a whole one is correct.
             drop(self.erase(slot));
             refused(source)
-        })
+        })?;
+        if let Some(neighbours) = &self.neighbours {
+            neighbours.written(g.slot_bytes());
+        }
+        Ok(())
     }
 
     fn is_paused(&self) -> bool {
@@ -363,8 +387,13 @@ impl Store {
         write_full(&*self.records, &record, g.record_offset(slot))
     }
 
-    /// Returns when everything that was written would survive a loss of power.
+    /// Returns when everything that was written would survive a loss of power. The owner calls this at its end.
     pub fn sync(&self) -> io::Result<()> {
+        if let Some(lock) = &self.lock
+            && let Some(lock) = &*lock.file.lock().unwrap_or_else(PoisonError::into_inner)
+        {
+            lock.touch();
+        }
         // The blocks come first: a record without its block would be a miss that costs a read.
         self.blocks.sync()?;
         self.records.sync()

@@ -45,10 +45,11 @@ pub(super) fn extend_key(key: Key, token_ids: Vec<u32>) -> Key {
 
 #[pymethods]
 impl PyStore {
-    /// Opens the store. Raises BlockingIOError if another process uses the folder, ValueError for invalid sizes, and
-    /// OSError for other failures.
+    /// Opens the store. With `shared_bytes`, it shares that room with the stores beside it, of which unused ones give way
+    /// to it. Raises BlockingIOError if another process uses the folder, ValueError for invalid sizes, and OSError for
+    /// other failures.
     #[new]
-    #[pyo3(signature = (folder, *, fingerprint, block_bytes, block_size, num_slots))]
+    #[pyo3(signature = (folder, *, fingerprint, block_bytes, block_size, num_slots, shared_bytes=None))]
     fn new(
         py: Python<'_>,
         folder: PathBuf,
@@ -56,9 +57,16 @@ impl PyStore {
         block_bytes: u64,
         block_size: u32,
         num_slots: u32,
+        shared_bytes: Option<u64>,
     ) -> PyResult<Self> {
         let geometry = Geometry { fingerprint, block_bytes, block_size, num_slots };
-        let opened = py.detach(|| Store::open(&folder, geometry));
+        let opened = py.detach(|| {
+            let (mut store, found) = Store::open(&folder, geometry)?;
+            if let Some(shared_bytes) = shared_bytes {
+                store.share(&folder, shared_bytes);
+            }
+            Ok((store, found))
+        });
         let (store, found) = opened.map_err(|error| match error {
             OpenError::InUse { .. } => PyBlockingIOError::new_err(error.to_string()),
             OpenError::Geometry { .. } => PyValueError::new_err(error.to_string()),
@@ -191,6 +199,15 @@ impl PyStore {
     /// Returns a message about recent failures, at most once a minute.
     fn take_warning(&self) -> Option<String> {
         self.transfers.take_warning()
+    }
+
+    /// Returns the other stores that gave way since the last call: their folders, the bytes that their blocks took, and
+    /// why a store could not be removed, or None.
+    fn take_removed(&self) -> Vec<(PathBuf, u64, Option<String>)> {
+        let removed = self.transfers.store().take_removed().into_iter();
+        let removed = removed
+            .map(|removed| (removed.folder, removed.num_bytes, removed.error.map(|error| error.to_string())));
+        removed.collect()
     }
 
     /// The numbers of blocks (stored, not stored, restored, not restored) so far.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import re
 import resource
 import signal
@@ -228,6 +229,35 @@ def test_an_unusable_folder_is_a_warning_if_the_disk_is_optional(
 def test_a_size_below_one_block_is_refused(checkpoint: Checkpoint, tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument, match="`--kv-disk-size` is 100 bytes, but one block of this model takes"):
         open_backend(checkpoint, None, store=StoreOptions(path=tmp_path, max_bytes=100))
+
+
+def test_blocks_of_another_format_make_room(
+    checkpoint: Checkpoint, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    shard = Shard(open_backend(checkpoint, tmp_path))
+    shard.prefill(BLOCK_IDS, stores=STORES)
+    shard.outcomes(num_stores=NUM_STORED)
+    assert shard.backend.store is not None
+    shard.backend.store.sync()
+    shard.backend.store.give_up()
+    old = Path(shard.backend.info.store_folder)
+    size = old.joinpath("blocks").stat().st_blocks * 512
+    for name in ("lock", "records"):
+        os.utime(old / name, (0, 0))
+
+    # Blocks of this format are up to twice as large.
+    room = StoreOptions(path=tmp_path, max_bytes=size * 2)
+    new = open_backend(checkpoint, None, store=room, kv_cache_dtype="f16")
+    assert "made room" not in caplog.text, "there is room yet"
+    shard = Shard(new)
+    stores = [BlockStore(index, index) for index in range(NUM_STORED)]
+    shard.prefill(BLOCK_IDS, stores=stores)
+    assert all(outcome.is_stored for outcome in shard.outcomes(num_stores=NUM_STORED).stores)
+    (record,) = [record for record in caplog.records if "made room" in record.getMessage()]
+    assert record.__dict__["fields"]["folder"] == old
+    assert [path.name for path in old.iterdir()] == ["lock"]
+    assert len(keys_on_disk(new, range(NUM_STORED))) == NUM_STORED
 
 
 def test_the_reference_backend_has_no_store(checkpoint: Checkpoint, tmp_path: Path) -> None:

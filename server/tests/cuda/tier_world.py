@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from os import PathLike
 from typing import Any
 
 import torch
@@ -67,6 +68,9 @@ class MemoryFiles:
 
     def erase(self, slot: int) -> None:
         self.blocks.pop(slot, None)
+
+    def take_removed(self) -> list[tuple[PathLike[str], int, str | None]]:
+        return []
 
     def give_up(self) -> None:
         pass

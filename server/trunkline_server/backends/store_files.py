@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -56,6 +57,12 @@ class Records(Protocol):
     def contents(self, first_slot: int, num_slots: int) -> tuple[list[int], bytes, bytes, list[int], list[int]]: ...
 
 
+class Removals(Protocol):
+    """The part of `_kernels.Store` that tells which stores beside it gave way."""
+
+    def take_removed(self) -> list[tuple[PathLike[str], int, str | None]]: ...
+
+
 def read_contents(records: Records) -> Iterator[StoredBlocks]:
     """Yields the blocks of all slots; where slots are empty, a piece has no blocks. Raises OSError."""
     for first in range(0, records.num_slots, SLOTS_PER_PIECE):
@@ -77,6 +84,17 @@ def _await(open_store: Callable[[], KernelStore]) -> KernelStore:
             if time.monotonic() > deadline:
                 raise
         time.sleep(HAND_OVER_POLL_S)
+
+
+def log_removed(store: Removals) -> None:
+    """Logs which other stores below `--kv-disk-path` gave way to this one since the last call."""
+    for folder, num_bytes, problem in store.take_removed():
+        fields = {"folder": folder, "gib": f"{num_bytes / 2**30:.1f}"}
+        if problem is None:
+            logger.info("KV blocks of another model or format made room for this one's", extra={"fields": fields})
+        else:
+            hint = f"hint: use `trunkline cache rm {folder} --all`"
+            logger.warning("`--kv-disk-size` is exceeded: %s; %s", problem, hint, extra={"fields": fields})
 
 
 def open_files(info: BackendInfo, options: StoreOptions) -> tuple[KernelStore | None, BackendInfo]:
@@ -104,6 +122,7 @@ def open_files(info: BackendInfo, options: StoreOptions) -> tuple[KernelStore | 
         block_bytes=block_bytes,
         block_size=info.block_size,
         num_slots=num_slots,
+        shared_bytes=options.max_bytes,
     )
     try:
         store = _await(open_store) if options.awaits else open_store()
@@ -129,5 +148,6 @@ def open_files(info: BackendInfo, options: StoreOptions) -> tuple[KernelStore | 
         "gib": f"{num_slots * slot_bytes / 2**30:.1f}",
     }
     logger.info("KV block store opened", extra={"fields": fields})
+    log_removed(store)
     info = replace(info, num_store_slots=num_slots, store_folder=str(folder))
     return store, info

@@ -7,5 +7,6 @@ mod faults;
 mod files;
 mod golden;
 mod kills;
+mod neighbours;
 mod support;
 mod transfers;

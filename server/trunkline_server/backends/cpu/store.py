@@ -14,7 +14,7 @@ from trunkline_server.backends.interface import (
     StoreOutcome,
     Transfers,
 )
-from trunkline_server.backends.store_files import StoreOptions, open_files, read_contents
+from trunkline_server.backends.store_files import StoreOptions, log_removed, open_files, read_contents
 from trunkline_server.errors import PlanError
 
 if TYPE_CHECKING:
@@ -52,6 +52,7 @@ class DiskStore:
         stores, restores = self._store.take_outcomes()
         if not stores and not restores:
             return None
+        log_removed(self._store)
         # The kernels limit this to once a minute, so that a full disk does not fill the log as well.
         if (warning := self._store.take_warning()) is not None:
             logger.warning("a block was not stored or restored: %s", warning)

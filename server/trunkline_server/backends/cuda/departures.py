@@ -19,7 +19,7 @@ from trunkline_server.backends.cuda.host_pool import HostPool
 from trunkline_server.backends.cuda.outcomes import Outcomes
 from trunkline_server.backends.cuda.places import PlaceTable
 from trunkline_server.backends.cuda.worker import Worker
-from trunkline_server.backends.store_files import Records
+from trunkline_server.backends.store_files import Records, Removals
 
 # Longest wait of a step for its blocks to reach the disk. If they do, their outcome is sent with the step's result, and
 # the router can use them from then on. A slower disk delays no step.
@@ -28,7 +28,7 @@ STORE_WAIT_S = 0.01
 MAX_WAITING_PART = 0.5
 
 
-class BlockFiles(Records, Protocol):
+class BlockFiles(Records, Removals, Protocol):
     """The interface of the store on disk, `_kernels.Store`."""
 
     def write(

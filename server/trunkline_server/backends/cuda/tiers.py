@@ -30,7 +30,7 @@ from trunkline_server.backends.cuda.runner import StepRunner
 from trunkline_server.backends.cuda.step_input import Entry
 from trunkline_server.backends.cuda.worker import ThreadWorker, Worker
 from trunkline_server.backends.interface import Chunk, Restore, StoredBlocks, Transfers
-from trunkline_server.backends.store_files import read_contents
+from trunkline_server.backends.store_files import log_removed, read_contents
 from trunkline_server.errors import PlanError
 
 logger = logging.getLogger(__name__)
@@ -126,6 +126,8 @@ class TieredStore:
                     self._outcomes.note(str(error))
 
     def take_outcomes(self) -> Transfers | None:
+        if self._files is not None:
+            log_removed(self._files)
         return self._outcomes.take()
 
     def wait_outcomes(self, timeout_s: float) -> None:
