@@ -51,7 +51,7 @@ pub struct Record {
     pub error: Option<&'static str>,
     /// The client left before all choices had ended.
     pub is_aborted: bool,
-    /// The tokens of all choices; `None` if no sequence was accepted.
+    /// The tokens of all choices; `None` if the request was refused.
     pub tokens: Option<TokenCounts>,
     /// Why each choice ended, by the names of OpenTelemetry's conventions.
     pub finish_reasons: Vec<&'static str>,
@@ -159,8 +159,8 @@ impl RequestTrace {
         self.span.as_ref().map(|span| span.ids())
     }
 
-    pub fn update(&self, change: impl FnOnce(&mut Record)) {
-        change(&mut self.record.lock().unwrap_or_else(PoisonError::into_inner));
+    pub fn update<T>(&self, change: impl FnOnce(&mut Record) -> T) -> T {
+        change(&mut self.record.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
@@ -182,6 +182,17 @@ impl Record {
     /// The time of the first token of any choice.
     pub fn first_token(&self) -> Option<SystemTime> {
         self.sequences.iter().filter_map(|sequence| sequence.first_token).min()
+    }
+
+    /// Notes the error that was answered. A request of which no step was computed was refused: it gets no other line
+    /// than that of its refusal. Returns whether that is so.
+    pub fn fail(&mut self, code: &'static str) -> bool {
+        self.error = Some(code);
+        let is_refused = self.sequences.iter().all(|sequence| sequence.started.is_none());
+        if is_refused {
+            self.tokens = None;
+        }
+        is_refused
     }
 
     /// Logs the end of a request that was accepted. The middleware logs refusals.

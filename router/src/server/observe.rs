@@ -63,9 +63,7 @@ pub async fn observe(State(app): State<Arc<App>>, mut request: Request, next: Ne
         Some(Failure { code, class, field }) => {
             // What follows a field's name may be a key that the client made up, and no text of a request is logged.
             let field = field.as_deref().and_then(|field| field.split(['.', '[']).next());
-            if let Some(trace) = id.trace() {
-                trace.update(|record| record.error = Some(code));
-            }
+            let is_refused = id.trace().is_none_or(|trace| trace.update(|record| record.fail(code)));
             let is_probe = PROBES.contains(&route.as_str());
             if !is_probe {
                 app.metrics.observe_failure(class, code);
@@ -84,7 +82,7 @@ pub async fn observe(State(app): State<Arc<App>>, mut request: Request, next: Ne
                 log!(error, "request failed");
             } else if is_probe {
                 log!(debug, "request refused");
-            } else {
+            } else if is_refused {
                 log!(info, "request refused");
             }
         }

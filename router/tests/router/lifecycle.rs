@@ -14,7 +14,7 @@ use trunkline_router::server::Server;
 use trunkline_router::tenants::Access;
 use trunkline_settings::{LogFormat, RouterSettings};
 
-use crate::support::process::{PROGRAM, WithSettings, settings};
+use crate::support::process::{PROGRAM, Process, WithSettings, settings};
 use crate::support::{
     Answer, Connection, DEADLINE, MockShard, Router, ShardPlan, sse_data, user, write_model,
 };
@@ -105,6 +105,46 @@ async fn killed_shard_ends_tgis_requests_with_tgis_error() {
     let answer = connection.answer().await;
     answer.fails(424, "shard_lost");
     assert_eq!(answer.json()["error_type"], "generation");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_has_one_line_whether_it_is_refused_or_fails_later() {
+    let folder = tempfile::tempdir().unwrap();
+    write_model(folder.path());
+    let shard = MockShard::start(&folder.path().join("shard.sock"), ShardPlan::endless());
+    let mut settings = settings(folder.path());
+    settings.limits.shard_restart_timeout = Duration::ZERO;
+    let mut command = Command::new(PROGRAM);
+    command.env("TRUNKLINE_API_KEY", "sk-0123456789abcdef");
+    let process = Process::start(command.with_settings(folder.path(), &settings));
+    process.wait_until_ready().await;
+    let address = process.address;
+    let send = async move |method: &str, path: &str, body: &str| {
+        let headers = [("authorization", "Bearer sk-0123456789abcdef")];
+        Connection::open(address).await.request_with(method, path, &headers, body.as_bytes()).await
+    };
+    let body = json!({"prompt": vec![7; 20], "max_tokens": 8000}).to_string();
+    let failing = tokio::spawn({
+        let body = body.clone();
+        async move { send("POST", "/v1/completions", &body).await }
+    });
+    let is_some =
+        |line: &str| line.strip_prefix("trunkline_output_tokens_total ").is_some_and(|count| count != "0");
+    let has_begun = async { while !send("GET", "/metrics", "").await.text().lines().any(is_some) {} };
+    tokio::time::timeout(DEADLINE, has_begun).await.expect("a first token");
+    shard.kill();
+    failing.await.unwrap().fails(502, "shard_lost");
+    process.wait_for_log("shard lost", 1);
+    send("POST", "/v1/completions", &body).await.fails(503, "shard_away");
+    process.wait_for_log("code=shard_away", 1);
+    let log = process.end().1;
+    let lines = |code: &str| -> Vec<String> {
+        log.lines().filter(|line| line.contains(&format!("code={code}"))).map(str::to_owned).collect()
+    };
+    let [failed, refused] = ["shard_lost", "shard_away"].map(lines);
+    assert_eq!((failed.len(), refused.len()), (1, 1), "{log}");
+    assert!(failed[0].contains("request ended") && failed[0].contains("prompt_tokens=20"), "{failed:?}");
+    assert!(refused[0].contains("request refused"), "{refused:?}");
 }
 
 /// A shard whose reply to each prompt is a count with many numbers, which takes many steps.
