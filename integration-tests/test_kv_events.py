@@ -59,14 +59,16 @@ DECODER = msgspec.msgpack.Decoder(type=KVEventBatch)
 class Reader:
     """A SUB socket that checks the topic of each batch and that batch numbers are consecutive."""
 
-    def __init__(self, port: int, topic: str) -> None:
+    def __init__(self, port: int, topic: str, replay_port: int) -> None:
         self.topic = topic
+        self.replay_port = replay_port
         self.socket = zmq.Context.instance().socket(zmq.SUB)
         self.socket.setsockopt(zmq.RCVTIMEO, RECEIVE_DEADLINE_MS)
         self.socket.setsockopt(zmq.LINGER, 0)
         self.socket.setsockopt_string(zmq.SUBSCRIBE, "kv@")
         self.socket.connect(f"tcp://127.0.0.1:{port}")
         self.last: int | None = None
+        self.payloads: dict[int, bytes] = {}
 
     def receive(self) -> list[BlockStored | BlockRemoved | AllBlocksCleared]:
         topic, number_bytes, payload = self.socket.recv_multipart()
@@ -76,6 +78,7 @@ class Reader:
         assert self.last is None or number == self.last + 1, "a batch is missing"
         self.last = number
         batch = DECODER.decode(payload)
+        self.payloads[number] = payload
         assert batch.data_parallel_rank == 0
         assert batch.ts > 1.7e9
         return batch.events
@@ -92,9 +95,12 @@ class Reader:
 def published() -> Iterator[tuple[Trunkline, Reader]]:
     port = free_port()
     endpoint = f"tcp://*:{port}"
-    with serving("--kv-events-endpoint", endpoint, env={"POD_NAME": POD}) as server:
+    replay_port = free_port()
+    replay = f"tcp://*:{replay_port}"
+    flags = ("--kv-events-endpoint", endpoint, "--kv-events-replay-endpoint", replay)
+    with serving(*flags, env={"POD_NAME": POD}) as server:
         model = http.get(f"{server.base_url}/v1/models").json()["data"][0]["id"]
-        reader = Reader(port, f"kv@{POD}@{model}")
+        reader = Reader(port, f"kv@{POD}@{model}", replay_port)
         # A subscription takes effect with a delay, and events published before then do not reach this reader.
         reader.socket.setsockopt(zmq.RCVTIMEO, 200)
         for attempt in range(100):
@@ -165,3 +171,26 @@ def test_events_are_streamed_over_http(published: tuple[Trunkline, Reader]) -> N
     assert [data["depth"] for data in stored] == [0, 1, 2]
     assert [data["parent"] for data in stored] == [None, stored[0]["key"], stored[1]["key"]]
     assert all("token_ids" not in data for data in stored), "a server without API keys must not publish token ids"
+
+
+def test_missed_batches_are_sent_again(published: tuple[Trunkline, Reader]) -> None:
+    server, reader = published
+    server.complete([*PROMPT, 4], max_tokens=1)
+    # The reader has seen some batches; a late one gets all of them, from the first on.
+    late = zmq.Context.instance().socket(zmq.DEALER)
+    late.setsockopt(zmq.RCVTIMEO, RECEIVE_DEADLINE_MS)
+    late.setsockopt(zmq.LINGER, 0)
+    late.connect(f"tcp://127.0.0.1:{reader.replay_port}")
+    late.send_multipart([b"", (0).to_bytes(8, "big")])
+    payloads: dict[int, bytes] = {}
+    while True:
+        delimiter, topic, number, payload = late.recv_multipart()
+        assert delimiter == b""
+        if number == b"\xff" * 8:
+            break
+        assert topic.decode() == reader.topic
+        payloads[int.from_bytes(number, "big")] = payload
+    late.close()
+    assert list(payloads) == list(range(len(payloads)))
+    assert reader.payloads.items() <= payloads.items()
+    assert len(reader.payloads) > 2

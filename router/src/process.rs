@@ -14,7 +14,7 @@ use crate::engine::shard::Health;
 use crate::exit::End;
 use crate::http::browser::BrowserGuard;
 use crate::http::tls::Tls;
-use crate::kv_events::{Endpoint, Publish, Topic};
+use crate::kv_events::{Endpoint, Publish, PublishedEvents, Topic};
 use crate::limits::ServerLimits;
 use crate::log;
 use crate::model::Model;
@@ -29,7 +29,9 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{oneshot, watch};
 use trunkline_object::{Location, LocationError, Remote};
-use trunkline_settings::{EXIT_CUT, KEY_VARIABLE, Report, RouterSettings, WATERMARK_KEY_VARIABLE};
+use trunkline_settings::{
+    EXIT_CUT, KEY_VARIABLE, Report, RouterCache, RouterSettings, WATERMARK_KEY_VARIABLE,
+};
 
 /// Exit code after the launcher has ended.
 const EXIT_LIFELINE: i32 = 1;
@@ -43,7 +45,7 @@ const HOST_NAME: &str = "/proc/sys/kernel/hostname";
 /// Opens an object store with the scheme `s3`, `gs` or `az`.
 pub type OpenCloud = fn(&Location) -> Result<Remote, LocationError>;
 /// Starts publishing KV events; the error is a line for the user.
-pub type StartPublisher = fn(Endpoint, Topic) -> BoxFuture<'static, Result<Publish, String>>;
+pub type StartPublisher = fn(PublishedEvents) -> BoxFuture<'static, Result<Publish, String>>;
 /// Starts sending spans; the error is a line for the user.
 pub type StartExporter = fn(&str) -> Result<Exporter, String>;
 
@@ -52,7 +54,7 @@ pub type StartExporter = fn(&str) -> Result<Exporter, String>;
 pub struct Extensions {
     /// Opens the store of `--kv-object-store` in a cloud.
     pub open_cloud: Option<OpenCloud>,
-    /// Publishes on the endpoint of `--kv-events-endpoint`.
+    /// Publishes on the endpoints of `--kv-events-endpoint` and `--kv-events-replay-endpoint`.
     pub start_publisher: Option<StartPublisher>,
     /// Sends spans to the collector of `--otlp-endpoint`.
     pub start_exporter: Option<StartExporter>,
@@ -128,12 +130,8 @@ async fn serve(settings: RouterSettings, start: &Start, extensions: Extensions) 
                 .map_err(End::User)?,
         ),
     };
-    let publisher = match &settings.cache.kv_events_endpoint {
-        Some(endpoint) => {
-            Some(publisher(endpoint, &settings.served_model_name, extensions).await.map_err(End::User)?)
-        }
-        None => None,
-    };
+    let publisher =
+        publisher(&settings.cache, &settings.served_model_name, extensions).await.map_err(End::User)?;
     let (path, name) = (settings.model_path.clone(), settings.served_model_name.clone());
     let tools = tool_format(replies.tool_call_parser);
     let reasoning = reasoning_format(replies.reasoning_parser);
@@ -332,9 +330,32 @@ fn not_in_this_build(what: &str) -> anyhow::Error {
 }
 
 /// Publishes the events of the KV cache under the pod's name (`POD_NAME`), or else the machine's.
-async fn publisher(endpoint: &str, model: &str, extensions: Extensions) -> anyhow::Result<Publish> {
-    let endpoint: Endpoint =
-        endpoint.parse().map_err(|error| anyhow::anyhow!("`--kv-events-endpoint` {error}"))?;
+async fn publisher(
+    cache: &RouterCache,
+    model: &str,
+    extensions: Extensions,
+) -> anyhow::Result<Option<Publish>> {
+    let (flag, replay_flag) = ("`--kv-events-endpoint`", "`--kv-events-replay-endpoint`");
+    let parse = |flag: &str, text: &str| -> anyhow::Result<Endpoint> {
+        text.parse().map_err(|error| anyhow::anyhow!("{flag} {error}"))
+    };
+    let Some(endpoint) = &cache.kv_events_endpoint else {
+        anyhow::ensure!(
+            cache.kv_events_replay_endpoint.is_none(),
+            "{replay_flag} sends again what {flag} publishes; hint: set both"
+        );
+        return Ok(None);
+    };
+    let endpoint = parse(flag, endpoint)?;
+    let replay = match &cache.kv_events_replay_endpoint {
+        None => None,
+        Some(text) => match parse(replay_flag, text)? {
+            Endpoint::Bind(address) => Some(address),
+            Endpoint::Connect(_) => anyhow::bail!(
+                "{replay_flag} is `{text}`, but readers connect to it; hint: `tcp://*:5558` listens on port 5558"
+            ),
+        },
+    };
     let start = extensions.start_publisher.ok_or_else(|| not_in_this_build("`--kv-events-endpoint`"))?;
     let pod = match std::env::var(POD_VARIABLE) {
         Ok(name) if !name.is_empty() => name,
@@ -344,7 +365,7 @@ async fn publisher(endpoint: &str, model: &str, extensions: Extensions) -> anyho
     };
     let topic = Topic::new(pod.trim(), model)?;
     tracing::info!(topic = topic.as_str(), "KV events are published");
-    start(endpoint, topic).await.map_err(anyhow::Error::msg)
+    start(PublishedEvents { endpoint, replay, topic }).await.map(Some).map_err(anyhow::Error::msg)
 }
 
 /// Returns the API key in the environment; an empty variable counts as unset.

@@ -198,6 +198,9 @@ settings! {
         /// ZeroMQ endpoint on which KV cache events are published for cache-aware routers; `tcp://*:5557` listens,
         /// `tcp://HOST:5557` connects. The events contain the tokens of all prompts [default: none].
         kv_events_endpoint: Option<String> = None, Form::Endpoint;
+        /// ZeroMQ endpoint on which readers that missed events ask for the last 64 MiB of them again, such as
+        /// `tcp://*:5558`. Requires `--kv-events-endpoint` [default: none].
+        kv_events_replay_endpoint: Option<String> = None, Form::Endpoint;
     }
 
     /// The log of every process.

@@ -125,6 +125,7 @@ const CASES: &[Case] = &[
         router: NOTHING,
     },
     router(&["--kv-events-endpoint tcp://*:5557"]),
+    router(&["--kv-events-replay-endpoint tcp://*:5558"]),
     Case {
         typed: "--json-output --log-format json",
         resolver: NOTHING,

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use trunkline_router::kv_events::{Endpoint, Publish, Topic};
+use trunkline_router::kv_events::{Endpoint, Publish, PublishedEvents};
 use trunkline_router::process::{self, Extensions};
 use trunkline_zmq::ZmqPublisher;
 
@@ -10,16 +10,20 @@ fn main() -> ExitCode {
     process::main(Extensions {
         open_cloud: Some(trunkline_object_cloud::open),
         start_exporter: Some(|endpoint| trunkline_otlp::start(endpoint).map_err(|error| error.to_string())),
-        start_publisher: Some(|endpoint, topic| Box::pin(start_publisher(endpoint, topic))),
+        start_publisher: Some(|events| Box::pin(start_publisher(events))),
     })
 }
 
-async fn start_publisher(endpoint: Endpoint, topic: Topic) -> Result<Publish, String> {
-    let publisher = match endpoint {
+async fn start_publisher(events: PublishedEvents) -> Result<Publish, String> {
+    let PublishedEvents { endpoint, replay, topic } = events;
+    let mut publisher = match endpoint {
         Endpoint::Bind(address) => {
             ZmqPublisher::bind(address, topic.as_str()).await.map_err(|error| error.to_string())?
         }
         Endpoint::Connect(address) => ZmqPublisher::connect(address, topic.as_str()),
     };
+    if let Some(address) = replay {
+        publisher.replay_on(address, topic.as_str()).await.map_err(|error| error.to_string())?;
+    }
     Ok(Box::new(move |batch| publisher.publish(batch)))
 }

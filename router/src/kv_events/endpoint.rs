@@ -75,3 +75,12 @@ impl Topic {
         &self.0
     }
 }
+
+/// The endpoints and the topic of a publisher.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PublishedEvents {
+    pub endpoint: Endpoint,
+    /// The address on which batches are sent again, in the form `tcp://ADDRESS:PORT`.
+    pub replay: Option<String>,
+    pub topic: Topic,
+}

@@ -22,7 +22,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::time::Instant;
 use trunkline_scheduler::KvEvent;
 
-pub use endpoint::{Endpoint, Topic};
+pub use endpoint::{Endpoint, PublishedEvents, Topic};
 use history::History;
 pub use history::{LoggedEvent, Resume};
 
