@@ -79,9 +79,10 @@ impl Store {
         Ok((store, found))
     }
 
-    /// Keeps the blocks of all stores beside `folder`, which is this store's, and of this one within `max_bytes`: now and
-    /// whenever this one grows, the least recently used others give up their content. Stores that a process has open,
-    /// or had within [`RESTART_TIME`](crate::RESTART_TIME), keep it, so together with those the limit may be exceeded.
+    /// Keeps the blocks of all stores beside `folder`, which is this store's, and of this one within `max_bytes`: now
+    /// and whenever this one grows, the least recently used others give up their content. Stores that a process has
+    /// open, or had within [`RESTART_TIME`](crate::RESTART_TIME), keep it, so together with those the limit may be
+    /// exceeded.
     pub fn share(&mut self, folder: &Path, max_bytes: u64) {
         self.neighbours = Neighbours::of(folder, max_bytes);
         if let Some(neighbours) = &self.neighbours {
