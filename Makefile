@@ -217,6 +217,7 @@ bench: bench-$(NAME) ## run a benchmark: NAME=peers ARGS="--quick" (NAME=list sh
 #: eviction       hit rate of the prefix cache by eviction policy (TRACE=trace.jsonl.gz)
 #: fragmentation  unused slots in KV blocks: TRACE=trace.jsonl.gz
 #: restart        time to first token of a long history after a kill (ARGS="--save")
+#: speculation    what drafts gain, and cost (ARGS="--streams 1 --cases edit")
 #: spill          other streams while 1 GB moves to the store and back (ARGS="--save")
 #: fairness       one tenant's time to first token while another floods the server
 #: tail           gaps between tokens, also beside a long prompt, and the causes of the slowest steps
@@ -231,7 +232,7 @@ bench-%:
 bench-http: build .venv-test/.stamp
 	$(TEST_PYTHON) benchmark/bench.py $(ARGS)
 
-SCRIPTS := $(addprefix bench-,fairness isolation kv-dtypes kv-positions restart spill structured tail)
+SCRIPTS := $(addprefix bench-,fairness isolation kv-dtypes kv-positions restart speculation spill structured tail)
 .PHONY: $(SCRIPTS)
 $(SCRIPTS): bench-%: build .venv-test/.stamp
 	$(TEST_PYTHON) benchmark/$(subst -,_,$*).py $(ARGS)

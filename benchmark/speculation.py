@@ -1,0 +1,192 @@
+"""Measures what drafts gain, and what they cost where nothing repeats.
+
+    make bench NAME=speculation [ARGS="--streams 1,8 --repeat 7 --save"]
+
+Each case runs with and without drafts (`speculation: false`) in turn on one server, with equal prompts and seeds. The
+outputs must be equal. A ratio is the decode time without drafts over that with drafts, the median over the turns; a
+decode time is that from the first token to the last.
+
+The model is the embedded one, which is small: it copies what it is given a good start of, and writes prose that does not
+repeat itself only if it samples. The cases stand for what clients do; the texts are files of this repository.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import statistics
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "integration-tests"))
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from client import Stream, post
+from harness import Trunkline, serving
+
+ROOT = Path(__file__).resolve().parent.parent
+OUTPUT_TOKENS = 200
+PERSON = {
+    "type": "object",
+    "properties": {"name": {"type": "string"}, "city": {"type": "string"}, "year": {"type": "integer"}},
+    "required": ["name", "city", "year"],
+    "additionalProperties": False,
+}
+NAMES = ("Ada Lovelace", "Alan Turing", "Grace Hopper", "Edsger Dijkstra", "Barbara Liskov", "Donald Knuth")
+CITIES = ("London", "Cambridge", "New York", "Rotterdam", "Los Angeles", "Milwaukee")
+
+
+def passage(path: str, number: int, num_chars: int) -> str:
+    """Returns the `number`-th part of a file of this repository, from the start of a line."""
+    text = (ROOT / path).read_text()
+    begin = number * 700 % max(len(text) - num_chars, 1)
+    begin = text.find("\n", begin) + 1
+    return text[begin : begin + num_chars]
+
+
+def edit(number: int) -> dict[str, Any]:
+    """The output copies most of the prompt."""
+    file = passage("router/scheduler/src/fairness.rs", number, 1200)
+    prompt = f"The file:\n\n{file}\n\nThe same file again, line by line:\n\n{file[:200]}"
+    return {"prompt": prompt, "temperature": 0}
+
+
+def quote(number: int) -> dict[str, Any]:
+    text = passage("docs/operations.md", number, 1500)
+    sentence = text[text.find(". ") + 2 :][:60]
+    prompt = f"{text}\n\nThe most important sentences of this text, quoted:\n\n> {text[:160]}\n\n> {sentence}"
+    return {"prompt": prompt, "temperature": 0}
+
+
+def extract(number: int) -> dict[str, Any]:
+    people = [(NAMES[(number + i) % 6], CITIES[(number + i) % 6], 1900 + 7 * i + number) for i in range(6)]
+    facts = " ".join(f"{name} worked in {city} in {year}." for name, city, year in people)
+    prompt = f"{facts}\n\nThe same facts as JSON, a list with name, city and year of each:\n\n"
+    schema = {"type": "array", "items": PERSON, "minItems": 6, "maxItems": 12}
+    return {"prompt": prompt, "temperature": 0, "guided_json": schema}
+
+
+def chat(number: int) -> dict[str, Any]:
+    topic = passage("docs/parts/scheduler.md", number, 600)
+    turns = f"User: What does this mean?\n{topic}\nAssistant: It means that {topic[:300]}\n"
+    return {"prompt": f"{turns}User: Say it again, please.\nAssistant: It means that", "temperature": 0}
+
+
+def agent(number: int) -> dict[str, Any]:
+    def call(step: int) -> str:
+        arguments = {"path": f"/srv/data/part-{step}.csv", "encoding": "utf-8", "max_rows": 1000, "strict": True}
+        return f"Call: {json.dumps({'name': 'read_table', 'arguments': arguments})}\nResult: {number + step} rows\n"
+
+    return {"prompt": "".join(call(step) for step in range(4)) + "Call:", "temperature": 0}
+
+
+def prose(number: int) -> dict[str, Any]:
+    beginnings = ("The lighthouse keeper", "In the spring of that year", "My grandmother", "On the last train")
+    return {"prompt": beginnings[number % 4], "temperature": 1.0, "seed": number}
+
+
+def noise(number: int) -> dict[str, Any]:
+    chooser = random.Random(number)
+    return {"prompt": chooser.choices(range(1000, 40_000), k=200), "temperature": 2.0, "seed": number}
+
+
+# Case → its request, and the least ratio that is the goal.
+CASES: dict[str, tuple[Callable[[int], dict[str, Any]], float]] = {
+    "edit": (edit, 3.0),
+    "quote": (quote, 1.6),
+    "extract": (extract, 1.5),
+    "chat": (chat, 1.3),
+    "agent": (agent, 1.3),
+    "prose": (prose, 0.98),
+    "noise": (noise, 0.98),
+}
+
+
+def decode(server: Trunkline, bodies: list[dict[str, Any]]) -> tuple[float, list[Stream]]:
+    """Sends requests at the same time. Returns the mean seconds from first to last token, and the streams."""
+
+    async def all_streams() -> list[Stream]:
+        send = (post("127.0.0.1", server.port, "/v1/completions", body) for body in bodies)
+        return list(await asyncio.gather(*send))
+
+    streams = asyncio.run(all_streams())
+    return statistics.mean(stream.e2e_s - stream.ttft_s for stream in streams), streams
+
+
+def measure(server: Trunkline, name: str, num_streams: int, repeat: int) -> dict[str, Any]:
+    """Returns the ratio of one case and what it comes from."""
+    make, goal = CASES[name]
+    ratios, seconds = [], []
+    before = server.metrics()
+    for turn in range(repeat):
+        numbers = range(turn * num_streams, (turn + 1) * num_streams)
+        common = {"max_tokens": OUTPUT_TOKENS, "stream": True, "stream_options": {"include_usage": True}}
+        if name != "extract":
+            common["ignore_eos"] = True
+        bodies = [common | make(number) for number in numbers]
+        off = [body | {"speculation": False} for body in bodies]
+        # The prompts are cached before, so that the first of a pair has no prefill beside its decodes.
+        decode(server, [body | {"max_tokens": 2} for body in off])
+        order = [off, bodies] if turn % 2 else [bodies, off]
+        results = {id(part): decode(server, part) for part in order}
+        (without, plain), (with_drafts, drafted) = results[id(off)], results[id(bodies)]
+        assert [s.text for s in plain] == [s.text for s in drafted], f"{name}: drafts changed the text"
+        ratios.append(without / with_drafts)
+        seconds.append(with_drafts)
+    after = server.metrics()
+    counts = [after[f"trunkline_{kind}_total"] - before[f"trunkline_{kind}_total"] for kind in KINDS]
+    return {
+        "case": name,
+        "streams": num_streams,
+        "ratio": round(statistics.median(ratios), 2),
+        "ratios": sorted(round(ratio, 2) for ratio in ratios),
+        "goal": goal,
+        "seconds": round(statistics.median(seconds), 3),
+        "drafted": int(counts[0]),
+        "accepted": int(counts[1]),
+    }
+
+
+KINDS = ("drafted_tokens", "accepted_draft_tokens")
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    lines = ["| case | streams | off / on | least, most | goal | drafted | right |", "|---|---|---|---|---|---|---|"]
+    for row in rows:
+        share = row["accepted"] / row["drafted"] if row["drafted"] else 0.0
+        least, most = row["ratios"][0], row["ratios"][-1]
+        lines.append(
+            f"| {row['case']} | {row['streams']} | {row['ratio']:.2f} | {least:.2f}, {most:.2f} | {row['goal']} "
+            f"| {row['drafted']} | {share:.0%} |"
+        )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--streams", default="1,8")
+    parser.add_argument("--repeat", type=int, default=7)
+    parser.add_argument("--cases", default=",".join(CASES))
+    parser.add_argument("--speculate", default="auto", help="of the server")
+    parser.add_argument("--save", action="store_true", help="write benchmark/results/speculation.md")
+    options = parser.parse_args()
+    rows = []
+    with serving("--speculate", options.speculate) as server:
+        # Steps of all sizes are measured before drafts are judged by their cost.
+        decode(server, [{"max_tokens": 100, "stream": True, "ignore_eos": True} | prose(i) for i in range(8)])
+        for num_streams in map(int, options.streams.split(",")):
+            for name in options.cases.split(","):
+                rows.append(measure(server, name, num_streams, options.repeat))
+                print(rows[-1], file=sys.stderr)
+    print(table(rows))
+    if options.save:
+        text = f'# Speculation\n\n`make bench NAME=speculation ARGS="--save"`\n\n{table(rows)}\n'
+        (ROOT / "benchmark/results/speculation.md").write_text(text)
+
+
+if __name__ == "__main__":
+    main()
