@@ -6,8 +6,8 @@ Each case runs with and without drafts (`speculation: false`) in turn on one ser
 outputs must be equal. A ratio is the decode time without drafts over that with drafts, the median over the turns; a
 decode time is that from the first token to the last.
 
-The model is the embedded one, which is small: it copies what it is given a good start of, and writes prose that does not
-repeat itself only if it samples. The cases stand for what clients do; the texts are files of this repository.
+The model is the embedded one, which is small: it copies what it is given a good start of, and writes prose that does
+not repeat itself only if it samples. The cases stand for what clients do; the texts are files of this repository.
 """
 
 from __future__ import annotations

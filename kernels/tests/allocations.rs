@@ -127,6 +127,7 @@ impl Run {
             sample: end >= num_prompt_tokens,
             score: false,
             draft_token_ids: Vec::new(),
+            draft_masks: Vec::new(),
         };
         let share = STEP_TOKENS / NUM_SEQUENCES;
         let plan = |first: usize, end: usize| -> Vec<Chunk> {

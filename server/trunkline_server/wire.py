@@ -96,6 +96,7 @@ def decode_plan(plan: shard_pb2.StepPlan, limits: PlanLimits, late_masks: LateMa
             chunk.score,
             late_masks if chunk.awaits_mask else None,
             tuple(chunk.draft_token_ids) if chunk.draft_token_ids else (),
+            tuple(chunk.draft_masks) if chunk.draft_masks else (),
         )
         for chunk in plan.chunks
     ]
@@ -186,7 +187,7 @@ def _check_chunks(step_id: int, chunks: Sequence[Chunk], limits: PlanLimits) -> 
             raise PlanError(f"step {step_id}: chunk of sequence {chunk.sequence_id} has no tokens")
         if chunk.late_masks is not None and (not chunk.sample or chunk.allowed_tokens):
             raise PlanError(f"step {step_id}: chunk of sequence {chunk.sequence_id} awaits a mask that it cannot use")
-        if chunk.draft_token_ids:
+        if chunk.draft_token_ids or chunk.draft_masks:
             _check_drafts(step_id, chunk, limits)
         num_tokens += chunk.num_rows
     if num_tokens > limits.max_step_tokens:
@@ -202,8 +203,11 @@ def _check_drafts(step_id: int, chunk: Chunk, limits: PlanLimits) -> None:
     num_drafts = len(chunk.draft_token_ids)
     if num_drafts > limits.max_draft_tokens:
         raise PlanError(f"{where} has {num_drafts} drafts, more than `max_draft_tokens` ({limits.max_draft_tokens})")
-    if not chunk.sample or chunk.allowed_tokens or chunk.late_masks is not None:
-        raise PlanError(f"{where} has drafts, but it samples nothing or under a mask")
+    if not chunk.sample or chunk.late_masks is not None:
+        raise PlanError(f"{where} has drafts, but it samples nothing or under a late mask")
+    num_masks = num_drafts if chunk.allowed_tokens else 0
+    if len(chunk.draft_masks) != num_masks:
+        raise PlanError(f"{where} has {len(chunk.draft_masks)} `draft_masks`, expected {num_masks}")
 
 
 def _check_slots(

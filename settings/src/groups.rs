@@ -174,8 +174,8 @@ settings! {
         /// Folder that keeps the KV cache on disk, so that it survives restarts and crashes. It contains conversation
         /// content [default: not kept].
         kv_disk_path: Option<PathBuf> = None, Form::Folder;
-        /// Maximum size of the KV cache on disk, such as 500MiB or 2TiB. Blocks that other models left in the folder make
-        /// room, unless a server uses them [default: 10GiB].
+        /// Maximum size of the KV cache on disk, such as 500MiB or 2TiB. Blocks that other models left in the folder
+        /// make room, unless a server uses them [default: 10GiB].
         kv_disk_size: Option<u64> = None, STORE_SIZE;
         /// Serve without the KV cache on disk, with a warning, if its folder cannot be used when the server starts.
         /// Without this, the start fails.

@@ -95,6 +95,7 @@ impl Steps<'_> {
                 sample: sample && end == positions.end,
                 score: false,
                 draft_token_ids: Vec::new(),
+                draft_masks: Vec::new(),
             }])?;
         }
         Ok(())
@@ -194,6 +195,7 @@ impl Bench {
                     sample: true,
                     score: false,
                     draft_token_ids: Vec::new(),
+                    draft_masks: Vec::new(),
                 }])
             })?;
             steps.executor.end(1)?;
@@ -240,6 +242,7 @@ impl Bench {
                         sample: true,
                         score: false,
                         draft_token_ids: Vec::new(),
+                        draft_masks: Vec::new(),
                     };
                     let mut chunks: Vec<Chunk> = (0..num_sequences).map(chunk).collect();
                     if num_new > 0 {
@@ -259,6 +262,7 @@ impl Bench {
                             sample: false,
                             score: false,
                             draft_token_ids: Vec::new(),
+                            draft_masks: Vec::new(),
                         });
                     }
                     steps.step(&chunks)?;

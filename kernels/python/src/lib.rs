@@ -329,9 +329,9 @@ impl PyExecutor {
     }
 
     /// Appends the tokens of `appends` (sequence id, token ids), restricts the next samples by `masks` (sequence id,
-    /// bytes), runs one step, and begins the `stores` (sequence id, block index, slot). Stores of chunks that failed
-    /// are refused and reported as not stored.
-    #[pyo3(signature = (chunks, stores=Vec::new(), appends=Vec::new(), masks=Vec::new()))]
+    /// bytes) and those after drafts by `draft_masks` (sequence id, bytes of each), runs one step, and begins the
+    /// `stores` (sequence id, block index, slot). Stores of chunks that failed are refused and reported as not stored.
+    #[pyo3(signature = (chunks, stores=Vec::new(), appends=Vec::new(), masks=Vec::new(), draft_masks=Vec::new()))]
     fn step<'py>(
         &mut self,
         py: Python<'py>,
@@ -339,6 +339,7 @@ impl PyExecutor {
         stores: Vec<(u64, u32, u32)>,
         appends: Vec<(u64, Vec<u32>)>,
         masks: Vec<(u64, Bound<'py, PyBytes>)>,
+        draft_masks: Vec<(u64, Vec<Vec<u8>>)>,
     ) -> Result<Bound<'py, PyList>, Failure> {
         stores
             .iter()
@@ -349,7 +350,7 @@ impl PyExecutor {
         for (sequence_id, mask) in masks {
             self.executor.allow(sequence_id, mask.as_bytes().to_vec())?;
         }
-        let chunks: Vec<Chunk> = chunks
+        let mut chunks: Vec<Chunk> = chunks
             .into_iter()
             .map(
                 |(sequence_id, first_position, num_tokens, new_block_ids, sample, score, draft_token_ids)| {
@@ -361,10 +362,17 @@ impl PyExecutor {
                         sample,
                         score,
                         draft_token_ids,
+                        draft_masks: Vec::new(),
                     }
                 },
             )
             .collect();
+        for (sequence_id, masks) in draft_masks {
+            let chunk = chunks.iter_mut().find(|chunk| chunk.sequence_id == sequence_id);
+            if let Some(chunk) = chunk {
+                chunk.draft_masks = masks;
+            }
+        }
         let Self { executor, results, .. } = self;
         py.detach(|| {
             executor.step_into(&chunks, results);

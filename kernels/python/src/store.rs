@@ -45,9 +45,9 @@ pub(super) fn extend_key(key: Key, token_ids: Vec<u32>) -> Key {
 
 #[pymethods]
 impl PyStore {
-    /// Opens the store. With `shared_bytes`, it shares that room with the stores beside it, of which unused ones give way
-    /// to it. Raises BlockingIOError if another process uses the folder, ValueError for invalid sizes, and OSError for
-    /// other failures.
+    /// Opens the store. With `shared_bytes`, it shares that room with the stores beside it, of which unused ones give
+    /// way to it. Raises BlockingIOError if another process uses the folder, ValueError for invalid sizes, and
+    /// OSError for other failures.
     #[new]
     #[pyo3(signature = (folder, *, fingerprint, block_bytes, block_size, num_slots, shared_bytes=None))]
     fn new(

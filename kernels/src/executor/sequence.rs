@@ -27,6 +27,9 @@ pub struct Chunk {
     /// With `sample`: tokens that are likely to follow. They are computed as if they had been sampled, and a token is
     /// sampled after each. The samples count up to the first one that differs from its draft.
     pub draft_token_ids: Vec<u32>,
+    /// If the next sample has a mask: one for the sample after each draft, in the format of
+    /// [`Executor::allow`](super::Executor::allow).
+    pub draft_masks: Vec<Vec<u8>>,
 }
 
 impl Chunk {
@@ -71,6 +74,8 @@ pub struct Sequence {
     pub(super) sampling: SamplingParams,
     pub(super) counts: TokenCounts,
     pub(super) allowed: Allowed,
+    /// The masks of the samples after drafts.
+    draft_masks: Vec<Vec<u8>>,
     /// The mask of the request's allowed tokens, which applies to every sample; `None` allows all.
     allowed_always: Option<Vec<u8>>,
     /// The keys of the sequence's blocks; `None` if they are not stored.
@@ -105,6 +110,7 @@ impl Sequence {
             sampling,
             counts,
             allowed: Allowed::All,
+            draft_masks: Vec::new(),
             allowed_always,
             keys: None,
         })
@@ -127,10 +133,11 @@ impl Sequence {
         token_ids.iter().for_each(|token_id| self.push_sampled(*token_id));
     }
 
-    /// The masks of the next sample, in the format of [`Allowed::Mask`]. Waits for a late mask.
-    pub(super) fn masks(&self) -> [Option<&[u8]>; 2] {
+    /// The masks of the sample after `num_drafts` drafts, in the format of [`Allowed::Mask`]. Waits for a late mask.
+    pub(super) fn masks(&self, num_drafts: usize) -> [Option<&[u8]>; 2] {
         let next = match &self.allowed {
-            Allowed::Mask(mask) => Some(&mask[..]),
+            Allowed::Mask(mask) if num_drafts == 0 => Some(&mask[..]),
+            Allowed::Mask(_) => self.draft_masks.get(num_drafts - 1).map(Vec::as_slice),
             Allowed::Late(late) => Some(late.wait()),
             Allowed::All | Allowed::Invalid(_) => None,
         };
@@ -150,6 +157,24 @@ impl Sequence {
     pub(super) fn push_sampled(&mut self, token_id: u32) {
         self.token_ids.push(token_id);
         self.counts.push_output(token_id);
+    }
+
+    /// Checks that a chunk with drafts samples, with a mask for each draft if its first sample has one.
+    fn check_drafts(&self, chunk: &Chunk) -> Result<(), String> {
+        let num_drafts = chunk.draft_token_ids.len();
+        if num_drafts > 0 && (!chunk.sample || matches!(self.allowed, Allowed::Late(_))) {
+            return Err("`draft_token_ids` without `sample`, or with a late mask".to_owned());
+        }
+        let (num_masks, num_bytes) = match &self.allowed {
+            Allowed::Mask(mask) => (num_drafts, mask.len()),
+            Allowed::All | Allowed::Late(_) | Allowed::Invalid(_) => (0, 0),
+        };
+        if chunk.draft_masks.len() == num_masks
+            && chunk.draft_masks.iter().all(|mask| mask.len() == num_bytes)
+        {
+            return Ok(());
+        }
+        Err(format!("{} `draft_masks`, expected {num_masks} of {num_bytes} bytes", chunk.draft_masks.len()))
     }
 
     /// Checks a chunk, appends its blocks and counts its positions as computed. Changes nothing on an error.
@@ -174,12 +199,7 @@ impl Sequence {
         if chunk.sample && end != known {
             return Err(format!("`sample` after position {}, but {known} tokens are known", end - 1));
         }
-        if !chunk.draft_token_ids.is_empty() && !chunk.sample {
-            return Err("`draft_token_ids` without `sample`".to_owned());
-        }
-        if !chunk.draft_token_ids.is_empty() && !matches!(self.allowed, Allowed::All) {
-            return Err("`draft_token_ids` with a mask, which holds for one token".to_owned());
-        }
+        self.check_drafts(chunk)?;
         let num_positions = first + chunk.num_rows();
         if let Some(block_id) = chunk.new_block_ids.iter().find(|id| **id as usize >= limits.num_blocks) {
             return Err(format!(
@@ -200,6 +220,7 @@ impl Sequence {
             return Err(format!("the draft {draft} is not below {vocab_size}"));
         }
         self.block_table.extend_from_slice(&chunk.new_block_ids);
+        self.draft_masks.clone_from(&chunk.draft_masks);
         self.num_computed = Some(end);
         Ok(())
     }

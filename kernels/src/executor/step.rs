@@ -112,6 +112,7 @@ impl Executor {
             sample: false,
             score: false,
             draft_token_ids: Vec::new(),
+            draft_masks: Vec::new(),
         })?;
         (0..num_tokens).filter(|row| is_sampled(*row)).for_each(|row| self.rows.push_sample(row));
         self.forward(probe);
@@ -238,7 +239,7 @@ impl Executor {
                     params,
                     &sequence.counts,
                     context,
-                    sequence.masks(),
+                    sequence.masks(num_drafts),
                     &mut outcome.list,
                 );
                 outcome.token = Some(sampled);

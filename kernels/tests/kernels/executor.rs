@@ -80,6 +80,7 @@ fn chunk(sequence_id: u64, first: usize, end: usize, new_block_ids: &[u32], samp
         sample,
         score: false,
         draft_token_ids: Vec::new(),
+        draft_masks: Vec::new(),
     }
 }
 

@@ -1,6 +1,6 @@
 //! The state of a constrained sequence: which tokens its grammar allows next, and whether that is known yet.
 
-use crate::event::Allowed;
+use crate::event::{Allowed, MaskedDraft};
 use crate::plan::TokenMask;
 
 /// The answers of one sequence's grammar, as far as the scheduler has them and has not used them.
@@ -8,6 +8,8 @@ use crate::plan::TokenMask;
 pub struct Constraint {
     /// The tokens that the next sample may choose.
     next_mask: Option<TokenMask>,
+    /// Drafts behind that sample which the grammar permits.
+    drafts: Vec<MaskedDraft>,
     /// An answer that forces tokens before the sequence has started. It is used when the first chunk is planned,
     /// because tokens are reported only after `Update::Started`.
     early: Option<Allowed>,
@@ -32,6 +34,15 @@ impl Constraint {
         self.next_mask = Some(mask);
     }
 
+    pub fn set_drafts(&mut self, drafts: Vec<MaskedDraft>) {
+        self.drafts = drafts;
+    }
+
+    /// Returns the permitted drafts behind the next sample, or behind the one that was just planned.
+    pub fn drafts(&self) -> &[MaskedDraft] {
+        &self.drafts
+    }
+
     pub fn take_mask(&mut self) -> Option<TokenMask> {
         self.next_mask.take()
     }
@@ -47,6 +58,7 @@ impl Constraint {
     /// Notes that `Update::Awaits` was sent.
     pub fn begin_awaiting(&mut self) {
         self.awaits_answer = true;
+        self.drafts.clear();
     }
 
     /// Notes that the answer has arrived.

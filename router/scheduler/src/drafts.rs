@@ -23,6 +23,9 @@ const GAP_US: f64 = 300.0;
 /// predictions err.
 const LEAST_GAIN: f64 = 1.03;
 
+/// A draft of a constrained sequence is checked by its grammar, which takes some microseconds, if it is this likely.
+const LEAST_CHECKED: f32 = 0.2;
+
 /// The drafts that a chunk could have.
 #[derive(Clone, Debug)]
 pub struct Candidate {
@@ -129,7 +132,12 @@ pub(crate) fn candidates(
         bare.work.add(first, num_tokens);
         let sequence = &parts.sequences[key];
         if end == sequence.num_tokens() && rows.num_scored == 0 {
-            let drafts = propose(sequence, max_drafts);
+            let mut drafts = propose(sequence, max_drafts);
+            if let Some(constraint) = &sequence.constraint {
+                let permitted = drafts.iter().zip(constraint.drafts());
+                let num_permitted = permitted.take_while(|(draft, known)| draft.token_id == known.token_id);
+                drafts.truncate(num_permitted.count());
+            }
             if !drafts.is_empty() {
                 candidates.push(Candidate { key, first, num_tokens, drafts });
             }
@@ -147,11 +155,19 @@ pub(crate) fn pays(parts: &Lifecycle<'_>, bare: BareStep, candidates: &mut [Cand
     }
 }
 
+/// Returns the drafts for which a constrained sequence should ask its grammar.
+pub(crate) fn drafts_to_check(parts: &Lifecycle<'_>, key: SequenceKey) -> Vec<u32> {
+    let Some(max_drafts) = max_drafts(parts) else { return Vec::new() };
+    let drafts = propose(&parts.sequences[key], max_drafts);
+    let likely = drafts.iter().take_while(|draft| draft.probability >= LEAST_CHECKED);
+    likely.map(|draft| draft.token_id).collect()
+}
+
 /// Returns the drafts behind the known tokens of a sequence, at most as many as it may have beside the next sample.
 fn propose(sequence: &Sequence, max_drafts: u32) -> Vec<Draft> {
     let num_left = sequence.max_new_tokens.saturating_sub(sequence.num_output_tokens() + 1);
     let mut drafts = Vec::new();
-    if let Some(drafter) = sequence.drafter.as_ref().filter(|_| sequence.constraint.is_none()) {
+    if let Some(drafter) = &sequence.drafter {
         drafter.propose(max_drafts.min(num_left) as usize, &mut drafts);
     }
     drafts

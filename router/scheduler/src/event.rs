@@ -158,21 +158,16 @@ pub struct Allowed {
     pub next: NextTokens,
     /// Set if the answer took long to compute. No plan waits for the sequence's next answer then.
     pub is_slow: bool,
+    /// The first drafts of `Update::Awaits` behind the forced tokens that the grammar permits. `next` is a mask then.
+    pub drafts: Vec<MaskedDraft>,
 }
 
-impl Allowed {
-    /// Returns the mask if the answer is nothing but a mask, or the answer itself.
-    pub(crate) fn into_mask(self) -> Result<TokenMask, Self> {
-        match self {
-            Self { forced, next: NextTokens::Mask(mask), .. } if forced.is_empty() => Ok(mask),
-            other => Err(other),
-        }
-    }
-
-    /// An answer that forces no token.
-    pub(crate) fn from_mask(mask: TokenMask) -> Self {
-        Self { forced: Vec::new(), next: NextTokens::Mask(mask), is_slow: false }
-    }
+/// A draft that a grammar permits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MaskedDraft {
+    pub token_id: u32,
+    /// The tokens that may be sampled after it.
+    pub mask: TokenMask,
 }
 
 /// The continuation after the forced tokens.
@@ -280,12 +275,14 @@ pub enum Update {
         /// The token, with logprobs if they were requested.
         token: SampledToken,
     },
-    /// A constrained sequence waits for `Event::Allow` with the continuations after this sampled token.
+    /// A constrained sequence waits for `Event::Allow` with the continuations after these sampled tokens.
     Awaits {
         /// The sequence that this concerns.
         id: SequenceId,
-        /// The token, which `Token` has reported.
-        token_id: u32,
+        /// The tokens, which `Token` has reported. With drafts it may be several.
+        token_ids: Vec<u32>,
+        /// Tokens that are likely to follow. The answer should say which of them the grammar permits.
+        drafts: Vec<u32>,
     },
     /// The sequence ended. This update is final.
     Ended {

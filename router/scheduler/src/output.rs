@@ -45,18 +45,17 @@ pub(crate) fn allow(parts: &mut Lifecycle<'_>, key: SequenceKey, allowed: Allowe
     assert!(is_answer_due(sequence), "a grammar's answer is for a sequence that waits for it: {id}");
     let constraint = sequence.constraint.as_mut().expect("the sequence is constrained");
     constraint.end_awaiting(allowed.is_slow);
-    let allowed = match (allowed.into_mask(), &mut sequence.run) {
-        (Ok(mask), Some(run)) if run.mask_step_id.is_some() => {
-            parts.lane.shard_mut().send_late_mask(run, mask);
-            return;
+    if let Some(run) = &mut sequence.run {
+        match &allowed.next {
+            NextTokens::Mask(mask) if allowed.forced.is_empty() => {
+                if run.mask_step_id.is_some() {
+                    parts.lane.shard_mut().send_late_mask(run, mask.clone());
+                    return;
+                }
+            }
+            _ => parts.lane.shard_mut().cancel_late_mask(key, run),
         }
-        (Ok(mask), _) => Allowed::from_mask(mask),
-        (Err(allowed), Some(run)) => {
-            parts.lane.shard_mut().cancel_late_mask(key, run);
-            allowed
-        }
-        (Err(allowed), None) => allowed,
-    };
+    }
     if sequence.first_start.is_none() && !allowed.forced.is_empty() {
         constraint.set_early(allowed);
     } else {
@@ -80,6 +79,7 @@ pub(crate) fn apply(parts: &mut Lifecycle<'_>, key: SequenceKey, allowed: Allowe
         NextTokens::Mask(mask) => {
             if let Some(constraint) = &mut parts.sequences[key].constraint {
                 constraint.set_mask(mask);
+                constraint.set_drafts(allowed.drafts);
             }
         }
         NextTokens::End => parts.end(key, EndReason::EndToken),

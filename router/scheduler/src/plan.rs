@@ -101,6 +101,8 @@ pub struct Chunk {
     /// Tokens that are likely to follow. They are computed as if they had been sampled, and a token is sampled after
     /// each. Neither `num_tokens` nor `stores` counts them.
     pub draft_token_ids: Vec<u32>,
+    /// With `allowed_tokens`: the only tokens that may be sampled after each draft.
+    pub draft_masks: Vec<TokenMask>,
 }
 
 impl Chunk {

@@ -296,6 +296,7 @@ impl<'p, 'a> Planner<'p, 'a> {
             awaits_mask,
             score: is_scored,
             draft_token_ids: Vec::new(),
+            draft_masks: Vec::new(),
         };
         let rows = chunk.rows(num_to_score);
         self.budget.spend(num_tokens, rows);
@@ -336,12 +337,17 @@ impl<'p, 'a> Planner<'p, 'a> {
         let (num_drafts, _) = self.grow_by_free(key, most);
         let Some(index) = self.planned.iter().position(|planned| planned.key == key) else { return };
         let drafts = candidate.drafts[..num_drafts as usize].iter().map(|draft| draft.token_id);
-        let run = self.parts.sequences[key].run_mut();
+        let sequence = &mut self.parts.sequences[key];
+        let run = sequence.run.as_mut().expect("the sequence does not wait");
         run.drafts.clear();
         run.drafts.extend(drafts);
         self.parts.lane.shard_mut().kv.device_mut().begin_fill(&run.table, run.planned, num_drafts);
         let chunk = &mut self.plan.chunks[index];
         chunk.draft_token_ids.clone_from(&run.drafts);
+        if let Some(constraint) = &sequence.constraint {
+            let drafts = constraint.drafts()[..num_drafts as usize].iter();
+            chunk.draft_masks = drafts.map(|draft| draft.mask.clone()).collect();
+        }
         let new_blocks = &run.table.blocks()[run.num_sent_blocks..];
         chunk.new_block_ids.extend(new_blocks.iter().map(|hold| hold.id().0));
         run.num_sent_blocks = run.table.blocks().len();

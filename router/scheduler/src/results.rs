@@ -1,6 +1,8 @@
 //! The effect of a step's result on its sequences.
 
+use crate::constraint::Constraint;
 use crate::consumption::{Consumption, TimeDivision};
+use crate::drafts::drafts_to_check;
 use crate::event::{EndReason, Update};
 use crate::fairness::OUTPUT_TOKEN_COST;
 use crate::in_flight::PlannedChunk;
@@ -147,20 +149,36 @@ fn take_tokens(
         parts.counters.accepted_draft_tokens += u64::from(num_accepted);
         parts.updates.push(Update::Drafted { id: parts.sequences[key].id, num_drafts, num_accepted });
     }
+    let is_constrained = parts.sequences[key].constraint.is_some();
+    let mut token_ids = Vec::new();
+    if is_constrained {
+        token_ids.extend(std::iter::once(&first).chain(&more).map(|token| token.token_id));
+    }
     take_token(parts, key, first, true);
     for token in more {
         // A token may have ended the sequence. Those behind it are dropped.
-        let run = parts.sequences.get(key).and_then(|sequence| sequence.run.as_ref());
-        if run.is_none_or(|run| run.wire_id != chunk.wire_id || run.phase == Phase::Ending) {
+        if !is_open(parts, chunk) {
             return;
         }
-        let run = parts.sequences[key].run_mut();
         // The position of the token before it was computed as a draft.
+        let run = parts.sequences[key].run_mut();
         run.acknowledged += 1;
         run.planned += 1;
         parts.index(key);
         take_token(parts, key, token, false);
     }
+    if is_constrained && is_open(parts, chunk) {
+        let drafts = drafts_to_check(parts, key);
+        let sequence = &mut parts.sequences[key];
+        sequence.constraint.iter_mut().for_each(Constraint::begin_awaiting);
+        parts.updates.push(Update::Awaits { id: sequence.id, token_ids, drafts });
+    }
+}
+
+/// True if the sequence of a chunk has not ended.
+fn is_open(parts: &Lifecycle<'_>, chunk: &PlannedChunk) -> bool {
+    let run = parts.sequences.get(chunk.key).and_then(|sequence| sequence.run.as_ref());
+    run.is_some_and(|run| run.wire_id == chunk.wire_id && run.phase != Phase::Ending)
 }
 
 /// Takes a sampled token. `is_planned` is false for tokens beyond the one that the chunk was planned to sample.
@@ -180,14 +198,7 @@ fn take_token(parts: &mut Lifecycle<'_>, key: SequenceKey, token: SampledToken, 
     let run = parts.sequences[key].run_mut();
     run.pending_samples -= u32::from(is_planned);
     run.sent_mask = None;
-    let (id, token_id) = (parts.sequences[key].id, token.token_id);
-    if append_token(parts, key, token) {
-        return;
-    }
-    if let Some(constraint) = &mut parts.sequences[key].constraint {
-        constraint.begin_awaiting();
-        parts.updates.push(Update::Awaits { id, token_id });
-    }
+    append_token(parts, key, token);
 }
 
 /// Reports the prompt logprobs of a chunk. Returns false if the sequence ended with that.

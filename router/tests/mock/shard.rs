@@ -453,11 +453,12 @@ fn run_step(
         }
         let first = chunk.sample.then(|| sequence.sample(&chunk.allowed_tokens));
         let mut more_tokens = Vec::new();
-        for draft in chunk.draft_token_ids {
+        assert_eq!(chunk.draft_masks.len(), if chunk.allowed_tokens.is_empty() { 0 } else { num_drafts });
+        for (index, draft) in chunk.draft_token_ids.into_iter().enumerate() {
             if more_tokens.last().or(first.as_ref()).is_none_or(|token| token.token_id != draft) {
                 break;
             }
-            more_tokens.push(sequence.sample(&[]));
+            more_tokens.push(sequence.sample(chunk.draft_masks.get(index).map_or(&[], Vec::as_slice)));
         }
         let outcome = first.map(Outcome::Token);
         if chunk.sample || chunk.score {

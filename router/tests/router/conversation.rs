@@ -100,6 +100,7 @@ fn transfers_are_converted_completely() {
             awaits_mask: false,
             score: true,
             draft_token_ids: vec![2, 9],
+            draft_masks: vec![TokenMask([1, 0].as_slice().into()), TokenMask([2, 0].as_slice().into())],
         }],
         restores: vec![Restore {
             restore_id: 2,
@@ -184,7 +185,7 @@ message! { StepPlan, StepPlan: step_id, ends, starts, copies, chunks, restores, 
 message! { SequenceStart, SequenceStart: sequence_id, token_ids, num_prompt_tokens, sampling, root_key }
 message! { BlockCopy, BlockCopy: source_block_id, destination_block_id, num_tokens }
 message! { Chunk, Chunk: sequence_id, first_position, num_tokens, new_block_ids, sample, stores, appended_token_ids,
-allowed_tokens, awaits_mask, score, draft_token_ids }
+allowed_tokens, awaits_mask, score, draft_token_ids, draft_masks }
 message! { BlockStore, BlockStore: block_index, slot }
 message! { Restore, Restore: restore_id, blocks }
 message! { BlockRestore: slot, block_id, key, base_only }
@@ -257,6 +258,12 @@ impl ToJson for Option<BlockKey> {
 impl ToJson for Option<TokenMask> {
     fn to_json(&self) -> Value {
         BASE64_STANDARD.encode(self.as_ref().map_or(&[][..], |mask| &mask.0)).into()
+    }
+}
+
+impl ToJson for TokenMask {
+    fn to_json(&self) -> Value {
+        BASE64_STANDARD.encode(&self.0).into()
     }
 }
 

@@ -193,13 +193,15 @@ class FakeBackend:
         """Returns the samples behind drafts that are right."""
         sampled, block_size = [first], self.info.block_size
         position = chunk.first_position + chunk.num_tokens
-        for draft in chunk.draft_token_ids:
+        for index, draft in enumerate(chunk.draft_token_ids):
             digest = self._slot(sequence, position - 1)
             assert digest is not None, "the position before a draft is computed"
             self._pool[sequence.block_ids[position // block_size]][position % block_size] = mix(digest, draft)
             position += 1
             if len(sampled) == position - chunk.first_position - chunk.num_tokens and draft == sampled[-1].token_id:
-                sampled.append(self._sample(chunk, sequence, mix(digest, draft)))
+                mask = chunk.draft_masks[index] if chunk.draft_masks else b""
+                masked = replace(chunk, allowed_tokens=mask)
+                sampled.append(self._sample(masked, sequence, mix(digest, draft)))
         return sampled[1:]
 
     def _scores(self, chunk: Chunk, sequence: _Sequence) -> list[TokenScore]:

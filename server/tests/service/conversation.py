@@ -115,7 +115,7 @@ def _first_block(prompt: list[int]) -> pb.BlockRestore:
 
 
 def scored_plans(prompt: list[int]) -> list[pb.StepPlan]:
-    """Returns steps 9 to 12: a prompt whose logprobs are reported, in two chunks, and a step with drafts."""
+    """Returns steps 9 to 13: a prompt whose logprobs are reported, in two chunks, and steps with drafts."""
     scored = sampling(
         logit_bias=[pb.TokenBias(token_id=3, bias=-100.0), pb.TokenBias(token_id=4, bias=0.5)],
         allowed_token_ids=[3, 4, 5],
@@ -132,7 +132,12 @@ def scored_plans(prompt: list[int]) -> list[pb.StepPlan]:
         pb.StepPlan(step_id=10, chunks=[_chunk(8, 3, 2, [14], sample=True, score=True)]),
         # Of two drafts, the first one is right.
         pb.StepPlan(step_id=11, chunks=[_chunk(8, 5, 1, sample=True, drafts=DRAFTS)]),
-        pb.StepPlan(step_id=12, ends=[8]),
+        # Under a grammar each sample has a mask.
+        pb.StepPlan(
+            step_id=12,
+            chunks=[_chunk(8, 7, 1, [15], sample=True, allowed=[33], drafts=[33, 7], draft_masks=[[34, 35], [36]])],
+        ),
+        pb.StepPlan(step_id=13, ends=[8]),
     ]
 
 
@@ -259,6 +264,7 @@ def _chunk(
     awaits: bool = False,
     score: bool = False,
     drafts: list[int] | None = None,
+    draft_masks: list[list[int]] | None = None,
 ) -> pb.Chunk:
     return pb.Chunk(
         sequence_id=sequence_id,
@@ -272,6 +278,7 @@ def _chunk(
         awaits_mask=awaits,
         score=score,
         draft_token_ids=drafts or [],
+        draft_masks=[_mask(allowed) for allowed in draft_masks or []],
     )
 
 

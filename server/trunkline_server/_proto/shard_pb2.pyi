@@ -217,7 +217,7 @@ class BlockCopy(_message.Message):
     def __init__(self, source_block_id: _Optional[int] = ..., destination_block_id: _Optional[int] = ..., num_tokens: _Optional[int] = ...) -> None: ...
 
 class Chunk(_message.Message):
-    __slots__ = ("sequence_id", "first_position", "num_tokens", "new_block_ids", "sample", "stores", "appended_token_ids", "allowed_tokens", "score", "awaits_mask", "draft_token_ids")
+    __slots__ = ("sequence_id", "first_position", "num_tokens", "new_block_ids", "sample", "stores", "appended_token_ids", "allowed_tokens", "score", "awaits_mask", "draft_token_ids", "draft_masks")
     SEQUENCE_ID_FIELD_NUMBER: _ClassVar[int]
     FIRST_POSITION_FIELD_NUMBER: _ClassVar[int]
     NUM_TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -229,6 +229,7 @@ class Chunk(_message.Message):
     SCORE_FIELD_NUMBER: _ClassVar[int]
     AWAITS_MASK_FIELD_NUMBER: _ClassVar[int]
     DRAFT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    DRAFT_MASKS_FIELD_NUMBER: _ClassVar[int]
     sequence_id: int
     first_position: int
     num_tokens: int
@@ -240,7 +241,8 @@ class Chunk(_message.Message):
     score: bool
     awaits_mask: bool
     draft_token_ids: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, sequence_id: _Optional[int] = ..., first_position: _Optional[int] = ..., num_tokens: _Optional[int] = ..., new_block_ids: _Optional[_Iterable[int]] = ..., sample: _Optional[bool] = ..., stores: _Optional[_Iterable[_Union[BlockStore, _Mapping]]] = ..., appended_token_ids: _Optional[_Iterable[int]] = ..., allowed_tokens: _Optional[bytes] = ..., score: _Optional[bool] = ..., awaits_mask: _Optional[bool] = ..., draft_token_ids: _Optional[_Iterable[int]] = ...) -> None: ...
+    draft_masks: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, sequence_id: _Optional[int] = ..., first_position: _Optional[int] = ..., num_tokens: _Optional[int] = ..., new_block_ids: _Optional[_Iterable[int]] = ..., sample: _Optional[bool] = ..., stores: _Optional[_Iterable[_Union[BlockStore, _Mapping]]] = ..., appended_token_ids: _Optional[_Iterable[int]] = ..., allowed_tokens: _Optional[bytes] = ..., score: _Optional[bool] = ..., awaits_mask: _Optional[bool] = ..., draft_token_ids: _Optional[_Iterable[int]] = ..., draft_masks: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class BlockStore(_message.Message):
     __slots__ = ("block_index", "slot")

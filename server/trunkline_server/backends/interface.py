@@ -126,6 +126,8 @@ class Chunk:
     # If not None, the mask arrives there while the step runs.
     late_masks: LateMasks | None = None
     draft_token_ids: Sequence[int] = ()
+    # With `allowed_tokens`: the mask of the sample after each draft.
+    draft_masks: Sequence[bytes] = ()
 
     @property
     def num_rows(self) -> int:

@@ -19,12 +19,20 @@ fn all_parameters() -> SamplingParams {
     }
 }
 
+/// The tokens that the sample at a position may choose, if the sequence is masked.
+fn mask_at(position: usize) -> Vec<u8> {
+    let mut mask = vec![0; VOCAB.div_ceil(8)];
+    let allowed = (0..VOCAB).filter(|token| (token * 7 + position * 3) % 5 < 2);
+    allowed.for_each(|token| mask[token / 8] |= 1 << (token % 8));
+    mask
+}
+
 /// Decodes with the drafts that `draft` returns for the tokens so far and for the number of tokens that it may draft.
 /// Returns the sampled tokens and the number of steps. Another sequence decodes beside it.
 fn decode(
     executor: &mut Executor,
     tokens: &[u32],
-    sampling: &SamplingParams,
+    (sampling, is_masked): (&SamplingParams, bool),
     mut draft: impl FnMut(&[u32], usize) -> Vec<u32>,
 ) -> (Vec<SampledToken>, usize) {
     let (mut blocks, mut others) =
@@ -37,8 +45,12 @@ fn decode(
     while sampled.len() < NUM_OUTPUT {
         let drafts = draft(&known, NUM_OUTPUT - sampled.len() - 1);
         let new_blocks = blocks.take_for(known.len() + drafts.len());
-        let mine =
+        let mut mine =
             Chunk { draft_token_ids: drafts.clone(), ..chunk(1, first, known.len(), &new_blocks, true) };
+        if is_masked {
+            executor.allow(1, mask_at(known.len())).unwrap();
+            mine.draft_masks = (1..=drafts.len()).map(|index| mask_at(known.len() + index)).collect();
+        }
         let end = other.len() + num_steps;
         let beside = chunk(2, if num_steps == 0 { 0 } else { end - 1 }, end, &others.take_for(end), true);
         let results = executor.step(&[mine, beside]);
@@ -64,21 +76,21 @@ fn drafts_never_change_tokens_or_logprobs() {
     for recipe in ALL {
         let mut executor = build(recipe, 2, best());
         let tokens = prompt(51, 2 * BLOCK_SIZE - 3);
-        for sampling in [observant(), all_parameters()] {
-            let (expected, num_steps) = decode(&mut executor, &tokens, &sampling, |_, _| Vec::new());
+        for sampling in [(&observant(), false), (&all_parameters(), false), (&all_parameters(), true)] {
+            let (expected, num_steps) = decode(&mut executor, &tokens, sampling, |_, _| Vec::new());
             assert_eq!(num_steps, NUM_OUTPUT);
             let output: Vec<u32> = expected.iter().map(|token| token.token_id).collect();
             let rest = |known: &[u32]| output[known.len() - tokens.len()..].to_vec();
             // The pool holds NaN where drafts write.
             executor.kv_pool_mut().fill(half::f16::NAN.to_bits());
             let right = |known: &[u32], most: usize| rest(known)[..most.min(9)].to_vec();
-            let (sampled, num_steps) = decode(&mut executor, &tokens, &sampling, right);
+            let (sampled, num_steps) = decode(&mut executor, &tokens, sampling, right);
             assert_eq!(sampled, expected, "right drafts");
             assert_eq!(num_steps, NUM_OUTPUT / 10);
             let wrong = |known: &[u32], most: usize| {
                 rest(known)[..most.min(5)].iter().map(|token| (token + 1) % VOCAB as u32).collect()
             };
-            let (sampled, num_steps) = decode(&mut executor, &tokens, &sampling, wrong);
+            let (sampled, num_steps) = decode(&mut executor, &tokens, sampling, wrong);
             assert_eq!((sampled, num_steps), (expected.clone(), NUM_OUTPUT), "wrong drafts");
             let mut random = Random::new(52);
             let mixed = |known: &[u32], most: usize| {
@@ -86,7 +98,7 @@ fn drafts_never_change_tokens_or_logprobs() {
                 let right = random.below(10);
                 drafts.iter().enumerate().map(|(i, token)| if i < right { *token } else { 1 }).collect()
             };
-            let (sampled, _) = decode(&mut executor, &tokens, &sampling, mixed);
+            let (sampled, _) = decode(&mut executor, &tokens, sampling, mixed);
             assert_eq!(sampled, expected, "drafts that are partly right");
         }
     }
@@ -108,6 +120,17 @@ fn drafts_that_make_no_sense_fail_their_sequence_only() {
     fails(vec![1, VOCAB as u32], true, 1, "is not below");
     fails(vec![1; 4], true, 1, "do not hold");
     fails(vec![1; 12], true, 2, "logits of more than 12");
+    executor.allow(1, mask_at(0)).unwrap();
+    let chunk_of = |draft_masks| Chunk {
+        draft_token_ids: vec![1],
+        draft_masks,
+        ..chunk(1, 0, tokens.len(), &[0, 1], true)
+    };
+    for masks in [vec![], vec![vec![0]], vec![mask_at(0), mask_at(1)]] {
+        let results = executor.step(&[chunk_of(masks)]);
+        let Err(SequenceFailure::InvalidPlan(message)) = &results[0].outcome else { panic!("{results:?}") };
+        assert!(message.contains("`draft_masks`"), "{message}");
+    }
     let results = executor.step(&[chunk(1, 0, tokens.len(), &[0], true)]);
     assert!(results[0].outcome.is_ok(), "the sequence is as before");
 }

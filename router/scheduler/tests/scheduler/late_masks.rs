@@ -38,7 +38,7 @@ fn mask(bits: u8) -> TokenMask {
 }
 
 fn allowed(bits: u8) -> Allowed {
-    Allowed { forced: Vec::new(), next: NextTokens::Mask(mask(bits)), is_slow: false }
+    Allowed { forced: Vec::new(), next: NextTokens::Mask(mask(bits)), is_slow: false, drafts: Vec::new() }
 }
 
 impl World {

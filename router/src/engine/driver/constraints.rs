@@ -13,7 +13,7 @@ use rustix::time::{ClockId, clock_gettime};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use trunkline_grammar::{Constraint, Forcing, GrammarError, Next};
-use trunkline_scheduler::{Allowed, NextTokens, SequenceId, TokenMask};
+use trunkline_scheduler::{Allowed, MaskedDraft, NextTokens, SequenceId, TokenMask};
 
 /// A mask that takes more CPU time is slow. The sequence's next mask is computed separately, and no step waits for it.
 /// The value is about half a step of a small model; a typical mask of a schema takes 0.01 ms.
@@ -21,6 +21,8 @@ const SLOW_MASK: Duration = Duration::from_millis(3);
 /// The most CPU time that the driver spends on a turn's masks. It sends them to the threads if the times of the last
 /// masks predict more.
 const MAX_OWN_WORK: Duration = Duration::from_micros(500);
+/// The most CPU time for a sequence's mask and those of its drafts. The device is idle meanwhile.
+const MAX_DRAFT_TIME: Duration = Duration::from_micros(300);
 const MAX_MASK_THREADS: usize = 4;
 /// The number of masks that justifies waking another thread.
 const MIN_MASKS_PER_THREAD: usize = 4;
@@ -30,8 +32,10 @@ struct Work {
     id: SequenceId,
     constraint: Constraint,
     forcing: Forcing,
-    /// The token that was sampled last; `None` for the first mask.
-    token_id: Option<u32>,
+    /// The tokens that were sampled since the last mask; none for the first one.
+    token_ids: Vec<u32>,
+    /// Tokens that are likely to follow.
+    drafts: Vec<u32>,
 }
 
 /// A constraint that was advanced, and the tokens that it allows next.
@@ -39,7 +43,9 @@ pub(super) struct Worked {
     id: SequenceId,
     constraint: Constraint,
     allowed: Result<trunkline_grammar::Allowed, GrammarError>,
-    /// The CPU time that the mask took.
+    /// The first drafts that the grammar permits, and what may follow each.
+    drafts: Vec<(u32, trunkline_grammar::TokenMask)>,
+    /// The CPU time that the mask took, without those of drafts.
     pub(super) time: Duration,
 }
 
@@ -47,20 +53,52 @@ impl Work {
     fn run(mut self) -> Worked {
         let begin = thread_time();
         // A panic in the parser ends only its own sequence. The step that waits for this mask continues.
+        let mut time = Duration::ZERO;
         let work = AssertUnwindSafe(|| {
-            let accepted = self.token_id.map_or(Ok(()), |token_id| self.constraint.accept(token_id));
-            accepted.and_then(|()| self.constraint.allowed(self.forcing))
+            let mut accepted = self.token_ids.iter().map(|&token_id| self.constraint.accept(token_id));
+            accepted.try_for_each(|accepted| accepted)?;
+            let allowed = self.constraint.allowed(self.forcing)?;
+            time = thread_time().saturating_sub(begin);
+            let drafts = permitted(&self.constraint, &allowed, &self.drafts, begin);
+            Ok((allowed, drafts))
         });
-        let allowed = catch_unwind(work).unwrap_or_else(|_| {
+        let result = catch_unwind(work).unwrap_or_else(|_| {
             Err(GrammarError::Failed { detail: "the parser failed; see the log".to_owned() })
         });
-        Worked {
-            id: self.id,
-            constraint: self.constraint,
-            allowed,
-            time: thread_time().saturating_sub(begin),
-        }
+        let (allowed, drafts) = match result {
+            Ok((allowed, drafts)) => (Ok(allowed), drafts),
+            Err(error) => (Err(error), Vec::new()),
+        };
+        Worked { id: self.id, constraint: self.constraint, allowed, drafts, time }
     }
+}
+
+/// Returns the first drafts behind the forced tokens that the grammar permits, and what may follow each. A draft whose
+/// mask cannot be computed, or after which the text must end, and all drafts behind it are left out.
+fn permitted(
+    constraint: &Constraint,
+    allowed: &trunkline_grammar::Allowed,
+    drafts: &[u32],
+    begin: Duration,
+) -> Vec<(u32, trunkline_grammar::TokenMask)> {
+    let mut permitted = Vec::new();
+    let (Some(drafts), Next::Mask(mask)) = (drafts.strip_prefix(&allowed.forced[..]), &allowed.next) else {
+        return permitted;
+    };
+    if drafts.first().is_none_or(|&draft| !mask.contains(draft)) {
+        return permitted;
+    }
+    let mut ahead = constraint.fork();
+    for &draft in drafts {
+        let is_permitted = permitted.last().is_none_or(|(_, mask): &(u32, _)| mask.contains(draft));
+        if !is_permitted || thread_time().saturating_sub(begin) > MAX_DRAFT_TIME {
+            break;
+        }
+        let next = ahead.accept(draft).and_then(|()| ahead.allowed(Forcing::Never));
+        let Ok(trunkline_grammar::Allowed { next: Next::Mask(mask), .. }) = next else { break };
+        permitted.push((draft, mask));
+    }
+    permitted
 }
 
 /// A sequence with a constraint.
@@ -124,19 +162,24 @@ impl Constraints {
     pub(super) fn begin(&mut self, id: SequenceId, constraint: Constraint, wants_logprobs: bool) {
         let forcing = if wants_logprobs { Forcing::Never } else { Forcing::Allow };
         self.entries.insert(id, Entry { constraint: None, forcing, last_time: None });
-        self.work_beside(Work { id, constraint, forcing, token_id: None });
+        self.work_beside(Work { id, constraint, forcing, token_ids: Vec::new(), drafts: Vec::new() });
     }
 
-    /// Schedules the mask that follows a sampled token for the next `flush`, or starts it at once if it is likely to be
+    /// Schedules the mask that follows sampled tokens for the next `flush`, or starts it at once if it is likely to be
     /// slow. If a result is returned, the caller must pass it to the scheduler.
-    pub(super) fn follow(&mut self, id: SequenceId, token_id: u32) -> Option<Allowed> {
+    pub(super) fn follow(
+        &mut self,
+        id: SequenceId,
+        token_ids: Vec<u32>,
+        drafts: Vec<u32>,
+    ) -> Option<Allowed> {
         let entry = self.entries.get_mut(&id)?;
         let Some(constraint) = entry.constraint.take() else {
             tracing::error!(sequence_id = id.0, "a token was sampled before its mask was known");
             let next = NextTokens::Failed("a token was sampled before its mask was known".to_owned());
-            return Some(Allowed { forced: Vec::new(), next, is_slow: false });
+            return Some(Allowed { forced: Vec::new(), next, is_slow: false, drafts: Vec::new() });
         };
-        let work = Work { id, constraint, forcing: entry.forcing, token_id: Some(token_id) };
+        let work = Work { id, constraint, forcing: entry.forcing, token_ids, drafts };
         if entry.is_slow() {
             self.work_beside(work);
         } else {
@@ -184,6 +227,11 @@ impl Constraints {
         entry.constraint = Some(worked.constraint);
         entry.last_time = Some(worked.time);
         let is_slow = entry.is_slow();
+        let masked = |(token_id, mask): (u32, trunkline_grammar::TokenMask)| MaskedDraft {
+            token_id,
+            mask: TokenMask(mask.for_rows(self.vocab_size)),
+        };
+        let drafts = worked.drafts.into_iter().map(masked).collect();
         let (forced, next) = match worked.allowed {
             Ok(allowed) => {
                 let next = match allowed.next {
@@ -194,7 +242,7 @@ impl Constraints {
             }
             Err(error) => (Vec::new(), NextTokens::Failed(error.to_string())),
         };
-        Some((worked.id, Allowed { forced, next, is_slow }))
+        Some((worked.id, Allowed { forced, next, is_slow, drafts }))
     }
 
     /// Removes the constraint of a sequence that has ended.

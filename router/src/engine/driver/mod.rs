@@ -429,8 +429,8 @@ impl Driver {
                         self.tell(id, SequenceUpdate::Drafted { num_drafts, num_accepted });
                     }
                     Update::Token { id, token } => self.on_token(id, token),
-                    Update::Awaits { id, token_id } => {
-                        if let Some(allowed) = self.constraints.follow(id, token_id) {
+                    Update::Awaits { id, token_ids, drafts } => {
+                        if let Some(allowed) = self.constraints.follow(id, token_ids, drafts) {
                             let event = Event::Allow { id, allowed };
                             self.scheduler.handle(self.now(), event, &mut self.updates);
                         }

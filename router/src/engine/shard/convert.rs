@@ -42,6 +42,7 @@ pub fn plan_to_proto(plan: StepPlan) -> proto::StepPlan {
                 awaits_mask: chunk.awaits_mask,
                 score: chunk.score,
                 draft_token_ids: chunk.draft_token_ids,
+                draft_masks: chunk.draft_masks.into_iter().map(|mask| mask.0.to_vec()).collect(),
             })
             .collect(),
         restores: plan.restores.into_iter().map(restore_to_proto).collect(),
@@ -115,6 +116,7 @@ pub fn plan_from_proto(plan: proto::StepPlan) -> Result<StepPlan, ShardError> {
                 awaits_mask: chunk.awaits_mask,
                 score: chunk.score,
                 draft_token_ids: chunk.draft_token_ids,
+                draft_masks: chunk.draft_masks.into_iter().map(|mask| TokenMask(mask.into())).collect(),
             })
             .collect(),
         restores: plan.restores.into_iter().map(restore_from_proto).collect::<Result<_, _>>()?,

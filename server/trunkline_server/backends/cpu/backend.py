@@ -78,12 +78,14 @@ class CpuBackend:
         stores = [(chunk.sequence_id, store.block_index, store.slot) for chunk in chunks for store in chunk.stores]
         appends = [(chunk.sequence_id, chunk.appended_token_ids) for chunk in chunks if chunk.appended_token_ids]
         masks = [(chunk.sequence_id, chunk.allowed_tokens) for chunk in chunks if chunk.allowed_tokens]
+        draft_masks = [(chunk.sequence_id, chunk.draft_masks) for chunk in chunks if chunk.draft_masks]
         for chunk in chunks:
             if chunk.late_masks is not None:
                 assert isinstance(chunk.late_masks, LateMasks), "late masks come from make_late_masks"
                 self._executor.await_mask(chunk.sequence_id, chunk.late_masks)
         try:
-            outcomes = self._executor.step([_chunk_fields(chunk) for chunk in chunks], stores, appends, masks)
+            fields = [_chunk_fields(chunk) for chunk in chunks]
+            outcomes = self._executor.step(fields, stores, appends, masks, draft_masks)
         except ValueError as error:
             raise PlanError(str(error)) from error
         # A sampled token has four fields and a failure three, both in the order of their classes.

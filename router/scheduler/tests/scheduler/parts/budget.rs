@@ -46,6 +46,7 @@ fn chunk(first_position: u32, num_tokens: u32, score: bool, sample: bool) -> Chu
         awaits_mask: false,
         score,
         draft_token_ids: Vec::new(),
+        draft_masks: Vec::new(),
     }
 }
 

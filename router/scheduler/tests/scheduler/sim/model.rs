@@ -1,6 +1,6 @@
 //! A model whose text follows from hashes, and the text that it writes for a single request.
 
-use trunkline_scheduler::{Allowed, NextTokens, TokenMask, TokenScore};
+use trunkline_scheduler::{Allowed, MaskedDraft, NextTokens, TokenMask, TokenScore};
 
 use super::rng::mix;
 
@@ -78,14 +78,14 @@ impl Model {
         (output, false)
     }
 
-    /// Returns the grammar's answer after an output, with all forced tokens.
-    pub fn follow(self, seed: u64, output: &[u32]) -> Allowed {
+    /// Returns the grammar's answer after an output, with all forced tokens and the drafts that it permits.
+    pub fn follow(self, seed: u64, output: &[u32], drafts: &[u32]) -> Allowed {
         // Some masks take long to compute.
         let is_slow = mix(seed ^ output.len() as u64).is_multiple_of(5);
         let (mut output, mut forced) = (output.to_vec(), Vec::new());
         loop {
             let Some(mask) = self.allowed(seed, &output) else {
-                return Allowed { forced, next: NextTokens::End, is_slow };
+                return Allowed { forced, next: NextTokens::End, is_slow, drafts: Vec::new() };
             };
             let mut ids = (0..self.vocab_size).filter(|id| mask.0[*id as usize / 8] >> (id % 8) & 1 == 1);
             match (ids.next(), ids.next()) {
@@ -93,9 +93,34 @@ impl Model {
                     output.push(id);
                     forced.push(id);
                 }
-                _ => return Allowed { forced, next: NextTokens::Mask(mask), is_slow },
+                _ => {
+                    let behind = drafts.strip_prefix(&forced[..]).unwrap_or_default();
+                    let drafts = self.permitted(seed, &mut output, &mask, behind);
+                    return Allowed { forced, next: NextTokens::Mask(mask), is_slow, drafts };
+                }
             }
         }
+    }
+
+    /// Returns the first drafts behind an output that the grammar permits, up to one that ends the output.
+    fn permitted(
+        self,
+        seed: u64,
+        output: &mut Vec<u32>,
+        first: &TokenMask,
+        drafts: &[u32],
+    ) -> Vec<MaskedDraft> {
+        let (mut permitted, mut mask) = (Vec::new(), first.clone());
+        for &token_id in drafts {
+            if mask.0[token_id as usize / 8] >> (token_id % 8) & 1 == 0 {
+                break;
+            }
+            output.push(token_id);
+            let Some(next) = self.allowed(seed, output) else { break };
+            mask = next;
+            permitted.push(MaskedDraft { token_id, mask: mask.clone() });
+        }
+        permitted
     }
 
     /// Returns the output of a request without other requests.

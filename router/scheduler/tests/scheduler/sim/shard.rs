@@ -378,10 +378,9 @@ impl FakeShard {
         let block_size = self.limits.block_size as usize;
         let sequence = &self.sequences[&chunk.sequence_id];
         let has_drafts = !chunk.draft_token_ids.is_empty();
-        assert!(
-            !has_drafts || chunk.sample && !sequence.is_constrained,
-            "drafts are sampled, without a mask"
-        );
+        let num_masks = if sequence.is_constrained { chunk.draft_token_ids.len() } else { 0 };
+        assert_eq!(chunk.draft_masks.len(), num_masks, "under a grammar each draft has a mask");
+        assert!(!has_drafts || chunk.sample && !chunk.awaits_mask, "drafts are sampled");
         let end = (chunk.first_position + chunk.num_tokens) as usize;
         if !has_drafts {
             return Vec::new();
@@ -405,14 +404,17 @@ impl FakeShard {
             Some(SequenceOutcome::Token(token)) => token.token_id,
             _ => return more,
         };
-        for &draft in &chunk.draft_token_ids {
+        for (index, &draft) in chunk.draft_token_ids.iter().enumerate() {
             if draft != token_id {
                 break;
             }
             let sequence =
                 self.sequences.get_mut(&chunk.sequence_id).expect("only started sequences compute");
             let prefix = *sequence.hashes.last().expect("a sequence has a start");
-            token_id = self.model.sample(prefix, sequence.seed);
+            token_id = match chunk.draft_masks.get(index) {
+                Some(mask) => self.model.sample_allowed(prefix, sequence.seed, mask),
+                None => self.model.sample(prefix, sequence.seed),
+            };
             sequence.tokens.push(token_id);
             sequence.hashes.push(Model::extend(prefix, token_id));
             more.push(SampledToken { token_id, ..SampledToken::default() });

@@ -75,7 +75,9 @@ pub(super) struct World<'a> {
     pinned: BTreeSet<SequenceId>,
     /// The reported logprobs of prompts.
     scores: BTreeMap<SequenceId, Vec<TokenScore>>,
-    /// What the scheduler reported of each tenant.
+    /// The drafts that the grammar of a sequence is asked about.
+    asked_drafts: BTreeMap<SequenceId, Vec<u32>>,
+    /// The consumption of each tenant, as the scheduler reported it.
     consumption: BTreeMap<Option<Box<str>>, Consumption>,
     /// The device time of the results that the scheduler took.
     device_time_us: u64,
@@ -113,6 +115,7 @@ impl<'a> World<'a> {
             submitted: BTreeMap::new(),
             pinned: BTreeSet::new(),
             scores: BTreeMap::new(),
+            asked_drafts: BTreeMap::new(),
             consumption: BTreeMap::new(),
             device_time_us: 0,
             report: Report {
@@ -221,7 +224,8 @@ impl<'a> World<'a> {
             Happening::Allow(id) => {
                 let model = Model { vocab_size: self.scenario.limits.vocab_size };
                 let seed = self.arrivals[&id].request.sampling.seed;
-                let allowed = model.follow(seed, &self.report.outputs[&id]);
+                let drafts = self.asked_drafts.remove(&id).unwrap_or_default();
+                let allowed = model.follow(seed, &self.report.outputs[&id], &drafts);
                 self.tell(Event::Allow { id, allowed });
             }
             Happening::Leave(id) => self.tell(Event::Abort(id)),
@@ -538,9 +542,10 @@ impl<'a> World<'a> {
                     self.report.first_token_at.entry(id).or_insert(self.now);
                     self.react(id);
                 }
-                Update::Awaits { id, token_id } => {
+                Update::Awaits { id, token_ids, drafts } => {
                     self.check_open(id);
-                    assert_eq!(self.report.outputs[&id].last(), Some(&token_id));
+                    assert!(!token_ids.is_empty() && self.report.outputs[&id].ends_with(&token_ids));
+                    self.asked_drafts.insert(id, drafts);
                     self.allow_soon(id);
                 }
                 Update::Ended { id, reason, usage } => {
