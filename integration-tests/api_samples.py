@@ -114,6 +114,7 @@ SAMPLES: dict[str, dict[str, list[Any]]] = {
         "logprobs": [True],
         "top_logprobs": [2],
         "chat_template_kwargs": [{"enable_thinking": False}],
+        "timings_per_token": [True, False],
         "continue_final_message": [True],
         "add_generation_prompt": [True, False],
         "prediction": [

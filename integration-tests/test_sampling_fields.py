@@ -264,7 +264,7 @@ OTHERS = {
     *("prompt_logprobs", "details", "decoder_input_details", "top_n_tokens", "echo", "return_full_text", "metadata"),
     *("chat_template_kwargs", "continue_final_message", "add_generation_prompt", "service_tier", "priority"),
     *("cache_salt", "prompt_cache_key", "prompt_cache_retention", "cache_retention", "cache_control"),
-    *("messages[].content[].cache_control", "prediction", "speculation", "context_management"),
+    *("messages[].content[].cache_control", "prediction", "speculation", "timings_per_token", "context_management"),
 }
 SUPPORTED = [
     (row.table, row.field)

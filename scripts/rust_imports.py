@@ -29,6 +29,7 @@ ROUTER_LAYERS = (
     ("error", "watermark"),
     ("request_id",),
     ("clock", "log", "random", "shutdown", "trace"),
+    ("repeats",),
 )
 KV_LAYERS = (
     ("cache",),

@@ -22,8 +22,8 @@ fn main() {
         let mut num_drafts = 0;
         let begin = Instant::now();
         for token_id in &output {
-            drafter.extend(&[*token_id]);
-            drafter.propose(16, &mut drafts);
+            drafter.extend(&[*token_id], None);
+            drafter.propose(16, None, &mut drafts);
             num_drafts += drafts.len();
         }
         let step_ns = begin.elapsed().as_nanos() / output.len() as u128;

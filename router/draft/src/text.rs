@@ -73,11 +73,13 @@ impl Chains {
         }
     }
 
-    /// Returns the places with the same hash as the one at the end of the text, the latest first.
-    fn places(&self) -> impl Iterator<Item = usize> {
-        let next = |place: u32| self.earlier.get(place as usize).copied().filter(|&earlier| earlier != NONE);
-        let last = self.earlier.len().saturating_sub(1) as u32;
-        std::iter::successors(next(last), move |&place| next(place)).map(|place| place as usize)
+    /// Returns the places before which the last tokens of `end` may stand, the latest first. The end of this text is
+    /// one of them, if `end` is this text.
+    fn places(&self, end: &[u32]) -> impl Iterator<Item = usize> {
+        let first = end.len().checked_sub(self.width).map_or(NONE, |at| self.heads[self.bucket(&end[at..])]);
+        let found = |place: u32| (place != NONE).then_some(place);
+        let next = move |&place: &u32| self.earlier.get(place as usize).copied().and_then(found);
+        std::iter::successors(found(first), next).map(|place| place as usize)
     }
 
     fn num_bytes(&self) -> usize {
@@ -113,16 +115,25 @@ impl Text {
         self.short.push(&self.tokens);
     }
 
-    /// Returns the longest match that a bounded search finds, and the latest of equally long ones.
+    /// Returns the longest match of this text's end that a bounded search finds, and the latest of equally long ones.
     pub(crate) fn find(&self) -> Option<Match> {
-        let long = self.long.places().take(MAX_LONG_STEPS);
-        self.longest(long).or_else(|| self.longest(self.short.places().take(MAX_SHORT_STEPS)))
+        self.find_end(&self.tokens)
     }
 
-    fn longest(&self, places: impl Iterator<Item = usize>) -> Option<Match> {
+    /// Like [`Text::find`], for the end of a text that may be another one.
+    pub(crate) fn find_end(&self, end: &[u32]) -> Option<Match> {
+        let long = self.long.places(end).take(MAX_LONG_STEPS + 1);
+        self.longest(end, long).or_else(|| {
+            let short = self.short.places(end).take(MAX_SHORT_STEPS + 1);
+            self.longest(end, short)
+        })
+    }
+
+    fn longest(&self, end: &[u32], places: impl Iterator<Item = usize>) -> Option<Match> {
         let mut best: Option<Match> = None;
-        for next in places {
-            let len = self.len_at(next);
+        // Nothing follows the end of the text.
+        for next in places.filter(|&place| place < self.tokens.len()) {
+            let len = self.len_at(next, end);
             if len >= MIN_MATCH && best.is_none_or(|best| len > best.len) {
                 best = Some(Match { next, len });
             }
@@ -133,10 +144,10 @@ impl Text {
         best
     }
 
-    /// Returns the number of tokens before `place` that are equal to those at the end of the text.
-    fn len_at(&self, place: usize) -> usize {
+    /// Returns the number of tokens before `place` that are equal to those at the end of `end`.
+    fn len_at(&self, place: usize, end: &[u32]) -> usize {
         let before = self.tokens[..place].iter().rev();
-        before.zip(self.tokens.iter().rev()).take(MAX_MATCH).take_while(|(a, b)| a == b).count()
+        before.zip(end.iter().rev()).take(MAX_MATCH).take_while(|(a, b)| a == b).count()
     }
 
     pub(crate) fn num_bytes(&self) -> usize {

@@ -1,7 +1,7 @@
 //! Properties of drafts.
 
 use proptest::prelude::*;
-use trunkline_draft::{Draft, Drafter};
+use trunkline_draft::{Draft, Drafter, MAX_RECENT_TOKENS, RecentOutputs};
 
 /// A text over few tokens, which repeats itself often.
 fn text(max_len: usize) -> impl Strategy<Value = Vec<u32>> {
@@ -18,7 +18,7 @@ fn text(max_len: usize) -> impl Strategy<Value = Vec<u32>> {
 
 fn propose(drafter: &Drafter, max: usize) -> Vec<Draft> {
     let mut drafts = vec![Draft { token_id: 77, probability: 7.0 }];
-    drafter.propose(max, &mut drafts);
+    drafter.propose(max, None, &mut drafts);
     drafts
 }
 
@@ -35,12 +35,12 @@ proptest! {
     #[test]
     fn the_cuts_of_the_output_do_not_matter(prompt in text(80), output in text(80), cuts in prop::collection::vec(0_usize..80, 4)) {
         let mut whole = Drafter::new(&prompt, &[]);
-        whole.extend(&output);
+        whole.extend(&output, None);
         let mut parts = Drafter::new(&prompt, &[]);
         let mut cuts: Vec<usize> = cuts.into_iter().map(|cut| cut.min(output.len())).chain([0, output.len()]).collect();
         cuts.sort_unstable();
         for pair in cuts.windows(2) {
-            parts.extend(&output[pair[0]..pair[1]]);
+            parts.extend(&output[pair[0]..pair[1]], None);
             propose(&parts, 5);
         }
         prop_assert_eq!(propose(&parts, 9), propose(&whole, 9));
@@ -50,7 +50,7 @@ proptest! {
     #[test]
     fn drafts_follow_a_place_that_reads_like_the_end(prompt in text(120), output in text(60), max in 0_usize..20) {
         let mut drafter = Drafter::new(&prompt, &[]);
-        drafter.extend(&output);
+        drafter.extend(&output, None);
         let drafts = propose(&drafter, max);
         prop_assert!(drafts.len() <= max);
         prop_assert!(drafts.iter().all(|draft| (0.0..=1.0).contains(&draft.probability)));
@@ -69,7 +69,7 @@ proptest! {
     #[test]
     fn short_texts_are_searched_completely(prompt in text(10), output in text(8)) {
         let mut drafter = Drafter::new(&prompt, &[]);
-        drafter.extend(&output);
+        drafter.extend(&output, None);
         let all = [&prompt[..], &output].concat();
         let has_match = !output.is_empty() && longest_match(&all) >= 2;
         prop_assert_eq!(!propose(&drafter, 1).is_empty(), has_match, "{:?}", all);
@@ -78,7 +78,7 @@ proptest! {
     #[test]
     fn memory_is_bounded(prompt in text(3000), output in text(500)) {
         let mut drafter = Drafter::new(&prompt, &[]);
-        drafter.extend(&output);
+        drafter.extend(&output, None);
         // Vectors double as they grow.
         prop_assert!(drafter.num_bytes() <= 60 * (prompt.len() + output.len()) + 4096);
     }
@@ -94,7 +94,7 @@ fn decode(drafter: &mut Drafter, output: &[u32], max: usize) -> (usize, f32, usi
         let accepted = right.count();
         expected += drafts.iter().map(|draft| draft.probability).sum::<f32>();
         num_right += accepted;
-        drafter.extend(&output[done..=done + accepted]);
+        drafter.extend(&output[done..=done + accepted], None);
         done += accepted + 1;
         num_steps += 1;
     }
@@ -140,7 +140,7 @@ fn an_edited_copy_takes_few_steps() {
 #[test]
 fn a_loop_is_drafted_beyond_its_end() {
     let mut drafter = Drafter::new(&[9, 8, 7], &[]);
-    drafter.extend(&[1, 2, 3, 1, 2, 3, 1]);
+    drafter.extend(&[1, 2, 3, 1, 2, 3, 1], None);
     let drafted: Vec<u32> = propose(&drafter, 8).iter().map(|draft| draft.token_id).collect();
     assert_eq!(drafted[..], [2, 3, 1, 2, 3, 1, 2, 3][..drafted.len()]);
     assert!(drafted.len() > 3, "{drafted:?}");
@@ -174,8 +174,40 @@ fn a_prompt_of_one_token_or_pair_is_not_slow() {
         let mut drafter = Drafter::new(&prompt, &[]);
         // A search that looked at every place would take minutes.
         for index in 0..20_000 {
-            drafter.extend(&[index * 7919 % 5]);
+            drafter.extend(&[index * 7919 % 5], None);
             propose(&drafter, 2);
         }
     }
+}
+
+#[test]
+fn recent_outputs_are_drafted_where_the_own_text_has_nothing() {
+    let answer = random_tokens(8, 300, 5000);
+    let mut recent = RecentOutputs::default();
+    recent.push(&random_tokens(9, 1000, 5000));
+    recent.push(&answer);
+    let mut drafter = Drafter::new(&random_tokens(10, 50, 5000), &[]);
+    let (mut done, mut num_steps) = (0, 0);
+    let mut drafts = Vec::new();
+    while done < answer.len() {
+        drafter.propose(16.min(answer.len() - done - 1), Some(&recent), &mut drafts);
+        let right = drafts.iter().zip(&answer[done..]).take_while(|(draft, token)| draft.token_id == **token);
+        let accepted = right.count();
+        drafter.extend(&answer[done..=done + accepted], Some(&recent));
+        done += accepted + 1;
+        num_steps += 1;
+    }
+    assert!(num_steps * 5 < answer.len(), "{num_steps}");
+
+    // Places in tokens that were dropped are forgotten.
+    let mut drafter = Drafter::new(&[1], &[]);
+    drafter.extend(&answer[..20], Some(&recent));
+    drafter.propose(4, Some(&recent), &mut drafts);
+    assert!(!drafts.is_empty());
+    recent.push(&random_tokens(11, MAX_RECENT_TOKENS, 5000));
+    recent.push(&random_tokens(12, MAX_RECENT_TOKENS, 5000));
+    drafter.propose(4, Some(&recent), &mut drafts);
+    assert!(drafts.is_empty());
+    drafter.extend(&answer[20..30], Some(&recent));
+    assert!(recent.num_bytes() < 60 * MAX_RECENT_TOKENS, "the memory is bounded");
 }

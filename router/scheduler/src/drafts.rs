@@ -14,11 +14,12 @@ use trunkline_draft::Draft;
 use crate::config::Speculation;
 use crate::in_flight::PlannedChunk;
 use crate::lifecycle::Lifecycle;
-use crate::sequence::{Phase, Sequence, SequenceKey};
+use crate::sequence::{Phase, SequenceKey};
+use crate::sequences::Sequences;
 use crate::step_cost::{StepCost, StepWork};
 
 /// The time for which the device is idle if the next step is planned after a result, in microseconds.
-const GAP_US: f64 = 300.0;
+const GAP_US: f64 = 400.0;
 /// The tokens in the same time, as a multiple of those without drafts, that a step with drafts must promise, because
 /// predictions err.
 const LEAST_GAIN: f64 = 1.03;
@@ -108,7 +109,7 @@ pub(crate) fn awaits_drafts(parts: &mut Lifecycle<'_>) -> bool {
             continue;
         }
         // The first draft stands for the token in flight.
-        let mut drafts = propose(sequence, max_drafts + 1);
+        let mut drafts = propose(parts.sequences, key, max_drafts + 1);
         if drafts.len() > 1 {
             drafts.remove(0);
             candidates.push(Candidate { key, first: planned, num_tokens: 1, drafts });
@@ -132,7 +133,7 @@ pub(crate) fn candidates(
         bare.work.add(first, num_tokens);
         let sequence = &parts.sequences[key];
         if end == sequence.num_tokens() && rows.num_scored == 0 {
-            let mut drafts = propose(sequence, max_drafts);
+            let mut drafts = propose(parts.sequences, key, max_drafts);
             if let Some(constraint) = &sequence.constraint {
                 let permitted = drafts.iter().zip(constraint.drafts());
                 let num_permitted = permitted.take_while(|(draft, known)| draft.token_id == known.token_id);
@@ -158,17 +159,14 @@ pub(crate) fn pays(parts: &Lifecycle<'_>, bare: BareStep, candidates: &mut [Cand
 /// Returns the drafts for which a constrained sequence should ask its grammar.
 pub(crate) fn drafts_to_check(parts: &Lifecycle<'_>, key: SequenceKey) -> Vec<u32> {
     let Some(max_drafts) = max_drafts(parts) else { return Vec::new() };
-    let drafts = propose(&parts.sequences[key], max_drafts);
+    let drafts = propose(parts.sequences, key, max_drafts);
     let likely = drafts.iter().take_while(|draft| draft.probability >= LEAST_CHECKED);
     likely.map(|draft| draft.token_id).collect()
 }
 
 /// Returns the drafts behind the known tokens of a sequence, at most as many as it may have beside the next sample.
-fn propose(sequence: &Sequence, max_drafts: u32) -> Vec<Draft> {
+fn propose(sequences: &Sequences, key: SequenceKey, max_drafts: u32) -> Vec<Draft> {
+    let sequence = &sequences[key];
     let num_left = sequence.max_new_tokens.saturating_sub(sequence.num_output_tokens() + 1);
-    let mut drafts = Vec::new();
-    if let Some(drafter) = &sequence.drafter {
-        drafter.propose(max_drafts.min(num_left) as usize, &mut drafts);
-    }
-    drafts
+    sequences.drafts(key, max_drafts.min(num_left) as usize)
 }

@@ -13,7 +13,7 @@
 //! ```text
 //! event, plan, config, stats, consumption  plain data
 //! estimate, fairness, budget, constraint   parts that know nothing of sequences
-//! sequence, queue, sequences               all sequences, their queue and their tenants
+//! sequence, queue, recents, sequences      all sequences, their queue, their tenants and recent outputs
 //! in_flight, outbox, restores, shard       one connected shard
 //! running, lane                            a shard with the sequences that run on it
 //! lifecycle                                the moves of a sequence between queue, run and end
@@ -54,6 +54,7 @@ pub mod plan;
 mod planner;
 #[doc(hidden)]
 pub mod queue;
+mod recents;
 mod refusal;
 mod restores;
 mod results;

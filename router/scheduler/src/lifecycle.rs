@@ -6,7 +6,7 @@
 //!               └──── last step ── preempting
 //! ```
 
-use crate::config::SchedulerConfig;
+use crate::config::{SchedulerConfig, Speculation};
 use crate::event::{EndReason, Millis, Priority, SequenceId, Update};
 use crate::lane::Lane;
 use crate::plan::{SequenceError, SequenceErrorCode};
@@ -66,6 +66,9 @@ impl Lifecycle<'_> {
     pub(crate) fn end(&mut self, key: SequenceKey, reason: EndReason) {
         if let Some(run) = &mut self.sequences[key].run {
             self.lane.shard_mut().cancel_late_mask(key, run);
+        }
+        if self.config.speculation != Speculation::Off {
+            self.sequences.keep_output(key);
         }
         let sequence = &self.sequences[key];
         self.updates.push(Update::Ended { id: sequence.id, reason, usage: sequence.usage() });

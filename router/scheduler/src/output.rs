@@ -11,13 +11,11 @@ use crate::sequence::{Sequence, SequenceKey};
 pub(crate) fn append_token(parts: &mut Lifecycle<'_>, key: SequenceKey, token: SampledToken) -> bool {
     let sequence = &mut parts.sequences[key];
     sequence.tokens.push(token.token_id);
-    if let Some(drafter) = &mut sequence.drafter {
-        drafter.extend(&[token.token_id]);
-    }
+    let is_end_token = sequence.is_end_token(token.token_id);
+    parts.sequences.extend_drafter(key, token.token_id);
     parts.counters.output_tokens += 1;
     parts.sequences.consume(key, Consumption { output_tokens: 1, ..Consumption::default() });
     let sequence = &parts.sequences[key];
-    let is_end_token = sequence.is_end_token(token.token_id);
     parts.updates.push(Update::Token { id: sequence.id, token });
     let reason = if is_end_token {
         EndReason::EndToken

@@ -6,11 +6,14 @@
 use std::collections::BTreeSet;
 use std::ops::{Index, IndexMut};
 
+use trunkline_draft::Draft;
+
 use crate::config::{SchedulerConfig, TenantWeight};
 use crate::consumption::Consumption;
 use crate::event::{Millis, Priority, SequenceId, SequenceRequest};
 use crate::fairness::{Fairness, PROMPT_TOKEN_COST};
 use crate::queue::{Place, Queue, Rank};
+use crate::recents::Recents;
 use crate::sequence::{Sequence, SequenceKey, SequenceMap, Wait, Waiter};
 
 /// After a request arrives while another tenant has sequences, steps are kept short for this long.
@@ -30,6 +33,8 @@ pub(crate) struct Sequences {
     shared_until: Millis,
     /// Clients that were rejected for a full queue and should retry, less the sequences admitted since.
     num_retries_expected: u64,
+    /// The outputs of ended sequences, for drafts.
+    recents: Recents,
 }
 
 impl Sequences {
@@ -43,6 +48,7 @@ impl Sequences {
             next_arrival: 0,
             shared_until: Millis(0),
             num_retries_expected: 0,
+            recents: Recents::default(),
         }
     }
 
@@ -171,6 +177,32 @@ impl Sequences {
     /// Charges a sequence's tenant.
     pub(crate) fn charge(&mut self, key: SequenceKey, cost: u64) {
         self.tenants.charge(self.map[key].tenant, cost);
+    }
+
+    /// Tells a sequence's drafter of a token of the output.
+    pub(crate) fn extend_drafter(&mut self, key: SequenceKey, token_id: u32) {
+        let sequence = &mut self.map[key];
+        if let Some(drafter) = &mut sequence.drafter {
+            drafter.extend(&[token_id], self.recents.get(&sequence.salt));
+        }
+    }
+
+    /// Returns the likely next tokens of a sequence, at most `max`.
+    pub(crate) fn drafts(&self, key: SequenceKey, max: usize) -> Vec<Draft> {
+        let (sequence, mut drafts) = (&self.map[key], Vec::new());
+        if let Some(drafter) = &sequence.drafter {
+            drafter.propose(max, self.recents.get(&sequence.salt), &mut drafts);
+        }
+        drafts
+    }
+
+    /// Keeps the output of a sequence that ends, for the drafts of others with its salt.
+    pub(crate) fn keep_output(&mut self, key: SequenceKey) {
+        let sequence = &self.map[key];
+        if sequence.drafter.is_some() && sequence.num_output_tokens() > 0 {
+            let output = &sequence.tokens[sequence.num_prompt_tokens as usize..];
+            self.recents.push(&sequence.salt, output);
+        }
     }
 
     /// Adds to what was done for a sequence's tenant.

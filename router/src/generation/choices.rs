@@ -85,6 +85,8 @@ impl Choices {
                 self.usage.output_tokens += usage.output_tokens;
                 self.usage.accepted_drafts += usage.accepted_drafts;
                 self.usage.rejected_drafts += usage.rejected_drafts;
+                self.usage.prompt_time = self.usage.prompt_time.max(usage.prompt_time);
+                self.usage.output_time = self.usage.output_time.max(usage.output_time);
                 // A prompt counts once. Its other choices find in the cache the blocks that the first one computed.
                 if index.is_multiple_of(self.per_prompt) {
                     self.usage.prompt_tokens += usage.prompt_tokens;

@@ -4,7 +4,7 @@
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -54,6 +54,10 @@ pub struct Usage {
     pub accepted_drafts: u32,
     /// Drafts that were computed in vain.
     pub rejected_drafts: u32,
+    /// The time from the first step to the first token.
+    pub prompt_time: Duration,
+    /// The time from the first token to the last.
+    pub output_time: Duration,
 }
 
 /// A generated token and its text.
@@ -78,6 +82,8 @@ pub struct Output {
     pub token: Option<OutputToken>,
     /// Text that no later token can change.
     pub text: String,
+    /// The token counts and times up to here.
+    pub so_far: Usage,
     /// Set on the last piece.
     pub finish: Option<(FinishReason, Usage)>,
 }
@@ -295,8 +301,12 @@ impl Generation {
         self.usage.output_tokens += 1;
         self.place.count_output();
         let now = SystemTime::now();
-        self.timeline.first_token.get_or_insert(now);
+        let first = *self.timeline.first_token.get_or_insert(now);
         self.timeline.last_token = Some(now);
+        let since = |begin: SystemTime, end: SystemTime| end.duration_since(begin).unwrap_or_default();
+        self.usage.prompt_time =
+            self.timeline.started.map_or(Duration::ZERO, |started| since(started, first));
+        self.usage.output_time = since(first, now);
         let is_end = self.request.is_end(token.token_id);
         let special = self.tokenizer.is_special(token.token_id);
         // An end token has no text, also where the vocabulary does not call it special.
@@ -336,7 +346,7 @@ impl Generation {
         };
         self.ended = finish.is_some();
         let finish = finish.map(|reason| (reason, self.usage));
-        GenerationEvent::Output(Output { token: Some(token), text: certain, finish })
+        GenerationEvent::Output(Output { token: Some(token), text: certain, so_far: self.usage, finish })
     }
 
     fn end_without_token(&mut self, reason: FinishReason) -> GenerationEvent {
@@ -345,7 +355,8 @@ impl Generation {
         let mut text = String::new();
         let matched = self.flush(&rest, &mut text);
         let reason = matched.map_or(reason, |index| FinishReason::StopString { index });
-        GenerationEvent::Output(Output { token: None, text, finish: Some((reason, self.usage)) })
+        let finish = Some((reason, self.usage));
+        GenerationEvent::Output(Output { token: None, text, so_far: self.usage, finish })
     }
 
     /// Appends the text that was held back to `certain`; returns the index of a stop string that it completes.

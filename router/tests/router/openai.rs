@@ -339,3 +339,27 @@ async fn render_refuses_what_the_real_route_refuses() {
     router.post("/v1/chat/completions/render", &unknown).await.fails(404, "model_not_found");
     router.wait_places().await;
 }
+
+#[tokio::test]
+async fn timings_count_tokens_and_drafts_in_each_chunk() {
+    let router = Router::saying("a few words").await;
+    let body = json!({"messages": user("x"), "timings_per_token": true});
+    let whole = router.post(CHAT, &body).await.ok();
+    let timings = &whole["timings"];
+    let (usage, count) = (&whole["usage"], |field: &str| timings[field].as_u64().unwrap());
+    assert_eq!(count("predicted_n"), usage["completion_tokens"]);
+    assert_eq!(count("prompt_n") + count("cache_n"), usage["prompt_tokens"]);
+    assert!(
+        timings["predicted_ms"].as_f64().unwrap() > 0.0
+            && timings["predicted_per_second"].as_f64().unwrap() > 0.0
+    );
+
+    let fields = json!({"stream": true, "stream_options": {"include_usage": true}});
+    let events = router.post(CHAT, &with(body, fields)).await.events();
+    let counts: Vec<u64> =
+        events.iter().filter_map(|event| event["timings"]["predicted_n"].as_u64()).collect();
+    assert!(counts.len() > 3 && counts.is_sorted(), "{counts:?}");
+    assert_eq!(counts.last().copied(), usage["completion_tokens"].as_u64());
+    let plain = router.post(CHAT, &json!({"messages": user("x")})).await.ok();
+    assert!(plain.get("timings").is_none());
+}

@@ -2,6 +2,7 @@
 
 mod allocations;
 mod behaviour;
+mod drafts;
 #[path = "../../../kv/tests/kv/draw.rs"]
 mod draw;
 mod fairness;

@@ -114,6 +114,7 @@ impl Call for Body {
                 shows_usage: self.stream_options.and_then(|options| options.include_usage).unwrap_or(false),
                 shows_tier: self.service_tier.is_some(),
                 predicted: self.prediction.is_some(),
+                shows_timings: self.timings_per_token == Some(true),
                 is_tgi_client: self.model.as_deref() == Some("tgi"),
             },
         })
@@ -126,6 +127,7 @@ pub(crate) struct Chat {
     shows_usage: bool,
     shows_tier: bool,
     predicted: bool,
+    shows_timings: bool,
     is_tgi_client: bool,
 }
 
@@ -156,6 +158,7 @@ impl Prompts for Chat {
             logprobs: request.sampling.logprobs,
             usage: self.shows_usage,
             predicted: self.predicted,
+            timings: self.shows_timings,
             is_tgi_client: self.is_tgi_client,
         };
         let answer = ChatAnswer {
@@ -209,6 +212,7 @@ impl pipeline::Answer for ChatAnswer {
             service_tier: head.service_tier,
             choices: outputs.map(|(index, output)| choice(index, output, &shown, &tokenizer)).collect(),
             usage: shown.usage(usage),
+            timings: shown.timings.then(|| usage.into()),
             prompt_logprobs,
         })
         .into_response()

@@ -8,7 +8,7 @@ use trunkline_text::Tokenizer;
 use super::chat_types::{Chunk, ChunkChoice, Delta};
 use super::tools::{FunctionDelta, ToolCallDelta};
 use super::{
-    ChatLogprobs, CompletionTokensDetails, ErrorResponse, StopReason, Usage, finish_reason, logprobs,
+    ChatLogprobs, CompletionTokensDetails, ErrorResponse, StopReason, Timings, Usage, finish_reason, logprobs,
 };
 use crate::api::chat::reply::{ReplyPlan, ReplyReader, call_id};
 use crate::api::respond::ErrorForm;
@@ -41,6 +41,7 @@ impl Head {
             service_tier: self.service_tier,
             choices,
             usage,
+            timings: None,
         }
     }
 }
@@ -58,6 +59,8 @@ pub struct Shown {
     pub usage: bool,
     /// True if the request has a `prediction`. The usage then has `completion_tokens_details`.
     pub predicted: bool,
+    /// True if chunks have `timings`.
+    pub timings: bool,
     /// True if the client is the Python package `text-generation`, which requires all members in each event.
     pub is_tgi_client: bool,
 }
@@ -91,6 +94,8 @@ pub struct ChatStream {
     tokenizer: Arc<Tokenizer>,
     shown: Shown,
     choices: Vec<ChoiceStream>,
+    /// The counts and times up to here, if chunks show them.
+    timings: Option<Timings>,
 }
 
 struct ChoiceStream {
@@ -112,11 +117,11 @@ impl ChatStream {
             ChoiceStream { piece, reader: shown.reply.reader(), num_calls: 0, pending: Vec::new() }
         };
         let choices = (0..num_choices).map(choice).collect();
-        Self { head, tokenizer, shown, choices }
+        Self { head, tokenizer, shown, choices, timings: None }
     }
 
     fn chunk<'a>(&'a self, choices: Vec<ChunkChoice<'a>>) -> Chunk<'a> {
-        self.head.chunk(choices, self.shown.usage.then_some(None))
+        Chunk { timings: self.timings, ..self.head.chunk(choices, self.shown.usage.then_some(None)) }
     }
 
     /// Writes one piece of a reply. Logprobs are sent with the first piece after their tokens.
@@ -124,7 +129,7 @@ impl ChatStream {
         let choice = &mut self.choices[index];
         let pending = std::mem::take(&mut choice.pending);
         let logprobs = (!pending.is_empty()).then(|| chat_logprobs(&self.tokenizer, &pending));
-        if let (Piece::Text(text), None) = (piece, &logprobs) {
+        if let (Piece::Text(text), None, false) = (piece, &logprobs, self.shown.timings) {
             events.framed(&choice.piece, text);
             return;
         }
@@ -192,11 +197,12 @@ impl Render for ChatStream {
     }
 
     fn output(&mut self, index: usize, output: Output, events: &mut Events) {
+        self.timings = self.shown.timings.then(|| output.so_far.into());
         let choice = &mut self.choices[index];
         if self.shown.logprobs {
             choice.pending.extend(output.token.filter(|token| !token.is_end));
         }
-        if choice.reader.is_plain() && !self.shown.logprobs {
+        if choice.reader.is_plain() && !self.shown.logprobs && !self.shown.timings {
             if !output.text.is_empty() {
                 events.framed(&choice.piece, &output.text);
             }
@@ -216,7 +222,8 @@ impl Render for ChatStream {
 
     fn finished(&mut self, usage: generate::Usage, events: &mut Events) {
         if self.shown.usage {
-            events.json(&self.head.chunk(Vec::new(), Some(Some(self.shown.usage(usage)))));
+            let chunk = self.head.chunk(Vec::new(), Some(Some(self.shown.usage(usage))));
+            events.json(&Chunk { timings: self.shown.timings.then(|| usage.into()), ..chunk });
         }
         // That client would parse `[DONE]` as JSON.
         if !self.shown.is_tgi_client {

@@ -10,7 +10,7 @@ use super::messages::Message;
 use super::prediction::Prediction;
 use super::prompt_logprobs::{PromptLogprobs, PromptLogprobsCount};
 use super::tools::{ToolCall, ToolCallDelta, ToolField};
-use super::{ChatLogprobs, OneOrMany, Seed, StopReason, StreamOptions, Usage};
+use super::{ChatLogprobs, OneOrMany, Seed, StopReason, StreamOptions, Timings, Usage};
 use crate::api::chat::structured::StructuredFields;
 use crate::api::lists::list;
 use crate::error::ApiError;
@@ -43,6 +43,9 @@ body! {
         pub top_logprobs: Option<i64>,
         /// A guess at much of the reply: `{"type": "content", "content": TEXT}`. It changes only the speed.
         pub prediction: Option<Prediction>,
+        /// If true, each chunk, or the whole answer, has `timings`: tokens per second and cached tokens. Part of
+        /// llama.cpp's API.
+        pub timings_per_token: Option<bool>,
         /// If true, the reply continues the last message instead of answering it. `add_generation_prompt` must then be
         /// false or absent.
         pub continue_final_message: Option<bool>,
@@ -86,6 +89,9 @@ pub struct Answer {
     pub choices: Vec<Choice>,
     /// The token counts of the request.
     pub usage: Usage,
+    /// The counts and times, if the request has `timings_per_token`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timings: Option<Timings>,
     /// The prompt's logprobs, if requested: null for the first token, then for each position an object whose keys are
     /// token ids.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -147,6 +153,9 @@ pub struct Chunk<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Usage>)]
     pub usage: Option<Option<Usage>>,
+    /// The counts and times up to here, if the request has `timings_per_token`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timings: Option<Timings>,
 }
 
 /// A piece of one of the replies.

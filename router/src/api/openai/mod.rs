@@ -16,6 +16,7 @@ mod prediction;
 mod prompt_logprobs;
 mod prompts;
 pub mod render;
+mod timings;
 mod tools;
 
 use serde::Serialize;
@@ -26,6 +27,7 @@ pub use error::ErrorResponse;
 pub use fields::{OneOrMany, Seed, StreamOptions};
 pub use logprobs::{ChatLogprobs, CompletionLogprobs};
 pub use prediction::CompletionTokensDetails;
+pub use timings::Timings;
 
 use crate::engine::shard::ShardInfo;
 use crate::generation::generate::{self, FinishReason};

@@ -1,0 +1,79 @@
+//! Which drafts a plan has.
+
+use trunkline_draft::{Draft, Drafter};
+use trunkline_scheduler::drafts::{BareStep, Candidate, choose};
+use trunkline_scheduler::sequence::SequenceKey;
+use trunkline_scheduler::step_cost::{StepCost, StepWork};
+use trunkline_scheduler::{Salt, SchedulerConfig, SequenceRequest, ShardLimits, Speculation};
+
+use crate::sim::driver::{Driver, LIMITS};
+use crate::sim::scenario::request;
+
+/// The costs of a shard whose steps take `base_us` and `row_us` for each row.
+fn cost(base_us: u64, row_us: u64) -> StepCost {
+    let mut cost = StepCost::default();
+    for _ in 0..50 {
+        for num_rows in [1, 3, 8, 16, 20, 64, 200] {
+            let mut work = StepWork::default();
+            work.add(100, num_rows);
+            cost.add(work, base_us + row_us * u64::from(num_rows));
+        }
+    }
+    cost
+}
+
+/// Returns how many of its drafts each of `num_streams` decodes keeps. The probability of each further draft is
+/// `probability` times that of the one before.
+fn kept(cost: &StepCost, num_streams: u32, probability: f32) -> Vec<usize> {
+    let drafts = (1..=16).map(|power| Draft { token_id: 1, probability: probability.powi(power) });
+    let drafts: Vec<Draft> = drafts.collect();
+    let candidate = Candidate { key: SequenceKey::default(), first: 100, num_tokens: 1, drafts };
+    let mut candidates = vec![candidate; num_streams as usize];
+    let mut bare = BareStep { num_samples: num_streams, work: StepWork::default() };
+    (0..num_streams).for_each(|_| bare.work.add(100, 1));
+    if !choose(cost, bare, &mut candidates) {
+        return vec![0; num_streams as usize];
+    }
+    candidates.iter().map(|candidate| candidate.drafts.len()).collect()
+}
+
+#[test]
+fn drafts_are_chosen_by_what_they_gain_and_cost() {
+    // As measured for a small model on two cores, in microseconds.
+    let small = cost(3_600, 460);
+    assert_eq!(kept(&small, 1, 0.99), [16]);
+    let likely = kept(&small, 1, 0.8)[0];
+    assert!((4..16).contains(&likely), "{likely}");
+    assert_eq!(kept(&small, 1, 0.1), [0], "the pause costs more");
+    let at_8: usize = kept(&small, 8, 0.8).iter().sum();
+    assert!(at_8 < 8 * likely, "rows are dearer at {at_8}");
+    // Where rows cost nearly all of a step, drafts gain nothing, however likely they are.
+    assert_eq!(kept(&cost(100, 1_000), 8, 0.9), [0; 8]);
+    // Before any step was measured there are none.
+    assert_eq!(kept(&StepCost::default(), 1, 0.99), [0]);
+}
+
+#[test]
+fn a_sequence_drafts_from_outputs_of_its_salt_only() {
+    let limits = ShardLimits { max_draft_tokens: 4, ..LIMITS };
+    let config = SchedulerConfig { speculation: Speculation::Always(4), ..SchedulerConfig::default() };
+    let mut driver = Driver::new(config, limits);
+    let mut num_drafts = |id: u64, salt: Salt| {
+        let mut asked: SequenceRequest = request(id, (7..20).collect(), 12);
+        // The model's text depends on the seed. All requests have the same text.
+        asked.sampling.seed = 1;
+        asked.drafter = Some(Drafter::new(&asked.token_ids, &[]));
+        asked.salt = salt;
+        driver.submit(asked);
+        let mut num_drafts = 0;
+        while let Some(plan) = driver.step() {
+            num_drafts += plan.chunks.iter().map(|chunk| chunk.draft_token_ids.len()).sum::<usize>();
+        }
+        num_drafts
+    };
+    let (alice, bob) = (|| Salt::of_tenant("alice"), || Salt::of_tenant("bob"));
+    assert_eq!(num_drafts(1, alice()), 0, "the text does not repeat itself");
+    assert_eq!(num_drafts(2, bob()), 0, "it is another tenant's");
+    assert_eq!(num_drafts(3, alice().with_cache_salt("x")), 0, "it has another salt");
+    assert!(num_drafts(4, alice()) > 4, "its own tenant said it before");
+}
