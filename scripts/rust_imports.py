@@ -28,8 +28,9 @@ ROUTER_LAYERS = (
     ("limits",),
     ("error", "watermark"),
     ("request_id",),
-    ("clock", "log", "random", "shutdown", "trace"),
+    ("log",),
     ("repeats",),
+    ("clock", "random", "shutdown", "trace"),
 )
 KV_LAYERS = (
     ("cache",),
