@@ -292,6 +292,13 @@ impl Executor {
         }
     }
 
+    /// Sets a sequence back to its first `num_tokens` tokens. Later positions are computed again.
+    pub fn rewind(&mut self, sequence_id: u64, num_tokens: usize) -> Result<(), ExecutorError> {
+        let vocab_size = self.program.vocab_size;
+        let sequence = self.sequence_mut(sequence_id)?;
+        sequence.rewind(num_tokens, vocab_size).map_err(|what| ExecutorError::BadStart { sequence_id, what })
+    }
+
     fn sequence_mut(&mut self, sequence_id: u64) -> Result<&mut Sequence, ExecutorError> {
         let slot = self.sequences.find(sequence_id).ok_or(ExecutorError::UnknownSequence { sequence_id })?;
         Ok(self.sequences.at_mut(slot))

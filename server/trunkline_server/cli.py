@@ -145,6 +145,11 @@ def _add_serve(commands: _Commands) -> None:
         metavar="DIR",
         help=f"folder for packed weights, or `{CACHE_OFF}`; default: trunkline/weights in the user's cache folder",
     )
+    serve.add_argument(
+        "--speculative-model",
+        metavar="MODEL",
+        help="folder or .gguf file of a smaller model with the same vocabulary, which drafts tokens (cpu backend)",
+    )
     _add_kv_tiers(serve)
     serve.add_argument("--log-format", choices=logs.FORMATS, default="text", help="default: text")
     serve.add_argument("--log-level", choices=logs.LEVELS, default="info", help="default: info")

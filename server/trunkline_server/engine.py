@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from trunkline_server.backends.interface import (
     Chunk,
+    DraftingBackend,
     RunAheadBackend,
     Sampled,
     SequenceFailure,
@@ -51,6 +52,7 @@ class Engine:
         self._backend = backend
         # Checked once, because an isinstance check against a protocol takes longer than a step's bookkeeping.
         self._run_ahead_backend = backend if isinstance(backend, RunAheadBackend) else None
+        self._drafting_backend = backend if isinstance(backend, DraftingBackend) else None
         self._vocab_size = vocab_size
         self._last_step_id = 0
         self._last_finished_ns = 0
@@ -109,7 +111,9 @@ class Engine:
             failed = (chunk for chunk in begun.plan.chunks if chunk.sequence_id in begun.failures)
             self._unstored_slots.extend(store.slot for chunk in failed for store in chunk.stores)
         free_ns, self._last_finished_ns = max(begun.began_ns, self._last_finished_ns), time.perf_counter_ns()
-        return StepResult(begun.plan.step_id, outcomes, (self._last_finished_ns - free_ns) // 1000)
+        device_time_us = (self._last_finished_ns - free_ns) // 1000
+        draft_time_us = 0 if self._drafting_backend is None else self._drafting_backend.draft_time_us
+        return StepResult(begun.plan.step_id, outcomes, device_time_us, min(draft_time_us, device_time_us))
 
     def begin(self, plan: StepPlan) -> None:
         """Begins a plan. At most one earlier plan may be unfinished. Raises PlanError as `step` does."""

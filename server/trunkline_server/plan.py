@@ -49,6 +49,7 @@ class StepResult:
     step_id: int
     sequences: Sequence[Sampled | SequenceFailure]
     device_time_us: int
+    draft_time_us: int = 0
 
 
 @dataclass(frozen=True, slots=True)

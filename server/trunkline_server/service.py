@@ -219,6 +219,7 @@ def describe(model: ModelConfig, backend: BackendInfo) -> shard_pb2.DescribeResp
         bytes_per_window_part=backend.bytes_per_window_part,
         window_size=backend.window_size,
         max_draft_tokens=backend.max_draft_tokens,
+        max_own_drafts=backend.max_own_drafts,
     )
 
 

@@ -51,6 +51,7 @@ class PlanLimits:
     num_store_slots: int = 0
     num_window_parts: int = 0
     max_draft_tokens: int = 0
+    max_own_drafts: int = 0
 
     @classmethod
     def of(cls, info: BackendInfo) -> PlanLimits:
@@ -62,6 +63,7 @@ class PlanLimits:
             num_store_slots=info.num_store_slots,
             num_window_parts=info.num_window_parts,
             max_draft_tokens=info.max_draft_tokens,
+            max_own_drafts=info.max_own_drafts,
         )
 
 
@@ -97,6 +99,7 @@ def decode_plan(plan: shard_pb2.StepPlan, limits: PlanLimits, late_masks: LateMa
             late_masks if chunk.awaits_mask else None,
             tuple(chunk.draft_token_ids) if chunk.draft_token_ids else (),
             tuple(chunk.draft_masks) if chunk.draft_masks else (),
+            chunk.num_own_drafts,
         )
         for chunk in plan.chunks
     ]
@@ -140,12 +143,14 @@ def encode_result(result: StepResult) -> shard_pb2.StepResponse:
     message = response.result
     message.step_id = result.step_id
     message.device_time_us = result.device_time_us
+    message.draft_time_us = result.draft_time_us
     add_sequence = message.sequences.add
     for outcome in result.sequences:
         sequence = add_sequence(sequence_id=outcome.sequence_id)
         if isinstance(outcome, Sampled):
             if outcome.token_id is not None:
                 _fill_token(sequence.token, outcome)
+                sequence.num_own_drafts = outcome.num_own_drafts
                 for token in outcome.more_tokens:
                     _fill_token(sequence.more_tokens.add(), token)
             for score in outcome.scores:
@@ -187,7 +192,7 @@ def _check_chunks(step_id: int, chunks: Sequence[Chunk], limits: PlanLimits) -> 
             raise PlanError(f"step {step_id}: chunk of sequence {chunk.sequence_id} has no tokens")
         if chunk.late_masks is not None and (not chunk.sample or chunk.allowed_tokens):
             raise PlanError(f"step {step_id}: chunk of sequence {chunk.sequence_id} awaits a mask that it cannot use")
-        if chunk.draft_token_ids or chunk.draft_masks:
+        if chunk.draft_token_ids or chunk.draft_masks or chunk.num_own_drafts:
             _check_drafts(step_id, chunk, limits)
         num_tokens += chunk.num_rows
     if num_tokens > limits.max_step_tokens:
@@ -205,6 +210,10 @@ def _check_drafts(step_id: int, chunk: Chunk, limits: PlanLimits) -> None:
         raise PlanError(f"{where} has {num_drafts} drafts, more than `max_draft_tokens` ({limits.max_draft_tokens})")
     if not chunk.sample or chunk.late_masks is not None:
         raise PlanError(f"{where} has drafts, but it samples nothing or under a late mask")
+    if chunk.num_own_drafts > limits.max_own_drafts:
+        raise PlanError(f"{where} wants {chunk.num_own_drafts} own drafts, more than {limits.max_own_drafts}")
+    if chunk.num_own_drafts and (chunk.draft_token_ids or chunk.allowed_tokens):
+        raise PlanError(f"{where} wants own drafts beside others or under a mask")
     num_masks = num_drafts if chunk.allowed_tokens else 0
     if len(chunk.draft_masks) != num_masks:
         raise PlanError(f"{where} has {len(chunk.draft_masks)} `draft_masks`, expected {num_masks}")

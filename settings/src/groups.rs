@@ -162,6 +162,9 @@ settings! {
         /// Folder for packed weights, which make the next start faster, or `off` [default: trunkline/weights in the
         /// user's cache folder].
         weights_cache: Option<WeightsCache> = None, Form::FolderOrOff;
+        /// Folder or .gguf file of a smaller model with the same vocabulary, which drafts tokens where the text itself
+        /// has no drafts; cpu backend only. Replies stay the same [default: none].
+        speculative_model: Option<PathBuf> = None, Form::File;
     }
 
     /// The shard's part of the KV cache.

@@ -320,6 +320,11 @@ impl PyExecutor {
         py.detach(|| self.executor.reset());
     }
 
+    /// Sets a sequence back to its first `num_tokens` tokens.
+    fn rewind(&mut self, sequence_id: u64, num_tokens: usize) -> Result<(), Failure> {
+        Ok(self.executor.rewind(sequence_id, num_tokens)?)
+    }
+
     fn copy_block(&mut self, source: u32, destination: u32, num_tokens: usize) -> Result<(), Failure> {
         Ok(self.executor.copy_block(source, destination, num_tokens)?)
     }

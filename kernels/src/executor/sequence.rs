@@ -133,6 +133,18 @@ impl Sequence {
         token_ids.iter().for_each(|token_id| self.push_sampled(*token_id));
     }
 
+    /// Drops all tokens but the first `num_tokens`, of which the prompt is a part.
+    pub(super) fn rewind(&mut self, num_tokens: usize, vocab_size: usize) -> Result<(), String> {
+        let known = self.num_prompt_tokens..=self.token_ids.len();
+        if !known.contains(&num_tokens) {
+            return Err(format!("{num_tokens} tokens, expected {} to {}", known.start(), known.end()));
+        }
+        self.token_ids.truncate(num_tokens);
+        self.num_computed = self.num_computed.map(|computed| computed.min(num_tokens));
+        self.counts = TokenCounts::new(&self.sampling, &self.token_ids, self.num_prompt_tokens, vocab_size);
+        Ok(())
+    }
+
     /// The masks of the sample after `num_drafts` drafts, in the format of [`Allowed::Mask`]. Waits for a late mask.
     pub(super) fn masks(&self, num_drafts: usize) -> [Option<&[u8]>; 2] {
         let next = match &self.allowed {

@@ -27,10 +27,11 @@ fn answer(plan: &StepPlan, token_id: u32) -> StepResult {
         outcome: SequenceOutcome::Token(SampledToken { token_id, ..SampledToken::default() }),
         scores: Vec::new(),
         more_tokens: Vec::new(),
+        num_own_drafts: 0,
     };
     let sampled = plan.chunks.iter().filter(|chunk| chunk.sample);
     let sequences = sampled.map(|chunk| outcome(chunk.sequence_id)).collect();
-    StepResult { step_id: plan.step_id, sequences, device_time_us: 1_000 }
+    StepResult { step_id: plan.step_id, sequences, device_time_us: 1_000, draft_time_us: 0 }
 }
 
 fn request(id: u64, num_prompt_tokens: u32, max_new_tokens: u32) -> SequenceRequest {
@@ -62,6 +63,7 @@ fn scheduler(num_blocks: u32) -> Scheduler {
         windows: None,
         numerics: 0,
         max_draft_tokens: 0,
+        max_own_drafts: 0,
     };
     scheduler.handle(Millis(0), Event::ShardReady(LaneId(0), limits), &mut Vec::new());
     scheduler

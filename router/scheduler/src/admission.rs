@@ -234,6 +234,7 @@ fn start_run(parts: &mut Lifecycle<'_>, key: SequenceKey, hit: &PrefixHit) {
         acknowledged: hit.num_block_tokens(),
         pending_samples: 0,
         drafts: Vec::new(),
+        num_own_drafts: 0,
         sent_mask: None,
         mask_step_id: None,
         num_unsent_tokens: 0,

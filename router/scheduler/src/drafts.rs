@@ -34,8 +34,10 @@ pub struct Candidate {
     /// The chunk's first position and its number of tokens.
     pub first: u32,
     pub num_tokens: u32,
-    /// The most likely drafts, in order.
+    /// The most likely drafts, in order. Those of the shard's draft model are not known yet and have no tokens.
     pub drafts: Vec<Draft>,
+    /// True if the shard's draft model finds the drafts.
+    pub is_own: bool,
 }
 
 /// A step without drafts.
@@ -47,26 +49,31 @@ pub struct BareStep {
 }
 
 /// Cuts the drafts of all candidates to those with which the step is predicted to give the most tokens in the same
-/// time. Returns false if that is none.
-pub fn choose(cost: &StepCost, bare: BareStep, candidates: &mut [Candidate]) -> bool {
+/// time. `draft_us` is the time of a token of the shard's draft model for all sequences together; its first one comes
+/// with the step that it makes anyway. Returns false if no draft is left.
+pub fn choose(cost: &StepCost, draft_us: f64, bare: BareStep, candidates: &mut [Candidate]) -> bool {
     let Some(bare_us) = cost.predict_us(bare.work).filter(|&us| us > 0.0) else { return false };
     let bare_rate = f64::from(bare.num_samples) / bare_us;
-    let (mut tokens, mut work) = (f64::from(bare.num_samples), bare.work);
-    let rate = |tokens: f64, work: StepWork| cost.predict_us(work).map_or(0.0, |us| tokens / (us + GAP_US));
-    let mut best = rate(tokens, work);
+    let (mut tokens, mut work, mut num_own) = (f64::from(bare.num_samples), bare.work, 1);
+    let rate = |tokens: f64, work: StepWork, num_own: u32| {
+        let beside_us = GAP_US + draft_us * f64::from(num_own.saturating_sub(1));
+        cost.predict_us(work).map_or(0.0, |us| tokens / (us + beside_us))
+    };
+    let mut best = rate(tokens, work, num_own);
     for candidate in &mut *candidates {
-        let Candidate { first, num_tokens, drafts, .. } = candidate;
-        let (mut num_kept, mut kept, mut gain) = (0, (tokens, work), 0.0);
+        let Candidate { first, num_tokens, drafts, is_own, .. } = candidate;
+        let (mut num_kept, mut kept, mut gain) = (0, (tokens, work, num_own), 0.0);
         for (num_drafts, draft) in (1..).zip(&*drafts) {
             gain += f64::from(draft.probability);
-            let with = (tokens + gain, work.with_drafts(*first, *num_tokens, num_drafts));
-            let with_rate = rate(with.0, with.1);
+            let own = if *is_own { num_own.max(num_drafts) } else { num_own };
+            let with = (tokens + gain, work.with_drafts(*first, *num_tokens, num_drafts), own);
+            let with_rate = rate(with.0, with.1, with.2);
             if with_rate > best {
                 (best, num_kept, kept) = (with_rate, num_drafts as usize, with);
             }
         }
         drafts.truncate(num_kept);
-        (tokens, work) = kept;
+        (tokens, work, num_own) = kept;
     }
     best > bare_rate * LEAST_GAIN
 }
@@ -91,7 +98,7 @@ pub(crate) fn awaits_drafts(parts: &mut Lifecycle<'_>) -> bool {
         return false;
     }
     let running = parts.lane.running.keys();
-    if running.iter().any(|&key| !parts.sequences[key].run().drafts.is_empty()) {
+    if running.iter().any(|&key| parts.sequences[key].run().has_drafts()) {
         return true;
     }
     let mut bare = BareStep { num_samples: 0, work: StepWork::default() };
@@ -112,7 +119,9 @@ pub(crate) fn awaits_drafts(parts: &mut Lifecycle<'_>) -> bool {
         let mut drafts = propose(parts.sequences, key, max_drafts + 1);
         if drafts.len() > 1 {
             drafts.remove(0);
-            candidates.push(Candidate { key, first: planned, num_tokens: 1, drafts });
+            candidates.push(Candidate { key, first: planned, num_tokens: 1, drafts, is_own: false });
+        } else {
+            candidates.extend(own_candidate(parts, key, planned, 1, max_drafts));
         }
     }
     !candidates.is_empty() && pays(parts, bare, &mut candidates)
@@ -139,8 +148,10 @@ pub(crate) fn candidates(
                 let num_permitted = permitted.take_while(|(draft, known)| draft.token_id == known.token_id);
                 drafts.truncate(num_permitted.count());
             }
-            if !drafts.is_empty() {
-                candidates.push(Candidate { key, first, num_tokens, drafts });
+            if drafts.is_empty() {
+                candidates.extend(own_candidate(parts, key, first, num_tokens, max_drafts));
+            } else {
+                candidates.push(Candidate { key, first, num_tokens, drafts, is_own: false });
             }
         }
     }
@@ -151,9 +162,33 @@ pub(crate) fn candidates(
 pub(crate) fn pays(parts: &Lifecycle<'_>, bare: BareStep, candidates: &mut [Candidate]) -> bool {
     match parts.config.speculation {
         Speculation::Off => false,
-        Speculation::Auto => choose(&parts.lane.throughput.step_cost, bare, candidates),
+        Speculation::Auto => {
+            let throughput = &parts.lane.throughput;
+            choose(&throughput.step_cost, throughput.draft_us(), bare, candidates)
+        }
         Speculation::Always(_) => true,
     }
+}
+
+/// Returns the drafts that the shard's draft model could add to a chunk of a sequence, if it has one. Under a grammar
+/// it has none, because the masks after them would not be known.
+fn own_candidate(
+    parts: &Lifecycle<'_>,
+    key: SequenceKey,
+    first: u32,
+    num_tokens: u32,
+    max_drafts: u32,
+) -> Option<Candidate> {
+    let sequence = &parts.sequences[key];
+    let num_left = sequence.max_new_tokens.saturating_sub(sequence.num_output_tokens() + 1);
+    let most = max_drafts.min(parts.lane.shard().limits.max_own_drafts).min(num_left);
+    if most == 0 || sequence.drafter.is_none() || sequence.constraint.is_some() {
+        return None;
+    }
+    let share = sequence.own_acceptance.probability();
+    let powers = std::iter::successors(Some(share), |power| Some(power * share));
+    let drafts = powers.map(|probability| Draft { token_id: 0, probability }).take(most as usize);
+    Some(Candidate { key, first, num_tokens, drafts: drafts.collect(), is_own: true })
 }
 
 /// Returns the drafts for which a constrained sequence should ask its grammar.

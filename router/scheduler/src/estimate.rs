@@ -33,6 +33,8 @@ pub struct Throughput {
     pub step_cost: StepCost,
     /// Milliseconds of a step for each token of prefill in it.
     prefill_token_ms: Average,
+    /// Microseconds of one token of the shard's draft model, after the first one.
+    draft_us: Average,
     /// Milliseconds from first start to end.
     run_ms: Average,
     /// Milliseconds to read a block from the store.
@@ -62,6 +64,19 @@ impl Throughput {
         if num_prefill_tokens > 0 && device_time_us > 0 {
             self.prefill_token_ms.add(device_time_us as f64 / 1e3 / f64::from(num_prefill_tokens));
         }
+    }
+
+    /// Takes the time in which the shard's draft model drafted up to `num_drafts` tokens of each sequence. The first
+    /// one comes with the step that the draft model makes anyway.
+    pub fn add_drafts(&mut self, num_drafts: u32, time_us: u64) {
+        if num_drafts > 1 {
+            self.draft_us.add(time_us as f64 / f64::from(num_drafts - 1));
+        }
+    }
+
+    /// The microseconds of one token of the draft model; 0 before it was measured, so that it is tried.
+    pub fn draft_us(&self) -> f64 {
+        self.draft_us.0.unwrap_or(0.0)
     }
 
     /// Takes the time that a sequence ran which ended by itself.
@@ -121,5 +136,37 @@ impl Throughput {
             num_ends => num_ends as f64 * self.run_ms.0? / load.num_running.max(1) as f64,
         };
         Some((prefill_ms + places_ms).ceil() as u64)
+    }
+}
+
+/// The share of right drafts of the shard's draft model in one sequence, the latest counting most.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct OwnAcceptance {
+    right: f32,
+    all: f32,
+}
+
+/// The weight of all earlier drafts when one is added.
+const ACCEPTANCE_MEMORY: f32 = 0.95;
+
+impl Default for OwnAcceptance {
+    /// Two of four drafts are assumed to be right.
+    fn default() -> Self {
+        Self { right: 2.0, all: 4.0 }
+    }
+}
+
+impl OwnAcceptance {
+    /// Takes drafts of which the first `num_right` were right. Those behind the first wrong one say nothing.
+    pub fn add(&mut self, num_drafts: u32, num_right: u32) {
+        for index in 0..num_drafts.min(num_right + 1) {
+            self.right = self.right * ACCEPTANCE_MEMORY + if index < num_right { 1.0 } else { 0.0 };
+            self.all = self.all * ACCEPTANCE_MEMORY + 1.0;
+        }
+    }
+
+    /// The probability that the next draft is right.
+    pub fn probability(self) -> f32 {
+        self.right / self.all
     }
 }

@@ -104,6 +104,8 @@ pub struct ShardLimits {
     pub numerics: u64,
     /// The most drafts of a chunk; 0 if chunks may have none.
     pub max_draft_tokens: u32,
+    /// The most drafts of the shard's draft model in a chunk; 0 without one.
+    pub max_own_drafts: u32,
 }
 
 /// The contents of a store when its shard starts.

@@ -52,8 +52,9 @@ pub(crate) struct PlannedChunk {
     /// One past its last position.
     pub(crate) end: u32,
     pub(crate) rows: LogitsRows,
-    /// The positions behind `end` that drafts have.
+    /// The positions behind `end` that drafts have, and how many of them are for the shard's draft model.
     pub(crate) num_drafts: u32,
+    pub(crate) num_own_drafts: u32,
     /// The cost that is reserved for it.
     pub(crate) cost: u64,
 }

@@ -103,6 +103,8 @@ pub struct Chunk {
     pub draft_token_ids: Vec<u32>,
     /// With `allowed_tokens`: the only tokens that may be sampled after each draft.
     pub draft_masks: Vec<TokenMask>,
+    /// The most drafts that the shard's draft model adds.
+    pub num_own_drafts: u32,
 }
 
 impl Chunk {
@@ -115,7 +117,7 @@ impl Chunk {
 
     /// Returns the number of positions that are computed, drafts included.
     pub fn num_rows(&self) -> u32 {
-        self.num_tokens + self.draft_token_ids.len() as u32
+        self.num_tokens + self.draft_token_ids.len() as u32 + self.num_own_drafts
     }
 }
 
@@ -210,6 +212,8 @@ pub struct StepResult {
     pub sequences: Vec<SequenceResult>,
     /// Microseconds that the device worked on the step.
     pub device_time_us: u64,
+    /// The part of it that the shard's draft model took to draft.
+    pub draft_time_us: u64,
 }
 
 /// The result of one chunk.
@@ -221,6 +225,8 @@ pub struct SequenceResult {
     pub outcome: SequenceOutcome,
     /// The tokens sampled after the first one, if drafts of the chunk were right.
     pub more_tokens: Vec<SampledToken>,
+    /// The drafts that the shard's draft model added.
+    pub num_own_drafts: u32,
     /// If the chunk has `score`, the scores of the prompt tokens that follow its positions, in order. Empty with an
     /// error.
     pub scores: Vec<TokenScore>,

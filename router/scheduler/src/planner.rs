@@ -297,6 +297,7 @@ impl<'p, 'a> Planner<'p, 'a> {
             score: is_scored,
             draft_token_ids: Vec::new(),
             draft_masks: Vec::new(),
+            num_own_drafts: 0,
         };
         let rows = chunk.rows(num_to_score);
         self.budget.spend(num_tokens, rows);
@@ -308,6 +309,7 @@ impl<'p, 'a> Planner<'p, 'a> {
             end,
             rows,
             num_drafts: 0,
+            num_own_drafts: 0,
             cost,
         });
         run.num_sent_blocks = run.table.blocks().len();
@@ -336,25 +338,29 @@ impl<'p, 'a> Planner<'p, 'a> {
         let most = (candidate.drafts.len() as u32).min(self.budget.tokens).min(self.budget.rows);
         let (num_drafts, _) = self.grow_by_free(key, most);
         let Some(index) = self.planned.iter().position(|planned| planned.key == key) else { return };
-        let drafts = candidate.drafts[..num_drafts as usize].iter().map(|draft| draft.token_id);
+        let num_own = if candidate.is_own { num_drafts } else { 0 };
+        let num_given = (num_drafts - num_own) as usize;
+        let drafts = candidate.drafts[..num_given].iter().map(|draft| draft.token_id);
         let sequence = &mut self.parts.sequences[key];
         let run = sequence.run.as_mut().expect("the sequence does not wait");
         run.drafts.clear();
         run.drafts.extend(drafts);
+        run.num_own_drafts = num_own;
         self.parts.lane.shard_mut().kv.device_mut().begin_fill(&run.table, run.planned, num_drafts);
         let chunk = &mut self.plan.chunks[index];
         chunk.draft_token_ids.clone_from(&run.drafts);
+        chunk.num_own_drafts = num_own;
         if let Some(constraint) = &sequence.constraint {
-            let drafts = constraint.drafts()[..num_drafts as usize].iter();
+            let drafts = constraint.drafts()[..num_given].iter();
             chunk.draft_masks = drafts.map(|draft| draft.mask.clone()).collect();
         }
         let new_blocks = &run.table.blocks()[run.num_sent_blocks..];
         chunk.new_block_ids.extend(new_blocks.iter().map(|hold| hold.id().0));
         run.num_sent_blocks = run.table.blocks().len();
         self.planned[index].num_drafts = num_drafts;
+        self.planned[index].num_own_drafts = num_own;
         self.budget.tokens -= num_drafts;
         self.budget.rows -= num_drafts;
-        self.parts.counters.drafted_tokens += u64::from(num_drafts);
     }
 
     /// Reports the start of a sequence whose first chunk is about to be planned.

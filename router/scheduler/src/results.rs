@@ -47,7 +47,11 @@ pub(crate) fn take_result(parts: &mut Lifecycle<'_>, result: StepResult) {
         parts.counters.unexpected_results += 1;
         return;
     };
-    lane.throughput.add_step(step.work, step.num_prefill_tokens, result.device_time_us);
+    let draft_time_us = result.draft_time_us.min(result.device_time_us);
+    let step_time_us = result.device_time_us - draft_time_us;
+    lane.throughput.add_step(step.work, step.num_prefill_tokens, step_time_us);
+    let num_drafted = result.sequences.iter().map(|sequence| sequence.num_own_drafts).max();
+    lane.throughput.add_drafts(num_drafted.unwrap_or(0), draft_time_us);
     if let Some(shard) = &mut lane.shard {
         shard.restores.begin_waiting(step.step_id, parts.now, &lane.throughput, shard.limits.block_size);
         if let Some(store) = shard.kv.store_mut() {
@@ -69,9 +73,11 @@ pub(crate) fn take_result(parts: &mut Lifecycle<'_>, result: StepResult) {
 }
 
 fn take_outcome(parts: &mut Lifecycle<'_>, chunk: &PlannedChunk, result: Option<SequenceResult>) {
-    let (outcome, more_tokens, scores) = match result {
-        Some(result) => (Some(result.outcome), result.more_tokens, result.scores),
-        None => (None, Vec::new(), Vec::new()),
+    let (outcome, more, scores) = match result {
+        Some(SequenceResult { outcome, more_tokens, num_own_drafts, scores, .. }) => {
+            (Some(outcome), MoreTokens { tokens: more_tokens, num_own_drafts }, scores)
+        }
+        None => (None, MoreTokens::default(), Vec::new()),
     };
     parts.sequences.release_cost(chunk.key, chunk.cost);
     let sequence = &mut parts.sequences[chunk.key];
@@ -79,7 +85,11 @@ fn take_outcome(parts: &mut Lifecycle<'_>, chunk: &PlannedChunk, result: Option<
     let run = sequence.run_mut();
     assert_eq!(run.wire_id, chunk.wire_id, "a sequence with steps in flight keeps its wire id");
     run.steps_in_flight -= 1;
-    let drafts = if chunk.num_drafts > 0 { std::mem::take(&mut run.drafts) } else { Vec::new() };
+    let mut drafts = Vec::new();
+    if chunk.num_drafts > 0 {
+        drafts = std::mem::take(&mut run.drafts);
+        run.num_own_drafts = 0;
+    }
     if let Some(shard) = &mut parts.lane.shard {
         shard.kv.device_mut().release_copy_source(&mut run.table);
     }
@@ -114,9 +124,7 @@ fn take_outcome(parts: &mut Lifecycle<'_>, chunk: &PlannedChunk, result: Option<
         return;
     }
     match (chunk.rows.sample, outcome) {
-        (true, Some(SequenceOutcome::Token(token))) => {
-            take_tokens(parts, chunk, token, (drafts, more_tokens))
-        }
+        (true, Some(SequenceOutcome::Token(token))) => take_tokens(parts, chunk, token, &drafts, more),
         (true, _) => parts.fail_result(chunk.key, "the result lacks the token that was asked for"),
         (false, Some(SequenceOutcome::Computed)) if is_scored => {}
         (false, Some(_)) => parts.counters.unexpected_results += 1,
@@ -129,25 +137,35 @@ fn take_outcome(parts: &mut Lifecycle<'_>, chunk: &PlannedChunk, result: Option<
     }
 }
 
+/// The tokens of a result behind the first one, and the drafts that the shard added by itself.
+#[derive(Default)]
+struct MoreTokens {
+    tokens: Vec<SampledToken>,
+    num_own_drafts: u32,
+}
+
 /// Takes the sampled token of a chunk, and those that were sampled after drafts that were right.
 fn take_tokens(
     parts: &mut Lifecycle<'_>,
     chunk: &PlannedChunk,
     first: SampledToken,
-    (drafts, more): (Vec<u32>, Vec<SampledToken>),
+    drafts: &[u32],
+    MoreTokens { tokens: more, num_own_drafts }: MoreTokens,
 ) {
     let key = chunk.key;
-    let drafted = [&first].into_iter().chain(&more).map(|token| &token.token_id);
-    if more.len() > drafts.len()
-        || !drafted.zip(&drafts).take(more.len()).all(|(token, draft)| token == draft)
-    {
+    let num_drafts = drafts.len() as u32 + num_own_drafts;
+    let num_accepted = more.len() as u32;
+    let sampled = [&first].into_iter().chain(&more).map(|token| &token.token_id);
+    let are_right = sampled.zip(drafts).take(more.len()).all(|(token, draft)| token == draft);
+    if num_own_drafts > chunk.num_own_drafts || num_accepted > num_drafts || !are_right {
         parts.fail_result(key, "the result goes on behind a draft that was wrong");
         return;
     }
-    if !drafts.is_empty() {
-        let (num_drafts, num_accepted) = (drafts.len() as u32, more.len() as u32);
+    if num_drafts > 0 {
         parts.counters.accepted_draft_tokens += u64::from(num_accepted);
+        parts.counters.drafted_tokens += u64::from(num_drafts);
         parts.updates.push(Update::Drafted { id: parts.sequences[key].id, num_drafts, num_accepted });
+        parts.sequences[key].own_acceptance.add(num_own_drafts, num_accepted);
     }
     let is_constrained = parts.sequences[key].constraint.is_some();
     let mut token_ids = Vec::new();

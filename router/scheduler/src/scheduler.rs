@@ -52,8 +52,10 @@ const FIRST_LANE: LaneId = LaneId(0);
 ///         sequence_id: plan.chunks[0].sequence_id, outcome: SequenceOutcome::Token(token.clone()),
 ///         scores: Vec::new(),
 ///         more_tokens: Vec::new(),
+///         num_own_drafts: 0,
 ///     }],
 ///     device_time_us: 900,
+///     draft_time_us: 0,
 /// }), &mut updates);
 /// assert!(matches!(updates[0], Update::Started { id: SequenceId(7), cached_tokens: 0, .. }));
 /// assert_eq!(updates[1], Update::Token { id: SequenceId(7), token });

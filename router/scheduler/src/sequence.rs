@@ -14,6 +14,7 @@ use trunkline_draft::Drafter;
 use trunkline_kv::{BlockTable, RestoredBlock, Salt};
 
 use crate::constraint::Constraint;
+use crate::estimate::OwnAcceptance;
 use crate::event::{
     LaneId, Millis, Pinned, Priority, Restored, Retention, SequenceId, SequenceRequest, Usage,
 };
@@ -49,6 +50,8 @@ pub struct Sequence {
     pub num_scored: u32,
     /// Drafts its next tokens, if it may speculate.
     pub drafter: Option<Drafter>,
+    /// How often the drafts of the shard's draft model were right.
+    pub own_acceptance: OwnAcceptance,
     /// The state of the sequence's grammar, if it has one.
     pub constraint: Option<Constraint>,
     pub submitted_at: Millis,
@@ -121,6 +124,8 @@ pub struct Run {
     /// The drafts of the step in flight. The next chunk begins behind those that are right, so none is planned before
     /// the result has arrived.
     pub drafts: Vec<u32>,
+    /// The drafts that the shard's draft model may add in the step in flight.
+    pub num_own_drafts: u32,
     /// The mask of the sample in flight, kept until its token arrives so that a lost step can be planned again.
     pub sent_mask: Option<TokenMask>,
     /// The step in flight whose chunk still awaits a mask.
@@ -144,6 +149,13 @@ pub struct Run {
     pub restore: Option<RunRestore>,
     /// The part of its tokens that was read from the store.
     pub restored: Restored,
+}
+
+impl Run {
+    /// Returns true if the step in flight has drafts.
+    pub fn has_drafts(&self) -> bool {
+        !self.drafts.is_empty() || self.num_own_drafts > 0
+    }
 }
 
 /// A restore in flight.
@@ -187,6 +199,7 @@ impl Sequence {
             pinned: None,
             num_scored: 0,
             drafter: request.drafter,
+            own_acceptance: OwnAcceptance::default(),
             constraint: request.constrained.then(Constraint::default),
             submitted_at,
             waiting_since: submitted_at,
@@ -244,7 +257,7 @@ impl Sequence {
     /// Tokens that may still be planned; 0 when the rest is in flight.
     pub fn num_unplanned(&self) -> u32 {
         let Some(run) = self.run.as_ref().filter(|run| run.phase == Phase::Running) else { return 0 };
-        if self.is_finishing(run) || !run.drafts.is_empty() {
+        if self.is_finishing(run) || run.has_drafts() {
             0
         } else if self.max_new_tokens == 0 {
             self.num_to_score() - run.planned

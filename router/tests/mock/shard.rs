@@ -208,6 +208,7 @@ impl ShardService for Service {
             bytes_per_window_part: 0,
             window_size: 0,
             max_draft_tokens: self.plan.max_draft_tokens,
+            max_own_drafts: 0,
         }))
     }
 
@@ -467,11 +468,16 @@ fn run_step(
                 outcome,
                 scores,
                 more_tokens,
+                num_own_drafts: 0,
             });
         }
     }
     assert!(num_rows <= plan.max_step_sequences as usize);
-    let result =
-        proto::StepResult { step_id: step.step_id, sequences: results, device_time_us: plan.device_time_us };
+    let result = proto::StepResult {
+        step_id: step.step_id,
+        sequences: results,
+        device_time_us: plan.device_time_us,
+        draft_time_us: 0,
+    };
     (result, stores)
 }

@@ -101,6 +101,7 @@ fn transfers_are_converted_completely() {
             score: true,
             draft_token_ids: vec![2, 9],
             draft_masks: vec![TokenMask([1, 0].as_slice().into()), TokenMask([2, 0].as_slice().into())],
+            num_own_drafts: 0,
         }],
         restores: vec![Restore {
             restore_id: 2,
@@ -185,7 +186,7 @@ message! { StepPlan, StepPlan: step_id, ends, starts, copies, chunks, restores, 
 message! { SequenceStart, SequenceStart: sequence_id, token_ids, num_prompt_tokens, sampling, root_key }
 message! { BlockCopy, BlockCopy: source_block_id, destination_block_id, num_tokens }
 message! { Chunk, Chunk: sequence_id, first_position, num_tokens, new_block_ids, sample, stores, appended_token_ids,
-allowed_tokens, awaits_mask, score, draft_token_ids, draft_masks }
+allowed_tokens, awaits_mask, score, draft_token_ids, draft_masks, num_own_drafts }
 message! { BlockStore, BlockStore: block_index, slot }
 message! { Restore, Restore: restore_id, blocks }
 message! { BlockRestore: slot, block_id, key, base_only }
@@ -194,7 +195,7 @@ repetition_penalty, min_tokens, end_token_ids, num_top_logprobs, logprobs, logit
 typical_p, num_top_prompt_logprobs, watermark }
 message! { TokenBias: token_id, bias }
 message! { Watermark, Watermark: gamma, delta, key }
-message! { StepResult, StepResult: step_id, sequences, device_time_us }
+message! { StepResult, StepResult: step_id, sequences, device_time_us, draft_time_us }
 message! { SampledToken, SampledToken: token_id, logprob, top_logprobs }
 message! { TokenLogprob, TokenLogprob: token_id, logprob }
 message! { PromptTokenLogprob, TokenScore: logprob, rank, top_logprobs }
@@ -202,7 +203,7 @@ message! { LateMask: sequence_id, allowed_tokens, mask_id }
 message! { DescribeResponse: contract_version, architecture, vocab_size, num_layers, num_heads, num_kv_heads, head_size,
 max_position_embeddings, block_size, bytes_per_block, num_device_blocks, max_step_tokens, max_step_sequences,
 numeric_fingerprint, device, kv_dtype, weight_bytes, num_store_slots, store_folder, num_window_parts,
-bytes_per_window_part, window_size, max_draft_tokens }
+bytes_per_window_part, window_size, max_draft_tokens, max_own_drafts }
 
 impl<T: FromJson> FromJson for Vec<T> {
     fn from_json(value: &Value) -> Self {
@@ -233,7 +234,8 @@ impl FromJson for proto::SequenceResult {
         let sequence_id = FromJson::from_json(&value["sequence_id"]);
         let more_tokens = FromJson::from_json(&value["more_tokens"]);
         let scores = FromJson::from_json(&value["scores"]);
-        Self { sequence_id, outcome: token.or(error), scores, more_tokens }
+        let num_own_drafts = FromJson::from_json(&value["num_own_drafts"]);
+        Self { sequence_id, outcome: token.or(error), scores, more_tokens, num_own_drafts }
     }
 }
 
@@ -291,7 +293,7 @@ impl ToJson for SamplingParams {
 
 impl ToJson for SequenceResult {
     fn to_json(&self) -> Value {
-        let mut json = fields!(self: sequence_id, scores, more_tokens);
+        let mut json = fields!(self: sequence_id, scores, more_tokens, num_own_drafts);
         match &self.outcome {
             SequenceOutcome::Token(token) => json["token"] = token.to_json(),
             SequenceOutcome::Computed => {}

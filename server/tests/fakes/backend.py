@@ -50,6 +50,10 @@ class _Sequence:
     block_ids: list[int] = field(default_factory=list)
 
 
+# The tokens that the draft model of the fake always drafts.
+OWN_DRAFTS = (33, 7)
+
+
 class FakeBackend:
     """Implements `Backend`. on_step: called in each step with the chunks before they are computed."""
 
@@ -64,6 +68,7 @@ class FakeBackend:
         window_size: int = 0,
         num_window_parts: int = 0,
         max_draft_tokens: int = 3,
+        max_own_drafts: int = 2,
         on_step: Callable[[Sequence[Chunk]], None] | None = None,
     ) -> None:
         self.info = BackendInfo(
@@ -82,9 +87,11 @@ class FakeBackend:
             bytes_per_window_part=block_size * 8 if num_window_parts else 0,
             window_size=window_size,
             max_draft_tokens=max_draft_tokens,
+            max_own_drafts=max_own_drafts,
         )
         self.on_step = on_step
         self.num_resets = 0
+        self.draft_time_us = 0
         self._sequences: dict[int, _Sequence] = {}
         self._pool: list[list[int | None]] = [[None] * block_size for _ in range(num_blocks)]
         self.window_parts: set[int] = set()
@@ -185,7 +192,9 @@ class FakeBackend:
             mask = chunk.late_masks.wait(chunk.sequence_id)
             chunk = replace(chunk, allowed_tokens=mask, sample=bool(mask), late_masks=None)
         if chunk.sample:
-            first = replace(self._sample(chunk, sequence, digest), scores=scores)
+            own = OWN_DRAFTS[: chunk.num_own_drafts]
+            chunk = replace(chunk, draft_token_ids=own or chunk.draft_token_ids)
+            first = replace(self._sample(chunk, sequence, digest), scores=scores, num_own_drafts=len(own))
             return replace(first, more_tokens=self._sample_drafts(chunk, sequence, first))
         return Sampled(chunk.sequence_id, None, scores=scores) if chunk.score else None
 

@@ -115,7 +115,7 @@ def _first_block(prompt: list[int]) -> pb.BlockRestore:
 
 
 def scored_plans(prompt: list[int]) -> list[pb.StepPlan]:
-    """Returns steps 9 to 13: a prompt whose logprobs are reported, in two chunks, and steps with drafts."""
+    """Returns steps 9 to 14: a prompt whose logprobs are reported, in two chunks, and steps with drafts."""
     scored = sampling(
         logit_bias=[pb.TokenBias(token_id=3, bias=-100.0), pb.TokenBias(token_id=4, bias=0.5)],
         allowed_token_ids=[3, 4, 5],
@@ -137,7 +137,9 @@ def scored_plans(prompt: list[int]) -> list[pb.StepPlan]:
             step_id=12,
             chunks=[_chunk(8, 7, 1, [15], sample=True, allowed=[33], drafts=[33, 7], draft_masks=[[34, 35], [36]])],
         ),
-        pb.StepPlan(step_id=13, ends=[8]),
+        # The draft model drafts two tokens, which are wrong.
+        pb.StepPlan(step_id=13, chunks=[_chunk(8, 9, 1, sample=True, num_own_drafts=2)]),
+        pb.StepPlan(step_id=14, ends=[8]),
     ]
 
 
@@ -265,6 +267,7 @@ def _chunk(
     score: bool = False,
     drafts: list[int] | None = None,
     draft_masks: list[list[int]] | None = None,
+    num_own_drafts: int = 0,
 ) -> pb.Chunk:
     return pb.Chunk(
         sequence_id=sequence_id,
@@ -279,6 +282,7 @@ def _chunk(
         score=score,
         draft_token_ids=drafts or [],
         draft_masks=[_mask(allowed) for allowed in draft_masks or []],
+        num_own_drafts=num_own_drafts,
     )
 
 

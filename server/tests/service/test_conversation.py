@@ -57,7 +57,7 @@ def test_recorded_conversation_shows_every_field_of_the_plan_and_the_result() ->
         elif "late_mask" in line:
             walk(json_format.ParseDict(line["late_mask"], pb.LateMask()))
         elif "result" in line:
-            walk(json_format.ParseDict({**line["result"], "device_time_us": 1}, pb.StepResult()))
+            walk(json_format.ParseDict({**line["result"], "device_time_us": 1, "draft_time_us": 1}, pb.StepResult()))
     names = ("StepPlan", "SequenceStart", "SamplingParams", "BlockCopy", "Chunk", "BlockStore", "Restore",
              "BlockRestore", "StepResult", "SequenceResult", "SampledToken", "TokenLogprob",
              "SequenceError", "LateMask")  # fmt: skip

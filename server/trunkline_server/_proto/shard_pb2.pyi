@@ -21,7 +21,7 @@ class DescribeRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class DescribeResponse(_message.Message):
-    __slots__ = ("contract_version", "architecture", "vocab_size", "num_layers", "num_heads", "num_kv_heads", "head_size", "max_position_embeddings", "block_size", "bytes_per_block", "num_device_blocks", "max_step_tokens", "max_step_sequences", "numeric_fingerprint", "device", "kv_dtype", "weight_bytes", "num_store_slots", "store_folder", "num_window_parts", "bytes_per_window_part", "window_size", "max_draft_tokens")
+    __slots__ = ("contract_version", "architecture", "vocab_size", "num_layers", "num_heads", "num_kv_heads", "head_size", "max_position_embeddings", "block_size", "bytes_per_block", "num_device_blocks", "max_step_tokens", "max_step_sequences", "numeric_fingerprint", "device", "kv_dtype", "weight_bytes", "num_store_slots", "store_folder", "num_window_parts", "bytes_per_window_part", "window_size", "max_draft_tokens", "max_own_drafts")
     CONTRACT_VERSION_FIELD_NUMBER: _ClassVar[int]
     ARCHITECTURE_FIELD_NUMBER: _ClassVar[int]
     VOCAB_SIZE_FIELD_NUMBER: _ClassVar[int]
@@ -45,6 +45,7 @@ class DescribeResponse(_message.Message):
     BYTES_PER_WINDOW_PART_FIELD_NUMBER: _ClassVar[int]
     WINDOW_SIZE_FIELD_NUMBER: _ClassVar[int]
     MAX_DRAFT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    MAX_OWN_DRAFTS_FIELD_NUMBER: _ClassVar[int]
     contract_version: int
     architecture: str
     vocab_size: int
@@ -68,7 +69,8 @@ class DescribeResponse(_message.Message):
     bytes_per_window_part: int
     window_size: int
     max_draft_tokens: int
-    def __init__(self, contract_version: _Optional[int] = ..., architecture: _Optional[str] = ..., vocab_size: _Optional[int] = ..., num_layers: _Optional[int] = ..., num_heads: _Optional[int] = ..., num_kv_heads: _Optional[int] = ..., head_size: _Optional[int] = ..., max_position_embeddings: _Optional[int] = ..., block_size: _Optional[int] = ..., bytes_per_block: _Optional[int] = ..., num_device_blocks: _Optional[int] = ..., max_step_tokens: _Optional[int] = ..., max_step_sequences: _Optional[int] = ..., numeric_fingerprint: _Optional[str] = ..., device: _Optional[str] = ..., kv_dtype: _Optional[str] = ..., weight_bytes: _Optional[int] = ..., num_store_slots: _Optional[int] = ..., store_folder: _Optional[str] = ..., num_window_parts: _Optional[int] = ..., bytes_per_window_part: _Optional[int] = ..., window_size: _Optional[int] = ..., max_draft_tokens: _Optional[int] = ...) -> None: ...
+    max_own_drafts: int
+    def __init__(self, contract_version: _Optional[int] = ..., architecture: _Optional[str] = ..., vocab_size: _Optional[int] = ..., num_layers: _Optional[int] = ..., num_heads: _Optional[int] = ..., num_kv_heads: _Optional[int] = ..., head_size: _Optional[int] = ..., max_position_embeddings: _Optional[int] = ..., block_size: _Optional[int] = ..., bytes_per_block: _Optional[int] = ..., num_device_blocks: _Optional[int] = ..., max_step_tokens: _Optional[int] = ..., max_step_sequences: _Optional[int] = ..., numeric_fingerprint: _Optional[str] = ..., device: _Optional[str] = ..., kv_dtype: _Optional[str] = ..., weight_bytes: _Optional[int] = ..., num_store_slots: _Optional[int] = ..., store_folder: _Optional[str] = ..., num_window_parts: _Optional[int] = ..., bytes_per_window_part: _Optional[int] = ..., window_size: _Optional[int] = ..., max_draft_tokens: _Optional[int] = ..., max_own_drafts: _Optional[int] = ...) -> None: ...
 
 class StoreContentsRequest(_message.Message):
     __slots__ = ()
@@ -217,7 +219,7 @@ class BlockCopy(_message.Message):
     def __init__(self, source_block_id: _Optional[int] = ..., destination_block_id: _Optional[int] = ..., num_tokens: _Optional[int] = ...) -> None: ...
 
 class Chunk(_message.Message):
-    __slots__ = ("sequence_id", "first_position", "num_tokens", "new_block_ids", "sample", "stores", "appended_token_ids", "allowed_tokens", "score", "awaits_mask", "draft_token_ids", "draft_masks")
+    __slots__ = ("sequence_id", "first_position", "num_tokens", "new_block_ids", "sample", "stores", "appended_token_ids", "allowed_tokens", "score", "awaits_mask", "draft_token_ids", "draft_masks", "num_own_drafts")
     SEQUENCE_ID_FIELD_NUMBER: _ClassVar[int]
     FIRST_POSITION_FIELD_NUMBER: _ClassVar[int]
     NUM_TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -230,6 +232,7 @@ class Chunk(_message.Message):
     AWAITS_MASK_FIELD_NUMBER: _ClassVar[int]
     DRAFT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     DRAFT_MASKS_FIELD_NUMBER: _ClassVar[int]
+    NUM_OWN_DRAFTS_FIELD_NUMBER: _ClassVar[int]
     sequence_id: int
     first_position: int
     num_tokens: int
@@ -242,7 +245,8 @@ class Chunk(_message.Message):
     awaits_mask: bool
     draft_token_ids: _containers.RepeatedScalarFieldContainer[int]
     draft_masks: _containers.RepeatedScalarFieldContainer[bytes]
-    def __init__(self, sequence_id: _Optional[int] = ..., first_position: _Optional[int] = ..., num_tokens: _Optional[int] = ..., new_block_ids: _Optional[_Iterable[int]] = ..., sample: _Optional[bool] = ..., stores: _Optional[_Iterable[_Union[BlockStore, _Mapping]]] = ..., appended_token_ids: _Optional[_Iterable[int]] = ..., allowed_tokens: _Optional[bytes] = ..., score: _Optional[bool] = ..., awaits_mask: _Optional[bool] = ..., draft_token_ids: _Optional[_Iterable[int]] = ..., draft_masks: _Optional[_Iterable[bytes]] = ...) -> None: ...
+    num_own_drafts: int
+    def __init__(self, sequence_id: _Optional[int] = ..., first_position: _Optional[int] = ..., num_tokens: _Optional[int] = ..., new_block_ids: _Optional[_Iterable[int]] = ..., sample: _Optional[bool] = ..., stores: _Optional[_Iterable[_Union[BlockStore, _Mapping]]] = ..., appended_token_ids: _Optional[_Iterable[int]] = ..., allowed_tokens: _Optional[bytes] = ..., score: _Optional[bool] = ..., awaits_mask: _Optional[bool] = ..., draft_token_ids: _Optional[_Iterable[int]] = ..., draft_masks: _Optional[_Iterable[bytes]] = ..., num_own_drafts: _Optional[int] = ...) -> None: ...
 
 class BlockStore(_message.Message):
     __slots__ = ("block_index", "slot")
@@ -299,28 +303,32 @@ class RestoreOutcome(_message.Message):
     def __init__(self, restore_id: _Optional[int] = ..., num_blocks: _Optional[int] = ..., time_us: _Optional[int] = ...) -> None: ...
 
 class StepResult(_message.Message):
-    __slots__ = ("step_id", "sequences", "device_time_us")
+    __slots__ = ("step_id", "sequences", "device_time_us", "draft_time_us")
     STEP_ID_FIELD_NUMBER: _ClassVar[int]
     SEQUENCES_FIELD_NUMBER: _ClassVar[int]
     DEVICE_TIME_US_FIELD_NUMBER: _ClassVar[int]
+    DRAFT_TIME_US_FIELD_NUMBER: _ClassVar[int]
     step_id: int
     sequences: _containers.RepeatedCompositeFieldContainer[SequenceResult]
     device_time_us: int
-    def __init__(self, step_id: _Optional[int] = ..., sequences: _Optional[_Iterable[_Union[SequenceResult, _Mapping]]] = ..., device_time_us: _Optional[int] = ...) -> None: ...
+    draft_time_us: int
+    def __init__(self, step_id: _Optional[int] = ..., sequences: _Optional[_Iterable[_Union[SequenceResult, _Mapping]]] = ..., device_time_us: _Optional[int] = ..., draft_time_us: _Optional[int] = ...) -> None: ...
 
 class SequenceResult(_message.Message):
-    __slots__ = ("sequence_id", "token", "error", "scores", "more_tokens")
+    __slots__ = ("sequence_id", "token", "error", "scores", "more_tokens", "num_own_drafts")
     SEQUENCE_ID_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     SCORES_FIELD_NUMBER: _ClassVar[int]
     MORE_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    NUM_OWN_DRAFTS_FIELD_NUMBER: _ClassVar[int]
     sequence_id: int
     token: SampledToken
     error: SequenceError
     scores: _containers.RepeatedCompositeFieldContainer[PromptTokenLogprob]
     more_tokens: _containers.RepeatedCompositeFieldContainer[SampledToken]
-    def __init__(self, sequence_id: _Optional[int] = ..., token: _Optional[_Union[SampledToken, _Mapping]] = ..., error: _Optional[_Union[SequenceError, _Mapping]] = ..., scores: _Optional[_Iterable[_Union[PromptTokenLogprob, _Mapping]]] = ..., more_tokens: _Optional[_Iterable[_Union[SampledToken, _Mapping]]] = ...) -> None: ...
+    num_own_drafts: int
+    def __init__(self, sequence_id: _Optional[int] = ..., token: _Optional[_Union[SampledToken, _Mapping]] = ..., error: _Optional[_Union[SequenceError, _Mapping]] = ..., scores: _Optional[_Iterable[_Union[PromptTokenLogprob, _Mapping]]] = ..., more_tokens: _Optional[_Iterable[_Union[SampledToken, _Mapping]]] = ..., num_own_drafts: _Optional[int] = ...) -> None: ...
 
 class PromptTokenLogprob(_message.Message):
     __slots__ = ("logprob", "rank", "top_logprobs")

@@ -128,11 +128,13 @@ class Chunk:
     draft_token_ids: Sequence[int] = ()
     # With `allowed_tokens`: the mask of the sample after each draft.
     draft_masks: Sequence[bytes] = ()
+    # The most drafts that a `DraftingBackend` adds.
+    num_own_drafts: int = 0
 
     @property
     def num_rows(self) -> int:
         """Number of positions that are computed, drafts included."""
-        return self.num_tokens + len(self.draft_token_ids)
+        return self.num_tokens + len(self.draft_token_ids) + self.num_own_drafts
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +152,7 @@ class Sampled:
 
     token_id: None if it does not sample; logprob: 0.0 unless requested; top_logprobs: (token id, logprob), likeliest
     first; scores: of the prompt tokens that follow the chunk's positions; more_tokens: those sampled after right
-    drafts, without scores or more tokens of their own.
+    drafts, without scores or more tokens of their own; num_own_drafts: those that the backend added.
     """
 
     sequence_id: int
@@ -159,6 +161,7 @@ class Sampled:
     top_logprobs: Sequence[tuple[int, float]] = field(default=())
     scores: Sequence[TokenScore] = field(default=())
     more_tokens: Sequence[Sampled] = field(default=())
+    num_own_drafts: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,8 +193,9 @@ class BackendInfo:
     num_window_parts: int = 0
     bytes_per_window_part: int = 0
     window_size: int = 0
-    # The most drafts of a chunk; 0 if chunks may have none.
+    # The most drafts of a chunk, and the most that the backend adds by itself; 0 if chunks may have none.
     max_draft_tokens: int = 0
+    max_own_drafts: int = 0
 
     @property
     def pool_bytes(self) -> int:
@@ -248,6 +252,13 @@ class RunAheadBackend(Protocol):
 
     def finish(self) -> list[Sampled | SequenceFailure]:
         """Waits for the oldest step that has begun and returns its outcomes."""
+
+
+@runtime_checkable
+class DraftingBackend(Protocol):
+    """The part of a `Backend` with a draft model. draft_time_us: of the last step, in microseconds."""
+
+    draft_time_us: int
 
 
 class Backend(Protocol):

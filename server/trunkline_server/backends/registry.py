@@ -32,6 +32,8 @@ class BackendOptions:
     max_step_tokens: int | None = None
     max_step_sequences: int | None = None
     weights_cache: Path | None = None
+    # A smaller model that drafts tokens; only for the cpu backend.
+    speculative_model: Path | None = None
     kv_disk: StoreOptions | None = None
     # Bytes of pinned host memory for KV blocks; only for the cuda backend.
     kv_host_bytes: int | None = None
@@ -49,9 +51,12 @@ def build(name: str, checkpoint: Checkpoint, options: BackendOptions) -> Backend
 def _build_cpu(checkpoint: Checkpoint, options: BackendOptions) -> Backend:
     _refuse_host_tier("cpu", options)
     from trunkline_server.backends.cpu.build import build as build_cpu
+    from trunkline_server.weights.checkpoint import open_checkpoint
 
+    draft = None if options.speculative_model is None else open_checkpoint(options.speculative_model)
     return build_cpu(
         checkpoint,
+        draft=draft,
         store=options.kv_disk,
         window_parts="auto" if options.kv_windows == "auto" else None,
         kv_cache_dtype=options.kv_cache_dtype,
@@ -59,6 +64,13 @@ def _build_cpu(checkpoint: Checkpoint, options: BackendOptions) -> Backend:
         weights_cache=options.weights_cache,
         **options.given(),
     )
+
+
+def _refuse_draft_model(name: str, options: BackendOptions) -> None:
+    if options.speculative_model is not None:
+        raise InvalidArgument(
+            f"`--speculative-model` is set, but the {name} backend does not support it", hint="use the cpu backend"
+        )
 
 
 def _refuse_host_tier(name: str, options: BackendOptions) -> None:
@@ -76,6 +88,7 @@ def _install(*packages: str) -> str:
 
 def _build_reference(checkpoint: Checkpoint, options: BackendOptions) -> Backend:
     _refuse_host_tier("reference", options)
+    _refuse_draft_model("reference", options)
     try:
         from trunkline_server.backends.reference.backend import ReferenceBackend
     except ModuleNotFoundError as error:
@@ -90,6 +103,7 @@ def _build_reference(checkpoint: Checkpoint, options: BackendOptions) -> Backend
 
 
 def _build_cuda(checkpoint: Checkpoint, options: BackendOptions) -> Backend:
+    _refuse_draft_model("cuda", options)
     if options.weights_cache is not None:
         # Triton reads this when it compiles its first kernel.
         os.environ.setdefault("TRITON_CACHE_DIR", str(options.weights_cache / "triton"))

@@ -134,3 +134,25 @@ fn drafts_that_make_no_sense_fail_their_sequence_only() {
     let results = executor.step(&[chunk(1, 0, tokens.len(), &[0], true)]);
     assert!(results[0].outcome.is_ok(), "the sequence is as before");
 }
+
+#[test]
+fn a_sequence_that_was_set_back_goes_on_as_before() {
+    let mut executor = build(PLAIN, 2, best());
+    let tokens = prompt(54, BLOCK_SIZE - 2);
+    executor.start(1, tokens.clone(), tokens.len(), all_parameters()).unwrap();
+    let mut blocks = Blocks { ids: ascending(0), next: 0 };
+    let mut decode = |executor: &mut Executor, first: usize, end: usize| {
+        let results = executor.step(&[chunk(1, first, end, &blocks.take_for(end), true)]);
+        results[0].outcome.clone().unwrap()
+    };
+    let end = tokens.len();
+    decode(&mut executor, 0, end);
+    let expected = [1, 2, 3].map(|place| decode(&mut executor, end + place - 1, end + place));
+    for place in [1, 2] {
+        executor.rewind(1, end + place).unwrap();
+        executor.append(1, &[expected[place - 1].token_id]).unwrap();
+        assert_eq!(decode(&mut executor, end + place, end + place + 1), expected[place]);
+    }
+    assert!(executor.rewind(1, end - 1).is_err(), "the prompt stays");
+    assert!(executor.rewind(1, end + 9).is_err() && executor.rewind(2, end).is_err());
+}

@@ -89,10 +89,11 @@ fn answer(plan: &StepPlan) -> StepResult {
         outcome: SequenceOutcome::Token(SampledToken { token_id: 7, ..SampledToken::default() }),
         scores: Vec::new(),
         more_tokens: Vec::new(),
+        num_own_drafts: 0,
     };
     let sampled = plan.chunks.iter().filter(|chunk| chunk.sample);
     let sequences = sampled.map(|chunk| outcome(chunk.sequence_id)).collect();
-    StepResult { step_id: plan.step_id, sequences, device_time_us: 1_000 }
+    StepResult { step_id: plan.step_id, sequences, device_time_us: 1_000, draft_time_us: 0 }
 }
 
 /// Plans and answers one step. Returns its allocations in the scheduler, and the number of new blocks in its plan.
@@ -118,6 +119,7 @@ fn a_decode_step_allocates_for_its_plan_and_for_new_blocks() {
         windows: None,
         numerics: 0,
         max_draft_tokens: 0,
+        max_own_drafts: 0,
     };
     let mut updates = Vec::new();
     scheduler.handle(Millis(0), Event::ShardReady(LaneId(0), limits), &mut updates);

@@ -150,7 +150,8 @@ fn a_prompt_that_arrives_during_a_long_step_is_in_the_next_one() {
 
     // A result of no step in flight changes nothing.
     driver.now = began.plus(5);
-    let unexpected = StepResult { step_id: 99, sequences: Vec::new(), device_time_us: 1_000 };
+    let unexpected =
+        StepResult { step_id: 99, sequences: Vec::new(), device_time_us: 1_000, draft_time_us: 0 };
     driver.handle(Event::StepResult(LaneId(0), unexpected));
     assert_eq!(driver.scheduler.next_wakeup(), Some(planned_at));
     driver.now = Millis(planned_at.0 - 1);

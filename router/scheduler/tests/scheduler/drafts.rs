@@ -25,13 +25,19 @@ fn cost(base_us: u64, row_us: u64) -> StepCost {
 /// Returns how many of its drafts each of `num_streams` decodes keeps. The probability of each further draft is
 /// `probability` times that of the one before.
 fn kept(cost: &StepCost, num_streams: u32, probability: f32) -> Vec<usize> {
+    kept_of(cost, num_streams, probability, None)
+}
+
+/// Like [`kept`], for drafts of a draft model that takes `draft_us` for each.
+fn kept_of(cost: &StepCost, num_streams: u32, probability: f32, draft_us: Option<f64>) -> Vec<usize> {
+    let (is_own, draft_us) = (draft_us.is_some(), draft_us.unwrap_or(0.0));
     let drafts = (1..=16).map(|power| Draft { token_id: 1, probability: probability.powi(power) });
     let drafts: Vec<Draft> = drafts.collect();
-    let candidate = Candidate { key: SequenceKey::default(), first: 100, num_tokens: 1, drafts };
+    let candidate = Candidate { key: SequenceKey::default(), first: 100, num_tokens: 1, drafts, is_own };
     let mut candidates = vec![candidate; num_streams as usize];
     let mut bare = BareStep { num_samples: num_streams, work: StepWork::default() };
     (0..num_streams).for_each(|_| bare.work.add(100, 1));
-    if !choose(cost, bare, &mut candidates) {
+    if !choose(cost, draft_us, bare, &mut candidates) {
         return vec![0; num_streams as usize];
     }
     candidates.iter().map(|candidate| candidate.drafts.len()).collect()
@@ -49,6 +55,11 @@ fn drafts_are_chosen_by_what_they_gain_and_cost() {
     assert!(at_8 < 8 * likely, "rows are dearer at {at_8}");
     // Where rows cost nearly all of a step, drafts gain nothing, however likely they are.
     assert_eq!(kept(&cost(100, 1_000), 8, 0.9), [0; 8]);
+    // A draft model takes its time, for all sequences together.
+    let own = |num_streams, draft_us| kept_of(&small, num_streams, 0.9, Some(draft_us));
+    assert_eq!(own(1, 0.0), kept(&small, 1, 0.9));
+    assert!((2..own(1, 0.0)[0]).contains(&own(1, 700.0)[0]), "{:?}", own(1, 700.0));
+    assert_eq!(own(1, 5_000.0), [1], "the first one is free");
     // Before any step was measured there are none.
     assert_eq!(kept(&StepCost::default(), 1, 0.99), [0]);
 }

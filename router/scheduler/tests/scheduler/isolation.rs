@@ -12,6 +12,7 @@ const LIMITS: ShardLimits = ShardLimits {
     windows: None,
     numerics: 0,
     max_draft_tokens: 0,
+    max_own_drafts: 0,
 };
 const PROMPT_TOKENS: u32 = 101;
 
@@ -98,9 +99,14 @@ impl World {
             outcome: SequenceOutcome::Token(SampledToken { token_id: 999, ..SampledToken::default() }),
             scores: Vec::new(),
             more_tokens: Vec::new(),
+            num_own_drafts: 0,
         });
-        let result =
-            StepResult { step_id: plan.step_id, sequences: sequences.collect(), device_time_us: 10_000 };
+        let result = StepResult {
+            step_id: plan.step_id,
+            sequences: sequences.collect(),
+            device_time_us: 10_000,
+            draft_time_us: 0,
+        };
         self.handle(Event::StepResult(LaneId(0), result));
         let stores = plan.chunks.iter().flat_map(|chunk| &chunk.stores);
         let stores = stores.map(|store| StoreOutcome { slot: store.slot, is_stored: true }).collect();

@@ -14,6 +14,7 @@ fn a_shard_that_comes_or_goes_takes_all_blocks_with_it() {
         windows: None,
         numerics: 0,
         max_draft_tokens: 0,
+        max_own_drafts: 0,
     };
     let mut happen = |event, is_on| {
         scheduler.record_kv_events(is_on);

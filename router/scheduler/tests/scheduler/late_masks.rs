@@ -53,6 +53,7 @@ impl World {
             windows: None,
             numerics: 0,
             max_draft_tokens: 0,
+            max_own_drafts: 0,
         };
         let mut world = Self { scheduler: Scheduler::new(SchedulerConfig::default()), updates: Vec::new() };
         world.handle(Event::ShardReady(LaneId(0), limits));
@@ -87,9 +88,13 @@ impl World {
             outcome: SequenceOutcome::Token(SampledToken { token_id: 1, ..SampledToken::default() }),
             scores: Vec::new(),
             more_tokens: Vec::new(),
+            num_own_drafts: 0,
         };
         let sequences = wire_ids.iter().map(token).collect();
-        self.handle(Event::StepResult(LaneId(0), StepResult { step_id, sequences, device_time_us: 1 }));
+        self.handle(Event::StepResult(
+            LaneId(0),
+            StepResult { step_id, sequences, device_time_us: 1, draft_time_us: 0 },
+        ));
     }
 
     fn late(&mut self) -> Vec<LateMask> {

@@ -16,6 +16,7 @@ fn limits() -> ShardLimits {
         windows: None,
         numerics: 0,
         max_draft_tokens: 0,
+        max_own_drafts: 0,
     }
 }
 
@@ -44,6 +45,7 @@ fn result(plan: &StepPlan) -> StepResult {
         outcome: SequenceOutcome::Token(SampledToken { token_id: 7, ..SampledToken::default() }),
         scores: Vec::new(),
         more_tokens: Vec::new(),
+        num_own_drafts: 0,
     });
     StepResult { step_id: plan.step_id, sequences: sequences.collect(), ..StepResult::default() }
 }

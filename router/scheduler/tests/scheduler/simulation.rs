@@ -179,6 +179,7 @@ fn crowded() -> Scenario {
             windows: None,
             numerics: 0,
             max_draft_tokens: 0,
+            max_own_drafts: 0,
         },
         faults: ShardFaults::default(),
         arrivals: (0..6).map(arrival).collect(),

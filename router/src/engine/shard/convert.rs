@@ -43,6 +43,7 @@ pub fn plan_to_proto(plan: StepPlan) -> proto::StepPlan {
                 score: chunk.score,
                 draft_token_ids: chunk.draft_token_ids,
                 draft_masks: chunk.draft_masks.into_iter().map(|mask| mask.0.to_vec()).collect(),
+                num_own_drafts: chunk.num_own_drafts,
             })
             .collect(),
         restores: plan.restores.into_iter().map(restore_to_proto).collect(),
@@ -117,6 +118,7 @@ pub fn plan_from_proto(plan: proto::StepPlan) -> Result<StepPlan, ShardError> {
                 score: chunk.score,
                 draft_token_ids: chunk.draft_token_ids,
                 draft_masks: chunk.draft_masks.into_iter().map(|mask| TokenMask(mask.into())).collect(),
+                num_own_drafts: chunk.num_own_drafts,
             })
             .collect(),
         restores: plan.restores.into_iter().map(restore_from_proto).collect::<Result<_, _>>()?,
@@ -169,6 +171,7 @@ pub fn result_from_proto(result: proto::StepResult) -> StepResult {
         step_id: result.step_id,
         sequences: result.sequences.into_iter().map(sequence_from_proto).collect(),
         device_time_us: result.device_time_us,
+        draft_time_us: result.draft_time_us,
     }
 }
 
@@ -213,6 +216,7 @@ fn sequence_from_proto(sequence: proto::SequenceResult) -> SequenceResult {
         sequence_id,
         outcome,
         more_tokens,
+        num_own_drafts: sequence.num_own_drafts,
         scores: sequence.scores.into_iter().map(score).collect(),
     }
 }

@@ -22,6 +22,8 @@ pub struct ShardInfo {
     pub max_step_sequences: u32,
     /// The most drafts of a chunk; 0 if chunks may have none.
     pub max_draft_tokens: u32,
+    /// The most drafts of the shard's draft model in a chunk; 0 without one.
+    pub max_own_drafts: u32,
     /// A hash of weights, data types and kernels.
     pub numeric_fingerprint: String,
     /// The backend and its device, for people.
@@ -69,6 +71,7 @@ impl ShardInfo {
             max_step_tokens: describe.max_step_tokens,
             max_step_sequences: describe.max_step_sequences,
             max_draft_tokens: describe.max_draft_tokens,
+            max_own_drafts: describe.max_own_drafts,
             numeric_fingerprint: describe.numeric_fingerprint,
             device: describe.device,
             kv_dtype: describe.kv_dtype,
@@ -117,6 +120,7 @@ impl ShardInfo {
             windows: self.windows,
             numerics: self.numerics(),
             max_draft_tokens: self.max_draft_tokens,
+            max_own_drafts: self.max_own_drafts,
         }
     }
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from trunkline_server._kernels import Executor
+    from trunkline_server.backends.cpu.draft_model import DraftModel
     from trunkline_server.backends.cpu.store import DiskStore
 
 _chunk_fields = attrgetter(
@@ -43,8 +44,10 @@ class CpuBackend:
         vocab_size: int,
         store: DiskStore | None = None,
         after_start: Callable[[], None] | None = None,
+        draft_model: DraftModel | None = None,
     ) -> None:
         self.info = info
+        self._draft_model = draft_model
         self.store: Store | None = store
         self._after_start = after_start
         self._executor = executor
@@ -64,17 +67,47 @@ class CpuBackend:
     ) -> None:
         fields = sampling.for_kernels()
         self._executor.start(sequence_id, token_ids, num_prompt_tokens, fields, root_key or None)
+        if self._draft_model is not None:
+            self._draft_model.start(sequence_id, token_ids, num_prompt_tokens)
 
     def end(self, sequence_id: int) -> None:
         self._executor.end(sequence_id)
+        if self._draft_model is not None:
+            self._draft_model.end(sequence_id)
 
     def copy_block(self, source_block_id: int, destination_block_id: int, num_tokens: int) -> None:
         self._executor.copy_block(source_block_id, destination_block_id, num_tokens)
+        if self._draft_model is not None:
+            self._draft_model.copy_block(source_block_id, destination_block_id, num_tokens)
 
     def drop_window_parts(self, block_ids: Sequence[int]) -> None:
         self._executor.drop_window_parts(block_ids)
 
+    @property
+    def draft_time_us(self) -> int:
+        """Microseconds that the draft model took to draft in the last step."""
+        return 0 if self._draft_model is None else self._draft_model.time_us
+
     def step(self, chunks: Sequence[Chunk]) -> list[Sampled | SequenceFailure]:
+        return self._step(chunks) if self._draft_model is None else self._step_with(self._draft_model, chunks)
+
+    def _step_with(self, draft_model: DraftModel, chunks: Sequence[Chunk]) -> list[Sampled | SequenceFailure]:
+        """Runs a step whose chunks may have drafts of the draft model."""
+        for chunk in chunks:
+            draft_model.append(chunk.sequence_id, chunk.appended_token_ids)
+        drafted = draft_model.draft(chunks)
+        num_drafts = {chunk.sequence_id: len(chunk.draft_token_ids) for chunk in drafted if chunk.num_own_drafts}
+        results: list[Sampled | SequenceFailure] = []
+        for result in self._step(drafted):
+            if isinstance(result, Sampled) and result.token_id is not None:
+                tokens = [result.token_id, *(token.token_id for token in result.more_tokens)]
+                draft_model.append(result.sequence_id, [token for token in tokens if token is not None])
+                if own := num_drafts.get(result.sequence_id):
+                    result = replace(result, num_own_drafts=own)
+            results.append(result)
+        return results
+
+    def _step(self, chunks: Sequence[Chunk]) -> list[Sampled | SequenceFailure]:
         stores = [(chunk.sequence_id, store.block_index, store.slot) for chunk in chunks for store in chunk.stores]
         appends = [(chunk.sequence_id, chunk.appended_token_ids) for chunk in chunks if chunk.appended_token_ids]
         masks = [(chunk.sequence_id, chunk.allowed_tokens) for chunk in chunks if chunk.allowed_tokens]
@@ -114,6 +147,8 @@ class CpuBackend:
 
     def reset(self) -> None:
         self._executor.reset()
+        if self._draft_model is not None:
+            self._draft_model.reset()
         if self.info.num_window_parts:
             # A router that starts anew expects no block to have a window part.
             self._executor.drop_window_parts(range(self.info.num_device_blocks))

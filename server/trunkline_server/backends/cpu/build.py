@@ -5,11 +5,14 @@ from __future__ import annotations
 import hashlib
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from trunkline_server.backends.cpu.backend import CpuBackend
+from trunkline_server.backends.cpu.draft_model import DraftModel
 from trunkline_server.backends.cpu.memory import MemoryNeed, plan_pool
 from trunkline_server.backends.cpu.ops import TracingOps
 from trunkline_server.backends.cpu.store import open_store
@@ -64,6 +67,7 @@ def build(
     weights_cache: Path | None = None,
     store: StoreOptions | None = None,
     window_parts: int | Literal["auto"] | None = None,
+    draft: Checkpoint | None = None,
 ) -> CpuBackend:
     """Loads all weights into the kernels and traces the model.
 
@@ -72,18 +76,24 @@ def build(
     weights_cache: folder of packed weights, None packs at every start; store: None keeps blocks only in the pool.
     window_parts: number of blocks that hold K and V of layers with a window at the same time; plans drop those out of
         every window's reach. "auto" splits blocks if that saves memory; None keeps them in one piece.
+    draft: a smaller model with the same vocabulary, which drafts tokens.
     Raises BackendUnavailable, InvalidArgument or DoesNotFit, the last before anything is loaded.
     """
     try:
-        from trunkline_server import _kernels
+        import trunkline_server._kernels  # noqa: F401
     except ImportError as error:
         raise BackendUnavailable(f"cannot load the kernels: {error}", hint="run `make build`") from error
     config = checkpoint.config
     kv_dtype = _kv_dtype(kv_cache_dtype)
     step = _step_limits(max_step_tokens, max_step_sequences)
     window_tokens = block_size * (window_parts if isinstance(window_parts, int) else 0)
+    need = memory_need(checkpoint, kv_dtype=kv_dtype, block_size=block_size, window_tokens=window_tokens, **step)
+    draft_step = _draft_step_limits(step)
+    if draft is not None:
+        _check_vocabulary(draft.config, config)
+        need += memory_need(draft, kv_dtype=kv_dtype, block_size=block_size, **draft_step)
     num_blocks = plan_pool(
-        memory_need(checkpoint, kv_dtype=kv_dtype, block_size=block_size, window_tokens=window_tokens, **step),
+        need,
         available_bytes=available_memory() if available_bytes is None else available_bytes,
         block_size=block_size,
         wanted_tokens=max_batch_total_tokens,
@@ -91,35 +101,93 @@ def build(
     sizes = PoolSizes(num_blocks=num_blocks, num_window_parts=None if window_parts == "auto" else window_parts)
     if window_parts == "auto":
         sizes = _divide(num_blocks, config, kv_dtype, block_size, step)
+    options = _LoadOptions(threads=threads, pinning=pinning, kv_dtype=kv_dtype, block_size=block_size)
+    with _named_errors(sizes.num_blocks):
+        executor, packed = _load(checkpoint, step, sizes, weights_cache, options)
+        # The cache keeps one model's weights, so those of the draft model are packed at each start.
+        draft_sizes = PoolSizes(num_blocks=sizes.num_blocks)
+        draft_model = None if draft is None else DraftModel(_load(draft, draft_step, draft_sizes, None, options)[0])
+    fingerprint = _log_weights(executor, checkpoint, packed)
+    _log_threads(executor)
+    info = _info(executor, fingerprint, kv_dtype, block_size, sizes, step, config)
+    if draft_model is not None:
+        weights = info.weight_bytes + draft_model.weight_bytes
+        info = replace(info, weight_bytes=weights, max_own_drafts=MAX_DRAFT_TOKENS)
+    disk, info = (None, info) if store is None else open_store(executor, info, store)
+    after_start = None if packed is None else packed.keep
+    return CpuBackend(
+        executor,
+        info,
+        vocab_size=config.vocab_size,
+        store=disk,
+        after_start=after_start,
+        draft_model=draft_model,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _LoadOptions:
+    """The options that main and draft model share."""
+
+    threads: int | None
+    pinning: str
+    kv_dtype: str
+    block_size: int
+
+
+def _load(
+    checkpoint: Checkpoint,
+    step: dict[str, int],
+    sizes: PoolSizes,
+    weights_cache: Path | None,
+    options: _LoadOptions,
+) -> tuple[Executor, PackedWeights | None]:
+    """Builds the executor of a model. Raises MemoryError, or ValueError if the kernels do not support its shape."""
+    from trunkline_server import _kernels
+
+    config = checkpoint.config
+    builder = _kernels.ProgramBuilder(
+        **step,
+        block_size=options.block_size,
+        num_blocks=sizes.num_blocks,
+        num_layers=config.num_layers,
+        num_kv_heads=config.num_kv_heads,
+        head_size=config.head_size,
+        kv_dtype=options.kv_dtype,
+    )
+    tensors = _trace(builder, checkpoint, sizes.num_window_parts)
+    packed = None if weights_cache is None else PackedWeights(checkpoint, tensors, weights_cache)
+    return _build_executor(builder, packed, **vars(options)), packed
+
+
+@contextmanager
+def _named_errors(num_blocks: int) -> Iterator[None]:
+    """Raises DoesNotFit and BackendUnavailable for the errors of `_load`."""
     try:
-        builder = _kernels.ProgramBuilder(
-            **step,
-            block_size=block_size,
-            num_blocks=sizes.num_blocks,
-            num_layers=config.num_layers,
-            num_kv_heads=config.num_kv_heads,
-            head_size=config.head_size,
-            kv_dtype=kv_dtype,
-        )
-        tensors = _trace(builder, checkpoint, sizes.num_window_parts)
-        packed = None if weights_cache is None else PackedWeights(checkpoint, tensors, weights_cache)
-        executor = _build_executor(
-            builder, packed, threads=threads, pinning=pinning, kv_dtype=kv_dtype, block_size=block_size
-        )
+        yield
     except MemoryError as error:
         raise DoesNotFit(
-            f"cannot allocate {sizes.num_blocks} KV blocks and the weights: {error}",
-            hint="lower `--max-batch-total-tokens`",
+            f"cannot allocate {num_blocks} KV blocks and the weights: {error}", hint="lower `--max-batch-total-tokens`"
         ) from error
     except ValueError as error:
         # The model is intact and known, but the kernels do not support its shape.
         raise BackendUnavailable(f"the cpu backend cannot run this model: {error}") from error
-    fingerprint = _log_weights(executor, checkpoint, packed)
-    _log_threads(executor)
-    info = _info(executor, fingerprint, kv_dtype, block_size, sizes, step, config)
-    disk, info = (None, info) if store is None else open_store(executor, info, store)
-    after_start = None if packed is None else packed.keep
-    return CpuBackend(executor, info, vocab_size=config.vocab_size, store=disk, after_start=after_start)
+
+
+def _check_vocabulary(draft: ModelConfig, config: ModelConfig) -> None:
+    """Raises InvalidArgument unless the draft model has the main model's vocabulary."""
+    if draft.vocab_size != config.vocab_size:
+        raise InvalidArgument(
+            f"`--speculative-model` has a vocabulary of {draft.vocab_size} tokens, but the model's has "
+            f"{config.vocab_size}",
+            hint="choose a smaller model of the same family",
+        )
+
+
+def _draft_step_limits(step: dict[str, int]) -> dict[str, int]:
+    """Returns the limits of the draft model's steps, which also catch up on drafts that were right."""
+    num_sequences = step["max_step_sequences"]
+    return step | {"max_step_tokens": step["max_step_tokens"] + (MAX_DRAFT_TOKENS + 1) * num_sequences}
 
 
 def _kv_dtype(kv_cache_dtype: str) -> str:

@@ -23,6 +23,13 @@ class MemoryNeed:
     scratch_bytes: int
     kv_bytes_per_token: int
 
+    def __add__(self, other: MemoryNeed) -> MemoryNeed:
+        return MemoryNeed(
+            weight_bytes=self.weight_bytes + other.weight_bytes,
+            scratch_bytes=self.scratch_bytes + other.scratch_bytes,
+            kv_bytes_per_token=self.kv_bytes_per_token + other.kv_bytes_per_token,
+        )
+
 
 def plan_pool(need: MemoryNeed, *, available_bytes: int, block_size: int, wanted_tokens: int | None) -> int:
     """Returns the number of blocks in the pool. Raises DoesNotFit.

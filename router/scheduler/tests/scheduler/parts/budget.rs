@@ -47,6 +47,7 @@ fn chunk(first_position: u32, num_tokens: u32, score: bool, sample: bool) -> Chu
         score,
         draft_token_ids: Vec::new(),
         draft_masks: Vec::new(),
+        num_own_drafts: 0,
     }
 }
 
@@ -61,6 +62,7 @@ fn chunks_tokens_and_rows_are_spent_apart() {
         windows: None,
         numerics: 0,
         max_draft_tokens: 0,
+        max_own_drafts: 0,
     };
     let mut budget = StepBudget::new(32, &limits);
     let mut spend = |chunk: Chunk, num_to_score: u32| {

@@ -34,6 +34,7 @@ pub const LIMITS: ShardLimits = ShardLimits {
     windows: None,
     numerics: 0,
     max_draft_tokens: 0,
+    max_own_drafts: 0,
 };
 
 impl Driver {

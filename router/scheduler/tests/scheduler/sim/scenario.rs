@@ -100,6 +100,7 @@ fn limits(rng: &mut Rng, vocab_size: u32) -> ShardLimits {
         numerics: 0,
         // It comes from another limit, so that adding it changed no other number of a seed.
         max_draft_tokens: num_blocks % 8,
+        max_own_drafts: num_blocks / 8 % 4,
     }
 }
 

@@ -64,6 +64,7 @@ impl Scenario {
                 windows: None,
                 numerics: 0,
                 max_draft_tokens: 0,
+                max_own_drafts: 0,
             },
             faults: ShardFaults::default(),
             arrivals,

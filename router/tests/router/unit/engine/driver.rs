@@ -52,9 +52,10 @@ impl Driven {
             outcome: SequenceOutcome::Token(SampledToken::default()),
             scores: Vec::new(),
             more_tokens: Vec::new(),
+            num_own_drafts: 0,
         };
         let sequences = plan.chunks.iter().map(|chunk| result(chunk.sequence_id)).collect();
-        let result = StepResult { step_id: plan.step_id, sequences, device_time_us: 1 };
+        let result = StepResult { step_id: plan.step_id, sequences, device_time_us: 1, draft_time_us: 0 };
         self.ends.link.try_send(LinkEvent::Result(result)).unwrap();
     }
 
@@ -76,6 +77,7 @@ fn shard() -> ShardInfo {
         max_step_tokens: 64,
         max_step_sequences: 4,
         max_draft_tokens: 0,
+        max_own_drafts: 0,
         numeric_fingerprint: String::new(),
         device: "test".into(),
         kv_dtype: "f32".into(),

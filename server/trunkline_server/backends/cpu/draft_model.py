@@ -1,0 +1,123 @@
+"""A small model beside the main one, which drafts the next tokens of sequences."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from trunkline_server.backends.interface import Chunk
+
+if TYPE_CHECKING:
+    from trunkline_server._kernels import Executor
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Sequence:
+    """num_known, num_computed: tokens that the draft model knows, and positions whose K and V it has computed."""
+
+    num_known: int
+    num_computed: int | None = None
+
+
+class DraftModel:
+    """Drafts greedily. Its executor has a pool with the blocks of the main one, so that both use the same block tables.
+
+    It computes every chunk of the main model as well, so its K and V are there wherever a prefix is found. Blocks that
+    come from a store lack them, which makes drafts wrong there and nothing else.
+    """
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+        self._sequences: dict[int, _Sequence] = {}
+        # Tokens that the executor gets with its next step.
+        self._appends: list[tuple[int, Sequence[int]]] = []
+        self.time_us = 0
+
+    @property
+    def weight_bytes(self) -> int:
+        return self._executor.weight_bytes
+
+    def start(self, sequence_id: int, token_ids: Sequence[int], num_prompt_tokens: int) -> None:
+        self._executor.start(sequence_id, token_ids, num_prompt_tokens, {}, None)
+        self._sequences[sequence_id] = _Sequence(len(token_ids))
+
+    def end(self, sequence_id: int) -> None:
+        if self._sequences.pop(sequence_id, None) is not None:
+            self._appends = [append for append in self._appends if append[0] != sequence_id]
+            self._executor.end(sequence_id)
+
+    def copy_block(self, source_block_id: int, destination_block_id: int, num_tokens: int) -> None:
+        self._executor.copy_block(source_block_id, destination_block_id, num_tokens)
+
+    def reset(self) -> None:
+        self._executor.reset()
+        self._sequences.clear()
+        self._appends.clear()
+
+    def append(self, sequence_id: int, token_ids: Sequence[int]) -> None:
+        """Appends tokens that the main model sampled, or that a grammar forced."""
+        if token_ids and (sequence := self._sequences.get(sequence_id)) is not None:
+            self._appends.append((sequence_id, token_ids))
+            sequence.num_known += len(token_ids)
+
+    def draft(self, chunks: Sequence[Chunk]) -> list[Chunk]:
+        """Computes the positions of chunks, and returns them with drafts where they ask for some.
+
+        A chunk that the draft model cannot compute has none. Sets `time_us` to the microseconds of the drafting alone.
+        """
+        tokens = self._step([self._follow(chunk) for chunk in chunks if self._follows(chunk)])
+        began = time.perf_counter_ns()
+        drafts = {sequence_id: [token] for sequence_id, token in tokens.items()}
+        wanted = {chunk.sequence_id: chunk.num_own_drafts for chunk in chunks}
+        while ahead := [sequence_id for sequence_id in tokens if len(drafts[sequence_id]) < wanted[sequence_id]]:
+            tokens = self._step([self._next(sequence_id, len(drafts[sequence_id])) for sequence_id in ahead])
+            for sequence_id, token in tokens.items():
+                drafts[sequence_id].append(token)
+        for sequence_id in drafts:
+            if (sequence := self._sequences.get(sequence_id)) is not None:
+                self._executor.rewind(sequence_id, sequence.num_known)
+                sequence.num_computed = sequence.num_known
+        self.time_us = (time.perf_counter_ns() - began) // 1000
+        return [
+            replace(chunk, draft_token_ids=drafts[chunk.sequence_id]) if chunk.sequence_id in drafts else chunk
+            for chunk in chunks
+        ]
+
+    def _follows(self, chunk: Chunk) -> bool:
+        """Returns whether the draft model knows the chunk's tokens."""
+        sequence = self._sequences.get(chunk.sequence_id)
+        return sequence is not None and chunk.first_position + chunk.num_tokens <= sequence.num_known
+
+    def _follow(self, chunk: Chunk) -> Chunk:
+        """Returns the chunk that computes everything up to the end of the main model's chunk."""
+        computed = self._sequences[chunk.sequence_id].num_computed
+        first = chunk.first_position if computed is None else computed
+        end = chunk.first_position + chunk.num_tokens
+        return Chunk(chunk.sequence_id, first, end - first, chunk.new_block_ids, sample=chunk.num_own_drafts > 0)
+
+    def _next(self, sequence_id: int, num_drafts: int) -> Chunk:
+        """Returns the chunk of the last of `num_drafts` drafts, which samples the next one."""
+        return Chunk(sequence_id, self._sequences[sequence_id].num_known + num_drafts - 1, 1, (), sample=True)
+
+    def _step(self, chunks: Sequence[Chunk]) -> dict[int, int]:
+        """Runs one step and returns the sampled tokens by sequence id. Forgets sequences whose chunks fail."""
+        if not chunks:
+            return {}
+        fields = [(c.sequence_id, c.first_position, c.num_tokens, c.new_block_ids, c.sample, False, ()) for c in chunks]
+        for chunk in chunks:
+            self._sequences[chunk.sequence_id].num_computed = chunk.first_position + chunk.num_tokens
+        tokens: dict[int, int] = {}
+        appends, self._appends = self._appends, []
+        for outcome in self._executor.step(fields, (), appends):
+            # A sampled token has four fields and a failure three.
+            if len(outcome) == 4:
+                tokens[outcome[0]] = outcome[1]
+            else:
+                logger.warning("the draft model gives up a sequence: %s", outcome[2])
+                self.end(outcome[0])
+        return tokens
