@@ -41,7 +41,7 @@ class Runner:
 
     def chunk(self, num_tokens: int, **changes: Any) -> Chunk:
         end = self.num_computed + num_tokens
-        needed = -(-end // self.block_size) - self.num_blocks
+        needed = max(0, -(-(end + len(changes.get("draft_token_ids", ()))) // self.block_size) - self.num_blocks)
         self.num_blocks += needed
         first, self.num_computed = self.num_computed, end
         blocks = [next(self.blocks) for _ in range(needed)]

@@ -11,12 +11,13 @@ import pytest
 import torch
 from tests import running
 from tests.models.tiny import VOCAB_SIZE, TinyModels
-from tests.running import Runner
+from tests.running import Runner, all_sampled
 from tests.tiers import IS_FULL, first
 from trunkline_server.backends.cuda.backend import CudaBackend
 from trunkline_server.backends.cuda.build import build
 from trunkline_server.backends.cuda.device import CudaDevice, HostDevice
 from trunkline_server.backends.interface import Chunk, Sampled, SamplingParams, SequenceFailure, Watermark
+from trunkline_server.backends.late_masks import LateMasks
 from trunkline_server.backends.reference.backend import ReferenceBackend
 from trunkline_server.errors import InvalidArgument
 from trunkline_server.weights.checkpoint import Checkpoint, open_checkpoint
@@ -141,6 +142,66 @@ def test_two_steps_in_flight_equal_consecutive_steps(backend: CudaBackend) -> No
     np.testing.assert_allclose([t.logprob for t in runner.output], [t.logprob for t in expected], atol=1e-5)
 
 
+def mask_at(position: int) -> bytes:
+    """The tokens that the sample at a position may choose, if a sequence is masked."""
+    tokens = np.arange(-(-VOCAB_SIZE // 8) * 8)
+    return np.packbits((tokens * 7 + position * 3) % 5 < 2, bitorder="little").tobytes()
+
+
+def decode_with_drafts(
+    backend: CudaBackend, params: SamplingParams, drafts: list[list[int]], is_masked: bool
+) -> list[Sampled]:
+    """Decodes with the drafts of each step, beside another sequence. Checks that as many samples come as are right."""
+    backend.start(1, PROMPT, len(PROMPT), params)
+    backend.start(2, PROMPT[:9], 9, params)
+    mine, other = Runner(1, iter(range(8)), len(PROMPT)), Runner(2, iter(range(8, 16)), 9)
+    for step, drafted in enumerate(drafts):
+        chunk = mine.chunk(mine.num_known - mine.num_computed, draft_token_ids=drafted)
+        if is_masked:
+            masks = [mask_at(mine.num_known + index) for index in range(len(drafted) + 1)]
+            chunk = replace(chunk, allowed_tokens=masks[0], draft_masks=masks[1:])
+        first, beside = all_sampled(backend.step([chunk, other.chunk(9 if step == 0 else 1)]))
+        other.take(beside)
+        tokens = [replace(first, more_tokens=()), *first.more_tokens]
+        num_right = len(tokens) - 1
+        assert [token.token_id for token in tokens[:num_right]] == drafted[:num_right]
+        assert num_right == len(drafted) or tokens[num_right].token_id != drafted[num_right]
+        for token in tokens:
+            mine.take(token)
+        mine.num_computed += num_right
+    backend.end(1)
+    backend.end(2)
+    return mine.output
+
+
+@pytest.mark.parametrize("is_masked", [False, True])
+def test_drafts_change_no_token(backend: CudaBackend, is_masked: bool) -> None:
+    params = replace(
+        WITH_LOGPROBS, temperature=1.2, top_p=0.95, seed=7, repetition_penalty=1.3, presence_penalty=0.4,
+        frequency_penalty=0.3, min_tokens=5, end_token_ids=(3, 5), watermark=Watermark(0.4, 3.0, 9),
+    )  # fmt: skip
+    expected = decode_with_drafts(backend, params, [[]] * 8, is_masked)
+    tokens = [token.token_id or 0 for token in expected]
+    wrong = (tokens[3] + 1) % VOCAB_SIZE
+    # All right behind a whole prompt, all wrong, the second wrong, and none.
+    drafts = [tokens[:2], [wrong, wrong], [tokens[4], wrong], []]
+    actual = decode_with_drafts(backend, params, drafts, is_masked)
+    assert_same(actual, expected[: len(actual)])
+    assert len(actual) == 7
+
+
+def test_drafts_are_read_behind_a_token_that_is_on_the_device(backend: CudaBackend) -> None:
+    expected = run_alone(backend, [24], [0, 1], num_decodes=3)
+    tokens = [token.token_id or 0 for token in expected]
+    backend.start(1, PROMPT, len(PROMPT), WITH_LOGPROBS)
+    backend.begin([Chunk(1, 0, 24, [0, 1], True)])
+    backend.begin([Chunk(1, 24, 1, [], True, draft_token_ids=tokens[1:3])])
+    (first,), (second,) = backend.finish(), backend.finish()
+    assert isinstance(first, Sampled)
+    assert isinstance(second, Sampled)
+    assert_same([first, replace(second, more_tokens=()), *second.more_tokens], expected)
+
+
 def test_only_the_bad_chunk_fails(backend: CudaBackend) -> None:
     expected = run_alone(backend, [24], [0, 1, 2], num_decodes=0)
     backend.start(1, PROMPT, len(PROMPT), WITH_LOGPROBS)
@@ -154,6 +215,10 @@ def test_only_the_bad_chunk_fails(backend: CudaBackend) -> None:
         (Chunk(1, 25, 1, [], True), "25 tokens are known"),
         (Chunk(1, 24, 1, [], True, allowed_tokens=b"\xff"), "a mask of 1 bytes"),
         (Chunk(2, 5, 19, [4, 5, 6], True, score=True), "logits of 19 positions, but the limit is 8"),
+        (Chunk(1, 24, 1, [], True, draft_token_ids=[VOCAB_SIZE]), f"the draft {VOCAB_SIZE} is not below"),
+        (Chunk(1, 24, 1, [], True, draft_token_ids=[0] * 24), "cannot hold 49 tokens"),
+        (Chunk(1, 24, 1, [], True, draft_token_ids=[0], allowed_tokens=mask_at(25)), "0 `draft_masks`, expected 1"),
+        (Chunk(1, 24, 1, [], True, draft_token_ids=[0], late_masks=LateMasks()), "with a late mask"),
     ):
         (outcome,) = backend.step([chunk])
         assert isinstance(outcome, SequenceFailure)

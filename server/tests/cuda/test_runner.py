@@ -81,9 +81,9 @@ def test_shapes_reach_every_size() -> None:
         assert sizes == sorted(set(sizes))
         assert (sizes[0], sizes[-1]) == (1, most)
     assert chunk_shapes(1000, 8, 8)[-1] == StepShape(1000, 8, 8)
-    assert chunk_shapes(48, 64, 64) == [StepShape(48, 48, 48)]
+    assert chunk_shapes(16, 64, 64) == [StepShape(rows, rows, rows) for rows in (4, 8, 16)]
     sizes = [shape.num_rows for shape in chunk_shapes(1000, 8, 8)]
-    assert sizes == [64, 96, 128, 192, 256, 384, 512, 768, 1000]
+    assert sizes == [4, 8, 16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1000]
 
 
 def test_each_shape_is_captured_once_the_largest_first() -> None:
@@ -102,7 +102,8 @@ def test_each_shape_is_captured_once_the_largest_first() -> None:
         ([decode(0)], StepShape(1, 1, 1, True)),
         ([decode(number) for number in range(5)], StepShape(8, 8, 8, True)),
         ([decode(number) for number in range(24)], StepShape(24, 24, 24, True)),
-        ([decode(0), chunk(30)], StepShape(64, 24, 24)),
+        ([chunk(5)], StepShape(8, 8, 8)),
+        ([decode(0), chunk(30)], StepShape(32, 24, 24)),
         ([chunk(65)], StepShape(96, 24, 24)),
         ([chunk(97)], StepShape(128, 24, 24)),
         ([chunk(200), *(decode(number) for number in range(23))], StepShape(256, 24, 24)),
@@ -155,7 +156,7 @@ def test_padding_writes_nothing_and_has_no_entry() -> None:
     runner.run([chunk(200) for _ in range(1)])
     runner.run([chunk(20, first=30), decode(3)])
     step = model.steps[-1]
-    assert step.shape.num_rows == 64
+    assert step.shape.num_rows == 32
     blocks = np.array(range(1, 16))
     slots = [int(blocks[position // BLOCK_SIZE]) * BLOCK_SIZE + position % BLOCK_SIZE for position in range(30, 50)]
     assert step.slots[:21].tolist() == [*slots, 7 * BLOCK_SIZE + 23 % BLOCK_SIZE]

@@ -173,6 +173,10 @@ class SequenceFailure:
     message: str
 
 
+# The most drafts of a chunk. More than these hardly ever follow each other without a mistake.
+MAX_DRAFT_TOKENS = 16
+
+
 @dataclass(frozen=True, kw_only=True)
 class BackendInfo:
     """The backend's part of the answer to `Describe`."""

@@ -12,17 +12,20 @@ from trunkline_server.errors import InvalidArgument
 
 @dataclass(frozen=True, slots=True)
 class LogitsRows:
-    """The rows of logits of a chunk: those of its first `num_scored` positions, then one to sample from."""
+    """The rows of logits of a chunk: those of its first `num_scored` positions, then `num_samples` to sample from.
+
+    The rows to sample from are those of the last known token and of each draft behind it.
+    """
 
     num_scored: int
-    sample: bool
+    num_samples: int
 
     def __len__(self) -> int:
-        return self.num_scored + self.sample
+        return self.num_scored + self.num_samples
 
     def offsets(self, num_tokens: int) -> list[int]:
-        """Returns the positions of the rows in a chunk of `num_tokens` tokens, counted from its first position."""
-        return [*range(self.num_scored), *([num_tokens - 1] if self.sample else [])]
+        """Returns the positions of the rows in a chunk of `num_tokens` known tokens, from its first position."""
+        return [*range(self.num_scored), *range(num_tokens - 1, num_tokens - 1 + self.num_samples)]
 
 
 @dataclass(slots=True, eq=False)
@@ -52,7 +55,8 @@ class RunningSequence:
     def rows(self, chunk: Chunk) -> LogitsRows:
         """Returns the rows of a chunk. A position of the prompt is scored if the prompt has a next token."""
         end = min(chunk.first_position + chunk.num_tokens, self.num_prompt_tokens - 1)
-        return LogitsRows(max(0, end - chunk.first_position) if chunk.score else 0, chunk.sample)
+        num_samples = 1 + len(chunk.draft_token_ids) if chunk.sample else 0
+        return LogitsRows(max(0, end - chunk.first_position) if chunk.score else 0, num_samples)
 
 
 AnySequence = TypeVar("AnySequence", bound=RunningSequence)
@@ -63,6 +67,7 @@ class SequenceTable(Generic[AnySequence]):
 
     def __init__(self, info: BackendInfo, vocab_size: int) -> None:
         self.info = info
+        self._vocab_size = vocab_size
         self._num_mask_bytes = -(-vocab_size // 8)
         self._sequences: dict[int, AnySequence] = {}
 
@@ -121,9 +126,21 @@ class SequenceTable(Generic[AnySequence]):
         if any(not 0 <= block_id < self.info.num_device_blocks for block_id in chunk.new_block_ids):
             return f"a block id is not below {self.info.num_device_blocks}"
         num_blocks = len(sequence.block_ids) + len(chunk.new_block_ids)
+        end = chunk.first_position + chunk.num_rows
         if num_blocks * self.info.block_size < end:
             return f"{num_blocks} blocks of {self.info.block_size} positions cannot hold {end} tokens"
-        return None
+        return self._draft_problem(chunk) if chunk.draft_token_ids else None
+
+    def _draft_problem(self, chunk: Chunk) -> str | None:
+        if not chunk.sample or chunk.late_masks is not None:
+            return "`draft_token_ids` without `sample`, or with a late mask"
+        for draft in chunk.draft_token_ids:
+            if not 0 <= draft < self._vocab_size:
+                return f"the draft {draft} is not below {self._vocab_size}"
+        num_masks = len(chunk.draft_token_ids) if chunk.allowed_tokens else 0
+        if len(chunk.draft_masks) != num_masks:
+            return f"{len(chunk.draft_masks)} `draft_masks`, expected {num_masks}"
+        return next(filter(None, map(self.mask_problem, chunk.draft_masks)), None)
 
 
 class StepChunks(Generic[AnySequence]):
@@ -153,7 +170,7 @@ class StepChunks(Generic[AnySequence]):
         if self._max_rows is not None and num_rows > self._max_rows:
             return f"the step needs logits of {num_rows} positions, but the limit is {self._max_rows}"
         self._taken_ids.add(chunk.sequence_id)
-        self.num_tokens += chunk.num_tokens
+        self.num_tokens += chunk.num_rows
         self.num_rows = num_rows
         sequence.block_ids.extend(chunk.new_block_ids)
         return None
@@ -164,7 +181,7 @@ class StepChunks(Generic[AnySequence]):
             return "the sequence has two chunks in one step"
         if len(self._taken_ids) == info.max_step_sequences:
             return f"the step has more than {info.max_step_sequences} chunks"
-        num_tokens = self.num_tokens + chunk.num_tokens
+        num_tokens = self.num_tokens + chunk.num_rows
         if num_tokens > info.max_step_tokens:
             return f"the step has {num_tokens} tokens, but the limit is {info.max_step_tokens}"
         return None

@@ -19,7 +19,7 @@ from trunkline_server.backends.cpu.store import open_store
 from trunkline_server.backends.cpu.weight_cache import PackedWeights, fingerprint_of
 from trunkline_server.backends.cpu.window_sizes import PoolSizes, WindowNeed
 from trunkline_server.backends.host_memory import available_memory
-from trunkline_server.backends.interface import BackendInfo
+from trunkline_server.backends.interface import MAX_DRAFT_TOKENS, BackendInfo
 from trunkline_server.backends.store_files import StoreOptions
 from trunkline_server.errors import BackendUnavailable, DoesNotFit, InvalidArgument
 from trunkline_server.models import registry
@@ -38,8 +38,6 @@ BLOCK_SIZE = 64
 # Long enough for the matrix kernels, and short enough for the sequences that decode in the same step.
 DEFAULT_STEP_TOKENS = 256
 DEFAULT_STEP_SEQUENCES = 64
-# The most drafts of a chunk. More than these hardly ever follow each other without a mistake.
-MAX_DRAFT_TOKENS = 16
 # The meaning of `auto`; docs/decisions/0010-int8-kv-rotated.md has the reasons.
 KV_DTYPE = "int8"
 KV_ELEMENT_BITS = {"int8": 8, "int4": 4, "f16": 16, "bf16": 16}

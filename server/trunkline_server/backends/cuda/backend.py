@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -36,6 +36,8 @@ from trunkline_server.sampling.sampler import NotFiniteError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from trunkline_server.backends.cuda.sampling import Words
+
 # Most steps that have begun and are not finished.
 MAX_STEPS_IN_FLIGHT = 2
 
@@ -45,7 +47,7 @@ class _ChunkWork:
     """A chunk of a step that has begun.
 
     num_tokens: known and pending tokens of its sequence before it samples; rows, first_row: its rows of logits, and the
-    first of them in the step; samples: False if there is no row to sample from, or its late mask skips the sample;
+    first of them in the step; samples: False if there is no row to sample from, or a late mask skips the sample;
     mask: the allowed tokens, for a late mask once it is known.
     """
 
@@ -223,9 +225,10 @@ class CudaBackend:
         return np.concatenate(pieces)
 
     def _needs_tokens(self, chunk: Chunk) -> bool:
-        """Returns True if the chunk appends tokens behind pending ones, which the host must then read first."""
+        """Returns True if the chunk has tokens or drafts behind pending ones, which the host must then read first."""
         sequence = self._sequences.get(chunk.sequence_id)
-        return sequence is not None and sequence.num_pending > 0 and len(chunk.appended_token_ids) > 0
+        has_tokens = len(chunk.appended_token_ids) > 0 or len(chunk.draft_token_ids) > 0
+        return sequence is not None and sequence.num_pending > 0 and has_tokens
 
     def _accept(self, chunk: Chunk, step: _Step) -> None:
         self._sequences.append(chunk.sequence_id, chunk.appended_token_ids)
@@ -237,7 +240,9 @@ class CudaBackend:
         sequence = self._sequences[chunk.sequence_id]
         rows = sequence.rows(chunk)
         step.works.append(
-            _ChunkWork(chunk, sequence, sequence.num_tokens, rows, first_row, rows.sample, chunk.allowed_tokens)
+            _ChunkWork(
+                chunk, sequence, sequence.num_tokens, rows, first_row, rows.num_samples > 0, chunk.allowed_tokens
+            )
         )
         sequence.num_computed = chunk.first_position + chunk.num_tokens
 
@@ -246,6 +251,7 @@ class CudaBackend:
         end = chunk.first_position + chunk.num_tokens
         tokens = sequence.token_ids[chunk.first_position : end]
         tokens += [-1 - sequence.pending_row] * (chunk.num_tokens - len(tokens))
+        tokens += chunk.draft_token_ids
         return Entry(tokens, chunk.first_position, sequence.block_ids, work.rows.offsets(chunk.num_tokens))
 
     def _sample(self, step: _Step) -> None:
@@ -276,25 +282,31 @@ class CudaBackend:
             )
             for index in range(work.rows.num_scored)
         ]
-        if not work.rows.sample:
-            return requests
-        mask = mask_from_bytes(work.mask, self._vocab_size) if work.mask and work.problem is None else None
-        if sequence.rules.allowed is not None:
-            mask = sequence.rules.allowed if mask is None else mask & sequence.rules.allowed
+        masks = [b"" if work.problem is not None else work.mask, *chunk.draft_masks]
         num_known = len(sequence.token_ids)
-        requests.append(
-            RowRequest(
-                rules=sequence.rules,
-                num_top=params.num_top_logprobs,
-                wants_logprob=params.logprobs,
-                position=work.num_tokens,
-                num_output=work.num_tokens - sequence.num_prompt_tokens,
-                last_token=sequence.token_ids[-1],
-                pending_row=sequence.pending_row if work.num_tokens > num_known else -1,
-                mask=mask,
+        for index in range(work.rows.num_samples):
+            drafts = chunk.draft_token_ids[:index]
+            position = work.num_tokens + index
+            requests.append(
+                RowRequest(
+                    rules=sequence.rules,
+                    num_top=params.num_top_logprobs,
+                    wants_logprob=params.logprobs,
+                    position=position,
+                    num_output=position - sequence.num_prompt_tokens,
+                    last_token=drafts[-1] if drafts else sequence.token_ids[-1],
+                    pending_row=sequence.pending_row if work.num_tokens > num_known else -1,
+                    mask=self._mask(sequence, masks[index] if index < len(masks) else b""),
+                    drafts=drafts,
+                )
             )
-        )
         return requests
+
+    def _mask(self, sequence: RunningSequence, mask: bytes) -> Words | None:
+        """Returns what a mask and the sequence's parameters allow together; None if they allow all tokens."""
+        words = mask_from_bytes(mask, self._vocab_size) if mask else None
+        allowed = sequence.rules.allowed
+        return allowed if words is None else words if allowed is None else words & allowed
 
     def _resolve(self, step: _Step) -> list[Sampled | SequenceFailure]:
         """Waits for a step and returns its outcomes. The first call appends sampled tokens; later calls return the same
@@ -334,14 +346,41 @@ class CudaBackend:
                 sequence_id, "invalid_plan", f"the chunk samples after position {work.num_tokens - 1}, but "
                 f"{len(sequence.token_ids)} tokens are known",
             )  # fmt: skip
-        row = rows[work.first_row + work.rows.num_scored]
+        first_sample = work.first_row + work.rows.num_scored
+        samples = rows[first_sample : first_sample + work.rows.num_samples]
+        if samples[0].token_id < 0:
+            return _not_finite(sequence_id, samples[0].token_id)
+        first, *more = _take_samples(sequence, samples, work.chunk.draft_token_ids)
+        return replace(
+            _sampled(sequence_id, first, sequence.sampling),
+            scores=scores,
+            more_tokens=tuple(_sampled(sequence_id, row, sequence.sampling) for row in more),
+        )
+
+
+def _take_samples(
+    sequence: RunningSequence, samples: Sequence[RowResult], drafts: Sequence[int]
+) -> Sequence[RowResult]:
+    """Appends the samples that count to the sequence and returns them: those up to the first that is not its draft."""
+    num_taken = 0
+    for row in samples:
+        # Without a sample behind it, a right draft is computed again, and the next step reports the failure.
         if row.token_id < 0:
-            return _not_finite(sequence_id, row.token_id)
+            break
         sequence.take(row.token_id)
-        params = sequence.sampling
-        if not params.logprobs and params.num_top_logprobs == 0:
-            return Sampled(sequence_id, row.token_id, scores=scores)
-        return Sampled(sequence_id, row.token_id, row.logprob, row.top, scores)
+        num_taken += 1
+        if num_taken > len(drafts) or row.token_id != drafts[num_taken - 1]:
+            break
+    assert sequence.num_computed is not None, "the chunk has been computed"
+    # The positions of right drafts hold what their tokens would have written.
+    sequence.num_computed += num_taken - 1
+    return samples[:num_taken]
+
+
+def _sampled(sequence_id: int, row: RowResult, params: SamplingParams) -> Sampled:
+    if not params.logprobs and params.num_top_logprobs == 0:
+        return Sampled(sequence_id, row.token_id)
+    return Sampled(sequence_id, row.token_id, row.logprob, row.top)
 
 
 def _not_finite(sequence_id: int, what: int) -> SequenceFailure:

@@ -28,7 +28,7 @@ from trunkline_server.backends.cuda.sampling import DeviceSampler
 from trunkline_server.backends.cuda.step_input import StepShape, StepTensors
 from trunkline_server.backends.cuda.tier_build import TierOptions, make_tiers
 from trunkline_server.backends.cuda.weights import DenseWeight
-from trunkline_server.backends.interface import BackendInfo
+from trunkline_server.backends.interface import MAX_DRAFT_TOKENS, BackendInfo
 from trunkline_server.errors import BackendUnavailable, DoesNotFit, InvalidArgument
 from trunkline_server.models import registry
 from trunkline_server.models.rope import local_rope, rope
@@ -304,6 +304,7 @@ class _Assembly:
             kv_dtype=layout.format.value,
             weight_bytes=self._weights.num_bytes,
             numeric_fingerprint=self._fingerprint(pool.key_scaling),
+            max_draft_tokens=MAX_DRAFT_TOKENS,
         )
 
     def _fingerprint(self, key_scaling: KeyScaling | None) -> str:

@@ -31,11 +31,12 @@ def decode_shapes(max_entries: int) -> list[StepShape]:
 
 
 def chunk_shapes(max_rows: int, max_entries: int, max_logits: int) -> list[StepShape]:
-    """Returns the shapes to which other steps are padded, with all entries: 64, 96, 128, 192, 256, 384 rows and so on.
+    """Returns the shapes to which other steps are padded, with all entries: 4, 8, 16 and 32 rows for streams with
+    drafts, then 64, 96, 128, 192, 256, 384 and so on.
 
     The scheduler sizes prompts beside decodes by time, so any number of rows occurs, and at most a third is padding.
     """
-    sizes, size = [], 64
+    sizes, size = [rows for rows in (4, 8, 16, 32) if rows < max_rows], 64
     while size < max_rows:
         sizes += [size, size * 3 // 2] if size * 3 // 2 < max_rows else [size]
         size *= 2

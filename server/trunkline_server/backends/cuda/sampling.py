@@ -58,7 +58,7 @@ class RowRequest:
 
     rules: None if the row only scores `target`. position: of the sampled token; num_output: output tokens before it.
     last_token: the newest token that the host knows. pending_row: the row of the step before that sampled a newer one,
-    or -1. mask: tokens that may be sampled, None for all.
+    or -1. mask: tokens that may be sampled, None for all. drafts: tokens before the row that were not sampled yet.
     """
 
     rules: SamplingRules | None = None
@@ -70,6 +70,7 @@ class RowRequest:
     last_token: int = 0
     pending_row: int = -1
     mask: Words | None = None
+    drafts: Sequence[int] = ()
 
     @property
     def wants_numbers(self) -> bool:
@@ -309,7 +310,8 @@ def _edit_arrays(requests: Sequence[RowRequest], params: Sequence[SamplingParams
     """Returns the arrays of token edits; empty if no row has any."""
     none = np.zeros(0, dtype=np.int32)
     edits = [
-        (none, none, none) if request.rules is None else request.rules.edits(request.num_output) for request in requests
+        (none, none, none) if request.rules is None else request.rules.edits(request.num_output, request.drafts)
+        for request in requests
     ]
     pending = [
         request.pending_row if request.rules is not None and request.rules.has_penalties else -1 for request in requests

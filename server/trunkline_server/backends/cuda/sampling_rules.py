@@ -66,17 +66,24 @@ class SamplingRules:
         self._flags[place] = SEEN
         self._counts[place] += is_output
 
-    def edits(self, num_output: int) -> tuple[Ints, Ints, Ints]:
-        """Returns tokens, counts and flags for a sample after `num_output` output tokens, pending ones included."""
+    def edits(self, num_output: int, drafts: Sequence[int] = ()) -> tuple[Ints, Ints, Ints]:
+        """Returns tokens, counts and flags for a sample after `num_output` output tokens, pending ones and drafts
+        included. drafts: the newest of them, which `count` does not know. Costs O(listed tokens) if there are any.
+        """
+        places = [self._place(draft) for draft in drafts] if self.has_penalties else []
         size = self._num_listed
-        flags = self._flags[:size]
+        counts, flags = self._counts[:size], self._flags[:size]
+        if places:
+            counts, flags = counts.copy(), flags.copy()
+            np.add.at(counts, places, 1)
+            flags[places] |= SEEN
         if self._holds_back_end_tokens:
             if num_output < self.params.min_tokens:
                 flags = flags.copy()
                 flags[self._end_places] |= FORBIDDEN
             elif not self.has_penalties:
                 size = 0
-        return self._tokens[:size], self._counts[:size], flags[:size]
+        return self._tokens[:size], counts[:size], flags[:size]
 
     def _place(self, token_id: int) -> int:
         place = self._places.get(token_id)

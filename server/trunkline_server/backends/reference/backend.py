@@ -198,7 +198,7 @@ class ReferenceBackend:
             scores = [self._score(chunk, index, logits[index]) for index in range(rows.num_scored)]
         except NotFiniteError as error:
             return SequenceFailure(chunk.sequence_id, "not_finite", str(error))
-        if not rows.sample:
+        if not rows.num_samples:
             return Sampled(chunk.sequence_id, None, scores=scores)
         sampled = self._sample(chunk, logits[rows.num_scored])
         return replace(sampled, scores=scores) if isinstance(sampled, Sampled) else sampled
