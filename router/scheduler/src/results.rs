@@ -52,6 +52,7 @@ pub(crate) fn take_result(parts: &mut Lifecycle<'_>, result: StepResult) {
     lane.throughput.add_step(step.work, step.num_prefill_tokens, step_time_us);
     let num_drafted = result.sequences.iter().map(|sequence| sequence.num_own_drafts).max();
     lane.throughput.add_drafts(num_drafted.unwrap_or(0), draft_time_us);
+    parts.counters.draft_time_us += draft_time_us;
     if let Some(shard) = &mut lane.shard {
         shard.restores.begin_waiting(step.step_id, parts.now, &lane.throughput, shard.limits.block_size);
         if let Some(store) = shard.kv.store_mut() {

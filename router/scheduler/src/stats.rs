@@ -51,6 +51,8 @@ pub struct Stats {
     pub drafted_tokens: u64,
     /// Counter: drafts among them that were right.
     pub accepted_draft_tokens: u64,
+    /// Counter: microseconds of the device for drafting, which the draft model takes.
+    pub draft_time_us: u64,
     /// Counter: plans that were made.
     pub steps: u64,
     /// Counter: tokens that plans asked to compute.

@@ -5,7 +5,7 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetri
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
-use prometheus_client::registry::Registry;
+use prometheus_client::registry::{Registry, Unit};
 use tokio::sync::watch;
 use trunkline_scheduler::Stats;
 
@@ -63,6 +63,9 @@ impl Collector for SchedulerCollector {
             let metric = encoder.encode_descriptor(&name, help, None, MetricType::Counter)?;
             ConstCounter::new(value).encode(metric)?;
         }
+        let (name, help) = ("trunkline_draft", "Time of the device that the draft model took");
+        let metric = encoder.encode_descriptor(name, help, Some(&Unit::Seconds), MetricType::Counter)?;
+        ConstCounter::new(stats.draft_time_us as f64 / 1e6).encode(metric)?;
         let used = match stats.blocks_total {
             0 => 0.0,
             total => stats.blocks_held as f64 / total as f64,
