@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import tarfile
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from .environment import INSIDE, Environment, InstallError, clean_environ, run
@@ -73,7 +74,10 @@ def unpack(archive: Path, target: Path) -> None:
     fresh.rmdir()
 
 
+@dataclass(frozen=True)
 class Server(Peer):
+    options: tuple[str, ...] = field(default=(), kw_only=True)
+
     def install(self, setting: Setting) -> None:
         install()
 
@@ -89,7 +93,7 @@ class Server(Peer):
             first,
             lambda port: [
                 *(BUILD / "bin/llama-server", "--model", setting.gguf, "--offline", "--jinja"),
-                *("--host", "127.0.0.1", "--port", str(port), *slots, *threads),
+                *("--host", "127.0.0.1", "--port", str(port), *slots, *threads, *self.options),
             ],
             clean_environ(),
         )

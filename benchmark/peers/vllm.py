@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from . import transformers
@@ -60,13 +61,17 @@ def environ(setting: Setting) -> dict[str, str]:
     return environ | own | {"PATH": f"{ENVIRONMENT.python.parent}:{environ['PATH']}"}
 
 
+@dataclass(frozen=True)
 class Server(Peer):
+    options: tuple[str, ...] = field(default=(), kw_only=True)
+
     def install(self, setting: Setting) -> None:
         install(setting)
 
     def start(self, setting: Setting, first: Prompt) -> HttpEndpoint:
         program, folder = ENVIRONMENT.python.parent / "vllm", folder_of(setting.gguf)
         options = ["--dtype", "bfloat16", "--max-model-len", str(CONTEXT_TOKENS), "--max-num-seqs", str(MAX_SEQUENCES)]
+        options += self.options
         return start_http(
             self,
             setting,
