@@ -9,8 +9,11 @@ mod constrain;
 mod failure;
 mod late_masks;
 mod profile;
+#[doc(hidden)]
+pub mod routing;
 mod rows;
 mod run;
+mod run_experts;
 mod score;
 #[doc(hidden)]
 pub mod sequence;
@@ -38,6 +41,7 @@ use crate::threads::ThreadPool;
 use attention_plan::{PlanLimits, Plans};
 use block_transfers::BlockTransfers;
 use profile::ThreadProfile;
+use routing::Routing;
 use rows::StepRows;
 use sequence::{Sequence, SequenceCapacity, SequenceTable};
 use shares::Cursors;
@@ -67,6 +71,7 @@ enum RowPurpose {
 
 struct ThreadScratch {
     attention: Scratch,
+    routing: Routing,
     sampler: Sampler,
     profile: Option<ThreadProfile>,
 }
@@ -143,8 +148,10 @@ impl Executor {
             state_capacity: 0,
         };
         limits.state_capacity = limits.wanted_state_capacity(config.num_blocks);
+        let (max_routes, max_experts) = program.max_routes();
         let scratch = || ThreadScratch {
             attention: Scratch::new(config.geometry.head_size, program.heads_per_kv_head),
+            routing: Routing::for_steps(max_routes, max_experts),
             sampler: Sampler::new(program.vocab_size),
             profile: None,
         };
@@ -163,7 +170,7 @@ impl Executor {
             written: vec![0; config.num_blocks],
             num_steps: 0,
             cursors: Cursors::new(threads),
-            counters: (0..program.num_attentions).map(|_| AtomicUsize::new(0)).collect(),
+            counters: (0..program.num_counters).map(|_| AtomicUsize::new(0)).collect(),
             scratch: (0..threads).map(|_| scratch()).collect(),
             logits_rows: Vec::with_capacity(config.max_step_sequences),
             fates: Vec::with_capacity(config.max_step_sequences),

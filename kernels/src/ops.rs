@@ -14,6 +14,8 @@ pub(crate) mod quantize_head;
 pub(crate) mod quantize_nibbles;
 pub mod rms_norm;
 pub mod rope;
+pub mod route;
 pub mod scale;
+pub mod scaled_sum;
 pub mod silu_mul;
 pub mod tanh;

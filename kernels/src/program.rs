@@ -15,9 +15,10 @@ mod lower;
 pub mod memory;
 mod weights;
 
-pub use graph::{ProgramBuilder, ValueId, WeightId};
+pub use graph::{Experts, ProgramBuilder, ValueId, WeightId};
 pub use instruction::{
-    AttentionKernel, Buffer, BufferKind, Instruction, Kernel, LinearSource, Program, RowSet, View,
+    AttentionKernel, Buffer, BufferKind, ExpertsKernel, Instruction, Kernel, LinearSource, Program, RowSet,
+    View,
 };
 pub(crate) use weights::{Entry, EntryKind, ImageTable, WeightImage};
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use trunkline_kernels::executor::{Executor, InstructionTime};
-use trunkline_kernels::program::{Instruction, Kernel, Program, RowSet};
+use trunkline_kernels::program::{Instruction, Kernel, Program};
 
 /// The limits of the machine, from `limits.json`.
 pub struct Limits {
@@ -99,10 +99,8 @@ fn cost(
     chunks: &[ChunkShape],
     limits: Option<&Limits>,
 ) -> Work {
-    let num_rows = match instruction.rows {
-        RowSet::Tokens => chunks.iter().map(|chunk| chunk.num_tokens).sum::<usize>(),
-        RowSet::Samples => chunks.iter().filter(|chunk| chunk.samples).count(),
-    };
+    let num_tokens = chunks.iter().map(|chunk| chunk.num_tokens).sum::<usize>();
+    let num_rows = instruction.rows.count(num_tokens, chunks.iter().filter(|chunk| chunk.samples).count());
     let (macs, bytes, is_integer) = match instruction.kernel {
         Kernel::Linear { weight, .. } if num_rows > 0 => {
             let weight = &program.weights[weight];

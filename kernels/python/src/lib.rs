@@ -1,96 +1,34 @@
 //! The Python module `trunkline_server._kernels`. Its types are declared in `server/trunkline_server/_kernels.pyi`.
 
 mod block_io;
+mod buffers;
 mod failure;
 mod late_masks;
+mod machine;
 mod sampling;
 mod store;
 mod weight_cache;
 
-use std::collections::BTreeMap;
-
 use pyo3::buffer::PyUntypedBuffer;
-use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList};
 use trunkline_contract::{BlockKey, KEY_BYTES};
 
+use crate::buffers::{buffer_of, bytes_of, page_sums};
 use crate::failure::Failure;
 use crate::late_masks::PyLateMasks;
+use crate::machine::{cpu_features, isa, max_parallel_threads};
 use crate::sampling::{check_sampling, outcome, sampling_params};
 use crate::store::{PyStore, extend_key};
 use crate::weight_cache::{PyCacheWriter, PyWeightCache};
-use trunkline_kernels::cpus::UsableCpus;
 use trunkline_kernels::executor::{Chunk, Executor, SequenceResult};
-use trunkline_kernels::isa::Isa;
 use trunkline_kernels::kv_pool::{KeyScaling, KvGeometry};
 use trunkline_kernels::pack::{Format, SourceBytes};
-use trunkline_kernels::program::{ProgramBuilder, ProgramConfig, ProgramError, ValueId, WeightId};
+use trunkline_kernels::program::{Experts, ProgramBuilder, ProgramConfig, ProgramError, ValueId, WeightId};
 use trunkline_kernels::sampling::TokenScore;
-use trunkline_kernels::threads::{Pinning, ThreadPool, UnknownPinning, default_num_threads};
+use trunkline_kernels::threads::{Pinning, UnknownPinning, default_num_threads};
 use trunkline_kernels::weight_cache::{CacheState, Miss};
-
-/// Returns the CPU features that affect the choice of kernels, and whether this CPU has them.
-#[pyfunction]
-fn cpu_features() -> BTreeMap<&'static str, bool> {
-    trunkline_kernels::isa::cpu_features().into_iter().collect()
-}
-
-/// Returns the name of the instruction set in use: the one that `TRUNKLINE_ISA` names, or the fastest.
-#[pyfunction]
-fn isa() -> PyResult<&'static str> {
-    Isa::detect().map(Isa::name).map_err(|error| PyValueError::new_err(error.to_string()))
-}
-
-/// Returns the buffer of `data`. Fails unless it is C-contiguous.
-fn buffer_of(data: &Bound<'_, PyAny>) -> PyResult<PyUntypedBuffer> {
-    let buffer = PyUntypedBuffer::get(data)?;
-    if !buffer.is_c_contiguous() {
-        return Err(PyTypeError::new_err("`data` is not C-contiguous; hint: copy it first"));
-    }
-    Ok(buffer)
-}
-
-/// Returns the bytes of a buffer, which do not move while it lives.
-fn bytes_of(buffer: &PyUntypedBuffer) -> &[u8] {
-    if buffer.len_bytes() == 0 {
-        return &[];
-    }
-    // SAFETY: a C-contiguous buffer has `len_bytes` readable bytes at `buf_ptr`.
-    unsafe { std::slice::from_raw_parts(buffer.buf_ptr().cast::<u8>(), buffer.len_bytes()) }
-}
-
-/// Returns the checksum of each page of 4 KiB as little-endian u64; see `weights/fingerprint.py`.
-/// Returns the number of threads that can run at the same time, within affinity and quota.
-#[pyfunction]
-fn max_parallel_threads() -> usize {
-    UsableCpus::detect().max_parallel_threads()
-}
-
-#[pyfunction]
-#[pyo3(signature = (pages, *, is_mapped=false))]
-fn page_sums<'py>(
-    py: Python<'py>,
-    pages: &Bound<'py, PyAny>,
-    is_mapped: bool,
-) -> PyResult<Bound<'py, PyBytes>> {
-    let buffer = buffer_of(pages)?;
-    // SAFETY: as in `PyProgramBuilder::weight`; this call holds the buffer.
-    let source = unsafe { SourceBytes::borrow(bytes_of(&buffer), is_mapped) };
-    let bytes = source.as_slice();
-    if !bytes.len().is_multiple_of(trunkline_kernels::page_sums::PAGE_BYTES) {
-        return Err(PyValueError::new_err(format!(
-            "`pages` has {} bytes, expected a multiple of 4096",
-            bytes.len()
-        )));
-    }
-    let sums = py.detach(|| {
-        let mut pool = ThreadPool::new(default_num_threads())?;
-        Ok::<_, std::io::Error>(trunkline_kernels::page_sums::page_sums(&source, &mut pool))
-    })?;
-    let sums: Vec<u8> = sums.into_iter().flat_map(u64::to_le_bytes).collect();
-    Ok(PyBytes::new(py, &sums))
-}
 
 /// Records the operations of a model's step. Each method returns the id of its result.
 #[pyclass(name = "ProgramBuilder", module = "trunkline_server._kernels")]
@@ -204,6 +142,28 @@ impl PyProgramBuilder {
 
     fn gelu_mul(&mut self, g: usize, u: usize) -> Result<usize, Failure> {
         Ok(self.builder()?.gelu_mul(ValueId(g), ValueId(u))?.0)
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "keyword-only in Python")]
+    #[pyo3(signature = (x, logits, *, gate, up, down, num_used, renormalise))]
+    fn experts(
+        &mut self,
+        x: usize,
+        logits: usize,
+        gate: Vec<usize>,
+        up: Vec<usize>,
+        down: Vec<usize>,
+        num_used: usize,
+        renormalise: bool,
+    ) -> Result<usize, Failure> {
+        let [gate, up, down] =
+            [gate, up, down].map(|weights| weights.into_iter().map(WeightId).collect::<Vec<_>>());
+        let experts = Experts { gate, up, down, num_used, renormalise };
+        Ok(self.builder()?.experts(ValueId(x), ValueId(logits), experts)?.0)
+    }
+
+    fn sigmoid_scale(&mut self, x: usize, gate: usize) -> Result<usize, Failure> {
+        Ok(self.builder()?.sigmoid_scale(ValueId(x), ValueId(gate))?.0)
     }
 
     fn scale(&mut self, x: usize, factor: f32) -> Result<usize, Failure> {

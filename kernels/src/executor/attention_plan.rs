@@ -105,6 +105,7 @@ impl Plans {
         match rows {
             RowSet::Tokens => &self.0[window].tokens,
             RowSet::Samples => &self.0[window].samples,
+            RowSet::TokenRoutes { .. } | RowSet::SampleRoutes { .. } => unreachable!("experts do not attend"),
         }
     }
 }

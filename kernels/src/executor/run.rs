@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use super::attention_plan::{PlanItem, PlanLimits, Plans};
 use super::calibrate::Probe;
 use super::profile::{Stopwatch, ThreadProfile};
+use super::routing::Routing;
 use super::rows::StepRows;
 use super::sequence::SequenceTable;
 use super::shares::{Cursors, Units};
@@ -19,7 +20,9 @@ use crate::ops::add::add_in_place;
 use crate::ops::gelu_mul::gelu_mul_in_place;
 use crate::ops::rms_norm::{head_rms_norm_in_place, rms_norm};
 use crate::ops::rope::rope_in_place;
+use crate::ops::route::route;
 use crate::ops::scale::scale_in_place;
+use crate::ops::scaled_sum::sigmoid_scale_in_place;
 use crate::ops::silu_mul::silu_mul_in_place;
 use crate::ops::tanh::soft_cap_in_place;
 use crate::pack::TILE;
@@ -65,7 +68,7 @@ impl Step<'_> {
         &self,
         thread_idx: usize,
         barrier: &Barrier,
-        scratch: &mut Scratch,
+        (scratch, routing): (&mut Scratch, &mut Routing),
         profile: Option<&mut ThreadProfile>,
     ) {
         let mut stopwatch = Stopwatch::start(profile);
@@ -87,6 +90,11 @@ impl Step<'_> {
                 }
                 Kernel::Attention(kernel) => {
                     self.run_attention(&kernel, instruction.rows, scratch);
+                    stopwatch.worked(index);
+                    index += 1;
+                }
+                Kernel::Dispatch { .. } | Kernel::Experts(_) | Kernel::Combine { .. } => {
+                    self.run_experts(instruction, thread_idx, routing);
                     stopwatch.worked(index);
                     index += 1;
                 }
@@ -135,15 +143,12 @@ impl Step<'_> {
         }
     }
 
-    fn num_rows(&self, rows: RowSet) -> usize {
-        match rows {
-            RowSet::Tokens => self.rows.token_ids.len(),
-            RowSet::Samples => self.rows.samples.len(),
-        }
+    pub(super) fn num_rows(&self, rows: RowSet) -> usize {
+        rows.count(self.rows.token_ids.len(), self.rows.samples.len())
     }
 
     /// The rows that one thread processes in row-wise instructions.
-    fn row_share(&self, num_rows: usize, thread_idx: usize) -> Range<usize> {
+    pub(super) fn row_share(&self, num_rows: usize, thread_idx: usize) -> Range<usize> {
         if num_rows < PANEL_SHARES_FROM * self.num_threads {
             return split(0..num_rows, self.num_threads, thread_idx);
         }
@@ -152,24 +157,24 @@ impl Step<'_> {
     }
 
     /// The distance between rows of a float buffer, in elements.
-    fn stride(&self, view: View) -> usize {
+    pub(super) fn stride(&self, view: View) -> usize {
         match self.program.buffers[view.buffer].kind {
             BufferKind::Float { width } => width,
             BufferKind::Quantized { .. } => unreachable!("views are of float buffers"),
         }
     }
 
-    fn range(&self, view: View, row: usize) -> Range<usize> {
+    pub(super) fn range(&self, view: View, row: usize) -> Range<usize> {
         let start = self.program.buffers[view.buffer].offset + row * self.stride(view) + view.column;
         start..start + view.width
     }
 
-    fn row(&self, view: View, row: usize) -> &[f32] {
+    pub(super) fn row(&self, view: View, row: usize) -> &[f32] {
         unsafe { self.floats.slice(self.range(view, row)) }
     }
 
     #[allow(clippy::mut_from_ref, reason = "the rules above rule out aliases")]
-    fn row_mut(&self, view: View, row: usize) -> &mut [f32] {
+    pub(super) fn row_mut(&self, view: View, row: usize) -> &mut [f32] {
         unsafe { self.floats.slice_mut(self.range(view, row)) }
     }
 
@@ -233,9 +238,18 @@ impl Step<'_> {
             Kernel::Scale { x, factor } => scale_in_place(isa, self.row_mut(x, row), factor),
             Kernel::SoftCap { x, cap } => soft_cap_in_place(isa, self.row_mut(x, row), cap),
             Kernel::Add { x, y } => add_in_place(isa, self.row_mut(x, row), self.row(y, row)),
-            Kernel::Quantize { .. } | Kernel::Linear { .. } | Kernel::Attention { .. } => {
-                unreachable!("not one row at a time")
+            Kernel::SigmoidScale { x, gate } => {
+                sigmoid_scale_in_place(isa, self.row_mut(x, row), self.row(gate, row)[0]);
             }
+            Kernel::Route { logits, renormalise, out } => {
+                route(isa, self.row(logits, row), renormalise, self.row_mut(out, row));
+            }
+            Kernel::Quantize { .. }
+            | Kernel::Linear { .. }
+            | Kernel::Attention { .. }
+            | Kernel::Dispatch { .. }
+            | Kernel::Experts(_)
+            | Kernel::Combine { .. } => unreachable!("not one row at a time"),
         }
     }
 
@@ -256,23 +270,39 @@ impl Step<'_> {
         let values = self.floats.part(start..start + (num_rows - 1) * stride + out.width);
         let output = LinearOutput { values, row_stride: stride };
         unsafe {
-            let input = match x {
-                LinearSource::Float(view) => {
-                    let (start, row_stride) = (self.range(view, 0).start, self.stride(view));
-                    let values = self.floats.slice(start..start + (num_rows - 1) * row_stride + view.width);
-                    LinearInput::Float(FloatRows { values, row_stride })
-                }
-                LinearSource::Quantized(index) => {
-                    let buffer = &self.program.buffers[index];
-                    let BufferKind::Quantized { width } = buffer.kind else { unreachable!("quantised") };
-                    let shape = QuantizedShape::new(num_rows, width);
-                    let bytes = self.quantized.slice(buffer.offset..buffer.offset + buffer.num_elements);
-                    LinearInput::Quantized(QuantizedRows::new(shape, bytes))
-                }
-            };
+            let input = self.linear_input(x, 0..num_rows, num_rows);
             self.cursors.share(ordinal, thread_idx, &units, |unit| {
                 linear(self.isa, weight, input, unit.rows, unit.tiles, output, bias);
             });
+        }
+    }
+
+    /// Rows of a product's input, which has `num_rows` rows in this step.
+    ///
+    /// # Safety
+    /// No thread may write the rows while the result lives.
+    pub(super) unsafe fn linear_input(
+        &self,
+        x: LinearSource,
+        rows: Range<usize>,
+        num_rows: usize,
+    ) -> LinearInput<'_> {
+        match x {
+            LinearSource::Float(view) => {
+                let row_stride = self.stride(view);
+                let values = unsafe {
+                    self.floats.slice(self.range(view, rows.start).start..self.range(view, rows.end - 1).end)
+                };
+                LinearInput::Float(FloatRows { values, row_stride })
+            }
+            LinearSource::Quantized(index) => {
+                let buffer = &self.program.buffers[index];
+                let BufferKind::Quantized { width } = buffer.kind else { unreachable!("quantised") };
+                let shape = QuantizedShape::new(num_rows, width);
+                let bytes =
+                    unsafe { self.quantized.slice(buffer.offset..buffer.offset + buffer.num_elements) };
+                LinearInput::Quantized(QuantizedRows::new(shape, bytes).rows(rows))
+            }
         }
     }
 

@@ -16,7 +16,7 @@ const ROW_BLOCK_BYTES: usize = 384 << 10;
 const UNIT_BYTES: usize = 64 << 10;
 /// A unit should also take at least as long as this many multiply-accumulates.
 const UNIT_MACS: usize = 1 << 20;
-const MIN_UNITS: usize = 4;
+pub(super) const MIN_UNITS: usize = 4;
 /// The number of other parts that a thread searches for work.
 const MAX_VICTIMS: usize = 7;
 
@@ -111,6 +111,12 @@ impl Part {
     }
 }
 
+/// The number of tiles, up to `most`, whose products with some rows are worth a unit.
+pub fn tiles_per_unit(num_rows: usize, tile_bytes: usize, tile_elements: usize, most: usize) -> usize {
+    let tile_cost = (tile_bytes * (UNIT_MACS / UNIT_BYTES)).max(num_rows.max(1) * tile_elements).max(1);
+    (UNIT_MACS / tile_cost).clamp(1, most.max(1))
+}
+
 impl Units {
     /// Divides a product of `num_rows` rows of `row_bytes` with a weight of `num_tiles` tiles, each of `tile_bytes` and
     /// `tile_elements`. Units are smaller if a thread would otherwise have fewer than [`MIN_UNITS`].
@@ -125,10 +131,10 @@ impl Units {
             let row_blocks = num_threads.div_ceil(num_tiles.max(1));
             rows_per_unit = rows_per_unit.min(num_rows.div_ceil(row_blocks).next_multiple_of(PANEL));
         }
-        let rows = rows_per_unit.min(num_rows).max(1);
-        let tile_cost = (tile_bytes * (UNIT_MACS / UNIT_BYTES)).max(rows * tile_elements).max(1);
-        let most = num_tiles.div_ceil(num_threads * MIN_UNITS).max(1);
-        Self { num_rows, num_tiles, rows_per_unit, tiles_per_unit: (UNIT_MACS / tile_cost).clamp(1, most) }
+        let rows = rows_per_unit.min(num_rows);
+        let most = num_tiles.div_ceil(num_threads * MIN_UNITS);
+        let tiles_per_unit = tiles_per_unit(rows, tile_bytes, tile_elements, most);
+        Self { num_rows, num_tiles, rows_per_unit, tiles_per_unit }
     }
 
     fn part(&self, owner: usize, num_threads: usize) -> Part {

@@ -202,7 +202,8 @@ impl Executor {
         self.pool.run(|thread_idx, barrier| {
             // SAFETY: each thread has its own index.
             let scratch = unsafe { &mut scratch.slice_mut(thread_idx..thread_idx + 1)[0] };
-            step.run(thread_idx, barrier, &mut scratch.attention, scratch.profile.as_mut());
+            let memory = (&mut scratch.attention, &mut scratch.routing);
+            step.run(thread_idx, barrier, memory, scratch.profile.as_mut());
             if logits_rows.is_empty() {
                 return;
             }

@@ -235,6 +235,33 @@ impl<'a> QuantizedRows<'a> {
         self.shape
     }
 
+    /// The rows of a range, as rows of their own.
+    pub fn rows(&self, rows: Range<usize>) -> Self {
+        let QuantizedBlock { starts, groups, row_stride: _ } = self.block(rows.clone());
+        Self { shape: QuantizedShape::new(rows.len(), self.shape.in_features), starts, groups }
+    }
+
+    /// Copies row `from` to row `to` of rows of the shape `shape`, which has the same number of features.
+    ///
+    /// Panics if a row does not exist, or if `out` is too short or misaligned.
+    ///
+    /// # Safety
+    /// No other thread may access row `to` of `out` during the call.
+    pub unsafe fn copy_row(&self, from: usize, shape: QuantizedShape, to: usize, out: SharedMut<'_, u8>) {
+        assert_eq!(shape.in_features, self.shape.in_features, "features of a row");
+        assert!(to < shape.num_rows, "row {to} of {shape:?}");
+        check_buffer(shape, out.as_mut_ptr(), out.len());
+        let source = &self.groups[from * shape.row_stride()..][..shape.groups_per_row()];
+        // SAFETY: both places are inside `out`, whose length and alignment are checked, and the caller guarantees
+        // exclusive access to the row.
+        unsafe {
+            out.as_mut_ptr().cast::<f32>().add(to).write(self.starts[from]);
+            let groups = out.as_mut_ptr().add(shape.groups_offset()).cast::<QuantGroup>();
+            let target = groups.add(to * shape.row_stride());
+            std::ptr::copy_nonoverlapping(source.as_ptr(), target, source.len());
+        }
+    }
+
     pub(super) fn block(&self, rows: Range<usize>) -> QuantizedBlock<'a> {
         let row_stride = self.shape.row_stride();
         let groups = &self.groups[rows.start * row_stride..rows.end * row_stride];

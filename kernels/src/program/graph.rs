@@ -3,6 +3,7 @@
 use super::{ProgramConfig, ProgramError};
 use crate::attention::Window;
 use crate::ops::rope::RopeFrequencies;
+use crate::ops::route::MAX_EXPERTS;
 use crate::pack::{Format, PackError, SourceBytes, SourceRows, check_heads};
 
 /// The id of an operation's result.
@@ -12,6 +13,19 @@ pub struct ValueId(pub usize);
 /// The id of a weight given to the builder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct WeightId(pub usize);
+
+/// The experts of a layer: gated MLPs with SiLU, of which each row uses a few.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Experts {
+    /// The weights of each expert: `[I, N]`, `[I, N]` and `[N, I]`.
+    pub gate: Vec<WeightId>,
+    pub up: Vec<WeightId>,
+    pub down: Vec<WeightId>,
+    /// The number of experts that a row uses.
+    pub num_used: usize,
+    /// The weights of the used experts add up to 1; otherwise those of all experts do.
+    pub renormalise: bool,
+}
 
 /// An operation; `Ops` in `server/trunkline_server/models/ops.py` defines each of them.
 #[derive(Clone, Debug, PartialEq)]
@@ -27,6 +41,8 @@ pub(super) enum Op {
     GeluMul { gate: ValueId, up: ValueId },
     Add { x: ValueId, y: ValueId },
     Scale { x: ValueId, factor: f32 },
+    SigmoidScale { x: ValueId, gate: ValueId },
+    Experts { x: ValueId, logits: ValueId, experts: Experts },
     Logits { x: ValueId, weight: WeightId, soft_cap: Option<f32> },
 }
 
@@ -41,6 +57,8 @@ impl Op {
             Op::WriteKv { key, value, .. } => vec![key, value],
             Op::SiluMul { gate, up } | Op::GeluMul { gate, up } => vec![gate, up],
             Op::Add { x, y } => vec![x, y],
+            Op::SigmoidScale { x, gate } => vec![x, gate],
+            Op::Experts { x, logits, .. } => vec![x, logits],
         }
     }
 }
@@ -285,6 +303,63 @@ impl ProgramBuilder {
     pub fn gelu_mul(&mut self, gate: ValueId, up: ValueId) -> Result<ValueId, ProgramError> {
         let width = self.same_width("gelu_mul", gate, up)?;
         Ok(self.push(Op::GeluMul { gate, up }, width))
+    }
+
+    /// The weighted sum of the outputs of each row's experts: `[T, N]`. A row of `x` `[T, N]` uses the experts with the
+    /// largest `logits` `[T, E]`; see [`route`](crate::ops::route::route).
+    pub fn experts(
+        &mut self,
+        x: ValueId,
+        logits: ValueId,
+        experts: Experts,
+    ) -> Result<ValueId, ProgramError> {
+        let op = "experts";
+        let (width, num_experts) = (self.width(op, x)?, self.width(op, logits)?);
+        if num_experts > MAX_EXPERTS {
+            return Err(shape_error(op, "number of experts", num_experts, format!("at most {MAX_EXPERTS}")));
+        }
+        if !(1..=num_experts).contains(&experts.num_used) {
+            let expected = format!("1 to {num_experts}");
+            return Err(shape_error(op, "number of used experts", experts.num_used, expected));
+        }
+        let Experts { gate, up, down, .. } = &experts;
+        let inner = self.experts_shape(op, gate, num_experts)?[0];
+        for (weights, shape) in [(gate, [inner, width]), (up, [inner, width]), (down, [width, inner])] {
+            let found = self.experts_shape(op, weights, num_experts)?;
+            if found != shape {
+                return Err(shape_error(op, "shape of the weight", found, shape));
+            }
+        }
+        Ok(self.push(Op::Experts { x, logits, experts }, width))
+    }
+
+    /// Checks that there is one matrix for each expert, all in the same shape and format, and returns the shape.
+    fn experts_shape(
+        &self,
+        op: &'static str,
+        weights: &[WeightId],
+        num_experts: usize,
+    ) -> Result<[usize; 2], ProgramError> {
+        if weights.len() != num_experts {
+            return Err(shape_error(op, "number of weights", weights.len(), num_experts));
+        }
+        let (shape, format) = (self.matrix(op, weights[0])?, self.weights[weights[0].0].format);
+        for weight in weights {
+            let found = (self.matrix(op, *weight)?, self.weights[weight.0].format);
+            if found != (shape, format) {
+                return Err(shape_error(op, "an expert's weight", found, (shape, format)));
+            }
+        }
+        Ok(shape)
+    }
+
+    /// Multiplies each row of `x` by the sigmoid of its row of `gate` `[T, 1]`.
+    pub fn sigmoid_scale(&mut self, x: ValueId, gate: ValueId) -> Result<ValueId, ProgramError> {
+        let width = self.width("sigmoid_scale", x)?;
+        match self.width("sigmoid_scale", gate)? {
+            1 => Ok(self.push(Op::SigmoidScale { x, gate }, width)),
+            other => Err(shape_error("sigmoid_scale", "width of the gate", other, 1)),
+        }
     }
 
     pub fn scale(&mut self, x: ValueId, factor: f32) -> Result<ValueId, ProgramError> {

@@ -13,6 +13,33 @@ pub enum RowSet {
     Tokens,
     /// The S rows whose logits are computed.
     Samples,
+    /// `num_used` rows for each token, one for each expert that it uses, sorted by expert.
+    TokenRoutes { num_used: usize },
+    /// Likewise, for each row whose logits are computed.
+    SampleRoutes { num_used: usize },
+}
+
+impl RowSet {
+    /// The rows of the experts that these rows use.
+    pub(super) fn routes(self, num_used: usize) -> Self {
+        match self {
+            RowSet::Tokens => RowSet::TokenRoutes { num_used },
+            RowSet::Samples => RowSet::SampleRoutes { num_used },
+            RowSet::TokenRoutes { .. } | RowSet::SampleRoutes { .. } => {
+                unreachable!("experts are not nested")
+            }
+        }
+    }
+
+    /// Computes the number of rows in a step.
+    pub fn count(self, num_tokens: usize, num_samples: usize) -> usize {
+        match self {
+            RowSet::Tokens => num_tokens,
+            RowSet::Samples => num_samples,
+            RowSet::TokenRoutes { num_used } => num_used * num_tokens,
+            RowSet::SampleRoutes { num_used } => num_used * num_samples,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,8 +75,18 @@ pub enum LinearSource {
     Quantized(usize),
 }
 
+impl LinearSource {
+    fn buffer(self) -> usize {
+        match self {
+            LinearSource::Float(view) => view.buffer,
+            LinearSource::Quantized(buffer) => buffer,
+        }
+    }
+}
+
 /// One operation on buffers. `crate::ops` and `crate::linear` define the operands. Weights, vectors and frequencies
-/// are indices into the [`Program`]. `Gather` copies the sampled rows from a buffer of all tokens.
+/// are indices into the [`Program`]. `Gather` copies the sampled rows from a buffer of all tokens. `Dispatch` sorts
+/// rows by the experts that they use, and `Combine` adds the outputs of these up; `routes` has the results of `Route`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Kernel {
     Embedding { weight: usize, out: View },
@@ -68,6 +105,22 @@ pub enum Kernel {
     Add { x: View, y: View },
     Scale { x: View, factor: f32 },
     SoftCap { x: View, cap: f32 },
+    SigmoidScale { x: View, gate: View },
+    Route { logits: View, renormalise: bool, out: View },
+    Dispatch { x: LinearSource, routes: View, num_experts: usize, out: LinearSource },
+    Experts(ExpertsKernel),
+    Combine { x: View, routes: View, out: View },
+}
+
+/// The products of rows, sorted by expert, with their experts' matrices.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ExpertsKernel {
+    pub x: LinearSource,
+    /// The matrix of the first expert. Those of the others follow.
+    pub first_weight: usize,
+    pub out: View,
+    /// Index among the kernels whose threads share a counter.
+    pub counter: usize,
 }
 
 /// Causal attention of the rows of a query over their sequences.
@@ -80,7 +133,7 @@ pub struct AttentionKernel {
     /// An index into [`Program::windows`].
     pub window: usize,
     pub out: View,
-    /// Index among the attention kernels of the program.
+    /// Index among the kernels whose threads share a counter.
     pub counter: usize,
 }
 
@@ -104,13 +157,26 @@ impl Kernel {
             Kernel::Add { .. } => "add",
             Kernel::Scale { .. } => "scale",
             Kernel::SoftCap { .. } => "soft cap",
+            Kernel::SigmoidScale { .. } => "sigmoid scale",
+            Kernel::Route { .. } => "route",
+            Kernel::Dispatch { .. } => "dispatch",
+            Kernel::Experts(_) => "experts",
+            Kernel::Combine { .. } => "combine",
         }
     }
 
     /// True if row i of every operand is touched only by the thread that owns row i. Consecutive row-wise kernels need
     /// no barrier between them.
     pub(super) fn is_row_wise(&self) -> bool {
-        !matches!(self, Kernel::Gather { .. } | Kernel::Linear { .. } | Kernel::Attention { .. })
+        !matches!(
+            self,
+            Kernel::Gather { .. }
+                | Kernel::Linear { .. }
+                | Kernel::Attention { .. }
+                | Kernel::Dispatch { .. }
+                | Kernel::Experts(_)
+                | Kernel::Combine { .. }
+        )
     }
 
     /// The buffers that the kernel reads or writes.
@@ -124,8 +190,13 @@ impl Kernel {
                 vec![x.buffer]
             }
             Kernel::Quantize { x, out, .. } => vec![x.buffer, out],
-            Kernel::Linear { x: LinearSource::Float(x), out, .. } => vec![x.buffer, out.buffer],
-            Kernel::Linear { x: LinearSource::Quantized(x), out, .. } => vec![x, out.buffer],
+            Kernel::Linear { x, out, .. } | Kernel::Experts(ExpertsKernel { x, out, .. }) => {
+                vec![x.buffer(), out.buffer]
+            }
+            Kernel::Dispatch { x, routes, out, .. } => vec![x.buffer(), routes.buffer, out.buffer()],
+            Kernel::Combine { x, routes, out } => vec![x.buffer, routes.buffer, out.buffer],
+            Kernel::Route { logits, out, .. } => vec![logits.buffer, out.buffer],
+            Kernel::SigmoidScale { x, gate } => vec![x.buffer, gate.buffer],
             Kernel::Rope { x, table, .. } => vec![x.buffer, table.buffer],
             Kernel::WriteKv { key, value, .. } => vec![key.buffer, value.buffer],
             Kernel::Attention(AttentionKernel { query, out, .. }) => vec![query.buffer, out.buffer],
@@ -171,13 +242,26 @@ pub struct Program {
     pub num_embeddings: usize,
     /// Query heads per KV head, H / G.
     pub heads_per_kv_head: usize,
-    pub(crate) num_attentions: usize,
+    /// Number of kernels whose threads share a counter.
+    pub(crate) num_counters: usize,
 }
 
 impl Program {
     /// The rotations of the key means, for sequences of up to `num_blocks` blocks.
     pub(crate) fn key_turns(&self, num_blocks: usize) -> KeyTurns {
         KeyTurns::new(&self.layer_means, &self.frequencies, self.config.geometry.block_size, num_blocks)
+    }
+
+    /// The most routes of rows to experts in a step, and the most experts of a layer. 0 without experts.
+    pub(crate) fn max_routes(&self) -> (usize, usize) {
+        let sizes = self.instructions.iter().filter_map(|instruction| match instruction.kernel {
+            Kernel::Dispatch { num_experts, .. } => Some((
+                instruction.rows.count(self.config.max_step_tokens, self.config.max_step_sequences),
+                num_experts,
+            )),
+            _ => None,
+        });
+        sizes.fold((0, 0), |(routes, experts), (more, others)| (routes.max(more), experts.max(others)))
     }
 
     /// Bytes of packed weights and vectors in memory.

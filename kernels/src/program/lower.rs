@@ -1,5 +1,7 @@
 //! Lowers the recorded graph to instructions over static memory.
 
+mod experts;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -49,14 +51,14 @@ impl ProgramBuilder {
             quantized: HashMap::new(),
             tables: HashMap::new(),
             windows: Vec::new(),
-            num_attentions: 0,
+            num_counters: 0,
         };
         for index in 0..self.nodes.len() {
             lowering.lower_node(index);
         }
         let logits = lowering.values[&(ValueId(self.nodes.len() - 1), RowSet::Samples)];
         let (num_floats, num_quantized_bytes) = lowering.place_buffers(logits.buffer);
-        let Lowering { instructions, buffers, plan, windows, num_attentions, .. } = lowering;
+        let Lowering { instructions, buffers, plan, windows, num_counters, .. } = lowering;
         let (layer_windows, layer_means) = (self.layer_windows(), self.layer_means());
         let table = plan.lay_out(&self.weights)?;
         let image = match find_packed(&table, pool) {
@@ -81,7 +83,7 @@ impl ProgramBuilder {
             vocab_size,
             num_embeddings,
             heads_per_kv_head,
-            num_attentions,
+            num_counters,
         })
     }
 
@@ -201,7 +203,7 @@ struct Lowering<'a> {
     /// Tables of cos and sin of the step's positions, by index of the frequencies.
     tables: HashMap<(usize, RowSet), View>,
     windows: Vec<Window>,
-    num_attentions: usize,
+    num_counters: usize,
 }
 
 impl Lowering<'_> {
@@ -210,10 +212,7 @@ impl Lowering<'_> {
     }
 
     fn max_rows(&self, rows: RowSet) -> usize {
-        match rows {
-            RowSet::Tokens => self.config.max_step_tokens,
-            RowSet::Samples => self.config.max_step_sequences,
-        }
+        rows.count(self.config.max_step_tokens, self.config.max_step_sequences)
     }
 
     fn new_buffer(&mut self, kind: BufferKind, rows: RowSet) -> usize {
@@ -326,8 +325,7 @@ impl Lowering<'_> {
             Op::Attention { layer, query, scale, soft_cap, window } => {
                 let query = self.operand(query, rows);
                 let out = self.new_view(width, rows);
-                let counter = self.num_attentions;
-                self.num_attentions += 1;
+                let counter = self.new_counter();
                 let window = index_of(&mut self.windows, window);
                 let kernel = AttentionKernel { layer, query, scale, soft_cap, window, out, counter };
                 self.emit(Kernel::Attention(kernel), rows);
@@ -350,6 +348,13 @@ impl Lowering<'_> {
                 self.emit(Kernel::Scale { x, factor }, rows);
                 x
             }
+            Op::SigmoidScale { x, gate } => {
+                let gate = self.operand(gate, rows);
+                let x = self.writable(x, rows, index, None);
+                self.emit(Kernel::SigmoidScale { x, gate }, rows);
+                x
+            }
+            Op::Experts { x, logits, experts } => self.lower_experts((x, logits), &experts, rows, width),
             Op::Add { x, y } => {
                 // Addition is commutative to the bit, so the operand that ends here is overwritten.
                 let (x, y) = if self.analysis.last_use[x.0] == index { (x, y) } else { (y, x) };
@@ -360,6 +365,11 @@ impl Lowering<'_> {
             }
         };
         self.values.insert((id, rows), out);
+    }
+
+    fn new_counter(&mut self) -> usize {
+        self.num_counters += 1;
+        self.num_counters - 1
     }
 
     /// Lowers a product together with all later products that read the same rows of the same value in the same format.
@@ -418,6 +428,7 @@ impl Lowering<'_> {
                 self.emit(Kernel::Gather { x, out }, rows);
                 out
             }
+            RowSet::TokenRoutes { .. } | RowSet::SampleRoutes { .. } => unreachable!("experts do not rotate"),
         };
         self.tables.insert((frequencies, rows), out);
         out

@@ -29,6 +29,13 @@ impl WeightPlan {
         index_of(&mut self.matrices, parts.to_vec())
     }
 
+    /// Adds matrices that no other kernel uses, and returns the index of the first.
+    pub(super) fn matrices(&mut self, matrices: Vec<Vec<WeightId>>) -> usize {
+        let first = self.matrices.len();
+        self.matrices.extend(matrices);
+        first
+    }
+
     /// Returns the index of the f32 vector that concatenates `parts`.
     pub(super) fn vector(&mut self, parts: &[WeightId]) -> usize {
         index_of(&mut self.vectors, parts.to_vec())

@@ -4,13 +4,14 @@ mod attention_plan;
 mod block_transfers;
 mod constrain;
 mod drafts;
+mod experts;
 pub mod model;
 mod score;
 mod sequence;
 mod shares;
 mod window_parts;
 
-use self::model::{ALL, BLOCK_SIZE, GEMMA, INT4, NUM_BLOCKS, PLAIN, Recipe, VOCAB, build};
+use self::model::{ALL, BLOCK_SIZE, EXPERTS, GEMMA, INT4, NUM_BLOCKS, PLAIN, Recipe, VOCAB, build};
 use trunkline_kernels::executor::{Chunk, Executor, LateMasks, SequenceFailure, SequenceResult};
 use trunkline_kernels::isa::Isa;
 use trunkline_kernels::kv_pool::KvDtype;
@@ -150,7 +151,7 @@ fn long_sequences_do_not_depend_on_threads_or_block_ids() {
 
 #[test]
 fn a_sequence_does_not_depend_on_other_sequences_in_the_batch() {
-    for recipe in [PLAIN, GEMMA] {
+    for recipe in [PLAIN, GEMMA, EXPERTS] {
         check_neighbours(build(recipe, 2, best()));
     }
 }

@@ -28,7 +28,7 @@ class RecordingBuilder:
         return len(self.weights) - 1
 
     def __getattr__(self, name: str) -> Any:
-        def call(*arguments: Any) -> int:
+        def call(*arguments: Any, **_: Any) -> int:
             self.calls.append((name, arguments))
             return 1000 + len(self.calls)
 
@@ -58,11 +58,17 @@ def config(**changes: Any) -> ModelConfig:
 @pytest.mark.parametrize("is_tied", [False, True])
 @pytest.mark.parametrize("architecture", sorted(registry.ARCHITECTURES))
 def test_every_weight_is_passed_once_and_a_tied_head_is_the_embedding(architecture: str, is_tied: bool) -> None:
+    experts: dict[str, Any] = {}
+    if architecture in ("mixtral", "olmoe", "qwen2_moe", "qwen3_moe"):
+        experts = {"num_experts": 3, "num_experts_per_token": 2, "expert_size": 8, "expert_layers": (True, True)}
     model = config(
+        **experts,
+        shared_expert_size=8 if architecture == "qwen2_moe" else 0,
+        wide_query_key_norm=architecture == "olmoe",
         architecture=architecture,
         tie_word_embeddings=is_tied,
-        attention_bias=architecture == "qwen2",
-        query_key_norm=architecture in ("qwen3", "gemma3_text"),
+        attention_bias=architecture in ("qwen2", "qwen2_moe"),
+        query_key_norm=architecture in ("qwen3", "qwen3_moe", "gemma3_text", "olmoe"),
         post_norms=architecture.startswith("gemma"),
         windows=(16, None) if architecture.startswith("gemma") else (),
     )

@@ -10,6 +10,7 @@ from tests.cuda.compiled import HOPPER, Variant
 from trunkline_server.backends.cuda.kernels import (
     activation,
     embedding,
+    experts,
     grouped,
     linear_dense,
     linear_grouped,
@@ -27,6 +28,7 @@ FIRST = {
     "4 bits, groups of 128, 64 rows, ['zeros']",
     "add_rms_norm",
     "quantize to e4m3",
+    "experts, 16 rows",
 }
 # Arguments that are multiples of 16 with the shapes of real models.
 _ROUND = {"num_inputs", "num_outputs", "num_elements", "split_elements"}
@@ -74,6 +76,16 @@ def four_or_eight_bits(bits: int, group: int, block_t: int, *, num_stages: int =
     return _variant(name, linear_grouped._grouped_kernel, types, constants, num_stages=num_stages)
 
 
+def of_experts(num_rows: int) -> Variant:
+    types = {"x": "*bf16", "weight": "*bf16", "out": "*bf16"}
+    constants = {
+        "ROUTES_PER_ROW": 8, "OUT": tl.bfloat16, "EXPERTS": 128, "BLOCK_N": experts.BLOCK_N, "BLOCK_T": num_rows,
+        "BLOCK_K": experts.BLOCK_K,
+    }  # fmt: skip
+    types |= {"order": "*i32", "begins": "*i32"}
+    return _variant(f"experts, {num_rows} rows", experts._product_kernel, types, constants)
+
+
 def _groups(bits: int, group: int, **has: bool) -> dict[str, Any]:
     optional = {f"HAS_{name}": has.get(name.lower(), False) for name in ("TABLE", "ZEROS", "MINIMA")}
     return {"BITS": bits, "GROUP": group, "ZERO_POINT": 8 if bits == 4 else 0, "IS_E4M3": "e4m3" in has, **optional}
@@ -104,6 +116,14 @@ def variants() -> Iterator[Variant]:
     floats |= {"residual": "*fp32", "delta": "*bf16", "total": "*fp32"}
     yield _variant("add_rms_norm", norm._add_rms_norm_kernel, floats, row, num_warps=8)
     yield _variant("head_rms_norm", norm._head_rms_norm_kernel, floats, {**row, "HEADS": 32, "BLOCK": 128})
+    yield of_experts(experts.FEW_ROWS)
+    yield of_experts(experts.MANY_ROWS)
+    types = {"logits": "*bf16", "row_entry": "*i32", "weights": "*fp32", "experts": "*i32"}
+    constants = {"NUM_USED": 8, "RENORMALISE": True, "EXPERTS": 128}
+    yield _variant("route", experts._route_kernel, types, constants)
+    types = {"outputs": "*fp32", "weights": "*fp32", "places": "*i32", "row_entry": "*i32", "out": "*bf16"}
+    constants = {"NUM_USED": 8, "OUT": tl.bfloat16, "BLOCK": 1024}
+    yield _variant("combine", experts._combine_kernel, types, constants)
     types = {"gate": "*bf16", "up": "*bf16", "out": "*bf16"}
     yield _variant("gelu_mul", activation._gated_kernel, types, {"IS_GELU": True, **row, "BLOCK": 1024})
     types = {"token_ids": "*i32", "weight": "*bf16", "out": "*fp32"}

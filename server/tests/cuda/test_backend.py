@@ -71,9 +71,10 @@ assert_same = partial(running.assert_same, atol=1e-4)
     first(
         [
             "llama3", "llama_yarn_mscale", "mistral_window", "gemma2", "gemma3", "gemma3_shallow", "qwen3", "smollm3",
-            "smollm3_marked", "llama_biases",
+            "smollm3_marked", "llama_biases", "qwen2_moe", "qwen3_moe", "mixtral",
+            "qwen3_moe_mixed",
         ],
-        "gemma2", "gemma3_shallow", "smollm3_marked", "llama_biases",
+        "gemma2", "gemma3_shallow", "smollm3_marked", "llama_biases", "qwen2_moe", "qwen3_moe_mixed",
     ),
 )  # fmt: skip
 def test_logits_match_the_reference(case: str, tiny_model: TinyModels, device: str) -> None:

@@ -103,6 +103,15 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3_window": ("Qwen3Config", {"head_dim": 32, "use_sliding_window": True, "sliding_window": 40,
                                      "max_window_layers": 2}),
     "qwen3": ("Qwen3Config", {"head_dim": 32, "rope_parameters": {"rope_type": "default", "rope_theta": 1e6}}),
+    "mixtral": ("MixtralConfig", {"num_local_experts": 5, "num_experts_per_tok": 2, "intermediate_size": 64}),
+    "olmoe": ("OlmoeConfig", {"num_experts": 6, "num_experts_per_tok": 3, "intermediate_size": 32}),
+    "qwen2_moe": ("Qwen2MoeConfig", {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 32,
+                                     "shared_expert_intermediate_size": 64}),
+    "qwen3_moe": ("Qwen3MoeConfig", {"num_experts": 9, "num_experts_per_tok": 4, "moe_intermediate_size": 32,
+                                     "head_dim": 32, "norm_topk_prob": True}),
+    # The first layer has an ordinary MLP.
+    "qwen3_moe_mixed": ("Qwen3MoeConfig", {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32,
+                                           "mlp_only_layers": [0], "num_hidden_layers": 2}),
     "smollm2": ("LlamaConfig", {"tie_word_embeddings": True, "num_attention_heads": 3, "num_key_value_heads": 1,
                                 "hidden_size": 48}),
     "smollm3": ("SmolLM3Config", {"num_hidden_layers": 5, "tie_word_embeddings": True}),
@@ -139,14 +148,13 @@ def configs() -> dict[str, dict[str, Any]]:
 
 
 def model_of(model: tiny.TinyModel) -> transformers.PreTrainedModel:
-    config = transformers.AutoConfig.for_model(**model.config)
-    config._attn_implementation = "eager"
-    found = transformers.AutoModelForCausalLM.from_config(config).float().eval()
-    keys = found.load_state_dict({name: torch.from_numpy(x) for name, x in model.weights.items()}, strict=False)
-    assert keys.unexpected_keys == []
-    assert keys.missing_keys == (["lm_head.weight"] if config.tie_word_embeddings else [])
-    found.tie_weights()
-    return found
+    # From a file, because transformers then stacks the weights of experts.
+    with tempfile.TemporaryDirectory() as folder:
+        found, keys = transformers.AutoModelForCausalLM.from_pretrained(
+            model.save(Path(folder)), dtype=torch.float32, attn_implementation="eager", output_loading_info=True
+        )
+    assert not any(keys.values()), keys
+    return found.eval()
 
 
 @torch.inference_mode()

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import save_file
 from trunkline_server.models.config_json import config_from_json
 from trunkline_server.models.shapes import weight_shapes
+from trunkline_server.weights.naming import stored_name
 
 RECORDED = Path(__file__).parent / "recorded"
 # Maps a case to its `config.json`.
@@ -28,7 +29,7 @@ _SEEDS = {"smollm3": 4}
 
 
 class TinyModel:
-    """A model: its `config.json`, and f32 weights under their safetensors names; a tied head is not among them."""
+    """A model: its `config.json`, and f32 weights under a checkpoint's names; a tied head is not among them."""
 
     def __init__(self, case: str) -> None:
         self.case = case
@@ -46,6 +47,11 @@ class TinyModel:
             del shapes["lm_head.weight"]
         return {name: self._random(name, shape) for name, shape in shapes.items()}
 
+    @property
+    def stored_weights(self) -> dict[str, NDArray[np.float32]]:
+        """The weights under the names that files of the architecture have."""
+        return {stored_name(name, self.config["model_type"]): weight for name, weight in self.weights.items()}
+
     def _random(self, name: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
         # The legacy generator, whose numbers no release of NumPy changes.
         values = np.random.RandomState(self._seed + zlib.crc32(f"{self.case} {name}".encode())).standard_normal(shape)
@@ -58,20 +64,21 @@ class TinyModel:
     def save(self, folder: Path) -> Path:
         """Writes safetensors and `config.json`; returns the folder."""
         folder.mkdir(parents=True, exist_ok=True)
-        save_file(self.weights, folder / "model.safetensors", metadata={"format": "pt"})
+        save_file(self.stored_weights, folder / "model.safetensors", metadata={"format": "pt"})
         (folder / "config.json").write_text(json.dumps(self.config))
         return folder
 
     def save_in_shards(self, folder: Path, num_shards: int) -> None:
         """Writes the model as transformers shards larger ones, with an index that names the file of each weight."""
-        names = list(self.weights)
+        weights = self.stored_weights
+        names = list(weights)
         weight_map = {}
         for shard in range(num_shards):
             file = f"model-{shard + 1:05}-of-{num_shards:05}.safetensors"
-            chosen = {name: self.weights[name] for name in names[shard::num_shards]}
+            chosen = {name: weights[name] for name in names[shard::num_shards]}
             save_file(chosen, folder / file, metadata={"format": "pt"})
             weight_map |= dict.fromkeys(chosen, file)
-        size = sum(weight.nbytes for weight in self.weights.values())
+        size = sum(weight.nbytes for weight in weights.values())
         index = {"metadata": {"total_size": size}, "weight_map": weight_map}
         (folder / "model.safetensors.index.json").write_text(json.dumps(index))
         (folder / "config.json").write_text(json.dumps(self.config))

@@ -28,7 +28,18 @@ _NAMES = {
     "mlp.gate_proj": "ffn_gate",
     "mlp.up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down",
+    "mlp.gate": "ffn_gate_inp",
+    "mlp.experts.gate_proj": "ffn_gate_exps",
+    "mlp.experts.up_proj": "ffn_up_exps",
+    "mlp.experts.down_proj": "ffn_down_exps",
+    "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
+    "mlp.shared_expert.gate_proj": "ffn_gate_shexp",
+    "mlp.shared_expert.up_proj": "ffn_up_shexp",
+    "mlp.shared_expert.down_proj": "ffn_down_shexp",
 }
+_ARCHITECTURES = {
+    "gemma3_text": "gemma3", "mistral": "llama", "mixtral": "llama", "qwen2_moe": "qwen2moe", "qwen3_moe": "qwen3moe",
+}  # fmt: skip
 
 
 def gguf_name(name: str, *, is_gemma: bool = False) -> str:
@@ -57,7 +68,7 @@ def quantize(values: np.ndarray, format_name: str) -> np.ndarray:
 def write_model(model: TinyModel, path: Path, quantization: str = "F32") -> Path:
     """Writes a model as llama.cpp's converter would; matrices in `quantization`, vectors in F32."""
     config = model.config
-    architecture = {"mistral": "llama", "gemma3_text": "gemma3"}.get(config["model_type"], config["model_type"])
+    architecture = _ARCHITECTURES.get(config["model_type"], config["model_type"])
     is_gemma = architecture.startswith("gemma")
     writer = gguf.GGUFWriter(path, architecture)
     writer.add_context_length(config["max_position_embeddings"])
@@ -77,20 +88,35 @@ def write_model(model: TinyModel, path: Path, quantization: str = "F32") -> Path
     if architecture == "gemma2":
         writer.add_attn_logit_softcapping(config["attn_logit_softcapping"])
         writer.add_final_logit_softcapping(config["final_logit_softcapping"])
+    if config.get("num_experts_per_tok"):
+        writer.add_expert_count(config.get("num_experts") or config["num_local_experts"])
+        writer.add_expert_used_count(config["num_experts_per_tok"])
+        writer.add_expert_feed_forward_length(config.get("moe_intermediate_size") or config["intermediate_size"])
+        if "shared_expert_intermediate_size" in config:
+            writer.add_expert_shared_feed_forward_length(config["shared_expert_intermediate_size"])
     _write_rope(writer, config, head_size)
-    for name, weight in model.weights.items():
-        values = weight
+    for name, weight in _stacked(model.weights).items():
+        values = weight[0] if name.endswith("shared_expert_gate.weight") else weight
         if architecture in ("llama", "smollm3") and (".q_proj." in name or ".k_proj." in name):
             values = permute(values, config["num_attention_heads" if ".q_proj." in name else "num_key_value_heads"])
         if is_gemma and name.endswith("norm.weight"):
             values = values + np.float32(1.0)
-        stored_as = gguf.GGMLQuantizationType[quantization if values.ndim == 2 else "F32"]
+        is_matrix = values.ndim >= 2 and not name.endswith("mlp.gate.weight")
+        stored_as = gguf.GGMLQuantizationType[quantization if is_matrix else "F32"]
         writer.add_tensor(gguf_name(name, is_gemma=is_gemma), quantize(values, stored_as.name), raw_dtype=stored_as)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+def _stacked(weights: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Stacks the weights of a layer's experts, under a name that `gguf_name` knows."""
+    stacks: dict[str, list[np.ndarray]] = {}
+    for name, weight in weights.items():
+        stacks.setdefault(re.sub(r"\.experts\.\d+\.", ".experts.", name), []).append(weight)
+    return {name: np.stack(stack) if ".experts." in name else stack[0] for name, stack in stacks.items()}
 
 
 def _write_rope(writer: gguf.GGUFWriter, config: dict[str, Any], head_size: int) -> None:

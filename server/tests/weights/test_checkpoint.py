@@ -18,13 +18,16 @@ from trunkline_server.errors import (
     UnsupportedArchitecture,
     UnsupportedFormat,
 )
+from trunkline_server.models.registry import ARCHITECTURES
 from trunkline_server.weights.checkpoint import open_checkpoint
 from trunkline_server.weights.dequantize import dequantize
 from trunkline_server.weights.naming import safetensors_name
 from trunkline_server.weights.tensor import FORMATS, Tensor
 
 
-@pytest.mark.parametrize("case", ["llama_biases", "qwen2", "qwen3", "smollm3", "gemma2", "gemma3"])
+@pytest.mark.parametrize(
+    "case", ["llama_biases", "qwen2", "qwen3", "smollm3", "gemma2", "gemma3", "mixtral", "qwen3_moe"]
+)
 def test_both_formats_give_the_weights_of_the_model(case: str, tiny_model: TinyModels, tmp_path: Path) -> None:
     model = tiny_model(case)
     weights = {"lm_head.weight": model.weights["model.embed_tokens.weight"], **model.weights}
@@ -46,6 +49,7 @@ def test_both_formats_give_the_same_config(tiny_model: TinyModels, tmp_path: Pat
         "qwen2_window",
         "qwen3_window",
         "gemma3_shallow",
+        "qwen3_moe_mixed",
     }
     for case in CASES.keys() - of_json:
         model = tiny_model(case)
@@ -182,6 +186,6 @@ def test_an_unknown_architecture_is_named_with_what_is_supported(tmp_path: Path)
     with pytest.raises(UnsupportedArchitecture) as caught:
         open_checkpoint(tmp_path)
     assert "architecture `mamba`" in str(caught.value)
-    assert "hint: supported: gemma2, gemma3_text, llama, mistral, qwen2, qwen3, smollm3" in str(caught.value)
+    assert f"hint: supported: {', '.join(sorted(ARCHITECTURES))}" in str(caught.value)
     assert isinstance(caught.value, TrunklineError)
     assert caught.value.code == "unsupported_architecture"

@@ -12,6 +12,8 @@ MAX_HEAD_SIZE = 1 << 10
 MAX_FEATURES = 1 << 20
 MAX_VOCAB_SIZE = 1 << 24
 MAX_POSITIONS = 1 << 30
+# The kernels' limit. Published models have up to 512 experts.
+MAX_EXPERTS = 1 << 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +54,11 @@ class ModelConfig:
     attention_soft_cap, logit_soft_cap: caps of scores and of logits, see `Ops.paged_attention`.
     post_norms: the outputs of attention and MLP are also normalised before they are added to the residual.
     attention_bias: query, key and value projections have a bias; attention_output_bias: the output projection has one.
+    query_key_norm: queries and keys are normalised, each head by itself, or all heads together with
+        `wide_query_key_norm`.
+    num_experts: of a layer with experts, of which a token uses `num_experts_per_token`; 0: all layers have an MLP.
+    expert_size, shared_expert_size: features inside an expert, and inside the expert of all tokens (0: there is none).
+    renormalise_experts: see `ops.Experts`. expert_layers: for each layer, True if it has experts.
     """
 
     architecture: str
@@ -72,12 +79,23 @@ class ModelConfig:
     attention_output_bias: bool = False
     mlp_bias: bool = False
     query_key_norm: bool = False
+    wide_query_key_norm: bool = False
     windows: tuple[int | None, ...] = ()
     local_rope_theta: float | None = None
     query_pre_attn_scalar: float | None = None
     attention_soft_cap: float | None = None
     logit_soft_cap: float | None = None
     post_norms: bool = False
+    num_experts: int = 0
+    num_experts_per_token: int = 0
+    expert_size: int = 0
+    shared_expert_size: int = 0
+    renormalise_experts: bool = True
+    expert_layers: tuple[bool, ...] = ()
+
+    def has_experts(self, layer: int) -> bool:
+        """Returns True if the layer has experts instead of an MLP."""
+        return bool(self.expert_layers) and self.expert_layers[layer]
 
     def window(self, layer: int) -> int | None:
         """Returns how many positions a query of the layer sees; None: all."""
@@ -114,7 +132,21 @@ class ModelConfig:
             return f"`rope_theta` is {self.rope_theta}, must be above 1"
         if len(self.rope_layers) != self.num_layers:
             return f"{len(self.rope_layers)} layers are marked as rotary or not, but the model has {self.num_layers}"
-        return self._window_problem() or self._rope_scaling_problem()
+        return self._window_problem() or self._rope_scaling_problem() or self._expert_problem()
+
+    def _expert_problem(self) -> str | None:
+        if not self.num_experts:
+            return None
+        if not 1 <= self.num_experts <= MAX_EXPERTS:
+            return f"the number of experts is {self.num_experts}, must be from 1 to {MAX_EXPERTS}"
+        if not 1 <= self.num_experts_per_token <= self.num_experts:
+            return f"a token uses {self.num_experts_per_token} experts, must be from 1 to {self.num_experts}"
+        for name, size, least in (("expert", self.expert_size, 1), ("shared expert", self.shared_expert_size, 0)):
+            if not least <= size <= MAX_FEATURES:
+                return f"the {name} has {size} features, must be from {least} to {MAX_FEATURES}"
+        if len(self.expert_layers) != self.num_layers:
+            return f"{len(self.expert_layers)} of {self.num_layers} layers are marked with or without experts"
+        return None
 
     def _window_problem(self) -> str | None:
         if len(self.windows) not in (0, self.num_layers):

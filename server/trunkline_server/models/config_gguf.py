@@ -16,11 +16,19 @@ ARCHITECTURES = {
     "gemma2": "gemma2",
     "gemma3": "gemma3_text",
     "llama": "llama",
+    "olmoe": "olmoe",
     "qwen2": "qwen2",
+    "qwen2moe": "qwen2_moe",
     "qwen3": "qwen3",
+    "qwen3moe": "qwen3_moe",
     "smollm3": "smollm3",
 }
 SUPPORTED = tuple(ARCHITECTURES)
+
+# Architectures with experts, which GGUF marks by their number.
+_WITH_EXPERTS = {"llama": "mixtral", "olmoe": "olmoe", "qwen2_moe": "qwen2_moe", "qwen3_moe": "qwen3_moe"}
+# The weights of used experts add up to 1. llama.cpp has this in its code for each architecture.
+_RENORMALISED = ("mixtral", "qwen3_moe")
 
 # Every n-th layer does not rotate. The metadata lacks this number; llama.cpp has it in its code for the architecture.
 _SMOLLM3_NOPE_INTERVAL = 4
@@ -56,13 +64,17 @@ def config_from_gguf(
     prefix = f"{architecture}."
     own = {key.removeprefix(prefix): value for key, value in metadata.items() if key.startswith(prefix)}
     values = Keys(path, own, prefix, "metadata key")
-    _refuse_features(path, values)
+    name = ARCHITECTURES[architecture]
+    if values.integer("expert_count", 0) > 0:
+        name = _WITH_EXPERTS.get(name, name)
+        if name not in _WITH_EXPERTS.values():
+            raise UnsupportedArchitecture(f"{quoted(architecture)} with experts in `{path}`", supported=SUPPORTED)
     num_layers = values.integer("block_count")
     num_heads = values.integer("attention.head_count")
     hidden_size = values.integer("embedding_length")
     head_size = values.integer("attention.key_length", hidden_size // max(num_heads, 1))
     config = ModelConfig(
-        architecture=ARCHITECTURES[architecture],
+        architecture=name,
         vocab_size=vocab_rows,
         hidden_size=hidden_size,
         intermediate_size=values.integer("feed_forward_length"),
@@ -79,9 +91,11 @@ def config_from_gguf(
         attention_bias=has_tensor("blk.0.attn_q.bias"),
         attention_output_bias=has_tensor("blk.0.attn_output.bias"),
         mlp_bias=has_tensor("blk.0.ffn_gate.bias"),
-        query_key_norm=architecture in ("qwen3", "gemma3"),
+        query_key_norm=architecture in ("qwen3", "qwen3moe", "gemma3", "olmoe"),
+        wide_query_key_norm=architecture == "olmoe",
         windows=_windows(values, architecture, num_layers),
         **_gemma_fields(values, architecture, head_size, hidden_size // max(num_heads, 1)),
+        **_expert_fields(values, name, num_layers),
     )
     if problem := config.problem():
         raise DamagedFile(path, problem)
@@ -128,9 +142,20 @@ def _rope_layers(architecture: str, num_layers: int) -> tuple[bool, ...]:
     return tuple(True for _ in layers)
 
 
-def _refuse_features(path: Path, values: Keys) -> None:
-    if values.integer("expert_count", 0) > 0:
-        raise UnsupportedArchitecture(f"mixture of experts in `{path}`", supported=("dense models",))
+def _expert_fields(values: Keys, name: str, num_layers: int) -> dict[str, Any]:
+    """Returns the fields that only models with experts state. name: that of the registry."""
+    num_experts = values.integer("expert_count", 0)
+    if num_experts == 0:
+        return {}
+    shared = values.integer("expert_shared_feed_forward_length", 0)
+    return {
+        "num_experts": num_experts,
+        "num_experts_per_token": values.integer("expert_used_count"),
+        "expert_size": values.integer("expert_feed_forward_length", values.integer("feed_forward_length")),
+        "shared_expert_size": shared if name == "qwen2_moe" else 0,
+        "renormalise_experts": name in _RENORMALISED,
+        "expert_layers": (True,) * min(max(num_layers, 0), MAX_LAYERS),
+    }
 
 
 def _refuse_shapes(path: Path, values: Keys, config: ModelConfig) -> None:

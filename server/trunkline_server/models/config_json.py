@@ -13,6 +13,19 @@ from trunkline_server.models.keys import Keys
 
 
 @dataclass(frozen=True, slots=True)
+class _Experts:
+    """The same for architectures with experts. size_key: the key of an expert's inner features.
+
+    renormalise: None: as the key says. chooses_layers: keys may name layers without experts.
+    """
+
+    size_key: str = "moe_intermediate_size"
+    renormalise: bool | None = None
+    chooses_layers: bool = False
+    has_shared: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class _Architecture:
     """The defaults of transformers for keys that `config.json` lacks, and which keys have a meaning."""
 
@@ -32,6 +45,8 @@ class _Architecture:
     # Used instead of a pattern: if `use_sliding_window` is on, layers from this one on have the window.
     max_window_layers: int | None = None
     is_gemma: bool = False
+    wide_query_key_norm: bool = False
+    experts: _Experts | None = None
     attention_soft_cap: float | None = None
     logit_soft_cap: float | None = None
     local_rope_theta: float | None = None
@@ -48,11 +63,26 @@ _ARCHITECTURES = {
     ),
     "llama": _Architecture(has_mlp_bias=True),
     "mistral": _Architecture(attention_bias=False, attention_output_bias=False, has_windows=True, window=4096),
+    "mixtral": _Architecture(
+        attention_bias=False, attention_output_bias=False, has_windows=True, rope_theta=1_000_000.0,
+        experts=_Experts(size_key="intermediate_size", renormalise=True),
+    ),
+    "olmoe": _Architecture(
+        attention_bias=False, attention_output_bias=False, query_key_norm=True, wide_query_key_norm=True,
+        experts=_Experts(size_key="intermediate_size"),
+    ),
     "qwen2": _Architecture(
         attention_bias=True, attention_output_bias=False, has_windows=True, window=4096, max_window_layers=28,
     ),
+    "qwen2_moe": _Architecture(
+        attention_bias=True, attention_output_bias=False, window=4096,
+        experts=_Experts(chooses_layers=True, has_shared=True),
+    ),
     "qwen3": _Architecture(
         query_key_norm=True, head_size=128, has_windows=True, window=4096, max_window_layers=28,
+    ),
+    "qwen3_moe": _Architecture(
+        query_key_norm=True, has_windows=True, window=4096, max_window_layers=0, experts=_Experts(chooses_layers=True),
     ),
     "smollm3": _Architecture(has_mlp_bias=True, rope_theta=2_000_000.0, tied=True),
 }  # fmt: skip
@@ -100,9 +130,11 @@ def config_from_json(path: Path, values: Mapping[str, object]) -> ModelConfig:
         ),
         mlp_bias=architecture.has_mlp_bias and keys.boolean("mlp_bias", False),
         query_key_norm=architecture.query_key_norm,
+        wide_query_key_norm=architecture.wide_query_key_norm,
         windows=_windows(keys, architecture, num_layers, max_positions),
         local_rope_theta=local_rope_theta,
         **_gemma_fields(keys, architecture),
+        **_expert_fields(keys, architecture, num_layers),
     )
     if problem := config.problem():
         raise keys.damaged(problem)
@@ -128,12 +160,43 @@ def _gemma_fields(keys: Keys, architecture: _Architecture) -> dict[str, Any]:
     }
 
 
+def _expert_fields(keys: Keys, architecture: _Architecture, num_layers: int) -> dict[str, Any]:
+    """Returns the fields that only models with experts state."""
+    experts = architecture.experts
+    if experts is None:
+        return {}
+    num_experts = keys.integer("num_experts") if "num_experts" in keys else keys.integer("num_local_experts")
+    renormalise = keys.boolean("norm_topk_prob", False) if experts.renormalise is None else experts.renormalise
+    return {
+        "num_experts": num_experts,
+        "num_experts_per_token": keys.integer("num_experts_per_tok"),
+        "expert_size": keys.integer(experts.size_key),
+        "shared_expert_size": keys.integer("shared_expert_intermediate_size") if experts.has_shared else 0,
+        "renormalise_experts": renormalise,
+        "expert_layers": _expert_layers(keys, experts, num_layers),
+    }
+
+
+def _expert_layers(keys: Keys, experts: _Experts, num_layers: int) -> tuple[bool, ...]:
+    layers = range(min(max(num_layers, 0), MAX_LAYERS))
+    if not experts.chooses_layers:
+        return tuple(True for _ in layers)
+    interval, others = keys.integer("decoder_sparse_step", 1), keys.get("mlp_only_layers") or []
+    if interval < 1:
+        raise keys.damaged(f"key `decoder_sparse_step` is {interval}, must be positive")
+    if not isinstance(others, list) or any(type(layer) is not int for layer in others):
+        raise keys.wrong("mlp_only_layers", "a list of layers")
+    return tuple((layer + 1) % interval == 0 and layer not in others for layer in layers)
+
+
 def _refuse_features(keys: Keys, architecture: _Architecture) -> None:
     # Gemma's models ignore `hidden_act`.
     key, known = ("hidden_activation", ("gelu_pytorch_tanh",)) if architecture.is_gemma else ("hidden_act", _SILU)
     activation = keys.get(key)
     if activation is not None and activation not in known:
         raise UnsupportedArchitecture(f"activation {quoted(str(activation))} of `{keys.path}`", supported=known[:1])
+    if keys.get("clip_qkv") is not None:
+        raise UnsupportedArchitecture(f"`clip_qkv` in `{keys.path}`", supported=("null",))
     if keys.boolean("use_bidirectional_attention", False):
         raise UnsupportedArchitecture(f"bidirectional attention in `{keys.path}`", supported=("causal attention",))
 

@@ -29,6 +29,22 @@ class Rope:
     attention_factor: float = 1.0
 
 
+@dataclass(frozen=True, kw_only=True)
+class Experts:
+    """The experts of a layer: gated MLPs with SiLU, of which each token uses a few (arXiv:1701.06538).
+
+    gate, up, down: names of each expert's weights, [I, N], [I, N] and [N, I].
+    num_used: experts that a token uses.
+    renormalise: the weights of the used experts add up to 1; otherwise those of all experts do.
+    """
+
+    gate: tuple[str, ...]
+    up: tuple[str, ...]
+    down: tuple[str, ...]
+    num_used: int
+    renormalise: bool
+
+
 class Ops(Protocol[T]):
     """The operations that a backend implements. Activations are f32 [rows, features], rows in the tokens' order."""
 
@@ -67,6 +83,16 @@ class Ops(Protocol[T]):
 
     def gelu_mul(self, gate: T, up: T) -> T:
         """Returns gelu(gate) * up, elementwise, with the tanh approximation. arXiv:2002.05202, arXiv:1606.08415."""
+
+    def experts(self, x: T, router_logits: T, experts: Experts) -> T:
+        """Returns the weighted sum of the outputs of each token's experts, [T, N], for x [T, N].
+
+        A token uses the experts with its largest router_logits [T, E], ties by the lower index. Their weights are the
+        softmax of the logits. A row's bits do not depend on the rows beside it. Each expert's weights are read once.
+        """
+
+    def sigmoid_scale(self, x: T, gate: T) -> T:
+        """Returns x [T, N] times the sigmoid of gate [T, 1]."""
 
     def add(self, x: T, y: T) -> T:
         """Returns x + y, elementwise."""

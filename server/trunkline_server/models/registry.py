@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from trunkline_server.models import gemma2, gemma3, llama, qwen2, qwen3, smollm3
+from trunkline_server.models import (
+    gemma2,
+    gemma3,
+    llama,
+    mixtral,
+    olmoe,
+    qwen2,
+    qwen2_moe,
+    qwen3,
+    qwen3_moe,
+    smollm3,
+)
 from trunkline_server.models.config import ModelConfig
 from trunkline_server.models.ops import Ops, T
 
@@ -15,8 +26,12 @@ ARCHITECTURES: dict[str, Callable[[Any, ModelConfig], Any]] = {
     "gemma3_text": gemma3.forward,
     "llama": llama.forward,
     "mistral": llama.forward,
+    "mixtral": mixtral.forward,
+    "olmoe": olmoe.forward,
     "qwen2": qwen2.forward,
+    "qwen2_moe": qwen2_moe.forward,
     "qwen3": qwen3.forward,
+    "qwen3_moe": qwen3_moe.forward,
     "smollm3": smollm3.forward,
 }
 

@@ -10,14 +10,16 @@ def weight_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     hidden, vocab = config.hidden_size, config.vocab_size
     shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (vocab, hidden)}
     for layer in range(config.num_layers):
-        shapes |= {f"model.layers.{layer}.{name}": shape for name, shape in _layer_shapes(config).items()}
+        own = _attention_shapes(config) | (_expert_shapes if config.has_experts(layer) else _mlp_shapes)(config)
+        shapes |= {f"model.layers.{layer}.{name}": shape for name, shape in own.items()}
     shapes["model.norm.weight"] = (hidden,)
     shapes["lm_head.weight"] = (vocab, hidden)
     return shapes
 
 
-def _layer_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    hidden, inner = config.hidden_size, config.intermediate_size
+def _attention_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+    """Returns the shapes of a layer's weights outside its MLP."""
+    hidden = config.hidden_size
     query, key = config.num_heads * config.head_size, config.num_kv_heads * config.head_size
     shapes: dict[str, tuple[int, ...]] = {"input_layernorm.weight": (hidden,)}
 
@@ -31,13 +33,37 @@ def _layer_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     linear("self_attn.v_proj", key, hidden, config.attention_bias)
     linear("self_attn.o_proj", hidden, query, config.attention_output_bias)
     if config.query_key_norm:
-        shapes["self_attn.q_norm.weight"] = (config.head_size,)
-        shapes["self_attn.k_norm.weight"] = (config.head_size,)
+        shapes["self_attn.q_norm.weight"] = (query if config.wide_query_key_norm else config.head_size,)
+        shapes["self_attn.k_norm.weight"] = (key if config.wide_query_key_norm else config.head_size,)
     shapes["post_attention_layernorm.weight"] = (hidden,)
     if config.post_norms:
         shapes["pre_feedforward_layernorm.weight"] = (hidden,)
         shapes["post_feedforward_layernorm.weight"] = (hidden,)
-    linear("mlp.gate_proj", inner, hidden, config.mlp_bias)
-    linear("mlp.up_proj", inner, hidden, config.mlp_bias)
-    linear("mlp.down_proj", hidden, inner, config.mlp_bias)
     return shapes
+
+
+def _mlp_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+    shapes = _gated_mlp("mlp", config.hidden_size, config.intermediate_size)
+    if config.mlp_bias:
+        biases = {f"{name.removesuffix('.weight')}.bias": shape[:1] for name, shape in shapes.items()}
+        shapes |= biases
+    return shapes
+
+
+def _expert_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+    hidden = config.hidden_size
+    shapes: dict[str, tuple[int, ...]] = {"mlp.gate.weight": (config.num_experts, hidden)}
+    for expert in range(config.num_experts):
+        shapes |= _gated_mlp(f"mlp.experts.{expert}", hidden, config.expert_size)
+    if config.shared_expert_size:
+        shapes["mlp.shared_expert_gate.weight"] = (1, hidden)
+        shapes |= _gated_mlp("mlp.shared_expert", hidden, config.shared_expert_size)
+    return shapes
+
+
+def _gated_mlp(name: str, hidden: int, inner: int) -> dict[str, tuple[int, ...]]:
+    return {
+        f"{name}.gate_proj.weight": (inner, hidden),
+        f"{name}.up_proj.weight": (inner, hidden),
+        f"{name}.down_proj.weight": (hidden, inner),
+    }

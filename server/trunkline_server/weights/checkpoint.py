@@ -23,9 +23,11 @@ from trunkline_server.weights.mapping import MappedFile
 from trunkline_server.weights.naming import (
     OFFSET_NORM_ARCHITECTURES,
     PERMUTED_ARCHITECTURES,
+    expert_names,
     is_norm,
     is_permuted,
     safetensors_name,
+    stored_name,
 )
 from trunkline_server.weights.quantization import Quantization, parse_quantization
 from trunkline_server.weights.quantized_parts import Part, part_suffixes, quantized_shape
@@ -102,22 +104,42 @@ class GgufCheckpoint:
             for gguf_name in self._file.tensors
             if (name := safetensors_name(gguf_name, self.config.architecture)) is not None
         }
-        shapes = {name: self._file.tensors[gguf_name].shape for name, gguf_name in self._gguf_names.items()}
+        shapes = {name: self._shape(gguf_name) for name, gguf_name in self._gguf_names.items()}
+        # Maps the weight of an expert to the tensor that holds it, and its place there.
+        self._experts: dict[str, tuple[str, int]] = {}
+        for gguf_name, info in self._file.tensors.items():
+            names = expert_names(gguf_name, self.config.num_experts)
+            if names and (len(info.shape) != 3 or info.shape[0] != len(names)):
+                raise DamagedFile(
+                    path, f"tensor `{gguf_name}` has shape {list(info.shape)}, but there are {len(names)} experts"
+                )
+            self._experts |= {name: (gguf_name, place) for place, name in enumerate(names)}
+            shapes |= dict.fromkeys(names, info.shape[1:])
         self._names = _check_complete(path, self.config, shapes)
         self.quantization: Quantization | None = None
+
+    def _shape(self, gguf_name: str) -> tuple[int, ...]:
+        """Returns the shape of a tensor in safetensors; GGUF lacks the first dimension of a matrix with one row."""
+        shape = self._file.tensors[gguf_name].shape
+        return (1, *shape) if gguf_name.endswith("ffn_gate_inp_shexp.weight") and len(shape) == 1 else shape
 
     def names(self) -> Sequence[str]:
         return self._names
 
     def parts(self, name: str) -> Mapping[str, Part]:
-        if _resolve(self.config, name) not in self._gguf_names:
+        if _resolve(self.config, name) not in self._gguf_names and name not in self._experts:
             raise KeyError(name)
         return {}
 
     def tensor(self, name: str) -> Tensor:
         name = _resolve(self.config, name)
+        if name in self._experts:
+            gguf_name, place = self._experts[name]
+            return self._file.tensor(gguf_name).part(place, name)
         head_size = self.config.head_size if self._is_permuted and is_permuted(name) else None
-        return replace(self._file.tensor(self._gguf_names[name]), name=name, interleaved_head=head_size)
+        gguf_name = self._gguf_names[name]
+        tensor = self._file.tensor(gguf_name)
+        return replace(tensor, name=name, shape=self._shape(gguf_name), interleaved_head=head_size)
 
     def fingerprint(self, page_sums: PageSums | None = None) -> str:
         return fingerprint_bytes([self._file.file.bytes], page_sums)
@@ -146,6 +168,9 @@ class SafetensorsCheckpoint:
             )
         self._holders: dict[str, SafetensorsFile] = open_shards(path)
         shapes = {name: file.tensors[name].shape for name, file in self._holders.items()}
+        shapes |= {
+            name: shapes[stored] for name in weight_shapes(self.config) if (stored := self._stored(name)) in shapes
+        }
         self._parts = self._find_parts()
         for name, parts in self._parts.items():
             assert self.quantization is not None, "parts are only found under a scheme"
@@ -159,7 +184,7 @@ class SafetensorsCheckpoint:
         dtypes = {name: file.tensors[name].dtype for name, file in self._holders.items()}
         found: dict[str, Mapping[str, Part]] = {}
         for name in weight_shapes(self.config):
-            module = name.removesuffix(".weight")
+            module = self._stored(name).removesuffix(".weight")
             suffixes = part_suffixes(self.quantization, module, dtypes)
             if suffixes:
                 found[name] = {suffix: self._part(f"{module}.{suffix}") for suffix in suffixes}
@@ -168,12 +193,15 @@ class SafetensorsCheckpoint:
     def _part(self, name: str) -> Part:
         return self._holders[name].part(name)
 
+    def _stored(self, name: str) -> str:
+        return stored_name(name, self.config.architecture)
+
     def names(self) -> Sequence[str]:
         return self._names
 
     def parts(self, name: str) -> Mapping[str, Part]:
         name = _resolve(self.config, name)
-        if name not in self._holders and name not in self._parts:
+        if self._stored(name) not in self._holders and name not in self._parts:
             raise KeyError(name)
         return self._parts.get(name, {})
 
@@ -185,7 +213,8 @@ class SafetensorsCheckpoint:
                 "this backend does not support",
                 hint="use `--backend cuda`, the unquantised model or a GGUF file",
             )
-        tensor = self._holders[name].tensor(name)
+        stored = self._stored(name)
+        tensor = replace(self._holders[stored].tensor(stored), name=name)
         has_offset = self.config.architecture in OFFSET_NORM_ARCHITECTURES and is_norm(name)
         return _plus_one(tensor) if has_offset else tensor
 

@@ -10,6 +10,9 @@ Such a tensor has `Tensor.interleaved_head` set, and its readers undo the change
 they pack it.
 
 Gemma's norms multiply by 1 + w. Its safetensors hold w, its GGUF files 1 + w. A checkpoint returns 1 + w for both.
+
+GGUF stacks the weights of a layer's experts in one tensor [E, I, N]; a checkpoint returns each expert's part. The names
+are those of Qwen's safetensors; Mixtral's have others.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from __future__ import annotations
 import re
 
 # Architectures whose conversion reorders rows (`LlamaModel.permute` in llama.cpp's converter).
-PERMUTED_ARCHITECTURES = frozenset({"llama", "smollm3"})
+PERMUTED_ARCHITECTURES = frozenset({"llama", "mixtral", "smollm3"})
 # Architectures whose safetensors hold norm weights minus 1.
 OFFSET_NORM_ARCHITECTURES = frozenset({"gemma2", "gemma3_text"})
 
@@ -38,7 +41,14 @@ _LAYER = {
     "ffn_gate": "mlp.gate_proj",
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
+    "ffn_gate_inp": "mlp.gate",
+    "ffn_gate_inp_shexp": "mlp.shared_expert_gate",
+    "ffn_gate_shexp": "mlp.shared_expert.gate_proj",
+    "ffn_up_shexp": "mlp.shared_expert.up_proj",
+    "ffn_down_shexp": "mlp.shared_expert.down_proj",
 }
+_EXPERTS = {"ffn_gate_exps": "gate_proj", "ffn_up_exps": "up_proj", "ffn_down_exps": "down_proj"}
+_MIXTRAL = {"gate_proj": "w1", "up_proj": "w3", "down_proj": "w2"}
 # Gemma has two more norms; one of them has the name that other models give to the norm before the MLP.
 _GEMMA_LAYER = {
     **_LAYER,
@@ -47,6 +57,7 @@ _GEMMA_LAYER = {
     "post_ffw_norm": "post_feedforward_layernorm",
 }
 _LAYER_NAME = re.compile(r"blk\.(0|[1-9][0-9]{0,5})\.([a-z_]+)\.(weight|bias)")
+_EXPERT_NAME = re.compile(r"(.+\.mlp\.experts)\.\d+\.(gate_proj|up_proj|down_proj)\.weight")
 _WHOLE_MODEL_NAME = re.compile(r"([a-z_]+)\.(weight|bias)")
 
 
@@ -60,6 +71,36 @@ def safetensors_name(gguf_name: str, architecture: str = "llama") -> str | None:
         module, kind = match.groups()
         return f"{_WHOLE_MODEL[module]}.{kind}" if module in _WHOLE_MODEL else None
     return None
+
+
+def expert_names(gguf_name: str, num_experts: int) -> list[str]:
+    """Returns the safetensors names of the experts in a stacked tensor, in order; empty for any other tensor."""
+    match = _LAYER_NAME.fullmatch(gguf_name)
+    if match is None or match[2] not in _EXPERTS or match[3] != "weight":
+        return []
+    layer, projection = match[1], _EXPERTS[match[2]]
+    return [f"model.layers.{layer}.mlp.experts.{expert}.{projection}.weight" for expert in range(num_experts)]
+
+
+def expert_stack(name: str, num_experts: int) -> list[str] | None:
+    """Returns the weights of all experts of a layer that are multiplied with the same inputs as this one's.
+
+    Gate and up of an expert follow each other. None if the weight is not that of an expert.
+    """
+    match = _EXPERT_NAME.fullmatch(name)
+    if match is None:
+        return None
+    projections = ("down_proj",) if match[2] == "down_proj" else ("gate_proj", "up_proj")
+    return [f"{match[1]}.{expert}.{part}.weight" for expert in range(num_experts) for part in projections]
+
+
+def stored_name(name: str, architecture: str) -> str:
+    """Returns the name under which the architecture's safetensors have a weight."""
+    if architecture != "mixtral" or ".mlp." not in name:
+        return name
+    start, _, rest = name.partition(".mlp.")
+    parts = rest.split(".")
+    return ".".join([start, "block_sparse_moe", *(_MIXTRAL.get(part, part) for part in parts)])
 
 
 def is_permuted(name: str) -> bool:

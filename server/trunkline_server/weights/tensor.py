@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -65,6 +65,12 @@ class Tensor:
     @property
     def num_bytes(self) -> int:
         return self.data.nbytes
+
+    def part(self, place: int, name: str) -> Tensor:
+        """Returns the part of a stacked tensor at `place` of its first dimension."""
+        num_bytes = self.num_bytes // self.shape[0]
+        data = self.data[place * num_bytes : (place + 1) * num_bytes]
+        return replace(self, name=name, shape=self.shape[1:], data=data)
 
     @property
     def row_bytes(self) -> int:

@@ -5,7 +5,7 @@ use trunkline_kernels::executor::Executor;
 use trunkline_kernels::isa::Isa;
 use trunkline_kernels::kv_pool::{KvDtype, KvGeometry};
 use trunkline_kernels::pack::Format;
-use trunkline_kernels::program::{ProgramBuilder, ProgramConfig, ValueId, WeightId};
+use trunkline_kernels::program::{Experts, ProgramBuilder, ProgramConfig, ValueId, WeightId};
 
 pub const VOCAB: usize = 300;
 const HIDDEN: usize = 64;
@@ -13,6 +13,7 @@ const HEADS: usize = 6;
 const KV_HEADS: usize = 2;
 const HEAD_SIZE: usize = 16;
 const FFN: usize = 96;
+const EXPERT: usize = 32;
 pub const BLOCK_SIZE: usize = 16;
 pub const NUM_BLOCKS: usize = 80;
 
@@ -29,6 +30,8 @@ pub struct Recipe {
     pub num_blocks: usize,
     /// Number of window parts; `None` stores windowed layers with the others.
     pub num_window_parts: Option<usize>,
+    /// The number of experts of each layer, and of those that a row uses.
+    pub experts: Option<(usize, usize)>,
 }
 
 pub const PLAIN: Recipe = Recipe {
@@ -41,6 +44,7 @@ pub const PLAIN: Recipe = Recipe {
     vocab_size: VOCAB,
     num_blocks: NUM_BLOCKS,
     num_window_parts: None,
+    experts: None,
 };
 pub const QWEN: Recipe =
     Recipe { seed: 2, matrices: Format::F32, head_norms: true, biases: true, dtype: KvDtype::F16, ..PLAIN };
@@ -49,7 +53,9 @@ pub const INT4: Recipe = Recipe { dtype: KvDtype::Int4, ..PLAIN };
 pub const GEMMA: Recipe = Recipe { seed: 3, windows: [Some(21), None], ..PLAIN };
 pub const GEMMA_F16: Recipe = Recipe { dtype: KvDtype::F16, ..GEMMA };
 pub const GEMMA_INT4: Recipe = Recipe { dtype: KvDtype::Int4, ..GEMMA };
-pub const ALL: [Recipe; 7] = [PLAIN, INT4, QWEN, BF16, GEMMA, GEMMA_F16, GEMMA_INT4];
+pub const EXPERTS: Recipe = Recipe { seed: 4, experts: Some((7, 2)), ..PLAIN };
+pub const EXPERTS_F32: Recipe = Recipe { seed: 5, matrices: Format::F32, experts: Some((3, 3)), ..PLAIN };
+pub const ALL: [Recipe; 9] = [PLAIN, INT4, QWEN, BF16, GEMMA, GEMMA_F16, GEMMA_INT4, EXPERTS, EXPERTS_F32];
 
 struct Model {
     builder: ProgramBuilder,
@@ -92,6 +98,30 @@ impl Model {
         let weight = self.matrix(self.matrices, rows, columns);
         let bias = bias.then(|| self.vector(rows, 0.0));
         self.builder.linear(x, weight, bias).unwrap()
+    }
+}
+
+impl Model {
+    fn mlp(&mut self, x: ValueId, is_gemma: bool) -> ValueId {
+        let gate = self.linear(x, FFN, HIDDEN, false);
+        let up = self.linear(x, FFN, HIDDEN, false);
+        let builder = &mut self.builder;
+        let h = if is_gemma { builder.gelu_mul(gate, up) } else { builder.silu_mul(gate, up) }.unwrap();
+        self.linear(h, HIDDEN, FFN, false)
+    }
+
+    fn mixture(&mut self, x: ValueId, num_experts: usize, num_used: usize, renormalise: bool) -> ValueId {
+        let router = self.matrix(Format::F32, num_experts, HIDDEN);
+        let logits = self.builder.linear(x, router, None).unwrap();
+        let mut experts = Experts { gate: vec![], up: vec![], down: vec![], num_used, renormalise };
+        // The matrices of a projection have one format, and those of different projections may have others.
+        let up_format = if renormalise { self.matrices } else { Format::Q8_0 };
+        for _ in 0..num_experts {
+            experts.gate.push(self.matrix(self.matrices, EXPERT, HIDDEN));
+            experts.up.push(self.matrix(up_format, EXPERT, HIDDEN));
+            experts.down.push(self.matrix(self.matrices, HIDDEN, EXPERT));
+        }
+        self.builder.experts(x, logits, experts).unwrap()
     }
 }
 
@@ -142,10 +172,15 @@ pub fn build(recipe: Recipe, threads: usize, isa: Isa) -> Executor {
         x = m.builder.add(x, a).unwrap();
         let norm = m.vector(HIDDEN, 1.0);
         let h = m.builder.rms_norm(x, norm, 1e-5).unwrap();
-        let gate = m.linear(h, FFN, HIDDEN, false);
-        let up = m.linear(h, FFN, HIDDEN, false);
-        let h = if is_gemma { m.builder.gelu_mul(gate, up) } else { m.builder.silu_mul(gate, up) }.unwrap();
-        let h = m.linear(h, HIDDEN, FFN, false);
+        let h = match recipe.experts {
+            None => m.mlp(h, is_gemma),
+            Some((num_experts, num_used)) => {
+                let mixed = m.mixture(h, num_experts, num_used, layer == 0);
+                let (shared, gate) = (m.mlp(h, is_gemma), m.linear(h, 1, HIDDEN, false));
+                let shared = m.builder.sigmoid_scale(shared, gate).unwrap();
+                m.builder.add(mixed, shared).unwrap()
+            }
+        };
         x = m.builder.add(x, h).unwrap();
     }
     let norm = m.vector(HIDDEN, 1.0);

@@ -384,7 +384,9 @@ def _layer_bytes(config: ModelConfig, kv_dtype: str, block_size: int) -> int:
 def _features_per_token(config: ModelConfig) -> int:
     """Returns an upper bound of the elements that one token's activations take inside a layer."""
     heads = (2 * config.num_heads + 2 * config.num_kv_heads) * config.head_size
-    return 4 * config.hidden_size + heads + 3 * config.intermediate_size
+    # Each expert of a token has its own rows: inputs, twice its inner features, and outputs.
+    experts = config.num_experts_per_token * (2 * config.hidden_size + 3 * config.expert_size) + config.num_experts
+    return 4 * config.hidden_size + heads + 3 * config.intermediate_size + experts + 3 * config.shared_expert_size
 
 
 def _weight_files(path: Path) -> Iterable[Path]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trunkline_server.models.ops import Rope
+from trunkline_server.models.ops import Experts, Rope
 
 if TYPE_CHECKING:
     from trunkline_server._kernels import ProgramBuilder
@@ -53,6 +53,20 @@ class TracingOps:
 
     def gelu_mul(self, gate: int, up: int) -> int:
         return self._builder.gelu_mul(gate, up)
+
+    def experts(self, x: int, router_logits: int, experts: Experts) -> int:
+        return self._builder.experts(
+            x,
+            router_logits,
+            gate=[self._weight(name) for name in experts.gate],
+            up=[self._weight(name) for name in experts.up],
+            down=[self._weight(name) for name in experts.down],
+            num_used=experts.num_used,
+            renormalise=experts.renormalise,
+        )
+
+    def sigmoid_scale(self, x: int, gate: int) -> int:
+        return self._builder.sigmoid_scale(x, gate)
 
     def add(self, x: int, y: int) -> int:
         return self._builder.add(x, y)

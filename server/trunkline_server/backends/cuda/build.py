@@ -281,6 +281,8 @@ class _Assembly:
         size = self._dtype.itemsize
         heads = (2 * config.num_heads + 4 * config.num_kv_heads) * config.head_size
         features = 4 * (3 * config.hidden_size) + size * (4 * config.hidden_size + heads + 4 * config.intermediate_size)
+        # Each expert of a token has its own rows: gate and up, their product, and the outputs in f32.
+        features += config.num_experts_per_token * (3 * size * config.expert_size + 4 * config.hidden_size + 16)
         rope_bytes = 2 * 4 * config.max_position_embeddings * config.head_size
         partial = self._partial_rows() * AttentionSpace.bytes_per_row(self._attention_shape())
         logits = 4 * self._largest.num_logits * config.vocab_size

@@ -23,9 +23,10 @@ from trunkline_server.backends.cuda.quantized.gguf import GROUPED_FORMATS, group
 from trunkline_server.backends.cuda.quantized.stack import stacked
 from trunkline_server.backends.cuda.staging import Staging
 from trunkline_server.backends.cuda.weights import DenseWeight, DeviceWeight, DeviceWeights
-from trunkline_server.errors import DoesNotFit
+from trunkline_server.errors import DoesNotFit, UnsupportedFormat
 from trunkline_server.weights.checkpoint import Checkpoint
 from trunkline_server.weights.dequantize import dequantize
+from trunkline_server.weights.naming import expert_stack
 from trunkline_server.weights.quantization import EightBits
 from trunkline_server.weights.quantized_parts import FLOATS, Part, quantization_state, quantized_shape
 from trunkline_server.weights.tensor import Tensor
@@ -140,6 +141,13 @@ class _Loader:
             yield stack
 
     def _stack_of(self, name: str) -> list[str]:
+        if (stack := expert_stack(name, self._checkpoint.config.num_experts)) is not None:
+            if {self._kind(member) for member in stack} != {"dense"}:
+                raise UnsupportedFormat(
+                    f"the experts of `{self._checkpoint.path}` are quantised, which the cuda backend does not support",
+                    hint="use `--backend cpu`, or a checkpoint in bf16, f16 or f32",
+                )
+            return stack
         for projections in STACKS:
             prefix, found, rest = name.partition(projections[0])
             if found and rest == ".weight":

@@ -6,7 +6,7 @@ product if their weights are stacked.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -17,14 +17,15 @@ from trunkline_server.backends.cuda.kernels.activation import gelu_mul, silu_mul
 from trunkline_server.backends.cuda.kernels.attention import AttentionSpace, paged_attention
 from trunkline_server.backends.cuda.kernels.attention_plan import AttentionPlan, AttentionStep
 from trunkline_server.backends.cuda.kernels.embedding import embedding
+from trunkline_server.backends.cuda.kernels.experts import combine, expert_product, route
 from trunkline_server.backends.cuda.kernels.head import head
 from trunkline_server.backends.cuda.kernels.linear import library_linear, linear
 from trunkline_server.backends.cuda.kernels.norm import add_rms_norm, head_rms_norm, rms_norm
 from trunkline_server.backends.cuda.kernels.rope_kv import RopeTables, rope_and_write_kv
 from trunkline_server.backends.cuda.kv_pool import KvPool
 from trunkline_server.backends.cuda.step_input import StepTensors
-from trunkline_server.backends.cuda.weights import DeviceWeight, DeviceWeights
-from trunkline_server.models.ops import Rope
+from trunkline_server.backends.cuda.weights import DenseWeight, DeviceWeight, DeviceWeights
+from trunkline_server.models.ops import Experts, Rope
 
 
 @dataclass(slots=True, eq=False)
@@ -168,6 +169,26 @@ class CudaOps:
 
     def gelu_mul(self, gate: Value, up: Value) -> Value:
         return gelu_mul(dense(gate), dense(up))
+
+    def experts(self, x: Value, router_logits: Value, experts: Experts) -> Value:
+        x, row_entry = dense(x), self.step.row_entry
+        routes = route(dense(router_logits), row_entry, experts.num_used, renormalise=experts.renormalise)
+        inputs, outputs = (self._experts(names) for names in (experts.gate, experts.down))
+        both = expert_product(x, inputs, routes, is_sorted=False, out_dtype=x.dtype)
+        inner = both.shape[1] // 2
+        hidden = silu_mul(both[:, :inner], both[:, inner:])
+        parts = expert_product(hidden, outputs, routes, is_sorted=True, out_dtype=torch.float32)
+        return combine(parts, routes, row_entry, x.dtype)
+
+    def _experts(self, names: Sequence[str]) -> torch.Tensor:
+        """Returns the stack of the experts' matrices [E, N, K] that have these weights; gate and up are joined."""
+        matrix, _, _ = self.model.weights.matrix(names[0])
+        assert isinstance(matrix, DenseWeight), "the loader refuses other kinds"
+        return matrix.values.view(len(names), -1, matrix.num_inputs)
+
+    def sigmoid_scale(self, x: Value, gate: Value) -> Value:
+        x = dense(x)
+        return (x.float() * torch.sigmoid(dense(gate).float())).to(x.dtype)
 
     def add(self, x: Value, y: Value) -> Value:
         return Sum(dense(x), dense(y))

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 from trunkline_server.backends.reference.kv_pool import KvPool
 from trunkline_server.backends.reference.turn import Turn, rotate
-from trunkline_server.models.ops import Rope
+from trunkline_server.models.ops import Experts, Rope
 
 Weights = Callable[[str], torch.Tensor]
 
@@ -109,6 +109,23 @@ class ReferenceOps:
 
     def gelu_mul(self, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
         return F.gelu(gate, approximate="tanh") * up
+
+    def experts(self, x: torch.Tensor, router_logits: torch.Tensor, experts: Experts) -> torch.Tensor:
+        chosen = torch.sort(router_logits, descending=True, stable=True).indices[:, : experts.num_used]
+        weights = torch.softmax(router_logits, dim=-1).gather(1, chosen)
+        if experts.renormalise:
+            weights = weights / weights.sum(-1, keepdim=True)
+        mixed = torch.zeros_like(x)
+        for expert, names in enumerate(zip(experts.gate, experts.up, experts.down, strict=True)):
+            rows, choices = torch.nonzero(chosen == expert, as_tuple=True)
+            if len(rows):
+                gate, up, down = (self._weights(name) for name in names)
+                inner = self.silu_mul(F.linear(x[rows], gate), F.linear(x[rows], up))
+                mixed.index_add_(0, rows, F.linear(inner, down) * weights[rows, choices, None])
+        return mixed
+
+    def sigmoid_scale(self, x: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
+        return x * torch.sigmoid(gate)
 
     def add(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return x + y

@@ -1,0 +1,52 @@
+//! Bytes of Python's buffers, borrowed without a copy.
+
+use pyo3::buffer::PyUntypedBuffer;
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+use trunkline_kernels::pack::SourceBytes;
+use trunkline_kernels::threads::{ThreadPool, default_num_threads};
+
+/// Returns the buffer of `data`. Fails unless it is C-contiguous.
+pub(super) fn buffer_of(data: &Bound<'_, PyAny>) -> PyResult<PyUntypedBuffer> {
+    let buffer = PyUntypedBuffer::get(data)?;
+    if !buffer.is_c_contiguous() {
+        return Err(PyTypeError::new_err("`data` is not C-contiguous; hint: copy it first"));
+    }
+    Ok(buffer)
+}
+
+/// Returns the bytes of a buffer, which do not move while it lives.
+pub(super) fn bytes_of(buffer: &PyUntypedBuffer) -> &[u8] {
+    if buffer.len_bytes() == 0 {
+        return &[];
+    }
+    // SAFETY: a C-contiguous buffer has `len_bytes` readable bytes at `buf_ptr`.
+    unsafe { std::slice::from_raw_parts(buffer.buf_ptr().cast::<u8>(), buffer.len_bytes()) }
+}
+
+/// Returns the checksum of each page of 4 KiB as little-endian u64; see `weights/fingerprint.py`.
+#[pyfunction]
+#[pyo3(signature = (pages, *, is_mapped=false))]
+pub(super) fn page_sums<'py>(
+    py: Python<'py>,
+    pages: &Bound<'py, PyAny>,
+    is_mapped: bool,
+) -> PyResult<Bound<'py, PyBytes>> {
+    let buffer = buffer_of(pages)?;
+    // SAFETY: as in `PyProgramBuilder::weight`; this call holds the buffer.
+    let source = unsafe { SourceBytes::borrow(bytes_of(&buffer), is_mapped) };
+    let bytes = source.as_slice();
+    if !bytes.len().is_multiple_of(trunkline_kernels::page_sums::PAGE_BYTES) {
+        return Err(PyValueError::new_err(format!(
+            "`pages` has {} bytes, expected a multiple of 4096",
+            bytes.len()
+        )));
+    }
+    let sums = py.detach(|| {
+        let mut pool = ThreadPool::new(default_num_threads())?;
+        Ok::<_, std::io::Error>(trunkline_kernels::page_sums::page_sums(&source, &mut pool))
+    })?;
+    let sums: Vec<u8> = sums.into_iter().flat_map(u64::to_le_bytes).collect();
+    Ok(PyBytes::new(py, &sums))
+}

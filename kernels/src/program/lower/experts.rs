@@ -1,0 +1,87 @@
+//! Lowers a layer of experts.
+
+use super::Lowering;
+use crate::program::graph::{Experts, ValueId, WeightId};
+use crate::program::instruction::{BufferKind, ExpertsKernel, Kernel, LinearSource, RowSet, View};
+
+impl Lowering<'_> {
+    /// Sorts rows by the experts that they use, computes their MLPs and adds the outputs up.
+    pub(super) fn lower_experts(
+        &mut self,
+        (x, logits): (ValueId, ValueId),
+        experts: &Experts,
+        rows: RowSet,
+        width: usize,
+    ) -> View {
+        let Experts { gate, up, down, num_used, renormalise } = experts;
+        let (sorted, num_experts) = (rows.routes(*num_used), gate.len());
+        let logits = self.operand(logits, rows);
+        let routes = self.new_view(2 * num_used, rows);
+        self.emit(Kernel::Route { logits, renormalise: *renormalise, out: routes }, rows);
+        let (gate_format, up_format) = (self.raw(gate[0]).format, self.raw(up[0]).format);
+        let inner = self.raw(gate[0]).shape[0];
+        let (gate, up) = if gate_format == up_format {
+            let x =
+                self.dispatch(x, rows, sorted, (routes, num_experts), gate_format.needs_quantized_input());
+            let pairs = gate.iter().zip(up).map(|(gate, up)| vec![*gate, *up]);
+            let both = self.multiply_experts(x, pairs.collect(), 2 * inner, sorted);
+            (View { width: inner, ..both }, View { column: inner, width: inner, ..both })
+        } else {
+            let mut product = |weights: &[WeightId], is_quantized| {
+                let x = self.dispatch(x, rows, sorted, (routes, num_experts), is_quantized);
+                self.multiply_experts(x, weights.iter().map(|weight| vec![*weight]).collect(), inner, sorted)
+            };
+            (
+                product(gate, gate_format.needs_quantized_input()),
+                product(up, up_format.needs_quantized_input()),
+            )
+        };
+        self.emit(Kernel::SiluMul { gate, up }, sorted);
+        let hidden = if self.raw(down[0]).format.needs_quantized_input() {
+            let out = self.new_buffer(BufferKind::Quantized { width: inner }, sorted);
+            self.emit(Kernel::Quantize { x: gate, out }, sorted);
+            LinearSource::Quantized(out)
+        } else {
+            LinearSource::Float(gate)
+        };
+        let down = down.iter().map(|weight| vec![*weight]).collect();
+        let x = self.multiply_experts(hidden, down, width, sorted);
+        let out = self.new_view(width, rows);
+        self.emit(Kernel::Combine { x, routes, out }, rows);
+        out
+    }
+
+    /// Copies the rows of `x` for each expert that they use.
+    fn dispatch(
+        &mut self,
+        x: ValueId,
+        rows: RowSet,
+        sorted: RowSet,
+        (routes, num_experts): (View, usize),
+        is_quantized: bool,
+    ) -> LinearSource {
+        let x = self.source(x, rows, is_quantized);
+        let out = match x {
+            LinearSource::Float(view) => LinearSource::Float(self.new_view(view.width, sorted)),
+            LinearSource::Quantized(buffer) => {
+                LinearSource::Quantized(self.new_buffer(self.buffers[buffer].kind, sorted))
+            }
+        };
+        self.emit(Kernel::Dispatch { x, routes, num_experts, out }, sorted);
+        out
+    }
+
+    /// Multiplies sorted rows with their experts' matrices, each of which joins some weights.
+    fn multiply_experts(
+        &mut self,
+        x: LinearSource,
+        matrices: Vec<Vec<WeightId>>,
+        width: usize,
+        sorted: RowSet,
+    ) -> View {
+        let first_weight = self.plan.matrices(matrices);
+        let (out, counter) = (self.new_view(width, sorted), self.new_counter());
+        self.emit(Kernel::Experts(ExpertsKernel { x, first_weight, out, counter }), sorted);
+        out
+    }
+}

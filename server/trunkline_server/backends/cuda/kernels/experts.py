@@ -1,0 +1,190 @@
+"""Layers of experts: which rows use which experts, products with their matrices, and the sums of their outputs.
+
+A row's route is one expert that it uses. Routes are sorted by expert on the device, so that each expert's matrix is
+read once, and the host never learns how many rows an expert has. A product has a program for each tile of an expert's
+rows and of its matrix; a tile's place in that order affects no bits, because each output is summed over K in order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+
+from trunkline_server.backends.cuda.kernels.numerics import TRITON_DTYPES, dot, narrow
+
+BLOCK_N, BLOCK_K = 64, 64
+# Rows of a tile, if experts have few rows on average, or many.
+FEW_ROWS, MANY_ROWS = 16, 64
+_BLOCK = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Routes:
+    """The routes of a step's rows in one layer, R = T * num_used of them, row by row.
+
+    weights: [T, num_used] f32. places: [R] i32, of each route among the sorted ones. order: [R] i32, the route at each
+    place. begins: [E + 1] i32, the first place of each expert. Routes of padding rows are behind the last expert's.
+    """
+
+    weights: torch.Tensor
+    places: torch.Tensor
+    order: torch.Tensor
+    begins: torch.Tensor
+
+    @property
+    def num_used(self) -> int:
+        return self.weights.shape[1]
+
+    @property
+    def num_experts(self) -> int:
+        return self.begins.shape[0] - 1
+
+
+@triton.jit
+def _route_kernel(
+    logits, row_entry, weights, experts, logits_stride, num_experts,
+    NUM_USED: tl.constexpr, RENORMALISE: tl.constexpr, EXPERTS: tl.constexpr,
+):  # fmt: skip
+    """Chooses the experts of row program_id(0); a padding row gets expert `num_experts`, which does not exist."""
+    row = tl.program_id(0).to(tl.int64)
+    columns = tl.arange(0, EXPERTS)
+    is_expert = columns < num_experts
+    logit = tl.load(logits + row * logits_stride + columns, is_expert, other=float("-inf")).to(tl.float32)
+    is_padding = tl.load(row_entry + row) < 0
+    # NaN is smaller than any number, but not than an expert that does not exist or is chosen already.
+    left = tl.where(logit == logit, tl.maximum(logit, -3.0e38), -3.2e38)
+    left = tl.where(is_expert, left, float("-inf"))
+    largest = tl.max(tl.where(logit == logit, logit, float("-inf")), axis=0)
+    mass = tl.exp(logit - largest)
+    is_counted = is_expert
+    if RENORMALISE:
+        is_counted = columns < 0
+        rest = left
+        for _ in tl.static_range(NUM_USED):
+            best = tl.argmax(rest, axis=0)
+            is_counted = is_counted | (columns == best)
+            rest = tl.where(columns == best, float("-inf"), rest)
+    total = tl.sum(tl.where(is_counted, mass, 0.0), axis=0)
+    for number in tl.static_range(NUM_USED):
+        best = tl.argmax(left, axis=0)
+        weight = tl.sum(tl.where(columns == best, mass, 0.0), axis=0) / total
+        left = tl.where(columns == best, float("-inf"), left)
+        tl.store(weights + row * NUM_USED + number, weight)
+        tl.store(experts + row * NUM_USED + number, tl.where(is_padding, num_experts, best).to(tl.int32))
+
+
+def route(router_logits: torch.Tensor, row_entry: torch.Tensor, num_used: int, *, renormalise: bool) -> Routes:
+    """Chooses each row's experts and sorts them.
+
+    router_logits: [T, E], rows contiguous; row_entry: [T] i32, negative for padding rows. See `models.ops.Experts`.
+    """
+    num_rows, num_experts = router_logits.shape
+    device = router_logits.device
+    weights = torch.empty(num_rows, num_used, dtype=torch.float32, device=device)
+    experts = torch.empty(num_rows * num_used, dtype=torch.int32, device=device)
+    _route_kernel[(num_rows,)](
+        router_logits, row_entry, weights, experts, router_logits.stride(0), num_experts,
+        NUM_USED=num_used, RENORMALISE=renormalise, EXPERTS=triton.next_power_of_2(num_experts),
+        num_warps=4, enable_fp_fusion=False,
+    )  # fmt: skip
+    by_expert, order = torch.sort(experts, stable=True)
+    numbers = torch.arange(num_experts + 1, dtype=torch.int32, device=device)
+    begins = torch.searchsorted(by_expert, numbers, out_int32=True)
+    places = torch.empty_like(experts)
+    places.scatter_(0, order, torch.arange(len(experts), dtype=torch.int32, device=device))
+    return Routes(weights, places, order.to(torch.int32), begins)
+
+
+@triton.jit
+def _product_kernel(
+    x, weight, order, begins, out, num_experts, num_outputs, num_inputs, x_stride, out_stride,
+    ROUTES_PER_ROW: tl.constexpr, OUT: tl.constexpr, EXPERTS: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    """Computes tile program_id(0) of the sorted rows and tile program_id(1) of its expert's outputs."""
+    tile = tl.program_id(0)
+    experts = tl.arange(0, EXPERTS)
+    is_expert = experts < num_experts
+    first = tl.load(begins + experts, is_expert, other=0)
+    counts = tl.load(begins + experts + 1, is_expert, other=0) - first
+    tiles = tl.cdiv(counts, BLOCK_T)
+    tile_ends = tl.cumsum(tiles, axis=0)
+    if tile >= tl.max(tile_ends, axis=0):
+        return
+    expert = tl.sum((tile_ends <= tile).to(tl.int32), axis=0)
+    is_mine = experts == expert
+    tile_begin = tl.sum(tl.where(is_mine, tile_ends - tiles, 0), axis=0)
+    begin = tl.sum(tl.where(is_mine, first, 0), axis=0)
+    places = begin + (tile - tile_begin) * BLOCK_T + tl.arange(0, BLOCK_T)
+    is_place = places < begin + tl.sum(tl.where(is_mine, counts, 0), axis=0)
+    rows = places
+    if ROUTES_PER_ROW > 0:
+        rows = tl.load(order + places, is_place, other=0) // ROUTES_PER_ROW
+    n = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
+    weight_rows = weight + (expert.to(tl.int64) * num_outputs + n[:, None]) * num_inputs
+    x_rows = x + rows[:, None].to(tl.int64) * x_stride
+    acc = tl.zeros((BLOCK_N, BLOCK_T), dtype=tl.float32)
+    for k in range(0, num_inputs, BLOCK_K):
+        columns = (k + tl.arange(0, BLOCK_K))[None, :]
+        is_inside = columns < num_inputs
+        weights = tl.load(weight_rows + columns, (n < num_outputs)[:, None] & is_inside, other=0.0)
+        values = tl.load(x_rows + columns, is_place[:, None] & is_inside, other=0.0)
+        acc = dot(weights, values.T, acc)
+    offsets = places[None, :].to(tl.int64) * out_stride + n[:, None]
+    tl.store(out + offsets, narrow(acc, OUT), (n < num_outputs)[:, None] & is_place[None, :])
+
+
+def expert_product(
+    x: torch.Tensor, weight: torch.Tensor, routes: Routes, *, is_sorted: bool, out_dtype: torch.dtype
+) -> torch.Tensor:
+    """Multiplies each route's row of x with its expert's matrix.
+
+    x: [T, K], or [R, K] in the order of places if `is_sorted`; weight: [E, N, K], contiguous, of the dtype of x.
+    Returns [R, N] in the order of places; rows of padding are not written.
+    """
+    num_routes, (num_experts, num_outputs, num_inputs) = len(routes.order), weight.shape
+    out = torch.empty(num_routes, num_outputs, dtype=out_dtype, device=x.device)
+    block_t = FEW_ROWS if num_routes <= FEW_ROWS * num_experts else MANY_ROWS
+    # Every expert may end with a tile that is not full.
+    num_tiles = min(num_routes, triton.cdiv(num_routes, block_t) + num_experts)
+    _product_kernel[(num_tiles, triton.cdiv(num_outputs, BLOCK_N))](
+        x, weight, routes.order, routes.begins, out, num_experts, num_outputs, num_inputs, x.stride(0), out.stride(0),
+        ROUTES_PER_ROW=0 if is_sorted else routes.num_used, OUT=TRITON_DTYPES[out_dtype],
+        EXPERTS=triton.next_power_of_2(num_experts), BLOCK_N=BLOCK_N, BLOCK_T=block_t, BLOCK_K=BLOCK_K,
+        num_warps=4, num_stages=3, enable_fp_fusion=False,
+    )  # fmt: skip
+    return out
+
+
+@triton.jit
+def _combine_kernel(
+    outputs, weights, places, row_entry, out, num_elements,
+    NUM_USED: tl.constexpr, OUT: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64)
+    columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    # A padding row reads nothing.
+    mask = columns < tl.where(tl.load(row_entry + row) < 0, 0, num_elements)
+    total = tl.zeros((BLOCK,), dtype=tl.float32)
+    for number in tl.static_range(NUM_USED):
+        place = tl.load(places + row * NUM_USED + number).to(tl.int64)
+        weight = tl.load(weights + row * NUM_USED + number)
+        total += weight * tl.load(outputs + place * num_elements + columns, mask, other=0.0)
+    tl.store(out + row * num_elements + columns, narrow(total, OUT), columns < num_elements)
+
+
+def combine(outputs: torch.Tensor, routes: Routes, row_entry: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Adds the outputs of each row's experts, times their weights, in the order of choices.
+
+    outputs: [R, N] f32, in the order of places. Returns [T, N] in `dtype`, 0 for padding rows.
+    """
+    num_rows, width = routes.weights.shape[0], outputs.shape[1]
+    out = torch.empty(num_rows, width, dtype=dtype, device=outputs.device)
+    _combine_kernel[(num_rows, triton.cdiv(width, _BLOCK))](
+        outputs, routes.weights, routes.places, row_entry, out, width,
+        NUM_USED=routes.num_used, OUT=TRITON_DTYPES[dtype], BLOCK=_BLOCK, num_warps=4, enable_fp_fusion=False,
+    )  # fmt: skip
+    return out
