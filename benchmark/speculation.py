@@ -1,10 +1,10 @@
 """Measures what drafts gain, and what they cost where nothing repeats.
 
-    make bench NAME=speculation [ARGS="--streams 1,8 --repeat 7 --peers llamacpp,vllm --save"]
+    make bench NAME=speculation [ARGS="--streams 1,8 --repeat 5 --peers llamacpp,vllm --save"]
 
-Each case runs with and without drafts (`speculation: false`) in turn on one server, with equal prompts and seeds. The
-outputs must be equal. A ratio is the decode time without drafts over that with drafts, the median over the turns; a
-decode time is that from the first token to the last.
+Each case runs with and without drafts (`speculation: false`) in turn on one server, twice each, with equal prompts and
+seeds. The outputs must be equal. A ratio is the decode time without drafts over that with drafts, the median over the
+turns; a decode time is that from the first token to the last.
 
 Other servers get the same prompts, first without and then with the drafts that they take from the text. They run one
 after the other, so their ratios carry more noise; whether their drafts change the text is not checked.
@@ -184,22 +184,27 @@ def measure_peer(name: str, cases: list[str], all_streams: list[int], repeat: in
 
 def measure(server: Trunkline, name: str, num_streams: int, repeat: int) -> dict[str, Any]:
     """Returns the ratio of one case and what it comes from."""
-    ratios, rates = [], []
+    ratios: list[float] = []
+    rates: dict[bool, list[float]] = {True: [], False: []}
     before = server.metrics()
     for turn in range(repeat):
         bodies = requests(name, range(turn * num_streams, (turn + 1) * num_streams))
-        # Each part has a salt, so that it finds no drafts in the equal outputs of the other.
-        off = [body | {"speculation": False, "cache_salt": f"{name} {num_streams} {turn} off"} for body in bodies]
-        bodies = [body | {"cache_salt": f"{name} {num_streams} {turn} on"} for body in bodies]
-        # The prompts are cached before, so that there is no prefill beside the decodes.
-        for part in (off, bodies):
-            decode(server, [body | {"max_tokens": 2} for body in part])
-        order = [off, bodies] if turn % 2 else [bodies, off]
-        results = {id(part): decode(server, part) for part in order}
-        (without, plain), (with_drafts, drafted) = results[id(off)], results[id(bodies)]
-        assert [s.text for s in plain] == [s.text for s in drafted], f"{name}: drafts changed the text"
-        ratios.append(without / with_drafts)
-        rates.append((tokens_per_second(plain), tokens_per_second(drafted)))
+        times, texts = [], set()
+        # On, off, off, on: what changes steadily, or differs between the first run and the last, cancels out.
+        for part, has_drafts in enumerate((True, False, False, True)):
+            # Each part has a salt, so that it finds no drafts in the equal outputs of the others.
+            salted = [
+                body | {"speculation": has_drafts, "cache_salt": f"{name} {num_streams} {turn} {part}"}
+                for body in bodies
+            ]
+            # The prompts are cached before, so that there is no prefill beside the decodes.
+            decode(server, [body | {"max_tokens": 2} for body in salted])
+            seconds, streams = decode(server, salted)
+            times.append(seconds)
+            texts.add(tuple(stream.text for stream in streams))
+            rates[has_drafts].append(tokens_per_second(streams))
+        assert len(texts) == 1, f"{name}: drafts changed the text"
+        ratios.append((times[1] + times[2]) / (times[0] + times[3]))
     after = server.metrics()
     counts = [after[f"trunkline_{kind}_total"] - before[f"trunkline_{kind}_total"] for kind in KINDS]
     return {
@@ -208,8 +213,8 @@ def measure(server: Trunkline, name: str, num_streams: int, repeat: int) -> dict
         "ratio": round(statistics.median(ratios), 2),
         "ratios": sorted(round(ratio, 2) for ratio in ratios),
         "goal": CASES[name][1],
-        "off": statistics.median(off for off, _ in rates),
-        "on": statistics.median(on for _, on in rates),
+        "off": statistics.median(rates[False]),
+        "on": statistics.median(rates[True]),
         "drafted": int(counts[0]),
         "accepted": int(counts[1]),
     }
@@ -243,7 +248,7 @@ def table(rows: list[dict[str, Any]]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--streams", default="1,8")
-    parser.add_argument("--repeat", type=int, default=7)
+    parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--cases", default=",".join(CASES))
     parser.add_argument("--speculate", default="auto", help="of the server")
     parser.add_argument("--peers", default="", help=f"compare with some of {', '.join(PEERS)}")
