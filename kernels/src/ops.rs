@@ -6,12 +6,14 @@
 pub mod add;
 pub(crate) mod exp;
 pub(crate) mod exp2;
-pub mod gelu_mul;
+pub mod gelu;
 pub(crate) mod hadamard;
+pub mod layer_norm;
 #[doc(hidden)]
 pub mod probe;
 pub(crate) mod quantize_head;
 pub(crate) mod quantize_nibbles;
+pub mod relu_squared;
 pub mod rms_norm;
 pub mod rope;
 pub mod route;

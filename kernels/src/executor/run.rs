@@ -17,7 +17,9 @@ use crate::linear::{
     FloatRows, LinearInput, LinearOutput, PANEL, QuantizedRows, QuantizedShape, linear, quantize_rows,
 };
 use crate::ops::add::add_in_place;
-use crate::ops::gelu_mul::gelu_mul_in_place;
+use crate::ops::gelu::{gelu_in_place, gelu_mul_in_place};
+use crate::ops::layer_norm::layer_norm;
+use crate::ops::relu_squared::relu_squared_in_place;
 use crate::ops::rms_norm::{head_rms_norm_in_place, rms_norm};
 use crate::ops::rope::rope_in_place;
 use crate::ops::route::route;
@@ -214,6 +216,10 @@ impl Step<'_> {
             Kernel::RmsNorm { x, weight, eps, out } => {
                 rms_norm(isa, self.row(x, row), &program.vectors[weight], eps, self.row_mut(out, row));
             }
+            Kernel::LayerNorm { x, weight, bias, eps, out } => {
+                let bias = bias.map(|bias| &program.vectors[bias][..]);
+                layer_norm(isa, self.row(x, row), &program.vectors[weight], bias, eps, self.row_mut(out, row));
+            }
             Kernel::HeadRmsNorm { x, weight, eps } => {
                 head_rms_norm_in_place(isa, self.row_mut(x, row), &program.vectors[weight], eps);
             }
@@ -235,6 +241,8 @@ impl Step<'_> {
             Kernel::GeluMul { gate, up } => {
                 gelu_mul_in_place(isa, self.row_mut(gate, row), self.row(up, row))
             }
+            Kernel::Gelu { x } => gelu_in_place(isa, self.row_mut(x, row)),
+            Kernel::ReluSquared { x } => relu_squared_in_place(isa, self.row_mut(x, row)),
             Kernel::Scale { x, factor } => scale_in_place(isa, self.row_mut(x, row), factor),
             Kernel::SoftCap { x, cap } => soft_cap_in_place(isa, self.row_mut(x, row), cap),
             Kernel::Add { x, y } => add_in_place(isa, self.row_mut(x, row), self.row(y, row)),

@@ -1,4 +1,4 @@
-//! The elementwise part of GeGLU (arXiv:2002.05202), with the tanh approximation of GELU (arXiv:1606.08415).
+//! GELU with the tanh approximation (arXiv:1606.08415), alone and as the elementwise part of GeGLU (arXiv:2002.05202).
 
 use super::exp::exp;
 use crate::vector::{Lanes, each_vector, simd_entry};
@@ -33,6 +33,20 @@ unsafe fn gelu_mul_generic<L: Lanes>(gate: &mut [f32], up: &[f32]) {
                 .store_first(p.add(i), lanes);
         }
     });
+}
+
+#[inline(always)]
+unsafe fn gelu_generic<L: Lanes>(x: &mut [f32]) {
+    let p = x.as_mut_ptr();
+    each_vector!(x.len(), |i, lanes| {
+        // SAFETY: i + lanes is at most the length of the slice.
+        unsafe { gelu(L::load_first(p.add(i), lanes)).store_first(p.add(i), lanes) };
+    });
+}
+
+simd_entry! {
+    /// Computes `x = gelu(x)` for each element.
+    pub fn gelu_in_place = gelu_generic(x: &mut [f32]);
 }
 
 simd_entry! {

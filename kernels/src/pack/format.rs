@@ -74,6 +74,14 @@ formats! { $
     Q5_K: int crate::pack::q5_k::Q5K;
     /// 256 6-bit numbers minus 32 in groups of 16 with 8-bit scales.
     Q6_K: int crate::pack::q6_k::Q6K;
+    /// 256 3-bit numbers minus 4 in groups of 16 with 6-bit scales.
+    Q3_K: int crate::pack::q3_k::Q3K;
+    /// 32 nibbles, indices of levels, and a binary16 scale.
+    IQ4_NL: int crate::pack::iq4::Iq4Nl;
+    /// 256 nibbles, indices of levels, in groups of 32 with 6-bit scales.
+    IQ4_XS: int crate::pack::iq4::Iq4Xs;
+    /// 32 floats of 4 bits and a power of two.
+    MXFP4: int crate::pack::iq4::Mxfp4;
 }
 
 impl Format {
@@ -195,6 +203,6 @@ pub enum PackError {
     #[error("a {format} weight of shape [{out_features}, {in_features}] exceeds the address space")]
     TooLarge { format: Format, out_features: usize, in_features: usize },
     /// The interleaved rows are not whole heads.
-    #[error("cannot divide {num_rows} interleaved rows into heads of {head_size}")]
-    Heads { num_rows: usize, head_size: usize },
+    #[error("cannot divide {num_rows} interleaved rows into heads of {head_size}, {rotary_size} of them rotated")]
+    Heads { num_rows: usize, head_size: usize, rotary_size: usize },
 }

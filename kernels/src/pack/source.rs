@@ -67,8 +67,33 @@ pub struct SourceRows<'a> {
     bytes: &'a [u8],
     num_rows: usize,
     row_bytes: usize,
-    /// The head size, if the two halves of each head are interleaved in the file.
-    interleaved_head: Option<usize>,
+    interleaved_heads: Option<InterleavedHeads>,
+}
+
+/// An order in which a file may store the rows of each head: 0, h, 1, h + 1, ..., where h is half of `rotary_size`. The
+/// rows behind the first `rotary_size` are in order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct InterleavedHeads {
+    pub head_size: usize,
+    pub rotary_size: usize,
+}
+
+impl InterleavedHeads {
+    /// Fails unless `num_rows` rows are whole heads, of which an even number of rows is rotated.
+    pub(crate) fn check(self, num_rows: usize) -> Result<(), PackError> {
+        let Self { head_size, rotary_size } = self;
+        let is_even = rotary_size != 0 && rotary_size.is_multiple_of(2) && rotary_size <= head_size;
+        if !is_even || !num_rows.is_multiple_of(head_size) {
+            return Err(PackError::Heads { num_rows, head_size, rotary_size });
+        }
+        Ok(())
+    }
+
+    /// The index in the file of row `row` of the model.
+    pub(crate) fn stored(self, row: usize) -> usize {
+        let (within, half) = (row % self.head_size, self.rotary_size / 2);
+        if within < self.rotary_size { row - within + 2 * (within % half) + within / half } else { row }
+    }
 }
 
 impl<'a> SourceRows<'a> {
@@ -80,14 +105,14 @@ impl<'a> SourceRows<'a> {
         in_features: usize,
     ) -> Result<Self, PackError> {
         let row_bytes = format.check(bytes.len(), out_features, in_features)?;
-        Ok(Self { bytes, num_rows: out_features, row_bytes, interleaved_head: None })
+        Ok(Self { bytes, num_rows: out_features, row_bytes, interleaved_heads: None })
     }
 
-    /// Declares that the file stores the rows of each head in the order 0, h, 1, h + 1, ..., where h is half of
-    /// `head_size`. The conversion to GGUF stores query and key weights like this. [`SourceRows::row`] undoes it.
-    pub fn interleaved(self, head_size: usize) -> Result<Self, PackError> {
-        check_heads(self.num_rows, head_size)?;
-        Ok(Self { interleaved_head: Some(head_size), ..self })
+    /// Declares that the file stores the rows in this order, as many do with query and key weights.
+    /// [`SourceRows::row`] undoes it.
+    pub fn interleaved(self, heads: InterleavedHeads) -> Result<Self, PackError> {
+        heads.check(self.num_rows)?;
+        Ok(Self { interleaved_heads: Some(heads), ..self })
     }
 
     pub fn num_rows(&self) -> usize {
@@ -95,7 +120,7 @@ impl<'a> SourceRows<'a> {
     }
 
     pub fn row(&self, row: usize) -> &'a [u8] {
-        let stored = self.interleaved_head.map_or(row, |head_size| interleaved_row(row, head_size));
+        let stored = self.interleaved_heads.map_or(row, |heads| heads.stored(row));
         &self.bytes[stored * self.row_bytes..][..self.row_bytes]
     }
 
@@ -110,19 +135,4 @@ impl<'a> SourceRows<'a> {
         }
         panic!("row {row} behind the last part")
     }
-}
-
-/// Fails unless `num_rows` is a multiple of `head_size`, and `head_size` is even and not 0.
-pub(crate) fn check_heads(num_rows: usize, head_size: usize) -> Result<(), PackError> {
-    if head_size == 0 || !head_size.is_multiple_of(2) || !num_rows.is_multiple_of(head_size) {
-        return Err(PackError::Heads { num_rows, head_size });
-    }
-    Ok(())
-}
-
-/// Returns the index of row `row` in a file with interleaved halves.
-pub(crate) fn interleaved_row(row: usize, head_size: usize) -> usize {
-    let (head, within) = (row / head_size, row % head_size);
-    let half = head_size / 2;
-    head * head_size + 2 * (within % half) + within / half
 }

@@ -4,7 +4,7 @@ use super::{ProgramConfig, ProgramError};
 use crate::attention::Window;
 use crate::ops::rope::RopeFrequencies;
 use crate::ops::route::MAX_EXPERTS;
-use crate::pack::{Format, PackError, SourceBytes, SourceRows, check_heads};
+use crate::pack::{Format, InterleavedHeads, PackError, SourceBytes, SourceRows};
 
 /// The id of an operation's result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -32,6 +32,7 @@ pub struct Experts {
 pub(super) enum Op {
     Embedding { weight: WeightId },
     RmsNorm { x: ValueId, weight: WeightId, eps: f32 },
+    LayerNorm { x: ValueId, weight: WeightId, bias: Option<WeightId>, eps: f32 },
     HeadRmsNorm { x: ValueId, weight: WeightId, eps: f32 },
     Linear { x: ValueId, weight: WeightId, bias: Option<WeightId> },
     Rope { x: ValueId, frequencies: usize, head_size: usize },
@@ -39,6 +40,8 @@ pub(super) enum Op {
     Attention { layer: usize, query: ValueId, scale: f32, soft_cap: Option<f32>, window: Window },
     SiluMul { gate: ValueId, up: ValueId },
     GeluMul { gate: ValueId, up: ValueId },
+    Gelu { x: ValueId },
+    ReluSquared { x: ValueId },
     Add { x: ValueId, y: ValueId },
     Scale { x: ValueId, factor: f32 },
     SigmoidScale { x: ValueId, gate: ValueId },
@@ -51,7 +54,8 @@ impl Op {
     pub(super) fn operands(&self) -> Vec<ValueId> {
         match *self {
             Op::Embedding { .. } => vec![],
-            Op::RmsNorm { x, .. } | Op::HeadRmsNorm { x, .. } | Op::Linear { x, .. } => vec![x],
+            Op::RmsNorm { x, .. } | Op::LayerNorm { x, .. } | Op::HeadRmsNorm { x, .. } => vec![x],
+            Op::Gelu { x } | Op::ReluSquared { x } | Op::Linear { x, .. } => vec![x],
             Op::Rope { x, .. } | Op::Scale { x, .. } | Op::Logits { x, .. } => vec![x],
             Op::Attention { query, .. } => vec![query],
             Op::WriteKv { key, value, .. } => vec![key, value],
@@ -75,15 +79,15 @@ pub(super) struct RawWeight {
     pub(super) format: Format,
     pub(super) bytes: SourceBytes,
     pub(super) shape: Vec<usize>,
-    /// The head size, if the halves of each head are interleaved in the file.
-    pub(super) interleaved_head: Option<usize>,
+    /// The order of the rows in the file, if it is not the model's.
+    pub(super) interleaved_heads: Option<InterleavedHeads>,
 }
 
 impl RawWeight {
     /// The rows of a matrix, in the model's order.
     pub(super) fn rows(&self) -> Result<SourceRows<'_>, PackError> {
         let rows = SourceRows::new(self.format, self.bytes.as_slice(), self.shape[0], self.shape[1])?;
-        self.interleaved_head.map_or(Ok(rows), |head_size| rows.interleaved(head_size))
+        self.interleaved_heads.map_or(Ok(rows), |heads| rows.interleaved(heads))
     }
 }
 
@@ -162,15 +166,14 @@ impl ProgramBuilder {
         self.weight_from(format, SourceBytes::Owned(bytes), shape, None)
     }
 
-    /// Like [`ProgramBuilder::weight`], from bytes that may be borrowed. `interleaved_head` is the head size if the
-    /// file has the rows of each head (the elements, with one dimension) in the order that [`SourceRows::interleaved`]
-    /// undoes.
+    /// Like [`ProgramBuilder::weight`], from bytes that may be borrowed. `interleaved_heads` is the order of the rows (of
+    /// the elements, with one dimension) in the file, if it is not the model's.
     pub fn weight_from(
         &mut self,
         format: Format,
         bytes: SourceBytes,
         shape: &[usize],
-        interleaved_head: Option<usize>,
+        interleaved_heads: Option<InterleavedHeads>,
     ) -> Result<WeightId, ProgramError> {
         let weight = self.weights.len();
         let (rows, columns) = match *shape {
@@ -180,10 +183,10 @@ impl ProgramBuilder {
         };
         let fail = |source| ProgramError::Weight { weight, source };
         format.check(bytes.as_slice().len(), rows, columns).map_err(fail)?;
-        if let Some(head_size) = interleaved_head {
-            check_heads(shape[0], head_size).map_err(fail)?;
+        if let Some(heads) = interleaved_heads {
+            heads.check(shape[0]).map_err(fail)?;
         }
-        self.weights.push(RawWeight { format, bytes, shape: shape.to_vec(), interleaved_head });
+        self.weights.push(RawWeight { format, bytes, shape: shape.to_vec(), interleaved_heads });
         Ok(WeightId(weight))
     }
 
@@ -198,6 +201,21 @@ impl ProgramBuilder {
         let width = self.width("rms_norm", x)?;
         self.vector("rms_norm", weight, width)?;
         Ok(self.push(Op::RmsNorm { x, weight, eps }, width))
+    }
+
+    /// Layer norm of each row: `(x - mean(x)) / sqrt(variance(x) + eps) * weight + bias`.
+    pub fn layer_norm(
+        &mut self,
+        x: ValueId,
+        weight: WeightId,
+        bias: Option<WeightId>,
+        eps: f32,
+    ) -> Result<ValueId, ProgramError> {
+        let width = self.width("layer_norm", x)?;
+        for vector in std::iter::once(weight).chain(bias) {
+            self.vector("layer_norm", vector, width)?;
+        }
+        Ok(self.push(Op::LayerNorm { x, weight, bias, eps }, width))
     }
 
     /// RMS norm of each head separately, with a weight of shape `[head_size]`.
@@ -303,6 +321,18 @@ impl ProgramBuilder {
     pub fn gelu_mul(&mut self, gate: ValueId, up: ValueId) -> Result<ValueId, ProgramError> {
         let width = self.same_width("gelu_mul", gate, up)?;
         Ok(self.push(Op::GeluMul { gate, up }, width))
+    }
+
+    /// Computes `gelu(x)` with the tanh approximation.
+    pub fn gelu(&mut self, x: ValueId) -> Result<ValueId, ProgramError> {
+        let width = self.width("gelu", x)?;
+        Ok(self.push(Op::Gelu { x }, width))
+    }
+
+    /// Computes `max(x, 0)^2`.
+    pub fn relu_squared(&mut self, x: ValueId) -> Result<ValueId, ProgramError> {
+        let width = self.width("relu_squared", x)?;
+        Ok(self.push(Op::ReluSquared { x }, width))
     }
 
     /// The weighted sum of the outputs of each row's experts: `[T, N]`. A row of `x` `[T, N]` uses the experts with the

@@ -94,6 +94,7 @@ pub enum Kernel {
     Gather { x: View, out: View },
     Copy { x: View, out: View },
     RmsNorm { x: View, weight: usize, eps: f32, out: View },
+    LayerNorm { x: View, weight: usize, bias: Option<usize>, eps: f32, out: View },
     HeadRmsNorm { x: View, weight: usize, eps: f32 },
     Quantize { x: View, out: usize },
     Linear { x: LinearSource, weight: usize, bias: Option<usize>, out: View },
@@ -102,6 +103,8 @@ pub enum Kernel {
     Attention(AttentionKernel),
     SiluMul { gate: View, up: View },
     GeluMul { gate: View, up: View },
+    Gelu { x: View },
+    ReluSquared { x: View },
     Add { x: View, y: View },
     Scale { x: View, factor: f32 },
     SoftCap { x: View, cap: f32 },
@@ -145,7 +148,7 @@ impl Kernel {
             Kernel::RopeTable { .. } => "rope table",
             Kernel::Gather { .. } => "gather",
             Kernel::Copy { .. } => "copy",
-            Kernel::RmsNorm { .. } => "norm",
+            Kernel::RmsNorm { .. } | Kernel::LayerNorm { .. } => "norm",
             Kernel::HeadRmsNorm { .. } => "head norm",
             Kernel::Quantize { .. } => "quantise",
             Kernel::Linear { .. } => "linear",
@@ -154,6 +157,8 @@ impl Kernel {
             Kernel::Attention { .. } => "attention",
             Kernel::SiluMul { .. } => "silu mul",
             Kernel::GeluMul { .. } => "gelu mul",
+            Kernel::Gelu { .. } => "gelu",
+            Kernel::ReluSquared { .. } => "relu squared",
             Kernel::Add { .. } => "add",
             Kernel::Scale { .. } => "scale",
             Kernel::SoftCap { .. } => "soft cap",
@@ -183,12 +188,12 @@ impl Kernel {
     pub(super) fn buffers(&self) -> Vec<usize> {
         match *self {
             Kernel::Embedding { out, .. } | Kernel::RopeTable { out, .. } => vec![out.buffer],
-            Kernel::Gather { x, out } | Kernel::Copy { x, out } | Kernel::RmsNorm { x, out, .. } => {
-                vec![x.buffer, out.buffer]
-            }
+            Kernel::Gather { x, out } | Kernel::Copy { x, out } => vec![x.buffer, out.buffer],
+            Kernel::RmsNorm { x, out, .. } | Kernel::LayerNorm { x, out, .. } => vec![x.buffer, out.buffer],
             Kernel::HeadRmsNorm { x, .. } | Kernel::Scale { x, .. } | Kernel::SoftCap { x, .. } => {
                 vec![x.buffer]
             }
+            Kernel::Gelu { x } | Kernel::ReluSquared { x } => vec![x.buffer],
             Kernel::Quantize { x, out, .. } => vec![x.buffer, out],
             Kernel::Linear { x, out, .. } | Kernel::Experts(ExpertsKernel { x, out, .. }) => {
                 vec![x.buffer(), out.buffer]

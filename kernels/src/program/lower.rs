@@ -294,6 +294,14 @@ impl Lowering<'_> {
                 self.emit(Kernel::RmsNorm { x, weight, eps, out }, rows);
                 out
             }
+            Op::LayerNorm { x, weight, bias, eps } => {
+                let weight = self.plan.vector(&[weight]);
+                let bias = bias.map(|bias| self.plan.vector(&[bias]));
+                let x = self.operand(x, rows);
+                let out = self.new_view(width, rows);
+                self.emit(Kernel::LayerNorm { x, weight, bias, eps, out }, rows);
+                out
+            }
             Op::HeadRmsNorm { x, weight, eps } => {
                 let weight = self.plan.vector(&[weight]);
                 let x = self.writable(x, rows, index, None);
@@ -341,6 +349,16 @@ impl Lowering<'_> {
                 let y = self.operand(up, rows);
                 let x = self.writable(gate, rows, index, Some(up));
                 self.emit(Kernel::GeluMul { gate: x, up: y }, rows);
+                x
+            }
+            Op::Gelu { x } => {
+                let x = self.writable(x, rows, index, None);
+                self.emit(Kernel::Gelu { x }, rows);
+                x
+            }
+            Op::ReluSquared { x } => {
+                let x = self.writable(x, rows, index, None);
+                self.emit(Kernel::ReluSquared { x }, rows);
                 x
             }
             Op::Scale { x, factor } => {

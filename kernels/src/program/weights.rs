@@ -8,7 +8,6 @@ use super::graph::{RawWeight, WeightId, index_of};
 use crate::aligned::{ALIGNMENT_BYTES, AlignedBytes};
 use crate::pack::{
     Format, PackError, PackedWeight, Region, SourceRows, TileMut, WeightLayout, dequantize_row,
-    interleaved_row,
 };
 use crate::shared_mut::SharedMut;
 use crate::threads::ThreadPool;
@@ -227,7 +226,7 @@ fn pack_vector(parts: &[u32], raw: &[RawWeight], mut into: &mut [u8]) -> Result<
             .map_err(|source| ProgramError::Weight { weight: *part as usize, source })?;
         let (own, rest) = into.split_at_mut(size_of_val(&values[..]));
         for (index, bytes) in own.chunks_exact_mut(size_of::<f32>()).enumerate() {
-            let stored = source.interleaved_head.map_or(index, |head_size| interleaved_row(index, head_size));
+            let stored = source.interleaved_heads.map_or(index, |heads| heads.stored(index));
             bytes.copy_from_slice(&values[stored].to_ne_bytes());
         }
         into = rest;

@@ -8,8 +8,10 @@ use trunkline_kernels::isa::Isa;
 use trunkline_kernels::kv_pool::KvDtype;
 use trunkline_kernels::linear::{QuantizedShape, quantize_rows};
 use trunkline_kernels::ops::add::add_in_place;
-use trunkline_kernels::ops::gelu_mul::gelu_mul_in_place;
+use trunkline_kernels::ops::gelu::{gelu_in_place, gelu_mul_in_place};
+use trunkline_kernels::ops::layer_norm::layer_norm;
 use trunkline_kernels::ops::probe;
+use trunkline_kernels::ops::relu_squared::relu_squared_in_place;
 use trunkline_kernels::ops::rms_norm::{head_rms_norm_in_place, rms_norm};
 use trunkline_kernels::ops::rope::{RopeFrequencies, rope_in_place};
 use trunkline_kernels::ops::scale::scale_in_place;
@@ -27,14 +29,19 @@ use crate::random::Random;
 
 /// The only group that is not computed with the scalar set.
 const INT4_MODELS: &str = "int4_models";
-/// A group that was added without a change of others. It counts in `VERSIONS` from the next one on.
 const EXPERTS: &str = "experts";
+/// Groups that were added without a change of others. They count in `VERSIONS` from the next one on.
+const UNCOUNTED: [&str; 8] =
+    [EXPERTS, "layer_norm", "gelu", "relu_squared", "Q3_K", "IQ4_NL", "IQ4_XS", "MXFP4"];
 /// The current XXH3-64 of each group of results.
-const DIGESTS: [(&str, u64); 31] = [
+const DIGESTS: [(&str, u64); 38] = [
     ("rms_norm", 0x1f5038f7c15a45e2),
     ("head_rms_norm", 0x793fb7940ddce849),
     ("silu_mul", 0xf8fbe278048fc9ea),
     ("gelu_mul", 0x07e540b30fa4bca2),
+    ("layer_norm", 0xbae2262181f9372a),
+    ("gelu", 0x98659511304c8bef),
+    ("relu_squared", 0x2795c883211577b7),
     ("add", 0x05eef0542ef1bc71),
     ("scale", 0xb1af21d62ab92b6a),
     ("tanh", 0x989c1a2ed76e3943),
@@ -53,6 +60,10 @@ const DIGESTS: [(&str, u64); 31] = [
     ("Q4_K", 0xa0340f46adedb5ce),
     ("Q5_K", 0x94f752b32b1522f0),
     ("Q6_K", 0x95f4c1bf41151750),
+    ("Q3_K", 0x4eb597641408dba6),
+    ("IQ4_NL", 0xff0b4c96d1618472),
+    ("IQ4_XS", 0x415e6c60d281eba2),
+    ("MXFP4", 0x7bff934440ec7463),
     ("int8", 0xf515b9e8c0f7dd50),
     ("int4", 0x60e8e0a5203ea614),
     ("f16", 0x2e6a04e69352b921),
@@ -135,6 +146,9 @@ fn operations(isa: Isa) -> Vec<(&'static str, u64)> {
         ("head_rms_norm", of(&x, &|x| head_rms_norm_in_place(isa, x, &y[..50], 1e-6))),
         ("silu_mul", of(&large, &|x| silu_mul_in_place(isa, x, &y))),
         ("gelu_mul", of(&large, &|x| gelu_mul_in_place(isa, x, &y))),
+        ("layer_norm", of(&x, &|out| layer_norm(isa, &x, &y, Some(&large), 1e-5, out))),
+        ("gelu", of(&large, &|x| gelu_in_place(isa, x))),
+        ("relu_squared", of(&large, &|x| relu_squared_in_place(isa, x))),
         ("add", of(&x, &|x| add_in_place(isa, x, &y))),
         ("scale", of(&x, &|x| scale_in_place(isa, x, 13.7))),
         ("tanh", of(&large, &|x| soft_cap_in_place(isa, x, 30.0))),
@@ -252,7 +266,7 @@ fn results_have_the_recorded_bits_of_this_version() {
             got.iter().map(line).collect::<String>()
         );
     }
-    let counted: Vec<_> = DIGESTS.into_iter().filter(|(name, _)| *name != EXPERTS).collect();
+    let counted: Vec<_> = DIGESTS.into_iter().filter(|(name, _)| !UNCOUNTED.contains(name)).collect();
     let recorded = (NUMERICS_VERSION, total(&counted));
     assert_eq!(VERSIONS.last(), Some(&recorded), "add the version on the right to `VERSIONS`");
     assert!(VERSIONS.is_sorted_by_key(|(version, _)| version), "versions ascend");

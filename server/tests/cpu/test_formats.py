@@ -36,12 +36,12 @@ def dequantized(model: TinyModel, format_name: str) -> TinyModel:
         if weight.ndim == 2 and not name.endswith("mlp.gate.weight"):
             values = gguf.dequantize(quantize(weight, format_name), stored_as).astype(np.float32)
             # A broken quantiser would leave nothing to compare with.
-            assert np.abs(values - weight).max() < 0.15 * np.abs(weight).max()
+            assert np.abs(values - weight).max() < 0.3 * np.abs(weight).max()
             found.weights[name] = values
     return found
 
 
-@pytest.mark.parametrize("format_name", first(list(FORMATS), "BF16", "Q4_1", "Q8_0", "Q6_K"))
+@pytest.mark.parametrize("format_name", first(list(FORMATS), "BF16", "Q4_1", "Q8_0", "Q6_K", "IQ4_XS"))
 def test_logprobs_of_a_format(
     format_name: str, tiny_model: TinyModels, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

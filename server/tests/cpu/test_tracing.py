@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from trunkline_server.backends.cpu.ops import TracingOps
-from trunkline_server.models import registry
+from trunkline_server.models import config_json, registry
 from trunkline_server.models.config import ModelConfig
 from trunkline_server.models.shapes import weight_shapes
 from trunkline_server.weights.tensor import Tensor
@@ -22,7 +22,7 @@ class RecordingBuilder:
         self.calls: list[tuple[str, tuple[Any, ...]]] = []
 
     def weight(self, format_name: str, data: Any, shape: tuple[int, ...], **how: Any) -> int:
-        assert how == {"interleaved_head": None, "is_mapped": False}
+        assert how == {"interleaved_heads": None, "is_mapped": False}
         assert data.nbytes == 4 * np.prod(shape)
         self.weights.append((format_name, shape))
         return len(self.weights) - 1
@@ -49,7 +49,7 @@ def checkpoint(config: ModelConfig) -> Any:
 def config(**changes: Any) -> ModelConfig:
     whole: dict[str, Any] = {
         "architecture": "llama", "vocab_size": 40, "hidden_size": 16, "intermediate_size": 24, "num_layers": 2,
-        "num_heads": 4, "num_kv_heads": 2, "head_size": 4, "rms_norm_eps": 1e-5, "max_position_embeddings": 64,
+        "num_heads": 4, "num_kv_heads": 2, "head_size": 4, "norm_eps": 1e-5, "max_position_embeddings": 64,
         "rope_theta": 10000.0, "rope_layers": (True, True),
     }  # fmt: skip
     return ModelConfig(**{**whole, **changes})
@@ -59,17 +59,19 @@ def config(**changes: Any) -> ModelConfig:
 @pytest.mark.parametrize("architecture", sorted(registry.ARCHITECTURES))
 def test_every_weight_is_passed_once_and_a_tied_head_is_the_embedding(architecture: str, is_tied: bool) -> None:
     experts: dict[str, Any] = {}
-    if architecture in ("mixtral", "olmoe", "qwen2_moe", "qwen3_moe"):
+    if architecture in ("granitemoe", "mixtral", "olmoe", "qwen2_moe", "qwen3_moe"):
         experts = {"num_experts": 3, "num_experts_per_token": 2, "expert_size": 8, "expert_layers": (True, True)}
     model = config(
         **experts,
         shared_expert_size=8 if architecture == "qwen2_moe" else 0,
-        wide_query_key_norm=architecture == "olmoe",
+        wide_query_key_norm=architecture.startswith("olmo"),
         architecture=architecture,
         tie_word_embeddings=is_tied,
         attention_bias=architecture in ("qwen2", "qwen2_moe"),
-        query_key_norm=architecture in ("qwen3", "qwen3_moe", "gemma3_text", "olmoe"),
-        post_norms=architecture.startswith("gemma"),
+        query_key_norm=architecture in ("exaone4", "gemma3_text", "olmo2", "olmo3", "olmoe", "qwen3", "qwen3_moe"),
+        layer_norms=config_json._ARCHITECTURES[architecture].layer_norms,
+        norm_bias=architecture in ("nemotron", "starcoder2"),
+        gated_mlp=architecture not in ("nemotron", "starcoder2"),
         windows=(16, None) if architecture.startswith("gemma") else (),
     )
     builder = RecordingBuilder()

@@ -66,7 +66,7 @@ def test_the_second_start_maps_and_gives_the_same_bits(
 def test_gguf_rows_come_out_in_order_from_the_file_and_from_the_cache(
     embedded_gguf: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert open_checkpoint(embedded_gguf).tensor("model.layers.0.self_attn.q_proj.weight").interleaved_head == 64
+    assert open_checkpoint(embedded_gguf).tensor("model.layers.0.self_attn.q_proj.weight").interleaved_heads == (64, 64)
     with_cache = {"max_batch_total_tokens": 512, "block_size": 32}
     first, second = start(embedded_gguf, tmp_path, **with_cache), start(embedded_gguf, tmp_path, **with_cache)
     assert messages(caplog) == ["weights packed", "packed weights cached", "weights mapped"]

@@ -125,7 +125,12 @@ def variants() -> Iterator[Variant]:
     constants = {"NUM_USED": 8, "OUT": tl.bfloat16, "BLOCK": 1024}
     yield _variant("combine", experts._combine_kernel, types, constants)
     types = {"gate": "*bf16", "up": "*bf16", "out": "*bf16"}
-    yield _variant("gelu_mul", activation._gated_kernel, types, {"IS_GELU": True, **row, "BLOCK": 1024})
+    constants = {"KIND": activation.GELU.value, "HAS_UP": True, **row, "BLOCK": 1024}
+    yield _variant("gelu_mul", activation._activation_kernel, types, constants)
+    constants = {"KIND": activation.RELU_SQUARED.value, "HAS_UP": False, **row, "BLOCK": 1024}
+    yield _variant("relu_squared", activation._activation_kernel, types, constants)
+    types = {"x": "*fp32", "weight": "*fp32", "bias": "*fp32", "out": "*bf16", "eps": "fp32"}
+    yield _variant("layer_norm", norm._layer_norm_kernel, types, {"HAS_BIAS": True, **row}, num_warps=8)
     types = {"token_ids": "*i32", "weight": "*bf16", "out": "*fp32"}
     yield _variant("embedding", embedding._embedding_kernel, types, {"BLOCK": 1024})
     types = {"x": "*bf16", "given_scale": "*fp32", "out": "*fp8e4nv", "scales": "*fp32", "limit": "fp32"}

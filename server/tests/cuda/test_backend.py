@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from tests import running
+from tests.models.compared import CUDA_CASES
 from tests.models.tiny import VOCAB_SIZE, TinyModels
 from tests.running import Runner, all_sampled
 from tests.tiers import IS_FULL, first
@@ -69,12 +70,9 @@ assert_same = partial(running.assert_same, atol=1e-4)
 @pytest.mark.parametrize(
     "case",
     first(
-        [
-            "llama3", "llama_yarn_mscale", "mistral_window", "gemma2", "gemma3", "gemma3_shallow", "qwen3", "smollm3",
-            "smollm3_marked", "llama_biases", "qwen2_moe", "qwen3_moe", "mixtral",
-            "qwen3_moe_mixed",
-        ],
-        "gemma2", "gemma3_shallow", "smollm3_marked", "llama_biases", "qwen2_moe", "qwen3_moe_mixed",
+        CUDA_CASES,
+        "gemma2", "gemma3_shallow", "smollm3_marked", "llama_biases", "qwen2_moe", "qwen3_moe_mixed", "cohere2", "glm4",
+        "nemotron", "phi3_longrope", "starcoder2",
     ),
 )  # fmt: skip
 def test_logits_match_the_reference(case: str, tiny_model: TinyModels, device: str) -> None:

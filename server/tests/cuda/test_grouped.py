@@ -26,7 +26,7 @@ from trunkline_server.weights.dequantize import dequantize
 from trunkline_server.weights.tensor import FORMATS, Tensor
 
 # Scales that are products of two numbers are stored as f16.
-RELATIVE_ERROR = {"Q4_K": 2.0**-10, "Q5_K": 2.0**-10, "Q6_K": 2.0**-10}
+RELATIVE_ERROR = dict.fromkeys(("IQ4_XS", "Q3_K", "Q4_K", "Q5_K", "Q6_K"), 2.0**-10)
 
 
 def gguf_weight(format_name: str, num_rows: int, num_inputs: int, device: str) -> tuple[GroupedWeight, torch.Tensor]:

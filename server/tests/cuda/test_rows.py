@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from trunkline_server.backends.cuda.kernels.activation import gelu_mul, silu_mul
+from trunkline_server.backends.cuda.kernels.activation import gelu, gelu_mul, relu_squared, silu_mul
 from trunkline_server.backends.cuda.kernels.embedding import embedding
-from trunkline_server.backends.cuda.kernels.norm import add_rms_norm, head_rms_norm, rms_norm
+from trunkline_server.backends.cuda.kernels.norm import add_rms_norm, head_rms_norm, layer_norm, rms_norm
 
 EPS = 1e-5
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
@@ -50,6 +50,17 @@ def test_rms_norm_matches_torch(device: str, dtype: torch.dtype, width: int) -> 
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("width", [2, 48, 1500])
+def test_layer_norm_matches_torch(device: str, dtype: torch.dtype, width: int) -> None:
+    # The mean is large beside the deviation.
+    x = random(3, width, dtype=torch.float32, device=device) + 5.0
+    weight, bias = (random(width, dtype=dtype, device=device, seed=seed) for seed in (2, 3))
+    for shift in (None, bias):
+        expected = F.layer_norm(x.double(), (width,), weight.double(), None if shift is None else shift.double(), EPS)
+        close(layer_norm(x, weight, shift, EPS, dtype), expected)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_a_fused_sum_and_norm_equal_the_two_operations(device: str, dtype: torch.dtype) -> None:
     residual = random(4, 80, dtype=torch.float32, device=device)
     delta = random(4, 96, dtype=dtype, device=device, seed=2)[:, 8:88]
@@ -79,19 +90,21 @@ def test_heads_are_normalised_separately_also_in_strided_rows(device: str, num_h
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("width", [1, 65, 1100])
-def test_gated_activations_match_torch(device: str, dtype: torch.dtype, width: int) -> None:
+def test_activations_match_torch(device: str, dtype: torch.dtype, width: int) -> None:
     both = random(3, 2 * width, dtype=dtype, device=device)
     gate, up = both[:, :width], both[:, width:]
     close(silu_mul(gate, up), F.silu(gate.double()) * up.double())
     close(gelu_mul(gate, up), F.gelu(gate.double(), approximate="tanh") * up.double())
+    close(gelu(gate), F.gelu(gate.double(), approximate="tanh"))
+    close(relu_squared(gate), F.relu(gate.double()).square())
 
 
 @pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning", "ignore:invalid value:RuntimeWarning")
 def test_activations_of_extremes_are_finite_and_nan_stays_nan(device: str) -> None:
     gate = torch.tensor([[-3e38, -1e4, -0.0, 0.0, 1e4, float("nan")]], device=device)
     up = torch.ones_like(gate)
-    for activation in (silu_mul, gelu_mul):
-        found = activation(gate, up)[0].tolist()
+    for activated in (silu_mul(gate, up), gelu_mul(gate, up), gelu(gate), relu_squared(gate).sqrt()):
+        found = activated[0].tolist()
         assert found[:5] == [0.0, 0.0, 0.0, 0.0, 1e4]
         assert found[5] != found[5]
 

@@ -17,7 +17,7 @@ from trunkline_server.service import SERVICE_NAME, ShardServer, ShardService
 
 MODEL = ModelConfig(
     architecture="fake", vocab_size=VOCAB_SIZE, hidden_size=16, intermediate_size=16, num_layers=1, num_heads=2,
-    num_kv_heads=1, head_size=8, rms_norm_eps=1e-6, max_position_embeddings=64, rope_theta=1e4, rope_layers=(True,),
+    num_kv_heads=1, head_size=8, norm_eps=1e-6, max_position_embeddings=64, rope_theta=1e4, rope_layers=(True,),
 )  # fmt: skip
 # Longest wait for anything that must happen; only a failure reaches it.
 DEADLINE_S = 20.0

@@ -29,6 +29,11 @@ SAFETENSORS_FILES = {
     "README.md": b"# model",
 }
 GGUF_FILES = {"README.md": b"#", "m-Q4_0.gguf": b"four", "m-Q8_0.gguf": b"eight"}
+# One of two models is in two files.
+SPLIT_FILES = {
+    "Q8_0/m-Q8_0-00001-of-00002.gguf": b"one", "Q8_0/m-Q8_0-00002-of-00002.gguf": b"two", "m-Q4_K_M.gguf": b"four",
+    "mmproj-F16.gguf": b"images",
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -36,6 +41,7 @@ def hub() -> Iterator[Hub]:
     repositories = {
         "org/whole": Repository(SAFETENSORS_FILES, revisions=("main", "v1.0")),
         "org/gguf": Repository(GGUF_FILES),
+        "org/split": Repository(SPLIT_FILES),
         "org/one-gguf": Repository({"only.gguf": b"one", "config.json": b"{}"}),
         "org/private": Repository(SAFETENSORS_FILES, is_private=True),
         "org/gated": Repository(SAFETENSORS_FILES, is_gated=True),
@@ -180,6 +186,16 @@ def test_one_gguf_file_of_a_repository(resolve: Resolve) -> None:
     assert [Path(answer["path"]).read_bytes() for answer in found] == [b"one", b"four", b"eight"]
 
 
+def test_a_divided_gguf_model_is_one_model(resolve: Resolve, hub: FakeHub) -> None:
+    split, default = resolve.found(["org/split:Q8_0"], ["org/split"])
+    path = Path(split["path"])
+    assert (path.name, path.read_bytes()) == ("m-Q8_0-00001-of-00002.gguf", b"one")
+    assert path.with_name("m-Q8_0-00002-of-00002.gguf").read_bytes() == b"two"
+    # As in llama.cpp, many models stand for that of Q4_K_M.
+    assert Path(default["path"]).name == "m-Q4_K_M.gguf"
+    assert "mmproj-F16.gguf" not in fetched(hub)
+
+
 def test_refusals_are_one_line(resolve: Resolve) -> None:
     expected = {
         "org/absent": "the Hub has no repository `org/absent`, or you have no access to it; hint: check the name",
@@ -188,8 +204,8 @@ def test_refusals_are_one_line(resolve: Resolve) -> None:
         "org/pickle": "has only pickle files, which are never loaded",
         "org/data": "has neither safetensors nor a `.gguf` file",
         "-": "neither a local path nor a valid Hub id",
-        "org/gguf": "has 2 `.gguf` files: m-Q4_0.gguf, m-Q8_0.gguf; hint: name one, as in `org/gguf:m-Q4_0.gguf`",
-        "org/gguf:Q5_K": "no `.gguf` file that matches `Q5_K`; hint: it has m-Q4_0.gguf, m-Q8_0.gguf",
+        "org/gguf": "has 2 `.gguf` models: m-Q4_0.gguf, m-Q8_0.gguf; hint: name one, as in `org/gguf:m-Q4_0.gguf`",
+        "org/gguf:Q5_K": "no `.gguf` model that matches `Q5_K`; hint: it has m-Q4_0.gguf, m-Q8_0.gguf",
     }
     errors = resolve.mistakes(*([model] for model in expected))
     for model, error in zip(expected, errors, strict=True):

@@ -39,6 +39,10 @@ def test_paths_resolve_to_themselves(tmp_path: Path) -> None:
     gguf.write_bytes(b"GGUF")
     assert hub.resolve(str(gguf)) == hub.ResolvedModel(gguf, "tiny")
     assert hub.resolve(str(tmp_path)).path == gguf
+    gguf.unlink()
+    for number in (2, 1):
+        (tmp_path / f"large-0000{number}-of-00002.gguf").write_bytes(b"GGUF")
+    assert hub.resolve(str(tmp_path)).path == tmp_path / "large-00001-of-00002.gguf"
     (tmp_path / "config.json").write_text("{}")
     assert hub.resolve(str(tmp_path)) == hub.ResolvedModel(tmp_path, tmp_path.name)
 

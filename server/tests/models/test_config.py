@@ -9,7 +9,7 @@ import pytest
 from trunkline_server.errors import DamagedFile, UnsupportedArchitecture
 from trunkline_server.models.config import ModelConfig
 from trunkline_server.models.config_gguf import ARCHITECTURES as GGUF_ARCHITECTURES
-from trunkline_server.models.config_gguf import config_from_gguf
+from trunkline_server.models.config_gguf import RopeFactors, config_from_gguf
 from trunkline_server.models.config_json import config_from_json
 from trunkline_server.models.registry import ARCHITECTURES
 
@@ -31,7 +31,7 @@ def read(**changes: Any) -> ModelConfig:
 
 def test_absent_keys_have_the_defaults_of_transformers() -> None:
     config = read()
-    assert (config.head_size, config.rms_norm_eps, config.rope_theta) == (16, 1e-6, 10_000.0)
+    assert (config.head_size, config.norm_eps, config.rope_theta) == (16, 1e-6, 10_000.0)
     assert not config.tie_word_embeddings
     assert config.rope_layers == (True, True)
     assert read(num_key_value_heads=None).num_kv_heads == 4
@@ -52,6 +52,10 @@ def test_biases_are_those_of_the_architecture() -> None:
     assert biases(model_type="qwen2") == (True, False, False)
     assert biases(model_type="qwen3") == (True, True, False)
     assert biases(model_type="mistral", sliding_window=None) == (False, False, False)
+    assert biases(model_type="seed_oss") == (True, False, True)
+    assert biases(model_type="seed_oss", attention_out_bias=True) == (True, True, True)
+    assert biases(model_type="starcoder2", use_bias=False) == (False, False, False)
+    assert biases(model_type="internlm3", qkv_bias=True, bias=False) == (True, False, False)
 
 
 @pytest.mark.parametrize(
@@ -86,6 +90,10 @@ def test_windows_are_those_of_the_layers() -> None:
     assert (gemma3.attention_soft_cap, gemma3.logit_soft_cap, gemma3.attention_scale) == (None, None, 168**-0.5)
     assert read(model_type="gemma3_text", sliding_window_pattern=2, sliding_window=9).windows == (9, None)
     assert read().windows == ()
+    cohere2 = read(model_type="cohere2", num_hidden_layers=4)
+    assert (cohere2.windows, cohere2.rope_layers) == ((4096, 4096, 4096, None), (True, True, True, False))
+    whole = read(model_type="exaone4", sliding_window=None, layer_types=["full_attention"] * 2)
+    assert (whole.windows, whole.rope_layers) == ((), (True, True))
 
 
 def test_windows_of_qwen_begin_at_a_layer_and_are_off_by_default() -> None:
@@ -141,8 +149,15 @@ def test_a_window_with_an_effect_is_refused_by_name(changes: dict[str, Any]) -> 
         ({"model_type": "gemma3"}, UnsupportedArchitecture, "architecture `gemma3`"),
         ({"model_type": None}, DamagedFile, "`model_type` is missing"),
         ({"hidden_act": "gelu"}, UnsupportedArchitecture, "activation `gelu`"),
-        ({"rope_scaling": {"type": "dynamic", "factor": 2}}, UnsupportedArchitecture, "rope scaling `dynamic`"),
-        ({"rope_scaling": {"rope_type": "longrope"}}, UnsupportedArchitecture, "default, linear, llama3, yarn"),
+        ({"rope_scaling": {"type": "ntk", "factor": 2}}, UnsupportedArchitecture, "rope scaling `ntk`"),
+        ({"rope_scaling": {"rope_type": "longrope"}}, DamagedFile, "`rope_scaling.short_factor` is missing"),
+        ({"rope_scaling": {"type": "su", "short_factor": [1.0] * 7}}, DamagedFile, "7 rope factors for 8 frequencies"),
+        ({"model_type": "phi3", "partial_rotary_factor": 1.5}, DamagedFile, "expected a number from 0 to 1"),
+        ({"model_type": "phi3", "partial_rotary_factor": 0.2}, DamagedFile, "3 of 16 features of a head are rotated"),
+        ({"model_type": "granite", "logits_scaling": 0}, DamagedFile, "`logits_scaling` is `0`"),
+        ({"model_type": "cohere", "use_qk_norm": True}, UnsupportedArchitecture, "`use_qk_norm`"),
+        ({"model_type": "starcoder2", "norm_epsilon": "x"}, DamagedFile, "`norm_epsilon` is `x`"),
+        ({"model_type": "nemotron", "hidden_act": "silu"}, UnsupportedArchitecture, "supported: relu2"),
         ({"rope_parameters": {"rope_type": "linear"}}, DamagedFile, "`rope_parameters.factor` is missing"),
         ({"rope_parameters": 3}, DamagedFile, "`rope_parameters` is `3`, expected an object"),
         ({"partial_rotary_factor": 0.5}, UnsupportedArchitecture, "partial rotary"),
@@ -160,7 +175,7 @@ def test_a_window_with_an_effect_is_refused_by_name(changes: dict[str, Any]) -> 
         ({"num_hidden_layers": 1 << 40}, DamagedFile, "`num_layers` is 1099511627776"),
         ({"num_key_value_heads": 3}, DamagedFile, "4 query heads cannot share 3"),
         ({"head_dim": 15}, DamagedFile, "head size 15 is odd"),
-        ({"rms_norm_eps": -1.0}, DamagedFile, "rms_norm_eps"),
+        ({"rms_norm_eps": -1.0}, DamagedFile, "the epsilon of norms is -1.0"),
         ({"rope_theta": float("nan")}, DamagedFile, "`rope_theta` is `nan`"),
         ({"tie_word_embeddings": "yes"}, DamagedFile, "expected true or false"),
         ({"model_type": "smollm3", "no_rope_layers": [1]}, DamagedFile, "not a list of 2 zeros and ones"),
@@ -194,7 +209,7 @@ def read_gguf(
         {key: value for key, value in metadata.items() if value is not None},
         vocab_rows=vocab_rows,
         has_tensor={"output.weight", "blk.0.attn_q.bias"}.__contains__,
-        rope_factors=factors,
+        rope_factors=RopeFactors(all=factors),
     )
 
 
@@ -222,7 +237,7 @@ def test_gguf_metadata_is_read() -> None:
         ({"expert_count": 1 << 20, "expert_used_count": 1}, DamagedFile, "the number of experts is 1048576"),
         ({"attention.sliding_window": -1}, DamagedFile, "the sliding window is -1"),
         ({"attention.value_length": 32}, UnsupportedArchitecture, "value head size"),
-        ({"rope.dimension_count": 8}, UnsupportedArchitecture, "partial rotary"),
+        ({"rope.dimension_count": 7}, DamagedFile, "7 of 16 features of a head are rotated"),
         ({"rope.scaling.type": "longrope"}, UnsupportedArchitecture, "rope scaling `longrope`"),
         ({"rope.scaling.type": "yarn", "rope.scaling.yarn_ext_factor": 0.5}, UnsupportedArchitecture, "extrapolation"),
         ({"rope.scaling.type": "yarn", "rope.scaling.factor": 0.0}, DamagedFile, "scaling factor is 0.0"),

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import save_file
 from trunkline_server.models.config_json import config_from_json
 from trunkline_server.models.shapes import weight_shapes
-from trunkline_server.weights.naming import stored_name
+from trunkline_server.weights.places import safetensors_place
 
 RECORDED = Path(__file__).parent / "recorded"
 # Maps a case to its `config.json`.
@@ -50,15 +50,31 @@ class TinyModel:
     @property
     def stored_weights(self) -> dict[str, NDArray[np.float32]]:
         """The weights under the names that files of the architecture have."""
-        return {stored_name(name, self.config["model_type"]): weight for name, weight in self.weights.items()}
+        config = config_from_json(Path("config.json"), self.config)
+        stored: dict[str, NDArray[np.float32]] = {}
+        parts: dict[str, list[tuple[int | None, slice, NDArray[np.float32]]]] = {}
+        for name, weight in self.weights.items():
+            place = safetensors_place(name, config)
+            begin = 0
+            for first, end in place.rows or ((0, len(weight)),):
+                part = weight[begin : begin + end - first]
+                parts.setdefault(place.tensor, []).append((place.index, slice(first, end), part))
+                begin += end - first
+        for tensor, found in parts.items():
+            stack = [1 + index for index, _, _ in found if index is not None][-1:]
+            shape = (*stack, max(rows.stop for _, rows, _ in found), *found[0][2].shape[1:])
+            stored[tensor] = np.zeros(shape, np.float32)
+            for index, rows, part in found:
+                stored[tensor][rows if index is None else (index, rows)] = part
+        return stored
 
     def _random(self, name: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
         # The legacy generator, whose numbers no release of NumPy changes.
         values = np.random.RandomState(self._seed + zlib.crc32(f"{self.case} {name}".encode())).standard_normal(shape)
         if len(shape) > 1:
             return (values / shape[1] ** 0.5).astype(np.float32)
-        # Gemma's norms add 1 to their weight.
-        is_centred = name.endswith("norm.weight") and not self.config["model_type"].startswith("gemma")
+        # Some norms add 1 to their weight.
+        is_centred = name.endswith("norm.weight") and not self.config["model_type"].startswith(("gemma", "nemotron"))
         return (0.3 * values + is_centred).astype(np.float32)
 
     def save(self, folder: Path) -> Path:

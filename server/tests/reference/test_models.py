@@ -10,7 +10,8 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from safetensors.torch import save_file
-from tests.models.tiny import CASES, RECORDED, TinyModels
+from tests.models.compared import GGUF_CASES
+from tests.models.tiny import CASES, RECORDED, TinyModel, TinyModels
 from tests.tiers import IS_FULL
 from tests.weights.gguf_files import write_model
 from trunkline_server.backends.interface import Chunk, Sampled, SamplingParams
@@ -18,12 +19,6 @@ from trunkline_server.backends.reference.backend import ReferenceBackend
 from trunkline_server.weights.checkpoint import open_checkpoint
 
 TOLERANCE = 1e-4
-# Excludes settings that GGUF cannot state: `mscale`, SmolLM3's unrotated layers, Qwen's windows and layers without
-# experts, and which of Gemma's layers have a window.
-GGUF_CASES = sorted(
-    CASES.keys()
-    - {"llama_yarn_mscale", "smollm3_marked", "qwen2_window", "qwen3_window", "gemma3_shallow", "qwen3_moe_mixed"}
-)
 
 
 @pytest.fixture(scope="module")
@@ -78,6 +73,31 @@ def test_tiny_model_from_gguf_agrees_with_transformers(
     found = ReferenceBackend(checkpoint).score(recorded["prompt"][:200].tolist())
     picked = np.take_along_axis(found, recorded["picked"][:200], 1)
     np.testing.assert_allclose(picked, recorded[f"{case} logits"][:200], rtol=0, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "case", "spelling"),
+    [
+        ("internlm2", "llama2", {}),
+        ("internlm2", "llama3", {}),
+        ("internlm3", "llama_biases", {"qkv_bias": True, "bias": True}),
+        ("exaone", "llama2", {"num_layers": 3, "layer_norm_epsilon": 1e-6, "activation_function": "silu"}),
+    ],
+)
+def test_a_model_of_other_names_is_llama(
+    architecture: str, case: str, spelling: dict[str, Any], tiny_model: TinyModels, tmp_path: Path
+) -> None:
+    """transformers has no code of its own for these."""
+    llama = tiny_model(case)
+    other = TinyModel(case)
+    renamed = {"num_hidden_layers", "rms_norm_eps", "hidden_act"} if architecture == "exaone" else set()
+    other.config = {key: value for key, value in llama.config.items() if key not in renamed}
+    other.config |= {"model_type": architecture, **spelling}
+    folder = other.save(tmp_path / "other")
+    assert other.stored_weights.keys() != llama.stored_weights.keys() or architecture == "internlm3"
+    prompt = list(range(50))
+    logits = ReferenceBackend(open_checkpoint(folder)).score(prompt)
+    np.testing.assert_array_equal(logits, ReferenceBackend(open_checkpoint(llama.folder)).score(prompt))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

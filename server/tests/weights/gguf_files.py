@@ -9,7 +9,7 @@ from typing import Any
 import gguf
 import numpy as np
 from tests.models.tiny import TinyModel
-from tests.weights.k_quants import quantize_k
+from tests.weights.quantizers import QUANTIZERS, quantize_rows
 
 _NAMES = {
     "model.embed_tokens": "token_embd",
@@ -20,6 +20,7 @@ _NAMES = {
     "self_attn.q_proj": "attn_q",
     "self_attn.k_proj": "attn_k",
     "self_attn.v_proj": "attn_v",
+    "self_attn.qkv_proj": "attn_qkv",
     "self_attn.o_proj": "attn_output",
     "self_attn.q_norm": "attn_q_norm",
     "self_attn.k_norm": "attn_k_norm",
@@ -38,14 +39,19 @@ _NAMES = {
     "mlp.shared_expert.down_proj": "ffn_down_shexp",
 }
 _ARCHITECTURES = {
-    "gemma3_text": "gemma3", "mistral": "llama", "mixtral": "llama", "qwen2_moe": "qwen2moe", "qwen3_moe": "qwen3moe",
+    "cohere": "command-r", "gemma3_text": "gemma3", "mistral": "llama", "mixtral": "llama", "olmo3": "olmo2",
+    "qwen2_moe": "qwen2moe", "qwen3_moe": "qwen3moe",
 }  # fmt: skip
+_NORM_BEHIND_ATTENTION = ("exaone4", "gemma2", "gemma3", "glm4", "olmo2", "seed_oss")
+_LAYER_NORM = ("cohere2", "command-r", "nemotron", "starcoder2")
+_PERMUTED = ("granite", "granitemoe", "internlm2", "llama", "smollm3")
+_PLUS_ONE = ("gemma", "gemma2", "gemma3", "nemotron")
 
 
-def gguf_name(name: str, *, is_gemma: bool = False) -> str:
+def gguf_name(name: str, architecture: str = "llama") -> str:
     module, kind = name.rsplit(".", 1)
     if match := re.fullmatch(r"model\.layers\.(\d+)\.(.+)", module):
-        if is_gemma and match[2] == "post_attention_layernorm":
+        if architecture in _NORM_BEHIND_ATTENTION and match[2] == "post_attention_layernorm":
             return f"blk.{match[1]}.post_attention_norm.{kind}"
         return f"blk.{match[1]}.{_NAMES[match[2]]}.{kind}"
     return f"{_NAMES[module]}.{kind}"
@@ -60,31 +66,40 @@ def permute(rows: np.ndarray, num_heads: int) -> np.ndarray:
 
 def quantize(values: np.ndarray, format_name: str) -> np.ndarray:
     """Returns a tensor's bytes in a format, or the array itself for a format that is its dtype."""
-    if format_name.endswith("_K"):
-        return quantize_k(values, format_name)
+    if format_name in QUANTIZERS:
+        return quantize_rows(values, format_name)
     return gguf.quantize(values, gguf.GGMLQuantizationType[format_name])
 
 
-def write_model(model: TinyModel, path: Path, quantization: str = "F32") -> Path:
-    """Writes a model as llama.cpp's converter would; matrices in `quantization`, vectors in F32."""
+def write_model(model: TinyModel, path: Path, quantization: str = "F32", *, tensors_per_file: int = 0) -> Path:
+    """Writes a model as llama.cpp's converter would; matrices in `quantization`, vectors in F32.
+
+    tensors_per_file: if not 0, divides the model into files of so many tensors, whose names begin with that of `path`.
+    """
     config = model.config
     architecture = _ARCHITECTURES.get(config["model_type"], config["model_type"])
-    is_gemma = architecture.startswith("gemma")
-    writer = gguf.GGUFWriter(path, architecture)
+    writer = gguf.GGUFWriter(path, architecture, split_max_tensors=tensors_per_file)
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])
     writer.add_block_count(config["num_hidden_layers"])
     writer.add_feed_forward_length(config["intermediate_size"])
     writer.add_head_count(config["num_attention_heads"])
     writer.add_head_count_kv(config["num_key_value_heads"])
-    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    if architecture in _LAYER_NORM:
+        keys = ("layer_norm_eps", "norm_epsilon", "norm_eps")
+        writer.add_layer_norm_eps(next(config[key] for key in keys if key in config))
+    else:
+        writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     head_size = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
     writer.add_key_length(head_size)
     writer.add_value_length(head_size)
     writer.add_token_list([f"token {index} é" for index in range(config["vocab_size"])])
     writer.add_token_types([1] * config["vocab_size"])
-    if config.get("sliding_window") and (is_gemma or config["model_type"] == "mistral"):
+    if config.get("sliding_window") and config["model_type"] not in ("qwen2", "qwen3"):
         writer.add_sliding_window(config["sliding_window"])
+        if architecture in ("exaone4", "olmo2"):
+            writer.add_sliding_window_pattern([kind == "sliding_attention" for kind in config["layer_types"]])
+    _write_multipliers(writer, config)
     if architecture == "gemma2":
         writer.add_attn_logit_softcapping(config["attn_logit_softcapping"])
         writer.add_final_logit_softcapping(config["final_logit_softcapping"])
@@ -95,20 +110,43 @@ def write_model(model: TinyModel, path: Path, quantization: str = "F32") -> Path
         if "shared_expert_intermediate_size" in config:
             writer.add_expert_shared_feed_forward_length(config["shared_expert_intermediate_size"])
     _write_rope(writer, config, head_size)
-    for name, weight in _stacked(model.weights).items():
+    for name, weight in _stacked(_joined(model.weights, architecture)).items():
         values = weight[0] if name.endswith("shared_expert_gate.weight") else weight
-        if architecture in ("llama", "smollm3") and (".q_proj." in name or ".k_proj." in name):
+        if architecture in _PERMUTED and (".q_proj." in name or ".k_proj." in name):
             values = permute(values, config["num_attention_heads" if ".q_proj." in name else "num_key_value_heads"])
-        if is_gemma and name.endswith("norm.weight"):
+        if architecture in _PLUS_ONE and name.endswith("norm.weight"):
             values = values + np.float32(1.0)
         is_matrix = values.ndim >= 2 and not name.endswith("mlp.gate.weight")
         stored_as = gguf.GGMLQuantizationType[quantization if is_matrix else "F32"]
-        writer.add_tensor(gguf_name(name, is_gemma=is_gemma), quantize(values, stored_as.name), raw_dtype=stored_as)
+        writer.add_tensor(gguf_name(name, architecture), quantize(values, stored_as.name), raw_dtype=stored_as)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+def _write_multipliers(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
+    if "logit_scale" in config:
+        writer.add_logit_scale(config["logit_scale"])
+    if "logits_scaling" in config:
+        writer.add_logit_scale(config["logits_scaling"])
+        writer.add_embedding_scale(config["embedding_multiplier"])
+        writer.add_residual_scale(config["residual_multiplier"])
+        writer.add_attention_scale(config["attention_multiplier"])
+
+
+def _joined(weights: dict[str, np.ndarray], architecture: str) -> dict[str, np.ndarray]:
+    """Joins what the architecture's files join, under names that `gguf_name` knows."""
+    joins = {"mlp.gate_proj": "mlp.up_proj", "mlp.up_proj": "mlp.up_proj"} if architecture in ("glm4", "phi3") else {}
+    if architecture == "phi3":
+        joins |= {f"self_attn.{part}_proj": "self_attn.qkv_proj" for part in "qkv"}
+    joined: dict[str, list[np.ndarray]] = {}
+    for name, weight in weights.items():
+        match = re.fullmatch(r"(model\.layers\.\d+\.)(.+)(\.weight|\.bias)", name)
+        whole = name if match is None else f"{match[1]}{joins.get(match[2], match[2])}{match[3]}"
+        joined.setdefault(whole, []).append(weight)
+    return {name: np.concatenate(parts) for name, parts in joined.items()}
 
 
 def _stacked(weights: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -122,7 +160,7 @@ def _stacked(weights: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 def _write_rope(writer: gguf.GGUFWriter, config: dict[str, Any], head_size: int) -> None:
     rope = config["rope_parameters"]
     rope = rope.get("full_attention", rope)
-    writer.add_rope_dimension_count(head_size)
+    writer.add_rope_dimension_count(int(head_size * rope.get("partial_rotary_factor", 1.0)))
     writer.add_rope_freq_base(rope["rope_theta"])
     if rope["rope_type"] == "linear":
         writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
@@ -131,6 +169,14 @@ def _write_rope(writer: gguf.GGUFWriter, config: dict[str, Any], head_size: int)
         writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
         writer.add_rope_scaling_factor(rope["factor"])
         writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
+    elif rope["rope_type"] == "longrope":
+        trained = config["original_max_position_embeddings"]
+        scale = rope.get("factor", config["max_position_embeddings"] / trained)
+        writer.add_rope_scaling_orig_ctx_len(trained)
+        writer.add_rope_scaling_attn_factors((1 + np.log(scale) / np.log(trained)) ** 0.5)
+        for length in ("long", "short"):
+            factors = np.asarray(rope[f"{length}_factor"], dtype=np.float32)
+            writer.add_tensor(f"rope_factors_{length}.weight", factors)
     elif rope["rope_type"] == "llama3":
         writer.add_tensor("rope_freqs.weight", _llama3_factors(rope, head_size))
 

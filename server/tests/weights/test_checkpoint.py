@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,12 +22,11 @@ from trunkline_server.errors import (
 from trunkline_server.models.registry import ARCHITECTURES
 from trunkline_server.weights.checkpoint import open_checkpoint
 from trunkline_server.weights.dequantize import dequantize
-from trunkline_server.weights.naming import safetensors_name
 from trunkline_server.weights.tensor import FORMATS, Tensor
 
 
 @pytest.mark.parametrize(
-    "case", ["llama_biases", "qwen2", "qwen3", "smollm3", "gemma2", "gemma3", "mixtral", "qwen3_moe"]
+    "case", ["llama_biases", "qwen2", "qwen3", "gemma2", "gemma3", "granitemoe", "mixtral", "phi3", "nemotron", "seed_oss"]
 )
 def test_both_formats_give_the_weights_of_the_model(case: str, tiny_model: TinyModels, tmp_path: Path) -> None:
     model = tiny_model(case)
@@ -34,8 +34,8 @@ def test_both_formats_give_the_weights_of_the_model(case: str, tiny_model: TinyM
     for checkpoint in (open_checkpoint(model.folder), open_checkpoint(write_model(model, tmp_path / "m.gguf"))):
         assert set(checkpoint.names()) == weights.keys()
         for name in checkpoint.names():
-            # Gemma's norms add 1 to their weight.
-            offset = np.float32(1.0 if case.startswith("gemma") and name.endswith("norm.weight") else 0.0)
+            # Some norms add 1 to their weight.
+            offset = np.float32(1.0 if case.startswith(("gemma", "nemotron")) and name.endswith("norm.weight") else 0.0)
             expected = weights[name] + offset
             np.testing.assert_array_equal(dequantize(checkpoint.tensor(name)), expected, err_msg=name)
 
@@ -50,6 +50,8 @@ def test_both_formats_give_the_same_config(tiny_model: TinyModels, tmp_path: Pat
         "qwen3_window",
         "gemma3_shallow",
         "qwen3_moe_mixed",
+        "olmo3",
+        "glm",
     }
     for case in CASES.keys() - of_json:
         model = tiny_model(case)
@@ -60,7 +62,13 @@ def test_both_formats_give_the_same_config(tiny_model: TinyModels, tmp_path: Pat
         }
         # Mistral is called "llama" in GGUF, and GGUF stores f32.
         assert different.pop("architecture", ("mistral", "llama")) == ("mistral", "llama")
-        assert different.pop("rms_norm_eps")[0] == pytest.approx(theirs.rms_norm_eps, rel=1e-7)
+        different.pop("norm_eps", None)
+        assert theirs.norm_eps == pytest.approx(ours.norm_eps, rel=1e-7)
+        if "rope_scaling" in different:
+            factors = [config.rope_scaling.attention_factor or 1.0 for config in (ours, theirs)]
+            assert factors[1] == pytest.approx(factors[0], rel=1e-6)
+            assert replace(theirs.rope_scaling, attention_factor=ours.rope_scaling.attention_factor) == ours.rope_scaling
+            del different["rope_scaling"]
         assert different == {}, case
 
 
@@ -80,23 +88,14 @@ def test_interleaved_rows_are_put_in_order_in_every_format(format_name: str) -> 
     rows = np.random.default_rng(4).integers(0, 60, (num_heads * head_size, row_bytes), dtype=np.uint8)
     shape = (num_heads * head_size, columns)
     plain = Tensor("w", format_name, shape, rows.reshape(-1))
-    stored = Tensor("w", format_name, shape, permute(rows, num_heads).reshape(-1), interleaved_head=head_size)
+    stored = Tensor("w", format_name, shape, permute(rows, num_heads).reshape(-1), interleaved_heads=(head_size, head_size))
     np.testing.assert_array_equal(dequantize(stored), dequantize(plain))
 
 
-def test_gguf_names_without_a_safetensors_name_are_left_out() -> None:
-    assert safetensors_name("blk.12.ffn_down.weight") == "model.layers.12.mlp.down_proj.weight"
-    for name in (
-        "rope_freqs.weight",
-        "blk.x.attn_q.weight",
-        "blk.01.attn_q.weight",
-        "blk.1.attn_q",
-        "",
-        "blk.1.foo.weight",
-    ):
-        assert safetensors_name(name) is None
-    for name in ("model.layers.3.self_attn.k_norm.weight", "lm_head.weight", "model.layers.0.self_attn.q_proj.bias"):
-        assert safetensors_name(gguf_name(name)) == name
+def test_rotated_rows_alone_are_put_in_order() -> None:
+    values = np.arange(12, dtype=np.float32)
+    stored = Tensor("w", "F32", (12,), values.view(np.uint8), interleaved_heads=(6, 4))
+    assert dequantize(stored).tolist() == [0, 2, 1, 3, 4, 5, 6, 8, 7, 9, 10, 11]
 
 
 def test_fingerprint_covers_every_byte(tiny_model: TinyModels, tmp_path: Path) -> None:
@@ -148,6 +147,31 @@ def test_sharded_folders_are_opened(tiny_model: TinyModels, tmp_path: Path) -> N
     sharded, whole = open_checkpoint(tmp_path), open_checkpoint(model.folder)
     for name in whole.names():
         np.testing.assert_array_equal(sharded.tensor(name).data, whole.tensor(name).data)
+
+
+def test_a_divided_gguf_model_is_opened_by_any_of_its_files(tiny_model: TinyModels, tmp_path: Path) -> None:
+    model = tiny_model("qwen2")
+    whole = open_checkpoint(write_model(model, tmp_path / "whole.gguf"))
+    write_model(model, tmp_path / "m.gguf", tensors_per_file=15)
+    files = sorted(tmp_path.glob("m-*.gguf"))
+    assert [file.name for file in files] == [f"m-0000{number}-of-00003.gguf" for number in (1, 2, 3)]
+    identities = set()
+    for file in files:
+        checkpoint = open_checkpoint(file)
+        assert checkpoint.config == whole.config
+        for name in whole.names():
+            np.testing.assert_array_equal(dequantize(checkpoint.tensor(name)), dequantize(whole.tensor(name)))
+        identities.add((checkpoint.identity(), checkpoint.fingerprint()))
+    assert len(identities) == 1
+    files[0].rename(tmp_path / "first.gguf")
+    with pytest.raises(ModelNotFound, match=r"m-00001-of-00003\.gguf` is missing, one of 3 files"):
+        open_checkpoint(files[1])
+    with pytest.raises(DamagedFile, match=r"`split\.count` is 3, but the name is not that of one of 3 files"):
+        open_checkpoint(tmp_path / "first.gguf")
+    files[1].rename(files[0])
+    files[0].with_name("first.gguf").rename(files[1])
+    with pytest.raises(DamagedFile, match="says that it is number 1 of 3 files"):
+        open_checkpoint(files[2])
 
 
 def test_a_missing_or_misshapen_weight_is_named(tiny_model: TinyModels, tmp_path: Path) -> None:

@@ -5,25 +5,9 @@ from __future__ import annotations
 import gguf
 import numpy as np
 import pytest
+from tests.weights.random_groups import random_groups
 from trunkline_server.weights.dequantize import dequantize
 from trunkline_server.weights.tensor import FORMATS, Tensor, stored_bytes
-
-# Offsets of the f16 scales and minima in a group.
-SCALE_OFFSETS = {
-    "Q8_0": [0], "Q4_0": [0], "Q4_1": [0, 2], "Q5_0": [0], "Q5_1": [0, 2], "Q4_K": [0, 2], "Q5_K": [0, 2],
-    "Q6_K": [208],
-}  # fmt: skip
-
-
-def random_groups(format_name: str, num_groups: int, seed: int) -> np.ndarray:
-    """Returns random bytes whose f16 scales are finite."""
-    raw = np.random.default_rng(seed).integers(0, 256, (num_groups, FORMATS[format_name].group_bytes), dtype=np.uint8)
-    for offset in SCALE_OFFSETS.get(format_name, []):
-        raw[:, offset + 1] &= 0xBF  # clears the top exponent bit, so there is no infinity or NaN
-    if format_name in ("F32", "F16", "BF16"):
-        raw[:, -1] &= 0xBF
-    return raw
-
 
 @pytest.mark.parametrize("format_name", FORMATS)
 def test_dequantize_agrees_with_the_gguf_package_to_the_bit(format_name: str) -> None:

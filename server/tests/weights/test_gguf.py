@@ -12,23 +12,21 @@ import numpy as np
 import pytest
 from trunkline_server.errors import DamagedFile, ModelNotFound, UnsupportedFormat
 from trunkline_server.weights.dequantize import dequantize
+from tests.weights.random_groups import random_groups
 from trunkline_server.weights.gguf import GgufArray, GgufFile
 from trunkline_server.weights.tensor import FORMATS
 
 MAX_ALLOCATED_BYTES = 4 << 20
-# The package can only dequantise the K formats, so random bits replace what it cannot write.
-K_FORMATS = ("Q4_K", "Q5_K", "Q6_K")
+# The package can only dequantise these formats, so random bits replace what it cannot write.
+ONLY_READ = ("IQ4_NL", "IQ4_XS", "Q3_K", "Q4_K", "Q5_K", "Q6_K")
 
 
 def raw_matrix(format_name: str, rows: int, columns: int) -> np.ndarray:
     """Returns bytes [rows, row_bytes] of a random matrix in a format."""
+    if format_name in ONLY_READ:
+        num_groups = rows * columns // FORMATS[format_name].group_elements
+        return random_groups(format_name, num_groups, seed=3).reshape(rows, -1)
     generator = np.random.default_rng(3)
-    if format_name in K_FORMATS:
-        stored_as = FORMATS[format_name]
-        raw = generator.integers(0, 256, (rows, columns // 256, stored_as.group_bytes), dtype=np.uint8)
-        for offset in [209] if format_name == "Q6_K" else [1, 3]:
-            raw[:, :, offset] &= 0xBF
-        return raw.reshape(rows, -1)
     values = generator.standard_normal((rows, columns)).astype(np.float32)
     return gguf.quantize(values, gguf.GGMLQuantizationType[format_name]).view(np.uint8)
 

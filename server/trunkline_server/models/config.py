@@ -21,8 +21,8 @@ class RopeScaling:
     """The scaling of rotary frequencies beyond the trained context. Names are those of `rope_parameters` in
     config.json.
 
-    kind: "default", "linear", "llama3" or "yarn" (arXiv:2309.00071); "factors" divides each frequency by its own
-    number, which is how GGUF files state llama3 scaling.
+    kind: "default", "linear", "llama3" or "yarn" (arXiv:2309.00071); "factors" divides each frequency by its own number:
+    LongRoPE (arXiv:2402.13753), and llama3 scaling in GGUF files.
     """
 
     kind: str = "default"
@@ -45,14 +45,17 @@ class ModelConfig:
 
     All counts are positive, `num_heads` is a multiple of `num_kv_heads`, and `head_size` is even.
     architecture: a key of `models.registry.ARCHITECTURES`.
-    intermediate_size: features inside the gated MLP.
+    intermediate_size: features inside the MLP. gated_mlp: it has a gate.
+    norm_eps: of all norms. norm_bias: they have a bias. layer_norms: the names of a layer's norms.
     rope_layers: for each layer, True if it rotates queries and keys (NoPE layers do not, arXiv:2501.18795).
     tie_word_embeddings: the output head is the embedding matrix.
     windows: for each layer, how many positions a query sees, its own included; None: all. Empty: no layer has a window.
     local_rope_theta: rotary base of layers with a window, which then have no rope scaling; None: that of other layers.
     query_pre_attn_scalar: scores are divided by its square root; None: by that of `head_size`.
     attention_soft_cap, logit_soft_cap: caps of scores and of logits, see `Ops.paged_attention`.
-    post_norms: the outputs of attention and MLP are also normalised before they are added to the residual.
+    rotated_size: features of each head that are rotated; None: all.
+    embedding_multiplier, residual_multiplier, logit_multiplier: factors of embeddings, of what attention and MLP add to
+        the residual, and of logits. attention_multiplier: that of scores; None: see `query_pre_attn_scalar`.
     attention_bias: query, key and value projections have a bias; attention_output_bias: the output projection has one.
     query_key_norm: queries and keys are normalised, each head by itself, or all heads together with
         `wide_query_key_norm`.
@@ -69,7 +72,7 @@ class ModelConfig:
     num_heads: int
     num_kv_heads: int
     head_size: int
-    rms_norm_eps: float
+    norm_eps: float
     max_position_embeddings: int
     rope_theta: float
     rope_layers: tuple[bool, ...]
@@ -85,7 +88,14 @@ class ModelConfig:
     query_pre_attn_scalar: float | None = None
     attention_soft_cap: float | None = None
     logit_soft_cap: float | None = None
-    post_norms: bool = False
+    layer_norms: tuple[str, ...] = ("input_layernorm", "post_attention_layernorm")
+    norm_bias: bool = False
+    gated_mlp: bool = True
+    rotated_size: int | None = None
+    embedding_multiplier: float = 1.0
+    residual_multiplier: float = 1.0
+    attention_multiplier: float | None = None
+    logit_multiplier: float = 1.0
     num_experts: int = 0
     num_experts_per_token: int = 0
     expert_size: int = 0
@@ -102,8 +112,15 @@ class ModelConfig:
         return self.windows[layer] if self.windows else None
 
     @property
+    def rotary_size(self) -> int:
+        """The number of features of each head that are rotated."""
+        return self.head_size if self.rotated_size is None else self.rotated_size
+
+    @property
     def attention_scale(self) -> float:
         """The factor that scores are multiplied by."""
+        if self.attention_multiplier is not None:
+            return self.attention_multiplier
         divisor = float(self.head_size) if self.query_pre_attn_scalar is None else self.query_pre_attn_scalar
         return 1.0 / math.sqrt(divisor)
 
@@ -126,8 +143,10 @@ class ModelConfig:
             return f"{self.num_heads} query heads cannot share {self.num_kv_heads} key/value heads evenly"
         if self.head_size % 2 != 0:
             return f"head size {self.head_size} is odd, but rotary embedding needs pairs"
-        if not 0 < self.rms_norm_eps < 1:
-            return f"`rms_norm_eps` is {self.rms_norm_eps}, must be between 0 and 1"
+        if self.rotary_size % 2 != 0 or not 2 <= self.rotary_size <= self.head_size:
+            return f"{self.rotary_size} of {self.head_size} features of a head are rotated, must be pairs"
+        if not 0 < self.norm_eps < 1:
+            return f"the epsilon of norms is {self.norm_eps}, must be between 0 and 1"
         if not 1 < self.rope_theta < 1e30:
             return f"`rope_theta` is {self.rope_theta}, must be above 1"
         if len(self.rope_layers) != self.num_layers:
@@ -158,7 +177,8 @@ class ModelConfig:
                 return f"the sliding window is {window}, must be from 1 to {MAX_POSITIONS}"
         if self.local_rope_theta is not None and not 1 < self.local_rope_theta < 1e30:
             return f"the `rope_theta` of layers with a window is {self.local_rope_theta}, must be above 1"
-        for name in ("query_pre_attn_scalar", "attention_soft_cap", "logit_soft_cap"):
+        multipliers = [f"{what}_multiplier" for what in ("embedding", "residual", "attention", "logit")]
+        for name in ("query_pre_attn_scalar", "attention_soft_cap", "logit_soft_cap", *multipliers):
             value = getattr(self, name)
             if value is not None and not 1e-6 < value < 1e6:
                 return f"`{name}` is {value}, must be positive"
@@ -180,8 +200,8 @@ class ModelConfig:
         if scaling.attention_factor is not None and not 0 < scaling.attention_factor < 1e6:
             return f"the rope attention factor is {scaling.attention_factor}, must be positive"
         if scaling.kind == "factors":
-            if len(scaling.factors) != self.head_size // 2:
-                return f"there are {len(scaling.factors)} rope factors for {self.head_size // 2} frequencies"
+            if len(scaling.factors) != self.rotary_size // 2:
+                return f"there are {len(scaling.factors)} rope factors for {self.rotary_size // 2} frequencies"
             if not all(0 < factor < 1e6 for factor in scaling.factors):
                 return "a rope factor is not positive"
         return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,31 +14,73 @@ from trunkline_server.models.keys import Keys
 
 # Maps GGUF's names to those of the registry. Mistral, SmolLM2 and others call themselves "llama" in GGUF.
 ARCHITECTURES = {
+    "cohere2": "cohere2",
+    "command-r": "cohere",
+    "ernie4_5": "ernie4_5",
+    "exaone": "exaone",
+    "exaone4": "exaone4",
+    "gemma": "gemma",
     "gemma2": "gemma2",
     "gemma3": "gemma3_text",
+    "glm4": "glm4",
+    "granite": "granite",
+    "granitemoe": "granitemoe",
+    "internlm2": "internlm2",
     "llama": "llama",
+    "nemotron": "nemotron",
+    "olmo2": "olmo2",
     "olmoe": "olmoe",
+    "phi3": "phi3",
     "qwen2": "qwen2",
     "qwen2moe": "qwen2_moe",
     "qwen3": "qwen3",
     "qwen3moe": "qwen3_moe",
+    "seed_oss": "seed_oss",
     "smollm3": "smollm3",
+    "starcoder2": "starcoder2",
 }
 SUPPORTED = tuple(ARCHITECTURES)
 
 # Architectures with experts, which GGUF marks by their number.
-_WITH_EXPERTS = {"llama": "mixtral", "olmoe": "olmoe", "qwen2_moe": "qwen2_moe", "qwen3_moe": "qwen3_moe"}
+_WITH_EXPERTS = {
+    "granitemoe": "granitemoe", "llama": "mixtral", "olmoe": "olmoe", "qwen2_moe": "qwen2_moe",
+    "qwen3_moe": "qwen3_moe",
+}  # fmt: skip
 # The weights of used experts add up to 1. llama.cpp has this in its code for each architecture.
-_RENORMALISED = ("mixtral", "qwen3_moe")
+_RENORMALISED = ("granitemoe", "mixtral", "qwen3_moe")
+_LAYER_NORMS = ("cohere", "cohere2", "nemotron", "starcoder2")
+_UNGATED = ("nemotron", "starcoder2")
+# Norms of a layer, where they are not those of Llama.
+_NORMS: dict[str, tuple[str, ...]] = {
+    "cohere": ("input_layernorm",),
+    "cohere2": ("input_layernorm",),
+    **dict.fromkeys(("exaone4", "olmo2"), ("post_attention_layernorm", "post_feedforward_layernorm")),
+    **dict.fromkeys(
+        ("gemma2", "gemma3_text", "glm4"),
+        ("input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm"),
+    ),
+}
 
 # Every n-th layer does not rotate. The metadata lacks this number; llama.cpp has it in its code for the architecture.
 _SMOLLM3_NOPE_INTERVAL = 4
-# Every n-th layer has no window.
-_WINDOW_PATTERNS = {"gemma2": 2, "gemma3": 6}
+# Every n-th layer has no window, if the file does not say which.
+_WINDOW_PATTERNS = {"cohere2": 4, "exaone4": 4, "gemma2": 2, "gemma3": 6, "olmo2": 4}
 _LOCAL_ROPE_THETA = 10_000.0
 # Layer counts of the largest models, which scale scores by the features per head instead of the head size.
 _GEMMA_27B_LAYERS = {"gemma2": 46, "gemma3": 62}
 _SOFT_CAPS = {"gemma2": (50.0, 30.0)}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RopeFactors:
+    """Divisors of rotary frequencies: contents of `rope_freqs.weight`, and of `rope_factors_long.weight` and `_short`.
+
+    None: the file has no such tensor.
+    """
+
+    all: tuple[float, ...] | None = None
+    long: tuple[float, ...] | None = None
+    short: tuple[float, ...] | None = None
 
 
 def config_from_gguf(
@@ -46,12 +89,12 @@ def config_from_gguf(
     *,
     vocab_rows: int | None,
     has_tensor: Callable[[str], bool],
-    rope_factors: tuple[float, ...] | None,
+    rope_factors: RopeFactors,
 ) -> ModelConfig:
     """Reads the config of a GGUF file.
 
     path: for messages; vocab_rows: rows of `token_embd.weight`, None if the file has none; has_tensor: returns True if
-    the file has a tensor with this GGUF name; rope_factors: contents of `rope_freqs.weight`, None if the file has none.
+    the file has a tensor with this GGUF name; rope_factors: the file's factors of rotary frequencies.
     Raises DamagedFile or UnsupportedArchitecture.
     """
     architecture = metadata.get("general.architecture")
@@ -73,6 +116,9 @@ def config_from_gguf(
     num_heads = values.integer("attention.head_count")
     hidden_size = values.integer("embedding_length")
     head_size = values.integer("attention.key_length", hidden_size // max(num_heads, 1))
+    windows = _windows(values, architecture, num_layers)
+    norm_kind = "layer_norm_epsilon" if name in _LAYER_NORMS else "layer_norm_rms_epsilon"
+    rotated_size = values.integer("rope.dimension_count", head_size)
     config = ModelConfig(
         architecture=name,
         vocab_size=vocab_rows,
@@ -82,18 +128,24 @@ def config_from_gguf(
         num_heads=num_heads,
         num_kv_heads=values.integer("attention.head_count_kv", num_heads),
         head_size=head_size,
-        rms_norm_eps=values.number("attention.layer_norm_rms_epsilon"),
+        norm_eps=values.number(f"attention.{norm_kind}"),
         max_position_embeddings=values.integer("context_length"),
         rope_theta=values.number("rope.freq_base", 1_000_000.0 if architecture == "gemma3" else 10_000.0),
-        rope_layers=_rope_layers(architecture, num_layers),
+        rope_layers=_rope_layers(architecture, num_layers, windows),
         rope_scaling=_rope_scaling(path, values, rope_factors),
+        rotated_size=None if rotated_size == head_size else rotated_size,
         tie_word_embeddings=not has_tensor("output.weight"),
-        attention_bias=has_tensor("blk.0.attn_q.bias"),
+        attention_bias=has_tensor("blk.0.attn_q.bias") or has_tensor("blk.0.attn_qkv.bias"),
         attention_output_bias=has_tensor("blk.0.attn_output.bias"),
-        mlp_bias=has_tensor("blk.0.ffn_gate.bias"),
-        query_key_norm=architecture in ("qwen3", "qwen3moe", "gemma3", "olmoe"),
-        wide_query_key_norm=architecture == "olmoe",
-        windows=_windows(values, architecture, num_layers),
+        mlp_bias=has_tensor("blk.0.ffn_up.bias"),
+        gated_mlp=name not in _UNGATED,
+        layer_norms=_NORMS.get(name, ("input_layernorm", "post_attention_layernorm")),
+        norm_bias=has_tensor("output_norm.bias"),
+        query_key_norm=has_tensor("blk.0.attn_q_norm.weight"),
+        wide_query_key_norm=name in ("olmo2", "olmoe"),
+        windows=windows,
+        local_rope_theta=_local_rope_theta(values, architecture),
+        **_multipliers(values, name),
         **_gemma_fields(values, architecture, head_size, hidden_size // max(num_heads, 1)),
         **_expert_fields(values, name, num_layers),
     )
@@ -109,24 +161,58 @@ def _windows(values: Keys, architecture: str, num_layers: int) -> tuple[int | No
     layers = range(min(max(num_layers, 0), MAX_LAYERS))
     if window == 0:
         return ()
-    if architecture == "llama" and window < values.integer("context_length"):
+    if architecture in ("llama", "phi3") and window < values.integer("context_length"):
         return tuple(window for _ in layers)
-    if pattern := _WINDOW_PATTERNS.get(architecture):
+    if (default := _WINDOW_PATTERNS.get(architecture)) is None:
+        return ()
+    marks = values.get("attention.sliding_window_pattern")
+    if marks is None or type(marks) is int:
+        pattern = values.integer("attention.sliding_window_pattern", default)
+        if pattern < 1:
+            raise values.wrong("attention.sliding_window_pattern", "a positive number")
         return tuple(window if (layer + 1) % pattern else None for layer in layers)
-    return ()
+    if not isinstance(marks, list) or len(marks) < len(layers) or any(type(mark) is not bool for mark in marks):
+        raise values.wrong("attention.sliding_window_pattern", f"a number or {len(layers)} booleans")
+    windows = tuple(window if mark else None for mark in marks[: len(layers)])
+    return windows if any(windows) else ()
+
+
+def _local_rope_theta(values: Keys, architecture: str) -> float | None:
+    """Returns the rotary base of layers with a window, where they have no rope scaling."""
+    if architecture == "gemma3":
+        return values.number("rope.freq_base_swa", _LOCAL_ROPE_THETA)
+    if architecture == "olmo2" and values.integer("attention.sliding_window", 0):
+        return values.number("rope.freq_base_swa", values.number("rope.freq_base", 10_000.0))
+    return None
+
+
+def _multipliers(values: Keys, name: str) -> dict[str, float]:
+    """Returns the factors that the metadata of Granite and Cohere states."""
+    if name in ("cohere", "cohere2"):
+        return {"logit_multiplier": values.number("logit_scale")}
+    if name not in ("granite", "granitemoe"):
+        return {}
+    divisor = values.number("logit_scale")
+    if divisor <= 0:
+        raise values.wrong("logit_scale", "a positive number")
+    return {
+        "embedding_multiplier": values.number("embedding_scale", 1.0),
+        "residual_multiplier": values.number("residual_scale", 1.0),
+        "attention_multiplier": values.number("attention.scale", 1.0),
+        "logit_multiplier": 1.0 / divisor,
+    }
 
 
 def _gemma_fields(values: Keys, architecture: str, head_size: int, features_per_head: int) -> dict[str, Any]:
     """Returns the fields that only Gemma has."""
-    if architecture not in _WINDOW_PATTERNS:
+    if architecture not in _GEMMA_27B_LAYERS:
         return {}
     is_largest = values.integer("block_count") == _GEMMA_27B_LAYERS[architecture]
     fields: dict[str, Any] = {
-        "post_norms": True,
         "query_pre_attn_scalar": float(features_per_head if is_largest else head_size),
     }
     if architecture == "gemma3":
-        return {**fields, "local_rope_theta": values.number("rope.freq_base_swa", _LOCAL_ROPE_THETA)}
+        return fields
     attention_cap, logit_cap = _SOFT_CAPS[architecture]
     return {
         **fields,
@@ -135,8 +221,10 @@ def _gemma_fields(values: Keys, architecture: str, head_size: int, features_per_
     }
 
 
-def _rope_layers(architecture: str, num_layers: int) -> tuple[bool, ...]:
+def _rope_layers(architecture: str, num_layers: int, windows: tuple[int | None, ...]) -> tuple[bool, ...]:
     layers = range(min(max(num_layers, 0), MAX_LAYERS))
+    if architecture in ("cohere2", "exaone4") and windows:
+        return tuple(window is not None for window in windows)
     if architecture == "smollm3":
         return tuple((layer + 1) % _SMOLLM3_NOPE_INTERVAL != 0 for layer in layers)
     return tuple(True for _ in layers)
@@ -164,8 +252,6 @@ def _refuse_shapes(path: Path, values: Keys, config: ModelConfig) -> None:
             f"a value head size that differs from the key head size {config.head_size} in `{path}`",
             supported=("equal sizes",),
         )
-    if values.integer("rope.dimension_count", config.head_size) != config.head_size:
-        raise UnsupportedArchitecture(f"partial rotary embedding in `{path}`", supported=("full rotary embedding",))
     window = values.integer("attention.sliding_window", 0)
     if 0 < window < config.max_position_embeddings and not config.windows:
         raise UnsupportedArchitecture(
@@ -174,17 +260,23 @@ def _refuse_shapes(path: Path, values: Keys, config: ModelConfig) -> None:
         )
 
 
-def _rope_scaling(path: Path, values: Keys, rope_factors: tuple[float, ...] | None) -> RopeScaling:
+def _rope_scaling(path: Path, values: Keys, rope_factors: RopeFactors) -> RopeScaling:
     kind = values.get("rope.scaling.type")
+    # As for safetensors, see `config_json.py`.
+    trained = values.integer("rope.scaling.original_context_length", values.integer("context_length"))
+    by_length = rope_factors.long if values.integer("context_length") > trained else rope_factors.short
+    if by_length is not None:
+        attention_factor = values.number("rope.scaling.attn_factor", 1.0)
+        return RopeScaling(kind="factors", factors=by_length, attention_factor=attention_factor)
     linear_factor = values.number("rope.scale_linear", 1.0)  # the key in old files
     factor = values.number("rope.scaling.factor", linear_factor)
-    if rope_factors is not None:
+    if rope_factors.all is not None:
         if kind not in (None, "none"):
             raise UnsupportedArchitecture(
                 f"rope scaling {quoted(str(kind))} on top of `rope_freqs.weight` in `{path}`",
                 supported=("either of them",),
             )
-        return RopeScaling(kind="factors", factors=rope_factors)
+        return RopeScaling(kind="factors", factors=rope_factors.all)
     if kind in (None, "none") and linear_factor == 1.0:
         return RopeScaling()
     if kind in (None, "linear"):
@@ -202,9 +294,7 @@ def _rope_scaling(path: Path, values: Keys, rope_factors: tuple[float, ...] | No
     return RopeScaling(
         kind="yarn",
         factor=factor,
-        original_max_position_embeddings=values.integer(
-            "rope.scaling.original_context_length", values.integer("context_length")
-        ),
+        original_max_position_embeddings=trained,
         beta_fast=values.number("rope.scaling.yarn_beta_fast", 32.0),
         beta_slow=values.number("rope.scaling.yarn_beta_slow", 1.0),
         attention_factor=extra * (1.0 + 0.1 * math.log(factor)) if factor > 1.0 else extra,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from trunkline_server.errors import UnsupportedArchitecture, quoted
+from trunkline_server.errors import DamagedFile, UnsupportedArchitecture, quoted
 from trunkline_server.models.config import MAX_LAYERS, ModelConfig, RopeScaling
 from trunkline_server.models.keys import Keys
 
@@ -29,9 +30,22 @@ class _Experts:
 class _Architecture:
     """The defaults of transformers for keys that `config.json` lacks, and which keys have a meaning."""
 
+    spelling: Mapping[str, str] = field(default_factory=dict)  # see `Keys`
+    activation: str = "silu"
     attention_bias: bool | None = None  # None: as the key says
     attention_output_bias: bool | None = None
+    biased: bool = False  # the default of the keys
     has_mlp_bias: bool = False
+    norm_eps: float = 1e-6
+    layer_norms: tuple[str, ...] = ("input_layernorm", "post_attention_layernorm")
+    norm_bias: bool = False
+    gated_mlp: bool = True
+    # The fraction of a head that is rotated if the key is absent. None: another fraction than 1 is refused.
+    rotated: float | None = None
+    # Layers without a window do not rotate, if any layer has one.
+    rotates_in_windows: bool = False
+    has_multipliers: bool = False
+    logit_scale: float | None = None  # the default of this key, if it has a meaning
     query_key_norm: bool = False
     head_size: int | None = None  # None: hidden_size / num_heads
     rope_theta: float = 10_000.0
@@ -44,22 +58,65 @@ class _Architecture:
     window_pattern: int | None = None
     # Used instead of a pattern: if `use_sliding_window` is on, layers from this one on have the window.
     max_window_layers: int | None = None
-    is_gemma: bool = False
+    is_gemma: bool = False  # with the scalar and the caps of Gemma 2 and 3
     wide_query_key_norm: bool = False
     experts: _Experts | None = None
     attention_soft_cap: float | None = None
     logit_soft_cap: float | None = None
+    # Layers with a window rotate without scaling, by a base of their own if there is one.
+    has_local_rope: bool = False
     local_rope_theta: float | None = None
 
 
+_POST_NORMS = ("post_attention_layernorm", "post_feedforward_layernorm")
+_ALL_NORMS = ("input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm")
+_GELU = "gelu_pytorch_tanh"
+_COHERE = _Architecture(
+    spelling={"rms_norm_eps": "layer_norm_eps"}, norm_eps=1e-5, layer_norms=("input_layernorm",), tied=True,
+    logit_scale=0.0625,
+)  # fmt: skip
+_GLM = _Architecture(
+    head_size=128, norm_eps=1.5625e-7, rotated=0.5, attention_bias=None, attention_output_bias=False, biased=True,
+)  # fmt: skip
+_GRANITE = _Architecture(has_multipliers=True, has_mlp_bias=True)
+_OLMO2 = _Architecture(norm_eps=1e-5, layer_norms=_POST_NORMS, query_key_norm=True, wide_query_key_norm=True)
 _ARCHITECTURES = {
+    "cohere": _COHERE,
+    "cohere2": replace(_COHERE, has_windows=True, window=4096, window_pattern=4, rotates_in_windows=True),
+    "ernie4_5": _Architecture(
+        spelling={"attention_bias": "use_bias", "mlp_bias": "use_bias"}, head_size=128, norm_eps=1e-5, has_mlp_bias=True,
+        rope_theta=500_000.0, tied=True,
+    ),
+    "exaone": _Architecture(
+        spelling={"num_hidden_layers": "num_layers", "rms_norm_eps": "layer_norm_epsilon",
+                  "hidden_act": "activation_function"},
+        norm_eps=1e-5,
+    ),
+    "exaone4": _Architecture(
+        norm_eps=1e-5, layer_norms=_POST_NORMS, query_key_norm=True, has_windows=True, window=4096, window_pattern=4,
+        rotates_in_windows=True,
+    ),
+    "gemma": _Architecture(head_size=256, tied=True, activation=_GELU),
     "gemma2": _Architecture(
+        spelling={"hidden_act": "hidden_activation"}, activation=_GELU, layer_norms=_ALL_NORMS,
         head_size=256, tied=True, is_gemma=True, has_windows=True, window=4096, window_pattern=2,
         attention_soft_cap=50.0, logit_soft_cap=30.0,
     ),
     "gemma3_text": _Architecture(
+        spelling={"hidden_act": "hidden_activation"}, activation=_GELU, layer_norms=_ALL_NORMS,
         head_size=256, tied=True, is_gemma=True, has_windows=True, window=4096, window_pattern=6, query_key_norm=True,
-        rope_theta=1_000_000.0, local_rope_theta=10_000.0,
+        rope_theta=1_000_000.0, has_local_rope=True, local_rope_theta=10_000.0,
+    ),
+    "glm": _GLM,
+    "glm4": replace(_GLM, layer_norms=_ALL_NORMS),
+    "granite": _GRANITE,
+    "granitemoe": replace(
+        _GRANITE, has_mlp_bias=False,
+        experts=_Experts(size_key="intermediate_size", renormalise=True),
+    ),
+    "internlm2": _Architecture(spelling={"attention_bias": "bias"}),
+    "internlm3": _Architecture(
+        spelling={"attention_bias": "qkv_bias", "attention_out_bias": "bias", "mlp_bias": "bias"}, has_mlp_bias=True,
     ),
     "llama": _Architecture(has_mlp_bias=True),
     "mistral": _Architecture(attention_bias=False, attention_output_bias=False, has_windows=True, window=4096),
@@ -67,9 +124,18 @@ _ARCHITECTURES = {
         attention_bias=False, attention_output_bias=False, has_windows=True, rope_theta=1_000_000.0,
         experts=_Experts(size_key="intermediate_size", renormalise=True),
     ),
+    "nemotron": _Architecture(
+        spelling={"rms_norm_eps": "norm_eps"}, norm_eps=1e-5, norm_bias=True, gated_mlp=False, has_mlp_bias=True,
+        activation="relu2", rotated=0.5,
+    ),
+    "olmo2": _OLMO2,
+    "olmo3": replace(_OLMO2, has_windows=True, window=4096, window_pattern=4, has_local_rope=True),
     "olmoe": _Architecture(
         attention_bias=False, attention_output_bias=False, query_key_norm=True, wide_query_key_norm=True,
         experts=_Experts(size_key="intermediate_size"),
+    ),
+    "phi3": _Architecture(
+        attention_bias=False, attention_output_bias=False, norm_eps=1e-5, rotated=1.0, has_windows=True,
     ),
     "qwen2": _Architecture(
         attention_bias=True, attention_output_bias=False, has_windows=True, window=4096, max_window_layers=28,
@@ -84,12 +150,18 @@ _ARCHITECTURES = {
     "qwen3_moe": _Architecture(
         query_key_norm=True, has_windows=True, window=4096, max_window_layers=0, experts=_Experts(chooses_layers=True),
     ),
+    "seed_oss": _Architecture(head_size=128, attention_output_bias=None, biased=True, has_mlp_bias=True),
     "smollm3": _Architecture(has_mlp_bias=True, rope_theta=2_000_000.0, tied=True),
+    "starcoder2": _Architecture(
+        spelling={"rms_norm_eps": "norm_epsilon", "attention_bias": "use_bias", "mlp_bias": "use_bias"}, biased=True,
+        norm_eps=1e-5, norm_bias=True, gated_mlp=False, has_mlp_bias=True, activation=_GELU, has_windows=True, tied=True,
+    ),
 }  # fmt: skip
 
 SUPPORTED = tuple(_ARCHITECTURES)
-_ROPE_KINDS = ("default", "linear", "llama3", "yarn")
-_SILU = ("silu", "swish")
+_ROPE_KINDS = ("default", "dynamic", "linear", "llama3", "longrope", "yarn")
+# Other names for activations and kinds of rope scaling.
+_ALIASES = {"swish": "silu", "su": "longrope"}
 
 
 def config_from_json(path: Path, values: Mapping[str, object]) -> ModelConfig:
@@ -97,17 +169,21 @@ def config_from_json(path: Path, values: Mapping[str, object]) -> ModelConfig:
 
     Raises DamagedFile (a key is missing or impossible) or UnsupportedArchitecture.
     """
-    keys = Keys(path, values)
-    name = keys.get("model_type")
+    name = values.get("model_type")
     if not isinstance(name, str):
-        raise keys.damaged("key `model_type` is missing or not a string")
+        raise DamagedFile(path, "key `model_type` is missing or not a string")
     if name not in _ARCHITECTURES:
         raise UnsupportedArchitecture(f"architecture {quoted(name)} of `{path}`", supported=SUPPORTED)
     architecture = _ARCHITECTURES[name]
+    keys = Keys(path, values, spelling=architecture.spelling)
     _refuse_features(keys, architecture)
     hidden_size, num_heads = keys.integer("hidden_size"), keys.integer("num_attention_heads")
     num_layers, max_positions = keys.integer("num_hidden_layers"), keys.integer("max_position_embeddings")
-    bias = keys.boolean("attention_bias", False)
+    head_size = keys.integer("head_dim", architecture.head_size or hidden_size // max(num_heads, 1))
+    bias = keys.boolean("attention_bias", architecture.biased)
+    # ERNIE and StarCoder2 have one key for all biases, InternLM 3 and Seed-OSS one for outputs.
+    output_bias = keys.boolean("attention_out_bias", bias and name != "seed_oss")
+    windows = _windows(keys, architecture, num_layers, max_positions)
     rope, local_rope_theta = _rope_keys(keys, architecture)
     config = ModelConfig(
         architecture=name,
@@ -117,23 +193,28 @@ def config_from_json(path: Path, values: Mapping[str, object]) -> ModelConfig:
         num_layers=num_layers,
         num_heads=num_heads,
         num_kv_heads=keys.integer("num_key_value_heads", num_heads),
-        head_size=keys.integer("head_dim", architecture.head_size or hidden_size // max(num_heads, 1)),
-        rms_norm_eps=keys.number("rms_norm_eps", 1e-6),
+        head_size=head_size,
+        norm_eps=keys.number("rms_norm_eps", architecture.norm_eps),
         max_position_embeddings=max_positions,
         rope_theta=rope.number("rope_theta", keys.number("rope_theta", architecture.rope_theta)),
-        rope_layers=_rope_layers(keys, name, num_layers),
+        rope_layers=_rope_layers(keys, architecture, name, num_layers, windows),
         rope_scaling=_rope_scaling(keys, rope, max_positions),
+        rotated_size=_rotated_size(keys, rope, architecture, head_size),
         tie_word_embeddings=keys.boolean("tie_word_embeddings", architecture.tied),
         attention_bias=bias if architecture.attention_bias is None else architecture.attention_bias,
         attention_output_bias=(
-            bias if architecture.attention_output_bias is None else architecture.attention_output_bias
+            output_bias if architecture.attention_output_bias is None else architecture.attention_output_bias
         ),
         mlp_bias=architecture.has_mlp_bias and keys.boolean("mlp_bias", False),
+        gated_mlp=architecture.gated_mlp,
+        layer_norms=architecture.layer_norms,
+        norm_bias=architecture.norm_bias,
         query_key_norm=architecture.query_key_norm,
         wide_query_key_norm=architecture.wide_query_key_norm,
-        windows=_windows(keys, architecture, num_layers, max_positions),
+        windows=windows,
         local_rope_theta=local_rope_theta,
         **_gemma_fields(keys, architecture),
+        **_multipliers(keys, architecture),
         **_expert_fields(keys, architecture, num_layers),
     )
     if problem := config.problem():
@@ -156,8 +237,20 @@ def _gemma_fields(keys: Keys, architecture: _Architecture) -> dict[str, Any]:
         "query_pre_attn_scalar": keys.number("query_pre_attn_scalar", 256.0),
         "attention_soft_cap": cap("attn_logit_softcapping", architecture.attention_soft_cap) if has_caps else None,
         "logit_soft_cap": cap("final_logit_softcapping", architecture.logit_soft_cap),
-        "post_norms": True,
     }
+
+
+def _multipliers(keys: Keys, architecture: _Architecture) -> dict[str, float]:
+    """Returns the factors that the configs of Granite and Cohere state."""
+    if architecture.logit_scale is not None:
+        return {"logit_multiplier": keys.number("logit_scale", architecture.logit_scale)}
+    if not architecture.has_multipliers:
+        return {}
+    names = ("embedding_multiplier", "residual_multiplier", "attention_multiplier")
+    divisor = keys.number("logits_scaling", 1.0)
+    if divisor <= 0:
+        raise keys.wrong("logits_scaling", "a positive number")
+    return {name: keys.number(name, 1.0) for name in names} | {"logit_multiplier": 1.0 / divisor}
 
 
 def _expert_fields(keys: Keys, architecture: _Architecture, num_layers: int) -> dict[str, Any]:
@@ -165,7 +258,7 @@ def _expert_fields(keys: Keys, architecture: _Architecture, num_layers: int) -> 
     experts = architecture.experts
     if experts is None:
         return {}
-    num_experts = keys.integer("num_experts") if "num_experts" in keys else keys.integer("num_local_experts")
+    num_experts = keys.integer("num_experts" if "num_experts" in keys else "num_local_experts")
     renormalise = keys.boolean("norm_topk_prob", False) if experts.renormalise is None else experts.renormalise
     return {
         "num_experts": num_experts,
@@ -190,11 +283,11 @@ def _expert_layers(keys: Keys, experts: _Experts, num_layers: int) -> tuple[bool
 
 
 def _refuse_features(keys: Keys, architecture: _Architecture) -> None:
-    # Gemma's models ignore `hidden_act`.
-    key, known = ("hidden_activation", ("gelu_pytorch_tanh",)) if architecture.is_gemma else ("hidden_act", _SILU)
-    activation = keys.get(key)
-    if activation is not None and activation not in known:
-        raise UnsupportedArchitecture(f"activation {quoted(str(activation))} of `{keys.path}`", supported=known[:1])
+    activation, known = keys.get("hidden_act"), architecture.activation
+    if activation is not None and activation != known and _ALIASES.get(str(activation)) != known:
+        raise UnsupportedArchitecture(f"activation {quoted(str(activation))} of `{keys.path}`", supported=(known,))
+    if keys.boolean("use_qk_norm", False):
+        raise UnsupportedArchitecture(f"`use_qk_norm` in `{keys.path}`", supported=("false",))
     if keys.get("clip_qkv") is not None:
         raise UnsupportedArchitecture(f"`clip_qkv` in `{keys.path}`", supported=("null",))
     if keys.boolean("use_bidirectional_attention", False):
@@ -204,9 +297,10 @@ def _refuse_features(keys: Keys, architecture: _Architecture) -> None:
 def _rope_keys(keys: Keys, architecture: _Architecture) -> tuple[Keys, float | None]:
     """Returns the keys that state the rotary embedding of layers without a window, and the others' rotary base."""
     rope = keys.nested("rope_parameters") or keys.nested("rope_scaling") or Keys(keys.path, {})
-    if architecture.local_rope_theta is None:
+    if not architecture.has_local_rope:
         return rope, None
-    local = keys.number("rope_local_base_freq", architecture.local_rope_theta)
+    shared = keys.number("rope_theta", architecture.rope_theta)
+    local = keys.number("rope_local_base_freq", architecture.local_rope_theta or shared)
     if (windowed := rope.nested("sliding_attention")) is not None:
         local = windowed.number("rope_theta", local)
         if windowed.get("rope_type") not in (None, "default"):
@@ -216,8 +310,24 @@ def _rope_keys(keys: Keys, architecture: _Architecture) -> tuple[Keys, float | N
     return rope.nested("full_attention") or rope, local
 
 
-def _rope_layers(keys: Keys, name: str, num_layers: int) -> tuple[bool, ...]:
+def _rotated_size(keys: Keys, rope: Keys, architecture: _Architecture, head_size: int) -> int | None:
+    fraction = keys.number("partial_rotary_factor", architecture.rotated or 1.0)
+    fraction = rope.number("partial_rotary_factor", fraction)
+    if architecture.rotated is None and fraction != 1.0:
+        raise UnsupportedArchitecture(
+            f"partial rotary embedding in `{keys.path}`", supported=("full rotary embedding",)
+        )
+    if not 0 < fraction <= 1:
+        raise keys.wrong("partial_rotary_factor", "a number from 0 to 1")
+    return None if fraction == 1.0 else int(head_size * fraction)
+
+
+def _rope_layers(
+    keys: Keys, architecture: _Architecture, name: str, num_layers: int, windows: tuple[int | None, ...]
+) -> tuple[bool, ...]:
     num_layers = min(max(num_layers, 0), MAX_LAYERS)
+    if architecture.rotates_in_windows and any(windows):
+        return tuple(window is not None for window in windows)
     if name != "smollm3":
         return (True,) * num_layers
     marks = keys.get("no_rope_layers")
@@ -234,12 +344,9 @@ def _rope_layers(keys: Keys, name: str, num_layers: int) -> tuple[bool, ...]:
 
 def _rope_scaling(keys: Keys, rope: Keys, max_positions: int) -> RopeScaling:
     kind = rope.get("rope_type") or rope.get("type") or "default"
+    kind = _ALIASES.get(str(kind), kind)
     if kind not in _ROPE_KINDS:
         raise UnsupportedArchitecture(f"rope scaling {quoted(str(kind))} of `{keys.path}`", supported=_ROPE_KINDS)
-    if rope.number("partial_rotary_factor", keys.number("partial_rotary_factor", 1.0)) != 1.0:
-        raise UnsupportedArchitecture(
-            f"partial rotary embedding in `{keys.path}`", supported=("full rotary embedding",)
-        )
     trained = keys.integer("original_max_position_embeddings", max_positions)
     trained = rope.integer("original_max_position_embeddings", trained)
     if kind == "linear":
@@ -264,7 +371,26 @@ def _rope_scaling(keys: Keys, rope: Keys, max_positions: int) -> RopeScaling:
             mscale_all_dim=rope.number("mscale_all_dim", 0.0),
             truncate=rope.boolean("truncate", True),
         )
+    if kind == "longrope":
+        return _longrope(keys, rope, max_positions, trained)
+    # "dynamic" changes nothing within the context of the model, and no sequence is longer.
     return RopeScaling()
+
+
+def _longrope(keys: Keys, rope: Keys, max_positions: int, trained: int) -> RopeScaling:
+    """Reads the scaling of arXiv:2402.13753.
+
+    A context beyond the trained one has the factors for long sequences from the first position on, as in vLLM and
+    llama.cpp: keys that change with the length of a sequence could not be cached.
+    """
+    name = "long_factor" if max_positions > trained else "short_factor"
+    factors = rope.get(name)
+    if not isinstance(factors, list) or not all(type(factor) in (int, float) for factor in factors):
+        raise rope.wrong(name, "a list of numbers")
+    factor = rope.number("factor", max_positions / max(trained, 1))
+    attention = math.sqrt(1 + math.log(factor) / math.log(trained)) if factor > 1 and trained > 1 else 1.0
+    attention_factor = rope.optional_number("attention_factor") or attention
+    return RopeScaling(kind="factors", factors=tuple(map(float, factors)), attention_factor=attention_factor)
 
 
 def _windows(keys: Keys, architecture: _Architecture, num_layers: int, max_positions: int) -> tuple[int | None, ...]:

@@ -1,6 +1,6 @@
 """Gemma 2 (arXiv:2408.00118): every other layer has a sliding window; soft caps on scores and logits.
 
-Norm weights are the final multipliers in both file formats; see `weights/naming.py`.
+Norm weights are the final multipliers in both file formats; see `weights/places.py`.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ def forward(ops: Ops[T], config: ModelConfig) -> T:
     x = ops.scale(ops.embedding("model.embed_tokens.weight"), config.hidden_size**0.5)
     for layer in range(config.num_layers):
         name = f"model.layers.{layer}"
-        normed = ops.rms_norm(x, f"{name}.input_layernorm.weight", config.rms_norm_eps)
+        normed = ops.rms_norm(x, f"{name}.input_layernorm.weight", config.norm_eps)
         mixed = attention(ops, config, layer, normed)
-        x = ops.add(x, ops.rms_norm(mixed, f"{name}.post_attention_layernorm.weight", config.rms_norm_eps))
-        normed = ops.rms_norm(x, f"{name}.pre_feedforward_layernorm.weight", config.rms_norm_eps)
+        x = ops.add(x, ops.rms_norm(mixed, f"{name}.post_attention_layernorm.weight", config.norm_eps))
+        normed = ops.rms_norm(x, f"{name}.pre_feedforward_layernorm.weight", config.norm_eps)
         inner = mlp(ops, f"{name}.mlp", normed)
-        x = ops.add(x, ops.rms_norm(inner, f"{name}.post_feedforward_layernorm.weight", config.rms_norm_eps))
-    x = ops.rms_norm(x, "model.norm.weight", config.rms_norm_eps)
+        x = ops.add(x, ops.rms_norm(inner, f"{name}.post_feedforward_layernorm.weight", config.norm_eps))
+    x = ops.rms_norm(x, "model.norm.weight", config.norm_eps)
     return ops.logits(x, "lm_head.weight", config.logit_soft_cap)
 
 

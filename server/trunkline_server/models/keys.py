@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Self
 
 from trunkline_server.errors import DamagedFile, quoted
@@ -14,18 +15,26 @@ _MAX_INTEGER = 1 << 62
 class Keys:
     """A JSON object, or the metadata of one architecture, whose errors name file and key. `null` counts as absent.
 
-    prefix: what precedes the keys in errors; what: how errors call a key.
+    prefix: what precedes the keys in errors; what: how errors call a key; spelling: the file's names for keys that have
+    another name here.
     """
 
-    def __init__(self, path: Path, values: Mapping[str, object], prefix: str = "", what: str = "key") -> None:
+    def __init__(
+        self,
+        path: Path,
+        values: Mapping[str, object],
+        prefix: str = "",
+        what: str = "key",
+        spelling: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         self.path, self.prefix = path, prefix
-        self._values, self._what = values, what
+        self._values, self._what, self._spelling = values, what, spelling
 
     def get(self, key: str) -> object:
-        return self._values.get(key)
+        return self._values.get(self._spelling.get(key, key))
 
     def __contains__(self, key: str) -> bool:
-        return key in self._values
+        return self._spelling.get(key, key) in self._values
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._values)
@@ -79,7 +88,7 @@ class Keys:
 
     def wrong(self, key: str, wanted: str) -> DamagedFile:
         """Returns the error for a key that is missing or has a value that is not `wanted`."""
-        value, name = self.get(key), f"{self._what} `{self.prefix}{key}`"
+        value, name = self.get(key), f"{self._what} `{self.prefix}{self._spelling.get(key, key)}`"
         if value is None:
             return self.damaged(f"{name} is missing")
         return self.damaged(f"{name} is {quoted(str(value))}, expected {wanted}")

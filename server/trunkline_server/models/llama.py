@@ -1,6 +1,8 @@
-"""Llama 2 and 3 (arXiv:2307.09288, arXiv:2407.21783), Mistral (arXiv:2310.06825) and SmolLM2 (arXiv:2502.02737).
+"""Llama 2 and 3 (arXiv:2307.09288, arXiv:2407.21783), and models that differ from them in their config alone.
 
-Mistral 7B v0.1 has a sliding window in every layer; later versions have none.
+Mistral (arXiv:2310.06825) may have a sliding window. Some layers of SmolLM3, by default every fourth, do not rotate
+(arXiv:2501.18795). Phi-3 (arXiv:2404.14219), GLM-4, ERNIE 4.5, InternLM, EXAONE 3, Seed-OSS and SmolLM2 have other names,
+biases, rotations or an order of their own in files; see `weights/places.py`.
 """
 
 from __future__ import annotations
@@ -15,16 +17,16 @@ def forward(ops: Ops[T], config: ModelConfig) -> T:
     x = ops.embedding("model.embed_tokens.weight")
     for layer in range(config.num_layers):
         name = f"model.layers.{layer}"
-        normed = ops.rms_norm(x, f"{name}.input_layernorm.weight", config.rms_norm_eps)
+        normed = ops.rms_norm(x, f"{name}.input_layernorm.weight", config.norm_eps)
         x = ops.add(x, attention(ops, config, layer, normed))
-        normed = ops.rms_norm(x, f"{name}.post_attention_layernorm.weight", config.rms_norm_eps)
+        normed = ops.rms_norm(x, f"{name}.post_attention_layernorm.weight", config.norm_eps)
         x = ops.add(x, mlp(ops, config, f"{name}.mlp", normed))
-    x = ops.rms_norm(x, "model.norm.weight", config.rms_norm_eps)
+    x = ops.rms_norm(x, "model.norm.weight", config.norm_eps)
     return ops.logits(x, "lm_head.weight")
 
 
 def attention(ops: Ops[T], config: ModelConfig, layer: int, x: T) -> T:
-    """Grouped-query attention, rotary on queries and keys."""
+    """Grouped-query attention, rotary on queries and keys where the layer has positions."""
     name = f"model.layers.{layer}.self_attn"
 
     def project(x: T, projection: str, bias: bool) -> T:
@@ -33,9 +35,10 @@ def attention(ops: Ops[T], config: ModelConfig, layer: int, x: T) -> T:
     query = project(x, "q_proj", config.attention_bias)
     key = project(x, "k_proj", config.attention_bias)
     value = project(x, "v_proj", config.attention_bias)
-    rotary = rope(config)
-    query = ops.rope(query, rotary, config.head_size)
-    key = ops.rope(key, rotary, config.head_size)
+    if config.rope_layers[layer]:
+        rotary = rope(config)
+        query = ops.rope(query, rotary, config.head_size)
+        key = ops.rope(key, rotary, config.head_size)
     ops.write_kv(layer, key, value)
     mixed = ops.paged_attention(layer, query, config.attention_scale, config.window(layer))
     return project(mixed, "o_proj", config.attention_output_bias)

@@ -13,9 +13,9 @@ def forward(ops: Ops[T], config: ModelConfig) -> T:
     x = ops.embedding("model.embed_tokens.weight")
     for layer in range(config.num_layers):
         name = f"model.layers.{layer}"
-        normed = ops.rms_norm(x, f"{name}.input_layernorm.weight", config.rms_norm_eps)
+        normed = ops.rms_norm(x, f"{name}.input_layernorm.weight", config.norm_eps)
         x = ops.add(x, llama.attention(ops, config, layer, normed))
-        normed = ops.rms_norm(x, f"{name}.post_attention_layernorm.weight", config.rms_norm_eps)
+        normed = ops.rms_norm(x, f"{name}.post_attention_layernorm.weight", config.norm_eps)
         x = ops.add(x, mixture(ops, config, f"{name}.mlp", normed))
-    x = ops.rms_norm(x, "model.norm.weight", config.rms_norm_eps)
+    x = ops.rms_norm(x, "model.norm.weight", config.norm_eps)
     return ops.logits(x, "lm_head.weight")

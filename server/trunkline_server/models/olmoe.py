@@ -13,19 +13,19 @@ def forward(ops: Ops[T], config: ModelConfig) -> T:
     x = ops.embedding("model.embed_tokens.weight")
     for layer in range(config.num_layers):
         name = f"model.layers.{layer}"
-        normed = ops.rms_norm(x, f"{name}.input_layernorm.weight", config.rms_norm_eps)
+        normed = ops.rms_norm(x, f"{name}.input_layernorm.weight", config.norm_eps)
         x = ops.add(x, attention(ops, config, layer, normed))
-        normed = ops.rms_norm(x, f"{name}.post_attention_layernorm.weight", config.rms_norm_eps)
+        normed = ops.rms_norm(x, f"{name}.post_attention_layernorm.weight", config.norm_eps)
         x = ops.add(x, mixture(ops, config, f"{name}.mlp", normed))
-    x = ops.rms_norm(x, "model.norm.weight", config.rms_norm_eps)
+    x = ops.rms_norm(x, "model.norm.weight", config.norm_eps)
     return ops.logits(x, "lm_head.weight")
 
 
 def attention(ops: Ops[T], config: ModelConfig, layer: int, x: T) -> T:
     """Multi-head attention, queries and keys normalised, then rotated."""
     name = f"model.layers.{layer}.self_attn"
-    query = ops.rms_norm(ops.linear(x, f"{name}.q_proj.weight"), f"{name}.q_norm.weight", config.rms_norm_eps)
-    key = ops.rms_norm(ops.linear(x, f"{name}.k_proj.weight"), f"{name}.k_norm.weight", config.rms_norm_eps)
+    query = ops.rms_norm(ops.linear(x, f"{name}.q_proj.weight"), f"{name}.q_norm.weight", config.norm_eps)
+    key = ops.rms_norm(ops.linear(x, f"{name}.k_proj.weight"), f"{name}.k_norm.weight", config.norm_eps)
     value = ops.linear(x, f"{name}.v_proj.weight")
     rotary = rope(config)
     query = ops.rope(query, rotary, config.head_size)

@@ -54,6 +54,9 @@ class Ops(Protocol[T]):
     def rms_norm(self, x: T, weight: str, eps: float) -> T:
         """Returns x / sqrt(mean(x^2) + eps) * weight, over the last dimension. arXiv:1910.07467."""
 
+    def layer_norm(self, x: T, weight: str, bias: str | None, eps: float) -> T:
+        """Returns (x - mean(x)) / sqrt(variance(x) + eps) * weight + bias, over the last dimension. arXiv:1607.06450."""
+
     def head_rms_norm(self, x: T, weight: str, eps: float, head_size: int) -> T:
         """Applies `rms_norm` to each head separately: x [T, heads * D], weight [D]."""
 
@@ -83,6 +86,12 @@ class Ops(Protocol[T]):
 
     def gelu_mul(self, gate: T, up: T) -> T:
         """Returns gelu(gate) * up, elementwise, with the tanh approximation. arXiv:2002.05202, arXiv:1606.08415."""
+
+    def gelu(self, x: T) -> T:
+        """Returns gelu(x), elementwise, with the tanh approximation. arXiv:1606.08415."""
+
+    def relu_squared(self, x: T) -> T:
+        """Returns max(x, 0)^2, elementwise. arXiv:2109.08668."""
 
     def experts(self, x: T, router_logits: T, experts: Experts) -> T:
         """Returns the weighted sum of the outputs of each token's experts, [T, N], for x [T, N].

@@ -12,11 +12,11 @@ def forward(ops: Ops[T], config: ModelConfig) -> T:
     x = ops.embedding("model.embed_tokens.weight")
     for layer in range(config.num_layers):
         name = f"model.layers.{layer}"
-        normed = ops.rms_norm(x, f"{name}.input_layernorm.weight", config.rms_norm_eps)
+        normed = ops.rms_norm(x, f"{name}.input_layernorm.weight", config.norm_eps)
         x = ops.add(x, attention(ops, config, layer, normed))
-        normed = ops.rms_norm(x, f"{name}.post_attention_layernorm.weight", config.rms_norm_eps)
+        normed = ops.rms_norm(x, f"{name}.post_attention_layernorm.weight", config.norm_eps)
         x = ops.add(x, mlp(ops, f"{name}.mlp", normed))
-    x = ops.rms_norm(x, "model.norm.weight", config.rms_norm_eps)
+    x = ops.rms_norm(x, "model.norm.weight", config.norm_eps)
     return ops.logits(x, "lm_head.weight")
 
 
@@ -30,8 +30,8 @@ def attention(ops: Ops[T], config: ModelConfig, layer: int, x: T) -> T:
     query = project(x, "q_proj", config.attention_bias)
     key = project(x, "k_proj", config.attention_bias)
     value = project(x, "v_proj", config.attention_bias)
-    query = ops.head_rms_norm(query, f"{name}.q_norm.weight", config.rms_norm_eps, config.head_size)
-    key = ops.head_rms_norm(key, f"{name}.k_norm.weight", config.rms_norm_eps, config.head_size)
+    query = ops.head_rms_norm(query, f"{name}.q_norm.weight", config.norm_eps, config.head_size)
+    key = ops.head_rms_norm(key, f"{name}.k_norm.weight", config.norm_eps, config.head_size)
     rotary = rope(config)
     query = ops.rope(query, rotary, config.head_size)
     key = ops.rope(key, rotary, config.head_size)

@@ -11,14 +11,14 @@ from trunkline_server.models.ops import Rope
 
 def rope(config: ModelConfig) -> Rope:
     """Returns the rotary embedding of `config`, computed in f64 and rounded to f32 once."""
-    return _rope(config.head_size, config.rope_theta, config.rope_scaling)
+    return _rope(config.rotary_size, config.rope_theta, config.rope_scaling)
 
 
 def local_rope(config: ModelConfig) -> Rope:
     """Returns the rotary embedding of layers with a window: unscaled, with a base of its own if the model has one."""
     if config.local_rope_theta is None:
         return rope(config)
-    return _rope(config.head_size, config.local_rope_theta, RopeScaling())
+    return _rope(config.rotary_size, config.local_rope_theta, RopeScaling())
 
 
 def _rope(dim: int, theta: float, scaling: RopeScaling) -> Rope:
@@ -28,6 +28,7 @@ def _rope(dim: int, theta: float, scaling: RopeScaling) -> Rope:
         inv_freq = [freq / scaling.factor for freq in inv_freq]
     elif scaling.kind == "factors":
         inv_freq = [freq / factor for freq, factor in zip(inv_freq, scaling.factors, strict=True)]
+        attention_factor = scaling.attention_factor or 1.0
     elif scaling.kind == "llama3":
         inv_freq = [_llama3(freq, scaling) for freq in inv_freq]
     elif scaling.kind == "yarn":

@@ -12,7 +12,7 @@ def weight_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     for layer in range(config.num_layers):
         own = _attention_shapes(config) | (_expert_shapes if config.has_experts(layer) else _mlp_shapes)(config)
         shapes |= {f"model.layers.{layer}.{name}": shape for name, shape in own.items()}
-    shapes["model.norm.weight"] = (hidden,)
+    shapes |= _norm("model.norm", config)
     shapes["lm_head.weight"] = (vocab, hidden)
     return shapes
 
@@ -21,7 +21,9 @@ def _attention_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     """Returns the shapes of a layer's weights outside its MLP."""
     hidden = config.hidden_size
     query, key = config.num_heads * config.head_size, config.num_kv_heads * config.head_size
-    shapes: dict[str, tuple[int, ...]] = {"input_layernorm.weight": (hidden,)}
+    shapes: dict[str, tuple[int, ...]] = {}
+    for name in config.layer_norms:
+        shapes |= _norm(name, config)
 
     def linear(name: str, outputs: int, inputs: int, bias: bool) -> None:
         shapes[f"{name}.weight"] = (outputs, inputs)
@@ -35,15 +37,18 @@ def _attention_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     if config.query_key_norm:
         shapes["self_attn.q_norm.weight"] = (query if config.wide_query_key_norm else config.head_size,)
         shapes["self_attn.k_norm.weight"] = (key if config.wide_query_key_norm else config.head_size,)
-    shapes["post_attention_layernorm.weight"] = (hidden,)
-    if config.post_norms:
-        shapes["pre_feedforward_layernorm.weight"] = (hidden,)
-        shapes["post_feedforward_layernorm.weight"] = (hidden,)
     return shapes
+
+
+def _norm(name: str, config: ModelConfig) -> dict[str, tuple[int, ...]]:
+    kinds = ("weight", "bias") if config.norm_bias else ("weight",)
+    return {f"{name}.{kind}": (config.hidden_size,) for kind in kinds}
 
 
 def _mlp_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     shapes = _gated_mlp("mlp", config.hidden_size, config.intermediate_size)
+    if not config.gated_mlp:
+        del shapes["mlp.gate_proj.weight"]
     if config.mlp_bias:
         biases = {f"{name.removesuffix('.weight')}.bias": shape[:1] for name, shape in shapes.items()}
         shapes |= biases

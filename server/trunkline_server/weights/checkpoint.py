@@ -12,23 +12,16 @@ import numpy as np
 
 from trunkline_server.errors import DamagedFile, ModelNotFound, UnsupportedFormat, quoted
 from trunkline_server.models.config import ModelConfig
-from trunkline_server.models.config_gguf import config_from_gguf
+from trunkline_server.models.config_gguf import RopeFactors, config_from_gguf
 from trunkline_server.models.config_json import config_from_json
 from trunkline_server.models.shapes import weight_shapes
 from trunkline_server.weights.dequantize import dequantize
 from trunkline_server.weights.fingerprint import PageSums, fingerprint_bytes
-from trunkline_server.weights.gguf import GgufFile, TensorInfo
+from trunkline_server.weights.gguf import GgufArray, GgufFile
+from trunkline_server.weights.gguf_splits import open_splits
 from trunkline_server.weights.identity import SourceIdentity, identify
 from trunkline_server.weights.mapping import MappedFile
-from trunkline_server.weights.naming import (
-    OFFSET_NORM_ARCHITECTURES,
-    PERMUTED_ARCHITECTURES,
-    expert_names,
-    is_norm,
-    is_permuted,
-    safetensors_name,
-    stored_name,
-)
+from trunkline_server.weights.places import Place, gguf_place, has_offset, interleaved_heads, safetensors_place
 from trunkline_server.weights.quantization import Quantization, parse_quantization
 from trunkline_server.weights.quantized_parts import Part, part_suffixes, quantized_shape
 from trunkline_server.weights.safetensors import SafetensorsFile, open_shards, read_json_object
@@ -56,8 +49,8 @@ class Checkpoint(Protocol):
     def tensor(self, name: str) -> Tensor:
         """Returns the weight with this name.
 
-        It is a view of the mapped file, except for Gemma's norms (see `naming.py`). `interleaved_head` is set for query
-        and key projections of some GGUF files. If the head is tied, `tensor("lm_head.weight").name` is
+        It is a view of the mapped file, except for some norms and for queries that lie between keys and values; see
+        `places.py`, also for `interleaved_heads`. If the head is tied, `tensor("lm_head.weight").name` is
         "model.embed_tokens.weight".
         Raises KeyError for a name that is not in `names()`, and UnsupportedFormat, also for a weight that has `parts`.
         """
@@ -92,60 +85,43 @@ def open_checkpoint(path: str | Path) -> Checkpoint:
 
 
 class GgufCheckpoint:
-    """A checkpoint in one GGUF file."""
+    """A checkpoint in one GGUF file, or in several that `gguf-split` has made of one."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._file = GgufFile(path)
-        self.config = _config(self._file)
-        self._is_permuted = self.config.architecture in PERMUTED_ARCHITECTURES
-        self._gguf_names = {
-            name: gguf_name
-            for gguf_name in self._file.tensors
-            if (name := safetensors_name(gguf_name, self.config.architecture)) is not None
-        }
-        shapes = {name: self._shape(gguf_name) for name, gguf_name in self._gguf_names.items()}
-        # Maps the weight of an expert to the tensor that holds it, and its place there.
-        self._experts: dict[str, tuple[str, int]] = {}
-        for gguf_name, info in self._file.tensors.items():
-            names = expert_names(gguf_name, self.config.num_experts)
-            if names and (len(info.shape) != 3 or info.shape[0] != len(names)):
-                raise DamagedFile(
-                    path, f"tensor `{gguf_name}` has shape {list(info.shape)}, but there are {len(names)} experts"
-                )
-            self._experts |= {name: (gguf_name, place) for place, name in enumerate(names)}
-            shapes |= dict.fromkeys(names, info.shape[1:])
-        self._names = _check_complete(path, self.config, shapes)
+        self._files = open_splits(path)
+        self._holders = {name: file for file in self._files for name in file.tensors}
+        self.config = _config(self._files[0], self._holders)
+        self._places = {name: gguf_place(name, self.config, self._holders) for name in weight_shapes(self.config)}
+        shapes = {name: file.tensors[name].shape for name, file in self._holders.items()}
+        # GGUF lacks the first dimension of a matrix with one row.
+        for name, shape in shapes.items():
+            if name.endswith("ffn_gate_inp_shexp.weight") and len(shape) == 1:
+                shapes[name] = (1, *shape)
+        self._shapes = shapes
+        self._names = _check_complete(path, self.config, self._places, shapes)
         self.quantization: Quantization | None = None
-
-    def _shape(self, gguf_name: str) -> tuple[int, ...]:
-        """Returns the shape of a tensor in safetensors; GGUF lacks the first dimension of a matrix with one row."""
-        shape = self._file.tensors[gguf_name].shape
-        return (1, *shape) if gguf_name.endswith("ffn_gate_inp_shexp.weight") and len(shape) == 1 else shape
 
     def names(self) -> Sequence[str]:
         return self._names
 
     def parts(self, name: str) -> Mapping[str, Part]:
-        if _resolve(self.config, name) not in self._gguf_names and name not in self._experts:
+        if _resolve(self.config, name) not in self._places:
             raise KeyError(name)
         return {}
 
     def tensor(self, name: str) -> Tensor:
         name = _resolve(self.config, name)
-        if name in self._experts:
-            gguf_name, place = self._experts[name]
-            return self._file.tensor(gguf_name).part(place, name)
-        head_size = self.config.head_size if self._is_permuted and is_permuted(name) else None
-        gguf_name = self._gguf_names[name]
-        tensor = self._file.tensor(gguf_name)
-        return replace(tensor, name=name, shape=self._shape(gguf_name), interleaved_head=head_size)
+        place = self._places[name]
+        tensor = replace(self._holders[place.tensor].tensor(place.tensor), shape=self._shapes[place.tensor])
+        tensor = _part(tensor, place)
+        return replace(tensor, name=name, interleaved_heads=interleaved_heads(name, self.config, is_gguf=True))
 
     def fingerprint(self, page_sums: PageSums | None = None) -> str:
-        return fingerprint_bytes([self._file.file.bytes], page_sums)
+        return fingerprint_bytes([file.file.bytes for file in self._files], page_sums)
 
     def identity(self) -> SourceIdentity:
-        return identify([(self._file.file, self._file.header_bytes)])
+        return identify([(file.file, file.header_bytes) for file in self._files])
 
 
 class SafetensorsCheckpoint:
@@ -168,14 +144,13 @@ class SafetensorsCheckpoint:
             )
         self._holders: dict[str, SafetensorsFile] = open_shards(path)
         shapes = {name: file.tensors[name].shape for name, file in self._holders.items()}
-        shapes |= {
-            name: shapes[stored] for name in weight_shapes(self.config) if (stored := self._stored(name)) in shapes
-        }
+        self._places = {name: safetensors_place(name, self.config) for name in weight_shapes(self.config)}
         self._parts = self._find_parts()
         for name, parts in self._parts.items():
             assert self.quantization is not None, "parts are only found under a scheme"
-            shapes[name] = quantized_shape(path, self.quantization, name.removesuffix(".weight"), parts)
-        self._names = _check_complete(path, self.config, shapes)
+            shape = quantized_shape(path, self.quantization, name.removesuffix(".weight"), parts)
+            shapes[self._places[name].tensor] = shape
+        self._names = _check_complete(path, self.config, self._places, shapes)
 
     def _find_parts(self) -> dict[str, Mapping[str, Part]]:
         """Maps the weight of each quantised module to its parts."""
@@ -183,9 +158,15 @@ class SafetensorsCheckpoint:
             return {}
         dtypes = {name: file.tensors[name].dtype for name, file in self._holders.items()}
         found: dict[str, Mapping[str, Part]] = {}
-        for name in weight_shapes(self.config):
-            module = self._stored(name).removesuffix(".weight")
+        for name, place in self._places.items():
+            module = place.tensor.removesuffix(".weight")
             suffixes = part_suffixes(self.quantization, module, dtypes)
+            if suffixes and (place.rows or place.index is not None):
+                raise UnsupportedFormat(
+                    f"module {quoted(module)} of `{self.path}` joins several weights and is quantised with the scheme in "
+                    "`quantization_config`, which is not supported",
+                    hint="use the unquantised model or a GGUF file",
+                )
             if suffixes:
                 found[name] = {suffix: self._part(f"{module}.{suffix}") for suffix in suffixes}
         return found
@@ -193,15 +174,12 @@ class SafetensorsCheckpoint:
     def _part(self, name: str) -> Part:
         return self._holders[name].part(name)
 
-    def _stored(self, name: str) -> str:
-        return stored_name(name, self.config.architecture)
-
     def names(self) -> Sequence[str]:
         return self._names
 
     def parts(self, name: str) -> Mapping[str, Part]:
         name = _resolve(self.config, name)
-        if self._stored(name) not in self._holders and name not in self._parts:
+        if name not in self._places:
             raise KeyError(name)
         return self._parts.get(name, {})
 
@@ -213,10 +191,10 @@ class SafetensorsCheckpoint:
                 "this backend does not support",
                 hint="use `--backend cuda`, the unquantised model or a GGUF file",
             )
-        stored = self._stored(name)
-        tensor = replace(self._holders[stored].tensor(stored), name=name)
-        has_offset = self.config.architecture in OFFSET_NORM_ARCHITECTURES and is_norm(name)
-        return _plus_one(tensor) if has_offset else tensor
+        place = self._places[name]
+        tensor = _part(self._holders[place.tensor].tensor(place.tensor), place)
+        tensor = replace(tensor, name=name, interleaved_heads=interleaved_heads(name, self.config, is_gguf=False))
+        return _plus_one(tensor) if has_offset(name, self.config) else tensor
 
     def fingerprint(self, page_sums: PageSums | None = None) -> str:
         return fingerprint_bytes([self._config_file().bytes, *(file.file.bytes for file in self._files())], page_sums)
@@ -233,7 +211,7 @@ class SafetensorsCheckpoint:
 
 
 def _plus_one(tensor: Tensor) -> Tensor:
-    """Adds 1 to a norm's weight and returns it as F32; see `naming.py`."""
+    """Adds 1 to a norm's weight and returns it as F32; see `places.py`."""
     values = dequantize(tensor) + np.float32(1.0)
     return Tensor(name=tensor.name, format="F32", shape=tensor.shape, data=values.view(np.uint8).reshape(-1))
 
@@ -243,39 +221,85 @@ def _resolve(config: ModelConfig, name: str) -> str:
     return _EMBEDDING if name == _HEAD and config.tie_word_embeddings else name
 
 
-def _check_complete(path: Path, config: ModelConfig, found: Mapping[str, tuple[int, ...]]) -> tuple[str, ...]:
-    """Compares the found shapes with those that the config requires and returns the names. Raises DamagedFile."""
+def _part(tensor: Tensor, place: Place) -> Tensor:
+    """Returns the part of a tensor at its place. Several runs of rows are copied."""
+    if place.index is not None:
+        tensor = tensor.part(place.index)
+    if not place.rows:
+        return tensor
+    runs = [tensor.rows(begin, end) for begin, end in place.rows]
+    if len(runs) == 1:
+        return runs[0]
+    data = np.concatenate([np.frombuffer(run.data, np.uint8) for run in runs])
+    shape = (sum(run.shape[0] for run in runs), *tensor.shape[1:])
+    return replace(tensor, shape=shape, data=data, is_mapped=False)
+
+
+def _check_complete(
+    path: Path, config: ModelConfig, places: Mapping[str, Place], found: Mapping[str, tuple[int, ...]]
+) -> tuple[str, ...]:
+    """Compares the shapes of the file's tensors with those that the config requires, and returns the names of weights.
+
+    Raises DamagedFile.
+    """
     expected = weight_shapes(config)
-    for name, shape in expected.items():
-        stored = _resolve(config, name)
-        if stored not in found:
-            raise DamagedFile(path, f"tensor `{stored}` is missing", hint="the download may be incomplete")
-        if found[stored] != shape:
+    needed = _needed_shapes(config, expected, places)
+    for tensor, shape in needed.items():
+        if tensor not in found:
+            raise DamagedFile(path, f"tensor `{tensor}` is missing", hint="the download may be incomplete")
+        if found[tensor] != shape:
             raise DamagedFile(
-                path, f"tensor `{stored}` has shape {list(found[stored])}, expected {list(shape)} from the config"
+                path, f"tensor `{tensor}` has shape {list(found[tensor])}, expected {list(shape)} from the config"
             )
     return tuple(expected)
 
 
-def _config(file: GgufFile) -> ModelConfig:
-    embedding: TensorInfo | None = file.tensors.get("token_embd.weight")
+def _needed_shapes(
+    config: ModelConfig, expected: Mapping[str, tuple[int, ...]], places: Mapping[str, Place]
+) -> dict[str, tuple[int, ...]]:
+    """Returns the shapes that the tensors of a file must have."""
+    rows: dict[str, int] = {}
+    stacks: set[str] = set()
+    others: dict[str, tuple[int, ...]] = {}
+    for name in expected:
+        place, shape = places[_resolve(config, name)], expected[_resolve(config, name)]
+        end = place.rows[-1][1] if place.rows else shape[0]
+        rows[place.tensor] = max(rows.get(place.tensor, 0), end)
+        others[place.tensor] = shape[1:]
+        if place.index is not None:
+            stacks.add(place.tensor)
+    return {
+        tensor: ((config.num_experts,) if tensor in stacks else ()) + (count, *others[tensor])
+        for tensor, count in rows.items()
+    }
+
+
+def _config(file: GgufFile, holders: Mapping[str, GgufFile]) -> ModelConfig:
+    """Reads the config from the metadata of a model's first file."""
+    embedding = "token_embd.weight"
+    # Of all arrays, only this one is part of a config.
+    pattern = f"{file.metadata.get('general.architecture')}.attention.sliding_window_pattern"
+    is_array = isinstance(file.metadata.get(pattern), GgufArray)
     return config_from_gguf(
         file.path,
-        file.metadata,
-        vocab_rows=None if embedding is None else embedding.shape[0],
-        has_tensor=file.tensors.__contains__,
-        rope_factors=_rope_factors(file),
+        {**file.metadata, pattern: file.array(pattern)} if is_array else file.metadata,
+        vocab_rows=holders[embedding].tensors[embedding].shape[0] if embedding in holders else None,
+        has_tensor=holders.__contains__,
+        rope_factors=RopeFactors(
+            all=_rope_factors(holders, "rope_freqs.weight"),
+            long=_rope_factors(holders, "rope_factors_long.weight"),
+            short=_rope_factors(holders, "rope_factors_short.weight"),
+        ),
     )
 
 
-def _rope_factors(file: GgufFile) -> tuple[float, ...] | None:
-    """Reads `rope_freqs.weight`, the form of Llama 3's rope scaling in GGUF; None if there is none."""
-    if "rope_freqs.weight" not in file.tensors:
+def _rope_factors(holders: Mapping[str, GgufFile], name: str) -> tuple[float, ...] | None:
+    """Reads factors of rotary frequencies; None if there are none with this name."""
+    if name not in holders:
         return None
-    tensor = file.tensor("rope_freqs.weight")
+    tensor = holders[name].tensor(name)
     if tensor.format != "F32" or len(tensor.shape) != 1 or tensor.num_elements > 1 << 10:
         raise DamagedFile(
-            file.path,
-            f"tensor `rope_freqs.weight` is {tensor.format} {list(tensor.shape)}, expected a short F32 row",
+            holders[name].path, f"tensor `{name}` is {tensor.format} {list(tensor.shape)}, expected a short F32 row"
         )
     return struct.unpack(f"<{tensor.num_elements}f", bytes(tensor.data))

@@ -22,6 +22,11 @@ if TYPE_CHECKING:
 _CHUNK_ELEMENTS = 1 << 20
 
 
+# `kvalues_iq4nl` of ggml.
+IQ4_LEVELS = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], dtype=np.float32)
+TWICE_E2M1 = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], dtype=np.float32)
+
+
 def dequantize(tensor: Tensor) -> Floats:
     """Returns the tensor in its shape and with its rows in the model's order, as a new f32 array.
 
@@ -36,11 +41,14 @@ def dequantize(tensor: Tensor) -> Floats:
         # Copied so that the views below are aligned, wherever the tensor lies in its file.
         result[begin : begin + step] = decode(groups[begin : begin + step].copy())
     values: Floats = result.reshape(tensor.shape)
-    if tensor.interleaved_head is None:
+    if tensor.interleaved_heads is None:
         return values
-    # The rows of each head are stored in the order 0, h, 1, h + 1, ...; see naming.py.
-    halves = values.reshape(-1, tensor.interleaved_head // 2, 2, *tensor.shape[1:])
-    return np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(tensor.shape)
+    # The rotated rows of each head are stored in the order 0, h, 1, h + 1, ...; see places.py.
+    head_size, rotary_size = tensor.interleaved_heads
+    rotated = values.reshape(-1, head_size, *tensor.shape[1:])[:, :rotary_size]
+    pairs = rotated.reshape(len(rotated), rotary_size // 2, 2, *tensor.shape[1:])
+    rotated[:] = pairs.swapaxes(1, 2).reshape(rotated.shape)
+    return values
 
 
 def _f32(groups: Bytes) -> Floats:
@@ -114,6 +122,48 @@ def _q6_k(groups: Bytes) -> Floats:
     return values
 
 
+def _q3_k(groups: Bytes) -> Floats:
+    """Layout: third bits (32 bytes), lower bit pairs (64 bytes), 16 6-bit scales minus 32, f16 scale; numbers are minus 4.
+
+    Bit r of byte i of the third bits belongs to element i of run r. The pairs are those of Q6_K. Bytes 0-7 of the scales
+    hold the lower nibbles of scales 0-7 (low) and 8-15 (high), and bytes 8-11 the upper pairs, four scales apart.
+    """
+    num_groups = groups.shape[0]
+    run = np.arange(8, dtype=np.uint8)[None, :, None]
+    third = (groups[:, None, :32] >> run) & np.uint8(1)
+    shift = np.arange(0, 8, 2, dtype=np.uint8)[None, None, :, None]
+    pairs = ((groups[:, 32:96].reshape(num_groups, 2, 1, 32) >> shift) & np.uint8(3)).reshape(num_groups, 8, 32)
+    quants = ((pairs | (third << np.uint8(2))).astype(np.float32) - np.float32(4)).reshape(num_groups, 16, 16)
+    upper = (groups[:, None, 104:108] >> shift[0]) & np.uint8(3)
+    numbers = _nibbles(groups[:, 96:104]) | (upper.reshape(num_groups, 16) << np.uint8(4))
+    scales = _half(groups, 108) * (numbers.astype(np.float32) - np.float32(32))
+    values: Floats = (scales[:, :, None] * quants).reshape(num_groups, 256)
+    return values
+
+
+def _iq4_nl(groups: Bytes) -> Floats:
+    """Layout: f16 scale, 32 nibbles, which are indices of levels."""
+    return _half(groups, 0) * IQ4_LEVELS[_nibbles(groups[:, 2:])]
+
+
+def _iq4_xs(groups: Bytes) -> Floats:
+    """Layout: f16 scale, upper pairs of 8 6-bit scales minus 32, their lower nibbles, 8 runs of 32 nibbles as IQ4_NL."""
+    num_groups = groups.shape[0]
+    high = np.ascontiguousarray(groups[:, 2:4]).view(np.uint16) >> np.arange(0, 16, 2, dtype=np.uint16)
+    low = np.stack([groups[:, 4:8] & np.uint8(15), groups[:, 4:8] >> np.uint8(4)], axis=2).reshape(num_groups, 8)
+    numbers = low.astype(np.float32) + np.float32(16) * (high & np.uint16(3)).astype(np.float32)
+    levels = IQ4_LEVELS[_nibbles(groups[:, 8:].reshape(-1, 16))].reshape(num_groups, 8, 32)
+    scales = _half(groups, 0) * (numbers - np.float32(32))
+    values: Floats = (scales[:, :, None] * levels).reshape(num_groups, 256)
+    return values
+
+
+def _mxfp4(groups: Bytes) -> Floats:
+    """Layout: an exponent, 32 numbers of 4 bits (E2M1). OCP Microscaling Formats, version 1.0."""
+    scales = np.ldexp(np.float32(1), groups[:, :1].astype(np.int32) - 128)
+    return scales * TWICE_E2M1[_nibbles(groups[:, 1:])]
+
+
 def _half(groups: Bytes, offset: int) -> Floats:
     """Returns the f16 at a byte offset of each group as [groups, 1]."""
     return np.ascontiguousarray(groups[:, offset : offset + 2]).view(np.float16).astype(np.float32)
@@ -160,4 +210,8 @@ _DECODERS: dict[str, Callable[[Bytes], Floats]] = {
     "Q4_K": _q4_k,
     "Q5_K": _q5_k,
     "Q6_K": _q6_k,
+    "Q3_K": _q3_k,
+    "IQ4_NL": _iq4_nl,
+    "IQ4_XS": _iq4_xs,
+    "MXFP4": _mxfp4,
 }

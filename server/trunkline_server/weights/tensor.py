@@ -32,6 +32,10 @@ FORMATS: dict[str, Format] = {
     "Q4_K": Format(256, 144),
     "Q5_K": Format(256, 176),
     "Q6_K": Format(256, 210),
+    "Q3_K": Format(256, 110),
+    "IQ4_NL": Format(32, 18),
+    "IQ4_XS": Format(256, 136),
+    "MXFP4": Format(32, 17),
 }
 
 # Most dimensions that the readers accept. ggml's own limit is 4; the weights here have 1 or 2.
@@ -47,7 +51,8 @@ class Tensor:
     shape: in elements, outermost first, so a linear weight is [N, K] and its rows are contiguous.
     data: its bytes, contiguous and read-only; usually a view of the mapped file. May begin at any address, so code that
         needs an aligned one makes a copy.
-    interleaved_head: rows per head, if the file stores the rows of each head in another order; see `naming.py`.
+    interleaved_heads: rows per head and how many of them are rotated, if the file stores the rotated rows of each head
+        in another order; see `places.py`.
     is_mapped: `data` is pages of a file mapped read-only, which may be dropped from memory and read again.
     """
 
@@ -55,7 +60,7 @@ class Tensor:
     format: str
     shape: tuple[int, ...]
     data: memoryview | NDArray[np.uint8]
-    interleaved_head: int | None = None
+    interleaved_heads: tuple[int, int] | None = None
     is_mapped: bool = False
 
     @property
@@ -66,11 +71,16 @@ class Tensor:
     def num_bytes(self) -> int:
         return self.data.nbytes
 
-    def part(self, place: int, name: str) -> Tensor:
+    def part(self, place: int) -> Tensor:
         """Returns the part of a stacked tensor at `place` of its first dimension."""
         num_bytes = self.num_bytes // self.shape[0]
         data = self.data[place * num_bytes : (place + 1) * num_bytes]
-        return replace(self, name=name, shape=self.shape[1:], data=data)
+        return replace(self, shape=self.shape[1:], data=data)
+
+    def rows(self, begin: int, end: int) -> Tensor:
+        """Returns rows `begin` to `end`."""
+        num_bytes = self.num_bytes // self.shape[0]
+        return replace(self, shape=(end - begin, *self.shape[1:]), data=self.data[begin * num_bytes : end * num_bytes])
 
     @property
     def row_bytes(self) -> int:

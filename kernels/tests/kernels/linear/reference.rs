@@ -20,8 +20,9 @@ fn k_pair(scales: &[u8], j: usize) -> (f32, f32) {
 /// Returns the offsets of the binary16 numbers (scales and minima) in a block of an integer format.
 pub fn halves(format: Format) -> &'static [usize] {
     match format {
-        Format::F32 | Format::F16 | Format::BF16 => &[],
-        Format::Q8_0 | Format::Q4_0 | Format::Q5_0 => &[0],
+        Format::F32 | Format::F16 | Format::BF16 | Format::MXFP4 => &[],
+        Format::Q8_0 | Format::Q4_0 | Format::Q5_0 | Format::IQ4_NL | Format::IQ4_XS => &[0],
+        Format::Q3_K => &[108],
         Format::Q4_1 | Format::Q5_1 | Format::Q4_K | Format::Q5_K => &[0, 2],
         Format::Q6_K => &[208],
     }
@@ -57,6 +58,25 @@ pub fn element(format: Format, row: &[u8], k: usize) -> f32 {
             let quant = nibble(block[48 + k / 64 * 32 + k % 32], k % 64 >= 32) + 16 * fifth;
             (half_at(block, 0) * scale) * f32::from(quant) - half_at(block, 2) * min
         }
+        Format::Q3_K => {
+            let (part, run, group) = (k / 128, k % 128 / 32, k / 16);
+            let pair = block[32 + part * 32 + k % 32] >> (2 * run) & 3;
+            let is_upper = block[k % 32] >> (4 * part + run) & 1 == 1;
+            let scale = nibble(block[96 + group % 8], group >= 8) + 16 * (block[104 + group % 4] >> (group / 4 * 2) & 3);
+            half_at(block, 108)
+                * (f32::from(scale) - 32.0)
+                * (f32::from(pair) - if is_upper { 0.0 } else { 4.0 })
+        }
+        Format::IQ4_NL => level(nibble(block[2 + k % 16], k >= 16)) * half_at(block, 0),
+        Format::IQ4_XS => {
+            let group = k / 32;
+            let high = u16::from_le_bytes([block[2], block[3]]) >> (2 * group) & 3;
+            let scale = f32::from(nibble(block[4 + group / 2], group % 2 == 1)) + 16.0 * f32::from(high);
+            half_at(block, 0) * (scale - 32.0) * level(nibble(block[8 + group * 16 + k % 16], k % 32 >= 16))
+        }
+        Format::MXFP4 => {
+            e2m1(nibble(block[1 + k % 16], k >= 16)) * 2f32.powi(i32::from(block[0]) - 127)
+        }
         Format::Q6_K => {
             let (part, within) = (k / 128, k % 128);
             let low = nibble(block[part * 64 + within % 64], within >= 64);
@@ -65,6 +85,22 @@ pub fn element(format: Format, row: &[u8], k: usize) -> f32 {
             scale * (f32::from(low + 16 * high) - 32.0)
         }
     }
+}
+
+/// A level of IQ4_NL, and a number of E2M1 (OCP Microscaling Formats, 5.3.3).
+fn level(index: u8) -> f32 {
+    let levels = [-127i8, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
+    f32::from(levels[usize::from(index)])
+}
+
+fn e2m1(bits: u8) -> f32 {
+    let (exponent, mantissa) = (i32::from(bits >> 1 & 3), f32::from(bits & 1));
+    let magnitude = match exponent {
+        0 => mantissa / 2.0,
+        _ => (1.0 + mantissa / 2.0) * 2f32.powi(exponent - 1),
+    };
+    // ggml has no negative zero.
+    if bits & 8 == 0 || magnitude == 0.0 { magnitude } else { -magnitude }
 }
 
 /// Returns a quantised row of activations in f64, and half a quantisation step of each element.

@@ -2,7 +2,9 @@
 
 use trunkline_kernels::isa::Isa;
 use trunkline_kernels::ops::add::add_in_place;
-use trunkline_kernels::ops::gelu_mul::gelu_mul_in_place;
+use trunkline_kernels::ops::gelu::{gelu_in_place, gelu_mul_in_place};
+use trunkline_kernels::ops::layer_norm::layer_norm;
+use trunkline_kernels::ops::relu_squared::relu_squared_in_place;
 use trunkline_kernels::ops::rms_norm::{head_rms_norm_in_place, rms_norm};
 use trunkline_kernels::ops::rope::{RopeFrequencies, rope_in_place};
 use trunkline_kernels::ops::scale::scale_in_place;
@@ -46,6 +48,31 @@ fn rms_norm_is_near_f64_and_the_same_everywhere() {
 }
 
 #[test]
+fn layer_norm_is_near_f64_and_the_same_everywhere() {
+    let mut random = Random::new(3);
+    for width in WIDTHS {
+        // The mean is large beside the deviation.
+        let x: Vec<f32> = random.normals(width).iter().map(|x| x + 7.0).collect();
+        let (weight, bias) = (random.normals(width), random.normals(width));
+        for bias in [None, Some(&bias[..])] {
+            let what = format!("width {width}, bias {}", bias.is_some());
+            let got = on_all(&what, |isa| {
+                let mut out = vec![f32::NAN; width];
+                layer_norm(isa, &x, &weight, bias, 1e-2, &mut out);
+                out
+            });
+            let mean = x.iter().map(|x| f64::from(*x)).sum::<f64>() / width as f64;
+            let variance = x.iter().map(|x| (f64::from(*x) - mean).powi(2)).sum::<f64>() / width as f64;
+            let exact = (0..width).map(|i| {
+                let normed = (f64::from(x[i]) - mean) / (variance + 1e-2).sqrt();
+                normed * f64::from(weight[i]) + bias.map_or(0.0, |bias| f64::from(bias[i]))
+            });
+            assert_near(&got, exact, &what);
+        }
+    }
+}
+
+#[test]
 fn silu_mul_and_add_are_near_f64_and_the_same_everywhere() {
     let mut random = Random::new(2);
     for width in WIDTHS {
@@ -61,7 +88,7 @@ fn silu_mul_and_add_are_near_f64_and_the_same_everywhere() {
 }
 
 #[test]
-fn gelu_mul_scale_and_soft_cap_are_near_f64_and_the_same_everywhere() {
+fn gelu_relu_squared_scale_and_soft_cap_are_near_f64_and_the_same_everywhere() {
     let mut random = Random::new(4);
     for width in WIDTHS {
         let x: Vec<f32> = random.normals(width).iter().map(|x| x * 5.0).collect();
@@ -71,6 +98,10 @@ fn gelu_mul_scale_and_soft_cap_are_near_f64_and_the_same_everywhere() {
         let inner = |x: f64| (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3));
         let gelu = |x: f64| 0.5 * x * (1.0 + inner(x).tanh());
         assert_near(&got, x.iter().zip(&y).map(|(x, y)| gelu(f64::from(*x)) * f64::from(*y)), &what);
+        let got = in_place_on_all(&what, &x, gelu_in_place);
+        assert_near(&got, x.iter().map(|x| gelu(f64::from(*x))), &what);
+        let got = in_place_on_all(&what, &x, relu_squared_in_place);
+        assert_eq!(bits(&got), bits(&x.iter().map(|x| x.max(0.0) * x.max(0.0)).collect::<Vec<f32>>()));
         let got = in_place_on_all(&what, &x, |isa, x| scale_in_place(isa, x, 13.5));
         assert_eq!(bits(&got), bits(&x.iter().map(|x| x * 13.5).collect::<Vec<f32>>()));
         for cap in [0.5, 30.0] {
@@ -103,6 +134,10 @@ fn tanh_is_within_its_bound_and_exact_at_the_extremes() {
         assert!(gate[0].abs() < 1e-8 && gate[1].abs() < 1e-30, "{isa}: {gate:?}");
         assert_eq!(&gate[2..5], &[0.0, 50.0, 1e10], "{isa}");
         assert!(gate[5].is_nan(), "{isa}");
+        let mut x = [-1e30, -0.0, 3.0, f32::NAN];
+        relu_squared_in_place(isa, &mut x);
+        assert_eq!(&x[..3], &[0.0, 0.0, 9.0], "{isa}");
+        assert!(x[3].is_nan(), "{isa}");
     }
 }
 

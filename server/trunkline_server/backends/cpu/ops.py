@@ -31,6 +31,9 @@ class TracingOps:
     def rms_norm(self, x: int, weight: str, eps: float) -> int:
         return self._builder.rms_norm(x, self._weight(weight), eps)
 
+    def layer_norm(self, x: int, weight: str, bias: str | None, eps: float) -> int:
+        return self._builder.layer_norm(x, self._weight(weight), None if bias is None else self._weight(bias), eps)
+
     def head_rms_norm(self, x: int, weight: str, eps: float, head_size: int) -> int:
         return self._builder.head_rms_norm(x, self._weight(weight), eps, head_size)
 
@@ -53,6 +56,12 @@ class TracingOps:
 
     def gelu_mul(self, gate: int, up: int) -> int:
         return self._builder.gelu_mul(gate, up)
+
+    def gelu(self, x: int) -> int:
+        return self._builder.gelu(x)
+
+    def relu_squared(self, x: int) -> int:
+        return self._builder.relu_squared(x)
 
     def experts(self, x: int, router_logits: int, experts: Experts) -> int:
         return self._builder.experts(
@@ -85,7 +94,7 @@ class TracingOps:
                 tensor.format,
                 tensor.data,
                 tensor.shape,
-                interleaved_head=tensor.interleaved_head,
+                interleaved_heads=tensor.interleaved_heads,
                 is_mapped=tensor.is_mapped,
             )
             self._weight_ids[tensor.name] = weight_id

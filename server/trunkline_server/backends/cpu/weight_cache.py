@@ -58,7 +58,7 @@ class PackedWeights:
         key = hashlib.blake2b(self._identity.digest, digest_size=_KEY_BYTES)
         for tensor in tensors:
             # The kernels know weights only by number, so the key covers which weight has which number.
-            key.update(repr((tensor.name, tensor.format, tensor.shape, tensor.interleaved_head)).encode())
+            key.update(repr((tensor.name, tensor.format, tensor.shape, tensor.interleaved_heads)).encode())
         self._key_digits = key.hexdigest()
         self.cache: WeightCache = _kernels.WeightCache(folder, key=key.digest(), max_bytes=MAX_BYTES)
         self._writer: CacheWriter | None = None

@@ -26,7 +26,7 @@ from trunkline_server.backends.cuda.weights import DenseWeight, DeviceWeight, De
 from trunkline_server.errors import DoesNotFit, UnsupportedFormat
 from trunkline_server.weights.checkpoint import Checkpoint
 from trunkline_server.weights.dequantize import dequantize
-from trunkline_server.weights.naming import expert_stack
+from trunkline_server.weights.places import expert_stack
 from trunkline_server.weights.quantization import EightBits
 from trunkline_server.weights.quantized_parts import FLOATS, Part, quantization_state, quantized_shape
 from trunkline_server.weights.tensor import Tensor
@@ -241,7 +241,7 @@ class _Loader:
         for tensor in tensors:
             part = values[begin : begin + tensor.shape[0]]
             begin += tensor.shape[0]
-            if _DTYPES[tensor.format] == self._dtype and tensor.interleaved_head is None:
+            if _DTYPES[tensor.format] == self._dtype and tensor.interleaved_heads is None:
                 staging.copy(tensor.data, part.view(torch.uint8).view(-1))
                 continue
             raw = self._raw(tensor, staging)
@@ -255,11 +255,15 @@ class _Loader:
         with staging.on_stream():
             raw = torch.empty(num_rows, tensor.row_bytes, dtype=torch.uint8, device=self._device)
         staging.copy(tensor.data, raw.view(-1))
-        if tensor.interleaved_head is None:
+        if tensor.interleaved_heads is None:
             return raw
+        head_size, rotary_size = tensor.interleaved_heads
         with staging.on_stream():
-            # The rows of each head are stored in the order 0, h, 1, h + 1, ...; see weights/naming.py.
-            return raw.view(-1, tensor.interleaved_head // 2, 2, tensor.row_bytes).swapaxes(1, 2).reshape(num_rows, -1)
+            # The rotated rows of each head are stored in the order 0, h, 1, h + 1, ...; see weights/places.py.
+            rotated = raw.view(-1, head_size, tensor.row_bytes)[:, :rotary_size]
+            pairs = rotated.unflatten(1, (rotary_size // 2, 2))
+            rotated.copy_(pairs.swapaxes(1, 2).reshape(rotated.shape))
+            return raw
 
     @contextmanager
     def _thread_staging(self) -> Iterator[Staging]:

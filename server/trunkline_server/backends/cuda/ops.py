@@ -13,14 +13,14 @@ from typing import TypeAlias
 import torch
 
 from trunkline_server.backends.cuda.flash import FlashAttention, LongChunk
-from trunkline_server.backends.cuda.kernels.activation import gelu_mul, silu_mul
+from trunkline_server.backends.cuda.kernels.activation import gelu, gelu_mul, relu_squared, silu_mul
 from trunkline_server.backends.cuda.kernels.attention import AttentionSpace, paged_attention
 from trunkline_server.backends.cuda.kernels.attention_plan import AttentionPlan, AttentionStep
 from trunkline_server.backends.cuda.kernels.embedding import embedding
 from trunkline_server.backends.cuda.kernels.experts import combine, expert_product, route
 from trunkline_server.backends.cuda.kernels.head import head
 from trunkline_server.backends.cuda.kernels.linear import library_linear, linear
-from trunkline_server.backends.cuda.kernels.norm import add_rms_norm, head_rms_norm, rms_norm
+from trunkline_server.backends.cuda.kernels.norm import add_rms_norm, head_rms_norm, layer_norm, rms_norm
 from trunkline_server.backends.cuda.kernels.rope_kv import RopeTables, rope_and_write_kv
 from trunkline_server.backends.cuda.kv_pool import KvPool
 from trunkline_server.backends.cuda.step_input import StepTensors
@@ -98,6 +98,11 @@ class CudaOps:
         is_residual = x.dtype == torch.float32
         return rms_norm(x, factors, eps, self.model.dtype if is_residual else torch.float32)
 
+    def layer_norm(self, x: Value, weight: str, bias: str | None, eps: float) -> Value:
+        """Normalises the residual into the products' dtype."""
+        vector = self.model.weights.vector
+        return layer_norm(dense(x), vector(weight), None if bias is None else vector(bias), eps, self.model.dtype)
+
     def head_rms_norm(self, x: Value, weight: str, eps: float, head_size: int) -> Value:
         x = dense(x)
         return head_rms_norm(x, self.model.weights.vector(weight), eps, head_size, out=x)
@@ -109,7 +114,9 @@ class CudaOps:
         known = self._product
         if known is None or known[0] is not x or known[1] is not matrix or known[2] != has_bias:
             multiply = library_linear if self.model.is_fast else linear
-            known = self._product = x, matrix, has_bias, multiply(x, matrix, has_bias=has_bias)
+            # A residual that no norm has narrowed.
+            inputs = x.to(self.model.dtype) if x.dtype == torch.float32 else x
+            known = self._product = x, matrix, has_bias, multiply(inputs, matrix, has_bias=has_bias)
         return known[3][:, begin:end]
 
     def rope(self, x: Value, rope: Rope, head_size: int) -> Value:
@@ -169,6 +176,12 @@ class CudaOps:
 
     def gelu_mul(self, gate: Value, up: Value) -> Value:
         return gelu_mul(dense(gate), dense(up))
+
+    def gelu(self, x: Value) -> Value:
+        return gelu(dense(x))
+
+    def relu_squared(self, x: Value) -> Value:
+        return relu_squared(dense(x))
 
     def experts(self, x: Value, router_logits: Value, experts: Experts) -> Value:
         x, row_entry = dense(x), self.step.row_entry

@@ -54,6 +54,9 @@ class ReferenceOps:
     def rms_norm(self, x: torch.Tensor, weight: str, eps: float) -> torch.Tensor:
         return self._weights(weight) * (x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps))
 
+    def layer_norm(self, x: torch.Tensor, weight: str, bias: str | None, eps: float) -> torch.Tensor:
+        return F.layer_norm(x, x.shape[-1:], self._weights(weight), None if bias is None else self._weights(bias), eps)
+
     def head_rms_norm(self, x: torch.Tensor, weight: str, eps: float, head_size: int) -> torch.Tensor:
         return self.rms_norm(_heads(x, head_size), weight, eps).flatten(-2)
 
@@ -109,6 +112,12 @@ class ReferenceOps:
 
     def gelu_mul(self, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
         return F.gelu(gate, approximate="tanh") * up
+
+    def gelu(self, x: torch.Tensor) -> torch.Tensor:
+        return F.gelu(x, approximate="tanh")
+
+    def relu_squared(self, x: torch.Tensor) -> torch.Tensor:
+        return F.relu(x).square()
 
     def experts(self, x: torch.Tensor, router_logits: torch.Tensor, experts: Experts) -> torch.Tensor:
         chosen = torch.sort(router_logits, descending=True, stable=True).indices[:, : experts.num_used]

@@ -1,4 +1,4 @@
-"""Root mean square norm of rows and of heads, optionally of a residual's sum: arXiv:1910.07467.
+"""Norms: root mean square of rows, of heads and of a residual's sum (arXiv:1910.07467), and layer norm of rows.
 
 Each program has a row, or a row's heads, in one block, so the order of its sum depends only on the width. Each element
 is moved once, at the memory's speed; sums and products are f32.
@@ -53,6 +53,23 @@ def _add_rms_norm_kernel(
 
 
 @triton.jit
+def _layer_norm_kernel(
+    x, weight, bias, out, x_stride, out_stride, num_elements, eps,
+    HAS_BIAS: tl.constexpr, OUT: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64)
+    columns = tl.arange(0, BLOCK)
+    mask = columns < num_elements
+    values = tl.load(x + row * x_stride + columns, mask, other=0.0).to(tl.float32)
+    centred = tl.where(mask, values - tl.sum(values, axis=0) / num_elements, 0.0)
+    factors = tl.load(weight + columns, mask, other=0.0).to(tl.float32)
+    normed = _normalized(centred, factors, num_elements, eps)
+    if HAS_BIAS:
+        normed += tl.load(bias + columns, mask, other=0.0).to(tl.float32)
+    tl.store(out + row * out_stride + columns, narrow(normed, OUT), mask)
+
+
+@triton.jit
 def _head_rms_norm_kernel(
     x, weight, out, x_stride, out_stride, num_heads, head_size, eps,
     OUT: tl.constexpr, HEADS: tl.constexpr, BLOCK: tl.constexpr,
@@ -84,6 +101,31 @@ def rms_norm(
     _rms_norm_kernel[(num_rows,)](
         x, weight, out, x.stride(0), out.stride(0), width, eps,
         OUT=TRITON_DTYPES[out.dtype], BLOCK=_block(width), num_warps=_num_warps(width), enable_fp_fusion=False,
+    )  # fmt: skip
+    return out
+
+
+def layer_norm(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    eps: float,
+    out_dtype: torch.dtype,
+    out: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Computes (x - mean(x)) / sqrt(variance(x) + eps) * weight + bias, over the last dimension. arXiv:1607.06450.
+
+    x: [T, N] f32, bf16 or f16, rows contiguous; weight, bias: [N] of any of these. Returns [T, N] `out_dtype`, in `out`
+    if it is given.
+    """
+    num_rows, width = x.shape
+    out = torch.empty(num_rows, width, dtype=out_dtype, device=x.device) if out is None else out
+    if num_rows == 0:
+        return out
+    _layer_norm_kernel[(num_rows,)](
+        x, weight, weight if bias is None else bias, out, x.stride(0), out.stride(0), width, eps,
+        HAS_BIAS=bias is not None, OUT=TRITON_DTYPES[out.dtype], BLOCK=_block(width), num_warps=_num_warps(width),
+        enable_fp_fusion=False,
     )  # fmt: skip
     return out
 

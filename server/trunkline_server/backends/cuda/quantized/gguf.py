@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from trunkline_server.backends.cuda.quantized.grouped import (
     GroupedWeight,
@@ -18,6 +20,7 @@ from trunkline_server.backends.cuda.quantized.grouped import (
     pad_groups,
     padded,
 )
+from trunkline_server.weights.dequantize import IQ4_LEVELS, TWICE_E2M1
 from trunkline_server.weights.tensor import FORMATS
 
 # Bytes decoded at a time. Temporaries take up to ten times as much.
@@ -139,6 +142,42 @@ def _q6_k(groups: torch.Tensor) -> _Groups:
     return _Groups(quants.reshape(num_rows, -1), scales.flatten(1))
 
 
+def _q3_k(groups: torch.Tensor) -> _Groups:
+    num_rows, num_groups = groups.shape[:2]
+    run = torch.arange(8, dtype=torch.uint8, device=groups.device)[:, None]
+    third = (groups[:, :, None, :32] >> run) & 1
+    shift = torch.arange(0, 8, 2, dtype=torch.uint8, device=groups.device)[:, None]
+    pairs = ((groups[:, :, 32:96].reshape(num_rows, num_groups, 2, 1, 32) >> shift) & 3).flatten(2, 3)
+    quants = (pairs | (third << 2)).to(torch.int8) - 4
+    upper = ((groups[:, :, None, 104:108] >> shift) & 3).flatten(2)
+    numbers = _nibbles(groups[:, :, 96:104]) | (upper << 4)
+    scales = _half(groups, 108).float()[:, :, None] * (numbers.float() - 32.0)
+    return _Groups(quants.reshape(num_rows, -1), scales.flatten(1))
+
+
+def _iq4_nl(groups: torch.Tensor) -> _Groups:
+    return _Groups(_levels(IQ4_LEVELS, groups[:, :, 2:]).flatten(1), _half(groups, 0))
+
+
+def _iq4_xs(groups: torch.Tensor) -> _Groups:
+    high = groups[:, :, 2:4].contiguous().view(torch.int16).int()
+    upper = (high >> torch.arange(0, 16, 2, device=groups.device)) & 3
+    low = torch.stack([groups[:, :, 4:8] & 15, groups[:, :, 4:8] >> 4], dim=3).flatten(2)
+    scales = _half(groups, 0).float()[:, :, None] * (low.float() + 16.0 * upper.float() - 32.0)
+    return _Groups(_levels(IQ4_LEVELS, groups[:, :, 8:].unflatten(2, (8, 16))).flatten(1), scales.flatten(1))
+
+
+def _mxfp4(groups: torch.Tensor) -> _Groups:
+    exponents = groups[:, :, 0].int() - 128
+    scales = torch.ldexp(torch.ones_like(exponents, dtype=torch.float32), exponents)
+    return _Groups(_levels(TWICE_E2M1, groups[:, :, 1:]).flatten(1), scales)
+
+
+def _levels(table: NDArray[np.float32], packed: torch.Tensor) -> torch.Tensor:
+    """Looks up nibbles in a table of 16 levels: i8."""
+    return torch.from_numpy(table).to(packed.device, torch.int8)[_nibbles(packed).long()]
+
+
 def _nibbles_of_64(packed: torch.Tensor) -> torch.Tensor:
     """Returns [N, groups, 8, 32]: each 32 bytes hold two runs, one in the low and one in the high nibbles."""
     runs = packed.reshape(*packed.shape[:2], 4, 1, 32)
@@ -163,4 +202,8 @@ GROUPED_FORMATS: dict[str, _Format] = {
     "Q4_K": _Format(4, 32, 0, _q4_k),
     "Q5_K": _Format(8, 32, 0, _q5_k),
     "Q6_K": _Format(8, 16, 0, _q6_k),
+    "Q3_K": _Format(8, 16, 0, _q3_k),
+    "IQ4_NL": _Format(8, 32, 0, _iq4_nl),
+    "IQ4_XS": _Format(8, 32, 0, _iq4_xs),
+    "MXFP4": _Format(8, 32, 0, _mxfp4),
 }

@@ -1,0 +1,202 @@
+"""Where checkpoints have the weights of a model, and how what they store differs from what the model needs.
+
+Weights have the names of Llama's safetensors. Other architectures and GGUF have other names for them, join some (queries,
+keys and values, or gate and up), or stack the matrices of all experts.
+
+Rotary embedding pairs the two halves of a head here and in most safetensors ("NeoX"). Other files pair neighbours, so
+that element i of the first half and element i of the second are stored side by side, head by head:
+
+    halves      a0 a1 a2 a3 | b0 b1 b2 b3
+    neighbours  a0 b0 a1 b1 a2 b2 a3 b3
+
+Tensors of queries and keys then have `Tensor.interleaved_heads` set, and their readers undo this: `dequantize`, and the
+kernels when they pack. The order of elements makes no difference to scores, as it is the same in queries and keys.
+
+Some norms multiply by 1 + w. Their safetensors hold w, their GGUF files 1 + w. A checkpoint returns 1 + w for both.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Container
+from dataclasses import dataclass
+
+from trunkline_server.models.config import ModelConfig
+
+# Architectures that pair neighbours, in all files.
+NEIGHBOURS = frozenset({"cohere", "cohere2", "ernie4_5", "glm", "glm4"})
+# The same in GGUF alone (`LlamaModel.permute` in llama.cpp's converter).
+GGUF_NEIGHBOURS = frozenset({"granite", "granitemoe", "internlm2", "llama", "mixtral", "smollm3"})
+# Architectures whose safetensors hold norm weights minus 1.
+OFFSET_NORMS = frozenset({"gemma", "gemma2", "gemma3_text", "nemotron"})
+
+_LAYER = re.compile(r"model\.layers\.(\d+)\.(.+)")
+_EXPERT = re.compile(r"mlp\.experts\.(\d+)\.(gate_proj|up_proj|down_proj)")
+_QUERY_KEY_VALUE = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
+_GATE_UP = ("mlp.gate_proj", "mlp.up_proj")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A tensor of a file, or the part of it that is a weight.
+
+    index: of a matrix in a stack [E, N, K]. rows: the runs of rows [begin, end) that make up the weight; empty: all.
+    """
+
+    tensor: str
+    index: int | None = None
+    rows: tuple[tuple[int, int], ...] = ()
+
+
+def safetensors_place(name: str, config: ModelConfig) -> Place:
+    """Returns the place of a weight in safetensors."""
+    architecture = config.architecture
+    module, _, kind = name.rpartition(".")
+    match = _LAYER.fullmatch(module)
+    if match is None:
+        return Place(f"{_SAFETENSORS_WHOLE.get(architecture, {}).get(module, module)}.{kind}")
+    layers = f"{_SAFETENSORS_LAYERS.get(architecture, 'model.layers')}.{match[1]}"
+    module = match[2]
+    if architecture == "granitemoe" and (expert := _EXPERT.fullmatch(module)):
+        size, joined = config.expert_size, expert[2] != "down_proj"
+        begin = size if expert[2] == "up_proj" else 0
+        stack = f"{layers}.block_sparse_moe.{'input' if joined else 'output'}_linear.{kind}"
+        return Place(stack, int(expert[1]), ((begin, begin + size),) if joined else ())
+    if architecture == "mixtral" and (expert := _EXPERT.fullmatch(module)):
+        return Place(f"{layers}.block_sparse_moe.experts.{expert[1]}.{_MIXTRAL[expert[2]]}.{kind}")
+    if architecture == "phi3" and module in _QUERY_KEY_VALUE:
+        return Place(f"{layers}.self_attn.qkv_proj.{kind}", rows=_joined_rows(config, module))
+    if architecture == "internlm2" and module in _QUERY_KEY_VALUE:
+        return Place(f"{layers}.attention.wqkv.{kind}", rows=_grouped_rows(config, module))
+    if architecture in ("glm", "glm4", "phi3") and module in _GATE_UP:
+        return Place(f"{layers}.mlp.gate_up_proj.{kind}", rows=_joined_rows(config, module))
+    return Place(f"{layers}.{_SAFETENSORS_MODULES.get(architecture, {}).get(module, module)}.{kind}")
+
+
+def gguf_place(name: str, config: ModelConfig, tensors: Container[str]) -> Place:
+    """Returns the place of a weight in GGUF. tensors: the names in the file."""
+    architecture = config.architecture
+    module, _, kind = name.rpartition(".")
+    match = _LAYER.fullmatch(module)
+    if match is None:
+        return Place(f"{_GGUF_WHOLE[module]}.{kind}")
+    layer, module = f"blk.{match[1]}", match[2]
+    if expert := _EXPERT.fullmatch(module):
+        return Place(f"{layer}.{_GGUF_EXPERTS[expert[2]]}.{kind}", int(expert[1]))
+    if module in _QUERY_KEY_VALUE and (joined := f"{layer}.attn_qkv.{kind}") in tensors:
+        return Place(joined, rows=_joined_rows(config, module))
+    if module in _GATE_UP and architecture in ("glm4", "phi3"):
+        return Place(f"{layer}.ffn_up.{kind}", rows=_joined_rows(config, module))
+    names = _GGUF_MODULES | (_GGUF_POST_NORMS if "post_feedforward_layernorm" in config.layer_norms else {})
+    if architecture == "seed_oss":
+        names = names | {"post_attention_layernorm": "post_attention_norm"}
+    return Place(f"{layer}.{names[module]}.{kind}")
+
+
+def interleaved_heads(name: str, config: ModelConfig, *, is_gguf: bool) -> tuple[int, int] | None:
+    """Returns `Tensor.interleaved_heads` of a weight."""
+    pairs_neighbours = config.architecture in NEIGHBOURS or (is_gguf and config.architecture in GGUF_NEIGHBOURS)
+    is_rotated = ".self_attn.q_proj." in name or ".self_attn.k_proj." in name
+    return (config.head_size, config.rotary_size) if pairs_neighbours and is_rotated else None
+
+
+def has_offset(name: str, config: ModelConfig) -> bool:
+    """Returns True if safetensors hold the weight minus 1."""
+    return config.architecture in OFFSET_NORMS and name.endswith("norm.weight")
+
+
+def expert_stack(name: str, num_experts: int) -> list[str] | None:
+    """Returns the weights of all experts of a layer that are multiplied with the same inputs as this one's.
+
+    Gate and up of an expert follow each other. None if the weight is not that of an expert.
+    """
+    match = re.fullmatch(rf"(.+\.){_EXPERT.pattern}\.weight", name)
+    if match is None:
+        return None
+    projections = ("down_proj",) if match[3] == "down_proj" else ("gate_proj", "up_proj")
+    return [f"{match[1]}mlp.experts.{expert}.{part}.weight" for expert in range(num_experts) for part in projections]
+
+
+def _joined_rows(config: ModelConfig, module: str) -> tuple[tuple[int, int]]:
+    """Returns the rows of one projection among those of queries, keys and values, or of gate and up."""
+    if module in _GATE_UP:
+        modules, sizes = _GATE_UP, [config.intermediate_size] * 2
+    else:
+        modules = _QUERY_KEY_VALUE
+        sizes = [count * config.head_size for count in (config.num_heads, config.num_kv_heads, config.num_kv_heads)]
+    index = modules.index(module)
+    begin = sum(sizes[:index])
+    return ((begin, begin + sizes[index]),)
+
+
+def _grouped_rows(config: ModelConfig, module: str) -> tuple[tuple[int, int], ...]:
+    """Returns the rows of one projection where the query heads of each key/value head precede its key and value."""
+    num_queries, size = config.num_heads // config.num_kv_heads, config.head_size
+    first = {"self_attn.q_proj": 0, "self_attn.k_proj": num_queries, "self_attn.v_proj": num_queries + 1}[module]
+    count = num_queries if first == 0 else 1
+    groups = range(0, config.num_kv_heads * (num_queries + 2), num_queries + 2)
+    return tuple(((group + first) * size, (group + first + count) * size) for group in groups)
+
+
+_SAFETENSORS_LAYERS = {"exaone": "transformer.h"}
+_SAFETENSORS_WHOLE = {
+    "exaone": {"model.embed_tokens": "transformer.wte", "model.norm": "transformer.ln_f"},
+    "internlm2": {"model.embed_tokens": "model.tok_embeddings", "lm_head": "output"},
+}
+_SAFETENSORS_MODULES = {
+    "exaone": {
+        "input_layernorm": "ln_1",
+        "post_attention_layernorm": "ln_2",
+        "self_attn.q_proj": "attn.attention.q_proj",
+        "self_attn.k_proj": "attn.attention.k_proj",
+        "self_attn.v_proj": "attn.attention.v_proj",
+        "self_attn.o_proj": "attn.attention.out_proj",
+        "mlp.gate_proj": "mlp.c_fc_0",
+        "mlp.up_proj": "mlp.c_fc_1",
+        "mlp.down_proj": "mlp.c_proj",
+    },
+    "glm4": {
+        "post_attention_layernorm": "post_self_attn_layernorm",
+        "pre_feedforward_layernorm": "post_attention_layernorm",
+        "post_feedforward_layernorm": "post_mlp_layernorm",
+    },
+    "granitemoe": {"mlp.gate": "block_sparse_moe.router.layer"},
+    "internlm2": {
+        "input_layernorm": "attention_norm",
+        "post_attention_layernorm": "ffn_norm",
+        "self_attn.o_proj": "attention.wo",
+        "mlp.gate_proj": "feed_forward.w1",
+        "mlp.up_proj": "feed_forward.w3",
+        "mlp.down_proj": "feed_forward.w2",
+    },
+    "mixtral": {"mlp.gate": "block_sparse_moe.gate"},
+    "starcoder2": {"mlp.up_proj": "mlp.c_fc", "mlp.down_proj": "mlp.c_proj"},
+}
+_MIXTRAL = {"gate_proj": "w1", "up_proj": "w3", "down_proj": "w2"}
+
+_GGUF_WHOLE = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
+_GGUF_MODULES = {
+    "input_layernorm": "attn_norm",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
+    "post_attention_layernorm": "ffn_norm",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+    "mlp.gate": "ffn_gate_inp",
+    "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
+    "mlp.shared_expert.gate_proj": "ffn_gate_shexp",
+    "mlp.shared_expert.up_proj": "ffn_up_shexp",
+    "mlp.shared_expert.down_proj": "ffn_down_shexp",
+}
+# Of architectures that normalise the outputs of attention and MLP.
+_GGUF_POST_NORMS = {
+    "post_attention_layernorm": "post_attention_norm",
+    "pre_feedforward_layernorm": "ffn_norm",
+    "post_feedforward_layernorm": "post_ffw_norm",
+}
+_GGUF_EXPERTS = {"gate_proj": "ffn_gate_exps", "up_proj": "ffn_up_exps", "down_proj": "ffn_down_exps"}
