@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import shutil
@@ -56,9 +57,11 @@ def num_late(server: Trunkline, histogram: str, limit: str) -> float:
 
 
 @contextmanager
-def flood(server: Trunkline, num_requests: int, max_tokens: int) -> Iterator[None]:
+def flood(
+    server: Trunkline, num_requests: int, max_tokens: int, prompt: str | list[int] = "The sea is"
+) -> Iterator[None]:
     """Sends requests at once inside a `with` block, and waits for their ends at its end, whatever they are."""
-    body = {"prompt": "The sea is", "max_tokens": max_tokens, "temperature": 0, "ignore_eos": True}
+    body = {"prompt": prompt, "max_tokens": max_tokens, "temperature": 0, "ignore_eos": True}
 
     def send(number: int) -> None:
         url = f"{server.base_url}/v1/completions"
@@ -88,11 +91,8 @@ def a_shard_that_does_not_start(_: Path) -> None:
         assert total(server, "trunkline_shard_ready") == 1
 
 
-@fault(
-    "trunkline_queued_sequences",
-    "trunkline_time_to_first_token_seconds_bucket",
-    alerts=("QueueGrowing", "FirstTokenLateFastBurn", "FirstTokenLateSlowBurn"),
-)
+@fault("trunkline_queued_sequences", alerts=("QueueGrowing",))
+@fault("trunkline_time_to_first_token_seconds_bucket", alerts=("FirstTokenLateFastBurn", "FirstTokenLateSlowBurn"))
 def more_work_than_the_server_can_do(_: Path) -> None:
     with serving("--max-step-sequences", "1") as server, flood(server, 24, 100):
         wait_above(server, "trunkline_queued_sequences", 8)
@@ -138,14 +138,13 @@ def a_shard_that_is_killed(_: Path) -> None:
 @fault("trunkline_sequences_convicted_total", alerts=("RequestCrashesShard",))
 def a_request_under_which_the_shard_crashes_twice(_: Path) -> None:
     with serving() as server:
-        with flood(server, 1, 4000):
-            for number in range(2):
+        # A long prompt, so that the request has not yet passed the place of the first crash at the second one.
+        with flood(server, 1, 1, prompt=list(range(1000, 8000))):
+            for _ in range(2):
+                wait_above(server, "trunkline_steps_in_flight")
                 wait_for(lambda: total(server, "vllm:num_requests_running") == 1, "the request to run", 60)
-                before = total(server, "vllm:generation_tokens_total")
-                wait_above(server, "vllm:generation_tokens_total", before)
                 os.kill(server.shard_pid(), signal.SIGKILL)
-                if number == 0:
-                    wait_above(server, "trunkline_sequences_replayed_total")
+                wait_for(lambda: total(server, "trunkline_shard_ready") == 0, "the loss of the shard")
             wait_above(server, "trunkline_sequences_convicted_total")
         wait_ready(server)
         assert server.complete("The sea is")["choices"]
@@ -166,8 +165,15 @@ def a_full_disk(folder: Path) -> None:
         server.complete(list(range(1000, 1400)))
         wait_above(server, "trunkline_store_failures_total")
         disk.fill(False)
-        server.complete(list(range(2000, 2400)))
-        wait_above(server, "trunkline_store_blocks")
+        prompts = itertools.count(2000, 500)
+
+        def is_stored() -> bool:
+            """Computes other blocks, because those that were refused are not written later."""
+            first = next(prompts)
+            server.complete(list(range(first, first + 400)))
+            return total(server, "trunkline_store_blocks") > 0
+
+        wait_for(is_stored, "blocks on the disk", 60)
 
 
 @fault("trunkline_restores_given_up_total", alerts=("RestoresGivenUp",))
@@ -232,6 +238,8 @@ def test_each_alert_has_a_fault_that_moves_what_it_reads() -> None:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("make", {make.__name__: make for make, _ in FAULTS.values()}.values(), ids=lambda m: m.__name__)
+@pytest.mark.parametrize(
+    "make", {make.__name__: make for make, _ in FAULTS.values()}.values(), ids=lambda m: m.__name__
+)
 def test_the_fault_shows_in_the_metrics_and_its_remedy_ends_it(make: Fault, tmp_path: Path) -> None:
     make(tmp_path)

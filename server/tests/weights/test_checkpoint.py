@@ -26,7 +26,8 @@ from trunkline_server.weights.tensor import FORMATS, Tensor
 
 
 @pytest.mark.parametrize(
-    "case", ["llama_biases", "qwen2", "qwen3", "gemma2", "gemma3", "granitemoe", "mixtral", "phi3", "nemotron", "seed_oss"]
+    "case",
+    ["llama_biases", "qwen2", "qwen3", "gemma2", "gemma3", "granitemoe", "mixtral", "phi3", "nemotron", "seed_oss"],
 )
 def test_both_formats_give_the_weights_of_the_model(case: str, tiny_model: TinyModels, tmp_path: Path) -> None:
     model = tiny_model(case)
@@ -67,7 +68,9 @@ def test_both_formats_give_the_same_config(tiny_model: TinyModels, tmp_path: Pat
         if "rope_scaling" in different:
             factors = [config.rope_scaling.attention_factor or 1.0 for config in (ours, theirs)]
             assert factors[1] == pytest.approx(factors[0], rel=1e-6)
-            assert replace(theirs.rope_scaling, attention_factor=ours.rope_scaling.attention_factor) == ours.rope_scaling
+            assert (
+                replace(theirs.rope_scaling, attention_factor=ours.rope_scaling.attention_factor) == ours.rope_scaling
+            )
             del different["rope_scaling"]
         assert different == {}, case
 
@@ -88,7 +91,9 @@ def test_interleaved_rows_are_put_in_order_in_every_format(format_name: str) -> 
     rows = np.random.default_rng(4).integers(0, 60, (num_heads * head_size, row_bytes), dtype=np.uint8)
     shape = (num_heads * head_size, columns)
     plain = Tensor("w", format_name, shape, rows.reshape(-1))
-    stored = Tensor("w", format_name, shape, permute(rows, num_heads).reshape(-1), interleaved_heads=(head_size, head_size))
+    stored = Tensor(
+        "w", format_name, shape, permute(rows, num_heads).reshape(-1), interleaved_heads=(head_size, head_size)
+    )
     np.testing.assert_array_equal(dequantize(stored), dequantize(plain))
 
 

@@ -9,6 +9,7 @@ from tests.weights.random_groups import random_groups
 from trunkline_server.weights.dequantize import dequantize
 from trunkline_server.weights.tensor import FORMATS, Tensor, stored_bytes
 
+
 @pytest.mark.parametrize("format_name", FORMATS)
 def test_dequantize_agrees_with_the_gguf_package_to_the_bit(format_name: str) -> None:
     stored_as = FORMATS[format_name]

@@ -43,7 +43,9 @@ def open_splits(path: Path) -> list[GgufFile]:
     tensors: set[str] = set()
     for number, file in enumerate(files):
         if (found := (file.metadata.get("split.no"), file.metadata.get("split.count"))) != (number, count):
-            raise DamagedFile(file.path, f"the file says that it is number {found[0]} of {found[1]} files, counted from 0")
+            raise DamagedFile(
+                file.path, f"the file says that it is number {found[0]} of {found[1]} files, counted from 0"
+            )
         if repeated := tensors & file.tensors.keys():
             raise DamagedFile(file.path, f"tensor `{min(repeated)}` is also in another of the files")
         tensors |= file.tensors.keys()
