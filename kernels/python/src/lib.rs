@@ -82,8 +82,8 @@ impl PyProgramBuilder {
         // SAFETY: `held` keeps the buffer longer than the builder lives, and the caller states whether it is mapped.
         // The caller must not write to it.
         let bytes = unsafe { SourceBytes::borrow(bytes_of(&buffer), is_mapped) };
-        let interleaved_heads = interleaved_heads
-            .map(|(head_size, rotary_size)| InterleavedHeads { head_size, rotary_size });
+        let interleaved_heads =
+            interleaved_heads.map(|(head_size, rotary_size)| InterleavedHeads { head_size, rotary_size });
         let weight = self.builder()?.weight_from(format, bytes, &shape, interleaved_heads)?;
         self.held.push(buffer);
         Ok(weight.0)

@@ -1,4 +1,4 @@
-//! What the module says of the machine.
+//! This module describes the machine to Python.
 
 use std::collections::BTreeMap;
 

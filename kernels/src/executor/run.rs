@@ -218,7 +218,14 @@ impl Step<'_> {
             }
             Kernel::LayerNorm { x, weight, bias, eps, out } => {
                 let bias = bias.map(|bias| &program.vectors[bias][..]);
-                layer_norm(isa, self.row(x, row), &program.vectors[weight], bias, eps, self.row_mut(out, row));
+                layer_norm(
+                    isa,
+                    self.row(x, row),
+                    &program.vectors[weight],
+                    bias,
+                    eps,
+                    self.row_mut(out, row),
+                );
             }
             Kernel::HeadRmsNorm { x, weight, eps } => {
                 head_rms_norm_in_place(isa, self.row_mut(x, row), &program.vectors[weight], eps);

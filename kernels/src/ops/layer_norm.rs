@@ -1,4 +1,4 @@
-//! Layer normalisation (arXiv:1607.06450).
+//! Layer normalisation, by mean and variance of a row (arXiv:1607.06450).
 
 use crate::vector::{LANES, Lanes, each_vector, simd_entry};
 

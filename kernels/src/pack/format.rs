@@ -203,6 +203,8 @@ pub enum PackError {
     #[error("a {format} weight of shape [{out_features}, {in_features}] exceeds the address space")]
     TooLarge { format: Format, out_features: usize, in_features: usize },
     /// The interleaved rows are not whole heads.
-    #[error("cannot divide {num_rows} interleaved rows into heads of {head_size}, {rotary_size} of them rotated")]
+    #[error(
+        "cannot divide {num_rows} interleaved rows into heads of {head_size}, {rotary_size} of them rotated"
+    )]
     Heads { num_rows: usize, head_size: usize, rotary_size: usize },
 }

@@ -2,8 +2,8 @@
 //! `d * (sc - 32) * (q - 4)`.
 //!
 //! Byte `j` of a half's 32 bytes of bit pairs holds elements `j`, `j + 32`, `j + 64` and `j + 96` of these 128, lowest
-//! pair first. Bit `r` of byte `j` of third bits belongs to element `32 r + j`. The lower nibbles of the scales are those
-//! of 8 bytes, low ones first; their upper pairs are in the other 4 bytes.
+//! pair first. Bit `r` of byte `j` of third bits belongs to element `32 r + j`. The lower nibbles of the scales are
+//! those of 8 bytes, low ones first; their upper pairs are in the other 4 bytes.
 
 use super::int::{IntFormat, UnpackedBlock, half_value};
 

@@ -166,8 +166,8 @@ impl ProgramBuilder {
         self.weight_from(format, SourceBytes::Owned(bytes), shape, None)
     }
 
-    /// Like [`ProgramBuilder::weight`], from bytes that may be borrowed. `interleaved_heads` is the order of the rows (of
-    /// the elements, with one dimension) in the file, if it is not the model's.
+    /// Like [`ProgramBuilder::weight`], from bytes that may be borrowed. `interleaved_heads` is the order of the rows
+    /// (of the elements, with one dimension) in the file, if it is not the model's.
     pub fn weight_from(
         &mut self,
         format: Format,
@@ -329,7 +329,7 @@ impl ProgramBuilder {
         Ok(self.push(Op::Gelu { x }, width))
     }
 
-    /// Computes `max(x, 0)^2`.
+    /// Squares the positive elements of `x` and sets the others to 0.
     pub fn relu_squared(&mut self, x: ValueId) -> Result<ValueId, ProgramError> {
         let width = self.width("relu_squared", x)?;
         Ok(self.push(Op::ReluSquared { x }, width))

@@ -186,12 +186,12 @@ def test_one_gguf_file_of_a_repository(resolve: Resolve) -> None:
     assert [Path(answer["path"]).read_bytes() for answer in found] == [b"one", b"four", b"eight"]
 
 
-def test_a_divided_gguf_model_is_one_model(resolve: Resolve, hub: FakeHub) -> None:
+def test_a_divided_gguf_model_is_one_model(resolve: Resolve, hub: Hub) -> None:
     split, default = resolve.found(["org/split:Q8_0"], ["org/split"])
     path = Path(split["path"])
     assert (path.name, path.read_bytes()) == ("m-Q8_0-00001-of-00002.gguf", b"one")
     assert path.with_name("m-Q8_0-00002-of-00002.gguf").read_bytes() == b"two"
-    # As in llama.cpp, many models stand for that of Q4_K_M.
+    # Many models stand for that of Q4_K_M, as in llama.cpp.
     assert Path(default["path"]).name == "m-Q4_K_M.gguf"
     assert "mmproj-F16.gguf" not in fetched(hub)
 

@@ -1,4 +1,4 @@
-"""Which tiny models the tests of each backend and format compare, and the table of docs/models.md that says so.
+"""Lists the tiny models that the tests of each backend and format compare, and writes the table of docs/models.md.
 
 `python -m tests.models.compared` with `server/` as PYTHONPATH writes the table again.
 """
@@ -28,7 +28,7 @@ CUDA_CASES = [
     "gemma", "glm4", "granite", "granitemoe", "nemotron", "olmo2", "olmo3", "phi3", "phi3_longrope", "starcoder2",
     "qwen2_shallow",
 ]  # fmt: skip
-# Those that transformers has no code for are compared with Llama of the same weights (`tests/reference/test_models.py`).
+# transformers has no code for these, so they are compared with Llama of the same weights (tests/reference/).
 LIKE_LLAMA = ("exaone", "internlm2", "internlm3")
 NAMES = {
     "cohere": "Command R (without `use_qk_norm`)",

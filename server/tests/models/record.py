@@ -54,6 +54,13 @@ _YARN_ROPE = {
     "original_max_position_embeddings": 128,
 }
 
+_MULTIPLIERS = {
+    "embedding_multiplier": 3.0,
+    "attention_multiplier": 0.125,
+    "residual_multiplier": 0.75,
+    "logits_scaling": 1.25,
+}
+
 # Maps a case to its config class and its differences from `_COMMON`.
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama2": ("LlamaConfig", {"num_key_value_heads": 4}),
@@ -122,11 +129,9 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "gemma": ("GemmaConfig", {"head_dim": 24}),
     "glm": ("GlmConfig", {"head_dim": 32}),
     "glm4": ("Glm4Config", {"head_dim": 32}),
-    "granite": ("GraniteConfig", {"embedding_multiplier": 3.0, "attention_multiplier": 0.125, "residual_multiplier": 0.75,
-                                  "logits_scaling": 1.25}),
+    "granite": ("GraniteConfig", _MULTIPLIERS),
     "granitemoe": ("GraniteMoeConfig", {"num_local_experts": 5, "num_experts_per_tok": 2, "intermediate_size": 32,
-                                        "embedding_multiplier": 3.0, "attention_multiplier": 0.125,
-                                        "residual_multiplier": 0.75, "logits_scaling": 1.25}),
+                                        **_MULTIPLIERS}),
     "nemotron": ("NemotronConfig", {"head_dim": 16}),
     "olmo2": ("Olmo2Config", {}),
     "olmo3": ("Olmo3Config", {"sliding_window": 37, "num_hidden_layers": 4,

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.models.tiny import CASES, TinyModels
-from tests.weights.gguf_files import gguf_name, permute, write_model
+from tests.weights.gguf_files import permute, write_model
 from trunkline_server.backends.cpu.weight_cache import fingerprint_of
 from trunkline_server.errors import (
     DamagedFile,

@@ -10,9 +10,9 @@ from pathlib import Path
 import gguf
 import numpy as np
 import pytest
+from tests.weights.random_groups import random_groups
 from trunkline_server.errors import DamagedFile, ModelNotFound, UnsupportedFormat
 from trunkline_server.weights.dequantize import dequantize
-from tests.weights.random_groups import random_groups
 from trunkline_server.weights.gguf import GgufArray, GgufFile
 from trunkline_server.weights.tensor import FORMATS
 

@@ -21,8 +21,8 @@ class RopeScaling:
     """The scaling of rotary frequencies beyond the trained context. Names are those of `rope_parameters` in
     config.json.
 
-    kind: "default", "linear", "llama3" or "yarn" (arXiv:2309.00071); "factors" divides each frequency by its own number:
-    LongRoPE (arXiv:2402.13753), and llama3 scaling in GGUF files.
+    kind: "default", "linear", "llama3" or "yarn" (arXiv:2309.00071); "factors" divides each frequency by its own
+    number, for LongRoPE (arXiv:2402.13753) and for llama3 scaling in GGUF files.
     """
 
     kind: str = "default"

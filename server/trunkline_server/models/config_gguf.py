@@ -186,7 +186,7 @@ def _local_rope_theta(values: Keys, architecture: str) -> float | None:
     return None
 
 
-def _multipliers(values: Keys, name: str) -> dict[str, float]:
+def _multipliers(values: Keys, name: str) -> dict[str, Any]:
     """Returns the factors that the metadata of Granite and Cohere states."""
     if name in ("cohere", "cohere2"):
         return {"logit_multiplier": values.number("logit_scale")}
@@ -262,7 +262,7 @@ def _refuse_shapes(path: Path, values: Keys, config: ModelConfig) -> None:
 
 def _rope_scaling(path: Path, values: Keys, rope_factors: RopeFactors) -> RopeScaling:
     kind = values.get("rope.scaling.type")
-    # As for safetensors, see `config_json.py`.
+    # `config_json.py` says which factors a model uses.
     trained = values.integer("rope.scaling.original_context_length", values.integer("context_length"))
     by_length = rope_factors.long if values.integer("context_length") > trained else rope_factors.short
     if by_length is not None:

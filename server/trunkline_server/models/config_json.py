@@ -84,8 +84,8 @@ _ARCHITECTURES = {
     "cohere": _COHERE,
     "cohere2": replace(_COHERE, has_windows=True, window=4096, window_pattern=4, rotates_in_windows=True),
     "ernie4_5": _Architecture(
-        spelling={"attention_bias": "use_bias", "mlp_bias": "use_bias"}, head_size=128, norm_eps=1e-5, has_mlp_bias=True,
-        rope_theta=500_000.0, tied=True,
+        spelling={"attention_bias": "use_bias", "mlp_bias": "use_bias"}, head_size=128, norm_eps=1e-5,
+        has_mlp_bias=True, rope_theta=500_000.0, tied=True,
     ),
     "exaone": _Architecture(
         spelling={"num_hidden_layers": "num_layers", "rms_norm_eps": "layer_norm_epsilon",
@@ -154,7 +154,8 @@ _ARCHITECTURES = {
     "smollm3": _Architecture(has_mlp_bias=True, rope_theta=2_000_000.0, tied=True),
     "starcoder2": _Architecture(
         spelling={"rms_norm_eps": "norm_epsilon", "attention_bias": "use_bias", "mlp_bias": "use_bias"}, biased=True,
-        norm_eps=1e-5, norm_bias=True, gated_mlp=False, has_mlp_bias=True, activation=_GELU, has_windows=True, tied=True,
+        norm_eps=1e-5, norm_bias=True, gated_mlp=False, has_mlp_bias=True, activation=_GELU, has_windows=True,
+        tied=True,
     ),
 }  # fmt: skip
 
@@ -240,7 +241,7 @@ def _gemma_fields(keys: Keys, architecture: _Architecture) -> dict[str, Any]:
     }
 
 
-def _multipliers(keys: Keys, architecture: _Architecture) -> dict[str, float]:
+def _multipliers(keys: Keys, architecture: _Architecture) -> dict[str, Any]:
     """Returns the factors that the configs of Granite and Cohere state."""
     if architecture.logit_scale is not None:
         return {"logit_multiplier": keys.number("logit_scale", architecture.logit_scale)}

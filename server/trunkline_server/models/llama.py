@@ -1,8 +1,8 @@
 """Llama 2 and 3 (arXiv:2307.09288, arXiv:2407.21783), and models that differ from them in their config alone.
 
 Mistral (arXiv:2310.06825) may have a sliding window. Some layers of SmolLM3, by default every fourth, do not rotate
-(arXiv:2501.18795). Phi-3 (arXiv:2404.14219), GLM-4, ERNIE 4.5, InternLM, EXAONE 3, Seed-OSS and SmolLM2 have other names,
-biases, rotations or an order of their own in files; see `weights/places.py`.
+(arXiv:2501.18795). Phi-3 (arXiv:2404.14219), GLM-4, ERNIE 4.5, InternLM, EXAONE 3, Seed-OSS and SmolLM2 differ in
+biases, in the part of heads that is rotated, or in names and order in files (`weights/places.py`).
 """
 
 from __future__ import annotations

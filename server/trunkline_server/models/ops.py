@@ -55,7 +55,10 @@ class Ops(Protocol[T]):
         """Returns x / sqrt(mean(x^2) + eps) * weight, over the last dimension. arXiv:1910.07467."""
 
     def layer_norm(self, x: T, weight: str, bias: str | None, eps: float) -> T:
-        """Returns (x - mean(x)) / sqrt(variance(x) + eps) * weight + bias, over the last dimension. arXiv:1607.06450."""
+        """Returns (x - mean(x)) / sqrt(variance(x) + eps) * weight + bias, over the last dimension.
+
+        arXiv:1607.06450.
+        """
 
     def head_rms_norm(self, x: T, weight: str, eps: float, head_size: int) -> T:
         """Applies `rms_norm` to each head separately: x [T, heads * D], weight [D]."""

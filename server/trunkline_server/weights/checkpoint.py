@@ -163,8 +163,8 @@ class SafetensorsCheckpoint:
             suffixes = part_suffixes(self.quantization, module, dtypes)
             if suffixes and (place.rows or place.index is not None):
                 raise UnsupportedFormat(
-                    f"module {quoted(module)} of `{self.path}` joins several weights and is quantised with the scheme in "
-                    "`quantization_config`, which is not supported",
+                    f"module {quoted(module)} of `{self.path}` joins several weights and is quantised with the scheme "
+                    "in `quantization_config`, which is not supported",
                     hint="use the unquantised model or a GGUF file",
                 )
             if suffixes:
@@ -277,7 +277,7 @@ def _needed_shapes(
 def _config(file: GgufFile, holders: Mapping[str, GgufFile]) -> ModelConfig:
     """Reads the config from the metadata of a model's first file."""
     embedding = "token_embd.weight"
-    # Of all arrays, only this one is part of a config.
+    # A config uses no other array.
     pattern = f"{file.metadata.get('general.architecture')}.attention.sliding_window_pattern"
     is_array = isinstance(file.metadata.get(pattern), GgufArray)
     return config_from_gguf(

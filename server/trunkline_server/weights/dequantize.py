@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _CHUNK_ELEMENTS = 1 << 20
 
 
-# `kvalues_iq4nl` of ggml.
+# The levels of IQ4_NL and IQ4_XS, `kvalues_iq4nl` of ggml.
 IQ4_LEVELS = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], dtype=np.float32)
 TWICE_E2M1 = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], dtype=np.float32)
 
@@ -123,10 +123,11 @@ def _q6_k(groups: Bytes) -> Floats:
 
 
 def _q3_k(groups: Bytes) -> Floats:
-    """Layout: third bits (32 bytes), lower bit pairs (64 bytes), 16 6-bit scales minus 32, f16 scale; numbers are minus 4.
+    """Layout: third bits (32 bytes), lower bit pairs (64 bytes), 16 6-bit scales, f16 scale.
 
-    Bit r of byte i of the third bits belongs to element i of run r. The pairs are those of Q6_K. Bytes 0-7 of the scales
-    hold the lower nibbles of scales 0-7 (low) and 8-15 (high), and bytes 8-11 the upper pairs, four scales apart.
+    Scales are minus 32 and numbers minus 4. Bit r of byte i of the third bits belongs to element i of run r. The pairs
+    are those of Q6_K. Bytes 0-7 of the scales hold the lower nibbles of scales 0-7 (low) and 8-15 (high), and bytes
+    8-11 the upper pairs, four scales apart.
     """
     num_groups = groups.shape[0]
     run = np.arange(8, dtype=np.uint8)[None, :, None]
@@ -147,7 +148,10 @@ def _iq4_nl(groups: Bytes) -> Floats:
 
 
 def _iq4_xs(groups: Bytes) -> Floats:
-    """Layout: f16 scale, upper pairs of 8 6-bit scales minus 32, their lower nibbles, 8 runs of 32 nibbles as IQ4_NL."""
+    """Layout: f16 scale, upper pairs of 8 6-bit scales, their lower nibbles, 8 runs of 32 nibbles as in IQ4_NL.
+
+    Scales are minus 32.
+    """
     num_groups = groups.shape[0]
     high = np.ascontiguousarray(groups[:, 2:4]).view(np.uint16) >> np.arange(0, 16, 2, dtype=np.uint16)
     low = np.stack([groups[:, 4:8] & np.uint8(15), groups[:, 4:8] >> np.uint8(4)], axis=2).reshape(num_groups, 8)
@@ -160,8 +164,9 @@ def _iq4_xs(groups: Bytes) -> Floats:
 
 def _mxfp4(groups: Bytes) -> Floats:
     """Layout: an exponent, 32 numbers of 4 bits (E2M1). OCP Microscaling Formats, version 1.0."""
-    scales = np.ldexp(np.float32(1), groups[:, :1].astype(np.int32) - 128)
-    return scales * TWICE_E2M1[_nibbles(groups[:, 1:])]
+    exponents = groups[:, :1].astype(np.int32) - 128
+    values: Floats = np.ldexp(TWICE_E2M1[_nibbles(groups[:, 1:])], exponents)
+    return values
 
 
 def _half(groups: Bytes, offset: int) -> Floats:

@@ -1,7 +1,7 @@
-"""Where checkpoints have the weights of a model, and how what they store differs from what the model needs.
+"""The places of weights in checkpoints, and how what is stored there differs from what the model needs.
 
-Weights have the names of Llama's safetensors. Other architectures and GGUF have other names for them, join some (queries,
-keys and values, or gate and up), or stack the matrices of all experts.
+Weights have the names of Llama's safetensors. Other architectures and GGUF have other names for them, join some
+(queries, keys and values, or gate and up), or stack the matrices of all experts.
 
 Rotary embedding pairs the two halves of a head here and in most safetensors ("NeoX"). Other files pair neighbours, so
 that element i of the first half and element i of the second are stored side by side, head by head:
@@ -120,7 +120,8 @@ def expert_stack(name: str, num_experts: int) -> list[str] | None:
 def _joined_rows(config: ModelConfig, module: str) -> tuple[tuple[int, int]]:
     """Returns the rows of one projection among those of queries, keys and values, or of gate and up."""
     if module in _GATE_UP:
-        modules, sizes = _GATE_UP, [config.intermediate_size] * 2
+        modules: tuple[str, ...] = _GATE_UP
+        sizes = [config.intermediate_size] * 2
     else:
         modules = _QUERY_KEY_VALUE
         sizes = [count * config.head_size for count in (config.num_heads, config.num_kv_heads, config.num_kv_heads)]
@@ -193,7 +194,7 @@ _GGUF_MODULES = {
     "mlp.shared_expert.up_proj": "ffn_up_shexp",
     "mlp.shared_expert.down_proj": "ffn_down_shexp",
 }
-# Of architectures that normalise the outputs of attention and MLP.
+# These replace the names above where the outputs of attention and MLP are normalised.
 _GGUF_POST_NORMS = {
     "post_attention_layernorm": "post_attention_norm",
     "pre_feedforward_layernorm": "ffn_norm",

@@ -62,7 +62,8 @@ pub fn element(format: Format, row: &[u8], k: usize) -> f32 {
             let (part, run, group) = (k / 128, k % 128 / 32, k / 16);
             let pair = block[32 + part * 32 + k % 32] >> (2 * run) & 3;
             let is_upper = block[k % 32] >> (4 * part + run) & 1 == 1;
-            let scale = nibble(block[96 + group % 8], group >= 8) + 16 * (block[104 + group % 4] >> (group / 4 * 2) & 3);
+            let scale = nibble(block[96 + group % 8], group >= 8)
+                + 16 * (block[104 + group % 4] >> (group / 4 * 2) & 3);
             half_at(block, 108)
                 * (f32::from(scale) - 32.0)
                 * (f32::from(pair) - if is_upper { 0.0 } else { 4.0 })
@@ -74,9 +75,7 @@ pub fn element(format: Format, row: &[u8], k: usize) -> f32 {
             let scale = f32::from(nibble(block[4 + group / 2], group % 2 == 1)) + 16.0 * f32::from(high);
             half_at(block, 0) * (scale - 32.0) * level(nibble(block[8 + group * 16 + k % 16], k % 32 >= 16))
         }
-        Format::MXFP4 => {
-            e2m1(nibble(block[1 + k % 16], k >= 16)) * 2f32.powi(i32::from(block[0]) - 127)
-        }
+        Format::MXFP4 => e2m1(nibble(block[1 + k % 16], k >= 16)) * 2f32.powi(i32::from(block[0]) - 127),
         Format::Q6_K => {
             let (part, within) = (k / 128, k % 128);
             let low = nibble(block[part * 64 + within % 64], within >= 64);

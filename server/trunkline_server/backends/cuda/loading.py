@@ -261,7 +261,7 @@ class _Loader:
         with staging.on_stream():
             # The rotated rows of each head are stored in the order 0, h, 1, h + 1, ...; see weights/places.py.
             rotated = raw.view(-1, head_size, tensor.row_bytes)[:, :rotary_size]
-            pairs = rotated.unflatten(1, (rotary_size // 2, 2))
+            pairs = rotated.reshape(-1, rotary_size // 2, 2, tensor.row_bytes)
             rotated.copy_(pairs.swapaxes(1, 2).reshape(rotated.shape))
             return raw
 

@@ -164,7 +164,9 @@ def _iq4_xs(groups: torch.Tensor) -> _Groups:
     upper = (high >> torch.arange(0, 16, 2, device=groups.device)) & 3
     low = torch.stack([groups[:, :, 4:8] & 15, groups[:, :, 4:8] >> 4], dim=3).flatten(2)
     scales = _half(groups, 0).float()[:, :, None] * (low.float() + 16.0 * upper.float() - 32.0)
-    return _Groups(_levels(IQ4_LEVELS, groups[:, :, 8:].unflatten(2, (8, 16))).flatten(1), scales.flatten(1))
+    return _Groups(
+        _levels(IQ4_LEVELS, groups[:, :, 8:].reshape(*groups.shape[:2], 8, 16)).flatten(1), scales.flatten(1)
+    )
 
 
 def _mxfp4(groups: torch.Tensor) -> _Groups:
