@@ -153,9 +153,10 @@ def _iq4_xs(groups: Bytes) -> Floats:
     Scales are minus 32.
     """
     num_groups = groups.shape[0]
-    high = np.ascontiguousarray(groups[:, 2:4]).view(np.uint16) >> np.arange(0, 16, 2, dtype=np.uint16)
+    shifted = np.ascontiguousarray(groups[:, 2:4]).view(np.uint16) >> np.arange(0, 16, 2, dtype=np.uint16)
+    upper = (shifted & np.uint16(3)).astype(np.uint8) << np.uint8(4)
     low = np.stack([groups[:, 4:8] & np.uint8(15), groups[:, 4:8] >> np.uint8(4)], axis=2).reshape(num_groups, 8)
-    numbers = low.astype(np.float32) + np.float32(16) * (high & np.uint16(3)).astype(np.float32)
+    numbers = (low | upper).astype(np.float32)
     levels = IQ4_LEVELS[_nibbles(groups[:, 8:].reshape(-1, 16))].reshape(num_groups, 8, 32)
     scales = _half(groups, 0) * (numbers - np.float32(32))
     values: Floats = (scales[:, :, None] * levels).reshape(num_groups, 256)
