@@ -214,6 +214,7 @@ bench: bench-$(NAME) ## run a benchmark: NAME=peers ARGS="--quick" (NAME=list sh
 #: structured     the cost of a grammar per step (ARGS="--streams 8")
 #: kv-dtypes      capacity, perplexity, greedy agreement and decode speed by KV dtype
 #: kv-positions   perplexity by position up to the full context, by KV dtype
+#: experts        a model with experts beside a dense one, here and in llama.cpp (ARGS="--save")
 #: eviction       hit rate of the prefix cache by eviction policy (TRACE=trace.jsonl.gz)
 #: fragmentation  unused slots in KV blocks: TRACE=trace.jsonl.gz
 #: restart        time to first token of a long history after a kill (ARGS="--save")
@@ -232,7 +233,7 @@ bench-%:
 bench-http: build .venv-test/.stamp
 	$(TEST_PYTHON) benchmark/bench.py $(ARGS)
 
-SCRIPTS := $(addprefix bench-,fairness isolation kv-dtypes kv-positions restart speculation spill structured tail)
+SCRIPTS := $(addprefix bench-,experts fairness isolation kv-dtypes kv-positions restart speculation spill structured tail)
 .PHONY: $(SCRIPTS)
 $(SCRIPTS): bench-%: build .venv-test/.stamp
 	$(TEST_PYTHON) benchmark/$(subst -,_,$*).py $(ARGS)

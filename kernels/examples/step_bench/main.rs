@@ -1,5 +1,8 @@
-//! Times whole steps of a model with the shape of SmolLM2-135M and random weights:
-//! `step_bench [--profile] [--pin auto|on|off] [--step-tokens N] [--limits PATH] [threads] [case...]`.
+//! Times whole steps of a model with a known shape and random weights: `step_bench [--shape NAME] [--profile]
+//! [--pin auto|on|off] [--step-tokens N] [--limits PATH] [threads] [case...]`.
+//!
+//! The shapes are those of SmolLM2-135M (`smollm2`), of two layers of Qwen3-30B-A3B (`qwen3-moe`), and of a dense model
+//! as large as the part of that which a token uses (`qwen3-active`).
 //!
 //! The cases are `prefill:TOKENS`, `decode:SEQUENCES:CONTEXT`, `extend:HISTORY:NEW` (new tokens after a computed
 //! history) and `mixed:SEQUENCES:CONTEXT:NEW` (decodes beside new tokens of a sequence with a history of the same
@@ -23,7 +26,7 @@ use trunkline_kernels::executor::{Chunk, Executor, SequenceResult};
 use trunkline_kernels::sampling::SamplingParams;
 use trunkline_kernels::threads::{Pinning, default_num_threads};
 
-use model::{BLOCK_SIZE, Random, VOCAB};
+use model::{BLOCK_SIZE, Random, SHAPES, Shape};
 use profile::{ChunkShape, Limits, Profile};
 
 const DEFAULT_STEP_TOKENS: usize = 512;
@@ -39,9 +42,11 @@ const USUAL_CASES: [&str; 7] = [
     "extend:6000:32",
 ];
 
+/// Tokens that every shape has.
 fn tokens(num: usize) -> Vec<u32> {
     let mut random = Random(7);
-    (0..num).map(|_| (random.next() % VOCAB as u64) as u32).collect()
+    let vocab = SHAPES.iter().map(|shape| shape.vocab).min().unwrap_or(1) as u64;
+    (0..num).map(|_| (random.next() % vocab) as u32).collect()
 }
 
 struct Bench {
@@ -283,6 +288,7 @@ impl Bench {
 }
 
 struct Arguments {
+    shape: &'static Shape,
     threads: usize,
     pinning: Pinning,
     cases: Vec<String>,
@@ -293,6 +299,7 @@ struct Arguments {
 
 fn arguments() -> Result<Arguments> {
     let mut parsed = Arguments {
+        shape: &SHAPES[0],
         threads: default_num_threads(),
         pinning: Pinning::default(),
         cases: Vec::new(),
@@ -306,6 +313,11 @@ fn arguments() -> Result<Arguments> {
         let mut value = || arguments.next().with_context(|| format!("`{argument}` has no value"));
         match argument.as_str() {
             "--profile" => parsed.profiles = true,
+            "--shape" => {
+                let name = value()?;
+                let found = SHAPES.iter().find(|shape| shape.name == name);
+                parsed.shape = found.with_context(|| format!("unknown shape {name:?}"))?;
+            }
             "--pin" => parsed.pinning = value()?.parse()?,
             "--step-tokens" => parsed.step_tokens = value()?.parse().context("`--step-tokens`")?,
             "--limits" => parsed.limits = Some(Limits::read(&value()?)?),
@@ -324,9 +336,9 @@ fn arguments() -> Result<Arguments> {
 }
 
 fn main() -> Result<()> {
-    let Arguments { threads, pinning, cases, step_tokens, limits, profiles } = arguments()?;
+    let Arguments { shape, threads, pinning, cases, step_tokens, limits, profiles } = arguments()?;
     let start = Instant::now();
-    let executor = model::build(threads, pinning, step_tokens)?;
+    let executor = model::build(shape, threads, pinning, step_tokens)?;
     println!(
         "{}, {} MiB of weights, built in {:.2} s",
         executor.device(),

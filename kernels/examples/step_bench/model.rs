@@ -1,19 +1,55 @@
-//! A model with the shape of SmolLM2-135M and random weights.
+//! Models with the shapes of known ones and random weights.
 
 use anyhow::Result;
 use trunkline_kernels::executor::Executor;
 use trunkline_kernels::kv_pool::{KvDtype, KvGeometry};
 use trunkline_kernels::pack::Format;
-use trunkline_kernels::program::{ProgramBuilder, ProgramConfig, WeightId};
+use trunkline_kernels::program::{Experts, ProgramBuilder, ProgramConfig, WeightId};
 use trunkline_kernels::threads::Pinning;
 
-const LAYERS: usize = 30;
-const HIDDEN: usize = 576;
-const HEADS: usize = 9;
-const KV_HEADS: usize = 3;
-const HEAD_SIZE: usize = 64;
-const FFN: usize = 1536;
-pub const VOCAB: usize = 49152;
+/// The sizes of a model.
+pub struct Shape {
+    pub name: &'static str,
+    layers: usize,
+    hidden: usize,
+    heads: usize,
+    kv_heads: usize,
+    head_size: usize,
+    /// Features inside the MLP, or inside an expert.
+    inner: usize,
+    /// The number of experts, and how many a token uses.
+    experts: Option<(usize, usize)>,
+    pub vocab: usize,
+}
+
+/// Qwen3-30B-A3B cut to two layers and a small vocabulary, and a dense model of the size that a token uses of it.
+const QWEN3_MOE: Shape = Shape {
+    name: "qwen3-moe",
+    layers: 2,
+    hidden: 2048,
+    heads: 32,
+    kv_heads: 4,
+    head_size: 128,
+    inner: 768,
+    experts: Some((128, 8)),
+    vocab: 2048,
+};
+pub const SHAPES: [Shape; 3] = [
+    Shape {
+        name: "smollm2",
+        layers: 30,
+        hidden: 576,
+        heads: 9,
+        kv_heads: 3,
+        head_size: 64,
+        inner: 1536,
+        experts: None,
+        vocab: 49152,
+    },
+    QWEN3_MOE,
+    Shape { name: "qwen3-active", layers: 24, inner: 8 * 768, experts: None, ..QWEN3_MOE },
+];
+
 /// The server's block size, which is a tile of attention with int8 K and V.
 pub const BLOCK_SIZE: usize = 64;
 const MAX_STEP_SEQUENCES: usize = 64;
@@ -50,11 +86,12 @@ fn matrix(
     Ok(builder.weight(format, bytes, &shape)?)
 }
 
-pub fn build(threads: usize, pinning: Pinning, max_step_tokens: usize) -> Result<Executor> {
+pub fn build(shape: &Shape, threads: usize, pinning: Pinning, max_step_tokens: usize) -> Result<Executor> {
+    let Shape { layers, hidden, heads, kv_heads, head_size, inner, experts, vocab, .. } = *shape;
     let geometry = KvGeometry {
-        num_layers: LAYERS,
-        num_kv_heads: KV_HEADS,
-        head_size: HEAD_SIZE,
+        num_layers: layers,
+        num_kv_heads: kv_heads,
+        head_size,
         block_size: BLOCK_SIZE,
         dtype: KvDtype::Int8,
     };
@@ -67,34 +104,48 @@ pub fn build(threads: usize, pinning: Pinning, max_step_tokens: usize) -> Result
     let mut b = ProgramBuilder::new(config)?;
     let random = &mut Random(88172645463325252);
     let ones = |n: usize| (0..n).flat_map(|_| 1f32.to_le_bytes()).collect::<Vec<u8>>();
-    let inv_freq: Vec<f64> = (0..32).map(|i| 100_000f64.powf(-f64::from(i) / 32.0)).collect();
-    let embedding = matrix(&mut b, random, Format::Q8_0, [VOCAB, HIDDEN])?;
+    let pairs = head_size / 2;
+    let inv_freq: Vec<f64> = (0..pairs).map(|i| 100_000f64.powf(-(i as f64) / pairs as f64)).collect();
+    let embedding = matrix(&mut b, random, Format::Q8_0, [vocab, hidden])?;
     let mut x = b.embedding(embedding)?;
-    for layer in 0..LAYERS {
+    for layer in 0..layers {
         let mut product = |b: &mut ProgramBuilder, x, out, width| -> Result<_> {
             let weight = matrix(b, random, Format::Q4_1, [out, width])?;
             Ok(b.linear(x, weight, None)?)
         };
-        let norm = b.weight(Format::F32, ones(HIDDEN), &[HIDDEN])?;
+        let norm = b.weight(Format::F32, ones(hidden), &[hidden])?;
         let h = b.rms_norm(x, norm, 1e-5)?;
-        let q = product(&mut b, h, HEADS * HEAD_SIZE, HIDDEN)?;
-        let k = product(&mut b, h, KV_HEADS * HEAD_SIZE, HIDDEN)?;
-        let v = product(&mut b, h, KV_HEADS * HEAD_SIZE, HIDDEN)?;
-        let q = b.rope(q, &inv_freq, 1.0, HEAD_SIZE)?;
-        let k = b.rope(k, &inv_freq, 1.0, HEAD_SIZE)?;
+        let q = product(&mut b, h, heads * head_size, hidden)?;
+        let k = product(&mut b, h, kv_heads * head_size, hidden)?;
+        let v = product(&mut b, h, kv_heads * head_size, hidden)?;
+        let q = b.rope(q, &inv_freq, 1.0, head_size)?;
+        let k = b.rope(k, &inv_freq, 1.0, head_size)?;
         b.write_kv(layer, k, v)?;
         let a = b.paged_attention(layer, q, 0.125, None, None)?;
-        let a = product(&mut b, a, HIDDEN, HEADS * HEAD_SIZE)?;
+        let a = product(&mut b, a, hidden, heads * head_size)?;
         x = b.add(x, a)?;
-        let norm = b.weight(Format::F32, ones(HIDDEN), &[HIDDEN])?;
+        let norm = b.weight(Format::F32, ones(hidden), &[hidden])?;
         let h = b.rms_norm(x, norm, 1e-5)?;
-        let gate = product(&mut b, h, FFN, HIDDEN)?;
-        let up = product(&mut b, h, FFN, HIDDEN)?;
-        let h = b.silu_mul(gate, up)?;
-        let h = product(&mut b, h, HIDDEN, FFN)?;
+        let h = match experts {
+            Some((num_experts, num_used)) => {
+                let logits = product(&mut b, h, num_experts, hidden)?;
+                let mut stack = |out, width| -> Result<Vec<_>> {
+                    (0..num_experts).map(|_| matrix(&mut b, random, Format::Q4_1, [out, width])).collect()
+                };
+                let (gate, up) = (stack(inner, hidden)?, stack(inner, hidden)?);
+                let down = stack(hidden, inner)?;
+                b.experts(h, logits, Experts { gate, up, down, num_used, renormalise: true })?
+            }
+            None => {
+                let gate = product(&mut b, h, inner, hidden)?;
+                let up = product(&mut b, h, inner, hidden)?;
+                let h = b.silu_mul(gate, up)?;
+                product(&mut b, h, hidden, inner)?
+            }
+        };
         x = b.add(x, h)?;
     }
-    let norm = b.weight(Format::F32, ones(HIDDEN), &[HIDDEN])?;
+    let norm = b.weight(Format::F32, ones(hidden), &[hidden])?;
     let x = b.rms_norm(x, norm, 1e-5)?;
     b.logits(x, embedding, None)?;
     Ok(b.build(threads, pinning)?)

@@ -95,7 +95,13 @@ impl Step<'_> {
                     stopwatch.worked(index);
                     index += 1;
                 }
-                Kernel::Dispatch { .. } | Kernel::Experts(_) | Kernel::Combine { .. } => {
+                Kernel::Experts(kernel) => {
+                    self.multiply_experts(&kernel, instruction.rows, (num_products, thread_idx), routing);
+                    num_products += 1;
+                    stopwatch.worked(index);
+                    index += 1;
+                }
+                Kernel::Dispatch { .. } | Kernel::Combine { .. } => {
                     self.run_experts(instruction, thread_idx, routing);
                     stopwatch.worked(index);
                     index += 1;

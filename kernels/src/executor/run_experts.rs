@@ -1,10 +1,10 @@
 //! The instructions of experts: rows are sorted by expert, multiplied and added up.
 
-use std::sync::atomic::Ordering;
+use std::ops::Range;
 
 use super::routing::Routing;
 use super::run::Step;
-use super::shares::{MIN_UNITS, tiles_per_unit};
+use super::shares::{MIN_UNITS, Units, tiles_per_unit};
 use crate::linear::{LinearInput, LinearOutput, QuantizedShape, linear};
 use crate::ops::scaled_sum::add_scaled;
 use crate::pack::TILE;
@@ -27,7 +27,6 @@ impl Step<'_> {
                     self.dispatch(x, (routing.row(place), num_rows / num_used), out, (place, num_rows));
                 }
             }
-            Kernel::Experts(kernel) => self.multiply_experts(&kernel, instruction.rows, routing),
             Kernel::Combine { x, routes, out } => {
                 let num_used = num_used(routes);
                 for row in self.row_share(num_rows, thread_idx) {
@@ -38,7 +37,7 @@ impl Step<'_> {
                     }
                 }
             }
-            _ => unreachable!("a kernel of experts"),
+            _ => unreachable!("sorts rows or adds them up"),
         }
     }
 
@@ -72,40 +71,46 @@ impl Step<'_> {
         }
     }
 
-    /// Takes units, which are tiles of one expert's matrix with all of its rows, until none is left.
-    fn multiply_experts(&self, kernel: &ExpertsKernel, rows: RowSet, routing: &Routing) {
-        let ExpertsKernel { x, first_weight, out, counter } = *kernel;
+    /// Multiplies the rows of each expert with its matrix. The tiles of all used experts are one run, which the threads
+    /// share like the tiles of a product, so that each thread reads few long runs of weights.
+    pub(super) fn multiply_experts(
+        &self,
+        kernel: &ExpertsKernel,
+        rows: RowSet,
+        (ordinal, thread_idx): (usize, usize),
+        routing: &Routing,
+    ) {
+        let ExpertsKernel { x, first_weight, out } = *kernel;
         let (num_places, stride) = (self.num_rows(rows), self.stride(out));
+        if num_places == 0 {
+            return self.cursors.skip(ordinal, thread_idx);
+        }
         let any = &self.program.weights[first_weight];
         let num_tiles = any.num_tiles();
+        let total = num_tiles * routing.num_used();
         let rows_each = num_places.div_ceil(routing.num_used());
-        let most = (num_tiles * routing.num_used()).div_ceil(self.num_threads * MIN_UNITS).min(num_tiles);
+        let most = total.div_ceil(self.num_threads * MIN_UNITS).min(num_tiles);
         let tiles = tiles_per_unit(rows_each, any.num_bytes() / num_tiles, TILE * any.in_features(), most);
-        let units_each = num_tiles.div_ceil(tiles);
-        loop {
-            let unit = self.counters[counter].fetch_add(1, Ordering::Relaxed);
-            if unit >= units_each * routing.num_used() {
-                return;
-            }
-            let (expert, places) = routing.used(unit / units_each);
-            let first = unit % units_each * tiles;
+        let multiply = |n: usize, tiles: Range<usize>| {
+            let (expert, places) = routing.used(n);
+            let weight = &self.program.weights[first_weight + expert];
             let end = self.range(out, places.end - 1).end;
             let values = self.floats.part(self.range(out, places.start).start..end);
             let output = LinearOutput { values, row_stride: stride };
             unsafe {
                 let input = self.linear_input(x, places.clone(), num_places);
-                let (rows, tiles) = (0..places.len(), first..(first + tiles).min(num_tiles));
-                linear(
-                    self.isa,
-                    &self.program.weights[first_weight + expert],
-                    input,
-                    rows,
-                    tiles,
-                    output,
-                    None,
-                );
+                linear(self.isa, weight, input, 0..places.len(), tiles, output, None);
             }
-        }
+        };
+        self.cursors.share(ordinal, thread_idx, &Units::of_tiles(total, tiles), |unit| {
+            let mut first = unit.tiles.start;
+            while first < unit.tiles.end {
+                let n = first / num_tiles;
+                let end = unit.tiles.end.min((n + 1) * num_tiles);
+                multiply(n, first - n * num_tiles..end - n * num_tiles);
+                first = end;
+            }
+        });
     }
 }
 

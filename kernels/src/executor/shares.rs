@@ -137,6 +137,11 @@ impl Units {
         Self { num_rows, num_tiles, rows_per_unit, tiles_per_unit }
     }
 
+    /// Divides `num_tiles` tiles, with all rows of each in one unit.
+    pub fn of_tiles(num_tiles: usize, tiles_per_unit: usize) -> Self {
+        Self { num_rows: 1, num_tiles, rows_per_unit: 1, tiles_per_unit }
+    }
+
     fn part(&self, owner: usize, num_threads: usize) -> Part {
         let tiles = split(0..self.num_tiles, num_threads, owner);
         let num_tile_blocks = tiles.len().div_ceil(self.tiles_per_unit);

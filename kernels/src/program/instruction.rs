@@ -122,8 +122,6 @@ pub struct ExpertsKernel {
     /// The matrix of the first expert. Those of the others follow.
     pub first_weight: usize,
     pub out: View,
-    /// Index among the kernels whose threads share a counter.
-    pub counter: usize,
 }
 
 /// Causal attention of the rows of a query over their sequences.

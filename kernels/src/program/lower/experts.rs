@@ -80,8 +80,8 @@ impl Lowering<'_> {
         sorted: RowSet,
     ) -> View {
         let first_weight = self.plan.matrices(matrices);
-        let (out, counter) = (self.new_view(width, sorted), self.new_counter());
-        self.emit(Kernel::Experts(ExpertsKernel { x, first_weight, out, counter }), sorted);
+        let out = self.new_view(width, sorted);
+        self.emit(Kernel::Experts(ExpertsKernel { x, first_weight, out }), sorted);
         out
     }
 }
