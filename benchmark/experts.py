@@ -3,9 +3,9 @@
     make bench NAME=experts [ARGS="--repeat 5 --peers llamacpp --save"]
 
 The models have random weights in Q4_1 and the shape of Qwen3-30B-A3B cut to two layers (128 experts of 768 features, of
-which a token uses 8), and of a dense Qwen3 with an MLP of 8 times 768 features. They have the embedded model's tokenizer.
-Prompts are token ids without common prefixes. A prefill rate is that of a prompt of 2,048 tokens until its first token,
-a decode rate that of one stream behind its first token; both are medians.
+which a token uses 8), and of a dense Qwen3 with an MLP of 8 times 768 features. They have the embedded model's
+tokenizer. Prompts are token ids without common prefixes. A prefill rate is that of a prompt of 2,048 tokens until its
+first token, a decode rate that of one stream behind its first token; both are medians.
 """
 
 from __future__ import annotations
