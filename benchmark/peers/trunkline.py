@@ -6,8 +6,10 @@ from dataclasses import dataclass
 
 from harness import TRUNKLINE
 
+from . import transformers
 from .environment import InstallError, clean_environ
 from .peer import HttpEndpoint, Peer, Setting, start_http
+from .safetensors import convert, folder_of
 from .workload import KV_TOKENS, Prompt
 
 
@@ -19,20 +21,24 @@ class Trunkline(Peer):
     def install(self, setting: Setting) -> None:
         if not TRUNKLINE.is_file():
             raise InstallError("not built; hint: make build")
+        if self.weights == "bf16":
+            convert(setting.gguf, transformers.ENVIRONMENT)
 
     def start(self, setting: Setting, first: Prompt) -> HttpEndpoint:
+        model = folder_of(setting.gguf) if self.weights == "bf16" else setting.gguf
         options = ["--threads", str(setting.threads), "--max-batch-total-tokens", str(KV_TOKENS), *self.flags]
         return start_http(
             self,
             setting,
             first,
-            lambda port: [TRUNKLINE, "serve", setting.gguf, "--port", str(port), *options],
+            lambda port: [TRUNKLINE, "serve", model, "--port", str(port), *options],
             clean_environ(),
         )
 
 
 PEERS = [
     Trunkline("trunkline", "trunkline", "HTTP", "Q4_1", None),
+    Trunkline("trunkline-bf16", "trunkline", "HTTP", "bf16", None),
     Trunkline(
         "trunkline-large-steps",
         "trunkline",

@@ -15,7 +15,7 @@ use anyhow::{Context, Result};
 use trunkline_kernels::aligned::AlignedBytes;
 use trunkline_kernels::isa::Isa;
 use trunkline_kernels::linear::{FloatRows, LinearInput, LinearOutput, linear};
-use trunkline_kernels::linear::{QuantizedRows, QuantizedShape, quantize_rows};
+use trunkline_kernels::linear::{QuantizedRows, QuantizedShape, quantize_rows, round_row};
 use trunkline_kernels::pack::{Format, PackedWeight};
 use trunkline_kernels::shared_mut::SharedMut;
 use trunkline_kernels::threads::{ThreadPool, split};
@@ -109,6 +109,8 @@ fn time(isa: Isa, pool: &mut ThreadPool, products: &[Product<'_>]) -> Duration {
     let num_bytes = most(|product| product.quantized_shape().map_or(0, |shape| shape.num_bytes()));
     let mut bytes = AlignedBytes::zeroed(num_bytes);
     let bytes = SharedMut::new(bytes.as_mut_slice());
+    let mut rounded = vec![0.0f32; num_inputs];
+    let rounded = SharedMut::new(&mut rounded);
     let num_threads = pool.num_threads();
     let best = Mutex::new(vec![Duration::MAX; products.len()]);
     let begin = Instant::now();
@@ -129,6 +131,17 @@ fn time(isa: Isa, pool: &mut ThreadPool, products: &[Product<'_>]) -> Duration {
                             barrier.wait();
                             LinearInput::Quantized(QuantizedRows::new(shape, bytes.slice(0..bytes.len())))
                         }
+                    }
+                    None if weight.needs_rounded_input() => {
+                        for row in split(0..num_rows, num_threads, thread_idx) {
+                            let places = row * row_stride..(row + 1) * row_stride;
+                            // SAFETY: the rows are disjoint and read after the barrier.
+                            round_row(isa, &x[places.clone()], unsafe { rounded.slice_mut(places) });
+                        }
+                        barrier.wait();
+                        // SAFETY: nothing writes until the next barrier.
+                        let values = unsafe { rounded.slice(0..num_rows * row_stride) };
+                        LinearInput::Rounded(FloatRows { values, row_stride })
                     }
                     None => LinearInput::Float(FloatRows { values: &x, row_stride }),
                 };

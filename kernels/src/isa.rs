@@ -16,6 +16,8 @@ pub enum IsaKind {
     AvxVnni,
     /// AVX-512 F, BW, VL, DQ and VNNI.
     Avx512,
+    /// [`IsaKind::Avx512`] with dot products of bfloat16.
+    Avx512Bf16,
     /// AArch64 NEON with dot products.
     Neon,
     /// [`IsaKind::Neon`] with matrix products of bytes (I8MM).
@@ -24,8 +26,15 @@ pub enum IsaKind {
 
 impl IsaKind {
     /// All instruction sets, slowest first.
-    pub const ALL: [IsaKind; 6] =
-        [IsaKind::Scalar, IsaKind::Avx2, IsaKind::AvxVnni, IsaKind::Avx512, IsaKind::Neon, IsaKind::NeonI8mm];
+    pub const ALL: [IsaKind; 7] = [
+        IsaKind::Scalar,
+        IsaKind::Avx2,
+        IsaKind::AvxVnni,
+        IsaKind::Avx512,
+        IsaKind::Avx512Bf16,
+        IsaKind::Neon,
+        IsaKind::NeonI8mm,
+    ];
 
     /// The name of the set as a value of [`ISA_VARIABLE`].
     pub fn name(self) -> &'static str {
@@ -34,6 +43,7 @@ impl IsaKind {
             IsaKind::Avx2 => "avx2",
             IsaKind::AvxVnni => "avx_vnni",
             IsaKind::Avx512 => "avx512",
+            IsaKind::Avx512Bf16 => "avx512_bf16",
             IsaKind::Neon => "neon",
             IsaKind::NeonI8mm => "neon_i8mm",
         }
@@ -45,7 +55,8 @@ impl IsaKind {
             IsaKind::Scalar => cfg!(isa = "scalar"),
             IsaKind::Avx2 => cfg!(isa = "avx2"),
             IsaKind::AvxVnni => cfg!(isa = "avx_vnni"),
-            IsaKind::Avx512 => cfg!(isa = "avx512"),
+            // The two differ in a few kernels.
+            IsaKind::Avx512 | IsaKind::Avx512Bf16 => cfg!(isa = "avx512"),
             IsaKind::Neon => cfg!(isa = "neon"),
             IsaKind::NeonI8mm => cfg!(isa = "neon_i8mm"),
         }
@@ -74,6 +85,7 @@ impl IsaKind {
                     && is_x86_feature_detected!("avx512dq")
                     && is_x86_feature_detected!("avx512vnni")
             }
+            IsaKind::Avx512Bf16 => IsaKind::Avx512.is_supported() && is_x86_feature_detected!("avx512bf16"),
             IsaKind::Neon | IsaKind::NeonI8mm => false,
         }
     }
@@ -86,7 +98,7 @@ impl IsaKind {
             IsaKind::NeonI8mm => {
                 IsaKind::Neon.is_supported() && std::arch::is_aarch64_feature_detected!("i8mm")
             }
-            IsaKind::Avx2 | IsaKind::AvxVnni | IsaKind::Avx512 => false,
+            IsaKind::Avx2 | IsaKind::AvxVnni | IsaKind::Avx512 | IsaKind::Avx512Bf16 => false,
         }
     }
 

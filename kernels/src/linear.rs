@@ -10,8 +10,9 @@
 //!   `acc = fma(w_min[g], x_sum[h], acc)`. `dot` is the exact integer dot product of the weights, minus the zero point,
 //!   and the quants. It is below 2^25, so i32 holds it; the conversion to f32 rounds to nearest, ties to even. The
 //!   product of scales is exact: at most 19 bits times 4 bits.
-//! - Float weights: for each run of [`FLOAT_RUN`] elements, in order, `part = fma(w, x, part)` from 0 over the run,
-//!   then `acc = acc + part`. Shorter chains have smaller errors.
+//! - Float weights: for each run of elements (`FloatFormat::RUN`), in order, `part = fma(w, x, part)` from 0 over the
+//!   run, then `acc = acc + part`. Shorter chains have smaller errors. With bfloat16 weights, `x` is rounded to bfloat16
+//!   ([`round_row`]), and of each pair of elements the second comes first, as in the instruction `vdpbf16ps`.
 //! - Finally `acc + bias`, if there is a bias.
 //!
 //! # Cost
@@ -19,18 +20,17 @@
 //! processed in panels of [`PANEL`] rows whose sums stay in registers. A tile of weights stays in L1 or L2 while all
 //! panels of a block of rows are multiplied with it.
 
+mod bf16;
 mod float;
 mod kernels;
 mod product;
 mod quantize;
 mod quantized;
 
+pub use bf16::round_row;
 pub use product::{FloatRows, LinearInput, LinearOutput, linear};
 pub use quantize::quantize_rows;
 pub use quantized::{QUANT_GROUP, QuantizedRows, QuantizedShape};
 
 /// Number of rows that a kernel computes at once.
 pub const PANEL: usize = 8;
-
-/// Elements of a float row that are summed separately before they are added to the total.
-const FLOAT_RUN: usize = 32;

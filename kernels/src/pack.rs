@@ -1,4 +1,5 @@
-//! Converts weights from the formats of model files to the layout that the kernels read, without changing any value.
+//! Converts weights from the formats of model files to the layout that the kernels read, without changing any value, except
+//! that bfloat16 below 2^-50 becomes 0.
 
 pub(crate) mod float;
 mod format;
@@ -34,7 +35,7 @@ pub(crate) const QUAD: usize = 4;
 
 /// Version of the packed layout, incremented whenever the bytes of packed weights change. Weights packed with another
 /// version are packed again.
-pub const LAYOUT_VERSION: u32 = 1;
+pub const LAYOUT_VERSION: u32 = 2;
 
 /// Dequantises one row in its file's format. Fails unless `row` is exactly a row of `out.len()` elements.
 pub fn dequantize_row(format: Format, row: &[u8], out: &mut [f32]) -> Result<(), PackError> {

@@ -285,7 +285,7 @@ macro_rules! simd_entry {
             match isa.kind() {
                 #[cfg(isa = "avx512")]
                 // SAFETY: an `Isa` exists only on a CPU that has its features.
-                $crate::isa::IsaKind::Avx512 => unsafe { avx512$(::<$type>)?($($arg),*) },
+                $crate::isa::IsaKind::Avx512 | $crate::isa::IsaKind::Avx512Bf16 => unsafe { avx512$(::<$type>)?($($arg),*) },
                 #[cfg(any(isa = "avx2", isa = "avx_vnni"))]
                 // SAFETY: as above.
                 $crate::isa::IsaKind::Avx2 | $crate::isa::IsaKind::AvxVnni => unsafe { avx2$(::<$type>)?($($arg),*) },

@@ -15,6 +15,7 @@ use crate::isa::Isa;
 use crate::kv_pool::KvView;
 use crate::linear::{
     FloatRows, LinearInput, LinearOutput, PANEL, QuantizedRows, QuantizedShape, linear, quantize_rows,
+    round_row,
 };
 use crate::ops::add::add_in_place;
 use crate::ops::gelu::{gelu_in_place, gelu_mul_in_place};
@@ -218,6 +219,7 @@ impl Step<'_> {
             Kernel::Gather { x, out } => {
                 self.row_mut(out, row).copy_from_slice(self.row(x, self.rows.samples[row]));
             }
+            Kernel::Round { x, out } => round_row(isa, self.row(x, row), self.row_mut(out, row)),
             Kernel::Copy { x, out } => self.row_mut(out, row).copy_from_slice(self.row(x, row)),
             Kernel::RmsNorm { x, weight, eps, out } => {
                 rms_norm(isa, self.row(x, row), &program.vectors[weight], eps, self.row_mut(out, row));
@@ -309,12 +311,17 @@ impl Step<'_> {
         num_rows: usize,
     ) -> LinearInput<'_> {
         match x {
-            LinearSource::Float(view) => {
+            LinearSource::Float(view) | LinearSource::Rounded(view) => {
                 let row_stride = self.stride(view);
                 let values = unsafe {
                     self.floats.slice(self.range(view, rows.start).start..self.range(view, rows.end - 1).end)
                 };
-                LinearInput::Float(FloatRows { values, row_stride })
+                let rows = FloatRows { values, row_stride };
+                if matches!(x, LinearSource::Rounded(_)) {
+                    LinearInput::Rounded(rows)
+                } else {
+                    LinearInput::Float(rows)
+                }
             }
             LinearSource::Quantized(index) => {
                 let buffer = &self.program.buffers[index];

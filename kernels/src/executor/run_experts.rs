@@ -55,7 +55,8 @@ impl Step<'_> {
         (place, num_places): (usize, usize),
     ) {
         match (x, out) {
-            (LinearSource::Float(x), LinearSource::Float(out)) => {
+            (LinearSource::Float(x), LinearSource::Float(out))
+            | (LinearSource::Rounded(x), LinearSource::Rounded(out)) => {
                 self.row_mut(out, place).copy_from_slice(self.row(x, row));
             }
             (LinearSource::Quantized(_), LinearSource::Quantized(out)) => unsafe {

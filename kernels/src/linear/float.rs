@@ -1,7 +1,11 @@
 //! Products with float weights, written once for all instruction sets.
 
+use super::PANEL;
+use super::bf16::has_pairs;
 use super::kernels::TileOutput;
-use super::{FLOAT_RUN, PANEL};
+#[cfg(all(target_arch = "x86_64", isa = "avx512"))]
+use super::kernels::avx512_bf16;
+use crate::isa::Isa;
 use crate::pack::float::FloatFormat;
 use crate::pack::{TILE, Tile};
 use crate::vector::{LANES, Lanes, simd_entry};
@@ -66,9 +70,12 @@ unsafe fn multiply_rows<L: Lanes, F: FloatFormat, const R: usize>(
     unsafe {
         let x = panel.values.as_ptr().add(first * panel.row_stride);
         let mut sums = [L::splat(0.0); R];
-        for run_start in (0..panel.in_features).step_by(FLOAT_RUN) {
+        for run_start in (0..panel.in_features).step_by(F::RUN) {
+            let end = (run_start + F::RUN).min(panel.in_features);
             let mut parts = [L::splat(0.0); R];
-            for element in run_start..(run_start + FLOAT_RUN).min(panel.in_features) {
+            for index in run_start..end {
+                // Of each pair the second element comes first; a last one without a second has no pair.
+                let element = if F::ROUNDS_INPUT && index | 1 < end { index ^ 1 } else { index };
                 let vector = tile.quants.as_ptr().add(element * TILE * F::ELEMENT_BYTES);
                 L::prefetch_near(vector.wrapping_add(PREFETCH_BYTES));
                 let weight = F::load::<L>(vector);
@@ -90,12 +97,29 @@ unsafe fn multiply_rows<L: Lanes, F: FloatFormat, const R: usize>(
     }
 }
 
+/// Multiplies a panel with one tile of float weights. If the format rounds its input, the panel must be rounded for the
+/// same instruction set.
+///
+/// # Safety
+/// `out` must be writable for the panel's rows and its lanes.
+pub(super) unsafe fn linear_float<F: FloatFormat>(
+    isa: Isa,
+    tile: &Tile<'_>,
+    panel: &FloatPanel<'_>,
+    out: &TileOutput<'_>,
+) {
+    #[cfg(all(target_arch = "x86_64", isa = "avx512"))]
+    if F::ROUNDS_INPUT && has_pairs(isa) {
+        // SAFETY: the conditions are the same, and the `Isa` proves that the CPU has its features.
+        return unsafe { avx512_bf16::linear_bf16(tile, panel, out) };
+    }
+    debug_assert!(!(F::ROUNDS_INPUT && has_pairs(isa)), "pairs are multiplied above");
+    // SAFETY: the conditions are the same.
+    unsafe { multiply_floats::<F>(isa, tile, panel, out) }
+}
+
 simd_entry! {
-    /// Multiplies a panel with one tile of float weights.
-    ///
-    /// # Safety
-    /// `out` must be writable for the panel's rows and its lanes.
-    pub(super) unsafe fn linear_float<F: FloatFormat> = linear_float_generic(
+    unsafe fn multiply_floats<F: FloatFormat> = linear_float_generic(
         tile: &Tile<'_>,
         panel: &FloatPanel<'_>,
         out: &TileOutput<'_>,

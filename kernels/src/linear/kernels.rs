@@ -15,6 +15,8 @@ pub(super) mod avx2;
 #[cfg(target_arch = "x86_64")]
 pub(super) mod avx512;
 #[cfg(target_arch = "x86_64")]
+pub(super) mod avx512_bf16;
+#[cfg(target_arch = "x86_64")]
 mod avx512_quantize;
 #[cfg(target_arch = "x86_64")]
 pub(super) mod avx_vnni;
@@ -39,7 +41,7 @@ macro_rules! call_isa {
             #[cfg(isa = "avx_vnni")]
             $crate::isa::IsaKind::AvxVnni => $crate::linear::kernels::avx_vnni::$kernel $(::<$format>)?($($argument),*),
             #[cfg(isa = "avx512")]
-            $crate::isa::IsaKind::Avx512 => $crate::linear::kernels::avx512::$kernel $(::<$format>)?($($argument),*),
+            $crate::isa::IsaKind::Avx512 | $crate::isa::IsaKind::Avx512Bf16 => $crate::linear::kernels::avx512::$kernel $(::<$format>)?($($argument),*),
             #[cfg(isa = "neon")]
             $crate::isa::IsaKind::Neon => $crate::linear::kernels::neon::$kernel $(::<$format>)?($($argument),*),
             #[cfg(isa = "neon_i8mm")]

@@ -22,10 +22,13 @@ pub struct FloatRows<'a> {
     pub row_stride: usize,
 }
 
-/// The input of a product. [`PackedWeight::needs_quantized_input`] tells which variant a weight needs.
+/// The input of a product. [`PackedWeight::needs_quantized_input`] and [`PackedWeight::needs_rounded_input`] tell which
+/// variant a weight needs.
 #[derive(Debug, Clone, Copy)]
 pub enum LinearInput<'a> {
     Float(FloatRows<'a>),
+    /// Rows that [`crate::linear::round_row`] has written for the same instruction set.
+    Rounded(FloatRows<'a>),
     Quantized(QuantizedRows<'a>),
 }
 
@@ -79,18 +82,19 @@ impl Job<'_> {
         let (rows, weight) = (&self.rows, self.weight);
         assert!(self.tiles.end <= weight.num_tiles(), "{:?} of {} tiles", self.tiles, weight.num_tiles());
         assert!(rows.start.is_multiple_of(PANEL), "{rows:?} does not begin at a panel");
-        match (&self.input, weight.needs_quantized_input()) {
-            (LinearInput::Quantized(input), true) => {
+        match (&self.input, weight.needs_quantized_input(), weight.needs_rounded_input()) {
+            (LinearInput::Quantized(input), true, _) => {
                 let shape = input.shape();
                 assert_eq!(shape.in_features(), weight.in_features(), "features of the input");
                 assert!(rows.end <= shape.num_rows(), "{rows:?} of {} rows", shape.num_rows());
             }
-            (LinearInput::Float(input), false) => {
+            (LinearInput::Float(input), false, false) | (LinearInput::Rounded(input), _, true) => {
                 let end = (rows.end - 1) * input.row_stride + weight.in_features();
                 assert!(end <= input.values.len(), "{rows:?} end at {end} of {}", input.values.len());
             }
-            (_, true) => panic!("{} weights need a quantised input", weight.format()),
-            (_, false) => panic!("{} weights need a float input", weight.format()),
+            (_, true, _) => panic!("{} weights need a quantised input", weight.format()),
+            (_, _, true) => panic!("{} weights need a rounded input", weight.format()),
+            _ => panic!("{} weights need a float input", weight.format()),
         }
         assert!(self.out.row_stride >= weight.out_features(), "output rows overlap");
         let end = (rows.end - 1) * self.out.row_stride + weight.out_features();
@@ -148,7 +152,9 @@ unsafe fn linear_int<F: IntFormat>(job: &Job<'_>) {
 /// # Safety
 /// `job` must be checked, and no other thread may access its part of the output.
 unsafe fn linear_float<F: FloatFormat>(job: &Job<'_>) {
-    let LinearInput::Float(input) = &job.input else { unreachable!("checked") };
+    let (LinearInput::Float(input) | LinearInput::Rounded(input)) = &job.input else {
+        unreachable!("checked")
+    };
     let in_features = job.weight.in_features();
     job.for_each_tile(in_features * size_of::<f32>(), |rows, tile| {
         let weights = job.weight.tile(tile);

@@ -106,9 +106,20 @@ impl Format {
         dispatch_format!(self, int int, float float, ())
     }
 
-    /// Returns true if products with such a weight need a quantised input, false if they read f32.
+    /// Returns true if products with such a weight need a quantised input.
     pub fn needs_quantized_input(self) -> bool {
         !matches!(self, Format::F32 | Format::F16 | Format::BF16)
+    }
+
+    /// Returns true if products with such a weight need an input that is rounded to bfloat16.
+    pub fn needs_rounded_input(self) -> bool {
+        fn int<F: IntFormat>() -> bool {
+            false
+        }
+        fn float<F: FloatFormat>() -> bool {
+            F::ROUNDS_INPUT
+        }
+        dispatch_format!(self, int int, float float, ())
     }
 
     pub fn row_bytes(self, in_features: usize) -> Result<usize, PackError> {

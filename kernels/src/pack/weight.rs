@@ -9,7 +9,7 @@ use super::region::Region;
 use super::{Format, PackError, Plane, QUAD, SourceRows, TILE, dispatch_format};
 use crate::aligned::{ALIGNMENT_BYTES, AlignedBytes};
 
-/// A matrix `[out_features, in_features]` in the order in which the kernels read it, with unchanged values.
+/// A matrix `[out_features, in_features]` in the order in which the kernels read it.
 ///
 /// Output features are stored in tiles of [`TILE`] interleaved lanes. The last tile is padded with zeros:
 ///
@@ -203,12 +203,18 @@ impl PackedWeight {
         self.quants.num_bytes() + self.scales.num_bytes() + self.mins.num_bytes()
     }
 
-    /// Returns true if the input must be quantised ([`crate::linear::quantize_rows`]), false if it must be f32.
+    /// Returns true if the input must be quantised ([`crate::linear::quantize_rows`]).
     pub fn needs_quantized_input(&self) -> bool {
         self.format.needs_quantized_input()
     }
 
-    /// Dequantises a row, with the same bits as dequantising the row of the file. Used for embeddings.
+    /// Returns true if the input must be rounded ([`crate::linear::round_row`]).
+    pub fn needs_rounded_input(&self) -> bool {
+        self.format.needs_rounded_input()
+    }
+
+    /// Dequantises a row, with the same bits as dequantising the row of the file, except that bfloat16 below 2^-50
+    /// becomes 0. Used for embeddings.
     ///
     /// Panics if the row does not exist or the length of `out` is not `in_features`.
     pub fn dequantize_row(&self, row: usize, out: &mut [f32]) {
@@ -306,7 +312,7 @@ fn unpack_int_row<F: IntFormat>(weight: &PackedWeight, row: usize, out: &mut [f3
 fn pack_float_row<F: FloatFormat>(lane: usize, row: &[u8], into: &mut TileMut<'_>) {
     let elements = row.chunks_exact(F::ELEMENT_BYTES);
     for (element, vector) in elements.zip(into.quants.chunks_exact_mut(F::ELEMENT_BYTES * TILE)) {
-        vector[lane * F::ELEMENT_BYTES..][..F::ELEMENT_BYTES].copy_from_slice(element);
+        F::pack(element, &mut vector[lane * F::ELEMENT_BYTES..][..F::ELEMENT_BYTES]);
     }
 }
 

@@ -72,13 +72,14 @@ pub struct View {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinearSource {
     Float(View),
+    Rounded(View),
     Quantized(usize),
 }
 
 impl LinearSource {
     fn buffer(self) -> usize {
         match self {
-            LinearSource::Float(view) => view.buffer,
+            LinearSource::Float(view) | LinearSource::Rounded(view) => view.buffer,
             LinearSource::Quantized(buffer) => buffer,
         }
     }
@@ -97,6 +98,7 @@ pub enum Kernel {
     LayerNorm { x: View, weight: usize, bias: Option<usize>, eps: f32, out: View },
     HeadRmsNorm { x: View, weight: usize, eps: f32 },
     Quantize { x: View, out: usize },
+    Round { x: View, out: View },
     Linear { x: LinearSource, weight: usize, bias: Option<usize>, out: View },
     Rope { x: View, table: View, head_size: usize },
     WriteKv { layer: usize, key: View, value: View },
@@ -149,6 +151,7 @@ impl Kernel {
             Kernel::RmsNorm { .. } | Kernel::LayerNorm { .. } => "norm",
             Kernel::HeadRmsNorm { .. } => "head norm",
             Kernel::Quantize { .. } => "quantise",
+            Kernel::Round { .. } => "round",
             Kernel::Linear { .. } => "linear",
             Kernel::Rope { .. } => "rope",
             Kernel::WriteKv { .. } => "write kv",
@@ -186,7 +189,9 @@ impl Kernel {
     pub(super) fn buffers(&self) -> Vec<usize> {
         match *self {
             Kernel::Embedding { out, .. } | Kernel::RopeTable { out, .. } => vec![out.buffer],
-            Kernel::Gather { x, out } | Kernel::Copy { x, out } => vec![x.buffer, out.buffer],
+            Kernel::Gather { x, out } | Kernel::Copy { x, out } | Kernel::Round { x, out } => {
+                vec![x.buffer, out.buffer]
+            }
             Kernel::RmsNorm { x, out, .. } | Kernel::LayerNorm { x, out, .. } => vec![x.buffer, out.buffer],
             Kernel::HeadRmsNorm { x, .. } | Kernel::Scale { x, .. } | Kernel::SoftCap { x, .. } => {
                 vec![x.buffer]

@@ -16,7 +16,7 @@ use crate::attention::Window;
 use crate::kv_pool::KeyMean;
 use crate::linear::QuantizedShape;
 use crate::ops::rope::RopeFrequencies;
-use crate::pack::Region;
+use crate::pack::{Format, Region};
 use crate::threads::ThreadPool;
 
 impl ProgramBuilder {
@@ -48,7 +48,7 @@ impl ProgramBuilder {
             instructions: Vec::new(),
             buffers: Vec::new(),
             values: HashMap::new(),
-            quantized: HashMap::new(),
+            sources: HashMap::new(),
             tables: HashMap::new(),
             windows: Vec::new(),
             num_counters: 0,
@@ -199,7 +199,8 @@ struct Lowering<'a> {
     buffers: Vec<Buffer>,
     /// The view of each value, for each row set in which it is needed.
     values: HashMap<(ValueId, RowSet), View>,
-    quantized: HashMap<(ValueId, RowSet), usize>,
+    /// The inputs of products that are not f32, and whether they are rounded instead of quantised.
+    sources: HashMap<(ValueId, RowSet, bool), LinearSource>,
     /// Tables of cos and sin of the step's positions, by index of the frequencies.
     tables: HashMap<(usize, RowSet), View>,
     windows: Vec<Window>,
@@ -260,18 +261,34 @@ impl Lowering<'_> {
         out
     }
 
-    fn source(&mut self, x: ValueId, rows: RowSet, is_quantized: bool) -> LinearSource {
+    /// Returns `rows` of `x` in the form that products with weights of `format` need.
+    fn source(&mut self, x: ValueId, rows: RowSet, format: Format) -> LinearSource {
         let view = self.operand(x, rows);
-        if !is_quantized {
+        if !format.needs_quantized_input() && !format.needs_rounded_input() {
             return LinearSource::Float(view);
         }
-        if let Some(buffer) = self.quantized.get(&(x, rows)) {
-            return LinearSource::Quantized(*buffer);
+        let key = (x, rows, format.needs_rounded_input());
+        if let Some(source) = self.sources.get(&key) {
+            return *source;
         }
-        let out = self.new_buffer(BufferKind::Quantized { width: view.width }, rows);
-        self.emit(Kernel::Quantize { x: view, out }, rows);
-        self.quantized.insert((x, rows), out);
-        LinearSource::Quantized(out)
+        let source = self.prepared(view, rows, format);
+        self.sources.insert(key, source);
+        source
+    }
+
+    /// Quantises or rounds rows for products with weights of `format`, if they need it.
+    fn prepared(&mut self, x: View, rows: RowSet, format: Format) -> LinearSource {
+        if format.needs_quantized_input() {
+            let out = self.new_buffer(BufferKind::Quantized { width: x.width }, rows);
+            self.emit(Kernel::Quantize { x, out }, rows);
+            return LinearSource::Quantized(out);
+        }
+        if format.needs_rounded_input() {
+            let out = self.new_view(x.width, rows);
+            self.emit(Kernel::Round { x, out }, rows);
+            return LinearSource::Rounded(out);
+        }
+        LinearSource::Float(x)
     }
 
     fn lower_node(&mut self, index: usize) {
@@ -310,7 +327,7 @@ impl Lowering<'_> {
             }
             Op::Linear { .. } => return self.lower_linear(index),
             Op::Logits { x, weight, soft_cap } => {
-                let x = self.source(x, rows, self.raw(weight).format.needs_quantized_input());
+                let x = self.source(x, rows, self.raw(weight).format);
                 let weight = self.plan.matrix(&[weight]);
                 let out = self.new_view(width, rows);
                 self.emit(Kernel::Linear { x, weight, bias: None, out }, rows);
@@ -417,7 +434,7 @@ impl Lowering<'_> {
         let width = weights.iter().map(|weight| self.raw(*weight).shape[0]).sum();
         let weight = self.plan.matrix(&weights);
         let bias = if has_bias { Some(self.plan.vector(&biases)) } else { None };
-        let x = self.source(x, rows, format.needs_quantized_input());
+        let x = self.source(x, rows, format);
         let out = self.new_view(width, rows);
         self.emit(Kernel::Linear { x, weight, bias, out }, rows);
         let mut column = 0;

@@ -11,7 +11,7 @@ use std::ops::Range;
 use trunkline_kernels::aligned::AlignedBytes;
 use trunkline_kernels::isa::Isa;
 use trunkline_kernels::linear::{FloatRows, LinearInput, LinearOutput, linear};
-use trunkline_kernels::linear::{QuantizedRows, QuantizedShape, quantize_rows};
+use trunkline_kernels::linear::{QuantizedRows, QuantizedShape, quantize_rows, round_row};
 use trunkline_kernels::pack::{Format, PackedWeight};
 use trunkline_kernels::shared_mut::SharedMut;
 
@@ -27,6 +27,16 @@ fn quantize(isa: Isa, x: &[f32], in_features: usize) -> (QuantizedShape, Aligned
     (shape, bytes)
 }
 
+/// Rounds rows for weights that need it.
+fn rounded(isa: Isa, weight: &PackedWeight, x: &[f32]) -> Option<Vec<f32>> {
+    weight.needs_rounded_input().then(|| {
+        let mut out = vec![f32::NAN; x.len()];
+        let rows = x.chunks_exact(weight.in_features());
+        rows.zip(out.chunks_exact_mut(weight.in_features())).for_each(|(x, out)| round_row(isa, x, out));
+        out
+    })
+}
+
 /// Computes `tiles` of the product with all rows of `x`. The rest stays `UNTOUCHED`.
 pub fn product(
     isa: Isa,
@@ -39,9 +49,11 @@ pub fn product(
     let mut y = vec![UNTOUCHED; num_rows * weight.out_features()];
     let out = LinearOutput { values: SharedMut::new(&mut y), row_stride: weight.out_features() };
     let quantized = weight.needs_quantized_input().then(|| quantize(isa, x, weight.in_features()));
-    let input = match &quantized {
-        Some((shape, bytes)) => LinearInput::Quantized(QuantizedRows::new(*shape, bytes.as_slice())),
-        None => LinearInput::Float(FloatRows { values: x, row_stride: weight.in_features() }),
+    let (rounded, row_stride) = (rounded(isa, weight, x), weight.in_features());
+    let input = match (&quantized, &rounded) {
+        (Some((shape, bytes)), _) => LinearInput::Quantized(QuantizedRows::new(*shape, bytes.as_slice())),
+        (None, Some(values)) => LinearInput::Rounded(FloatRows { values, row_stride }),
+        (None, None) => LinearInput::Float(FloatRows { values: x, row_stride }),
     };
     // SAFETY: there is only one thread.
     unsafe { linear(isa, weight, input, 0..num_rows, tiles, out, bias) };

@@ -1,8 +1,9 @@
 //! Lowers a layer of experts.
 
 use super::Lowering;
+use crate::pack::Format;
 use crate::program::graph::{Experts, ValueId, WeightId};
-use crate::program::instruction::{BufferKind, ExpertsKernel, Kernel, LinearSource, RowSet, View};
+use crate::program::instruction::{ExpertsKernel, Kernel, LinearSource, RowSet, View};
 
 impl Lowering<'_> {
     /// Sorts rows by the experts that they use, computes their MLPs and adds the outputs up.
@@ -21,29 +22,19 @@ impl Lowering<'_> {
         let (gate_format, up_format) = (self.raw(gate[0]).format, self.raw(up[0]).format);
         let inner = self.raw(gate[0]).shape[0];
         let (gate, up) = if gate_format == up_format {
-            let x =
-                self.dispatch(x, rows, sorted, (routes, num_experts), gate_format.needs_quantized_input());
+            let x = self.dispatch(x, rows, sorted, (routes, num_experts), gate_format);
             let pairs = gate.iter().zip(up).map(|(gate, up)| vec![*gate, *up]);
             let both = self.multiply_experts(x, pairs.collect(), 2 * inner, sorted);
             (View { width: inner, ..both }, View { column: inner, width: inner, ..both })
         } else {
-            let mut product = |weights: &[WeightId], is_quantized| {
-                let x = self.dispatch(x, rows, sorted, (routes, num_experts), is_quantized);
+            let mut product = |weights: &[WeightId], format| {
+                let x = self.dispatch(x, rows, sorted, (routes, num_experts), format);
                 self.multiply_experts(x, weights.iter().map(|weight| vec![*weight]).collect(), inner, sorted)
             };
-            (
-                product(gate, gate_format.needs_quantized_input()),
-                product(up, up_format.needs_quantized_input()),
-            )
+            (product(gate, gate_format), product(up, up_format))
         };
         self.emit(Kernel::SiluMul { gate, up }, sorted);
-        let hidden = if self.raw(down[0]).format.needs_quantized_input() {
-            let out = self.new_buffer(BufferKind::Quantized { width: inner }, sorted);
-            self.emit(Kernel::Quantize { x: gate, out }, sorted);
-            LinearSource::Quantized(out)
-        } else {
-            LinearSource::Float(gate)
-        };
+        let hidden = self.prepared(gate, sorted, self.raw(down[0]).format);
         let down = down.iter().map(|weight| vec![*weight]).collect();
         let x = self.multiply_experts(hidden, down, width, sorted);
         let out = self.new_view(width, rows);
@@ -58,11 +49,12 @@ impl Lowering<'_> {
         rows: RowSet,
         sorted: RowSet,
         (routes, num_experts): (View, usize),
-        is_quantized: bool,
+        format: Format,
     ) -> LinearSource {
-        let x = self.source(x, rows, is_quantized);
+        let x = self.source(x, rows, format);
         let out = match x {
             LinearSource::Float(view) => LinearSource::Float(self.new_view(view.width, sorted)),
+            LinearSource::Rounded(view) => LinearSource::Rounded(self.new_view(view.width, sorted)),
             LinearSource::Quantized(buffer) => {
                 LinearSource::Quantized(self.new_buffer(self.buffers[buffer].kind, sorted))
             }

@@ -180,6 +180,7 @@ fn product_on_threads(isa: Isa, weight: &PackedWeight, x: &[f32], num_threads: u
     let shape = weight.needs_quantized_input().then(|| QuantizedShape::new(num_rows, in_features));
     let mut bytes = AlignedBytes::zeroed(shape.map_or(0, |shape| shape.num_bytes()));
     let shared_bytes = SharedMut::new(bytes.as_mut_slice());
+    let rounded = super::rounded(isa, weight, x);
     ThreadPool::new(num_threads).unwrap().run(|thread_idx, barrier| {
         let input = match shape {
             Some(shape) => {
@@ -201,7 +202,10 @@ fn product_on_threads(isa: Isa, weight: &PackedWeight, x: &[f32], num_threads: u
                     ))
                 }
             }
-            None => LinearInput::Float(FloatRows { values: x, row_stride: in_features }),
+            None => match &rounded {
+                Some(values) => LinearInput::Rounded(FloatRows { values, row_stride: in_features }),
+                None => LinearInput::Float(FloatRows { values: x, row_stride: in_features }),
+            },
         };
         let tiles = split(0..weight.num_tiles(), num_threads, thread_idx);
         // SAFETY: threads compute disjoint tiles.

@@ -102,6 +102,13 @@ fn e2m1(bits: u8) -> f32 {
     if bits & 8 == 0 || magnitude == 0.0 { magnitude } else { -magnitude }
 }
 
+/// Returns a row that is rounded to bfloat16 in f64, and half a step of each element.
+pub fn rounded(x: &[f32]) -> (Vec<f64>, Vec<f64>) {
+    let values = x.iter().map(|x| f64::from(bf16::from_f32(*x).to_f32())).collect();
+    let half_steps = x.iter().map(|x| f64::from(x.abs()) * 2f64.powi(-8)).collect();
+    (values, half_steps)
+}
+
 /// Returns a quantised row of activations in f64, and half a quantisation step of each element.
 pub fn quantized(x: &[f32]) -> (Vec<f64>, Vec<f64>) {
     let mut values = Vec::new();
