@@ -1,4 +1,4 @@
-//! Converts weights from the formats of model files to the layout that the kernels read, without changing any value, except
+//! Converts weights from the formats of model files to the layout that the kernels read. Values do not change, except
 //! that bfloat16 below 2^-50 becomes 0.
 
 pub(crate) mod float;

@@ -2,9 +2,9 @@
 
 use super::PANEL;
 use super::bf16::has_pairs;
-use super::kernels::TileOutput;
 #[cfg(all(target_arch = "x86_64", isa = "avx512"))]
 use super::kernels::avx512_bf16;
+use super::kernels::{FloatPanel, TileOutput};
 use crate::isa::Isa;
 use crate::pack::float::FloatFormat;
 use crate::pack::{TILE, Tile};
@@ -14,16 +14,6 @@ use crate::vector::{LANES, Lanes, simd_entry};
 const PREFETCH_BYTES: usize = 8 << 10;
 
 const _: () = assert!(LANES == TILE);
-
-/// Up to [`PANEL`] rows of the input.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct FloatPanel<'a> {
-    pub(super) num_rows: usize,
-    pub(super) in_features: usize,
-    /// The elements from the first of row 0 to the last of the last row.
-    pub(super) values: &'a [f32],
-    pub(super) row_stride: usize,
-}
 
 #[inline(always)]
 unsafe fn linear_float_generic<L: Lanes, F: FloatFormat>(

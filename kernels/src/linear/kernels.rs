@@ -68,3 +68,13 @@ impl TileOutput<'_> {
         Self { values: self.values.wrapping_add(row * self.row_stride), ..*self }
     }
 }
+
+/// Up to [`PANEL`](super::PANEL) rows of the input.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct FloatPanel<'a> {
+    pub(super) num_rows: usize,
+    pub(super) in_features: usize,
+    /// The elements from the first of row 0 to the last of the last row.
+    pub(super) values: &'a [f32],
+    pub(super) row_stride: usize,
+}

@@ -3,8 +3,8 @@
 use std::ops::Range;
 
 use super::PANEL;
-use super::float::{self, FloatPanel};
-use super::kernels::{TileOutput, call_isa};
+use super::float;
+use super::kernels::{FloatPanel, TileOutput, call_isa};
 use super::quantized::{QuantGroup, QuantizedRows, VECTOR_BYTES};
 use crate::isa::Isa;
 use crate::pack::float::FloatFormat;

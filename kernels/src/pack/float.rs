@@ -4,8 +4,8 @@ use half::{bf16, f16};
 
 use crate::vector::Lanes;
 
-/// The smallest magnitude of weights and activations in products of bfloat16; smaller ones count as 0. Products are then
-/// no subnormal numbers, which instruction sets treat differently.
+/// The smallest magnitude of weights and activations in products of bfloat16; smaller ones count as 0. Products are
+/// then never subnormal numbers, which instruction sets treat differently.
 pub(crate) const SMALLEST_BF16: f32 = f32::from_bits((127 - 50) << 23);
 
 /// A float source format. The packed layout keeps its elements unchanged, unless [`FloatFormat::pack`] says otherwise.

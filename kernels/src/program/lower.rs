@@ -1,6 +1,7 @@
 //! Lowers the recorded graph to instructions over static memory.
 
 mod experts;
+mod inputs;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,7 +17,7 @@ use crate::attention::Window;
 use crate::kv_pool::KeyMean;
 use crate::linear::QuantizedShape;
 use crate::ops::rope::RopeFrequencies;
-use crate::pack::{Format, Region};
+use crate::pack::Region;
 use crate::threads::ThreadPool;
 
 impl ProgramBuilder {
@@ -259,36 +260,6 @@ impl Lowering<'_> {
         let out = self.new_view(view.width, rows);
         self.emit(Kernel::Copy { x: view, out }, rows);
         out
-    }
-
-    /// Returns `rows` of `x` in the form that products with weights of `format` need.
-    fn source(&mut self, x: ValueId, rows: RowSet, format: Format) -> LinearSource {
-        let view = self.operand(x, rows);
-        if !format.needs_quantized_input() && !format.needs_rounded_input() {
-            return LinearSource::Float(view);
-        }
-        let key = (x, rows, format.needs_rounded_input());
-        if let Some(source) = self.sources.get(&key) {
-            return *source;
-        }
-        let source = self.prepared(view, rows, format);
-        self.sources.insert(key, source);
-        source
-    }
-
-    /// Quantises or rounds rows for products with weights of `format`, if they need it.
-    fn prepared(&mut self, x: View, rows: RowSet, format: Format) -> LinearSource {
-        if format.needs_quantized_input() {
-            let out = self.new_buffer(BufferKind::Quantized { width: x.width }, rows);
-            self.emit(Kernel::Quantize { x, out }, rows);
-            return LinearSource::Quantized(out);
-        }
-        if format.needs_rounded_input() {
-            let out = self.new_view(x.width, rows);
-            self.emit(Kernel::Round { x, out }, rows);
-            return LinearSource::Rounded(out);
-        }
-        LinearSource::Float(x)
     }
 
     fn lower_node(&mut self, index: usize) {

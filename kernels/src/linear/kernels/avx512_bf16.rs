@@ -6,10 +6,9 @@
 
 use std::arch::x86_64::*;
 
-use super::TileOutput;
 use super::x86::prefetch;
+use super::{FloatPanel, TileOutput};
 use crate::linear::PANEL;
-use crate::linear::float::FloatPanel;
 use crate::pack::float::{Bf16, FloatFormat, SMALLEST_BF16};
 use crate::pack::{TILE, Tile};
 
