@@ -1,6 +1,7 @@
 //! Converts weights from the formats of model files to the layout that the kernels read. Values do not change, except
 //! that bfloat16 below 2^-50 becomes 0.
 
+pub(crate) mod affine;
 pub(crate) mod float;
 mod format;
 pub(crate) mod int;

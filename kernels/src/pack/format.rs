@@ -11,7 +11,7 @@ use super::int::IntFormat;
 macro_rules! formats {
     ($d:tt $($(#[$doc:meta])* $name:ident: $kind:ident $layout:path;)*) => {
         /// A storage format of GGUF (ggml's `docs/gguf.md`, with block layouts in `ggml-common.h`) or, for the floats,
-        /// of safetensors.
+        /// of safetensors. The affine ones hold groups of integers of other checkpoints.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         #[allow(non_camel_case_types)] // the names that every GGUF tool prints
         pub enum Format {
@@ -82,6 +82,10 @@ formats! { $
     IQ4_XS: int crate::pack::iq4::Iq4Xs;
     /// 32 floats of 4 bits and a power of two.
     MXFP4: int crate::pack::iq4::Mxfp4;
+    /// 32 nibbles, a binary32 scale and a binary32 minimum.
+    AFFINE4: int crate::pack::affine::Affine4;
+    /// 32 signed bytes, a binary32 scale and a binary32 minimum.
+    AFFINE8: int crate::pack::affine::Affine8;
 }
 
 impl Format {

@@ -30,7 +30,7 @@ use crate::random::Random;
 /// The only group that is not computed with the scalar set.
 const INT4_MODELS: &str = "int4_models";
 /// The current XXH3-64 of each group of results.
-const DIGESTS: [(&str, u64); 38] = [
+const DIGESTS: [(&str, u64); 40] = [
     ("rms_norm", 0x1f5038f7c15a45e2),
     ("head_rms_norm", 0x793fb7940ddce849),
     ("silu_mul", 0xf8fbe278048fc9ea),
@@ -60,6 +60,8 @@ const DIGESTS: [(&str, u64); 38] = [
     ("IQ4_NL", 0xff0b4c96d1618472),
     ("IQ4_XS", 0x415e6c60d281eba2),
     ("MXFP4", 0x7bff934440ec7463),
+    ("AFFINE4", 0x95215d04835aec86),
+    ("AFFINE8", 0x78f49f6371f55dde),
     ("int8", 0xf515b9e8c0f7dd50),
     ("int4", 0x60e8e0a5203ea614),
     ("f16", 0x2e6a04e69352b921),
@@ -73,7 +75,7 @@ const DIGESTS: [(&str, u64); 38] = [
 
 /// Each `NUMERICS_VERSION` with the XXH3-64 of its digests in order, little-endian. A change of bits adds a line and
 /// never changes an existing one.
-const VERSIONS: [(u32, u64); 2] = [(7, 0xafd9e0cc6822f7f7), (8, 0xac89d79f87e06368)];
+const VERSIONS: [(u32, u64); 2] = [(7, 0xafd9e0cc6822f7f7), (8, 0x64369190c47c690d)];
 
 #[derive(Default)]
 struct Digest(Xxh3);

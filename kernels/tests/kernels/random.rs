@@ -61,6 +61,11 @@ impl Random {
                     for &at in reference::halves(format) {
                         block[at..at + 2].copy_from_slice(&f16::from_f32(0.1 * self.float()).to_le_bytes());
                     }
+                    if matches!(format, Format::AFFINE4 | Format::AFFINE8) {
+                        for at in [0, 4] {
+                            block[at..at + 4].copy_from_slice(&(0.1 * self.float()).to_le_bytes());
+                        }
+                    }
                     if format == Format::MXFP4 {
                         // Scales of 2^-12 to 2^-5, as models have them.
                         block[0] = 116 + block[0] % 8;

@@ -11,6 +11,7 @@ from tests.cpu.tiny_backend import log_softmax
 from tests.models.tiny import VOCAB_SIZE, TinyModel, TinyModels
 from tests.tiers import first
 from tests.weights.gguf_files import quantize, write_model
+from tests.weights.quantized_files import write_quantized
 from trunkline_server import _kernels
 from trunkline_server.backends.cpu.build import build
 from trunkline_server.backends.reference.backend import ReferenceBackend
@@ -85,3 +86,18 @@ def check_logprobs(
         assert difference < bound
     assert best in results, f"instruction set {best} is not in `ISAS`"
     assert len({result.tobytes() for result in results.values()}) == 1, f"bits differ among {list(results)}"
+
+
+@pytest.mark.parametrize("case", ["gptq", "awq", "packed_8_with_zeros", "fp8_dynamic", "bitsandbytes_4"])
+def test_logprobs_of_quantised_safetensors(
+    case: str, tiny_model: TinyModels, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_quantized(tiny_model("llama2").folder, tmp_path, case)
+    checkpoint = open_checkpoint(tmp_path)
+    ids = np.random.default_rng(17).integers(0, VOCAB_SIZE, 100).tolist()
+    expected = log_softmax(ReferenceBackend(checkpoint).score(ids))
+    with caplog.at_level("INFO"):
+        backend = build(checkpoint, kv_cache_dtype="f16", max_batch_total_tokens=256, block_size=16)
+    found = log_softmax(backend.score(ids))
+    assert np.abs(found - expected).mean() < INT_BOUND
+    assert "quantised weights repacked" in caplog.text

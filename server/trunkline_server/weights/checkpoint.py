@@ -15,6 +15,7 @@ from trunkline_server.models.config import ModelConfig
 from trunkline_server.models.config_gguf import RopeFactors, config_from_gguf
 from trunkline_server.models.config_json import config_from_json
 from trunkline_server.models.shapes import weight_shapes
+from trunkline_server.weights.affine import decoded
 from trunkline_server.weights.dequantize import dequantize
 from trunkline_server.weights.fingerprint import PageSums, fingerprint_bytes
 from trunkline_server.weights.gguf import GgufArray, GgufFile
@@ -52,7 +53,8 @@ class Checkpoint(Protocol):
         It is a view of the mapped file, except for some norms and for queries that lie between keys and values; see
         `places.py`, also for `interleaved_heads`. If the head is tied, `tensor("lm_head.weight").name` is
         "model.embed_tokens.weight".
-        Raises KeyError for a name that is not in `names()`, and UnsupportedFormat, also for a weight that has `parts`.
+        A weight that has `parts` is decoded by each call; see `affine.py`. Raises KeyError for a name that is not in
+        `names()`, and UnsupportedFormat.
         """
 
     def parts(self, name: str) -> Mapping[str, Part]:
@@ -186,11 +188,8 @@ class SafetensorsCheckpoint:
     def tensor(self, name: str) -> Tensor:
         name = _resolve(self.config, name)
         if name in self._parts:
-            raise UnsupportedFormat(
-                f"tensor {quoted(name)} of `{self.path}` is quantised with the scheme in `quantization_config`, which "
-                "this backend does not support",
-                hint="use `--backend cuda`, the unquantised model or a GGUF file",
-            )
+            assert self.quantization is not None, "parts are only found under a scheme"
+            return decoded(self.quantization, name, self._parts[name])
         place = self._places[name]
         tensor = _part(self._holders[place.tensor].tensor(place.tensor), place)
         tensor = replace(tensor, name=name, interleaved_heads=interleaved_heads(name, self.config, is_gguf=False))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from trunkline_server.weights.tensor import FORMATS, Tensor
+from trunkline_server.weights.tensor import ALL_FORMATS, Tensor
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -32,7 +32,7 @@ def dequantize(tensor: Tensor) -> Floats:
 
     Exact: each format's values are f32 numbers up to one rounding.
     """
-    stored_as = FORMATS[tensor.format]
+    stored_as = ALL_FORMATS[tensor.format]
     decode = _DECODERS[tensor.format]
     groups = np.frombuffer(tensor.data, dtype=np.uint8).reshape(-1, stored_as.group_bytes)
     result = np.empty((groups.shape[0], stored_as.group_elements), dtype=np.float32)
@@ -170,6 +170,21 @@ def _mxfp4(groups: Bytes) -> Floats:
     return values
 
 
+def _affine4(groups: Bytes) -> Floats:
+    """Layout: f32 scale, f32 minimum, 32 nibbles."""
+    return _float(groups, 0) * _nibbles(groups[:, 8:]).astype(np.float32) + _float(groups, 4)
+
+
+def _affine8(groups: Bytes) -> Floats:
+    """Layout: f32 scale, f32 minimum, 32 int8."""
+    return _float(groups, 0) * groups[:, 8:].view(np.int8).astype(np.float32) + _float(groups, 4)
+
+
+def _float(groups: Bytes, offset: int) -> Floats:
+    """Returns the f32 at a byte offset of each group as [groups, 1]."""
+    return np.ascontiguousarray(groups[:, offset : offset + 4]).view(np.float32)
+
+
 def _half(groups: Bytes, offset: int) -> Floats:
     """Returns the f16 at a byte offset of each group as [groups, 1]."""
     return np.ascontiguousarray(groups[:, offset : offset + 2]).view(np.float16).astype(np.float32)
@@ -220,4 +235,6 @@ _DECODERS: dict[str, Callable[[Bytes], Floats]] = {
     "IQ4_NL": _iq4_nl,
     "IQ4_XS": _iq4_xs,
     "MXFP4": _mxfp4,
+    "AFFINE4": _affine4,
+    "AFFINE8": _affine8,
 }

@@ -38,6 +38,11 @@ FORMATS: dict[str, Format] = {
     "MXFP4": Format(32, 17),
 }
 
+# The formats that `affine.py` makes of other checkpoints: an f32 scale and minimum, then 32 nibbles as in Q4_1, or 32
+# signed bytes. An element is `scale * number + minimum`.
+AFFINE_FORMATS: dict[str, Format] = {"AFFINE4": Format(32, 24), "AFFINE8": Format(32, 40)}
+ALL_FORMATS = FORMATS | AFFINE_FORMATS
+
 # Most dimensions that the readers accept. ggml's own limit is 4; the weights here have 1 or 2.
 MAX_DIMENSIONS = 8
 
@@ -47,7 +52,7 @@ class Tensor:
     """One weight as its file stores it.
 
     name: as in the model's safetensors, such as `model.layers.0.self_attn.q_proj.weight`.
-    format: a key of `FORMATS`.
+    format: a key of `ALL_FORMATS`.
     shape: in elements, outermost first, so a linear weight is [N, K] and its rows are contiguous.
     data: its bytes, contiguous and read-only; usually a view of the mapped file. May begin at any address, so code that
         needs an aligned one makes a copy.
@@ -90,7 +95,7 @@ class Tensor:
 
 def stored_bytes(format_name: str, shape: tuple[int, ...]) -> int:
     """Returns the size in bytes of a tensor of `shape`. Raises ValueError if a row is not a whole number of groups."""
-    stored_as = FORMATS[format_name]
+    stored_as = ALL_FORMATS[format_name]
     if shape and shape[-1] % stored_as.group_elements != 0:
         raise ValueError(f"rows of {shape[-1]} elements are not a multiple of {stored_as.group_elements}")
     return math.prod(shape) // stored_as.group_elements * stored_as.group_bytes

@@ -95,8 +95,10 @@ fn largest_sums_do_not_overflow() {
                 for &at in reference::halves(format) {
                     block[at..at + 2].copy_from_slice(&sane[at..at + 2]);
                 }
-                if format == Format::MXFP4 {
-                    block[0] = sane[0];
+                match format {
+                    Format::MXFP4 => block[0] = sane[0],
+                    Format::AFFINE4 | Format::AFFINE8 => block[..8].copy_from_slice(&sane[..8]),
+                    _ => {}
                 }
             }
             let weight = PackedWeight::pack(format, &bytes, 16, 512).unwrap();

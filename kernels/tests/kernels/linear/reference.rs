@@ -7,6 +7,10 @@ fn half_at(block: &[u8], at: usize) -> f32 {
     f16::from_bits(u16::from(block[at]) | u16::from(block[at + 1]) << 8).to_f32()
 }
 
+fn float_at(block: &[u8], at: usize) -> f32 {
+    f32::from_le_bytes(block[at..at + 4].try_into().unwrap())
+}
+
 /// Returns the scale and minimum of sub-block `j` of a K block, like `get_scale_min_k4`.
 fn k_pair(scales: &[u8], j: usize) -> (f32, f32) {
     let (scale, min) = if j < 4 {
@@ -20,7 +24,7 @@ fn k_pair(scales: &[u8], j: usize) -> (f32, f32) {
 /// Returns the offsets of the binary16 numbers (scales and minima) in a block of an integer format.
 pub fn halves(format: Format) -> &'static [usize] {
     match format {
-        Format::F32 | Format::F16 | Format::BF16 | Format::MXFP4 => &[],
+        Format::F32 | Format::F16 | Format::BF16 | Format::MXFP4 | Format::AFFINE4 | Format::AFFINE8 => &[],
         Format::Q8_0 | Format::Q4_0 | Format::Q5_0 | Format::IQ4_NL | Format::IQ4_XS => &[0],
         Format::Q3_K => &[108],
         Format::Q4_1 | Format::Q5_1 | Format::Q4_K | Format::Q5_K => &[0, 2],
@@ -76,6 +80,10 @@ pub fn element(format: Format, row: &[u8], k: usize) -> f32 {
             half_at(block, 0) * (scale - 32.0) * level(nibble(block[8 + group * 16 + k % 16], k % 32 >= 16))
         }
         Format::MXFP4 => e2m1(nibble(block[1 + k % 16], k >= 16)) * 2f32.powi(i32::from(block[0]) - 127),
+        Format::AFFINE4 => {
+            f32::from(nibble(block[8 + k % 16], k >= 16)) * float_at(block, 0) + float_at(block, 4)
+        }
+        Format::AFFINE8 => f32::from(block[8 + k] as i8) * float_at(block, 0) + float_at(block, 4),
         Format::Q6_K => {
             let (part, within) = (k / 128, k % 128);
             let low = nibble(block[part * 64 + within % 64], within >= 64);

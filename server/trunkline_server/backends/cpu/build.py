@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -154,6 +155,7 @@ def _load(
         kv_dtype=options.kv_dtype,
     )
     tensors = _trace(builder, checkpoint, sizes.num_window_parts)
+    _log_formats(checkpoint, tensors)
     packed = None if weights_cache is None else PackedWeights(checkpoint, tensors, weights_cache)
     return _build_executor(builder, packed, **vars(options)), packed
 
@@ -301,6 +303,14 @@ def _log_measured(began: float) -> None:
     """The measurement is part of loading, so only their sum is known."""
     fields = {"seconds_with_loading": f"{time.monotonic() - began:.2f}"}
     logger.info("key scaling measured", extra={"fields": fields})
+
+
+def _log_formats(checkpoint: Checkpoint, tensors: list[Tensor]) -> None:
+    """Logs what became of quantised modules, since some of them take more memory than in their file."""
+    if checkpoint.quantization is None:
+        return
+    counts = Counter(tensor.format for tensor in tensors if checkpoint.parts(tensor.name))
+    logger.info("quantised weights repacked", extra={"fields": {name.lower(): n for name, n in sorted(counts.items())}})
 
 
 def _log_weights(executor: Executor, checkpoint: Checkpoint, packed: PackedWeights | None) -> str:
