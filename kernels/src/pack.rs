@@ -2,6 +2,7 @@
 //! that bfloat16 below 2^-50 becomes 0.
 
 pub(crate) mod affine;
+mod encode;
 pub(crate) mod float;
 mod format;
 pub(crate) mod int;
@@ -20,6 +21,7 @@ mod region;
 mod source;
 mod weight;
 
+pub use encode::encode;
 pub use format::{Format, PackError};
 pub(crate) use format::{call_kind, dispatch_format};
 pub(crate) use plane::Plane;

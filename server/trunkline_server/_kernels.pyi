@@ -39,8 +39,10 @@ class ProgramBuilder:
         data: object,
         shape: tuple[int, ...],
         *,
+        name: str = "",
         interleaved_heads: tuple[int, int] | None = None,
         is_mapped: bool = False,
+        quantize: str | None = None,
     ) -> int: ...
     def keep_windows(self, num_window_parts: int) -> None: ...
     def embedding(self, w: int) -> int: ...

@@ -22,6 +22,7 @@ BACKENDS = ("cpu", "cuda", "reference")
 NUMERICS = ("exact", "fast")
 KV_CACHE_DTYPES = ("auto", "fp8", "int8", "int4", "f16", "bf16")
 KV_WINDOWS = ("auto", "off")
+QUANTIZE = ("none", "int8", "int4", "bitsandbytes", "eetq", "awq", "gptq")
 PINNINGS = ("auto", "on", "off")
 CACHE_OFF = "off"
 MAX_THREADS = 1024
@@ -144,6 +145,13 @@ def _add_serve(commands: _Commands) -> None:
         "--weights-cache",
         metavar="DIR",
         help=f"folder for packed weights, or `{CACHE_OFF}`; default: trunkline/weights in the user's cache folder",
+    )
+    serve.add_argument(
+        "--quantize",
+        choices=QUANTIZE,
+        default=QUANTIZE[0],
+        help="quantise the weights of an unquantised checkpoint while it is loaded (cpu backend); bitsandbytes and "
+        "eetq mean int8; gptq and awq check that the checkpoint is quantised so",
     )
     serve.add_argument(
         "--speculative-model",

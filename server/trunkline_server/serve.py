@@ -138,6 +138,7 @@ def _backend_options(options: argparse.Namespace) -> BackendOptions:
         max_batch_total_tokens=options.max_batch_total_tokens,
         max_step_tokens=options.max_step_tokens,
         max_step_sequences=options.max_step_sequences,
+        quantize=options.quantize,
         weights_cache=_cache_folder(options.weights_cache),
         speculative_model=None if options.speculative_model is None else Path(options.speculative_model).absolute(),
         kv_disk=_kv_disk(options),

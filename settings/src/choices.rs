@@ -21,6 +21,24 @@ choices! {
         Fast = "fast";
     }
 
+    /// The quantisation of an unquantised checkpoint while it is loaded.
+    Quantize {
+        /// Weights stay as they are.
+        None = "none";
+        /// 8-bit integers with a scale for each 32 weights.
+        Int8 = "int8";
+        /// 4-bit integers with a scale and a minimum for each 32 weights.
+        Int4 = "int4";
+        /// The same as int8.
+        Bitsandbytes = "bitsandbytes";
+        /// The same as int8.
+        Eetq = "eetq";
+        /// The checkpoint must be quantised with AWQ.
+        Awq = "awq";
+        /// The checkpoint must be quantised with GPTQ.
+        Gptq = "gptq";
+    }
+
     /// The condition under which each thread is pinned to a core.
     PinThreads {
         /// Pin them when the threads use every core.

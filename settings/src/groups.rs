@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::choices::{
-    Backend, EvictionPolicy, KvCacheDtype, KvWindows, LogFormat, LogLevel, Numerics, PinThreads,
+    Backend, EvictionPolicy, KvCacheDtype, KvWindows, LogFormat, LogLevel, Numerics, PinThreads, Quantize,
     ReasoningParser, ToolCallParser,
 };
 use crate::form::Form;
@@ -162,6 +162,9 @@ settings! {
         /// Folder for packed weights, which make the next start faster, or `off` [default: trunkline/weights in the
         /// user's cache folder].
         weights_cache: Option<WeightsCache> = None, Form::FolderOrOff;
+        /// Quantises the weights of an unquantised checkpoint while it is loaded; cpu backend only. `bitsandbytes` and
+        /// `eetq` mean int8. `gptq` and `awq` check that the checkpoint is quantised so.
+        quantize: Quantize = Quantize::None, Form::Choice { what: "TYPE", named: Quantize::NAMED };
         /// Folder or .gguf file of a smaller model with the same vocabulary, which drafts tokens where the text itself
         /// has no drafts; cpu backend only. Replies stay the same [default: none].
         speculative_model: Option<PathBuf> = None, Form::File;

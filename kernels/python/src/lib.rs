@@ -30,6 +30,10 @@ use trunkline_kernels::sampling::TokenScore;
 use trunkline_kernels::threads::{Pinning, UnknownPinning, default_num_threads};
 use trunkline_kernels::weight_cache::{CacheState, Miss};
 
+fn parse_format(name: &str, format: &str) -> PyResult<Format> {
+    format.parse().map_err(|error| PyValueError::new_err(format!("`{name}` is {format:?}: {error}")))
+}
+
 /// Records the operations of a model's step. Each method returns the id of its result.
 #[pyclass(name = "ProgramBuilder", module = "trunkline_server._kernels")]
 struct PyProgramBuilder {
@@ -37,11 +41,23 @@ struct PyProgramBuilder {
     builder: Option<ProgramBuilder>,
     /// The buffers that the builder's weights borrow. They are dropped after the builder, while the GIL is held.
     held: Vec<PyUntypedBuffer>,
+    /// The names of the weights, for errors.
+    names: Vec<String>,
 }
 
 impl PyProgramBuilder {
     fn builder(&mut self) -> PyResult<&mut ProgramBuilder> {
         self.builder.as_mut().ok_or_else(|| PyValueError::new_err("the program is already built"))
+    }
+
+    /// Names the weight of an error that has one.
+    fn named(&self, error: ProgramError) -> Failure {
+        match error {
+            ProgramError::Weight { weight, source } if !self.names[weight].is_empty() => {
+                PyValueError::new_err(format!("weight `{}`: {source}", self.names[weight])).into()
+            }
+            error => error.into(),
+        }
     }
 }
 
@@ -63,28 +79,36 @@ impl PyProgramBuilder {
         let dtype = kv_dtype.parse().map_err(ProgramError::KvPool)?;
         let geometry = KvGeometry { num_layers, num_kv_heads, head_size, block_size, dtype };
         let config = ProgramConfig { max_step_tokens, max_step_sequences, num_blocks, geometry };
-        Ok(Self { builder: Some(ProgramBuilder::new(config)?), held: Vec::new() })
+        Ok(Self { builder: Some(ProgramBuilder::new(config)?), held: Vec::new(), names: Vec::new() })
     }
 
-    #[pyo3(signature = (format, data, shape, *, interleaved_heads=None, is_mapped=false))]
+    /// `quantize`: Q8_0 or Q4_1, to which a matrix of floats is quantised while it is packed. `name`: for errors.
+    #[pyo3(signature = (format, data, shape, *, name="", interleaved_heads=None, is_mapped=false, quantize=None))]
+    #[expect(clippy::too_many_arguments, reason = "keywords in Python")]
     fn weight(
         &mut self,
         format: &str,
         data: &Bound<'_, PyAny>,
         shape: Vec<usize>,
+        name: &str,
         interleaved_heads: Option<(usize, usize)>,
         is_mapped: bool,
+        quantize: Option<&str>,
     ) -> Result<usize, Failure> {
-        let format: Format = format
-            .parse()
-            .map_err(|error| PyValueError::new_err(format!("`format` is {format:?}: {error}")))?;
+        let format = parse_format("format", format)?;
+        let quantize = quantize.map(|format| parse_format("quantize", format)).transpose()?;
         let buffer = buffer_of(data)?;
         // SAFETY: `held` keeps the buffer longer than the builder lives, and the caller states whether it is mapped.
         // The caller must not write to it.
         let bytes = unsafe { SourceBytes::borrow(bytes_of(&buffer), is_mapped) };
         let interleaved_heads =
             interleaved_heads.map(|(head_size, rotary_size)| InterleavedHeads { head_size, rotary_size });
-        let weight = self.builder()?.weight_from(format, bytes, &shape, interleaved_heads)?;
+        self.names.push(name.to_owned());
+        let builder = self.builder()?;
+        let weight = builder
+            .weight_from(format, bytes, &shape, interleaved_heads)
+            .and_then(|weight| quantize.map_or(Ok(()), |to| builder.quantize(weight, to)).map(|()| weight));
+        let weight = weight.map_err(|error| self.named(error))?;
         self.held.push(buffer);
         Ok(weight.0)
     }
@@ -226,7 +250,7 @@ impl PyProgramBuilder {
             None => Ok((builder.build(threads, pinning)?, None)),
         });
         self.held.clear();
-        let (executor, cache) = built?;
+        let (executor, cache) = built.map_err(|error| self.named(error))?;
         Ok(PyExecutor { executor, results: Vec::new(), cache })
     }
 }

@@ -222,4 +222,8 @@ pub enum PackError {
         "cannot divide {num_rows} interleaved rows into heads of {head_size}, {rotary_size} of them rotated"
     )]
     Heads { num_rows: usize, head_size: usize, rotary_size: usize },
+    #[error("cannot quantise {from} to {to}; hint: only floats, to Q8_0 or Q4_1")]
+    Quantize { from: Format, to: Format },
+    #[error("a number is not finite or is too large for {to}")]
+    NotFinite { to: Format },
 }

@@ -76,7 +76,10 @@ pub(super) struct Node {
 
 /// A weight in its file's format.
 pub(super) struct RawWeight {
+    /// The format in which it is packed.
     pub(super) format: Format,
+    /// The format of the bytes; another one only for [quantised](ProgramBuilder::quantize) matrices.
+    pub(super) stored: Format,
     pub(super) bytes: SourceBytes,
     pub(super) shape: Vec<usize>,
     /// The order of the rows in the file, if it is not the model's.
@@ -86,7 +89,7 @@ pub(super) struct RawWeight {
 impl RawWeight {
     /// The rows of a matrix, in the model's order.
     pub(super) fn rows(&self) -> Result<SourceRows<'_>, PackError> {
-        let rows = SourceRows::new(self.format, self.bytes.as_slice(), self.shape[0], self.shape[1])?;
+        let rows = SourceRows::new(self.stored, self.bytes.as_slice(), self.shape[0], self.shape[1])?;
         self.interleaved_heads.map_or(Ok(rows), |heads| rows.interleaved(heads))
     }
 }
@@ -186,8 +189,23 @@ impl ProgramBuilder {
         if let Some(heads) = interleaved_heads {
             heads.check(shape[0]).map_err(fail)?;
         }
-        self.weights.push(RawWeight { format, bytes, shape: shape.to_vec(), interleaved_heads });
+        let shape = shape.to_vec();
+        self.weights.push(RawWeight { format, stored: format, bytes, shape, interleaved_heads });
         Ok(WeightId(weight))
+    }
+
+    /// Quantises a matrix of floats to Q8_0 or Q4_1 while it is packed. Must come before operations with the weight.
+    pub fn quantize(&mut self, weight: WeightId, to: Format) -> Result<(), ProgramError> {
+        let [_, columns] = self.matrix("quantize", weight)?;
+        let fail = |source| ProgramError::Weight { weight: weight.0, source };
+        let raw = &mut self.weights[weight.0];
+        let is_float = matches!(raw.stored, Format::F32 | Format::F16 | Format::BF16);
+        if !is_float || !matches!(to, Format::Q8_0 | Format::Q4_1) {
+            return Err(fail(PackError::Quantize { from: raw.stored, to }));
+        }
+        to.row_bytes(columns).map_err(fail)?;
+        raw.format = to;
+        Ok(())
     }
 
     /// The rows of `weight` `[V, N]` for the tokens of the step: `[T, N]`.

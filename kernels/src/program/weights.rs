@@ -7,7 +7,7 @@ use super::ProgramError;
 use super::graph::{RawWeight, WeightId, index_of};
 use crate::aligned::{ALIGNMENT_BYTES, AlignedBytes};
 use crate::pack::{
-    Format, PackError, PackedWeight, Region, SourceRows, TileMut, WeightLayout, dequantize_row,
+    Format, PackError, PackedWeight, Region, SourceRows, TILE, TileMut, WeightLayout, dequantize_row, encode,
 };
 use crate::shared_mut::SharedMut;
 use crate::threads::ThreadPool;
@@ -137,14 +137,22 @@ impl WeightImage {
         let next = AtomicUsize::new(0);
         let shared = SharedMut::new(bytes.as_mut_slice());
         pool.run(|_, _| {
+            let mut quantized = Quantized::default();
             while let Some((matrix, piece)) = pieces.get(next.fetch_add(1, Ordering::Relaxed)) {
                 // SAFETY: the counter gives each piece to one thread, and pieces do not overlap.
-                unsafe { matrix.pack_piece(*piece, shared) };
+                unsafe { matrix.pack_piece(*piece, shared, &mut quantized) };
                 if matrix.num_left.fetch_sub(1, Ordering::AcqRel) == 1 {
                     matrix.drop_pages();
                 }
             }
         });
+        let bad = matrices.iter().map(|matrix| matrix.bad.load(Ordering::Relaxed)).min();
+        if let Some(weight) = bad.filter(|weight| *weight != usize::MAX) {
+            return Err(ProgramError::Weight {
+                weight,
+                source: PackError::NotFinite { to: raw[weight].format },
+            });
+        }
         Ok(Self { table: Arc::new(table), region: Arc::new(Region::from(bytes)) })
     }
 
@@ -174,10 +182,20 @@ impl WeightImage {
 struct Matrix<'a> {
     layout: WeightLayout,
     offset: usize,
+    ids: Vec<usize>,
     sources: Vec<&'a RawWeight>,
     parts: Vec<SourceRows<'a>>,
     tiles_per_piece: usize,
     num_left: AtomicUsize,
+    /// The least id of a part that cannot be quantised, `usize::MAX` if all can be.
+    bad: AtomicUsize,
+}
+
+/// The rows of a tile while they are quantised.
+#[derive(Default)]
+struct Quantized {
+    values: Vec<f32>,
+    bytes: Vec<u8>,
 }
 
 impl<'a> Matrix<'a> {
@@ -190,7 +208,9 @@ impl<'a> Matrix<'a> {
         let num_bytes: usize = sources.iter().map(|source| source.bytes.as_slice().len()).sum();
         let tiles_per_piece = (PIECE_BYTES / (num_bytes / layout.num_tiles()).max(1)).max(1);
         let num_left = AtomicUsize::new(layout.num_tiles().div_ceil(tiles_per_piece));
-        Ok(Self { layout, offset: entry.offset, sources, parts, tiles_per_piece, num_left })
+        let ids = entry.parts.iter().map(|part| *part as usize).collect();
+        let (offset, bad) = (entry.offset, AtomicUsize::new(usize::MAX));
+        Ok(Self { layout, offset, ids, sources, parts, tiles_per_piece, num_left, bad })
     }
 
     fn drop_pages(&self) {
@@ -203,7 +223,7 @@ impl<'a> Matrix<'a> {
 
     /// # Safety
     /// No other thread may pack or read the same piece at the same time.
-    unsafe fn pack_piece(&self, piece: usize, image: SharedMut<'_, u8>) {
+    unsafe fn pack_piece(&self, piece: usize, image: SharedMut<'_, u8>, quantized: &mut Quantized) {
         let first = piece * self.tiles_per_piece;
         for tile in first..(first + self.tiles_per_piece).min(self.layout.num_tiles()) {
             let [quants, scales, mins] = self.layout.tile_ranges(tile).map(|range| {
@@ -211,9 +231,39 @@ impl<'a> Matrix<'a> {
                 // caller has exclusive access to this tile.
                 unsafe { image.slice_mut(self.offset + range.start..self.offset + range.end) }
             });
-            let row = |row| SourceRows::of_joined(&self.parts, row);
-            self.layout.pack_tile(tile, row, TileMut { quants, scales, mins });
+            let into = TileMut { quants, scales, mins };
+            if self.sources.iter().all(|source| source.stored == source.format) {
+                self.layout.pack_tile(tile, |row| SourceRows::of_joined(&self.parts, row), into);
+            } else {
+                let row_bytes = self.quantize_tile(tile, quantized);
+                let row = |row| &quantized.bytes[(row - tile * TILE) * row_bytes..][..row_bytes];
+                self.layout.pack_tile(tile, row, into);
+            }
         }
+    }
+
+    /// Writes the rows of a tile in the format of the matrix. Returns the bytes of a row.
+    fn quantize_tile(&self, tile: usize, into: &mut Quantized) -> usize {
+        let (format, columns) = (self.sources[0].format, self.sources[0].shape[1]);
+        let row_bytes = columns / format.block_elements() * format.block_bytes();
+        into.values.resize(columns, 0.0);
+        into.bytes.resize(TILE * row_bytes, 0);
+        let mut rows = into.bytes.chunks_exact_mut(row_bytes);
+        let mut skipped = tile * TILE;
+        for ((source, part), id) in self.sources.iter().zip(&self.parts).zip(&self.ids) {
+            for row in skipped..part.num_rows() {
+                let Some(bytes) = rows.next() else { return row_bytes };
+                if source.stored == format {
+                    bytes.copy_from_slice(part.row(row));
+                } else if dequantize_row(source.stored, part.row(row), &mut into.values).is_err()
+                    || !encode(&into.values, format, bytes)
+                {
+                    self.bad.fetch_min(*id, Ordering::Relaxed);
+                }
+            }
+            skipped = skipped.saturating_sub(part.num_rows());
+        }
+        row_bytes
     }
 }
 

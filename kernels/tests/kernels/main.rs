@@ -17,6 +17,7 @@ mod ops;
 mod pack;
 mod page_sums;
 mod program;
+mod quantize;
 mod random;
 mod sampling;
 mod shared_mut;

@@ -106,6 +106,7 @@ const CASES: &[Case] = &[
     shard(&["--backend reference"]),
     shard(&["--numerics fast"]),
     shard(&["--threads 3"]),
+    shard(&["--quantize int8"]),
     shard(&["--speculative-model /draft.gguf"]),
     shard(&["--pin-threads on"]),
     shard(&["--weights-cache /weights"]),

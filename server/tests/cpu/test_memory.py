@@ -43,7 +43,8 @@ def test_the_smallest_pool_is_accepted_and_one_byte_less_refused() -> None:
         pool_tokens(smallest - 1)
     assert str(refusal.value) == (
         "weights and activations take 110 MiB and the smallest KV pool (512 tokens) 16 MiB, but 126 MiB of memory are "
-        "available; hint: choose a smaller or more quantised model, or lower `--max-batch-total-tokens`"
+        "available; hint: choose a smaller or more quantised model (`--quantize int4` quantises one that is not), or "
+        "lower `--max-batch-total-tokens`"
     )
 
 

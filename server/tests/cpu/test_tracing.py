@@ -22,7 +22,8 @@ class RecordingBuilder:
         self.calls: list[tuple[str, tuple[Any, ...]]] = []
 
     def weight(self, format_name: str, data: Any, shape: tuple[int, ...], **how: Any) -> int:
-        assert how == {"interleaved_heads": None, "is_mapped": False}
+        assert how.pop("name").endswith((".weight", ".bias"))
+        assert how == {"interleaved_heads": None, "is_mapped": False, "quantize": None}
         assert data.nbytes == 4 * np.prod(shape)
         self.weights.append((format_name, shape))
         return len(self.weights) - 1

@@ -32,6 +32,8 @@ class BackendOptions:
     max_step_tokens: int | None = None
     max_step_sequences: int | None = None
     weights_cache: Path | None = None
+    # One of `cli.QUANTIZE`; "int8" and "int4" only for the cpu backend.
+    quantize: str = "none"
     # A smaller model that drafts tokens; only for the cpu backend.
     speculative_model: Path | None = None
     kv_disk: StoreOptions | None = None
@@ -61,6 +63,7 @@ def _build_cpu(checkpoint: Checkpoint, options: BackendOptions) -> Backend:
         window_parts="auto" if options.kv_windows == "auto" else None,
         kv_cache_dtype=options.kv_cache_dtype,
         pinning=options.pin_threads,
+        quantize=options.quantize,
         weights_cache=options.weights_cache,
         **options.given(),
     )
@@ -70,6 +73,16 @@ def _refuse_draft_model(name: str, options: BackendOptions) -> None:
     if options.speculative_model is not None:
         raise InvalidArgument(
             f"`--speculative-model` is set, but the {name} backend does not support it", hint="use the cpu backend"
+        )
+
+
+def _refuse_quantization(name: str, checkpoint: Checkpoint, options: BackendOptions) -> None:
+    from trunkline_server.backends.cpu.quantize import NONE, bits_of
+
+    if bits_of(options.quantize, checkpoint) != NONE:
+        raise InvalidArgument(
+            f"`--quantize` is {options.quantize}, but the {name} backend does not quantise weights",
+            hint="use the cpu backend, or a checkpoint that is quantised already",
         )
 
 
@@ -89,6 +102,7 @@ def _install(*packages: str) -> str:
 def _build_reference(checkpoint: Checkpoint, options: BackendOptions) -> Backend:
     _refuse_host_tier("reference", options)
     _refuse_draft_model("reference", options)
+    _refuse_quantization("reference", checkpoint, options)
     try:
         from trunkline_server.backends.reference.backend import ReferenceBackend
     except ModuleNotFoundError as error:
@@ -104,6 +118,7 @@ def _build_reference(checkpoint: Checkpoint, options: BackendOptions) -> Backend
 
 def _build_cuda(checkpoint: Checkpoint, options: BackendOptions) -> Backend:
     _refuse_draft_model("cuda", options)
+    _refuse_quantization("cuda", checkpoint, options)
     if options.weights_cache is not None:
         # Triton reads this when it compiles its first kernel.
         os.environ.setdefault("TRITON_CACHE_DIR", str(options.weights_cache / "triton"))

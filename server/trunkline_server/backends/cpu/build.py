@@ -16,6 +16,7 @@ from trunkline_server.backends.cpu.backend import CpuBackend
 from trunkline_server.backends.cpu.draft_model import DraftModel
 from trunkline_server.backends.cpu.memory import MemoryNeed, plan_pool
 from trunkline_server.backends.cpu.ops import TracingOps
+from trunkline_server.backends.cpu.quantize import NONE, bits_of, quantized_bytes
 from trunkline_server.backends.cpu.store import open_store
 from trunkline_server.backends.cpu.weight_cache import PackedWeights, fingerprint_of
 from trunkline_server.backends.cpu.window_sizes import PoolSizes, WindowNeed
@@ -24,6 +25,7 @@ from trunkline_server.backends.interface import MAX_DRAFT_TOKENS, BackendInfo
 from trunkline_server.backends.store_files import StoreOptions
 from trunkline_server.errors import BackendUnavailable, DoesNotFit, InvalidArgument
 from trunkline_server.models import registry
+from trunkline_server.weights.gguf_splits import split_names
 
 if TYPE_CHECKING:
     from trunkline_server._kernels import Executor, ProgramBuilder
@@ -67,6 +69,7 @@ def build(
     store: StoreOptions | None = None,
     window_parts: int | Literal["auto"] | None = None,
     draft: Checkpoint | None = None,
+    quantize: str = NONE,
 ) -> CpuBackend:
     """Loads all weights into the kernels and traces the model.
 
@@ -75,7 +78,7 @@ def build(
     weights_cache: folder of packed weights, None packs at every start; store: None keeps blocks only in the pool.
     window_parts: number of blocks that hold K and V of layers with a window at the same time; plans drop those out of
         every window's reach. "auto" splits blocks if that saves memory; None keeps them in one piece.
-    draft: a smaller model with the same vocabulary, which drafts tokens.
+    draft: a smaller model with the same vocabulary, which drafts tokens. quantize: one of `cli.QUANTIZE`.
     Raises BackendUnavailable, InvalidArgument or DoesNotFit, the last before anything is loaded.
     """
     try:
@@ -86,40 +89,37 @@ def build(
     kv_dtype = _kv_dtype(kv_cache_dtype)
     step = _step_limits(max_step_tokens, max_step_sequences)
     window_tokens = block_size * (window_parts if isinstance(window_parts, int) else 0)
-    need = memory_need(checkpoint, kv_dtype=kv_dtype, block_size=block_size, window_tokens=window_tokens, **step)
+    bits = bits_of(quantize, checkpoint)
+    need = memory_need(checkpoint, bits, kv_dtype=kv_dtype, block_size=block_size, window_tokens=window_tokens, **step)
     draft_step = _draft_step_limits(step)
     if draft is not None:
         _check_vocabulary(draft.config, config)
-        need += memory_need(draft, kv_dtype=kv_dtype, block_size=block_size, **draft_step)
+        need += memory_need(draft, NONE, kv_dtype=kv_dtype, block_size=block_size, **draft_step)
     num_blocks = plan_pool(
         need,
         available_bytes=available_memory() if available_bytes is None else available_bytes,
         block_size=block_size,
         wanted_tokens=max_batch_total_tokens,
     )
-    sizes = PoolSizes(num_blocks=num_blocks, num_window_parts=None if window_parts == "auto" else window_parts)
-    if window_parts == "auto":
-        sizes = _divide(num_blocks, config, kv_dtype, block_size, step)
+    sizes = _divide(num_blocks, window_parts, config, kv_dtype, block_size, step)
     options = _LoadOptions(threads=threads, pinning=pinning, kv_dtype=kv_dtype, block_size=block_size)
     with _named_errors(sizes.num_blocks):
-        executor, packed = _load(checkpoint, step, sizes, weights_cache, options)
+        executor, packed = _load(checkpoint, step, sizes, weights_cache, options, bits)
         # The cache keeps one model's weights, so those of the draft model are packed at each start.
         draft_sizes = PoolSizes(num_blocks=sizes.num_blocks)
         draft_model = None if draft is None else DraftModel(_load(draft, draft_step, draft_sizes, None, options)[0])
-    fingerprint = _log_weights(executor, checkpoint, packed)
-    _log_threads(executor)
+    fingerprint = _log_load(executor, checkpoint, packed) + ("" if bits == NONE else f" {bits}")
     info = _info(executor, fingerprint, kv_dtype, block_size, sizes, step, config)
     if draft_model is not None:
         weights = info.weight_bytes + draft_model.weight_bytes
         info = replace(info, weight_bytes=weights, max_own_drafts=MAX_DRAFT_TOKENS)
     disk, info = (None, info) if store is None else open_store(executor, info, store)
-    after_start = None if packed is None else packed.keep
     return CpuBackend(
         executor,
         info,
         vocab_size=config.vocab_size,
         store=disk,
-        after_start=after_start,
+        after_start=None if packed is None else packed.keep,
         draft_model=draft_model,
     )
 
@@ -140,6 +140,7 @@ def _load(
     sizes: PoolSizes,
     weights_cache: Path | None,
     options: _LoadOptions,
+    bits: str = NONE,
 ) -> tuple[Executor, PackedWeights | None]:
     """Builds the executor of a model. Raises MemoryError, or ValueError if the kernels do not support its shape."""
     from trunkline_server import _kernels
@@ -154,9 +155,9 @@ def _load(
         head_size=config.head_size,
         kv_dtype=options.kv_dtype,
     )
-    tensors = _trace(builder, checkpoint, sizes.num_window_parts)
+    tensors = _trace(builder, checkpoint, sizes.num_window_parts, bits)
     _log_formats(checkpoint, tensors)
-    packed = None if weights_cache is None else PackedWeights(checkpoint, tensors, weights_cache)
+    packed = None if weights_cache is None else PackedWeights(checkpoint, tensors, weights_cache, bits)
     return _build_executor(builder, packed, **vars(options)), packed
 
 
@@ -200,7 +201,16 @@ def _kv_dtype(kv_cache_dtype: str) -> str:
     return KV_DTYPE if kv_cache_dtype == "auto" else kv_cache_dtype
 
 
-def _divide(num_blocks: int, config: ModelConfig, kv_dtype: str, block_size: int, step: dict[str, int]) -> PoolSizes:
+def _divide(
+    num_blocks: int,
+    window_parts: int | Literal["auto"] | None,
+    config: ModelConfig,
+    kv_dtype: str,
+    block_size: int,
+    step: dict[str, int],
+) -> PoolSizes:
+    if window_parts != "auto":
+        return PoolSizes(num_blocks=num_blocks, num_window_parts=window_parts)
     if not any(config.windows):
         return PoolSizes(num_blocks=num_blocks)
     num_windowed = sum(window is not None for window in config.windows)
@@ -252,11 +262,11 @@ def _info(
     )
 
 
-def _trace(builder: ProgramBuilder, checkpoint: Checkpoint, window_parts: int | None) -> list[Tensor]:
+def _trace(builder: ProgramBuilder, checkpoint: Checkpoint, window_parts: int | None, bits: str) -> list[Tensor]:
     """Traces the model into `builder` and returns its weights in the order of their ids."""
     if window_parts is not None:
         builder.keep_windows(window_parts)
-    ops = TracingOps(builder, checkpoint)
+    ops = TracingOps(builder, checkpoint, bits)
     registry.forward(ops, checkpoint.config)
     return ops.tensors
 
@@ -306,15 +316,16 @@ def _log_measured(began: float) -> None:
 
 
 def _log_formats(checkpoint: Checkpoint, tensors: list[Tensor]) -> None:
-    """Logs what became of quantised modules, since some of them take more memory than in their file."""
+    """Logs the formats of quantised modules in memory, since some of them are larger than in their file."""
     if checkpoint.quantization is None:
         return
     counts = Counter(tensor.format for tensor in tensors if checkpoint.parts(tensor.name))
     logger.info("quantised weights repacked", extra={"fields": {name.lower(): n for name, n in sorted(counts.items())}})
 
 
-def _log_weights(executor: Executor, checkpoint: Checkpoint, packed: PackedWeights | None) -> str:
-    """Logs the origin of the weights and returns the checkpoint's fingerprint."""
+def _log_load(executor: Executor, checkpoint: Checkpoint, packed: PackedWeights | None) -> str:
+    """Logs the threads and the origin of the weights, and returns the checkpoint's fingerprint."""
+    _log_threads(executor)
     if packed is not None:
         return packed.log_lookup(executor, checkpoint)
     logger.info("weights packed", extra={"fields": {"weight_mib": executor.weight_bytes >> 20}})
@@ -357,6 +368,7 @@ def numeric_fingerprint(*parts: str) -> str:
 
 def memory_need(
     checkpoint: Checkpoint,
+    bits: str = NONE,
     *,
     kv_dtype: str,
     max_step_tokens: int,
@@ -366,14 +378,19 @@ def memory_need(
 ) -> MemoryNeed:
     """Estimates the memory that the model takes from its files' sizes and its config, before anything is loaded.
 
+    bits: how the weights are quantised while they are packed; see `quantize.py`.
     window_tokens: positions for which layers with a window have room if they are stored separately, otherwise 0.
     """
     config = checkpoint.config
     layer_bytes = _layer_bytes(config, kv_dtype, block_size)
     num_apart = sum(window is not None for window in config.windows) if window_tokens else 0
     activations = max_step_tokens * _features_per_token(config) + max_step_sequences * config.vocab_size
+    if bits == NONE:
+        weight_bytes = sum(path.stat().st_size for path in _weight_files(checkpoint.path))
+    else:
+        weight_bytes = quantized_bytes(checkpoint, bits)
     return MemoryNeed(
-        weight_bytes=sum(path.stat().st_size for path in _weight_files(checkpoint.path)),
+        weight_bytes=weight_bytes,
         scratch_bytes=ACTIVATION_BYTES * activations + window_tokens * num_apart * layer_bytes,
         kv_bytes_per_token=(config.num_layers - num_apart) * layer_bytes,
     )
@@ -400,4 +417,6 @@ def _features_per_token(config: ModelConfig) -> int:
 
 
 def _weight_files(path: Path) -> Iterable[Path]:
-    return [path] if path.is_file() else path.glob("*.safetensors")
+    if path.is_file():
+        return [path.with_name(name) for name in split_names(path.name)]
+    return path.glob("*.safetensors")

@@ -55,7 +55,8 @@ def plan_pool(need: MemoryNeed, *, available_bytes: int, block_size: int, wanted
             f"weights and activations take {_mib(need.weight_bytes + need.scratch_bytes)} and the smallest KV pool "
             f"({MIN_POOL_TOKENS} tokens) {_mib(MIN_POOL_TOKENS * need.kv_bytes_per_token)}, but "
             f"{_mib(available_bytes)} of memory are available",
-            hint="choose a smaller or more quantised model, or lower `--max-batch-total-tokens`",
+            hint="choose a smaller or more quantised model (`--quantize int4` quantises one that is not), or lower "
+            "`--max-batch-total-tokens`",
         )
     return num_tokens // block_size
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from trunkline_server.backends.cpu.quantize import NONE, quantized_format
 from trunkline_server.models.ops import Experts, Rope
 
 if TYPE_CHECKING:
@@ -18,9 +19,10 @@ class TracingOps:
     tensors: the weights passed so far, in the order of their ids.
     """
 
-    def __init__(self, builder: ProgramBuilder, checkpoint: Checkpoint) -> None:
+    def __init__(self, builder: ProgramBuilder, checkpoint: Checkpoint, bits: str = NONE) -> None:
         self._builder = builder
         self._checkpoint = checkpoint
+        self._bits = bits
         # Keyed by the name under which a weight is stored, so that a tied head is the embedding and not a copy of it.
         self._weight_ids: dict[str, int] = {}
         self.tensors: list[Tensor] = []
@@ -94,8 +96,10 @@ class TracingOps:
                 tensor.format,
                 tensor.data,
                 tensor.shape,
+                name=tensor.name,
                 interleaved_heads=tensor.interleaved_heads,
                 is_mapped=tensor.is_mapped,
+                quantize=quantized_format(tensor, self._bits),
             )
             self._weight_ids[tensor.name] = weight_id
             self.tensors.append(tensor)

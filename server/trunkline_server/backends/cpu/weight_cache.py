@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trunkline_server.backends.cpu.key_scaling import KeyScalingFile
+from trunkline_server.backends.cpu.quantize import NONE
 
 if TYPE_CHECKING:
     from trunkline_server._kernels import CacheWriter, Executor, WeightCache
@@ -48,10 +49,11 @@ def fingerprint_of(checkpoint: Checkpoint) -> str:
 class PackedWeights:
     """The packed weights of one checkpoint, before and after the kernels have looked them up.
 
-    tensors: in the order in which the kernels receive them; folder: of the cache.
+    tensors: in the order in which the kernels receive them; folder: of the cache; quantization: to which they are
+    quantised while they are packed, "none" for as they are.
     """
 
-    def __init__(self, checkpoint: Checkpoint, tensors: Sequence[Tensor], folder: Path) -> None:
+    def __init__(self, checkpoint: Checkpoint, tensors: Sequence[Tensor], folder: Path, quantization: str) -> None:
         from trunkline_server import _kernels
 
         self._identity = checkpoint.identity()
@@ -59,6 +61,8 @@ class PackedWeights:
         for tensor in tensors:
             # The kernels know weights only by number, so the key covers which weight has which number.
             key.update(repr((tensor.name, tensor.format, tensor.shape, tensor.interleaved_heads)).encode())
+        if quantization != NONE:
+            key.update(quantization.encode())
         self._key_digits = key.hexdigest()
         self.cache: WeightCache = _kernels.WeightCache(folder, key=key.digest(), max_bytes=MAX_BYTES)
         self._writer: CacheWriter | None = None
