@@ -135,7 +135,9 @@ async fn serve(settings: RouterSettings, start: &Start, extensions: Extensions) 
     let (path, name) = (settings.model_path.clone(), settings.served_model_name.clone());
     let tools = tool_format(replies.tool_call_parser);
     let reasoning = reasoning_format(replies.reasoning_parser);
-    let model = tokio::task::spawn_blocking(move || Model::load_with(&path, name, tools, reasoning))
+    let template = replies.chat_template.clone();
+    let load = move || Model::load_with(&path, name, template.as_deref(), tools, reasoning);
+    let model = tokio::task::spawn_blocking(load)
         .await
         .map_err(|error| End::Bug(error.into()))?
         .map_err(|error| End::User(error.into()))?;

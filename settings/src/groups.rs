@@ -128,8 +128,10 @@ settings! {
         max_step_sequences: Option<u32> = None, Form::count(1, 1 << 12);
     }
 
-    /// Parsing and watermarking of replies in the router.
+    /// Chat template, and parsing and watermarking of replies, in the router.
     "Replies" => Replies {
+        /// File with a Jinja template that replaces the model's own chat template.
+        chat_template: Option<PathBuf> = None, Form::File;
         /// Format of the model's tool calls.
         tool_call_parser: ToolCallParser = ToolCallParser::Auto,
             Form::Choice { what: "FORMAT", named: ToolCallParser::NAMED };

@@ -98,6 +98,7 @@ const CASES: &[Case] = &[
     router(&["--otlp-endpoint http://collector:4317"]),
     router(&["--stuck-step-timeout 24"]),
     router(&["--hung-shard-factor 25"]),
+    router(&["--chat-template /t.jinja"]),
     router(&["--tool-call-parser hermes"]),
     router(&["--reasoning-parser think"]),
     router(&["--watermark-gamma 0.25"]),

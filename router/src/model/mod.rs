@@ -28,17 +28,19 @@ pub struct Model {
 impl Model {
     /// Reads the model's text files and derives the style of its replies from the chat template.
     pub fn load(path: &Path, served_name: String) -> Result<Self, TextError> {
-        Self::load_with(path, served_name, Choice::Auto, Choice::Auto)
+        Self::load_with(path, served_name, None, Choice::Auto, Choice::Auto)
     }
 
-    /// Reads the model's text files. `tools` and `reasoning` can override the style that the chat template shows.
+    /// Reads the model's text files. The template in `chat_template` replaces the model's own, and `tools` and
+    /// `reasoning` can override the style that the template shows.
     pub fn load_with(
         path: &Path,
         served_name: String,
+        chat_template: Option<&Path>,
         tools: Choice<ToolFormat>,
         reasoning: Choice<()>,
     ) -> Result<Self, TextError> {
-        let text = ModelText::load(path)?;
+        let text = ModelText::load_with(path, chat_template)?;
         if let Some(problem) = &text.chat_template_problem {
             tracing::warn!(problem, "the model's chat template cannot be used; chats will be refused");
         }

@@ -40,7 +40,11 @@ const REFUSED: &[Refused] = &[
     Refused { field: "audio", neutral: &[], hint: "this server generates only text" },
     Refused { field: "verbosity", neutral: &["\"medium\""], hint: "ask for it in the prompt" },
     Refused { field: "web_search_options", neutral: &[], hint: "leave it out" },
-    Refused { field: "chat_template", neutral: &[], hint: "the model's own template is used" },
+    Refused {
+        field: "chat_template",
+        neutral: &[],
+        hint: "the server uses one template; its operator can choose it with `--chat-template`",
+    },
     Refused { field: "documents", neutral: &["[]"], hint: "put them into the messages" },
     Refused { field: "echo", neutral: &["false"], hint: "leave it out" },
     Refused {

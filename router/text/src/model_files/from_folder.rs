@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
+use super::load::{MAX_CONFIG_BYTES, read, read_text};
 use super::{GenerationDefaults, ModelText, SpecialToken, SpecialTokens};
 use crate::error::TextError;
 use crate::tokenizer::Tokenizer;
@@ -13,12 +14,10 @@ use crate::tokenizer::from_json::tokenizer_from_json;
 
 /// Largest `tokenizer.json`. With 256,000 tokens it has some 35 MB.
 const MAX_TOKENIZER_BYTES: u64 = 256 << 20;
-/// Largest size of any other file.
-const MAX_CONFIG_BYTES: u64 = 16 << 20;
 /// Most files read from `additional_chat_templates/`.
 const MAX_ADDITIONAL_TEMPLATES: usize = 32;
 
-pub fn load(folder: &Path) -> Result<ModelText, TextError> {
+pub fn load(folder: &Path, chat_template: Option<String>) -> Result<ModelText, TextError> {
     let config = read_json(folder, "config.json")?.ok_or(TextError::MissingFile {
         folder: folder.to_owned(),
         file: "config.json",
@@ -47,7 +46,10 @@ pub fn load(folder: &Path) -> Result<ModelText, TextError> {
             (Some(true), Some(bos)) if built.prefix_ids.is_empty() => vec![bos.id],
             _ => built.prefix_ids,
         };
-    let sources = templates(folder, &tokenizer_config)?;
+    let sources = match chat_template {
+        Some(source) => vec![("default".to_owned(), source)],
+        None => templates(folder, &tokenizer_config)?,
+    };
     let (chat_templates, chat_template_problem) =
         super::compile_templates(sources, &special_tokens, special_texts);
     Ok(ModelText {
@@ -67,27 +69,6 @@ pub fn load(folder: &Path) -> Result<ModelText, TextError> {
         generation_defaults: generation_defaults(&generation_config),
         prefix_ids,
     })
-}
-
-/// Reads a file. Returns `None` if it does not exist.
-fn read(path: &Path, limit: u64) -> Result<Option<Vec<u8>>, TextError> {
-    let read_error = |source| TextError::Read { path: path.to_owned(), source };
-    let bytes = match fs::metadata(path) {
-        Ok(metadata) => metadata.len(),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(read_error(error)),
-    };
-    if bytes > limit {
-        return Err(TextError::FileTooLarge { path: path.to_owned(), bytes, limit });
-    }
-    fs::read(path).map(Some).map_err(read_error)
-}
-
-fn read_text(path: &Path) -> Result<Option<String>, TextError> {
-    let Some(bytes) = read(path, MAX_CONFIG_BYTES)? else { return Ok(None) };
-    String::from_utf8(bytes)
-        .map(Some)
-        .map_err(|error| TextError::InvalidFile { path: path.to_owned(), detail: error.to_string() })
 }
 
 fn read_json(folder: &Path, file: &str) -> Result<Option<Map<String, Value>>, TextError> {

@@ -28,7 +28,7 @@ const END_TOKENS: [&str; 10] = [
 /// In the harmony format this token ends the output, and `<|end|>` ends only one message of it.
 const HARMONY_RETURN: &str = "<|return|>";
 
-pub fn load(path: &Path) -> Result<ModelText, TextError> {
+pub fn load(path: &Path, chat_template: Option<String>) -> Result<ModelText, TextError> {
     let mut metadata = GgufMetadata::open(path)?;
     let built = tokenizer_from_gguf(&mut metadata)?;
     let special = |key: &str, default: Option<u32>| -> Option<SpecialToken> {
@@ -63,8 +63,10 @@ pub fn load(path: &Path) -> Result<ModelText, TextError> {
     };
     let prefix_ids = special_tokens.bos.iter().filter(|_| add_bos).map(|token| token.id).collect();
 
+    let sources =
+        chat_template.map_or_else(|| templates(&metadata), |source| vec![("default".to_owned(), source)]);
     let (chat_templates, chat_template_problem) =
-        super::compile_templates(templates(&metadata), &special_tokens, Map::new());
+        super::compile_templates(sources, &special_tokens, Map::new());
     Ok(ModelText {
         tokenizer: Arc::new(built.tokenizer),
         chat_templates,

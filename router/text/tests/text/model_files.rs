@@ -1,15 +1,16 @@
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use trunkline_text::internals::tokenizer_from_gguf;
 use trunkline_text::{
-    EncodeSpecial, GenerationDefaults, GgufMetadata, ModelText, SpecialToken, SpecialTokens, TextError,
+    ChatMessage, ChatRequest, EncodeSpecial, GenerationDefaults, GgufMetadata, ModelText, SpecialToken,
+    SpecialTokens, TextError,
 };
 
-use crate::support::{smollm2, spm, testdata};
+use crate::support::{smollm2, smollm2_path, spm, testdata};
 
 struct Folder(TempDir);
 
@@ -230,4 +231,30 @@ proptest! {
             built.tokenizer.encode("the <s> é漢\n", EncodeSpecial::Allow).ok();
         }
     }
+}
+
+#[test]
+fn a_template_file_replaces_the_models_own() {
+    let folder = Folder::with_tokenizer();
+    folder.write("tokenizer_config.json", json!({"bos_token": "<s>", "chat_template": "own"}));
+    folder.write_text("additional_chat_templates/tool_use.jinja", "own with tools");
+    folder.write_text("given.jinja", "{{ bos_token }}[{{ messages[0].content }}]");
+    let given = folder.path("given.jinja");
+    let load = |model: &Path| ModelText::load_with(model, Some(&given));
+    for (model, bos) in [(folder.0.path().to_owned(), "<s>"), (smollm2_path(), "<|im_start|>")] {
+        let text = load(&model).unwrap();
+        let templates = text.chat_templates.unwrap();
+        assert_eq!(templates.names().collect::<Vec<_>>(), ["default"]);
+        let chat = ChatRequest { messages: vec![ChatMessage::new("user", "hi")], ..ChatRequest::default() };
+        let rendered = templates.render(&chat).unwrap();
+        assert_eq!(rendered, format!("{bos}[hi]"));
+    }
+    for (content, expected) in [(" \n", "it is empty"), ("{% if %}", "does not compile")] {
+        folder.write_text("given.jinja", content);
+        let error = load(folder.0.path()).unwrap_err().to_string();
+        assert!(error.contains("given.jinja` is invalid") && error.contains(expected), "{error}");
+    }
+    fs::remove_file(&given).unwrap();
+    let error = load(folder.0.path()).unwrap_err().to_string();
+    assert!(error.contains("given.jinja` is invalid: it does not exist"), "{error}");
 }

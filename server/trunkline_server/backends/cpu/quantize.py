@@ -1,4 +1,4 @@
-"""How the matrices of unquantised checkpoints are quantised while they are packed (`--quantize`)."""
+"""Formats to which matrices of unquantised checkpoints are quantised while they are packed (`--quantize`)."""
 
 from __future__ import annotations
 
