@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::io::{self, Write};
+use std::os::unix::process::CommandExt;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
@@ -29,6 +30,10 @@ pub fn run(request: Request) -> Result<i32, LauncherError> {
             let result = command.run(&mut out);
             let code = print(&out)?;
             result.map(|()| code).map_err(LauncherError::from)
+        }
+        Request::Library(arguments) => {
+            let error = programs::library_command(&programs::python()?, &arguments).exec();
+            Err(LauncherError::System { what: "run the server package", source: error })
         }
         Request::Download(model) => {
             signals::forward_to(sender.clone())?;

@@ -72,6 +72,13 @@ pub(crate) fn resolver_command(python: &Path, model: &ModelRef) -> Command {
     command
 }
 
+/// Returns `python -m trunkline_server`, with a command on the models of this machine.
+pub(crate) fn library_command(python: &Path, arguments: &[String]) -> Command {
+    let mut command = server_command(python, &arguments[0]);
+    command.args(&arguments[1..]);
+    command
+}
+
 /// Returns `python -m trunkline_server serve --model PATH --socket PATH [...] --lifeline`.
 pub(crate) fn shard_command(python: &Path, config: &ServeConfig, model: &Path, socket: &Path) -> Command {
     let mut command = server_command(python, "serve");

@@ -32,6 +32,7 @@ MAX_BATCH_TOTAL_TOKENS = 1 << 31
 MAX_LANE = 1023
 MAX_KV_DISK_BYTES = 1 << 50
 DEFAULT_KV_DISK_BYTES = 10 << 30
+_LIBRARY = ("list", "show", "rm")
 SIZE_UNITS = {None: 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 
 
@@ -51,6 +52,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options = _parser().parse_args(arguments)
         if options.command == "resolve":
             return _resolve(options)
+        if options.command in _LIBRARY:
+            return _library(options)
         if options.command == "watermark":
             return _watermark(options)
         from trunkline_server.serve import serve
@@ -74,6 +77,19 @@ def _resolve(options: argparse.Namespace) -> int:
     return 0
 
 
+def _library(options: argparse.Namespace) -> int:
+    from trunkline_server import library
+
+    if options.command == "list":
+        lines = library.listed()
+    elif options.command == "rm":
+        lines = [library.removed(options.model)]
+    else:
+        lines = library.shown(options.model, options.revision)
+    print("\n".join(lines), flush=True)  # noqa: T201
+    return 0
+
+
 def _watermark(options: argparse.Namespace) -> int:
     from trunkline_server.sampling import watermark_cli
 
@@ -89,6 +105,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _add_serve(commands)
     _add_resolve(commands)
+    _add_library(commands)
     _add_watermark(commands)
     return parser
 
@@ -172,6 +189,15 @@ def _add_resolve(commands: _Commands) -> None:
         "model", nargs="?", metavar="MODEL", help="Hub id, folder or .gguf file; default: the embedded model"
     )
     resolve.add_argument("--revision", metavar="R", help="branch, tag or commit of a Hub repository")
+
+
+def _add_library(commands: _Commands) -> None:
+    commands.add_parser("list", help="list the downloaded models", allow_abbrev=False)
+    show = commands.add_parser("show", help="describe a model on this machine", allow_abbrev=False)
+    show.add_argument("model", nargs="?", metavar="MODEL", help="as for `resolve`")
+    show.add_argument("--revision", metavar="R", help="branch, tag or commit of a Hub repository")
+    remove = commands.add_parser("rm", help="delete a downloaded repository", allow_abbrev=False)
+    remove.add_argument("model", metavar="MODEL", help="Hub id")
 
 
 def _add_watermark(commands: _Commands) -> None:

@@ -68,8 +68,8 @@ class ResolvedModel:
     revision: str | None = None
 
 
-def resolve(model: str | None, *, revision: str | None = None) -> ResolvedModel:
-    """Finds the model, downloading it if needed. Raises UserError."""
+def resolve(model: str | None, *, revision: str | None = None, downloads: bool = True) -> ResolvedModel:
+    """Finds the model, downloading it if needed and allowed. Raises UserError."""
     if not model:
         _refuse_revision(revision, "the embedded model")
         return _embedded()
@@ -82,7 +82,7 @@ def resolve(model: str | None, *, revision: str | None = None) -> ResolvedModel:
         raise ModelNotFound(
             f"`{model}` does not exist", hint="give a `.gguf` file, a folder with `config.json`, or a Hub id `org/name`"
         )
-    return _hub(match["repo"], match["file"], revision or DEFAULT_REVISION)
+    return _hub(match["repo"], match["file"], revision or DEFAULT_REVISION, downloads)
 
 
 def _refuse_revision(revision: str | None, what: str) -> None:
@@ -121,12 +121,17 @@ def _local(path: Path) -> ResolvedModel:
     return ResolvedModel(path / models[0][0], PurePosixPath(models[0][0]).stem)
 
 
-def _hub(repo: str, file: str | None, revision: str) -> ResolvedModel:
+def _hub(repo: str, file: str | None, revision: str, downloads: bool) -> ResolvedModel:
     """Lists the repository, selects the model's files and downloads them."""
     # Imported here because local models do not need it and the import is slow.
     from huggingface_hub import snapshot_download
 
-    files, is_cached = _list_files(repo, revision)
+    if downloads:
+        files, is_cached = _list_files(repo, revision)
+    elif files := _cached_files(repo, revision):
+        is_cached = True
+    else:
+        raise ModelNotFound(f"`{repo}` is not downloaded", hint=f"run `trunkline download {repo}`")
     chosen = _choose(files, repo, file)
     try:
         folder = Path(

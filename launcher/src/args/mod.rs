@@ -58,6 +58,9 @@ pub fn parse(argv: &[OsString]) -> Result<Request, ParseError> {
             Request::Serve(Box::new(ServeConfig::new(serve.model.as_ref(), &serve.settings)?))
         }
         ParsedCommand::Download(download) => Request::Download(resolved::download(download)?),
+        ParsedCommand::List => Request::Library(vec!["list".to_owned()]),
+        ParsedCommand::Show(show) => Request::Library(resolved::show(show)),
+        ParsedCommand::Rm { model } => Request::Library(vec!["rm".to_owned(), model]),
         ParsedCommand::Cache { command } => Request::Cache(command),
         ParsedCommand::Config { command: ConfigCommand::Check(check) } => {
             let settings = check::render(&check.settings, file.as_ref())?;

@@ -52,6 +52,15 @@ pub(crate) enum ParsedCommand {
     Serve(Box<ParsedServe>),
     /// Download a model from the Hub so that `serve` finds it, and print its path
     Download(ParsedDownload),
+    /// List the models that were downloaded from the Hub
+    List,
+    /// Describe a model on this machine: architecture, parameters, weights, context and the memory that it needs
+    Show(ParsedShow),
+    /// Delete a model that was downloaded from the Hub, with all its revisions
+    Rm {
+        /// Hub id: `org/name`
+        model: String,
+    },
     /// Check the configuration of `serve`
     Config {
         /// The command to run on the configuration.
@@ -126,6 +135,17 @@ pub(crate) struct ParsedCheck {
 pub(crate) struct ParsedDownload {
     /// Hub id: `org/name`, or `org/name:file.gguf` for a single file
     pub model: String,
+    /// Branch, tag or commit on the Hub
+    #[arg(long, env = "TRUNKLINE_REVISION", hide_env_values = true)]
+    pub revision: Option<String>,
+}
+
+/// Arguments of `trunkline show`.
+#[derive(Debug, Args)]
+pub(crate) struct ParsedShow {
+    /// Hub id (`org/name` or `org/name:file.gguf`), folder or `.gguf` file [default: the embedded
+    /// SmolLM2-135M-Instruct]
+    pub model: Option<String>,
     /// Branch, tag or commit on the Hub
     #[arg(long, env = "TRUNKLINE_REVISION", hide_env_values = true)]
     pub revision: Option<String>,

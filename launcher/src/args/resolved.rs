@@ -7,7 +7,7 @@ use trunkline_settings::{
     StepLimits,
 };
 
-use super::parsed::{Given, ParsedDownload, ParsedSettings};
+use super::parsed::{Given, ParsedDownload, ParsedSettings, ParsedShow};
 use crate::cache::{CacheCommand, ServerArgs};
 use crate::error::LauncherError;
 use crate::log::Log;
@@ -20,6 +20,8 @@ const DEFAULT_DISK_SIZE: u64 = 10 << 30;
 pub enum Request {
     Serve(Box<ServeConfig>),
     Download(ModelRef),
+    /// Run a command of the server package on the models of this machine.
+    Library(Vec<String>),
     Cache(CacheCommand),
     /// Print this table of settings.
     CheckConfig(String),
@@ -129,6 +131,16 @@ impl ServeConfig {
         };
         Err(LauncherError::usage(format!("`{flag}` needs `--kv-disk-path`")))
     }
+}
+
+/// Returns the arguments of the server package's `show`.
+pub(crate) fn show(parsed: ParsedShow) -> Vec<String> {
+    let mut arguments = vec!["show".to_owned()];
+    arguments.extend(
+        parsed.revision.filter(|_| parsed.model.is_some()).map(|revision| format!("--revision={revision}")),
+    );
+    arguments.extend(parsed.model);
+    arguments
 }
 
 /// Checks the arguments of `trunkline download`.

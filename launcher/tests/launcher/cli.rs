@@ -30,6 +30,12 @@ fn help_of_download() {
 }
 
 #[test]
+fn help_of_the_commands_for_models() {
+    let texts = ["list", "show", "rm"].map(|command| help(&[command, "--help"]));
+    insta::assert_snapshot!(texts.join("\n"));
+}
+
+#[test]
 fn help_of_cache() {
     let commands = ["ls", "show", "pin", "verify", "repair", "rm", "export", "import"];
     let texts = commands.map(|command| help(&["cache", command, "--help"]));
@@ -214,6 +220,22 @@ fn download_prints_the_path_alone() {
     assert_eq!(stderr, "Fetching: 100%\n");
     let argv = &bench.events("resolver", "start")[0]["argv"];
     assert_eq!(*argv, serde_json::json!(["resolve", "a/b", "--revision", "main"]));
+}
+
+#[test]
+fn commands_for_models_are_those_of_the_server_package() {
+    let bench = Bench::new().with("TRUNKLINE_REVISION", "v1").with("TRUNKLINE_API_KEY", "secret");
+    for (given, expected) in [
+        (&["list"][..], &["list"][..]),
+        (&["rm", "a/b"], &["rm", "a/b"]),
+        (&["show"], &["show"]),
+        (&["show", "a/b"], &["show", "--revision=v1", "a/b"]),
+        (&["show", "a/b", "--revision", "v2"], &["show", "--revision=v2", "a/b"]),
+    ] {
+        assert_eq!(bench.run(given), (7, format!("{}\n", expected.join(" ")), String::new()));
+    }
+    let started = bench.events("library", "start");
+    assert!(!started[0]["variables"].to_string().contains("API_KEY"), "{started:?}");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-"""Runs `trunkline resolve` in forked processes, each with its own environment.
+"""Runs commands of `python -m trunkline_server` in forked processes, each with its own environment.
 
 The Hub's library reads its environment variables when it is imported, and its imports take most of a second. The forked
 processes inherit all imports except the library itself, which they import anew.
@@ -23,7 +23,7 @@ def _run(commands: Sequence[Sequence[str]]) -> list[tuple[int, str, str]]:
     for arguments in commands:
         output, errors = io.StringIO(), io.StringIO()
         with contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
-            code = cli.main(["resolve", *arguments])
+            code = cli.main(arguments)
         results.append((code, output.getvalue(), errors.getvalue()))
     return results
 

@@ -99,6 +99,9 @@ class Resolve:
 
     def __call__(self, *commands: list[str], **environment: str) -> list[tuple[int, str, str]]:
         """Runs all commands in one process; returns exit code, standard output and standard error of each."""
+        return self.run(*(["resolve", *command] for command in commands), **environment)
+
+    def run(self, *commands: list[str], **environment: str) -> list[tuple[int, str, str]]:
         return self._resolver.run({**self.environment, **environment}, commands)
 
     def found(self, *commands: list[str], **environment: str) -> list[dict[str, str]]:
@@ -252,3 +255,32 @@ def test_cached_models_do_not_need_the_hub(resolve: Resolve, hub: Hub) -> None:
 def fetched(hub: Hub) -> list[str]:
     """Returns the names of the files whose contents were requested."""
     return [path.rsplit("/")[-1] for method, path, _ in hub.requests if method == "GET" and "/resolve/" in path]
+
+
+def test_downloaded_models_are_listed_and_removed(resolve: Resolve) -> None:
+    nothing = "no models are downloaded; hint: run `trunkline download org/name`"
+    assert resolve.run(["list"]) == [(0, f"{nothing}\n", "")]
+    resolve.found(["org/whole"], ["org/split:Q8_0"], ["org/split:Q4_K_M"])
+
+    def names() -> list[str]:
+        ((code, output, _),) = resolve.run(["list"])
+        assert code == 0
+        heading, *lines = output.splitlines()
+        assert heading.split() == ["MODEL", "SIZE", "LAST", "USED"]
+        return sorted(line.split()[0] for line in lines)
+
+    split = ["org/split:Q8_0/m-Q8_0-00001-of-00002.gguf", "org/split:m-Q4_K_M.gguf"]
+    assert names() == [*split, "org/whole"]
+    # Each name is one that `serve` takes, and what is shown needs no Hub.
+    resolve.found(*([name] for name in names()), HF_HUB_OFFLINE="1")
+    (removed,) = resolve.run(["rm", "org/whole"])
+    assert removed == (0, "removed org/whole, 1 MiB\n", "")
+    assert names() == split
+    for command, message in [
+        (["rm", "org/whole"], "`org/whole` is not downloaded"),
+        (["rm", "org/split:m-Q4_K_M.gguf"], "is removed as a whole; hint: run `trunkline rm org/split`"),
+        (["show", "org/whole"], "`org/whole` is not downloaded; hint: run `trunkline download org/whole`"),
+    ]:
+        ((code, output, errors),) = resolve.run(command)
+        assert (code, output) == (2, "")
+        assert message in errors

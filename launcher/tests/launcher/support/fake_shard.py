@@ -117,5 +117,9 @@ elif sys.argv[1:4] == ["-m", "trunkline_server", "resolve"]:
     resolve()
 elif sys.argv[1:4] == ["-m", "trunkline_server", "serve"]:
     serve()
+elif sys.argv[1:3] == ["-m", "trunkline_server"] and sys.argv[3] in ("list", "show", "rm"):
+    note("library", "start", variables=VARIABLES)
+    print(*sys.argv[3:])
+    sys.exit(7)
 else:
     sys.exit(f"not a command line of the page: {sys.argv}")

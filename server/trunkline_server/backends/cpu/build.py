@@ -87,7 +87,7 @@ def build(
         raise BackendUnavailable(f"cannot load the kernels: {error}", hint="run `make build`") from error
     config = checkpoint.config
     kv_dtype = _kv_dtype(kv_cache_dtype)
-    step = _step_limits(max_step_tokens, max_step_sequences)
+    step = step_limits(max_step_tokens, max_step_sequences)
     window_tokens = block_size * (window_parts if isinstance(window_parts, int) else 0)
     bits = bits_of(quantize, checkpoint)
     need = memory_need(checkpoint, bits, kv_dtype=kv_dtype, block_size=block_size, window_tokens=window_tokens, **step)
@@ -271,7 +271,7 @@ def _trace(builder: ProgramBuilder, checkpoint: Checkpoint, window_parts: int | 
     return ops.tensors
 
 
-def _step_limits(max_step_tokens: int | None, max_step_sequences: int | None) -> dict[str, int]:
+def step_limits(max_step_tokens: int | None, max_step_sequences: int | None) -> dict[str, int]:
     return {
         "max_step_tokens": max_step_tokens or DEFAULT_STEP_TOKENS,
         "max_step_sequences": max_step_sequences or DEFAULT_STEP_SEQUENCES,

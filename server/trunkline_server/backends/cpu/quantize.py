@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 NONE = "none"
 # The formats of a layer's matrices, and of embedding and head, by the bits of `--quantize`.
 _FORMATS = {"int8": ("Q8_0", "Q8_0"), "int4": ("Q4_1", "Q8_0")}
+QUANTIZED = tuple(_FORMATS)
 # TGI's names for what is done here, and for checkpoints that are quantised already.
 _ALIASES = {"bitsandbytes": "int8", "eetq": "int8"}
 _CHECKPOINTS = {"awq": Awq, "gptq": Gptq}

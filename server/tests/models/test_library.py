@@ -1,0 +1,41 @@
+"""`trunkline show`: what it says of models whose numbers are known."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.models.tiny import TinyModels
+from tests.weights.quantized_files import write_quantized
+from trunkline_server import library
+
+
+def described(path: Path) -> dict[str, str]:
+    lines = library.shown(str(path), None)
+    return dict(line.split("  ", 1) for line in lines)
+
+
+def test_the_embedded_model(embedded_gguf: Path) -> None:
+    rows = {name: value.strip() for name, value in described(embedded_gguf).items()}
+    assert rows["parameters"] == "134,515,008"
+    assert rows["weights"] == "Q4_1 79 %, Q8_0 21 %, F32 0 %"
+    assert rows["context"] == "8,192 tokens"
+    assert rows["licence"] == "apache-2.0"
+    assert rows["KV cache needs"].endswith(" MiB for 8,192 tokens")
+    assert "with --quantize int4" not in rows
+
+
+@pytest.mark.parametrize("case", ["llama3", "qwen2_moe"])
+def test_an_unquantised_model_says_what_quantising_saves(case: str, tiny_model: TinyModels) -> None:
+    model = tiny_model(case)
+    rows = described(model.folder)
+    assert int(rows["parameters"].strip().replace(",", "")) == sum(weight.size for weight in model.weights.values())
+    assert rows["weights"].strip() == "F32 100 %"
+    assert {"with --quantize int8", "with --quantize int4"} <= rows.keys()
+
+
+def test_a_quantised_checkpoint_names_its_method(tiny_model: TinyModels, tmp_path: Path) -> None:
+    write_quantized(tiny_model("llama2").folder, tmp_path, "gptq")
+    rows = described(tmp_path)
+    assert rows["weights"].strip() == "Gptq"
+    assert "with --quantize int4" not in rows

@@ -1,0 +1,140 @@
+"""Models on this machine: `trunkline list`, `trunkline show` and `trunkline rm`."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from trunkline_server import hub
+from trunkline_server.backends.cpu.build import KV_DTYPE, memory_need, step_limits
+from trunkline_server.backends.cpu.memory import DEFAULT_POOL_TOKENS
+from trunkline_server.backends.cpu.quantize import QUANTIZED
+from trunkline_server.backends.host_memory import available_memory
+from trunkline_server.errors import InvalidArgument, ModelNotFound
+from trunkline_server.models.shapes import weight_shapes
+from trunkline_server.weights.checkpoint import open_checkpoint
+from trunkline_server.weights.gguf import GgufFile
+from trunkline_server.weights.gguf_splits import split_names
+
+if TYPE_CHECKING:
+    from huggingface_hub import CachedRepoInfo
+
+    from trunkline_server.weights.checkpoint import Checkpoint
+
+_WEIGHTS = (".safetensors", ".gguf")
+_MIB, _GIB = 2**20, 2**30
+_LICENCE = "general.license"
+
+
+def listed() -> list[str]:
+    """Returns a table of the models in the cache of the Hub, those used last first."""
+    repos = sorted(_repos(), key=lambda repo: -repo.last_accessed)
+    if not repos:
+        return ["no models are downloaded; hint: run `trunkline download org/name`"]
+    rows = [("MODEL", "SIZE", "LAST USED")]
+    for repo in repos:
+        used = time.strftime("%Y-%m-%d", time.localtime(repo.last_accessed))
+        rows += [(name, _size(num_bytes), used) for name, num_bytes in sorted(_models(repo).items())]
+    return _table(rows)
+
+
+def removed(model: str) -> str:
+    """Deletes a repository from the cache of the Hub, with all its revisions. Raises InvalidArgument, ModelNotFound."""
+    from huggingface_hub import scan_cache_dir
+
+    repo_id, _, file = model.partition(":")
+    if file:
+        raise InvalidArgument(
+            f"`{model}` is one file of a repository, which is removed as a whole", hint=f"run `trunkline rm {repo_id}`"
+        )
+    for repo in _repos():
+        if repo.repo_id == repo_id:
+            plan = scan_cache_dir().delete_revisions(*(revision.commit_hash for revision in repo.revisions))
+            plan.execute()
+            return f"removed {repo_id}, {_size(plan.expected_freed_size)}"
+    raise ModelNotFound(f"`{model}` is not downloaded", hint="`trunkline list` shows the names")
+
+
+def shown(model: str | None, revision: str | None) -> list[str]:
+    """Describes a model that is on this machine. Raises UserError."""
+    resolved = hub.resolve(model, revision=revision, downloads=False)
+    checkpoint = open_checkpoint(resolved.path)
+    config = checkpoint.config
+    shapes = weight_shapes(config)
+    if config.tie_word_embeddings:
+        del shapes["lm_head.weight"]
+    rows = [("model", resolved.model_id), ("path", str(resolved.path))]
+    if resolved.revision is not None:
+        rows.append(("revision", resolved.revision))
+    rows += [
+        ("architecture", config.architecture),
+        ("parameters", f"{sum(map(math.prod, shapes.values())):,}"),
+        ("weights", _weights(checkpoint)),
+        ("context", f"{config.max_position_embeddings:,} tokens"),
+    ]
+    if resolved.path.suffix == ".gguf" and (licence := GgufFile(resolved.path).metadata.get(_LICENCE)):
+        rows.append(("licence", str(licence)))
+    return _table(rows + list(_memory(checkpoint)))
+
+
+def _repos() -> list[CachedRepoInfo]:
+    from huggingface_hub import scan_cache_dir
+    from huggingface_hub.errors import CacheNotFound
+
+    try:
+        repos = scan_cache_dir().repos
+    except CacheNotFound:
+        return []
+    return [repo for repo in repos if repo.repo_type == "model" and _models(repo)]
+
+
+def _models(repo: CachedRepoInfo) -> dict[str, int]:
+    """Maps what `serve` takes as MODEL to bytes: the repository of safetensors, or each of its GGUF models."""
+    sizes: dict[str, int] = Counter()
+    for revision in repo.revisions:
+        for file in revision.files:
+            if file.file_name.endswith(_WEIGHTS):
+                path = file.file_path.relative_to(revision.snapshot_path)
+                first = path.with_name(split_names(path.name)[0]).as_posix()
+                key = f"{repo.repo_id}:{first}" if path.suffix == ".gguf" else repo.repo_id
+                sizes[key] += file.size_on_disk
+    return sizes
+
+
+def _weights(checkpoint: Checkpoint) -> str:
+    if checkpoint.quantization is not None:
+        return type(checkpoint.quantization).__name__
+    tensors = {tensor.name: tensor for tensor in map(checkpoint.tensor, checkpoint.names())}
+    sizes = Counter[str]()
+    for tensor in tensors.values():
+        sizes[tensor.format] += math.prod(tensor.shape)
+    total = sum(sizes.values())
+    return ", ".join(f"{name} {100 * size / total:.0f} %" for name, size in sizes.most_common())
+
+
+def _memory(checkpoint: Checkpoint) -> Iterator[tuple[str, str]]:
+    """What the cpu backend needs with its default flags."""
+    need = memory_need(checkpoint, kv_dtype=KV_DTYPE, **step_limits(None, None))
+    yield "weights need", _size(need.weight_bytes)
+    if checkpoint.quantization is None:
+        for bits in QUANTIZED:
+            less = memory_need(checkpoint, bits, kv_dtype=KV_DTYPE, **step_limits(None, None)).weight_bytes
+            if less < 0.9 * need.weight_bytes:
+                yield f"with --quantize {bits}", _size(less)
+    yield "activations need", _size(need.scratch_bytes)
+    tokens = min(DEFAULT_POOL_TOKENS, checkpoint.config.max_position_embeddings)
+    yield "KV cache needs", f"{_size(tokens * need.kv_bytes_per_token)} for {tokens:,} tokens"
+    yield "available", _size(available_memory())
+
+
+def _size(num_bytes: int) -> str:
+    return f"{num_bytes / _GIB:.1f} GiB" if num_bytes >= _GIB else f"{-(-num_bytes // _MIB)} MiB"
+
+
+def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
+    return [line.rstrip() for line in lines]
