@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from trunkline_server import hub
 from trunkline_server.backends.cpu.build import KV_DTYPE, memory_need, step_limits
 from trunkline_server.backends.cpu.memory import DEFAULT_POOL_TOKENS
-from trunkline_server.backends.cpu.quantize import QUANTIZED
+from trunkline_server.backends.cpu.quantize import NONE, QUANTIZED
 from trunkline_server.backends.host_memory import available_memory
 from trunkline_server.errors import InvalidArgument, ModelNotFound
 from trunkline_server.models.shapes import weight_shapes
@@ -117,7 +117,7 @@ def _weights(checkpoint: Checkpoint) -> str:
 
 def _memory(checkpoint: Checkpoint) -> Iterator[tuple[str, str]]:
     """What the cpu backend needs with its default flags."""
-    need = memory_need(checkpoint, kv_dtype=KV_DTYPE, **step_limits(None, None))
+    need = memory_need(checkpoint, NONE, kv_dtype=KV_DTYPE, **step_limits(None, None))
     yield "weights need", _size(need.weight_bytes)
     if checkpoint.quantization is None:
         for bits in QUANTIZED:
