@@ -200,6 +200,19 @@ impl ApiError {
         Self::InvalidValue { field: field.into(), problem: problem.into() }
     }
 
+    /// Returns an error about the type of a part of a message. `problem` describes a type that is neither text nor a
+    /// medium.
+    pub fn part_type(field: impl Into<String>, kind: &str, problem: &str) -> Self {
+        let medium = match kind {
+            "image" | "image_url" | "input_image" => "images",
+            "audio" | "audio_url" | "input_audio" => "audio inputs",
+            "video" | "video_url" | "input_video" => "videos",
+            "document" | "file" | "input_file" => "files",
+            _ => return Self::value(field, format!("{problem}; this server accepts only text")),
+        };
+        Self::value(field, format!("is `{kind}`, but {medium} are not supported by this model"))
+    }
+
     /// Returns the HTTP status, and the stable code that programs may rely on.
     fn kind(&self) -> (u16, &'static str) {
         match self {

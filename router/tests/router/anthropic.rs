@@ -170,7 +170,7 @@ async fn documents_and_search_results_are_read_as_text() {
         ),
         (json!({"type": "document"}), "].source` is missing"),
         (json!({"type": "search_result", "source": "x"}), "].content` is missing"),
-        (json!({"type": "image"}), "].type` is not allowed"),
+        (json!({"type": "image"}), "].type` is `image`, but images are not supported"),
     ] {
         let body = json!({"max_tokens": 1, "messages": user(json!([block]))});
         router.post(MESSAGES, &body).await.refuses(400, words);
@@ -210,7 +210,10 @@ async fn errors_have_anthropics_shape() {
             "must be `user`, `assistant` or `system`",
         ),
         (with(json!({"messages": user(json!([]))})), "`messages[0].content` is empty"),
-        (with(json!({"messages": user(json!([{"type": "image"}]))})), "`messages[0].content[0].type`"),
+        (
+            with(json!({"messages": user(json!([{"type": "image"}]))})),
+            "`messages[0].content[0].type` is `image`, but images are not supported by this model",
+        ),
         (
             with(json!({"messages": user(json!([{"type": "text"}]))})),
             "`messages[0].content[0].text` is missing",

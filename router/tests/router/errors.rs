@@ -85,7 +85,21 @@ const CHAT_FIELDS: &[(&str, &str, &str)] = &[
     (r#"{"messages": [{"role": "user", "content": 5}]}"#, TYPE, "`messages[0].content`"),
     (r#"{"messages": [{"role": "user"}]}"#, MISSING, "`messages[0].content` is missing"),
     (r#"{"messages": [{"role": "king", "content": "x"}]}"#, VALUE, "`messages[0].role`"),
-    (r#"{"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}"#, VALUE, "content[0].type"),
+    (
+        r#"{"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}"#,
+        VALUE,
+        "content[0].type` is `image_url`, but images are not supported by this model",
+    ),
+    (
+        r#"{"messages": [{"role": "user", "content": [{"type": "input_audio"}]}]}"#,
+        VALUE,
+        "content[0].type` is `input_audio`, but audio inputs are not supported by this model",
+    ),
+    (
+        r#"{"messages": [{"role": "user", "content": [{"type": "x"}]}]}"#,
+        VALUE,
+        "content[0].type` must be `text` or `refusal`; this server accepts only text",
+    ),
 ];
 
 #[tokio::test]

@@ -147,10 +147,9 @@ impl Chat {
             }
             // The block is encrypted, and only its maker can read it.
             ("redacted_thinking", "assistant") => {}
-            (_, role) => {
-                let problem =
-                    format!("is not allowed in a message of role `{role}`; this server accepts only text");
-                return Err(ApiError::value(format!("{field}.type"), problem));
+            (kind, role) => {
+                let problem = format!("is not allowed in a message of role `{role}`");
+                return Err(ApiError::part_type(format!("{field}.type"), kind, &problem));
             }
         }
         match control {

@@ -44,10 +44,7 @@ impl Block {
             }
             ("tool_reference", Place::ToolResult) => required(self.tool_name, field, "tool_name"),
             ("image", Place::ToolResult) => Ok(NO_IMAGE.to_owned()),
-            _ => {
-                let problem = "is not allowed here; this server accepts only text";
-                Err(ApiError::value(format!("{field}.type"), problem))
-            }
+            (kind, _) => Err(ApiError::part_type(format!("{field}.type"), kind, "is not allowed here")),
         }
     }
 

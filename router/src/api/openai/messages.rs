@@ -183,10 +183,7 @@ fn join(idx: usize, parts: Vec<Part>) -> Result<String, ApiError> {
         let (name, text) = match part.kind.as_str() {
             "text" => ("text", part.text),
             "refusal" => ("refusal", part.refusal),
-            _ => {
-                let problem = "must be `text` or `refusal`; this server accepts only text";
-                return Err(ApiError::value(field("type"), problem));
-            }
+            kind => return Err(ApiError::part_type(field("type"), kind, "must be `text` or `refusal`")),
         };
         joined.push_str(&text.ok_or_else(|| ApiError::MissingField { field: field(name) })?);
     }

@@ -89,8 +89,11 @@ fn join(texts: Texts, field: &str) -> Result<String, ApiError> {
             "input_text" | "output_text" | "text" | "reasoning_text" | "summary_text" | "refusal"
         );
         if !is_text {
-            let problem = "is not a text part; this server accepts only text";
-            return Err(ApiError::value(format!("{field}[{idx}].type"), problem));
+            return Err(ApiError::part_type(
+                format!("{field}[{idx}].type"),
+                &part.kind,
+                "is not a text part",
+            ));
         }
         let missing = || ApiError::MissingField { field: format!("{field}[{idx}].text") };
         joined.push_str(&part.text.or(part.refusal).ok_or_else(missing)?);
