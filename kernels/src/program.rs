@@ -13,6 +13,7 @@ mod instruction;
 mod lower;
 #[doc(hidden)]
 pub mod memory;
+mod raw_weight;
 mod weights;
 
 pub use graph::{Experts, ProgramBuilder, ValueId, WeightId};

@@ -1,6 +1,6 @@
 """The Rust kernels as Python sees them; see "The kernels' seam" in docs/architecture.md."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from os import PathLike
 from pathlib import Path
 
@@ -73,6 +73,8 @@ class ProgramBuilder:
         *,
         cache: WeightCache | None = None,
         key_scaling: bytes | None = None,
+        progress: Callable[[float], None] | None = None,
+        interval_s: float = 5.0,
     ) -> Executor: ...
 
 class Store:

@@ -116,7 +116,7 @@ def _weights(checkpoint: Checkpoint) -> str:
 
 
 def _memory(checkpoint: Checkpoint) -> Iterator[tuple[str, str]]:
-    """What the cpu backend needs with its default flags."""
+    """Yields the memory that the cpu backend needs with its default flags."""
     need = memory_need(checkpoint, NONE, kv_dtype=KV_DTYPE, **step_limits(None, None))
     yield "weights need", _size(need.weight_bytes)
     if checkpoint.quantization is None:

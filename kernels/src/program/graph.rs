@@ -1,10 +1,13 @@
 //! Records operations and checks their sizes.
 
+use std::time::Duration;
+
+use super::raw_weight::RawWeight;
 use super::{ProgramConfig, ProgramError};
 use crate::attention::Window;
 use crate::ops::rope::RopeFrequencies;
 use crate::ops::route::MAX_EXPERTS;
-use crate::pack::{Format, InterleavedHeads, PackError, SourceBytes, SourceRows};
+use crate::pack::{Format, InterleavedHeads, PackError, SourceBytes};
 
 /// The id of an operation's result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -74,26 +77,6 @@ pub(super) struct Node {
     pub(super) width: usize,
 }
 
-/// A weight in its file's format.
-pub(super) struct RawWeight {
-    /// The format in which it is packed.
-    pub(super) format: Format,
-    /// The format of the bytes; another one only for [quantised](ProgramBuilder::quantize) matrices.
-    pub(super) stored: Format,
-    pub(super) bytes: SourceBytes,
-    pub(super) shape: Vec<usize>,
-    /// The order of the rows in the file, if it is not the model's.
-    pub(super) interleaved_heads: Option<InterleavedHeads>,
-}
-
-impl RawWeight {
-    /// The rows of a matrix, in the model's order.
-    pub(super) fn rows(&self) -> Result<SourceRows<'_>, PackError> {
-        let rows = SourceRows::new(self.stored, self.bytes.as_slice(), self.shape[0], self.shape[1])?;
-        self.interleaved_heads.map_or(Ok(rows), |heads| rows.interleaved(heads))
-    }
-}
-
 /// Records the operations of a step; see [the module](super).
 pub struct ProgramBuilder {
     pub(super) config: ProgramConfig,
@@ -102,6 +85,13 @@ pub struct ProgramBuilder {
     pub(super) frequencies: Vec<RopeFrequencies>,
     /// Number of window parts in the KV pool; `None` stores windowed layers with the others.
     pub(super) num_window_parts: Option<usize>,
+    pub(super) progress: Option<Progress>,
+}
+
+/// Hears how far the packing of weights is.
+pub(super) struct Progress {
+    pub(super) interval: Duration,
+    pub(super) report: Box<dyn Fn(f64) + Send + Sync>,
 }
 
 /// Returns the index of `wanted` in `all`, after adding it if it is not there.
@@ -146,7 +136,14 @@ impl ProgramBuilder {
             weights: Vec::new(),
             frequencies: Vec::new(),
             num_window_parts: None,
+            progress: None,
         })
+    }
+
+    /// Calls `report` every `interval` while weights are packed, with the share that is done. The calls are made by the
+    /// thread that builds the program.
+    pub fn on_progress(&mut self, interval: Duration, report: impl Fn(f64) + Send + Sync + 'static) {
+        self.progress = Some(Progress { interval, report: Box::new(report) });
     }
 
     /// Stores K and V of windowed layers in window parts, of which the pool has `num_window_parts`. The plans of steps

@@ -6,11 +6,12 @@ mod inputs;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::graph::{Node, Op, RawWeight, ValueId, WeightId, index_of};
+use super::graph::{Node, Op, ValueId, WeightId, index_of};
 use super::instruction::{
     AttentionKernel, Buffer, BufferKind, Instruction, Kernel, LinearSource, Program, RowSet, View,
 };
 use super::memory::{Demand, lay_out};
+use super::raw_weight::RawWeight;
 use super::weights::{ImageTable, WeightImage, WeightPlan};
 use super::{ProgramBuilder, ProgramConfig, ProgramError};
 use crate::attention::Window;
@@ -64,7 +65,7 @@ impl ProgramBuilder {
         let table = plan.lay_out(&self.weights)?;
         let image = match find_packed(&table, pool) {
             Some(region) => WeightImage { table: Arc::new(table), region: Arc::new(region) },
-            None => WeightImage::pack(table, &self.weights, pool)?,
+            None => WeightImage::pack(table, &self.weights, pool, self.progress.as_ref())?,
         };
         Ok(Program {
             config: self.config,

@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
 
 use super::ProgramError;
-use super::graph::{RawWeight, WeightId, index_of};
+use super::graph::{Progress, WeightId, index_of};
+use super::raw_weight::RawWeight;
 use crate::aligned::{ALIGNMENT_BYTES, AlignedBytes};
 use crate::pack::{
     Format, PackError, PackedWeight, Region, SourceRows, TILE, TileMut, WeightLayout, dequantize_row, encode,
@@ -115,6 +117,7 @@ impl WeightImage {
         table: ImageTable,
         raw: &[RawWeight],
         pool: &mut ThreadPool,
+        progress: Option<&Progress>,
     ) -> Result<Self, ProgramError> {
         let mut bytes = AlignedBytes::zeroed(table.num_bytes);
         let mut matrices = Vec::new();
@@ -136,13 +139,20 @@ impl WeightImage {
             .collect();
         let next = AtomicUsize::new(0);
         let shared = SharedMut::new(bytes.as_mut_slice());
-        pool.run(|_, _| {
+        pool.run(|thread_idx, _| {
             let mut quantized = Quantized::default();
+            let progress = progress.filter(|_| thread_idx == 0);
+            let mut reported = Instant::now();
             while let Some((matrix, piece)) = pieces.get(next.fetch_add(1, Ordering::Relaxed)) {
                 // SAFETY: the counter gives each piece to one thread, and pieces do not overlap.
                 unsafe { matrix.pack_piece(*piece, shared, &mut quantized) };
                 if matrix.num_left.fetch_sub(1, Ordering::AcqRel) == 1 {
                     matrix.drop_pages();
+                }
+                if let Some(progress) = progress.filter(|progress| reported.elapsed() >= progress.interval) {
+                    let num_taken = next.load(Ordering::Relaxed).min(pieces.len());
+                    (progress.report)(num_taken as f64 / pieces.len() as f64);
+                    reported = Instant::now();
                 }
             }
         });

@@ -7,7 +7,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::sync::Barrier;
+use std::sync::{Arc, Barrier, Mutex};
 use std::time::{Duration, SystemTime};
 
 use trunkline_kernels::executor::Executor;
@@ -163,6 +163,26 @@ fn a_file_with_a_flipped_bit_is_a_miss() {
         let miss = miss_of(folder.path(), &bad);
         assert!(miss.is_some(), "seed {seed}: byte {at} of {} changed unnoticed", good.len());
     }
+}
+
+#[test]
+fn progress_is_reported_while_weights_are_packed_and_not_while_they_are_mapped() {
+    let folder = tempfile::tempdir().unwrap();
+    let shares = || {
+        let shares = Arc::new(Mutex::new(Vec::new()));
+        let mut builder = builder();
+        let heard = shares.clone();
+        builder.on_progress(Duration::ZERO, move |share| heard.lock().unwrap().push(share));
+        let (_, state) = builder.build_cached(1, Pinning::Off, cache(folder.path()), None).unwrap();
+        if let CacheState::Missed(_, writer) = state {
+            writer.keep(NOTE).unwrap();
+        }
+        Arc::into_inner(shares).unwrap().into_inner().unwrap()
+    };
+    let packed = shares();
+    assert!(packed[0] > 0.0 && packed.is_sorted_by(|a, b| a < b), "{packed:?}");
+    assert_eq!(packed.last(), Some(&1.0));
+    assert_eq!(shares(), [0.0; 0]);
 }
 
 #[test]

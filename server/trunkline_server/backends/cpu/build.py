@@ -292,14 +292,15 @@ def _build_executor(
 
     if kv_dtype != "int4" or packed is None:
         began = time.monotonic()
-        executor = builder.build(threads, pinning, cache=None if packed is None else packed.cache)
+        cache = None if packed is None else packed.cache
+        executor = builder.build(threads, pinning, cache=cache, progress=_log_progress)
         if kv_dtype == "int4":
             _log_measured(began)
         return executor
     file = packed.key_scaling_file(_kernels.NUMERICS_VERSION, block_size)
     kept = file.load()
     began = time.monotonic()
-    executor = builder.build(threads, pinning, cache=packed.cache, key_scaling=kept)
+    executor = builder.build(threads, pinning, cache=packed.cache, key_scaling=kept, progress=_log_progress)
     scaling = executor.key_scaling
     assert scaling is not None
     if scaling != kept:
@@ -321,6 +322,10 @@ def _log_formats(checkpoint: Checkpoint, tensors: list[Tensor]) -> None:
         return
     counts = Counter(tensor.format for tensor in tensors if checkpoint.parts(tensor.name))
     logger.info("quantised weights repacked", extra={"fields": {name.lower(): n for name, n in sorted(counts.items())}})
+
+
+def _log_progress(done: float) -> None:
+    logger.info("packing weights", extra={"fields": {"percent": f"{100 * done:.0f}"}})
 
 
 def _log_load(executor: Executor, checkpoint: Checkpoint, packed: PackedWeights | None) -> str:

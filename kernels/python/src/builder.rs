@@ -1,0 +1,256 @@
+//! The recorder of a model's step, as Python sees it.
+
+use std::time::Duration;
+
+use pyo3::buffer::PyUntypedBuffer;
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use trunkline_kernels::kv_pool::{KeyScaling, KvGeometry};
+use trunkline_kernels::pack::{Format, InterleavedHeads, SourceBytes};
+use trunkline_kernels::program::{Experts, ProgramBuilder, ProgramConfig, ProgramError, ValueId, WeightId};
+use trunkline_kernels::threads::{Pinning, UnknownPinning, default_num_threads};
+
+use crate::PyExecutor;
+use crate::buffers::{buffer_of, bytes_of};
+use crate::failure::Failure;
+use crate::weight_cache::PyWeightCache;
+
+fn parse_format(name: &str, format: &str) -> PyResult<Format> {
+    format.parse().map_err(|error| PyValueError::new_err(format!("`{name}` is {format:?}: {error}")))
+}
+
+/// Records the operations of a model's step. Each method returns the id of its result.
+#[pyclass(name = "ProgramBuilder", module = "trunkline_server._kernels")]
+pub(super) struct PyProgramBuilder {
+    /// `None` once the program is built.
+    builder: Option<ProgramBuilder>,
+    /// The buffers that the builder's weights borrow. They are dropped after the builder, while the GIL is held.
+    held: Vec<PyUntypedBuffer>,
+    /// The names of the weights, for errors.
+    names: Vec<String>,
+}
+
+impl PyProgramBuilder {
+    fn builder(&mut self) -> PyResult<&mut ProgramBuilder> {
+        self.builder.as_mut().ok_or_else(|| PyValueError::new_err("the program is already built"))
+    }
+
+    /// Names the weight of an error that has one.
+    fn named(&self, error: ProgramError) -> Failure {
+        match error {
+            ProgramError::Weight { weight, source } if !self.names[weight].is_empty() => {
+                PyValueError::new_err(format!("weight `{}`: {source}", self.names[weight])).into()
+            }
+            error => error.into(),
+        }
+    }
+}
+
+#[pymethods]
+impl PyProgramBuilder {
+    #[new]
+    #[pyo3(signature = (*, max_step_tokens, max_step_sequences, block_size, num_blocks, num_layers, num_kv_heads, head_size, kv_dtype))]
+    #[allow(clippy::too_many_arguments, reason = "keyword-only in Python")]
+    fn new(
+        max_step_tokens: usize,
+        max_step_sequences: usize,
+        block_size: usize,
+        num_blocks: usize,
+        num_layers: usize,
+        num_kv_heads: usize,
+        head_size: usize,
+        kv_dtype: &str,
+    ) -> Result<Self, Failure> {
+        let dtype = kv_dtype.parse().map_err(ProgramError::KvPool)?;
+        let geometry = KvGeometry { num_layers, num_kv_heads, head_size, block_size, dtype };
+        let config = ProgramConfig { max_step_tokens, max_step_sequences, num_blocks, geometry };
+        Ok(Self { builder: Some(ProgramBuilder::new(config)?), held: Vec::new(), names: Vec::new() })
+    }
+
+    /// `quantize`: Q8_0 or Q4_1, to which a matrix of floats is quantised while it is packed. `name`: for errors.
+    #[pyo3(signature = (format, data, shape, *, name="", interleaved_heads=None, is_mapped=false, quantize=None))]
+    #[expect(clippy::too_many_arguments, reason = "keywords in Python")]
+    fn weight(
+        &mut self,
+        format: &str,
+        data: &Bound<'_, PyAny>,
+        shape: Vec<usize>,
+        name: &str,
+        interleaved_heads: Option<(usize, usize)>,
+        is_mapped: bool,
+        quantize: Option<&str>,
+    ) -> Result<usize, Failure> {
+        let format = parse_format("format", format)?;
+        let quantize = quantize.map(|format| parse_format("quantize", format)).transpose()?;
+        let buffer = buffer_of(data)?;
+        // SAFETY: `held` keeps the buffer longer than the builder lives, and the caller states whether it is mapped.
+        // The caller must not write to it.
+        let bytes = unsafe { SourceBytes::borrow(bytes_of(&buffer), is_mapped) };
+        let interleaved_heads =
+            interleaved_heads.map(|(head_size, rotary_size)| InterleavedHeads { head_size, rotary_size });
+        self.names.push(name.to_owned());
+        let builder = self.builder()?;
+        let weight = builder
+            .weight_from(format, bytes, &shape, interleaved_heads)
+            .and_then(|weight| quantize.map_or(Ok(()), |to| builder.quantize(weight, to)).map(|()| weight));
+        let weight = weight.map_err(|error| self.named(error))?;
+        self.held.push(buffer);
+        Ok(weight.0)
+    }
+
+    fn keep_windows(&mut self, num_window_parts: usize) -> Result<(), Failure> {
+        self.builder()?.keep_windows(num_window_parts);
+        Ok(())
+    }
+
+    fn embedding(&mut self, w: usize) -> Result<usize, Failure> {
+        Ok(self.builder()?.embedding(WeightId(w))?.0)
+    }
+
+    fn rms_norm(&mut self, x: usize, w: usize, eps: f32) -> Result<usize, Failure> {
+        Ok(self.builder()?.rms_norm(ValueId(x), WeightId(w), eps)?.0)
+    }
+
+    fn layer_norm(&mut self, x: usize, w: usize, bias: Option<usize>, eps: f32) -> Result<usize, Failure> {
+        Ok(self.builder()?.layer_norm(ValueId(x), WeightId(w), bias.map(WeightId), eps)?.0)
+    }
+
+    fn head_rms_norm(&mut self, x: usize, w: usize, eps: f32, head_size: usize) -> Result<usize, Failure> {
+        Ok(self.builder()?.head_rms_norm(ValueId(x), WeightId(w), eps, head_size)?.0)
+    }
+
+    #[pyo3(signature = (x, w, bias=None))]
+    fn linear(&mut self, x: usize, w: usize, bias: Option<usize>) -> Result<usize, Failure> {
+        Ok(self.builder()?.linear(ValueId(x), WeightId(w), bias.map(WeightId))?.0)
+    }
+
+    fn rope(
+        &mut self,
+        x: usize,
+        inv_freq: Vec<f64>,
+        attention_factor: f64,
+        head_size: usize,
+    ) -> Result<usize, Failure> {
+        Ok(self.builder()?.rope(ValueId(x), &inv_freq, attention_factor, head_size)?.0)
+    }
+
+    fn write_kv(&mut self, layer: usize, k: usize, v: usize) -> Result<(), Failure> {
+        self.builder()?.write_kv(layer, ValueId(k), ValueId(v))?;
+        Ok(())
+    }
+
+    #[pyo3(signature = (layer, q, scale, window=None, soft_cap=None))]
+    fn paged_attention(
+        &mut self,
+        layer: usize,
+        q: usize,
+        scale: f32,
+        window: Option<usize>,
+        soft_cap: Option<f32>,
+    ) -> Result<usize, Failure> {
+        Ok(self.builder()?.paged_attention(layer, ValueId(q), scale, window, soft_cap)?.0)
+    }
+
+    fn silu_mul(&mut self, g: usize, u: usize) -> Result<usize, Failure> {
+        Ok(self.builder()?.silu_mul(ValueId(g), ValueId(u))?.0)
+    }
+
+    fn gelu_mul(&mut self, g: usize, u: usize) -> Result<usize, Failure> {
+        Ok(self.builder()?.gelu_mul(ValueId(g), ValueId(u))?.0)
+    }
+
+    fn gelu(&mut self, x: usize) -> Result<usize, Failure> {
+        Ok(self.builder()?.gelu(ValueId(x))?.0)
+    }
+
+    fn relu_squared(&mut self, x: usize) -> Result<usize, Failure> {
+        Ok(self.builder()?.relu_squared(ValueId(x))?.0)
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "keyword-only in Python")]
+    #[pyo3(signature = (x, logits, *, gate, up, down, num_used, renormalise))]
+    fn experts(
+        &mut self,
+        x: usize,
+        logits: usize,
+        gate: Vec<usize>,
+        up: Vec<usize>,
+        down: Vec<usize>,
+        num_used: usize,
+        renormalise: bool,
+    ) -> Result<usize, Failure> {
+        let [gate, up, down] =
+            [gate, up, down].map(|weights| weights.into_iter().map(WeightId).collect::<Vec<_>>());
+        let experts = Experts { gate, up, down, num_used, renormalise };
+        Ok(self.builder()?.experts(ValueId(x), ValueId(logits), experts)?.0)
+    }
+
+    fn sigmoid_scale(&mut self, x: usize, gate: usize) -> Result<usize, Failure> {
+        Ok(self.builder()?.sigmoid_scale(ValueId(x), ValueId(gate))?.0)
+    }
+
+    fn scale(&mut self, x: usize, factor: f32) -> Result<usize, Failure> {
+        Ok(self.builder()?.scale(ValueId(x), factor)?.0)
+    }
+
+    fn add(&mut self, x: usize, y: usize) -> Result<usize, Failure> {
+        Ok(self.builder()?.add(ValueId(x), ValueId(y))?.0)
+    }
+
+    #[pyo3(signature = (x, w, soft_cap=None))]
+    fn logits(&mut self, x: usize, w: usize, soft_cap: Option<f32>) -> Result<usize, Failure> {
+        Ok(self.builder()?.logits(ValueId(x), WeightId(w), soft_cap)?.0)
+    }
+
+    /// Packs the weights or maps them from the cache, maps the memory and starts the threads. The builder cannot be
+    /// used again, even after an error.
+    ///
+    /// `threads` is one per usable core if None. `pinning` is `auto`, `on` or `off`. `key_scaling` is the attribute of
+    /// an executor with the same weights; it is used only with a cache. `progress` is called every `interval_s` seconds
+    /// while weights are packed, with the share that is done.
+    #[pyo3(signature = (threads=None, pinning="off", *, cache=None, key_scaling=None, progress=None, interval_s=5.0))]
+    #[expect(clippy::too_many_arguments, reason = "keywords in Python")]
+    fn build(
+        &mut self,
+        py: Python<'_>,
+        threads: Option<usize>,
+        pinning: &str,
+        cache: Option<&PyWeightCache>,
+        key_scaling: Option<&[u8]>,
+        progress: Option<Py<PyAny>>,
+        interval_s: f64,
+    ) -> Result<PyExecutor, Failure> {
+        let geometry = self.builder()?.geometry();
+        // A key scaling that does not match the geometry is measured again.
+        let key_scaling = key_scaling.and_then(|bytes| {
+            let values = bytes.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
+            KeyScaling::from_values(&geometry, values)
+        });
+        let pinning: Pinning =
+            pinning.parse().map_err(|error: UnknownPinning| PyValueError::new_err(error.to_string()))?;
+        let threads = threads.unwrap_or_else(default_num_threads);
+        let interval = Duration::try_from_secs_f64(interval_s)
+            .map_err(|error| PyValueError::new_err(format!("`interval_s` is {interval_s}: {error}")))?;
+        let mut builder =
+            self.builder.take().ok_or_else(|| PyValueError::new_err("the program is already built"))?;
+        if let Some(progress) = progress {
+            builder.on_progress(interval, move |done| {
+                Python::attach(|py| {
+                    if let Err(error) = progress.call1(py, (done,)) {
+                        error.write_unraisable(py, Some(progress.bind(py)));
+                    }
+                });
+            });
+        }
+        let cache = cache.map(|cache| cache.cache.clone());
+        let built = py.detach(|| match cache {
+            Some(cache) => builder
+                .build_cached(threads, pinning, cache, key_scaling)
+                .map(|(executor, state)| (executor, Some(state))),
+            None => Ok((builder.build(threads, pinning)?, None)),
+        });
+        self.held.clear();
+        let (executor, cache) = built.map_err(|error| self.named(error))?;
+        Ok(PyExecutor { executor, results: Vec::new(), cache })
+    }
+}

@@ -1,0 +1,23 @@
+//! Weights as they are given to the builder.
+
+use crate::pack::{Format, InterleavedHeads, PackError, SourceBytes, SourceRows};
+
+/// A weight in its file's format.
+pub(super) struct RawWeight {
+    /// The format in which it is packed.
+    pub(super) format: Format,
+    /// The format of the bytes; another one only for matrices that packing quantises.
+    pub(super) stored: Format,
+    pub(super) bytes: SourceBytes,
+    pub(super) shape: Vec<usize>,
+    /// The order of the rows in the file, if it is not the model's.
+    pub(super) interleaved_heads: Option<InterleavedHeads>,
+}
+
+impl RawWeight {
+    /// The rows of a matrix, in the model's order.
+    pub(super) fn rows(&self) -> Result<SourceRows<'_>, PackError> {
+        let rows = SourceRows::new(self.stored, self.bytes.as_slice(), self.shape[0], self.shape[1])?;
+        self.interleaved_heads.map_or(Ok(rows), |heads| rows.interleaved(heads))
+    }
+}
