@@ -6,6 +6,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trunkline_server import hub
@@ -94,9 +95,13 @@ def _repos() -> list[CachedRepoInfo]:
 def _models(repo: CachedRepoInfo) -> dict[str, int]:
     """Maps what `serve` takes as MODEL to bytes: the repository of safetensors, or each of its GGUF models."""
     sizes: dict[str, int] = Counter()
+    # Revisions share the files that they have in common.
+    counted = set[tuple[str, Path]]()
     for revision in repo.revisions:
         for file in revision.files:
-            if file.file_name.endswith(_WEIGHTS):
+            is_new = (file.file_name, file.blob_path) not in counted
+            counted.add((file.file_name, file.blob_path))
+            if is_new and file.file_name.endswith(_WEIGHTS):
                 path = file.file_path.relative_to(revision.snapshot_path)
                 first = path.with_name(split_names(path.name)[0]).as_posix()
                 key = f"{repo.repo_id}:{first}" if path.suffix == ".gguf" else repo.repo_id

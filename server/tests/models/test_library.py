@@ -39,3 +39,26 @@ def test_a_quantised_checkpoint_names_its_method(tiny_model: TinyModels, tmp_pat
     rows = described(tmp_path)
     assert rows["weights"].strip() == "Gptq"
     assert "with --quantize int4" not in rows
+
+
+def test_a_file_of_two_revisions_counts_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The layout is the Hub's: revisions are folders of links to files that are named by their content."""
+    repo = tmp_path / "models--org--name"
+    for folder in ("blobs", "refs", "snapshots"):
+        (repo / folder).mkdir(parents=True)
+    sizes = {"a": 3 << 20, "b": 2 << 20}
+    for blob, size in sizes.items():
+        (repo / "blobs" / blob).write_bytes(bytes(size))
+    for commit, files in {"1" * 40: {"m-Q8_0.gguf": "a"}, "2" * 40: {"m-Q8_0.gguf": "a", "m-Q4_0.gguf": "b"}}.items():
+        (repo / "snapshots" / commit).mkdir()
+        for name, blob in files.items():
+            (repo / "snapshots" / commit / name).symlink_to(repo / "blobs" / blob)
+    import huggingface_hub
+
+    cache = huggingface_hub.scan_cache_dir(tmp_path)
+    monkeypatch.setattr(huggingface_hub, "scan_cache_dir", lambda: cache)
+    _, *lines = library.listed()
+    assert [line.split()[:3] for line in lines] == [
+        ["org/name:m-Q4_0.gguf", "2", "MiB"],
+        ["org/name:m-Q8_0.gguf", "3", "MiB"],
+    ]
