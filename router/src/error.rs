@@ -207,7 +207,7 @@ impl ApiError {
             "image" | "image_url" | "input_image" => "images",
             "audio" | "audio_url" | "input_audio" => "audio inputs",
             "video" | "video_url" | "input_video" => "videos",
-            "document" | "file" | "input_file" => "files",
+            "file" | "input_file" => "files",
             _ => return Self::value(field, format!("{problem}; this server accepts only text")),
         };
         Self::value(field, format!("is `{kind}`, but {medium} are not supported by this model"))

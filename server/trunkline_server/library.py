@@ -19,6 +19,7 @@ from trunkline_server.models.shapes import weight_shapes
 from trunkline_server.weights.checkpoint import open_checkpoint
 from trunkline_server.weights.gguf import GgufFile
 from trunkline_server.weights.gguf_splits import split_names
+from trunkline_server.weights.quantization import Awq, EightBits, FourBitFloats, Gptq, PackedIntegers, Quantization
 
 if TYPE_CHECKING:
     from huggingface_hub import CachedRepoInfo
@@ -111,13 +112,27 @@ def _models(repo: CachedRepoInfo) -> dict[str, int]:
 
 def _weights(checkpoint: Checkpoint) -> str:
     if checkpoint.quantization is not None:
-        return type(checkpoint.quantization).__name__
+        return _method(checkpoint.quantization)
     tensors = {tensor.name: tensor for tensor in map(checkpoint.tensor, checkpoint.names())}
     sizes = Counter[str]()
     for tensor in tensors.values():
         sizes[tensor.format] += math.prod(tensor.shape)
     total = sum(sizes.values())
     return ", ".join(f"{name} {100 * size / total:.0f} %" for name, size in sizes.most_common())
+
+
+def _method(scheme: Quantization) -> str:
+    match scheme:
+        case Gptq():
+            return f"GPTQ, {scheme.bits} bits"
+        case Awq():
+            return "AWQ, 4 bits"
+        case PackedIntegers():
+            return f"compressed-tensors, {scheme.bits} bits"
+        case EightBits():
+            return "FP8" if scheme.is_float else "INT8"
+        case FourBitFloats():
+            return "bitsandbytes, 4 bits"
 
 
 def _memory(checkpoint: Checkpoint) -> Iterator[tuple[str, str]]:

@@ -93,8 +93,9 @@ impl PyProgramBuilder {
         let weight = builder
             .weight_from(format, bytes, &shape, interleaved_heads)
             .and_then(|weight| quantize.map_or(Ok(()), |to| builder.quantize(weight, to)).map(|()| weight));
-        let weight = weight.map_err(|error| self.named(error))?;
+        // Held even after an error, because the builder may have the weight already.
         self.held.push(buffer);
+        let weight = weight.map_err(|error| self.named(error))?;
         Ok(weight.0)
     }
 

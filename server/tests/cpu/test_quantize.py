@@ -74,7 +74,9 @@ def test_experts_are_quantised_and_their_router_is_not(tiny_model: TinyModels) -
     assert np.abs(log_softmax(small.score(PROMPT)) - log_softmax(plain.score(PROMPT))).mean() < 0.05
 
 
-def test_options_that_contradict_the_checkpoint_are_refused(tiny_model: TinyModels, tmp_path: Path) -> None:
+def test_options_that_contradict_the_checkpoint_are_refused(
+    tiny_model: TinyModels, embedded_gguf: Path, tmp_path: Path
+) -> None:
     plain = open_checkpoint(tiny_model("llama2").folder)
     write_quantized(tiny_model("llama2").folder, tmp_path, "gptq")
     gptq = open_checkpoint(tmp_path)
@@ -83,6 +85,7 @@ def test_options_that_contradict_the_checkpoint_are_refused(tiny_model: TinyMode
         ("awq", gptq, "is not quantised with it"),
         ("gptq", plain, "is not quantised with it"),
         ("int4", gptq, "is quantised already"),
+        ("int4", open_checkpoint(embedded_gguf), "is quantised already"),
     ]:
         with pytest.raises(InvalidArgument, match=message):
             build_tiny(checkpoint, quantize=option)

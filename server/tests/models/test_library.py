@@ -34,10 +34,16 @@ def test_an_unquantised_model_says_what_quantising_saves(case: str, tiny_model: 
     assert {"with --quantize int8", "with --quantize int4"} <= rows.keys()
 
 
-def test_a_quantised_checkpoint_names_its_method(tiny_model: TinyModels, tmp_path: Path) -> None:
-    write_quantized(tiny_model("llama2").folder, tmp_path, "gptq")
+@pytest.mark.parametrize(
+    ("case", "method"),
+    [("gptq", "GPTQ, 4 bits"), ("fp8_dynamic", "FP8"), ("bitsandbytes_4", "bitsandbytes, 4 bits")],
+)
+def test_a_quantised_checkpoint_names_its_method(
+    case: str, method: str, tiny_model: TinyModels, tmp_path: Path
+) -> None:
+    write_quantized(tiny_model("llama2").folder, tmp_path, case)
     rows = described(tmp_path)
-    assert rows["weights"].strip() == "Gptq"
+    assert rows["weights"].strip() == method
     assert "with --quantize int4" not in rows
 
 

@@ -37,11 +37,18 @@ def bits_of(option: str, checkpoint: Checkpoint) -> str:
             )
         return NONE
     bits = _ALIASES.get(option, option)
-    if bits != NONE and scheme is not None:
+    if bits != NONE and not _has_floats(checkpoint, bits):
         raise InvalidArgument(
             f"`--quantize` is {option}, but `{checkpoint.path}` is quantised already", hint="drop the flag"
         )
     return bits
+
+
+def _has_floats(checkpoint: Checkpoint, bits: str) -> bool:
+    """Returns whether any matrix would be quantised; the matrices of GGUF files may be quantised already."""
+    return checkpoint.quantization is None and any(
+        quantized_format(checkpoint.tensor(name), bits) is not None for name in checkpoint.names()
+    )
 
 
 def quantized_format(tensor: Tensor, bits: str) -> str | None:
