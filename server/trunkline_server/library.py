@@ -6,6 +6,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -54,7 +55,9 @@ def removed(model: str) -> str:
         )
     for repo in _repos():
         if repo.repo_id == repo_id:
-            plan = scan_cache_dir().delete_revisions(*(revision.commit_hash for revision in repo.revisions))
+            # Copies of a repository share commits, which name the revisions, so no other repository may be in view.
+            only = replace(scan_cache_dir(), repos=frozenset({repo}))
+            plan = only.delete_revisions(*(revision.commit_hash for revision in repo.revisions))
             plan.execute()
             return f"removed {repo_id}, {_size(plan.expected_freed_size)}"
     raise ModelNotFound(f"`{model}` is not downloaded", hint="`trunkline list` shows the names")
