@@ -53,6 +53,8 @@ pub struct Item<'a> {
     pub heads_per_kv_head: usize,
     /// Position of the first query row. All rows lie in the same block.
     pub first_position: usize,
+    /// The distance between the positions of rows: 1, or 0 if all rows see what `first_position` sees.
+    pub position_step: usize,
     pub num_rows: usize,
     /// The factor of the scores, usually 1 / sqrt(D).
     pub scale: f32,
@@ -84,7 +86,13 @@ impl Item<'_> {
     /// The first position that inner row `row` sees.
     #[inline(always)]
     fn first_visible(&self, row: usize) -> usize {
-        self.window.first_visible(self.first_position + row / self.heads_per_kv_head)
+        self.window.first_visible(self.position(row))
+    }
+
+    /// The last position that inner row `row` sees.
+    #[inline(always)]
+    fn position(&self, row: usize) -> usize {
+        self.first_position + self.position_step * (row / self.heads_per_kv_head)
     }
 
     /// Number of inner rows: query rows times query heads of the KV head.

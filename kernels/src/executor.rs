@@ -8,6 +8,7 @@ mod calibrate;
 mod constrain;
 mod failure;
 mod late_masks;
+mod pool;
 mod profile;
 #[doc(hidden)]
 pub mod routing;
@@ -28,6 +29,7 @@ use memmap2::{MmapMut, MmapOptions};
 
 pub use failure::{ExecutorError, SequenceFailure};
 pub use late_masks::LateMasks;
+pub use pool::SequenceVector;
 pub use profile::InstructionTime;
 pub use score::ChunkScores;
 pub use sequence::Chunk;
@@ -67,6 +69,8 @@ enum RowPurpose {
     Score { token_id: u32 },
     /// A sample after this many drafts.
     Sample { num_drafts: usize },
+    /// The output of a pooled sequence, which needs no logits.
+    Pool,
 }
 
 struct ThreadScratch {
@@ -109,6 +113,7 @@ pub struct Executor {
     fates: Vec<Fate>,
     outcomes: Vec<Outcome>,
     scores: Vec<ChunkScores>,
+    vectors: Vec<SequenceVector>,
     /// Top-logprob lists of earlier results, reused to avoid allocation.
     spare_lists: Vec<Vec<(u32, f32)>>,
 }
@@ -176,6 +181,7 @@ impl Executor {
             fates: Vec::with_capacity(config.max_step_sequences),
             outcomes: Vec::with_capacity(config.max_step_sequences),
             scores: Vec::new(),
+            vectors: Vec::new(),
             spare_lists: Vec::with_capacity(config.max_step_sequences),
             program,
             isa,

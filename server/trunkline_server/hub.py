@@ -50,6 +50,8 @@ _SAFETENSORS = re.compile(r"model(-\d+-of-\d+)?\.safetensors")
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt")
 # Files beside the weights: configs, tokenizer, chat template.
 _COMPANIONS = (".json", ".jinja", "tokenizer.model")
+# Configs of sentence-transformers' modules.
+_MODULE_CONFIG = re.compile(r"\d+_\w+/config\.json")
 # A repository of many quantisations stands for this one, as in llama.cpp.
 _DEFAULT_QUANTIZATION = "Q4_K_M"
 # Most file names that an error message lists.
@@ -193,7 +195,7 @@ def _choose(files: Sequence[str], repo: str, wanted: str | None) -> list[str]:
     if weights:
         if "model.safetensors" in weights:
             weights = ["model.safetensors"]
-        companions = sorted(name for name in files if "/" not in name and name.endswith(_COMPANIONS))
+        companions = sorted(filter(_is_companion, files))
         return weights + companions
     models = _gguf_models(files)
     for found in (models, _ending_in(_DEFAULT_QUANTIZATION, models)):
@@ -211,6 +213,10 @@ def _choose(files: Sequence[str], repo: str, wanted: str | None) -> list[str]:
             hint="choose a revision or another repository with safetensors or GGUF",
         )
     raise UnsupportedFormat(f"repository `{repo}` has neither safetensors nor a `.gguf` file")
+
+
+def _is_companion(name: str) -> bool:
+    return _MODULE_CONFIG.fullmatch(name) is not None or ("/" not in name and name.endswith(_COMPANIONS))
 
 
 def _choose_gguf(files: Sequence[str], repo: str, wanted: str) -> list[str]:

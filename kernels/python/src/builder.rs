@@ -7,7 +7,9 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use trunkline_kernels::kv_pool::{KeyScaling, KvGeometry};
 use trunkline_kernels::pack::{Format, InterleavedHeads, SourceBytes};
-use trunkline_kernels::program::{Experts, ProgramBuilder, ProgramConfig, ProgramError, ValueId, WeightId};
+use trunkline_kernels::program::{
+    Experts, PooledRows, ProgramBuilder, ProgramConfig, ProgramError, RowIndex, ValueId, WeightId,
+};
 use trunkline_kernels::threads::{Pinning, UnknownPinning, default_num_threads};
 
 use crate::PyExecutor;
@@ -108,6 +110,29 @@ impl PyProgramBuilder {
         Ok(self.builder()?.embedding(WeightId(w))?.0)
     }
 
+    /// The rows of `w` for the positions of tokens, behind the first `offset` rows.
+    fn position_embedding(&mut self, w: usize, offset: usize) -> Result<usize, Failure> {
+        Ok(self.builder()?.embedding_by(WeightId(w), RowIndex::Position { offset })?.0)
+    }
+
+    /// The rows of `w` for the text that tokens belong to, 0 or 1.
+    fn text_embedding(&mut self, w: usize) -> Result<usize, Failure> {
+        Ok(self.builder()?.embedding_by(WeightId(w), RowIndex::Text)?.0)
+    }
+
+    fn see_all(&mut self) -> Result<(), Failure> {
+        self.builder()?.see_all();
+        Ok(())
+    }
+
+    fn gelu_erf(&mut self, x: usize) -> Result<usize, Failure> {
+        Ok(self.builder()?.gelu_erf(ValueId(x))?.0)
+    }
+
+    fn tanh(&mut self, x: usize) -> Result<usize, Failure> {
+        Ok(self.builder()?.tanh(ValueId(x))?.0)
+    }
+
     fn rms_norm(&mut self, x: usize, w: usize, eps: f32) -> Result<usize, Failure> {
         Ok(self.builder()?.rms_norm(ValueId(x), WeightId(w), eps)?.0)
     }
@@ -196,6 +221,17 @@ impl PyProgramBuilder {
 
     fn add(&mut self, x: usize, y: usize) -> Result<usize, Failure> {
         Ok(self.builder()?.add(ValueId(x), ValueId(y))?.0)
+    }
+
+    /// `rows`: `first`, `last` or `all`.
+    fn pooled(&mut self, x: usize, rows: &str) -> Result<usize, Failure> {
+        let rows = match rows {
+            "first" => PooledRows::First,
+            "last" => PooledRows::Last,
+            "all" => PooledRows::All,
+            _ => return Err(PyValueError::new_err(format!("`rows` is {rows:?}")).into()),
+        };
+        Ok(self.builder()?.pooled(ValueId(x), rows)?.0)
     }
 
     #[pyo3(signature = (x, w, soft_cap=None))]

@@ -40,7 +40,7 @@ type PyChunk = (u64, u32, u32, Vec<u32>, bool, bool, Vec<u32>);
 
 #[pymethods]
 impl PyExecutor {
-    #[pyo3(signature = (sequence_id, token_ids, num_prompt_tokens, sampling, root_key=None))]
+    #[pyo3(signature = (sequence_id, token_ids, num_prompt_tokens, sampling, root_key=None, *, pool=None))]
     fn start(
         &mut self,
         sequence_id: u64,
@@ -48,8 +48,17 @@ impl PyExecutor {
         num_prompt_tokens: usize,
         sampling: &Bound<'_, PyDict>,
         root_key: Option<[u8; KEY_BYTES]>,
+        pool: Option<u32>,
     ) -> Result<(), Failure> {
         self.executor.start(sequence_id, token_ids, num_prompt_tokens, sampling_params(sampling)?)?;
+        // 0: there is no second text.
+        let second_text = |at: u32| (at > 0).then_some(at as usize);
+        if let Some(at) = pool
+            && let Err(error) = self.executor.set_pooled(sequence_id, second_text(at))
+        {
+            self.executor.end(sequence_id)?;
+            return Err(error.into());
+        }
         if let Some(root_key) = root_key {
             self.executor.set_root_key(sequence_id, BlockKey::from_bytes(root_key))?;
         }
@@ -168,6 +177,12 @@ impl PyExecutor {
             py,
             scores.map(|chunk| (chunk.sequence_id, chunk.tokens.iter().map(token).collect::<Vec<_>>())),
         )
+    }
+
+    /// The vectors of the last step, each (sequence id, elements).
+    fn vectors(&self) -> Vec<(u64, Vec<f32>)> {
+        let vectors = self.executor.vectors().iter();
+        vectors.map(|vector| (vector.sequence_id, vector.values.clone())).collect()
     }
 
     fn score<'py>(&mut self, py: Python<'py>, token_ids: Vec<u32>) -> Result<Bound<'py, PyBytes>, Failure> {

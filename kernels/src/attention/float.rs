@@ -122,6 +122,7 @@ unsafe fn attend_groups<L: Lanes, E: FloatFormat, const LOCAL: bool>(
             first,
             heads_per_kv_head: item.heads_per_kv_head,
             first_position: item.first_position,
+            position_step: item.position_step,
             window: item.window,
             soft_cap: item.soft_cap,
         };
@@ -265,23 +266,28 @@ struct Group {
     first: usize,
     heads_per_kv_head: usize,
     first_position: usize,
+    position_step: usize,
     window: Window,
     soft_cap: Option<f32>,
 }
 
 impl Group {
+    /// The last position that row `r` of the group sees.
+    #[inline(always)]
+    fn position(&self, r: usize) -> usize {
+        self.first_position + self.position_step * ((self.first + r) / self.heads_per_kv_head)
+    }
+
     /// Number of positions at the front of the tile that row `r` of the group does not see.
     #[inline(always)]
     fn num_hidden(&self, tile: &Tile, r: usize) -> usize {
-        let position = self.first_position + (self.first + r) / self.heads_per_kv_head;
-        self.window.first_visible(position).saturating_sub(tile.start).min(tile.block_size)
+        self.window.first_visible(self.position(r)).saturating_sub(tile.start).min(tile.block_size)
     }
 
     /// Number of positions of the tile up to the last one that row `r` of the group sees; at least 1.
     #[inline(always)]
     fn num_visible(&self, tile: &Tile, r: usize) -> usize {
-        let position = self.first_position + (self.first + r) / self.heads_per_kv_head;
-        (position + 1 - tile.start).min(tile.block_size)
+        (self.position(r) + 1 - tile.start).min(tile.block_size)
     }
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::raw_weight::RawWeight;
-use super::{ProgramConfig, ProgramError};
+use super::{PooledRows, ProgramConfig, ProgramError, RowIndex};
 use crate::attention::Window;
 use crate::ops::rope::RopeFrequencies;
 use crate::ops::route::MAX_EXPERTS;
@@ -33,7 +33,7 @@ pub struct Experts {
 /// An operation; `Ops` in `server/trunkline_server/models/ops.py` defines each of them.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Op {
-    Embedding { weight: WeightId },
+    Embedding { weight: WeightId, index: RowIndex },
     RmsNorm { x: ValueId, weight: WeightId, eps: f32 },
     LayerNorm { x: ValueId, weight: WeightId, bias: Option<WeightId>, eps: f32 },
     HeadRmsNorm { x: ValueId, weight: WeightId, eps: f32 },
@@ -44,12 +44,15 @@ pub(super) enum Op {
     SiluMul { gate: ValueId, up: ValueId },
     GeluMul { gate: ValueId, up: ValueId },
     Gelu { x: ValueId },
+    GeluErf { x: ValueId },
+    Tanh { x: ValueId },
     ReluSquared { x: ValueId },
     Add { x: ValueId, y: ValueId },
     Scale { x: ValueId, factor: f32 },
     SigmoidScale { x: ValueId, gate: ValueId },
     Experts { x: ValueId, logits: ValueId, experts: Experts },
     Logits { x: ValueId, weight: WeightId, soft_cap: Option<f32> },
+    Pooled { x: ValueId, rows: PooledRows },
 }
 
 impl Op {
@@ -59,6 +62,7 @@ impl Op {
             Op::Embedding { .. } => vec![],
             Op::RmsNorm { x, .. } | Op::LayerNorm { x, .. } | Op::HeadRmsNorm { x, .. } => vec![x],
             Op::Gelu { x } | Op::ReluSquared { x } | Op::Linear { x, .. } => vec![x],
+            Op::GeluErf { x } | Op::Tanh { x } | Op::Pooled { x, .. } => vec![x],
             Op::Rope { x, .. } | Op::Scale { x, .. } | Op::Logits { x, .. } => vec![x],
             Op::Attention { query, .. } => vec![query],
             Op::WriteKv { key, value, .. } => vec![key, value],
@@ -85,6 +89,8 @@ pub struct ProgramBuilder {
     pub(super) frequencies: Vec<RopeFrequencies>,
     /// Number of window parts in the KV pool; `None` stores windowed layers with the others.
     pub(super) num_window_parts: Option<usize>,
+    pub(super) max_positions: usize,
+    pub(super) sees_all: bool,
     pub(super) progress: Option<Progress>,
 }
 
@@ -136,6 +142,8 @@ impl ProgramBuilder {
             weights: Vec::new(),
             frequencies: Vec::new(),
             num_window_parts: None,
+            max_positions: usize::MAX,
+            sees_all: false,
             progress: None,
         })
     }
@@ -207,8 +215,21 @@ impl ProgramBuilder {
 
     /// The rows of `weight` `[V, N]` for the tokens of the step: `[T, N]`.
     pub fn embedding(&mut self, weight: WeightId) -> Result<ValueId, ProgramError> {
-        let [_, width] = self.matrix("embedding", weight)?;
-        Ok(self.push(Op::Embedding { weight }, width))
+        self.embedding_by(weight, RowIndex::Token)
+    }
+
+    /// The rows of `weight` for the positions of the step's tokens, or for the text that they belong to.
+    pub fn embedding_by(&mut self, weight: WeightId, index: RowIndex) -> Result<ValueId, ProgramError> {
+        let [rows, width] = self.matrix("embedding", weight)?;
+        if let RowIndex::Position { offset } = index {
+            self.max_positions = self.max_positions.min(rows.saturating_sub(offset));
+        }
+        Ok(self.push(Op::Embedding { weight, index }, width))
+    }
+
+    /// Makes every token see all tokens of its sequence, whose prompt is then one chunk.
+    pub fn see_all(&mut self) {
+        self.sees_all = true;
     }
 
     /// RMS norm of each row: `x / sqrt(mean(x^2) + eps) * weight`.
@@ -338,6 +359,18 @@ impl ProgramBuilder {
         Ok(self.push(Op::GeluMul { gate, up }, width))
     }
 
+    /// Computes `x / 2 * (1 + erf(x / sqrt(2)))`, which is GELU without approximation.
+    pub fn gelu_erf(&mut self, x: ValueId) -> Result<ValueId, ProgramError> {
+        let width = self.width("gelu_erf", x)?;
+        Ok(self.push(Op::GeluErf { x }, width))
+    }
+
+    /// Computes the hyperbolic tangent of each element.
+    pub fn tanh(&mut self, x: ValueId) -> Result<ValueId, ProgramError> {
+        let width = self.width("tanh", x)?;
+        Ok(self.push(Op::Tanh { x }, width))
+    }
+
     /// Computes `gelu(x)` with the tanh approximation.
     pub fn gelu(&mut self, x: ValueId) -> Result<ValueId, ProgramError> {
         let width = self.width("gelu", x)?;
@@ -418,7 +451,7 @@ impl ProgramBuilder {
     }
 
     /// The product of the sampled rows of `x` and the transpose of `weight`: `[S, V]`. With a soft cap, each logit `l`
-    /// becomes `soft_cap * tanh(l / soft_cap)`. Must be the last operation.
+    /// becomes `soft_cap * tanh(l / soft_cap)`. Must be the last operation, unless `pooled` is.
     pub fn logits(
         &mut self,
         x: ValueId,
@@ -430,15 +463,23 @@ impl ProgramBuilder {
         Ok(self.push(Op::Logits { x, weight, soft_cap }, width))
     }
 
+    /// Marks `x` as the output from which the vectors of pooled sequences are made, by `rows`.
+    pub fn pooled(&mut self, x: ValueId, rows: PooledRows) -> Result<ValueId, ProgramError> {
+        let width = self.width("pooled", x)?;
+        Ok(self.push(Op::Pooled { x, rows }, width))
+    }
+
     fn push(&mut self, op: Op, width: usize) -> ValueId {
         self.nodes.push(Node { op, width });
         ValueId(self.nodes.len() - 1)
     }
 
-    /// The width of an operand. Results of `write_kv` and `logits` cannot be operands.
+    /// The width of an operand. Results of `write_kv`, `logits` and `pooled` cannot be operands.
     fn width(&self, op: &'static str, x: ValueId) -> Result<usize, ProgramError> {
         match self.nodes.get(x.0) {
-            Some(node) if !matches!(node.op, Op::WriteKv { .. } | Op::Logits { .. }) => Ok(node.width),
+            Some(node) if !matches!(node.op, Op::WriteKv { .. } | Op::Logits { .. } | Op::Pooled { .. }) => {
+                Ok(node.width)
+            }
             _ => Err(ProgramError::UnknownValue { op, value: x.0 }),
         }
     }

@@ -76,6 +76,15 @@ pub enum LinearSource {
     Quantized(usize),
 }
 
+impl Buffer {
+    /// The number of elements in a row.
+    pub fn width(&self) -> usize {
+        match self.kind {
+            BufferKind::Float { width } | BufferKind::Quantized { width } => width,
+        }
+    }
+}
+
 impl LinearSource {
     fn buffer(self) -> usize {
         match self {
@@ -90,7 +99,7 @@ impl LinearSource {
 /// rows by the experts that they use, and `Combine` adds the outputs of these up; `routes` has the results of `Route`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Kernel {
-    Embedding { weight: usize, out: View },
+    Embedding { weight: usize, index: RowIndex, out: View },
     RopeTable { frequencies: usize, out: View },
     Gather { x: View, out: View },
     Copy { x: View, out: View },
@@ -106,6 +115,7 @@ pub enum Kernel {
     SiluMul { gate: View, up: View },
     GeluMul { gate: View, up: View },
     Gelu { x: View },
+    GeluErf { x: View },
     ReluSquared { x: View },
     Add { x: View, y: View },
     Scale { x: View, factor: f32 },
@@ -158,7 +168,7 @@ impl Kernel {
             Kernel::Attention { .. } => "attention",
             Kernel::SiluMul { .. } => "silu mul",
             Kernel::GeluMul { .. } => "gelu mul",
-            Kernel::Gelu { .. } => "gelu",
+            Kernel::Gelu { .. } | Kernel::GeluErf { .. } => "gelu",
             Kernel::ReluSquared { .. } => "relu squared",
             Kernel::Add { .. } => "add",
             Kernel::Scale { .. } => "scale",
@@ -196,7 +206,7 @@ impl Kernel {
             Kernel::HeadRmsNorm { x, .. } | Kernel::Scale { x, .. } | Kernel::SoftCap { x, .. } => {
                 vec![x.buffer]
             }
-            Kernel::Gelu { x } | Kernel::ReluSquared { x } => vec![x.buffer],
+            Kernel::Gelu { x } | Kernel::GeluErf { x } | Kernel::ReluSquared { x } => vec![x.buffer],
             Kernel::Quantize { x, out, .. } => vec![x.buffer, out],
             Kernel::Linear { x, out, .. } | Kernel::Experts(ExpertsKernel { x, out, .. }) => {
                 vec![x.buffer(), out.buffer]
@@ -222,6 +232,32 @@ pub struct Instruction {
     pub(crate) barrier_before: bool,
 }
 
+/// What chooses the row of an embedding for a token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RowIndex {
+    /// Its id.
+    Token,
+    /// Its position, plus a number of rows at the front that mean something else.
+    Position { offset: usize },
+    /// The text that it belongs to, 0 or 1. With fewer rows, the last one.
+    Text,
+}
+
+/// The positions whose outputs make the vector of a prompt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PooledRows {
+    First,
+    Last,
+    All,
+}
+
+/// The output from which vectors are made: a row for each sampled position, or for each token with `All`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PooledOutput {
+    pub view: View,
+    pub rows: PooledRows,
+}
+
 /// A lowered program: everything that all steps of a model have in common.
 #[derive(Debug)]
 pub struct Program {
@@ -244,7 +280,14 @@ pub struct Program {
     pub(crate) layer_means: Vec<KeyMean>,
     /// Number of window parts in the KV pool; `None` stores windowed layers with the others.
     pub(crate) num_window_parts: Option<usize>,
-    pub logits: View,
+    /// The logits; `None` for a program that only pools.
+    pub logits: Option<View>,
+    pub pooled: Option<PooledOutput>,
+    /// Positions must be smaller.
+    pub max_positions: usize,
+    /// Every token sees all tokens of its sequence.
+    pub sees_all: bool,
+    /// The width of the logits, or the rows of the embedding without them.
     pub vocab_size: usize,
     /// Number of rows of the embedding. Token ids must be smaller.
     pub num_embeddings: usize,

@@ -111,6 +111,7 @@ impl Case {
                     kv_head,
                     heads_per_kv_head: self.heads_per_kv_head,
                     first_position: first,
+                    position_step: 1,
                     num_rows,
                     scale: self.scale,
                     soft_cap: self.soft_cap,

@@ -15,6 +15,7 @@
 mod chat_template;
 mod detokenize;
 mod error;
+mod framing;
 mod gguf;
 mod model_files;
 mod prompt;
@@ -37,6 +38,7 @@ pub mod internals {
 pub use chat_template::{ChatMessage, ChatRequest, ChatTemplates, MAX_RENDERED_BYTES};
 pub use detokenize::Detokenizer;
 pub use error::{ErrorClass, GgufError, TextError};
+pub use framing::{Framed, Framing, PairFraming};
 pub use gguf::{GgufArray, GgufMetadata, GgufValue};
 pub use model_files::{GenerationDefaults, ModelText, SpecialToken, SpecialTokens};
 pub use prompt::ChatPrompt;

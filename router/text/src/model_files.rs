@@ -10,6 +10,7 @@ use serde_json::{Map, Value};
 
 use crate::chat_template::ChatTemplates;
 use crate::error::TextError;
+use crate::framing::Framing;
 use crate::tokenizer::{EncodeSpecial, Tokenizer};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -63,6 +64,8 @@ pub struct ModelText {
     pub generation_defaults: GenerationDefaults,
     /// Ids that `encode_prompt` puts first, which are BOS or nothing.
     pub prefix_ids: Vec<u32>,
+    /// The ids around texts whose vectors are asked for.
+    pub framing: Framing,
 }
 
 impl ModelText {

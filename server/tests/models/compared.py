@@ -10,6 +10,7 @@ from pathlib import Path
 
 from tests.models.tiny import CASES
 from trunkline_server.models import config_gguf, config_json
+from trunkline_server.models.config_encoder import ENCODERS
 from trunkline_server.weights.tensor import FORMATS
 
 PAGE = Path(__file__).resolve().parents[3] / "docs/models.md"
@@ -31,6 +32,8 @@ CUDA_CASES = [
 # transformers has no code for these, so they are compared with Llama of the same weights (tests/reference/).
 LIKE_LLAMA = ("exaone", "internlm2", "internlm3")
 NAMES = {
+    "bert": "BERT, and most of sentence-transformers' models: bge, e5, gte, MiniLM",
+    "camembert": "CamemBERT",
     "cohere": "Command R (without `use_qk_norm`)",
     "cohere2": "Command R7B, Command A",
     "ernie4_5": "ERNIE 4.5, dense",
@@ -57,9 +60,11 @@ NAMES = {
     "qwen2_moe": "Qwen1.5-MoE, Qwen2-MoE",
     "qwen3": "Qwen3",
     "qwen3_moe": "Qwen3-MoE",
+    "roberta": "RoBERTa",
     "seed_oss": "Seed-OSS",
     "smollm3": "SmolLM3",
     "starcoder2": "StarCoder2",
+    "xlm-roberta": "XLM-RoBERTa: bge-m3, multilingual e5, bge-reranker-v2",
 }
 
 
@@ -75,6 +80,8 @@ def table() -> str:
     for name in config_json.SUPPORTED:
         cases = {case for case, config in CASES.items() if config["model_type"] == name}
         other = "Llama of the same weights" if name in LIKE_LLAMA else "transformers"
+        # Encoders and classifiers: tests/vectors/.
+        other = "sentence-transformers" if name in ENCODERS else other
         is_gguf, is_cuda = ("yes" if cases & set(some) else "" for some in (GGUF_CASES, CUDA_CASES))
         names = ", ".join(in_gguf.get(name, []))
         lines.append(f"| `{name}` | {NAMES[name]} | {names} | {other} | {is_gguf} | {is_cuda} |")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from trunkline_server.models.pooling import Pooling
+
 # Limits on what a config may claim. They keep the product of any two of these numbers far below 2^63.
 MAX_LAYERS = 1 << 10
 MAX_HEADS = 1 << 12
@@ -61,6 +63,9 @@ class ModelConfig:
         `wide_query_key_norm`.
     num_experts: of a layer with experts, of which a token uses `num_experts_per_token`; 0: all layers have an MLP.
     expert_size, shared_expert_size: features inside an expert, and inside the expert of all tokens (0: there is none).
+    pooling: how the vector of a prompt is made; None: not at all. has_output_head: the model can choose tokens.
+    position_offset: rows of an encoder's embedding of positions that come before position 0. num_text_types: rows of
+        its embedding of texts.
     renormalise_experts: see `ops.Experts`. expert_layers: for each layer, True if it has experts.
     """
 
@@ -102,6 +107,10 @@ class ModelConfig:
     shared_expert_size: int = 0
     renormalise_experts: bool = True
     expert_layers: tuple[bool, ...] = ()
+    pooling: Pooling | None = None
+    has_output_head: bool = True
+    position_offset: int = 0
+    num_text_types: int = 0
 
     def has_experts(self, layer: int) -> bool:
         """Returns True if the layer has experts instead of an MLP."""
@@ -110,6 +119,11 @@ class ModelConfig:
     def window(self, layer: int) -> int | None:
         """Returns how many positions a query of the layer sees; None: all."""
         return self.windows[layer] if self.windows else None
+
+    @property
+    def vector_size(self) -> int:
+        """The number of elements of a vector; 0 if the model makes none."""
+        return 0 if self.pooling is None else len(self.pooling.labels) or self.hidden_size
 
     @property
     def rotary_size(self) -> int:

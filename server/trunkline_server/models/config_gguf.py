@@ -11,6 +11,7 @@ from typing import Any
 from trunkline_server.errors import DamagedFile, UnsupportedArchitecture, quoted
 from trunkline_server.models.config import MAX_LAYERS, ModelConfig, RopeScaling
 from trunkline_server.models.keys import Keys
+from trunkline_server.models.pooling import Pooling, kind_from_gguf
 
 # Maps GGUF's names to those of the registry. Mistral, SmolLM2 and others call themselves "llama" in GGUF.
 ARCHITECTURES = {
@@ -148,6 +149,7 @@ def config_from_gguf(
         **_multipliers(values, name),
         **_gemma_fields(values, architecture, head_size, hidden_size // max(num_heads, 1)),
         **_expert_fields(values, name, num_layers),
+        pooling=None if (kind := kind_from_gguf(values.get("pooling_type"))) is None else Pooling(kind),
     )
     if problem := config.problem():
         raise DamagedFile(path, problem)

@@ -10,6 +10,7 @@ from typing import Any
 
 from trunkline_server.errors import DamagedFile, UnsupportedArchitecture, quoted
 from trunkline_server.models.config import MAX_LAYERS, ModelConfig, RopeScaling
+from trunkline_server.models.config_encoder import ENCODERS, encoder_config
 from trunkline_server.models.keys import Keys
 
 
@@ -159,7 +160,7 @@ _ARCHITECTURES = {
     ),
 }  # fmt: skip
 
-SUPPORTED = tuple(_ARCHITECTURES)
+SUPPORTED = tuple(sorted((*_ARCHITECTURES, *ENCODERS)))
 _ROPE_KINDS = ("default", "dynamic", "linear", "llama3", "longrope", "yarn")
 # Other names for activations and kinds of rope scaling.
 _ALIASES = {"swish": "silu", "su": "longrope"}
@@ -173,6 +174,8 @@ def config_from_json(path: Path, values: Mapping[str, object]) -> ModelConfig:
     name = values.get("model_type")
     if not isinstance(name, str):
         raise DamagedFile(path, "key `model_type` is missing or not a string")
+    if name in ENCODERS:
+        return encoder_config(path, name, values)
     if name not in _ARCHITECTURES:
         raise UnsupportedArchitecture(f"architecture {quoted(name)} of `{path}`", supported=SUPPORTED)
     architecture = _ARCHITECTURES[name]

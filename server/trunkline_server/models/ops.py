@@ -13,6 +13,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
+from trunkline_server.models.pooling import Kind
+
 T = TypeVar("T")
 
 
@@ -51,6 +53,15 @@ class Ops(Protocol[T]):
     def embedding(self, weight: str) -> T:
         """Returns the rows of `weight` [V, N] for the tokens of the step, [T, N]."""
 
+    def position_embedding(self, weight: str, offset: int) -> T:
+        """Returns the rows of `weight` for the positions of the tokens, behind its first `offset` rows, [T, N]."""
+
+    def text_embedding(self, weight: str) -> T:
+        """Returns row 1 of `weight` for tokens of the second of two texts, and row 0 for others, [T, N].
+
+        With one row, all tokens have that.
+        """
+
     def rms_norm(self, x: T, weight: str, eps: float) -> T:
         """Returns x / sqrt(mean(x^2) + eps) * weight, over the last dimension. arXiv:1910.07467."""
 
@@ -77,6 +88,7 @@ class Ops(Protocol[T]):
     ) -> T:
         """Returns causal attention [T, H * D] of query [T, H * D] over the sequence's blocks, K and V as stored.
 
+        In an encoder (`Pooling.whole`) the query at each position sees all positions of its sequence.
         `write_kv` must store the step's keys and values first.
         window: the query at position p sees p - window + 1 to p (arXiv:2310.06825); None: 0 to p.
         soft_cap: a scaled score s becomes soft_cap * tanh(s / soft_cap) (arXiv:2408.00118); None: it stays s.
@@ -92,6 +104,12 @@ class Ops(Protocol[T]):
 
     def gelu(self, x: T) -> T:
         """Returns gelu(x), elementwise, with the tanh approximation. arXiv:1606.08415."""
+
+    def gelu_erf(self, x: T) -> T:
+        """Returns x / 2 * (1 + erf(x / sqrt(2))), elementwise: GELU without approximation. arXiv:1606.08415."""
+
+    def tanh(self, x: T) -> T:
+        """Returns tanh(x), elementwise."""
 
     def relu_squared(self, x: T) -> T:
         """Returns max(x, 0)^2, elementwise. arXiv:2109.08668."""
@@ -111,6 +129,12 @@ class Ops(Protocol[T]):
 
     def scale(self, x: T, factor: float) -> T:
         """Returns x * factor, elementwise."""
+
+    def pooled(self, x: T, kind: Kind) -> T:
+        """Keeps x [T, N] as the output from which the vectors of pooled sequences are made, by their `kind`.
+
+        Returns its rows that sample, [S, N]. Only `logits` may follow.
+        """
 
     def logits(self, x: T, weight: str, soft_cap: float | None = None) -> T:
         """Applies `linear` without bias to the rows that sample, then the soft cap as in `paged_attention`: [S, V]."""

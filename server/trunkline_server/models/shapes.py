@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 from trunkline_server.models.config import ModelConfig
+from trunkline_server.models.config_encoder import ENCODERS
 
 
 def weight_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """Maps the names of `forward`'s weights to their shapes, outermost first; `lm_head.weight` even if tied."""
+    """Maps the names of `forward`'s weights to their shapes, outermost first; `lm_head.weight` even if tied.
+
+    A classifier has `score.weight` instead.
+    """
+    if config.architecture in ENCODERS:
+        return _encoder_shapes(config)
     hidden, vocab = config.hidden_size, config.vocab_size
     shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (vocab, hidden)}
     for layer in range(config.num_layers):
         own = _attention_shapes(config) | (_expert_shapes if config.has_experts(layer) else _mlp_shapes)(config)
         shapes |= {f"model.layers.{layer}.{name}": shape for name, shape in own.items()}
     shapes |= _norm("model.norm", config)
-    shapes["lm_head.weight"] = (vocab, hidden)
+    if config.has_output_head:
+        shapes["lm_head.weight"] = (vocab, hidden)
+    elif config.pooling is not None and config.pooling.labels:
+        shapes["score.weight"] = (len(config.pooling.labels), hidden)
     return shapes
 
 
@@ -72,3 +81,31 @@ def _gated_mlp(name: str, hidden: int, inner: int) -> dict[str, tuple[int, ...]]
         f"{name}.up_proj.weight": (inner, hidden),
         f"{name}.down_proj.weight": (hidden, inner),
     }
+
+
+def _encoder_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+    hidden, inner = config.hidden_size, config.intermediate_size
+    shapes: dict[str, tuple[int, ...]] = {
+        "embeddings.word_embeddings.weight": (config.vocab_size, hidden),
+        "embeddings.position_embeddings.weight": (config.max_position_embeddings + config.position_offset, hidden),
+        "embeddings.token_type_embeddings.weight": (config.num_text_types, hidden),
+    }
+
+    def linear(name: str, outputs: int, inputs: int) -> None:
+        shapes[f"{name}.weight"] = (outputs, inputs)
+        shapes[f"{name}.bias"] = (outputs,)
+
+    shapes |= _norm("embeddings.LayerNorm", config)
+    for layer in range(config.num_layers):
+        name = f"encoder.layer.{layer}"
+        for part in ("query", "key", "value"):
+            linear(f"{name}.attention.self.{part}", hidden, hidden)
+        linear(f"{name}.attention.output.dense", hidden, hidden)
+        shapes |= _norm(f"{name}.attention.output.LayerNorm", config)
+        linear(f"{name}.intermediate.dense", inner, hidden)
+        linear(f"{name}.output.dense", hidden, inner)
+        shapes |= _norm(f"{name}.output.LayerNorm", config)
+    if config.pooling is not None and config.pooling.labels:
+        linear("pooler.dense", hidden, hidden)
+        linear("score", len(config.pooling.labels), hidden)
+    return shapes

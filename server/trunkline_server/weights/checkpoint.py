@@ -12,6 +12,7 @@ import numpy as np
 
 from trunkline_server.errors import DamagedFile, ModelNotFound, UnsupportedFormat, quoted
 from trunkline_server.models.config import ModelConfig
+from trunkline_server.models.config_encoder import ENCODERS
 from trunkline_server.models.config_gguf import RopeFactors, config_from_gguf
 from trunkline_server.models.config_json import config_from_json
 from trunkline_server.models.shapes import weight_shapes
@@ -22,7 +23,15 @@ from trunkline_server.weights.gguf import GgufArray, GgufFile
 from trunkline_server.weights.gguf_splits import open_splits
 from trunkline_server.weights.identity import SourceIdentity, identify
 from trunkline_server.weights.mapping import MappedFile
-from trunkline_server.weights.places import Place, gguf_place, has_offset, interleaved_heads, safetensors_place
+from trunkline_server.weights.places import (
+    Place,
+    encoder_places,
+    gguf_place,
+    has_offset,
+    interleaved_heads,
+    safetensors_place,
+)
+from trunkline_server.weights.pooling import stated_pooling
 from trunkline_server.weights.quantization import Quantization, parse_quantization
 from trunkline_server.weights.quantized_parts import Part, part_suffixes, quantized_shape
 from trunkline_server.weights.safetensors import SafetensorsFile, open_shards, read_json_object
@@ -145,8 +154,13 @@ class SafetensorsCheckpoint:
                 hint="convert the weights to safetensors; pickle files are never read",
             )
         self._holders: dict[str, SafetensorsFile] = open_shards(path)
+        self.config = stated_pooling(self.config, config_path, values, _HEAD in self._holders)
         shapes = {name: file.tensors[name].shape for name, file in self._holders.items()}
-        self._places = {name: safetensors_place(name, self.config) for name in weight_shapes(self.config)}
+        names = weight_shapes(self.config)
+        if self.config.architecture in ENCODERS:
+            self._places = encoder_places(names, self._holders)
+        else:
+            self._places = {name: safetensors_place(name, self.config, self._holders) for name in names}
         self._parts = self._find_parts()
         for name, parts in self._parts.items():
             assert self.quantization is not None, "parts are only found under a scheme"

@@ -18,8 +18,8 @@ Some norms multiply by 1 + w. Their safetensors hold w, their GGUF files 1 + w. 
 from __future__ import annotations
 
 import re
-from collections.abc import Container
-from dataclasses import dataclass
+from collections.abc import Collection, Container, Iterable
+from dataclasses import dataclass, replace
 
 from trunkline_server.models.config import ModelConfig
 
@@ -48,8 +48,38 @@ class Place:
     rows: tuple[tuple[int, int], ...] = ()
 
 
-def safetensors_place(name: str, config: ModelConfig) -> Place:
-    """Returns the place of a weight in safetensors."""
+def safetensors_place(name: str, config: ModelConfig, tensors: Container[str] = ()) -> Place:
+    """Returns the place of a weight in safetensors. tensors: the names in the files."""
+    place = _safetensors_place(name, config)
+    # Models that were saved without a head lack this prefix.
+    bare = place.tensor.removeprefix("model.")
+    return replace(place, tensor=bare) if bare in tensors and place.tensor not in tensors else place
+
+
+def encoder_places(names: Iterable[str], tensors: Collection[str]) -> dict[str, Place]:
+    """Returns the places of an encoder's weights in safetensors. tensors: the names in the files."""
+    words = "embeddings.word_embeddings.weight"
+    prefix = next((name.removesuffix(words) for name in tensors if name.endswith(words)), "")
+    # RoBERTa's head has both matrices.
+    has_dense_head = "classifier.dense.weight" in tensors
+    heads = {
+        "score": "classifier.out_proj" if has_dense_head else "classifier",
+        "pooler.dense": "classifier.dense" if has_dense_head else f"{prefix}pooler.dense",
+    }
+    # Old files have these names in norms.
+    old = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
+    places = {}
+    for name in names:
+        module, _, kind = name.rpartition(".")
+        tensor = f"{heads.get(module, prefix + module)}.{kind}"
+        for new, spelling in old.items():
+            if tensor.endswith(new) and tensor not in tensors:
+                tensor = tensor.removesuffix(new) + spelling
+        places[name] = Place(tensor)
+    return places
+
+
+def _safetensors_place(name: str, config: ModelConfig) -> Place:
     architecture = config.architecture
     module, _, kind = name.rpartition(".")
     match = _LAYER.fullmatch(module)

@@ -2,7 +2,7 @@
 
 use trunkline_kernels::isa::Isa;
 use trunkline_kernels::ops::add::add_in_place;
-use trunkline_kernels::ops::gelu::{gelu_in_place, gelu_mul_in_place};
+use trunkline_kernels::ops::gelu::{gelu_erf_in_place, gelu_in_place, gelu_mul_in_place};
 use trunkline_kernels::ops::layer_norm::layer_norm;
 use trunkline_kernels::ops::relu_squared::relu_squared_in_place;
 use trunkline_kernels::ops::rms_norm::{head_rms_norm_in_place, rms_norm};
@@ -109,6 +109,26 @@ fn gelu_relu_squared_scale_and_soft_cap_are_near_f64_and_the_same_everywhere() {
             let cap = f64::from(cap);
             assert_near(&got, x.iter().map(|x| cap * (f64::from(*x) / cap).tanh()), &what);
         }
+    }
+}
+
+#[test]
+fn exact_gelu_is_within_its_bound() {
+    // erf by its Taylor series in f64, which converges for |x| < 6.
+    let erf = |x: f64| {
+        let (mut term, mut sum, mut n) = (x, x, 0.0);
+        while f64::abs(term) > 1e-17 {
+            n += 1.0;
+            term *= -x * x / n;
+            sum += term / (2.0 * n + 1.0);
+        }
+        2.0 / std::f64::consts::PI.sqrt() * sum
+    };
+    let x: Vec<f32> = (-4000..4000).map(|i| i as f32 * 1e-3).collect();
+    let got = in_place_on_all("exact gelu", &x, gelu_erf_in_place);
+    for (x, got) in x.iter().zip(&got) {
+        let exact = f64::from(*x) / 2.0 * (1.0 + erf(f64::from(*x) / 2f64.sqrt()));
+        assert!((f64::from(*got) - exact).abs() <= 4e-7, "gelu({x}) became {got}, expected {exact}");
     }
 }
 

@@ -43,8 +43,8 @@ pub fn load(folder: &Path, chat_template: Option<String>) -> Result<ModelText, T
     let prefix_ids =
         match (tokenizer_config.get("add_bos_token").and_then(Value::as_bool), &special_tokens.bos) {
             (Some(false), _) => Vec::new(),
-            (Some(true), Some(bos)) if built.prefix_ids.is_empty() => vec![bos.id],
-            _ => built.prefix_ids,
+            (Some(true), Some(bos)) if built.framing.before.is_empty() => vec![bos.id],
+            _ => built.framing.before.clone(),
         };
     let sources = match chat_template {
         Some(source) => vec![("default".to_owned(), source)],
@@ -68,6 +68,7 @@ pub fn load(folder: &Path, chat_template: Option<String>) -> Result<ModelText, T
             .map(str::to_owned),
         generation_defaults: generation_defaults(&generation_config),
         prefix_ids,
+        framing: built.framing,
     })
 }
 

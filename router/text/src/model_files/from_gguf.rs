@@ -7,6 +7,7 @@ use serde_json::Map;
 
 use super::{GenerationDefaults, ModelText, SpecialToken, SpecialTokens};
 use crate::error::TextError;
+use crate::framing::Framing;
 use crate::gguf::{GgufArray, GgufMetadata, GgufValue};
 use crate::tokenizer::from_gguf::tokenizer_from_gguf;
 
@@ -61,7 +62,9 @@ pub fn load(path: &Path, chat_template: Option<String>) -> Result<ModelText, Tex
         Some(GgufValue::Bool(add_bos)) => *add_bos,
         _ => built.add_bos_by_default,
     };
-    let prefix_ids = special_tokens.bos.iter().filter(|_| add_bos).map(|token| token.id).collect();
+    let prefix_ids: Vec<u32> = special_tokens.bos.iter().filter(|_| add_bos).map(|token| token.id).collect();
+    let add_eos = matches!(metadata.get("tokenizer.ggml.add_eos_token"), Some(GgufValue::Bool(true)));
+    let suffix_ids = special_tokens.eos.iter().filter(|_| add_eos).map(|token| token.id).collect();
 
     let sources =
         chat_template.map_or_else(|| templates(&metadata), |source| vec![("default".to_owned(), source)]);
@@ -76,6 +79,7 @@ pub fn load(path: &Path, chat_template: Option<String>) -> Result<ModelText, Tex
         name: text(&metadata, "general.name"),
         architecture,
         generation_defaults: GenerationDefaults::default(),
+        framing: Framing::around(prefix_ids.clone(), suffix_ids),
         prefix_ids,
         special_tokens,
     })

@@ -2,27 +2,31 @@
 
 use serde::de::IgnoredAny;
 use serde_json::Value;
-use tokenizers::{NormalizedString, Normalizer};
+use tokenizers::{EncodeInput, NormalizedString, Normalizer};
 
 use super::Tokenizer;
 use super::added::AddedTokens;
 use super::bytes::{byte_level_bytes, sentence_piece_bytes};
 use super::vocabulary::{Vocabulary, check_size};
 use crate::error::TextError;
+use crate::framing::Framing;
 
-/// A tokenizer, and the prefix that its post-processor adds.
+/// A tokenizer, and what its post-processor adds.
 #[derive(Debug)]
 pub struct JsonTokenizer {
     pub tokenizer: Tokenizer,
-    /// Ids that the post-processor puts before every text.
-    pub prefix_ids: Vec<u32>,
+    pub framing: Framing,
 }
 
 /// The spelling of bytes in tokens, which the file's decoder shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Spelling {
     ByteLevel,
-    SentencePiece { leading_space: bool },
+    SentencePiece {
+        leading_space: bool,
+    },
+    /// BERT's. Tokens inside of words begin with `##`. Encoders generate no text, so this is only for display.
+    WordPiece,
 }
 
 /// Builds the tokenizer that a `tokenizer.json` describes.
@@ -44,7 +48,7 @@ fn build(json: &[u8]) -> Result<JsonTokenizer, TextError> {
         .map_err(|error| TextError::InvalidTokenizer { detail: error.to_string() })?
         .with_padding(None);
     let spelling = spelling(&pipeline)?;
-    let prefix_ids = prefix_ids(&pipeline)?;
+    let framing = framing(&pipeline)?;
 
     let mut added: Vec<_> =
         pipeline.get_added_tokens_decoder().into_iter().map(|(id, token)| (token, id)).collect();
@@ -68,13 +72,16 @@ fn build(json: &[u8]) -> Result<JsonTokenizer, TextError> {
             (None, Some(name)) if spelling == Spelling::ByteLevel => {
                 vocabulary.push(&byte_level_bytes(name), false)
             }
+            (None, Some(name)) if spelling == Spelling::WordPiece => {
+                vocabulary.push(name.strip_prefix("##").unwrap_or(name).as_bytes(), false)
+            }
             (None, Some(name)) => vocabulary.push(&sentence_piece_bytes(name), false),
             (None, None) => vocabulary.push_hole(),
         }
     }
     let added = AddedTokens::new(added, |text| normalize_with(&pipeline, text))?;
     let leading_space = spelling == Spelling::SentencePiece { leading_space: true };
-    Ok(JsonTokenizer { tokenizer: Tokenizer { pipeline, added, vocabulary, leading_space }, prefix_ids })
+    Ok(JsonTokenizer { tokenizer: Tokenizer { pipeline, added, vocabulary, leading_space }, framing })
 }
 
 /// Normalizes a text with the pipeline's normalizer.
@@ -88,13 +95,14 @@ pub fn normalize_with(pipeline: &tokenizers::Tokenizer, text: &str) -> Result<St
     Ok(normalized.get().to_owned())
 }
 
-/// Returns the ids that the post-processor puts before a text.
-fn prefix_ids(pipeline: &tokenizers::Tokenizer) -> Result<Vec<u32>, TextError> {
+/// Returns the ids that the post-processor puts around texts.
+fn framing(pipeline: &tokenizers::Tokenizer) -> Result<Framing, TextError> {
     let failed = |error: tokenizers::Error| TextError::InvalidTokenizer { detail: error.to_string() };
-    let ids = |with_special| Ok(pipeline.encode_fast("a", with_special).map_err(failed)?.get_ids().to_vec());
-    let (plain, whole): (Vec<u32>, Vec<u32>) = (ids(false)?, ids(true)?);
-    let start = whole.windows(plain.len().max(1)).position(|window| window == plain);
-    Ok(whole[..start.unwrap_or(0)].to_vec())
+    let encode =
+        |text: EncodeInput<'_>, with_special| pipeline.encode_fast(text, with_special).map_err(failed);
+    let (plain, whole, pair) =
+        (encode("a".into(), false)?, encode("a".into(), true)?, encode(("a", "a").into(), true)?);
+    Ok(Framing::of_samples(plain.get_ids(), whole.get_ids(), pair.get_ids(), pair.get_type_ids()))
 }
 
 /// Reads the spelling from the decoder's JSON form, which is stable, unlike the library's types.
@@ -112,14 +120,18 @@ fn spelling(pipeline: &tokenizers::Tokenizer) -> Result<Spelling, TextError> {
     let kinds: Vec<String> = steps.iter().map(kind).collect();
     let has = |name: &str| kinds.iter().any(|kind| kind == name);
     if let Some(other) = kinds.iter().find(|kind| {
-        !["ByteLevel", "Metaspace", "Replace", "ByteFallback", "Fuse", "Strip"].contains(&kind.as_str())
+        !["ByteLevel", "Metaspace", "Replace", "ByteFallback", "Fuse", "Strip", "WordPiece"]
+            .contains(&kind.as_str())
     }) {
         return Err(unsupported(format!(
-            "decoder `{other}` of `tokenizer.json` is not supported; supported are ByteLevel and those of SentencePiece"
+            "decoder `{other}` of `tokenizer.json` is not supported; supported are ByteLevel, WordPiece and those of SentencePiece"
         )));
     }
     if has("ByteLevel") {
         return Ok(Spelling::ByteLevel);
+    }
+    if has("WordPiece") {
+        return Ok(Spelling::WordPiece);
     }
     let metaspace = steps.iter().find(|step| kind(step) == "Metaspace");
     let prepends =

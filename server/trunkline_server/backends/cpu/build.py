@@ -41,6 +41,7 @@ BLOCK_SIZE = 64
 # Long enough for the matrix kernels, and short enough for the sequences that decode in the same step.
 DEFAULT_STEP_TOKENS = 256
 DEFAULT_STEP_SEQUENCES = 64
+MAX_ENCODER_TOKENS = 8192
 # The meaning of `auto`; docs/decisions/0010-int8-kv-rotated.md has the reasons.
 KV_DTYPE = "int8"
 KV_ELEMENT_BITS = {"int8": 8, "int4": 4, "f16": 16, "bf16": 16}
@@ -86,8 +87,15 @@ def build(
     except ImportError as error:
         raise BackendUnavailable(f"cannot load the kernels: {error}", hint="run `make build`") from error
     config = checkpoint.config
-    kv_dtype = _kv_dtype(kv_cache_dtype)
+    is_encoder = config.pooling is not None and config.pooling.whole
+    kv_dtype = _kv_dtype("f16" if is_encoder and kv_cache_dtype == "auto" else kv_cache_dtype)
+    if is_encoder and max_step_tokens is None:
+        # A prompt is computed in one step.
+        max_step_tokens = max(DEFAULT_STEP_TOKENS, min(config.max_position_embeddings, MAX_ENCODER_TOKENS))
     step = step_limits(max_step_tokens, max_step_sequences)
+    if is_encoder and max_batch_total_tokens is None:
+        # Two steps and what waits for them; nothing is kept.
+        max_batch_total_tokens = 4 * step["max_step_tokens"] + 2 * block_size * step["max_step_sequences"]
     window_tokens = block_size * (window_parts if isinstance(window_parts, int) else 0)
     bits = bits_of(quantize, checkpoint)
     need = memory_need(checkpoint, bits, kv_dtype=kv_dtype, block_size=block_size, window_tokens=window_tokens, **step)
@@ -121,6 +129,7 @@ def build(
         store=disk,
         after_start=None if packed is None else packed.keep,
         draft_model=draft_model,
+        makes_vectors=config.pooling is not None,
     )
 
 
@@ -267,6 +276,8 @@ def _trace(builder: ProgramBuilder, checkpoint: Checkpoint, window_parts: int | 
     if window_parts is not None:
         builder.keep_windows(window_parts)
     ops = TracingOps(builder, checkpoint, bits)
+    if checkpoint.config.pooling is not None and checkpoint.config.pooling.whole:
+        builder.see_all()
     registry.forward(ops, checkpoint.config)
     return ops.tensors
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from trunkline_server.backends.cpu.quantize import NONE, quantized_format
 from trunkline_server.models.ops import Experts, Rope
+from trunkline_server.models.pooling import Kind
 
 if TYPE_CHECKING:
     from trunkline_server._kernels import ProgramBuilder
@@ -29,6 +30,12 @@ class TracingOps:
 
     def embedding(self, weight: str) -> int:
         return self._builder.embedding(self._weight(weight))
+
+    def position_embedding(self, weight: str, offset: int) -> int:
+        return self._builder.position_embedding(self._weight(weight), offset)
+
+    def text_embedding(self, weight: str) -> int:
+        return self._builder.text_embedding(self._weight(weight))
 
     def rms_norm(self, x: int, weight: str, eps: float) -> int:
         return self._builder.rms_norm(x, self._weight(weight), eps)
@@ -62,6 +69,12 @@ class TracingOps:
     def gelu(self, x: int) -> int:
         return self._builder.gelu(x)
 
+    def gelu_erf(self, x: int) -> int:
+        return self._builder.gelu_erf(x)
+
+    def tanh(self, x: int) -> int:
+        return self._builder.tanh(x)
+
     def relu_squared(self, x: int) -> int:
         return self._builder.relu_squared(x)
 
@@ -84,6 +97,9 @@ class TracingOps:
 
     def scale(self, x: int, factor: float) -> int:
         return self._builder.scale(x, factor)
+
+    def pooled(self, x: int, kind: Kind) -> int:
+        return self._builder.pooled(x, "all" if kind == "mean" else kind)
 
     def logits(self, x: int, weight: str, soft_cap: float | None = None) -> int:
         return self._builder.logits(x, self._weight(weight), soft_cap)

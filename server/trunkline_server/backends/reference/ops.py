@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from trunkline_server.backends.reference.kv_pool import KvPool
 from trunkline_server.backends.reference.turn import Turn, rotate
 from trunkline_server.models.ops import Experts, Rope
+from trunkline_server.models.pooling import Kind
 
 Weights = Callable[[str], torch.Tensor]
 
@@ -20,12 +21,14 @@ class ChunkRows:
     """The rows of one chunk: rows `begin` to `end` are positions from `first_position` on.
 
     slots: of all positions up to the chunk's last, [first_position + end - begin].
+    second_text: position of the second of two texts, or 0.
     """
 
     begin: int
     end: int
     first_position: int
     slots: torch.Tensor
+    second_text: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +39,7 @@ class Step:
     positions: torch.Tensor
     rows: list[ChunkRows]
     sampling_rows: torch.Tensor
+    sees_all: bool = False
 
 
 class ReferenceOps:
@@ -47,9 +51,22 @@ class ReferenceOps:
         self._step = step
         # Tensors that `rope` returned in this layer, with their rotations.
         self._rotated: list[tuple[torch.Tensor, Rope]] = []
+        # What was pooled, [T, N].
+        self.output: torch.Tensor | None = None
 
     def embedding(self, weight: str) -> torch.Tensor:
         return F.embedding(self._step.token_ids, self._weights(weight))
+
+    def position_embedding(self, weight: str, offset: int) -> torch.Tensor:
+        return F.embedding(self._step.positions + offset, self._weights(weight))
+
+    def text_embedding(self, weight: str) -> torch.Tensor:
+        table = self._weights(weight)
+        texts = torch.zeros_like(self._step.positions)
+        for row in self._step.rows:
+            if row.second_text:
+                texts[row.begin : row.end] = (self._step.positions[row.begin : row.end] >= row.second_text).long()
+        return F.embedding(texts.clamp(max=table.shape[0] - 1), table)
 
     def rms_norm(self, x: torch.Tensor, weight: str, eps: float) -> torch.Tensor:
         return self._weights(weight) * (x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps))
@@ -100,7 +117,7 @@ class ReferenceOps:
             scores = _soft_capped(queries @ keys.transpose(1, 2) * scale, soft_cap)
             positions = torch.arange(row.first_position, row.slots.shape[0])[:, None]
             key_positions = torch.arange(row.slots.shape[0])[None, :]
-            is_hidden = key_positions > positions
+            is_hidden = (key_positions > positions) & (not self._step.sees_all)
             if window is not None:
                 is_hidden |= key_positions <= positions - window
             weights = torch.softmax(scores.masked_fill(is_hidden, -torch.inf), dim=-1)
@@ -115,6 +132,12 @@ class ReferenceOps:
 
     def gelu(self, x: torch.Tensor) -> torch.Tensor:
         return F.gelu(x, approximate="tanh")
+
+    def gelu_erf(self, x: torch.Tensor) -> torch.Tensor:
+        return F.gelu(x)
+
+    def tanh(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(x)
 
     def relu_squared(self, x: torch.Tensor) -> torch.Tensor:
         return F.relu(x).square()
@@ -141,6 +164,10 @@ class ReferenceOps:
 
     def scale(self, x: torch.Tensor, factor: float) -> torch.Tensor:
         return x * factor
+
+    def pooled(self, x: torch.Tensor, kind: Kind) -> torch.Tensor:
+        self.output = x
+        return x[self._step.sampling_rows]
 
     def logits(self, x: torch.Tensor, weight: str, soft_cap: float | None = None) -> torch.Tensor:
         return _soft_capped(F.linear(x[self._step.sampling_rows], self._weights(weight)), soft_cap)
