@@ -32,7 +32,7 @@ pub(super) struct FolderTokenizer {
 
 /// The JSON files beside the tokenizer.
 pub(super) struct Configs<'a> {
-    /// `model_type` of `config.json`.
+    /// The value of `model_type` in `config.json`.
     pub model_type: &'a str,
     pub tokenizer_config: &'a Map<String, Value>,
     pub special_tokens_map: &'a Map<String, Value>,
