@@ -28,7 +28,7 @@ impl IntFormat for Tq1_0 {
             for power in &powers[..count] {
                 for (byte, quant) in bytes.iter().zip(&mut quants) {
                     // A byte is a fraction in base 3, whose first digit moves before the point.
-                    *quant = MINUS_ONE + (u16::from(byte.wrapping_mul(*power)) * 3 >> 8) as u8;
+                    *quant = MINUS_ONE + ((u16::from(byte.wrapping_mul(*power)) * 3) >> 8) as u8;
                 }
             }
         }

@@ -20,9 +20,9 @@ pub enum DummyPrefix {
 
 #[derive(Debug)]
 pub struct SentencePieceNormalizer {
-    pub dummy_prefix: DummyPrefix,
+    dummy_prefix: DummyPrefix,
     /// Set if spaces at both ends are removed, and runs of spaces inside become one.
-    pub remove_extra_spaces: bool,
+    remove_extra_spaces: bool,
     charsmap: Option<Charsmap>,
     /// Finds the pieces that the charsmap must not change. `None` if there are none, or no charsmap.
     kept: Option<AhoCorasick>,
@@ -112,7 +112,7 @@ impl Charsmap {
         let size = u32::from_le_bytes(*size) as usize;
         let (units, texts) =
             rest.split_at_checked(size).ok_or_else(|| problem("is shorter than its size"))?;
-        if size == 0 || size % 4 != 0 {
+        if size == 0 || !size.is_multiple_of(4) {
             return Err(problem("has a trie of an impossible size"));
         }
         let units =
