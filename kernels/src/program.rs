@@ -65,6 +65,9 @@ pub enum ProgramError {
     /// The list of operations is not a valid step.
     #[error("the program {what}")]
     Structure { what: String },
+    /// The owner of a weight did not produce its bytes, and knows the reason.
+    #[error("weight {weight} cannot be read")]
+    Unread { weight: usize },
     #[error("weight {weight}: {source}")]
     Weight { weight: usize, source: PackError },
     #[error(transparent)]

@@ -49,7 +49,9 @@ _HUB_ID = re.compile(r"(?P<repo>[\w.-]+(?:/[\w.-]+)?)(?::(?P<file>[^:]+))?", re.
 _SAFETENSORS = re.compile(r"model(-\d+-of-\d+)?\.safetensors")
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt")
 # Files beside the weights: configs, tokenizer, chat template.
-_COMPANIONS = (".json", ".jinja", "tokenizer.model")
+_COMPANIONS = (".json", ".jinja", "tokenizer.model", ".tiktoken")
+# The description of a repository, which names the licence.
+_CARD = "README.md"
 # Configs of sentence-transformers' modules.
 _MODULE_CONFIG = re.compile(r"\d+_\w+/config\.json")
 # A repository of many quantisations stands for this one, as in llama.cpp.
@@ -68,6 +70,14 @@ class ResolvedModel:
     path: Path
     model_id: str
     revision: str | None = None
+
+    @property
+    def card(self) -> Path | None:
+        """The path of the description of a repository or folder, where there may be no file."""
+        for folder in (self.path, *self.path.parents):
+            if folder.name == self.revision:
+                return folder / _CARD
+        return self.path / _CARD if self.path.is_dir() else None
 
 
 def resolve(model: str | None, *, revision: str | None = None, downloads: bool = True) -> ResolvedModel:
@@ -135,6 +145,8 @@ def _hub(repo: str, file: str | None, revision: str, downloads: bool) -> Resolve
     else:
         raise ModelNotFound(f"`{repo}` is not downloaded", hint=f"run `trunkline download {repo}`")
     chosen = _choose(files, repo, file)
+    if _CARD in files:
+        chosen.append(_CARD)
     try:
         folder = Path(
             snapshot_download(

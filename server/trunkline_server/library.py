@@ -25,6 +25,7 @@ from trunkline_server.weights.quantization import Awq, EightBits, FourBitFloats,
 if TYPE_CHECKING:
     from huggingface_hub import CachedRepoInfo
 
+    from trunkline_server.hub import ResolvedModel
     from trunkline_server.weights.checkpoint import Checkpoint
 
 _WEIGHTS = (".safetensors", ".gguf")
@@ -80,9 +81,28 @@ def shown(model: str | None, revision: str | None) -> list[str]:
         ("weights", _weights(checkpoint)),
         ("context", f"{config.max_position_embeddings:,} tokens"),
     ]
-    if resolved.path.suffix == ".gguf" and (licence := GgufFile(resolved.path).metadata.get(_LICENCE)):
-        rows.append(("licence", str(licence)))
+    if licence := _licence(resolved):
+        rows.append(("licence", licence))
     return _table(rows + list(_memory(checkpoint)))
+
+
+def _licence(resolved: ResolvedModel) -> str | None:
+    """Returns the licence that the GGUF file or the description of the repository names."""
+    from huggingface_hub import metadata_load
+    from yaml import YAMLError
+
+    if resolved.path.suffix == ".gguf" and (licence := GgufFile(resolved.path).metadata.get(_LICENCE)):
+        return str(licence)
+    if resolved.card is None or not resolved.card.is_file():
+        return None
+    try:
+        metadata = metadata_load(resolved.card) or {}
+    except (ValueError, YAMLError):
+        return f"unknown, because the metadata of `{resolved.card.name}` is not valid YAML"
+    names = metadata.get("license")
+    licence = ", ".join(map(str, names)) if isinstance(names, list) else str(names or "")
+    # A licence that the Hub does not know is `other` and has a name of its own.
+    return str(metadata.get("license_name") or licence) if licence == "other" else licence or None
 
 
 def _repos() -> list[CachedRepoInfo]:

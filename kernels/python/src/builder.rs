@@ -1,12 +1,13 @@
 //! The recorder of a model's step, as Python sees it.
 
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use pyo3::buffer::PyUntypedBuffer;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use trunkline_kernels::kv_pool::{KeyScaling, KvGeometry};
-use trunkline_kernels::pack::{Format, InterleavedHeads, SourceBytes};
+use trunkline_kernels::pack::{Format, InterleavedHeads, ReadBytes, SourceBytes};
 use trunkline_kernels::program::{
     Experts, PooledRows, ProgramBuilder, ProgramConfig, ProgramError, RowIndex, ValueId, WeightId,
 };
@@ -30,6 +31,8 @@ pub(super) struct PyProgramBuilder {
     held: Vec<PyUntypedBuffer>,
     /// The names of the weights, for errors.
     names: Vec<String>,
+    /// The exception of a weight whose bytes could not be read.
+    raised: Arc<Mutex<Option<PyErr>>>,
 }
 
 impl PyProgramBuilder {
@@ -37,8 +40,24 @@ impl PyProgramBuilder {
         self.builder.as_mut().ok_or_else(|| PyValueError::new_err("the program is already built"))
     }
 
+    /// Returns a function that calls `data` and copies the buffer that it returns.
+    fn reader(&self, data: Py<PyAny>) -> ReadBytes {
+        let raised = Arc::clone(&self.raised);
+        Box::new(move || {
+            Python::attach(|py| {
+                let read = || Ok(bytes_of(&buffer_of(&data.bind(py).call0()?)?).to_vec());
+                read()
+                    .map_err(|error| *raised.lock().unwrap_or_else(PoisonError::into_inner) = Some(error))
+                    .ok()
+            })
+        })
+    }
+
     /// Names the weight of an error that has one.
     fn named(&self, error: ProgramError) -> Failure {
+        if let Some(error) = self.raised.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            return error.into();
+        }
         match error {
             ProgramError::Weight { weight, source } if !self.names[weight].is_empty() => {
                 PyValueError::new_err(format!("weight `{}`: {source}", self.names[weight])).into()
@@ -66,10 +85,17 @@ impl PyProgramBuilder {
         let dtype = kv_dtype.parse().map_err(ProgramError::KvPool)?;
         let geometry = KvGeometry { num_layers, num_kv_heads, head_size, block_size, dtype };
         let config = ProgramConfig { max_step_tokens, max_step_sequences, num_blocks, geometry };
-        Ok(Self { builder: Some(ProgramBuilder::new(config)?), held: Vec::new(), names: Vec::new() })
+        Ok(Self {
+            builder: Some(ProgramBuilder::new(config)?),
+            held: Vec::new(),
+            names: Vec::new(),
+            raised: Arc::default(),
+        })
     }
 
-    /// `quantize`: Q8_0 or Q4_1, to which a matrix of floats is quantised while it is packed. `name`: for errors.
+    /// `data`: a buffer, or a callable without arguments that returns one and is called only if the weight is not in
+    /// the cache. `quantize`: Q8_0 or Q4_1, to which a matrix of floats is quantised while it is packed. `name`: for
+    /// errors.
     #[pyo3(signature = (format, data, shape, *, name="", interleaved_heads=None, is_mapped=false, quantize=None))]
     #[expect(clippy::too_many_arguments, reason = "keywords in Python")]
     fn weight(
@@ -84,10 +110,13 @@ impl PyProgramBuilder {
     ) -> Result<usize, Failure> {
         let format = parse_format("format", format)?;
         let quantize = quantize.map(|format| parse_format("quantize", format)).transpose()?;
-        let buffer = buffer_of(data)?;
-        // SAFETY: `held` keeps the buffer longer than the builder lives, and the caller states whether it is mapped.
-        // The caller must not write to it.
-        let bytes = unsafe { SourceBytes::borrow(bytes_of(&buffer), is_mapped) };
+        let buffer = if data.is_callable() { None } else { Some(buffer_of(data)?) };
+        let bytes = match &buffer {
+            // SAFETY: `held` keeps the buffer longer than the builder lives, and the caller states whether it is
+            // mapped. The caller must not write to it.
+            Some(buffer) => unsafe { SourceBytes::borrow(bytes_of(buffer), is_mapped) },
+            None => SourceBytes::Later(self.reader(data.clone().unbind())),
+        };
         let interleaved_heads =
             interleaved_heads.map(|(head_size, rotary_size)| InterleavedHeads { head_size, rotary_size });
         self.names.push(name.to_owned());
@@ -96,7 +125,7 @@ impl PyProgramBuilder {
             .weight_from(format, bytes, &shape, interleaved_heads)
             .and_then(|weight| quantize.map_or(Ok(()), |to| builder.quantize(weight, to)).map(|()| weight));
         // Held even after an error, because the builder may have the weight already.
-        self.held.push(buffer);
+        self.held.extend(buffer);
         let weight = weight.map_err(|error| self.named(error))?;
         Ok(weight.0)
     }

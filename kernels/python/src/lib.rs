@@ -14,7 +14,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList};
 use trunkline_contract::{BlockKey, KEY_BYTES};
 
-use crate::buffers::page_sums;
+use crate::buffers::{packed_bytes, page_sums, unpack_groups};
 use crate::builder::PyProgramBuilder;
 use crate::failure::Failure;
 use crate::late_masks::PyLateMasks;
@@ -265,6 +265,8 @@ fn _kernels(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(max_parallel_threads, module)?)?;
     module.add_class::<PyProgramBuilder>()?;
     module.add_function(wrap_pyfunction!(page_sums, module)?)?;
+    module.add_function(wrap_pyfunction!(packed_bytes, module)?)?;
+    module.add_function(wrap_pyfunction!(unpack_groups, module)?)?;
     module.add_function(wrap_pyfunction!(check_sampling, module)?)?;
     module.add_class::<PyWeightCache>()?;
     module.add_class::<PyCacheWriter>()?;

@@ -184,18 +184,18 @@ impl ProgramBuilder {
         interleaved_heads: Option<InterleavedHeads>,
     ) -> Result<WeightId, ProgramError> {
         let weight = self.weights.len();
-        let (rows, columns) = match *shape {
-            [columns] => (1, columns),
-            [rows, columns] => (rows, columns),
-            _ => return Err(shape_error("weight", "number of dimensions", shape.len(), "1 or 2")),
-        };
+        if !matches!(shape.len(), 1 | 2) {
+            return Err(shape_error("weight", "number of dimensions", shape.len(), "1 or 2"));
+        }
         let fail = |source| ProgramError::Weight { weight, source };
-        format.check(bytes.as_slice().len(), rows, columns).map_err(fail)?;
+        let raw = RawWeight { format, stored: format, bytes, shape: shape.to_vec(), interleaved_heads };
+        if !matches!(raw.bytes, SourceBytes::Later(_)) {
+            raw.check().map_err(fail)?;
+        }
         if let Some(heads) = interleaved_heads {
             heads.check(shape[0]).map_err(fail)?;
         }
-        let shape = shape.to_vec();
-        self.weights.push(RawWeight { format, stored: format, bytes, shape, interleaved_heads });
+        self.weights.push(raw);
         Ok(WeightId(weight))
     }
 

@@ -32,7 +32,7 @@ impl ProgramBuilder {
     /// Like [`ProgramBuilder::lower`], with the pool's threads. `find_packed` may return an image that is already
     /// packed; if it returns `None`, the weights are packed.
     pub(crate) fn lower_on(
-        self,
+        mut self,
         pool: &mut ThreadPool,
         find_packed: &mut dyn FnMut(&ImageTable, &mut ThreadPool) -> Option<Region>,
     ) -> Result<Program, ProgramError> {
@@ -69,7 +69,10 @@ impl ProgramBuilder {
         let table = plan.lay_out(&self.weights)?;
         let image = match find_packed(&table, pool) {
             Some(region) => WeightImage { table: Arc::new(table), region: Arc::new(region) },
-            None => WeightImage::pack(table, &self.weights, pool, self.progress.as_ref())?,
+            None => {
+                self.weights.iter_mut().enumerate().try_for_each(|(weight, raw)| raw.read(weight))?;
+                WeightImage::pack(table, &self.weights, pool, self.progress.as_ref())?
+            }
         };
         Ok(Program {
             config: self.config,

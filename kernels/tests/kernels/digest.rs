@@ -30,7 +30,7 @@ use crate::random::Random;
 /// The only group that is not computed with the scalar set.
 const INT4_MODELS: &str = "int4_models";
 /// The current XXH3-64 of each group of results.
-const DIGESTS: [(&str, u64); 40] = [
+const DIGESTS: [(&str, u64); 50] = [
     ("rms_norm", 0x1f5038f7c15a45e2),
     ("head_rms_norm", 0x793fb7940ddce849),
     ("silu_mul", 0xf8fbe278048fc9ea),
@@ -60,6 +60,16 @@ const DIGESTS: [(&str, u64); 40] = [
     ("IQ4_NL", 0xff0b4c96d1618472),
     ("IQ4_XS", 0x415e6c60d281eba2),
     ("MXFP4", 0x7bff934440ec7463),
+    ("Q2_K", 0x2ef1b30d8bac0dcd),
+    ("TQ1_0", 0x01bc308fe6bcafa6),
+    ("TQ2_0", 0x2a0c8350b216d6b3),
+    ("IQ2_XXS", 0x4dcb782f627f1836),
+    ("IQ2_XS", 0xfa7a0bdf51f0a20b),
+    ("IQ2_S", 0x3b4f7201ab1e1823),
+    ("IQ3_XXS", 0x3867bc86e31814dc),
+    ("IQ3_S", 0xdfd83e5c99f6e6b7),
+    ("IQ1_S", 0xad324470f639d4e1),
+    ("IQ1_M", 0x0a9621a791eed1a3),
     ("AFFINE4", 0x95215d04835aec86),
     ("AFFINE8", 0x78f49f6371f55dde),
     ("int8", 0xf515b9e8c0f7dd50),
@@ -75,7 +85,7 @@ const DIGESTS: [(&str, u64); 40] = [
 
 /// Each `NUMERICS_VERSION` with the XXH3-64 of its digests in order, little-endian. A change of bits adds a line and
 /// never changes an existing one.
-const VERSIONS: [(u32, u64); 2] = [(7, 0xafd9e0cc6822f7f7), (8, 0x64369190c47c690d)];
+const VERSIONS: [(u32, u64); 2] = [(7, 0xafd9e0cc6822f7f7), (8, 0x5afb35bed1d9415a)];
 
 #[derive(Default)]
 struct Digest(Xxh3);

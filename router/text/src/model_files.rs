@@ -3,6 +3,7 @@
 mod from_folder;
 mod from_gguf;
 mod load;
+mod tokenizer_files;
 
 use std::sync::Arc;
 
@@ -62,7 +63,7 @@ pub struct ModelText {
     pub name: Option<String>,
     /// Sampling parameters that the model's authors propose.
     pub generation_defaults: GenerationDefaults,
-    /// Ids that `encode_prompt` puts first, which are BOS or nothing.
+    /// Ids that `encode_prompt` puts first, for most models BOS or nothing.
     pub prefix_ids: Vec<u32>,
     /// The ids around texts whose vectors are asked for.
     pub framing: Framing,

@@ -45,7 +45,7 @@ def checkpoint(config: ModelConfig) -> Any:
         data = np.zeros(4 * int(np.prod(shapes[stored])), dtype=np.uint8)
         return Tensor(name=stored, format="F32", shape=shapes[stored], data=data)
 
-    return SimpleNamespace(config=config, tensor=tensor, names=lambda: list(shapes))
+    return SimpleNamespace(config=config, encoded=tensor, names=lambda: list(shapes))
 
 
 def config(**changes: Any) -> ModelConfig:
@@ -79,7 +79,7 @@ def test_every_weight_is_passed_once_and_a_tied_head_is_the_embedding(architectu
     builder = RecordingBuilder()
     ops = TracingOps(builder, checkpoint(model))
     registry.forward(ops, model)
-    stored = {checkpoint(model).tensor(name).name for name in weight_shapes(model)}
+    stored = {checkpoint(model).encoded(name).name for name in weight_shapes(model)}
     assert len(ops.tensors) == len(builder.weights) == len(stored)
     first, last = builder.calls[0], builder.calls[-1]
     assert (first[0], last[0]) == ("embedding", "logits")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -16,7 +17,7 @@ from trunkline_server.models.config_encoder import ENCODERS
 from trunkline_server.models.config_gguf import RopeFactors, config_from_gguf
 from trunkline_server.models.config_json import config_from_json
 from trunkline_server.models.shapes import weight_shapes
-from trunkline_server.weights.affine import decoded
+from trunkline_server.weights.affine import decoded, decoded_format
 from trunkline_server.weights.dequantize import dequantize
 from trunkline_server.weights.fingerprint import PageSums, fingerprint_bytes
 from trunkline_server.weights.gguf import GgufArray, GgufFile
@@ -29,13 +30,15 @@ from trunkline_server.weights.places import (
     gguf_place,
     has_offset,
     interleaved_heads,
+    rows_in_order,
     safetensors_place,
 )
 from trunkline_server.weights.pooling import stated_pooling
 from trunkline_server.weights.quantization import Quantization, parse_quantization
 from trunkline_server.weights.quantized_parts import Part, part_suffixes, quantized_shape
 from trunkline_server.weights.safetensors import SafetensorsFile, open_shards, read_json_object
-from trunkline_server.weights.tensor import Tensor
+from trunkline_server.weights.selected_parts import selected
+from trunkline_server.weights.tensor import EncodedTensor, Tensor, Weight
 
 _EMBEDDING = "model.embed_tokens.weight"
 _HEAD = "lm_head.weight"
@@ -66,10 +69,20 @@ class Checkpoint(Protocol):
         `names()`, and UnsupportedFormat.
         """
 
-    def parts(self, name: str) -> Mapping[str, Part]:
-        """Returns the tensors that encode a weight of a quantised module, by suffix; see `quantized_parts.py`.
+    def encoded(self, name: str) -> Weight:
+        """Returns the weight with this name as `tensor` does, but decodes one with `parts` only when it is read."""
 
-        Empty if the weight is one tensor. Raises KeyError.
+    def stored_parts(self, name: str) -> Mapping[str, Part]:
+        """Returns the tensors of the quantised module that a weight belongs to, by suffix; see `quantized_parts.py`.
+
+        Weights that the file joins have the same ones. Empty if the weight is one tensor. Raises KeyError.
+        """
+
+    def parts(self, name: str) -> Mapping[str, Part]:
+        """Returns the tensors that encode this weight alone, with its rows in the model's order.
+
+        Views of the mapped file, or copies if the file joins the weight with others or stores its rows in another
+        order. Empty if the weight is one tensor. Raises KeyError and UnsupportedFormat.
         """
 
     def fingerprint(self, page_sums: PageSums | None = None) -> str:
@@ -116,10 +129,16 @@ class GgufCheckpoint:
     def names(self) -> Sequence[str]:
         return self._names
 
-    def parts(self, name: str) -> Mapping[str, Part]:
+    def encoded(self, name: str) -> Tensor:
+        return self.tensor(name)
+
+    def stored_parts(self, name: str) -> Mapping[str, Part]:
         if _resolve(self.config, name) not in self._places:
             raise KeyError(name)
         return {}
+
+    def parts(self, name: str) -> Mapping[str, Part]:
+        return self.stored_parts(name)
 
     def tensor(self, name: str) -> Tensor:
         name = _resolve(self.config, name)
@@ -166,6 +185,7 @@ class SafetensorsCheckpoint:
             assert self.quantization is not None, "parts are only found under a scheme"
             shape = quantized_shape(path, self.quantization, name.removesuffix(".weight"), parts)
             shapes[self._places[name].tensor] = shape
+        self._shapes = shapes
         self._names = _check_complete(path, self.config, self._places, shapes)
 
     def _find_parts(self) -> dict[str, Mapping[str, Part]]:
@@ -177,10 +197,10 @@ class SafetensorsCheckpoint:
         for name, place in self._places.items():
             module = place.tensor.removesuffix(".weight")
             suffixes = part_suffixes(self.quantization, module, dtypes)
-            if suffixes and (place.rows or place.index is not None):
+            if suffixes and place.index is not None:
                 raise UnsupportedFormat(
-                    f"module {quoted(module)} of `{self.path}` joins several weights and is quantised with the scheme "
-                    "in `quantization_config`, which is not supported",
+                    f"module {quoted(module)} of `{self.path}` stacks the experts and is quantised with the scheme in "
+                    "`quantization_config`, which is not supported",
                     hint="use the unquantised model or a GGUF file",
                 )
             if suffixes:
@@ -193,17 +213,41 @@ class SafetensorsCheckpoint:
     def names(self) -> Sequence[str]:
         return self._names
 
-    def parts(self, name: str) -> Mapping[str, Part]:
+    def encoded(self, name: str) -> Weight:
+        parts = self.stored_parts(name)
+        if not parts:
+            return self.tensor(name)
+        assert self.quantization is not None, "parts are only found under a scheme"
+        name = _resolve(self.config, name)
+        shape = weight_shapes(self.config)[name]
+        stored_as = decoded_format(self.quantization, parts, num_inputs=shape[1])
+        return EncodedTensor(name, stored_as, shape, read=partial(self.tensor, name))
+
+    def stored_parts(self, name: str) -> Mapping[str, Part]:
         name = _resolve(self.config, name)
         if name not in self._places:
             raise KeyError(name)
         return self._parts.get(name, {})
 
+    def parts(self, name: str) -> Mapping[str, Part]:
+        parts = self.stored_parts(name)
+        if not parts:
+            return parts
+        assert self.quantization is not None, "parts are only found under a scheme"
+        place = self._places[name]
+        num_rows = self._shapes[place.tensor][0]
+        rows = np.concatenate([np.arange(begin, end) for begin, end in place.rows or [(0, num_rows)]])
+        if (heads := interleaved_heads(name, self.config, is_gguf=False)) is not None:
+            rows = rows_in_order(rows, *heads)
+        if np.array_equal(rows, np.arange(num_rows)):
+            return parts
+        return selected(self.quantization, name, parts, rows, num_rows)
+
     def tensor(self, name: str) -> Tensor:
         name = _resolve(self.config, name)
         if name in self._parts:
             assert self.quantization is not None, "parts are only found under a scheme"
-            return decoded(self.quantization, name, self._parts[name])
+            return decoded(self.quantization, name, self.parts(name))
         place = self._places[name]
         tensor = _part(self._holders[place.tensor].tensor(place.tensor), place)
         tensor = replace(tensor, name=name, interleaved_heads=interleaved_heads(name, self.config, is_gguf=False))

@@ -20,8 +20,13 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Container, Iterable
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from trunkline_server.models.config import ModelConfig
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 # Architectures that pair neighbours, in all files.
 NEIGHBOURS = frozenset({"cohere", "cohere2", "ernie4_5", "glm", "glm4"})
@@ -128,6 +133,14 @@ def interleaved_heads(name: str, config: ModelConfig, *, is_gguf: bool) -> tuple
     pairs_neighbours = config.architecture in NEIGHBOURS or (is_gguf and config.architecture in GGUF_NEIGHBOURS)
     is_rotated = ".self_attn.q_proj." in name or ".self_attn.k_proj." in name
     return (config.head_size, config.rotary_size) if pairs_neighbours and is_rotated else None
+
+
+def rows_in_order(rows: NDArray[np.int64], head_size: int, rotary_size: int) -> NDArray[np.int64]:
+    """Returns stored rows of whole heads in the model's order; see `Tensor.interleaved_heads`."""
+    heads = rows.reshape(-1, head_size).copy()
+    pairs = heads[:, :rotary_size].reshape(len(heads), rotary_size // 2, 2)
+    heads[:, :rotary_size] = pairs.swapaxes(1, 2).reshape(len(heads), -1)
+    return heads.reshape(-1)
 
 
 def has_offset(name: str, config: ModelConfig) -> bool:

@@ -1,8 +1,10 @@
 //! Builds a tokenizer from a `tokenizer.json`.
 
+use std::collections::BTreeMap;
+
 use serde::de::IgnoredAny;
 use serde_json::Value;
-use tokenizers::{EncodeInput, NormalizedString, Normalizer};
+use tokenizers::{AddedToken, EncodeInput, NormalizedString, Normalizer};
 
 use super::Tokenizer;
 use super::added::AddedTokens;
@@ -50,38 +52,27 @@ fn build(json: &[u8]) -> Result<JsonTokenizer, TextError> {
     let spelling = spelling(&pipeline)?;
     let framing = framing(&pipeline)?;
 
-    let mut added: Vec<_> =
-        pipeline.get_added_tokens_decoder().into_iter().map(|(id, token)| (token, id)).collect();
-    added.sort_by_key(|(_, id)| *id);
+    let added: BTreeMap<u32, AddedToken> = pipeline.get_added_tokens_decoder().into_iter().collect();
     let vocab = pipeline.get_vocab(true);
     let num_ids = vocab.values().copied().max().map_or(0, |max| u64::from(max) + 1);
     let mut names: Vec<Option<&str>> = vec![None; check_size(num_ids)? as usize];
     for (name, &id) in &vocab {
         names[id as usize] = Some(name);
     }
-    let mut vocabulary = Vocabulary::default();
-    let mut next_added = added.iter().peekable();
-    for (id, name) in (0..).zip(names) {
-        // If several entries have one id, the last one counts, as in the library.
-        let mut entry = None;
-        while let Some((token, _)) = next_added.next_if(|(_, added_id)| *added_id == id) {
-            entry = Some(token);
-        }
-        match (entry, name) {
-            (Some(token), _) => vocabulary.push(token.content.as_bytes(), token.special),
-            (None, Some(name)) if spelling == Spelling::ByteLevel => {
-                vocabulary.push(&byte_level_bytes(name), false)
-            }
-            (None, Some(name)) if spelling == Spelling::WordPiece => {
-                vocabulary.push(name.strip_prefix("##").unwrap_or(name).as_bytes(), false)
-            }
-            (None, Some(name)) => vocabulary.push(&sentence_piece_bytes(name), false),
-            (None, None) => vocabulary.push_hole(),
-        }
-    }
-    let added = AddedTokens::new(added, |text| normalize_with(&pipeline, text))?;
+    let bytes = |name: &str| match spelling {
+        Spelling::ByteLevel => byte_level_bytes(name),
+        Spelling::SentencePiece { .. } => sentence_piece_bytes(name),
+        Spelling::WordPiece => name.strip_prefix("##").unwrap_or(name).as_bytes().to_vec(),
+    };
+    let vocabulary = Vocabulary::new(names.into_iter().map(|name| name.map(bytes)), &added)?;
+    let added = AddedTokens::new(added.into_iter().map(|(id, token)| (token, id)), |text| {
+        normalize_with(&pipeline, text)
+    })?;
     let leading_space = spelling == Spelling::SentencePiece { leading_space: true };
-    Ok(JsonTokenizer { tokenizer: Tokenizer { pipeline, added, vocabulary, leading_space }, framing })
+    Ok(JsonTokenizer {
+        tokenizer: Tokenizer { pipeline, sentence_piece: None, added, vocabulary, leading_space },
+        framing,
+    })
 }
 
 /// Normalizes a text with the pipeline's normalizer.

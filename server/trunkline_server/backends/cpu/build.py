@@ -16,7 +16,7 @@ from trunkline_server.backends.cpu.backend import CpuBackend
 from trunkline_server.backends.cpu.draft_model import DraftModel
 from trunkline_server.backends.cpu.memory import MemoryNeed, plan_pool
 from trunkline_server.backends.cpu.ops import TracingOps
-from trunkline_server.backends.cpu.quantize import NONE, bits_of, quantized_bytes
+from trunkline_server.backends.cpu.quantize import NONE, bits_of, packed_growth, quantized_bytes
 from trunkline_server.backends.cpu.store import open_store
 from trunkline_server.backends.cpu.weight_cache import PackedWeights, fingerprint_of
 from trunkline_server.backends.cpu.window_sizes import PoolSizes, WindowNeed
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from trunkline_server._kernels import Executor, ProgramBuilder
     from trunkline_server.models.config import ModelConfig
     from trunkline_server.weights.checkpoint import Checkpoint
-    from trunkline_server.weights.tensor import Tensor
+    from trunkline_server.weights.tensor import Weight
 
 logger = logging.getLogger(__name__)
 
@@ -271,7 +271,7 @@ def _info(
     )
 
 
-def _trace(builder: ProgramBuilder, checkpoint: Checkpoint, window_parts: int | None, bits: str) -> list[Tensor]:
+def _trace(builder: ProgramBuilder, checkpoint: Checkpoint, window_parts: int | None, bits: str) -> list[Weight]:
     """Traces the model into `builder` and returns its weights in the order of their ids."""
     if window_parts is not None:
         builder.keep_windows(window_parts)
@@ -327,11 +327,11 @@ def _log_measured(began: float) -> None:
     logger.info("key scaling measured", extra={"fields": fields})
 
 
-def _log_formats(checkpoint: Checkpoint, tensors: list[Tensor]) -> None:
+def _log_formats(checkpoint: Checkpoint, tensors: list[Weight]) -> None:
     """Logs the formats of quantised modules in memory, since some of them are larger than in their file."""
     if checkpoint.quantization is None:
         return
-    counts = Counter(tensor.format for tensor in tensors if checkpoint.parts(tensor.name))
+    counts = Counter(tensor.format for tensor in tensors if checkpoint.stored_parts(tensor.name))
     logger.info("quantised weights repacked", extra={"fields": {name.lower(): n for name, n in sorted(counts.items())}})
 
 
@@ -402,7 +402,7 @@ def memory_need(
     num_apart = sum(window is not None for window in config.windows) if window_tokens else 0
     activations = max_step_tokens * _features_per_token(config) + max_step_sequences * config.vocab_size
     if bits == NONE:
-        weight_bytes = sum(path.stat().st_size for path in _weight_files(checkpoint.path))
+        weight_bytes = sum(path.stat().st_size for path in _weight_files(checkpoint.path)) + packed_growth(checkpoint)
     else:
         weight_bytes = quantized_bytes(checkpoint, bits)
     return MemoryNeed(

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 from trunkline_server.backends.cpu.quantize import NONE, quantized_format
 from trunkline_server.models.ops import Experts, Rope
 from trunkline_server.models.pooling import Kind
+from trunkline_server.weights.tensor import Tensor, Weight
 
 if TYPE_CHECKING:
     from trunkline_server._kernels import ProgramBuilder
     from trunkline_server.weights.checkpoint import Checkpoint
-    from trunkline_server.weights.tensor import Tensor
 
 
 class TracingOps:
@@ -26,7 +26,7 @@ class TracingOps:
         self._bits = bits
         # Keyed by the name under which a weight is stored, so that a tied head is the embedding and not a copy of it.
         self._weight_ids: dict[str, int] = {}
-        self.tensors: list[Tensor] = []
+        self.tensors: list[Weight] = []
 
     def embedding(self, weight: str) -> int:
         return self._builder.embedding(self._weight(weight))
@@ -105,16 +105,16 @@ class TracingOps:
         return self._builder.logits(x, self._weight(weight), soft_cap)
 
     def _weight(self, name: str) -> int:
-        tensor = self._checkpoint.tensor(name)
+        tensor = self._checkpoint.encoded(name)
         weight_id = self._weight_ids.get(tensor.name)
         if weight_id is None:
             weight_id = self._builder.weight(
                 tensor.format,
-                tensor.data,
+                tensor.data if isinstance(tensor, Tensor) else lambda: tensor.read().data,
                 tensor.shape,
                 name=tensor.name,
                 interleaved_heads=tensor.interleaved_heads,
-                is_mapped=tensor.is_mapped,
+                is_mapped=isinstance(tensor, Tensor) and tensor.is_mapped,
                 quantize=quantized_format(tensor, self._bits),
             )
             self._weight_ids[tensor.name] = weight_id

@@ -54,7 +54,7 @@ def default_dtype(checkpoint: Checkpoint) -> torch.dtype:
     for name in checkpoint.names():
         if not name.endswith("_proj.weight"):
             continue
-        parts = checkpoint.parts(name)
+        parts = checkpoint.stored_parts(name)
         # The dtype of scales, unless it is f32, is that of the model before it was quantised.
         formats |= {part.dtype for part in parts.values() if part.dtype in FLOATS}
         formats |= set() if parts else {checkpoint.tensor(name).format}
