@@ -22,6 +22,7 @@ _NAMES = {
     "self_attn.v_proj": "attn_v",
     "self_attn.qkv_proj": "attn_qkv",
     "self_attn.o_proj": "attn_output",
+    "self_attn.sinks": "attn_sinks",
     "self_attn.q_norm": "attn_q_norm",
     "self_attn.k_norm": "attn_k_norm",
     "pre_feedforward_layernorm": "ffn_norm",
@@ -39,10 +40,10 @@ _NAMES = {
     "mlp.shared_expert.down_proj": "ffn_down_shexp",
 }
 _ARCHITECTURES = {
-    "cohere": "command-r", "gemma3_text": "gemma3", "mistral": "llama", "mixtral": "llama", "olmo3": "olmo2",
+    "cohere": "command-r", "gemma3_text": "gemma3", "gpt_oss": "gpt-oss", "mistral": "llama", "mixtral": "llama", "olmo3": "olmo2",
     "qwen2_moe": "qwen2moe", "qwen3_moe": "qwen3moe",
 }  # fmt: skip
-_NORM_BEHIND_ATTENTION = ("exaone4", "gemma2", "gemma3", "glm4", "olmo2", "seed_oss")
+_NORM_BEHIND_ATTENTION = ("exaone4", "gemma2", "gemma3", "glm4", "gpt-oss", "olmo2", "seed_oss")
 _LAYER_NORM = ("cohere2", "command-r", "nemotron", "starcoder2")
 _PERMUTED = ("granite", "granitemoe", "internlm2", "llama", "smollm3")
 _PLUS_ONE = ("gemma", "gemma2", "gemma3", "nemotron")
@@ -116,7 +117,7 @@ def write_model(model: TinyModel, path: Path, quantization: str = "F32", *, tens
             values = permute(values, config["num_attention_heads" if ".q_proj." in name else "num_key_value_heads"])
         if architecture in _PLUS_ONE and name.endswith("norm.weight"):
             values = values + np.float32(1.0)
-        is_matrix = values.ndim >= 2 and not name.endswith("mlp.gate.weight")
+        is_matrix = values.ndim >= 2 and not name.endswith(("mlp.gate.weight", ".bias"))
         stored_as = gguf.GGMLQuantizationType[quantization if is_matrix else "F32"]
         writer.add_tensor(gguf_name(name, architecture), quantize(values, stored_as.name), raw_dtype=stored_as)
     writer.write_header_to_file()

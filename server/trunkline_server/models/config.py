@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from trunkline_server.models.ops import ClampedSwiglu
+
 # Limits on what a config may claim. They keep the product of any two of these numbers far below 2^63.
 MAX_LAYERS = 1 << 10
 MAX_HEADS = 1 << 12
@@ -61,7 +63,9 @@ class ModelConfig:
         `wide_query_key_norm`.
     num_experts: of a layer with experts, of which a token uses `num_experts_per_token`; 0: all layers have an MLP.
     expert_size, shared_expert_size: features inside an expert, and inside the expert of all tokens (0: there is none).
-    renormalise_experts: see `ops.Experts`. expert_layers: for each layer, True if it has experts.
+    renormalise_experts, expert_activation: see `ops.Experts`. expert_bias: experts and routers have biases.
+    expert_layers: for each layer, True if it has experts.
+    attention_sinks: see `Ops.paged_attention`.
     """
 
     architecture: str
@@ -101,7 +105,10 @@ class ModelConfig:
     expert_size: int = 0
     shared_expert_size: int = 0
     renormalise_experts: bool = True
+    expert_activation: ClampedSwiglu | None = None
+    expert_bias: bool = False
     expert_layers: tuple[bool, ...] = ()
+    attention_sinks: bool = False
 
     def has_experts(self, layer: int) -> bool:
         """Returns True if the layer has experts instead of an MLP."""
@@ -165,6 +172,10 @@ class ModelConfig:
                 return f"the {name} has {size} features, must be from {least} to {MAX_FEATURES}"
         if len(self.expert_layers) != self.num_layers:
             return f"{len(self.expert_layers)} of {self.num_layers} layers are marked with or without experts"
+        if (activation := self.expert_activation) is not None:
+            for name, value in (("swiglu_alpha", activation.alpha), ("swiglu_limit", activation.limit)):
+                if not 1e-6 < value < 1e6:
+                    return f"`{name}` is {value}, must be positive"
         return None
 
     def _window_problem(self) -> str | None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from trunkline_server.errors import DamagedFile, UnsupportedArchitecture, quoted
 from trunkline_server.models.config import MAX_LAYERS, ModelConfig, RopeScaling
+from trunkline_server.models.experts import GPT_OSS_SWIGLU
 from trunkline_server.models.keys import Keys
 
 # Maps GGUF's names to those of the registry. Mistral, SmolLM2 and others call themselves "llama" in GGUF.
@@ -23,6 +24,7 @@ ARCHITECTURES = {
     "gemma2": "gemma2",
     "gemma3": "gemma3_text",
     "glm4": "glm4",
+    "gpt-oss": "gpt_oss",
     "granite": "granite",
     "granitemoe": "granitemoe",
     "internlm2": "internlm2",
@@ -43,11 +45,11 @@ SUPPORTED = tuple(ARCHITECTURES)
 
 # Architectures with experts, which GGUF marks by their number.
 _WITH_EXPERTS = {
-    "granitemoe": "granitemoe", "llama": "mixtral", "olmoe": "olmoe", "qwen2_moe": "qwen2_moe",
-    "qwen3_moe": "qwen3_moe",
+    "gpt_oss": "gpt_oss", "granitemoe": "granitemoe", "llama": "mixtral", "olmoe": "olmoe",
+    "qwen2_moe": "qwen2_moe", "qwen3_moe": "qwen3_moe",
 }  # fmt: skip
 # The weights of used experts add up to 1. llama.cpp has this in its code for each architecture.
-_RENORMALISED = ("granitemoe", "mixtral", "qwen3_moe")
+_RENORMALISED = ("gpt_oss", "granitemoe", "mixtral", "qwen3_moe")
 _LAYER_NORMS = ("cohere", "cohere2", "nemotron", "starcoder2")
 _UNGATED = ("nemotron", "starcoder2")
 # Norms of a layer, where they are not those of Llama.
@@ -64,7 +66,7 @@ _NORMS: dict[str, tuple[str, ...]] = {
 # Every n-th layer does not rotate. The metadata lacks this number; llama.cpp has it in its code for the architecture.
 _SMOLLM3_NOPE_INTERVAL = 4
 # Every n-th layer has no window, if the file does not say which.
-_WINDOW_PATTERNS = {"cohere2": 4, "exaone4": 4, "gemma2": 2, "gemma3": 6, "olmo2": 4}
+_WINDOW_PATTERNS = {"cohere2": 4, "exaone4": 4, "gemma2": 2, "gemma3": 6, "gpt-oss": 2, "olmo2": 4}
 _LOCAL_ROPE_THETA = 10_000.0
 # Layer counts of the largest models, which scale scores by the features per head instead of the head size.
 _GEMMA_27B_LAYERS = {"gemma2": 46, "gemma3": 62}
@@ -143,6 +145,7 @@ def config_from_gguf(
         norm_bias=has_tensor("output_norm.bias"),
         query_key_norm=has_tensor("blk.0.attn_q_norm.weight"),
         wide_query_key_norm=name in ("olmo2", "olmoe"),
+        attention_sinks=name == "gpt_oss",
         windows=windows,
         local_rope_theta=_local_rope_theta(values, architecture),
         **_multipliers(values, name),
@@ -242,6 +245,8 @@ def _expert_fields(values: Keys, name: str, num_layers: int) -> dict[str, Any]:
         "expert_size": values.integer("expert_feed_forward_length", values.integer("feed_forward_length")),
         "shared_expert_size": shared if name == "qwen2_moe" else 0,
         "renormalise_experts": name in _RENORMALISED,
+        "expert_bias": name == "gpt_oss",
+        "expert_activation": GPT_OSS_SWIGLU if name == "gpt_oss" else None,
         "expert_layers": (True,) * min(max(num_layers, 0), MAX_LAYERS),
     }
 
@@ -298,4 +303,6 @@ def _rope_scaling(path: Path, values: Keys, rope_factors: RopeFactors) -> RopeSc
         beta_fast=values.number("rope.scaling.yarn_beta_fast", 32.0),
         beta_slow=values.number("rope.scaling.yarn_beta_slow", 1.0),
         attention_factor=extra * (1.0 + 0.1 * math.log(factor)) if factor > 1.0 else extra,
+        # The metadata lacks this; GPT-OSS was trained without.
+        truncate=values.prefix != "gpt-oss.",
     )

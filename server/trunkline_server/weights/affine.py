@@ -2,6 +2,7 @@
 
 Groups of integers stay what they were, in the formats AFFINE4 and AFFINE8 of `tensor.py`. Floats of 4 and 8 bits,
 groups that are not multiples of 32 inputs, and groups whose inputs are in another order (`desc_act`) become BF16.
+MXFP4 becomes GGUF's format of this name, whose bytes have other elements in their halves.
 `quantized_parts.py` describes the files' tensors.
 """
 
@@ -13,7 +14,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from trunkline_server.errors import UnsupportedFormat, quoted
-from trunkline_server.weights.quantization import Awq, EightBits, FourBitFloats, Gptq, PackedIntegers, Quantization
+from trunkline_server.weights.quantization import (
+    Awq,
+    EightBits,
+    FourBitFloats,
+    Gptq,
+    Mxfp4,
+    PackedIntegers,
+    Quantization,
+)
 from trunkline_server.weights.quantized_parts import Part, quantization_state
 from trunkline_server.weights.tensor import Tensor
 
@@ -46,6 +55,8 @@ def decoded(scheme: Quantization, name: str, parts: Mapping[str, Part]) -> Tenso
         return _packed(scheme, name, parts)
     if isinstance(scheme, EightBits):
         return _eight_bits(scheme, name, parts)
+    if isinstance(scheme, Mxfp4):
+        return _mxfp4(name, parts)
     assert isinstance(scheme, FourBitFloats)
     return _four_bit_floats(name, parts)
 
@@ -121,6 +132,19 @@ def _four_bit_floats(name: str, parts: Mapping[str, Part]) -> Tensor:
     codes = np.stack([pairs >> np.uint8(4), pairs & np.uint8(15)], axis=1).reshape(shape)
     table = _floats(parts["weight.quant_map"])
     return _rounded(name, table[codes] * peaks.reshape(shape[0], -1).repeat(block, 1))
+
+
+def _mxfp4(name: str, parts: Mapping[str, Part]) -> Tensor:
+    blocks, scales = (np.asarray(parts[suffix].data) for suffix in ("blocks", "scales"))
+    # A byte has elements 2 i and 2 i + 1 in the file, and elements i and i + 16 in GGUF's format.
+    low, high = blocks[..., :8], blocks[..., 8:]
+    groups = np.empty((*scales.shape, 17), dtype=np.uint8)
+    groups[..., 0] = scales
+    groups[..., 1::2] = (low & np.uint8(15)) | (high << np.uint8(4))
+    groups[..., 2::2] = (low >> np.uint8(4)) | (high & np.uint8(0xF0))
+    data = groups.reshape(-1)
+    data.flags.writeable = False
+    return Tensor(name=name, format="MXFP4", shape=(scales.shape[0], scales.shape[1] * BLOCK), data=data)
 
 
 def _grouped(
