@@ -20,7 +20,15 @@ from trunkline_server.models.shapes import weight_shapes
 from trunkline_server.weights.checkpoint import open_checkpoint
 from trunkline_server.weights.gguf import GgufFile
 from trunkline_server.weights.gguf_splits import split_names
-from trunkline_server.weights.quantization import Awq, EightBits, FourBitFloats, Gptq, Mxfp4, PackedIntegers, Quantization
+from trunkline_server.weights.quantization import (
+    Awq,
+    EightBits,
+    FourBitFloats,
+    Gptq,
+    Mxfp4,
+    PackedIntegers,
+    Quantization,
+)
 
 if TYPE_CHECKING:
     from huggingface_hub import CachedRepoInfo

@@ -29,7 +29,8 @@ class Mxfp4Stack:
         blocks, scales = (self._found(path, find, suffix) for suffix in ("blocks", "scales"))
         if len(blocks.shape) != 4 or blocks.shape[-1] != _BLOCK_BYTES or 0 in blocks.shape:
             raise DamagedFile(
-                path, f"tensor {quoted(blocks.name)} has shape {list(blocks.shape)}, expected [experts, rows, groups, 16]"
+                path,
+                f"tensor {quoted(blocks.name)} has shape {list(blocks.shape)}, expected [experts, rows, groups, 16]",
             )
         if scales.shape != blocks.shape[:-1]:
             raise DamagedFile(
