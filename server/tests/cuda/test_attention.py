@@ -20,7 +20,7 @@ def finest(device: str) -> str:
     return "f32" if device == "cpu" else "bf16"
 
 
-def assert_close(actual: torch.Tensor, scene: Scene, **options: float | int | None) -> None:
+def assert_close(actual: torch.Tensor, scene: Scene, **options: float | int | torch.Tensor | None) -> None:
     expected = scene.expected(**options)  # type: ignore[arg-type]
     error = (actual[: expected.shape[0]].float().cpu() - expected).norm() / expected.norm()
     assert error < BOUNDS.get(scene.pool.format.value, BF16_BOUND), f"relative error {error}"
@@ -63,6 +63,17 @@ def test_heads_and_blocks_of_every_size(
 def test_a_window_ends_at_its_position(window: int, device: str) -> None:
     scene = make_scene([(SPLIT + 44, 1), (SPLIT + 10, MAX_SPLIT_TOKENS + 6)], device=device, format=finest(device))
     assert_close(scene.attend(window=window), scene, window=window)
+
+
+@pytest.mark.parametrize("max_partial_rows", [0, 256])
+def test_sinks_take_part_in_the_softmax_and_have_no_value(max_partial_rows: int, device: str) -> None:
+    scene = make_scene(MIXED, device=device, format=finest(device))
+    # One takes much, and one nearly nothing.
+    sinks = torch.tensor([4.5, -30.0], device=device)
+    found = scene.attend(sinks=sinks, window=100, max_partial_rows=max_partial_rows)
+    assert_close(found, scene, sinks=sinks, window=100)
+    with pytest.raises(AssertionError, match="relative error"):
+        assert_close(found, scene, window=100)
 
 
 @pytest.mark.parametrize("soft_cap", [2.0])
