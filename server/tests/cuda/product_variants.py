@@ -79,8 +79,8 @@ def four_or_eight_bits(bits: int, group: int, block_t: int, *, num_stages: int =
 def of_experts(num_rows: int) -> Variant:
     types = {"x": "*bf16", "weight": "*bf16", "bias": "*fp32", "out": "*bf16"}
     constants = {
-        "HAS_BIAS": num_rows == experts.MANY_ROWS, "ROUTES_PER_ROW": 8, "OUT": tl.bfloat16, "EXPERTS": 128, "BLOCK_N": experts.BLOCK_N, "BLOCK_T": num_rows,
-        "BLOCK_K": experts.BLOCK_K,
+        "HAS_BIAS": num_rows == experts.MANY_ROWS, "ROUTES_PER_ROW": 8, "OUT": tl.bfloat16, "EXPERTS": 128,
+        "BLOCK_N": experts.BLOCK_N, "BLOCK_T": num_rows, "BLOCK_K": experts.BLOCK_K,
     }  # fmt: skip
     types |= {"order": "*i32", "begins": "*i32"}
     return _variant(f"experts, {num_rows} rows", experts._product_kernel, types, constants)

@@ -13,8 +13,9 @@ from trunkline_server.models import config_gguf, config_json
 from trunkline_server.weights.tensor import FORMATS
 
 PAGE = Path(__file__).resolve().parents[3] / "docs/models.md"
-# Excludes settings that GGUF cannot state: `mscale`, other limits of GPT-OSS, SmolLM3's unrotated layers, Qwen's windows and layers without
-# experts, and which of Gemma's layers have a window. GLM has another name and joins more in GGUF.
+# Excludes settings that GGUF cannot state: `mscale`, other limits of GPT-OSS, SmolLM3's unrotated layers, Qwen's
+# windows and layers without experts, and which of Gemma's layers have a window. GLM has another name and joins more in
+# GGUF.
 GGUF_CASES = sorted(
     CASES.keys()
     - {

@@ -31,7 +31,7 @@ class Rope:
 
 @dataclass(frozen=True, kw_only=True)
 class ClampedSwiglu:
-    """The activation (u + 1) * g * sigmoid(alpha * g), where g is gate up to limit, and u is up from -limit to limit."""
+    """The activation (u + 1) * g * sigmoid(alpha * g): g is gate up to limit, and u is up between -limit and limit."""
 
     alpha: float
     limit: float

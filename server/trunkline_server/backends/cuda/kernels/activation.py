@@ -72,7 +72,7 @@ def _clamped_swiglu_kernel(
     mask = columns < num_elements
     g = tl.load(gate + row * gate_stride + columns, mask, other=0.0).to(tl.float32)
     u = tl.load(up + row * up_stride + columns, mask, other=0.0).to(tl.float32)
-    # Comparisons keep NaN.
+    # Comparisons with NaN are false, so it stays NaN.
     g = tl.where(g > limit, limit, g)
     u = tl.where(u > limit, limit, tl.where(u < -limit, -limit, u))
     activated = g / (1.0 + tl.exp(-alpha * g)) * (u + 1.0)

@@ -86,7 +86,8 @@ def paged_attention(
     """Implements `Ops.paged_attention` for a query [T, H * D] from `rope_and_write_kv`, with K and V stored.
 
     plan: updated for this step; its window is the layer's. decode_only: every entry has one row, so there are no tiles
-    of many rows. sinks: [H] f32. Returns [T, H * D] in the query's dtype, in `out` if it is given; padding rows are not written.
+    of many rows. sinks: [H] f32. Returns [T, H * D] in the query's dtype, in `out` if it is given; padding rows are not
+    written.
     Launches up to three kernels, and only those that the shapes require; their grids depend only on shapes.
     """
     shape, num_rows, num_entries = plan.shape, query.shape[0], step.context_length.shape[0]
