@@ -71,6 +71,7 @@ _LOCAL_ROPE_THETA = 10_000.0
 # Layer counts of the largest models, which scale scores by the features per head instead of the head size.
 _GEMMA_27B_LAYERS = {"gemma2": 46, "gemma3": 62}
 _SOFT_CAPS = {"gemma2": (50.0, 30.0)}
+_GPT_OSS: dict[str, Any] = {"attention_sinks": True, "expert_bias": True, "expert_activation": GPT_OSS_SWIGLU}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -114,8 +115,7 @@ def config_from_gguf(
         name = _WITH_EXPERTS.get(name, name)
         if name not in _WITH_EXPERTS.values():
             raise UnsupportedArchitecture(f"{quoted(architecture)} with experts in `{path}`", supported=SUPPORTED)
-    num_layers = values.integer("block_count")
-    num_heads = values.integer("attention.head_count")
+    num_layers, num_heads = values.integer("block_count"), values.integer("attention.head_count")
     hidden_size = values.integer("embedding_length")
     head_size = values.integer("attention.key_length", hidden_size // max(num_heads, 1))
     windows = _windows(values, architecture, num_layers)
@@ -145,12 +145,12 @@ def config_from_gguf(
         norm_bias=has_tensor("output_norm.bias"),
         query_key_norm=has_tensor("blk.0.attn_q_norm.weight"),
         wide_query_key_norm=name in ("olmo2", "olmoe"),
-        attention_sinks=name == "gpt_oss",
         windows=windows,
         local_rope_theta=_local_rope_theta(values, architecture),
         **_multipliers(values, name),
         **_gemma_fields(values, architecture, head_size, hidden_size // max(num_heads, 1)),
         **_expert_fields(values, name, num_layers),
+        **(_GPT_OSS if name == "gpt_oss" else {}),
     )
     if problem := config.problem():
         raise DamagedFile(path, problem)
@@ -245,8 +245,6 @@ def _expert_fields(values: Keys, name: str, num_layers: int) -> dict[str, Any]:
         "expert_size": values.integer("expert_feed_forward_length", values.integer("feed_forward_length")),
         "shared_expert_size": shared if name == "qwen2_moe" else 0,
         "renormalise_experts": name in _RENORMALISED,
-        "expert_bias": name == "gpt_oss",
-        "expert_activation": GPT_OSS_SWIGLU if name == "gpt_oss" else None,
         "expert_layers": (True,) * min(max(num_layers, 0), MAX_LAYERS),
     }
 

@@ -36,8 +36,7 @@ def _walk(
 def whole_kernel(
     q, out, sinks, counts, items, query_begin, context_length, block_tables, pool, scales, means,
     q_stride, out_stride, table_stride, num_kv_heads, piece_elements, piece_scales, values_offset,
-    values_scales_offset, first_keys_offset, first_scales_offset, means_stride, scale, soft_cap,
-    window,
+    values_scales_offset, first_keys_offset, first_scales_offset, means_stride, scale, soft_cap, window,
     GROUP: tl.constexpr, D: tl.constexpr, D_PAD: tl.constexpr, BLOCK: tl.constexpr, KIND: tl.constexpr,
     DTYPE: tl.constexpr, OUT: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr, SPLIT: tl.constexpr,
     HAS_WINDOW: tl.constexpr, HAS_CAP: tl.constexpr, MOVED: tl.constexpr, HAS_SINKS: tl.constexpr,
@@ -53,8 +52,7 @@ def whole_kernel(
         row_begin = tl.load(query_begin + entry)
         num_tokens = tl.load(query_begin + entry + 1) - row_begin
         context = tl.load(context_length + entry)
-        rows = tl.arange(0, ROWS)
-        elements = tl.arange(0, D_PAD)
+        rows, elements = tl.arange(0, ROWS), tl.arange(0, D_PAD)
         token = first_token + rows // GROUP
         q_head = head * GROUP + rows % GROUP
         is_row = (rows < tokens * GROUP) & (token < num_tokens)
