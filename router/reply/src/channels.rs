@@ -32,7 +32,7 @@ pub(crate) enum Channels {
     Body(Section),
 }
 
-/// What begins with the text before a message.
+/// The header at the beginning of a text, if there is one.
 enum Header {
     Undecided,
     /// No header; this many bytes of the text look like the start of one.

@@ -57,8 +57,8 @@ impl ChatMessage {
         Value::Object(own.chain(self.extra.clone()).collect())
     }
 
-    /// Returns the message with its `reasoning_content` as `thinking`, for templates that know only this name. They refuse
-    /// it beside text in a message with tool calls, which then has none.
+    /// Returns the message with its `reasoning_content` as `thinking`, for templates that know only this name. They
+    /// refuse it beside text in a message with tool calls, which then has none.
     #[doc(hidden)]
     pub fn to_json_with_thinking(&self) -> Value {
         let mut message = self.to_json();
