@@ -24,7 +24,6 @@ impl ProgramBuilder {
     /// the last `window` positions, including the query's own. With a soft cap, each score `s` becomes
     /// `soft_cap * tanh(s / soft_cap)`. `sinks` `[H]` are scores that take part in the softmax of their head and have
     /// no value.
-    #[expect(clippy::too_many_arguments, reason = "keywords in Python")]
     pub fn paged_attention(
         &mut self,
         layer: usize,
