@@ -14,7 +14,7 @@ from tests.weights.gguf_files import quantize, write_model
 from tests.weights.mxfp4_files import write_mxfp4
 from tests.weights.quantized_files import write_quantized
 from trunkline_server import _kernels
-from trunkline_server.backends.cpu.build import build
+from trunkline_server.backends.cpu.build import build, memory_need, step_limits
 from trunkline_server.backends.reference.backend import ReferenceBackend
 from trunkline_server.weights.checkpoint import open_checkpoint
 from trunkline_server.weights.tensor import FORMATS
@@ -99,7 +99,12 @@ def test_experts_in_mxfp4_have_the_bits_of_gguf(tiny_model: TinyModels, tmp_path
     # Matrices outside the experts stay in F32.
     write_model(model, tmp_path / "m.gguf", "MXFP4", is_quantized=lambda name: ".experts." in name)
     for path in (write_mxfp4(model, tmp_path / "folder"), tmp_path / "m.gguf"):
-        found.append(build(open_checkpoint(path), max_batch_total_tokens=256, block_size=16).score(ids))
+        checkpoint = open_checkpoint(path)
+        backend = build(checkpoint, max_batch_total_tokens=256, block_size=16)
+        found.append(backend.score(ids))
+        # Groups are twice as large as in the file.
+        need = memory_need(checkpoint, kv_dtype="int8", **step_limits(None, None)).weight_bytes
+        assert need == pytest.approx(backend.info.weight_bytes, rel=0.1)
     np.testing.assert_array_equal(*found)
 
 

@@ -26,6 +26,9 @@ from trunkline_server.backends.store_files import StoreOptions
 from trunkline_server.errors import BackendUnavailable, DoesNotFit, InvalidArgument
 from trunkline_server.models import registry
 from trunkline_server.weights.gguf_splits import split_names
+from trunkline_server.weights.quantization import Mxfp4
+from trunkline_server.weights.quantized_parts import MXFP4_GROUP
+from trunkline_server.weights.tensor import FORMATS
 
 if TYPE_CHECKING:
     from trunkline_server._kernels import Executor, ProgramBuilder
@@ -52,6 +55,8 @@ KV_SCALE_BYTES = {"int8": 4, "int4": 4, "f16": 0, "bf16": 0}
 KV_KEY_ELEMENTS = {"int8": 4, "int4": 8, "f16": 1, "bf16": 1}
 KV_VALUE_ELEMENTS = {"int8": 16, "int4": 32, "f16": 16, "bf16": 16}
 ACTIVATION_BYTES = 4
+# Bytes of a packed group of MXFP4: one for each element, and an f32 scale.
+MXFP4_PACKED_BYTES = MXFP4_GROUP + 4
 
 
 def build(
@@ -390,15 +395,24 @@ def memory_need(
     layer_bytes = _layer_bytes(config, kv_dtype, block_size)
     num_apart = sum(window is not None for window in config.windows) if window_tokens else 0
     activations = max_step_tokens * _features_per_token(config) + max_step_sequences * config.vocab_size
-    if bits == NONE:
-        weight_bytes = sum(path.stat().st_size for path in _weight_files(checkpoint.path))
-    else:
-        weight_bytes = quantized_bytes(checkpoint, bits)
     return MemoryNeed(
-        weight_bytes=weight_bytes,
+        weight_bytes=_weight_bytes(checkpoint) if bits == NONE else quantized_bytes(checkpoint, bits),
         scratch_bytes=ACTIVATION_BYTES * activations + window_tokens * num_apart * layer_bytes,
         kv_bytes_per_token=(config.num_layers - num_apart) * layer_bytes,
     )
+
+
+def _weight_bytes(checkpoint: Checkpoint) -> int:
+    """Returns the bytes of the files, and those that groups of MXFP4 take beyond theirs in memory."""
+    num_bytes = sum(path.stat().st_size for path in _weight_files(checkpoint.path))
+    num_groups = 0
+    if isinstance(checkpoint.quantization, Mxfp4):
+        parts = [checkpoint.parts(name) for name in checkpoint.names()]
+        num_groups = sum(part["scales"].data.nbytes for part in parts if part)
+    elif checkpoint.path.is_file():
+        tensors = [checkpoint.tensor(name) for name in checkpoint.names()]
+        num_groups = sum(tensor.num_elements for tensor in tensors if tensor.format == "MXFP4") // MXFP4_GROUP
+    return num_bytes + num_groups * (MXFP4_PACKED_BYTES - FORMATS["MXFP4"].group_bytes)
 
 
 def _layer_bytes(config: ModelConfig, kv_dtype: str, block_size: int) -> int:
