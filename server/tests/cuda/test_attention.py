@@ -88,7 +88,8 @@ def test_bits_do_not_depend_on_chunking_or_neighbours(format: str, window: int |
     num_rows = MAX_SPLIT_TOKENS + 6
     first = SPLIT - 20
     whole = make_scene([(first + num_rows, num_rows)], device=device, format=format, is_exact=device == "cpu", seed=1)
-    at_once = whole.attend(window=window)
+    sinks = None if window is None else torch.tensor([0.4, 3.7], device=device)
+    at_once = whole.attend(window=window, sinks=sinks)
     chunks = [(0, MAX_SPLIT_TOKENS), (MAX_SPLIT_TOKENS, num_rows), (3, 4), (21, 22), (num_rows - 1, num_rows)]
     other = whole.tables.flip(1)
     cut = make_scene([(20, 3), *((first + end, end - begin) for begin, end in chunks)], device=device, format=format)
@@ -97,7 +98,7 @@ def test_bits_do_not_depend_on_chunking_or_neighbours(format: str, window: int |
         cut.queries[cut.rows(index + 1)] = whole.queries[begin:end]
     # All entries in splits; the long one and some of one row whole; all entries whole.
     for max_partial_rows in (256, 17, 0):
-        pieces = cut.attend(window=window, max_partial_rows=max_partial_rows)
+        pieces = cut.attend(window=window, sinks=sinks, max_partial_rows=max_partial_rows)
         for index, (begin, end) in enumerate(chunks):
             assert torch.equal(pieces[cut.rows(index + 1)], at_once[begin:end]), f"rows {begin} to {end}"
 
