@@ -119,6 +119,7 @@ impl Bench {
                     scale: 0.125,
                     soft_cap: None,
                     window: Window::NONE,
+                    sinks: None,
                     first_segment: 0,
                     end_segment: num_segments(piece.first_position),
                     next: None,

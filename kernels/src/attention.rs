@@ -18,6 +18,10 @@
 //! with the first visible position. A tile that a row does not see leaves the row's state unchanged to the bit, and
 //! positions before the row's window are masked like those after the query. With a soft cap, each score s is replaced
 //! by cap * tanh(s / cap).
+//!
+//! # Sinks
+//! The sink of a head is merged into the total behind the last segment, like a segment of one position whose score is
+//! the sink and whose value is 0.
 
 mod float;
 mod int4;
@@ -61,6 +65,8 @@ pub struct Item<'a> {
     pub soft_cap: Option<f32>,
     /// The window of the layer. All rows have the same first segment; see [`Window::rows_together`].
     pub window: Window,
+    /// The sinks of all heads, `[H]`.
+    pub sinks: Option<&'a [f32]>,
     pub first_segment: usize,
     pub end_segment: usize,
     /// The block and KV head that this thread will probably read next. They are prefetched during the last block.
@@ -77,6 +83,12 @@ impl Item<'_> {
         } else {
             self.next.unwrap_or((self.block_table[block], self.kv_head))
         }
+    }
+
+    /// The query head of inner row `row`.
+    #[inline(always)]
+    fn head(&self, row: usize) -> usize {
+        self.kv_head * self.heads_per_kv_head + row % self.heads_per_kv_head
     }
 
     fn is_local(&self) -> bool {
@@ -106,8 +118,8 @@ impl Item<'_> {
     /// `queries` must hold the item's query rows, each `[H * D]`.
     #[inline(always)]
     unsafe fn query<'q>(&self, row: usize, head_size: usize, queries: Rows<*const f32>) -> &'q [f32] {
-        let (row, head) = (row / self.heads_per_kv_head, row % self.heads_per_kv_head);
-        let start = (self.kv_head * self.heads_per_kv_head + head) * head_size;
+        let start = self.head(row) * head_size;
+        let row = row / self.heads_per_kv_head;
         // SAFETY: the caller guarantees that the row holds all heads.
         unsafe { std::slice::from_raw_parts(queries.pointer.add(row * queries.stride + start), head_size) }
     }
@@ -181,6 +193,9 @@ trait Scheme {
         scratch: &mut Scratch,
     );
     unsafe fn end_segment<L: ByteLanes>(rows: usize, scratch: &mut Scratch);
+    /// m of a score of 1: the logarithm of e to the base of [`Scheme::power`].
+    const SCORE_UNIT: f32;
+
     /// The exponential function of the scheme, e^x or 2^x, which defines the unit of m.
     unsafe fn power<L: ByteLanes>(x: L) -> L;
     /// Writes the result `[D]` of a row from its totals `o` `[D padded]` and `sum`. May overwrite `o`.
@@ -270,7 +285,7 @@ unsafe fn attend_generic<L: ByteLanes, K: Scheme>(
     }
     if let Target::Rows(out) = target {
         // SAFETY: the caller guarantees that the rows hold this KV head's part.
-        unsafe { finish_rows::<L, K>(item, g.head_size, &mut scratch.total, out) };
+        unsafe { finish_rows::<L, K>(item, g.head_size, scratch, out) };
     }
 }
 
@@ -300,21 +315,30 @@ unsafe fn finish_states_generic<L: ByteLanes, K: Scheme>(
         }
     }
     // SAFETY: the caller guarantees that the rows hold this KV head's part.
-    unsafe { finish_rows::<L, K>(item, head_size, &mut scratch.total, out) };
+    unsafe { finish_rows::<L, K>(item, head_size, scratch, out) };
 }
 
-/// Writes the result of every row of an item to `out`.
+/// Merges the sinks into the totals, and writes the result of every row of an item to `out`.
 #[inline(always)]
 unsafe fn finish_rows<L: ByteLanes, K: Scheme>(
     item: &Item<'_>,
     head_size: usize,
-    total: &mut States,
+    scratch: &mut Scratch,
     out: Rows<*mut f32>,
 ) {
-    let stride = head_size.next_multiple_of(LANES);
-    for r in 0..item.rows() {
-        let (row, head) = (r / item.heads_per_kv_head, r % item.heads_per_kv_head);
-        let head = item.kv_head * item.heads_per_kv_head + head;
+    let (rows, stride) = (item.rows(), head_size.next_multiple_of(LANES));
+    if let Some(sinks) = item.sinks {
+        scratch.segment.clear(rows, stride);
+        for row in 0..rows {
+            scratch.segment.max[row] = sinks[item.head(row)] * K::SCORE_UNIT;
+            scratch.segment.sum[row] = 1.0;
+        }
+        // SAFETY: only lane arithmetic.
+        unsafe { merge_rows::<L, K>(&mut scratch.total, scratch.segment.parts(rows, stride)) };
+    }
+    let total = &mut scratch.total;
+    for r in 0..rows {
+        let (row, head) = (r / item.heads_per_kv_head, item.head(r));
         let o = &mut total.out[r * stride..(r + 1) * stride];
         // SAFETY: the caller's row holds the head, and `o` holds the head padded to whole vectors.
         unsafe {

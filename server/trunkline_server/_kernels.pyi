@@ -55,7 +55,13 @@ class ProgramBuilder:
     def rope(self, x: int, inv_freq: list[float], attention_factor: float, head_size: int) -> int: ...
     def write_kv(self, layer: int, k: int, v: int) -> None: ...
     def paged_attention(
-        self, layer: int, q: int, scale: float, window: int | None = None, soft_cap: float | None = None
+        self,
+        layer: int,
+        q: int,
+        scale: float,
+        window: int | None = None,
+        soft_cap: float | None = None,
+        sinks: int | None = None,
     ) -> int: ...
     def silu_mul(self, g: int, u: int) -> int: ...
     def gelu_mul(self, g: int, u: int) -> int: ...
@@ -63,7 +69,17 @@ class ProgramBuilder:
     def relu_squared(self, x: int) -> int: ...
     def add(self, x: int, y: int) -> int: ...
     def experts(
-        self, x: int, logits: int, *, gate: list[int], up: list[int], down: list[int], num_used: int, renormalise: bool
+        self,
+        x: int,
+        logits: int,
+        *,
+        gate: list[int],
+        up: list[int],
+        down: list[int],
+        num_used: int,
+        renormalise: bool,
+        biases: tuple[list[int], list[int], list[int]] | None = None,
+        clamp: tuple[float, float] | None = None,
     ) -> int: ...
     def sigmoid_scale(self, x: int, gate: int) -> int: ...
     def scale(self, x: int, factor: float) -> int: ...

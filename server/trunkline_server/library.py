@@ -20,7 +20,15 @@ from trunkline_server.models.shapes import weight_shapes
 from trunkline_server.weights.checkpoint import open_checkpoint
 from trunkline_server.weights.gguf import GgufFile
 from trunkline_server.weights.gguf_splits import split_names
-from trunkline_server.weights.quantization import Awq, EightBits, FourBitFloats, Gptq, PackedIntegers, Quantization
+from trunkline_server.weights.quantization import (
+    Awq,
+    EightBits,
+    FourBitFloats,
+    Gptq,
+    Mxfp4,
+    PackedIntegers,
+    Quantization,
+)
 
 if TYPE_CHECKING:
     from huggingface_hub import CachedRepoInfo
@@ -156,6 +164,8 @@ def _method(scheme: Quantization) -> str:
             return "FP8" if scheme.is_float else "INT8"
         case FourBitFloats():
             return "bitsandbytes, 4 bits"
+        case Mxfp4():
+            return "MXFP4"
 
 
 def _memory(checkpoint: Checkpoint) -> Iterator[tuple[str, str]]:

@@ -107,6 +107,8 @@ choices! {
         Mistral = "mistral";
         /// `[name(key=value, ...), ...]`
         Pythonic = "pythonic";
+        /// `<|channel|>commentary to=functions.NAME <|message|>{...}`
+        Harmony = "harmony";
         /// A JSON object or a list of them.
         Json = "json";
         /// Replies are plain text, whatever they look like.

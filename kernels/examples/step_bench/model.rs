@@ -121,7 +121,7 @@ pub fn build(shape: &Shape, threads: usize, pinning: Pinning, max_step_tokens: u
         let q = b.rope(q, &inv_freq, 1.0, head_size)?;
         let k = b.rope(k, &inv_freq, 1.0, head_size)?;
         b.write_kv(layer, k, v)?;
-        let a = b.paged_attention(layer, q, 0.125, None, None)?;
+        let a = b.paged_attention(layer, q, 0.125, None, None, None)?;
         let a = product(&mut b, a, hidden, heads * head_size)?;
         x = b.add(x, a)?;
         let norm = b.weight(Format::F32, ones(hidden), &[hidden])?;
@@ -134,7 +134,11 @@ pub fn build(shape: &Shape, threads: usize, pinning: Pinning, max_step_tokens: u
                 };
                 let (gate, up) = (stack(inner, hidden)?, stack(inner, hidden)?);
                 let down = stack(hidden, inner)?;
-                b.experts(h, logits, Experts { gate, up, down, num_used, renormalise: true })?
+                b.experts(
+                    h,
+                    logits,
+                    Experts { gate, up, down, num_used, renormalise: true, biases: None, clamp: None },
+                )?
             }
             None => {
                 let gate = product(&mut b, h, inner, hidden)?;

@@ -7,6 +7,7 @@ use pyo3::buffer::PyUntypedBuffer;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use trunkline_kernels::kv_pool::{KeyScaling, KvGeometry};
+use trunkline_kernels::ops::silu_mul::SwigluClamp;
 use trunkline_kernels::pack::{Format, InterleavedHeads, ReadBytes, SourceBytes};
 use trunkline_kernels::program::{
     Experts, PooledRows, ProgramBuilder, ProgramConfig, ProgramError, RowIndex, ValueId, WeightId,
@@ -194,7 +195,7 @@ impl PyProgramBuilder {
         Ok(())
     }
 
-    #[pyo3(signature = (layer, q, scale, window=None, soft_cap=None))]
+    #[pyo3(signature = (layer, q, scale, window=None, soft_cap=None, sinks=None))]
     fn paged_attention(
         &mut self,
         layer: usize,
@@ -202,8 +203,10 @@ impl PyProgramBuilder {
         scale: f32,
         window: Option<usize>,
         soft_cap: Option<f32>,
+        sinks: Option<usize>,
     ) -> Result<usize, Failure> {
-        Ok(self.builder()?.paged_attention(layer, ValueId(q), scale, window, soft_cap)?.0)
+        let (q, sinks) = (ValueId(q), sinks.map(WeightId));
+        Ok(self.builder()?.paged_attention(layer, q, scale, window, soft_cap, sinks)?.0)
     }
 
     fn silu_mul(&mut self, g: usize, u: usize) -> Result<usize, Failure> {
@@ -223,7 +226,7 @@ impl PyProgramBuilder {
     }
 
     #[allow(clippy::too_many_arguments, reason = "keyword-only in Python")]
-    #[pyo3(signature = (x, logits, *, gate, up, down, num_used, renormalise))]
+    #[pyo3(signature = (x, logits, *, gate, up, down, num_used, renormalise, biases=None, clamp=None))]
     fn experts(
         &mut self,
         x: usize,
@@ -233,10 +236,15 @@ impl PyProgramBuilder {
         down: Vec<usize>,
         num_used: usize,
         renormalise: bool,
+        biases: Option<[Vec<usize>; 3]>,
+        clamp: Option<(f32, f32)>,
     ) -> Result<usize, Failure> {
-        let [gate, up, down] =
-            [gate, up, down].map(|weights| weights.into_iter().map(WeightId).collect::<Vec<_>>());
-        let experts = Experts { gate, up, down, num_used, renormalise };
+        let ids = |weights: [Vec<usize>; 3]| {
+            weights.map(|weights| weights.into_iter().map(WeightId).collect::<Vec<_>>())
+        };
+        let [gate, up, down] = ids([gate, up, down]);
+        let clamp = clamp.map(|(alpha, limit)| SwigluClamp { alpha, limit });
+        let experts = Experts { gate, up, down, num_used, renormalise, biases: biases.map(ids), clamp };
         Ok(self.builder()?.experts(ValueId(x), ValueId(logits), experts)?.0)
     }
 

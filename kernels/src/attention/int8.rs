@@ -194,6 +194,8 @@ impl<const LOCAL: bool> Scheme for Int8<LOCAL> {
         }
     }
 
+    const SCORE_UNIT: f32 = std::f32::consts::LOG2_E;
+
     #[inline(always)]
     unsafe fn power<L: ByteLanes>(x: L) -> L {
         // SAFETY: the caller guarantees the conditions of the callee.

@@ -26,7 +26,7 @@ use crate::ops::rope::rope_in_place;
 use crate::ops::route::route;
 use crate::ops::scale::scale_in_place;
 use crate::ops::scaled_sum::sigmoid_scale_in_place;
-use crate::ops::silu_mul::silu_mul_in_place;
+use crate::ops::silu_mul::{clamped_swiglu_in_place, silu_mul_in_place};
 use crate::ops::tanh::soft_cap_in_place;
 use crate::pack::TILE;
 use crate::program::{
@@ -261,6 +261,9 @@ impl Step<'_> {
             Kernel::SiluMul { gate, up } => {
                 silu_mul_in_place(isa, self.row_mut(gate, row), self.row(up, row))
             }
+            Kernel::ClampedSwiglu { gate, up, clamp } => {
+                clamped_swiglu_in_place(isa, self.row_mut(gate, row), self.row(up, row), clamp)
+            }
             Kernel::GeluMul { gate, up } => {
                 gelu_mul_in_place(isa, self.row_mut(gate, row), self.row(up, row))
             }
@@ -415,6 +418,7 @@ impl Step<'_> {
             scale: kernel.scale,
             soft_cap: kernel.soft_cap,
             window: self.program.windows[kernel.window],
+            sinks: kernel.sinks.map(|sinks| &self.program.vectors[sinks][..]),
             first_segment: planned.first_segment,
             end_segment: planned.end_segment,
             next: None,

@@ -1,12 +1,16 @@
 //! Records operations and checks their sizes.
 
+mod attention;
+mod experts;
+
 use std::time::Duration;
+
+pub use experts::Experts;
 
 use super::raw_weight::RawWeight;
 use super::{PooledRows, ProgramConfig, ProgramError, RowIndex};
 use crate::attention::Window;
 use crate::ops::rope::RopeFrequencies;
-use crate::ops::route::MAX_EXPERTS;
 use crate::pack::{Format, InterleavedHeads, PackError, SourceBytes};
 
 /// The id of an operation's result.
@@ -17,42 +21,98 @@ pub struct ValueId(pub usize);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct WeightId(pub usize);
 
-/// The experts of a layer: gated MLPs with SiLU, of which each row uses a few.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Experts {
-    /// The weights of each expert: `[I, N]`, `[I, N]` and `[N, I]`.
-    pub gate: Vec<WeightId>,
-    pub up: Vec<WeightId>,
-    pub down: Vec<WeightId>,
-    /// The number of experts that a row uses.
-    pub num_used: usize,
-    /// The weights of the used experts add up to 1; otherwise those of all experts do.
-    pub renormalise: bool,
-}
-
 /// An operation; `Ops` in `server/trunkline_server/models/ops.py` defines each of them.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Op {
-    Embedding { weight: WeightId, index: RowIndex },
-    RmsNorm { x: ValueId, weight: WeightId, eps: f32 },
-    LayerNorm { x: ValueId, weight: WeightId, bias: Option<WeightId>, eps: f32 },
-    HeadRmsNorm { x: ValueId, weight: WeightId, eps: f32 },
-    Linear { x: ValueId, weight: WeightId, bias: Option<WeightId> },
-    Rope { x: ValueId, frequencies: usize, head_size: usize },
-    WriteKv { layer: usize, key: ValueId, value: ValueId },
-    Attention { layer: usize, query: ValueId, scale: f32, soft_cap: Option<f32>, window: Window },
-    SiluMul { gate: ValueId, up: ValueId },
-    GeluMul { gate: ValueId, up: ValueId },
-    Gelu { x: ValueId },
-    GeluErf { x: ValueId },
-    Tanh { x: ValueId },
-    ReluSquared { x: ValueId },
-    Add { x: ValueId, y: ValueId },
-    Scale { x: ValueId, factor: f32 },
-    SigmoidScale { x: ValueId, gate: ValueId },
-    Experts { x: ValueId, logits: ValueId, experts: Experts },
-    Logits { x: ValueId, weight: WeightId, soft_cap: Option<f32> },
-    Pooled { x: ValueId, rows: PooledRows },
+    Embedding {
+        weight: WeightId,
+        index: RowIndex,
+    },
+    RmsNorm {
+        x: ValueId,
+        weight: WeightId,
+        eps: f32,
+    },
+    LayerNorm {
+        x: ValueId,
+        weight: WeightId,
+        bias: Option<WeightId>,
+        eps: f32,
+    },
+    HeadRmsNorm {
+        x: ValueId,
+        weight: WeightId,
+        eps: f32,
+    },
+    Linear {
+        x: ValueId,
+        weight: WeightId,
+        bias: Option<WeightId>,
+    },
+    Rope {
+        x: ValueId,
+        frequencies: usize,
+        head_size: usize,
+    },
+    WriteKv {
+        layer: usize,
+        key: ValueId,
+        value: ValueId,
+    },
+    Attention {
+        layer: usize,
+        query: ValueId,
+        scale: f32,
+        soft_cap: Option<f32>,
+        window: Window,
+        sinks: Option<WeightId>,
+    },
+    SiluMul {
+        gate: ValueId,
+        up: ValueId,
+    },
+    GeluMul {
+        gate: ValueId,
+        up: ValueId,
+    },
+    Gelu {
+        x: ValueId,
+    },
+    GeluErf {
+        x: ValueId,
+    },
+    Tanh {
+        x: ValueId,
+    },
+    ReluSquared {
+        x: ValueId,
+    },
+    Add {
+        x: ValueId,
+        y: ValueId,
+    },
+    Scale {
+        x: ValueId,
+        factor: f32,
+    },
+    SigmoidScale {
+        x: ValueId,
+        gate: ValueId,
+    },
+    Experts {
+        x: ValueId,
+        logits: ValueId,
+        experts: Experts,
+    },
+    Logits {
+        x: ValueId,
+        weight: WeightId,
+        soft_cap: Option<f32>,
+    },
+    Pooled {
+        x: ValueId,
+        rows: PooledRows,
+    },
 }
 
 impl Op {
@@ -299,55 +359,6 @@ impl ProgramBuilder {
         Ok(self.push(Op::Rope { x, frequencies, head_size }, width))
     }
 
-    /// Stores key and value `[T, G * D]` in the slots of the step's tokens. The returned id may not be used as an
-    /// operand.
-    pub fn write_kv(&mut self, layer: usize, key: ValueId, value: ValueId) -> Result<ValueId, ProgramError> {
-        self.check_layer("write_kv", layer)?;
-        let geometry = self.config.geometry;
-        let expected = geometry.num_kv_heads * geometry.head_size;
-        for (what, operand) in [("width of key", key), ("width of value", value)] {
-            let width = self.width("write_kv", operand)?;
-            if width != expected {
-                return Err(shape_error("write_kv", what, width, expected));
-            }
-        }
-        Ok(self.push(Op::WriteKv { layer, key, value }, 0))
-    }
-
-    /// Causal attention of `query` `[T, H * D]` over the blocks of its sequence: `[T, H * D]`. With a window, it covers
-    /// the last `window` positions, including the query's own. With a soft cap, each score `s` becomes
-    /// `soft_cap * tanh(s / soft_cap)`.
-    pub fn paged_attention(
-        &mut self,
-        layer: usize,
-        query: ValueId,
-        scale: f32,
-        window: Option<usize>,
-        soft_cap: Option<f32>,
-    ) -> Result<ValueId, ProgramError> {
-        let window = match window {
-            None => Window::NONE,
-            Some(size) => Window::new(size)
-                .ok_or_else(|| shape_error("paged_attention", "window", size, "at least 1"))?,
-        };
-        check_soft_cap("paged_attention", soft_cap)?;
-        self.check_layer("paged_attention", layer)?;
-        let width = self.width("paged_attention", query)?;
-        let geometry = self.config.geometry;
-        let unit = geometry.num_kv_heads * geometry.head_size;
-        if !width.is_multiple_of(unit) {
-            let expected = format!("a multiple of {unit}");
-            return Err(shape_error("paged_attention", "width of query", width, expected));
-        }
-        let is_written =
-            self.nodes.iter().any(|node| matches!(node.op, Op::WriteKv { layer: l, .. } if l == layer));
-        if !is_written {
-            let what = format!("reads K and V of layer {layer} before `write_kv`");
-            return Err(ProgramError::Structure { what });
-        }
-        Ok(self.push(Op::Attention { layer, query, scale, soft_cap, window }, width))
-    }
-
     pub fn silu_mul(&mut self, gate: ValueId, up: ValueId) -> Result<ValueId, ProgramError> {
         let width = self.same_width("silu_mul", gate, up)?;
         Ok(self.push(Op::SiluMul { gate, up }, width))
@@ -381,54 +392,6 @@ impl ProgramBuilder {
     pub fn relu_squared(&mut self, x: ValueId) -> Result<ValueId, ProgramError> {
         let width = self.width("relu_squared", x)?;
         Ok(self.push(Op::ReluSquared { x }, width))
-    }
-
-    /// The weighted sum of the outputs of each row's experts: `[T, N]`. A row of `x` `[T, N]` uses the experts with the
-    /// largest `logits` `[T, E]`; see [`route`](crate::ops::route::route).
-    pub fn experts(
-        &mut self,
-        x: ValueId,
-        logits: ValueId,
-        experts: Experts,
-    ) -> Result<ValueId, ProgramError> {
-        let op = "experts";
-        let (width, num_experts) = (self.width(op, x)?, self.width(op, logits)?);
-        if num_experts > MAX_EXPERTS {
-            return Err(shape_error(op, "number of experts", num_experts, format!("at most {MAX_EXPERTS}")));
-        }
-        if !(1..=num_experts).contains(&experts.num_used) {
-            let expected = format!("1 to {num_experts}");
-            return Err(shape_error(op, "number of used experts", experts.num_used, expected));
-        }
-        let Experts { gate, up, down, .. } = &experts;
-        let inner = self.experts_shape(op, gate, num_experts)?[0];
-        for (weights, shape) in [(gate, [inner, width]), (up, [inner, width]), (down, [width, inner])] {
-            let found = self.experts_shape(op, weights, num_experts)?;
-            if found != shape {
-                return Err(shape_error(op, "shape of the weight", found, shape));
-            }
-        }
-        Ok(self.push(Op::Experts { x, logits, experts }, width))
-    }
-
-    /// Checks that there is one matrix for each expert, all in the same shape and format, and returns the shape.
-    fn experts_shape(
-        &self,
-        op: &'static str,
-        weights: &[WeightId],
-        num_experts: usize,
-    ) -> Result<[usize; 2], ProgramError> {
-        if weights.len() != num_experts {
-            return Err(shape_error(op, "number of weights", weights.len(), num_experts));
-        }
-        let (shape, format) = (self.matrix(op, weights[0])?, self.weights[weights[0].0].format);
-        for weight in weights {
-            let found = (self.matrix(op, *weight)?, self.weights[weight.0].format);
-            if found != (shape, format) {
-                return Err(shape_error(op, "an expert's weight", found, (shape, format)));
-            }
-        }
-        Ok(shape)
     }
 
     /// Multiplies each row of `x` by the sigmoid of its row of `gate` `[T, 1]`.

@@ -5,6 +5,7 @@ use super::weights::WeightImage;
 use crate::attention::Window;
 use crate::kv_pool::{KeyMean, KeyTurns, WindowLimits};
 use crate::ops::rope::RopeFrequencies;
+use crate::ops::silu_mul::SwigluClamp;
 use crate::pack::PackedWeight;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -113,6 +114,7 @@ pub enum Kernel {
     WriteKv { layer: usize, key: View, value: View },
     Attention(AttentionKernel),
     SiluMul { gate: View, up: View },
+    ClampedSwiglu { gate: View, up: View, clamp: SwigluClamp },
     GeluMul { gate: View, up: View },
     Gelu { x: View },
     GeluErf { x: View },
@@ -133,6 +135,8 @@ pub struct ExpertsKernel {
     pub x: LinearSource,
     /// The matrix of the first expert. Those of the others follow.
     pub first_weight: usize,
+    /// The vector of the biases of all experts, one behind the other.
+    pub biases: Option<usize>,
     pub out: View,
 }
 
@@ -145,6 +149,8 @@ pub struct AttentionKernel {
     pub soft_cap: Option<f32>,
     /// An index into [`Program::windows`].
     pub window: usize,
+    /// The vector of sinks, one for each head.
+    pub sinks: Option<usize>,
     pub out: View,
     /// Index among the kernels whose threads share a counter.
     pub counter: usize,
@@ -167,6 +173,7 @@ impl Kernel {
             Kernel::WriteKv { .. } => "write kv",
             Kernel::Attention { .. } => "attention",
             Kernel::SiluMul { .. } => "silu mul",
+            Kernel::ClampedSwiglu { .. } => "clamped swiglu",
             Kernel::GeluMul { .. } => "gelu mul",
             Kernel::Gelu { .. } | Kernel::GeluErf { .. } => "gelu",
             Kernel::ReluSquared { .. } => "relu squared",
@@ -218,7 +225,9 @@ impl Kernel {
             Kernel::Rope { x, table, .. } => vec![x.buffer, table.buffer],
             Kernel::WriteKv { key, value, .. } => vec![key.buffer, value.buffer],
             Kernel::Attention(AttentionKernel { query, out, .. }) => vec![query.buffer, out.buffer],
-            Kernel::SiluMul { gate, up } | Kernel::GeluMul { gate, up } => vec![gate.buffer, up.buffer],
+            Kernel::SiluMul { gate, up }
+            | Kernel::ClampedSwiglu { gate, up, .. }
+            | Kernel::GeluMul { gate, up } => vec![gate.buffer, up.buffer],
             Kernel::Add { x, y } => vec![x.buffer, y.buffer],
         }
     }

@@ -124,7 +124,10 @@ impl ProgramBuilder {
             }
         }
         for node in &self.nodes {
-            if let Op::Attention { layer, soft_cap: Some(_), .. } = node.op {
+            // A fixed mean changes all scores of a row alike, which neither a soft cap nor a sink allows.
+            if let Op::Attention { layer, soft_cap, sinks, .. } = node.op
+                && (soft_cap.is_some() || (sinks.is_some() && means[layer] == KeyMean::Fixed))
+            {
                 means[layer] = KeyMean::Zero;
             }
         }
@@ -349,12 +352,13 @@ impl Lowering<'_> {
                 self.emit(Kernel::WriteKv { layer, key, value }, rows);
                 return;
             }
-            Op::Attention { layer, query, scale, soft_cap, window } => {
+            Op::Attention { layer, query, scale, soft_cap, window, sinks } => {
+                let sinks = sinks.map(|sinks| self.plan.vector(&[sinks]));
                 let query = self.operand(query, rows);
                 let out = self.new_view(width, rows);
                 let counter = self.new_counter();
                 let window = index_of(&mut self.windows, window);
-                let kernel = AttentionKernel { layer, query, scale, soft_cap, window, out, counter };
+                let kernel = AttentionKernel { layer, query, scale, soft_cap, window, sinks, out, counter };
                 self.emit(Kernel::Attention(kernel), rows);
                 out
             }

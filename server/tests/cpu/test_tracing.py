@@ -61,7 +61,7 @@ def config(**changes: Any) -> ModelConfig:
 @pytest.mark.parametrize("architecture", sorted(registry.ARCHITECTURES.keys() - set(ENCODERS)))
 def test_every_weight_is_passed_once_and_a_tied_head_is_the_embedding(architecture: str, is_tied: bool) -> None:
     experts: dict[str, Any] = {}
-    if architecture in ("granitemoe", "mixtral", "olmoe", "qwen2_moe", "qwen3_moe"):
+    if architecture in ("gpt_oss", "granitemoe", "mixtral", "olmoe", "qwen2_moe", "qwen3_moe"):
         experts = {"num_experts": 3, "num_experts_per_token": 2, "expert_size": 8, "expert_layers": (True, True)}
     model = config(
         **experts,
@@ -69,7 +69,10 @@ def test_every_weight_is_passed_once_and_a_tied_head_is_the_embedding(architectu
         wide_query_key_norm=architecture.startswith("olmo"),
         architecture=architecture,
         tie_word_embeddings=is_tied,
-        attention_bias=architecture in ("qwen2", "qwen2_moe"),
+        attention_bias=architecture in ("gpt_oss", "qwen2", "qwen2_moe"),
+        attention_output_bias=architecture == "gpt_oss",
+        attention_sinks=architecture == "gpt_oss",
+        expert_bias=architecture == "gpt_oss",
         query_key_norm=architecture in ("exaone4", "gemma3_text", "olmo2", "olmo3", "olmoe", "qwen3", "qwen3_moe"),
         layer_norms=config_json._ARCHITECTURES[architecture].layer_norms,
         norm_bias=architecture in ("nemotron", "starcoder2"),

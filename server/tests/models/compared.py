@@ -14,20 +14,21 @@ from trunkline_server.models.config_encoder import ENCODERS
 from trunkline_server.weights.tensor import FORMATS
 
 PAGE = Path(__file__).resolve().parents[3] / "docs/models.md"
-# Excludes settings that GGUF cannot state: `mscale`, SmolLM3's unrotated layers, Qwen's windows and layers without
-# experts, and which of Gemma's layers have a window. GLM has another name and joins more in GGUF.
+# Excludes settings that GGUF cannot state: `mscale`, other limits of GPT-OSS, SmolLM3's unrotated layers, Qwen's
+# windows and layers without experts, and which of Gemma's layers have a window. GLM has another name and joins more in
+# GGUF.
 GGUF_CASES = sorted(
     CASES.keys()
     - {
         "llama_yarn_mscale", "smollm3_marked", "qwen2_window", "qwen3_window", "gemma3_shallow", "qwen3_moe_mixed",
-        "glm",
+        "glm", "gpt_oss_limited",
     }
 )  # fmt: skip
 CUDA_CASES = [
     "llama3", "llama_yarn_mscale", "mistral_window", "gemma2", "gemma3", "gemma3_shallow", "qwen3", "smollm3",
     "smollm3_marked", "llama_biases", "qwen2_moe", "qwen3_moe", "mixtral", "qwen3_moe_mixed", "cohere2", "exaone4",
     "gemma", "glm4", "granite", "granitemoe", "nemotron", "olmo2", "olmo3", "phi3", "phi3_longrope", "starcoder2",
-    "qwen2_shallow",
+    "qwen2_shallow", "gpt_oss",
 ]  # fmt: skip
 # transformers has no code for these, so they are compared with Llama of the same weights (tests/reference/).
 LIKE_LLAMA = ("exaone", "internlm2", "internlm3")
@@ -44,6 +45,7 @@ NAMES = {
     "gemma3_text": "Gemma 3, text only",
     "glm": "GLM-4-9B",
     "glm4": "GLM-4-0414",
+    "gpt_oss": "GPT-OSS",
     "granite": "Granite 3",
     "granitemoe": "Granite 3 with experts",
     "internlm2": "InternLM 2",

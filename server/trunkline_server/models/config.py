@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from trunkline_server.models.ops import ClampedSwiglu
 from trunkline_server.models.pooling import Pooling
 
 # Limits on what a config may claim. They keep the product of any two of these numbers far below 2^63.
@@ -66,7 +67,9 @@ class ModelConfig:
     pooling: how the vector of a prompt is made; None: not at all. has_output_head: the model can choose tokens.
     position_offset: rows of an encoder's embedding of positions that come before position 0. num_text_types: rows of
         its embedding of texts.
-    renormalise_experts: see `ops.Experts`. expert_layers: for each layer, True if it has experts.
+    renormalise_experts, expert_activation: see `ops.Experts`. expert_bias: experts and routers have biases.
+    expert_layers: for each layer, True if it has experts.
+    attention_sinks: see `Ops.paged_attention`.
     """
 
     architecture: str
@@ -106,7 +109,10 @@ class ModelConfig:
     expert_size: int = 0
     shared_expert_size: int = 0
     renormalise_experts: bool = True
+    expert_activation: ClampedSwiglu | None = None
+    expert_bias: bool = False
     expert_layers: tuple[bool, ...] = ()
+    attention_sinks: bool = False
     pooling: Pooling | None = None
     has_output_head: bool = True
     position_offset: int = 0
@@ -179,6 +185,10 @@ class ModelConfig:
                 return f"the {name} has {size} features, must be from {least} to {MAX_FEATURES}"
         if len(self.expert_layers) != self.num_layers:
             return f"{len(self.expert_layers)} of {self.num_layers} layers are marked with or without experts"
+        if (activation := self.expert_activation) is not None:
+            for name, value in (("swiglu_alpha", activation.alpha), ("swiglu_limit", activation.limit)):
+                if not 1e-6 < value < 1e6:
+                    return f"`{name}` is {value}, must be positive"
         return None
 
     def _window_problem(self) -> str | None:

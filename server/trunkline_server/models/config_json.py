@@ -11,7 +11,9 @@ from typing import Any
 from trunkline_server.errors import DamagedFile, UnsupportedArchitecture, quoted
 from trunkline_server.models.config import MAX_LAYERS, ModelConfig, RopeScaling
 from trunkline_server.models.config_encoder import ENCODERS, encoder_config
+from trunkline_server.models.experts import GPT_OSS_SWIGLU
 from trunkline_server.models.keys import Keys
+from trunkline_server.models.ops import ClampedSwiglu
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +27,8 @@ class _Experts:
     renormalise: bool | None = None
     chooses_layers: bool = False
     has_shared: bool = False
+    has_bias: bool = False
+    activation: ClampedSwiglu | None = None  # with the defaults of its keys
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +65,7 @@ class _Architecture:
     max_window_layers: int | None = None
     is_gemma: bool = False  # with the scalar and the caps of Gemma 2 and 3
     wide_query_key_norm: bool = False
+    attention_sinks: bool = False
     experts: _Experts | None = None
     attention_soft_cap: float | None = None
     logit_soft_cap: float | None = None
@@ -110,6 +115,11 @@ _ARCHITECTURES = {
     ),
     "glm": _GLM,
     "glm4": replace(_GLM, layer_norms=_ALL_NORMS),
+    "gpt_oss": _Architecture(
+        attention_output_bias=None, biased=True, norm_eps=1e-5, head_size=64, rope_theta=150_000.0, has_windows=True,
+        window=128, window_pattern=2, attention_sinks=True,
+        experts=_Experts(size_key="intermediate_size", renormalise=True, has_bias=True, activation=GPT_OSS_SWIGLU),
+    ),
     "granite": _GRANITE,
     "granitemoe": replace(
         _GRANITE, has_mlp_bias=False,
@@ -214,6 +224,7 @@ def config_from_json(path: Path, values: Mapping[str, object]) -> ModelConfig:
         layer_norms=architecture.layer_norms,
         norm_bias=architecture.norm_bias,
         query_key_norm=architecture.query_key_norm,
+        attention_sinks=architecture.attention_sinks,
         wide_query_key_norm=architecture.wide_query_key_norm,
         windows=windows,
         local_rope_theta=local_rope_theta,
@@ -270,8 +281,17 @@ def _expert_fields(keys: Keys, architecture: _Architecture, num_layers: int) -> 
         "expert_size": keys.integer(experts.size_key),
         "shared_expert_size": keys.integer("shared_expert_intermediate_size") if experts.has_shared else 0,
         "renormalise_experts": renormalise,
+        "expert_bias": experts.has_bias,
+        "expert_activation": _expert_activation(keys, experts.activation),
         "expert_layers": _expert_layers(keys, experts, num_layers),
     }
+
+
+def _expert_activation(keys: Keys, default: ClampedSwiglu | None) -> ClampedSwiglu | None:
+    if default is None:
+        return None
+    alpha, limit = keys.number("swiglu_alpha", default.alpha), keys.number("swiglu_limit", default.limit)
+    return ClampedSwiglu(alpha=alpha, limit=limit)
 
 
 def _expert_layers(keys: Keys, experts: _Experts, num_layers: int) -> tuple[bool, ...]:

@@ -32,10 +32,20 @@ class Rope:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ClampedSwiglu:
+    """The activation (u + 1) * g * sigmoid(alpha * g): g is gate up to limit, and u is up between -limit and limit."""
+
+    alpha: float
+    limit: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class Experts:
-    """The experts of a layer: gated MLPs with SiLU, of which each token uses a few (arXiv:1701.06538).
+    """The experts of a layer: gated MLPs, of which each token uses a few (arXiv:1701.06538).
 
     gate, up, down: names of each expert's weights, [I, N], [I, N] and [N, I].
+    biases: names of each expert's biases, [I], [I] and [N], in the same order; None: there are none.
+    activation: None: `silu_mul`.
     num_used: experts that a token uses.
     renormalise: the weights of the used experts add up to 1; otherwise those of all experts do.
     """
@@ -45,6 +55,8 @@ class Experts:
     down: tuple[str, ...]
     num_used: int
     renormalise: bool
+    biases: tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]] | None = None
+    activation: ClampedSwiglu | None = None
 
 
 class Ops(Protocol[T]):
@@ -84,7 +96,13 @@ class Ops(Protocol[T]):
         """Stores key and value [T, G * D] of the step's tokens in their slots of `layer`, in the pool's dtype."""
 
     def paged_attention(
-        self, layer: int, query: T, scale: float, window: int | None = None, soft_cap: float | None = None
+        self,
+        layer: int,
+        query: T,
+        scale: float,
+        window: int | None = None,
+        soft_cap: float | None = None,
+        sinks: str | None = None,
     ) -> T:
         """Returns causal attention [T, H * D] of query [T, H * D] over the sequence's blocks, K and V as stored.
 
@@ -92,6 +110,8 @@ class Ops(Protocol[T]):
         `write_kv` must store the step's keys and values first.
         window: the query at position p sees p - window + 1 to p (arXiv:2310.06825); None: 0 to p.
         soft_cap: a scaled score s becomes soft_cap * tanh(s / soft_cap) (arXiv:2408.00118); None: it stays s.
+        sinks: a weight [H] of scores that take part in the softmax of their head and have no value
+            (arXiv:2309.17453); None: there are none.
         Sums in f32 over tiles at fixed absolute positions, so the bits do not depend on how a prompt is chunked.
         Cost: O(T * min(context, window)). Online softmax: arXiv:1805.02867, algorithm 3.
         """

@@ -43,6 +43,8 @@ def _attention_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     linear("self_attn.k_proj", key, hidden, config.attention_bias)
     linear("self_attn.v_proj", key, hidden, config.attention_bias)
     linear("self_attn.o_proj", hidden, query, config.attention_output_bias)
+    if config.attention_sinks:
+        shapes["self_attn.sinks.weight"] = (config.num_heads,)
     if config.query_key_norm:
         shapes["self_attn.q_norm.weight"] = (query if config.wide_query_key_norm else config.head_size,)
         shapes["self_attn.k_norm.weight"] = (key if config.wide_query_key_norm else config.head_size,)
@@ -58,10 +60,12 @@ def _mlp_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     shapes = _gated_mlp("mlp", config.hidden_size, config.intermediate_size)
     if not config.gated_mlp:
         del shapes["mlp.gate_proj.weight"]
-    if config.mlp_bias:
-        biases = {f"{name.removesuffix('.weight')}.bias": shape[:1] for name, shape in shapes.items()}
-        shapes |= biases
-    return shapes
+    return _with_biases(shapes) if config.mlp_bias else shapes
+
+
+def _with_biases(shapes: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+    """Adds a bias for each matrix."""
+    return shapes | {f"{name.removesuffix('.weight')}.bias": shape[:1] for name, shape in shapes.items()}
 
 
 def _expert_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
@@ -69,6 +73,8 @@ def _expert_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     shapes: dict[str, tuple[int, ...]] = {"mlp.gate.weight": (config.num_experts, hidden)}
     for expert in range(config.num_experts):
         shapes |= _gated_mlp(f"mlp.experts.{expert}", hidden, config.expert_size)
+    if config.expert_bias:
+        shapes = _with_biases(shapes)
     if config.shared_expert_size:
         shapes["mlp.shared_expert_gate.weight"] = (1, hidden)
         shapes |= _gated_mlp("mlp.shared_expert", hidden, config.shared_expert_size)

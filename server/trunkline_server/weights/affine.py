@@ -2,6 +2,7 @@
 
 Groups of integers stay what they were, in the formats AFFINE4 and AFFINE8 of `tensor.py`. Floats of 4 and 8 bits,
 groups that are not multiples of 32 inputs, and groups whose inputs are in another order (`desc_act`) become BF16.
+MXFP4 becomes GGUF's format of this name, whose bytes have other elements in their halves.
 `quantized_parts.py` describes the files' tensors.
 """
 
@@ -13,7 +14,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from trunkline_server.errors import UnsupportedFormat, quoted
-from trunkline_server.weights.quantization import Awq, EightBits, FourBitFloats, Gptq, PackedIntegers, Quantization
+from trunkline_server.weights.quantization import (
+    Awq,
+    EightBits,
+    FourBitFloats,
+    Gptq,
+    Mxfp4,
+    PackedIntegers,
+    Quantization,
+)
 from trunkline_server.weights.quantized_parts import Part, quantization_state
 from trunkline_server.weights.tensor import Tensor
 
@@ -46,6 +55,8 @@ def decoded(scheme: Quantization, name: str, parts: Mapping[str, Part]) -> Tenso
         return _packed(scheme, name, parts)
     if isinstance(scheme, EightBits):
         return _eight_bits(scheme, name, parts)
+    if isinstance(scheme, Mxfp4):
+        return _mxfp4(name, parts)
     assert isinstance(scheme, FourBitFloats)
     return _four_bit_floats(name, parts)
 
@@ -62,6 +73,8 @@ def decoded_format(scheme: Quantization, parts: Mapping[str, Part], num_inputs: 
             bits, size, order = scheme.bits, scheme.group_size, parts.get("weight_g_idx")
         case EightBits(is_float=False):
             bits, size = 8, num_inputs if scheme.block is None else scheme.block[1]
+        case Mxfp4():
+            return "MXFP4"
         case _:
             return "BF16"
     keeps = _keeps_integers(num_inputs, size, None if order is None else _integers(order))
@@ -151,6 +164,19 @@ def absmax_of(parts: Mapping[str, Part], state: Mapping[str, object]) -> Floats:
     nested = floats_of(parts["weight.nested_absmax"]).repeat(nested_block)[: absmax.shape[0]]
     codes = np.frombuffer(absmax.data, dtype=np.uint8)
     return floats_of(parts["weight.nested_quant_map"])[codes] * nested + np.float32(offset)
+
+
+def _mxfp4(name: str, parts: Mapping[str, Part]) -> Tensor:
+    blocks, scales = (np.asarray(parts[suffix].data) for suffix in ("blocks", "scales"))
+    # A byte has elements 2 i and 2 i + 1 in the file, and elements i and i + 16 in GGUF's format.
+    low, high = blocks[..., :8], blocks[..., 8:]
+    groups = np.empty((*scales.shape, 17), dtype=np.uint8)
+    groups[..., 0] = scales
+    groups[..., 1::2] = (low & np.uint8(15)) | (high << np.uint8(4))
+    groups[..., 2::2] = (low >> np.uint8(4)) | (high & np.uint8(0xF0))
+    data = groups.reshape(-1)
+    data.flags.writeable = False
+    return Tensor(name=name, format="MXFP4", shape=(scales.shape[0], scales.shape[1] * BLOCK), data=data)
 
 
 def _grouped(

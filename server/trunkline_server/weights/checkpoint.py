@@ -24,6 +24,7 @@ from trunkline_server.weights.gguf import GgufArray, GgufFile
 from trunkline_server.weights.gguf_splits import open_splits
 from trunkline_server.weights.identity import SourceIdentity, identify
 from trunkline_server.weights.mapping import MappedFile
+from trunkline_server.weights.mxfp4 import Mxfp4Stack
 from trunkline_server.weights.places import (
     Place,
     encoder_places,
@@ -34,7 +35,7 @@ from trunkline_server.weights.places import (
     safetensors_place,
 )
 from trunkline_server.weights.pooling import stated_pooling
-from trunkline_server.weights.quantization import Quantization, parse_quantization
+from trunkline_server.weights.quantization import Mxfp4, Quantization, parse_quantization
 from trunkline_server.weights.quantized_parts import Part, part_suffixes, quantized_shape
 from trunkline_server.weights.safetensors import SafetensorsFile, open_shards, read_json_object
 from trunkline_server.weights.selected_parts import selected
@@ -185,8 +186,13 @@ class SafetensorsCheckpoint:
             assert self.quantization is not None, "parts are only found under a scheme"
             shape = quantized_shape(path, self.quantization, name.removesuffix(".weight"), parts)
             shapes[self._places[name].tensor] = shape
+        stacks = self._find_stacks()
+        shapes |= {tensor: stack.shape for tensor, stack in stacks.items()}
         self._shapes = shapes
         self._names = _check_complete(path, self.config, self._places, shapes)
+        self._parts |= {
+            name: stacks[place.tensor].parts(place) for name, place in self._places.items() if place.tensor in stacks
+        }
 
     def _find_parts(self) -> dict[str, Mapping[str, Part]]:
         """Maps the weight of each quantised module to its parts."""
@@ -206,6 +212,17 @@ class SafetensorsCheckpoint:
             if suffixes:
                 found[name] = {suffix: self._part(f"{module}.{suffix}") for suffix in suffixes}
         return found
+
+    def _find_stacks(self) -> dict[str, Mxfp4Stack]:
+        """Returns the stacks in MXFP4 by the names of the tensors that they stand for."""
+        if not isinstance(self.quantization, Mxfp4):
+            return {}
+
+        def find(name: str) -> Part | None:
+            return self._part(name) if name in self._holders else None
+
+        stacks = {place.tensor for place in self._places.values() if place.is_transposed}
+        return {name: Mxfp4Stack(self.path, name, find) for name in sorted(stacks - self._holders.keys())}
 
     def _part(self, name: str) -> Part:
         return self._holders[name].part(name)
@@ -231,7 +248,8 @@ class SafetensorsCheckpoint:
 
     def parts(self, name: str) -> Mapping[str, Part]:
         parts = self.stored_parts(name)
-        if not parts:
+        # Those of a stack are already the matrix's own.
+        if not parts or isinstance(self.quantization, Mxfp4):
             return parts
         assert self.quantization is not None, "parts are only found under a scheme"
         place = self._places[name]
@@ -279,9 +297,11 @@ def _resolve(config: ModelConfig, name: str) -> str:
 
 
 def _part(tensor: Tensor, place: Place) -> Tensor:
-    """Returns the part of a tensor at its place. Several runs of rows are copied."""
+    """Returns the part of a tensor at its place. Rows that do not follow each other are copied."""
     if place.index is not None:
         tensor = tensor.part(place.index)
+    if place.is_transposed or place.step > 1:
+        return _strided(tensor, place)
     if not place.rows:
         return tensor
     runs = [tensor.rows(begin, end) for begin, end in place.rows]
@@ -290,6 +310,18 @@ def _part(tensor: Tensor, place: Place) -> Tensor:
     data = np.concatenate([np.frombuffer(run.data, np.uint8) for run in runs])
     shape = (sum(run.shape[0] for run in runs), *tensor.shape[1:])
     return replace(tensor, shape=shape, data=data, is_mapped=False)
+
+
+def _strided(tensor: Tensor, place: Place) -> Tensor:
+    """Copies rows that lie apart, or across the tensor's rows. Its format is one of floats."""
+    elements = np.frombuffer(tensor.data, np.uint8).reshape(*tensor.shape, -1)
+    if place.is_transposed:
+        elements = elements.swapaxes(0, 1)
+    begin, end = place.rows[0] if place.rows else (0, len(elements))
+    elements = elements[begin : end : place.step]
+    data = np.ascontiguousarray(elements).reshape(-1)
+    data.flags.writeable = False
+    return replace(tensor, shape=elements.shape[:-1], data=data, is_mapped=False)
 
 
 def _check_complete(
@@ -316,7 +348,7 @@ def _needed_shapes(
 ) -> dict[str, tuple[int, ...]]:
     """Returns the shapes that the tensors of a file must have."""
     rows: dict[str, int] = {}
-    stacks: set[str] = set()
+    stacks, transposed = set[str](), set[str]()
     others: dict[str, tuple[int, ...]] = {}
     for name in expected:
         place, shape = places[_resolve(config, name)], expected[_resolve(config, name)]
@@ -325,10 +357,13 @@ def _needed_shapes(
         others[place.tensor] = shape[1:]
         if place.index is not None:
             stacks.add(place.tensor)
-    return {
-        tensor: ((config.num_experts,) if tensor in stacks else ()) + (count, *others[tensor])
-        for tensor, count in rows.items()
-    }
+        if place.is_transposed:
+            transposed.add(place.tensor)
+    needed: dict[str, tuple[int, ...]] = {}
+    for tensor, count in rows.items():
+        whole = (*others[tensor], count) if tensor in transposed else (count, *others[tensor])
+        needed[tensor] = (config.num_experts, *whole) if tensor in stacks else whole
+    return needed
 
 
 def _config(file: GgufFile, holders: Mapping[str, GgufFile]) -> ModelConfig:

@@ -46,11 +46,14 @@ class Place:
     """A tensor of a file, or the part of it that is a weight.
 
     index: of a matrix in a stack [E, N, K]. rows: the runs of rows [begin, end) that make up the weight; empty: all.
+    step: of the rows of a run. is_transposed: the stack is [E, K, N].
     """
 
     tensor: str
     index: int | None = None
     rows: tuple[tuple[int, int], ...] = ()
+    step: int = 1
+    is_transposed: bool = False
 
 
 def safetensors_place(name: str, config: ModelConfig, tensors: Container[str] = ()) -> Place:
@@ -92,6 +95,10 @@ def _safetensors_place(name: str, config: ModelConfig) -> Place:
         return Place(f"{_SAFETENSORS_WHOLE.get(architecture, {}).get(module, module)}.{kind}")
     layers = f"{_SAFETENSORS_LAYERS.get(architecture, 'model.layers')}.{match[1]}"
     module = match[2]
+    if architecture == "gpt_oss" and (expert := _EXPERT.fullmatch(module)):
+        return _gpt_oss_expert(f"{layers}.mlp.experts", expert, kind, config)
+    if architecture == "gpt_oss" and module == "self_attn.sinks":
+        return Place(f"{layers}.self_attn.sinks")
     if architecture == "granitemoe" and (expert := _EXPERT.fullmatch(module)):
         size, joined = config.expert_size, expert[2] != "down_proj"
         begin = size if expert[2] == "up_proj" else 0
@@ -106,6 +113,16 @@ def _safetensors_place(name: str, config: ModelConfig) -> Place:
     if architecture in ("glm", "glm4", "phi3") and module in _GATE_UP:
         return Place(f"{layers}.mlp.gate_up_proj.{kind}", rows=_joined_rows(config, module))
     return Place(f"{layers}.{_SAFETENSORS_MODULES.get(architecture, {}).get(module, module)}.{kind}")
+
+
+def _gpt_oss_expert(experts: str, expert: re.Match[str], kind: str, config: ModelConfig) -> Place:
+    """Returns the place of an expert's weight; rows of gate and up take turns."""
+    is_matrix, index, projection = kind == "weight", int(expert[1]), expert[2]
+    suffix = "" if is_matrix else "_bias"
+    if projection == "down_proj":
+        return Place(f"{experts}.down_proj{suffix}", index, is_transposed=is_matrix)
+    first, end = int(projection == "up_proj"), 2 * config.expert_size
+    return Place(f"{experts}.gate_up_proj{suffix}", index, ((first, end),), step=2, is_transposed=is_matrix)
 
 
 def gguf_place(name: str, config: ModelConfig, tensors: Container[str]) -> Place:
@@ -123,7 +140,7 @@ def gguf_place(name: str, config: ModelConfig, tensors: Container[str]) -> Place
     if module in _GATE_UP and architecture in ("glm4", "phi3"):
         return Place(f"{layer}.ffn_up.{kind}", rows=_joined_rows(config, module))
     names = _GGUF_MODULES | (_GGUF_POST_NORMS if "post_feedforward_layernorm" in config.layer_norms else {})
-    if architecture == "seed_oss":
+    if architecture in ("gpt_oss", "seed_oss"):
         names = names | {"post_attention_layernorm": "post_attention_norm"}
     return Place(f"{layer}.{names[module]}.{kind}")
 
@@ -204,6 +221,7 @@ _SAFETENSORS_MODULES = {
         "pre_feedforward_layernorm": "post_attention_layernorm",
         "post_feedforward_layernorm": "post_mlp_layernorm",
     },
+    "gpt_oss": {"mlp.gate": "mlp.router"},
     "granitemoe": {"mlp.gate": "block_sparse_moe.router.layer"},
     "internlm2": {
         "input_layernorm": "attention_norm",
@@ -225,6 +243,7 @@ _GGUF_MODULES = {
     "self_attn.k_proj": "attn_k",
     "self_attn.v_proj": "attn_v",
     "self_attn.o_proj": "attn_output",
+    "self_attn.sinks": "attn_sinks",
     "self_attn.q_norm": "attn_q_norm",
     "self_attn.k_norm": "attn_k_norm",
     "post_attention_layernorm": "ffn_norm",

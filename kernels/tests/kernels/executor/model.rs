@@ -4,6 +4,7 @@ use crate::random::Random;
 use trunkline_kernels::executor::Executor;
 use trunkline_kernels::isa::Isa;
 use trunkline_kernels::kv_pool::{KvDtype, KvGeometry};
+use trunkline_kernels::ops::silu_mul::SwigluClamp;
 use trunkline_kernels::pack::Format;
 use trunkline_kernels::program::{Experts, ProgramBuilder, ProgramConfig, ValueId, WeightId};
 
@@ -32,6 +33,8 @@ pub struct Recipe {
     pub num_window_parts: Option<usize>,
     /// The number of experts of each layer, and of those that a row uses.
     pub experts: Option<(usize, usize)>,
+    /// GPT-OSS: attention has sinks, and experts have biases and a clamp, instead of the features of Gemma.
+    pub is_gpt_oss: bool,
 }
 
 pub const PLAIN: Recipe = Recipe {
@@ -45,6 +48,7 @@ pub const PLAIN: Recipe = Recipe {
     num_blocks: NUM_BLOCKS,
     num_window_parts: None,
     experts: None,
+    is_gpt_oss: false,
 };
 pub const QWEN: Recipe =
     Recipe { seed: 2, matrices: Format::F32, head_norms: true, biases: true, dtype: KvDtype::F16, ..PLAIN };
@@ -55,7 +59,17 @@ pub const GEMMA_F16: Recipe = Recipe { dtype: KvDtype::F16, ..GEMMA };
 pub const GEMMA_INT4: Recipe = Recipe { dtype: KvDtype::Int4, ..GEMMA };
 pub const EXPERTS: Recipe = Recipe { seed: 4, experts: Some((7, 2)), ..PLAIN };
 pub const EXPERTS_F32: Recipe = Recipe { seed: 5, matrices: Format::F32, experts: Some((3, 3)), ..PLAIN };
-pub const ALL: [Recipe; 9] = [PLAIN, INT4, QWEN, BF16, GEMMA, GEMMA_F16, GEMMA_INT4, EXPERTS, EXPERTS_F32];
+pub const GPT_OSS: Recipe = Recipe {
+    seed: 6,
+    matrices: Format::MXFP4,
+    biases: true,
+    windows: [Some(21), None],
+    is_gpt_oss: true,
+    ..EXPERTS
+};
+pub const GPT_OSS_INT4: Recipe = Recipe { dtype: KvDtype::Int4, ..GPT_OSS };
+pub const ALL: [Recipe; 11] =
+    [PLAIN, INT4, QWEN, BF16, GEMMA, GEMMA_F16, GEMMA_INT4, EXPERTS, EXPERTS_F32, GPT_OSS, GPT_OSS_INT4];
 
 struct Model {
     builder: ProgramBuilder,
@@ -74,6 +88,10 @@ impl Model {
                 _ => {
                     let start = bytes.len();
                     bytes.extend((0..format.block_bytes()).map(|_| self.random.next() as u8));
+                    if format == Format::MXFP4 {
+                        bytes[start] = 123;
+                        continue;
+                    }
                     let (d, m) = match format {
                         Format::Q4_1 => (0.03, -0.225),
                         Format::Q8_0 => (0.002, 0.0),
@@ -110,16 +128,30 @@ impl Model {
         self.linear(h, HIDDEN, FFN, false)
     }
 
-    fn mixture(&mut self, x: ValueId, num_experts: usize, num_used: usize, renormalise: bool) -> ValueId {
+    fn mixture(
+        &mut self,
+        x: ValueId,
+        num_experts: usize,
+        num_used: usize,
+        renormalise: bool,
+        is_gpt_oss: bool,
+    ) -> ValueId {
         let router = self.matrix(Format::F32, num_experts, HIDDEN);
         let logits = self.builder.linear(x, router, None).unwrap();
-        let mut experts = Experts { gate: vec![], up: vec![], down: vec![], num_used, renormalise };
+        let (biases, clamp) = (None, None);
+        let mut experts =
+            Experts { gate: vec![], up: vec![], down: vec![], num_used, renormalise, biases, clamp };
         // The matrices of a projection have one format, and those of different projections may have others.
         let up_format = if renormalise { self.matrices } else { Format::Q8_0 };
         for _ in 0..num_experts {
             experts.gate.push(self.matrix(self.matrices, EXPERT, HIDDEN));
             experts.up.push(self.matrix(up_format, EXPERT, HIDDEN));
             experts.down.push(self.matrix(self.matrices, HIDDEN, EXPERT));
+        }
+        if is_gpt_oss {
+            let mut biases = |width| (0..num_experts).map(|_| self.vector(width, 0.0)).collect();
+            experts.biases = Some([biases(EXPERT), biases(EXPERT), biases(HIDDEN)]);
+            experts.clamp = Some(SwigluClamp { alpha: 1.702, limit: 0.8 });
         }
         self.builder.experts(x, logits, experts).unwrap()
     }
@@ -146,7 +178,7 @@ pub fn build(recipe: Recipe, threads: usize, isa: Isa) -> Executor {
     let mut m = Model { builder, random: Random::new(recipe.seed), matrices: recipe.matrices };
     let inv_freq: Vec<f64> = (0..HEAD_SIZE / 2).map(|i| 1000f64.powf(-(i as f64) / 8.0)).collect();
     let embedding = m.matrix(Format::Q8_0, recipe.vocab_size, HIDDEN);
-    let is_gemma = recipe.windows != PLAIN.windows;
+    let is_gemma = recipe.windows != PLAIN.windows && !recipe.is_gpt_oss;
     let soft_cap = |cap: f32| is_gemma.then_some(cap);
     let mut x = m.builder.embedding(embedding).unwrap();
     if is_gemma {
@@ -167,7 +199,8 @@ pub fn build(recipe: Recipe, threads: usize, isa: Isa) -> Executor {
         let k = m.builder.rope(k, &inv_freq, 1.0, HEAD_SIZE).unwrap();
         m.builder.write_kv(layer, k, v).unwrap();
         let window = recipe.windows[layer];
-        let a = m.builder.paged_attention(layer, q, 0.25, window, soft_cap(3.0)).unwrap();
+        let sinks = recipe.is_gpt_oss.then(|| m.vector(HEADS, 0.5));
+        let a = m.builder.paged_attention(layer, q, 0.25, window, soft_cap(3.0), sinks).unwrap();
         let a = m.linear(a, HIDDEN, HEADS * HEAD_SIZE, false);
         x = m.builder.add(x, a).unwrap();
         let norm = m.vector(HIDDEN, 1.0);
@@ -175,7 +208,7 @@ pub fn build(recipe: Recipe, threads: usize, isa: Isa) -> Executor {
         let h = match recipe.experts {
             None => m.mlp(h, is_gemma),
             Some((num_experts, num_used)) => {
-                let mixed = m.mixture(h, num_experts, num_used, layer == 0);
+                let mixed = m.mixture(h, num_experts, num_used, layer == 0, recipe.is_gpt_oss);
                 let (shared, gate) = (m.mlp(h, is_gemma), m.linear(h, 1, HIDDEN, false));
                 let shared = m.builder.sigmoid_scale(shared, gate).unwrap();
                 m.builder.add(mixed, shared).unwrap()

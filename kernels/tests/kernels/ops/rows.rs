@@ -8,7 +8,7 @@ use trunkline_kernels::ops::relu_squared::relu_squared_in_place;
 use trunkline_kernels::ops::rms_norm::{head_rms_norm_in_place, rms_norm};
 use trunkline_kernels::ops::rope::{RopeFrequencies, rope_in_place};
 use trunkline_kernels::ops::scale::scale_in_place;
-use trunkline_kernels::ops::silu_mul::silu_mul_in_place;
+use trunkline_kernels::ops::silu_mul::{SwigluClamp, clamped_swiglu_in_place, silu_mul_in_place};
 use trunkline_kernels::ops::tanh::soft_cap_in_place;
 
 use super::in_place_on_all;
@@ -84,6 +84,29 @@ fn silu_mul_and_add_are_near_f64_and_the_same_everywhere() {
         assert_near(&got, x.iter().zip(&y).map(|(x, y)| silu(f64::from(*x)) * f64::from(*y)), &what);
         let got = in_place_on_all(&what, &x, |isa, x| add_in_place(isa, x, &y));
         assert_eq!(bits(&got), bits(&x.iter().zip(&y).map(|(x, y)| x + y).collect::<Vec<f32>>()));
+    }
+}
+
+#[test]
+fn clamped_swiglu_is_near_f64_and_the_same_everywhere() {
+    let mut random = Random::new(5);
+    let clamp = SwigluClamp { alpha: 1.702, limit: 7.0 };
+    for width in WIDTHS {
+        let x: Vec<f32> = random.normals(width).iter().map(|x| x * 6.0).collect();
+        let y: Vec<f32> = random.normals(width).iter().map(|x| x * 6.0).collect();
+        let what = format!("width {width}");
+        let got = in_place_on_all(&what, &x, |isa, x| clamped_swiglu_in_place(isa, x, &y, clamp));
+        let exact = |(x, y): (&f32, &f32)| {
+            let (x, y) = (f64::from(*x).min(7.0), f64::from(*y).clamp(-7.0, 7.0));
+            (y + 1.0) * x / (1.0 + (-f64::from(1.702f32) * x).exp())
+        };
+        assert_near(&got, x.iter().zip(&y).map(exact), &what);
+    }
+    for isa in Isa::available() {
+        let mut gate = [f32::NAN, 1.0, f32::INFINITY, f32::NEG_INFINITY, -1e4];
+        clamped_swiglu_in_place(isa, &mut gate, &[1.0, f32::NAN, f32::NEG_INFINITY, 1.0, 1.0], clamp);
+        assert!(gate[0].is_nan() && gate[1].is_nan(), "{isa}: {gate:?}");
+        assert!((gate[2] + 42.0).abs() < 1e-3 && gate[4].abs() < 1e-30, "{isa}: {gate:?}");
     }
 }
 

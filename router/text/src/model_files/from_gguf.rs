@@ -26,8 +26,9 @@ const END_TOKENS: [&str; 10] = [
     "<end_of_utterance>",
     "<EOT>",
 ];
-/// In the harmony format this token ends the output, and `<|end|>` ends only one message of it.
+/// In the harmony format these tokens end the output, and `<|end|>` ends only one message of it.
 const HARMONY_RETURN: &str = "<|return|>";
+const HARMONY_CALL: &str = "<|call|>";
 
 pub fn load(path: &Path, chat_template: Option<String>) -> Result<ModelText, TextError> {
     let mut metadata = GgufMetadata::open(path)?;
@@ -50,7 +51,11 @@ pub fn load(path: &Path, chat_template: Option<String>) -> Result<ModelText, Tex
         named_ends.iter().filter_map(|key| special(key, None)).map(|t| t.id).collect();
     end_token_ids.extend(special_tokens.eos.as_ref().map(|token| token.id));
     let is_harmony = built.tokens.iter().any(|(text, _)| text == HARMONY_RETURN);
-    let is_end = |text: &str| END_TOKENS.contains(&text) && !(is_harmony && text == "<|end|>");
+    let is_end = |text: &str| match text {
+        "<|end|>" => !is_harmony,
+        HARMONY_CALL => is_harmony,
+        _ => END_TOKENS.contains(&text),
+    };
     let spelled = (0..).zip(&built.tokens).filter(|(_, (text, is_control))| *is_control && is_end(text));
     end_token_ids.extend(spelled.map(|(id, _)| id));
     end_token_ids.sort_unstable();

@@ -401,15 +401,16 @@ def memory_need(
     layer_bytes = _layer_bytes(config, kv_dtype, block_size)
     num_apart = sum(window is not None for window in config.windows) if window_tokens else 0
     activations = max_step_tokens * _features_per_token(config) + max_step_sequences * config.vocab_size
-    if bits == NONE:
-        weight_bytes = sum(path.stat().st_size for path in _weight_files(checkpoint.path)) + packed_growth(checkpoint)
-    else:
-        weight_bytes = quantized_bytes(checkpoint, bits)
     return MemoryNeed(
-        weight_bytes=weight_bytes,
+        weight_bytes=_weight_bytes(checkpoint) if bits == NONE else quantized_bytes(checkpoint, bits),
         scratch_bytes=ACTIVATION_BYTES * activations + window_tokens * num_apart * layer_bytes,
         kv_bytes_per_token=(config.num_layers - num_apart) * layer_bytes,
     )
+
+
+def _weight_bytes(checkpoint: Checkpoint) -> int:
+    """Returns the bytes of the files, and those that packed matrices take beyond theirs in memory."""
+    return sum(path.stat().st_size for path in _weight_files(checkpoint.path)) + packed_growth(checkpoint)
 
 
 def _layer_bytes(config: ModelConfig, kv_dtype: str, block_size: int) -> int:

@@ -56,9 +56,16 @@ class TracingOps:
         self._builder.write_kv(layer, key, value)
 
     def paged_attention(
-        self, layer: int, query: int, scale: float, window: int | None = None, soft_cap: float | None = None
+        self,
+        layer: int,
+        query: int,
+        scale: float,
+        window: int | None = None,
+        soft_cap: float | None = None,
+        sinks: str | None = None,
     ) -> int:
-        return self._builder.paged_attention(layer, query, scale, window, soft_cap)
+        weight = None if sinks is None else self._weight(sinks)
+        return self._builder.paged_attention(layer, query, scale, window, soft_cap, weight)
 
     def silu_mul(self, gate: int, up: int) -> int:
         return self._builder.silu_mul(gate, up)
@@ -79,14 +86,25 @@ class TracingOps:
         return self._builder.relu_squared(x)
 
     def experts(self, x: int, router_logits: int, experts: Experts) -> int:
+        def weights(names: tuple[str, ...]) -> list[int]:
+            return [self._weight(name) for name in names]
+
+        gate, up, down = (weights(names) for names in (experts.gate, experts.up, experts.down))
+        biases = None
+        if experts.biases is not None:
+            gate_bias, up_bias, down_bias = experts.biases
+            biases = weights(gate_bias), weights(up_bias), weights(down_bias)
+        activation = experts.activation
         return self._builder.experts(
             x,
             router_logits,
-            gate=[self._weight(name) for name in experts.gate],
-            up=[self._weight(name) for name in experts.up],
-            down=[self._weight(name) for name in experts.down],
+            gate=gate,
+            up=up,
+            down=down,
             num_used=experts.num_used,
             renormalise=experts.renormalise,
+            biases=biases,
+            clamp=None if activation is None else (activation.alpha, activation.limit),
         )
 
     def sigmoid_scale(self, x: int, gate: int) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trunkline_server.errors import InvalidArgument
-from trunkline_server.weights.quantization import Awq, Gptq
+from trunkline_server.weights.quantization import Awq, Gptq, Mxfp4
 from trunkline_server.weights.tensor import stored_bytes
 
 if TYPE_CHECKING:
@@ -69,11 +69,14 @@ def quantized_bytes(checkpoint: Checkpoint, bits: str) -> int:
 
 
 def packed_growth(checkpoint: Checkpoint) -> int:
-    """Returns the bytes by which the matrices of a GGUF file exceed their stored size once they are packed."""
+    """Returns the bytes by which matrices of GGUF's formats exceed their stored size once they are packed."""
     from trunkline_server import _kernels
 
-    if checkpoint.quantization is not None:
+    if not isinstance(checkpoint.quantization, Mxfp4 | None):
         return 0
-    tensors = {tensor.name: tensor for tensor in map(checkpoint.tensor, checkpoint.names())}
+    tensors = {tensor.name: tensor for tensor in map(checkpoint.encoded, checkpoint.names())}
     matrices = [tensor for tensor in tensors.values() if len(tensor.shape) == 2 and tensor.format not in _FLOATS]
-    return sum(max(0, _kernels.packed_bytes(each.format, *each.shape) - each.num_bytes) for each in matrices)
+    return sum(
+        max(0, _kernels.packed_bytes(each.format, *each.shape) - stored_bytes(each.format, each.shape))
+        for each in matrices
+    )

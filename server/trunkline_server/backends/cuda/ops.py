@@ -13,11 +13,11 @@ from typing import TypeAlias
 import torch
 
 from trunkline_server.backends.cuda.flash import FlashAttention, LongChunk
-from trunkline_server.backends.cuda.kernels.activation import gelu, gelu_mul, relu_squared, silu_mul
+from trunkline_server.backends.cuda.kernels.activation import clamped_swiglu, gelu, gelu_mul, relu_squared, silu_mul
 from trunkline_server.backends.cuda.kernels.attention import AttentionSpace, paged_attention
 from trunkline_server.backends.cuda.kernels.attention_plan import AttentionPlan, AttentionStep
 from trunkline_server.backends.cuda.kernels.embedding import embedding
-from trunkline_server.backends.cuda.kernels.experts import combine, expert_product, route
+from trunkline_server.backends.cuda.kernels.experts import Routes, combine, expert_product, route
 from trunkline_server.backends.cuda.kernels.head import head
 from trunkline_server.backends.cuda.kernels.linear import library_linear, linear
 from trunkline_server.backends.cuda.kernels.norm import add_rms_norm, head_rms_norm, layer_norm, rms_norm
@@ -128,7 +128,13 @@ class CudaOps:
         self._written = layer, key, dense(value)
 
     def paged_attention(
-        self, layer: int, query: Value, scale: float, window: int | None = None, soft_cap: float | None = None
+        self,
+        layer: int,
+        query: Value,
+        scale: float,
+        window: int | None = None,
+        soft_cap: float | None = None,
+        sinks: str | None = None,
     ) -> Value:
         assert self._written is not None and self._written[0] == layer, "write_kv must come first"
         _, key, value = self._written
@@ -149,7 +155,7 @@ class CudaOps:
             self._updated.add(window)
         out = paged_attention(
             turned, self.model.pool, layer, step, plan, self.model.space, scale, soft_cap,
-            decode_only=self.step.shape.is_decode,
+            decode_only=self.step.shape.is_decode, sinks=None if sinks is None else self.model.weights.vector(sinks),
         )  # fmt: skip
         for chunk in chunks:
             assert self.model.flash is not None
@@ -186,18 +192,21 @@ class CudaOps:
     def experts(self, x: Value, router_logits: Value, experts: Experts) -> Value:
         x, row_entry = dense(x), self.step.row_entry
         routes = route(dense(router_logits), row_entry, experts.num_used, renormalise=experts.renormalise)
-        inputs, outputs = (self._experts(names) for names in (experts.gate, experts.down))
-        both = expert_product(x, inputs, routes, is_sorted=False, out_dtype=x.dtype)
-        inner = both.shape[1] // 2
-        hidden = silu_mul(both[:, :inner], both[:, inner:])
-        parts = expert_product(hidden, outputs, routes, is_sorted=True, out_dtype=torch.float32)
+        both = self._expert_product(x, experts.gate, routes, is_sorted=False, out_dtype=x.dtype)
+        gate, up = both.chunk(2, dim=1)
+        activation = experts.activation
+        hidden = silu_mul(gate, up) if activation is None else clamped_swiglu(gate, up, activation)
+        parts = self._expert_product(hidden, experts.down, routes, is_sorted=True, out_dtype=torch.float32)
         return combine(parts, routes, row_entry, x.dtype)
 
-    def _experts(self, names: Sequence[str]) -> torch.Tensor:
-        """Returns the stack of the experts' matrices [E, N, K] that have these weights; gate and up are joined."""
+    def _expert_product(
+        self, x: torch.Tensor, names: Sequence[str], routes: Routes, *, is_sorted: bool, out_dtype: torch.dtype
+    ) -> torch.Tensor:
+        """Multiplies with the matrices that have these weights; gate and up, and their biases, are joined."""
         matrix, _, _ = self.model.weights.matrix(names[0])
         assert isinstance(matrix, DenseWeight), "the loader refuses other kinds"
-        return matrix.values.view(len(names), -1, matrix.num_inputs)
+        stack = matrix.values.view(len(names), -1, matrix.num_inputs)
+        return expert_product(x, stack, routes, is_sorted=is_sorted, out_dtype=out_dtype, bias=matrix.bias)
 
     def sigmoid_scale(self, x: Value, gate: Value) -> Value:
         x = dense(x)

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 from trunkline_server.backends.reference.kv_pool import KvPool
 from trunkline_server.backends.reference.turn import Turn, rotate
-from trunkline_server.models.ops import Experts, Rope
+from trunkline_server.models.ops import ClampedSwiglu, Experts, Rope
 from trunkline_server.models.pooling import Kind
 
 Weights = Callable[[str], torch.Tensor]
@@ -104,6 +104,7 @@ class ReferenceOps:
         scale: float,
         window: int | None = None,
         soft_cap: float | None = None,
+        sinks: str | None = None,
     ) -> torch.Tensor:
         """Computes one chunk after the other, over the sequence's slots gathered into one tensor."""
         head_size = self._pool.keys.shape[-1]
@@ -120,7 +121,11 @@ class ReferenceOps:
             is_hidden = (key_positions > positions) & (not self._step.sees_all)
             if window is not None:
                 is_hidden |= key_positions <= positions - window
-            weights = torch.softmax(scores.masked_fill(is_hidden, -torch.inf), dim=-1)
+            scores = scores.masked_fill(is_hidden, -torch.inf)
+            if sinks is not None:
+                sink = self._weights(sinks)[:, None, None].expand(-1, scores.shape[1], 1)
+                scores = torch.cat([scores, sink], dim=-1)
+            weights = torch.softmax(scores, dim=-1)[..., : len(row.slots)]
             mixed[row.begin : row.end] = (weights @ values).transpose(0, 1).flatten(-2)
         return mixed
 
@@ -151,9 +156,10 @@ class ReferenceOps:
         for expert, names in enumerate(zip(experts.gate, experts.up, experts.down, strict=True)):
             rows, choices = torch.nonzero(chosen == expert, as_tuple=True)
             if len(rows):
-                gate, up, down = (self._weights(name) for name in names)
-                inner = self.silu_mul(F.linear(x[rows], gate), F.linear(x[rows], up))
-                mixed.index_add_(0, rows, F.linear(inner, down) * weights[rows, choices, None])
+                biases = (None,) * 3 if experts.biases is None else tuple(part[expert] for part in experts.biases)
+                gate, up = (self.linear(x[rows], names[part], biases[part]) for part in range(2))
+                out = self.linear(_activated(gate, up, experts.activation), names[2], biases[2])
+                mixed.index_add_(0, rows, out * weights[rows, choices, None])
         return mixed
 
     def sigmoid_scale(self, x: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
@@ -171,6 +177,13 @@ class ReferenceOps:
 
     def logits(self, x: torch.Tensor, weight: str, soft_cap: float | None = None) -> torch.Tensor:
         return _soft_capped(F.linear(x[self._step.sampling_rows], self._weights(weight)), soft_cap)
+
+
+def _activated(gate: torch.Tensor, up: torch.Tensor, activation: ClampedSwiglu | None) -> torch.Tensor:
+    if activation is None:
+        return F.silu(gate) * up
+    gate, up = gate.clamp(max=activation.limit), up.clamp(-activation.limit, activation.limit)
+    return (up + 1) * (gate * torch.sigmoid(activation.alpha * gate))
 
 
 def _soft_capped(x: torch.Tensor, cap: float | None) -> torch.Tensor:

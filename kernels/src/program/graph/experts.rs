@@ -1,0 +1,81 @@
+//! Records layers of experts.
+
+use super::{Op, ProgramBuilder, ValueId, WeightId, shape_error};
+use crate::ops::route::MAX_EXPERTS;
+use crate::ops::silu_mul::SwigluClamp;
+use crate::program::ProgramError;
+
+/// The experts of a layer: gated MLPs, of which each row uses a few.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Experts {
+    /// The weights of each expert: `[I, N]`, `[I, N]` and `[N, I]`.
+    pub gate: Vec<WeightId>,
+    pub up: Vec<WeightId>,
+    pub down: Vec<WeightId>,
+    /// The number of experts that a row uses.
+    pub num_used: usize,
+    /// The weights of the used experts add up to 1; otherwise those of all experts do.
+    pub renormalise: bool,
+    /// The biases of each expert's gate, up and down.
+    pub biases: Option<[Vec<WeightId>; 3]>,
+    /// The limits of the activation; `None` for plain SwiGLU.
+    pub clamp: Option<SwigluClamp>,
+}
+
+impl ProgramBuilder {
+    /// The weighted sum of the outputs of each row's experts: `[T, N]`. A row of `x` `[T, N]` uses the experts with the
+    /// largest `logits` `[T, E]`; see [`route`](crate::ops::route::route).
+    pub fn experts(
+        &mut self,
+        x: ValueId,
+        logits: ValueId,
+        experts: Experts,
+    ) -> Result<ValueId, ProgramError> {
+        let op = "experts";
+        let (width, num_experts) = (self.width(op, x)?, self.width(op, logits)?);
+        if num_experts > MAX_EXPERTS {
+            return Err(shape_error(op, "number of experts", num_experts, format!("at most {MAX_EXPERTS}")));
+        }
+        if !(1..=num_experts).contains(&experts.num_used) {
+            let expected = format!("1 to {num_experts}");
+            return Err(shape_error(op, "number of used experts", experts.num_used, expected));
+        }
+        let Experts { gate, up, down, .. } = &experts;
+        let inner = self.experts_shape(op, gate, num_experts)?[0];
+        for (weights, shape) in [(gate, [inner, width]), (up, [inner, width]), (down, [width, inner])] {
+            let found = self.experts_shape(op, weights, num_experts)?;
+            if found != shape {
+                return Err(shape_error(op, "shape of the weight", found, shape));
+            }
+        }
+        for (biases, width) in experts.biases.iter().flatten().zip([inner, inner, width]) {
+            if biases.len() != num_experts {
+                return Err(shape_error(op, "number of biases", biases.len(), num_experts));
+            }
+            for bias in biases {
+                self.vector(op, *bias, width)?;
+            }
+        }
+        Ok(self.push(Op::Experts { x, logits, experts }, width))
+    }
+
+    /// Checks that there is one matrix for each expert, all in the same shape and format, and returns the shape.
+    fn experts_shape(
+        &self,
+        op: &'static str,
+        weights: &[WeightId],
+        num_experts: usize,
+    ) -> Result<[usize; 2], ProgramError> {
+        if weights.len() != num_experts {
+            return Err(shape_error(op, "number of weights", weights.len(), num_experts));
+        }
+        let (shape, format) = (self.matrix(op, weights[0])?, self.weights[weights[0].0].format);
+        for weight in weights {
+            let found = (self.matrix(op, *weight)?, self.weights[weight.0].format);
+            if found != (shape, format) {
+                return Err(shape_error(op, "an expert's weight", found, (shape, format)));
+            }
+        }
+        Ok(shape)
+    }
+}
