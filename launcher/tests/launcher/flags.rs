@@ -108,6 +108,7 @@ const CASES: &[Case] = &[
     shard(&["--numerics fast"]),
     shard(&["--threads 3"]),
     shard(&["--quantize int8"]),
+    shard(&["--pooling mean"]),
     shard(&["--speculative-model /draft.gguf"]),
     shard(&["--pin-threads on"]),
     shard(&["--weights-cache /weights"]),

@@ -91,7 +91,7 @@ def write_modules(folder: Path, mode: str) -> None:
 
 
 class Vectors:
-    """Computes vectors with a backend. Beside another prompt they must have the same bits, unless torch computes them."""
+    """Computes vectors with a backend. Unless torch computes them, they have the same bits beside another prompt."""
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend

@@ -292,8 +292,8 @@ class Backend(Protocol):
     ) -> None:
         """Begins a sequence whose known tokens are `token_ids`. root_key: 16 bytes, or empty if there is no store.
 
-        pool: if not None, the chunk that samples returns a vector instead of a token (`ModelConfig.pooling`); the number
-        is the position at which the second of two texts begins, or 0.
+        pool: if not None, the chunk that samples returns a vector instead of a token (`ModelConfig.pooling`). The
+        number is the position at which the second of two texts begins, or 0.
 
         An exception fails only this sequence, which the backend then does not know.
         """

@@ -118,7 +118,13 @@ fn vectors_are_those_of_their_prompts_beside_requests_that_generate() {
         });
         add(&mut total, &report.stats);
     }
-    let met = [total.preemptions, total.prefix_hit_tokens, total.output_tokens, total.restored_blocks];
+    let met = [
+        total.preemptions,
+        total.prefix_hit_tokens,
+        total.replays,
+        total.restored_blocks,
+        total.accepted_draft_tokens,
+    ];
     assert!(met.iter().all(|&count| is_often(count, &seeds)), "{total:?}");
 }
 

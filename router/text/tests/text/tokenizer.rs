@@ -147,8 +147,9 @@ fn damaged_tokenizer_json_is_an_error() {
             let _ = damaged(pointer, value);
         }
     }
-    let message = damaged("/decoder", Some(json!({"type": "WordPiece", "prefix": "##", "cleanup": true})));
-    assert!(message.unwrap_err().to_string().contains("decoder `WordPiece`"));
+    let ctc = json!({"type": "CTC", "pad_token": "p", "word_delimiter_token": "|", "cleanup": true});
+    let message = damaged("/decoder", Some(ctc));
+    assert!(message.unwrap_err().to_string().contains("decoder `CTC`"));
     let message = damaged("/model/vocab/a", Some(json!(u32::MAX)));
     assert!(message.unwrap_err().to_string().contains("4294967296 ids, but the limit is 4194304"));
 }

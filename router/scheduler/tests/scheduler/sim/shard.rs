@@ -312,7 +312,9 @@ impl FakeShard {
                 && self.sequences[&chunk.sequence_id].next_position.is_some()
         };
         if plan.chunks.iter().any(is_decode) {
-            let prefill = plan.chunks.iter().filter(|chunk| chunk.num_tokens > 1);
+            // A prompt that cannot be cut may exceed the bound. Real encoders have no decodes beside them.
+            let is_whole = |chunk: &Chunk| self.sequences[&chunk.sequence_id].pooling == Some(Pooling::Whole);
+            let prefill = plan.chunks.iter().filter(|chunk| chunk.num_tokens > 1 && !is_whole(chunk));
             let num_tokens: u32 = prefill.map(|chunk| chunk.num_tokens).sum();
             assert!(num_tokens <= self.max_prefill_beside_decodes, "prefill beside decodes is bounded");
         }
