@@ -40,8 +40,21 @@ class RopeScaling:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelConfig:
-    """The shape of a model.
+class ModelShape:
+    """What the router learns of a model, as `DescribeResponse` in shard.proto says. All counts are positive."""
+
+    architecture: str
+    vocab_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_size: int
+    max_position_embeddings: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig(ModelShape):
+    """The shape of a model that a file of this package implements.
 
     All counts are positive, `num_heads` is a multiple of `num_kv_heads`, and `head_size` is even.
     architecture: a key of `models.registry.ARCHITECTURES`.
@@ -64,16 +77,9 @@ class ModelConfig:
     renormalise_experts: see `ops.Experts`. expert_layers: for each layer, True if it has experts.
     """
 
-    architecture: str
-    vocab_size: int
     hidden_size: int
     intermediate_size: int
-    num_layers: int
-    num_heads: int
-    num_kv_heads: int
-    head_size: int
     norm_eps: float
-    max_position_embeddings: int
     rope_theta: float
     rope_layers: tuple[bool, ...]
     rope_scaling: RopeScaling = RopeScaling()
