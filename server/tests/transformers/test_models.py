@@ -30,7 +30,7 @@ def test_greedy_tokens_and_logprobs_are_those_of_generate(case: str, tmp_path: P
     output = running.run_alone(backend, PROMPT, [17, 28], range(20, 10, -1), params, num_decodes=NUM_TOKENS - 1)
     tokens = [sampled.token_id for sampled in output]
     assert tokens == expected.sequences[0, len(PROMPT) :].tolist()
-    assert len(set(tokens)) > 3, "a text that repeats itself tests little"
+    assert len(set(tokens)) > 1, "a text of one token tests little"
     logprobs = [
         torch.log_softmax(row[0].float(), -1)[token] for row, token in zip(expected.logits, tokens, strict=True)
     ]

@@ -35,6 +35,12 @@ CASES: dict[str, dict[str, Any]] = {
         "num_key_value_heads": 2, "head_dim": 16, "attention_chunk_size": 21, "num_local_experts": 4,
         "intermediate_size_mlp": 96, "num_hidden_layers": 4,
     },
+    # Latent attention: keys and values of different sizes, made of few numbers; experts.
+    "deepseek_v3": {
+        "num_key_value_heads": 4, "q_lora_rank": 24, "kv_lora_rank": 16, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8,
+        "v_head_dim": 12, "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "n_group": 1,
+        "topk_group": 1, "first_k_dense_replace": 1,
+    },
     # Keys and values change between cache and attention.
     "diffllama": {"num_key_value_heads": 2},
 }  # fmt: skip

@@ -61,6 +61,7 @@ class TransformersBackend(StepBackend):
         if threads is not None:
             torch.set_num_threads(threads)
         folder = open_folder(path)
+        context = folder.context
         model = folder.load()
         trial = _try(model, folder)
         kv_dtype = _DTYPES.get(trial.dtype, str(trial.dtype).removeprefix("torch."))
@@ -70,7 +71,6 @@ class TransformersBackend(StepBackend):
                 f"{kv_dtype}",
                 hint="use auto",
             )
-        context = folder.context
         pool = _make_pool(trial, context, max_batch_total_tokens)
         sizes = ", ".join(map(str, trial.sizes))
         numbers = (

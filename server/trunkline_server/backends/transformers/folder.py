@@ -53,7 +53,7 @@ class Folder:
         rope = getattr(text, "rope_parameters", None)
         ropes: list[dict[str, Any]] = [rope, *rope.values()] if isinstance(rope, dict) else []
         trained: list[int] = [
-            rope["original_max_position_embeddings"]
+            rope.get("original_max_position_embeddings", num_positions)
             for rope in ropes
             if isinstance(rope, dict) and rope.get("rope_type") == "longrope"
         ]
@@ -129,11 +129,11 @@ def open_folder(path: Path) -> Folder:
     folder = Folder(path, name, config, [])
     if getattr(config, "is_encoder_decoder", False) or getattr(config, "add_cross_attention", False):
         raise folder.refusal("has an encoder")
+    if any(model_class._is_stateful for model_class in (classes if isinstance(classes, tuple) else (classes,))):
+        raise folder.refusal("keeps a recurrent state")
     layer_types = set(getattr(config.get_text_config(), "layer_types", None) or ()) - _LAYER_TYPES
     if layer_types:
         raise folder.refusal(f"has layers of type {quoted(min(layer_types))}")
-    if any(model_class._is_stateful for model_class in (classes if isinstance(classes, tuple) else (classes,))):
-        raise folder.refusal("keeps a recurrent state")
     files = {file.path.name: file for file in open_shards(path).values()}
     return Folder(path, name, config, [files[file] for file in sorted(files)])
 
