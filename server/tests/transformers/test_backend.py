@@ -127,5 +127,5 @@ def test_a_context_ends_where_all_positions_would_change(tmp_path: Path) -> None
 
 def test_another_dtype_of_k_and_v_is_refused(tmp_path: Path) -> None:
     tiny.save("stablelm", tmp_path)
-    with pytest.raises(InvalidArgument, match="`--kv-cache-dtype` is int8, .* the dtype of the weights, f32"):
+    with pytest.raises(InvalidArgument, match=r"`--kv-cache-dtype` is int8, .* the dtype of the weights, f32"):
         TransformersBackend(tmp_path, kv_cache_dtype="int8")

@@ -156,5 +156,5 @@ def test_a_missing_package_is_named_with_its_remedy(folder: Path, monkeypatch: p
 
 
 def test_other_backends_point_to_this_one(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="architecture `gpt2` .* hint: supported: .*; or try `--backend transformers`"):
+    with pytest.raises(UserError, match=r"architecture `gpt2` .* hint: supported: .*; or try `--backend transformers`"):
         open_checkpoint(write_config(tmp_path, model_type="gpt2"))
