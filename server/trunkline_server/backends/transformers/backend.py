@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 import transformers
 
+from trunkline_server import _kernels
 from trunkline_server.backends.host_memory import available_memory
 from trunkline_server.backends.interface import BackendInfo
 from trunkline_server.backends.reference.steps import StepBackend
@@ -43,8 +44,8 @@ class TransformersBackend(StepBackend):
     """Implements `Backend`. Weights, K and V keep the dtype of the checkpoint.
 
     max_batch_total_tokens: positions in the KV pool, rounded up to whole blocks. max_step_tokens, max_step_sequences:
-    limits of one step. kv_cache_dtype: auto, or the dtype of the weights. threads: torch's, None leaves their number
-    unchanged. Raises UserError.
+    limits of one step. kv_cache_dtype: auto, or the dtype of the weights. threads: torch's; None: one per core
+    within the CPU quota. Raises UserError.
     """
 
     def __init__(
@@ -58,8 +59,8 @@ class TransformersBackend(StepBackend):
         threads: int | None = None,
     ) -> None:
         _log_through_ours()
-        if threads is not None:
-            torch.set_num_threads(threads)
+        # By itself, torch knows no quota of CPU time.
+        torch.set_num_threads(threads or min(torch.get_num_threads(), _kernels.max_parallel_threads()))
         folder = open_folder(path)
         context = folder.context
         model = folder.load()
@@ -71,7 +72,7 @@ class TransformersBackend(StepBackend):
                 f"{kv_dtype}",
                 hint="use auto",
             )
-        pool = _make_pool(trial, context, max_batch_total_tokens)
+        pool = _make_pool(trial, max_batch_total_tokens)
         sizes = ", ".join(map(str, trial.sizes))
         numbers = (
             f"torch {torch.__version__}, {torch.backends.cpu.get_cpu_capability()}, {torch.get_num_threads()} threads"
@@ -115,16 +116,17 @@ def _try(model: PreTrainedModel, folder: Folder) -> Trial:
     except NotSupported as error:
         raise folder.refusal(str(error)) from error
     except Exception as error:
+        logger.debug("the trial failed", exc_info=error)
         raise folder.refusal(f"fails when it is computed in pieces ({first_line(error)})") from error
 
 
-def _make_pool(trial: Trial, context: int, wanted_tokens: int | None) -> Blocks:
+def _make_pool(trial: Trial, wanted_tokens: int | None) -> Blocks:
     """Makes the pool. Raises DoesNotFit."""
     bytes_per_token, available = trial.bytes_per_token, available_memory()
     num_tokens = wanted_tokens
     if num_tokens is None:
         budget = available // DEFAULT_POOL_MEMORY_DIVISOR // bytes_per_token
-        num_tokens = min(context, DEFAULT_POOL_TOKENS, max(budget, BLOCK_SIZE))
+        num_tokens = min(DEFAULT_POOL_TOKENS, max(budget, BLOCK_SIZE))
     num_blocks = -(-num_tokens // BLOCK_SIZE)
     if num_blocks * BLOCK_SIZE * bytes_per_token > available:
         raise DoesNotFit(
