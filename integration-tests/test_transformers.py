@@ -6,7 +6,6 @@ import json
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -53,6 +52,8 @@ def bits(server: Trunkline, prompt: list[int], **fields: Any) -> Any:
     return answer["choices"][0]
 
 
+# Starting takes ten seconds of CPU time to import torch and transformers; server/tests/transformers tests the backend.
+@pytest.mark.full
 def test_neighbours_and_prefix_hits_change_no_bit(gpt2: Trunkline) -> None:
     assert "the transformers backend is slower" in gpt2.log()
     prompts = [PROMPT, PROMPT[:77], PROMPT[50:], PROMPT[::-1]]

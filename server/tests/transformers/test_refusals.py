@@ -1,4 +1,4 @@
-"""What the transformers backend cannot serve is refused by name before the server is ready."""
+"""The transformers backend refuses by name, before the server is ready, models that it cannot serve."""
 
 from __future__ import annotations
 

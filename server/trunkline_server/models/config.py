@@ -41,7 +41,7 @@ class RopeScaling:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelShape:
-    """What the router learns of a model, as `DescribeResponse` in shard.proto says. All counts are positive."""
+    """The part of a model's shape that `DescribeResponse` in shard.proto tells the router. All counts are positive."""
 
     architecture: str
     vocab_size: int

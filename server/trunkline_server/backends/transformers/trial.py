@@ -42,7 +42,7 @@ class LayerShape:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What was found out about a model. sizes, is_packed: see `Runner`."""
+    """The findings about a model. sizes, is_packed: see `Runner`."""
 
     layers: Sequence[LayerShape]
     dtype: torch.dtype
