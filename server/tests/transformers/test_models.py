@@ -11,6 +11,7 @@ from tests import running
 from tests.transformers import tiny
 from trunkline_server.backends.interface import SamplingParams
 from trunkline_server.backends.transformers.backend import TransformersBackend
+from trunkline_server.backends.transformers.trial import try_model
 
 PROMPT = np.random.default_rng(7).integers(3, tiny.VOCAB_SIZE, 45).tolist()
 NUM_TOKENS = 12
@@ -35,3 +36,13 @@ def test_greedy_tokens_and_logprobs_are_those_of_generate(case: str, tmp_path: P
         torch.log_softmax(row[0].float(), -1)[token] for row, token in zip(expected.logits, tokens, strict=True)
     ]
     np.testing.assert_allclose([sampled.logprob for sampled in output], logprobs, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("case", "is_packed"),
+    [("gpt2", True), ("gemma2", True), ("opt", False), ("gpt_oss", False), ("diffllama", False)],
+)
+def test_rows_are_computed_together_where_the_model_allows_it(case: str, is_packed: bool) -> None:
+    trial = try_model(tiny.make(case))
+    assert trial.is_packed is is_packed
+    assert is_packed == (trial.sizes[-1] > 1)

@@ -102,6 +102,13 @@ def test_an_argument_of_attention_that_is_not_known_is_refused() -> None:
         compute(attention, states, states, states, None, indices=states, block_indices=states)
 
 
+def test_a_bias_for_one_text_is_refused_for_rows_of_several() -> None:
+    attention = PagedAttention(is_packed=True)
+    states = torch.zeros(1, 1, 1, 8)
+    with pytest.raises(NotSupported, match="makes a bias for one text"):
+        AttentionInterface()[NAME](attention, states, states, states, None, position_bias=states)
+
+
 def test_damaged_and_missing_files_are_named(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(ModelNotFound, match=r"has no `config\.json`"):
         TransformersBackend(tmp_path)

@@ -18,7 +18,7 @@ _SIZES = {
 CASES: dict[str, dict[str, Any]] = {
     # Learned positions; joined projections; no rotation.
     "gpt2": {},
-    # Learned positions with an offset, which the model counts from a mask.
+    # Learned positions with an offset; the model asks for the length of the text.
     "opt": {"ffn_dim": 96, "word_embed_proj_dim": 64},
     # A rotated part of each head, and attention beside the MLP.
     "gpt_neox": {},

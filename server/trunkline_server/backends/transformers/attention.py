@@ -44,8 +44,8 @@ class Batch:
 
     @property
     def length(self) -> int:
-        """The length of a text that has the longest sequence and the rows in it."""
-        return max(len(self.token_ids), *(len(part.slots) for part in self.parts))
+        """Number of positions of the longest sequence."""
+        return max(len(part.slots) for part in self.parts)
 
 
 class PackedLayer(CacheLayerMixin):
@@ -80,7 +80,7 @@ class PackedLayer(CacheLayerMixin):
         return self._batch.length, 0
 
     def get_seq_length(self) -> int:
-        return self._batch.length - len(self._batch.token_ids)
+        raise NotSupported("asks for the length of a text, which rows of several sequences do not have")
 
     def get_max_length(self) -> int:
         return -1
@@ -95,6 +95,9 @@ class RowLayer(PackedLayer):
     def _attended(self, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         keys, values = self.gathered(self._batch.parts[0].slots)
         return keys[None], values[None]
+
+    def get_seq_length(self) -> int:
+        return self._batch.length - 1
 
 
 class BatchCache(Cache):
@@ -159,10 +162,12 @@ class PagedAttention:
         self._num_calls += 1
         scale = query.shape[-1] ** -0.5 if scaling is None else scaling
         biases = [bias for bias in (attention_mask, position_bias) if bias is not None]
+        if self._is_packed and any(bias.dtype != torch.bool for bias in biases):
+            raise NotSupported("makes a bias for one text, which rows of several sequences do not have")
         mixed = value.new_zeros(1, query.shape[2], query.shape[1], value.shape[-1])
         for row, keys, values in self._rows(key, value):
             seen = [bias[0, :, row if bias.shape[2] > 1 else 0, : keys.shape[1]] for bias in biases]
-            mixed[0, row] = _attend(query[0, :, row], keys, values, seen, scale, softcap, s_aux)
+            mixed[0, row] = _attend(query[0, :, row].contiguous(), keys, values, seen, scale, softcap, s_aux)
         return mixed, None
 
     def _rows(self, key: torch.Tensor, value: torch.Tensor) -> Iterator[tuple[int, torch.Tensor, torch.Tensor]]:
