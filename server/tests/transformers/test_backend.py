@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from tests.running import Runner, run_alone
 from tests.transformers import tiny
+from trunkline_server.backends import registry
 from trunkline_server.backends.interface import Chunk, Sampled, SamplingParams
 from trunkline_server.backends.transformers.backend import TransformersBackend
 from trunkline_server.errors import InvalidArgument
@@ -95,9 +96,13 @@ def test_scores_are_those_of_the_logits(backend: TransformersBackend) -> None:
 
 
 def test_it_describes_the_model_and_the_pool(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    tiny.save("stablelm", tmp_path)
+    options = registry.BackendOptions(max_batch_total_tokens=NUM_BLOCKS * 16, max_step_sequences=3, threads=1)
     with caplog.at_level(logging.WARNING):
-        backend = make_backend(tmp_path)
-    info, shape = backend.info, backend.shape
+        shape, backend = registry.build_transformers(tmp_path, options)
+    info = backend.info
+    assert (info.max_step_sequences, info.num_store_slots, backend.store) == (3, 0, None)
+    assert info.device.endswith(", 1 threads")
     assert (info.block_size, info.num_device_blocks, info.kv_dtype) == (16, NUM_BLOCKS, "f32")
     assert info.bytes_per_block == 2 * 2 * 16 * 2 * 16 * 4
     assert info.weight_bytes >= (tmp_path / "model.safetensors").stat().st_size - 8192
