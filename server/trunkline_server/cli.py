@@ -18,7 +18,7 @@ from trunkline_server.errors import InvalidArgument, UserError
 
 EXIT_CODE_USER_MISTAKE = 2
 
-BACKENDS = ("cpu", "cuda", "reference")
+BACKENDS = ("cpu", "cuda", "reference", "transformers")
 NUMERICS = ("exact", "fast")
 KV_CACHE_DTYPES = ("auto", "fp8", "int8", "int4", "f16", "bf16")
 KV_WINDOWS = ("auto", "off")

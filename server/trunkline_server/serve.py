@@ -20,8 +20,10 @@ from trunkline_server.cli import CACHE_OFF, DEFAULT_KV_DISK_BYTES
 from trunkline_server.errors import InvalidArgument
 
 if TYPE_CHECKING:
+    from trunkline_server.backends.interface import Backend
     from trunkline_server.backends.registry import BackendOptions
     from trunkline_server.backends.store_files import StoreOptions
+    from trunkline_server.models.config import ModelShape
 
 logger = logging.getLogger(__name__)
 
@@ -38,32 +40,16 @@ def serve(options: argparse.Namespace) -> int:
     signals = _Signals(ignore_interrupt=options.lifeline)
     if options.lifeline:
         lifeline.watch(STANDARD_INPUT, Path(options.socket))
-    model_path = Path(options.model)
-    logger.debug("loading model", extra={"fields": {"path": model_path, "backend": options.backend}})
-
-    from trunkline_server.backends import registry
-    from trunkline_server.weights.checkpoint import open_checkpoint
-    from trunkline_server.weights.pooling import with_pooling
-
-    checkpoint = open_checkpoint(model_path)
-    checkpoint.config = config = with_pooling(checkpoint.config, options.pooling, options.backend)
-    logger.debug(
-        "model opened",
-        extra={"fields": {"architecture": config.architecture, "tensors": len(checkpoint.names())}},
-    )
     # Imports the service's packages meanwhile: the kernels pack weights without the interpreter's lock.
     threading.Thread(target=importlib.import_module, args=("trunkline_server.service",), daemon=True).start()
-    backend = registry.build(options.backend, checkpoint, _backend_options(options))
-
-    # Unmaps the files; the backend keeps what it needs.
-    del checkpoint
+    model, backend = _load(options)
 
     from trunkline_server.engine import Engine
     from trunkline_server.loop import EngineLoop
     from trunkline_server.service import ShardServer, ShardService
 
-    loop = EngineLoop(Engine(backend, vocab_size=config.vocab_size), _end_process)
-    service = ShardService(config, backend.info, backend.store, loop, _end_process)
+    loop = EngineLoop(Engine(backend, vocab_size=model.vocab_size), _end_process)
+    service = ShardService(model, backend.info, backend.store, loop, _end_process)
     server = ShardServer(service, Path(options.socket))
     signals.hold()
     loop.start()
@@ -93,6 +79,27 @@ def serve(options: argparse.Namespace) -> int:
     if backend.store is not None:
         backend.store.sync()
     return 0
+
+
+def _load(options: argparse.Namespace) -> tuple[ModelShape, Backend]:
+    """Loads the model. Raises UserError."""
+    from trunkline_server.backends import registry
+    from trunkline_server.weights.checkpoint import open_checkpoint
+    from trunkline_server.weights.pooling import refuse_pooling, with_pooling
+
+    path = Path(options.model)
+    logger.debug("loading model", extra={"fields": {"path": path, "backend": options.backend}})
+    if options.backend == registry.TRANSFORMERS:
+        refuse_pooling(options.pooling, options.backend)
+        return registry.build_transformers(path, _backend_options(options))
+    checkpoint = open_checkpoint(path)
+    checkpoint.config = config = with_pooling(checkpoint.config, options.pooling, options.backend)
+    logger.debug(
+        "model opened",
+        extra={"fields": {"architecture": config.architecture, "tensors": len(checkpoint.names())}},
+    )
+    # The files are unmapped when this returns; the backend keeps what it needs.
+    return config, registry.build(options.backend, checkpoint, _backend_options(options))
 
 
 class _Signals:

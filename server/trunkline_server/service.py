@@ -19,7 +19,7 @@ from trunkline_server._proto import shard_pb2
 from trunkline_server.backends.interface import BackendInfo, Store
 from trunkline_server.errors import InvalidArgument, PlanError
 from trunkline_server.loop import EngineLoop
-from trunkline_server.models.config import ModelConfig
+from trunkline_server.models.config import ModelShape
 from trunkline_server.named_masks import NamedMasks
 from trunkline_server.stream import StepStream, StreamEnd
 from trunkline_server.wire import PlanLimits, decode_request, encode_response, encode_stored_blocks
@@ -57,7 +57,7 @@ class ShardService:
 
     def __init__(
         self,
-        model: ModelConfig,
+        model: ModelShape,
         backend: BackendInfo,
         store: Store | None,
         loop: EngineLoop,
@@ -198,7 +198,7 @@ class ShardServer:
             self._socket_path.unlink()
 
 
-def describe(model: ModelConfig, backend: BackendInfo) -> shard_pb2.DescribeResponse:
+def describe(model: ModelShape, backend: BackendInfo) -> shard_pb2.DescribeResponse:
     """Builds the answer to `Describe`."""
     pooling = model.pooling
     return shard_pb2.DescribeResponse(

@@ -11,6 +11,8 @@ choices! {
         Cuda = "cuda";
         /// PyTorch operations in fp32.
         Reference = "reference";
+        /// Any architecture that the Python package transformers knows, on the CPU; slower.
+        Transformers = "transformers";
     }
 
     /// The guarantee for the bits of a result on the cuda backend.

@@ -152,8 +152,8 @@ settings! {
 
     /// The backend and its threads.
     "Compute" => Compute {
-        /// Implementation of the model. `cuda` needs an NVIDIA GPU, PyTorch and Triton; `reference` is slow and needs
-        /// PyTorch.
+        /// Implementation of the model. `cuda` needs an NVIDIA GPU, PyTorch and Triton; `transformers` is slower and
+        /// needs PyTorch and transformers; `reference` is slow and needs PyTorch.
         backend: Backend = Backend::Cpu, Form::Choice { what: "BACKEND", named: Backend::NAMED };
         /// Guarantee for the bits of a reply on the cuda backend; other backends are always exact.
         numerics: Numerics = Numerics::Exact, Form::Choice { what: "NUMERICS", named: Numerics::NAMED };

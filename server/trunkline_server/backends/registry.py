@@ -14,7 +14,10 @@ from trunkline_server.errors import BackendUnavailable, InvalidArgument
 if TYPE_CHECKING:
     from trunkline_server.backends.interface import Backend
     from trunkline_server.backends.store_files import StoreOptions
+    from trunkline_server.models.config import ModelShape
     from trunkline_server.weights.checkpoint import Checkpoint
+
+TRANSFORMERS = "transformers"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,9 +83,20 @@ def _refuse_quantization(name: str, checkpoint: Checkpoint, options: BackendOpti
     from trunkline_server.backends.cpu.quantize import NONE, bits_of
 
     if bits_of(options.quantize, checkpoint) != NONE:
+        raise _quantization_refused(name, options)
+
+
+def _quantization_refused(name: str, options: BackendOptions) -> InvalidArgument:
+    return InvalidArgument(
+        f"`--quantize` is {options.quantize}, but the {name} backend does not quantise weights",
+        hint="use the cpu backend, or a checkpoint that is quantised already",
+    )
+
+
+def _refuse_disk(name: str, options: BackendOptions) -> None:
+    if options.kv_disk is not None:
         raise InvalidArgument(
-            f"`--quantize` is {options.quantize}, but the {name} backend does not quantise weights",
-            hint="use the cpu backend, or a checkpoint that is quantised already",
+            f"`--kv-disk-path` is set, but the {name} backend does not support it", hint="use the cpu or cuda backend"
         )
 
 
@@ -109,10 +123,7 @@ def _build_reference(checkpoint: Checkpoint, options: BackendOptions) -> Backend
         if error.name != "torch":
             raise
         raise BackendUnavailable("the reference backend needs torch", hint=_install("torch")) from error
-    if options.kv_disk is not None:
-        raise InvalidArgument(
-            "`--kv-disk-path` is set, but the reference backend does not support it", hint="use the cpu or cuda backend"
-        )
+    _refuse_disk("reference", options)
     return ReferenceBackend(checkpoint, kv_cache_dtype=options.kv_cache_dtype, **options.given())
 
 
@@ -140,6 +151,25 @@ def _build_cuda(checkpoint: Checkpoint, options: BackendOptions) -> Backend:
         max_step_sequences=options.max_step_sequences,
         tiers=TierOptions(host_bytes=options.kv_host_bytes, disk=options.kv_disk),
     )
+
+
+def build_transformers(path: Path, options: BackendOptions) -> tuple[ModelShape, Backend]:
+    """Builds the backend that reads a folder by itself, with whatever model is in it. Raises UserError."""
+    _refuse_host_tier(TRANSFORMERS, options)
+    _refuse_draft_model(TRANSFORMERS, options)
+    _refuse_disk(TRANSFORMERS, options)
+    if options.quantize != "none":
+        raise _quantization_refused(TRANSFORMERS, options)
+    try:
+        from trunkline_server.backends.transformers.backend import TransformersBackend
+    except ModuleNotFoundError as error:
+        if error.name not in ("torch", "transformers"):
+            raise
+        raise BackendUnavailable(
+            f"the transformers backend needs {error.name}", hint=_install("torch", "transformers")
+        ) from error
+    backend = TransformersBackend(path, kv_cache_dtype=options.kv_cache_dtype, **options.given())
+    return backend.shape, backend
 
 
 _BUILDERS: dict[str, Callable[[Checkpoint, BackendOptions], Backend]] = {

@@ -43,8 +43,31 @@ class RopeScaling:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelConfig:
-    """The shape of a model.
+class ModelShape:
+    """The part of a model's shape that `DescribeResponse` in shard.proto tells the router. All counts are positive.
+
+    pooling: how the vector of a prompt is made; None: not at all. has_output_head: the model can choose tokens.
+    """
+
+    architecture: str
+    vocab_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_size: int
+    max_position_embeddings: int
+    pooling: Pooling | None = None
+    has_output_head: bool = True
+
+    @property
+    def vector_size(self) -> int:
+        """The number of elements of a vector; 0 if the model makes none."""
+        return 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig(ModelShape):
+    """The shape of a model that a file of this package implements.
 
     All counts are positive, `num_heads` is a multiple of `num_kv_heads`, and `head_size` is even.
     architecture: a key of `models.registry.ARCHITECTURES`.
@@ -64,7 +87,6 @@ class ModelConfig:
         `wide_query_key_norm`.
     num_experts: of a layer with experts, of which a token uses `num_experts_per_token`; 0: all layers have an MLP.
     expert_size, shared_expert_size: features inside an expert, and inside the expert of all tokens (0: there is none).
-    pooling: how the vector of a prompt is made; None: not at all. has_output_head: the model can choose tokens.
     position_offset: rows of an encoder's embedding of positions that come before position 0. num_text_types: rows of
         its embedding of texts.
     renormalise_experts, expert_activation: see `ops.Experts`. expert_bias: experts and routers have biases.
@@ -72,16 +94,9 @@ class ModelConfig:
     attention_sinks: see `Ops.paged_attention`.
     """
 
-    architecture: str
-    vocab_size: int
     hidden_size: int
     intermediate_size: int
-    num_layers: int
-    num_heads: int
-    num_kv_heads: int
-    head_size: int
     norm_eps: float
-    max_position_embeddings: int
     rope_theta: float
     rope_layers: tuple[bool, ...]
     rope_scaling: RopeScaling = RopeScaling()
@@ -113,8 +128,6 @@ class ModelConfig:
     expert_bias: bool = False
     expert_layers: tuple[bool, ...] = ()
     attention_sinks: bool = False
-    pooling: Pooling | None = None
-    has_output_head: bool = True
     position_offset: int = 0
     num_text_types: int = 0
 

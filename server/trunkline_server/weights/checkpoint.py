@@ -11,7 +11,7 @@ from typing import Protocol
 
 import numpy as np
 
-from trunkline_server.errors import DamagedFile, ModelNotFound, UnsupportedFormat, quoted
+from trunkline_server.errors import DamagedFile, ModelNotFound, UnsupportedArchitecture, UnsupportedFormat, quoted
 from trunkline_server.models.config import ModelConfig
 from trunkline_server.models.config_encoder import ENCODERS
 from trunkline_server.models.config_gguf import RopeFactors, config_from_gguf
@@ -166,7 +166,11 @@ class SafetensorsCheckpoint:
                 f"folder `{path}` has no `config.json`", hint="give a `.gguf` file or a folder with `config.json`"
             )
         values = read_json_object(config_path)
-        self.config = config_from_json(config_path, values)
+        try:
+            self.config = config_from_json(config_path, values)
+        except UnsupportedArchitecture as error:
+            error.hint = f"{error.hint}; or try `--backend transformers`"
+            raise
         self.quantization = parse_quantization(config_path, values)
         if not (path / "model.safetensors").exists() and not (path / "model.safetensors.index.json").exists():
             raise ModelNotFound(

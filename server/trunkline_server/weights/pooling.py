@@ -51,9 +51,22 @@ def with_pooling(config: ModelConfig, asked: str, backend: str) -> ModelConfig:
     config = _asked(config, asked)
     if backend in BACKENDS or config.pooling is None:
         return config
-    if asked == "auto" and config.has_output_head:
+    if config.has_output_head:
+        refuse_pooling(asked, backend)
         return replace(config, pooling=None)
-    raise InvalidArgument(f"the {backend} backend makes no embeddings", hint=f"use the {' or '.join(BACKENDS)} backend")
+    raise _no_vectors(backend)
+
+
+def refuse_pooling(asked: str, backend: str) -> None:
+    """Raises InvalidArgument if `--pooling` asks for embeddings, which a backend does not make."""
+    if asked not in ("auto", "none"):
+        raise _no_vectors(backend)
+
+
+def _no_vectors(backend: str) -> InvalidArgument:
+    return InvalidArgument(
+        f"the {backend} backend makes no embeddings", hint=f"use the {' or '.join(BACKENDS)} backend"
+    )
 
 
 def _asked(config: ModelConfig, asked: str) -> ModelConfig:

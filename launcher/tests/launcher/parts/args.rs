@@ -59,7 +59,10 @@ fn file_errors_name_the_key_and_the_nearest() {
         ("threads = 1.5", "`threads` in `FILE` is `1.5`; expected a whole number from 1 to 1024"),
         ("json-output = 1", "`json-output` in `FILE` is an integer; expected `true` or `false`"),
         ("threads = \"many\"", "`threads` in `FILE` is `many`; expected a whole number from 1 to 1024"),
-        ("backend = \"gpu\"", "`backend` in `FILE` is `gpu`; expected one of `cpu`, `cuda`, `reference`"),
+        (
+            "backend = \"gpu\"",
+            "`backend` in `FILE` is `gpu`; expected one of `cpu`, `cuda`, `reference`, `transformers`",
+        ),
         ("\nport = ", "line 2 of `FILE` is not valid TOML: "),
         ("threads = 0", "`threads` in `FILE` is `0`; expected a whole number from 1 to 1024"),
     ] {
@@ -113,7 +116,10 @@ fn invalid_values_name_flag_value_and_what_is_valid() {
         (&["--hostname", " "], "`--hostname` is ` `; expected a host name or an address"),
         (&["--threads", "0"], "`--threads` is `0`; expected a whole number from 1 to 1024"),
         (&["--threads", "x"], "`--threads` is `x`; expected a whole number from 1 to 1024"),
-        (&["--backend", "gpu"], "`--backend` is `gpu`; expected one of `cpu`, `cuda`, `reference`"),
+        (
+            &["--backend", "gpu"],
+            "`--backend` is `gpu`; expected one of `cpu`, `cuda`, `reference`, `transformers`",
+        ),
         (
             &["--request-timeout", "1500ms"],
             "`--request-timeout` is `1500ms`; expected a duration from 0 to 1d, such as `5m`, `90s` or a number of \

@@ -14,6 +14,7 @@ from trunkline_server.backends.cuda.departures import StepStores
 from trunkline_server.backends.cuda.device import Device, Event
 from trunkline_server.backends.cuda.kernels.choose import NOT_A_NUMBER
 from trunkline_server.backends.cuda.kv_pool import KvPool
+from trunkline_server.backends.cuda.ops import NO_VECTORS
 from trunkline_server.backends.cuda.runner import StepRunner
 from trunkline_server.backends.cuda.sampling import DeviceSampler, PendingRows, RowRequest, RowResult
 from trunkline_server.backends.cuda.sampling_rules import SamplingRules, mask_from_bytes
@@ -117,7 +118,11 @@ class CudaBackend:
         num_prompt_tokens: int,
         sampling: SamplingParams,
         root_key: bytes = b"",
+        *,
+        pool: int | None = None,
     ) -> None:
+        if pool is not None:
+            raise NotImplementedError(NO_VECTORS)
         rules = SamplingRules(sampling, token_ids, num_prompt_tokens, self._vocab_size)
         self._sequences.start(sequence_id, RunningSequence(list(token_ids), num_prompt_tokens, sampling, rules=rules))
         if self._tiers is not None:

@@ -26,6 +26,10 @@ from trunkline_server.backends.cuda.kv_pool import KvPool
 from trunkline_server.backends.cuda.step_input import StepTensors
 from trunkline_server.backends.cuda.weights import DenseWeight, DeviceWeight, DeviceWeights
 from trunkline_server.models.ops import Experts, Rope
+from trunkline_server.models.pooling import Kind
+
+# `weights/pooling.py` refuses models that would need these operations.
+NO_VECTORS = "the cuda backend makes no vectors"
 
 
 @dataclass(slots=True, eq=False)
@@ -217,6 +221,21 @@ class CudaOps:
 
     def scale(self, x: Value, factor: float) -> Value:
         return dense(x) * factor
+
+    def position_embedding(self, weight: str, offset: int) -> Value:
+        raise NotImplementedError(NO_VECTORS)
+
+    def text_embedding(self, weight: str) -> Value:
+        raise NotImplementedError(NO_VECTORS)
+
+    def gelu_erf(self, x: Value) -> Value:
+        raise NotImplementedError(NO_VECTORS)
+
+    def tanh(self, x: Value) -> Value:
+        raise NotImplementedError(NO_VECTORS)
+
+    def pooled(self, x: Value, kind: Kind) -> Value:
+        raise NotImplementedError(NO_VECTORS)
 
     def logits(self, x: Value, weight: str, soft_cap: float | None = None) -> Value:
         matrix, _, _ = self.model.weights.matrix(weight)

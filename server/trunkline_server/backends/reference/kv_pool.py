@@ -10,12 +10,46 @@ from trunkline_server.backends.reference.turn import Turn
 DTYPES = ("f32", "int8", "int4")
 
 
-class KvPool:
+class Blocks:
     """K and V of all layers.
 
-    keys, values: [layers, num_blocks * B, G, D] f32; slot = block_id * B + offset. dtype: one of `DTYPES`; elements are
-    rounded when stored but stay f32. key_scaling: for int4 only.
+    keys, values: for each layer [num_blocks * B, G, D]; slot = block_id * B + offset.
     """
+
+    def __init__(
+        self, block_size: int, keys: torch.Tensor | list[torch.Tensor], values: torch.Tensor | list[torch.Tensor]
+    ) -> None:
+        self.block_size = block_size
+        self.num_blocks = keys[0].shape[0] // block_size
+        self.keys = keys
+        self.values = values
+
+    @property
+    def bytes_per_block(self) -> int:
+        """Bytes of one block in this pool, K and V of all layers."""
+        return sum(layer[: self.block_size].nbytes for pool in (self.keys, self.values) for layer in pool)
+
+    def slots(self, block_ids: list[int], num_positions: int) -> torch.Tensor:
+        """Returns the slots of the first `num_positions` positions of a block table, [num_positions]."""
+        starts = torch.tensor(block_ids, dtype=torch.int64) * self.block_size
+        return (starts[:, None] + torch.arange(self.block_size)).reshape(-1)[:num_positions]
+
+    def copy_block(self, source_block_id: int, destination_block_id: int, num_tokens: int) -> None:
+        source, destination = source_block_id * self.block_size, destination_block_id * self.block_size
+        for pool in (self.keys, self.values):
+            for layer in pool:
+                layer[destination : destination + num_tokens] = layer[source : source + num_tokens]
+
+
+class KvPool(Blocks):
+    """K and V of layers that are all alike.
+
+    keys, values: [layers, num_blocks * B, G, D] f32. dtype: one of `DTYPES`; elements are rounded when stored but stay
+    f32. key_scaling: for int4 only.
+    """
+
+    keys: torch.Tensor
+    values: torch.Tensor
 
     def __init__(
         self,
@@ -29,18 +63,10 @@ class KvPool:
         key_scaling: KeyScaling | None = None,
     ) -> None:
         assert (dtype == "int4") == (key_scaling is not None)
-        self.block_size = block_size
-        self.num_blocks = num_blocks
+        shape = (num_layers, num_blocks * block_size, num_kv_heads, head_size)
+        super().__init__(block_size, torch.zeros(shape), torch.zeros(shape))
         self._dtype = dtype
         self._key_scaling = key_scaling
-        shape = (num_layers, num_blocks * block_size, num_kv_heads, head_size)
-        self.keys = torch.zeros(shape)
-        self.values = torch.zeros(shape)
-
-    @property
-    def bytes_per_block(self) -> int:
-        """Bytes of one block in this pool, whose rounded elements stay f32."""
-        return 2 * self.keys[:, : self.block_size].numel() * self.keys.element_size()
 
     def write(self, layer: int, slots: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, turn: Turn) -> None:
         """Stores keys and values [T, G, D] in their slots, rounded to the dtype. turn: rotation of int4's key means."""
@@ -60,13 +86,3 @@ class KvPool:
         moved = transform((keys - mean) * factor)
         is_first = (slots % self.block_size == 0)[:, None, None]
         return untransform(torch.where(is_first, to_bytes(moved), to_levels(moved))) / factor + mean
-
-    def slots(self, block_ids: list[int], num_positions: int) -> torch.Tensor:
-        """Returns the slots of the first `num_positions` positions of a block table, [num_positions]."""
-        starts = torch.tensor(block_ids, dtype=torch.int64) * self.block_size
-        return (starts[:, None] + torch.arange(self.block_size)).reshape(-1)[:num_positions]
-
-    def copy_block(self, source_block_id: int, destination_block_id: int, num_tokens: int) -> None:
-        source, destination = source_block_id * self.block_size, destination_block_id * self.block_size
-        for pool in (self.keys, self.values):
-            pool[:, destination : destination + num_tokens] = pool[:, source : source + num_tokens]

@@ -1,0 +1,1 @@
+"""Serves any decoder that transformers knows, through torch."""
