@@ -64,7 +64,7 @@ def test_an_encoder_answers_as_sentence_transformers_does(tmp_path: Path) -> Non
     with serving(model=folder) as server:
         found = embed(server, TEXTS)
         assert ((found * wanted).sum(1) >= 0.99999).all()
-        # Each text alone has the same bits as beside the others.
+        # A text by itself has the same bits as beside the others.
         assert all((embed(server, [text])[0] == vector).all() for text, vector in zip(TEXTS, found, strict=True))
         long = " ".join("a" * 100)
         refused = post(server, "/v1/embeddings", {"input": long})

@@ -159,6 +159,14 @@ def _add_serve(commands: _Commands) -> None:
     serve.add_argument(
         "--max-step-sequences", type=_WholeNumber(MAX_STEP_SEQUENCES), metavar="N", help="most sequences in a step"
     )
+    _add_weights(serve)
+    _add_kv_tiers(serve)
+    serve.add_argument("--log-format", choices=logs.FORMATS, default="text", help="default: text")
+    serve.add_argument("--log-level", choices=logs.LEVELS, default="info", help="default: info")
+    serve.add_argument("--lifeline", action="store_true", help="exit at once when standard input closes")
+
+
+def _add_weights(serve: argparse.ArgumentParser) -> None:
     serve.add_argument(
         "--weights-cache",
         metavar="DIR",
@@ -182,10 +190,6 @@ def _add_serve(commands: _Commands) -> None:
         metavar="MODEL",
         help="folder or .gguf file of a smaller model with the same vocabulary, which drafts tokens (cpu backend)",
     )
-    _add_kv_tiers(serve)
-    serve.add_argument("--log-format", choices=logs.FORMATS, default="text", help="default: text")
-    serve.add_argument("--log-level", choices=logs.LEVELS, default="info", help="default: info")
-    serve.add_argument("--lifeline", action="store_true", help="exit at once when standard input closes")
 
 
 def _add_resolve(commands: _Commands) -> None:

@@ -241,14 +241,14 @@ pub struct Instruction {
     pub(crate) barrier_before: bool,
 }
 
-/// What chooses the row of an embedding for a token.
+/// The choice of an embedding's row for a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RowIndex {
-    /// Its id.
+    /// The row of its id.
     Token,
-    /// Its position, plus a number of rows at the front that mean something else.
+    /// The row of its position, behind a number of rows that mean something else.
     Position { offset: usize },
-    /// The text that it belongs to, 0 or 1. With fewer rows, the last one.
+    /// The row of the text that it belongs to, 0 or 1. With fewer rows, the last one.
     Text,
 }
 

@@ -287,7 +287,7 @@ pub enum Update {
     Pooled {
         /// The sequence that this concerns.
         id: SequenceId,
-        /// The vector.
+        /// The vector, as the shard reports it.
         vector: Vec<f32>,
     },
     /// A step computed drafts of the sequence. Its tokens follow.

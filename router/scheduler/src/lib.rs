@@ -65,7 +65,8 @@ mod scores;
 pub mod sequence;
 mod sequences;
 mod shard;
-pub mod stats;
+pub mod starts;
+mod stats;
 #[doc(hidden)]
 pub mod step_cost;
 mod transfers;

@@ -17,10 +17,10 @@ use crate::in_flight::{PlannedChunk, StepInFlight};
 use crate::lifecycle::Lifecycle;
 use crate::loss::has_others_in_flight;
 use crate::output;
-use crate::plan::{BlockCopy, Chunk, SequenceStart, StepPlan};
+use crate::plan::{Chunk, StepPlan};
 use crate::scores::cap_scored;
 use crate::sequence::{FirstStart, Sequence, SequenceKey};
-use crate::shard::Shard;
+use crate::starts::start_on_shard;
 use crate::step_cost::StepWork;
 use crate::windows::pass_windows;
 use crate::yielding::Yielding;
@@ -484,31 +484,6 @@ impl<'p, 'a> Planner<'p, 'a> {
         };
         parts.lane.shard_mut().steps.push(step, parts.now);
         Some(plan)
-    }
-}
-
-/// Adds the start and the partial copy of a sequence to the plan, if they have not been planned.
-fn start_on_shard(plan: &mut StepPlan, shard: &Shard, sequence: &mut Sequence) {
-    let run = sequence.run.as_mut().expect("the sequence does not wait");
-    if !run.is_on_shard {
-        run.is_on_shard = true;
-        plan.starts.push(SequenceStart {
-            sequence_id: run.wire_id,
-            token_ids: sequence.tokens.clone(),
-            num_prompt_tokens: sequence.num_prompt_tokens,
-            sampling: sequence.sampling.clone(),
-            root_key: shard.kv.store().map(|_| sequence.salt.root_key()),
-            pooled: sequence.pooling.map(|pooled| pooled.second_text),
-        });
-    }
-    if let Some(copy) = run.copy.take() {
-        // The copied tokens and the chunk's first ones are in the same block.
-        let destination = &run.table.blocks()[(run.planned / shard.limits.block_size) as usize];
-        plan.copies.push(BlockCopy {
-            source_block_id: copy.source.0,
-            destination_block_id: destination.id().0,
-            num_tokens: copy.num_tokens,
-        });
     }
 }
 

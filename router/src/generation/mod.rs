@@ -3,6 +3,7 @@
 pub(crate) mod admission;
 pub(crate) mod answer_memory;
 pub(crate) mod choices;
+pub(crate) mod failure;
 pub(crate) mod fold;
 pub mod generate;
 pub(crate) mod place;

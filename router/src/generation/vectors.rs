@@ -7,7 +7,8 @@ use tokio::time::Instant;
 use trunkline_scheduler::{EndReason, PooledPrompt};
 
 use super::admission::Admission;
-use super::generate::{bug, failed, new_sequence, rejected, terminated};
+use super::failure::{bug, failed, rejected};
+use super::generate::{new_sequence, terminated};
 use super::place::Place;
 use super::served::ServedModel;
 use crate::engine::driver::{DriverGone, NewSequence, SequenceUpdate};

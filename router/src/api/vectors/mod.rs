@@ -35,7 +35,7 @@ use crate::request::ready;
 const ELEMENT_BYTES: usize = 32;
 const INPUT_BYTES: usize = 256;
 
-/// What a vector is asked of.
+/// A text or a pair of texts whose vector is asked for.
 pub(crate) enum Input {
     Prompt(Prompt),
     Pair(String, String),
@@ -76,10 +76,10 @@ impl VectorUsage {
     }
 }
 
-/// How a request wants texts to be cut that are too long.
+/// The way in which texts are cut that are too long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Cut {
-    /// They are refused.
+    /// They are refused as too long.
     Never,
     /// They are cut to what the model takes.
     ToContext,

@@ -51,7 +51,7 @@ class ReferenceOps:
         self._step = step
         # Tensors that `rope` returned in this layer, with their rotations.
         self._rotated: list[tuple[torch.Tensor, Rope]] = []
-        # What was pooled, [T, N].
+        # The operand of `pooled`, [T, N].
         self.output: torch.Tensor | None = None
 
     def embedding(self, weight: str) -> torch.Tensor:
