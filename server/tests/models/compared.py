@@ -33,6 +33,8 @@ LIKE_LLAMA = ("exaone", "internlm2", "internlm3")
 NAMES = {
     "cohere": "Command R (without `use_qk_norm`)",
     "cohere2": "Command R7B, Command A",
+    "deepseek_v2": "DeepSeek-V2, V2-Lite, V2.5",
+    "deepseek_v3": "DeepSeek-V3, R1",
     "ernie4_5": "ERNIE 4.5, dense",
     "exaone": "EXAONE 3",
     "exaone4": "EXAONE 4",
@@ -71,7 +73,7 @@ def table() -> str:
         in_gguf.setdefault(name, []).append(f"`{gguf_name}`")
         if name in config_gguf._WITH_EXPERTS and (experts := config_gguf._WITH_EXPERTS[name]) != name:
             in_gguf.setdefault(experts, []).append(f"`{gguf_name}`")
-    in_gguf["mistral"], in_gguf["olmo3"] = ["`llama`"], ["`olmo2`"]
+    in_gguf |= {"mistral": ["`llama`"], "olmo3": ["`olmo2`"], "deepseek_v3": ["`deepseek2`"]}
     for name in config_json.SUPPORTED:
         cases = {case for case, config in CASES.items() if config["model_type"] == name}
         other = "Llama of the same weights" if name in LIKE_LLAMA else "transformers"

@@ -55,6 +55,7 @@ class TinyModel:
         parts: dict[str, list[tuple[int | None, slice, NDArray[np.float32]]]] = {}
         for name, weight in self.weights.items():
             place = safetensors_place(name, config)
+            weight = weight.T if place.is_transposed else weight
             begin = 0
             for first, end in place.rows or ((0, len(weight)),):
                 part = weight[begin : begin + end - first]

@@ -7,6 +7,7 @@ from typing import Any
 
 from trunkline_server.models import (
     cohere2,
+    deepseek2,
     exaone4,
     gemma,
     gemma2,
@@ -31,6 +32,8 @@ from trunkline_server.models.ops import Ops, T
 ARCHITECTURES: dict[str, Callable[[Any, ModelConfig], Any]] = {
     "cohere": cohere2.forward,
     "cohere2": cohere2.forward,
+    "deepseek_v2": deepseek2.forward,
+    "deepseek_v3": deepseek2.forward,
     "ernie4_5": llama.forward,
     "exaone": llama.forward,
     "exaone4": exaone4.forward,

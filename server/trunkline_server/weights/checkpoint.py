@@ -30,6 +30,8 @@ from trunkline_server.weights.tensor import Tensor
 
 _EMBEDDING = "model.embed_tokens.weight"
 _HEAD = "lm_head.weight"
+# Integers as wide as the elements of these formats.
+_ELEMENTS = {"F32": np.uint32, "F16": np.uint16, "BF16": np.uint16}
 
 
 class Checkpoint(Protocol):
@@ -227,11 +229,22 @@ def _part(tensor: Tensor, place: Place) -> Tensor:
     if not place.rows:
         return tensor
     runs = [tensor.rows(begin, end) for begin, end in place.rows]
+    if place.is_transposed:
+        return _transposed(*runs)
     if len(runs) == 1:
         return runs[0]
     data = np.concatenate([np.frombuffer(run.data, np.uint8) for run in runs])
     shape = (sum(run.shape[0] for run in runs), *tensor.shape[1:])
     return replace(tensor, shape=shape, data=data, is_mapped=False)
+
+
+def _transposed(tensor: Tensor) -> Tensor:
+    """Returns the transpose. Quantised formats have groups along rows, so they become F16."""
+    if tensor.format not in _ELEMENTS:
+        tensor = replace(tensor, format="F16", data=dequantize(tensor).astype(np.float16).view(np.uint8).reshape(-1))
+    values = np.frombuffer(tensor.data, _ELEMENTS[tensor.format]).reshape(tensor.shape)
+    data = np.ascontiguousarray(values.T).view(np.uint8).reshape(-1)
+    return replace(tensor, shape=tensor.shape[::-1], data=data, is_mapped=False)
 
 
 def _check_complete(
@@ -258,17 +271,18 @@ def _needed_shapes(
 ) -> dict[str, tuple[int, ...]]:
     """Returns the shapes that the tensors of a file must have."""
     rows: dict[str, int] = {}
-    stacks: set[str] = set()
+    stacks: dict[str, int] = {}
     others: dict[str, tuple[int, ...]] = {}
     for name in expected:
         place, shape = places[_resolve(config, name)], expected[_resolve(config, name)]
+        shape = shape[::-1] if place.is_transposed else shape
         end = place.rows[-1][1] if place.rows else shape[0]
         rows[place.tensor] = max(rows.get(place.tensor, 0), end)
         others[place.tensor] = shape[1:]
         if place.index is not None:
-            stacks.add(place.tensor)
+            stacks[place.tensor] = max(stacks.get(place.tensor, 0), place.index + 1)
     return {
-        tensor: ((config.num_experts,) if tensor in stacks else ()) + (count, *others[tensor])
+        tensor: ((stacks[tensor],) if tensor in stacks else ()) + (count, *others[tensor])
         for tensor, count in rows.items()
     }
 

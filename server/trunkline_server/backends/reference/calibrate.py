@@ -29,7 +29,7 @@ class _ProbingOps(ReferenceOps):
         self._config = config
         self._block_size = block_size
 
-    def write_kv(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> None:
+    def write_kv(self, layer: int, key: torch.Tensor, value: torch.Tensor | None) -> None:
         turn = Turn(self._step.positions, self._block_size, self._key_rope(key))
         self._sums.set_keys(layer, key.view(key.shape[0], -1, self._config.head_size), turn)
         super().write_kv(layer, key, value)

@@ -14,7 +14,8 @@ class KvPool:
     """K and V of all layers.
 
     keys, values: [layers, num_blocks * B, G, D] f32; slot = block_id * B + offset. dtype: one of `DTYPES`; elements are
-    rounded when stored but stay f32. key_scaling: for int4 only.
+    rounded when stored but stay f32. key_scaling: for int4 only. latent_size: None stores values apart; otherwise they
+    are the last elements of keys.
     """
 
     def __init__(
@@ -27,7 +28,9 @@ class KvPool:
         head_size: int,
         dtype: str = "f32",
         key_scaling: KeyScaling | None = None,
+        latent_size: int | None = None,
     ) -> None:
+        assert latent_size is None or dtype == "f32", "latents are not rounded"
         assert (dtype == "int4") == (key_scaling is not None)
         self.block_size = block_size
         self.num_blocks = num_blocks
@@ -35,15 +38,25 @@ class KvPool:
         self._key_scaling = key_scaling
         shape = (num_layers, num_blocks * block_size, num_kv_heads, head_size)
         self.keys = torch.zeros(shape)
-        self.values = torch.zeros(shape)
+        self._owns_values = latent_size is None
+        self.values = torch.zeros(shape) if latent_size is None else self.keys[..., head_size - latent_size :]
 
     @property
     def bytes_per_block(self) -> int:
         """Bytes of one block in this pool, whose rounded elements stay f32."""
-        return 2 * self.keys[:, : self.block_size].numel() * self.keys.element_size()
+        return (1 + self._owns_values) * self.keys[:, : self.block_size].numel() * self.keys.element_size()
 
-    def write(self, layer: int, slots: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, turn: Turn) -> None:
-        """Stores keys and values [T, G, D] in their slots, rounded to the dtype. turn: rotation of int4's key means."""
+    def write(
+        self, layer: int, slots: torch.Tensor, keys: torch.Tensor, values: torch.Tensor | None, turn: Turn
+    ) -> None:
+        """Stores keys and values [T, G, D] in their slots, rounded to the dtype.
+
+        values: None if they are parts of keys. turn: rotation of int4's key means.
+        """
+        if values is None:
+            assert not self._owns_values, "only latents have no values of their own"
+            self.keys[layer, slots] = keys
+            return
         if self._dtype == "int8":
             keys, values = (untransform(to_bytes(transform(x))) for x in (keys, values))
         elif self._key_scaling is not None:
@@ -68,5 +81,5 @@ class KvPool:
 
     def copy_block(self, source_block_id: int, destination_block_id: int, num_tokens: int) -> None:
         source, destination = source_block_id * self.block_size, destination_block_id * self.block_size
-        for pool in (self.keys, self.values):
+        for pool in (self.keys, self.values) if self._owns_values else (self.keys,):
             pool[:, destination : destination + num_tokens] = pool[:, source : source + num_tokens]
