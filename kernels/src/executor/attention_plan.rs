@@ -123,7 +123,7 @@ impl PlanLimits {
     /// The f32 elements needed to split one row of every item when a step has too few items.
     pub fn wanted_state_capacity(&self, num_blocks: usize) -> usize {
         let max_segments = num_segments(num_blocks * self.geometry.block_size);
-        let row = self.heads_per_kv_head * state_size(self.geometry.padded_head_size());
+        let row = self.heads_per_kv_head * state_size(self.geometry.padded_value_size());
         WANTED_ITEMS_PER_THREAD * self.num_threads * max_segments * row
     }
 }
@@ -190,7 +190,7 @@ impl AttentionPlan {
             return;
         }
         let parts_per_item = wanted.div_ceil(num_items);
-        let state = limits.heads_per_kv_head * state_size(limits.geometry.padded_head_size());
+        let state = limits.heads_per_kv_head * state_size(limits.geometry.padded_value_size());
         let mut first_state = 0;
         for index in 0..num_items {
             let item = self.items[index];
@@ -222,7 +222,7 @@ impl AttentionPlan {
 
     /// The offset of the partial states of `item`, a part of `split`, in f32 elements.
     pub(super) fn state_offset(&self, item: &PlanItem, split: usize, limits: &PlanLimits) -> usize {
-        let state = limits.heads_per_kv_head * state_size(limits.geometry.padded_head_size());
+        let state = limits.heads_per_kv_head * state_size(limits.geometry.padded_value_size());
         let split = &self.splits[split];
         split.first_state + (item.first_segment - split.item.first_segment) * item.num_rows * state
     }

@@ -1,12 +1,15 @@
 //! Records operations and checks their sizes.
 
+mod experts;
+mod heads;
+
 use std::time::Duration;
 
 use super::raw_weight::RawWeight;
 use super::{ProgramConfig, ProgramError};
 use crate::attention::Window;
 use crate::ops::rope::RopeFrequencies;
-use crate::ops::route::MAX_EXPERTS;
+use crate::ops::route::{MAX_EXPERTS, Rule};
 use crate::pack::{Format, InterleavedHeads, PackError, SourceBytes};
 
 /// The id of an operation's result.
@@ -26,8 +29,9 @@ pub struct Experts {
     pub down: Vec<WeightId>,
     /// The number of experts that a row uses.
     pub num_used: usize,
-    /// The weights of the used experts add up to 1; otherwise those of all experts do.
-    pub renormalise: bool,
+    pub rule: Rule,
+    /// Numbers that are added to the scores of experts for the choice alone.
+    pub choice_bias: Option<WeightId>,
 }
 
 /// An operation; `Ops` in `server/trunkline_server/models/ops.py` defines each of them.
@@ -38,8 +42,10 @@ pub(super) enum Op {
     LayerNorm { x: ValueId, weight: WeightId, bias: Option<WeightId>, eps: f32 },
     HeadRmsNorm { x: ValueId, weight: WeightId, eps: f32 },
     Linear { x: ValueId, weight: WeightId, bias: Option<WeightId> },
+    HeadLinear { x: ValueId, weights: Vec<WeightId> },
+    JoinHeads { x: ValueId, y: ValueId, num_heads: usize },
     Rope { x: ValueId, frequencies: usize, head_size: usize },
-    WriteKv { layer: usize, key: ValueId, value: ValueId },
+    WriteKv { layer: usize, key: ValueId, value: Option<ValueId> },
     Attention { layer: usize, query: ValueId, scale: f32, soft_cap: Option<f32>, window: Window },
     SiluMul { gate: ValueId, up: ValueId },
     GeluMul { gate: ValueId, up: ValueId },
@@ -60,10 +66,11 @@ impl Op {
             Op::RmsNorm { x, .. } | Op::LayerNorm { x, .. } | Op::HeadRmsNorm { x, .. } => vec![x],
             Op::Gelu { x } | Op::ReluSquared { x } | Op::Linear { x, .. } => vec![x],
             Op::Rope { x, .. } | Op::Scale { x, .. } | Op::Logits { x, .. } => vec![x],
+            Op::HeadLinear { x, .. } => vec![x],
             Op::Attention { query, .. } => vec![query],
-            Op::WriteKv { key, value, .. } => vec![key, value],
+            Op::WriteKv { key, value, .. } => std::iter::once(key).chain(value).collect(),
             Op::SiluMul { gate, up } | Op::GeluMul { gate, up } => vec![gate, up],
-            Op::Add { x, y } => vec![x, y],
+            Op::Add { x, y } | Op::JoinHeads { x, y, .. } => vec![x, y],
             Op::SigmoidScale { x, gate } => vec![x, gate],
             Op::Experts { x, logits, .. } => vec![x, logits],
         }
@@ -278,13 +285,24 @@ impl ProgramBuilder {
         Ok(self.push(Op::Rope { x, frequencies, head_size }, width))
     }
 
-    /// Stores key and value `[T, G * D]` in the slots of the step's tokens. The returned id may not be used as an
-    /// operand.
-    pub fn write_kv(&mut self, layer: usize, key: ValueId, value: ValueId) -> Result<ValueId, ProgramError> {
+    /// Stores key and value `[T, G * D]` in the slots of the step's tokens. With latent attention, the value is a part
+    /// of the key. The returned id may not be used as an operand.
+    pub fn write_kv(
+        &mut self,
+        layer: usize,
+        key: ValueId,
+        value: Option<ValueId>,
+    ) -> Result<ValueId, ProgramError> {
         self.check_layer("write_kv", layer)?;
         let geometry = self.config.geometry;
+        if value.is_some() == geometry.latent_size.is_some() {
+            let expected = "one, unless it is a part of the key";
+            return Err(shape_error("write_kv", "number of values", usize::from(value.is_some()), expected));
+        }
         let expected = geometry.num_kv_heads * geometry.head_size;
-        for (what, operand) in [("width of key", key), ("width of value", value)] {
+        for (what, operand) in
+            std::iter::once(("width of key", key)).chain(value.map(|v| ("width of value", v)))
+        {
             let width = self.width("write_kv", operand)?;
             if width != expected {
                 return Err(shape_error("write_kv", what, width, expected));
@@ -293,7 +311,7 @@ impl ProgramBuilder {
         Ok(self.push(Op::WriteKv { layer, key, value }, 0))
     }
 
-    /// Causal attention of `query` `[T, H * D]` over the blocks of its sequence: `[T, H * D]`. With a window, it covers
+    /// Causal attention of `query` `[T, H * D]` over the blocks of its sequence: H values. With a window, it covers
     /// the last `window` positions, including the query's own. With a soft cap, each score `s` becomes
     /// `soft_cap * tanh(s / soft_cap)`.
     pub fn paged_attention(
@@ -324,6 +342,7 @@ impl ProgramBuilder {
             let what = format!("reads K and V of layer {layer} before `write_kv`");
             return Err(ProgramError::Structure { what });
         }
+        let width = width / geometry.head_size * geometry.value_size();
         Ok(self.push(Op::Attention { layer, query, scale, soft_cap, window }, width))
     }
 
@@ -367,6 +386,7 @@ impl ProgramBuilder {
             let expected = format!("1 to {num_experts}");
             return Err(shape_error(op, "number of used experts", experts.num_used, expected));
         }
+        self.check_choice(num_experts, &experts)?;
         let Experts { gate, up, down, .. } = &experts;
         let inner = self.experts_shape(op, gate, num_experts)?[0];
         for (weights, shape) in [(gate, [inner, width]), (up, [inner, width]), (down, [width, inner])] {
@@ -376,26 +396,6 @@ impl ProgramBuilder {
             }
         }
         Ok(self.push(Op::Experts { x, logits, experts }, width))
-    }
-
-    /// Checks that there is one matrix for each expert, all in the same shape and format, and returns the shape.
-    fn experts_shape(
-        &self,
-        op: &'static str,
-        weights: &[WeightId],
-        num_experts: usize,
-    ) -> Result<[usize; 2], ProgramError> {
-        if weights.len() != num_experts {
-            return Err(shape_error(op, "number of weights", weights.len(), num_experts));
-        }
-        let (shape, format) = (self.matrix(op, weights[0])?, self.weights[weights[0].0].format);
-        for weight in weights {
-            let found = (self.matrix(op, *weight)?, self.weights[weight.0].format);
-            if found != (shape, format) {
-                return Err(shape_error(op, "an expert's weight", found, (shape, format)));
-            }
-        }
-        Ok(shape)
     }
 
     /// Multiplies each row of `x` by the sigmoid of its row of `gate` `[T, 1]`.

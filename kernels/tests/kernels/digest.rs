@@ -30,7 +30,7 @@ use crate::random::Random;
 /// The only group that is not computed with the scalar set.
 const INT4_MODELS: &str = "int4_models";
 /// The current XXH3-64 of each group of results.
-const DIGESTS: [(&str, u64); 40] = [
+const DIGESTS: [(&str, u64); 41] = [
     ("rms_norm", 0x1f5038f7c15a45e2),
     ("head_rms_norm", 0x793fb7940ddce849),
     ("silu_mul", 0xf8fbe278048fc9ea),
@@ -70,12 +70,13 @@ const DIGESTS: [(&str, u64); 40] = [
     ("sampled", 0x743cface79963a3b),
     ("models", 0x76a23211e0573731),
     ("experts", 0x755a3cbec14a3228),
+    ("latents", 0x2a934e0cb5ddfbce),
     (INT4_MODELS, 0x77bdc6129a48e6a4),
 ];
 
 /// Each `NUMERICS_VERSION` with the XXH3-64 of its digests in order, little-endian. A change of bits adds a line and
 /// never changes an existing one.
-const VERSIONS: [(u32, u64); 2] = [(7, 0xafd9e0cc6822f7f7), (8, 0x64369190c47c690d)];
+const VERSIONS: [(u32, u64); 2] = [(7, 0xafd9e0cc6822f7f7), (8, 0xa51ed92368e65ce5)];
 
 #[derive(Default)]
 struct Digest(Xxh3);
@@ -223,6 +224,17 @@ fn models(isa: Isa, is_wanted: impl Fn(&Recipe) -> bool) -> u64 {
     digest.end()
 }
 
+fn latents(isa: Isa) -> u64 {
+    let mut digest = Digest::default();
+    for dtype in [KvDtype::F16, KvDtype::Bf16] {
+        let mut case = Case::of_latents(&mut Random::new(700), isa, dtype);
+        digest.floats(&case.rows(isa, 518));
+        digest.bytes(&case.stored_block(0));
+    }
+    digest.bytes(&models(isa, |recipe| recipe.has_latents).to_le_bytes());
+    digest.end()
+}
+
 fn all(isa: Isa) -> Vec<(&'static str, u64)> {
     let mut all = operations(isa);
     all.extend(Format::ALL.map(|format| (format.name(), products(isa, format))));
@@ -233,7 +245,8 @@ fn all(isa: Isa) -> Vec<(&'static str, u64)> {
         ("quantized", quantized(isa)),
         ("sampled", sampled(isa)),
         ("models", models(isa, is_dense)),
-        ("experts", models(isa, |recipe| recipe.experts.is_some())),
+        ("experts", models(isa, |recipe| recipe.experts.is_some() && !recipe.has_latents)),
+        ("latents", latents(isa)),
     ]);
     // Building these models measures the key scaling with a thousand tokens, which is too slow without vectors.
     if isa != Isa::SCALAR {

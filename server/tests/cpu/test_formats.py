@@ -52,7 +52,16 @@ def test_logprobs_of_a_format(
     check_logprobs(tiny_model("llama_wide"), format_name, bound, tmp_path, monkeypatch)
 
 
-@pytest.mark.parametrize(("case", "format_name"), [("qwen3_moe", "Q8_0"), ("qwen2_moe", "Q4_1"), ("mixtral", "F16")])
+@pytest.mark.parametrize(
+    ("case", "format_name"),
+    [
+        ("qwen3_moe", "Q8_0"),
+        ("qwen2_moe", "Q4_1"),
+        ("mixtral", "F16"),
+        ("deepseek_v2", "Q8_0"),
+        ("deepseek_v2", "BF16"),
+    ],
+)
 def test_logprobs_of_experts(
     case: str, format_name: str, tiny_model: TinyModels, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

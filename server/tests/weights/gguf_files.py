@@ -51,8 +51,8 @@ _NAMES = {
     "mlp.shared_expert.down_proj": "ffn_down_shexp",
 }
 _ARCHITECTURES = {
-    "cohere": "command-r", "deepseek_v2": "deepseek2", "deepseek_v3": "deepseek2", "gemma3_text": "gemma3", "mistral": "llama", "mixtral": "llama", "olmo3": "olmo2",
-    "qwen2_moe": "qwen2moe", "qwen3_moe": "qwen3moe",
+    "cohere": "command-r", "deepseek_v2": "deepseek2", "deepseek_v3": "deepseek2", "gemma3_text": "gemma3",
+    "mistral": "llama", "mixtral": "llama", "olmo3": "olmo2", "qwen2_moe": "qwen2moe", "qwen3_moe": "qwen3moe",
 }  # fmt: skip
 _NORM_BEHIND_ATTENTION = ("exaone4", "gemma2", "gemma3", "glm4", "olmo2", "seed_oss")
 _LAYER_NORM = ("cohere2", "command-r", "nemotron", "starcoder2")

@@ -47,7 +47,7 @@ class RopeScaling:
 class LatentAttention:
     """Attention over one latent for each token, from which all heads derive keys and values (arXiv:2405.04434, 2.1).
 
-    size: elements of a latent. query_size: of the latent that queries derive from; 0: they derive from the hidden state.
+    size: elements of a latent. query_size: of the latent that queries derive from; 0: they derive from hidden states.
     key_size: features of a head's query and key that are not rotated. value_size: of its value.
     pairs_neighbours: files pair neighbours for the rotary embedding; see `weights/places.py`.
     """

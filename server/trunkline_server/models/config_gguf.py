@@ -45,7 +45,8 @@ SUPPORTED = tuple(ARCHITECTURES)
 
 # Architectures with experts, which GGUF marks by their number.
 _WITH_EXPERTS = {
-    "deepseek_v2": "deepseek_v2", "granitemoe": "granitemoe", "llama": "mixtral", "olmoe": "olmoe", "qwen2_moe": "qwen2_moe",
+    "deepseek_v2": "deepseek_v2",
+    "granitemoe": "granitemoe", "llama": "mixtral", "olmoe": "olmoe", "qwen2_moe": "qwen2_moe",
     "qwen3_moe": "qwen3_moe",
 }  # fmt: skip
 # The weights of used experts add up to 1. llama.cpp has this in its code for each architecture.
@@ -120,13 +121,7 @@ def config_from_gguf(
     head_size = values.integer("attention.key_length", hidden_size // max(num_heads, 1))
     windows = _windows(values, architecture, num_layers)
     norm_kind = "layer_norm_epsilon" if name in _LAYER_NORMS else "layer_norm_rms_epsilon"
-    rotated_size = values.integer("rope.dimension_count", head_size)
     scaling = _rope_scaling(path, values, rope_factors, is_latent=name == "deepseek_v2")
-    heads = {
-        "num_kv_heads": values.integer("attention.head_count_kv", num_heads),
-        "head_size": head_size,
-        "rotated_size": None if rotated_size == head_size else rotated_size,
-    }
     config = ModelConfig(
         architecture=name,
         vocab_size=vocab_rows,
@@ -152,17 +147,24 @@ def config_from_gguf(
         local_rope_theta=_local_rope_theta(values, architecture),
         **_multipliers(values, name),
         **_gemma_fields(values, architecture, head_size, hidden_size // max(num_heads, 1)),
-        **(latent_from_gguf(values, scaling) if name == "deepseek_v2" else heads),
-        **(
-            experts_from_gguf(values, num_layers, has_tensor)
-            if name == "deepseek_v2"
-            else _expert_fields(values, name, num_layers)
-        ),
+        **_head_fields(values, name, head_size, num_heads, scaling),
+        **_expert_fields(values, name, num_layers, has_tensor),
     )
     if problem := config.problem():
         raise DamagedFile(path, problem)
     _refuse_shapes(path, values, config)
     return config
+
+
+def _head_fields(values: Keys, name: str, head_size: int, num_heads: int, scaling: RopeScaling) -> dict[str, Any]:
+    if name == "deepseek_v2":
+        return latent_from_gguf(values, scaling)
+    rotated_size = values.integer("rope.dimension_count", head_size)
+    return {
+        "num_kv_heads": values.integer("attention.head_count_kv", num_heads),
+        "head_size": head_size,
+        "rotated_size": None if rotated_size == head_size else rotated_size,
+    }
 
 
 def _windows(values: Keys, architecture: str, num_layers: int) -> tuple[int | None, ...]:
@@ -240,11 +242,13 @@ def _rope_layers(architecture: str, num_layers: int, windows: tuple[int | None, 
     return tuple(True for _ in layers)
 
 
-def _expert_fields(values: Keys, name: str, num_layers: int) -> dict[str, Any]:
+def _expert_fields(values: Keys, name: str, num_layers: int, has_tensor: Callable[[str], bool]) -> dict[str, Any]:
     """Returns the fields that only models with experts state. name: that of the registry."""
     num_experts = values.integer("expert_count", 0)
     if num_experts == 0:
         return {}
+    if name == "deepseek_v2":
+        return experts_from_gguf(values, num_layers, has_tensor)
     shared = values.integer("expert_shared_feed_forward_length", 0)
     return {
         "num_experts": num_experts,

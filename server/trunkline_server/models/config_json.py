@@ -224,11 +224,7 @@ def config_from_json(path: Path, values: Mapping[str, object]) -> ModelConfig:
         **_gemma_fields(keys, architecture),
         **_multipliers(keys, architecture),
         **(latent_from_json(keys, scaling) if architecture.is_deepseek else heads),
-        **(
-            experts_from_json(keys, name, num_layers)
-            if architecture.is_deepseek
-            else _expert_fields(keys, architecture, num_layers)
-        ),
+        **_expert_fields(keys, architecture, name, num_layers),
     )
     if problem := config.problem():
         raise keys.damaged(problem)
@@ -266,8 +262,10 @@ def _multipliers(keys: Keys, architecture: _Architecture) -> dict[str, Any]:
     return {name: keys.number(name, 1.0) for name in names} | {"logit_multiplier": 1.0 / divisor}
 
 
-def _expert_fields(keys: Keys, architecture: _Architecture, num_layers: int) -> dict[str, Any]:
+def _expert_fields(keys: Keys, architecture: _Architecture, name: str, num_layers: int) -> dict[str, Any]:
     """Returns the fields that only models with experts state."""
+    if architecture.is_deepseek:
+        return experts_from_json(keys, name, num_layers)
     experts = architecture.experts
     if experts is None:
         return {}

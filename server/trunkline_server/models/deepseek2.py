@@ -46,9 +46,7 @@ def attention(ops: Ops[T], config: ModelConfig, layer: int, x: T) -> T:
     latent = ops.rms_norm(latent, f"{name}.kv_a_layernorm.weight", config.norm_eps)
     ops.write_kv(layer, ops.rope(ops.join_heads(shared, latent, 1), rotary, config.head_size), None)
     mixed = ops.paged_attention(layer, query, config.attention_scale)
-    return ops.linear(
-        ops.head_linear(mixed, [f"{name}.v_up.{head}.weight" for head in heads]), f"{name}.o_proj.weight"
-    )
+    return ops.linear(ops.head_linear(mixed, [f"{name}.v_up.{head}.weight" for head in heads]), f"{name}.o_proj.weight")
 
 
 def experts(ops: Ops[T], config: ModelConfig, name: str, x: T) -> T:

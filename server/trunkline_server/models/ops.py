@@ -37,8 +37,8 @@ class Experts:
     gate, up, down: names of each expert's weights, [I, N], [I, N] and [N, I].
     num_used: experts that a token uses.
     renormalise: the weights of the used experts add up to 1; otherwise those of all experts do.
-    sigmoid: an expert's score is the sigmoid of its logit, and so is its weight, which `renormalise` divides by the sum;
-        otherwise its score is its logit.
+    sigmoid: an expert's score is the sigmoid of its logit, and so is its weight, which `renormalise` divides by the
+        sum; otherwise its score is its logit.
     choice_bias: name of numbers [E] that are added to scores for the choice alone; only with `sigmoid`.
     num_groups, num_used_groups: experts are groups of neighbours, and a token uses experts of its best groups alone. A
         group is as good as its best expert, with `sigmoid` as the sum of its two best.
@@ -121,7 +121,8 @@ class Ops(Protocol[T]):
         """Returns the weighted sum of the outputs of each token's experts, [T, N], for x [T, N].
 
         A token uses the experts with the largest scores, by default its router_logits [T, E], ties by the lower index.
-        Their weights are the softmax of the logits. A row's bits do not depend on the rows beside it. Each expert's weights are read once.
+        Their weights are the softmax of the logits. A row's bits do not depend on the rows beside it. Each expert's
+        weights are read once.
         """
 
     def sigmoid_scale(self, x: T, gate: T) -> T:

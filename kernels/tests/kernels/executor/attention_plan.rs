@@ -20,6 +20,7 @@ fn every_row_head_and_segment_is_computed_once_and_states_do_not_overlap() {
             head_size: 32,
             block_size: [16, 32, 128][random.below(3)],
             dtype: KvDtype::Int8,
+            latent_size: None,
         };
         let limits = PlanLimits {
             geometry,
@@ -73,8 +74,14 @@ fn every_row_head_and_segment_is_computed_once_and_states_do_not_overlap() {
 
 #[test]
 fn one_long_sequence_is_split_among_all_threads() {
-    let geometry =
-        KvGeometry { num_layers: 1, num_kv_heads: 1, head_size: 64, block_size: 32, dtype: KvDtype::Int8 };
+    let geometry = KvGeometry {
+        num_layers: 1,
+        num_kv_heads: 1,
+        head_size: 64,
+        block_size: 32,
+        dtype: KvDtype::Int8,
+        latent_size: None,
+    };
     let mut limits = PlanLimits { geometry, heads_per_kv_head: 4, num_threads: 4, state_capacity: 0 };
     limits.state_capacity = limits.wanted_state_capacity(1000);
     let mut plan = AttentionPlan::for_steps(Window::NONE, &limits, 1, 1);
