@@ -133,6 +133,14 @@ def expert_stack(name: str, num_experts: int) -> list[str] | None:
     return [f"{match[1]}mlp.experts.{expert}.{part}.weight" for expert in range(num_experts) for part in projections]
 
 
+def head_stack(name: str, num_heads: int) -> list[str] | None:
+    """Returns the weights of all heads that one product multiplies; None if the weight is not that of a head."""
+    match = re.fullmatch(rf"(.+\.){_HEAD_PART.pattern}\.weight", name)
+    if match is None:
+        return None
+    return [f"{match[1]}self_attn.{match[2]}_up.{head}.weight" for head in range(num_heads)]
+
+
 def _joined_rows(config: ModelConfig, module: str) -> tuple[tuple[int, int]]:
     """Returns the rows of one projection among those of queries, keys and values, or of gate and up."""
     if module in _GATE_UP:

@@ -131,11 +131,7 @@ class ReferenceOps:
         return F.relu(x).square()
 
     def experts(self, x: torch.Tensor, router_logits: torch.Tensor, experts: Experts) -> torch.Tensor:
-        chosen = self._choose(router_logits, experts)
-        masses = torch.sigmoid(router_logits) if experts.sigmoid else torch.softmax(router_logits, dim=-1)
-        weights = masses.gather(1, chosen)
-        if experts.renormalise:
-            weights = weights / weights.sum(-1, keepdim=True)
+        chosen, weights = self.routes(router_logits, experts)
         mixed = torch.zeros_like(x)
         for expert, names in enumerate(zip(experts.gate, experts.up, experts.down, strict=True)):
             rows, choices = torch.nonzero(chosen == expert, as_tuple=True)
@@ -145,8 +141,8 @@ class ReferenceOps:
                 mixed.index_add_(0, rows, F.linear(inner, down) * weights[rows, choices, None])
         return mixed
 
-    def _choose(self, router_logits: torch.Tensor, experts: Experts) -> torch.Tensor:
-        """Returns the experts [T, num_used] that each token uses, the best first."""
+    def routes(self, router_logits: torch.Tensor, experts: Experts) -> tuple[torch.Tensor, torch.Tensor]:
+        """Returns the experts that each token uses, the best first, and their weights, [T, num_used] each."""
         scores = torch.sigmoid(router_logits) if experts.sigmoid else router_logits
         if experts.choice_bias is not None:
             scores = scores + self._weights(experts.choice_bias)
@@ -156,7 +152,10 @@ class ReferenceOps:
             order = torch.sort(best, descending=True, stable=True).indices
             left_out = torch.ones_like(best, dtype=torch.bool).scatter(1, order[:, : experts.num_used_groups], False)
             scores = groups.masked_fill(left_out[..., None], -torch.inf).flatten(1)
-        return torch.sort(scores, descending=True, stable=True).indices[:, : experts.num_used]
+        chosen = torch.sort(scores, descending=True, stable=True).indices[:, : experts.num_used]
+        masses = torch.sigmoid(router_logits) if experts.sigmoid else torch.softmax(router_logits, dim=-1)
+        weights = masses.gather(1, chosen)
+        return chosen, weights / weights.sum(-1, keepdim=True) if experts.renormalise else weights
 
     def sigmoid_scale(self, x: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
         return x * torch.sigmoid(gate)
