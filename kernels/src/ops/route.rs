@@ -6,7 +6,7 @@ use crate::vector::{Lanes, each_vector, simd_entry};
 /// The most experts of a layer. Published models have up to 512.
 pub const MAX_EXPERTS: usize = 1024;
 
-/// How rows choose experts, and the weights of these.
+/// Decides which experts a row uses, and their weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rule {
     /// The weights of the used experts add up to 1. Otherwise they are as the scores are.

@@ -28,7 +28,8 @@ def variants(card: Card) -> Iterator[Variant]:
 
 def _variants(card: Card) -> Iterator[Variant]:
     is_tma = card.copies_tensors
-    yield from latents()
+    if not card.products_are_async:
+        yield from latents()
     yield dense("bf16", (28672, 4096), 8192, is_tma=is_tma, card=card)
     if card.multiplies_fp8:
         yield dense("fp8e4nv", (28672, 4096), 64, is_tma=is_tma, card=card)

@@ -133,7 +133,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     # Only layers with a window rotate.
     "cohere2": ("Cohere2Config", {"logit_scale": 0.5, "tie_word_embeddings": True, "sliding_window": 37,
                                   "num_hidden_layers": 4}),
-    # As DeepSeek-V2-Lite: no latent of queries, all experts are one group.
+    # DeepSeek-V2-Lite has no latent of queries, and its experts are one group.
     "deepseek_v2": ("DeepseekV2Config", {
         **_LATENT, "q_lora_rank": None, "n_routed_experts": 8, "num_experts_per_tok": 3, "n_shared_experts": 2,
         "rope_parameters": {**_YARN_ROPE, "mscale": 0.707, "mscale_all_dim": 0.707},

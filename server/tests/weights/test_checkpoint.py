@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 from tests.models.tiny import CASES, TinyModels
 from tests.weights.gguf_files import permute, write_model
 from trunkline_server.backends.cpu.weight_cache import fingerprint_of
@@ -55,6 +56,19 @@ def test_every_layout_of_latent_attention_gives_the_weights_of_the_model(
             # Rows in the order of the file, like those that the model was made with.
             stored = replace(checkpoint.tensor(name), interleaved_heads=None)
             np.testing.assert_array_equal(dequantize(stored), model.weights[name], err_msg=name)
+
+
+@pytest.mark.parametrize("name", ["kv_b_proj", "kv_a_proj_with_mqa", "q_proj"])
+def test_a_joined_projection_of_another_shape_is_refused(name: str, tiny_model: TinyModels, tmp_path: Path) -> None:
+    model = tiny_model("deepseek_v2")
+    tensor = f"model.layers.2.self_attn.{name}.weight"
+    weights = model.stored_weights
+    rows = len(weights[tensor])
+    weights[tensor] = weights[tensor][1:]
+    shutil.copy(model.folder / "config.json", tmp_path)
+    save_file(weights, tmp_path / "model.safetensors")
+    with pytest.raises(DamagedFile, match=rf"`{tensor}` has shape \[{rows - 1}, \d+\], expected \[{rows}, "):
+        open_checkpoint(tmp_path)
 
 
 def test_quantised_keys_are_transposed_in_half_precision(tiny_model: TinyModels, tmp_path: Path) -> None:
@@ -194,7 +208,7 @@ def test_a_divided_gguf_model_is_opened_by_any_of_its_files(tiny_model: TinyMode
         assert checkpoint.config == whole.config
         for name in whole.names():
             np.testing.assert_array_equal(dequantize(checkpoint.tensor(name)), dequantize(whole.tensor(name)))
-        identities.add((checkpoint.identity(), checkpoint.fingerprint()))
+        identities.add((checkpoint.identity().digest, checkpoint.fingerprint()))
     assert len(identities) == 1
     files[0].rename(tmp_path / "first.gguf")
     with pytest.raises(ModelNotFound, match=r"m-00001-of-00003\.gguf` is missing, one of 3 files"):

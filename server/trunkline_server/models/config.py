@@ -149,7 +149,7 @@ class ModelConfig:
 
     @property
     def latent_size(self) -> int | None:
-        """How many of a key's last elements are the value; None: values are stored apart."""
+        """The number of a key's last elements that are its value; None: values are stored apart."""
         return None if self.latent is None else self.latent.size
 
     @property
@@ -227,6 +227,8 @@ class ModelConfig:
             return f"{self.num_experts} experts cannot be divided into {groups} groups evenly"
         if not 1 <= used <= groups:
             return f"a token uses {used} groups of experts, must be from 1 to {groups}"
+        if self.has_choice_bias and not self.sigmoid_experts:
+            return "experts are chosen with a bias, which only scores by sigmoids have"
         size = self.num_experts // groups
         if used * size < self.num_experts_per_token:
             return f"a token uses {self.num_experts_per_token} experts, but {used} groups have {used * size}"

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 ROWS = 32
 TILE = 32
 NUM_WARPS = 8
-# So much is loaded ahead that the shared memory of every card holds it, and no register is spilled.
+# So much is loaded ahead that the shared memory of every card holds it.
 NUM_STAGES = 3
 _MERGE_PROGRAMS = 512
 _MERGE_AHEAD = 8
