@@ -52,7 +52,8 @@ pub struct Item<'a> {
     pub block_table: &'a [u32],
     pub layer: usize,
     pub kv_head: usize,
-    /// Query heads per KV head, H / G.
+    /// Query heads per KV head, H / G. With latents, an item may have a part of the query heads, all of which share KV
+    /// head 0: part `kv_head`, of this size.
     pub heads_per_kv_head: usize,
     /// Position of the first query row. All rows lie in the same block.
     pub first_position: usize,

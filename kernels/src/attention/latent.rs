@@ -49,8 +49,8 @@ impl<E: FloatFormat> Scheme for Latent<E> {
     ) {
         let (g, block_id) = (kv.geometry(), item.block_table[block]);
         let tile = Tile {
-            keys: kv.keys(item.layer, block_id, item.kv_head).cast(),
-            values: kv.values(item.layer, block_id, item.kv_head).cast(),
+            keys: kv.keys(item.layer, block_id, 0).cast(),
+            values: kv.values(item.layer, block_id, 0).cast(),
             start: block * g.block_size,
             query_stride: g.padded_head_size(),
             value_stride: g.padded_head_size(),

@@ -418,7 +418,7 @@ impl Step<'_> {
             block_table: &self.sequences.at(chunk.slot).block_table,
             layer: kernel.layer,
             kv_head: planned.kv_head,
-            heads_per_kv_head: self.limits.heads_per_kv_head,
+            heads_per_kv_head: planned.num_heads,
             first_position: planned.first_position,
             num_rows: planned.num_rows,
             scale: kernel.scale,

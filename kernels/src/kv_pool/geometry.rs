@@ -91,6 +91,9 @@ impl KvGeometry {
             if !matches!(self.dtype, KvDtype::F16 | KvDtype::Bf16) {
                 return Err(KvPoolError::LatentDtype { dtype: self.dtype });
             }
+            if self.num_kv_heads != 1 {
+                return bad("num_kv_heads", self.num_kv_heads, "1 with a latent");
+            }
             if !(1..=MAX_LATENT_KEY_SIZE).contains(&self.head_size) {
                 return bad("head_size", self.head_size, "1 to 1024 with a latent");
             }

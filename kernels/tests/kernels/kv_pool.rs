@@ -207,11 +207,14 @@ fn invalid_geometries_and_copies_are_refused_with_a_reason() {
     let error = KvPool::new(KvGeometry { block_size: 24, ..good }, 3).unwrap_err().to_string();
     assert_eq!(error, "`block_size` is 24, expected 16, 32, 64 or 128");
     assert!(KvPool::new(good, 0).is_err());
+    let error = KvPool::new(KvGeometry { latent_size: Some(16), ..geometry(KvDtype::F16) }, 3).unwrap_err();
+    assert_eq!(error.to_string(), "`num_kv_heads` is 3, expected 1 with a latent");
+    let good = KvGeometry { num_kv_heads: 1, ..good };
     let latent = KvGeometry { latent_size: Some(16), ..good };
     let error = KvPool::new(latent, 3).unwrap_err().to_string();
     assert_eq!(error, "keys with a latent are stored as f16 or bf16, but the KV dtype is int8");
     for latent_size in [0, 8, 32] {
-        let latent = KvGeometry { latent_size: Some(latent_size), ..geometry(KvDtype::F16) };
+        let latent = KvGeometry { latent_size: Some(latent_size), dtype: KvDtype::F16, ..good };
         let error = KvPool::new(latent, 3).unwrap_err().to_string();
         assert_eq!(
             error,
