@@ -221,9 +221,10 @@ def make_scene(
         tables[index, :num_table] = order[begin : begin + num_table]
         begin += num_table
     num_rows = sum(rows for _, rows in entries)
-    shape = AttentionShape(num_heads=num_heads, num_kv_heads=num_kv_heads, head_size=head_size)
     if latent_size is not None:
         shape = latent_shape(num_heads, latent_size)
+    else:
+        shape = AttentionShape(num_heads=num_heads, num_kv_heads=num_kv_heads, head_size=head_size)
     if is_exact:
         queries = torch.randint(0, 2, (num_rows, num_heads * head_size), generator=generator).float()
     else:

@@ -41,6 +41,15 @@ def test_a_value_is_the_end_of_a_key(format: str, num_heads: int, block_size: in
     assert error < BOUNDS[format], f"relative error {error}"
 
 
+@pytest.mark.parametrize("num_heads", [16, full(128)])
+def test_the_sizes_of_deepseek(num_heads: int, device: str) -> None:
+    sizes = {"head_size": 576, "latent_size": 512, "block_size": 64}
+    scene = latent_scene([(SPLIT + 2, 1), (70, MAX_SPLIT_TOKENS + 1)], device, "bf16", num_heads, **sizes)
+    expected = scene.expected(scale=0.05)
+    error = (scene.attend(scale=0.05).float().cpu() - expected).norm() / expected.norm()
+    assert error < BOUNDS["bf16"], f"relative error {error}"
+
+
 @pytest.mark.parametrize(("num_heads", "group"), [(16, 16), (128, 32), (40, 20), (7, 7), (67, 1)])
 def test_heads_are_divided_evenly_among_programs(num_heads: int, group: int) -> None:
     shape = latent_shape(num_heads, 512)
