@@ -23,7 +23,7 @@ SOURCE = {".rs", ".py"}
 PYTHON_LAYERS = {
     "errors": "",
     "models": "models errors",
-    "weights": "weights models errors",
+    "weights": "weights models errors _kernels",
     "sampling": "sampling backends.interface errors",
     "backends.interface": "",
     "backends.host_memory": "",

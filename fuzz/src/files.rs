@@ -1,7 +1,12 @@
 //! Files that a server reads at its start. Invalid contents must give an error.
 
+use std::collections::BTreeMap;
+
 use trunkline_router::tenants::read_key_file;
-use trunkline_text::GgufMetadata;
+use trunkline_text::internals::{
+    AddedToken, SpaceRules, tokenizer_from_sentence_piece, tokenizer_from_tiktoken,
+};
+use trunkline_text::{EncodeSpecial, GgufMetadata};
 
 use crate::memory::peak_bytes;
 
@@ -40,6 +45,35 @@ pub fn gguf_seeds() -> Vec<Vec<u8>> {
         [&b"GGUF"[..], &3_u32.to_le_bytes(), &num_tensors.to_le_bytes(), &num_values.to_le_bytes()].concat()
     };
     vec![[head(0, values.len() as u64), values.concat()].concat(), head(u64::MAX, u64::MAX)]
+}
+
+/// A text in which rules of all kinds apply, at the beginning and at the end too.
+const TEXT: &str = " é <s>e\u{301}\u{200b}\u{200b} ﬁx  the the½<0x41>🙂▁<|call|>  ";
+
+/// Builds a tokenizer from `tokenizer.model`, or says why not. One that is built encodes any text.
+pub fn vocabulary(data: &[u8]) {
+    let built = tokenizer_from_sentence_piece(data, BTreeMap::new(), SpaceRules::default())
+        .map(|built| built.tokenizer)
+        .or_else(|_| {
+            let end = [(300, AddedToken::from("<s>", true))];
+            tokenizer_from_tiktoken(data, end.into(), "llama").map(|built| built.tokenizer)
+        });
+    let Ok(tokenizer) = built else { return };
+    for special in [EncodeSpecial::Allow, EncodeSpecial::Plain] {
+        let ids = tokenizer.encode(TEXT, special).unwrap();
+        assert!(ids.iter().all(|&id| tokenizer.token_bytes(id).is_some()), "{ids:?}");
+        for token in tokenizer.encode_with_ranges(TEXT, special).unwrap() {
+            assert!(TEXT.get(token.range).is_some());
+        }
+    }
+}
+
+/// Returns a unigram model with a table of replacements, and the beginning of a tiktoken file with all bytes.
+pub fn vocabulary_seeds() -> Vec<Vec<u8>> {
+    let tiktoken = include_bytes!("../../router/text/testdata/small.tiktoken");
+    let bytes = tiktoken.iter().enumerate().filter(|(_, byte)| **byte == b'\n').nth(260);
+    let unigram = include_bytes!("../../router/text/testdata/unigram.model");
+    vec![unigram.to_vec(), tiktoken[..=bytes.map_or(0, |(at, _)| at)].to_vec()]
 }
 
 pub fn keys(data: &[u8]) {

@@ -34,5 +34,6 @@ pub const TARGETS: &[Target] = &[
     Target { name: "event", run: event::run, seeds: event::seeds, words: event::words },
     Target { name: "reply", run: reply::run, seeds: reply::seeds, words: reply::words },
     Target { name: "gguf", run: files::gguf, seeds: files::gguf_seeds, words: Vec::new },
+    Target { name: "vocabulary", run: files::vocabulary, seeds: files::vocabulary_seeds, words: Vec::new },
     Target { name: "keys", run: files::keys, seeds: files::key_seeds, words: files::key_words },
 ];

@@ -89,6 +89,11 @@ fn gguf() {
 }
 
 #[test]
+fn vocabulary() {
+    check("vocabulary", 4_000);
+}
+
+#[test]
 fn keys() {
     check("keys", 10_000);
 }

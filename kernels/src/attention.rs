@@ -18,6 +18,10 @@
 //! with the first visible position. A tile that a row does not see leaves the row's state unchanged to the bit, and
 //! positions before the row's window are masked like those after the query. With a soft cap, each score s is replaced
 //! by cap * tanh(s / cap).
+//!
+//! # Sinks
+//! The sink of a head is merged into the total behind the last segment, like a segment of one position whose score is
+//! the sink and whose value is 0.
 
 mod float;
 mod int4;
@@ -57,12 +61,16 @@ pub struct Item<'a> {
     pub heads_per_kv_head: usize,
     /// Position of the first query row. All rows lie in the same block.
     pub first_position: usize,
+    /// The distance between the positions of rows: 1, or 0 if all rows see what `first_position` sees.
+    pub position_step: usize,
     pub num_rows: usize,
     /// The factor of the scores, usually 1 / sqrt(D).
     pub scale: f32,
     pub soft_cap: Option<f32>,
     /// The window of the layer. All rows have the same first segment; see [`Window::rows_together`].
     pub window: Window,
+    /// The sinks of all heads, `[H]`.
+    pub sinks: Option<&'a [f32]>,
     pub first_segment: usize,
     pub end_segment: usize,
     /// The block and KV head that this thread will probably read next. They are prefetched during the last block.
@@ -81,6 +89,12 @@ impl Item<'_> {
         }
     }
 
+    /// The query head of inner row `row`.
+    #[inline(always)]
+    fn head(&self, row: usize) -> usize {
+        self.kv_head * self.heads_per_kv_head + row % self.heads_per_kv_head
+    }
+
     fn is_local(&self) -> bool {
         self.window != Window::NONE || self.soft_cap.is_some()
     }
@@ -88,7 +102,13 @@ impl Item<'_> {
     /// The first position that inner row `row` sees.
     #[inline(always)]
     fn first_visible(&self, row: usize) -> usize {
-        self.window.first_visible(self.first_position + row / self.heads_per_kv_head)
+        self.window.first_visible(self.position(row))
+    }
+
+    /// The last position that inner row `row` sees.
+    #[inline(always)]
+    fn position(&self, row: usize) -> usize {
+        self.first_position + self.position_step * (row / self.heads_per_kv_head)
     }
 
     /// Number of inner rows: query rows times query heads of the KV head.
@@ -102,8 +122,8 @@ impl Item<'_> {
     /// `queries` must hold the item's query rows, each `[H * D]`.
     #[inline(always)]
     unsafe fn query<'q>(&self, row: usize, head_size: usize, queries: Rows<*const f32>) -> &'q [f32] {
-        let (row, head) = (row / self.heads_per_kv_head, row % self.heads_per_kv_head);
-        let start = (self.kv_head * self.heads_per_kv_head + head) * head_size;
+        let start = self.head(row) * head_size;
+        let row = row / self.heads_per_kv_head;
         // SAFETY: the caller guarantees that the row holds all heads.
         unsafe { std::slice::from_raw_parts(queries.pointer.add(row * queries.stride + start), head_size) }
     }
@@ -177,6 +197,9 @@ trait Scheme {
         scratch: &mut Scratch,
     );
     unsafe fn end_segment<L: ByteLanes>(rows: usize, scratch: &mut Scratch);
+    /// m of a score of 1: the logarithm of e to the base of [`Scheme::power`].
+    const SCORE_UNIT: f32;
+
     /// The exponential function of the scheme, e^x or 2^x, which defines the unit of m.
     unsafe fn power<L: ByteLanes>(x: L) -> L;
     /// Writes the result of a row, `value_size` elements, from its totals `o`, which are padded to whole vectors, and
@@ -268,7 +291,7 @@ unsafe fn attend_generic<L: ByteLanes, K: Scheme>(
     }
     if let Target::Rows(out) = target {
         // SAFETY: the caller guarantees that the rows hold this KV head's part.
-        unsafe { finish_rows::<L, K>(item, g.value_size(), &mut scratch.total, out) };
+        unsafe { finish_rows::<L, K>(item, g.value_size(), scratch, out) };
     }
 }
 
@@ -298,21 +321,30 @@ unsafe fn finish_states_generic<L: ByteLanes, K: Scheme>(
         }
     }
     // SAFETY: the caller guarantees that the rows hold this KV head's part.
-    unsafe { finish_rows::<L, K>(item, value_size, &mut scratch.total, out) };
+    unsafe { finish_rows::<L, K>(item, value_size, scratch, out) };
 }
 
-/// Writes the result of every row of an item to `out`.
+/// Merges the sinks into the totals, and writes the result of every row of an item to `out`.
 #[inline(always)]
 unsafe fn finish_rows<L: ByteLanes, K: Scheme>(
     item: &Item<'_>,
     value_size: usize,
-    total: &mut States,
+    scratch: &mut Scratch,
     out: Rows<*mut f32>,
 ) {
-    let stride = value_size.next_multiple_of(LANES);
-    for r in 0..item.rows() {
-        let (row, head) = (r / item.heads_per_kv_head, r % item.heads_per_kv_head);
-        let head = item.kv_head * item.heads_per_kv_head + head;
+    let (rows, stride) = (item.rows(), value_size.next_multiple_of(LANES));
+    if let Some(sinks) = item.sinks {
+        scratch.segment.clear(rows, stride);
+        for row in 0..rows {
+            scratch.segment.max[row] = sinks[item.head(row)] * K::SCORE_UNIT;
+            scratch.segment.sum[row] = 1.0;
+        }
+        // SAFETY: only lane arithmetic.
+        unsafe { merge_rows::<L, K>(&mut scratch.total, scratch.segment.parts(rows, stride)) };
+    }
+    let total = &mut scratch.total;
+    for r in 0..rows {
+        let (row, head) = (r / item.heads_per_kv_head, item.head(r));
         let o = &mut total.out[r * stride..(r + 1) * stride];
         // SAFETY: the caller's row holds the head, and `o` holds the head padded to whole vectors.
         unsafe {

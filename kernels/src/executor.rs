@@ -8,6 +8,7 @@ mod calibrate;
 mod constrain;
 mod failure;
 mod late_masks;
+mod pool;
 mod profile;
 #[doc(hidden)]
 pub mod routing;
@@ -29,6 +30,7 @@ use memmap2::{MmapMut, MmapOptions};
 
 pub use failure::{ExecutorError, SequenceFailure};
 pub use late_masks::LateMasks;
+pub use pool::SequenceVector;
 pub use profile::InstructionTime;
 pub use score::ChunkScores;
 pub use sequence::Chunk;
@@ -68,6 +70,8 @@ enum RowPurpose {
     Score { token_id: u32 },
     /// A sample after this many drafts.
     Sample { num_drafts: usize },
+    /// The output of a pooled sequence, which needs no logits.
+    Pool,
 }
 
 struct ThreadScratch {
@@ -110,6 +114,7 @@ pub struct Executor {
     fates: Vec<Fate>,
     outcomes: Vec<Outcome>,
     scores: Vec<ChunkScores>,
+    vectors: Vec<SequenceVector>,
     /// Top-logprob lists of earlier results, reused to avoid allocation.
     spare_lists: Vec<Vec<(u32, f32)>>,
 }
@@ -177,6 +182,7 @@ impl Executor {
             fates: Vec::with_capacity(config.max_step_sequences),
             outcomes: Vec::with_capacity(config.max_step_sequences),
             scores: Vec::new(),
+            vectors: Vec::new(),
             spare_lists: Vec::with_capacity(config.max_step_sequences),
             program,
             isa,

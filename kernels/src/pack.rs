@@ -5,9 +5,11 @@ pub(crate) mod affine;
 mod encode;
 pub(crate) mod float;
 mod format;
+pub(crate) mod grid;
 pub(crate) mod int;
 pub(crate) mod iq4;
 mod plane;
+pub(crate) mod q2_k;
 pub(crate) mod q3_k;
 pub(crate) mod q4_0;
 pub(crate) mod q4_1;
@@ -19,14 +21,16 @@ pub(crate) mod q6_k;
 pub(crate) mod q8_0;
 mod region;
 mod source;
+pub(crate) mod ternary;
 mod weight;
 
 pub use encode::encode;
 pub use format::{Format, PackError};
-pub(crate) use format::{call_kind, dispatch_format};
+pub(crate) use format::{call_kind, dispatch_format, dispatch_kernels};
+pub use int::Groups;
 pub(crate) use plane::Plane;
 pub(crate) use region::Region;
-pub use source::{InterleavedHeads, SourceBytes, SourceRows};
+pub use source::{InterleavedHeads, ReadBytes, SourceBytes, SourceRows};
 pub use weight::PackedWeight;
 pub(crate) use weight::{Tile, TileMut, WeightLayout, group_vectors, scale_bytes};
 
@@ -47,4 +51,20 @@ pub fn dequantize_row(format: Format, row: &[u8], out: &mut [f32]) -> Result<(),
     format.check(row.len(), 1, out.len())?;
     dispatch_format!(format, int dequantize_int, float dequantize_float, (row, out));
     Ok(())
+}
+
+/// Returns the numbers of whole blocks, or `None` for a format of floats. Fails if the last block is not whole.
+pub fn unpack_groups(format: Format, blocks: &[u8]) -> Result<Option<Groups>, PackError> {
+    use int::groups as int;
+    fn float<F: float::FloatFormat>(_: &[u8]) -> Option<Groups> {
+        None
+    }
+    let num_blocks = blocks.len() / format.block_bytes();
+    format.check(blocks.len(), num_blocks, format.block_elements())?;
+    Ok(dispatch_format!(format, int int, float float, (blocks)))
+}
+
+/// Returns the bytes of a packed matrix.
+pub fn packed_bytes(format: Format, out_features: usize, in_features: usize) -> Result<usize, PackError> {
+    WeightLayout::new(format, out_features, in_features).map(|layout| layout.num_bytes())
 }

@@ -19,7 +19,7 @@ mod weights;
 pub use graph::{Experts, ProgramBuilder, ValueId, WeightId};
 pub use instruction::{
     AttentionKernel, Buffer, BufferKind, ExpertsKernel, HeadLinearKernel, Instruction, Kernel, LinearSource,
-    Program, RowSet, View,
+    PooledOutput, PooledRows, Program, RowIndex, RowSet, View,
 };
 pub(crate) use weights::{Entry, EntryKind, ImageTable, WeightImage};
 
@@ -65,6 +65,9 @@ pub enum ProgramError {
     /// The list of operations is not a valid step.
     #[error("the program {what}")]
     Structure { what: String },
+    /// The owner of a weight did not produce its bytes, and knows the reason.
+    #[error("weight {weight} cannot be read")]
+    Unread { weight: usize },
     #[error("weight {weight}: {source}")]
     Weight { weight: usize, source: PackError },
     #[error(transparent)]

@@ -99,6 +99,7 @@ pub fn tool_format(parser: ToolCallParser) -> Choice<ToolFormat> {
         ToolCallParser::Llama3 => Choice::Is(ToolFormat::LLAMA3),
         ToolCallParser::Mistral => Choice::Is(ToolFormat::MISTRAL),
         ToolCallParser::Pythonic => Choice::Is(ToolFormat::PYTHONIC),
+        ToolCallParser::Harmony => Choice::Is(ToolFormat::HARMONY),
         ToolCallParser::Json => Choice::Is(ToolFormat::JSON),
         ToolCallParser::Off => Choice::Off,
     }

@@ -82,6 +82,21 @@ pub enum ApiError {
         /// The flag that sets the limit; `None` if the model does.
         flag: Option<&'static str>,
     },
+    #[error(
+        "this model makes no embeddings; hint: serve an embedding model, or start the server with `--pooling last` or \
+         `--pooling mean`"
+    )]
+    NoVectors,
+    #[error("this model classifies and makes no embeddings; hint: use `/v1/classify` or `/v1/rerank`")]
+    NoEmbeddings,
+    #[error("this model has no classes; hint: serve a model for sequence classification")]
+    NoClasses,
+    #[error("this model has {num_labels} classes, but a score needs one; hint: use `/v1/classify`")]
+    NoScores { num_labels: usize },
+    #[error(
+        "this model generates no text, it makes only vectors; hint: use `/v1/embeddings`, `/v1/rerank` or `/v1/classify`"
+    )]
+    NoGeneration,
     #[error("body is larger than {limit} bytes; hint: raise `--max-body-bytes`")]
     BodyTooLarge { limit: usize },
     #[error("header is larger than {limit} bytes; hint: raise `--max-header-bytes`")]
@@ -222,6 +237,9 @@ impl ApiError {
             Self::InvalidValue { .. } => (400, "invalid_value"),
             Self::UnsupportedField { .. } => (400, "unsupported_field"),
             Self::ContextLength { .. } | Self::PromptTooLong { .. } => (400, "context_length_exceeded"),
+            Self::NoVectors | Self::NoEmbeddings => (400, "embeddings_not_supported"),
+            Self::NoClasses | Self::NoScores { .. } => (400, "scores_not_supported"),
+            Self::NoGeneration => (400, "generation_not_supported"),
             Self::GrammarFailed { .. } => (400, "grammar_failed"),
             Self::BodyBroken => (400, "body_broken"),
             Self::AnswerTooLarge { .. } => (400, "answer_too_large"),

@@ -16,6 +16,8 @@ use crate::watermark::DEFAULT_KEY;
 pub const MAX_TOP_LOGPROBS: u64 = range::MAX_TOP_LOGPROBS as u64;
 /// The most prompt logprobs in one response. Each token counts, and each alternative.
 pub const MAX_PROMPT_LOGPROBS: usize = 262_144;
+/// The most texts of one request for vectors, as OpenAI has it.
+pub const MAX_VECTOR_INPUTS: usize = 2048;
 pub const MAX_LOGIT_BIAS: usize = 1024;
 pub const MAX_STOP_TOKEN_IDS: usize = 128;
 pub const MAX_STOP_BYTES: usize = 1024;

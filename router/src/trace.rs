@@ -39,7 +39,7 @@ pub struct Timeline {
 #[derive(Debug, Clone)]
 pub struct Record {
     pub request_id: String,
-    /// `chat` or `text_completion`.
+    /// `chat`, `text_completion` or `embeddings`.
     pub operation: &'static str,
     pub route: String,
     pub model: String,
@@ -136,6 +136,8 @@ pub fn operation(method: &Method, route: &str) -> Option<&'static str> {
         "/v1/completions" | "/" | "/generate" | "/generate_stream" | "/invocations" | "/vertex" => {
             Some("text_completion")
         }
+        "/v1/embeddings" | "/embed" | "/v1/rerank" | "/v2/rerank" | "/rerank" | "/v1/score" | "/score"
+        | "/v1/classify" | "/classify" | "/predict" => Some("embeddings"),
         _ => None,
     }
 }

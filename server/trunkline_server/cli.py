@@ -22,6 +22,7 @@ BACKENDS = ("cpu", "cuda", "reference")
 NUMERICS = ("exact", "fast")
 KV_CACHE_DTYPES = ("auto", "fp8", "int8", "int4", "f16", "bf16")
 KV_WINDOWS = ("auto", "off")
+POOLING = ("auto", "none", "last", "mean")
 QUANTIZE = ("none", "int8", "int4", "bitsandbytes", "eetq", "awq", "gptq")
 PINNINGS = ("auto", "on", "off")
 CACHE_OFF = "off"
@@ -169,6 +170,12 @@ def _add_serve(commands: _Commands) -> None:
         default=QUANTIZE[0],
         help="quantise the weights of an unquantised checkpoint while it is loaded (cpu backend); bitsandbytes and "
         "eetq mean int8; gptq and awq check that the checkpoint is quantised so",
+    )
+    serve.add_argument(
+        "--pooling",
+        choices=POOLING,
+        default=POOLING[0],
+        help="position whose output is the embedding of a text, or the mean of all; default: as the model's files say",
     )
     serve.add_argument(
         "--speculative-model",

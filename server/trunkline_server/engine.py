@@ -178,7 +178,12 @@ class Engine:
         if problem is None:
             try:
                 self._backend.start(
-                    start.sequence_id, start.token_ids, start.num_prompt_tokens, start.sampling, start.root_key
+                    start.sequence_id,
+                    start.token_ids,
+                    start.num_prompt_tokens,
+                    start.sampling,
+                    start.root_key,
+                    pool=start.pool,
                 )
             # Whatever a backend refuses concerns this sequence only. A panic of the kernels is no `Exception`.
             except Exception as error:

@@ -49,7 +49,11 @@ _HUB_ID = re.compile(r"(?P<repo>[\w.-]+(?:/[\w.-]+)?)(?::(?P<file>[^:]+))?", re.
 _SAFETENSORS = re.compile(r"model(-\d+-of-\d+)?\.safetensors")
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt")
 # Files beside the weights: configs, tokenizer, chat template.
-_COMPANIONS = (".json", ".jinja", "tokenizer.model")
+_COMPANIONS = (".json", ".jinja", "tokenizer.model", ".tiktoken")
+# The description of a repository, which names the licence.
+_CARD = "README.md"
+# Configs of sentence-transformers' modules.
+_MODULE_CONFIG = re.compile(r"\d+_\w+/config\.json")
 # A repository of many quantisations stands for this one, as in llama.cpp.
 _DEFAULT_QUANTIZATION = "Q4_K_M"
 # Most file names that an error message lists.
@@ -66,6 +70,14 @@ class ResolvedModel:
     path: Path
     model_id: str
     revision: str | None = None
+
+    @property
+    def card(self) -> Path | None:
+        """The path of the description of a repository or folder, where there may be no file."""
+        for folder in (self.path, *self.path.parents):
+            if folder.name == self.revision:
+                return folder / _CARD
+        return self.path / _CARD if self.path.is_dir() else None
 
 
 def resolve(model: str | None, *, revision: str | None = None, downloads: bool = True) -> ResolvedModel:
@@ -133,6 +145,8 @@ def _hub(repo: str, file: str | None, revision: str, downloads: bool) -> Resolve
     else:
         raise ModelNotFound(f"`{repo}` is not downloaded", hint=f"run `trunkline download {repo}`")
     chosen = _choose(files, repo, file)
+    if _CARD in files:
+        chosen.append(_CARD)
     try:
         folder = Path(
             snapshot_download(
@@ -193,7 +207,7 @@ def _choose(files: Sequence[str], repo: str, wanted: str | None) -> list[str]:
     if weights:
         if "model.safetensors" in weights:
             weights = ["model.safetensors"]
-        companions = sorted(name for name in files if "/" not in name and name.endswith(_COMPANIONS))
+        companions = sorted(filter(_is_companion, files))
         return weights + companions
     models = _gguf_models(files)
     for found in (models, _ending_in(_DEFAULT_QUANTIZATION, models)):
@@ -211,6 +225,10 @@ def _choose(files: Sequence[str], repo: str, wanted: str | None) -> list[str]:
             hint="choose a revision or another repository with safetensors or GGUF",
         )
     raise UnsupportedFormat(f"repository `{repo}` has neither safetensors nor a `.gguf` file")
+
+
+def _is_companion(name: str) -> bool:
+    return _MODULE_CONFIG.fullmatch(name) is not None or ("/" not in name and name.endswith(_COMPANIONS))
 
 
 def _choose_gguf(files: Sequence[str], repo: str, wanted: str) -> list[str]:

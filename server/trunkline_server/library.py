@@ -20,11 +20,20 @@ from trunkline_server.models.shapes import weight_shapes
 from trunkline_server.weights.checkpoint import open_checkpoint
 from trunkline_server.weights.gguf import GgufFile
 from trunkline_server.weights.gguf_splits import split_names
-from trunkline_server.weights.quantization import Awq, EightBits, FourBitFloats, Gptq, PackedIntegers, Quantization
+from trunkline_server.weights.quantization import (
+    Awq,
+    EightBits,
+    FourBitFloats,
+    Gptq,
+    Mxfp4,
+    PackedIntegers,
+    Quantization,
+)
 
 if TYPE_CHECKING:
     from huggingface_hub import CachedRepoInfo
 
+    from trunkline_server.hub import ResolvedModel
     from trunkline_server.weights.checkpoint import Checkpoint
 
 _WEIGHTS = (".safetensors", ".gguf")
@@ -80,9 +89,28 @@ def shown(model: str | None, revision: str | None) -> list[str]:
         ("weights", _weights(checkpoint)),
         ("context", f"{config.max_position_embeddings:,} tokens"),
     ]
-    if resolved.path.suffix == ".gguf" and (licence := GgufFile(resolved.path).metadata.get(_LICENCE)):
-        rows.append(("licence", str(licence)))
+    if licence := _licence(resolved):
+        rows.append(("licence", licence))
     return _table(rows + list(_memory(checkpoint)))
+
+
+def _licence(resolved: ResolvedModel) -> str | None:
+    """Returns the licence that the GGUF file or the description of the repository names."""
+    from huggingface_hub import metadata_load
+    from yaml import YAMLError
+
+    if resolved.path.suffix == ".gguf" and (licence := GgufFile(resolved.path).metadata.get(_LICENCE)):
+        return str(licence)
+    if resolved.card is None or not resolved.card.is_file():
+        return None
+    try:
+        metadata = metadata_load(resolved.card) or {}
+    except (ValueError, YAMLError):
+        return f"unknown, because the metadata of `{resolved.card.name}` is not valid YAML"
+    names = metadata.get("license")
+    licence = ", ".join(map(str, names)) if isinstance(names, list) else str(names or "")
+    # A licence that the Hub does not know is `other` and has a name of its own.
+    return str(metadata.get("license_name") or licence) if licence == "other" else licence or None
 
 
 def _repos() -> list[CachedRepoInfo]:
@@ -136,6 +164,8 @@ def _method(scheme: Quantization) -> str:
             return "FP8" if scheme.is_float else "INT8"
         case FourBitFloats():
             return "bitsandbytes, 4 bits"
+        case Mxfp4():
+            return "MXFP4"
 
 
 def _memory(checkpoint: Checkpoint) -> Iterator[tuple[str, str]]:

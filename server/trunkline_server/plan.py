@@ -19,6 +19,8 @@ class SequenceStart:
     num_prompt_tokens: int
     sampling: SamplingParams
     root_key: bytes = b""
+    # The position of the second of two texts, or 0; None: the sequence gets tokens.
+    pool: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

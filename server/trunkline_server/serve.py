@@ -43,9 +43,10 @@ def serve(options: argparse.Namespace) -> int:
 
     from trunkline_server.backends import registry
     from trunkline_server.weights.checkpoint import open_checkpoint
+    from trunkline_server.weights.pooling import with_pooling
 
     checkpoint = open_checkpoint(model_path)
-    config = checkpoint.config
+    checkpoint.config = config = with_pooling(checkpoint.config, options.pooling, options.backend)
     logger.debug(
         "model opened",
         extra={"fields": {"architecture": config.architecture, "tensors": len(checkpoint.names())}},

@@ -26,7 +26,12 @@ from trunkline_server.wire import PlanLimits, decode_request, encode_response, e
 
 logger = logging.getLogger(__name__)
 
-CONTRACT_VERSION = 7
+CONTRACT_VERSION = 8
+_POOLING = {
+    "first": shard_pb2.POOLING_FIRST,
+    "last": shard_pb2.POOLING_LAST,
+    "mean": shard_pb2.POOLING_MEAN,
+}
 SERVICE_NAME = "trunkline.shard.v1.ShardService"
 # One for the open Step stream, one for the stream that replaces it, the others for Describe and Health.
 MAX_HANDLER_THREADS = 8
@@ -195,6 +200,7 @@ class ShardServer:
 
 def describe(model: ModelConfig, backend: BackendInfo) -> shard_pb2.DescribeResponse:
     """Builds the answer to `Describe`."""
+    pooling = model.pooling
     return shard_pb2.DescribeResponse(
         contract_version=CONTRACT_VERSION,
         architecture=model.architecture,
@@ -220,6 +226,11 @@ def describe(model: ModelConfig, backend: BackendInfo) -> shard_pb2.DescribeResp
         window_size=backend.window_size,
         max_draft_tokens=backend.max_draft_tokens,
         max_own_drafts=backend.max_own_drafts,
+        pooling=shard_pb2.POOLING_UNSPECIFIED if pooling is None else _POOLING[pooling.kind],
+        vector_size=model.vector_size,
+        labels=() if pooling is None else pooling.labels,
+        whole_prompts=pooling is not None and pooling.whole,
+        only_pools=not model.has_output_head,
     )
 
 

@@ -153,6 +153,7 @@ def encode_result(result: StepResult) -> shard_pb2.StepResponse:
                 sequence.num_own_drafts = outcome.num_own_drafts
                 for token in outcome.more_tokens:
                     _fill_token(sequence.more_tokens.add(), token)
+            sequence.vector.extend(outcome.vector)
             for score in outcome.scores:
                 scored = sequence.scores.add(logprob=score.logprob, rank=score.rank)
                 for token_id, logprob in score.top_logprobs:
@@ -297,7 +298,8 @@ def _decode_start(step_id: int, start: shard_pb2.SequenceStart) -> SequenceStart
     if len(start.root_key) not in (0, KEY_BYTES):
         raise PlanError(f"{where}: `root_key` has {len(start.root_key)} bytes, expected {KEY_BYTES} or none")
     sampling = _decode_sampling(where, start.sampling)
-    return SequenceStart(start.sequence_id, token_ids, start.num_prompt_tokens, sampling, start.root_key)
+    pool = start.pooled.second_text if start.HasField("pooled") else None
+    return SequenceStart(start.sequence_id, token_ids, start.num_prompt_tokens, sampling, start.root_key, pool)
 
 
 def _decode_sampling(where: str, sampling: shard_pb2.SamplingParams) -> SamplingParams:

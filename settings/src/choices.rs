@@ -39,6 +39,18 @@ choices! {
         Gptq = "gptq";
     }
 
+    /// The output that is the embedding of a text.
+    PoolingKind {
+        /// What the model's files say.
+        Auto = "auto";
+        /// The model makes no embeddings.
+        None = "none";
+        /// The output of the last token.
+        Last = "last";
+        /// The mean of all outputs.
+        Mean = "mean";
+    }
+
     /// The condition under which each thread is pinned to a core.
     PinThreads {
         /// Pin them when the threads use every core.
@@ -95,6 +107,8 @@ choices! {
         Mistral = "mistral";
         /// `[name(key=value, ...), ...]`
         Pythonic = "pythonic";
+        /// `<|channel|>commentary to=functions.NAME <|message|>{...}`
+        Harmony = "harmony";
         /// A JSON object or a list of them.
         Json = "json";
         /// Replies are plain text, whatever they look like.

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::choices::{
-    Backend, EvictionPolicy, KvCacheDtype, KvWindows, LogFormat, LogLevel, Numerics, PinThreads, Quantize,
-    ReasoningParser, ToolCallParser,
+    Backend, EvictionPolicy, KvCacheDtype, KvWindows, LogFormat, LogLevel, Numerics, PinThreads, PoolingKind,
+    Quantize, ReasoningParser, ToolCallParser,
 };
 use crate::form::Form;
 use crate::macros::settings;
@@ -167,6 +167,9 @@ settings! {
         /// Quantises the weights of an unquantised checkpoint while it is loaded; cpu backend only. `bitsandbytes` and
         /// `eetq` mean int8. `gptq` and `awq` check that the checkpoint is quantised so.
         quantize: Quantize = Quantize::None, Form::Choice { what: "TYPE", named: Quantize::NAMED };
+        /// Position whose output is the embedding of a text, or `mean` of all; `none` makes no embeddings. By default the
+        /// model's files say it, as those of embedding models do. cpu and reference backends only.
+        pooling: PoolingKind = PoolingKind::Auto, Form::Choice { what: "POOLING", named: PoolingKind::NAMED };
         /// Folder or .gguf file of a smaller model with the same vocabulary, which drafts tokens where the text itself
         /// has no drafts; cpu backend only. Replies stay the same [default: none].
         speculative_model: Option<PathBuf> = None, Form::File;

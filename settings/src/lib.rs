@@ -27,8 +27,8 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 pub use crate::choices::{
-    Backend, EvictionPolicy, KvCacheDtype, KvWindows, LogFormat, LogLevel, Numerics, PinThreads, Quantize,
-    ReasoningParser, ToolCallParser,
+    Backend, EvictionPolicy, KvCacheDtype, KvWindows, LogFormat, LogLevel, Numerics, PinThreads, PoolingKind,
+    Quantize, ReasoningParser, ToolCallParser,
 };
 pub use crate::form::Form;
 pub use crate::groups::{

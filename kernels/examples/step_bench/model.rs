@@ -123,7 +123,7 @@ pub fn build(shape: &Shape, threads: usize, pinning: Pinning, max_step_tokens: u
         let q = b.rope(q, &inv_freq, 1.0, head_size)?;
         let k = b.rope(k, &inv_freq, 1.0, head_size)?;
         b.write_kv(layer, k, Some(v))?;
-        let a = b.paged_attention(layer, q, 0.125, None, None)?;
+        let a = b.paged_attention(layer, q, 0.125, None, None, None)?;
         let a = product(&mut b, a, hidden, heads * head_size)?;
         x = b.add(x, a)?;
         let norm = b.weight(Format::F32, ones(hidden), &[hidden])?;
@@ -139,7 +139,16 @@ pub fn build(shape: &Shape, threads: usize, pinning: Pinning, max_step_tokens: u
                 b.experts(
                     h,
                     logits,
-                    Experts { gate, up, down, num_used, rule: Rule::softmax(true), choice_bias: None },
+                    Experts {
+                        gate,
+                        up,
+                        down,
+                        num_used,
+                        rule: Rule::softmax(true),
+                        choice_bias: None,
+                        biases: None,
+                        clamp: None,
+                    },
                 )?
             }
             None => {

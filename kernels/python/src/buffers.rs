@@ -4,7 +4,7 @@ use pyo3::buffer::PyUntypedBuffer;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use trunkline_kernels::pack::SourceBytes;
+use trunkline_kernels::pack::{self, Format, PackError, SourceBytes};
 use trunkline_kernels::threads::{ThreadPool, default_num_threads};
 
 /// Returns the buffer of `data`. Fails unless it is C-contiguous.
@@ -23,6 +23,36 @@ pub(super) fn bytes_of(buffer: &PyUntypedBuffer) -> &[u8] {
     }
     // SAFETY: a C-contiguous buffer has `len_bytes` readable bytes at `buf_ptr`.
     unsafe { std::slice::from_raw_parts(buffer.buf_ptr().cast::<u8>(), buffer.len_bytes()) }
+}
+
+/// The bytes of quants, scales and minima.
+type GroupBytes<'py> = (Bound<'py, PyBytes>, Bound<'py, PyBytes>, Bound<'py, PyBytes>);
+
+/// Returns the signed quants, f32 scales and f32 minima of blocks of an integer format.
+#[pyfunction]
+pub(super) fn unpack_groups<'py>(
+    py: Python<'py>,
+    format: &str,
+    blocks: &Bound<'py, PyAny>,
+) -> PyResult<GroupBytes<'py>> {
+    let buffer = buffer_of(blocks)?;
+    let unpack = || {
+        let format: Format = format.parse()?;
+        pack::unpack_groups(format, bytes_of(&buffer))
+    };
+    let groups = unpack().map_err(|error: PackError| PyValueError::new_err(error.to_string()))?;
+    let groups = groups.ok_or_else(|| PyValueError::new_err(format!("{format} has no groups")))?;
+    let quants: Vec<u8> = groups.quants.into_iter().map(i8::cast_unsigned).collect();
+    let floats = |floats: Vec<f32>| floats.into_iter().flat_map(f32::to_ne_bytes).collect::<Vec<_>>();
+    let new = |bytes: &[u8]| PyBytes::new(py, bytes);
+    Ok((new(&quants), new(&floats(groups.scales)), new(&floats(groups.mins))))
+}
+
+/// Returns the bytes of a packed matrix.
+#[pyfunction]
+pub(super) fn packed_bytes(format: &str, out_features: usize, in_features: usize) -> PyResult<usize> {
+    let num_bytes = || pack::packed_bytes(format.parse()?, out_features, in_features);
+    num_bytes().map_err(|error: PackError| PyValueError::new_err(error.to_string()))
 }
 
 /// Returns the checksum of each page of 4 KiB as little-endian u64; see `weights/fingerprint.py`.

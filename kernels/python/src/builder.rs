@@ -1,5 +1,6 @@
 //! The recorder of a model's step, as Python sees it.
 
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use pyo3::buffer::PyUntypedBuffer;
@@ -7,8 +8,11 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use trunkline_kernels::kv_pool::{KeyScaling, KvGeometry};
 use trunkline_kernels::ops::route::Rule;
-use trunkline_kernels::pack::{Format, InterleavedHeads, SourceBytes};
-use trunkline_kernels::program::{Experts, ProgramBuilder, ProgramConfig, ProgramError, ValueId, WeightId};
+use trunkline_kernels::ops::silu_mul::SwigluClamp;
+use trunkline_kernels::pack::{Format, InterleavedHeads, ReadBytes, SourceBytes};
+use trunkline_kernels::program::{
+    Experts, PooledRows, ProgramBuilder, ProgramConfig, ProgramError, RowIndex, ValueId, WeightId,
+};
 use trunkline_kernels::threads::{Pinning, UnknownPinning, default_num_threads};
 
 use crate::PyExecutor;
@@ -29,6 +33,8 @@ pub(super) struct PyProgramBuilder {
     held: Vec<PyUntypedBuffer>,
     /// The names of the weights, for errors.
     names: Vec<String>,
+    /// The exception of a weight whose bytes could not be read.
+    raised: Arc<Mutex<Option<PyErr>>>,
 }
 
 impl PyProgramBuilder {
@@ -36,8 +42,24 @@ impl PyProgramBuilder {
         self.builder.as_mut().ok_or_else(|| PyValueError::new_err("the program is already built"))
     }
 
+    /// Returns a function that calls `data` and copies the buffer that it returns.
+    fn reader(&self, data: Py<PyAny>) -> ReadBytes {
+        let raised = Arc::clone(&self.raised);
+        Box::new(move || {
+            Python::attach(|py| {
+                let read = || Ok(bytes_of(&buffer_of(&data.bind(py).call0()?)?).to_vec());
+                read()
+                    .map_err(|error| *raised.lock().unwrap_or_else(PoisonError::into_inner) = Some(error))
+                    .ok()
+            })
+        })
+    }
+
     /// Names the weight of an error that has one.
     fn named(&self, error: ProgramError) -> Failure {
+        if let Some(error) = self.raised.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            return error.into();
+        }
         match error {
             ProgramError::Weight { weight, source } if !self.names[weight].is_empty() => {
                 PyValueError::new_err(format!("weight `{}`: {source}", self.names[weight])).into()
@@ -66,10 +88,17 @@ impl PyProgramBuilder {
         let dtype = kv_dtype.parse().map_err(ProgramError::KvPool)?;
         let geometry = KvGeometry { num_layers, num_kv_heads, head_size, block_size, dtype, latent_size };
         let config = ProgramConfig { max_step_tokens, max_step_sequences, num_blocks, geometry };
-        Ok(Self { builder: Some(ProgramBuilder::new(config)?), held: Vec::new(), names: Vec::new() })
+        Ok(Self {
+            builder: Some(ProgramBuilder::new(config)?),
+            held: Vec::new(),
+            names: Vec::new(),
+            raised: Arc::default(),
+        })
     }
 
-    /// `quantize`: Q8_0 or Q4_1, to which a matrix of floats is quantised while it is packed. `name`: for errors.
+    /// `data`: a buffer, or a callable without arguments that returns one and is called only if the weight is not in
+    /// the cache. `quantize`: Q8_0 or Q4_1, to which a matrix of floats is quantised while it is packed. `name`: for
+    /// errors.
     #[pyo3(signature = (format, data, shape, *, name="", interleaved_heads=None, is_mapped=false, quantize=None))]
     #[expect(clippy::too_many_arguments, reason = "keywords in Python")]
     fn weight(
@@ -84,10 +113,13 @@ impl PyProgramBuilder {
     ) -> Result<usize, Failure> {
         let format = parse_format("format", format)?;
         let quantize = quantize.map(|format| parse_format("quantize", format)).transpose()?;
-        let buffer = buffer_of(data)?;
-        // SAFETY: `held` keeps the buffer longer than the builder lives, and the caller states whether it is mapped.
-        // The caller must not write to it.
-        let bytes = unsafe { SourceBytes::borrow(bytes_of(&buffer), is_mapped) };
+        let buffer = if data.is_callable() { None } else { Some(buffer_of(data)?) };
+        let bytes = match &buffer {
+            // SAFETY: `held` keeps the buffer longer than the builder lives, and the caller states whether it is
+            // mapped. The caller must not write to it.
+            Some(buffer) => unsafe { SourceBytes::borrow(bytes_of(buffer), is_mapped) },
+            None => SourceBytes::Later(self.reader(data.clone().unbind())),
+        };
         let interleaved_heads =
             interleaved_heads.map(|(head_size, rotary_size)| InterleavedHeads { head_size, rotary_size });
         self.names.push(name.to_owned());
@@ -96,7 +128,7 @@ impl PyProgramBuilder {
             .weight_from(format, bytes, &shape, interleaved_heads)
             .and_then(|weight| quantize.map_or(Ok(()), |to| builder.quantize(weight, to)).map(|()| weight));
         // Held even after an error, because the builder may have the weight already.
-        self.held.push(buffer);
+        self.held.extend(buffer);
         let weight = weight.map_err(|error| self.named(error))?;
         Ok(weight.0)
     }
@@ -108,6 +140,29 @@ impl PyProgramBuilder {
 
     fn embedding(&mut self, w: usize) -> Result<usize, Failure> {
         Ok(self.builder()?.embedding(WeightId(w))?.0)
+    }
+
+    /// The rows of `w` for the positions of tokens, behind the first `offset` rows.
+    fn position_embedding(&mut self, w: usize, offset: usize) -> Result<usize, Failure> {
+        Ok(self.builder()?.embedding_by(WeightId(w), RowIndex::Position { offset })?.0)
+    }
+
+    /// The rows of `w` for the text that tokens belong to, 0 or 1.
+    fn text_embedding(&mut self, w: usize) -> Result<usize, Failure> {
+        Ok(self.builder()?.embedding_by(WeightId(w), RowIndex::Text)?.0)
+    }
+
+    fn see_all(&mut self) -> Result<(), Failure> {
+        self.builder()?.see_all();
+        Ok(())
+    }
+
+    fn gelu_erf(&mut self, x: usize) -> Result<usize, Failure> {
+        Ok(self.builder()?.gelu_erf(ValueId(x))?.0)
+    }
+
+    fn tanh(&mut self, x: usize) -> Result<usize, Failure> {
+        Ok(self.builder()?.tanh(ValueId(x))?.0)
     }
 
     fn rms_norm(&mut self, x: usize, w: usize, eps: f32) -> Result<usize, Failure> {
@@ -151,7 +206,7 @@ impl PyProgramBuilder {
         Ok(())
     }
 
-    #[pyo3(signature = (layer, q, scale, window=None, soft_cap=None))]
+    #[pyo3(signature = (layer, q, scale, window=None, soft_cap=None, sinks=None))]
     fn paged_attention(
         &mut self,
         layer: usize,
@@ -159,8 +214,10 @@ impl PyProgramBuilder {
         scale: f32,
         window: Option<usize>,
         soft_cap: Option<f32>,
+        sinks: Option<usize>,
     ) -> Result<usize, Failure> {
-        Ok(self.builder()?.paged_attention(layer, ValueId(q), scale, window, soft_cap)?.0)
+        let (q, sinks) = (ValueId(q), sinks.map(WeightId));
+        Ok(self.builder()?.paged_attention(layer, q, scale, window, soft_cap, sinks)?.0)
     }
 
     fn silu_mul(&mut self, g: usize, u: usize) -> Result<usize, Failure> {
@@ -182,7 +239,7 @@ impl PyProgramBuilder {
     #[allow(clippy::too_many_arguments, reason = "keyword-only in Python")]
     #[pyo3(signature = (
         x, logits, *, gate, up, down, num_used, renormalise, sigmoid=false, choice_bias=None, num_groups=1,
-        num_used_groups=1
+        num_used_groups=1, biases=None, clamp=None
     ))]
     fn experts(
         &mut self,
@@ -197,11 +254,17 @@ impl PyProgramBuilder {
         choice_bias: Option<usize>,
         num_groups: usize,
         num_used_groups: usize,
+        biases: Option<[Vec<usize>; 3]>,
+        clamp: Option<(f32, f32)>,
     ) -> Result<usize, Failure> {
-        let [gate, up, down] =
-            [gate, up, down].map(|weights| weights.into_iter().map(WeightId).collect::<Vec<_>>());
+        let ids = |weights: [Vec<usize>; 3]| {
+            weights.map(|weights| weights.into_iter().map(WeightId).collect::<Vec<_>>())
+        };
+        let [gate, up, down] = ids([gate, up, down]);
         let rule = Rule { renormalise, is_sigmoid: sigmoid, num_groups, num_used_groups };
-        let experts = Experts { gate, up, down, num_used, rule, choice_bias: choice_bias.map(WeightId) };
+        let choice_bias = choice_bias.map(WeightId);
+        let clamp = clamp.map(|(alpha, limit)| SwigluClamp { alpha, limit });
+        let experts = Experts { gate, up, down, num_used, rule, choice_bias, biases: biases.map(ids), clamp };
         Ok(self.builder()?.experts(ValueId(x), ValueId(logits), experts)?.0)
     }
 
@@ -215,6 +278,17 @@ impl PyProgramBuilder {
 
     fn add(&mut self, x: usize, y: usize) -> Result<usize, Failure> {
         Ok(self.builder()?.add(ValueId(x), ValueId(y))?.0)
+    }
+
+    /// `rows`: `first`, `last` or `all`.
+    fn pooled(&mut self, x: usize, rows: &str) -> Result<usize, Failure> {
+        let rows = match rows {
+            "first" => PooledRows::First,
+            "last" => PooledRows::Last,
+            "all" => PooledRows::All,
+            _ => return Err(PyValueError::new_err(format!("`rows` is {rows:?}")).into()),
+        };
+        Ok(self.builder()?.pooled(ValueId(x), rows)?.0)
     }
 
     #[pyo3(signature = (x, w, soft_cap=None))]

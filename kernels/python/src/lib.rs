@@ -14,7 +14,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList};
 use trunkline_contract::{BlockKey, KEY_BYTES};
 
-use crate::buffers::page_sums;
+use crate::buffers::{packed_bytes, page_sums, unpack_groups};
 use crate::builder::PyProgramBuilder;
 use crate::failure::Failure;
 use crate::late_masks::PyLateMasks;
@@ -40,7 +40,7 @@ type PyChunk = (u64, u32, u32, Vec<u32>, bool, bool, Vec<u32>);
 
 #[pymethods]
 impl PyExecutor {
-    #[pyo3(signature = (sequence_id, token_ids, num_prompt_tokens, sampling, root_key=None))]
+    #[pyo3(signature = (sequence_id, token_ids, num_prompt_tokens, sampling, root_key=None, *, pool=None))]
     fn start(
         &mut self,
         sequence_id: u64,
@@ -48,8 +48,17 @@ impl PyExecutor {
         num_prompt_tokens: usize,
         sampling: &Bound<'_, PyDict>,
         root_key: Option<[u8; KEY_BYTES]>,
+        pool: Option<u32>,
     ) -> Result<(), Failure> {
         self.executor.start(sequence_id, token_ids, num_prompt_tokens, sampling_params(sampling)?)?;
+        // 0: there is no second text.
+        let second_text = |at: u32| (at > 0).then_some(at as usize);
+        if let Some(at) = pool
+            && let Err(error) = self.executor.set_pooled(sequence_id, second_text(at))
+        {
+            self.executor.end(sequence_id)?;
+            return Err(error.into());
+        }
         if let Some(root_key) = root_key {
             self.executor.set_root_key(sequence_id, BlockKey::from_bytes(root_key))?;
         }
@@ -170,6 +179,12 @@ impl PyExecutor {
         )
     }
 
+    /// The vectors of the last step, each (sequence id, elements).
+    fn vectors(&self) -> Vec<(u64, Vec<f32>)> {
+        let vectors = self.executor.vectors().iter();
+        vectors.map(|vector| (vector.sequence_id, vector.values.clone())).collect()
+    }
+
     fn score<'py>(&mut self, py: Python<'py>, token_ids: Vec<u32>) -> Result<Bound<'py, PyBytes>, Failure> {
         let executor = &mut self.executor;
         let scores = py.detach(|| executor.score(&token_ids))?;
@@ -250,6 +265,8 @@ fn _kernels(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(max_parallel_threads, module)?)?;
     module.add_class::<PyProgramBuilder>()?;
     module.add_function(wrap_pyfunction!(page_sums, module)?)?;
+    module.add_function(wrap_pyfunction!(packed_bytes, module)?)?;
+    module.add_function(wrap_pyfunction!(unpack_groups, module)?)?;
     module.add_function(wrap_pyfunction!(check_sampling, module)?)?;
     module.add_class::<PyWeightCache>()?;
     module.add_class::<PyCacheWriter>()?;

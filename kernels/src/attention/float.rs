@@ -89,6 +89,8 @@ impl<E: FloatFormat, const LOCAL: bool> Scheme for Float<E, LOCAL> {
     #[inline(always)]
     unsafe fn end_segment<L: ByteLanes>(_rows: usize, _scratch: &mut Scratch) {}
 
+    const SCORE_UNIT: f32 = 1.0;
+
     #[inline(always)]
     unsafe fn power<L: ByteLanes>(x: L) -> L {
         // SAFETY: the caller guarantees the conditions of the callee.
@@ -132,6 +134,7 @@ pub(super) unsafe fn attend_groups<L: Lanes, E: FloatFormat, const LOCAL: bool, 
             first,
             heads_per_kv_head: item.heads_per_kv_head,
             first_position: item.first_position,
+            position_step: item.position_step,
             window: item.window,
             soft_cap: item.soft_cap,
         };
@@ -277,23 +280,28 @@ struct Group {
     first: usize,
     heads_per_kv_head: usize,
     first_position: usize,
+    position_step: usize,
     window: Window,
     soft_cap: Option<f32>,
 }
 
 impl Group {
+    /// The last position that row `r` of the group sees.
+    #[inline(always)]
+    fn position(&self, r: usize) -> usize {
+        self.first_position + self.position_step * ((self.first + r) / self.heads_per_kv_head)
+    }
+
     /// Number of positions at the front of the tile that row `r` of the group does not see.
     #[inline(always)]
     fn num_hidden(&self, tile: &Tile, r: usize) -> usize {
-        let position = self.first_position + (self.first + r) / self.heads_per_kv_head;
-        self.window.first_visible(position).saturating_sub(tile.start).min(tile.block_size)
+        self.window.first_visible(self.position(r)).saturating_sub(tile.start).min(tile.block_size)
     }
 
     /// Number of positions of the tile up to the last one that row `r` of the group sees; at least 1.
     #[inline(always)]
     fn num_visible(&self, tile: &Tile, r: usize) -> usize {
-        let position = self.first_position + (self.first + r) / self.heads_per_kv_head;
-        (position + 1 - tile.start).min(tile.block_size)
+        (self.position(r) + 1 - tile.start).min(tile.block_size)
     }
 }
 

@@ -235,6 +235,8 @@ impl<const LOCAL: bool> Scheme for Int4<LOCAL> {
         unsafe { Int8::<LOCAL>::end_segment::<L>(rows, scratch) }
     }
 
+    const SCORE_UNIT: f32 = std::f32::consts::LOG2_E;
+
     #[inline(always)]
     unsafe fn power<L: ByteLanes>(x: L) -> L {
         // SAFETY: the conditions are the same.

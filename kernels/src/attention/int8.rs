@@ -194,6 +194,8 @@ impl<const LOCAL: bool> Scheme for Int8<LOCAL> {
         }
     }
 
+    const SCORE_UNIT: f32 = std::f32::consts::LOG2_E;
+
     #[inline(always)]
     unsafe fn power<L: ByteLanes>(x: L) -> L {
         // SAFETY: the caller guarantees the conditions of the callee.
@@ -336,7 +338,7 @@ unsafe fn attend_group<L: ByteLanes, const LOCAL: bool>(
     let sees_end = item.first_position + 1 >= tile.start + tile.block_size;
     let sees_front = !LOCAL || item.first_visible(item.rows() - 1) <= tile.start;
     let seen = |row: usize| {
-        let position = item.first_position + row / item.heads_per_kv_head;
+        let position = item.position(row);
         let end = if sees_end { tile.block_size } else { (position + 1 - tile.start).min(tile.block_size) };
         let first =
             if sees_front { 0 } else { item.window.first_visible(position).saturating_sub(tile.start) };

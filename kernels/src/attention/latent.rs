@@ -64,6 +64,8 @@ impl<E: FloatFormat> Scheme for Latent<E> {
     #[inline(always)]
     unsafe fn end_segment<L: ByteLanes>(_rows: usize, _scratch: &mut Scratch) {}
 
+    const SCORE_UNIT: f32 = 1.0;
+
     #[inline(always)]
     unsafe fn power<L: ByteLanes>(x: L) -> L {
         // SAFETY: the caller guarantees the conditions of the callee.

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::rows::StepRows;
+use super::rows::{AcceptedChunk, StepRows};
 use crate::attention::{SEGMENT_SIZE, Window, num_segments, rows_per_item, state_size};
 use crate::kv_pool::KvGeometry;
 use crate::program::RowSet;
@@ -98,9 +98,17 @@ impl Plans {
         Self(plans.collect())
     }
 
-    pub(super) fn rebuild(&mut self, rows: &StepRows, limits: &PlanLimits) {
+    /// With `sees_all`, each row sees all positions of its chunk.
+    pub(super) fn rebuild(&mut self, rows: &StepRows, limits: &PlanLimits, sees_all: bool) {
         for WindowPlans { tokens, samples } in &mut self.0 {
             let chunks = rows.chunks.iter().enumerate();
+            if sees_all {
+                let last = |chunk: &AcceptedChunk| chunk.first_position + chunk.num_tokens - 1;
+                tokens.rebuild_whole(chunks.map(|(i, chunk)| (i, last(chunk), chunk.num_tokens)), limits);
+                let sampled = rows.sample_chunks.iter().map(|chunk| (*chunk, last(&rows.chunks[*chunk]), 1));
+                samples.rebuild_whole(sampled, limits);
+                continue;
+            }
             tokens.rebuild(chunks.map(|(i, chunk)| (i, chunk.first_position, chunk.num_tokens)), limits);
             let sampled = rows.samples.iter().zip(&rows.sample_chunks);
             samples.rebuild(sampled.map(|(row, chunk)| (*chunk, rows.positions[*row] as usize, 1)), limits);
@@ -151,6 +159,63 @@ impl AttentionPlan {
         }
     }
 
+    /// Like [`AttentionPlan::rebuild`] for chunks, each (index, last position, number of tokens), whose rows all see the
+    /// positions up to the last one.
+    fn rebuild_whole(&mut self, chunks: impl Iterator<Item = (usize, usize, usize)>, limits: &PlanLimits) {
+        assert!(self.window == Window::NONE, "layers that see all positions have no window");
+        let most_rows = rows_per_item(limits.heads_per_kv_head);
+        self.begin();
+        let mut first_row = 0;
+        for (chunk, last_position, num_tokens) in chunks {
+            for done in (0..num_tokens).step_by(most_rows) {
+                let rows = (first_row + done, most_rows.min(num_tokens - done));
+                self.push_items(chunk, rows, last_position, limits.heads_per_kv_head, limits);
+            }
+            first_row += num_tokens;
+        }
+        self.finish(limits);
+    }
+
+    fn begin(&mut self) {
+        self.items.clear();
+        self.splits.clear();
+    }
+
+    /// Adds an item for each `num_heads` query heads of (first row, number of rows), the first of which is at
+    /// `position`.
+    fn push_items(
+        &mut self,
+        chunk: usize,
+        rows: (usize, usize),
+        position: usize,
+        num_heads: usize,
+        limits: &PlanLimits,
+    ) {
+        let (first_row, num_rows) = rows;
+        let num_parts = limits.geometry.num_kv_heads * limits.heads_per_kv_head / num_heads;
+        for kv_head in 0..num_parts {
+            self.items.push(PlanItem {
+                chunk,
+                first_row,
+                num_rows,
+                first_position: position,
+                kv_head,
+                num_heads,
+                first_segment: self.window.first_segment(position),
+                end_segment: num_segments(position),
+                split: None,
+            });
+        }
+    }
+
+    fn finish(&mut self, limits: &PlanLimits) {
+        self.cut_long_items(limits);
+        // A stable sort would allocate.
+        self.items.sort_unstable_by_key(|item| {
+            (std::cmp::Reverse(item.cost(self.window)), item.first_row, item.kv_head, item.first_segment)
+        });
+    }
+
     /// Replaces the plan by one for `chunks`, each (index, first position, number of tokens), whose rows are
     /// consecutive. Costs O(n log n) for n items.
     pub fn rebuild(
@@ -158,7 +223,6 @@ impl AttentionPlan {
         chunks: impl Iterator<Item = (usize, usize, usize)> + Clone,
         limits: &PlanLimits,
     ) {
-        self.splits.clear();
         let mut num_heads = limits.heads_per_kv_head;
         self.fill(chunks.clone(), num_heads, limits);
         // Segments are better parts, because each is read once for all heads, but a short context has few.
@@ -170,11 +234,7 @@ impl AttentionPlan {
             num_heads /= 2;
             self.fill(chunks.clone(), num_heads, limits);
         }
-        self.cut_long_items(limits);
-        // A stable sort would allocate.
-        self.items.sort_unstable_by_key(|item| {
-            (std::cmp::Reverse(item.cost(self.window)), item.first_row, item.kv_head, item.first_segment)
-        });
+        self.finish(limits);
     }
 
     /// Replaces the items by whole ones with `num_heads` query heads each.
@@ -184,9 +244,8 @@ impl AttentionPlan {
         num_heads: usize,
         limits: &PlanLimits,
     ) {
-        self.items.clear();
+        self.begin();
         let block_size = limits.geometry.block_size;
-        let num_parts = limits.geometry.num_kv_heads * limits.heads_per_kv_head / num_heads;
         let most_rows = rows_per_item(num_heads);
         let mut first_row = 0;
         for (chunk, first_position, num_tokens) in chunks {
@@ -195,19 +254,7 @@ impl AttentionPlan {
                 let position = first_position + done;
                 let num_rows = (num_tokens - done).min(block_size - position % block_size).min(most_rows);
                 let num_rows = num_rows.min(self.window.rows_together(position));
-                for kv_head in 0..num_parts {
-                    self.items.push(PlanItem {
-                        chunk,
-                        first_row: first_row + done,
-                        num_rows,
-                        first_position: position,
-                        kv_head,
-                        num_heads,
-                        first_segment: self.window.first_segment(position),
-                        end_segment: num_segments(position),
-                        split: None,
-                    });
-                }
+                self.push_items(chunk, (first_row + done, num_rows), position, num_heads, limits);
                 done += num_rows;
             }
             first_row += num_tokens;

@@ -19,6 +19,8 @@ pub(super) struct StepRows {
     pub(super) positions: Vec<u32>,
     /// Block id and offset in the block of each token's slot.
     pub(super) slots: Vec<(u32, u32)>,
+    /// The text that each token belongs to, 0 or 1.
+    pub(super) texts: Vec<usize>,
     pub(super) samples: Vec<usize>,
     pub(super) sample_chunks: Vec<usize>,
 }
@@ -30,6 +32,7 @@ impl StepRows {
             token_ids: Vec::with_capacity(max_tokens),
             positions: Vec::with_capacity(max_tokens),
             slots: Vec::with_capacity(max_tokens),
+            texts: Vec::with_capacity(max_tokens),
             samples: Vec::with_capacity(max_chunks),
             sample_chunks: Vec::with_capacity(max_chunks),
         }
@@ -40,6 +43,7 @@ impl StepRows {
         self.token_ids.clear();
         self.positions.clear();
         self.slots.clear();
+        self.texts.clear();
         self.samples.clear();
         self.sample_chunks.clear();
     }
@@ -64,6 +68,7 @@ impl StepRows {
         self.token_ids.extend(known.iter().chain(drafts));
         for position in chunk.first_position..end {
             self.positions.push(position as u32);
+            self.texts.push(usize::from(position >= sequence.second_text));
             self.slots.push((sequence.block_table[position / block_size], (position % block_size) as u32));
         }
         self.chunks.push(chunk);

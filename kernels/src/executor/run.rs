@@ -18,7 +18,7 @@ use crate::linear::{
     round_row,
 };
 use crate::ops::add::add_in_place;
-use crate::ops::gelu::{gelu_in_place, gelu_mul_in_place};
+use crate::ops::gelu::{gelu_erf_in_place, gelu_in_place, gelu_mul_in_place};
 use crate::ops::join_heads::join_heads;
 use crate::ops::layer_norm::layer_norm;
 use crate::ops::relu_squared::relu_squared_in_place;
@@ -27,10 +27,12 @@ use crate::ops::rope::rope_in_place;
 use crate::ops::route::route;
 use crate::ops::scale::scale_in_place;
 use crate::ops::scaled_sum::sigmoid_scale_in_place;
-use crate::ops::silu_mul::silu_mul_in_place;
+use crate::ops::silu_mul::{clamped_swiglu_in_place, silu_mul_in_place};
 use crate::ops::tanh::soft_cap_in_place;
 use crate::pack::TILE;
-use crate::program::{AttentionKernel, BufferKind, Instruction, Kernel, LinearSource, Program, RowSet, View};
+use crate::program::{
+    AttentionKernel, BufferKind, Instruction, Kernel, LinearSource, Program, RowIndex, RowSet, View,
+};
 use crate::shared_mut::SharedMut;
 use crate::threads::{Barrier, split};
 
@@ -200,7 +202,8 @@ impl Step<'_> {
     /// No other thread may use the same row.
     #[allow(clippy::mut_from_ref, reason = "the caller takes each row once")]
     pub(super) unsafe fn logits_row(&self, sample: usize) -> &mut [f32] {
-        self.row_mut(self.program.logits, sample)
+        // Without logits nothing is sampled or scored.
+        self.program.logits.map_or(&mut [], |logits| self.row_mut(logits, sample))
     }
 
     fn quantize(&self, x: View, out: usize, row_set: RowSet, rows: Range<usize>) {
@@ -216,9 +219,14 @@ impl Step<'_> {
     fn run_row(&self, kernel: &Kernel, row: usize) {
         let (isa, program) = (self.isa, self.program);
         match *kernel {
-            Kernel::Embedding { weight, out } => {
-                let token_id = self.rows.token_ids[row] as usize;
-                program.weights[weight].dequantize_row(token_id, self.row_mut(out, row));
+            Kernel::Embedding { weight, index, out } => {
+                let weight = &program.weights[weight];
+                let index = match index {
+                    RowIndex::Token => self.rows.token_ids[row] as usize,
+                    RowIndex::Position { offset } => self.rows.positions[row] as usize + offset,
+                    RowIndex::Text => self.rows.texts[row].min(weight.out_features() - 1),
+                };
+                weight.dequantize_row(index, self.row_mut(out, row));
             }
             Kernel::RopeTable { frequencies, out } => {
                 program.frequencies[frequencies].fill(self.rows.positions[row], self.row_mut(out, row));
@@ -267,10 +275,14 @@ impl Step<'_> {
             Kernel::SiluMul { gate, up } => {
                 silu_mul_in_place(isa, self.row_mut(gate, row), self.row(up, row))
             }
+            Kernel::ClampedSwiglu { gate, up, clamp } => {
+                clamped_swiglu_in_place(isa, self.row_mut(gate, row), self.row(up, row), clamp)
+            }
             Kernel::GeluMul { gate, up } => {
                 gelu_mul_in_place(isa, self.row_mut(gate, row), self.row(up, row))
             }
             Kernel::Gelu { x } => gelu_in_place(isa, self.row_mut(x, row)),
+            Kernel::GeluErf { x } => gelu_erf_in_place(isa, self.row_mut(x, row)),
             Kernel::ReluSquared { x } => relu_squared_in_place(isa, self.row_mut(x, row)),
             Kernel::Scale { x, factor } => scale_in_place(isa, self.row_mut(x, row), factor),
             Kernel::SoftCap { x, cap } => soft_cap_in_place(isa, self.row_mut(x, row), cap),
@@ -420,10 +432,12 @@ impl Step<'_> {
             kv_head: planned.kv_head,
             heads_per_kv_head: planned.num_heads,
             first_position: planned.first_position,
+            position_step: usize::from(!self.program.sees_all),
             num_rows: planned.num_rows,
             scale: kernel.scale,
             soft_cap: kernel.soft_cap,
             window: self.program.windows[kernel.window],
+            sinks: kernel.sinks.map(|sinks| &self.program.vectors[sinks][..]),
             first_segment: planned.first_segment,
             end_segment: planned.end_segment,
             next: None,

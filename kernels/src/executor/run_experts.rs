@@ -81,7 +81,7 @@ impl Step<'_> {
         (ordinal, thread_idx): (usize, usize),
         routing: &Routing,
     ) {
-        let ExpertsKernel { x, first_weight, out } = *kernel;
+        let ExpertsKernel { x, first_weight, biases, out } = *kernel;
         let (num_places, stride) = (self.num_rows(rows), self.stride(out));
         if num_places == 0 {
             return self.cursors.skip(ordinal, thread_idx);
@@ -95,12 +95,13 @@ impl Step<'_> {
         let multiply = |n: usize, tiles: Range<usize>| {
             let (expert, places) = routing.used(n);
             let weight = &self.program.weights[first_weight + expert];
+            let bias = biases.map(|biases| &self.program.vectors[biases][expert * out.width..][..out.width]);
             let end = self.range(out, places.end - 1).end;
             let values = self.floats.part(self.range(out, places.start).start..end);
             let output = LinearOutput { values, row_stride: stride };
             unsafe {
                 let input = self.linear_input(x, places.clone(), num_places);
-                linear(self.isa, weight, input, 0..places.len(), tiles, output, None);
+                linear(self.isa, weight, input, 0..places.len(), tiles, output, bias);
             }
         };
         self.cursors.share(ordinal, thread_idx, &Units::of_tiles(total, tiles), |unit| {

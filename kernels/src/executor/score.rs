@@ -2,6 +2,7 @@
 
 use super::sequence::{Chunk, Sequence};
 use super::{Executor, ExecutorError, LogitsRow, RowPurpose, SequenceFailure, as_floats};
+use crate::program::PooledRows;
 use crate::sampling::{SamplingParams, TokenScore};
 
 #[derive(Clone, Debug, PartialEq)]
@@ -31,7 +32,11 @@ impl Executor {
                 purpose: RowPurpose::Score { token_id: sequence.token_ids[position + 1] },
             });
         }
-        if chunk.sample {
+        if chunk.sample && sequence.sums.is_some() {
+            let is_first = self.program.pooled.is_some_and(|pooled| pooled.rows == PooledRows::First);
+            self.rows.push_sample(if is_first { first_row } else { self.rows.token_ids.len() - 1 });
+            self.logits_rows.push(LogitsRow { slot, purpose: RowPurpose::Pool });
+        } else if chunk.sample {
             let last = self.rows.token_ids.len() - 1 - chunk.draft_token_ids.len();
             for num_drafts in 0..=chunk.draft_token_ids.len() {
                 self.rows.push_sample(last + num_drafts);
@@ -90,6 +95,7 @@ impl Executor {
     }
 
     fn score_started(&mut self, num_tokens: usize) -> Result<Vec<f32>, String> {
+        let logits = self.program.logits.ok_or("the program has no logits")?;
         let config = self.program.config;
         let slice = config.max_step_tokens.min(config.max_step_sequences);
         let mut scores = Vec::with_capacity(num_tokens * self.program.vocab_size);
@@ -98,7 +104,7 @@ impl Executor {
             let count = slice.min(num_tokens - first);
             self.drop_scored(first)?;
             self.compute_text((first, count), num_blocks, |_| true, None)?;
-            let start = self.program.buffers[self.program.logits.buffer].offset;
+            let start = self.program.buffers[logits.buffer].offset;
             let floats = as_floats(&mut self.floats);
             scores.extend_from_slice(&floats[start..start + count * self.program.vocab_size]);
         }

@@ -78,6 +78,10 @@ pub struct Sequence {
     draft_masks: Vec<Vec<u8>>,
     /// The mask of the request's allowed tokens, which applies to every sample; `None` allows all.
     allowed_always: Option<Vec<u8>>,
+    /// Set if the sequence gets a vector: the sums of the outputs of its positions so far, empty unless they are needed.
+    pub(super) sums: Option<Vec<f64>>,
+    /// The position at which the second of two texts begins.
+    pub(super) second_text: usize,
     /// The keys of the sequence's blocks; `None` if they are not stored.
     pub(super) keys: Option<KeyChain>,
 }
@@ -112,6 +116,8 @@ impl Sequence {
             allowed: Allowed::All,
             draft_masks: Vec::new(),
             allowed_always,
+            sums: None,
+            second_text: usize::MAX,
             keys: None,
         })
     }
@@ -211,6 +217,9 @@ impl Sequence {
         if chunk.sample && end != known {
             return Err(format!("`sample` after position {}, but {known} tokens are known", end - 1));
         }
+        if self.sums.is_some() && (chunk.score || !chunk.draft_token_ids.is_empty()) {
+            return Err("`score` or `draft_token_ids` in a sequence that gets a vector".to_owned());
+        }
         self.check_drafts(chunk)?;
         let num_positions = first + chunk.num_rows();
         if let Some(block_id) = chunk.new_block_ids.iter().find(|id| **id as usize >= limits.num_blocks) {
@@ -225,6 +234,12 @@ impl Sequence {
             return Err(format!("{num_blocks} blocks of {block_size} do not hold {num_positions} positions"));
         }
         let vocab_size = limits.num_embeddings;
+        if num_positions > limits.max_positions {
+            return Err(format!("{num_positions} positions, the model has {}", limits.max_positions));
+        }
+        if limits.is_whole && (first > 0 || end != known) {
+            return Err(format!("a chunk of {count} tokens, but the model needs all {known} at once"));
+        }
         if let Some(at) = self.token_ids[first..end].iter().position(|id| *id as usize >= vocab_size) {
             return Err(format!("the token at position {} is not below {vocab_size}", first + at));
         }
@@ -256,6 +271,9 @@ pub struct ChunkLimits {
     pub num_blocks: usize,
     pub block_size: usize,
     pub num_embeddings: usize,
+    pub max_positions: usize,
+    /// A chunk must have all tokens of its sequence.
+    pub is_whole: bool,
 }
 
 /// All started sequences, in slots that are stable while they run.

@@ -19,6 +19,8 @@ pub(super) enum Fate {
     Runs {
         first_row: usize,
         num_scored: usize,
+        /// The slot and the first row of tokens of a pooled sequence.
+        pooled: Option<(usize, usize)>,
     },
 }
 
@@ -34,7 +36,7 @@ impl Executor {
     ///
     /// `results` receives one entry for each sampled token and for each chunk that fails, in the order of `chunks`.
     /// With drafts, several tokens of one sequence follow each other. The scores of chunks with `score` are in
-    /// [`Executor::scores`] until the next step. A sampled token is appended to its sequence. An invalid chunk fails
+    /// [`Executor::scores`] until the next step, and those of pooled sequences in [`Executor::vectors`]. A sampled token is appended to its sequence. An invalid chunk fails
     /// without affecting the others.
     ///
     /// `results` is overwritten and its memory is reused: if the same `Vec` is passed to every step, a step without
@@ -50,12 +52,15 @@ impl Executor {
         self.begin_step();
         self.fates.clear();
         self.scores.clear();
+        self.vectors.clear();
         for chunk in chunks {
             let fate = match self.admit(chunk) {
                 Err(message) => Fate::Failed(SequenceFailure::InvalidPlan(message)),
                 Ok(slot) => {
                     let first_row = self.logits_rows.len();
-                    Fate::Runs { first_row, num_scored: self.push_logits_rows(slot, chunk) }
+                    let first_token = self.rows.token_ids.len() - chunk.num_rows();
+                    let pooled = self.sequences.at(slot).sums.as_ref().map(|_| (slot, first_token));
+                    Fate::Runs { first_row, num_scored: self.push_logits_rows(slot, chunk), pooled }
                 }
             };
             self.fates.push(fate);
@@ -67,7 +72,13 @@ impl Executor {
             let late = self.settle_late(sequence_id);
             let outcome = match fate {
                 Fate::Failed(failure) => Err(failure),
-                Fate::Runs { first_row, num_scored } => {
+                Fate::Runs { first_row, pooled: Some((slot, first_token)), .. } => {
+                    match self.pool_chunk(slot, chunk, (first_token, first_row)) {
+                        Ok(()) => continue,
+                        Err(failure) => Err(failure),
+                    }
+                }
+                Fate::Runs { first_row, num_scored, pooled: None } => {
                     let scored = if chunk.score {
                         self.finish_scores(sequence_id, first_row, num_scored)
                     } else {
@@ -142,6 +153,8 @@ impl Executor {
             num_blocks: config.num_blocks,
             block_size,
             num_embeddings: self.program.num_embeddings,
+            max_positions: self.program.max_positions,
+            is_whole: self.program.sees_all,
         };
         self.check_logits_rows(self.sequences.at(slot), chunk)?;
         self.sequences.at_mut(slot).accept(chunk, &limits)?;
@@ -166,7 +179,7 @@ impl Executor {
         if self.rows.token_ids.is_empty() {
             return;
         }
-        self.plans.rebuild(&self.rows, &self.limits);
+        self.plans.rebuild(&self.rows, &self.limits, self.program.sees_all);
         self.cursors.reset();
         self.counters.iter().for_each(|counter| counter.store(0, Ordering::Relaxed));
         let logits_rows = &self.logits_rows[..];
@@ -217,6 +230,7 @@ impl Executor {
                 let sequence = step.sequences.at(row.slot);
                 let params = &sequence.sampling;
                 let num_drafts = match row.purpose {
+                    RowPurpose::Pool => continue,
                     RowPurpose::Sample { num_drafts } => num_drafts,
                     RowPurpose::Score { token_id } => {
                         let num_top = params.prompt_logprobs.unwrap_or(0) as usize;

@@ -9,7 +9,7 @@ use super::quantized::{QuantGroup, QuantizedRows, VECTOR_BYTES};
 use crate::isa::Isa;
 use crate::pack::float::FloatFormat;
 use crate::pack::int::IntFormat;
-use crate::pack::{PackedWeight, TILE, dispatch_format, group_vectors, scale_bytes};
+use crate::pack::{PackedWeight, TILE, dispatch_kernels, group_vectors, scale_bytes};
 use crate::shared_mut::SharedMut;
 
 /// Bytes of the input rows of a block, chosen so that they stay in the second-level cache while tiles are read.
@@ -64,7 +64,7 @@ pub unsafe fn linear(
     let job = Job { isa, weight, input, rows, tiles, out, bias };
     job.check();
     // SAFETY: `check` ensures that every element is inside `out`, and the caller rules out other accesses.
-    unsafe { dispatch_format!(weight.format(), int linear_int, float linear_float, (&job)) }
+    unsafe { dispatch_kernels!(weight.format(), int linear_int, float linear_float, (&job)) }
 }
 
 struct Job<'a> {

@@ -22,6 +22,7 @@
 use std::ops::Range;
 
 use crate::aligned::ALIGNMENT_BYTES;
+use crate::pack::int::IntFormat;
 use crate::pack::{QUAD, TILE};
 use crate::shared_mut::SharedMut;
 
@@ -123,6 +124,16 @@ impl QuantGroup {
     pub(super) fn put_not_finite(&mut self) {
         (self.low, self.high) = ([0; QUANT_GROUP], [0; QUAD]);
         self.put_numbers(GroupCode::new(i32::MAX, 0), 0, 0, 0);
+    }
+
+    /// Returns `scale` times the sum of the quants that the weights' group `part` multiplies.
+    #[inline(always)]
+    pub(super) fn part_sum<F: IntFormat>(&self, part: usize) -> f32 {
+        match (F::GROUP < QUANT_GROUP, part) {
+            (false, _) => self.sum,
+            (true, 0) => self.scale * (-self.negated_half_sum) as f32,
+            (true, _) => self.scale * (self.negated_half_sum - self.negated_sum) as f32,
+        }
     }
 
     /// The index of the top quad, 0 to 7.

@@ -6,10 +6,11 @@ use std::str::FromStr;
 use super::float::FloatFormat;
 use super::int::IntFormat;
 
-/// Defines [`Format`] and `dispatch_format!` from the table below. A line has the name of a format, its kind, `float`
-/// ([`FloatFormat`]) or `int` ([`IntFormat`]), and the type that implements it.
+/// Defines [`Format`], `dispatch_format!` and `dispatch_kernels!` from the table below. A line has a format's name, its
+/// kind, `float` ([`FloatFormat`]) or `int` ([`IntFormat`]), and the type that implements it. After `as` stands a
+/// format with the same packed layout, whose kernels compute the products.
 macro_rules! formats {
-    ($d:tt $($(#[$doc:meta])* $name:ident: $kind:ident $layout:path;)*) => {
+    ($d:tt $($(#[$doc:meta])* $name:ident: $kind:ident $layout:path $(as $kernels:path)?;)*) => {
         /// A storage format of GGUF (ggml's `docs/gguf.md`, with block layouts in `ggml-common.h`) or, for the floats,
         /// of safetensors. The affine ones hold groups of integers of other checkpoints.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -40,12 +41,38 @@ macro_rules! formats {
             };
         }
         pub(crate) use dispatch_format;
+
+        /// Calls the function as `dispatch_format!` does, but with the type whose kernels compute the products.
+        macro_rules! dispatch_kernels {
+            ($d format:expr, int $d int:ident, float $d float:ident, ($d($d argument:expr),* $d(,)?)) => {
+                match $d format {
+                    $($crate::pack::Format::$name => $crate::pack::call_kind!(
+                        $kind, int $d int, float $d float, $layout $(as $kernels)?, ($d($d argument),*)
+                    ),)*
+                }
+            };
+        }
+        pub(crate) use dispatch_kernels;
+
+        $($(const _: () = assert!(has_layout_of::<$layout, $kernels>());)?)*
     };
+}
+
+/// Returns whether two formats have the same packed layout.
+const fn has_layout_of<A: IntFormat, B: IntFormat>() -> bool {
+    A::GROUP == B::GROUP
+        && A::NIBBLES == B::NIBBLES
+        && A::ZERO_POINT == B::ZERO_POINT
+        && A::HALF_SCALES == B::HALF_SCALES
+        && A::HAS_MIN == B::HAS_MIN
 }
 
 /// Calls the function for the kind of a format.
 macro_rules! call_kind {
     (int, int $int:ident, float $float:ident, $layout:path, $arguments:tt) => { $int::<$layout> $arguments };
+    (int, int $int:ident, float $float:ident, $layout:path as $kernels:path, $arguments:tt) => {
+        $int::<$kernels> $arguments
+    };
     (float, int $int:ident, float $float:ident, $layout:path, $arguments:tt) => { $float::<$layout> $arguments };
 }
 pub(crate) use call_kind;
@@ -82,6 +109,26 @@ formats! { $
     IQ4_XS: int crate::pack::iq4::Iq4Xs;
     /// 32 floats of 4 bits and a power of two.
     MXFP4: int crate::pack::iq4::Mxfp4;
+    /// 256 numbers of 2 bits in groups of 16 with 4-bit scales and minima.
+    Q2_K: int crate::pack::q2_k::Q2K;
+    /// 256 numbers -1, 0 and 1, five in a byte, and a binary16 scale.
+    TQ1_0: int crate::pack::ternary::Tq1_0 as crate::pack::q8_0::Q8_0;
+    /// 256 numbers -1, 0 and 1, four in a byte, and a binary16 scale.
+    TQ2_0: int crate::pack::ternary::Tq2_0 as crate::pack::q8_0::Q8_0;
+    /// Indices of 256 vectors of 8 elements, with 4-bit scales of groups of 32.
+    IQ2_XXS: int crate::pack::grid::Iq2Xxs as crate::pack::iq4::Iq4Xs;
+    /// Indices of 512 vectors of 8 elements, with 4-bit scales of groups of 16.
+    IQ2_XS: int crate::pack::grid::Iq2Xs;
+    /// Indices of 1,024 vectors of 8 elements, with 4-bit scales of groups of 16.
+    IQ2_S: int crate::pack::grid::Iq2S as crate::pack::grid::Iq2Xs;
+    /// Indices of 256 vectors of 4 elements, with 4-bit scales of groups of 32.
+    IQ3_XXS: int crate::pack::grid::Iq3Xxs as crate::pack::iq4::Iq4Xs;
+    /// Indices of 512 vectors of 4 elements, with 4-bit scales of groups of 32.
+    IQ3_S: int crate::pack::grid::Iq3S as crate::pack::iq4::Iq4Xs;
+    /// Indices of 2,048 vectors of 8 elements, with 3-bit scales of groups of 32.
+    IQ1_S: int crate::pack::grid::Iq1S as crate::pack::iq4::Iq4Xs;
+    /// Indices of 2,048 vectors of 8 elements, with 3-bit scales of groups of 16.
+    IQ1_M: int crate::pack::grid::Iq1M as crate::pack::grid::Iq2Xs;
     /// 32 nibbles, a binary32 scale and a binary32 minimum.
     AFFINE4: int crate::pack::affine::Affine4;
     /// 32 signed bytes, a binary32 scale and a binary32 minimum.

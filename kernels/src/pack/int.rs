@@ -113,3 +113,32 @@ pub(crate) fn dequantize<F: IntFormat>(row: &[u8], out: &mut [f32]) {
         }
     }
 }
+
+/// The numbers of an integer format: element `k` of group `g` is `scales[g] * quants[k] + mins[g]`.
+#[derive(Debug, Default)]
+pub struct Groups {
+    /// Quants less the format's zero point.
+    pub quants: Vec<i8>,
+    pub scales: Vec<f32>,
+    /// Empty if the format has no minima.
+    pub mins: Vec<f32>,
+}
+
+/// Returns the numbers of whole blocks.
+pub(crate) fn groups<F: IntFormat>(blocks: &[u8]) -> Option<Groups> {
+    let mut out = Groups::default();
+    let mut block = UnpackedBlock::new();
+    let block_groups = F::BLOCK_ELEMENTS / F::GROUP;
+    let values =
+        |bits: &[u32]| bits[..block_groups].iter().map(|bits| F::scale_value(*bits)).collect::<Vec<_>>();
+    for source in blocks.chunks_exact(F::BLOCK_BYTES) {
+        F::unpack(source, &mut block);
+        let quants = &block.quants[..F::BLOCK_ELEMENTS];
+        out.quants.extend(quants.iter().map(|quant| quant.wrapping_sub(F::ZERO_POINT).cast_signed()));
+        out.scales.extend(values(&block.scales));
+        if F::HAS_MIN {
+            out.mins.extend(values(&block.mins));
+        }
+    }
+    Some(out)
+}

@@ -2,10 +2,14 @@
 
 use super::{Format, PackError};
 
+/// Returns the bytes of a weight, or `None` if its owner cannot produce them and keeps the reason.
+pub type ReadBytes = Box<dyn Fn() -> Option<Vec<u8>> + Send + Sync>;
+
 /// The bytes of a weight before it is packed.
-#[derive(Debug)]
 pub enum SourceBytes {
     Owned(Vec<u8>),
+    /// Bytes that exist only once they are needed, which they are not if the packed weight is in the cache.
+    Later(ReadBytes),
     /// Borrowed bytes; see [`SourceBytes::borrow`].
     Borrowed {
         bytes: &'static [u8],
@@ -27,9 +31,11 @@ impl SourceBytes {
         Self::Borrowed { bytes, is_mapped }
     }
 
+    /// Returns the bytes, of which there are none yet if they come later.
     pub fn as_slice(&self) -> &[u8] {
         match self {
             Self::Owned(bytes) => bytes,
+            Self::Later(_) => &[],
             Self::Borrowed { bytes, .. } => bytes,
         }
     }

@@ -1,15 +1,17 @@
 //! Records operations and checks their sizes.
 
+mod attention;
 mod experts;
 mod heads;
 
 use std::time::Duration;
 
+pub use experts::Experts;
+
 use super::raw_weight::RawWeight;
-use super::{ProgramConfig, ProgramError};
+use super::{PooledRows, ProgramConfig, ProgramError, RowIndex};
 use crate::attention::Window;
 use crate::ops::rope::RopeFrequencies;
-use crate::ops::route::{MAX_EXPERTS, Rule};
 use crate::pack::{Format, InterleavedHeads, PackError, SourceBytes};
 
 /// The id of an operation's result.
@@ -20,42 +22,107 @@ pub struct ValueId(pub usize);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct WeightId(pub usize);
 
-/// The experts of a layer: gated MLPs with SiLU, of which each row uses a few.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Experts {
-    /// The weights of each expert: `[I, N]`, `[I, N]` and `[N, I]`.
-    pub gate: Vec<WeightId>,
-    pub up: Vec<WeightId>,
-    pub down: Vec<WeightId>,
-    /// The number of experts that a row uses.
-    pub num_used: usize,
-    pub rule: Rule,
-    /// Numbers that are added to the scores of experts for the choice alone.
-    pub choice_bias: Option<WeightId>,
-}
-
 /// An operation; `Ops` in `server/trunkline_server/models/ops.py` defines each of them.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Op {
-    Embedding { weight: WeightId },
-    RmsNorm { x: ValueId, weight: WeightId, eps: f32 },
-    LayerNorm { x: ValueId, weight: WeightId, bias: Option<WeightId>, eps: f32 },
-    HeadRmsNorm { x: ValueId, weight: WeightId, eps: f32 },
-    Linear { x: ValueId, weight: WeightId, bias: Option<WeightId> },
-    HeadLinear { x: ValueId, weights: Vec<WeightId> },
-    JoinHeads { x: ValueId, y: ValueId, num_heads: usize },
-    Rope { x: ValueId, frequencies: usize, head_size: usize },
-    WriteKv { layer: usize, key: ValueId, value: Option<ValueId> },
-    Attention { layer: usize, query: ValueId, scale: f32, soft_cap: Option<f32>, window: Window },
-    SiluMul { gate: ValueId, up: ValueId },
-    GeluMul { gate: ValueId, up: ValueId },
-    Gelu { x: ValueId },
-    ReluSquared { x: ValueId },
-    Add { x: ValueId, y: ValueId },
-    Scale { x: ValueId, factor: f32 },
-    SigmoidScale { x: ValueId, gate: ValueId },
-    Experts { x: ValueId, logits: ValueId, experts: Experts },
-    Logits { x: ValueId, weight: WeightId, soft_cap: Option<f32> },
+    Embedding {
+        weight: WeightId,
+        index: RowIndex,
+    },
+    RmsNorm {
+        x: ValueId,
+        weight: WeightId,
+        eps: f32,
+    },
+    LayerNorm {
+        x: ValueId,
+        weight: WeightId,
+        bias: Option<WeightId>,
+        eps: f32,
+    },
+    HeadRmsNorm {
+        x: ValueId,
+        weight: WeightId,
+        eps: f32,
+    },
+    Linear {
+        x: ValueId,
+        weight: WeightId,
+        bias: Option<WeightId>,
+    },
+    HeadLinear {
+        x: ValueId,
+        weights: Vec<WeightId>,
+    },
+    JoinHeads {
+        x: ValueId,
+        y: ValueId,
+        num_heads: usize,
+    },
+    Rope {
+        x: ValueId,
+        frequencies: usize,
+        head_size: usize,
+    },
+    WriteKv {
+        layer: usize,
+        key: ValueId,
+        value: Option<ValueId>,
+    },
+    Attention {
+        layer: usize,
+        query: ValueId,
+        scale: f32,
+        soft_cap: Option<f32>,
+        window: Window,
+        sinks: Option<WeightId>,
+    },
+    SiluMul {
+        gate: ValueId,
+        up: ValueId,
+    },
+    GeluMul {
+        gate: ValueId,
+        up: ValueId,
+    },
+    Gelu {
+        x: ValueId,
+    },
+    GeluErf {
+        x: ValueId,
+    },
+    Tanh {
+        x: ValueId,
+    },
+    ReluSquared {
+        x: ValueId,
+    },
+    Add {
+        x: ValueId,
+        y: ValueId,
+    },
+    Scale {
+        x: ValueId,
+        factor: f32,
+    },
+    SigmoidScale {
+        x: ValueId,
+        gate: ValueId,
+    },
+    Experts {
+        x: ValueId,
+        logits: ValueId,
+        experts: Experts,
+    },
+    Logits {
+        x: ValueId,
+        weight: WeightId,
+        soft_cap: Option<f32>,
+    },
+    Pooled {
+        x: ValueId,
+        rows: PooledRows,
+    },
 }
 
 impl Op {
@@ -65,6 +132,7 @@ impl Op {
             Op::Embedding { .. } => vec![],
             Op::RmsNorm { x, .. } | Op::LayerNorm { x, .. } | Op::HeadRmsNorm { x, .. } => vec![x],
             Op::Gelu { x } | Op::ReluSquared { x } | Op::Linear { x, .. } => vec![x],
+            Op::GeluErf { x } | Op::Tanh { x } | Op::Pooled { x, .. } => vec![x],
             Op::Rope { x, .. } | Op::Scale { x, .. } | Op::Logits { x, .. } => vec![x],
             Op::HeadLinear { x, .. } => vec![x],
             Op::Attention { query, .. } => vec![query],
@@ -92,6 +160,8 @@ pub struct ProgramBuilder {
     pub(super) frequencies: Vec<RopeFrequencies>,
     /// Number of window parts in the KV pool; `None` stores windowed layers with the others.
     pub(super) num_window_parts: Option<usize>,
+    pub(super) max_positions: usize,
+    pub(super) sees_all: bool,
     pub(super) progress: Option<Progress>,
 }
 
@@ -143,6 +213,8 @@ impl ProgramBuilder {
             weights: Vec::new(),
             frequencies: Vec::new(),
             num_window_parts: None,
+            max_positions: usize::MAX,
+            sees_all: false,
             progress: None,
         })
     }
@@ -183,18 +255,18 @@ impl ProgramBuilder {
         interleaved_heads: Option<InterleavedHeads>,
     ) -> Result<WeightId, ProgramError> {
         let weight = self.weights.len();
-        let (rows, columns) = match *shape {
-            [columns] => (1, columns),
-            [rows, columns] => (rows, columns),
-            _ => return Err(shape_error("weight", "number of dimensions", shape.len(), "1 or 2")),
-        };
+        if !matches!(shape.len(), 1 | 2) {
+            return Err(shape_error("weight", "number of dimensions", shape.len(), "1 or 2"));
+        }
         let fail = |source| ProgramError::Weight { weight, source };
-        format.check(bytes.as_slice().len(), rows, columns).map_err(fail)?;
+        let raw = RawWeight { format, stored: format, bytes, shape: shape.to_vec(), interleaved_heads };
+        if !matches!(raw.bytes, SourceBytes::Later(_)) {
+            raw.check().map_err(fail)?;
+        }
         if let Some(heads) = interleaved_heads {
             heads.check(shape[0]).map_err(fail)?;
         }
-        let shape = shape.to_vec();
-        self.weights.push(RawWeight { format, stored: format, bytes, shape, interleaved_heads });
+        self.weights.push(raw);
         Ok(WeightId(weight))
     }
 
@@ -214,8 +286,21 @@ impl ProgramBuilder {
 
     /// The rows of `weight` `[V, N]` for the tokens of the step: `[T, N]`.
     pub fn embedding(&mut self, weight: WeightId) -> Result<ValueId, ProgramError> {
-        let [_, width] = self.matrix("embedding", weight)?;
-        Ok(self.push(Op::Embedding { weight }, width))
+        self.embedding_by(weight, RowIndex::Token)
+    }
+
+    /// The rows of `weight` for the positions of the step's tokens, or for the text that they belong to.
+    pub fn embedding_by(&mut self, weight: WeightId, index: RowIndex) -> Result<ValueId, ProgramError> {
+        let [rows, width] = self.matrix("embedding", weight)?;
+        if let RowIndex::Position { offset } = index {
+            self.max_positions = self.max_positions.min(rows.saturating_sub(offset));
+        }
+        Ok(self.push(Op::Embedding { weight, index }, width))
+    }
+
+    /// Makes every token see all tokens of its sequence, whose prompt is then one chunk.
+    pub fn see_all(&mut self) {
+        self.sees_all = true;
     }
 
     /// RMS norm of each row: `x / sqrt(mean(x^2) + eps) * weight`.
@@ -285,67 +370,6 @@ impl ProgramBuilder {
         Ok(self.push(Op::Rope { x, frequencies, head_size }, width))
     }
 
-    /// Stores key and value `[T, G * D]` in the slots of the step's tokens. With latent attention, the value is a part
-    /// of the key. The returned id may not be used as an operand.
-    pub fn write_kv(
-        &mut self,
-        layer: usize,
-        key: ValueId,
-        value: Option<ValueId>,
-    ) -> Result<ValueId, ProgramError> {
-        self.check_layer("write_kv", layer)?;
-        let geometry = self.config.geometry;
-        if value.is_some() == geometry.latent_size.is_some() {
-            let expected = "one, unless it is a part of the key";
-            return Err(shape_error("write_kv", "number of values", usize::from(value.is_some()), expected));
-        }
-        let expected = geometry.num_kv_heads * geometry.head_size;
-        for (what, operand) in
-            std::iter::once(("width of key", key)).chain(value.map(|v| ("width of value", v)))
-        {
-            let width = self.width("write_kv", operand)?;
-            if width != expected {
-                return Err(shape_error("write_kv", what, width, expected));
-            }
-        }
-        Ok(self.push(Op::WriteKv { layer, key, value }, 0))
-    }
-
-    /// Causal attention of `query` `[T, H * D]` over the blocks of its sequence: H values. With a window, it covers
-    /// the last `window` positions, including the query's own. With a soft cap, each score `s` becomes
-    /// `soft_cap * tanh(s / soft_cap)`.
-    pub fn paged_attention(
-        &mut self,
-        layer: usize,
-        query: ValueId,
-        scale: f32,
-        window: Option<usize>,
-        soft_cap: Option<f32>,
-    ) -> Result<ValueId, ProgramError> {
-        let window = match window {
-            None => Window::NONE,
-            Some(size) => Window::new(size)
-                .ok_or_else(|| shape_error("paged_attention", "window", size, "at least 1"))?,
-        };
-        check_soft_cap("paged_attention", soft_cap)?;
-        self.check_layer("paged_attention", layer)?;
-        let width = self.width("paged_attention", query)?;
-        let geometry = self.config.geometry;
-        let unit = geometry.num_kv_heads * geometry.head_size;
-        if !width.is_multiple_of(unit) {
-            let expected = format!("a multiple of {unit}");
-            return Err(shape_error("paged_attention", "width of query", width, expected));
-        }
-        let is_written =
-            self.nodes.iter().any(|node| matches!(node.op, Op::WriteKv { layer: l, .. } if l == layer));
-        if !is_written {
-            let what = format!("reads K and V of layer {layer} before `write_kv`");
-            return Err(ProgramError::Structure { what });
-        }
-        let width = width / geometry.head_size * geometry.value_size();
-        Ok(self.push(Op::Attention { layer, query, scale, soft_cap, window }, width))
-    }
-
     pub fn silu_mul(&mut self, gate: ValueId, up: ValueId) -> Result<ValueId, ProgramError> {
         let width = self.same_width("silu_mul", gate, up)?;
         Ok(self.push(Op::SiluMul { gate, up }, width))
@@ -355,6 +379,18 @@ impl ProgramBuilder {
     pub fn gelu_mul(&mut self, gate: ValueId, up: ValueId) -> Result<ValueId, ProgramError> {
         let width = self.same_width("gelu_mul", gate, up)?;
         Ok(self.push(Op::GeluMul { gate, up }, width))
+    }
+
+    /// Computes `x / 2 * (1 + erf(x / sqrt(2)))`, which is GELU without approximation.
+    pub fn gelu_erf(&mut self, x: ValueId) -> Result<ValueId, ProgramError> {
+        let width = self.width("gelu_erf", x)?;
+        Ok(self.push(Op::GeluErf { x }, width))
+    }
+
+    /// Computes the hyperbolic tangent of each element.
+    pub fn tanh(&mut self, x: ValueId) -> Result<ValueId, ProgramError> {
+        let width = self.width("tanh", x)?;
+        Ok(self.push(Op::Tanh { x }, width))
     }
 
     /// Computes `gelu(x)` with the tanh approximation.
@@ -369,44 +405,6 @@ impl ProgramBuilder {
         Ok(self.push(Op::ReluSquared { x }, width))
     }
 
-    /// The weighted sum of the outputs of each row's experts: `[T, N]`. A row of `x` `[T, N]` uses the experts with the
-    /// largest `logits` `[T, E]`; see [`route`](crate::ops::route::route).
-    pub fn experts(
-        &mut self,
-        x: ValueId,
-        logits: ValueId,
-        experts: Experts,
-    ) -> Result<ValueId, ProgramError> {
-        let op = "experts";
-        let (width, num_experts) = (self.width(op, x)?, self.width(op, logits)?);
-        if num_experts > MAX_EXPERTS {
-            return Err(shape_error(op, "number of experts", num_experts, format!("at most {MAX_EXPERTS}")));
-        }
-        if !(1..=num_experts).contains(&experts.num_used) {
-            let expected = format!("1 to {num_experts}");
-            return Err(shape_error(op, "number of used experts", experts.num_used, expected));
-        }
-        self.check_choice(num_experts, &experts)?;
-        let Experts { gate, up, down, .. } = &experts;
-        let inner = self.experts_shape(op, gate, num_experts)?[0];
-        for (weights, shape) in [(gate, [inner, width]), (up, [inner, width]), (down, [width, inner])] {
-            let found = self.experts_shape(op, weights, num_experts)?;
-            if found != shape {
-                return Err(shape_error(op, "shape of the weight", found, shape));
-            }
-        }
-        Ok(self.push(Op::Experts { x, logits, experts }, width))
-    }
-
-    /// Multiplies each row of `x` by the sigmoid of its row of `gate` `[T, 1]`.
-    pub fn sigmoid_scale(&mut self, x: ValueId, gate: ValueId) -> Result<ValueId, ProgramError> {
-        let width = self.width("sigmoid_scale", x)?;
-        match self.width("sigmoid_scale", gate)? {
-            1 => Ok(self.push(Op::SigmoidScale { x, gate }, width)),
-            other => Err(shape_error("sigmoid_scale", "width of the gate", other, 1)),
-        }
-    }
-
     pub fn scale(&mut self, x: ValueId, factor: f32) -> Result<ValueId, ProgramError> {
         let width = self.width("scale", x)?;
         Ok(self.push(Op::Scale { x, factor }, width))
@@ -418,7 +416,7 @@ impl ProgramBuilder {
     }
 
     /// The product of the sampled rows of `x` and the transpose of `weight`: `[S, V]`. With a soft cap, each logit `l`
-    /// becomes `soft_cap * tanh(l / soft_cap)`. Must be the last operation.
+    /// becomes `soft_cap * tanh(l / soft_cap)`. Must be the last operation, unless `pooled` is.
     pub fn logits(
         &mut self,
         x: ValueId,
@@ -430,15 +428,23 @@ impl ProgramBuilder {
         Ok(self.push(Op::Logits { x, weight, soft_cap }, width))
     }
 
+    /// Marks `x` as the output from which the vectors of pooled sequences are made, by `rows`.
+    pub fn pooled(&mut self, x: ValueId, rows: PooledRows) -> Result<ValueId, ProgramError> {
+        let width = self.width("pooled", x)?;
+        Ok(self.push(Op::Pooled { x, rows }, width))
+    }
+
     fn push(&mut self, op: Op, width: usize) -> ValueId {
         self.nodes.push(Node { op, width });
         ValueId(self.nodes.len() - 1)
     }
 
-    /// The width of an operand. Results of `write_kv` and `logits` cannot be operands.
+    /// The width of an operand. Results of `write_kv`, `logits` and `pooled` cannot be operands.
     fn width(&self, op: &'static str, x: ValueId) -> Result<usize, ProgramError> {
         match self.nodes.get(x.0) {
-            Some(node) if !matches!(node.op, Op::WriteKv { .. } | Op::Logits { .. }) => Ok(node.width),
+            Some(node) if !matches!(node.op, Op::WriteKv { .. } | Op::Logits { .. } | Op::Pooled { .. }) => {
+                Ok(node.width)
+            }
             _ => Err(ProgramError::UnknownValue { op, value: x.0 }),
         }
     }

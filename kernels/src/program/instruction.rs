@@ -6,6 +6,7 @@ use crate::attention::Window;
 use crate::kv_pool::{KeyMean, KeyTurns, WindowLimits};
 use crate::ops::rope::RopeFrequencies;
 use crate::ops::route::Rule;
+use crate::ops::silu_mul::SwigluClamp;
 use crate::pack::PackedWeight;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -77,6 +78,15 @@ pub enum LinearSource {
     Quantized(usize),
 }
 
+impl Buffer {
+    /// The number of elements in a row.
+    pub fn width(&self) -> usize {
+        match self.kind {
+            BufferKind::Float { width } | BufferKind::Quantized { width } => width,
+        }
+    }
+}
+
 impl LinearSource {
     fn buffer(self) -> usize {
         match self {
@@ -91,7 +101,7 @@ impl LinearSource {
 /// rows by the experts that they use, and `Combine` adds the outputs of these up; `routes` has the results of `Route`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Kernel {
-    Embedding { weight: usize, out: View },
+    Embedding { weight: usize, index: RowIndex, out: View },
     RopeTable { frequencies: usize, out: View },
     Gather { x: View, out: View },
     Copy { x: View, out: View },
@@ -107,8 +117,10 @@ pub enum Kernel {
     WriteKv { layer: usize, key: View, value: Option<View> },
     Attention(AttentionKernel),
     SiluMul { gate: View, up: View },
+    ClampedSwiglu { gate: View, up: View, clamp: SwigluClamp },
     GeluMul { gate: View, up: View },
     Gelu { x: View },
+    GeluErf { x: View },
     ReluSquared { x: View },
     Add { x: View, y: View },
     Scale { x: View, factor: f32 },
@@ -126,6 +138,8 @@ pub struct ExpertsKernel {
     pub x: LinearSource,
     /// The matrix of the first expert. Those of the others follow.
     pub first_weight: usize,
+    /// The vector of the biases of all experts, one behind the other.
+    pub biases: Option<usize>,
     pub out: View,
 }
 
@@ -164,6 +178,8 @@ pub struct AttentionKernel {
     pub soft_cap: Option<f32>,
     /// An index into [`Program::windows`].
     pub window: usize,
+    /// The vector of sinks, one for each head.
+    pub sinks: Option<usize>,
     pub out: View,
     /// Index among the kernels whose threads share a counter.
     pub counter: usize,
@@ -188,8 +204,9 @@ impl Kernel {
             Kernel::WriteKv { .. } => "write kv",
             Kernel::Attention { .. } => "attention",
             Kernel::SiluMul { .. } => "silu mul",
+            Kernel::ClampedSwiglu { .. } => "clamped swiglu",
             Kernel::GeluMul { .. } => "gelu mul",
-            Kernel::Gelu { .. } => "gelu",
+            Kernel::Gelu { .. } | Kernel::GeluErf { .. } => "gelu",
             Kernel::ReluSquared { .. } => "relu squared",
             Kernel::Add { .. } => "add",
             Kernel::Scale { .. } => "scale",
@@ -228,7 +245,7 @@ impl Kernel {
             Kernel::HeadRmsNorm { x, .. } | Kernel::Scale { x, .. } | Kernel::SoftCap { x, .. } => {
                 vec![x.buffer]
             }
-            Kernel::Gelu { x } | Kernel::ReluSquared { x } => vec![x.buffer],
+            Kernel::Gelu { x } | Kernel::GeluErf { x } | Kernel::ReluSquared { x } => vec![x.buffer],
             Kernel::Quantize { x, out, .. } => vec![x.buffer, out],
             Kernel::Linear { x, out, .. } | Kernel::Experts(ExpertsKernel { x, out, .. }) => {
                 vec![x.buffer(), out.buffer]
@@ -247,7 +264,9 @@ impl Kernel {
                 std::iter::once(key).chain(value).map(|view| view.buffer).collect()
             }
             Kernel::Attention(AttentionKernel { query, out, .. }) => vec![query.buffer, out.buffer],
-            Kernel::SiluMul { gate, up } | Kernel::GeluMul { gate, up } => vec![gate.buffer, up.buffer],
+            Kernel::SiluMul { gate, up }
+            | Kernel::ClampedSwiglu { gate, up, .. }
+            | Kernel::GeluMul { gate, up } => vec![gate.buffer, up.buffer],
             Kernel::Add { x, y } => vec![x.buffer, y.buffer],
         }
     }
@@ -259,6 +278,32 @@ pub struct Instruction {
     pub rows: RowSet,
     /// If set, all threads must finish the earlier instructions before any thread starts this one.
     pub(crate) barrier_before: bool,
+}
+
+/// What chooses the row of an embedding for a token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RowIndex {
+    /// Its id.
+    Token,
+    /// Its position, plus a number of rows at the front that mean something else.
+    Position { offset: usize },
+    /// The text that it belongs to, 0 or 1. With fewer rows, the last one.
+    Text,
+}
+
+/// The positions whose outputs make the vector of a prompt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PooledRows {
+    First,
+    Last,
+    All,
+}
+
+/// The output from which vectors are made: a row for each sampled position, or for each token with `All`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PooledOutput {
+    pub view: View,
+    pub rows: PooledRows,
 }
 
 /// A lowered program: everything that all steps of a model have in common.
@@ -283,7 +328,14 @@ pub struct Program {
     pub(crate) layer_means: Vec<KeyMean>,
     /// Number of window parts in the KV pool; `None` stores windowed layers with the others.
     pub(crate) num_window_parts: Option<usize>,
-    pub logits: View,
+    /// The logits; `None` for a program that only pools.
+    pub logits: Option<View>,
+    pub pooled: Option<PooledOutput>,
+    /// Positions must be smaller.
+    pub max_positions: usize,
+    /// Every token sees all tokens of its sequence.
+    pub sees_all: bool,
+    /// The width of the logits, or the rows of the embedding without them.
     pub vocab_size: usize,
     /// Number of rows of the embedding. Token ids must be smaller.
     pub num_embeddings: usize,

@@ -9,7 +9,8 @@ use std::sync::Arc;
 
 use super::graph::{Node, Op, ValueId, WeightId, index_of};
 use super::instruction::{
-    AttentionKernel, Buffer, BufferKind, Instruction, Kernel, LinearSource, Program, RowSet, View,
+    AttentionKernel, Buffer, BufferKind, Instruction, Kernel, LinearSource, PooledOutput, PooledRows,
+    Program, RowIndex, RowSet, View,
 };
 use super::memory::{Demand, lay_out};
 use super::raw_weight::RawWeight;
@@ -32,14 +33,14 @@ impl ProgramBuilder {
     /// Like [`ProgramBuilder::lower`], with the pool's threads. `find_packed` may return an image that is already
     /// packed; if it returns `None`, the weights are packed.
     pub(crate) fn lower_on(
-        self,
+        mut self,
         pool: &mut ThreadPool,
         find_packed: &mut dyn FnMut(&ImageTable, &mut ThreadPool) -> Option<Region>,
     ) -> Result<Program, ProgramError> {
-        let Some(Node { op: Op::Logits { .. }, width: vocab_size }) = self.nodes.last().cloned() else {
-            return Err(ProgramError::Structure { what: "does not end with `logits`".to_owned() });
-        };
         let (num_embeddings, heads_per_kv_head) = self.check_structure()?;
+        let find = |is_it: fn(&Op) -> bool| self.nodes.iter().position(|node| is_it(&node.op));
+        let logits = find(|op| matches!(op, Op::Logits { .. }));
+        let pooled = find(|op| matches!(op, Op::Pooled { .. }));
         let analysis = Analysis::new(&self.nodes);
         let mut lowering = Lowering {
             plan: WeightPlan::default(),
@@ -59,14 +60,20 @@ impl ProgramBuilder {
         for index in 0..self.nodes.len() {
             lowering.lower_node(index);
         }
-        let logits = lowering.values[&(ValueId(self.nodes.len() - 1), RowSet::Samples)];
-        let (num_floats, num_quantized_bytes) = lowering.place_buffers(logits.buffer);
+        let vocab_size = logits.map_or(num_embeddings, |index| self.nodes[index].width);
+        let logits = logits.map(|index| lowering.values[&(ValueId(index), RowSet::Samples)]);
+        let pooled = pooled.map(|index| lowering.pooled(index));
+        let results = logits.into_iter().chain(pooled.map(|pooled| pooled.view)).map(|view| view.buffer);
+        let (num_floats, num_quantized_bytes) = lowering.place_buffers(&results.collect::<Vec<_>>());
         let Lowering { instructions, buffers, plan, windows, num_counters, .. } = lowering;
         let (layer_windows, layer_means) = (self.layer_windows(), self.layer_means());
         let table = plan.lay_out(&self.weights)?;
         let image = match find_packed(&table, pool) {
             Some(region) => WeightImage { table: Arc::new(table), region: Arc::new(region) },
-            None => WeightImage::pack(table, &self.weights, pool, self.progress.as_ref())?,
+            None => {
+                self.weights.iter_mut().enumerate().try_for_each(|(weight, raw)| raw.read(weight))?;
+                WeightImage::pack(table, &self.weights, pool, self.progress.as_ref())?
+            }
         };
         Ok(Program {
             config: self.config,
@@ -83,6 +90,9 @@ impl ProgramBuilder {
             layer_means,
             num_window_parts: self.num_window_parts,
             logits,
+            pooled,
+            max_positions: self.max_positions,
+            sees_all: self.sees_all,
             vocab_size,
             num_embeddings,
             heads_per_kv_head,
@@ -115,14 +125,17 @@ impl ProgramBuilder {
             }
         }
         for node in &self.nodes {
-            if let Op::Attention { layer, soft_cap: Some(_), .. } = node.op {
+            // A fixed mean changes all scores of a row alike, which neither a soft cap nor a sink allows.
+            if let Op::Attention { layer, soft_cap, sinks, .. } = node.op
+                && (soft_cap.is_some() || (sinks.is_some() && means[layer] == KeyMean::Fixed))
+            {
                 means[layer] = KeyMean::Zero;
             }
         }
         means
     }
 
-    /// Checks that `logits` is last, every layer is written once, and all layers have the same number of heads. Returns
+    /// Checks that `logits` or `pooled` is last, every layer is written once, and all layers have the same number of heads. Returns
     /// the number of rows of the smallest embedding, and H / G.
     fn check_structure(&self) -> Result<(usize, usize), ProgramError> {
         let fail = |what: String| Err(ProgramError::Structure { what });
@@ -143,11 +156,19 @@ impl ProgramBuilder {
                 Op::Logits { .. } if index + 1 < self.nodes.len() => {
                     return fail("continues after `logits`".to_owned());
                 }
-                Op::Embedding { weight } => {
+                Op::Pooled { .. }
+                    if !matches!(self.nodes[index + 1..], [] | [Node { op: Op::Logits { .. }, .. }]) =>
+                {
+                    return fail("continues after `pooled`".to_owned());
+                }
+                Op::Embedding { weight, index: RowIndex::Token } => {
                     num_embeddings = num_embeddings.min(self.weights[weight.0].shape[0])
                 }
                 _ => {}
             }
+        }
+        if !matches!(self.nodes.last(), Some(Node { op: Op::Logits { .. } | Op::Pooled { .. }, .. })) {
+            return fail("does not end with `logits` or `pooled`".to_owned());
         }
         if let Some(layer) = writes.iter().position(|count| *count != 1) {
             return fail(format!("writes K and V of layer {layer} {} times, expected once", writes[layer]));
@@ -175,10 +196,14 @@ impl Analysis {
             let node = &nodes[index];
             // Readers have higher indices and are already analysed: `rows` is Samples unless one of them needs all
             // tokens.
-            if matches!(node.op, Op::Embedding { .. } | Op::WriteKv { .. }) {
+            if matches!(
+                node.op,
+                Op::Embedding { .. } | Op::WriteKv { .. } | Op::Pooled { rows: PooledRows::All, .. }
+            ) {
                 analysis.rows[index] = RowSet::Tokens;
             }
-            analysis.is_live[index] |= matches!(node.op, Op::Logits { .. } | Op::WriteKv { .. });
+            analysis.is_live[index] |=
+                matches!(node.op, Op::Logits { .. } | Op::Pooled { .. } | Op::WriteKv { .. });
             if !analysis.is_live[index] {
                 continue;
             }
@@ -216,6 +241,12 @@ struct Lowering<'a> {
 impl Lowering<'_> {
     fn raw(&self, weight: WeightId) -> &RawWeight {
         &self.raw[weight.0]
+    }
+
+    /// The lowered output of the `pooled` node.
+    fn pooled(&self, index: usize) -> PooledOutput {
+        let Op::Pooled { rows, .. } = self.nodes[index].op else { unreachable!("the node is `pooled`") };
+        PooledOutput { view: self.values[&(ValueId(index), self.analysis.rows[index])], rows }
     }
 
     fn max_rows(&self, rows: RowSet) -> usize {
@@ -274,10 +305,10 @@ impl Lowering<'_> {
         }
         let width = self.nodes[index].width;
         let out = match self.nodes[index].op.clone() {
-            Op::Embedding { weight } => {
+            Op::Embedding { weight, index } => {
                 let weight = self.plan.matrix(&[weight]);
                 let out = self.new_view(width, rows);
-                self.emit(Kernel::Embedding { weight, out }, rows);
+                self.emit(Kernel::Embedding { weight, index, out }, rows);
                 out
             }
             Op::RmsNorm { x, weight, eps } => {
@@ -319,6 +350,8 @@ impl Lowering<'_> {
                 }
                 out
             }
+            // Its rows are kept until the step ends.
+            Op::Pooled { x, .. } => self.operand(x, rows),
             Op::Rope { x, frequencies, head_size } => {
                 let table = self.table(frequencies, rows);
                 let x = self.writable(x, rows, index, None);
@@ -331,12 +364,13 @@ impl Lowering<'_> {
                 self.emit(Kernel::WriteKv { layer, key, value }, rows);
                 return;
             }
-            Op::Attention { layer, query, scale, soft_cap, window } => {
+            Op::Attention { layer, query, scale, soft_cap, window, sinks } => {
+                let sinks = sinks.map(|sinks| self.plan.vector(&[sinks]));
                 let query = self.operand(query, rows);
                 let out = self.new_view(width, rows);
                 let counter = self.new_counter();
                 let window = index_of(&mut self.windows, window);
-                let kernel = AttentionKernel { layer, query, scale, soft_cap, window, out, counter };
+                let kernel = AttentionKernel { layer, query, scale, soft_cap, window, sinks, out, counter };
                 self.emit(Kernel::Attention(kernel), rows);
                 out
             }
@@ -355,6 +389,16 @@ impl Lowering<'_> {
             Op::Gelu { x } => {
                 let x = self.writable(x, rows, index, None);
                 self.emit(Kernel::Gelu { x }, rows);
+                x
+            }
+            Op::GeluErf { x } => {
+                let x = self.writable(x, rows, index, None);
+                self.emit(Kernel::GeluErf { x }, rows);
+                x
+            }
+            Op::Tanh { x } => {
+                let x = self.writable(x, rows, index, None);
+                self.emit(Kernel::SoftCap { x, cap: 1.0 }, rows);
                 x
             }
             Op::ReluSquared { x } => {
@@ -453,9 +497,9 @@ impl Lowering<'_> {
         out
     }
 
-    /// Assigns an offset to every buffer. The buffer `result` outlives the last phase. Returns the number of f32
+    /// Assigns an offset to every buffer. The buffers `results` outlive the last phase. Returns the number of f32
     /// elements and the number of bytes for quantised rows.
-    fn place_buffers(&mut self, result: usize) -> (usize, usize) {
+    fn place_buffers(&mut self, results: &[usize]) -> (usize, usize) {
         let mut lifetimes = vec![(usize::MAX, 0); self.buffers.len()];
         let mut phase = 0;
         for instruction in &self.instructions {
@@ -465,7 +509,7 @@ impl Lowering<'_> {
                 lifetimes[buffer] = (phase.min(first), phase.max(last));
             }
         }
-        lifetimes[result].1 = phase + 1;
+        results.iter().for_each(|result| lifetimes[*result].1 = phase + 1);
         let mut place = |is_float: bool| {
             let of_kind = |buffer: &Buffer| matches!(buffer.kind, BufferKind::Float { .. }) == is_float;
             let members: Vec<usize> =

@@ -1,5 +1,6 @@
 //! Weights as they are given to the builder.
 
+use super::ProgramError;
 use crate::pack::{Format, InterleavedHeads, PackError, SourceBytes, SourceRows};
 
 /// A weight in its file's format.
@@ -15,6 +16,24 @@ pub(super) struct RawWeight {
 }
 
 impl RawWeight {
+    /// Gets the bytes if they come later. `weight` is this weight's id.
+    pub(super) fn read(&mut self, weight: usize) -> Result<(), ProgramError> {
+        if let SourceBytes::Later(read) = &self.bytes {
+            self.bytes = SourceBytes::Owned(read().ok_or(ProgramError::Unread { weight })?);
+            self.check().map_err(|source| ProgramError::Weight { weight, source })?;
+        }
+        Ok(())
+    }
+
+    /// Checks the number of bytes.
+    pub(super) fn check(&self) -> Result<(), PackError> {
+        let (rows, columns) = match *self.shape {
+            [rows, columns] => (rows, columns),
+            _ => (1, self.shape[0]),
+        };
+        self.stored.check(self.bytes.as_slice().len(), rows, columns).map(|_| ())
+    }
+
     /// The rows of a matrix, in the model's order.
     pub(super) fn rows(&self) -> Result<SourceRows<'_>, PackError> {
         let rows = SourceRows::new(self.stored, self.bytes.as_slice(), self.shape[0], self.shape[1])?;

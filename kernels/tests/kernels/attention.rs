@@ -24,6 +24,7 @@ pub struct Case {
     scale: f32,
     pub window: Window,
     pub soft_cap: Option<f32>,
+    sinks: Option<Vec<f32>>,
 }
 
 const LAYER: usize = 1;
@@ -105,6 +106,7 @@ impl Case {
             scale,
             window,
             soft_cap,
+            sinks: None,
         }
     }
 
@@ -139,10 +141,12 @@ impl Case {
                     kv_head,
                     heads_per_kv_head: self.heads_per_kv_head,
                     first_position: first,
+                    position_step: 1,
                     num_rows,
                     scale: self.scale,
                     soft_cap: self.soft_cap,
                     window: self.window,
+                    sinks: self.sinks.as_deref(),
                     first_segment,
                     end_segment: num_segments(first),
                     next: None,
@@ -204,9 +208,10 @@ impl Case {
                         self.soft_cap.map_or(score, cap)
                     })
                     .collect();
-                let max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+                let sink = self.sinks.as_ref().map_or(f64::NEG_INFINITY, |sinks| f64::from(sinks[head]));
+                let max = scores.iter().copied().fold(sink, f64::max);
                 let weights: Vec<f64> = scores.iter().map(|s| (s - max).exp()).collect();
-                let sum: f64 = weights.iter().sum();
+                let sum = weights.iter().sum::<f64>() + (sink - max).exp();
                 for (s, weight) in weights.iter().enumerate() {
                     let value = &self.values[(first + s) * values_width + kv_head * value_size..];
                     for (i, element) in value[..value_size].iter().enumerate() {
@@ -339,6 +344,49 @@ fn windows_and_soft_caps_are_near_exact_and_have_the_same_bits_in_every_division
         let what =
             format!("seed {seed}: {geometry:?} group {heads_per_kv_head} tokens {num_tokens} {size} {cap:?}");
         check_all_ways(&mut case, &what);
+    }
+}
+
+#[test]
+fn sinks_take_part_in_the_softmax_and_have_no_value() {
+    for seed in 0..num_cases(12, 48) {
+        let dtype = KvDtype::ALL[seed as usize % KvDtype::ALL.len()];
+        let mut random = Random::new(2000 + seed);
+        let (geometry, heads_per_kv_head) = random_geometry(&mut random, dtype);
+        let num_tokens = if seed % 4 == 0 { 540 } else { 1 + random.below(140) };
+        let mut case = Case::new(&mut random, geometry, heads_per_kv_head, num_tokens);
+        // Some sinks take nearly everything, and some nearly nothing.
+        let num_heads = geometry.num_kv_heads * heads_per_kv_head;
+        case.sinks = Some(random.normals(num_heads).into_iter().map(|x| 8.0 * x).collect());
+        if seed % 3 == 0 {
+            case.window = Window::new(1 + random.below(200)).unwrap();
+        }
+        let window = case.window;
+        let what =
+            format!("seed {seed}: {geometry:?} group {heads_per_kv_head} tokens {num_tokens} {window:?}");
+        check_all_ways(&mut case, &what);
+    }
+}
+
+#[test]
+fn a_sink_beyond_all_scores_gives_zero_and_one_below_them_changes_nothing() {
+    for dtype in KvDtype::ALL {
+        let mut case =
+            Case::of_sizes(&mut Random::new(10), *Isa::available().last().unwrap(), dtype, [64, 64, 70]);
+        for isa in Isa::available() {
+            case.sinks = None;
+            let plain = case.rows(isa, 60);
+            for (sink, is_largest) in [(1e30, true), (-1e30, false), (f32::NEG_INFINITY, false)] {
+                case.sinks = Some(vec![sink; 6]);
+                for (got, plain) in case.rows(isa, 60).into_iter().zip(&plain) {
+                    let expected = if is_largest { 0.0 } else { *plain };
+                    assert!(
+                        (got - expected).abs() < 1e-6,
+                        "{dtype} {isa}: {got} for {expected}, sink {sink}"
+                    );
+                }
+            }
+        }
     }
 }
 

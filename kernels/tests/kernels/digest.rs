@@ -15,7 +15,7 @@ use trunkline_kernels::ops::relu_squared::relu_squared_in_place;
 use trunkline_kernels::ops::rms_norm::{head_rms_norm_in_place, rms_norm};
 use trunkline_kernels::ops::rope::{RopeFrequencies, rope_in_place};
 use trunkline_kernels::ops::scale::scale_in_place;
-use trunkline_kernels::ops::silu_mul::silu_mul_in_place;
+use trunkline_kernels::ops::silu_mul::{SwigluClamp, clamped_swiglu_in_place, silu_mul_in_place};
 use trunkline_kernels::ops::tanh::soft_cap_in_place;
 use trunkline_kernels::pack::Format;
 use trunkline_kernels::sampling::{SampleContext, Sampler, SamplingParams, TokenCounts, Watermark};
@@ -27,13 +27,15 @@ use crate::executor::model::{ALL, Recipe, VOCAB, build};
 use crate::linear::product;
 use crate::random::Random;
 
-/// The only group that is not computed with the scalar set.
+/// The groups that are not computed with the scalar set.
 const INT4_MODELS: &str = "int4_models";
+const GPT_OSS_INT4: &str = "gpt_oss_int4";
 /// The current XXH3-64 of each group of results.
-const DIGESTS: [(&str, u64); 41] = [
+const DIGESTS: [(&str, u64); 54] = [
     ("rms_norm", 0x1f5038f7c15a45e2),
     ("head_rms_norm", 0x793fb7940ddce849),
     ("silu_mul", 0xf8fbe278048fc9ea),
+    ("clamped_swiglu", 0x6864db860c68dda0),
     ("gelu_mul", 0x07e540b30fa4bca2),
     ("layer_norm", 0xbae2262181f9372a),
     ("gelu", 0x98659511304c8bef),
@@ -60,6 +62,16 @@ const DIGESTS: [(&str, u64); 41] = [
     ("IQ4_NL", 0xff0b4c96d1618472),
     ("IQ4_XS", 0x415e6c60d281eba2),
     ("MXFP4", 0x7bff934440ec7463),
+    ("Q2_K", 0x2ef1b30d8bac0dcd),
+    ("TQ1_0", 0x01bc308fe6bcafa6),
+    ("TQ2_0", 0x2a0c8350b216d6b3),
+    ("IQ2_XXS", 0x4dcb782f627f1836),
+    ("IQ2_XS", 0xfa7a0bdf51f0a20b),
+    ("IQ2_S", 0x3b4f7201ab1e1823),
+    ("IQ3_XXS", 0x3867bc86e31814dc),
+    ("IQ3_S", 0xdfd83e5c99f6e6b7),
+    ("IQ1_S", 0xad324470f639d4e1),
+    ("IQ1_M", 0x0a9621a791eed1a3),
     ("AFFINE4", 0x95215d04835aec86),
     ("AFFINE8", 0x78f49f6371f55dde),
     ("int8", 0xf515b9e8c0f7dd50),
@@ -71,12 +83,14 @@ const DIGESTS: [(&str, u64); 41] = [
     ("models", 0x76a23211e0573731),
     ("experts", 0x755a3cbec14a3228),
     ("latents", 0x2a934e0cb5ddfbce),
+    ("gpt_oss", 0x1cd518b479cee451),
     (INT4_MODELS, 0x77bdc6129a48e6a4),
+    (GPT_OSS_INT4, 0x07f45752e2a5d18d),
 ];
 
 /// Each `NUMERICS_VERSION` with the XXH3-64 of its digests in order, little-endian. A change of bits adds a line and
 /// never changes an existing one.
-const VERSIONS: [(u32, u64); 2] = [(7, 0xafd9e0cc6822f7f7), (8, 0xa51ed92368e65ce5)];
+const VERSIONS: [(u32, u64); 2] = [(7, 0xafd9e0cc6822f7f7), (8, 0x414348170fdf8f42)];
 
 #[derive(Default)]
 struct Digest(Xxh3);
@@ -140,10 +154,12 @@ fn operations(isa: Isa) -> Vec<(&'static str, u64)> {
     let frequencies = RopeFrequencies::new((0..32).map(|i| 0.75f64.powi(i)).collect(), 1.25);
     let mut table = vec![0.0; 64];
     frequencies.fill(12_345, &mut table);
+    let clamp = SwigluClamp { alpha: 1.702, limit: 7.0 };
     vec![
         ("rms_norm", of(&x, &|out| rms_norm(isa, &x, &y, 1e-5, out))),
         ("head_rms_norm", of(&x, &|x| head_rms_norm_in_place(isa, x, &y[..50], 1e-6))),
         ("silu_mul", of(&large, &|x| silu_mul_in_place(isa, x, &y))),
+        ("clamped_swiglu", of(&large, &|x| clamped_swiglu_in_place(isa, x, &y, clamp))),
         ("gelu_mul", of(&large, &|x| gelu_mul_in_place(isa, x, &y))),
         ("layer_norm", of(&x, &|out| layer_norm(isa, &x, &y, Some(&large), 1e-5, out))),
         ("gelu", of(&large, &|x| gelu_in_place(isa, x))),
@@ -241,16 +257,20 @@ fn all(isa: Isa) -> Vec<(&'static str, u64)> {
     all.extend(KvDtype::ALL.map(|dtype| (dtype.name(), attention(isa, dtype))));
     let is_int4 = |recipe: &Recipe| recipe.dtype == KvDtype::Int4;
     let is_dense = |recipe: &Recipe| recipe.experts.is_none() && !is_int4(recipe);
+    let is_mixture = |recipe: &Recipe| recipe.experts.is_some() && !recipe.has_latents && !recipe.is_gpt_oss;
+    let is_gpt_oss = |recipe: &Recipe| recipe.is_gpt_oss && !is_int4(recipe);
     all.extend([
         ("quantized", quantized(isa)),
         ("sampled", sampled(isa)),
         ("models", models(isa, is_dense)),
-        ("experts", models(isa, |recipe| recipe.experts.is_some() && !recipe.has_latents)),
+        ("experts", models(isa, is_mixture)),
         ("latents", latents(isa)),
+        ("gpt_oss", models(isa, is_gpt_oss)),
     ]);
     // Building these models measures the key scaling with a thousand tokens, which is too slow without vectors.
     if isa != Isa::SCALAR {
-        all.push((INT4_MODELS, models(isa, is_int4)));
+        all.push((INT4_MODELS, models(isa, |recipe| is_int4(recipe) && !recipe.is_gpt_oss)));
+        all.push((GPT_OSS_INT4, models(isa, |recipe| is_int4(recipe) && recipe.is_gpt_oss)));
     }
     all
 }
@@ -265,8 +285,10 @@ fn total(digests: &[(&str, u64)]) -> u64 {
 fn results_have_the_recorded_bits_of_this_version() {
     for isa in Isa::available().into_iter().rev() {
         let got = all(isa);
-        let expected: Vec<_> =
-            DIGESTS.into_iter().filter(|(name, _)| isa != Isa::SCALAR || *name != INT4_MODELS).collect();
+        let expected: Vec<_> = DIGESTS
+            .into_iter()
+            .filter(|(name, _)| isa != Isa::SCALAR || ![INT4_MODELS, GPT_OSS_INT4].contains(name))
+            .collect();
         let is_new = |digest: &&(&str, u64)| !DIGESTS.contains(digest);
         let changed: Vec<&str> = got.iter().filter(is_new).map(|(name, _)| *name).collect();
         let line = |(name, digest): &(&str, u64)| format!("    (\"{name}\", {digest:#018x}),\n");

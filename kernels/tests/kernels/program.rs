@@ -1,9 +1,11 @@
 mod memory;
 
 use trunkline_kernels::kv_pool::{KvDtype, KvGeometry};
+use trunkline_kernels::ops::route::Rule;
 use trunkline_kernels::pack::Format;
 use trunkline_kernels::program::{
-    Instruction, Kernel, Program, ProgramBuilder, ProgramConfig, ProgramError, RowSet, ValueId, WeightId,
+    Experts, Instruction, Kernel, Program, ProgramBuilder, ProgramConfig, ProgramError, RowSet, ValueId,
+    WeightId,
 };
 
 fn builder() -> ProgramBuilder {
@@ -44,7 +46,7 @@ fn layers(formats: [Format; 3]) -> Program {
         let q = b.rope(q, &[1.0; 16], 1.0, 32).unwrap();
         let k = b.rope(k, &[1.0; 16], 1.0, 32).unwrap();
         b.write_kv(layer, k, Some(v)).unwrap();
-        let a = b.paged_attention(layer, q, 1.0, None, None).unwrap();
+        let a = b.paged_attention(layer, q, 1.0, None, None, None).unwrap();
         let out = weight(&mut b, Format::Q8_0, &[64, 64]);
         let a = b.linear(a, out, None).unwrap();
         x = b.add(x, a).unwrap();
@@ -106,7 +108,7 @@ fn a_value_that_is_read_again_is_not_overwritten() {
     let x = b.embedding(embedding).unwrap();
     let q = b.rope(x, &[1.0; 4], 1.0, 32).unwrap();
     b.write_kv(0, q, Some(x)).unwrap();
-    let a = b.paged_attention(0, q, 1.0, None, None).unwrap();
+    let a = b.paged_attention(0, q, 1.0, None, None, None).unwrap();
     let twice = b.add(a, a).unwrap();
     b.logits(twice, embedding, None).unwrap();
     let program = b.lower().unwrap();
@@ -134,6 +136,41 @@ fn dead_operations_are_removed() {
 }
 
 #[test]
+fn sinks_and_biases_of_another_size_are_refused() {
+    let mut b = builder();
+    let embedding = weight(&mut b, Format::F32, &[10, 64]);
+    let square = weight(&mut b, Format::F32, &[64, 64]);
+    let [narrow, five, wide] = [32, 5, 64].map(|width| weight(&mut b, Format::F32, &[width]));
+    let x = b.embedding(embedding).unwrap();
+    let message = |result: Result<ValueId, ProgramError>| result.unwrap_err().to_string();
+    let attention = b.paged_attention(0, x, 1.0, None, None, Some(five));
+    assert_eq!(message(attention), "`paged_attention`: shape of the weight is [5], expected [2]");
+    let logits = b.linear(x, embedding, None).unwrap();
+    let experts = |bias: Vec<WeightId>| {
+        let [gate, up, down] = std::array::from_fn(|_| vec![square; 10]);
+        let biases = Some([vec![wide; 10], vec![wide; 10], bias]);
+        Experts {
+            gate,
+            up,
+            down,
+            num_used: 2,
+            rule: Rule::softmax(true),
+            choice_bias: None,
+            biases,
+            clamp: None,
+        }
+    };
+    assert_eq!(
+        message(b.experts(x, logits, experts(vec![wide; 9]))),
+        "`experts`: number of biases is 9, expected 10"
+    );
+    assert_eq!(
+        message(b.experts(x, logits, experts(vec![narrow; 10]))),
+        "`experts`: shape of the weight is [32], expected [64]"
+    );
+}
+
+#[test]
 fn misuse_is_refused_with_a_reason() {
     let mut b = builder();
     let embedding = weight(&mut b, Format::F32, &[10, 64]);
@@ -146,7 +183,7 @@ fn misuse_is_refused_with_a_reason() {
     assert_eq!(message(b.write_kv(1, x, Some(x))), "`write_kv`: layer is 1, expected 0 to 0");
     assert_eq!(message(b.write_kv(0, x, Some(x))), "`write_kv`: width of key is 64, expected 32");
     assert_eq!(
-        message(b.paged_attention(0, x, 1.0, None, None)),
+        message(b.paged_attention(0, x, 1.0, None, None, None)),
         "the program reads K and V of layer 0 before `write_kv`"
     );
     assert_eq!(

@@ -34,7 +34,7 @@ fn model(mut add: impl FnMut(&mut ProgramBuilder, usize) -> WeightId) -> Program
     let x = b.embedding(embedding).unwrap();
     let [q, k, v] = [q, k, v].map(|weight| b.linear(x, weight, None).unwrap());
     b.write_kv(0, k, Some(v)).unwrap();
-    let a = b.paged_attention(0, q, 0.1, None, None).unwrap();
+    let a = b.paged_attention(0, q, 0.1, None, None, None).unwrap();
     let a = b.linear(a, out, None).unwrap();
     let x = b.add(x, a).unwrap();
     b.logits(x, embedding, None).unwrap();

@@ -66,6 +66,13 @@ impl Random {
                             block[at..at + 4].copy_from_slice(&(0.1 * self.float()).to_le_bytes());
                         }
                     }
+                    if format == Format::IQ1_M {
+                        let scale = f16::from_f32(0.1 * self.float()).to_bits();
+                        for index in 0..4 {
+                            block[49 + 2 * index] &= 15;
+                            block[49 + 2 * index] |= (scale >> (4 * index) & 15) as u8 * 16;
+                        }
+                    }
                     if format == Format::MXFP4 {
                         // Scales of 2^-12 to 2^-5, as models have them.
                         block[0] = 116 + block[0] % 8;

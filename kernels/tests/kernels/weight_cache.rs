@@ -61,7 +61,7 @@ fn builder_of(swaps_k_and_v: bool) -> ProgramBuilder {
     let [k, v] = if swaps_k_and_v { [v, k] } else { [k, v] };
     let [q, k, v] = [q, k, v].map(|weight| b.linear(h, weight, None).unwrap());
     b.write_kv(0, k, Some(v)).unwrap();
-    let a = b.paged_attention(0, q, 1.0, None, None).unwrap();
+    let a = b.paged_attention(0, q, 1.0, None, None, None).unwrap();
     let x = b.add(x, a).unwrap();
     b.logits(x, embedding, None).unwrap();
     b

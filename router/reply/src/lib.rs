@@ -8,9 +8,12 @@
 //! a possible call until it has read the name of a known tool and the start of its arguments. From then on the
 //! arguments stream.
 //!
+//! GPT-OSS writes a reply as several messages, whose channels tell what they are (`channels.rs`).
+//!
 //! Each tool format is a file in `formats/`, registered in [`ToolFormat::ALL`].
 
 // The hidden modules are public only for `tests/reply`, so that the library is not compiled a second time for tests.
+mod channels;
 mod formats;
 mod json_call;
 #[doc(hidden)]

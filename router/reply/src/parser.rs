@@ -1,4 +1,4 @@
-//! The parser of a whole reply: reasoning first, then text and calls.
+//! The parser of a whole reply: reasoning, text and calls.
 
 use crate::formats::ToolFormat;
 use crate::piece::{Piece, push_nonempty};
@@ -52,7 +52,9 @@ impl ReplyParser {
 
 fn parse_section(section: Section, part: &str, tools: Option<&mut ToolCallParser>, out: &mut Vec<Piece>) {
     match (section, tools) {
-        (Section::Mark, _) => {}
+        // What precedes a mark does not continue behind it.
+        (Section::Mark, Some(tools)) => tools.finish(out),
+        (Section::Mark, None) => {}
         (Section::Reasoning, _) => push_nonempty(part, Piece::Reasoning, out),
         (Section::Content, Some(tools)) => tools.push(part, out),
         (Section::Content, None) => push_nonempty(part, Piece::Text, out),

@@ -1,4 +1,6 @@
-//! The marks that enclose reasoning at the beginning of a reply.
+//! The marks that enclose the reasoning of a reply.
+
+use crate::channels;
 
 /// The place where a reply's reasoning begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,18 +19,22 @@ pub enum ReasoningMarks {
     Think,
     /// `[THINK]` and `[/THINK]`, written by Mistral models since tokenizer version 13.
     Mistral,
+    /// Messages with the channel `analysis`, written by GPT-OSS. Other messages have marks too.
+    Harmony,
 }
 
 impl ReasoningMarks {
     /// Finds the marks that a chat template uses. Returns `None` if the template does not mention reasoning.
     pub fn from_template(source: &str) -> Option<Self> {
-        [Self::Think, Self::Mistral].into_iter().find(|marks| source.contains(marks.close()))
+        let mark = |marks: &Self| if *marks == Self::Harmony { marks.open() } else { marks.close() };
+        [Self::Think, Self::Mistral, Self::Harmony].into_iter().find(|marks| source.contains(mark(marks)))
     }
 
     pub fn open(self) -> &'static str {
         match self {
             Self::Think => "<think>",
             Self::Mistral => "[THINK]",
+            Self::Harmony => "<|channel|>analysis<|message|>",
         }
     }
 
@@ -36,6 +42,16 @@ impl ReasoningMarks {
         match self {
             Self::Think => "</think>",
             Self::Mistral => "[/THINK]",
+            Self::Harmony => channels::END,
+        }
+    }
+
+    /// Returns the marks that the parser looks for. Where one is a control token, the detokenizer must write it out.
+    pub fn shown(self) -> &'static [&'static str] {
+        match self {
+            Self::Think => &["<think>", "</think>"],
+            Self::Mistral => &["[THINK]", "[/THINK]"],
+            Self::Harmony => &[channels::START, channels::CHANNEL, channels::MESSAGE, channels::END],
         }
     }
 }

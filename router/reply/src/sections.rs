@@ -1,15 +1,18 @@
-//! Separates the reasoning at the beginning of a reply from its content.
+//! Separates the reasoning of a reply from its content.
 
+use crate::channels::Channels;
 use crate::reasoning::{ReasoningMarks, ReasoningStart};
 
 /// The section of a reply that a part of the text belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Section {
-    /// A reasoning mark, with the white space before an opening mark or after a closing one.
+    /// A reasoning mark, with the white space before an opening mark or after a closing one; or the header or the end
+    /// of a message in the harmony format.
     Mark,
     /// The text between the marks.
     Reasoning,
-    /// The text after reasoning, or all of a reply without reasoning.
+    /// The text after reasoning, or all of a reply without reasoning. In the harmony format, text may precede
+    /// reasoning, and a call has its header.
     Content,
 }
 
@@ -32,15 +35,20 @@ enum Stage {
     /// After the closing mark, where white space belongs to the mark.
     AfterReasoning,
     Content,
+    Channels(Channels),
 }
 
 impl Sections {
     /// Creates a splitter. If `start` is `None`, the whole reply is content.
     pub fn new(start: Option<ReasoningStart>, marks: ReasoningMarks) -> Self {
-        let stage = match start {
-            None => Stage::Content,
-            Some(ReasoningStart::InReply) => Stage::Start,
-            Some(ReasoningStart::InPrompt) => Stage::StartInReasoning,
+        let stage = match (start, marks) {
+            (None, _) => Stage::Content,
+            (Some(ReasoningStart::InReply), ReasoningMarks::Harmony) => Stage::Channels(Channels::Header),
+            (Some(ReasoningStart::InPrompt), ReasoningMarks::Harmony) => {
+                Stage::Channels(Channels::Body(Section::Reasoning))
+            }
+            (Some(ReasoningStart::InReply), _) => Stage::Start,
+            (Some(ReasoningStart::InPrompt), _) => Stage::StartInReasoning,
         };
         Self { marks, stage, held: String::new() }
     }
@@ -69,6 +77,7 @@ impl Sections {
             Stage::StartInReasoning | Stage::Reasoning => Section::Reasoning,
             // The held text is white space or the beginning of a mark. Nothing is held after reasoning.
             Stage::Start | Stage::AfterReasoning | Stage::Content => Section::Content,
+            Stage::Channels(channels) => channels.held_section(),
         };
         if !held.is_empty() {
             emit(section, &held);
@@ -80,7 +89,8 @@ impl Sections {
         let (open, close) = (self.marks.open(), self.marks.close());
         let mut rest = text;
         loop {
-            match self.stage {
+            match &mut self.stage {
+                Stage::Channels(channels) => return channels.advance(rest, emit),
                 Stage::Start | Stage::StartInReasoning => {
                     let trimmed = rest.trim_start();
                     if let Some(after) = trimmed.strip_prefix(open) {

@@ -39,6 +39,7 @@ fn request(id: u64, num_prompt_tokens: u32, max_new_tokens: u32) -> SequenceRequ
     SequenceRequest {
         constrained: false,
         drafter: None,
+        pooling: None,
         id: SequenceId(id),
         token_ids,
         max_new_tokens,

@@ -1,5 +1,6 @@
 //! One simulated run, or many: `cargo run --release -p trunkline-scheduler --example sim -- --seed 42 [--count 1]`,
-//! with `--windows 1` of a model whose layers have windows, with `--tenants 1` of several tenants.
+//! with `--windows 1` of a model whose layers have windows, with `--tenants 1` of several tenants, with
+//! `--vectors 1` of requests for vectors.
 //! A single run prints every event, update and plan; many print a line each.
 #![allow(clippy::print_stdout, clippy::disallowed_methods, missing_docs)]
 
@@ -11,7 +12,7 @@ use sim::{Options, run};
 
 fn main() {
     let mut arguments = std::env::args().skip(1);
-    let (mut seed, mut count, mut windows, mut tenants) = (0, 1, 0, 0);
+    let (mut seed, mut count, mut windows, mut tenants, mut vectors) = (0, 1, 0, 0, 0);
     while let Some(name) = arguments.next() {
         let value = arguments.next().and_then(|text| text.parse::<u64>().ok());
         match (name.as_str(), value) {
@@ -19,14 +20,16 @@ fn main() {
             ("--count", Some(value)) => count = value,
             ("--windows", Some(value)) => windows = value,
             ("--tenants", Some(value)) => tenants = value,
+            ("--vectors", Some(value)) => vectors = value,
             _ => {
-                println!("usage: sim [--seed N] [--count N] [--windows 0|1] [--tenants 0|1]");
+                println!("usage: sim [--seed N] [--count N] [--windows 0|1] [--tenants 0|1] [--vectors 0|1]");
                 return;
             }
         }
     }
     for seed in seed..seed + count {
         let scenario = match (windows, tenants) {
+            _ if vectors > 0 => Scenario::random_pooled(seed),
             (0, 0) => Scenario::random(seed),
             (0, _) => Scenario::random_tenants(seed),
             _ => Scenario::random_windowed(seed),

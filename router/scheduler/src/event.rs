@@ -149,6 +149,28 @@ pub struct SequenceRequest {
     pub constrained: bool,
     /// Drafts its next tokens, if it may speculate. It knows the prompt.
     pub drafter: Option<Drafter>,
+    /// Asks for a vector of the prompt (`Update::Pooled`) instead of tokens. `max_new_tokens` is 1 then.
+    pub pooling: Option<PooledPrompt>,
+}
+
+/// A prompt whose vector is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PooledPrompt {
+    pub pooling: Pooling,
+    /// The position at which the second of two texts begins; 0 if there is only one.
+    pub second_text: u32,
+}
+
+/// The positions that the vector of a prompt depends on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pooling {
+    /// The last one, so a prefix hit spares the others.
+    Last,
+    /// All of them, so each is computed.
+    All,
+    /// All of them, and each depends on those behind it. The prompt is computed in one chunk, and its blocks are of no
+    /// use to other sequences.
+    Whole,
 }
 
 /// A grammar's answer: the continuations that it allows in a constrained sequence.
@@ -260,6 +282,13 @@ pub enum Update {
         id: SequenceId,
         /// The logprobs of the prompt's next tokens.
         scores: Vec<TokenScore>,
+    },
+    /// The vector of a prompt that asked for it. `Ended` with `EndReason::Length` follows.
+    Pooled {
+        /// The sequence that this concerns.
+        id: SequenceId,
+        /// The vector.
+        vector: Vec<f32>,
     },
     /// A step computed drafts of the sequence. Its tokens follow.
     Drafted {

@@ -75,8 +75,9 @@ mod yielding;
 pub use config::{SchedulerConfig, Speculation, TenantWeight};
 pub use consumption::Consumption;
 pub use event::{
-    Allowed, EndReason, Event, LaneId, MaskedDraft, Millis, NextTokens, Pinned, Priority, RejectReason,
-    Restored, Retention, SequenceId, SequenceRequest, ShardLimits, StoreContents, Update, Usage,
+    Allowed, EndReason, Event, LaneId, MaskedDraft, Millis, NextTokens, Pinned, PooledPrompt, Pooling,
+    Priority, RejectReason, Restored, Retention, SequenceId, SequenceRequest, ShardLimits, StoreContents,
+    Update, Usage,
 };
 pub use fairness::MAX_WEIGHT;
 pub use in_flight::RUN_AHEAD;

@@ -61,6 +61,8 @@ pub struct SequenceStart {
     pub sampling: SamplingParams,
     /// The parent key of the first block; none if there is no store.
     pub root_key: Option<BlockKey>,
+    /// Set if it gets a vector where others get a token: the position at which the second of two texts begins, or 0.
+    pub pooled: Option<u32>,
 }
 
 /// Copies the first `num_tokens` positions of a block onto another.
@@ -237,6 +239,8 @@ pub struct SequenceResult {
 pub enum SequenceOutcome {
     /// The token sampled after the chunk.
     Token(SampledToken),
+    /// The vector of the prompt that the chunk completes.
+    Vector(Vec<f32>),
     /// The chunk was computed and did not sample.
     Computed,
     /// The sequence failed. The other sequences of the step are not affected.

@@ -157,7 +157,8 @@ impl<'p, 'a> Planner<'p, 'a> {
         let mut num_planned = 0;
         while !needs.is_empty() {
             let time = if is_beside_decodes { self.time_room(num_planned, &needs) } else { None };
-            let shares = divide_prefill(PrefillRoom { tokens: budget - num_planned, time }, &needs);
+            let shares =
+                divide_prefill(PrefillRoom { tokens: budget.saturating_sub(num_planned), time }, &needs);
             let mut is_short = false;
             let mut others = Vec::new();
             for (need, share) in needs.into_iter().zip(shares) {
@@ -166,7 +167,12 @@ impl<'p, 'a> Planner<'p, 'a> {
                     continue;
                 }
                 // A sequence that was preempted for one before it wants nothing any more.
-                let wanted = share.min(self.parts.sequences[need.key].num_wanted(step_id));
+                let sequence = &self.parts.sequences[need.key];
+                let mut wanted = share.min(sequence.num_wanted(step_id));
+                if sequence.is_whole() && wanted < need.num_tokens {
+                    // Later steps have room for it, or it is the first one, which takes the room of the others.
+                    wanted = if num_planned == 0 { need.num_tokens } else { 0 };
+                }
                 let mut planned = 0;
                 if wanted > 0 && !self.budget.is_spent() {
                     planned = self.plan_chunk(need.key, wanted);
@@ -254,6 +260,10 @@ impl<'p, 'a> Planner<'p, 'a> {
     fn plan_chunk(&mut self, key: SequenceKey, num_tokens: u32) -> u32 {
         let is_scored = self.parts.sequences[key].is_scoring();
         let num_tokens = if is_scored { num_tokens.min(self.budget.rows) } else { num_tokens };
+        let is_whole = self.parts.sequences[key].is_whole();
+        if is_whole && !self.has_room(key, num_tokens) {
+            return 0;
+        }
         let num_tokens = self.grow(key, num_tokens);
         if num_tokens == 0 {
             return 0;
@@ -279,7 +289,7 @@ impl<'p, 'a> Planner<'p, 'a> {
         if allowed_tokens.is_some() {
             run.sent_mask = allowed_tokens.clone();
         }
-        let stores = shard.begin_stores(&mut run.table, end);
+        let stores = if is_whole { Vec::new() } else { shard.begin_stores(&mut run.table, end) };
         if self.plan.chunks.is_empty() {
             // The list is handed away with the plan. This is the only allocation of a step that only decodes.
             self.plan.chunks.reserve_exact(num_running);
@@ -410,6 +420,17 @@ impl<'p, 'a> Planner<'p, 'a> {
         (fitting, with_blocks)
     }
 
+    /// Returns true if the step and the pool have room for all of so many more positions.
+    fn has_room(&self, key: SequenceKey, num_tokens: u32) -> bool {
+        let (shard, sequence) = (self.parts.lane.shard(), &self.parts.sequences[key]);
+        let run = sequence.run();
+        let missing =
+            shard.blocks_for(run.planned + num_tokens).saturating_sub(run.table.blocks().len() as u32);
+        run.planned + num_tokens == sequence.num_tokens()
+            && num_tokens <= self.budget.tokens
+            && missing <= shard.kv.device().available()
+    }
+
     /// Frees a block or a window part for a sequence whose next position has none. Returns false if that is not
     /// possible now: blocks come back with the steps in flight, or the sequence itself is the first victim and waits.
     fn make_room(&mut self, key: SequenceKey, is_block_missing: bool) -> bool {
@@ -477,6 +498,7 @@ fn start_on_shard(plan: &mut StepPlan, shard: &Shard, sequence: &mut Sequence) {
             num_prompt_tokens: sequence.num_prompt_tokens,
             sampling: sequence.sampling.clone(),
             root_key: shard.kv.store().map(|_| sequence.salt.root_key()),
+            pooled: sequence.pooling.map(|pooled| pooled.second_text),
         });
     }
     if let Some(copy) = run.copy.take() {

@@ -82,7 +82,7 @@ fn take_outcome(parts: &mut Lifecycle<'_>, chunk: &PlannedChunk, result: Option<
     };
     parts.sequences.release_cost(chunk.key, chunk.cost);
     let sequence = &mut parts.sequences[chunk.key];
-    let num_known = sequence.num_tokens();
+    let (num_known, is_whole) = (sequence.num_tokens(), sequence.is_whole());
     let run = sequence.run_mut();
     assert_eq!(run.wire_id, chunk.wire_id, "a sequence with steps in flight keeps its wire id");
     run.steps_in_flight -= 1;
@@ -103,8 +103,8 @@ fn take_outcome(parts: &mut Lifecycle<'_>, chunk: &PlannedChunk, result: Option<
     }
     if !run.has_failed {
         // This is less than the chunk's end only where a chunk runs past the end of its sequence. Such positions never
-        // enter the KV index.
-        run.acknowledged = chunk.end.min(num_known);
+        // enter the KV index, and neither do those that depend on what follows them.
+        run.acknowledged = if is_whole { 0 } else { chunk.end.min(num_known) };
     }
     let (is_computed, is_ending) = (!run.has_failed, run.phase == Phase::Ending);
     if is_computed {
@@ -124,9 +124,13 @@ fn take_outcome(parts: &mut Lifecycle<'_>, chunk: &PlannedChunk, result: Option<
     if is_scored && !take_scores(parts, chunk, scores) {
         return;
     }
+    let is_pooled = parts.sequences[chunk.key].pooling.is_some();
     match (chunk.rows.sample, outcome) {
-        (true, Some(SequenceOutcome::Token(token))) => take_tokens(parts, chunk, token, &drafts, more),
-        (true, _) => parts.fail_result(chunk.key, "the result lacks the token that was asked for"),
+        (true, Some(SequenceOutcome::Vector(vector))) if is_pooled => take_vector(parts, chunk.key, vector),
+        (true, Some(SequenceOutcome::Token(token))) if !is_pooled => {
+            take_tokens(parts, chunk, token, &drafts, more)
+        }
+        (true, _) => parts.fail_result(chunk.key, "the result lacks the token or vector that was asked for"),
         (false, Some(SequenceOutcome::Computed)) if is_scored => {}
         (false, Some(_)) => parts.counters.unexpected_results += 1,
         (false, None) => {}
@@ -136,6 +140,15 @@ fn take_outcome(parts: &mut Lifecycle<'_>, chunk: &PlannedChunk, result: Option<
     if run.is_some_and(|run| run.wire_id == chunk.wire_id) {
         parts.release_if_idle(chunk.key);
     }
+}
+
+/// Reports the vector of a prompt, which ends its sequence.
+fn take_vector(parts: &mut Lifecycle<'_>, key: SequenceKey, vector: Vec<f32>) {
+    let sequence = &mut parts.sequences[key];
+    let id = sequence.id;
+    sequence.run_mut().pending_samples -= 1;
+    parts.updates.push(Update::Pooled { id, vector });
+    parts.end(key, EndReason::Length);
 }
 
 /// The tokens of a result behind the first one, and the drafts that the shard added by itself.

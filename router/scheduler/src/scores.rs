@@ -5,6 +5,7 @@
 //! a preemption are not computed again.
 
 use crate::budget::PrefillNeed;
+use crate::event::Pooling;
 use crate::sequence::Sequence;
 use crate::sequences::Sequences;
 
@@ -29,7 +30,9 @@ impl Sequence {
 
     /// The tokens to be looked up in the KV index, which finds at most all but the last of them.
     pub(crate) fn shareable(&self) -> &[u32] {
-        if self.num_scored < self.num_to_score() {
+        if self.pooling.is_some_and(|pooled| pooled.pooling != Pooling::Last) {
+            &self.tokens[..1]
+        } else if self.num_scored < self.num_to_score() {
             &self.tokens[..=self.num_scored as usize]
         } else {
             &self.tokens

@@ -16,7 +16,8 @@ use trunkline_kv::{BlockTable, RestoredBlock, Salt};
 use crate::constraint::Constraint;
 use crate::estimate::OwnAcceptance;
 use crate::event::{
-    LaneId, Millis, Pinned, Priority, Restored, Retention, SequenceId, SequenceRequest, Usage,
+    LaneId, Millis, Pinned, PooledPrompt, Pooling, Priority, Restored, Retention, SequenceId,
+    SequenceRequest, Usage,
 };
 use crate::fairness::TenantKey;
 use crate::plan::TokenMask;
@@ -52,6 +53,8 @@ pub struct Sequence {
     pub drafter: Option<Drafter>,
     /// How often the drafts of the shard's draft model were right.
     pub own_acceptance: OwnAcceptance,
+    /// Set if a vector of the prompt is asked for instead of tokens.
+    pub pooling: Option<PooledPrompt>,
     /// The state of the sequence's grammar, if it has one.
     pub constraint: Option<Constraint>,
     pub submitted_at: Millis,
@@ -200,6 +203,7 @@ impl Sequence {
             num_scored: 0,
             drafter: request.drafter,
             own_acceptance: OwnAcceptance::default(),
+            pooling: request.pooling,
             constraint: request.constrained.then(Constraint::default),
             submitted_at,
             waiting_since: submitted_at,
@@ -242,6 +246,11 @@ impl Sequence {
             output_tokens: self.num_output_tokens(),
             cached_tokens: self.first_start.map_or(0, |start| start.cached_tokens),
         }
+    }
+
+    /// Returns true if its prompt is computed in one chunk.
+    pub fn is_whole(&self) -> bool {
+        self.pooling.is_some_and(|pooled| pooled.pooling == Pooling::Whole)
     }
 
     /// Returns true if the sequence may get chunks.

@@ -19,3 +19,4 @@ pub mod responses;
 pub(crate) mod stream;
 pub mod tgi;
 pub(crate) mod usage;
+pub(crate) mod vectors;

@@ -7,7 +7,7 @@ use utoipa::openapi::{Content, Ref, RefOr, ResponseBuilder};
 use utoipa::{Modify, Number, OpenApi};
 
 use super::dialect::Dialect;
-use super::{anthropic, kv, openai, operate, responses, tgi, usage};
+use super::{anthropic, kv, openai, operate, responses, tgi, usage, vectors};
 use crate::tenants;
 
 /// Routes that can stream, with the schema of an event's data if it is one type.
@@ -62,6 +62,13 @@ const WITH_BODY: [(&str, &str); 4] = [
         tgi::tokenize::chat_tokenize,
         tgi::platforms::invocations,
         tgi::platforms::vertex,
+        vectors::embeddings::embeddings,
+        vectors::embeddings::embed,
+        vectors::rerank::rerank,
+        vectors::rerank::rerank_tei,
+        vectors::rerank::score,
+        vectors::classify::classify,
+        vectors::classify::predict,
         kv::tree::totals,
         kv::tree::tree,
         kv::tree::remove,

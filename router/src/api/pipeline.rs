@@ -115,6 +115,9 @@ pub(crate) async fn answer<C: Call>(
     parse: impl FnOnce(&[u8]) -> Result<C, ApiError>,
 ) -> Result<Response, ApiError> {
     let (Admitted { permit, shard, arrival }, body) = app.admit(request).await?;
+    if !shard.generates {
+        return Err(ApiError::NoGeneration);
+    }
     let scope = Scope::new(app, arrival, shard);
     let call = parse(&body)?;
     // A large body is not kept while the request waits and runs.

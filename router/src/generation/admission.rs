@@ -179,7 +179,7 @@ impl Admission {
         ApiError::TooManyRequests { limit, retry_after_s: next_end_s(served, limit) }
     }
 
-    fn over_limit(&self, served: &ServedModel, tenant: &str, over: OverLimit) -> ApiError {
+    pub(super) fn over_limit(&self, served: &ServedModel, tenant: &str, over: OverLimit) -> ApiError {
         self.metrics.tenants.count_rejection(tenant, over.kind.name());
         let retry_after_s = match over.wait {
             Ok(wait) => wait.as_nanos().div_ceil(1_000_000_000).max(1) as u64,
@@ -228,7 +228,7 @@ impl Admission {
         Ok(Choices::new(generations, num_choices))
     }
 
-    fn take_more(
+    pub(super) fn take_more(
         &self,
         served: &ServedModel,
         tenant: &str,

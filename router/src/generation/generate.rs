@@ -260,6 +260,11 @@ impl Generation {
                 self.scores.iter_mut().for_each(|scores| scores.extend_from_slice(&more));
                 return None;
             }
+            // A sequence that generates never gets a vector.
+            Some(SequenceUpdate::Pooled(_)) => {
+                let error = bug(&self.request);
+                self.fail(error)
+            }
             Some(SequenceUpdate::Started { cached_tokens, restored }) => {
                 self.usage.cached_tokens = cached_tokens;
                 self.timeline.restored = restored;
@@ -385,7 +390,7 @@ impl Drop for Generation {
     }
 }
 
-fn new_sequence(request: &GenerationRequest) -> NewSequence {
+pub(super) fn new_sequence(request: &GenerationRequest) -> NewSequence {
     NewSequence {
         arrived: request.arrived,
         deadline: request.deadline.map(|deadline| deadline.at),
@@ -401,23 +406,28 @@ fn new_sequence(request: &GenerationRequest) -> NewSequence {
         drafter: request
             .speculates
             .then(|| Drafter::new(&request.prompt_token_ids, &request.prediction_token_ids)),
+        pooling: None,
         span: request.id.trace().and_then(RequestTrace::span_ids),
     }
 }
 
-async fn terminated(mut phase: watch::Receiver<Phase>) {
+pub(super) async fn terminated(mut phase: watch::Receiver<Phase>) {
     // The server has the sender. Without a server this never resolves.
     if phase.wait_for(|phase| *phase == Phase::Terminating).await.is_err() {
         std::future::pending::<()>().await;
     }
 }
 
-fn bug(request: &GenerationRequest) -> ApiError {
+pub(super) fn bug(request: &GenerationRequest) -> ApiError {
     tracing::error!(request_id = request.id.as_str(), "the driver dropped a request");
     ApiError::Bug { request_id: request.id.clone() }
 }
 
-fn rejected(reason: RejectReason, retry_after_ms: Option<u64>, request: &GenerationRequest) -> ApiError {
+pub(super) fn rejected(
+    reason: RejectReason,
+    retry_after_ms: Option<u64>,
+    request: &GenerationRequest,
+) -> ApiError {
     let retry_after_s = retry_after_ms.unwrap_or(1_000).div_ceil(1_000).max(1);
     match reason {
         RejectReason::QueueFull { num_waiting, max_queued_requests, oldest_wait_ms } => ApiError::QueueFull {
@@ -460,7 +470,7 @@ fn rejected(reason: RejectReason, retry_after_ms: Option<u64>, request: &Generat
     }
 }
 
-fn failed(reason: EndReason, request: &GenerationRequest) -> ApiError {
+pub(super) fn failed(reason: EndReason, request: &GenerationRequest) -> ApiError {
     let request_id = request.id.as_str();
     match reason {
         EndReason::ShardLost => ApiError::ShardLost,

@@ -9,3 +9,4 @@ pub(crate) mod place;
 pub(crate) mod served;
 #[doc(hidden)]
 pub mod stops;
+pub(crate) mod vectors;

@@ -20,40 +20,36 @@ impl Stops {
     /// Appends output text. Returns the text that is certain, and the stop string that was found, if any.
     pub fn push(&mut self, text: &str) -> StopStep {
         let Some(sections) = &mut self.sections else { return self.matcher.push(text) };
-        let mut parts = Parts::default();
-        sections.push(text, |section, part| parts.add(section, part));
-        parts.until_stop(&mut self.matcher)
+        let mut step = StopStep::default();
+        sections.push(text, |section, part| add(&mut self.matcher, section, part, &mut step));
+        step
     }
 
     /// Ends the output. Returns the text that was held back, up to a stop string.
     pub fn finish(&mut self) -> StopStep {
-        let mut parts = Parts::default();
+        let mut step = StopStep::default();
         if let Some(sections) = &mut self.sections {
-            sections.finish(|section, part| parts.add(section, part));
+            sections.finish(|section, part| add(&mut self.matcher, section, part, &mut step));
         }
-        let mut step = parts.until_stop(&mut self.matcher);
         step.text.push_str(&self.matcher.finish());
         step
     }
 }
 
-/// A piece of output divided into content and what precedes it.
-#[derive(Default)]
-struct Parts {
-    before: String,
-    content: String,
-}
-
-impl Parts {
-    fn add(&mut self, section: Section, part: &str) {
-        match section {
-            Section::Mark | Section::Reasoning => self.before.push_str(part),
-            Section::Content => self.content.push_str(part),
-        }
+/// Adds a part of the output to `step`, up to a stop string. None spans a mark.
+fn add(matcher: &mut StopMatcher, section: Section, part: &str, step: &mut StopStep) {
+    if step.matched.is_some() {
+        return;
     }
-
-    fn until_stop(self, matcher: &mut StopMatcher) -> StopStep {
-        let step = matcher.push(&self.content);
-        StopStep { text: self.before + &step.text, matched: step.matched }
+    match section {
+        Section::Mark | Section::Reasoning => {
+            step.text.push_str(&matcher.finish());
+            step.text.push_str(part);
+        }
+        Section::Content => {
+            let found = matcher.push(part);
+            step.text.push_str(&found.text);
+            step.matched = found.matched;
+        }
     }
 }

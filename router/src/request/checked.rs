@@ -91,6 +91,17 @@ impl Validator {
         }
     }
 
+    /// Allows prompts to fill the context, for requests that generate nothing. A prompt has at most `most` tokens.
+    pub fn allow_whole_context(&mut self, most: u32) {
+        if self.max_input_tokens == self.max_total_tokens.saturating_sub(1) {
+            self.max_input_tokens = self.max_total_tokens;
+        }
+        if most < self.max_input_tokens {
+            self.max_input_tokens = most;
+            self.prompt_flag = Some("--max-batch-prefill-tokens");
+        }
+    }
+
     /// Returns a line for each limit that is larger than what the model and the KV cache allow.
     pub fn useless_limits(&self, limits: &ServerLimits) -> Vec<String> {
         let room = self.max_total_tokens.saturating_sub(1);

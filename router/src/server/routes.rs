@@ -13,7 +13,7 @@ use super::observe::observe;
 use crate::api::app::App;
 use crate::api::dialect::Dialect;
 use crate::api::openapi::ApiDoc;
-use crate::api::{anthropic, kv, openai, operate, responses, tgi, usage};
+use crate::api::{anthropic, kv, openai, operate, responses, tgi, usage, vectors};
 use crate::error::ApiError;
 use crate::http::announce_close;
 use crate::http::browser::{BrowserGuard, Foreign};
@@ -43,6 +43,16 @@ pub fn routes(app: Arc<App>) -> Router {
         .route("/chat_tokenize", post(tgi::tokenize::chat_tokenize))
         .route("/invocations", post(tgi::platforms::invocations))
         .route("/vertex", post(tgi::platforms::vertex))
+        .route("/v1/embeddings", post(vectors::embeddings::embeddings))
+        .route("/embed", post(vectors::embeddings::embed))
+        .route("/v1/rerank", post(vectors::rerank::rerank))
+        .route("/v2/rerank", post(vectors::rerank::rerank))
+        .route("/rerank", post(vectors::rerank::rerank_tei))
+        .route("/v1/score", post(vectors::rerank::score))
+        .route("/score", post(vectors::rerank::score))
+        .route("/v1/classify", post(vectors::classify::classify))
+        .route("/classify", post(vectors::classify::classify))
+        .route("/predict", post(vectors::classify::predict))
         .route("/v1/kv", get(kv::tree::totals))
         .route("/v1/kv/events", get(kv::events::events))
         .route("/v1/kv/tree", get(kv::tree::tree))

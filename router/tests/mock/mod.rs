@@ -8,4 +8,4 @@ mod shard;
 mod store;
 
 pub use model::{END, bytes, prompt_of, write_model};
-pub use shard::{MockShard, ShardPlan, Watch};
+pub use shard::{MockShard, MockVectors, ShardPlan, Watch};

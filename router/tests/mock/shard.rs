@@ -66,6 +66,18 @@ pub struct ShardPlan {
     /// Reads from the store hang while this has no permits.
     pub reads: Arc<Semaphore>,
     pub watch: Option<Arc<dyn Watch>>,
+    /// The vectors that it makes, if it makes any.
+    pub vectors: Option<MockVectors>,
+}
+
+/// The vectors of a mock shard: element `i` of a prompt's vector is the mean of its tokens, plus `i`.
+#[derive(Debug, Clone)]
+pub struct MockVectors {
+    pub pooling: proto::Pooling,
+    pub size: u32,
+    pub labels: Vec<String>,
+    pub whole_prompts: bool,
+    pub only_pools: bool,
 }
 
 /// The longest wait for the tasks of a shard that ends.
@@ -100,6 +112,7 @@ impl ShardPlan {
             is_store_in_memory: false,
             is_store_unreadable: false,
             watch: None,
+            vectors: None,
         }
     }
 
@@ -209,6 +222,11 @@ impl ShardService for Service {
             window_size: 0,
             max_draft_tokens: self.plan.max_draft_tokens,
             max_own_drafts: 0,
+            pooling: self.plan.vectors.as_ref().map_or(0, |vectors| vectors.pooling.into()),
+            vector_size: self.plan.vectors.as_ref().map_or(0, |vectors| vectors.size),
+            labels: self.plan.vectors.as_ref().map(|vectors| vectors.labels.clone()).unwrap_or_default(),
+            whole_prompts: self.plan.vectors.as_ref().is_some_and(|vectors| vectors.whole_prompts),
+            only_pools: self.plan.vectors.as_ref().is_some_and(|vectors| vectors.only_pools),
         }))
     }
 
@@ -354,6 +372,15 @@ struct Sequence {
     reply: Vec<u32>,
     blocks: usize,
     sampling: proto::SamplingParams,
+    pool: bool,
+}
+
+impl MockVectors {
+    /// The vector of a prompt.
+    pub fn of(&self, token_ids: &[u32]) -> Vec<f32> {
+        let mean = token_ids.iter().map(|&id| id as f32).sum::<f32>() / token_ids.len() as f32;
+        (0..self.size).map(|index| mean + index as f32).collect()
+    }
 }
 
 impl Sequence {
@@ -364,7 +391,15 @@ impl Sequence {
             0 => (plan.script)(&start.token_ids[..num_prompt_tokens]),
             num_replies => plan.replies[sampling.choice as usize % num_replies].clone(),
         };
-        Self { known: start.token_ids, root: start.root_key, num_prompt_tokens, reply, blocks: 0, sampling }
+        Self {
+            known: start.token_ids,
+            root: start.root_key,
+            num_prompt_tokens,
+            reply,
+            blocks: 0,
+            sampling,
+            pool: start.pooled.is_some(),
+        }
     }
 
     fn prompt(&self) -> &[u32] {
@@ -452,6 +487,19 @@ fn run_step(
         if chunk.sample {
             assert_eq!(end, sequence.known.len());
         }
+        if sequence.pool {
+            let vectors = plan.vectors.as_ref().expect("vectors are asked for only where there are some");
+            assert!(!vectors.whole_prompts || chunk.first_position == 0 && chunk.sample);
+            if chunk.sample {
+                results.push(proto::SequenceResult {
+                    sequence_id: chunk.sequence_id,
+                    vector: vectors.of(&sequence.known),
+                    ..proto::SequenceResult::default()
+                });
+            }
+            continue;
+        }
+        assert!(plan.vectors.as_ref().is_none_or(|vectors| !vectors.only_pools));
         let first = chunk.sample.then(|| sequence.sample(&chunk.allowed_tokens));
         let mut more_tokens = Vec::new();
         assert_eq!(chunk.draft_masks.len(), if chunk.allowed_tokens.is_empty() { 0 } else { num_drafts });
@@ -469,6 +517,7 @@ fn run_step(
                 scores,
                 more_tokens,
                 num_own_drafts: 0,
+                vector: Vec::new(),
             });
         }
     }

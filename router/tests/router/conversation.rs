@@ -87,6 +87,7 @@ fn transfers_are_converted_completely() {
             num_prompt_tokens: 9,
             sampling: SamplingParams { prompt_logprobs: Some(4), ..SamplingParams::default() },
             root_key: Some(key),
+            pooled: Some(3),
         }],
         chunks: vec![Chunk {
             sequence_id: 1,
@@ -183,7 +184,8 @@ macro_rules! message {
 
 scalars!(bool, u32, u64, f32, String);
 message! { StepPlan, StepPlan: step_id, ends, starts, copies, chunks, restores, discards, window_drops }
-message! { SequenceStart, SequenceStart: sequence_id, token_ids, num_prompt_tokens, sampling, root_key }
+message! { SequenceStart: sequence_id, token_ids, num_prompt_tokens, sampling, root_key, pooled }
+message! { PooledPrompt: second_text }
 message! { BlockCopy, BlockCopy: source_block_id, destination_block_id, num_tokens }
 message! { Chunk, Chunk: sequence_id, first_position, num_tokens, new_block_ids, sample, stores, appended_token_ids,
 allowed_tokens, awaits_mask, score, draft_token_ids, draft_masks, num_own_drafts }
@@ -203,11 +205,29 @@ message! { LateMask: sequence_id, allowed_tokens, mask_id }
 message! { DescribeResponse: contract_version, architecture, vocab_size, num_layers, num_heads, num_kv_heads, head_size,
 max_position_embeddings, block_size, bytes_per_block, num_device_blocks, max_step_tokens, max_step_sequences,
 numeric_fingerprint, device, kv_dtype, weight_bytes, num_store_slots, store_folder, num_window_parts,
-bytes_per_window_part, window_size, max_draft_tokens, max_own_drafts }
+bytes_per_window_part, window_size, max_draft_tokens, max_own_drafts, pooling, vector_size,
+labels, whole_prompts, only_pools }
 
 impl<T: FromJson> FromJson for Vec<T> {
     fn from_json(value: &Value) -> Self {
         value.as_array().unwrap().iter().map(T::from_json).collect()
+    }
+}
+
+/// Enums are written by name.
+impl FromJson for i32 {
+    fn from_json(value: &Value) -> Self {
+        proto::Pooling::from_str_name(value.as_str().unwrap()).unwrap() as Self
+    }
+}
+
+impl ToJson for SequenceStart {
+    fn to_json(&self) -> Value {
+        let mut json = fields!(self: sequence_id, token_ids, num_prompt_tokens, sampling, root_key);
+        if let Some(second_text) = self.pooled {
+            json["pooled"] = json!({"second_text": second_text});
+        }
+        json
     }
 }
 
@@ -235,7 +255,8 @@ impl FromJson for proto::SequenceResult {
         let more_tokens = FromJson::from_json(&value["more_tokens"]);
         let scores = FromJson::from_json(&value["scores"]);
         let num_own_drafts = FromJson::from_json(&value["num_own_drafts"]);
-        Self { sequence_id, outcome: token.or(error), scores, more_tokens, num_own_drafts }
+        let vector = FromJson::from_json(&value["vector"]);
+        Self { sequence_id, outcome: token.or(error), scores, more_tokens, num_own_drafts, vector }
     }
 }
 
@@ -294,8 +315,10 @@ impl ToJson for SamplingParams {
 impl ToJson for SequenceResult {
     fn to_json(&self) -> Value {
         let mut json = fields!(self: sequence_id, scores, more_tokens, num_own_drafts);
+        json["vector"] = json!([]);
         match &self.outcome {
             SequenceOutcome::Token(token) => json["token"] = token.to_json(),
+            SequenceOutcome::Vector(vector) => json["vector"] = vector.to_json(),
             SequenceOutcome::Computed => {}
             SequenceOutcome::Error(error) => {
                 let code = match error.code {

@@ -35,7 +35,7 @@ async fn run(router: &Router, request: NewSequence, grammar: Option<&Grammar>) -
             SequenceUpdate::Ended(reason) => return (String::from_utf8(text).unwrap(), reason),
             SequenceUpdate::Accepted | SequenceUpdate::Started { .. } | SequenceUpdate::Pinned(_) => {}
             SequenceUpdate::Rejected { .. } => panic!("there is room"),
-            SequenceUpdate::Scored(_) => panic!("no scores were requested"),
+            SequenceUpdate::Scored(_) | SequenceUpdate::Pooled(_) => panic!("only text was requested"),
             SequenceUpdate::Drafted { .. } => panic!("nothing was drafted"),
         }
     }

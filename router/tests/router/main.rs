@@ -47,3 +47,4 @@ mod token_fields;
 mod tools;
 mod traces;
 mod unit;
+mod vectors;

@@ -53,6 +53,8 @@ pub struct ChatTemplates {
     sources: Vec<(String, String)>,
     /// Variables of every rendering, such as `bos_token`.
     variables: Map<String, Value>,
+    /// Set if the templates call the reasoning of a message `thinking`, as that of GPT-OSS does.
+    has_thinking: bool,
 }
 
 impl ChatTemplates {
@@ -64,7 +66,9 @@ impl ChatTemplates {
                 |error| TextError::InvalidTemplate { name: name.clone(), detail: error.to_string() },
             )?;
         }
-        Ok(Self { environment, sources, variables })
+        let mentions = |name| sources.iter().any(|(_, source)| source.contains(name));
+        let has_thinking = mentions("message.thinking") && !mentions("reasoning_content");
+        Ok(Self { environment, sources, variables, has_thinking })
     }
 
     /// Renders a conversation with `tool_use` if there are tools and the model has that template, else with `default`,
@@ -110,7 +114,9 @@ impl ChatTemplates {
                 problem: "is set by the server and cannot be replaced".into(),
             });
         }
-        let messages: Vec<Value> = chat.messages.iter().map(ChatMessage::to_json).collect();
+        let to_json =
+            if self.has_thinking { ChatMessage::to_json_with_thinking } else { ChatMessage::to_json };
+        let messages: Vec<Value> = chat.messages.iter().map(to_json).collect();
         let now_unix_s = chat.now_unix_s;
         let own = [
             ("messages", Variable::from_serialize(messages)),

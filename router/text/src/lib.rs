@@ -15,6 +15,7 @@
 mod chat_template;
 mod detokenize;
 mod error;
+mod framing;
 mod gguf;
 mod model_files;
 mod prompt;
@@ -25,18 +26,23 @@ mod utf8_stream;
 /// Items that are public only for `tests/text`, so that the library is not compiled a second time for tests.
 #[doc(hidden)]
 pub mod internals {
+    pub use tokenizers::AddedToken;
+
     pub use crate::chat_template::python::without_generation_tags;
     pub use crate::chat_template::time::strftime;
     pub use crate::prompt::{MARKS, Marker, Marks};
     pub use crate::tokenizer::bytes::{byte_of_char, byte_token, char_of_byte};
     pub use crate::tokenizer::from_gguf::tokenizer_from_gguf;
     pub use crate::tokenizer::from_json::tokenizer_from_json;
+    pub use crate::tokenizer::sentence_piece::{SpaceRules, tokenizer_from_sentence_piece};
+    pub use crate::tokenizer::tiktoken::tokenizer_from_tiktoken;
     pub use crate::utf8_stream::{MAX_INCOMPLETE_BYTES, Utf8Stream};
 }
 
 pub use chat_template::{ChatMessage, ChatRequest, ChatTemplates, MAX_RENDERED_BYTES};
 pub use detokenize::Detokenizer;
 pub use error::{ErrorClass, GgufError, TextError};
+pub use framing::{Framed, Framing, PairFraming};
 pub use gguf::{GgufArray, GgufMetadata, GgufValue};
 pub use model_files::{GenerationDefaults, ModelText, SpecialToken, SpecialTokens};
 pub use prompt::ChatPrompt;

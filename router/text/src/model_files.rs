@@ -3,6 +3,7 @@
 mod from_folder;
 mod from_gguf;
 mod load;
+mod tokenizer_files;
 
 use std::sync::Arc;
 
@@ -10,6 +11,7 @@ use serde_json::{Map, Value};
 
 use crate::chat_template::ChatTemplates;
 use crate::error::TextError;
+use crate::framing::Framing;
 use crate::tokenizer::{EncodeSpecial, Tokenizer};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -61,8 +63,10 @@ pub struct ModelText {
     pub name: Option<String>,
     /// Sampling parameters that the model's authors propose.
     pub generation_defaults: GenerationDefaults,
-    /// Ids that `encode_prompt` puts first, which are BOS or nothing.
+    /// Ids that `encode_prompt` puts first, for most models BOS or nothing.
     pub prefix_ids: Vec<u32>,
+    /// The ids around texts whose vectors are asked for.
+    pub framing: Framing,
 }
 
 impl ModelText {

@@ -1,19 +1,28 @@
 """Writes what transformers makes of the texts and chats below, for the Rust tests to compare with.
 
-Run with transformers and gguf installed:  python make_fixtures.py SmolLM2-135M-Instruct.Q4_1.gguf
+Run with transformers, gguf and sentencepiece installed:  python make_fixtures.py SmolLM2-135M-Instruct.Q4_1.gguf
 
 Writes beside itself: smollm2.json (ids and rendered chats of the model in the file), pre_tokenizers.json (the same
 vocabulary cut by the other families' rules), spm.gguf and spm_tokenizer.json with spm.json (a small SentencePiece
-vocabulary), templates.json (templates/*.jinja over some chats). The templates are shortened from the models' own.
+vocabulary), templates.json (templates/*.jinja over some chats), unigram.model, unigram_bytes.model and bpe.model with
+sentence_piece.json (vocabularies that sentencepiece trained, and its ids), small.tiktoken with tiktoken.json (byte
+pairs, and the ids of the algorithm as tiktoken defines it). The templates are shortened from the models' own.
 """
 
 from __future__ import annotations
 
+import base64
+import io
 import json
+import random
 import sys
+from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 
 import gguf
+import regex
+import sentencepiece
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import AutoTokenizer
 from transformers.integrations.gguf import gguf_tokenizer_mapping as mapping
@@ -308,7 +317,124 @@ def spm() -> None:
     tokenizer.save(str(HERE / "spm_tokenizer.json"), pretty=False)
 
 
+# The sentencepiece trainer's options of each model, in addition to those of `sentence_piece`.
+SENTENCE_PIECE_MODELS: dict[str, dict[str, object]] = {
+    # collapses spaces, replaces characters, and has no bytes for unknown ones
+    "unigram": {
+        "model_type": "unigram",
+        "vocab_size": 400,
+        "normalization_rule_tsv": "REPLACEMENTS",
+        "user_defined_symbols": ["<|call|>", "ﬁx", "the the"],
+    },
+    "unigram_bytes": {
+        "model_type": "unigram",
+        "vocab_size": 700,
+        "byte_fallback": True,
+        "normalization_rule_name": "identity",
+        "remove_extra_whitespaces": False,
+        "user_defined_symbols": ["<|call|>", "▁▁", "\n"],
+    },
+    "bpe": {
+        "model_type": "bpe",
+        "vocab_size": 700,
+        "byte_fallback": True,
+        "normalization_rule_name": "identity",
+        "remove_extra_whitespaces": False,
+        "control_symbols": ["<|user|>"],
+        "user_defined_symbols": ["<|call|>", "▁▁▁▁", "ab"],
+    },
+}
+# Ligatures and accents, a pair of characters, and characters that vanish or become spaces.
+REPLACEMENTS = {"ﬁ": "fi", "é": "e", "e\u0301": "é", "\t": " ", "\n": " ", "\u200b": "", "ß": "ss", "½": " 1/2 "}
+
+
+def drawn_texts(count: int) -> list[str]:
+    """Texts of a few characters and fragments that repeat often, with unknown and control ones among them."""
+    rng = random.Random(7)
+    parts = [
+        *"abehlot  \n\té½ßﬁ🙂漢\u0301\u200b▁",
+        "the ",
+        "ab",
+        "ing",
+        "<|call|>",
+        "<s>",
+        "<0x41>",
+        "  ",
+        "<|user|>",
+        "ﬁx",
+    ]
+    return ["".join(rng.choices(parts, k=rng.randint(1, 24))) for _ in range(count)]
+
+
+def has_two_best(processor: sentencepiece.SentencePieceProcessor, text: str) -> bool:
+    """Returns whether the same pieces in another order spell a text as well, so that rounding chooses the order."""
+    best = processor.nbest_encode(text, nbest_size=2)
+    return len(best) == 2 and sorted(best[0]) == sorted(best[1])
+
+
+def sentence_piece(num_drawn: int = 150) -> None:
+    corpus = [text for text in TEXTS if "<|" not in text and text.strip()] * 3
+    tsv = HERE / "replacements.tsv"
+    tsv.write_text(
+        "".join(
+            f"{' '.join(f'{ord(c):X}' for c in old)}\t{' '.join(f'{ord(c):X}' for c in new)}\n"
+            for old, new in REPLACEMENTS.items()
+        )
+    )
+    out = {}
+    for name, options in SENTENCE_PIECE_MODELS.items():
+        if "normalization_rule_tsv" in options:
+            options = {**options, "normalization_rule_tsv": str(tsv)}
+        model = io.BytesIO()
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(corpus), model_writer=model, hard_vocab_limit=False, minloglevel=2, **options
+        )
+        (HERE / f"{name}.model").write_bytes(model.getvalue())
+        processor = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
+        out[name] = [
+            {"text": text, "ids": processor.encode(text)}
+            for text in [*TEXTS, *drawn_texts(num_drawn)]
+            if options["model_type"] == "bpe" or not has_two_best(processor, text)
+        ]
+    tsv.unlink()
+    write("sentence_piece.json", out)
+
+
+def tiktoken(num_drawn: int = 150) -> None:
+    """Byte pairs trained here. The ids are those of the definition: the pair of the least rank is merged first."""
+    pattern = regex.compile(SPLITS["llama-bpe"])
+    corpus = Counter(word.encode() for text in TEXTS for word in pattern.findall(text) if len(word) < 40)
+    ranks = {bytes([byte]): byte for byte in range(256)}
+
+    def merged(word: bytes) -> list[bytes]:
+        parts = [word[at : at + 1] for at in range(len(word))]
+        while len(parts) > 1:
+            pairs = [(ranks.get(parts[at] + parts[at + 1], len(ranks)), at) for at in range(len(parts) - 1)]
+            rank, at = min(pairs)
+            if rank == len(ranks):
+                break
+            parts[at : at + 2] = [parts[at] + parts[at + 1]]
+        return parts
+
+    while len(ranks) < 500:
+        counts: dict[bytes, int] = {}
+        for word, count in corpus.items():
+            for left, right in pairwise(merged(word)):
+                counts[left + right] = counts.get(left + right, 0) + count
+        ranks[max(counts, key=lambda token: (counts[token], token))] = len(ranks)
+    lines = (f"{base64.b64encode(token).decode()} {rank}\n" for token, rank in ranks.items())
+    (HERE / "small.tiktoken").write_text("".join(lines))
+    encodings = []
+    for text in [*TEXTS, *drawn_texts(num_drawn)]:
+        words = [word.encode() for word in pattern.findall(text)]
+        ids = [ranks[part] for word in words for part in ([word] if word in ranks else merged(word))]
+        encodings.append({"text": text, "ids": ids})
+    write("tiktoken.json", encodings)
+
+
 if __name__ == "__main__":
     smollm2(Path(sys.argv[1]))
     spm()
     templates()
+    sentence_piece()
+    tiktoken()

@@ -11,11 +11,13 @@ from tests.cpu.tiny_backend import log_softmax
 from tests.models.tiny import VOCAB_SIZE, TinyModel, TinyModels
 from tests.tiers import first
 from tests.weights.gguf_files import quantize, write_model
+from tests.weights.mxfp4_files import write_mxfp4
 from tests.weights.quantized_files import write_quantized
 from trunkline_server import _kernels
-from trunkline_server.backends.cpu.build import build
+from trunkline_server.backends.cpu.build import build, memory_need, step_limits
 from trunkline_server.backends.reference.backend import ReferenceBackend
 from trunkline_server.weights.checkpoint import open_checkpoint
+from trunkline_server.weights.dequantize import UNPACKED_FORMATS
 from trunkline_server.weights.tensor import FORMATS
 
 ISAS = ("scalar", "avx2", "avx_vnni", "avx512", "avx512_bf16", "neon", "neon_i8mm")
@@ -44,7 +46,11 @@ def dequantized(model: TinyModel, format_name: str) -> TinyModel:
     return found
 
 
-@pytest.mark.parametrize("format_name", first(list(FORMATS), "BF16", "Q4_1", "Q8_0", "Q6_K", "IQ4_XS"))
+# Formats of fewer bits leave nothing to compare; the kernels' own tests cover their layouts.
+TESTED = [name for name in FORMATS if name == "Q2_K" or name not in UNPACKED_FORMATS]
+
+
+@pytest.mark.parametrize("format_name", first(TESTED, "BF16", "Q4_1", "Q8_0", "Q6_K", "IQ4_XS", "Q2_K"))
 def test_logprobs_of_a_format(
     format_name: str, tiny_model: TinyModels, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -60,6 +66,7 @@ def test_logprobs_of_a_format(
         ("mixtral", "F16"),
         ("deepseek_v2", "Q8_0"),
         ("deepseek_v2", "BF16"),
+        ("gpt_oss", "MXFP4"),
     ],
 )
 def test_logprobs_of_experts(
@@ -95,6 +102,22 @@ def check_logprobs(
         assert difference < bound
     assert best in results, f"instruction set {best} is not in `ISAS`"
     assert len({result.tobytes() for result in results.values()}) == 1, f"bits differ among {list(results)}"
+
+
+def test_experts_in_mxfp4_have_the_bits_of_gguf(tiny_model: TinyModels, tmp_path: Path) -> None:
+    model = tiny_model("gpt_oss")
+    ids = np.random.default_rng(17).integers(0, VOCAB_SIZE, 100).tolist()
+    found = []
+    # Matrices outside the experts stay in F32.
+    write_model(model, tmp_path / "m.gguf", "MXFP4", is_quantized=lambda name: ".experts." in name)
+    for path in (write_mxfp4(model, tmp_path / "folder"), tmp_path / "m.gguf"):
+        checkpoint = open_checkpoint(path)
+        backend = build(checkpoint, max_batch_total_tokens=256, block_size=16)
+        found.append(backend.score(ids))
+        # Groups are twice as large as in the file.
+        need = memory_need(checkpoint, kv_dtype="int8", **step_limits(None, None)).weight_bytes
+        assert need == pytest.approx(backend.info.weight_bytes, rel=0.1)
+    np.testing.assert_array_equal(*found)
 
 
 @pytest.mark.parametrize("case", ["gptq", "awq", "packed_8_with_zeros", "fp8_dynamic", "bitsandbytes_4"])

@@ -15,9 +15,13 @@ import pytest
 from tests.cpu.test_cpu_backend import PROMPT
 from tests.cpu.tiny_backend import build_tiny, start
 from tests.models.tiny import TinyModels
+from tests.weights.quantized_files import write_quantized
 from trunkline_server.backends.cpu.backend import CpuBackend
 from trunkline_server.backends.cpu.weight_cache import default_folder
+from trunkline_server.errors import UnsupportedFormat
+from trunkline_server.weights import checkpoint
 from trunkline_server.weights.checkpoint import open_checkpoint
+from trunkline_server.weights.tensor import Tensor
 
 DEADLINE_S = 30.0
 
@@ -61,6 +65,29 @@ def test_the_second_start_maps_and_gives_the_same_bits(
     # Threads and limits of a step do not affect the packed weights.
     assert start(model, folder, threads=2, max_step_tokens=64).info.weight_bytes == first.info.weight_bytes
     assert messages(caplog) == ["weights mapped"]
+
+
+def test_a_start_from_the_cache_decodes_nothing(
+    tiny_model: TinyModels, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quantized, folder = tmp_path / "m", tmp_path / "cache"
+    write_quantized(tiny_model("phi3").folder, quantized, "gptq")
+    deadline = time.monotonic() + DEADLINE_S
+    while not open_checkpoint(quantized).identity().is_settled:
+        assert time.monotonic() < deadline
+
+    def broken(scheme: object, name: str, parts: object) -> Tensor:
+        raise UnsupportedFormat(f"decoded {name}")
+
+    with monkeypatch.context() as context:
+        context.setattr(checkpoint, "decoded", broken)
+        with pytest.raises(UnsupportedFormat, match=r"decoded model\.layers\.0\.self_attn\.q_proj\.weight"):
+            start(quantized, folder)
+    first = start(quantized, folder)
+    monkeypatch.setattr(checkpoint, "decoded", broken)
+    second = start(quantized, folder)
+    assert messages(caplog)[-1] == "weights mapped"
+    assert same_bits(first, second)
 
 
 def test_gguf_rows_come_out_in_order_from_the_file_and_from_the_cache(

@@ -27,7 +27,7 @@ FIRST = {"split bf16", "whole bf16", "rope and write bf16", "merge", "plan", "la
 _STORED = {FLOAT.value: "*bf16", FP8.value: "*u8", INT8.value: "*i8", INT4.value: "*u8"}
 _POINTERS = {
     **dict.fromkeys(("q", "k", "v", "x", "out", "scales", "means"), "*bf16"),
-    **dict.fromkeys(("partial_mixed", "partial_sums", "cos", "sin", "factors"), "*fp32"),
+    **dict.fromkeys(("partial_mixed", "partial_sums", "sinks", "cos", "sin", "factors"), "*fp32"),
     **dict.fromkeys(("counts", "items", "split_items", "whole_items", "merge_rows", "positions", "slots"), "*i32"),
     **dict.fromkeys(("elements", "keys", "values"), "*bf16"),
     "table": "*i32",
@@ -72,7 +72,7 @@ def variants() -> list[Variant]:
     kinds = {"bf16": FLOAT.value, "fp8": FP8.value, "int8": INT8.value, "int4": INT4.value}
     found = [attention(split_kernel, f"split {name}", kind, 128, SPLIT_ROWS) for name, kind in kinds.items()]
     found += [
-        attention(whole_kernel, f"whole {name}", kinds[name], 128, WHOLE_ROWS, OUT=tl.bfloat16)
+        attention(whole_kernel, f"whole {name}", kinds[name], 128, WHOLE_ROWS, OUT=tl.bfloat16, HAS_SINKS=name == "fp8")
         for name in ("bf16", "fp8", "int4")
     ]
     heads = {"D": 128, "D_PAD": 128}
@@ -97,7 +97,7 @@ def variants() -> list[Variant]:
     ]
     found += latents()
     found += [
-        _variant("merge", merge_kernel, 1, **heads, OUT=tl.bfloat16, AHEAD=8),
+        _variant("merge", merge_kernel, 1, **heads, OUT=tl.bfloat16, AHEAD=8, HAS_SINKS=True),
         _variant("transform heads", _transform_heads_kernel, 4, **heads, LOG_RUN=7, OUT=tl.bfloat16, ROWS=16),
         _variant("gather", _gather_kernel, 8, **heads, BLOCK=64),
         _variant(

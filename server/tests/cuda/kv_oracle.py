@@ -131,6 +131,7 @@ class Scene:
         padding_entries: int = 0,
         out: torch.Tensor | None = None,
         decode_only: bool = False,
+        sinks: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Returns attention in layer 1, [T + padding, H * D]."""
         num_rows = self.num_rows + padding_rows
@@ -153,8 +154,9 @@ class Scene:
                 queries.to(self.device), self.pool, 1, step, plan, space, scale, out, decode_only=decode_only
             )
         return paged_attention(
-            queries.to(self.device), self.pool, 1, step, plan, space, scale, soft_cap, out, decode_only=decode_only
-        )
+            queries.to(self.device), self.pool, 1, step, plan, space, scale, soft_cap, out, decode_only=decode_only,
+            sinks=sinks,
+        )  # fmt: skip
 
     def slots(self, index: int) -> torch.Tensor:
         positions = torch.arange(self.entries[index].context)
@@ -162,7 +164,12 @@ class Scene:
         return self.tables[index].long()[positions // size] * size + positions % size
 
     def expected(
-        self, *, window: int | None = None, soft_cap: float | None = None, scale: float = 0.125
+        self,
+        *,
+        window: int | None = None,
+        soft_cap: float | None = None,
+        scale: float = 0.125,
+        sinks: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Returns [T, H * D] f32 from a softmax over all attended positions."""
         keys, values = stored(self.pool, 1)
@@ -180,7 +187,11 @@ class Scene:
             is_hidden = seen > positions
             if window is not None:
                 is_hidden |= seen <= positions - window
-            weights = scores.masked_fill(is_hidden, -torch.inf).softmax(-1)
+            scores = scores.masked_fill(is_hidden, -torch.inf)
+            if sinks is not None:
+                column = sinks.cpu()[:, None, None].expand(-1, entry.num_rows, 1)
+                scores = torch.cat([scores, column], dim=-1)
+            weights = scores.softmax(-1)[..., : entry.context]
             mixed.append(torch.einsum("hqk,khd->qhd", weights, value))
         result = torch.cat(mixed)
         if self.pool.format.is_transformed:

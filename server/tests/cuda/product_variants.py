@@ -78,10 +78,10 @@ def four_or_eight_bits(bits: int, group: int, block_t: int, *, num_stages: int =
 
 
 def of_experts(num_rows: int) -> Variant:
-    types = {"x": "*bf16", "weight": "*bf16", "out": "*bf16"}
+    types = {"x": "*bf16", "weight": "*bf16", "bias": "*fp32", "out": "*bf16"}
     constants = {
-        "ROUTES_PER_ROW": 8, "OUT": tl.bfloat16, "EXPERTS": 128, "BLOCK_N": experts.BLOCK_N, "BLOCK_T": num_rows,
-        "BLOCK_K": experts.BLOCK_K,
+        "HAS_BIAS": num_rows == experts.MANY_ROWS, "ROUTES_PER_ROW": 8, "OUT": tl.bfloat16, "EXPERTS": 128,
+        "BLOCK_N": experts.BLOCK_N, "BLOCK_T": num_rows, "BLOCK_K": experts.BLOCK_K,
     }  # fmt: skip
     types |= {"order": "*i32", "begins": "*i32"}
     return _variant(f"experts, {num_rows} rows", experts._product_kernel, types, constants)
@@ -138,6 +138,8 @@ def variants() -> Iterator[Variant]:
     types = {"gate": "*bf16", "up": "*bf16", "out": "*bf16"}
     constants = {"KIND": activation.GELU.value, "HAS_UP": True, **row, "BLOCK": 1024}
     yield _variant("gelu_mul", activation._activation_kernel, types, constants)
+    clamp = {"alpha": "fp32", "limit": "fp32"}
+    yield _variant("clamped_swiglu", activation._clamped_swiglu_kernel, types | clamp, {**row, "BLOCK": 1024})
     constants = {"KIND": activation.RELU_SQUARED.value, "HAS_UP": False, **row, "BLOCK": 1024}
     yield _variant("relu_squared", activation._activation_kernel, types, constants)
     types = {"x": "*fp32", "weight": "*fp32", "bias": "*fp32", "out": "*bf16", "eps": "fp32"}

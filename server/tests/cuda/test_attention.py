@@ -20,7 +20,7 @@ def finest(device: str) -> str:
     return "f32" if device == "cpu" else "bf16"
 
 
-def assert_close(actual: torch.Tensor, scene: Scene, **options: float | int | None) -> None:
+def assert_close(actual: torch.Tensor, scene: Scene, **options: float | int | torch.Tensor | None) -> None:
     expected = scene.expected(**options)  # type: ignore[arg-type]
     error = (actual[: expected.shape[0]].float().cpu() - expected).norm() / expected.norm()
     assert error < BOUNDS.get(scene.pool.format.value, BF16_BOUND), f"relative error {error}"
@@ -65,6 +65,17 @@ def test_a_window_ends_at_its_position(window: int, device: str) -> None:
     assert_close(scene.attend(window=window), scene, window=window)
 
 
+@pytest.mark.parametrize("max_partial_rows", [0, 256])
+def test_sinks_take_part_in_the_softmax_and_have_no_value(max_partial_rows: int, device: str) -> None:
+    scene = make_scene(MIXED, device=device, format=finest(device))
+    # One takes much, and one nearly nothing.
+    sinks = torch.tensor([4.5, -30.0], device=device)
+    found = scene.attend(sinks=sinks, window=100, max_partial_rows=max_partial_rows)
+    assert_close(found, scene, sinks=sinks, window=100)
+    with pytest.raises(AssertionError, match="relative error"):
+        assert_close(found, scene, window=100)
+
+
 @pytest.mark.parametrize("soft_cap", [2.0])
 def test_scores_are_capped_softly(soft_cap: float, device: str) -> None:
     scene = make_scene(MIXED, device=device, format=finest(device))
@@ -77,7 +88,8 @@ def test_bits_do_not_depend_on_chunking_or_neighbours(format: str, window: int |
     num_rows = MAX_SPLIT_TOKENS + 6
     first = SPLIT - 20
     whole = make_scene([(first + num_rows, num_rows)], device=device, format=format, is_exact=device == "cpu", seed=1)
-    at_once = whole.attend(window=window)
+    sinks = None if window is None else torch.tensor([0.4, 3.7], device=device)
+    at_once = whole.attend(window=window, sinks=sinks)
     chunks = [(0, MAX_SPLIT_TOKENS), (MAX_SPLIT_TOKENS, num_rows), (3, 4), (21, 22), (num_rows - 1, num_rows)]
     other = whole.tables.flip(1)
     cut = make_scene([(20, 3), *((first + end, end - begin) for begin, end in chunks)], device=device, format=format)
@@ -86,7 +98,7 @@ def test_bits_do_not_depend_on_chunking_or_neighbours(format: str, window: int |
         cut.queries[cut.rows(index + 1)] = whole.queries[begin:end]
     # All entries in splits; the long one and some of one row whole; all entries whole.
     for max_partial_rows in (256, 17, 0):
-        pieces = cut.attend(window=window, max_partial_rows=max_partial_rows)
+        pieces = cut.attend(window=window, sinks=sinks, max_partial_rows=max_partial_rows)
         for index, (begin, end) in enumerate(chunks):
             assert torch.equal(pieces[cut.rows(index + 1)], at_once[begin:end]), f"rows {begin} to {end}"
 

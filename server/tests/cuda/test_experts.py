@@ -5,22 +5,34 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from trunkline_server.backends.cuda.kernels.activation import silu_mul
+from trunkline_server.backends.cuda.kernels.activation import clamped_swiglu, silu_mul
 from trunkline_server.backends.cuda.kernels.experts import combine, expert_product, route
+from trunkline_server.backends.reference.ops import _activated
+from trunkline_server.models.ops import ClampedSwiglu
 
 NUM_EXPERTS, WIDTH, INNER = 5, 48, 32
 
 
 def mixture(
-    x: torch.Tensor, logits: torch.Tensor, row_entry: torch.Tensor, num_used: int, *, renormalise: bool
+    x: torch.Tensor,
+    logits: torch.Tensor,
+    row_entry: torch.Tensor,
+    num_used: int,
+    *,
+    renormalise: bool,
+    activation: ClampedSwiglu | None = None,
 ) -> torch.Tensor:
+    """Computes a layer of experts, with biases if it has an activation of its own, and compares it with torch."""
     generator = torch.Generator().manual_seed(7)
     both = torch.randn(NUM_EXPERTS, 2 * INNER, WIDTH, generator=generator).to(x) / WIDTH**0.5
     down = torch.randn(NUM_EXPERTS, WIDTH, INNER, generator=generator).to(x) / INNER**0.5
+    biases = [torch.randn(NUM_EXPERTS, size, generator=generator).to(x) for size in (2 * INNER, WIDTH)]
+    both_bias, down_bias = biases if activation is not None else (None, None)
     routes = route(logits, row_entry, num_used, renormalise=renormalise)
-    inner = expert_product(x, both, routes, is_sorted=False, out_dtype=x.dtype)
-    hidden = silu_mul(inner[:, :INNER], inner[:, INNER:])
-    parts = expert_product(hidden, down, routes, is_sorted=True, out_dtype=torch.float32)
+    inner = expert_product(x, both, routes, is_sorted=False, out_dtype=x.dtype, bias=both_bias)
+    gate, up = inner.chunk(2, dim=1)
+    hidden = silu_mul(gate, up) if activation is None else clamped_swiglu(gate, up, activation)
+    parts = expert_product(hidden, down, routes, is_sorted=True, out_dtype=torch.float32, bias=down_bias)
     found = combine(parts, routes, row_entry, x.dtype)
     expected = torch.zeros_like(x)
     masses = logits.double().softmax(-1)
@@ -30,8 +42,9 @@ def mixture(
         chosen = torch.sort(logits[row], descending=True, stable=True).indices[:num_used]
         weights = masses[row, chosen] / (masses[row, chosen].sum() if renormalise else 1.0)
         for expert, weight in zip(chosen, weights, strict=True):
-            gate, up = F.linear(x[row], both[expert]).chunk(2)
-            expected[row] += weight.to(x.dtype) * F.linear(F.silu(gate) * up, down[expert])
+            gate, up = F.linear(x[row], both[expert], None if both_bias is None else both_bias[expert]).chunk(2)
+            out_bias = None if down_bias is None else down_bias[expert]
+            expected[row] += weight.to(x.dtype) * F.linear(_activated(gate, up, activation), down[expert], out_bias)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
     return found
 
@@ -51,6 +64,16 @@ def test_a_row_depends_on_its_own_experts_only(device: str, num_used: int, renor
         alone = slice(row, row + 1)
         found = mixture(x[alone], logits[alone], entries[alone], num_used, renormalise=renormalise)
         assert torch.equal(found, whole[alone])
+
+
+def test_experts_with_biases_and_a_clamp(device: str) -> None:
+    generator = torch.Generator().manual_seed(4)
+    x, logits = (torch.randn(16, size, generator=generator).to(device) for size in (WIDTH, NUM_EXPERTS))
+    entries = torch.zeros(16, dtype=torch.int32, device=device)
+    activation = ClampedSwiglu(alpha=1.702, limit=0.9)
+    whole = mixture(x, logits, entries, 2, renormalise=True, activation=activation)
+    alone = mixture(x[5:6], logits[5:6], entries[5:6], 2, renormalise=True, activation=activation)
+    assert torch.equal(alone, whole[5:6])
 
 
 def test_logits_that_are_not_numbers_make_only_their_row_invalid(device: str) -> None:

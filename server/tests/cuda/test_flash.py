@@ -192,6 +192,7 @@ def test_the_reason_for_not_using_it_is_logged(calls: list[tuple[int, int]], mon
     assert why == "K and V are bf16, activations torch.float16"
     int8 = KvLayout(block_size=16, num_kv_heads=1, head_size=32, format=KvFormat.INT8)
     assert find_flash(int8, torch.bfloat16, is_fast=True)[0] is None
+    assert "attention sinks" in find_flash(LAYOUT, torch.bfloat16, is_fast=True, has_sinks=True)[1]
     assert find_flash(LAYOUT, torch.bfloat16, is_fast=True)[0] is not None
     old = ModuleType("flash_attn")
     old.flash_attn_func = lambda q, k, v, causal: None  # type: ignore[attr-defined]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from tests.models.tiny import TinyModels
-from tests.weights.quantized_files import CASES, write_quantized
+from tests.weights.quantized_files import CASES, write_dequantized, write_quantized
 from trunkline_server.backends.cuda import loading
 from trunkline_server.backends.cuda.kernels.card import Card
 from trunkline_server.backends.cuda.kernels.grouped import dequantized_rows
@@ -17,6 +17,7 @@ from trunkline_server.backends.cuda.quantized.grouped import GroupedWeight
 from trunkline_server.backends.cuda.quantized.scaled import ScaledWeight
 from trunkline_server.backends.cuda.weights import DenseWeight, DeviceWeight
 from trunkline_server.weights.checkpoint import open_checkpoint
+from trunkline_server.weights.dequantize import dequantize
 
 LAYER = "model.layers.0"
 
@@ -45,6 +46,18 @@ def test_weights_equal_what_the_file_encodes(device: str, tiny_model: TinyModels
     # Projections that each reorder columns in their own way cannot be stacked.
     is_stacked = weights.matrix(f"{LAYER}.self_attn.q_proj.weight")[0].num_outputs == 192
     assert is_stacked == (case != "gptq_act_order")
+
+
+@pytest.mark.parametrize("model", ["phi3", "glm4"])
+def test_weights_that_the_file_joins(device: str, model: str, tiny_model: TinyModels, tmp_path: Path) -> None:
+    folder = tiny_model(model).folder
+    meant = write_quantized(folder, tmp_path / "quantized", "awq")
+    expected = open_checkpoint(write_dequantized(folder, tmp_path / "dequantized", meant))
+    weights = load_weights(open_checkpoint(tmp_path / "quantized"), torch.device(device), torch.float16)
+    for projection in ("self_attn.q_proj", "self_attn.k_proj", "mlp.gate_proj", "mlp.up_proj"):
+        name = f"{LAYER}.{projection}.weight"
+        values = torch.from_numpy(dequantize(expected.tensor(name)))
+        torch.testing.assert_close(elements(*weights.matrix(name)), values, rtol=1e-6, atol=1e-8, msg=name)
 
 
 @pytest.mark.parametrize(

@@ -106,10 +106,10 @@ def test_a_failed_sequence_does_not_change_the_tokens_of_others(engine: Engine) 
 def test_a_sequence_that_the_backend_refuses_fails_by_itself(engine: Engine, backend: FakeBackend) -> None:
     accept = backend.start
 
-    def refuse(sequence_id: int, *args: Any) -> None:
+    def refuse(sequence_id: int, *args: Any, **options: Any) -> None:
         if sequence_id == 2:
             raise ValueError("typical_p is 1e-40, expected at least 1e-30")
-        accept(sequence_id, *args)
+        accept(sequence_id, *args, **options)
 
     backend.start = refuse  # type: ignore[method-assign]
     plan = StepPlan(

@@ -48,6 +48,7 @@ class _Sequence:
     root_key: bytes
     num_prompt_tokens: int
     block_ids: list[int] = field(default_factory=list)
+    pool: int | None = None
 
 
 # The tokens that the draft model of the fake always drafts.
@@ -113,11 +114,13 @@ class FakeBackend:
         num_prompt_tokens: int,
         sampling: SamplingParams,
         root_key: bytes = b"",
+        *,
+        pool: int | None = None,
     ) -> None:
         self._check_thread()
         assert sequence_id not in self._sequences
         assert 1 <= num_prompt_tokens <= len(token_ids)
-        self._sequences[sequence_id] = _Sequence(list(token_ids), sampling, root_key, num_prompt_tokens)
+        self._sequences[sequence_id] = _Sequence(list(token_ids), sampling, root_key, num_prompt_tokens, pool=pool)
 
     def end(self, sequence_id: int) -> None:
         self._check_thread()
@@ -191,6 +194,10 @@ class FakeBackend:
         if chunk.late_masks is not None:
             mask = chunk.late_masks.wait(chunk.sequence_id)
             chunk = replace(chunk, allowed_tokens=mask, sample=bool(mask), late_masks=None)
+        if chunk.sample and sequence.pool is not None:
+            # Exact in f32 and in JSON.
+            assert digest is not None, "a chunk has tokens"
+            return Sampled(chunk.sequence_id, None, vector=[digest % 64 / 8, float(sequence.pool)])
         if chunk.sample:
             own = OWN_DRAFTS[: chunk.num_own_drafts]
             chunk = replace(chunk, draft_token_ids=own or chunk.draft_token_ids)

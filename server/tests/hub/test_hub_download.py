@@ -19,6 +19,8 @@ SAFETENSORS_FILES = {
     "config.json": b'{"model_type": "llama"}',
     "generation_config.json": b"{}",
     "tokenizer.json": b"{}",
+    "tokenizer.model": b"pieces",
+    "small.tiktoken": b"YQ== 0",
     "chat_template.jinja": b"{{ messages }}",
     "model-00001-of-00002.safetensors": bytes(range(256)) * 40,
     "model-00002-of-00002.safetensors": b"second",
@@ -144,7 +146,7 @@ def test_download_takes_what_the_model_needs_and_nothing_else(resolve: Resolve, 
     folder = Path(found["path"])
     assert (found["model_id"], found["revision"]) == ("org/whole", COMMIT)
     names = {path.name for path in folder.iterdir()}
-    unwanted = {"consolidated.safetensors", "pytorch_model.bin", "onnx/model.onnx", "README.md"}
+    unwanted = {"consolidated.safetensors", "pytorch_model.bin", "onnx/model.onnx"}
     assert names == set(SAFETENSORS_FILES) - unwanted
     for name in names:
         assert (folder / name).read_bytes() == SAFETENSORS_FILES[name]

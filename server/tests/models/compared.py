@@ -10,27 +10,31 @@ from pathlib import Path
 
 from tests.models.tiny import CASES
 from trunkline_server.models import config_gguf, config_json
+from trunkline_server.models.config_encoder import ENCODERS
 from trunkline_server.weights.tensor import FORMATS
 
 PAGE = Path(__file__).resolve().parents[3] / "docs/models.md"
-# Excludes settings that GGUF cannot state: `mscale`, SmolLM3's unrotated layers, Qwen's windows and layers without
-# experts, and which of Gemma's layers have a window. GLM has another name and joins more in GGUF.
+# Excludes settings that GGUF cannot state: `mscale`, other limits of GPT-OSS, SmolLM3's unrotated layers, Qwen's
+# windows and layers without experts, and which of Gemma's layers have a window. GLM has another name and joins more in
+# GGUF.
 GGUF_CASES = sorted(
     CASES.keys()
     - {
         "llama_yarn_mscale", "smollm3_marked", "qwen2_window", "qwen3_window", "gemma3_shallow", "qwen3_moe_mixed",
-        "glm",
+        "glm", "gpt_oss_limited",
     }
 )  # fmt: skip
 CUDA_CASES = [
     "llama3", "llama_yarn_mscale", "mistral_window", "gemma2", "gemma3", "gemma3_shallow", "qwen3", "smollm3",
     "smollm3_marked", "llama_biases", "qwen2_moe", "qwen3_moe", "mixtral", "qwen3_moe_mixed", "cohere2", "exaone4",
     "gemma", "glm4", "granite", "granitemoe", "nemotron", "olmo2", "olmo3", "phi3", "phi3_longrope", "starcoder2",
-    "qwen2_shallow", "deepseek_v2", "deepseek_v2_groups", "deepseek_v3",
+    "qwen2_shallow", "deepseek_v2", "deepseek_v2_groups", "deepseek_v3", "gpt_oss",
 ]  # fmt: skip
 # transformers has no code for these, so they are compared with Llama of the same weights (tests/reference/).
 LIKE_LLAMA = ("exaone", "internlm2", "internlm3")
 NAMES = {
+    "bert": "BERT, and most of sentence-transformers' models: bge, e5, gte, MiniLM",
+    "camembert": "CamemBERT",
     "cohere": "Command R (without `use_qk_norm`)",
     "cohere2": "Command R7B, Command A",
     "deepseek_v2": "DeepSeek-V2, V2-Lite, V2.5",
@@ -43,6 +47,7 @@ NAMES = {
     "gemma3_text": "Gemma 3, text only",
     "glm": "GLM-4-9B",
     "glm4": "GLM-4-0414",
+    "gpt_oss": "GPT-OSS",
     "granite": "Granite 3",
     "granitemoe": "Granite 3 with experts",
     "internlm2": "InternLM 2",
@@ -59,9 +64,11 @@ NAMES = {
     "qwen2_moe": "Qwen1.5-MoE, Qwen2-MoE",
     "qwen3": "Qwen3",
     "qwen3_moe": "Qwen3-MoE",
+    "roberta": "RoBERTa",
     "seed_oss": "Seed-OSS",
     "smollm3": "SmolLM3",
     "starcoder2": "StarCoder2",
+    "xlm-roberta": "XLM-RoBERTa: bge-m3, multilingual e5, bge-reranker-v2",
 }
 
 
@@ -77,6 +84,8 @@ def table() -> str:
     for name in config_json.SUPPORTED:
         cases = {case for case, config in CASES.items() if config["model_type"] == name}
         other = "Llama of the same weights" if name in LIKE_LLAMA else "transformers"
+        # Encoders and classifiers: tests/vectors/.
+        other = "sentence-transformers" if name in ENCODERS else other
         is_gguf, is_cuda = ("yes" if cases & set(some) else "" for some in (GGUF_CASES, CUDA_CASES))
         names = ", ".join(in_gguf.get(name, []))
         lines.append(f"| `{name}` | {NAMES[name]} | {names} | {other} | {is_gguf} | {is_cuda} |")

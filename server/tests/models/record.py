@@ -70,6 +70,11 @@ _LATENT = {
     "moe_intermediate_size": 32,
     "num_key_value_heads": 4,
 }
+# Rows are whole groups of MXFP4.
+_GPT_OSS = {
+    "head_dim": 32, "intermediate_size": 64, "num_local_experts": 5, "num_experts_per_tok": 2, "sliding_window": 37,
+    "rope_parameters": {**_YARN_ROPE, "truncate": False},
+}  # fmt: skip
 
 # Maps a case to its config class and its differences from `_COMMON`.
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -152,6 +157,9 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "gemma": ("GemmaConfig", {"head_dim": 24}),
     "glm": ("GlmConfig", {"head_dim": 32}),
     "glm4": ("Glm4Config", {"head_dim": 32}),
+    "gpt_oss": ("GptOssConfig", _GPT_OSS),
+    # Gates and ups reach the limit.
+    "gpt_oss_limited": ("GptOssConfig", {**_GPT_OSS, "swiglu_alpha": 1.3, "swiglu_limit": 0.75}),
     "granite": ("GraniteConfig", _MULTIPLIERS),
     "granitemoe": ("GraniteMoeConfig", {"num_local_experts": 5, "num_experts_per_tok": 2, "intermediate_size": 32,
                                         **_MULTIPLIERS}),

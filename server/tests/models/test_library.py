@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 from tests.models.tiny import TinyModels
 from tests.weights.quantized_files import write_quantized
 from trunkline_server import library
+from trunkline_server.hub import ResolvedModel
 
 
 def described(path: Path) -> dict[str, str]:
@@ -23,6 +25,35 @@ def test_the_embedded_model(embedded_gguf: Path) -> None:
     assert rows["licence"] == "apache-2.0"
     assert rows["KV cache needs"].endswith(" MiB for 8,192 tokens")
     assert "with --quantize int4" not in rows
+
+
+@pytest.mark.parametrize(
+    ("readme", "licence"),
+    [
+        (None, None),
+        ("# A model without metadata", None),
+        ("---\nlicense: mit\n---\n# Model", "mit"),
+        ("---\nlicense:\n- mit\n- cc-by-4.0\n---\n", "mit, cc-by-4.0"),
+        ("---\nlicense: other\nlicense_name: own-terms\n---\n", "own-terms"),
+        ("---\nlicense: other\n---\n", "other"),
+        ("---\nlicense: [\n---\n", "unknown, because the metadata of `README.md` is not valid YAML"),
+        ("---\n- list\n---\n", "unknown, because the metadata of `README.md` is not valid YAML"),
+    ],
+)
+def test_the_licence_is_that_of_the_readme(
+    readme: str | None, licence: str | None, tiny_model: TinyModels, tmp_path: Path
+) -> None:
+    shutil.copytree(tiny_model("llama2").folder, tmp_path, dirs_exist_ok=True)
+    if readme is not None:
+        (tmp_path / "README.md").write_text(readme)
+    assert described(tmp_path).get("licence", "").strip() == (licence or "")
+
+
+def test_a_file_in_a_folder_of_a_repository_has_its_readme() -> None:
+    revision = "1" * 40
+    snapshot = Path("/cache/snapshots") / revision
+    assert ResolvedModel(snapshot / "Q8_0/m.gguf", "org/name", revision).card == snapshot / "README.md"
+    assert ResolvedModel(snapshot, "org/name", revision).card == snapshot / "README.md"
 
 
 @pytest.mark.parametrize("case", ["llama3", "qwen2_moe"])

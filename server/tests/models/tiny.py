@@ -53,21 +53,24 @@ class TinyModel:
         config = config_from_json(Path("config.json"), self.config)
         stored: dict[str, NDArray[np.float32]] = {}
         parts: dict[str, list[tuple[int | None, slice, NDArray[np.float32]]]] = {}
+        transposed = set[str]()
         for name, weight in self.weights.items():
             place = safetensors_place(name, config)
-            weight = weight.T if place.is_transposed else weight
+            weight = weight.T if place.transposes_rows else weight
             begin = 0
             for first, end in place.rows or ((0, len(weight)),):
-                part = weight[begin : begin + end - first]
-                parts.setdefault(place.tensor, []).append((place.index, slice(first, end), part))
-                begin += end - first
+                part = weight[begin : begin + len(range(first, end, place.step))]
+                parts.setdefault(place.tensor, []).append((place.index, slice(first, end, place.step), part))
+                begin += len(part)
+            if place.is_transposed:
+                transposed.add(place.tensor)
         for tensor, found in parts.items():
             stack = [1 + index for index, _, _ in found if index is not None][-1:]
             shape = (*stack, max(rows.stop for _, rows, _ in found), *found[0][2].shape[1:])
             stored[tensor] = np.zeros(shape, np.float32)
             for index, rows, part in found:
                 stored[tensor][rows if index is None else (index, rows)] = part
-        return stored
+        return stored | {tensor: np.ascontiguousarray(stored[tensor].swapaxes(1, 2)) for tensor in transposed}
 
     def _random(self, name: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
         # The legacy generator, whose numbers no release of NumPy changes.

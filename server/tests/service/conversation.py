@@ -115,7 +115,7 @@ def _first_block(prompt: list[int]) -> pb.BlockRestore:
 
 
 def scored_plans(prompt: list[int]) -> list[pb.StepPlan]:
-    """Returns steps 9 to 14: a prompt whose logprobs are reported, in two chunks, and steps with drafts."""
+    """Returns steps 9 to 15: a prompt whose logprobs are reported, in two chunks, steps with drafts, and a vector."""
     scored = sampling(
         logit_bias=[pb.TokenBias(token_id=3, bias=-100.0), pb.TokenBias(token_id=4, bias=0.5)],
         allowed_token_ids=[3, 4, 5],
@@ -139,8 +139,20 @@ def scored_plans(prompt: list[int]) -> list[pb.StepPlan]:
         ),
         # The draft model drafts two tokens, which are wrong.
         pb.StepPlan(step_id=13, chunks=[_chunk(8, 9, 1, sample=True, num_own_drafts=2)]),
-        pb.StepPlan(step_id=14, ends=[8]),
+        # A vector is asked for instead of a token.
+        pb.StepPlan(
+            step_id=14,
+            ends=[8],
+            starts=[_pooled(_start(9, prompt, len(prompt), sampling()))],
+            chunks=[_chunk(9, 0, 5, [13, 14], sample=True)],
+        ),
+        pb.StepPlan(step_id=15, ends=[9]),
     ]
+
+
+def _pooled(start: pb.SequenceStart) -> pb.SequenceStart:
+    start.pooled.second_text = 3
+    return start
 
 
 def _chunks_of_step_7() -> list[pb.Chunk]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ _NAMES = {
     "self_attn.kv_b_proj": "attn_kv_b",
     "self_attn.k_b_proj": "attn_k_b",
     "self_attn.v_b_proj": "attn_v_b",
+    "self_attn.sinks": "attn_sinks",
     "self_attn.q_norm": "attn_q_norm",
     "self_attn.k_norm": "attn_k_norm",
     "pre_feedforward_layernorm": "ffn_norm",
@@ -52,9 +54,10 @@ _NAMES = {
 }
 _ARCHITECTURES = {
     "cohere": "command-r", "deepseek_v2": "deepseek2", "deepseek_v3": "deepseek2", "gemma3_text": "gemma3",
-    "mistral": "llama", "mixtral": "llama", "olmo3": "olmo2", "qwen2_moe": "qwen2moe", "qwen3_moe": "qwen3moe",
+    "gpt_oss": "gpt-oss", "mistral": "llama", "mixtral": "llama", "olmo3": "olmo2", "qwen2_moe": "qwen2moe",
+    "qwen3_moe": "qwen3moe",
 }  # fmt: skip
-_NORM_BEHIND_ATTENTION = ("exaone4", "gemma2", "gemma3", "glm4", "olmo2", "seed_oss")
+_NORM_BEHIND_ATTENTION = ("exaone4", "gemma2", "gemma3", "glm4", "gpt-oss", "olmo2", "seed_oss")
 _LAYER_NORM = ("cohere2", "command-r", "nemotron", "starcoder2")
 _PERMUTED = ("granite", "granitemoe", "internlm2", "llama", "smollm3")
 _PLUS_ONE = ("gemma", "gemma2", "gemma3", "nemotron")
@@ -84,10 +87,17 @@ def quantize(values: np.ndarray, format_name: str) -> np.ndarray:
 
 
 def write_model(
-    model: TinyModel, path: Path, quantization: str = "F32", *, tensors_per_file: int = 0, divides_heads: bool = True
+    model: TinyModel,
+    path: Path,
+    quantization: str = "F32",
+    *,
+    tensors_per_file: int = 0,
+    divides_heads: bool = True,
+    is_quantized: Callable[[str], bool] = lambda name: True,
 ) -> Path:
     """Writes a model as llama.cpp's converter would; matrices in `quantization`, vectors in F32.
 
+    is_quantized: False for the names of other matrices that stay in F32.
     tensors_per_file: if not 0, divides the model into files of so many tensors, whose names begin with that of `path`.
     divides_heads: as newer files of DeepSeek do, with a matrix of keys and one of values for each head.
     """
@@ -129,16 +139,16 @@ def write_model(
         if "shared_expert_intermediate_size" in config:
             writer.add_expert_shared_feed_forward_length(config["shared_expert_intermediate_size"])
     _write_rope(writer, config, head_size)
-    weights = _joined(model.weights, architecture)
-    if architecture == "deepseek2":
-        weights = _latent_weights(model, divides_heads)
+    is_latent = architecture == "deepseek2"
+    weights = _latent_weights(model, divides_heads) if is_latent else _joined(model.weights, architecture)
     for name, weight in _stacked(weights).items():
         values = weight[0] if name.endswith("shared_expert_gate.weight") else weight
         if architecture in _PERMUTED and (".q_proj." in name or ".k_proj." in name):
             values = permute(values, config["num_attention_heads" if ".q_proj." in name else "num_key_value_heads"])
         if architecture in _PLUS_ONE and name.endswith("norm.weight"):
             values = values + np.float32(1.0)
-        is_matrix = values.ndim >= 2 and not name.endswith("mlp.gate.weight")
+        is_matrix = values.ndim >= 2 and not name.endswith(("mlp.gate.weight", ".bias"))
+        is_matrix = is_matrix and is_quantized(name)
         stored_as = gguf.GGMLQuantizationType[quantization if is_matrix else "F32"]
         writer.add_tensor(gguf_name(name, architecture), quantize(values, stored_as.name), raw_dtype=stored_as)
     writer.write_header_to_file()

@@ -264,3 +264,12 @@ def write_quantized(model: Path, folder: Path, case: str) -> dict[str, torch.Ten
     values = json.loads((model / "config.json").read_text()) | {"quantization_config": config}
     (folder / "config.json").write_text(json.dumps(values))
     return meant
+
+
+def write_dequantized(model: Path, folder: Path, meant: dict[str, torch.Tensor]) -> Path:
+    """Writes the model with the f32 weights that the quantised ones encode."""
+    tensors = load_file(model / "model.safetensors") | {name: weight.contiguous() for name, weight in meant.items()}
+    folder.mkdir()
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    (folder / "config.json").write_bytes((model / "config.json").read_bytes())
+    return folder

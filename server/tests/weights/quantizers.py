@@ -79,6 +79,22 @@ def _q3_k(blocks: np.ndarray) -> np.ndarray:
     return np.concatenate([third, pairs, low, high, _halves(d)], axis=1)
 
 
+def _q2_k(blocks: np.ndarray) -> np.ndarray:
+    """Quantises to Q2_K: `d * sc * q - dmin * m` over groups of 16."""
+    groups = blocks.reshape(-1, 16, 16)
+    low = np.minimum(groups.min(axis=2), 0)
+    step = (groups.max(axis=2) - low) / 3
+    d = (step.max(axis=1) / 15).astype(np.float16).astype(np.float32)
+    dmin = (-low.min(axis=1) / 15).astype(np.float16).astype(np.float32)
+    scales = np.clip(np.rint(_ratio(step, d[:, None])), 0, 15).astype(np.uint8)
+    minima = np.clip(np.rint(_ratio(-low, dmin[:, None])), 0, 15).astype(np.uint8)
+    offset, width = dmin[:, None] * minima, d[:, None] * scales
+    quants = np.clip(np.rint(_ratio(groups + offset[:, :, None], width[:, :, None])), 0, 3).astype(np.uint8)
+    shift = np.arange(0, 8, 2, dtype=np.uint8)[None, None, :, None]
+    pairs = np.bitwise_or.reduce(quants.reshape(-1, 2, 4, 32) << shift, axis=2).reshape(-1, 64)
+    return np.concatenate([scales | minima << 4, pairs, _halves(d), _halves(dmin)], axis=1)
+
+
 def _nearest_levels(groups: np.ndarray, steps: np.ndarray) -> np.ndarray:
     """Returns the nibbles [N, 16 bytes] of groups [N, 32] in steps [N]."""
     distance = np.abs(_ratio(groups, steps[:, None])[:, :, None] - IQ4_LEVELS)
@@ -105,6 +121,7 @@ def _iq4_xs(blocks: np.ndarray) -> np.ndarray:
 
 
 QUANTIZERS = {
+    "Q2_K": _q2_k,
     "IQ4_NL": _iq4_nl,
     "IQ4_XS": _iq4_xs,
     "Q3_K": _q3_k,

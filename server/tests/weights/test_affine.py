@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.models.tiny import TinyModels
-from tests.weights.quantized_files import CASES, write_quantized
+from tests.weights.quantized_files import CASES, write_dequantized, write_quantized
+from trunkline_server.errors import UnsupportedFormat
 from trunkline_server.weights.affine import _E4M3
 from trunkline_server.weights.checkpoint import open_checkpoint
 from trunkline_server.weights.dequantize import dequantize
@@ -28,11 +29,34 @@ def test_weights_are_what_the_file_encodes(case: str, tiny_model: TinyModels, tm
     for name, expected in meant.items():
         tensor = checkpoint.tensor(name)
         formats[tensor.format] += 1
+        encoded = checkpoint.encoded(name)
+        assert (encoded.name, encoded.format, encoded.shape) == (tensor.name, tensor.format, tensor.shape)
         # Integers: a product and a sum, each rounded once. BF16: half a step of 8 bits.
         tolerance = 2.0**-8 if case in ROUNDED else 1e-6
         np.testing.assert_allclose(dequantize(tensor), expected.numpy(), rtol=tolerance, atol=1e-6, err_msg=name)
     bits = 8 if "8" in case else 4
     assert formats.keys() == {"BF16" if case in ROUNDED else f"AFFINE{bits}"}
+
+
+@pytest.mark.parametrize("case", sorted(CASES.keys() - {"fp8_blocks"}))
+@pytest.mark.parametrize("model", ["phi3", "glm4", "cohere"])
+def test_weights_that_the_file_joins_or_reorders(model: str, case: str, tiny_model: TinyModels, tmp_path: Path) -> None:
+    folder = tiny_model(model).folder
+    meant = write_quantized(folder, tmp_path / "quantized", case)
+    expected = open_checkpoint(write_dequantized(folder, tmp_path / "dequantized", meant))
+    found = open_checkpoint(tmp_path / "quantized")
+    tolerance = 2.0**-8 if case in ROUNDED else 1e-6
+    for name in expected.names():
+        if name.endswith("_proj.weight"):
+            assert found.parts(name), name
+            values = dequantize(found.tensor(name))
+            np.testing.assert_allclose(values, dequantize(expected.tensor(name)), tolerance, 1e-6, err_msg=name)
+
+
+def test_weights_that_share_a_scale_are_refused(tiny_model: TinyModels, tmp_path: Path) -> None:
+    write_quantized(tiny_model("phi3").folder, tmp_path, "fp8_blocks")
+    with pytest.raises(UnsupportedFormat, match=r"`model.layers.0.self_attn.k_proj.weight` begins or ends inside"):
+        open_checkpoint(tmp_path).tensor("model.layers.0.self_attn.k_proj.weight")
 
 
 def test_e4m3_has_the_numbers_of_torch() -> None:

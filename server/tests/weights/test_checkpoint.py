@@ -28,7 +28,19 @@ from trunkline_server.weights.tensor import FORMATS, Tensor
 
 @pytest.mark.parametrize(
     "case",
-    ["llama_biases", "qwen2", "qwen3", "gemma2", "gemma3", "granitemoe", "mixtral", "phi3", "nemotron", "seed_oss"],
+    [
+        "llama_biases",
+        "qwen2",
+        "qwen3",
+        "gemma2",
+        "gemma3",
+        "gpt_oss",
+        "granitemoe",
+        "mixtral",
+        "phi3",
+        "nemotron",
+        "seed_oss",
+    ],
 )
 def test_both_formats_give_the_weights_of_the_model(case: str, tiny_model: TinyModels, tmp_path: Path) -> None:
     model = tiny_model(case)
@@ -93,6 +105,8 @@ def test_both_formats_give_the_same_config(tiny_model: TinyModels, tmp_path: Pat
         "olmo3",
         "glm",
         "deepseek_v2",
+        "gpt_oss",
+        "gpt_oss_limited",
     }
     for case in CASES.keys() - of_json:
         model = tiny_model(case)

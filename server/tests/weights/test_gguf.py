@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 from tests.weights.random_groups import random_groups
 from trunkline_server.errors import DamagedFile, ModelNotFound, UnsupportedFormat
-from trunkline_server.weights.dequantize import dequantize
+from trunkline_server.weights.dequantize import UNPACKED_FORMATS, dequantize
 from trunkline_server.weights.gguf import GgufArray, GgufFile
 from trunkline_server.weights.tensor import FORMATS
 
 MAX_ALLOCATED_BYTES = 4 << 20
 # The package can only dequantise these formats, so random bits replace what it cannot write.
-ONLY_READ = ("IQ4_NL", "IQ4_XS", "Q3_K", "Q4_K", "Q5_K", "Q6_K")
+ONLY_READ = ("IQ4_NL", "IQ4_XS", "Q3_K", "Q4_K", "Q5_K", "Q6_K", *UNPACKED_FORMATS)
 
 
 def raw_matrix(format_name: str, rows: int, columns: int) -> np.ndarray:
@@ -208,7 +208,7 @@ def test_a_damaged_header_is_refused_with_what_is_wrong(case: str, tmp_path: Pat
         (header(version=1), "has GGUF version 1"),
         (header(version=4), "has GGUF version 4"),
         (b"GGUF" + struct.pack(">IQQ", 3, 0, 0), "big-endian"),
-        (header(1) + tensor_info("t", [256], 10) + DATA, "stored as Q2_K"),
+        (header(1) + tensor_info("t", [256], 15) + DATA, "stored as Q8_K"),
     ],
 )
 def test_an_unsupported_format_is_named(content: bytes, says: str, tmp_path: Path) -> None:

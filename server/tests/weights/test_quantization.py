@@ -68,8 +68,8 @@ def test_no_config_is_no_scheme_and_one_group_is_a_row() -> None:
     [
         ({"quant_method": "quip"}, "weights quantised by `quip`"),
         (
-            {"quant_method": "mxfp4"},
-            "supported methods are awq, bitsandbytes, compressed-tensors, fbgemm_fp8, fp8, gptq",
+            {"quant_method": "hqq"},
+            "supported methods are awq, bitsandbytes, compressed-tensors, fbgemm_fp8, fp8, gptq, mxfp4",
         ),
         ({"quant_method": "gptq", "bits": 3, "group_size": 128}, "GPTQ of 3 bits"),
         ({"quant_method": "gptq", "bits": 4, "group_size": 0}, "`group_size` 0"),

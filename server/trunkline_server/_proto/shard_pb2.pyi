@@ -7,11 +7,22 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class Pooling(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    POOLING_UNSPECIFIED: _ClassVar[Pooling]
+    POOLING_LAST: _ClassVar[Pooling]
+    POOLING_MEAN: _ClassVar[Pooling]
+    POOLING_FIRST: _ClassVar[Pooling]
+
 class SequenceErrorCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     SEQUENCE_ERROR_CODE_UNSPECIFIED: _ClassVar[SequenceErrorCode]
     SEQUENCE_ERROR_CODE_NOT_FINITE: _ClassVar[SequenceErrorCode]
     SEQUENCE_ERROR_CODE_INVALID_PLAN: _ClassVar[SequenceErrorCode]
+POOLING_UNSPECIFIED: Pooling
+POOLING_LAST: Pooling
+POOLING_MEAN: Pooling
+POOLING_FIRST: Pooling
 SEQUENCE_ERROR_CODE_UNSPECIFIED: SequenceErrorCode
 SEQUENCE_ERROR_CODE_NOT_FINITE: SequenceErrorCode
 SEQUENCE_ERROR_CODE_INVALID_PLAN: SequenceErrorCode
@@ -21,7 +32,7 @@ class DescribeRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class DescribeResponse(_message.Message):
-    __slots__ = ("contract_version", "architecture", "vocab_size", "num_layers", "num_heads", "num_kv_heads", "head_size", "max_position_embeddings", "block_size", "bytes_per_block", "num_device_blocks", "max_step_tokens", "max_step_sequences", "numeric_fingerprint", "device", "kv_dtype", "weight_bytes", "num_store_slots", "store_folder", "num_window_parts", "bytes_per_window_part", "window_size", "max_draft_tokens", "max_own_drafts")
+    __slots__ = ("contract_version", "architecture", "vocab_size", "num_layers", "num_heads", "num_kv_heads", "head_size", "max_position_embeddings", "block_size", "bytes_per_block", "num_device_blocks", "max_step_tokens", "max_step_sequences", "numeric_fingerprint", "device", "kv_dtype", "weight_bytes", "num_store_slots", "store_folder", "num_window_parts", "bytes_per_window_part", "window_size", "max_draft_tokens", "max_own_drafts", "pooling", "vector_size", "labels", "whole_prompts", "only_pools")
     CONTRACT_VERSION_FIELD_NUMBER: _ClassVar[int]
     ARCHITECTURE_FIELD_NUMBER: _ClassVar[int]
     VOCAB_SIZE_FIELD_NUMBER: _ClassVar[int]
@@ -46,6 +57,11 @@ class DescribeResponse(_message.Message):
     WINDOW_SIZE_FIELD_NUMBER: _ClassVar[int]
     MAX_DRAFT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     MAX_OWN_DRAFTS_FIELD_NUMBER: _ClassVar[int]
+    POOLING_FIELD_NUMBER: _ClassVar[int]
+    VECTOR_SIZE_FIELD_NUMBER: _ClassVar[int]
+    LABELS_FIELD_NUMBER: _ClassVar[int]
+    WHOLE_PROMPTS_FIELD_NUMBER: _ClassVar[int]
+    ONLY_POOLS_FIELD_NUMBER: _ClassVar[int]
     contract_version: int
     architecture: str
     vocab_size: int
@@ -70,7 +86,12 @@ class DescribeResponse(_message.Message):
     window_size: int
     max_draft_tokens: int
     max_own_drafts: int
-    def __init__(self, contract_version: _Optional[int] = ..., architecture: _Optional[str] = ..., vocab_size: _Optional[int] = ..., num_layers: _Optional[int] = ..., num_heads: _Optional[int] = ..., num_kv_heads: _Optional[int] = ..., head_size: _Optional[int] = ..., max_position_embeddings: _Optional[int] = ..., block_size: _Optional[int] = ..., bytes_per_block: _Optional[int] = ..., num_device_blocks: _Optional[int] = ..., max_step_tokens: _Optional[int] = ..., max_step_sequences: _Optional[int] = ..., numeric_fingerprint: _Optional[str] = ..., device: _Optional[str] = ..., kv_dtype: _Optional[str] = ..., weight_bytes: _Optional[int] = ..., num_store_slots: _Optional[int] = ..., store_folder: _Optional[str] = ..., num_window_parts: _Optional[int] = ..., bytes_per_window_part: _Optional[int] = ..., window_size: _Optional[int] = ..., max_draft_tokens: _Optional[int] = ..., max_own_drafts: _Optional[int] = ...) -> None: ...
+    pooling: Pooling
+    vector_size: int
+    labels: _containers.RepeatedScalarFieldContainer[str]
+    whole_prompts: bool
+    only_pools: bool
+    def __init__(self, contract_version: _Optional[int] = ..., architecture: _Optional[str] = ..., vocab_size: _Optional[int] = ..., num_layers: _Optional[int] = ..., num_heads: _Optional[int] = ..., num_kv_heads: _Optional[int] = ..., head_size: _Optional[int] = ..., max_position_embeddings: _Optional[int] = ..., block_size: _Optional[int] = ..., bytes_per_block: _Optional[int] = ..., num_device_blocks: _Optional[int] = ..., max_step_tokens: _Optional[int] = ..., max_step_sequences: _Optional[int] = ..., numeric_fingerprint: _Optional[str] = ..., device: _Optional[str] = ..., kv_dtype: _Optional[str] = ..., weight_bytes: _Optional[int] = ..., num_store_slots: _Optional[int] = ..., store_folder: _Optional[str] = ..., num_window_parts: _Optional[int] = ..., bytes_per_window_part: _Optional[int] = ..., window_size: _Optional[int] = ..., max_draft_tokens: _Optional[int] = ..., max_own_drafts: _Optional[int] = ..., pooling: _Optional[_Union[Pooling, str]] = ..., vector_size: _Optional[int] = ..., labels: _Optional[_Iterable[str]] = ..., whole_prompts: _Optional[bool] = ..., only_pools: _Optional[bool] = ...) -> None: ...
 
 class StoreContentsRequest(_message.Message):
     __slots__ = ()
@@ -137,18 +158,26 @@ class StepPlan(_message.Message):
     def __init__(self, step_id: _Optional[int] = ..., ends: _Optional[_Iterable[int]] = ..., starts: _Optional[_Iterable[_Union[SequenceStart, _Mapping]]] = ..., copies: _Optional[_Iterable[_Union[BlockCopy, _Mapping]]] = ..., chunks: _Optional[_Iterable[_Union[Chunk, _Mapping]]] = ..., restores: _Optional[_Iterable[_Union[Restore, _Mapping]]] = ..., discards: _Optional[_Iterable[int]] = ..., window_drops: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class SequenceStart(_message.Message):
-    __slots__ = ("sequence_id", "token_ids", "num_prompt_tokens", "sampling", "root_key")
+    __slots__ = ("sequence_id", "token_ids", "num_prompt_tokens", "sampling", "root_key", "pooled")
     SEQUENCE_ID_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     NUM_PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
     ROOT_KEY_FIELD_NUMBER: _ClassVar[int]
+    POOLED_FIELD_NUMBER: _ClassVar[int]
     sequence_id: int
     token_ids: _containers.RepeatedScalarFieldContainer[int]
     num_prompt_tokens: int
     sampling: SamplingParams
     root_key: bytes
-    def __init__(self, sequence_id: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., num_prompt_tokens: _Optional[int] = ..., sampling: _Optional[_Union[SamplingParams, _Mapping]] = ..., root_key: _Optional[bytes] = ...) -> None: ...
+    pooled: PooledPrompt
+    def __init__(self, sequence_id: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., num_prompt_tokens: _Optional[int] = ..., sampling: _Optional[_Union[SamplingParams, _Mapping]] = ..., root_key: _Optional[bytes] = ..., pooled: _Optional[_Union[PooledPrompt, _Mapping]] = ...) -> None: ...
+
+class PooledPrompt(_message.Message):
+    __slots__ = ("second_text",)
+    SECOND_TEXT_FIELD_NUMBER: _ClassVar[int]
+    second_text: int
+    def __init__(self, second_text: _Optional[int] = ...) -> None: ...
 
 class SamplingParams(_message.Message):
     __slots__ = ("temperature", "top_p", "top_k", "min_p", "seed", "choice", "presence_penalty", "frequency_penalty", "repetition_penalty", "min_tokens", "end_token_ids", "num_top_logprobs", "logprobs", "logit_bias", "allowed_token_ids", "typical_p", "num_top_prompt_logprobs", "watermark")
@@ -315,20 +344,22 @@ class StepResult(_message.Message):
     def __init__(self, step_id: _Optional[int] = ..., sequences: _Optional[_Iterable[_Union[SequenceResult, _Mapping]]] = ..., device_time_us: _Optional[int] = ..., draft_time_us: _Optional[int] = ...) -> None: ...
 
 class SequenceResult(_message.Message):
-    __slots__ = ("sequence_id", "token", "error", "scores", "more_tokens", "num_own_drafts")
+    __slots__ = ("sequence_id", "token", "error", "scores", "more_tokens", "num_own_drafts", "vector")
     SEQUENCE_ID_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     SCORES_FIELD_NUMBER: _ClassVar[int]
     MORE_TOKENS_FIELD_NUMBER: _ClassVar[int]
     NUM_OWN_DRAFTS_FIELD_NUMBER: _ClassVar[int]
+    VECTOR_FIELD_NUMBER: _ClassVar[int]
     sequence_id: int
     token: SampledToken
     error: SequenceError
     scores: _containers.RepeatedCompositeFieldContainer[PromptTokenLogprob]
     more_tokens: _containers.RepeatedCompositeFieldContainer[SampledToken]
     num_own_drafts: int
-    def __init__(self, sequence_id: _Optional[int] = ..., token: _Optional[_Union[SampledToken, _Mapping]] = ..., error: _Optional[_Union[SequenceError, _Mapping]] = ..., scores: _Optional[_Iterable[_Union[PromptTokenLogprob, _Mapping]]] = ..., more_tokens: _Optional[_Iterable[_Union[SampledToken, _Mapping]]] = ..., num_own_drafts: _Optional[int] = ...) -> None: ...
+    vector: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, sequence_id: _Optional[int] = ..., token: _Optional[_Union[SampledToken, _Mapping]] = ..., error: _Optional[_Union[SequenceError, _Mapping]] = ..., scores: _Optional[_Iterable[_Union[PromptTokenLogprob, _Mapping]]] = ..., more_tokens: _Optional[_Iterable[_Union[SampledToken, _Mapping]]] = ..., num_own_drafts: _Optional[int] = ..., vector: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class PromptTokenLogprob(_message.Message):
     __slots__ = ("logprob", "rank", "top_logprobs")

@@ -152,7 +152,8 @@ class Sampled:
 
     token_id: None if it does not sample; logprob: 0.0 unless requested; top_logprobs: (token id, logprob), likeliest
     first; scores: of the prompt tokens that follow the chunk's positions; more_tokens: those sampled after right
-    drafts, without scores or more tokens of their own; num_own_drafts: those that the backend added.
+    drafts, without scores or more tokens of their own; num_own_drafts: those that the backend added; vector: of a
+    sequence that is pooled.
     """
 
     sequence_id: int
@@ -162,6 +163,7 @@ class Sampled:
     scores: Sequence[TokenScore] = field(default=())
     more_tokens: Sequence[Sampled] = field(default=())
     num_own_drafts: int = 0
+    vector: Sequence[float] = field(default=())
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,8 +287,13 @@ class Backend(Protocol):
         num_prompt_tokens: int,
         sampling: SamplingParams,
         root_key: bytes = b"",
+        *,
+        pool: int | None = None,
     ) -> None:
         """Begins a sequence whose known tokens are `token_ids`. root_key: 16 bytes, or empty if there is no store.
+
+        pool: if not None, the chunk that samples returns a vector instead of a token (`ModelConfig.pooling`); the number
+        is the position at which the second of two texts begins, or 0.
 
         An exception fails only this sequence, which the backend then does not know.
         """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from trunkline_server.backends.interface import BackendInfo, Chunk, SamplingParams
 from trunkline_server.errors import InvalidArgument
@@ -42,6 +42,10 @@ class RunningSequence:
     sampling: SamplingParams
     block_ids: list[int] = field(default_factory=list)
     num_computed: int | None = None
+    # Not None if the sequence gets a vector instead of tokens: the position of the second of two texts, or 0.
+    pool: int | None = None
+    # The sum of the outputs so far, if the vector is their mean.
+    output_sum: Any = 0.0
 
     @property
     def num_tokens(self) -> int:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from trunkline_server.models.ops import ClampedSwiglu
+from trunkline_server.models.pooling import Pooling
+
 # Limits on what a config may claim. They keep the product of any two of these numbers far below 2^63.
 MAX_LAYERS = 1 << 10
 MAX_HEADS = 1 << 12
@@ -82,10 +85,15 @@ class ModelConfig:
     num_experts: of a layer with experts, of which a token uses `num_experts_per_token`; 0: all layers have an MLP.
     expert_size, shared_expert_size: features inside an expert, and inside the expert of all tokens (0: there is none).
     has_shared_gate: the expert of all tokens has a gate. expert_multiplier: factor of the other experts' outputs.
-    renormalise_experts, sigmoid_experts, expert_groups, used_expert_groups: see `ops.Experts`; has_choice_bias: experts
-        are chosen with a bias. expert_layers: for each layer, True if it has experts.
+    renormalise_experts, sigmoid_experts, expert_groups, used_expert_groups, expert_activation: see `ops.Experts`.
+    has_choice_bias: experts are chosen with a bias. expert_bias: experts and routers have biases.
+    expert_layers: for each layer, True if it has experts.
     latent: None: heads have keys and values. Otherwise the only key head holds `rotated_size` rotated features and
         then the latent, and `head_size` is the sum of both.
+    attention_sinks: see `Ops.paged_attention`.
+    pooling: how the vector of a prompt is made; None: not at all. has_output_head: the model can choose tokens.
+    position_offset: rows of an encoder's embedding of positions that come before position 0. num_text_types: rows of
+        its embedding of texts.
     """
 
     architecture: str
@@ -131,8 +139,15 @@ class ModelConfig:
     expert_groups: int = 1
     used_expert_groups: int = 1
     has_choice_bias: bool = False
+    expert_activation: ClampedSwiglu | None = None
+    expert_bias: bool = False
     expert_layers: tuple[bool, ...] = ()
     latent: LatentAttention | None = None
+    attention_sinks: bool = False
+    pooling: Pooling | None = None
+    has_output_head: bool = True
+    position_offset: int = 0
+    num_text_types: int = 0
 
     def has_experts(self, layer: int) -> bool:
         """Returns True if the layer has experts instead of an MLP."""
@@ -141,6 +156,11 @@ class ModelConfig:
     def window(self, layer: int) -> int | None:
         """Returns how many positions a query of the layer sees; None: all."""
         return self.windows[layer] if self.windows else None
+
+    @property
+    def vector_size(self) -> int:
+        """The number of elements of a vector; 0 if the model makes none."""
+        return 0 if self.pooling is None else len(self.pooling.labels) or self.hidden_size
 
     @property
     def rotary_size(self) -> int:
@@ -219,6 +239,10 @@ class ModelConfig:
             return problem
         if len(self.expert_layers) != self.num_layers:
             return f"{len(self.expert_layers)} of {self.num_layers} layers are marked with or without experts"
+        if (activation := self.expert_activation) is not None:
+            for name, value in (("swiglu_alpha", activation.alpha), ("swiglu_limit", activation.limit)):
+                if not 1e-6 < value < 1e6:
+                    return f"`{name}` is {value}, must be positive"
         return None
 
     def _expert_group_problem(self) -> str | None:

@@ -11,7 +11,9 @@ from typing import Any
 from trunkline_server.errors import DamagedFile, UnsupportedArchitecture, quoted
 from trunkline_server.models.config import MAX_LAYERS, ModelConfig, RopeScaling
 from trunkline_server.models.config_latent import experts_from_gguf, latent_from_gguf, scaling_from_gguf
+from trunkline_server.models.experts import GPT_OSS_SWIGLU
 from trunkline_server.models.keys import Keys
+from trunkline_server.models.pooling import Pooling, kind_from_gguf
 
 # Maps GGUF's names to those of the registry. Mistral, SmolLM2 and others call themselves "llama" in GGUF.
 ARCHITECTURES = {
@@ -25,6 +27,7 @@ ARCHITECTURES = {
     "gemma2": "gemma2",
     "gemma3": "gemma3_text",
     "glm4": "glm4",
+    "gpt-oss": "gpt_oss",
     "granite": "granite",
     "granitemoe": "granitemoe",
     "internlm2": "internlm2",
@@ -45,12 +48,11 @@ SUPPORTED = tuple(ARCHITECTURES)
 
 # Architectures with experts, which GGUF marks by their number.
 _WITH_EXPERTS = {
-    "deepseek_v2": "deepseek_v2",
-    "granitemoe": "granitemoe", "llama": "mixtral", "olmoe": "olmoe", "qwen2_moe": "qwen2_moe",
-    "qwen3_moe": "qwen3_moe",
+    "deepseek_v2": "deepseek_v2", "gpt_oss": "gpt_oss", "granitemoe": "granitemoe", "llama": "mixtral",
+    "olmoe": "olmoe", "qwen2_moe": "qwen2_moe", "qwen3_moe": "qwen3_moe",
 }  # fmt: skip
 # The weights of used experts add up to 1. llama.cpp has this in its code for each architecture.
-_RENORMALISED = ("granitemoe", "mixtral", "qwen3_moe")
+_RENORMALISED = ("gpt_oss", "granitemoe", "mixtral", "qwen3_moe")
 _LAYER_NORMS = ("cohere", "cohere2", "nemotron", "starcoder2")
 _UNGATED = ("nemotron", "starcoder2")
 # Norms of a layer, where they are not those of Llama.
@@ -67,11 +69,12 @@ _NORMS: dict[str, tuple[str, ...]] = {
 # Every n-th layer does not rotate. The metadata lacks this number; llama.cpp has it in its code for the architecture.
 _SMOLLM3_NOPE_INTERVAL = 4
 # Every n-th layer has no window, if the file does not say which.
-_WINDOW_PATTERNS = {"cohere2": 4, "exaone4": 4, "gemma2": 2, "gemma3": 6, "olmo2": 4}
+_WINDOW_PATTERNS = {"cohere2": 4, "exaone4": 4, "gemma2": 2, "gemma3": 6, "gpt-oss": 2, "olmo2": 4}
 _LOCAL_ROPE_THETA = 10_000.0
 # Layer counts of the largest models, which scale scores by the features per head instead of the head size.
 _GEMMA_27B_LAYERS = {"gemma2": 46, "gemma3": 62}
 _SOFT_CAPS = {"gemma2": (50.0, 30.0)}
+_GPT_OSS: dict[str, Any] = {"attention_sinks": True, "expert_bias": True, "expert_activation": GPT_OSS_SWIGLU}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -115,8 +118,7 @@ def config_from_gguf(
         name = _WITH_EXPERTS.get(name, name)
         if name not in _WITH_EXPERTS.values():
             raise UnsupportedArchitecture(f"{quoted(architecture)} with experts in `{path}`", supported=SUPPORTED)
-    num_layers = values.integer("block_count")
-    num_heads = values.integer("attention.head_count")
+    num_layers, num_heads = values.integer("block_count"), values.integer("attention.head_count")
     hidden_size = values.integer("embedding_length")
     head_size = values.integer("attention.key_length", hidden_size // max(num_heads, 1))
     windows = _windows(values, architecture, num_layers)
@@ -149,6 +151,8 @@ def config_from_gguf(
         **_gemma_fields(values, architecture, head_size, hidden_size // max(num_heads, 1)),
         **_head_fields(values, name, head_size, num_heads, scaling),
         **_expert_fields(values, name, num_layers, has_tensor),
+        pooling=None if (kind := kind_from_gguf(values.get("pooling_type"))) is None else Pooling(kind),
+        **(_GPT_OSS if name == "gpt_oss" else {}),
     )
     if problem := config.problem():
         raise DamagedFile(path, problem)
@@ -314,4 +318,6 @@ def _rope_scaling(path: Path, values: Keys, rope_factors: RopeFactors, *, is_lat
         beta_fast=values.number("rope.scaling.yarn_beta_fast", 32.0),
         beta_slow=values.number("rope.scaling.yarn_beta_slow", 1.0),
         attention_factor=extra * (1.0 + 0.1 * math.log(factor)) if factor > 1.0 else extra,
+        # The metadata lacks this; GPT-OSS was trained without.
+        truncate=values.prefix != "gpt-oss.",
     )

@@ -10,8 +10,11 @@ from typing import Any
 
 from trunkline_server.errors import DamagedFile, UnsupportedArchitecture, quoted
 from trunkline_server.models.config import MAX_LAYERS, ModelConfig, RopeScaling
+from trunkline_server.models.config_encoder import ENCODERS, encoder_config
 from trunkline_server.models.config_latent import experts_from_json, latent_from_json
+from trunkline_server.models.experts import GPT_OSS_SWIGLU
 from trunkline_server.models.keys import Keys
+from trunkline_server.models.ops import ClampedSwiglu
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +28,8 @@ class _Experts:
     renormalise: bool | None = None
     chooses_layers: bool = False
     has_shared: bool = False
+    has_bias: bool = False
+    activation: ClampedSwiglu | None = None  # with the defaults of its keys
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +66,7 @@ class _Architecture:
     max_window_layers: int | None = None
     is_gemma: bool = False  # with the scalar and the caps of Gemma 2 and 3
     wide_query_key_norm: bool = False
+    attention_sinks: bool = False
     experts: _Experts | None = None
     is_deepseek: bool = False  # with latent attention
     attention_soft_cap: float | None = None
@@ -113,6 +119,11 @@ _ARCHITECTURES = {
     ),
     "glm": _GLM,
     "glm4": replace(_GLM, layer_norms=_ALL_NORMS),
+    "gpt_oss": _Architecture(
+        attention_output_bias=None, biased=True, norm_eps=1e-5, head_size=64, rope_theta=150_000.0, has_windows=True,
+        window=128, window_pattern=2, attention_sinks=True,
+        experts=_Experts(size_key="intermediate_size", renormalise=True, has_bias=True, activation=GPT_OSS_SWIGLU),
+    ),
     "granite": _GRANITE,
     "granitemoe": replace(
         _GRANITE, has_mlp_bias=False,
@@ -163,7 +174,7 @@ _ARCHITECTURES = {
     ),
 }  # fmt: skip
 
-SUPPORTED = tuple(_ARCHITECTURES)
+SUPPORTED = tuple(sorted((*_ARCHITECTURES, *ENCODERS)))
 _ROPE_KINDS = ("default", "dynamic", "linear", "llama3", "longrope", "yarn")
 # Other names for activations and kinds of rope scaling.
 _ALIASES = {"swish": "silu", "su": "longrope"}
@@ -177,6 +188,8 @@ def config_from_json(path: Path, values: Mapping[str, object]) -> ModelConfig:
     name = values.get("model_type")
     if not isinstance(name, str):
         raise DamagedFile(path, "key `model_type` is missing or not a string")
+    if name in ENCODERS:
+        return encoder_config(path, name, values)
     if name not in _ARCHITECTURES:
         raise UnsupportedArchitecture(f"architecture {quoted(name)} of `{path}`", supported=SUPPORTED)
     architecture = _ARCHITECTURES[name]
@@ -218,6 +231,7 @@ def config_from_json(path: Path, values: Mapping[str, object]) -> ModelConfig:
         layer_norms=architecture.layer_norms,
         norm_bias=architecture.norm_bias,
         query_key_norm=architecture.query_key_norm,
+        attention_sinks=architecture.attention_sinks,
         wide_query_key_norm=architecture.wide_query_key_norm,
         windows=windows,
         local_rope_theta=local_rope_theta,
@@ -277,8 +291,17 @@ def _expert_fields(keys: Keys, architecture: _Architecture, name: str, num_layer
         "expert_size": keys.integer(experts.size_key),
         "shared_expert_size": keys.integer("shared_expert_intermediate_size") if experts.has_shared else 0,
         "renormalise_experts": renormalise,
+        "expert_bias": experts.has_bias,
+        "expert_activation": _expert_activation(keys, experts.activation),
         "expert_layers": _expert_layers(keys, experts, num_layers),
     }
+
+
+def _expert_activation(keys: Keys, default: ClampedSwiglu | None) -> ClampedSwiglu | None:
+    if default is None:
+        return None
+    alpha, limit = keys.number("swiglu_alpha", default.alpha), keys.number("swiglu_limit", default.limit)
+    return ClampedSwiglu(alpha=alpha, limit=limit)
 
 
 def _expert_layers(keys: Keys, experts: _Experts, num_layers: int) -> tuple[bool, ...]:

@@ -1,21 +1,28 @@
-"""Layers of experts, as Mixtral (arXiv:2401.04088) and Qwen's models (arXiv:2505.09388) have them."""
+"""Layers of experts, as Mixtral (arXiv:2401.04088), Qwen's models (arXiv:2505.09388) and GPT-OSS have them."""
 
 from __future__ import annotations
 
 from trunkline_server.models.config import ModelConfig
-from trunkline_server.models.ops import Experts, Ops, T
+from trunkline_server.models.ops import ClampedSwiglu, Experts, Ops, T
+
+GPT_OSS_SWIGLU = ClampedSwiglu(alpha=1.702, limit=7.0)
+_PROJECTIONS = ("gate_proj", "up_proj", "down_proj")
 
 
 def mixture(ops: Ops[T], config: ModelConfig, name: str, x: T) -> T:
     """Routes each token to some experts and adds their outputs up, [T, N]. name: of the layer's MLP."""
-    logits = ops.linear(x, f"{name}.gate.weight")
+    logits = ops.linear(x, f"{name}.gate.weight", f"{name}.gate.bias" if config.expert_bias else None)
+    gate, up, down = (names(config, name, f"{projection}.weight") for projection in _PROJECTIONS)
+    gate_bias, up_bias, down_bias = (names(config, name, f"{projection}.bias") for projection in _PROJECTIONS)
     return ops.experts(
         x,
         logits,
         Experts(
-            gate=names(config, name, "gate_proj"),
-            up=names(config, name, "up_proj"),
-            down=names(config, name, "down_proj"),
+            gate=gate,
+            up=up,
+            down=down,
+            biases=(gate_bias, up_bias, down_bias) if config.expert_bias else None,
+            activation=config.expert_activation,
             num_used=config.num_experts_per_token,
             renormalise=config.renormalise_experts,
             sigmoid=config.sigmoid_experts,
@@ -26,6 +33,6 @@ def mixture(ops: Ops[T], config: ModelConfig, name: str, x: T) -> T:
     )
 
 
-def names(config: ModelConfig, name: str, projection: str) -> tuple[str, ...]:
-    """Returns the names of one projection of all experts."""
-    return tuple(f"{name}.experts.{expert}.{projection}.weight" for expert in range(config.num_experts))
+def names(config: ModelConfig, name: str, weight: str) -> tuple[str, ...]:
+    """Returns the names of the same weight of all experts."""
+    return tuple(f"{name}.experts.{expert}.{weight}" for expert in range(config.num_experts))

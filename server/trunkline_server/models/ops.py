@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
+from trunkline_server.models.pooling import Kind
+
 T = TypeVar("T")
 
 
@@ -31,10 +33,20 @@ class Rope:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ClampedSwiglu:
+    """The activation (u + 1) * g * sigmoid(alpha * g): g is gate up to limit, and u is up between -limit and limit."""
+
+    alpha: float
+    limit: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class Experts:
-    """The experts of a layer: gated MLPs with SiLU, of which each token uses a few (arXiv:1701.06538).
+    """The experts of a layer: gated MLPs, of which each token uses a few (arXiv:1701.06538).
 
     gate, up, down: names of each expert's weights, [I, N], [I, N] and [N, I].
+    biases: names of each expert's biases, [I], [I] and [N], in the same order; None: there are none.
+    activation: None: `silu_mul`.
     num_used: experts that a token uses.
     renormalise: the weights of the used experts add up to 1; otherwise those of all experts do.
     sigmoid: an expert's score is the sigmoid of its logit, and so is its weight, which `renormalise` divides by the
@@ -49,6 +61,8 @@ class Experts:
     down: tuple[str, ...]
     num_used: int
     renormalise: bool
+    biases: tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]] | None = None
+    activation: ClampedSwiglu | None = None
     sigmoid: bool = False
     choice_bias: str | None = None
     num_groups: int = 1
@@ -60,6 +74,15 @@ class Ops(Protocol[T]):
 
     def embedding(self, weight: str) -> T:
         """Returns the rows of `weight` [V, N] for the tokens of the step, [T, N]."""
+
+    def position_embedding(self, weight: str, offset: int) -> T:
+        """Returns the rows of `weight` for the positions of the tokens, behind its first `offset` rows, [T, N]."""
+
+    def text_embedding(self, weight: str) -> T:
+        """Returns row 1 of `weight` for tokens of the second of two texts, and row 0 for others, [T, N].
+
+        With one row, all tokens have that.
+        """
 
     def rms_norm(self, x: T, weight: str, eps: float) -> T:
         """Returns x / sqrt(mean(x^2) + eps) * weight, over the last dimension. arXiv:1910.07467."""
@@ -92,15 +115,24 @@ class Ops(Protocol[T]):
         """
 
     def paged_attention(
-        self, layer: int, query: T, scale: float, window: int | None = None, soft_cap: float | None = None
+        self,
+        layer: int,
+        query: T,
+        scale: float,
+        window: int | None = None,
+        soft_cap: float | None = None,
+        sinks: str | None = None,
     ) -> T:
         """Returns causal attention of query [T, H * D] over the sequence's blocks, K and V as stored.
 
         The result is [T, H * D], or [T, H * latent_size] with latent attention.
 
+        In an encoder (`Pooling.whole`) the query at each position sees all positions of its sequence.
         `write_kv` must store the step's keys and values first.
         window: the query at position p sees p - window + 1 to p (arXiv:2310.06825); None: 0 to p.
         soft_cap: a scaled score s becomes soft_cap * tanh(s / soft_cap) (arXiv:2408.00118); None: it stays s.
+        sinks: a weight [H] of scores that take part in the softmax of their head and have no value
+            (arXiv:2309.17453); None: there are none.
         Sums in f32 over tiles at fixed absolute positions, so the bits do not depend on how a prompt is chunked.
         Cost: O(T * min(context, window)). Online softmax: arXiv:1805.02867, algorithm 3.
         """
@@ -113,6 +145,12 @@ class Ops(Protocol[T]):
 
     def gelu(self, x: T) -> T:
         """Returns gelu(x), elementwise, with the tanh approximation. arXiv:1606.08415."""
+
+    def gelu_erf(self, x: T) -> T:
+        """Returns x / 2 * (1 + erf(x / sqrt(2))), elementwise: GELU without approximation. arXiv:1606.08415."""
+
+    def tanh(self, x: T) -> T:
+        """Returns tanh(x), elementwise."""
 
     def relu_squared(self, x: T) -> T:
         """Returns max(x, 0)^2, elementwise. arXiv:2109.08668."""
@@ -133,6 +171,12 @@ class Ops(Protocol[T]):
 
     def scale(self, x: T, factor: float) -> T:
         """Returns x * factor, elementwise."""
+
+    def pooled(self, x: T, kind: Kind) -> T:
+        """Keeps x [T, N] as the output from which the vectors of pooled sequences are made, by their `kind`.
+
+        Returns its rows that sample, [S, N]. Only `logits` may follow.
+        """
 
     def logits(self, x: T, weight: str, soft_cap: float | None = None) -> T:
         """Applies `linear` without bias to the rows that sample, then the soft cap as in `paged_attention`: [S, V]."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Generic
 
 from trunkline_server.models import (
+    bert,
     cohere2,
     deepseek2,
     exaone4,
@@ -13,6 +14,7 @@ from trunkline_server.models import (
     gemma2,
     gemma3,
     glm4,
+    gpt_oss,
     granite,
     llama,
     mixtral,
@@ -30,6 +32,8 @@ from trunkline_server.models.ops import Ops, T
 
 # `Callable` cannot bind `T` for each call, so the table is untyped and `forward` restores the type.
 ARCHITECTURES: dict[str, Callable[[Any, ModelConfig], Any]] = {
+    "bert": bert.forward,
+    "camembert": bert.forward,
     "cohere": cohere2.forward,
     "cohere2": cohere2.forward,
     "deepseek_v2": deepseek2.forward,
@@ -42,6 +46,7 @@ ARCHITECTURES: dict[str, Callable[[Any, ModelConfig], Any]] = {
     "gemma3_text": gemma3.forward,
     "glm": llama.forward,
     "glm4": glm4.forward,
+    "gpt_oss": gpt_oss.forward,
     "granite": granite.forward,
     "granitemoe": granite.forward,
     "internlm2": llama.forward,
@@ -58,13 +63,37 @@ ARCHITECTURES: dict[str, Callable[[Any, ModelConfig], Any]] = {
     "qwen2_moe": qwen2_moe.forward,
     "qwen3": qwen3.forward,
     "qwen3_moe": qwen3_moe.forward,
+    "roberta": bert.forward,
     "seed_oss": llama.forward,
     "smollm3": llama.forward,
     "starcoder2": starcoder2.forward,
+    "xlm-roberta": bert.forward,
 }
 
 
 def forward(ops: Ops[T], config: ModelConfig) -> T:
-    """Runs one forward pass of the model that `config` describes. Returns logits [S, V] of the rows that sample."""
-    logits: T = ARCHITECTURES[config.architecture](ops, config)
-    return logits
+    """Runs one forward pass of the model that `config` describes. Returns logits [S, V] of the rows that sample.
+
+    A model without an output head has the result of `Ops.pooled` instead.
+    """
+    output: T = ARCHITECTURES[config.architecture](ops if config.pooling is None else _PoolingOps(ops, config), config)
+    return output
+
+
+class _PoolingOps(Generic[T]):
+    """Passes the output of a model to `Ops.pooled`, before the output head or instead of it."""
+
+    def __init__(self, ops: Ops[T], config: ModelConfig) -> None:
+        self._ops = ops
+        self._config = config
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._ops, name)
+
+    def logits(self, x: T, weight: str, soft_cap: float | None = None) -> T:
+        pooling = self._config.pooling
+        assert pooling is not None, "the model makes vectors"
+        if pooling.labels:
+            x = self._ops.linear(x, "score.weight")
+        vectors = self._ops.pooled(x, pooling.kind)
+        return self._ops.logits(x, weight, soft_cap) if self._config.has_output_head else vectors

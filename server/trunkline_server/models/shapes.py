@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from trunkline_server.models.config import ModelConfig
+from trunkline_server.models.config_encoder import ENCODERS
 
 
 def weight_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """Maps the names of `forward`'s weights to their shapes, outermost first; `lm_head.weight` even if tied."""
+    """Maps the names of `forward`'s weights to their shapes, outermost first; `lm_head.weight` even if tied.
+
+    A classifier has `score.weight` instead.
+    """
+    if config.architecture in ENCODERS:
+        return _encoder_shapes(config)
     hidden, vocab = config.hidden_size, config.vocab_size
     shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (vocab, hidden)}
     for layer in range(config.num_layers):
@@ -14,7 +20,10 @@ def weight_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
         own = attention(config) | (_expert_shapes if config.has_experts(layer) else _mlp_shapes)(config)
         shapes |= {f"model.layers.{layer}.{name}": shape for name, shape in own.items()}
     shapes |= _norm("model.norm", config)
-    shapes["lm_head.weight"] = (vocab, hidden)
+    if config.has_output_head:
+        shapes["lm_head.weight"] = (vocab, hidden)
+    elif config.pooling is not None and config.pooling.labels:
+        shapes["score.weight"] = (len(config.pooling.labels), hidden)
     return shapes
 
 
@@ -35,6 +44,8 @@ def _attention_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     linear("self_attn.k_proj", key, hidden, config.attention_bias)
     linear("self_attn.v_proj", key, hidden, config.attention_bias)
     linear("self_attn.o_proj", hidden, query, config.attention_output_bias)
+    if config.attention_sinks:
+        shapes["self_attn.sinks.weight"] = (config.num_heads,)
     if config.query_key_norm:
         shapes["self_attn.q_norm.weight"] = (query if config.wide_query_key_norm else config.head_size,)
         shapes["self_attn.k_norm.weight"] = (key if config.wide_query_key_norm else config.head_size,)
@@ -72,10 +83,12 @@ def _mlp_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     shapes = _gated_mlp("mlp", config.hidden_size, config.intermediate_size)
     if not config.gated_mlp:
         del shapes["mlp.gate_proj.weight"]
-    if config.mlp_bias:
-        biases = {f"{name.removesuffix('.weight')}.bias": shape[:1] for name, shape in shapes.items()}
-        shapes |= biases
-    return shapes
+    return _with_biases(shapes) if config.mlp_bias else shapes
+
+
+def _with_biases(shapes: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+    """Adds a bias for each matrix."""
+    return shapes | {f"{name.removesuffix('.weight')}.bias": shape[:1] for name, shape in shapes.items()}
 
 
 def _expert_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
@@ -83,6 +96,8 @@ def _expert_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     shapes: dict[str, tuple[int, ...]] = {"mlp.gate.weight": (config.num_experts, hidden)}
     for expert in range(config.num_experts):
         shapes |= _gated_mlp(f"mlp.experts.{expert}", hidden, config.expert_size)
+    if config.expert_bias:
+        shapes = _with_biases(shapes)
     if config.has_choice_bias:
         shapes["mlp.gate.choice.bias"] = (config.num_experts,)
     if config.shared_expert_size:
@@ -98,3 +113,31 @@ def _gated_mlp(name: str, hidden: int, inner: int) -> dict[str, tuple[int, ...]]
         f"{name}.up_proj.weight": (inner, hidden),
         f"{name}.down_proj.weight": (hidden, inner),
     }
+
+
+def _encoder_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+    hidden, inner = config.hidden_size, config.intermediate_size
+    shapes: dict[str, tuple[int, ...]] = {
+        "embeddings.word_embeddings.weight": (config.vocab_size, hidden),
+        "embeddings.position_embeddings.weight": (config.max_position_embeddings + config.position_offset, hidden),
+        "embeddings.token_type_embeddings.weight": (config.num_text_types, hidden),
+    }
+
+    def linear(name: str, outputs: int, inputs: int) -> None:
+        shapes[f"{name}.weight"] = (outputs, inputs)
+        shapes[f"{name}.bias"] = (outputs,)
+
+    shapes |= _norm("embeddings.LayerNorm", config)
+    for layer in range(config.num_layers):
+        name = f"encoder.layer.{layer}"
+        for part in ("query", "key", "value"):
+            linear(f"{name}.attention.self.{part}", hidden, hidden)
+        linear(f"{name}.attention.output.dense", hidden, hidden)
+        shapes |= _norm(f"{name}.attention.output.LayerNorm", config)
+        linear(f"{name}.intermediate.dense", inner, hidden)
+        linear(f"{name}.output.dense", hidden, inner)
+        shapes |= _norm(f"{name}.output.LayerNorm", config)
+    if config.pooling is not None and config.pooling.labels:
+        linear("pooler.dense", hidden, hidden)
+        linear("score", len(config.pooling.labels), hidden)
+    return shapes

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -12,21 +13,33 @@ import numpy as np
 
 from trunkline_server.errors import DamagedFile, ModelNotFound, UnsupportedFormat, quoted
 from trunkline_server.models.config import ModelConfig
+from trunkline_server.models.config_encoder import ENCODERS
 from trunkline_server.models.config_gguf import RopeFactors, config_from_gguf
 from trunkline_server.models.config_json import config_from_json
 from trunkline_server.models.shapes import weight_shapes
-from trunkline_server.weights.affine import decoded
+from trunkline_server.weights.affine import decoded, decoded_format
 from trunkline_server.weights.dequantize import dequantize
 from trunkline_server.weights.fingerprint import PageSums, fingerprint_bytes
 from trunkline_server.weights.gguf import GgufArray, GgufFile
 from trunkline_server.weights.gguf_splits import open_splits
 from trunkline_server.weights.identity import SourceIdentity, identify
 from trunkline_server.weights.mapping import MappedFile
-from trunkline_server.weights.places import Place, gguf_place, has_offset, interleaved_heads, safetensors_place
-from trunkline_server.weights.quantization import Quantization, parse_quantization
+from trunkline_server.weights.mxfp4 import Mxfp4Stack
+from trunkline_server.weights.places import (
+    Place,
+    encoder_places,
+    gguf_place,
+    has_offset,
+    interleaved_heads,
+    rows_in_order,
+    safetensors_place,
+)
+from trunkline_server.weights.pooling import stated_pooling
+from trunkline_server.weights.quantization import Mxfp4, Quantization, parse_quantization
 from trunkline_server.weights.quantized_parts import Part, part_suffixes, quantized_shape
 from trunkline_server.weights.safetensors import SafetensorsFile, open_shards, read_json_object
-from trunkline_server.weights.tensor import Tensor
+from trunkline_server.weights.selected_parts import selected
+from trunkline_server.weights.tensor import EncodedTensor, Tensor, Weight
 
 _EMBEDDING = "model.embed_tokens.weight"
 _HEAD = "lm_head.weight"
@@ -59,10 +72,20 @@ class Checkpoint(Protocol):
         `names()`, and UnsupportedFormat.
         """
 
-    def parts(self, name: str) -> Mapping[str, Part]:
-        """Returns the tensors that encode a weight of a quantised module, by suffix; see `quantized_parts.py`.
+    def encoded(self, name: str) -> Weight:
+        """Returns the weight with this name as `tensor` does, but decodes one with `parts` only when it is read."""
 
-        Empty if the weight is one tensor. Raises KeyError.
+    def stored_parts(self, name: str) -> Mapping[str, Part]:
+        """Returns the tensors of the quantised module that a weight belongs to, by suffix; see `quantized_parts.py`.
+
+        Weights that the file joins have the same ones. Empty if the weight is one tensor. Raises KeyError.
+        """
+
+    def parts(self, name: str) -> Mapping[str, Part]:
+        """Returns the tensors that encode this weight alone, with its rows in the model's order.
+
+        Views of the mapped file, or copies if the file joins the weight with others or stores its rows in another
+        order. Empty if the weight is one tensor. Raises KeyError and UnsupportedFormat.
         """
 
     def fingerprint(self, page_sums: PageSums | None = None) -> str:
@@ -109,10 +132,16 @@ class GgufCheckpoint:
     def names(self) -> Sequence[str]:
         return self._names
 
-    def parts(self, name: str) -> Mapping[str, Part]:
+    def encoded(self, name: str) -> Tensor:
+        return self.tensor(name)
+
+    def stored_parts(self, name: str) -> Mapping[str, Part]:
         if _resolve(self.config, name) not in self._places:
             raise KeyError(name)
         return {}
+
+    def parts(self, name: str) -> Mapping[str, Part]:
+        return self.stored_parts(name)
 
     def tensor(self, name: str) -> Tensor:
         name = _resolve(self.config, name)
@@ -147,14 +176,25 @@ class SafetensorsCheckpoint:
                 hint="convert the weights to safetensors; pickle files are never read",
             )
         self._holders: dict[str, SafetensorsFile] = open_shards(path)
+        self.config = stated_pooling(self.config, config_path, values, _HEAD in self._holders)
         shapes = {name: file.tensors[name].shape for name, file in self._holders.items()}
-        self._places = {name: safetensors_place(name, self.config) for name in weight_shapes(self.config)}
+        names = weight_shapes(self.config)
+        if self.config.architecture in ENCODERS:
+            self._places = encoder_places(names, self._holders)
+        else:
+            self._places = {name: safetensors_place(name, self.config, self._holders) for name in names}
         self._parts = self._find_parts()
         for name, parts in self._parts.items():
             assert self.quantization is not None, "parts are only found under a scheme"
             shape = quantized_shape(path, self.quantization, name.removesuffix(".weight"), parts)
             shapes[self._places[name].tensor] = shape
+        stacks = self._find_stacks()
+        shapes |= {tensor: stack.shape for tensor, stack in stacks.items()}
+        self._shapes = shapes
         self._names = _check_complete(path, self.config, self._places, shapes)
+        self._parts |= {
+            name: stacks[place.tensor].parts(place) for name, place in self._places.items() if place.tensor in stacks
+        }
 
     def _find_parts(self) -> dict[str, Mapping[str, Part]]:
         """Maps the weight of each quantised module to its parts."""
@@ -165,15 +205,32 @@ class SafetensorsCheckpoint:
         for name, place in self._places.items():
             module = place.tensor.removesuffix(".weight")
             suffixes = part_suffixes(self.quantization, module, dtypes)
-            if suffixes and (place.rows or place.index is not None):
+            if suffixes and place.transposes_rows:
                 raise UnsupportedFormat(
-                    f"module {quoted(module)} of `{self.path}` joins several weights and is quantised with the scheme "
-                    "in `quantization_config`, which is not supported",
+                    f"module {quoted(module)} of `{self.path}`, which is divided by heads, is quantised with the "
+                    "scheme in `quantization_config`, which is not supported",
+                    hint="use the unquantised model or a GGUF file",
+                )
+            if suffixes and place.index is not None:
+                raise UnsupportedFormat(
+                    f"module {quoted(module)} of `{self.path}` stacks the experts and is quantised with the scheme in "
+                    "`quantization_config`, which is not supported",
                     hint="use the unquantised model or a GGUF file",
                 )
             if suffixes:
                 found[name] = {suffix: self._part(f"{module}.{suffix}") for suffix in suffixes}
         return found
+
+    def _find_stacks(self) -> dict[str, Mxfp4Stack]:
+        """Returns the stacks in MXFP4 by the names of the tensors that they stand for."""
+        if not isinstance(self.quantization, Mxfp4):
+            return {}
+
+        def find(name: str) -> Part | None:
+            return self._part(name) if name in self._holders else None
+
+        stacks = {place.tensor for place in self._places.values() if place.is_transposed}
+        return {name: Mxfp4Stack(self.path, name, find) for name in sorted(stacks - self._holders.keys())}
 
     def _part(self, name: str) -> Part:
         return self._holders[name].part(name)
@@ -181,17 +238,42 @@ class SafetensorsCheckpoint:
     def names(self) -> Sequence[str]:
         return self._names
 
-    def parts(self, name: str) -> Mapping[str, Part]:
+    def encoded(self, name: str) -> Weight:
+        parts = self.stored_parts(name)
+        if not parts:
+            return self.tensor(name)
+        assert self.quantization is not None, "parts are only found under a scheme"
+        name = _resolve(self.config, name)
+        shape = weight_shapes(self.config)[name]
+        stored_as = decoded_format(self.quantization, parts, num_inputs=shape[1])
+        return EncodedTensor(name, stored_as, shape, read=partial(self.tensor, name))
+
+    def stored_parts(self, name: str) -> Mapping[str, Part]:
         name = _resolve(self.config, name)
         if name not in self._places:
             raise KeyError(name)
         return self._parts.get(name, {})
 
+    def parts(self, name: str) -> Mapping[str, Part]:
+        parts = self.stored_parts(name)
+        # Those of a stack are already the matrix's own.
+        if not parts or isinstance(self.quantization, Mxfp4):
+            return parts
+        assert self.quantization is not None, "parts are only found under a scheme"
+        place = self._places[name]
+        num_rows = self._shapes[place.tensor][0]
+        rows = np.concatenate([np.arange(begin, end) for begin, end in place.rows or [(0, num_rows)]])
+        if (heads := interleaved_heads(name, self.config, is_gguf=False)) is not None:
+            rows = rows_in_order(rows, *heads)
+        if np.array_equal(rows, np.arange(num_rows)):
+            return parts
+        return selected(self.quantization, name, parts, rows, num_rows)
+
     def tensor(self, name: str) -> Tensor:
         name = _resolve(self.config, name)
         if name in self._parts:
             assert self.quantization is not None, "parts are only found under a scheme"
-            return decoded(self.quantization, name, self._parts[name])
+            return decoded(self.quantization, name, self.parts(name))
         place = self._places[name]
         tensor = _part(self._holders[place.tensor].tensor(place.tensor), place)
         tensor = replace(tensor, name=name, interleaved_heads=interleaved_heads(name, self.config, is_gguf=False))
@@ -223,13 +305,15 @@ def _resolve(config: ModelConfig, name: str) -> str:
 
 
 def _part(tensor: Tensor, place: Place) -> Tensor:
-    """Returns the part of a tensor at its place. Several runs of rows are copied."""
+    """Returns the part of a tensor at its place. Rows that do not follow each other are copied."""
     if place.index is not None:
         tensor = tensor.part(place.index)
+    if place.is_transposed or place.step > 1:
+        return _strided(tensor, place)
     if not place.rows:
         return tensor
     runs = [tensor.rows(begin, end) for begin, end in place.rows]
-    if place.is_transposed:
+    if place.transposes_rows:
         return _transposed(*runs)
     if len(runs) == 1:
         return runs[0]
@@ -245,6 +329,18 @@ def _transposed(tensor: Tensor) -> Tensor:
     values = np.frombuffer(tensor.data, _ELEMENTS[tensor.format]).reshape(tensor.shape)
     data = np.ascontiguousarray(values.T).view(np.uint8).reshape(-1)
     return replace(tensor, shape=tensor.shape[::-1], data=data, is_mapped=False)
+
+
+def _strided(tensor: Tensor, place: Place) -> Tensor:
+    """Copies rows that lie apart, or across the tensor's rows. Its format is one of floats."""
+    elements = np.frombuffer(tensor.data, np.uint8).reshape(*tensor.shape, -1)
+    if place.is_transposed:
+        elements = elements.swapaxes(0, 1)
+    begin, end = place.rows[0] if place.rows else (0, len(elements))
+    elements = elements[begin : end : place.step]
+    data = np.ascontiguousarray(elements).reshape(-1)
+    data.flags.writeable = False
+    return replace(tensor, shape=elements.shape[:-1], data=data, is_mapped=False)
 
 
 def _check_complete(
@@ -272,19 +368,23 @@ def _needed_shapes(
     """Returns the shapes that the tensors of a file must have."""
     rows: dict[str, int] = {}
     stacks: dict[str, int] = {}
+    transposed: set[str] = set()
     others: dict[str, tuple[int, ...]] = {}
     for name in expected:
         place, shape = places[_resolve(config, name)], expected[_resolve(config, name)]
-        shape = shape[::-1] if place.is_transposed else shape
+        shape = shape[::-1] if place.transposes_rows else shape
         end = place.rows[-1][1] if place.rows else shape[0]
         rows[place.tensor] = max(rows.get(place.tensor, 0), end)
         others[place.tensor] = shape[1:]
         if place.index is not None:
             stacks[place.tensor] = max(stacks.get(place.tensor, 0), place.index + 1)
-    return {
-        tensor: ((stacks[tensor],) if tensor in stacks else ()) + (count, *others[tensor])
-        for tensor, count in rows.items()
-    }
+        if place.is_transposed:
+            transposed.add(place.tensor)
+    needed: dict[str, tuple[int, ...]] = {}
+    for tensor, count in rows.items():
+        whole = (*others[tensor], count) if tensor in transposed else (count, *others[tensor])
+        needed[tensor] = (stacks[tensor], *whole) if tensor in stacks else whole
+    return needed
 
 
 def _config(file: GgufFile, holders: Mapping[str, GgufFile]) -> ModelConfig:

@@ -6,6 +6,8 @@ Layouts: `ggml-common.h` of ggml; the arithmetic follows `ggml-quants.c` (`dequa
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -25,6 +27,10 @@ _CHUNK_ELEMENTS = 1 << 20
 # The levels of IQ4_NL and IQ4_XS, `kvalues_iq4nl` of ggml.
 IQ4_LEVELS = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], dtype=np.float32)
 TWICE_E2M1 = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], dtype=np.float32)
+
+
+# Formats that the kernels unpack, because they need tables or few people have them.
+UNPACKED_FORMATS = ("Q2_K", "TQ1_0", "TQ2_0", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S", "IQ1_S", "IQ1_M")
 
 
 def dequantize(tensor: Tensor) -> Floats:
@@ -170,6 +176,40 @@ def _mxfp4(groups: Bytes) -> Floats:
     return values
 
 
+@dataclass(frozen=True, slots=True)
+class Unpacked:
+    """The numbers of blocks [N, ...]: an element is `scale * quant + minimum`.
+
+    quants: i8 [N, elements of a block]; scales: f32 [N, groups of a block]; minima: likewise, or None.
+    """
+
+    quants: NDArray[np.int8]
+    scales: Floats
+    minima: Floats | None
+
+
+def unpacked(format_name: str, groups: Bytes) -> Unpacked:
+    """Reads blocks of an integer format with the code of the kernels, which has the grids of the IQ formats."""
+    from trunkline_server import _kernels
+
+    num_groups = groups.shape[0]
+    quants, scales, minima = _kernels.unpack_groups(format_name, np.ascontiguousarray(groups))
+    return Unpacked(
+        np.frombuffer(quants, np.int8).reshape(num_groups, -1),
+        np.frombuffer(scales, np.float32).reshape(num_groups, -1),
+        np.frombuffer(minima, np.float32).reshape(num_groups, -1) if minima else None,
+    )
+
+
+def _by_kernels(groups: Bytes, *, format_name: str) -> Floats:
+    numbers = unpacked(format_name, groups)
+    quants = numbers.quants.reshape(*numbers.scales.shape, -1).astype(np.float32)
+    values = numbers.scales[:, :, None] * quants
+    if numbers.minima is not None:
+        values += numbers.minima[:, :, None]
+    return values.reshape(groups.shape[0], -1)
+
+
 def _affine4(groups: Bytes) -> Floats:
     """Layout: f32 scale, f32 minimum, 32 nibbles."""
     return _float(groups, 0) * _nibbles(groups[:, 8:]).astype(np.float32) + _float(groups, 4)
@@ -237,4 +277,5 @@ _DECODERS: dict[str, Callable[[Bytes], Floats]] = {
     "MXFP4": _mxfp4,
     "AFFINE4": _affine4,
     "AFFINE8": _affine8,
+    **{name: partial(_by_kernels, format_name=name) for name in UNPACKED_FORMATS},
 }

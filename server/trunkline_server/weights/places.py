@@ -18,10 +18,15 @@ Some norms multiply by 1 + w. Their safetensors hold w, their GGUF files 1 + w. 
 from __future__ import annotations
 
 import re
-from collections.abc import Container
+from collections.abc import Collection, Container, Iterable
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from trunkline_server.models.config import ModelConfig
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 # Architectures that pair neighbours, in all files.
 NEIGHBOURS = frozenset({"cohere", "cohere2", "ernie4_5", "glm", "glm4"})
@@ -42,17 +47,50 @@ class Place:
     """A tensor of a file, or the part of it that is a weight.
 
     index: of a matrix in a stack [E, N, K]. rows: the runs of rows [begin, end) that make up the weight; empty: all.
-    is_transposed: the weight is the transpose of that.
+    step: of the rows of a run. is_transposed: the stack is [E, K, N]. transposes_rows: the weight is the transpose of
+    the rows.
     """
 
     tensor: str
     index: int | None = None
     rows: tuple[tuple[int, int], ...] = ()
+    step: int = 1
     is_transposed: bool = False
+    transposes_rows: bool = False
 
 
-def safetensors_place(name: str, config: ModelConfig) -> Place:
-    """Returns the place of a weight in safetensors."""
+def safetensors_place(name: str, config: ModelConfig, tensors: Container[str] = ()) -> Place:
+    """Returns the place of a weight in safetensors. tensors: the names in the files."""
+    place = _safetensors_place(name, config)
+    # Models that were saved without a head lack this prefix.
+    bare = place.tensor.removeprefix("model.")
+    return replace(place, tensor=bare) if bare in tensors and place.tensor not in tensors else place
+
+
+def encoder_places(names: Iterable[str], tensors: Collection[str]) -> dict[str, Place]:
+    """Returns the places of an encoder's weights in safetensors. tensors: the names in the files."""
+    words = "embeddings.word_embeddings.weight"
+    prefix = next((name.removesuffix(words) for name in tensors if name.endswith(words)), "")
+    # RoBERTa's head has both matrices.
+    has_dense_head = "classifier.dense.weight" in tensors
+    heads = {
+        "score": "classifier.out_proj" if has_dense_head else "classifier",
+        "pooler.dense": "classifier.dense" if has_dense_head else f"{prefix}pooler.dense",
+    }
+    # Old files have these names in norms.
+    old = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
+    places = {}
+    for name in names:
+        module, _, kind = name.rpartition(".")
+        tensor = f"{heads.get(module, prefix + module)}.{kind}"
+        for new, spelling in old.items():
+            if tensor.endswith(new) and tensor not in tensors:
+                tensor = tensor.removesuffix(new) + spelling
+        places[name] = Place(tensor)
+    return places
+
+
+def _safetensors_place(name: str, config: ModelConfig) -> Place:
     architecture = config.architecture
     module, _, kind = name.rpartition(".")
     match = _LAYER.fullmatch(module)
@@ -60,6 +98,10 @@ def safetensors_place(name: str, config: ModelConfig) -> Place:
         return Place(f"{_SAFETENSORS_WHOLE.get(architecture, {}).get(module, module)}.{kind}")
     layers = f"{_SAFETENSORS_LAYERS.get(architecture, 'model.layers')}.{match[1]}"
     module = match[2]
+    if architecture == "gpt_oss" and (expert := _EXPERT.fullmatch(module)):
+        return _gpt_oss_expert(f"{layers}.mlp.experts", expert, kind, config)
+    if architecture == "gpt_oss" and module == "self_attn.sinks":
+        return Place(f"{layers}.self_attn.sinks")
     if architecture == "granitemoe" and (expert := _EXPERT.fullmatch(module)):
         size, joined = config.expert_size, expert[2] != "down_proj"
         begin = size if expert[2] == "up_proj" else 0
@@ -79,6 +121,16 @@ def safetensors_place(name: str, config: ModelConfig) -> Place:
     if architecture in ("glm", "glm4", "phi3") and module in _GATE_UP:
         return Place(f"{layers}.mlp.gate_up_proj.{kind}", rows=_joined_rows(config, module))
     return Place(f"{layers}.{_SAFETENSORS_MODULES.get(architecture, {}).get(module, module)}.{kind}")
+
+
+def _gpt_oss_expert(experts: str, expert: re.Match[str], kind: str, config: ModelConfig) -> Place:
+    """Returns the place of an expert's weight; rows of gate and up take turns."""
+    is_matrix, index, projection = kind == "weight", int(expert[1]), expert[2]
+    suffix = "" if is_matrix else "_bias"
+    if projection == "down_proj":
+        return Place(f"{experts}.down_proj{suffix}", index, is_transposed=is_matrix)
+    first, end = int(projection == "up_proj"), 2 * config.expert_size
+    return Place(f"{experts}.gate_up_proj{suffix}", index, ((first, end),), step=2, is_transposed=is_matrix)
 
 
 def gguf_place(name: str, config: ModelConfig, tensors: Container[str]) -> Place:
@@ -101,7 +153,7 @@ def gguf_place(name: str, config: ModelConfig, tensors: Container[str]) -> Place
             return Place(divided, int(head[2]))
         return replace(part, tensor=f"{layer}.{part.tensor}.{kind}")
     names = _GGUF_MODULES | (_GGUF_POST_NORMS if "post_feedforward_layernorm" in config.layer_norms else {})
-    if architecture == "seed_oss":
+    if architecture in ("gpt_oss", "seed_oss"):
         names = names | {"post_attention_layernorm": "post_attention_norm"}
     return Place(f"{layer}.{names[module]}.{kind}")
 
@@ -114,6 +166,14 @@ def interleaved_heads(name: str, config: ModelConfig, *, is_gguf: bool) -> tuple
     pairs_neighbours = config.architecture in NEIGHBOURS or (is_gguf and config.architecture in GGUF_NEIGHBOURS)
     is_rotated = ".self_attn.q_proj." in name or ".self_attn.k_proj." in name
     return (config.head_size, config.rotary_size) if pairs_neighbours and is_rotated else None
+
+
+def rows_in_order(rows: NDArray[np.int64], head_size: int, rotary_size: int) -> NDArray[np.int64]:
+    """Returns stored rows of whole heads in the model's order; see `Tensor.interleaved_heads`."""
+    heads = rows.reshape(-1, head_size).copy()
+    pairs = heads[:, :rotary_size].reshape(len(heads), rotary_size // 2, 2)
+    heads[:, :rotary_size] = pairs.swapaxes(1, 2).reshape(len(heads), -1)
+    return heads.reshape(-1)
 
 
 def has_offset(name: str, config: ModelConfig) -> bool:
@@ -184,7 +244,7 @@ def _latent_place(module: str, config: ModelConfig) -> Place | None:
     begin = int(part[2]) * (latent.key_size + latent.value_size)
     middle = begin + latent.key_size
     if part[1] == "k":
-        return Place("attn_kv_b", rows=((begin, middle),), is_transposed=True)
+        return Place("attn_kv_b", rows=((begin, middle),), transposes_rows=True)
     return Place("attn_kv_b", rows=((middle, middle + latent.value_size),))
 
 
@@ -222,6 +282,7 @@ _SAFETENSORS_MODULES = {
         "pre_feedforward_layernorm": "post_attention_layernorm",
         "post_feedforward_layernorm": "post_mlp_layernorm",
     },
+    "gpt_oss": {"mlp.gate": "mlp.router"},
     "granitemoe": {"mlp.gate": "block_sparse_moe.router.layer"},
     "internlm2": {
         "input_layernorm": "attention_norm",
@@ -246,6 +307,7 @@ _GGUF_MODULES = {
     "self_attn.q_a_proj": "attn_q_a",
     "self_attn.q_a_layernorm": "attn_q_a_norm",
     "self_attn.kv_a_layernorm": "attn_kv_a_norm",
+    "self_attn.sinks": "attn_sinks",
     "self_attn.q_norm": "attn_q_norm",
     "self_attn.k_norm": "attn_k_norm",
     "post_attention_layernorm": "ffn_norm",

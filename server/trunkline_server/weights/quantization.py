@@ -75,7 +75,12 @@ class FourBitFloats:
     """NF4 and FP4 of bitsandbytes (arXiv:2305.14314): a table of 16 numbers and a scale for each block of elements."""
 
 
-Quantization = Gptq | Awq | PackedIntegers | EightBits | FourBitFloats
+@dataclass(frozen=True, slots=True)
+class Mxfp4:
+    """Experts in MXFP4 (OCP Microscaling Formats, version 1.0), as GPT-OSS stores them: stacks of all of a layer."""
+
+
+Quantization = Gptq | Awq | PackedIntegers | EightBits | FourBitFloats | Mxfp4
 
 
 def parse_quantization(path: Path, config: Mapping[str, object]) -> Quantization | None:
@@ -224,6 +229,10 @@ def _bitsandbytes(keys: _Keys) -> Quantization:
     return FourBitFloats()
 
 
+def _mxfp4(keys: _Keys) -> Quantization:
+    return Mxfp4()
+
+
 _METHODS = {
     "gptq": _gptq,
     "awq": _awq,
@@ -231,4 +240,5 @@ _METHODS = {
     "fp8": _fp8,
     "compressed-tensors": _compressed_tensors,
     "bitsandbytes": _bitsandbytes,
+    "mxfp4": _mxfp4,
 }

@@ -8,6 +8,7 @@
                     with blocks of [n, k] a scale [N / n, K / k], both rounded up
     FourBitFloats   weight u8 [N * K / 2, 1], weight.absmax, weight.quant_map, optional weight.nested_absmax and
                     weight.nested_quant_map, weight.quant_state.bitsandbytes__nf4 (or fp4)
+    Mxfp4           blocks u8 [N, G, 16], scales u8 [N, G], of each expert in stacks NAME_blocks and NAME_scales
 
 K: inputs; N: outputs; G: groups of inputs.
 """
@@ -27,6 +28,7 @@ from trunkline_server.weights.quantization import (
     EightBits,
     FourBitFloats,
     Gptq,
+    Mxfp4,
     PackedIntegers,
     Quantization,
 )
@@ -38,11 +40,15 @@ if TYPE_CHECKING:
 FLOATS = ("F16", "BF16", "F32")
 BITSANDBYTES_STATES = ("weight.quant_state.bitsandbytes__nf4", "weight.quant_state.bitsandbytes__fp4")
 _MAX_STATE_BYTES = 1 << 16
+MXFP4_GROUP = 32
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One tensor of a quantised module. dtype: its name in safetensors; data: its bytes, as in `Tensor`."""
+    """One tensor of a quantised module. dtype: its name in safetensors.
+
+    data: its bytes, as in `Tensor`, but those of `Mxfp4` are an array of the shape, whose rows may lie apart.
+    """
 
     name: str
     dtype: str
@@ -60,6 +66,8 @@ def part_suffixes(scheme: Quantization, module: str, dtypes: Mapping[str, str]) 
         return tuple(suffix for suffix in suffixes if f"{module}.{suffix}" in dtypes)
 
     weight = dtypes.get(f"{module}.weight")
+    if isinstance(scheme, Mxfp4):
+        return ()
     if isinstance(scheme, Gptq | Awq):
         return there("qweight", "qzeros", "scales", "g_idx") if there("qweight") else ()
     if isinstance(scheme, PackedIntegers):
@@ -88,6 +96,9 @@ def quantized_shape(path: Path, scheme: Quantization, module: str, parts: Mappin
         return _eight_bits_shape(check, scheme)
     if isinstance(scheme, FourBitFloats):
         return _four_bits_shape(check)
+    if isinstance(scheme, Mxfp4):
+        num_outputs, groups, _ = check.shape("blocks", ("U8",), dimensions=3)
+        return num_outputs, groups * MXFP4_GROUP
     assert_never(scheme)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -36,6 +37,16 @@ FORMATS: dict[str, Format] = {
     "IQ4_NL": Format(32, 18),
     "IQ4_XS": Format(256, 136),
     "MXFP4": Format(32, 17),
+    "Q2_K": Format(256, 84),
+    "TQ1_0": Format(256, 54),
+    "TQ2_0": Format(256, 66),
+    "IQ2_XXS": Format(256, 66),
+    "IQ2_XS": Format(256, 74),
+    "IQ2_S": Format(256, 82),
+    "IQ3_XXS": Format(256, 98),
+    "IQ3_S": Format(256, 110),
+    "IQ1_S": Format(256, 50),
+    "IQ1_M": Format(256, 56),
 }
 
 # The formats that `affine.py` makes of other checkpoints: an f32 scale and minimum, then 32 nibbles as in Q4_1, or 32
@@ -91,6 +102,20 @@ class Tensor:
     def row_bytes(self) -> int:
         """Bytes of one row along the innermost dimension."""
         return stored_bytes(self.format, self.shape[-1:])
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedTensor:
+    """A weight that must be decoded. The fields are those of the `Tensor` that `read` returns."""
+
+    name: str
+    format: str
+    shape: tuple[int, ...]
+    read: Callable[[], Tensor]
+    interleaved_heads: None = None
+
+
+Weight = Tensor | EncodedTensor
 
 
 def stored_bytes(format_name: str, shape: tuple[int, ...]) -> int:

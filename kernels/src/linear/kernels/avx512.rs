@@ -150,13 +150,13 @@ unsafe fn int_panel<F: IntFormat, const R: usize, const HAS_TABLE: bool>(
                     }
                     scales = scales.add(scale_vector_bytes::<F>());
                 }
-            }
-            if F::HAS_MIN {
-                let min = load_scales::<F>(mins);
-                for (acc, x) in acc.iter_mut().zip(x) {
-                    *acc = _mm512_fmadd_ps(min, _mm512_set1_ps((*x).sum), *acc);
+                if F::HAS_MIN {
+                    let min = load_scales::<F>(mins);
+                    for (acc, x) in acc.iter_mut().zip(x) {
+                        *acc = _mm512_fmadd_ps(min, _mm512_set1_ps((*x).part_sum::<F>(part)), *acc);
+                    }
+                    mins = mins.add(scale_vector_bytes::<F>());
                 }
-                mins = mins.add(scale_vector_bytes::<F>());
             }
             quants = quants.add(x_group_bytes::<F>());
         }

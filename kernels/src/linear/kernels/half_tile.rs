@@ -162,12 +162,11 @@ pub(super) unsafe fn int_part<F: IntFormat, P: Products, const R: usize>(
                     let scale = scale.mul(P::Floats::splat((*x[row]).scale));
                     acc[row] = scale.fma(P::Floats::from_ints(dots[row]), acc[row]);
                 }
-            }
-            if F::HAS_MIN {
-                let at = (x_group * TILE + first_lane) * scale_bytes::<F>();
-                let min = load_scales::<F, P>(tile.mins.as_ptr().add(at));
-                for (acc, x) in acc.iter_mut().zip(x) {
-                    *acc = min.fma(P::Floats::splat((*x).sum), *acc);
+                if F::HAS_MIN {
+                    let min = load_scales::<F, P>(tile.mins.as_ptr().add(at));
+                    for (acc, x) in acc.iter_mut().zip(x) {
+                        *acc = min.fma(P::Floats::splat((*x).part_sum::<F>(w_part)), *acc);
+                    }
                 }
             }
         }

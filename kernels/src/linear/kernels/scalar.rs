@@ -82,7 +82,7 @@ pub(crate) unsafe fn linear_int<F: IntFormat>(
                 for (lane, acc) in acc.iter_mut().enumerate() {
                     *acc = (scales[lane] * x.scale).mul_add(dots[lane] as f32, *acc);
                     if F::HAS_MIN {
-                        *acc = mins[lane].mul_add(x.sum, *acc);
+                        *acc = mins[lane].mul_add(x.part_sum::<F>(within / F::GROUP), *acc);
                     }
                 }
             }

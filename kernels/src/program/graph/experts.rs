@@ -1,10 +1,77 @@
-//! Checks of layers of experts.
+//! Records layers of experts.
 
-use super::{Experts, ProgramBuilder, ProgramError, WeightId, shape_error};
+use super::{Op, ProgramBuilder, ValueId, WeightId, shape_error};
+use crate::ops::route::{MAX_EXPERTS, Rule};
+use crate::ops::silu_mul::SwigluClamp;
+use crate::program::ProgramError;
+
+/// The experts of a layer: gated MLPs, of which each row uses a few.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Experts {
+    /// The weights of each expert: `[I, N]`, `[I, N]` and `[N, I]`.
+    pub gate: Vec<WeightId>,
+    pub up: Vec<WeightId>,
+    pub down: Vec<WeightId>,
+    /// The number of experts that a row uses.
+    pub num_used: usize,
+    pub rule: Rule,
+    /// Numbers that are added to the scores of experts for the choice alone.
+    pub choice_bias: Option<WeightId>,
+    /// The biases of each expert's gate, up and down.
+    pub biases: Option<[Vec<WeightId>; 3]>,
+    /// The limits of the activation; `None` for plain SwiGLU.
+    pub clamp: Option<SwigluClamp>,
+}
 
 impl ProgramBuilder {
+    /// The weighted sum of the outputs of each row's experts: `[T, N]`. A row of `x` `[T, N]` uses the experts with the
+    /// largest `logits` `[T, E]`; see [`route`](crate::ops::route::route).
+    pub fn experts(
+        &mut self,
+        x: ValueId,
+        logits: ValueId,
+        experts: Experts,
+    ) -> Result<ValueId, ProgramError> {
+        let op = "experts";
+        let (width, num_experts) = (self.width(op, x)?, self.width(op, logits)?);
+        if num_experts > MAX_EXPERTS {
+            return Err(shape_error(op, "number of experts", num_experts, format!("at most {MAX_EXPERTS}")));
+        }
+        if !(1..=num_experts).contains(&experts.num_used) {
+            let expected = format!("1 to {num_experts}");
+            return Err(shape_error(op, "number of used experts", experts.num_used, expected));
+        }
+        self.check_choice(num_experts, &experts)?;
+        let Experts { gate, up, down, .. } = &experts;
+        let inner = self.experts_shape(op, gate, num_experts)?[0];
+        for (weights, shape) in [(gate, [inner, width]), (up, [inner, width]), (down, [width, inner])] {
+            let found = self.experts_shape(op, weights, num_experts)?;
+            if found != shape {
+                return Err(shape_error(op, "shape of the weight", found, shape));
+            }
+        }
+        for (biases, width) in experts.biases.iter().flatten().zip([inner, inner, width]) {
+            if biases.len() != num_experts {
+                return Err(shape_error(op, "number of biases", biases.len(), num_experts));
+            }
+            for bias in biases {
+                self.vector(op, *bias, width)?;
+            }
+        }
+        Ok(self.push(Op::Experts { x, logits, experts }, width))
+    }
+
+    /// Multiplies each row of `x` by the sigmoid of its row of `gate` `[T, 1]`.
+    pub fn sigmoid_scale(&mut self, x: ValueId, gate: ValueId) -> Result<ValueId, ProgramError> {
+        let width = self.width("sigmoid_scale", x)?;
+        match self.width("sigmoid_scale", gate)? {
+            1 => Ok(self.push(Op::SigmoidScale { x, gate }, width)),
+            other => Err(shape_error("sigmoid_scale", "width of the gate", other, 1)),
+        }
+    }
+
     /// Checks how rows choose among `num_experts` experts.
-    pub(super) fn check_choice(&self, num_experts: usize, experts: &Experts) -> Result<(), ProgramError> {
+    fn check_choice(&self, num_experts: usize, experts: &Experts) -> Result<(), ProgramError> {
         let (op, rule) = ("experts", experts.rule);
         if let Some(bias) = experts.choice_bias {
             self.vector(op, bias, num_experts)?;

@@ -5,6 +5,7 @@ use trunkline_kernels::executor::Executor;
 use trunkline_kernels::isa::Isa;
 use trunkline_kernels::kv_pool::{KvDtype, KvGeometry};
 use trunkline_kernels::ops::route::Rule;
+use trunkline_kernels::ops::silu_mul::SwigluClamp;
 use trunkline_kernels::pack::Format;
 use trunkline_kernels::program::{Experts, ProgramBuilder, ProgramConfig, ValueId, WeightId};
 
@@ -35,6 +36,8 @@ pub struct Recipe {
     pub experts: Option<(usize, usize)>,
     /// Attention has latents, and the first layer chooses experts by sigmoids and groups.
     pub has_latents: bool,
+    /// GPT-OSS: attention has sinks, and experts have biases and a clamp, instead of the features of Gemma.
+    pub is_gpt_oss: bool,
 }
 
 pub const PLAIN: Recipe = Recipe {
@@ -49,6 +52,7 @@ pub const PLAIN: Recipe = Recipe {
     num_window_parts: None,
     experts: None,
     has_latents: false,
+    is_gpt_oss: false,
 };
 pub const QWEN: Recipe =
     Recipe { seed: 2, matrices: Format::F32, head_norms: true, biases: true, dtype: KvDtype::F16, ..PLAIN };
@@ -62,8 +66,30 @@ pub const EXPERTS_F32: Recipe = Recipe { seed: 5, matrices: Format::F32, experts
 pub const LATENT: Recipe =
     Recipe { seed: 6, dtype: KvDtype::F16, experts: Some((6, 2)), has_latents: true, ..PLAIN };
 pub const LATENT_F32: Recipe = Recipe { seed: 7, dtype: KvDtype::Bf16, matrices: Format::F32, ..LATENT };
-pub const ALL: [Recipe; 11] =
-    [PLAIN, INT4, QWEN, BF16, GEMMA, GEMMA_F16, GEMMA_INT4, EXPERTS, EXPERTS_F32, LATENT, LATENT_F32];
+pub const GPT_OSS: Recipe = Recipe {
+    seed: 6,
+    matrices: Format::MXFP4,
+    biases: true,
+    windows: [Some(21), None],
+    is_gpt_oss: true,
+    ..EXPERTS
+};
+pub const GPT_OSS_INT4: Recipe = Recipe { dtype: KvDtype::Int4, ..GPT_OSS };
+pub const ALL: [Recipe; 13] = [
+    PLAIN,
+    INT4,
+    QWEN,
+    BF16,
+    GEMMA,
+    GEMMA_F16,
+    GEMMA_INT4,
+    EXPERTS,
+    EXPERTS_F32,
+    LATENT,
+    LATENT_F32,
+    GPT_OSS,
+    GPT_OSS_INT4,
+];
 
 struct Model {
     builder: ProgramBuilder,
@@ -82,6 +108,10 @@ impl Model {
                 _ => {
                     let start = bytes.len();
                     bytes.extend((0..format.block_bytes()).map(|_| self.random.next() as u8));
+                    if format == Format::MXFP4 {
+                        bytes[start] = 123;
+                        continue;
+                    }
                     let (d, m) = match format {
                         Format::Q4_1 => (0.03, -0.225),
                         Format::Q8_0 => (0.002, 0.0),
@@ -132,7 +162,8 @@ impl Model {
         let k = self.builder.rope(k, &inv_freq, 1.0, HEAD_SIZE).unwrap();
         self.builder.write_kv(layer, k, Some(v)).unwrap();
         let window = recipe.windows[layer];
-        let a = self.builder.paged_attention(layer, q, 0.25, window, soft_cap).unwrap();
+        let sinks = recipe.is_gpt_oss.then(|| self.vector(HEADS, 0.5));
+        let a = self.builder.paged_attention(layer, q, 0.25, window, soft_cap, sinks).unwrap();
         self.linear(a, HIDDEN, HEADS * HEAD_SIZE, false)
     }
 
@@ -152,7 +183,7 @@ impl Model {
         let key = self.builder.join_heads(shared, content, 1).unwrap();
         let key = self.builder.rope(key, &inv_freq, 1.0, size).unwrap();
         self.builder.write_kv(layer, key, None).unwrap();
-        let mixed = self.builder.paged_attention(layer, query, 0.2, None, None).unwrap();
+        let mixed = self.builder.paged_attention(layer, query, 0.2, None, None, None).unwrap();
         let out: Vec<_> = (0..HEADS).map(|_| self.matrix(self.matrices, part, latent)).collect();
         let values = self.builder.head_linear(mixed, out).unwrap();
         self.linear(values, HIDDEN, HEADS * part, false)
@@ -163,9 +194,10 @@ impl Model {
         x: ValueId,
         num_experts: usize,
         num_used: usize,
-        renormalise: bool,
-        by_groups: bool,
+        recipe: &Recipe,
+        layer: usize,
     ) -> ValueId {
+        let renormalise = layer == 0;
         let router = self.matrix(Format::F32, num_experts, HIDDEN);
         let logits = self.builder.linear(x, router, None).unwrap();
         let mut experts = Experts {
@@ -175,8 +207,10 @@ impl Model {
             num_used,
             rule: Rule::softmax(renormalise),
             choice_bias: None,
+            biases: None,
+            clamp: None,
         };
-        if by_groups {
+        if recipe.has_latents && layer == 0 {
             experts.rule = Rule { renormalise, is_sigmoid: true, num_groups: 3, num_used_groups: 2 };
             experts.choice_bias = Some(self.vector(num_experts, 0.0));
         }
@@ -186,6 +220,11 @@ impl Model {
             experts.gate.push(self.matrix(self.matrices, EXPERT, HIDDEN));
             experts.up.push(self.matrix(up_format, EXPERT, HIDDEN));
             experts.down.push(self.matrix(self.matrices, HIDDEN, EXPERT));
+        }
+        if recipe.is_gpt_oss {
+            let mut biases = |width| (0..num_experts).map(|_| self.vector(width, 0.0)).collect();
+            experts.biases = Some([biases(EXPERT), biases(EXPERT), biases(HIDDEN)]);
+            experts.clamp = Some(SwigluClamp { alpha: 1.702, limit: 0.8 });
         }
         self.builder.experts(x, logits, experts).unwrap()
     }
@@ -212,7 +251,7 @@ pub fn build(recipe: Recipe, threads: usize, isa: Isa) -> Executor {
     }
     let mut m = Model { builder, random: Random::new(recipe.seed), matrices: recipe.matrices };
     let embedding = m.matrix(Format::Q8_0, recipe.vocab_size, HIDDEN);
-    let is_gemma = recipe.windows != PLAIN.windows;
+    let is_gemma = recipe.windows != PLAIN.windows && !recipe.is_gpt_oss;
     let soft_cap = |cap: f32| is_gemma.then_some(cap);
     let mut x = m.builder.embedding(embedding).unwrap();
     if is_gemma {
@@ -232,8 +271,7 @@ pub fn build(recipe: Recipe, threads: usize, isa: Isa) -> Executor {
         let h = match recipe.experts {
             None => m.mlp(h, is_gemma),
             Some((num_experts, num_used)) => {
-                let by_groups = recipe.has_latents && layer == 0;
-                let mixed = m.mixture(h, num_experts, num_used, layer == 0, by_groups);
+                let mixed = m.mixture(h, num_experts, num_used, &recipe, layer);
                 let (shared, gate) = (m.mlp(h, is_gemma), m.linear(h, 1, HIDDEN, false));
                 let shared = m.builder.sigmoid_scale(shared, gate).unwrap();
                 m.builder.add(mixed, shared).unwrap()

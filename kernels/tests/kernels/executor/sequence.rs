@@ -2,7 +2,13 @@ use trunkline_kernels::executor::Chunk;
 use trunkline_kernels::executor::sequence::{ChunkLimits, Sequence, SequenceCapacity, SequenceTable};
 use trunkline_kernels::sampling::SamplingParams;
 
-const LIMITS: ChunkLimits = ChunkLimits { num_blocks: 4, block_size: 16, num_embeddings: 100 };
+const LIMITS: ChunkLimits = ChunkLimits {
+    num_blocks: 4,
+    block_size: 16,
+    num_embeddings: 100,
+    max_positions: usize::MAX,
+    is_whole: false,
+};
 
 const CAPACITY: SequenceCapacity = SequenceCapacity { num_tokens: 64, num_blocks: 4, vocab_size: 100 };
 

@@ -97,6 +97,7 @@ fn largest_sums_do_not_overflow() {
                 }
                 match format {
                     Format::MXFP4 => block[0] = sane[0],
+                    Format::IQ1_M => block[48..].copy_from_slice(&sane[48..]),
                     Format::AFFINE4 | Format::AFFINE8 => block[..8].copy_from_slice(&sane[..8]),
                     _ => {}
                 }

@@ -1,7 +1,7 @@
 //! A second implementation of the formats, element by element from their specification (ggml-common.h, ggml-quants.c).
 
 use half::{bf16, f16};
-use trunkline_kernels::pack::Format;
+use trunkline_kernels::pack::{Format, dequantize_row};
 
 fn half_at(block: &[u8], at: usize) -> f32 {
     f16::from_bits(u16::from(block[at]) | u16::from(block[at + 1]) << 8).to_f32()
@@ -25,7 +25,18 @@ fn k_pair(scales: &[u8], j: usize) -> (f32, f32) {
 pub fn halves(format: Format) -> &'static [usize] {
     match format {
         Format::F32 | Format::F16 | Format::BF16 | Format::MXFP4 | Format::AFFINE4 | Format::AFFINE8 => &[],
+        // The scale is in the upper nibbles of four words.
+        Format::IQ1_M => &[],
         Format::Q8_0 | Format::Q4_0 | Format::Q5_0 | Format::IQ4_NL | Format::IQ4_XS => &[0],
+        Format::IQ2_XXS
+        | Format::IQ2_XS
+        | Format::IQ2_S
+        | Format::IQ3_XXS
+        | Format::IQ3_S
+        | Format::IQ1_S => &[0],
+        Format::Q2_K => &[80, 82],
+        Format::TQ1_0 => &[52],
+        Format::TQ2_0 => &[64],
         Format::Q3_K => &[108],
         Format::Q4_1 | Format::Q5_1 | Format::Q4_K | Format::Q5_K => &[0, 2],
         Format::Q6_K => &[208],
@@ -90,6 +101,28 @@ pub fn element(format: Format, row: &[u8], k: usize) -> f32 {
             let high = block[128 + part * 32 + within % 32] >> (2 * (within / 32)) & 3;
             let scale = half_at(block, 208) * f32::from(block[192 + k / 16] as i8);
             scale * (f32::from(low + 16 * high) - 32.0)
+        }
+        Format::Q2_K => {
+            let pair = block[16 + k / 128 * 32 + k % 32] >> (2 * (k % 128 / 32)) & 3;
+            let (scale, min) = (nibble(block[k / 16], false), nibble(block[k / 16], true));
+            half_at(block, 80) * f32::from(scale) * f32::from(pair) - half_at(block, 82) * f32::from(min)
+        }
+        Format::TQ2_0 => {
+            let pair = block[k / 128 * 32 + k % 32] >> (2 * (k % 128 / 32)) & 3;
+            half_at(block, 64) * (f32::from(pair) - 1.0)
+        }
+        // The server's tests compare these with the `gguf` package, which has the grids.
+        Format::TQ1_0
+        | Format::IQ1_S
+        | Format::IQ1_M
+        | Format::IQ2_XXS
+        | Format::IQ2_XS
+        | Format::IQ2_S
+        | Format::IQ3_XXS
+        | Format::IQ3_S => {
+            let mut values = [0.0; 256];
+            dequantize_row(format, block, &mut values).unwrap();
+            values[k]
         }
     }
 }

@@ -2,13 +2,13 @@
 
 use trunkline_kernels::isa::Isa;
 use trunkline_kernels::ops::add::add_in_place;
-use trunkline_kernels::ops::gelu::{gelu_in_place, gelu_mul_in_place};
+use trunkline_kernels::ops::gelu::{gelu_erf_in_place, gelu_in_place, gelu_mul_in_place};
 use trunkline_kernels::ops::layer_norm::layer_norm;
 use trunkline_kernels::ops::relu_squared::relu_squared_in_place;
 use trunkline_kernels::ops::rms_norm::{head_rms_norm_in_place, rms_norm};
 use trunkline_kernels::ops::rope::{RopeFrequencies, rope_in_place};
 use trunkline_kernels::ops::scale::scale_in_place;
-use trunkline_kernels::ops::silu_mul::silu_mul_in_place;
+use trunkline_kernels::ops::silu_mul::{SwigluClamp, clamped_swiglu_in_place, silu_mul_in_place};
 use trunkline_kernels::ops::tanh::soft_cap_in_place;
 
 use super::in_place_on_all;
@@ -88,6 +88,29 @@ fn silu_mul_and_add_are_near_f64_and_the_same_everywhere() {
 }
 
 #[test]
+fn clamped_swiglu_is_near_f64_and_the_same_everywhere() {
+    let mut random = Random::new(5);
+    let clamp = SwigluClamp { alpha: 1.702, limit: 7.0 };
+    for width in WIDTHS {
+        let x: Vec<f32> = random.normals(width).iter().map(|x| x * 6.0).collect();
+        let y: Vec<f32> = random.normals(width).iter().map(|x| x * 6.0).collect();
+        let what = format!("width {width}");
+        let got = in_place_on_all(&what, &x, |isa, x| clamped_swiglu_in_place(isa, x, &y, clamp));
+        let exact = |(x, y): (&f32, &f32)| {
+            let (x, y) = (f64::from(*x).min(7.0), f64::from(*y).clamp(-7.0, 7.0));
+            (y + 1.0) * x / (1.0 + (-f64::from(1.702f32) * x).exp())
+        };
+        assert_near(&got, x.iter().zip(&y).map(exact), &what);
+    }
+    for isa in Isa::available() {
+        let mut gate = [f32::NAN, 1.0, f32::INFINITY, f32::NEG_INFINITY, -1e4];
+        clamped_swiglu_in_place(isa, &mut gate, &[1.0, f32::NAN, f32::NEG_INFINITY, 1.0, 1.0], clamp);
+        assert!(gate[0].is_nan() && gate[1].is_nan(), "{isa}: {gate:?}");
+        assert!((gate[2] + 42.0).abs() < 1e-3 && gate[4].abs() < 1e-30, "{isa}: {gate:?}");
+    }
+}
+
+#[test]
 fn gelu_relu_squared_scale_and_soft_cap_are_near_f64_and_the_same_everywhere() {
     let mut random = Random::new(4);
     for width in WIDTHS {
@@ -109,6 +132,26 @@ fn gelu_relu_squared_scale_and_soft_cap_are_near_f64_and_the_same_everywhere() {
             let cap = f64::from(cap);
             assert_near(&got, x.iter().map(|x| cap * (f64::from(*x) / cap).tanh()), &what);
         }
+    }
+}
+
+#[test]
+fn exact_gelu_is_within_its_bound() {
+    // erf by its Taylor series in f64, which converges for |x| < 6.
+    let erf = |x: f64| {
+        let (mut term, mut sum, mut n) = (x, x, 0.0);
+        while f64::abs(term) > 1e-17 {
+            n += 1.0;
+            term *= -x * x / n;
+            sum += term / (2.0 * n + 1.0);
+        }
+        2.0 / std::f64::consts::PI.sqrt() * sum
+    };
+    let x: Vec<f32> = (-4000..4000).map(|i| i as f32 * 1e-3).collect();
+    let got = in_place_on_all("exact gelu", &x, gelu_erf_in_place);
+    for (x, got) in x.iter().zip(&got) {
+        let exact = f64::from(*x) / 2.0 * (1.0 + erf(f64::from(*x) / 2f64.sqrt()));
+        assert!((f64::from(*got) - exact).abs() <= 4e-7, "gelu({x}) became {got}, expected {exact}");
     }
 }
 

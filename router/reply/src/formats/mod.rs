@@ -3,6 +3,7 @@
 //! To add a format, write a file that defines its [`ToolFormat`] constant, and register it in [`ToolFormat::ALL`].
 
 mod format;
+mod harmony;
 mod hermes;
 mod json;
 mod llama3;
@@ -16,7 +17,8 @@ impl ToolFormat {
     /// All formats, in the order in which their template marks are tried.
     ///
     /// Pythonic comes before Llama 3, because templates of Llama 4 contain marks of both.
-    pub const ALL: [Self; 5] = [Self::MISTRAL, Self::HERMES, Self::PYTHONIC, Self::LLAMA3, Self::JSON];
+    pub const ALL: [Self; 6] =
+        [Self::HARMONY, Self::MISTRAL, Self::HERMES, Self::PYTHONIC, Self::LLAMA3, Self::JSON];
 
     /// Finds the format that a chat template teaches. Returns `None` if the template does not mention tools.
     pub fn from_template(source: &str) -> Option<Self> {

@@ -1,9 +1,9 @@
 //! Replies that are parsed complete, not streamed.
 
 use proptest::prelude::*;
-use trunkline_reply::{ReasoningMarks, ReasoningStart, ReplyEnd, ReplyParser, Sections, ToolFormat};
+use trunkline_reply::{ReasoningStart, ReplyEnd, ReplyParser, ToolFormat};
 
-use crate::support::{NAMES, Reply, drawn, formats, fragments, parse, reasoning};
+use crate::support::{NAMES, Reply, drawn, formats, fragments, parse, reasoning, sections};
 
 fn parse_complete(
     format: Option<ToolFormat>,
@@ -12,7 +12,7 @@ fn parse_complete(
     end: ReplyEnd,
 ) -> Reply {
     let names = NAMES.map(String::from).to_vec();
-    let sections = Sections::new(reasoning, ReasoningMarks::Think);
+    let sections = sections(format, reasoning);
     let parser = ReplyParser::new(sections, format.map(|format| (format, names)));
     let mut reply = Reply::default();
     parser.parse_complete(text, end).into_iter().for_each(|piece| reply.take(piece));

@@ -202,6 +202,52 @@ const LOOKALIKES: &[(ToolFormat, &str)] = &[
     (ToolFormat::JSON, " {}"),
 ];
 
+/// Replies in the form that the harmony format's specification gives for GPT-OSS.
+fn harmony() -> Vec<Recorded> {
+    let weather = |reasoning: &str, text: &str| Reply { reasoning: reasoning.into(), ..weather(text) };
+    vec![
+        (
+            "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>Yes.<|return|>",
+            Reply { reasoning: "Hm.".into(), ..Reply::of("Yes.") },
+        ),
+        (
+            "<|channel|>analysis<|message|>I need it.<|end|><|start|>assistant<|channel|>commentary \
+             to=functions.get_weather <|constrain|>json<|message|>{\"city\": \"Paris\"}<|call|>",
+            weather("I need it.", ""),
+        ),
+        (
+            "<|channel|>analysis<|message|>I need it.<|end|><|start|>assistant to=functions.get_weather<|channel|>\
+             commentary json<|message|>{\"city\": \"Paris\"}",
+            weather("I need it.", ""),
+        ),
+        (
+            " to=functions.get_time<|channel|>commentary json<|message|>{}",
+            Reply::of("").calling("get_time", "{}"),
+        ),
+        // Text for the reader precedes the calls, and reasoning goes on behind one.
+        (
+            "<|channel|>commentary<|message|>I will look.<|end|><|start|>assistant<|channel|>commentary \
+             to=functions.get_weather <|constrain|>json<|message|>{\"city\": \"Paris\"}<|call|><|start|>assistant\
+             <|channel|>analysis<|message|>More.<|end|><|start|>assistant<|channel|>commentary \
+             to=functions.get_time <|constrain|>json<|message|>{}<|call|>",
+            weather("More.", "I will look.").calling("get_time", "{}"),
+        ),
+        // The arguments end with their message.
+        (
+            "<|channel|>commentary to=functions.f<|message|>{\"a\": 1<|end|><|start|>assistant<|channel|>final\
+             <|message|>Yes.",
+            Reply::of("Yes.").calling("f", "{\"a\": 1"),
+        ),
+        // There is no such tool.
+        (
+            "<|channel|>commentary to=functions.g<|message|>{}<|call|>",
+            Reply::of("<|channel|>commentary to=functions.g<|message|>{}"),
+        ),
+        // A grammar left no room for a header.
+        ("{\"a\": 1}", Reply::of("{\"a\": 1}")),
+    ]
+}
+
 #[test]
 fn recorded_calls_are_found_wherever_they_are_cut() {
     for (format, replies) in [
@@ -215,6 +261,14 @@ fn recorded_calls_are_found_wherever_they_are_cut() {
         for (text, wanted) in replies {
             assert_eq!(parse_in_all_ways(Some(format), None, text), wanted, "{format:?}: {text}");
         }
+    }
+}
+
+#[test]
+fn messages_of_the_harmony_format_are_told_apart_wherever_they_are_cut() {
+    for (text, wanted) in harmony() {
+        let found = parse_in_all_ways(Some(ToolFormat::HARMONY), Some(ReasoningStart::InReply), text);
+        assert_eq!(found, wanted, "{text}");
     }
 }
 
@@ -319,6 +373,9 @@ proptest! {
         let text = match format.map(ToolFormat::name) {
             Some("hermes") => {
                 format!("<tool_call>{{\"name\": \"f\", \"arguments\": {object}}}</tool_call>")
+            }
+            Some("harmony") => {
+                format!("<|channel|>commentary to=functions.f <|constrain|>json<|message|>{object}")
             }
             Some("mistral") if is_named => format!("[TOOL_CALLS]f[ARGS]{object}"),
             Some("mistral") => {

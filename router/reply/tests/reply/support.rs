@@ -61,6 +61,12 @@ pub fn drawn(few: u64) -> ProptestConfig {
 
 pub const NAMES: [&str; 3] = ["get_weather", "get_time", "f"];
 
+/// Returns the sections of a family that writes calls in this format.
+pub fn sections(format: Option<ToolFormat>, reasoning: Option<ReasoningStart>) -> Sections {
+    let is_harmony = format == Some(ToolFormat::HARMONY);
+    Sections::new(reasoning, if is_harmony { ReasoningMarks::Harmony } else { ReasoningMarks::Think })
+}
+
 /// Parses a reply that arrives in these pieces.
 pub fn parse(
     format: Option<ToolFormat>,
@@ -68,7 +74,7 @@ pub fn parse(
     pieces: impl IntoIterator<Item = impl AsRef<str>>,
 ) -> Reply {
     let names = NAMES.map(String::from).to_vec();
-    let sections = Sections::new(reasoning, ReasoningMarks::Think);
+    let sections = sections(format, reasoning);
     parse_with(ReplyParser::new(sections, format.map(|format| (format, names))), pieces)
 }
 
@@ -94,6 +100,13 @@ pub fn fragments() -> impl Strategy<Value = String> {
         Just("[ARGS]".to_owned()),
         Just("[CALL_ID]".to_owned()),
         Just("<|python_tag|>".to_owned()),
+        Just("<|start|>assistant".to_owned()),
+        Just("<|channel|>analysis".to_owned()),
+        Just("<|channel|>commentary".to_owned()),
+        Just(" to=functions.f ".to_owned()),
+        Just("<|message|>".to_owned()),
+        Just("<|end|>".to_owned()),
+        Just("<|call|>".to_owned()),
         Just("<think>".to_owned()),
         Just("</think>".to_owned()),
         Just("{\"name\": \"f\", \"arguments\": {\"a\": \"x\"}}".to_owned()),

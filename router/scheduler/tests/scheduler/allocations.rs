@@ -76,6 +76,7 @@ fn request(id: u64) -> SequenceRequest {
         ignore_eos: true,
         constrained: false,
         drafter: None,
+        pooling: None,
         priority: Priority::Normal,
         deadline: None,
         salt: Salt::default(),

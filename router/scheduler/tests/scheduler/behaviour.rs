@@ -297,7 +297,10 @@ fn no_sequence_parks_on_a_lower_class_or_another_salt() {
     driver.run();
     let mut foreign = request(3, text(5, 90), 1);
     foreign.salt = salt(1);
-    driver.known.insert(3, Known { salt: 1, prompt: foreign.token_ids.clone(), is_constrained: false });
+    driver.known.insert(
+        3,
+        Known { salt: 1, prompt: foreign.token_ids.clone(), is_constrained: false, pooling: None },
+    );
     driver.submit(request(4, text(5, 100), 1));
     driver.step();
     driver.handle(Event::Submit(Box::new(foreign)));
@@ -327,7 +330,7 @@ fn the_next_turn_of_a_conversation_hits_prompt_and_output() {
     let mut foreign = request(3, prompt, 1);
     foreign.salt = salt(1);
     let foreign_prompt = foreign.token_ids.clone();
-    driver.known.insert(3, Known { salt: 1, prompt: foreign_prompt, is_constrained: false });
+    driver.known.insert(3, Known { salt: 1, prompt: foreign_prompt, is_constrained: false, pooling: None });
     driver.handle(Event::Submit(Box::new(foreign)));
     driver.step();
     assert_eq!(driver.started(3).unwrap().0, 0, "another salt hits nothing");

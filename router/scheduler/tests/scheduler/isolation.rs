@@ -44,6 +44,7 @@ fn request(id: u64, tenant: &str, token_ids: Vec<u32>) -> SequenceRequest {
     SequenceRequest {
         constrained: false,
         drafter: None,
+        pooling: None,
         id: SequenceId(id),
         token_ids,
         max_new_tokens: 3,

@@ -30,6 +30,7 @@ fn request(id: u64, constrained: bool) -> SequenceRequest {
         retention: Retention::default(),
         constrained,
         drafter: None,
+        pooling: None,
     }
 }
 

@@ -34,6 +34,7 @@ fn request(id: u64, retention: Retention) -> SequenceRequest {
         retention,
         constrained: false,
         drafter: None,
+        pooling: None,
     }
 }
 

@@ -108,6 +108,21 @@ fn every_request_ends_once_with_its_own_text_whatever_happens() {
 }
 
 #[test]
+fn vectors_are_those_of_their_prompts_beside_requests_that_generate() {
+    let (seeds, mut total) = (seeds(), Stats::default());
+    for seed in seeds.clone() {
+        let scenario = Scenario::random_pooled(seed);
+        let outcome = catch_unwind(AssertUnwindSafe(|| run(&scenario, Options::default())));
+        let report = outcome.unwrap_or_else(|_| {
+            panic!("failed: seed {seed}; hint: run the example `sim -- --vectors 1 --seed {seed}`")
+        });
+        add(&mut total, &report.stats);
+    }
+    let met = [total.preemptions, total.prefix_hit_tokens, total.output_tokens, total.restored_blocks];
+    assert!(met.iter().all(|&count| is_often(count, &seeds)), "{total:?}");
+}
+
+#[test]
 fn every_request_ends_once_with_its_own_text_where_layers_have_windows() {
     let (seeds, mut total) = (seeds(), Stats::default());
     for seed in seeds.clone() {

@@ -145,7 +145,12 @@ fn another_salt_reads_nothing() {
     foreign.salt = Salt::default().with_cache_salt("another");
     driver.known.insert(
         2,
-        crate::sim::model::Known { salt: 9, prompt: foreign.token_ids.clone(), is_constrained: false },
+        crate::sim::model::Known {
+            salt: 9,
+            prompt: foreign.token_ids.clone(),
+            is_constrained: false,
+            pooling: None,
+        },
     );
     driver.handle(Event::Submit(Box::new(foreign)));
     assert!(driver.run().iter().all(|plan| plan.restores.is_empty()));

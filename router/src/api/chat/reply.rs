@@ -70,7 +70,7 @@ impl ReplyPlan {
     pub fn shown_marks(&self) -> Vec<&'static str> {
         let mut marks = Vec::new();
         if self.reasoning.is_some() {
-            marks.extend([self.marks.open(), self.marks.close()]);
+            marks.extend(self.marks.shown());
         }
         if let Some((format, _)) = &self.tools {
             marks.extend(format.opening_marks().iter().chain(format.inner_marks()));

@@ -27,6 +27,7 @@ pub use error::ErrorResponse;
 pub use fields::{OneOrMany, Seed, StreamOptions};
 pub use logprobs::{ChatLogprobs, CompletionLogprobs};
 pub use prediction::CompletionTokensDetails;
+pub use prompts::{Prompt, Prompts};
 pub use timings::Timings;
 
 use crate::engine::shard::ShardInfo;

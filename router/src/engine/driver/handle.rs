@@ -11,8 +11,8 @@ use tokio::time::Instant;
 use trunkline_draft::Drafter;
 use trunkline_grammar::Constraint;
 use trunkline_scheduler::{
-    EndReason, Event, Millis, Pinned, Priority, RejectReason, Retention, Salt, SampledToken, SamplingParams,
-    Scheduler, SequenceId, TenantShare, TenantWeight, TokenScore,
+    EndReason, Event, Millis, Pinned, PooledPrompt, Priority, RejectReason, Retention, Salt, SampledToken,
+    SamplingParams, Scheduler, SequenceId, TenantShare, TenantWeight, TokenScore,
 };
 
 use crate::limits::MAX_WAITING_TOKENS;
@@ -46,6 +46,8 @@ pub enum SequenceUpdate {
         num_accepted: u32,
     },
     Token(SampledToken),
+    /// The vector of the prompt, if the sequence asked for it.
+    Pooled(Vec<f32>),
     /// The sequence ended. No update follows.
     Ended(EndReason),
 }
@@ -85,6 +87,8 @@ pub struct NewSequence {
     pub constraint: Option<Constraint>,
     /// Drafts its next tokens, if it may speculate.
     pub drafter: Option<Drafter>,
+    /// Set if a vector is asked for instead of tokens.
+    pub pooling: Option<PooledPrompt>,
     /// The request's span, if it is sampled.
     pub span: Option<SpanIds>,
 }

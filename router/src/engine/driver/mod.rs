@@ -361,6 +361,7 @@ impl Driver {
             retention: sequence.retention,
             constrained,
             drafter: sequence.drafter,
+            pooling: sequence.pooling,
         })));
         self.tell(id, SequenceUpdate::Accepted);
     }
@@ -429,6 +430,7 @@ impl Driver {
                         self.tell(id, SequenceUpdate::Drafted { num_drafts, num_accepted });
                     }
                     Update::Token { id, token } => self.on_token(id, token),
+                    Update::Pooled { id, vector } => self.tell(id, SequenceUpdate::Pooled(vector)),
                     Update::Awaits { id, token_ids, drafts } => {
                         if let Some(allowed) = self.constraints.follow(id, token_ids, drafts) {
                             let event = Event::Allow { id, allowed };

@@ -72,6 +72,7 @@ fn start_to_proto(start: SequenceStart) -> proto::SequenceStart {
         num_prompt_tokens: start.num_prompt_tokens,
         root_key: start.root_key.map_or_else(Vec::new, |key| key.as_bytes().to_vec()),
         sampling: Some(sampling_to_proto(start.sampling)),
+        pooled: start.pooled.map(|second_text| proto::PooledPrompt { second_text }),
     }
 }
 
@@ -163,6 +164,7 @@ fn start_from_proto(start: proto::SequenceStart, is_scored: bool) -> Result<Sequ
         token_ids: start.token_ids,
         num_prompt_tokens: start.num_prompt_tokens,
         sampling: sampling_from_proto(sampling, is_scored),
+        pooled: start.pooled.map(|pooled| pooled.second_text),
     })
 }
 
@@ -204,6 +206,7 @@ fn sequence_from_proto(sequence: proto::SequenceResult) -> SequenceResult {
             },
             message: error.message,
         }),
+        None if !sequence.vector.is_empty() => SequenceOutcome::Vector(sequence.vector),
         None => SequenceOutcome::Computed,
     };
     let score = |score: proto::PromptTokenLogprob| TokenScore {

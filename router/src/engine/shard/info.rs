@@ -4,7 +4,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::PathBuf;
 
 use trunkline_object::BlockShape;
-use trunkline_scheduler::{ShardLimits, Stats, WindowLimits};
+use trunkline_scheduler::{Pooling, ShardLimits, Stats, WindowLimits};
 
 use super::{CONTRACT_VERSION, ShardError, proto};
 
@@ -38,6 +38,21 @@ pub struct ShardInfo {
     pub num_store_slots: u32,
     /// The folder of the store, if it is on disk. Only the object tier uses it.
     pub store_folder: Option<PathBuf>,
+    /// The vectors that the model makes, if it makes any.
+    pub vectors: Option<Vectors>,
+    /// False if the model has no output head and generates nothing.
+    pub generates: bool,
+}
+
+/// The vectors of prompts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Vectors {
+    /// The positions that a vector depends on.
+    pub pooling: Pooling,
+    /// The number of elements.
+    pub size: u32,
+    /// The classes whose logits the elements are; empty if the vector is an embedding.
+    pub labels: Vec<String>,
 }
 
 impl ShardInfo {
@@ -62,6 +77,12 @@ impl ShardInfo {
             }
         }
         let windows = windows_from_proto(&describe)?;
+        let vectors = vectors_from_proto(&describe)?;
+        if vectors.is_none() && describe.only_pools {
+            return Err(ShardError::InvalidMessage {
+                detail: "Describe has neither a head nor vectors".to_owned(),
+            });
+        }
         Ok(Self {
             architecture: describe.architecture,
             vocab_size: describe.vocab_size,
@@ -82,7 +103,14 @@ impl ShardInfo {
             num_store_slots: describe.num_store_slots,
             store_folder: (describe.num_store_slots > 0 && !describe.store_folder.is_empty())
                 .then(|| PathBuf::from(describe.store_folder)),
+            vectors,
+            generates: !describe.only_pools,
         })
+    }
+
+    /// Returns the number of elements of a vector; 0 if the model makes none.
+    pub fn vector_size(&self) -> usize {
+        self.vectors.as_ref().map_or(0, |vectors| vectors.size as usize)
     }
 
     /// Returns true if the store is in the shard's memory and ends with it.
@@ -135,6 +163,22 @@ impl ShardInfo {
     pub fn pool_tokens(&self) -> u64 {
         u64::from(self.block_size) * u64::from(self.num_device_blocks)
     }
+}
+
+fn vectors_from_proto(describe: &proto::DescribeResponse) -> Result<Option<Vectors>, ShardError> {
+    let pooling = match describe.pooling() {
+        proto::Pooling::Unspecified => return Ok(None),
+        _ if describe.whole_prompts => Pooling::Whole,
+        proto::Pooling::Mean => Pooling::All,
+        proto::Pooling::Last => Pooling::Last,
+        proto::Pooling::First => Pooling::Whole,
+    };
+    let (size, labels) = (describe.vector_size, describe.labels.clone());
+    if size == 0 || !labels.is_empty() && labels.len() != size as usize {
+        let detail = format!("`vector_size` of Describe is {size}, with {} `labels`", labels.len());
+        return Err(ShardError::InvalidMessage { detail });
+    }
+    Ok(Some(Vectors { pooling, size, labels }))
 }
 
 fn windows_from_proto(describe: &proto::DescribeResponse) -> Result<Option<WindowLimits>, ShardError> {

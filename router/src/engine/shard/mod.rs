@@ -14,7 +14,7 @@ mod store;
 pub use client::connect;
 pub use convert::{plan_from_proto, plan_to_proto, result_from_proto, transfers_from_proto};
 pub use health::{Check, HangWatch, Health, watch_health};
-pub use info::ShardInfo;
+pub use info::{ShardInfo, Vectors};
 pub use link::{LinkEvent, StepMessage, run_link};
 pub(in crate::engine) use local_store::LocalStore;
 pub use local_store::StoreGate;
@@ -22,7 +22,7 @@ pub use masks::{KnownMasks, NamedMasks};
 pub use store::stored_blocks_from_proto;
 
 /// The contract version that this build speaks.
-pub const CONTRACT_VERSION: u32 = 7;
+pub const CONTRACT_VERSION: u32 = 8;
 
 /// The state of the connection to the shard.
 #[derive(Debug, Clone, Default)]

@@ -59,6 +59,7 @@ pub fn sequence(token_ids: Vec<u32>, max_new_tokens: u32) -> NewSequence {
         retention: Retention::default(),
         constraint: None,
         drafter: None,
+        pooling: None,
         span: None,
     }
 }

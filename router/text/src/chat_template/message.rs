@@ -56,6 +56,21 @@ impl ChatMessage {
         let own = own.into_iter().map(|(name, text)| (name.to_owned(), Value::String(text)));
         Value::Object(own.chain(self.extra.clone()).collect())
     }
+
+    /// Returns the message with its `reasoning_content` as `thinking`, for templates that know only this name. They
+    /// refuse it beside text in a message with tool calls, which then has none.
+    #[doc(hidden)]
+    pub fn to_json_with_thinking(&self) -> Value {
+        let mut message = self.to_json();
+        let has_text = self.content.as_ref().is_some_and(|text| !text.is_empty());
+        let is_refused = has_text && self.extra.contains_key("tool_calls");
+        if let Some(reasoning) = self.extra.get("reasoning_content").filter(|_| !is_refused)
+            && !self.extra.contains_key("thinking")
+        {
+            message["thinking"] = reasoning.clone();
+        }
+        message
+    }
 }
 
 /// Parses a tool call's arguments in place. A string that is not a JSON object is unchanged.

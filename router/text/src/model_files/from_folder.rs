@@ -7,13 +7,11 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 use super::load::{MAX_CONFIG_BYTES, read, read_text};
-use super::{GenerationDefaults, ModelText, SpecialToken, SpecialTokens};
+use super::{GenerationDefaults, ModelText, SpecialToken, SpecialTokens, tokenizer_files};
 use crate::error::TextError;
+use crate::framing::Framing;
 use crate::tokenizer::Tokenizer;
-use crate::tokenizer::from_json::tokenizer_from_json;
 
-/// Largest `tokenizer.json`. With 256,000 tokens it has some 35 MB.
-const MAX_TOKENIZER_BYTES: u64 = 256 << 20;
 /// Most files read from `additional_chat_templates/`.
 const MAX_ADDITIONAL_TEMPLATES: usize = 32;
 
@@ -21,31 +19,39 @@ pub fn load(folder: &Path, chat_template: Option<String>) -> Result<ModelText, T
     let config = read_json(folder, "config.json")?.ok_or(TextError::MissingFile {
         folder: folder.to_owned(),
         file: "config.json",
-        hint: "use a `.gguf` file, or a folder with `config.json`, `tokenizer.json` and weights",
+        hint: "use a `.gguf` file, or a folder with `config.json`, a tokenizer and weights",
     })?;
-    let tokenizer_json =
-        read(&folder.join("tokenizer.json"), MAX_TOKENIZER_BYTES)?.ok_or(TextError::MissingFile {
-            folder: folder.to_owned(),
-            file: "tokenizer.json",
-            hint: "write it with transformers' `AutoTokenizer.from_pretrained(...).save_pretrained(...)`",
-        })?;
-    let built = tokenizer_from_json(&tokenizer_json)?;
+    let model_type = config.get("model_type").and_then(Value::as_str).unwrap_or_default().to_owned();
     let tokenizer_config = read_json(folder, "tokenizer_config.json")?.unwrap_or_default();
+    let special_tokens_map = read_json(folder, "special_tokens_map.json")?.unwrap_or_default();
+    let configs = tokenizer_files::Configs {
+        model_type: &model_type,
+        tokenizer_config: &tokenizer_config,
+        special_tokens_map: &special_tokens_map,
+        added_tokens: &read_json(folder, "added_tokens.json")?.unwrap_or_default(),
+    };
+    let built = tokenizer_files::load(folder, &configs)?;
     let mut special_texts = special_texts(&tokenizer_config);
-    for (name, text) in
-        self::special_texts(&read_json(folder, "special_tokens_map.json")?.unwrap_or_default())
-    {
+    let defaults = built.special_texts.into_iter().map(|(name, text)| (name.to_owned(), Value::String(text)));
+    for (name, text) in self::special_texts(&special_tokens_map).into_iter().chain(defaults) {
         special_texts.entry(name).or_insert(text);
     }
     let generation_config = read_json(folder, "generation_config.json")?.unwrap_or_default();
     let special_tokens = special_tokens(&built.tokenizer, &special_texts);
 
-    let prefix_ids =
-        match (tokenizer_config.get("add_bos_token").and_then(Value::as_bool), &special_tokens.bos) {
-            (Some(false), _) => Vec::new(),
-            (Some(true), Some(bos)) if built.prefix_ids.is_empty() => vec![bos.id],
-            _ => built.prefix_ids,
-        };
+    let add_bos = tokenizer_config.get("add_bos_token").and_then(Value::as_bool);
+    let prefix_ids = match (add_bos.or(built.adds_bos.then_some(true)), &special_tokens.bos) {
+        (Some(false), _) => Vec::new(),
+        (Some(true), Some(bos)) if built.framing.before.is_empty() => vec![bos.id],
+        _ => built.framing.before.clone(),
+    };
+    let adds_eos = tokenizer_config.get("add_eos_token").and_then(Value::as_bool) == Some(true);
+    let framing = if built.framing == Framing::default() {
+        let eos = special_tokens.eos.iter().filter(|_| adds_eos).map(|token| token.id);
+        Framing::around(prefix_ids.clone(), eos.collect())
+    } else {
+        built.framing
+    };
     let sources = match chat_template {
         Some(source) => vec![("default".to_owned(), source)],
         None => templates(folder, &tokenizer_config)?,
@@ -60,7 +66,7 @@ pub fn load(folder: &Path, chat_template: Option<String>) -> Result<ModelText, T
         special_tokens,
         max_context_tokens: number(&config, "max_position_embeddings")
             .or_else(|| number(config.get("text_config")?.as_object()?, "max_position_embeddings")),
-        architecture: config.get("model_type").and_then(Value::as_str).unwrap_or_default().to_owned(),
+        architecture: model_type,
         name: config
             .get("_name_or_path")
             .and_then(Value::as_str)
@@ -68,6 +74,7 @@ pub fn load(folder: &Path, chat_template: Option<String>) -> Result<ModelText, T
             .map(str::to_owned),
         generation_defaults: generation_defaults(&generation_config),
         prefix_ids,
+        framing,
     })
 }
 

@@ -7,6 +7,7 @@ use serde_json::Map;
 
 use super::{GenerationDefaults, ModelText, SpecialToken, SpecialTokens};
 use crate::error::TextError;
+use crate::framing::Framing;
 use crate::gguf::{GgufArray, GgufMetadata, GgufValue};
 use crate::tokenizer::from_gguf::tokenizer_from_gguf;
 
@@ -25,8 +26,9 @@ const END_TOKENS: [&str; 10] = [
     "<end_of_utterance>",
     "<EOT>",
 ];
-/// In the harmony format this token ends the output, and `<|end|>` ends only one message of it.
+/// In the harmony format these tokens end the output, and `<|end|>` ends only one message of it.
 const HARMONY_RETURN: &str = "<|return|>";
+const HARMONY_CALL: &str = "<|call|>";
 
 pub fn load(path: &Path, chat_template: Option<String>) -> Result<ModelText, TextError> {
     let mut metadata = GgufMetadata::open(path)?;
@@ -49,7 +51,11 @@ pub fn load(path: &Path, chat_template: Option<String>) -> Result<ModelText, Tex
         named_ends.iter().filter_map(|key| special(key, None)).map(|t| t.id).collect();
     end_token_ids.extend(special_tokens.eos.as_ref().map(|token| token.id));
     let is_harmony = built.tokens.iter().any(|(text, _)| text == HARMONY_RETURN);
-    let is_end = |text: &str| END_TOKENS.contains(&text) && !(is_harmony && text == "<|end|>");
+    let is_end = |text: &str| match text {
+        "<|end|>" => !is_harmony,
+        HARMONY_CALL => is_harmony,
+        _ => END_TOKENS.contains(&text),
+    };
     let spelled = (0..).zip(&built.tokens).filter(|(_, (text, is_control))| *is_control && is_end(text));
     end_token_ids.extend(spelled.map(|(id, _)| id));
     end_token_ids.sort_unstable();
@@ -61,7 +67,9 @@ pub fn load(path: &Path, chat_template: Option<String>) -> Result<ModelText, Tex
         Some(GgufValue::Bool(add_bos)) => *add_bos,
         _ => built.add_bos_by_default,
     };
-    let prefix_ids = special_tokens.bos.iter().filter(|_| add_bos).map(|token| token.id).collect();
+    let prefix_ids: Vec<u32> = special_tokens.bos.iter().filter(|_| add_bos).map(|token| token.id).collect();
+    let add_eos = matches!(metadata.get("tokenizer.ggml.add_eos_token"), Some(GgufValue::Bool(true)));
+    let suffix_ids = special_tokens.eos.iter().filter(|_| add_eos).map(|token| token.id).collect();
 
     let sources =
         chat_template.map_or_else(|| templates(&metadata), |source| vec![("default".to_owned(), source)]);
@@ -76,6 +84,7 @@ pub fn load(path: &Path, chat_template: Option<String>) -> Result<ModelText, Tex
         name: text(&metadata, "general.name"),
         architecture,
         generation_defaults: GenerationDefaults::default(),
+        framing: Framing::around(prefix_ids.clone(), suffix_ids),
         prefix_ids,
         special_tokens,
     })

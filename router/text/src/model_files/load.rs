@@ -10,7 +10,7 @@ use crate::error::TextError;
 pub(super) const MAX_CONFIG_BYTES: u64 = 16 << 20;
 
 impl ModelText {
-    /// Reads a `.gguf` file, or a folder with `tokenizer.json`, `config.json` and other files as on the Hub.
+    /// Reads a `.gguf` file, or a folder with `config.json`, a tokenizer and other files as on the Hub.
     pub fn load(path: &Path) -> Result<Self, TextError> {
         Self::load_with(path, None)
     }

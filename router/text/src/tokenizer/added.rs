@@ -63,6 +63,12 @@ impl AddedTokens {
         })
     }
 
+    /// Returns the id of an added token.
+    pub fn id(&self, text: &str) -> Option<u32> {
+        let mut tokens = self.original.tokens.iter().chain(&self.normalized.tokens);
+        tokens.find(|(token, _)| token.content == text).map(|(_, id)| *id)
+    }
+
     /// Returns whether `split` can find tokens in normalized text.
     pub fn has_normalized(&self) -> bool {
         self.normalized.automaton.is_some()

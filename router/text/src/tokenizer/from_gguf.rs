@@ -1,7 +1,5 @@
 //! Builds a tokenizer from the metadata of a GGUF file.
 
-use std::collections::HashSet;
-
 use tokenizers::models::bpe::{BPE, Vocab};
 use tokenizers::normalizers::{Prepend, Replace, Sequence};
 use tokenizers::{AddedToken, NormalizerWrapper};
@@ -10,13 +8,11 @@ use super::Tokenizer;
 use super::added::AddedTokens;
 use super::bytes::{byte_level_bytes, byte_level_spelling, byte_token, sentence_piece_bytes};
 use super::from_json::normalize_with;
+use super::merges::merges_by_score;
 use super::pre::PreTokenizer;
 use super::vocabulary::{Vocabulary, check_size};
 use crate::error::TextError;
 use crate::gguf::{GgufArray, GgufMetadata, GgufValue};
-
-/// Longest token of a SentencePiece vocabulary for which merges are derived, which takes time quadratic in its length.
-const MAX_MERGED_TOKEN_CHARS: usize = 512;
 
 /// A tokenizer, and defaults that depend on the vocabulary's kind.
 #[derive(Debug)]
@@ -175,7 +171,7 @@ fn sentence_piece(metadata: &mut GgufMetadata, tokens: Vec<GgufToken>) -> Result
     let vocab: Vocab = tokens.iter().map(|token| token.text.clone()).zip(0..).collect();
     let merges = match merges(metadata)? {
         Some(merges) => merges,
-        None => merges_by_score(metadata, &tokens, &vocab)?,
+        None => derived_merges(metadata, &tokens, &vocab)?,
     };
     let mut builder = BPE::builder()
         .vocab_and_merges(vocab, merges)
@@ -206,8 +202,8 @@ fn sentence_piece(metadata: &mut GgufMetadata, tokens: Vec<GgufToken>) -> Result
     })
 }
 
-/// Derives the merges of a scored vocabulary: every way to make a token from two others, with the best score first.
-fn merges_by_score(
+/// Derives the merges of a vocabulary that scores its tokens.
+fn derived_merges(
     metadata: &mut GgufMetadata,
     tokens: &[GgufToken],
     vocab: &Vocab,
@@ -222,32 +218,15 @@ fn merges_by_score(
         }
     };
     // Text must not merge into a control token, so control tokens are neither parts nor results.
-    let mergeable: HashSet<&str> = tokens
+    let mergeable: Vec<(&str, f64)> = tokens
         .iter()
-        .filter(|token| matches!(token.kind, TokenType::Normal | TokenType::UserDefined | TokenType::Unused))
-        .map(|token| token.text.as_str())
+        .zip(scores)
+        .filter(|(token, _)| {
+            matches!(token.kind, TokenType::Normal | TokenType::UserDefined | TokenType::Unused)
+        })
+        .map(|(token, score)| (token.text.as_str(), score))
         .collect();
-    let mut merges: Vec<(f64, &str, &str)> = Vec::new();
-    for (token, &score) in tokens.iter().zip(&scores) {
-        let text = token.text.as_str();
-        if !mergeable.contains(text) || text.chars().count() > MAX_MERGED_TOKEN_CHARS {
-            continue;
-        }
-        let mut ways: Vec<(&str, &str)> = text
-            .char_indices()
-            .skip(1)
-            .map(|(at, _)| text.split_at(at))
-            .filter(|(left, right)| mergeable.contains(left) && mergeable.contains(right))
-            .collect();
-        ways.sort_by_key(|(left, right)| (vocab.get(*left), vocab.get(*right)));
-        merges.extend(ways.into_iter().map(|(left, right)| (score, left, right)));
-    }
-    // As in transformers, merges of equal score are ordered by the longer left part, then by the longer right part.
-    merges.sort_by(|a, b| {
-        let lengths = |merge: &(f64, &str, &str)| (merge.1.chars().count(), merge.2.chars().count());
-        b.0.total_cmp(&a.0).then_with(|| lengths(b).cmp(&lengths(a)))
-    });
-    Ok(merges.into_iter().map(|(_, left, right)| (left.to_owned(), right.to_owned())).collect())
+    Ok(merges_by_score(&mergeable, vocab))
 }
 
 fn assemble(
@@ -265,5 +244,5 @@ fn assemble(
         .filter(|(_, token)| token.is_added())
         .map(|(id, token)| (AddedToken::from(token.text.clone(), token.is_special()).normalized(false), id));
     let added = AddedTokens::new(added, |text| normalize_with(&pipeline, text))?;
-    Ok(Tokenizer { pipeline, added, vocabulary, leading_space })
+    Ok(Tokenizer { pipeline, sentence_piece: None, added, vocabulary, leading_space })
 }

@@ -1,28 +1,34 @@
 //! Builds a tokenizer from a `tokenizer.json`.
 
+use std::collections::BTreeMap;
+
 use serde::de::IgnoredAny;
 use serde_json::Value;
-use tokenizers::{NormalizedString, Normalizer};
+use tokenizers::{AddedToken, EncodeInput, NormalizedString, Normalizer};
 
 use super::Tokenizer;
 use super::added::AddedTokens;
 use super::bytes::{byte_level_bytes, sentence_piece_bytes};
 use super::vocabulary::{Vocabulary, check_size};
 use crate::error::TextError;
+use crate::framing::Framing;
 
-/// A tokenizer, and the prefix that its post-processor adds.
+/// A tokenizer, and what its post-processor adds.
 #[derive(Debug)]
 pub struct JsonTokenizer {
     pub tokenizer: Tokenizer,
-    /// Ids that the post-processor puts before every text.
-    pub prefix_ids: Vec<u32>,
+    pub framing: Framing,
 }
 
 /// The spelling of bytes in tokens, which the file's decoder shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Spelling {
     ByteLevel,
-    SentencePiece { leading_space: bool },
+    SentencePiece {
+        leading_space: bool,
+    },
+    /// BERT's. Tokens inside of words begin with `##`. Encoders generate no text, so this is only for display.
+    WordPiece,
 }
 
 /// Builds the tokenizer that a `tokenizer.json` describes.
@@ -44,37 +50,29 @@ fn build(json: &[u8]) -> Result<JsonTokenizer, TextError> {
         .map_err(|error| TextError::InvalidTokenizer { detail: error.to_string() })?
         .with_padding(None);
     let spelling = spelling(&pipeline)?;
-    let prefix_ids = prefix_ids(&pipeline)?;
+    let framing = framing(&pipeline)?;
 
-    let mut added: Vec<_> =
-        pipeline.get_added_tokens_decoder().into_iter().map(|(id, token)| (token, id)).collect();
-    added.sort_by_key(|(_, id)| *id);
+    let added: BTreeMap<u32, AddedToken> = pipeline.get_added_tokens_decoder().into_iter().collect();
     let vocab = pipeline.get_vocab(true);
     let num_ids = vocab.values().copied().max().map_or(0, |max| u64::from(max) + 1);
     let mut names: Vec<Option<&str>> = vec![None; check_size(num_ids)? as usize];
     for (name, &id) in &vocab {
         names[id as usize] = Some(name);
     }
-    let mut vocabulary = Vocabulary::default();
-    let mut next_added = added.iter().peekable();
-    for (id, name) in (0..).zip(names) {
-        // If several entries have one id, the last one counts, as in the library.
-        let mut entry = None;
-        while let Some((token, _)) = next_added.next_if(|(_, added_id)| *added_id == id) {
-            entry = Some(token);
-        }
-        match (entry, name) {
-            (Some(token), _) => vocabulary.push(token.content.as_bytes(), token.special),
-            (None, Some(name)) if spelling == Spelling::ByteLevel => {
-                vocabulary.push(&byte_level_bytes(name), false)
-            }
-            (None, Some(name)) => vocabulary.push(&sentence_piece_bytes(name), false),
-            (None, None) => vocabulary.push_hole(),
-        }
-    }
-    let added = AddedTokens::new(added, |text| normalize_with(&pipeline, text))?;
+    let bytes = |name: &str| match spelling {
+        Spelling::ByteLevel => byte_level_bytes(name),
+        Spelling::SentencePiece { .. } => sentence_piece_bytes(name),
+        Spelling::WordPiece => name.strip_prefix("##").unwrap_or(name).as_bytes().to_vec(),
+    };
+    let vocabulary = Vocabulary::new(names.into_iter().map(|name| name.map(bytes)), &added)?;
+    let added = AddedTokens::new(added.into_iter().map(|(id, token)| (token, id)), |text| {
+        normalize_with(&pipeline, text)
+    })?;
     let leading_space = spelling == Spelling::SentencePiece { leading_space: true };
-    Ok(JsonTokenizer { tokenizer: Tokenizer { pipeline, added, vocabulary, leading_space }, prefix_ids })
+    Ok(JsonTokenizer {
+        tokenizer: Tokenizer { pipeline, sentence_piece: None, added, vocabulary, leading_space },
+        framing,
+    })
 }
 
 /// Normalizes a text with the pipeline's normalizer.
@@ -88,13 +86,14 @@ pub fn normalize_with(pipeline: &tokenizers::Tokenizer, text: &str) -> Result<St
     Ok(normalized.get().to_owned())
 }
 
-/// Returns the ids that the post-processor puts before a text.
-fn prefix_ids(pipeline: &tokenizers::Tokenizer) -> Result<Vec<u32>, TextError> {
+/// Returns the ids that the post-processor puts around texts.
+fn framing(pipeline: &tokenizers::Tokenizer) -> Result<Framing, TextError> {
     let failed = |error: tokenizers::Error| TextError::InvalidTokenizer { detail: error.to_string() };
-    let ids = |with_special| Ok(pipeline.encode_fast("a", with_special).map_err(failed)?.get_ids().to_vec());
-    let (plain, whole): (Vec<u32>, Vec<u32>) = (ids(false)?, ids(true)?);
-    let start = whole.windows(plain.len().max(1)).position(|window| window == plain);
-    Ok(whole[..start.unwrap_or(0)].to_vec())
+    let encode =
+        |text: EncodeInput<'_>, with_special| pipeline.encode_fast(text, with_special).map_err(failed);
+    let (plain, whole, pair) =
+        (encode("a".into(), false)?, encode("a".into(), true)?, encode(("a", "a").into(), true)?);
+    Ok(Framing::of_samples(plain.get_ids(), whole.get_ids(), pair.get_ids(), pair.get_type_ids()))
 }
 
 /// Reads the spelling from the decoder's JSON form, which is stable, unlike the library's types.
@@ -112,14 +111,18 @@ fn spelling(pipeline: &tokenizers::Tokenizer) -> Result<Spelling, TextError> {
     let kinds: Vec<String> = steps.iter().map(kind).collect();
     let has = |name: &str| kinds.iter().any(|kind| kind == name);
     if let Some(other) = kinds.iter().find(|kind| {
-        !["ByteLevel", "Metaspace", "Replace", "ByteFallback", "Fuse", "Strip"].contains(&kind.as_str())
+        !["ByteLevel", "Metaspace", "Replace", "ByteFallback", "Fuse", "Strip", "WordPiece"]
+            .contains(&kind.as_str())
     }) {
         return Err(unsupported(format!(
-            "decoder `{other}` of `tokenizer.json` is not supported; supported are ByteLevel and those of SentencePiece"
+            "decoder `{other}` of `tokenizer.json` is not supported; supported are ByteLevel, WordPiece and those of SentencePiece"
         )));
     }
     if has("ByteLevel") {
         return Ok(Spelling::ByteLevel);
+    }
+    if has("WordPiece") {
+        return Ok(Spelling::WordPiece);
     }
     let metaspace = steps.iter().find(|step| kind(step) == "Metaspace");
     let prepends =

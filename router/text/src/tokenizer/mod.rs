@@ -4,7 +4,10 @@ mod added;
 pub(crate) mod bytes;
 pub(crate) mod from_gguf;
 pub(crate) mod from_json;
+mod merges;
 mod pre;
+pub(crate) mod sentence_piece;
+pub(crate) mod tiktoken;
 mod vocabulary;
 
 use std::ops::Range;
@@ -14,6 +17,7 @@ use tokenizers::{Model, Normalizer, OffsetReferential, OffsetType, PreTokenizedS
 use crate::error::TextError;
 use crate::utf8_stream::Utf8Stream;
 use added::{AddedTokens, Matching, TextForm};
+use sentence_piece::normalizer::SentencePieceNormalizer;
 use vocabulary::Vocabulary;
 
 /// The treatment of text that spells a control token, in encoding.
@@ -62,6 +66,8 @@ pub struct EncodedToken {
 pub struct Tokenizer {
     /// The library's normalizer, pre-tokenizer and model.
     pipeline: tokenizers::Tokenizer,
+    /// The normalizer of a `tokenizer.model`, which the library has only in part. The pipeline has none then.
+    sentence_piece: Option<SentencePieceNormalizer>,
     added: AddedTokens,
     vocabulary: Vocabulary,
     /// Set if the vocabulary writes a text's first word with a space that the text does not have.
@@ -132,7 +138,7 @@ impl Tokenizer {
 
     /// Returns the id of a token by its name in the vocabulary's own spelling.
     pub fn token_id(&self, token: &str) -> Option<u32> {
-        self.pipeline.token_to_id(token)
+        self.added.id(token).or_else(|| self.pipeline.token_to_id(token))
     }
 
     /// Returns whether decoding must drop a leading space.
@@ -174,6 +180,14 @@ impl Tokenizer {
     fn tokenize(&self, text: &str, matching: Matching<'_>) -> Result<PreTokenizedString, TextError> {
         let mut pieces = PreTokenizedString::from(text);
         pieces.split(|_, part| Ok(self.added.split(part, TextForm::Original, matching))).map_err(encode)?;
+        if let Some(normalizer) = &self.sentence_piece {
+            pieces
+                .normalize(|part| {
+                    normalizer.normalize(part);
+                    Ok(())
+                })
+                .map_err(encode)?;
+        }
         if let Some(normalizer) = self.pipeline.get_normalizer() {
             pieces.normalize(|part| normalizer.normalize(part)).map_err(encode)?;
         }

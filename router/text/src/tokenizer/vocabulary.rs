@@ -1,5 +1,9 @@
 //! The bytes and the kind of each token id.
 
+use std::collections::BTreeMap;
+
+use tokenizers::AddedToken;
+
 use crate::error::TextError;
 
 /// Largest number of ids. The table of a vocabulary has a row for each.
@@ -23,6 +27,24 @@ enum Kind {
 }
 
 impl Vocabulary {
+    /// Lists the bytes of a model's tokens, by id, with added tokens in place of those that have the same id.
+    pub fn new(
+        tokens: impl ExactSizeIterator<Item = Option<Vec<u8>>>,
+        added: &BTreeMap<u32, AddedToken>,
+    ) -> Result<Self, TextError> {
+        let last_added = added.last_key_value().map_or(0, |(id, _)| u64::from(*id) + 1);
+        let num_ids = check_size(last_added.max(tokens.len() as u64))?;
+        let mut vocabulary = Self::default();
+        for (id, token) in (0..num_ids).zip(tokens.chain(std::iter::repeat(None))) {
+            match (added.get(&id), token) {
+                (Some(added), _) => vocabulary.push(added.content.as_bytes(), added.special),
+                (None, Some(token)) => vocabulary.push(&token, false),
+                (None, None) => vocabulary.push_hole(),
+            }
+        }
+        Ok(vocabulary)
+    }
+
     pub fn push(&mut self, bytes: &[u8], is_special: bool) {
         self.bytes.extend_from_slice(bytes);
         self.ends.push(self.bytes.len());
@@ -30,7 +52,7 @@ impl Vocabulary {
     }
 
     /// Leaves the next id without a token.
-    pub fn push_hole(&mut self) {
+    fn push_hole(&mut self) {
         self.ends.push(self.bytes.len());
         self.kinds.push(Kind::Absent);
     }

@@ -219,3 +219,23 @@ fn a_divisor_of_zero_fails_the_template_and_nothing_else() {
         assert!(matches!(error, TextError::TemplateFailed { .. }), "{test}: {error}");
     }
 }
+
+#[test]
+fn reasoning_is_called_thinking_where_a_template_knows_only_that_name() {
+    let source = "{% for message in messages %}[{{ message.thinking }}|{{ message.content }}]{% endfor %}";
+    let message = |message: Value| ChatMessage::from_json(0, &message).unwrap();
+    let calls = json!([{"type": "function", "function": {"name": "f", "arguments": "{}"}}]);
+    let messages = vec![
+        message(json!({"role": "assistant", "content": "a", "reasoning_content": "r"})),
+        message(json!({"role": "assistant", "reasoning_content": "r", "tool_calls": calls})),
+        // GPT-OSS's template refuses reasoning here.
+        message(json!({"role": "assistant", "content": "a", "reasoning_content": "r", "tool_calls": calls})),
+        message(json!({"role": "assistant", "content": "a", "reasoning_content": "r", "thinking": "t"})),
+    ];
+    let chat = ChatRequest { messages, ..ChatRequest::default() };
+    let text = templates(&[("default", source)]).unwrap().render(&chat).unwrap();
+    assert_eq!(text, "[r|a][r|][|a][t|a]");
+    let both = format!("{source}{{{{ messages[0].reasoning_content }}}}");
+    let text = templates(&[("default", &both)]).unwrap().render(&chat).unwrap();
+    assert_eq!(text, "[|a][|][|a][t|a]r");
+}

@@ -16,3 +16,4 @@ mod stop;
 mod support;
 mod time;
 mod tokenizer;
+mod vocabulary_files;

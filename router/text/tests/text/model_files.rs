@@ -130,6 +130,72 @@ fn a_folder_is_loaded_with_all_its_files() {
 }
 
 #[test]
+fn a_folder_may_have_a_sentence_piece_model() {
+    let folder = Folder::new();
+    folder.write("config.json", json!({"model_type": "llama", "eos_token_id": 2}));
+    fs::copy(testdata("bpe.model"), folder.path("tokenizer.model")).unwrap();
+    let model = folder.load().unwrap();
+    let expected =
+        SpecialTokens { bos: token(1, "<s>"), eos: token(2, "</s>"), unk: token(0, "<unk>"), pad: None };
+    assert_eq!((model.special_tokens, model.prefix_ids), (expected, vec![1]));
+
+    folder.write("added_tokens.json", json!({"<|im_end|>": 901, "[tool]": 900}));
+    folder.write("special_tokens_map.json", json!({"additional_special_tokens": ["<|im_end|>"]}));
+    let config = json!({"eos_token": "<|im_end|>", "add_bos_token": false, "added_tokens_decoder": {
+        "902": {"content": "<|x|>", "rstrip": true, "special": true}}});
+    folder.write("tokenizer_config.json", config.clone());
+    let model = folder.load().unwrap();
+    assert_eq!((model.special_tokens.eos, model.prefix_ids), (token(901, "<|im_end|>"), vec![]));
+    assert_eq!(model.end_token_ids, [2, 901]);
+    let special = [900, 901, 902].map(|id| model.tokenizer.is_special(id));
+    assert_eq!(special, [false, true, true]);
+    assert_eq!(model.tokenizer.encode("<|x|>  [tool]", EncodeSpecial::Allow).unwrap(), [902, 900]);
+
+    for (pointer, value, expected) in [
+        ("added_tokens_decoder", json!([]), "`added_tokens_decoder` is not an object"),
+        ("added_tokens_decoder", json!({"x": {"content": "a"}}), "entry `x` is not an id"),
+        ("added_tokens_decoder", json!({"7": {}}), "entry `7` has no `content`"),
+        ("added_tokens_decoder", json!({"9999999": {"content": "a"}}), "10000000 ids, but the limit is"),
+    ] {
+        let mut config = config.clone();
+        config[pointer] = value;
+        folder.write("tokenizer_config.json", config);
+        let message = folder.load().unwrap_err().to_string();
+        assert!(message.contains(expected), "{message}");
+    }
+}
+
+#[test]
+fn a_folder_may_have_a_tiktoken_file() {
+    for (file, model_type, prefix_ids) in
+        [("tokenizer.model", "glm4", vec![501, 502]), ("qwen.tiktoken", "qwen2", vec![])]
+    {
+        let folder = Folder::new();
+        folder.write("config.json", json!({"model_type": model_type, "eos_token_id": 500}));
+        fs::copy(testdata("small.tiktoken"), folder.path(file)).unwrap();
+        folder.write(
+            "tokenizer_config.json",
+            json!({"added_tokens_decoder": {"500": {"content": "<|endoftext|>", "special": true},
+                "501": {"content": "[gMASK]", "special": true}, "502": {"content": "<sop>", "special": true}}}),
+        );
+        let model = folder.load().unwrap();
+        assert_eq!((model.prefix_ids, model.tokenizer.vocab_size()), (prefix_ids, 503));
+        assert_eq!(model.tokenizer.encode("[gMASK]", EncodeSpecial::Allow).unwrap(), [501]);
+    }
+    let folder = Folder::new();
+    folder.write("config.json", json!({"model_type": "qwen2"}));
+    let message = folder.load().unwrap_err().to_string();
+    assert!(
+        message.contains("has no `tokenizer.json`") && message.contains("`tokenizer.model` or"),
+        "{message}"
+    );
+    for name in ["a.tiktoken", "b.tiktoken"] {
+        fs::copy(testdata("small.tiktoken"), folder.path(name)).unwrap();
+    }
+    assert!(folder.load().unwrap_err().to_string().contains("more than one `.tiktoken` file"));
+}
+
+#[test]
 fn the_post_processors_bos_counts_unless_the_config_disables_it() {
     let folder = Folder::with_tokenizer();
     let path = folder.path("tokenizer.json");

@@ -5,8 +5,8 @@ use serde::Deserialize;
 use serde_json::json;
 use trunkline_text::internals::{tokenizer_from_gguf, tokenizer_from_json};
 use trunkline_text::{
-    DecodeSpecial, Detokenizer, EncodeSpecial, GgufArray, GgufMetadata, GgufValue, ModelText, TextStart,
-    Tokenizer,
+    DecodeSpecial, Detokenizer, EncodeSpecial, Framing, GgufArray, GgufMetadata, GgufValue, ModelText,
+    TextStart, Tokenizer,
 };
 
 use crate::support::{fixture, smollm2, smollm2_path, spm, testdata, tokenizers};
@@ -60,7 +60,7 @@ fn sentence_piece_from_json_equals_transformers() {
     let json = std::fs::read(testdata("spm_tokenizer.json")).unwrap();
     let built = tokenizer_from_json(&json).unwrap();
     assert_encodes_like(&built.tokenizer, &fixture::<Encodings>("spm.json").encodings);
-    assert_eq!(built.prefix_ids, [0u32; 0]);
+    assert_eq!(built.framing, Framing::default());
 }
 
 #[test]

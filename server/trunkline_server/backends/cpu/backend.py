@@ -45,6 +45,7 @@ class CpuBackend:
         store: DiskStore | None = None,
         after_start: Callable[[], None] | None = None,
         draft_model: DraftModel | None = None,
+        makes_vectors: bool = False,
     ) -> None:
         self.info = info
         self._draft_model = draft_model
@@ -52,6 +53,7 @@ class CpuBackend:
         self._after_start = after_start
         self._executor = executor
         self._vocab_size = vocab_size
+        self._makes_vectors = makes_vectors
 
     def after_start(self) -> None:
         if self._after_start is not None:
@@ -64,9 +66,11 @@ class CpuBackend:
         num_prompt_tokens: int,
         sampling: SamplingParams,
         root_key: bytes = b"",
+        *,
+        pool: int | None = None,
     ) -> None:
         fields = sampling.for_kernels()
-        self._executor.start(sequence_id, token_ids, num_prompt_tokens, fields, root_key or None)
+        self._executor.start(sequence_id, token_ids, num_prompt_tokens, fields, root_key or None, pool=pool)
         if self._draft_model is not None:
             self._draft_model.start(sequence_id, token_ids, num_prompt_tokens)
 
@@ -125,6 +129,8 @@ class CpuBackend:
         results = [Sampled(*outcome) if len(outcome) == 4 else SequenceFailure(*outcome) for outcome in outcomes]
         if any(chunk.draft_token_ids for chunk in chunks):
             results = _joined(results)
+        if self._makes_vectors and (vectors := self._executor.vectors()):
+            results = _merged(chunks, results, [Sampled(name, None, vector=vector) for name, vector in vectors])
         return self._with_scores(chunks, results) if any(chunk.score for chunk in chunks) else results
 
     def _with_scores(
@@ -158,6 +164,14 @@ class CpuBackend:
 
         logits = np.frombuffer(self._executor.score(token_ids), dtype=np.float32)
         return logits.reshape(len(token_ids), self._vocab_size)
+
+
+def _merged(
+    chunks: Sequence[Chunk], results: Sequence[Sampled | SequenceFailure], more: Sequence[Sampled]
+) -> list[Sampled | SequenceFailure]:
+    """Joins outcomes of different sequences, in the order of the chunks."""
+    by_id = {result.sequence_id: result for result in (*results, *more)}
+    return [by_id[chunk.sequence_id] for chunk in chunks if chunk.sequence_id in by_id]
 
 
 def _joined(results: Sequence[Sampled | SequenceFailure]) -> list[Sampled | SequenceFailure]:

@@ -16,7 +16,7 @@ from trunkline_server.backends.cpu.backend import CpuBackend
 from trunkline_server.backends.cpu.draft_model import DraftModel
 from trunkline_server.backends.cpu.memory import MemoryNeed, plan_pool
 from trunkline_server.backends.cpu.ops import TracingOps
-from trunkline_server.backends.cpu.quantize import NONE, bits_of, quantized_bytes
+from trunkline_server.backends.cpu.quantize import NONE, bits_of, packed_growth, quantized_bytes
 from trunkline_server.backends.cpu.store import open_store
 from trunkline_server.backends.cpu.weight_cache import PackedWeights, fingerprint_of
 from trunkline_server.backends.cpu.window_sizes import PoolSizes, WindowNeed
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from trunkline_server._kernels import Executor, ProgramBuilder
     from trunkline_server.models.config import ModelConfig
     from trunkline_server.weights.checkpoint import Checkpoint
-    from trunkline_server.weights.tensor import Tensor
+    from trunkline_server.weights.tensor import Weight
 
 logger = logging.getLogger(__name__)
 
@@ -41,8 +41,10 @@ BLOCK_SIZE = 64
 # Long enough for the matrix kernels, and short enough for the sequences that decode in the same step.
 DEFAULT_STEP_TOKENS = 256
 DEFAULT_STEP_SEQUENCES = 64
+MAX_ENCODER_TOKENS = 8192
 # The meaning of `auto`; docs/decisions/0010-int8-kv-rotated.md has the reasons.
 KV_DTYPE = "int8"
+ENCODER_DTYPE = "f16"
 # The same for latents, which are stored as floats; docs/decisions/0040-latent-attention.md has the reasons.
 LATENT_DTYPE = "f16"
 LATENT_DTYPES = ("f16", "bf16")
@@ -91,8 +93,15 @@ def build(
     except ImportError as error:
         raise BackendUnavailable(f"cannot load the kernels: {error}", hint="run `make build`") from error
     config = checkpoint.config
+    is_encoder = config.pooling is not None and config.pooling.whole
     kv_dtype, draft_dtype = (kv_dtype_of(kv_cache_dtype, model.config) for model in (checkpoint, draft or checkpoint))
+    if is_encoder and max_step_tokens is None:
+        # A prompt is computed in one step.
+        max_step_tokens = max(DEFAULT_STEP_TOKENS, min(config.max_position_embeddings, MAX_ENCODER_TOKENS))
     step = step_limits(max_step_tokens, max_step_sequences)
+    if is_encoder and max_batch_total_tokens is None:
+        # Two steps and what waits for them; nothing is kept.
+        max_batch_total_tokens = 4 * step["max_step_tokens"] + 2 * block_size * step["max_step_sequences"]
     window_tokens = block_size * (window_parts if isinstance(window_parts, int) else 0)
     bits = bits_of(quantize, checkpoint)
     need = memory_need(checkpoint, bits, kv_dtype=kv_dtype, block_size=block_size, window_tokens=window_tokens, **step)
@@ -127,6 +136,7 @@ def build(
         store=disk,
         after_start=None if packed is None else packed.keep,
         draft_model=draft_model,
+        makes_vectors=config.pooling is not None,
     )
 
 
@@ -213,7 +223,10 @@ def kv_dtype_of(kv_cache_dtype: str, config: ModelConfig) -> str:
             f"`--kv-cache-dtype` is {kv_cache_dtype}, but the cpu backend supports {', '.join(KV_ELEMENT_BITS)}",
             hint="use auto",
         )
-    return KV_DTYPE if kv_cache_dtype == "auto" else kv_cache_dtype
+    if kv_cache_dtype != "auto":
+        return kv_cache_dtype
+    is_encoder = config.pooling is not None and config.pooling.whole
+    return ENCODER_DTYPE if is_encoder else KV_DTYPE
 
 
 def _divide(
@@ -277,11 +290,13 @@ def _info(
     )
 
 
-def _trace(builder: ProgramBuilder, checkpoint: Checkpoint, window_parts: int | None, bits: str) -> list[Tensor]:
+def _trace(builder: ProgramBuilder, checkpoint: Checkpoint, window_parts: int | None, bits: str) -> list[Weight]:
     """Traces the model into `builder` and returns its weights in the order of their ids."""
     if window_parts is not None:
         builder.keep_windows(window_parts)
     ops = TracingOps(builder, checkpoint, bits)
+    if checkpoint.config.pooling is not None and checkpoint.config.pooling.whole:
+        builder.see_all()
     registry.forward(ops, checkpoint.config)
     return ops.tensors
 
@@ -331,11 +346,11 @@ def _log_measured(began: float) -> None:
     logger.info("key scaling measured", extra={"fields": fields})
 
 
-def _log_formats(checkpoint: Checkpoint, tensors: list[Tensor]) -> None:
+def _log_formats(checkpoint: Checkpoint, tensors: list[Weight]) -> None:
     """Logs the formats of quantised modules in memory, since some of them are larger than in their file."""
     if checkpoint.quantization is None:
         return
-    counts = Counter(tensor.format for tensor in tensors if checkpoint.parts(tensor.name))
+    counts = Counter(tensor.format for tensor in tensors if checkpoint.stored_parts(tensor.name))
     logger.info("quantised weights repacked", extra={"fields": {name.lower(): n for name, n in sorted(counts.items())}})
 
 
@@ -405,15 +420,16 @@ def memory_need(
     layer_bytes = _layer_bytes(config, kv_dtype, block_size)
     num_apart = sum(window is not None for window in config.windows) if window_tokens else 0
     activations = max_step_tokens * _features_per_token(config) + max_step_sequences * config.vocab_size
-    if bits == NONE:
-        weight_bytes = sum(path.stat().st_size for path in _weight_files(checkpoint.path))
-    else:
-        weight_bytes = quantized_bytes(checkpoint, bits)
     return MemoryNeed(
-        weight_bytes=weight_bytes,
+        weight_bytes=_weight_bytes(checkpoint) if bits == NONE else quantized_bytes(checkpoint, bits),
         scratch_bytes=ACTIVATION_BYTES * activations + window_tokens * num_apart * layer_bytes,
         kv_bytes_per_token=(config.num_layers - num_apart) * layer_bytes,
     )
+
+
+def _weight_bytes(checkpoint: Checkpoint) -> int:
+    """Returns the bytes of the files, and those that packed matrices take beyond theirs in memory."""
+    return sum(path.stat().st_size for path in _weight_files(checkpoint.path)) + packed_growth(checkpoint)
 
 
 def _layer_bytes(config: ModelConfig, kv_dtype: str, block_size: int) -> int:

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 
 from trunkline_server.backends.cpu.quantize import NONE, quantized_format
 from trunkline_server.models.ops import Experts, Rope
+from trunkline_server.models.pooling import Kind
+from trunkline_server.weights.tensor import Tensor, Weight
 
 if TYPE_CHECKING:
     from trunkline_server._kernels import ProgramBuilder
     from trunkline_server.weights.checkpoint import Checkpoint
-    from trunkline_server.weights.tensor import Tensor
 
 
 class TracingOps:
@@ -26,10 +27,16 @@ class TracingOps:
         self._bits = bits
         # Keyed by the name under which a weight is stored, so that a tied head is the embedding and not a copy of it.
         self._weight_ids: dict[str, int] = {}
-        self.tensors: list[Tensor] = []
+        self.tensors: list[Weight] = []
 
     def embedding(self, weight: str) -> int:
         return self._builder.embedding(self._weight(weight))
+
+    def position_embedding(self, weight: str, offset: int) -> int:
+        return self._builder.position_embedding(self._weight(weight), offset)
+
+    def text_embedding(self, weight: str) -> int:
+        return self._builder.text_embedding(self._weight(weight))
 
     def rms_norm(self, x: int, weight: str, eps: float) -> int:
         return self._builder.rms_norm(x, self._weight(weight), eps)
@@ -56,9 +63,16 @@ class TracingOps:
         self._builder.write_kv(layer, key, value)
 
     def paged_attention(
-        self, layer: int, query: int, scale: float, window: int | None = None, soft_cap: float | None = None
+        self,
+        layer: int,
+        query: int,
+        scale: float,
+        window: int | None = None,
+        soft_cap: float | None = None,
+        sinks: str | None = None,
     ) -> int:
-        return self._builder.paged_attention(layer, query, scale, window, soft_cap)
+        weight = None if sinks is None else self._weight(sinks)
+        return self._builder.paged_attention(layer, query, scale, window, soft_cap, weight)
 
     def silu_mul(self, gate: int, up: int) -> int:
         return self._builder.silu_mul(gate, up)
@@ -69,22 +83,39 @@ class TracingOps:
     def gelu(self, x: int) -> int:
         return self._builder.gelu(x)
 
+    def gelu_erf(self, x: int) -> int:
+        return self._builder.gelu_erf(x)
+
+    def tanh(self, x: int) -> int:
+        return self._builder.tanh(x)
+
     def relu_squared(self, x: int) -> int:
         return self._builder.relu_squared(x)
 
     def experts(self, x: int, router_logits: int, experts: Experts) -> int:
+        def weights(names: tuple[str, ...]) -> list[int]:
+            return [self._weight(name) for name in names]
+
+        gate, up, down = (weights(names) for names in (experts.gate, experts.up, experts.down))
+        biases = None
+        if experts.biases is not None:
+            gate_bias, up_bias, down_bias = experts.biases
+            biases = weights(gate_bias), weights(up_bias), weights(down_bias)
+        activation = experts.activation
         return self._builder.experts(
             x,
             router_logits,
-            gate=[self._weight(name) for name in experts.gate],
-            up=[self._weight(name) for name in experts.up],
-            down=[self._weight(name) for name in experts.down],
+            gate=gate,
+            up=up,
+            down=down,
             num_used=experts.num_used,
             renormalise=experts.renormalise,
             sigmoid=experts.sigmoid,
             choice_bias=None if experts.choice_bias is None else self._weight(experts.choice_bias),
             num_groups=experts.num_groups,
             num_used_groups=experts.num_used_groups,
+            biases=biases,
+            clamp=None if activation is None else (activation.alpha, activation.limit),
         )
 
     def sigmoid_scale(self, x: int, gate: int) -> int:
@@ -96,20 +127,23 @@ class TracingOps:
     def scale(self, x: int, factor: float) -> int:
         return self._builder.scale(x, factor)
 
+    def pooled(self, x: int, kind: Kind) -> int:
+        return self._builder.pooled(x, "all" if kind == "mean" else kind)
+
     def logits(self, x: int, weight: str, soft_cap: float | None = None) -> int:
         return self._builder.logits(x, self._weight(weight), soft_cap)
 
     def _weight(self, name: str) -> int:
-        tensor = self._checkpoint.tensor(name)
+        tensor = self._checkpoint.encoded(name)
         weight_id = self._weight_ids.get(tensor.name)
         if weight_id is None:
             weight_id = self._builder.weight(
                 tensor.format,
-                tensor.data,
+                tensor.data if isinstance(tensor, Tensor) else lambda: tensor.read().data,
                 tensor.shape,
                 name=tensor.name,
                 interleaved_heads=tensor.interleaved_heads,
-                is_mapped=tensor.is_mapped,
+                is_mapped=isinstance(tensor, Tensor) and tensor.is_mapped,
                 quantize=quantized_format(tensor, self._bits),
             )
             self._weight_ids[tensor.name] = weight_id

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trunkline_server.errors import InvalidArgument
-from trunkline_server.weights.quantization import Awq, Gptq
+from trunkline_server.weights.quantization import Awq, Gptq, Mxfp4
 from trunkline_server.weights.tensor import stored_bytes
 
 if TYPE_CHECKING:
     from trunkline_server.weights.checkpoint import Checkpoint
-    from trunkline_server.weights.tensor import Tensor
+    from trunkline_server.weights.tensor import Weight
 
 NONE = "none"
 # The formats of a layer's matrices, and of embedding and head, by the bits of `--quantize`.
@@ -51,7 +51,7 @@ def _has_floats(checkpoint: Checkpoint, bits: str) -> bool:
     )
 
 
-def quantized_format(tensor: Tensor, bits: str) -> str | None:
+def quantized_format(tensor: Weight, bits: str) -> str | None:
     """Returns the format to which a tensor is quantised, None if it stays as it is. bits: the result of `bits_of`."""
     if bits == NONE or tensor.format not in _FLOATS or len(tensor.shape) != 2:
         return None
@@ -65,4 +65,18 @@ def quantized_bytes(checkpoint: Checkpoint, bits: str) -> int:
     tensors = {tensor.name: tensor for tensor in map(checkpoint.tensor, checkpoint.names())}
     return sum(
         stored_bytes(quantized_format(tensor, bits) or tensor.format, tensor.shape) for tensor in tensors.values()
+    )
+
+
+def packed_growth(checkpoint: Checkpoint) -> int:
+    """Returns the bytes by which matrices of GGUF's formats exceed their stored size once they are packed."""
+    from trunkline_server import _kernels
+
+    if not isinstance(checkpoint.quantization, Mxfp4 | None):
+        return 0
+    tensors = {tensor.name: tensor for tensor in map(checkpoint.encoded, checkpoint.names())}
+    matrices = [tensor for tensor in tensors.values() if len(tensor.shape) == 2 and tensor.format not in _FLOATS]
+    return sum(
+        max(0, _kernels.packed_bytes(each.format, *each.shape) - stored_bytes(each.format, each.shape))
+        for each in matrices
     )

@@ -20,7 +20,7 @@ from trunkline_server.backends.cpu.quantize import NONE
 if TYPE_CHECKING:
     from trunkline_server._kernels import CacheWriter, Executor, WeightCache
     from trunkline_server.weights.checkpoint import Checkpoint
-    from trunkline_server.weights.tensor import Tensor
+    from trunkline_server.weights.tensor import Weight
 
 logger = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ class PackedWeights:
     quantised while they are packed, "none" for as they are.
     """
 
-    def __init__(self, checkpoint: Checkpoint, tensors: Sequence[Tensor], folder: Path, quantization: str) -> None:
+    def __init__(self, checkpoint: Checkpoint, tensors: Sequence[Weight], folder: Path, quantization: str) -> None:
         from trunkline_server import _kernels
 
         self._identity = checkpoint.identity()

@@ -167,7 +167,7 @@ class _Assembly:
         self._checkpoint, self._config = checkpoint, checkpoint.config
         self._device, self._weights, self._layout, self._dtype = device, weights, layout, dtype
         self._limits, self._is_fast = limits, is_fast
-        self._flash, why = find_flash(layout, dtype, is_fast=is_fast)
+        self._flash, why = find_flash(layout, dtype, is_fast=is_fast, has_sinks=self._config.attention_sinks)
         _log("attention of long chunks", by="own kernels" if self._flash is None else self._flash.name, because=why)
         is_gpu = device.torch_device.type == "cuda"
         self._rows_per_program = 1 if is_gpu else INTERPRETED_ROWS

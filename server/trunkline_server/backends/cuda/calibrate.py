@@ -29,7 +29,13 @@ class _ProbingOps(CudaOps):
     sums: KeySums = field(kw_only=True)
 
     def paged_attention(
-        self, layer: int, query: Value, scale: float, window: int | None = None, soft_cap: float | None = None
+        self,
+        layer: int,
+        query: Value,
+        scale: float,
+        window: int | None = None,
+        soft_cap: float | None = None,
+        sinks: str | None = None,
     ) -> Value:
         assert self._written is not None and self._written[0] == layer, "write_kv must come first"
         _, key, value = self._written
@@ -48,7 +54,11 @@ class _ProbingOps(CudaOps):
             scores = queries[head] @ keys[head // group].T * scale
             if soft_cap is not None:
                 scores = soft_cap * torch.tanh(scores / soft_cap)
-            mixed[head] = scores.masked_fill(is_hidden, -torch.inf).softmax(-1) @ values[head // group]
+            scores = scores.masked_fill(is_hidden, -torch.inf)
+            if sinks is not None:
+                sink = self.model.weights.vector(sinks)[head]
+                scores = torch.cat([scores, sink.expand(len(scores), 1)], dim=1)
+            mixed[head] = scores.softmax(-1)[:, : len(positions)] @ values[head // group]
         return mixed.transpose(0, 1).flatten(1).to(self.model.dtype)
 
     def logits(self, x: Value, weight: str, soft_cap: float | None = None) -> Value:

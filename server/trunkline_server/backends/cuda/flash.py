@@ -92,10 +92,14 @@ class FlashAttention:
         out[chunk.begin : chunk.end].copy_(mixed.reshape(num_rows, -1))
 
 
-def find_flash(layout: KvLayout, dtype: torch.dtype, *, is_fast: bool) -> tuple[FlashAttention | None, str]:
+def find_flash(
+    layout: KvLayout, dtype: torch.dtype, *, is_fast: bool, has_sinks: bool = False
+) -> tuple[FlashAttention | None, str]:
     """Returns flash-attn if it can be used, and the reason for the choice, for the log."""
     if not is_fast:
         return None, "`--numerics exact`"
+    if has_sinks:
+        return None, "the model has attention sinks, which it does not compute"
     if dtype not in (torch.bfloat16, torch.float16) or layout.format.storage_dtype != dtype:
         return None, f"K and V are {layout.format.value}, activations {dtype}"
     if layout.latent_size is not None:

@@ -19,7 +19,7 @@ import torch
 
 from trunkline_server.backends.cuda.kernels.card import card_of
 from trunkline_server.backends.cuda.quantized.checkpoints import quantized_weight
-from trunkline_server.backends.cuda.quantized.gguf import GROUPED_FORMATS, grouped_weight
+from trunkline_server.backends.cuda.quantized.gguf import GROUPED_FORMATS, dense_rows, grouped_weight
 from trunkline_server.backends.cuda.quantized.stack import stacked
 from trunkline_server.backends.cuda.staging import Staging
 from trunkline_server.backends.cuda.weights import DenseWeight, DeviceWeight, DeviceWeights
@@ -27,7 +27,7 @@ from trunkline_server.errors import DoesNotFit, UnsupportedFormat
 from trunkline_server.weights.checkpoint import Checkpoint
 from trunkline_server.weights.dequantize import dequantize
 from trunkline_server.weights.places import expert_stack, head_stack
-from trunkline_server.weights.quantization import EightBits
+from trunkline_server.weights.quantization import EightBits, Mxfp4
 from trunkline_server.weights.quantized_parts import FLOATS, Part, quantization_state, quantized_shape
 from trunkline_server.weights.tensor import Tensor
 
@@ -42,6 +42,8 @@ STACKS = (
     ("self_attn.kv_a", "self_attn.k_rope"),
     ("mlp.gate_proj", "mlp.up_proj"),
 )
+# The format of quantised experts that are supported. They become dense, which is exact in bf16.
+_EXPERTS = "MXFP4"
 # torch's dtypes for the formats in files.
 _DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 # The same for parts of quantised modules.
@@ -57,9 +59,10 @@ def default_dtype(checkpoint: Checkpoint) -> torch.dtype:
     """Returns the dtype of activations: f16 if the checkpoint has f16 matrices, otherwise bf16."""
     formats: set[str] = set()
     for name in checkpoint.names():
-        if not name.endswith("_proj.weight"):
+        # Stacked experts share a format, and some checkpoints copy each.
+        if not name.endswith("_proj.weight") or (".experts." in name and ".experts.0." not in name):
             continue
-        parts = checkpoint.parts(name)
+        parts = checkpoint.stored_parts(name)
         # The dtype of scales, unless it is f32, is that of the model before it was quantised.
         formats |= {part.dtype for part in parts.values() if part.dtype in FLOATS}
         formats |= set() if parts else {checkpoint.tensor(name).format}
@@ -147,16 +150,17 @@ class _Loader:
 
     def _stack_of(self, name: str) -> list[str]:
         config = self._checkpoint.config
-        for what, stack in (
-            ("experts", expert_stack(name, config.num_experts)),
-            ("matrices of heads", head_stack(name, config.num_heads)),
+        for what, stack, kinds in (
+            ("experts", expert_stack(name, config.num_experts), ("dense", _EXPERTS)),
+            ("matrices of heads", head_stack(name, config.num_heads), ("dense",)),
         ):
             if stack is None:
                 continue
-            if {self._kind(member) for member in stack} != {"dense"}:
+            if {self._kind(member) for member in stack} not in [{kind} for kind in kinds]:
+                formats = ", ".join(("bf16", "f16", "f32", *kinds[1:]))
                 raise UnsupportedFormat(
                     f"the {what} of `{self._checkpoint.path}` are quantised, which the cuda backend does not support",
-                    hint="use `--backend cpu`, or a checkpoint in bf16, f16 or f32",
+                    hint=f"use `--backend cpu`, or a checkpoint in {' or '.join(formats.rsplit(', ', 1))}",
                 )
             return stack
         for projections in STACKS:
@@ -170,7 +174,7 @@ class _Loader:
     def _kind(self, name: str) -> str:
         """Returns a kind; only weights of the same kind are stacked."""
         if name in self._parts:
-            return "quantized"
+            return _EXPERTS if isinstance(self._checkpoint.quantization, Mxfp4) else "quantized"
         stored_as = self._tensors[name].format
         return "dense" if stored_as in _DTYPES else stored_as
 
@@ -181,8 +185,9 @@ class _Loader:
 
     def _make(self, names: Sequence[str], vectors: Mapping[str, torch.Tensor]) -> list[DeviceWeight]:
         """Makes the matrix of a stack, or its members if they cannot be combined."""
-        if names[0] not in self._parts:
-            return [self._matrix([self._tensors[name] for name in names], vectors)]
+        if self._kind(names[0]) != "quantized":
+            tensors = [self._tensors.get(name) or self._checkpoint.tensor(name) for name in names]
+            return [self._matrix(tensors, vectors)]
         with self._thread_staging() as staging:
             members = [self._quantized(name, vectors, staging) for name in names]
             with staging.on_stream():
@@ -220,7 +225,8 @@ class _Loader:
             begin += tensor.shape[0]
         bias = self._bias(slices, vectors)
         with self._thread_staging() as staging:
-            if tensors[0].format in GROUPED_FORMATS:
+            is_expert = expert_stack(tensors[0].name, self._checkpoint.config.num_experts) is not None
+            if tensors[0].format in GROUPED_FORMATS and not is_expert:
                 parts = [self._raw(tensor, staging) for tensor in tensors]
                 with staging.on_stream():
                     return grouped_weight(
@@ -252,12 +258,15 @@ class _Loader:
         for tensor in tensors:
             part = values[begin : begin + tensor.shape[0]]
             begin += tensor.shape[0]
-            if _DTYPES[tensor.format] == self._dtype and tensor.interleaved_heads is None:
+            if _DTYPES.get(tensor.format) == self._dtype and tensor.interleaved_heads is None:
                 staging.copy(tensor.data, part.view(torch.uint8).view(-1))
                 continue
             raw = self._raw(tensor, staging)
             with staging.on_stream():
-                part.copy_(raw.view(_DTYPES[tensor.format]))
+                if tensor.format == _EXPERTS:
+                    part.copy_(dense_rows(tensor.format, raw, self._dtype))
+                else:
+                    part.copy_(raw.view(_DTYPES[tensor.format]))
         return values
 
     def _raw(self, tensor: Tensor, staging: Staging) -> torch.Tensor:

@@ -13,12 +13,12 @@ from typing import TypeAlias
 import torch
 
 from trunkline_server.backends.cuda.flash import FlashAttention, LongChunk
-from trunkline_server.backends.cuda.kernels.activation import gelu, gelu_mul, relu_squared, silu_mul
+from trunkline_server.backends.cuda.kernels.activation import clamped_swiglu, gelu, gelu_mul, relu_squared, silu_mul
 from trunkline_server.backends.cuda.kernels.attention import AttentionSpace, paged_attention
 from trunkline_server.backends.cuda.kernels.attention_latent import latent_attention
 from trunkline_server.backends.cuda.kernels.attention_plan import AttentionPlan, AttentionStep
 from trunkline_server.backends.cuda.kernels.embedding import embedding
-from trunkline_server.backends.cuda.kernels.experts import combine, expert_product, route
+from trunkline_server.backends.cuda.kernels.experts import Routes, combine, expert_product, route
 from trunkline_server.backends.cuda.kernels.head import head
 from trunkline_server.backends.cuda.kernels.head_linear import head_linear
 from trunkline_server.backends.cuda.kernels.linear import library_linear, linear
@@ -122,7 +122,8 @@ class CudaOps:
         return known[3][:, begin:end]
 
     def head_linear(self, x: Value, weights: Sequence[str]) -> Value:
-        return head_linear(dense(x).to(self.model.dtype), self._stack(weights))
+        stack, _ = self._stack(weights)
+        return head_linear(dense(x).to(self.model.dtype), stack)
 
     def join_heads(self, x: Value, y: Value, num_heads: int) -> Value:
         rows = [dense(part).to(self.model.dtype) for part in (x, y)]
@@ -138,7 +139,13 @@ class CudaOps:
         self._written = layer, key, None if value is None else dense(value)
 
     def paged_attention(
-        self, layer: int, query: Value, scale: float, window: int | None = None, soft_cap: float | None = None
+        self,
+        layer: int,
+        query: Value,
+        scale: float,
+        window: int | None = None,
+        soft_cap: float | None = None,
+        sinks: str | None = None,
     ) -> Value:
         assert self._written is not None and self._written[0] == layer, "write_kv must come first"
         _, key, value = self._written
@@ -162,8 +169,9 @@ class CudaOps:
             assert soft_cap is None, "latent attention has no soft caps"
             return latent_attention(turned, model.pool, layer, step, plan, model.space, scale, decode_only=is_decode)
         out = paged_attention(
-            turned, model.pool, layer, step, plan, model.space, scale, soft_cap, decode_only=is_decode
-        )
+            turned, model.pool, layer, step, plan, model.space, scale, soft_cap, decode_only=is_decode,
+            sinks=None if sinks is None else model.weights.vector(sinks),
+        )  # fmt: skip
         for chunk in chunks:
             assert self.model.flash is not None
             self.model.flash.attend(
@@ -204,18 +212,27 @@ class CudaOps:
             sigmoid=experts.sigmoid, choice_bias=bias, num_groups=experts.num_groups,
             num_used_groups=experts.num_used_groups,
         )  # fmt: skip
-        inputs, outputs = (self._stack(names) for names in (experts.gate, experts.down))
-        both = expert_product(x, inputs, routes, is_sorted=False, out_dtype=x.dtype)
-        inner = both.shape[1] // 2
-        hidden = silu_mul(both[:, :inner], both[:, inner:])
-        parts = expert_product(hidden, outputs, routes, is_sorted=True, out_dtype=torch.float32)
+        both = self._expert_product(x, experts.gate, routes, is_sorted=False, out_dtype=x.dtype)
+        gate, up = both.chunk(2, dim=1)
+        activation = experts.activation
+        hidden = silu_mul(gate, up) if activation is None else clamped_swiglu(gate, up, activation)
+        parts = self._expert_product(hidden, experts.down, routes, is_sorted=True, out_dtype=torch.float32)
         return combine(parts, routes, row_entry, x.dtype)
 
-    def _stack(self, names: Sequence[str]) -> torch.Tensor:
-        """Returns the matrices of experts or heads [E, N, K] that have these weights; gate and up are joined."""
+    def _stack(self, names: Sequence[str]) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Returns the matrices of experts or heads [E, N, K] that have these weights, and their biases.
+
+        Gate and up of an expert are joined.
+        """
         matrix, _, _ = self.model.weights.matrix(names[0])
         assert isinstance(matrix, DenseWeight), "the loader refuses other kinds"
-        return matrix.values.view(len(names), -1, matrix.num_inputs)
+        return matrix.values.view(len(names), -1, matrix.num_inputs), matrix.bias
+
+    def _expert_product(
+        self, x: torch.Tensor, names: Sequence[str], routes: Routes, *, is_sorted: bool, out_dtype: torch.dtype
+    ) -> torch.Tensor:
+        stack, bias = self._stack(names)
+        return expert_product(x, stack, routes, is_sorted=is_sorted, out_dtype=out_dtype, bias=bias)
 
     def sigmoid_scale(self, x: Value, gate: Value) -> Value:
         x = dense(x)

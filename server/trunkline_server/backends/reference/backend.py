@@ -126,8 +126,10 @@ class ReferenceBackend:
         num_prompt_tokens: int,
         sampling: SamplingParams,
         root_key: bytes = b"",
+        *,
+        pool: int | None = None,
     ) -> None:
-        self._sequences.start(sequence_id, RunningSequence(list(token_ids), num_prompt_tokens, sampling))
+        self._sequences.start(sequence_id, RunningSequence(list(token_ids), num_prompt_tokens, sampling, pool=pool))
 
     def end(self, sequence_id: int) -> None:
         self._sequences.end(sequence_id)
@@ -156,15 +158,20 @@ class ReferenceBackend:
             else:
                 outcomes[chunk.sequence_id] = SequenceFailure(chunk.sequence_id, "invalid_plan", problem)
         if accepted:
-            logits = self._forward([self._row_tokens(chunk) for chunk in accepted], accepted)
-            first_row = 0
+            logits, output = self._forward([self._row_tokens(chunk) for chunk in accepted], accepted)
+            first_row, first_token = 0, 0
             for chunk in accepted:
-                rows = self._sequences[chunk.sequence_id].rows(chunk)
-                if rows or chunk.score:
+                sequence = self._sequences[chunk.sequence_id]
+                rows = sequence.rows(chunk)
+                outcome = None
+                if sequence.pool is not None:
+                    outcome = self._vector(chunk, output[first_token : first_token + chunk.num_tokens])
+                elif rows or chunk.score:
                     outcome = self._outcome(chunk, rows, logits[first_row : first_row + len(rows)])
-                    if outcome is not None:
-                        outcomes[chunk.sequence_id] = outcome
+                if outcome is not None:
+                    outcomes[chunk.sequence_id] = outcome
                 first_row += len(rows)
+                first_token += chunk.num_tokens
         return [outcomes[chunk.sequence_id] for chunk in chunks if chunk.sequence_id in outcomes]
 
     def score(self, token_ids: Sequence[int]) -> NDArray[np.float32]:
@@ -174,30 +181,53 @@ class ReferenceBackend:
         for first in range(0, len(token_ids), self.info.max_step_tokens):
             tokens = list(token_ids[first : first + self.info.max_step_tokens])
             slots = self._pool.slots(block_ids, first + len(tokens))
-            step = _make_step([(tokens, first, slots)], sampling_rows=list(range(len(tokens))))
-            pieces.append(self._run(step))
+            step = _make_step([(tokens, first, slots, 0)], sampling_rows=list(range(len(tokens))))
+            pieces.append(self._run(step)[0])
         return np.concatenate(pieces)
 
     def _row_tokens(self, chunk: Chunk) -> list[int]:
         token_ids = self._sequences[chunk.sequence_id].token_ids
         return token_ids[chunk.first_position : chunk.first_position + chunk.num_tokens]
 
-    def _forward(self, tokens: Sequence[list[int]], chunks: Sequence[Chunk]) -> NDArray[np.float32]:
+    def _forward(
+        self, tokens: Sequence[list[int]], chunks: Sequence[Chunk]
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         parts, sampling_rows, num_rows = [], [], 0
         for chunk, chunk_tokens in zip(chunks, tokens, strict=True):
             sequence = self._sequences[chunk.sequence_id]
             end = chunk.first_position + chunk.num_tokens
-            parts.append((chunk_tokens, chunk.first_position, self._pool.slots(sequence.block_ids, end)))
+            slots = self._pool.slots(sequence.block_ids, end)
+            parts.append((chunk_tokens, chunk.first_position, slots, sequence.pool or 0))
             sampling_rows += [num_rows + offset for offset in sequence.rows(chunk).offsets(chunk.num_tokens)]
             num_rows += chunk.num_tokens
             sequence.num_computed = end
-        return self._run(_make_step(parts, sampling_rows))
+        pooling = self._config.pooling
+        sees_all = pooling is not None and pooling.whole
+        return self._run(_make_step(parts, sampling_rows, sees_all=sees_all))
 
     @torch.inference_mode()
-    def _run(self, step: Step) -> NDArray[np.float32]:
+    def _run(self, step: Step) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Returns the logits of rows that sample, and what is pooled of all rows (empty without pooling)."""
         ops = ReferenceOps(self._weights.__getitem__, self._pool, step)
         logits: NDArray[np.float32] = registry.forward(ops, self._config).numpy()
-        return logits
+        return logits, np.empty((0, 0), np.float32) if ops.output is None else ops.output.numpy()
+
+    def _vector(self, chunk: Chunk, output: NDArray[np.float32]) -> Sampled | SequenceFailure | None:
+        """Takes the output [num_tokens, N] of a chunk of a pooled sequence."""
+        assert self._config.pooling is not None, "the router asks for vectors only where there are some"
+        sequence = self._sequences[chunk.sequence_id]
+        kind = self._config.pooling.kind
+        if kind == "mean":
+            sequence.output_sum = sequence.output_sum + output.astype(np.float64).sum(0)
+        if not chunk.sample:
+            return None
+        if kind == "mean":
+            vector = (sequence.output_sum / sequence.num_tokens).astype(np.float32)
+        else:
+            vector = output[0 if kind == "first" else -1]
+        if not np.isfinite(vector).all():
+            return SequenceFailure(chunk.sequence_id, "not_finite", "an element of the vector is NaN or infinite")
+        return Sampled(chunk.sequence_id, None, vector=vector.tolist())
 
     def _outcome(self, chunk: Chunk, rows: LogitsRows, logits: NDArray[np.float32]) -> Sampled | SequenceFailure | None:
         try:
@@ -264,19 +294,22 @@ def _load_weights(checkpoint: Checkpoint) -> dict[str, torch.Tensor]:
     return weights
 
 
-def _make_step(parts: Sequence[tuple[list[int], int, torch.Tensor]], sampling_rows: Sequence[int]) -> Step:
+def _make_step(
+    parts: Sequence[tuple[list[int], int, torch.Tensor, int]], sampling_rows: Sequence[int], *, sees_all: bool = False
+) -> Step:
     """Makes a step of chunks.
 
-    parts: (tokens, first position, slots of all positions up to the last) of each chunk.
+    parts: (tokens, first position, slots of all positions up to the last, position of the second text) of each chunk.
     """
     rows, positions, begin = [], [], 0
-    for tokens, first_position, slots in parts:
-        rows.append(ChunkRows(begin, begin + len(tokens), first_position, slots))
+    for tokens, first_position, slots, second_text in parts:
+        rows.append(ChunkRows(begin, begin + len(tokens), first_position, slots, second_text))
         positions.append(torch.arange(first_position, first_position + len(tokens)))
         begin += len(tokens)
     return Step(
-        token_ids=torch.tensor([token for tokens, _, _ in parts for token in tokens], dtype=torch.int64),
+        token_ids=torch.tensor([token for tokens, *_ in parts for token in tokens], dtype=torch.int64),
         positions=torch.cat(positions),
         rows=rows,
         sampling_rows=torch.tensor(sampling_rows, dtype=torch.int64),
+        sees_all=sees_all,
     )

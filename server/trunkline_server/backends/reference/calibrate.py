@@ -28,9 +28,11 @@ class _ProbingOps(ReferenceOps):
         self._sums = sums
         self._config = config
         self._block_size = block_size
+        self._is_rotated = False
 
     def write_kv(self, layer: int, key: torch.Tensor, value: torch.Tensor | None) -> None:
         turn = Turn(self._step.positions, self._block_size, self._key_rope(key))
+        self._is_rotated = turn.rope is not None
         self._sums.set_keys(layer, key.view(key.shape[0], -1, self._config.head_size), turn)
         super().write_kv(layer, key, value)
 
@@ -41,13 +43,14 @@ class _ProbingOps(ReferenceOps):
         scale: float,
         window: int | None = None,
         soft_cap: float | None = None,
+        sinks: str | None = None,
     ) -> torch.Tensor:
         is_last = layer == self._config.num_layers - 1
         sampled = query[_SAMPLE_EVERY - 1 :: _SAMPLE_EVERY] if is_last else query
-        if soft_cap is not None:
+        if soft_cap is not None or (sinks is not None and not self._is_rotated):
             self._sums.take_no_mean(layer)
         self._sums.add_queries(layer, sampled.reshape(sampled.shape[0], -1, self._config.head_size))
-        return super().paged_attention(layer, query, scale, window, soft_cap)
+        return super().paged_attention(layer, query, scale, window, soft_cap, sinks)
 
 
 @torch.inference_mode()

@@ -10,7 +10,8 @@ import torch.nn.functional as F
 
 from trunkline_server.backends.reference.kv_pool import KvPool
 from trunkline_server.backends.reference.turn import Turn, rotate
-from trunkline_server.models.ops import Experts, Rope
+from trunkline_server.models.ops import ClampedSwiglu, Experts, Rope
+from trunkline_server.models.pooling import Kind
 
 Weights = Callable[[str], torch.Tensor]
 
@@ -20,12 +21,14 @@ class ChunkRows:
     """The rows of one chunk: rows `begin` to `end` are positions from `first_position` on.
 
     slots: of all positions up to the chunk's last, [first_position + end - begin].
+    second_text: position of the second of two texts, or 0.
     """
 
     begin: int
     end: int
     first_position: int
     slots: torch.Tensor
+    second_text: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +39,7 @@ class Step:
     positions: torch.Tensor
     rows: list[ChunkRows]
     sampling_rows: torch.Tensor
+    sees_all: bool = False
 
 
 class ReferenceOps:
@@ -47,9 +51,22 @@ class ReferenceOps:
         self._step = step
         # Tensors that `rope` returned in this layer, with their rotations.
         self._rotated: list[tuple[torch.Tensor, Rope]] = []
+        # What was pooled, [T, N].
+        self.output: torch.Tensor | None = None
 
     def embedding(self, weight: str) -> torch.Tensor:
         return F.embedding(self._step.token_ids, self._weights(weight))
+
+    def position_embedding(self, weight: str, offset: int) -> torch.Tensor:
+        return F.embedding(self._step.positions + offset, self._weights(weight))
+
+    def text_embedding(self, weight: str) -> torch.Tensor:
+        table = self._weights(weight)
+        texts = torch.zeros_like(self._step.positions)
+        for row in self._step.rows:
+            if row.second_text:
+                texts[row.begin : row.end] = (self._step.positions[row.begin : row.end] >= row.second_text).long()
+        return F.embedding(texts.clamp(max=table.shape[0] - 1), table)
 
     def rms_norm(self, x: torch.Tensor, weight: str, eps: float) -> torch.Tensor:
         return self._weights(weight) * (x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps))
@@ -97,6 +114,7 @@ class ReferenceOps:
         scale: float,
         window: int | None = None,
         soft_cap: float | None = None,
+        sinks: str | None = None,
     ) -> torch.Tensor:
         """Computes one chunk after the other, over the sequence's slots gathered into one tensor."""
         head_size = self._pool.keys.shape[-1]
@@ -111,10 +129,14 @@ class ReferenceOps:
             scores = _soft_capped(queries @ keys.transpose(1, 2) * scale, soft_cap)
             positions = torch.arange(row.first_position, row.slots.shape[0])[:, None]
             key_positions = torch.arange(row.slots.shape[0])[None, :]
-            is_hidden = key_positions > positions
+            is_hidden = (key_positions > positions) & (not self._step.sees_all)
             if window is not None:
                 is_hidden |= key_positions <= positions - window
-            weights = torch.softmax(scores.masked_fill(is_hidden, -torch.inf), dim=-1)
+            scores = scores.masked_fill(is_hidden, -torch.inf)
+            if sinks is not None:
+                sink = self._weights(sinks)[:, None, None].expand(-1, scores.shape[1], 1)
+                scores = torch.cat([scores, sink], dim=-1)
+            weights = torch.softmax(scores, dim=-1)[..., : len(row.slots)]
             mixed[row.begin : row.end] = (weights @ values).transpose(0, 1).flatten(-2)
         return mixed
 
@@ -127,6 +149,12 @@ class ReferenceOps:
     def gelu(self, x: torch.Tensor) -> torch.Tensor:
         return F.gelu(x, approximate="tanh")
 
+    def gelu_erf(self, x: torch.Tensor) -> torch.Tensor:
+        return F.gelu(x)
+
+    def tanh(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(x)
+
     def relu_squared(self, x: torch.Tensor) -> torch.Tensor:
         return F.relu(x).square()
 
@@ -136,9 +164,10 @@ class ReferenceOps:
         for expert, names in enumerate(zip(experts.gate, experts.up, experts.down, strict=True)):
             rows, choices = torch.nonzero(chosen == expert, as_tuple=True)
             if len(rows):
-                gate, up, down = (self._weights(name) for name in names)
-                inner = self.silu_mul(F.linear(x[rows], gate), F.linear(x[rows], up))
-                mixed.index_add_(0, rows, F.linear(inner, down) * weights[rows, choices, None])
+                biases = (None,) * 3 if experts.biases is None else tuple(part[expert] for part in experts.biases)
+                gate, up = (self.linear(x[rows], names[part], biases[part]) for part in range(2))
+                out = self.linear(_activated(gate, up, experts.activation), names[2], biases[2])
+                mixed.index_add_(0, rows, out * weights[rows, choices, None])
         return mixed
 
     def routes(self, router_logits: torch.Tensor, experts: Experts) -> tuple[torch.Tensor, torch.Tensor]:
@@ -166,8 +195,19 @@ class ReferenceOps:
     def scale(self, x: torch.Tensor, factor: float) -> torch.Tensor:
         return x * factor
 
+    def pooled(self, x: torch.Tensor, kind: Kind) -> torch.Tensor:
+        self.output = x
+        return x[self._step.sampling_rows]
+
     def logits(self, x: torch.Tensor, weight: str, soft_cap: float | None = None) -> torch.Tensor:
         return _soft_capped(F.linear(x[self._step.sampling_rows], self._weights(weight)), soft_cap)
+
+
+def _activated(gate: torch.Tensor, up: torch.Tensor, activation: ClampedSwiglu | None) -> torch.Tensor:
+    if activation is None:
+        return F.silu(gate) * up
+    gate, up = gate.clamp(max=activation.limit), up.clamp(-activation.limit, activation.limit)
+    return (up + 1) * (gate * torch.sigmoid(activation.alpha * gate))
 
 
 def _soft_capped(x: torch.Tensor, cap: float | None) -> torch.Tensor:

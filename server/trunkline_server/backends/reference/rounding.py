@@ -94,7 +94,10 @@ class KeySums:
         self._set_mean(layer, turn.to_first(keys).double().mean(0))
 
     def take_no_mean(self, layer: int) -> None:
-        """Uses a mean of zero. For layers with a soft cap, whose scores are not relative to each other."""
+        """Uses a mean of zero. For layers whose scores may not all change alike, because of a soft cap or of sinks.
+
+        With sinks, only a mean that does not rotate changes all scores.
+        """
         self._set_mean(layer, torch.zeros_like(self._means[layer]))
 
     def _set_mean(self, layer: int, mean: torch.Tensor) -> None:

@@ -11,6 +11,7 @@ fn a_chat_template_shows_its_format() {
             Some(ToolFormat::HERMES),
         ),
         ("{% if tools %}[AVAILABLE_TOOLS]{% endif %}[TOOL_CALLS]", Some(ToolFormat::MISTRAL)),
+        ("{% if tools %}{% endif %}<|channel|>commentary json<|message|>", Some(ToolFormat::HARMONY)),
         ("{% if tools %}{{ '<|python_tag|>' }}{% endif %}", Some(ToolFormat::LLAMA3)),
         ("{% if tools %}[func_name1(params_name1=params_value1)]{% endif %}", Some(ToolFormat::PYTHONIC)),
         ("{% if tools %}<|python_start|>ipython{% endif %}", Some(ToolFormat::PYTHONIC)),

@@ -6,13 +6,13 @@ use trunkline_reply::Section::{Content, Mark, Reasoning};
 use trunkline_reply::{ReasoningMarks, ReasoningStart, Section, Sections};
 
 /// Splits a text that arrives in these pieces, and joins adjacent parts of one section.
-fn split(start: Option<ReasoningStart>, cuts: &[&str]) -> Vec<(Section, String)> {
+fn split(start: Option<ReasoningStart>, marks: ReasoningMarks, cuts: &[&str]) -> Vec<(Section, String)> {
     let mut parts: Vec<(Section, String)> = Vec::new();
     let mut emit = |section, part: &str| match parts.last_mut() {
         Some((last, text)) if *last == section => text.push_str(part),
         _ => parts.push((section, part.to_owned())),
     };
-    let mut sections = Sections::new(start, ReasoningMarks::Think);
+    let mut sections = Sections::new(start, marks);
     for cut in cuts {
         sections.push(cut, &mut emit);
     }
@@ -39,7 +39,47 @@ fn content_begins_after_reasoning() {
     ] {
         let text: String = parts.iter().map(|(_, part)| *part).collect();
         let parts: Vec<_> = parts.into_iter().map(|(section, part)| (section, part.to_owned())).collect();
-        assert_eq!(split(start, &[&text]), parts, "{text:?}");
+        assert_eq!(split(start, ReasoningMarks::Think, &[&text]), parts, "{text:?}");
+    }
+}
+
+#[test]
+fn channels_tell_what_a_message_is() {
+    let (in_reply, in_prompt) = (Some(ReasoningStart::InReply), Some(ReasoningStart::InPrompt));
+    let long = format!("<|channel|>{}<|message|>a", "x".repeat(600));
+    let next = "<|end|><|start|>assistant<|channel|>final<|message|>";
+    let call = "<|channel|>commentary to=functions.f <|constrain|>json<|message|>{}";
+    for (start, parts) in [
+        (
+            in_reply,
+            vec![
+                (Mark, "<|channel|>analysis<|message|>"),
+                (Reasoning, "so"),
+                (Mark, next),
+                (Content, "Hello"),
+            ],
+        ),
+        (in_prompt, vec![(Reasoning, "so"), (Mark, next), (Content, "Hello")]),
+        (in_reply, vec![(Content, call), (Mark, "<|call|>"), (Content, "x")]),
+        (in_reply, vec![(Content, " to=functions.f<|channel|>commentary json<|message|>{}")]),
+        (in_reply, vec![(Mark, "<|channel|>commentary<|message|>"), (Content, "I look."), (Mark, next)]),
+        // The end of a message is missing.
+        (
+            in_reply,
+            vec![
+                (Mark, "<|channel|>analysis<|message|>"),
+                (Reasoning, "so"),
+                (Content, &call[..call.len() - 2]),
+            ],
+        ),
+        (in_reply, vec![(Content, "Hello <|message|> <|en")]),
+        (in_reply, vec![(Content, "<|channel|>final")]),
+        (in_reply, vec![(Content, &long)]),
+        (None, vec![(Content, "<|channel|>analysis<|message|>so")]),
+    ] {
+        let text: String = parts.iter().map(|(_, part)| *part).collect();
+        let parts: Vec<_> = parts.into_iter().map(|(section, part)| (section, part.to_owned())).collect();
+        assert_eq!(split(start, ReasoningMarks::Harmony, &[&text]), parts, "{text:?}");
     }
 }
 
@@ -66,8 +106,22 @@ proptest! {
         text in "(<think>|</think>|</|<|think>|\n| |é|a){0,12}",
         positions in prop::collection::vec(0usize..100, 0..8),
     ) {
-        let parts = split(start, &[&text]);
-        prop_assert_eq!(&split(start, &cut(&text, positions)), &parts);
+        let parts = split(start, ReasoningMarks::Think, &[&text]);
+        prop_assert_eq!(&split(start, ReasoningMarks::Think, &cut(&text, positions)), &parts);
+        let joined: String = parts.iter().map(|(_, part)| part.as_str()).collect();
+        prop_assert_eq!(joined, text);
+    }
+
+    #[test]
+    fn cuts_of_messages_change_nothing_and_nothing_is_lost(
+        is_in_prompt: bool,
+        text in "(<\\|start\\|>|assistant|<\\|channel\\|>|analysis|final|commentary| to=functions\\.|f|<\\|message\\|>\
+            |<\\|end\\|>|<\\|call\\|>|<\\|| |é|\\{\\}){0,16}",
+        positions in prop::collection::vec(0usize..200, 0..8),
+    ) {
+        let start = Some(if is_in_prompt { ReasoningStart::InPrompt } else { ReasoningStart::InReply });
+        let parts = split(start, ReasoningMarks::Harmony, &[&text]);
+        prop_assert_eq!(&split(start, ReasoningMarks::Harmony, &cut(&text, positions)), &parts);
         let joined: String = parts.iter().map(|(_, part)| part.as_str()).collect();
         prop_assert_eq!(joined, text);
     }

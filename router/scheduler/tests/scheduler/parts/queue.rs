@@ -20,6 +20,7 @@ fn keys(count: u64) -> Vec<SequenceKey> {
         retention: Retention::default(),
         constrained: false,
         drafter: None,
+        pooling: None,
     };
     let tenant = Fairness::new(&[], 0).enter(None);
     (0..count).map(|id| map.insert(Sequence::new(request(id), tenant, Millis(0), id))).collect()

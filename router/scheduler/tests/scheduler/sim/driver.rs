@@ -108,8 +108,10 @@ impl Driver {
 
     pub fn submit(&mut self, request: SequenceRequest) {
         let prompt = request.token_ids.clone();
-        self.known
-            .insert(request.sampling.seed, Known { salt: 0, prompt, is_constrained: request.constrained });
+        self.known.insert(
+            request.sampling.seed,
+            Known { salt: 0, prompt, is_constrained: request.constrained, pooling: None },
+        );
         self.handle(Event::Submit(Box::new(request)));
     }
 

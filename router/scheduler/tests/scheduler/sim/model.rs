@@ -1,6 +1,6 @@
 //! A model whose text follows from hashes, and the text that it writes for a single request.
 
-use trunkline_scheduler::{Allowed, MaskedDraft, NextTokens, TokenMask, TokenScore};
+use trunkline_scheduler::{Allowed, MaskedDraft, NextTokens, Pooling, TokenMask, TokenScore};
 
 use super::rng::mix;
 
@@ -11,6 +11,11 @@ pub struct Model {
 }
 
 impl Model {
+    /// Returns the vector of the prompt with this hash.
+    pub fn vector(hash: u64) -> Vec<f32> {
+        vec![(hash % 65_536) as f32, (hash >> 48) as f32]
+    }
+
     pub fn start(salt: u64) -> u64 {
         mix(salt ^ 0xabcd)
     }
@@ -152,4 +157,5 @@ pub struct Known {
     pub salt: u64,
     pub prompt: Vec<u32>,
     pub is_constrained: bool,
+    pub pooling: Option<Pooling>,
 }

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use trunkline_draft::Drafter;
 use trunkline_scheduler::{
-    CachePriority, Millis, PolicyKind, Priority, Retention, Salt, SamplingParams, SchedulerConfig,
-    SequenceId, SequenceRequest, ShardLimits, Speculation, TenantShare, WindowLimits,
+    CachePriority, Millis, PolicyKind, PooledPrompt, Pooling, Priority, Retention, Salt, SamplingParams,
+    SchedulerConfig, SequenceId, SequenceRequest, ShardLimits, Speculation, TenantShare, WindowLimits,
 };
 
 use super::model::Known;
@@ -85,6 +85,7 @@ pub fn request(index: u64, token_ids: Vec<u32>, max_new_tokens: u32) -> Sequence
         retention: Retention::default(),
         constrained: false,
         drafter: None,
+        pooling: None,
     }
 }
 
@@ -213,6 +214,36 @@ impl Scenario {
         scenario
     }
 
+    /// Like [`Scenario::random`], where some requests ask for vectors.
+    pub fn random_pooled(seed: u64) -> Self {
+        let mut scenario = Self::random(seed);
+        let mut rng = Rng::new(seed ^ 0x706f_6f6c);
+        let shards = scenario.outages.iter().map(|outage| outage.limits.max_step_tokens);
+        let step_tokens =
+            shards.chain([scenario.limits.max_step_tokens, scenario.config.max_step_tokens]).min();
+        for Arrival { request, client, .. } in &mut scenario.arrivals {
+            let is_plain = !request.constrained && request.sampling.prompt_logprobs.is_none();
+            if !is_plain || !rng.once_in(2) {
+                continue;
+            }
+            let fits = request.token_ids.len() as u32 <= step_tokens.unwrap_or(0);
+            let pooling = match rng.range(0, 2) {
+                0 => Pooling::Last,
+                1 if fits => Pooling::Whole,
+                _ => Pooling::All,
+            };
+            request.pooling = Some(PooledPrompt { pooling, second_text: rng.range_u32(0, 3) });
+            request.max_new_tokens = 1;
+            request.end_token_ids.clear();
+            request.drafter = None;
+            request.retention = Retention::default();
+            if matches!(client, Client::StopsAfterTokens(_) | Client::AbortsAfterTokens(_)) {
+                *client = Client::Waits;
+            }
+        }
+        scenario
+    }
+
     /// A poison from a generator of its own, as with [`Scenario::random_store`].
     fn random_poison(seed: u64, num_arrivals: u64) -> Option<Poison> {
         let mut rng = Rng::new(seed ^ 0x706f_6973);
@@ -302,6 +333,7 @@ impl Scenario {
                     salt: salt_index,
                     prompt: asked.token_ids.clone(),
                     is_constrained: asked.constrained,
+                    pooling: None,
                 };
                 let output = if asked.constrained {
                     model.generate_constrained(&known, index, asked.max_new_tokens, &[]).0

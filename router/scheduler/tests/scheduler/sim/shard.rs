@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use trunkline_scheduler::{
-    BlockKey, Chunk, LateMask, RestoredBlock, SampledToken, SequenceError, SequenceErrorCode,
+    BlockKey, Chunk, LateMask, Pooling, RestoredBlock, SampledToken, SequenceError, SequenceErrorCode,
     SequenceOutcome, SequenceResult, ShardLimits, StepPlan, StepResult, TokenMask, TokenScore,
 };
 
@@ -30,9 +30,23 @@ struct ShardSequence {
     next_position: Option<u32>,
     has_failed: bool,
     is_constrained: bool,
+    pooling: Option<Pooling>,
     root_key: Option<BlockKey>,
     /// The chunk that awaits a mask.
     awaited_mask: Option<AwaitedMask>,
+}
+
+/// Checks that all positions are computed on which the vector of a sequence depends.
+fn check_pooled(sequence: &ShardSequence, chunk: &Chunk) {
+    let Some(pooling) = sequence.pooling else { return };
+    assert!(!chunk.score && chunk.num_rows() == chunk.num_tokens && chunk.appended_token_ids.is_empty());
+    if pooling != Pooling::Last && sequence.next_position.is_none() {
+        assert_eq!(chunk.first_position, 0, "every position counts");
+    }
+    if pooling == Pooling::Whole {
+        assert_eq!(chunk.num_tokens as usize, sequence.tokens.len(), "a prompt is one chunk");
+        assert!(chunk.stores.is_empty(), "its blocks are of no use to others");
+    }
 }
 
 /// A chunk that awaits a mask.
@@ -217,9 +231,15 @@ impl FakeShard {
                 next_position: None,
                 has_failed: false,
                 is_constrained: request.is_constrained,
+                pooling: request.pooling,
                 root_key: start.root_key,
                 awaited_mask: None,
             };
+            assert_eq!(
+                start.pooled.is_some(),
+                request.pooling.is_some(),
+                "vectors are asked of the same requests"
+            );
             assert_ne!(start.sequence_id, 0, "a wire id is not 0");
             let previous = self.sequences.insert(start.sequence_id, sequence);
             assert!(previous.is_none(), "wire ids are unique");
@@ -317,6 +337,7 @@ impl FakeShard {
         let (first, end) =
             (chunk.first_position as usize, (chunk.first_position + chunk.num_tokens) as usize);
         assert!(first < end, "a chunk has tokens");
+        check_pooled(sequence, chunk);
         if let Some(next) = sequence.next_position {
             assert_eq!(chunk.first_position, next, "chunks follow each other");
         }
@@ -373,6 +394,9 @@ impl FakeShard {
         }
         if !chunk.sample || chunk.awaits_mask {
             return None;
+        }
+        if sequence.pooling.is_some() {
+            return Some(SequenceOutcome::Vector(Model::vector(sequence.hashes[end])));
         }
         self.sample(chunk.sequence_id, chunk.allowed_tokens.as_ref(), rng)
     }

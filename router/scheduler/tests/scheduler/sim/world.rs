@@ -73,6 +73,8 @@ pub(super) struct World<'a> {
     submitted: BTreeMap<SequenceId, Millis>,
     /// Sequences whose pin's outcome was reported.
     pinned: BTreeSet<SequenceId>,
+    /// Requests whose vectors were reported.
+    pooled: BTreeSet<SequenceId>,
     /// The reported logprobs of prompts.
     scores: BTreeMap<SequenceId, Vec<TokenScore>>,
     /// The drafts that the grammar of a sequence is asked about.
@@ -114,6 +116,7 @@ impl<'a> World<'a> {
             arrivals: BTreeMap::new(),
             submitted: BTreeMap::new(),
             pinned: BTreeSet::new(),
+            pooled: BTreeSet::new(),
             scores: BTreeMap::new(),
             asked_drafts: BTreeMap::new(),
             consumption: BTreeMap::new(),
@@ -138,7 +141,12 @@ impl<'a> World<'a> {
             let prompt = arrival.request.token_ids.clone();
             world.known.insert(
                 arrival.request.sampling.seed,
-                Known { salt: arrival.salt, prompt, is_constrained: arrival.request.constrained },
+                Known {
+                    salt: arrival.salt,
+                    prompt,
+                    is_constrained: arrival.request.constrained,
+                    pooling: arrival.request.pooling.map(|pooled| pooled.pooling),
+                },
             );
         }
         for outage in &scenario.outages {
@@ -524,6 +532,16 @@ impl<'a> World<'a> {
                     self.check_open(id);
                     assert!(!scores.is_empty(), "an update has scores");
                     self.scores.entry(id).or_default().extend(scores);
+                }
+                Update::Pooled { id, vector } => {
+                    self.check_open(id);
+                    let arrival = &self.arrivals[&id];
+                    let prompt = arrival.request.token_ids.iter();
+                    let hash =
+                        prompt.fold(Model::start(arrival.salt), |hash, &token| Model::extend(hash, token));
+                    assert!(arrival.request.pooling.is_some() && self.report.started_at.contains_key(&id));
+                    assert_eq!(vector, Model::vector(hash), "the vector of sequence {}", id.0);
+                    assert!(self.pooled.insert(id), "once");
                 }
                 Update::Drafted { id, num_drafts, num_accepted } => {
                     self.check_open(id);

@@ -87,6 +87,8 @@ fn shard() -> ShardInfo {
         bytes_per_window_part: 0,
         num_store_slots: 0,
         store_folder: None,
+        vectors: None,
+        generates: true,
     }
 }
 

@@ -3,7 +3,8 @@ use trunkline_router::generation::stops::Stops;
 use trunkline_text::StopText;
 
 fn output(start: Option<ReasoningStart>, text: &str, cut_at: usize) -> (String, Option<usize>) {
-    let sections = Sections::new(start, ReasoningMarks::Think);
+    let marks = if text.contains("<|") { ReasoningMarks::Harmony } else { ReasoningMarks::Think };
+    let sections = Sections::new(start, marks);
     let mut stops = Stops::new(&["so".into(), "<th".into()], StopText::Omit, Some(&sections));
     let mut output = String::new();
     for part in [&text[..cut_at], &text[cut_at..]] {
@@ -28,6 +29,14 @@ fn stop_strings_match_only_in_content() {
         (in_reply, " is", " is", None),
         (Some(ReasoningStart::InPrompt), "so</think>s", "so</think>s", None),
         (None, "<think>so", "", Some(1)),
+        // The beginning of a stop string stays before the mark that follows it.
+        (in_reply, "<|channel|>final<|message|>is<|end|>", "<|channel|>final<|message|>is<|end|>", None),
+        (
+            in_reply,
+            "<|channel|>analysis<|message|>so<|end|>so",
+            "<|channel|>analysis<|message|>so<|end|>",
+            Some(0),
+        ),
     ] {
         for cut_at in 0..=text.len() {
             assert_eq!(output(start, text, cut_at), (wanted.to_owned(), matched), "{text:?} at {cut_at}");

@@ -7,6 +7,7 @@ import triton
 import triton.language as tl
 
 from trunkline_server.backends.cuda.kernels.numerics import TRITON_DTYPES, narrow
+from trunkline_server.models.ops import ClampedSwiglu
 
 _BLOCK = 1024
 # Constants of GELU's tanh approximation (arXiv:1606.08415): sqrt(2 / pi) * (x + 0.044715 x^3).
@@ -59,6 +60,34 @@ def gelu(x: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
 def relu_squared(x: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
     """Computes max(x, 0)^2 in f32 (arXiv:2109.08668): [T, N] in x's dtype, in `out` if it is given."""
     return _activated(x, None, out, RELU_SQUARED)
+
+
+@triton.jit
+def _clamped_swiglu_kernel(
+    gate, up, out, gate_stride, up_stride, out_stride, num_elements, alpha, limit,
+    OUT: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64)
+    columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    mask = columns < num_elements
+    g = tl.load(gate + row * gate_stride + columns, mask, other=0.0).to(tl.float32)
+    u = tl.load(up + row * up_stride + columns, mask, other=0.0).to(tl.float32)
+    # Comparisons with NaN are false, so it stays NaN.
+    g = tl.where(g > limit, limit, g)
+    u = tl.where(u > limit, limit, tl.where(u < -limit, -limit, u))
+    activated = g / (1.0 + tl.exp(-alpha * g)) * (u + 1.0)
+    tl.store(out + row * out_stride + columns, narrow(activated, OUT), mask)
+
+
+def clamped_swiglu(gate: torch.Tensor, up: torch.Tensor, activation: ClampedSwiglu) -> torch.Tensor:
+    """Computes `activation` in f32; otherwise as `silu_mul`."""
+    num_rows, width = gate.shape
+    out = torch.empty(num_rows, width, dtype=gate.dtype, device=gate.device)
+    _clamped_swiglu_kernel[(num_rows, triton.cdiv(width, _BLOCK))](
+        gate, up, out, gate.stride(0), up.stride(0), out.stride(0), width, activation.alpha, activation.limit,
+        OUT=TRITON_DTYPES[out.dtype], BLOCK=_BLOCK, num_warps=4, enable_fp_fusion=False,
+    )  # fmt: skip
+    return out
 
 
 def _activated(

@@ -81,11 +81,13 @@ def paged_attention(
     out: torch.Tensor | None = None,
     *,
     decode_only: bool = False,
+    sinks: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Implements `Ops.paged_attention` for a query [T, H * D] from `rope_and_write_kv`, with K and V stored.
 
     plan: updated for this step; its window is the layer's. decode_only: every entry has one row, so there are no tiles
-    of many rows. Returns [T, H * D] in the query's dtype, in `out` if it is given; padding rows are not written.
+    of many rows. sinks: [H] f32. Returns [T, H * D] in the query's dtype, in `out` if it is given; padding rows are not
+    written.
     Launches up to three kernels, and only those that the shapes require; their grids depend only on shapes.
     """
     shape, num_rows, num_entries = plan.shape, query.shape[0], step.context_length.shape[0]
@@ -98,6 +100,7 @@ def paged_attention(
         return out
     num_stages = stages_of(card_of(query.device), pool.format.value, shape.head_size)
     launch = _launch(query, pool, layer, step, plan, scale, soft_cap)
+    has_sinks, sink_values = sinks is not None, space.sums if sinks is None else sinks
     max_positions = step.block_tables.shape[1] * pool.layout.block_size
     if plan.max_partial_rows > 0:
         split_kernel[(_SPLIT_PROGRAMS * num_programs(query.device),)](
@@ -107,17 +110,17 @@ def paged_attention(
             enable_fp_fusion=False,
         )  # fmt: skip
         merge_kernel[(min(num_rows, _MERGE_PROGRAMS), shape.num_heads)](
-            out, space.mixed, space.sums, plan.counts, plan.merge_rows, out.stride(0), shape.num_heads,
+            out, space.mixed, space.sums, sink_values, plan.counts, plan.merge_rows, out.stride(0), shape.num_heads,
             D=shape.head_size, D_PAD=launch.constants["D_PAD"], OUT=TRITON_DTYPES[out.dtype],
-            AHEAD=_MERGE_AHEAD if query.is_cuda else 1, num_warps=1, enable_fp_fusion=False,
+            AHEAD=_MERGE_AHEAD if query.is_cuda else 1, HAS_SINKS=has_sinks, num_warps=1, enable_fp_fusion=False,
         )  # fmt: skip
     fits = num_entries * -(-max_positions // SPLIT) <= plan.max_partial_rows
     if not (decode_only and fits):
         num_tiles = plan.max_whole_items(num_rows, num_entries)
         whole_kernel[(num_tiles * shape.num_kv_heads,)](
-            query, out, plan.counts, plan.whole_items, *launch.step, *launch.pool,
+            query, out, sink_values, plan.counts, plan.whole_items, *launch.step, *launch.pool,
             query.stride(0), out.stride(0), step.block_tables.stride(0), shape.num_kv_heads, *launch.scalars,
-            **launch.constants, OUT=TRITON_DTYPES[out.dtype], ROWS=shape.whole_rows,
+            **launch.constants, HAS_SINKS=has_sinks, OUT=TRITON_DTYPES[out.dtype], ROWS=shape.whole_rows,
             num_warps=shape.whole_rows // _WARP_ROWS, num_stages=num_stages, enable_fp_fusion=False,
         )  # fmt: skip
     if pool.format.is_transformed:

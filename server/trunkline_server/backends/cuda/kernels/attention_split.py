@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from trunkline_server.backends.cuda.kernels.attention_tile import attend, empty, first_products, merge
+from trunkline_server.backends.cuda.kernels.attention_tile import add_sink, attend, empty, first_products, merge
 from trunkline_server.backends.cuda.kernels.numerics import narrow
 
 
@@ -70,8 +70,8 @@ def split_kernel(
 
 @triton.jit
 def merge_kernel(
-    out, partial_mixed, partial_sums, counts, merge_rows, out_stride, num_heads,
-    D: tl.constexpr, D_PAD: tl.constexpr, OUT: tl.constexpr, AHEAD: tl.constexpr,
+    out, partial_mixed, partial_sums, sinks, counts, merge_rows, out_stride, num_heads,
+    D: tl.constexpr, D_PAD: tl.constexpr, OUT: tl.constexpr, AHEAD: tl.constexpr, HAS_SINKS: tl.constexpr,
 ):  # fmt: skip
     """Merges the splits of a row in order; program_id(1) is the query head. AHEAD: splits that are loaded ahead."""
     head = tl.program_id(1)
@@ -96,4 +96,6 @@ def merge_kernel(
                 split_total = tl.load(partial_sums + partial * 2 + 1, is_split, other=0.0)
                 split_mixed = tl.load(partial_mixed + partial * D + elements, mask, other=0.0)
                 maximum, total, mixed = merge(maximum, total, mixed, split_maximum, split_total, split_mixed)
+        if HAS_SINKS:
+            maximum, total, mixed = add_sink(maximum, total, mixed, tl.load(sinks + head))
         tl.store(out + row * out_stride + head * D + elements, narrow(mixed / total, OUT), is_element)

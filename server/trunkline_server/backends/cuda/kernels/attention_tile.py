@@ -60,6 +60,14 @@ def merge(maximum, total, mixed, split_maximum, split_total, split_mixed):
 
 
 @triton.jit
+def add_sink(maximum, total, mixed, sink):
+    """Adds a position with the score `sink`, [ROWS] or a single one, and the value 0 to a state behind its splits."""
+    score = sink * _LOG2_E
+    whole = tl.ceil(score)
+    return merge(maximum, total, mixed, whole, tl.exp2(score - reference_of(whole)), tl.zeros_like(mixed))
+
+
+@triton.jit
 def first_products(
     q, begin, table, pool, scales, head, piece_elements, piece_scales, first_keys_offset, first_scales_offset,
     D: tl.constexpr, D_PAD: tl.constexpr, KIND: tl.constexpr, DTYPE: tl.constexpr,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from trunkline_server.backends.cuda.kernels.attention_tile import attend, empty, first_products, merge
+from trunkline_server.backends.cuda.kernels.attention_tile import add_sink, attend, empty, first_products, merge
 from trunkline_server.backends.cuda.kernels.numerics import narrow
 
 
@@ -34,13 +34,12 @@ def _walk(
 
 @triton.jit
 def whole_kernel(
-    q, out, counts, items, query_begin, context_length, block_tables, pool, scales, means,
+    q, out, sinks, counts, items, query_begin, context_length, block_tables, pool, scales, means,
     q_stride, out_stride, table_stride, num_kv_heads, piece_elements, piece_scales, values_offset,
-    values_scales_offset, first_keys_offset, first_scales_offset, means_stride, scale, soft_cap,
-    window,
+    values_scales_offset, first_keys_offset, first_scales_offset, means_stride, scale, soft_cap, window,
     GROUP: tl.constexpr, D: tl.constexpr, D_PAD: tl.constexpr, BLOCK: tl.constexpr, KIND: tl.constexpr,
     DTYPE: tl.constexpr, OUT: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr, SPLIT: tl.constexpr,
-    HAS_WINDOW: tl.constexpr, HAS_CAP: tl.constexpr, MOVED: tl.constexpr,
+    HAS_WINDOW: tl.constexpr, HAS_CAP: tl.constexpr, MOVED: tl.constexpr, HAS_SINKS: tl.constexpr,
 ):  # fmt: skip
     """Computes one tile of rows and one KV head; a tile's programs are neighbours. items: see `attention_plan`."""
     index = tl.program_id(0)
@@ -53,8 +52,7 @@ def whole_kernel(
         row_begin = tl.load(query_begin + entry)
         num_tokens = tl.load(query_begin + entry + 1) - row_begin
         context = tl.load(context_length + entry)
-        rows = tl.arange(0, ROWS)
-        elements = tl.arange(0, D_PAD)
+        rows, elements = tl.arange(0, ROWS), tl.arange(0, D_PAD)
         token = first_token + rows // GROUP
         q_head = head * GROUP + rows % GROUP
         is_row = (rows < tokens * GROUP) & (token < num_tokens)
@@ -100,6 +98,8 @@ def whole_kernel(
             D, D_PAD, BLOCK, KIND, DTYPE, TILE, SPLIT, True, HAS_WINDOW, HAS_CAP, MOVED,
         )  # fmt: skip
         maximum, total, mixed = merge(maximum, total, mixed, split_maximum, split_total, split_mixed)
+        if HAS_SINKS:
+            maximum, total, mixed = add_sink(maximum, total, mixed, tl.load(sinks + q_head))
         # A padding row has seen nothing.
         mixed = mixed / tl.where(total == 0.0, 1.0, total)[:, None]
         tl.store(out + (row * out_stride + q_head * D)[:, None] + elements[None, :], narrow(mixed, OUT), mask)

@@ -143,8 +143,8 @@ def route(
 
 @triton.jit
 def _product_kernel(
-    x, weight, order, begins, out, num_experts, num_outputs, num_inputs, x_stride, out_stride,
-    ROUTES_PER_ROW: tl.constexpr, OUT: tl.constexpr, EXPERTS: tl.constexpr,
+    x, weight, bias, order, begins, out, num_experts, num_outputs, num_inputs, x_stride, out_stride,
+    HAS_BIAS: tl.constexpr, ROUTES_PER_ROW: tl.constexpr, OUT: tl.constexpr, EXPERTS: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """Computes tile program_id(0) of the sorted rows and tile program_id(1) of its expert's outputs."""
@@ -176,16 +176,25 @@ def _product_kernel(
         weights = tl.load(weight_rows + columns, (n < num_outputs)[:, None] & is_inside, other=0.0)
         values = tl.load(x_rows + columns, is_place[:, None] & is_inside, other=0.0)
         acc = dot(weights, values.T, acc)
+    if HAS_BIAS:
+        acc += tl.load(bias + expert.to(tl.int64) * num_outputs + n, n < num_outputs, other=0.0)[:, None]
     offsets = places[None, :].to(tl.int64) * out_stride + n[:, None]
     tl.store(out + offsets, narrow(acc, OUT), (n < num_outputs)[:, None] & is_place[None, :])
 
 
 def expert_product(
-    x: torch.Tensor, weight: torch.Tensor, routes: Routes, *, is_sorted: bool, out_dtype: torch.dtype
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    routes: Routes,
+    *,
+    is_sorted: bool,
+    out_dtype: torch.dtype,
+    bias: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Multiplies each route's row of x with its expert's matrix.
+    """Multiplies each route's row of x with its expert's matrix, and adds the expert's bias.
 
-    x: [T, K], or [R, K] in the order of places if `is_sorted`; weight: [E, N, K], contiguous, of the dtype of x.
+    x: [T, K], or [R, K] in the order of places if `is_sorted`; weight: [E, N, K], contiguous, of the dtype of x; bias:
+    [E * N] f32.
     Returns [R, N] in the order of places; rows of padding are not written.
     """
     num_routes, (num_experts, num_outputs, num_inputs) = len(routes.order), weight.shape
@@ -194,7 +203,8 @@ def expert_product(
     # Every expert may end with a tile that is not full.
     num_tiles = min(num_routes, triton.cdiv(num_routes, block_t) + num_experts)
     _product_kernel[(num_tiles, triton.cdiv(num_outputs, BLOCK_N))](
-        x, weight, routes.order, routes.begins, out, num_experts, num_outputs, num_inputs, x.stride(0), out.stride(0),
+        x, weight, weight if bias is None else bias, routes.order, routes.begins, out, num_experts, num_outputs,
+        num_inputs, x.stride(0), out.stride(0), HAS_BIAS=bias is not None,
         ROUTES_PER_ROW=0 if is_sorted else routes.num_used, OUT=TRITON_DTYPES[out_dtype],
         EXPERTS=triton.next_power_of_2(num_experts), BLOCK_N=BLOCK_N, BLOCK_T=block_t, BLOCK_K=BLOCK_K,
         num_warps=4, num_stages=3, enable_fp_fusion=False,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -20,7 +21,7 @@ from trunkline_server.backends.cuda.quantized.grouped import (
     pad_groups,
     padded,
 )
-from trunkline_server.weights.dequantize import IQ4_LEVELS, TWICE_E2M1
+from trunkline_server.weights.dequantize import IQ4_LEVELS, TWICE_E2M1, UNPACKED_FORMATS, unpacked
 from trunkline_server.weights.tensor import FORMATS
 
 # Bytes decoded at a time. Temporaries take up to ten times as much.
@@ -69,6 +70,15 @@ def grouped_weight(
         bits=stored_as.bits, group_size=stored_as.group_size, zero_point=stored_as.zero_point,
         quants=quants, scales=scales, minima=torch.cat(minima) if minima else None,
     )  # fmt: skip
+
+
+def dense_rows(format_name: str, rows: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Dequantises rows as stored, [N, bytes] u8 on the device, to [N, K]. The format has a scale for each group."""
+    stored_as, group_bytes = GROUPED_FORMATS[format_name], FORMATS[format_name].group_bytes
+    groups = stored_as.decode(rows.reshape(rows.shape[0], -1, group_bytes))
+    assert groups.minima is None and stored_as.zero_point == 0, "numbers are multiples of their scale"
+    numbers = groups.quants.float().view(*groups.scales.shape, stored_as.group_size)
+    return (numbers * groups.scales.float()[:, :, None]).flatten(1).to(dtype)
 
 
 def _packed(stored_as: _Format, groups: _Groups, num_inputs: int) -> _Groups:
@@ -175,6 +185,18 @@ def _mxfp4(groups: torch.Tensor) -> _Groups:
     return _Groups(_levels(TWICE_E2M1, groups[:, :, 1:]).flatten(1), scales)
 
 
+def _unpacked(groups: torch.Tensor, *, format_name: str) -> _Groups:
+    """Unpacks groups on the host."""
+    num_rows, _, group_bytes = groups.shape
+    numbers = unpacked(format_name, groups.cpu().numpy().reshape(-1, group_bytes))
+
+    def on_device(numbers: NDArray[np.int8] | NDArray[np.float32]) -> torch.Tensor:
+        return torch.from_numpy(numbers.reshape(num_rows, -1).copy()).to(groups.device)
+
+    minima = None if numbers.minima is None else on_device(numbers.minima)
+    return _Groups(on_device(numbers.quants), on_device(numbers.scales), minima)
+
+
 def _levels(table: NDArray[np.float32], packed: torch.Tensor) -> torch.Tensor:
     """Looks up nibbles in a table of 16 levels: i8."""
     return torch.from_numpy(table).to(packed.device, torch.int8)[_nibbles(packed).long()]
@@ -208,4 +230,10 @@ GROUPED_FORMATS: dict[str, _Format] = {
     "IQ4_NL": _Format(8, 32, 0, _iq4_nl),
     "IQ4_XS": _Format(8, 32, 0, _iq4_xs),
     "MXFP4": _Format(8, 32, 0, _mxfp4),
+    **{
+        name: _Format(
+            8, 16 if name in ("Q2_K", "IQ2_XS", "IQ2_S", "IQ1_M") else 32, 0, partial(_unpacked, format_name=name)
+        )
+        for name in UNPACKED_FORMATS
+    },
 }

@@ -36,6 +36,15 @@ impl World<'_> {
         let arrival = self.arrivals[&id];
         let request = &arrival.request;
         let output = &self.report.outputs[&id];
+        if request.pooling.is_some() {
+            assert!(output.is_empty() && *reason != EndReason::EndToken);
+            assert_eq!(
+                *reason == EndReason::Length,
+                self.pooled.contains(&id),
+                "the vector comes before the end"
+            );
+            return;
+        }
         if output.is_empty() {
             let has_none =
                 request.max_new_tokens == 0 || !matches!(reason, EndReason::EndToken | EndReason::Length);

@@ -54,6 +54,23 @@ fn reasoning_and_call_marks_are_decoded_and_parsed() {
 }
 
 #[test]
+fn messages_of_gpt_oss_are_told_apart_with_and_without_tools() {
+    let source = "{% if tools %}<|channel|>commentary{% endif %}<|channel|>analysis<|message|>";
+    let style = ReplyStyle::of_template(source, Choice::Auto, Choice::Auto);
+    assert_eq!((style.tools, style.reasons), (Some(ToolFormat::HARMONY), true));
+    let text = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>Yes.";
+    let call = "<|end|><|start|>assistant<|channel|>commentary to=functions.f <|constrain|>json<|message|>{}";
+    for (tools, num_calls) in [(Tools::default(), 0), (one_tool(), 1)] {
+        let plan = ReplyPlan::new(style, &tools, Some(ReasoningStart::InReply), false);
+        assert!(plan.shown_marks().starts_with(&["<|start|>", "<|channel|>", "<|message|>", "<|end|>"]));
+        let reply = Reply::of(&plan, text.to_owned(), FinishReason::EndToken);
+        assert_eq!((reply.reasoning.as_str(), reply.text.as_str()), ("Hm.", "Yes."));
+        let reply = Reply::of(&plan, format!("{text}{call}"), FinishReason::EndToken);
+        assert_eq!((reply.reasoning.as_str(), reply.calls.len()), ("Hm.", num_calls));
+    }
+}
+
+#[test]
 fn a_complete_reply_has_no_call_with_broken_arguments() {
     let plan = ReplyPlan::new(ReplyStyle::default(), &one_tool(), None, false);
     let broken = r#"<tool_call>{"name": "f", "arguments": {"a": oops}}</tool_call>"#;

@@ -1,0 +1,187 @@
+//! The handlers of `/v1/classify` and `/classify`, which are vLLM's, and of `/predict`, which is TEI's.
+
+use std::sync::Arc;
+
+use axum::extract::{Request, State};
+use axum::response::Response;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::scoring::probabilities;
+use super::{Call, Cut, Input, VectorUsage, send};
+use crate::api::app::App;
+use crate::api::openai::{self, Prompt, Prompts};
+use crate::api::{respond, tgi};
+use crate::clock::unix_s;
+use crate::error::ApiError;
+use crate::http::parse;
+
+/// The body of a request to classify texts.
+#[derive(Debug, Deserialize, ToSchema)]
+pub struct ClassifyRequest {
+    /// A string or a list of token ids, or a list of several strings or of several lists of token ids.
+    pub input: Prompts,
+    /// The model, which must be the one that is served.
+    pub model: Option<String>,
+    /// The number of leading tokens to keep of each input; -1 keeps as many as the model takes.
+    pub truncate_prompt_tokens: Option<i64>,
+}
+
+/// The classes of all inputs.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct ClassifyResponse {
+    /// The id of this answer.
+    pub id: String,
+    /// Always `list`.
+    pub object: &'static str,
+    /// The time of the answer, in seconds since 1970.
+    pub created: u64,
+    /// The model that computed them.
+    pub model: String,
+    /// One entry for each input, in the order of the inputs.
+    pub data: Vec<Classified>,
+    pub usage: VectorUsage,
+}
+
+/// The classes of one input.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct Classified {
+    /// The number of the input, from 0.
+    pub index: usize,
+    /// The likeliest class.
+    pub label: String,
+    /// The probability of each class, by its number.
+    pub probs: Vec<f64>,
+    /// The number of classes.
+    pub num_classes: usize,
+}
+
+/// Returns the probability of each of the model's classes for each input.
+#[utoipa::path(
+    post, path = "/v1/classify", tag = "vLLM", request_body = ClassifyRequest,
+    responses(
+        (status = 200, description = "The classes", body = ClassifyResponse),
+        (status = 400, description = "The request is invalid", body = openai::ErrorResponse),
+    )
+)]
+pub async fn classify(State(app): State<Arc<App>>, request: Request) -> Response {
+    respond::answer::<openai::ErrorResponse>(answer(&app, request).await)
+}
+
+async fn answer(app: &Arc<App>, request: Request) -> Result<Response, ApiError> {
+    let (call, body) = Call::admit(app, request).await?;
+    let body: ClassifyRequest = parse(&body, &[], "")?;
+    app.served.model.check_name(body.model.as_deref())?;
+    let labels = call.labels()?.to_vec();
+    let model = call.model().to_owned();
+    let inputs = body.input.0.into_iter().map(Input::Prompt).collect();
+    let cut = Cut::of_field(body.truncate_prompt_tokens);
+    let (vectors, memory) = call.vectors(inputs, "input", cut).await?;
+    let usage = VectorUsage::of(&vectors);
+    let classified = |(index, logits): (usize, Vec<f32>)| {
+        let probs = probabilities(&logits);
+        let label = labels[likeliest(&probs)].clone();
+        Classified { index, label, num_classes: probs.len(), probs }
+    };
+    let data = vectors.vectors.into_iter().enumerate().map(classified).collect();
+    let id = format!("classify-{}", crate::random::id());
+    let answer = ClassifyResponse { id, object: "list", created: unix_s(), model, data, usage };
+    send(answer, memory).await
+}
+
+/// The index of the largest number, the first of several.
+fn likeliest(probs: &[f64]) -> usize {
+    (0..probs.len()).rev().max_by(|a, b| probs[*a].total_cmp(&probs[*b])).unwrap_or_default()
+}
+
+/// The body of a request to TEI's route.
+#[derive(Debug, Deserialize, ToSchema)]
+pub struct PredictRequest {
+    /// A text, a pair of texts, or a list of several, each in a list of its own.
+    pub inputs: PredictInputs,
+    /// If true, a longer input is cut to what the model takes; the default is false.
+    pub truncate: Option<bool>,
+    /// If true, the scores are the model's logits instead of probabilities.
+    pub raw_scores: Option<bool>,
+}
+
+/// The inputs of TEI's route.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(untagged)]
+pub enum PredictInputs {
+    Text(String),
+    Pair([String; 2]),
+    List(Vec<PredictInput>),
+}
+
+/// One of several inputs of TEI's route.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(untagged)]
+pub enum PredictInput {
+    Text([String; 1]),
+    Pair([String; 2]),
+}
+
+/// A class and its score.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct Prediction {
+    pub score: f64,
+    pub label: String,
+}
+
+/// The answer of TEI's route: the classes of the input, or of each input of a list.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(untagged)]
+pub enum Predictions {
+    One(Vec<Prediction>),
+    Each(Vec<Vec<Prediction>>),
+}
+
+/// Returns the score of each class, the highest first, in the form of Text Embeddings Inference.
+#[utoipa::path(
+    post, path = "/predict", tag = "TEI", request_body = PredictRequest,
+    responses(
+        (status = 200, description = "The classes", body = Predictions),
+        (status = 422, description = "The request is invalid", body = tgi::ErrorResponse),
+        (status = 503, description = "The server is not ready or is draining", body = tgi::ErrorResponse),
+    )
+)]
+pub async fn predict(State(app): State<Arc<App>>, request: Request) -> Response {
+    respond::answer::<tgi::ErrorResponse>(answer_tei(&app, request).await)
+}
+
+async fn answer_tei(app: &Arc<App>, request: Request) -> Result<Response, ApiError> {
+    let (call, body) = Call::admit(app, request).await?;
+    let body: PredictRequest = parse(&body, &[], "")?;
+    let labels = call.labels()?.to_vec();
+    let text = |text: String| Input::Prompt(Prompt::Text(text));
+    let (inputs, is_list) = match body.inputs {
+        PredictInputs::Text(one) => (vec![text(one)], false),
+        PredictInputs::Pair([first, second]) => (vec![Input::Pair(first, second)], false),
+        PredictInputs::List(list) => {
+            let input = |input| match input {
+                PredictInput::Text([one]) => text(one),
+                PredictInput::Pair([first, second]) => Input::Pair(first, second),
+            };
+            (list.into_iter().map(input).collect(), true)
+        }
+    };
+    let (vectors, memory) = call.vectors(inputs, "inputs", Cut::of_flag(body.truncate)).await?;
+    let predictions = |logits: Vec<f32>| {
+        let scores = match body.raw_scores {
+            Some(true) => logits.into_iter().map(f64::from).collect(),
+            _ => probabilities(&logits),
+        };
+        let mut predictions: Vec<Prediction> = scores
+            .into_iter()
+            .zip(&labels)
+            .map(|(score, label)| Prediction { score, label: label.clone() })
+            .collect();
+        predictions.sort_by(|a, b| b.score.total_cmp(&a.score));
+        predictions
+    };
+    let mut each: Vec<_> = vectors.vectors.into_iter().map(predictions).collect();
+    let answer =
+        if is_list { Predictions::Each(each) } else { Predictions::One(each.pop().unwrap_or_default()) };
+    send(answer, memory).await
+}

@@ -1,0 +1,313 @@
+//! The handlers of `/rerank`, `/v1/rerank` and `/v2/rerank`, which are TEI's, Jina's and Cohere's, and of `/v1/score`
+//! and `/score`, which are vLLM's.
+//!
+//! A model with one class reads each pair at once, and its score is the probability of that class. Of a model of
+//! embeddings it is the cosine of the two vectors.
+
+use std::sync::Arc;
+
+use axum::extract::{Request, State};
+use axum::response::Response;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::scoring::{cosine, probabilities};
+use super::{Call, Cut, Input, VectorUsage, send};
+use crate::api::app::App;
+use crate::api::openai::{self, Prompt};
+use crate::api::{respond, tgi};
+use crate::clock::unix_s;
+use crate::error::ApiError;
+use crate::generation::answer_memory::AnswerMemory;
+use crate::http::parse;
+
+/// The scores of pairs, in their order.
+struct Scores {
+    scores: Vec<f64>,
+    usage: VectorUsage,
+    memory: AnswerMemory,
+}
+
+/// The two sides of the pairs: one text for all, or one for each.
+struct Sides {
+    queries: Vec<String>,
+    documents: Vec<String>,
+    /// The name of the documents in errors.
+    field: &'static str,
+}
+
+impl Sides {
+    /// Scores each document with its query. `raw` returns a class's logit instead of its probability.
+    async fn scores(self, call: Call<'_>, cut: Cut, raw: bool) -> Result<Scores, ApiError> {
+        let Self { queries, documents, field } = self;
+        let is_classifier = match call.info.labels.len() {
+            0 => false,
+            1 => true,
+            num_labels => return Err(ApiError::NoScores { num_labels }),
+        };
+        let num_pairs = documents.len();
+        let query_of = |index: usize| if queries.len() == 1 { 0 } else { index };
+        if is_classifier {
+            let pair = |(index, document)| Input::Pair(queries[query_of(index)].clone(), document);
+            let inputs = documents.into_iter().enumerate().map(pair).collect();
+            let (vectors, memory) = call.vectors(inputs, field, cut).await?;
+            let score = |logits: &Vec<f32>| if raw { f64::from(logits[0]) } else { probabilities(logits)[0] };
+            let usage = VectorUsage::of(&vectors);
+            return Ok(Scores { scores: vectors.vectors.iter().map(score).collect(), usage, memory });
+        }
+        let num_queries = queries.len();
+        let text = |text| Input::Prompt(Prompt::Text(text));
+        let inputs = queries.into_iter().chain(documents).map(text).collect();
+        let (vectors, memory) = call.vectors(inputs, field, cut).await?;
+        let usage = VectorUsage::of(&vectors);
+        let (queries, documents) = vectors.vectors.split_at(num_queries);
+        let query_of = |index: usize| if num_queries == 1 { 0 } else { index };
+        let scores = (0..num_pairs).map(|index| cosine(&queries[query_of(index)], &documents[index]));
+        Ok(Scores { scores: scores.collect(), usage, memory })
+    }
+}
+
+/// The body of a request to rank documents. `/rerank` takes TEI's fields, too.
+#[derive(Debug, Deserialize, ToSchema)]
+pub struct RerankRequest {
+    /// The text to which documents are compared.
+    pub query: String,
+    /// The documents. `/rerank` answers in TEI's form if they are in `texts`.
+    pub documents: Option<Vec<Document>>,
+    /// TEI's name for the documents.
+    pub texts: Option<Vec<String>>,
+    /// The model, which must be the one that is served.
+    pub model: Option<String>,
+    /// The number of documents to return; all by default.
+    #[schema(minimum = 1)]
+    pub top_n: Option<i64>,
+    /// If true, the answer repeats the documents, in Jina's form.
+    pub return_documents: Option<bool>,
+    /// If true, the answer repeats the documents, in TEI's form.
+    pub return_text: Option<bool>,
+    /// If true, scores are the model's logits. Part of TEI's API.
+    pub raw_scores: Option<bool>,
+    /// If true, longer pairs are cut to what the model takes. Part of TEI's API.
+    pub truncate: Option<bool>,
+    /// The number of leading tokens to keep of each pair; -1 keeps as many as the model takes. Part of vLLM's API.
+    pub truncate_prompt_tokens: Option<i64>,
+}
+
+/// A document, as a text or as an object that holds one.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(untagged)]
+pub enum Document {
+    Text(String),
+    Object { text: String },
+}
+
+impl Document {
+    fn into_text(self) -> String {
+        match self {
+            Self::Text(text) | Self::Object { text } => text,
+        }
+    }
+}
+
+/// Documents by their relevance, the highest first.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct RerankResponse {
+    /// The id of this answer.
+    pub id: String,
+    /// The model that computed the scores.
+    pub model: String,
+    pub usage: VectorUsage,
+    pub results: Vec<Ranked>,
+}
+
+/// A document with its relevance.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct Ranked {
+    /// The number of the document in the request, from 0.
+    pub index: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub document: Option<RankedDocument>,
+    pub relevance_score: f64,
+}
+
+/// A document that the answer repeats.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct RankedDocument {
+    pub text: String,
+}
+
+/// A document with its relevance, in TEI's form.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct TeiRank {
+    /// The number of the document in the request, from 0.
+    pub index: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub text: Option<String>,
+    pub score: f64,
+}
+
+/// Ranks documents by their relevance to a query.
+#[utoipa::path(
+    post, path = "/v1/rerank", tag = "Jina and Cohere", request_body = RerankRequest,
+    responses(
+        (status = 200, description = "The documents, the most relevant first", body = RerankResponse),
+        (status = 400, description = "The request is invalid", body = openai::ErrorResponse),
+    )
+)]
+pub async fn rerank(State(app): State<Arc<App>>, request: Request) -> Response {
+    respond::answer::<openai::ErrorResponse>(answer(&app, request, false).await)
+}
+
+/// Ranks documents by their relevance to a query. The answer has the form of Text Embeddings Inference if the documents
+/// are in `texts`, and that of `/v1/rerank` if they are in `documents`.
+#[utoipa::path(
+    post, path = "/rerank", tag = "TEI", request_body = RerankRequest,
+    responses(
+        (status = 200, description = "The documents, the most relevant first", body = Vec<TeiRank>),
+        (status = 422, description = "The request is invalid", body = tgi::ErrorResponse),
+        (status = 503, description = "The server is not ready or is draining", body = tgi::ErrorResponse),
+    )
+)]
+pub async fn rerank_tei(State(app): State<Arc<App>>, request: Request) -> Response {
+    respond::answer::<tgi::ErrorResponse>(answer(&app, request, true).await)
+}
+
+async fn answer(app: &Arc<App>, request: Request, takes_texts: bool) -> Result<Response, ApiError> {
+    let (call, body) = Call::admit(app, request).await?;
+    let body: RerankRequest = parse(&body, &[], "")?;
+    app.served.model.check_name(body.model.as_deref())?;
+    let (documents, is_tei) = match (body.documents, body.texts) {
+        (Some(documents), None) => (documents.into_iter().map(Document::into_text).collect(), false),
+        (None, Some(texts)) if takes_texts => (texts, true),
+        (Some(_), Some(_)) => return Err(ApiError::value("texts", "cannot be combined with `documents`")),
+        (None, _) => {
+            let field = if takes_texts { "texts" } else { "documents" };
+            return Err(ApiError::MissingField { field: field.to_owned() });
+        }
+    };
+    let top_n = match body.top_n {
+        Some(asked) if asked < 1 => {
+            return Err(ApiError::value("top_n", format!("is {asked}, must be at least 1")));
+        }
+        asked => asked.and_then(|asked| usize::try_from(asked).ok()).unwrap_or(usize::MAX),
+    };
+    let cut = match Cut::of_flag(body.truncate) {
+        Cut::Never => Cut::of_field(body.truncate_prompt_tokens),
+        cut => cut,
+    };
+    let model = call.model().to_owned();
+    let shown = body.return_documents == Some(true) || body.return_text == Some(true);
+    let texts: Vec<Option<String>> =
+        documents.iter().map(|text: &String| shown.then(|| text.clone())).collect();
+    let field = if is_tei { "texts" } else { "documents" };
+    let sides = Sides { queries: vec![body.query], documents, field };
+    let Scores { scores, usage, mut memory } = sides.scores(call, cut, body.raw_scores == Some(true)).await?;
+    let num_bytes = memory.num_bytes() + 3 * texts.iter().flatten().map(String::len).sum::<usize>();
+    memory.grow_to(num_bytes)?;
+    let mut ranked: Vec<_> = scores.into_iter().zip(texts).enumerate().collect();
+    // The sort is stable, so documents with equal scores keep their order.
+    ranked.sort_by(|(_, (a, _)), (_, (b, _))| b.total_cmp(a));
+    ranked.truncate(top_n);
+    if is_tei {
+        let rank = |(index, (score, text))| TeiRank { index, text, score };
+        return send(ranked.into_iter().map(rank).collect::<Vec<_>>(), memory).await;
+    }
+    let rank = |(index, (relevance_score, text)): (usize, (f64, Option<String>))| Ranked {
+        index,
+        document: text.map(|text| RankedDocument { text }),
+        relevance_score,
+    };
+    let results = ranked.into_iter().map(rank).collect();
+    let id = format!("rerank-{}", crate::random::id());
+    send(RerankResponse { id, model, usage, results }, memory).await
+}
+
+/// The body of a request to score pairs of texts.
+#[derive(Debug, Deserialize, ToSchema)]
+pub struct ScoreRequest {
+    /// One text, or as many as there are in `text_2`.
+    #[serde(alias = "queries", alias = "data_1")]
+    pub text_1: OneOrSeveral,
+    /// The texts to which those of `text_1` are compared.
+    #[serde(alias = "documents", alias = "items", alias = "data_2")]
+    pub text_2: OneOrSeveral,
+    /// The model, which must be the one that is served.
+    pub model: Option<String>,
+    /// The number of leading tokens to keep of each pair; -1 keeps as many as the model takes.
+    pub truncate_prompt_tokens: Option<i64>,
+}
+
+/// A text or a list of texts.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(untagged)]
+pub enum OneOrSeveral {
+    One(String),
+    Several(Vec<String>),
+}
+
+impl OneOrSeveral {
+    fn into_list(self) -> Vec<String> {
+        match self {
+            Self::One(text) => vec![text],
+            Self::Several(texts) => texts,
+        }
+    }
+}
+
+/// The scores of all pairs.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct ScoreResponse {
+    /// The id of this answer.
+    pub id: String,
+    /// Always `list`.
+    pub object: &'static str,
+    /// The time of the answer, in seconds since 1970.
+    pub created: u64,
+    /// The model that computed them.
+    pub model: String,
+    /// One entry for each pair, in their order.
+    pub data: Vec<Score>,
+    pub usage: VectorUsage,
+}
+
+/// The score of one pair.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct Score {
+    /// The number of the pair, from 0.
+    pub index: usize,
+    /// Always `score`.
+    pub object: &'static str,
+    pub score: f64,
+}
+
+/// Scores pairs of texts.
+#[utoipa::path(
+    post, path = "/v1/score", tag = "vLLM", request_body = ScoreRequest,
+    responses(
+        (status = 200, description = "The scores", body = ScoreResponse),
+        (status = 400, description = "The request is invalid", body = openai::ErrorResponse),
+    )
+)]
+pub async fn score(State(app): State<Arc<App>>, request: Request) -> Response {
+    respond::answer::<openai::ErrorResponse>(answer_score(&app, request).await)
+}
+
+async fn answer_score(app: &Arc<App>, request: Request) -> Result<Response, ApiError> {
+    let (call, body) = Call::admit(app, request).await?;
+    let body: ScoreRequest = parse(&body, &[], "")?;
+    app.served.model.check_name(body.model.as_deref())?;
+    let (queries, documents) = (body.text_1.into_list(), body.text_2.into_list());
+    if queries.len() != 1 && queries.len() != documents.len() {
+        let problem =
+            format!("has {} texts, must have one or the {} of `text_2`", queries.len(), documents.len());
+        return Err(ApiError::value("text_1", problem));
+    }
+    let model = call.model().to_owned();
+    let cut = Cut::of_field(body.truncate_prompt_tokens);
+    let sides = Sides { queries, documents, field: "text_2" };
+    let Scores { scores, usage, memory } = sides.scores(call, cut, false).await?;
+    let score = |(index, score)| Score { index, object: "score", score };
+    let data = scores.into_iter().enumerate().map(score).collect();
+    let id = format!("score-{}", crate::random::id());
+    send(ScoreResponse { id, object: "list", created: unix_s(), model, data, usage }, memory).await
+}

@@ -1,0 +1,196 @@
+//! Embeddings, scores and classes. In the mock, element `i` of a vector is the mean of the prompt's bytes, plus `i`.
+
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use serde_json::{Value, json};
+use trunkline_router::engine::shard::proto::Pooling;
+use trunkline_router::limits::Limits;
+
+use crate::mock::MockVectors;
+use crate::support::{Router, ShardPlan, user};
+
+const EMBEDDINGS: &str = "/v1/embeddings";
+
+fn vectors(size: u32, labels: &[&str]) -> MockVectors {
+    MockVectors {
+        pooling: Pooling::Last,
+        size,
+        labels: labels.iter().map(|&label| label.to_owned()).collect(),
+        whole_prompts: false,
+        only_pools: false,
+    }
+}
+
+async fn serving(vectors: MockVectors) -> Router {
+    Router::with(ShardPlan { vectors: Some(vectors), ..ShardPlan::saying("hi") }).await
+}
+
+fn numbers(value: &Value) -> Vec<f64> {
+    value.as_array().unwrap().iter().map(|number| number.as_f64().unwrap()).collect()
+}
+
+fn assert_near(found: &[f64], expected: &[f64]) {
+    assert_eq!(found.len(), expected.len(), "{found:?}");
+    let near = found.iter().zip(expected).all(|(x, y)| (x - y).abs() < 1e-6);
+    assert!(near, "{found:?} is not {expected:?}");
+}
+
+#[tokio::test]
+async fn embeddings_have_length_1_unless_the_request_says_otherwise() {
+    let router = serving(vectors(3, &[])).await;
+    // The mean of "ac" is 98.
+    let answer = router.post(EMBEDDINGS, &json!({"input": "ac", "normalize": false})).await.ok();
+    assert_eq!(
+        answer["data"],
+        json!([{"object": "embedding", "index": 0, "embedding": [98.0, 99.0, 100.0]}])
+    );
+    assert_eq!(answer["usage"], json!({"prompt_tokens": 2, "total_tokens": 2}));
+    let norm = |x: &[f64]| x.iter().map(|x| x * x).sum::<f64>().sqrt();
+    let short = router.post(EMBEDDINGS, &json!({"input": ["ac", "b"], "dimensions": 2})).await.ok();
+    for (entry, mean) in short["data"].as_array().unwrap().iter().zip([98.0, 98.0]) {
+        let expected = [mean, mean + 1.0];
+        let length = norm(&expected);
+        assert_near(&numbers(&entry["embedding"]), &expected.map(|x| x / length));
+    }
+    // Token ids, and Base64 of the same numbers.
+    let body = json!({"input": [[97, 99], [98]], "normalize": false, "encoding_format": "base64"});
+    let coded = router.post(EMBEDDINGS, &body).await.ok();
+    let bytes = BASE64_STANDARD.decode(coded["data"][0]["embedding"].as_str().unwrap()).unwrap();
+    let floats: Vec<f32> = bytes.chunks(4).map(|x| f32::from_le_bytes(x.try_into().unwrap())).collect();
+    assert_eq!(floats, [98.0, 99.0, 100.0]);
+    let tei = router.post("/embed", &json!({"inputs": ["b"], "normalize": false})).await.ok();
+    assert_eq!(tei, json!([[98.0, 99.0, 100.0]]));
+    router.wait_idle().await;
+}
+
+#[tokio::test]
+async fn a_large_batch_is_computed_a_few_at_a_time_beside_a_chat() {
+    let limits = Limits { max_concurrent_requests: 20, ..Limits::default() };
+    let plan = ShardPlan { vectors: Some(vectors(1, &[])), ..ShardPlan::saying("hi") };
+    let router = Router::start(plan, limits).await;
+    let input: Vec<String> = (0..300).map(|index| "x".repeat(1 + index % 40)).collect();
+    let body = json!({"input": input, "normalize": false});
+    let chat = json!({"messages": user("hello")});
+    let (embedded, chat) =
+        tokio::join!(router.post(EMBEDDINGS, &body), router.post("/v1/chat/completions", &chat));
+    assert_eq!(chat.ok()["choices"][0]["message"]["content"], "hi");
+    let embedded = embedded.ok();
+    let data = embedded["data"].as_array().unwrap();
+    assert_eq!(data.len(), 300);
+    assert!(
+        data.iter()
+            .enumerate()
+            .all(|(index, entry)| entry["index"] == index && entry["embedding"] == json!([120.0]))
+    );
+    router.wait_idle().await;
+}
+
+#[tokio::test]
+async fn mean_pooling_computes_every_position_and_encoders_compute_it_at_once() {
+    for (pooling, whole_prompts) in [(Pooling::Last, false), (Pooling::Mean, false), (Pooling::First, true)] {
+        let router = serving(MockVectors { pooling, whole_prompts, ..vectors(1, &[]) }).await;
+        let body = json!({"input": "a text of more than one block"});
+        for _ in 0..2 {
+            router.post(EMBEDDINGS, &body).await.ok();
+        }
+        let plans = router.shard().plans.lock().unwrap().clone();
+        let firsts: Vec<u32> =
+            plans.iter().flat_map(|plan| &plan.chunks).map(|chunk| chunk.first_position).collect();
+        assert_eq!(firsts.len(), 2, "{firsts:?}");
+        assert_eq!(firsts[1] > 0, pooling == Pooling::Last, "{pooling:?} has a prefix hit: {firsts:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_model_with_one_class_scores_pairs() {
+    let router = serving(MockVectors { only_pools: true, ..vectors(1, &["LABEL_0"]) }).await;
+    let body =
+        json!({"query": "!", "documents": ["!", {"text": "\"\""}], "top_n": 1, "return_documents": true});
+    let ranked = router.post("/v1/rerank", &body).await.ok();
+    assert_eq!(ranked["results"].as_array().unwrap().len(), 1);
+    assert_eq!(ranked["results"][0]["index"], 1);
+    assert_eq!(ranked["results"][0]["document"]["text"], "\"\"");
+    let tei = json!({"query": "!", "texts": ["!", "\"\""], "raw_scores": true});
+    let tei = router.post("/rerank", &tei).await.ok();
+    let order: Vec<_> =
+        tei.as_array().unwrap().iter().map(|entry| entry["index"].as_u64().unwrap()).collect();
+    assert_eq!(order, [1, 0]);
+    // The mean of 33, 34 and 34.
+    assert_near(&[tei[0]["score"].as_f64().unwrap()], &[f64::from(101.0f32 / 3.0)]);
+    let scored = router.post("/v1/score", &json!({"text_1": ["!", "!"], "text_2": ["!", "\"\""]})).await.ok();
+    assert_near(&[scored["data"][1]["score"].as_f64().unwrap()], &[1.0]);
+    assert_eq!(scored["usage"]["prompt_tokens"], 5);
+    let problem = json!({"text_1": ["a", "b", "c"], "text_2": ["a", "b"]});
+    let message = router.post("/v1/score", &problem).await.fails(400, "invalid_value");
+    assert!(message.contains("has 3 texts, must have one or the 2 of `text_2`"), "{message}");
+    // Nothing is generated.
+    let message = router
+        .post("/v1/chat/completions", &json!({"messages": user("hi")}))
+        .await
+        .fails(400, "generation_not_supported");
+    assert!(message.contains("makes only vectors"), "{message}");
+    router.post(EMBEDDINGS, &json!({"input": "x"})).await.fails(400, "embeddings_not_supported");
+}
+
+#[tokio::test]
+async fn a_model_with_several_classes_names_the_likeliest() {
+    let router = serving(vectors(3, &["sad", "calm", "glad"])).await;
+    let answer = router.post("/v1/classify", &json!({"input": ["x"]})).await.ok();
+    let entry = &answer["data"][0];
+    assert_eq!((entry["label"].as_str(), entry["num_classes"].as_u64()), (Some("glad"), Some(3)));
+    let powers = [1.0, 1f64.exp(), 2f64.exp()];
+    let sum: f64 = powers.iter().sum();
+    assert_near(&numbers(&entry["probs"]), &powers.map(|power| power / sum));
+    let one = router.post("/predict", &json!({"inputs": "x", "raw_scores": true})).await.ok();
+    assert_eq!(one[0], json!({"score": 122.0, "label": "glad"}));
+    let each = router.post("/predict", &json!({"inputs": [["x"], ["x", "y"]]})).await.ok();
+    assert_eq!(each.as_array().unwrap().len(), 2);
+    let body = json!({"query": "a", "documents": ["b"]});
+    router.post("/v1/rerank", &body).await.fails(400, "scores_not_supported");
+}
+
+#[tokio::test]
+async fn embeddings_score_pairs_by_their_cosine() {
+    let router = serving(vectors(2, &[])).await;
+    let answer = router.post("/score", &json!({"text_1": "a", "text_2": ["a", "z"]})).await.ok();
+    let cosine = |x: [f64; 2], y: [f64; 2]| {
+        let dot = |x: [f64; 2], y: [f64; 2]| x[0] * y[0] + x[1] * y[1];
+        dot(x, y) / (dot(x, x) * dot(y, y)).sqrt()
+    };
+    let scores: Vec<f64> = (0..2).map(|index| answer["data"][index]["score"].as_f64().unwrap()).collect();
+    assert_near(&scores, &[1.0, cosine([97.0, 98.0], [122.0, 123.0])]);
+}
+
+#[tokio::test]
+async fn mistakes_name_the_field_and_what_would_be_right() {
+    let router = serving(vectors(2, &[])).await;
+    for (body, text) in [
+        (json!({"input": []}), "`input` is empty"),
+        (json!({"input": ["a", ""]}), "`input` is empty"),
+        (json!({"input": vec!["a"; 2049]}), "`input` has 2049 entries, the limit is 2048"),
+        (json!({"input": "a", "dimensions": 3}), "`dimensions` is 3, this model's vectors have 1 to 2"),
+        (
+            json!({"input": "a", "truncate_prompt_tokens": 0}),
+            "`truncate_prompt_tokens` is 0, must be from 1 to",
+        ),
+        (json!({"input": [[97, 999]]}), "`input[1]` is 999, token ids are below 259"),
+    ] {
+        let message = router.post(EMBEDDINGS, &body).await.fails(400, "invalid_value");
+        assert!(message.contains(text), "{message}");
+    }
+    router
+        .post(EMBEDDINGS, &json!({"input": "a", "encoding_format": "int8"}))
+        .await
+        .fails(400, "invalid_type");
+    router.post(EMBEDDINGS, &json!({"input": "a", "model": "other"})).await.fails(404, "model_not_found");
+    router.post("/v1/classify", &json!({"input": "a"})).await.fails(400, "scores_not_supported");
+    let long = "x".repeat(9000);
+    let message =
+        router.post(EMBEDDINGS, &json!({"input": long})).await.fails(400, "context_length_exceeded");
+    assert!(message.contains("the prompt has 9000 tokens"), "{message}");
+    let cut = router.post("/embed", &json!({"inputs": long, "truncate": true})).await;
+    cut.ok();
+    let plain = Router::saying("hi").await;
+    let message = plain.post(EMBEDDINGS, &json!({"input": "a"})).await.fails(400, "embeddings_not_supported");
+    assert!(message.contains("start the server with `--pooling last`"), "{message}");
+}

@@ -1,0 +1,183 @@
+"""Vectors of tiny random models, compared with what sentence-transformers computes from the same folders."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from trunkline_server.backends.cpu.build import build
+from trunkline_server.backends.interface import Backend, Chunk, Sampled, SamplingParams
+from trunkline_server.backends.reference.backend import ReferenceBackend
+from trunkline_server.weights.checkpoint import open_checkpoint
+
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *(f"word{index}" for index in range(60))]
+SHORT = [f"word{index}" for index in range(3)]
+LONG = [f"word{7 * index % 60}" for index in range(90)]
+
+_SIZES: dict[str, Any] = {
+    "vocab_size": len(WORDS),
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 130,
+}
+_DECODER: dict[str, Any] = {**_SIZES, "num_key_value_heads": 2, "pad_token_id": 0}
+_ROBERTA: dict[str, Any] = {**_SIZES, "type_vocab_size": 1, "pad_token_id": 0}
+
+# Maps a case to its class of transformers, its config, and the pooling of `modules.json`; None: there is no such file.
+EMBEDDERS: dict[str, tuple[str, str, dict[str, Any], str]] = {
+    "bert_mean": ("BertModel", "BertConfig", _SIZES, "mean"),
+    "bert_first": ("BertModel", "BertConfig", _SIZES, "cls"),
+    "xlm_roberta_mean": ("XLMRobertaModel", "XLMRobertaConfig", _ROBERTA, "mean"),
+    "qwen3_last": ("Qwen3Model", "Qwen3Config", {**_DECODER, "head_dim": 16}, "lasttoken"),
+    "qwen3_mean": (
+        "Qwen3ForCausalLM",
+        "Qwen3Config",
+        {**_DECODER, "head_dim": 16, "tie_word_embeddings": True},
+        "mean",
+    ),
+}
+CLASSIFIERS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "bert": ("BertForSequenceClassification", "BertConfig", {**_SIZES, "num_labels": 1}),
+    "roberta": ("RobertaForSequenceClassification", "RobertaConfig", {**_ROBERTA, "num_labels": 1}),
+    "qwen3": ("Qwen3ForSequenceClassification", "Qwen3Config", {**_DECODER, "head_dim": 16, "num_labels": 1}),
+    "bert_classes": ("BertForSequenceClassification", "BertConfig", {**_SIZES, "num_labels": 3}),
+}
+
+
+def write_model(folder: Path, model: str, config: str, sizes: dict[str, Any]) -> None:
+    """Writes a random model, whose tokens are words, and its tokenizer."""
+    import torch
+    import transformers
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+
+    torch.manual_seed(1)
+    network = getattr(transformers, model)(getattr(transformers, config)(**sizes))
+    for weight in network.parameters():
+        torch.nn.init.normal_(weight, std=0.2)
+    network.save_pretrained(folder)
+    tokenizer = Tokenizer(models.WordLevel({word: index for index, word in enumerate(WORDS)}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    ids = [(word, WORDS.index(word)) for word in ("[CLS]", "[SEP]")]
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=ids
+    )
+    fast = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]", sep_token="[SEP]",
+        # Only BERT tells texts apart.
+        model_input_names=["input_ids", *(["token_type_ids"] if model.startswith("Bert") else []), "attention_mask"],
+    )  # fmt: skip
+    fast.save_pretrained(folder)
+
+
+def write_modules(folder: Path, mode: str) -> None:
+    kind = "sentence_transformers.models."
+    modules = [("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Normalize", "Normalize")]
+    entries = [
+        {"idx": index, "name": str(index), "path": path, "type": kind + name}
+        for index, (path, name) in enumerate(modules)
+    ]
+    (folder / "modules.json").write_text(json.dumps(entries))
+    (folder / "1_Pooling").mkdir()
+    key = {"cls": "cls_token", "mean": "mean_tokens", "lasttoken": "lasttoken"}[mode]
+    pooling = {"word_embedding_dimension": 64, f"pooling_mode_{key}": True}
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
+
+
+class Vectors:
+    """Computes vectors with a backend. Beside another prompt they must have the same bits, unless torch computes them."""
+
+    def __init__(self, backend: Backend) -> None:
+        self.backend = backend
+        self.is_exact = not isinstance(backend, ReferenceBackend)
+        self.num_started = 0
+
+    def __call__(self, token_ids: Sequence[int], second_text: int = 0, cut: int = 0) -> NDArray[np.float64]:
+        neighbour = [5, 6, 7, 8, 9]
+        alone = self._compute([(token_ids, second_text)], cut)
+        if not cut and self.is_exact:
+            beside = self._compute([(neighbour, 0), (token_ids, second_text)], cut)
+            assert beside[-1] == alone[-1], "the bits do not depend on neighbours"
+        return np.array(alone[-1], np.float64)
+
+    def _compute(self, prompts: Sequence[tuple[Sequence[int], int]], cut: int) -> list[list[float]]:
+        size = self.backend.info.block_size
+        vectors: list[list[float]] = []
+        firsts = []
+        for token_ids, second_text in prompts:
+            self.num_started += 1
+            self.backend.start(self.num_started, token_ids, len(token_ids), SamplingParams(), pool=second_text)
+            firsts.append((self.num_started, len(token_ids)))
+        if cut:
+            ((sequence_id, count),) = firsts
+            self.backend.step([Chunk(sequence_id, 0, cut, list(range(-(-count // size))), sample=False)])
+            outcomes = self.backend.step([Chunk(sequence_id, cut, count - cut, [], sample=True)])
+        else:
+            chunks, block = [], 0
+            for sequence_id, count in firsts:
+                blocks = list(range(block, block := block + -(-count // size)))
+                chunks.append(Chunk(sequence_id, 0, count, blocks, sample=True))
+            outcomes = self.backend.step(chunks)
+        for outcome in outcomes:
+            assert isinstance(outcome, Sampled) and outcome.token_id is None
+            vectors.append(list(outcome.vector))
+        for sequence_id, _ in firsts:
+            self.backend.end(sequence_id)
+        return vectors
+
+
+def backend(name: str, folder: Path) -> Vectors:
+    checkpoint = open_checkpoint(folder)
+    if name == "reference":
+        return Vectors(ReferenceBackend(checkpoint))
+    return Vectors(build(checkpoint, threads=2, max_batch_total_tokens=1024, kv_cache_dtype="f16"))
+
+
+def cosine(x: NDArray[np.float64], y: NDArray[np.float64]) -> float:
+    return float(x @ y / np.sqrt((x @ x) * (y @ y)))
+
+
+@pytest.mark.parametrize("case", EMBEDDERS)
+def test_embeddings_are_those_of_sentence_transformers(case: str, tmp_path: Path) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    model, config, sizes, mode = EMBEDDERS[case]
+    write_model(tmp_path, model, config, sizes)
+    write_modules(tmp_path, mode)
+    peer = SentenceTransformer(str(tmp_path), device="cpu")
+    for name in ("reference", "cpu"):
+        vectors = backend(name, tmp_path)
+        for words in (SHORT, LONG):
+            text = " ".join(words)
+            ids = [2, *(WORDS.index(word) for word in words), 3]
+            vector = vectors(ids)
+            wanted = peer.encode(text).astype(np.float64)
+            assert cosine(vector, wanted) >= 0.99999, f"{name}, {len(words)} words"
+            if vectors.is_exact and not model.startswith(("Bert", "XLM")) and len(words) > 40:
+                assert (vectors(ids, cut=37) == vector).all(), "the bits do not depend on cuts"
+
+
+@pytest.mark.parametrize("case", CLASSIFIERS)
+def test_logits_of_classes_are_those_of_transformers(case: str, tmp_path: Path) -> None:
+    from sentence_transformers import CrossEncoder
+
+    model, config, sizes = CLASSIFIERS[case]
+    write_model(tmp_path, model, config, sizes)
+    peer = CrossEncoder(str(tmp_path), device="cpu")
+    first, second = SHORT, LONG[:40]
+    head = [2, *(WORDS.index(word) for word in first), 3]
+    ids = [*head, *(WORDS.index(word) for word in second), 3]
+    import torch
+
+    wanted = peer.predict([(" ".join(first), " ".join(second))], activation_fn=torch.nn.Identity())
+    for name in ("reference", "cpu"):
+        second_text = len(head) if model.startswith("Bert") else 0
+        logits = backend(name, tmp_path)(ids, second_text)
+        difference = np.abs(logits - np.asarray(wanted, np.float64).reshape(-1)).max()
+        assert difference <= 1e-3 * max(1.0, float(np.abs(logits).max())), f"{name}: {logits} is not {wanted}"
