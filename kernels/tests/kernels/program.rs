@@ -209,7 +209,7 @@ fn misuse_is_refused_with_a_reason() {
     assert_eq!(message(b.join_heads(x, x, 3)), "`join_heads`: width is 64, expected a multiple of 3 heads");
     let error = b.weight(Format::Q8_0, vec![0; 33], &[1, 32]).unwrap_err().to_string();
     assert!(error.starts_with("weight 4: "), "{error}");
-    assert_eq!(b.lower().unwrap_err().to_string(), "the program does not end with `logits`");
+    assert_eq!(b.lower().unwrap_err().to_string(), "the program does not end with `logits` or `pooled`");
     let mut b = builder();
     let embedding = weight(&mut b, Format::F32, &[10, 64]);
     let x = b.embedding(embedding).unwrap();

@@ -205,12 +205,6 @@ class SafetensorsCheckpoint:
         for name, place in self._places.items():
             module = place.tensor.removesuffix(".weight")
             suffixes = part_suffixes(self.quantization, module, dtypes)
-            if suffixes and place.transposes_rows:
-                raise UnsupportedFormat(
-                    f"module {quoted(module)} of `{self.path}`, which is divided by heads, is quantised with the "
-                    "scheme in `quantization_config`, which is not supported",
-                    hint="use the unquantised model or a GGUF file",
-                )
             if suffixes and place.index is not None:
                 raise UnsupportedFormat(
                     f"module {quoted(module)} of `{self.path}` stacks the experts and is quantised with the scheme in "
@@ -245,7 +239,10 @@ class SafetensorsCheckpoint:
         assert self.quantization is not None, "parts are only found under a scheme"
         name = _resolve(self.config, name)
         shape = weight_shapes(self.config)[name]
-        stored_as = decoded_format(self.quantization, parts, num_inputs=shape[1])
+        if self._places[name].transposes_rows:
+            stored_as = _transposed_format(decoded_format(self.quantization, parts, num_inputs=shape[0]))
+        else:
+            stored_as = decoded_format(self.quantization, parts, num_inputs=shape[1])
         return EncodedTensor(name, stored_as, shape, read=partial(self.tensor, name))
 
     def stored_parts(self, name: str) -> Mapping[str, Part]:
@@ -273,7 +270,8 @@ class SafetensorsCheckpoint:
         name = _resolve(self.config, name)
         if name in self._parts:
             assert self.quantization is not None, "parts are only found under a scheme"
-            return decoded(self.quantization, name, self.parts(name))
+            tensor = decoded(self.quantization, name, self.parts(name))
+            return _transposed(tensor) if self._places[name].transposes_rows else tensor
         place = self._places[name]
         tensor = _part(self._holders[place.tensor].tensor(place.tensor), place)
         tensor = replace(tensor, name=name, interleaved_heads=interleaved_heads(name, self.config, is_gguf=False))
@@ -322,10 +320,15 @@ def _part(tensor: Tensor, place: Place) -> Tensor:
     return replace(tensor, shape=shape, data=data, is_mapped=False)
 
 
+def _transposed_format(format_name: str) -> str:
+    """Returns the format of a transpose. Quantised formats have groups along rows, so they become F16."""
+    return format_name if format_name in _ELEMENTS else "F16"
+
+
 def _transposed(tensor: Tensor) -> Tensor:
-    """Returns the transpose. Quantised formats have groups along rows, so they become F16."""
-    if tensor.format not in _ELEMENTS:
-        tensor = replace(tensor, format="F16", data=dequantize(tensor).astype(np.float16).view(np.uint8).reshape(-1))
+    if (stored_as := _transposed_format(tensor.format)) != tensor.format:
+        data = dequantize(tensor).astype(np.float16).view(np.uint8).reshape(-1)
+        tensor = replace(tensor, format=stored_as, data=data)
     values = np.frombuffer(tensor.data, _ELEMENTS[tensor.format]).reshape(tensor.shape)
     data = np.ascontiguousarray(values.T).view(np.uint8).reshape(-1)
     return replace(tensor, shape=tensor.shape[::-1], data=data, is_mapped=False)

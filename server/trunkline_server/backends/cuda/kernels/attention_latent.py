@@ -225,9 +225,9 @@ def latent_attention(
             query.stride(0), step.block_tables.stride(0), shape.num_heads, layout.piece_elements, scale, **constants,
         )  # fmt: skip
         merge_kernel[(min(num_rows, _MERGE_PROGRAMS), shape.num_heads)](
-            out, space.mixed, space.sums, plan.counts, plan.merge_rows, out.stride(0), shape.num_heads,
+            out, space.mixed, space.sums, space.sums, plan.counts, plan.merge_rows, out.stride(0), shape.num_heads,
             D=latent_size, D_PAD=latent_size, OUT=TRITON_DTYPES[out.dtype], AHEAD=_MERGE_AHEAD if query.is_cuda else 1,
-            num_warps=1, enable_fp_fusion=False,
+            HAS_SINKS=False, num_warps=1, enable_fp_fusion=False,
         )  # fmt: skip
     max_positions = step.block_tables.shape[1] * layout.block_size
     fits = num_entries * -(-max_positions // SPLIT) <= plan.max_partial_rows
