@@ -70,6 +70,7 @@ impl Bench {
             head_size: HEAD_SIZE,
             block_size: BLOCK_SIZE,
             dtype,
+            latent_size: None,
         };
         let blocks_per_sequence = MAX_POSITIONS / BLOCK_SIZE;
         let mut pool = KvPool::new(geometry, blocks_per_sequence * MAX_SEQUENCES)?;
@@ -91,7 +92,7 @@ impl Bench {
             isa,
             pool,
             threads: ThreadPool::new(num_threads)?,
-            scratches: (0..num_threads).map(|_| Scratch::new(HEAD_SIZE, HEADS_PER_KV_HEAD)).collect(),
+            scratches: (0..num_threads).map(|_| Scratch::new(&geometry, HEADS_PER_KV_HEAD)).collect(),
             tables,
             queries: (0..PREFILL_ROWS * WIDTH).map(noise).collect(),
             out: vec![0.0; PREFILL_ROWS * WIDTH],

@@ -26,6 +26,8 @@
 mod float;
 mod int4;
 mod int8;
+mod latent;
+mod row_scores;
 mod states;
 mod window;
 
@@ -35,6 +37,7 @@ pub use self::window::Window;
 use self::float::Float;
 use self::int4::Int4;
 use self::int8::Int8;
+use self::latent::Latent;
 use self::states::{Parts, States, merge_rows};
 use crate::isa::Isa;
 use crate::kv_pool::{KvDtype, KvGeometry, KvView, MAX_BLOCK_SIZE, QUAD};
@@ -53,7 +56,8 @@ pub struct Item<'a> {
     pub block_table: &'a [u32],
     pub layer: usize,
     pub kv_head: usize,
-    /// Query heads per KV head, H / G.
+    /// Query heads per KV head, H / G. With latents, an item may have a part of the query heads, all of which share KV
+    /// head 0: part `kv_head`, of this size.
     pub heads_per_kv_head: usize,
     /// Position of the first query row. All rows lie in the same block.
     pub first_position: usize,
@@ -152,12 +156,12 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// Allocates the memory for heads of `head_size` elements and `heads_per_kv_head` query heads per KV head.
-    pub fn new(head_size: usize, heads_per_kv_head: usize) -> Self {
+    /// Allocates the memory for heads of a pool and `heads_per_kv_head` query heads per KV head.
+    pub fn new(geometry: &KvGeometry, heads_per_kv_head: usize) -> Self {
         let rows = ITEM_ROWS.max(heads_per_kv_head);
-        let padded = head_size.next_multiple_of(LANES);
+        let (head_size, padded) = (geometry.head_size, geometry.padded_value_size());
         Self {
-            queries: vec![0.0; rows * head_size],
+            queries: vec![0.0; rows * geometry.padded_head_size()],
             bytes: int8::Queries::new(rows, head_size.next_multiple_of(QUAD)),
             scales: int8::Scales::ZERO,
             unpacked: int4::Unpacked::new(head_size),
@@ -198,8 +202,9 @@ trait Scheme {
 
     /// The exponential function of the scheme, e^x or 2^x, which defines the unit of m.
     unsafe fn power<L: ByteLanes>(x: L) -> L;
-    /// Writes the result `[D]` of a row from its totals `o` `[D padded]` and `sum`. May overwrite `o`.
-    unsafe fn finish_row<L: ByteLanes>(o: *mut f32, sum: f32, head_size: usize, out: *mut f32);
+    /// Writes the result of a row, `value_size` elements, from its totals `o`, which are padded to whole vectors, and
+    /// `sum`. May overwrite `o`.
+    unsafe fn finish_row<L: ByteLanes>(o: *mut f32, sum: f32, value_size: usize, out: *mut f32);
 }
 
 /// The most query rows per item, which is as many as fit in [`Scratch`].
@@ -216,7 +221,7 @@ unsafe fn attend_segment<L: ByteLanes, K: Scheme>(
     scratch: &mut Scratch,
 ) {
     let g = kv.geometry();
-    scratch.segment.clear(item.rows(), g.padded_head_size());
+    scratch.segment.clear(item.rows(), g.padded_value_size());
     let last_block = item.first_position / g.block_size;
     let blocks_per_segment = SEGMENT_SIZE / g.block_size;
     let first_of_segment = segment * blocks_per_segment;
@@ -241,9 +246,9 @@ pub struct Rows<P> {
 
 #[derive(Clone, Copy)]
 pub enum Target {
-    /// Finished rows `[H * D]`, of which the part of this KV head is written. The item must have all segments.
+    /// Finished rows of all heads, of which the part of this KV head is written. The item must have all segments.
     Rows(Rows<*mut f32>),
-    /// The state of each segment, for [`finish_states`]: m of each row, l of each row, then o `[row][D padded]`.
+    /// The state of each segment, for [`finish_states`]: m of each row, l of each row, then o, whose rows are padded.
     States(*mut f32),
 }
 
@@ -256,8 +261,9 @@ unsafe fn attend_generic<L: ByteLanes, K: Scheme>(
     target: Target,
 ) {
     let g = *kv.geometry();
-    let (rows, stride) = (item.rows(), g.padded_head_size());
-    assert!(rows * stride <= scratch.total.out.len() && rows * g.head_size <= scratch.queries.len());
+    let (rows, stride) = (item.rows(), g.padded_value_size());
+    assert!(rows * stride <= scratch.total.out.len());
+    assert!(rows * g.padded_head_size() <= scratch.queries.len());
     // SAFETY: the caller guarantees that the rows hold all heads.
     unsafe { K::pack_queries::<L>(kv, item, queries, scratch) };
     for segment in item.first_segment..item.end_segment {
@@ -285,19 +291,19 @@ unsafe fn attend_generic<L: ByteLanes, K: Scheme>(
     }
     if let Target::Rows(out) = target {
         // SAFETY: the caller guarantees that the rows hold this KV head's part.
-        unsafe { finish_rows::<L, K>(item, g.head_size, scratch, out) };
+        unsafe { finish_rows::<L, K>(item, g.value_size(), scratch, out) };
     }
 }
 
 #[inline(always)]
 unsafe fn finish_states_generic<L: ByteLanes, K: Scheme>(
-    head_size: usize,
+    value_size: usize,
     item: &Item<'_>,
     states: *const f32,
     scratch: &mut Scratch,
     out: Rows<*mut f32>,
 ) {
-    let (rows, stride) = (item.rows(), head_size.next_multiple_of(LANES));
+    let (rows, stride) = (item.rows(), value_size.next_multiple_of(LANES));
     for index in 0..item.end_segment - item.first_segment {
         // SAFETY: the caller guarantees room for every row of every segment of the item.
         let state = unsafe {
@@ -315,18 +321,18 @@ unsafe fn finish_states_generic<L: ByteLanes, K: Scheme>(
         }
     }
     // SAFETY: the caller guarantees that the rows hold this KV head's part.
-    unsafe { finish_rows::<L, K>(item, head_size, scratch, out) };
+    unsafe { finish_rows::<L, K>(item, value_size, scratch, out) };
 }
 
 /// Merges the sinks into the totals, and writes the result of every row of an item to `out`.
 #[inline(always)]
 unsafe fn finish_rows<L: ByteLanes, K: Scheme>(
     item: &Item<'_>,
-    head_size: usize,
+    value_size: usize,
     scratch: &mut Scratch,
     out: Rows<*mut f32>,
 ) {
-    let (rows, stride) = (item.rows(), head_size.next_multiple_of(LANES));
+    let (rows, stride) = (item.rows(), value_size.next_multiple_of(LANES));
     if let Some(sinks) = item.sinks {
         scratch.segment.clear(rows, stride);
         for row in 0..rows {
@@ -342,8 +348,8 @@ unsafe fn finish_rows<L: ByteLanes, K: Scheme>(
         let o = &mut total.out[r * stride..(r + 1) * stride];
         // SAFETY: the caller's row holds the head, and `o` holds the head padded to whole vectors.
         unsafe {
-            let destination = out.pointer.add(row * out.stride + head * head_size);
-            K::finish_row::<L>(o.as_mut_ptr(), total.sum[r], head_size, destination);
+            let destination = out.pointer.add(row * out.stride + head * value_size);
+            K::finish_row::<L>(o.as_mut_ptr(), total.sum[r], value_size, destination);
         }
     }
 }
@@ -370,6 +376,13 @@ pub unsafe fn attend(
     // Separate instantiations: support for windows and soft caps would slow down other layers by up to 5 %.
     // SAFETY: the conditions are the same.
     unsafe {
+        if kv.geometry().latent_size.is_some() {
+            return match kv.geometry().dtype {
+                KvDtype::F16 => attend_as::<Latent<F16>>(isa, kv, item, queries, scratch, target),
+                KvDtype::Bf16 => attend_as::<Latent<Bf16>>(isa, kv, item, queries, scratch, target),
+                dtype => unreachable!("the pool refuses latents as {dtype}"),
+            };
+        }
         match (kv.geometry().dtype, item.is_local()) {
             (KvDtype::Int8, false) => attend_as::<Int8<false>>(isa, kv, item, queries, scratch, target),
             (KvDtype::Int4, false) => attend_as::<Int4<false>>(isa, kv, item, queries, scratch, target),
@@ -413,14 +426,14 @@ pub unsafe fn finish_states(
     scratch: &mut Scratch,
     out: Rows<*mut f32>,
 ) {
-    let head_size = geometry.head_size;
-    // SAFETY: the conditions are the same.
+    let value_size = geometry.value_size();
+    // SAFETY: the conditions are the same. Schemes of floats finish alike.
     unsafe {
         match geometry.dtype {
-            KvDtype::Int8 => finish_as::<Int8<false>>(isa, head_size, item, states, scratch, out),
-            KvDtype::Int4 => finish_as::<Int4<false>>(isa, head_size, item, states, scratch, out),
-            KvDtype::F16 => finish_as::<Float<F16, false>>(isa, head_size, item, states, scratch, out),
-            KvDtype::Bf16 => finish_as::<Float<Bf16, false>>(isa, head_size, item, states, scratch, out),
+            KvDtype::Int8 => finish_as::<Int8<false>>(isa, value_size, item, states, scratch, out),
+            KvDtype::Int4 => finish_as::<Int4<false>>(isa, value_size, item, states, scratch, out),
+            KvDtype::F16 => finish_as::<Float<F16, false>>(isa, value_size, item, states, scratch, out),
+            KvDtype::Bf16 => finish_as::<Float<Bf16, false>>(isa, value_size, item, states, scratch, out),
         }
     }
 }
@@ -431,7 +444,7 @@ simd_entry! {
     /// # Safety
     /// The conditions are those of [`finish_states`].
     unsafe fn finish_as<K: Scheme> = finish_states_generic(
-        head_size: usize,
+        value_size: usize,
         item: &Item<'_>,
         states: *const f32,
         scratch: &mut Scratch,

@@ -15,6 +15,7 @@ pub mod routing;
 mod rows;
 mod run;
 mod run_experts;
+mod run_heads;
 mod score;
 #[doc(hidden)]
 pub mod sequence;
@@ -155,7 +156,7 @@ impl Executor {
         limits.state_capacity = limits.wanted_state_capacity(config.num_blocks);
         let (max_routes, max_experts) = program.max_routes();
         let scratch = || ThreadScratch {
-            attention: Scratch::new(config.geometry.head_size, program.heads_per_kv_head),
+            attention: Scratch::new(&config.geometry, program.heads_per_kv_head),
             routing: Routing::for_steps(max_routes, max_experts),
             sampler: Sampler::new(program.vocab_size),
             profile: None,

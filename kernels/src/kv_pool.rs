@@ -15,6 +15,12 @@
 //! V [B][D padded]     elements contiguous, padded to 16: a vector of the result is 16 adjacent elements
 //! ```
 //!
+//! With latent attention a key's last elements are its value, and there is only
+//!
+//! ```text
+//! K [B][D padded]     elements contiguous, padded to 16
+//! ```
+//!
 //! With int8 each token's head is transformed ([`crate::ops::hadamard`]), rounded to bytes with one scale
 //! ([`crate::ops::quantize_head`]) and laid out so that 64 adjacent bytes are 16 lanes of an integer dot product:
 //!
@@ -57,12 +63,14 @@ pub(crate) use window_parts::WindowLimits;
 use crate::isa::Isa;
 use crate::vector::LANES;
 use window_parts::WindowParts;
-use write::{Slot, prefetch_slot, write_slot};
+use write::{Slot, prefetch_slot, write_latent_slot, write_slot};
 
 #[derive(Debug, thiserror::Error)]
 pub enum KvPoolError {
     #[error("`{field}` is {value}, expected {expected}")]
     Geometry { field: &'static str, value: usize, expected: &'static str },
+    #[error("keys with a latent are stored as f16 or bf16, but the KV dtype is {dtype}")]
+    LatentDtype { dtype: KvDtype },
     #[error("KV dtype is {name:?}; hint: use `int8`, `int4`, `f16` or `bf16`")]
     UnknownDtype { name: String },
     /// The pool exceeds the address space or the overcommit limit.
@@ -291,6 +299,9 @@ fn copy_positions(
 /// Calls `copy` with the byte ranges (start, length) of the first `num_tokens` positions of a head of 16-bit floats.
 fn copy_half(g: &KvGeometry, num_tokens: usize, copy: &mut impl FnMut(usize, usize)) {
     const ELEMENT_BYTES: usize = size_of::<u16>();
+    if g.latent_size.is_some() {
+        return copy(0, num_tokens * g.padded_head_size() * ELEMENT_BYTES);
+    }
     for d in 0..g.head_size {
         copy(d * g.block_size * ELEMENT_BYTES, num_tokens * ELEMENT_BYTES);
     }
@@ -370,8 +381,8 @@ impl KvView<'_> {
 
     /// Returns a pointer to V of one block and head. Panics like [`KvView::keys`].
     pub fn values(&self, layer: usize, block_id: u32, head: usize) -> *const u8 {
-        // SAFETY: V follows K of the same head.
-        unsafe { self.head(layer, block_id, head).add(self.geometry().key_bytes()) }
+        // SAFETY: V follows K of the same head, or is a part of it.
+        unsafe { self.head(layer, block_id, head).add(self.geometry().values_offset()) }
     }
 
     /// Returns pointers to the scales of K and of V of one block and head, `[B]` each: bf16 for int8, f16 for int4.
@@ -422,9 +433,22 @@ impl KvView<'_> {
     ) {
         let g = self.geometry();
         assert!(key.len() == g.num_kv_heads * g.head_size && value.len() == key.len());
+        assert!(g.latent_size.is_none(), "the value is a part of the key");
         let slot = Slot { head: self.head(layer, block_id, 0), offset: position % g.block_size };
         let turn = self.key_turn(layer, position / g.block_size);
         // SAFETY: the slot lies in the pool, and the caller rules out other accesses.
         unsafe { write_slot(isa, g, (&self.pool.key_scaling, turn), layer, slot, key, value) }
+    }
+
+    /// Stores the key `[G * D]` of a token, whose last elements are its value; see [`KvView::write`].
+    ///
+    /// # Safety
+    /// No other thread may read or write this slot of `layer` during the call.
+    pub unsafe fn write_latent(&self, isa: Isa, layer: usize, block_id: u32, position: usize, key: &[f32]) {
+        let g = self.geometry();
+        assert!(key.len() == g.num_kv_heads * g.head_size && g.latent_size.is_some());
+        let slot = Slot { head: self.head(layer, block_id, 0), offset: position % g.block_size };
+        // SAFETY: the slot lies in the pool, and the caller rules out other accesses.
+        unsafe { write_latent_slot(isa, g, slot, key) }
     }
 }

@@ -8,6 +8,7 @@ pub(crate) mod exp;
 pub(crate) mod exp2;
 pub mod gelu;
 pub(crate) mod hadamard;
+pub mod join_heads;
 pub mod layer_norm;
 #[doc(hidden)]
 pub mod probe;

@@ -18,8 +18,8 @@ mod weights;
 
 pub use graph::{Experts, ProgramBuilder, ValueId, WeightId};
 pub use instruction::{
-    AttentionKernel, Buffer, BufferKind, ExpertsKernel, Instruction, Kernel, LinearSource, PooledOutput,
-    PooledRows, Program, RowIndex, RowSet, View,
+    AttentionKernel, Buffer, BufferKind, ExpertsKernel, HeadLinearKernel, Instruction, Kernel, LinearSource,
+    PooledOutput, PooledRows, Program, RowIndex, RowSet, View,
 };
 pub(crate) use weights::{Entry, EntryKind, ImageTable, WeightImage};
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trunkline_server import hub
-from trunkline_server.backends.cpu.build import KV_DTYPE, memory_need, step_limits
+from trunkline_server.backends.cpu.build import kv_dtype_of, memory_need, step_limits
 from trunkline_server.backends.cpu.memory import DEFAULT_POOL_TOKENS
 from trunkline_server.backends.cpu.quantize import NONE, QUANTIZED
 from trunkline_server.backends.host_memory import available_memory
@@ -170,11 +170,12 @@ def _method(scheme: Quantization) -> str:
 
 def _memory(checkpoint: Checkpoint) -> Iterator[tuple[str, str]]:
     """Yields the memory that the cpu backend needs with its default flags."""
-    need = memory_need(checkpoint, NONE, kv_dtype=KV_DTYPE, **step_limits(None, None))
+    kv_dtype = kv_dtype_of("auto", checkpoint.config)
+    need = memory_need(checkpoint, NONE, kv_dtype=kv_dtype, **step_limits(None, None))
     yield "weights need", _size(need.weight_bytes)
     if checkpoint.quantization is None:
         for bits in QUANTIZED:
-            less = memory_need(checkpoint, bits, kv_dtype=KV_DTYPE, **step_limits(None, None)).weight_bytes
+            less = memory_need(checkpoint, bits, kv_dtype=kv_dtype, **step_limits(None, None)).weight_bytes
             if less < 0.9 * need.weight_bytes:
                 yield f"with --quantize {bits}", _size(less)
     yield "activations need", _size(need.scratch_bytes)

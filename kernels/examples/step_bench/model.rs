@@ -3,6 +3,7 @@
 use anyhow::Result;
 use trunkline_kernels::executor::Executor;
 use trunkline_kernels::kv_pool::{KvDtype, KvGeometry};
+use trunkline_kernels::ops::route::Rule;
 use trunkline_kernels::pack::Format;
 use trunkline_kernels::program::{Experts, ProgramBuilder, ProgramConfig, WeightId};
 use trunkline_kernels::threads::Pinning;
@@ -94,6 +95,7 @@ pub fn build(shape: &Shape, threads: usize, pinning: Pinning, max_step_tokens: u
         head_size,
         block_size: BLOCK_SIZE,
         dtype: KvDtype::Int8,
+        latent_size: None,
     };
     let config = ProgramConfig {
         max_step_tokens,
@@ -120,7 +122,7 @@ pub fn build(shape: &Shape, threads: usize, pinning: Pinning, max_step_tokens: u
         let v = product(&mut b, h, kv_heads * head_size, hidden)?;
         let q = b.rope(q, &inv_freq, 1.0, head_size)?;
         let k = b.rope(k, &inv_freq, 1.0, head_size)?;
-        b.write_kv(layer, k, v)?;
+        b.write_kv(layer, k, Some(v))?;
         let a = b.paged_attention(layer, q, 0.125, None, None, None)?;
         let a = product(&mut b, a, hidden, heads * head_size)?;
         x = b.add(x, a)?;
@@ -137,7 +139,16 @@ pub fn build(shape: &Shape, threads: usize, pinning: Pinning, max_step_tokens: u
                 b.experts(
                     h,
                     logits,
-                    Experts { gate, up, down, num_used, renormalise: true, biases: None, clamp: None },
+                    Experts {
+                        gate,
+                        up,
+                        down,
+                        num_used,
+                        rule: Rule::softmax(true),
+                        choice_bias: None,
+                        biases: None,
+                        clamp: None,
+                    },
                 )?
             }
             None => {

@@ -7,6 +7,7 @@ use pyo3::buffer::PyUntypedBuffer;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use trunkline_kernels::kv_pool::{KeyScaling, KvGeometry};
+use trunkline_kernels::ops::route::Rule;
 use trunkline_kernels::ops::silu_mul::SwigluClamp;
 use trunkline_kernels::pack::{Format, InterleavedHeads, ReadBytes, SourceBytes};
 use trunkline_kernels::program::{
@@ -71,7 +72,7 @@ impl PyProgramBuilder {
 #[pymethods]
 impl PyProgramBuilder {
     #[new]
-    #[pyo3(signature = (*, max_step_tokens, max_step_sequences, block_size, num_blocks, num_layers, num_kv_heads, head_size, kv_dtype))]
+    #[pyo3(signature = (*, max_step_tokens, max_step_sequences, block_size, num_blocks, num_layers, num_kv_heads, head_size, kv_dtype, latent_size=None))]
     #[allow(clippy::too_many_arguments, reason = "keyword-only in Python")]
     fn new(
         max_step_tokens: usize,
@@ -82,9 +83,10 @@ impl PyProgramBuilder {
         num_kv_heads: usize,
         head_size: usize,
         kv_dtype: &str,
+        latent_size: Option<usize>,
     ) -> Result<Self, Failure> {
         let dtype = kv_dtype.parse().map_err(ProgramError::KvPool)?;
-        let geometry = KvGeometry { num_layers, num_kv_heads, head_size, block_size, dtype };
+        let geometry = KvGeometry { num_layers, num_kv_heads, head_size, block_size, dtype, latent_size };
         let config = ProgramConfig { max_step_tokens, max_step_sequences, num_blocks, geometry };
         Ok(Self {
             builder: Some(ProgramBuilder::new(config)?),
@@ -180,6 +182,14 @@ impl PyProgramBuilder {
         Ok(self.builder()?.linear(ValueId(x), WeightId(w), bias.map(WeightId))?.0)
     }
 
+    fn head_linear(&mut self, x: usize, w: Vec<usize>) -> Result<usize, Failure> {
+        Ok(self.builder()?.head_linear(ValueId(x), w.into_iter().map(WeightId).collect())?.0)
+    }
+
+    fn join_heads(&mut self, x: usize, y: usize, num_heads: usize) -> Result<usize, Failure> {
+        Ok(self.builder()?.join_heads(ValueId(x), ValueId(y), num_heads)?.0)
+    }
+
     fn rope(
         &mut self,
         x: usize,
@@ -190,8 +200,9 @@ impl PyProgramBuilder {
         Ok(self.builder()?.rope(ValueId(x), &inv_freq, attention_factor, head_size)?.0)
     }
 
-    fn write_kv(&mut self, layer: usize, k: usize, v: usize) -> Result<(), Failure> {
-        self.builder()?.write_kv(layer, ValueId(k), ValueId(v))?;
+    #[pyo3(signature = (layer, k, v=None))]
+    fn write_kv(&mut self, layer: usize, k: usize, v: Option<usize>) -> Result<(), Failure> {
+        self.builder()?.write_kv(layer, ValueId(k), v.map(ValueId))?;
         Ok(())
     }
 
@@ -226,7 +237,10 @@ impl PyProgramBuilder {
     }
 
     #[allow(clippy::too_many_arguments, reason = "keyword-only in Python")]
-    #[pyo3(signature = (x, logits, *, gate, up, down, num_used, renormalise, biases=None, clamp=None))]
+    #[pyo3(signature = (
+        x, logits, *, gate, up, down, num_used, renormalise, sigmoid=false, choice_bias=None, num_groups=1,
+        num_used_groups=1, biases=None, clamp=None
+    ))]
     fn experts(
         &mut self,
         x: usize,
@@ -236,6 +250,10 @@ impl PyProgramBuilder {
         down: Vec<usize>,
         num_used: usize,
         renormalise: bool,
+        sigmoid: bool,
+        choice_bias: Option<usize>,
+        num_groups: usize,
+        num_used_groups: usize,
         biases: Option<[Vec<usize>; 3]>,
         clamp: Option<(f32, f32)>,
     ) -> Result<usize, Failure> {
@@ -243,8 +261,10 @@ impl PyProgramBuilder {
             weights.map(|weights| weights.into_iter().map(WeightId).collect::<Vec<_>>())
         };
         let [gate, up, down] = ids([gate, up, down]);
+        let rule = Rule { renormalise, is_sigmoid: sigmoid, num_groups, num_used_groups };
+        let choice_bias = choice_bias.map(WeightId);
         let clamp = clamp.map(|(alpha, limit)| SwigluClamp { alpha, limit });
-        let experts = Experts { gate, up, down, num_used, renormalise, biases: biases.map(ids), clamp };
+        let experts = Experts { gate, up, down, num_used, rule, choice_bias, biases: biases.map(ids), clamp };
         Ok(self.builder()?.experts(ValueId(x), ValueId(logits), experts)?.0)
     }
 

@@ -12,6 +12,7 @@
 
 use std::marker::PhantomData;
 
+use super::row_scores::tile_scores;
 use super::{Item, Rows, Scheme, Scratch, Window};
 use crate::kv_pool::{KvView, MAX_BLOCK_SIZE};
 use crate::ops::exp::exp;
@@ -24,7 +25,7 @@ pub(super) const GROUP_ROWS: usize = 12;
 /// The sizes of groups of rows, largest first. Each size has its own instantiation of the kernels.
 const GROUP_SIZES: [usize; 5] = [12, 6, 3, 2, 1];
 
-fn group_size<L: Lanes>(rows_left: usize) -> usize {
+pub(super) fn group_size<L: Lanes>(rows_left: usize) -> usize {
     let most = match (L::IS_WIDE, L::IS_VECTOR) {
         (true, _) => GROUP_ROWS,
         (_, true) => 6,
@@ -76,12 +77,13 @@ impl<E: FloatFormat, const LOCAL: bool> Scheme for Float<E, LOCAL> {
             keys: kv.keys(item.layer, block_id, item.kv_head).cast(),
             values: kv.values(item.layer, block_id, item.kv_head).cast(),
             start: block * g.block_size,
-            head_size: g.head_size,
+            query_stride: g.head_size,
+            value_stride: g.padded_head_size(),
             stride: g.padded_head_size(),
             block_size: g.block_size,
         };
         // SAFETY: the tile points to a block of the pool, which is not written during the call.
-        unsafe { attend_groups::<L, E, LOCAL>(&tile, item, scratch) };
+        unsafe { attend_groups::<L, E, LOCAL, false>(&tile, item, scratch) };
     }
 
     #[inline(always)]
@@ -96,17 +98,25 @@ impl<E: FloatFormat, const LOCAL: bool> Scheme for Float<E, LOCAL> {
     }
 
     #[inline(always)]
-    unsafe fn finish_row<L: ByteLanes>(o: *mut f32, sum: f32, head_size: usize, out: *mut f32) {
-        for d in (0..head_size).step_by(LANES) {
-            let lanes = (head_size - d).min(LANES);
-            // SAFETY: `o` holds the head padded to whole vectors, and `out` holds the head.
-            unsafe { L::load(o.add(d)).div(L::splat(sum)).store_first(out.add(d), lanes) };
-        }
+    unsafe fn finish_row<L: ByteLanes>(o: *mut f32, sum: f32, value_size: usize, out: *mut f32) {
+        // SAFETY: the conditions are the same.
+        unsafe { divide_row::<L>(o, sum, value_size, out) };
     }
 }
 
+/// Divides the sums of a row by the sum of its probabilities.
 #[inline(always)]
-unsafe fn attend_groups<L: Lanes, E: FloatFormat, const LOCAL: bool>(
+pub(super) unsafe fn divide_row<L: Lanes>(o: *const f32, sum: f32, value_size: usize, out: *mut f32) {
+    for d in (0..value_size).step_by(LANES) {
+        let lanes = (value_size - d).min(LANES);
+        // SAFETY: `o` holds the row padded to whole vectors, and `out` holds the row.
+        unsafe { L::load(o.add(d)).div(L::splat(sum)).store_first(out.add(d), lanes) };
+    }
+}
+
+/// Updates `scratch.segment` with a tile. With `LATENT`, keys are rows, and so are the queries.
+#[inline(always)]
+pub(super) unsafe fn attend_groups<L: Lanes, E: FloatFormat, const LOCAL: bool, const LATENT: bool>(
     tile: &Tile,
     item: &Item<'_>,
     scratch: &mut Scratch,
@@ -117,7 +127,7 @@ unsafe fn attend_groups<L: Lanes, E: FloatFormat, const LOCAL: bool>(
         let size = group_size::<L>(rows - first);
         let states = &mut scratch.segment;
         let group = Group {
-            queries: scratch.queries[first * tile.head_size..].as_ptr(),
+            queries: scratch.queries[first * tile.query_stride..].as_ptr(),
             max: states.max[first..].as_mut_ptr(),
             sum: states.sum[first..].as_mut_ptr(),
             out: states.out[first * tile.stride..].as_mut_ptr(),
@@ -132,11 +142,11 @@ unsafe fn attend_groups<L: Lanes, E: FloatFormat, const LOCAL: bool>(
         // SAFETY: the states hold at least first + size rows.
         unsafe {
             match size {
-                12 if L::IS_WIDE => attend_tile::<L, E, LOCAL, 12>(tile, &group, p),
-                6 if L::IS_VECTOR => attend_tile::<L, E, LOCAL, 6>(tile, &group, p),
-                3 if L::IS_VECTOR => attend_tile::<L, E, LOCAL, 3>(tile, &group, p),
-                2 if L::IS_VECTOR => attend_tile::<L, E, LOCAL, 2>(tile, &group, p),
-                _ => attend_tile::<L, E, LOCAL, 1>(tile, &group, p),
+                12 if L::IS_WIDE => attend_tile::<L, E, LOCAL, LATENT, 12>(tile, &group, p),
+                6 if L::IS_VECTOR => attend_tile::<L, E, LOCAL, LATENT, 6>(tile, &group, p),
+                3 if L::IS_VECTOR => attend_tile::<L, E, LOCAL, LATENT, 3>(tile, &group, p),
+                2 if L::IS_VECTOR => attend_tile::<L, E, LOCAL, LATENT, 2>(tile, &group, p),
+                _ => attend_tile::<L, E, LOCAL, LATENT, 1>(tile, &group, p),
             }
         }
         first += size;
@@ -177,14 +187,13 @@ unsafe fn scores<L: Lanes, E: FloatFormat, const R: usize, const N: usize>(
 }
 
 /// Computes o += p[b] * V[b] for b in `begin..end`, `R` rows and `N` vectors of elements. `p` points to the rows of a
-/// tile, and `v` to elements of `[B][stride]`.
+/// tile, `v` to elements of `[B][value_stride]`, and `o` to elements of `[R][stride]`.
 #[inline(always)]
 unsafe fn accumulate<L: Lanes, E: FloatFormat, const R: usize, const N: usize>(
     p: *const [f32; MAX_BLOCK_SIZE],
     v: *const u16,
-    begin: usize,
-    end: usize,
-    stride: usize,
+    (begin, end): (usize, usize),
+    (value_stride, stride): (usize, usize),
     o: *mut f32,
 ) {
     // SAFETY: the caller provides R rows of a tile and of o, and N * LANES elements of the values begin..end.
@@ -198,7 +207,7 @@ unsafe fn accumulate<L: Lanes, E: FloatFormat, const R: usize, const N: usize>(
         for b in begin..end {
             let mut values = [L::splat(0.0); N];
             for (j, value) in values.iter_mut().enumerate() {
-                *value = E::load::<L>(v.add(b * stride + j * LANES).cast());
+                *value = E::load::<L>(v.add(b * value_stride + j * LANES).cast());
             }
             for (r, sums) in sums.iter_mut().enumerate() {
                 let probability = L::splat(*p.add(r).cast::<f32>().add(b));
@@ -219,29 +228,28 @@ unsafe fn accumulate<L: Lanes, E: FloatFormat, const R: usize, const N: usize>(
 #[inline(always)]
 unsafe fn accumulate_head<L: Lanes, E: FloatFormat, const R: usize>(
     p: *const [f32; MAX_BLOCK_SIZE],
-    v: *const u16,
-    begin: usize,
-    end: usize,
-    stride: usize,
+    tile: &Tile,
+    range: (usize, usize),
     o: *mut f32,
 ) {
+    let (v, strides, stride) = (tile.values, (tile.value_stride, tile.stride), tile.stride);
     let mut d = 0;
     // SAFETY: as for `accumulate`; d + N * LANES is at most `stride` in each branch.
     unsafe {
         if L::IS_WIDE && const { R <= 6 } {
             while d + 4 * LANES <= stride {
-                accumulate::<L, E, R, 4>(p, v.add(d), begin, end, stride, o.add(d));
+                accumulate::<L, E, R, 4>(p, v.add(d), range, strides, o.add(d));
                 d += 4 * LANES;
             }
         }
         if L::IS_WIDE || const { R <= 3 } {
             while d + 2 * LANES <= stride {
-                accumulate::<L, E, R, 2>(p, v.add(d), begin, end, stride, o.add(d));
+                accumulate::<L, E, R, 2>(p, v.add(d), range, strides, o.add(d));
                 d += 2 * LANES;
             }
         }
         while d < stride {
-            accumulate::<L, E, R, 1>(p, v.add(d), begin, end, stride, o.add(d));
+            accumulate::<L, E, R, 1>(p, v.add(d), range, strides, o.add(d));
             d += LANES;
         }
     }
@@ -249,13 +257,17 @@ unsafe fn accumulate_head<L: Lanes, E: FloatFormat, const R: usize>(
 
 /// A tile, as all groups of rows see it.
 #[derive(Clone, Copy)]
-struct Tile {
-    keys: *const u16,
-    values: *const u16,
-    start: usize,
-    head_size: usize,
-    stride: usize,
-    block_size: usize,
+pub(super) struct Tile {
+    pub(super) keys: *const u16,
+    pub(super) values: *const u16,
+    pub(super) start: usize,
+    /// Elements of a packed query.
+    pub(super) query_stride: usize,
+    /// Distance between the values of positions, in elements.
+    pub(super) value_stride: usize,
+    /// Distance between rows of o.
+    pub(super) stride: usize,
+    pub(super) block_size: usize,
 }
 
 /// A group of rows, with pointers to its part of the states.
@@ -337,7 +349,7 @@ unsafe fn hide_front(row: *mut f32, hidden: usize) {
 }
 
 #[inline(always)]
-unsafe fn attend_tile<L: Lanes, E: FloatFormat, const LOCAL: bool, const R: usize>(
+unsafe fn attend_tile<L: Lanes, E: FloatFormat, const LOCAL: bool, const LATENT: bool, const R: usize>(
     tile: &Tile,
     group: &Group,
     p: &mut [[f32; MAX_BLOCK_SIZE]; GROUP_ROWS],
@@ -352,14 +364,18 @@ unsafe fn attend_tile<L: Lanes, E: FloatFormat, const LOCAL: bool, const R: usiz
     unsafe {
         let begin = num_hidden(0) / LANES * LANES;
         let mut b = begin;
+        if LATENT {
+            tile_scores::<L, E, R>(group.queries, tile.keys, tile.query_stride, begin, most, p);
+            b = most.next_multiple_of(LANES);
+        }
         while b < most {
             let out = p.cast::<f32>().add(b).cast::<[f32; MAX_BLOCK_SIZE]>();
             let keys = tile.keys.add(b);
             if L::IS_WIDE && b + 2 * LANES <= tile.block_size {
-                scores::<L, E, R, 2>(group.queries, keys, tile.head_size, tile.block_size, out);
+                scores::<L, E, R, 2>(group.queries, keys, tile.query_stride, tile.block_size, out);
                 b += 2 * LANES;
             } else {
-                scores::<L, E, R, 1>(group.queries, keys, tile.head_size, tile.block_size, out);
+                scores::<L, E, R, 1>(group.queries, keys, tile.query_stride, tile.block_size, out);
                 b += LANES;
             }
         }
@@ -400,17 +416,15 @@ unsafe fn attend_tile<L: Lanes, E: FloatFormat, const LOCAL: bool, const R: usiz
         // only some rows see.
         if hidden > 0 {
             for r in 0..R {
-                let (begin, end) = (num_hidden(r), hidden.min(group.num_visible(tile, r)));
-                let o = group.out.add(r * tile.stride);
-                accumulate_head::<L, E, 1>(p.add(r), tile.values, begin, end, tile.stride, o);
+                let range = (num_hidden(r), hidden.min(group.num_visible(tile, r)));
+                accumulate_head::<L, E, 1>(p.add(r), tile, range, group.out.add(r * tile.stride));
             }
         }
-        accumulate_head::<L, E, R>(p, tile.values, hidden, fewest, tile.stride, group.out);
+        accumulate_head::<L, E, R>(p, tile, (hidden, fewest), group.out);
         if most > fewest {
             for r in 0..R {
-                let (begin, end) = (fewest.max(hidden), group.num_visible(tile, r));
-                let o = group.out.add(r * tile.stride);
-                accumulate_head::<L, E, 1>(p.add(r), tile.values, begin, end, tile.stride, o);
+                let range = (fewest.max(hidden), group.num_visible(tile, r));
+                accumulate_head::<L, E, 1>(p.add(r), tile, range, group.out.add(r * tile.stride));
             }
         }
     }

@@ -10,7 +10,11 @@ use crate::program::RowSet;
 /// With fewer items per thread than this, long items are split at segments.
 const WANTED_ITEMS_PER_THREAD: usize = 3;
 
-/// A work item: query rows of one chunk within one block, one KV head and a range of segments.
+/// With latents, an item is divided down to this many heads. Each part reads the keys anew.
+const LEAST_HEADS: usize = 4;
+
+/// A work item: query rows of one chunk within one block, one KV head and a range of segments. With latents, all query
+/// heads share KV head 0, and items may have a part of them; `kv_head` is then the index of the part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PlanItem {
     pub chunk: usize,
@@ -18,6 +22,8 @@ pub struct PlanItem {
     pub num_rows: usize,
     pub first_position: usize,
     pub kv_head: usize,
+    /// Query heads of this KV head, or of this part of them.
+    pub num_heads: usize,
     pub first_segment: usize,
     pub end_segment: usize,
     /// Index of the split that this item is a part of.
@@ -131,7 +137,7 @@ impl PlanLimits {
     /// The f32 elements needed to split one row of every item when a step has too few items.
     pub fn wanted_state_capacity(&self, num_blocks: usize) -> usize {
         let max_segments = num_segments(num_blocks * self.geometry.block_size);
-        let row = self.heads_per_kv_head * state_size(self.geometry.padded_head_size());
+        let row = self.heads_per_kv_head * state_size(self.geometry.padded_value_size());
         WANTED_ITEMS_PER_THREAD * self.num_threads * max_segments * row
     }
 }
@@ -163,7 +169,7 @@ impl AttentionPlan {
         for (chunk, last_position, num_tokens) in chunks {
             for done in (0..num_tokens).step_by(most_rows) {
                 let rows = (first_row + done, most_rows.min(num_tokens - done));
-                self.push_items(chunk, rows, last_position, limits);
+                self.push_items(chunk, rows, last_position, limits.heads_per_kv_head, limits);
             }
             first_row += num_tokens;
         }
@@ -175,16 +181,26 @@ impl AttentionPlan {
         self.splits.clear();
     }
 
-    /// Adds an item for each KV head of (first row, number of rows), the first of which is at `position`.
-    fn push_items(&mut self, chunk: usize, rows: (usize, usize), position: usize, limits: &PlanLimits) {
+    /// Adds an item for each `num_heads` query heads of (first row, number of rows), the first of which is at
+    /// `position`.
+    fn push_items(
+        &mut self,
+        chunk: usize,
+        rows: (usize, usize),
+        position: usize,
+        num_heads: usize,
+        limits: &PlanLimits,
+    ) {
         let (first_row, num_rows) = rows;
-        for kv_head in 0..limits.geometry.num_kv_heads {
+        let num_parts = limits.geometry.num_kv_heads * limits.heads_per_kv_head / num_heads;
+        for kv_head in 0..num_parts {
             self.items.push(PlanItem {
                 chunk,
                 first_row,
                 num_rows,
                 first_position: position,
                 kv_head,
+                num_heads,
                 first_segment: self.window.first_segment(position),
                 end_segment: num_segments(position),
                 split: None,
@@ -202,10 +218,35 @@ impl AttentionPlan {
 
     /// Replaces the plan by one for `chunks`, each (index, first position, number of tokens), whose rows are
     /// consecutive. Costs O(n log n) for n items.
-    pub fn rebuild(&mut self, chunks: impl Iterator<Item = (usize, usize, usize)>, limits: &PlanLimits) {
+    pub fn rebuild(
+        &mut self,
+        chunks: impl Iterator<Item = (usize, usize, usize)> + Clone,
+        limits: &PlanLimits,
+    ) {
+        let mut num_heads = limits.heads_per_kv_head;
+        self.fill(chunks.clone(), num_heads, limits);
+        // Segments are better parts, because each is read once for all heads, but a short context has few.
+        while limits.geometry.latent_size.is_some()
+            && num_heads.is_multiple_of(2)
+            && num_heads > LEAST_HEADS
+            && self.items.iter().map(PlanItem::num_segments).sum::<usize>() < limits.num_threads
+        {
+            num_heads /= 2;
+            self.fill(chunks.clone(), num_heads, limits);
+        }
+        self.finish(limits);
+    }
+
+    /// Replaces the items by whole ones with `num_heads` query heads each.
+    fn fill(
+        &mut self,
+        chunks: impl Iterator<Item = (usize, usize, usize)>,
+        num_heads: usize,
+        limits: &PlanLimits,
+    ) {
         self.begin();
         let block_size = limits.geometry.block_size;
-        let most_rows = rows_per_item(limits.heads_per_kv_head);
+        let most_rows = rows_per_item(num_heads);
         let mut first_row = 0;
         for (chunk, first_position, num_tokens) in chunks {
             let mut done = 0;
@@ -213,12 +254,11 @@ impl AttentionPlan {
                 let position = first_position + done;
                 let num_rows = (num_tokens - done).min(block_size - position % block_size).min(most_rows);
                 let num_rows = num_rows.min(self.window.rows_together(position));
-                self.push_items(chunk, (first_row + done, num_rows), position, limits);
+                self.push_items(chunk, (first_row + done, num_rows), position, num_heads, limits);
                 done += num_rows;
             }
             first_row += num_tokens;
         }
-        self.finish(limits);
     }
 
     /// Splits items at segments if there are too few for the threads.
@@ -229,10 +269,10 @@ impl AttentionPlan {
             return;
         }
         let parts_per_item = wanted.div_ceil(num_items);
-        let state = limits.heads_per_kv_head * state_size(limits.geometry.padded_head_size());
         let mut first_state = 0;
         for index in 0..num_items {
             let item = self.items[index];
+            let state = item.num_heads * state_size(limits.geometry.padded_value_size());
             let num_parts = parts_per_item.min(item.num_segments());
             let num_states = item.num_rows * item.num_segments() * state;
             if num_parts < 2 || first_state + num_states > limits.state_capacity {
@@ -261,7 +301,7 @@ impl AttentionPlan {
 
     /// The offset of the partial states of `item`, a part of `split`, in f32 elements.
     pub(super) fn state_offset(&self, item: &PlanItem, split: usize, limits: &PlanLimits) -> usize {
-        let state = limits.heads_per_kv_head * state_size(limits.geometry.padded_head_size());
+        let state = item.num_heads * state_size(limits.geometry.padded_value_size());
         let split = &self.splits[split];
         split.first_state + (item.first_segment - split.item.first_segment) * item.num_rows * state
     }

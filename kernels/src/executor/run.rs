@@ -19,6 +19,7 @@ use crate::linear::{
 };
 use crate::ops::add::add_in_place;
 use crate::ops::gelu::{gelu_erf_in_place, gelu_in_place, gelu_mul_in_place};
+use crate::ops::join_heads::join_heads;
 use crate::ops::layer_norm::layer_norm;
 use crate::ops::relu_squared::relu_squared_in_place;
 use crate::ops::rms_norm::{head_rms_norm_in_place, rms_norm};
@@ -95,6 +96,12 @@ impl Step<'_> {
                 }
                 Kernel::Attention(kernel) => {
                     self.run_attention(&kernel, instruction.rows, scratch);
+                    stopwatch.worked(index);
+                    index += 1;
+                }
+                Kernel::HeadLinear(kernel) => {
+                    self.multiply_heads(&kernel, instruction.rows, (num_products, thread_idx));
+                    num_products += 1;
                     stopwatch.worked(index);
                     index += 1;
                 }
@@ -251,12 +258,19 @@ impl Step<'_> {
             }
             Kernel::WriteKv { layer, key, value } => {
                 let (block_id, position) = (self.rows.slots[row].0, self.rows.positions[row] as usize);
-                let (key, value) = (self.row(key, row), self.row(value, row));
+                let key = self.row(key, row);
                 if let Some(probe) = self.probe {
                     unsafe { probe.note_key(layer, row, key) };
                 }
                 // Chunks of a step never write the same block, so each slot is written by one row.
-                unsafe { self.kv.write(isa, layer, block_id, position, key, value) };
+                unsafe {
+                    match value {
+                        Some(value) => {
+                            self.kv.write(isa, layer, block_id, position, key, self.row(value, row));
+                        }
+                        None => self.kv.write_latent(isa, layer, block_id, position, key),
+                    }
+                }
             }
             Kernel::SiluMul { gate, up } => {
                 silu_mul_in_place(isa, self.row_mut(gate, row), self.row(up, row))
@@ -276,11 +290,16 @@ impl Step<'_> {
             Kernel::SigmoidScale { x, gate } => {
                 sigmoid_scale_in_place(isa, self.row_mut(x, row), self.row(gate, row)[0]);
             }
-            Kernel::Route { logits, renormalise, out } => {
-                route(isa, self.row(logits, row), renormalise, self.row_mut(out, row));
+            Kernel::JoinHeads { x, y, num_heads, out } => {
+                join_heads([self.row(x, row), self.row(y, row)], num_heads, self.row_mut(out, row));
+            }
+            Kernel::Route { logits, rule, bias, out } => {
+                let bias = bias.map(|bias| &program.vectors[bias][..]);
+                route(isa, self.row(logits, row), rule, bias, self.row_mut(out, row));
             }
             Kernel::Quantize { .. }
             | Kernel::Linear { .. }
+            | Kernel::HeadLinear(_)
             | Kernel::Attention { .. }
             | Kernel::Dispatch { .. }
             | Kernel::Experts(_)
@@ -411,7 +430,7 @@ impl Step<'_> {
             block_table: &self.sequences.at(chunk.slot).block_table,
             layer: kernel.layer,
             kv_head: planned.kv_head,
-            heads_per_kv_head: self.limits.heads_per_kv_head,
+            heads_per_kv_head: planned.num_heads,
             first_position: planned.first_position,
             position_step: usize::from(!self.program.sees_all),
             num_rows: planned.num_rows,

@@ -12,6 +12,8 @@ const MIN_BLOCK_SIZE: usize = 16;
 pub(crate) const MAX_BLOCK_SIZE: usize = 128;
 /// The largest head size that fits in the kernels' stack buffers.
 pub(crate) const MAX_HEAD_SIZE: usize = 512;
+/// The largest key with a latent. It needs no stack buffer, so this only bounds what a model may claim.
+const MAX_LATENT_KEY_SIZE: usize = 1024;
 /// Adjacent bytes that one lane of an integer dot product takes.
 pub(crate) const QUAD: usize = 4;
 /// Four-bit numbers in a byte.
@@ -71,6 +73,8 @@ pub struct KvGeometry {
     /// Positions per block, B.
     pub block_size: usize,
     pub dtype: KvDtype,
+    /// With latent attention, this many last elements of a key are its value. `None` stores values apart.
+    pub latent_size: Option<usize>,
 }
 
 impl KvGeometry {
@@ -83,7 +87,20 @@ impl KvGeometry {
         if !(1..=1024).contains(&self.num_kv_heads) {
             return bad("num_kv_heads", self.num_kv_heads, "1 to 1024");
         }
-        if self.head_size == 0 || self.head_size > MAX_HEAD_SIZE {
+        if let Some(latent_size) = self.latent_size {
+            if !matches!(self.dtype, KvDtype::F16 | KvDtype::Bf16) {
+                return Err(KvPoolError::LatentDtype { dtype: self.dtype });
+            }
+            if self.num_kv_heads != 1 {
+                return bad("num_kv_heads", self.num_kv_heads, "1 with a latent");
+            }
+            if !(1..=MAX_LATENT_KEY_SIZE).contains(&self.head_size) {
+                return bad("head_size", self.head_size, "1 to 1024 with a latent");
+            }
+            if latent_size == 0 || latent_size > self.head_size || !latent_size.is_multiple_of(LANES) {
+                return bad("latent_size", latent_size, "a multiple of 16 up to the head size");
+            }
+        } else if self.head_size == 0 || self.head_size > MAX_HEAD_SIZE {
             return bad("head_size", self.head_size, "1 to 512");
         }
         if !(MIN_BLOCK_SIZE..=MAX_BLOCK_SIZE).contains(&block_size) || !block_size.is_power_of_two() {
@@ -92,9 +109,27 @@ impl KvGeometry {
         Ok(())
     }
 
-    /// The head size rounded up to whole vectors, which is the stride of V's rows.
+    /// The head size rounded up to whole vectors, which is the stride of V's rows, and of keys with a latent.
     pub fn padded_head_size(&self) -> usize {
         self.head_size.next_multiple_of(LANES)
+    }
+
+    /// Elements of a value.
+    pub fn value_size(&self) -> usize {
+        self.latent_size.unwrap_or(self.head_size)
+    }
+
+    /// The elements of a value rounded up to whole vectors.
+    pub fn padded_value_size(&self) -> usize {
+        self.value_size().next_multiple_of(LANES)
+    }
+
+    /// Offset of V in one block and head, in bytes.
+    pub(super) fn values_offset(&self) -> usize {
+        match self.latent_size {
+            Some(latent_size) => (self.head_size - latent_size) * size_of::<u16>(),
+            None => self.key_bytes(),
+        }
     }
 
     pub(crate) fn key_quads(&self) -> usize {
@@ -121,12 +156,19 @@ impl KvGeometry {
     pub(super) fn key_bytes(&self) -> usize {
         match self.dtype {
             KvDtype::Int8 | KvDtype::Int4 => self.stored_key_quads() * QUAD * self.block_size,
-            KvDtype::F16 | KvDtype::Bf16 => self.head_size * self.block_size * size_of::<u16>(),
+            KvDtype::F16 | KvDtype::Bf16 => {
+                let stored =
+                    if self.latent_size.is_some() { self.padded_head_size() } else { self.head_size };
+                stored * self.block_size * size_of::<u16>()
+            }
         }
     }
 
     /// Bytes of V of one block and head; the scales follow.
     pub(super) fn value_bytes(&self) -> usize {
+        if self.latent_size.is_some() {
+            return 0;
+        }
         match self.dtype {
             KvDtype::Int8 | KvDtype::Int4 => self.stored_value_bytes() * self.block_size.max(VALUE_GROUP),
             KvDtype::F16 | KvDtype::Bf16 => self.padded_head_size() * self.block_size * size_of::<u16>(),

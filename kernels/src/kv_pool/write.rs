@@ -354,3 +354,23 @@ simd_entry! {
         value: &[f32],
     );
 }
+
+#[inline(always)]
+unsafe fn write_latent_generic<L: ByteLanes>(g: &KvGeometry, slot: Slot, key: &[f32]) {
+    let stride = g.padded_head_size();
+    for (head, key) in key.chunks_exact(g.head_size).enumerate() {
+        // SAFETY: the heads of a layer are contiguous, and so are the rows of a head, which are padded to `stride`.
+        unsafe {
+            let row = slot.head.add(head * g.head_bytes()).cast::<u16>().add(slot.offset * stride);
+            to_half::<L>(g.dtype, key, std::slice::from_raw_parts_mut(row, stride));
+        }
+    }
+}
+
+simd_entry! {
+    /// Stores the key `[G * D]` of one token with a latent: K `[B][D padded]`.
+    ///
+    /// # Safety
+    /// As for [`write_slot`].
+    pub(super) unsafe fn write_latent_slot = write_latent_generic(g: &KvGeometry, slot: Slot, key: &[f32]);
+}

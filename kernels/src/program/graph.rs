@@ -2,6 +2,7 @@
 
 mod attention;
 mod experts;
+mod heads;
 
 use std::time::Duration;
 
@@ -49,6 +50,15 @@ pub(super) enum Op {
         weight: WeightId,
         bias: Option<WeightId>,
     },
+    HeadLinear {
+        x: ValueId,
+        weights: Vec<WeightId>,
+    },
+    JoinHeads {
+        x: ValueId,
+        y: ValueId,
+        num_heads: usize,
+    },
     Rope {
         x: ValueId,
         frequencies: usize,
@@ -57,7 +67,7 @@ pub(super) enum Op {
     WriteKv {
         layer: usize,
         key: ValueId,
-        value: ValueId,
+        value: Option<ValueId>,
     },
     Attention {
         layer: usize,
@@ -124,10 +134,11 @@ impl Op {
             Op::Gelu { x } | Op::ReluSquared { x } | Op::Linear { x, .. } => vec![x],
             Op::GeluErf { x } | Op::Tanh { x } | Op::Pooled { x, .. } => vec![x],
             Op::Rope { x, .. } | Op::Scale { x, .. } | Op::Logits { x, .. } => vec![x],
+            Op::HeadLinear { x, .. } => vec![x],
             Op::Attention { query, .. } => vec![query],
-            Op::WriteKv { key, value, .. } => vec![key, value],
+            Op::WriteKv { key, value, .. } => std::iter::once(key).chain(value).collect(),
             Op::SiluMul { gate, up } | Op::GeluMul { gate, up } => vec![gate, up],
-            Op::Add { x, y } => vec![x, y],
+            Op::Add { x, y } | Op::JoinHeads { x, y, .. } => vec![x, y],
             Op::SigmoidScale { x, gate } => vec![x, gate],
             Op::Experts { x, logits, .. } => vec![x, logits],
         }
@@ -392,15 +403,6 @@ impl ProgramBuilder {
     pub fn relu_squared(&mut self, x: ValueId) -> Result<ValueId, ProgramError> {
         let width = self.width("relu_squared", x)?;
         Ok(self.push(Op::ReluSquared { x }, width))
-    }
-
-    /// Multiplies each row of `x` by the sigmoid of its row of `gate` `[T, 1]`.
-    pub fn sigmoid_scale(&mut self, x: ValueId, gate: ValueId) -> Result<ValueId, ProgramError> {
-        let width = self.width("sigmoid_scale", x)?;
-        match self.width("sigmoid_scale", gate)? {
-            1 => Ok(self.push(Op::SigmoidScale { x, gate }, width)),
-            other => Err(shape_error("sigmoid_scale", "width of the gate", other, 1)),
-        }
     }
 
     pub fn scale(&mut self, x: ValueId, factor: f32) -> Result<ValueId, ProgramError> {

@@ -5,6 +5,7 @@ use super::weights::WeightImage;
 use crate::attention::Window;
 use crate::kv_pool::{KeyMean, KeyTurns, WindowLimits};
 use crate::ops::rope::RopeFrequencies;
+use crate::ops::route::Rule;
 use crate::ops::silu_mul::SwigluClamp;
 use crate::pack::PackedWeight;
 
@@ -110,8 +111,10 @@ pub enum Kernel {
     Quantize { x: View, out: usize },
     Round { x: View, out: View },
     Linear { x: LinearSource, weight: usize, bias: Option<usize>, out: View },
+    HeadLinear(HeadLinearKernel),
+    JoinHeads { x: View, y: View, num_heads: usize, out: View },
     Rope { x: View, table: View, head_size: usize },
-    WriteKv { layer: usize, key: View, value: View },
+    WriteKv { layer: usize, key: View, value: Option<View> },
     Attention(AttentionKernel),
     SiluMul { gate: View, up: View },
     ClampedSwiglu { gate: View, up: View, clamp: SwigluClamp },
@@ -123,7 +126,7 @@ pub enum Kernel {
     Scale { x: View, factor: f32 },
     SoftCap { x: View, cap: f32 },
     SigmoidScale { x: View, gate: View },
-    Route { logits: View, renormalise: bool, out: View },
+    Route { logits: View, rule: Rule, bias: Option<usize>, out: View },
     Dispatch { x: LinearSource, routes: View, num_experts: usize, out: LinearSource },
     Experts(ExpertsKernel),
     Combine { x: View, routes: View, out: View },
@@ -138,6 +141,32 @@ pub struct ExpertsKernel {
     /// The vector of the biases of all experts, one behind the other.
     pub biases: Option<usize>,
     pub out: View,
+}
+
+/// The products of each head with a matrix of its own.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct HeadLinearKernel {
+    /// The first head of the input. Those of the others follow: next to it in its rows, or in the next buffers if
+    /// they are quantised.
+    pub x: LinearSource,
+    pub num_heads: usize,
+    /// The matrix of the first head. Those of the others follow.
+    pub first_weight: usize,
+    /// The first head of the result. The others follow in its rows.
+    pub out: View,
+}
+
+impl HeadLinearKernel {
+    /// The input and the result of one head.
+    pub fn head(&self, head: usize) -> (LinearSource, View) {
+        let moved = |view: View| View { column: view.column + head * view.width, ..view };
+        let x = match self.x {
+            LinearSource::Float(view) => LinearSource::Float(moved(view)),
+            LinearSource::Rounded(view) => LinearSource::Rounded(moved(view)),
+            LinearSource::Quantized(buffer) => LinearSource::Quantized(buffer + head),
+        };
+        (x, moved(self.out))
+    }
 }
 
 /// Causal attention of the rows of a query over their sequences.
@@ -169,6 +198,8 @@ impl Kernel {
             Kernel::Quantize { .. } => "quantise",
             Kernel::Round { .. } => "round",
             Kernel::Linear { .. } => "linear",
+            Kernel::HeadLinear(_) => "head linear",
+            Kernel::JoinHeads { .. } => "join heads",
             Kernel::Rope { .. } => "rope",
             Kernel::WriteKv { .. } => "write kv",
             Kernel::Attention { .. } => "attention",
@@ -195,6 +226,7 @@ impl Kernel {
             self,
             Kernel::Gather { .. }
                 | Kernel::Linear { .. }
+                | Kernel::HeadLinear(_)
                 | Kernel::Attention { .. }
                 | Kernel::Dispatch { .. }
                 | Kernel::Experts(_)
@@ -218,12 +250,19 @@ impl Kernel {
             Kernel::Linear { x, out, .. } | Kernel::Experts(ExpertsKernel { x, out, .. }) => {
                 vec![x.buffer(), out.buffer]
             }
+            Kernel::HeadLinear(kernel) => {
+                let heads = (0..kernel.num_heads).map(|head| kernel.head(head).0.buffer());
+                heads.chain([kernel.out.buffer]).collect()
+            }
+            Kernel::JoinHeads { x, y, out, .. } => vec![x.buffer, y.buffer, out.buffer],
             Kernel::Dispatch { x, routes, out, .. } => vec![x.buffer(), routes.buffer, out.buffer()],
             Kernel::Combine { x, routes, out } => vec![x.buffer, routes.buffer, out.buffer],
             Kernel::Route { logits, out, .. } => vec![logits.buffer, out.buffer],
             Kernel::SigmoidScale { x, gate } => vec![x.buffer, gate.buffer],
             Kernel::Rope { x, table, .. } => vec![x.buffer, table.buffer],
-            Kernel::WriteKv { key, value, .. } => vec![key.buffer, value.buffer],
+            Kernel::WriteKv { key, value, .. } => {
+                std::iter::once(key).chain(value).map(|view| view.buffer).collect()
+            }
             Kernel::Attention(AttentionKernel { query, out, .. }) => vec![query.buffer, out.buffer],
             Kernel::SiluMul { gate, up }
             | Kernel::ClampedSwiglu { gate, up, .. }

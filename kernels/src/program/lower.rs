@@ -1,6 +1,7 @@
 //! Lowers the recorded graph to instructions over static memory.
 
 mod experts;
+mod heads;
 mod inputs;
 
 use std::collections::HashMap;
@@ -145,10 +146,13 @@ impl ProgramBuilder {
         for (index, node) in self.nodes.iter().enumerate() {
             match node.op {
                 Op::WriteKv { layer, .. } => writes[layer] += 1,
-                Op::Attention { .. } if query_width.is_some_and(|width| width != node.width) => {
-                    return fail("has attention layers with different numbers of heads".to_owned());
+                Op::Attention { query, .. } => {
+                    let width = self.nodes[query.0].width;
+                    if query_width.is_some_and(|other| other != width) {
+                        return fail("has attention layers with different numbers of heads".to_owned());
+                    }
+                    query_width = Some(width);
                 }
-                Op::Attention { .. } => query_width = Some(node.width),
                 Op::Logits { .. } if index + 1 < self.nodes.len() => {
                     return fail("continues after `logits`".to_owned());
                 }
@@ -329,6 +333,13 @@ impl Lowering<'_> {
                 x
             }
             Op::Linear { .. } => return self.lower_linear(index),
+            Op::HeadLinear { x, weights } => self.lower_head_linear(x, weights, rows, width),
+            Op::JoinHeads { x, y, num_heads } => {
+                let (x, y) = (self.operand(x, rows), self.operand(y, rows));
+                let out = self.new_view(width, rows);
+                self.emit(Kernel::JoinHeads { x, y, num_heads, out }, rows);
+                out
+            }
             Op::Logits { x, weight, soft_cap } => {
                 let x = self.source(x, rows, self.raw(weight).format);
                 let weight = self.plan.matrix(&[weight]);
@@ -348,7 +359,8 @@ impl Lowering<'_> {
                 x
             }
             Op::WriteKv { layer, key, value } => {
-                let (key, value) = (self.operand(key, rows), self.operand(value, rows));
+                let key = self.operand(key, rows);
+                let value = value.map(|value| self.operand(value, rows));
                 self.emit(Kernel::WriteKv { layer, key, value }, rows);
                 return;
             }

@@ -36,10 +36,16 @@ impl Case {
         Self::written_by(Isa::SCALAR, random, geometry, heads_per_kv_head, num_tokens)
     }
 
+    /// Creates a case whose keys have latents and are written with `isa`.
+    pub fn of_latents(random: &mut Random, isa: Isa, dtype: KvDtype) -> Self {
+        Self::written_by(isa, random, latent_geometry(72, 4, 32, dtype), 5, 530)
+    }
+
     /// Creates a case with this head size, block size and number of tokens, whose K and V are written with `isa`.
     pub fn of_sizes(random: &mut Random, isa: Isa, dtype: KvDtype, sizes: [usize; 3]) -> Self {
         let [head_size, block_size, num_tokens] = sizes;
-        let geometry = KvGeometry { num_layers: 2, num_kv_heads: 2, head_size, block_size, dtype };
+        let geometry =
+            KvGeometry { num_layers: 2, num_kv_heads: 2, head_size, block_size, dtype, latent_size: None };
         Self::written_by(isa, random, geometry, 3, num_tokens)
     }
 
@@ -66,13 +72,24 @@ impl Case {
             KvDtype::Bf16 => half::bf16::from_f32(x).to_f32(),
         };
         let keys: Vec<f32> = random.normals(num_tokens * width).into_iter().map(round).collect();
-        let values: Vec<f32> = random.normals(num_tokens * width).into_iter().map(round).collect();
+        let values: Vec<f32> = match geometry.latent_size {
+            None => random.normals(num_tokens * width).into_iter().map(round).collect(),
+            Some(size) => keys
+                .chunks_exact(geometry.head_size)
+                .flat_map(|key| &key[key.len() - size..])
+                .copied()
+                .collect(),
+        };
         for t in 0..num_tokens {
             let (block, offset) = (block_table[t / geometry.block_size], t % geometry.block_size);
             let row = t * width..(t + 1) * width;
             // SAFETY: there is only one thread.
             unsafe {
-                pool.view().write(isa, LAYER, block, offset, &keys[row.clone()], &values[row]);
+                if geometry.latent_size.is_some() {
+                    pool.view().write_latent(isa, LAYER, block, offset, &keys[row]);
+                } else {
+                    pool.view().write(isa, LAYER, block, offset, &keys[row.clone()], &values[row]);
+                }
             }
         }
         let queries = random.normals(num_tokens * width * heads_per_kv_head);
@@ -93,14 +110,25 @@ impl Case {
         }
     }
 
-    fn width(&self) -> usize {
+    /// Elements of a query of all heads.
+    fn query_width(&self) -> usize {
         self.queries.len() / self.num_tokens
+    }
+
+    /// Elements of a result of all heads.
+    fn width(&self) -> usize {
+        let g = self.pool.geometry();
+        self.query_width() / g.head_size * g.value_size()
+    }
+
+    fn zeros(&self) -> Vec<f32> {
+        vec![0.0; self.num_tokens * self.width()]
     }
 
     /// Computes the rows `first..end` of one block with items of `rows` rows, with separate segments if `split`.
     fn run(&mut self, isa: Isa, mut first: usize, end: usize, rows: usize, split: bool, out: &mut [f32]) {
         let (width, g) = (self.width(), *self.pool.geometry());
-        let mut scratch = Scratch::new(g.head_size, self.heads_per_kv_head);
+        let mut scratch = Scratch::new(&g, self.heads_per_kv_head);
         let rows = rows.min(rows_per_item(self.heads_per_kv_head));
         while first < end {
             let num_rows = rows.min(end - first).min(g.block_size - first % g.block_size);
@@ -123,7 +151,9 @@ impl Case {
                     end_segment: num_segments(first),
                     next: None,
                 };
-                let queries = Rows { pointer: self.queries[first * width..].as_ptr(), stride: width };
+                let query_width = self.query_width();
+                let queries =
+                    Rows { pointer: self.queries[first * query_width..].as_ptr(), stride: query_width };
                 let out = Rows { pointer: out[first * width..].as_mut_ptr(), stride: width };
                 let kv = self.pool.view();
                 // SAFETY: there is only one thread, and the buffers hold all rows.
@@ -132,7 +162,7 @@ impl Case {
                         attend(isa, &kv, &item, queries, &mut scratch, Target::Rows(out));
                         continue;
                     }
-                    let size = num_rows * self.heads_per_kv_head * state_size(g.padded_head_size());
+                    let size = num_rows * self.heads_per_kv_head * state_size(g.padded_value_size());
                     let mut states = vec![0.0; size * (item.end_segment - first_segment)];
                     for segment in (first_segment..item.end_segment).rev() {
                         let part = Item { first_segment: segment, end_segment: segment + 1, ..item };
@@ -147,7 +177,7 @@ impl Case {
     }
 
     pub fn rows(&mut self, isa: Isa, first: usize) -> Vec<f32> {
-        let mut out = vec![0.0; self.queries.len()];
+        let mut out = self.zeros();
         self.run(isa, first, self.num_tokens, 64, false, &mut out);
         out.split_off(first * self.width())
     }
@@ -160,11 +190,13 @@ impl Case {
     /// Computes plain softmax attention in f64.
     fn naive(&self) -> Vec<f64> {
         let g = self.pool.geometry();
-        let (width, kv_width, d) = (self.width(), g.num_kv_heads * g.head_size, g.head_size);
-        let mut out = vec![0.0f64; self.queries.len()];
+        let (width, kv_width, d) = (self.query_width(), g.num_kv_heads * g.head_size, g.head_size);
+        let (value_size, values_width) = (g.value_size(), g.num_kv_heads * g.value_size());
+        let mut out = vec![0.0f64; self.num_tokens * self.width()];
         for t in 0..self.num_tokens {
             for head in 0..width / d {
-                let kv = head / self.heads_per_kv_head * d;
+                let kv_head = head / self.heads_per_kv_head;
+                let kv = kv_head * d;
                 let q = &self.queries[t * width + head * d..][..d];
                 let first = self.window.first_visible(t);
                 let scores: Vec<f64> = (first..=t)
@@ -181,9 +213,9 @@ impl Case {
                 let weights: Vec<f64> = scores.iter().map(|s| (s - max).exp()).collect();
                 let sum = weights.iter().sum::<f64>() + (sink - max).exp();
                 for (s, weight) in weights.iter().enumerate() {
-                    for i in 0..d {
-                        out[t * width + head * d + i] +=
-                            weight / sum * f64::from(self.values[(first + s) * kv_width + kv + i]);
+                    let value = &self.values[(first + s) * values_width + kv_head * value_size..];
+                    for (i, element) in value[..value_size].iter().enumerate() {
+                        out[t * self.width() + head * value_size + i] += weight / sum * f64::from(*element);
                     }
                 }
             }
@@ -199,6 +231,7 @@ fn random_geometry(random: &mut Random, dtype: KvDtype) -> (KvGeometry, usize) {
         head_size: [4, 16, 20, 64, 80, 128][random.below(6)],
         block_size: [16, 32, 64, 128][random.below(4)],
         dtype,
+        latent_size: None,
     };
     (geometry, [1, 2, 3, 4, 5, 7, 8, 14][random.below(8)])
 }
@@ -216,7 +249,7 @@ fn stated_errors(dtype: KvDtype) -> (f64, f64) {
 fn check_all_ways(case: &mut Case, what: &str) {
     let num_tokens = case.num_tokens;
     let best = *Isa::available().last().unwrap();
-    let mut expected = vec![0.0; case.queries.len()];
+    let mut expected = case.zeros();
     case.run(best, 0, num_tokens, 1, false, &mut expected);
     let errors: Vec<f64> =
         expected.iter().zip(case.naive()).map(|(got, exact)| (f64::from(*got) - exact).abs()).collect();
@@ -246,6 +279,50 @@ fn attention_is_near_exact_and_has_the_same_bits_in_every_division() {
         let mut case = Case::new(&mut random, geometry, heads_per_kv_head, num_tokens);
         let what = format!("seed {seed}: {geometry:?} group {heads_per_kv_head} tokens {num_tokens}");
         check_all_ways(&mut case, &what);
+    }
+}
+
+/// A geometry of keys with latents, of which 16 times `latent` elements are the value.
+fn latent_geometry(head_size: usize, latent: usize, block_size: usize, dtype: KvDtype) -> KvGeometry {
+    let latent_size = Some(16 * latent);
+    KvGeometry { num_layers: 2, num_kv_heads: 1, head_size, block_size, dtype, latent_size }
+}
+
+#[test]
+fn attention_to_latents_is_near_exact_and_has_the_same_bits_in_every_division() {
+    for seed in 0..num_cases(8, 32) {
+        let dtype = [KvDtype::F16, KvDtype::Bf16][seed as usize % 2];
+        let mut random = Random::new(2000 + seed);
+        // That of DeepSeek, and rows that are not whole vectors.
+        let (head_size, latent) = [(576, 32), (20, 1), (80, 4), (32, 2)][random.below(4)];
+        let geometry = latent_geometry(head_size, latent, [16, 32, 64, 128][random.below(4)], dtype);
+        let heads = [1, 2, 5, 16, 20, 64][random.below(6)];
+        let num_tokens = if seed % 4 == 0 { 530 } else { 1 + random.below(140) };
+        let mut case = Case::new(&mut random, geometry, heads, num_tokens);
+        if seed % 3 == 2 {
+            (case.window, case.soft_cap) = (Window::new(1 + random.below(90)).unwrap(), Some(0.7));
+        }
+        check_all_ways(&mut case, &format!("seed {seed}: {geometry:?} {heads} heads, {num_tokens} tokens"));
+    }
+}
+
+#[test]
+fn later_latents_do_not_affect_a_query() {
+    let geometry = latent_geometry(40, 2, 32, KvDtype::F16);
+    let mut case = Case::new(&mut Random::new(6), geometry, 5, 40);
+    let width = case.width();
+    for isa in Isa::available() {
+        let expected = case.rows(isa, 0);
+        assert!(expected.iter().all(|x| x.is_finite()));
+        let [infinite, before] = [vec![f32::INFINITY; 40], case.keys[20 * 40..21 * 40].to_vec()];
+        let block = case.block_table[0];
+        // SAFETY: there is only one thread.
+        unsafe { case.pool.view().write_latent(isa, LAYER, block, 20, &infinite) };
+        let got = case.rows(isa, 0);
+        assert_eq!(bits(&got[..20 * width]), bits(&expected[..20 * width]), "{isa}");
+        assert!(got[20 * width..].iter().any(|x| !x.is_finite()), "{isa}");
+        // SAFETY: as above.
+        unsafe { case.pool.view().write_latent(isa, LAYER, block, 20, &before) };
     }
 }
 
@@ -316,7 +393,14 @@ fn a_sink_beyond_all_scores_gives_zero_and_one_below_them_changes_nothing() {
 #[test]
 fn positions_before_the_window_have_no_effect_and_their_blocks_are_not_read() {
     for dtype in KvDtype::ALL {
-        let geometry = KvGeometry { num_layers: 2, num_kv_heads: 1, head_size: 16, block_size: 16, dtype };
+        let geometry = KvGeometry {
+            num_layers: 2,
+            num_kv_heads: 1,
+            head_size: 16,
+            block_size: 16,
+            dtype,
+            latent_size: None,
+        };
         let mut case = Case::new(&mut Random::new(7), geometry, 3, 100);
         case.window = Window::new(20).unwrap();
         let (isa, width) = (*Isa::available().last().unwrap(), case.width());
@@ -343,7 +427,14 @@ fn positions_before_the_window_have_no_effect_and_their_blocks_are_not_read() {
 #[test]
 fn later_tokens_and_stale_slots_do_not_affect_a_query() {
     for dtype in KvDtype::ALL {
-        let geometry = KvGeometry { num_layers: 2, num_kv_heads: 1, head_size: 16, block_size: 32, dtype };
+        let geometry = KvGeometry {
+            num_layers: 2,
+            num_kv_heads: 1,
+            head_size: 16,
+            block_size: 32,
+            dtype,
+            latent_size: None,
+        };
         let mut random = Random::new(5);
         let mut case = Case::new(&mut random, geometry, 3, 40);
         let mut expected = vec![0.0; case.queries.len()];
@@ -369,7 +460,14 @@ fn later_tokens_and_stale_slots_do_not_affect_a_query() {
 #[test]
 fn a_query_that_is_not_finite_gives_nan_and_a_zero_query_averages() {
     for dtype in KvDtype::ALL {
-        let geometry = KvGeometry { num_layers: 2, num_kv_heads: 1, head_size: 32, block_size: 32, dtype };
+        let geometry = KvGeometry {
+            num_layers: 2,
+            num_kv_heads: 1,
+            head_size: 32,
+            block_size: 32,
+            dtype,
+            latent_size: None,
+        };
         let most = if dtype == KvDtype::Int4 { 0.1 } else { 0.02 };
         let mut case = Case::new(&mut Random::new(6), geometry, 2, 70);
         let width = case.width();
@@ -391,8 +489,14 @@ fn a_query_that_is_not_finite_gives_nan_and_a_zero_query_averages() {
 #[test]
 fn shifted_and_scaled_keys_give_the_same_attention() {
     let mut random = Random::new(8);
-    let g =
-        KvGeometry { num_layers: 2, num_kv_heads: 2, head_size: 64, block_size: 64, dtype: KvDtype::Int4 };
+    let g = KvGeometry {
+        num_layers: 2,
+        num_kv_heads: 2,
+        head_size: 64,
+        block_size: 64,
+        dtype: KvDtype::Int4,
+        latent_size: None,
+    };
     let mut case = Case::new(&mut random, g, 3, 150);
     // Keys around a mean that is larger than their deviations, with channel magnitudes that differ by up to 16 times.
     let means: Vec<f32> = random.normals(128).into_iter().map(|x| 8.0 * x).collect();
@@ -440,8 +544,14 @@ fn shifted_and_scaled_keys_give_the_same_attention() {
 #[test]
 fn a_rotating_mean_of_keys_gives_the_same_attention() {
     let mut random = Random::new(9);
-    let g =
-        KvGeometry { num_layers: 2, num_kv_heads: 2, head_size: 20, block_size: 32, dtype: KvDtype::Int4 };
+    let g = KvGeometry {
+        num_layers: 2,
+        num_kv_heads: 2,
+        head_size: 20,
+        block_size: 32,
+        dtype: KvDtype::Int4,
+        latent_size: None,
+    };
     // The last four elements are not rotated.
     let frequencies = [RopeFrequencies::new((0..8).map(|i| 0.05 * 0.6f64.powi(i)).collect(), 1.5)];
     let turns = KeyTurns::new(&[KeyMean::Turns(0); 2], &frequencies, g.block_size, 20);

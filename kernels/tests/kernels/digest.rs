@@ -31,7 +31,7 @@ use crate::random::Random;
 const INT4_MODELS: &str = "int4_models";
 const GPT_OSS_INT4: &str = "gpt_oss_int4";
 /// The current XXH3-64 of each group of results.
-const DIGESTS: [(&str, u64); 53] = [
+const DIGESTS: [(&str, u64); 54] = [
     ("rms_norm", 0x1f5038f7c15a45e2),
     ("head_rms_norm", 0x793fb7940ddce849),
     ("silu_mul", 0xf8fbe278048fc9ea),
@@ -82,6 +82,7 @@ const DIGESTS: [(&str, u64); 53] = [
     ("sampled", 0x743cface79963a3b),
     ("models", 0x76a23211e0573731),
     ("experts", 0x755a3cbec14a3228),
+    ("latents", 0x2a934e0cb5ddfbce),
     ("gpt_oss", 0x1cd518b479cee451),
     (INT4_MODELS, 0x77bdc6129a48e6a4),
     (GPT_OSS_INT4, 0x07f45752e2a5d18d),
@@ -89,7 +90,7 @@ const DIGESTS: [(&str, u64); 53] = [
 
 /// Each `NUMERICS_VERSION` with the XXH3-64 of its digests in order, little-endian. A change of bits adds a line and
 /// never changes an existing one.
-const VERSIONS: [(u32, u64); 2] = [(7, 0xafd9e0cc6822f7f7), (8, 0x467e96b8d3c14efd)];
+const VERSIONS: [(u32, u64); 2] = [(7, 0xafd9e0cc6822f7f7), (8, 0x079080c6598a8788)];
 
 #[derive(Default)]
 struct Digest(Xxh3);
@@ -239,19 +240,31 @@ fn models(isa: Isa, is_wanted: impl Fn(&Recipe) -> bool) -> u64 {
     digest.end()
 }
 
+fn latents(isa: Isa) -> u64 {
+    let mut digest = Digest::default();
+    for dtype in [KvDtype::F16, KvDtype::Bf16] {
+        let mut case = Case::of_latents(&mut Random::new(700), isa, dtype);
+        digest.floats(&case.rows(isa, 518));
+        digest.bytes(&case.stored_block(0));
+    }
+    digest.bytes(&models(isa, |recipe| recipe.has_latents).to_le_bytes());
+    digest.end()
+}
+
 fn all(isa: Isa) -> Vec<(&'static str, u64)> {
     let mut all = operations(isa);
     all.extend(Format::ALL.map(|format| (format.name(), products(isa, format))));
     all.extend(KvDtype::ALL.map(|dtype| (dtype.name(), attention(isa, dtype))));
     let is_int4 = |recipe: &Recipe| recipe.dtype == KvDtype::Int4;
     let is_dense = |recipe: &Recipe| recipe.experts.is_none() && !is_int4(recipe);
-    let is_mixture = |recipe: &Recipe| recipe.experts.is_some() && !recipe.is_gpt_oss;
+    let is_mixture = |recipe: &Recipe| recipe.experts.is_some() && !recipe.has_latents && !recipe.is_gpt_oss;
     let is_gpt_oss = |recipe: &Recipe| recipe.is_gpt_oss && !is_int4(recipe);
     all.extend([
         ("quantized", quantized(isa)),
         ("sampled", sampled(isa)),
         ("models", models(isa, is_dense)),
         ("experts", models(isa, is_mixture)),
+        ("latents", latents(isa)),
         ("gpt_oss", models(isa, is_gpt_oss)),
     ]);
     // Building these models measures the key scaling with a thousand tokens, which is too slow without vectors.

@@ -10,7 +10,14 @@ const HEAD_SIZE: usize = 20;
 const BLOCK_SIZE: usize = 32;
 
 fn geometry(dtype: KvDtype) -> KvGeometry {
-    KvGeometry { num_layers: 2, num_kv_heads: HEADS, head_size: HEAD_SIZE, block_size: BLOCK_SIZE, dtype }
+    KvGeometry {
+        num_layers: 2,
+        num_kv_heads: HEADS,
+        head_size: HEAD_SIZE,
+        block_size: BLOCK_SIZE,
+        dtype,
+        latent_size: None,
+    }
 }
 
 fn token(seed: usize) -> Vec<f32> {
@@ -124,6 +131,51 @@ fn written_values_are_read_back_and_partial_copies_copy_only_their_part() {
 }
 
 #[test]
+fn latents_are_rows_and_partial_copies_copy_only_their_part() {
+    // Rows of 20 elements are padded to 32.
+    let geometry = |dtype| KvGeometry { num_kv_heads: 1, latent_size: Some(16), ..geometry(dtype) };
+    assert_eq!(geometry(KvDtype::F16).bytes_per_block(), 2 * BLOCK_SIZE * 32 * 2);
+    let key = |seed| token(seed)[..HEAD_SIZE].to_vec();
+    for (isa, dtype) in
+        Isa::available().into_iter().flat_map(|isa| [(isa, KvDtype::F16), (isa, KvDtype::Bf16)])
+    {
+        let mut pool = KvPool::new(geometry(dtype), 3).unwrap();
+        pool.fill(0x7fff);
+        for (layer, block, offset) in (0..2).flat_map(|layer| {
+            (0..2).flat_map(move |block| (0..BLOCK_SIZE).map(move |offset| (layer, block, offset)))
+        }) {
+            let key = key(offset + layer + 100 * block as usize);
+            // SAFETY: there is only one thread.
+            unsafe { pool.view().write_latent(isa, layer, block, offset, &key) };
+        }
+        let read = |pool: &mut KvPool, layer, block, offset: usize| -> (Vec<f32>, Vec<f32>) {
+            let view = pool.view();
+            let float = |bits| match dtype {
+                KvDtype::F16 => half::f16::from_bits(bits).to_f32(),
+                _ => half::bf16::from_bits(bits).to_f32(),
+            };
+            let row = |p: *const u8, len: usize| {
+                // SAFETY: rows of 32 elements lie in the pool, and values end with them or before.
+                (0..len).map(|d| float(unsafe { *p.cast::<u16>().add(offset * 32 + d) })).collect()
+            };
+            (row(view.keys(layer, block, 0), 32), row(view.values(layer, block, 0), 16))
+        };
+        for num_tokens in [1, 5, 16, 23, BLOCK_SIZE] {
+            pool.copy_block(1, 2, BLOCK_SIZE).unwrap();
+            pool.copy_block(0, 2, num_tokens).unwrap();
+            for (layer, offset) in (0..2).flat_map(|layer| (0..BLOCK_SIZE).map(move |offset| (layer, offset)))
+            {
+                let source = u32::from(offset >= num_tokens);
+                let (got, value) = read(&mut pool, layer, 2, offset);
+                assert_close(dtype, &got[..HEAD_SIZE], &key(offset + layer + 100 * source as usize));
+                assert_eq!(got[HEAD_SIZE..], [0.0; 12], "padding");
+                assert_eq!(value, got[4..HEAD_SIZE], "the value is the end of the key");
+            }
+        }
+    }
+}
+
+#[test]
 fn bytes_are_the_same_on_every_instruction_set() {
     for dtype in KvDtype::ALL {
         let mut blocks = Isa::available().into_iter().map(|isa| {
@@ -155,6 +207,22 @@ fn invalid_geometries_and_copies_are_refused_with_a_reason() {
     let error = KvPool::new(KvGeometry { block_size: 24, ..good }, 3).unwrap_err().to_string();
     assert_eq!(error, "`block_size` is 24, expected 16, 32, 64 or 128");
     assert!(KvPool::new(good, 0).is_err());
+    let error = KvPool::new(KvGeometry { latent_size: Some(16), ..geometry(KvDtype::F16) }, 3).unwrap_err();
+    assert_eq!(error.to_string(), "`num_kv_heads` is 3, expected 1 with a latent");
+    let good = KvGeometry { num_kv_heads: 1, ..good };
+    let latent = KvGeometry { latent_size: Some(16), ..good };
+    let error = KvPool::new(latent, 3).unwrap_err().to_string();
+    assert_eq!(error, "keys with a latent are stored as f16 or bf16, but the KV dtype is int8");
+    for latent_size in [0, 8, 32] {
+        let latent = KvGeometry { latent_size: Some(latent_size), dtype: KvDtype::F16, ..good };
+        let error = KvPool::new(latent, 3).unwrap_err().to_string();
+        assert_eq!(
+            error,
+            format!("`latent_size` is {latent_size}, expected a multiple of 16 up to the head size")
+        );
+    }
+    let error = KvPool::new(KvGeometry { head_size: 513, ..good }, 3).unwrap_err().to_string();
+    assert_eq!(error, "`head_size` is 513, expected 1 to 512");
     let mut pool = KvPool::new(good, 3).unwrap();
     let error = pool.copy_block(0, 3, 1).unwrap_err().to_string();
     assert_eq!(error, "block 3 does not exist, the pool has 3 blocks");

@@ -1,6 +1,7 @@
 mod memory;
 
 use trunkline_kernels::kv_pool::{KvDtype, KvGeometry};
+use trunkline_kernels::ops::route::Rule;
 use trunkline_kernels::pack::Format;
 use trunkline_kernels::program::{
     Experts, Instruction, Kernel, Program, ProgramBuilder, ProgramConfig, ProgramError, RowSet, ValueId,
@@ -12,8 +13,14 @@ fn builder() -> ProgramBuilder {
 }
 
 fn builder_of(num_layers: usize) -> ProgramBuilder {
-    let geometry =
-        KvGeometry { num_layers, num_kv_heads: 1, head_size: 32, block_size: 16, dtype: KvDtype::Int8 };
+    let geometry = KvGeometry {
+        num_layers,
+        num_kv_heads: 1,
+        head_size: 32,
+        block_size: 16,
+        dtype: KvDtype::Int8,
+        latent_size: None,
+    };
     let config = ProgramConfig { max_step_tokens: 64, max_step_sequences: 4, num_blocks: 4, geometry };
     ProgramBuilder::new(config).unwrap()
 }
@@ -38,7 +45,7 @@ fn layers(formats: [Format; 3]) -> Program {
         });
         let q = b.rope(q, &[1.0; 16], 1.0, 32).unwrap();
         let k = b.rope(k, &[1.0; 16], 1.0, 32).unwrap();
-        b.write_kv(layer, k, v).unwrap();
+        b.write_kv(layer, k, Some(v)).unwrap();
         let a = b.paged_attention(layer, q, 1.0, None, None, None).unwrap();
         let out = weight(&mut b, Format::Q8_0, &[64, 64]);
         let a = b.linear(a, out, None).unwrap();
@@ -100,7 +107,7 @@ fn a_value_that_is_read_again_is_not_overwritten() {
     let embedding = weight(&mut b, Format::F32, &[10, 32]);
     let x = b.embedding(embedding).unwrap();
     let q = b.rope(x, &[1.0; 4], 1.0, 32).unwrap();
-    b.write_kv(0, q, x).unwrap();
+    b.write_kv(0, q, Some(x)).unwrap();
     let a = b.paged_attention(0, q, 1.0, None, None, None).unwrap();
     let twice = b.add(a, a).unwrap();
     b.logits(twice, embedding, None).unwrap();
@@ -121,7 +128,7 @@ fn dead_operations_are_removed() {
     let x = b.embedding(embedding).unwrap();
     let unused = weight(&mut b, Format::F32, &[999, 32]);
     b.linear(x, unused, None).unwrap();
-    b.write_kv(0, x, x).unwrap();
+    b.write_kv(0, x, Some(x)).unwrap();
     b.logits(x, embedding, None).unwrap();
     let program = b.lower().unwrap();
     assert_eq!(program.weights.len(), 1);
@@ -142,7 +149,16 @@ fn sinks_and_biases_of_another_size_are_refused() {
     let experts = |bias: Vec<WeightId>| {
         let [gate, up, down] = std::array::from_fn(|_| vec![square; 10]);
         let biases = Some([vec![wide; 10], vec![wide; 10], bias]);
-        Experts { gate, up, down, num_used: 2, renormalise: true, biases, clamp: None }
+        Experts {
+            gate,
+            up,
+            down,
+            num_used: 2,
+            rule: Rule::softmax(true),
+            choice_bias: None,
+            biases,
+            clamp: None,
+        }
     };
     assert_eq!(
         message(b.experts(x, logits, experts(vec![wide; 9]))),
@@ -164,8 +180,8 @@ fn misuse_is_refused_with_a_reason() {
     assert_eq!(message(b.rms_norm(x, norm, 1e-5)), "`rms_norm`: shape of the weight is [32], expected [64]");
     assert_eq!(message(b.add(x, ValueId(9))), "`add`: there is no value 9");
     assert_eq!(message(b.embedding(WeightId(7))), "`embedding`: there is no weight 7");
-    assert_eq!(message(b.write_kv(1, x, x)), "`write_kv`: layer is 1, expected 0 to 0");
-    assert_eq!(message(b.write_kv(0, x, x)), "`write_kv`: width of key is 64, expected 32");
+    assert_eq!(message(b.write_kv(1, x, Some(x))), "`write_kv`: layer is 1, expected 0 to 0");
+    assert_eq!(message(b.write_kv(0, x, Some(x))), "`write_kv`: width of key is 64, expected 32");
     assert_eq!(
         message(b.paged_attention(0, x, 1.0, None, None, None)),
         "the program reads K and V of layer 0 before `write_kv`"
@@ -174,8 +190,25 @@ fn misuse_is_refused_with_a_reason() {
         message(b.rope(x, &[1.0; 17], 1.0, 32)),
         "`rope`: number of frequencies is 17, expected 1 to 16"
     );
+    assert_eq!(
+        message(b.write_kv(0, x, None)),
+        "`write_kv`: number of values is 0, expected one, unless it is a part of the key"
+    );
+    let [head, other] = [[16, 32], [16, 16]].map(|shape| weight(&mut b, Format::F32, &shape));
+    assert_eq!(
+        message(b.head_linear(x, vec![head; 3])),
+        "`head_linear`: width of the input is 64, expected 96"
+    );
+    assert_eq!(
+        message(b.head_linear(x, vec![])),
+        "`head_linear`: number of weights is 0, expected at least 1"
+    );
+    assert!(
+        message(b.head_linear(x, vec![head, other])).starts_with("`head_linear`: an expert's weight is ")
+    );
+    assert_eq!(message(b.join_heads(x, x, 3)), "`join_heads`: width is 64, expected a multiple of 3 heads");
     let error = b.weight(Format::Q8_0, vec![0; 33], &[1, 32]).unwrap_err().to_string();
-    assert!(error.starts_with("weight 2: "), "{error}");
+    assert!(error.starts_with("weight 4: "), "{error}");
     assert_eq!(b.lower().unwrap_err().to_string(), "the program does not end with `logits` or `pooled`");
     let mut b = builder();
     let embedding = weight(&mut b, Format::F32, &[10, 64]);

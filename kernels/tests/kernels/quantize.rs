@@ -15,8 +15,14 @@ fn f32_bytes(values: &[f32]) -> Vec<u8> {
 }
 
 fn builder() -> ProgramBuilder {
-    let geometry =
-        KvGeometry { num_layers: 1, num_kv_heads: 1, head_size: 32, block_size: 16, dtype: KvDtype::F16 };
+    let geometry = KvGeometry {
+        num_layers: 1,
+        num_kv_heads: 1,
+        head_size: 32,
+        block_size: 16,
+        dtype: KvDtype::F16,
+        latent_size: None,
+    };
     ProgramBuilder::new(ProgramConfig { max_step_tokens: 16, max_step_sequences: 4, num_blocks: 4, geometry })
         .unwrap()
 }
@@ -27,7 +33,7 @@ fn model(mut add: impl FnMut(&mut ProgramBuilder, usize) -> WeightId) -> Program
     let [embedding, q, k, v, out] = [70, 64, 32, 32, HIDDEN].map(|rows| add(&mut b, rows));
     let x = b.embedding(embedding).unwrap();
     let [q, k, v] = [q, k, v].map(|weight| b.linear(x, weight, None).unwrap());
-    b.write_kv(0, k, v).unwrap();
+    b.write_kv(0, k, Some(v)).unwrap();
     let a = b.paged_attention(0, q, 0.1, None, None, None).unwrap();
     let a = b.linear(a, out, None).unwrap();
     let x = b.add(x, a).unwrap();

@@ -33,8 +33,14 @@ fn builder() -> ProgramBuilder {
 
 /// Like [`builder`], optionally with the weights of k and v, which have the same shape, swapped.
 fn builder_of(swaps_k_and_v: bool) -> ProgramBuilder {
-    let geometry =
-        KvGeometry { num_layers: 1, num_kv_heads: 1, head_size: 32, block_size: 16, dtype: KvDtype::F16 };
+    let geometry = KvGeometry {
+        num_layers: 1,
+        num_kv_heads: 1,
+        head_size: 32,
+        block_size: 16,
+        dtype: KvDtype::F16,
+        latent_size: None,
+    };
     let config = ProgramConfig { max_step_tokens: 16, max_step_sequences: 4, num_blocks: 4, geometry };
     let mut random = Random::new(1);
     let mut b = ProgramBuilder::new(config).unwrap();
@@ -54,7 +60,7 @@ fn builder_of(swaps_k_and_v: bool) -> ProgramBuilder {
     let h = b.rms_norm(x, norm, 1e-5).unwrap();
     let [k, v] = if swaps_k_and_v { [v, k] } else { [k, v] };
     let [q, k, v] = [q, k, v].map(|weight| b.linear(h, weight, None).unwrap());
-    b.write_kv(0, k, v).unwrap();
+    b.write_kv(0, k, Some(v)).unwrap();
     let a = b.paged_attention(0, q, 1.0, None, None, None).unwrap();
     let x = b.add(x, a).unwrap();
     b.logits(x, embedding, None).unwrap();

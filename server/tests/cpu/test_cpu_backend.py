@@ -33,7 +33,7 @@ RANDOM = SamplingParams(
 
 
 # The prompt is longer than the windows of models that have them.
-@pytest.fixture(params=["llama3", "mistral_window", "gemma2", "gemma3"])
+@pytest.fixture(params=["llama3", "mistral_window", "gemma2", "gemma3", "deepseek_v2"])
 def checkpoint(tiny_model: TinyModels, request: pytest.FixtureRequest) -> Checkpoint:
     return open_checkpoint(tiny_model(request.param).folder)
 
@@ -193,7 +193,8 @@ def test_only_the_invalid_chunk_fails(backend: CpuBackend, chunk: Chunk) -> None
 
 def test_info_describes_the_backend(backend: CpuBackend, checkpoint: Checkpoint) -> None:
     info = backend.info
-    assert (info.block_size, info.num_device_blocks, info.kv_dtype) == (BLOCK_SIZE, NUM_BLOCKS, "int8")
+    dtype = "int8" if checkpoint.config.latent is None else "f16"
+    assert (info.block_size, info.num_device_blocks, info.kv_dtype) == (BLOCK_SIZE, NUM_BLOCKS, dtype)
     assert info.bytes_per_block > 0
     assert info.weight_bytes > 0
     assert "1 thread" in info.device
@@ -202,7 +203,9 @@ def test_info_describes_the_backend(backend: CpuBackend, checkpoint: Checkpoint)
 
 
 @pytest.mark.parametrize("dtype", ["int8", "int4", "f16", "bf16"])
-def test_the_kv_dtype_is_reported_and_part_of_the_fingerprint(checkpoint: Checkpoint, dtype: str) -> None:
+@pytest.mark.parametrize("case", ["llama3", "gemma2"])
+def test_the_kv_dtype_is_reported_and_part_of_the_fingerprint(tiny_model: TinyModels, case: str, dtype: str) -> None:
+    checkpoint = open_checkpoint(tiny_model(case).folder)
     backend = build_tiny(checkpoint, kv_cache_dtype=dtype, block_size=64)
     auto = build_tiny(checkpoint, block_size=64)
     assert (backend.info.kv_dtype, auto.info.kv_dtype) == (dtype, "int8")

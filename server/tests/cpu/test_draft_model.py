@@ -47,7 +47,7 @@ def decode(
     return output, steps, drafted
 
 
-@pytest.mark.parametrize("case", ["llama3", "gemma3"])
+@pytest.mark.parametrize("case", ["llama3", "gemma3", "deepseek_v2"])
 def test_a_model_that_drafts_for_itself_is_always_right_when_greedy(tiny_model: TinyModels, case: str) -> None:
     checkpoint = open_checkpoint(tiny_model(case).folder)
     expected, steps, _ = decode(build_tiny(checkpoint), 0, GREEDY)

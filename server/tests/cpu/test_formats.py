@@ -60,7 +60,14 @@ def test_logprobs_of_a_format(
 
 @pytest.mark.parametrize(
     ("case", "format_name"),
-    [("qwen3_moe", "Q8_0"), ("qwen2_moe", "Q4_1"), ("mixtral", "F16"), ("gpt_oss", "MXFP4")],
+    [
+        ("qwen3_moe", "Q8_0"),
+        ("qwen2_moe", "Q4_1"),
+        ("mixtral", "F16"),
+        ("deepseek_v2", "Q8_0"),
+        ("deepseek_v2", "BF16"),
+        ("gpt_oss", "MXFP4"),
+    ],
 )
 def test_logprobs_of_experts(
     case: str, format_name: str, tiny_model: TinyModels, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -113,16 +120,20 @@ def test_experts_in_mxfp4_have_the_bits_of_gguf(tiny_model: TinyModels, tmp_path
     np.testing.assert_array_equal(*found)
 
 
-@pytest.mark.parametrize("case", ["gptq", "awq", "packed_8_with_zeros", "fp8_dynamic", "bitsandbytes_4"])
+@pytest.mark.parametrize(
+    ("model", "case", "bound"),
+    [("llama2", case, INT_BOUND) for case in ("gptq", "awq", "packed_8_with_zeros", "fp8_dynamic", "bitsandbytes_4")]
+    + [("deepseek_v2", "gptq", EXPERTS_BOUND), ("deepseek_v2", "fp8_dynamic", EXPERTS_BOUND)],
+)
 def test_logprobs_of_quantised_safetensors(
-    case: str, tiny_model: TinyModels, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    model: str, case: str, bound: float, tiny_model: TinyModels, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    write_quantized(tiny_model("llama2").folder, tmp_path, case)
+    write_quantized(tiny_model(model).folder, tmp_path, case)
     checkpoint = open_checkpoint(tmp_path)
     ids = np.random.default_rng(17).integers(0, VOCAB_SIZE, 100).tolist()
     expected = log_softmax(ReferenceBackend(checkpoint).score(ids))
     with caplog.at_level("INFO"):
         backend = build(checkpoint, kv_cache_dtype="f16", max_batch_total_tokens=256, block_size=16)
     found = log_softmax(backend.score(ids))
-    assert np.abs(found - expected).mean() < INT_BOUND
+    assert np.abs(found - expected).mean() < bound
     assert "quantised weights repacked" in caplog.text

@@ -67,8 +67,9 @@ def test_the_second_start_maps_what_the_first_quantised(
     assert messages(caplog) == ["weights packed", "packed weights cached"] * 2
 
 
-def test_experts_are_quantised_and_their_router_is_not(tiny_model: TinyModels) -> None:
-    checkpoint = open_checkpoint(tiny_model("qwen2_moe").folder)
+@pytest.mark.parametrize("case", ["qwen2_moe", "deepseek_v2"])
+def test_experts_are_quantised_and_their_router_is_not(case: str, tiny_model: TinyModels) -> None:
+    checkpoint = open_checkpoint(tiny_model(case).folder)
     plain, small = build_tiny(checkpoint), build_tiny(checkpoint, quantize="int8")
     assert small.info.weight_bytes < plain.info.weight_bytes / 2
     assert np.abs(log_softmax(small.score(PROMPT)) - log_softmax(plain.score(PROMPT))).mean() < 0.05

@@ -80,10 +80,13 @@ def restore(shard: Shard, keys: Sequence[bytes]) -> int:
     return outcome.num_blocks
 
 
-@pytest.mark.parametrize("kv_dtype", ["int8", "int4", "f16"])
+@pytest.mark.parametrize(
+    ("case", "kv_dtype"), [("llama3", "int8"), ("llama3", "int4"), ("llama3", "f16"), ("deepseek_v2", "auto")]
+)
 def test_a_history_continues_with_the_same_bits_after_a_restart(
-    checkpoint: Checkpoint, tmp_path: Path, kv_dtype: str
+    tiny_model: TinyModels, tmp_path: Path, case: str, kv_dtype: str
 ) -> None:
+    checkpoint = open_checkpoint(tiny_model(case).folder)
     folder = tmp_path / "kv"
     shard = Shard(open_backend(checkpoint, folder, kv_cache_dtype=kv_dtype))
     expected = [shard.prefill(BLOCK_IDS, stores=STORES), *shard.go_on(8)]

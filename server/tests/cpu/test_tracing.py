@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from trunkline_server.backends.cpu.ops import TracingOps
 from trunkline_server.models import config_json, registry
-from trunkline_server.models.config import ModelConfig
+from trunkline_server.models.config import LatentAttention, ModelConfig
 from trunkline_server.models.config_encoder import ENCODERS
 from trunkline_server.models.shapes import weight_shapes
 from trunkline_server.weights.tensor import Tensor
@@ -61,11 +61,17 @@ def config(**changes: Any) -> ModelConfig:
 @pytest.mark.parametrize("architecture", sorted(registry.ARCHITECTURES.keys() - set(ENCODERS)))
 def test_every_weight_is_passed_once_and_a_tied_head_is_the_embedding(architecture: str, is_tied: bool) -> None:
     experts: dict[str, Any] = {}
-    if architecture in ("gpt_oss", "granitemoe", "mixtral", "olmoe", "qwen2_moe", "qwen3_moe"):
+    if architecture in (
+        "deepseek_v2", "deepseek_v3", "gpt_oss", "granitemoe", "mixtral", "olmoe", "qwen2_moe", "qwen3_moe",
+    ):  # fmt: skip
         experts = {"num_experts": 3, "num_experts_per_token": 2, "expert_size": 8, "expert_layers": (True, True)}
+    if architecture.startswith("deepseek"):
+        latent = LatentAttention(size=6, query_size=5 if is_tied else 0, key_size=4, value_size=3)
+        experts |= {"latent": latent, "num_kv_heads": 1, "head_size": 8, "rotated_size": 2, "has_shared_gate": False}
+        experts |= {"has_choice_bias": is_tied, "sigmoid_experts": is_tied, "expert_groups": 3}
     model = config(
         **experts,
-        shared_expert_size=8 if architecture == "qwen2_moe" else 0,
+        shared_expert_size=8 if architecture in ("deepseek_v2", "qwen2_moe") else 0,
         wide_query_key_norm=architecture.startswith("olmo"),
         architecture=architecture,
         tie_word_embeddings=is_tied,

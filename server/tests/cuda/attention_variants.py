@@ -6,6 +6,14 @@ from typing import Any
 
 import triton.language as tl
 from tests.cuda.compiled import Variant
+from trunkline_server.backends.cuda.kernels.attention_latent import (
+    NUM_STAGES,
+    NUM_WARPS,
+    ROWS,
+    TILE,
+    latent_split_kernel,
+    latent_whole_kernel,
+)
 from trunkline_server.backends.cuda.kernels.attention_plan import SPLIT, SPLIT_ROWS, WHOLE_ROWS, _plan_kernel
 from trunkline_server.backends.cuda.kernels.attention_split import merge_kernel, split_kernel
 from trunkline_server.backends.cuda.kernels.attention_whole import whole_kernel
@@ -15,7 +23,7 @@ from trunkline_server.backends.cuda.kernels.kv_elements import FLOAT, FP8, INT4,
 from trunkline_server.backends.cuda.kernels.rope_kv import _rope_and_write_kernel
 
 # The variants that `make test` compiles: one of each kind.
-FIRST = {"split bf16", "whole bf16", "rope and write bf16", "merge", "plan"}
+FIRST = {"split bf16", "whole bf16", "rope and write bf16", "merge", "plan", "latent split", "latent whole"}
 _STORED = {FLOAT.value: "*bf16", FP8.value: "*u8", INT8.value: "*i8", INT4.value: "*u8"}
 _POINTERS = {
     **dict.fromkeys(("q", "k", "v", "x", "out", "scales", "means"), "*bf16"),
@@ -45,6 +53,21 @@ def attention(kernel: Any, name: str, kind: int, head_size: int, rows: int, **co
     )  # fmt: skip
 
 
+def latent(kernel: Any, name: str, **constants: Any) -> Variant:
+    """A kernel with the sizes of DeepSeek-V2-Lite."""
+    return _variant(
+        name, kernel, NUM_WARPS, num_stages=NUM_STAGES,
+        GROUP=16, ROTATED=64, LATENT=512, BLOCK=64, DTYPE=tl.bfloat16, ROWS=ROWS, TILE=TILE, SPLIT=SPLIT, **constants,
+    )  # fmt: skip
+
+
+def latents() -> list[Variant]:
+    return [
+        latent(latent_split_kernel, "latent split"),
+        latent(latent_whole_kernel, "latent whole", OUT=tl.bfloat16),
+    ]
+
+
 def variants() -> list[Variant]:
     kinds = {"bf16": FLOAT.value, "fp8": FP8.value, "int8": INT8.value, "int4": INT4.value}
     found = [attention(split_kernel, f"split {name}", kind, 128, SPLIT_ROWS) for name, kind in kinds.items()]
@@ -72,6 +95,7 @@ def variants() -> list[Variant]:
         for name, kind in kinds.items()
         if name != "int8"
     ]
+    found += latents()
     found += [
         _variant("merge", merge_kernel, 1, **heads, OUT=tl.bfloat16, AHEAD=8, HAS_SINKS=True),
         _variant("transform heads", _transform_heads_kernel, 4, **heads, LOG_RUN=7, OUT=tl.bfloat16, ROWS=16),

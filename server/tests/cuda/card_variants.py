@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import triton.language as tl
-from tests.cuda.attention_variants import attention
+from tests.cuda.attention_variants import attention, latents
 from tests.cuda.compiled import Variant
 from tests.cuda.product_variants import dense, four_or_eight_bits
 from trunkline_server.backends.cuda.kernels.attention import stages_of
@@ -28,6 +28,8 @@ def variants(card: Card) -> Iterator[Variant]:
 
 def _variants(card: Card) -> Iterator[Variant]:
     is_tma = card.copies_tensors
+    if not card.products_are_async:
+        yield from latents()
     yield dense("bf16", (28672, 4096), 8192, is_tma=is_tma, card=card)
     if card.multiplies_fp8:
         yield dense("fp8e4nv", (28672, 4096), 64, is_tma=is_tma, card=card)

@@ -13,6 +13,7 @@ from trunkline_server.backends.cuda.kernels.attention import (
     AttentionStep,
     paged_attention,
 )
+from trunkline_server.backends.cuda.kernels.attention_latent import latent_attention, latent_shape
 from trunkline_server.backends.cuda.kv_pool import KvFormat, KvPool
 from trunkline_server.models.ops import Rope
 
@@ -45,6 +46,9 @@ def activation_dtype(format: str) -> torch.dtype:
 def stored(pool: KvPool, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns K and V [slots, G, D] f32 as stored in the pool, still transformed if its format transforms heads."""
     layout = pool.layout
+    if layout.latent_size is not None:
+        rows = pool.elements(layer)[:, : layout.num_elements].float().cpu().reshape(-1, 1, layout.head_size)
+        return rows, rows[..., -layout.latent_size :]
     per_head = layout.num_kv_heads * layout.block_size
     pieces = pool.pieces[layer].cpu()
     parts = []
@@ -145,6 +149,10 @@ class Scene:
         plan.update(step, num_rows)
         space = AttentionSpace(self.shape, max_partial_rows, self.device)
         queries = torch.cat([self.queries, self.queries.new_full((padding_rows, self.queries.shape[1]), torch.nan)])
+        if self.pool.layout.latent_size is not None:
+            return latent_attention(
+                queries.to(self.device), self.pool, 1, step, plan, space, scale, out, decode_only=decode_only
+            )
         return paged_attention(
             queries.to(self.device), self.pool, 1, step, plan, space, scale, soft_cap, out, decode_only=decode_only,
             sinks=sinks,
@@ -167,10 +175,10 @@ class Scene:
         keys, values = stored(self.pool, 1)
         mixed = []
         for index, entry in enumerate(self.entries):
-            queries = self.queries[self.rows(index)].float().view(entry.num_rows, -1, self.shape.head_size)
+            queries = self.queries[self.rows(index)].float().view(entry.num_rows, -1, keys.shape[-1])
             key, value = (x[self.slots(index)] for x in (keys, values))
             key[0] += first_keys(self.pool, 1)[self.tables[index, 0]]
-            key, value = (x.repeat_interleave(self.shape.group, 1) for x in (key, value))
+            key, value = (x.repeat_interleave(queries.shape[1] // keys.shape[1], 1) for x in (key, value))
             scores = torch.einsum("qhd,khd->hqk", queries, key) * scale
             if soft_cap is not None:
                 scores = soft_cap * torch.tanh(scores / soft_cap)
@@ -203,6 +211,7 @@ def make_scene(
     format: str = "bf16",
     seed: int = 0,
     is_exact: bool = False,
+    latent_size: int | None = None,
 ) -> Scene:
     """Makes a scene. entries: (context, rows) each. The whole pool is filled with random elements.
 
@@ -211,8 +220,9 @@ def make_scene(
     generator = torch.Generator().manual_seed(seed)
     num_blocks = sum(-(-context // block_size) for context, _ in entries) + 1
     pool = make_pool(
-        format, device, num_blocks=num_blocks, block_size=block_size, num_kv_heads=num_kv_heads, head_size=head_size
-    )
+        format, device, num_blocks=num_blocks, block_size=block_size, num_kv_heads=num_kv_heads, head_size=head_size,
+        latent_size=latent_size,
+    )  # fmt: skip
     _fill(pool, generator, is_exact)
     order = torch.randperm(num_blocks, generator=generator).int()
     tables = torch.full((len(entries), max(-(-context // block_size) for context, _ in entries)), 10**6).int()
@@ -222,7 +232,10 @@ def make_scene(
         tables[index, :num_table] = order[begin : begin + num_table]
         begin += num_table
     num_rows = sum(rows for _, rows in entries)
-    shape = AttentionShape(num_heads=num_heads, num_kv_heads=num_kv_heads, head_size=head_size)
+    if latent_size is not None:
+        shape = latent_shape(num_heads, latent_size)
+    else:
+        shape = AttentionShape(num_heads=num_heads, num_kv_heads=num_kv_heads, head_size=head_size)
     if is_exact:
         queries = torch.randint(0, 2, (num_rows, num_heads * head_size), generator=generator).float()
     else:
@@ -233,7 +246,7 @@ def make_scene(
 
 def _fill(pool: KvPool, generator: torch.Generator, is_exact: bool) -> None:
     layout = pool.layout
-    shape = (pool.num_blocks, 2 * layout.values_offset)
+    shape = (pool.num_blocks, layout.num_elements)
     if layout.format is KvFormat.INT8:
         largest = 1 if is_exact else 127
         elements = torch.randint(-largest, largest + 1, shape, generator=generator)

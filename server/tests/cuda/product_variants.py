@@ -12,6 +12,7 @@ from trunkline_server.backends.cuda.kernels import (
     embedding,
     experts,
     grouped,
+    head_linear,
     linear_dense,
     linear_grouped,
     norm,
@@ -118,9 +119,19 @@ def variants() -> Iterator[Variant]:
     yield _variant("head_rms_norm", norm._head_rms_norm_kernel, floats, {**row, "HEADS": 32, "BLOCK": 128})
     yield of_experts(experts.FEW_ROWS)
     yield of_experts(experts.MANY_ROWS)
-    types = {"logits": "*bf16", "row_entry": "*i32", "weights": "*fp32", "experts": "*i32"}
+    types = {"logits": "*bf16", "row_entry": "*i32", "weights": "*fp32", "experts": "*i32", "bias": "*fp32"}
     constants = {"NUM_USED": 8, "RENORMALISE": True, "EXPERTS": 128}
-    yield _variant("route", experts._route_kernel, types, constants)
+    plain = {"SIGMOID": False, "HAS_BIAS": False, "GROUPS": 1, "USED_GROUPS": 1}
+    yield _variant("route", experts._route_kernel, types, {**constants, **plain})
+    by_groups = {"EXPERTS": 256, "SIGMOID": True, "HAS_BIAS": True, "GROUPS": 8, "USED_GROUPS": 4}
+    yield _variant("route by groups", experts._route_kernel, types, {**constants, **by_groups})
+    by_groups |= {"RENORMALISE": False, "SIGMOID": False, "HAS_BIAS": False}
+    yield _variant("route by groups, softmax", experts._route_kernel, types, {**constants, **by_groups})
+    types = {"x": "*bf16", "weight": "*bf16", "out": "*bf16"}
+    constants = {"OUT": tl.bfloat16, "BLOCK_N": experts.BLOCK_N, "BLOCK_K": experts.BLOCK_K}
+    for rows in (experts.FEW_ROWS, experts.MANY_ROWS):
+        name, tile = f"head linear of {rows}", {**constants, "BLOCK_T": rows}
+        yield _variant(name, head_linear._head_linear_kernel, types, tile)
     types = {"outputs": "*fp32", "weights": "*fp32", "places": "*i32", "row_entry": "*i32", "out": "*bf16"}
     constants = {"NUM_USED": 8, "OUT": tl.bfloat16, "BLOCK": 1024}
     yield _variant("combine", experts._combine_kernel, types, constants)

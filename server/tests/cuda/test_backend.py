@@ -72,7 +72,7 @@ assert_same = partial(running.assert_same, atol=1e-4)
     first(
         CUDA_CASES,
         "gemma2", "gemma3_shallow", "smollm3_marked", "llama_biases", "qwen2_moe", "qwen3_moe_mixed", "cohere2", "glm4",
-        "nemotron", "phi3_longrope", "starcoder2", "gpt_oss",
+        "nemotron", "phi3_longrope", "starcoder2", "deepseek_v3", "gpt_oss",
     ),
 )  # fmt: skip
 def test_logits_match_the_reference(case: str, tiny_model: TinyModels, device: str) -> None:
@@ -89,6 +89,15 @@ def test_logits_match_the_reference(case: str, tiny_model: TinyModels, device: s
 def test_a_prompt_in_chunks_then_decodes(backend: CudaBackend, reference: ReferenceBackend) -> None:
     expected = run_alone(reference, [24], [3, 1, 2])
     assert_same(run_alone(backend, [9, 15], [9, 4, 30]), expected)
+
+
+def test_latents_in_chunks_then_decodes(tiny_model: TinyModels, device: str) -> None:
+    checkpoint = open_checkpoint(tiny_model("deepseek_v2").folder)
+    backend = build_cuda(checkpoint, device)
+    size = checkpoint.config.head_size
+    assert backend.info.bytes_per_block == BLOCK_SIZE * checkpoint.config.num_layers * size * 4
+    expected = run_alone(ReferenceBackend(checkpoint), [24], [3, 1, 2], num_decodes=2)
+    assert_same(run_alone(backend, [9, 15], [9, 4, 30], num_decodes=2), expected)
 
 
 def test_seeds_draw_what_the_reference_draws(backend: CudaBackend, reference: ReferenceBackend) -> None:

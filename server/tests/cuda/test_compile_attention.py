@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.cuda.compiled import Compiled
 from tests.tiers import first
+from trunkline_server.backends.cuda.kernels.card import SHARED_KIB
 
 # A multiprocessor's shared memory, of which each program reserves 1 KiB.
 SHARED_BYTES = 228 << 10
@@ -38,3 +39,10 @@ def test_two_programs_of_splits_fit_a_multiprocessor(format: str, compiled: dict
     kernel = compiled[f"split {format}"]
     assert 2 * (kernel.shared_bytes + KEPT_BYTES) <= SHARED_BYTES
     assert 2 * 128 * kernel.registers <= REGISTERS
+
+
+def test_both_kinds_of_latent_attention_are_computed_alike_and_fit_every_card(compiled: dict[str, Compiled]) -> None:
+    split, whole = compiled["latent split"], compiled["latent whole"]
+    assert split.warps == whole.warps
+    assert split.products == whole.products
+    assert max(split.shared_bytes, whole.shared_bytes) <= min(SHARED_KIB.values()) << 10

@@ -28,7 +28,7 @@ CUDA_CASES = [
     "llama3", "llama_yarn_mscale", "mistral_window", "gemma2", "gemma3", "gemma3_shallow", "qwen3", "smollm3",
     "smollm3_marked", "llama_biases", "qwen2_moe", "qwen3_moe", "mixtral", "qwen3_moe_mixed", "cohere2", "exaone4",
     "gemma", "glm4", "granite", "granitemoe", "nemotron", "olmo2", "olmo3", "phi3", "phi3_longrope", "starcoder2",
-    "qwen2_shallow", "gpt_oss",
+    "qwen2_shallow", "deepseek_v2", "deepseek_v2_groups", "deepseek_v3", "gpt_oss",
 ]  # fmt: skip
 # transformers has no code for these, so they are compared with Llama of the same weights (tests/reference/).
 LIKE_LLAMA = ("exaone", "internlm2", "internlm3")
@@ -37,6 +37,8 @@ NAMES = {
     "camembert": "CamemBERT",
     "cohere": "Command R (without `use_qk_norm`)",
     "cohere2": "Command R7B, Command A",
+    "deepseek_v2": "DeepSeek-V2, V2-Lite, V2.5",
+    "deepseek_v3": "DeepSeek-V3, R1",
     "ernie4_5": "ERNIE 4.5, dense",
     "exaone": "EXAONE 3",
     "exaone4": "EXAONE 4",
@@ -78,7 +80,7 @@ def table() -> str:
         in_gguf.setdefault(name, []).append(f"`{gguf_name}`")
         if name in config_gguf._WITH_EXPERTS and (experts := config_gguf._WITH_EXPERTS[name]) != name:
             in_gguf.setdefault(experts, []).append(f"`{gguf_name}`")
-    in_gguf["mistral"], in_gguf["olmo3"] = ["`llama`"], ["`olmo2`"]
+    in_gguf |= {"mistral": ["`llama`"], "olmo3": ["`olmo2`"], "deepseek_v3": ["`deepseek2`"]}
     for name in config_json.SUPPORTED:
         cases = {case for case, config in CASES.items() if config["model_type"] == name}
         other = "Llama of the same weights" if name in LIKE_LLAMA else "transformers"

@@ -61,6 +61,15 @@ _MULTIPLIERS = {
     "logits_scaling": 1.25,
 }
 
+_LATENT = {
+    "kv_lora_rank": 32,
+    "qk_nope_head_dim": 32,
+    "qk_rope_head_dim": 16,
+    "v_head_dim": 32,
+    "first_k_dense_replace": 1,
+    "moe_intermediate_size": 32,
+    "num_key_value_heads": 4,
+}
 # Rows are whole groups of MXFP4.
 _GPT_OSS = {
     "head_dim": 32, "intermediate_size": 64, "num_local_experts": 5, "num_experts_per_tok": 2, "sliding_window": 37,
@@ -129,6 +138,19 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     # Only layers with a window rotate.
     "cohere2": ("Cohere2Config", {"logit_scale": 0.5, "tie_word_embeddings": True, "sliding_window": 37,
                                   "num_hidden_layers": 4}),
+    # DeepSeek-V2-Lite has no latent of queries, and its experts are one group.
+    "deepseek_v2": ("DeepseekV2Config", {
+        **_LATENT, "q_lora_rank": None, "n_routed_experts": 8, "num_experts_per_tok": 3, "n_shared_experts": 2,
+        "rope_parameters": {**_YARN_ROPE, "mscale": 0.707, "mscale_all_dim": 0.707},
+    }),
+    "deepseek_v2_groups": ("DeepseekV2Config", {
+        **_LATENT, "q_lora_rank": 48, "n_routed_experts": 12, "num_experts_per_tok": 3, "n_shared_experts": 1,
+        "topk_method": "group_limited_greedy", "n_group": 4, "topk_group": 2, "routed_scaling_factor": 1.5,
+    }),
+    "deepseek_v3": ("DeepseekV3Config", {
+        **_LATENT, "q_lora_rank": 48, "n_routed_experts": 12, "num_experts_per_tok": 3, "n_shared_experts": 1,
+        "n_group": 4, "topk_group": 2,
+    }),
     "ernie4_5": ("Ernie4_5Config", {"head_dim": 32, "use_bias": True}),
     "exaone4": ("Exaone4Config", {"sliding_window": 37, "num_hidden_layers": 4}),
     # With a tied head the text from any seed repeats itself.

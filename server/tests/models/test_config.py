@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
 import pytest
 from trunkline_server.errors import DamagedFile, UnsupportedArchitecture
-from trunkline_server.models.config import ModelConfig
+from trunkline_server.models.config import LatentAttention, ModelConfig
 from trunkline_server.models.config_gguf import ARCHITECTURES as GGUF_ARCHITECTURES
 from trunkline_server.models.config_gguf import RopeFactors, config_from_gguf
 from trunkline_server.models.config_json import config_from_json
@@ -23,6 +24,22 @@ LLAMA: dict[str, Any] = {
     "num_key_value_heads": 2,
     "max_position_embeddings": 2048,
 }
+
+
+DEEPSEEK: dict[str, Any] = {
+    "model_type": "deepseek_v2",
+    "q_lora_rank": None,
+    "kv_lora_rank": 32,
+    "qk_nope_head_dim": 24,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 24,
+    "n_routed_experts": 12,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 32,
+    "n_shared_experts": 2,
+    "first_k_dense_replace": 1,
+}
+GROUPS: dict[str, Any] = {**DEEPSEEK, "topk_method": "group_limited_greedy", "n_group": 4, "topk_group": 2}
 
 
 def read(**changes: Any) -> ModelConfig:
@@ -41,6 +58,25 @@ def test_absent_keys_have_the_defaults_of_transformers() -> None:
     assert smollm3.rope_layers == (True, True, True, False, True)
     assert smollm3.tie_word_embeddings
     assert smollm3.rope_theta == 2_000_000.0
+
+
+def test_deepseek_has_a_key_that_ends_with_its_latent() -> None:
+    config = read(**DEEPSEEK)
+    assert (config.num_kv_heads, config.head_size, config.rotary_size, config.latent_size) == (1, 40, 8, 32)
+    assert config.latent == LatentAttention(size=32, query_size=0, key_size=24, value_size=24)
+    assert config.attention_scale == 32**-0.5
+    assert (config.expert_layers, config.shared_expert_size) == ((False, True), 64)
+    assert (config.expert_groups, config.sigmoid_experts, config.has_choice_bias) == (1, False, False)
+    # Without the key, queries have the latent that transformers gives them.
+    absent = read(**{key: value for key, value in DEEPSEEK.items() if key != "q_lora_rank"})
+    assert absent.latent is not None
+    assert absent.latent.query_size == 1536
+    yarn = {"type": "yarn", "factor": 40, "original_max_position_embeddings": 64, "mscale": 0.7, "mscale_all_dim": 0.7}
+    scaled = read(**DEEPSEEK, rope_scaling=yarn)
+    assert scaled.attention_scale == pytest.approx(32**-0.5 * (0.07 * math.log(40) + 1) ** 2)
+    v3 = read(**{**DEEPSEEK, "model_type": "deepseek_v3", "n_group": 4, "topk_group": 2})
+    assert (v3.expert_groups, v3.used_expert_groups, v3.sigmoid_experts, v3.has_choice_bias) == (4, 2, True, True)
+    assert (v3.renormalise_experts, v3.expert_multiplier) == (True, 2.5)
 
 
 def test_biases_are_those_of_the_architecture() -> None:
@@ -169,6 +205,19 @@ def test_a_window_with_an_effect_is_refused_by_name(changes: dict[str, Any]) -> 
         ({"model_type": "gemma3_text", "rope_local_base_freq": 0.5}, DamagedFile, "with a window is 0.5"),
         ({"model_type": "gemma3_text", "use_bidirectional_attention": True}, UnsupportedArchitecture, "bidirectional"),
         ({"model_type": "mistral", "sliding_window": -5}, DamagedFile, "the sliding window is -5"),
+        ({**DEEPSEEK, "attention_bias": True}, UnsupportedArchitecture, "`attention_bias`"),
+        ({**DEEPSEEK, "topk_method": "noaux_tc"}, UnsupportedArchitecture, "`topk_method` `noaux_tc`"),
+        ({**DEEPSEEK, "scoring_func": "sigmoid"}, UnsupportedArchitecture, "`scoring_func` `sigmoid`"),
+        ({**DEEPSEEK, "kv_lora_rank": 0}, DamagedFile, "the latent has 0 features, must be from 1"),
+        ({**DEEPSEEK, "kv_lora_rank": 1 << 20}, DamagedFile, "`head_size` is 1048584, must be from 1 to 1024"),
+        ({**DEEPSEEK, "v_head_dim": -1}, DamagedFile, "the value has -1 features"),
+        ({**DEEPSEEK, "qk_nope_head_dim": -8}, DamagedFile, "a head has -8 plain and 8 rotated features"),
+        ({**DEEPSEEK, "qk_rope_head_dim": 7}, DamagedFile, "head size 39 is odd"),
+        ({**DEEPSEEK, "moe_layer_freq": 0}, DamagedFile, "`moe_layer_freq` is 0"),
+        ({**DEEPSEEK, "n_routed_experts": None}, DamagedFile, "`n_routed_experts` is missing"),
+        ({**GROUPS, "n_group": 5}, DamagedFile, "12 experts cannot be divided into 5 groups evenly"),
+        ({**GROUPS, "topk_group": 5}, DamagedFile, "a token uses 5 groups of experts, must be from 1 to 4"),
+        ({**GROUPS, "n_group": 6, "topk_group": 1}, DamagedFile, "a token uses 3 experts, but 1 groups have 2"),
         ({"vocab_size": None}, DamagedFile, "`vocab_size` is missing"),
         ({"vocab_size": "many"}, DamagedFile, "`vocab_size` is `many`, expected an integer"),
         ({"vocab_size": 0}, DamagedFile, "`vocab_size` is 0, must be from 1"),
@@ -248,6 +297,65 @@ def test_impossible_gguf_metadata_is_refused(changes: dict[str, Any], error: typ
         read_gguf(changes)
     assert says in str(caught.value)
     assert "m.gguf" in str(caught.value)
+
+
+DEEPSEEK2: dict[str, Any] = {
+    **{key.replace("llama.", "deepseek2."): value for key, value in GGUF.items()},
+    "general.architecture": "deepseek2",
+    "deepseek2.rope.dimension_count": 8,
+    "deepseek2.attention.key_length": 32,
+    "deepseek2.attention.value_length": 24,
+    "deepseek2.attention.kv_lora_rank": 32,
+    "deepseek2.expert_count": 12,
+    "deepseek2.expert_used_count": 3,
+    "deepseek2.expert_feed_forward_length": 32,
+}
+
+
+def read_deepseek2(changes: dict[str, Any], *tensors: str) -> ModelConfig:
+    metadata = {**DEEPSEEK2, **{f"deepseek2.{key}": value for key, value in changes.items()}}
+    return config_from_gguf(
+        Path("m.gguf"),
+        {key: value for key, value in metadata.items() if value is not None},
+        vocab_rows=1000,
+        has_tensor={"output.weight", *tensors}.__contains__,
+        rope_factors=RopeFactors(),
+    )
+
+
+def test_older_and_newer_files_of_deepseek_state_the_same() -> None:
+    older = read_deepseek2({"attention.head_count_kv": 4})
+    newer = read_deepseek2(
+        {
+            "attention.head_count_kv": 1,
+            "attention.key_length": 40,
+            "attention.value_length": 32,
+            "attention.key_length_mla": 32,
+            "attention.value_length_mla": 24,
+        }
+    )
+    assert older == newer
+    assert older.latent == LatentAttention(size=32, query_size=0, key_size=24, value_size=24)
+    # 0 stands for no factor.
+    assert read_deepseek2({"expert_weights_scale": 0.0}).expert_multiplier == 1.0
+    biased = read_deepseek2({"expert_gating_func": 2}, "blk.0.exp_probs_b.bias")
+    assert (biased.sigmoid_experts, biased.has_choice_bias) == (True, True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "says"),
+    [
+        ({"expert_gating_func": 3}, UnsupportedArchitecture, "`expert_gating_func` 3"),
+        ({"attention.kv_lora_rank": None}, DamagedFile, "`deepseek2.attention.kv_lora_rank` is missing"),
+        ({"attention.key_length": 8}, DamagedFile, "the part of a key that is not rotated has 0 features"),
+        ({"expert_group_count": 5}, DamagedFile, "12 experts cannot be divided into 5 groups evenly"),
+        ({}, DamagedFile, "experts are chosen with a bias, which only scores by sigmoids have"),
+    ],
+)
+def test_impossible_metadata_of_deepseek_is_refused(changes: dict[str, Any], error: type[Exception], says: str) -> None:
+    with pytest.raises(error) as caught:
+        read_deepseek2(changes, *([] if changes else ["blk.0.exp_probs_b.bias"]))
+    assert says in str(caught.value)
 
 
 def test_contradictory_gguf_tensors_are_refused() -> None:

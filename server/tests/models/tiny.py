@@ -56,6 +56,7 @@ class TinyModel:
         transposed = set[str]()
         for name, weight in self.weights.items():
             place = safetensors_place(name, config)
+            weight = weight.T if place.transposes_rows else weight
             begin = 0
             for first, end in place.rows or ((0, len(weight)),):
                 part = weight[begin : begin + len(range(first, end, place.step))]

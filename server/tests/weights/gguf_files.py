@@ -23,6 +23,14 @@ _NAMES = {
     "self_attn.v_proj": "attn_v",
     "self_attn.qkv_proj": "attn_qkv",
     "self_attn.o_proj": "attn_output",
+    "self_attn.q_a_proj": "attn_q_a",
+    "self_attn.q_b_proj": "attn_q_b",
+    "self_attn.q_a_layernorm": "attn_q_a_norm",
+    "self_attn.kv_a_proj_with_mqa": "attn_kv_a_mqa",
+    "self_attn.kv_a_layernorm": "attn_kv_a_norm",
+    "self_attn.kv_b_proj": "attn_kv_b",
+    "self_attn.k_b_proj": "attn_k_b",
+    "self_attn.v_b_proj": "attn_v_b",
     "self_attn.sinks": "attn_sinks",
     "self_attn.q_norm": "attn_q_norm",
     "self_attn.k_norm": "attn_k_norm",
@@ -32,6 +40,10 @@ _NAMES = {
     "mlp.up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down",
     "mlp.gate": "ffn_gate_inp",
+    "mlp.gate.e_score_correction": "exp_probs_b",
+    "mlp.shared_experts.gate_proj": "ffn_gate_shexp",
+    "mlp.shared_experts.up_proj": "ffn_up_shexp",
+    "mlp.shared_experts.down_proj": "ffn_down_shexp",
     "mlp.experts.gate_proj": "ffn_gate_exps",
     "mlp.experts.up_proj": "ffn_up_exps",
     "mlp.experts.down_proj": "ffn_down_exps",
@@ -41,8 +53,9 @@ _NAMES = {
     "mlp.shared_expert.down_proj": "ffn_down_shexp",
 }
 _ARCHITECTURES = {
-    "cohere": "command-r", "gemma3_text": "gemma3", "gpt_oss": "gpt-oss", "mistral": "llama", "mixtral": "llama",
-    "olmo3": "olmo2", "qwen2_moe": "qwen2moe", "qwen3_moe": "qwen3moe",
+    "cohere": "command-r", "deepseek_v2": "deepseek2", "deepseek_v3": "deepseek2", "gemma3_text": "gemma3",
+    "gpt_oss": "gpt-oss", "mistral": "llama", "mixtral": "llama", "olmo3": "olmo2", "qwen2_moe": "qwen2moe",
+    "qwen3_moe": "qwen3moe",
 }  # fmt: skip
 _NORM_BEHIND_ATTENTION = ("exaone4", "gemma2", "gemma3", "glm4", "gpt-oss", "olmo2", "seed_oss")
 _LAYER_NORM = ("cohere2", "command-r", "nemotron", "starcoder2")
@@ -79,12 +92,14 @@ def write_model(
     quantization: str = "F32",
     *,
     tensors_per_file: int = 0,
+    divides_heads: bool = True,
     is_quantized: Callable[[str], bool] = lambda name: True,
 ) -> Path:
     """Writes a model as llama.cpp's converter would; matrices in `quantization`, vectors in F32.
 
     is_quantized: False for the names of other matrices that stay in F32.
     tensors_per_file: if not 0, divides the model into files of so many tensors, whose names begin with that of `path`.
+    divides_heads: as newer files of DeepSeek do, with a matrix of keys and one of values for each head.
     """
     config = model.config
     architecture = _ARCHITECTURES.get(config["model_type"], config["model_type"])
@@ -94,15 +109,18 @@ def write_model(
     writer.add_block_count(config["num_hidden_layers"])
     writer.add_feed_forward_length(config["intermediate_size"])
     writer.add_head_count(config["num_attention_heads"])
-    writer.add_head_count_kv(config["num_key_value_heads"])
     if architecture in _LAYER_NORM:
         keys = ("layer_norm_eps", "norm_epsilon", "norm_eps")
         writer.add_layer_norm_eps(next(config[key] for key in keys if key in config))
     else:
         writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     head_size = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
-    writer.add_key_length(head_size)
-    writer.add_value_length(head_size)
+    if architecture == "deepseek2":
+        _write_latent(writer, config, divides_heads)
+    else:
+        writer.add_head_count_kv(config["num_key_value_heads"])
+        writer.add_key_length(head_size)
+        writer.add_value_length(head_size)
     writer.add_token_list([f"token {index} é" for index in range(config["vocab_size"])])
     writer.add_token_types([1] * config["vocab_size"])
     if config.get("sliding_window") and config["model_type"] not in ("qwen2", "qwen3"):
@@ -114,13 +132,16 @@ def write_model(
         writer.add_attn_logit_softcapping(config["attn_logit_softcapping"])
         writer.add_final_logit_softcapping(config["final_logit_softcapping"])
     if config.get("num_experts_per_tok"):
-        writer.add_expert_count(config.get("num_experts") or config["num_local_experts"])
+        keys = ("num_experts", "num_local_experts", "n_routed_experts")
+        writer.add_expert_count(next(config[key] for key in keys if key in config))
         writer.add_expert_used_count(config["num_experts_per_tok"])
         writer.add_expert_feed_forward_length(config.get("moe_intermediate_size") or config["intermediate_size"])
         if "shared_expert_intermediate_size" in config:
             writer.add_expert_shared_feed_forward_length(config["shared_expert_intermediate_size"])
     _write_rope(writer, config, head_size)
-    for name, weight in _stacked(_joined(model.weights, architecture)).items():
+    is_latent = architecture == "deepseek2"
+    weights = _latent_weights(model, divides_heads) if is_latent else _joined(model.weights, architecture)
+    for name, weight in _stacked(weights).items():
         values = weight[0] if name.endswith("shared_expert_gate.weight") else weight
         if architecture in _PERMUTED and (".q_proj." in name or ".k_proj." in name):
             values = permute(values, config["num_attention_heads" if ".q_proj." in name else "num_key_value_heads"])
@@ -135,6 +156,48 @@ def write_model(
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+def _write_latent(writer: gguf.GGUFWriter, config: dict[str, Any], divides_heads: bool) -> None:
+    """Writes the keys of DeepSeek. Older files describe heads as if keys and values were not derived from latents."""
+    rotated, latent = config["qk_rope_head_dim"], config["kv_lora_rank"]
+    key_size, value_size = config["qk_nope_head_dim"] + rotated, config["v_head_dim"]
+    writer.add_head_count_kv(1 if divides_heads else config["num_attention_heads"])
+    writer.add_key_length(latent + rotated if divides_heads else key_size)
+    writer.add_value_length(latent if divides_heads else value_size)
+    if divides_heads:
+        writer.add_key_length_mla(key_size)
+        writer.add_value_length_mla(value_size)
+    writer.add_kv_lora_rank(latent)
+    if config["q_lora_rank"]:
+        writer.add_q_lora_rank(config["q_lora_rank"])
+    is_v3 = config["model_type"] == "deepseek_v3"
+    writer.add_leading_dense_block_count(config["first_k_dense_replace"])
+    writer.add_expert_shared_count(config["n_shared_experts"])
+    writer.add_expert_weights_scale(config["routed_scaling_factor"])
+    writer.add_expert_weights_norm(config.get("norm_topk_prob") or False)
+    writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID if is_v3 else gguf.ExpertGatingFuncType.SOFTMAX)
+    if config.get("n_group"):
+        writer.add_expert_group_count(config["n_group"])
+        writer.add_expert_group_used_count(config["topk_group"])
+    if "mscale_all_dim" in config["rope_parameters"]:
+        writer.add_rope_scaling_yarn_log_mul(0.1 * config["rope_parameters"]["mscale_all_dim"])
+
+
+def _latent_weights(model: TinyModel, divides_heads: bool) -> dict[str, np.ndarray]:
+    """Returns the weights as safetensors have them, except for experts, which `_stacked` stacks."""
+    config, weights = model.config, {}
+    for name, weight in model.stored_weights.items():
+        if name.endswith("e_score_correction_bias"):
+            weights[f"{name.removesuffix('_bias')}.bias"] = weight
+        elif name.endswith("kv_b_proj.weight") and divides_heads:
+            heads = weight.reshape(config["num_attention_heads"], -1, config["kv_lora_rank"])
+            keys, values = np.split(heads, [config["qk_nope_head_dim"]], axis=1)
+            weights[name.replace("kv_b", "k_b")] = np.ascontiguousarray(keys.swapaxes(1, 2))
+            weights[name.replace("kv_b", "v_b")] = np.ascontiguousarray(values)
+        else:
+            weights[name] = weight
+    return weights
 
 
 def _write_multipliers(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
@@ -171,7 +234,8 @@ def _stacked(weights: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 def _write_rope(writer: gguf.GGUFWriter, config: dict[str, Any], head_size: int) -> None:
     rope = config["rope_parameters"]
     rope = rope.get("full_attention", rope)
-    writer.add_rope_dimension_count(int(head_size * rope.get("partial_rotary_factor", 1.0)))
+    rotated_size = config.get("qk_rope_head_dim", head_size)
+    writer.add_rope_dimension_count(int(rotated_size * rope.get("partial_rotary_factor", 1.0)))
     writer.add_rope_freq_base(rope["rope_theta"])
     if rope["rope_type"] == "linear":
         writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)

@@ -253,7 +253,7 @@ def write_quantized(model: Path, folder: Path, case: str) -> dict[str, torch.Ten
     meant: dict[str, torch.Tensor] = {}
     tensors: dict[str, torch.Tensor] = {}
     for name, tensor in load_file(model / "model.safetensors").items():
-        if not name.endswith("_proj.weight"):
+        if not name.endswith(("_proj.weight", "_proj_with_mqa.weight")):
             tensors[name] = tensor
             continue
         parts, meant[name] = quantize(tensor.float())

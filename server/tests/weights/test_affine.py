@@ -38,8 +38,11 @@ def test_weights_are_what_the_file_encodes(case: str, tiny_model: TinyModels, tm
     assert formats.keys() == {"BF16" if case in ROUNDED else f"AFFINE{bits}"}
 
 
-@pytest.mark.parametrize("case", sorted(CASES.keys() - {"fp8_blocks"}))
-@pytest.mark.parametrize("model", ["phi3", "glm4", "cohere"])
+@pytest.mark.parametrize(
+    ("model", "case"),
+    [(model, case) for model in ("phi3", "glm4", "cohere") for case in sorted(CASES.keys() - {"fp8_blocks"})]
+    + [("deepseek_v2", case) for case in sorted(CASES.keys() - {"fp8_blocks", "compressed_fp8_blocks"})],
+)
 def test_weights_that_the_file_joins_or_reorders(model: str, case: str, tiny_model: TinyModels, tmp_path: Path) -> None:
     folder = tiny_model(model).folder
     meant = write_quantized(folder, tmp_path / "quantized", case)
@@ -47,16 +50,23 @@ def test_weights_that_the_file_joins_or_reorders(model: str, case: str, tiny_mod
     found = open_checkpoint(tmp_path / "quantized")
     tolerance = 2.0**-8 if case in ROUNDED else 1e-6
     for name in expected.names():
-        if name.endswith("_proj.weight"):
+        wanted = expected.tensor(name)
+        if len(wanted.shape) == 2 and ".layers." in name and ".mlp.gate." not in name:
             assert found.parts(name), name
-            values = dequantize(found.tensor(name))
-            np.testing.assert_allclose(values, dequantize(expected.tensor(name)), tolerance, 1e-6, err_msg=name)
+            tensor, encoded = found.tensor(name), found.encoded(name)
+            assert (encoded.name, encoded.format, encoded.shape) == (tensor.name, tensor.format, tensor.shape)
+            near = max(tolerance, 2.0**-11) if tensor.format == "F16" else tolerance
+            np.testing.assert_allclose(dequantize(tensor), dequantize(wanted), near, 1e-6, err_msg=name)
 
 
-def test_weights_that_share_a_scale_are_refused(tiny_model: TinyModels, tmp_path: Path) -> None:
-    write_quantized(tiny_model("phi3").folder, tmp_path, "fp8_blocks")
-    with pytest.raises(UnsupportedFormat, match=r"`model.layers.0.self_attn.k_proj.weight` begins or ends inside"):
-        open_checkpoint(tmp_path).tensor("model.layers.0.self_attn.k_proj.weight")
+@pytest.mark.parametrize(("model", "module"), [("phi3", "k_proj"), ("deepseek_v2", "q_nope")])
+def test_weights_that_share_a_scale_are_refused(
+    model: str, module: str, tiny_model: TinyModels, tmp_path: Path
+) -> None:
+    write_quantized(tiny_model(model).folder, tmp_path, "fp8_blocks")
+    name = f"model.layers.0.self_attn.{module}.weight"
+    with pytest.raises(UnsupportedFormat, match=rf"`{name}` begins or ends inside"):
+        open_checkpoint(tmp_path).tensor(name)
 
 
 def test_e4m3_has_the_numbers_of_torch() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 from tests.models.tiny import CASES, TinyModels
 from tests.weights.gguf_files import permute, write_model
 from trunkline_server.backends.cpu.weight_cache import fingerprint_of
@@ -53,6 +54,44 @@ def test_both_formats_give_the_weights_of_the_model(case: str, tiny_model: TinyM
             np.testing.assert_array_equal(dequantize(checkpoint.tensor(name)), expected, err_msg=name)
 
 
+@pytest.mark.parametrize("divides_heads", [False, True])
+@pytest.mark.parametrize("case", ["deepseek_v2", "deepseek_v3"])
+def test_every_layout_of_latent_attention_gives_the_weights_of_the_model(
+    case: str, divides_heads: bool, tiny_model: TinyModels, tmp_path: Path
+) -> None:
+    model = tiny_model(case)
+    of_folder = open_checkpoint(model.folder)
+    of_gguf = open_checkpoint(write_model(model, tmp_path / "m.gguf", divides_heads=divides_heads))
+    assert of_folder.config.latent == of_gguf.config.latent
+    for name in of_folder.names():
+        for checkpoint in (of_folder, of_gguf):
+            # Rows in the order of the file, like those that the model was made with.
+            stored = replace(checkpoint.tensor(name), interleaved_heads=None)
+            np.testing.assert_array_equal(dequantize(stored), model.weights[name], err_msg=name)
+
+
+@pytest.mark.parametrize("name", ["kv_b_proj", "kv_a_proj_with_mqa", "q_proj"])
+def test_a_joined_projection_of_another_shape_is_refused(name: str, tiny_model: TinyModels, tmp_path: Path) -> None:
+    model = tiny_model("deepseek_v2")
+    tensor = f"model.layers.2.self_attn.{name}.weight"
+    weights = model.stored_weights
+    rows = len(weights[tensor])
+    weights[tensor] = weights[tensor][1:]
+    shutil.copy(model.folder / "config.json", tmp_path)
+    save_file(weights, tmp_path / "model.safetensors")
+    with pytest.raises(DamagedFile, match=rf"`{tensor}` has shape \[{rows - 1}, \d+\], expected \[{rows}, "):
+        open_checkpoint(tmp_path)
+
+
+def test_quantised_keys_are_transposed_in_half_precision(tiny_model: TinyModels, tmp_path: Path) -> None:
+    model = tiny_model("deepseek_v2")
+    checkpoint = open_checkpoint(write_model(model, tmp_path / "m.gguf", "Q8_0", divides_heads=False))
+    keys, values = (checkpoint.tensor(f"model.layers.1.self_attn.{part}_up.3.weight") for part in "kv")
+    assert (keys.format, values.format) == ("F16", "Q8_0")
+    for tensor in (keys, values):
+        np.testing.assert_allclose(dequantize(tensor), model.weights[tensor.name], rtol=0, atol=0.01)
+
+
 def test_both_formats_give_the_same_config(tiny_model: TinyModels, tmp_path: Path) -> None:
     of_json = {
         "llama_yarn_mscale",
@@ -65,6 +104,7 @@ def test_both_formats_give_the_same_config(tiny_model: TinyModels, tmp_path: Pat
         "qwen3_moe_mixed",
         "olmo3",
         "glm",
+        "deepseek_v2",
         "gpt_oss",
         "gpt_oss_limited",
     }
@@ -75,8 +115,10 @@ def test_both_formats_give_the_same_config(tiny_model: TinyModels, tmp_path: Pat
         different = {
             key: (value, getattr(theirs, key)) for key, value in vars(ours).items() if value != getattr(theirs, key)
         }
-        # Mistral is called "llama" in GGUF, and GGUF stores f32.
-        assert different.pop("architecture", ("mistral", "llama")) == ("mistral", "llama")
+        # GGUF has one name for some architectures, and stores f32.
+        renamed = {"mistral": "llama", "deepseek_v3": "deepseek_v2"}
+        assert theirs.architecture == renamed.get(ours.architecture, ours.architecture)
+        different.pop("architecture", None)
         different.pop("norm_eps", None)
         assert theirs.norm_eps == pytest.approx(ours.norm_eps, rel=1e-7)
         if "rope_scaling" in different:

@@ -41,6 +41,26 @@ class RopeScaling:
     truncate: bool = True
     factors: tuple[float, ...] = ()
 
+    def magnitude(self, weight: float) -> float:
+        """Returns YaRN's factor of queries and keys, whose logarithmic term has this weight."""
+        return 1.0 if self.factor <= 1 else 0.1 * weight * math.log(self.factor) + 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class LatentAttention:
+    """Attention over one latent for each token, from which all heads derive keys and values (arXiv:2405.04434, 2.1).
+
+    size: elements of a latent. query_size: of the latent that queries derive from; 0: they derive from hidden states.
+    key_size: features of a head's query and key that are not rotated. value_size: of its value.
+    pairs_neighbours: files pair neighbours for the rotary embedding; see `weights/places.py`.
+    """
+
+    size: int
+    query_size: int
+    key_size: int
+    value_size: int
+    pairs_neighbours: bool = True
+
 
 @dataclass(frozen=True, kw_only=True)
 class ModelShape:
@@ -87,11 +107,15 @@ class ModelConfig(ModelShape):
         `wide_query_key_norm`.
     num_experts: of a layer with experts, of which a token uses `num_experts_per_token`; 0: all layers have an MLP.
     expert_size, shared_expert_size: features inside an expert, and inside the expert of all tokens (0: there is none).
+    has_shared_gate: the expert of all tokens has a gate. expert_multiplier: factor of the other experts' outputs.
+    renormalise_experts, sigmoid_experts, expert_groups, used_expert_groups, expert_activation: see `ops.Experts`.
+    has_choice_bias: experts are chosen with a bias. expert_bias: experts and routers have biases.
+    expert_layers: for each layer, True if it has experts.
+    latent: None: heads have keys and values. Otherwise the only key head holds `rotated_size` rotated features and
+        then the latent, and `head_size` is the sum of both.
+    attention_sinks: see `Ops.paged_attention`.
     position_offset: rows of an encoder's embedding of positions that come before position 0. num_text_types: rows of
         its embedding of texts.
-    renormalise_experts, expert_activation: see `ops.Experts`. expert_bias: experts and routers have biases.
-    expert_layers: for each layer, True if it has experts.
-    attention_sinks: see `Ops.paged_attention`.
     """
 
     hidden_size: int
@@ -123,10 +147,17 @@ class ModelConfig(ModelShape):
     num_experts_per_token: int = 0
     expert_size: int = 0
     shared_expert_size: int = 0
+    has_shared_gate: bool = True
+    expert_multiplier: float = 1.0
     renormalise_experts: bool = True
+    sigmoid_experts: bool = False
+    expert_groups: int = 1
+    used_expert_groups: int = 1
+    has_choice_bias: bool = False
     expert_activation: ClampedSwiglu | None = None
     expert_bias: bool = False
     expert_layers: tuple[bool, ...] = ()
+    latent: LatentAttention | None = None
     attention_sinks: bool = False
     position_offset: int = 0
     num_text_types: int = 0
@@ -148,6 +179,11 @@ class ModelConfig(ModelShape):
     def rotary_size(self) -> int:
         """The number of features of each head that are rotated."""
         return self.head_size if self.rotated_size is None else self.rotated_size
+
+    @property
+    def latent_size(self) -> int | None:
+        """The number of a key's last elements that are its value; None: values are stored apart."""
+        return None if self.latent is None else self.latent.size
 
     @property
     def attention_scale(self) -> float:
@@ -184,7 +220,23 @@ class ModelConfig(ModelShape):
             return f"`rope_theta` is {self.rope_theta}, must be above 1"
         if len(self.rope_layers) != self.num_layers:
             return f"{len(self.rope_layers)} layers are marked as rotary or not, but the model has {self.num_layers}"
-        return self._window_problem() or self._rope_scaling_problem() or self._expert_problem()
+        parts = (self._latent_problem, self._window_problem, self._rope_scaling_problem, self._expert_problem)
+        return next((problem for part in parts if (problem := part()) is not None), None)
+
+    def _latent_problem(self) -> str | None:
+        latent = self.latent
+        if latent is None:
+            return None
+        for name, size, least in (
+            ("latent", latent.size, 1),
+            ("latent of queries", latent.query_size, 0),
+            ("part of a key that is not rotated", latent.key_size, 1),
+            ("value", latent.value_size, 1),
+        ):
+            if not least <= size <= MAX_FEATURES:
+                return f"the {name} has {size} features, must be from {least} to {MAX_FEATURES}"
+        assert (self.num_kv_heads, self.head_size) == (1, self.rotary_size + latent.size), "readers set them"
+        return None
 
     def _expert_problem(self) -> str | None:
         if not self.num_experts:
@@ -196,12 +248,29 @@ class ModelConfig(ModelShape):
         for name, size, least in (("expert", self.expert_size, 1), ("shared expert", self.shared_expert_size, 0)):
             if not least <= size <= MAX_FEATURES:
                 return f"the {name} has {size} features, must be from {least} to {MAX_FEATURES}"
+        if problem := self._expert_group_problem():
+            return problem
         if len(self.expert_layers) != self.num_layers:
             return f"{len(self.expert_layers)} of {self.num_layers} layers are marked with or without experts"
         if (activation := self.expert_activation) is not None:
             for name, value in (("swiglu_alpha", activation.alpha), ("swiglu_limit", activation.limit)):
                 if not 1e-6 < value < 1e6:
                     return f"`{name}` is {value}, must be positive"
+        return None
+
+    def _expert_group_problem(self) -> str | None:
+        groups, used = self.expert_groups, self.used_expert_groups
+        if not 1 <= groups <= self.num_experts or self.num_experts % groups != 0:
+            return f"{self.num_experts} experts cannot be divided into {groups} groups evenly"
+        if not 1 <= used <= groups:
+            return f"a token uses {used} groups of experts, must be from 1 to {groups}"
+        if self.has_choice_bias and not self.sigmoid_experts:
+            return "experts are chosen with a bias, which only scores by sigmoids have"
+        size = self.num_experts // groups
+        if used * size < self.num_experts_per_token:
+            return f"a token uses {self.num_experts_per_token} experts, but {used} groups have {used * size}"
+        if self.sigmoid_experts and used < groups and size < 2:
+            return f"groups of experts are chosen by their two best, but {self.num_experts} experts are {groups} groups"
         return None
 
     def _window_problem(self) -> str | None:
@@ -214,7 +283,7 @@ class ModelConfig(ModelShape):
                 return f"the sliding window is {window}, must be from 1 to {MAX_POSITIONS}"
         if self.local_rope_theta is not None and not 1 < self.local_rope_theta < 1e30:
             return f"the `rope_theta` of layers with a window is {self.local_rope_theta}, must be above 1"
-        multipliers = [f"{what}_multiplier" for what in ("embedding", "residual", "attention", "logit")]
+        multipliers = [f"{what}_multiplier" for what in ("embedding", "residual", "attention", "logit", "expert")]
         for name in ("query_pre_attn_scalar", "attention_soft_cap", "logit_soft_cap", *multipliers):
             value = getattr(self, name)
             if value is not None and not 1e-6 < value < 1e6:

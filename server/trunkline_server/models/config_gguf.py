@@ -10,6 +10,7 @@ from typing import Any
 
 from trunkline_server.errors import DamagedFile, UnsupportedArchitecture, quoted
 from trunkline_server.models.config import MAX_LAYERS, ModelConfig, RopeScaling
+from trunkline_server.models.config_latent import experts_from_gguf, latent_from_gguf, scaling_from_gguf
 from trunkline_server.models.experts import GPT_OSS_SWIGLU
 from trunkline_server.models.keys import Keys
 from trunkline_server.models.pooling import Pooling, kind_from_gguf
@@ -18,6 +19,7 @@ from trunkline_server.models.pooling import Pooling, kind_from_gguf
 ARCHITECTURES = {
     "cohere2": "cohere2",
     "command-r": "cohere",
+    "deepseek2": "deepseek_v2",
     "ernie4_5": "ernie4_5",
     "exaone": "exaone",
     "exaone4": "exaone4",
@@ -46,8 +48,8 @@ SUPPORTED = tuple(ARCHITECTURES)
 
 # Architectures with experts, which GGUF marks by their number.
 _WITH_EXPERTS = {
-    "gpt_oss": "gpt_oss", "granitemoe": "granitemoe", "llama": "mixtral", "olmoe": "olmoe",
-    "qwen2_moe": "qwen2_moe", "qwen3_moe": "qwen3_moe",
+    "deepseek_v2": "deepseek_v2", "gpt_oss": "gpt_oss", "granitemoe": "granitemoe", "llama": "mixtral",
+    "olmoe": "olmoe", "qwen2_moe": "qwen2_moe", "qwen3_moe": "qwen3_moe",
 }  # fmt: skip
 # The weights of used experts add up to 1. llama.cpp has this in its code for each architecture.
 _RENORMALISED = ("gpt_oss", "granitemoe", "mixtral", "qwen3_moe")
@@ -121,7 +123,7 @@ def config_from_gguf(
     head_size = values.integer("attention.key_length", hidden_size // max(num_heads, 1))
     windows = _windows(values, architecture, num_layers)
     norm_kind = "layer_norm_epsilon" if name in _LAYER_NORMS else "layer_norm_rms_epsilon"
-    rotated_size = values.integer("rope.dimension_count", head_size)
+    scaling = _rope_scaling(path, values, rope_factors, is_latent=name == "deepseek_v2")
     config = ModelConfig(
         architecture=name,
         vocab_size=vocab_rows,
@@ -129,14 +131,11 @@ def config_from_gguf(
         intermediate_size=values.integer("feed_forward_length"),
         num_layers=num_layers,
         num_heads=num_heads,
-        num_kv_heads=values.integer("attention.head_count_kv", num_heads),
-        head_size=head_size,
         norm_eps=values.number(f"attention.{norm_kind}"),
         max_position_embeddings=values.integer("context_length"),
         rope_theta=values.number("rope.freq_base", 1_000_000.0 if architecture == "gemma3" else 10_000.0),
         rope_layers=_rope_layers(architecture, num_layers, windows),
-        rope_scaling=_rope_scaling(path, values, rope_factors),
-        rotated_size=None if rotated_size == head_size else rotated_size,
+        rope_scaling=scaling,
         tie_word_embeddings=not has_tensor("output.weight"),
         attention_bias=has_tensor("blk.0.attn_q.bias") or has_tensor("blk.0.attn_qkv.bias"),
         attention_output_bias=has_tensor("blk.0.attn_output.bias"),
@@ -150,7 +149,8 @@ def config_from_gguf(
         local_rope_theta=_local_rope_theta(values, architecture),
         **_multipliers(values, name),
         **_gemma_fields(values, architecture, head_size, hidden_size // max(num_heads, 1)),
-        **_expert_fields(values, name, num_layers),
+        **_head_fields(values, name, head_size, num_heads, scaling),
+        **_expert_fields(values, name, num_layers, has_tensor),
         pooling=None if (kind := kind_from_gguf(values.get("pooling_type"))) is None else Pooling(kind),
         **(_GPT_OSS if name == "gpt_oss" else {}),
     )
@@ -158,6 +158,17 @@ def config_from_gguf(
         raise DamagedFile(path, problem)
     _refuse_shapes(path, values, config)
     return config
+
+
+def _head_fields(values: Keys, name: str, head_size: int, num_heads: int, scaling: RopeScaling) -> dict[str, Any]:
+    if name == "deepseek_v2":
+        return latent_from_gguf(values, scaling)
+    rotated_size = values.integer("rope.dimension_count", head_size)
+    return {
+        "num_kv_heads": values.integer("attention.head_count_kv", num_heads),
+        "head_size": head_size,
+        "rotated_size": None if rotated_size == head_size else rotated_size,
+    }
 
 
 def _windows(values: Keys, architecture: str, num_layers: int) -> tuple[int | None, ...]:
@@ -235,11 +246,13 @@ def _rope_layers(architecture: str, num_layers: int, windows: tuple[int | None, 
     return tuple(True for _ in layers)
 
 
-def _expert_fields(values: Keys, name: str, num_layers: int) -> dict[str, Any]:
+def _expert_fields(values: Keys, name: str, num_layers: int, has_tensor: Callable[[str], bool]) -> dict[str, Any]:
     """Returns the fields that only models with experts state. name: that of the registry."""
     num_experts = values.integer("expert_count", 0)
     if num_experts == 0:
         return {}
+    if name == "deepseek_v2":
+        return experts_from_gguf(values, num_layers, has_tensor)
     shared = values.integer("expert_shared_feed_forward_length", 0)
     return {
         "num_experts": num_experts,
@@ -252,7 +265,7 @@ def _expert_fields(values: Keys, name: str, num_layers: int) -> dict[str, Any]:
 
 
 def _refuse_shapes(path: Path, values: Keys, config: ModelConfig) -> None:
-    if values.integer("attention.value_length", config.head_size) != config.head_size:
+    if config.latent is None and values.integer("attention.value_length", config.head_size) != config.head_size:
         raise UnsupportedArchitecture(
             f"a value head size that differs from the key head size {config.head_size} in `{path}`",
             supported=("equal sizes",),
@@ -265,7 +278,7 @@ def _refuse_shapes(path: Path, values: Keys, config: ModelConfig) -> None:
         )
 
 
-def _rope_scaling(path: Path, values: Keys, rope_factors: RopeFactors) -> RopeScaling:
+def _rope_scaling(path: Path, values: Keys, rope_factors: RopeFactors, *, is_latent: bool) -> RopeScaling:
     kind = values.get("rope.scaling.type")
     # `config_json.py` says which factors a model uses.
     trained = values.integer("rope.scaling.original_context_length", values.integer("context_length"))
@@ -292,6 +305,8 @@ def _rope_scaling(path: Path, values: Keys, rope_factors: RopeFactors) -> RopeSc
         )
     if values.number("rope.scaling.yarn_ext_factor", 1.0) != 1.0:
         raise UnsupportedArchitecture(f"a YaRN extrapolation factor in `{path}`", supported=("1.0",))
+    if is_latent:
+        return scaling_from_gguf(values, factor, trained)
     if values.number("rope.scaling.yarn_log_multiplier", 0.0) != 0.0:
         raise UnsupportedArchitecture(f"a YaRN log multiplier in `{path}`", supported=("0.0",))
     # llama.cpp multiplies the paper's factor by this one.

@@ -11,6 +11,7 @@ from typing import Any
 from trunkline_server.errors import DamagedFile, UnsupportedArchitecture, quoted
 from trunkline_server.models.config import MAX_LAYERS, ModelConfig, RopeScaling
 from trunkline_server.models.config_encoder import ENCODERS, encoder_config
+from trunkline_server.models.config_latent import experts_from_json, latent_from_json
 from trunkline_server.models.experts import GPT_OSS_SWIGLU
 from trunkline_server.models.keys import Keys
 from trunkline_server.models.ops import ClampedSwiglu
@@ -67,6 +68,7 @@ class _Architecture:
     wide_query_key_norm: bool = False
     attention_sinks: bool = False
     experts: _Experts | None = None
+    is_deepseek: bool = False  # with latent attention
     attention_soft_cap: float | None = None
     logit_soft_cap: float | None = None
     # Layers with a window rotate without scaling, by a base of their own if there is one.
@@ -89,6 +91,8 @@ _OLMO2 = _Architecture(norm_eps=1e-5, layer_norms=_POST_NORMS, query_key_norm=Tr
 _ARCHITECTURES = {
     "cohere": _COHERE,
     "cohere2": replace(_COHERE, has_windows=True, window=4096, window_pattern=4, rotates_in_windows=True),
+    "deepseek_v2": _Architecture(is_deepseek=True),
+    "deepseek_v3": _Architecture(is_deepseek=True),
     "ernie4_5": _Architecture(
         spelling={"attention_bias": "use_bias", "mlp_bias": "use_bias"}, head_size=128, norm_eps=1e-5,
         has_mlp_bias=True, rope_theta=500_000.0, tied=True,
@@ -199,6 +203,12 @@ def config_from_json(path: Path, values: Mapping[str, object]) -> ModelConfig:
     output_bias = keys.boolean("attention_out_bias", bias and name != "seed_oss")
     windows = _windows(keys, architecture, num_layers, max_positions)
     rope, local_rope_theta = _rope_keys(keys, architecture)
+    scaling = _rope_scaling(keys, rope, max_positions)
+    heads = {
+        "num_kv_heads": keys.integer("num_key_value_heads", num_heads),
+        "head_size": head_size,
+        "rotated_size": _rotated_size(keys, rope, architecture, head_size),
+    }
     config = ModelConfig(
         architecture=name,
         vocab_size=keys.integer("vocab_size"),
@@ -206,14 +216,11 @@ def config_from_json(path: Path, values: Mapping[str, object]) -> ModelConfig:
         intermediate_size=keys.integer("intermediate_size"),
         num_layers=num_layers,
         num_heads=num_heads,
-        num_kv_heads=keys.integer("num_key_value_heads", num_heads),
-        head_size=head_size,
         norm_eps=keys.number("rms_norm_eps", architecture.norm_eps),
         max_position_embeddings=max_positions,
         rope_theta=rope.number("rope_theta", keys.number("rope_theta", architecture.rope_theta)),
         rope_layers=_rope_layers(keys, architecture, name, num_layers, windows),
-        rope_scaling=_rope_scaling(keys, rope, max_positions),
-        rotated_size=_rotated_size(keys, rope, architecture, head_size),
+        rope_scaling=scaling,
         tie_word_embeddings=keys.boolean("tie_word_embeddings", architecture.tied),
         attention_bias=bias if architecture.attention_bias is None else architecture.attention_bias,
         attention_output_bias=(
@@ -230,7 +237,8 @@ def config_from_json(path: Path, values: Mapping[str, object]) -> ModelConfig:
         local_rope_theta=local_rope_theta,
         **_gemma_fields(keys, architecture),
         **_multipliers(keys, architecture),
-        **_expert_fields(keys, architecture, num_layers),
+        **(latent_from_json(keys, scaling) if architecture.is_deepseek else heads),
+        **_expert_fields(keys, architecture, name, num_layers),
     )
     if problem := config.problem():
         raise keys.damaged(problem)
@@ -268,8 +276,10 @@ def _multipliers(keys: Keys, architecture: _Architecture) -> dict[str, Any]:
     return {name: keys.number(name, 1.0) for name in names} | {"logit_multiplier": 1.0 / divisor}
 
 
-def _expert_fields(keys: Keys, architecture: _Architecture, num_layers: int) -> dict[str, Any]:
+def _expert_fields(keys: Keys, architecture: _Architecture, name: str, num_layers: int) -> dict[str, Any]:
     """Returns the fields that only models with experts state."""
+    if architecture.is_deepseek:
+        return experts_from_json(keys, name, num_layers)
     experts = architecture.experts
     if experts is None:
         return {}

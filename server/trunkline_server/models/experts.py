@@ -25,6 +25,10 @@ def mixture(ops: Ops[T], config: ModelConfig, name: str, x: T) -> T:
             activation=config.expert_activation,
             num_used=config.num_experts_per_token,
             renormalise=config.renormalise_experts,
+            sigmoid=config.sigmoid_experts,
+            choice_bias=f"{name}.gate.choice.bias" if config.has_choice_bias else None,
+            num_groups=config.expert_groups,
+            num_used_groups=config.used_expert_groups,
         ),
     )
 

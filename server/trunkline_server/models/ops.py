@@ -10,6 +10,7 @@ safetensors names; the backend resolves them.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -48,6 +49,11 @@ class Experts:
     activation: None: `silu_mul`.
     num_used: experts that a token uses.
     renormalise: the weights of the used experts add up to 1; otherwise those of all experts do.
+    sigmoid: an expert's score is the sigmoid of its logit, and so is its weight, which `renormalise` divides by the
+        sum; otherwise its score is its logit.
+    choice_bias: name of numbers [E] that are added to scores for the choice alone; only with `sigmoid`.
+    num_groups, num_used_groups: experts are groups of neighbours, and a token uses experts of its best groups alone. A
+        group is as good as its best expert, with `sigmoid` as the sum of its two best.
     """
 
     gate: tuple[str, ...]
@@ -57,6 +63,10 @@ class Experts:
     renormalise: bool
     biases: tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]] | None = None
     activation: ClampedSwiglu | None = None
+    sigmoid: bool = False
+    choice_bias: str | None = None
+    num_groups: int = 1
+    num_used_groups: int = 1
 
 
 class Ops(Protocol[T]):
@@ -89,11 +99,20 @@ class Ops(Protocol[T]):
     def linear(self, x: T, weight: str, bias: str | None = None) -> T:
         """Returns x [T, K] times the transpose of weight [N, K], plus bias [N]: [T, N]."""
 
+    def head_linear(self, x: T, weights: Sequence[str]) -> T:
+        """Multiplies each head by a matrix of its own: x [T, H * K], weights [N, K] of each head, result [T, H * N]."""
+
+    def join_heads(self, x: T, y: T, num_heads: int) -> T:
+        """Returns each head of x [T, H * N] followed by the same head of y [T, H * M]: [T, H * (N + M)]."""
+
     def rope(self, x: T, rope: Rope, head_size: int) -> T:
         """Rotates each head of x [T, heads * D] by its token's position."""
 
-    def write_kv(self, layer: int, key: T, value: T) -> None:
-        """Stores key and value [T, G * D] of the step's tokens in their slots of `layer`, in the pool's dtype."""
+    def write_kv(self, layer: int, key: T, value: T | None) -> None:
+        """Stores key and value [T, G * D] of the step's tokens in their slots of `layer`, in the pool's dtype.
+
+        value: None if the model has latent attention: a key's last `ModelConfig.latent_size` elements are its value.
+        """
 
     def paged_attention(
         self,
@@ -104,7 +123,9 @@ class Ops(Protocol[T]):
         soft_cap: float | None = None,
         sinks: str | None = None,
     ) -> T:
-        """Returns causal attention [T, H * D] of query [T, H * D] over the sequence's blocks, K and V as stored.
+        """Returns causal attention of query [T, H * D] over the sequence's blocks, K and V as stored.
+
+        The result is [T, H * D], or [T, H * latent_size] with latent attention.
 
         In an encoder (`Pooling.whole`) the query at each position sees all positions of its sequence.
         `write_kv` must store the step's keys and values first.
@@ -137,8 +158,9 @@ class Ops(Protocol[T]):
     def experts(self, x: T, router_logits: T, experts: Experts) -> T:
         """Returns the weighted sum of the outputs of each token's experts, [T, N], for x [T, N].
 
-        A token uses the experts with its largest router_logits [T, E], ties by the lower index. Their weights are the
-        softmax of the logits. A row's bits do not depend on the rows beside it. Each expert's weights are read once.
+        A token uses the experts with the largest scores, by default its router_logits [T, E], ties by the lower index.
+        Their weights are the softmax of the logits. A row's bits do not depend on the rows beside it. Each expert's
+        weights are read once.
         """
 
     def sigmoid_scale(self, x: T, gate: T) -> T:

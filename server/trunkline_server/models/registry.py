@@ -8,6 +8,7 @@ from typing import Any, Generic
 from trunkline_server.models import (
     bert,
     cohere2,
+    deepseek2,
     exaone4,
     gemma,
     gemma2,
@@ -35,6 +36,8 @@ ARCHITECTURES: dict[str, Callable[[Any, ModelConfig], Any]] = {
     "camembert": bert.forward,
     "cohere": cohere2.forward,
     "cohere2": cohere2.forward,
+    "deepseek_v2": deepseek2.forward,
+    "deepseek_v3": deepseek2.forward,
     "ernie4_5": llama.forward,
     "exaone": llama.forward,
     "exaone4": exaone4.forward,

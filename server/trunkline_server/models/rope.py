@@ -71,11 +71,8 @@ def _yarn(inv_freq: list[float], theta: float, dim: int, scaling: RopeScaling) -
 
 
 def _yarn_attention_factor(scaling: RopeScaling) -> float:
-    def mscale(weight: float) -> float:
-        return 1.0 if scaling.factor <= 1 else 0.1 * weight * math.log(scaling.factor) + 1.0
-
     if scaling.attention_factor is not None:
         return scaling.attention_factor
     if scaling.mscale and scaling.mscale_all_dim:
-        return mscale(scaling.mscale) / mscale(scaling.mscale_all_dim)
-    return mscale(1.0)
+        return scaling.magnitude(scaling.mscale) / scaling.magnitude(scaling.mscale_all_dim)
+    return scaling.magnitude(1.0)

@@ -16,7 +16,8 @@ def weight_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     hidden, vocab = config.hidden_size, config.vocab_size
     shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (vocab, hidden)}
     for layer in range(config.num_layers):
-        own = _attention_shapes(config) | (_expert_shapes if config.has_experts(layer) else _mlp_shapes)(config)
+        attention = _attention_shapes if config.latent is None else _latent_shapes
+        own = attention(config) | (_expert_shapes if config.has_experts(layer) else _mlp_shapes)(config)
         shapes |= {f"model.layers.{layer}.{name}": shape for name, shape in own.items()}
     shapes |= _norm("model.norm", config)
     if config.has_output_head:
@@ -51,6 +52,28 @@ def _attention_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
+def _latent_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+    """Like `_attention_shapes`, for latent attention."""
+    latent, hidden, heads = config.latent, config.hidden_size, range(config.num_heads)
+    assert latent is not None
+    shapes: dict[str, tuple[int, ...]] = {}
+    for name in config.layer_norms:
+        shapes |= _norm(name, config)
+    if latent.query_size:
+        shapes["self_attn.q_a_proj.weight"] = (latent.query_size, hidden)
+        shapes["self_attn.q_a_layernorm.weight"] = (latent.query_size,)
+    inputs = latent.query_size or hidden
+    shapes["self_attn.q_nope.weight"] = (config.num_heads * latent.key_size, inputs)
+    shapes["self_attn.q_rope.weight"] = (config.num_heads * config.rotary_size, inputs)
+    shapes["self_attn.kv_a.weight"] = (latent.size, hidden)
+    shapes["self_attn.k_rope.weight"] = (config.rotary_size, hidden)
+    shapes["self_attn.kv_a_layernorm.weight"] = (latent.size,)
+    shapes |= {f"self_attn.k_up.{head}.weight": (latent.size, latent.key_size) for head in heads}
+    shapes |= {f"self_attn.v_up.{head}.weight": (latent.value_size, latent.size) for head in heads}
+    shapes["self_attn.o_proj.weight"] = (hidden, config.num_heads * latent.value_size)
+    return shapes
+
+
 def _norm(name: str, config: ModelConfig) -> dict[str, tuple[int, ...]]:
     kinds = ("weight", "bias") if config.norm_bias else ("weight",)
     return {f"{name}.{kind}": (config.hidden_size,) for kind in kinds}
@@ -75,8 +98,11 @@ def _expert_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
         shapes |= _gated_mlp(f"mlp.experts.{expert}", hidden, config.expert_size)
     if config.expert_bias:
         shapes = _with_biases(shapes)
+    if config.has_choice_bias:
+        shapes["mlp.gate.choice.bias"] = (config.num_experts,)
     if config.shared_expert_size:
-        shapes["mlp.shared_expert_gate.weight"] = (1, hidden)
+        if config.has_shared_gate:
+            shapes["mlp.shared_expert_gate.weight"] = (1, hidden)
         shapes |= _gated_mlp("mlp.shared_expert", hidden, config.shared_expert_size)
     return shapes
 

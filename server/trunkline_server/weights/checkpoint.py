@@ -43,6 +43,8 @@ from trunkline_server.weights.tensor import EncodedTensor, Tensor, Weight
 
 _EMBEDDING = "model.embed_tokens.weight"
 _HEAD = "lm_head.weight"
+# Integers as wide as the elements of these formats.
+_ELEMENTS = {"F32": np.uint32, "F16": np.uint16, "BF16": np.uint16}
 
 
 class Checkpoint(Protocol):
@@ -241,7 +243,10 @@ class SafetensorsCheckpoint:
         assert self.quantization is not None, "parts are only found under a scheme"
         name = _resolve(self.config, name)
         shape = weight_shapes(self.config)[name]
-        stored_as = decoded_format(self.quantization, parts, num_inputs=shape[1])
+        if self._places[name].transposes_rows:
+            stored_as = _transposed_format(decoded_format(self.quantization, parts, num_inputs=shape[0]))
+        else:
+            stored_as = decoded_format(self.quantization, parts, num_inputs=shape[1])
         return EncodedTensor(name, stored_as, shape, read=partial(self.tensor, name))
 
     def stored_parts(self, name: str) -> Mapping[str, Part]:
@@ -269,7 +274,8 @@ class SafetensorsCheckpoint:
         name = _resolve(self.config, name)
         if name in self._parts:
             assert self.quantization is not None, "parts are only found under a scheme"
-            return decoded(self.quantization, name, self.parts(name))
+            tensor = decoded(self.quantization, name, self.parts(name))
+            return _transposed(tensor) if self._places[name].transposes_rows else tensor
         place = self._places[name]
         tensor = _part(self._holders[place.tensor].tensor(place.tensor), place)
         tensor = replace(tensor, name=name, interleaved_heads=interleaved_heads(name, self.config, is_gguf=False))
@@ -309,11 +315,27 @@ def _part(tensor: Tensor, place: Place) -> Tensor:
     if not place.rows:
         return tensor
     runs = [tensor.rows(begin, end) for begin, end in place.rows]
+    if place.transposes_rows:
+        return _transposed(*runs)
     if len(runs) == 1:
         return runs[0]
     data = np.concatenate([np.frombuffer(run.data, np.uint8) for run in runs])
     shape = (sum(run.shape[0] for run in runs), *tensor.shape[1:])
     return replace(tensor, shape=shape, data=data, is_mapped=False)
+
+
+def _transposed_format(format_name: str) -> str:
+    """Returns the format of a transpose. Quantised formats have groups along rows, so they become F16."""
+    return format_name if format_name in _ELEMENTS else "F16"
+
+
+def _transposed(tensor: Tensor) -> Tensor:
+    if (stored_as := _transposed_format(tensor.format)) != tensor.format:
+        data = dequantize(tensor).astype(np.float16).view(np.uint8).reshape(-1)
+        tensor = replace(tensor, format=stored_as, data=data)
+    values = np.frombuffer(tensor.data, _ELEMENTS[tensor.format]).reshape(tensor.shape)
+    data = np.ascontiguousarray(values.T).view(np.uint8).reshape(-1)
+    return replace(tensor, shape=tensor.shape[::-1], data=data, is_mapped=False)
 
 
 def _strided(tensor: Tensor, place: Place) -> Tensor:
@@ -352,21 +374,23 @@ def _needed_shapes(
 ) -> dict[str, tuple[int, ...]]:
     """Returns the shapes that the tensors of a file must have."""
     rows: dict[str, int] = {}
-    stacks, transposed = set[str](), set[str]()
+    stacks: dict[str, int] = {}
+    transposed: set[str] = set()
     others: dict[str, tuple[int, ...]] = {}
     for name in expected:
         place, shape = places[_resolve(config, name)], expected[_resolve(config, name)]
+        shape = shape[::-1] if place.transposes_rows else shape
         end = place.rows[-1][1] if place.rows else shape[0]
         rows[place.tensor] = max(rows.get(place.tensor, 0), end)
         others[place.tensor] = shape[1:]
         if place.index is not None:
-            stacks.add(place.tensor)
+            stacks[place.tensor] = max(stacks.get(place.tensor, 0), place.index + 1)
         if place.is_transposed:
             transposed.add(place.tensor)
     needed: dict[str, tuple[int, ...]] = {}
     for tensor, count in rows.items():
         whole = (*others[tensor], count) if tensor in transposed else (count, *others[tensor])
-        needed[tensor] = (config.num_experts, *whole) if tensor in stacks else whole
+        needed[tensor] = (stacks[tensor], *whole) if tensor in stacks else whole
     return needed
 
 

@@ -37,6 +37,7 @@ OFFSET_NORMS = frozenset({"gemma", "gemma2", "gemma3_text", "nemotron"})
 
 _LAYER = re.compile(r"model\.layers\.(\d+)\.(.+)")
 _EXPERT = re.compile(r"mlp\.experts\.(\d+)\.(gate_proj|up_proj|down_proj)")
+_HEAD_PART = re.compile(r"self_attn\.(k|v)_up\.(\d+)")
 _QUERY_KEY_VALUE = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
 _GATE_UP = ("mlp.gate_proj", "mlp.up_proj")
 
@@ -46,7 +47,8 @@ class Place:
     """A tensor of a file, or the part of it that is a weight.
 
     index: of a matrix in a stack [E, N, K]. rows: the runs of rows [begin, end) that make up the weight; empty: all.
-    step: of the rows of a run. is_transposed: the stack is [E, K, N].
+    step: of the rows of a run. is_transposed: the stack is [E, K, N]. transposes_rows: the weight is the transpose of
+    the rows.
     """
 
     tensor: str
@@ -54,6 +56,7 @@ class Place:
     rows: tuple[tuple[int, int], ...] = ()
     step: int = 1
     is_transposed: bool = False
+    transposes_rows: bool = False
 
 
 def safetensors_place(name: str, config: ModelConfig, tensors: Container[str] = ()) -> Place:
@@ -110,6 +113,11 @@ def _safetensors_place(name: str, config: ModelConfig) -> Place:
         return Place(f"{layers}.self_attn.qkv_proj.{kind}", rows=_joined_rows(config, module))
     if architecture == "internlm2" and module in _QUERY_KEY_VALUE:
         return Place(f"{layers}.attention.wqkv.{kind}", rows=_grouped_rows(config, module))
+    if config.latent is not None:
+        if module == "mlp.gate.choice":
+            return Place(f"{layers}.mlp.gate.e_score_correction_bias")
+        if (place := _latent_place(module, config)) is not None:
+            return replace(place, tensor=f"{layers}.self_attn.{_LATENT[place.tensor]}.{kind}")
     if architecture in ("glm", "glm4", "phi3") and module in _GATE_UP:
         return Place(f"{layers}.mlp.gate_up_proj.{kind}", rows=_joined_rows(config, module))
     return Place(f"{layers}.{_SAFETENSORS_MODULES.get(architecture, {}).get(module, module)}.{kind}")
@@ -139,6 +147,11 @@ def gguf_place(name: str, config: ModelConfig, tensors: Container[str]) -> Place
         return Place(joined, rows=_joined_rows(config, module))
     if module in _GATE_UP and architecture in ("glm4", "phi3"):
         return Place(f"{layer}.ffn_up.{kind}", rows=_joined_rows(config, module))
+    if config.latent is not None and (part := _latent_place(module, config)) is not None:
+        head = _HEAD_PART.fullmatch(module)
+        if head and (divided := f"{layer}.attn_{head[1]}_b.{kind}") in tensors:
+            return Place(divided, int(head[2]))
+        return replace(part, tensor=f"{layer}.{part.tensor}.{kind}")
     names = _GGUF_MODULES | (_GGUF_POST_NORMS if "post_feedforward_layernorm" in config.layer_norms else {})
     if architecture in ("gpt_oss", "seed_oss"):
         names = names | {"post_attention_layernorm": "post_attention_norm"}
@@ -147,6 +160,9 @@ def gguf_place(name: str, config: ModelConfig, tensors: Container[str]) -> Place
 
 def interleaved_heads(name: str, config: ModelConfig, *, is_gguf: bool) -> tuple[int, int] | None:
     """Returns `Tensor.interleaved_heads` of a weight."""
+    if config.latent is not None:
+        is_rotated = ".self_attn.q_rope." in name or ".self_attn.k_rope." in name
+        return (config.rotary_size, config.rotary_size) if config.latent.pairs_neighbours and is_rotated else None
     pairs_neighbours = config.architecture in NEIGHBOURS or (is_gguf and config.architecture in GGUF_NEIGHBOURS)
     is_rotated = ".self_attn.q_proj." in name or ".self_attn.k_proj." in name
     return (config.head_size, config.rotary_size) if pairs_neighbours and is_rotated else None
@@ -177,6 +193,14 @@ def expert_stack(name: str, num_experts: int) -> list[str] | None:
     return [f"{match[1]}mlp.experts.{expert}.{part}.weight" for expert in range(num_experts) for part in projections]
 
 
+def head_stack(name: str, num_heads: int) -> list[str] | None:
+    """Returns the weights of all heads that one product multiplies; None if the weight is not that of a head."""
+    match = re.fullmatch(rf"(.+\.){_HEAD_PART.pattern}\.weight", name)
+    if match is None:
+        return None
+    return [f"{match[1]}self_attn.{match[2]}_up.{head}.weight" for head in range(num_heads)]
+
+
 def _joined_rows(config: ModelConfig, module: str) -> tuple[tuple[int, int]]:
     """Returns the rows of one projection among those of queries, keys and values, or of gate and up."""
     if module in _GATE_UP:
@@ -199,12 +223,49 @@ def _grouped_rows(config: ModelConfig, module: str) -> tuple[tuple[int, int], ..
     return tuple(((group + first) * size, (group + first + count) * size) for group in groups)
 
 
+def _latent_place(module: str, config: ModelConfig) -> Place | None:
+    """Returns the place of a part of latent attention's projections, in the tensor with GGUF's name.
+
+    Rows of queries are those of one head after the other, plain before rotated ones. Below the latent of a token are
+    its rotated rows. Each head has rows that make keys of the latent, then rows that make values of it.
+    """
+    latent, rotated = config.latent, config.rotary_size
+    assert latent is not None
+    if module in ("self_attn.q_nope", "self_attn.q_rope"):
+        size = latent.key_size + rotated
+        begin, end = (0, latent.key_size) if module == "self_attn.q_nope" else (latent.key_size, size)
+        rows = tuple((head * size + begin, head * size + end) for head in range(config.num_heads))
+        return Place("attn_q_b" if latent.query_size else "attn_q", rows=rows)
+    if module in ("self_attn.kv_a", "self_attn.k_rope"):
+        rows = ((0, latent.size),) if module == "self_attn.kv_a" else ((latent.size, latent.size + rotated),)
+        return Place("attn_kv_a_mqa", rows=rows)
+    if (part := _HEAD_PART.fullmatch(module)) is None:
+        return None
+    begin = int(part[2]) * (latent.key_size + latent.value_size)
+    middle = begin + latent.key_size
+    if part[1] == "k":
+        return Place("attn_kv_b", rows=((begin, middle),), transposes_rows=True)
+    return Place("attn_kv_b", rows=((middle, middle + latent.value_size),))
+
+
+# Safetensors' names for the tensors of `_latent_place`.
+_LATENT = {
+    "attn_q": "q_proj",
+    "attn_q_b": "q_b_proj",
+    "attn_kv_a_mqa": "kv_a_proj_with_mqa",
+    "attn_kv_b": "kv_b_proj",
+}
+_SHARED_EXPERTS = {
+    f"mlp.shared_expert.{part}_proj": f"mlp.shared_experts.{part}_proj" for part in ("gate", "up", "down")
+}
 _SAFETENSORS_LAYERS = {"exaone": "transformer.h"}
 _SAFETENSORS_WHOLE = {
     "exaone": {"model.embed_tokens": "transformer.wte", "model.norm": "transformer.ln_f"},
     "internlm2": {"model.embed_tokens": "model.tok_embeddings", "lm_head": "output"},
 }
 _SAFETENSORS_MODULES = {
+    "deepseek_v2": _SHARED_EXPERTS,
+    "deepseek_v3": _SHARED_EXPERTS,
     "exaone": {
         "input_layernorm": "ln_1",
         "post_attention_layernorm": "ln_2",
@@ -243,6 +304,9 @@ _GGUF_MODULES = {
     "self_attn.k_proj": "attn_k",
     "self_attn.v_proj": "attn_v",
     "self_attn.o_proj": "attn_output",
+    "self_attn.q_a_proj": "attn_q_a",
+    "self_attn.q_a_layernorm": "attn_q_a_norm",
+    "self_attn.kv_a_layernorm": "attn_kv_a_norm",
     "self_attn.sinks": "attn_sinks",
     "self_attn.q_norm": "attn_q_norm",
     "self_attn.k_norm": "attn_k_norm",
@@ -251,6 +315,7 @@ _GGUF_MODULES = {
     "mlp.up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down",
     "mlp.gate": "ffn_gate_inp",
+    "mlp.gate.choice": "exp_probs_b",
     "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
     "mlp.shared_expert.gate_proj": "ffn_gate_shexp",
     "mlp.shared_expert.up_proj": "ffn_up_shexp",

@@ -5,13 +5,24 @@ use crate::attention::Window;
 use crate::program::ProgramError;
 
 impl ProgramBuilder {
-    /// Stores key and value `[T, G * D]` in the slots of the step's tokens. The returned id may not be used as an
-    /// operand.
-    pub fn write_kv(&mut self, layer: usize, key: ValueId, value: ValueId) -> Result<ValueId, ProgramError> {
+    /// Stores key and value `[T, G * D]` in the slots of the step's tokens. With latent attention, the value is a part
+    /// of the key. The returned id may not be used as an operand.
+    pub fn write_kv(
+        &mut self,
+        layer: usize,
+        key: ValueId,
+        value: Option<ValueId>,
+    ) -> Result<ValueId, ProgramError> {
         self.check_layer("write_kv", layer)?;
         let geometry = self.config.geometry;
+        if value.is_some() == geometry.latent_size.is_some() {
+            let expected = "one, unless it is a part of the key";
+            return Err(shape_error("write_kv", "number of values", usize::from(value.is_some()), expected));
+        }
         let expected = geometry.num_kv_heads * geometry.head_size;
-        for (what, operand) in [("width of key", key), ("width of value", value)] {
+        for (what, operand) in
+            std::iter::once(("width of key", key)).chain(value.map(|v| ("width of value", v)))
+        {
             let width = self.width("write_kv", operand)?;
             if width != expected {
                 return Err(shape_error("write_kv", what, width, expected));
@@ -20,7 +31,7 @@ impl ProgramBuilder {
         Ok(self.push(Op::WriteKv { layer, key, value }, 0))
     }
 
-    /// Causal attention of `query` `[T, H * D]` over the blocks of its sequence: `[T, H * D]`. With a window, it covers
+    /// Causal attention of `query` `[T, H * D]` over the blocks of its sequence: H values. With a window, it covers
     /// the last `window` positions, including the query's own. With a soft cap, each score `s` becomes
     /// `soft_cap * tanh(s / soft_cap)`. `sinks` `[H]` are scores that take part in the softmax of their head and have
     /// no value.
@@ -56,6 +67,7 @@ impl ProgramBuilder {
             let what = format!("reads K and V of layer {layer} before `write_kv`");
             return Err(ProgramError::Structure { what });
         }
+        let width = width / geometry.head_size * geometry.value_size();
         Ok(self.push(Op::Attention { layer, query, scale, soft_cap, window, sinks }, width))
     }
 }

@@ -1,7 +1,7 @@
 //! Records layers of experts.
 
 use super::{Op, ProgramBuilder, ValueId, WeightId, shape_error};
-use crate::ops::route::MAX_EXPERTS;
+use crate::ops::route::{MAX_EXPERTS, Rule};
 use crate::ops::silu_mul::SwigluClamp;
 use crate::program::ProgramError;
 
@@ -14,8 +14,9 @@ pub struct Experts {
     pub down: Vec<WeightId>,
     /// The number of experts that a row uses.
     pub num_used: usize,
-    /// The weights of the used experts add up to 1; otherwise those of all experts do.
-    pub renormalise: bool,
+    pub rule: Rule,
+    /// Numbers that are added to the scores of experts for the choice alone.
+    pub choice_bias: Option<WeightId>,
     /// The biases of each expert's gate, up and down.
     pub biases: Option<[Vec<WeightId>; 3]>,
     /// The limits of the activation; `None` for plain SwiGLU.
@@ -40,6 +41,7 @@ impl ProgramBuilder {
             let expected = format!("1 to {num_experts}");
             return Err(shape_error(op, "number of used experts", experts.num_used, expected));
         }
+        self.check_choice(num_experts, &experts)?;
         let Experts { gate, up, down, .. } = &experts;
         let inner = self.experts_shape(op, gate, num_experts)?[0];
         for (weights, shape) in [(gate, [inner, width]), (up, [inner, width]), (down, [width, inner])] {
@@ -59,8 +61,46 @@ impl ProgramBuilder {
         Ok(self.push(Op::Experts { x, logits, experts }, width))
     }
 
+    /// Multiplies each row of `x` by the sigmoid of its row of `gate` `[T, 1]`.
+    pub fn sigmoid_scale(&mut self, x: ValueId, gate: ValueId) -> Result<ValueId, ProgramError> {
+        let width = self.width("sigmoid_scale", x)?;
+        match self.width("sigmoid_scale", gate)? {
+            1 => Ok(self.push(Op::SigmoidScale { x, gate }, width)),
+            other => Err(shape_error("sigmoid_scale", "width of the gate", other, 1)),
+        }
+    }
+
+    /// Checks how rows choose among `num_experts` experts.
+    fn check_choice(&self, num_experts: usize, experts: &Experts) -> Result<(), ProgramError> {
+        let (op, rule) = ("experts", experts.rule);
+        if let Some(bias) = experts.choice_bias {
+            self.vector(op, bias, num_experts)?;
+            if !rule.is_sigmoid {
+                return Err(shape_error(op, "bias of the choice", "present", "none without sigmoids"));
+            }
+        }
+        let groups = rule.num_groups;
+        if groups == 0 || !num_experts.is_multiple_of(groups) {
+            let expected = format!("a divisor of {num_experts}");
+            return Err(shape_error(op, "number of groups", groups, expected));
+        }
+        if !(1..=groups).contains(&rule.num_used_groups) {
+            let expected = format!("1 to {groups}");
+            return Err(shape_error(op, "number of used groups", rule.num_used_groups, expected));
+        }
+        let (size, num_used) = (num_experts / groups, experts.num_used);
+        if rule.num_used_groups * size < num_used {
+            let expected = format!("at least {num_used}");
+            return Err(shape_error(op, "experts of the used groups", rule.num_used_groups * size, expected));
+        }
+        if rule.is_sigmoid && rule.num_used_groups < groups && size < 2 {
+            return Err(shape_error(op, "experts of a group", size, "at least 2"));
+        }
+        Ok(())
+    }
+
     /// Checks that there is one matrix for each expert, all in the same shape and format, and returns the shape.
-    fn experts_shape(
+    pub(super) fn experts_shape(
         &self,
         op: &'static str,
         weights: &[WeightId],

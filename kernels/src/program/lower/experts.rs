@@ -14,11 +14,12 @@ impl Lowering<'_> {
         rows: RowSet,
         width: usize,
     ) -> View {
-        let Experts { gate, up, down, num_used, renormalise, biases, clamp } = experts;
+        let Experts { gate, up, down, num_used, rule, choice_bias, biases, clamp } = experts;
         let (sorted, num_experts) = (rows.routes(*num_used), gate.len());
         let logits = self.operand(logits, rows);
         let routes = self.new_view(2 * num_used, rows);
-        self.emit(Kernel::Route { logits, renormalise: *renormalise, out: routes }, rows);
+        let choice_bias = choice_bias.map(|bias| self.plan.vector(&[bias]));
+        self.emit(Kernel::Route { logits, rule: *rule, bias: choice_bias, out: routes }, rows);
         let (gate_format, up_format) = (self.raw(gate[0]).format, self.raw(up[0]).format);
         let inner = self.raw(gate[0]).shape[0];
         let bias = |projection: usize| biases.as_ref().map(|biases| &biases[projection][..]);

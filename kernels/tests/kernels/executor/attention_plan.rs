@@ -20,6 +20,7 @@ fn every_row_head_and_segment_is_computed_once_and_states_do_not_overlap() {
             head_size: 32,
             block_size: [16, 32, 128][random.below(3)],
             dtype: KvDtype::Int8,
+            latent_size: None,
         };
         let limits = PlanLimits {
             geometry,
@@ -72,9 +73,47 @@ fn every_row_head_and_segment_is_computed_once_and_states_do_not_overlap() {
 }
 
 #[test]
+fn a_short_context_of_latents_is_divided_by_heads_and_a_long_one_by_segments() {
+    let geometry = KvGeometry {
+        num_layers: 1,
+        num_kv_heads: 1,
+        head_size: 48,
+        block_size: 32,
+        dtype: KvDtype::F16,
+        latent_size: Some(32),
+    };
+    let mut limits = PlanLimits { geometry, heads_per_kv_head: 16, num_threads: 3, state_capacity: 0 };
+    limits.state_capacity = limits.wanted_state_capacity(1000);
+    let mut plan = AttentionPlan::for_steps(Window::NONE, &limits, 8, 8);
+    let capacity = plan.items.capacity();
+    let mut heads_of = |chunks: &[(usize, usize, usize)], num_threads: usize| {
+        plan.rebuild(chunks.iter().copied(), &PlanLimits { num_threads, ..limits });
+        assert!(num_threads > 3 || plan.items.capacity() == capacity);
+        let mut parts: Vec<(usize, usize)> =
+            plan.items.iter().map(|item| (item.kv_head, item.num_heads)).collect();
+        parts.sort_unstable();
+        parts.dedup();
+        assert_eq!(parts.iter().map(|(_, heads)| heads).sum::<usize>(), 16);
+        parts.len()
+    };
+    assert_eq!(heads_of(&[(0, 300, 1)], 1), 1);
+    assert_eq!(heads_of(&[(0, 300, 1)], 3), 4);
+    assert_eq!(heads_of(&[(0, 300, 1)], 64), 4, "parts have at least four heads");
+    assert_eq!(heads_of(&[(0, 300, 1), (1, 90, 1)], 3), 2);
+    assert_eq!(heads_of(&[(0, 2000, 1)], 3), 1);
+    assert_eq!(heads_of(&[(0, 300, 1), (1, 90, 1), (2, 7, 1)], 3), 1);
+}
+
+#[test]
 fn one_long_sequence_is_split_among_all_threads() {
-    let geometry =
-        KvGeometry { num_layers: 1, num_kv_heads: 1, head_size: 64, block_size: 32, dtype: KvDtype::Int8 };
+    let geometry = KvGeometry {
+        num_layers: 1,
+        num_kv_heads: 1,
+        head_size: 64,
+        block_size: 32,
+        dtype: KvDtype::Int8,
+        latent_size: None,
+    };
     let mut limits = PlanLimits { geometry, heads_per_kv_head: 4, num_threads: 4, state_capacity: 0 };
     limits.state_capacity = limits.wanted_state_capacity(1000);
     let mut plan = AttentionPlan::for_steps(Window::NONE, &limits, 1, 1);

@@ -2,7 +2,7 @@
 
 use super::*;
 use trunkline_kernels::executor::routing::Routing;
-use trunkline_kernels::ops::route::route;
+use trunkline_kernels::ops::route::{Rule, route};
 use trunkline_kernels::ops::scaled_sum::{add_scaled, sigmoid_scale_in_place};
 
 use crate::on_all;
@@ -10,7 +10,7 @@ use crate::on_all;
 /// The weights and experts of a row.
 fn routes(isa: Isa, logits: &[f32], num_used: usize, renormalise: bool) -> Vec<(f32, usize)> {
     let mut out = vec![f32::NAN; 2 * num_used];
-    route(isa, logits, renormalise, &mut out);
+    route(isa, logits, Rule::softmax(renormalise), None, &mut out);
     (0..num_used).map(|n| (out[n], out[num_used + n].to_bits() as usize)).collect()
 }
 
@@ -41,6 +41,69 @@ fn the_largest_logits_are_chosen_and_weighted_by_their_softmax() {
     }
 }
 
+/// The experts that DeepSeek's definition chooses, the best first, and their weights, in f64.
+fn by_groups(logits: &[f32], rule: Rule, bias: Option<&[f32]>, num_used: usize) -> (Vec<usize>, Vec<f64>) {
+    let sigmoid = |x: f32| 1.0 / (1.0 + (-f64::from(x)).exp());
+    let masses: Vec<f64> =
+        logits.iter().map(|x| if rule.is_sigmoid { sigmoid(*x) } else { f64::from(*x).exp() }).collect();
+    let score = |expert: usize| masses[expert] + bias.map_or(0.0, |bias| f64::from(bias[expert]));
+    let descending = |order: &mut Vec<usize>, score: &dyn Fn(usize) -> f64| {
+        order.sort_by(|a, b| score(*b).total_cmp(&score(*a)));
+    };
+    let size = logits.len() / rule.num_groups;
+    let group_score = |group: usize| {
+        let mut members: Vec<usize> = (group * size..(group + 1) * size).collect();
+        descending(&mut members, &score);
+        members.iter().take(if rule.is_sigmoid { 2 } else { 1 }).map(|expert| score(*expert)).sum()
+    };
+    let mut groups: Vec<usize> = (0..rule.num_groups).collect();
+    descending(&mut groups, &group_score);
+    let mut experts: Vec<usize> = (0..logits.len())
+        .filter(|expert| groups[..rule.num_used_groups].contains(&(expert / size)))
+        .collect();
+    descending(&mut experts, &score);
+    experts.truncate(num_used);
+    let sum: f64 = match (rule.renormalise, rule.is_sigmoid) {
+        (true, _) => experts.iter().map(|expert| masses[*expert]).sum(),
+        (false, true) => 1.0,
+        (false, false) => masses.iter().sum(),
+    };
+    let weights = experts.iter().map(|expert| masses[*expert] / sum).collect();
+    (experts, weights)
+}
+
+#[test]
+fn groups_sigmoids_and_biases_choose_as_defined() {
+    let mut random = Random::new(24);
+    for (num_experts, num_groups, num_used_groups, num_used) in
+        [(12, 4, 2, 3), (64, 1, 1, 6), (256, 8, 4, 8), (20, 5, 1, 4), (6, 3, 3, 6)]
+    {
+        let logits = random.normals(num_experts);
+        let bias = random.normals(num_experts);
+        for (renormalise, is_sigmoid, is_biased) in [
+            (true, true, true),
+            (false, true, true),
+            (true, true, false),
+            (true, false, false),
+            (false, false, false),
+        ] {
+            let rule = Rule { renormalise, is_sigmoid, num_groups, num_used_groups };
+            let bias = is_biased.then_some(&bias[..]);
+            let (experts, weights) = by_groups(&logits, rule, bias, num_used);
+            let got = on_all("routes", |isa| {
+                let mut out = vec![f32::NAN; 2 * num_used];
+                route(isa, &logits, rule, bias, &mut out);
+                let chosen: Vec<usize> = out[num_used..].iter().map(|x| x.to_bits() as usize).collect();
+                assert_eq!(chosen, experts, "{rule:?}");
+                out[..num_used].to_vec()
+            });
+            for (got, expected) in got.iter().zip(&weights) {
+                assert!((f64::from(*got) - expected).abs() < 1e-6, "{rule:?}: {got} for {expected}");
+            }
+        }
+    }
+}
+
 #[test]
 fn logits_that_are_not_finite_choose_valid_experts_and_give_nan() {
     for logits in [[f32::NAN; 4], [1.0, f32::NAN, 2.0, f32::NAN], [f32::INFINITY; 4], [f32::NEG_INFINITY; 4]]
@@ -50,6 +113,11 @@ fn logits_that_are_not_finite_choose_valid_experts_and_give_nan() {
             found.sort_by_key(|(_, expert)| *expert);
             assert!(found.windows(2).all(|pair| pair[0].1 < pair[1].1) && found[2].1 < 4, "{found:?}");
             assert!(found.iter().any(|(weight, _)| weight.is_nan()), "{logits:?} gives {found:?}");
+            let mut out = [f32::NAN; 4];
+            let rule = Rule { renormalise: true, is_sigmoid: true, num_groups: 2, num_used_groups: 1 };
+            route(isa, &logits, rule, None, &mut out);
+            let chosen = [out[2], out[3]].map(|bits| bits.to_bits() / 2);
+            assert!(chosen[0] < 2 && chosen[0] == chosen[1], "both are of one group: {chosen:?}");
         }
     }
 }

@@ -4,6 +4,7 @@ use crate::random::Random;
 use trunkline_kernels::executor::Executor;
 use trunkline_kernels::isa::Isa;
 use trunkline_kernels::kv_pool::{KvDtype, KvGeometry};
+use trunkline_kernels::ops::route::Rule;
 use trunkline_kernels::ops::silu_mul::SwigluClamp;
 use trunkline_kernels::pack::Format;
 use trunkline_kernels::program::{Experts, ProgramBuilder, ProgramConfig, ValueId, WeightId};
@@ -33,6 +34,8 @@ pub struct Recipe {
     pub num_window_parts: Option<usize>,
     /// The number of experts of each layer, and of those that a row uses.
     pub experts: Option<(usize, usize)>,
+    /// Attention has latents, and the first layer chooses experts by sigmoids and groups.
+    pub has_latents: bool,
     /// GPT-OSS: attention has sinks, and experts have biases and a clamp, instead of the features of Gemma.
     pub is_gpt_oss: bool,
 }
@@ -48,6 +51,7 @@ pub const PLAIN: Recipe = Recipe {
     num_blocks: NUM_BLOCKS,
     num_window_parts: None,
     experts: None,
+    has_latents: false,
     is_gpt_oss: false,
 };
 pub const QWEN: Recipe =
@@ -59,6 +63,9 @@ pub const GEMMA_F16: Recipe = Recipe { dtype: KvDtype::F16, ..GEMMA };
 pub const GEMMA_INT4: Recipe = Recipe { dtype: KvDtype::Int4, ..GEMMA };
 pub const EXPERTS: Recipe = Recipe { seed: 4, experts: Some((7, 2)), ..PLAIN };
 pub const EXPERTS_F32: Recipe = Recipe { seed: 5, matrices: Format::F32, experts: Some((3, 3)), ..PLAIN };
+pub const LATENT: Recipe =
+    Recipe { seed: 6, dtype: KvDtype::F16, experts: Some((6, 2)), has_latents: true, ..PLAIN };
+pub const LATENT_F32: Recipe = Recipe { seed: 7, dtype: KvDtype::Bf16, matrices: Format::F32, ..LATENT };
 pub const GPT_OSS: Recipe = Recipe {
     seed: 6,
     matrices: Format::MXFP4,
@@ -68,8 +75,21 @@ pub const GPT_OSS: Recipe = Recipe {
     ..EXPERTS
 };
 pub const GPT_OSS_INT4: Recipe = Recipe { dtype: KvDtype::Int4, ..GPT_OSS };
-pub const ALL: [Recipe; 11] =
-    [PLAIN, INT4, QWEN, BF16, GEMMA, GEMMA_F16, GEMMA_INT4, EXPERTS, EXPERTS_F32, GPT_OSS, GPT_OSS_INT4];
+pub const ALL: [Recipe; 13] = [
+    PLAIN,
+    INT4,
+    QWEN,
+    BF16,
+    GEMMA,
+    GEMMA_F16,
+    GEMMA_INT4,
+    EXPERTS,
+    EXPERTS_F32,
+    LATENT,
+    LATENT_F32,
+    GPT_OSS,
+    GPT_OSS_INT4,
+];
 
 struct Model {
     builder: ProgramBuilder,
@@ -128,19 +148,72 @@ impl Model {
         self.linear(h, HIDDEN, FFN, false)
     }
 
+    fn attention(&mut self, layer: usize, h: ValueId, recipe: &Recipe, soft_cap: Option<f32>) -> ValueId {
+        let inv_freq: Vec<f64> = (0..HEAD_SIZE / 2).map(|i| 1000f64.powf(-(i as f64) / 8.0)).collect();
+        let mut q = self.linear(h, HEADS * HEAD_SIZE, HIDDEN, recipe.biases);
+        let mut k = self.linear(h, KV_HEADS * HEAD_SIZE, HIDDEN, recipe.biases);
+        let v = self.linear(h, KV_HEADS * HEAD_SIZE, HIDDEN, recipe.biases);
+        if recipe.head_norms {
+            let (nq, nk) = (self.vector(HEAD_SIZE, 1.0), self.vector(HEAD_SIZE, 1.0));
+            q = self.builder.head_rms_norm(q, nq, 1e-6, HEAD_SIZE).unwrap();
+            k = self.builder.head_rms_norm(k, nk, 1e-6, HEAD_SIZE).unwrap();
+        }
+        let q = self.builder.rope(q, &inv_freq, 1.0, HEAD_SIZE).unwrap();
+        let k = self.builder.rope(k, &inv_freq, 1.0, HEAD_SIZE).unwrap();
+        self.builder.write_kv(layer, k, Some(v)).unwrap();
+        let window = recipe.windows[layer];
+        let sinks = recipe.is_gpt_oss.then(|| self.vector(HEADS, 0.5));
+        let a = self.builder.paged_attention(layer, q, 0.25, window, soft_cap, sinks).unwrap();
+        self.linear(a, HIDDEN, HEADS * HEAD_SIZE, false)
+    }
+
+    /// Latent attention: a key of 4 rotated elements and a latent of 32.
+    fn latent_attention(&mut self, layer: usize, h: ValueId) -> ValueId {
+        let (rotated, latent, part) = (4, 32, 32);
+        let size = rotated + latent;
+        let inv_freq = [1.0, 0.1];
+        let plain = self.linear(h, HEADS * part, HIDDEN, false);
+        let turned = self.linear(h, HEADS * rotated, HIDDEN, false);
+        let into: Vec<_> = (0..HEADS).map(|_| self.matrix(self.matrices, latent, part)).collect();
+        let absorbed = self.builder.head_linear(plain, into).unwrap();
+        let query = self.builder.join_heads(turned, absorbed, HEADS).unwrap();
+        let query = self.builder.rope(query, &inv_freq, 1.0, size).unwrap();
+        let shared = self.linear(h, rotated, HIDDEN, false);
+        let content = self.linear(h, latent, HIDDEN, false);
+        let key = self.builder.join_heads(shared, content, 1).unwrap();
+        let key = self.builder.rope(key, &inv_freq, 1.0, size).unwrap();
+        self.builder.write_kv(layer, key, None).unwrap();
+        let mixed = self.builder.paged_attention(layer, query, 0.2, None, None, None).unwrap();
+        let out: Vec<_> = (0..HEADS).map(|_| self.matrix(self.matrices, part, latent)).collect();
+        let values = self.builder.head_linear(mixed, out).unwrap();
+        self.linear(values, HIDDEN, HEADS * part, false)
+    }
+
     fn mixture(
         &mut self,
         x: ValueId,
         num_experts: usize,
         num_used: usize,
-        renormalise: bool,
-        is_gpt_oss: bool,
+        recipe: &Recipe,
+        layer: usize,
     ) -> ValueId {
+        let renormalise = layer == 0;
         let router = self.matrix(Format::F32, num_experts, HIDDEN);
         let logits = self.builder.linear(x, router, None).unwrap();
-        let (biases, clamp) = (None, None);
-        let mut experts =
-            Experts { gate: vec![], up: vec![], down: vec![], num_used, renormalise, biases, clamp };
+        let mut experts = Experts {
+            gate: vec![],
+            up: vec![],
+            down: vec![],
+            num_used,
+            rule: Rule::softmax(renormalise),
+            choice_bias: None,
+            biases: None,
+            clamp: None,
+        };
+        if recipe.has_latents && layer == 0 {
+            experts.rule = Rule { renormalise, is_sigmoid: true, num_groups: 3, num_used_groups: 2 };
+            experts.choice_bias = Some(self.vector(num_experts, 0.0));
+        }
         // The matrices of a projection have one format, and those of different projections may have others.
         let up_format = if renormalise { self.matrices } else { Format::Q8_0 };
         for _ in 0..num_experts {
@@ -148,7 +221,7 @@ impl Model {
             experts.up.push(self.matrix(up_format, EXPERT, HIDDEN));
             experts.down.push(self.matrix(self.matrices, HIDDEN, EXPERT));
         }
-        if is_gpt_oss {
+        if recipe.is_gpt_oss {
             let mut biases = |width| (0..num_experts).map(|_| self.vector(width, 0.0)).collect();
             experts.biases = Some([biases(EXPERT), biases(EXPERT), biases(HIDDEN)]);
             experts.clamp = Some(SwigluClamp { alpha: 1.702, limit: 0.8 });
@@ -160,10 +233,11 @@ impl Model {
 pub fn build(recipe: Recipe, threads: usize, isa: Isa) -> Executor {
     let geometry = KvGeometry {
         num_layers: 2,
-        num_kv_heads: KV_HEADS,
-        head_size: HEAD_SIZE,
+        num_kv_heads: if recipe.has_latents { 1 } else { KV_HEADS },
+        head_size: if recipe.has_latents { 36 } else { HEAD_SIZE },
         block_size: BLOCK_SIZE,
         dtype: recipe.dtype,
+        latent_size: recipe.has_latents.then_some(32),
     };
     let config = ProgramConfig {
         max_step_tokens: 640,
@@ -176,7 +250,6 @@ pub fn build(recipe: Recipe, threads: usize, isa: Isa) -> Executor {
         builder.keep_windows(num_window_parts);
     }
     let mut m = Model { builder, random: Random::new(recipe.seed), matrices: recipe.matrices };
-    let inv_freq: Vec<f64> = (0..HEAD_SIZE / 2).map(|i| 1000f64.powf(-(i as f64) / 8.0)).collect();
     let embedding = m.matrix(Format::Q8_0, recipe.vocab_size, HIDDEN);
     let is_gemma = recipe.windows != PLAIN.windows && !recipe.is_gpt_oss;
     let soft_cap = |cap: f32| is_gemma.then_some(cap);
@@ -187,28 +260,18 @@ pub fn build(recipe: Recipe, threads: usize, isa: Isa) -> Executor {
     for layer in 0..2 {
         let norm = m.vector(HIDDEN, 1.0);
         let h = m.builder.rms_norm(x, norm, 1e-5).unwrap();
-        let mut q = m.linear(h, HEADS * HEAD_SIZE, HIDDEN, recipe.biases);
-        let mut k = m.linear(h, KV_HEADS * HEAD_SIZE, HIDDEN, recipe.biases);
-        let v = m.linear(h, KV_HEADS * HEAD_SIZE, HIDDEN, recipe.biases);
-        if recipe.head_norms {
-            let (nq, nk) = (m.vector(HEAD_SIZE, 1.0), m.vector(HEAD_SIZE, 1.0));
-            q = m.builder.head_rms_norm(q, nq, 1e-6, HEAD_SIZE).unwrap();
-            k = m.builder.head_rms_norm(k, nk, 1e-6, HEAD_SIZE).unwrap();
-        }
-        let q = m.builder.rope(q, &inv_freq, 1.0, HEAD_SIZE).unwrap();
-        let k = m.builder.rope(k, &inv_freq, 1.0, HEAD_SIZE).unwrap();
-        m.builder.write_kv(layer, k, v).unwrap();
-        let window = recipe.windows[layer];
-        let sinks = recipe.is_gpt_oss.then(|| m.vector(HEADS, 0.5));
-        let a = m.builder.paged_attention(layer, q, 0.25, window, soft_cap(3.0), sinks).unwrap();
-        let a = m.linear(a, HIDDEN, HEADS * HEAD_SIZE, false);
+        let a = if recipe.has_latents {
+            m.latent_attention(layer, h)
+        } else {
+            m.attention(layer, h, &recipe, soft_cap(3.0))
+        };
         x = m.builder.add(x, a).unwrap();
         let norm = m.vector(HIDDEN, 1.0);
         let h = m.builder.rms_norm(x, norm, 1e-5).unwrap();
         let h = match recipe.experts {
             None => m.mlp(h, is_gemma),
             Some((num_experts, num_used)) => {
-                let mixed = m.mixture(h, num_experts, num_used, layer == 0, recipe.is_gpt_oss);
+                let mixed = m.mixture(h, num_experts, num_used, &recipe, layer);
                 let (shared, gate) = (m.mlp(h, is_gemma), m.linear(h, 1, HIDDEN, false));
                 let shared = m.builder.sigmoid_scale(shared, gate).unwrap();
                 m.builder.add(mixed, shared).unwrap()

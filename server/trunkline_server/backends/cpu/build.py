@@ -44,6 +44,12 @@ DEFAULT_STEP_SEQUENCES = 64
 MAX_ENCODER_TOKENS = 8192
 # The meaning of `auto`; docs/decisions/0010-int8-kv-rotated.md has the reasons.
 KV_DTYPE = "int8"
+ENCODER_DTYPE = "f16"
+# The same for latents, which are stored as floats; docs/decisions/0040-latent-attention.md has the reasons.
+LATENT_DTYPE = "f16"
+LATENT_DTYPES = ("f16", "bf16")
+# The kernels take values of latent attention in whole vectors.
+LATENT_ELEMENTS = 16
 KV_ELEMENT_BITS = {"int8": 8, "int4": 4, "f16": 16, "bf16": 16}
 # int4 stores a block's first key separately; bytes of it per element.
 KV_FIRST_KEY_BYTES = {"int8": 0, "int4": 1, "f16": 0, "bf16": 0}
@@ -88,7 +94,7 @@ def build(
         raise BackendUnavailable(f"cannot load the kernels: {error}", hint="run `make build`") from error
     config = checkpoint.config
     is_encoder = config.pooling is not None and config.pooling.whole
-    kv_dtype = _kv_dtype("f16" if is_encoder and kv_cache_dtype == "auto" else kv_cache_dtype)
+    kv_dtype, draft_dtype = (kv_dtype_of(kv_cache_dtype, model.config) for model in (checkpoint, draft or checkpoint))
     if is_encoder and max_step_tokens is None:
         # A prompt is computed in one step.
         max_step_tokens = max(DEFAULT_STEP_TOKENS, min(config.max_position_embeddings, MAX_ENCODER_TOKENS))
@@ -102,7 +108,7 @@ def build(
     draft_step = _draft_step_limits(step)
     if draft is not None:
         _check_vocabulary(draft.config, config)
-        need += memory_need(draft, NONE, kv_dtype=kv_dtype, block_size=block_size, **draft_step)
+        need += memory_need(draft, NONE, kv_dtype=draft_dtype, block_size=block_size, **draft_step)
     num_blocks = plan_pool(
         need,
         available_bytes=available_memory() if available_bytes is None else available_bytes,
@@ -115,6 +121,7 @@ def build(
         executor, packed = _load(checkpoint, step, sizes, weights_cache, options, bits)
         # The cache keeps one model's weights, so those of the draft model are packed at each start.
         draft_sizes = PoolSizes(num_blocks=sizes.num_blocks)
+        options = replace(options, kv_dtype=draft_dtype)
         draft_model = None if draft is None else DraftModel(_load(draft, draft_step, draft_sizes, None, options)[0])
     fingerprint = _log_load(executor, checkpoint, packed) + ("" if bits == NONE else f" {bits}")
     info = _info(executor, fingerprint, kv_dtype, block_size, sizes, step, config)
@@ -163,6 +170,7 @@ def _load(
         num_kv_heads=config.num_kv_heads,
         head_size=config.head_size,
         kv_dtype=options.kv_dtype,
+        latent_size=config.latent_size,
     )
     tensors = _trace(builder, checkpoint, sizes.num_window_parts, bits)
     _log_formats(checkpoint, tensors)
@@ -200,14 +208,25 @@ def _draft_step_limits(step: dict[str, int]) -> dict[str, int]:
     return step | {"max_step_tokens": step["max_step_tokens"] + (MAX_DRAFT_TOKENS + 1) * num_sequences}
 
 
-def _kv_dtype(kv_cache_dtype: str) -> str:
+def kv_dtype_of(kv_cache_dtype: str, config: ModelConfig) -> str:
     """Returns the dtype that the flag stands for. Raises InvalidArgument."""
+    if config.latent_size is not None:
+        if kv_cache_dtype not in ("auto", *LATENT_DTYPES):
+            raise InvalidArgument(
+                f"`--kv-cache-dtype` is {kv_cache_dtype}, but the cpu backend keeps the latents of "
+                f"{config.architecture} as {' or '.join(LATENT_DTYPES)}",
+                hint="use auto",
+            )
+        return LATENT_DTYPE if kv_cache_dtype == "auto" else kv_cache_dtype
     if kv_cache_dtype != "auto" and kv_cache_dtype not in KV_ELEMENT_BITS:
         raise InvalidArgument(
             f"`--kv-cache-dtype` is {kv_cache_dtype}, but the cpu backend supports {', '.join(KV_ELEMENT_BITS)}",
             hint="use auto",
         )
-    return KV_DTYPE if kv_cache_dtype == "auto" else kv_cache_dtype
+    if kv_cache_dtype != "auto":
+        return kv_cache_dtype
+    is_encoder = config.pooling is not None and config.pooling.whole
+    return ENCODER_DTYPE if is_encoder else KV_DTYPE
 
 
 def _divide(
@@ -415,6 +434,8 @@ def _weight_bytes(checkpoint: Checkpoint) -> int:
 
 def _layer_bytes(config: ModelConfig, kv_dtype: str, block_size: int) -> int:
     """Returns the bytes of one token's K and V in one layer."""
+    if config.latent_size is not None:
+        return -(-config.head_size // LATENT_ELEMENTS) * LATENT_ELEMENTS * KV_ELEMENT_BITS[kv_dtype] // 8
     elements = sum(
         -(-config.head_size // padding) * padding
         for padding in (KV_KEY_ELEMENTS[kv_dtype], KV_VALUE_ELEMENTS[kv_dtype])
@@ -428,6 +449,10 @@ def _layer_bytes(config: ModelConfig, kv_dtype: str, block_size: int) -> int:
 def _features_per_token(config: ModelConfig) -> int:
     """Returns an upper bound of the elements that one token's activations take inside a layer."""
     heads = (2 * config.num_heads + 2 * config.num_kv_heads) * config.head_size
+    if config.latent is not None:
+        # Queries and results of each head before they move into the space of latents and after they leave it.
+        parts = config.latent.key_size + config.rotary_size + config.latent.value_size
+        heads += config.num_heads * parts + 2 * config.latent.query_size
     # Each expert of a token has its own rows: inputs, twice its inner features, and outputs.
     experts = config.num_experts_per_token * (2 * config.hidden_size + 3 * config.expert_size) + config.num_experts
     return 4 * config.hidden_size + heads + 3 * config.intermediate_size + experts + 3 * config.shared_expert_size

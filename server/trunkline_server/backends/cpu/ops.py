@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from trunkline_server.backends.cpu.quantize import NONE, quantized_format
@@ -49,10 +50,16 @@ class TracingOps:
     def linear(self, x: int, weight: str, bias: str | None = None) -> int:
         return self._builder.linear(x, self._weight(weight), None if bias is None else self._weight(bias))
 
+    def head_linear(self, x: int, weights: Sequence[str]) -> int:
+        return self._builder.head_linear(x, [self._weight(name) for name in weights])
+
+    def join_heads(self, x: int, y: int, num_heads: int) -> int:
+        return self._builder.join_heads(x, y, num_heads)
+
     def rope(self, x: int, rope: Rope, head_size: int) -> int:
         return self._builder.rope(x, list(rope.inv_freq), rope.attention_factor, head_size)
 
-    def write_kv(self, layer: int, key: int, value: int) -> None:
+    def write_kv(self, layer: int, key: int, value: int | None) -> None:
         self._builder.write_kv(layer, key, value)
 
     def paged_attention(
@@ -103,6 +110,10 @@ class TracingOps:
             down=down,
             num_used=experts.num_used,
             renormalise=experts.renormalise,
+            sigmoid=experts.sigmoid,
+            choice_bias=None if experts.choice_bias is None else self._weight(experts.choice_bias),
+            num_groups=experts.num_groups,
+            num_used_groups=experts.num_used_groups,
             biases=biases,
             clamp=None if activation is None else (activation.alpha, activation.limit),
         )

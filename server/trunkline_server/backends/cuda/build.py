@@ -14,6 +14,7 @@ from trunkline_server.backends.cuda.calibrate import measure_key_scaling
 from trunkline_server.backends.cuda.device import CudaDevice, Device, HostDevice
 from trunkline_server.backends.cuda.flash import MAX_GATHERED_BYTES, MIN_CHUNK_ROWS, find_flash
 from trunkline_server.backends.cuda.kernels.attention import AttentionSpace, stages_of
+from trunkline_server.backends.cuda.kernels.attention_latent import latent_shape
 from trunkline_server.backends.cuda.kernels.attention_plan import AttentionPlan, AttentionShape, whole_rows_of
 from trunkline_server.backends.cuda.kernels.card import LEAST_CAPABILITY, card_of
 from trunkline_server.backends.cuda.kernels.numerics import INTERPRETED
@@ -90,7 +91,8 @@ def build(
     dtype = default_dtype(checkpoint) if dtype is None else dtype
     layout = _layout(checkpoint.config, kv_cache_dtype, dtype, block_size)
     # Refuses a layout that the card cannot run before any weights are read.
-    stages_of(card_of(device.torch_device), layout.format.value, layout.head_size)
+    if layout.latent_size is None:
+        stages_of(card_of(device.torch_device), layout.format.value, layout.head_size)
     limits = StepShape(
         max_step_tokens or DEFAULT_STEP_TOKENS,
         max_step_sequences or DEFAULT_STEP_SEQUENCES,
@@ -138,8 +140,9 @@ def find_device() -> Device:
 def _layout(config: ModelConfig, kv_cache_dtype: str, dtype: torch.dtype, block_size: int) -> KvLayout:
     name = _DTYPE_NAMES[dtype] if kv_cache_dtype == "auto" else kv_cache_dtype
     return KvLayout(
-        block_size=block_size, num_kv_heads=config.num_kv_heads, head_size=config.head_size, format=KvFormat(name)
-    )
+        block_size=block_size, num_kv_heads=config.num_kv_heads, head_size=config.head_size, format=KvFormat(name),
+        latent_size=config.latent_size,
+    )  # fmt: skip
 
 
 def _log(message: str, **fields: object) -> None:
@@ -197,7 +200,7 @@ class _Assembly:
         pool = KvPool(
             num_layers=config.num_layers, num_blocks=num_blocks, block_size=layout.block_size,
             num_kv_heads=config.num_kv_heads, head_size=config.head_size, dtype=layout.format.value,
-            device=device.torch_device, key_scaling=key_scaling,
+            device=device.torch_device, key_scaling=key_scaling, latent_size=config.latent_size,
         )  # fmt: skip
         tiers, info = make_tiers(device, pool, self._info(pool), self._tiers)
         model = self._model(pool)
@@ -262,6 +265,8 @@ class _Assembly:
 
     def _attention_shape(self) -> AttentionShape:
         config = self._config
+        if config.latent_size is not None:
+            return latent_shape(config.num_heads, config.latent_size)
         if config.num_heads // config.num_kv_heads > 64:
             raise InvalidArgument(
                 f"{config.num_heads // config.num_kv_heads} query heads share a KV head, "
@@ -280,6 +285,10 @@ class _Assembly:
         config, limits = self._config, self._limits
         size = self._dtype.itemsize
         heads = (2 * config.num_heads + 4 * config.num_kv_heads) * config.head_size
+        if config.latent is not None:
+            # Queries and results of each head, outside the space of latents and before they are joined.
+            parts = config.latent.key_size + config.latent.value_size + config.head_size
+            heads += config.num_heads * parts + 2 * config.latent.query_size
         features = 4 * (3 * config.hidden_size) + size * (4 * config.hidden_size + heads + 4 * config.intermediate_size)
         # Each expert of a token has its own rows: gate and up, their product, and the outputs in f32.
         features += config.num_experts_per_token * (3 * size * config.expert_size + 4 * config.hidden_size + 16)

@@ -39,6 +39,7 @@ class _ProbingOps(CudaOps):
     ) -> Value:
         assert self._written is not None and self._written[0] == layer, "write_kv must come first"
         _, key, value = self._written
+        assert value is not None, "keys with latents are not scaled"
         self._written = None
         queries, keys, values = (self._heads(x) for x in (query, key, value))
         rope = key.rope if isinstance(key, Rotated) else None

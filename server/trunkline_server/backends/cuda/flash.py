@@ -102,6 +102,8 @@ def find_flash(
         return None, "the model has attention sinks, which it does not compute"
     if dtype not in (torch.bfloat16, torch.float16) or layout.format.storage_dtype != dtype:
         return None, f"K and V are {layout.format.value}, activations {dtype}"
+    if layout.latent_size is not None:
+        return None, "keys have latents"
     if layout.head_size > MAX_HEAD_SIZE:
         return None, f"head size {layout.head_size} is above {MAX_HEAD_SIZE}"
     reasons = []

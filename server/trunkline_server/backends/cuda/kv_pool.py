@@ -81,6 +81,8 @@ class KvLayout:
     number that is added to the first key of the block if that is position 0 of a sequence. In other blocks they have
     no meaning.
 
+    With latent attention (`latent_size`), a key's last elements are its value, and there is no V.
+
     The positions of a head are contiguous, so a tile of attention is one run of B * row elements per block, and a piece
     is one run of bytes for copies and for other tiers. Raises InvalidArgument for sizes that the kernels do not
     support.
@@ -90,6 +92,7 @@ class KvLayout:
     num_kv_heads: int
     head_size: int
     format: KvFormat
+    latent_size: int | None = None
 
     def __post_init__(self) -> None:
         size = self.block_size
@@ -97,6 +100,19 @@ class KvLayout:
             raise InvalidArgument(
                 f"block size is {size}, must be a power of two from {MIN_BLOCK_SIZE} to {MAX_BLOCK_SIZE}"
             )
+        if self.latent_size is not None:
+            for what, features in (
+                ("latent", self.latent_size),
+                ("rotated part of a key", self.head_size - self.latent_size),
+            ):
+                if not 16 <= features <= 512 or features & (features - 1):
+                    raise InvalidArgument(f"the {what} has {features} features, must be a power of two from 16 to 512")
+            if self.format not in (KvFormat.F32, KvFormat.F16, KvFormat.BF16):
+                raise InvalidArgument(
+                    f"`--kv-cache-dtype` is {self.format.value}, but the cuda backend keeps latents as bf16 or f16",
+                    hint="use auto",
+                )
+            return
         if self.head_size % 16 or not 16 <= self.head_size <= 256:
             raise InvalidArgument(f"head size is {self.head_size}, must be a multiple of 16 up to 256")
 
@@ -106,12 +122,17 @@ class KvLayout:
 
     @property
     def values_offset(self) -> int:
-        """Offset of V in a piece, in elements."""
+        """Offset of V in a piece, in elements; the number of K's elements."""
         return self.num_kv_heads * self.block_size * self.row_elements
 
     @property
+    def num_elements(self) -> int:
+        """Number of elements of K and V in a piece."""
+        return (2 if self.latent_size is None else 1) * self.values_offset
+
+    @property
     def scales_offset_bytes(self) -> int:
-        return 2 * self.values_offset * self.format.storage_dtype.itemsize
+        return self.num_elements * self.format.storage_dtype.itemsize
 
     @property
     def first_keys_offset(self) -> int:
@@ -164,11 +185,13 @@ class KvPool:
         dtype: str,
         device: torch.device | str,
         key_scaling: KeyScaling | None = None,
+        latent_size: int | None = None,
     ) -> None:
         self.key_scaling = key_scaling
         self.layout = KvLayout(
-            block_size=block_size, num_kv_heads=num_kv_heads, head_size=head_size, format=KvFormat(dtype)
-        )
+            block_size=block_size, num_kv_heads=num_kv_heads, head_size=head_size, format=KvFormat(dtype),
+            latent_size=latent_size,
+        )  # fmt: skip
         self.num_layers = num_layers
         self.num_blocks = num_blocks
         self.pieces = torch.zeros(

@@ -26,7 +26,7 @@ from trunkline_server.backends.cuda.weights import DenseWeight, DeviceWeight, De
 from trunkline_server.errors import DoesNotFit, UnsupportedFormat
 from trunkline_server.weights.checkpoint import Checkpoint
 from trunkline_server.weights.dequantize import dequantize
-from trunkline_server.weights.places import expert_stack
+from trunkline_server.weights.places import expert_stack, head_stack
 from trunkline_server.weights.quantization import EightBits, Mxfp4
 from trunkline_server.weights.quantized_parts import FLOATS, Part, quantization_state, quantized_shape
 from trunkline_server.weights.tensor import Tensor
@@ -36,7 +36,12 @@ logger = logging.getLogger(__name__)
 # More threads read no faster than the bus copies.
 MAX_THREADS = 8
 # Projections that are multiplied with the same x.
-STACKS = (("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"), ("mlp.gate_proj", "mlp.up_proj"))
+STACKS = (
+    ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+    ("self_attn.q_nope", "self_attn.q_rope"),
+    ("self_attn.kv_a", "self_attn.k_rope"),
+    ("mlp.gate_proj", "mlp.up_proj"),
+)
 # The format of quantised experts that are supported. They become dense, which is exact in bf16.
 _EXPERTS = "MXFP4"
 # torch's dtypes for the formats in files.
@@ -144,11 +149,18 @@ class _Loader:
             yield stack
 
     def _stack_of(self, name: str) -> list[str]:
-        if (stack := expert_stack(name, self._checkpoint.config.num_experts)) is not None:
-            if {self._kind(member) for member in stack} not in ({"dense"}, {_EXPERTS}):
+        config = self._checkpoint.config
+        for what, stack, kinds in (
+            ("experts", expert_stack(name, config.num_experts), ("dense", _EXPERTS)),
+            ("matrices of heads", head_stack(name, config.num_heads), ("dense",)),
+        ):
+            if stack is None:
+                continue
+            if {self._kind(member) for member in stack} not in [{kind} for kind in kinds]:
+                formats = ", ".join(("bf16", "f16", "f32", *kinds[1:]))
                 raise UnsupportedFormat(
-                    f"the experts of `{self._checkpoint.path}` are quantised, which the cuda backend does not support",
-                    hint=f"use `--backend cpu`, or a checkpoint in bf16, f16, f32 or {_EXPERTS}",
+                    f"the {what} of `{self._checkpoint.path}` are quantised, which the cuda backend does not support",
+                    hint=f"use `--backend cpu`, or a checkpoint in {' or '.join(formats.rsplit(', ', 1))}",
                 )
             return stack
         for projections in STACKS:

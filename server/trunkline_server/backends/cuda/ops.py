@@ -15,10 +15,12 @@ import torch
 from trunkline_server.backends.cuda.flash import FlashAttention, LongChunk
 from trunkline_server.backends.cuda.kernels.activation import clamped_swiglu, gelu, gelu_mul, relu_squared, silu_mul
 from trunkline_server.backends.cuda.kernels.attention import AttentionSpace, paged_attention
+from trunkline_server.backends.cuda.kernels.attention_latent import latent_attention
 from trunkline_server.backends.cuda.kernels.attention_plan import AttentionPlan, AttentionStep
 from trunkline_server.backends.cuda.kernels.embedding import embedding
 from trunkline_server.backends.cuda.kernels.experts import Routes, combine, expert_product, route
 from trunkline_server.backends.cuda.kernels.head import head
+from trunkline_server.backends.cuda.kernels.head_linear import head_linear
 from trunkline_server.backends.cuda.kernels.linear import library_linear, linear
 from trunkline_server.backends.cuda.kernels.norm import add_rms_norm, head_rms_norm, layer_norm, rms_norm
 from trunkline_server.backends.cuda.kernels.rope_kv import RopeTables, rope_and_write_kv
@@ -85,7 +87,7 @@ class CudaOps:
     # The last product of x with a stack of weights, and its arguments. Other members of the stack take their part from
     # it.
     _product: tuple[torch.Tensor, DeviceWeight, bool, torch.Tensor] | None = None
-    _written: tuple[int, Value, torch.Tensor] | None = None
+    _written: tuple[int, Value, torch.Tensor | None] | None = None
 
     def embedding(self, weight: str) -> Value:
         matrix, begin, _ = self.model.weights.matrix(weight)
@@ -123,13 +125,22 @@ class CudaOps:
             known = self._product = x, matrix, has_bias, multiply(inputs, matrix, has_bias=has_bias)
         return known[3][:, begin:end]
 
+    def head_linear(self, x: Value, weights: Sequence[str]) -> Value:
+        stack, _ = self._stack(weights)
+        return head_linear(dense(x).to(self.model.dtype), stack)
+
+    def join_heads(self, x: Value, y: Value, num_heads: int) -> Value:
+        rows = [dense(part).to(self.model.dtype) for part in (x, y)]
+        parts = [part.view(part.shape[0], num_heads, -1) for part in rows]
+        return torch.cat(parts, dim=-1).flatten(1)
+
     def rope(self, x: Value, rope: Rope, head_size: int) -> Value:
         return Rotated(dense(x), rope)
 
-    def write_kv(self, layer: int, key: Value, value: Value) -> None:
+    def write_kv(self, layer: int, key: Value, value: Value | None) -> None:
         """Keeps key and value until `paged_attention`, whose kernel rotates queries and keys together."""
         assert self._written is None, "a layer without attention"
-        self._written = layer, key, dense(value)
+        self._written = layer, key, None if value is None else dense(value)
 
     def paged_attention(
         self,
@@ -153,13 +164,17 @@ class CudaOps:
         )  # fmt: skip
         chunks, contexts = self._long_chunks()
         step = AttentionStep(self.step.block_tables, self.step.query_begin, contexts)
+        model, is_decode = self.model, self.step.shape.is_decode
         plan = self.model.plans[window]
         if window not in self._updated:
             plan.update(step, self.step.shape.num_rows)
             self._updated.add(window)
+        if model.pool.layout.latent_size is not None:
+            assert soft_cap is None, "latent attention has no soft caps"
+            return latent_attention(turned, model.pool, layer, step, plan, model.space, scale, decode_only=is_decode)
         out = paged_attention(
-            turned, self.model.pool, layer, step, plan, self.model.space, scale, soft_cap,
-            decode_only=self.step.shape.is_decode, sinks=None if sinks is None else self.model.weights.vector(sinks),
+            turned, model.pool, layer, step, plan, model.space, scale, soft_cap, decode_only=is_decode,
+            sinks=None if sinks is None else model.weights.vector(sinks),
         )  # fmt: skip
         for chunk in chunks:
             assert self.model.flash is not None
@@ -195,7 +210,12 @@ class CudaOps:
 
     def experts(self, x: Value, router_logits: Value, experts: Experts) -> Value:
         x, row_entry = dense(x), self.step.row_entry
-        routes = route(dense(router_logits), row_entry, experts.num_used, renormalise=experts.renormalise)
+        bias = None if experts.choice_bias is None else self.model.weights.vector(experts.choice_bias)
+        routes = route(
+            dense(router_logits), row_entry, experts.num_used, renormalise=experts.renormalise,
+            sigmoid=experts.sigmoid, choice_bias=bias, num_groups=experts.num_groups,
+            num_used_groups=experts.num_used_groups,
+        )  # fmt: skip
         both = self._expert_product(x, experts.gate, routes, is_sorted=False, out_dtype=x.dtype)
         gate, up = both.chunk(2, dim=1)
         activation = experts.activation
@@ -203,14 +223,20 @@ class CudaOps:
         parts = self._expert_product(hidden, experts.down, routes, is_sorted=True, out_dtype=torch.float32)
         return combine(parts, routes, row_entry, x.dtype)
 
+    def _stack(self, names: Sequence[str]) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Returns the matrices of experts or heads [E, N, K] that have these weights, and their biases.
+
+        Gate and up of an expert are joined.
+        """
+        matrix, _, _ = self.model.weights.matrix(names[0])
+        assert isinstance(matrix, DenseWeight), "the loader refuses other kinds"
+        return matrix.values.view(len(names), -1, matrix.num_inputs), matrix.bias
+
     def _expert_product(
         self, x: torch.Tensor, names: Sequence[str], routes: Routes, *, is_sorted: bool, out_dtype: torch.dtype
     ) -> torch.Tensor:
-        """Multiplies with the matrices that have these weights; gate and up, and their biases, are joined."""
-        matrix, _, _ = self.model.weights.matrix(names[0])
-        assert isinstance(matrix, DenseWeight), "the loader refuses other kinds"
-        stack = matrix.values.view(len(names), -1, matrix.num_inputs)
-        return expert_product(x, stack, routes, is_sorted=is_sorted, out_dtype=out_dtype, bias=matrix.bias)
+        stack, bias = self._stack(names)
+        return expert_product(x, stack, routes, is_sorted=is_sorted, out_dtype=out_dtype, bias=bias)
 
     def sigmoid_scale(self, x: Value, gate: Value) -> Value:
         x = dense(x)

@@ -57,6 +57,11 @@ class ReferenceBackend(StepBackend):
                 f"`--kv-cache-dtype` is {kv_cache_dtype}, but the reference backend supports {', '.join(DTYPES)}",
                 hint="use auto",
             )
+        if config.latent_size is not None and kv_dtype != KV_DTYPE:
+            raise InvalidArgument(
+                f"`--kv-cache-dtype` is {kv_cache_dtype}, but the reference backend keeps latents as {KV_DTYPE}",
+                hint="use auto",
+            )
         if max_batch_total_tokens is None:
             max_batch_total_tokens = min(config.max_position_embeddings, DEFAULT_POOL_TOKENS)
         for name, value in {
@@ -79,6 +84,7 @@ class ReferenceBackend(StepBackend):
             head_size=config.head_size,
             dtype=kv_dtype,
             key_scaling=self._key_scaling(block_size) if kv_dtype == "int4" else None,
+            latent_size=config.latent_size,
         )
         info = BackendInfo(
             device=f"reference, torch {torch.__version__}, {torch.get_num_threads()} threads",

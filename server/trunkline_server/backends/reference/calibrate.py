@@ -30,7 +30,7 @@ class _ProbingOps(ReferenceOps):
         self._block_size = block_size
         self._is_rotated = False
 
-    def write_kv(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> None:
+    def write_kv(self, layer: int, key: torch.Tensor, value: torch.Tensor | None) -> None:
         turn = Turn(self._step.positions, self._block_size, self._key_rope(key))
         self._is_rotated = turn.rope is not None
         self._sums.set_keys(layer, key.view(key.shape[0], -1, self._config.head_size), turn)

@@ -45,7 +45,8 @@ class KvPool(Blocks):
     """K and V of layers that are all alike.
 
     keys, values: [layers, num_blocks * B, G, D] f32. dtype: one of `DTYPES`; elements are rounded when stored but stay
-    f32. key_scaling: for int4 only.
+    f32. key_scaling: for int4 only. latent_size: None stores values apart; otherwise they are the last elements of
+    keys.
     """
 
     keys: torch.Tensor
@@ -61,15 +62,34 @@ class KvPool(Blocks):
         head_size: int,
         dtype: str = "f32",
         key_scaling: KeyScaling | None = None,
+        latent_size: int | None = None,
     ) -> None:
+        assert latent_size is None or dtype == "f32", "latents are not rounded"
         assert (dtype == "int4") == (key_scaling is not None)
         shape = (num_layers, num_blocks * block_size, num_kv_heads, head_size)
-        super().__init__(block_size, torch.zeros(shape), torch.zeros(shape))
+        super().__init__(block_size, torch.zeros(shape), torch.zeros(shape if latent_size is None else (num_layers, 0)))
         self._dtype = dtype
         self._key_scaling = key_scaling
+        self._owns_values = latent_size is None
+        if latent_size is not None:
+            self.values = self.keys[..., head_size - latent_size :]
 
-    def write(self, layer: int, slots: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, turn: Turn) -> None:
-        """Stores keys and values [T, G, D] in their slots, rounded to the dtype. turn: rotation of int4's key means."""
+    @property
+    def bytes_per_block(self) -> int:
+        """Bytes of one block in this pool, whose rounded elements stay f32."""
+        return (1 + self._owns_values) * self.keys[:, : self.block_size].numel() * self.keys.element_size()
+
+    def write(
+        self, layer: int, slots: torch.Tensor, keys: torch.Tensor, values: torch.Tensor | None, turn: Turn
+    ) -> None:
+        """Stores keys and values [T, G, D] in their slots, rounded to the dtype.
+
+        values: None if they are parts of keys. turn: rotation of int4's key means.
+        """
+        if values is None:
+            assert not self._owns_values, "only latents have no values of their own"
+            self.keys[layer, slots] = keys
+            return
         if self._dtype == "int8":
             keys, values = (untransform(to_bytes(transform(x))) for x in (keys, values))
         elif self._key_scaling is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -80,16 +80,26 @@ class ReferenceOps:
     def linear(self, x: torch.Tensor, weight: str, bias: str | None = None) -> torch.Tensor:
         return F.linear(x, self._weights(weight), None if bias is None else self._weights(bias))
 
+    def head_linear(self, x: torch.Tensor, weights: Sequence[str]) -> torch.Tensor:
+        heads = x.chunk(len(weights), dim=-1)
+        products = [F.linear(head, self._weights(name)) for head, name in zip(heads, weights, strict=True)]
+        return torch.cat(products, dim=-1)
+
+    def join_heads(self, x: torch.Tensor, y: torch.Tensor, num_heads: int) -> torch.Tensor:
+        parts = [part.view(part.shape[0], num_heads, -1) for part in (x, y)]
+        return torch.cat(parts, dim=-1).flatten(-2)
+
     def rope(self, x: torch.Tensor, rope: Rope, head_size: int) -> torch.Tensor:
         rotated = rotate(_heads(x, head_size), self._step.positions, rope, rope.attention_factor).flatten(-2)
         self._rotated.append((rotated, rope))
         return rotated
 
-    def write_kv(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> None:
+    def write_kv(self, layer: int, key: torch.Tensor, value: torch.Tensor | None) -> None:
         slots = torch.cat([row.slots[row.first_position :] for row in self._step.rows])
         head_size = self._pool.keys.shape[-1]
         turn = Turn(self._step.positions, self._pool.block_size, self._key_rope(key))
-        self._pool.write(layer, slots, _heads(key, head_size), _heads(value, head_size), turn)
+        values = None if value is None else _heads(value, head_size)
+        self._pool.write(layer, slots, _heads(key, head_size), values, turn)
 
     def _key_rope(self, key: torch.Tensor) -> Rope | None:
         """Returns the rotation of a layer's keys, or None if they are not rotated. Forgets the layer's tensors."""
@@ -108,7 +118,8 @@ class ReferenceOps:
     ) -> torch.Tensor:
         """Computes one chunk after the other, over the sequence's slots gathered into one tensor."""
         head_size = self._pool.keys.shape[-1]
-        mixed = torch.empty_like(query)
+        value_size = self._pool.values.shape[-1]
+        mixed = query.new_empty(query.shape[0], query.shape[1] // head_size * value_size)
         for row in self._step.rows:
             queries = _heads(query[row.begin : row.end], head_size).transpose(0, 1)
             keys = self._pool.keys[layer, row.slots].transpose(0, 1)
@@ -148,10 +159,7 @@ class ReferenceOps:
         return F.relu(x).square()
 
     def experts(self, x: torch.Tensor, router_logits: torch.Tensor, experts: Experts) -> torch.Tensor:
-        chosen = torch.sort(router_logits, descending=True, stable=True).indices[:, : experts.num_used]
-        weights = torch.softmax(router_logits, dim=-1).gather(1, chosen)
-        if experts.renormalise:
-            weights = weights / weights.sum(-1, keepdim=True)
+        chosen, weights = self.routes(router_logits, experts)
         mixed = torch.zeros_like(x)
         for expert, names in enumerate(zip(experts.gate, experts.up, experts.down, strict=True)):
             rows, choices = torch.nonzero(chosen == expert, as_tuple=True)
@@ -161,6 +169,22 @@ class ReferenceOps:
                 out = self.linear(_activated(gate, up, experts.activation), names[2], biases[2])
                 mixed.index_add_(0, rows, out * weights[rows, choices, None])
         return mixed
+
+    def routes(self, router_logits: torch.Tensor, experts: Experts) -> tuple[torch.Tensor, torch.Tensor]:
+        """Returns the experts that each token uses, the best first, and their weights, [T, num_used] each."""
+        scores = torch.sigmoid(router_logits) if experts.sigmoid else router_logits
+        if experts.choice_bias is not None:
+            scores = scores + self._weights(experts.choice_bias)
+        if experts.num_used_groups < experts.num_groups:
+            groups = scores.view(scores.shape[0], experts.num_groups, -1)
+            best = groups.topk(2 if experts.sigmoid else 1, dim=-1).values.sum(-1)
+            order = torch.sort(best, descending=True, stable=True).indices
+            left_out = torch.ones_like(best, dtype=torch.bool).scatter(1, order[:, : experts.num_used_groups], False)
+            scores = groups.masked_fill(left_out[..., None], -torch.inf).flatten(1)
+        chosen = torch.sort(scores, descending=True, stable=True).indices[:, : experts.num_used]
+        masses = torch.sigmoid(router_logits) if experts.sigmoid else torch.softmax(router_logits, dim=-1)
+        weights = masses.gather(1, chosen)
+        return chosen, weights / weights.sum(-1, keepdim=True) if experts.renormalise else weights
 
     def sigmoid_scale(self, x: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
         return x * torch.sigmoid(gate)

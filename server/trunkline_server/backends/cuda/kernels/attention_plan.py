@@ -30,16 +30,18 @@ _STORE_BLOCK = 128
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionShape:
-    """Heads of a model: H query heads, G KV heads of size D. whole_rows: rows of a whole tile."""
+    """Heads of a model: H query heads, G KV heads of size D. whole_rows, split_rows: rows of a tile of each kind."""
 
     num_heads: int
     num_kv_heads: int
     head_size: int
     whole_rows: int = WHOLE_ROWS
+    split_rows: int = SPLIT_ROWS
 
     def __post_init__(self) -> None:
         assert self.num_heads % self.num_kv_heads == 0, "query heads must be a multiple of KV heads"
-        assert self.group <= SPLIT_ROWS, f"{self.group} query heads share a KV head, but at most {SPLIT_ROWS} may"
+        most = self.split_rows
+        assert self.group <= most, f"{self.group} query heads share a KV head, but at most {most} may"
 
     @property
     def group(self) -> int:
@@ -49,7 +51,7 @@ class AttentionShape:
     @property
     def split_tokens(self) -> int:
         """Tokens of a tile that computes one split."""
-        return SPLIT_ROWS // self.group
+        return self.split_rows // self.group
 
     @property
     def whole_tokens(self) -> int:

@@ -44,9 +44,32 @@ class Routes:
 
 
 @triton.jit
+def _of_best_groups(scores, columns, size, GROUPS: tl.constexpr, USED: tl.constexpr, SUMS_TWO: tl.constexpr):
+    """Returns scores with -inf for experts outside the best groups. SUMS_TWO: a group counts by its two best."""
+    group = columns // size
+    group_scores = tl.full(scores.shape, float("-inf"), tl.float32)
+    for number in tl.static_range(GROUPS):
+        members = tl.where(group == number, scores, float("-inf"))
+        best = tl.argmax(members, axis=0)
+        total = tl.max(members, axis=0)
+        if SUMS_TWO:
+            second = tl.max(tl.where(columns == best, float("-inf"), members), axis=0)
+            # The sum of two numbers that stand for NaN is not that of no expert.
+            total = tl.maximum(total, -1.0e38) + tl.maximum(second, -1.0e38)
+        group_scores = tl.where(group == number, total, group_scores)
+    is_chosen = columns < 0
+    for _ in tl.static_range(USED):
+        chosen = tl.argmax(group_scores, axis=0) // size
+        is_chosen = is_chosen | (group == chosen)
+        group_scores = tl.where(group == chosen, float("-inf"), group_scores)
+    return tl.where(is_chosen, scores, float("-inf"))
+
+
+@triton.jit
 def _route_kernel(
-    logits, row_entry, weights, experts, logits_stride, num_experts,
-    NUM_USED: tl.constexpr, RENORMALISE: tl.constexpr, EXPERTS: tl.constexpr,
+    logits, row_entry, weights, experts, bias, logits_stride, num_experts,
+    NUM_USED: tl.constexpr, RENORMALISE: tl.constexpr, EXPERTS: tl.constexpr, SIGMOID: tl.constexpr,
+    HAS_BIAS: tl.constexpr, GROUPS: tl.constexpr, USED_GROUPS: tl.constexpr,
 ):  # fmt: skip
     """Chooses the experts of row program_id(0); a padding row gets expert `num_experts`, which does not exist."""
     row = tl.program_id(0).to(tl.int64)
@@ -54,11 +77,16 @@ def _route_kernel(
     is_expert = columns < num_experts
     logit = tl.load(logits + row * logits_stride + columns, is_expert, other=float("-inf")).to(tl.float32)
     is_padding = tl.load(row_entry + row) < 0
-    # NaN is smaller than any number, but not than an expert that does not exist or is chosen already.
-    left = tl.where(logit == logit, tl.maximum(logit, -3.0e38), -3.2e38)
-    left = tl.where(is_expert, left, float("-inf"))
     largest = tl.max(tl.where(logit == logit, logit, float("-inf")), axis=0)
-    mass = tl.exp(logit - largest)
+    mass = 1.0 / (1.0 + tl.exp(-logit)) if SIGMOID else tl.exp(logit - largest)
+    score = mass if SIGMOID else logit
+    if HAS_BIAS:
+        score += tl.load(bias + columns, is_expert, other=0.0)
+    # NaN is smaller than any number, but not than an expert that does not exist or is chosen already.
+    left = tl.where(score == score, tl.maximum(score, -3.0e38), -3.2e38)
+    left = tl.where(is_expert, left, float("-inf"))
+    if USED_GROUPS < GROUPS:
+        left = _of_best_groups(left, columns, num_experts // GROUPS, GROUPS, USED_GROUPS, SIGMOID)
     is_counted = is_expert
     if RENORMALISE:
         is_counted = columns < 0
@@ -68,6 +96,8 @@ def _route_kernel(
             is_counted = is_counted | (columns == best)
             rest = tl.where(columns == best, float("-inf"), rest)
     total = tl.sum(tl.where(is_counted, mass, 0.0), axis=0)
+    if SIGMOID:
+        total = total + 1e-20 if RENORMALISE else total * 0.0 + 1.0
     for number in tl.static_range(NUM_USED):
         best = tl.argmax(left, axis=0)
         weight = tl.sum(tl.where(columns == best, mass, 0.0), axis=0) / total
@@ -76,18 +106,31 @@ def _route_kernel(
         tl.store(experts + row * NUM_USED + number, tl.where(is_padding, num_experts, best).to(tl.int32))
 
 
-def route(router_logits: torch.Tensor, row_entry: torch.Tensor, num_used: int, *, renormalise: bool) -> Routes:
+def route(
+    router_logits: torch.Tensor,
+    row_entry: torch.Tensor,
+    num_used: int,
+    *,
+    renormalise: bool,
+    sigmoid: bool = False,
+    choice_bias: torch.Tensor | None = None,
+    num_groups: int = 1,
+    num_used_groups: int = 1,
+) -> Routes:
     """Chooses each row's experts and sorts them.
 
-    router_logits: [T, E], rows contiguous; row_entry: [T] i32, negative for padding rows. See `models.ops.Experts`.
+    router_logits: [T, E], rows contiguous; row_entry: [T] i32, negative for padding rows; choice_bias: [E] f32. See
+    `models.ops.Experts`.
     """
     num_rows, num_experts = router_logits.shape
     device = router_logits.device
     weights = torch.empty(num_rows, num_used, dtype=torch.float32, device=device)
     experts = torch.empty(num_rows * num_used, dtype=torch.int32, device=device)
     _route_kernel[(num_rows,)](
-        router_logits, row_entry, weights, experts, router_logits.stride(0), num_experts,
-        NUM_USED=num_used, RENORMALISE=renormalise, EXPERTS=triton.next_power_of_2(num_experts),
+        router_logits, row_entry, weights, experts, weights if choice_bias is None else choice_bias,
+        router_logits.stride(0), num_experts,
+        NUM_USED=num_used, RENORMALISE=renormalise, EXPERTS=triton.next_power_of_2(num_experts), SIGMOID=sigmoid,
+        HAS_BIAS=choice_bias is not None, GROUPS=num_groups, USED_GROUPS=num_used_groups,
         num_warps=4, enable_fp_fusion=False,
     )  # fmt: skip
     by_expert, order = torch.sort(experts, stable=True)

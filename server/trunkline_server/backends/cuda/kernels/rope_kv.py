@@ -182,7 +182,7 @@ def _rope_and_write_kernel(
 def rope_and_write_kv(
     q: torch.Tensor,
     k: torch.Tensor,
-    v: torch.Tensor,
+    v: torch.Tensor | None,
     positions: torch.Tensor,
     slots: torch.Tensor,
     tables: RopeTables | None,
@@ -192,12 +192,15 @@ def rope_and_write_kv(
 ) -> torch.Tensor:
     """Rotates q and k, stores k and v, and returns the queries in the form that `paged_attention` needs for this pool.
 
-    q: [T, H * D]; k, v: [T, G * D], of one dtype, rows contiguous, possibly parts of wider ones. positions, slots: [T]
-    i32; slot -1 stores nothing. tables: None leaves keys and queries unrotated. Returns [T, H * D] in q's dtype, in
-    `out` if it is given (never q itself), or q if nothing changes it. If the pool's format transforms or scales keys
-    (see `KvFormat`), the queries are transformed and scaled to match.
+    q: [T, H * D]; k, v: [T, G * D], of one dtype, rows contiguous, possibly parts of wider ones. v: None if the pool's
+    values are parts of keys. positions, slots: [T] i32; slot -1 stores nothing. tables: None leaves keys and queries
+    unrotated. Returns [T, H * D] in q's dtype, in `out` if it is given (never q itself), or q if nothing changes it. If
+    the pool's format transforms or scales keys (see `KvFormat`), the queries are transformed and scaled to match.
     """
     layout = pool.layout
+    assert (v is None) == (layout.latent_size is not None), "values are given, unless they are parts of keys"
+    num_written = 1 if v is None else 2
+    v = k if v is None else v
     head_size, (num_rows, width) = layout.head_size, q.shape
     log_run = transform_run(head_size).bit_length() - 1 if pool.format.is_transformed else 0
     scaling = pool.key_scaling
@@ -213,7 +216,7 @@ def rope_and_write_kv(
     cos, sin = (tables.cos, tables.sin) if tables is not None else (positions, positions)
     factors, means = (cos, cos) if scaling is None else (scaling.factors[layer], scaling.means[layer])
     elements, scales = pool.elements(layer), pool.scales(layer)
-    _rope_and_write_kernel[(triton.cdiv(num_rows, _ROWS), num_query_programs + 2 * layout.num_kv_heads)](
+    _rope_and_write_kernel[(triton.cdiv(num_rows, _ROWS), num_query_programs + num_written * layout.num_kv_heads)](
         q, k, v, out, positions, slots, cos, sin, factors, means, elements, scales,
         q.stride(0), k.stride(0), v.stride(0), out.stride(0), num_rows, layout.num_kv_heads, num_query_programs,
         layout.piece_elements, layout.piece_scales, layout.values_offset, layout.first_keys_offset,
