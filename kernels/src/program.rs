@@ -14,13 +14,15 @@ mod lower;
 #[doc(hidden)]
 pub mod memory;
 mod raw_weight;
+mod rows;
 mod weights;
 
 pub use graph::{Experts, ProgramBuilder, ValueId, WeightId};
 pub use instruction::{
     AttentionKernel, Buffer, BufferKind, ExpertsKernel, HeadLinearKernel, Instruction, Kernel, LinearSource,
-    PooledOutput, PooledRows, Program, RowIndex, RowSet, View,
+    PooledOutput, Program, RowSet, View,
 };
+pub use rows::{PooledRows, RowIndex};
 pub(crate) use weights::{Entry, EntryKind, ImageTable, WeightImage};
 
 use crate::kv_pool::{KvGeometry, KvPoolError};

@@ -159,8 +159,8 @@ impl AttentionPlan {
         }
     }
 
-    /// Like [`AttentionPlan::rebuild`] for chunks, each (index, last position, number of tokens), whose rows all see the
-    /// positions up to the last one.
+    /// Like [`AttentionPlan::rebuild`] for chunks, each (index, last position, number of tokens), whose rows all see
+    /// the positions up to the last one.
     fn rebuild_whole(&mut self, chunks: impl Iterator<Item = (usize, usize, usize)>, limits: &PlanLimits) {
         assert!(self.window == Window::NONE, "layers that see all positions have no window");
         let most_rows = rows_per_item(limits.heads_per_kv_head);

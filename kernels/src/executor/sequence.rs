@@ -78,7 +78,7 @@ pub struct Sequence {
     draft_masks: Vec<Vec<u8>>,
     /// The mask of the request's allowed tokens, which applies to every sample; `None` allows all.
     allowed_always: Option<Vec<u8>>,
-    /// Set if the sequence gets a vector: the sums of the outputs of its positions so far, empty unless they are needed.
+    /// Set if the sequence gets a vector: the sums of the outputs of its positions, empty unless they are needed.
     pub(super) sums: Option<Vec<f64>>,
     /// The position at which the second of two texts begins.
     pub(super) second_text: usize,

@@ -36,8 +36,8 @@ impl Executor {
     ///
     /// `results` receives one entry for each sampled token and for each chunk that fails, in the order of `chunks`.
     /// With drafts, several tokens of one sequence follow each other. The scores of chunks with `score` are in
-    /// [`Executor::scores`] until the next step, and those of pooled sequences in [`Executor::vectors`]. A sampled token is appended to its sequence. An invalid chunk fails
-    /// without affecting the others.
+    /// [`Executor::scores`] until the next step, and the vectors of pooled sequences in [`Executor::vectors`]. A
+    /// sampled token is appended to its sequence. An invalid chunk fails without affecting the others.
     ///
     /// `results` is overwritten and its memory is reused: if the same `Vec` is passed to every step, a step without
     /// failures and scores allocates nothing.

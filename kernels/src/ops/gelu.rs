@@ -1,4 +1,5 @@
-//! GELU (arXiv:1606.08415), exact and with the tanh approximation, alone and as the elementwise part of GeGLU (arXiv:2002.05202).
+//! GELU (arXiv:1606.08415), exact and with the tanh approximation, alone and as the elementwise part of GeGLU
+//! (arXiv:2002.05202).
 
 use super::exp::exp;
 use crate::vector::{Lanes, each_vector, simd_entry};

@@ -9,7 +9,8 @@ use std::time::Duration;
 pub use experts::Experts;
 
 use super::raw_weight::RawWeight;
-use super::{PooledRows, ProgramConfig, ProgramError, RowIndex};
+use super::rows::{PooledRows, RowIndex};
+use super::{ProgramConfig, ProgramError};
 use crate::attention::Window;
 use crate::ops::rope::RopeFrequencies;
 use crate::pack::{Format, InterleavedHeads, PackError, SourceBytes};

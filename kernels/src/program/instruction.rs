@@ -1,6 +1,7 @@
 //! Lowered programs: instructions over buffers in static memory.
 
 use super::ProgramConfig;
+use super::rows::{PooledRows, RowIndex};
 use super::weights::WeightImage;
 use crate::attention::Window;
 use crate::kv_pool::{KeyMean, KeyTurns, WindowLimits};
@@ -278,25 +279,6 @@ pub struct Instruction {
     pub rows: RowSet,
     /// If set, all threads must finish the earlier instructions before any thread starts this one.
     pub(crate) barrier_before: bool,
-}
-
-/// The choice of an embedding's row for a token.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RowIndex {
-    /// The row of its id.
-    Token,
-    /// The row of its position, behind a number of rows that mean something else.
-    Position { offset: usize },
-    /// The row of the text that it belongs to, 0 or 1. With fewer rows, the last one.
-    Text,
-}
-
-/// The positions whose outputs make the vector of a prompt.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PooledRows {
-    First,
-    Last,
-    All,
 }
 
 /// The output from which vectors are made: a row for each sampled position, or for each token with `All`.

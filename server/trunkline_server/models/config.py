@@ -181,6 +181,11 @@ class ModelConfig(ModelShape):
         return self.head_size if self.rotated_size is None else self.rotated_size
 
     @property
+    def is_encoder(self) -> bool:
+        """True if each position sees those behind it."""
+        return self.pooling is not None and self.pooling.whole
+
+    @property
     def latent_size(self) -> int | None:
         """The number of a key's last elements that are its value; None: values are stored apart."""
         return None if self.latent is None else self.latent.size

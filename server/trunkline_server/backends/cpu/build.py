@@ -88,20 +88,12 @@ def build(
     draft: a smaller model with the same vocabulary, which drafts tokens. quantize: one of `cli.QUANTIZE`.
     Raises BackendUnavailable, InvalidArgument or DoesNotFit, the last before anything is loaded.
     """
-    try:
-        import trunkline_server._kernels  # noqa: F401
-    except ImportError as error:
-        raise BackendUnavailable(f"cannot load the kernels: {error}", hint="run `make build`") from error
+    _require_kernels()
     config = checkpoint.config
-    is_encoder = config.pooling is not None and config.pooling.whole
     kv_dtype, draft_dtype = (kv_dtype_of(kv_cache_dtype, model.config) for model in (checkpoint, draft or checkpoint))
-    if is_encoder and max_step_tokens is None:
-        # A prompt is computed in one step.
-        max_step_tokens = max(DEFAULT_STEP_TOKENS, min(config.max_position_embeddings, MAX_ENCODER_TOKENS))
     step = step_limits(max_step_tokens, max_step_sequences)
-    if is_encoder and max_batch_total_tokens is None:
-        # Two steps and what waits for them; nothing is kept.
-        max_batch_total_tokens = 4 * step["max_step_tokens"] + 2 * block_size * step["max_step_sequences"]
+    if config.is_encoder:
+        step, max_batch_total_tokens = _encoder_limits(config, step, max_step_tokens, max_batch_total_tokens)
     window_tokens = block_size * (window_parts if isinstance(window_parts, int) else 0)
     bits = bits_of(quantize, checkpoint)
     need = memory_need(checkpoint, bits, kv_dtype=kv_dtype, block_size=block_size, window_tokens=window_tokens, **step)
@@ -208,6 +200,25 @@ def _draft_step_limits(step: dict[str, int]) -> dict[str, int]:
     return step | {"max_step_tokens": step["max_step_tokens"] + (MAX_DRAFT_TOKENS + 1) * num_sequences}
 
 
+def _require_kernels() -> None:
+    try:
+        import trunkline_server._kernels  # noqa: F401
+    except ImportError as error:
+        raise BackendUnavailable(f"cannot load the kernels: {error}", hint="run `make build`") from error
+
+
+def _encoder_limits(
+    config: ModelConfig, step: dict[str, int], asked_step_tokens: int | None, asked_total_tokens: int | None
+) -> tuple[dict[str, int], int]:
+    """Returns the limits of steps, which take whole prompts, and the tokens of the pool, which keeps nothing."""
+    if asked_step_tokens is None:
+        longest = min(config.max_position_embeddings, MAX_ENCODER_TOKENS)
+        step = step | {"max_step_tokens": max(DEFAULT_STEP_TOKENS, longest)}
+    # Two steps, and what waits for them.
+    needed = 4 * step["max_step_tokens"] + 2 * BLOCK_SIZE * step["max_step_sequences"]
+    return step, asked_total_tokens or needed
+
+
 def kv_dtype_of(kv_cache_dtype: str, config: ModelConfig) -> str:
     """Returns the dtype that the flag stands for. Raises InvalidArgument."""
     if config.latent_size is not None:
@@ -225,8 +236,7 @@ def kv_dtype_of(kv_cache_dtype: str, config: ModelConfig) -> str:
         )
     if kv_cache_dtype != "auto":
         return kv_cache_dtype
-    is_encoder = config.pooling is not None and config.pooling.whole
-    return ENCODER_DTYPE if is_encoder else KV_DTYPE
+    return ENCODER_DTYPE if config.is_encoder else KV_DTYPE
 
 
 def _divide(
@@ -295,7 +305,7 @@ def _trace(builder: ProgramBuilder, checkpoint: Checkpoint, window_parts: int | 
     if window_parts is not None:
         builder.keep_windows(window_parts)
     ops = TracingOps(builder, checkpoint, bits)
-    if checkpoint.config.pooling is not None and checkpoint.config.pooling.whole:
+    if checkpoint.config.is_encoder:
         builder.see_all()
     registry.forward(ops, checkpoint.config)
     return ops.tensors
