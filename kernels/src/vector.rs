@@ -6,6 +6,7 @@
 
 mod bytes;
 #[cfg(target_arch = "x86_64")]
+#[cfg_attr(not(isa = "avx512"), allow(dead_code, reason = "the build has no use for lanes of AVX-512"))]
 mod x86;
 
 pub use bytes::{ByteLanes, MAGIC};

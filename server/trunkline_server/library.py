@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from huggingface_hub import CachedRepoInfo
 
     from trunkline_server.hub import ResolvedModel
+    from trunkline_server.models.pooling import Pooling
     from trunkline_server.weights.checkpoint import Checkpoint
 
 _WEIGHTS = (".safetensors", ".gguf")
@@ -79,7 +80,7 @@ def shown(model: str | None, revision: str | None) -> list[str]:
     config = checkpoint.config
     shapes = weight_shapes(config)
     if config.tie_word_embeddings:
-        del shapes["lm_head.weight"]
+        shapes.pop("lm_head.weight", None)
     rows = [("model", resolved.model_id), ("path", str(resolved.path))]
     if resolved.revision is not None:
         rows.append(("revision", resolved.revision))
@@ -89,6 +90,8 @@ def shown(model: str | None, revision: str | None) -> list[str]:
         ("weights", _weights(checkpoint)),
         ("context", f"{config.max_position_embeddings:,} tokens"),
     ]
+    if config.pooling is not None:
+        rows.append(("vectors", _vectors(config.pooling, config.vector_size)))
     if licence := _licence(resolved):
         rows.append(("licence", licence))
     return _table(rows + list(_memory(checkpoint)))
@@ -111,6 +114,12 @@ def _licence(resolved: ResolvedModel) -> str | None:
     licence = ", ".join(map(str, names)) if isinstance(names, list) else str(names or "")
     # A licence that the Hub does not know is `other` and has a name of its own.
     return str(metadata.get("license_name") or licence) if licence == "other" else licence or None
+
+
+def _vectors(pooling: Pooling, size: int) -> str:
+    if pooling.labels:
+        return f"logits of {size} classes" if size > 1 else "the logit of one class"
+    return f"{size} elements, {'mean of all tokens' if pooling.kind == 'mean' else f'{pooling.kind} token'}"
 
 
 def _repos() -> list[CachedRepoInfo]:

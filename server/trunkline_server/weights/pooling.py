@@ -107,7 +107,7 @@ def _labels(path: Path, values: Mapping[str, Any]) -> tuple[str, ...]:
     if names is None:
         count = values.get("num_labels", 2)
         if not isinstance(count, int) or not 1 <= count <= _MAX_LABELS:
-            raise DamagedFile(path, f"`num_labels` is {quoted(count)}, expected 1 to {_MAX_LABELS}")
+            raise DamagedFile(path, f"`num_labels` is {quoted(str(count))}, expected 1 to {_MAX_LABELS}")
         return tuple(f"LABEL_{index}" for index in range(count))
     if not isinstance(names, dict) or not 1 <= len(names) <= _MAX_LABELS:
         raise DamagedFile(path, f"`id2label` is not an object of 1 to {_MAX_LABELS} names")
