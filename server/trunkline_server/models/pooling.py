@@ -1,4 +1,4 @@
-"""How a model makes the vector of a prompt."""
+"""The way in which a model makes the vector of a prompt."""
 
 from __future__ import annotations
 

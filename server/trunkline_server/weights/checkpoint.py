@@ -257,7 +257,7 @@ class SafetensorsCheckpoint:
 
     def parts(self, name: str) -> Mapping[str, Part]:
         parts = self.stored_parts(name)
-        # Those of a stack are already the matrix's own.
+        # The parts of a stack's matrix are already its own.
         if not parts or isinstance(self.quantization, Mxfp4):
             return parts
         assert self.quantization is not None, "parts are only found under a scheme"

@@ -1,4 +1,4 @@
-"""How the files of a model say that it makes vectors.
+"""Reads from the files of a model how it makes vectors.
 
 sentence-transformers describes a model by `modules.json`: a transformer, then a pooling module, whose folder has a
 `config.json` of its own, and often a module that normalises. transformers names the head in `architectures`.
@@ -18,7 +18,7 @@ from trunkline_server.models.config import ModelConfig
 from trunkline_server.models.pooling import Kind, Pooling
 
 MODULES = "modules.json"
-# Those that make vectors.
+# The backends that make vectors.
 BACKENDS = ("cpu", "reference")
 # The names of sentence-transformers.
 _MODES: dict[str, Kind] = {"cls": "first", "mean": "mean", "lasttoken": "last"}

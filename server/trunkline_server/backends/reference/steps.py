@@ -40,7 +40,7 @@ class StepBackend:
         self.store: Store | None = None
         self._pool = pool
         self._pooling = pooling
-        # What vectors are made of, [T, N], for the rows of the last step; `_run` sets it if there is pooling.
+        # The rows of the last step from which vectors are made, [T, N]; `_run` sets them if there is pooling.
         self._output: NDArray[np.float32] = np.empty((0, 0), np.float32)
         self._sequences: SequenceTable[RunningSequence] = SequenceTable(info, vocab_size)
 
