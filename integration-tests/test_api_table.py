@@ -105,6 +105,8 @@ PLACES = [
     Place("vertex", "/vertex", in_instance(GENERATE), status=422),
     Place("pin", "/v1/kv/tree/{id}/pin", "{}"),
 ]
+# This server's model answers none of them. `router/tests/router/vectors.rs` sends their fields, and they have no table.
+VECTOR_ROUTES = {"/v1/embeddings", "/v1/score", "/v1/rerank", "/v1/classify", "/embed", "/rerank", "/predict"}
 # Table → schema of the OpenAPI document.
 SCHEMAS = {
     "chat": "ChatCompletionRequest",
@@ -331,7 +333,8 @@ def test_every_route_with_a_request_body_has_a_place(walk: Walk) -> None:
         for method in methods.values()
         if "requestBody" in method
     }
-    assert routes == {place.route for place in PLACES}
+    assert routes - VECTOR_ROUTES == {place.route for place in PLACES}
+    assert routes >= VECTOR_ROUTES
     assert {place.table for place in PLACES} == {row.table for row in ROWS} == set(SCHEMAS)
 
 

@@ -23,8 +23,8 @@ from harness import Trunkline, serving  # noqa: E402
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[Trunkline]:
-    """A server on the embedded model that requires `KEY`."""
-    with serving("--threads", "1", env={"TRUNKLINE_API_KEY": KEY}) as running:
+    """A server on the embedded model that requires `KEY`, and makes embeddings too."""
+    with serving("--threads", "1", "--pooling", "mean", env={"TRUNKLINE_API_KEY": KEY}) as running:
         yield running
 
 

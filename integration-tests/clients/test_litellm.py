@@ -92,3 +92,16 @@ def test_errors_have_the_classes_of_the_package(server: Trunkline, model: str, p
         litellm.completion(
             messages=[{"role": "user", "content": LONG_PROMPT}], **fields(server, model, provider=provider)
         )
+
+
+def test_embeds_and_reranks(server: Trunkline, model: str) -> None:
+    texts = ["Prime numbers have two divisors.", "A ship sails on the ocean."]
+    answer = litellm.embedding(
+        model=f"openai/{model}", input=texts, api_base=f"{server.base_url}/v1", api_key=KEY, encoding_format="float"
+    )
+    assert [entry["index"] for entry in answer.data] == [0, 1]
+    ranked = litellm.rerank(
+        model=f"hosted_vllm/{model}", query="The sea is wide.", documents=texts, api_base=server.base_url, api_key=KEY
+    )
+    assert [result["index"] for result in ranked.results] == [1, 0]
+    assert ranked.results[0]["relevance_score"] > ranked.results[1]["relevance_score"]

@@ -224,3 +224,20 @@ def test_errors_have_the_classes_of_the_package(server: Trunkline, client: opena
         client.completions.create(model=model, prompt=[5] * 9000)
     assert many.value.code == "context_length_exceeded"
     assert httpx.get(f"{server.base_url}/readyz").status_code == 200
+
+
+def dot(x: list[float], y: list[float]) -> float:
+    return sum(a * b for a, b in zip(x, y, strict=True))
+
+
+def test_embeds(client: openai.OpenAI, model: str) -> None:
+    texts = ["The sea is wide.", "A ship sails on the ocean.", "Prime numbers have two divisors."]
+    # The package asks for Base64 by default and decodes it.
+    answer = client.embeddings.create(model=model, input=texts)
+    first, *others = [entry.embedding for entry in answer.data]
+    assert [dot(first, first), dot(others[0], others[0])] == pytest.approx([1, 1], abs=1e-5)
+    assert dot(first, others[0]) > dot(first, others[1])
+    plain = client.embeddings.create(model=model, input=texts[0], encoding_format="float", dimensions=8)
+    assert len(plain.data[0].embedding) == 8
+    with pytest.raises(openai.BadRequestError, match="`dimensions` is 9999"):
+        client.embeddings.create(model=model, input=texts, dimensions=9999)

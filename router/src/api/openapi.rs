@@ -20,12 +20,13 @@ const STREAMING: [(&str, Option<&str>); 7] = [
     ("/", Some("StreamResponse")),
     ("/invocations", None),
 ];
-/// Routes that generate text but do not appear in [`STREAMING`].
-const GENERATING: [&str; 2] = ["/generate_stream", "/vertex"];
+/// Routes that compute steps but do not appear in [`STREAMING`].
+const COMPUTING: [&str; 6] =
+    ["/generate_stream", "/vertex", "/v1/embeddings", "/v1/rerank", "/v1/score", "/v1/classify"];
 /// Routes that need the model's limits, but no step.
 const WITHOUT_STEPS: [&str; 2] = ["/v1/chat/completions/render", "/v1/completions/render"];
 /// Routes of TGI's dialect whose body may name a model.
-const WITH_MODEL: [&str; 3] = ["/chat_tokenize", "/invocations", "/vertex"];
+const WITH_MODEL: [&str; 4] = ["/chat_tokenize", "/invocations", "/rerank", "/vertex"];
 /// The errors that any route with a body may return.
 const WITH_BODY: [(&str, &str); 4] = [
     ("400", "The body is not JSON, or the request is invalid"),
@@ -144,7 +145,7 @@ fn complete(path: &str, operation: &mut Operation) {
         }
     }
     let streaming = STREAMING.iter().find(|(streaming, _)| *streaming == path);
-    if streaming.is_some() || GENERATING.contains(&path) {
+    if streaming.is_some() || COMPUTING.contains(&path) {
         add(operation, dialect, "503", "The server is not ready or is draining");
     }
     if operation.responses.responses.contains_key("503") && operation.request_body.is_some() {
