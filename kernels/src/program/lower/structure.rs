@@ -1,4 +1,4 @@
-//! What the graph says about layers, and the checks that it has the structure of a model.
+//! Checks that a graph has the structure of a model, and derives the properties of its layers.
 
 use crate::attention::Window;
 use crate::kv_pool::KeyMean;

@@ -23,7 +23,7 @@ const MAX_VOCABULARY_BYTES: u64 = 32 << 20;
 /// A tokenizer, with defaults for what the configuration does not say.
 pub(super) struct FolderTokenizer {
     pub tokenizer: Tokenizer,
-    /// Ids around texts.
+    /// The ids around texts whose vectors are asked for.
     pub framing: Framing,
     /// Set if BOS precedes every text.
     pub adds_bos: bool,
