@@ -26,7 +26,7 @@ from trunkline_server.wire import PlanLimits, decode_request, encode_response, e
 
 logger = logging.getLogger(__name__)
 
-CONTRACT_VERSION = 8
+CONTRACT_VERSION = 9
 _POOLING = {
     "first": shard_pb2.POOLING_FIRST,
     "last": shard_pb2.POOLING_LAST,
@@ -231,6 +231,7 @@ def describe(model: ModelShape, backend: BackendInfo) -> shard_pb2.DescribeRespo
         labels=() if pooling is None else pooling.labels,
         whole_prompts=pooling is not None and pooling.whole,
         only_pools=not model.has_output_head,
+        recurrent=backend.recurrent,
     )
 
 

@@ -199,6 +199,8 @@ class BackendInfo:
     num_window_parts: int = 0
     bytes_per_window_part: int = 0
     window_size: int = 0
+    # True if window parts hold the states of recurrent layers (`DescribeResponse.recurrent` in shard.proto).
+    recurrent: bool = False
     # The most drafts of a chunk, and the most that the backend adds by itself; 0 if chunks may have none.
     max_draft_tokens: int = 0
     max_own_drafts: int = 0
