@@ -1,6 +1,6 @@
 //! One simulated run, or many: `cargo run --release -p trunkline-scheduler --example sim -- --seed 42 [--count 1]`,
-//! with `--windows 1` of a model whose layers have windows, with `--tenants 1` of several tenants, with
-//! `--vectors 1` of requests for vectors.
+//! with `--kind windows` of a model whose layers have windows, with `--kind recurrent` of one with recurrent layers,
+//! with `--kind tenants` of several tenants, with `--kind vectors` of requests for vectors.
 //! A single run prints every event, update and plan; many print a line each.
 #![allow(clippy::print_stdout, clippy::disallowed_methods, missing_docs)]
 
@@ -12,28 +12,24 @@ use sim::{Options, run};
 
 fn main() {
     let mut arguments = std::env::args().skip(1);
-    let (mut seed, mut count, mut windows, mut tenants, mut vectors) = (0, 1, 0, 0, 0);
+    let (mut seed, mut count, mut random): (u64, u64, fn(u64) -> Scenario) = (0, 1, Scenario::random);
     while let Some(name) = arguments.next() {
-        let value = arguments.next().and_then(|text| text.parse::<u64>().ok());
-        match (name.as_str(), value) {
-            ("--seed", Some(value)) => seed = value,
-            ("--count", Some(value)) => count = value,
-            ("--windows", Some(value)) => windows = value,
-            ("--tenants", Some(value)) => tenants = value,
-            ("--vectors", Some(value)) => vectors = value,
+        let value = arguments.next().unwrap_or_default();
+        match (name.as_str(), value.as_str(), value.parse::<u64>()) {
+            ("--seed", _, Ok(value)) => seed = value,
+            ("--count", _, Ok(value)) => count = value,
+            ("--kind", "windows", _) => random = Scenario::random_windowed,
+            ("--kind", "recurrent", _) => random = Scenario::random_recurrent,
+            ("--kind", "tenants", _) => random = Scenario::random_tenants,
+            ("--kind", "vectors", _) => random = Scenario::random_pooled,
             _ => {
-                println!("usage: sim [--seed N] [--count N] [--windows 0|1] [--tenants 0|1] [--vectors 0|1]");
+                println!("usage: sim [--seed N] [--count N] [--kind windows|recurrent|tenants|vectors]");
                 return;
             }
         }
     }
     for seed in seed..seed + count {
-        let scenario = match (windows, tenants) {
-            _ if vectors > 0 => Scenario::random_pooled(seed),
-            (0, 0) => Scenario::random(seed),
-            (0, _) => Scenario::random_tenants(seed),
-            _ => Scenario::random_windowed(seed),
-        };
+        let scenario = random(seed);
         if count == 1 {
             println!("{scenario:#?}");
         }

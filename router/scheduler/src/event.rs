@@ -108,6 +108,13 @@ pub struct ShardLimits {
     pub max_own_drafts: u32,
 }
 
+impl ShardLimits {
+    /// True if window parts hold the states of recurrent layers.
+    pub fn is_recurrent(&self) -> bool {
+        self.windows.is_some_and(|windows| windows.is_recurrent)
+    }
+}
+
 /// The contents of a store when its shard starts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StoreContents {

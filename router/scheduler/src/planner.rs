@@ -22,7 +22,7 @@ use crate::scores::cap_scored;
 use crate::sequence::{FirstStart, Sequence, SequenceKey};
 use crate::starts::start_on_shard;
 use crate::step_cost::StepWork;
-use crate::windows::pass_windows;
+use crate::windows::{copy_state, pass_windows};
 use crate::yielding::Yielding;
 
 /// The least tokens of prefill that a step has room for, however long they take. A backend reaches its full speed with
@@ -394,7 +394,7 @@ impl<'p, 'a> Planner<'p, 'a> {
         sequences.consume(key, consumption);
     }
 
-    /// Gets the blocks and window parts for up to `num_tokens` more positions, as far as they are available. Other
+    /// Gets the blocks and window parts for up to `num_tokens` more positions, as many as one chunk may compute. Other
     /// sequences are preempted only if not even one position has a block. Returns how many positions have one.
     fn grow(&mut self, key: SequenceKey, num_tokens: u32) -> u32 {
         loop {
@@ -467,6 +467,8 @@ impl<'p, 'a> Planner<'p, 'a> {
             shard.steps.recycle(planned);
             return None;
         }
+        plan.copies.extend(copy_state(parts.sequences, parts.lane));
+        let shard = parts.lane.shard_mut();
         plan.window_drops =
             shard.kv.device_mut().take_window_drops().into_iter().map(|block| block.0).collect();
         parts.counters.steps += 1;

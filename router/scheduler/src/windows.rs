@@ -1,9 +1,10 @@
-//! Window parts of running sequences: which are released, and whether a waiting sequence would lack any.
+//! Window parts of running sequences: which are released or copied, and whether a waiting sequence would lack any.
 
 use trunkline_kv::PrefixHit;
 
 use crate::lane::Lane;
-use crate::sequence::Phase;
+use crate::plan::BlockCopy;
+use crate::sequence::{Phase, SequenceKey};
 use crate::sequences::Sequences;
 
 /// Releases the window parts that no later position reads. O(running).
@@ -16,6 +17,18 @@ pub(crate) fn pass_windows(sequences: &mut Sequences, lane: &mut Lane) {
         let run = sequences[key].run_mut();
         shard.kv.device_mut().pass_window(&mut run.table, run.planned);
     }
+}
+
+/// Copies the state that one of the running sequences offers to later prompts. O(running) where layers are recurrent.
+pub(crate) fn copy_state(sequences: &mut Sequences, lane: &mut Lane) -> Option<BlockCopy> {
+    let shard = lane.shard.as_mut().filter(|shard| shard.limits.is_recurrent())?;
+    let mut copy = |&key: &SequenceKey| shard.kv.device_mut().copy_state(&mut sequences[key].run_mut().table);
+    let (source, destination) = lane.running.keys().iter().find_map(&mut copy)?;
+    Some(BlockCopy {
+        source_block_id: source.0,
+        destination_block_id: destination.0,
+        num_tokens: shard.limits.block_size,
+    })
 }
 
 /// True if a sequence with this hit and all running ones would soon need more window parts than there are, whether or

@@ -227,6 +227,7 @@ impl ShardService for Service {
             labels: self.plan.vectors.as_ref().map(|vectors| vectors.labels.clone()).unwrap_or_default(),
             whole_prompts: self.plan.vectors.as_ref().is_some_and(|vectors| vectors.whole_prompts),
             only_pools: self.plan.vectors.as_ref().is_some_and(|vectors| vectors.only_pools),
+            recurrent: false,
         }))
     }
 

@@ -52,19 +52,19 @@ fn the_recorded_conversation_converts_to_the_same_values() {
 #[test]
 fn unsupported_window_sizes_are_refused() {
     let first: Value = serde_json::from_str(CONVERSATION.lines().next().unwrap()).unwrap();
+    let described = || proto::DescribeResponse::from_json(&first["describe"]);
     let describe = |num_window_parts, window_size, num_store_slots| {
-        let describe = proto::DescribeResponse::from_json(&first["describe"]);
         ShardInfo::from_proto(proto::DescribeResponse {
             num_window_parts,
             window_size,
             num_store_slots,
-            ..describe
+            ..described()
         })
     };
     // With blocks of 4, a window of 9 touches three blocks, and one more may be the source of a copy.
     assert_eq!(
         describe(4, 9, 0).unwrap().limits().windows,
-        Some(WindowLimits { num_parts: 4, window_size: 9 })
+        Some(WindowLimits { num_parts: 4, window_size: 9, is_recurrent: false })
     );
     assert_eq!(describe(0, 0, 4).unwrap().windows, None);
     for (num_parts, window_size, num_slots, text) in [
@@ -74,6 +74,19 @@ fn unsupported_window_sizes_are_refused() {
         let error = describe(num_parts, window_size, num_slots).unwrap_err().to_string();
         assert!(error.contains(text), "{error}");
     }
+    let recurrent = proto::DescribeResponse {
+        recurrent: true,
+        num_window_parts: 3,
+        window_size: 2,
+        max_draft_tokens: 0,
+        num_store_slots: 0,
+        ..described()
+    };
+    let limits = ShardInfo::from_proto(recurrent.clone()).unwrap().limits();
+    assert_eq!(limits.windows, Some(WindowLimits { num_parts: 3, window_size: 2, is_recurrent: true }));
+    let error = ShardInfo::from_proto(proto::DescribeResponse { num_store_slots: 4, ..recurrent });
+    let text = "`num_store_slots` of Describe is 4, expected 0 for recurrent layers";
+    assert!(error.unwrap_err().to_string().contains(text));
 }
 
 #[test]

@@ -11,6 +11,7 @@ pub struct PrefixHit {
     pub(super) block_size: u32,
     pub(super) index_version: u64,
     pub(super) num_prompt_blocks: u32,
+    pub(super) num_whole_prompt_blocks: u32,
 }
 
 impl PrefixHit {
@@ -44,6 +45,14 @@ impl PrefixHit {
 
     pub fn num_stored_tokens(&self) -> u32 {
         self.stored.len() as u32 * self.block_size
+    }
+
+    /// Returns the indices of the blocks at whose ends later prompts may begin: the last whole block of this prompt,
+    /// and the last one that the index knows, where this prompt branches off another.
+    pub(super) fn ends(&self) -> [Option<u32>; 2] {
+        let known = self.found.num_known_blocks;
+        let branch = (known > self.found.blocks.len()).then(|| known as u32 - 1);
+        [self.num_whole_prompt_blocks.checked_sub(1), branch]
     }
 
     /// Returns the first position to compute once the stored blocks are restored.

@@ -5,6 +5,7 @@ mod hold;
 mod invariants;
 mod pool;
 mod sequences;
+mod states;
 mod table;
 mod windows;
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use trunkline_contract::{BlockId, BlockKey};
 
 use super::windows::WindowNeeds;
-use super::{BlockHold, BlockTable, DeviceTier, PrefixHit, Shadow};
+use super::{BlockHold, BlockTable, DeviceTier, PrefixHit, Shadow, WindowParts};
 use crate::evict::{CachePriority, path_hash};
 use crate::index::{Cursor, Inserted, PrefixMatch};
 use crate::salt::Salt;
@@ -16,10 +16,11 @@ impl DeviceTier {
     /// Returns the prefix of `usable` that is on the device, up to where all window parts are there.
     pub(crate) fn find(&self, salt: &Salt, usable: &[u32]) -> PrefixMatch {
         let mut found = self.tree.find(salt, usable);
+        found.num_known_blocks = found.blocks.len();
         let Some(windows) = &self.windows else { return found };
         let end = windows.usable_blocks(&found.blocks);
         // Without all its blocks, the sequence would not reach the block to copy from.
-        let is_whole = end == found.blocks.len();
+        let is_whole = end == found.blocks.len() && !windows.is_recurrent();
         if !is_whole || found.partial.is_some_and(|partial| !windows.is_there(partial.block)) {
             found.partial = None;
         }
@@ -35,6 +36,7 @@ impl DeviceTier {
             block_size: self.block_size,
             index_version: self.index_version,
             num_prompt_blocks: usable.len().div_ceil(self.block_size as usize) as u32,
+            num_whole_prompt_blocks: (usable.len() / self.block_size as usize) as u32,
         }
     }
 
@@ -56,9 +58,8 @@ impl DeviceTier {
         }
         let cursor = hit.found.cursor();
         let key = self.key_before(salt, &cursor);
-        let windows = self.windows.as_mut().map_or_else(WindowNeeds::default, |windows| {
-            windows.begin(hit.next_position(), &blocks, hit.partial().map(|(source, _)| source))
-        });
+        let windows =
+            self.windows.as_mut().map_or_else(WindowNeeds::default, |windows| windows.begin(hit, &blocks));
         BlockTable {
             salt: salt.clone(),
             tenant,
@@ -164,8 +165,10 @@ impl DeviceTier {
                     self.note_stored(&table.salt, parent, (block_idx, key), tokens);
                 }
                 Inserted::Existing(existing) if self.pool.is_held(existing) => {
+                    let is_offered = table.windows.is_end(block_idx as u32)
+                        && self.windows.as_mut().is_some_and(|windows| windows.begin_copy(hold.id()));
                     let indexed = self.hold_indexed(existing);
-                    table.shadows.push(Shadow { block_idx, indexed });
+                    table.shadows.push(Shadow { block_idx, indexed, is_offered });
                 }
                 Inserted::Existing(existing) => {
                     self.replace(existing, hold);
@@ -186,11 +189,15 @@ impl DeviceTier {
         let block_idx = computed.len() / self.block_size as usize;
         let tail = &computed[block_idx * self.block_size as usize..];
         // `computed` can be shorter than the hit that the table began with, if no step followed it.
-        if !tail.is_empty() && table.num_indexed_blocks() == block_idx {
+        let is_recurrent = self.windows.as_ref().is_some_and(WindowParts::is_recurrent);
+        if !tail.is_empty() && table.num_indexed_blocks() == block_idx && !is_recurrent {
             self.index_tail(&table, block_idx, tail);
         }
         if let Some(windows) = &mut self.windows {
             windows.release_all(&mut table.windows, &table.blocks);
+            if is_recurrent {
+                windows.close_states(&table, block_idx);
+            }
         }
         drop(table);
         self.settle();
@@ -233,6 +240,11 @@ impl DeviceTier {
         table.shadows = kept;
         for shadow in &shed {
             let (indexed, own) = (shadow.indexed.id(), &table.blocks[shadow.block_idx]);
+            if shadow.is_offered
+                && let Some(windows) = &mut self.windows
+            {
+                windows.end_copy(own.id());
+            }
             self.replace(indexed, own);
             if table.cursor.last_block == Some(indexed) {
                 table.cursor.last_block = Some(own.id());
@@ -246,7 +258,7 @@ impl DeviceTier {
 
     /// Gives window parts to the blocks that a step is about to write at `first_position ..`.
     ///
-    /// Returns how many of its `num_tokens` positions have parts.
+    /// Returns how many of its `num_tokens` positions have parts, or may be in one chunk if layers are recurrent.
     pub fn reserve_parts(&mut self, table: &mut BlockTable, first_position: u32, num_tokens: u32) -> u32 {
         let Some(windows) = &mut self.windows else { return num_tokens };
         windows.reserve(&mut table.windows, &table.blocks, first_position, num_tokens)

@@ -47,6 +47,8 @@ pub struct BlockTable {
 pub(super) struct Shadow {
     pub(super) block_idx: usize,
     pub(super) indexed: BlockHold,
+    /// True if the own block has a state that the block of the index lacks and later prompts may begin with.
+    pub(super) is_offered: bool,
 }
 
 impl BlockTable {
@@ -73,7 +75,7 @@ impl BlockTable {
     }
 
     pub fn num_needed_parts(&self) -> usize {
-        self.windows.num_parts()
+        self.windows.num_parts() + self.shadows.iter().filter(|shadow| shadow.is_offered).count()
     }
 
     /// Returns the index of the first block whose window part the sequence needs.

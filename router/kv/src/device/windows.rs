@@ -10,11 +10,16 @@
 //! ```
 //!
 //! The order of drops ignores the tree: a missing part only costs the hits that would begin right after it.
+//!
+//! In a model with recurrent layers, a block's part is their state after the last position that was computed in the
+//! block. There `window_size` is 2, because a position needs the state after the one before it, and a chunk gives parts
+//! only to the last two blocks that it writes. [`states`](super::states) chooses which of them stay for later prompts.
 
 use std::ops::Range;
 
 use trunkline_contract::BlockId;
 
+use super::hit::PrefixHit;
 use super::hold::BlockHold;
 
 /// The number of window parts of a pool, and the reach of the window.
@@ -24,6 +29,8 @@ pub struct WindowLimits {
     pub num_parts: u32,
     /// The query at position p attends to positions max(0, p - `window_size` + 1) to p. It is at least 1.
     pub window_size: u32,
+    /// True if parts hold the states of recurrent layers. Then `window_size` is 2.
+    pub is_recurrent: bool,
 }
 
 impl WindowLimits {
@@ -54,12 +61,36 @@ pub struct WindowCounts {
 pub(crate) struct WindowNeeds {
     /// The indices of blocks from the first that the next position attends to up to the last with a planned step.
     blocks: Range<u32>,
+    /// Blocks among them that the last chunk filled without giving them the state of recurrent layers.
+    stateless: Range<u32>,
     copy_source: Option<BlockId>,
+    /// The indices of the blocks at whose ends later prompts may begin, if layers are recurrent.
+    ends: [Option<u32>; 2],
 }
 
 impl WindowNeeds {
     pub(crate) fn num_parts(&self) -> usize {
-        self.blocks.len() + usize::from(self.copy_source.is_some())
+        self.blocks_with_parts().count() + usize::from(self.copy_source.is_some())
+    }
+
+    fn blocks_with_parts(&self) -> impl Iterator<Item = u32> + use<> {
+        let stateless = self.stateless.clone();
+        self.blocks.clone().filter(move |block_idx| !stateless.contains(block_idx))
+    }
+
+    /// True if later prompts may begin at the end of this block.
+    pub(super) fn is_end(&self, block_idx: u32) -> bool {
+        self.ends.contains(&Some(block_idx))
+    }
+
+    /// Returns how many of `num_tokens` positions a chunk may compute so that it leaves states where later prompts may
+    /// begin.
+    fn up_to_end(&self, first_position: u32, num_tokens: u32, block_size: u32) -> u32 {
+        let ends = self.ends.iter().flatten().map(|block_idx| (block_idx + 1) * block_size);
+        // The last but one block of the chunk gets its state, too.
+        let missed =
+            ends.filter(|&end| first_position < end && end + block_size < first_position + num_tokens);
+        missed.min().map_or(num_tokens, |end| end - first_position)
     }
 
     pub(crate) fn first_block(&self) -> usize {
@@ -127,6 +158,10 @@ impl WindowParts {
         }
     }
 
+    pub(super) fn is_recurrent(&self) -> bool {
+        self.limits.is_recurrent
+    }
+
     pub(super) fn counts(&self) -> WindowCounts {
         let droppable = self.lists[0].len + self.lists[1].len;
         WindowCounts {
@@ -190,15 +225,12 @@ impl WindowParts {
     }
 
     /// Returns what a sequence needs that begins with these blocks and then computes `next_position`.
-    pub(super) fn begin(
-        &mut self,
-        next_position: u32,
-        blocks: &[BlockHold],
-        copy_source: Option<BlockId>,
-    ) -> WindowNeeds {
-        let first = self.limits.first_needed_block(next_position, self.block_size);
+    pub(super) fn begin(&mut self, hit: &PrefixHit, blocks: &[BlockHold]) -> WindowNeeds {
+        let first = self.limits.first_needed_block(hit.next_position(), self.block_size);
         let end = blocks.len() as u32;
-        let needs = WindowNeeds { blocks: first.min(end)..end, copy_source };
+        let copy_source = hit.partial().map(|(source, _)| source);
+        let ends = if self.limits.is_recurrent { hit.ends() } else { [None; 2] };
+        let needs = WindowNeeds { blocks: first.min(end)..end, stateless: 0..0, copy_source, ends };
         for block_idx in needs.blocks.clone() {
             self.need(blocks[block_idx as usize].id(), true);
         }
@@ -217,6 +249,9 @@ impl WindowParts {
         first_position: u32,
         num_tokens: u32,
     ) -> u32 {
+        if self.limits.is_recurrent {
+            return self.reserve_states(needs, blocks, first_position, num_tokens);
+        }
         let wanted = (first_position + num_tokens).div_ceil(self.block_size);
         let end = wanted.min(needs.blocks.end.saturating_add(self.available()));
         for block_idx in needs.blocks.end..end {
@@ -225,6 +260,42 @@ impl WindowParts {
         needs.blocks.end = needs.blocks.end.max(end);
         // The difference is negative if even the block that is copied to has no part.
         num_tokens.min((needs.blocks.end * self.block_size).saturating_sub(first_position))
+    }
+
+    /// Gives parts to the last two blocks that a step is about to write. If too few parts are available, the step ends
+    /// with the first block.
+    fn reserve_states(
+        &mut self,
+        needs: &mut WindowNeeds,
+        blocks: &[BlockHold],
+        first_position: u32,
+        num_tokens: u32,
+    ) -> u32 {
+        if num_tokens == 0 {
+            return 0;
+        }
+        let mut num_tokens = needs.up_to_end(first_position, num_tokens, self.block_size);
+        let end = needs.blocks.end;
+        let last_of = |num_tokens: u32| (first_position + num_tokens - 1) / self.block_size;
+        // The block before the first one written has its part already.
+        let first_given = |last: u32| end.max(last.saturating_sub(1));
+        let mut last = last_of(num_tokens);
+        if (last + 1).saturating_sub(first_given(last)) > self.available() {
+            num_tokens = num_tokens.min(self.block_size - first_position % self.block_size);
+            last = last_of(num_tokens);
+            if (last + 1).saturating_sub(first_given(last)) > self.available() {
+                return 0;
+            }
+        }
+        let first = first_given(last);
+        for block_idx in first..=last {
+            self.give(blocks[block_idx as usize].id());
+        }
+        if first > end {
+            needs.stateless = end..first;
+        }
+        needs.blocks.end = end.max(last + 1);
+        num_tokens
     }
 
     /// Gives parts to those of the `restored` blocks that `next_position` attends to. Returns the first of them.
@@ -248,8 +319,9 @@ impl WindowParts {
     /// Releases the parts that no position from `position` on attends to.
     pub(super) fn pass(&mut self, needs: &mut WindowNeeds, blocks: &[BlockHold], position: u32) {
         let first = self.limits.first_needed_block(position, self.block_size).min(needs.blocks.end);
-        for block_idx in needs.blocks.start..first {
-            self.release(blocks[block_idx as usize].id(), DropList::Passed);
+        for block_idx in needs.blocks_with_parts().take_while(|block_idx| *block_idx < first) {
+            let list = if needs.is_end(block_idx) { DropList::Kept } else { DropList::Passed };
+            self.release(blocks[block_idx as usize].id(), list);
         }
         needs.blocks.start = needs.blocks.start.max(first);
     }
@@ -263,9 +335,41 @@ impl WindowParts {
     /// Releases all parts at the end of a sequence. They are kept, because its next turn begins with them.
     pub(super) fn release_all(&mut self, needs: &mut WindowNeeds, blocks: &[BlockHold]) {
         self.release_copy_source(needs);
-        for block_idx in std::mem::take(&mut needs.blocks) {
+        for block_idx in needs.blocks_with_parts() {
             self.release(blocks[block_idx as usize].id(), DropList::Kept);
         }
+        needs.blocks = 0..0;
+    }
+
+    /// Counts the part of a block among the kept ones, if no sequence needs it.
+    pub(super) fn keep(&mut self, block: BlockId) {
+        if self.parts[block.index()].list == Some(DropList::Passed) {
+            self.unlink(block);
+            self.link(block, DropList::Kept);
+        }
+    }
+
+    /// Needs the part of a block for a copy. Returns false if the block has none.
+    pub(super) fn begin_copy(&mut self, source: BlockId) -> bool {
+        let is_there = self.is_there(source);
+        if is_there {
+            self.need(source, false);
+        }
+        is_there
+    }
+
+    /// Gives a part to a block that will have a copy of another's. Returns false if it has one or none is available.
+    pub(super) fn give_copy(&mut self, destination: BlockId) -> bool {
+        let is_given = !self.is_there(destination) && self.available() > 0;
+        if is_given {
+            self.give(destination);
+        }
+        is_given
+    }
+
+    /// Releases a part that was needed for a copy, or is one.
+    pub(super) fn end_copy(&mut self, block: BlockId) {
+        self.release(block, DropList::Kept);
     }
 
     /// Releases the part of a restored block that no sequence waits for.

@@ -46,6 +46,8 @@ pub(crate) struct PrefixMatch {
     pub(crate) blocks: Vec<BlockId>,
     /// The block whose leading tokens agree with those that follow the whole blocks.
     pub(crate) partial: Option<PartialMatch>,
+    /// The number of whole blocks of the index that agree, whether or not a sequence can begin behind them.
+    pub(crate) num_known_blocks: usize,
 }
 
 /// A block of which only the leading tokens agree.

@@ -23,6 +23,7 @@ mod parts {
 }
 mod pins;
 mod quotas;
+mod states;
 mod store;
 mod support;
 mod windows;

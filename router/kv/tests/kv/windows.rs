@@ -5,7 +5,7 @@ use trunkline_kv::{BlockTable, KvCache, NodeId, Salt, StoreIndex, WindowCounts, 
 /// The number of tokens in a block; the window has five positions.
 fn cache(num_parts: u32) -> KvCache {
     let mut kv = KvCache::new(2, 32);
-    kv.device_mut().set_windows(WindowLimits { num_parts, window_size: 5 });
+    kv.device_mut().set_windows(WindowLimits { num_parts, window_size: 5, is_recurrent: false });
     kv
 }
 

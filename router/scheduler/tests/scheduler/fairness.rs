@@ -21,7 +21,7 @@ fn every_request_of_every_tenant_ends_once_with_its_own_text() {
         let scenario = Scenario::random_tenants(seed);
         let outcome = catch_unwind(AssertUnwindSafe(|| run(&scenario, Options::default())));
         let report = outcome.unwrap_or_else(|_| {
-            panic!("failed: seed {seed}; hint: run the example `sim -- --tenants 1 --seed {seed}`")
+            panic!("failed: seed {seed}; hint: run the example `sim -- --kind tenants --seed {seed}`")
         });
         fair_preemptions += report.stats.fair_preemptions;
         promotions += report.stats.promotions;

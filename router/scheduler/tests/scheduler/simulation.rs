@@ -114,7 +114,7 @@ fn vectors_are_those_of_their_prompts_beside_requests_that_generate() {
         let scenario = Scenario::random_pooled(seed);
         let outcome = catch_unwind(AssertUnwindSafe(|| run(&scenario, Options::default())));
         let report = outcome.unwrap_or_else(|_| {
-            panic!("failed: seed {seed}; hint: run the example `sim -- --vectors 1 --seed {seed}`")
+            panic!("failed: seed {seed}; hint: run the example `sim -- --kind vectors --seed {seed}`")
         });
         add(&mut total, &report.stats);
     }
@@ -135,7 +135,7 @@ fn every_request_ends_once_with_its_own_text_where_layers_have_windows() {
         let scenario = Scenario::random_windowed(seed);
         let outcome = catch_unwind(AssertUnwindSafe(|| run(&scenario, Options::default())));
         let report = outcome.unwrap_or_else(|_| {
-            panic!("failed: seed {seed}; hint: run the example `sim -- --windows 1 --seed {seed}`")
+            panic!("failed: seed {seed}; hint: run the example `sim -- --kind windows --seed {seed}`")
         });
         add(&mut total, &report.stats);
         assert_eq!(
@@ -157,6 +157,29 @@ fn every_request_ends_once_with_its_own_text_where_layers_have_windows() {
         total.restores_given_up,
     ];
     assert!(met.iter().all(|&count| is_often(count, &seeds)), "the runs lack parts and blocks: {total:?}");
+}
+
+#[test]
+fn every_request_ends_once_with_its_own_text_where_layers_are_recurrent() {
+    let (seeds, mut total) = (seeds(), Stats::default());
+    for seed in seeds.clone() {
+        let scenario = Scenario::random_recurrent(seed);
+        let outcome = catch_unwind(AssertUnwindSafe(|| run(&scenario, Options::default())));
+        let report = outcome.unwrap_or_else(|_| {
+            panic!("failed: seed {seed}; hint: run the example `sim -- --kind recurrent --seed {seed}`")
+        });
+        add(&mut total, &report.stats);
+        assert_eq!(report.stats.window_parts_needed, 0, "seed {seed}: nobody needs a state in the end");
+    }
+    let met = [
+        total.preemptions,
+        total.evicted_blocks,
+        total.prefix_waits,
+        total.prefix_hit_tokens,
+        total.dropped_window_parts,
+        total.replays,
+    ];
+    assert!(met.iter().all(|&count| is_often(count, &seeds)), "the runs lack states and blocks: {total:?}");
 }
 
 #[test]

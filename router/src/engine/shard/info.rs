@@ -183,8 +183,25 @@ fn vectors_from_proto(describe: &proto::DescribeResponse) -> Result<Option<Vecto
 
 fn windows_from_proto(describe: &proto::DescribeResponse) -> Result<Option<WindowLimits>, ShardError> {
     let invalid = |detail: String| Err(ShardError::InvalidMessage { detail });
-    let limits = WindowLimits { num_parts: describe.num_window_parts, window_size: describe.window_size };
-    if limits.num_parts == 0 {
+    let limits = WindowLimits {
+        num_parts: describe.num_window_parts,
+        window_size: describe.window_size,
+        is_recurrent: describe.recurrent,
+    };
+    if limits.is_recurrent {
+        for (name, value, expected) in [
+            ("window_size", limits.window_size, 2),
+            ("num_store_slots", describe.num_store_slots, 0),
+            ("max_draft_tokens", describe.max_draft_tokens, 0),
+            ("max_own_drafts", describe.max_own_drafts, 0),
+        ] {
+            if value != expected {
+                return invalid(format!(
+                    "`{name}` of Describe is {value}, expected {expected} for recurrent layers"
+                ));
+            }
+        }
+    } else if limits.num_parts == 0 {
         return Ok(None);
     }
     if limits.window_size == 0 {

@@ -201,13 +201,30 @@ impl Scenario {
 
     /// Like [`Scenario::random`], for a model with windows and few or many window parts.
     pub fn random_windowed(seed: u64) -> Self {
+        let window_size = Rng::new(seed ^ 0x7769_6e64).range_u32(1, 24);
+        Self::random(seed).with_windows(seed, window_size, false)
+    }
+
+    /// Like [`Scenario::random`], for a model with recurrent layers and few or many states.
+    pub fn random_recurrent(seed: u64) -> Self {
         let mut scenario = Self::random(seed);
-        let mut rng = Rng::new(seed ^ 0x7769_6e64);
-        let window_size = rng.range_u32(1, 24);
+        let unset = |limits: &mut ShardLimits| {
+            (limits.max_draft_tokens, limits.max_own_drafts) = (0, 0);
+        };
+        unset(&mut scenario.limits);
+        scenario.outages.iter_mut().for_each(|outage| unset(&mut outage.limits));
+        scenario.store = None;
+        scenario.with_windows(seed, 2, true)
+    }
+
+    fn with_windows(self, seed: u64, window_size: u32, is_recurrent: bool) -> Self {
+        let mut scenario = self;
+        let mut rng = Rng::new(seed ^ 0x7061_7274);
         let spare = rng.range_u32(0, 12);
         let set = |limits: &mut ShardLimits| {
-            let least = WindowLimits { num_parts: 0, window_size }.least_parts(limits.block_size);
-            limits.windows = Some(WindowLimits { num_parts: least + spare, window_size });
+            let least =
+                WindowLimits { num_parts: 0, window_size, is_recurrent }.least_parts(limits.block_size);
+            limits.windows = Some(WindowLimits { num_parts: least + spare, window_size, is_recurrent });
         };
         set(&mut scenario.limits);
         scenario.outages.iter_mut().for_each(|outage| set(&mut outage.limits));

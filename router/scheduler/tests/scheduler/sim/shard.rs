@@ -2,6 +2,7 @@
 //! any plan that is not exactly right.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use trunkline_scheduler::{
     BlockKey, Chunk, LateMask, Pooling, RestoredBlock, SampledToken, SequenceError, SequenceErrorCode,
@@ -150,8 +151,14 @@ impl FakeShard {
                 let source = self.window_slots[copy.source_block_id as usize].clone();
                 let source = source.expect("a block that is copied from has its window part");
                 self.take_part(copy.destination_block_id);
-                let part = self.window_slots[copy.destination_block_id as usize].as_mut();
-                part.expect("just taken")[..count].copy_from_slice(&source[..count]);
+                let part =
+                    self.window_slots[copy.destination_block_id as usize].as_mut().expect("just taken");
+                if self.limits.is_recurrent() {
+                    assert_eq!(copy.num_tokens, self.limits.block_size, "a state is that of a whole block");
+                    *part = source;
+                } else {
+                    part[..count].copy_from_slice(&source[..count]);
+                }
             }
         }
         self.check_budget(plan);
@@ -183,7 +190,7 @@ impl FakeShard {
     /// Gives a block a window part if it has none.
     fn take_part(&mut self, block_id: u32) {
         let Some(windows) = self.limits.windows else { return };
-        let size = self.limits.block_size as usize;
+        let size = if windows.is_recurrent { 1 } else { self.limits.block_size as usize };
         self.window_slots[block_id as usize].get_or_insert_with(|| vec![EMPTY; size]);
         let num_taken = self.window_slots.iter().flatten().count();
         assert!(num_taken <= windows.num_parts as usize, "there are {} window parts", windows.num_parts);
@@ -195,6 +202,9 @@ impl FakeShard {
         let block_size = self.limits.block_size as usize;
         let sequence = &self.sequences[&sequence_id];
         let (table, hashes) = (sequence.table.clone(), sequence.hashes.clone());
+        if windows.is_recurrent {
+            return self.compute_states(&table, &hashes, first..end, is_good);
+        }
         let window_start = (first + 1).saturating_sub(windows.window_size as usize);
         for position in window_start..end {
             let block_id = table[position / block_size];
@@ -209,6 +219,29 @@ impl FakeShard {
             self.take_part(block_id);
             let part = self.window_slots[block_id as usize].as_mut().expect("just taken");
             part[position % block_size] = if is_good { hashes[position + 1] } else { POISON };
+        }
+    }
+
+    /// Checks the state that a chunk begins with, and writes those at the ends of its last two blocks and of a first
+    /// one that was partly filled. `hashes` has one for each number of leading tokens.
+    fn compute_states(&mut self, table: &[u32], hashes: &[u64], positions: Range<usize>, is_good: bool) {
+        let block_size = self.limits.block_size as usize;
+        let Range { start: first, end } = positions;
+        if first > 0 && is_good {
+            let block_id = table[(first - 1) / block_size];
+            let state = self.window_slots[block_id as usize].as_ref();
+            let state = state.unwrap_or_else(|| panic!("block {block_id} has no state before {first}"));
+            assert_eq!(state[0], hashes[first], "the state before {first}");
+        }
+        let last = (end - 1) / block_size;
+        for index in first / block_size..=last {
+            let was_begun = index == first / block_size && first % block_size > 0;
+            if index + 1 < last && !was_begun {
+                continue;
+            }
+            self.take_part(table[index]);
+            let state = self.window_slots[table[index] as usize].as_mut().expect("just taken");
+            state[0] = if is_good { hashes[end.min((index + 1) * block_size)] } else { POISON };
         }
     }
 
