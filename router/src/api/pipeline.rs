@@ -20,6 +20,7 @@ use crate::generation::answer_memory::least_bytes;
 use crate::generation::fold::{Folded, KeepTokens, fold};
 use crate::generation::generate::Usage;
 use crate::grammars::{AskedGrammar, CompiledGrammar};
+use crate::http::IgnoredFields;
 use crate::limits::INLINE_ANSWER_BYTES;
 use crate::request::arrival::Arrival;
 use crate::request::checked::{CheckedParams, NumChoices, Validator};
@@ -108,8 +109,20 @@ pub(crate) trait Answer: Send + 'static {
     fn whole(self, outputs: Vec<Folded>, usage: Usage) -> Response;
 }
 
-/// Answers a request to a generating route.
+/// Answers a request to a generating route. `parse` notes the fields of the body that it does not know.
 pub(crate) async fn answer<C: Call>(
+    app: &Arc<App>,
+    request: Request,
+    parse: impl FnOnce(&[u8], &mut IgnoredFields) -> Result<C, ApiError>,
+) -> Result<Response, ApiError> {
+    let path = request.uri().path().to_owned();
+    let mut ignored = IgnoredFields::default();
+    let mut response = generate(app, request, |body| parse(body, &mut ignored)).await?;
+    ignored.report(&path, &mut response);
+    Ok(response)
+}
+
+async fn generate<C: Call>(
     app: &Arc<App>,
     request: Request,
     parse: impl FnOnce(&[u8]) -> Result<C, ApiError>,

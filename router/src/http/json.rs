@@ -5,7 +5,9 @@ use serde::de::{DeserializeOwned, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
+use super::ignored::IgnoredFields;
 use super::json_error::describe;
+use super::known_fields::known_fields;
 use crate::error::ApiError;
 use crate::limits::MAX_JSON_VALUES;
 
@@ -13,6 +15,8 @@ use crate::limits::MAX_JSON_VALUES;
 const MAX_NEUTRAL_BYTES: usize = 256;
 /// The most characters of a client's own field name in an error.
 const MAX_SHOWN_CHARS: usize = 64;
+/// The most unknown fields that are noted.
+const MAX_UNKNOWN: usize = 16;
 /// Lists of token ids, whose items do not count as JSON values. They may be as long as a context or a vocabulary, and
 /// they are parsed into plain numbers.
 const TOKEN_LISTS: [&str; 2] = ["prompt", "allowed_token_ids"];
@@ -27,9 +31,28 @@ pub struct Refused {
     pub hint: &'static str,
 }
 
+/// Fields that the type of a body does not have, as far as they are known.
+#[derive(Debug, Clone, Copy)]
+pub struct OtherFields<'a> {
+    pub refused: &'a [Refused],
+    /// Fields that are accepted without a word, because they do not change the answer.
+    pub harmless: &'a [&'static str],
+}
+
 /// Parses `body`. `prefix` is the object's path in errors, such as `parameters.`; it is empty at the top level.
 pub fn parse<T: DeserializeOwned>(body: &[u8], refused: &[Refused], prefix: &str) -> Result<T, ApiError> {
-    check_fields(body, refused, prefix)?;
+    parse_noting(body, OtherFields { refused, harmless: &[] }, prefix, &mut IgnoredFields::default())
+}
+
+/// Parses `body` as [`parse`] does, and notes fields that are unknown.
+pub fn parse_noting<T: DeserializeOwned>(
+    body: &[u8],
+    others: OtherFields<'_>,
+    prefix: &str,
+    ignored: &mut IgnoredFields,
+) -> Result<T, ApiError> {
+    let found = check_fields(body, others, known_fields::<T>(), prefix)?;
+    found.iter().for_each(|name| ignored.note(&format!("{prefix}{name}")));
     let mut deserializer = serde_json::Deserializer::from_slice(body);
     serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
         let path = error.path().to_string();
@@ -77,12 +100,18 @@ pub fn num_values(json: &str) -> usize {
     count
 }
 
-/// Checks that `body` is one JSON object without refused fields, and with at most [`MAX_JSON_VALUES`] values.
-fn check_fields(body: &[u8], refused: &[Refused], prefix: &str) -> Result<(), ApiError> {
+/// Checks that `body` is one JSON object without refused fields, and with at most [`MAX_JSON_VALUES`] values. Returns
+/// the names that are neither in `known` nor harmless.
+fn check_fields(
+    body: &[u8],
+    others: OtherFields<'_>,
+    known: Option<&[&str]>,
+    prefix: &str,
+) -> Result<Vec<String>, ApiError> {
     let mut found = Found::default();
     let mut deserializer = serde_json::Deserializer::from_slice(body);
     deserializer
-        .deserialize_map(Fields { refused, found: &mut found })
+        .deserialize_map(Fields { others, known, found: &mut found })
         .and_then(|()| deserializer.end())
         .map_err(|error| {
             let detail = describe(&error);
@@ -103,12 +132,14 @@ fn check_fields(body: &[u8], refused: &[Refused], prefix: &str) -> Result<(), Ap
         Some(Refused { field, hint, .. }) => {
             Err(ApiError::UnsupportedField { field: format!("{prefix}{field}"), hint })
         }
-        None => Ok(()),
+        None => Ok(found.unknown),
     }
 }
 
 struct Fields<'a> {
-    refused: &'a [Refused],
+    others: OtherFields<'a>,
+    /// The fields of the body's type; none if it has no fixed ones.
+    known: Option<&'a [&'a str]>,
     found: &'a mut Found,
 }
 
@@ -119,6 +150,8 @@ struct Found {
     num_values: usize,
     /// The start of the name of the field with which the body exceeds [`MAX_JSON_VALUES`].
     crowded: Option<String>,
+    /// The first [`MAX_UNKNOWN`] names of unknown fields.
+    unknown: Vec<String>,
 }
 
 impl<'de> Visitor<'de> for Fields<'_> {
@@ -130,8 +163,8 @@ impl<'de> Visitor<'de> for Fields<'_> {
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
         while let Some(key) = map.next_key::<String>()? {
-            if TOKEN_LISTS.contains(&key.as_str()) && self.refused.iter().all(|refused| refused.field != key)
-            {
+            let OtherFields { refused, harmless } = self.others;
+            if TOKEN_LISTS.contains(&key.as_str()) && refused.iter().all(|refused| refused.field != key) {
                 map.next_value::<IgnoredAny>()?;
                 continue;
             }
@@ -140,7 +173,15 @@ impl<'de> Visitor<'de> for Fields<'_> {
             if self.found.num_values > MAX_JSON_VALUES && self.found.crowded.is_none() {
                 self.found.crowded = Some(key.chars().take(MAX_SHOWN_CHARS).collect());
             }
-            let refused = self.refused.iter().find(|refused| refused.field == key);
+            let refused = refused.iter().find(|refused| refused.field == key);
+            let name = key.as_str();
+            let is_known = |known: &[&str]| known.contains(&name) || harmless.contains(&name);
+            if refused.is_none()
+                && self.known.is_some_and(|known| !is_known(known))
+                && self.found.unknown.len() < MAX_UNKNOWN
+            {
+                self.found.unknown.push(key.chars().take(MAX_SHOWN_CHARS).collect());
+            }
             if let Some(refused) = refused.filter(|refused| !is_neutral(value.get(), refused.neutral)) {
                 self.found.refused.get_or_insert(*refused);
             }

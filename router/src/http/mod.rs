@@ -5,8 +5,10 @@ pub mod browser;
 pub mod cors;
 mod event_frame;
 mod events;
+mod ignored;
 mod json;
 mod json_error;
+mod known_fields;
 pub(crate) mod serve;
 #[doc(hidden)]
 pub mod stall;
@@ -16,5 +18,6 @@ mod unread;
 pub use body::{check_encoding, read_body};
 pub use event_frame::EventFrame;
 pub use events::Events;
-pub use json::{Refused, num_values, parse};
+pub use ignored::IgnoredFields;
+pub use json::{OtherFields, Refused, num_values, parse, parse_noting};
 pub use unread::announce_close;

@@ -4,7 +4,7 @@
 pub(crate) mod arrival;
 pub(crate) mod checked;
 pub mod deadline;
-mod number;
+pub(crate) mod number;
 pub(crate) mod raw;
 pub(crate) mod ready;
 pub mod retention;

@@ -6,6 +6,7 @@ use serde::de::{Error, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use trunkline_contract::{SamplingParams, range};
 use trunkline_text::DecodeSpecial;
+use utoipa::ToSchema;
 
 use super::number::bounded;
 use crate::error::ApiError;
@@ -21,8 +22,20 @@ pub struct TokenFields {
     pub prompt_logprobs: Option<PromptLogprobsField>,
     /// If false, the output includes the text of control tokens.
     pub skip_special_tokens: Option<bool>,
-    /// The number of prompt tokens to keep, counted from the end; -1 keeps as many as fit.
+    /// The number of prompt tokens to keep; -1 keeps as many as fit.
     pub truncate_prompt_tokens: Option<i64>,
+    pub truncation_side: TruncationSide,
+}
+
+/// The end of a prompt at which tokens are removed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum TruncationSide {
+    /// The beginning is removed.
+    #[default]
+    Left,
+    /// The end is removed.
+    Right,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -85,14 +98,17 @@ impl TokenFields {
         Ok(())
     }
 
-    /// Removes all but the last tokens of the prompt if the request asks for it. `room` is the number of tokens that
-    /// fit.
+    /// Removes all but the last tokens of the prompt, or all but the first ones, if the request asks for it. `room` is
+    /// the number of tokens that fit.
     pub fn truncate(&self, token_ids: &mut Vec<u32>, room: usize) {
-        let last = match self.truncate_prompt_tokens {
+        let kept = match self.truncate_prompt_tokens {
             None => return,
-            Some(last) => usize::try_from(last).unwrap_or(room),
+            Some(kept) => usize::try_from(kept).unwrap_or(room),
         };
-        token_ids.drain(..token_ids.len().saturating_sub(last));
+        match self.truncation_side {
+            TruncationSide::Left => drop(token_ids.drain(..token_ids.len().saturating_sub(kept))),
+            TruncationSide::Right => token_ids.truncate(kept),
+        }
     }
 }
 

@@ -79,6 +79,7 @@ fn unsupported_window_sizes_are_refused() {
         num_window_parts: 3,
         window_size: 2,
         max_draft_tokens: 0,
+        max_own_drafts: 0,
         num_store_slots: 0,
         ..described()
     };

@@ -20,6 +20,7 @@ mod deadlines;
 mod edges;
 mod errors;
 mod flags;
+mod foreign_fields;
 mod front;
 mod grammar;
 mod inspector;

@@ -363,3 +363,28 @@ async fn timings_count_tokens_and_drafts_in_each_chunk() {
     let plain = router.post(CHAT, &json!({"messages": user("x")})).await.ok();
     assert!(plain.get("timings").is_none());
 }
+
+#[tokio::test]
+async fn every_chunk_has_usage_on_request() {
+    let router = Router::saying("some text").await;
+    for (route, body) in [
+        (CHAT, json!({"messages": user("x")})),
+        ("/v1/completions", json!({"prompt": "x", "max_tokens": 40})),
+    ] {
+        let options = json!({"include_usage": true, "continuous_usage_stats": true});
+        let fields = json!({"stream": true, "stream_options": options});
+        let events = router.post(route, &with(body.clone(), fields)).await.events();
+        let usages: Vec<&Value> =
+            events.iter().map(|event| &event["usage"]).filter(|usage| usage.is_object()).collect();
+        let counts: Vec<u64> =
+            usages.iter().filter_map(|usage| usage["completion_tokens"].as_u64()).collect();
+        assert!(counts.len() > 5 && counts.is_sorted() && counts[0] == 1, "{route}: {counts:?}");
+        let last = usages[usages.len() - 1];
+        assert_eq!(last["prompt_tokens"], usages[usages.len() - 2]["prompt_tokens"]);
+        assert_eq!(counts.last().copied(), last["completion_tokens"].as_u64());
+        // Without `include_usage` it has no effect.
+        let alone = json!({"stream": true, "stream_options": {"continuous_usage_stats": true}});
+        let events = router.post(route, &with(body, alone)).await.events();
+        assert!(events.iter().all(|event| event.get("usage").is_none()), "{route}");
+    }
+}

@@ -32,12 +32,14 @@ async fn chats_return_reasoning_separately() {
     let answer = router.post(CHAT, &chat(json!({}))).await.ok();
     let message = &answer["choices"][0]["message"];
     assert_eq!((&message["reasoning_content"], &message["content"]), (&json!(THOUGHT), &json!(ANSWER)));
+    assert_eq!(message["reasoning"], THOUGHT);
     let events = router.post(CHAT, &chat(json!({"stream": true}))).await.events();
     let (mut thought, mut text) = (String::new(), String::new());
     for delta in events.iter().filter_map(|event| event["choices"][0].get("delta")) {
         if let Some(piece) = delta["reasoning_content"].as_str() {
             assert!(text.is_empty(), "reasoning comes first");
             thought.push_str(piece);
+            assert_eq!(delta["reasoning"], piece);
         }
         text.push_str(delta["content"].as_str().unwrap_or_default());
     }
@@ -46,6 +48,7 @@ async fn chats_return_reasoning_separately() {
     let hidden = router.post(CHAT, &chat(json!({"include_reasoning": false}))).await.ok();
     let message = &hidden["choices"][0]["message"];
     assert_eq!((message.get("reasoning_content"), &message["content"]), (None, &json!(ANSWER)));
+    assert_eq!(message.get("reasoning"), None);
     assert_eq!(hidden["usage"]["completion_tokens"], answer["usage"]["completion_tokens"]);
     let events = router.post(CHAT, &chat(json!({"include_reasoning": false, "stream": true}))).await.events();
     let deltas: Vec<_> = events.iter().filter_map(|event| event["choices"][0]["delta"].as_object()).collect();

@@ -24,7 +24,7 @@ use crate::error::ApiError;
 use crate::generation::fold::Folded;
 use crate::generation::generate::Usage;
 use crate::grammars::{AskedGrammar, CompiledGrammar};
-use crate::http::{Refused, parse};
+use crate::http::{OtherFields, Refused, parse, parse_noting};
 use crate::model::ReplyStyle;
 use crate::request::checked::{CheckedParams, NumChoices};
 use crate::request::raw::{FieldNames, RawParams};
@@ -45,6 +45,8 @@ const REFUSED: &[Refused] = &[
     Refused { field: "mcp_servers", neutral: &["[]"], hint: "leave it out" },
     Refused { field: "container", neutral: &[], hint: "leave it out" },
 ];
+/// What is known about fields that [`Body`] does not have.
+const OTHERS: OtherFields<'_> = OtherFields { refused: REFUSED, harmless: &["metadata"] };
 
 /// Generates the next message of a conversation.
 #[utoipa::path(
@@ -56,7 +58,8 @@ const REFUSED: &[Refused] = &[
 )]
 pub async fn create(State(app): State<Arc<App>>, request: Request) -> Response {
     respond::answer::<ErrorResponse>(
-        pipeline::answer(&app, request, |body| parse::<Body>(body, REFUSED, "")).await,
+        pipeline::answer(&app, request, |body, ignored| parse_noting::<Body>(body, OTHERS, "", ignored))
+            .await,
     )
 }
 

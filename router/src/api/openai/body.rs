@@ -40,6 +40,12 @@ macro_rules! body {
             /// Divides the positive logits, and multiplies the negative logits, of tokens that occur in the prompt or
             /// the output.
             pub repetition_penalty: Option<f64>,
+            /// llama.cpp's name of `repetition_penalty`, which counts if both are sent.
+            pub repeat_penalty: Option<f64>,
+            /// llama.cpp's name of `max_tokens`, which counts if both are sent; -1 generates as many tokens as fit into
+            /// the context.
+            #[schema(minimum = -1)]
+            pub n_predict: Option<i64>,
             /// The least number of tokens before an end token is allowed.
             #[schema(minimum = 0)]
             pub min_tokens: Option<i64>,
@@ -60,6 +66,9 @@ macro_rules! body {
             /// The number of prompt tokens to keep, counted from the end; -1 keeps as many as fit. Part of vLLM's API.
             #[schema(minimum = -1)]
             pub truncate_prompt_tokens: Option<i64>,
+            /// The end at which `truncate_prompt_tokens` removes tokens: `left`, the default, or `right`. Part of
+            /// vLLM's API.
+            pub truncation_side: Option<TruncationSide>,
             /// Returns the prompt's logprobs, with this number of the likeliest tokens at each position. Not available
             /// in streams. Part of vLLM's API.
             #[schema(minimum = 0, maximum = 20)]
@@ -101,6 +110,14 @@ macro_rules! body {
         impl $name {
             /// Takes the common generation parameters out of the body, except for those of the grammar.
             pub fn shared_params(&mut self) -> Result<RawParams, ApiError> {
+                let repeat_penalty = self.repeat_penalty.map(|penalty| {
+                    bounded("repeat_penalty", penalty, range::REQUEST_REPETITION_PENALTY)
+                });
+                let repeat_penalty = repeat_penalty.transpose()?.map(f64::from);
+                if let Some(asked) = self.n_predict.filter(|asked| *asked < 1 && *asked != -1) {
+                    let problem = format!("is {asked}, must be at least 1, or -1 for as many as fit");
+                    return Err(ApiError::value("n_predict", problem));
+                }
                 let keep_stop = self.include_stop_str_in_output.unwrap_or(false);
                 Ok(RawParams {
                     temperature: self.temperature,
@@ -110,7 +127,7 @@ macro_rules! body {
                     seed: self.seed.map(|seed| seed.0),
                     presence_penalty: self.presence_penalty,
                     frequency_penalty: self.frequency_penalty,
-                    repetition_penalty: self.repetition_penalty,
+                    repetition_penalty: self.repetition_penalty.or(repeat_penalty),
                     min_tokens: self.min_tokens,
                     ignore_eos: self.ignore_eos.unwrap_or(false),
                     stops: self.stop.take().unwrap_or_default().0,
@@ -123,6 +140,7 @@ macro_rules! body {
                         prompt_logprobs: None,
                         skip_special_tokens: self.skip_special_tokens,
                         truncate_prompt_tokens: self.truncate_prompt_tokens,
+                        truncation_side: self.truncation_side.unwrap_or_default(),
                     },
                     cache_salt: self.cache_salt.take(),
                     class: Wanted::from_openai(self.service_tier.as_deref(), self.priority)?,

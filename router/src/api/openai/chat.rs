@@ -12,7 +12,7 @@ use super::chat_types::{Answer, AssistantMessage, Body, Choice};
 use super::messages::{Message, last_mark, to_chat};
 use super::prompt_logprobs::PromptLogprobs;
 use super::tools::{ToolCall, tools};
-use super::{ErrorResponse, system_fingerprint};
+use super::{ErrorResponse, StreamUsage, foreign, system_fingerprint};
 use crate::api::app::App;
 use crate::api::chat::conversation::{Conversation, reasoning_kwargs};
 use crate::api::chat::prompt as chat_prompt;
@@ -24,7 +24,7 @@ use crate::error::ApiError;
 use crate::generation::fold::{Folded, KeepTokens};
 use crate::generation::generate::Usage;
 use crate::grammars::CompiledGrammar;
-use crate::http::{Refused, parse};
+use crate::http::{IgnoredFields, OtherFields, Refused, parse_noting};
 use crate::request::checked::{CheckedParams, NumChoices};
 use crate::request::raw::{FieldNames, RawParams};
 use crate::request::service_tier::openai_name;
@@ -44,6 +44,11 @@ const REFUSED: &[Refused] = &[
         field: "chat_template",
         neutral: &[],
         hint: "the server uses one template; its operator can choose it with `--chat-template`",
+    },
+    Refused {
+        field: "add_special_tokens",
+        neutral: &["false"],
+        hint: "the template has them; send token ids to /v1/completions for full control",
     },
     Refused { field: "documents", neutral: &["[]"], hint: "put them into the messages" },
     Refused { field: "echo", neutral: &["false"], hint: "leave it out" },
@@ -66,13 +71,16 @@ const REFUSED: &[Refused] = &[
     )
 )]
 pub async fn chat_completions(State(app): State<Arc<App>>, request: Request) -> Response {
-    respond::answer::<ErrorResponse>(pipeline::answer(&app, request, |body| parse_body(body, "")).await)
+    respond::answer::<ErrorResponse>(
+        pipeline::answer(&app, request, |body, ignored| parse_body(body, "", ignored)).await,
+    )
 }
 
 /// Parses the body of a chat. Errors put `prefix` before field names, such as `instances[0].`; it is empty for a
 /// whole body.
-pub(crate) fn parse_body(body: &[u8], prefix: &str) -> Result<Body, ApiError> {
-    parse(body, &[REFUSED, super::REFUSED_EVERYWHERE].concat(), prefix)
+pub(crate) fn parse_body(body: &[u8], prefix: &str, ignored: &mut IgnoredFields) -> Result<Body, ApiError> {
+    let refused = [REFUSED, foreign::REFUSED].concat();
+    parse_noting(body, OtherFields { refused: &refused, harmless: foreign::HARMLESS }, prefix, ignored)
 }
 
 impl Call for Body {
@@ -85,9 +93,10 @@ impl Call for Body {
     fn asked(mut self, scope: &Scope<'_>) -> Result<Asked<Chat>, ApiError> {
         let app = scope.app;
         let names = FieldNames {
-            max_new_tokens: match self.max_completion_tokens {
-                Some(_) => "max_completion_tokens",
-                None => "max_tokens",
+            max_new_tokens: match (self.max_completion_tokens, self.max_tokens, self.n_predict) {
+                (Some(_), ..) => "max_completion_tokens",
+                (None, None, Some(_)) => "n_predict",
+                _ => "max_tokens",
             },
             min_tokens: "min_tokens",
             top_logprobs: "top_logprobs",
@@ -115,7 +124,7 @@ impl Call for Body {
             prompts: Chat {
                 conversation,
                 is_stream: self.stream == Some(true),
-                shows_usage: self.stream_options.and_then(|options| options.include_usage).unwrap_or(false),
+                usage: StreamUsage::of(self.stream_options),
                 shows_tier: self.service_tier.is_some(),
                 predicted: self.prediction.is_some(),
                 shows_timings: self.timings_per_token == Some(true),
@@ -128,7 +137,7 @@ impl Call for Body {
 pub(crate) struct Chat {
     conversation: Conversation,
     is_stream: bool,
-    shows_usage: bool,
+    usage: StreamUsage,
     shows_tier: bool,
     predicted: bool,
     shows_timings: bool,
@@ -160,7 +169,7 @@ impl Prompts for Chat {
             names_tool,
             stops: request.stops.clone(),
             logprobs: request.sampling.logprobs,
-            usage: self.shows_usage,
+            usage: self.usage,
             predicted: self.predicted,
             timings: self.shows_timings,
             is_tgi_client: self.is_tgi_client,
@@ -225,6 +234,7 @@ impl pipeline::Answer for ChatAnswer {
 
 fn choice(index: usize, folded: Folded, shown: &Shown, tokenizer: &Tokenizer) -> Choice {
     let reply = Reply::of(&shown.reply, folded.text, folded.reason);
+    let reasoning = (!reply.reasoning.is_empty()).then_some(reply.reasoning);
     let (finish_reason, stop_reason) = shown.end(folded.reason, reply.calls.len());
     Choice {
         index: index as u32,
@@ -234,7 +244,8 @@ fn choice(index: usize, folded: Folded, shown: &Shown, tokenizer: &Tokenizer) ->
         message: AssistantMessage {
             role: "assistant",
             content: (reply.calls.is_empty() || !reply.text.is_empty()).then_some(reply.text),
-            reasoning_content: (!reply.reasoning.is_empty()).then_some(reply.reasoning),
+            reasoning_content: reasoning.clone(),
+            reasoning,
             tool_calls: reply.calls.into_iter().map(ToolCall::from).collect(),
         },
     }
@@ -242,7 +253,7 @@ fn choice(index: usize, folded: Folded, shown: &Shown, tokenizer: &Tokenizer) ->
 
 /// Returns the prompt of a chat without generating a reply.
 pub(crate) async fn template(app: &App, caller: &Caller, body: &[u8]) -> Result<ChatPrompt, ApiError> {
-    let mut body = parse_body(body, "")?;
+    let mut body = parse_body(body, "", &mut IgnoredFields::default())?;
     app.served.model.check_name(body.model.as_deref())?;
     app.limits.check_messages("messages", body.messages.iter().map(Message::num_parts))?;
     let tools = tools(body.tools.take(), body.tool_choice.as_ref(), body.parallel_tool_calls, &app.limits)?;
@@ -296,7 +307,8 @@ fn raw_params(body: &mut Body) -> Result<RawParams, ApiError> {
     let mut raw = body.shared_params()?;
     raw.prediction = prediction;
     raw.timeout = body.timeout;
-    raw.max_new_tokens = body.max_completion_tokens.or(body.max_tokens);
+    let n_predict = body.n_predict.filter(|asked| *asked != -1);
+    raw.max_new_tokens = body.max_completion_tokens.or(body.max_tokens).or(n_predict);
     raw.logprobs = asked.then(|| body.top_logprobs.unwrap_or(0));
     raw.tokens.prompt_logprobs =
         prompt_logprobs.map(|num_top| PromptLogprobsField { field: "prompt_logprobs", num_top });

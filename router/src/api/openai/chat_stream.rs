@@ -8,7 +8,8 @@ use trunkline_text::Tokenizer;
 use super::chat_types::{Chunk, ChunkChoice, Delta};
 use super::tools::{FunctionDelta, ToolCallDelta};
 use super::{
-    ChatLogprobs, CompletionTokensDetails, ErrorResponse, StopReason, Timings, Usage, finish_reason, logprobs,
+    ChatLogprobs, CompletionTokensDetails, ErrorResponse, StopReason, StreamUsage, Usage, finish_reason,
+    logprobs,
 };
 use crate::api::chat::reply::{ReplyPlan, ReplyReader, call_id};
 use crate::api::respond::ErrorForm;
@@ -55,8 +56,7 @@ pub struct Shown {
     /// The stop strings, for `stop_reason`.
     pub stops: Vec<String>,
     pub logprobs: bool,
-    /// If true, the stream ends with a chunk that has `usage`.
-    pub usage: bool,
+    pub usage: StreamUsage,
     /// True if the request has a `prediction`. The usage then has `completion_tokens_details`.
     pub predicted: bool,
     /// True if chunks have `timings`.
@@ -78,6 +78,11 @@ impl Shown {
         (finish_reason, StopReason::new(reason, &self.stops))
     }
 
+    /// Returns true if each chunk depends on the counts up to it.
+    fn counts_each_chunk(&self) -> bool {
+        self.timings || self.usage == StreamUsage::Each
+    }
+
     pub fn usage(&self, usage: generate::Usage) -> Usage {
         Usage {
             completion_tokens_details: self.predicted.then_some(CompletionTokensDetails {
@@ -94,8 +99,8 @@ pub struct ChatStream {
     tokenizer: Arc<Tokenizer>,
     shown: Shown,
     choices: Vec<ChoiceStream>,
-    /// The counts and times up to here, if chunks show them.
-    timings: Option<Timings>,
+    /// The counts and times up to here, of the reply that comes next.
+    so_far: generate::Usage,
 }
 
 struct ChoiceStream {
@@ -112,16 +117,20 @@ impl ChatStream {
         let choice = |index| {
             let piece = EventFrame::new(|text| {
                 let delta = shown.delta(Delta { content: Some(text), ..Delta::default() });
-                head.chunk(chunk_choice(index, delta, None, None), shown.usage.then_some(None))
+                // Where chunks have counts, they have no frame.
+                let usage = (shown.usage != StreamUsage::None).then_some(None);
+                head.chunk(chunk_choice(index, delta, None, None), usage)
             });
             ChoiceStream { piece, reader: shown.reply.reader(), num_calls: 0, pending: Vec::new() }
         };
         let choices = (0..num_choices).map(choice).collect();
-        Self { head, tokenizer, shown, choices, timings: None }
+        Self { head, tokenizer, shown, choices, so_far: generate::Usage::default() }
     }
 
     fn chunk<'a>(&'a self, choices: Vec<ChunkChoice<'a>>) -> Chunk<'a> {
-        Chunk { timings: self.timings, ..self.head.chunk(choices, self.shown.usage.then_some(None)) }
+        let usage = self.shown.usage.of_chunk(|| self.shown.usage(self.so_far));
+        let timings = self.shown.timings.then(|| self.so_far.into());
+        Chunk { timings, ..self.head.chunk(choices, usage) }
     }
 
     /// Writes one piece of a reply. Logprobs are sent with the first piece after their tokens.
@@ -129,7 +138,7 @@ impl ChatStream {
         let choice = &mut self.choices[index];
         let pending = std::mem::take(&mut choice.pending);
         let logprobs = (!pending.is_empty()).then(|| chat_logprobs(&self.tokenizer, &pending));
-        if let (Piece::Text(text), None, false) = (piece, &logprobs, self.shown.timings) {
+        if let (Piece::Text(text), None, false) = (piece, &logprobs, self.shown.counts_each_chunk()) {
             events.framed(&choice.piece, text);
             return;
         }
@@ -140,7 +149,9 @@ impl ChatStream {
         };
         let delta = match piece {
             Piece::Text(text) => Delta { content: Some(text), ..Delta::default() },
-            Piece::Reasoning(text) => Delta { reasoning_content: Some(text), ..Delta::default() },
+            Piece::Reasoning(text) => {
+                Delta { reasoning_content: Some(text), reasoning: Some(text), ..Delta::default() }
+            }
             Piece::CallBegin { name } => {
                 choice.num_calls += 1;
                 id = call_id();
@@ -197,12 +208,12 @@ impl Render for ChatStream {
     }
 
     fn output(&mut self, index: usize, output: Output, events: &mut Events) {
-        self.timings = self.shown.timings.then(|| output.so_far.into());
+        self.so_far = output.so_far;
         let choice = &mut self.choices[index];
         if self.shown.logprobs {
             choice.pending.extend(output.token.filter(|token| !token.is_end));
         }
-        if choice.reader.is_plain() && !self.shown.logprobs && !self.shown.timings {
+        if choice.reader.is_plain() && !self.shown.logprobs && !self.shown.counts_each_chunk() {
             if !output.text.is_empty() {
                 events.framed(&choice.piece, &output.text);
             }
@@ -221,7 +232,7 @@ impl Render for ChatStream {
     }
 
     fn finished(&mut self, usage: generate::Usage, events: &mut Events) {
-        if self.shown.usage {
+        if self.shown.usage != StreamUsage::None {
             let chunk = self.head.chunk(Vec::new(), Some(Some(self.shown.usage(usage))));
             events.json(&Chunk { timings: self.shown.timings.then(|| usage.into()), ..chunk });
         }

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use trunkline_contract::range;
 use trunkline_text::StopText;
 use utoipa::ToSchema;
 
@@ -14,10 +15,11 @@ use super::{ChatLogprobs, OneOrMany, Seed, StopReason, StreamOptions, Timings, U
 use crate::api::chat::structured::StructuredFields;
 use crate::api::lists::list;
 use crate::error::ApiError;
+use crate::request::number::bounded;
 use crate::request::raw::RawParams;
 use crate::request::retention::{CacheRetention, RawRetention};
 use crate::request::service_tier::Wanted;
-use crate::request::tokens::{LogitBias, TokenFields};
+use crate::request::tokens::{LogitBias, TokenFields, TruncationSide};
 
 body! {
     /// The body of a request to generate a chat reply.
@@ -125,6 +127,9 @@ pub struct AssistantMessage {
     /// The reasoning that precedes the text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reasoning_content: Option<String>,
+    /// The same as `reasoning_content`, under the name that vLLM and OpenRouter use.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reasoning: Option<String>,
     /// The calls of tools.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tool_calls: Vec<ToolCall>,
@@ -188,6 +193,9 @@ pub struct Delta<'a> {
     /// Text to append to the reasoning.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reasoning_content: Option<&'a str>,
+    /// The same as `reasoning_content`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reasoning: Option<&'a str>,
     /// A new call, or more of the last call's arguments. Null only for clients that name the model `tgi`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Vec<ToolCallDelta>>)]

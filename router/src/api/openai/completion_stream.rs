@@ -6,7 +6,7 @@ use trunkline_text::Tokenizer;
 
 use super::completion_types::{Answer, Choice};
 use super::prompt_logprobs::EchoedPrompt;
-use super::{CompletionLogprobs, ErrorResponse, StopReason, Usage, finish_reason, logprobs};
+use super::{CompletionLogprobs, ErrorResponse, StopReason, StreamUsage, Usage, finish_reason, logprobs};
 use crate::api::respond::ErrorForm;
 use crate::api::stream::Render;
 use crate::error::ApiError;
@@ -22,8 +22,7 @@ pub(super) struct Shown {
     pub(super) logprobs: Option<usize>,
     /// The number of likeliest tokens in `prompt_logprobs`, vLLM's form of the prompt's logprobs.
     pub(super) prompt_logprobs: Option<usize>,
-    /// If true, the stream ends with an event that has `usage`.
-    pub(super) usage: bool,
+    pub(super) usage: StreamUsage,
     /// The stop strings, for `stop_reason`.
     pub(super) stops: Vec<String>,
 }
@@ -100,7 +99,8 @@ impl CompletionStream {
         let choice = |index: usize| {
             let piece = EventFrame::new(|text| {
                 let choice = Choice { text: text.into(), index: index as u32, ..Choice::default() };
-                head.answer(vec![choice], shown.usage.then_some(None))
+                // Where events have counts, they have no frame.
+                head.answer(vec![choice], (shown.usage != StreamUsage::None).then_some(None))
             });
             ChoiceStream { piece, pending: Vec::new(), offset: 0 }
         };
@@ -136,14 +136,15 @@ impl Render for CompletionStream {
                 logprobs: Some(logprobs.clone()),
                 ..Choice::default()
             };
-            events.json(&self.head.answer(vec![choice], self.shown.usage.then_some(None)));
+            let usage = self.shown.usage.of_chunk(|| generate::Usage::default().into());
+            events.json(&self.head.answer(vec![choice], usage));
         }
     }
 
     fn output(&mut self, index: usize, output: Output, events: &mut Events) {
         let choice = &mut self.choices[index];
         let with_logprobs = self.shown.logprobs.is_some();
-        if !with_logprobs && output.finish.is_none() {
+        if !with_logprobs && output.finish.is_none() && self.shown.usage != StreamUsage::Each {
             if !output.text.is_empty() {
                 events.framed(&choice.piece, &output.text);
             }
@@ -167,11 +168,12 @@ impl Render for CompletionStream {
             stop_reason: end.map(|(_, stop_reason)| stop_reason),
             ..Choice::default()
         };
-        events.json(&self.head.answer(vec![choice], self.shown.usage.then_some(None)));
+        let usage = self.shown.usage.of_chunk(|| output.so_far.into());
+        events.json(&self.head.answer(vec![choice], usage));
     }
 
     fn finished(&mut self, usage: generate::Usage, events: &mut Events) {
-        if self.shown.usage {
+        if self.shown.usage != StreamUsage::None {
             events.json(&self.head.answer(Vec::new(), Some(Some(usage.into()))));
         }
         events.done();

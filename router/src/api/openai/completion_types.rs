@@ -4,6 +4,7 @@ use std::borrow::Cow;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use trunkline_contract::range;
 use trunkline_text::StopText;
 use utoipa::ToSchema;
 
@@ -13,10 +14,11 @@ use super::prompts::Prompts;
 use super::{CompletionLogprobs, OneOrMany, Seed, StopReason, StreamOptions, Usage};
 use crate::api::chat::structured::StructuredFields;
 use crate::error::ApiError;
+use crate::request::number::bounded;
 use crate::request::raw::RawParams;
 use crate::request::retention::{CacheRetention, RawRetention};
 use crate::request::service_tier::Wanted;
-use crate::request::tokens::{LogitBias, TokenFields};
+use crate::request::tokens::{LogitBias, TokenFields, TruncationSide};
 
 body! {
     /// The body of a request to continue prompts.

@@ -10,7 +10,7 @@ use super::completion_stream::{CompletionStream, Head, Shown, completion_logprob
 use super::completion_types::{Answer, Body, Choice};
 use super::prompt_logprobs::{EchoedPrompt, PromptLogprobs};
 use super::prompts::Prompt;
-use super::{ErrorResponse, system_fingerprint};
+use super::{ErrorResponse, StreamUsage, foreign, system_fingerprint};
 use crate::api::app::App;
 use crate::api::pipeline::{self, Asked, Call, Completed, Prompts, Scope};
 use crate::api::respond;
@@ -19,7 +19,7 @@ use crate::error::ApiError;
 use crate::generation::fold::{Folded, KeepTokens, rank};
 use crate::generation::generate::{ScoredPrompt, Usage};
 use crate::grammars::CompiledGrammar;
-use crate::http::{Refused, parse};
+use crate::http::{IgnoredFields, OtherFields, Refused, parse_noting};
 use crate::request::checked::{CheckedParams, NumChoices};
 use crate::request::raw::{FieldNames, RawParams};
 use crate::request::ready;
@@ -55,8 +55,9 @@ pub async fn completions(State(app): State<Arc<App>>, request: Request) -> Respo
     respond::answer::<ErrorResponse>(pipeline::answer(&app, request, parse_body).await)
 }
 
-pub(crate) fn parse_body(body: &[u8]) -> Result<Body, ApiError> {
-    parse(body, &[REFUSED, super::REFUSED_EVERYWHERE].concat(), "")
+pub(crate) fn parse_body(body: &[u8], ignored: &mut IgnoredFields) -> Result<Body, ApiError> {
+    let refused = [REFUSED, foreign::REFUSED].concat();
+    parse_noting(body, OtherFields { refused: &refused, harmless: foreign::HARMLESS }, "", ignored)
 }
 
 impl Call for Body {
@@ -76,14 +77,20 @@ impl Call for Body {
             echo: self.echo == Some(true),
             logprobs: count(params.logprobs),
             prompt_logprobs: count(self.prompt_logprobs.and_then(|count| count.0)),
-            usage: self.stream_options.and_then(|options| options.include_usage).unwrap_or(false),
+            usage: StreamUsage::of(self.stream_options),
             stops: params.stops.clone(),
         };
         // Outputs are ranked by their logprobs.
         params.logprobs = params.logprobs.or(num_choices.is_ranked().then_some(0));
         Ok(Asked {
             params,
-            names: NAMES,
+            names: FieldNames {
+                max_new_tokens: match (self.max_tokens, self.n_predict) {
+                    (None, Some(_)) => "n_predict",
+                    _ => NAMES.max_new_tokens,
+                },
+                ..NAMES
+            },
             grammar,
             defaults: scope.app.served.model.text.generation_defaults.clone(),
             num_choices,
@@ -230,8 +237,8 @@ fn check_together(body: &Body, num_choices: NumChoices) -> Result<(), ApiError> 
 fn raw_params(body: &mut Body) -> Result<RawParams, ApiError> {
     let mut raw = body.shared_params()?;
     raw.timeout = body.timeout;
-    raw.max_new_tokens = body.max_tokens;
-    raw.default_max_new_tokens = Some(DEFAULT_MAX_TOKENS);
+    raw.max_new_tokens = body.max_tokens.or(body.n_predict.filter(|asked| *asked != -1));
+    raw.default_max_new_tokens = Some(DEFAULT_MAX_TOKENS).filter(|_| body.n_predict != Some(-1));
     raw.logprobs = body.logprobs;
     raw.tokens.prompt_logprobs = prompt_logprobs(body);
     raw.shows_prompt = body.echo == Some(true);

@@ -8,6 +8,7 @@ use utoipa::openapi::RefOr;
 use utoipa::openapi::schema::Schema;
 use utoipa::{PartialSchema, ToSchema};
 
+use super::Usage;
 use crate::api::forms::{list_of, one_of};
 
 /// The most strings that are parsed. Validation has a lower limit with a better error.
@@ -97,4 +98,37 @@ impl Visitor<'_> for SeedVisitor {
 pub struct StreamOptions {
     /// Adds a last chunk with `usage` and no choices.
     pub include_usage: Option<bool>,
+    /// With `include_usage`: every chunk from the first token on has the `usage` up to it. Part of vLLM's API.
+    pub continuous_usage_stats: Option<bool>,
+}
+
+/// The chunks of a stream that have `usage`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StreamUsage {
+    /// No chunk has the member.
+    None,
+    /// The last chunk has it; it is null in the others.
+    Last,
+    /// Every chunk has it.
+    Each,
+}
+
+impl StreamUsage {
+    pub fn of(options: Option<StreamOptions>) -> Self {
+        let options = options.unwrap_or_default();
+        match (options.include_usage, options.continuous_usage_stats) {
+            (Some(true), Some(true)) => Self::Each,
+            (Some(true), _) => Self::Last,
+            _ => Self::None,
+        }
+    }
+
+    /// Returns the member of a chunk that is not the last, with the counts up to it. It is null before the first token.
+    pub fn of_chunk(self, so_far: impl FnOnce() -> Usage) -> Option<Option<Usage>> {
+        match self {
+            Self::None => None,
+            Self::Last => Some(None),
+            Self::Each => Some(Some(so_far()).filter(|usage| usage.completion_tokens > 0)),
+        }
+    }
 }

@@ -31,6 +31,8 @@ pub struct Message {
     pub tool_call_id: Option<String>,
     /// The reasoning of an assistant's message. The chat template decides whether the prompt includes it.
     pub reasoning_content: Option<String>,
+    /// Another name of `reasoning_content`, which counts if both are present.
+    pub reasoning: Option<String>,
 }
 
 impl Listed for Message {
@@ -165,7 +167,7 @@ fn to_chat_message(
     let others = [
         ("name", message.name),
         ("tool_call_id", message.tool_call_id),
-        ("reasoning_content", message.reasoning_content),
+        ("reasoning_content", message.reasoning_content.or(message.reasoning)),
     ];
     for (name, text) in others {
         extra.extend(text.map(|text| (name.to_owned(), Value::String(text))));

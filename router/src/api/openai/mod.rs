@@ -9,6 +9,7 @@ mod completion_types;
 pub mod completions;
 mod error;
 mod fields;
+mod foreign;
 mod logprobs;
 mod messages;
 pub mod models;
@@ -24,7 +25,7 @@ use utoipa::ToSchema;
 
 pub use chat_types::{Body as ChatBody, Chunk};
 pub use error::ErrorResponse;
-pub use fields::{OneOrMany, Seed, StreamOptions};
+pub use fields::{OneOrMany, Seed, StreamOptions, StreamUsage};
 pub use logprobs::{ChatLogprobs, CompletionLogprobs};
 pub use prediction::CompletionTokensDetails;
 pub use prompts::{Prompt, Prompts};
@@ -32,22 +33,6 @@ pub use timings::Timings;
 
 use crate::engine::shard::ShardInfo;
 use crate::generation::generate::{self, FinishReason};
-use crate::http::Refused;
-
-/// Fields that both generating routes refuse, because ignoring them would change the output. Some are OpenAI's, others
-/// were added by other servers.
-const REFUSED_EVERYWHERE: &[Refused] = &[
-    Refused { field: "use_beam_search", neutral: &["false"], hint: "leave it out" },
-    Refused { field: "length_penalty", neutral: &["1", "1.0"], hint: "leave it out" },
-    Refused { field: "bad_words", neutral: &["[]"], hint: "leave it out" },
-    Refused { field: "grammar", neutral: &["\"\""], hint: "use `guided_grammar` with a Lark grammar" },
-    Refused { field: "regex", neutral: &[], hint: "use `guided_regex`" },
-    Refused { field: "ebnf", neutral: &[], hint: "use `guided_grammar` with a Lark grammar" },
-    Refused { field: "json_schema", neutral: &[], hint: "use `guided_json` or `response_format`" },
-    Refused { field: "guided_whitespace_pattern", neutral: &[], hint: "leave it out" },
-    Refused { field: "logits_processors", neutral: &["[]"], hint: "leave it out" },
-    Refused { field: "adapter_id", neutral: &[], hint: "adapters are not supported yet" },
-];
 
 /// The token counts of a request.
 #[derive(Debug, Clone, Serialize, ToSchema)]

@@ -13,6 +13,7 @@ use crate::api::app::App;
 use crate::api::pipeline::{self, Call, Scope};
 use crate::api::respond;
 use crate::error::ApiError;
+use crate::http::IgnoredFields;
 
 /// A prompt as the model reads it. These are the fields of vLLM's answer that describe the prompt.
 #[derive(Debug, Serialize, ToSchema)]
@@ -40,7 +41,7 @@ pub async fn render_chat(State(app): State<Arc<App>>, request: Request) -> Respo
     let rendered = render(
         &app,
         request,
-        |body| chat::parse_body(body, ""),
+        |body| chat::parse_body(body, "", &mut IgnoredFields::default()),
         |mut prompts| {
             // A chat is one prompt.
             axum::Json(prompts.pop()).into_response()
@@ -58,8 +59,8 @@ pub async fn render_chat(State(app): State<Arc<App>>, request: Request) -> Respo
     )
 )]
 pub async fn render_completion(State(app): State<Arc<App>>, request: Request) -> Response {
-    let rendered =
-        render(&app, request, completions::parse_body, |prompts| axum::Json(prompts).into_response());
+    let parse = |body: &[u8]| completions::parse_body(body, &mut IgnoredFields::default());
+    let rendered = render(&app, request, parse, |prompts| axum::Json(prompts).into_response());
     respond::answer::<ErrorResponse>(rendered.await)
 }
 

@@ -25,7 +25,7 @@ use crate::error::ApiError;
 use crate::generation::fold::Folded;
 use crate::generation::generate::Usage;
 use crate::grammars::{AskedGrammar, CompiledGrammar};
-use crate::http::{Refused, parse};
+use crate::http::{OtherFields, Refused, parse_noting};
 use crate::limits::Limits;
 use crate::request::checked::{CheckedParams, NumChoices};
 use crate::request::raw::{FieldNames, RawParams};
@@ -54,6 +54,9 @@ const REFUSED: &[Refused] = &[
     Refused { field: "max_tool_calls", neutral: &[], hint: "this server runs no tools of its own" },
     Refused { field: "context_management", neutral: &["[]"], hint: "leave it out" },
 ];
+/// What is known about fields that [`Body`] does not have.
+const OTHERS: OtherFields<'_> =
+    OtherFields { refused: REFUSED, harmless: &["user", "safety_identifier", "stream_options"] };
 
 /// Generates a response to the input, or continues a stored response.
 #[utoipa::path(
@@ -66,7 +69,8 @@ const REFUSED: &[Refused] = &[
 )]
 pub async fn create(State(app): State<Arc<App>>, request: Request) -> Response {
     respond::answer::<ErrorResponse>(
-        pipeline::answer(&app, request, |body| parse::<Body>(body, REFUSED, "")).await,
+        pipeline::answer(&app, request, |body, ignored| parse_noting::<Body>(body, OTHERS, "", ignored))
+            .await,
     )
 }
 

@@ -24,7 +24,7 @@ use crate::error::ApiError;
 use crate::generation::fold::{Folded, KeepTokens, rank};
 use crate::generation::generate::{FinishReason, Output, OutputToken, ScoredPrompt, Usage};
 use crate::grammars::CompiledGrammar;
-use crate::http::{Events, Refused, parse};
+use crate::http::{Events, IgnoredFields, OtherFields, Refused, parse_noting};
 use crate::request::checked::{CheckedParams, NumChoices};
 use crate::request::raw::{FieldNames, RawParams};
 use crate::request::ready::Prompt;
@@ -54,6 +54,8 @@ pub(super) const REFUSED: &[Refused] = &[
     Refused { field: "length_penalty", neutral: &["1", "1.0"], hint: "leave it out" },
     Refused { field: "no_repeat_ngram_size", neutral: &["0"], hint: "use `repetition_penalty`" },
 ];
+/// What is known about fields that [`Parameters`] does not have.
+const OTHERS: OtherFields<'_> = OtherFields { refused: REFUSED, harmless: &[] };
 
 /// The form in which the answer is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -106,7 +108,9 @@ pub async fn root(State(app): State<Arc<App>>, request: Request) -> Response {
 }
 
 async fn respond(app: &Arc<App>, request: Request, form: Form) -> Response {
-    respond::answer::<ErrorResponse>(pipeline::answer(app, request, |body| Generate::parse(body, form)).await)
+    respond::answer::<ErrorResponse>(
+        pipeline::answer(app, request, |body, ignored| Generate::parse(body, form, ignored)).await,
+    )
 }
 
 /// The optional parts of an answer.
@@ -132,8 +136,8 @@ impl Generate {
         Self { inputs, parameters, form: Form::Object }
     }
 
-    fn parse(body: &[u8], form: Form) -> Result<Self, ApiError> {
-        let body = parse_body(body)?;
+    fn parse(body: &[u8], form: Form, ignored: &mut IgnoredFields) -> Result<Self, ApiError> {
+        let body = parse_body(body, ignored)?;
         if body.inputs.is_empty() {
             return Err(ApiError::value("inputs", "is empty; hint: send at least one character"));
         }
@@ -289,20 +293,20 @@ impl pipeline::Answer for GenerateAnswerer {
     }
 }
 
-fn parse_body(body: &[u8]) -> Result<Body, ApiError> {
+fn parse_body(body: &[u8], ignored: &mut IgnoredFields) -> Result<Body, ApiError> {
     /// The parameters as JSON text, to check their fields by name.
     #[derive(serde::Deserialize)]
     struct Raw<'a> {
         #[serde(borrow)]
         parameters: Option<&'a serde_json::value::RawValue>,
     }
-    let parsed: Body = parse(body, &[], "")?;
+    let parsed: Body = parse_noting(body, OtherFields { refused: &[], harmless: &[] }, "", ignored)?;
     if parsed.parameters.is_some() {
         // The body was parsed above, so this cannot fail.
         let raw: Raw<'_> = serde_json::from_slice(body)
             .map_err(|error| ApiError::InvalidJson { detail: error.to_string() })?;
         if let Some(parameters) = raw.parameters {
-            parse::<serde::de::IgnoredAny>(parameters.get().as_bytes(), REFUSED, "parameters.")?;
+            parse_noting::<Parameters>(parameters.get().as_bytes(), OTHERS, "parameters.", ignored)?;
         }
     }
     Ok(parsed)

@@ -20,7 +20,7 @@ use crate::api::respond;
 use crate::error::ApiError;
 use crate::generation::admission::Admitted;
 use crate::generation::fold::{KeepTokens, fold};
-use crate::http::{Refused, parse};
+use crate::http::{IgnoredFields, Refused, parse};
 
 /// The fields that tell a chat and a completion from TGI's own form.
 #[derive(Deserialize)]
@@ -163,7 +163,7 @@ fn prompt(idx: usize, instance: &[u8]) -> Result<Generate, ApiError> {
 /// Parses an instance that is a chat. Its prediction is the text that the model generated.
 fn chat(idx: usize, instance: &[u8]) -> Result<openai::ChatBody, ApiError> {
     let prefix = format!("instances[{idx}].");
-    let body = openai::chat::parse_body(instance, &prefix)?;
+    let body = openai::chat::parse_body(instance, &prefix, &mut IgnoredFields::default())?;
     let hint = "a prediction is only a text; use `/v1/chat/completions`";
     let shown = [
         ("n", body.n.is_some_and(|n| n != 1)),

@@ -1,5 +1,5 @@
 use trunkline_router::limits::{MAX_LOGIT_BIAS, MAX_PROMPT_LOGPROBS};
-use trunkline_router::request::tokens::{LogitBias, PromptLogprobsField, TokenFields};
+use trunkline_router::request::tokens::{LogitBias, PromptLogprobsField, TokenFields, TruncationSide};
 use trunkline_scheduler::SamplingParams;
 
 fn bias(json: &str) -> Result<Vec<(u32, f32)>, String> {
@@ -60,6 +60,14 @@ fn prompts_are_truncated_and_their_logprobs_bounded() {
     assert_eq!(truncated(Some(3)), [2, 3, 4]);
     assert_eq!(truncated(Some(9)), [1, 2, 3, 4]);
     assert_eq!(truncated(Some(-1)), [3, 4]);
+    let fields = TokenFields {
+        truncate_prompt_tokens: Some(3),
+        truncation_side: TruncationSide::Right,
+        ..TokenFields::default()
+    };
+    let mut ids = vec![1, 2, 3, 4];
+    fields.truncate(&mut ids, 2);
+    assert_eq!(ids, [1, 2, 3]);
     let asked = PromptLogprobsField { field: "prompt_logprobs", num_top: 1 };
     let fields = TokenFields { prompt_logprobs: Some(asked), ..TokenFields::default() };
     assert!(fields.check_prompt(MAX_PROMPT_LOGPROBS / 2).is_ok());
