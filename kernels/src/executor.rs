@@ -16,11 +16,13 @@ mod rows;
 mod run;
 mod run_experts;
 mod run_heads;
+mod run_recurrent;
 mod score;
 #[doc(hidden)]
 pub mod sequence;
 #[doc(hidden)]
 pub mod shares;
+mod state_runs;
 mod step;
 mod window_parts;
 
@@ -91,7 +93,8 @@ pub struct Executor {
     /// Declared before `kv` so that it is dropped first: a transfer may still be using the pool's memory.
     store: Option<BlockTransfers>,
     kv: KvPool,
-    /// The largest window of the model, if windowed layers are stored in window parts.
+    /// The largest window of the model, if windowed layers are stored in window parts; two positions if parts are
+    /// states.
     kept_window: Option<Window>,
     /// Activations: `program.num_floats` f32 elements.
     floats: MmapMut,
@@ -146,7 +149,9 @@ impl Executor {
         let config = program.config;
         let window_limits = program.window_limits();
         let kv = KvPool::with_windows(config.geometry, config.num_blocks, window_limits.as_ref())?;
-        let kept_window = window_limits.and(program.largest_window());
+        // A position needs the state behind the one before it, as if it were a window of two positions.
+        let last_two = Window::new(2).filter(|_| program.state_size > 0);
+        let kept_window = window_limits.and(program.largest_window().or(last_two));
         let mut limits = PlanLimits {
             geometry: config.geometry,
             heads_per_kv_head: program.heads_per_kv_head,

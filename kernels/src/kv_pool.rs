@@ -227,7 +227,12 @@ impl KvPool {
         self.check_block(source)?;
         self.check_block(destination)?;
         let g = self.geometry;
-        if source == destination || num_tokens == 0 || num_tokens > g.block_size {
+        // A state is that behind a whole block.
+        let least = match &self.windows {
+            Some(parts) if parts.state_bytes > 0 => g.block_size,
+            _ => 1,
+        };
+        if source == destination || num_tokens < least || num_tokens > g.block_size {
             return Err(KvPoolError::BadCopy {
                 source_id: source,
                 destination_id: destination,
@@ -416,6 +421,13 @@ impl KvView<'_> {
     /// Prefetches the cache lines that [`KvView::write`] will write in this slot. Panics like [`KvView::keys`].
     pub(crate) fn prefetch_slot(&self, layer: usize, block_id: u32, offset: usize) {
         prefetch_slot(self.geometry(), Slot { head: self.head(layer, block_id, 0), offset });
+    }
+
+    /// Returns a pointer to the states of recurrent layers that a block has. Panics if it has no part.
+    pub(crate) fn state(&self, block_id: u32) -> *mut f32 {
+        let windows = self.pool.windows.as_ref().expect("a model with states has parts");
+        // SAFETY: the offset is inside the mapping.
+        unsafe { self.window_bytes.add(windows.state_offset(block_id)).cast() }
     }
 
     /// Stores the key and value, `[G * D]` each, of the token at `position` of a sequence in its slot of `block_id`.

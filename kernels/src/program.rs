@@ -17,10 +17,10 @@ mod raw_weight;
 mod rows;
 mod weights;
 
-pub use graph::{Experts, ProgramBuilder, ValueId, WeightId};
+pub use graph::{Experts, ProgramBuilder, RecurOperands, ValueId, WeightId};
 pub use instruction::{
     AttentionKernel, Buffer, BufferKind, ExpertsKernel, HeadLinearKernel, Instruction, Kernel, LinearSource,
-    PooledOutput, Program, RowSet, View,
+    PooledOutput, Program, RecurKernel, RowSet, ShortConvKernel, View,
 };
 pub use rows::{PooledRows, RowIndex};
 pub(crate) use weights::{Entry, EntryKind, ImageTable, WeightImage};

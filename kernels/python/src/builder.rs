@@ -7,11 +7,13 @@ use pyo3::buffer::PyUntypedBuffer;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use trunkline_kernels::kv_pool::{KeyScaling, KvGeometry};
+use trunkline_kernels::ops::recurrence::Recurrence;
 use trunkline_kernels::ops::route::Rule;
 use trunkline_kernels::ops::silu_mul::SwigluClamp;
 use trunkline_kernels::pack::{Format, InterleavedHeads, ReadBytes, SourceBytes};
 use trunkline_kernels::program::{
-    Experts, PooledRows, ProgramBuilder, ProgramConfig, ProgramError, RowIndex, ValueId, WeightId,
+    Experts, PooledRows, ProgramBuilder, ProgramConfig, ProgramError, RecurOperands, RowIndex, ValueId,
+    WeightId,
 };
 use trunkline_kernels::threads::{Pinning, UnknownPinning, default_num_threads};
 
@@ -266,6 +268,64 @@ impl PyProgramBuilder {
         let clamp = clamp.map(|(alpha, limit)| SwigluClamp { alpha, limit });
         let experts = Experts { gate, up, down, num_used, rule, choice_bias, biases: biases.map(ids), clamp };
         Ok(self.builder()?.experts(ValueId(x), ValueId(logits), experts)?.0)
+    }
+
+    fn mul(&mut self, x: usize, y: usize) -> Result<usize, Failure> {
+        Ok(self.builder()?.mul(ValueId(x), ValueId(y))?.0)
+    }
+
+    fn columns(&mut self, x: usize, begin: usize, width: usize) -> Result<usize, Failure> {
+        Ok(self.builder()?.columns(ValueId(x), begin, width)?.0)
+    }
+
+    fn silu(&mut self, x: usize) -> Result<usize, Failure> {
+        Ok(self.builder()?.silu(ValueId(x))?.0)
+    }
+
+    fn sigmoid(&mut self, x: usize) -> Result<usize, Failure> {
+        Ok(self.builder()?.sigmoid(ValueId(x))?.0)
+    }
+
+    fn head_l2_norm(&mut self, x: usize, eps: f32, head_size: usize) -> Result<usize, Failure> {
+        Ok(self.builder()?.head_l2_norm(ValueId(x), eps, head_size)?.0)
+    }
+
+    fn softplus(&mut self, x: usize, bias: usize) -> Result<usize, Failure> {
+        Ok(self.builder()?.softplus(ValueId(x), WeightId(bias))?.0)
+    }
+
+    fn decay(&mut self, x: usize, log_rate: usize) -> Result<usize, Failure> {
+        Ok(self.builder()?.decay(ValueId(x), WeightId(log_rate))?.0)
+    }
+
+    #[pyo3(signature = (x, w, bias=None))]
+    fn short_conv(&mut self, x: usize, w: usize, bias: Option<usize>) -> Result<usize, Failure> {
+        Ok(self.builder()?.short_conv(ValueId(x), WeightId(w), bias.map(WeightId))?.0)
+    }
+
+    /// `rule`: `scan` or `delta`.
+    #[pyo3(signature = (rule, value, key, query, decay, strength, *, num_heads, key_size, skip=None))]
+    #[expect(clippy::too_many_arguments, reason = "keywords in Python")]
+    fn recur(
+        &mut self,
+        rule: &str,
+        value: usize,
+        key: usize,
+        query: usize,
+        decay: usize,
+        strength: usize,
+        num_heads: usize,
+        key_size: usize,
+        skip: Option<usize>,
+    ) -> Result<usize, Failure> {
+        let rule = match rule {
+            "scan" => Recurrence::Scan,
+            "delta" => Recurrence::Delta,
+            _ => return Err(PyValueError::new_err(format!("`rule` is {rule:?}")).into()),
+        };
+        let [value, key, query, decay, strength] = [value, key, query, decay, strength].map(ValueId);
+        let operands = RecurOperands { value, key, query, decay, strength, skip: skip.map(WeightId) };
+        Ok(self.builder()?.recur(rule, operands, num_heads, key_size)?.0)
     }
 
     fn sigmoid_scale(&mut self, x: usize, gate: usize) -> Result<usize, Failure> {

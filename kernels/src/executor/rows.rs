@@ -1,6 +1,9 @@
 //! The rows of a step: the tokens of its accepted chunks, and which of them are sampled.
 
+use std::ops::Range;
+
 use super::sequence::SequenceTable;
+use super::state_runs::state_runs;
 
 /// A chunk that passed all checks.
 #[derive(Clone, Copy, Debug)]
@@ -10,6 +13,19 @@ pub(super) struct AcceptedChunk {
     /// Drafts included.
     pub(super) num_tokens: usize,
 }
+
+/// Rows of one sequence between two states that blocks keep.
+#[derive(Clone, Debug)]
+pub(super) struct StateRows {
+    pub(super) rows: Range<usize>,
+    /// The block that has the state before the rows; `None` at the beginning of a sequence.
+    pub(super) source: Option<u32>,
+    /// The block that keeps the state behind the rows. It may be the source.
+    pub(super) destination: u32,
+}
+
+/// The most runs of a chunk.
+const MAX_STATE_RUNS: usize = 3;
 
 /// The rows of a step. The vectors are reused from step to step.
 #[derive(Debug)]
@@ -23,6 +39,8 @@ pub(super) struct StepRows {
     pub(super) texts: Vec<usize>,
     pub(super) samples: Vec<usize>,
     pub(super) sample_chunks: Vec<usize>,
+    /// Only of models with recurrent layers.
+    pub(super) states: Vec<StateRows>,
 }
 
 impl StepRows {
@@ -35,6 +53,7 @@ impl StepRows {
             texts: Vec::with_capacity(max_tokens),
             samples: Vec::with_capacity(max_chunks),
             sample_chunks: Vec::with_capacity(max_chunks),
+            states: Vec::with_capacity(MAX_STATE_RUNS * max_chunks),
         }
     }
 
@@ -46,6 +65,7 @@ impl StepRows {
         self.texts.clear();
         self.samples.clear();
         self.sample_chunks.clear();
+        self.states.clear();
     }
 
     /// Marks a row of the last chunk as one whose logits are computed.
@@ -72,5 +92,20 @@ impl StepRows {
             self.slots.push((sequence.block_table[position / block_size], (position % block_size) as u32));
         }
         self.chunks.push(chunk);
+    }
+
+    /// Adds the states that the last chunk reads and writes.
+    pub(super) fn push_states(&mut self, table: &SequenceTable, block_size: usize) {
+        let Some(chunk) = self.chunks.last() else { return };
+        let blocks = &table.at(chunk.slot).block_table;
+        let first = chunk.first_position;
+        let first_row = self.token_ids.len() - chunk.num_tokens;
+        let mut source = first.checked_sub(1).map(|before| blocks[before / block_size]);
+        for run in state_runs(first..first + chunk.num_tokens, block_size) {
+            let rows = run.positions.start - first + first_row..run.positions.end - first + first_row;
+            let destination = blocks[run.block];
+            self.states.push(StateRows { rows, source, destination });
+            source = Some(destination);
+        }
     }
 }

@@ -21,13 +21,15 @@ use crate::ops::add::add_in_place;
 use crate::ops::gelu::{gelu_erf_in_place, gelu_in_place, gelu_mul_in_place};
 use crate::ops::join_heads::join_heads;
 use crate::ops::layer_norm::layer_norm;
+use crate::ops::mul::mul_in_place;
 use crate::ops::relu_squared::relu_squared_in_place;
-use crate::ops::rms_norm::{head_rms_norm_in_place, rms_norm};
+use crate::ops::rms_norm::{head_l2_norm_in_place, head_rms_norm_in_place, rms_norm};
 use crate::ops::rope::rope_in_place;
 use crate::ops::route::route;
 use crate::ops::scale::scale_in_place;
 use crate::ops::scaled_sum::sigmoid_scale_in_place;
-use crate::ops::silu_mul::{clamped_swiglu_in_place, silu_mul_in_place};
+use crate::ops::silu_mul::{clamped_swiglu_in_place, sigmoid_in_place, silu_in_place, silu_mul_in_place};
+use crate::ops::softplus::{decay_in_place, softplus_in_place};
 use crate::ops::tanh::soft_cap_in_place;
 use crate::pack::TILE;
 use crate::program::{
@@ -108,6 +110,16 @@ impl Step<'_> {
                 Kernel::Experts(kernel) => {
                     self.multiply_experts(&kernel, instruction.rows, (num_products, thread_idx), routing);
                     num_products += 1;
+                    stopwatch.worked(index);
+                    index += 1;
+                }
+                Kernel::ShortConv(kernel) => {
+                    self.convolve(&kernel, thread_idx);
+                    stopwatch.worked(index);
+                    index += 1;
+                }
+                Kernel::Recur(kernel) => {
+                    self.recur(&kernel, thread_idx);
                     stopwatch.worked(index);
                     index += 1;
                 }
@@ -286,6 +298,18 @@ impl Step<'_> {
             Kernel::ReluSquared { x } => relu_squared_in_place(isa, self.row_mut(x, row)),
             Kernel::Scale { x, factor } => scale_in_place(isa, self.row_mut(x, row), factor),
             Kernel::SoftCap { x, cap } => soft_cap_in_place(isa, self.row_mut(x, row), cap),
+            Kernel::Mul { x, y } => mul_in_place(isa, self.row_mut(x, row), self.row(y, row)),
+            Kernel::Silu { x } => silu_in_place(isa, self.row_mut(x, row)),
+            Kernel::Sigmoid { x } => sigmoid_in_place(isa, self.row_mut(x, row)),
+            Kernel::HeadL2Norm { x, head_size, eps } => {
+                head_l2_norm_in_place(isa, self.row_mut(x, row), head_size, eps);
+            }
+            Kernel::Softplus { x, bias } => {
+                softplus_in_place(isa, self.row_mut(x, row), &program.vectors[bias]);
+            }
+            Kernel::Decay { x, log_rate } => {
+                decay_in_place(isa, self.row_mut(x, row), &program.vectors[log_rate]);
+            }
             Kernel::Add { x, y } => add_in_place(isa, self.row_mut(x, row), self.row(y, row)),
             Kernel::SigmoidScale { x, gate } => {
                 sigmoid_scale_in_place(isa, self.row_mut(x, row), self.row(gate, row)[0]);
@@ -303,6 +327,8 @@ impl Step<'_> {
             | Kernel::Attention { .. }
             | Kernel::Dispatch { .. }
             | Kernel::Experts(_)
+            | Kernel::ShortConv(_)
+            | Kernel::Recur(_)
             | Kernel::Combine { .. } => unreachable!("not one row at a time"),
         }
     }

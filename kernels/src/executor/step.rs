@@ -171,6 +171,9 @@ impl Executor {
             num_tokens: chunk.num_rows(),
         };
         self.rows.push(accepted, &chunk.draft_token_ids, &self.sequences, block_size);
+        if self.program.state_size > 0 {
+            self.rows.push_states(&self.sequences, block_size);
+        }
         Ok(slot)
     }
 

@@ -1,6 +1,8 @@
-//! Window parts: windowed layers store K and V in parts of blocks that the router can drop (docs/decisions/0015).
+//! Window parts: windowed layers store K and V, and recurrent layers their states, in parts of blocks that the router
+//! can drop (docs/decisions/0015, docs/decisions/0038).
 
 use super::sequence::Chunk;
+use super::state_runs::state_runs;
 use super::{Executor, ExecutorError};
 use crate::kv_pool::KvPoolError;
 
@@ -35,7 +37,12 @@ impl Executor {
             return Err(format!("block {id} has no window part, but position {first_position} needs it"));
         }
         let written = sequence.written_blocks(chunk, block_size);
-        let taken: Result<(), KvPoolError> = written.iter().try_for_each(|id| self.kv.take_window_part(*id));
+        let taken: Result<(), KvPoolError> = if self.program.state_size > 0 {
+            let runs = state_runs(first_position..first_position + chunk.num_rows(), block_size);
+            runs.map(|run| sequence.block_table[run.block]).try_for_each(|id| self.kv.take_window_part(id))
+        } else {
+            written.iter().try_for_each(|id| self.kv.take_window_part(*id))
+        };
         taken.map_err(|error| error.to_string())
     }
 

@@ -1,4 +1,4 @@
-//! Window parts: windowed layers of blocks are stored in a separate, smaller pool.
+//! Window parts: windowed layers of blocks, or the states of recurrent layers, are stored in a separate, smaller pool.
 //!
 //! A block gets a window part when it is first written and keeps it until the part is dropped, which frees it for other
 //! blocks. Parts are never dropped automatically; the plans of steps decide.
@@ -14,6 +14,8 @@ const NONE: u32 = u32::MAX;
 pub(crate) struct WindowLimits {
     pub(crate) is_windowed: Vec<bool>,
     pub(crate) num_parts: usize,
+    /// Bytes of the states of recurrent layers in a part, behind the windowed layers.
+    pub(crate) state_bytes: usize,
 }
 
 /// The position of a layer in a block.
@@ -32,6 +34,7 @@ pub(super) struct WindowParts {
     part_of: Vec<u32>,
     free: Vec<u32>,
     pub(super) part_bytes: usize,
+    pub(super) state_bytes: usize,
     /// Bytes of a block without its window part.
     pub(super) base_bytes: usize,
 }
@@ -50,7 +53,9 @@ impl WindowParts {
             layers.push(LayerIndex { is_windowed: *is_windowed, index: *count });
             *count += 1;
         }
-        let [base_bytes, part_bytes] = counts.map(|count| count * g.layer_bytes());
+        let [base_bytes, windowed_bytes] = counts.map(|count| count * g.layer_bytes());
+        let state_bytes = limits.state_bytes;
+        let part_bytes = windowed_bytes + state_bytes;
         Ok(Self {
             map: map_bytes(part_bytes, num_parts)?,
             layers,
@@ -58,6 +63,7 @@ impl WindowParts {
             // The last one is taken first, so the lowest number is last.
             free: (0..num_parts as u32).rev().collect(),
             part_bytes,
+            state_bytes,
             base_bytes,
         })
     }
@@ -100,6 +106,12 @@ impl WindowParts {
             block_id as usize * self.base_bytes
         };
         (is_windowed, start + index * layer_bytes)
+    }
+
+    /// The offset of the states of recurrent layers that a block has. Panics if it has no part.
+    pub(super) fn state_offset(&self, block_id: u32) -> usize {
+        let part = self.part(block_id).expect("the block has its state");
+        (part + 1) * self.part_bytes - self.state_bytes
     }
 
     pub(super) fn num_free(&self) -> usize {

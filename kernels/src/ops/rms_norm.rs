@@ -61,6 +61,30 @@ unsafe fn head_rms_norm_generic<L: Lanes>(x: &mut [f32], weight: &[f32], eps: f3
     }
 }
 
+#[inline(always)]
+unsafe fn head_l2_norm_generic<L: Lanes>(x: &mut [f32], head_size: usize, eps: f32) {
+    assert_eq!(x.len() % head_size, 0);
+    let size = head_size as f32;
+    for head in x.chunks_exact_mut(head_size) {
+        // SAFETY: every access stays below the head's length.
+        unsafe {
+            // The root of the sum of squares is that of their mean times the root of their number.
+            let scale = L::splat(inverse_rms::<L>(head, eps / size) / size.sqrt());
+            each_vector!(head_size, |i, lanes| {
+                let v = L::load_first(head.as_ptr().add(i), lanes).mul(scale);
+                v.store_first(head.as_mut_ptr().add(i), lanes);
+            });
+        }
+    }
+}
+
+simd_entry! {
+    /// Computes `x / sqrt(sum(x^2) + eps)` in place for each head of one row.
+    ///
+    /// Panics if the length of `x` is not a multiple of `head_size`.
+    pub fn head_l2_norm_in_place = head_l2_norm_generic(x: &mut [f32], head_size: usize, eps: f32);
+}
+
 simd_entry! {
     /// Computes `out = x / sqrt(mean(x^2) + eps) * weight` for one row. Panics if the lengths differ.
     pub fn rms_norm = rms_norm_generic(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]);

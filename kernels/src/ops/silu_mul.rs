@@ -47,6 +47,39 @@ unsafe fn silu_mul_generic<L: ByteLanes>(gate: &mut [f32], up: &[f32]) {
     });
 }
 
+#[inline(always)]
+unsafe fn silu_generic<L: ByteLanes>(x: &mut [f32]) {
+    let p = x.as_mut_ptr();
+    each_vector!(x.len(), |i, lanes| {
+        // SAFETY: i + lanes is at most the length of the slice.
+        unsafe {
+            let x = L::load_first(p.add(i), lanes);
+            times_sigmoid(x, x).store_first(p.add(i), lanes);
+        }
+    });
+}
+
+#[inline(always)]
+unsafe fn sigmoid_generic<L: ByteLanes>(x: &mut [f32]) {
+    let p = x.as_mut_ptr();
+    each_vector!(x.len(), |i, lanes| {
+        // SAFETY: i + lanes is at most the length of the slice.
+        unsafe {
+            times_sigmoid(L::splat(1.0), L::load_first(p.add(i), lanes)).store_first(p.add(i), lanes);
+        }
+    });
+}
+
+simd_entry! {
+    /// Computes `x = x / (1 + e^-x)`.
+    pub fn silu_in_place = silu_generic(x: &mut [f32]);
+}
+
+simd_entry! {
+    /// Computes `x = 1 / (1 + e^-x)`.
+    pub fn sigmoid_in_place = sigmoid_generic(x: &mut [f32]);
+}
+
 simd_entry! {
     /// Computes `gate = silu(gate) * up`, where `silu(x) = x / (1 + e^-x)`. Panics if the lengths differ.
     pub fn silu_mul_in_place = silu_mul_generic(gate: &mut [f32], up: &[f32]);

@@ -3,15 +3,18 @@
 mod attention;
 mod experts;
 mod heads;
+mod op;
+mod recurrent;
 
 use std::time::Duration;
 
-pub use experts::Experts;
+pub use op::Experts;
+pub(super) use op::{Node, Op, Recur, ShortConv};
+pub use recurrent::RecurOperands;
 
 use super::raw_weight::RawWeight;
 use super::rows::{PooledRows, RowIndex};
 use super::{ProgramConfig, ProgramError};
-use crate::attention::Window;
 use crate::ops::rope::RopeFrequencies;
 use crate::pack::{Format, InterleavedHeads, PackError, SourceBytes};
 
@@ -23,136 +26,6 @@ pub struct ValueId(pub usize);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct WeightId(pub usize);
 
-/// An operation; `Ops` in `server/trunkline_server/models/ops.py` defines each of them.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) enum Op {
-    Embedding {
-        weight: WeightId,
-        index: RowIndex,
-    },
-    RmsNorm {
-        x: ValueId,
-        weight: WeightId,
-        eps: f32,
-    },
-    LayerNorm {
-        x: ValueId,
-        weight: WeightId,
-        bias: Option<WeightId>,
-        eps: f32,
-    },
-    HeadRmsNorm {
-        x: ValueId,
-        weight: WeightId,
-        eps: f32,
-    },
-    Linear {
-        x: ValueId,
-        weight: WeightId,
-        bias: Option<WeightId>,
-    },
-    HeadLinear {
-        x: ValueId,
-        weights: Vec<WeightId>,
-    },
-    JoinHeads {
-        x: ValueId,
-        y: ValueId,
-        num_heads: usize,
-    },
-    Rope {
-        x: ValueId,
-        frequencies: usize,
-        head_size: usize,
-    },
-    WriteKv {
-        layer: usize,
-        key: ValueId,
-        value: Option<ValueId>,
-    },
-    Attention {
-        layer: usize,
-        query: ValueId,
-        scale: f32,
-        soft_cap: Option<f32>,
-        window: Window,
-        sinks: Option<WeightId>,
-    },
-    SiluMul {
-        gate: ValueId,
-        up: ValueId,
-    },
-    GeluMul {
-        gate: ValueId,
-        up: ValueId,
-    },
-    Gelu {
-        x: ValueId,
-    },
-    GeluErf {
-        x: ValueId,
-    },
-    Tanh {
-        x: ValueId,
-    },
-    ReluSquared {
-        x: ValueId,
-    },
-    Add {
-        x: ValueId,
-        y: ValueId,
-    },
-    Scale {
-        x: ValueId,
-        factor: f32,
-    },
-    SigmoidScale {
-        x: ValueId,
-        gate: ValueId,
-    },
-    Experts {
-        x: ValueId,
-        logits: ValueId,
-        experts: Experts,
-    },
-    Logits {
-        x: ValueId,
-        weight: WeightId,
-        soft_cap: Option<f32>,
-    },
-    Pooled {
-        x: ValueId,
-        rows: PooledRows,
-    },
-}
-
-impl Op {
-    /// The values that the operation reads.
-    pub(super) fn operands(&self) -> Vec<ValueId> {
-        match *self {
-            Op::Embedding { .. } => vec![],
-            Op::RmsNorm { x, .. } | Op::LayerNorm { x, .. } | Op::HeadRmsNorm { x, .. } => vec![x],
-            Op::Gelu { x } | Op::ReluSquared { x } | Op::Linear { x, .. } => vec![x],
-            Op::GeluErf { x } | Op::Tanh { x } | Op::Pooled { x, .. } => vec![x],
-            Op::Rope { x, .. } | Op::Scale { x, .. } | Op::Logits { x, .. } => vec![x],
-            Op::HeadLinear { x, .. } => vec![x],
-            Op::Attention { query, .. } => vec![query],
-            Op::WriteKv { key, value, .. } => std::iter::once(key).chain(value).collect(),
-            Op::SiluMul { gate, up } | Op::GeluMul { gate, up } => vec![gate, up],
-            Op::Add { x, y } | Op::JoinHeads { x, y, .. } => vec![x, y],
-            Op::SigmoidScale { x, gate } => vec![x, gate],
-            Op::Experts { x, logits, .. } => vec![x, logits],
-        }
-    }
-}
-
-/// An operation and the number of features of its result.
-#[derive(Clone, Debug)]
-pub(super) struct Node {
-    pub(super) op: Op,
-    pub(super) width: usize,
-}
-
 /// Records the operations of a step; see [the module](super).
 pub struct ProgramBuilder {
     pub(super) config: ProgramConfig,
@@ -161,6 +34,8 @@ pub struct ProgramBuilder {
     pub(super) frequencies: Vec<RopeFrequencies>,
     /// Number of window parts in the KV pool; `None` stores windowed layers with the others.
     pub(super) num_window_parts: Option<usize>,
+    /// f32 elements of the state of all recurrent layers.
+    pub(super) state_size: usize,
     pub(super) max_positions: usize,
     pub(super) sees_all: bool,
     pub(super) progress: Option<Progress>,
@@ -214,6 +89,7 @@ impl ProgramBuilder {
             weights: Vec::new(),
             frequencies: Vec::new(),
             num_window_parts: None,
+            state_size: 0,
             max_positions: usize::MAX,
             sees_all: false,
             progress: None,
@@ -226,8 +102,8 @@ impl ProgramBuilder {
         self.progress = Some(Progress { interval, report: Box::new(report) });
     }
 
-    /// Stores K and V of windowed layers in window parts, of which the pool has `num_window_parts`. The plans of steps
-    /// say when a block's part is dropped. Has no effect on models without windows.
+    /// Stores K and V of windowed layers, or the states of recurrent layers, in window parts, of which the pool has
+    /// `num_window_parts`. The plans of steps say when a block's part is dropped. Has no effect on other models.
     pub fn keep_windows(&mut self, num_window_parts: usize) {
         self.num_window_parts = Some(num_window_parts);
     }

@@ -5,6 +5,7 @@ use super::rows::{PooledRows, RowIndex};
 use super::weights::WeightImage;
 use crate::attention::Window;
 use crate::kv_pool::{KeyMean, KeyTurns, WindowLimits};
+use crate::ops::recurrence::Recurrence;
 use crate::ops::rope::RopeFrequencies;
 use crate::ops::route::Rule;
 use crate::ops::silu_mul::SwigluClamp;
@@ -131,6 +132,43 @@ pub enum Kernel {
     Dispatch { x: LinearSource, routes: View, num_experts: usize, out: LinearSource },
     Experts(ExpertsKernel),
     Combine { x: View, routes: View, out: View },
+    Mul { x: View, y: View },
+    Silu { x: View },
+    Sigmoid { x: View },
+    HeadL2Norm { x: View, head_size: usize, eps: f32 },
+    Softplus { x: View, bias: usize },
+    Decay { x: View, log_rate: usize },
+    ShortConv(ShortConvKernel),
+    Recur(RecurKernel),
+}
+
+/// A convolution of each channel over the last positions of its sequence.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ShortConvKernel {
+    pub x: View,
+    pub weight: usize,
+    pub bias: Option<usize>,
+    /// The first element of its part of a block's state.
+    pub state: usize,
+    pub out: View,
+}
+
+/// The recurrence of each head.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RecurKernel {
+    pub rule: Recurrence,
+    pub value: View,
+    pub key: View,
+    pub query: View,
+    pub decay: View,
+    pub strength: View,
+    /// The vector of factors of values in the result.
+    pub skip: Option<usize>,
+    pub num_heads: usize,
+    pub key_size: usize,
+    /// The first element of its part of a block's state.
+    pub state: usize,
+    pub out: View,
 }
 
 /// The products of rows, sorted by expert, with their experts' matrices.
@@ -217,6 +255,14 @@ impl Kernel {
             Kernel::Dispatch { .. } => "dispatch",
             Kernel::Experts(_) => "experts",
             Kernel::Combine { .. } => "combine",
+            Kernel::Mul { .. } => "mul",
+            Kernel::Silu { .. } => "silu",
+            Kernel::Sigmoid { .. } => "sigmoid",
+            Kernel::HeadL2Norm { .. } => "head l2 norm",
+            Kernel::Softplus { .. } => "softplus",
+            Kernel::Decay { .. } => "decay",
+            Kernel::ShortConv(_) => "short conv",
+            Kernel::Recur(_) => "recurrence",
         }
     }
 
@@ -232,6 +278,8 @@ impl Kernel {
                 | Kernel::Dispatch { .. }
                 | Kernel::Experts(_)
                 | Kernel::Combine { .. }
+                | Kernel::ShortConv(_)
+                | Kernel::Recur(_)
         )
     }
 
@@ -268,7 +316,13 @@ impl Kernel {
             Kernel::SiluMul { gate, up }
             | Kernel::ClampedSwiglu { gate, up, .. }
             | Kernel::GeluMul { gate, up } => vec![gate.buffer, up.buffer],
-            Kernel::Add { x, y } => vec![x.buffer, y.buffer],
+            Kernel::Add { x, y } | Kernel::Mul { x, y } => vec![x.buffer, y.buffer],
+            Kernel::Silu { x } | Kernel::Sigmoid { x } | Kernel::HeadL2Norm { x, .. } => vec![x.buffer],
+            Kernel::Softplus { x, .. } | Kernel::Decay { x, .. } => vec![x.buffer],
+            Kernel::ShortConv(ShortConvKernel { x, out, .. }) => vec![x.buffer, out.buffer],
+            Kernel::Recur(RecurKernel { value, key, query, decay, strength, out, .. }) => {
+                [value, key, query, decay, strength, out].map(|view| view.buffer).to_vec()
+            }
         }
     }
 }
@@ -310,6 +364,8 @@ pub struct Program {
     pub(crate) layer_means: Vec<KeyMean>,
     /// Number of window parts in the KV pool; `None` stores windowed layers with the others.
     pub(crate) num_window_parts: Option<usize>,
+    /// f32 elements of the state of all recurrent layers.
+    pub(crate) state_size: usize,
     /// The logits; `None` for a program that only pools.
     pub logits: Option<View>,
     pub pooled: Option<PooledOutput>,
@@ -356,7 +412,9 @@ impl Program {
         let num_parts = self.num_window_parts?;
         let is_windowed: Vec<bool> =
             self.layer_windows.iter().map(|window| *window != Window::NONE).collect();
-        is_windowed.contains(&true).then_some(WindowLimits { is_windowed, num_parts })
+        let state_bytes = self.state_size * size_of::<f32>();
+        let has_parts = is_windowed.contains(&true) || state_bytes > 0;
+        has_parts.then_some(WindowLimits { is_windowed, num_parts, state_bytes })
     }
 
     /// The largest window of any windowed layer.

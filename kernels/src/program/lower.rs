@@ -3,6 +3,7 @@
 mod experts;
 mod heads;
 mod inputs;
+mod recurrent;
 mod structure;
 
 use std::collections::HashMap;
@@ -90,6 +91,7 @@ impl ProgramBuilder {
             layer_windows,
             layer_means,
             num_window_parts: self.num_window_parts,
+            state_size: self.state_size,
             logits,
             pooled,
             max_positions: self.max_positions,
@@ -122,12 +124,17 @@ impl Analysis {
             // tokens.
             if matches!(
                 node.op,
-                Op::Embedding { .. } | Op::WriteKv { .. } | Op::Pooled { rows: PooledRows::All, .. }
+                Op::Embedding { .. }
+                    | Op::WriteKv { .. }
+                    | Op::ShortConv(_)
+                    | Op::Recur(_)
+                    | Op::Pooled { rows: PooledRows::All, .. }
             ) {
                 analysis.rows[index] = RowSet::Tokens;
             }
             analysis.is_live[index] |=
-                matches!(node.op, Op::Logits { .. } | Op::Pooled { .. } | Op::WriteKv { .. });
+                matches!(node.op, Op::Logits { .. } | Op::Pooled { .. } | Op::WriteKv { .. })
+                    || matches!(node.op, Op::ShortConv(_) | Op::Recur(_));
             if !analysis.is_live[index] {
                 continue;
             }
@@ -341,6 +348,12 @@ impl Lowering<'_> {
                 self.emit(Kernel::SigmoidScale { x, gate }, rows);
                 x
             }
+            op @ (Op::Mul { .. } | Op::Silu { .. } | Op::Sigmoid { .. } | Op::HeadL2Norm { .. })
+            | op @ (Op::Columns { .. }
+            | Op::Softplus { .. }
+            | Op::Decay { .. }
+            | Op::ShortConv(_)
+            | Op::Recur(_)) => self.lower_recurrent(&op, rows, index, width),
             Op::Experts { x, logits, experts } => self.lower_experts((x, logits), &experts, rows, width),
             Op::Add { x, y } => {
                 // Addition is commutative to the bit, so the operand that ends here is overwritten.

@@ -10,12 +10,17 @@ use trunkline_kernels::linear::{QuantizedShape, quantize_rows};
 use trunkline_kernels::ops::add::add_in_place;
 use trunkline_kernels::ops::gelu::{gelu_in_place, gelu_mul_in_place};
 use trunkline_kernels::ops::layer_norm::layer_norm;
+use trunkline_kernels::ops::mul::mul_in_place;
 use trunkline_kernels::ops::probe;
+use trunkline_kernels::ops::recurrence::Recurrence;
 use trunkline_kernels::ops::relu_squared::relu_squared_in_place;
-use trunkline_kernels::ops::rms_norm::{head_rms_norm_in_place, rms_norm};
+use trunkline_kernels::ops::rms_norm::{head_l2_norm_in_place, head_rms_norm_in_place, rms_norm};
 use trunkline_kernels::ops::rope::{RopeFrequencies, rope_in_place};
 use trunkline_kernels::ops::scale::scale_in_place;
-use trunkline_kernels::ops::silu_mul::{SwigluClamp, clamped_swiglu_in_place, silu_mul_in_place};
+use trunkline_kernels::ops::silu_mul::{
+    SwigluClamp, clamped_swiglu_in_place, sigmoid_in_place, silu_in_place, silu_mul_in_place,
+};
+use trunkline_kernels::ops::softplus::{decay_in_place, softplus_in_place};
 use trunkline_kernels::ops::tanh::soft_cap_in_place;
 use trunkline_kernels::pack::Format;
 use trunkline_kernels::sampling::{SampleContext, Sampler, SamplingParams, TokenCounts, Watermark};
@@ -25,13 +30,14 @@ use xxhash_rust::xxh3::Xxh3;
 use crate::attention::Case;
 use crate::executor::model::{ALL, Recipe, VOCAB, build};
 use crate::linear::product;
+use crate::ops::recurrent::{convolved, recurred};
 use crate::random::Random;
 
 /// The groups that are not computed with the scalar set.
 const INT4_MODELS: &str = "int4_models";
 const GPT_OSS_INT4: &str = "gpt_oss_int4";
 /// The current XXH3-64 of each group of results.
-const DIGESTS: [(&str, u64); 54] = [
+const DIGESTS: [(&str, u64); 61] = [
     ("rms_norm", 0x1f5038f7c15a45e2),
     ("head_rms_norm", 0x793fb7940ddce849),
     ("silu_mul", 0xf8fbe278048fc9ea),
@@ -42,6 +48,12 @@ const DIGESTS: [(&str, u64); 54] = [
     ("relu_squared", 0x2795c883211577b7),
     ("add", 0x05eef0542ef1bc71),
     ("scale", 0xb1af21d62ab92b6a),
+    ("mul", 0x0),
+    ("silu", 0x0),
+    ("sigmoid", 0x0),
+    ("head_l2_norm", 0x0),
+    ("softplus", 0x0),
+    ("decay", 0x0),
     ("tanh", 0x989c1a2ed76e3943),
     ("rope", 0xb850565fd982548b),
     ("exp", 0x573118a45d36ef14),
@@ -83,6 +95,7 @@ const DIGESTS: [(&str, u64); 54] = [
     ("models", 0x76a23211e0573731),
     ("experts", 0x755a3cbec14a3228),
     ("latents", 0x2a934e0cb5ddfbce),
+    ("recurrent", 0x0),
     ("gpt_oss", 0x1cd518b479cee451),
     (INT4_MODELS, 0x77bdc6129a48e6a4),
     (GPT_OSS_INT4, 0x07f45752e2a5d18d),
@@ -166,6 +179,12 @@ fn operations(isa: Isa) -> Vec<(&'static str, u64)> {
         ("relu_squared", of(&large, &|x| relu_squared_in_place(isa, x))),
         ("add", of(&x, &|x| add_in_place(isa, x, &y))),
         ("scale", of(&x, &|x| scale_in_place(isa, x, 13.7))),
+        ("mul", of(&x, &|x| mul_in_place(isa, x, &y))),
+        ("silu", of(&large, &|x| silu_in_place(isa, x))),
+        ("sigmoid", of(&large, &|x| sigmoid_in_place(isa, x))),
+        ("head_l2_norm", of(&x, &|x| head_l2_norm_in_place(isa, x, 50, 1e-6))),
+        ("softplus", of(&large, &|x| softplus_in_place(isa, x, &y))),
+        ("decay", of(&x, &|x| decay_in_place(isa, x, &y))),
         ("tanh", of(&large, &|x| soft_cap_in_place(isa, x, 30.0))),
         ("rope", of(&x[..960], &|x| rope_in_place(isa, x, &table, 96))),
         ("exp", of(&large, &|x| probe::exp_in_place(isa, x))),
@@ -251,6 +270,15 @@ fn latents(isa: Isa) -> u64 {
     digest.end()
 }
 
+fn recurrent(isa: Isa) -> u64 {
+    let mut digest = Digest::default();
+    digest.floats(&convolved(isa, 40, 3, &[7]));
+    for rule in [Recurrence::Scan, Recurrence::Delta] {
+        digest.floats(&recurred(isa, rule, [16, 72], &[7]));
+    }
+    digest.end()
+}
+
 fn all(isa: Isa) -> Vec<(&'static str, u64)> {
     let mut all = operations(isa);
     all.extend(Format::ALL.map(|format| (format.name(), products(isa, format))));
@@ -265,6 +293,7 @@ fn all(isa: Isa) -> Vec<(&'static str, u64)> {
         ("models", models(isa, is_dense)),
         ("experts", models(isa, is_mixture)),
         ("latents", latents(isa)),
+        ("recurrent", recurrent(isa)),
         ("gpt_oss", models(isa, is_gpt_oss)),
     ]);
     // Building these models measures the key scaling with a thousand tokens, which is too slow without vectors.

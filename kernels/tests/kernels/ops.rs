@@ -5,6 +5,7 @@ mod exp2;
 mod hadamard;
 mod quantize_head;
 mod quantize_nibbles;
+pub mod recurrent;
 mod rows;
 
 use trunkline_kernels::isa::Isa;

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 import random
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from tests.cpu.tiny_backend import BLOCK_SIZE, NUM_BLOCKS, build_tiny, log_softmax
+from tests.cpu.tiny_backend import BLOCK_SIZE, NUM_BLOCKS, Sequences, build_tiny, log_softmax
 from tests.models.tiny import CASES, VOCAB_SIZE, TinyModels
 from tests.tiers import matrix
 from trunkline_server import _kernels
@@ -69,33 +67,6 @@ def test_generation_beyond_the_window_is_close_to_the_reference(tiny_model: Tiny
     differences = [abs(token.logprob - row[token.token_id]) for token, row in zip(output, expected, strict=True)]
     print(f"{case} {dtype}: mean |Δ logprob| {np.mean(differences):.5f}")
     assert np.mean(differences) < GENERATION_BOUNDS[dtype]
-
-
-class Sequences:
-    """Runs sequences on a backend, each with its own blocks."""
-
-    def __init__(self, backend: CpuBackend, seed: int) -> None:
-        self.backend = backend
-        order = list(range(NUM_BLOCKS))
-        random.Random(seed).shuffle(order)
-        self._blocks: Iterator[int] = iter(order)
-
-    def blocks(self, num_tokens: int) -> list[int]:
-        return [next(self._blocks) for _ in range(-(-num_tokens // BLOCK_SIZE))]
-
-    def run(self, token_ids: list[int], cuts: list[int], num_output: int, sampling: SamplingParams) -> list[Sampled]:
-        """Runs one sequence: its prompt cut at the given positions, then one token per step."""
-        self.backend.start(1, token_ids, len(token_ids), sampling)
-        blocks = self.blocks(len(token_ids) + num_output)
-        output: list[Sampled] = []
-        edges = [0, *cuts, *range(len(token_ids), len(token_ids) + num_output)]
-        for first, end in itertools.pairwise(edges):
-            chunk = Chunk(1, first, end - first, blocks if first == 0 else [], sample=end >= len(token_ids))
-            for outcome in self.backend.step([chunk]):
-                assert isinstance(outcome, Sampled), outcome
-                output.append(outcome)
-        self.backend.end(1)
-        return output
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, RANDOM], ids=["greedy", "random"])

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import random
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from trunkline_server.backends.cpu.backend import CpuBackend
 from trunkline_server.backends.cpu.build import build
+from trunkline_server.backends.interface import Chunk, Sampled, SamplingParams
 from trunkline_server.weights.checkpoint import Checkpoint, open_checkpoint
 
 BLOCK_SIZE = 16
@@ -39,3 +43,30 @@ def log_softmax(logits: NDArray[np.float32]) -> NDArray[np.float64]:
     wide -= wide.max(axis=-1, keepdims=True)
     found: NDArray[np.float64] = wide - np.log(np.exp(wide).sum(axis=-1, keepdims=True))
     return found
+
+
+class Sequences:
+    """Runs sequences on a backend, each with its own blocks."""
+
+    def __init__(self, backend: CpuBackend, seed: int) -> None:
+        self.backend = backend
+        order = list(range(NUM_BLOCKS))
+        random.Random(seed).shuffle(order)
+        self._blocks: Iterator[int] = iter(order)
+
+    def blocks(self, num_tokens: int) -> list[int]:
+        return [next(self._blocks) for _ in range(-(-num_tokens // BLOCK_SIZE))]
+
+    def run(self, token_ids: list[int], cuts: list[int], num_output: int, sampling: SamplingParams) -> list[Sampled]:
+        """Runs one sequence: its prompt cut at the given positions, then one token per step."""
+        self.backend.start(1, token_ids, len(token_ids), sampling)
+        blocks = self.blocks(len(token_ids) + num_output)
+        output: list[Sampled] = []
+        edges = [0, *cuts, *range(len(token_ids), len(token_ids) + num_output)]
+        for first, end in itertools.pairwise(edges):
+            chunk = Chunk(1, first, end - first, blocks if first == 0 else [], sample=end >= len(token_ids))
+            for outcome in self.backend.step([chunk]):
+                assert isinstance(outcome, Sampled), outcome
+                output.append(outcome)
+        self.backend.end(1)
+        return output

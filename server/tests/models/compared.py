@@ -16,12 +16,12 @@ from trunkline_server.weights.tensor import FORMATS
 PAGE = Path(__file__).resolve().parents[3] / "docs/models.md"
 # Excludes settings that GGUF cannot state: `mscale`, other limits of GPT-OSS, SmolLM3's unrotated layers, Qwen's
 # windows and layers without experts, and which of Gemma's layers have a window. GLM has another name and joins more in
-# GGUF.
+# GGUF, and recurrent layers are read from safetensors alone.
 GGUF_CASES = sorted(
     CASES.keys()
     - {
         "llama_yarn_mscale", "smollm3_marked", "qwen2_window", "qwen3_window", "gemma3_shallow", "qwen3_moe_mixed",
-        "glm", "gpt_oss_limited",
+        "glm", "gpt_oss_limited", "granitehybrid", "granitemoehybrid", "lfm2", "qwen3_next",
     }
 )  # fmt: skip
 CUDA_CASES = [
@@ -50,8 +50,10 @@ NAMES = {
     "gpt_oss": "GPT-OSS",
     "granite": "Granite 3",
     "granitemoe": "Granite 3 with experts",
+    "granitemoehybrid": "Granite 4",
     "internlm2": "InternLM 2",
     "internlm3": "InternLM 3",
+    "lfm2": "LFM2",
     "llama": "Llama 2 and 3, Falcon 3, SmolLM2, Yi, DeepSeek-LLM",
     "mistral": "Mistral",
     "mixtral": "Mixtral",
@@ -64,6 +66,7 @@ NAMES = {
     "qwen2_moe": "Qwen1.5-MoE, Qwen2-MoE",
     "qwen3": "Qwen3",
     "qwen3_moe": "Qwen3-MoE",
+    "qwen3_next": "Qwen3-Next",
     "roberta": "RoBERTa",
     "seed_oss": "Seed-OSS",
     "smollm3": "SmolLM3",

@@ -70,6 +70,13 @@ _LATENT = {
     "moe_intermediate_size": 32,
     "num_key_value_heads": 4,
 }
+_MAMBA = {
+    "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+    "mamba_n_heads": 8,
+    "mamba_d_state": 24,
+    "mamba_d_head": 16,
+    "mamba_d_conv": 4,
+}
 # Rows are whole groups of MXFP4.
 _GPT_OSS = {
     "head_dim": 32, "intermediate_size": 64, "num_local_experts": 5, "num_experts_per_tok": 2, "sliding_window": 37,
@@ -163,6 +170,22 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "granite": ("GraniteConfig", _MULTIPLIERS),
     "granitemoe": ("GraniteMoeConfig", {"num_local_experts": 5, "num_experts_per_tok": 2, "intermediate_size": 32,
                                         **_MULTIPLIERS}),
+    "granitemoehybrid": ("GraniteMoeHybridConfig", {
+        **_MAMBA, **_MULTIPLIERS, "num_local_experts": 5, "num_experts_per_tok": 2, "intermediate_size": 32,
+        "shared_intermediate_size": 48,
+    }),
+    # Only the expert of all tokens, and rotated queries and keys.
+    "granitehybrid": ("GraniteMoeHybridConfig", {
+        **_MAMBA, **_MULTIPLIERS, "num_local_experts": 0, "shared_intermediate_size": 64,
+        "position_embedding_type": "rope", "mamba_conv_bias": False, "num_experts_per_tok": 0,
+    }),
+    "lfm2": ("Lfm2Config", {"layer_types": ["conv", "full_attention", "conv"], "block_multiple_of": 32}),
+    "qwen3_next": ("Qwen3NextConfig", {
+        "layer_types": ["linear_attention", "full_attention", "linear_attention"], "head_dim": 32,
+        "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 24, "linear_value_head_dim": 16,
+        "num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 32,
+        "shared_expert_intermediate_size": 48,
+    }),
     "nemotron": ("NemotronConfig", {"head_dim": 16}),
     "olmo2": ("Olmo2Config", {}),
     "olmo3": ("Olmo3Config", {"sliding_window": 37, "num_hidden_layers": 4,

@@ -57,6 +57,9 @@ class TinyModel:
         for name, weight in self.weights.items():
             place = safetensors_place(name, config)
             weight = weight.T if place.transposes_rows else weight
+            if place.flattens and config.recurrent is not None:
+                # As torch keeps the taps of a depthwise convolution.
+                weight = weight.reshape(-1, 1, config.recurrent.conv_width)
             begin = 0
             for first, end in place.rows or ((0, len(weight)),):
                 part = weight[begin : begin + len(range(first, end, place.step))]
@@ -78,7 +81,8 @@ class TinyModel:
         if len(shape) > 1:
             return (values / shape[1] ** 0.5).astype(np.float32)
         # Some norms add 1 to their weight.
-        is_centred = name.endswith("norm.weight") and not self.config["model_type"].startswith(("gemma", "nemotron"))
+        adds_1 = self.config["model_type"].startswith(("gemma", "nemotron", "qwen3_next")) and ".mixer." not in name
+        is_centred = name.endswith("norm.weight") and not adds_1
         return (0.3 * values + is_centred).astype(np.float32)
 
     def save(self, folder: Path) -> Path:

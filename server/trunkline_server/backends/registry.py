@@ -93,6 +93,14 @@ def _quantization_refused(name: str, options: BackendOptions) -> InvalidArgument
     )
 
 
+def _refuse_recurrent(name: str, checkpoint: Checkpoint) -> None:
+    if checkpoint.config.recurrent is not None:
+        raise InvalidArgument(
+            f"{checkpoint.config.architecture} has recurrent layers, which the {name} backend does not support",
+            hint="use the cpu backend",
+        )
+
+
 def _refuse_disk(name: str, options: BackendOptions) -> None:
     if options.kv_disk is not None:
         raise InvalidArgument(
@@ -129,6 +137,7 @@ def _build_reference(checkpoint: Checkpoint, options: BackendOptions) -> Backend
 
 def _build_cuda(checkpoint: Checkpoint, options: BackendOptions) -> Backend:
     _refuse_draft_model("cuda", options)
+    _refuse_recurrent("cuda", checkpoint)
     _refuse_quantization("cuda", checkpoint, options)
     if options.weights_cache is not None:
         # Triton reads this when it compiles its first kernel.

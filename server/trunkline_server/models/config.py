@@ -17,6 +17,7 @@ MAX_VOCAB_SIZE = 1 << 24
 MAX_POSITIONS = 1 << 30
 # The kernels' limit. Published models have up to 512 experts.
 MAX_EXPERTS = 1 << 10
+MAX_CONV_WIDTH = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +61,31 @@ class LatentAttention:
     key_size: int
     value_size: int
     pairs_neighbours: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recurrent:
+    """Layers that keep a state instead of keys and values.
+
+    layers: for each layer of the model, True if it is recurrent.
+    conv_width: positions that its convolution covers. conv_bias: that has a bias.
+    num_heads, value_size, num_keys, key_size: heads and features of `Ops.recurrence`, H, P, G and N; all 0: there is
+        only the convolution.
+    """
+
+    layers: tuple[bool, ...]
+    conv_width: int
+    conv_bias: bool = False
+    num_heads: int = 0
+    value_size: int = 0
+    num_keys: int = 0
+    key_size: int = 0
+
+    def conv_channels(self, hidden_size: int) -> int:
+        """The channels of a layer's convolution: values, keys and queries, or hidden features."""
+        if not self.num_heads:
+            return hidden_size
+        return self.num_heads * self.value_size + 2 * self.num_keys * self.key_size
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,7 +139,8 @@ class ModelConfig(ModelShape):
     expert_layers: for each layer, True if it has experts.
     latent: None: heads have keys and values. Otherwise the only key head holds `rotated_size` rotated features and
         then the latent, and `head_size` is the sum of both.
-    attention_sinks: see `Ops.paged_attention`.
+    attention_sinks: see `Ops.paged_attention`. gated_attention: its results pass a gate before the output projection.
+    recurrent: None: all layers have attention.
     position_offset: rows of an encoder's embedding of positions that come before position 0. num_text_types: rows of
         its embedding of texts.
     """
@@ -159,12 +186,35 @@ class ModelConfig(ModelShape):
     expert_layers: tuple[bool, ...] = ()
     latent: LatentAttention | None = None
     attention_sinks: bool = False
+    gated_attention: bool = False
+    recurrent: Recurrent | None = None
     position_offset: int = 0
     num_text_types: int = 0
 
     def has_experts(self, layer: int) -> bool:
         """Returns True if the layer has experts instead of an MLP."""
         return bool(self.expert_layers) and self.expert_layers[layer]
+
+    def is_recurrent(self, layer: int) -> bool:
+        """Returns True if the layer has a state instead of attention."""
+        return self.recurrent is not None and self.recurrent.layers[layer]
+
+    @property
+    def num_kv_layers(self) -> int:
+        """The number of layers with keys and values."""
+        return self.num_layers - (0 if self.recurrent is None else sum(self.recurrent.layers))
+
+    def kv_layer(self, layer: int) -> int:
+        """Returns the index of a layer among those with keys and values."""
+        return layer - (0 if self.recurrent is None else sum(self.recurrent.layers[:layer]))
+
+    @property
+    def state_size(self) -> int:
+        """The number of f32 elements in the state of all recurrent layers of a sequence."""
+        if (recurrent := self.recurrent) is None:
+            return 0
+        conv = (recurrent.conv_width - 1) * recurrent.conv_channels(self.hidden_size)
+        return sum(recurrent.layers) * (conv + recurrent.num_heads * recurrent.value_size * recurrent.key_size)
 
     def window(self, layer: int) -> int | None:
         """Returns how many positions a query of the layer sees; None: all."""
@@ -225,7 +275,13 @@ class ModelConfig(ModelShape):
             return f"`rope_theta` is {self.rope_theta}, must be above 1"
         if len(self.rope_layers) != self.num_layers:
             return f"{len(self.rope_layers)} layers are marked as rotary or not, but the model has {self.num_layers}"
-        parts = (self._latent_problem, self._window_problem, self._rope_scaling_problem, self._expert_problem)
+        parts = (
+            self._latent_problem,
+            self._recurrent_problem,
+            self._window_problem,
+            self._rope_scaling_problem,
+            self._expert_problem,
+        )
         return next((problem for part in parts if (problem := part()) is not None), None)
 
     def _latent_problem(self) -> str | None:
@@ -241,6 +297,25 @@ class ModelConfig(ModelShape):
             if not least <= size <= MAX_FEATURES:
                 return f"the {name} has {size} features, must be from {least} to {MAX_FEATURES}"
         assert (self.num_kv_heads, self.head_size) == (1, self.rotary_size + latent.size), "readers set them"
+        return None
+
+    def _recurrent_problem(self) -> str | None:
+        recurrent = self.recurrent
+        if recurrent is None:
+            return None
+        if len(recurrent.layers) != self.num_layers:
+            return f"{len(recurrent.layers)} layers are marked as recurrent or not, but the model has {self.num_layers}"
+        if self.windows:
+            return "some layers are recurrent and others have a sliding window, which cannot be kept together"
+        if all(recurrent.layers):
+            return "no layer has attention"
+        if not 2 <= recurrent.conv_width <= MAX_CONV_WIDTH:
+            return f"a convolution covers {recurrent.conv_width} positions, must be from 2 to {MAX_CONV_WIDTH}"
+        sizes = (recurrent.num_heads, recurrent.value_size, recurrent.num_keys, recurrent.key_size)
+        if any(sizes) and not all(1 <= size <= MAX_HEADS for size in sizes):
+            return f"recurrent layers have sizes {sizes}, each must be from 1 to {MAX_HEADS}"
+        if recurrent.num_keys and recurrent.num_heads % recurrent.num_keys != 0:
+            return f"{recurrent.num_heads} recurrent heads cannot share {recurrent.num_keys} keys evenly"
         return None
 
     def _expert_problem(self) -> str | None:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from trunkline_server.errors import DamagedFile, UnsupportedArchitecture, quoted
-from trunkline_server.models.config import MAX_LAYERS, ModelConfig, RopeScaling
+from trunkline_server.models.config import MAX_LAYERS, ModelConfig
 from trunkline_server.models.config_encoder import ENCODERS, encoder_config
 from trunkline_server.models.config_latent import experts_from_json, latent_from_json
+from trunkline_server.models.config_recurrent import recurrent_from_json
+from trunkline_server.models.config_rope import rope_scaling
 from trunkline_server.models.experts import GPT_OSS_SWIGLU
 from trunkline_server.models.keys import Keys
 from trunkline_server.models.ops import ClampedSwiglu
@@ -129,9 +130,14 @@ _ARCHITECTURES = {
         _GRANITE, has_mlp_bias=False,
         experts=_Experts(size_key="intermediate_size", renormalise=True),
     ),
+    "granitemoehybrid": replace(_GRANITE, has_mlp_bias=False),
     "internlm2": _Architecture(spelling={"attention_bias": "bias"}),
     "internlm3": _Architecture(
         spelling={"attention_bias": "qkv_bias", "attention_out_bias": "bias", "mlp_bias": "bias"}, has_mlp_bias=True,
+    ),
+    "lfm2": _Architecture(
+        spelling={"rms_norm_eps": "norm_eps"}, attention_bias=False, attention_output_bias=False, norm_eps=1e-5,
+        query_key_norm=True, rope_theta=1_000_000.0, tied=True,
     ),
     "llama": _Architecture(has_mlp_bias=True),
     "mistral": _Architecture(attention_bias=False, attention_output_bias=False, has_windows=True, window=4096),
@@ -165,6 +171,9 @@ _ARCHITECTURES = {
     "qwen3_moe": _Architecture(
         query_key_norm=True, has_windows=True, window=4096, max_window_layers=0, experts=_Experts(chooses_layers=True),
     ),
+    "qwen3_next": _Architecture(
+        query_key_norm=True, head_size=256, rotated=0.25, experts=_Experts(chooses_layers=True, has_shared=True),
+    ),
     "seed_oss": _Architecture(head_size=128, attention_output_bias=None, biased=True, has_mlp_bias=True),
     "smollm3": _Architecture(has_mlp_bias=True, rope_theta=2_000_000.0, tied=True),
     "starcoder2": _Architecture(
@@ -175,9 +184,8 @@ _ARCHITECTURES = {
 }  # fmt: skip
 
 SUPPORTED = tuple(sorted((*_ARCHITECTURES, *ENCODERS)))
-_ROPE_KINDS = ("default", "dynamic", "linear", "llama3", "longrope", "yarn")
-# Other names for activations and kinds of rope scaling.
-_ALIASES = {"swish": "silu", "su": "longrope"}
+# Another name of an activation.
+_ALIASES = {"swish": "silu"}
 
 
 def config_from_json(path: Path, values: Mapping[str, object]) -> ModelConfig:
@@ -203,13 +211,13 @@ def config_from_json(path: Path, values: Mapping[str, object]) -> ModelConfig:
     output_bias = keys.boolean("attention_out_bias", bias and name != "seed_oss")
     windows = _windows(keys, architecture, num_layers, max_positions)
     rope, local_rope_theta = _rope_keys(keys, architecture)
-    scaling = _rope_scaling(keys, rope, max_positions)
+    scaling = rope_scaling(keys, rope, max_positions)
     heads = {
         "num_kv_heads": keys.integer("num_key_value_heads", num_heads),
         "head_size": head_size,
         "rotated_size": _rotated_size(keys, rope, architecture, head_size),
     }
-    config = ModelConfig(
+    fields: dict[str, Any] = dict(
         architecture=name,
         vocab_size=keys.integer("vocab_size"),
         hidden_size=hidden_size,
@@ -240,9 +248,11 @@ def config_from_json(path: Path, values: Mapping[str, object]) -> ModelConfig:
         **(latent_from_json(keys, scaling) if architecture.is_deepseek else heads),
         **_expert_fields(keys, architecture, name, num_layers),
     )
+    config = ModelConfig(**(fields | recurrent_from_json(keys, name, num_layers)))
     if problem := config.problem():
         raise keys.damaged(problem)
-    _refuse_window(keys, architecture, config)
+    if config.recurrent is None:
+        _refuse_window(keys, architecture, config)
     return config
 
 
@@ -374,57 +384,6 @@ def _rope_layers(
     if not isinstance(marks, list) or len(marks) < num_layers or any(mark not in (0, 1) for mark in marks):
         raise keys.damaged(f"key `no_rope_layers` is not a list of {num_layers} zeros and ones")
     return tuple(mark == 1 for mark in marks[:num_layers])
-
-
-def _rope_scaling(keys: Keys, rope: Keys, max_positions: int) -> RopeScaling:
-    kind = rope.get("rope_type") or rope.get("type") or "default"
-    kind = _ALIASES.get(str(kind), kind)
-    if kind not in _ROPE_KINDS:
-        raise UnsupportedArchitecture(f"rope scaling {quoted(str(kind))} of `{keys.path}`", supported=_ROPE_KINDS)
-    trained = keys.integer("original_max_position_embeddings", max_positions)
-    trained = rope.integer("original_max_position_embeddings", trained)
-    if kind == "linear":
-        return RopeScaling(kind="linear", factor=rope.number("factor"))
-    if kind == "llama3":
-        return RopeScaling(
-            kind="llama3",
-            factor=rope.number("factor"),
-            original_max_position_embeddings=trained,
-            low_freq_factor=rope.number("low_freq_factor"),
-            high_freq_factor=rope.number("high_freq_factor"),
-        )
-    if kind == "yarn":
-        return RopeScaling(
-            kind="yarn",
-            factor=rope.number("factor", max_positions / max(trained, 1)),
-            original_max_position_embeddings=trained,
-            beta_fast=rope.number("beta_fast", 32.0) or 32.0,
-            beta_slow=rope.number("beta_slow", 1.0) or 1.0,
-            attention_factor=rope.optional_number("attention_factor"),
-            mscale=rope.number("mscale", 0.0),
-            mscale_all_dim=rope.number("mscale_all_dim", 0.0),
-            truncate=rope.boolean("truncate", True),
-        )
-    if kind == "longrope":
-        return _longrope(keys, rope, max_positions, trained)
-    # "dynamic" changes nothing within the context of the model, and no sequence is longer.
-    return RopeScaling()
-
-
-def _longrope(keys: Keys, rope: Keys, max_positions: int, trained: int) -> RopeScaling:
-    """Reads the scaling of arXiv:2402.13753.
-
-    A context beyond the trained one has the factors for long sequences from the first position on, as in vLLM and
-    llama.cpp: keys that change with the length of a sequence could not be cached.
-    """
-    name = "long_factor" if max_positions > trained else "short_factor"
-    factors = rope.get(name)
-    if not isinstance(factors, list) or not all(type(factor) in (int, float) for factor in factors):
-        raise rope.wrong(name, "a list of numbers")
-    factor = rope.number("factor", max_positions / max(trained, 1))
-    attention = math.sqrt(1 + math.log(factor) / math.log(trained)) if factor > 1 and trained > 1 else 1.0
-    attention_factor = rope.optional_number("attention_factor") or attention
-    return RopeScaling(kind="factors", factors=tuple(map(float, factors)), attention_factor=attention_factor)
 
 
 def _windows(keys: Keys, architecture: _Architecture, num_layers: int, max_positions: int) -> tuple[int | None, ...]:

@@ -39,8 +39,9 @@ def attention(ops: Ops[T], config: ModelConfig, layer: int, x: T) -> T:
         rotary = rope(config)
         query = ops.rope(query, rotary, config.head_size)
         key = ops.rope(key, rotary, config.head_size)
-    ops.write_kv(layer, key, value)
-    mixed = ops.paged_attention(layer, query, config.attention_scale, config.window(layer))
+    kv_layer = config.kv_layer(layer)
+    ops.write_kv(kv_layer, key, value)
+    mixed = ops.paged_attention(kv_layer, query, config.attention_scale, config.window(layer))
     return project(mixed, "o_proj", config.attention_output_bias)
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Generic, Literal, Protocol, TypeVar
 
 from trunkline_server.models.pooling import Kind
 
@@ -67,6 +67,26 @@ class Experts:
     choice_bias: str | None = None
     num_groups: int = 1
     num_used_groups: int = 1
+
+
+# The rule by which the state of `Ops.recurrence` takes in keys and values.
+Recurrence = Literal["scan", "delta"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecurrenceOperands(Generic[T]):
+    """The operands of `Ops.recurrence` for `H` heads.
+
+    value: [T, H * P]. key, query: [T, G * N]; H / G neighbouring heads share each of them. decay, strength: [T, H].
+    skip: a weight [H], the factor of values in the result; None: 0.
+    """
+
+    value: T
+    key: T
+    query: T
+    decay: T
+    strength: T
+    skip: str | None = None
 
 
 class Ops(Protocol[T]):
@@ -165,6 +185,47 @@ class Ops(Protocol[T]):
 
     def sigmoid_scale(self, x: T, gate: T) -> T:
         """Returns x [T, N] times the sigmoid of gate [T, 1]."""
+
+    def mul(self, x: T, y: T) -> T:
+        """Returns x * y, elementwise."""
+
+    def columns(self, x: T, begin: int, end: int) -> T:
+        """Returns the columns begin to end of x [T, N]: [T, end - begin]."""
+
+    def silu(self, x: T) -> T:
+        """Returns x * sigmoid(x), elementwise. arXiv:1606.08415."""
+
+    def sigmoid(self, x: T) -> T:
+        """Returns 1 / (1 + exp(-x)), elementwise."""
+
+    def head_l2_norm(self, x: T, eps: float, head_size: int) -> T:
+        """Returns x / sqrt(sum(x^2) + eps), each head of x [T, heads * D] by itself."""
+
+    def softplus(self, x: T, bias: str) -> T:
+        """Returns log(1 + exp(x + bias)) for x [T, N] and bias [N]."""
+
+    def decay(self, x: T, log_rate: str) -> T:
+        """Returns exp(-x * exp(log_rate)) for x [T, N] and log_rate [N]."""
+
+    def short_conv(self, x: T, weight: str, bias: str | None = None) -> T:
+        """Convolves each channel of x [T, C] over the last positions of its sequence, without an activation.
+
+        weight: the taps of each channel, [C * width], that of the oldest position first. Positions before the sequence
+        are 0. The inputs of the last width - 1 positions are a part of the sequence's state.
+        """
+
+    def recurrence(self, kind: Recurrence, operands: RecurrenceOperands[T], num_heads: int, key_size: int) -> T:
+        """Returns what each head reads from its state: [T, num_heads * P].
+
+        A head's state S [P, N] is 0 before the sequence. At each position, with the head's decay d, strength s, value v
+        [P], key k and query q [N], it becomes
+
+            "scan"   d S + s v k^T, Mamba-2's selective scan (arXiv:2405.21060)
+            "delta"  d S + s (v - d S k) k^T, the gated delta rule (arXiv:2412.06464)
+
+        and the result is S q + skip v. States are f32, and positions are computed one after the other, so the bits do
+        not depend on how a prompt is chunked. Cost: O(T * num_heads * P * N).
+        """
 
     def add(self, x: T, y: T) -> T:
         """Returns x + y, elementwise."""

@@ -35,8 +35,11 @@ def attention(ops: Ops[T], config: ModelConfig, layer: int, x: T) -> T:
     rotary = rope(config)
     query = ops.rope(query, rotary, config.head_size)
     key = ops.rope(key, rotary, config.head_size)
-    ops.write_kv(layer, key, value)
-    mixed = ops.paged_attention(layer, query, config.head_size**-0.5, config.window(layer))
+    kv_layer = config.kv_layer(layer)
+    ops.write_kv(kv_layer, key, value)
+    mixed = ops.paged_attention(kv_layer, query, config.head_size**-0.5, config.window(layer))
+    if config.gated_attention:
+        mixed = ops.mul(mixed, ops.sigmoid(project(x, "gate_proj", config.attention_bias)))
     return project(mixed, "o_proj", config.attention_output_bias)
 
 

@@ -17,7 +17,8 @@ def weight_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (vocab, hidden)}
     for layer in range(config.num_layers):
         attention = _attention_shapes if config.latent is None else _latent_shapes
-        own = attention(config) | (_expert_shapes if config.has_experts(layer) else _mlp_shapes)(config)
+        mixer = _mixer_shapes if config.is_recurrent(layer) else attention
+        own = mixer(config) | (_expert_shapes if config.has_experts(layer) else _mlp_shapes)(config)
         shapes |= {f"model.layers.{layer}.{name}": shape for name, shape in own.items()}
     shapes |= _norm("model.norm", config)
     if config.has_output_head:
@@ -43,6 +44,8 @@ def _attention_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     linear("self_attn.q_proj", query, hidden, config.attention_bias)
     linear("self_attn.k_proj", key, hidden, config.attention_bias)
     linear("self_attn.v_proj", key, hidden, config.attention_bias)
+    if config.gated_attention:
+        linear("self_attn.gate_proj", query, hidden, config.attention_bias)
     linear("self_attn.o_proj", hidden, query, config.attention_output_bias)
     if config.attention_sinks:
         shapes["self_attn.sinks.weight"] = (config.num_heads,)
@@ -50,6 +53,33 @@ def _attention_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
         shapes["self_attn.q_norm.weight"] = (query if config.wide_query_key_norm else config.head_size,)
         shapes["self_attn.k_norm.weight"] = (key if config.wide_query_key_norm else config.head_size,)
     return shapes
+
+
+def _mixer_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+    """Like `_attention_shapes`, for a recurrent layer."""
+    recurrent, hidden = config.recurrent, config.hidden_size
+    assert recurrent is not None
+    channels = recurrent.conv_channels(hidden)
+    heads, inner = recurrent.num_heads, recurrent.num_heads * recurrent.value_size
+    shapes: dict[str, tuple[int, ...]] = {}
+    for name in config.layer_norms:
+        shapes |= _norm(name, config)
+    shapes["mixer.conv.weight"] = (channels * recurrent.conv_width,)
+    if recurrent.conv_bias:
+        shapes["mixer.conv.bias"] = (channels,)
+    if not heads:
+        return shapes | {"mixer.in_proj.weight": (3 * hidden, hidden), "mixer.out_proj.weight": (hidden, hidden)}
+    shapes |= {"mixer.dt.bias": (heads,), "mixer.rate.weight": (heads,), "mixer.out_proj.weight": (hidden, inner)}
+    if config.architecture == "granitemoehybrid":
+        projection = {"mixer.in_proj.weight": (inner + channels + heads, hidden)}
+        return shapes | projection | {"mixer.skip.weight": (heads,), "mixer.norm.weight": (inner,)}
+    return shapes | {
+        "mixer.qkv_proj.weight": (channels, hidden),
+        "mixer.gate_proj.weight": (inner, hidden),
+        "mixer.strength_proj.weight": (heads, hidden),
+        "mixer.step_proj.weight": (heads, hidden),
+        "mixer.norm.weight": (recurrent.value_size,),
+    }
 
 
 def _latent_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -187,6 +188,9 @@ class SafetensorsCheckpoint:
             self._places = encoder_places(names, self._holders)
         else:
             self._places = {name: safetensors_place(name, self.config, self._holders) for name in names}
+        for place in self._places.values():
+            if place.flattens and place.tensor in shapes:
+                shapes[place.tensor] = (math.prod(shapes[place.tensor]),)
         self._parts = self._find_parts()
         for name, parts in self._parts.items():
             assert self.quantization is not None, "parts are only found under a scheme"
@@ -312,6 +316,8 @@ def _part(tensor: Tensor, place: Place) -> Tensor:
         tensor = tensor.part(place.index)
     if place.is_transposed or place.step > 1:
         return _strided(tensor, place)
+    if place.flattens:
+        return replace(tensor, shape=(math.prod(tensor.shape),))
     if not place.rows:
         return tensor
     runs = [tensor.rows(begin, end) for begin, end in place.rows]

@@ -33,11 +33,14 @@ NEIGHBOURS = frozenset({"cohere", "cohere2", "ernie4_5", "glm", "glm4"})
 # The same in GGUF alone (`LlamaModel.permute` in llama.cpp's converter).
 GGUF_NEIGHBOURS = frozenset({"granite", "granitemoe", "internlm2", "llama", "mixtral", "smollm3"})
 # Architectures whose safetensors hold norm weights minus 1.
-OFFSET_NORMS = frozenset({"gemma", "gemma2", "gemma3_text", "nemotron"})
+OFFSET_NORMS = frozenset({"gemma", "gemma2", "gemma3_text", "nemotron", "qwen3_next"})
 
 _LAYER = re.compile(r"model\.layers\.(\d+)\.(.+)")
 _EXPERT = re.compile(r"mlp\.experts\.(\d+)\.(gate_proj|up_proj|down_proj)")
 _HEAD_PART = re.compile(r"self_attn\.(k|v)_up\.(\d+)")
+_GRANITE_SHARED = re.compile(r"mlp\.(?:shared_expert\.)?(gate_proj|up_proj|down_proj)")
+_DELTA_PROJECTIONS = ("qkv_proj", "gate_proj", "strength_proj", "step_proj")
+_RECURRENT_PARAMETERS = {"mixer.dt.bias": "dt_bias", "mixer.rate.weight": "A_log", "mixer.skip.weight": "D"}
 _QUERY_KEY_VALUE = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
 _GATE_UP = ("mlp.gate_proj", "mlp.up_proj")
 
@@ -48,7 +51,7 @@ class Place:
 
     index: of a matrix in a stack [E, N, K]. rows: the runs of rows [begin, end) that make up the weight; empty: all.
     step: of the rows of a run. is_transposed: the stack is [E, K, N]. transposes_rows: the weight is the transpose of
-    the rows.
+    the rows. flattens: the weight is all elements in a row.
     """
 
     tensor: str
@@ -57,6 +60,7 @@ class Place:
     step: int = 1
     is_transposed: bool = False
     transposes_rows: bool = False
+    flattens: bool = False
 
 
 def safetensors_place(name: str, config: ModelConfig, tensors: Container[str] = ()) -> Place:
@@ -102,7 +106,7 @@ def _safetensors_place(name: str, config: ModelConfig) -> Place:
         return _gpt_oss_expert(f"{layers}.mlp.experts", expert, kind, config)
     if architecture == "gpt_oss" and module == "self_attn.sinks":
         return Place(f"{layers}.self_attn.sinks")
-    if architecture == "granitemoe" and (expert := _EXPERT.fullmatch(module)):
+    if architecture in ("granitemoe", "granitemoehybrid") and (expert := _EXPERT.fullmatch(module)):
         size, joined = config.expert_size, expert[2] != "down_proj"
         begin = size if expert[2] == "up_proj" else 0
         stack = f"{layers}.block_sparse_moe.{'input' if joined else 'output'}_linear.{kind}"
@@ -113,6 +117,8 @@ def _safetensors_place(name: str, config: ModelConfig) -> Place:
         return Place(f"{layers}.self_attn.qkv_proj.{kind}", rows=_joined_rows(config, module))
     if architecture == "internlm2" and module in _QUERY_KEY_VALUE:
         return Place(f"{layers}.attention.wqkv.{kind}", rows=_grouped_rows(config, module))
+    if config.recurrent is not None and (place := hybrid_place(layers, module, kind, config)) is not None:
+        return place
     if config.latent is not None:
         if module == "mlp.gate.choice":
             return Place(f"{layers}.mlp.gate.e_score_correction_bias")
@@ -131,6 +137,60 @@ def _gpt_oss_expert(experts: str, expert: re.Match[str], kind: str, config: Mode
         return Place(f"{experts}.down_proj{suffix}", index, is_transposed=is_matrix)
     first, end = int(projection == "up_proj"), 2 * config.expert_size
     return Place(f"{experts}.gate_up_proj{suffix}", index, ((first, end),), step=2, is_transposed=is_matrix)
+
+
+def hybrid_place(layers: str, module: str, kind: str, config: ModelConfig) -> Place | None:
+    """Returns the place of a weight that only models with recurrent layers have; None for other weights."""
+    recurrent, architecture = config.recurrent, config.architecture
+    assert recurrent is not None
+    name = f"{module}.{kind}"
+    if architecture == "granitemoehybrid" and (shared := _GRANITE_SHARED.fullmatch(module)):
+        size = config.shared_expert_size or config.intermediate_size
+        begin = size if shared[1] == "up_proj" else 0
+        joined = shared[1] != "down_proj"
+        tensor = f"{layers}.shared_mlp.{'input' if joined else 'output'}_linear.{kind}"
+        return Place(tensor, rows=((begin, begin + size),) if joined else ())
+    if config.gated_attention and module in ("self_attn.q_proj", "self_attn.gate_proj"):
+        size, first = config.head_size, int(module == "self_attn.gate_proj")
+        heads = range(config.num_heads)
+        rows = tuple(((2 * head + first) * size, (2 * head + first + 1) * size) for head in heads)
+        return Place(f"{layers}.self_attn.q_proj.{kind}", rows=rows)
+    if not module.startswith("mixer."):
+        return None
+    holder = {"granitemoehybrid": "mamba", "lfm2": "conv", "qwen3_next": "linear_attn"}[architecture]
+    if module == "mixer.conv":
+        conv = "conv" if architecture == "lfm2" else "conv1d"
+        return Place(f"{layers}.{holder}.{conv}.{kind}", flattens=kind == "weight")
+    if name in _RECURRENT_PARAMETERS:
+        return Place(f"{layers}.{holder}.{_RECURRENT_PARAMETERS[name]}")
+    if architecture == "qwen3_next" and module.removeprefix("mixer.") in _DELTA_PROJECTIONS:
+        return _delta_place(f"{layers}.{holder}", module.removeprefix("mixer."), kind, config)
+    return Place(f"{layers}.{holder}.{module.removeprefix('mixer.')}.{kind}")
+
+
+def _delta_place(holder: str, projection: str, kind: str, config: ModelConfig) -> Place:
+    """Returns the place of a projection of the gated delta rule.
+
+    For each key head the file has the rows of its query, key, values and gates, and in another tensor those of the
+    strengths and steps of its values.
+    """
+    recurrent = config.recurrent
+    assert recurrent is not None
+    shared = recurrent.num_heads // recurrent.num_keys
+    key, value = recurrent.key_size, shared * recurrent.value_size
+    if projection in ("strength_proj", "step_proj"):
+        begins, sizes, tensor = [0, shared], [shared, shared], "in_proj_ba"
+        parts = [0 if projection == "strength_proj" else 1]
+    else:
+        begins, sizes, tensor = [0, key, 2 * key, 2 * key + value], [key, key, value, value], "in_proj_qkvz"
+        parts = [3] if projection == "gate_proj" else [0, 1, 2]
+    group = sum(sizes)
+    rows = tuple(
+        (head * group + begins[part], head * group + begins[part] + sizes[part])
+        for part in parts
+        for head in range(recurrent.num_keys)
+    )
+    return Place(f"{holder}.{tensor}.{kind}", rows=rows)
 
 
 def gguf_place(name: str, config: ModelConfig, tensors: Container[str]) -> Place:
@@ -178,7 +238,7 @@ def rows_in_order(rows: NDArray[np.int64], head_size: int, rotary_size: int) -> 
 
 def has_offset(name: str, config: ModelConfig) -> bool:
     """Returns True if safetensors hold the weight minus 1."""
-    return config.architecture in OFFSET_NORMS and name.endswith("norm.weight")
+    return config.architecture in OFFSET_NORMS and name.endswith("norm.weight") and ".mixer." not in name
 
 
 def expert_stack(name: str, num_experts: int) -> list[str] | None:
@@ -262,6 +322,7 @@ _SAFETENSORS_LAYERS = {"exaone": "transformer.h"}
 _SAFETENSORS_WHOLE = {
     "exaone": {"model.embed_tokens": "transformer.wte", "model.norm": "transformer.ln_f"},
     "internlm2": {"model.embed_tokens": "model.tok_embeddings", "lm_head": "output"},
+    "lfm2": {"model.norm": "model.embedding_norm"},
 }
 _SAFETENSORS_MODULES = {
     "deepseek_v2": _SHARED_EXPERTS,
@@ -284,6 +345,17 @@ _SAFETENSORS_MODULES = {
     },
     "gpt_oss": {"mlp.gate": "mlp.router"},
     "granitemoe": {"mlp.gate": "block_sparse_moe.router.layer"},
+    "granitemoehybrid": {"mlp.gate": "block_sparse_moe.router.layer"},
+    "lfm2": {
+        "input_layernorm": "operator_norm",
+        "post_attention_layernorm": "ffn_norm",
+        "self_attn.o_proj": "self_attn.out_proj",
+        "self_attn.q_norm": "self_attn.q_layernorm",
+        "self_attn.k_norm": "self_attn.k_layernorm",
+        "mlp.gate_proj": "feed_forward.w1",
+        "mlp.up_proj": "feed_forward.w3",
+        "mlp.down_proj": "feed_forward.w2",
+    },
     "internlm2": {
         "input_layernorm": "attention_norm",
         "post_attention_layernorm": "ffn_norm",

@@ -1,27 +1,8 @@
 //! Records layers of experts.
 
-use super::{Op, ProgramBuilder, ValueId, WeightId, shape_error};
-use crate::ops::route::{MAX_EXPERTS, Rule};
-use crate::ops::silu_mul::SwigluClamp;
+use super::{Experts, Op, ProgramBuilder, ValueId, WeightId, shape_error};
+use crate::ops::route::MAX_EXPERTS;
 use crate::program::ProgramError;
-
-/// The experts of a layer: gated MLPs, of which each row uses a few.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Experts {
-    /// The weights of each expert: `[I, N]`, `[I, N]` and `[N, I]`.
-    pub gate: Vec<WeightId>,
-    pub up: Vec<WeightId>,
-    pub down: Vec<WeightId>,
-    /// The number of experts that a row uses.
-    pub num_used: usize,
-    pub rule: Rule,
-    /// Numbers that are added to the scores of experts for the choice alone.
-    pub choice_bias: Option<WeightId>,
-    /// The biases of each expert's gate, up and down.
-    pub biases: Option<[Vec<WeightId>; 3]>,
-    /// The limits of the activation; `None` for plain SwiGLU.
-    pub clamp: Option<SwigluClamp>,
-}
 
 impl ProgramBuilder {
     /// The weighted sum of the outputs of each row's experts: `[T, N]`. A row of `x` `[T, N]` uses the experts with the

@@ -46,6 +46,9 @@ impl ProgramBuilder {
     /// heads. Returns the number of rows of the smallest embedding, and H / G.
     pub(super) fn check_structure(&self) -> Result<(usize, usize), ProgramError> {
         let fail = |what: String| Err(ProgramError::Structure { what });
+        if self.state_size > 0 && self.num_window_parts.is_none() {
+            return fail("has states, but no parts of blocks for them".to_owned());
+        }
         let geometry = self.config.geometry;
         let mut writes = vec![0; geometry.num_layers];
         let mut query_width = None;

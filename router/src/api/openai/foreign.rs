@@ -2,13 +2,13 @@
 //!
 //! The names come from these schemas:
 //!
-//! - vLLM: `vllm/entrypoints/openai/chat_completion/protocol.py` and `completion/protocol.py`
+//! - vLLM: `vllm/entrypoints/openai/chat_completion/protocol.py`, `completion/protocol.py`
 //! - llama.cpp: `tools/server/server-schema.cpp`
 //! - SGLang: `python/sglang/srt/entrypoints/openai/protocol.py`
 //! - TGI: `router/src/lib.rs`
 //!
-//! A field that changes the answer is refused by name, unless its value changes nothing. Other fields are accepted: they
-//! change only the speed, the place of the work or its records, or they belong to a field that is refused itself.
+//! A field that changes the answer is refused by name, unless its value changes nothing. Other fields are accepted:
+//! they change only the speed, the place of the work or its records, or they belong to a field that is refused itself.
 
 use crate::http::Refused;
 

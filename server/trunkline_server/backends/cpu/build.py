@@ -17,6 +17,7 @@ from trunkline_server.backends.cpu.draft_model import DraftModel
 from trunkline_server.backends.cpu.memory import MemoryNeed, plan_pool
 from trunkline_server.backends.cpu.ops import TracingOps
 from trunkline_server.backends.cpu.quantize import NONE, bits_of, packed_growth, quantized_bytes
+from trunkline_server.backends.cpu.states import refuse_beside_states, with_states
 from trunkline_server.backends.cpu.store import open_store
 from trunkline_server.backends.cpu.weight_cache import PackedWeights, fingerprint_of
 from trunkline_server.backends.cpu.window_sizes import PoolSizes, WindowNeed
@@ -90,6 +91,7 @@ def build(
     """
     _require_kernels()
     config = checkpoint.config
+    refuse_beside_states(config, store, draft)
     kv_dtype, draft_dtype = (kv_dtype_of(kv_cache_dtype, model.config) for model in (checkpoint, draft or checkpoint))
     step = step_limits(max_step_tokens, max_step_sequences)
     if config.is_encoder:
@@ -101,13 +103,8 @@ def build(
     if draft is not None:
         _check_vocabulary(draft.config, config)
         need += memory_need(draft, NONE, kv_dtype=draft_dtype, block_size=block_size, **draft_step)
-    num_blocks = plan_pool(
-        need,
-        available_bytes=available_memory() if available_bytes is None else available_bytes,
-        block_size=block_size,
-        wanted_tokens=max_batch_total_tokens,
-    )
-    sizes = _divide(num_blocks, window_parts, config, kv_dtype, block_size, step)
+    available_bytes = available_memory() if available_bytes is None else available_bytes
+    sizes = _pool_sizes(config, need, available_bytes, max_batch_total_tokens, window_parts, kv_dtype, block_size, step)
     options = _LoadOptions(threads=threads, pinning=pinning, kv_dtype=kv_dtype, block_size=block_size)
     with _named_errors(sizes.num_blocks):
         executor, packed = _load(checkpoint, step, sizes, weights_cache, options, bits)
@@ -158,7 +155,7 @@ def _load(
         **step,
         block_size=options.block_size,
         num_blocks=sizes.num_blocks,
-        num_layers=config.num_layers,
+        num_layers=config.num_kv_layers,
         num_kv_heads=config.num_kv_heads,
         head_size=config.head_size,
         kv_dtype=options.kv_dtype,
@@ -239,6 +236,23 @@ def kv_dtype_of(kv_cache_dtype: str, config: ModelConfig) -> str:
     return ENCODER_DTYPE if config.is_encoder else KV_DTYPE
 
 
+def _pool_sizes(
+    config: ModelConfig,
+    need: MemoryNeed,
+    available_bytes: int,
+    wanted_tokens: int | None,
+    window_parts: int | Literal["auto"] | None,
+    kv_dtype: str,
+    block_size: int,
+    step: dict[str, int],
+) -> PoolSizes:
+    num_blocks = plan_pool(need, available_bytes=available_bytes, block_size=block_size, wanted_tokens=wanted_tokens)
+    if config.recurrent is None:
+        return _divide(num_blocks, window_parts, config, kv_dtype, block_size, step)
+    left_bytes = available_bytes - need.bytes_with(num_blocks * block_size)
+    return with_states(num_blocks, window_parts, config, left_bytes, step["max_step_sequences"])
+
+
 def _divide(
     num_blocks: int,
     window_parts: int | Literal["auto"] | None,
@@ -269,7 +283,9 @@ def _divide(
 
 
 def _window_size(config: ModelConfig) -> int:
-    """Returns the largest window; 0 if there is none."""
+    """Returns the largest window; 0 if there is none. A position needs the state behind the one before it."""
+    if config.recurrent is not None:
+        return 2
     return max((window for window in config.windows if window is not None), default=0)
 
 
@@ -290,13 +306,14 @@ def _info(
         num_device_blocks=sizes.num_blocks,
         max_step_tokens=step["max_step_tokens"],
         max_step_sequences=step["max_step_sequences"],
-        max_draft_tokens=MAX_DRAFT_TOKENS,
+        max_draft_tokens=0 if config.recurrent is not None else MAX_DRAFT_TOKENS,
         kv_dtype=kv_dtype,
         weight_bytes=executor.weight_bytes,
         numeric_fingerprint=_fingerprint_of_results(executor, fingerprint, kv_dtype, block_size),
         num_window_parts=(sizes.num_window_parts or 0) if bytes_per_part else 0,
         bytes_per_window_part=bytes_per_part,
         window_size=_window_size(config) if bytes_per_part else 0,
+        recurrent=config.recurrent is not None,
     )
 
 
@@ -433,7 +450,7 @@ def memory_need(
     return MemoryNeed(
         weight_bytes=_weight_bytes(checkpoint) if bits == NONE else quantized_bytes(checkpoint, bits),
         scratch_bytes=ACTIVATION_BYTES * activations + window_tokens * num_apart * layer_bytes,
-        kv_bytes_per_token=(config.num_layers - num_apart) * layer_bytes,
+        kv_bytes_per_token=(config.num_kv_layers - num_apart) * layer_bytes,
     )
 
 
@@ -465,7 +482,14 @@ def _features_per_token(config: ModelConfig) -> int:
         heads += config.num_heads * parts + 2 * config.latent.query_size
     # Each expert of a token has its own rows: inputs, twice its inner features, and outputs.
     experts = config.num_experts_per_token * (2 * config.hidden_size + 3 * config.expert_size) + config.num_experts
-    return 4 * config.hidden_size + heads + 3 * config.intermediate_size + experts + 3 * config.shared_expert_size
+    # Joined projections, their parts, and what convolution and recurrence make of them.
+    mixer = 0
+    if (recurrent := config.recurrent) is not None:
+        inner = recurrent.num_heads * recurrent.value_size or config.hidden_size
+        mixer = 4 * recurrent.conv_channels(config.hidden_size) + 6 * inner + 4 * recurrent.num_heads
+    return (
+        mixer + 4 * config.hidden_size + heads + 3 * config.intermediate_size + experts + 3 * config.shared_expert_size
+    )
 
 
 def _weight_files(path: Path) -> Iterable[Path]:

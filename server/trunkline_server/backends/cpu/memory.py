@@ -23,6 +23,10 @@ class MemoryNeed:
     scratch_bytes: int
     kv_bytes_per_token: int
 
+    def bytes_with(self, num_tokens: int) -> int:
+        """Returns the bytes of everything, with a KV pool of `num_tokens`."""
+        return self.weight_bytes + self.scratch_bytes + num_tokens * self.kv_bytes_per_token
+
     def __add__(self, other: MemoryNeed) -> MemoryNeed:
         return MemoryNeed(
             weight_bytes=self.weight_bytes + other.weight_bytes,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from trunkline_server.backends.cpu.quantize import NONE, quantized_format
-from trunkline_server.models.ops import Experts, Rope
+from trunkline_server.models.ops import Experts, Recurrence, RecurrenceOperands, Rope
 from trunkline_server.models.pooling import Kind
 from trunkline_server.weights.tensor import Tensor, Weight
 
@@ -120,6 +120,43 @@ class TracingOps:
 
     def sigmoid_scale(self, x: int, gate: int) -> int:
         return self._builder.sigmoid_scale(x, gate)
+
+    def mul(self, x: int, y: int) -> int:
+        return self._builder.mul(x, y)
+
+    def columns(self, x: int, begin: int, end: int) -> int:
+        return self._builder.columns(x, begin, end - begin)
+
+    def silu(self, x: int) -> int:
+        return self._builder.silu(x)
+
+    def sigmoid(self, x: int) -> int:
+        return self._builder.sigmoid(x)
+
+    def head_l2_norm(self, x: int, eps: float, head_size: int) -> int:
+        return self._builder.head_l2_norm(x, eps, head_size)
+
+    def softplus(self, x: int, bias: str) -> int:
+        return self._builder.softplus(x, self._weight(bias))
+
+    def decay(self, x: int, log_rate: str) -> int:
+        return self._builder.decay(x, self._weight(log_rate))
+
+    def short_conv(self, x: int, weight: str, bias: str | None = None) -> int:
+        return self._builder.short_conv(x, self._weight(weight), None if bias is None else self._weight(bias))
+
+    def recurrence(self, kind: Recurrence, operands: RecurrenceOperands[int], num_heads: int, key_size: int) -> int:
+        return self._builder.recur(
+            kind,
+            operands.value,
+            operands.key,
+            operands.query,
+            operands.decay,
+            operands.strength,
+            num_heads=num_heads,
+            key_size=key_size,
+            skip=None if operands.skip is None else self._weight(operands.skip),
+        )
 
     def add(self, x: int, y: int) -> int:
         return self._builder.add(x, y)

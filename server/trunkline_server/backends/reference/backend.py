@@ -77,7 +77,7 @@ class ReferenceBackend(StepBackend):
         self._config = config
         self._weights = _load_weights(checkpoint)
         pool = KvPool(
-            num_layers=config.num_layers,
+            num_layers=config.num_kv_layers,
             num_blocks=-(-max_batch_total_tokens // block_size),
             block_size=block_size,
             num_kv_heads=config.num_kv_heads,
@@ -96,6 +96,11 @@ class ReferenceBackend(StepBackend):
             kv_dtype=kv_dtype,
             weight_bytes=sum(weight.nbytes for weight in {id(w): w for w in self._weights.values()}.values()),
             numeric_fingerprint=_numeric_fingerprint(checkpoint, kv_dtype),
+            # Every block may have a state.
+            num_window_parts=pool.num_blocks if config.recurrent is not None else 0,
+            bytes_per_window_part=4 * config.state_size,
+            window_size=2 if config.recurrent is not None else 0,
+            recurrent=config.recurrent is not None,
         )
         super().__init__(info, pool, config.vocab_size, config.pooling)
         self._pool: KvPool = pool

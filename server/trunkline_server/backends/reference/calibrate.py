@@ -45,7 +45,7 @@ class _ProbingOps(ReferenceOps):
         soft_cap: float | None = None,
         sinks: str | None = None,
     ) -> torch.Tensor:
-        is_last = layer == self._config.num_layers - 1
+        is_last = layer == self._config.num_kv_layers - 1
         sampled = query[_SAMPLE_EVERY - 1 :: _SAMPLE_EVERY] if is_last else query
         if soft_cap is not None or (sinks is not None and not self._is_rotated):
             self._sums.take_no_mean(layer)
@@ -59,7 +59,7 @@ def measure_key_scaling(weights: Weights, config: ModelConfig, num_embeddings: i
 
     num_embeddings: number of tokens to draw from; block_size: in positions, the key means rotate once per block.
     """
-    layers, heads, head_size = config.num_layers, config.num_kv_heads, config.head_size
+    layers, heads, head_size = config.num_kv_layers, config.num_kv_heads, config.head_size
     pool = KvPool(num_layers=layers, num_blocks=1, block_size=_NUM_TOKENS, num_kv_heads=heads, head_size=head_size)
     sums = KeySums(num_layers=layers, num_kv_heads=heads, head_size=head_size)
     token_ids = [int(uniform(_SEED, 0, position) * num_embeddings) for position in range(_NUM_TOKENS)]

@@ -23,6 +23,8 @@ class Blocks:
         self.num_blocks = keys[0].shape[0] // block_size
         self.keys = keys
         self.values = values
+        # By block: the states of recurrent layers behind the last position that was computed in it, by weight.
+        self.states: dict[int, dict[str, torch.Tensor]] = {}
 
     @property
     def bytes_per_block(self) -> int:
@@ -36,6 +38,8 @@ class Blocks:
 
     def copy_block(self, source_block_id: int, destination_block_id: int, num_tokens: int) -> None:
         source, destination = source_block_id * self.block_size, destination_block_id * self.block_size
+        if source_block_id in self.states:
+            self.states[destination_block_id] = dict(self.states[source_block_id])
         for pool in (self.keys, self.values):
             for layer in pool:
                 layer[destination : destination + num_tokens] = layer[source : source + num_tokens]

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 from trunkline_server.backends.reference.kv_pool import KvPool
 from trunkline_server.backends.reference.turn import Turn, rotate
-from trunkline_server.models.ops import ClampedSwiglu, Experts, Rope
+from trunkline_server.models.ops import ClampedSwiglu, Experts, Recurrence, RecurrenceOperands, Rope
 from trunkline_server.models.pooling import Kind
 
 Weights = Callable[[str], torch.Tensor]
@@ -51,6 +51,7 @@ class ReferenceOps:
         self._step = step
         # Tensors that `rope` returned in this layer, with their rotations.
         self._rotated: list[tuple[torch.Tensor, Rope]] = []
+        self._num_recurrences = 0
         # The operand of `pooled`, [T, N].
         self.output: torch.Tensor | None = None
 
@@ -188,6 +189,78 @@ class ReferenceOps:
 
     def sigmoid_scale(self, x: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
         return x * torch.sigmoid(gate)
+
+    def mul(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x * y
+
+    def columns(self, x: torch.Tensor, begin: int, end: int) -> torch.Tensor:
+        return x[:, begin:end]
+
+    def silu(self, x: torch.Tensor) -> torch.Tensor:
+        return F.silu(x)
+
+    def sigmoid(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.sigmoid(x)
+
+    def head_l2_norm(self, x: torch.Tensor, eps: float, head_size: int) -> torch.Tensor:
+        heads = _heads(x, head_size)
+        return (heads * torch.rsqrt(heads.square().sum(-1, keepdim=True) + eps)).flatten(-2)
+
+    def softplus(self, x: torch.Tensor, bias: str) -> torch.Tensor:
+        return F.softplus(x + self._weights(bias))
+
+    def decay(self, x: torch.Tensor, log_rate: str) -> torch.Tensor:
+        return torch.exp(-x * torch.exp(self._weights(log_rate)))
+
+    def short_conv(self, x: torch.Tensor, weight: str, bias: str | None = None) -> torch.Tensor:
+        taps = self._weights(weight).view(x.shape[1], -1)
+        mixed = torch.empty_like(x)
+        for row in self._step.rows:
+            inputs = self._state(row, weight, torch.zeros(taps.shape[1] - 1, x.shape[1]))
+            for index in range(row.begin, row.end):
+                inputs = torch.cat([inputs, x[index : index + 1]])
+                mixed[index] = (inputs.T * taps).sum(1)
+                inputs = inputs[1:]
+                self._keep_state(row, index, weight, inputs)
+        return mixed if bias is None else mixed + self._weights(bias)
+
+    def recurrence(
+        self, kind: Recurrence, operands: RecurrenceOperands[torch.Tensor], num_heads: int, key_size: int
+    ) -> torch.Tensor:
+        values = operands.value.view(operands.value.shape[0], num_heads, -1)
+        keys, queries = (
+            _heads(x, key_size).repeat_interleave(num_heads * key_size // x.shape[1], 1)
+            for x in (operands.key, operands.query)
+        )
+        read = torch.empty_like(values)
+        name = f"recurrence {self._num_recurrences}"
+        self._num_recurrences += 1
+        for row in self._step.rows:
+            state = self._state(row, name, torch.zeros(num_heads, values.shape[2], key_size))
+            for index in range(row.begin, row.end):
+                key, value = keys[index][:, None, :], values[index][..., None]
+                state = state * operands.decay[index][:, None, None]
+                if kind == "delta":
+                    value = value - (state * key).sum(-1, keepdim=True)
+                state = state + operands.strength[index][:, None, None] * value * key
+                read[index] = (state * queries[index][:, None, :]).sum(-1)
+                self._keep_state(row, index, name, state)
+        if operands.skip is not None:
+            read = read + self._weights(operands.skip)[:, None] * values
+        return read.flatten(-2)
+
+    def _state(self, row: ChunkRows, name: str, initial: torch.Tensor) -> torch.Tensor:
+        """Returns a state before the rows of a chunk."""
+        if row.first_position == 0:
+            return initial
+        return self._pool.states[int(row.slots[row.first_position - 1]) // self._pool.block_size][name]
+
+    def _keep_state(self, row: ChunkRows, index: int, name: str, state: torch.Tensor) -> None:
+        """Keeps a state behind row `index` if a block or the chunk ends there."""
+        position = row.first_position + index - row.begin
+        if (position + 1) % self._pool.block_size == 0 or index == row.end - 1:
+            block_id = int(row.slots[position]) // self._pool.block_size
+            self._pool.states.setdefault(block_id, {})[name] = state
 
     def add(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return x + y

@@ -73,7 +73,10 @@ class StepBackend:
         self._sequences.clear()
 
     def drop_window_parts(self, block_ids: Sequence[int]) -> None:
-        raise NotImplementedError("this backend has no window parts")
+        if not self.info.recurrent:
+            raise NotImplementedError("this backend has no window parts")
+        for block_id in block_ids:
+            self._pool.states.pop(block_id, None)
 
     def copy_block(self, source_block_id: int, destination_block_id: int, num_tokens: int) -> None:
         self._pool.copy_block(source_block_id, destination_block_id, num_tokens)

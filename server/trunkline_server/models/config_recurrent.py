@@ -1,0 +1,117 @@
+"""Recurrent layers: their shape, and how `config.json` states it."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from trunkline_server.errors import UnsupportedArchitecture, quoted
+from trunkline_server.models.config import MAX_LAYERS, Recurrent
+from trunkline_server.models.keys import Keys
+
+_RECURRENT = ("conv", "mamba", "linear_attention")
+_ATTENTION = ("attention", "full_attention")
+# transformers writes infinity in two ways.
+_NO_LIMIT = (None, [0.0, math.inf], [0.0, {"__float__": "Infinity"}])
+
+
+def recurrent_from_json(keys: Keys, name: str, num_layers: int) -> dict[str, Any]:
+    """Returns the fields of a model with recurrent layers; none for other architectures."""
+    readers = {"granitemoehybrid": _granite, "lfm2": _lfm2, "qwen3_next": _qwen3_next}
+    return readers[name](keys, num_layers) if name in readers else {}
+
+
+def _lfm2(keys: Keys, num_layers: int) -> dict[str, Any]:
+    if keys.boolean("conv_bias", False):
+        raise UnsupportedArchitecture(f"`conv_bias` in `{keys.path}`", supported=("false",))
+    layers = _layers(keys, num_layers)
+    if layers is None:
+        attention = keys.get("full_attn_idxs")
+        if not isinstance(attention, list) or not all(type(layer) is int for layer in attention):
+            raise keys.wrong("full_attn_idxs", "a list of layers")
+        layers = tuple(layer not in attention for layer in range(min(max(num_layers, 0), MAX_LAYERS)))
+    return {
+        "recurrent": Recurrent(layers=layers, conv_width=keys.integer("conv_L_cache", 3)),
+        "intermediate_size": _lfm2_intermediate_size(keys),
+    }
+
+
+def _lfm2_intermediate_size(keys: Keys) -> int:
+    """Returns the features inside the MLP: by default two thirds of what the key states, rounded up."""
+    stated = keys.integer("block_ff_dim" if "block_ff_dim" in keys else "intermediate_size", 12_288)
+    if not keys.boolean("block_auto_adjust_ff_dim", True):
+        return stated
+    multiple = keys.integer("block_multiple_of", 256)
+    if multiple < 1:
+        raise keys.wrong("block_multiple_of", "a positive integer")
+    size = int(keys.number("block_ffn_dim_multiplier", 1.0) * (2 * stated // 3))
+    return -(-size // multiple) * multiple
+
+
+def _granite(keys: Keys, num_layers: int) -> dict[str, Any]:
+    for key, supported in (("mamba_n_groups", 1), ("mamba_proj_bias", False)):
+        if keys.get(key) not in (None, supported):
+            raise UnsupportedArchitecture(f"`{key}` in `{keys.path}`", supported=(str(supported).lower(),))
+    if keys.get("time_step_limit") not in _NO_LIMIT:
+        raise UnsupportedArchitecture(f"`time_step_limit` in `{keys.path}`", supported=("0 to infinity",))
+    num_heads = keys.integer("mamba_n_heads", 128)
+    inner = keys.integer("mamba_expand", 2) * keys.integer("hidden_size")
+    recurrent = Recurrent(
+        layers=_layers(keys, num_layers) or (True,) * min(max(num_layers, 0), MAX_LAYERS),
+        conv_width=keys.integer("mamba_d_conv", 4),
+        conv_bias=keys.boolean("mamba_conv_bias", True),
+        num_heads=num_heads,
+        value_size=inner // max(num_heads, 1),
+        num_keys=1,
+        key_size=keys.integer("mamba_d_state", 256),
+    )
+    if recurrent.num_heads * recurrent.value_size != inner:
+        raise keys.damaged(f"{inner} features cannot be divided into {num_heads} heads (`mamba_n_heads`) evenly")
+    shared = keys.integer("shared_intermediate_size", 1024)
+    num_experts = keys.integer("num_local_experts", 0)
+    # Models without experts have the expert of all tokens alone, as their MLP.
+    experts = {
+        "num_experts": num_experts,
+        "num_experts_per_token": keys.integer("num_experts_per_tok", 2),
+        "expert_size": keys.integer("intermediate_size"),
+        "shared_expert_size": shared,
+        "has_shared_gate": False,
+        "expert_layers": (True,) * len(recurrent.layers),
+    }
+    return {
+        "recurrent": recurrent,
+        "intermediate_size": shared,
+        "rope_layers": (keys.get("position_embedding_type") == "rope",) * len(recurrent.layers),
+        **(experts if num_experts else {}),
+    }
+
+
+def _qwen3_next(keys: Keys, num_layers: int) -> dict[str, Any]:
+    layers = _layers(keys, num_layers)
+    if layers is None:
+        interval = keys.integer("full_attention_interval", 4)
+        if interval < 1:
+            raise keys.damaged(f"key `full_attention_interval` is {interval}, must be positive")
+        layers = tuple((layer + 1) % interval != 0 for layer in range(min(max(num_layers, 0), MAX_LAYERS)))
+    recurrent = Recurrent(
+        layers=layers,
+        conv_width=keys.integer("linear_conv_kernel_dim", 4),
+        num_heads=keys.integer("linear_num_value_heads", 32),
+        value_size=keys.integer("linear_value_head_dim", 128),
+        num_keys=keys.integer("linear_num_key_heads", 16),
+        key_size=keys.integer("linear_key_head_dim", 128),
+    )
+    return {"recurrent": recurrent, "gated_attention": True}
+
+
+def _layers(keys: Keys, num_layers: int) -> tuple[bool, ...] | None:
+    """Returns which layers are recurrent; None if no key says it."""
+    kinds = keys.get("layer_types" if "layer_types" in keys else "layers_block_type")
+    if kinds is None:
+        return None
+    if not isinstance(kinds, list) or len(kinds) < min(max(num_layers, 0), MAX_LAYERS):
+        raise keys.wrong("layer_types", f"a list of {num_layers} layers")
+    known = (*_RECURRENT, *_ATTENTION)
+    if (unknown := next((kind for kind in kinds if kind not in known), None)) is not None:
+        raise UnsupportedArchitecture(f"layer type {quoted(str(unknown))} of `{keys.path}`", supported=known)
+    return tuple(kind in _RECURRENT for kind in kinds[:num_layers])

@@ -1,0 +1,54 @@
+"""Qwen3-Next: three of four layers follow the gated delta rule (arXiv:2412.06464); the others attend, with a gate."""
+
+from __future__ import annotations
+
+from trunkline_server.models import qwen2_moe, qwen3
+from trunkline_server.models.config import ModelConfig
+from trunkline_server.models.experts import mixture
+from trunkline_server.models.ops import Ops, RecurrenceOperands, T
+
+_L2_EPS = 1e-6
+
+
+def forward(ops: Ops[T], config: ModelConfig) -> T:
+    """Returns logits [S, V] of the rows that sample."""
+    x = ops.embedding("model.embed_tokens.weight")
+    for layer in range(config.num_layers):
+        name = f"model.layers.{layer}"
+        normed = ops.rms_norm(x, f"{name}.input_layernorm.weight", config.norm_eps)
+        if config.is_recurrent(layer):
+            x = ops.add(x, delta_rule(ops, config, f"{name}.mixer", normed))
+        else:
+            x = ops.add(x, qwen3.attention(ops, config, layer, normed))
+        normed = ops.rms_norm(x, f"{name}.post_attention_layernorm.weight", config.norm_eps)
+        if config.has_experts(layer):
+            mixed = mixture(ops, config, f"{name}.mlp", normed)
+            x = ops.add(x, ops.add(mixed, qwen2_moe.shared(ops, f"{name}.mlp", normed)))
+        else:
+            x = ops.add(x, qwen3.mlp(ops, f"{name}.mlp", normed))
+    x = ops.rms_norm(x, "model.norm.weight", config.norm_eps)
+    return ops.logits(x, "lm_head.weight")
+
+
+def delta_rule(ops: Ops[T], config: ModelConfig, name: str, x: T) -> T:
+    """Queries, keys and values pass a short convolution; keys then replace what the state has for them."""
+    recurrent = config.recurrent
+    assert recurrent is not None
+    keys, values = recurrent.num_keys * recurrent.key_size, recurrent.num_heads * recurrent.value_size
+    mixed = ops.silu(ops.short_conv(ops.linear(x, f"{name}.qkv_proj.weight"), f"{name}.conv.weight"))
+
+    def normed(begin: int) -> T:
+        return ops.head_l2_norm(ops.columns(mixed, begin, begin + keys), _L2_EPS, recurrent.key_size)
+
+    steps = ops.softplus(ops.linear(x, f"{name}.step_proj.weight"), f"{name}.dt.bias")
+    operands = RecurrenceOperands(
+        value=ops.columns(mixed, 2 * keys, 2 * keys + values),
+        key=normed(keys),
+        query=ops.scale(normed(0), recurrent.key_size**-0.5),
+        decay=ops.decay(steps, f"{name}.rate.weight"),
+        strength=ops.sigmoid(ops.linear(x, f"{name}.strength_proj.weight")),
+    )
+    read = ops.recurrence("delta", operands, recurrent.num_heads, recurrent.key_size)
+    read = ops.head_rms_norm(read, f"{name}.norm.weight", config.norm_eps, recurrent.value_size)
+    gate = ops.linear(x, f"{name}.gate_proj.weight")
+    return ops.linear(ops.silu_mul(gate, read), f"{name}.out_proj.weight")
