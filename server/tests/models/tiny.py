@@ -58,7 +58,7 @@ class TinyModel:
             place = safetensors_place(name, config)
             weight = weight.T if place.transposes_rows else weight
             if place.flattens and config.recurrent is not None:
-                # As torch keeps the taps of a depthwise convolution.
+                # Torch keeps the taps of a depthwise convolution in this shape.
                 weight = weight.reshape(-1, 1, config.recurrent.conv_width)
             begin = 0
             for first, end in place.rows or ((0, len(weight)),):

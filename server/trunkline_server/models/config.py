@@ -69,8 +69,8 @@ class Recurrent:
 
     layers: for each layer of the model, True if it is recurrent.
     conv_width: positions that its convolution covers. conv_bias: that has a bias.
-    num_heads, value_size, num_keys, key_size: heads and features of `Ops.recurrence`, H, P, G and N; all 0: there is
-        only the convolution.
+    num_heads, value_size, num_keys, key_size: heads and features of `RecurrentOps.recurrence`, H, P, G and N; all 0:
+        there is only the convolution.
     """
 
     layers: tuple[bool, ...]

@@ -87,6 +87,8 @@ def _granite(keys: Keys, num_layers: int) -> dict[str, Any]:
 
 
 def _qwen3_next(keys: Keys, num_layers: int) -> dict[str, Any]:
+    if keys.boolean("attention_bias", False):
+        raise UnsupportedArchitecture(f"`attention_bias` in `{keys.path}`", supported=("false",))
     layers = _layers(keys, num_layers)
     if layers is None:
         interval = keys.integer("full_attention_interval", 4)

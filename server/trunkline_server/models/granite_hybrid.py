@@ -5,10 +5,10 @@ from __future__ import annotations
 from trunkline_server.models import llama, qwen3
 from trunkline_server.models.config import ModelConfig
 from trunkline_server.models.experts import mixture
-from trunkline_server.models.ops import Ops, RecurrenceOperands, T
+from trunkline_server.models.ops import RecurrenceOperands, RecurrentOps, T
 
 
-def forward(ops: Ops[T], config: ModelConfig) -> T:
+def forward(ops: RecurrentOps[T], config: ModelConfig) -> T:
     """Returns logits [S, V] of the rows that sample."""
 
     def add(x: T, y: T) -> T:
@@ -32,7 +32,7 @@ def forward(ops: Ops[T], config: ModelConfig) -> T:
     return ops.logits(ops.scale(x, config.logit_multiplier), "lm_head.weight")
 
 
-def scan(ops: Ops[T], config: ModelConfig, name: str, x: T) -> T:
+def scan(ops: RecurrentOps[T], config: ModelConfig, name: str, x: T) -> T:
     """A short convolution, a selective scan with steps that depend on the token, and a gate."""
     recurrent = config.recurrent
     assert recurrent is not None

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from trunkline_server.models import llama, qwen3
 from trunkline_server.models.config import ModelConfig
-from trunkline_server.models.ops import Ops, T
+from trunkline_server.models.ops import RecurrentOps, T
 
 
-def forward(ops: Ops[T], config: ModelConfig) -> T:
+def forward(ops: RecurrentOps[T], config: ModelConfig) -> T:
     """Returns logits [S, V] of the rows that sample."""
     x = ops.embedding("model.embed_tokens.weight")
     for layer in range(config.num_layers):
@@ -23,7 +23,7 @@ def forward(ops: Ops[T], config: ModelConfig) -> T:
     return ops.logits(x, "lm_head.weight")
 
 
-def convolution(ops: Ops[T], config: ModelConfig, name: str, x: T) -> T:
+def convolution(ops: RecurrentOps[T], config: ModelConfig, name: str, x: T) -> T:
     """Gates the inputs of a short convolution, and its results."""
     size = config.hidden_size
     joined = ops.linear(x, f"{name}.in_proj.weight")

@@ -69,26 +69,6 @@ class Experts:
     num_used_groups: int = 1
 
 
-# The rule by which the state of `Ops.recurrence` takes in keys and values.
-Recurrence = Literal["scan", "delta"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class RecurrenceOperands(Generic[T]):
-    """The operands of `Ops.recurrence` for `H` heads.
-
-    value: [T, H * P]. key, query: [T, G * N]; H / G neighbouring heads share each of them. decay, strength: [T, H].
-    skip: a weight [H], the factor of values in the result; None: 0.
-    """
-
-    value: T
-    key: T
-    query: T
-    decay: T
-    strength: T
-    skip: str | None = None
-
-
 class Ops(Protocol[T]):
     """The operations that a backend implements. Activations are f32 [rows, features], rows in the tokens' order."""
 
@@ -186,6 +166,45 @@ class Ops(Protocol[T]):
     def sigmoid_scale(self, x: T, gate: T) -> T:
         """Returns x [T, N] times the sigmoid of gate [T, 1]."""
 
+    def add(self, x: T, y: T) -> T:
+        """Returns x + y, elementwise."""
+
+    def scale(self, x: T, factor: float) -> T:
+        """Returns x * factor, elementwise."""
+
+    def pooled(self, x: T, kind: Kind) -> T:
+        """Keeps x [T, N] as the output from which the vectors of pooled sequences are made, by their `kind`.
+
+        Returns its rows that sample, [S, N]. Only `logits` may follow.
+        """
+
+    def logits(self, x: T, weight: str, soft_cap: float | None = None) -> T:
+        """Applies `linear` without bias to the rows that sample, then the soft cap as in `paged_attention`: [S, V]."""
+
+
+# The rule by which the state of `RecurrentOps.recurrence` takes in keys and values.
+Recurrence = Literal["scan", "delta"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecurrenceOperands(Generic[T]):
+    """The operands of `RecurrentOps.recurrence` for `H` heads.
+
+    value: [T, H * P]. key, query: [T, G * N]; H / G neighbouring heads share each of them. decay, strength: [T, H].
+    skip: a weight [H], the factor of values in the result; None: 0.
+    """
+
+    value: T
+    key: T
+    query: T
+    decay: T
+    strength: T
+    skip: str | None = None
+
+
+class RecurrentOps(Ops[T], Protocol[T]):
+    """The operations of models with recurrent layers, which not every backend implements."""
+
     def mul(self, x: T, y: T) -> T:
         """Returns x * y, elementwise."""
 
@@ -226,18 +245,3 @@ class Ops(Protocol[T]):
         and the result is S q + skip v. States are f32, and positions are computed one after the other, so the bits do
         not depend on how a prompt is chunked. Cost: O(T * num_heads * P * N).
         """
-
-    def add(self, x: T, y: T) -> T:
-        """Returns x + y, elementwise."""
-
-    def scale(self, x: T, factor: float) -> T:
-        """Returns x * factor, elementwise."""
-
-    def pooled(self, x: T, kind: Kind) -> T:
-        """Keeps x [T, N] as the output from which the vectors of pooled sequences are made, by their `kind`.
-
-        Returns its rows that sample, [S, N]. Only `logits` may follow.
-        """
-
-    def logits(self, x: T, weight: str, soft_cap: float | None = None) -> T:
-        """Applies `linear` without bias to the rows that sample, then the soft cap as in `paged_attention`: [S, V]."""

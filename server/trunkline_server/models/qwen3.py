@@ -22,14 +22,20 @@ def forward(ops: Ops[T], config: ModelConfig) -> T:
 
 def attention(ops: Ops[T], config: ModelConfig, layer: int, x: T) -> T:
     """Grouped-query attention, queries and keys normalised by head, then rotated."""
+    name = f"model.layers.{layer}.self_attn.o_proj"
+    bias = f"{name}.bias" if config.attention_output_bias else None
+    return ops.linear(attend(ops, config, layer, x), f"{name}.weight", bias)
+
+
+def attend(ops: Ops[T], config: ModelConfig, layer: int, x: T) -> T:
+    """Returns what the heads read, before the output projection."""
     name = f"model.layers.{layer}.self_attn"
 
-    def project(x: T, projection: str, bias: bool) -> T:
-        return ops.linear(x, f"{name}.{projection}.weight", f"{name}.{projection}.bias" if bias else None)
+    def project(projection: str) -> T:
+        bias = f"{name}.{projection}.bias" if config.attention_bias else None
+        return ops.linear(x, f"{name}.{projection}.weight", bias)
 
-    query = project(x, "q_proj", config.attention_bias)
-    key = project(x, "k_proj", config.attention_bias)
-    value = project(x, "v_proj", config.attention_bias)
+    query, key, value = project("q_proj"), project("k_proj"), project("v_proj")
     query = ops.head_rms_norm(query, f"{name}.q_norm.weight", config.norm_eps, config.head_size)
     key = ops.head_rms_norm(key, f"{name}.k_norm.weight", config.norm_eps, config.head_size)
     rotary = rope(config)
@@ -37,10 +43,7 @@ def attention(ops: Ops[T], config: ModelConfig, layer: int, x: T) -> T:
     key = ops.rope(key, rotary, config.head_size)
     kv_layer = config.kv_layer(layer)
     ops.write_kv(kv_layer, key, value)
-    mixed = ops.paged_attention(kv_layer, query, config.head_size**-0.5, config.window(layer))
-    if config.gated_attention:
-        mixed = ops.mul(mixed, ops.sigmoid(project(x, "gate_proj", config.attention_bias)))
-    return project(mixed, "o_proj", config.attention_output_bias)
+    return ops.paged_attention(kv_layer, query, config.head_size**-0.5, config.window(layer))
 
 
 def mlp(ops: Ops[T], name: str, x: T) -> T:

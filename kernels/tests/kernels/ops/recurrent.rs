@@ -181,7 +181,11 @@ fn steps_decays_and_gates_are_exact() {
         steps.iter().zip(&rates).map(|(x, rate)| (-f64::from(*x) * f64::from(*rate).exp()).exp()).collect();
     // The argument of the outer exponential is rounded to f32.
     assert_near(&found, &expected, 1e-5);
-    assert!(in_place_on_all("softplus", &[f32::NAN], |isa, x| softplus_in_place(isa, x, &[0.0]))[0].is_nan());
+    for isa in Isa::available() {
+        let mut x = [f32::NAN];
+        softplus_in_place(isa, &mut x, &[0.0]);
+        assert!(x[0].is_nan(), "{isa}");
+    }
 }
 
 #[test]

@@ -45,7 +45,7 @@ const REFUSED: &[Refused] = &[
     Refused { field: "mcp_servers", neutral: &["[]"], hint: "leave it out" },
     Refused { field: "container", neutral: &[], hint: "leave it out" },
 ];
-/// What is known about fields that [`Body`] does not have.
+/// The known fields that [`Body`] does not have.
 const OTHERS: OtherFields<'_> = OtherFields { refused: REFUSED, harmless: &["metadata"] };
 
 /// Generates the next message of a conversation.

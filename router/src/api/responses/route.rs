@@ -54,7 +54,7 @@ const REFUSED: &[Refused] = &[
     Refused { field: "max_tool_calls", neutral: &[], hint: "this server runs no tools of its own" },
     Refused { field: "context_management", neutral: &["[]"], hint: "leave it out" },
 ];
-/// What is known about fields that [`Body`] does not have.
+/// The known fields that [`Body`] does not have.
 const OTHERS: OtherFields<'_> =
     OtherFields { refused: REFUSED, harmless: &["user", "safety_identifier", "stream_options"] };
 

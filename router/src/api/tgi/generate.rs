@@ -54,7 +54,7 @@ pub(super) const REFUSED: &[Refused] = &[
     Refused { field: "length_penalty", neutral: &["1", "1.0"], hint: "leave it out" },
     Refused { field: "no_repeat_ngram_size", neutral: &["0"], hint: "use `repetition_penalty`" },
 ];
-/// What is known about fields that [`Parameters`] does not have.
+/// The known fields that [`Parameters`] does not have.
 const OTHERS: OtherFields<'_> = OtherFields { refused: REFUSED, harmless: &[] };
 
 /// The form in which the answer is sent.
