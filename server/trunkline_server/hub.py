@@ -18,7 +18,8 @@ import errno
 import glob
 import importlib.util
 import re
-from collections.abc import Sequence
+import shutil
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
@@ -140,13 +141,15 @@ def _hub(repo: str, file: str | None, revision: str, downloads: bool) -> Resolve
 
     if downloads:
         files, is_cached = _list_files(repo, revision)
-    elif files := _cached_files(repo, revision):
-        is_cached = True
+    elif cached := _cached_files(repo, revision):
+        files, is_cached = dict.fromkeys(cached), True
     else:
         raise ModelNotFound(f"`{repo}` is not downloaded", hint=f"run `trunkline download {repo}`")
-    chosen = _choose(files, repo, file)
+    chosen = _choose(list(files), repo, file)
     if _CARD in files:
         chosen.append(_CARD)
+    if not is_cached:
+        _check_room(repo, revision, {name: size for name in chosen if (size := files[name]) is not None})
     try:
         folder = Path(
             snapshot_download(
@@ -164,22 +167,45 @@ def _hub(repo: str, file: str | None, revision: str, downloads: bool) -> Resolve
     return ResolvedModel(path, repo, folder.name)
 
 
-def _list_files(repo: str, revision: str) -> tuple[list[str], bool]:
+def _list_files(repo: str, revision: str) -> tuple[dict[str, int | None], bool]:
     """Lists the files of the revision.
 
-    Returns the names, and True if the Hub is unreachable and they come from the cache.
+    Returns the names and the sizes in bytes, as far as they are known, and True if the Hub is unreachable and they come from the cache.
     """
     from huggingface_hub import HfApi
 
     try:
         # One request without retries, because an unreachable Hub must not delay a model that is in the cache.
-        info = HfApi().model_info(repo, revision=revision, timeout=HUB_TIMEOUT_S)
-        return [sibling.rfilename for sibling in info.siblings or ()], False
+        info = HfApi().model_info(repo, revision=revision, timeout=HUB_TIMEOUT_S, files_metadata=True)
+        return {sibling.rfilename: sibling.size for sibling in info.siblings or ()}, False
     except Exception as error:
         problem = _translate(error, repo, revision)
         if isinstance(problem, HubUnreachable) and (cached := _cached_files(repo, revision)):
-            return cached, True
+            return dict.fromkeys(cached), True
         raise problem from error
+
+
+def _check_room(repo: str, revision: str, sizes: Mapping[str, int]) -> None:
+    """Raises InvalidArgument if the disk has no room for the files that are not in the cache yet."""
+    from huggingface_hub import constants, try_to_load_from_cache
+
+    cache = Path(constants.HF_HUB_CACHE)
+    missing = sum(
+        size
+        for name, size in sizes.items()
+        if not isinstance(try_to_load_from_cache(repo, name, revision=revision), str)
+    )
+    folder = next(path for path in (cache, *cache.absolute().parents) if path.exists())
+    free = shutil.disk_usage(folder).free
+    if missing > free:
+        raise InvalidArgument(
+            f"`{repo}` takes {_mib(missing)} more, but `{folder}` has {_mib(free)} free",
+            hint="free space, or set `HF_HOME` to another disk",
+        )
+
+
+def _mib(num_bytes: int) -> str:
+    return f"{-(-num_bytes // 2**20)} MiB"
 
 
 def _cached_files(repo: str, revision: str) -> list[str]:

@@ -7,6 +7,7 @@
 //! on the size of steps.
 
 use super::Executor;
+use super::rows::MAX_STATE_RUNS;
 use crate::isa::Isa;
 use crate::kv_pool::{KeyScaling, KeySums, KvDtype};
 use crate::program::{Program, ProgramError};
@@ -77,8 +78,9 @@ pub(super) fn measure(
     let num_blocks = NUM_TOKENS / config.geometry.block_size;
     program.config.num_blocks = num_blocks;
     let turns = program.key_turns(num_blocks);
-    // The calibration pool has no window parts.
-    let num_window_parts = program.num_window_parts.take();
+    // The calibration pool has no window parts, but room for the states before and behind a step.
+    let states = (program.state_size > 0).then_some(MAX_STATE_RUNS + 1);
+    let num_window_parts = std::mem::replace(&mut program.num_window_parts, states);
     let mut executor = Executor::new(program, pool, isa)?;
     let sums = executor.key_sums();
     let Executor { mut program, pool, .. } = executor;
@@ -110,6 +112,8 @@ impl Executor {
                 max_rows: slice,
             };
             let is_sampled = |row: usize| (first + row) % SAMPLE_EVERY == SAMPLE_EVERY - 1;
+            let dropped = self.drop_scored(first);
+            assert!(dropped.is_ok(), "the blocks are in the pool: {dropped:?}");
             let computed =
                 self.compute_text((first, num_tokens), config.num_blocks, is_sampled, Some(&probe));
             assert!(computed.is_ok(), "the step is within its limits: {computed:?}");

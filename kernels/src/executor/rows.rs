@@ -25,7 +25,7 @@ pub(super) struct StateRows {
 }
 
 /// The most runs of a chunk.
-const MAX_STATE_RUNS: usize = 3;
+pub(super) const MAX_STATE_RUNS: usize = 3;
 
 /// The rows of a step. The vectors are reused from step to step.
 #[derive(Debug)]

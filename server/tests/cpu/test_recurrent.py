@@ -45,6 +45,17 @@ def test_generated_tokens_are_close_to_the_reference(checkpoint: Checkpoint, bac
     assert np.mean(differences) < LOGPROB_BOUND
 
 
+@pytest.mark.parametrize("dtype", ["int8", "int4"])
+def test_keys_are_rounded_and_scaled_beside_states(checkpoint: Checkpoint, dtype: str) -> None:
+    backend = build_tiny(checkpoint, kv_cache_dtype=dtype)
+    assert (
+        np.abs(log_softmax(backend.score(PROMPT)) - log_softmax(ReferenceBackend(checkpoint).score(PROMPT))).mean()
+        < 0.2
+    )
+    whole = Sequences(backend, seed=0).run(PROMPT, [], 3, SAMPLING)
+    assert Sequences(backend, seed=1).run(PROMPT, [21, 50], 3, SAMPLING) == whole
+
+
 def test_cuts_of_the_prompt_and_threads_change_no_bit(checkpoint: Checkpoint, backend: CpuBackend) -> None:
     whole = Sequences(backend, seed=0).run(PROMPT, [], 6, SAMPLING)
     other = build_tiny(checkpoint, kv_cache_dtype="f16", threads=3)

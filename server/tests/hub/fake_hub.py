@@ -23,6 +23,8 @@ class Repository:
     revisions: tuple[str, ...] = ("main",)
     is_private: bool = False
     is_gated: bool = False
+    # Stated of every file instead of its own size.
+    stated_size: int | None = None
 
 
 @dataclass
@@ -34,6 +36,8 @@ class Hub:
     break_after: int | None = None
     # Requests for this file are refused.
     forbidden_file: str | None = None
+    # The list of a repository's files has their sizes.
+    states_sizes: bool = True
     # Every request is answered with this status.
     broken_status: int | None = None
     url: str = ""
@@ -90,7 +94,10 @@ class _Handler(BaseHTTPRequestHandler):
         if repository is None or not self._has_revision(repository, rest[0] if rest else "main"):
             return
         if call == "revision":
-            siblings = [{"rfilename": file} for file in repository.files]
+            siblings: list[dict[str, object]] = [{"rfilename": file} for file in repository.files]
+            if self.hub.states_sizes and "blobs=" in urlsplit(self.path).query:
+                for sibling, content in zip(siblings, repository.files.values(), strict=True):
+                    sibling["size"] = repository.stated_size or len(content)
             self._json({"id": name, "sha": COMMIT, "siblings": siblings, "private": False, "tags": [], "downloads": 0})
         elif call == "tree":
             self._json(

@@ -186,6 +186,46 @@ def test_after_a_failed_download_whole_files_are_not_fetched_again(resolve: Reso
     assert first not in fetched(hub)
 
 
+def test_a_model_that_the_disk_has_no_room_for_is_refused_before_it_is_fetched(resolve: Resolve, hub: Hub) -> None:
+    hub.repositories["org/huge"] = Repository({"huge.gguf": b"small"}, stated_size=1 << 60)
+    (error,) = resolve.mistakes(["org/huge"])
+    assert "`org/huge` takes 1099511627776 MiB more, but `/" in error
+    assert "MiB free; hint: free space, or set `HF_HOME` to another disk" in error
+    assert fetched(hub) == []
+
+
+# Runs the first line of its input with a small disk as `HF_HOME`, then the second with a larger one.
+ON_A_SMALL_DISK = """
+mount -t tmpfs -o size=14m none "$HF_HOME" || exit 77
+"$@"; echo "code $?"; find "$HF_HOME" -size +1M
+mount -o remount,size=64m "$HF_HOME"
+"$@"; echo "code $?"
+"""
+
+
+def test_a_disk_that_fills_up_in_the_middle_of_a_download(resolve: Resolve, hub: Hub, tmp_path: Path) -> None:
+    # The library writes pieces of 10 MiB.
+    content = bytes(range(256)) * (24 * 2**20 // 256)
+    hub.repositories["org/large"] = Repository({"large.gguf": content})
+    # Without sizes, the room cannot be checked before.
+    hub.states_sizes = False
+    home = tmp_path / "small"
+    home.mkdir()
+    command = [sys.executable, "-m", "trunkline_server", "resolve", "org/large"]
+    result = subprocess.run(
+        ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", ON_A_SMALL_DISK, "sh", *command],
+        env={**resolve.environment, "HF_HOME": str(home)}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if result.returncode == 77 or "unshare" in result.stderr:
+        pytest.skip(f"this system mounts no file system for a test: {result.stderr}")
+    first, *rest = result.stdout.splitlines()
+    # Nothing of a file is left that takes room.
+    assert first == "code 2"
+    assert "the disk is full while downloading `org/large`; hint: free space" in result.stderr
+    assert json.loads(rest[0])["path"].endswith("large.gguf")
+    assert rest[1:] == ["code 0"]
+
+
 def test_one_gguf_file_of_a_repository(resolve: Resolve) -> None:
     found = resolve.found(["org/one-gguf"], ["org/gguf:m-Q4_0.gguf"], ["org/gguf:q8_0"])
     assert [Path(answer["path"]).read_bytes() for answer in found] == [b"one", b"four", b"eight"]
