@@ -170,7 +170,8 @@ def _hub(repo: str, file: str | None, revision: str, downloads: bool) -> Resolve
 def _list_files(repo: str, revision: str) -> tuple[dict[str, int | None], bool]:
     """Lists the files of the revision.
 
-    Returns the names and the sizes in bytes, as far as they are known, and True if the Hub is unreachable and they come from the cache.
+    Returns the names and the sizes in bytes, as far as they are known, and True if the Hub is unreachable and they come
+    from the cache.
     """
     from huggingface_hub import HfApi
 
