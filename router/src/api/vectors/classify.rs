@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::scoring::probabilities;
-use super::{Call, Cut, Input, VectorUsage, send};
+use super::{Call, Cut, Input, REFUSED, VectorUsage, send};
 use crate::api::app::App;
 use crate::api::openai::{self, Prompt, Prompts};
 use crate::api::{respond, tgi};
@@ -70,7 +70,7 @@ pub async fn classify(State(app): State<Arc<App>>, request: Request) -> Response
 
 async fn answer(app: &Arc<App>, request: Request) -> Result<Response, ApiError> {
     let (call, body) = Call::admit(app, request).await?;
-    let body: ClassifyRequest = parse(&body, &[], "")?;
+    let body: ClassifyRequest = parse(&body, REFUSED, "")?;
     app.served.model.check_name(body.model.as_deref())?;
     let labels = call.labels()?.to_vec();
     let model = call.model().to_owned();
@@ -152,7 +152,7 @@ pub async fn predict(State(app): State<Arc<App>>, request: Request) -> Response 
 
 async fn answer_tei(app: &Arc<App>, request: Request) -> Result<Response, ApiError> {
     let (call, body) = Call::admit(app, request).await?;
-    let body: PredictRequest = parse(&body, &[], "")?;
+    let body: PredictRequest = parse(&body, REFUSED, "")?;
     let labels = call.labels()?.to_vec();
     let text = |text: String| Input::Prompt(Prompt::Text(text));
     let (inputs, is_list) = match body.inputs {

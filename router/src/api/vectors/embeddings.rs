@@ -10,12 +10,12 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::scoring::normalize;
-use super::{Call, Cut, Input, VectorUsage, send};
+use super::{Call, Cut, Input, REFUSED, VectorUsage, send};
 use crate::api::app::App;
 use crate::api::openai::{self, Prompts};
 use crate::api::{respond, tgi};
 use crate::error::ApiError;
-use crate::http::parse;
+use crate::http::{Refused, parse};
 
 /// The body of a request for embeddings.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -34,6 +34,14 @@ pub struct EmbeddingRequest {
     /// If false, vectors are not scaled to length 1. Part of vLLM's API.
     pub normalize: Option<bool>,
 }
+
+/// Fields of Jina's and vLLM's APIs that would change the vectors.
+const REFUSED_FOR_EMBEDDINGS: &[Refused] = &[
+    Refused { field: "task", neutral: &[], hint: "put the prompt of the task into the text" },
+    Refused { field: "late_chunking", neutral: &["false"], hint: "leave it out" },
+    Refused { field: "embed_dtype", neutral: &["\"float32\""], hint: "leave it out" },
+    Refused { field: "endianness", neutral: &["\"little\"", "\"native\""], hint: "leave it out" },
+];
 
 /// The form of a vector in an answer.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, ToSchema)]
@@ -102,7 +110,7 @@ pub async fn embeddings(State(app): State<Arc<App>>, request: Request) -> Respon
 
 async fn answer(app: &Arc<App>, request: Request) -> Result<Response, ApiError> {
     let (call, body) = Call::admit(app, request).await?;
-    let body: EmbeddingRequest = parse(&body, &[], "")?;
+    let body: EmbeddingRequest = parse(&body, &[REFUSED, REFUSED_FOR_EMBEDDINGS].concat(), "")?;
     app.served.model.check_name(body.model.as_deref())?;
     call.expect_embeddings()?;
     let num_elements = dimensions(body.dimensions, call.shard().vector_size())?;
@@ -162,7 +170,7 @@ pub async fn embed(State(app): State<Arc<App>>, request: Request) -> Response {
 
 async fn answer_tei(app: &Arc<App>, request: Request) -> Result<Response, ApiError> {
     let (call, body) = Call::admit(app, request).await?;
-    let body: EmbedRequest = parse(&body, &[], "")?;
+    let body: EmbedRequest = parse(&body, REFUSED, "")?;
     call.expect_embeddings()?;
     let num_elements = dimensions(body.dimensions, call.shard().vector_size())?;
     let inputs = body.inputs.0.into_iter().map(Input::Prompt).collect();

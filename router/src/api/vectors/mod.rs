@@ -26,9 +26,29 @@ use crate::generation::admission::Admitted;
 use crate::generation::answer_memory::AnswerMemory;
 use crate::generation::place::Place;
 use crate::generation::vectors::Vectors;
+use crate::http::Refused;
 use crate::limits::MAX_VECTOR_INPUTS;
 use crate::request::raw::{FieldNames, RawParams};
 use crate::request::ready;
+
+/// Fields of all these routes that are refused, because ignoring them would change the answer.
+const REFUSED: &[Refused] = &[
+    Refused { field: "add_special_tokens", neutral: &["true"], hint: "send token ids for full control" },
+    Refused {
+        field: "truncation_direction",
+        neutral: &["\"right\"", "\"Right\""],
+        hint: "texts are cut at their end",
+    },
+    Refused { field: "prompt_name", neutral: &[], hint: "put the prompt into the text" },
+    Refused { field: "messages", neutral: &[], hint: "send the text of the messages" },
+    Refused { field: "softmax", neutral: &["true"], hint: "use `raw_scores` of `/predict` or `/rerank`" },
+    Refused { field: "activation", neutral: &["true"], hint: "use `raw_scores` of `/predict` or `/rerank`" },
+    Refused {
+        field: "use_activation",
+        neutral: &["true"],
+        hint: "use `raw_scores` of `/predict` or `/rerank`",
+    },
+];
 
 /// The most memory of an element of a vector in an answer: its number, and its JSON text, whose buffer is briefly in
 /// memory twice.

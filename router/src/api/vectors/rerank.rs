@@ -12,14 +12,14 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::scoring::{cosine, probabilities};
-use super::{Call, Cut, Input, VectorUsage, send};
+use super::{Call, Cut, Input, REFUSED, VectorUsage, send};
 use crate::api::app::App;
 use crate::api::openai::{self, Prompt};
 use crate::api::{respond, tgi};
 use crate::clock::unix_s;
 use crate::error::ApiError;
 use crate::generation::answer_memory::AnswerMemory;
-use crate::http::parse;
+use crate::http::{Refused, parse};
 
 /// The scores of pairs, in their order.
 struct Scores {
@@ -92,6 +92,13 @@ pub struct RerankRequest {
     /// The number of leading tokens to keep of each pair; -1 keeps as many as the model takes. Part of vLLM's API.
     pub truncate_prompt_tokens: Option<i64>,
 }
+
+/// Fields of Cohere's API that would change the scores.
+const REFUSED_FOR_RANKS: &[Refused] = &[
+    Refused { field: "max_tokens_per_doc", neutral: &[], hint: "use `truncate_prompt_tokens`" },
+    Refused { field: "max_chunks_per_doc", neutral: &["1"], hint: "use `truncate_prompt_tokens`" },
+    Refused { field: "rank_fields", neutral: &["[\"text\"]"], hint: "send each document as one text" },
+];
 
 /// A document, as a text or as an object that holds one.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -174,13 +181,16 @@ pub async fn rerank_tei(State(app): State<Arc<App>>, request: Request) -> Respon
 
 async fn answer(app: &Arc<App>, request: Request, takes_texts: bool) -> Result<Response, ApiError> {
     let (call, body) = Call::admit(app, request).await?;
-    let body: RerankRequest = parse(&body, &[], "")?;
+    let body: RerankRequest = parse(&body, &[REFUSED, REFUSED_FOR_RANKS].concat(), "")?;
     app.served.model.check_name(body.model.as_deref())?;
     let (documents, is_tei) = match (body.documents, body.texts) {
         (Some(documents), None) => (documents.into_iter().map(Document::into_text).collect(), false),
-        (None, Some(texts)) if takes_texts => (texts, true),
+        (_, Some(_)) if !takes_texts => {
+            return Err(ApiError::value("texts", "belongs to `/rerank`; hint: use `documents`"));
+        }
+        (None, Some(texts)) => (texts, true),
         (Some(_), Some(_)) => return Err(ApiError::value("texts", "cannot be combined with `documents`")),
-        (None, _) => {
+        (None, None) => {
             let field = if takes_texts { "texts" } else { "documents" };
             return Err(ApiError::MissingField { field: field.to_owned() });
         }
@@ -294,7 +304,7 @@ pub async fn score(State(app): State<Arc<App>>, request: Request) -> Response {
 
 async fn answer_score(app: &Arc<App>, request: Request) -> Result<Response, ApiError> {
     let (call, body) = Call::admit(app, request).await?;
-    let body: ScoreRequest = parse(&body, &[], "")?;
+    let body: ScoreRequest = parse(&body, REFUSED, "")?;
     app.served.model.check_name(body.model.as_deref())?;
     let (queries, documents) = (body.text_1.into_list(), body.text_2.into_list());
     if queries.len() != 1 && queries.len() != documents.len() {

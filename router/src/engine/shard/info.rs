@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use trunkline_object::BlockShape;
 use trunkline_scheduler::{Pooling, ShardLimits, Stats, WindowLimits};
+use trunkline_settings::Answers;
 
 use super::{CONTRACT_VERSION, ShardError, proto};
 
@@ -56,6 +57,18 @@ pub struct Vectors {
 }
 
 impl ShardInfo {
+    /// Returns what a user is shown first.
+    pub fn answers(&self) -> Answers {
+        match &self.vectors {
+            Some(vectors) if !self.generates => match vectors.labels.len() {
+                0 => Answers::Embeddings,
+                1 => Answers::Scores,
+                _ => Answers::Classes,
+            },
+            _ => Answers::Text,
+        }
+    }
+
     /// Checks the shard's answer to `Describe`.
     pub fn from_proto(describe: proto::DescribeResponse) -> Result<Self, ShardError> {
         if describe.contract_version != CONTRACT_VERSION {
