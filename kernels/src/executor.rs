@@ -16,6 +16,7 @@ mod rows;
 mod run;
 mod run_experts;
 mod run_heads;
+mod run_mean;
 mod score;
 #[doc(hidden)]
 pub mod sequence;

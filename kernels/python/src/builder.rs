@@ -165,6 +165,14 @@ impl PyProgramBuilder {
         Ok(self.builder()?.tanh(ValueId(x))?.0)
     }
 
+    fn mul(&mut self, x: usize, y: usize) -> Result<usize, Failure> {
+        Ok(self.builder()?.mul(ValueId(x), ValueId(y))?.0)
+    }
+
+    fn mean(&mut self, x: usize) -> Result<usize, Failure> {
+        Ok(self.builder()?.mean(ValueId(x))?.0)
+    }
+
     fn rms_norm(&mut self, x: usize, w: usize, eps: f32) -> Result<usize, Failure> {
         Ok(self.builder()?.rms_norm(ValueId(x), WeightId(w), eps)?.0)
     }

@@ -3,6 +3,7 @@
 mod attention;
 mod experts;
 mod heads;
+mod vectors;
 
 use std::time::Duration;
 
@@ -102,6 +103,13 @@ pub(super) enum Op {
         x: ValueId,
         y: ValueId,
     },
+    Mul {
+        x: ValueId,
+        y: ValueId,
+    },
+    Mean {
+        x: ValueId,
+    },
     Scale {
         x: ValueId,
         factor: f32,
@@ -133,13 +141,13 @@ impl Op {
             Op::Embedding { .. } => vec![],
             Op::RmsNorm { x, .. } | Op::LayerNorm { x, .. } | Op::HeadRmsNorm { x, .. } => vec![x],
             Op::Gelu { x } | Op::ReluSquared { x } | Op::Linear { x, .. } => vec![x],
-            Op::GeluErf { x } | Op::Tanh { x } | Op::Pooled { x, .. } => vec![x],
+            Op::GeluErf { x } | Op::Tanh { x } | Op::Mean { x } | Op::Pooled { x, .. } => vec![x],
             Op::Rope { x, .. } | Op::Scale { x, .. } | Op::Logits { x, .. } => vec![x],
             Op::HeadLinear { x, .. } => vec![x],
             Op::Attention { query, .. } => vec![query],
             Op::WriteKv { key, value, .. } => std::iter::once(key).chain(value).collect(),
             Op::SiluMul { gate, up } | Op::GeluMul { gate, up } => vec![gate, up],
-            Op::Add { x, y } | Op::JoinHeads { x, y, .. } => vec![x, y],
+            Op::Add { x, y } | Op::Mul { x, y } | Op::JoinHeads { x, y, .. } => vec![x, y],
             Op::SigmoidScale { x, gate } => vec![x, gate],
             Op::Experts { x, logits, .. } => vec![x, logits],
         }
@@ -299,11 +307,6 @@ impl ProgramBuilder {
         Ok(self.push(Op::Embedding { weight, index }, width))
     }
 
-    /// Makes every token see all tokens of its sequence, whose prompt is then one chunk.
-    pub fn see_all(&mut self) {
-        self.sees_all = true;
-    }
-
     /// RMS norm of each row: `x / sqrt(mean(x^2) + eps) * weight`.
     pub fn rms_norm(&mut self, x: ValueId, weight: WeightId, eps: f32) -> Result<ValueId, ProgramError> {
         let width = self.width("rms_norm", x)?;
@@ -382,18 +385,6 @@ impl ProgramBuilder {
         Ok(self.push(Op::GeluMul { gate, up }, width))
     }
 
-    /// Computes `x / 2 * (1 + erf(x / sqrt(2)))`, which is GELU without approximation.
-    pub fn gelu_erf(&mut self, x: ValueId) -> Result<ValueId, ProgramError> {
-        let width = self.width("gelu_erf", x)?;
-        Ok(self.push(Op::GeluErf { x }, width))
-    }
-
-    /// Computes the hyperbolic tangent of each element.
-    pub fn tanh(&mut self, x: ValueId) -> Result<ValueId, ProgramError> {
-        let width = self.width("tanh", x)?;
-        Ok(self.push(Op::Tanh { x }, width))
-    }
-
     /// Computes `gelu(x)` with the tanh approximation.
     pub fn gelu(&mut self, x: ValueId) -> Result<ValueId, ProgramError> {
         let width = self.width("gelu", x)?;
@@ -427,12 +418,6 @@ impl ProgramBuilder {
         let width = self.product("logits", x, weight)?;
         check_soft_cap("logits", soft_cap)?;
         Ok(self.push(Op::Logits { x, weight, soft_cap }, width))
-    }
-
-    /// Marks `x` as the output from which the vectors of pooled sequences are made, by `rows`.
-    pub fn pooled(&mut self, x: ValueId, rows: PooledRows) -> Result<ValueId, ProgramError> {
-        let width = self.width("pooled", x)?;
-        Ok(self.push(Op::Pooled { x, rows }, width))
     }
 
     fn push(&mut self, op: Op, width: usize) -> ValueId {

@@ -98,8 +98,9 @@ impl LinearSource {
 }
 
 /// One operation on buffers. `crate::ops` and `crate::linear` define the operands. Weights, vectors and frequencies
-/// are indices into the [`Program`]. `Gather` copies the sampled rows from a buffer of all tokens. `Dispatch` sorts
-/// rows by the experts that they use, and `Combine` adds the outputs of these up; `routes` has the results of `Route`.
+/// are indices into the [`Program`]. `Gather` copies the sampled rows from a buffer of all tokens, and `Mean`
+/// takes the mean over each sequence's rows. `Dispatch` sorts rows by the experts that they use, and `Combine` adds the
+/// outputs of these up; `routes` has the results of `Route`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Kernel {
     Embedding { weight: usize, index: RowIndex, out: View },
@@ -124,6 +125,8 @@ pub enum Kernel {
     GeluErf { x: View },
     ReluSquared { x: View },
     Add { x: View, y: View },
+    Mul { x: View, y: View },
+    Mean { x: View, out: View },
     Scale { x: View, factor: f32 },
     SoftCap { x: View, cap: f32 },
     SigmoidScale { x: View, gate: View },
@@ -210,6 +213,8 @@ impl Kernel {
             Kernel::Gelu { .. } | Kernel::GeluErf { .. } => "gelu",
             Kernel::ReluSquared { .. } => "relu squared",
             Kernel::Add { .. } => "add",
+            Kernel::Mul { .. } => "mul",
+            Kernel::Mean { .. } => "mean",
             Kernel::Scale { .. } => "scale",
             Kernel::SoftCap { .. } => "soft cap",
             Kernel::SigmoidScale { .. } => "sigmoid scale",
@@ -226,6 +231,7 @@ impl Kernel {
         !matches!(
             self,
             Kernel::Gather { .. }
+                | Kernel::Mean { .. }
                 | Kernel::Linear { .. }
                 | Kernel::HeadLinear(_)
                 | Kernel::Attention { .. }
@@ -268,7 +274,8 @@ impl Kernel {
             Kernel::SiluMul { gate, up }
             | Kernel::ClampedSwiglu { gate, up, .. }
             | Kernel::GeluMul { gate, up } => vec![gate.buffer, up.buffer],
-            Kernel::Add { x, y } => vec![x.buffer, y.buffer],
+            Kernel::Add { x, y } | Kernel::Mul { x, y } => vec![x.buffer, y.buffer],
+            Kernel::Mean { x, out } => vec![x.buffer, out.buffer],
         }
     }
 }
@@ -354,13 +361,12 @@ impl Program {
     /// The window parts of the KV pool; `None` if it has none.
     pub(crate) fn window_limits(&self) -> Option<WindowLimits> {
         let num_parts = self.num_window_parts?;
-        let is_windowed: Vec<bool> =
-            self.layer_windows.iter().map(|window| *window != Window::NONE).collect();
+        let is_windowed: Vec<bool> = self.layer_windows.iter().map(|window| window.is_bounded()).collect();
         is_windowed.contains(&true).then_some(WindowLimits { is_windowed, num_parts })
     }
 
     /// The largest window of any windowed layer.
     pub(crate) fn largest_window(&self) -> Option<Window> {
-        self.layer_windows.iter().copied().filter(|window| *window != Window::NONE).max()
+        self.layer_windows.iter().copied().filter(|window| window.is_bounded()).max()
     }
 }

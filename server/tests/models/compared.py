@@ -55,6 +55,7 @@ NAMES = {
     "llama": "Llama 2 and 3, Falcon 3, SmolLM2, Yi, DeepSeek-LLM",
     "mistral": "Mistral",
     "mixtral": "Mixtral",
+    "modernbert": "ModernBERT, gte-modernbert and its reranker",
     "nemotron": "Nemotron-4, Minitron",
     "olmo2": "OLMo 2",
     "olmo3": "OLMo 3",

@@ -20,6 +20,9 @@ CONFIG: dict[str, Any] = {
 }  # fmt: skip
 POOLING = {"path": "1_Pooling", "type": "sentence_transformers.models.Pooling"}
 
+DENSE = {"path": "2_Dense", "type": "sentence_transformers.models.Dense"}
+MEAN = {"pooling_mode_mean_tokens": True}
+
 
 def write(folder: Path, config: dict[str, Any], *, drop: str = "") -> Path:
     (folder / "config.json").write_text(json.dumps(config))
@@ -69,7 +72,17 @@ def test_a_missing_weight_is_named(tmp_path: Path) -> None:
         ([POOLING], {"pooling_mode_max_tokens": True}, "pools by `max`"),
         ([POOLING], {"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": True}, "which is not supported"),
         ([POOLING], {}, "pools by nothing"),
-        ([{"path": "2_Dense", "type": "sentence_transformers.models.Dense"}], None, "the module `Dense`"),
+        ([DENSE], None, "the module `Dense` in this place"),
+        ([POOLING, POOLING], MEAN, "the module `Pooling` in this place"),
+        (
+            [POOLING, {"type": "sentence_transformers.models.Normalize"}, DENSE],
+            MEAN,
+            "the module `Dense` in this place",
+        ),
+        ([POOLING, {"type": "pylate.models.Other"}], MEAN, "the module `Other`, which is not supported"),
+        ([POOLING | {"path": "../1_Pooling"}], MEAN, "which is not a plain folder name"),
+        ([POOLING, DENSE], MEAN, "it is missing, though `modules.json` names it"),
+        ([POOLING] * 17, MEAN, "it has 17 modules, the limit is 16"),
     ],
 )
 def test_modules_that_cannot_be_served_are_refused(modules: Any, pooling: Any, expected: str, tmp_path: Path) -> None:
@@ -89,3 +102,58 @@ def test_newer_names_of_poolings_are_read(tmp_path: Path) -> None:
     pooling = open_checkpoint(tmp_path).config.pooling
     assert pooling is not None
     assert (pooling.kind, pooling.whole) == ("first", True)
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"activation_function": "torch.nn.modules.activation.ReLU"}, "`torch.nn.modules.activation.ReLU`"),
+        ({"out_features": 0}, "`out_features`"),
+        ({"out_features": 5}, "has shape [4, 16], expected [5, 16]"),
+        ({"bias": False, "use_residual": True}, "`use_residual`"),
+        ({"module_input_name": "token_embeddings"}, "another value than `sentence_embedding`"),
+        ({"bias": True}, "tensor `2_Dense/linear.bias` is missing"),
+    ],
+)
+def test_a_dense_module_that_cannot_be_served_is_refused(change: dict[str, Any], expected: str, tmp_path: Path) -> None:
+    write(tmp_path, CONFIG)
+    (tmp_path / "modules.json").write_text(json.dumps([POOLING, DENSE]))
+    config = {"in_features": 16, "out_features": 4, "bias": False} | change
+    for place, values in (("1_Pooling", MEAN), ("2_Dense", config)):
+        (tmp_path / place).mkdir()
+        (tmp_path / place / "config.json").write_text(json.dumps(values))
+    safetensors.numpy.save_file(
+        {"linear.weight": np.zeros((4, 16), np.float32)}, tmp_path / "2_Dense/model.safetensors"
+    )
+    assert expected in message(tmp_path)
+
+
+def test_missing_weights_of_a_dense_module_are_named(tmp_path: Path) -> None:
+    write(tmp_path, CONFIG)
+    (tmp_path / "modules.json").write_text(json.dumps([POOLING, DENSE]))
+    for place, values in (("1_Pooling", MEAN), ("2_Dense", {"in_features": 16, "out_features": 4})):
+        (tmp_path / place).mkdir()
+        (tmp_path / place / "config.json").write_text(json.dumps(values))
+    assert "2_Dense/model.safetensors` is damaged: it is missing" in message(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"local_attention": -4}, "the sliding window is"),
+        ({"hidden_activation": "relu"}, "`hidden_activation` `relu`"),
+        ({"classifier_bias": True}, "`classifier_bias`"),
+        ({"layer_types": ["full_attention", "other"]}, "`layer_types`"),
+        ({"global_attn_every_n_layers": 0}, "`global_attn_every_n_layers`"),
+        ({"rope_parameters": {"full_attention": {"rope_type": "yarn"}}}, "rope scaling"),
+        (
+            {"architectures": ["ModernBertForSequenceClassification"], "classifier_pooling": "max"},
+            "`classifier_pooling`",
+        ),
+    ],
+)
+def test_a_modernbert_that_cannot_be_served_is_refused(change: dict[str, Any], expected: str, tmp_path: Path) -> None:
+    config = {**CONFIG, "model_type": "modernbert", "architectures": ["ModernBertModel"], "num_hidden_layers": 2}
+    (tmp_path / "config.json").write_text(json.dumps(config | change))
+    safetensors.numpy.save_file({"any": np.zeros(1, np.float32)}, tmp_path / "model.safetensors")
+    assert expected in message(tmp_path)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import safetensors.numpy
 from numpy.typing import NDArray
 from trunkline_server.backends.cpu.build import build
 from trunkline_server.backends.interface import Backend, Chunk, Sampled, SamplingParams
@@ -28,6 +29,11 @@ _SIZES: dict[str, Any] = {
     "max_position_embeddings": 130,
 }
 _DECODER: dict[str, Any] = {**_SIZES, "num_key_value_heads": 2, "pad_token_id": 0}
+# Windows of 17 positions on either side; layers 0 and 3 have none.
+_MODERNBERT: dict[str, Any] = {
+    **_SIZES, "num_hidden_layers": 4, "local_attention": 33, "pad_token_id": 0, "cls_token_id": 2, "bos_token_id": 2,
+    "sep_token_id": 3, "eos_token_id": 3,
+}  # fmt: skip
 _ROBERTA: dict[str, Any] = {**_SIZES, "type_vocab_size": 1, "pad_token_id": 0}
 
 # Maps a case to its class of transformers, its config, and the pooling of `modules.json`; None: there is no such file.
@@ -35,6 +41,13 @@ EMBEDDERS: dict[str, tuple[str, str, dict[str, Any], str]] = {
     "bert_mean": ("BertModel", "BertConfig", _SIZES, "mean"),
     "bert_first": ("BertModel", "BertConfig", _SIZES, "cls"),
     "xlm_roberta_mean": ("XLMRobertaModel", "XLMRobertaConfig", _ROBERTA, "mean"),
+    "modernbert_mean": ("ModernBertModel", "ModernBertConfig", _MODERNBERT, "mean"),
+    "modernbert_first": (
+        "ModernBertForMaskedLM",
+        "ModernBertConfig",
+        {**_MODERNBERT, "attention_bias": True, "mlp_bias": True, "norm_bias": True},
+        "cls",
+    ),
     "qwen3_last": ("Qwen3Model", "Qwen3Config", {**_DECODER, "head_dim": 16}, "lasttoken"),
     "qwen3_mean": (
         "Qwen3ForCausalLM",
@@ -47,6 +60,16 @@ CLASSIFIERS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "bert": ("BertForSequenceClassification", "BertConfig", {**_SIZES, "num_labels": 1}),
     "roberta": ("RobertaForSequenceClassification", "RobertaConfig", {**_ROBERTA, "num_labels": 1}),
     "qwen3": ("Qwen3ForSequenceClassification", "Qwen3Config", {**_DECODER, "head_dim": 16, "num_labels": 1}),
+    "modernbert": (
+        "ModernBertForSequenceClassification",
+        "ModernBertConfig",
+        {**_MODERNBERT, "num_labels": 1, "classifier_pooling": "mean"},
+    ),
+    "modernbert_first": (
+        "ModernBertForSequenceClassification",
+        "ModernBertConfig",
+        {**_MODERNBERT, "num_labels": 2, "classifier_pooling": "cls"},
+    ),
     "bert_classes": ("BertForSequenceClassification", "BertConfig", {**_SIZES, "num_labels": 3}),
 }
 
@@ -76,9 +99,19 @@ def write_model(folder: Path, model: str, config: str, sizes: dict[str, Any]) ->
     fast.save_pretrained(folder)
 
 
-def write_modules(folder: Path, mode: str) -> None:
+def write_modules(folder: Path, mode: str, dense: Sequence[dict[str, Any]] = ()) -> None:
+    """Writes `modules.json` and the modules: pooling, then dense ones with these configs and random weights."""
     kind = "sentence_transformers.models."
-    modules = [("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Normalize", "Normalize")]
+    between = [(f"{2 + index}_Dense", "Dense") for index in range(len(dense))]
+    modules = [("", "Transformer"), ("1_Pooling", "Pooling"), *between, ("9_Normalize", "Normalize")]
+    for (path, _), config in zip(between, dense, strict=True):
+        (folder / path).mkdir()
+        (folder / path / "config.json").write_text(json.dumps(config))
+        random = np.random.default_rng(config["out_features"])
+        shapes = {"linear.weight": (config["out_features"], config["in_features"])}
+        shapes |= {"linear.bias": (config["out_features"],)} if config["bias"] else {}
+        tensors = {name: random.normal(0, 0.2, shape).astype(np.float32) for name, shape in shapes.items()}
+        safetensors.numpy.save_file(tensors, folder / path / "model.safetensors")
     entries = [
         {"idx": index, "name": str(index), "path": path, "type": kind + name}
         for index, (path, name) in enumerate(modules)
@@ -159,8 +192,32 @@ def test_embeddings_are_those_of_sentence_transformers(case: str, tmp_path: Path
             vector = vectors(ids)
             wanted = peer.encode(text).astype(np.float64)
             assert cosine(vector, wanted) >= 0.99999, f"{name}, {len(words)} words"
-            if vectors.is_exact and not model.startswith(("Bert", "XLM")) and len(words) > 40:
+            if vectors.is_exact and not model.startswith(("Bert", "Modern", "XLM")) and len(words) > 40:
                 assert (vectors(ids, cut=37) == vector).all(), "the bits do not depend on cuts"
+
+
+@pytest.mark.parametrize("case", ["bert_mean", "bert_first", "modernbert_mean", "qwen3_mean", "qwen3_last"])
+def test_dense_modules_are_those_of_sentence_transformers(case: str, tmp_path: Path) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    model, config, sizes, mode = EMBEDDERS[case]
+    write_model(tmp_path, model, config, sizes)
+    activations = "torch.nn.modules."
+    # Only linear functions may follow the mean of a decoder.
+    first = "linear.Identity" if case == "qwen3_mean" else "activation.Tanh"
+    dense = [
+        {"in_features": 64, "out_features": 48, "bias": True, "activation_function": activations + first},
+        {"in_features": 48, "out_features": 80, "bias": False, "activation_function": activations + "linear.Identity"},
+    ]
+    write_modules(tmp_path, mode, dense)
+    wanted = SentenceTransformer(str(tmp_path), device="cpu").encode(" ".join(LONG)).astype(np.float64)
+    ids = [2, *(WORDS.index(word) for word in LONG), 3]
+    for name in ("reference", "cpu"):
+        vectors = backend(name, tmp_path)
+        vector = vectors(ids)
+        assert vector.shape == (80,) and cosine(vector, wanted) >= 0.99999, name
+        if vectors.is_exact and case.startswith("qwen3"):
+            assert (vectors(ids, cut=37) == vector).all(), "the bits do not depend on cuts"
 
 
 @pytest.mark.parametrize("case", CLASSIFIERS)

@@ -10,7 +10,7 @@ from trunkline_server.models.config import MAX_LAYERS, ModelConfig
 from trunkline_server.models.keys import Keys
 from trunkline_server.models.pooling import Pooling
 
-ENCODERS = ("bert", "camembert", "roberta", "xlm-roberta")
+ENCODERS = ("bert", "camembert", "modernbert", "roberta", "xlm-roberta")
 
 
 def encoder_config(path: Path, name: str, values: Mapping[str, object]) -> ModelConfig:
@@ -19,11 +19,9 @@ def encoder_config(path: Path, name: str, values: Mapping[str, object]) -> Model
     Raises DamagedFile or UnsupportedArchitecture.
     """
     keys = Keys(path, values)
-    for key, known in (("hidden_act", "gelu"), ("position_embedding_type", "absolute")):
-        if (value := keys.text(key, known)) != known:
-            raise UnsupportedArchitecture(f"`{key}` {quoted(value)} of `{path}`", supported=(known,))
-    if keys.boolean("is_decoder", False):
-        raise UnsupportedArchitecture(f"`is_decoder` in `{path}`", supported=("false",))
+    if name == "modernbert":
+        return _modernbert_config(keys)
+    _refuse_others(keys, {"hidden_act": "gelu", "position_embedding_type": "absolute"}, ("is_decoder",))
     hidden_size, num_heads = keys.integer("hidden_size"), keys.integer("num_attention_heads")
     num_layers = keys.integer("num_hidden_layers")
     # RoBERTa counts positions from the one behind its padding token.
@@ -53,3 +51,70 @@ def encoder_config(path: Path, name: str, values: Mapping[str, object]) -> Model
     if not 1 <= config.num_text_types <= 1 << 10:
         raise keys.wrong("type_vocab_size", "a positive number")
     return config
+
+
+def _refuse_others(keys: Keys, texts: Mapping[str, str], flags: tuple[str, ...]) -> None:
+    """Raises UnsupportedArchitecture unless texts have these values, which are the defaults, and flags are false."""
+    for key, known in texts.items():
+        if (value := keys.text(key, known)) != known:
+            raise UnsupportedArchitecture(f"`{key}` {quoted(value)} of `{keys.path}`", supported=(known,))
+    for key in flags:
+        if keys.boolean(key, False):
+            raise UnsupportedArchitecture(f"`{key}` in `{keys.path}`", supported=("false",))
+
+
+def _modernbert_config(keys: Keys) -> ModelConfig:
+    _refuse_others(keys, {"hidden_activation": "gelu", "classifier_activation": "gelu"}, ("classifier_bias",))
+    hidden_size, num_heads = keys.integer("hidden_size"), keys.integer("num_attention_heads")
+    num_layers, local = keys.integer("num_hidden_layers"), keys.integer("local_attention", 128)
+    attention_bias = keys.boolean("attention_bias", False)
+    # A token sees half of the window on either side, and itself.
+    windows = tuple(local // 2 + 1 if is_local else None for is_local in _local_layers(keys, num_layers))
+    config = ModelConfig(
+        architecture="modernbert",
+        vocab_size=keys.integer("vocab_size"),
+        hidden_size=hidden_size,
+        intermediate_size=keys.integer("intermediate_size"),
+        num_layers=num_layers,
+        num_heads=num_heads,
+        num_kv_heads=num_heads,
+        head_size=hidden_size // max(num_heads, 1),
+        norm_eps=keys.number("norm_eps", 1e-5),
+        max_position_embeddings=keys.integer("max_position_embeddings", 8192),
+        rope_theta=_rope_theta(keys, "full_attention", "global_rope_theta", 160_000.0),
+        local_rope_theta=_rope_theta(keys, "sliding_attention", "local_rope_theta", 10_000.0),
+        rope_layers=(True,) * len(windows),
+        windows=windows,
+        attention_bias=attention_bias,
+        attention_output_bias=attention_bias,
+        mlp_bias=keys.boolean("mlp_bias", False),
+        norm_bias=keys.boolean("norm_bias", False),
+        has_output_head=False,
+        pooling=Pooling("mean", whole=True),
+    )
+    if problem := config.problem():
+        raise keys.damaged(problem)
+    return config
+
+
+def _local_layers(keys: Keys, num_layers: int) -> tuple[bool, ...]:
+    """Returns for each layer whether it has a window: as `layer_types` says, or all but every so many."""
+    types = keys.get("layer_types")
+    if types is None:
+        interval = keys.integer("global_attn_every_n_layers", 3)
+        if interval < 1:
+            raise keys.wrong("global_attn_every_n_layers", "a positive number")
+        return tuple(layer % interval != 0 for layer in range(min(max(num_layers, 0), MAX_LAYERS)))
+    known = ("full_attention", "sliding_attention")
+    if not isinstance(types, list) or len(types) != num_layers or any(kind not in known for kind in types):
+        raise keys.wrong("layer_types", f"a list of {num_layers} times {' or '.join(known)}")
+    return tuple(kind == "sliding_attention" for kind in types)
+
+
+def _rope_theta(keys: Keys, layer_type: str, old_key: str, default: float) -> float:
+    """Returns the rotary base of one type of layers. Newer files have an object for each type."""
+    types = keys.nested("rope_parameters") or Keys(keys.path, {})
+    rope = types.nested(layer_type) or Keys(keys.path, {})
+    if keys.get("rope_scaling") is not None or rope.text("rope_type", "default") != "default":
+        raise UnsupportedArchitecture(f"rope scaling in `{keys.path}`", supported=("default",))
+    return rope.number("rope_theta", keys.number(old_key, default))

@@ -19,6 +19,7 @@ from trunkline_server.models.config_json import config_from_json
 from trunkline_server.models.shapes import weight_shapes
 from trunkline_server.weights.affine import decoded, decoded_format
 from trunkline_server.weights.dequantize import dequantize
+from trunkline_server.weights.encoder_places import encoder_places
 from trunkline_server.weights.fingerprint import PageSums, fingerprint_bytes
 from trunkline_server.weights.gguf import GgufArray, GgufFile
 from trunkline_server.weights.gguf_splits import open_splits
@@ -27,14 +28,13 @@ from trunkline_server.weights.mapping import MappedFile
 from trunkline_server.weights.mxfp4 import Mxfp4Stack
 from trunkline_server.weights.places import (
     Place,
-    encoder_places,
     gguf_place,
     has_offset,
     interleaved_heads,
     rows_in_order,
     safetensors_place,
 )
-from trunkline_server.weights.pooling import stated_pooling
+from trunkline_server.weights.pooling import open_modules, stated_pooling
 from trunkline_server.weights.quantization import Mxfp4, Quantization, parse_quantization
 from trunkline_server.weights.quantized_parts import Part, part_suffixes, quantized_shape
 from trunkline_server.weights.safetensors import SafetensorsFile, open_shards, read_json_object
@@ -181,10 +181,11 @@ class SafetensorsCheckpoint:
             )
         self._holders: dict[str, SafetensorsFile] = open_shards(path)
         self.config = stated_pooling(self.config, config_path, values, _HEAD in self._holders)
+        self._holders |= open_modules(path, self.config)
         shapes = {name: file.tensors[name].shape for name, file in self._holders.items()}
         names = weight_shapes(self.config)
         if self.config.architecture in ENCODERS:
-            self._places = encoder_places(names, self._holders)
+            self._places = encoder_places(names, self._holders, self.config)
         else:
             self._places = {name: safetensors_place(name, self.config, self._holders) for name in names}
         self._parts = self._find_parts()
@@ -291,7 +292,7 @@ class SafetensorsCheckpoint:
         return MappedFile(self.path / "config.json")
 
     def _files(self) -> list[SafetensorsFile]:
-        files = {file.path.name: file for file in self._holders.values()}
+        files = {str(file.path.relative_to(self.path)): file for file in self._holders.values()}
         return [files[name] for name in sorted(files)]
 
 

@@ -18,7 +18,7 @@ Some norms multiply by 1 + w. Their safetensors hold w, their GGUF files 1 + w. 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Container, Iterable
+from collections.abc import Container
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -67,32 +67,11 @@ def safetensors_place(name: str, config: ModelConfig, tensors: Container[str] = 
     return replace(place, tensor=bare) if bare in tensors and place.tensor not in tensors else place
 
 
-def encoder_places(names: Iterable[str], tensors: Collection[str]) -> dict[str, Place]:
-    """Returns the places of an encoder's weights in safetensors. tensors: the names in the files."""
-    words = "embeddings.word_embeddings.weight"
-    prefix = next((name.removesuffix(words) for name in tensors if name.endswith(words)), "")
-    # RoBERTa's head has both matrices.
-    has_dense_head = "classifier.dense.weight" in tensors
-    heads = {
-        "score": "classifier.out_proj" if has_dense_head else "classifier",
-        "pooler.dense": "classifier.dense" if has_dense_head else f"{prefix}pooler.dense",
-    }
-    # Old files have these names in norms.
-    old = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
-    places = {}
-    for name in names:
-        module, _, kind = name.rpartition(".")
-        tensor = f"{heads.get(module, prefix + module)}.{kind}"
-        for new, spelling in old.items():
-            if tensor.endswith(new) and tensor not in tensors:
-                tensor = tensor.removesuffix(new) + spelling
-        places[name] = Place(tensor)
-    return places
-
-
 def _safetensors_place(name: str, config: ModelConfig) -> Place:
     architecture = config.architecture
     module, _, kind = name.rpartition(".")
+    if (dense := dense_place(name, config)) is not None:
+        return dense
     match = _LAYER.fullmatch(module)
     if match is None:
         return Place(f"{_SAFETENSORS_WHOLE.get(architecture, {}).get(module, module)}.{kind}")
@@ -121,6 +100,14 @@ def _safetensors_place(name: str, config: ModelConfig) -> Place:
     if architecture in ("glm", "glm4", "phi3") and module in _GATE_UP:
         return Place(f"{layers}.mlp.gate_up_proj.{kind}", rows=_joined_rows(config, module))
     return Place(f"{layers}.{_SAFETENSORS_MODULES.get(architecture, {}).get(module, module)}.{kind}")
+
+
+def dense_place(name: str, config: ModelConfig) -> Place | None:
+    """Returns the place of a weight of `Pooling.dense`; None for others."""
+    match = re.fullmatch(r"vector\.(\d+)\.(weight|bias)", name)
+    if match is None or config.pooling is None:
+        return None
+    return Place(f"{config.pooling.dense[int(match[1])].folder}/linear.{match[2]}")
 
 
 def _gpt_oss_expert(experts: str, expert: re.Match[str], kind: str, config: ModelConfig) -> Place:

@@ -121,11 +121,17 @@ class TracingOps:
     def sigmoid_scale(self, x: int, gate: int) -> int:
         return self._builder.sigmoid_scale(x, gate)
 
+    def mul(self, x: int, y: int) -> int:
+        return self._builder.mul(x, y)
+
     def add(self, x: int, y: int) -> int:
         return self._builder.add(x, y)
 
     def scale(self, x: int, factor: float) -> int:
         return self._builder.scale(x, factor)
+
+    def mean(self, x: int) -> int:
+        return self._builder.mean(x)
 
     def pooled(self, x: int, kind: Kind) -> int:
         return self._builder.pooled(x, "all" if kind == "mean" else kind)

@@ -260,6 +260,12 @@ class CudaOps:
     def tanh(self, x: Value) -> Value:
         raise NotImplementedError(NO_VECTORS)
 
+    def mul(self, x: Value, y: Value) -> Value:
+        raise NotImplementedError(NO_VECTORS)
+
+    def mean(self, x: Value) -> Value:
+        raise NotImplementedError(NO_VECTORS)
+
     def pooled(self, x: Value, kind: Kind) -> Value:
         raise NotImplementedError(NO_VECTORS)
 
