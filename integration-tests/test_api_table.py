@@ -15,8 +15,8 @@ import httpx
 import pytest
 from api_samples import BESIDE, KEPT_RESPONSE, PROMPT, SAMPLES, USER
 from api_table import Row, neutral_values, parse_rows, read_rows
-from bert import write_bert
 from harness import ROOT, Trunkline, serving
+from vector_models import write_bert
 
 ROWS = read_rows((ROOT / "docs/api.md").read_text())
 CHAT = {"messages": USER, "max_tokens": 2, "temperature": 0}

@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from bert import write_bert
 from harness import Trunkline, http, serving
 from numpy.typing import NDArray
+from tests.vectors.gguf_encoders import write_encoder
+from vector_models import write_bert, write_reranker
 
 TEXTS = ["sea", "Tea on a terrace", "a rose is a rose", "x" * 40, "no one"]
 
@@ -43,6 +44,15 @@ def test_an_encoder_answers_as_sentence_transformers_does(tmp_path: Path) -> Non
         assert "makes only vectors" in post(server, "/v1/completions", {"prompt": "a"})["error"]["message"]
 
 
+def test_a_gguf_encoder_answers_as_its_folder_does(tmp_path: Path) -> None:
+    folder = write_bert(tmp_path / "model", "BertModel")
+    gguf = write_encoder(Path(folder), tmp_path / "model.gguf", "mean")
+    texts = [*TEXTS, "Éléphant [SEP] [MASK]", "\u4e2d a\u00a0b"]
+    with serving(model=folder) as whole, serving(model=str(gguf)) as converted:
+        assert (embed(whole, texts) == embed(converted, texts)).all()
+        assert "v1/embeddings" in "".join(converted.banner)
+
+
 def test_a_cross_encoder_ranks_as_sentence_transformers_does(tmp_path: Path) -> None:
     from sentence_transformers import CrossEncoder
 
@@ -54,6 +64,24 @@ def test_a_cross_encoder_ranks_as_sentence_transformers_does(tmp_path: Path) -> 
         scores = {result["index"]: result["relevance_score"] for result in answer["results"]}
         assert [scores[index] for index in range(len(TEXTS))] == pytest.approx(wanted, abs=1e-4)
         assert [result["index"] for result in answer["results"]] == list(np.argsort(-wanted, kind="stable"))
+
+
+def test_a_language_model_that_answers_ranks_as_sentence_transformers_does(tmp_path: Path) -> None:
+    from sentence_transformers import CrossEncoder
+
+    folder = write_reranker(tmp_path)
+    wanted = CrossEncoder(folder, device="cpu").predict([(TEXTS[1], text) for text in TEXTS])
+    with serving("--kv-cache-dtype", "f16", model=folder) as server:
+        answer = post(server, "/v1/rerank", {"query": TEXTS[1], "documents": TEXTS})
+        scores = {result["index"]: result["relevance_score"] for result in answer["results"]}
+        assert [scores[index] for index in range(len(TEXTS))] == pytest.approx(wanted.tolist(), abs=1e-3)
+        scored = post(server, "/v1/score", {"text_1": TEXTS[1], "text_2": TEXTS})
+        assert [pair["score"] for pair in scored["data"]] == [scores[index] for index in range(len(TEXTS))]
+        long = "a " * 200
+        cut = post(server, "/rerank", {"query": "b", "texts": [long], "truncate": True})
+        assert 0 < cut[0]["score"] < 1
+        assert "the limit is" in post(server, "/rerank", {"query": "b", "texts": [long]})["error"]
+        assert "v1/rerank" in "".join(server.banner)
 
 
 def test_embeddings_of_a_model_that_also_chats_have_the_same_bits_under_load() -> None:

@@ -109,7 +109,7 @@ pub enum Report {
     AwaitsStore,
 }
 
-/// What the served model answers, in the first place.
+/// The kind of answer that a user of the served model wants first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Answers {

@@ -5,9 +5,9 @@ use super::SEGMENT_SIZE;
 /// The positions that a query sees, relative to its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Window {
-    /// How many positions up to its own.
+    /// The number of positions up to its own.
     until: usize,
-    /// How many behind its own.
+    /// The number of positions behind its own.
     behind: usize,
 }
 

@@ -18,6 +18,7 @@ fn vectors(size: u32, labels: &[&str]) -> MockVectors {
         labels: labels.iter().map(|&label| label.to_owned()).collect(),
         whole_prompts: false,
         only_pools: false,
+        asks_about_pairs: false,
     }
 }
 

@@ -157,3 +157,30 @@ def test_a_modernbert_that_cannot_be_served_is_refused(change: dict[str, Any], e
     (tmp_path / "config.json").write_text(json.dumps(config | change))
     safetensors.numpy.save_file({"any": np.zeros(1, np.float32)}, tmp_path / "model.safetensors")
     assert expected in message(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "score", "expected"),
+    [
+        ({}, {"true_token_id": 20}, "an answer's token id is not one of 20"),
+        ({}, {"true_token_id": 1, "false_token_id": -1}, "an answer's token id is not one of 20"),
+        ({}, {"false_token_id": 1}, "`true_token_id`"),
+        ({}, {"true_token_id": 1, "module_input_name": "logits"}, "`module_input_name` `logits`"),
+        ({"classifier_from_token": ["no", "yes"]}, None, "`no` or `yes` is not one of its tokens"),
+        ({"classifier_from_token": "no"}, None, "is not a list of two tokens"),
+    ],
+)
+def test_answers_that_cannot_be_scored_are_refused(
+    change: dict[str, Any], score: dict[str, Any] | None, expected: str, tmp_path: Path
+) -> None:
+    kind = "ForCausalLM" if score else "ForSequenceClassification"
+    config = {**CONFIG, "model_type": "qwen3", "architectures": [f"Qwen3{kind}"]} | change
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "tokenizer.json").write_text(json.dumps({"model": {"vocab": {"yes": 1}}}))
+    safetensors.numpy.save_file({"any": np.zeros(1, np.float32)}, tmp_path / "model.safetensors")
+    if score:
+        modules = [{"path": "1_LogitScore", "type": "sentence_transformers.cross_encoder.modules.LogitScore"}]
+        (tmp_path / "modules.json").write_text(json.dumps(modules))
+        (tmp_path / "1_LogitScore").mkdir()
+        (tmp_path / "1_LogitScore/config.json").write_text(json.dumps(score))
+    assert expected in message(tmp_path)

@@ -7,10 +7,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import gguf
 import numpy as np
 import pytest
 import safetensors.numpy
 from numpy.typing import NDArray
+from tests.models.tiny import TinyModels
+from tests.vectors.gguf_encoders import write_encoder
+from tests.weights.gguf_files import write_model as write_model_as_gguf
 from trunkline_server.backends.cpu.build import build
 from trunkline_server.backends.interface import Backend, Chunk, Sampled, SamplingParams
 from trunkline_server.backends.reference.backend import ReferenceBackend
@@ -238,3 +242,85 @@ def test_logits_of_classes_are_those_of_transformers(case: str, tmp_path: Path) 
         logits = backend(name, tmp_path)(ids, second_text)
         difference = np.abs(logits - np.asarray(wanted, np.float64).reshape(-1)).max()
         assert difference <= 1e-3 * max(1.0, float(np.abs(logits).max())), f"{name}: {logits} is not {wanted}"
+
+
+ANSWERS: dict[str, tuple[dict[str, Any], dict[str, Any], tuple[int, ...]]] = {
+    # The case: changes of the model, of its files, and the rows of its head.
+    "tied": ({"tie_word_embeddings": True}, {"true_token_id": 40, "false_token_id": 7}, (40, 7)),
+    "untied": ({}, {"true_token_id": 5, "false_token_id": 63}, (5, 63)),
+    "one_token": ({}, {"true_token_id": 9, "false_token_id": None}, (9,)),
+    "vllm": ({}, {"classifier_from_token": ["word1", "word2"]}, (6, 5)),
+}
+
+
+@pytest.mark.parametrize("case", ANSWERS)
+def test_answers_are_logits_of_the_language_model(case: str, tmp_path: Path) -> None:
+    import torch
+    import transformers
+
+    change, files, rows = ANSWERS[case]
+    write_model(tmp_path, "Qwen3ForCausalLM", "Qwen3Config", {**_DECODER, "head_dim": 16, **change})
+    ids = [2, *(WORDS.index(word) for word in LONG), 3]
+    with torch.no_grad():
+        logits = transformers.AutoModelForCausalLM.from_pretrained(tmp_path)(torch.tensor([ids])).logits[0, -1]
+    wanted = float(logits[rows[0]] - (logits[rows[1]] if len(rows) == 2 else 0.0))
+    if "classifier_from_token" in files:
+        config = json.loads((tmp_path / "config.json").read_text())
+        config |= {"architectures": ["Qwen3ForSequenceClassification"]} | files
+        (tmp_path / "config.json").write_text(json.dumps(config))
+    else:
+        kind = "sentence_transformers."
+        modules = [("", kind + "base.modules.Transformer"), ("1_LogitScore", kind + "cross_encoder.modules.LogitScore")]
+        (tmp_path / "modules.json").write_text(json.dumps([{"path": path, "type": name} for path, name in modules]))
+        (tmp_path / "1_LogitScore").mkdir()
+        (tmp_path / "1_LogitScore/config.json").write_text(json.dumps(files))
+    checkpoint = open_checkpoint(tmp_path)
+    assert checkpoint.config.pooling is not None and checkpoint.config.pooling.answer_rows == rows
+    for name in ("reference", "cpu"):
+        (score,) = backend(name, tmp_path)(ids)
+        assert abs(score - wanted) <= 1e-3 * max(1.0, abs(wanted)), f"{name}: {score} is not {wanted}"
+
+
+@pytest.mark.parametrize(
+    ("case", "pooling"),
+    [("bert_mean", "mean"), ("bert_first", "cls"), ("roberta", "rank"), ("roberta_classes", "rank")],
+)
+def test_gguf_files_of_encoders_have_the_same_vectors(case: str, pooling: str, tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    if case.startswith("bert"):
+        model, config, sizes, mode = EMBEDDERS[case]
+        write_model(tmp_path / "model", model, config, sizes)
+        write_modules(tmp_path / "model", mode)
+    else:
+        model, config, sizes = CLASSIFIERS["roberta"]
+        num_labels = 3 if case == "roberta_classes" else 1
+        write_model(tmp_path / "model", model, config, {**sizes, "num_labels": num_labels})
+    path = write_encoder(tmp_path / "model", tmp_path / "model.gguf", pooling)
+    first, second = [2, *(WORDS.index(word) for word in SHORT), 3], [*(WORDS.index(word) for word in LONG), 3]
+    for name in ("reference", "cpu"):
+        wanted, found = backend(name, tmp_path / "model"), backend(name, path)
+        for ids, second_text in ((first, 0), (first + second, len(first))):
+            assert (wanted(ids, second_text) == found(ids, second_text)).all(), name
+
+
+def test_gguf_files_of_decoders_say_how_they_make_vectors(tmp_path: Path, tiny_model: TinyModels) -> None:
+    model = tiny_model("qwen3")
+    rows = [9, 4]
+
+    def answers(writer: gguf.GGUFWriter) -> None:
+        writer.add_pooling_type(gguf.PoolingType.RANK)
+        writer.add_tensor("cls.output.weight", model.weights["model.embed_tokens.weight"][rows])
+
+    write_model_as_gguf(model, tmp_path / "rank.gguf", add=answers)
+    write_model_as_gguf(
+        model, tmp_path / "last.gguf", add=lambda writer: writer.add_pooling_type(gguf.PoolingType.LAST)
+    )
+    last, rank = (open_checkpoint(tmp_path / f"{name}.gguf") for name in ("last", "rank"))
+    assert last.config.pooling is not None and (last.config.pooling.kind, last.config.has_output_head) == ("last", True)
+    assert not rank.config.has_output_head
+    ids = list(range(3, 40))
+    for name in ("reference", "cpu"):
+        vector = backend(name, tmp_path / "last.gguf")(ids)
+        (score,) = backend(name, tmp_path / "rank.gguf")(ids)
+        yes, no = vector @ model.weights["model.embed_tokens.weight"][rows].T.astype(np.float64)
+        assert abs(score - (yes - no)) <= 1e-3 * max(1.0, abs(score)), name

@@ -1,14 +1,15 @@
-"""Reads `ModelConfig` from the `config.json` of an encoder."""
+"""Reads `ModelConfig` from the `config.json` of an encoder, or from GGUF metadata."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from trunkline_server.errors import UnsupportedArchitecture, quoted
 from trunkline_server.models.config import MAX_LAYERS, ModelConfig
 from trunkline_server.models.keys import Keys
-from trunkline_server.models.pooling import Pooling
+from trunkline_server.models.pooling import MAX_LABELS, RANK, Pooling, kind_from_gguf
 
 ENCODERS = ("bert", "camembert", "modernbert", "roberta", "xlm-roberta")
 
@@ -26,22 +27,15 @@ def encoder_config(path: Path, name: str, values: Mapping[str, object]) -> Model
     num_layers = keys.integer("num_hidden_layers")
     # RoBERTa counts positions from the one behind its padding token.
     offset = 0 if name == "bert" else keys.integer("pad_token_id", 1) + 1
-    config = ModelConfig(
-        architecture=name,
+    config = _bert_config(
+        name,
         vocab_size=keys.integer("vocab_size"),
         hidden_size=hidden_size,
         intermediate_size=keys.integer("intermediate_size"),
         num_layers=num_layers,
         num_heads=num_heads,
-        num_kv_heads=num_heads,
-        head_size=hidden_size // max(num_heads, 1),
         norm_eps=keys.number("layer_norm_eps", 1e-12),
         max_position_embeddings=keys.integer("max_position_embeddings", 512) - offset,
-        rope_theta=10_000.0,
-        rope_layers=(False,) * min(max(num_layers, 0), MAX_LAYERS),
-        gated_mlp=False,
-        norm_bias=True,
-        has_output_head=False,
         pooling=Pooling("mean", whole=True),
         position_offset=offset,
         num_text_types=keys.integer("type_vocab_size", 2),
@@ -51,6 +45,66 @@ def encoder_config(path: Path, name: str, values: Mapping[str, object]) -> Model
     if not 1 <= config.num_text_types <= 1 << 10:
         raise keys.wrong("type_vocab_size", "a positive number")
     return config
+
+
+def encoder_from_gguf(keys: Keys, name: str, vocab_size: int, num_rows: Callable[[str], int | None]) -> ModelConfig:
+    """Reads the config of an encoder from GGUF metadata.
+
+    num_rows: returns the rows of the file's tensor with this GGUF name, None if there is none.
+    Raises DamagedFile or UnsupportedArchitecture.
+    """
+    if keys.boolean("attention.causal", False):
+        raise UnsupportedArchitecture(f"`attention.causal` in `{keys.path}`", supported=("false",))
+    hidden_size, num_heads = keys.integer("embedding_length"), keys.integer("attention.head_count")
+    num_layers = keys.integer("block_count")
+    # Positions of RoBERTa's padding are not in the file.
+    config = _bert_config(
+        name,
+        vocab_size=vocab_size,
+        hidden_size=hidden_size,
+        intermediate_size=keys.integer("feed_forward_length"),
+        num_layers=num_layers,
+        num_heads=num_heads,
+        norm_eps=keys.number("attention.layer_norm_epsilon", 1e-12),
+        max_position_embeddings=keys.integer("context_length"),
+        pooling=_gguf_pooling(keys, num_rows("cls.output.weight")),
+        num_text_types=num_rows("token_types.weight") or 0,
+    )
+    if problem := config.problem():
+        raise keys.damaged(problem)
+    return config
+
+
+def _gguf_pooling(keys: Keys, num_labels: int | None) -> Pooling:
+    if keys.get("pooling_type") != RANK:
+        return Pooling(kind_from_gguf(keys.get("pooling_type")) or "mean", whole=True)
+    if num_labels is None or num_labels > MAX_LABELS:
+        raise keys.damaged(f"`cls.output.weight` has {num_labels or 'no'} rows, expected 1 to {MAX_LABELS} classes")
+    return Pooling("first", whole=True, labels=tuple(f"LABEL_{index}" for index in range(num_labels)))
+
+
+def _bert_config(
+    name: str,
+    *,
+    num_layers: int,
+    num_heads: int,
+    hidden_size: int,
+    **fields: Any,
+) -> ModelConfig:
+    return ModelConfig(
+        architecture=name,
+        hidden_size=hidden_size,
+        num_layers=num_layers,
+        num_heads=num_heads,
+        num_kv_heads=num_heads,
+        head_size=hidden_size // max(num_heads, 1),
+        rope_theta=10_000.0,
+        rope_layers=(False,) * min(max(num_layers, 0), MAX_LAYERS),
+        gated_mlp=False,
+        norm_bias=True,
+        has_output_head=False,
+        **fields,
+    )
 
 
 def _refuse_others(keys: Keys, texts: Mapping[str, str], flags: tuple[str, ...]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Container, Iterable
 
 from trunkline_server.models.config import ModelConfig
 from trunkline_server.weights.places import Place, dense_place
@@ -13,6 +13,24 @@ _WORDS = ("embeddings.word_embeddings.weight", "embeddings.tok_embeddings.weight
 _OLD = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
 # ModernBERT joins these, in this order.
 _JOINED = {"query": ("Wqkv", 0), "key": ("Wqkv", 1), "value": ("Wqkv", 2), "gate": ("Wi", 0), "up": ("Wi", 1)}
+_GGUF_WHOLE = {
+    "embeddings.word_embeddings": "token_embd",
+    "embeddings.position_embeddings": "position_embd",
+    "embeddings.token_type_embeddings": "token_types",
+    "embeddings.LayerNorm": "token_embd_norm",
+    "pooler.dense": "cls",
+    "score": "cls.output",
+}
+_GGUF_MODULES = {
+    "attention.self.query": "attn_q",
+    "attention.self.key": "attn_k",
+    "attention.self.value": "attn_v",
+    "attention.output.dense": "attn_output",
+    "attention.output.LayerNorm": "attn_output_norm",
+    "intermediate.dense": "ffn_up",
+    "output.dense": "ffn_down",
+    "output.LayerNorm": "layer_output_norm",
+}
 _JOINED_MODULE = re.compile(r"(layers\.\d+\.(?:attn|mlp))\.(\w+)")
 
 
@@ -46,3 +64,12 @@ def encoder_places(names: Iterable[str], tensors: Collection[str], config: Model
                 tensor = tensor.removesuffix(new) + spelling
         places[name] = Place(tensor)
     return places
+
+
+def gguf_encoder_place(name: str, config: ModelConfig, tensors: Container[str]) -> Place:
+    """Returns the place of one of BERT's weights in GGUF. tensors: the names in the file."""
+    module, _, kind = name.rpartition(".")
+    if module in _GGUF_WHOLE:
+        return Place(f"{_GGUF_WHOLE[module]}.{kind}")
+    layer, part = module.removeprefix("encoder.layer.").split(".", 1)
+    return Place(f"blk.{layer}.{_GGUF_MODULES[part]}.{kind}")

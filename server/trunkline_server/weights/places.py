@@ -48,7 +48,8 @@ class Place:
 
     index: of a matrix in a stack [E, N, K]. rows: the runs of rows [begin, end) that make up the weight; empty: all.
     step: of the rows of a run. is_transposed: the stack is [E, K, N]. transposes_rows: the weight is the transpose of
-    the rows.
+    the rows. subtracts_rows: the weight is the first row minus the second. num_rows: of the whole tensor, if the weight
+    may be far from its end.
     """
 
     tensor: str
@@ -57,6 +58,8 @@ class Place:
     step: int = 1
     is_transposed: bool = False
     transposes_rows: bool = False
+    subtracts_rows: bool = False
+    num_rows: int | None = None
 
 
 def safetensors_place(name: str, config: ModelConfig, tensors: Container[str] = ()) -> Place:
@@ -72,6 +75,11 @@ def _safetensors_place(name: str, config: ModelConfig) -> Place:
     module, _, kind = name.rpartition(".")
     if (dense := dense_place(name, config)) is not None:
         return dense
+    if name == "score.weight" and config.pooling is not None and config.pooling.answer_rows:
+        head = _safetensors_place(
+            "model.embed_tokens.weight" if config.tie_word_embeddings else "lm_head.weight", config
+        )
+        return answer_place(head.tensor, config.pooling.answer_rows, config.vocab_size)
     match = _LAYER.fullmatch(module)
     if match is None:
         return Place(f"{_SAFETENSORS_WHOLE.get(architecture, {}).get(module, module)}.{kind}")
@@ -110,6 +118,12 @@ def dense_place(name: str, config: ModelConfig) -> Place | None:
     return Place(f"{config.pooling.dense[int(match[1])].folder}/linear.{match[2]}")
 
 
+def answer_place(tensor: str, rows: tuple[int, ...], num_rows: int) -> Place:
+    """Returns the place of the weight whose product is the logit of one row, minus that of another if there is one."""
+    runs = tuple((row, row + 1) for row in rows)
+    return Place(tensor, rows=runs, subtracts_rows=len(rows) == 2, num_rows=num_rows)
+
+
 def _gpt_oss_expert(experts: str, expert: re.Match[str], kind: str, config: ModelConfig) -> Place:
     """Returns the place of an expert's weight; rows of gate and up take turns."""
     is_matrix, index, projection = kind == "weight", int(expert[1]), expert[2]
@@ -123,6 +137,8 @@ def _gpt_oss_expert(experts: str, expert: re.Match[str], kind: str, config: Mode
 def gguf_place(name: str, config: ModelConfig, tensors: Container[str]) -> Place:
     """Returns the place of a weight in GGUF. tensors: the names in the file."""
     architecture = config.architecture
+    if name == "score.weight" and config.pooling is not None and config.pooling.answer_rows:
+        return answer_place("cls.output.weight", config.pooling.answer_rows, len(config.pooling.answer_rows))
     module, _, kind = name.rpartition(".")
     match = _LAYER.fullmatch(module)
     if match is None:

@@ -17,18 +17,18 @@ from typing import Any, cast
 from trunkline_server.errors import DamagedFile, InvalidArgument, UnsupportedFormat, quoted
 from trunkline_server.models.config import MAX_FEATURES, ModelConfig
 from trunkline_server.models.keys import Keys
-from trunkline_server.models.pooling import Dense, Kind, Pooling
-from trunkline_server.weights.safetensors import SafetensorsFile
+from trunkline_server.models.pooling import MAX_LABELS, Dense, Kind, Pooling
+from trunkline_server.weights.safetensors import SafetensorsFile, read_json_object
 
 MODULES = "modules.json"
-# The backends that make vectors.
-BACKENDS = ("cpu", "reference")
+# The backends that make vectors, and those that run encoders.
+BACKENDS = ("cpu", "cuda", "reference")
+_ENCODER_BACKENDS = ("cpu", "reference")
 # The names of sentence-transformers.
 _MODES: dict[str, Kind] = {"cls": "first", "mean": "mean", "lasttoken": "last"}
 _ACTIVATIONS = {"torch.nn.modules.linear.Identity": False, "torch.nn.modules.activation.Tanh": True}
 _MAX_BYTES = 1 << 20
 _MAX_MODULES = 16
-_MAX_LABELS = 1 << 10
 _CLASSIFIER = "ForSequenceClassification"
 
 
@@ -41,14 +41,27 @@ def stated_pooling(config: ModelConfig, path: Path, values: Mapping[str, object]
     whole = config.pooling is not None and config.pooling.whole
     if _is_classifier(values):
         kind: Kind = _classifier_kind(path, values) if whole else "last"
+        if not whole and (rows := _answer_tokens(path.parent, values)):
+            return _answering(path, config, Pooling("last", labels=("LABEL_0",), answer_rows=rows))
         return replace(config, pooling=Pooling(kind, whole, _labels(path, values)), has_output_head=False)
     stated, is_bare = _stated_pooling(path.parent, whole), _has_bare_architecture(values)
     if whole:
         return config if stated is None else replace(config, pooling=stated)
     if stated is None and not is_bare:
         return config
+    if stated is not None and stated.answer_rows:
+        return _answering(path, config, stated)
     has_head = not is_bare and (config.tie_word_embeddings or has_head)
     return replace(config, pooling=stated or Pooling("last"), has_output_head=has_head)
+
+
+def _answering(path: Path, config: ModelConfig, pooling: Pooling) -> ModelConfig:
+    """Makes a model answer whether two texts fit. Raises DamagedFile or UnsupportedFormat."""
+    if any(not 0 <= row < config.vocab_size for row in pooling.answer_rows):
+        raise DamagedFile(path.parent / MODULES, f"an answer's token id is not one of {config.vocab_size}")
+    if config.logit_soft_cap is not None:
+        raise UnsupportedFormat(f"`{path}` caps the logits, which makes them no scores")
+    return replace(config, pooling=pooling, has_output_head=False)
 
 
 def open_modules(folder: Path, config: ModelConfig) -> dict[str, SafetensorsFile]:
@@ -70,6 +83,12 @@ def open_modules(folder: Path, config: ModelConfig) -> dict[str, SafetensorsFile
 def with_pooling(config: ModelConfig, asked: str, backend: str) -> ModelConfig:
     """Applies `--pooling`, one of `cli.POOLING`. Raises InvalidArgument if model or backend leave no such choice."""
     config = _asked(config, asked)
+    if config.is_encoder and backend not in _ENCODER_BACKENDS:
+        raise InvalidArgument(
+            f"the {backend} backend runs no encoders", hint=f"use the {' or '.join(_ENCODER_BACKENDS)} backend"
+        )
+    if backend == "cuda" and config.pooling is not None and config.pooling.kind == "first":
+        raise InvalidArgument("the cuda backend does not pool by the first token", hint="use the cpu backend")
     if backend in BACKENDS or config.pooling is None:
         return config
     if config.has_output_head:
@@ -138,11 +157,11 @@ def _labels(path: Path, values: Mapping[str, Any]) -> tuple[str, ...]:
     names = values.get("id2label")
     if names is None:
         count = values.get("num_labels", 2)
-        if not isinstance(count, int) or not 1 <= count <= _MAX_LABELS:
-            raise DamagedFile(path, f"`num_labels` is {quoted(str(count))}, expected 1 to {_MAX_LABELS}")
+        if not isinstance(count, int) or not 1 <= count <= MAX_LABELS:
+            raise DamagedFile(path, f"`num_labels` is {quoted(str(count))}, expected 1 to {MAX_LABELS}")
         return tuple(f"LABEL_{index}" for index in range(count))
-    if not isinstance(names, dict) or not 1 <= len(names) <= _MAX_LABELS:
-        raise DamagedFile(path, f"`id2label` is not an object of 1 to {_MAX_LABELS} names")
+    if not isinstance(names, dict) or not 1 <= len(names) <= MAX_LABELS:
+        raise DamagedFile(path, f"`id2label` is not an object of 1 to {MAX_LABELS} names")
     keys = [str(index) for index in range(len(names))]
     if set(names) != set(keys):
         raise DamagedFile(path, f"`id2label` does not name the classes 0 to {len(names) - 1}")
@@ -174,10 +193,12 @@ def _stated_pooling(folder: Path, whole: bool) -> Pooling | None:
             pooling = Pooling(_pooling(folder / place / "config.json"), whole)
         elif name == "Dense" and pooling is not None and not is_normalised:
             pooling = replace(pooling, dense=(*pooling.dense, _dense(folder, place)))
+        elif name == "LogitScore" and pooling is None and not whole:
+            pooling = Pooling("last", labels=("LABEL_0",), answer_rows=_answer_rows(folder / place / "config.json"))
         elif name == "Normalize":
             is_normalised = True
         elif name != "Transformer":
-            where = " in this place" if name in ("Dense", "Pooling") else ""
+            where = " in this place" if name in ("Dense", "LogitScore", "Pooling") else ""
             raise UnsupportedFormat(f"`{path}` has the module {quoted(name)}{where}, which is not supported")
     if pooling is not None and _loses_tanh(pooling):
         raise UnsupportedFormat(f"`{path}` has a `Dense` module with tanh behind the mean of a decoder's outputs")
@@ -187,6 +208,36 @@ def _stated_pooling(folder: Path, whole: bool) -> Pooling | None:
 def _loses_tanh(pooling: Pooling) -> bool:
     """Returns True if tanh would be applied to each position instead of their mean; see `models/vectors.py`."""
     return pooling.kind == "mean" and not pooling.whole and any(dense.has_tanh for dense in pooling.dense)
+
+
+def _answer_rows(path: Path) -> tuple[int, ...]:
+    """Reads the token ids of "yes" and, if it counts, "no" from the config of a `LogitScore` module."""
+    keys = Keys(path, _read_object(path))
+    if (name := keys.text("module_input_name", "causal_logits")) != "causal_logits":
+        raise UnsupportedFormat(f"`module_input_name` {quoted(name)} of `{path}` is not supported")
+    names = ("true_token_id", *(["false_token_id"] if keys.get("false_token_id") is not None else []))
+    return tuple(map(keys.integer, names))
+
+
+def _answer_tokens(folder: Path, values: Mapping[str, Any]) -> tuple[int, ...]:
+    """Returns the token ids of "yes" and "no" if `config.json` names both as vLLM does; empty otherwise."""
+    names = values.get("classifier_from_token")
+    if names is None:
+        return ()
+    path = folder / "tokenizer.json"
+    if not isinstance(names, list) or len(names) != 2 or not path.is_file():
+        raise UnsupportedFormat(
+            f"`classifier_from_token` of `{folder / 'config.json'}` is not a list of two tokens in `tokenizer.json`, "
+            "which is not supported"
+        )
+    model = read_json_object(path).get("model")
+    vocabulary = model.get("vocab") if isinstance(model, dict) else None
+    if not isinstance(vocabulary, dict):
+        raise DamagedFile(path, "`model.vocab` is missing or not an object")
+    no, yes = (vocabulary.get(str(name)) for name in names)
+    if type(yes) is not int or type(no) is not int:
+        raise DamagedFile(path, f"{' or '.join(quoted(str(name)) for name in names)} is not one of its tokens")
+    return (yes, no)
 
 
 def _dense(folder: Path, place: str) -> Dense:

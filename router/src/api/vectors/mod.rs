@@ -14,7 +14,7 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use serde::Serialize;
 use trunkline_scheduler::{PooledPrompt, Pooling};
-use trunkline_text::{Framed, GenerationDefaults, ModelText, TextError};
+use trunkline_text::{Framed, GenerationDefaults, ModelText, Question, TextError};
 use utoipa::ToSchema;
 
 use super::app::App;
@@ -69,12 +69,21 @@ impl Input {
         }
     }
 
-    fn encode(self, model: &ModelText, max_tokens: Option<usize>) -> Result<Framed, TextError> {
+    /// With `question`, a pair is put into that prompt.
+    fn encode(
+        self,
+        model: &ModelText,
+        question: Option<&Question<'_>>,
+        max_tokens: Option<usize>,
+    ) -> Result<Framed, TextError> {
         match self {
             Self::Prompt(Prompt::Text(text)) => model.encode_framed(&text, None, max_tokens),
             Self::Prompt(Prompt::TokenIds(mut ids)) => {
                 ids.truncate(max_tokens.unwrap_or(usize::MAX));
                 Ok(Framed { token_ids: ids, second_text: 0 })
+            }
+            Self::Pair(first, second) if let Some(question) = question => {
+                question.encode(&first, &second, max_tokens)
             }
             Self::Pair(first, second) => model.encode_framed(&first, Some(&second), max_tokens),
         }
@@ -208,7 +217,9 @@ impl<'a> Call<'a> {
         let max_tokens = cut.max_tokens(scope.validator.max_input_tokens)?;
         let num_bytes = inputs.iter().map(Input::num_bytes).sum();
         let encode = move |model: &ModelText| {
-            inputs.into_iter().map(|input| input.encode(model, max_tokens)).collect::<Result<Vec<_>, _>>()
+            let question = info.asks_about_pairs.then(|| model.question()).transpose()?;
+            let encode = |input: Input| input.encode(model, question.as_ref(), max_tokens);
+            inputs.into_iter().map(encode).collect::<Result<Vec<_>, _>>()
         };
         let encoded = served.tokenize(&scope.arrival.caller, num_bytes, encode).await?;
         let pooling = info.pooling;

@@ -54,6 +54,8 @@ pub struct Vectors {
     pub size: u32,
     /// The classes whose logits the elements are; empty if the vector is an embedding.
     pub labels: Vec<String>,
+    /// True if pairs of texts are put into the model's prompt for them.
+    pub asks_about_pairs: bool,
 }
 
 impl ShardInfo {
@@ -191,7 +193,7 @@ fn vectors_from_proto(describe: &proto::DescribeResponse) -> Result<Option<Vecto
         let detail = format!("`vector_size` of Describe is {size}, with {} `labels`", labels.len());
         return Err(ShardError::InvalidMessage { detail });
     }
-    Ok(Some(Vectors { pooling, size, labels }))
+    Ok(Some(Vectors { pooling, size, labels, asks_about_pairs: describe.asks_about_pairs }))
 }
 
 fn windows_from_proto(describe: &proto::DescribeResponse) -> Result<Option<WindowLimits>, ShardError> {

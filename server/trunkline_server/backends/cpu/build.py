@@ -249,7 +249,7 @@ def _divide(
 ) -> PoolSizes:
     if window_parts != "auto":
         return PoolSizes(num_blocks=num_blocks, num_window_parts=window_parts)
-    # Those of encoders hold nothing for longer than a step.
+    # Encoders keep nothing for longer than a step.
     if not any(config.windows) or config.is_encoder:
         return PoolSizes(num_blocks=num_blocks)
     num_windowed = sum(window is not None for window in config.windows)

@@ -1,4 +1,4 @@
-"""Writes tiny random models of BERT's architecture."""
+"""Writes tiny random models that make vectors."""
 
 from __future__ import annotations
 
@@ -36,3 +36,29 @@ def write_bert(folder: Path, kind: str, **sizes: Any) -> str:
         mask_token="[MASK]", model_input_names=["input_ids", "token_type_ids", "attention_mask"],
     ).save_pretrained(folder)  # fmt: skip
     return str(folder)
+
+
+def write_reranker(folder: Path) -> str:
+    """Writes a random Qwen3 that scores pairs by its answer, as sentence-transformers saves it. Returns its path."""
+    import torch
+    import transformers
+    from sentence_transformers import CrossEncoder
+    from sentence_transformers.base.modules import Transformer
+    from sentence_transformers.cross_encoder.modules import LogitScore
+
+    plain = folder / "plain"
+    write_bert(plain, "BertModel")
+    config = transformers.Qwen3Config(
+        vocab_size=len(WORDS), hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=16, max_position_embeddings=130, tie_word_embeddings=True,
+    )  # fmt: skip
+    network = transformers.Qwen3ForCausalLM(config)
+    for weight in network.parameters():
+        torch.nn.init.normal_(weight, std=0.2)
+    network.save_pretrained(plain)
+    template = "{% for message in messages %}[CLS] {{ message.role }} {{ message.content }} [SEP]{% endfor %}"
+    (plain / "chat_template.jinja").write_text(template)
+    transformer = Transformer(str(plain), transformer_task="text-generation")
+    score = LogitScore(WORDS.index("y"), WORDS.index("n"))
+    CrossEncoder(modules=[transformer, score], device="cpu").save_pretrained(str(folder / "reranker"))
+    return str(folder / "reranker")
