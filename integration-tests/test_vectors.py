@@ -12,7 +12,7 @@ import pytest
 from harness import Trunkline, http, serving
 from numpy.typing import NDArray
 from tests.vectors.gguf_encoders import write_encoder
-from vector_models import write_bert, write_reranker
+from vector_models import write_bert, write_reranker, write_xlm_roberta
 
 TEXTS = ["sea", "Tea on a terrace", "a rose is a rose", "x" * 40, "no one"]
 
@@ -51,6 +51,16 @@ def test_a_gguf_encoder_answers_as_its_folder_does(tmp_path: Path) -> None:
     with serving(model=folder) as whole, serving(model=str(gguf)) as converted:
         assert (embed(whole, texts) == embed(converted, texts)).all()
         assert "v1/embeddings" in "".join(converted.banner)
+
+
+def test_a_gguf_cross_encoder_scores_as_its_folder_does(tmp_path: Path) -> None:
+    folder = write_xlm_roberta(tmp_path / "model")
+    gguf = write_encoder(Path(folder), tmp_path / "model.gguf", "rank")
+    body = {"text_1": TEXTS[2], "text_2": [*TEXTS, "  one   </s> Rose st\u00e9 "]}
+    with serving(model=folder) as whole, serving(model=str(gguf)) as converted:
+        wanted, found = post(whole, "/v1/score", body), post(converted, "/v1/score", body)
+        assert found["usage"] == wanted["usage"]
+        assert [pair["score"] for pair in found["data"]] == [pair["score"] for pair in wanted["data"]]
 
 
 def test_a_cross_encoder_ranks_as_sentence_transformers_does(tmp_path: Path) -> None:

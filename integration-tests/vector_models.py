@@ -38,6 +38,38 @@ def write_bert(folder: Path, kind: str, **sizes: Any) -> str:
     return str(folder)
 
 
+def write_xlm_roberta(folder: Path) -> str:
+    """Writes a random XLM-RoBERTa with one class and a unigram tokenizer, and returns its path."""
+    import torch
+    import transformers
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+
+    torch.manual_seed(4)
+    tokenizer = Tokenizer(models.Unigram())
+    spaces = pre_tokenizers.Metaspace()
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), spaces])
+    tokenizer.decoder = decoders.Metaspace()
+    special = ["<s>", "<pad>", "</s>", "<unk>"]
+    trainer = trainers.UnigramTrainer(vocab_size=60, special_tokens=special, unk_token="<unk>", show_progress=False)
+    tokenizer.train_from_iterator(["a rose is a rose on a terrace", "the sea is no tea", "no one is at sea"], trainer)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A </s>", pair="<s> $A </s> </s> $B </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
+    )
+    config = transformers.XLMRobertaConfig(
+        vocab_size=tokenizer.get_vocab_size(), hidden_size=64, intermediate_size=96, num_hidden_layers=2,
+        num_attention_heads=4, max_position_embeddings=66, type_vocab_size=1, num_labels=1,
+    )  # fmt: skip
+    network = transformers.XLMRobertaForSequenceClassification(config)
+    for weight in network.parameters():
+        torch.nn.init.normal_(weight, std=0.2)
+    network.save_pretrained(folder)
+    transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", pad_token="<pad>", unk_token="<unk>",
+        cls_token="<s>", sep_token="</s>", model_input_names=["input_ids", "attention_mask"],
+    ).save_pretrained(folder)  # fmt: skip
+    return str(folder)
+
+
 def write_reranker(folder: Path) -> str:
     """Writes a random Qwen3 that scores pairs by its answer, as sentence-transformers saves it. Returns its path."""
     import torch

@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 import safetensors.numpy
+from tests.vectors.gguf_encoders import write_encoder
 from trunkline_server.errors import UserError
 from trunkline_server.models.config_encoder import encoder_config
+from trunkline_server.models.config_gguf import RopeFactors, config_from_gguf
 from trunkline_server.models.shapes import weight_shapes
 from trunkline_server.weights.checkpoint import open_checkpoint
 
@@ -21,6 +23,7 @@ CONFIG: dict[str, Any] = {
 POOLING = {"path": "1_Pooling", "type": "sentence_transformers.models.Pooling"}
 
 DENSE = {"path": "2_Dense", "type": "sentence_transformers.models.Dense"}
+SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
 MEAN = {"pooling_mode_mean_tokens": True}
 
 
@@ -184,3 +187,42 @@ def test_answers_that_cannot_be_scored_are_refused(
         (tmp_path / "1_LogitScore").mkdir()
         (tmp_path / "1_LogitScore/config.json").write_text(json.dumps(score))
     assert expected in message(tmp_path)
+
+
+BERT_IN_GGUF: dict[str, Any] = {
+    "general.architecture": "bert", "bert.block_count": 1, "bert.embedding_length": 16, "bert.feed_forward_length": 24,
+    "bert.attention.head_count": 2, "bert.attention.layer_norm_epsilon": 1e-12, "bert.context_length": 12,
+    "bert.pooling_type": 1,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("metadata", "rows", "expected"),
+    [
+        ({"bert.attention.causal": True}, {}, "`attention.causal`"),
+        ({"bert.embedding_length": 0}, {}, "`hidden_size` is 0"),
+        ({"bert.block_count": 1 << 40}, {}, "`num_layers` is 1099511627776"),
+        ({"bert.context_length": "many"}, {}, "`bert.context_length`"),
+        ({"bert.pooling_type": 4}, {}, "`cls.output.weight` has no rows"),
+        ({"bert.pooling_type": 4}, {"cls.output.weight": 5000}, "`cls.output.weight` has 5000 rows"),
+        ({}, {"token_embd.weight": None}, "`token_embd.weight` is missing"),
+    ],
+)
+def test_gguf_metadata_that_cannot_be_served_is_refused(
+    metadata: dict[str, Any], rows: dict[str, int | None], expected: str
+) -> None:
+    rows = {"token_embd.weight": 20, "token_types.weight": 2} | rows
+    with pytest.raises(UserError) as caught:
+        config_from_gguf(Path("m.gguf"), BERT_IN_GGUF | metadata, num_rows=rows.get, rope_factors=RopeFactors())
+    assert expected in str(caught.value)
+
+
+def test_a_gguf_encoder_without_a_weight_is_refused(tmp_path: Path) -> None:
+    write(tmp_path, CONFIG)
+    (tmp_path / "tokenizer.json").write_text(
+        json.dumps({"added_tokens": [], "model": {"vocab": {name: id for id, name in enumerate(SPECIAL)}}})
+    )
+    path = write_encoder(tmp_path, tmp_path / "model.gguf", "rank")
+    assert "`cls.output.weight` has no rows" in message(path)
+    path = write_encoder(tmp_path, tmp_path / "model.gguf", "mean", leave_out="blk.0.ffn_up.bias")
+    assert "tensor `blk.0.ffn_up.bias` is missing" in message(path)

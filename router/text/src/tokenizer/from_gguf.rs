@@ -1,5 +1,7 @@
 //! Builds a tokenizer from the metadata of a GGUF file.
 
+use std::collections::BTreeMap;
+
 use tokenizers::models::bpe::{BPE, Vocab};
 use tokenizers::models::wordpiece::WordPiece;
 use tokenizers::normalizers::{BertNormalizer, Prepend, Replace, Sequence};
@@ -12,6 +14,8 @@ use super::bytes::{byte_level_bytes, byte_level_spelling, byte_token, sentence_p
 use super::from_json::normalize_with;
 use super::merges::merges_by_score;
 use super::pre::PreTokenizer;
+use super::sentence_piece::proto::{ModelProto, NormalizerSpec, Piece};
+use super::sentence_piece::{SpaceRules, tokenizer_from_proto};
 use super::vocabulary::{Vocabulary, check_size};
 use crate::error::TextError;
 use crate::framing::{Framing, PairFraming};
@@ -72,9 +76,11 @@ pub fn tokenizer_from_gguf(metadata: &mut GgufMetadata) -> Result<GgufTokenizer,
         "gpt2" => byte_level(metadata, tokens),
         "llama" => sentence_piece(metadata, tokens),
         "bert" => word_piece(metadata, tokens),
+        "t5" => unigram(metadata, tokens),
         other => Err(TextError::UnsupportedTokenizer {
             detail: format!(
-                "`tokenizer.ggml.model` is `{other}`, but only `bert`, `gpt2` and `llama` are supported"
+                "`tokenizer.ggml.model` is `{other}`, but only `bert`, `gpt2`, `llama` and `t5` are \
+                 supported"
             ),
         }),
     }
@@ -253,6 +259,62 @@ fn word_piece(metadata: &mut GgufMetadata, mut tokens: Vec<GgufToken>) -> Result
     })
 }
 
+/// Builds SentencePiece's unigram tokenizer, as XLM-RoBERTa has.
+fn unigram(metadata: &mut GgufMetadata, tokens: Vec<GgufToken>) -> Result<GgufTokenizer, TextError> {
+    let scores = scores(metadata, tokens.len())?;
+    let charsmap = match metadata.remove("tokenizer.ggml.precompiled_charsmap") {
+        None => Vec::new(),
+        Some(GgufValue::Array(GgufArray::Integers(bytes))) => bytes
+            .into_iter()
+            .map(|byte| u8::try_from(byte).map_err(|_| invalid("`precompiled_charsmap` has no bytes")))
+            .collect::<Result<_, _>>()?,
+        Some(other) => {
+            return Err(invalid(format!("`tokenizer.ggml.precompiled_charsmap` is {}", other.kind())));
+        }
+    };
+    let is_set = |key: &str| !matches!(metadata.get(key), Some(GgufValue::Bool(false)));
+    let pieces = tokens.iter().zip(scores).map(|(token, score)| Piece {
+        text: &token.text,
+        score: score as f32,
+        kind: match token.kind {
+            TokenType::Normal => 1,
+            TokenType::Unknown => 2,
+            TokenType::UserDefined => 4,
+            TokenType::Byte => 6,
+            TokenType::Control | TokenType::Unused => 3,
+        },
+    });
+    let proto = ModelProto {
+        pieces: pieces.collect(),
+        normalizer: NormalizerSpec {
+            precompiled_charsmap: &charsmap,
+            add_dummy_prefix: is_set("tokenizer.ggml.add_space_prefix"),
+            remove_extra_whitespaces: is_set("tokenizer.ggml.remove_extra_whitespaces"),
+            ..NormalizerSpec::default()
+        },
+        ..ModelProto::default()
+    };
+    let renamed = |error| match error {
+        TextError::InvalidTokenizer { detail } => {
+            invalid(detail.replace("`tokenizer.model`", "`tokenizer.ggml.tokens`"))
+        }
+        other => other,
+    };
+    let built = tokenizer_from_proto(proto, BTreeMap::new(), SpaceRules::default()).map_err(renamed)?;
+    let begin = named_token(metadata, &["tokenizer.ggml.bos_token_id"], "<s>", &tokens)?;
+    let end = named_token(metadata, &["tokenizer.ggml.eos_token_id"], "</s>", &tokens)?;
+    let pair =
+        PairFraming { before: vec![begin], between: vec![end, end], num_of_first: None, after: vec![end] };
+    let unknown = tokens.iter().position(|token| token.kind == TokenType::Unknown).map(|id| id as u32);
+    Ok(GgufTokenizer {
+        tokenizer: built.tokenizer,
+        tokens: tokens.into_iter().map(|token| (token.text, token.kind == TokenType::Control)).collect(),
+        add_bos_by_default: true,
+        default_special_ids: [Some(begin), Some(end), unknown],
+        framing: Some(Framing { before: vec![begin], after: vec![end], pair }),
+    })
+}
+
 /// Returns the id that the first of several keys has, or that of a token by its name.
 fn named_token(
     metadata: &GgufMetadata,
@@ -278,15 +340,7 @@ fn derived_merges(
     tokens: &[GgufToken],
     vocab: &Vocab,
 ) -> Result<Vec<(String, String)>, TextError> {
-    let scores = match metadata.remove("tokenizer.ggml.scores") {
-        Some(GgufValue::Array(GgufArray::Floats(scores))) if scores.len() == tokens.len() => scores,
-        _ => {
-            return Err(invalid(format!(
-                "`tokenizer.ggml.scores` is missing or does not have one score for each of {} tokens",
-                tokens.len()
-            )));
-        }
-    };
+    let scores = scores(metadata, tokens.len())?;
     // Text must not merge into a control token, so control tokens are neither parts nor results.
     let mergeable: Vec<(&str, f64)> = tokens
         .iter()
@@ -297,6 +351,15 @@ fn derived_merges(
         .map(|(token, score)| (token.text.as_str(), score))
         .collect();
     Ok(merges_by_score(&mergeable, vocab))
+}
+
+fn scores(metadata: &mut GgufMetadata, num_tokens: usize) -> Result<Vec<f64>, TextError> {
+    match metadata.remove("tokenizer.ggml.scores") {
+        Some(GgufValue::Array(GgufArray::Floats(scores))) if scores.len() == num_tokens => Ok(scores),
+        _ => Err(invalid(format!(
+            "`tokenizer.ggml.scores` is missing or does not have one score for each of {num_tokens} tokens"
+        ))),
+    }
 }
 
 fn assemble(
