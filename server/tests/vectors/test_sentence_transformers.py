@@ -16,6 +16,7 @@ from tests.models.tiny import TinyModels
 from tests.vectors.gguf_encoders import write_encoder
 from tests.weights.gguf_files import write_model as write_model_as_gguf
 from trunkline_server.backends.cpu.build import build
+from trunkline_server.backends.cpu.weight_cache import PackedWeights
 from trunkline_server.backends.interface import Backend, Chunk, Sampled, SamplingParams
 from trunkline_server.backends.reference.backend import ReferenceBackend
 from trunkline_server.weights.checkpoint import open_checkpoint
@@ -324,3 +325,16 @@ def test_gguf_files_of_decoders_say_how_they_make_vectors(tmp_path: Path, tiny_m
         (score,) = backend(name, tmp_path / "rank.gguf")(ids)
         yes, no = vector @ model.weights["model.embed_tokens.weight"][rows].T.astype(np.float64)
         assert abs(score - (yes - no)) <= 1e-3 * max(1.0, abs(score)), name
+
+
+def test_packed_weights_of_other_answers_are_not_used(tmp_path: Path) -> None:
+    write_model(tmp_path, "Qwen3ForCausalLM", "Qwen3Config", {**_DECODER, "head_dim": 16})
+    (tmp_path / "modules.json").write_text(json.dumps([{"path": "1_LogitScore", "type": "x.LogitScore"}]))
+    (tmp_path / "1_LogitScore").mkdir()
+    paths = set()
+    for token_id in (5, 6):
+        (tmp_path / "1_LogitScore/config.json").write_text(json.dumps({"true_token_id": token_id}))
+        checkpoint = open_checkpoint(tmp_path)
+        tensors = [checkpoint.tensor("score.weight")]
+        paths.add(PackedWeights(checkpoint, tensors, tmp_path / "cache", "none").cache.path)
+    assert len(paths) == 2

@@ -10,12 +10,12 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::scoring::normalize;
-use super::{Call, Cut, Input, REFUSED, VectorUsage, send};
+use super::{Call, Cut, Input, VectorUsage};
 use crate::api::app::App;
 use crate::api::openai::{self, Prompts};
 use crate::api::{respond, tgi};
 use crate::error::ApiError;
-use crate::http::{Refused, parse};
+use crate::http::Refused;
 
 /// The body of a request for embeddings.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -109,15 +109,15 @@ pub async fn embeddings(State(app): State<Arc<App>>, request: Request) -> Respon
 }
 
 async fn answer(app: &Arc<App>, request: Request) -> Result<Response, ApiError> {
-    let (call, body) = Call::admit(app, request).await?;
-    let body: EmbeddingRequest = parse(&body, &[REFUSED, REFUSED_FOR_EMBEDDINGS].concat(), "")?;
+    let (mut call, body) = Call::admit(app, request).await?;
+    let body: EmbeddingRequest = call.parse(&body, REFUSED_FOR_EMBEDDINGS)?;
     app.served.model.check_name(body.model.as_deref())?;
     call.expect_embeddings()?;
     let num_elements = dimensions(body.dimensions, call.shard().vector_size())?;
     let model = call.model().to_owned();
     let inputs = body.input.0.into_iter().map(Input::Prompt).collect();
     let cut = Cut::of_field(body.truncate_prompt_tokens);
-    let (vectors, memory) = call.vectors(inputs, "input", cut).await?;
+    let (vectors, reply) = call.vectors(inputs, "input", cut).await?;
     let usage = VectorUsage::of(&vectors);
     let format = body.encoding_format.unwrap_or_default();
     let vectors = vectors.vectors.into_iter().enumerate();
@@ -128,7 +128,7 @@ async fn answer(app: &Arc<App>, request: Request) -> Result<Response, ApiError> 
         }
         Embedding { object: "embedding", index, embedding: Vector::new(values, format) }
     });
-    send(EmbeddingResponse { object: "list", data: data.collect(), model: &model, usage }, memory).await
+    reply.send(EmbeddingResponse { object: "list", data: data.collect(), model: &model, usage }).await
 }
 
 fn dimensions(asked: Option<i64>, most: usize) -> Result<usize, ApiError> {
@@ -169,17 +169,17 @@ pub async fn embed(State(app): State<Arc<App>>, request: Request) -> Response {
 }
 
 async fn answer_tei(app: &Arc<App>, request: Request) -> Result<Response, ApiError> {
-    let (call, body) = Call::admit(app, request).await?;
-    let body: EmbedRequest = parse(&body, REFUSED, "")?;
+    let (mut call, body) = Call::admit(app, request).await?;
+    let body: EmbedRequest = call.parse(&body, &[])?;
     call.expect_embeddings()?;
     let num_elements = dimensions(body.dimensions, call.shard().vector_size())?;
     let inputs = body.inputs.0.into_iter().map(Input::Prompt).collect();
-    let (mut vectors, memory) = call.vectors(inputs, "inputs", Cut::of_flag(body.truncate)).await?;
+    let (mut vectors, reply) = call.vectors(inputs, "inputs", Cut::of_flag(body.truncate)).await?;
     for values in &mut vectors.vectors {
         values.truncate(num_elements);
         if body.normalize != Some(false) {
             normalize(values);
         }
     }
-    send(vectors.vectors, memory).await
+    reply.send(vectors.vectors).await
 }

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 use trunkline_scheduler::{PooledPrompt, Pooling};
 use trunkline_text::{Framed, GenerationDefaults, ModelText, Question, TextError};
 use utoipa::ToSchema;
@@ -26,7 +27,7 @@ use crate::generation::admission::Admitted;
 use crate::generation::answer_memory::AnswerMemory;
 use crate::generation::place::Place;
 use crate::generation::vectors::Vectors;
-use crate::http::Refused;
+use crate::http::{IgnoredFields, OtherFields, Refused, parse_noting};
 use crate::limits::MAX_VECTOR_INPUTS;
 use crate::request::raw::{FieldNames, RawParams};
 use crate::request::ready;
@@ -49,6 +50,9 @@ const REFUSED: &[Refused] = &[
         hint: "use `raw_scores` of `/predict` or `/rerank`",
     },
 ];
+
+/// Fields of all these routes that change no answer.
+const HARMLESS: &[&str] = &["user", "priority"];
 
 /// The most memory of an element of a vector in an answer: its number, and its JSON text, whose buffer is briefly in
 /// memory twice.
@@ -149,11 +153,30 @@ pub(crate) struct Call<'a> {
     scope: Scope<'a>,
     permit: Place,
     info: VectorInfo,
+    path: String,
+    ignored: IgnoredFields,
+}
+
+/// The way to answer a call: the memory of the answer, and the fields that the answer names as ignored.
+pub(crate) struct Reply {
+    memory: AnswerMemory,
+    path: String,
+    ignored: IgnoredFields,
+}
+
+impl Reply {
+    /// Writes an answer whose memory is accounted for until it is sent.
+    async fn send(self, answer: impl Serialize) -> Result<Response, ApiError> {
+        let mut response = self.memory.hold(axum::Json(answer).into_response()).await?;
+        self.ignored.report(&self.path, &mut response);
+        Ok(response)
+    }
 }
 
 impl<'a> Call<'a> {
     /// Admits a request and returns it with its body. Refuses models that make no vectors.
     async fn admit(app: &'a Arc<App>, request: axum::extract::Request) -> Result<(Self, Bytes), ApiError> {
+        let path = request.uri().path().to_owned();
         let (Admitted { permit, shard, arrival }, body) = app.admit(request).await?;
         let info = shard.vectors.clone().ok_or(ApiError::NoVectors)?;
         let mut scope = Scope::new(app, arrival, shard);
@@ -162,7 +185,13 @@ impl<'a> Call<'a> {
             _ => u32::MAX,
         };
         scope.validator.allow_whole_context(most);
-        Ok((Self { scope, permit, info }, body))
+        Ok((Self { scope, permit, info, path, ignored: IgnoredFields::default() }, body))
+    }
+
+    /// Parses the body. `refused` are fields of the route besides those of all routes.
+    fn parse<T: DeserializeOwned>(&mut self, body: &[u8], refused: &[Refused]) -> Result<T, ApiError> {
+        let refused = &[REFUSED, refused].concat();
+        parse_noting(body, OtherFields { refused, harmless: HARMLESS }, "", &mut self.ignored)
     }
 
     /// Refuses a model with classes, whose vectors mean something else.
@@ -189,8 +218,8 @@ impl<'a> Call<'a> {
         inputs: Vec<Input>,
         field: &'static str,
         cut: Cut,
-    ) -> Result<(Vectors, AnswerMemory), ApiError> {
-        let Self { scope, permit, info } = self;
+    ) -> Result<(Vectors, Reply), ApiError> {
+        let Self { scope, permit, info, path, ignored } = self;
         let served = &scope.app.served;
         if inputs.is_empty() {
             return Err(ApiError::value(field, "is empty; hint: send at least one text"));
@@ -232,11 +261,6 @@ impl<'a> Call<'a> {
         if vectors.vectors.iter().any(|vector| vector.len() != info.size as usize) {
             return Err(ApiError::SequenceFailed { detail: "router and shard disagree".to_owned() });
         }
-        Ok((vectors, memory))
+        Ok((vectors, Reply { memory, path, ignored }))
     }
-}
-
-/// Writes an answer whose memory is accounted for until it is sent.
-async fn send(answer: impl Serialize, memory: AnswerMemory) -> Result<Response, ApiError> {
-    memory.hold(axum::Json(answer).into_response()).await
 }
