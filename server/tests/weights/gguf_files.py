@@ -94,11 +94,13 @@ def write_model(
     tensors_per_file: int = 0,
     divides_heads: bool = True,
     is_quantized: Callable[[str], bool] = lambda name: True,
+    add: Callable[[gguf.GGUFWriter], None] = lambda writer: None,
 ) -> Path:
     """Writes a model as llama.cpp's converter would; matrices in `quantization`, vectors in F32.
 
     is_quantized: False for the names of other matrices that stay in F32.
     tensors_per_file: if not 0, divides the model into files of so many tensors, whose names begin with that of `path`.
+    add: writes more metadata and tensors.
     divides_heads: as newer files of DeepSeek do, with a matrix of keys and one of values for each head.
     """
     config = model.config
@@ -132,12 +134,7 @@ def write_model(
         writer.add_attn_logit_softcapping(config["attn_logit_softcapping"])
         writer.add_final_logit_softcapping(config["final_logit_softcapping"])
     if config.get("num_experts_per_tok"):
-        keys = ("num_experts", "num_local_experts", "n_routed_experts")
-        writer.add_expert_count(next(config[key] for key in keys if key in config))
-        writer.add_expert_used_count(config["num_experts_per_tok"])
-        writer.add_expert_feed_forward_length(config.get("moe_intermediate_size") or config["intermediate_size"])
-        if "shared_expert_intermediate_size" in config:
-            writer.add_expert_shared_feed_forward_length(config["shared_expert_intermediate_size"])
+        _write_experts(writer, config)
     _write_rope(writer, config, head_size)
     is_latent = architecture == "deepseek2"
     weights = _latent_weights(model, divides_heads) if is_latent else _joined(model.weights, architecture)
@@ -151,11 +148,21 @@ def write_model(
         is_matrix = is_matrix and is_quantized(name)
         stored_as = gguf.GGMLQuantizationType[quantization if is_matrix else "F32"]
         writer.add_tensor(gguf_name(name, architecture), quantize(values, stored_as.name), raw_dtype=stored_as)
+    add(writer)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+def _write_experts(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
+    keys = ("num_experts", "num_local_experts", "n_routed_experts")
+    writer.add_expert_count(next(config[key] for key in keys if key in config))
+    writer.add_expert_used_count(config["num_experts_per_tok"])
+    writer.add_expert_feed_forward_length(config.get("moe_intermediate_size") or config["intermediate_size"])
+    if "shared_expert_intermediate_size" in config:
+        writer.add_expert_shared_feed_forward_length(config["shared_expert_intermediate_size"])
 
 
 def _write_latent(writer: gguf.GGUFWriter, config: dict[str, Any], divides_heads: bool) -> None:
