@@ -58,9 +58,10 @@ def test_compiled_kernels_are_cached_beside_the_weights(tmp_path: Path, monkeypa
     monkeypatch.delenv("TRITON_CACHE_DIR", raising=False)
     monkeypatch.setattr(builder, "build", lambda checkpoint, **options: asked.update(options))
     options = registry.BackendOptions(weights_cache=tmp_path, numerics="fast", max_step_tokens=128)
-    registry.build("cuda", SimpleNamespace(quantization=None), options)  # type: ignore[arg-type]
+    checkpoint: Any = SimpleNamespace(quantization=None, config=SimpleNamespace(recurrent=None))
+    registry.build("cuda", checkpoint, options)
     assert os.environ["TRITON_CACHE_DIR"] == str(tmp_path / "triton")
     assert (asked["numerics"], asked["max_step_tokens"]) == ("fast", 128)
     monkeypatch.setenv("TRITON_CACHE_DIR", "elsewhere")
-    registry.build("cuda", SimpleNamespace(quantization=None), options)  # type: ignore[arg-type]
+    registry.build("cuda", checkpoint, options)
     assert os.environ["TRITON_CACHE_DIR"] == "elsewhere"
