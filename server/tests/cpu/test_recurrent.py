@@ -19,7 +19,7 @@ from trunkline_server.backends.store_files import StoreOptions
 from trunkline_server.errors import DoesNotFit, InvalidArgument
 from trunkline_server.weights.checkpoint import Checkpoint, open_checkpoint
 
-CASES = ["lfm2", "granitemoehybrid", "qwen3_next"]
+CASES = ["lfm2", "lfm2_moe", "granitemoehybrid", "qwen3_next"]
 PROMPT = np.random.default_rng(11).integers(0, VOCAB_SIZE, 90).tolist()
 SAMPLING = SamplingParams(temperature=0.9, seed=7, logprobs=True)
 # K and V in f16; 0.00025 was measured.

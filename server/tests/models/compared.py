@@ -16,12 +16,12 @@ from trunkline_server.weights.tensor import FORMATS
 PAGE = Path(__file__).resolve().parents[3] / "docs/models.md"
 # Excludes settings that GGUF cannot state: `mscale`, other limits of GPT-OSS, SmolLM3's unrotated layers, Qwen's
 # windows and layers without experts, and which of Gemma's layers have a window. GLM has another name and joins more in
-# GGUF, and recurrent layers are read from safetensors alone.
+# GGUF. Granite 4 and Qwen3-Next are read from safetensors alone.
 GGUF_CASES = sorted(
     CASES.keys()
     - {
         "llama_yarn_mscale", "smollm3_marked", "qwen2_window", "qwen3_window", "gemma3_shallow", "qwen3_moe_mixed",
-        "glm", "gpt_oss_limited", "granitehybrid", "granitemoehybrid", "lfm2", "qwen3_next",
+        "glm", "gpt_oss_limited", "granitehybrid", "granitemoehybrid", "qwen3_next",
     }
 )  # fmt: skip
 CUDA_CASES = [
@@ -54,6 +54,7 @@ NAMES = {
     "internlm2": "InternLM 2",
     "internlm3": "InternLM 3",
     "lfm2": "LFM2",
+    "lfm2_moe": "LFM2 with experts",
     "llama": "Llama 2 and 3, Falcon 3, SmolLM2, Yi, DeepSeek-LLM",
     "mistral": "Mistral",
     "mixtral": "Mixtral",

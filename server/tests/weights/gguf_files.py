@@ -11,6 +11,7 @@ import gguf
 import numpy as np
 from tests.models.tiny import TinyModel
 from tests.weights.quantizers import QUANTIZERS, quantize_rows
+from trunkline_server.models.config_json import config_from_json
 
 _NAMES = {
     "model.embed_tokens": "token_embd",
@@ -41,6 +42,10 @@ _NAMES = {
     "mlp.down_proj": "ffn_down",
     "mlp.gate": "ffn_gate_inp",
     "mlp.gate.e_score_correction": "exp_probs_b",
+    "mlp.gate.choice": "exp_probs_b",
+    "mixer.conv": "shortconv.conv",
+    "mixer.in_proj": "shortconv.in_proj",
+    "mixer.out_proj": "shortconv.out_proj",
     "mlp.shared_experts.gate_proj": "ffn_gate_shexp",
     "mlp.shared_experts.up_proj": "ffn_up_shexp",
     "mlp.shared_experts.down_proj": "ffn_down_shexp",
@@ -54,7 +59,7 @@ _NAMES = {
 }
 _ARCHITECTURES = {
     "cohere": "command-r", "deepseek_v2": "deepseek2", "deepseek_v3": "deepseek2", "gemma3_text": "gemma3",
-    "gpt_oss": "gpt-oss", "mistral": "llama", "mixtral": "llama", "olmo3": "olmo2", "qwen2_moe": "qwen2moe",
+    "gpt_oss": "gpt-oss", "lfm2_moe": "lfm2moe", "mistral": "llama", "mixtral": "llama", "olmo3": "olmo2", "qwen2_moe": "qwen2moe",
     "qwen3_moe": "qwen3moe",
 }  # fmt: skip
 _NORM_BEHIND_ATTENTION = ("exaone4", "gemma2", "gemma3", "glm4", "gpt-oss", "olmo2", "seed_oss")
@@ -69,6 +74,8 @@ def gguf_name(name: str, architecture: str = "llama") -> str:
         if architecture in _NORM_BEHIND_ATTENTION and match[2] == "post_attention_layernorm":
             return f"blk.{match[1]}.post_attention_norm.{kind}"
         return f"blk.{match[1]}.{_NAMES[match[2]]}.{kind}"
+    if module == "model.norm" and architecture.startswith("lfm2"):
+        return f"token_embd_norm.{kind}"
     return f"{_NAMES[module]}.{kind}"
 
 
@@ -107,18 +114,19 @@ def write_model(
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])
     writer.add_block_count(config["num_hidden_layers"])
-    writer.add_feed_forward_length(config["intermediate_size"])
+    whole = config_from_json(path, config)
+    writer.add_feed_forward_length(whole.intermediate_size)
     writer.add_head_count(config["num_attention_heads"])
     if architecture in _LAYER_NORM:
         keys = ("layer_norm_eps", "norm_epsilon", "norm_eps")
         writer.add_layer_norm_eps(next(config[key] for key in keys if key in config))
     else:
-        writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+        writer.add_layer_norm_rms_eps(whole.norm_eps)
     head_size = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
     if architecture == "deepseek2":
         _write_latent(writer, config, divides_heads)
     else:
-        writer.add_head_count_kv(config["num_key_value_heads"])
+        _write_kv_heads(writer, config)
         writer.add_key_length(head_size)
         writer.add_value_length(head_size)
     writer.add_token_list([f"token {index} é" for index in range(config["vocab_size"])])
@@ -147,7 +155,9 @@ def write_model(
             values = permute(values, config["num_attention_heads" if ".q_proj." in name else "num_key_value_heads"])
         if architecture in _PLUS_ONE and name.endswith("norm.weight"):
             values = values + np.float32(1.0)
-        is_matrix = values.ndim >= 2 and not name.endswith(("mlp.gate.weight", ".bias"))
+        if name.endswith("mixer.conv.weight"):
+            values = values.reshape(-1, config["conv_L_cache"])
+        is_matrix = values.ndim >= 2 and not name.endswith(("mlp.gate.weight", "mixer.conv.weight", ".bias"))
         is_matrix = is_matrix and is_quantized(name)
         stored_as = gguf.GGMLQuantizationType[quantization if is_matrix else "F32"]
         writer.add_tensor(gguf_name(name, architecture), quantize(values, stored_as.name), raw_dtype=stored_as)
@@ -156,6 +166,18 @@ def write_model(
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+def _write_kv_heads(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
+    count = config["num_key_value_heads"]
+    if not config["model_type"].startswith("lfm2"):
+        writer.add_head_count_kv(count)
+        return
+    writer.add_head_count_kv([0 if kind == "conv" else count for kind in config["layer_types"]])
+    writer.add_shortconv_l_cache(config["conv_L_cache"])
+    if config["model_type"] == "lfm2_moe":
+        writer.add_leading_dense_block_count(config["num_dense_layers"])
+        writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
 
 
 def _write_latent(writer: gguf.GGUFWriter, config: dict[str, Any], divides_heads: bool) -> None:

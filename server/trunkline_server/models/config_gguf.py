@@ -11,6 +11,7 @@ from typing import Any
 from trunkline_server.errors import DamagedFile, UnsupportedArchitecture, quoted
 from trunkline_server.models.config import MAX_LAYERS, ModelConfig, RopeScaling
 from trunkline_server.models.config_latent import experts_from_gguf, latent_from_gguf, scaling_from_gguf
+from trunkline_server.models.config_recurrent import recurrent_from_gguf
 from trunkline_server.models.experts import GPT_OSS_SWIGLU
 from trunkline_server.models.keys import Keys
 from trunkline_server.models.pooling import Pooling, kind_from_gguf
@@ -31,6 +32,8 @@ ARCHITECTURES = {
     "granite": "granite",
     "granitemoe": "granitemoe",
     "internlm2": "internlm2",
+    "lfm2": "lfm2",
+    "lfm2moe": "lfm2_moe",
     "llama": "llama",
     "nemotron": "nemotron",
     "olmo2": "olmo2",
@@ -48,12 +51,14 @@ SUPPORTED = tuple(ARCHITECTURES)
 
 # Architectures with experts, which GGUF marks by their number.
 _WITH_EXPERTS = {
-    "deepseek_v2": "deepseek_v2", "gpt_oss": "gpt_oss", "granitemoe": "granitemoe", "llama": "mixtral",
-    "olmoe": "olmoe", "qwen2_moe": "qwen2_moe", "qwen3_moe": "qwen3_moe",
+    "deepseek_v2": "deepseek_v2", "gpt_oss": "gpt_oss", "granitemoe": "granitemoe",
+    "lfm2_moe": "lfm2_moe", "llama": "mixtral", "olmoe": "olmoe", "qwen2_moe": "qwen2_moe", "qwen3_moe": "qwen3_moe",
 }  # fmt: skip
 # The weights of used experts add up to 1. llama.cpp has this in its code for each architecture.
-_RENORMALISED = ("gpt_oss", "granitemoe", "mixtral", "qwen3_moe")
+_RENORMALISED = ("gpt_oss", "granitemoe", "lfm2_moe", "mixtral", "qwen3_moe")
 _LAYER_NORMS = ("cohere", "cohere2", "nemotron", "starcoder2")
+# Queries and keys are normalised, though the first layer may have none.
+_NORMED_HEADS = ("lfm2", "lfm2_moe")
 _UNGATED = ("nemotron", "starcoder2")
 # Norms of a layer, where they are not those of Llama.
 _NORMS: dict[str, tuple[str, ...]] = {
@@ -143,13 +148,13 @@ def config_from_gguf(
         gated_mlp=name not in _UNGATED,
         layer_norms=_NORMS.get(name, ("input_layernorm", "post_attention_layernorm")),
         norm_bias=has_tensor("output_norm.bias"),
-        query_key_norm=has_tensor("blk.0.attn_q_norm.weight"),
+        query_key_norm=name in _NORMED_HEADS or has_tensor("blk.0.attn_q_norm.weight"),
         wide_query_key_norm=name in ("olmo2", "olmoe"),
         windows=windows,
         local_rope_theta=_local_rope_theta(values, architecture),
         **_multipliers(values, name),
         **_gemma_fields(values, architecture, head_size, hidden_size // max(num_heads, 1)),
-        **_head_fields(values, name, head_size, num_heads, scaling),
+        **_head_fields(values, name, num_layers, head_size, num_heads, scaling),
         **_expert_fields(values, name, num_layers, has_tensor),
         pooling=None if (kind := kind_from_gguf(values.get("pooling_type"))) is None else Pooling(kind),
         **(_GPT_OSS if name == "gpt_oss" else {}),
@@ -160,12 +165,15 @@ def config_from_gguf(
     return config
 
 
-def _head_fields(values: Keys, name: str, head_size: int, num_heads: int, scaling: RopeScaling) -> dict[str, Any]:
+def _head_fields(
+    values: Keys, name: str, num_layers: int, head_size: int, num_heads: int, scaling: RopeScaling
+) -> dict[str, Any]:
     if name == "deepseek_v2":
         return latent_from_gguf(values, scaling)
     rotated_size = values.integer("rope.dimension_count", head_size)
+    recurrent = recurrent_from_gguf(values, name, num_layers)
     return {
-        "num_kv_heads": values.integer("attention.head_count_kv", num_heads),
+        **(recurrent or {"num_kv_heads": values.integer("attention.head_count_kv", num_heads)}),
         "head_size": head_size,
         "rotated_size": None if rotated_size == head_size else rotated_size,
     }
@@ -251,8 +259,9 @@ def _expert_fields(values: Keys, name: str, num_layers: int, has_tensor: Callabl
     num_experts = values.integer("expert_count", 0)
     if num_experts == 0:
         return {}
-    if name == "deepseek_v2":
-        return experts_from_gguf(values, num_layers, has_tensor)
+    if name in ("deepseek_v2", "lfm2_moe"):
+        experts = experts_from_gguf(values, num_layers, has_tensor)
+        return experts | ({"renormalise_experts": True} if name in _RENORMALISED else {})
     shared = values.integer("expert_shared_feed_forward_length", 0)
     return {
         "num_experts": num_experts,

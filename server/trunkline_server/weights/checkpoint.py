@@ -122,6 +122,11 @@ class GgufCheckpoint:
         self.config = _config(self._files[0], self._holders)
         self._places = {name: gguf_place(name, self.config, self._holders) for name in weight_shapes(self.config)}
         shapes = {name: file.tensors[name].shape for name, file in self._holders.items()}
+        shapes |= {
+            place.tensor: (math.prod(shapes[place.tensor]),)
+            for place in self._places.values()
+            if place.flattens and place.tensor in shapes
+        }
         # GGUF lacks the first dimension of a matrix with one row.
         for name, shape in shapes.items():
             if name.endswith("ffn_gate_inp_shexp.weight") and len(shape) == 1:
@@ -403,12 +408,13 @@ def _needed_shapes(
 def _config(file: GgufFile, holders: Mapping[str, GgufFile]) -> ModelConfig:
     """Reads the config from the metadata of a model's first file."""
     embedding = "token_embd.weight"
-    # A config uses no other array.
-    pattern = f"{file.metadata.get('general.architecture')}.attention.sliding_window_pattern"
-    is_array = isinstance(file.metadata.get(pattern), GgufArray)
+    # A config uses no other arrays.
+    prefix = f"{file.metadata.get('general.architecture')}.attention"
+    keys = (f"{prefix}.sliding_window_pattern", f"{prefix}.head_count_kv")
+    arrays = {key: file.array(key) for key in keys if isinstance(file.metadata.get(key), GgufArray)}
     return config_from_gguf(
         file.path,
-        {**file.metadata, pattern: file.array(pattern)} if is_array else file.metadata,
+        {**file.metadata, **arrays},
         vocab_rows=holders[embedding].tensors[embedding].shape[0] if embedding in holders else None,
         has_tensor=holders.__contains__,
         rope_factors=RopeFactors(

@@ -111,6 +111,10 @@ def _safetensors_place(name: str, config: ModelConfig) -> Place:
         begin = size if expert[2] == "up_proj" else 0
         stack = f"{layers}.block_sparse_moe.{'input' if joined else 'output'}_linear.{kind}"
         return Place(stack, int(expert[1]), ((begin, begin + size),) if joined else ())
+    if architecture == "lfm2_moe" and (expert := _EXPERT.fullmatch(module)):
+        return Place(f"{layers}.feed_forward.experts.{expert[1]}.{_MIXTRAL[expert[2]]}.{kind}")
+    if architecture == "lfm2_moe" and module == "mlp.gate.choice":
+        return Place(f"{layers}.feed_forward.expert_bias")
     if architecture == "mixtral" and (expert := _EXPERT.fullmatch(module)):
         return Place(f"{layers}.block_sparse_moe.experts.{expert[1]}.{_MIXTRAL[expert[2]]}.{kind}")
     if architecture == "phi3" and module in _QUERY_KEY_VALUE:
@@ -157,9 +161,11 @@ def hybrid_place(layers: str, module: str, kind: str, config: ModelConfig) -> Pl
         return Place(f"{layers}.self_attn.q_proj.{kind}", rows=rows)
     if not module.startswith("mixer."):
         return None
-    holder = {"granitemoehybrid": "mamba", "lfm2": "conv", "qwen3_next": "linear_attn"}[architecture]
+    holder = {"granitemoehybrid": "mamba", "lfm2": "conv", "lfm2_moe": "conv", "qwen3_next": "linear_attn"}[
+        architecture
+    ]
     if module == "mixer.conv":
-        conv = "conv" if architecture == "lfm2" else "conv1d"
+        conv = "conv" if holder == "conv" else "conv1d"
         return Place(f"{layers}.{holder}.{conv}.{kind}", flattens=kind == "weight")
     if name in _RECURRENT_PARAMETERS:
         return Place(f"{layers}.{holder}.{_RECURRENT_PARAMETERS[name]}")
@@ -199,7 +205,9 @@ def gguf_place(name: str, config: ModelConfig, tensors: Container[str]) -> Place
     module, _, kind = name.rpartition(".")
     match = _LAYER.fullmatch(module)
     if match is None:
-        return Place(f"{_GGUF_WHOLE[module]}.{kind}")
+        # llama.cpp's converter took the norm behind LFM2's last layer for one of embeddings.
+        is_misnamed = module == "model.norm" and architecture in ("lfm2", "lfm2_moe")
+        return Place(f"{'token_embd_norm' if is_misnamed else _GGUF_WHOLE[module]}.{kind}")
     layer, module = f"blk.{match[1]}", match[2]
     if expert := _EXPERT.fullmatch(module):
         return Place(f"{layer}.{_GGUF_EXPERTS[expert[2]]}.{kind}", int(expert[1]))
@@ -215,7 +223,7 @@ def gguf_place(name: str, config: ModelConfig, tensors: Container[str]) -> Place
     names = _GGUF_MODULES | (_GGUF_POST_NORMS if "post_feedforward_layernorm" in config.layer_norms else {})
     if architecture in ("gpt_oss", "seed_oss"):
         names = names | {"post_attention_layernorm": "post_attention_norm"}
-    return Place(f"{layer}.{names[module]}.{kind}")
+    return Place(f"{layer}.{names[module]}.{kind}", flattens=name.endswith("mixer.conv.weight"))
 
 
 def interleaved_heads(name: str, config: ModelConfig, *, is_gguf: bool) -> tuple[int, int] | None:
@@ -323,6 +331,17 @@ _SAFETENSORS_WHOLE = {
     "exaone": {"model.embed_tokens": "transformer.wte", "model.norm": "transformer.ln_f"},
     "internlm2": {"model.embed_tokens": "model.tok_embeddings", "lm_head": "output"},
     "lfm2": {"model.norm": "model.embedding_norm"},
+    "lfm2_moe": {"model.norm": "model.embedding_norm"},
+}
+_LFM2 = {
+    "input_layernorm": "operator_norm",
+    "post_attention_layernorm": "ffn_norm",
+    "self_attn.o_proj": "self_attn.out_proj",
+    "self_attn.q_norm": "self_attn.q_layernorm",
+    "self_attn.k_norm": "self_attn.k_layernorm",
+    "mlp.gate_proj": "feed_forward.w1",
+    "mlp.up_proj": "feed_forward.w3",
+    "mlp.down_proj": "feed_forward.w2",
 }
 _SAFETENSORS_MODULES = {
     "deepseek_v2": _SHARED_EXPERTS,
@@ -346,16 +365,8 @@ _SAFETENSORS_MODULES = {
     "gpt_oss": {"mlp.gate": "mlp.router"},
     "granitemoe": {"mlp.gate": "block_sparse_moe.router.layer"},
     "granitemoehybrid": {"mlp.gate": "block_sparse_moe.router.layer"},
-    "lfm2": {
-        "input_layernorm": "operator_norm",
-        "post_attention_layernorm": "ffn_norm",
-        "self_attn.o_proj": "self_attn.out_proj",
-        "self_attn.q_norm": "self_attn.q_layernorm",
-        "self_attn.k_norm": "self_attn.k_layernorm",
-        "mlp.gate_proj": "feed_forward.w1",
-        "mlp.up_proj": "feed_forward.w3",
-        "mlp.down_proj": "feed_forward.w2",
-    },
+    "lfm2": _LFM2,
+    "lfm2_moe": {**_LFM2, "mlp.gate": "feed_forward.gate"},
     "internlm2": {
         "input_layernorm": "attention_norm",
         "post_attention_layernorm": "ffn_norm",
@@ -386,6 +397,9 @@ _GGUF_MODULES = {
     "mlp.gate_proj": "ffn_gate",
     "mlp.up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down",
+    "mixer.conv": "shortconv.conv",
+    "mixer.in_proj": "shortconv.in_proj",
+    "mixer.out_proj": "shortconv.out_proj",
     "mlp.gate": "ffn_gate_inp",
     "mlp.gate.choice": "exp_probs_b",
     "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
