@@ -56,6 +56,14 @@ def test_keys_are_rounded_and_scaled_beside_states(checkpoint: Checkpoint, dtype
     assert Sequences(backend, seed=1).run(PROMPT, [21, 50], 3, SAMPLING) == whole
 
 
+def test_granite_with_attention_in_all_layers_keeps_no_state(tiny_model: TinyModels) -> None:
+    checkpoint = open_checkpoint(tiny_model("granitehybrid_attention").folder)
+    backend = build_tiny(checkpoint, kv_cache_dtype="f16")
+    assert not backend.info.recurrent
+    assert backend.info.num_window_parts == 0
+    test_generated_tokens_are_close_to_the_reference(checkpoint, backend)
+
+
 def test_cuts_of_the_prompt_and_threads_change_no_bit(checkpoint: Checkpoint, backend: CpuBackend) -> None:
     whole = Sequences(backend, seed=0).run(PROMPT, [], 6, SAMPLING)
     other = build_tiny(checkpoint, kv_cache_dtype="f16", threads=3)

@@ -21,14 +21,14 @@ GGUF_CASES = sorted(
     CASES.keys()
     - {
         "llama_yarn_mscale", "smollm3_marked", "qwen2_window", "qwen3_window", "gemma3_shallow", "qwen3_moe_mixed",
-        "glm", "gpt_oss_limited", "granitehybrid", "granitemoehybrid", "qwen3_next",
+        "glm", "gpt_oss_limited", "granitehybrid", "granitehybrid_attention", "granitemoehybrid", "qwen3_next",
     }
 )  # fmt: skip
 CUDA_CASES = [
     "llama3", "llama_yarn_mscale", "mistral_window", "gemma2", "gemma3", "gemma3_shallow", "qwen3", "smollm3",
     "smollm3_marked", "llama_biases", "qwen2_moe", "qwen3_moe", "mixtral", "qwen3_moe_mixed", "cohere2", "exaone4",
     "gemma", "glm4", "granite", "granitemoe", "nemotron", "olmo2", "olmo3", "phi3", "phi3_longrope", "starcoder2",
-    "qwen2_shallow", "deepseek_v2", "deepseek_v2_groups", "deepseek_v3", "gpt_oss",
+    "qwen2_shallow", "deepseek_v2", "deepseek_v2_groups", "deepseek_v3", "gpt_oss", "granitehybrid_attention",
 ]  # fmt: skip
 # transformers has no code for these, so they are compared with Llama of the same weights (tests/reference/).
 LIKE_LLAMA = ("exaone", "internlm2", "internlm3")

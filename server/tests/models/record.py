@@ -179,6 +179,11 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         **_MAMBA, **_MULTIPLIERS, "num_local_experts": 0, "shared_intermediate_size": 64,
         "position_embedding_type": "rope", "mamba_conv_bias": False, "num_experts_per_tok": 0,
     }),
+    # As the smallest models of the family are.
+    "granitehybrid_attention": ("GraniteMoeHybridConfig", {
+        **_MAMBA, **_MULTIPLIERS, "layer_types": ["full_attention"] * 3, "num_local_experts": 0,
+        "shared_intermediate_size": 64, "position_embedding_type": "rope", "num_experts_per_tok": 0,
+    }),
     "lfm2": ("Lfm2Config", {"layer_types": ["conv", "full_attention", "conv"], "block_multiple_of": 32}),
     "lfm2_moe": ("Lfm2MoeConfig", {
         "layer_types": ["conv", "full_attention", "conv"], "num_dense_layers": 1, "moe_intermediate_size": 32,

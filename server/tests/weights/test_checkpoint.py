@@ -108,6 +108,7 @@ def test_both_formats_give_the_same_config(tiny_model: TinyModels, tmp_path: Pat
         "gpt_oss",
         "gpt_oss_limited",
         "granitehybrid",
+        "granitehybrid_attention",
         "granitemoehybrid",
         "qwen3_next",
     }

@@ -16,9 +16,13 @@ _NO_LIMIT = (None, [0.0, math.inf], [0.0, {"__float__": "Infinity"}])
 
 
 def recurrent_from_json(keys: Keys, name: str, num_layers: int) -> dict[str, Any]:
-    """Returns the fields of a model with recurrent layers; none for other architectures."""
+    """Returns the fields of families with recurrent layers; none for other architectures."""
     readers = {"granitemoehybrid": _granite, "lfm2": _lfm2, "lfm2_moe": _lfm2_moe, "qwen3_next": _qwen3_next}
-    return readers[name](keys, num_layers) if name in readers else {}
+    if name not in readers:
+        return {}
+    fields = readers[name](keys, num_layers)
+    # Some models of these families have attention in all layers.
+    return fields if any(fields["recurrent"].layers) else {**fields, "recurrent": None}
 
 
 def recurrent_from_gguf(values: Keys, name: str, num_layers: int) -> dict[str, Any]:

@@ -121,7 +121,7 @@ def _safetensors_place(name: str, config: ModelConfig) -> Place:
         return Place(f"{layers}.self_attn.qkv_proj.{kind}", rows=_joined_rows(config, module))
     if architecture == "internlm2" and module in _QUERY_KEY_VALUE:
         return Place(f"{layers}.attention.wqkv.{kind}", rows=_grouped_rows(config, module))
-    if config.recurrent is not None and (place := hybrid_place(layers, module, kind, config)) is not None:
+    if (place := hybrid_place(layers, module, kind, config)) is not None:
         return place
     if config.latent is not None:
         if module == "mlp.gate.choice":
@@ -144,10 +144,8 @@ def _gpt_oss_expert(experts: str, expert: re.Match[str], kind: str, config: Mode
 
 
 def hybrid_place(layers: str, module: str, kind: str, config: ModelConfig) -> Place | None:
-    """Returns the place of a weight that only models with recurrent layers have; None for other weights."""
-    recurrent, architecture = config.recurrent, config.architecture
-    assert recurrent is not None
-    name = f"{module}.{kind}"
+    """Returns the place of a weight that only families with recurrent layers have; None for other weights."""
+    architecture, name = config.architecture, f"{module}.{kind}"
     if architecture == "granitemoehybrid" and (shared := _GRANITE_SHARED.fullmatch(module)):
         size = config.shared_expert_size or config.intermediate_size
         begin = size if shared[1] == "up_proj" else 0
