@@ -57,14 +57,19 @@ _NAMES = {
     "mlp.shared_expert.up_proj": "ffn_up_shexp",
     "mlp.shared_expert.down_proj": "ffn_down_shexp",
 }
+_SCAN_NAMES = {
+    "mixer.conv.weight": "ssm_conv1d.weight", "mixer.conv.bias": "ssm_conv1d.bias", "mixer.dt.bias": "ssm_dt.bias",
+    "mixer.in_proj.weight": "ssm_in.weight", "mixer.out_proj.weight": "ssm_out.weight", "mixer.rate.weight": "ssm_a",
+    "mixer.skip.weight": "ssm_d", "mixer.norm.weight": "ssm_norm.weight",
+}  # fmt: skip
 _ARCHITECTURES = {
     "cohere": "command-r", "deepseek_v2": "deepseek2", "deepseek_v3": "deepseek2", "gemma3_text": "gemma3",
-    "gpt_oss": "gpt-oss", "lfm2_moe": "lfm2moe", "mistral": "llama", "mixtral": "llama", "olmo3": "olmo2", "qwen2_moe": "qwen2moe",
+    "gpt_oss": "gpt-oss", "granitemoehybrid": "granitehybrid", "lfm2_moe": "lfm2moe", "mistral": "llama", "mixtral": "llama", "olmo3": "olmo2", "qwen2_moe": "qwen2moe",
     "qwen3_moe": "qwen3moe",
 }  # fmt: skip
 _NORM_BEHIND_ATTENTION = ("exaone4", "gemma2", "gemma3", "glm4", "gpt-oss", "olmo2", "seed_oss")
 _LAYER_NORM = ("cohere2", "command-r", "nemotron", "starcoder2")
-_PERMUTED = ("granite", "granitemoe", "internlm2", "llama", "smollm3")
+_PERMUTED = ("granite", "granitehybrid", "granitemoe", "internlm2", "llama", "smollm3")
 _PLUS_ONE = ("gemma", "gemma2", "gemma3", "nemotron")
 
 
@@ -73,6 +78,8 @@ def gguf_name(name: str, architecture: str = "llama") -> str:
     if match := re.fullmatch(r"model\.layers\.(\d+)\.(.+)", module):
         if architecture in _NORM_BEHIND_ATTENTION and match[2] == "post_attention_layernorm":
             return f"blk.{match[1]}.post_attention_norm.{kind}"
+        if architecture == "granitehybrid" and (scan := _SCAN_NAMES.get(f"{match[2]}.{kind}")):
+            return f"blk.{match[1]}.{scan}"
         return f"blk.{match[1]}.{_NAMES[match[2]]}.{kind}"
     if module == "model.norm" and architecture.startswith("lfm2"):
         return f"token_embd_norm.{kind}"
@@ -155,10 +162,11 @@ def write_model(
             values = permute(values, config["num_attention_heads" if ".q_proj." in name else "num_key_value_heads"])
         if architecture in _PLUS_ONE and name.endswith("norm.weight"):
             values = values + np.float32(1.0)
-        if name.endswith("mixer.conv.weight"):
-            values = values.reshape(-1, config["conv_L_cache"])
-        is_matrix = values.ndim >= 2 and not name.endswith(("mlp.gate.weight", "mixer.conv.weight", ".bias"))
-        is_matrix = is_matrix and is_quantized(name)
+        values = _as_scan(name, values) if architecture == "granitehybrid" else values
+        if name.endswith("conv.weight"):
+            values = values.reshape(-1, config.get("conv_L_cache") or config["mamba_d_conv"])
+        is_matrix = values.ndim >= 2 and not name.endswith(("mlp.gate.weight", ".bias"))
+        is_matrix = is_matrix and not re.search(r"\.mixer\.(conv|norm|rate|skip)\.", name) and is_quantized(name)
         stored_as = gguf.GGMLQuantizationType[quantization if is_matrix else "F32"]
         writer.add_tensor(gguf_name(name, architecture), quantize(values, stored_as.name), raw_dtype=stored_as)
     writer.write_header_to_file()
@@ -168,12 +176,30 @@ def write_model(
     return path
 
 
+def _as_scan(name: str, values: np.ndarray) -> np.ndarray:
+    """Returns the weight of a selective scan as `Mamba2Model.modify_tensors` of llama.cpp's converter does."""
+    if name.endswith("mixer.rate.weight"):
+        return -np.exp(values)[:, None]
+    if name.endswith("mixer.skip.weight"):
+        return values[:, None]
+    return values[None] if name.endswith("mixer.norm.weight") else values
+
+
 def _write_kv_heads(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
     count = config["num_key_value_heads"]
-    if not config["model_type"].startswith("lfm2"):
+    if config["model_type"] not in ("granitemoehybrid", "lfm2", "lfm2_moe"):
         writer.add_head_count_kv(count)
         return
-    writer.add_head_count_kv([0 if kind == "conv" else count for kind in config["layer_types"]])
+    writer.add_head_count_kv([count if kind == "full_attention" else 0 for kind in config["layer_types"]])
+    if config["model_type"] == "granitemoehybrid":
+        writer.add_ssm_conv_kernel(config["mamba_d_conv"])
+        writer.add_ssm_state_size(config["mamba_d_state"])
+        writer.add_ssm_group_count(config["mamba_n_groups"])
+        writer.add_ssm_inner_size(config["mamba_expand"] * config["hidden_size"])
+        writer.add_ssm_time_step_rank(config["mamba_n_heads"])
+        writer.add_rope_scaling_finetuned(config["position_embedding_type"] == "rope")
+        writer.add_expert_shared_feed_forward_length(config["shared_intermediate_size"])
+        return
     writer.add_shortconv_l_cache(config["conv_L_cache"])
     if config["model_type"] == "lfm2_moe":
         writer.add_leading_dense_block_count(config["num_dense_layers"])

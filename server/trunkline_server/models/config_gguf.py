@@ -30,6 +30,7 @@ ARCHITECTURES = {
     "glm4": "glm4",
     "gpt-oss": "gpt_oss",
     "granite": "granite",
+    "granitehybrid": "granitemoehybrid",
     "granitemoe": "granitemoe",
     "internlm2": "internlm2",
     "lfm2": "lfm2",
@@ -52,10 +53,10 @@ SUPPORTED = tuple(ARCHITECTURES)
 # Architectures with experts, which GGUF marks by their number.
 _WITH_EXPERTS = {
     "deepseek_v2": "deepseek_v2", "gpt_oss": "gpt_oss", "granitemoe": "granitemoe",
-    "lfm2_moe": "lfm2_moe", "llama": "mixtral", "olmoe": "olmoe", "qwen2_moe": "qwen2_moe", "qwen3_moe": "qwen3_moe",
+    "granitemoehybrid": "granitemoehybrid", "lfm2_moe": "lfm2_moe", "llama": "mixtral", "olmoe": "olmoe", "qwen2_moe": "qwen2_moe", "qwen3_moe": "qwen3_moe",
 }  # fmt: skip
 # The weights of used experts add up to 1. llama.cpp has this in its code for each architecture.
-_RENORMALISED = ("gpt_oss", "granitemoe", "lfm2_moe", "mixtral", "qwen3_moe")
+_RENORMALISED = ("gpt_oss", "granitemoe", "granitemoehybrid", "lfm2_moe", "mixtral", "qwen3_moe")
 _LAYER_NORMS = ("cohere", "cohere2", "nemotron", "starcoder2")
 # Queries and keys are normalised, though the first layer may have none.
 _NORMED_HEADS = ("lfm2", "lfm2_moe")
@@ -129,7 +130,8 @@ def config_from_gguf(
     windows = _windows(values, architecture, num_layers)
     norm_kind = "layer_norm_epsilon" if name in _LAYER_NORMS else "layer_norm_rms_epsilon"
     scaling = _rope_scaling(path, values, rope_factors, is_latent=name == "deepseek_v2")
-    config = ModelConfig(
+    recurrent = recurrent_from_gguf(values, name, num_layers, has_tensor)
+    fields: dict[str, Any] = dict(
         architecture=name,
         vocab_size=vocab_rows,
         hidden_size=hidden_size,
@@ -154,11 +156,12 @@ def config_from_gguf(
         local_rope_theta=_local_rope_theta(values, architecture),
         **_multipliers(values, name),
         **_gemma_fields(values, architecture, head_size, hidden_size // max(num_heads, 1)),
-        **_head_fields(values, name, num_layers, head_size, num_heads, scaling),
+        **_head_fields(values, name, head_size, recurrent.get("num_kv_heads"), num_heads, scaling),
         **_expert_fields(values, name, num_layers, has_tensor),
         pooling=None if (kind := kind_from_gguf(values.get("pooling_type"))) is None else Pooling(kind),
         **(_GPT_OSS if name == "gpt_oss" else {}),
     )
+    config = ModelConfig(**(fields | recurrent))
     if problem := config.problem():
         raise DamagedFile(path, problem)
     _refuse_shapes(path, values, config)
@@ -166,14 +169,13 @@ def config_from_gguf(
 
 
 def _head_fields(
-    values: Keys, name: str, num_layers: int, head_size: int, num_heads: int, scaling: RopeScaling
+    values: Keys, name: str, head_size: int, num_kv_heads: int | None, num_heads: int, scaling: RopeScaling
 ) -> dict[str, Any]:
     if name == "deepseek_v2":
         return latent_from_gguf(values, scaling)
     rotated_size = values.integer("rope.dimension_count", head_size)
-    recurrent = recurrent_from_gguf(values, name, num_layers)
     return {
-        **(recurrent or {"num_kv_heads": values.integer("attention.head_count_kv", num_heads)}),
+        "num_kv_heads": num_kv_heads or values.integer("attention.head_count_kv", num_heads),
         "head_size": head_size,
         "rotated_size": None if rotated_size == head_size else rotated_size,
     }
@@ -214,7 +216,7 @@ def _multipliers(values: Keys, name: str) -> dict[str, Any]:
     """Returns the factors that the metadata of Granite and Cohere states."""
     if name in ("cohere", "cohere2"):
         return {"logit_multiplier": values.number("logit_scale")}
-    if name not in ("granite", "granitemoe"):
+    if name not in ("granite", "granitemoe", "granitemoehybrid"):
         return {}
     divisor = values.number("logit_scale")
     if divisor <= 0:

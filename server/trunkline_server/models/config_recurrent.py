@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 from trunkline_server.errors import UnsupportedArchitecture, quoted
@@ -25,9 +26,9 @@ def recurrent_from_json(keys: Keys, name: str, num_layers: int) -> dict[str, Any
     return fields if any(fields["recurrent"].layers) else {**fields, "recurrent": None}
 
 
-def recurrent_from_gguf(values: Keys, name: str, num_layers: int) -> dict[str, Any]:
+def recurrent_from_gguf(values: Keys, name: str, num_layers: int, has_tensor: Callable[[str], bool]) -> dict[str, Any]:
     """Returns the same from the metadata of GGUF, with the key/value heads of layers that have them."""
-    if name not in ("lfm2", "lfm2_moe"):
+    if name not in ("granitemoehybrid", "lfm2", "lfm2_moe"):
         return {}
     counts = values.get("attention.head_count_kv")
     if not isinstance(counts, list) or len(counts) != num_layers or any(type(count) is not int for count in counts):
@@ -35,8 +36,32 @@ def recurrent_from_gguf(values: Keys, name: str, num_layers: int) -> dict[str, A
     others = {count for count in counts if count != 0}
     if len(others) > 1:
         raise values.wrong("attention.head_count_kv", "one number for all layers with attention, 0 for others")
-    recurrent = Recurrent(layers=tuple(count == 0 for count in counts), conv_width=values.integer("shortconv.l_cache"))
-    return {"recurrent": recurrent, "num_kv_heads": others.pop() if others else 1}
+    layers = tuple(count == 0 for count in counts)
+    fields: dict[str, Any] = {"num_kv_heads": others.pop() if others else 1}
+    if name != "granitemoehybrid":
+        return fields | {"recurrent": Recurrent(layers=layers, conv_width=values.integer("shortconv.l_cache"))}
+    if (groups := values.integer("ssm.group_count", 1)) != 1:
+        raise UnsupportedArchitecture(f"`ssm.group_count` {groups} in `{values.path}`", supported=("1",))
+    inner, num_heads = values.integer("ssm.inner_size"), values.integer("ssm.time_step_rank")
+    recurrent = Recurrent(
+        layers=layers,
+        conv_width=values.integer("ssm.conv_kernel"),
+        conv_bias=True in layers and has_tensor(f"blk.{layers.index(True)}.ssm_conv1d.bias"),
+        num_heads=num_heads,
+        value_size=inner // max(num_heads, 1),
+        num_keys=1,
+        key_size=values.integer("ssm.state_size"),
+    )
+    if recurrent.num_heads * recurrent.value_size != inner:
+        raise values.damaged(f"{inner} features (`ssm.inner_size`) cannot be divided into {num_heads} heads evenly")
+    shared = values.integer("expert_shared_feed_forward_length", values.integer("feed_forward_length"))
+    rotates = values.boolean("rope.scaling.finetuned", False)
+    return fields | {
+        "recurrent": recurrent,
+        "intermediate_size": shared,
+        "rope_layers": (rotates,) * num_layers,
+        **({"shared_expert_size": shared, "has_shared_gate": False} if values.integer("expert_count", 0) else {}),
+    }
 
 
 def _lfm2(keys: Keys, num_layers: int) -> dict[str, Any]:
@@ -49,6 +74,7 @@ def _lfm2_moe(keys: Keys, num_layers: int) -> dict[str, Any]:
         "num_experts": keys.integer("num_experts"),
         "num_experts_per_token": keys.integer("num_experts_per_tok"),
         "expert_size": keys.integer("moe_intermediate_size"),
+        "has_shared_gate": False,
         "expert_multiplier": keys.number("routed_scaling_factor", 1.0),
         "renormalise_experts": keys.boolean("norm_topk_prob", True),
         "sigmoid_experts": True,

@@ -154,7 +154,16 @@ class GgufCheckpoint:
         place = self._places[name]
         tensor = replace(self._holders[place.tensor].tensor(place.tensor), shape=self._shapes[place.tensor])
         tensor = _part(tensor, place)
+        if place.is_exponential:
+            tensor = self._logarithm(tensor)
         return replace(tensor, name=name, interleaved_heads=interleaved_heads(name, self.config, is_gguf=True))
+
+    def _logarithm(self, tensor: Tensor) -> Tensor:
+        """Returns the logarithm of the negated elements as F32. Raises DamagedFile."""
+        values = -dequantize(tensor)
+        if not ((values > 0) & np.isfinite(values)).all():
+            raise DamagedFile(self.path, f"tensor `{tensor.name}` has elements that are not negative numbers")
+        return replace(tensor, format="F32", data=np.log(values).view(np.uint8).reshape(-1), is_mapped=False)
 
     def fingerprint(self, page_sums: PageSums | None = None) -> str:
         return fingerprint_bytes([file.file.bytes for file in self._files], page_sums)

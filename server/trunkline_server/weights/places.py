@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 # Architectures that pair neighbours, in all files.
 NEIGHBOURS = frozenset({"cohere", "cohere2", "ernie4_5", "glm", "glm4"})
 # The same in GGUF alone (`LlamaModel.permute` in llama.cpp's converter).
-GGUF_NEIGHBOURS = frozenset({"granite", "granitemoe", "internlm2", "llama", "mixtral", "smollm3"})
+GGUF_NEIGHBOURS = frozenset({"granite", "granitemoe", "granitemoehybrid", "internlm2", "llama", "mixtral", "smollm3"})
 # Architectures whose safetensors hold norm weights minus 1.
 OFFSET_NORMS = frozenset({"gemma", "gemma2", "gemma3_text", "nemotron", "qwen3_next"})
 
@@ -51,7 +51,7 @@ class Place:
 
     index: of a matrix in a stack [E, N, K]. rows: the runs of rows [begin, end) that make up the weight; empty: all.
     step: of the rows of a run. is_transposed: the stack is [E, K, N]. transposes_rows: the weight is the transpose of
-    the rows. flattens: the weight is all elements in a row.
+    the rows. flattens: the weight is all elements in a row. is_exponential: it is the logarithm of the negated elements.
     """
 
     tensor: str
@@ -61,6 +61,7 @@ class Place:
     is_transposed: bool = False
     transposes_rows: bool = False
     flattens: bool = False
+    is_exponential: bool = False
 
 
 def safetensors_place(name: str, config: ModelConfig, tensors: Container[str] = ()) -> Place:
@@ -221,7 +222,23 @@ def gguf_place(name: str, config: ModelConfig, tensors: Container[str]) -> Place
     names = _GGUF_MODULES | (_GGUF_POST_NORMS if "post_feedforward_layernorm" in config.layer_norms else {})
     if architecture in ("gpt_oss", "seed_oss"):
         names = names | {"post_attention_layernorm": "post_attention_norm"}
-    return Place(f"{layer}.{names[module]}.{kind}", flattens=name.endswith("mixer.conv.weight"))
+    if module.startswith("mixer."):
+        return _gguf_mixer(layer, module, kind, is_scan=architecture == "granitemoehybrid")
+    return Place(f"{layer}.{names[module]}.{kind}")
+
+
+def _gguf_mixer(layer: str, module: str, kind: str, *, is_scan: bool) -> Place:
+    """Returns the place of a weight of a recurrent layer in GGUF, which has some vectors as matrices."""
+    part = module.removeprefix("mixer.")
+    if not is_scan:
+        return Place(f"{layer}.shortconv.{part}.{kind}", flattens=part == "conv")
+    tensor = f"{layer}.ssm_{_GGUF_SCAN[part]}"
+    is_bare = part in ("rate", "skip")
+    return Place(
+        tensor if is_bare else f"{tensor}.{kind}",
+        flattens=is_bare or part == "norm" or (part == "conv" and kind == "weight"),
+        is_exponential=part == "rate",
+    )
 
 
 def interleaved_heads(name: str, config: ModelConfig, *, is_gguf: bool) -> tuple[int, int] | None:
@@ -395,9 +412,6 @@ _GGUF_MODULES = {
     "mlp.gate_proj": "ffn_gate",
     "mlp.up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down",
-    "mixer.conv": "shortconv.conv",
-    "mixer.in_proj": "shortconv.in_proj",
-    "mixer.out_proj": "shortconv.out_proj",
     "mlp.gate": "ffn_gate_inp",
     "mlp.gate.choice": "exp_probs_b",
     "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
@@ -411,4 +425,7 @@ _GGUF_POST_NORMS = {
     "pre_feedforward_layernorm": "ffn_norm",
     "post_feedforward_layernorm": "post_ffw_norm",
 }
+_GGUF_SCAN = {
+    "in_proj": "in", "conv": "conv1d", "dt": "dt", "rate": "a", "skip": "d", "norm": "norm", "out_proj": "out",
+}  # fmt: skip
 _GGUF_EXPERTS = {"gate_proj": "ffn_gate_exps", "up_proj": "ffn_up_exps", "down_proj": "ffn_down_exps"}
