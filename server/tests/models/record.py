@@ -179,7 +179,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         **_MAMBA, **_MULTIPLIERS, "num_local_experts": 0, "shared_intermediate_size": 64,
         "position_embedding_type": "rope", "mamba_conv_bias": False, "num_experts_per_tok": 0,
     }),
-    # As the smallest models of the family are.
+    # Some models of the family have no recurrent layer.
     "granitehybrid_attention": ("GraniteMoeHybridConfig", {
         **_MAMBA, **_MULTIPLIERS, "layer_types": ["full_attention"] * 3, "num_local_experts": 0,
         "shared_intermediate_size": 64, "position_embedding_type": "rope", "num_experts_per_tok": 0,

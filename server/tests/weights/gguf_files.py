@@ -64,8 +64,8 @@ _SCAN_NAMES = {
 }  # fmt: skip
 _ARCHITECTURES = {
     "cohere": "command-r", "deepseek_v2": "deepseek2", "deepseek_v3": "deepseek2", "gemma3_text": "gemma3",
-    "gpt_oss": "gpt-oss", "granitemoehybrid": "granitehybrid", "lfm2_moe": "lfm2moe", "mistral": "llama", "mixtral": "llama", "olmo3": "olmo2", "qwen2_moe": "qwen2moe",
-    "qwen3_moe": "qwen3moe",
+    "gpt_oss": "gpt-oss", "granitemoehybrid": "granitehybrid", "lfm2_moe": "lfm2moe", "mistral": "llama",
+    "mixtral": "llama", "olmo3": "olmo2", "qwen2_moe": "qwen2moe", "qwen3_moe": "qwen3moe",
 }  # fmt: skip
 _NORM_BEHIND_ATTENTION = ("exaone4", "gemma2", "gemma3", "glm4", "gpt-oss", "olmo2", "seed_oss")
 _LAYER_NORM = ("cohere2", "command-r", "nemotron", "starcoder2")
@@ -146,13 +146,7 @@ def write_model(
     if architecture == "gemma2":
         writer.add_attn_logit_softcapping(config["attn_logit_softcapping"])
         writer.add_final_logit_softcapping(config["final_logit_softcapping"])
-    if config.get("num_experts_per_tok"):
-        keys = ("num_experts", "num_local_experts", "n_routed_experts")
-        writer.add_expert_count(next(config[key] for key in keys if key in config))
-        writer.add_expert_used_count(config["num_experts_per_tok"])
-        writer.add_expert_feed_forward_length(config.get("moe_intermediate_size") or config["intermediate_size"])
-        if "shared_expert_intermediate_size" in config:
-            writer.add_expert_shared_feed_forward_length(config["shared_expert_intermediate_size"])
+    _write_experts(writer, config)
     _write_rope(writer, config, head_size)
     is_latent = architecture == "deepseek2"
     weights = _latent_weights(model, divides_heads) if is_latent else _joined(model.weights, architecture)
@@ -174,6 +168,17 @@ def write_model(
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+def _write_experts(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
+    if not config.get("num_experts_per_tok"):
+        return
+    keys = ("num_experts", "num_local_experts", "n_routed_experts")
+    writer.add_expert_count(next(config[key] for key in keys if key in config))
+    writer.add_expert_used_count(config["num_experts_per_tok"])
+    writer.add_expert_feed_forward_length(config.get("moe_intermediate_size") or config["intermediate_size"])
+    if "shared_expert_intermediate_size" in config:
+        writer.add_expert_shared_feed_forward_length(config["shared_expert_intermediate_size"])
 
 
 def _as_scan(name: str, values: np.ndarray) -> np.ndarray:

@@ -53,7 +53,8 @@ SUPPORTED = tuple(ARCHITECTURES)
 # Architectures with experts, which GGUF marks by their number.
 _WITH_EXPERTS = {
     "deepseek_v2": "deepseek_v2", "gpt_oss": "gpt_oss", "granitemoe": "granitemoe",
-    "granitemoehybrid": "granitemoehybrid", "lfm2_moe": "lfm2_moe", "llama": "mixtral", "olmoe": "olmoe", "qwen2_moe": "qwen2_moe", "qwen3_moe": "qwen3_moe",
+    "granitemoehybrid": "granitemoehybrid", "lfm2_moe": "lfm2_moe", "llama": "mixtral", "olmoe": "olmoe",
+    "qwen2_moe": "qwen2_moe", "qwen3_moe": "qwen3_moe",
 }  # fmt: skip
 # The weights of used experts add up to 1. llama.cpp has this in its code for each architecture.
 _RENORMALISED = ("gpt_oss", "granitemoe", "granitemoehybrid", "lfm2_moe", "mixtral", "qwen3_moe")
@@ -128,7 +129,6 @@ def config_from_gguf(
     hidden_size = values.integer("embedding_length")
     head_size = values.integer("attention.key_length", hidden_size // max(num_heads, 1))
     windows = _windows(values, architecture, num_layers)
-    norm_kind = "layer_norm_epsilon" if name in _LAYER_NORMS else "layer_norm_rms_epsilon"
     scaling = _rope_scaling(path, values, rope_factors, is_latent=name == "deepseek_v2")
     recurrent = recurrent_from_gguf(values, name, num_layers, has_tensor)
     fields: dict[str, Any] = dict(
@@ -138,7 +138,7 @@ def config_from_gguf(
         intermediate_size=values.integer("feed_forward_length"),
         num_layers=num_layers,
         num_heads=num_heads,
-        norm_eps=values.number(f"attention.{norm_kind}"),
+        norm_eps=values.number(f"attention.layer_norm_{'' if name in _LAYER_NORMS else 'rms_'}epsilon"),
         max_position_embeddings=values.integer("context_length"),
         rope_theta=values.number("rope.freq_base", 1_000_000.0 if architecture == "gemma3" else 10_000.0),
         rope_layers=_rope_layers(architecture, num_layers, windows),

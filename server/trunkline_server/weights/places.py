@@ -51,7 +51,8 @@ class Place:
 
     index: of a matrix in a stack [E, N, K]. rows: the runs of rows [begin, end) that make up the weight; empty: all.
     step: of the rows of a run. is_transposed: the stack is [E, K, N]. transposes_rows: the weight is the transpose of
-    the rows. flattens: the weight is all elements in a row. is_exponential: it is the logarithm of the negated elements.
+    the rows. flattens: the weight is all elements in a row. is_exponential: it is the logarithm of the negated
+    elements.
     """
 
     tensor: str
