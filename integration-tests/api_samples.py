@@ -97,6 +97,11 @@ MESSAGES: dict[str, list[Any]] = {
     "service_tier": ["auto", "standard_only"],
 }
 # Table → field → values to send, one request for each.
+VECTORS: dict[str, list[Any]] = {
+    "input": [PROMPT, [5, 6], [PROMPT, PROMPT], [[5], [6]]],
+    "model": SHARED["model"],
+    "truncate_prompt_tokens": [3, -1],
+}
 SAMPLES: dict[str, dict[str, list[Any]]] = {
     "chat": SHARED
     | {
@@ -185,6 +190,28 @@ SAMPLES: dict[str, dict[str, list[Any]]] = {
         ],
     },
     "tokenize": {"inputs": [PROMPT], "add_special_tokens": [True, False]},
+    "embeddings": VECTORS | {"encoding_format": ["base64", "float"], "dimensions": [2], "normalize": [False]},
+    "embed": {"inputs": VECTORS["input"], "truncate": [True], "normalize": [False], "dimensions": [2]},
+    "rerank": {
+        "query": [PROMPT],
+        "documents": [[{"text": PROMPT}], [PROMPT]],
+        "texts": [[PROMPT]],
+        "model": SHARED["model"],
+        "top_n": [1],
+        **{name: [True] for name in ("return_documents", "return_text", "raw_scores", "truncate")},
+        "truncate_prompt_tokens": [2, -1],
+    },
+    "score": {
+        **{name: VECTORS[name] for name in ("model", "truncate_prompt_tokens")},
+        "text_1": [PROMPT, [PROMPT]],
+        "text_2": [PROMPT, [PROMPT]],
+    },
+    "classify": VECTORS,
+    "predict": {
+        "inputs": [PROMPT, [PROMPT, PROMPT], [[PROMPT], [PROMPT, PROMPT]]],
+        "truncate": [True],
+        "raw_scores": [True],
+    },
     "vertex": {
         "instances": [[{"inputs": PROMPT, "parameters": {"max_new_tokens": 2}}]],
         "instances[].inputs": [PROMPT],
@@ -211,6 +238,7 @@ BESIDE: dict[tuple[str, str], dict[str, Any]] = {
     ("message", "tool_call_id"): {"role": "tool", "content": "blue"},
     ("chat", "max_completion_tokens"): {"max_tokens": None},
     ("parameters", "best_of"): {"do_sample": True},
+    ("rerank", "texts"): {"documents": None},
     ("vertex", "instances[].messages"): {"instances": [{"max_tokens": 2}]},
     ("vertex", "instances[].inputs"): {"instances": [{"parameters": {"max_new_tokens": 2}}]},
 }

@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass, replace
 
 STATUSES = ("supported", "refused", "ignored")
+VECTORS = "## Embeddings, scores and classes"
 # Name of a table → its section in docs/api.md and the first cell of its header.
 TABLES = {
     "chat": ("## `POST /v1/chat/completions`", "field"),
@@ -18,6 +19,12 @@ TABLES = {
     "generate": ("## `POST /generate`, `POST /generate_stream`, `POST /`", "field"),
     "parameters": ("## `POST /generate`, `POST /generate_stream`, `POST /`", "field of `parameters`"),
     "tokenize": ("## `POST /tokenize`", "field"),
+    "embeddings": (VECTORS, "field of `/v1/embeddings`"),
+    "embed": (VECTORS, "field of `/embed`"),
+    "rerank": (VECTORS, "field of `/v1/rerank` and `/rerank`"),
+    "score": (VECTORS, "field of `/v1/score`"),
+    "classify": (VECTORS, "field of `/v1/classify`"),
+    "predict": (VECTORS, "field of `/predict`"),
     "vertex": ("## `POST /vertex`", "field"),
     "pin": ("## `POST /v1/kv/tree/{id}/pin`", "field"),
 }

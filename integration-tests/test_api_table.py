@@ -16,10 +16,12 @@ import pytest
 from api_samples import BESIDE, KEPT_RESPONSE, PROMPT, SAMPLES, USER
 from api_table import Row, neutral_values, parse_rows, read_rows
 from harness import ROOT, Trunkline, serving
+from vector_models import write_bert
 
 ROWS = read_rows((ROOT / "docs/api.md").read_text())
 CHAT = {"messages": USER, "max_tokens": 2, "temperature": 0}
 COMPLETION = {"prompt": PROMPT, "max_tokens": 2, "temperature": 0}
+PAIRS = {"query": PROMPT, "documents": [PROMPT, "A rose is"]}
 GENERATE = {"inputs": PROMPT, "parameters": {"max_new_tokens": 2}}
 # Concurrent requests. They share steps and stay below the server's limit even if each has two outputs.
 NUM_SENDERS = 16
@@ -34,6 +36,7 @@ LISTS = {"messages", "instances"}
 # Fields that a route refuses although other routes of its table accept them: route → field → accepted values.
 EXCEPT: dict[str, dict[str, list[Any]]] = {
     "/generate_stream": {"best_of": [1], "decoder_input_details": []},
+    "/v1/rerank": {"texts": []},
     "/vertex": {
         "n": [1],
         "stream": [False],
@@ -53,6 +56,7 @@ class Place:
     """A route that accepts the fields of a table.
 
     `holder` is the path of the object in its body that has the fields, and `text` the path of the text in its answer.
+    `classifies`: a server whose model classifies answers it, not the one that generates.
     """
 
     table: str
@@ -61,6 +65,7 @@ class Place:
     holder: str = ""
     status: int = 400
     text: tuple[str | int, ...] = ()
+    classifies: bool = False
 
     def __str__(self) -> str:
         return f"{self.table}-{self.route}"
@@ -102,11 +107,16 @@ PLACES = [
     ),
     Place("parameters", "/vertex", in_instance(GENERATE), "instances[].parameters", 422),
     Place("tokenize", "/tokenize", json.dumps({"inputs": PROMPT}), status=422),
+    Place("embeddings", "/v1/embeddings", json.dumps({"input": PROMPT}), text=("data", 0, "embedding")),
+    Place("embed", "/embed", json.dumps({"inputs": PROMPT}), status=422),
+    Place("rerank", "/rerank", json.dumps(PAIRS), status=422, text=("results",)),
+    Place("rerank", "/v1/rerank", json.dumps(PAIRS), text=("results",)),
+    Place("score", "/v1/score", json.dumps({"text_1": PROMPT, "text_2": PROMPT}), text=("data", 0, "score")),
+    Place("classify", "/v1/classify", json.dumps({"input": PROMPT}), text=("data", 0, "probs"), classifies=True),
+    Place("predict", "/predict", json.dumps({"inputs": PROMPT}), status=422, classifies=True),
     Place("vertex", "/vertex", in_instance(GENERATE), status=422),
     Place("pin", "/v1/kv/tree/{id}/pin", "{}"),
 ]
-# This server's model answers none of them. `router/tests/router/vectors.rs` sends their fields, and they have no table.
-VECTOR_ROUTES = {"/v1/embeddings", "/v1/score", "/v1/rerank", "/v1/classify", "/embed", "/rerank", "/predict"}
 # Table → schema of the OpenAPI document.
 SCHEMAS = {
     "chat": "ChatCompletionRequest",
@@ -118,6 +128,12 @@ SCHEMAS = {
     "generate": "GenerateRequest",
     "parameters": "GenerateParameters",
     "tokenize": "TokenizeRequest",
+    "embeddings": "EmbeddingRequest",
+    "embed": "EmbedRequest",
+    "rerank": "RerankRequest",
+    "score": "ScoreRequest",
+    "classify": "ClassifyRequest",
+    "predict": "PredictRequest",
     "vertex": "VertexRequest",
     "pin": "PinRequest",
 }
@@ -208,8 +224,11 @@ PROBES = list(dict.fromkeys(probes()))
 class Walk:
     """Sends all probes to one server. Holds the answer to each probe, and to the unchanged body of each place."""
 
-    def __init__(self, server: Trunkline) -> None:
-        with httpx.Client(base_url=server.base_url, timeout=300) as client:
+    def __init__(self, server: Trunkline, classifier: Trunkline) -> None:
+        with (
+            httpx.Client(base_url=server.base_url, timeout=300) as client,
+            httpx.Client(base_url=classifier.base_url, timeout=300) as self.classifier,
+        ):
             self.openapi: dict[str, Any] = client.get("/openapi.json").json()
             self.kept = client.post("/v1/responses", json={"input": PROMPT, "max_output_tokens": 1}).json()["id"]
             # Only whole blocks can be pinned. No other request has this prompt's beginning.
@@ -223,19 +242,24 @@ class Walk:
                 self.answers = dict(zip(PROBES, pool.map(self.send, PROBES), strict=True))
 
     def send_plain(self, place: Place) -> httpx.Response:
-        return self.client.post(place.route.format(id=self.node), json=json.loads(place.body))
+        return self.client_of(place).post(place.route.format(id=self.node), json=json.loads(place.body))
+
+    def client_of(self, place: Place) -> httpx.Client:
+        return self.classifier if place.classifies else self.client
 
     def send(self, probe: Probe) -> httpx.Response:
         body = json.dumps(body_of(probe)).replace(KEPT_RESPONSE, self.kept)
         route = probe.place.route.format(id=self.node)
-        return self.client.post(route, content=body, headers={"content-type": "application/json"})
+        headers = {"content-type": "application/json"}
+        return self.client_of(probe.place).post(route, content=body, headers=headers)
 
 
 @pytest.fixture(scope="module")
-def walk() -> Iterator[Walk]:
-    # A separate server, because pinned blocks would stay in the cache of other tests.
-    with serving() as server:
-        yield Walk(server)
+def walk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Walk]:
+    classes = write_bert(tmp_path_factory.mktemp("classes"), "BertForSequenceClassification", num_labels=2)
+    # Separate servers, because pinned blocks would stay in the cache of other tests.
+    with serving("--pooling", "mean") as server, serving(model=classes) as classifier:
+        yield Walk(server, classifier)
 
 
 def error_of(answer: httpx.Response) -> tuple[str, str]:
@@ -333,8 +357,7 @@ def test_every_route_with_a_request_body_has_a_place(walk: Walk) -> None:
         for method in methods.values()
         if "requestBody" in method
     }
-    assert routes - VECTOR_ROUTES == {place.route for place in PLACES}
-    assert routes >= VECTOR_ROUTES
+    assert routes == {place.route for place in PLACES}
     assert {place.table for place in PLACES} == {row.table for row in ROWS} == set(SCHEMAS)
 
 

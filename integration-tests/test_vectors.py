@@ -11,39 +11,10 @@ import numpy as np
 import pytest
 from harness import Trunkline, http, serving
 from numpy.typing import NDArray
+from tests.vectors.gguf_encoders import write_encoder
+from vector_models import write_bert, write_reranker, write_xlm_roberta
 
-WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnopqrstuvwxyz", *(f"##{c}" for c in "aeiourstn")]
 TEXTS = ["sea", "Tea on a terrace", "a rose is a rose", "x" * 40, "no one"]
-
-
-def write_bert(folder: Path, kind: str, **sizes: Any) -> str:
-    """Writes a random BERT with a WordPiece tokenizer, and returns its path."""
-    import torch
-    import transformers
-    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
-
-    torch.manual_seed(3)
-    config = transformers.BertConfig(
-        vocab_size=len(WORDS), hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
-        max_position_embeddings=64, **sizes,
-    )  # fmt: skip
-    network = getattr(transformers, kind)(config)
-    for weight in network.parameters():
-        torch.nn.init.normal_(weight, std=0.2)
-    network.save_pretrained(folder)
-    pieces = models.WordPiece({word: index for index, word in enumerate(WORDS)}, unk_token="[UNK]")
-    tokenizer = Tokenizer(pieces)
-    tokenizer.normalizer, tokenizer.pre_tokenizer = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
-    tokenizer.decoder = decoders.WordPiece()
-    ids = [(word, WORDS.index(word)) for word in ("[CLS]", "[SEP]")]
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=ids
-    )
-    transformers.PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]", sep_token="[SEP]",
-        mask_token="[MASK]", model_input_names=["input_ids", "token_type_ids", "attention_mask"],
-    ).save_pretrained(folder)  # fmt: skip
-    return str(folder)
 
 
 def post(server: Trunkline, path: str, body: dict[str, Any]) -> Any:
@@ -73,6 +44,25 @@ def test_an_encoder_answers_as_sentence_transformers_does(tmp_path: Path) -> Non
         assert "makes only vectors" in post(server, "/v1/completions", {"prompt": "a"})["error"]["message"]
 
 
+def test_a_gguf_encoder_answers_as_its_folder_does(tmp_path: Path) -> None:
+    folder = write_bert(tmp_path / "model", "BertModel")
+    gguf = write_encoder(Path(folder), tmp_path / "model.gguf", "mean")
+    texts = [*TEXTS, "Éléphant [SEP] [MASK]", "\u4e2d a\u00a0b"]
+    with serving(model=folder) as whole, serving(model=str(gguf)) as converted:
+        assert (embed(whole, texts) == embed(converted, texts)).all()
+        assert "v1/embeddings" in "".join(converted.banner)
+
+
+def test_a_gguf_cross_encoder_scores_as_its_folder_does(tmp_path: Path) -> None:
+    folder = write_xlm_roberta(tmp_path / "model")
+    gguf = write_encoder(Path(folder), tmp_path / "model.gguf", "rank")
+    body = {"text_1": TEXTS[2], "text_2": [*TEXTS, "  one   </s> Rose st\u00e9 "]}
+    with serving(model=folder) as whole, serving(model=str(gguf)) as converted:
+        wanted, found = post(whole, "/v1/score", body), post(converted, "/v1/score", body)
+        assert found["usage"] == wanted["usage"]
+        assert [pair["score"] for pair in found["data"]] == [pair["score"] for pair in wanted["data"]]
+
+
 def test_a_cross_encoder_ranks_as_sentence_transformers_does(tmp_path: Path) -> None:
     from sentence_transformers import CrossEncoder
 
@@ -84,6 +74,24 @@ def test_a_cross_encoder_ranks_as_sentence_transformers_does(tmp_path: Path) -> 
         scores = {result["index"]: result["relevance_score"] for result in answer["results"]}
         assert [scores[index] for index in range(len(TEXTS))] == pytest.approx(wanted, abs=1e-4)
         assert [result["index"] for result in answer["results"]] == list(np.argsort(-wanted, kind="stable"))
+
+
+def test_a_language_model_that_answers_ranks_as_sentence_transformers_does(tmp_path: Path) -> None:
+    from sentence_transformers import CrossEncoder
+
+    folder = write_reranker(tmp_path)
+    wanted = CrossEncoder(folder, device="cpu").predict([(TEXTS[1], text) for text in TEXTS])
+    with serving("--kv-cache-dtype", "f16", model=folder) as server:
+        answer = post(server, "/v1/rerank", {"query": TEXTS[1], "documents": TEXTS})
+        scores = {result["index"]: result["relevance_score"] for result in answer["results"]}
+        assert [scores[index] for index in range(len(TEXTS))] == pytest.approx(wanted.tolist(), abs=1e-3)
+        scored = post(server, "/v1/score", {"text_1": TEXTS[1], "text_2": TEXTS})
+        assert [pair["score"] for pair in scored["data"]] == [scores[index] for index in range(len(TEXTS))]
+        long = "a " * 200
+        cut = post(server, "/rerank", {"query": "b", "texts": [long], "truncate": True})
+        assert 0 < cut[0]["score"] < 1
+        assert "the limit is" in post(server, "/rerank", {"query": "b", "texts": [long]})["error"]
+        assert "v1/rerank" in "".join(server.banner)
 
 
 def test_embeddings_of_a_model_that_also_chats_have_the_same_bits_under_load() -> None:

@@ -115,7 +115,7 @@ impl Bench {
                     kv_head: piece.kv_head,
                     heads_per_kv_head: HEADS_PER_KV_HEAD,
                     first_position: piece.first_position,
-                    position_step: 1,
+                    last_position: piece.first_position + piece.num_rows - 1,
                     num_rows: piece.num_rows,
                     scale: 0.125,
                     soft_cap: None,

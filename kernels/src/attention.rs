@@ -1,22 +1,23 @@
-//! Causal attention over the blocks of a sequence, with online softmax (arXiv:1805.02867, algorithm 3).
+//! Attention over the blocks of a sequence, causal or that of an encoder, with online softmax (arXiv:1805.02867,
+//! algorithm 3).
 //!
 //! # Order of operations
-//! The bits of a query's result depend only on its position and on K and V up to that position. Attention processes one
-//! tile, which is a block, after the other in order of position. The scheme of the pool's dtype (`attention/float.rs`,
-//! `attention/int8.rs`, `attention/int4.rs`) defines the operations within a tile. They update a state per query and
-//! head: the reference m of the exponents, the sum l of the probabilities and the weighted sum o of the values, both
-//! relative to m.
+//! The bits of a query's result depend only on its position and on K and V of the positions that it sees. Attention
+//! processes one tile, which is a block, after the other in order of position. The scheme of the pool's dtype
+//! (`attention/float.rs`, `attention/int8.rs`, `attention/int4.rs`) defines the operations within a tile. They update a
+//! state per query and head: the reference m of the exponents, the sum l of the probabilities and the weighted sum o of
+//! the values, both relative to m.
 //!
 //! After every [`SEGMENT_SIZE`] positions the state (m, l, o) is merged into the total and reset. Several threads can
 //! share a long sequence because segments can be computed independently; they are always merged in order.
 //!
-//! Positions after the query are masked by selection before anything is computed from them, because unused slots may
-//! hold anything, including NaN.
+//! Positions behind the last one that a query sees are masked by selection before anything is computed from them,
+//! because unused slots may hold anything, including NaN. The last one is the query's own, or a later one in encoders.
 //!
 //! # Windows and soft caps
 //! With a sliding window ([`Window`]), tiles that no row of an item sees are skipped, and the first segment is the one
 //! with the first visible position. A tile that a row does not see leaves the row's state unchanged to the bit, and
-//! positions before the row's window are masked like those after the query. With a soft cap, each score s is replaced
+//! positions before the row's window are masked like those behind it. With a soft cap, each score s is replaced
 //! by cap * tanh(s / cap).
 //!
 //! # Sinks
@@ -49,25 +50,26 @@ pub(crate) const SEGMENT_SIZE: usize = 512;
 /// Rows of an item: query rows times query heads of a KV head. An item has more if one KV head has more query heads.
 const ITEM_ROWS: usize = 48;
 
-/// A work item: query rows of one chunk whose positions lie in one block, one KV head and a range of segments.
+/// A work item: query rows of one chunk that can be computed together ([`Window::rows_together`]), one KV head and a
+/// range of segments.
 #[derive(Clone, Copy)]
 pub struct Item<'a> {
-    /// Block ids of the sequence, at least up to the block of the last query.
+    /// Block ids of the sequence, at least up to the block of the last position that a row sees.
     pub block_table: &'a [u32],
     pub layer: usize,
     pub kv_head: usize,
     /// Query heads per KV head, H / G. With latents, an item may have a part of the query heads, all of which share KV
     /// head 0: part `kv_head`, of this size.
     pub heads_per_kv_head: usize,
-    /// Position of the first query row. All rows lie in the same block.
+    /// Position of the first query row.
     pub first_position: usize,
-    /// The distance between the positions of rows: 1, or 0 if all rows see what `first_position` sees.
-    pub position_step: usize,
+    /// The last position whose K and V are stored. Only rows of encoders see behind their own.
+    pub last_position: usize,
     pub num_rows: usize,
     /// The factor of the scores, usually 1 / sqrt(D).
     pub scale: f32,
     pub soft_cap: Option<f32>,
-    /// The window of the layer. All rows have the same first segment; see [`Window::rows_together`].
+    /// The window of the layer.
     pub window: Window,
     /// The sinks of all heads, `[H]`.
     pub sinks: Option<&'a [f32]>,
@@ -81,7 +83,7 @@ impl Item<'_> {
     /// The block and KV head that are read after block `block` of the sequence; the same ones again if nothing is
     /// known.
     fn after(&self, block: usize, block_size: usize) -> (u32, usize) {
-        let end = (self.end_segment * SEGMENT_SIZE / block_size).min(self.first_position / block_size + 1);
+        let end = (self.end_segment * SEGMENT_SIZE / block_size).min(self.last_visible(0) / block_size + 1);
         if block + 1 < end {
             (self.block_table[block + 1], self.kv_head)
         } else {
@@ -96,7 +98,7 @@ impl Item<'_> {
     }
 
     fn is_local(&self) -> bool {
-        self.window != Window::NONE || self.soft_cap.is_some()
+        self.window.is_bounded() || self.soft_cap.is_some()
     }
 
     /// The first position that inner row `row` sees.
@@ -107,8 +109,14 @@ impl Item<'_> {
 
     /// The last position that inner row `row` sees.
     #[inline(always)]
+    fn last_visible(&self, row: usize) -> usize {
+        self.window.last_visible(self.position(row), self.last_position)
+    }
+
+    /// The position of inner row `row`.
+    #[inline(always)]
     fn position(&self, row: usize) -> usize {
-        self.first_position + self.position_step * (row / self.heads_per_kv_head)
+        self.first_position + row / self.heads_per_kv_head
     }
 
     /// Number of inner rows: query rows times query heads of the KV head.
@@ -222,7 +230,7 @@ unsafe fn attend_segment<L: ByteLanes, K: Scheme>(
 ) {
     let g = kv.geometry();
     scratch.segment.clear(item.rows(), g.padded_value_size());
-    let last_block = item.first_position / g.block_size;
+    let last_block = item.last_visible(0) / g.block_size;
     let blocks_per_segment = SEGMENT_SIZE / g.block_size;
     let first_of_segment = segment * blocks_per_segment;
     let first_block = first_of_segment.max(item.first_visible(0) / g.block_size);

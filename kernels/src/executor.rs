@@ -16,6 +16,7 @@ mod rows;
 mod run;
 mod run_experts;
 mod run_heads;
+mod run_mean;
 mod run_recurrent;
 mod score;
 #[doc(hidden)]

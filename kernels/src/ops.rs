@@ -10,7 +10,6 @@ pub mod gelu;
 pub(crate) mod hadamard;
 pub mod join_heads;
 pub mod layer_norm;
-pub mod mul;
 #[doc(hidden)]
 pub mod probe;
 pub(crate) mod quantize_head;

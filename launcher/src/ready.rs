@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-use serde_json::json;
+use serde_json::{Value, json};
+use trunkline_settings::Answers;
 
 use crate::listen::Listener;
 
@@ -24,7 +25,7 @@ impl Reach<'_> {
 }
 
 /// Returns the two lines for stdout when the server is ready: the address, and a command to try.
-pub fn banner(to: Reach<'_>, model_name: &str) -> String {
+pub fn banner(to: Reach<'_>, model_name: &str, answers: Answers) -> String {
     let url = to.url();
     let Reach { listener, tls_cert, key } = to;
     let reach = if listener.is_loopback() {
@@ -36,13 +37,29 @@ pub fn banner(to: Reach<'_>, model_name: &str) -> String {
         tls_cert.map_or_else(String::new, |cert| format!(" --cacert {}", quoted(&cert.to_string_lossy())));
     // In double quotes, so that the shell puts in a variable.
     let key = key.map_or_else(String::new, |key| format!(" -H \"authorization: Bearer {key}\""));
-    let messages = json!([{"role": "user", "content": "What is a trunk line?"}]);
-    let body = json!({"model": model_name, "messages": messages, "max_tokens": 64});
+    let (path, body) = example(model_name, answers);
     let body = quoted(&body.to_string());
     format!(
         "{model_name} is ready at {url} ({reach})\n\
-         curl{cert} {url}/v1/chat/completions{key} -H 'content-type: application/json' -d {body}\n"
+         curl{cert} {url}{path}{key} -H 'content-type: application/json' -d {body}\n"
     )
+}
+
+/// Returns the path and the body of a request that the model answers.
+fn example(model: &str, answers: Answers) -> (&'static str, Value) {
+    let text = "What is a trunk line?";
+    match answers {
+        Answers::Text => {
+            let messages = json!([{"role": "user", "content": text}]);
+            ("/v1/chat/completions", json!({"model": model, "messages": messages, "max_tokens": 64}))
+        }
+        Answers::Embeddings => ("/v1/embeddings", json!({"model": model, "input": text})),
+        Answers::Scores => {
+            let documents = ["It connects two telephone exchanges.", "Elephants drink with it."];
+            ("/v1/rerank", json!({"model": model, "query": text, "documents": documents}))
+        }
+        Answers::Classes => ("/v1/classify", json!({"model": model, "input": text})),
+    }
 }
 
 /// Quotes an argument for a shell.

@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
-use trunkline_settings::Report;
+use trunkline_settings::{Answers, Report};
 
 use crate::caller::{Caller, Status};
 use crate::child::{ChildId, ShardId};
@@ -212,8 +212,8 @@ impl<'a> Supervisor<'a> {
             _ => None,
         };
         match (report, serving, starting) {
-            (Report::Ready, Some(_), _) if !self.was_ready => self.ready(announce),
-            (Report::Ready, _, Some(ChildId::Router)) => self.switch(),
+            (Report::Ready { answers }, Some(_), _) if !self.was_ready => self.ready(*answers, announce),
+            (Report::Ready { .. }, _, Some(ChildId::Router)) => self.switch(),
             (Report::Left, _, _) => {
                 if let Some(retired) = self.retired.iter_mut().find(|retired| retired.has(pid)) {
                     retired.left();
@@ -253,10 +253,10 @@ impl<'a> Supervisor<'a> {
     }
 
     /// Announces that the server is ready.
-    fn ready(&mut self, announce: &mut impl FnMut(&str) -> io::Result<()>) {
+    fn ready(&mut self, answers: Answers, announce: &mut impl FnMut(&str) -> io::Result<()>) {
         self.was_ready = true;
         let plan = &self.serving.plan;
-        let banner = ready::banner(plan.reach(), plan.served_model_name());
+        let banner = ready::banner(plan.reach(), plan.served_model_name(), answers);
         if let Err(error) = announce(&banner) {
             self.log.warn("cannot write to stdout", &[("error", &error)]);
         }

@@ -30,7 +30,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{oneshot, watch};
 use trunkline_object::{Location, LocationError, Remote};
 use trunkline_settings::{
-    EXIT_CUT, KEY_VARIABLE, Report, RouterCache, RouterSettings, WATERMARK_KEY_VARIABLE,
+    Answers, EXIT_CUT, KEY_VARIABLE, Report, RouterCache, RouterSettings, WATERMARK_KEY_VARIABLE,
 };
 
 /// Exit code after the launcher has ended.
@@ -193,7 +193,8 @@ async fn serve(settings: RouterSettings, start: &Start, extensions: Extensions) 
         let app = server.app.clone();
         tokio::spawn(async move {
             app.served.wait_ready().await;
-            report(&Report::Ready);
+            let answers = app.served.serving().map_or(Answers::Text, |shard| shard.answers());
+            report(&Report::Ready { answers });
         });
         tokio::spawn(report_hangs(server.app.served.health.clone(), settings.shard_socket));
     }

@@ -53,8 +53,8 @@ _PICKLES = (".bin", ".pt", ".pth", ".ckpt")
 _COMPANIONS = (".json", ".jinja", "tokenizer.model", ".tiktoken")
 # The description of a repository, which names the licence.
 _CARD = "README.md"
-# Configs of sentence-transformers' modules.
-_MODULE_CONFIG = re.compile(r"\d+_\w+/config\.json")
+# Configs and weights of sentence-transformers' modules.
+_MODULE_FILE = re.compile(r"\d+_\w+/(config\.json|model\.safetensors)")
 # A repository of many quantisations stands for this one, as in llama.cpp.
 _DEFAULT_QUANTIZATION = "Q4_K_M"
 # Most file names that an error message lists.
@@ -255,7 +255,7 @@ def _choose(files: Sequence[str], repo: str, wanted: str | None) -> list[str]:
 
 
 def _is_companion(name: str) -> bool:
-    return _MODULE_CONFIG.fullmatch(name) is not None or ("/" not in name and name.endswith(_COMPANIONS))
+    return _MODULE_FILE.fullmatch(name) is not None or ("/" not in name and name.endswith(_COMPANIONS))
 
 
 def _choose_gguf(files: Sequence[str], repo: str, wanted: str) -> list[str]:

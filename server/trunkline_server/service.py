@@ -232,6 +232,7 @@ def describe(model: ModelShape, backend: BackendInfo) -> shard_pb2.DescribeRespo
         whole_prompts=pooling is not None and pooling.whole,
         only_pools=not model.has_output_head,
         recurrent=backend.recurrent,
+        asks_about_pairs=pooling is not None and bool(pooling.answer_rows),
     )
 
 

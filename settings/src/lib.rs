@@ -96,7 +96,7 @@ pub struct RouterSettings {
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Report {
     /// The router accepts connections, and its shard computes.
-    Ready,
+    Ready { answers: Answers },
     /// The router has closed the listening socket, because another one accepts its connections.
     Left,
     /// The router's shard hangs and must be killed.
@@ -107,6 +107,19 @@ pub enum Report {
     },
     /// The shard has loaded its model and waits until another process gives up the store on disk.
     AwaitsStore,
+}
+
+/// The kind of answer that a user of the served model wants first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Answers {
+    Text,
+    /// It makes only vectors that are embeddings.
+    Embeddings,
+    /// It has one class, whose probability is the score of a pair of texts.
+    Scores,
+    /// It has several classes.
+    Classes,
 }
 
 impl RouterSettings {

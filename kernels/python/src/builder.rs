@@ -167,6 +167,14 @@ impl PyProgramBuilder {
         Ok(self.builder()?.tanh(ValueId(x))?.0)
     }
 
+    fn mul(&mut self, x: usize, y: usize) -> Result<usize, Failure> {
+        Ok(self.builder()?.mul(ValueId(x), ValueId(y))?.0)
+    }
+
+    fn mean(&mut self, x: usize) -> Result<usize, Failure> {
+        Ok(self.builder()?.mean(ValueId(x))?.0)
+    }
+
     fn rms_norm(&mut self, x: usize, w: usize, eps: f32) -> Result<usize, Failure> {
         Ok(self.builder()?.rms_norm(ValueId(x), WeightId(w), eps)?.0)
     }
@@ -268,10 +276,6 @@ impl PyProgramBuilder {
         let clamp = clamp.map(|(alpha, limit)| SwigluClamp { alpha, limit });
         let experts = Experts { gate, up, down, num_used, rule, choice_bias, biases: biases.map(ids), clamp };
         Ok(self.builder()?.experts(ValueId(x), ValueId(logits), experts)?.0)
-    }
-
-    fn mul(&mut self, x: usize, y: usize) -> Result<usize, Failure> {
-        Ok(self.builder()?.mul(ValueId(x), ValueId(y))?.0)
     }
 
     fn columns(&mut self, x: usize, begin: usize, width: usize) -> Result<usize, Failure> {

@@ -134,7 +134,7 @@ pub(super) unsafe fn attend_groups<L: Lanes, E: FloatFormat, const LOCAL: bool, 
             first,
             heads_per_kv_head: item.heads_per_kv_head,
             first_position: item.first_position,
-            position_step: item.position_step,
+            last_position: item.last_position,
             window: item.window,
             soft_cap: item.soft_cap,
         };
@@ -280,16 +280,16 @@ struct Group {
     first: usize,
     heads_per_kv_head: usize,
     first_position: usize,
-    position_step: usize,
+    last_position: usize,
     window: Window,
     soft_cap: Option<f32>,
 }
 
 impl Group {
-    /// The last position that row `r` of the group sees.
+    /// The position of row `r` of the group.
     #[inline(always)]
     fn position(&self, r: usize) -> usize {
-        self.first_position + self.position_step * ((self.first + r) / self.heads_per_kv_head)
+        self.first_position + (self.first + r) / self.heads_per_kv_head
     }
 
     /// Number of positions at the front of the tile that row `r` of the group does not see.
@@ -301,7 +301,7 @@ impl Group {
     /// Number of positions of the tile up to the last one that row `r` of the group sees; at least 1.
     #[inline(always)]
     fn num_visible(&self, tile: &Tile, r: usize) -> usize {
-        (self.position(r) + 1 - tile.start).min(tile.block_size)
+        (self.window.last_visible(self.position(r), self.last_position) + 1 - tile.start).min(tile.block_size)
     }
 }
 

@@ -335,13 +335,15 @@ unsafe fn attend_group<L: ByteLanes, const LOCAL: bool>(
     scratch: &mut Scratch,
 ) {
     // If the first row sees the end of the tile, all rows do, and the slow divisions below are skipped.
-    let sees_end = item.first_position + 1 >= tile.start + tile.block_size;
+    let sees_end = item.last_visible(0) + 1 >= tile.start + tile.block_size;
     let sees_front = !LOCAL || item.first_visible(item.rows() - 1) <= tile.start;
     let seen = |row: usize| {
-        let position = item.position(row);
-        let end = if sees_end { tile.block_size } else { (position + 1 - tile.start).min(tile.block_size) };
-        let first =
-            if sees_front { 0 } else { item.window.first_visible(position).saturating_sub(tile.start) };
+        let end = if sees_end {
+            tile.block_size
+        } else {
+            (item.last_visible(row) + 1 - tile.start).min(tile.block_size)
+        };
+        let first = if sees_front { 0 } else { item.first_visible(row).saturating_sub(tile.start) };
         first.min(end)..end
     };
     let (first, most) = (rows.start, seen(rows.end - 1).end);

@@ -13,7 +13,7 @@ const WANTED_ITEMS_PER_THREAD: usize = 3;
 /// With latents, an item is divided down to this many heads. Each part reads the keys anew.
 const LEAST_HEADS: usize = 4;
 
-/// A work item: query rows of one chunk within one block, one KV head and a range of segments. With latents, all query
+/// A work item: query rows of one chunk, one KV head and a range of segments. With latents, all query
 /// heads share KV head 0, and items may have a part of them; `kv_head` is then the index of the part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PlanItem {
@@ -21,6 +21,8 @@ pub struct PlanItem {
     pub first_row: usize,
     pub num_rows: usize,
     pub first_position: usize,
+    /// The last position that the last row sees.
+    pub last_visible: usize,
     pub kv_head: usize,
     /// Query heads of this KV head, or of this part of them.
     pub num_heads: usize,
@@ -37,7 +39,7 @@ impl PlanItem {
 
     fn cost(&self, window: Window) -> usize {
         // In positions: the last segment may be partly filled, and the first partly outside the window.
-        let end = (self.end_segment * SEGMENT_SIZE).min(self.first_position + self.num_rows);
+        let end = (self.end_segment * SEGMENT_SIZE).min(self.last_visible + 1);
         let begin = (self.first_segment * SEGMENT_SIZE).max(window.first_visible(self.first_position));
         self.num_rows * (end - begin)
     }
@@ -98,20 +100,17 @@ impl Plans {
         Self(plans.collect())
     }
 
-    /// With `sees_all`, each row sees all positions of its chunk.
-    pub(super) fn rebuild(&mut self, rows: &StepRows, limits: &PlanLimits, sees_all: bool) {
+    pub(super) fn rebuild(&mut self, rows: &StepRows, limits: &PlanLimits) {
+        let piece = |chunk: usize, first_position, num_rows| {
+            let AcceptedChunk { first_position: first, num_tokens, .. } = rows.chunks[chunk];
+            PlanChunk { chunk, first_position, num_rows, last_position: first + num_tokens - 1 }
+        };
         for WindowPlans { tokens, samples } in &mut self.0 {
             let chunks = rows.chunks.iter().enumerate();
-            if sees_all {
-                let last = |chunk: &AcceptedChunk| chunk.first_position + chunk.num_tokens - 1;
-                tokens.rebuild_whole(chunks.map(|(i, chunk)| (i, last(chunk), chunk.num_tokens)), limits);
-                let sampled = rows.sample_chunks.iter().map(|chunk| (*chunk, last(&rows.chunks[*chunk]), 1));
-                samples.rebuild_whole(sampled, limits);
-                continue;
-            }
-            tokens.rebuild(chunks.map(|(i, chunk)| (i, chunk.first_position, chunk.num_tokens)), limits);
+            tokens.rebuild(chunks.map(|(i, chunk)| piece(i, chunk.first_position, chunk.num_tokens)), limits);
             let sampled = rows.samples.iter().zip(&rows.sample_chunks);
-            samples.rebuild(sampled.map(|(row, chunk)| (*chunk, rows.positions[*row] as usize, 1)), limits);
+            samples
+                .rebuild(sampled.map(|(row, chunk)| piece(*chunk, rows.positions[*row] as usize, 1)), limits);
         }
     }
 
@@ -122,6 +121,17 @@ impl Plans {
             RowSet::TokenRoutes { .. } | RowSet::SampleRoutes { .. } => unreachable!("experts do not attend"),
         }
     }
+}
+
+/// Consecutive rows of a chunk.
+#[derive(Clone, Copy, Debug)]
+pub struct PlanChunk {
+    /// The index of the chunk.
+    pub chunk: usize,
+    pub first_position: usize,
+    pub num_rows: usize,
+    /// The last position of the whole chunk, which an encoder's rows may see.
+    pub last_position: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -148,7 +158,7 @@ impl AttentionPlan {
         let pieces_per_block = block_size.div_ceil(rows_per_item(limits.heads_per_kv_head));
         // A chunk may begin and end inside a block, and the windows of its rows may begin in different segments.
         let num_blocks = max_tokens / block_size + 2 * max_chunks;
-        let num_cuts = if window == Window::NONE { 0 } else { max_tokens / SEGMENT_SIZE + max_chunks };
+        let num_cuts = if !window.is_bounded() { 0 } else { max_tokens / SEGMENT_SIZE + max_chunks };
         let num_pieces =
             (num_blocks * pieces_per_block + num_cuts).min(max_tokens) * limits.geometry.num_kv_heads;
         let wanted = WANTED_ITEMS_PER_THREAD * limits.num_threads;
@@ -159,50 +169,27 @@ impl AttentionPlan {
         }
     }
 
-    /// Like [`AttentionPlan::rebuild`] for chunks, each (index, last position, number of tokens), whose rows all see
-    /// the positions up to the last one.
-    fn rebuild_whole(&mut self, chunks: impl Iterator<Item = (usize, usize, usize)>, limits: &PlanLimits) {
-        assert!(self.window == Window::NONE, "layers that see all positions have no window");
-        let most_rows = rows_per_item(limits.heads_per_kv_head);
-        self.begin();
-        let mut first_row = 0;
-        for (chunk, last_position, num_tokens) in chunks {
-            for done in (0..num_tokens).step_by(most_rows) {
-                let rows = (first_row + done, most_rows.min(num_tokens - done));
-                self.push_items(chunk, rows, last_position, limits.heads_per_kv_head, limits);
-            }
-            first_row += num_tokens;
-        }
-        self.finish(limits);
-    }
-
     fn begin(&mut self) {
         self.items.clear();
         self.splits.clear();
     }
 
-    /// Adds an item for each `num_heads` query heads of (first row, number of rows), the first of which is at
-    /// `position`.
-    fn push_items(
-        &mut self,
-        chunk: usize,
-        rows: (usize, usize),
-        position: usize,
-        num_heads: usize,
-        limits: &PlanLimits,
-    ) {
-        let (first_row, num_rows) = rows;
+    /// Adds an item for each `num_heads` query heads of the rows of `piece`, the first of which is row `first_row`.
+    fn push_items(&mut self, piece: PlanChunk, first_row: usize, num_heads: usize, limits: &PlanLimits) {
+        let PlanChunk { chunk, first_position, num_rows, last_position } = piece;
+        let last_visible = self.window.last_visible(first_position + num_rows - 1, last_position);
         let num_parts = limits.geometry.num_kv_heads * limits.heads_per_kv_head / num_heads;
         for kv_head in 0..num_parts {
             self.items.push(PlanItem {
                 chunk,
                 first_row,
                 num_rows,
-                first_position: position,
+                first_position,
+                last_visible,
                 kv_head,
                 num_heads,
-                first_segment: self.window.first_segment(position),
-                end_segment: num_segments(position),
+                first_segment: self.window.first_segment(first_position),
+                end_segment: num_segments(last_visible),
                 split: None,
             });
         }
@@ -216,13 +203,8 @@ impl AttentionPlan {
         });
     }
 
-    /// Replaces the plan by one for `chunks`, each (index, first position, number of tokens), whose rows are
-    /// consecutive. Costs O(n log n) for n items.
-    pub fn rebuild(
-        &mut self,
-        chunks: impl Iterator<Item = (usize, usize, usize)> + Clone,
-        limits: &PlanLimits,
-    ) {
+    /// Replaces the plan by one for `chunks`, whose rows are consecutive. Costs O(n log n) for n items.
+    pub fn rebuild(&mut self, chunks: impl Iterator<Item = PlanChunk> + Clone, limits: &PlanLimits) {
         let mut num_heads = limits.heads_per_kv_head;
         self.fill(chunks.clone(), num_heads, limits);
         // Segments are better parts, because each is read once for all heads, but a short context has few.
@@ -238,26 +220,22 @@ impl AttentionPlan {
     }
 
     /// Replaces the items by whole ones with `num_heads` query heads each.
-    fn fill(
-        &mut self,
-        chunks: impl Iterator<Item = (usize, usize, usize)>,
-        num_heads: usize,
-        limits: &PlanLimits,
-    ) {
+    fn fill(&mut self, chunks: impl Iterator<Item = PlanChunk>, num_heads: usize, limits: &PlanLimits) {
         self.begin();
-        let block_size = limits.geometry.block_size;
         let most_rows = rows_per_item(num_heads);
         let mut first_row = 0;
-        for (chunk, first_position, num_tokens) in chunks {
+        for chunk in chunks {
             let mut done = 0;
-            while done < num_tokens {
-                let position = first_position + done;
-                let num_rows = (num_tokens - done).min(block_size - position % block_size).min(most_rows);
-                let num_rows = num_rows.min(self.window.rows_together(position));
-                self.push_items(chunk, (first_row + done, num_rows), position, num_heads, limits);
+            while done < chunk.num_rows {
+                let first_position = chunk.first_position + done;
+                let num_rows = (chunk.num_rows - done)
+                    .min(self.window.rows_together(first_position, limits.geometry.block_size))
+                    .min(most_rows);
+                let piece = PlanChunk { first_position, num_rows, ..chunk };
+                self.push_items(piece, first_row + done, num_heads, limits);
                 done += num_rows;
             }
-            first_row += num_tokens;
+            first_row += chunk.num_rows;
         }
     }
 

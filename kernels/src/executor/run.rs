@@ -17,11 +17,10 @@ use crate::linear::{
     FloatRows, LinearInput, LinearOutput, PANEL, QuantizedRows, QuantizedShape, linear, quantize_rows,
     round_row,
 };
-use crate::ops::add::add_in_place;
+use crate::ops::add::{add_in_place, mul_in_place};
 use crate::ops::gelu::{gelu_erf_in_place, gelu_in_place, gelu_mul_in_place};
 use crate::ops::join_heads::join_heads;
 use crate::ops::layer_norm::layer_norm;
-use crate::ops::mul::mul_in_place;
 use crate::ops::relu_squared::relu_squared_in_place;
 use crate::ops::rms_norm::{head_l2_norm_in_place, head_rms_norm_in_place, rms_norm};
 use crate::ops::rope::rope_in_place;
@@ -310,6 +309,7 @@ impl Step<'_> {
             Kernel::Decay { x, log_rate } => {
                 decay_in_place(isa, self.row_mut(x, row), &program.vectors[log_rate]);
             }
+            Kernel::Mean { x, out } => self.mean(x, row, out),
             Kernel::Add { x, y } => add_in_place(isa, self.row_mut(x, row), self.row(y, row)),
             Kernel::SigmoidScale { x, gate } => {
                 sigmoid_scale_in_place(isa, self.row_mut(x, row), self.row(gate, row)[0]);
@@ -458,7 +458,7 @@ impl Step<'_> {
             kv_head: planned.kv_head,
             heads_per_kv_head: planned.num_heads,
             first_position: planned.first_position,
-            position_step: usize::from(!self.program.sees_all),
+            last_position: chunk.first_position + chunk.num_tokens - 1,
             num_rows: planned.num_rows,
             scale: kernel.scale,
             soft_cap: kernel.soft_cap,

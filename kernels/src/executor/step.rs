@@ -182,7 +182,7 @@ impl Executor {
         if self.rows.token_ids.is_empty() {
             return;
         }
-        self.plans.rebuild(&self.rows, &self.limits, self.program.sees_all);
+        self.plans.rebuild(&self.rows, &self.limits);
         self.cursors.reset();
         self.counters.iter().for_each(|counter| counter.store(0, Ordering::Relaxed));
         let logits_rows = &self.logits_rows[..];

@@ -5,6 +5,7 @@ mod experts;
 mod heads;
 mod op;
 mod recurrent;
+mod vectors;
 
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ pub(super) use op::{Node, Op, Recur, ShortConv};
 pub use recurrent::RecurOperands;
 
 use super::raw_weight::RawWeight;
-use super::rows::{PooledRows, RowIndex};
+use super::rows::RowIndex;
 use super::{ProgramConfig, ProgramError};
 use crate::ops::rope::RopeFrequencies;
 use crate::pack::{Format, InterleavedHeads, PackError, SourceBytes};
@@ -175,11 +176,6 @@ impl ProgramBuilder {
         Ok(self.push(Op::Embedding { weight, index }, width))
     }
 
-    /// Makes every token see all tokens of its sequence, whose prompt is then one chunk.
-    pub fn see_all(&mut self) {
-        self.sees_all = true;
-    }
-
     /// RMS norm of each row: `x / sqrt(mean(x^2) + eps) * weight`.
     pub fn rms_norm(&mut self, x: ValueId, weight: WeightId, eps: f32) -> Result<ValueId, ProgramError> {
         let width = self.width("rms_norm", x)?;
@@ -258,18 +254,6 @@ impl ProgramBuilder {
         Ok(self.push(Op::GeluMul { gate, up }, width))
     }
 
-    /// Computes `x / 2 * (1 + erf(x / sqrt(2)))`, which is GELU without approximation.
-    pub fn gelu_erf(&mut self, x: ValueId) -> Result<ValueId, ProgramError> {
-        let width = self.width("gelu_erf", x)?;
-        Ok(self.push(Op::GeluErf { x }, width))
-    }
-
-    /// Computes the hyperbolic tangent of each element.
-    pub fn tanh(&mut self, x: ValueId) -> Result<ValueId, ProgramError> {
-        let width = self.width("tanh", x)?;
-        Ok(self.push(Op::Tanh { x }, width))
-    }
-
     /// Computes `gelu(x)` with the tanh approximation.
     pub fn gelu(&mut self, x: ValueId) -> Result<ValueId, ProgramError> {
         let width = self.width("gelu", x)?;
@@ -303,12 +287,6 @@ impl ProgramBuilder {
         let width = self.product("logits", x, weight)?;
         check_soft_cap("logits", soft_cap)?;
         Ok(self.push(Op::Logits { x, weight, soft_cap }, width))
-    }
-
-    /// Marks `x` as the output from which the vectors of pooled sequences are made, by `rows`.
-    pub fn pooled(&mut self, x: ValueId, rows: PooledRows) -> Result<ValueId, ProgramError> {
-        let width = self.width("pooled", x)?;
-        Ok(self.push(Op::Pooled { x, rows }, width))
     }
 
     fn push(&mut self, op: Op, width: usize) -> ValueId {

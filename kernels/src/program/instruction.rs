@@ -99,8 +99,9 @@ impl LinearSource {
 }
 
 /// One operation on buffers. `crate::ops` and `crate::linear` define the operands. Weights, vectors and frequencies
-/// are indices into the [`Program`]. `Gather` copies the sampled rows from a buffer of all tokens. `Dispatch` sorts
-/// rows by the experts that they use, and `Combine` adds the outputs of these up; `routes` has the results of `Route`.
+/// are indices into the [`Program`]. `Gather` copies the sampled rows from a buffer of all tokens, and `Mean`
+/// takes the mean over each sequence's rows. `Dispatch` sorts rows by the experts that they use, and `Combine` adds the
+/// outputs of these up; `routes` has the results of `Route`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Kernel {
     Embedding { weight: usize, index: RowIndex, out: View },
@@ -125,6 +126,8 @@ pub enum Kernel {
     GeluErf { x: View },
     ReluSquared { x: View },
     Add { x: View, y: View },
+    Mul { x: View, y: View },
+    Mean { x: View, out: View },
     Scale { x: View, factor: f32 },
     SoftCap { x: View, cap: f32 },
     SigmoidScale { x: View, gate: View },
@@ -132,7 +135,6 @@ pub enum Kernel {
     Dispatch { x: LinearSource, routes: View, num_experts: usize, out: LinearSource },
     Experts(ExpertsKernel),
     Combine { x: View, routes: View, out: View },
-    Mul { x: View, y: View },
     Silu { x: View },
     Sigmoid { x: View },
     HeadL2Norm { x: View, head_size: usize, eps: f32 },
@@ -248,6 +250,8 @@ impl Kernel {
             Kernel::Gelu { .. } | Kernel::GeluErf { .. } => "gelu",
             Kernel::ReluSquared { .. } => "relu squared",
             Kernel::Add { .. } => "add",
+            Kernel::Mul { .. } => "mul",
+            Kernel::Mean { .. } => "mean",
             Kernel::Scale { .. } => "scale",
             Kernel::SoftCap { .. } => "soft cap",
             Kernel::SigmoidScale { .. } => "sigmoid scale",
@@ -255,7 +259,6 @@ impl Kernel {
             Kernel::Dispatch { .. } => "dispatch",
             Kernel::Experts(_) => "experts",
             Kernel::Combine { .. } => "combine",
-            Kernel::Mul { .. } => "mul",
             Kernel::Silu { .. } => "silu",
             Kernel::Sigmoid { .. } => "sigmoid",
             Kernel::HeadL2Norm { .. } => "head l2 norm",
@@ -272,6 +275,7 @@ impl Kernel {
         !matches!(
             self,
             Kernel::Gather { .. }
+                | Kernel::Mean { .. }
                 | Kernel::Linear { .. }
                 | Kernel::HeadLinear(_)
                 | Kernel::Attention { .. }
@@ -323,6 +327,7 @@ impl Kernel {
             Kernel::Recur(RecurKernel { value, key, query, decay, strength, out, .. }) => {
                 [value, key, query, decay, strength, out].map(|view| view.buffer).to_vec()
             }
+            Kernel::Mean { x, out } => vec![x.buffer, out.buffer],
         }
     }
 }
@@ -410,8 +415,7 @@ impl Program {
     /// The window parts of the KV pool; `None` if it has none.
     pub(crate) fn window_limits(&self) -> Option<WindowLimits> {
         let num_parts = self.num_window_parts?;
-        let is_windowed: Vec<bool> =
-            self.layer_windows.iter().map(|window| *window != Window::NONE).collect();
+        let is_windowed: Vec<bool> = self.layer_windows.iter().map(|window| window.is_bounded()).collect();
         let state_bytes = self.state_size * size_of::<f32>();
         let has_parts = is_windowed.contains(&true) || state_bytes > 0;
         has_parts.then_some(WindowLimits { is_windowed, num_parts, state_bytes })
@@ -419,6 +423,6 @@ impl Program {
 
     /// The largest window of any windowed layer.
     pub(crate) fn largest_window(&self) -> Option<Window> {
-        self.layer_windows.iter().copied().filter(|window| *window != Window::NONE).max()
+        self.layer_windows.iter().copied().filter(|window| window.is_bounded()).max()
     }
 }

@@ -44,6 +44,7 @@ impl ProgramBuilder {
         let logits = find(|op| matches!(op, Op::Logits { .. }));
         let pooled = find(|op| matches!(op, Op::Pooled { .. }));
         let analysis = Analysis::new(&self.nodes);
+        analysis.check_means(&self.nodes)?;
         let mut lowering = Lowering {
             plan: WeightPlan::default(),
             raw: &self.weights,
@@ -138,15 +139,28 @@ impl Analysis {
             if !analysis.is_live[index] {
                 continue;
             }
+            let reads_all = analysis.rows[index] == RowSet::Tokens || matches!(node.op, Op::Mean { .. });
             for operand in node.op.operands() {
                 analysis.is_live[operand.0] = true;
                 analysis.last_use[operand.0] = analysis.last_use[operand.0].max(index);
-                if analysis.rows[index] == RowSet::Tokens {
+                if reads_all {
                     analysis.rows[operand.0] = RowSet::Tokens;
                 }
             }
         }
         analysis
+    }
+
+    /// Checks that means are computed only once for each sequence, for the position that it samples from.
+    fn check_means(&self, nodes: &[Node]) -> Result<(), ProgramError> {
+        let is_wrong = |(node, rows): (&Node, &RowSet)| {
+            matches!(node.op, Op::Mean { .. }) && matches!(rows, RowSet::Tokens)
+        };
+        if nodes.iter().zip(&self.rows).any(is_wrong) {
+            let what = "needs the mean over all positions at every position".to_owned();
+            return Err(ProgramError::Structure { what });
+        }
+        Ok(())
     }
 }
 
@@ -348,13 +362,25 @@ impl Lowering<'_> {
                 self.emit(Kernel::SigmoidScale { x, gate }, rows);
                 x
             }
-            op @ (Op::Mul { .. } | Op::Silu { .. } | Op::Sigmoid { .. } | Op::HeadL2Norm { .. })
+            op @ (Op::Silu { .. } | Op::Sigmoid { .. } | Op::HeadL2Norm { .. })
             | op @ (Op::Columns { .. }
             | Op::Softplus { .. }
             | Op::Decay { .. }
             | Op::ShortConv(_)
             | Op::Recur(_)) => self.lower_recurrent(&op, rows, index, width),
             Op::Experts { x, logits, experts } => self.lower_experts((x, logits), &experts, rows, width),
+            Op::Mean { x } => {
+                let x = self.operand(x, RowSet::Tokens);
+                let out = self.new_view(width, rows);
+                self.emit(Kernel::Mean { x, out }, rows);
+                out
+            }
+            Op::Mul { x, y } => {
+                let other = self.operand(y, rows);
+                let into = self.writable(x, rows, index, Some(y));
+                self.emit(Kernel::Mul { x: into, y: other }, rows);
+                into
+            }
             Op::Add { x, y } => {
                 // Addition is commutative to the bit, so the operand that ends here is overwritten.
                 let (x, y) = if self.analysis.last_use[x.0] == index { (x, y) } else { (y, x) };

@@ -131,8 +131,8 @@ impl Case {
         let mut scratch = Scratch::new(&g, self.heads_per_kv_head);
         let rows = rows.min(rows_per_item(self.heads_per_kv_head));
         while first < end {
-            let num_rows = rows.min(end - first).min(g.block_size - first % g.block_size);
-            let num_rows = num_rows.min(self.window.rows_together(first));
+            let num_rows = rows.min(end - first).min(self.window.rows_together(first, g.block_size));
+            let last_position = self.num_tokens - 1;
             let first_segment = self.window.first_segment(first);
             for kv_head in 0..g.num_kv_heads {
                 let item = Item {
@@ -141,14 +141,14 @@ impl Case {
                     kv_head,
                     heads_per_kv_head: self.heads_per_kv_head,
                     first_position: first,
-                    position_step: 1,
+                    last_position,
                     num_rows,
                     scale: self.scale,
                     soft_cap: self.soft_cap,
                     window: self.window,
                     sinks: self.sinks.as_deref(),
                     first_segment,
-                    end_segment: num_segments(first),
+                    end_segment: num_segments(self.window.last_visible(first, last_position)),
                     next: None,
                 };
                 let query_width = self.query_width();
@@ -199,7 +199,8 @@ impl Case {
                 let kv = kv_head * d;
                 let q = &self.queries[t * width + head * d..][..d];
                 let first = self.window.first_visible(t);
-                let scores: Vec<f64> = (first..=t)
+                let last = self.window.last_visible(t, self.num_tokens - 1);
+                let scores: Vec<f64> = (first..=last)
                     .map(|s| {
                         let k = &self.keys[s * kv_width + kv..][..d];
                         let dot: f64 = q.iter().zip(k).map(|(q, k)| f64::from(*q) * f64::from(*k)).sum();
@@ -343,6 +344,26 @@ fn windows_and_soft_caps_are_near_exact_and_have_the_same_bits_in_every_division
         let cap = case.soft_cap;
         let what =
             format!("seed {seed}: {geometry:?} group {heads_per_kv_head} tokens {num_tokens} {size} {cap:?}");
+        check_all_ways(&mut case, &what);
+    }
+}
+
+#[test]
+fn encoders_see_both_sides_near_exactly_and_with_the_same_bits_in_every_division() {
+    for seed in 0..num_cases(16, 64) {
+        let dtype = KvDtype::ALL[seed as usize % KvDtype::ALL.len()];
+        let mut random = Random::new(3000 + seed);
+        let (geometry, heads_per_kv_head) = random_geometry(&mut random, dtype);
+        let num_tokens = if seed % 4 == 0 { 540 } else { 1 + random.below(200) };
+        let mut case = Case::new(&mut random, geometry, heads_per_kv_head, num_tokens);
+        let block_size = geometry.block_size;
+        let sizes = [1, 1 + random.below(200), block_size, block_size + 1, num_tokens];
+        let window = Window::new(sizes[random.below(sizes.len())]).unwrap();
+        case.window = if seed % 3 == 0 { Window::ALL } else { window.symmetric() };
+        let what = format!(
+            "seed {seed}: {geometry:?} group {heads_per_kv_head} tokens {num_tokens} {:?}",
+            case.window
+        );
         check_all_ways(&mut case, &what);
     }
 }

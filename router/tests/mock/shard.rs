@@ -78,6 +78,7 @@ pub struct MockVectors {
     pub labels: Vec<String>,
     pub whole_prompts: bool,
     pub only_pools: bool,
+    pub asks_about_pairs: bool,
 }
 
 /// The longest wait for the tasks of a shard that ends.
@@ -228,6 +229,7 @@ impl ShardService for Service {
             whole_prompts: self.plan.vectors.as_ref().is_some_and(|vectors| vectors.whole_prompts),
             only_pools: self.plan.vectors.as_ref().is_some_and(|vectors| vectors.only_pools),
             recurrent: false,
+            asks_about_pairs: self.plan.vectors.as_ref().is_some_and(|vectors| vectors.asks_about_pairs),
         }))
     }
 

@@ -7,7 +7,7 @@ use trunkline_router::engine::shard::proto::Pooling;
 use trunkline_router::limits::Limits;
 
 use crate::mock::MockVectors;
-use crate::support::{Router, ShardPlan, user};
+use crate::support::{Router, ShardPlan, user, with};
 
 const EMBEDDINGS: &str = "/v1/embeddings";
 
@@ -18,6 +18,7 @@ fn vectors(size: u32, labels: &[&str]) -> MockVectors {
         labels: labels.iter().map(|&label| label.to_owned()).collect(),
         whole_prompts: false,
         only_pools: false,
+        asks_about_pairs: false,
     }
 }
 
@@ -193,4 +194,26 @@ async fn mistakes_name_the_field_and_what_would_be_right() {
     let plain = Router::saying("hi").await;
     let message = plain.post(EMBEDDINGS, &json!({"input": "a"})).await.fails(400, "embeddings_not_supported");
     assert!(message.contains("start the server with `--pooling last`"), "{message}");
+}
+
+#[tokio::test]
+async fn fields_that_would_change_vectors_are_refused_and_unknown_ones_named() {
+    let router = serving(vectors(2, &[])).await;
+    for (path, field, body) in [
+        (EMBEDDINGS, "input", json!({"truncation_direction": "left"})),
+        (EMBEDDINGS, "input", json!({"late_chunking": true})),
+        ("/v1/rerank", "query", json!({"documents": ["x"], "max_tokens_per_doc": 4})),
+        ("/v1/score", "text_1", json!({"text_2": "x", "use_activation": false})),
+    ] {
+        let refused = router.post(path, &with(json!({field: "a"}), body)).await;
+        refused.fails(400, "unsupported_field");
+    }
+    let known = json!({"input": "a", "user": "me", "priority": 1, "truncation_direction": "right"});
+    let answer = router.post(EMBEDDINGS, &known).await;
+    assert_eq!(answer.header("x-ignored-fields"), None);
+    answer.ok();
+    let unknown = json!({"query": "a", "documents": ["b"], "flavour": "sweet"});
+    for path in ["/v1/rerank", "/rerank"] {
+        assert_eq!(router.post(path, &unknown).await.header("x-ignored-fields"), Some("flavour"));
+    }
 }

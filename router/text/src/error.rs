@@ -58,6 +58,11 @@ pub enum TextError {
     },
     #[error("this model has no chat template; hint: use a completion route with a plain prompt")]
     NoChatTemplate,
+    #[error(
+        "this model has no prompt for pairs of texts; hint: `--chat-template` takes one with the roles `query` and \
+         `document`"
+    )]
+    NoPairTemplate,
     /// The template called `raise_exception`.
     #[error("the chat template refuses the messages: {message}")]
     TemplateRefused { message: String },
@@ -83,6 +88,7 @@ impl TextError {
         match self {
             Self::Encode { .. }
             | Self::NoChatTemplate
+            | Self::NoPairTemplate
             | Self::TemplateRefused { .. }
             | Self::TemplateFailed { .. }
             | Self::TemplateLimit { .. }
@@ -110,7 +116,7 @@ impl TextError {
             Self::InvalidTokenizer { .. } => "tokenizer_invalid",
             Self::Encode { .. } => "text_not_encodable",
             Self::InvalidTemplate { .. } => "chat_template_invalid",
-            Self::NoChatTemplate => "chat_template_missing",
+            Self::NoChatTemplate | Self::NoPairTemplate => "chat_template_missing",
             Self::TemplateRefused { .. } => "chat_template_refused",
             Self::TemplateFailed { .. } => "chat_template_failed",
             Self::TemplateLimit { .. } => "chat_template_limit",

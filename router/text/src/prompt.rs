@@ -40,6 +40,15 @@ impl ModelText {
             (None, Some(problem)) => return Err(TextError::TemplateFailed { detail: problem.clone() }),
             (None, None) => return Err(TextError::NoChatTemplate),
         };
+        self.encode_chat_with(templates, chat)
+    }
+
+    /// Like [`ModelText::encode_chat`], with other templates.
+    pub(crate) fn encode_chat_with(
+        &self,
+        templates: &ChatTemplates,
+        chat: &ChatRequest,
+    ) -> Result<ChatPrompt, TextError> {
         let mut marks = Marks::of_chat(chat, templates);
         let (text, data) = match Marker::for_chat(chat, &self.tokenizer, &mut marks)? {
             None => (render(templates, chat, &mut marks)?, Vec::new()),

@@ -59,6 +59,7 @@ NAMES = {
     "llama": "Llama 2 and 3, Falcon 3, SmolLM2, Yi, DeepSeek-LLM",
     "mistral": "Mistral",
     "mixtral": "Mixtral",
+    "modernbert": "ModernBERT, gte-modernbert and its reranker",
     "nemotron": "Nemotron-4, Minitron",
     "olmo2": "OLMo 2",
     "olmo3": "OLMo 3",
@@ -76,6 +77,9 @@ NAMES = {
     "xlm-roberta": "XLM-RoBERTa: bge-m3, multilingual e5, bge-reranker-v2",
 }
 
+# tests/vectors/ reads these from GGUF files, which are the same for both.
+GGUF_ENCODERS = ("bert", "roberta")
+
 
 def table() -> str:
     """Returns one row for each architecture."""
@@ -85,13 +89,14 @@ def table() -> str:
         in_gguf.setdefault(name, []).append(f"`{gguf_name}`")
         if name in config_gguf._WITH_EXPERTS and (experts := config_gguf._WITH_EXPERTS[name]) != name:
             in_gguf.setdefault(experts, []).append(f"`{gguf_name}`")
-    in_gguf |= {"mistral": ["`llama`"], "olmo3": ["`olmo2`"], "deepseek_v3": ["`deepseek2`"]}
+    in_gguf |= {"roberta": ["`bert`"], "mistral": ["`llama`"], "olmo3": ["`olmo2`"], "deepseek_v3": ["`deepseek2`"]}
     for name in config_json.SUPPORTED:
         cases = {case for case, config in CASES.items() if config["model_type"] == name}
         other = "Llama of the same weights" if name in LIKE_LLAMA else "transformers"
         # Encoders and classifiers: tests/vectors/.
         other = "sentence-transformers" if name in ENCODERS else other
         is_gguf, is_cuda = ("yes" if cases & set(some) else "" for some in (GGUF_CASES, CUDA_CASES))
+        is_gguf = "yes" if name in GGUF_ENCODERS else is_gguf
         names = ", ".join(in_gguf.get(name, []))
         lines.append(f"| `{name}` | {NAMES[name]} | {names} | {other} | {is_gguf} | {is_cuda} |")
     return "\n".join(lines)

@@ -256,8 +256,7 @@ def read_gguf(
     return config_from_gguf(
         Path("m.gguf"),
         {key: value for key, value in metadata.items() if value is not None},
-        vocab_rows=vocab_rows,
-        has_tensor={"output.weight", "blk.0.attn_q.bias"}.__contains__,
+        num_rows={"token_embd.weight": vocab_rows, "output.weight": 1000, "blk.0.attn_q.bias": 64}.get,
         rope_factors=RopeFactors(all=factors),
     )
 
@@ -300,8 +299,7 @@ def test_impossible_recurrent_layers_in_gguf_are_refused(
         config_from_gguf(
             Path("m.gguf"),
             {"general.architecture": "granitehybrid", **{f"granitehybrid.{key}": keys[key] for key in keys}},
-            vocab_rows=1000,
-            has_tensor=frozenset[str]().__contains__,
+            num_rows={"token_embd.weight": 1000}.get,
             rope_factors=RopeFactors(),
         )
     assert says in str(caught.value)
@@ -351,8 +349,7 @@ def read_deepseek2(changes: dict[str, Any], *tensors: str) -> ModelConfig:
     return config_from_gguf(
         Path("m.gguf"),
         {key: value for key, value in metadata.items() if value is not None},
-        vocab_rows=1000,
-        has_tensor={"output.weight", *tensors}.__contains__,
+        num_rows=dict.fromkeys(["token_embd.weight", "output.weight", *tensors], 1000).get,
         rope_factors=RopeFactors(),
     )
 

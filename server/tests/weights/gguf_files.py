@@ -108,11 +108,13 @@ def write_model(
     tensors_per_file: int = 0,
     divides_heads: bool = True,
     is_quantized: Callable[[str], bool] = lambda name: True,
+    add: Callable[[gguf.GGUFWriter], None] = lambda writer: None,
 ) -> Path:
     """Writes a model as llama.cpp's converter would; matrices in `quantization`, vectors in F32.
 
     is_quantized: False for the names of other matrices that stay in F32.
     tensors_per_file: if not 0, divides the model into files of so many tensors, whose names begin with that of `path`.
+    add: writes more metadata and tensors.
     divides_heads: as newer files of DeepSeek do, with a matrix of keys and one of values for each head.
     """
     config = model.config
@@ -146,7 +148,8 @@ def write_model(
     if architecture == "gemma2":
         writer.add_attn_logit_softcapping(config["attn_logit_softcapping"])
         writer.add_final_logit_softcapping(config["final_logit_softcapping"])
-    _write_experts(writer, config)
+    if config.get("num_experts_per_tok"):
+        _write_experts(writer, config)
     _write_rope(writer, config, head_size)
     is_latent = architecture == "deepseek2"
     weights = _latent_weights(model, divides_heads) if is_latent else _joined(model.weights, architecture)
@@ -156,13 +159,12 @@ def write_model(
             values = permute(values, config["num_attention_heads" if ".q_proj." in name else "num_key_value_heads"])
         if architecture in _PLUS_ONE and name.endswith("norm.weight"):
             values = values + np.float32(1.0)
-        values = _as_scan(name, values) if architecture == "granitehybrid" else values
-        if name.endswith("conv.weight"):
-            values = values.reshape(-1, config.get("conv_L_cache") or config["mamba_d_conv"])
+        values = _as_matrix(name, values, config) if ".mixer." in name else values
         is_matrix = values.ndim >= 2 and not name.endswith(("mlp.gate.weight", ".bias"))
         is_matrix = is_matrix and not re.search(r"\.mixer\.(conv|norm|rate|skip)\.", name) and is_quantized(name)
         stored_as = gguf.GGMLQuantizationType[quantization if is_matrix else "F32"]
         writer.add_tensor(gguf_name(name, architecture), quantize(values, stored_as.name), raw_dtype=stored_as)
+    add(writer)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -171,8 +173,6 @@ def write_model(
 
 
 def _write_experts(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
-    if not config.get("num_experts_per_tok"):
-        return
     keys = ("num_experts", "num_local_experts", "n_routed_experts")
     writer.add_expert_count(next(config[key] for key in keys if key in config))
     writer.add_expert_used_count(config["num_experts_per_tok"])
@@ -181,8 +181,10 @@ def _write_experts(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
         writer.add_expert_shared_feed_forward_length(config["shared_expert_intermediate_size"])
 
 
-def _as_scan(name: str, values: np.ndarray) -> np.ndarray:
-    """Returns the weight of a selective scan as `Mamba2Model.modify_tensors` of llama.cpp's converter does."""
+def _as_matrix(name: str, values: np.ndarray, config: dict[str, Any]) -> np.ndarray:
+    """Returns the weight of a recurrent layer as `modify_tensors` of llama.cpp's converter does."""
+    if name.endswith("mixer.conv.weight"):
+        return values.reshape(-1, config.get("conv_L_cache") or config["mamba_d_conv"])
     if name.endswith("mixer.rate.weight"):
         return -np.exp(values)[:, None]
     if name.endswith("mixer.skip.weight"):

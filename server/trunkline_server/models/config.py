@@ -223,7 +223,10 @@ class ModelConfig(ModelShape):
     @property
     def vector_size(self) -> int:
         """The number of elements of a vector; 0 if the model makes none."""
-        return 0 if self.pooling is None else len(self.pooling.labels) or self.hidden_size
+        if self.pooling is None:
+            return 0
+        dense = self.pooling.dense
+        return len(self.pooling.labels) or (dense[-1].num_outputs if dense else self.hidden_size)
 
     @property
     def rotary_size(self) -> int:

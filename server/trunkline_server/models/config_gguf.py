@@ -10,14 +10,16 @@ from typing import Any
 
 from trunkline_server.errors import DamagedFile, UnsupportedArchitecture, quoted
 from trunkline_server.models.config import MAX_LAYERS, ModelConfig, RopeScaling
+from trunkline_server.models.config_encoder import ENCODERS, encoder_from_gguf
 from trunkline_server.models.config_latent import experts_from_gguf, latent_from_gguf, scaling_from_gguf
 from trunkline_server.models.config_recurrent import recurrent_from_gguf
 from trunkline_server.models.experts import GPT_OSS_SWIGLU
 from trunkline_server.models.keys import Keys
-from trunkline_server.models.pooling import Pooling, kind_from_gguf
+from trunkline_server.models.pooling import RANK, Pooling, kind_from_gguf
 
 # Maps GGUF's names to those of the registry. Mistral, SmolLM2 and others call themselves "llama" in GGUF.
 ARCHITECTURES = {
+    "bert": "bert",
     "cohere2": "cohere2",
     "command-r": "cohere",
     "deepseek2": "deepseek_v2",
@@ -100,14 +102,13 @@ def config_from_gguf(
     path: Path,
     metadata: Mapping[str, object],
     *,
-    vocab_rows: int | None,
-    has_tensor: Callable[[str], bool],
+    num_rows: Callable[[str], int | None],
     rope_factors: RopeFactors,
 ) -> ModelConfig:
     """Reads the config of a GGUF file.
 
-    path: for messages; vocab_rows: rows of `token_embd.weight`, None if the file has none; has_tensor: returns True if
-    the file has a tensor with this GGUF name; rope_factors: the file's factors of rotary frequencies.
+    path: for messages; num_rows: returns the rows of the file's tensor with this GGUF name, None if there is none;
+    rope_factors: the file's factors of rotary frequencies.
     Raises DamagedFile or UnsupportedArchitecture.
     """
     architecture = metadata.get("general.architecture")
@@ -115,12 +116,29 @@ def config_from_gguf(
         raise DamagedFile(path, "metadata key `general.architecture` is missing or not a string")
     if architecture not in SUPPORTED:
         raise UnsupportedArchitecture(f"architecture {quoted(architecture)} of `{path}`", supported=SUPPORTED)
-    if vocab_rows is None:
+    if (vocab_rows := num_rows("token_embd.weight")) is None:
         raise DamagedFile(path, "tensor `token_embd.weight` is missing")
     prefix = f"{architecture}."
     own = {key.removeprefix(prefix): value for key, value in metadata.items() if key.startswith(prefix)}
     values = Keys(path, own, prefix, "metadata key")
     name = ARCHITECTURES[architecture]
+    if name in ENCODERS:
+        return encoder_from_gguf(values, name, vocab_rows, num_rows)
+    return _decoder_config(values, architecture, vocab_rows, num_rows, rope_factors)
+
+
+def _decoder_config(
+    values: Keys,
+    architecture: str,
+    vocab_rows: int,
+    num_rows: Callable[[str], int | None],
+    rope_factors: RopeFactors,
+) -> ModelConfig:
+    path, name = values.path, ARCHITECTURES[architecture]
+
+    def has_tensor(name: str) -> bool:
+        return num_rows(name) is not None
+
     if values.integer("expert_count", 0) > 0:
         name = _WITH_EXPERTS.get(name, name)
         if name not in _WITH_EXPERTS.values():
@@ -158,7 +176,7 @@ def config_from_gguf(
         **_gemma_fields(values, architecture, head_size, hidden_size // max(num_heads, 1)),
         **_head_fields(values, name, head_size, recurrent.get("num_kv_heads"), num_heads, scaling),
         **_expert_fields(values, name, num_layers, has_tensor),
-        pooling=None if (kind := kind_from_gguf(values.get("pooling_type"))) is None else Pooling(kind),
+        **_pooling_fields(values, num_rows("cls.output.weight")),
         **(_GPT_OSS if name == "gpt_oss" else {}),
     )
     config = ModelConfig(**(fields | recurrent))
@@ -166,6 +184,19 @@ def config_from_gguf(
         raise DamagedFile(path, problem)
     _refuse_shapes(path, values, config)
     return config
+
+
+def _pooling_fields(values: Keys, num_labels: int | None) -> dict[str, Any]:
+    """Returns the fields of how a decoder makes vectors. A reranker has a head with rows for "yes" and "no"."""
+    if values.get("pooling_type") == RANK:
+        if num_labels != 2:
+            raise UnsupportedArchitecture(
+                f"a reranker with {num_labels or 'no'} rows of `cls.output.weight` in `{values.path}`",
+                supported=("rows for yes and no",),
+            )
+        return {"pooling": Pooling("last", labels=("LABEL_0",), answer_rows=(0, 1)), "has_output_head": False}
+    kind = kind_from_gguf(values.get("pooling_type"))
+    return {} if kind is None else {"pooling": Pooling(kind)}
 
 
 def _head_fields(

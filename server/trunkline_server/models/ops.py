@@ -127,7 +127,8 @@ class Ops(Protocol[T]):
 
         The result is [T, H * D], or [T, H * latent_size] with latent attention.
 
-        In an encoder (`Pooling.whole`) the query at each position sees all positions of its sequence.
+        In an encoder (`Pooling.whole`) the query at each position sees all positions of its sequence, and with a
+        window also p to p + window - 1.
         `write_kv` must store the step's keys and values first.
         window: the query at position p sees p - window + 1 to p (arXiv:2310.06825); None: 0 to p.
         soft_cap: a scaled score s becomes soft_cap * tanh(s / soft_cap) (arXiv:2408.00118); None: it stays s.
@@ -166,11 +167,20 @@ class Ops(Protocol[T]):
     def sigmoid_scale(self, x: T, gate: T) -> T:
         """Returns x [T, N] times the sigmoid of gate [T, 1]."""
 
+    def mul(self, x: T, y: T) -> T:
+        """Returns x * y, elementwise."""
+
     def add(self, x: T, y: T) -> T:
         """Returns x + y, elementwise."""
 
     def scale(self, x: T, factor: float) -> T:
         """Returns x * factor, elementwise."""
+
+    def mean(self, x: T) -> T:
+        """Returns the mean of x over all positions of a sequence, in each of its rows, [T, N].
+
+        Sums are in f64, in the order of positions. Only in encoders, and only rows that sample may be used.
+        """
 
     def pooled(self, x: T, kind: Kind) -> T:
         """Keeps x [T, N] as the output from which the vectors of pooled sequences are made, by their `kind`.
@@ -204,9 +214,6 @@ class RecurrenceOperands(Generic[T]):
 
 class RecurrentOps(Ops[T], Protocol[T]):
     """The operations of models with recurrent layers, which not every backend implements."""
-
-    def mul(self, x: T, y: T) -> T:
-        """Returns x * y, elementwise."""
 
     def columns(self, x: T, begin: int, end: int) -> T:
         """Returns the columns begin to end of x [T, N]: [T, end - begin]."""

@@ -20,6 +20,7 @@ from trunkline_server.models import (
     lfm2,
     llama,
     mixtral,
+    modernbert,
     nemotron,
     olmo2,
     olmoe,
@@ -29,6 +30,7 @@ from trunkline_server.models import (
     qwen3_moe,
     qwen3_next,
     starcoder2,
+    vectors,
 )
 from trunkline_server.models.config import ModelConfig
 from trunkline_server.models.ops import Ops, T
@@ -60,6 +62,7 @@ ARCHITECTURES: dict[str, Callable[[Any, ModelConfig], Any]] = {
     "llama": llama.forward,
     "mistral": llama.forward,
     "mixtral": mixtral.forward,
+    "modernbert": modernbert.forward,
     "nemotron": nemotron.forward,
     "olmo2": olmo2.forward,
     "olmo3": olmo2.forward,
@@ -101,6 +104,7 @@ class _PoolingOps(Generic[T]):
         pooling = self._config.pooling
         assert pooling is not None, "the model makes vectors"
         if pooling.labels:
-            x = self._ops.linear(x, "score.weight")
-        vectors = self._ops.pooled(x, pooling.kind)
-        return self._ops.logits(x, weight, soft_cap) if self._config.has_output_head else vectors
+            rows = self._ops.pooled(self._ops.linear(x, "score.weight"), pooling.kind)
+        else:
+            rows = vectors.embedding(self._ops, self._config, x)
+        return self._ops.logits(x, weight, soft_cap) if self._config.has_output_head else rows

@@ -11,8 +11,17 @@ def weight_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
 
     A classifier has `score.weight` instead.
     """
-    if config.architecture in ENCODERS:
-        return _encoder_shapes(config)
+    shapes = (_encoder_shapes if config.architecture in ENCODERS else _decoder_shapes)(config)
+    inputs = config.hidden_size
+    for index, dense in enumerate(config.pooling.dense if config.pooling is not None else ()):
+        shapes[f"vector.{index}.weight"] = (dense.num_outputs, inputs)
+        if dense.has_bias:
+            shapes[f"vector.{index}.bias"] = (dense.num_outputs,)
+        inputs = dense.num_outputs
+    return shapes
+
+
+def _decoder_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     hidden, vocab = config.hidden_size, config.vocab_size
     shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (vocab, hidden)}
     for layer in range(config.num_layers):
@@ -146,6 +155,15 @@ def _gated_mlp(name: str, hidden: int, inner: int) -> dict[str, tuple[int, ...]]
 
 
 def _encoder_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+    shapes = (_modernbert_shapes if config.architecture == "modernbert" else _bert_shapes)(config)
+    assert config.pooling is not None, "an encoder makes vectors"
+    if config.pooling.labels:
+        num_labels = len(config.pooling.labels)
+        shapes |= {"score.weight": (num_labels, config.hidden_size), "score.bias": (num_labels,)}
+    return shapes
+
+
+def _bert_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     hidden, inner = config.hidden_size, config.intermediate_size
     shapes: dict[str, tuple[int, ...]] = {
         "embeddings.word_embeddings.weight": (config.vocab_size, hidden),
@@ -169,5 +187,24 @@ def _encoder_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
         shapes |= _norm(f"{name}.output.LayerNorm", config)
     if config.pooling is not None and config.pooling.labels:
         linear("pooler.dense", hidden, hidden)
-        linear("score", len(config.pooling.labels), hidden)
+    return shapes
+
+
+def _modernbert_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+    hidden, inner = config.hidden_size, config.intermediate_size
+    shapes: dict[str, tuple[int, ...]] = {"embeddings.tok_embeddings.weight": (config.vocab_size, hidden)}
+    shapes |= _norm("embeddings.norm", config)
+    for layer in range(config.num_layers):
+        name = f"layers.{layer}"
+        shapes |= _norm(f"{name}.attn_norm", config) if layer else {}
+        parts = ("query", "key", "value", "Wo")
+        attention: dict[str, tuple[int, ...]] = {f"{name}.attn.{part}.weight": (hidden, hidden) for part in parts}
+        shapes |= _with_biases(attention) if config.attention_bias else attention
+        shapes |= _norm(f"{name}.mlp_norm", config)
+        mlp: dict[str, tuple[int, ...]] = {f"{name}.mlp.{part}.weight": (inner, hidden) for part in ("gate", "up")}
+        mlp[f"{name}.mlp.Wo.weight"] = (hidden, inner)
+        shapes |= _with_biases(mlp) if config.mlp_bias else mlp
+    shapes |= _norm("final_norm", config)
+    if config.pooling is not None and config.pooling.labels:
+        shapes |= {"head.dense.weight": (hidden, hidden)} | _norm("head.norm", config)
     return shapes

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from trunkline_server.errors import DamagedFile, ModelNotFound, UnsupportedArchitecture, UnsupportedFormat, quoted
 from trunkline_server.models.config import ModelConfig
@@ -20,6 +21,7 @@ from trunkline_server.models.config_json import config_from_json
 from trunkline_server.models.shapes import weight_shapes
 from trunkline_server.weights.affine import decoded, decoded_format
 from trunkline_server.weights.dequantize import dequantize
+from trunkline_server.weights.encoder_places import encoder_places, gguf_encoder_place
 from trunkline_server.weights.fingerprint import PageSums, fingerprint_bytes
 from trunkline_server.weights.gguf import GgufArray, GgufFile
 from trunkline_server.weights.gguf_splits import open_splits
@@ -28,14 +30,13 @@ from trunkline_server.weights.mapping import MappedFile
 from trunkline_server.weights.mxfp4 import Mxfp4Stack
 from trunkline_server.weights.places import (
     Place,
-    encoder_places,
     gguf_place,
     has_offset,
     interleaved_heads,
     rows_in_order,
     safetensors_place,
 )
-from trunkline_server.weights.pooling import stated_pooling
+from trunkline_server.weights.pooling import open_modules, stated_pooling
 from trunkline_server.weights.quantization import Mxfp4, Quantization, parse_quantization
 from trunkline_server.weights.quantized_parts import Part, part_suffixes, quantized_shape
 from trunkline_server.weights.safetensors import SafetensorsFile, open_shards, read_json_object
@@ -44,6 +45,8 @@ from trunkline_server.weights.tensor import EncodedTensor, Tensor, Weight
 
 _EMBEDDING = "model.embed_tokens.weight"
 _HEAD = "lm_head.weight"
+# Matrices that may have one row. GGUF lacks their first dimension then.
+_ROWS = ("ffn_gate_inp_shexp.weight", "cls.output.weight", "token_types.weight")
 # Integers as wide as the elements of these formats.
 _ELEMENTS = {"F32": np.uint32, "F16": np.uint16, "BF16": np.uint16}
 
@@ -119,18 +122,16 @@ class GgufCheckpoint:
         self.path = path
         self._files = open_splits(path)
         self._holders = {name: file for file in self._files for name in file.tensors}
-        self.config = _config(self._files[0], self._holders)
-        self._places = {name: gguf_place(name, self.config, self._holders) for name in weight_shapes(self.config)}
         shapes = {name: file.tensors[name].shape for name, file in self._holders.items()}
-        shapes |= {
-            place.tensor: (math.prod(shapes[place.tensor]),)
-            for place in self._places.values()
-            if place.flattens and place.tensor in shapes
-        }
-        # GGUF lacks the first dimension of a matrix with one row.
         for name, shape in shapes.items():
-            if name.endswith("ffn_gate_inp_shexp.weight") and len(shape) == 1:
+            if name.endswith(_ROWS) and len(shape) == 1:
                 shapes[name] = (1, *shape)
+        self.config = _config(self._files[0], self._holders, shapes)
+        place = gguf_encoder_place if self.config.architecture in ENCODERS else gguf_place
+        self._places = {name: place(name, self.config, self._holders) for name in weight_shapes(self.config)}
+        for found in self._places.values():
+            if found.flattens and found.tensor in shapes:
+                shapes[found.tensor] = (math.prod(shapes[found.tensor]),)
         self._shapes = shapes
         self._names = _check_complete(path, self.config, self._places, shapes)
         self.quantization: Quantization | None = None
@@ -196,10 +197,11 @@ class SafetensorsCheckpoint:
             )
         self._holders: dict[str, SafetensorsFile] = open_shards(path)
         self.config = stated_pooling(self.config, config_path, values, _HEAD in self._holders)
+        self._holders |= open_modules(path, self.config)
         shapes = {name: file.tensors[name].shape for name, file in self._holders.items()}
         names = weight_shapes(self.config)
         if self.config.architecture in ENCODERS:
-            self._places = encoder_places(names, self._holders)
+            self._places = encoder_places(names, self._holders, self.config)
         else:
             self._places = {name: safetensors_place(name, self.config, self._holders) for name in names}
         for place in self._places.values():
@@ -225,6 +227,8 @@ class SafetensorsCheckpoint:
         dtypes = {name: file.tensors[name].dtype for name, file in self._holders.items()}
         found: dict[str, Mapping[str, Part]] = {}
         for name, place in self._places.items():
+            if place.subtracts_rows:
+                continue
             module = place.tensor.removesuffix(".weight")
             suffixes = part_suffixes(self.quantization, module, dtypes)
             if suffixes and place.index is not None:
@@ -309,14 +313,17 @@ class SafetensorsCheckpoint:
         return MappedFile(self.path / "config.json")
 
     def _files(self) -> list[SafetensorsFile]:
-        files = {file.path.name: file for file in self._holders.values()}
+        files = {str(file.path.relative_to(self.path)): file for file in self._holders.values()}
         return [files[name] for name in sorted(files)]
 
 
 def _plus_one(tensor: Tensor) -> Tensor:
     """Adds 1 to a norm's weight and returns it as F32; see `places.py`."""
-    values = dequantize(tensor) + np.float32(1.0)
-    return Tensor(name=tensor.name, format="F32", shape=tensor.shape, data=values.view(np.uint8).reshape(-1))
+    return _floats(tensor.name, dequantize(tensor) + np.float32(1.0))
+
+
+def _floats(name: str, values: NDArray[np.float32]) -> Tensor:
+    return Tensor(name=name, format="F32", shape=values.shape, data=values.view(np.uint8).reshape(-1))
 
 
 def _resolve(config: ModelConfig, name: str) -> str:
@@ -335,6 +342,9 @@ def _part(tensor: Tensor, place: Place) -> Tensor:
     if not place.rows:
         return tensor
     runs = [tensor.rows(begin, end) for begin, end in place.rows]
+    if place.subtracts_rows:
+        first, second = (dequantize(run) for run in runs)
+        return _floats(tensor.name, first - second)
     if place.transposes_rows:
         return _transposed(*runs)
     if len(runs) == 1:
@@ -400,7 +410,7 @@ def _needed_shapes(
     for name in expected:
         place, shape = places[_resolve(config, name)], expected[_resolve(config, name)]
         shape = shape[::-1] if place.transposes_rows else shape
-        end = place.rows[-1][1] if place.rows else shape[0]
+        end = place.num_rows or (place.rows[-1][1] if place.rows else shape[0])
         rows[place.tensor] = max(rows.get(place.tensor, 0), end)
         others[place.tensor] = shape[1:]
         if place.index is not None:
@@ -414,9 +424,8 @@ def _needed_shapes(
     return needed
 
 
-def _config(file: GgufFile, holders: Mapping[str, GgufFile]) -> ModelConfig:
+def _config(file: GgufFile, holders: Mapping[str, GgufFile], shapes: Mapping[str, tuple[int, ...]]) -> ModelConfig:
     """Reads the config from the metadata of a model's first file."""
-    embedding = "token_embd.weight"
     # A config uses no other arrays.
     prefix = f"{file.metadata.get('general.architecture')}.attention"
     keys = (f"{prefix}.sliding_window_pattern", f"{prefix}.head_count_kv")
@@ -424,8 +433,7 @@ def _config(file: GgufFile, holders: Mapping[str, GgufFile]) -> ModelConfig:
     return config_from_gguf(
         file.path,
         {**file.metadata, **arrays},
-        vocab_rows=holders[embedding].tensors[embedding].shape[0] if embedding in holders else None,
-        has_tensor=holders.__contains__,
+        num_rows=lambda name: (*shapes[name], 1)[0] if name in shapes else None,
         rope_factors=RopeFactors(
             all=_rope_factors(holders, "rope_freqs.weight"),
             long=_rope_factors(holders, "rope_factors_long.weight"),

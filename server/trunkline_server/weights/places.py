@@ -18,7 +18,7 @@ Some norms multiply by 1 + w. Their safetensors hold w, their GGUF files 1 + w. 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Container, Iterable
+from collections.abc import Container
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -52,7 +52,8 @@ class Place:
     index: of a matrix in a stack [E, N, K]. rows: the runs of rows [begin, end) that make up the weight; empty: all.
     step: of the rows of a run. is_transposed: the stack is [E, K, N]. transposes_rows: the weight is the transpose of
     the rows. flattens: the weight is all elements in a row. is_exponential: it is the logarithm of the negated
-    elements.
+    elements. subtracts_rows: the weight is the first row minus the second. num_rows: of the whole tensor, if the weight
+    may be far from its end.
     """
 
     tensor: str
@@ -63,6 +64,8 @@ class Place:
     transposes_rows: bool = False
     flattens: bool = False
     is_exponential: bool = False
+    subtracts_rows: bool = False
+    num_rows: int | None = None
 
 
 def safetensors_place(name: str, config: ModelConfig, tensors: Container[str] = ()) -> Place:
@@ -73,32 +76,16 @@ def safetensors_place(name: str, config: ModelConfig, tensors: Container[str] = 
     return replace(place, tensor=bare) if bare in tensors and place.tensor not in tensors else place
 
 
-def encoder_places(names: Iterable[str], tensors: Collection[str]) -> dict[str, Place]:
-    """Returns the places of an encoder's weights in safetensors. tensors: the names in the files."""
-    words = "embeddings.word_embeddings.weight"
-    prefix = next((name.removesuffix(words) for name in tensors if name.endswith(words)), "")
-    # RoBERTa's head has both matrices.
-    has_dense_head = "classifier.dense.weight" in tensors
-    heads = {
-        "score": "classifier.out_proj" if has_dense_head else "classifier",
-        "pooler.dense": "classifier.dense" if has_dense_head else f"{prefix}pooler.dense",
-    }
-    # Old files have these names in norms.
-    old = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
-    places = {}
-    for name in names:
-        module, _, kind = name.rpartition(".")
-        tensor = f"{heads.get(module, prefix + module)}.{kind}"
-        for new, spelling in old.items():
-            if tensor.endswith(new) and tensor not in tensors:
-                tensor = tensor.removesuffix(new) + spelling
-        places[name] = Place(tensor)
-    return places
-
-
 def _safetensors_place(name: str, config: ModelConfig) -> Place:
     architecture = config.architecture
     module, _, kind = name.rpartition(".")
+    if (dense := dense_place(name, config)) is not None:
+        return dense
+    if name == "score.weight" and config.pooling is not None and config.pooling.answer_rows:
+        head = _safetensors_place(
+            "model.embed_tokens.weight" if config.tie_word_embeddings else "lm_head.weight", config
+        )
+        return answer_place(head.tensor, config.pooling.answer_rows, config.vocab_size)
     match = _LAYER.fullmatch(module)
     if match is None:
         return Place(f"{_SAFETENSORS_WHOLE.get(architecture, {}).get(module, module)}.{kind}")
@@ -133,6 +120,20 @@ def _safetensors_place(name: str, config: ModelConfig) -> Place:
     if architecture in ("glm", "glm4", "phi3") and module in _GATE_UP:
         return Place(f"{layers}.mlp.gate_up_proj.{kind}", rows=_joined_rows(config, module))
     return Place(f"{layers}.{_SAFETENSORS_MODULES.get(architecture, {}).get(module, module)}.{kind}")
+
+
+def dense_place(name: str, config: ModelConfig) -> Place | None:
+    """Returns the place of a weight of `Pooling.dense`; None for others."""
+    match = re.fullmatch(r"vector\.(\d+)\.(weight|bias)", name)
+    if match is None or config.pooling is None:
+        return None
+    return Place(f"{config.pooling.dense[int(match[1])].folder}/linear.{match[2]}")
+
+
+def answer_place(tensor: str, rows: tuple[int, ...], num_rows: int) -> Place:
+    """Returns the place of the weight whose product is the logit of one row, minus that of another if there is one."""
+    runs = tuple((row, row + 1) for row in rows)
+    return Place(tensor, rows=runs, subtracts_rows=len(rows) == 2, num_rows=num_rows)
 
 
 def _gpt_oss_expert(experts: str, expert: re.Match[str], kind: str, config: ModelConfig) -> Place:
@@ -202,6 +203,8 @@ def _delta_place(holder: str, projection: str, kind: str, config: ModelConfig) -
 def gguf_place(name: str, config: ModelConfig, tensors: Container[str]) -> Place:
     """Returns the place of a weight in GGUF. tensors: the names in the file."""
     architecture = config.architecture
+    if name == "score.weight" and config.pooling is not None and config.pooling.answer_rows:
+        return answer_place("cls.output.weight", config.pooling.answer_rows, len(config.pooling.answer_rows))
     module, _, kind = name.rpartition(".")
     match = _LAYER.fullmatch(module)
     if match is None:

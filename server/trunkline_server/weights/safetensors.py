@@ -46,10 +46,11 @@ class TensorInfo:
 class SafetensorsFile:
     """One safetensors file. The constructor reads and checks the header; the data is mapped.
 
+    prefix: precedes the names of tensors, to tell files of several modules apart.
     Raises ModelNotFound, DamagedFile (with the file and the fault) or UnsupportedFormat.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, prefix: str = "") -> None:
         self.path = path
         self._file = MappedFile(path)
         if self._file.num_bytes < 8:
@@ -66,7 +67,7 @@ class SafetensorsFile:
         header.pop("__metadata__", None)
         if len(header) > MAX_TENSORS:
             raise DamagedFile(path, f"the header names {len(header)} tensors, but the limit is {MAX_TENSORS}")
-        self.tensors = {name: self._info(name, entry) for name, entry in header.items()}
+        self.tensors = {prefix + name: self._info(name, entry) for name, entry in header.items()}
         self._check_coverage()
 
     @property

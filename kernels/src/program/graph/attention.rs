@@ -32,7 +32,8 @@ impl ProgramBuilder {
     }
 
     /// Causal attention of `query` `[T, H * D]` over the blocks of its sequence: H values. With a window, it covers
-    /// the last `window` positions, including the query's own. With a soft cap, each score `s` becomes
+    /// the last `window` positions, including the query's own; after [`ProgramBuilder::see_all`] also as many behind
+    /// it. With a soft cap, each score `s` becomes
     /// `soft_cap * tanh(s / soft_cap)`. `sinks` `[H]` are scores that take part in the softmax of their head and have
     /// no value.
     pub fn paged_attention(
@@ -44,11 +45,12 @@ impl ProgramBuilder {
         soft_cap: Option<f32>,
         sinks: Option<WeightId>,
     ) -> Result<ValueId, ProgramError> {
-        let window = match window {
+        let causal = match window {
             None => Window::NONE,
             Some(size) => Window::new(size)
                 .ok_or_else(|| shape_error("paged_attention", "window", size, "at least 1"))?,
         };
+        let window = if self.sees_all { causal.symmetric() } else { causal };
         check_soft_cap("paged_attention", soft_cap)?;
         self.check_layer("paged_attention", layer)?;
         let width = self.width("paged_attention", query)?;

@@ -144,6 +144,9 @@ pub(in crate::program) enum Op {
         x: ValueId,
         y: ValueId,
     },
+    Mean {
+        x: ValueId,
+    },
     Columns {
         x: ValueId,
         begin: usize,
@@ -192,7 +195,7 @@ impl Op {
             Op::Embedding { .. } => vec![],
             Op::RmsNorm { x, .. } | Op::LayerNorm { x, .. } | Op::HeadRmsNorm { x, .. } => vec![x],
             Op::Gelu { x } | Op::ReluSquared { x } | Op::Linear { x, .. } => vec![x],
-            Op::GeluErf { x } | Op::Tanh { x } | Op::Pooled { x, .. } => vec![x],
+            Op::GeluErf { x } | Op::Tanh { x } | Op::Mean { x } | Op::Pooled { x, .. } => vec![x],
             Op::Rope { x, .. } | Op::Scale { x, .. } | Op::Logits { x, .. } => vec![x],
             Op::HeadLinear { x, .. } => vec![x],
             Op::Attention { query, .. } => vec![query],

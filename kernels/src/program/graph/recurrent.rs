@@ -21,12 +21,6 @@ pub struct RecurOperands {
 }
 
 impl ProgramBuilder {
-    /// Multiplies element by element.
-    pub fn mul(&mut self, x: ValueId, y: ValueId) -> Result<ValueId, ProgramError> {
-        let width = self.same_width("mul", x, y)?;
-        Ok(self.push(Op::Mul { x, y }, width))
-    }
-
     /// The columns of `x` from `begin` on.
     pub fn columns(&mut self, x: ValueId, begin: usize, width: usize) -> Result<ValueId, ProgramError> {
         let whole = self.width("columns", x)?;

@@ -8,14 +8,6 @@ impl Lowering<'_> {
     /// Lowers node `index`, if it is an operation of recurrent layers.
     pub(super) fn lower_recurrent(&mut self, op: &Op, rows: RowSet, index: usize, width: usize) -> View {
         let x = match *op {
-            Op::Mul { x, y } => {
-                // Multiplication is commutative to the bit, so the operand that ends here is overwritten.
-                let (x, y) = if self.analysis.last_use[x.0] == index { (x, y) } else { (y, x) };
-                let other = self.operand(y, rows);
-                let into = self.writable(x, rows, index, Some(y));
-                self.emit(Kernel::Mul { x: into, y: other }, rows);
-                return into;
-            }
             Op::Columns { x, begin } => {
                 let whole = self.operand(x, rows);
                 let x = View { column: whole.column + begin, width, ..whole };

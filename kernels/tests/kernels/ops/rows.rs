@@ -1,7 +1,7 @@
 //! Tests of the row operations against f64, and of every instruction set against the scalar one.
 
 use trunkline_kernels::isa::Isa;
-use trunkline_kernels::ops::add::add_in_place;
+use trunkline_kernels::ops::add::{add_in_place, mul_in_place};
 use trunkline_kernels::ops::gelu::{gelu_erf_in_place, gelu_in_place, gelu_mul_in_place};
 use trunkline_kernels::ops::layer_norm::layer_norm;
 use trunkline_kernels::ops::relu_squared::relu_squared_in_place;
@@ -84,6 +84,8 @@ fn silu_mul_and_add_are_near_f64_and_the_same_everywhere() {
         assert_near(&got, x.iter().zip(&y).map(|(x, y)| silu(f64::from(*x)) * f64::from(*y)), &what);
         let got = in_place_on_all(&what, &x, |isa, x| add_in_place(isa, x, &y));
         assert_eq!(bits(&got), bits(&x.iter().zip(&y).map(|(x, y)| x + y).collect::<Vec<f32>>()));
+        let got = in_place_on_all(&what, &x, |isa, x| mul_in_place(isa, x, &y));
+        assert_eq!(bits(&got), bits(&x.iter().zip(&y).map(|(x, y)| x * y).collect::<Vec<f32>>()));
     }
 }
 

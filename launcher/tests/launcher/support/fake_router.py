@@ -126,7 +126,7 @@ while not terminated.is_set() or (behaviour == "hold" and not Path(os.environ["F
         report_if_told()
         if not ready and behaviour != "never-ready" and shard_answers():
             ready = True
-            print('"ready"', flush=True)
+            print('{"ready": {"answers": "text"}}', flush=True)
         if not ready and "--accept-when-ready" in sys.argv:
             time.sleep(0.005)
             continue

@@ -54,6 +54,7 @@ fn is_of_template(error: &TextError) -> bool {
     matches!(
         error,
         TextError::NoChatTemplate
+            | TextError::NoPairTemplate
             | TextError::TemplateRefused { .. }
             | TextError::TemplateFailed { .. }
             | TextError::TemplateLimit { .. }

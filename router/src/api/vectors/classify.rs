@@ -8,13 +8,12 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::scoring::probabilities;
-use super::{Call, Cut, Input, VectorUsage, send};
+use super::{Call, Cut, Input, VectorUsage};
 use crate::api::app::App;
 use crate::api::openai::{self, Prompt, Prompts};
 use crate::api::{respond, tgi};
 use crate::clock::unix_s;
 use crate::error::ApiError;
-use crate::http::parse;
 
 /// The body of a request to classify texts.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -69,14 +68,14 @@ pub async fn classify(State(app): State<Arc<App>>, request: Request) -> Response
 }
 
 async fn answer(app: &Arc<App>, request: Request) -> Result<Response, ApiError> {
-    let (call, body) = Call::admit(app, request).await?;
-    let body: ClassifyRequest = parse(&body, &[], "")?;
+    let (mut call, body) = Call::admit(app, request).await?;
+    let body: ClassifyRequest = call.parse(&body, &[])?;
     app.served.model.check_name(body.model.as_deref())?;
     let labels = call.labels()?.to_vec();
     let model = call.model().to_owned();
     let inputs = body.input.0.into_iter().map(Input::Prompt).collect();
     let cut = Cut::of_field(body.truncate_prompt_tokens);
-    let (vectors, memory) = call.vectors(inputs, "input", cut).await?;
+    let (vectors, reply) = call.vectors(inputs, "input", cut).await?;
     let usage = VectorUsage::of(&vectors);
     let classified = |(index, logits): (usize, Vec<f32>)| {
         let probs = probabilities(&logits);
@@ -86,7 +85,7 @@ async fn answer(app: &Arc<App>, request: Request) -> Result<Response, ApiError> 
     let data = vectors.vectors.into_iter().enumerate().map(classified).collect();
     let id = format!("classify-{}", crate::random::id());
     let answer = ClassifyResponse { id, object: "list", created: unix_s(), model, data, usage };
-    send(answer, memory).await
+    reply.send(answer).await
 }
 
 /// The index of the largest number, the first of several.
@@ -151,8 +150,8 @@ pub async fn predict(State(app): State<Arc<App>>, request: Request) -> Response 
 }
 
 async fn answer_tei(app: &Arc<App>, request: Request) -> Result<Response, ApiError> {
-    let (call, body) = Call::admit(app, request).await?;
-    let body: PredictRequest = parse(&body, &[], "")?;
+    let (mut call, body) = Call::admit(app, request).await?;
+    let body: PredictRequest = call.parse(&body, &[])?;
     let labels = call.labels()?.to_vec();
     let text = |text: String| Input::Prompt(Prompt::Text(text));
     let (inputs, is_list) = match body.inputs {
@@ -166,7 +165,7 @@ async fn answer_tei(app: &Arc<App>, request: Request) -> Result<Response, ApiErr
             (list.into_iter().map(input).collect(), true)
         }
     };
-    let (vectors, memory) = call.vectors(inputs, "inputs", Cut::of_flag(body.truncate)).await?;
+    let (vectors, reply) = call.vectors(inputs, "inputs", Cut::of_flag(body.truncate)).await?;
     let predictions = |logits: Vec<f32>| {
         let scores = match body.raw_scores {
             Some(true) => logits.into_iter().map(f64::from).collect(),
@@ -183,5 +182,5 @@ async fn answer_tei(app: &Arc<App>, request: Request) -> Result<Response, ApiErr
     let mut each: Vec<_> = vectors.vectors.into_iter().map(predictions).collect();
     let answer =
         if is_list { Predictions::Each(each) } else { Predictions::One(each.pop().unwrap_or_default()) };
-    send(answer, memory).await
+    reply.send(answer).await
 }

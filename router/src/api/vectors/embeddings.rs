@@ -10,12 +10,12 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::scoring::normalize;
-use super::{Call, Cut, Input, VectorUsage, send};
+use super::{Call, Cut, Input, VectorUsage};
 use crate::api::app::App;
 use crate::api::openai::{self, Prompts};
 use crate::api::{respond, tgi};
 use crate::error::ApiError;
-use crate::http::parse;
+use crate::http::Refused;
 
 /// The body of a request for embeddings.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -34,6 +34,14 @@ pub struct EmbeddingRequest {
     /// If false, vectors are not scaled to length 1. Part of vLLM's API.
     pub normalize: Option<bool>,
 }
+
+/// Fields of Jina's and vLLM's APIs that would change the vectors.
+const REFUSED_FOR_EMBEDDINGS: &[Refused] = &[
+    Refused { field: "task", neutral: &[], hint: "put the prompt of the task into the text" },
+    Refused { field: "late_chunking", neutral: &["false"], hint: "leave it out" },
+    Refused { field: "embed_dtype", neutral: &["\"float32\""], hint: "leave it out" },
+    Refused { field: "endianness", neutral: &["\"little\"", "\"native\""], hint: "leave it out" },
+];
 
 /// The form of a vector in an answer.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, ToSchema)]
@@ -101,15 +109,15 @@ pub async fn embeddings(State(app): State<Arc<App>>, request: Request) -> Respon
 }
 
 async fn answer(app: &Arc<App>, request: Request) -> Result<Response, ApiError> {
-    let (call, body) = Call::admit(app, request).await?;
-    let body: EmbeddingRequest = parse(&body, &[], "")?;
+    let (mut call, body) = Call::admit(app, request).await?;
+    let body: EmbeddingRequest = call.parse(&body, REFUSED_FOR_EMBEDDINGS)?;
     app.served.model.check_name(body.model.as_deref())?;
     call.expect_embeddings()?;
     let num_elements = dimensions(body.dimensions, call.shard().vector_size())?;
     let model = call.model().to_owned();
     let inputs = body.input.0.into_iter().map(Input::Prompt).collect();
     let cut = Cut::of_field(body.truncate_prompt_tokens);
-    let (vectors, memory) = call.vectors(inputs, "input", cut).await?;
+    let (vectors, reply) = call.vectors(inputs, "input", cut).await?;
     let usage = VectorUsage::of(&vectors);
     let format = body.encoding_format.unwrap_or_default();
     let vectors = vectors.vectors.into_iter().enumerate();
@@ -120,7 +128,7 @@ async fn answer(app: &Arc<App>, request: Request) -> Result<Response, ApiError> 
         }
         Embedding { object: "embedding", index, embedding: Vector::new(values, format) }
     });
-    send(EmbeddingResponse { object: "list", data: data.collect(), model: &model, usage }, memory).await
+    reply.send(EmbeddingResponse { object: "list", data: data.collect(), model: &model, usage }).await
 }
 
 fn dimensions(asked: Option<i64>, most: usize) -> Result<usize, ApiError> {
@@ -161,17 +169,17 @@ pub async fn embed(State(app): State<Arc<App>>, request: Request) -> Response {
 }
 
 async fn answer_tei(app: &Arc<App>, request: Request) -> Result<Response, ApiError> {
-    let (call, body) = Call::admit(app, request).await?;
-    let body: EmbedRequest = parse(&body, &[], "")?;
+    let (mut call, body) = Call::admit(app, request).await?;
+    let body: EmbedRequest = call.parse(&body, &[])?;
     call.expect_embeddings()?;
     let num_elements = dimensions(body.dimensions, call.shard().vector_size())?;
     let inputs = body.inputs.0.into_iter().map(Input::Prompt).collect();
-    let (mut vectors, memory) = call.vectors(inputs, "inputs", Cut::of_flag(body.truncate)).await?;
+    let (mut vectors, reply) = call.vectors(inputs, "inputs", Cut::of_flag(body.truncate)).await?;
     for values in &mut vectors.vectors {
         values.truncate(num_elements);
         if body.normalize != Some(false) {
             normalize(values);
         }
     }
-    send(vectors.vectors, memory).await
+    reply.send(vectors.vectors).await
 }

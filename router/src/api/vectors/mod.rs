@@ -13,8 +13,9 @@ use std::sync::Arc;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 use trunkline_scheduler::{PooledPrompt, Pooling};
-use trunkline_text::{Framed, GenerationDefaults, ModelText, TextError};
+use trunkline_text::{Framed, GenerationDefaults, ModelText, Question, TextError};
 use utoipa::ToSchema;
 
 use super::app::App;
@@ -26,9 +27,32 @@ use crate::generation::admission::Admitted;
 use crate::generation::answer_memory::AnswerMemory;
 use crate::generation::place::Place;
 use crate::generation::vectors::Vectors;
+use crate::http::{IgnoredFields, OtherFields, Refused, parse_noting};
 use crate::limits::MAX_VECTOR_INPUTS;
 use crate::request::raw::{FieldNames, RawParams};
 use crate::request::ready;
+
+/// Fields of all these routes that are refused, because ignoring them would change the answer.
+const REFUSED: &[Refused] = &[
+    Refused { field: "add_special_tokens", neutral: &["true"], hint: "send token ids for full control" },
+    Refused {
+        field: "truncation_direction",
+        neutral: &["\"right\"", "\"Right\""],
+        hint: "texts are cut at their end",
+    },
+    Refused { field: "prompt_name", neutral: &[], hint: "put the prompt into the text" },
+    Refused { field: "messages", neutral: &[], hint: "send the text of the messages" },
+    Refused { field: "softmax", neutral: &["true"], hint: "use `raw_scores` of `/predict` or `/rerank`" },
+    Refused { field: "activation", neutral: &["true"], hint: "use `raw_scores` of `/predict` or `/rerank`" },
+    Refused {
+        field: "use_activation",
+        neutral: &["true"],
+        hint: "use `raw_scores` of `/predict` or `/rerank`",
+    },
+];
+
+/// Fields of all these routes that change no answer.
+const HARMLESS: &[&str] = &["user", "priority"];
 
 /// The most memory of an element of a vector in an answer: its number, and its JSON text, whose buffer is briefly in
 /// memory twice.
@@ -49,12 +73,21 @@ impl Input {
         }
     }
 
-    fn encode(self, model: &ModelText, max_tokens: Option<usize>) -> Result<Framed, TextError> {
+    /// With `question`, a pair is put into that prompt.
+    fn encode(
+        self,
+        model: &ModelText,
+        question: Option<&Question<'_>>,
+        max_tokens: Option<usize>,
+    ) -> Result<Framed, TextError> {
         match self {
             Self::Prompt(Prompt::Text(text)) => model.encode_framed(&text, None, max_tokens),
             Self::Prompt(Prompt::TokenIds(mut ids)) => {
                 ids.truncate(max_tokens.unwrap_or(usize::MAX));
                 Ok(Framed { token_ids: ids, second_text: 0 })
+            }
+            Self::Pair(first, second) if let Some(question) = question => {
+                question.encode(&first, &second, max_tokens)
             }
             Self::Pair(first, second) => model.encode_framed(&first, Some(&second), max_tokens),
         }
@@ -120,11 +153,30 @@ pub(crate) struct Call<'a> {
     scope: Scope<'a>,
     permit: Place,
     info: VectorInfo,
+    path: String,
+    ignored: IgnoredFields,
+}
+
+/// The way to answer a call: the memory of the answer, and the fields that the answer names as ignored.
+pub(crate) struct Reply {
+    memory: AnswerMemory,
+    path: String,
+    ignored: IgnoredFields,
+}
+
+impl Reply {
+    /// Writes an answer whose memory is accounted for until it is sent.
+    async fn send(self, answer: impl Serialize) -> Result<Response, ApiError> {
+        let mut response = self.memory.hold(axum::Json(answer).into_response()).await?;
+        self.ignored.report(&self.path, &mut response);
+        Ok(response)
+    }
 }
 
 impl<'a> Call<'a> {
     /// Admits a request and returns it with its body. Refuses models that make no vectors.
     async fn admit(app: &'a Arc<App>, request: axum::extract::Request) -> Result<(Self, Bytes), ApiError> {
+        let path = request.uri().path().to_owned();
         let (Admitted { permit, shard, arrival }, body) = app.admit(request).await?;
         let info = shard.vectors.clone().ok_or(ApiError::NoVectors)?;
         let mut scope = Scope::new(app, arrival, shard);
@@ -133,7 +185,13 @@ impl<'a> Call<'a> {
             _ => u32::MAX,
         };
         scope.validator.allow_whole_context(most);
-        Ok((Self { scope, permit, info }, body))
+        Ok((Self { scope, permit, info, path, ignored: IgnoredFields::default() }, body))
+    }
+
+    /// Parses the body. `refused` are fields of the route besides those of all routes.
+    fn parse<T: DeserializeOwned>(&mut self, body: &[u8], refused: &[Refused]) -> Result<T, ApiError> {
+        let refused = &[REFUSED, refused].concat();
+        parse_noting(body, OtherFields { refused, harmless: HARMLESS }, "", &mut self.ignored)
     }
 
     /// Refuses a model with classes, whose vectors mean something else.
@@ -160,8 +218,8 @@ impl<'a> Call<'a> {
         inputs: Vec<Input>,
         field: &'static str,
         cut: Cut,
-    ) -> Result<(Vectors, AnswerMemory), ApiError> {
-        let Self { scope, permit, info } = self;
+    ) -> Result<(Vectors, Reply), ApiError> {
+        let Self { scope, permit, info, path, ignored } = self;
         let served = &scope.app.served;
         if inputs.is_empty() {
             return Err(ApiError::value(field, "is empty; hint: send at least one text"));
@@ -188,7 +246,9 @@ impl<'a> Call<'a> {
         let max_tokens = cut.max_tokens(scope.validator.max_input_tokens)?;
         let num_bytes = inputs.iter().map(Input::num_bytes).sum();
         let encode = move |model: &ModelText| {
-            inputs.into_iter().map(|input| input.encode(model, max_tokens)).collect::<Result<Vec<_>, _>>()
+            let question = info.asks_about_pairs.then(|| model.question()).transpose()?;
+            let encode = |input: Input| input.encode(model, question.as_ref(), max_tokens);
+            inputs.into_iter().map(encode).collect::<Result<Vec<_>, _>>()
         };
         let encoded = served.tokenize(&scope.arrival.caller, num_bytes, encode).await?;
         let pooling = info.pooling;
@@ -201,11 +261,6 @@ impl<'a> Call<'a> {
         if vectors.vectors.iter().any(|vector| vector.len() != info.size as usize) {
             return Err(ApiError::SequenceFailed { detail: "router and shard disagree".to_owned() });
         }
-        Ok((vectors, memory))
+        Ok((vectors, Reply { memory, path, ignored }))
     }
-}
-
-/// Writes an answer whose memory is accounted for until it is sent.
-async fn send(answer: impl Serialize, memory: AnswerMemory) -> Result<Response, ApiError> {
-    memory.hold(axum::Json(answer).into_response()).await
 }

@@ -12,20 +12,19 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::scoring::{cosine, probabilities};
-use super::{Call, Cut, Input, VectorUsage, send};
+use super::{Call, Cut, Input, Reply, VectorUsage};
 use crate::api::app::App;
 use crate::api::openai::{self, Prompt};
 use crate::api::{respond, tgi};
 use crate::clock::unix_s;
 use crate::error::ApiError;
-use crate::generation::answer_memory::AnswerMemory;
-use crate::http::parse;
+use crate::http::Refused;
 
 /// The scores of pairs, in their order.
 struct Scores {
     scores: Vec<f64>,
     usage: VectorUsage,
-    memory: AnswerMemory,
+    reply: Reply,
 }
 
 /// The two sides of the pairs: one text for all, or one for each.
@@ -50,20 +49,20 @@ impl Sides {
         if is_classifier {
             let pair = |(index, document)| Input::Pair(queries[query_of(index)].clone(), document);
             let inputs = documents.into_iter().enumerate().map(pair).collect();
-            let (vectors, memory) = call.vectors(inputs, field, cut).await?;
+            let (vectors, reply) = call.vectors(inputs, field, cut).await?;
             let score = |logits: &Vec<f32>| if raw { f64::from(logits[0]) } else { probabilities(logits)[0] };
             let usage = VectorUsage::of(&vectors);
-            return Ok(Scores { scores: vectors.vectors.iter().map(score).collect(), usage, memory });
+            return Ok(Scores { scores: vectors.vectors.iter().map(score).collect(), usage, reply });
         }
         let num_queries = queries.len();
         let text = |text| Input::Prompt(Prompt::Text(text));
         let inputs = queries.into_iter().chain(documents).map(text).collect();
-        let (vectors, memory) = call.vectors(inputs, field, cut).await?;
+        let (vectors, reply) = call.vectors(inputs, field, cut).await?;
         let usage = VectorUsage::of(&vectors);
         let (queries, documents) = vectors.vectors.split_at(num_queries);
         let query_of = |index: usize| if num_queries == 1 { 0 } else { index };
         let scores = (0..num_pairs).map(|index| cosine(&queries[query_of(index)], &documents[index]));
-        Ok(Scores { scores: scores.collect(), usage, memory })
+        Ok(Scores { scores: scores.collect(), usage, reply })
     }
 }
 
@@ -92,6 +91,13 @@ pub struct RerankRequest {
     /// The number of leading tokens to keep of each pair; -1 keeps as many as the model takes. Part of vLLM's API.
     pub truncate_prompt_tokens: Option<i64>,
 }
+
+/// Fields of Cohere's API that would change the scores.
+const REFUSED_FOR_RANKS: &[Refused] = &[
+    Refused { field: "max_tokens_per_doc", neutral: &[], hint: "use `truncate_prompt_tokens`" },
+    Refused { field: "max_chunks_per_doc", neutral: &["1"], hint: "use `truncate_prompt_tokens`" },
+    Refused { field: "rank_fields", neutral: &["[\"text\"]"], hint: "send each document as one text" },
+];
 
 /// A document, as a text or as an object that holds one.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -173,14 +179,17 @@ pub async fn rerank_tei(State(app): State<Arc<App>>, request: Request) -> Respon
 }
 
 async fn answer(app: &Arc<App>, request: Request, takes_texts: bool) -> Result<Response, ApiError> {
-    let (call, body) = Call::admit(app, request).await?;
-    let body: RerankRequest = parse(&body, &[], "")?;
+    let (mut call, body) = Call::admit(app, request).await?;
+    let body: RerankRequest = call.parse(&body, REFUSED_FOR_RANKS)?;
     app.served.model.check_name(body.model.as_deref())?;
     let (documents, is_tei) = match (body.documents, body.texts) {
         (Some(documents), None) => (documents.into_iter().map(Document::into_text).collect(), false),
-        (None, Some(texts)) if takes_texts => (texts, true),
+        (_, Some(_)) if !takes_texts => {
+            return Err(ApiError::value("texts", "belongs to `/rerank`; hint: use `documents`"));
+        }
+        (None, Some(texts)) => (texts, true),
         (Some(_), Some(_)) => return Err(ApiError::value("texts", "cannot be combined with `documents`")),
-        (None, _) => {
+        (None, None) => {
             let field = if takes_texts { "texts" } else { "documents" };
             return Err(ApiError::MissingField { field: field.to_owned() });
         }
@@ -201,16 +210,16 @@ async fn answer(app: &Arc<App>, request: Request, takes_texts: bool) -> Result<R
         documents.iter().map(|text: &String| shown.then(|| text.clone())).collect();
     let field = if is_tei { "texts" } else { "documents" };
     let sides = Sides { queries: vec![body.query], documents, field };
-    let Scores { scores, usage, mut memory } = sides.scores(call, cut, body.raw_scores == Some(true)).await?;
-    let num_bytes = memory.num_bytes() + 3 * texts.iter().flatten().map(String::len).sum::<usize>();
-    memory.grow_to(num_bytes)?;
+    let Scores { scores, usage, mut reply } = sides.scores(call, cut, body.raw_scores == Some(true)).await?;
+    let num_bytes = reply.memory.num_bytes() + 3 * texts.iter().flatten().map(String::len).sum::<usize>();
+    reply.memory.grow_to(num_bytes)?;
     let mut ranked: Vec<_> = scores.into_iter().zip(texts).enumerate().collect();
     // The sort is stable, so documents with equal scores keep their order.
     ranked.sort_by(|(_, (a, _)), (_, (b, _))| b.total_cmp(a));
     ranked.truncate(top_n);
     if is_tei {
         let rank = |(index, (score, text))| TeiRank { index, text, score };
-        return send(ranked.into_iter().map(rank).collect::<Vec<_>>(), memory).await;
+        return reply.send(ranked.into_iter().map(rank).collect::<Vec<_>>()).await;
     }
     let rank = |(index, (relevance_score, text)): (usize, (f64, Option<String>))| Ranked {
         index,
@@ -219,7 +228,7 @@ async fn answer(app: &Arc<App>, request: Request, takes_texts: bool) -> Result<R
     };
     let results = ranked.into_iter().map(rank).collect();
     let id = format!("rerank-{}", crate::random::id());
-    send(RerankResponse { id, model, usage, results }, memory).await
+    reply.send(RerankResponse { id, model, usage, results }).await
 }
 
 /// The body of a request to score pairs of texts.
@@ -293,8 +302,8 @@ pub async fn score(State(app): State<Arc<App>>, request: Request) -> Response {
 }
 
 async fn answer_score(app: &Arc<App>, request: Request) -> Result<Response, ApiError> {
-    let (call, body) = Call::admit(app, request).await?;
-    let body: ScoreRequest = parse(&body, &[], "")?;
+    let (mut call, body) = Call::admit(app, request).await?;
+    let body: ScoreRequest = call.parse(&body, &[])?;
     app.served.model.check_name(body.model.as_deref())?;
     let (queries, documents) = (body.text_1.into_list(), body.text_2.into_list());
     if queries.len() != 1 && queries.len() != documents.len() {
@@ -305,9 +314,9 @@ async fn answer_score(app: &Arc<App>, request: Request) -> Result<Response, ApiE
     let model = call.model().to_owned();
     let cut = Cut::of_field(body.truncate_prompt_tokens);
     let sides = Sides { queries, documents, field: "text_2" };
-    let Scores { scores, usage, memory } = sides.scores(call, cut, false).await?;
+    let Scores { scores, usage, reply } = sides.scores(call, cut, false).await?;
     let score = |(index, score)| Score { index, object: "score", score };
     let data = scores.into_iter().enumerate().map(score).collect();
     let id = format!("score-{}", crate::random::id());
-    send(ScoreResponse { id, object: "list", created: unix_s(), model, data, usage }, memory).await
+    reply.send(ScoreResponse { id, object: "list", created: unix_s(), model, data, usage }).await
 }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use trunkline_object::BlockShape;
 use trunkline_scheduler::{Pooling, ShardLimits, Stats, WindowLimits};
+use trunkline_settings::Answers;
 
 use super::{CONTRACT_VERSION, ShardError, proto};
 
@@ -53,9 +54,23 @@ pub struct Vectors {
     pub size: u32,
     /// The classes whose logits the elements are; empty if the vector is an embedding.
     pub labels: Vec<String>,
+    /// True if pairs of texts are put into the model's prompt for them.
+    pub asks_about_pairs: bool,
 }
 
 impl ShardInfo {
+    /// Returns what a user is shown first.
+    pub fn answers(&self) -> Answers {
+        match &self.vectors {
+            Some(vectors) if !self.generates => match vectors.labels.len() {
+                0 => Answers::Embeddings,
+                1 => Answers::Scores,
+                _ => Answers::Classes,
+            },
+            _ => Answers::Text,
+        }
+    }
+
     /// Checks the shard's answer to `Describe`.
     pub fn from_proto(describe: proto::DescribeResponse) -> Result<Self, ShardError> {
         if describe.contract_version != CONTRACT_VERSION {
@@ -178,7 +193,7 @@ fn vectors_from_proto(describe: &proto::DescribeResponse) -> Result<Option<Vecto
         let detail = format!("`vector_size` of Describe is {size}, with {} `labels`", labels.len());
         return Err(ShardError::InvalidMessage { detail });
     }
-    Ok(Some(Vectors { pooling, size, labels }))
+    Ok(Some(Vectors { pooling, size, labels, asks_about_pairs: describe.asks_about_pairs }))
 }
 
 fn windows_from_proto(describe: &proto::DescribeResponse) -> Result<Option<WindowLimits>, ShardError> {

@@ -84,7 +84,7 @@ pub fn load(path: &Path, chat_template: Option<String>) -> Result<ModelText, Tex
         name: text(&metadata, "general.name"),
         architecture,
         generation_defaults: GenerationDefaults::default(),
-        framing: Framing::around(prefix_ids.clone(), suffix_ids),
+        framing: built.framing.unwrap_or_else(|| Framing::around(prefix_ids.clone(), suffix_ids)),
         prefix_ids,
         special_tokens,
     })

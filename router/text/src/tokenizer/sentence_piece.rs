@@ -1,7 +1,7 @@
 //! Builds a tokenizer from SentencePiece's `tokenizer.model`, with a unigram or a BPE vocabulary.
 
 pub mod normalizer;
-mod proto;
+pub(super) mod proto;
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -54,7 +54,15 @@ pub fn tokenizer_from_sentence_piece(
     added: BTreeMap<u32, AddedToken>,
     rules: SpaceRules,
 ) -> Result<SentencePieceTokenizer, TextError> {
-    let proto = ModelProto::parse(bytes).map_err(invalid)?;
+    tokenizer_from_proto(ModelProto::parse(bytes).map_err(invalid)?, added, rules)
+}
+
+/// Builds the tokenizer that the contents of a `tokenizer.model` describe.
+pub(super) fn tokenizer_from_proto(
+    proto: ModelProto<'_>,
+    added: BTreeMap<u32, AddedToken>,
+    rules: SpaceRules,
+) -> Result<SentencePieceTokenizer, TextError> {
     let (trainer, spec) = (proto.trainer, proto.normalizer);
     refuse_unsupported(&trainer, &spec, &proto.denormalizer)?;
     let pieces = Pieces::check(proto.pieces, trainer.byte_fallback)?;

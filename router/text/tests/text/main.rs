@@ -12,6 +12,7 @@ mod gguf;
 mod message;
 mod model_files;
 mod prompt;
+mod question;
 mod stop;
 mod support;
 mod time;

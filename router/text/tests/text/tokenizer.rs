@@ -85,7 +85,7 @@ fn unknown_kinds_are_named() {
         metadata.set(key, GgufValue::String(value.into()));
         tokenizer_from_gguf(&mut metadata).unwrap_err().to_string()
     };
-    assert!(build("tokenizer.ggml.model", "bert").contains("is `bert`, but only"));
+    assert!(build("tokenizer.ggml.model", "rwkv").contains("is `rwkv`, but only"));
     assert!(build("tokenizer.ggml.tokens", "x").contains("`tokenizer.ggml.tokens` is a string"));
     assert!(build("tokenizer.ggml.token_type", "x").contains("`tokenizer.ggml.token_type` is a string"));
     assert!(build("tokenizer.ggml.scores", "x").contains("`tokenizer.ggml.scores` is missing"));
@@ -93,6 +93,42 @@ fn unknown_kinds_are_named() {
     metadata.set("tokenizer.ggml.model", GgufValue::String("gpt2".into()));
     metadata.set("tokenizer.ggml.pre", GgufValue::String("martian".into()));
     assert!(tokenizer_from_gguf(&mut metadata).unwrap_err().to_string().contains("pre-tokenizer `martian`"));
+}
+
+/// A vocabulary of WordPiece, as llama.cpp's converter writes it.
+fn word_pieces(words: &[&str]) -> GgufMetadata {
+    let mut metadata = GgufMetadata::open(&testdata("spm.gguf")).unwrap();
+    let control = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"];
+    let tokens: Vec<String> = control.iter().chain(words).map(ToString::to_string).collect();
+    let types = (0..tokens.len()).map(|id| if id < control.len() { 3 } else { 1 }).collect();
+    metadata.set("tokenizer.ggml.model", GgufValue::String("bert".into()));
+    metadata.set("tokenizer.ggml.tokens", GgufValue::Array(GgufArray::Strings(tokens)));
+    metadata.set("tokenizer.ggml.token_type", GgufValue::Array(GgufArray::Integers(types)));
+    for (key, id) in [("unknown_token_id", 1), ("cls_token_id", 2), ("seperator_token_id", 3)] {
+        metadata.set(&format!("tokenizer.ggml.{key}"), GgufValue::Unsigned(id));
+    }
+    metadata
+}
+
+#[test]
+fn word_pieces_of_gguf_are_those_of_bert() {
+    let words = ["▁elev", "e", "▁tea", "▁,", "s", "[unused0]", "▁[", "▁]", "▁unused", "0"];
+    let built = tokenizer_from_gguf(&mut word_pieces(&words)).unwrap();
+    let encode = |text: &str| built.tokenizer.encode(text, EncodeSpecial::Allow).unwrap();
+    assert_eq!(encode("Élève, TEAS"), [4, 5, 7, 6, 8]);
+    assert_eq!(encode("tea[SEP]coffee"), [6, 3, 1]);
+    // Only control tokens are names in a text.
+    assert_eq!(encode("[unused0]"), [10, 12, 13, 11]);
+    let framing = built.framing.unwrap();
+    assert_eq!((framing.before, framing.after), (vec![2], vec![3]));
+    assert_eq!((framing.pair.between, framing.pair.num_of_first), (vec![3], Some(1)));
+    // A vocabulary with upper case is that of texts with upper case.
+    let cased = tokenizer_from_gguf(&mut word_pieces(&["▁Tea", "▁tea"])).unwrap().tokenizer;
+    assert_eq!(cased.encode("tea Tea TEA", EncodeSpecial::Allow).unwrap(), [5, 4, 1]);
+    let mut outside = word_pieces(&words);
+    outside.set("tokenizer.ggml.cls_token_id", GgufValue::Unsigned(99));
+    let message = tokenizer_from_gguf(&mut outside).unwrap_err().to_string();
+    assert!(message.contains("`[CLS]` is token 99, but there are 14 tokens"), "{message}");
 }
 
 #[test]

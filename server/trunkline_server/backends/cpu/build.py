@@ -263,7 +263,8 @@ def _divide(
 ) -> PoolSizes:
     if window_parts != "auto":
         return PoolSizes(num_blocks=num_blocks, num_window_parts=window_parts)
-    if not any(config.windows):
+    # Encoders keep nothing for longer than a step.
+    if not any(config.windows) or config.is_encoder:
         return PoolSizes(num_blocks=num_blocks)
     num_windowed = sum(window is not None for window in config.windows)
     layer_bytes = block_size * _layer_bytes(config, kv_dtype, block_size)

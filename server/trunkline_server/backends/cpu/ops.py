@@ -164,6 +164,9 @@ class TracingOps:
     def scale(self, x: int, factor: float) -> int:
         return self._builder.scale(x, factor)
 
+    def mean(self, x: int) -> int:
+        return self._builder.mean(x)
+
     def pooled(self, x: int, kind: Kind) -> int:
         return self._builder.pooled(x, "all" if kind == "mean" else kind)
 

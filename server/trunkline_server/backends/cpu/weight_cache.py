@@ -63,6 +63,9 @@ class PackedWeights:
             key.update(repr((tensor.name, tensor.format, tensor.shape, tensor.interleaved_heads)).encode())
         if quantization != NONE:
             key.update(quantization.encode())
+        if (pooling := checkpoint.config.pooling) is not None and pooling.answer_rows:
+            # Files outside the identity say which rows a score is made of.
+            key.update(repr(pooling.answer_rows).encode())
         self._key_digits = key.hexdigest()
         self.cache: WeightCache = _kernels.WeightCache(folder, key=key.digest(), max_bytes=MAX_BYTES)
         self._writer: CacheWriter | None = None

@@ -14,13 +14,13 @@ from trunkline_server.backends.cuda.departures import StepStores
 from trunkline_server.backends.cuda.device import Device, Event
 from trunkline_server.backends.cuda.kernels.choose import NOT_A_NUMBER
 from trunkline_server.backends.cuda.kv_pool import KvPool
-from trunkline_server.backends.cuda.ops import NO_VECTORS
 from trunkline_server.backends.cuda.runner import StepRunner
 from trunkline_server.backends.cuda.sampling import DeviceSampler, PendingRows, RowRequest, RowResult
 from trunkline_server.backends.cuda.sampling_rules import SamplingRules, mask_from_bytes
 from trunkline_server.backends.cuda.sequences import RunningSequence
 from trunkline_server.backends.cuda.step_input import Entry
 from trunkline_server.backends.cuda.tiers import TieredStore
+from trunkline_server.backends.cuda.vectors import Vectors
 from trunkline_server.backends.interface import (
     BackendInfo,
     Chunk,
@@ -49,7 +49,8 @@ class _ChunkWork:
 
     num_tokens: known and pending tokens of its sequence before it samples; rows, first_row: its rows of logits, and the
     first of them in the step; samples: False if there is no row to sample from, or a late mask skips the sample;
-    mask: the allowed tokens, for a late mask once it is known.
+    mask: the allowed tokens, for a late mask once it is known; vector: rows of which the vector of a pooled sequence is
+    made.
     """
 
     chunk: Chunk
@@ -60,6 +61,7 @@ class _ChunkWork:
     samples: bool
     mask: bytes = b""
     problem: str | None = None
+    vector: torch.Tensor | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -96,6 +98,7 @@ class CudaBackend:
         sampler: DeviceSampler,
         pool: KvPool,
         vocab_size: int,
+        vectors: Vectors | None = None,
         use_device: Callable[[], None] = lambda: None,
         tiers: TieredStore | None = None,
     ) -> None:
@@ -104,6 +107,7 @@ class CudaBackend:
         self._tiers = tiers
         self._device, self._runner, self._sampler, self._pool = device, runner, sampler, pool
         self._vocab_size = vocab_size
+        self._vectors = vectors
         self._use_device = use_device
         self._sequences: SequenceTable[RunningSequence] = SequenceTable(info, vocab_size)
         self._steps: deque[_Step] = deque()
@@ -121,10 +125,9 @@ class CudaBackend:
         *,
         pool: int | None = None,
     ) -> None:
-        if pool is not None:
-            raise NotImplementedError(NO_VECTORS)
         rules = SamplingRules(sampling, token_ids, num_prompt_tokens, self._vocab_size)
-        self._sequences.start(sequence_id, RunningSequence(list(token_ids), num_prompt_tokens, sampling, rules=rules))
+        sequence = RunningSequence(list(token_ids), num_prompt_tokens, sampling, rules=rules, pool=pool)
+        self._sequences.start(sequence_id, sequence)
         if self._tiers is not None:
             self._tiers.start(sequence_id, root_key)
 
@@ -186,6 +189,7 @@ class CudaBackend:
             self._accept(chunk, step)
         if step.works:
             step.logits = self._run([self._entry(work) for work in step.works])
+            self._take_vectors(step)
         if self._tiers is not None:
             computed = {id(work.chunk): work.sequence for work in step.works}
             stored = [(chunk, computed.get(id(chunk))) for chunk in chunks if chunk.stores]
@@ -246,10 +250,20 @@ class CudaBackend:
         rows = sequence.rows(chunk)
         step.works.append(
             _ChunkWork(
-                chunk, sequence, sequence.num_tokens, rows, first_row, rows.num_samples > 0, chunk.allowed_tokens
+                chunk, sequence, sequence.num_tokens, rows, first_row, samples=rows.num_samples > 0
+                and sequence.pool is None, mask=chunk.allowed_tokens,
             )
-        )
+        )  # fmt: skip
         sequence.num_computed = chunk.first_position + chunk.num_tokens
+
+    def _take_vectors(self, step: _Step) -> None:
+        """Copies what the vectors of a step are made of, before another step overwrites it."""
+        first_token = 0
+        for work in step.works:
+            if work.sequence.pool is not None:
+                assert self._vectors is not None, "the router asks for vectors only where there are some"
+                work.vector = self._vectors.take(first_token, work.first_row, work.chunk)
+            first_token += work.chunk.num_rows
 
     def _entry(self, work: _ChunkWork) -> Entry:
         chunk, sequence = work.chunk, work.sequence
@@ -269,7 +283,7 @@ class CudaBackend:
                 work.problem = self._sequences.mask_problem(work.mask)
                 work.samples = bool(work.mask) and work.problem is None
         requests = [request for work in step.works for request in self._requests(work)]
-        if requests:
+        if requests and (self._vectors is None or self._vectors.generates):
             step.rows = self._sampler.launch(step.logits, requests)
         step.event = self._device.mark()
         step.logits = None
@@ -335,6 +349,9 @@ class CudaBackend:
 
     def _outcome(self, work: _ChunkWork, rows: Sequence[RowResult]) -> Sampled | SequenceFailure | None:
         sequence_id, sequence = work.chunk.sequence_id, work.sequence
+        if sequence.pool is not None:
+            assert self._vectors is not None, "the sequence is pooled"
+            return self._vectors.outcome(sequence, work.chunk, work.vector)
         sequence.num_pending -= work.samples
         if work.problem is not None:
             return SequenceFailure(sequence_id, "invalid_plan", work.problem)

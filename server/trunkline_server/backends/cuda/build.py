@@ -28,6 +28,7 @@ from trunkline_server.backends.cuda.runner import ROW_MULTIPLE, StepRunner, chun
 from trunkline_server.backends.cuda.sampling import DeviceSampler
 from trunkline_server.backends.cuda.step_input import StepShape, StepTensors
 from trunkline_server.backends.cuda.tier_build import TierOptions, make_tiers
+from trunkline_server.backends.cuda.vectors import Vectors
 from trunkline_server.backends.cuda.weights import DenseWeight
 from trunkline_server.backends.interface import MAX_DRAFT_TOKENS, BackendInfo
 from trunkline_server.errors import BackendUnavailable, DoesNotFit, InvalidArgument
@@ -224,6 +225,7 @@ class _Assembly:
             _log("steps captured", count=len(shapes), seconds=f"{time.monotonic() - began:.1f}")
         return CudaBackend(
             info, device=device, runner=runner, sampler=sampler, pool=pool, vocab_size=config.vocab_size, tiers=tiers,
+            vectors=None if config.pooling is None else Vectors(model, config.pooling, config.has_output_head),
             use_device=use_device,  # type: ignore[arg-type]
         )  # fmt: skip
 
@@ -261,7 +263,16 @@ class _Assembly:
             logits=torch.zeros(self._largest.num_logits, config.vocab_size, dtype=torch.float32, device=device),
             is_fast=self._is_fast,
             flash=self._flash,
+            vectors=self._vectors(),
         )
+
+    def _vectors(self) -> torch.Tensor | None:
+        """Returns room for the rows of a step that vectors are made of; None if the model makes none."""
+        config, limits = self._config, self._largest
+        if config.pooling is None:
+            return None
+        num_rows = limits.num_rows if config.pooling.kind == "mean" else limits.num_logits
+        return torch.zeros(num_rows, config.vector_size, dtype=torch.float32, device=self._device.torch_device)
 
     def _attention_shape(self) -> AttentionShape:
         config = self._config
@@ -294,7 +305,7 @@ class _Assembly:
         features += config.num_experts_per_token * (3 * size * config.expert_size + 4 * config.hidden_size + 16)
         rope_bytes = 2 * 4 * config.max_position_embeddings * config.head_size
         partial = self._partial_rows() * AttentionSpace.bytes_per_row(self._attention_shape())
-        logits = 4 * self._largest.num_logits * config.vocab_size
+        logits = 4 * self._largest.num_logits * config.vocab_size + 4 * self._largest.num_rows * config.vector_size
         unpacked = max(
             (size * matrix.num_outputs * matrix.num_inputs for matrix in self._weights.matrices
              if not isinstance(matrix, DenseWeight)), default=0,

@@ -31,7 +31,7 @@ from trunkline_server.models.ops import Experts, Rope
 from trunkline_server.models.pooling import Kind
 
 # `weights/pooling.py` refuses models that would need these operations.
-NO_VECTORS = "the cuda backend makes no vectors"
+NO_ENCODERS = "the cuda backend runs no encoders"
 
 
 @dataclass(slots=True, eq=False)
@@ -60,7 +60,8 @@ class DeviceModel:
 
     dtype: of activations between operations; the residual is f32. plans: by window. rope_tables: by rope, made before
     any step needs them. logits: [most rows, V] f32, of the last step. enter_layer: called before a layer's K and V are
-    read or written. flash: for long chunks of uncaptured steps.
+    read or written. flash: for long chunks of uncaptured steps. vectors: [most rows, N] f32, of the last step, if the
+    model makes vectors.
     """
 
     weights: DeviceWeights
@@ -73,6 +74,7 @@ class DeviceModel:
     is_fast: bool = False
     enter_layer: Callable[[int], None] = lambda layer: None
     flash: FlashAttention | None = None
+    vectors: torch.Tensor | None = None
 
 
 @dataclass
@@ -249,19 +251,32 @@ class CudaOps:
         return dense(x) * factor
 
     def position_embedding(self, weight: str, offset: int) -> Value:
-        raise NotImplementedError(NO_VECTORS)
+        raise NotImplementedError(NO_ENCODERS)
 
     def text_embedding(self, weight: str) -> Value:
-        raise NotImplementedError(NO_VECTORS)
+        raise NotImplementedError(NO_ENCODERS)
 
     def gelu_erf(self, x: Value) -> Value:
-        raise NotImplementedError(NO_VECTORS)
+        raise NotImplementedError(NO_ENCODERS)
 
     def tanh(self, x: Value) -> Value:
-        raise NotImplementedError(NO_VECTORS)
+        x = dense(x)
+        return torch.tanh(x.float()).to(x.dtype)
+
+    def mul(self, x: Value, y: Value) -> Value:
+        raise NotImplementedError(NO_ENCODERS)
+
+    def mean(self, x: Value) -> Value:
+        raise NotImplementedError(NO_ENCODERS)
 
     def pooled(self, x: Value, kind: Kind) -> Value:
-        raise NotImplementedError(NO_VECTORS)
+        """Copies the rows to `DeviceModel.vectors`: those that sample, or all of which the mean is taken."""
+        assert self.model.vectors is not None, "the model makes vectors"
+        x = dense(x)
+        sampled = x[self.step.sampling_rows]
+        rows = x if kind == "mean" else sampled
+        self.model.vectors[: len(rows)].copy_(rows)
+        return sampled
 
     def logits(self, x: Value, weight: str, soft_cap: float | None = None) -> Value:
         matrix, _, _ = self.model.weights.matrix(weight)

@@ -133,6 +133,8 @@ class ReferenceOps:
             is_hidden = (key_positions > positions) & (not self._step.sees_all)
             if window is not None:
                 is_hidden |= key_positions <= positions - window
+                if self._step.sees_all:
+                    is_hidden |= key_positions >= positions + window
             scores = scores.masked_fill(is_hidden, -torch.inf)
             if sinks is not None:
                 sink = self._weights(sinks)[:, None, None].expand(-1, scores.shape[1], 1)
@@ -267,6 +269,12 @@ class ReferenceOps:
 
     def scale(self, x: torch.Tensor, factor: float) -> torch.Tensor:
         return x * factor
+
+    def mean(self, x: torch.Tensor) -> torch.Tensor:
+        means = torch.empty_like(x)
+        for row in self._step.rows:
+            means[row.begin : row.end] = x[row.begin : row.end].double().mean(0)
+        return means
 
     def pooled(self, x: torch.Tensor, kind: Kind) -> torch.Tensor:
         self.output = x

@@ -1,0 +1,58 @@
+"""Vectors of pooled sequences, from the rows that a step leaves on the device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from trunkline_server.backends.interface import Chunk, Sampled, SequenceFailure
+
+if TYPE_CHECKING:
+    import torch
+
+    from trunkline_server.backends.cuda.ops import DeviceModel
+    from trunkline_server.backends.cuda.sequences import RunningSequence
+    from trunkline_server.models.pooling import Pooling
+
+
+@dataclass(frozen=True)
+class Vectors:
+    """How the model makes vectors. generates: it has logits, too."""
+
+    model: DeviceModel
+    pooling: Pooling
+    generates: bool
+
+    def take(self, first_token: int, first_row: int, chunk: Chunk) -> torch.Tensor | None:
+        """Returns a copy of a chunk's rows of the last step, behind it on the device; None if it needs none.
+
+        first_token, first_row: the chunk's first token and its first row of logits in the step.
+        """
+        rows = self.model.vectors
+        assert rows is not None, "the model makes vectors"
+        if self.pooling.kind == "mean":
+            return rows[first_token : first_token + chunk.num_tokens].clone()
+        return rows[first_row].clone() if chunk.sample else None
+
+    def outcome(
+        self, sequence: RunningSequence, chunk: Chunk, rows: torch.Tensor | None
+    ) -> Sampled | SequenceFailure | None:
+        """Returns the vector of a sequence whose prompt is complete. rows: what `take` returned, computed by now.
+
+        Means add up in f64 in the order of positions, so cuts between chunks change no bit.
+        """
+        if rows is None:
+            return None
+        values = rows.cpu().numpy()
+        if self.pooling.kind == "mean":
+            before = np.broadcast_to(np.float64(sequence.output_sum), values.shape[1:])
+            # Along the first axis, rows are added one after the other.
+            sequence.output_sum = np.concatenate([before[None], values.astype(np.float64)]).sum(0)
+            values = (sequence.output_sum / sequence.num_tokens).astype(np.float32)
+        if not chunk.sample:
+            return None
+        if not np.isfinite(values).all():
+            return SequenceFailure(chunk.sequence_id, "not_finite", "an element of the vector is NaN or infinite")
+        return Sampled(chunk.sequence_id, None, vector=values.tolist())
