@@ -19,7 +19,7 @@ from trunkline_server.backends.store_files import StoreOptions
 from trunkline_server.errors import DoesNotFit, InvalidArgument
 from trunkline_server.weights.checkpoint import Checkpoint, open_checkpoint
 
-CASES = ["lfm2", "granitemoehybrid", "qwen3_next"]
+CASES = ["lfm2", "lfm2_moe", "granitemoehybrid", "qwen3_next"]
 PROMPT = np.random.default_rng(11).integers(0, VOCAB_SIZE, 90).tolist()
 SAMPLING = SamplingParams(temperature=0.9, seed=7, logprobs=True)
 # K and V in f16; 0.00025 was measured.
@@ -54,6 +54,14 @@ def test_keys_are_rounded_and_scaled_beside_states(checkpoint: Checkpoint, dtype
     )
     whole = Sequences(backend, seed=0).run(PROMPT, [], 3, SAMPLING)
     assert Sequences(backend, seed=1).run(PROMPT, [21, 50], 3, SAMPLING) == whole
+
+
+def test_granite_with_attention_in_all_layers_keeps_no_state(tiny_model: TinyModels) -> None:
+    checkpoint = open_checkpoint(tiny_model("granitehybrid_attention").folder)
+    backend = build_tiny(checkpoint, kv_cache_dtype="f16")
+    assert not backend.info.recurrent
+    assert backend.info.num_window_parts == 0
+    test_generated_tokens_are_close_to_the_reference(checkpoint, backend)
 
 
 def test_cuts_of_the_prompt_and_threads_change_no_bit(checkpoint: Checkpoint, backend: CpuBackend) -> None:

@@ -62,23 +62,23 @@ def config(**changes: Any) -> ModelConfig:
 def test_every_weight_is_passed_once_and_a_tied_head_is_the_embedding(architecture: str, is_tied: bool) -> None:
     experts: dict[str, Any] = {}
     if architecture in (
-        "deepseek_v2", "deepseek_v3", "gpt_oss", "granitemoe", "granitemoehybrid", "mixtral", "olmoe", "qwen2_moe",
-        "qwen3_moe", "qwen3_next",
+        "deepseek_v2", "deepseek_v3", "gpt_oss", "granitemoe", "granitemoehybrid", "lfm2_moe", "mixtral", "olmoe",
+        "qwen2_moe", "qwen3_moe", "qwen3_next",
     ):  # fmt: skip
         experts = {"num_experts": 3, "num_experts_per_token": 2, "expert_size": 8, "expert_layers": (True, True)}
     if architecture.startswith("deepseek"):
         latent = LatentAttention(size=6, query_size=5 if is_tied else 0, key_size=4, value_size=3)
         experts |= {"latent": latent, "num_kv_heads": 1, "head_size": 8, "rotated_size": 2, "has_shared_gate": False}
         experts |= {"has_choice_bias": is_tied, "sigmoid_experts": is_tied, "expert_groups": 3}
-    if architecture in ("granitemoehybrid", "lfm2", "qwen3_next"):
+    if architecture in ("granitemoehybrid", "lfm2", "lfm2_moe", "qwen3_next"):
         num_keys = 1 if architecture == "granitemoehybrid" else 2
         heads = {"num_heads": 4, "value_size": 3, "num_keys": num_keys, "key_size": 5}
-        recurrent = Recurrent(layers=(True, False), conv_width=3, **({} if architecture == "lfm2" else heads))
+        recurrent = Recurrent(layers=(True, False), conv_width=3, **({} if architecture.startswith("lfm2") else heads))
         experts |= {"recurrent": recurrent, "gated_attention": architecture == "qwen3_next"}
         experts |= {"has_shared_gate": architecture == "qwen3_next"}
     has_shared_expert = architecture in ("deepseek_v2", "granitemoehybrid", "qwen2_moe", "qwen3_next")
     has_norms = architecture in (
-        "exaone4", "gemma3_text", "lfm2", "olmo2", "olmo3", "olmoe", "qwen3", "qwen3_moe", "qwen3_next",
+        "exaone4", "gemma3_text", "lfm2", "lfm2_moe", "olmo2", "olmo3", "olmoe", "qwen3", "qwen3_moe", "qwen3_next",
     )  # fmt: skip
     model = config(
         **experts,

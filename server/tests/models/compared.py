@@ -16,19 +16,20 @@ from trunkline_server.weights.tensor import FORMATS
 PAGE = Path(__file__).resolve().parents[3] / "docs/models.md"
 # Excludes settings that GGUF cannot state: `mscale`, other limits of GPT-OSS, SmolLM3's unrotated layers, Qwen's
 # windows and layers without experts, and which of Gemma's layers have a window. GLM has another name and joins more in
-# GGUF, and recurrent layers are read from safetensors alone.
+# GGUF. Granite 4
+# without recurrent layers is Granite there, and Qwen3-Next is read from safetensors alone.
 GGUF_CASES = sorted(
     CASES.keys()
     - {
         "llama_yarn_mscale", "smollm3_marked", "qwen2_window", "qwen3_window", "gemma3_shallow", "qwen3_moe_mixed",
-        "glm", "gpt_oss_limited", "granitehybrid", "granitemoehybrid", "lfm2", "qwen3_next",
+        "glm", "gpt_oss_limited", "granitehybrid_attention", "qwen3_next",
     }
 )  # fmt: skip
 CUDA_CASES = [
     "llama3", "llama_yarn_mscale", "mistral_window", "gemma2", "gemma3", "gemma3_shallow", "qwen3", "smollm3",
     "smollm3_marked", "llama_biases", "qwen2_moe", "qwen3_moe", "mixtral", "qwen3_moe_mixed", "cohere2", "exaone4",
     "gemma", "glm4", "granite", "granitemoe", "nemotron", "olmo2", "olmo3", "phi3", "phi3_longrope", "starcoder2",
-    "qwen2_shallow", "deepseek_v2", "deepseek_v2_groups", "deepseek_v3", "gpt_oss",
+    "qwen2_shallow", "deepseek_v2", "deepseek_v2_groups", "deepseek_v3", "gpt_oss", "granitehybrid_attention",
 ]  # fmt: skip
 # transformers has no code for these, so they are compared with Llama of the same weights (tests/reference/).
 LIKE_LLAMA = ("exaone", "internlm2", "internlm3")
@@ -54,6 +55,7 @@ NAMES = {
     "internlm2": "InternLM 2",
     "internlm3": "InternLM 3",
     "lfm2": "LFM2",
+    "lfm2_moe": "LFM2 with experts",
     "llama": "Llama 2 and 3, Falcon 3, SmolLM2, Yi, DeepSeek-LLM",
     "mistral": "Mistral",
     "mixtral": "Mixtral",

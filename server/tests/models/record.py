@@ -179,7 +179,16 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         **_MAMBA, **_MULTIPLIERS, "num_local_experts": 0, "shared_intermediate_size": 64,
         "position_embedding_type": "rope", "mamba_conv_bias": False, "num_experts_per_tok": 0,
     }),
+    # Some models of the family have no recurrent layer.
+    "granitehybrid_attention": ("GraniteMoeHybridConfig", {
+        **_MAMBA, **_MULTIPLIERS, "layer_types": ["full_attention"] * 3, "num_local_experts": 0,
+        "shared_intermediate_size": 64, "position_embedding_type": "rope", "num_experts_per_tok": 0,
+    }),
     "lfm2": ("Lfm2Config", {"layer_types": ["conv", "full_attention", "conv"], "block_multiple_of": 32}),
+    "lfm2_moe": ("Lfm2MoeConfig", {
+        "layer_types": ["conv", "full_attention", "conv"], "num_dense_layers": 1, "moe_intermediate_size": 32,
+        "num_experts": 6, "num_experts_per_tok": 2,
+    }),
     "qwen3_next": ("Qwen3NextConfig", {
         "layer_types": ["linear_attention", "full_attention", "linear_attention"], "head_dim": 32,
         "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 24, "linear_value_head_dim": 16,

@@ -275,6 +275,39 @@ def test_gguf_metadata_is_read() -> None:
 @pytest.mark.parametrize(
     ("changes", "error", "says"),
     [
+        ({"head_count_kv": 2}, DamagedFile, "`granitehybrid.attention.head_count_kv` is `2`, expected 2 integers"),
+        ({"head_count_kv": [0, 2, 2]}, DamagedFile, "expected 2 integers"),
+        ({"head_count_kv": [2, 1]}, DamagedFile, "expected one number for all layers with attention, 0 for others"),
+        ({"head_count_kv": [0, 0]}, DamagedFile, "no layer has attention"),
+        ({"head_count_kv": [0, -2]}, DamagedFile, "`num_kv_heads` is -2"),
+        ({"group_count": 2}, UnsupportedArchitecture, "`ssm.group_count` 2"),
+        ({"conv_kernel": 9}, DamagedFile, "a convolution covers 9 positions"),
+        ({"inner_size": 65}, DamagedFile, "65 features (`ssm.inner_size`) cannot be divided into 4 heads evenly"),
+        ({"state_size": 0}, DamagedFile, "recurrent layers have sizes"),
+    ],
+)
+def test_impossible_recurrent_layers_in_gguf_are_refused(
+    changes: dict[str, Any], error: type[Exception], says: str
+) -> None:
+    attention = {"head_count_kv": [0, 2]}
+    scan = {"conv_kernel": 4, "state_size": 8, "group_count": 1, "inner_size": 64, "time_step_rank": 4}
+    keys = {f"attention.{key}": changes.get(key, value) for key, value in attention.items()}
+    keys |= {f"ssm.{key}": changes.get(key, value) for key, value in scan.items()}
+    shared = {key.removeprefix("llama."): value for key, value in GGUF.items() if key.startswith("llama.")}
+    keys = {**shared, **keys, "logit_scale": 1.0}
+    with pytest.raises(error) as caught:
+        config_from_gguf(
+            Path("m.gguf"),
+            {"general.architecture": "granitehybrid", **{f"granitehybrid.{key}": keys[key] for key in keys}},
+            num_rows={"token_embd.weight": 1000}.get,
+            rope_factors=RopeFactors(),
+        )
+    assert says in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "says"),
+    [
         ({"block_count": None}, DamagedFile, "`llama.block_count` is missing"),
         ({"block_count": "two"}, DamagedFile, "`llama.block_count` is `two`, expected an integer"),
         ({"embedding_length": 1 << 60}, DamagedFile, "`hidden_size` is"),

@@ -11,6 +11,7 @@ import gguf
 import numpy as np
 from tests.models.tiny import TinyModel
 from tests.weights.quantizers import QUANTIZERS, quantize_rows
+from trunkline_server.models.config_json import config_from_json
 
 _NAMES = {
     "model.embed_tokens": "token_embd",
@@ -41,6 +42,10 @@ _NAMES = {
     "mlp.down_proj": "ffn_down",
     "mlp.gate": "ffn_gate_inp",
     "mlp.gate.e_score_correction": "exp_probs_b",
+    "mlp.gate.choice": "exp_probs_b",
+    "mixer.conv": "shortconv.conv",
+    "mixer.in_proj": "shortconv.in_proj",
+    "mixer.out_proj": "shortconv.out_proj",
     "mlp.shared_experts.gate_proj": "ffn_gate_shexp",
     "mlp.shared_experts.up_proj": "ffn_up_shexp",
     "mlp.shared_experts.down_proj": "ffn_down_shexp",
@@ -52,14 +57,19 @@ _NAMES = {
     "mlp.shared_expert.up_proj": "ffn_up_shexp",
     "mlp.shared_expert.down_proj": "ffn_down_shexp",
 }
+_SCAN_NAMES = {
+    "mixer.conv.weight": "ssm_conv1d.weight", "mixer.conv.bias": "ssm_conv1d.bias", "mixer.dt.bias": "ssm_dt.bias",
+    "mixer.in_proj.weight": "ssm_in.weight", "mixer.out_proj.weight": "ssm_out.weight", "mixer.rate.weight": "ssm_a",
+    "mixer.skip.weight": "ssm_d", "mixer.norm.weight": "ssm_norm.weight",
+}  # fmt: skip
 _ARCHITECTURES = {
     "cohere": "command-r", "deepseek_v2": "deepseek2", "deepseek_v3": "deepseek2", "gemma3_text": "gemma3",
-    "gpt_oss": "gpt-oss", "mistral": "llama", "mixtral": "llama", "olmo3": "olmo2", "qwen2_moe": "qwen2moe",
-    "qwen3_moe": "qwen3moe",
+    "gpt_oss": "gpt-oss", "granitemoehybrid": "granitehybrid", "lfm2_moe": "lfm2moe", "mistral": "llama",
+    "mixtral": "llama", "olmo3": "olmo2", "qwen2_moe": "qwen2moe", "qwen3_moe": "qwen3moe",
 }  # fmt: skip
 _NORM_BEHIND_ATTENTION = ("exaone4", "gemma2", "gemma3", "glm4", "gpt-oss", "olmo2", "seed_oss")
 _LAYER_NORM = ("cohere2", "command-r", "nemotron", "starcoder2")
-_PERMUTED = ("granite", "granitemoe", "internlm2", "llama", "smollm3")
+_PERMUTED = ("granite", "granitehybrid", "granitemoe", "internlm2", "llama", "smollm3")
 _PLUS_ONE = ("gemma", "gemma2", "gemma3", "nemotron")
 
 
@@ -68,7 +78,11 @@ def gguf_name(name: str, architecture: str = "llama") -> str:
     if match := re.fullmatch(r"model\.layers\.(\d+)\.(.+)", module):
         if architecture in _NORM_BEHIND_ATTENTION and match[2] == "post_attention_layernorm":
             return f"blk.{match[1]}.post_attention_norm.{kind}"
+        if architecture == "granitehybrid" and (scan := _SCAN_NAMES.get(f"{match[2]}.{kind}")):
+            return f"blk.{match[1]}.{scan}"
         return f"blk.{match[1]}.{_NAMES[match[2]]}.{kind}"
+    if module == "model.norm" and architecture.startswith("lfm2"):
+        return f"token_embd_norm.{kind}"
     return f"{_NAMES[module]}.{kind}"
 
 
@@ -109,18 +123,19 @@ def write_model(
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])
     writer.add_block_count(config["num_hidden_layers"])
-    writer.add_feed_forward_length(config["intermediate_size"])
+    whole = config_from_json(path, config)
+    writer.add_feed_forward_length(whole.intermediate_size)
     writer.add_head_count(config["num_attention_heads"])
     if architecture in _LAYER_NORM:
         keys = ("layer_norm_eps", "norm_epsilon", "norm_eps")
         writer.add_layer_norm_eps(next(config[key] for key in keys if key in config))
     else:
-        writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+        writer.add_layer_norm_rms_eps(whole.norm_eps)
     head_size = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
     if architecture == "deepseek2":
         _write_latent(writer, config, divides_heads)
     else:
-        writer.add_head_count_kv(config["num_key_value_heads"])
+        _write_kv_heads(writer, config)
         writer.add_key_length(head_size)
         writer.add_value_length(head_size)
     writer.add_token_list([f"token {index} é" for index in range(config["vocab_size"])])
@@ -144,8 +159,9 @@ def write_model(
             values = permute(values, config["num_attention_heads" if ".q_proj." in name else "num_key_value_heads"])
         if architecture in _PLUS_ONE and name.endswith("norm.weight"):
             values = values + np.float32(1.0)
+        values = _as_matrix(name, values, config) if ".mixer." in name else values
         is_matrix = values.ndim >= 2 and not name.endswith(("mlp.gate.weight", ".bias"))
-        is_matrix = is_matrix and is_quantized(name)
+        is_matrix = is_matrix and not re.search(r"\.mixer\.(conv|norm|rate|skip)\.", name) and is_quantized(name)
         stored_as = gguf.GGMLQuantizationType[quantization if is_matrix else "F32"]
         writer.add_tensor(gguf_name(name, architecture), quantize(values, stored_as.name), raw_dtype=stored_as)
     add(writer)
@@ -163,6 +179,38 @@ def _write_experts(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
     writer.add_expert_feed_forward_length(config.get("moe_intermediate_size") or config["intermediate_size"])
     if "shared_expert_intermediate_size" in config:
         writer.add_expert_shared_feed_forward_length(config["shared_expert_intermediate_size"])
+
+
+def _as_matrix(name: str, values: np.ndarray, config: dict[str, Any]) -> np.ndarray:
+    """Returns the weight of a recurrent layer as `modify_tensors` of llama.cpp's converter does."""
+    if name.endswith("mixer.conv.weight"):
+        return values.reshape(-1, config.get("conv_L_cache") or config["mamba_d_conv"])
+    if name.endswith("mixer.rate.weight"):
+        return -np.exp(values)[:, None]
+    if name.endswith("mixer.skip.weight"):
+        return values[:, None]
+    return values[None] if name.endswith("mixer.norm.weight") else values
+
+
+def _write_kv_heads(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
+    count = config["num_key_value_heads"]
+    if config["model_type"] not in ("granitemoehybrid", "lfm2", "lfm2_moe"):
+        writer.add_head_count_kv(count)
+        return
+    writer.add_head_count_kv([count if kind == "full_attention" else 0 for kind in config["layer_types"]])
+    if config["model_type"] == "granitemoehybrid":
+        writer.add_ssm_conv_kernel(config["mamba_d_conv"])
+        writer.add_ssm_state_size(config["mamba_d_state"])
+        writer.add_ssm_group_count(config["mamba_n_groups"])
+        writer.add_ssm_inner_size(config["mamba_expand"] * config["hidden_size"])
+        writer.add_ssm_time_step_rank(config["mamba_n_heads"])
+        writer.add_rope_scaling_finetuned(config["position_embedding_type"] == "rope")
+        writer.add_expert_shared_feed_forward_length(config["shared_intermediate_size"])
+        return
+    writer.add_shortconv_l_cache(config["conv_L_cache"])
+    if config["model_type"] == "lfm2_moe":
+        writer.add_leading_dense_block_count(config["num_dense_layers"])
+        writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
 
 
 def _write_latent(writer: gguf.GGUFWriter, config: dict[str, Any], divides_heads: bool) -> None:

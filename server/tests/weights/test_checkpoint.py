@@ -107,9 +107,7 @@ def test_both_formats_give_the_same_config(tiny_model: TinyModels, tmp_path: Pat
         "deepseek_v2",
         "gpt_oss",
         "gpt_oss_limited",
-        "granitehybrid",
-        "granitemoehybrid",
-        "lfm2",
+        "granitehybrid_attention",
         "qwen3_next",
     }
     for case in CASES.keys() - of_json:
@@ -248,6 +246,19 @@ def test_a_missing_or_misshapen_weight_is_named(tiny_model: TinyModels, tmp_path
     (folder / "config.json").write_text(json.dumps({**config, "intermediate_size": 104}))
     with pytest.raises(DamagedFile, match=r"gate_proj\.weight` has shape \[96, 64\], expected \[104, 64\]"):
         open_checkpoint(folder)
+
+
+def test_rates_that_are_no_rates_are_refused(tiny_model: TinyModels, tmp_path: Path) -> None:
+    path = write_model(tiny_model("granitehybrid"), tmp_path / "m.gguf")
+    name = "model.layers.0.mixer.rate.weight"
+    rates = tiny_model("granitehybrid").weights[name]
+    np.testing.assert_allclose(dequantize(open_checkpoint(path).tensor(name)), rates, atol=1e-6)
+    stored = (-np.exp(rates)).tobytes()
+    for wrong in (0.5, 0.0, -np.inf, np.nan):
+        damaged = path.read_bytes().replace(stored, np.float32(wrong).tobytes() + stored[4:])
+        (tmp_path / "damaged.gguf").write_bytes(damaged)
+        with pytest.raises(DamagedFile, match=r"`blk\.0\.ssm_a` has elements that are not negative numbers"):
+            open_checkpoint(tmp_path / "damaged.gguf").tensor(name)
 
 
 def test_paths_without_a_model_have_distinct_errors(tmp_path: Path) -> None:

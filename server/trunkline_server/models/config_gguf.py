@@ -12,6 +12,7 @@ from trunkline_server.errors import DamagedFile, UnsupportedArchitecture, quoted
 from trunkline_server.models.config import MAX_LAYERS, ModelConfig, RopeScaling
 from trunkline_server.models.config_encoder import ENCODERS, encoder_from_gguf
 from trunkline_server.models.config_latent import experts_from_gguf, latent_from_gguf, scaling_from_gguf
+from trunkline_server.models.config_recurrent import recurrent_from_gguf
 from trunkline_server.models.experts import GPT_OSS_SWIGLU
 from trunkline_server.models.keys import Keys
 from trunkline_server.models.pooling import RANK, Pooling, kind_from_gguf
@@ -31,8 +32,11 @@ ARCHITECTURES = {
     "glm4": "glm4",
     "gpt-oss": "gpt_oss",
     "granite": "granite",
+    "granitehybrid": "granitemoehybrid",
     "granitemoe": "granitemoe",
     "internlm2": "internlm2",
+    "lfm2": "lfm2",
+    "lfm2moe": "lfm2_moe",
     "llama": "llama",
     "nemotron": "nemotron",
     "olmo2": "olmo2",
@@ -50,12 +54,15 @@ SUPPORTED = tuple(ARCHITECTURES)
 
 # Architectures with experts, which GGUF marks by their number.
 _WITH_EXPERTS = {
-    "deepseek_v2": "deepseek_v2", "gpt_oss": "gpt_oss", "granitemoe": "granitemoe", "llama": "mixtral",
-    "olmoe": "olmoe", "qwen2_moe": "qwen2_moe", "qwen3_moe": "qwen3_moe",
+    "deepseek_v2": "deepseek_v2", "gpt_oss": "gpt_oss", "granitemoe": "granitemoe",
+    "granitemoehybrid": "granitemoehybrid", "lfm2_moe": "lfm2_moe", "llama": "mixtral", "olmoe": "olmoe",
+    "qwen2_moe": "qwen2_moe", "qwen3_moe": "qwen3_moe",
 }  # fmt: skip
 # The weights of used experts add up to 1. llama.cpp has this in its code for each architecture.
-_RENORMALISED = ("gpt_oss", "granitemoe", "mixtral", "qwen3_moe")
+_RENORMALISED = ("gpt_oss", "granitemoe", "granitemoehybrid", "lfm2_moe", "mixtral", "qwen3_moe")
 _LAYER_NORMS = ("cohere", "cohere2", "nemotron", "starcoder2")
+# Queries and keys are normalised, though the first layer may have none.
+_NORMED_HEADS = ("lfm2", "lfm2_moe")
 _UNGATED = ("nemotron", "starcoder2")
 # Norms of a layer, where they are not those of Llama.
 _NORMS: dict[str, tuple[str, ...]] = {
@@ -140,16 +147,16 @@ def _decoder_config(
     hidden_size = values.integer("embedding_length")
     head_size = values.integer("attention.key_length", hidden_size // max(num_heads, 1))
     windows = _windows(values, architecture, num_layers)
-    norm_kind = "layer_norm_epsilon" if name in _LAYER_NORMS else "layer_norm_rms_epsilon"
     scaling = _rope_scaling(path, values, rope_factors, is_latent=name == "deepseek_v2")
-    config = ModelConfig(
+    recurrent = recurrent_from_gguf(values, name, num_layers, has_tensor)
+    fields: dict[str, Any] = dict(
         architecture=name,
         vocab_size=vocab_rows,
         hidden_size=hidden_size,
         intermediate_size=values.integer("feed_forward_length"),
         num_layers=num_layers,
         num_heads=num_heads,
-        norm_eps=values.number(f"attention.{norm_kind}"),
+        norm_eps=values.number(f"attention.layer_norm_{'' if name in _LAYER_NORMS else 'rms_'}epsilon"),
         max_position_embeddings=values.integer("context_length"),
         rope_theta=values.number("rope.freq_base", 1_000_000.0 if architecture == "gemma3" else 10_000.0),
         rope_layers=_rope_layers(architecture, num_layers, windows),
@@ -161,17 +168,18 @@ def _decoder_config(
         gated_mlp=name not in _UNGATED,
         layer_norms=_NORMS.get(name, ("input_layernorm", "post_attention_layernorm")),
         norm_bias=has_tensor("output_norm.bias"),
-        query_key_norm=has_tensor("blk.0.attn_q_norm.weight"),
+        query_key_norm=name in _NORMED_HEADS or has_tensor("blk.0.attn_q_norm.weight"),
         wide_query_key_norm=name in ("olmo2", "olmoe"),
         windows=windows,
         local_rope_theta=_local_rope_theta(values, architecture),
         **_multipliers(values, name),
         **_gemma_fields(values, architecture, head_size, hidden_size // max(num_heads, 1)),
-        **_head_fields(values, name, head_size, num_heads, scaling),
+        **_head_fields(values, name, head_size, recurrent.get("num_kv_heads"), num_heads, scaling),
         **_expert_fields(values, name, num_layers, has_tensor),
         **_pooling_fields(values, num_rows("cls.output.weight")),
         **(_GPT_OSS if name == "gpt_oss" else {}),
     )
+    config = ModelConfig(**(fields | recurrent))
     if problem := config.problem():
         raise DamagedFile(path, problem)
     _refuse_shapes(path, values, config)
@@ -191,12 +199,14 @@ def _pooling_fields(values: Keys, num_labels: int | None) -> dict[str, Any]:
     return {} if kind is None else {"pooling": Pooling(kind)}
 
 
-def _head_fields(values: Keys, name: str, head_size: int, num_heads: int, scaling: RopeScaling) -> dict[str, Any]:
+def _head_fields(
+    values: Keys, name: str, head_size: int, num_kv_heads: int | None, num_heads: int, scaling: RopeScaling
+) -> dict[str, Any]:
     if name == "deepseek_v2":
         return latent_from_gguf(values, scaling)
     rotated_size = values.integer("rope.dimension_count", head_size)
     return {
-        "num_kv_heads": values.integer("attention.head_count_kv", num_heads),
+        "num_kv_heads": num_kv_heads or values.integer("attention.head_count_kv", num_heads),
         "head_size": head_size,
         "rotated_size": None if rotated_size == head_size else rotated_size,
     }
@@ -237,7 +247,7 @@ def _multipliers(values: Keys, name: str) -> dict[str, Any]:
     """Returns the factors that the metadata of Granite and Cohere states."""
     if name in ("cohere", "cohere2"):
         return {"logit_multiplier": values.number("logit_scale")}
-    if name not in ("granite", "granitemoe"):
+    if name not in ("granite", "granitemoe", "granitemoehybrid"):
         return {}
     divisor = values.number("logit_scale")
     if divisor <= 0:
@@ -282,8 +292,9 @@ def _expert_fields(values: Keys, name: str, num_layers: int, has_tensor: Callabl
     num_experts = values.integer("expert_count", 0)
     if num_experts == 0:
         return {}
-    if name == "deepseek_v2":
-        return experts_from_gguf(values, num_layers, has_tensor)
+    if name in ("deepseek_v2", "lfm2_moe"):
+        experts = experts_from_gguf(values, num_layers, has_tensor)
+        return experts | ({"renormalise_experts": True} if name in _RENORMALISED else {})
     shared = values.integer("expert_shared_feed_forward_length", 0)
     return {
         "num_experts": num_experts,

@@ -88,6 +88,10 @@ _GLM = _Architecture(
     head_size=128, norm_eps=1.5625e-7, rotated=0.5, attention_bias=None, attention_output_bias=False, biased=True,
 )  # fmt: skip
 _GRANITE = _Architecture(has_multipliers=True, has_mlp_bias=True)
+_LFM2 = _Architecture(
+    spelling={"rms_norm_eps": "norm_eps"}, attention_bias=False, attention_output_bias=False, norm_eps=1e-5,
+    query_key_norm=True, rope_theta=1_000_000.0, tied=True,
+)  # fmt: skip
 _OLMO2 = _Architecture(norm_eps=1e-5, layer_norms=_POST_NORMS, query_key_norm=True, wide_query_key_norm=True)
 _ARCHITECTURES = {
     "cohere": _COHERE,
@@ -135,10 +139,8 @@ _ARCHITECTURES = {
     "internlm3": _Architecture(
         spelling={"attention_bias": "qkv_bias", "attention_out_bias": "bias", "mlp_bias": "bias"}, has_mlp_bias=True,
     ),
-    "lfm2": _Architecture(
-        spelling={"rms_norm_eps": "norm_eps"}, attention_bias=False, attention_output_bias=False, norm_eps=1e-5,
-        query_key_norm=True, rope_theta=1_000_000.0, tied=True,
-    ),
+    "lfm2": _LFM2,
+    "lfm2_moe": _LFM2,
     "llama": _Architecture(has_mlp_bias=True),
     "mistral": _Architecture(attention_bias=False, attention_output_bias=False, has_windows=True, window=4096),
     "mixtral": _Architecture(

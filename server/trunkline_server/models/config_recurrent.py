@@ -1,8 +1,9 @@
-"""Recurrent layers: their shape, and how `config.json` states it."""
+"""Recurrent layers: their shape, and how `config.json` and GGUF state it."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 from trunkline_server.errors import UnsupportedArchitecture, quoted
@@ -16,12 +17,74 @@ _NO_LIMIT = (None, [0.0, math.inf], [0.0, {"__float__": "Infinity"}])
 
 
 def recurrent_from_json(keys: Keys, name: str, num_layers: int) -> dict[str, Any]:
-    """Returns the fields of a model with recurrent layers; none for other architectures."""
-    readers = {"granitemoehybrid": _granite, "lfm2": _lfm2, "qwen3_next": _qwen3_next}
-    return readers[name](keys, num_layers) if name in readers else {}
+    """Returns the fields of families with recurrent layers; none for other architectures."""
+    readers = {"granitemoehybrid": _granite, "lfm2": _lfm2, "lfm2_moe": _lfm2_moe, "qwen3_next": _qwen3_next}
+    if name not in readers:
+        return {}
+    fields = readers[name](keys, num_layers)
+    # Some models of these families have attention in all layers.
+    return fields if any(fields["recurrent"].layers) else {**fields, "recurrent": None}
+
+
+def recurrent_from_gguf(values: Keys, name: str, num_layers: int, has_tensor: Callable[[str], bool]) -> dict[str, Any]:
+    """Returns the same from the metadata of GGUF, with the key/value heads of layers that have them."""
+    if name not in ("granitemoehybrid", "lfm2", "lfm2_moe"):
+        return {}
+    counts = values.get("attention.head_count_kv")
+    if not isinstance(counts, list) or len(counts) != num_layers or any(type(count) is not int for count in counts):
+        raise values.wrong("attention.head_count_kv", f"{num_layers} integers")
+    others = {count for count in counts if count != 0}
+    if len(others) > 1:
+        raise values.wrong("attention.head_count_kv", "one number for all layers with attention, 0 for others")
+    layers = tuple(count == 0 for count in counts)
+    fields: dict[str, Any] = {"num_kv_heads": others.pop() if others else 1}
+    if name != "granitemoehybrid":
+        return fields | {"recurrent": Recurrent(layers=layers, conv_width=values.integer("shortconv.l_cache"))}
+    if (groups := values.integer("ssm.group_count", 1)) != 1:
+        raise UnsupportedArchitecture(f"`ssm.group_count` {groups} in `{values.path}`", supported=("1",))
+    inner, num_heads = values.integer("ssm.inner_size"), values.integer("ssm.time_step_rank")
+    recurrent = Recurrent(
+        layers=layers,
+        conv_width=values.integer("ssm.conv_kernel"),
+        conv_bias=True in layers and has_tensor(f"blk.{layers.index(True)}.ssm_conv1d.bias"),
+        num_heads=num_heads,
+        value_size=inner // max(num_heads, 1),
+        num_keys=1,
+        key_size=values.integer("ssm.state_size"),
+    )
+    if recurrent.num_heads * recurrent.value_size != inner:
+        raise values.damaged(f"{inner} features (`ssm.inner_size`) cannot be divided into {num_heads} heads evenly")
+    shared = values.integer("expert_shared_feed_forward_length", values.integer("feed_forward_length"))
+    rotates = values.boolean("rope.scaling.finetuned", False)
+    return fields | {
+        "recurrent": recurrent,
+        "intermediate_size": shared,
+        "rope_layers": (rotates,) * num_layers,
+        **({"shared_expert_size": shared, "has_shared_gate": False} if values.integer("expert_count", 0) else {}),
+    }
 
 
 def _lfm2(keys: Keys, num_layers: int) -> dict[str, Any]:
+    return _convolutions(keys, num_layers) | {"intermediate_size": _lfm2_intermediate_size(keys)}
+
+
+def _lfm2_moe(keys: Keys, num_layers: int) -> dict[str, Any]:
+    first = keys.integer("num_dense_layers", 2)
+    return _convolutions(keys, num_layers) | {
+        "num_experts": keys.integer("num_experts"),
+        "num_experts_per_token": keys.integer("num_experts_per_tok"),
+        "expert_size": keys.integer("moe_intermediate_size"),
+        "has_shared_gate": False,
+        "expert_multiplier": keys.number("routed_scaling_factor", 1.0),
+        "renormalise_experts": keys.boolean("norm_topk_prob", True),
+        "sigmoid_experts": True,
+        "has_choice_bias": keys.boolean("use_expert_bias", True),
+        "expert_layers": tuple(layer >= first for layer in range(min(max(num_layers, 0), MAX_LAYERS))),
+    }
+
+
+def _convolutions(keys: Keys, num_layers: int) -> dict[str, Any]:
+    """Returns which layers of LFM2 convolve, and over how many positions."""
     if keys.boolean("conv_bias", False):
         raise UnsupportedArchitecture(f"`conv_bias` in `{keys.path}`", supported=("false",))
     layers = _layers(keys, num_layers)
@@ -30,10 +93,7 @@ def _lfm2(keys: Keys, num_layers: int) -> dict[str, Any]:
         if not isinstance(attention, list) or not all(type(layer) is int for layer in attention):
             raise keys.wrong("full_attn_idxs", "a list of layers")
         layers = tuple(layer not in attention for layer in range(min(max(num_layers, 0), MAX_LAYERS)))
-    return {
-        "recurrent": Recurrent(layers=layers, conv_width=keys.integer("conv_L_cache", 3)),
-        "intermediate_size": _lfm2_intermediate_size(keys),
-    }
+    return {"recurrent": Recurrent(layers=layers, conv_width=keys.integer("conv_L_cache", 3))}
 
 
 def _lfm2_intermediate_size(keys: Keys) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from trunkline_server.models import llama, qwen3
 from trunkline_server.models.config import ModelConfig
+from trunkline_server.models.experts import mixture
 from trunkline_server.models.ops import RecurrentOps, T
 
 
@@ -18,7 +19,11 @@ def forward(ops: RecurrentOps[T], config: ModelConfig) -> T:
         else:
             x = ops.add(x, qwen3.attention(ops, config, layer, normed))
         normed = ops.rms_norm(x, f"{name}.post_attention_layernorm.weight", config.norm_eps)
-        x = ops.add(x, llama.mlp(ops, config, f"{name}.mlp", normed))
+        if config.has_experts(layer):
+            mixed = mixture(ops, config, f"{name}.mlp", normed)
+            x = ops.add(x, ops.scale(mixed, config.expert_multiplier) if config.expert_multiplier != 1.0 else mixed)
+        else:
+            x = ops.add(x, llama.mlp(ops, config, f"{name}.mlp", normed))
     x = ops.rms_norm(x, "model.norm.weight", config.norm_eps)
     return ops.logits(x, "lm_head.weight")
 

@@ -58,6 +58,7 @@ ARCHITECTURES: dict[str, Callable[[Any, ModelConfig], Any]] = {
     "internlm2": llama.forward,
     "internlm3": llama.forward,
     "lfm2": lfm2.forward,
+    "lfm2_moe": lfm2.forward,
     "llama": llama.forward,
     "mistral": llama.forward,
     "mixtral": mixtral.forward,

@@ -129,6 +129,9 @@ class GgufCheckpoint:
         self.config = _config(self._files[0], self._holders, shapes)
         place = gguf_encoder_place if self.config.architecture in ENCODERS else gguf_place
         self._places = {name: place(name, self.config, self._holders) for name in weight_shapes(self.config)}
+        for found in self._places.values():
+            if found.flattens and found.tensor in shapes:
+                shapes[found.tensor] = (math.prod(shapes[found.tensor]),)
         self._shapes = shapes
         self._names = _check_complete(path, self.config, self._places, shapes)
         self.quantization: Quantization | None = None
@@ -152,7 +155,16 @@ class GgufCheckpoint:
         place = self._places[name]
         tensor = replace(self._holders[place.tensor].tensor(place.tensor), shape=self._shapes[place.tensor])
         tensor = _part(tensor, place)
+        if place.is_exponential:
+            tensor = self._logarithm(tensor)
         return replace(tensor, name=name, interleaved_heads=interleaved_heads(name, self.config, is_gguf=True))
+
+    def _logarithm(self, tensor: Tensor) -> Tensor:
+        """Returns the logarithm of the negated elements as F32. Raises DamagedFile."""
+        values = -dequantize(tensor)
+        if not ((values > 0) & np.isfinite(values)).all():
+            raise DamagedFile(self.path, f"tensor `{tensor.name}` has elements that are not negative numbers")
+        return replace(tensor, format="F32", data=np.log(values).view(np.uint8).reshape(-1), is_mapped=False)
 
     def fingerprint(self, page_sums: PageSums | None = None) -> str:
         return fingerprint_bytes([file.file.bytes for file in self._files], page_sums)
@@ -414,12 +426,13 @@ def _needed_shapes(
 
 def _config(file: GgufFile, holders: Mapping[str, GgufFile], shapes: Mapping[str, tuple[int, ...]]) -> ModelConfig:
     """Reads the config from the metadata of a model's first file."""
-    # A config uses no other array.
-    pattern = f"{file.metadata.get('general.architecture')}.attention.sliding_window_pattern"
-    is_array = isinstance(file.metadata.get(pattern), GgufArray)
+    # A config uses no other arrays.
+    prefix = f"{file.metadata.get('general.architecture')}.attention"
+    keys = (f"{prefix}.sliding_window_pattern", f"{prefix}.head_count_kv")
+    arrays = {key: file.array(key) for key in keys if isinstance(file.metadata.get(key), GgufArray)}
     return config_from_gguf(
         file.path,
-        {**file.metadata, pattern: file.array(pattern)} if is_array else file.metadata,
+        {**file.metadata, **arrays},
         num_rows=lambda name: (*shapes[name], 1)[0] if name in shapes else None,
         rope_factors=RopeFactors(
             all=_rope_factors(holders, "rope_freqs.weight"),

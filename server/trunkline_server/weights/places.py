@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 # Architectures that pair neighbours, in all files.
 NEIGHBOURS = frozenset({"cohere", "cohere2", "ernie4_5", "glm", "glm4"})
 # The same in GGUF alone (`LlamaModel.permute` in llama.cpp's converter).
-GGUF_NEIGHBOURS = frozenset({"granite", "granitemoe", "internlm2", "llama", "mixtral", "smollm3"})
+GGUF_NEIGHBOURS = frozenset({"granite", "granitemoe", "granitemoehybrid", "internlm2", "llama", "mixtral", "smollm3"})
 # Architectures whose safetensors hold norm weights minus 1.
 OFFSET_NORMS = frozenset({"gemma", "gemma2", "gemma3_text", "nemotron", "qwen3_next"})
 
@@ -51,8 +51,9 @@ class Place:
 
     index: of a matrix in a stack [E, N, K]. rows: the runs of rows [begin, end) that make up the weight; empty: all.
     step: of the rows of a run. is_transposed: the stack is [E, K, N]. transposes_rows: the weight is the transpose of
-    the rows. flattens: the weight is all elements in a row. subtracts_rows: the weight is the first row minus the
-    second. num_rows: of the whole tensor, if the weight may be far from its end.
+    the rows. flattens: the weight is all elements in a row. is_exponential: it is the logarithm of the negated
+    elements. subtracts_rows: the weight is the first row minus the second. num_rows: of the whole tensor, if the weight
+    may be far from its end.
     """
 
     tensor: str
@@ -62,6 +63,7 @@ class Place:
     is_transposed: bool = False
     transposes_rows: bool = False
     flattens: bool = False
+    is_exponential: bool = False
     subtracts_rows: bool = False
     num_rows: int | None = None
 
@@ -98,13 +100,17 @@ def _safetensors_place(name: str, config: ModelConfig) -> Place:
         begin = size if expert[2] == "up_proj" else 0
         stack = f"{layers}.block_sparse_moe.{'input' if joined else 'output'}_linear.{kind}"
         return Place(stack, int(expert[1]), ((begin, begin + size),) if joined else ())
+    if architecture == "lfm2_moe" and (expert := _EXPERT.fullmatch(module)):
+        return Place(f"{layers}.feed_forward.experts.{expert[1]}.{_MIXTRAL[expert[2]]}.{kind}")
+    if architecture == "lfm2_moe" and module == "mlp.gate.choice":
+        return Place(f"{layers}.feed_forward.expert_bias")
     if architecture == "mixtral" and (expert := _EXPERT.fullmatch(module)):
         return Place(f"{layers}.block_sparse_moe.experts.{expert[1]}.{_MIXTRAL[expert[2]]}.{kind}")
     if architecture == "phi3" and module in _QUERY_KEY_VALUE:
         return Place(f"{layers}.self_attn.qkv_proj.{kind}", rows=_joined_rows(config, module))
     if architecture == "internlm2" and module in _QUERY_KEY_VALUE:
         return Place(f"{layers}.attention.wqkv.{kind}", rows=_grouped_rows(config, module))
-    if config.recurrent is not None and (place := hybrid_place(layers, module, kind, config)) is not None:
+    if (place := hybrid_place(layers, module, kind, config)) is not None:
         return place
     if config.latent is not None:
         if module == "mlp.gate.choice":
@@ -141,10 +147,8 @@ def _gpt_oss_expert(experts: str, expert: re.Match[str], kind: str, config: Mode
 
 
 def hybrid_place(layers: str, module: str, kind: str, config: ModelConfig) -> Place | None:
-    """Returns the place of a weight that only models with recurrent layers have; None for other weights."""
-    recurrent, architecture = config.recurrent, config.architecture
-    assert recurrent is not None
-    name = f"{module}.{kind}"
+    """Returns the place of a weight that only families with recurrent layers have; None for other weights."""
+    architecture, name = config.architecture, f"{module}.{kind}"
     if architecture == "granitemoehybrid" and (shared := _GRANITE_SHARED.fullmatch(module)):
         size = config.shared_expert_size or config.intermediate_size
         begin = size if shared[1] == "up_proj" else 0
@@ -158,9 +162,11 @@ def hybrid_place(layers: str, module: str, kind: str, config: ModelConfig) -> Pl
         return Place(f"{layers}.self_attn.q_proj.{kind}", rows=rows)
     if not module.startswith("mixer."):
         return None
-    holder = {"granitemoehybrid": "mamba", "lfm2": "conv", "qwen3_next": "linear_attn"}[architecture]
+    holder = {"granitemoehybrid": "mamba", "lfm2": "conv", "lfm2_moe": "conv", "qwen3_next": "linear_attn"}[
+        architecture
+    ]
     if module == "mixer.conv":
-        conv = "conv" if architecture == "lfm2" else "conv1d"
+        conv = "conv" if holder == "conv" else "conv1d"
         return Place(f"{layers}.{holder}.{conv}.{kind}", flattens=kind == "weight")
     if name in _RECURRENT_PARAMETERS:
         return Place(f"{layers}.{holder}.{_RECURRENT_PARAMETERS[name]}")
@@ -202,7 +208,9 @@ def gguf_place(name: str, config: ModelConfig, tensors: Container[str]) -> Place
     module, _, kind = name.rpartition(".")
     match = _LAYER.fullmatch(module)
     if match is None:
-        return Place(f"{_GGUF_WHOLE[module]}.{kind}")
+        # llama.cpp's converter took the norm behind LFM2's last layer for one of embeddings.
+        is_misnamed = module == "model.norm" and architecture in ("lfm2", "lfm2_moe")
+        return Place(f"{'token_embd_norm' if is_misnamed else _GGUF_WHOLE[module]}.{kind}")
     layer, module = f"blk.{match[1]}", match[2]
     if expert := _EXPERT.fullmatch(module):
         return Place(f"{layer}.{_GGUF_EXPERTS[expert[2]]}.{kind}", int(expert[1]))
@@ -218,7 +226,23 @@ def gguf_place(name: str, config: ModelConfig, tensors: Container[str]) -> Place
     names = _GGUF_MODULES | (_GGUF_POST_NORMS if "post_feedforward_layernorm" in config.layer_norms else {})
     if architecture in ("gpt_oss", "seed_oss"):
         names = names | {"post_attention_layernorm": "post_attention_norm"}
+    if module.startswith("mixer."):
+        return _gguf_mixer(layer, module, kind, is_scan=architecture == "granitemoehybrid")
     return Place(f"{layer}.{names[module]}.{kind}")
+
+
+def _gguf_mixer(layer: str, module: str, kind: str, *, is_scan: bool) -> Place:
+    """Returns the place of a weight of a recurrent layer in GGUF, which has some vectors as matrices."""
+    part = module.removeprefix("mixer.")
+    if not is_scan:
+        return Place(f"{layer}.shortconv.{part}.{kind}", flattens=part == "conv")
+    tensor = f"{layer}.ssm_{_GGUF_SCAN[part]}"
+    is_bare = part in ("rate", "skip")
+    return Place(
+        tensor if is_bare else f"{tensor}.{kind}",
+        flattens=is_bare or part == "norm" or (part == "conv" and kind == "weight"),
+        is_exponential=part == "rate",
+    )
 
 
 def interleaved_heads(name: str, config: ModelConfig, *, is_gguf: bool) -> tuple[int, int] | None:
@@ -326,6 +350,17 @@ _SAFETENSORS_WHOLE = {
     "exaone": {"model.embed_tokens": "transformer.wte", "model.norm": "transformer.ln_f"},
     "internlm2": {"model.embed_tokens": "model.tok_embeddings", "lm_head": "output"},
     "lfm2": {"model.norm": "model.embedding_norm"},
+    "lfm2_moe": {"model.norm": "model.embedding_norm"},
+}
+_LFM2 = {
+    "input_layernorm": "operator_norm",
+    "post_attention_layernorm": "ffn_norm",
+    "self_attn.o_proj": "self_attn.out_proj",
+    "self_attn.q_norm": "self_attn.q_layernorm",
+    "self_attn.k_norm": "self_attn.k_layernorm",
+    "mlp.gate_proj": "feed_forward.w1",
+    "mlp.up_proj": "feed_forward.w3",
+    "mlp.down_proj": "feed_forward.w2",
 }
 _SAFETENSORS_MODULES = {
     "deepseek_v2": _SHARED_EXPERTS,
@@ -349,16 +384,8 @@ _SAFETENSORS_MODULES = {
     "gpt_oss": {"mlp.gate": "mlp.router"},
     "granitemoe": {"mlp.gate": "block_sparse_moe.router.layer"},
     "granitemoehybrid": {"mlp.gate": "block_sparse_moe.router.layer"},
-    "lfm2": {
-        "input_layernorm": "operator_norm",
-        "post_attention_layernorm": "ffn_norm",
-        "self_attn.o_proj": "self_attn.out_proj",
-        "self_attn.q_norm": "self_attn.q_layernorm",
-        "self_attn.k_norm": "self_attn.k_layernorm",
-        "mlp.gate_proj": "feed_forward.w1",
-        "mlp.up_proj": "feed_forward.w3",
-        "mlp.down_proj": "feed_forward.w2",
-    },
+    "lfm2": _LFM2,
+    "lfm2_moe": {**_LFM2, "mlp.gate": "feed_forward.gate"},
     "internlm2": {
         "input_layernorm": "attention_norm",
         "post_attention_layernorm": "ffn_norm",
@@ -402,4 +429,7 @@ _GGUF_POST_NORMS = {
     "pre_feedforward_layernorm": "ffn_norm",
     "post_feedforward_layernorm": "post_ffw_norm",
 }
+_GGUF_SCAN = {
+    "in_proj": "in", "conv": "conv1d", "dt": "dt", "rate": "a", "skip": "d", "norm": "norm", "out_proj": "out",
+}  # fmt: skip
 _GGUF_EXPERTS = {"gate_proj": "ffn_gate_exps", "up_proj": "ffn_up_exps", "down_proj": "ffn_down_exps"}
