@@ -29,7 +29,7 @@ pub struct Experts {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ShortConv {
     pub x: ValueId,
-    /// `[channels * width]`.
+    /// The taps of each channel, `[channels * width]`.
     pub weight: WeightId,
     pub bias: Option<WeightId>,
     /// The first element of its state.
