@@ -14,6 +14,7 @@ from trunkline_server import hub
 from trunkline_server.backends.cpu.build import kv_dtype_of, memory_need, step_limits
 from trunkline_server.backends.cpu.memory import DEFAULT_POOL_TOKENS
 from trunkline_server.backends.cpu.quantize import NONE, QUANTIZED
+from trunkline_server.backends.cpu.states import LEAST_STATES, STATE_ELEMENT_BYTES
 from trunkline_server.backends.host_memory import available_memory
 from trunkline_server.errors import InvalidArgument, ModelNotFound
 from trunkline_server.models.shapes import weight_shapes
@@ -190,6 +191,9 @@ def _memory(checkpoint: Checkpoint) -> Iterator[tuple[str, str]]:
     yield "activations need", _size(need.scratch_bytes)
     tokens = min(DEFAULT_POOL_TOKENS, checkpoint.config.max_position_embeddings)
     yield "KV cache needs", f"{_size(tokens * need.kv_bytes_per_token)} for {tokens:,} tokens"
+    if checkpoint.config.recurrent is not None:
+        states = LEAST_STATES * STATE_ELEMENT_BYTES * checkpoint.config.state_size
+        yield "states need", f"{_size(states)} for each running sequence"
     yield "available", _size(available_memory())
 
 

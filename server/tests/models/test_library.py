@@ -56,6 +56,11 @@ def test_a_file_in_a_folder_of_a_repository_has_its_readme() -> None:
     assert ResolvedModel(snapshot, "org/name", revision).card == snapshot / "README.md"
 
 
+def test_recurrent_layers_need_states(tiny_model: TinyModels) -> None:
+    assert described(tiny_model("lfm2").folder)["states need"].strip() == "1 MiB for each running sequence"
+    assert "states need" not in described(tiny_model("llama3").folder)
+
+
 @pytest.mark.parametrize("case", ["llama3", "qwen2_moe"])
 def test_an_unquantised_model_says_what_quantising_saves(case: str, tiny_model: TinyModels) -> None:
     model = tiny_model(case)
