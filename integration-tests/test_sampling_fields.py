@@ -204,6 +204,14 @@ def is_best(reply: Reply, known: Known) -> bool:
     return len(means) == 3 and reply.text == max(means, key=lambda text: means[text])
 
 
+def keeps_the_beginning(reply: Reply, _: Known) -> bool:
+    """Checks that the second token of the truncated prompt is also the second one of the whole prompt."""
+    (choice,) = reply.raw["choices"]
+    kept = choice.get("prompt_logprobs") or reply.raw.get("prompt_logprobs") or []
+    texts = [token["decoded_token"] for place in kept if place for token in place.values()]
+    return texts in ([" sea"], ["system"])
+
+
 TWO_TOKENS = Effect(lambda _: 2, lambda reply, _: reply.num_prompt == 2)
 EFFECTS: dict[str, Effect] = {
     "temperature": becomes_greedy(0.01),
@@ -225,6 +233,7 @@ EFFECTS: dict[str, Effect] = {
     "presence_penalty": repeats_less(2),
     "frequency_penalty": repeats_less(2),
     "repetition_penalty": repeats_less(2),
+    "repeat_penalty": repeats_less(2),
     "stop": ends_at_word(lambda known: [known.word]),
     "stop_sequences": ends_at_word(lambda known: [known.word]),
     "stop_token_ids": ends_at_word(lambda known: [known.word_id]),
@@ -237,6 +246,7 @@ EFFECTS: dict[str, Effect] = {
     "max_completion_tokens": ends_after(3),
     "max_output_tokens": ends_after(3),
     "max_new_tokens": ends_after(3),
+    "n_predict": ends_after(3),
     "min_tokens": goes_on_to(11, 11),
     "min_new_tokens": goes_on_to(11, 11),
     "ignore_eos": goes_on_to(NUM_TOKENS, True),
@@ -254,6 +264,9 @@ EFFECTS: dict[str, Effect] = {
     ),
     "truncate_prompt_tokens": TWO_TOKENS,
     "truncate": TWO_TOKENS,
+    "truncation_side": Effect(
+        lambda _: "right", keeps_the_beginning, lambda _: {"truncate_prompt_tokens": 2, "prompt_logprobs": 0}
+    ),
 }
 # Fields that do not affect sampling. They change the prompt or the form of the answer, or constrain it by a grammar.
 OTHERS = {
@@ -314,8 +327,8 @@ def replies(server: Trunkline) -> Iterator[dict[tuple[str, str], tuple[Reply, Kn
             (table, name), route = case, ROUTES[case[0]]
             effect, facts = EFFECTS[name], known[table]
             base = route.sampled if effect.is_sampled else route.greedy
-            # `max_completion_tokens` is another name for `max_tokens`; a request may have only one of them.
-            other_name: dict[str, Any] = {"max_tokens": None} if name == "max_completion_tokens" else {}
+            # `max_tokens` counts if it is sent with another name of it, or both are refused.
+            other_name: dict[str, Any] = {"max_tokens": None} if name in ("max_completion_tokens", "n_predict") else {}
             fields = base | effect.beside(facts) | other_name | {name: effect.value(facts)}
             return route.ask(server, facts.short_prompt if effect.is_short else PROMPT, fields), facts
 
