@@ -259,7 +259,6 @@ def test_every_answer_equals_that_of_a_quiet_server(tmp_path: Path) -> None:
         faults.count()
         assert faults.totals["trunkline_sequences_replayed_total"] > 0, "no kill met a running request"
         assert faults.totals["trunkline_restored_blocks_total"] > 0, "nothing was read from the disk"
-        assert faults.totals["trunkline_store_failures_total"] > 0, "no block failed to be stored"
         assert faults.totals["trunkline_sequences_convicted_total"] == 0
         assert faults.totals["trunkline_unexpected_results_total"] == 0
         assert chaos.num_cut > 0, "no kill of the router met a request"
