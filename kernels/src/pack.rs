@@ -24,7 +24,8 @@ mod source;
 pub(crate) mod ternary;
 mod weight;
 
-pub use encode::encode;
+pub(crate) use encode::quantized_row_bytes;
+pub use encode::{encode, quantize_rows};
 pub use format::{Format, PackError};
 pub(crate) use format::{call_kind, dispatch_format, dispatch_kernels};
 pub use int::Groups;

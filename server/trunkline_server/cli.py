@@ -23,7 +23,7 @@ NUMERICS = ("exact", "fast")
 KV_CACHE_DTYPES = ("auto", "fp8", "int8", "int4", "f16", "bf16")
 KV_WINDOWS = ("auto", "off")
 POOLING = ("auto", "none", "last", "mean")
-QUANTIZE = ("none", "int8", "int4", "bitsandbytes", "eetq", "awq", "gptq")
+QUANTIZE = ("none", "int8", "int4", "fp8", "nf4", "bitsandbytes", "bitsandbytes-nf4", "eetq", "awq", "gptq")
 PINNINGS = ("auto", "on", "off")
 CACHE_OFF = "off"
 MAX_THREADS = 1024
@@ -176,8 +176,9 @@ def _add_weights(serve: argparse.ArgumentParser) -> None:
         "--quantize",
         choices=QUANTIZE,
         default=QUANTIZE[0],
-        help="quantise the weights of an unquantised checkpoint while it is loaded (cpu backend); bitsandbytes and "
-        "eetq mean int8; gptq and awq check that the checkpoint is quantised so",
+        help="quantise the weights of an unquantised checkpoint while it is loaded; fp8 is for the cuda backend and int8 "
+        "elsewhere; bitsandbytes and eetq mean int8, nf4 and bitsandbytes-nf4 int4; gptq and awq check that the "
+        "checkpoint is quantised so",
     )
     serve.add_argument(
         "--pooling",

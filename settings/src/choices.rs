@@ -31,8 +31,14 @@ choices! {
         Int8 = "int8";
         /// 4-bit integers with a scale and a minimum for each 32 weights.
         Int4 = "int4";
+        /// 8-bit floats with a scale for each row on the cuda backend, int8 on others.
+        Fp8 = "fp8";
+        /// The same as int4.
+        Nf4 = "nf4";
         /// The same as int8.
         Bitsandbytes = "bitsandbytes";
+        /// The same as int4.
+        BitsandbytesNf4 = "bitsandbytes-nf4";
         /// The same as int8.
         Eetq = "eetq";
         /// The checkpoint must be quantised with AWQ.

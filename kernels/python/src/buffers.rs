@@ -48,6 +48,23 @@ pub(super) fn unpack_groups<'py>(
     Ok((new(&quants), new(&floats(groups.scales)), new(&floats(groups.mins))))
 }
 
+/// Returns the blocks of Q8_0 or Q4_1 that are nearest to rows of floats.
+#[pyfunction]
+pub(super) fn quantize_rows<'py>(
+    py: Python<'py>,
+    stored_as: &str,
+    rows: &Bound<'py, PyAny>,
+    quantize: &str,
+    num_columns: usize,
+) -> PyResult<Bound<'py, PyBytes>> {
+    let buffer = buffer_of(rows)?;
+    // SAFETY: this call holds the buffer, whose bytes do not move.
+    let source = unsafe { SourceBytes::borrow(bytes_of(&buffer), false) };
+    let blocks = py.detach(|| pack::quantize_rows(stored_as.parse()?, source.as_slice(), quantize.parse()?, num_columns));
+    let blocks = blocks.map_err(|error: PackError| PyValueError::new_err(error.to_string()))?;
+    Ok(PyBytes::new(py, &blocks))
+}
+
 /// Returns the bytes of a packed matrix.
 #[pyfunction]
 pub(super) fn packed_bytes(format: &str, out_features: usize, in_features: usize) -> PyResult<usize> {

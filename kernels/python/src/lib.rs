@@ -14,7 +14,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList};
 use trunkline_contract::{BlockKey, KEY_BYTES};
 
-use crate::buffers::{packed_bytes, page_sums, unpack_groups};
+use crate::buffers::{packed_bytes, page_sums, quantize_rows, unpack_groups};
 use crate::builder::PyProgramBuilder;
 use crate::failure::Failure;
 use crate::late_masks::PyLateMasks;
@@ -267,6 +267,7 @@ fn _kernels(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(page_sums, module)?)?;
     module.add_function(wrap_pyfunction!(packed_bytes, module)?)?;
     module.add_function(wrap_pyfunction!(unpack_groups, module)?)?;
+    module.add_function(wrap_pyfunction!(quantize_rows, module)?)?;
     module.add_function(wrap_pyfunction!(check_sampling, module)?)?;
     module.add_class::<PyWeightCache>()?;
     module.add_class::<PyCacheWriter>()?;

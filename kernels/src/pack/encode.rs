@@ -2,12 +2,42 @@
 
 use half::f16;
 
-use super::Format;
+use super::{Format, PackError, dequantize_row};
 
 /// Elements of a block of both formats.
 const BLOCK: usize = 32;
 /// The parts of a block's range that are tried for Q4_1. A smaller range clips the extremes and has finer steps.
 const RANGES: [f32; 6] = [1.0, 0.96, 0.92, 0.88, 0.84, 0.8];
+
+/// Quantises rows of `num_columns` floats to Q8_0 or Q4_1.
+pub fn quantize_rows(
+    stored: Format,
+    rows: &[u8],
+    to: Format,
+    num_columns: usize,
+) -> Result<Vec<u8>, PackError> {
+    let row_bytes = quantized_row_bytes(stored, to, num_columns)?;
+    let stored_bytes = stored.row_bytes(num_columns)?;
+    stored.check(rows.len(), rows.len() / stored_bytes, num_columns)?;
+    let mut values = vec![0.0; num_columns];
+    let mut blocks = vec![0; rows.len() / stored_bytes * row_bytes];
+    for (row, out) in rows.chunks_exact(stored_bytes).zip(blocks.chunks_exact_mut(row_bytes)) {
+        dequantize_row(stored, row, &mut values)?;
+        if !encode(&values, to, out) {
+            return Err(PackError::NotFinite { to });
+        }
+    }
+    Ok(blocks)
+}
+
+/// Returns the bytes of a quantised row. Fails unless floats are quantised to Q8_0 or Q4_1.
+pub(crate) fn quantized_row_bytes(from: Format, to: Format, num_columns: usize) -> Result<usize, PackError> {
+    let is_float = matches!(from, Format::F32 | Format::F16 | Format::BF16);
+    if !is_float || !matches!(to, Format::Q8_0 | Format::Q4_1) {
+        return Err(PackError::Quantize { from, to });
+    }
+    to.row_bytes(num_columns)
+}
 
 /// Quantises whole blocks of `values` to `out`. Returns false if a value is not finite or too large for the format.
 ///

@@ -17,7 +17,7 @@ use super::raw_weight::RawWeight;
 use super::rows::RowIndex;
 use super::{ProgramConfig, ProgramError};
 use crate::ops::rope::RopeFrequencies;
-use crate::pack::{Format, InterleavedHeads, PackError, SourceBytes};
+use crate::pack::{Format, InterleavedHeads, SourceBytes, quantized_row_bytes};
 
 /// The id of an operation's result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -153,11 +153,7 @@ impl ProgramBuilder {
         let [_, columns] = self.matrix("quantize", weight)?;
         let fail = |source| ProgramError::Weight { weight: weight.0, source };
         let raw = &mut self.weights[weight.0];
-        let is_float = matches!(raw.stored, Format::F32 | Format::F16 | Format::BF16);
-        if !is_float || !matches!(to, Format::Q8_0 | Format::Q4_1) {
-            return Err(fail(PackError::Quantize { from: raw.stored, to }));
-        }
-        to.row_bytes(columns).map_err(fail)?;
+        quantized_row_bytes(raw.stored, to, columns).map_err(fail)?;
         raw.format = to;
         Ok(())
     }

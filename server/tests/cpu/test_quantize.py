@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,10 @@ from tests.weights.quantized_files import write_quantized
 from trunkline_server.backends import registry
 from trunkline_server.backends.cpu.build import memory_need
 from trunkline_server.backends.cpu.memory import MIN_POOL_TOKENS
-from trunkline_server.backends.cpu.quantize import bits_of
 from trunkline_server.backends.registry import BackendOptions
 from trunkline_server.errors import BackendUnavailable, DoesNotFit, InvalidArgument
 from trunkline_server.weights.checkpoint import open_checkpoint
+from trunkline_server.weights.quantize import QuantizedCheckpoint, bits_of
 
 __all__ = ["model"]
 LIMITS: Any = {"max_step_tokens": 64, "max_step_sequences": 8}
@@ -35,6 +36,23 @@ def test_a_quantised_model_needs_less_memory_and_says_almost_the_same(model: Pat
     # The weights of this model are random, which is the worst case for 4 bits.
     limit = 0.6 if quantize == "int4" else 0.05
     assert 0 < np.abs(log_softmax(small.score(PROMPT)) - log_softmax(plain.score(PROMPT))).mean() < limit
+
+
+@pytest.mark.parametrize(("option", "bits"), [("fp8", "int8"), ("bitsandbytes-nf4", "int4")])
+def test_every_backend_quantises_to_the_same_numbers(
+    model: Path, option: str, bits: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    checkpoint = open_checkpoint(model)
+    packed = build_tiny(checkpoint, quantize=option)
+    assert f"`--quantize {option}` is {bits} on this backend" in caplog.text
+    assert np.array_equal(packed.score(PROMPT), build_tiny(QuantizedCheckpoint(checkpoint, bits)).score(PROMPT))
+    options = BackendOptions(quantize=option, max_batch_total_tokens=512, max_step_tokens=64, kv_cache_dtype="int8")
+    reference = registry.build("reference", checkpoint, options)
+    plain = registry.build("reference", checkpoint, replace(options, quantize="none"))
+    assert reference.info.numeric_fingerprint != plain.info.numeric_fingerprint
+    found, expected = (log_softmax(backend.score(PROMPT)) for backend in (packed, reference))
+    assert 0 < np.abs(found - expected).mean() < 0.02 < np.abs(expected - log_softmax(plain.score(PROMPT))).mean()
 
 
 def test_a_model_that_fits_only_when_it_is_quantised(tiny_model: TinyModels) -> None:
@@ -90,8 +108,6 @@ def test_options_that_contradict_the_checkpoint_are_refused(
     ]:
         with pytest.raises(InvalidArgument, match=message):
             build_tiny(checkpoint, quantize=option)
-    with pytest.raises(InvalidArgument, match="reference backend does not quantise"):
-        registry.build("reference", plain, BackendOptions(quantize="int8"))
 
 
 def test_a_weight_that_is_not_finite_is_named(tiny_model: TinyModels, tmp_path: Path) -> None:

@@ -12,10 +12,12 @@ from tests.weights.gguf_files import write_model
 from trunkline_server.backends.cuda.kernels.grouped import dequantized_rows
 from trunkline_server.backends.cuda.loading import default_dtype, load_weights
 from trunkline_server.backends.cuda.quantized.grouped import GroupedWeight
+from trunkline_server.backends.cuda.quantized.scaled import ScaledWeight
 from trunkline_server.backends.cuda.staging import STAGING_BYTES, Staging
 from trunkline_server.backends.cuda.weights import DenseWeight, DeviceWeights
 from trunkline_server.weights.checkpoint import Checkpoint, open_checkpoint
 from trunkline_server.weights.dequantize import dequantize
+from trunkline_server.weights.quantize import QuantizedCheckpoint
 
 
 def rows_of(weights: DeviceWeights, name: str) -> torch.Tensor:
@@ -74,6 +76,32 @@ def test_gguf_is_read_with_rows_in_the_models_order(
     assert (default_dtype(checkpoint) == torch.float16) == (quantization == "F16")
     # Rows of 64 and 96 elements are padded to 128, and nothing is stored twice.
     assert weights.num_bytes < (2 if quantization != "F16" else 1.1) * told[-1][1]
+
+
+@pytest.mark.parametrize("bits", ["int8", "int4"])
+def test_floats_are_quantised_as_on_other_backends(device: str, tiny_model: TinyModels, bits: str) -> None:
+    checkpoint = QuantizedCheckpoint(open_checkpoint(tiny_model("qwen2").folder), bits)
+    weights = load_weights(checkpoint, torch.device(device), torch.bfloat16)
+    check(checkpoint, weights, torch.bfloat16)
+    query = weights.matrix("model.layers.1.self_attn.q_proj.weight")[0]
+    assert isinstance(query, GroupedWeight)
+    assert query is weights.matrix("model.layers.1.self_attn.v_proj.weight")[0]
+
+
+def test_floats_are_rounded_to_fp8(device: str, tiny_model: TinyModels) -> None:
+    checkpoint = open_checkpoint(tiny_model("qwen2").folder)
+    weights = load_weights(checkpoint, torch.device(device), torch.bfloat16, rounds_to_fp8=True)
+    assert isinstance(weights.matrix("lm_head.weight")[0], DenseWeight)
+    for projection in ("self_attn.k_proj", "mlp.down_proj"):
+        name = f"model.layers.1.{projection}.weight"
+        matrix, begin, end = weights.matrix(name)
+        assert isinstance(matrix, ScaledWeight)
+        found = matrix.values[begin:end].float() * matrix.scales[begin:end, None]
+        expected = torch.from_numpy(dequantize(checkpoint.tensor(name))).to(torch.bfloat16).float()
+        largest = expected.abs().amax(dim=1, keepdim=True)
+        # Half a unit of the last of four significant bits, or of the smallest numbers.
+        assert ((found.cpu() - expected).abs() <= expected.abs() / 16 + largest / 448 / 1024).all()
+        torch.testing.assert_close(found.abs().amax(dim=1, keepdim=True).cpu(), largest)
 
 
 def test_bytes_are_staged_in_pieces(device: str) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trunkline_server.errors import BackendUnavailable, InvalidArgument
+from trunkline_server.weights.quantize import FP8, NONE, QuantizedCheckpoint, bits_of
 
 if TYPE_CHECKING:
     from trunkline_server.backends.interface import Backend
@@ -35,7 +36,7 @@ class BackendOptions:
     max_step_tokens: int | None = None
     max_step_sequences: int | None = None
     weights_cache: Path | None = None
-    # One of `cli.QUANTIZE`; "int8" and "int4" only for the cpu backend.
+    # One of `cli.QUANTIZE`; not for the transformers backend.
     quantize: str = "none"
     # A smaller model that drafts tokens; only for the cpu backend.
     speculative_model: Path | None = None
@@ -79,20 +80,6 @@ def _refuse_draft_model(name: str, options: BackendOptions) -> None:
         )
 
 
-def _refuse_quantization(name: str, checkpoint: Checkpoint, options: BackendOptions) -> None:
-    from trunkline_server.backends.cpu.quantize import NONE, bits_of
-
-    if bits_of(options.quantize, checkpoint) != NONE:
-        raise _quantization_refused(name, options)
-
-
-def _quantization_refused(name: str, options: BackendOptions) -> InvalidArgument:
-    return InvalidArgument(
-        f"`--quantize` is {options.quantize}, but the {name} backend does not quantise weights",
-        hint="use the cpu backend, or a checkpoint that is quantised already",
-    )
-
-
 def _refuse_recurrent(name: str, checkpoint: Checkpoint) -> None:
     if checkpoint.config.recurrent is not None:
         raise InvalidArgument(
@@ -124,7 +111,6 @@ def _install(*packages: str) -> str:
 def _build_reference(checkpoint: Checkpoint, options: BackendOptions) -> Backend:
     _refuse_host_tier("reference", options)
     _refuse_draft_model("reference", options)
-    _refuse_quantization("reference", checkpoint, options)
     try:
         from trunkline_server.backends.reference.backend import ReferenceBackend
     except ModuleNotFoundError as error:
@@ -132,13 +118,14 @@ def _build_reference(checkpoint: Checkpoint, options: BackendOptions) -> Backend
             raise
         raise BackendUnavailable("the reference backend needs torch", hint=_install("torch")) from error
     _refuse_disk("reference", options)
+    bits = bits_of(options.quantize, checkpoint)
+    checkpoint = checkpoint if bits == NONE else QuantizedCheckpoint(checkpoint, bits)
     return ReferenceBackend(checkpoint, kv_cache_dtype=options.kv_cache_dtype, **options.given())
 
 
 def _build_cuda(checkpoint: Checkpoint, options: BackendOptions) -> Backend:
     _refuse_draft_model("cuda", options)
     _refuse_recurrent("cuda", checkpoint)
-    _refuse_quantization("cuda", checkpoint, options)
     if options.weights_cache is not None:
         # Triton reads this when it compiles its first kernel.
         os.environ.setdefault("TRITON_CACHE_DIR", str(options.weights_cache / "triton"))
@@ -151,8 +138,10 @@ def _build_cuda(checkpoint: Checkpoint, options: BackendOptions) -> Backend:
         raise BackendUnavailable(
             f"the cuda backend needs {error.name.split('.')[0]}", hint=_install("torch", "triton")
         ) from error
+    bits = bits_of(options.quantize, checkpoint, has_fp8=True)
     return build_on_gpu(
-        checkpoint,
+        checkpoint if bits in (NONE, FP8) else QuantizedCheckpoint(checkpoint, bits),
+        rounds_to_fp8=bits == FP8,
         kv_cache_dtype=options.kv_cache_dtype,
         numerics=options.numerics,
         max_batch_total_tokens=options.max_batch_total_tokens,
@@ -168,7 +157,10 @@ def build_transformers(path: Path, options: BackendOptions) -> tuple[ModelShape,
     _refuse_draft_model(TRANSFORMERS, options)
     _refuse_disk(TRANSFORMERS, options)
     if options.quantize != "none":
-        raise _quantization_refused(TRANSFORMERS, options)
+        raise InvalidArgument(
+            f"`--quantize` is {options.quantize}, but the transformers backend does not quantise weights",
+            hint="use another backend, or `--quantize none`",
+        )
     try:
         from trunkline_server.backends.transformers.backend import TransformersBackend
     except ModuleNotFoundError as error:

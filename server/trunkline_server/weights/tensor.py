@@ -112,7 +112,11 @@ class EncodedTensor:
     format: str
     shape: tuple[int, ...]
     read: Callable[[], Tensor]
-    interleaved_heads: None = None
+    interleaved_heads: tuple[int, int] | None = None
+
+    @property
+    def num_bytes(self) -> int:
+        return stored_bytes(self.format, self.shape)
 
 
 Weight = Tensor | EncodedTensor

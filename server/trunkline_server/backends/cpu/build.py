@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Literal
 
 from trunkline_server.backends.cpu.backend import CpuBackend
 from trunkline_server.backends.cpu.draft_model import DraftModel
-from trunkline_server.backends.cpu.memory import MemoryNeed, plan_pool
+from trunkline_server.backends.cpu.memory import MemoryNeed, packed_growth, plan_pool
 from trunkline_server.backends.cpu.ops import TracingOps
-from trunkline_server.backends.cpu.quantize import NONE, bits_of, packed_growth, quantized_bytes
 from trunkline_server.backends.cpu.states import refuse_beside_states, with_states
 from trunkline_server.backends.cpu.store import open_store
 from trunkline_server.backends.cpu.weight_cache import PackedWeights, fingerprint_of
@@ -27,6 +26,7 @@ from trunkline_server.backends.store_files import StoreOptions
 from trunkline_server.errors import BackendUnavailable, DoesNotFit, InvalidArgument
 from trunkline_server.models import registry
 from trunkline_server.weights.gguf_splits import split_names
+from trunkline_server.weights.quantize import NONE, bits_of, quantized_bytes
 
 if TYPE_CHECKING:
     from trunkline_server._kernels import Executor, ProgramBuilder

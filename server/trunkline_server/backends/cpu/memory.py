@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from trunkline_server.errors import DoesNotFit
+from trunkline_server.weights.quantization import Mxfp4
+from trunkline_server.weights.quantize import FLOATS
+from trunkline_server.weights.tensor import stored_bytes
+
+if TYPE_CHECKING:
+    from trunkline_server.weights.checkpoint import Checkpoint
 
 # The pool's size without `--max-batch-total-tokens`: this many tokens, but at most this share of the available memory.
 DEFAULT_POOL_TOKENS = 131_072
@@ -67,3 +74,17 @@ def plan_pool(need: MemoryNeed, *, available_bytes: int, block_size: int, wanted
 
 def _mib(num_bytes: int) -> str:
     return f"{-(-num_bytes // _MIB)} MiB"
+
+
+def packed_growth(checkpoint: Checkpoint) -> int:
+    """Returns the bytes by which matrices of GGUF's formats exceed their stored size once they are packed."""
+    from trunkline_server import _kernels
+
+    if not isinstance(checkpoint.quantization, Mxfp4 | None):
+        return 0
+    tensors = {tensor.name: tensor for tensor in map(checkpoint.encoded, checkpoint.names())}
+    matrices = [tensor for tensor in tensors.values() if len(tensor.shape) == 2 and tensor.format not in FLOATS]
+    return sum(
+        max(0, _kernels.packed_bytes(each.format, *each.shape) - stored_bytes(each.format, each.shape))
+        for each in matrices
+    )

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trunkline_server.backends.cpu.key_scaling import KeyScalingFile
-from trunkline_server.backends.cpu.quantize import NONE
+from trunkline_server.weights.quantize import NONE
 
 if TYPE_CHECKING:
     from trunkline_server._kernels import CacheWriter, Executor, WeightCache

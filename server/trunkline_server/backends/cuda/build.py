@@ -78,12 +78,13 @@ def build(
     dtype: torch.dtype | None = None,
     block_size: int = BLOCK_SIZE,
     tiers: TierOptions = _NO_TIERS,
+    rounds_to_fp8: bool = False,
 ) -> CudaBackend:
     """Loads the weights, measures the remaining memory, allocates the pool and captures steps.
 
     kv_cache_dtype: auto (as the weights), bf16, f16, fp8, int8 or int4. numerics: exact (a reply's bits depend only on
     its request) or fast (uses library products). device, dtype, block_size: for tests; None finds a GPU and uses the
-    checkpoint's dtype. tiers: stores below the device. Raises BackendUnavailable, InvalidArgument, DoesNotFit.
+    checkpoint's dtype. tiers: stores below the device. rounds_to_fp8: rounds the matrices of layers to e4m3. Raises BackendUnavailable, InvalidArgument, DoesNotFit.
     """
     began = time.monotonic()
     device = find_device() if device is None else device
@@ -100,7 +101,7 @@ def build(
         max_step_sequences or DEFAULT_STEP_SEQUENCES,
     )
     with torch.inference_mode():
-        weights = load_weights(checkpoint, device.torch_device, dtype)
+        weights = load_weights(checkpoint, device.torch_device, dtype, rounds_to_fp8=rounds_to_fp8)
         _log("weights loaded", seconds=f"{time.monotonic() - began:.1f}", mib=weights.num_bytes >> 20)
         try:
             return _Assembly(checkpoint, device, weights, layout, dtype, limits, numerics == "fast", tiers).build(

@@ -29,7 +29,8 @@ from trunkline_server.weights.dequantize import dequantize
 from trunkline_server.weights.places import expert_stack, head_stack
 from trunkline_server.weights.quantization import EightBits, Mxfp4
 from trunkline_server.weights.quantized_parts import FLOATS, Part, quantization_state, quantized_shape
-from trunkline_server.weights.tensor import Tensor
+from trunkline_server.weights.quantize import WHOLE_MODEL, is_quantizable
+from trunkline_server.weights.tensor import Tensor, Weight
 
 logger = logging.getLogger(__name__)
 
@@ -51,6 +52,9 @@ _PART_DTYPES = {
     **_DTYPES, "I32": torch.int32, "I8": torch.int8, "U8": torch.uint8, "F8_E4M3": torch.float8_e4m3fn,
 }  # fmt: skip
 
+# The scheme of `rounds_to_fp8`.
+_ROUNDED = EightBits(is_float=True, activations="dynamic")
+
 # Receives bytes read and total bytes. Called from any thread, but one call at a time.
 Progress = Callable[[int, int], None]
 
@@ -65,24 +69,30 @@ def default_dtype(checkpoint: Checkpoint) -> torch.dtype:
         parts = checkpoint.stored_parts(name)
         # The dtype of scales, unless it is f32, is that of the model before it was quantised.
         formats |= {part.dtype for part in parts.values() if part.dtype in FLOATS}
-        formats |= set() if parts else {checkpoint.tensor(name).format}
+        formats |= set() if parts else {checkpoint.encoded(name).format}
     return torch.float16 if "F16" in formats else torch.bfloat16
 
 
 def load_weights(
-    checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype, progress: Progress | None = None
+    checkpoint: Checkpoint,
+    device: torch.device,
+    dtype: torch.dtype,
+    progress: Progress | None = None,
+    *,
+    rounds_to_fp8: bool = False,
 ) -> DeviceWeights:
     """Loads all weights of a checkpoint onto the device and waits for them.
 
-    dtype: of dense matrices and of activations. Raises DoesNotFit, UnsupportedFormat.
+    dtype: of dense matrices and of activations. rounds_to_fp8: rounds dense matrices of layers to e4m3.
+    Raises DoesNotFit, UnsupportedFormat.
     """
-    scheme = checkpoint.quantization
+    scheme = _ROUNDED if rounds_to_fp8 else checkpoint.quantization
     if isinstance(scheme, EightBits) and scheme.is_float and not card_of(device).multiplies_fp8:
         logger.info(
             "multiplying FP8 weights as %s: a GPU of compute capability %s has no FP8 products",
             str(dtype).removeprefix("torch."), card_of(device).name,
         )  # fmt: skip
-    loader = _Loader(checkpoint, device, dtype, progress)
+    loader = _Loader(checkpoint, device, dtype, progress, rounds_to_fp8)
     try:
         return loader.load()
     except torch.OutOfMemoryError as error:
@@ -98,11 +108,17 @@ class _Loader:
     """One load. Threads share only the count of bytes."""
 
     def __init__(
-        self, checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype, progress: Progress | None
+        self,
+        checkpoint: Checkpoint,
+        device: torch.device,
+        dtype: torch.dtype,
+        progress: Progress | None,
+        rounds_to_fp8: bool,
     ) -> None:
+        self._rounds_to_fp8 = rounds_to_fp8
         self._checkpoint, self._device, self._dtype, self._progress = checkpoint, device, dtype, progress
         # Keyed by stored name, so that a tied head is loaded once.
-        self._tensors: dict[str, Tensor] = {}
+        self._tensors: dict[str, Weight] = {}
         self._aliases: dict[str, str] = {}
         # Weights of quantised modules, which are not among the tensors.
         self._parts: dict[str, Mapping[str, Part]] = {}
@@ -110,7 +126,7 @@ class _Loader:
             if parts := checkpoint.parts(name):
                 self._parts[name] = parts
                 continue
-            tensor = checkpoint.tensor(name)
+            tensor = checkpoint.encoded(name)
             self._tensors[tensor.name] = tensor
             if tensor.name != name:
                 self._aliases[name] = tensor.name
@@ -186,7 +202,8 @@ class _Loader:
     def _make(self, names: Sequence[str], vectors: Mapping[str, torch.Tensor]) -> list[DeviceWeight]:
         """Makes the matrix of a stack, or its members if they cannot be combined."""
         if self._kind(names[0]) != "quantized":
-            tensors = [self._tensors.get(name) or self._checkpoint.tensor(name) for name in names]
+            weights = [self._tensors.get(name) or self._checkpoint.tensor(name) for name in names]
+            tensors = [weight if isinstance(weight, Tensor) else weight.read() for weight in weights]
             return [self._matrix(tensors, vectors)]
         with self._thread_staging() as staging:
             members = [self._quantized(name, vectors, staging) for name in names]
@@ -214,7 +231,8 @@ class _Loader:
                 bias=self._bias(slices, vectors), multiplies_fp8=card_of(self._device).multiplies_fp8,
             )  # fmt: skip
 
-    def _vector(self, tensor: Tensor) -> torch.Tensor:
+    def _vector(self, weight: Weight) -> torch.Tensor:
+        tensor = weight if isinstance(weight, Tensor) else weight.read()
         self._count(tensor.num_bytes)
         return torch.from_numpy(dequantize(tensor)).to(self._device)
 
@@ -233,10 +251,27 @@ class _Loader:
                         tensors[0].format, parts, num_inputs=tensors[0].shape[1], dtype=self._dtype,
                         slices=MappingProxyType(slices), bias=bias,
                     )  # fmt: skip
+            values = self._dense(tensors, staging)
+            if self._rounds_to_fp8 and all(is_quantizable(each) and each.name not in WHOLE_MODEL for each in tensors):
+                with staging.on_stream():
+                    return self._rounded(values, MappingProxyType(slices), bias)
             return DenseWeight(
                 num_outputs=begin, num_inputs=tensors[0].shape[1], dtype=self._dtype, slices=MappingProxyType(slices),
-                bias=bias, values=self._dense(tensors, staging),
+                bias=bias, values=values,
             )  # fmt: skip
+
+    def _rounded(
+        self, values: torch.Tensor, slices: Mapping[str, tuple[int, int]], bias: torch.Tensor | None
+    ) -> DeviceWeight:
+        """Rounds rows to e4m3, so that the largest element of each becomes the largest number."""
+        limit = torch.finfo(torch.float8_e4m3fn).max
+        # A row of zeros has any scale.
+        scales = (values.abs().amax(dim=1).float() / limit).clamp_min(torch.finfo(torch.float32).tiny)
+        parts = {"weight": (values.float() / scales[:, None]).to(torch.float8_e4m3fn), _ROUNDED.scale_name: scales}
+        return quantized_weight(
+            _ROUNDED, next(iter(slices)), parts, {}, dtype=self._dtype, slices=slices, bias=bias,
+            multiplies_fp8=card_of(self._device).multiplies_fp8,
+        )  # fmt: skip
 
     def _bias(self, slices: Mapping[str, tuple[int, int]], vectors: Mapping[str, torch.Tensor]) -> torch.Tensor | None:
         names = [name.removesuffix(".weight") + ".bias" for name in slices]

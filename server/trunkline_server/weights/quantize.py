@@ -1,0 +1,144 @@
+"""Matrices of unquantised checkpoints in the formats of `--quantize`."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from trunkline_server.errors import DamagedFile, InvalidArgument, quoted
+from trunkline_server.weights.quantization import Awq, Gptq, Quantization
+from trunkline_server.weights.tensor import EncodedTensor, Tensor, stored_bytes
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from trunkline_server.weights.checkpoint import Checkpoint
+    from trunkline_server.weights.fingerprint import PageSums
+    from trunkline_server.weights.identity import SourceIdentity
+    from trunkline_server.weights.quantized_parts import Part
+    from trunkline_server.weights.tensor import Weight
+
+logger = logging.getLogger(__name__)
+
+NONE = "none"
+FP8 = "fp8"
+# The formats of a layer's matrices, and of embedding and head, by the bits of `--quantize`.
+_FORMATS = {"int8": ("Q8_0", "Q8_0"), "int4": ("Q4_1", "Q8_0")}
+QUANTIZED = tuple(_FORMATS)
+# TGI's names, and the formats that have no kernels here, by what comes nearest to them.
+_ALIASES = {"bitsandbytes": "int8", "eetq": "int8", "bitsandbytes-nf4": "int4", "nf4": "int4", FP8: "int8"}
+# TGI's names for checkpoints that are quantised already.
+_CHECKPOINTS = {"awq": Awq, "gptq": Gptq}
+FLOATS = ("F32", "F16", "BF16")
+WHOLE_MODEL = ("model.embed_tokens.weight", "lm_head.weight")
+# The scores of experts and gates decide much and are small.
+_KEPT = ("mlp.gate.weight", "mlp.shared_expert_gate.weight")
+_GROUP = 32
+
+
+def bits_of(option: str, checkpoint: Checkpoint, *, has_fp8: bool = False) -> str:
+    """Returns `int8`, `int4`, `none`, or if the backend has it, `fp8`.
+
+    option: one of `cli.QUANTIZE`. Raises InvalidArgument for a checkpoint that contradicts it.
+    """
+    scheme = checkpoint.quantization
+    if option in _CHECKPOINTS:
+        if not isinstance(scheme, _CHECKPOINTS[option]):
+            raise InvalidArgument(
+                f"`--quantize` is {option}, but `{checkpoint.path}` is not quantised with it",
+                hint="drop the flag; the files say how they are quantised",
+            )
+        return NONE
+    bits = FP8 if option == FP8 and has_fp8 else _ALIASES.get(option, option)
+    if bits != NONE and not _has_floats(checkpoint):
+        raise InvalidArgument(
+            f"`--quantize` is {option}, but `{checkpoint.path}` is quantised already", hint="drop the flag"
+        )
+    if bits != option:
+        logger.info("`--quantize %s` is %s on this backend", option, bits)
+    return bits
+
+
+def _has_floats(checkpoint: Checkpoint) -> bool:
+    """Returns whether any matrix would be quantised; the matrices of GGUF files may be quantised already."""
+    return checkpoint.quantization is None and any(
+        is_quantizable(checkpoint.tensor(name)) for name in checkpoint.names()
+    )
+
+
+def is_quantizable(tensor: Weight) -> bool:
+    """Returns whether a tensor is a matrix of floats that quantising changes."""
+    is_matrix = tensor.format in FLOATS and len(tensor.shape) == 2 and tensor.shape[1] % _GROUP == 0
+    return is_matrix and not tensor.name.endswith(_KEPT)
+
+
+def quantized_format(tensor: Weight, bits: str) -> str | None:
+    """Returns the format to which a tensor is quantised, None if it stays as it is. bits: `none`, `int8` or `int4`."""
+    if bits == NONE or not is_quantizable(tensor):
+        return None
+    return _FORMATS[bits][tensor.name in WHOLE_MODEL]
+
+
+def quantized_bytes(checkpoint: Checkpoint, bits: str) -> int:
+    """Returns the bytes of all weights of an unquantised checkpoint once they are quantised, before packing."""
+    tensors = {tensor.name: tensor for tensor in map(checkpoint.tensor, checkpoint.names())}
+    return sum(
+        stored_bytes(quantized_format(tensor, bits) or tensor.format, tensor.shape) for tensor in tensors.values()
+    )
+
+
+class QuantizedCheckpoint:
+    """A checkpoint of floats whose matrices are quantised when they are read. bits: `int8` or `int4`."""
+
+    def __init__(self, checkpoint: Checkpoint, bits: str) -> None:
+        self._checkpoint, self._bits = checkpoint, bits
+        self.config, self.path = checkpoint.config, checkpoint.path
+        self.quantization: Quantization | None = None
+
+    def names(self) -> Sequence[str]:
+        return self._checkpoint.names()
+
+    def tensor(self, name: str) -> Tensor:
+        """Returns a weight as `Checkpoint.tensor` does. Raises DamagedFile if one of its numbers is not finite."""
+        tensor = self._checkpoint.tensor(name)
+        stored_as = quantized_format(tensor, self._bits)
+        return tensor if stored_as is None else quantized(tensor, stored_as, self.path)
+
+    def encoded(self, name: str) -> Weight:
+        tensor = self._checkpoint.encoded(name)
+        stored_as = quantized_format(tensor, self._bits)
+        if stored_as is None:
+            return tensor
+        read = partial(self.tensor, name)
+        return EncodedTensor(tensor.name, stored_as, tensor.shape, read, tensor.interleaved_heads)
+
+    def stored_parts(self, name: str) -> Mapping[str, Part]:
+        return self._checkpoint.stored_parts(name)
+
+    def parts(self, name: str) -> Mapping[str, Part]:
+        return self._checkpoint.parts(name)
+
+    def fingerprint(self, page_sums: PageSums | None = None) -> str:
+        return f"{self._checkpoint.fingerprint(page_sums)} {self._bits}"
+
+    def identity(self) -> SourceIdentity:
+        whole = self._checkpoint.identity()
+        return replace(whole, digest=hashlib.sha256(whole.digest + self._bits.encode()).digest())
+
+
+def quantized(tensor: Tensor, stored_as: str, path: Path) -> Tensor:
+    """Returns a matrix of floats in another format, its rows in the same order.
+
+    path: of the checkpoint. Raises DamagedFile if a number is not finite or too large.
+    """
+    from trunkline_server import _kernels
+
+    try:
+        data = _kernels.quantize_rows(tensor.format, tensor.data, stored_as, tensor.shape[1])
+    except ValueError as error:
+        raise DamagedFile(path, f"tensor {quoted(tensor.name)} cannot be quantised: {error}") from error
+    return replace(tensor, format=stored_as, data=memoryview(data), is_mapped=False)
