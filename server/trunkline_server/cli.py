@@ -1,4 +1,4 @@
-"""Command line of a shard: `serve`, `resolve` and `watermark`, described in docs/parts/launcher.md.
+"""Command line of a shard: `serve`, `resolve`, `quantize` and others, described in docs/parts/launcher.md.
 
 A user's mistake prints one line `error: ...` on stderr and exits with code 2. Each command imports only the modules
 that it needs, which keeps its start short.
@@ -55,6 +55,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _resolve(options)
         if options.command in _LIBRARY:
             return _library(options)
+        if options.command == "quantize":
+            return _quantize(options)
         if options.command == "watermark":
             return _watermark(options)
         from trunkline_server.serve import serve
@@ -75,6 +77,21 @@ def _resolve(options: argparse.Namespace) -> int:
         return 130
     line = {"path": str(resolved.path), "model_id": resolved.model_id, "revision": resolved.revision}
     print(json.dumps(line), flush=True)  # noqa: T201
+    return 0
+
+
+def _quantize(options: argparse.Namespace) -> int:
+    from pathlib import Path
+
+    from trunkline_server.export.quantize import quantize_model
+
+    try:
+        line = quantize_model(options.model, Path(options.out), options.type, options.revision)
+    except OSError as error:
+        raise InvalidArgument(f"cannot write `{options.out}`: {error.strerror or error}") from error
+    except KeyboardInterrupt:
+        return 130
+    print(line, flush=True)  # noqa: T201
     return 0
 
 
@@ -107,6 +124,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_serve(commands)
     _add_resolve(commands)
     _add_library(commands)
+    _add_quantize(commands)
     _add_watermark(commands)
     return parser
 
@@ -176,8 +194,8 @@ def _add_weights(serve: argparse.ArgumentParser) -> None:
         "--quantize",
         choices=QUANTIZE,
         default=QUANTIZE[0],
-        help="quantise the weights of an unquantised checkpoint while it is loaded; fp8 is for the cuda backend and int8 "
-        "elsewhere; bitsandbytes and eetq mean int8, nf4 and bitsandbytes-nf4 int4; gptq and awq check that the "
+        help="quantise the weights of an unquantised checkpoint while it is loaded; fp8 is for the cuda backend and "
+        "int8 elsewhere; bitsandbytes and eetq mean int8, nf4 and bitsandbytes-nf4 int4; gptq and awq check that the "
         "checkpoint is quantised so",
     )
     serve.add_argument(
@@ -210,6 +228,18 @@ def _add_library(commands: _Commands) -> None:
     show.add_argument("--revision", metavar="R", help="branch, tag or commit of a Hub repository")
     remove = commands.add_parser("rm", help="delete a downloaded repository", allow_abbrev=False)
     remove.add_argument("model", metavar="MODEL", help="Hub id")
+
+
+def _add_quantize(commands: _Commands) -> None:
+    quantize = commands.add_parser(
+        "quantize", help="write an unquantised model as a GGUF file with quantised weights", allow_abbrev=False
+    )
+    quantize.add_argument("model", metavar="MODEL", help="as for `resolve`")
+    quantize.add_argument("out", metavar="OUT.gguf", help="the file to write, which must not exist")
+    quantize.add_argument(
+        "--type", choices=QUANTIZE[1:3], default=QUANTIZE[1], help=f"format of matrices; default: {QUANTIZE[1]}"
+    )
+    quantize.add_argument("--revision", metavar="R", help="branch, tag or commit of a Hub repository")
 
 
 def _add_watermark(commands: _Commands) -> None:

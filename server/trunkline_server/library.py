@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from trunkline_server import hub
 from trunkline_server.backends.cpu.build import kv_dtype_of, memory_need, step_limits
 from trunkline_server.backends.cpu.memory import DEFAULT_POOL_TOKENS
-from trunkline_server.weights.quantize import NONE, QUANTIZED
 from trunkline_server.backends.cpu.states import LEAST_STATES, STATE_ELEMENT_BYTES
 from trunkline_server.backends.host_memory import available_memory
 from trunkline_server.errors import InvalidArgument, ModelNotFound
@@ -30,6 +29,7 @@ from trunkline_server.weights.quantization import (
     PackedIntegers,
     Quantization,
 )
+from trunkline_server.weights.quantize import NONE, QUANTIZED
 
 if TYPE_CHECKING:
     from huggingface_hub import CachedRepoInfo

@@ -61,6 +61,7 @@ pub fn parse(argv: &[OsString]) -> Result<Request, ParseError> {
         ParsedCommand::List => Request::Library(vec!["list".to_owned()]),
         ParsedCommand::Show(show) => Request::Library(resolved::show(show)),
         ParsedCommand::Rm { model } => Request::Library(vec!["rm".to_owned(), model]),
+        ParsedCommand::Quantize(quantize) => Request::Library(resolved::quantize(quantize)),
         ParsedCommand::Cache { command } => Request::Cache(command),
         ParsedCommand::Config { command: ConfigCommand::Check(check) } => {
             let settings = check::render(&check.settings, file.as_ref())?;

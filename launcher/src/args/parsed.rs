@@ -61,6 +61,12 @@ pub(crate) enum ParsedCommand {
         /// Hub id: `org/name`
         model: String,
     },
+    /// Write an unquantised model as a GGUF file with quantised weights
+    ///
+    /// Each 32 weights of a row share a scale: `int8` is Q8_0, 8.5 bits a weight, and `int4` is Q4_1, 5 bits, with
+    /// embedding and head in Q8_0. These are the weights of `serve --quantize`. From safetensors, models without
+    /// latents or recurrent layers whose tokenizer is byte-level BPE can be written; from GGUF, any.
+    Quantize(ParsedQuantize),
     /// Check the configuration of `serve`
     Config {
         /// The command to run on the configuration.
@@ -146,6 +152,22 @@ pub(crate) struct ParsedShow {
     /// Hub id (`org/name` or `org/name:file.gguf`), folder or `.gguf` file [default: the embedded
     /// SmolLM2-135M-Instruct]
     pub model: Option<String>,
+    /// Branch, tag or commit on the Hub
+    #[arg(long, env = "TRUNKLINE_REVISION", hide_env_values = true)]
+    pub revision: Option<String>,
+}
+
+/// Arguments of `trunkline quantize`.
+#[derive(Debug, Args)]
+pub(crate) struct ParsedQuantize {
+    /// Hub id (`org/name` or `org/name:file.gguf`), folder or `.gguf` file
+    pub model: String,
+    /// The file to write, which must not exist
+    #[arg(value_name = "OUT.gguf")]
+    pub out: String,
+    /// Format of the matrices
+    #[arg(long = "type", value_name = "TYPE", value_parser = ["int8", "int4"], default_value = "int8")]
+    pub format: String,
     /// Branch, tag or commit on the Hub
     #[arg(long, env = "TRUNKLINE_REVISION", hide_env_values = true)]
     pub revision: Option<String>,

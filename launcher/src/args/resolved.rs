@@ -7,7 +7,7 @@ use trunkline_settings::{
     StepLimits,
 };
 
-use super::parsed::{Given, ParsedDownload, ParsedSettings, ParsedShow};
+use super::parsed::{Given, ParsedDownload, ParsedQuantize, ParsedSettings, ParsedShow};
 use crate::cache::{CacheCommand, ServerArgs};
 use crate::error::LauncherError;
 use crate::log::Log;
@@ -140,6 +140,14 @@ pub(crate) fn show(parsed: ParsedShow) -> Vec<String> {
         parsed.revision.filter(|_| parsed.model.is_some()).map(|revision| format!("--revision={revision}")),
     );
     arguments.extend(parsed.model);
+    arguments
+}
+
+/// Returns the arguments of the server package's `quantize`.
+pub(crate) fn quantize(parsed: ParsedQuantize) -> Vec<String> {
+    let mut arguments = vec!["quantize".to_owned(), format!("--type={}", parsed.format)];
+    arguments.extend(parsed.revision.map(|revision| format!("--revision={revision}")));
+    arguments.extend([parsed.model, parsed.out]);
     arguments
 }
 

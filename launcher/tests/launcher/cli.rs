@@ -31,7 +31,7 @@ fn help_of_download() {
 
 #[test]
 fn help_of_the_commands_for_models() {
-    let texts = ["list", "show", "rm"].map(|command| help(&[command, "--help"]));
+    let texts = ["list", "show", "rm", "quantize"].map(|command| help(&[command, "--help"]));
     insta::assert_snapshot!(texts.join("\n"));
 }
 

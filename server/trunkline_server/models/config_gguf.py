@@ -60,7 +60,7 @@ _WITH_EXPERTS = {
 }  # fmt: skip
 # The weights of used experts add up to 1. llama.cpp has this in its code for each architecture.
 _RENORMALISED = ("gpt_oss", "granitemoe", "granitemoehybrid", "lfm2_moe", "mixtral", "qwen3_moe")
-_LAYER_NORMS = ("cohere", "cohere2", "nemotron", "starcoder2")
+LAYER_NORMS = ("cohere", "cohere2", "nemotron", "starcoder2")
 # Queries and keys are normalised, though the first layer may have none.
 _NORMED_HEADS = ("lfm2", "lfm2_moe")
 _UNGATED = ("nemotron", "starcoder2")
@@ -156,7 +156,7 @@ def _decoder_config(
         intermediate_size=values.integer("feed_forward_length"),
         num_layers=num_layers,
         num_heads=num_heads,
-        norm_eps=values.number(f"attention.layer_norm_{'' if name in _LAYER_NORMS else 'rms_'}epsilon"),
+        norm_eps=values.number(f"attention.layer_norm_{'' if name in LAYER_NORMS else 'rms_'}epsilon"),
         max_position_embeddings=values.integer("context_length"),
         rope_theta=values.number("rope.freq_base", 1_000_000.0 if architecture == "gemma3" else 10_000.0),
         rope_layers=_rope_layers(architecture, num_layers, windows),

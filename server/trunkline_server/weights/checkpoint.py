@@ -46,7 +46,7 @@ from trunkline_server.weights.tensor import EncodedTensor, Tensor, Weight
 _EMBEDDING = "model.embed_tokens.weight"
 _HEAD = "lm_head.weight"
 # Matrices that may have one row. GGUF lacks their first dimension then.
-_ROWS = ("ffn_gate_inp_shexp.weight", "cls.output.weight", "token_types.weight")
+ROWS = ("ffn_gate_inp_shexp.weight", "cls.output.weight", "token_types.weight")
 # Integers as wide as the elements of these formats.
 _ELEMENTS = {"F32": np.uint32, "F16": np.uint16, "BF16": np.uint16}
 
@@ -116,17 +116,17 @@ def open_checkpoint(path: str | Path) -> Checkpoint:
 
 
 class GgufCheckpoint:
-    """A checkpoint in one GGUF file, or in several that `gguf-split` has made of one."""
+    """A checkpoint in one GGUF file, or in several that `gguf-split` has made of one: `files`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._files = open_splits(path)
-        self._holders = {name: file for file in self._files for name in file.tensors}
+        self.files = open_splits(path)
+        self._holders = {name: file for file in self.files for name in file.tensors}
         shapes = {name: file.tensors[name].shape for name, file in self._holders.items()}
         for name, shape in shapes.items():
-            if name.endswith(_ROWS) and len(shape) == 1:
+            if name.endswith(ROWS) and len(shape) == 1:
                 shapes[name] = (1, *shape)
-        self.config = _config(self._files[0], self._holders, shapes)
+        self.config = _config(self.files[0], self._holders, shapes)
         place = gguf_encoder_place if self.config.architecture in ENCODERS else gguf_place
         self._places = {name: place(name, self.config, self._holders) for name in weight_shapes(self.config)}
         for found in self._places.values():
@@ -138,6 +138,10 @@ class GgufCheckpoint:
 
     def names(self) -> Sequence[str]:
         return self._names
+
+    def place(self, name: str) -> Place:
+        """Returns the place of a weight in the files. Raises KeyError."""
+        return self._places[_resolve(self.config, name)]
 
     def encoded(self, name: str) -> Tensor:
         return self.tensor(name)
@@ -167,10 +171,10 @@ class GgufCheckpoint:
         return replace(tensor, format="F32", data=np.log(values).view(np.uint8).reshape(-1), is_mapped=False)
 
     def fingerprint(self, page_sums: PageSums | None = None) -> str:
-        return fingerprint_bytes([file.file.bytes for file in self._files], page_sums)
+        return fingerprint_bytes([file.file.bytes for file in self.files], page_sums)
 
     def identity(self) -> SourceIdentity:
-        return identify([(file.file, file.header_bytes) for file in self._files])
+        return identify([(file.file, file.header_bytes) for file in self.files])
 
 
 class SafetensorsCheckpoint:

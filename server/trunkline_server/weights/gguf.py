@@ -39,7 +39,7 @@ MAX_ARRAY_DEPTH = 4
 MAX_ALIGNMENT = 1 << 16
 
 # Ids of tensor types as in ggml.h. Only those of `FORMATS` are supported; the others have names for the error message.
-_TENSOR_TYPES = {
+TENSOR_TYPES = {
     0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 6: "Q5_0", 7: "Q5_1", 8: "Q8_0", 9: "Q8_1", 10: "Q2_K", 11: "Q3_K",
     12: "Q4_K", 13: "Q5_K", 14: "Q6_K", 15: "Q8_K", 16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS", 19: "IQ1_S",
     20: "IQ4_NL", 21: "IQ3_S", 22: "IQ2_S", 23: "IQ4_XS", 24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64",
@@ -51,7 +51,7 @@ _SCALARS = {
     4: struct.Struct("<I"), 5: struct.Struct("<i"), 6: struct.Struct("<f"), 10: struct.Struct("<Q"),
     11: struct.Struct("<q"), 12: struct.Struct("<d"),
 }  # fmt: skip
-_BOOL, _STRING, _ARRAY = 7, 8, 9
+BOOL, STRING, ARRAY = 7, 8, 9
 _U32 = struct.Struct("<I")
 _U64 = struct.Struct("<Q")
 
@@ -90,11 +90,14 @@ class GgufFile:
         cursor = _Cursor(self._file)
         num_tensors, num_metadata = _read_counts(cursor)
         self._metadata: dict[str, Scalar | GgufArray] = {}
+        self._stored: dict[str, tuple[int, int]] = {}
         for _ in range(num_metadata):
             key = cursor.string("a metadata key", MAX_KEY_BYTES)
             if key in self._metadata:
                 raise cursor.damaged(f"metadata key {quoted(key)} is repeated")
+            begin = cursor.offset
             self._metadata[key] = cursor.value(cursor.u32(), key)
+            self._stored[key] = begin, cursor.offset
         infos = [_read_tensor_info(cursor) for _ in range(num_tensors)]
         alignment = self._alignment()
         data_offset = math.ceil(cursor.offset / alignment) * alignment
@@ -120,10 +123,15 @@ class GgufFile:
             is_mapped=True,
         )
 
+    def stored_value(self, key: str) -> bytes:
+        """Returns type and value of a metadata entry as they are stored. Raises KeyError."""
+        begin, end = self._stored[key]
+        return bytes(self._file.bytes[begin:end])
+
     def array(self, key: str) -> list[Scalar]:
         """Decodes a metadata array of scalars or strings. Raises KeyError, and DamagedFile if it is no such array."""
         value = self._metadata[key]
-        if not isinstance(value, GgufArray) or value.element_type == _ARRAY:
+        if not isinstance(value, GgufArray) or value.element_type == ARRAY:
             raise DamagedFile(self.path, f"metadata key {quoted(key)} is not a flat array")
         cursor = _Cursor(self._file, value.offset)
         elements: list[Scalar] = []
@@ -229,14 +237,14 @@ class _Cursor:
             number: int | float = scalar.unpack_from(self._buffer, self.offset)[0]
             self.offset += scalar.size
             return number
-        if value_type == _BOOL:
+        if value_type == BOOL:
             byte = self.raw(1, what)[0]
             if byte > 1:
                 raise self.damaged(f"{what} is {byte}, not a boolean")
             return byte == 1
-        if value_type == _STRING:
+        if value_type == STRING:
             return self.string(what)
-        if value_type == _ARRAY:
+        if value_type == ARRAY:
             return self._array(what, depth=1)
         raise self.damaged(f"{what} has the unknown type {value_type}")
 
@@ -249,11 +257,11 @@ class _Cursor:
         array = GgufArray(element_type, length, self.offset)
         if (scalar := _SCALARS.get(element_type)) is not None:
             self.skip(length * scalar.size, what)
-        elif element_type == _BOOL:
+        elif element_type == BOOL:
             self.skip(length, what)
-        elif element_type == _STRING:
+        elif element_type == STRING:
             self._skip_strings(length, what)
-        elif element_type == _ARRAY:
+        elif element_type == ARRAY:
             self.need(length * 12, what)
             for _ in range(length):
                 self._array(what, depth=depth + 1)
@@ -315,7 +323,7 @@ def _read_tensor_info(cursor: _Cursor) -> TensorInfo:
     shape = tuple(cursor.u64(f"the shape of tensor {quoted(name)}") for _ in range(num_dimensions))[::-1]
     type_id = cursor.u32(f"the type of tensor {quoted(name)}")
     offset = cursor.u64(f"the offset of tensor {quoted(name)}")
-    format_name = _TENSOR_TYPES.get(type_id)
+    format_name = TENSOR_TYPES.get(type_id)
     if format_name is None:
         raise cursor.damaged(f"tensor {quoted(name)} has the unknown type {type_id}")
     if format_name not in FORMATS:

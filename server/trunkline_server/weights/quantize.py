@@ -36,7 +36,7 @@ _CHECKPOINTS = {"awq": Awq, "gptq": Gptq}
 FLOATS = ("F32", "F16", "BF16")
 WHOLE_MODEL = ("model.embed_tokens.weight", "lm_head.weight")
 # The scores of experts and gates decide much and are small.
-_KEPT = ("mlp.gate.weight", "mlp.shared_expert_gate.weight")
+KEPT = ("mlp.gate.weight", "mlp.shared_expert_gate.weight")
 _GROUP = 32
 
 
@@ -54,7 +54,7 @@ def bits_of(option: str, checkpoint: Checkpoint, *, has_fp8: bool = False) -> st
             )
         return NONE
     bits = FP8 if option == FP8 and has_fp8 else _ALIASES.get(option, option)
-    if bits != NONE and not _has_floats(checkpoint):
+    if bits != NONE and not has_floats(checkpoint):
         raise InvalidArgument(
             f"`--quantize` is {option}, but `{checkpoint.path}` is quantised already", hint="drop the flag"
         )
@@ -63,17 +63,17 @@ def bits_of(option: str, checkpoint: Checkpoint, *, has_fp8: bool = False) -> st
     return bits
 
 
-def _has_floats(checkpoint: Checkpoint) -> bool:
-    """Returns whether any matrix would be quantised; the matrices of GGUF files may be quantised already."""
+def has_floats(checkpoint: Checkpoint) -> bool:
+    """Returns True if any matrix would be quantised; the matrices of GGUF files may be quantised already."""
     return checkpoint.quantization is None and any(
         is_quantizable(checkpoint.tensor(name)) for name in checkpoint.names()
     )
 
 
 def is_quantizable(tensor: Weight) -> bool:
-    """Returns whether a tensor is a matrix of floats that quantising changes."""
+    """Returns True if a tensor is a matrix of floats that quantising changes."""
     is_matrix = tensor.format in FLOATS and len(tensor.shape) == 2 and tensor.shape[1] % _GROUP == 0
-    return is_matrix and not tensor.name.endswith(_KEPT)
+    return is_matrix and not tensor.name.endswith(KEPT)
 
 
 def quantized_format(tensor: Weight, bits: str) -> str | None:

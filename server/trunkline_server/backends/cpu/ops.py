@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from trunkline_server.weights.quantize import NONE, quantized_format
 from trunkline_server.models.ops import Experts, Recurrence, RecurrenceOperands, Rope
 from trunkline_server.models.pooling import Kind
+from trunkline_server.weights.quantize import NONE, quantized_format
 from trunkline_server.weights.tensor import Tensor, Weight
 
 if TYPE_CHECKING:

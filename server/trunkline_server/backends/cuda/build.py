@@ -84,7 +84,8 @@ def build(
 
     kv_cache_dtype: auto (as the weights), bf16, f16, fp8, int8 or int4. numerics: exact (a reply's bits depend only on
     its request) or fast (uses library products). device, dtype, block_size: for tests; None finds a GPU and uses the
-    checkpoint's dtype. tiers: stores below the device. rounds_to_fp8: rounds the matrices of layers to e4m3. Raises BackendUnavailable, InvalidArgument, DoesNotFit.
+    checkpoint's dtype. tiers: stores below the device. rounds_to_fp8: rounds the matrices of layers to e4m3.
+    Raises BackendUnavailable, InvalidArgument, DoesNotFit.
     """
     began = time.monotonic()
     device = find_device() if device is None else device

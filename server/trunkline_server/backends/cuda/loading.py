@@ -28,8 +28,8 @@ from trunkline_server.weights.checkpoint import Checkpoint
 from trunkline_server.weights.dequantize import dequantize
 from trunkline_server.weights.places import expert_stack, head_stack
 from trunkline_server.weights.quantization import EightBits, Mxfp4
-from trunkline_server.weights.quantized_parts import FLOATS, Part, quantization_state, quantized_shape
 from trunkline_server.weights.quantize import WHOLE_MODEL, is_quantizable
+from trunkline_server.weights.quantized_parts import FLOATS, Part, quantization_state, quantized_shape
 from trunkline_server.weights.tensor import Tensor, Weight
 
 logger = logging.getLogger(__name__)

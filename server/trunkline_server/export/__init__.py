@@ -1,0 +1,1 @@
+"""Models as GGUF files: `trunkline quantize`."""
