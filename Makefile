@@ -213,6 +213,7 @@ bench: bench-$(NAME) ## run a benchmark: NAME=peers ARGS="--quick" (NAME=list sh
 #: guard          two commits: BASE=main~5 HEAD=main
 #: structured     the cost of a grammar per step (ARGS="--streams 8")
 #: kv-dtypes      capacity, perplexity, greedy agreement and decode speed by KV dtype
+#: quantize       perplexity and logprobs of quantised weights, beside files of llama.cpp
 #: kv-positions   perplexity by position up to the full context, by KV dtype
 #: experts        a model with experts beside a dense one, here and in llama.cpp (ARGS="--save")
 #: eviction       hit rate of the prefix cache by eviction policy (TRACE=trace.jsonl.gz)
@@ -233,7 +234,7 @@ bench-%:
 bench-http: build .venv-test/.stamp
 	$(TEST_PYTHON) benchmark/bench.py $(ARGS)
 
-SCRIPTS := $(addprefix bench-,experts fairness isolation kv-dtypes kv-positions restart speculation spill structured tail)
+SCRIPTS := $(addprefix bench-,experts fairness isolation kv-dtypes kv-positions quantize restart speculation spill structured tail)
 .PHONY: $(SCRIPTS)
 $(SCRIPTS): bench-%: build .venv-test/.stamp
 	$(TEST_PYTHON) benchmark/$(subst -,_,$*).py $(ARGS)

@@ -56,7 +56,7 @@ def install() -> None:
     env = clean_environ() | {"PATH": f"{tools}{os.pathsep}{os.environ['PATH']}"}
     options = [f"-D{name}={value}" for name, value in OPTIONS.items()]
     run([tools / "cmake", "-S", SOURCE / "vendor/llama.cpp", "-B", BUILD, "-G", "Ninja", *options], log, env=env)
-    run([tools / "cmake", "--build", BUILD, "--target", "llama-server"], log, env=env)
+    run([tools / "cmake", "--build", BUILD, "--target", "llama-server", "llama-quantize"], log, env=env)
     ENVIRONMENT.done(RECIPE)
 
 

@@ -148,8 +148,9 @@ def _hub(repo: str, file: str | None, revision: str, downloads: bool) -> Resolve
     chosen = _choose(list(files), repo, file)
     if _CARD in files:
         chosen.append(_CARD)
+    sizes = {name: size for name in chosen if (size := files[name]) is not None}
     if not is_cached:
-        _check_room(repo, revision, {name: size for name in chosen if (size := files[name]) is not None})
+        _check_room(repo, revision, sizes)
     try:
         folder = Path(
             snapshot_download(
@@ -161,6 +162,9 @@ def _hub(repo: str, file: str | None, revision: str, downloads: bool) -> Resolve
             )
         )
     except Exception as error:
+        if _is_full(error):
+            # Says how much is missing, unless others have made room in the meantime.
+            _check_room(repo, revision, sizes)
         raise _translate(error, repo, revision) from error
     weights = chosen[0]
     path = folder / weights if weights.endswith(".gguf") else folder
@@ -332,7 +336,7 @@ def _translate(error: Exception, repo: str, revision: str) -> UserError:
             f"{where} is incomplete in the local cache, and the Hub cannot be reached",
             hint="restore network access to download the rest",
         )
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+    if _is_full(error):
         return InvalidArgument(
             f"the disk is full while downloading `{repo}`", hint="free space, or set `HF_HOME` to another disk"
         )
@@ -348,6 +352,10 @@ def _translate(error: Exception, repo: str, revision: str) -> UserError:
             hint="check the network, `HF_ENDPOINT` and proxy settings",
         )
     raise error
+
+
+def _is_full(error: Exception) -> bool:
+    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 def _translate_status(error: HfHubHTTPError, repo: str) -> UserError:

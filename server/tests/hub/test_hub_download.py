@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import huggingface_hub
 import pytest
 from tests.hub.fake_hub import COMMIT, VALID_TOKEN, Hub, Repository, serve
+from trunkline_server import hub as hub_module
+from trunkline_server.errors import InvalidArgument
 
 SERVER = Path(__file__).resolve().parents[2]
 SAFETENSORS_FILES = {
@@ -224,6 +229,18 @@ def test_a_disk_that_fills_up_in_the_middle_of_a_download(resolve: Resolve, hub:
     assert "the disk is full while downloading `org/large`; hint: free space" in result.stderr
     assert json.loads(rest[0])["path"].endswith("large.gguf")
     assert rest[1:] == ["code 0"]
+
+
+def test_a_disk_that_others_fill_during_a_download(monkeypatch: pytest.MonkeyPatch) -> None:
+
+    def fill(*_: object, **__: object) -> None:
+        monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(100, 100, 0))
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", fill)
+    monkeypatch.setattr(hub_module, "_list_files", lambda *_: ({"m.gguf": 3 << 20}, False))
+    with pytest.raises(InvalidArgument, match=r"`org/new` takes 3 MiB more, but `/.*` has 0 MiB free"):
+        hub_module.resolve("org/new", revision=None)
 
 
 def test_one_gguf_file_of_a_repository(resolve: Resolve) -> None:
