@@ -23,7 +23,7 @@ from trunkline_server.errors import (
 from trunkline_server.models.registry import ARCHITECTURES
 from trunkline_server.weights.checkpoint import open_checkpoint
 from trunkline_server.weights.dequantize import dequantize
-from trunkline_server.weights.tensor import FORMATS, Tensor
+from trunkline_server.weights.tensor import FORMATS, EncodedTensor, Tensor
 
 
 @pytest.mark.parametrize(
@@ -289,3 +289,20 @@ def test_an_unknown_architecture_is_named_with_what_is_supported(tmp_path: Path)
     assert f"hint: supported: {', '.join(sorted(ARCHITECTURES))}" in str(caught.value)
     assert isinstance(caught.value, TrunklineError)
     assert caught.value.code == "unsupported_architecture"
+
+
+@pytest.mark.parametrize("stored_as", ["", "F32", "Q8_0"])
+def test_weights_that_are_transposed_are_read_only_when_they_are_needed(
+    stored_as: str, tiny_model: TinyModels, tmp_path: Path
+) -> None:
+    model = tiny_model("deepseek_v2")
+    path = write_model(model, tmp_path / "m.gguf", stored_as, divides_heads=False) if stored_as else model.folder
+    checkpoint = open_checkpoint(path)
+    late = set()
+    for name in checkpoint.names():
+        weight, tensor = checkpoint.encoded(name), checkpoint.tensor(name)
+        assert (weight.name, weight.format, weight.shape) == (tensor.name, tensor.format, tensor.shape)
+        if isinstance(weight, EncodedTensor):
+            assert bytes(weight.read().data) == bytes(tensor.data)
+            late.add(name.split(".")[4])
+    assert late == {"k_up"}

@@ -77,7 +77,10 @@ class Checkpoint(Protocol):
         """
 
     def encoded(self, name: str) -> Weight:
-        """Returns the weight with this name as `tensor` does, but decodes one with `parts` only when it is read."""
+        """Returns the weight with this name as `tensor` does, but one that must be decoded or transposed is read later.
+
+        A start that finds the packed weights in the cache never reads it.
+        """
 
     def stored_parts(self, name: str) -> Mapping[str, Part]:
         """Returns the tensors of the quantised module that a weight belongs to, by suffix; see `quantized_parts.py`.
@@ -128,7 +131,8 @@ class GgufCheckpoint:
                 shapes[name] = (1, *shape)
         self.config = _config(self.files[0], self._holders, shapes)
         place = gguf_encoder_place if self.config.architecture in ENCODERS else gguf_place
-        self._places = {name: place(name, self.config, self._holders) for name in weight_shapes(self.config)}
+        self._expected = weight_shapes(self.config)
+        self._places = {name: place(name, self.config, self._holders) for name in self._expected}
         for found in self._places.values():
             if found.flattens and found.tensor in shapes:
                 shapes[found.tensor] = (math.prod(shapes[found.tensor]),)
@@ -143,8 +147,12 @@ class GgufCheckpoint:
         """Returns the place of a weight in the files. Raises KeyError."""
         return self._places[_resolve(self.config, name)]
 
-    def encoded(self, name: str) -> Tensor:
-        return self.tensor(name)
+    def encoded(self, name: str) -> Weight:
+        place = self.place(name)
+        if not place.transposes_rows:
+            return self.tensor(name)
+        stored_as = _transposed_format(self._holders[place.tensor].tensors[place.tensor].format)
+        return EncodedTensor(name, stored_as, self._expected[name], partial(self.tensor, name))
 
     def stored_parts(self, name: str) -> Mapping[str, Part]:
         if _resolve(self.config, name) not in self._places:
@@ -203,7 +211,7 @@ class SafetensorsCheckpoint:
         self.config = stated_pooling(self.config, config_path, values, _HEAD in self._holders)
         self._holders |= open_modules(path, self.config)
         shapes = {name: file.tensors[name].shape for name, file in self._holders.items()}
-        names = weight_shapes(self.config)
+        self._expected = names = weight_shapes(self.config)
         if self.config.architecture in ENCODERS:
             self._places = encoder_places(names, self._holders, self.config)
         else:
@@ -263,16 +271,17 @@ class SafetensorsCheckpoint:
         return self._names
 
     def encoded(self, name: str) -> Weight:
-        parts = self.stored_parts(name)
-        if not parts:
+        name, parts = _resolve(self.config, name), self.stored_parts(name)
+        place, shape = self._places[name], self._expected[name]
+        if not parts and not place.transposes_rows:
             return self.tensor(name)
-        assert self.quantization is not None, "parts are only found under a scheme"
-        name = _resolve(self.config, name)
-        shape = weight_shapes(self.config)[name]
-        if self._places[name].transposes_rows:
-            stored_as = _transposed_format(decoded_format(self.quantization, parts, num_inputs=shape[0]))
+        if parts:
+            assert self.quantization is not None, "parts are only found under a scheme"
+            num_inputs = shape[0] if place.transposes_rows else shape[1]
+            stored_as = decoded_format(self.quantization, parts, num_inputs=num_inputs)
         else:
-            stored_as = decoded_format(self.quantization, parts, num_inputs=shape[1])
+            stored_as = self._holders[place.tensor].tensors[place.tensor].dtype
+        stored_as = _transposed_format(stored_as) if place.transposes_rows else stored_as
         return EncodedTensor(name, stored_as, shape, read=partial(self.tensor, name))
 
     def stored_parts(self, name: str) -> Mapping[str, Part]:
