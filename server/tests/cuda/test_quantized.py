@@ -49,10 +49,12 @@ def test_weights_equal_what_the_file_encodes(device: str, tiny_model: TinyModels
     assert is_stacked == (case != "gptq_act_order")
 
 
-@pytest.mark.parametrize("model", ["phi3", "glm4"])
-def test_weights_that_the_file_joins(device: str, model: str, tiny_model: TinyModels, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("model", "case"), [("phi3", "fp8_blocks"), ("glm4", "awq")])
+def test_weights_that_the_file_joins(
+    device: str, model: str, case: str, tiny_model: TinyModels, tmp_path: Path
+) -> None:
     folder = tiny_model(model).folder
-    meant = write_quantized(folder, tmp_path / "quantized", "awq")
+    meant = write_quantized(folder, tmp_path / "quantized", case)
     expected = open_checkpoint(write_dequantized(folder, tmp_path / "dequantized", meant))
     weights = load_weights(open_checkpoint(tmp_path / "quantized"), torch.device(device), torch.float16)
     for projection in ("self_attn.q_proj", "self_attn.k_proj", "mlp.gate_proj", "mlp.up_proj"):

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from tests.models.tiny import TinyModels
 from tests.weights.quantized_files import CASES, write_dequantized, write_quantized
-from trunkline_server.errors import UnsupportedFormat
 from trunkline_server.weights.affine import _E4M3
 from trunkline_server.weights.checkpoint import open_checkpoint
 from trunkline_server.weights.dequantize import dequantize
@@ -40,8 +39,7 @@ def test_weights_are_what_the_file_encodes(case: str, tiny_model: TinyModels, tm
 
 @pytest.mark.parametrize(
     ("model", "case"),
-    [(model, case) for model in ("phi3", "glm4", "cohere") for case in sorted(CASES.keys() - {"fp8_blocks"})]
-    + [("deepseek_v2", case) for case in sorted(CASES.keys() - {"fp8_blocks", "compressed_fp8_blocks"})],
+    [(model, case) for model in ("phi3", "glm4", "cohere", "deepseek_v2") for case in sorted(CASES)],
 )
 def test_weights_that_the_file_joins_or_reorders(model: str, case: str, tiny_model: TinyModels, tmp_path: Path) -> None:
     folder = tiny_model(model).folder
@@ -57,16 +55,6 @@ def test_weights_that_the_file_joins_or_reorders(model: str, case: str, tiny_mod
             assert (encoded.name, encoded.format, encoded.shape) == (tensor.name, tensor.format, tensor.shape)
             near = max(tolerance, 2.0**-11) if tensor.format == "F16" else tolerance
             np.testing.assert_allclose(dequantize(tensor), dequantize(wanted), near, 1e-6, err_msg=name)
-
-
-@pytest.mark.parametrize(("model", "module"), [("phi3", "k_proj"), ("deepseek_v2", "q_nope")])
-def test_weights_that_share_a_scale_are_refused(
-    model: str, module: str, tiny_model: TinyModels, tmp_path: Path
-) -> None:
-    write_quantized(tiny_model(model).folder, tmp_path, "fp8_blocks")
-    name = f"model.layers.0.self_attn.{module}.weight"
-    with pytest.raises(UnsupportedFormat, match=rf"`{name}` begins or ends inside"):
-        open_checkpoint(tmp_path).tensor(name)
 
 
 def test_e4m3_has_the_numbers_of_torch() -> None:

@@ -126,7 +126,7 @@ def _eight_bits(scheme: EightBits, name: str, parts: Mapping[str, Part]) -> Tens
     stored = floats_of(parts[scheme.scale_name])
     if scheme.block is not None:
         rows, columns = scheme.block
-        scales = stored.repeat(rows, 0)[: len(raw)]
+        scales = stored if len(stored) == len(raw) else stored.repeat(rows, 0)[: len(raw)]
     else:
         columns = raw.shape[1]
         scales = np.broadcast_to(stored.reshape(-1, 1) / np.float32(scheme.scale_divisor), (len(raw), 1))

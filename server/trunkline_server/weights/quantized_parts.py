@@ -203,7 +203,9 @@ def _eight_bits_shape(check: _Check, scheme: EightBits) -> tuple[int, int]:
     num_outputs, num_inputs = check.matrix("weight", ("F8_E4M3" if scheme.is_float else "I8",))
     if scheme.block is not None:
         rows, columns = scheme.block
-        check.expect(scheme.scale_name, FLOATS, (-(-num_outputs // rows), -(-num_inputs // columns)))
+        blocks = -(-num_inputs // columns)
+        # Rows that `selected_parts.py` takes from several blocks have a scale each.
+        check.expect(scheme.scale_name, FLOATS, (-(-num_outputs // rows), blocks), (num_outputs, blocks))
         return num_outputs, num_inputs
     check.expect(scheme.scale_name, FLOATS, (num_outputs, 1), (num_outputs,), (1,), ())
     if scheme.activations == "static":

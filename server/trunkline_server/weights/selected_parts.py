@@ -49,7 +49,7 @@ def selected(scheme: Quantization, name: str, parts: Mapping[str, Part], rows: R
             changed = {"weight": _taken(parts["weight"], rows, axis=0)}
             scale = parts[scheme.scale_name]
             if scheme.block is not None:
-                changed[scheme.scale_name] = _taken(scale, _blocks(name, rows, scheme.block[0]), axis=0)
+                changed[scheme.scale_name] = _taken(scale, _blocks(rows, scheme.block[0]), axis=0)
             elif scale.shape and scale.shape[0] == num_rows:
                 changed[scheme.scale_name] = _taken(scale, rows, axis=0)
         case FourBitFloats():
@@ -57,16 +57,11 @@ def selected(scheme: Quantization, name: str, parts: Mapping[str, Part], rows: R
     return {**parts, **changed}
 
 
-def _blocks(name: str, rows: Rows, size: int) -> Rows:
-    """Returns the block of each `size` rows. Raises UnsupportedFormat if they are from several blocks."""
-    first = (rows // size)[::size]
-    if not np.array_equal(first.repeat(size)[: len(rows)], rows // size):
-        raise UnsupportedFormat(
-            f"weight {quoted(name)} begins or ends inside a block of {size} rows that share a scale, which is not "
-            "supported",
-            hint="use the unquantised model or a GGUF file",
-        )
-    return first
+def _blocks(rows: Rows, size: int) -> Rows:
+    """Returns the block of each `size` rows, or that of each row if these are from several blocks."""
+    by_row = rows // size
+    by_block = by_row[::size]
+    return by_block if np.array_equal(by_block.repeat(size)[: len(rows)], by_row) else by_row
 
 
 def _four_bit_floats(name: str, parts: Mapping[str, Part], rows: Rows) -> dict[str, Part]:

@@ -176,7 +176,9 @@ def _bytes_with_scales(scheme: EightBits, name: str, parts: Parts) -> _Groups:
     quants = parts["weight"].view(torch.uint8) if scheme.is_float else parts["weight"]
     if scheme.block is not None:
         rows, columns = scheme.block
-        scales = parts[scheme.scale_name].float().repeat_interleave(rows, 0)[: quants.shape[0]]
+        scales = parts[scheme.scale_name].float()
+        if len(scales) != len(quants):
+            scales = scales.repeat_interleave(rows, 0)[: len(quants)]
         return _Groups(name, 8, quants, scales, columns)
     return _Groups(name, 8, quants, _row_scales(scheme, parts)[:, None], None)
 
