@@ -16,13 +16,12 @@ from trunkline_server.weights.tensor import FORMATS
 PAGE = Path(__file__).resolve().parents[3] / "docs/models.md"
 # Excludes settings that GGUF cannot state: `mscale`, other limits of GPT-OSS, SmolLM3's unrotated layers, Qwen's
 # windows and layers without experts, and which of Gemma's layers have a window. GLM has another name and joins more in
-# GGUF. Granite 4
-# without recurrent layers is Granite there, and Qwen3-Next is read from safetensors alone.
+# GGUF. Granite 4 without recurrent layers is Granite there.
 GGUF_CASES = sorted(
     CASES.keys()
     - {
         "llama_yarn_mscale", "smollm3_marked", "qwen2_window", "qwen3_window", "gemma3_shallow", "qwen3_moe_mixed",
-        "glm", "gpt_oss_limited", "granitehybrid_attention", "qwen3_next",
+        "glm", "gpt_oss_limited", "granitehybrid_attention",
     }
 )  # fmt: skip
 CUDA_CASES = [

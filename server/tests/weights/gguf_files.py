@@ -60,17 +60,19 @@ _NAMES = {
 _SCAN_NAMES = {
     "mixer.conv.weight": "ssm_conv1d.weight", "mixer.conv.bias": "ssm_conv1d.bias", "mixer.dt.bias": "ssm_dt.bias",
     "mixer.in_proj.weight": "ssm_in.weight", "mixer.out_proj.weight": "ssm_out.weight", "mixer.rate.weight": "ssm_a",
-    "mixer.skip.weight": "ssm_d", "mixer.norm.weight": "ssm_norm.weight",
+    "mixer.skip.weight": "ssm_d", "mixer.norm.weight": "ssm_norm.weight", "mixer.qkv_proj.weight": "attn_qkv.weight",
+    "mixer.gate_proj.weight": "attn_gate.weight", "mixer.qkvz.weight": "ssm_in.weight",
+    "mixer.ba.weight": "ssm_ba.weight",
 }  # fmt: skip
 _ARCHITECTURES = {
     "cohere": "command-r", "deepseek_v2": "deepseek2", "deepseek_v3": "deepseek2", "gemma3_text": "gemma3",
     "gpt_oss": "gpt-oss", "granitemoehybrid": "granitehybrid", "lfm2_moe": "lfm2moe", "mistral": "llama",
-    "mixtral": "llama", "olmo3": "olmo2", "qwen2_moe": "qwen2moe", "qwen3_moe": "qwen3moe",
+    "mixtral": "llama", "olmo3": "olmo2", "qwen2_moe": "qwen2moe", "qwen3_moe": "qwen3moe", "qwen3_next": "qwen3next",
 }  # fmt: skip
-_NORM_BEHIND_ATTENTION = ("exaone4", "gemma2", "gemma3", "glm4", "gpt-oss", "olmo2", "seed_oss")
+_NORM_BEHIND_ATTENTION = ("exaone4", "gemma2", "gemma3", "glm4", "gpt-oss", "olmo2", "qwen3next", "seed_oss")
 _LAYER_NORM = ("cohere2", "command-r", "nemotron", "starcoder2")
 _PERMUTED = ("granite", "granitehybrid", "granitemoe", "internlm2", "llama", "smollm3")
-_PLUS_ONE = ("gemma", "gemma2", "gemma3", "nemotron")
+_PLUS_ONE = ("gemma", "gemma2", "gemma3", "nemotron", "qwen3next")
 
 
 def gguf_name(name: str, architecture: str = "llama") -> str:
@@ -78,7 +80,7 @@ def gguf_name(name: str, architecture: str = "llama") -> str:
     if match := re.fullmatch(r"model\.layers\.(\d+)\.(.+)", module):
         if architecture in _NORM_BEHIND_ATTENTION and match[2] == "post_attention_layernorm":
             return f"blk.{match[1]}.post_attention_norm.{kind}"
-        if architecture == "granitehybrid" and (scan := _SCAN_NAMES.get(f"{match[2]}.{kind}")):
+        if architecture in ("granitehybrid", "qwen3next") and (scan := _SCAN_NAMES.get(f"{match[2]}.{kind}")):
             return f"blk.{match[1]}.{scan}"
         return f"blk.{match[1]}.{_NAMES[match[2]]}.{kind}"
     if module == "model.norm" and architecture.startswith("lfm2"):
@@ -115,7 +117,8 @@ def write_model(
     is_quantized: False for the names of other matrices that stay in F32.
     tensors_per_file: if not 0, divides the model into files of so many tensors, whose names begin with that of `path`.
     add: writes more metadata and tensors.
-    divides_heads: as newer files of DeepSeek do, with a matrix of keys and one of values for each head.
+    divides_heads: as newer files of DeepSeek do, with a matrix of keys and one of values for each head, and those of
+        Qwen3-Next, with a matrix of gates.
     """
     config = model.config
     architecture = _ARCHITECTURES.get(config["model_type"], config["model_type"])
@@ -136,6 +139,8 @@ def write_model(
         _write_latent(writer, config, divides_heads)
     else:
         _write_kv_heads(writer, config)
+        if architecture == "qwen3next":
+            _write_delta(writer, config, divides_heads)
         writer.add_key_length(head_size)
         writer.add_value_length(head_size)
     writer.add_token_list([f"token {index} é" for index in range(config["vocab_size"])])
@@ -153,11 +158,12 @@ def write_model(
     _write_rope(writer, config, head_size)
     is_latent = architecture == "deepseek2"
     weights = _latent_weights(model, divides_heads) if is_latent else _joined(model.weights, architecture)
+    weights = _delta_weights(model, divides_heads) if architecture == "qwen3next" else weights
     for name, weight in _stacked(weights).items():
         values = weight[0] if name.endswith("shared_expert_gate.weight") else weight
         if architecture in _PERMUTED and (".q_proj." in name or ".k_proj." in name):
             values = permute(values, config["num_attention_heads" if ".q_proj." in name else "num_key_value_heads"])
-        if architecture in _PLUS_ONE and name.endswith("norm.weight"):
+        if architecture in _PLUS_ONE and name.endswith("norm.weight") and ".mixer." not in name:
             values = values + np.float32(1.0)
         values = _as_matrix(name, values, config) if ".mixer." in name else values
         is_matrix = values.ndim >= 2 and not name.endswith(("mlp.gate.weight", ".bias"))
@@ -184,7 +190,10 @@ def _write_experts(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
 def _as_matrix(name: str, values: np.ndarray, config: dict[str, Any]) -> np.ndarray:
     """Returns the weight of a recurrent layer as `modify_tensors` of llama.cpp's converter does."""
     if name.endswith("mixer.conv.weight"):
-        return values.reshape(-1, config.get("conv_L_cache") or config["mamba_d_conv"])
+        widths = (config.get(key) for key in ("conv_L_cache", "mamba_d_conv", "linear_conv_kernel_dim"))
+        return values.reshape(-1, next(width for width in widths if width))
+    if config["model_type"] == "qwen3_next":
+        return -np.exp(values) if name.endswith("mixer.rate.weight") else values
     if name.endswith("mixer.rate.weight"):
         return -np.exp(values)[:, None]
     if name.endswith("mixer.skip.weight"):
@@ -211,6 +220,35 @@ def _write_kv_heads(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
     if config["model_type"] == "lfm2_moe":
         writer.add_leading_dense_block_count(config["num_dense_layers"])
         writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+
+
+def _write_delta(writer: gguf.GGUFWriter, config: dict[str, Any], is_new: bool) -> None:
+    writer.add_ssm_conv_kernel(config["linear_conv_kernel_dim"])
+    writer.add_ssm_state_size(config["linear_key_head_dim"])
+    writer.add_ssm_group_count(config["linear_num_key_heads"])
+    writer.add_ssm_time_step_rank(config["linear_num_value_heads"])
+    writer.add_ssm_inner_size(config["linear_value_head_dim"] * config["linear_num_value_heads"])
+    if is_new:
+        marks = [kind == "linear_attention" for kind in config["layer_types"]]
+        writer.add_array("qwen3next.attention.recurrent_layers", marks)
+    else:
+        assert config["layer_types"][1::2] == ["full_attention"]
+        writer.add_full_attention_interval(2)
+
+
+def _delta_weights(model: TinyModel, divides_gates: bool) -> dict[str, np.ndarray]:
+    """Returns weights with the projections that files join, under names that `gguf_name` knows."""
+    names = {"linear_attn.in_proj_ba": "mixer.ba", "linear_attn.in_proj_qkvz": "mixer.qkvz"}
+    left_out = ("self_attn.gate_proj", "mixer.strength_proj", "mixer.step_proj")
+    left_out += ("mixer.qkvz",) if divides_gates else ("mixer.qkv_proj", "mixer.gate_proj")
+    weights = dict(model.weights)
+    for name, weight in model.stored_weights.items():
+        if name.endswith("self_attn.q_proj.weight"):
+            weights[name] = weight
+        for stored, own in names.items():
+            if f".{stored}." in name:
+                weights[name.replace(stored, own)] = weight
+    return {name: weight for name, weight in weights.items() if not name.removesuffix(".weight").endswith(left_out)}
 
 
 def _write_latent(writer: gguf.GGUFWriter, config: dict[str, Any], divides_heads: bool) -> None:

@@ -291,6 +291,18 @@ def test_an_unknown_architecture_is_named_with_what_is_supported(tmp_path: Path)
     assert caught.value.code == "unsupported_architecture"
 
 
+def test_both_ways_in_which_gguf_states_the_delta_rule(tiny_model: TinyModels, tmp_path: Path) -> None:
+    model = tiny_model("qwen3_next")
+    expected = open_checkpoint(model.folder)
+    for is_new in (True, False):
+        found = open_checkpoint(write_model(model, tmp_path / f"{is_new}.gguf", divides_heads=is_new))
+        assert found.config.recurrent == expected.config.recurrent
+        for name in expected.names():
+            np.testing.assert_allclose(
+                dequantize(found.tensor(name)), dequantize(expected.tensor(name)), rtol=1e-6, err_msg=name
+            )
+
+
 @pytest.mark.parametrize("stored_as", ["", "F32", "Q8_0"])
 def test_weights_that_are_transposed_are_read_only_when_they_are_needed(
     stored_as: str, tiny_model: TinyModels, tmp_path: Path

@@ -46,6 +46,7 @@ ARCHITECTURES = {
     "qwen2moe": "qwen2_moe",
     "qwen3": "qwen3",
     "qwen3moe": "qwen3_moe",
+    "qwen3next": "qwen3_next",
     "seed_oss": "seed_oss",
     "smollm3": "smollm3",
     "starcoder2": "starcoder2",
@@ -56,13 +57,13 @@ SUPPORTED = tuple(ARCHITECTURES)
 _WITH_EXPERTS = {
     "deepseek_v2": "deepseek_v2", "gpt_oss": "gpt_oss", "granitemoe": "granitemoe",
     "granitemoehybrid": "granitemoehybrid", "lfm2_moe": "lfm2_moe", "llama": "mixtral", "olmoe": "olmoe",
-    "qwen2_moe": "qwen2_moe", "qwen3_moe": "qwen3_moe",
+    "qwen2_moe": "qwen2_moe", "qwen3_moe": "qwen3_moe", "qwen3_next": "qwen3_next",
 }  # fmt: skip
 # The weights of used experts add up to 1. llama.cpp has this in its code for each architecture.
-_RENORMALISED = ("gpt_oss", "granitemoe", "granitemoehybrid", "lfm2_moe", "mixtral", "qwen3_moe")
+_RENORMALISED = ("gpt_oss", "granitemoe", "granitemoehybrid", "lfm2_moe", "mixtral", "qwen3_moe", "qwen3_next")
 LAYER_NORMS = ("cohere", "cohere2", "nemotron", "starcoder2")
 # Queries and keys are normalised, though the first layer may have none.
-_NORMED_HEADS = ("lfm2", "lfm2_moe")
+_NORMED_HEADS = ("lfm2", "lfm2_moe", "qwen3_next")
 _UNGATED = ("nemotron", "starcoder2")
 # Norms of a layer, where they are not those of Llama.
 _NORMS: dict[str, tuple[str, ...]] = {
@@ -143,7 +144,9 @@ def _decoder_config(
         name = _WITH_EXPERTS.get(name, name)
         if name not in _WITH_EXPERTS.values():
             raise UnsupportedArchitecture(f"{quoted(architecture)} with experts in `{path}`", supported=SUPPORTED)
-    num_layers, num_heads = values.integer("block_count"), values.integer("attention.head_count")
+    # The layers that predict further tokens come last, and are not used.
+    num_layers = values.integer("block_count") - values.integer("nextn_predict_layers", 0)
+    num_heads = values.integer("attention.head_count")
     hidden_size = values.integer("embedding_length")
     head_size = values.integer("attention.key_length", hidden_size // max(num_heads, 1))
     windows = _windows(values, architecture, num_layers)
@@ -300,7 +303,7 @@ def _expert_fields(values: Keys, name: str, num_layers: int, has_tensor: Callabl
         "num_experts": num_experts,
         "num_experts_per_token": values.integer("expert_used_count"),
         "expert_size": values.integer("expert_feed_forward_length", values.integer("feed_forward_length")),
-        "shared_expert_size": shared if name == "qwen2_moe" else 0,
+        "shared_expert_size": shared if name in ("qwen2_moe", "qwen3_next") else 0,
         "renormalise_experts": name in _RENORMALISED,
         "expert_layers": (True,) * min(max(num_layers, 0), MAX_LAYERS),
     }

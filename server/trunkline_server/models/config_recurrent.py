@@ -28,6 +28,8 @@ def recurrent_from_json(keys: Keys, name: str, num_layers: int) -> dict[str, Any
 
 def recurrent_from_gguf(values: Keys, name: str, num_layers: int, has_tensor: Callable[[str], bool]) -> dict[str, Any]:
     """Returns the same from the metadata of GGUF, with the key/value heads of layers that have them."""
+    if name == "qwen3_next":
+        return _delta_from_gguf(values, num_layers)
     if name not in ("granitemoehybrid", "lfm2", "lfm2_moe"):
         return {}
     counts = values.get("attention.head_count_kv")
@@ -42,18 +44,8 @@ def recurrent_from_gguf(values: Keys, name: str, num_layers: int, has_tensor: Ca
         return fields | {"recurrent": Recurrent(layers=layers, conv_width=values.integer("shortconv.l_cache"))}
     if (groups := values.integer("ssm.group_count", 1)) != 1:
         raise UnsupportedArchitecture(f"`ssm.group_count` {groups} in `{values.path}`", supported=("1",))
-    inner, num_heads = values.integer("ssm.inner_size"), values.integer("ssm.time_step_rank")
-    recurrent = Recurrent(
-        layers=layers,
-        conv_width=values.integer("ssm.conv_kernel"),
-        conv_bias=True in layers and has_tensor(f"blk.{layers.index(True)}.ssm_conv1d.bias"),
-        num_heads=num_heads,
-        value_size=inner // max(num_heads, 1),
-        num_keys=1,
-        key_size=values.integer("ssm.state_size"),
-    )
-    if recurrent.num_heads * recurrent.value_size != inner:
-        raise values.damaged(f"{inner} features (`ssm.inner_size`) cannot be divided into {num_heads} heads evenly")
+    has_bias = True in layers and has_tensor(f"blk.{layers.index(True)}.ssm_conv1d.bias")
+    recurrent = _state_from_gguf(values, layers, num_keys=1, conv_bias=has_bias)
     shared = values.integer("expert_shared_feed_forward_length", values.integer("feed_forward_length"))
     rotates = values.boolean("rope.scaling.finetuned", False)
     return fields | {
@@ -62,6 +54,42 @@ def recurrent_from_gguf(values: Keys, name: str, num_layers: int, has_tensor: Ca
         "rope_layers": (rotates,) * num_layers,
         **({"shared_expert_size": shared, "has_shared_gate": False} if values.integer("expert_count", 0) else {}),
     }
+
+
+def _delta_from_gguf(values: Keys, num_layers: int) -> dict[str, Any]:
+    marks = values.get("attention.recurrent_layers")
+    if marks is None:
+        layers = _by_interval(values, num_layers)
+    elif isinstance(marks, list) and len(marks) >= num_layers and all(type(mark) is bool for mark in marks):
+        layers = tuple(marks[:num_layers])
+    else:
+        raise values.wrong("attention.recurrent_layers", f"{num_layers} booleans")
+    recurrent = _state_from_gguf(values, layers, num_keys=values.integer("ssm.group_count"), conv_bias=False)
+    return {"recurrent": recurrent if any(layers) else None, "gated_attention": True}
+
+
+def _state_from_gguf(values: Keys, layers: tuple[bool, ...], *, num_keys: int, conv_bias: bool) -> Recurrent:
+    inner, num_heads = values.integer("ssm.inner_size"), values.integer("ssm.time_step_rank")
+    recurrent = Recurrent(
+        layers=layers,
+        conv_width=values.integer("ssm.conv_kernel"),
+        conv_bias=conv_bias,
+        num_heads=num_heads,
+        value_size=inner // max(num_heads, 1),
+        num_keys=num_keys,
+        key_size=values.integer("ssm.state_size"),
+    )
+    if recurrent.num_heads * recurrent.value_size != inner:
+        raise values.damaged(f"{inner} features (`ssm.inner_size`) cannot be divided into {num_heads} heads evenly")
+    return recurrent
+
+
+def _by_interval(values: Keys, num_layers: int) -> tuple[bool, ...]:
+    """Returns which layers are recurrent where every n-th has attention."""
+    interval = values.integer("full_attention_interval", 4)
+    if interval < 1:
+        raise values.damaged(f"key `full_attention_interval` is {interval}, must be positive")
+    return tuple((layer + 1) % interval != 0 for layer in range(min(max(num_layers, 0), MAX_LAYERS)))
 
 
 def _lfm2(keys: Keys, num_layers: int) -> dict[str, Any]:
@@ -150,13 +178,8 @@ def _qwen3_next(keys: Keys, num_layers: int) -> dict[str, Any]:
     if keys.boolean("attention_bias", False):
         raise UnsupportedArchitecture(f"`attention_bias` in `{keys.path}`", supported=("false",))
     layers = _layers(keys, num_layers)
-    if layers is None:
-        interval = keys.integer("full_attention_interval", 4)
-        if interval < 1:
-            raise keys.damaged(f"key `full_attention_interval` is {interval}, must be positive")
-        layers = tuple((layer + 1) % interval != 0 for layer in range(min(max(num_layers, 0), MAX_LAYERS)))
     recurrent = Recurrent(
-        layers=layers,
+        layers=_by_interval(keys, num_layers) if layers is None else layers,
         conv_width=keys.integer("linear_conv_kernel_dim", 4),
         num_heads=keys.integer("linear_num_value_heads", 32),
         value_size=keys.integer("linear_value_head_dim", 128),

@@ -441,7 +441,7 @@ def _config(file: GgufFile, holders: Mapping[str, GgufFile], shapes: Mapping[str
     """Reads the config from the metadata of a model's first file."""
     # A config uses no other arrays.
     prefix = f"{file.metadata.get('general.architecture')}.attention"
-    keys = (f"{prefix}.sliding_window_pattern", f"{prefix}.head_count_kv")
+    keys = [f"{prefix}.{key}" for key in ("head_count_kv", "recurrent_layers", "sliding_window_pattern")]
     arrays = {key: file.array(key) for key in keys if isinstance(file.metadata.get(key), GgufArray)}
     return config_from_gguf(
         file.path,

@@ -156,10 +156,7 @@ def hybrid_place(layers: str, module: str, kind: str, config: ModelConfig) -> Pl
         tensor = f"{layers}.shared_mlp.{'input' if joined else 'output'}_linear.{kind}"
         return Place(tensor, rows=((begin, begin + size),) if joined else ())
     if config.gated_attention and module in ("self_attn.q_proj", "self_attn.gate_proj"):
-        size, first = config.head_size, int(module == "self_attn.gate_proj")
-        heads = range(config.num_heads)
-        rows = tuple(((2 * head + first) * size, (2 * head + first + 1) * size) for head in heads)
-        return Place(f"{layers}.self_attn.q_proj.{kind}", rows=rows)
+        return Place(f"{layers}.self_attn.q_proj.{kind}", rows=_gated_rows(config, module))
     if not module.startswith("mixer."):
         return None
     holder = {"granitemoehybrid": "mamba", "lfm2": "conv", "lfm2_moe": "conv", "qwen3_next": "linear_attn"}[
@@ -173,6 +170,12 @@ def hybrid_place(layers: str, module: str, kind: str, config: ModelConfig) -> Pl
     if architecture == "qwen3_next" and module.removeprefix("mixer.") in _DELTA_PROJECTIONS:
         return _delta_place(f"{layers}.{holder}", module.removeprefix("mixer."), kind, config)
     return Place(f"{layers}.{holder}.{module.removeprefix('mixer.')}.{kind}")
+
+
+def _gated_rows(config: ModelConfig, module: str) -> tuple[tuple[int, int], ...]:
+    """Returns the rows of queries or gates, where those of each head follow each other."""
+    size, first = config.head_size, int(module == "self_attn.gate_proj")
+    return tuple(((2 * head + first) * size, (2 * head + first + 1) * size) for head in range(config.num_heads))
 
 
 def _delta_place(holder: str, projection: str, kind: str, config: ModelConfig) -> Place:
@@ -214,6 +217,8 @@ def gguf_place(name: str, config: ModelConfig, tensors: Container[str]) -> Place
     layer, module = f"blk.{match[1]}", match[2]
     if expert := _EXPERT.fullmatch(module):
         return Place(f"{layer}.{_GGUF_EXPERTS[expert[2]]}.{kind}", int(expert[1]))
+    if config.gated_attention and module in ("self_attn.q_proj", "self_attn.gate_proj"):
+        return Place(f"{layer}.attn_q.{kind}", rows=_gated_rows(config, module))
     if module in _QUERY_KEY_VALUE and (joined := f"{layer}.attn_qkv.{kind}") in tensors:
         return Place(joined, rows=_joined_rows(config, module))
     if module in _GATE_UP and architecture in ("glm4", "phi3"):
@@ -224,11 +229,22 @@ def gguf_place(name: str, config: ModelConfig, tensors: Container[str]) -> Place
             return Place(divided, int(head[2]))
         return replace(part, tensor=f"{layer}.{part.tensor}.{kind}")
     names = _GGUF_MODULES | (_GGUF_POST_NORMS if "post_feedforward_layernorm" in config.layer_norms else {})
-    if architecture in ("gpt_oss", "seed_oss"):
+    if architecture in ("gpt_oss", "qwen3_next", "seed_oss"):
         names = names | {"post_attention_layernorm": "post_attention_norm"}
     if module.startswith("mixer."):
-        return _gguf_mixer(layer, module, kind, is_scan=architecture == "granitemoehybrid")
+        if architecture == "qwen3_next" and module.removeprefix("mixer.") in _DELTA_PROJECTIONS:
+            return _gguf_delta(layer, module.removeprefix("mixer."), kind, config, tensors)
+        return _gguf_mixer(layer, module, kind, is_scan=not architecture.startswith("lfm2"))
     return Place(f"{layer}.{names[module]}.{kind}")
+
+
+def _gguf_delta(layer: str, projection: str, kind: str, config: ModelConfig, tensors: Container[str]) -> Place:
+    """Returns the place of a projection of the gated delta rule. Older files have the order of safetensors."""
+    divided = {"qkv_proj": f"{layer}.attn_qkv.{kind}", "gate_proj": f"{layer}.attn_gate.{kind}"}.get(projection)
+    if divided is not None and divided in tensors:
+        return Place(divided)
+    joined = f"{layer}.ssm_{'ba' if divided is None else 'in'}.{kind}"
+    return replace(_delta_place("", projection, kind, config), tensor=joined)
 
 
 def _gguf_mixer(layer: str, module: str, kind: str, *, is_scan: bool) -> Place:
