@@ -2,10 +2,10 @@
 
 python benchmark/quantize.py [--windows 10] [--output FOLDER]
 
-The embedded model exists here only quantised, so the weights that it stands for are first rearranged: the order of hidden
-features, of features inside each MLP and of values inside each head is drawn by lot, which changes no result, but puts
-other weights into each block of 32. llama.cpp's own tool quantises the same file (`make bench NAME=peers` builds it). The
-cpu backend computes all of them. Writes quantize.md.
+The embedded model exists here only quantised, so the weights that it stands for are first rearranged: the order of
+hidden features, of features inside each MLP and of values inside each head is drawn by lot, which changes no result and
+puts other weights into each block of 32. The tool of llama.cpp, built if need be, quantises the same file. The cpu
+backend computes all of them. Writes quantize.md.
 """
 
 import argparse
@@ -87,9 +87,10 @@ def size_of(path):
 
 
 def measure(folder, num_windows):
-    from peers.llamacpp import BUILD
+    from peers.llamacpp import BUILD, install
     from trunkline_server.export.quantize import quantize_model
 
+    install()
     plain, token_ids = folder / "plain.gguf", tokenize(TEXT)
     write_unquantised(plain)
     base = results_of(plain, "none", token_ids, num_windows)
@@ -120,12 +121,13 @@ def main():
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         rows, num_tokens = measure(Path(folder), arguments.windows)
-    head = "| weights | bits a weight | perplexity | change | mean \\|Δ logprob\\| | same likeliest token |\n" + "|---" * 6
+    head = "| weights | bits a weight | perplexity | change | mean \\|Δ logprob\\| | same likeliest token |\n"
     text = (
-        "# Quantised weights\n\n`make bench NAME=quantize`: the embedded model's weights in bf16, their features in another "
-        f"order, {num_tokens:,} tokens of prose in windows of {WINDOW_TOKENS:,}, computed by the `cpu` backend with K and V "
-        "in bf16. llama.cpp's files come from `llama-quantize` without an importance matrix; rows of 576 weights are no "
-        f"multiple of 256, for which its K types take larger ones.\n\n{head}|\n" + "\n".join(rows) + "\n"
+        "# Quantised weights\n\n`make bench NAME=quantize`: the embedded model's weights in bf16, their features in "
+        f"another order, {num_tokens:,} tokens of prose in windows of {WINDOW_TOKENS:,}, computed by the `cpu` backend "
+        "with K and V in bf16. llama.cpp's files come from `llama-quantize` without an importance matrix; rows of 576 "
+        "weights are no multiple of 256, for which its K types take larger ones.\n\n"
+        f"{head}{'|---' * 6}|\n" + "\n".join(rows) + "\n"
     )
     write(arguments.output / "quantize.md", text)
 

@@ -31,7 +31,8 @@ OPTIONS = {
     "LLAMA_USE_PREBUILT_UI": "OFF",
     "LLAMA_OPENSSL": "OFF",
 }
-RECIPE = f"{BINDING} {OPTIONS}"
+TARGETS = ("llama-server", "llama-quantize")
+RECIPE = f"{BINDING} {OPTIONS} {TARGETS}"
 
 
 def install() -> None:
@@ -56,7 +57,7 @@ def install() -> None:
     env = clean_environ() | {"PATH": f"{tools}{os.pathsep}{os.environ['PATH']}"}
     options = [f"-D{name}={value}" for name, value in OPTIONS.items()]
     run([tools / "cmake", "-S", SOURCE / "vendor/llama.cpp", "-B", BUILD, "-G", "Ninja", *options], log, env=env)
-    run([tools / "cmake", "--build", BUILD, "--target", "llama-server", "llama-quantize"], log, env=env)
+    run([tools / "cmake", "--build", BUILD, "--target", *TARGETS], log, env=env)
     ENVIRONMENT.done(RECIPE)
 
 

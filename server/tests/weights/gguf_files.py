@@ -160,12 +160,7 @@ def write_model(
     weights = _latent_weights(model, divides_heads) if is_latent else _joined(model.weights, architecture)
     weights = _delta_weights(model, divides_heads) if architecture == "qwen3next" else weights
     for name, weight in _stacked(weights).items():
-        values = weight[0] if name.endswith("shared_expert_gate.weight") else weight
-        if architecture in _PERMUTED and (".q_proj." in name or ".k_proj." in name):
-            values = permute(values, config["num_attention_heads" if ".q_proj." in name else "num_key_value_heads"])
-        if architecture in _PLUS_ONE and name.endswith("norm.weight") and ".mixer." not in name:
-            values = values + np.float32(1.0)
-        values = _as_matrix(name, values, config) if ".mixer." in name else values
+        values = _values(name, weight, architecture, config)
         is_matrix = values.ndim >= 2 and not name.endswith(("mlp.gate.weight", ".bias"))
         is_matrix = is_matrix and not re.search(r"\.mixer\.(conv|norm|rate|skip)\.", name) and is_quantized(name)
         stored_as = gguf.GGMLQuantizationType[quantization if is_matrix else "F32"]
@@ -176,6 +171,16 @@ def write_model(
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+def _values(name: str, weight: np.ndarray, architecture: str, config: dict[str, Any]) -> np.ndarray:
+    """Returns a weight as `modify_tensors` of llama.cpp's converter does."""
+    values = weight[0] if name.endswith("shared_expert_gate.weight") else weight
+    if architecture in _PERMUTED and (".q_proj." in name or ".k_proj." in name):
+        values = permute(values, config["num_attention_heads" if ".q_proj." in name else "num_key_value_heads"])
+    if architecture in _PLUS_ONE and name.endswith("norm.weight") and ".mixer." not in name:
+        values = values + np.float32(1.0)
+    return _as_matrix(name, values, config) if ".mixer." in name else values
 
 
 def _write_experts(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
