@@ -96,6 +96,21 @@ const CHAT_FIELDS: &[(&str, &str, &str)] = &[
         "content[0].type` is `input_audio`, but audio inputs are not supported by this model",
     ),
     (
+        r#"{"messages": [{"role": "user", "content": [{"type": "video_url"}]}]}"#,
+        VALUE,
+        "content[0].type` is `video_url`, but videos are not supported by this model",
+    ),
+    (
+        r#"{"messages": [{"role": "user", "content": [{"type": "text", "text": "x"}, {"type": "file"}]}]}"#,
+        VALUE,
+        "content[1].type` is `file`, but files are not supported by this model",
+    ),
+    (
+        r#"{"messages": [{"role": "tool", "tool_call_id": "a", "content": [{"type": "image_url"}]}]}"#,
+        VALUE,
+        "content[0].type` is `image_url`, but images are not supported by this model",
+    ),
+    (
         r#"{"messages": [{"role": "user", "content": [{"type": "x"}]}]}"#,
         VALUE,
         "content[0].type` must be `text` or `refusal`; this server accepts only text",

@@ -185,6 +185,10 @@ async fn errors_name_the_wrong_field() {
             json!({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}),
             "`input[0].content[0].type` is `input_image`, but images are not supported by this model",
         ),
+        (
+            json!({"input": [{"role": "user", "content": [{"type": "input_file"}]}]}),
+            "`input[0].content[0].type` is `input_file`, but files are not supported by this model",
+        ),
         (json!({"input": "x", "max_output_tokens": 0}), "`max_output_tokens` is 0"),
         (json!({"input": "x", "tools": [{"type": "web_search"}]}), "`tools[0].type` must be `function`"),
         (json!({"input": "x", "tool_choice": "always"}), "`tool_choice` names a tool"),

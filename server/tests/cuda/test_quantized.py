@@ -16,7 +16,6 @@ from trunkline_server.backends.cuda.loading import default_dtype, load_weights
 from trunkline_server.backends.cuda.quantized.grouped import GroupedWeight
 from trunkline_server.backends.cuda.quantized.scaled import ScaledWeight
 from trunkline_server.backends.cuda.weights import DenseWeight, DeviceWeight
-from trunkline_server.errors import UnsupportedFormat
 from trunkline_server.weights.checkpoint import open_checkpoint
 from trunkline_server.weights.dequantize import dequantize
 
@@ -102,10 +101,3 @@ def test_activations_have_the_dtype_of_scales(tiny_model: TinyModels, tmp_path: 
     for case, dtype in {"awq": torch.float16, "packed_4": torch.bfloat16}.items():
         write_quantized(model, tmp_path / case, case)
         assert default_dtype(open_checkpoint(tmp_path / case)) == dtype
-
-
-@pytest.mark.parametrize(("model", "what"), [("qwen3_moe", "experts"), ("deepseek_v2", "matrices of heads")])
-def test_quantised_stacks_are_refused(model: str, what: str, tiny_model: TinyModels, tmp_path: Path) -> None:
-    write_quantized(tiny_model(model).folder, tmp_path, "gptq")
-    with pytest.raises(UnsupportedFormat, match=rf"the {what} of `.+` are quantised"):
-        load_weights(open_checkpoint(tmp_path), torch.device("cpu"), torch.float32)

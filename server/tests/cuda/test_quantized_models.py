@@ -13,8 +13,13 @@ from tests.tiers import full
 from tests.weights.gguf_files import write_model
 from tests.weights.mxfp4_files import write_mxfp4
 from tests.weights.quantized_files import write_dequantized, write_quantized
+from trunkline_server.backends.cuda.loading import load_weights
+from trunkline_server.backends.cuda.quantized.grouped import GroupedWeight
+from trunkline_server.backends.cuda.quantized.scaled import ScaledWeight
+from trunkline_server.backends.cuda.weights import DenseWeight
 from trunkline_server.backends.reference.backend import ReferenceBackend
 from trunkline_server.weights.checkpoint import Checkpoint, open_checkpoint
+from trunkline_server.weights.quantize import QuantizedCheckpoint
 
 
 def logprobs(checkpoint: Checkpoint, device: str | None) -> np.ndarray:
@@ -43,16 +48,49 @@ def test_a_quantised_checkpoint_equals_its_encoded_model(
     assert np.abs(unquantized - expected).mean() > np.abs(found - expected).mean()
 
 
-@pytest.mark.parametrize("is_gguf", [False, True])
-def test_experts_in_mxfp4_become_dense(is_gguf: bool, device: str, tiny_model: TinyModels, tmp_path: Path) -> None:
-    model = tiny_model("gpt_oss")
-    if is_gguf:
-        path = write_model(model, tmp_path / "m.gguf", "MXFP4", is_quantized=lambda name: ".experts." in name)
-    else:
+@pytest.mark.parametrize(
+    ("case", "stored_as"),
+    [
+        ("gpt_oss", ""),
+        ("gpt_oss", "MXFP4"),
+        full("qwen2_moe", "Q8_0"),
+        ("qwen2_moe", "Q4_1"),
+        ("qwen2_moe", "gptq"),
+        full("deepseek_v2", "Q4_0"),
+        ("deepseek_v2", "fp8_blocks"),
+    ],
+)
+def test_quantised_experts_and_heads_become_dense(
+    case: str, stored_as: str, device: str, tiny_model: TinyModels, tmp_path: Path
+) -> None:
+    model = tiny_model(case)
+
+    def is_stacked(name: str) -> bool:
+        return ".experts." in name or "_b_proj" in name
+
+    if not stored_as:
         path = write_mxfp4(model, tmp_path)
+    elif stored_as[0].isupper():
+        path = write_model(model, tmp_path / "m.gguf", stored_as, is_quantized=is_stacked)
+    else:
+        write_quantized(model.folder, tmp_path, stored_as)
+        path = tmp_path
     checkpoint, tokens = open_checkpoint(path), PROMPT[:8]
     expected = ReferenceBackend(checkpoint, max_batch_total_tokens=512, max_step_tokens=64).score(tokens)
-    np.testing.assert_allclose(build_cuda(checkpoint, device).score(tokens), expected, atol=2e-4)
+    # The reference rounds FP8 with its scales to bf16.
+    limit = 0.05 if stored_as == "fp8_blocks" else 2e-4
+    np.testing.assert_allclose(build_cuda(checkpoint, device).score(tokens), expected, atol=limit)
+
+
+@pytest.mark.parametrize("option", ["int4", "fp8"])
+def test_experts_stay_as_they_are_if_a_model_is_quantised(option: str, device: str, tiny_model: TinyModels) -> None:
+    checkpoint = open_checkpoint(tiny_model("qwen2_moe").folder)
+    whole = checkpoint if option == "fp8" else QuantizedCheckpoint(checkpoint, option, keeps_stacks=True)
+    weights = load_weights(whole, torch.device(device), torch.bfloat16, rounds_to_fp8=option == "fp8")
+    layer = "model.layers.1"
+    assert isinstance(weights.matrix(f"{layer}.mlp.experts.0.up_proj.weight")[0], DenseWeight)
+    changed = weights.matrix(f"{layer}.mlp.shared_expert.up_proj.weight")[0]
+    assert isinstance(changed, ScaledWeight if option == "fp8" else GroupedWeight)
 
 
 def test_a_gguf_file_equals_its_encoded_model(device: str, tiny_model: TinyModels, tmp_path: Path) -> None:

@@ -10,12 +10,14 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from trunkline_server.errors import DamagedFile, InvalidArgument, quoted
+from trunkline_server.weights.places import expert_stack, head_stack
 from trunkline_server.weights.quantization import Awq, Gptq, Quantization
 from trunkline_server.weights.tensor import EncodedTensor, Tensor, stored_bytes
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from trunkline_server.models.config import ModelConfig
     from trunkline_server.weights.checkpoint import Checkpoint
     from trunkline_server.weights.fingerprint import PageSums
     from trunkline_server.weights.identity import SourceIdentity
@@ -76,6 +78,11 @@ def is_quantizable(tensor: Weight) -> bool:
     return is_matrix and not tensor.name.endswith(KEPT)
 
 
+def is_stacked(name: str, config: ModelConfig) -> bool:
+    """Returns True if a weight is a matrix of an expert or of a single head, which one product multiplies."""
+    return bool(expert_stack(name, config.num_experts) or head_stack(name, config.num_heads))
+
+
 def quantized_format(tensor: Weight, bits: str) -> str | None:
     """Returns the format to which a tensor is quantised, None if it stays as it is. bits: `none`, `int8` or `int4`."""
     if bits == NONE or not is_quantizable(tensor):
@@ -92,10 +99,13 @@ def quantized_bytes(checkpoint: Checkpoint, bits: str) -> int:
 
 
 class QuantizedCheckpoint:
-    """A checkpoint of floats whose matrices are quantised when they are read. bits: `int8` or `int4`."""
+    """A checkpoint of floats whose matrices are quantised when they are read.
 
-    def __init__(self, checkpoint: Checkpoint, bits: str) -> None:
-        self._checkpoint, self._bits = checkpoint, bits
+    bits: `int8` or `int4`. keeps_stacks: those of experts, and of single heads, stay as they are.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, bits: str, *, keeps_stacks: bool = False) -> None:
+        self._checkpoint, self._bits, self._keeps_stacks = checkpoint, bits, keeps_stacks
         self.config, self.path = checkpoint.config, checkpoint.path
         self.quantization: Quantization | None = None
 
@@ -105,16 +115,21 @@ class QuantizedCheckpoint:
     def tensor(self, name: str) -> Tensor:
         """Returns a weight as `Checkpoint.tensor` does. Raises DamagedFile if one of its numbers is not finite."""
         tensor = self._checkpoint.tensor(name)
-        stored_as = quantized_format(tensor, self._bits)
+        stored_as = self._format(tensor)
         return tensor if stored_as is None else quantized(tensor, stored_as, self.path)
 
     def encoded(self, name: str) -> Weight:
         tensor = self._checkpoint.encoded(name)
-        stored_as = quantized_format(tensor, self._bits)
+        stored_as = self._format(tensor)
         if stored_as is None:
             return tensor
         read = partial(self.tensor, name)
         return EncodedTensor(tensor.name, stored_as, tensor.shape, read, tensor.interleaved_heads)
+
+    def _format(self, tensor: Weight) -> str | None:
+        if self._keeps_stacks and is_stacked(tensor.name, self.config):
+            return None
+        return quantized_format(tensor, self._bits)
 
     def stored_parts(self, name: str) -> Mapping[str, Part]:
         return self._checkpoint.stored_parts(name)

@@ -23,12 +23,12 @@ from trunkline_server.backends.cuda.quantized.gguf import GROUPED_FORMATS, dense
 from trunkline_server.backends.cuda.quantized.stack import stacked
 from trunkline_server.backends.cuda.staging import Staging
 from trunkline_server.backends.cuda.weights import DenseWeight, DeviceWeight, DeviceWeights
-from trunkline_server.errors import DoesNotFit, UnsupportedFormat
+from trunkline_server.errors import DoesNotFit
 from trunkline_server.weights.checkpoint import Checkpoint
 from trunkline_server.weights.dequantize import dequantize
 from trunkline_server.weights.places import expert_stack, head_stack
-from trunkline_server.weights.quantization import EightBits, Mxfp4
-from trunkline_server.weights.quantize import WHOLE_MODEL, is_quantizable
+from trunkline_server.weights.quantization import EightBits
+from trunkline_server.weights.quantize import WHOLE_MODEL, is_quantizable, is_stacked
 from trunkline_server.weights.quantized_parts import FLOATS, Part, quantization_state, quantized_shape
 from trunkline_server.weights.tensor import Tensor, Weight
 
@@ -43,8 +43,6 @@ STACKS = (
     ("self_attn.kv_a", "self_attn.k_rope"),
     ("mlp.gate_proj", "mlp.up_proj"),
 )
-# The format of quantised experts that are supported. They become dense, which is exact in bf16.
-_EXPERTS = "MXFP4"
 # torch's dtypes for the formats in files.
 _DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 # The same for parts of quantised modules.
@@ -137,6 +135,9 @@ class _Loader:
         self._local = threading.local()
 
     def load(self) -> DeviceWeights:
+        names = (*self._parts, *self._tensors)
+        if any(self._kind(name) != "dense" for name in names if is_stacked(name, self._checkpoint.config)):
+            logger.info("quantised experts and matrices of heads become %s", str(self._dtype).removeprefix("torch."))
         vectors = {name: self._vector(tensor) for name, tensor in self._tensors.items() if len(tensor.shape) == 1}
         if self._device.type == "cuda":
             # Other streams read them.
@@ -160,25 +161,16 @@ class _Loader:
         for name in names:
             if name in taken:
                 continue
-            stack = self._stack_of(name)
+            stack = self._dense_stack(name) or self._stack_of(name)
             taken.update(stack)
             yield stack
 
-    def _stack_of(self, name: str) -> list[str]:
+    def _dense_stack(self, name: str) -> list[str] | None:
+        """Returns the names of all experts or heads, whose kernels multiply with dense matrices alone."""
         config = self._checkpoint.config
-        for what, stack, kinds in (
-            ("experts", expert_stack(name, config.num_experts), ("dense", _EXPERTS)),
-            ("matrices of heads", head_stack(name, config.num_heads), ("dense",)),
-        ):
-            if stack is None:
-                continue
-            if {self._kind(member) for member in stack} not in [{kind} for kind in kinds]:
-                formats = ", ".join(("bf16", "f16", "f32", *kinds[1:]))
-                raise UnsupportedFormat(
-                    f"the {what} of `{self._checkpoint.path}` are quantised, which the cuda backend does not support",
-                    hint=f"use `--backend cpu`, or a checkpoint in {' or '.join(formats.rsplit(', ', 1))}",
-                )
-            return stack
+        return expert_stack(name, config.num_experts) or head_stack(name, config.num_heads)
+
+    def _stack_of(self, name: str) -> list[str]:
         for projections in STACKS:
             prefix, found, rest = name.partition(projections[0])
             if found and rest == ".weight":
@@ -190,7 +182,7 @@ class _Loader:
     def _kind(self, name: str) -> str:
         """Returns a kind; only weights of the same kind are stacked."""
         if name in self._parts:
-            return _EXPERTS if isinstance(self._checkpoint.quantization, Mxfp4) else "quantized"
+            return "quantized"
         stored_as = self._tensors[name].format
         return "dense" if stored_as in _DTYPES else stored_as
 
@@ -201,7 +193,7 @@ class _Loader:
 
     def _make(self, names: Sequence[str], vectors: Mapping[str, torch.Tensor]) -> list[DeviceWeight]:
         """Makes the matrix of a stack, or its members if they cannot be combined."""
-        if self._kind(names[0]) != "quantized":
+        if self._kind(names[0]) != "quantized" or self._dense_stack(names[0]):
             weights = [self._tensors.get(name) or self._checkpoint.tensor(name) for name in names]
             tensors = [weight if isinstance(weight, Tensor) else weight.read() for weight in weights]
             return [self._matrix(tensors, vectors)]
@@ -243,8 +235,7 @@ class _Loader:
             begin += tensor.shape[0]
         bias = self._bias(slices, vectors)
         with self._thread_staging() as staging:
-            is_expert = expert_stack(tensors[0].name, self._checkpoint.config.num_experts) is not None
-            if tensors[0].format in GROUPED_FORMATS and not is_expert:
+            if tensors[0].format in GROUPED_FORMATS and not self._dense_stack(tensors[0].name):
                 parts = [self._raw(tensor, staging) for tensor in tensors]
                 with staging.on_stream():
                     return grouped_weight(
@@ -252,13 +243,17 @@ class _Loader:
                         slices=MappingProxyType(slices), bias=bias,
                     )  # fmt: skip
             values = self._dense(tensors, staging)
-            if self._rounds_to_fp8 and all(is_quantizable(each) and each.name not in WHOLE_MODEL for each in tensors):
+            if self._rounds_to_fp8 and all(map(self._is_rounded, tensors)):
                 with staging.on_stream():
                     return self._rounded(values, MappingProxyType(slices), bias)
             return DenseWeight(
                 num_outputs=begin, num_inputs=tensors[0].shape[1], dtype=self._dtype, slices=MappingProxyType(slices),
                 bias=bias, values=values,
             )  # fmt: skip
+
+    def _is_rounded(self, tensor: Tensor) -> bool:
+        is_kept = tensor.name in WHOLE_MODEL or is_stacked(tensor.name, self._checkpoint.config)
+        return is_quantizable(tensor) and not is_kept
 
     def _rounded(
         self, values: torch.Tensor, slices: Mapping[str, tuple[int, int]], bias: torch.Tensor | None
@@ -296,9 +291,13 @@ class _Loader:
             if _DTYPES.get(tensor.format) == self._dtype and tensor.interleaved_heads is None:
                 staging.copy(tensor.data, part.view(torch.uint8).view(-1))
                 continue
+            if tensor.format not in _DTYPES and tensor.format not in GROUPED_FORMATS:
+                with staging.on_stream():
+                    part.copy_(torch.from_numpy(dequantize(tensor)))
+                continue
             raw = self._raw(tensor, staging)
             with staging.on_stream():
-                if tensor.format == _EXPERTS:
+                if tensor.format in GROUPED_FORMATS:
                     part.copy_(dense_rows(tensor.format, raw, self._dtype))
                 else:
                     part.copy_(raw.view(_DTYPES[tensor.format]))
@@ -331,6 +330,7 @@ class _Loader:
 
     def _count(self, num_bytes: int) -> None:
         with self._lock:
-            self._num_bytes_done += num_bytes
+            # Weights that the host decodes are larger than what was read.
+            self._num_bytes_done = min(self._num_bytes_done + num_bytes, self.num_source_bytes)
             if self._progress is not None:
                 self._progress(self._num_bytes_done, self.num_source_bytes)

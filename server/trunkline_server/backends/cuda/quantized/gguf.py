@@ -73,12 +73,14 @@ def grouped_weight(
 
 
 def dense_rows(format_name: str, rows: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Dequantises rows as stored, [N, bytes] u8 on the device, to [N, K]. The format has a scale for each group."""
+    """Dequantises rows as stored, [N, bytes] u8 on the device, to [N, K]."""
     stored_as, group_bytes = GROUPED_FORMATS[format_name], FORMATS[format_name].group_bytes
     groups = stored_as.decode(rows.reshape(rows.shape[0], -1, group_bytes))
-    assert groups.minima is None and stored_as.zero_point == 0, "numbers are multiples of their scale"
-    numbers = groups.quants.float().view(*groups.scales.shape, stored_as.group_size)
-    return (numbers * groups.scales.float()[:, :, None]).flatten(1).to(dtype)
+    numbers = groups.quants.float().view(*groups.scales.shape, stored_as.group_size) - stored_as.zero_point
+    values = numbers * groups.scales.float()[:, :, None]
+    if groups.minima is not None:
+        values += groups.minima.float()[:, :, None]
+    return values.flatten(1).to(dtype)
 
 
 def _packed(stored_as: _Format, groups: _Groups, num_inputs: int) -> _Groups:
