@@ -60,7 +60,9 @@ pub(super) fn quantize_rows<'py>(
     let buffer = buffer_of(rows)?;
     // SAFETY: this call holds the buffer, whose bytes do not move.
     let source = unsafe { SourceBytes::borrow(bytes_of(&buffer), false) };
-    let blocks = py.detach(|| pack::quantize_rows(stored_as.parse()?, source.as_slice(), quantize.parse()?, num_columns));
+    let blocks = py.detach(|| {
+        pack::quantize_rows(stored_as.parse()?, source.as_slice(), quantize.parse()?, num_columns)
+    });
     let blocks = blocks.map_err(|error: PackError| PyValueError::new_err(error.to_string()))?;
     Ok(PyBytes::new(py, &blocks))
 }

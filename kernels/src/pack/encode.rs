@@ -81,25 +81,30 @@ impl Grid {
         round(((x - self.min) * factor).clamp(0.0, 15.0))
     }
 
-    /// The sum of squared errors.
+    /// The sum of squared errors, each weighted by the size of the value.
     fn error(self, values: &[f32; BLOCK]) -> f32 {
         let factor = inverse(self.scale);
         let squares = values.map(|x| {
             let error = x - (self.quant(x, factor) * self.scale + self.min);
-            error * error
+            error * error * x.abs()
         });
         squares.iter().sum()
     }
 }
 
-/// Chooses the range with the least error.
+/// Chooses the range with the least error, from its middle or with 0 as one of its numbers. Most weights are small, so a
+/// grid that misses 0 is wrong about many.
 fn q4_1(values: &[f32; BLOCK], out: &mut [u8]) -> bool {
     let low = values.iter().fold(f32::INFINITY, |low, x| low.min(*x));
     let high = values.iter().fold(f32::NEG_INFINITY, |high, x| high.max(*x));
     let middle = 0.5 * (low + high);
-    let grids = RANGES.map(|part| {
-        let scale = f16::from_f32((high - low) * part / 15.0).to_f32();
-        Grid { scale, min: f16::from_f32(middle - 7.5 * scale).to_f32() }
+    let scales = RANGES.map(|part| f16::from_f32((high - low) * part / 15.0).to_f32());
+    let grids: [Grid; 2 * RANGES.len()] = std::array::from_fn(|index| {
+        let scale = scales[index / 2];
+        let min = middle - 7.5 * scale;
+        let has_zero = index % 2 == 1;
+        let min = if has_zero { round((min * inverse(scale)).clamp(-15.0, 0.0)) * scale } else { min };
+        Grid { scale, min: f16::from_f32(min).to_f32() }
     });
     let errors = grids.map(|grid| grid.error(values));
     // The first of equal errors, which is that of the largest range.

@@ -21,7 +21,7 @@ use trunkline_kernels::ops::silu_mul::{
 };
 use trunkline_kernels::ops::softplus::{decay_in_place, softplus_in_place};
 use trunkline_kernels::ops::tanh::soft_cap_in_place;
-use trunkline_kernels::pack::Format;
+use trunkline_kernels::pack::{Format, encode};
 use trunkline_kernels::sampling::{SampleContext, Sampler, SamplingParams, TokenCounts, Watermark};
 use trunkline_kernels::shared_mut::SharedMut;
 use xxhash_rust::xxh3::Xxh3;
@@ -36,7 +36,7 @@ use crate::random::Random;
 const INT4_MODELS: &str = "int4_models";
 const GPT_OSS_INT4: &str = "gpt_oss_int4";
 /// The current XXH3-64 of each group of results.
-const DIGESTS: [(&str, u64); 61] = [
+const DIGESTS: [(&str, u64); 62] = [
     ("rms_norm", 0x1f5038f7c15a45e2),
     ("head_rms_norm", 0x793fb7940ddce849),
     ("silu_mul", 0xf8fbe278048fc9ea),
@@ -96,13 +96,14 @@ const DIGESTS: [(&str, u64); 61] = [
     ("latents", 0x2a934e0cb5ddfbce),
     ("recurrent", 0x275aa021791609b1),
     ("gpt_oss", 0x1cd518b479cee451),
+    ("blocks", 0x281988eb677075a4),
     (INT4_MODELS, 0x77bdc6129a48e6a4),
     (GPT_OSS_INT4, 0x07f45752e2a5d18d),
 ];
 
 /// Each `NUMERICS_VERSION` with the XXH3-64 of its digests in order, little-endian. A change of bits adds a line and
 /// never changes an existing one.
-const VERSIONS: [(u32, u64); 2] = [(7, 0xafd9e0cc6822f7f7), (8, 0x368254ece69f6450)];
+const VERSIONS: [(u32, u64); 3] = [(7, 0xafd9e0cc6822f7f7), (8, 0x368254ece69f6450), (9, 0xdbf480a3a7d606ff)];
 
 #[derive(Default)]
 struct Digest(Xxh3);
@@ -294,6 +295,7 @@ fn all(isa: Isa) -> Vec<(&'static str, u64)> {
         ("latents", latents(isa)),
         ("recurrent", recurrent(isa)),
         ("gpt_oss", models(isa, is_gpt_oss)),
+        ("blocks", blocks()),
     ]);
     // Building these models measures the key scaling with a thousand tokens, which is too slow without vectors.
     if isa != Isa::SCALAR {
@@ -301,6 +303,18 @@ fn all(isa: Isa) -> Vec<(&'static str, u64)> {
         all.push((GPT_OSS_INT4, models(isa, |recipe| is_int4(recipe) && recipe.is_gpt_oss)));
     }
     all
+}
+
+/// Covers the quantiser of weights.
+fn blocks() -> u64 {
+    let (mut random, mut digest) = (Random::new(700), Digest::default());
+    for format in [Format::Q8_0, Format::Q4_1] {
+        let values = random.normals(64 * 32);
+        let mut bytes = vec![0; 64 * format.block_bytes()];
+        assert!(encode(&values, format, &mut bytes));
+        digest.bytes(&bytes);
+    }
+    digest.end()
 }
 
 fn total(digests: &[(&str, u64)]) -> u64 {
