@@ -51,7 +51,10 @@ def _attention_fields(keys: Keys, latent: LatentAttention, rotated: int, scaling
         raise keys.damaged(f"a head has {latent.key_size} plain and {rotated} rotated features, must be positive")
     scale = float(key_size) ** -0.5
     if scaling.kind == "yarn" and scaling.mscale_all_dim:
-        scale *= scaling.magnitude(scaling.mscale_all_dim) ** 2
+        magnitude = scaling.magnitude(scaling.mscale_all_dim)
+        scale *= magnitude * magnitude
+    if not 0 < scale < 1e6:
+        raise keys.damaged(f"the factor of scores is {scale}, must be positive")
     return {
         "num_kv_heads": 1,
         "head_size": latent.size + rotated,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from trunkline_server.errors import UnsupportedArchitecture, quoted
-from trunkline_server.models.config import MAX_LAYERS, Recurrent
+from trunkline_server.models.config import MAX_FEATURES, MAX_LAYERS, Recurrent
 from trunkline_server.models.keys import Keys
 
 _RECURRENT = ("conv", "mamba", "linear_attention")
@@ -132,8 +132,10 @@ def _lfm2_intermediate_size(keys: Keys) -> int:
     multiple = keys.integer("block_multiple_of", 256)
     if multiple < 1:
         raise keys.wrong("block_multiple_of", "a positive integer")
-    size = int(keys.number("block_ffn_dim_multiplier", 1.0) * (2 * stated // 3))
-    return -(-size // multiple) * multiple
+    size = keys.number("block_ffn_dim_multiplier", 1.0) * (2 * stated // 3)
+    if not 0 < size <= MAX_FEATURES:
+        raise keys.damaged(f"the MLP has {size:g} features, must be from 1 to {MAX_FEATURES}")
+    return -(-int(size) // multiple) * multiple
 
 
 def _granite(keys: Keys, num_layers: int) -> dict[str, Any]:

@@ -56,8 +56,10 @@ def _longrope(keys: Keys, rope: Keys, max_positions: int, trained: int) -> RopeS
     """
     name = "long_factor" if max_positions > trained else "short_factor"
     factors = rope.get(name)
-    if not isinstance(factors, list) or not all(type(factor) in (int, float) for factor in factors):
-        raise rope.wrong(name, "a list of numbers")
+    if not isinstance(factors, list) or not all(
+        type(factor) in (int, float) and 0 < factor < 1e6 for factor in factors
+    ):
+        raise rope.wrong(name, "a list of positive numbers")
     factor = rope.number("factor", max_positions / max(trained, 1))
     attention = math.sqrt(1 + math.log(factor) / math.log(trained)) if factor > 1 and trained > 1 else 1.0
     attention_factor = rope.optional_number("attention_factor") or attention

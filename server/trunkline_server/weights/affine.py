@@ -126,7 +126,7 @@ def _eight_bits(scheme: EightBits, name: str, parts: Mapping[str, Part]) -> Tens
     stored = floats_of(parts[scheme.scale_name])
     if scheme.block is not None:
         rows, columns = scheme.block
-        scales = stored if len(stored) == len(raw) else stored.repeat(rows, 0)[: len(raw)]
+        scales = stored if len(stored) == len(raw) else stored.repeat(min(rows, len(raw)), 0)[: len(raw)]
     else:
         columns = raw.shape[1]
         scales = np.broadcast_to(stored.reshape(-1, 1) / np.float32(scheme.scale_divisor), (len(raw), 1))
@@ -134,7 +134,7 @@ def _eight_bits(scheme: EightBits, name: str, parts: Mapping[str, Part]) -> Tens
         # Flipping the top bit of two's complement adds 128.
         zeros = np.full(scales.shape, 128, dtype=np.int32)
         return _grouped(name, 8, raw ^ np.uint8(0x80), scales, zeros, columns)
-    return _rounded(name, _E4M3[raw] * scales.repeat(columns, 1)[:, : raw.shape[1]])
+    return _rounded(name, _E4M3[raw] * scales.repeat(min(columns, raw.shape[1]), 1)[:, : raw.shape[1]])
 
 
 def _four_bit_floats(name: str, parts: Mapping[str, Part]) -> Tensor:
@@ -161,7 +161,7 @@ def absmax_of(parts: Mapping[str, Part], state: Mapping[str, object]) -> Floats:
         return floats_of(absmax)
     nested_block, offset = state["nested_blocksize"], state.get("nested_offset", 0.0)
     assert isinstance(nested_block, int) and isinstance(offset, float | int), "checked when the file was opened"
-    nested = floats_of(parts["weight.nested_absmax"]).repeat(nested_block)[: absmax.shape[0]]
+    nested = floats_of(parts["weight.nested_absmax"]).repeat(min(nested_block, absmax.shape[0]))[: absmax.shape[0]]
     codes = np.frombuffer(absmax.data, dtype=np.uint8)
     return floats_of(parts["weight.nested_quant_map"])[codes] * nested + np.float32(offset)
 

@@ -108,7 +108,7 @@ def quantization_state(parts: Mapping[str, Part]) -> Mapping[str, object]:
         if suffix in parts and parts[suffix].data.nbytes <= _MAX_STATE_BYTES:
             try:
                 state = json.loads(bytes(parts[suffix].data))
-            except ValueError:
+            except (ValueError, RecursionError):
                 continue
             if isinstance(state, dict):
                 return state
@@ -170,6 +170,8 @@ def _gptq_shape(check: _Check, scheme: Gptq) -> tuple[int, int]:
     in_word = 32 // scheme.bits
     words, num_outputs = check.matrix("qweight", ("I32",))
     num_inputs = words * in_word
+    if num_outputs % in_word != 0:
+        raise check.damaged(f"has {num_outputs} outputs, expected a multiple of {in_word}")
     groups = num_groups(num_inputs, scheme.group_size)
     check.expect("qzeros", ("I32",), (groups, num_outputs // in_word))
     check.expect("scales", FLOATS, (groups, num_outputs))
@@ -221,6 +223,8 @@ def _four_bits_shape(check: _Check) -> tuple[int, int]:
     if type(block) is not int or block <= 0:
         raise check.damaged(f"states blocks of {quoted(str(block))} elements")
     num_elements = math.prod(shape)
+    if num_elements % 2 != 0:
+        raise check.damaged(f"states the shape {quoted(str(shape))}, expected an even number of elements")
     check.expect("weight", ("U8",), (num_elements // 2, 1), (num_elements // 2,))
     num_blocks = -(-num_elements // block)
     check.expect("weight.quant_map", ("F32",), (16,))
@@ -231,5 +235,8 @@ def _four_bits_shape(check: _Check) -> tuple[int, int]:
         nested_block = state.get("nested_blocksize")
         if type(nested_block) is not int or nested_block <= 0:
             raise check.damaged(f"states nested blocks of {quoted(str(nested_block))} elements")
+        offset = state.get("nested_offset", 0.0)
+        if type(offset) not in (int, float) or not -1e30 < offset < 1e30:  # type: ignore[operator]
+            raise check.damaged(f"states the `nested_offset` {quoted(str(offset))}, expected a finite number")
         check.expect("weight.nested_absmax", ("F32",), (-(-num_blocks // nested_block),))
     return shape[0], shape[1]
