@@ -7,7 +7,7 @@ use crate::error::GrammarError;
 use crate::grammar_state::GrammarState;
 use crate::mask::TokenMask;
 use crate::mask_cache::CachedMask;
-use crate::reasoning::{BeforeGrammar, Reasoning, ReasoningTokens, TokenEffect};
+use crate::reasoning::{BeforeGrammar, Reasoning, ReasoningTokens, TokenEffect, TokensBefore};
 
 /// Most tokens that one call forces. More follow in the next call.
 const MAX_FORCED_TOKENS: usize = 256;
@@ -109,11 +109,19 @@ impl Constraint {
     ///
     /// A call takes about 50 us, and tens of milliseconds for grammars near their limits.
     pub fn allowed(&mut self, forcing: Forcing) -> Result<Allowed, GrammarError> {
-        if let Some(before) = &self.before {
-            let mask = before.mask(&self.reasoning_tokens, &mut self.state)?;
-            return Ok(Allowed { forced: Vec::new(), next: Next::Mask(mask) });
-        }
         let mut forced = Vec::new();
+        while let Some(before) = &self.before {
+            let mask = match before.next(&self.reasoning_tokens, &mut self.state)? {
+                TokensBefore::One(id) if forcing == Forcing::Allow => {
+                    self.accept(id)?;
+                    forced.push(id);
+                    continue;
+                }
+                TokensBefore::One(id) => TokenMask::of([id], self.reasoning_tokens.vocab_size()),
+                TokensBefore::Some(mask) => mask,
+            };
+            return Ok(Allowed { forced, next: Next::Mask(mask) });
+        }
         loop {
             if self.has_ended || self.state.is_complete() {
                 return Ok(Allowed { forced, next: Next::End });

@@ -46,6 +46,23 @@ impl ReasoningMarks {
         }
     }
 
+    /// Returns the mark that opens the content. It is empty if the content has none.
+    pub fn content(self) -> &'static str {
+        match self {
+            Self::Think | Self::Mistral => "",
+            Self::Harmony => "<|channel|>final<|message|>",
+        }
+    }
+
+    /// Returns the text that precedes the mark of each message. The prompt ends with that of the first message. It is
+    /// empty if a reply is one message.
+    pub fn message(self) -> &'static str {
+        match self {
+            Self::Think | Self::Mistral => "",
+            Self::Harmony => "<|start|>assistant",
+        }
+    }
+
     /// Returns the marks that the parser looks for. Where one is a control token, the detokenizer must write it out.
     pub fn shown(self) -> &'static [&'static str] {
         match self {

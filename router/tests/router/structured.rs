@@ -1,10 +1,12 @@
 //! Structured output in every dialect.
 
+use std::sync::Arc;
+
 use serde_json::{Value, json};
-use trunkline_reply::ReasoningMarks;
+use trunkline_reply::{ReasoningMarks, ToolFormat};
 use trunkline_router::model::ReplyStyle;
 
-use crate::support::{END, Router, ShardPlan, user, with};
+use crate::support::{END, Router, START, ShardPlan, bytes, user, with};
 
 const CHAT: &str = "/v1/chat/completions";
 
@@ -262,6 +264,57 @@ async fn a_grammar_starts_after_the_reasoning_that_the_prompt_opened() {
         let router = Router::with(plan).await;
         let answer = router.post(CHAT, &asked(json!({"guided_json": schema()}))).await.ok();
         check(answer["choices"][0]["message"]["content"].as_str().unwrap());
+    }
+}
+
+/// Writes a message of reasoning if `thought` has one, then the header of the content.
+fn harmony(thought: Option<&str>) -> ShardPlan {
+    let mut tokens = Vec::new();
+    if let Some(thought) = thought {
+        tokens = [bytes("<|channel|>analysis<|message|>"), bytes(thought), vec![END, START]].concat();
+        tokens.extend(bytes("assistant"));
+    }
+    tokens.extend(bytes("<|channel|>final<|message|>no json at all"));
+    ShardPlan { script: Arc::new(move |_| tokens.clone()), ..ShardPlan::default() }
+}
+
+#[tokio::test]
+async fn messages_of_reasoning_precede_the_grammar_in_the_harmony_format() {
+    let marks = ReasoningMarks::Harmony;
+    let style =
+        ReplyStyle { reasons: true, marks, tools: Some(ToolFormat::HARMONY), ..ReplyStyle::default() };
+    for thought in [Some("{ hm "), None] {
+        let router = Router::start_with_replies(harmony(thought), style).await;
+        for fields in [json!({"guided_json": schema()}), json!({"guided_json": schema(), "logprobs": true})] {
+            let answer = router.post(CHAT, &chat(fields)).await.ok();
+            let message = &answer["choices"][0]["message"];
+            assert_eq!(message["reasoning_content"].as_str(), thought, "{answer}");
+            check(message["content"].as_str().unwrap());
+            assert_eq!(answer["choices"][0]["finish_reason"], "stop");
+        }
+        let streamed = chat(json!({"guided_json": schema(), "stream": true}));
+        let events = router.post(CHAT, &streamed).await.events();
+        let joined = |field: &str| -> String {
+            let parts = events.iter().filter_map(|event| event["choices"][0]["delta"][field].as_str());
+            parts.collect()
+        };
+        assert_eq!(joined("reasoning_content"), thought.unwrap_or_default());
+        check(&joined("content"));
+        let tool = json!({"type": "function", "function": {"name": "look_up", "parameters": schema()}});
+        let required = chat(json!({"tools": [tool], "tool_choice": "required"}));
+        let answer = router.post(CHAT, &required).await.ok();
+        let message = &answer["choices"][0]["message"];
+        assert_eq!(message["reasoning_content"].as_str(), thought, "{answer}");
+        check(message["tool_calls"][0]["function"]["arguments"].as_str().unwrap());
+        // A reply that continues a message has no header.
+        let begun =
+            json!([{"role": "user", "content": "x"}, {"role": "assistant", "content": "The answer: "}]);
+        let continues =
+            json!({"messages": begun, "continue_final_message": true, "add_generation_prompt": false});
+        let answer = router.post(CHAT, &with(chat(json!({"guided_json": schema()})), continues)).await.ok();
+        let message = &answer["choices"][0]["message"];
+        assert_eq!(message.get("reasoning_content"), None);
+        check(message["content"].as_str().unwrap());
     }
 }
 

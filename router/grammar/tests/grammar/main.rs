@@ -10,6 +10,7 @@ mod bombs;
 mod draw;
 mod expressions;
 mod formats;
+mod harmony;
 mod keywords;
 mod kinds;
 mod library_schemas;

@@ -38,7 +38,10 @@ impl Conversation {
         let served = &scope.app.served;
         let style = served.model.reply;
         let prompt = encode(served, &scope.arrival.caller, self.chat, self.mark, &self.tools).await?;
-        let reasoning = prompt.reasoning(style);
+        let reasoning = match &grammar {
+            Some(_) => prompt.reasoning_before_grammar(style),
+            None => prompt.reasoning(style),
+        };
         let reply = match &grammar {
             Some(_) => ReplyPlan::constrained(style, &self.tools, reasoning, self.hides_reasoning),
             None => ReplyPlan::new(style, &self.tools, reasoning, self.hides_reasoning),

@@ -16,6 +16,8 @@ pub struct ReplyPlan {
     hides_reasoning: bool,
     /// If true, calls after the first are left out of the answer.
     has_one_call: bool,
+    /// If true, a grammar constrains the text after the reasoning.
+    is_constrained: bool,
 }
 
 impl ReplyPlan {
@@ -42,6 +44,7 @@ impl ReplyPlan {
             tools: (!names.is_empty()).then_some((format, names)),
             hides_reasoning,
             has_one_call,
+            is_constrained: false,
         }
     }
 
@@ -56,7 +59,7 @@ impl ReplyPlan {
         let names = if tools.must_call() { tools.callable() } else { Vec::new() };
         let has_one_call = !tools.is_parallel();
         let tools = (!names.is_empty()).then_some((ToolFormat::JSON, names));
-        Self { reasoning, marks: style.marks, tools, hides_reasoning, has_one_call }
+        Self { reasoning, marks: style.marks, tools, hides_reasoning, has_one_call, is_constrained: true }
     }
 
     /// Returns the control tokens whose text the parser needs.
@@ -80,7 +83,8 @@ impl ReplyPlan {
 
     /// Returns the tracker that separates reasoning from content.
     pub fn sections(&self) -> Sections {
-        Sections::new(self.reasoning, self.marks)
+        let new = if self.is_constrained { Sections::constrained } else { Sections::new };
+        new(self.reasoning, self.marks)
     }
 
     pub fn reader(&self) -> ReplyReader {
