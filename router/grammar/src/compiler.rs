@@ -10,12 +10,13 @@ use serde_json::{Value, json};
 use trunkline_reply::ReasoningMarks;
 use trunkline_text::Tokenizer;
 
+use crate::budget::Budgeted;
 use crate::constraint::{Constraint, Forcing};
 use crate::error::GrammarError;
 use crate::grammar_state::GrammarState;
 use crate::limits::GrammarLimits;
 use crate::parser::{LexerMemory, Parser};
-use crate::reasoning::ReasoningTokens;
+use crate::reasoning::{Reasoning, ReasoningTokens};
 use crate::regex::automaton::Automaton;
 use crate::regex::class_budget::ClassBudget;
 use crate::regex::portable::{RegexError, portable};
@@ -142,6 +143,14 @@ impl GrammarCompiler {
             }
             other => other,
         })
+    }
+
+    /// Returns the initial state of an output without a grammar that reasons in at most `budget` tokens. The closing
+    /// mark follows the last of them.
+    pub fn budgeted(&self, reasoning: Reasoning, budget: u32) -> Constraint {
+        let output = Budgeted::new(self.reasoning_tokens.clone(), reasoning, budget);
+        // The request decides which tokens end such an output.
+        Constraint::new(GrammarState::Budgeted(output), Arc::default(), self.reasoning_tokens.clone())
     }
 
     /// Checks the limits that need no parsing.

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::before_grammar::{BeforeGrammar, TokenEffect, TokensBefore};
 use crate::error::GrammarError;
 use crate::grammar_state::GrammarState;
 use crate::mask::TokenMask;
 use crate::mask_cache::CachedMask;
-use crate::reasoning::{BeforeGrammar, Reasoning, ReasoningTokens, TokenEffect, TokensBefore};
+use crate::reasoning::{Reasoning, ReasoningTokens};
 
 /// Most tokens that one call forces. More follow in the next call.
 const MAX_FORCED_TOKENS: usize = 256;
@@ -62,9 +63,9 @@ impl Constraint {
         Self { state, end_token_ids, has_ended: false, reasoning_tokens, before: None }
     }
 
-    /// Lets reasoning precede the grammar. Call it before the first token.
-    pub fn begin_after(&mut self, reasoning: Reasoning) {
-        self.before = BeforeGrammar::new(&self.reasoning_tokens, reasoning);
+    /// Lets reasoning of at most `budget` tokens precede the grammar. Call it before the first token.
+    pub fn begin_after(&mut self, reasoning: Reasoning, budget: Option<u32>) {
+        self.before = BeforeGrammar::new(&self.reasoning_tokens, reasoning, budget);
     }
 
     /// Returns a copy for another sequence. Both can be used at the same time.

@@ -18,18 +18,18 @@ const WORDS: [&str; 4] = ["analysis", "assistant", "yes", "<|end|>x"];
 const FINAL: &str = "<|channel|>final<|message|>";
 const ANALYSIS: &str = "<|channel|>analysis<|message|>";
 
-fn model() -> ModelText {
+pub fn model() -> ModelText {
     model_with(&CONTROL, 2, &WORDS)
 }
 
 fn constraint(model: &ModelText, reasoning: Reasoning) -> Constraint {
     let grammar = Grammar::Choices(vec!["yes".into(), "yellow".into()]);
     let mut constraint = compiler_with(model, ReasoningMarks::Harmony).compile(&grammar).unwrap();
-    constraint.begin_after(reasoning);
+    constraint.begin_after(reasoning, None);
     constraint
 }
 
-fn ids(model: &ModelText, text: &str) -> Vec<u32> {
+pub fn ids(model: &ModelText, text: &str) -> Vec<u32> {
     model.tokenizer.encode(text, EncodeSpecial::Allow).unwrap()
 }
 
@@ -38,7 +38,7 @@ fn id(model: &ModelText, token: &str) -> u32 {
 }
 
 /// Returns the tokens of the next mask. None are forced.
-fn next(constraint: &mut Constraint) -> Vec<u32> {
+pub fn next(constraint: &mut Constraint) -> Vec<u32> {
     match constraint.allowed(Forcing::Never).unwrap() {
         Allowed { forced, next: Next::Mask(mask) } if forced.is_empty() => mask.iter().collect(),
         other => panic!("{other:?}"),
@@ -46,7 +46,7 @@ fn next(constraint: &mut Constraint) -> Vec<u32> {
 }
 
 /// Writes a text, and checks that the masks permit it.
-fn write(model: &ModelText, constraint: &mut Constraint, text: &str) {
+pub fn write(model: &ModelText, constraint: &mut Constraint, text: &str) {
     for id in ids(model, text) {
         assert!(next(constraint).contains(&id), "token {id} of {text}");
         constraint.accept(id).unwrap();

@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod bombs;
+mod budget;
 #[path = "../../../kv/tests/kv/draw.rs"]
 mod draw;
 mod expressions;

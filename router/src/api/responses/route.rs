@@ -151,7 +151,13 @@ impl Call for Body {
             defaults: app.served.model.text.generation_defaults.clone(),
             num_choices: NumChoices::ONE,
             prompts: Continuing {
-                conversation: Conversation { chat, mark: None, tools, hides_reasoning: false },
+                conversation: Conversation {
+                    chat,
+                    mark: None,
+                    tools,
+                    hides_reasoning: false,
+                    reasoning_budget: None,
+                },
                 keeping,
                 body: self,
             },
