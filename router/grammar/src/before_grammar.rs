@@ -1,13 +1,16 @@
 //! The part of an output before its grammar: reasoning, and the headers of messages.
 
+use std::sync::Arc;
+
 use crate::error::GrammarError;
 use crate::grammar_state::GrammarState;
 use crate::mask::TokenMask;
-use crate::reasoning::{InReasoning, Reasoning, ReasoningTokens};
+use crate::reasoning::{Header, InReasoning, Reasoning, ReasoningTokens};
 
 /// The position of an output whose grammar has not begun.
 #[derive(Debug, Clone)]
 pub(crate) struct BeforeGrammar {
+    headers: Arc<[Header]>,
     place: Place,
     /// The most tokens that reasoning may still have.
     left: Option<u32>,
@@ -34,23 +37,27 @@ pub(crate) enum TokensBefore {
 pub(crate) enum TokenEffect {
     /// The grammar still has not begun.
     StaysBefore(BeforeGrammar),
-    /// The grammar begins after the token.
-    GrammarFollows,
+    /// The grammar begins after the token. Its first tokens, which a header stands for, are these.
+    GrammarFollows(Vec<u32>),
     /// The token is the first of the grammar.
     BeginsGrammar,
 }
 
 impl BeforeGrammar {
-    /// Returns `None` if the output begins with its grammar. `budget` is the most tokens of reasoning.
-    pub(crate) fn new(tokens: &ReasoningTokens, reasoning: Reasoning, budget: Option<u32>) -> Option<Self> {
+    /// Returns `None` if the output begins with its grammar. `headers` are those that the output may have, and `budget`
+    /// is the most tokens of reasoning.
+    pub(crate) fn new(
+        tokens: &ReasoningTokens,
+        headers: Arc<[Header]>,
+        reasoning: Reasoning,
+        budget: Option<u32>,
+    ) -> Option<Self> {
         let left = budget.filter(|_| !tokens.close.is_empty());
         let place = match reasoning {
-            Reasoning::Possible => {
-                Place::Header(tokens.headers.first()?.token_ids[..tokens.num_prompted].to_vec())
-            }
+            Reasoning::Possible => Place::Header(headers.first()?.token_ids[..tokens.num_prompted].to_vec()),
             Reasoning::Begun => Place::reasoning(Vec::new(), left),
         };
-        Some(Self { place, left })
+        Some(Self { headers, place, left })
     }
 
     /// Returns the tokens that may follow. `state` is the beginning of the grammar.
@@ -64,7 +71,7 @@ impl BeforeGrammar {
             Place::Reasoning(tail) => return Ok(TokensBefore::Some(tokens.mask(tail))),
             Place::Closing(num_written) => return Ok(TokensBefore::One(tokens.close[*num_written])),
         };
-        let headers = tokens.headers_after(read);
+        let headers = headers_after(&self.headers, read);
         let headers = headers.filter(|header| !header.opens_reasoning || self.left != Some(0));
         let next: Vec<u32> = headers.filter_map(|header| header.token_ids.get(read.len()).copied()).collect();
         Ok(match (tokens.has_content_header, &next[..]) {
@@ -81,12 +88,13 @@ impl BeforeGrammar {
         self.place = match self.place {
             Place::Header(mut read) => {
                 read.push(id);
-                let header = tokens.headers_after(&read).next();
-                match header.map(|header| (header.token_ids.len() == read.len(), header.opens_reasoning)) {
-                    None => return TokenEffect::BeginsGrammar,
-                    Some((true, false)) => return TokenEffect::GrammarFollows,
-                    Some((true, true)) => Place::reasoning(Vec::new(), self.left),
-                    Some((false, _)) => Place::Header(read),
+                let Some(header) = headers_after(&self.headers, &read).next() else {
+                    return TokenEffect::BeginsGrammar;
+                };
+                match (header.token_ids.len() == read.len(), header.opens_reasoning) {
+                    (true, false) => return TokenEffect::GrammarFollows(header.stands_for.clone()),
+                    (true, true) => Place::reasoning(Vec::new(), self.left),
+                    (false, _) => Place::Header(read),
                 }
             }
             Place::Reasoning(tail) => {
@@ -96,14 +104,16 @@ impl BeforeGrammar {
                     InReasoning::Closes | InReasoning::ClosesWithText if tokens.has_content_header => {
                         Place::Header(Vec::new())
                     }
-                    InReasoning::Closes | InReasoning::ClosesWithText => return TokenEffect::GrammarFollows,
+                    InReasoning::Closes | InReasoning::ClosesWithText => {
+                        return TokenEffect::GrammarFollows(Vec::new());
+                    }
                 }
             }
             Place::Closing(num_written) if num_written + 1 < tokens.close.len() => {
                 Place::Closing(num_written + 1)
             }
             Place::Closing(_) if tokens.has_content_header => Place::Header(Vec::new()),
-            Place::Closing(_) => return TokenEffect::GrammarFollows,
+            Place::Closing(_) => return TokenEffect::GrammarFollows(Vec::new()),
         };
         TokenEffect::StaysBefore(self)
     }
@@ -114,4 +124,9 @@ impl Place {
     fn reasoning(tail: Vec<u8>, left: Option<u32>) -> Self {
         if left == Some(0) { Self::Closing(0) } else { Self::Reasoning(tail) }
     }
+}
+
+/// Returns the headers that begin with the tokens `read`.
+fn headers_after<'a>(headers: &'a [Header], read: &[u32]) -> impl Iterator<Item = &'a Header> {
+    headers.iter().filter(move |header| header.token_ids.starts_with(read))
 }

@@ -28,7 +28,7 @@ pub(crate) struct ReasoningTokens {
     /// space after the closing mark.
     free: SimpleVob,
     /// The headers that may precede reasoning or content.
-    pub(crate) headers: Vec<Header>,
+    pub(crate) headers: Arc<[Header]>,
     /// The number of tokens of every header that the prompt ends with.
     pub(crate) num_prompted: usize,
     /// Set if the content has a header. If not, the grammar also begins where there is none.
@@ -37,6 +37,8 @@ pub(crate) struct ReasoningTokens {
     pub(crate) close: Vec<u32>,
     /// The marks that are control tokens, whose bytes the trie lacks.
     control: Vec<(u32, &'static str)>,
+    /// The tokens allowed in reasoning where no closing mark has begun.
+    free_mask: TokenMask,
     /// All tokens.
     pub(crate) any: Arc<CachedMask>,
     /// The control token after which a channel is named, and the tokens that do not begin to name that of reasoning.
@@ -44,9 +46,12 @@ pub(crate) struct ReasoningTokens {
 }
 
 /// The tokens that precede a message. No header begins another.
+#[derive(Debug, Clone)]
 pub(crate) struct Header {
     pub(crate) token_ids: Vec<u32>,
     pub(crate) opens_reasoning: bool,
+    /// The first tokens of the grammar, which the header stands for.
+    pub(crate) stands_for: Vec<u32>,
 }
 
 /// The effect of a token inside reasoning.
@@ -80,17 +85,19 @@ impl ReasoningTokens {
         let mut tokens = Self {
             env,
             marks,
-            headers: Vec::new(),
+            headers: Arc::default(),
             num_prompted: 0,
             has_content_header: false,
             close: Vec::new(),
             control,
             any: Arc::new(CachedMask::unforced(TokenMask::new(&all(&free), &all(&free)))),
             channel: None,
+            free_mask: TokenMask::new(&free, &free),
             free,
         };
         let disallowed: Vec<u32> = tokens.closing_with_text(&[]).collect();
         disallowed.into_iter().for_each(|id| tokens.free.disallow_token(id));
+        tokens.free_mask = TokenMask::new(&tokens.free, &tokens.free);
         // The output does not end at a mark.
         let is_text = |ids: &Vec<u32>| !ids.iter().any(|id| end_token_ids.contains(id));
         let written = |text: &str| tokens.written(tokenizer, text).filter(is_text);
@@ -98,7 +105,7 @@ impl ReasoningTokens {
         let close = close.map_or_else(|| written(marks.close()), |id| Some(vec![id]).filter(is_text));
         tokens.close = close.unwrap_or_default();
         if marks.content().is_empty() {
-            let header = |id| Header { token_ids: vec![id], opens_reasoning: true };
+            let header = |id| Header { token_ids: vec![id], opens_reasoning: true, stands_for: Vec::new() };
             tokens.headers = id_of(marks.open()).map(header).into_iter().collect();
         } else if let (Some(message), Some(open), Some(content), 1..) =
             (message, open, content, tokens.close.len())
@@ -106,8 +113,9 @@ impl ReasoningTokens {
             let header = |mark: &[u32], opens_reasoning| Header {
                 token_ids: [&message, mark].concat(),
                 opens_reasoning,
+                stands_for: Vec::new(),
             };
-            tokens.headers = vec![header(&open, true), header(&content, false)];
+            tokens.headers = [header(&open, true), header(&content, false)].into();
             tokens.num_prompted = message.len();
             tokens.has_content_header = true;
             tokens.channel = tokens.channel_of(open[0]);
@@ -124,6 +132,28 @@ impl ReasoningTokens {
         usual.or_else(|| Some(self.env.tok_trie().greedy_tokenize(text.as_bytes())).filter(is_exact))
     }
 
+    /// Returns the headers of an output that calls one of these functions, if the vocabulary can write them. Each
+    /// stands for the beginning of a grammar that [`Self::call_start`] spells.
+    pub(crate) fn call_headers<'a>(
+        &self,
+        tokenizer: &Tokenizer,
+        names: impl Iterator<Item = &'a str>,
+    ) -> Option<Arc<[Header]>> {
+        let reasoning = self.headers.iter().find(|header| header.opens_reasoning)?;
+        let message = &reasoning.token_ids[..self.num_prompted];
+        let call = |name| {
+            let mark = self.written(tokenizer, &self.marks.call(name)?)?;
+            let stands_for = self.env.tok_trie().greedy_tokenize(Self::call_start(name).as_bytes());
+            Some(Header { token_ids: [message, &mark].concat(), opens_reasoning: false, stands_for })
+        };
+        [Some(reasoning.clone())].into_iter().chain(names.map(call)).collect()
+    }
+
+    /// Returns the text that stands before the arguments of a call in the grammar. None begins another.
+    pub(crate) fn call_start(name: &str) -> String {
+        format!("{name}\n")
+    }
+
     fn channel_of(&self, first: u32) -> Option<(u32, Arc<CachedMask>)> {
         let (_, name) = self.control.iter().find(|(id, _)| *id == first)?;
         let named = self.marks.open().strip_prefix(name)?.as_bytes();
@@ -131,11 +161,6 @@ impl ReasoningTokens {
         let begins = |id: &u32| !self.bytes(*id).is_empty() && named.starts_with(self.bytes(*id));
         (0..self.free.len() as u32).filter(begins).for_each(|id| others.disallow_token(id));
         Some((first, Arc::new(CachedMask::unforced(TokenMask::new(&others, &others)))))
-    }
-
-    /// Returns the headers that begin with the tokens `read`.
-    pub(crate) fn headers_after<'a>(&'a self, read: &'a [u32]) -> impl Iterator<Item = &'a Header> {
-        self.headers.iter().filter(move |header| header.token_ids.starts_with(read))
     }
 
     pub(crate) fn vocab_size(&self) -> usize {
@@ -146,10 +171,11 @@ impl ReasoningTokens {
     pub(crate) fn mask(&self, tail: &[u8]) -> TokenMask {
         let close = self.marks.close().as_bytes();
         let begins_mark = (1..=tail.len()).any(|len| close.starts_with(&tail[tail.len() - len..]));
-        let mut free = self.free.clone();
-        if begins_mark {
-            self.closing_with_text(tail).for_each(|id| free.disallow_token(id));
+        if !begins_mark {
+            return self.free_mask.clone();
         }
+        let mut free = self.free.clone();
+        self.closing_with_text(tail).for_each(|id| free.disallow_token(id));
         TokenMask::new(&free, &free)
     }
 

@@ -1,5 +1,6 @@
 //! In the harmony format, messages of reasoning precede the message that follows the grammar.
 
+use serde_json::{Value, json};
 use trunkline_grammar::{Allowed, Constraint, Forcing, Grammar, Next, Reasoning};
 use trunkline_reply::ReasoningMarks;
 use trunkline_text::{EncodeSpecial, ModelText};
@@ -11,7 +12,7 @@ const CHANNEL: &str = "<|channel|>";
 const MESSAGE: &str = "<|message|>";
 const END: &str = "<|end|>";
 const RETURN: &str = "<|return|>";
-const CONTROL: [&str; 6] = [RETURN, "<|call|>", START, CHANNEL, MESSAGE, END];
+const CONTROL: [&str; 7] = [RETURN, "<|call|>", START, CHANNEL, MESSAGE, END, "<|constrain|>"];
 /// `final` is written in letters.
 const WORDS: [&str; 4] = ["analysis", "assistant", "yes", "<|end|>x"];
 
@@ -121,4 +122,50 @@ fn without_marks_that_it_can_write_a_reply_begins_with_its_grammar() {
     let ending = model_with(&[RETURN, END, START, CHANNEL, MESSAGE], 2, &WORDS);
     let mut constraint = constraint(&ending, Reasoning::Possible);
     assert_eq!(next(&mut constraint), [id(&ending, "y"), id(&ending, "yes")]);
+}
+
+#[test]
+fn a_call_has_the_header_of_its_function_and_arguments_under_its_schema() {
+    let model = model();
+    let answer = |values: Value| {
+        json!({"type": "object", "properties": {"a": {"enum": values}}, "required": ["a"],
+        "additionalProperties": false})
+    };
+    let functions = vec![("f".into(), answer(json!([1]))), ("f_g".into(), answer(json!(["x"])))];
+    let beginning =
+        compiler_with(&model, ReasoningMarks::Harmony).compile(&Grammar::Call(functions)).unwrap();
+    for (name, arguments, wrong) in [("f", "{\"a\":1}", "\""), ("f_g", "{\"a\":\"x\"}", "1")] {
+        let header = format!("<|channel|>commentary to=functions.{name} <|constrain|>json<|message|>");
+        for (reasoning, before) in [
+            (None, String::new()),
+            (Some(Reasoning::Possible), String::new()),
+            (Some(Reasoning::Possible), format!("{ANALYSIS}yes{END}{START}assistant")),
+            (Some(Reasoning::Begun), format!("{END}{START}assistant")),
+        ] {
+            let mut constraint = beginning.fork();
+            if let Some(reasoning) = reasoning {
+                constraint.begin_after(reasoning, None);
+            }
+            let start = constraint.fork();
+            write(&model, &mut constraint, &(before.clone() + &header + "{\"a\":"));
+            assert!(!next(&mut constraint).contains(&id(&model, wrong)), "the schema is that of {name}");
+            write(&model, &mut constraint, &arguments["{\"a\":".len()..]);
+            assert_eq!(constraint.allowed(Forcing::Allow).unwrap().next, Next::End);
+            let mut replayed = start;
+            let written = ids(&model, &(before + &header));
+            written.iter().for_each(|&id| replayed.accept(id).unwrap());
+            assert_eq!(next(&mut replayed), [id(&model, "{")]);
+        }
+    }
+    // White space is bounded, as under any schema.
+    let mut spaced = beginning.fork();
+    let header = "<|channel|>commentary to=functions.f <|constrain|>json<|message|>{";
+    write(&model, &mut spaced, &(header.to_owned() + &" ".repeat(32)));
+    assert_eq!(next(&mut spaced), ids(&model, "\""));
+    let mut unasked = beginning.fork();
+    write(&model, &mut unasked, CHANNEL);
+    assert_eq!(next(&mut unasked), ids(&model, "c"), "a reply without reasoning begins with a call");
+    let unable =
+        compiler_with(&model, ReasoningMarks::Think).compile(&Grammar::Call(vec![("f".into(), json!({}))]));
+    assert!(unable.unwrap_err().to_string().contains("header of a call"));
 }

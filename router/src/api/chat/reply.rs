@@ -32,8 +32,7 @@ impl ReplyPlan {
         let reads_calls = tools.must_call() || !style.ignores_calls;
         let names = if reads_calls { tools.callable() } else { Vec::new() };
         let format = if tools.must_call() {
-            // The grammar of required calls is JSON, whatever the model's own format is.
-            ToolFormat::JSON
+            style.required_calls()
         } else {
             style.tools.unwrap_or(ToolFormat::HERMES)
         };
@@ -58,7 +57,7 @@ impl ReplyPlan {
     ) -> Self {
         let names = if tools.must_call() { tools.callable() } else { Vec::new() };
         let has_one_call = !tools.is_parallel();
-        let tools = (!names.is_empty()).then_some((ToolFormat::JSON, names));
+        let tools = (!names.is_empty()).then_some((style.required_calls(), names));
         Self { reasoning, marks: style.marks, tools, hides_reasoning, has_one_call, is_constrained: true }
     }
 
