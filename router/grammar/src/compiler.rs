@@ -10,12 +10,13 @@ use serde_json::{Value, json};
 use trunkline_reply::ReasoningMarks;
 use trunkline_text::Tokenizer;
 
+use crate::budget::Budgeted;
 use crate::constraint::{Constraint, Forcing};
 use crate::error::GrammarError;
 use crate::grammar_state::GrammarState;
 use crate::limits::GrammarLimits;
 use crate::parser::{LexerMemory, Parser};
-use crate::reasoning::ReasoningTokens;
+use crate::reasoning::{Reasoning, ReasoningTokens};
 use crate::regex::automaton::Automaton;
 use crate::regex::class_budget::ClassBudget;
 use crate::regex::portable::{RegexError, portable};
@@ -45,12 +46,14 @@ pub enum Grammar {
     Choices(Vec<String>),
     /// A grammar in `llguidance`'s variant of Lark.
     Lark(String),
+    /// A call in the harmony format: the header of one of these functions, then arguments under its schema.
+    Call(Vec<(String, Value)>),
 }
 
 impl Grammar {
     fn kind(&self) -> &'static str {
         match self {
-            Self::JsonObject | Self::JsonSchema(_) => "JSON schema",
+            Self::JsonObject | Self::JsonSchema(_) | Self::Call(_) => "JSON schema",
             Self::Regex(_) => "regular expression",
             Self::Choices(_) => "list of choices",
             Self::Lark(_) => "Lark grammar",
@@ -61,6 +64,7 @@ impl Grammar {
 pub struct GrammarCompiler {
     factory: Arc<ParserFactory>,
     env: TokEnv,
+    tokenizer: Arc<Tokenizer>,
     permitted: Arc<SimpleVob>,
     end_token_ids: Arc<[u32]>,
     reasoning_tokens: Arc<ReasoningTokens>,
@@ -73,7 +77,7 @@ impl GrammarCompiler {
     ///
     /// This takes tens of milliseconds.
     pub fn new(
-        tokenizer: &Tokenizer,
+        tokenizer: &Arc<Tokenizer>,
         end_token_ids: &[u32],
         marks: ReasoningMarks,
         limits: GrammarLimits,
@@ -94,6 +98,7 @@ impl GrammarCompiler {
         Ok(Self {
             factory: Arc::new(factory),
             env,
+            tokenizer: tokenizer.clone(),
             permitted: Arc::new(permitted),
             end_token_ids: end_token_ids.into(),
             reasoning_tokens: Arc::new(reasoning_tokens),
@@ -136,18 +141,33 @@ impl GrammarCompiler {
             ),
             other => other,
         })?;
-        constraint.warmed().map_err(|error| match error {
+        let mut constraint = constraint.warmed().map_err(|error| match error {
             GrammarError::Failed { detail } => {
                 GrammarError::too_complex(format!("it fails some tokens into an output: {detail}"))
             }
             other => other,
-        })
+        })?;
+        if let Grammar::Call(functions) = grammar {
+            let names = functions.iter().map(|(name, _)| name.as_str());
+            let headers = self.reasoning_tokens.call_headers(&self.tokenizer, names);
+            let error = || GrammarError::Vocabulary { detail: "it cannot write the header of a call".into() };
+            constraint.begin_with(headers.ok_or_else(error)?);
+        }
+        Ok(constraint)
+    }
+
+    /// Returns the initial state of an output without a grammar that reasons in at most `budget` tokens. The closing
+    /// mark follows the last of them.
+    pub fn budgeted(&self, reasoning: Reasoning, budget: u32) -> Constraint {
+        let output = Budgeted::new(self.reasoning_tokens.clone(), reasoning, budget);
+        // The request decides which tokens end such an output.
+        Constraint::new(GrammarState::Budgeted(output), Arc::default(), self.reasoning_tokens.clone())
     }
 
     /// Checks the limits that need no parsing.
     fn check(&self, grammar: &Grammar) -> Result<(), GrammarError> {
         match grammar {
-            Grammar::JsonObject | Grammar::JsonSchema(_) => Ok(()),
+            Grammar::JsonObject | Grammar::JsonSchema(_) | Grammar::Call(_) => Ok(()),
             Grammar::Regex(regex) => {
                 self.limits.check_bytes("the regular expression has", regex.len())?;
                 ClassBudget::default().add(regex)
@@ -209,6 +229,15 @@ impl GrammarCompiler {
                 TopLevelGrammar::from_lark(format!("start: {}", literals.join(" | ")))
             }
             Grammar::Lark(text) => TopLevelGrammar::from_lark(text.clone()),
+            Grammar::Call(functions) => {
+                let (mut calls, mut rules) = (Vec::new(), String::new());
+                for (idx, (name, schema)) in functions.iter().enumerate() {
+                    let schema = with_options(schema::checked(schema, &self.limits)?);
+                    calls.push(format!("{} a{idx}", Value::from(ReasoningTokens::call_start(name))));
+                    rules.push_str(&format!("\na{idx}: %json {schema}"));
+                }
+                TopLevelGrammar::from_lark(format!("start: {}{rules}", calls.join(" | ")))
+            }
         })
     }
 
@@ -219,6 +248,11 @@ impl GrammarCompiler {
         let exhausted = ["too large", "too complex", "fuel", "too many", "limit", "stack level exceeded"];
         if let Grammar::JsonSchema(schema) = grammar
             && let Some(unsupported) = unsupported(schema, error)
+        {
+            return unsupported;
+        }
+        if let Grammar::Call(functions) = grammar
+            && let Some(unsupported) = functions.iter().find_map(|(_, schema)| unsupported(schema, error))
         {
             return unsupported;
         }
@@ -270,7 +304,7 @@ fn automaton(grammar: &Grammar) -> Option<Automaton> {
     match grammar {
         Grammar::Regex(regex) => Automaton::from_expression(without_anchors(regex)),
         Grammar::Choices(choices) => Automaton::from_texts(choices),
-        Grammar::JsonObject | Grammar::JsonSchema(_) | Grammar::Lark(_) => None,
+        Grammar::JsonObject | Grammar::JsonSchema(_) | Grammar::Lark(_) | Grammar::Call(_) => None,
     }
 }
 

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::before_grammar::{BeforeGrammar, TokenEffect, TokensBefore};
 use crate::error::GrammarError;
 use crate::grammar_state::GrammarState;
 use crate::mask::TokenMask;
 use crate::mask_cache::CachedMask;
-use crate::reasoning::{BeforeGrammar, Reasoning, ReasoningTokens, TokenEffect};
+use crate::reasoning::{Header, Reasoning, ReasoningTokens};
 
 /// Most tokens that one call forces. More follow in the next call.
 const MAX_FORCED_TOKENS: usize = 256;
@@ -49,6 +50,8 @@ pub struct Constraint {
     end_token_ids: Arc<[u32]>,
     has_ended: bool,
     reasoning_tokens: Arc<ReasoningTokens>,
+    /// The headers that may precede the grammar.
+    headers: Arc<[Header]>,
     /// The position before the grammar. `None` once the grammar has begun.
     before: Option<BeforeGrammar>,
 }
@@ -59,12 +62,19 @@ impl Constraint {
         end_token_ids: Arc<[u32]>,
         reasoning_tokens: Arc<ReasoningTokens>,
     ) -> Self {
-        Self { state, end_token_ids, has_ended: false, reasoning_tokens, before: None }
+        let headers = reasoning_tokens.headers.clone();
+        Self { state, end_token_ids, has_ended: false, reasoning_tokens, headers, before: None }
     }
 
-    /// Lets reasoning precede the grammar. Call it before the first token.
-    pub fn begin_after(&mut self, reasoning: Reasoning) {
-        self.before = BeforeGrammar::new(&self.reasoning_tokens, reasoning);
+    /// Sets the headers one of which must precede the grammar.
+    pub(crate) fn begin_with(&mut self, headers: Arc<[Header]>) {
+        self.headers = headers;
+        self.begin_after(Reasoning::Possible, Some(0));
+    }
+
+    /// Lets reasoning of at most `budget` tokens precede the grammar. Call it before the first token.
+    pub fn begin_after(&mut self, reasoning: Reasoning, budget: Option<u32>) {
+        self.before = BeforeGrammar::new(&self.reasoning_tokens, self.headers.clone(), reasoning, budget);
     }
 
     /// Returns a copy for another sequence. Both can be used at the same time.
@@ -74,6 +84,7 @@ impl Constraint {
             end_token_ids: self.end_token_ids.clone(),
             has_ended: self.has_ended,
             reasoning_tokens: self.reasoning_tokens.clone(),
+            headers: self.headers.clone(),
             before: self.before.clone(),
         }
     }
@@ -109,11 +120,19 @@ impl Constraint {
     ///
     /// A call takes about 50 us, and tens of milliseconds for grammars near their limits.
     pub fn allowed(&mut self, forcing: Forcing) -> Result<Allowed, GrammarError> {
-        if let Some(before) = &self.before {
-            let mask = before.mask(&self.reasoning_tokens, &mut self.state)?;
-            return Ok(Allowed { forced: Vec::new(), next: Next::Mask(mask) });
-        }
         let mut forced = Vec::new();
+        while let Some(before) = &self.before {
+            let mask = match before.next(&self.reasoning_tokens, &mut self.state)? {
+                TokensBefore::One(id) if forcing == Forcing::Allow => {
+                    self.accept(id)?;
+                    forced.push(id);
+                    continue;
+                }
+                TokensBefore::One(id) => TokenMask::of([id], self.reasoning_tokens.vocab_size()),
+                TokensBefore::Some(mask) => mask,
+            };
+            return Ok(Allowed { forced, next: Next::Mask(mask) });
+        }
         loop {
             if self.has_ended || self.state.is_complete() {
                 return Ok(Allowed { forced, next: Next::End });
@@ -147,7 +166,9 @@ impl Constraint {
                 self.before = Some(before);
                 return Ok(());
             }
-            Some(TokenEffect::GrammarFollows) => return Ok(()),
+            Some(TokenEffect::GrammarFollows(first)) => {
+                return first.into_iter().try_for_each(|id| self.state.accept(id));
+            }
             Some(TokenEffect::BeginsGrammar) | None => {}
         }
         self.state.accept(token_id)?;

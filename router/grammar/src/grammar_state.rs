@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use llguidance::toktrie::SimpleVob;
 
+use crate::budget::Budgeted;
 use crate::error::GrammarError;
 use crate::mask::TokenMask;
 use crate::mask_cache::{CachedMask, MaskCache};
@@ -17,6 +18,8 @@ pub(crate) enum GrammarState {
     Parser(Box<ParserState>),
     /// A state of a table that the grammar's sequences share.
     Table(Arc<RegexTable>, u32),
+    /// No grammar, but a budget for reasoning.
+    Budgeted(Budgeted),
 }
 
 /// A parser and the masks that it made.
@@ -51,6 +54,7 @@ impl GrammarState {
                 last: state.last.clone(),
             })),
             Self::Table(table, state) => Self::Table(table.clone(), *state),
+            Self::Budgeted(output) => Self::Budgeted(output.clone()),
         }
     }
 
@@ -62,6 +66,7 @@ impl GrammarState {
                 *state = Automaton::START;
                 true
             }
+            Self::Budgeted(_) => false,
         }
     }
 
@@ -69,7 +74,7 @@ impl GrammarState {
     pub(crate) fn is_complete(&self) -> bool {
         match self {
             Self::Parser(state) => state.parser.is_complete(),
-            Self::Table(..) => false,
+            Self::Table(..) | Self::Budgeted(_) => false,
         }
     }
 
@@ -77,6 +82,7 @@ impl GrammarState {
         match self {
             Self::Parser(state) => state.mask(),
             Self::Table(table, state) => Ok(table.mask(*state)),
+            Self::Budgeted(output) => Ok(output.mask()),
         }
     }
 
@@ -88,6 +94,10 @@ impl GrammarState {
                 let next = table.next(*state, token_id);
                 let detail = || format!("token {token_id} may not follow");
                 *state = next.ok_or_else(|| GrammarError::Failed { detail: detail() })?;
+                Ok(())
+            }
+            Self::Budgeted(output) => {
+                output.accept(token_id);
                 Ok(())
             }
         }

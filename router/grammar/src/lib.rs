@@ -27,6 +27,8 @@
 //! # Ok(()) }
 //! ```
 
+mod before_grammar;
+mod budget;
 mod compiler;
 mod constraint;
 mod error;

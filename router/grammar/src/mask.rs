@@ -43,6 +43,12 @@ impl TokenMask {
         Self::from_bytes(bytes.into())
     }
 
+    /// Creates the mask of these tokens of a vocabulary.
+    pub(crate) fn of(token_ids: impl IntoIterator<Item = u32>, vocab_size: usize) -> Self {
+        let none = SimpleVob::alloc(vocab_size);
+        Self::new(&none, &none).with(token_ids)
+    }
+
     fn from_bytes(bytes: Arc<[u8]>) -> Self {
         Self { bytes, for_first_rows: Arc::default() }
     }

@@ -30,6 +30,11 @@ impl CachedMask {
         let may_end = end_token_ids.iter().any(|&id| mask.contains(id));
         Self { mask, first_text_token, has_one_text_token, may_end }
     }
+
+    /// Creates a mask of an output that has no grammar. Each of its tokens is sampled, and it ends like any output.
+    pub(crate) fn unforced(mask: TokenMask) -> Self {
+        Self { has_one_text_token: false, may_end: false, ..Self::new(mask, &[]) }
+    }
 }
 
 /// The distinct masks of a grammar.

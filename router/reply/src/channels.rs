@@ -42,8 +42,14 @@ enum Header {
 }
 
 impl Channels {
-    /// Emits the parts of `text` that are certain, and returns the rest.
-    pub(crate) fn advance<'a>(&mut self, text: &'a str, emit: &mut impl FnMut(Section, &str)) -> &'a str {
+    /// Emits the parts of `text` that are certain, and returns the rest. If `content_is_last`, it stops at the text of
+    /// the first message that is content, where it emits and holds nothing.
+    pub(crate) fn advance<'a>(
+        &mut self,
+        text: &'a str,
+        content_is_last: bool,
+        emit: &mut impl FnMut(Section, &str),
+    ) -> &'a str {
         let mut rest = text;
         loop {
             match *self {
@@ -61,6 +67,7 @@ impl Channels {
                         *self = Self::Body(section);
                     }
                 },
+                Self::Body(Section::Content) if content_is_last => return rest,
                 Self::Body(section) => {
                     let first = BODY_ENDS.iter().filter_map(|mark| Some((rest.find(mark)?, *mark))).min();
                     let Some((at, mark)) = first else {

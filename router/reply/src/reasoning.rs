@@ -46,6 +46,29 @@ impl ReasoningMarks {
         }
     }
 
+    /// Returns the mark that opens the content. It is empty if the content has none.
+    pub fn content(self) -> &'static str {
+        match self {
+            Self::Think | Self::Mistral => "",
+            Self::Harmony => "<|channel|>final<|message|>",
+        }
+    }
+
+    /// Returns the mark that opens a call of a tool. `None` if calls have no mark of their own.
+    pub fn call(self, name: &str) -> Option<String> {
+        let mark = |name| format!("<|channel|>commentary to=functions.{name} <|constrain|>json<|message|>");
+        (self == Self::Harmony).then(|| mark(name))
+    }
+
+    /// Returns the text that precedes the mark of each message. The prompt ends with that of the first message. It is
+    /// empty if a reply is one message.
+    pub fn message(self) -> &'static str {
+        match self {
+            Self::Think | Self::Mistral => "",
+            Self::Harmony => "<|start|>assistant",
+        }
+    }
+
     /// Returns the marks that the parser looks for. Where one is a control token, the detokenizer must write it out.
     pub fn shown(self) -> &'static [&'static str] {
         match self {

@@ -21,6 +21,8 @@ pub enum Section {
 pub struct Sections {
     marks: ReasoningMarks,
     stage: Stage,
+    /// Set if no message follows the first one that is content, whatever marks its text spells.
+    content_is_last: bool,
     /// The end of the text so far, while it may belong to either of two sections.
     held: String,
 }
@@ -50,7 +52,12 @@ impl Sections {
             (Some(ReasoningStart::InReply), _) => Stage::Start,
             (Some(ReasoningStart::InPrompt), _) => Stage::StartInReasoning,
         };
-        Self { marks, stage, held: String::new() }
+        Self { marks, stage, content_is_last: false, held: String::new() }
+    }
+
+    /// Creates a splitter for a reply whose content follows a grammar, so no marks end it.
+    pub fn constrained(start: Option<ReasoningStart>, marks: ReasoningMarks) -> Self {
+        Self { content_is_last: true, ..Self::new(start, marks) }
     }
 
     /// Splits the next chunk of text, and calls `emit` for each part whose section is certain. No part is empty.
@@ -90,7 +97,13 @@ impl Sections {
         let mut rest = text;
         loop {
             match &mut self.stage {
-                Stage::Channels(channels) => return channels.advance(rest, emit),
+                Stage::Channels(channels) => {
+                    rest = channels.advance(rest, self.content_is_last, emit);
+                    if !self.content_is_last || *channels != Channels::Body(Section::Content) {
+                        return rest;
+                    }
+                    self.stage = Stage::Content;
+                }
                 Stage::Start | Stage::StartInReasoning => {
                     let trimmed = rest.trim_start();
                     if let Some(after) = trimmed.strip_prefix(open) {

@@ -23,6 +23,10 @@ impl GrammarKey {
             Grammar::Regex(regex) => (2, vec![regex.clone()]),
             Grammar::Choices(choices) => (3, choices.clone()),
             Grammar::Lark(text) => (4, vec![text.clone()]),
+            Grammar::Call(functions) => {
+                let texts = functions.iter().flat_map(|(name, schema)| [name.clone(), schema.to_string()]);
+                (5, texts.collect())
+            }
         };
         let mut hash = Sha256::new();
         hash.update([kind, u8::from(tenant.is_some())]);

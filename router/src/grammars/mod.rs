@@ -26,26 +26,33 @@ pub struct AskedGrammar {
     pub grammar: Grammar,
 }
 
+/// The most tokens of reasoning, as a client sent it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AskedBudget {
+    /// The dialect's name of the field that asks for it.
+    pub field: &'static str,
+    pub num_tokens: u32,
+}
+
 /// The beginning of an output under a grammar. Cheap to clone.
 #[derive(Clone)]
 pub struct CompiledGrammar {
     beginning: Arc<Mutex<Constraint>>,
     /// The reasoning that may precede the grammar.
     reasoning: Option<Reasoning>,
+    /// The most tokens of that reasoning.
+    budget: Option<u32>,
 }
 
 impl CompiledGrammar {
     fn new(constraint: Constraint) -> Self {
-        Self { beginning: Arc::new(Mutex::new(constraint)), reasoning: None }
+        Self { beginning: Arc::new(Mutex::new(constraint)), reasoning: None, budget: None }
     }
 
     /// Returns the same grammar for a reply that may reason before it.
-    pub fn after(self, reasoning: Option<ReasoningStart>) -> Self {
-        let reasoning = reasoning.map(|start| match start {
-            ReasoningStart::InPrompt => Reasoning::Begun,
-            ReasoningStart::InReply => Reasoning::Possible,
-        });
-        Self { reasoning, ..self }
+    pub fn after(self, reasoning: Option<ReasoningStart>, budget: Option<AskedBudget>) -> Self {
+        let budget = budget.map(|budget| budget.num_tokens);
+        Self { reasoning: reasoning.map(begins), budget, ..self }
     }
 
     /// Returns a constraint for one sequence.
@@ -53,7 +60,7 @@ impl CompiledGrammar {
         // Forking changes nothing, so a panic in it leaves the state whole.
         let mut constraint = self.beginning.lock().unwrap_or_else(PoisonError::into_inner).fork();
         if let Some(reasoning) = self.reasoning {
-            constraint.begin_after(reasoning);
+            constraint.begin_after(reasoning, self.budget);
         }
         constraint
     }
@@ -68,7 +75,15 @@ impl fmt::Debug for CompiledGrammar {
 /// Compares identities: two compilations of one grammar differ.
 impl PartialEq for CompiledGrammar {
     fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.beginning, &other.beginning) && self.reasoning == other.reasoning
+        Arc::ptr_eq(&self.beginning, &other.beginning)
+            && (self.reasoning, self.budget) == (other.reasoning, other.budget)
+    }
+}
+
+fn begins(start: ReasoningStart) -> Reasoning {
+    match start {
+        ReasoningStart::InPrompt => Reasoning::Begun,
+        ReasoningStart::InReply => Reasoning::Possible,
     }
 }
 
@@ -105,6 +120,24 @@ impl Grammars {
         let compiled = self.compile(caller, asked).await?;
         self.cache.lock().unwrap_or_else(PoisonError::into_inner).put(key, compiled.clone());
         Ok(compiled)
+    }
+
+    /// Returns what constrains a reply without a grammar whose reasoning has a budget.
+    pub async fn budgeted(
+        self: &Arc<Self>,
+        asked: AskedBudget,
+        start: ReasoningStart,
+    ) -> Result<CompiledGrammar, ApiError> {
+        let grammars = self.clone();
+        let constraint = tokio::task::spawn_blocking(move || {
+            Ok(grammars.compiler()?.budgeted(begins(start), asked.num_tokens))
+        });
+        match constraint.await {
+            Ok(constraint) => constraint
+                .map(CompiledGrammar::new)
+                .map_err(|error| ApiError::Grammar { field: asked.field, error }),
+            Err(error) => std::panic::resume_unwind(error.into_panic()),
+        }
     }
 
     /// Compiles a grammar on the blocking pool, after waiting for a permit.

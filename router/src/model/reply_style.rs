@@ -57,6 +57,12 @@ impl ReplyStyle {
         }
     }
 
+    /// Returns the format of calls that a request requires. It is JSON where a call is not a message of its own.
+    pub fn required_calls(self) -> ToolFormat {
+        let has_messages = self.reasons && self.marks == ReasoningMarks::Harmony;
+        self.tools.filter(|tools| has_messages && *tools == ToolFormat::HARMONY).unwrap_or(ToolFormat::JSON)
+    }
+
     /// Returns true if the chat template writes tools into the prompt.
     pub fn knows_tools(self) -> bool {
         self.tools.is_some()

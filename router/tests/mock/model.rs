@@ -4,14 +4,17 @@ use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
+/// The token `<|start|>`, which begins a message.
+pub const START: u32 = 256;
 /// The token `<|end|>`, which ends an output.
 pub const END: u32 = 257;
+pub const PAD: u32 = 258;
 /// The number of tokens in the vocabulary.
 pub const VOCAB_SIZE: u32 = 259;
 /// The most tokens of prompt and output.
 pub const CONTEXT: u32 = 8192;
 
-const CONTROL: [(&str, u32); 3] = [("<|start|>", 256), ("<|end|>", END), ("<|pad|>", 258)];
+const CONTROL: [(&str, u32); 3] = [("<|start|>", START), ("<|end|>", END), ("<|pad|>", PAD)];
 
 /// Renders `<|start|>role\ncontent<|end|>` for each message, then `<|start|>assistant\n`. The variables for reasoning
 /// are rendered first.

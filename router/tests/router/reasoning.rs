@@ -157,3 +157,95 @@ async fn stop_strings_match_only_outside_reasoning() {
     let answer = router.post(MESSAGES, &message(json!({"stop_sequences": [in_both, THOUGHT]}))).await.ok();
     assert_eq!((&answer["stop_sequence"], &answer["content"][0]["text"]), (&json!(in_both), &json!("It ra")));
 }
+
+/// A thought that would go on for long, and the text that the shard writes once its budget has ended it.
+const ENDLESS: &str = "<think>aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa</think>It rains.";
+
+fn after_budget(budget: usize) -> (String, String) {
+    let written = "<think>".len() + budget + "</think>".len();
+    ("a".repeat(budget), ENDLESS[written..].to_owned())
+}
+
+async fn endless_router() -> Router {
+    Router::start_with_replies(
+        ShardPlan::saying(ENDLESS),
+        ReplyStyle { reasons: true, ..ReplyStyle::default() },
+    )
+    .await
+}
+
+#[tokio::test]
+async fn reasoning_ends_with_its_budget() {
+    let router = endless_router().await;
+    for (fields, budget) in [
+        (json!({"thinking_token_budget": 5}), 5),
+        (json!({"reasoning_budget_tokens": 5}), 5),
+        (json!({"reasoning": {"max_tokens": 5}}), 5),
+        (json!({"reasoning": {"max_tokens": 7, "effort": "high"}, "thinking_token_budget": 7}), 7),
+        (json!({"thinking_token_budget": 0}), 0),
+        (json!({"thinking_token_budget": 5, "logprobs": true, "top_logprobs": 1}), 5),
+        (json!({"thinking_token_budget": 5, "min_tokens": 30, "ignore_eos": true, "max_tokens": 90}), 5),
+        (json!({"thinking_token_budget": 5, "prompt_logprobs": 1}), 5),
+        (json!({"thinking_token_budget": 5, "n": 2, "seed": 1}), 5),
+        (json!({"thinking_token_budget": 5, "speculation": false}), 5),
+    ] {
+        let answer = router.post(CHAT, &chat(fields.clone())).await.ok();
+        let (thought, text) = after_budget(budget);
+        for choice in answer["choices"].as_array().unwrap() {
+            let message = &choice["message"];
+            assert_eq!(
+                message["reasoning_content"].as_str().unwrap_or_default(),
+                thought,
+                "{fields}: {answer}"
+            );
+            assert!(message["content"].as_str().unwrap().starts_with(&text), "{fields}: {answer}");
+        }
+    }
+    // Without a budget, or with a larger one, reasoning ends by itself.
+    let unlimited = router.post(CHAT, &chat(json!({}))).await.ok()["choices"][0]["message"].clone();
+    for fields in [
+        json!({"thinking_token_budget": -1, "reasoning_budget_tokens": -1, "reasoning": {}}),
+        json!({"thinking_token_budget": 1000}),
+    ] {
+        let answer = router.post(CHAT, &chat(fields)).await.ok();
+        assert_eq!(answer["choices"][0]["message"], unlimited);
+    }
+    let hidden = router.post(CHAT, &chat(json!({"reasoning": {"exclude": true}}))).await.ok();
+    assert_eq!(hidden["choices"][0]["message"].get("reasoning_content"), None);
+    router.post(CHAT, &chat(json!({"reasoning": {"enabled": false}}))).await.ok();
+    assert!(router.last_prompt().contains("[thinking false]"));
+    for (fields, field) in [
+        (json!({"thinking_token_budget": -2}), "thinking_token_budget"),
+        (json!({"reasoning": {"max_tokens": -1}}), "reasoning.max_tokens"),
+        (json!({"thinking_token_budget": 5, "reasoning": {"max_tokens": 6}}), "reasoning.max_tokens"),
+    ] {
+        let answer = router.post(CHAT, &chat(fields)).await;
+        assert_eq!(answer.status, 400);
+        assert_eq!(answer.json()["error"]["param"], field);
+    }
+}
+
+#[tokio::test]
+async fn a_budget_holds_in_every_dialect_and_under_a_grammar() {
+    let router = endless_router().await;
+    let (thought, text) = after_budget(9);
+    let thinking = json!({"thinking": {"type": "enabled", "budget_tokens": 9}});
+    let answer = router.post(MESSAGES, &message(thinking)).await.ok();
+    let content =
+        json!([{"type": "thinking", "thinking": thought, "signature": ""}, {"type": "text", "text": text}]);
+    assert_eq!(answer["content"], content);
+    let none =
+        router.post(MESSAGES, &message(json!({"thinking": {"type": "enabled", "budget_tokens": 0}}))).await;
+    assert_eq!(none.status, 400);
+    let begun = json!([{"role": "user", "content": "x"}, {"role": "assistant", "content": "<think>"}]);
+    let continues = json!({
+        "messages": begun, "continue_final_message": true, "add_generation_prompt": false,
+        "thinking_token_budget": 4,
+    });
+    for (fields, text) in [(json!({}), None), (json!({"guided_choice": ["yes"]}), Some("yes"))] {
+        let answer = router.post(CHAT, &with(chat(fields), continues.clone())).await.ok();
+        let message = &answer["choices"][0]["message"];
+        assert_eq!(message["reasoning_content"], &ENDLESS[..4], "{answer}");
+        assert!(text.is_none_or(|text| message["content"] == text), "{answer}");
+    }
+}

@@ -1,10 +1,12 @@
 //! Structured output in every dialect.
 
+use std::sync::Arc;
+
 use serde_json::{Value, json};
-use trunkline_reply::ReasoningMarks;
+use trunkline_reply::{ReasoningMarks, ToolFormat};
 use trunkline_router::model::ReplyStyle;
 
-use crate::support::{END, Router, ShardPlan, user, with};
+use crate::support::{END, Router, START, ShardPlan, bytes, user, with};
 
 const CHAT: &str = "/v1/chat/completions";
 
@@ -263,6 +265,93 @@ async fn a_grammar_starts_after_the_reasoning_that_the_prompt_opened() {
         let answer = router.post(CHAT, &asked(json!({"guided_json": schema()}))).await.ok();
         check(answer["choices"][0]["message"]["content"].as_str().unwrap());
     }
+}
+
+/// Writes a message of reasoning if `thought` has one, then a message with this header.
+fn harmony(thought: Option<&str>, header: &str) -> ShardPlan {
+    let mut tokens = Vec::new();
+    if let Some(thought) = thought {
+        tokens = [bytes("<|channel|>analysis<|message|>"), bytes(thought), vec![END, START]].concat();
+        tokens.extend(bytes("assistant"));
+    }
+    tokens.extend(bytes(&format!("{header}no json at all")));
+    ShardPlan { script: Arc::new(move |_| tokens.clone()), ..ShardPlan::default() }
+}
+
+#[tokio::test]
+async fn messages_of_reasoning_precede_the_grammar_in_the_harmony_format() {
+    let marks = ReasoningMarks::Harmony;
+    let style =
+        ReplyStyle { reasons: true, marks, tools: Some(ToolFormat::HARMONY), ..ReplyStyle::default() };
+    for thought in [Some("{ hm "), None] {
+        let router = Router::start_with_replies(harmony(thought, "<|channel|>final<|message|>"), style).await;
+        for fields in [json!({"guided_json": schema()}), json!({"guided_json": schema(), "logprobs": true})] {
+            let answer = router.post(CHAT, &chat(fields)).await.ok();
+            let message = &answer["choices"][0]["message"];
+            assert_eq!(message["reasoning_content"].as_str(), thought, "{answer}");
+            check(message["content"].as_str().unwrap());
+            assert_eq!(answer["choices"][0]["finish_reason"], "stop");
+        }
+        let streamed = chat(json!({"guided_json": schema(), "stream": true}));
+        let events = router.post(CHAT, &streamed).await.events();
+        let joined = |field: &str| -> String {
+            let parts = events.iter().filter_map(|event| event["choices"][0]["delta"][field].as_str());
+            parts.collect()
+        };
+        assert_eq!(joined("reasoning_content"), thought.unwrap_or_default());
+        check(&joined("content"));
+        // A reply that continues a message has no header.
+        let begun =
+            json!([{"role": "user", "content": "x"}, {"role": "assistant", "content": "The answer: "}]);
+        let continues =
+            json!({"messages": begun, "continue_final_message": true, "add_generation_prompt": false});
+        let answer = router.post(CHAT, &with(chat(json!({"guided_json": schema()})), continues)).await.ok();
+        let message = &answer["choices"][0]["message"];
+        assert_eq!(message.get("reasoning_content"), None);
+        check(message["content"].as_str().unwrap());
+    }
+}
+
+#[tokio::test]
+async fn required_calls_are_messages_in_the_harmony_format() {
+    let marks = ReasoningMarks::Harmony;
+    let style =
+        ReplyStyle { reasons: true, marks, tools: Some(ToolFormat::HARMONY), ..ReplyStyle::default() };
+    let tool = |name: &str, parameters: Value| json!({"type": "function", "function": {"name": name, "parameters": parameters}});
+    let other = json!({"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]});
+    let tools = json!([tool("wait", other), tool("look_up", schema())]);
+    let named = json!({"type": "function", "function": {"name": "look_up"}});
+    let header = "<|channel|>commentary to=functions.look_up <|constrain|>json<|message|>";
+    for thought in [Some("{ hm "), None] {
+        let router = Router::start_with_replies(harmony(thought, header), style).await;
+        for choice in [json!("required"), named.clone()] {
+            let fields = json!({"tools": tools, "tool_choice": choice});
+            let answer = router.post(CHAT, &chat(fields.clone())).await.ok();
+            let message = &answer["choices"][0]["message"];
+            assert_eq!((message["reasoning_content"].as_str(), &message["content"]), (thought, &Value::Null));
+            let calls = message["tool_calls"].as_array().unwrap();
+            assert_eq!((calls.len(), &calls[0]["function"]["name"]), (1, &json!("look_up")));
+            check(calls[0]["function"]["arguments"].as_str().unwrap());
+            let events = router.post(CHAT, &with(chat(fields), json!({"stream": true}))).await.events();
+            let deltas = || events.iter().filter_map(|event| event["choices"][0].get("delta"));
+            let arguments =
+                deltas().filter_map(|delta| delta["tool_calls"][0]["function"]["arguments"].as_str());
+            check(&arguments.collect::<String>());
+            let reasoning: String =
+                deltas().filter_map(|delta| delta["reasoning_content"].as_str()).collect();
+            assert_eq!(reasoning, thought.unwrap_or_default());
+            assert!(deltas().all(|delta| delta["content"].as_str().is_none_or(str::is_empty)), "{events:?}");
+        }
+    }
+    // A call precedes nothing else, also where the reply would continue a message.
+    let router = Router::start_with_replies(harmony(None, header), style).await;
+    let begun = json!([{"role": "user", "content": "x"}, {"role": "assistant", "content": "I look."}]);
+    let continues = json!({
+        "messages": begun, "continue_final_message": true, "add_generation_prompt": false, "tools": tools,
+        "tool_choice": "required",
+    });
+    let answer = router.post(CHAT, &with(chat(json!({})), continues)).await.ok();
+    check(answer["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"].as_str().unwrap());
 }
 
 #[tokio::test]

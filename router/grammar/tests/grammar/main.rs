@@ -6,10 +6,12 @@
 #![allow(clippy::unwrap_used)]
 
 mod bombs;
+mod budget;
 #[path = "../../../kv/tests/kv/draw.rs"]
 mod draw;
 mod expressions;
 mod formats;
+mod harmony;
 mod keywords;
 mod kinds;
 mod library_schemas;

@@ -11,7 +11,7 @@ const THINK: ReasoningMarks = ReasoningMarks::Think;
 fn constraint(model: &ModelText, marks: ReasoningMarks, reasoning: Reasoning) -> Constraint {
     let grammar = Grammar::Choices(vec!["yes".into(), "yellow".into()]);
     let mut constraint = compiler_with(model, marks).compile(&grammar).unwrap();
-    constraint.begin_after(reasoning);
+    constraint.begin_after(reasoning, None);
     constraint
 }
 

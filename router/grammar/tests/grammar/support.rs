@@ -63,22 +63,29 @@ fn spelled(text: &str) -> String {
 
 /// Returns a model whose vocabulary has all bytes, `WORDS`, an end token and another control token.
 pub fn model() -> ModelText {
+    model_with(&[END, CONTROL], 1, &WORDS)
+}
+
+/// Returns a model whose vocabulary has all bytes, then control tokens, of which the first `num_ends` are end tokens,
+/// and then words.
+pub fn model_with(control: &[&str], num_ends: usize, words: &[&str]) -> ModelText {
     let folder = tempfile::tempdir().unwrap();
     let mut vocab = Map::new();
     for byte in 0..=255 {
         vocab.insert(char_of_byte(byte).to_string(), vocab.len().into());
     }
     let added: Vec<Value> = (vocab.len()..)
-        .zip([END, CONTROL])
+        .zip(control)
         .map(|(id, content)| {
             json!({"id": id, "content": content, "special": true, "normalized": false, "lstrip": false,
                    "rstrip": false, "single_word": false})
         })
         .collect();
-    for token in [END, CONTROL] {
+    let end_token_ids: Vec<usize> = (vocab.len()..).take(num_ends).collect();
+    for &token in control {
         vocab.insert(token.to_owned(), vocab.len().into());
     }
-    for word in WORDS {
+    for word in words {
         vocab.insert(spelled(word), vocab.len().into());
     }
     let level =
@@ -93,8 +100,8 @@ pub fn model() -> ModelText {
     let write =
         |name: &str, value: Value| std::fs::write(folder.path().join(name), value.to_string()).unwrap();
     write("tokenizer.json", tokenizer);
-    write("tokenizer_config.json", json!({"eos_token": END}));
-    write("config.json", json!({"model_type": "llama", "eos_token_id": 256}));
+    write("tokenizer_config.json", json!({"eos_token": control[0]}));
+    write("config.json", json!({"model_type": "llama", "eos_token_id": end_token_ids}));
     ModelText::load(folder.path()).unwrap()
 }
 

@@ -9,7 +9,7 @@ use trunkline_text::{ChatRequest, StopText};
 
 use super::blocks::{Chat, Message};
 use super::stream::{Head, MessageStream};
-use super::tools::{thinks, tools};
+use super::tools::{budget, thinks, tools};
 use super::types::{Answer, Body, ContentBlock, CountAnswer, CountBody};
 use super::{ErrorResponse, stop_reason, stop_sequence};
 use crate::api::app::App;
@@ -98,6 +98,7 @@ impl Call for Body {
         let tools_control = fields.iter().flatten().rev().find_map(|tool| tool.cache_control.clone());
         let tools = tools(fields, self.tool_choice.take(), limits)?;
         let thinks = thinks(self.thinking.as_ref())?;
+        let reasoning_budget = budget(self.thinking.as_ref())?;
         let mut chat =
             Chat::new(self.system.take(), std::mem::take(&mut self.messages), self.cache_control.as_ref())?;
         if let (Some(control), None) = (tools_control, chat.mark) {
@@ -105,7 +106,7 @@ impl Call for Body {
             // Templates render tools before all messages.
             chat.mark = Some(Mark { message_idx: 0, num_bytes: 0, ttl_s });
         }
-        let grammar = tools.grammar().or(format);
+        let grammar = tools.grammar(model.reply).or(format);
         let (chat, mark) = chat_request(chat, model.reply, thinks, effort);
         Ok(Asked {
             params,
@@ -114,7 +115,7 @@ impl Call for Body {
             defaults: model.text.generation_defaults.clone(),
             num_choices: NumChoices::ONE,
             prompts: Conversing {
-                conversation: Conversation { chat, mark, tools, hides_reasoning: !thinks },
+                conversation: Conversation { chat, mark, tools, hides_reasoning: !thinks, reasoning_budget },
                 shows_tier: self.service_tier.is_some(),
                 is_stream: self.stream == Some(true),
             },

@@ -6,7 +6,9 @@ use utoipa::ToSchema;
 
 use crate::api::chat::tools::{Tool, ToolChoice, Tools};
 use crate::error::ApiError;
+use crate::grammars::AskedBudget;
 use crate::limits::Limits;
+use crate::request::number::{count, too_small};
 use crate::request::retention::CacheControl;
 
 /// A tool that the model may call.
@@ -48,8 +50,8 @@ pub struct ThinkingField {
     /// `enabled`, `adaptive` or `disabled`.
     #[serde(rename = "type")]
     pub kind: String,
-    /// Ignored. Only `max_tokens` limits the reasoning.
-    #[expect(dead_code, reason = "only its type is checked")]
+    /// The most tokens of reasoning, for the type `enabled`. The closing mark follows the last of them.
+    #[schema(minimum = 1)]
     pub budget_tokens: Option<i64>,
 }
 
@@ -90,4 +92,17 @@ pub fn thinks(field: Option<&ThinkingField>) -> Result<bool, ApiError> {
         Some("enabled" | "adaptive") => Ok(true),
         Some(_) => Err(ApiError::value("thinking.type", "must be `enabled`, `adaptive` or `disabled`")),
     }
+}
+
+/// Returns the most tokens of reasoning.
+pub fn budget(field: Option<&ThinkingField>) -> Result<Option<AskedBudget>, ApiError> {
+    const FIELD: &str = "thinking.budget_tokens";
+    let Some(asked) = field.filter(|field| field.kind == "enabled").and_then(|field| field.budget_tokens)
+    else {
+        return Ok(None);
+    };
+    if asked < 1 {
+        return Err(too_small(FIELD, asked, 1));
+    }
+    Ok(Some(AskedBudget { field: FIELD, num_tokens: count(FIELD, asked, i64::from(u32::MAX))? }))
 }

@@ -10,7 +10,7 @@ use super::tools::Tools;
 use crate::api::pipeline::Scope;
 use crate::error::ApiError;
 use crate::generation::served::ServedModel;
-use crate::grammars::CompiledGrammar;
+use crate::grammars::{AskedBudget, CompiledGrammar};
 use crate::request::checked::CheckedParams;
 use crate::request::ready::{GenerationRequest, Prompt};
 use crate::request::retention::Breakpoint;
@@ -25,6 +25,8 @@ pub struct Conversation {
     pub mark: Option<Mark>,
     pub tools: Tools,
     pub hides_reasoning: bool,
+    /// The most tokens of reasoning.
+    pub reasoning_budget: Option<AskedBudget>,
 }
 
 impl Conversation {
@@ -38,7 +40,10 @@ impl Conversation {
         let served = &scope.app.served;
         let style = served.model.reply;
         let prompt = encode(served, &scope.arrival.caller, self.chat, self.mark, &self.tools).await?;
-        let reasoning = prompt.reasoning(style);
+        let reasoning = match &grammar {
+            Some(_) => prompt.reasoning_before_grammar(style),
+            None => prompt.reasoning(style),
+        };
         let reply = match &grammar {
             Some(_) => ReplyPlan::constrained(style, &self.tools, reasoning, self.hides_reasoning),
             None => ReplyPlan::new(style, &self.tools, reasoning, self.hides_reasoning),
@@ -53,10 +58,15 @@ impl Conversation {
             }
             None => Vec::new(),
         };
+        let grammar = match (grammar, self.reasoning_budget, reasoning) {
+            (Some(grammar), budget, _) => Some(grammar.after(reasoning, budget)),
+            (None, Some(budget), Some(start)) => Some(served.grammars.budgeted(budget, start).await?),
+            (None, ..) => None,
+        };
         let num_tokens = prompt.num_marked;
         let request = params.with_prompt(Prompt {
             token_ids: prompt.token_ids,
-            grammar: grammar.map(|grammar| grammar.after(reasoning)),
+            grammar,
             shown_token_ids: reply.shown_token_ids(&served.model.text.tokenizer),
             sections: reasoning.map(|_| reply.sections()),
             prediction_token_ids,

@@ -53,6 +53,8 @@ pub struct EncodedChat {
     pub opens_reasoning: bool,
     /// If true, the prompt ends with the mark that closes reasoning, so the reply has none.
     pub closes_reasoning: bool,
+    /// If true, the prompt ends where a message of the reply begins, so the reply begins with a mark.
+    pub opens_message: bool,
 }
 
 impl EncodedChat {
@@ -62,6 +64,11 @@ impl EncodedChat {
             return style.reasons.then_some(ReasoningStart::InPrompt);
         }
         (style.reasons && !self.closes_reasoning).then_some(ReasoningStart::InReply)
+    }
+
+    /// Returns the same for a reply under a grammar. A reply that continues the content of a message has no reasoning.
+    pub fn reasoning_before_grammar(&self, style: ReplyStyle) -> Option<ReasoningStart> {
+        self.reasoning(style).filter(|_| self.opens_message || self.opens_reasoning)
     }
 }
 
@@ -75,8 +82,14 @@ pub fn encode(
     let whole = text.encode_chat(chat)?;
     let opens_reasoning = whole.text.trim_end().ends_with(reasoning.open());
     let closes_reasoning = whole.text.trim_end().ends_with(reasoning.close());
-    let mut prompt =
-        EncodedChat { token_ids: whole.token_ids, num_marked: None, opens_reasoning, closes_reasoning };
+    let opens_message = whole.text.trim_end().ends_with(reasoning.message());
+    let mut prompt = EncodedChat {
+        token_ids: whole.token_ids,
+        num_marked: None,
+        opens_reasoning,
+        closes_reasoning,
+        opens_message,
+    };
     let Some(Mark { message_idx, num_bytes, .. }) = mark else { return Ok(prompt) };
     let mut before = chat.clone();
     before.add_generation_prompt = false;

@@ -16,6 +16,8 @@ pub struct ReplyPlan {
     hides_reasoning: bool,
     /// If true, calls after the first are left out of the answer.
     has_one_call: bool,
+    /// If true, a grammar constrains the text after the reasoning.
+    is_constrained: bool,
 }
 
 impl ReplyPlan {
@@ -30,8 +32,7 @@ impl ReplyPlan {
         let reads_calls = tools.must_call() || !style.ignores_calls;
         let names = if reads_calls { tools.callable() } else { Vec::new() };
         let format = if tools.must_call() {
-            // The grammar of required calls is JSON, whatever the model's own format is.
-            ToolFormat::JSON
+            style.required_calls()
         } else {
             style.tools.unwrap_or(ToolFormat::HERMES)
         };
@@ -42,6 +43,7 @@ impl ReplyPlan {
             tools: (!names.is_empty()).then_some((format, names)),
             hides_reasoning,
             has_one_call,
+            is_constrained: false,
         }
     }
 
@@ -55,8 +57,8 @@ impl ReplyPlan {
     ) -> Self {
         let names = if tools.must_call() { tools.callable() } else { Vec::new() };
         let has_one_call = !tools.is_parallel();
-        let tools = (!names.is_empty()).then_some((ToolFormat::JSON, names));
-        Self { reasoning, marks: style.marks, tools, hides_reasoning, has_one_call }
+        let tools = (!names.is_empty()).then_some((style.required_calls(), names));
+        Self { reasoning, marks: style.marks, tools, hides_reasoning, has_one_call, is_constrained: true }
     }
 
     /// Returns the control tokens whose text the parser needs.
@@ -80,7 +82,8 @@ impl ReplyPlan {
 
     /// Returns the tracker that separates reasoning from content.
     pub fn sections(&self) -> Sections {
-        Sections::new(self.reasoning, self.marks)
+        let new = if self.is_constrained { Sections::constrained } else { Sections::new };
+        new(self.reasoning, self.marks)
     }
 
     pub fn reader(&self) -> ReplyReader {

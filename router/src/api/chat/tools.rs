@@ -2,12 +2,14 @@
 
 use serde_json::{Map, Value, json};
 use trunkline_grammar::Grammar;
+use trunkline_reply::ToolFormat;
 use trunkline_text::{ChatMessage, ChatRequest};
 
 use super::prompt::Mark;
 use crate::error::ApiError;
 use crate::grammars::AskedGrammar;
 use crate::limits::Limits;
+use crate::model::ReplyStyle;
 
 /// The most characters in a tool's name. This is Anthropic's limit. OpenAI's limit of 64 is too short for names that
 /// are prefixed with a server's name.
@@ -138,10 +140,18 @@ impl Tools {
         matches!(self.choice, ToolChoice::Named(_))
     }
 
-    /// Returns the grammar of required calls; `None` if calls are optional.
-    pub fn grammar(&self) -> Option<AskedGrammar> {
-        let schema = || Grammar::JsonSchema(self.reply_schema());
-        self.must_call().then(|| AskedGrammar { field: "tools", grammar: schema() })
+    /// Returns the grammar of required calls in replies of this style; `None` if calls are optional.
+    pub fn grammar(&self, style: ReplyStyle) -> Option<AskedGrammar> {
+        let is_message = style.required_calls() == ToolFormat::HARMONY;
+        let grammar = || if is_message { self.one_call() } else { Grammar::JsonSchema(self.reply_schema()) };
+        self.must_call().then(|| AskedGrammar { field: "tools", grammar: grammar() })
+    }
+
+    /// Returns the grammar of one call that is a message.
+    fn one_call(&self) -> Grammar {
+        let callable = self.callable();
+        let tools = self.tools.iter().filter(|tool| callable.contains(&tool.name));
+        Grammar::Call(tools.map(|tool| (tool.name.clone(), tool.arguments_schema())).collect())
     }
 
     /// Returns the schema of required calls: an object with `name` and `arguments`, or a list of such objects.
@@ -196,13 +206,19 @@ impl Tools {
 }
 
 impl Tool {
-    /// Returns the schema of a call, which will be at the JSON pointer `pointer` of the whole schema.
-    fn call_schema(&self, pointer: &str) -> Value {
+    /// Returns the schema of the arguments, which are an object.
+    fn arguments_schema(&self) -> Value {
         let mut arguments = self.parameters.clone();
-        move_references(&mut arguments, &format!("{pointer}/properties/arguments"));
         if let Value::Object(schema) = &mut arguments {
             schema.entry("type").or_insert_with(|| "object".into());
         }
+        arguments
+    }
+
+    /// Returns the schema of a call, which will be at the JSON pointer `pointer` of the whole schema.
+    fn call_schema(&self, pointer: &str) -> Value {
+        let mut arguments = self.arguments_schema();
+        move_references(&mut arguments, &format!("{pointer}/properties/arguments"));
         json!({
             "type": "object",
             "properties": {"name": {"const": self.name}, "arguments": arguments},

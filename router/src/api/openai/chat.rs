@@ -11,6 +11,7 @@ use super::chat_stream::{ChatStream, Head, Shown, chat_logprobs};
 use super::chat_types::{Answer, AssistantMessage, Body, Choice};
 use super::messages::{Message, last_mark, to_chat};
 use super::prompt_logprobs::PromptLogprobs;
+use super::reasoning::budget;
 use super::tools::{ToolCall, tools};
 use super::{ErrorResponse, StreamUsage, foreign, system_fingerprint};
 use crate::api::app::App;
@@ -109,12 +110,20 @@ impl Call for Body {
         let tools = tools(self.tools.take(), choice, self.parallel_tool_calls, &app.limits)?;
         // If the reply must consist of calls, `response_format` does not apply to it.
         let format = self.structured().grammar()?;
-        let grammar = tools.grammar().or(format);
+        let grammar = tools.grammar(app.served.model.reply).or(format);
         let mark = last_mark(&self.messages)?;
         let num_choices = scope.validator.num_choices(self.n, None, 1)?;
+        let reasoning = self.reasoning.as_ref();
+        let reasoning_budget = budget(self.thinking_token_budget, self.reasoning_budget_tokens, reasoning)?;
+        let is_excluded = reasoning.is_some_and(|reasoning| reasoning.exclude == Some(true));
         let chat = chat_request(&mut self)?;
-        let conversation =
-            Conversation { chat, mark, tools, hides_reasoning: self.include_reasoning == Some(false) };
+        let conversation = Conversation {
+            chat,
+            mark,
+            tools,
+            hides_reasoning: self.include_reasoning.map_or(is_excluded, |include| !include),
+            reasoning_budget,
+        };
         Ok(Asked {
             params,
             names,
@@ -280,9 +289,13 @@ fn chat_request(body: &mut Body) -> Result<ChatRequest, ApiError> {
     })
 }
 
-/// Returns the template variables. `chat_template_kwargs` overrides the variables of `reasoning_effort`.
+/// Returns the template variables. `chat_template_kwargs` overrides those of the fields for reasoning.
 fn kwargs(body: &mut Body) -> Map<String, Value> {
-    let mut kwargs = reasoning_kwargs(body.reasoning_effort.as_deref());
+    let reasoning = body.reasoning.take().unwrap_or_default();
+    let mut kwargs = reasoning_kwargs(body.reasoning_effort.as_deref().or(reasoning.effort.as_deref()));
+    if let Some(enabled) = reasoning.enabled {
+        kwargs.insert("enable_thinking".into(), enabled.into());
+    }
     kwargs.extend(body.chat_template_kwargs.take().unwrap_or_default());
     kwargs
 }

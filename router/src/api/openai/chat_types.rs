@@ -10,6 +10,7 @@ use super::body::body;
 use super::messages::Message;
 use super::prediction::Prediction;
 use super::prompt_logprobs::{PromptLogprobs, PromptLogprobsCount};
+use super::reasoning::ReasoningField;
 use super::tools::{ToolCall, ToolCallDelta, ToolField};
 use super::{ChatLogprobs, OneOrMany, Seed, StopReason, StreamOptions, Timings, Usage};
 use crate::api::chat::structured::StructuredFields;
@@ -64,6 +65,15 @@ body! {
         pub include_reasoning: Option<bool>,
         /// The reasoning effort, for chat templates that support it. `none` also sets `enable_thinking` to false.
         pub reasoning_effort: Option<String>,
+        /// The effort of reasoning and its most tokens, as in OpenRouter's API.
+        pub reasoning: Option<ReasoningField>,
+        /// The most tokens of reasoning; -1 for no limit. Its closing mark follows the last of them. Part of vLLM's
+        /// API.
+        #[schema(minimum = -1)]
+        pub thinking_token_budget: Option<i64>,
+        /// llama.cpp's name of `thinking_token_budget`.
+        #[schema(minimum = -1)]
+        pub reasoning_budget_tokens: Option<i64>,
         /// Additional variables for the chat template.
         #[schema(value_type = Option<Object>)]
         pub chat_template_kwargs: Option<Map<String, Value>>,

@@ -41,6 +41,9 @@ const REFUSED: &[Refused] = &[
     Refused { field: "suffix", neutral: &["\"\""], hint: "leave it out" },
     Refused { field: "prompt_embeds", neutral: &[], hint: "send text or token ids" },
     Refused { field: "add_special_tokens", neutral: &["true"], hint: "send token ids for full control" },
+    Refused { field: "thinking_token_budget", neutral: &["-1"], hint: "use /v1/chat/completions" },
+    Refused { field: "reasoning_budget_tokens", neutral: &["-1"], hint: "use /v1/chat/completions" },
+    Refused { field: "reasoning", neutral: &["{}"], hint: "use /v1/chat/completions" },
 ];
 
 /// Continues one or more prompts.

@@ -16,6 +16,7 @@ pub mod models;
 mod prediction;
 mod prompt_logprobs;
 mod prompts;
+mod reasoning;
 pub mod render;
 mod timings;
 mod tools;

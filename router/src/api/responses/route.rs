@@ -140,7 +140,7 @@ impl Call for Body {
         let stored_item = |id: &str| app.responses.item(owner.as_deref(), id);
         let own = messages(std::mem::take(&mut self.input), before.is_some(), &app.limits, stored_item)?;
         let chat = chat_request(&self, before.as_deref(), &own);
-        let grammar = tools.grammar().or(format);
+        let grammar = tools.grammar(app.served.model.reply).or(format);
         let is_stored = self.store.unwrap_or(true) && app.responses.is_on();
         let keeping =
             is_stored.then(|| Keeping { store: app.responses.clone(), owner, before, messages: own });
@@ -151,7 +151,13 @@ impl Call for Body {
             defaults: app.served.model.text.generation_defaults.clone(),
             num_choices: NumChoices::ONE,
             prompts: Continuing {
-                conversation: Conversation { chat, mark: None, tools, hides_reasoning: false },
+                conversation: Conversation {
+                    chat,
+                    mark: None,
+                    tools,
+                    hides_reasoning: false,
+                    reasoning_budget: None,
+                },
                 keeping,
                 body: self,
             },

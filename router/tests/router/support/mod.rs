@@ -15,6 +15,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use trunkline_object::Remote;
+use trunkline_reply::ReasoningMarks;
 use trunkline_router::api::app::App;
 use trunkline_router::engine::driver::NewSequence;
 use trunkline_router::engine::shard::proto;
@@ -25,7 +26,7 @@ use trunkline_router::shutdown::Phase;
 use trunkline_router::tenants::Access;
 use trunkline_scheduler::{Priority, Retention, Salt, SamplingParams};
 
-pub use crate::mock::{END, MockShard, ShardPlan, bytes, prompt_of, write_model};
+pub use crate::mock::{END, MockShard, PAD, START, ShardPlan, bytes, prompt_of, write_model};
 pub use client::{Answer, Connection, sse_data};
 
 const KEY_FILE: &str = "keys.toml";
@@ -114,6 +115,10 @@ impl Setup {
         let socket = folder.path().join("shard.sock");
         let mut model = Model::load(folder.path(), "test/model".into()).unwrap();
         model.reply = replies.unwrap_or(model.reply);
+        if model.reply.marks == ReasoningMarks::Harmony {
+            // `<|end|>` ends only a message.
+            model.text.end_token_ids = vec![PAD];
+        }
         let mut server = Server::start_with_objects(model, limits, access, socket.clone(), remote).unwrap();
         server.front = front;
         let app = server.app.clone();

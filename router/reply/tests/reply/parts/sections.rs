@@ -83,6 +83,50 @@ fn channels_tell_what_a_message_is() {
     }
 }
 
+#[test]
+fn the_content_of_a_constrained_message_spells_marks_as_text() {
+    use Section::{Content, Mark, Reasoning};
+    let thought = [(Mark, "<|channel|>analysis<|message|>"), (Reasoning, "so")];
+    let next = (Mark, "<|end|><|start|>assistant<|channel|>final<|message|>");
+    let content = (Content, r#"{"a": "<|end|><|channel|>analysis<|message|> <|"}"#);
+    for (start, parts) in [
+        (ReasoningStart::InReply, [&thought[..], &[next, content]].concat()),
+        (
+            ReasoningStart::InReply,
+            [
+                &thought[..],
+                &[
+                    (Mark, "<|end|><|start|>assistant<|channel|>analysis<|message|>"),
+                    (Reasoning, "b"),
+                    next,
+                    content,
+                ],
+            ]
+            .concat(),
+        ),
+        (ReasoningStart::InReply, vec![(Mark, "<|channel|>final<|message|>"), content]),
+        (ReasoningStart::InPrompt, vec![(Reasoning, "so"), next, content]),
+        (ReasoningStart::InReply, vec![content]),
+    ] {
+        let text: String = parts.iter().map(|(_, part)| *part).collect();
+        // The text is cut everywhere, as in a stream of letters.
+        for size in [1, 2, text.len()] {
+            let mut sections = Sections::constrained(Some(start), ReasoningMarks::Harmony);
+            let mut split: Vec<(Section, String)> = Vec::new();
+            let mut add = |section: Section, part: &str| match split.last_mut() {
+                Some((last, text)) if *last == section => text.push_str(part),
+                _ => split.push((section, part.to_owned())),
+            };
+            for chunk in text.as_bytes().chunks(size) {
+                sections.push(std::str::from_utf8(chunk).unwrap(), &mut add);
+            }
+            sections.finish(&mut add);
+            let wanted: Vec<_> = parts.iter().map(|(section, part)| (*section, (*part).to_owned())).collect();
+            assert_eq!(split, wanted, "{text}");
+        }
+    }
+}
+
 fn cut(text: &str, mut positions: Vec<usize>) -> Vec<&str> {
     positions.iter_mut().for_each(|position| {
         *position %= text.len() + 1;
