@@ -1,5 +1,6 @@
 //! Bytes of Python's buffers, borrowed without a copy.
 
+use crate::failure::pack_failure;
 use pyo3::buffer::PyUntypedBuffer;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -63,7 +64,7 @@ pub(super) fn quantize_rows<'py>(
     let blocks = py.detach(|| {
         pack::quantize_rows(stored_as.parse()?, source.as_slice(), quantize.parse()?, num_columns)
     });
-    let blocks = blocks.map_err(|error: PackError| PyValueError::new_err(error.to_string()))?;
+    let blocks = blocks.map_err(|error: PackError| pack_failure(&error, error.to_string()))?;
     Ok(PyBytes::new(py, &blocks))
 }
 

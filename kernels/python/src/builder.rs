@@ -19,7 +19,7 @@ use trunkline_kernels::threads::{Pinning, UnknownPinning, default_num_threads};
 
 use crate::PyExecutor;
 use crate::buffers::{buffer_of, bytes_of};
-use crate::failure::Failure;
+use crate::failure::{Failure, pack_failure};
 use crate::weight_cache::PyWeightCache;
 
 fn parse_format(name: &str, format: &str) -> PyResult<Format> {
@@ -64,7 +64,7 @@ impl PyProgramBuilder {
         }
         match error {
             ProgramError::Weight { weight, source } if !self.names[weight].is_empty() => {
-                PyValueError::new_err(format!("weight `{}`: {source}", self.names[weight])).into()
+                pack_failure(&source, format!("weight `{}`: {source}", self.names[weight])).into()
             }
             error => error.into(),
         }

@@ -1,12 +1,21 @@
 //! Converts errors of the kernels to Python exceptions.
 
-use pyo3::exceptions::{PyMemoryError, PyRuntimeError, PyValueError};
+use pyo3::exceptions::{PyFloatingPointError, PyMemoryError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use trunkline_kernels::executor::ExecutorError;
 use trunkline_kernels::kv_pool::KvPoolError;
+use trunkline_kernels::pack::PackError;
 use trunkline_kernels::program::ProgramError;
 
 pub(crate) struct Failure(PyErr);
+
+/// Returns the exception of a weight that cannot be packed: `FloatingPointError` for numbers that are not finite.
+pub(crate) fn pack_failure(error: &PackError, text: String) -> PyErr {
+    match error {
+        PackError::NotFinite { .. } => PyFloatingPointError::new_err(text),
+        _ => PyValueError::new_err(text),
+    }
+}
 
 impl From<Failure> for PyErr {
     fn from(failure: Failure) -> Self {

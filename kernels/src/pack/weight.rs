@@ -126,20 +126,29 @@ impl WeightLayout {
         })
     }
 
-    /// Packs one tile. `row` returns the bytes of an output feature in the file's format.
-    pub(crate) fn pack_tile<'a>(&self, tile: usize, row: impl Fn(usize) -> &'a [u8], into: TileMut<'_>) {
-        fn int<F: IntFormat>(lane: usize, row: &[u8], into: &mut TileMut<'_>) {
-            pack_int_row::<F>(lane, row, into);
+    /// Packs one tile. `row` returns the bytes of an output feature in the file's format. Returns the first output
+    /// feature with a number that is not finite.
+    pub(crate) fn pack_tile<'a>(
+        &self,
+        tile: usize,
+        row: impl Fn(usize) -> &'a [u8],
+        into: TileMut<'_>,
+    ) -> Option<usize> {
+        fn int<F: IntFormat>(lane: usize, row: &[u8], into: &mut TileMut<'_>) -> bool {
+            pack_int_row::<F>(lane, row, into)
         }
-        fn float<F: FloatFormat>(lane: usize, row: &[u8], into: &mut TileMut<'_>) {
-            pack_float_row::<F>(lane, row, into);
+        fn float<F: FloatFormat>(lane: usize, row: &[u8], into: &mut TileMut<'_>) -> bool {
+            pack_float_row::<F>(lane, row, into)
         }
-        let mut into = into;
+        let (mut into, mut bad) = (into, None);
         let first = tile * TILE;
         for feature in first..(first + TILE).min(self.out_features) {
             let lane = feature - first;
-            dispatch_format!(self.format, int int, float float, (lane, row(feature), &mut into));
+            let is_finite =
+                dispatch_format!(self.format, int int, float float, (lane, row(feature), &mut into));
+            bad = bad.or((!is_finite).then_some(feature));
         }
+        bad
     }
 }
 
@@ -237,22 +246,24 @@ pub(crate) const fn group_vectors<F: IntFormat>() -> usize {
     if F::NIBBLES { F::GROUP / (2 * QUAD) } else { F::GROUP / QUAD }
 }
 
-fn pack_int_row<F: IntFormat>(lane: usize, row: &[u8], into: &mut TileMut<'_>) {
+/// Returns false if a scale or minimum is not finite.
+fn pack_int_row<F: IntFormat>(lane: usize, row: &[u8], into: &mut TileMut<'_>) -> bool {
     let block_groups = F::BLOCK_ELEMENTS / F::GROUP;
     let group_bytes = group_vectors::<F>() * QUAD * TILE;
     let scales_bytes = block_groups * TILE * scale_bytes::<F>();
-    let mut block = UnpackedBlock::new();
+    let (mut block, mut is_finite) = (UnpackedBlock::new(), true);
     for (index, source) in row.chunks_exact(F::BLOCK_BYTES).enumerate() {
         F::unpack(source, &mut block);
         let quants = &mut into.quants[index * block_groups * group_bytes..][..block_groups * group_bytes];
         put_quants::<F>(&block, lane, quants);
         let scales = &mut into.scales[index * scales_bytes..][..scales_bytes];
-        put_scales::<F>(&block.scales[..block_groups], lane, scales);
+        is_finite &= put_scales::<F>(&block.scales[..block_groups], lane, scales);
         if F::HAS_MIN {
             let mins = &mut into.mins[index * scales_bytes..][..scales_bytes];
-            put_scales::<F>(&block.mins[..block_groups], lane, mins);
+            is_finite &= put_scales::<F>(&block.mins[..block_groups], lane, mins);
         }
     }
+    is_finite
 }
 
 /// Writes the quants of a block to a lane of the vectors of its groups.
@@ -274,12 +285,14 @@ fn put_quants<F: IntFormat>(block: &UnpackedBlock, lane: usize, vectors: &mut [u
     }
 }
 
-/// Writes the scales (or minima) of a block to a lane.
-fn put_scales<F: IntFormat>(scales: &[u32], lane: usize, vectors: &mut [u8]) {
+/// Writes the scales (or minima) of a block to a lane. Returns false if one is not finite.
+fn put_scales<F: IntFormat>(scales: &[u32], lane: usize, vectors: &mut [u8]) -> bool {
     let width = scale_bytes::<F>();
+    let exponent = if F::HALF_SCALES { 0x7c00 } else { 0x7f80_0000 };
     for (bits, vector) in scales.iter().zip(vectors.chunks_exact_mut(TILE * width)) {
         vector[lane * width..][..width].copy_from_slice(&bits.to_le_bytes()[..width]);
     }
+    scales.iter().all(|bits| bits & exponent != exponent)
 }
 
 fn unpack_int_row<F: IntFormat>(weight: &PackedWeight, row: usize, out: &mut [f32]) {
@@ -309,11 +322,15 @@ fn unpack_int_row<F: IntFormat>(weight: &PackedWeight, row: usize, out: &mut [f3
     }
 }
 
-fn pack_float_row<F: FloatFormat>(lane: usize, row: &[u8], into: &mut TileMut<'_>) {
+/// Returns false if an element is not finite.
+fn pack_float_row<F: FloatFormat>(lane: usize, row: &[u8], into: &mut TileMut<'_>) -> bool {
     let elements = row.chunks_exact(F::ELEMENT_BYTES);
     for (element, vector) in elements.zip(into.quants.chunks_exact_mut(F::ELEMENT_BYTES * TILE)) {
         F::pack(element, &mut vector[lane * F::ELEMENT_BYTES..][..F::ELEMENT_BYTES]);
     }
+    // Without an early exit, this loop becomes vectors.
+    row.chunks_exact(F::ELEMENT_BYTES)
+        .fold(true, |is_finite, element| is_finite & F::value(element).is_finite())
 }
 
 fn unpack_float_row<F: FloatFormat>(weight: &PackedWeight, row: usize, out: &mut [f32]) {

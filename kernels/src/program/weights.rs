@@ -197,7 +197,7 @@ struct Matrix<'a> {
     parts: Vec<SourceRows<'a>>,
     tiles_per_piece: usize,
     num_left: AtomicUsize,
-    /// The least id of a part that cannot be quantised, `usize::MAX` if all can be.
+    /// The least id of a part with a number that is not finite or cannot be quantised, `usize::MAX` if there is none.
     bad: AtomicUsize,
 }
 
@@ -242,14 +242,27 @@ impl<'a> Matrix<'a> {
                 unsafe { image.slice_mut(self.offset + range.start..self.offset + range.end) }
             });
             let into = TileMut { quants, scales, mins };
-            if self.sources.iter().all(|source| source.stored == source.format) {
-                self.layout.pack_tile(tile, |row| SourceRows::of_joined(&self.parts, row), into);
+            let bad = if self.sources.iter().all(|source| source.stored == source.format) {
+                self.layout.pack_tile(tile, |row| SourceRows::of_joined(&self.parts, row), into)
             } else {
                 let row_bytes = self.quantize_tile(tile, quantized);
                 let row = |row| &quantized.bytes[(row - tile * TILE) * row_bytes..][..row_bytes];
-                self.layout.pack_tile(tile, row, into);
+                self.layout.pack_tile(tile, row, into)
+            };
+            if let Some(row) = bad {
+                self.bad.fetch_min(self.part_of(row), Ordering::Relaxed);
             }
         }
+    }
+
+    /// Returns the id of the part that has a row.
+    fn part_of(&self, row: usize) -> usize {
+        let mut end = 0;
+        let mut ends = self.parts.iter().map(|part| {
+            end += part.num_rows();
+            end
+        });
+        self.ids[ends.position(|end| row < end).expect("a row of the matrix")]
     }
 
     /// Writes the rows of a tile in the format of the matrix. Returns the bytes of a row.

@@ -1,5 +1,7 @@
-//! Matrices that are quantised while they are packed have the bits of blocks that were quantised before.
+//! Matrices that are quantised while they are packed have the bits of blocks that were quantised before, and all numbers of
+//! packed matrices are finite.
 
+use half::f16;
 use trunkline_kernels::executor::Executor;
 use trunkline_kernels::kv_pool::{KvDtype, KvGeometry};
 use trunkline_kernels::pack::{Format, PackError, SourceBytes, encode};
@@ -103,5 +105,48 @@ fn a_number_that_no_block_can_hold_is_an_error_with_its_weight() {
         let expected =
             ProgramError::Weight { weight: bad, source: PackError::NotFinite { to: Format::Q8_0 } };
         assert_eq!(error.to_string(), expected.to_string());
+    }
+}
+
+/// A value that is not finite in each format's scales, at its place in a block.
+#[test]
+fn a_scale_that_is_not_finite_is_an_error_with_its_weight() {
+    for (format, at) in [
+        (Format::Q8_0, 0),
+        (Format::Q4_1, 2),
+        (Format::Q5_0, 0),
+        (Format::Q4_K, 2),
+        (Format::Q6_K, 208),
+        (Format::IQ4_XS, 0),
+        (Format::F16, 6),
+        (Format::BF16, 6),
+    ] {
+        let columns = format.block_elements().max(HIDDEN);
+        let row_bytes = format.row_bytes(columns).unwrap();
+        for bits in [f16::NAN, f16::INFINITY].map(|value| value.to_le_bytes()) {
+            let mut num_added = 0;
+            let mut b = builder();
+            let mut add = |rows: usize| {
+                let mut bytes = vec![0; rows * row_bytes];
+                if num_added == 1 {
+                    let begin = (rows - 1) * row_bytes + at;
+                    bytes[begin..begin + 2].copy_from_slice(if format == Format::BF16 {
+                        &[0x80, 0xff]
+                    } else {
+                        &bits
+                    });
+                }
+                num_added += 1;
+                b.weight(format, bytes, &[rows, columns]).unwrap()
+            };
+            let [embedding, keys, head] = [70, 32, 70].map(&mut add);
+            let x = b.embedding(embedding).unwrap();
+            let k = b.linear(x, keys, None).unwrap();
+            b.write_kv(0, k, Some(k)).unwrap();
+            b.logits(x, head, None).unwrap();
+            let error = b.build(2, Pinning::Off).err().unwrap();
+            let expected = ProgramError::Weight { weight: 1, source: PackError::NotFinite { to: format } };
+            assert_eq!(error.to_string(), expected.to_string());
+        }
     }
 }

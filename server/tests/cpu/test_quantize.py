@@ -19,7 +19,7 @@ from trunkline_server.backends import registry
 from trunkline_server.backends.cpu.build import memory_need
 from trunkline_server.backends.cpu.memory import MIN_POOL_TOKENS
 from trunkline_server.backends.registry import BackendOptions
-from trunkline_server.errors import BackendUnavailable, DoesNotFit, InvalidArgument
+from trunkline_server.errors import DamagedFile, DoesNotFit, InvalidArgument
 from trunkline_server.weights.checkpoint import open_checkpoint
 from trunkline_server.weights.quantize import QuantizedCheckpoint, bits_of
 
@@ -120,5 +120,5 @@ def test_a_weight_that_is_not_finite_is_named(tiny_model: TinyModels, tmp_path: 
     begin, end = json.loads(stored[8 : 8 + header_bytes])["model.layers.0.mlp.up_proj.weight"]["data_offsets"]
     stored[8 + header_bytes + begin : 8 + header_bytes + end] = b"\xff" * (end - begin)
     path.write_bytes(stored)
-    with pytest.raises(BackendUnavailable, match=r"weight `model\.layers\.0\.mlp\.up_proj\.weight`: a number is not"):
+    with pytest.raises(DamagedFile, match=r"weight `model\.layers\.0\.mlp\.up_proj\.weight`: a number is not"):
         build_tiny(open_checkpoint(copy), quantize="int8")

@@ -38,7 +38,7 @@ from trunkline_server.weights.places import (
 )
 from trunkline_server.weights.pooling import open_modules, stated_pooling
 from trunkline_server.weights.quantization import Mxfp4, Quantization, parse_quantization
-from trunkline_server.weights.quantized_parts import Part, part_suffixes, quantized_shape
+from trunkline_server.weights.quantized_parts import Part, check_finite, part_suffixes, quantized_shape
 from trunkline_server.weights.safetensors import SafetensorsFile, open_shards, read_json_object
 from trunkline_server.weights.selected_parts import selected
 from trunkline_server.weights.tensor import EncodedTensor, Tensor, Weight
@@ -92,7 +92,8 @@ class Checkpoint(Protocol):
         """Returns the tensors that encode this weight alone, with its rows in the model's order.
 
         Views of the mapped file, or copies if the file joins the weight with others or stores its rows in another
-        order. Empty if the weight is one tensor. Raises KeyError and UnsupportedFormat.
+        order. Empty if the weight is one tensor. Raises KeyError, UnsupportedFormat, and DamagedFile for scales that
+        are not finite.
         """
 
     def fingerprint(self, page_sums: PageSums | None = None) -> str:
@@ -131,6 +132,7 @@ class GgufCheckpoint:
                 shapes[name] = (1, *shape)
         self.config = _config(self.files[0], self._holders, shapes)
         place = gguf_encoder_place if self.config.architecture in ENCODERS else gguf_place
+        _check_layers(path, self.config, len(self._holders))
         self._expected = weight_shapes(self.config)
         self._places = {name: place(name, self.config, self._holders) for name in self._expected}
         for found in self._places.values():
@@ -211,6 +213,7 @@ class SafetensorsCheckpoint:
         self.config = stated_pooling(self.config, config_path, values, _HEAD in self._holders)
         self._holders |= open_modules(path, self.config)
         shapes = {name: file.tensors[name].shape for name, file in self._holders.items()}
+        _check_layers(path, self.config, len(self._holders))
         self._expected = names = weight_shapes(self.config)
         if self.config.architecture in ENCODERS:
             self._places = encoder_places(names, self._holders, self.config)
@@ -292,6 +295,7 @@ class SafetensorsCheckpoint:
 
     def parts(self, name: str) -> Mapping[str, Part]:
         parts = self.stored_parts(name)
+        check_finite(self.path, parts)
         # The parts of a stack's matrix are already its own.
         if not parts or isinstance(self.quantization, Mxfp4):
             return parts
@@ -391,6 +395,12 @@ def _strided(tensor: Tensor, place: Place) -> Tensor:
     data = np.ascontiguousarray(elements).reshape(-1)
     data.flags.writeable = False
     return replace(tensor, shape=elements.shape[:-1], data=data, is_mapped=False)
+
+
+def _check_layers(path: Path, config: ModelConfig, num_tensors: int) -> None:
+    """Raises DamagedFile if there are fewer tensors than layers, before millions of names are made for these."""
+    if config.num_layers > num_tensors:
+        raise DamagedFile(path, f"the config has {config.num_layers} layers, but the files have {num_tensors} tensors")
 
 
 def _check_complete(

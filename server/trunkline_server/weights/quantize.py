@@ -154,6 +154,6 @@ def quantized(tensor: Tensor, stored_as: str, path: Path) -> Tensor:
 
     try:
         data = _kernels.quantize_rows(tensor.format, tensor.data, stored_as, tensor.shape[1])
-    except ValueError as error:
+    except FloatingPointError as error:
         raise DamagedFile(path, f"tensor {quoted(tensor.name)} cannot be quantised: {error}") from error
     return replace(tensor, format=stored_as, data=memoryview(data), is_mapped=False)

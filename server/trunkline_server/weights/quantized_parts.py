@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 FLOATS = ("F16", "BF16", "F32")
+# An integer of each format's size, and the exponent that numbers that are not finite have.
+_EXPONENTS = {"F16": ("<u2", 0x7C00), "BF16": ("<u2", 0x7F80), "F32": ("<u4", 0x7F800000)}
 BITSANDBYTES_STATES = ("weight.quant_state.bitsandbytes__nf4", "weight.quant_state.bitsandbytes__fp4")
 _MAX_STATE_BYTES = 1 << 16
 MXFP4_GROUP = 32
@@ -100,6 +102,22 @@ def quantized_shape(path: Path, scheme: Quantization, module: str, parts: Mappin
         num_outputs, groups, _ = check.shape("blocks", ("U8",), dimensions=3)
         return num_outputs, groups * MXFP4_GROUP
     assert_never(scheme)
+
+
+def check_finite(path: Path, parts: Mapping[str, Part]) -> None:
+    """Raises DamagedFile if a scale of a module, or another of its floats, is not finite."""
+    import numpy as np
+
+    for suffix, part in parts.items():
+        if part.dtype in _EXPONENTS:
+            integers, exponent = _EXPONENTS[part.dtype]
+            bits = np.frombuffer(part.data, dtype=integers)
+            is_finite = not ((bits & exponent) == exponent).any()
+        else:
+            # E8M0, the format of MXFP4's scales, has one code that is no number.
+            is_finite = suffix != "scales" or part.dtype != "U8" or not (np.asarray(part.data) == 255).any()
+        if not is_finite:
+            raise DamagedFile(path, f"tensor {quoted(part.name)} has a number that is not finite")
 
 
 def quantization_state(parts: Mapping[str, Part]) -> Mapping[str, object]:

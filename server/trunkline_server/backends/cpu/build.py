@@ -23,7 +23,7 @@ from trunkline_server.backends.cpu.window_sizes import PoolSizes, WindowNeed
 from trunkline_server.backends.host_memory import available_memory
 from trunkline_server.backends.interface import MAX_DRAFT_TOKENS, BackendInfo
 from trunkline_server.backends.store_files import StoreOptions
-from trunkline_server.errors import BackendUnavailable, DoesNotFit, InvalidArgument
+from trunkline_server.errors import BackendUnavailable, DamagedFile, DoesNotFit, InvalidArgument
 from trunkline_server.models import registry
 from trunkline_server.weights.gguf_splits import split_names
 from trunkline_server.weights.quantize import NONE, bits_of, quantized_bytes
@@ -106,7 +106,7 @@ def build(
     available_bytes = available_memory() if available_bytes is None else available_bytes
     sizes = _pool_sizes(config, need, available_bytes, max_batch_total_tokens, window_parts, kv_dtype, block_size, step)
     options = _LoadOptions(threads=threads, pinning=pinning, kv_dtype=kv_dtype, block_size=block_size)
-    with _named_errors(sizes.num_blocks):
+    with _named_errors(sizes.num_blocks, checkpoint):
         executor, packed = _load(checkpoint, step, sizes, weights_cache, options, bits)
         # The cache keeps one model's weights, so those of the draft model are packed at each start.
         draft_sizes = PoolSizes(num_blocks=sizes.num_blocks)
@@ -168,14 +168,16 @@ def _load(
 
 
 @contextmanager
-def _named_errors(num_blocks: int) -> Iterator[None]:
-    """Raises DoesNotFit and BackendUnavailable for the errors of `_load`."""
+def _named_errors(num_blocks: int, checkpoint: Checkpoint) -> Iterator[None]:
+    """Raises DoesNotFit, DamagedFile and BackendUnavailable for the errors of `_load`."""
     try:
         yield
     except MemoryError as error:
         raise DoesNotFit(
             f"cannot allocate {num_blocks} KV blocks and the weights: {error}", hint="lower `--max-batch-total-tokens`"
         ) from error
+    except FloatingPointError as error:
+        raise DamagedFile(checkpoint.path, str(error)) from error
     except ValueError as error:
         # The model is intact and known, but the kernels do not support its shape.
         raise BackendUnavailable(f"the cpu backend cannot run this model: {error}") from error
