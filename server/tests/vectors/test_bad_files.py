@@ -69,10 +69,12 @@ def test_a_missing_weight_is_named(tmp_path: Path) -> None:
     [
         ("{}", None, "it is not a list of modules"),
         ("[", None, "it is not JSON"),
+        ("[" * 60_000, None, "it is not JSON"),
         ("[5]", None, "it is not a list of modules"),
         ([POOLING], None, "it is missing, though `modules.json` names it"),
         ([POOLING], "[]", "it is not an object"),
         ([POOLING], {"pooling_mode_max_tokens": True}, "pools by `max`"),
+        ([POOLING], {"pooling_mode": ["cls"]}, "which is not supported"),
         ([POOLING], {"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": True}, "which is not supported"),
         ([POOLING], {}, "pools by nothing"),
         ([DENSE], None, "the module `Dense` in this place"),

@@ -261,7 +261,7 @@ def _pooling(path: Path) -> Kind:
     values = _read_object(path)
     # Older versions have a key for each mode, such as `pooling_mode_mean_tokens`.
     old = [name.removeprefix("pooling_mode_") for name, is_on in values.items() if is_on is True]
-    modes = [values["pooling_mode"]] if "pooling_mode" in values else [re.sub("_tokens?$", "", name) for name in old]
+    modes = [str(values["pooling_mode"])] if "pooling_mode" in values else [re.sub("_tokens?$", "", name) for name in old]
     modes = [mode for mode in modes if mode != "include_prompt"]
     if len(modes) != 1 or modes[0] not in _MODES:
         raise UnsupportedFormat(
@@ -287,5 +287,5 @@ def _read(path: Path) -> Any:
         raise DamagedFile(path, f"it has more than {_MAX_BYTES} bytes")
     try:
         return json.loads(data)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DamagedFile(path, f"it is not JSON: {error}") from None
