@@ -92,8 +92,8 @@ impl Grid {
     }
 }
 
-/// Chooses the range with the least error, from its middle or with 0 as one of its numbers. Most weights are small, so a
-/// grid that misses 0 is wrong about many.
+/// Chooses the range with the least error, around the middle of the values or with 0 as one of its numbers. Most
+/// weights are small, so a grid that misses 0 is wrong about many.
 fn q4_1(values: &[f32; BLOCK], out: &mut [u8]) -> bool {
     let low = values.iter().fold(f32::INFINITY, |low, x| low.min(*x));
     let high = values.iter().fold(f32::NEG_INFINITY, |high, x| high.max(*x));

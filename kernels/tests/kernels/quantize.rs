@@ -1,4 +1,4 @@
-//! Matrices that are quantised while they are packed have the bits of blocks that were quantised before, and all numbers of
+//! Matrices that are quantised while they are packed have the bits of blocks that were quantised before. All numbers of
 //! packed matrices are finite.
 
 use half::f16;

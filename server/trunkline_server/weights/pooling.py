@@ -261,7 +261,9 @@ def _pooling(path: Path) -> Kind:
     values = _read_object(path)
     # Older versions have a key for each mode, such as `pooling_mode_mean_tokens`.
     old = [name.removeprefix("pooling_mode_") for name, is_on in values.items() if is_on is True]
-    modes = [str(values["pooling_mode"])] if "pooling_mode" in values else [re.sub("_tokens?$", "", name) for name in old]
+    modes = [re.sub("_tokens?$", "", name) for name in old]
+    if "pooling_mode" in values:
+        modes = [str(values["pooling_mode"])]
     modes = [mode for mode in modes if mode != "include_prompt"]
     if len(modes) != 1 or modes[0] not in _MODES:
         raise UnsupportedFormat(

@@ -6,7 +6,7 @@ import hashlib
 import logging
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 
 from trunkline_server.backends.cpu.backend import CpuBackend
 from trunkline_server.backends.cpu.draft_model import DraftModel
-from trunkline_server.backends.cpu.memory import MemoryNeed, packed_growth, plan_pool
+from trunkline_server.backends.cpu.memory import MemoryNeed, packed_bytes, plan_pool
 from trunkline_server.backends.cpu.ops import TracingOps
 from trunkline_server.backends.cpu.states import refuse_beside_states, with_states
 from trunkline_server.backends.cpu.store import open_store
@@ -25,7 +25,6 @@ from trunkline_server.backends.interface import MAX_DRAFT_TOKENS, BackendInfo
 from trunkline_server.backends.store_files import StoreOptions
 from trunkline_server.errors import BackendUnavailable, DamagedFile, DoesNotFit, InvalidArgument
 from trunkline_server.models import registry
-from trunkline_server.weights.gguf_splits import split_names
 from trunkline_server.weights.quantize import NONE, bits_of, quantized_bytes
 
 if TYPE_CHECKING:
@@ -451,15 +450,10 @@ def memory_need(
     num_apart = sum(window is not None for window in config.windows) if window_tokens else 0
     activations = max_step_tokens * _features_per_token(config) + max_step_sequences * config.vocab_size
     return MemoryNeed(
-        weight_bytes=_weight_bytes(checkpoint) if bits == NONE else quantized_bytes(checkpoint, bits),
+        weight_bytes=packed_bytes(checkpoint) if bits == NONE else quantized_bytes(checkpoint, bits),
         scratch_bytes=ACTIVATION_BYTES * activations + window_tokens * num_apart * layer_bytes,
         kv_bytes_per_token=(config.num_kv_layers - num_apart) * layer_bytes,
     )
-
-
-def _weight_bytes(checkpoint: Checkpoint) -> int:
-    """Returns the bytes of the files, and those that packed matrices take beyond theirs in memory."""
-    return sum(path.stat().st_size for path in _weight_files(checkpoint.path)) + packed_growth(checkpoint)
 
 
 def _layer_bytes(config: ModelConfig, kv_dtype: str, block_size: int) -> int:
@@ -493,9 +487,3 @@ def _features_per_token(config: ModelConfig) -> int:
     return (
         mixer + 4 * config.hidden_size + heads + 3 * config.intermediate_size + experts + 3 * config.shared_expert_size
     )
-
-
-def _weight_files(path: Path) -> Iterable[Path]:
-    if path.is_file():
-        return [path.with_name(name) for name in split_names(path.name)]
-    return path.glob("*.safetensors")

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from trunkline_server.errors import DoesNotFit
+from trunkline_server.weights.gguf_splits import split_names
 from trunkline_server.weights.quantization import Mxfp4
 from trunkline_server.weights.quantize import FLOATS
 from trunkline_server.weights.tensor import stored_bytes
@@ -76,7 +77,14 @@ def _mib(num_bytes: int) -> str:
     return f"{-(-num_bytes // _MIB)} MiB"
 
 
-def packed_growth(checkpoint: Checkpoint) -> int:
+def packed_bytes(checkpoint: Checkpoint) -> int:
+    """Returns the bytes of the files, and those that packed matrices take beyond theirs in memory."""
+    path = checkpoint.path
+    files = [path.with_name(name) for name in split_names(path.name)] if path.is_file() else path.glob("*.safetensors")
+    return sum(file.stat().st_size for file in files) + _growth(checkpoint)
+
+
+def _growth(checkpoint: Checkpoint) -> int:
     """Returns the bytes by which matrices of GGUF's formats exceed their stored size once they are packed."""
     from trunkline_server import _kernels
 
