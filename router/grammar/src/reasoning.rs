@@ -39,7 +39,7 @@ pub(crate) struct ReasoningTokens {
     control: Vec<(u32, &'static str)>,
     /// The tokens allowed in reasoning where no closing mark has begun.
     free_mask: TokenMask,
-    /// All tokens.
+    /// The tokens of the whole vocabulary.
     pub(crate) any: Arc<CachedMask>,
     /// The control token after which a channel is named, and the tokens that do not begin to name that of reasoning.
     pub(crate) channel: Option<(u32, Arc<CachedMask>)>,
