@@ -29,7 +29,7 @@ from trunkline_server.weights.quantization import (
     PackedIntegers,
     Quantization,
 )
-from trunkline_server.weights.quantize import NONE, QUANTIZED
+from trunkline_server.weights.quantize import NONE, QUANTIZED, has_floats
 
 if TYPE_CHECKING:
     from huggingface_hub import CachedRepoInfo
@@ -183,7 +183,7 @@ def _memory(checkpoint: Checkpoint) -> Iterator[tuple[str, str]]:
     kv_dtype = kv_dtype_of("auto", checkpoint.config)
     need = memory_need(checkpoint, NONE, kv_dtype=kv_dtype, **step_limits(None, None))
     yield "weights need", _size(need.weight_bytes)
-    if checkpoint.quantization is None:
+    if has_floats(checkpoint):
         for bits in QUANTIZED:
             less = memory_need(checkpoint, bits, kv_dtype=kv_dtype, **step_limits(None, None)).weight_bytes
             if less < 0.9 * need.weight_bytes:

@@ -14,7 +14,7 @@ from tests.cpu.test_cpu_backend import PROMPT
 from tests.cpu.test_weight_cache import messages, model, same_bits, start
 from tests.cpu.tiny_backend import build_tiny, log_softmax
 from tests.models.tiny import TinyModels
-from tests.weights.quantized_files import write_quantized
+from tests.weights.quantized_files import write_dequantized, write_quantized
 from trunkline_server.backends import registry
 from trunkline_server.backends.cpu.build import memory_need
 from trunkline_server.backends.cpu.memory import MIN_POOL_TOKENS
@@ -53,6 +53,23 @@ def test_every_backend_quantises_to_the_same_numbers(
     assert reference.info.numeric_fingerprint != plain.info.numeric_fingerprint
     found, expected = (log_softmax(backend.score(PROMPT)) for backend in (packed, reference))
     assert 0 < np.abs(found - expected).mean() < 0.02 < np.abs(expected - log_softmax(plain.score(PROMPT))).mean()
+
+
+@pytest.mark.parametrize("case", ["fp8_blocks", "bitsandbytes_4"])
+def test_checkpoints_that_are_decoded_are_quantised(case: str, tiny_model: TinyModels, tmp_path: Path) -> None:
+    folder = tiny_model("llama2").folder
+    meant = write_quantized(folder, tmp_path / "quantized", case)
+    checkpoint = open_checkpoint(tmp_path / "quantized")
+    plain, small = build_tiny(checkpoint), build_tiny(checkpoint, quantize="int8")
+    assert small.info.weight_bytes < plain.info.weight_bytes * 0.6
+    for bits, backend in (("none", plain), ("int8", small)):
+        need = memory_need(checkpoint, bits, kv_dtype="int8", **LIMITS).weight_bytes
+        assert need == pytest.approx(backend.info.weight_bytes, rel=0.1)
+    assert 0 < np.abs(log_softmax(small.score(PROMPT)) - log_softmax(plain.score(PROMPT))).mean() < 0.05
+    # The same numbers in one tensor each.
+    dequantized = open_checkpoint(write_dequantized(folder, tmp_path / "dequantized", meant))
+    other = build_tiny(dequantized, quantize="int8").score(PROMPT)
+    assert np.abs(log_softmax(small.score(PROMPT)) - log_softmax(other)).mean() < 0.05
 
 
 def test_a_model_that_fits_only_when_it_is_quantised(tiny_model: TinyModels) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from trunkline_server.errors import DamagedFile, InvalidArgument, quoted
 from trunkline_server.weights.places import expert_stack, head_stack
-from trunkline_server.weights.quantization import Awq, Gptq, Quantization
+from trunkline_server.weights.quantization import Awq, EightBits, FourBitFloats, Gptq, Quantization
 from trunkline_server.weights.tensor import EncodedTensor, Tensor, stored_bytes
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ QUANTIZED = tuple(_FORMATS)
 _ALIASES = {"bitsandbytes": "int8", "eetq": "int8", "bitsandbytes-nf4": "int4", "nf4": "int4", FP8: "int8"}
 # TGI's names for checkpoints that are quantised already.
 _CHECKPOINTS = {"awq": Awq, "gptq": Gptq}
-FLOATS = ("F32", "F16", "BF16")
+_FLOATS = ("F32", "F16", "BF16")
 WHOLE_MODEL = ("model.embed_tokens.weight", "lm_head.weight")
 # The scores of experts and gates decide much and are small.
 KEPT = ("mlp.gate.weight", "mlp.shared_expert_gate.weight")
@@ -56,7 +56,7 @@ def bits_of(option: str, checkpoint: Checkpoint, *, has_fp8: bool = False) -> st
             )
         return NONE
     bits = FP8 if option == FP8 and has_fp8 else _ALIASES.get(option, option)
-    if bits != NONE and not has_floats(checkpoint):
+    if bits != NONE and not has_floats(checkpoint, keeps_fp8=has_fp8):
         raise InvalidArgument(
             f"`--quantize` is {option}, but `{checkpoint.path}` is quantised already", hint="drop the flag"
         )
@@ -65,16 +65,21 @@ def bits_of(option: str, checkpoint: Checkpoint, *, has_fp8: bool = False) -> st
     return bits
 
 
-def has_floats(checkpoint: Checkpoint) -> bool:
-    """Returns True if any matrix would be quantised; the matrices of GGUF files may be quantised already."""
-    return checkpoint.quantization is None and any(
-        is_quantizable(checkpoint.tensor(name)) for name in checkpoint.names()
-    )
+def has_floats(checkpoint: Checkpoint, *, keeps_fp8: bool = False) -> bool:
+    """Returns True if any matrix would be quantised; the matrices of GGUF files may be quantised already.
+
+    keeps_fp8: FP8, NF4 and FP4 are multiplied as they are, instead of being decoded to bf16.
+    """
+    scheme = checkpoint.quantization
+    is_decoded = isinstance(scheme, FourBitFloats) or (isinstance(scheme, EightBits) and scheme.is_float)
+    if scheme is not None and (keeps_fp8 or not is_decoded):
+        return False
+    return any(is_quantizable(checkpoint.encoded(name)) for name in checkpoint.names())
 
 
 def is_quantizable(tensor: Weight) -> bool:
     """Returns True if a tensor is a matrix of floats that quantising changes."""
-    is_matrix = tensor.format in FLOATS and len(tensor.shape) == 2 and tensor.shape[1] % _GROUP == 0
+    is_matrix = tensor.format in _FLOATS and len(tensor.shape) == 2 and tensor.shape[1] % _GROUP == 0
     return is_matrix and not tensor.name.endswith(KEPT)
 
 
@@ -92,7 +97,7 @@ def quantized_format(tensor: Weight, bits: str) -> str | None:
 
 def quantized_bytes(checkpoint: Checkpoint, bits: str) -> int:
     """Returns the bytes of all weights of an unquantised checkpoint once they are quantised, before packing."""
-    tensors = {tensor.name: tensor for tensor in map(checkpoint.tensor, checkpoint.names())}
+    tensors = {tensor.name: tensor for tensor in map(checkpoint.encoded, checkpoint.names())}
     return sum(
         stored_bytes(quantized_format(tensor, bits) or tensor.format, tensor.shape) for tensor in tensors.values()
     )
@@ -132,10 +137,11 @@ class QuantizedCheckpoint:
         return quantized_format(tensor, self._bits)
 
     def stored_parts(self, name: str) -> Mapping[str, Part]:
-        return self._checkpoint.stored_parts(name)
+        """Returns nothing, as weights that were in parts are one tensor each."""
+        return {}
 
     def parts(self, name: str) -> Mapping[str, Part]:
-        return self._checkpoint.parts(name)
+        return {}
 
     def fingerprint(self, page_sums: PageSums | None = None) -> str:
         return f"{self._checkpoint.fingerprint(page_sums)} {self._bits}"

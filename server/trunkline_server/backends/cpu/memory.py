@@ -6,9 +6,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from trunkline_server.errors import DoesNotFit
-from trunkline_server.weights.gguf_splits import split_names
-from trunkline_server.weights.quantization import Mxfp4
-from trunkline_server.weights.quantize import FLOATS
 from trunkline_server.weights.tensor import stored_bytes
 
 if TYPE_CHECKING:
@@ -78,21 +75,11 @@ def _mib(num_bytes: int) -> str:
 
 
 def packed_bytes(checkpoint: Checkpoint) -> int:
-    """Returns the bytes of the files, and those that packed matrices take beyond theirs in memory."""
-    path = checkpoint.path
-    files = [path.with_name(name) for name in split_names(path.name)] if path.is_file() else path.glob("*.safetensors")
-    return sum(file.stat().st_size for file in files) + _growth(checkpoint)
-
-
-def _growth(checkpoint: Checkpoint) -> int:
-    """Returns the bytes by which matrices of GGUF's formats exceed their stored size once they are packed."""
+    """Returns the bytes of all weights once they are packed, in the formats to which the kernels decode them."""
     from trunkline_server import _kernels
 
-    if not isinstance(checkpoint.quantization, Mxfp4 | None):
-        return 0
     tensors = {tensor.name: tensor for tensor in map(checkpoint.encoded, checkpoint.names())}
-    matrices = [tensor for tensor in tensors.values() if len(tensor.shape) == 2 and tensor.format not in FLOATS]
     return sum(
-        max(0, _kernels.packed_bytes(each.format, *each.shape) - stored_bytes(each.format, each.shape))
-        for each in matrices
+        _kernels.packed_bytes(each.format, *each.shape) if len(each.shape) == 2 else stored_bytes("F32", each.shape)
+        for each in tensors.values()
     )
