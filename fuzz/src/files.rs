@@ -47,18 +47,29 @@ pub fn gguf_seeds() -> Vec<Vec<u8>> {
     vec![[head(0, values.len() as u64), values.concat()].concat(), head(u64::MAX, u64::MAX)]
 }
 
+/// Memory that building a tokenizer may take per byte of its file: a short piece has entries in several tables.
+const MAX_VOCABULARY_BYTES_OF_BYTE: usize = 256;
+/// Memory that building any tokenizer may take, for rules such as the expressions that cut text.
+const FIXED_VOCABULARY_BYTES: usize = 1 << 20;
+
 /// A text in which rules of all kinds apply, at the beginning and at the end too.
 const TEXT: &str = " é <s>e\u{301}\u{200b}\u{200b} ﬁx  the the½<0x41>🙂▁<|call|>  ";
 
 /// Builds a tokenizer from `tokenizer.model`, or says why not. One that is built encodes any text.
 pub fn vocabulary(data: &[u8]) {
-    let built = tokenizer_from_sentence_piece(data, BTreeMap::new(), SpaceRules::default())
-        .map(|built| built.tokenizer)
-        .or_else(|_| {
-            let end = [(300, AddedToken::from("<s>", true))];
-            tokenizer_from_tiktoken(data, end.into(), "llama").map(|built| built.tokenizer)
-        });
-    let Ok(tokenizer) = built else { return };
+    let mut built = None;
+    let peak = peak_bytes(|| {
+        built = tokenizer_from_sentence_piece(data, BTreeMap::new(), SpaceRules::default())
+            .map(|built| built.tokenizer)
+            .or_else(|_| {
+                let end = [(300, AddedToken::from("<s>", true))];
+                tokenizer_from_tiktoken(data, end.into(), "llama").map(|built| built.tokenizer)
+            })
+            .ok();
+    });
+    let limit = FIXED_VOCABULARY_BYTES + MAX_VOCABULARY_BYTES_OF_BYTE * data.len();
+    assert!(peak <= limit, "{peak} bytes of memory for {} bytes, the limit is {limit}", data.len());
+    let Some(tokenizer) = built else { return };
     for special in [EncodeSpecial::Allow, EncodeSpecial::Plain] {
         let ids = tokenizer.encode(TEXT, special).unwrap();
         assert!(ids.iter().all(|&id| tokenizer.token_bytes(id).is_some()), "{ids:?}");

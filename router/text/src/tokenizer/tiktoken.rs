@@ -127,5 +127,11 @@ fn ranks(bytes: &[u8]) -> Result<BTreeMap<u32, Vec<u8>>, TextError> {
     if let Some(missing) = (0..=u8::MAX).find(|byte| !tokens.contains(&[*byte][..])) {
         return Err(invalid(format!("byte {missing} has no token")));
     }
-    Ok(ranks)
+    // Ids without a token take memory, too.
+    match ranks.last_key_value() {
+        Some((last, _)) if *last as usize >= 2 * ranks.len() => {
+            Err(invalid(format!("the largest rank is {last}, but there are only {} tokens", ranks.len())))
+        }
+        _ => Ok(ranks),
+    }
 }

@@ -125,6 +125,10 @@ fn damaged_tiktoken_files_are_errors() {
     for (bytes, expected) in [
         (text.replacen("AA== 0\n", "", 1), "byte 0 has no token"),
         (text.replacen(" 7\n", " 8\n", 1), "line 9 repeats a token or a rank"),
+        (
+            text.replacen(" 7\n", " 3000000\n", 1),
+            "the largest rank is 3000000, but there are only 500 tokens",
+        ),
         (text.replacen(" 7\n", " 4294967295\n", 1), "line 8 has an empty token, or a rank"),
         (format!("{text}YWI=\n"), "line 501 is not a token in base64, a space and a rank"),
         (format!("{text}=== 600\n"), "line 501 is not a token"),
