@@ -143,7 +143,14 @@ SAMPLES: dict[str, dict[str, list[Any]]] = {
         "reasoning_content": ["Let me think."],
         "reasoning": ["Let me think."],
     },
-    "completion": SHARED | {"prompt": [PROMPT, [5, 6], [[5], [6]]], "best_of": [2], "echo": [True], "logprobs": [2]},
+    "completion": SHARED
+    | {
+        "prompt": [PROMPT, [5, 6], [[5], [6]]],
+        "best_of": [2],
+        "echo": [True],
+        "logprobs": [2],
+        "timings_per_token": [True, False],
+    },
     "response": {name: SHARED[name] for name in ("model", "temperature", "top_p", "stream", "timeout", "service_tier")}
     | {name: SHARED[name] for name in ("prompt_cache_key", "prompt_cache_retention", "seed", "cache_salt")}
     | {

@@ -56,7 +56,7 @@ const OF_COMPLETIONS: &str = "prompt best_of echo suffix prompt_embeds add_speci
 /// Fields of chats that `/v1/completions` has in no server, or that only name how a chat is written.
 const OF_CHATS: &str = "messages tools tool_choice top_logprobs reasoning_effort include_reasoning parallel_tool_calls
     add_generation_prompt continue_final_message documents chat_template chat_template_kwargs max_completion_tokens
-    modalities verbosity web_search_options audio prediction function_call functions timings_per_token tool_prompt";
+    modalities verbosity web_search_options audio prediction function_call functions tool_prompt";
 
 const IGNORED_FIELDS: &str = "x-ignored-fields";
 

@@ -342,9 +342,15 @@ async fn render_refuses_what_the_real_route_refuses() {
 
 #[tokio::test]
 async fn timings_count_tokens_and_drafts_in_each_chunk() {
+    for (route, asked) in [(CHAT, json!({"messages": user("x")})), (COMPLETIONS, json!({"prompt": "x"}))] {
+        timings_count(route, &asked).await;
+    }
+}
+
+async fn timings_count(route: &str, asked: &Value) {
     let router = Router::saying("a few words").await;
-    let body = json!({"messages": user("x"), "timings_per_token": true});
-    let whole = router.post(CHAT, &body).await.ok();
+    let body = with(asked.clone(), json!({"timings_per_token": true, "max_tokens": 8}));
+    let whole = router.post(route, &body).await.ok();
     let timings = &whole["timings"];
     let (usage, count) = (&whole["usage"], |field: &str| timings[field].as_u64().unwrap());
     assert_eq!(count("predicted_n"), usage["completion_tokens"]);
@@ -355,12 +361,12 @@ async fn timings_count_tokens_and_drafts_in_each_chunk() {
     );
 
     let fields = json!({"stream": true, "stream_options": {"include_usage": true}});
-    let events = router.post(CHAT, &with(body, fields)).await.events();
+    let events = router.post(route, &with(body, fields)).await.events();
     let counts: Vec<u64> =
         events.iter().filter_map(|event| event["timings"]["predicted_n"].as_u64()).collect();
     assert!(counts.len() > 3 && counts.is_sorted(), "{counts:?}");
     assert_eq!(counts.last().copied(), usage["completion_tokens"].as_u64());
-    let plain = router.post(CHAT, &json!({"messages": user("x")})).await.ok();
+    let plain = router.post(route, asked).await.ok();
     assert!(plain.get("timings").is_none());
 }
 

@@ -23,6 +23,8 @@ pub(super) struct Shown {
     /// The number of likeliest tokens in `prompt_logprobs`, vLLM's form of the prompt's logprobs.
     pub(super) prompt_logprobs: Option<usize>,
     pub(super) usage: StreamUsage,
+    /// True if pieces have `timings`.
+    pub(super) timings: bool,
     /// The stop strings, for `stop_reason`.
     pub(super) stops: Vec<String>,
 }
@@ -30,6 +32,11 @@ pub(super) struct Shown {
 impl Shown {
     pub(super) fn end(&self, reason: FinishReason) -> (&'static str, Option<StopReason>) {
         (finish_reason(reason), StopReason::new(reason, &self.stops))
+    }
+
+    /// Returns true if each piece depends on the counts up to it.
+    fn counts_each_piece(&self) -> bool {
+        self.timings || self.usage == StreamUsage::Each
     }
 }
 
@@ -66,6 +73,7 @@ impl Head {
             system_fingerprint: &self.system_fingerprint,
             choices,
             usage,
+            timings: None,
         }
     }
 }
@@ -144,7 +152,7 @@ impl Render for CompletionStream {
     fn output(&mut self, index: usize, output: Output, events: &mut Events) {
         let choice = &mut self.choices[index];
         let with_logprobs = self.shown.logprobs.is_some();
-        if !with_logprobs && output.finish.is_none() && self.shown.usage != StreamUsage::Each {
+        if !with_logprobs && output.finish.is_none() && !self.shown.counts_each_piece() {
             if !output.text.is_empty() {
                 events.framed(&choice.piece, &output.text);
             }
@@ -169,12 +177,14 @@ impl Render for CompletionStream {
             ..Choice::default()
         };
         let usage = self.shown.usage.of_chunk(|| output.so_far.into());
-        events.json(&self.head.answer(vec![choice], usage));
+        let timings = self.shown.timings.then(|| output.so_far.into());
+        events.json(&Answer { timings, ..self.head.answer(vec![choice], usage) });
     }
 
     fn finished(&mut self, usage: generate::Usage, events: &mut Events) {
         if self.shown.usage != StreamUsage::None {
-            events.json(&self.head.answer(Vec::new(), Some(Some(usage.into()))));
+            let timings = self.shown.timings.then(|| usage.into());
+            events.json(&Answer { timings, ..self.head.answer(Vec::new(), Some(Some(usage.into()))) });
         }
         events.done();
     }

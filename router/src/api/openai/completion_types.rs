@@ -11,7 +11,7 @@ use utoipa::ToSchema;
 use super::body::body;
 use super::prompt_logprobs::{PromptLogprobs, PromptLogprobsCount};
 use super::prompts::Prompts;
-use super::{CompletionLogprobs, OneOrMany, Seed, StopReason, StreamOptions, Usage};
+use super::{CompletionLogprobs, OneOrMany, Seed, StopReason, StreamOptions, Timings, Usage};
 use crate::api::chat::structured::StructuredFields;
 use crate::error::ApiError;
 use crate::request::number::bounded;
@@ -42,6 +42,9 @@ body! {
         /// Returns the logprobs of the generated tokens, and of this number of the likeliest tokens at each position.
         #[schema(minimum = 0, maximum = 20)]
         pub logprobs: Option<i64>,
+        /// If true, each piece, or the whole answer, has `timings`: tokens per second and cached tokens. Part of
+        /// llama.cpp's API.
+        pub timings_per_token: Option<bool>,
     }
 }
 
@@ -65,6 +68,9 @@ pub struct Answer<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Usage>)]
     pub usage: Option<Option<Usage>>,
+    /// The counts and times of the output up to here, or of the whole answer, if the request has `timings_per_token`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timings: Option<Timings>,
 }
 
 /// One of the outputs, or a piece of it.

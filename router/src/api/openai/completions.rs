@@ -81,6 +81,7 @@ impl Call for Body {
             logprobs: count(params.logprobs),
             prompt_logprobs: count(self.prompt_logprobs.and_then(|count| count.0)),
             usage: StreamUsage::of(self.stream_options),
+            timings: self.timings_per_token == Some(true),
             stops: params.stops.clone(),
         };
         // Outputs are ranked by their logprobs.
@@ -191,7 +192,8 @@ impl pipeline::Answer for CompletionAnswer {
                 choices.push(choice(index, (prompt, scored.clone()), output, &self.shown, &self.tokenizer));
             }
         }
-        axum::Json(self.head.answer(choices, Some(Some(usage.into())))).into_response()
+        let timings = self.shown.timings.then(|| usage.into());
+        axum::Json(Answer { timings, ..self.head.answer(choices, Some(Some(usage.into()))) }).into_response()
     }
 }
 
