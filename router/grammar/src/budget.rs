@@ -18,13 +18,13 @@ pub(crate) struct Budgeted {
 
 #[derive(Clone)]
 enum Place {
-    /// Where reasoning may begin, with the last bytes of the text.
+    /// Reasoning may begin here. Holds the last bytes of the text.
     Outside(Vec<u8>),
     /// In reasoning, with the last bytes of it.
     Reasoning(Vec<u8>),
     /// In the mark that closes reasoning without budget left, with the number of its tokens.
     Closing(usize),
-    /// Where no reasoning can follow.
+    /// No reasoning can follow.
     Over,
 }
 

@@ -84,7 +84,7 @@ def test_a_quantised_checkpoint_names_its_method(
     write_quantized(tiny_model("llama2").folder, tmp_path, case)
     rows = described(tmp_path)
     assert rows["weights"].strip() == method
-    # What becomes BF16 here can be quantised instead.
+    # Weights that would become BF16 can be quantised instead.
     assert ("with --quantize int4" in rows) == is_decoded
 
 

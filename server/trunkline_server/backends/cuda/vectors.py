@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Vectors:
-    """How the model makes vectors. generates: it has logits, too."""
+    """Says how the model makes vectors. generates: it has logits, too."""
 
     model: DeviceModel
     pooling: Pooling
