@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from tests.models.tiny import CASES, TinyModels
 from tests.weights.gguf_files import write_model
 from trunkline_server.cli import main
 from trunkline_server.export.config_keys import as_written
+from trunkline_server.export.tokenizer_keys import NAMES
 from trunkline_server.models.config import ModelConfig, RopeScaling
 from trunkline_server.models.rope import rope
 from trunkline_server.weights.checkpoint import Checkpoint, open_checkpoint
@@ -114,6 +116,18 @@ def test_tokenizer_and_template_are_those_of_the_folder(tiny_model: TinyModels, 
     assert (fields["tokenizer.ggml.add_bos_token"], fields["tokenizer.ggml.add_eos_token"]) == (False, True)
     assert fields["tokenizer.chat_template"] == "{{ messages }}"
     assert fields["general.file_type"] == 7
+
+
+def test_names_of_pre_tokenizers_mean_the_same_to_the_router() -> None:
+    source = (Path(__file__).parents[3] / "router/text/src/tokenizer/pre.rs").read_text()
+    expressions = dict(re.findall(r'^const (\w+): &str = r"(.+)";$', source, re.MULTILINE))
+    for (steps, ignores_merges, composes), name in NAMES.items():
+        (arm,) = re.findall(rf'"{re.escape(name)}"[^=]*=>\s*(.+?)\n            (?:"|other)', source, re.DOTALL)
+        assert ("ignore_merges: true" in arm, "compose: true" in arm) == (ignores_merges, composes), name
+        if match := re.search(r"Expression\((\w+)\)", arm):
+            assert steps == (expressions[match[1]],), name
+        else:
+            assert ("DigitsThenGpt2" in arm) == (steps == ("Digits", "ByteLevel")), name
 
 
 @pytest.mark.parametrize(

@@ -90,9 +90,7 @@ def _formats(checkpoint: GgufCheckpoint, bits: str) -> dict[str, str | None]:
     for name in checkpoint.names():
         if name == "lm_head.weight" and checkpoint.config.tie_word_embeddings:
             continue
-        place = checkpoint.place(name)
-        tensor = checkpoint.tensor(name)
-        formats.setdefault(place.tensor, quantized_format(tensor, bits))
+        formats.setdefault(checkpoint.place(name).tensor, quantized_format(checkpoint.encoded(name), bits))
     return formats
 
 

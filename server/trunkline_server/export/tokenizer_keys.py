@@ -22,7 +22,7 @@ _CASES_END = r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _SUFFIX = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
 # Names of llama.cpp by the steps of the pre-tokenizer, by whether whole pieces are tokens without merges, and by
 # whether text is composed. router/text/src/tokenizer/pre.rs has the same expressions.
-_NAMES = {
+NAMES = {
     (("ByteLevel",), False, False): "gpt-2",
     (("Digits", "ByteLevel"), False, False): "smollm",
     ((_CL100K + r"\p{N}{1,3}" + _CL100K_END,), True, False): "llama-bpe",
@@ -46,7 +46,7 @@ def tokenizer_keys(folder: Path, vocab_size: int) -> dict[str, Value]:
     if not isinstance(model, dict) or model.get("type", "BPE") != "BPE" or model.get("byte_fallback"):
         what = "has no `tokenizer.json`" if not tokenizer else "has a tokenizer that is not byte-level BPE"
         raise UnsupportedFormat(f"`{folder}` {what}, so it cannot be written as GGUF", hint=CONVERTER_HINT)
-    if (name := _NAMES.get(_properties(tokenizer, model))) is None:
+    if (name := NAMES.get(_properties(tokenizer, model))) is None:
         raise UnsupportedFormat(
             f"`{path}` splits text in a way for which GGUF has no name that is known here", hint=CONVERTER_HINT
         )
