@@ -1,12 +1,13 @@
 //! Bytes of Python's buffers, borrowed without a copy.
 
-use crate::failure::pack_failure;
 use pyo3::buffer::PyUntypedBuffer;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use trunkline_kernels::pack::{self, Format, PackError, SourceBytes};
 use trunkline_kernels::threads::{ThreadPool, default_num_threads};
+
+use crate::failure::pack_failure;
 
 /// Returns the buffer of `data`. Fails unless it is C-contiguous.
 pub(super) fn buffer_of(data: &Bound<'_, PyAny>) -> PyResult<PyUntypedBuffer> {

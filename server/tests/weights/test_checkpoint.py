@@ -303,18 +303,29 @@ def test_both_ways_in_which_gguf_states_the_delta_rule(tiny_model: TinyModels, t
             )
 
 
-@pytest.mark.parametrize("stored_as", ["", "F32", "Q8_0"])
-def test_weights_that_are_transposed_are_read_only_when_they_are_needed(
-    stored_as: str, tiny_model: TinyModels, tmp_path: Path
+@pytest.mark.parametrize(
+    ("case", "stored_as", "copied"),
+    [
+        ("deepseek_v2", "", {"k_up", "q_nope", "q_rope"}),
+        ("deepseek_v2", "F32", {"k_up", "q_nope", "q_rope"}),
+        ("deepseek_v2", "Q8_0", {"k_up", "q_nope", "q_rope"}),
+        ("gpt_oss", "", {"experts"}),
+        ("qwen3_next", "", {"q_proj", "gate_proj", "qkv_proj", "strength_proj", "step_proj"}),
+        ("qwen3_next", "BF16", {"q_proj", "gate_proj", "qkv_proj", "strength_proj", "step_proj"}),
+    ],
+)
+def test_weights_that_are_copied_are_read_only_when_they_are_needed(
+    case: str, stored_as: str, copied: set[str], tiny_model: TinyModels, tmp_path: Path
 ) -> None:
-    model = tiny_model("deepseek_v2")
+    model = tiny_model(case)
     path = write_model(model, tmp_path / "m.gguf", stored_as, divides_heads=False) if stored_as else model.folder
     checkpoint = open_checkpoint(path)
     late = set()
     for name in checkpoint.names():
         weight, tensor = checkpoint.encoded(name), checkpoint.tensor(name)
         assert (weight.name, weight.format, weight.shape) == (tensor.name, tensor.format, tensor.shape)
+        assert weight.interleaved_heads == tensor.interleaved_heads
         if isinstance(weight, EncodedTensor):
             assert bytes(weight.read().data) == bytes(tensor.data)
             late.add(name.split(".")[4])
-    assert late == {"k_up"}
+    assert late == copied

@@ -77,7 +77,7 @@ class Checkpoint(Protocol):
         """
 
     def encoded(self, name: str) -> Weight:
-        """Returns the weight with this name as `tensor` does, but one that must be decoded or transposed is read later.
+        """Returns the weight with this name as `tensor` does, but one that must be decoded or copied is read later.
 
         A start that finds the packed weights in the cache never reads it.
         """
@@ -150,11 +150,14 @@ class GgufCheckpoint:
         return self._places[_resolve(self.config, name)]
 
     def encoded(self, name: str) -> Weight:
-        place = self.place(name)
-        if not place.transposes_rows:
+        name = _resolve(self.config, name)
+        place, shape = self._places[name], self._expected[name]
+        if not place.is_copied or len(shape) == 1:
             return self.tensor(name)
-        stored_as = _transposed_format(self._holders[place.tensor].tensors[place.tensor].format)
-        return EncodedTensor(name, stored_as, self._expected[name], partial(self.tensor, name))
+        stored_as = self._holders[place.tensor].tensors[place.tensor].format
+        stored_as = _transposed_format(stored_as) if place.transposes_rows else stored_as
+        heads = interleaved_heads(name, self.config, is_gguf=True)
+        return EncodedTensor(name, stored_as, shape, partial(self.tensor, name), heads)
 
     def stored_parts(self, name: str) -> Mapping[str, Part]:
         if _resolve(self.config, name) not in self._places:
@@ -276,16 +279,18 @@ class SafetensorsCheckpoint:
     def encoded(self, name: str) -> Weight:
         name, parts = _resolve(self.config, name), self.stored_parts(name)
         place, shape = self._places[name], self._expected[name]
-        if not parts and not place.transposes_rows:
+        if not parts and (not place.is_copied or len(shape) == 1):
             return self.tensor(name)
+        heads = None
         if parts:
             assert self.quantization is not None, "parts are only found under a scheme"
             num_inputs = shape[0] if place.transposes_rows else shape[1]
             stored_as = decoded_format(self.quantization, parts, num_inputs=num_inputs)
         else:
             stored_as = self._holders[place.tensor].tensors[place.tensor].dtype
+            heads = interleaved_heads(name, self.config, is_gguf=False)
         stored_as = _transposed_format(stored_as) if place.transposes_rows else stored_as
-        return EncodedTensor(name, stored_as, shape, read=partial(self.tensor, name))
+        return EncodedTensor(name, stored_as, shape, partial(self.tensor, name), heads)
 
     def stored_parts(self, name: str) -> Mapping[str, Part]:
         name = _resolve(self.config, name)

@@ -67,6 +67,12 @@ class Place:
     subtracts_rows: bool = False
     num_rows: int | None = None
 
+    @property
+    def is_copied(self) -> bool:
+        """True if the weight is a large copy of the tensor's bytes instead of a view."""
+        is_apart = self.step > 1 or len(self.rows) > 1
+        return self.transposes_rows or self.is_transposed or (is_apart and not self.subtracts_rows)
+
 
 def safetensors_place(name: str, config: ModelConfig, tensors: Container[str] = ()) -> Place:
     """Returns the place of a weight in safetensors. tensors: the names in the files."""
@@ -294,6 +300,11 @@ def expert_stack(name: str, num_experts: int) -> list[str] | None:
         return None
     projections = ("down_proj",) if match[3] == "down_proj" else ("gate_proj", "up_proj")
     return [f"{match[1]}mlp.experts.{expert}.{part}.weight" for expert in range(num_experts) for part in projections]
+
+
+def is_stacked(name: str) -> bool:
+    """Returns True if a weight is a matrix of an expert or of a single head, which one product multiplies."""
+    return re.fullmatch(rf"(?:.+\.)(?:{_EXPERT.pattern}|{_HEAD_PART.pattern})\.weight", name) is not None
 
 
 def head_stack(name: str, num_heads: int) -> list[str] | None:

@@ -10,14 +10,13 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from trunkline_server.errors import DamagedFile, InvalidArgument, quoted
-from trunkline_server.weights.places import expert_stack, head_stack
+from trunkline_server.weights.places import is_stacked
 from trunkline_server.weights.quantization import Awq, EightBits, FourBitFloats, Gptq, Quantization
 from trunkline_server.weights.tensor import EncodedTensor, Tensor, stored_bytes
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from trunkline_server.models.config import ModelConfig
     from trunkline_server.weights.checkpoint import Checkpoint
     from trunkline_server.weights.fingerprint import PageSums
     from trunkline_server.weights.identity import SourceIdentity
@@ -83,11 +82,6 @@ def is_quantizable(tensor: Weight) -> bool:
     return is_matrix and not tensor.name.endswith(KEPT)
 
 
-def is_stacked(name: str, config: ModelConfig) -> bool:
-    """Returns True if a weight is a matrix of an expert or of a single head, which one product multiplies."""
-    return bool(expert_stack(name, config.num_experts) or head_stack(name, config.num_heads))
-
-
 def quantized_format(tensor: Weight, bits: str) -> str | None:
     """Returns the format to which a tensor is quantised, None if it stays as it is. bits: `none`, `int8` or `int4`."""
     if bits == NONE or not is_quantizable(tensor):
@@ -132,7 +126,7 @@ class QuantizedCheckpoint:
         return EncodedTensor(tensor.name, stored_as, tensor.shape, read, tensor.interleaved_heads)
 
     def _format(self, tensor: Weight) -> str | None:
-        if self._keeps_stacks and is_stacked(tensor.name, self.config):
+        if self._keeps_stacks and is_stacked(tensor.name):
             return None
         return quantized_format(tensor, self._bits)
 

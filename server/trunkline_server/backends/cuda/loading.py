@@ -26,9 +26,9 @@ from trunkline_server.backends.cuda.weights import DenseWeight, DeviceWeight, De
 from trunkline_server.errors import DoesNotFit
 from trunkline_server.weights.checkpoint import Checkpoint
 from trunkline_server.weights.dequantize import dequantize
-from trunkline_server.weights.places import expert_stack, head_stack
+from trunkline_server.weights.places import expert_stack, head_stack, is_stacked
 from trunkline_server.weights.quantization import EightBits
-from trunkline_server.weights.quantize import WHOLE_MODEL, is_quantizable, is_stacked
+from trunkline_server.weights.quantize import WHOLE_MODEL, is_quantizable
 from trunkline_server.weights.quantized_parts import FLOATS, Part, quantization_state, quantized_shape
 from trunkline_server.weights.tensor import Tensor, Weight
 
@@ -136,7 +136,7 @@ class _Loader:
 
     def load(self) -> DeviceWeights:
         names = (*self._parts, *self._tensors)
-        if any(self._kind(name) != "dense" for name in names if is_stacked(name, self._checkpoint.config)):
+        if any(self._kind(name) != "dense" and is_stacked(name) for name in names):
             logger.info("quantised experts and matrices of heads become %s", str(self._dtype).removeprefix("torch."))
         vectors = {name: self._vector(tensor) for name, tensor in self._tensors.items() if len(tensor.shape) == 1}
         if self._device.type == "cuda":
@@ -193,7 +193,7 @@ class _Loader:
 
     def _make(self, names: Sequence[str], vectors: Mapping[str, torch.Tensor]) -> list[DeviceWeight]:
         """Makes the matrix of a stack, or its members if they cannot be combined."""
-        if self._kind(names[0]) != "quantized" or self._dense_stack(names[0]):
+        if self._kind(names[0]) != "quantized" or is_stacked(names[0]):
             weights = [self._tensors.get(name) or self._checkpoint.tensor(name) for name in names]
             tensors = [weight if isinstance(weight, Tensor) else weight.read() for weight in weights]
             return [self._matrix(tensors, vectors)]
@@ -235,7 +235,7 @@ class _Loader:
             begin += tensor.shape[0]
         bias = self._bias(slices, vectors)
         with self._thread_staging() as staging:
-            if tensors[0].format in GROUPED_FORMATS and not self._dense_stack(tensors[0].name):
+            if tensors[0].format in GROUPED_FORMATS and not is_stacked(tensors[0].name):
                 parts = [self._raw(tensor, staging) for tensor in tensors]
                 with staging.on_stream():
                     return grouped_weight(
@@ -252,7 +252,7 @@ class _Loader:
             )  # fmt: skip
 
     def _is_rounded(self, tensor: Tensor) -> bool:
-        is_kept = tensor.name in WHOLE_MODEL or is_stacked(tensor.name, self._checkpoint.config)
+        is_kept = tensor.name in WHOLE_MODEL or is_stacked(tensor.name)
         return is_quantizable(tensor) and not is_kept
 
     def _rounded(
