@@ -44,6 +44,16 @@ SHARED: dict[str, list[Any]] = {
     "cache_retention": [{"priority": "low"}, {"priority": "normal"}, {"priority": "high", "ttl_s": 1}],
     "logit_bias": [{}, {"5": -100}, {"5": 100, "6": 0.5}],
     "typical_p": [0.9],
+    "top_n_sigma": [2.0, -1],
+    "xtc_probability": [0.5],
+    "xtc_threshold": [0.2],
+    "dry_multiplier": [0.8],
+    "dry_base": [2],
+    "dry_allowed_length": [3],
+    "dry_penalty_last_n": [100, -1],
+    "dry_sequence_breakers": [[], ["."]],
+    "bad_words": [[], ["the", " of"]],
+    "return_token_ids": [True],
     "allowed_token_ids": [[5, 6]],
     "stop_token_ids": [[], [5]],
     "skip_special_tokens": [True, False],
@@ -85,6 +95,7 @@ MESSAGES: dict[str, list[Any]] = {
     "temperature": [0.5],
     "top_p": [0.5],
     "top_k": [5],
+    "min_p": [0.1],
     "cache_control": [{"type": "ephemeral", "ttl": "5m"}, {"type": "ephemeral", "ttl": "1h"}, {"type": "ephemeral"}],
     "seed": [7],
     "cache_salt": ["salt"],
@@ -152,6 +163,7 @@ SAMPLES: dict[str, dict[str, list[Any]]] = {
         "timings_per_token": [True, False],
     },
     "response": {name: SHARED[name] for name in ("model", "temperature", "top_p", "stream", "timeout", "service_tier")}
+    | {name: SHARED[name] for name in ("top_k", "min_p")}
     | {name: SHARED[name] for name in ("prompt_cache_key", "prompt_cache_retention", "seed", "cache_salt")}
     | {
         "input": [PROMPT, [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": PROMPT}]}]],

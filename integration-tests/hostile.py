@@ -23,12 +23,15 @@ USER = [{"role": "user", "content": "x"}]
 FIELDS: dict[str, tuple[dict[str, Any], str]] = {
     CHAT: (
         {"messages": USER},
-        "temperature top_p top_k min_p typical_p seed n max_tokens min_tokens frequency_penalty presence_penalty "
-        "repetition_penalty top_logprobs timeout",
+        "temperature top_p top_k min_p typical_p top_n_sigma xtc_probability xtc_threshold seed n max_tokens "
+        "min_tokens frequency_penalty presence_penalty repetition_penalty top_logprobs timeout",
     ),
-    COMPLETIONS: ({"prompt": "x"}, "temperature top_p top_k min_p typical_p seed n best_of max_tokens logprobs"),
-    RESPONSES: ({"input": "x"}, "temperature top_p max_output_tokens top_logprobs max_tool_calls"),
-    ANTHROPIC: ({"messages": USER}, "temperature top_p top_k max_tokens seed timeout"),
+    COMPLETIONS: (
+        {"prompt": "x"},
+        "temperature top_p top_k min_p typical_p seed n best_of max_tokens logprobs",
+    ),
+    RESPONSES: ({"input": "x"}, "temperature top_p top_k min_p max_output_tokens top_logprobs max_tool_calls"),
+    ANTHROPIC: ({"messages": USER}, "temperature top_p top_k min_p max_tokens seed timeout"),
     "/generate": (
         {"inputs": "x"},
         "temperature top_p top_k typical_p seed best_of max_new_tokens repetition_penalty frequency_penalty "

@@ -160,12 +160,12 @@ def becomes_greedy(value: float) -> Effect:
     return Effect(lambda _: value, lambda reply, known: reply.texts == known.greedy.texts, is_sampled=True)
 
 
-def repeats_less(value: float) -> Effect:
+def repeats_less(value: float, **more: Any) -> Effect:
     def check(reply: Reply, known: Known) -> bool:
         num_repeats = [len(words) - len(set(words)) for words in (reply.text.split(), known.greedy.text.split())]
         return reply.text != known.greedy.text and num_repeats[0] <= num_repeats[1]
 
-    return Effect(lambda _: value, check)
+    return Effect(lambda _: value, check, lambda _: more)
 
 
 def goes_on_to(num_tokens: int, value: Any) -> Effect:
@@ -221,6 +221,16 @@ EFFECTS: dict[str, Effect] = {
     "typical_p": Effect(
         lambda _: 0.01, lambda reply, known: reply.text not in (known.greedy.text, known.sampled.text), is_sampled=True
     ),
+    "top_n_sigma": becomes_greedy(0.001),
+    "xtc_probability": Effect(
+        lambda _: 1, lambda reply, known: reply.text not in (known.greedy.text, known.sampled.text), is_sampled=True
+    ),
+    "xtc_threshold": Effect(
+        lambda _: 0.001,
+        lambda reply, known: reply.text not in (known.greedy.text, known.sampled.text),
+        lambda _: {"xtc_probability": 1},
+        is_sampled=True,
+    ),
     "seed": Effect(lambda _: 8, lambda reply, known: reply.text != known.sampled.text, is_sampled=True),
     "do_sample": Effect(lambda _: True, lambda reply, known: reply.text != known.greedy.text, lambda _: {"seed": 7}),
     "watermark": Effect(lambda _: True, lambda reply, known: reply.text != known.greedy.text),
@@ -230,6 +240,8 @@ EFFECTS: dict[str, Effect] = {
         is_sampled=True,
     ),
     "best_of": Effect(lambda _: 3, is_best, is_sampled=True),
+    "dry_multiplier": repeats_less(10, dry_allowed_length=1),
+    "bad_words": Effect(lambda known: [known.word], lambda reply, known: known.word not in reply.text != ""),
     "presence_penalty": repeats_less(2),
     "frequency_penalty": repeats_less(2),
     "repetition_penalty": repeats_less(2),
@@ -274,7 +286,8 @@ OTHERS = {
     *("tool_choice", "response_format", "guided_json", "guided_regex", "guided_choice", "guided_grammar", "grammar"),
     *("structured_outputs", "text", "output_format", "output_config", "parallel_tool_calls", "include_reasoning"),
     *("reasoning_effort", "reasoning", "thinking_token_budget", "reasoning_budget_tokens", "thinking"),
-    *("stream", "stream_options", "timeout", "logprobs", "top_logprobs"),
+    *("stream", "stream_options", "timeout", "logprobs", "top_logprobs", "return_token_ids"),
+    *("dry_base", "dry_allowed_length", "dry_penalty_last_n", "dry_sequence_breakers"),
     *("prompt_logprobs", "details", "decoder_input_details", "top_n_tokens", "echo", "return_full_text", "metadata"),
     *("chat_template_kwargs", "continue_final_message", "add_generation_prompt", "service_tier", "priority"),
     *("cache_salt", "prompt_cache_key", "prompt_cache_retention", "cache_retention", "cache_control"),

@@ -27,7 +27,7 @@ PYTHON_LAYERS = {
     "sampling": "sampling backends.interface errors",
     "backends.interface": "",
     "backends.host_memory": "",
-    "backends.sequences": "backends.interface errors",
+    "backends.sequences": "backends.interface sampling errors",
     "backends.store_files": "backends.interface errors _kernels",
     "backends.reference": "backends.interface backends.late_masks backends.reference backends.sequences "
     "models weights sampling errors",

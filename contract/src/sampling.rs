@@ -18,6 +18,13 @@ pub struct SamplingParams {
     pub min_p: f32,
     /// Keeps the tokens whose information is nearest to the entropy, up to this probability; 1 keeps all.
     pub typical_p: f32,
+    /// Keeps the tokens whose logit is at most this many standard deviations below the largest; 0 keeps all.
+    pub top_n_sigma: f32,
+    /// The probability with which XTC excludes the likeliest tokens at a position; 0 never.
+    pub xtc_probability: f32,
+    /// XTC excludes all tokens with at least this share of the probability that the filters kept, except the least
+    /// likely of them.
+    pub xtc_threshold: f32,
     /// The key of the counter-based generator.
     pub seed: u64,
     /// The number of this sequence among the request's choices, which is the second part of the generator's key.
@@ -58,6 +65,11 @@ pub mod range {
     pub const MIN_P: RangeInclusive<f32> = 0.0..=1.0;
     /// The range of `typical_p`, which must be positive.
     pub const TYPICAL_P: RangeInclusive<f32> = f32::MIN_POSITIVE..=1.0;
+    pub const TOP_N_SIGMA: RangeInclusive<f32> = 0.0..=100.0;
+    /// The range of `top_n_sigma` in requests. llama.cpp's default is -1, which keeps all tokens like 0.
+    pub const REQUEST_TOP_N_SIGMA: RangeInclusive<f32> = -1.0..=*TOP_N_SIGMA.end();
+    /// The range of `xtc_probability` and `xtc_threshold`.
+    pub const XTC: RangeInclusive<f32> = 0.0..=1.0;
     /// The range of `presence_penalty` and `frequency_penalty`.
     pub const PENALTY: RangeInclusive<f32> = -2.0..=2.0;
     /// The range of `repetition_penalty`, which must be positive.
@@ -71,11 +83,14 @@ pub mod range {
     /// The most likeliest tokens that are reported with one token.
     pub const MAX_TOP_LOGPROBS: u32 = 20;
     /// The ranges of the numbers in requests, by the name that all dialects have for the field.
-    pub const OF_REQUESTS: [(&str, RangeInclusive<f32>); 7] = [
+    pub const OF_REQUESTS: [(&str, RangeInclusive<f32>); 10] = [
         ("temperature", TEMPERATURE),
         ("top_p", REQUEST_TOP_P),
         ("min_p", MIN_P),
         ("typical_p", TYPICAL_P),
+        ("top_n_sigma", REQUEST_TOP_N_SIGMA),
+        ("xtc_probability", XTC),
+        ("xtc_threshold", XTC),
         ("presence_penalty", PENALTY),
         ("frequency_penalty", PENALTY),
         ("repetition_penalty", REQUEST_REPETITION_PENALTY),
@@ -117,6 +132,9 @@ impl Default for SamplingParams {
             top_k: 0,
             min_p: 0.0,
             typical_p: 1.0,
+            top_n_sigma: 0.0,
+            xtc_probability: 0.0,
+            xtc_threshold: 0.0,
             seed: 0,
             choice: 0,
             presence_penalty: 0.0,
@@ -144,6 +162,9 @@ impl SamplingParams {
         check("frequency_penalty", self.frequency_penalty, range::PENALTY)?;
         check("repetition_penalty", self.repetition_penalty, range::REPETITION_PENALTY)?;
         check("typical_p", self.typical_p, range::TYPICAL_P)?;
+        check("top_n_sigma", self.top_n_sigma, range::TOP_N_SIGMA)?;
+        check("xtc_probability", self.xtc_probability, range::XTC)?;
+        check("xtc_threshold", self.xtc_threshold, range::XTC)?;
         for (_, bias) in &self.logit_bias {
             check("logit_bias", *bias, range::LOGIT_BIAS)?;
         }

@@ -8,9 +8,12 @@ pub mod sampler;
 #[doc(hidden)]
 pub mod scan;
 mod score;
+mod sigma;
 mod typical;
 #[doc(hidden)]
 pub mod watermark;
+#[doc(hidden)]
+pub mod xtc;
 
 pub use processors::{SampleContext, TokenCounts};
 pub use sampler::{NotFinite, SampledToken, Sampler};

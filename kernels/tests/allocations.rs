@@ -90,10 +90,10 @@ fn sampling(sequence: usize) -> SamplingParams {
             allowed_token_ids: (0..VOCAB as u32 / 2).collect(),
             ..plain
         },
-        2 => SamplingParams { temperature: 100.0, top_p: 0.9, min_p: 0.01, ..plain },
+        2 => SamplingParams { temperature: 100.0, top_p: 0.9, min_p: 0.01, top_n_sigma: 4.0, ..plain },
         3 => {
             let watermark = Some(Watermark { gamma: 0.5, delta: 2.0, key: 15_485_863 });
-            SamplingParams { temperature: 100.0, typical_p: 0.9, watermark, ..plain }
+            SamplingParams { temperature: 100.0, typical_p: 0.9, xtc_probability: 1.0, watermark, ..plain }
         }
         _ => SamplingParams { temperature: 1.0, top_k: 40, logprobs: true, presence_penalty: 0.5, ..plain },
     }

@@ -324,6 +324,9 @@ def _decode_sampling(where: str, sampling: shard_pb2.SamplingParams) -> Sampling
         typical_p=s.typical_p,
         num_top_prompt_logprobs=s.num_top_prompt_logprobs,
         watermark=watermark,
+        top_n_sigma=s.top_n_sigma,
+        xtc_probability=s.xtc_probability,
+        xtc_threshold=s.xtc_threshold,
     )
     try:
         _kernels.check_sampling(params.for_kernels())

@@ -60,7 +60,7 @@ impl Probe<'_> {
 }
 
 fn token_ids(num_embeddings: usize) -> Vec<u32> {
-    let draw = |position| (philox::uniform(SEED, 0, position) * num_embeddings as f64) as u32;
+    let draw = |position| (philox::uniforms(SEED, 0, position)[0] * num_embeddings as f64) as u32;
     (0..NUM_TOKENS as u32).map(draw).collect()
 }
 

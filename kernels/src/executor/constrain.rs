@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::late_masks::{LateMask, LateMasks};
 use super::sequence::Allowed;
 use super::{Executor, ExecutorError, SequenceFailure};
+use crate::sampling::processors::check_mask_size;
 
 impl Executor {
     /// Appends tokens that were not sampled to a sequence's output.
@@ -13,8 +14,8 @@ impl Executor {
         Ok(())
     }
 
-    /// Restricts the next sample of a sequence to the tokens whose bit is set in `mask`. Bit `i % 8` of byte `i / 8` is
-    /// token `i`.
+    /// Restricts the next sample of a sequence to the tokens of `mask`, in the format of `Chunk.allowed_tokens` in
+    /// `shard.proto`.
     ///
     /// A mask whose size does not match the vocabulary fails the next chunk. A mask that leaves no token fails the
     /// sample.
@@ -34,7 +35,7 @@ impl Executor {
     /// Clears a sequence's late mask after a step. Returns `None` if the sequence has no late mask or was sampled with
     /// it, `Some(Ok)` if an empty mask suppressed the sample, and `Some(Err)` if the mask had the wrong size.
     pub(super) fn settle_late(&mut self, sequence_id: u64) -> Option<Result<(), SequenceFailure>> {
-        let num_bytes = self.program.vocab_size.div_ceil(8);
+        let vocab_size = self.program.vocab_size;
         let slot = self.sequences.find(sequence_id)?;
         let sequence = self.sequences.at_mut(slot);
         let Allowed::Late(late) = &sequence.allowed else { return None };
@@ -44,10 +45,8 @@ impl Executor {
             // The chunk failed before it was sampled and reports its own error.
             None => None,
             Some(0) => Some(Ok(())),
-            Some(count) if count == num_bytes => None,
             Some(count) => {
-                let message = format!("a mask of {count} bytes, expected {num_bytes}");
-                Some(Err(SequenceFailure::InvalidPlan(message)))
+                check_mask_size(count, vocab_size).err().map(SequenceFailure::InvalidPlan).map(Err)
             }
         }
     }

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::block_transfers::KeyChain;
 use super::late_masks::LateMask;
-use crate::sampling::processors::allowed_mask;
+use crate::sampling::processors::{allowed_mask, check_mask_size};
 use crate::sampling::{SamplingParams, TokenCounts};
 
 /// The most tokens that a sequence may start with. Positions are u32, and a longer list is a mistake.
@@ -56,7 +56,7 @@ const MAX_RESERVED_TOKENS: usize = 1 << 18;
 pub(super) enum Allowed {
     #[default]
     All,
-    /// The tokens whose bit is set: bit `i % 8` of byte `i / 8` is token `i`.
+    /// The tokens of a mask in the format of [`Executor::allow`](super::Executor::allow).
     Mask(Vec<u8>),
     /// The tokens of a mask that arrives while the step runs.
     Late(LateMask),
@@ -164,11 +164,9 @@ impl Sequence {
 
     /// Restricts the next sample. A mask of the wrong size fails the next chunk.
     pub(super) fn allow(&mut self, mask: Vec<u8>, vocab_size: usize) {
-        let num_bytes = vocab_size.div_ceil(8);
-        self.allowed = if mask.len() == num_bytes {
-            Allowed::Mask(mask)
-        } else {
-            Allowed::Invalid(format!("a mask of {} bytes, expected {num_bytes}", mask.len()))
+        self.allowed = match check_mask_size(mask.len(), vocab_size) {
+            Ok(()) => Allowed::Mask(mask),
+            Err(problem) => Allowed::Invalid(problem),
         };
     }
 

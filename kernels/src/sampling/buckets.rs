@@ -5,7 +5,8 @@
 
 use trunkline_contract::SamplingParams;
 
-use super::scan::{draw_target, key_token, sort_key};
+use super::scan::{key_token, sort_key};
+use super::xtc::Draw;
 
 const NUM_BUCKETS: usize = 2048;
 /// Scaled distances from the largest logit beyond which all tokens share a bucket. Their weight is 0 or nearly 0.
@@ -57,15 +58,15 @@ impl Scale {
 }
 
 impl Buckets {
-    /// Applies min_p and top_p, then draws the first token, in descending order of weight, at which the cumulative
-    /// weight exceeds `u` times the kept mass. `total` is the mass of the row, and `keys` is working memory. Costs O(V)
+    /// Applies min_p, top_p and XTC, then draws the first token, in descending order of weight, at which the cumulative
+    /// weight exceeds the target of `draw`. `total` is the mass of the row, and `keys` is working memory. Costs O(V)
     /// and two small sorts.
     pub fn draw(
         &mut self,
         row: Row<'_>,
         keys: &mut Vec<u64>,
         params: &SamplingParams,
-        u: f64,
+        draw: Draw,
         total: f64,
     ) -> u32 {
         let scale = Scale::new(&row);
@@ -79,7 +80,7 @@ impl Buckets {
         }
         let weights = &*weights;
         let weight = |key: &u64| f64::from(weights[key_token(*key) as usize]);
-        let mut kept = self.masses.iter().sum();
+        let (mut kept, mut last) = (self.masses.iter().sum(), f64::INFINITY);
         let reach = f64::from(params.top_p) * total;
         if params.top_p < 1.0
             && let Some((bucket, mut cumulative)) = self.first(|cumulative| cumulative >= reach)
@@ -89,11 +90,12 @@ impl Buckets {
                 if cumulative >= reach {
                     break;
                 }
-                cumulative += weight(key);
+                last = weight(key);
+                cumulative += last;
             }
             kept = cumulative;
         }
-        let target = draw_target(u, kept);
+        let target = draw.target(kept, excluded(weights, draw, (kept, last)));
         let (bucket, mut cumulative) =
             self.first(|cumulative| cumulative > target).unwrap_or((NUM_BUCKETS - 1, 0.0));
         sort_bucket(bucket, scale, logits, weights, keys);
@@ -115,6 +117,25 @@ impl Buckets {
             cumulative += mass;
         }
         None
+    }
+}
+
+/// Returns the mass that XTC excludes. The last argument holds the mass of the tokens that the filters keep, and the
+/// weight of the last of them if top_p cut the others.
+fn excluded(weights: &[f32], draw: Draw, (kept, last_kept): (f64, f64)) -> f64 {
+    let Some(least) = draw.least_excluded(kept) else { return 0.0 };
+    let (mut mass, mut last) = (0.0, f64::INFINITY);
+    for weight in weights.iter().map(|weight| f64::from(*weight)) {
+        if weight >= least && weight > 0.0 {
+            mass += weight;
+            last = last.min(weight);
+        }
+    }
+    match (mass > kept, last.is_finite()) {
+        // The cut is among the tokens with such a weight.
+        (true, _) => kept - last_kept,
+        (false, true) => mass - last,
+        (false, false) => 0.0,
     }
 }
 

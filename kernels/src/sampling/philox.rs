@@ -45,8 +45,9 @@ pub fn philox_4x32_10_wide<const N: usize>(mut counter: [[u64; N]; 4], mut key: 
     counter
 }
 
-/// Returns the random number for the token at absolute `position`: a multiple of 2^-24 in [0, 1).
-pub fn uniform(seed: u64, choice: u32, position: u32) -> f64 {
+/// Returns the two random numbers for the token at absolute `position`, multiples of 2^-24 in [0, 1). The first draws
+/// the token, the second decides whether XTC applies.
+pub fn uniforms(seed: u64, choice: u32, position: u32) -> [f64; 2] {
     let words = philox_4x32_10([position, choice, 0, 0], [seed as u32, (seed >> 32) as u32]);
-    f64::from(words[0] >> 8) / f64::from(1u32 << 24)
+    [words[0], words[1]].map(|word| f64::from(word >> 8) / f64::from(1u32 << 24))
 }

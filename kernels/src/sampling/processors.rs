@@ -20,6 +20,30 @@ pub fn allowed_mask(params: &SamplingParams, vocab_size: usize) -> Option<Vec<u8
     Some(mask)
 }
 
+/// Returns what is wrong with the number of bytes of a mask, if anything is.
+pub fn check_mask_size(num_bytes: usize, vocab_size: usize) -> Result<(), String> {
+    let expected = vocab_size.div_ceil(8);
+    match num_bytes.checked_sub(expected) {
+        Some(penalties) if penalties % PENALTY_BYTES == 0 => Ok(()),
+        _ => Err(format!(
+            "a mask of {num_bytes} bytes, expected {expected} and {PENALTY_BYTES} for each penalty"
+        )),
+    }
+}
+
+const PENALTY_BYTES: usize = 8;
+
+/// Adds the penalties that follow the bits of a mask.
+fn add_penalties(logits: &mut [f32], mask: &[u8]) {
+    let pairs = mask.get(logits.len().div_ceil(8)..).unwrap_or_default();
+    for [id0, id1, id2, id3, addend @ ..] in pairs.as_chunks::<PENALTY_BYTES>().0 {
+        let token_id = u32::from_le_bytes([*id0, *id1, *id2, *id3]);
+        if let Some(logit) = logits.get_mut(token_id as usize) {
+            *logit += f32::from_le_bytes(*addend);
+        }
+    }
+}
+
 /// The context of a sampled token in its sequence.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SampleContext<'a> {
@@ -78,8 +102,8 @@ impl TokenCounts {
     }
 }
 
-/// Applies the bias, the penalties, `min_tokens` and `masks` in place, in this order. Returns true if logits may have
-/// changed.
+/// Applies the bias, the penalties of `masks` and of `params`, `min_tokens` and the bits of `masks` in place, in this
+/// order. Returns true if logits may have changed.
 ///
 /// Token ids beyond the vocabulary are ignored.
 pub fn process(
@@ -95,6 +119,7 @@ pub fn process(
             *logit += bias;
         }
     }
+    masks.iter().flatten().for_each(|mask| add_penalties(logits, mask));
     let drafts = if counts.marks.is_empty() { &[] } else { context.drafts };
     let num_drafted = |token_id| drafts.iter().filter(|&&draft| draft == token_id).count() as u32;
     for token_id in &counts.held {

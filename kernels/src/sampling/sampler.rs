@@ -3,10 +3,11 @@
 use trunkline_contract::SamplingParams;
 
 use super::buckets::{Buckets, Row};
-use super::philox::uniform;
 use super::processors::{SampleContext, TokenCounts, process};
-use super::scan::{Distribution, Largest, count, draw_target, gather, key_token, largest, mass, weigh};
+use super::scan::{Distribution, Largest, count, gather, key_token, largest, mass, weigh};
+use super::sigma::keep_within_sigmas;
 use super::watermark::add_watermark;
+use super::xtc::{Draw, excluded_mass};
 use crate::isa::Isa;
 
 /// The distances below the largest scaled logit that are tried in turn until there are enough candidates. At a distance
@@ -105,7 +106,10 @@ impl Sampler {
         let token_id = if params.temperature == 0.0 {
             self.greedy(isa, logits, top)
         } else {
-            self.draw(isa, logits, top, params, uniform(params.seed, params.choice, context.position))
+            if params.top_n_sigma > 0.0 {
+                keep_within_sigmas(logits, top, params.top_n_sigma);
+            }
+            self.draw(isa, logits, top, params, Draw::new(params, context.position))
         };
         let raw = if keeps_raw { &self.raw[..] } else { logits };
         let logprob = if wants_logprobs { own.logprob(raw[token_id as usize]) } else { 0.0 };
@@ -156,10 +160,10 @@ impl Sampler {
 
     /// Draws the first token, in descending order of weight, at which the cumulative weight exceeds `u` times the kept
     /// mass.
-    fn draw(&mut self, isa: Isa, logits: &[f32], top: f32, params: &SamplingParams, u: f64) -> u32 {
+    fn draw(&mut self, isa: Isa, logits: &[f32], top: f32, params: &SamplingParams, draw: Draw) -> u32 {
         let inverse = (1.0 / params.temperature).min(MAX_INVERSE_TEMPERATURE);
         if params.typical_p < 1.0 {
-            return self.draw_typical(isa, logits, (top, inverse), params, u);
+            return self.draw_typical(isa, logits, (top, inverse), params, draw);
         }
         let top_k = params.top_k as usize;
         if top_k > 0 {
@@ -167,7 +171,7 @@ impl Sampler {
             self.keep_first(top_k);
             self.weigh(isa, logits, top, inverse);
             let total = self.weights.iter().map(|w| f64::from(*w)).sum();
-            return self.decide(params, u, total, true).unwrap_or(0);
+            return self.decide(params, draw, total, true).unwrap_or(0);
         }
         let total = mass(isa, logits, top, inverse);
         for depth in DEPTHS {
@@ -177,13 +181,13 @@ impl Sampler {
                 self.weights.extend_from_slice(logits);
                 weigh(isa, &mut self.weights, top, inverse);
                 let row = Row { logits, weights: &mut self.weights, top, inverse_temperature: inverse };
-                return self.buckets.draw(row, &mut self.keys, params, u, total);
+                return self.buckets.draw(row, &mut self.keys, params, draw, total);
             }
             self.keys.clear();
             gather(isa, logits, lowest, &mut self.keys);
             self.keys.sort_unstable();
             self.weigh(isa, logits, top, inverse);
-            if let Some(token_id) = self.decide(params, u, total, depth == f32::INFINITY) {
+            if let Some(token_id) = self.decide(params, draw, total, depth == f32::INFINITY) {
                 return token_id;
             }
         }
@@ -206,11 +210,20 @@ impl Sampler {
         weigh(isa, &mut self.weights, top, inverse_temperature);
     }
 
-    /// Applies top_p and min_p to the sorted candidates and draws. `total` is the weight of all tokens. Returns `None`
-    /// if tokens that are not candidates may affect the result, which cannot happen if the list `is_complete`.
-    fn decide(&self, params: &SamplingParams, u: f64, total: f64, is_complete: bool) -> Option<u32> {
+    /// Applies top_p, min_p and XTC to the sorted candidates and draws. `total` is the weight of all tokens. Returns
+    /// `None` if tokens that are not candidates may affect the result, which cannot happen if the list `is_complete`.
+    fn decide(&self, params: &SamplingParams, draw: Draw, total: f64, is_complete: bool) -> Option<u32> {
         let (num_kept, kept) = self.keep(params, total, is_complete)?;
-        let target = draw_target(u, kept);
+        let weights = &self.weights[..num_kept];
+        let excluded = match draw.least_excluded(kept) {
+            // Tokens that are not candidates may be excluded too.
+            Some(least) if !is_complete && weights.last().is_some_and(|last| f64::from(*last) >= least) => {
+                return None;
+            }
+            Some(least) => excluded_mass(weights.iter().copied(), least),
+            None => 0.0,
+        };
+        let target = draw.target(kept, excluded);
         let mut cumulative = 0.0;
         for (key, weight) in self.keys[..num_kept].iter().zip(&self.weights) {
             cumulative += f64::from(*weight);
@@ -252,7 +265,7 @@ impl Sampler {
     }
 }
 
-/// Returns true if the watermark or [`process`] may change logits, not counting masks.
+/// Returns true if the watermark, [`process`] or `top_n_sigma` may change logits, not counting masks.
 fn has_processors(params: &SamplingParams, num_output: usize) -> bool {
     params.repetition_penalty != 1.0
         || params.presence_penalty != 0.0
@@ -260,4 +273,5 @@ fn has_processors(params: &SamplingParams, num_output: usize) -> bool {
         || !params.logit_bias.is_empty()
         || num_output < params.min_tokens as usize
         || params.watermark.is_some()
+        || params.top_n_sigma > 0.0
 }

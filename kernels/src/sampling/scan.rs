@@ -135,12 +135,6 @@ pub fn key_token(key: u64) -> u32 {
     key as u32
 }
 
-/// Returns the cumulative weight that the drawn token is the first to exceed: `u` times the mass, but less than the
-/// mass.
-pub(super) fn draw_target(u: f64, kept: f64) -> f64 {
-    (u * kept).min(kept.next_down())
-}
-
 /// The constants that turn the logits of a row into logprobs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Distribution {

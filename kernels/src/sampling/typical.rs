@@ -5,7 +5,8 @@
 use trunkline_contract::SamplingParams;
 
 use super::sampler::Sampler;
-use super::scan::{draw_target, gather, key_token};
+use super::scan::{gather, key_token};
+use super::xtc::{Draw, excluded_mass};
 use crate::isa::Isa;
 
 /// The scaled distance from the largest logit beyond which weights are 0, because weights below 2^-34 are rounded to 0.
@@ -25,7 +26,7 @@ impl Sampler {
         logits: &[f32],
         (top, inverse): (f32, f32),
         params: &SamplingParams,
-        u: f64,
+        draw: Draw,
     ) -> u32 {
         let top_k = params.top_k as usize;
         if top_k > 0 {
@@ -58,7 +59,10 @@ impl Sampler {
         });
         let farthest = last.or(self.distances.last()).map_or(0, |(distance, _)| *distance);
         let typical = || candidates().filter(|(key, _)| distance(**key) <= farthest);
-        let target = draw_target(u, typical().map(|(_, weight)| f64::from(*weight)).sum());
+        let kept = typical().map(|(_, weight)| f64::from(*weight)).sum();
+        let excluded =
+            draw.least_excluded(kept).map(|least| excluded_mass(typical().map(|(_, weight)| *weight), least));
+        let target = draw.target(kept, excluded.unwrap_or(0.0));
         let mut cumulative = 0.0;
         let drawn = typical().find(|(_, weight)| {
             cumulative += f64::from(**weight);

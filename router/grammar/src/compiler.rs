@@ -164,6 +164,12 @@ impl GrammarCompiler {
         Constraint::new(GrammarState::Budgeted(output), Arc::default(), self.reasoning_tokens.clone())
     }
 
+    /// Returns the initial state of an output without a grammar, which only avoids texts.
+    pub fn free(&self) -> Constraint {
+        let any = self.reasoning_tokens.any.clone();
+        Constraint::new(GrammarState::Free(any), Arc::default(), self.reasoning_tokens.clone())
+    }
+
     /// Checks the limits that need no parsing.
     fn check(&self, grammar: &Grammar) -> Result<(), GrammarError> {
         match grammar {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::avoided::{Avoided, Avoiding};
 use crate::before_grammar::{BeforeGrammar, TokenEffect, TokensBefore};
 use crate::error::GrammarError;
 use crate::grammar_state::GrammarState;
@@ -28,11 +29,13 @@ pub enum Forcing {
 }
 
 /// The tokens that may follow.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Allowed {
     /// Tokens that must follow. They are accepted already, and none is an end token.
     pub forced: Vec<u32>,
     pub next: Next,
+    /// Token ids, and numbers to add to their logits before the next token is chosen.
+    pub penalties: Vec<(u32, f32)>,
 }
 
 /// The choice after the forced tokens.
@@ -54,6 +57,8 @@ pub struct Constraint {
     headers: Arc<[Header]>,
     /// The position before the grammar. `None` once the grammar has begun.
     before: Option<BeforeGrammar>,
+    /// The texts that the output avoids besides what the grammar forbids.
+    avoiding: Option<Avoiding>,
 }
 
 impl Constraint {
@@ -63,7 +68,15 @@ impl Constraint {
         reasoning_tokens: Arc<ReasoningTokens>,
     ) -> Self {
         let headers = reasoning_tokens.headers.clone();
-        Self { state, end_token_ids, has_ended: false, reasoning_tokens, headers, before: None }
+        Self {
+            state,
+            end_token_ids,
+            has_ended: false,
+            reasoning_tokens,
+            headers,
+            before: None,
+            avoiding: None,
+        }
     }
 
     /// Sets the headers one of which must precede the grammar.
@@ -77,6 +90,16 @@ impl Constraint {
         self.before = BeforeGrammar::new(&self.reasoning_tokens, self.headers.clone(), reasoning, budget);
     }
 
+    /// Lets the output avoid words and repetitions. Call it before the first token.
+    pub fn avoid(&mut self, avoided: Arc<Avoided>, prompt_token_ids: &[u32]) {
+        self.avoiding = Some(Avoiding::new(avoided, prompt_token_ids));
+    }
+
+    /// Returns whether [`Allowed::penalties`] may hold any.
+    pub fn has_penalties(&self) -> bool {
+        self.avoiding.as_ref().is_some_and(Avoiding::has_penalties)
+    }
+
     /// Returns a copy for another sequence. Both can be used at the same time.
     pub fn fork(&self) -> Self {
         Self {
@@ -86,6 +109,7 @@ impl Constraint {
             reasoning_tokens: self.reasoning_tokens.clone(),
             headers: self.headers.clone(),
             before: self.before.clone(),
+            avoiding: self.avoiding.clone(),
         }
     }
 
@@ -120,6 +144,24 @@ impl Constraint {
     ///
     /// A call takes about 50 us, and tens of milliseconds for grammars near their limits.
     pub fn allowed(&mut self, forcing: Forcing) -> Result<Allowed, GrammarError> {
+        if self.avoiding.is_none() {
+            return self.allowed_by_grammar(forcing);
+        }
+        // A token that the grammar forces may be one that the output avoids.
+        let mut allowed = self.allowed_by_grammar(Forcing::Never)?;
+        if let (Some(avoiding), Next::Mask(mask)) = (&mut self.avoiding, &allowed.next) {
+            let mask = avoiding.remove_from(mask.clone());
+            if mask.count() == 0 {
+                let detail = "all tokens that the grammar allows next would complete words of `bad_words`";
+                return Err(GrammarError::Failed { detail: detail.into() });
+            }
+            allowed.next = Next::Mask(mask);
+            allowed.penalties = avoiding.penalties(&self.reasoning_tokens);
+        }
+        Ok(allowed)
+    }
+
+    fn allowed_by_grammar(&mut self, forcing: Forcing) -> Result<Allowed, GrammarError> {
         let mut forced = Vec::new();
         while let Some(before) = &self.before {
             let mask = match before.next(&self.reasoning_tokens, &mut self.state)? {
@@ -131,15 +173,15 @@ impl Constraint {
                 TokensBefore::One(id) => TokenMask::of([id], self.reasoning_tokens.vocab_size()),
                 TokensBefore::Some(mask) => mask,
             };
-            return Ok(Allowed { forced, next: Next::Mask(mask) });
+            return Ok(Allowed { forced, next: Next::Mask(mask), penalties: Vec::new() });
         }
         loop {
             if self.has_ended || self.state.is_complete() {
-                return Ok(Allowed { forced, next: Next::End });
+                return Ok(Allowed { forced, next: Next::End, penalties: Vec::new() });
             }
             let CachedMask { mask, first_text_token, has_one_text_token, may_end } = &*self.state.mask()?;
             match *first_text_token {
-                None if *may_end => return Ok(Allowed { forced, next: Next::End }),
+                None if *may_end => return Ok(Allowed { forced, next: Next::End, penalties: Vec::new() }),
                 None => {
                     return Err(GrammarError::Failed {
                         detail: "no token of the vocabulary can follow".into(),
@@ -154,13 +196,19 @@ impl Constraint {
                     self.accept(id)?;
                     forced.push(id);
                 }
-                Some(_) => return Ok(Allowed { forced, next: Next::Mask(mask.clone()) }),
+                Some(_) => {
+                    let next = Next::Mask(mask.clone());
+                    return Ok(Allowed { forced, next, penalties: Vec::new() });
+                }
             }
         }
     }
 
     /// Advances by a token that was sampled under the last mask.
     pub fn accept(&mut self, token_id: u32) -> Result<(), GrammarError> {
+        if let Some(avoiding) = &mut self.avoiding {
+            avoiding.accept(token_id);
+        }
         match self.before.take().map(|before| before.accept(&self.reasoning_tokens, token_id)) {
             Some(TokenEffect::StaysBefore(before)) => {
                 self.before = Some(before);

@@ -20,6 +20,8 @@ pub(crate) enum GrammarState {
     Table(Arc<RegexTable>, u32),
     /// No grammar, but a budget for reasoning.
     Budgeted(Budgeted),
+    /// No grammar. The mask has all tokens.
+    Free(Arc<CachedMask>),
 }
 
 /// A parser and the masks that it made.
@@ -55,6 +57,7 @@ impl GrammarState {
             })),
             Self::Table(table, state) => Self::Table(table.clone(), *state),
             Self::Budgeted(output) => Self::Budgeted(output.clone()),
+            Self::Free(any) => Self::Free(any.clone()),
         }
     }
 
@@ -67,6 +70,7 @@ impl GrammarState {
                 true
             }
             Self::Budgeted(_) => false,
+            Self::Free(_) => true,
         }
     }
 
@@ -74,7 +78,7 @@ impl GrammarState {
     pub(crate) fn is_complete(&self) -> bool {
         match self {
             Self::Parser(state) => state.parser.is_complete(),
-            Self::Table(..) | Self::Budgeted(_) => false,
+            Self::Table(..) | Self::Budgeted(_) | Self::Free(_) => false,
         }
     }
 
@@ -83,6 +87,7 @@ impl GrammarState {
             Self::Parser(state) => state.mask(),
             Self::Table(table, state) => Ok(table.mask(*state)),
             Self::Budgeted(output) => Ok(output.mask()),
+            Self::Free(any) => Ok(any.clone()),
         }
     }
 
@@ -100,6 +105,7 @@ impl GrammarState {
                 output.accept(token_id);
                 Ok(())
             }
+            Self::Free(_) => Ok(()),
         }
     }
 }

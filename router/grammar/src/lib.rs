@@ -27,10 +27,12 @@
 //! # Ok(()) }
 //! ```
 
+mod avoided;
 mod before_grammar;
 mod budget;
 mod compiler;
 mod constraint;
+mod dry;
 mod error;
 mod grammar_state;
 mod limits;
@@ -43,8 +45,10 @@ mod schema;
 mod timeout;
 mod vocabulary;
 
+pub use avoided::Avoided;
 pub use compiler::{Grammar, GrammarCompiler};
 pub use constraint::{Allowed, Constraint, Forcing, Next};
+pub use dry::DryParams;
 pub use error::GrammarError;
 pub use limits::GrammarLimits;
 pub use mask::TokenMask;

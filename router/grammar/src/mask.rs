@@ -109,6 +109,16 @@ impl TokenMask {
         Self::from_bytes(bytes.into())
     }
 
+    pub(crate) fn without(self, token_ids: impl IntoIterator<Item = u32>) -> Self {
+        let mut bytes = self.bytes.to_vec();
+        for token_id in token_ids {
+            if let Some(byte) = bytes.get_mut(token_id as usize / 8) {
+                *byte &= !(1 << (token_id % 8));
+            }
+        }
+        Self::from_bytes(bytes.into())
+    }
+
     pub fn contains(&self, token_id: u32) -> bool {
         self.bytes.get(token_id as usize / 8).is_some_and(|byte| byte >> (token_id % 8) & 1 == 1)
     }
@@ -182,5 +192,6 @@ mod tests {
         assert_eq!(digests.len(), 100);
         assert_eq!(mask.clone().with([71]).iter().collect::<Vec<_>>(), [70, 71]);
         assert_eq!(mask.clone().with([4000]), mask);
+        assert_eq!(mask.with([71]).without([70, 4000]).iter().collect::<Vec<_>>(), [71]);
     }
 }

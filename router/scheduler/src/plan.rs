@@ -146,15 +146,27 @@ pub struct LateMask {
     pub allowed_tokens: Option<TokenMask>,
 }
 
-/// The tokens that may be sampled. Bit `i % 8` of byte `i / 8` is token `i`, with one bit for each token of the shard's
-/// vocabulary. Cloning is cheap.
+/// The tokens that may be sampled, and penalties, in the format of `Chunk.allowed_tokens` in `shard.proto`. Cloning is
+/// cheap.
 #[derive(Clone, PartialEq, Eq)]
 pub struct TokenMask(pub Arc<[u8]>);
 
+impl TokenMask {
+    /// Creates a mask from one bit for each token of the shard's vocabulary, and from what to add to the logits of
+    /// tokens.
+    pub fn new(bits: Arc<[u8]>, penalties: &[(u32, f32)]) -> Self {
+        if penalties.is_empty() {
+            return Self(bits);
+        }
+        let pairs =
+            penalties.iter().flat_map(|(id, addend)| [id.to_le_bytes(), addend.to_le_bytes()]).flatten();
+        Self(bits.iter().copied().chain(pairs).collect())
+    }
+}
+
 impl std::fmt::Debug for TokenMask {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let num_allowed: u32 = self.0.iter().map(|byte| byte.count_ones()).sum();
-        write!(f, "TokenMask({num_allowed} of {} tokens)", 8 * self.0.len())
+        write!(f, "TokenMask({} bytes)", self.0.len())
     }
 }
 

@@ -9,7 +9,7 @@ use std::time::{Instant, SystemTime};
 use axum::extract::Request;
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
-use trunkline_text::GenerationDefaults;
+use trunkline_text::{GenerationDefaults, ModelText};
 
 use super::app::App;
 use super::stream::{Render, stream};
@@ -23,6 +23,7 @@ use crate::grammars::{AskedGrammar, CompiledGrammar};
 use crate::http::IgnoredFields;
 use crate::limits::INLINE_ANSWER_BYTES;
 use crate::request::arrival::Arrival;
+use crate::request::avoid::CheckedAvoid;
 use crate::request::checked::{CheckedParams, NumChoices, Validator};
 use crate::request::raw::{FieldNames, RawParams};
 use crate::request::ready::GenerationRequest;
@@ -180,7 +181,29 @@ pub(crate) async fn complete<C: Call>(
         }
         None => None,
     };
-    Ok((prompts.complete(scope, &params, grammar, num_choices).await?, num_choices))
+    let mut completed = prompts.complete(scope, &params, grammar, num_choices).await?;
+    if let Some(avoid) = params.avoid() {
+        avoid_in(scope, avoid, &mut completed.requests).await?;
+    }
+    Ok((completed, num_choices))
+}
+
+/// Adds what outputs avoid to their grammars.
+async fn avoid_in(
+    scope: &Scope<'_>,
+    avoid: &CheckedAvoid,
+    requests: &mut [GenerationRequest],
+) -> Result<(), ApiError> {
+    let served = &scope.app.served;
+    let asked = avoid.clone();
+    let encode = move |model: &ModelText| asked.encode(model);
+    let avoided = Arc::new(served.tokenize(&scope.arrival.caller, avoid.num_bytes(), encode).await?);
+    let free = served.grammars.free(avoid.field).await?;
+    for request in requests {
+        let grammar = request.grammar.take().unwrap_or_else(|| free.clone());
+        request.grammar = Some(grammar.avoiding(avoided.clone()));
+    }
+    Ok(())
 }
 
 /// Converts a parsed body to requests without compiling its grammar, for routes that only show the prompt.

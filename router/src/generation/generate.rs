@@ -18,7 +18,6 @@ use super::served::ServedModel;
 use super::stops::Stops;
 use crate::engine::driver::{DriverGone, NewSequence, Sequence, SequenceUpdate};
 use crate::error::ApiError;
-use crate::grammars::CompiledGrammar;
 use crate::limits::{MAX_WAITING_TOKENS, ServerLimits};
 use crate::request::ready::GenerationRequest;
 use crate::shutdown::Phase;
@@ -401,7 +400,7 @@ pub(super) fn new_sequence(request: &GenerationRequest) -> NewSequence {
         priority: request.priority,
         salt: request.salt.clone(),
         retention: request.retention.clone(),
-        constraint: request.grammar.as_ref().map(CompiledGrammar::constraint),
+        constraint: request.grammar.as_ref().map(|grammar| grammar.constraint(&request.prompt_token_ids)),
         drafter: request
             .speculates
             .then(|| Drafter::new(&request.prompt_token_ids, &request.prediction_token_ids)),

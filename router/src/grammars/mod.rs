@@ -7,7 +7,9 @@ use std::fmt;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use tokio::time::Instant;
-use trunkline_grammar::{Constraint, Grammar, GrammarCompiler, GrammarError, GrammarLimits, Reasoning};
+use trunkline_grammar::{
+    Avoided, Constraint, Grammar, GrammarCompiler, GrammarError, GrammarLimits, Reasoning,
+};
 use trunkline_reply::ReasoningStart;
 
 use crate::error::ApiError;
@@ -42,11 +44,13 @@ pub struct CompiledGrammar {
     reasoning: Option<Reasoning>,
     /// The most tokens of that reasoning.
     budget: Option<u32>,
+    /// The texts that the output avoids besides what the grammar forbids.
+    avoided: Option<Arc<Avoided>>,
 }
 
 impl CompiledGrammar {
     fn new(constraint: Constraint) -> Self {
-        Self { beginning: Arc::new(Mutex::new(constraint)), reasoning: None, budget: None }
+        Self { beginning: Arc::new(Mutex::new(constraint)), reasoning: None, budget: None, avoided: None }
     }
 
     /// Returns the same grammar for a reply that may reason before it.
@@ -55,12 +59,20 @@ impl CompiledGrammar {
         Self { reasoning: reasoning.map(begins), budget, ..self }
     }
 
-    /// Returns a constraint for one sequence.
-    pub fn constraint(&self) -> Constraint {
+    /// Returns the same grammar for an output that also avoids texts.
+    pub fn avoiding(self, avoided: Arc<Avoided>) -> Self {
+        Self { avoided: Some(avoided), ..self }
+    }
+
+    /// Returns a constraint for one sequence with this prompt.
+    pub fn constraint(&self, prompt_token_ids: &[u32]) -> Constraint {
         // Forking changes nothing, so a panic in it leaves the state whole.
         let mut constraint = self.beginning.lock().unwrap_or_else(PoisonError::into_inner).fork();
         if let Some(reasoning) = self.reasoning {
             constraint.begin_after(reasoning, self.budget);
+        }
+        if let Some(avoided) = &self.avoided {
+            constraint.avoid(avoided.clone(), prompt_token_ids);
         }
         constraint
     }
@@ -76,7 +88,7 @@ impl fmt::Debug for CompiledGrammar {
 impl PartialEq for CompiledGrammar {
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.beginning, &other.beginning)
-            && (self.reasoning, self.budget) == (other.reasoning, other.budget)
+            && (self.reasoning, self.budget, &self.avoided) == (other.reasoning, other.budget, &other.avoided)
     }
 }
 
@@ -128,14 +140,26 @@ impl Grammars {
         asked: AskedBudget,
         start: ReasoningStart,
     ) -> Result<CompiledGrammar, ApiError> {
+        self.uncompiled(asked.field, move |compiler| compiler.budgeted(begins(start), asked.num_tokens)).await
+    }
+
+    /// Returns the beginning of a reply without a grammar.
+    pub async fn free(self: &Arc<Self>, field: &'static str) -> Result<CompiledGrammar, ApiError> {
+        self.uncompiled(field, GrammarCompiler::free).await
+    }
+
+    /// Returns a constraint that needs no compiling.
+    async fn uncompiled(
+        self: &Arc<Self>,
+        field: &'static str,
+        make: impl FnOnce(&GrammarCompiler) -> Constraint + Send + 'static,
+    ) -> Result<CompiledGrammar, ApiError> {
         let grammars = self.clone();
-        let constraint = tokio::task::spawn_blocking(move || {
-            Ok(grammars.compiler()?.budgeted(begins(start), asked.num_tokens))
-        });
+        let constraint = tokio::task::spawn_blocking(move || Ok(make(grammars.compiler()?)));
         match constraint.await {
-            Ok(constraint) => constraint
-                .map(CompiledGrammar::new)
-                .map_err(|error| ApiError::Grammar { field: asked.field, error }),
+            Ok(constraint) => {
+                constraint.map(CompiledGrammar::new).map_err(|error| ApiError::Grammar { field, error })
+            }
             Err(error) => std::panic::resume_unwind(error.into_panic()),
         }
     }

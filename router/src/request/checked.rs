@@ -10,12 +10,13 @@ use trunkline_scheduler::{Priority, Salt, SamplingParams, Watermark};
 use trunkline_text::{GenerationDefaults, StopText};
 
 use super::arrival::Arrival;
+use super::avoid::CheckedAvoid;
 use super::deadline::Deadline;
 use super::number::{bounded, count, too_small};
 use super::raw::{FieldNames, RawParams};
 use super::ready::{GenerationRequest, Prompt};
 use super::retention::CheckedRetention;
-use super::tokens::TokenFields;
+use super::tokens::{PromptLogprobsField, TokenFields};
 use crate::error::ApiError;
 use crate::limits::{MAX_STOP_BYTES, MAX_TOP_LOGPROBS, ServerLimits};
 use crate::random;
@@ -140,6 +141,8 @@ impl Validator {
         self.check_output_length(&raw, sampling.min_tokens, names)?;
         self.check_stops(&raw.stops, names.stop)?;
         check_end(&raw, grammar_field, names)?;
+        let avoid = raw.avoid.check()?;
+        check_prompt_logprobs(raw.tokens.prompt_logprobs, avoid.as_ref().map(|avoid| avoid.field))?;
         let retention = raw.retention.check()?;
         if raw.cache_salt.as_ref().is_some_and(|salt| salt.len() > MAX_SALT_BYTES) {
             return Err(ApiError::value("cache_salt", format!("is longer than {MAX_SALT_BYTES} bytes")));
@@ -169,6 +172,7 @@ impl Validator {
             stop_token_ids,
             ignore_eos,
             tokens: raw.tokens,
+            avoid,
             stops: raw.stops,
             stop_text: raw.stop_text.unwrap_or(StopText::Omit),
             retention,
@@ -282,6 +286,7 @@ pub struct CheckedParams {
     stop_token_ids: Vec<u32>,
     ignore_eos: bool,
     tokens: TokenFields,
+    avoid: Option<CheckedAvoid>,
     stops: Vec<String>,
     stop_text: StopText,
     retention: CheckedRetention,
@@ -293,6 +298,11 @@ impl CheckedParams {
     /// Returns the client's guess at much of the output, if drafts may use it.
     pub fn prediction(&self) -> Option<&str> {
         self.prediction.as_deref().filter(|_| self.speculates)
+    }
+
+    /// Returns what the output avoids, if anything.
+    pub fn avoid(&self) -> Option<&CheckedAvoid> {
+        self.avoid.as_ref()
     }
 
     /// Checks a prompt against the limits, and completes the request with it.
@@ -378,6 +388,16 @@ impl CheckedParams {
     }
 }
 
+/// Refuses logprobs of the prompt beside a field that constrains the output.
+fn check_prompt_logprobs(
+    asked: Option<PromptLogprobsField>,
+    constraint_field: Option<&'static str>,
+) -> Result<(), ApiError> {
+    let (Some(asked), Some(field)) = (asked, constraint_field) else { return Ok(()) };
+    let problem = format!("cannot be combined with `{field}`; hint: send a separate request for them");
+    Err(ApiError::value(asked.field, problem))
+}
+
 /// Refuses fields that contradict a grammar. A grammar decides where its output ends, so nothing else may postpone that
 /// end; and tokens that it forces may precede the prompt's logprobs.
 fn check_end(
@@ -386,10 +406,7 @@ fn check_end(
     names: FieldNames,
 ) -> Result<(), ApiError> {
     let Some(field) = grammar_field else { return Ok(()) };
-    if let Some(asked) = raw.tokens.prompt_logprobs {
-        let problem = format!("cannot be combined with `{field}`; hint: send a separate request for them");
-        return Err(ApiError::value(asked.field, problem));
-    }
+    check_prompt_logprobs(raw.tokens.prompt_logprobs, Some(field))?;
     if let Some(asked) = raw.min_tokens.filter(|asked| *asked > 0) {
         let problem =
             format!("is {asked}, but `{field}` decides where the output ends; hint: leave one of them out");
@@ -402,6 +419,9 @@ fn check_end(
     }
     Ok(())
 }
+
+/// llama.cpp's default of `xtc_threshold`.
+const DEFAULT_XTC_THRESHOLD: f64 = 0.1;
 
 fn sampling(
     raw: &RawParams,
@@ -435,6 +455,15 @@ fn sampling(
         num_top_logprobs: count(names.top_logprobs, raw.logprobs.unwrap_or(0), MAX_TOP_LOGPROBS as i64)?,
         logprobs: raw.logprobs.is_some(),
         typical_p: bounded("typical_p", raw.typical_p.unwrap_or(1.0), range::TYPICAL_P)?,
+        // Below 0 it keeps all tokens, as 0 does.
+        top_n_sigma: bounded("top_n_sigma", raw.top_n_sigma.unwrap_or(0.0), range::REQUEST_TOP_N_SIGMA)?
+            .max(0.0),
+        xtc_probability: bounded("xtc_probability", raw.xtc_probability.unwrap_or(0.0), range::XTC)?,
+        xtc_threshold: bounded(
+            "xtc_threshold",
+            raw.xtc_threshold.unwrap_or(DEFAULT_XTC_THRESHOLD),
+            range::XTC,
+        )?,
         ..SamplingParams::default()
     };
     Ok(params)

@@ -2,6 +2,7 @@
 //! [`ready`] is complete with its prompt.
 
 pub(crate) mod arrival;
+pub(crate) mod avoid;
 pub(crate) mod checked;
 pub mod deadline;
 pub(crate) mod number;

@@ -2,6 +2,7 @@
 
 use trunkline_text::StopText;
 
+use super::avoid::AvoidFields;
 use super::retention::RawRetention;
 use super::service_tier::Wanted;
 use super::tokens::TokenFields;
@@ -43,7 +44,11 @@ pub struct RawParams {
     /// Reports logprobs, with this many of the likeliest tokens in each place.
     pub logprobs: Option<i64>,
     pub typical_p: Option<f64>,
+    pub top_n_sigma: Option<f64>,
+    pub xtc_probability: Option<f64>,
+    pub xtc_threshold: Option<f64>,
     pub tokens: TokenFields,
+    pub avoid: AvoidFields,
     /// Set if the answer shows the prompt. `max_new_tokens` may then be 0.
     pub shows_prompt: bool,
     /// The namespace in the KV index, within the tenant's own.

@@ -432,6 +432,7 @@ impl Sequence {
             let allowed = &self.sampling.allowed_token_ids;
             let bias = &self.sampling.logit_bias;
             (!mask.is_empty() && mask[token_id as usize / 8] >> (token_id % 8) & 1 == 0)
+                || penalty(mask, token_id) <= -1.0
                 || (!allowed.is_empty() && !allowed.contains(&token_id))
                 || bias.iter().any(|bias| bias.token_id == token_id && bias.bias == -100.0)
         };
@@ -446,6 +447,14 @@ impl Sequence {
         let logprob = if self.sampling.logprobs { -0.125 / (self.sampling.choice + 1) as f32 } else { 0.0 };
         proto::SampledToken { token_id, logprob, top_logprobs: top.collect() }
     }
+}
+
+/// Returns what a mask adds to the logit of a token.
+fn penalty(mask: &[u8], token_id: u32) -> f32 {
+    let pairs = mask.get(VOCAB_SIZE.div_ceil(8) as usize..).unwrap_or_default();
+    let mut pairs = pairs.as_chunks::<4>().0.as_chunks::<2>().0.iter();
+    let pair = pairs.find(|[id, _]| u32::from_le_bytes(*id) == token_id);
+    pair.map_or(0.0, |[_, addend]| f32::from_le_bytes(*addend))
 }
 
 fn run_step(

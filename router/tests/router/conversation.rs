@@ -208,7 +208,7 @@ message! { Restore, Restore: restore_id, blocks }
 message! { BlockRestore: slot, block_id, key, base_only }
 message! { SamplingParams: temperature, top_p, top_k, min_p, seed, choice, presence_penalty, frequency_penalty,
 repetition_penalty, min_tokens, end_token_ids, num_top_logprobs, logprobs, logit_bias, allowed_token_ids,
-typical_p, num_top_prompt_logprobs, watermark }
+typical_p, num_top_prompt_logprobs, watermark, top_n_sigma, xtc_probability, xtc_threshold }
 message! { TokenBias: token_id, bias }
 message! { Watermark, Watermark: gamma, delta, key }
 message! { StepResult, StepResult: step_id, sequences, device_time_us, draft_time_us }
@@ -316,7 +316,7 @@ impl ToJson for SamplingParams {
         let bias = self.logit_bias.iter().map(|(id, bias)| json!({"token_id": id, "bias": bias}));
         let mut json = fields! { self: temperature, top_p, top_k, min_p, seed, choice, presence_penalty,
         frequency_penalty, repetition_penalty, min_tokens, end_token_ids, num_top_logprobs, logprobs,
-        allowed_token_ids, typical_p };
+        allowed_token_ids, typical_p, top_n_sigma, xtc_probability, xtc_threshold };
         json["logit_bias"] = bias.collect();
         json["num_top_prompt_logprobs"] = self.prompt_logprobs.unwrap_or(0).into();
         if let Some(watermark) = &self.watermark {

@@ -76,7 +76,7 @@ const CHAT_FIELDS: &[(&str, &str, &str)] = &[
     (r#"{"prediction": {"type": "x", "content": "a"}}"#, VALUE, "`prediction.type` must be"),
     (r#"{"prediction": {"type": "content", "content": 5}}"#, VALUE, "`prediction.content` must be"),
     (r#"{"prediction": {"content": "a"}}"#, MISSING, "`prediction.type` is missing"),
-    (r#"{"bad_words": ["a"]}"#, UNSUPPORTED, "`bad_words`"),
+    (r#"{"mirostat": 2}"#, UNSUPPORTED, "`mirostat`"),
     (r#"{"modalities": ["audio"]}"#, UNSUPPORTED, "`modalities`"),
     (r#"{"model": "other"}"#, "model_not_found", "`other`"),
     (r#"{"messages": []}"#, VALUE, "`messages` is empty"),

@@ -125,7 +125,7 @@ async fn names_of_llama_cpp_are_other_names_of_ours() {
     for (fields, text) in [
         (json!({"n_predict": 0}), "`n_predict` is 0"),
         (json!({"repeat_penalty": 0}), "`repeat_penalty` is 0"),
-        (json!({"xtc_probability": 0.5}), "`xtc_probability`"),
+        (json!({"mirostat": 2}), "`mirostat`"),
     ] {
         post(fields).await.refuses(400, text);
     }

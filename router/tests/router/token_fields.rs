@@ -1,6 +1,6 @@
 //! Fields about individual tokens, and their effect on the shard's parameters and on the answer.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::support::{END, Router, ShardPlan, bytes, prompt_of, user, with};
 use trunkline_contract::range;
@@ -15,7 +15,8 @@ async fn bias_allowed_tokens_and_typical_p_reach_the_shard() {
     let router = Router::saying("hab").await;
     let bias = json!({"104": -100, "7": 0.5});
     for (route, prompt) in [(CHAT, json!({"messages": user("x")})), (COMPLETIONS, json!({"prompt": "x"}))] {
-        let fields = json!({"logit_bias": bias, "typical_p": 0.25, "allowed_token_ids": [97, 98, 105, END]});
+        let fields = json!({"logit_bias": bias, "typical_p": 0.25, "top_n_sigma": 1.5,
+            "xtc_probability": 0.5, "allowed_token_ids": [97, 98, 105, END]});
         let answer = router.post(route, &with(prompt, fields)).await.ok();
         let choice = &answer["choices"][0];
         let text = choice["message"]["content"].as_str().or(choice["text"].as_str());
@@ -24,12 +25,122 @@ async fn bias_allowed_tokens_and_typical_p_reach_the_shard() {
         let bias: Vec<_> = sampling.logit_bias.iter().map(|bias| (bias.token_id, bias.bias)).collect();
         assert_eq!(bias, [(104, -100.0), (7, 0.5)]);
         assert_eq!(sampling.allowed_token_ids, [97, 98, 105, END]);
-        assert_eq!(sampling.typical_p, 0.25);
+        assert_eq!((sampling.typical_p, sampling.top_n_sigma), (0.25, 1.5));
+        assert_eq!((sampling.xtc_probability, sampling.xtc_threshold), (0.5, 0.1));
     }
     // A tiny value reaches it within its range.
     for tiny in [1e-40, 1e-300] {
         router.post(COMPLETIONS, &json!({"prompt": "x", "typical_p": tiny})).await.ok();
         assert_eq!(router.last_sampling().typical_p, *range::TYPICAL_P.start(), "{tiny}");
+    }
+}
+
+#[tokio::test]
+async fn answers_have_token_ids_if_the_request_asks() {
+    let router = Router::saying("h\u{e9}y.").await;
+    let expected = json!([bytes("h\u{e9}y."), vec![END]].concat());
+    let ids_of = |events: &[Value], choice: u64| -> Value {
+        let choices = events.iter().filter_map(|event| event["choices"].as_array()).flatten();
+        let ids = choices
+            .filter(|piece| piece["index"] == choice)
+            .filter_map(|piece| piece["token_ids"].as_array());
+        ids.flatten().cloned().collect()
+    };
+    for fields in
+        [json!({}), json!({"logprobs": 1}), json!({"stop": ["."], "include_stop_str_in_output": true})]
+    {
+        let body = with(json!({"prompt": ["x", "yz"], "return_token_ids": true}), fields.clone());
+        // The output ends at the stop string.
+        let expected = if fields["stop"].is_null() { expected.clone() } else { json!(bytes("h\u{e9}y.")) };
+        let answer = router.post(COMPLETIONS, &body).await.ok();
+        let events = router.post(COMPLETIONS, &with(body, json!({"stream": true}))).await.events();
+        for (index, prompt) in [bytes("x"), bytes("yz")].into_iter().enumerate() {
+            let choice = &answer["choices"][index];
+            assert_eq!((&choice["prompt_token_ids"], &choice["token_ids"]), (&json!(prompt), &expected));
+            assert_eq!(ids_of(&events, index as u64), expected, "{fields}");
+            let pieces = events.iter().filter_map(|event| event["choices"].as_array()).flatten();
+            let prompts: Vec<_> = pieces
+                .filter(|piece| piece["index"] == index)
+                .map(|piece| piece.get("prompt_token_ids"))
+                .collect();
+            assert_eq!(prompts[0], Some(&json!(prompt)));
+            assert!(prompts[1..].iter().all(Option::is_none));
+        }
+    }
+    for fields in [json!({}), json!({"logprobs": true})] {
+        let body = with(json!({"messages": user("x"), "n": 2, "return_token_ids": true}), fields);
+        let answer = router.post(CHAT, &body).await.ok();
+        let prompt = answer["prompt_token_ids"].as_array().unwrap();
+        assert_eq!(prompt.len() as u64, answer["usage"]["prompt_tokens"].as_u64().unwrap());
+        assert_eq!(answer["choices"][1]["token_ids"], expected);
+        let events = router.post(CHAT, &with(body, json!({"stream": true}))).await.events();
+        assert_eq!(events[0]["prompt_token_ids"], answer["prompt_token_ids"]);
+        assert_eq!((ids_of(&events, 0), ids_of(&events, 1)), (expected.clone(), expected.clone()));
+    }
+    let plain = router.post(CHAT, &json!({"messages": user("x")})).await.ok();
+    assert!(plain.get("prompt_token_ids").is_none() && plain["choices"][0].get("token_ids").is_none());
+}
+
+#[tokio::test]
+async fn bad_words_do_not_occur() {
+    let router = Router::saying("hab ab").await;
+    let post = async |fields: Value| {
+        let answer = router.post(COMPLETIONS, &with(json!({"prompt": "a"}), fields)).await.ok();
+        answer["choices"][0].clone()
+    };
+    assert_eq!(post(json!({"bad_words": ["ab"]})).await["text"], "hac ac");
+    assert_eq!(post(json!({"bad_words": ["h", " a"]})).await["text"], "iab bb", "the prompt does not count");
+    assert_eq!(post(json!({"bad_words": []})).await["text"], "hab ab");
+    // Fields beside them count as they do without them.
+    let most = post(json!({"bad_words": ["ab"], "ignore_eos": true, "max_tokens": 8})).await;
+    assert_eq!((&most["text"], &most["finish_reason"]), (&json!("hac ac"), &json!("length")));
+    let chosen = json!({"bad_words": ["ab"], "guided_choice": ["hab", "hat"]});
+    assert_eq!(post(chosen).await["text"], "hat");
+    let chat = json!({"messages": user("x"), "bad_words": ["ab"]});
+    let answer = router.post(CHAT, &chat).await.ok();
+    assert_eq!(answer["choices"][0]["message"]["content"], "hac ac");
+    // Nothing is left.
+    let chosen = json!({"prompt": "a", "bad_words": ["ab"], "guided_choice": ["hab"]});
+    router.post(COMPLETIONS, &chosen).await.refuses(400, "would complete words of `bad_words`");
+    for (fields, text) in [
+        (json!({"bad_words": ["a", ""]}), "`bad_words[1]` is empty"),
+        (json!({"bad_words": ["x".repeat(257)]}), "`bad_words[0]` has 257 bytes, the limit is 256"),
+        (json!({"bad_words": vec!["x"; 1025]}), "`bad_words` has 1025 strings, the limit is 1024"),
+        (json!({"bad_words": ["a"], "prompt_logprobs": 1}), "cannot be combined with `bad_words`"),
+    ] {
+        router.post(COMPLETIONS, &with(json!({"prompt": "a"}), fields)).await.refuses(400, text);
+    }
+}
+
+#[tokio::test]
+async fn dry_penalises_repeated_texts_in_prompt_and_output() {
+    let router = Router::saying("-abcd").await;
+    let post = async |prompt: &str, fields: Value| {
+        let body = with(json!({"prompt": prompt, "dry_multiplier": 0.8}), fields);
+        router.post(COMPLETIONS, &body).await.ok()["choices"][0]["text"].clone()
+    };
+    // The mock shard avoids tokens with a penalty of at least 1. After two tokens it is 0.8, after three 1.4.
+    assert_eq!(post("abcd", json!({})).await, "-abce");
+    assert_eq!(post("abcd", json!({"dry_multiplier": 0})).await, "-abcd");
+    assert_eq!(post("abcd", json!({"dry_allowed_length": 3})).await, "-abcd");
+    assert_eq!(
+        post("abcd", json!({"dry_multiplier": 2})).await,
+        "-abdd",
+        "d no longer continues a repetition"
+    );
+    assert_eq!(post("abcd", json!({"dry_base": 1})).await, "-abcd");
+    assert_eq!(post("abcd", json!({"dry_penalty_last_n": 7})).await, "-abcd");
+    assert_eq!(post("abcd", json!({"dry_penalty_last_n": 8})).await, "-abce");
+    assert_eq!(post("abcd", json!({"dry_sequence_breakers": ["bc"]})).await, "-abcd");
+    for (fields, text) in [
+        (json!({"dry_multiplier": -1}), "`dry_multiplier` is -1, must be at least 0 and at most 100"),
+        (json!({"dry_base": 0.5}), "`dry_base` is 0.5, must be at least 1 and at most 100"),
+        (json!({"dry_allowed_length": -1}), "`dry_allowed_length` is -1, must be at least 0"),
+        (json!({"dry_penalty_last_n": -2}), "`dry_penalty_last_n` is -2, must be at least 0, or -1"),
+        (json!({"dry_sequence_breakers": [""]}), "`dry_sequence_breakers[0]` is empty"),
+        (json!({"dry_multiplier": 1, "prompt_logprobs": 1}), "cannot be combined with `dry_multiplier`"),
+    ] {
+        router.post(COMPLETIONS, &with(json!({"prompt": "a"}), fields)).await.refuses(400, text);
     }
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -55,6 +56,22 @@ def test_the_likeliest_allowed_token_is_taken_and_logprobs_cover_all_tokens(back
         assert isinstance(masked, Sampled)
         assert (masked.token_id, masked.logprob) == (token_id, logprob)
         assert masked.top_logprobs == free.top_logprobs
+
+
+def test_penalties_behind_a_mask_lower_logits(backend: Backend) -> None:
+    free = sample(backend, b"")
+    assert isinstance(free, Sampled)
+    (first, top), (second, next_best), (third, _) = free.top_logprobs[:3]
+    everything = mask_of(range(VOCAB_SIZE))
+    gap = top - next_best
+    for addend, expected in [(-0.9 * gap, first), (-1.1 * gap, second)]:
+        lowered = sample(backend, everything + struct.pack("<IfIf", first, addend, VOCAB_SIZE + 5, 1e9))
+        assert isinstance(lowered, Sampled)
+        assert (lowered.token_id, lowered.top_logprobs) == (expected, free.top_logprobs)
+    both = sample(backend, everything + struct.pack("<IfIf", second, -1e30, first, -1e30))
+    assert isinstance(both, Sampled)
+    assert both.token_id == third
+    assert "a mask of" in sample(backend, everything + b"1234").message  # type: ignore[union-attr]
 
 
 def test_no_other_token_is_ever_sampled(backend: Backend) -> None:

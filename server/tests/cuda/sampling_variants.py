@@ -12,7 +12,8 @@ FIRST = {"weigh", "logprobs", "biases", "watermark"}
 _TYPES = {
     "logits": "*fp32", "largest": "*fp32", "tokens": "*i32", "values": "*fp32", "ids": "*i32", "counts": "*i32",
     "masses": "*i64", "temperature": "*fp32", "top_ks": "*i32", "top_ps": "*fp64", "min_ps": "*fp64",
-    "typical_ps": "*fp64", "seeds": "*i64", "choices": "*i32", "positions": "*i32", "out": "*i32", "scaled": "*fp32",
+    "typical_ps": "*fp64", "xtc_probabilities": "*fp64", "xtc_thresholds": "*fp64", "seeds": "*i64",
+    "choices": "*i32", "positions": "*i32", "out": "*i32", "scaled": "*fp32",
     "peak_tokens": "*i32", "chosen": "*i32", "num_top": "*i32", "out_logprobs": "*fp32", "out_ranks": "*i32",
     "out_top_tokens": "*i32", "out_top_logprobs": "*fp32",
 }  # fmt: skip
@@ -27,7 +28,7 @@ _MARK_TYPES = {
 }  # fmt: skip
 _SHAPE: dict[str, Any] = {"ROWS": 1, "TILE": 2048}
 _SUMS: dict[str, Any] = {**_SHAPE, "SCALE": 44, "TILES": 64}
-_ALL = {"TOP_K": True, "TOP_P": True, "MIN_P": True, "TYPICAL": True}
+_ALL = {"TOP_K": True, "TOP_P": True, "MIN_P": True, "TYPICAL": True, "XTC": True}
 
 
 def variants() -> list[Variant]:
@@ -43,5 +44,8 @@ def variants() -> list[Variant]:
         Variant("watermark", watermark._watermark_kernel, _MARK_TYPES, {"TILE": 1024}),
         Variant("biases", logit_edits._bias_kernel, _EDIT_TYPES, {"ENTRIES": 256}),
         Variant("penalties", logit_edits._token_kernel, _EDIT_TYPES, {"ENTRIES": 256}),
+        Variant(
+            "sigmas", logit_edits._sigma_kernel, {"logits": "*fp32", "widths": "*fp32"}, {"TILE": 1024}, num_warps=8
+        ),
         Variant("fill", tokens._fill_kernel, {"token_ids": "*i32", "previous": "*i32"}, {"BLOCK": 256}),
     ]

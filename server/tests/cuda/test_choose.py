@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from typing import Any
 
 import numpy as np
@@ -16,12 +17,14 @@ from trunkline_server.backends.cuda.sampling import DeviceSampler, RowRequest
 from trunkline_server.backends.cuda.sampling_rules import SamplingRules, mask_from_bytes
 from trunkline_server.backends.interface import SamplingParams, Watermark
 from trunkline_server.sampling import processors
+from trunkline_server.sampling.masks import penalties_of
 from trunkline_server.sampling.sampler import choose_token, log_softmax, top_logprobs
 from trunkline_server.sampling.watermark import green_below
 
 VOCAB = 150
 ROWS = 256
 MAX_TOP = 6
+XTC = ("xtc_threshold", "xtc_probability", "top_n_sigma")
 
 
 def sampler(device: str, vocab_size: int = VOCAB) -> DeviceSampler:
@@ -44,6 +47,9 @@ def random_params(rng: np.random.Generator, kinds: tuple[str, ...]) -> SamplingP
         "top_p": lambda: float(rng.random()),
         "min_p": lambda: float(rng.random() * 0.3),
         "typical_p": lambda: float(rng.random()),
+        "top_n_sigma": lambda: float(rng.random() * 3),
+        "xtc_threshold": lambda: float(np.float32(rng.choice([1e-6, 0.01, 0.1, 0.3]))),
+        "xtc_probability": lambda: float(np.float32(rng.choice([0.5, 1.0]))),
     }
     return SamplingParams(
         temperature=0.0 if rng.random() < 0.1 else float(np.float32(rng.choice([0.3, 0.7, 1.0, 1.5, 5.0]))),
@@ -64,7 +70,7 @@ def run(device: str, logits: np.ndarray, requests: list[RowRequest], one: Device
 
 @pytest.mark.parametrize(
     ("kinds", "max_listed"),
-    matrix([(), ("top_k", "top_p"), ("min_p", "typical_p"), ("top_k", "top_p", "min_p", "typical_p")], [8192, 16]),
+    matrix([(), ("top_k", "top_p"), ("min_p", "typical_p", *XTC), ("top_k", "top_p", "min_p", *XTC)], [8192, 16]),
 )
 def test_draws_match_the_reference(
     kinds: tuple[str, ...], max_listed: int, device: str, monkeypatch: pytest.MonkeyPatch
@@ -100,6 +106,8 @@ def test_edited_logits_match_the_reference(device: str) -> None:
             watermark=Watermark(0.25 + number / 512, 1.5, int(rng.integers(0, 2**63)) * 2) if number % 4 < 2 else None,
         )  # fmt: skip
         mask = rng.bytes(mask_bytes) if number % 6 == 0 else b""
+        if number % 12 == 0:
+            mask += struct.pack("<IfIfIf", 3, -1.5, int(np.argmax(logits[number])), -3.0, VOCAB, 9.0)
         is_pending = number % 2 == 1
         known = [*tokens, int(previous[number])] if is_pending else tokens
         rules = SamplingRules(params, tokens, 10, VOCAB)
@@ -114,6 +122,7 @@ def test_edited_logits_match_the_reference(device: str) -> None:
                 last_token=tokens[-1],
                 pending_row=number if is_pending else -1,
                 mask=words,
+                penalties=penalties_of(mask, VOCAB),
             )
         )
         expected.append(choose_token(logits[number], known, 10, params, mask))

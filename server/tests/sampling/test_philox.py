@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from trunkline_server.sampling.philox import philox_4x32_10, uniform
+from trunkline_server.sampling.philox import philox_4x32_10, uniforms
 
 KNOWN_ANSWERS = [
     (
@@ -35,14 +35,14 @@ def test_philox_gives_the_published_answers(
 def test_uniform_uses_both_halves_of_the_seed_and_the_documented_words() -> None:
     seed = 0x299F31D0_A4093822
     word = philox_4x32_10((7, 3, 0, 0), (0xA4093822, 0x299F31D0))[0]
-    assert uniform(seed, choice=3, position=7) == (word >> 8) / 2**24
+    assert uniforms(seed, choice=3, position=7)[0] == (word >> 8) / 2**24
 
 
 def test_uniform_lies_in_the_unit_interval_and_is_flat() -> None:
-    numbers = np.array([uniform(42, 0, position) for position in range(4000)])
+    numbers = np.array([uniforms(42, 0, position)[0] for position in range(4000)])
     assert numbers.min() >= 0.0
     assert numbers.max() < 1.0
     counts = np.histogram(numbers, bins=10, range=(0, 1))[0]
     # The expected count is 400 in each, with a standard deviation of 19.
     assert np.abs(counts - 400).max() < 100
-    assert len({uniform(42, choice, 0) for choice in range(100)}) == 100
+    assert len({uniforms(42, choice, 0)[0] for choice in range(100)}) == 100

@@ -165,6 +165,32 @@ def test_typical_p_drops_tokens_that_are_too_likely_or_too_unlikely() -> None:
     assert choose(SamplingParams(typical_p=0.2)) == 1, "greedy is greedy"
 
 
+def test_top_n_sigma_keeps_what_is_near_the_largest_logit_at_any_temperature() -> None:
+    # The logits are -2.30, -0.92, -3.00, -1.20 and -1.90; their standard deviation is 0.75.
+    assert set(frequencies(replace(SAMPLED, top_n_sigma=0.5), num_draws=300)) == {1, 3}
+    assert set(frequencies(replace(SAMPLED, top_n_sigma=0.5, temperature=5.0), num_draws=300)) == {1, 3}
+    assert set(frequencies(replace(SAMPLED, top_n_sigma=1.5), num_draws=300)) == {1, 3, 4}
+    # Excluded tokens do not count: those of 0, 1, 2 and 3 have a deviation of 0.82.
+    assert set(frequencies(replace(SAMPLED, top_n_sigma=1.75, allowed_token_ids=(0, 1, 2, 3)), num_draws=300)) == {
+        0,
+        1,
+        3,
+    }
+    assert choose(SamplingParams(top_n_sigma=0.1)) == 1
+
+
+def test_xtc_excludes_the_likeliest_tokens_but_the_last_above_the_threshold() -> None:
+    always = replace(SAMPLED, xtc_probability=1.0)
+    assert set(frequencies(replace(always, xtc_threshold=0.12), num_draws=300)) == {0, 2, 4}
+    assert set(frequencies(replace(always, xtc_threshold=0.25), num_draws=300)) == {0, 2, 3, 4}
+    assert set(frequencies(replace(always, xtc_threshold=0.35), num_draws=300)) == {0, 1, 2, 3, 4}
+    # The shares count after the filters.
+    assert set(frequencies(replace(always, xtc_threshold=0.42, top_k=2), num_draws=100)) == {3}
+    drawn = frequencies(replace(always, xtc_probability=0.5, xtc_threshold=0.12))
+    assert drawn[1] == pytest.approx(0.2, abs=0.03)
+    assert choose(SamplingParams(xtc_probability=1.0)) == 1, "greedy is greedy"
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_typical_p_keeps_the_same_tokens_as_transformers(seed: int) -> None:
     logits, mass = typical_case(seed)

@@ -122,6 +122,9 @@ def scored_plans(prompt: list[int]) -> list[pb.StepPlan]:
         typical_p=0.875,
         num_top_prompt_logprobs=2,
         watermark=pb.Watermark(gamma=0.25, delta=2.5, key=2**53 - 3),
+        top_n_sigma=2.5,
+        xtc_probability=0.5,
+        xtc_threshold=0.125,
     )
     return [
         pb.StepPlan(

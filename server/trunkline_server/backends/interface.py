@@ -42,6 +42,9 @@ class SamplingParams:
     typical_p: float = 1.0
     num_top_prompt_logprobs: int = 0
     watermark: Watermark | None = None
+    top_n_sigma: float = 0.0
+    xtc_probability: float = 0.0
+    xtc_threshold: float = 0.0
 
     def for_kernels(self) -> dict[str, object]:
         """Returns the fields as `_kernels` takes them."""

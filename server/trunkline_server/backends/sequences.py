@@ -8,6 +8,7 @@ from typing import Any, Generic, TypeVar
 
 from trunkline_server.backends.interface import BackendInfo, Chunk, SamplingParams
 from trunkline_server.errors import InvalidArgument
+from trunkline_server.sampling.masks import mask_problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,6 @@ class SequenceTable(Generic[AnySequence]):
     def __init__(self, info: BackendInfo, vocab_size: int) -> None:
         self.info = info
         self._vocab_size = vocab_size
-        self._num_mask_bytes = -(-vocab_size // 8)
         self._sequences: dict[int, AnySequence] = {}
 
     def __len__(self) -> int:
@@ -109,9 +109,7 @@ class SequenceTable(Generic[AnySequence]):
 
     def mask_problem(self, mask: bytes) -> str | None:
         """Returns why a mask cannot be used, or None. An empty mask is no mask."""
-        if mask and len(mask) != self._num_mask_bytes:
-            return f"a mask of {len(mask)} bytes, expected {self._num_mask_bytes}"
-        return None
+        return mask_problem(mask, self._vocab_size)
 
     def problem(self, chunk: Chunk) -> str | None:
         """Returns why the chunk cannot be computed, whatever else the step holds, or None. Changes nothing."""

@@ -5,6 +5,7 @@ Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011, doi:10.11
     key      (seed & 0xffffffff, seed >> 32)
     counter  (position, choice, 0, 0)          position: absolute position of the sampled token, from 0
     uniform  (word 0 >> 8) * 2^-24             in [0, 1), exact in f32
+    xtc      (word 1 >> 8) * 2^-24             XTC applies if this is below its probability
     token    the first, by descending probability (ties by lower id), whose cumulative probability exceeds
              uniform times the kept mass
 
@@ -36,7 +37,10 @@ def philox_4x32_10(counter: tuple[Word, Word, Word, Word], key: tuple[int, int])
     return c0, c1, c2, c3
 
 
-def uniform(seed: int, choice: int, position: int) -> float:
-    """Returns the number in [0, 1) that decides the token at `position`. seed: u64; choice, position: u32."""
+def uniforms(seed: int, choice: int, position: int) -> tuple[float, float]:
+    """Returns the numbers in [0, 1) for the token at `position`: the first draws it, the second decides about XTC.
+
+    seed: u64; choice, position: u32.
+    """
     words = philox_4x32_10((position, choice, 0, 0), (seed & _MASK, seed >> 32))
-    return (words[0] >> 8) * 2.0**-24
+    return (words[0] >> 8) * 2.0**-24, (words[1] >> 8) * 2.0**-24

@@ -56,8 +56,8 @@ def mask_end_tokens(logits: Floats, end_token_ids: Sequence[int], num_output: in
 def keep_allowed(logits: Floats, allowed: bytes) -> None:
     """Keeps only the tokens whose bit is set (bit i % 8 of byte i / 8 is token i), in place. Empty keeps all."""
     if allowed:
-        bits = np.unpackbits(np.frombuffer(allowed, dtype=np.uint8), bitorder="little")
-        logits[bits[: logits.shape[0]] == 0] = -np.inf
+        bits = np.unpackbits(np.frombuffer(allowed, dtype=np.uint8), bitorder="little", count=logits.shape[0])
+        logits[bits == 0] = -np.inf
 
 
 def keep_listed(logits: Floats, token_ids: Sequence[int]) -> None:
@@ -66,6 +66,16 @@ def keep_listed(logits: Floats, token_ids: Sequence[int]) -> None:
         keep = np.zeros(logits.shape[0], dtype=bool)
         keep[np.asarray(token_ids, dtype=np.int64)] = True
         logits[~keep] = -np.inf
+
+
+def top_n_sigma(logits: Floats, width: float) -> None:
+    """Keeps only logits at most `width` standard deviations below the largest, in place; 0 keeps all.
+
+    Tang et al., "Top-n-sigma", arXiv:2411.07641. Excluded tokens (-inf) do not count.
+    """
+    if width > 0.0:
+        sigma = np.std(logits[np.isfinite(logits)].astype(np.float64))
+        logits[logits < float(np.max(logits)) - float(np.float32(width)) * sigma] = -np.inf
 
 
 def top_k(order: NDArray[np.int64], k: int) -> NDArray[np.int64]:
@@ -103,3 +113,13 @@ def typical_p(probabilities: NDArray[np.float64], p: float) -> NDArray[np.bool_]
     last = min(int(np.count_nonzero(np.cumsum(probabilities[order]) < p)), order.shape[0] - 1)
     kept: NDArray[np.bool_] = (distances <= distances[order[last]]) & (probabilities > 0)
     return kept
+
+
+def xtc(weights: NDArray[np.float64], threshold: float) -> int:
+    """Returns how many of the leading weights (descending, any sum) XTC excludes: all whose share is at least
+    `threshold`, but the last of them.
+
+    "Exclude Top Choices": the likeliest tokens give way if there are other good ones.
+    """
+    num_above = int(np.count_nonzero((weights >= threshold * np.sum(weights)) & (weights > 0.0)))
+    return max(num_above - 1, 0)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from trunkline_server.sampling import processors
-from trunkline_server.sampling.philox import uniform
+from trunkline_server.sampling.masks import penalties_of
+from trunkline_server.sampling.philox import uniforms
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -48,6 +49,8 @@ def choose_token(
     if params.watermark is not None:
         processors.lift_green(logits, token_ids[-1], params.watermark)
     processors.add_bias(logits, params.logit_bias)
+    for token_id, addend in zip(*penalties_of(allowed_tokens, logits.shape[0]), strict=True):
+        logits[token_id] += addend
     processors.repetition_penalty(logits, token_ids, params.repetition_penalty)
     processors.occurrence_penalties(logits, output_ids, params.presence_penalty, params.frequency_penalty)
     processors.mask_end_tokens(logits, params.end_token_ids, len(output_ids), params.min_tokens)
@@ -56,6 +59,7 @@ def choose_token(
     check_finite(logits)
     if params.temperature == 0.0:
         return int(np.argmax(logits))
+    processors.top_n_sigma(logits, params.top_n_sigma)
     # Shifted first, so that even at the smallest temperature the likeliest token stays at 0 instead of becoming
     # infinite.
     with np.errstate(over="ignore"):
@@ -64,10 +68,14 @@ def choose_token(
     probabilities = _softmax(logits[order])
     num_kept = processors.top_p(probabilities, params.top_p)
     num_kept = min(num_kept, processors.min_p(probabilities, params.min_p))
-    probabilities = probabilities[:num_kept]
-    cumulative = np.cumsum(np.where(processors.typical_p(probabilities, params.typical_p), probabilities, 0.0))
-    threshold = uniform(params.seed, params.choice, len(token_ids)) * cumulative[-1]
-    return int(order[np.searchsorted(cumulative, threshold, side="right")])
+    is_kept = processors.typical_p(probabilities[:num_kept], params.typical_p)
+    order, probabilities = order[:num_kept][is_kept], probabilities[:num_kept][is_kept]
+    draw, xtc_draw = uniforms(params.seed, params.choice, len(token_ids))
+    if xtc_draw < params.xtc_probability:
+        num_excluded = processors.xtc(probabilities, params.xtc_threshold)
+        order, probabilities = order[num_excluded:], probabilities[num_excluded:]
+    cumulative = np.cumsum(probabilities)
+    return int(order[np.searchsorted(cumulative, draw * cumulative[-1], side="right")])
 
 
 def log_softmax(logits: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -1,5 +1,5 @@
 use trunkline_kernels::isa::Isa;
-use trunkline_kernels::sampling::processors::{allowed_mask, process};
+use trunkline_kernels::sampling::processors::{allowed_mask, check_mask_size, process};
 use trunkline_kernels::sampling::{SampleContext, SamplingParams, TokenCounts, Watermark};
 
 fn best() -> Isa {
@@ -80,6 +80,20 @@ fn only_allowed_tokens_are_left() {
     assert!(process(best(), &mut logits, &params, &counts, context(0), [None, Some(&[1])]));
     assert_eq!(logits[0], 1.0);
     assert!(logits[1..].iter().all(|logit| *logit == f32::NEG_INFINITY));
+}
+
+#[test]
+fn penalties_of_a_mask_apply_before_those_of_parameters() {
+    let params = SamplingParams { repetition_penalty: 2.0, ..Default::default() };
+    let counts = TokenCounts::new(&params, &[0, 1], 1, 4);
+    let pair = |token_id: u32, addend: f32| [token_id.to_le_bytes(), addend.to_le_bytes()].concat();
+    let mask = [vec![0b1011], pair(0, -3.0), pair(3, 0.25), pair(2, 100.0), pair(99, 1.0)].concat();
+    let mut logits = [1.0, 4.0, 1.0, 3.0];
+    assert!(process(best(), &mut logits, &params, &counts, context(0), [Some(&mask), None]));
+    assert_eq!(logits, [-4.0, 2.0, f32::NEG_INFINITY, 3.25]);
+    for (num_bytes, is_right) in [(1, true), (9, true), (33, true), (0, false), (2, false), (8, false)] {
+        assert_eq!(check_mask_size(num_bytes, 4).is_ok(), is_right, "{num_bytes}");
+    }
 }
 
 #[test]

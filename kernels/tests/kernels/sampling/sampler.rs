@@ -1,10 +1,10 @@
 use trunkline_kernels::isa::Isa;
 use trunkline_kernels::sampling::buckets::{Buckets, Row};
-use trunkline_kernels::sampling::philox::uniform;
 use trunkline_kernels::sampling::sampler::{
     DEPTHS, MAX_INVERSE_TEMPERATURE, MAX_SORTED, MIN_ROW_PER_CANDIDATE,
 };
 use trunkline_kernels::sampling::scan::{count, key_token, mass, sort_key, weigh};
+use trunkline_kernels::sampling::xtc::Draw;
 use trunkline_kernels::sampling::{
     NotFinite, SampleContext, SampledToken, Sampler, SamplingParams, TokenCounts,
 };
@@ -36,7 +36,8 @@ fn best() -> Isa {
 
 /// Samples by the definition, in f64 over the sorted vocabulary. Returns the token and the margin by which the draw and
 /// the filters miss a different result.
-fn oracle(logits: &[f32], params: &SamplingParams, u: f64) -> (u32, f64) {
+fn oracle(logits: &[f32], params: &SamplingParams, draw: Draw) -> (u32, f64) {
+    let (logits, sigma_margin) = within_sigmas(logits, params.top_n_sigma);
     let mut order: Vec<usize> = (0..logits.len()).collect();
     order.sort_by(|a, b| logits[*b].partial_cmp(&logits[*a]).unwrap().then(a.cmp(b)));
     if params.temperature == 0.0 {
@@ -49,7 +50,7 @@ fn oracle(logits: &[f32], params: &SamplingParams, u: f64) -> (u32, f64) {
     let weight = |i: &usize| ((f64::from(logits[*i]) - top) / f64::from(params.temperature)).exp();
     let mut weights: Vec<f64> = order.iter().map(weight).collect();
     let total: f64 = weights.iter().sum();
-    let (mut kept, mut num_kept, mut margin) = (0.0, 0, f64::INFINITY);
+    let (mut kept, mut num_kept, mut margin) = (0.0, 0, sigma_margin);
     for weight in &weights {
         let reaches = kept - f64::from(params.top_p) * total;
         let falls = f64::from(params.min_p) - weight;
@@ -75,15 +76,40 @@ fn oracle(logits: &[f32], params: &SamplingParams, u: f64) -> (u32, f64) {
         num_kept = order.len();
         kept = weights.iter().sum();
     }
+    let mut excluded = 0.0;
+    if let Some(threshold) = draw.threshold {
+        let share = |weight: &f64| weight / kept - f64::from(threshold);
+        margin = weights[..num_kept].iter().map(|weight| share(weight).abs()).fold(margin, f64::min);
+        let num_above = weights[..num_kept].iter().filter(|weight| share(weight) >= 0.0).count();
+        excluded = weights[..num_above.saturating_sub(1)].iter().sum();
+    }
+    let target = excluded + draw.u * (kept - excluded);
     let mut cumulative = 0.0;
     for (token, weight) in order.iter().zip(&weights).take(num_kept) {
         cumulative += weight;
-        margin = margin.min((cumulative - u * kept).abs() / kept);
-        if cumulative > u * kept {
+        margin = margin.min((cumulative - target).abs() / kept);
+        if cumulative > target {
             return (*token as u32, margin);
         }
     }
     (order[num_kept - 1] as u32, 0.0)
+}
+
+/// Returns the logits with those excluded that are more than `width` standard deviations below the largest, and the
+/// margin to the nearest different set. A width of 0 excludes none.
+fn within_sigmas(logits: &[f32], width: f32) -> (Vec<f32>, f64) {
+    if width == 0.0 {
+        return (logits.to_vec(), f64::INFINITY);
+    }
+    let finite: Vec<f64> = logits.iter().filter(|logit| logit.is_finite()).map(|x| f64::from(*x)).collect();
+    let mean = finite.iter().sum::<f64>() / finite.len() as f64;
+    let variance = finite.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / finite.len() as f64;
+    let top = finite.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let lowest = top - f64::from(width) * variance.sqrt();
+    let margin =
+        finite.iter().filter(|x| **x < top).map(|x| (x - lowest).abs()).fold(f64::INFINITY, f64::min);
+    let keep = |x: &f32| if f64::from(*x) < lowest { f32::NEG_INFINITY } else { *x };
+    (logits.iter().map(keep).collect(), margin)
 }
 
 /// Returns the typical tokens by the definition of Meister et al., and the margin to the nearest different set. `kept`
@@ -113,7 +139,7 @@ fn typical(weights: &[f64], kept: f64, typical_p: f64) -> (Vec<bool>, f64) {
 }
 
 /// Samples by sorting the whole vocabulary, with the sampler's weights. Their sums are exact, so no margin is needed.
-fn exact_oracle(logits: &[f32], params: &SamplingParams, u: f64) -> u32 {
+fn exact_oracle(logits: &[f32], params: &SamplingParams, draw: Draw) -> u32 {
     let mut keys: Vec<u64> =
         logits.iter().enumerate().map(|(id, logit)| sort_key(*logit, id as u32)).collect();
     keys.sort_unstable();
@@ -126,14 +152,19 @@ fn exact_oracle(logits: &[f32], params: &SamplingParams, u: f64) -> u32 {
     }
     let total: f64 = weights.iter().map(|weight| f64::from(*weight)).sum();
     let reach = if params.top_p < 1.0 { f64::from(params.top_p) * total } else { f64::INFINITY };
-    let mut kept = 0.0;
+    let (mut kept, mut num_kept) = (0.0, 0);
     for (i, weight) in weights.iter().enumerate() {
         if i > 0 && (kept >= reach || *weight < params.min_p) {
             break;
         }
         kept += f64::from(*weight);
+        num_kept = i + 1;
     }
-    let target = (u * kept).min(kept.next_down());
+    let least = draw.threshold.map_or(f64::INFINITY, |threshold| f64::from(threshold) * kept);
+    let is_above = |weight: &&f32| **weight > 0.0 && f64::from(**weight) >= least;
+    let num_above = weights[..num_kept].iter().filter(is_above).count();
+    let excluded: f64 = weights[..num_above.saturating_sub(1)].iter().map(|weight| f64::from(*weight)).sum();
+    let target = (excluded + draw.u * (kept - excluded)).min(kept.next_down());
     let mut cumulative = 0.0;
     let drawn = weights.iter().position(|weight| {
         cumulative += f64::from(*weight);
@@ -163,6 +194,8 @@ fn draws_without_sorting_equal_draws_from_the_sorted_vocabulary() {
             top_p: [1.0, 0.999, 0.9, 0.5, 1e-6][random.below(5)],
             top_k: [0, 0, 0, 2000][random.below(4)],
             min_p: [0.0, 0.0, 0.05, 0.9, 1.0][random.below(5)],
+            xtc_probability: [0.0, 0.5, 1.0][random.below(3)],
+            xtc_threshold: [0.0, 1e-4, 0.01, 0.1, 0.6][random.below(5)],
             seed: u64::from(seed) << 20,
             ..Default::default()
         };
@@ -174,7 +207,7 @@ fn draws_without_sorting_equal_draws_from_the_sorted_vocabulary() {
         let lowest = top - DEPTHS[0] * params.temperature;
         let most_sorted = MAX_SORTED.max(vocab / MIN_ROW_PER_CANDIDATE);
         num_bucketed += u32::from(count(Isa::SCALAR, &logits, lowest) > most_sorted && params.top_k == 0);
-        let expected = exact_oracle(&logits, &params, uniform(params.seed, 0, seed));
+        let expected = exact_oracle(&logits, &params, Draw::new(&params, seed));
         for isa in Isa::available() {
             assert_eq!(sample(isa, &logits, &params, seed).unwrap().token_id, expected, "{what}: {isa}");
         }
@@ -193,13 +226,14 @@ fn draws_over_the_whole_range_equal_those_of_the_sorted_vocabulary() {
         let total = mass(best(), &logits, top, 1.0 / temperature);
         for place in 0..=200 {
             let u = if place == 200 { 1f64.next_down() } else { f64::from(place) / 200.0 };
+            let draw = Draw { u, threshold: [None, Some(0.001), Some(0.01)][place as usize % 3] };
             weights.clear();
             weights.extend_from_slice(&logits);
             weigh(best(), &mut weights, top, 1.0 / temperature);
             let inverse_temperature = 1.0 / temperature;
             let row = Row { logits: &logits, weights: &mut weights, top, inverse_temperature };
-            let drawn = Buckets::default().draw(row, &mut keys, &params, u, total);
-            assert_eq!(drawn, exact_oracle(&logits, &params, u), "{params:?}, u {u}");
+            let drawn = Buckets::default().draw(row, &mut keys, &params, draw, total);
+            assert_eq!(drawn, exact_oracle(&logits, &params, draw), "{params:?}, {draw:?}");
         }
     }
 }
@@ -211,6 +245,9 @@ fn random_params(random: &mut Random, position: u32) -> SamplingParams {
         top_k: [0, 0, 1, 2, 40, 100_000][random.below(6)],
         min_p: [0.0, 0.0, 0.05, 0.5, 1.0][random.below(5)],
         typical_p: [1.0, 1.0, 0.95, 0.5, 0.2, 0.01][random.below(6)],
+        top_n_sigma: [0.0, 0.0, 0.5, 1.0, 3.0][random.below(5)],
+        xtc_probability: [0.0, 0.0, 0.5, 1.0][random.below(4)],
+        xtc_threshold: [0.001, 0.03, 0.1, 0.3][random.below(4)],
         seed: u64::from(position) << 20,
         ..Default::default()
     }
@@ -226,7 +263,7 @@ fn equals_the_definition_over_the_sorted_vocabulary_on_every_instruction_set() {
         // Round the logits so that ties are frequent.
         let logits: Vec<f32> = (0..vocab).map(|_| (random.normal() * spread * 8.0).round() / 8.0).collect();
         let params = random_params(&mut random, seed);
-        let (expected, margin) = oracle(&logits, &params, uniform(params.seed, 0, seed));
+        let (expected, margin) = oracle(&logits, &params, Draw::new(&params, seed));
         let what = format!("seed {seed}: vocabulary {vocab}, spread {spread}, {params:?}");
         let got = sample(best(), &logits, &params, seed).unwrap();
         if margin > 1e-5 {
@@ -239,6 +276,33 @@ fn equals_the_definition_over_the_sorted_vocabulary_on_every_instruction_set() {
         }
     }
     assert!(num_near < 160, "{num_near} of 600 cases are too near an edge to compare");
+}
+
+#[test]
+fn xtc_excludes_the_likeliest_tokens_but_the_last_above_the_threshold() {
+    let logits = [0.4f32, 0.3, 0.2, 0.1].map(f32::ln);
+    let drawn = |params: SamplingParams| {
+        let mut seen = [0u32; 4];
+        for position in 0..1000 {
+            seen[sample(best(), &logits, &params, position).unwrap().token_id as usize] += 1;
+        }
+        seen
+    };
+    let xtc = |probability, threshold| SamplingParams {
+        temperature: 1.0,
+        xtc_probability: probability,
+        xtc_threshold: threshold,
+        ..Default::default()
+    };
+    let [first, second, third, fourth] = drawn(xtc(1.0, 0.15));
+    assert_eq!((first, second), (0, 0));
+    assert!(third > 550 && fourth > 250, "{third} and {fourth}, expected two thirds and one third");
+    // Only one token reaches the threshold, so none is excluded.
+    assert_eq!(drawn(xtc(1.0, 0.35)), drawn(xtc(0.0, 0.0)));
+    // After `top_k`, the shares are 0.57 and 0.43.
+    assert_eq!(drawn(SamplingParams { top_k: 2, ..xtc(1.0, 0.4) }), [0, 1000, 0, 0]);
+    let [first, ..] = drawn(xtc(0.5, 0.15));
+    assert!((130..270).contains(&first), "half of 400: {first}");
 }
 
 #[test]

@@ -66,7 +66,7 @@ fn the_closing_mark_follows_the_last_token_of_the_budget() {
                 must_write(&mut constraint, &close);
                 if has_grammar {
                     let allowed = constraint.allowed(Forcing::Allow).unwrap();
-                    assert_eq!(allowed, Allowed { forced: ids(&model, "yes"), next: Next::End });
+                    assert_eq!((allowed.forced, allowed.next), (ids(&model, "yes"), Next::End));
                 } else {
                     assert!(is_free(&model, &mut constraint));
                 }

@@ -41,7 +41,7 @@ fn id(model: &ModelText, token: &str) -> u32 {
 /// Returns the tokens of the next mask. None are forced.
 pub fn next(constraint: &mut Constraint) -> Vec<u32> {
     match constraint.allowed(Forcing::Never).unwrap() {
-        Allowed { forced, next: Next::Mask(mask) } if forced.is_empty() => mask.iter().collect(),
+        Allowed { forced, next: Next::Mask(mask), .. } if forced.is_empty() => mask.iter().collect(),
         other => panic!("{other:?}"),
     }
 }

@@ -263,6 +263,7 @@ fn raw_params(body: &mut Body) -> Result<RawParams, ApiError> {
         temperature: body.temperature,
         top_p: body.top_p,
         top_k: body.top_k,
+        min_p: body.min_p,
         seed: body.seed.map(|seed| seed.0),
         stops: body.stop_sequences.take().unwrap_or_default(),
         stop_text: Some(StopText::Omit),

@@ -41,6 +41,9 @@ pub struct Body {
     /// Samples from the `top_k` likeliest tokens. 0 and -1 mean all tokens.
     #[schema(minimum = -1)]
     pub top_k: Option<i64>,
+    /// Excludes tokens less likely than this fraction of the likeliest token's probability. Not part of Anthropic's
+    /// API.
+    pub min_p: Option<f64>,
     /// The tools that the model may call.
     pub tools: Option<Vec<ToolField>>,
     /// Says whether the model must, may or must not call a tool.

@@ -54,6 +54,30 @@ macro_rules! body {
             /// Samples from the tokens whose information content is nearest to the entropy, up to this total
             /// probability.
             pub typical_p: Option<f64>,
+            /// Keeps the tokens whose logit is at most this many standard deviations below the largest; 0 and -1 keep
+            /// all. Part of llama.cpp's API, like the next two fields.
+            pub top_n_sigma: Option<f64>,
+            /// The probability with which XTC excludes the likeliest tokens at a position; the default is 0.
+            pub xtc_probability: Option<f64>,
+            /// XTC excludes all tokens with at least this probability, except the least likely of them; the default is
+            /// 0.1.
+            pub xtc_threshold: Option<f64>,
+            /// Words that the output does not contain, as far as it writes them with their usual tokens. Part of vLLM's
+            /// API.
+            pub bad_words: Option<Vec<String>>,
+            /// The penalty of DRY for tokens that continue a repeated text; the default is 0. Part of llama.cpp's API,
+            /// like the next four fields.
+            pub dry_multiplier: Option<f64>,
+            /// The factor by which each further repeated token raises the penalty; the default is 1.75.
+            pub dry_base: Option<f64>,
+            /// The least number of repeated tokens that counts; the default is 2.
+            #[schema(minimum = 0, maximum = 1024)]
+            pub dry_allowed_length: Option<i64>,
+            /// The number of last tokens in which repetitions are searched; -1, the default, for all.
+            #[schema(minimum = -1)]
+            pub dry_penalty_last_n: Option<i64>,
+            /// Texts that a repetition does not cross; by default a line break, `:`, `"` and `*`.
+            pub dry_sequence_breakers: Option<Vec<String>>,
             /// A map from token ids, written as strings, to values from -100 to 100 that are added to their logits.
             #[schema(value_type = Option<HashMap<String, f64>>)]
             pub logit_bias: Option<LogitBias>,
@@ -69,6 +93,9 @@ macro_rules! body {
             /// The end at which `truncate_prompt_tokens` removes tokens: `left`, the default, or `right`. Part of
             /// vLLM's API.
             pub truncation_side: Option<TruncationSide>,
+            /// If true, the answer has the token ids of the prompt and of the output, end tokens included. Part of
+            /// vLLM's API.
+            pub return_token_ids: Option<bool>,
             /// Returns the prompt's logprobs, with this number of the likeliest tokens at each position. Not available
             /// in streams. Part of vLLM's API.
             #[schema(minimum = 0, maximum = 20)]
@@ -133,6 +160,9 @@ macro_rules! body {
                     stops: self.stop.take().unwrap_or_default().0,
                     stop_text: Some(if keep_stop { StopText::Include } else { StopText::Omit }),
                     typical_p: self.typical_p,
+                    top_n_sigma: self.top_n_sigma,
+                    xtc_probability: self.xtc_probability,
+                    xtc_threshold: self.xtc_threshold,
                     tokens: TokenFields {
                         stop_token_ids: self.stop_token_ids.take().unwrap_or_default(),
                         logit_bias: self.logit_bias.take().unwrap_or_default(),
@@ -141,6 +171,14 @@ macro_rules! body {
                         skip_special_tokens: self.skip_special_tokens,
                         truncate_prompt_tokens: self.truncate_prompt_tokens,
                         truncation_side: self.truncation_side.unwrap_or_default(),
+                    },
+                    avoid: AvoidFields {
+                        bad_words: self.bad_words.take().unwrap_or_default(),
+                        dry_multiplier: self.dry_multiplier,
+                        dry_base: self.dry_base,
+                        dry_allowed_length: self.dry_allowed_length,
+                        dry_penalty_last_n: self.dry_penalty_last_n,
+                        dry_sequence_breakers: self.dry_sequence_breakers.take(),
                     },
                     cache_salt: self.cache_salt.take(),
                     class: Wanted::from_openai(self.service_tier.as_deref(), self.priority)?,

@@ -137,6 +137,7 @@ impl Call for Body {
                 shows_tier: self.service_tier.is_some(),
                 predicted: self.prediction.is_some(),
                 shows_timings: self.timings_per_token == Some(true),
+                shows_token_ids: self.return_token_ids == Some(true),
                 is_tgi_client: self.model.as_deref() == Some("tgi"),
             },
         })
@@ -150,6 +151,7 @@ pub(crate) struct Chat {
     shows_tier: bool,
     predicted: bool,
     shows_timings: bool,
+    shows_token_ids: bool,
     is_tgi_client: bool,
 }
 
@@ -181,6 +183,7 @@ impl Prompts for Chat {
             usage: self.usage,
             predicted: self.predicted,
             timings: self.shows_timings,
+            prompt_token_ids: self.shows_token_ids.then(|| request.prompt_token_ids.clone()),
             is_tgi_client: self.is_tgi_client,
         };
         let answer = ChatAnswer {
@@ -212,7 +215,8 @@ impl pipeline::Answer for ChatAnswer {
     }
 
     fn keeps_tokens(&self) -> KeepTokens {
-        if self.shown.logprobs { KeepTokens::Yes } else { KeepTokens::No }
+        let is_needed = self.shown.logprobs || self.shown.prompt_token_ids.is_some();
+        if is_needed { KeepTokens::Yes } else { KeepTokens::No }
     }
 
     fn render(self) -> ChatStream {
@@ -236,6 +240,7 @@ impl pipeline::Answer for ChatAnswer {
             usage: shown.usage(usage),
             timings: shown.timings.then(|| usage.into()),
             prompt_logprobs,
+            prompt_token_ids: shown.prompt_token_ids,
         })
         .into_response()
     }
@@ -250,6 +255,7 @@ fn choice(index: usize, folded: Folded, shown: &Shown, tokenizer: &Tokenizer) ->
         logprobs: shown.logprobs.then(|| chat_logprobs(tokenizer, &folded.tokens)),
         finish_reason,
         stop_reason,
+        token_ids: shown.token_ids(&folded.tokens),
         message: AssistantMessage {
             role: "assistant",
             content: (reply.calls.is_empty() || !reply.text.is_empty()).then_some(reply.text),

@@ -43,6 +43,7 @@ impl Head {
             choices,
             usage,
             timings: None,
+            prompt_token_ids: None,
         }
     }
 }
@@ -61,6 +62,8 @@ pub struct Shown {
     pub predicted: bool,
     /// True if chunks have `timings`.
     pub timings: bool,
+    /// The prompt, if the answer has token ids.
+    pub prompt_token_ids: Option<Vec<u32>>,
     /// True if the client is the Python package `text-generation`, which requires all members in each event.
     pub is_tgi_client: bool,
 }
@@ -78,9 +81,14 @@ impl Shown {
         (finish_reason, StopReason::new(reason, &self.stops))
     }
 
-    /// Returns true if each chunk depends on the counts up to it.
-    fn counts_each_chunk(&self) -> bool {
-        self.timings || self.usage == StreamUsage::Each
+    /// Returns true if each chunk has its tokens or the counts up to it.
+    fn details_each_chunk(&self) -> bool {
+        self.timings || self.usage == StreamUsage::Each || self.prompt_token_ids.is_some()
+    }
+
+    /// Returns the ids of tokens, if the answer has them.
+    pub fn token_ids(&self, tokens: &[OutputToken]) -> Option<Vec<u32>> {
+        self.prompt_token_ids.as_ref().map(|_| tokens.iter().map(|token| token.id).collect())
     }
 
     pub fn usage(&self, usage: generate::Usage) -> Usage {
@@ -108,7 +116,7 @@ struct ChoiceStream {
     piece: EventFrame,
     reader: ReplyReader,
     num_calls: u32,
-    /// Tokens whose text is still held back; only with logprobs.
+    /// Tokens whose text is still held back; only with logprobs or token ids.
     pending: Vec<OutputToken>,
 }
 
@@ -133,12 +141,13 @@ impl ChatStream {
         Chunk { timings, ..self.head.chunk(choices, usage) }
     }
 
-    /// Writes one piece of a reply. Logprobs are sent with the first piece after their tokens.
+    /// Writes one piece of a reply. Logprobs and token ids are sent with the first piece after their tokens.
     fn piece(&mut self, index: usize, piece: &Piece, events: &mut Events) {
         let choice = &mut self.choices[index];
         let pending = std::mem::take(&mut choice.pending);
-        let logprobs = (!pending.is_empty()).then(|| chat_logprobs(&self.tokenizer, &pending));
-        if let (Piece::Text(text), None, false) = (piece, &logprobs, self.shown.counts_each_chunk()) {
+        let has_logprobs = self.shown.logprobs && pending.iter().any(|token| !token.is_end);
+        let logprobs = has_logprobs.then(|| chat_logprobs(&self.tokenizer, &pending));
+        if let (Piece::Text(text), None, false) = (piece, &logprobs, self.shown.details_each_chunk()) {
             events.framed(&choice.piece, text);
             return;
         }
@@ -168,7 +177,9 @@ impl ChatStream {
                 return;
             }
         };
-        events.json(&self.chunk(chunk_choice(index, self.shown.delta(delta), logprobs, None)));
+        let mut choices = chunk_choice(index, self.shown.delta(delta), logprobs, None);
+        choices[0].token_ids = self.shown.token_ids(&pending);
+        events.json(&self.chunk(choices));
     }
 }
 
@@ -180,7 +191,7 @@ fn chunk_choice<'a>(
 ) -> Vec<ChunkChoice<'a>> {
     let finish_reason = end.as_ref().map(|(reason, _)| *reason);
     let stop_reason = end.map(|(_, stop_reason)| stop_reason);
-    vec![ChunkChoice { index: index as u32, delta, logprobs, finish_reason, stop_reason }]
+    vec![ChunkChoice { index: index as u32, delta, logprobs, finish_reason, stop_reason, token_ids: None }]
 }
 
 /// Returns the `finish_reason` of a reply with `num_calls` calls.
@@ -203,17 +214,18 @@ impl Render for ChatStream {
         for index in 0..self.choices.len() {
             let delta = Delta { role: Some("assistant"), content: Some(""), ..Delta::default() };
             let delta = self.shown.delta(delta);
-            events.json(&self.chunk(chunk_choice(index, delta, None, None)));
+            let chunk = self.chunk(chunk_choice(index, delta, None, None));
+            events.json(&Chunk { prompt_token_ids: self.shown.prompt_token_ids.as_deref(), ..chunk });
         }
     }
 
     fn output(&mut self, index: usize, output: Output, events: &mut Events) {
         self.so_far = output.so_far;
         let choice = &mut self.choices[index];
-        if self.shown.logprobs {
-            choice.pending.extend(output.token.filter(|token| !token.is_end));
+        if self.shown.logprobs || self.shown.prompt_token_ids.is_some() {
+            choice.pending.extend(output.token);
         }
-        if choice.reader.is_plain() && !self.shown.logprobs && !self.shown.counts_each_chunk() {
+        if choice.reader.is_plain() && !self.shown.logprobs && !self.shown.details_each_chunk() {
             if !output.text.is_empty() {
                 events.framed(&choice.piece, &output.text);
             }
@@ -223,12 +235,14 @@ impl Render for ChatStream {
             }
         }
         let Some((reason, _)) = output.finish else { return };
-        if !self.choices[index].pending.is_empty() {
+        if self.shown.logprobs && self.choices[index].pending.iter().any(|token| !token.is_end) {
             self.piece(index, &Piece::Text(String::new()), events);
         }
         let num_calls = self.choices[index].num_calls as usize;
         let end = self.shown.end(reason, num_calls);
-        events.json(&self.chunk(chunk_choice(index, self.shown.delta(Delta::default()), None, Some(end))));
+        let mut choices = chunk_choice(index, self.shown.delta(Delta::default()), None, Some(end));
+        choices[0].token_ids = self.shown.token_ids(&self.choices[index].pending);
+        events.json(&self.chunk(choices));
     }
 
     fn finished(&mut self, usage: generate::Usage, events: &mut Events) {

@@ -16,6 +16,7 @@ use super::{ChatLogprobs, OneOrMany, Seed, StopReason, StreamOptions, Timings, U
 use crate::api::chat::structured::StructuredFields;
 use crate::api::lists::list;
 use crate::error::ApiError;
+use crate::request::avoid::AvoidFields;
 use crate::request::number::bounded;
 use crate::request::raw::RawParams;
 use crate::request::retention::{CacheRetention, RawRetention};
@@ -109,6 +110,9 @@ pub struct Answer {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Vec<Object>>)]
     pub prompt_logprobs: Option<PromptLogprobs>,
+    /// The token ids of the prompt, if the request has `return_token_ids`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prompt_token_ids: Option<Vec<u32>>,
 }
 
 /// One of the replies.
@@ -125,6 +129,9 @@ pub struct Choice {
     pub finish_reason: &'static str,
     /// The stop string, or the id from `stop_token_ids`, that ended the reply; otherwise null. Part of vLLM's API.
     pub stop_reason: Option<StopReason>,
+    /// The token ids of the reply, if the request has `return_token_ids`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub token_ids: Option<Vec<u32>>,
 }
 
 /// A message that the model generated.
@@ -171,6 +178,9 @@ pub struct Chunk<'a> {
     /// The counts and times up to here, if the request has `timings_per_token`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timings: Option<Timings>,
+    /// The token ids of the prompt, if the request has `return_token_ids`. Only in the first chunk of a reply.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prompt_token_ids: Option<&'a [u32]>,
 }
 
 /// A piece of one of the replies.
@@ -189,6 +199,9 @@ pub struct ChunkChoice<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<StopReason>)]
     pub stop_reason: Option<Option<StopReason>>,
+    /// The token ids of the new part, if the request has `return_token_ids`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub token_ids: Option<Vec<u32>>,
 }
 
 /// The new part of a message.

@@ -25,6 +25,8 @@ pub(super) struct Shown {
     pub(super) usage: StreamUsage,
     /// True if pieces have `timings`.
     pub(super) timings: bool,
+    /// True if pieces have the ids of their tokens, and the first one those of the prompt.
+    pub(super) token_ids: bool,
     /// The stop strings, for `stop_reason`.
     pub(super) stops: Vec<String>,
 }
@@ -34,9 +36,14 @@ impl Shown {
         (finish_reason(reason), StopReason::new(reason, &self.stops))
     }
 
-    /// Returns true if each piece depends on the counts up to it.
-    fn counts_each_piece(&self) -> bool {
-        self.timings || self.usage == StreamUsage::Each
+    /// Returns true if each piece has its tokens or the counts up to it.
+    fn details_each_piece(&self) -> bool {
+        self.timings || self.usage == StreamUsage::Each || self.token_ids
+    }
+
+    /// Returns the ids of tokens, if the answer has them.
+    pub(super) fn token_ids(&self, tokens: &[OutputToken]) -> Option<Vec<u32>> {
+        self.token_ids.then(|| tokens.iter().map(|token| token.id).collect())
     }
 }
 
@@ -89,10 +96,12 @@ pub(crate) struct CompletionStream {
 struct ChoiceStream {
     /// The frame of events that have only text.
     piece: EventFrame,
-    /// Tokens whose text is still held back; only with logprobs.
+    /// Tokens whose text is still held back; only with logprobs or token ids.
     pending: Vec<OutputToken>,
     /// The number of characters of text written.
     offset: usize,
+    /// The prompt, until the first piece has shown it.
+    prompt_token_ids: Option<Vec<u32>>,
 }
 
 impl CompletionStream {
@@ -110,7 +119,8 @@ impl CompletionStream {
                 // Where events have counts, they have no frame.
                 head.answer(vec![choice], (shown.usage != StreamUsage::None).then_some(None))
             });
-            ChoiceStream { piece, pending: Vec::new(), offset: 0 }
+            let prompt_token_ids = prompts[index / per_prompt].token_ids.clone();
+            ChoiceStream { piece, pending: Vec::new(), offset: 0, prompt_token_ids }
         };
         let choices = (0..prompts.len() * per_prompt).map(choice).collect();
         Self { head, tokenizer, shown, prompts, choices }
@@ -152,13 +162,13 @@ impl Render for CompletionStream {
     fn output(&mut self, index: usize, output: Output, events: &mut Events) {
         let choice = &mut self.choices[index];
         let with_logprobs = self.shown.logprobs.is_some();
-        if !with_logprobs && output.finish.is_none() && !self.shown.counts_each_piece() {
+        if !with_logprobs && output.finish.is_none() && !self.shown.details_each_piece() {
             if !output.text.is_empty() {
                 events.framed(&choice.piece, &output.text);
             }
             return;
         }
-        if with_logprobs {
+        if with_logprobs || self.shown.token_ids {
             choice.pending.extend(output.token);
         }
         if output.text.is_empty() && output.finish.is_none() {
@@ -174,6 +184,8 @@ impl Render for CompletionStream {
             logprobs,
             finish_reason: end.as_ref().map(|(reason, _)| *reason),
             stop_reason: end.map(|(_, stop_reason)| stop_reason),
+            prompt_token_ids: choice.prompt_token_ids.take(),
+            token_ids: self.shown.token_ids(&tokens),
             ..Choice::default()
         };
         let usage = self.shown.usage.of_chunk(|| output.so_far.into());

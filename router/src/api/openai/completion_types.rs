@@ -14,6 +14,7 @@ use super::prompts::Prompts;
 use super::{CompletionLogprobs, OneOrMany, Seed, StopReason, StreamOptions, Timings, Usage};
 use crate::api::chat::structured::StructuredFields;
 use crate::error::ApiError;
+use crate::request::avoid::AvoidFields;
 use crate::request::number::bounded;
 use crate::request::raw::RawParams;
 use crate::request::retention::{CacheRetention, RawRetention};
@@ -95,4 +96,10 @@ pub struct Choice<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<StopReason>)]
     pub stop_reason: Option<Option<StopReason>>,
+    /// The token ids of the prompt, if the request has `return_token_ids`. Only in the first piece.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prompt_token_ids: Option<Vec<u32>>,
+    /// The token ids of the output, or of its new part, if the request has `return_token_ids`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub token_ids: Option<Vec<u32>>,
 }

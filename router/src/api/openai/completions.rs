@@ -82,6 +82,7 @@ impl Call for Body {
             prompt_logprobs: count(self.prompt_logprobs.and_then(|count| count.0)),
             usage: StreamUsage::of(self.stream_options),
             timings: self.timings_per_token == Some(true),
+            token_ids: self.return_token_ids == Some(true),
             stops: params.stops.clone(),
         };
         // Outputs are ranked by their logprobs.
@@ -140,6 +141,9 @@ impl Prompts for Completion {
             if echo && request.prompt_token_ids.len() < num_sent {
                 prompt = EchoedPrompt::of_tokens(&tokenizer, &request.prompt_token_ids);
             }
+            if shown.token_ids {
+                prompt.token_ids = Some(request.prompt_token_ids.clone());
+            }
             requests.push(request);
             echoed.push(prompt);
         }
@@ -171,7 +175,7 @@ impl pipeline::Answer for CompletionAnswer {
     }
 
     fn keeps_tokens(&self) -> KeepTokens {
-        let is_needed = self.shown.logprobs.is_some() || self.num_choices.is_ranked();
+        let is_needed = self.shown.logprobs.is_some() || self.shown.token_ids || self.num_choices.is_ranked();
         if is_needed { KeepTokens::Yes } else { KeepTokens::No }
     }
 
@@ -222,6 +226,8 @@ fn choice(
             .map(|(scored, num_top)| PromptLogprobs::new(scored, tokenizer.clone(), num_top)),
         finish_reason: Some(finish_reason),
         stop_reason: Some(stop_reason),
+        prompt_token_ids: prompt.token_ids.clone(),
+        token_ids: shown.token_ids(&output.tokens),
     }
 }
 

@@ -95,10 +95,13 @@ impl Serialize for PromptLogprobs {
     }
 }
 
-/// The prompt as `echo` repeats it before the output.
+/// A prompt as the answer repeats it.
 #[derive(Debug, Clone, Default)]
 pub struct EchoedPrompt {
+    /// The text that `echo` writes before the output.
     pub text: String,
+    /// The prompt's tokens, if the answer has them.
+    pub token_ids: Option<Vec<u32>>,
     /// The number of leading tokens that the text does not contain.
     num_unspelled: usize,
     /// True if the text contains the names of control tokens.
@@ -109,7 +112,7 @@ impl EchoedPrompt {
     /// Decodes a prompt that was sent as token ids, without its control tokens.
     pub fn of_tokens(tokenizer: &Tokenizer, token_ids: &[u32]) -> Self {
         let text = tokenizer.decode(token_ids, DecodeSpecial::Skip, TextStart::Beginning);
-        Self { text, num_unspelled: 0, spells_special: false }
+        Self { text, ..Self::default() }
     }
 
     /// Returns the prompt's tokens, and the text to repeat if `echo` is set.
@@ -127,7 +130,7 @@ impl EchoedPrompt {
                 let names = model.prefix_ids.iter().filter_map(|id| model.tokenizer.token_bytes(*id));
                 let is_spelled = text.as_bytes().starts_with(&names.collect::<Vec<_>>().concat());
                 let num_unspelled = if is_spelled { 0 } else { model.prefix_ids.len() };
-                Ok((ids, Self { text, num_unspelled, spells_special: true }))
+                Ok((ids, Self { text, token_ids: None, num_unspelled, spells_special: true }))
             }
         }
     }

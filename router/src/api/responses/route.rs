@@ -291,6 +291,8 @@ fn raw_params(body: &mut Body) -> Result<RawParams, ApiError> {
         max_new_tokens: body.max_output_tokens,
         temperature: body.temperature,
         top_p: body.top_p,
+        top_k: body.top_k,
+        min_p: body.min_p,
         seed: body.seed.map(|seed| seed.0),
         cache_salt: body.cache_salt.take(),
         watermark: false,

@@ -30,6 +30,11 @@ pub struct Body {
     pub temperature: Option<f64>,
     /// Samples from the smallest set of tokens whose total probability reaches this value.
     pub top_p: Option<f64>,
+    /// Samples from the `top_k` likeliest tokens. 0 and -1 mean all tokens. Not part of OpenAI's API.
+    #[schema(minimum = -1)]
+    pub top_k: Option<i64>,
+    /// Excludes tokens less likely than this fraction of the likeliest token's probability. Not part of OpenAI's API.
+    pub min_p: Option<f64>,
     /// If true, the answer is a stream of server-sent events.
     pub stream: Option<bool>,
     /// The most seconds from the request's arrival to its last token. Not part of OpenAI's API.

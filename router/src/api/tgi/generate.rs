@@ -28,8 +28,6 @@ use crate::http::{Events, IgnoredFields, OtherFields, Refused, parse_noting};
 use crate::request::checked::{CheckedParams, NumChoices};
 use crate::request::raw::{FieldNames, RawParams};
 use crate::request::ready::Prompt;
-use crate::request::retention::RawRetention;
-use crate::request::service_tier::Wanted;
 use crate::request::tokens::{PromptLogprobsField, TokenFields};
 
 /// The default of `max_new_tokens`, as in TGI's OpenAPI document.
@@ -359,14 +357,9 @@ fn raw_params(parameters: &mut Parameters, logprobs: bool) -> Result<RawParams, 
                 .then_some(PromptLogprobsField { field: "decoder_input_details", num_top: 0 }),
             ..TokenFields::default()
         },
-        shows_prompt: false,
-        cache_salt: None,
-        class: Wanted::default(),
         timeout: parameters.timeout,
-        retention: RawRetention::default(),
         watermark: parameters.watermark.unwrap_or(false),
-        speculation: None,
-        prediction: None,
+        ..RawParams::default()
     })
 }
 

@@ -82,6 +82,10 @@ fn permitted(
     begin: Duration,
 ) -> Vec<(u32, trunkline_grammar::TokenMask)> {
     let mut permitted = Vec::new();
+    // A draft's mask has no penalties.
+    if constraint.has_penalties() {
+        return permitted;
+    }
     let (Some(drafts), Next::Mask(mask)) = (drafts.strip_prefix(&allowed.forced[..]), &allowed.next) else {
         return permitted;
     };
@@ -235,7 +239,9 @@ impl Constraints {
         let (forced, next) = match worked.allowed {
             Ok(allowed) => {
                 let next = match allowed.next {
-                    Next::Mask(mask) => NextTokens::Mask(TokenMask(mask.for_rows(self.vocab_size))),
+                    Next::Mask(mask) => {
+                        NextTokens::Mask(TokenMask::new(mask.for_rows(self.vocab_size), &allowed.penalties))
+                    }
                     Next::End => NextTokens::End,
                 };
                 (allowed.forced, next)

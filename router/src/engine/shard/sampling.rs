@@ -26,6 +26,9 @@ pub(super) fn sampling_to_proto(sampling: SamplingParams) -> proto::SamplingPara
         typical_p: sampling.typical_p,
         num_top_prompt_logprobs: sampling.prompt_logprobs.unwrap_or(0),
         watermark: sampling.watermark.map(watermark),
+        top_n_sigma: sampling.top_n_sigma,
+        xtc_probability: sampling.xtc_probability,
+        xtc_threshold: sampling.xtc_threshold,
     }
 }
 
@@ -52,5 +55,8 @@ pub(super) fn sampling_from_proto(sampling: proto::SamplingParams, is_scored: bo
         typical_p: sampling.typical_p,
         prompt_logprobs: is_scored.then_some(sampling.num_top_prompt_logprobs),
         watermark: sampling.watermark.map(watermark),
+        top_n_sigma: sampling.top_n_sigma,
+        xtc_probability: sampling.xtc_probability,
+        xtc_threshold: sampling.xtc_threshold,
     }
 }

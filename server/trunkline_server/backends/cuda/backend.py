@@ -32,6 +32,7 @@ from trunkline_server.backends.interface import (
 )
 from trunkline_server.backends.late_masks import LateMasks
 from trunkline_server.backends.sequences import LogitsRows, SequenceTable, StepChunks
+from trunkline_server.sampling.masks import penalties_of
 from trunkline_server.sampling.sampler import NotFiniteError
 
 if TYPE_CHECKING:
@@ -316,6 +317,7 @@ class CudaBackend:
                     last_token=drafts[-1] if drafts else sequence.token_ids[-1],
                     pending_row=sequence.pending_row if work.num_tokens > num_known else -1,
                     mask=self._mask(sequence, masks[index] if index < len(masks) else b""),
+                    penalties=penalties_of(masks[index] if index < len(masks) else b"", self._vocab_size),
                     drafts=drafts,
                 )
             )

@@ -14,7 +14,7 @@ from trunkline_server.backends.cuda.step_input import Entry, StepLayout, StepSha
 from trunkline_server.backends.cuda.weights import DeviceWeights
 from trunkline_server.models import registry
 from trunkline_server.models.config import ModelConfig
-from trunkline_server.sampling.philox import uniform
+from trunkline_server.sampling.philox import uniforms
 
 # Decision 13 gives the reasons for this number.
 NUM_TOKENS = 1024
@@ -84,7 +84,7 @@ def measure_key_scaling(
     Cost: a prompt of `NUM_TOKENS` tokens, and f32 attention scores of one head at a time.
     """
     num_embeddings = weights.matrix("model.embed_tokens.weight")[0].num_outputs
-    tokens = [int(uniform(_SEED, 0, position) * num_embeddings) for position in range(NUM_TOKENS)]
+    tokens = [int(uniforms(_SEED, 0, position)[0] * num_embeddings) for position in range(NUM_TOKENS)]
     sums = KeySums(
         num_layers=config.num_layers, num_kv_heads=config.num_kv_heads, head_size=config.head_size,
         num_positions=config.max_position_embeddings, dtype=dtype, device=device,

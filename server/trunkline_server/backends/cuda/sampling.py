@@ -7,7 +7,7 @@ still computes the step.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -29,6 +29,7 @@ from trunkline_server.backends.cuda.kernels.logit_edits import (
     add_biases,
     allowed_logits,
     apply_token_edits,
+    keep_within_sigmas,
 )
 from trunkline_server.backends.cuda.kernels.logprobs import Logprobs, find_logprobs
 from trunkline_server.backends.cuda.kernels.watermark import WatermarkEdits, lift_green
@@ -41,8 +42,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Words = NDArray[np.uint32]
+    Penalties = tuple[NDArray[np.int32], NDArray[np.float32]]
 
 _GREEDY = SamplingParams()
+NO_PENALTIES: Penalties = (np.zeros(0, dtype=np.int32), np.zeros(0, dtype=np.float32))
 _SCORED = -2
 _UNWANTED = -1
 _BIAS_NAMES = ("bias_begin", "bias_rounds", "bias_tokens", "bias_values", "bias_numbers")
@@ -59,6 +62,7 @@ class RowRequest:
     rules: None if the row only scores `target`. position: of the sampled token; num_output: output tokens before it.
     last_token: the newest token that the host knows. pending_row: the row of the step before that sampled a newer one,
     or -1. mask: tokens that may be sampled, None for all. drafts: tokens before the row that were not sampled yet.
+    penalties: tokens and what to add to their logits.
     """
 
     rules: SamplingRules | None = None
@@ -71,6 +75,11 @@ class RowRequest:
     pending_row: int = -1
     mask: Words | None = None
     drafts: Sequence[int] = ()
+    penalties: Penalties = NO_PENALTIES
+
+    @property
+    def has_biases(self) -> bool:
+        return len(self.penalties[0]) > 0 or (self.rules is not None and self.rules.num_bias_rounds > 0)
 
     @property
     def wants_numbers(self) -> bool:
@@ -156,8 +165,8 @@ class DeviceSampler:
     def warm_up(self, logits: torch.Tensor) -> None:
         """Launches every kernel once, so that none is compiled while a request waits. logits: [1, V], finite."""
         everything = SamplingParams(
-            temperature=1.0, typical_p=0.9, logit_bias=((0, 1.0),), repetition_penalty=1.1, logprobs=True,
-            num_top_logprobs=1, allowed_token_ids=(0, 1), watermark=Watermark(0.5, 2.0, 1),
+            temperature=1.0, typical_p=0.9, top_n_sigma=1.0, logit_bias=((0, 1.0),), repetition_penalty=1.1,
+            logprobs=True, num_top_logprobs=1, allowed_token_ids=(0, 1), watermark=Watermark(0.5, 2.0, 1),
         )  # fmt: skip
         for params in (SamplingParams(temperature=1.0), SamplingParams(temperature=1.0, top_p=0.9), everything):
             rules = SamplingRules(params, [0], 1, self._vocab_size)
@@ -215,7 +224,7 @@ class DeviceSampler:
     ) -> tuple[torch.Tensor, Peaks]:
         """Returns edited logits and their peaks, in scratch memory; the originals if no row has edits."""
         masks = [request.mask for request in requests if request.mask is not None]
-        if not masks and not {"mark_keys", "bias_tokens", "edit_tokens"} & parts.keys():
+        if not masks and not {"mark_keys", "bias_tokens", "edit_tokens", "top_n_sigma"} & parts.keys():
             return logits, peaks
         edited = self._scratch.scaled[: logits.shape[0], : self._vocab_size]
         if masks:
@@ -230,6 +239,8 @@ class DeviceSampler:
             add_biases(edited, BiasEdits(*(parts[name] for name in _BIAS_NAMES)))
         if "edit_tokens" in parts:
             apply_token_edits(edited, TokenEdits(*(parts[name] for name in _EDIT_NAMES)), self.sampled)
+        if "top_n_sigma" in parts:
+            keep_within_sigmas(edited, parts["top_n_sigma"])
         return edited, find_peaks(edited, self._scratch, self._edited_peaks)
 
     def _upload(self, requests: Sequence[RowRequest]) -> dict[str, torch.Tensor]:
@@ -243,6 +254,8 @@ class DeviceSampler:
             "top_p": np.array([one.top_p for one in params], dtype=np.float64),
             "min_p": np.array([one.min_p for one in params], dtype=np.float64),
             "typical_p": np.array([one.typical_p for one in params], dtype=np.float64),
+            "xtc_probability": np.array([one.xtc_probability for one in params], dtype=np.float64),
+            "xtc_threshold": np.array([one.xtc_threshold for one in params], dtype=np.float64),
             "seeds": np.array([one.seed for one in params], dtype=np.uint64),
             "choices": np.array([one.choice for one in params], dtype=np.uint32),
             "positions": np.array([request.position for request in requests], dtype=np.uint32),
@@ -251,10 +264,12 @@ class DeviceSampler:
             "num_top": np.array([request.num_top for request in requests], dtype=np.int32),
             "mask_rows": np.where([request.mask is not None for request in requests], mask_rows, -1).astype(np.int32),
         }
-        if any(rule is not None and rule.num_bias_rounds for rule in rules):
-            arrays |= _bias_arrays(rules)
+        if any(request.has_biases for request in requests):
+            arrays |= _bias_arrays(requests)
         if edits := _edit_arrays(requests, params):
             arrays |= edits
+        if any(one.top_n_sigma > 0.0 for one in params):
+            arrays["top_n_sigma"] = np.array([one.top_n_sigma for one in params], dtype=np.float32)
         if any(one.watermark is not None for one in params):
             arrays |= _mark_arrays(requests, [one.watermark for one in params])
         return self._requests.upload(arrays)
@@ -268,28 +283,36 @@ def _target(request: RowRequest) -> int:
 
 def _kinds(params: Sequence[SamplingParams]) -> DrawKinds:
     """Returns one of three kinds, so that few kernels are compiled: no filter, the common filters, or all."""
-    is_typical = any(one.typical_p < 1.0 for one in params)
-    is_filtered = is_typical or any(one.top_k > 0 or one.top_p < 1.0 or one.min_p > 0.0 for one in params)
-    return DrawKinds(top_k=is_filtered, top_p=is_filtered, min_p=is_filtered, typical_p=is_typical)
+    is_rare = any(one.typical_p < 1.0 or one.xtc_probability > 0.0 for one in params)
+    is_filtered = is_rare or any(one.top_k > 0 or one.top_p < 1.0 or one.min_p > 0.0 for one in params)
+    return DrawKinds(top_k=is_filtered, top_p=is_filtered, min_p=is_filtered, typical_p=is_rare, xtc=is_rare)
 
 
 def _draws(parts: dict[str, torch.Tensor]) -> Draws:
-    names = ("temperature", "top_k", "top_p", "min_p", "typical_p", "seeds", "choices", "positions")
-    return Draws(*(parts[name] for name in names))
+    return Draws(**{field.name: parts[field.name] for field in fields(Draws)})
 
 
 def _begins(sizes: Sequence[int]) -> NDArray[np.int32]:
     return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
 
 
-def _bias_arrays(rules: Sequence[SamplingRules | None]) -> dict[str, NDArray[np.generic]]:
-    given = [rule for rule in rules if rule is not None]
+def _bias_arrays(requests: Sequence[RowRequest]) -> dict[str, NDArray[np.generic]]:
+    """Returns the biases of the rows' parameters and, in a last round, their penalties."""
+    tokens, values, numbers, rounds = [], [], [], []
+    for request in requests:
+        rules, (ids, addends) = request.rules, request.penalties
+        num_rounds = 0 if rules is None else rules.num_bias_rounds
+        tokens.append(ids if rules is None else np.concatenate([rules.bias_tokens, ids]))
+        values.append(addends if rules is None else np.concatenate([rules.bias_values, addends]))
+        last = np.full(len(ids), num_rounds, dtype=np.int32)
+        numbers.append(last if rules is None else np.concatenate([rules.bias_rounds, last]))
+        rounds.append(num_rounds + (len(ids) > 0))
     return {
-        "bias_begin": _begins([0 if rule is None else len(rule.bias_tokens) for rule in rules]),
-        "bias_rounds": np.array([0 if rule is None else rule.num_bias_rounds for rule in rules], dtype=np.int32),
-        "bias_tokens": np.concatenate([rule.bias_tokens for rule in given]),
-        "bias_values": np.concatenate([rule.bias_values for rule in given]),
-        "bias_numbers": np.concatenate([rule.bias_rounds for rule in given]),
+        "bias_begin": _begins([len(each) for each in tokens]),
+        "bias_rounds": np.array(rounds, dtype=np.int32),
+        "bias_tokens": np.concatenate(tokens),
+        "bias_values": np.concatenate(values),
+        "bias_numbers": np.concatenate(numbers),
     }
 
 

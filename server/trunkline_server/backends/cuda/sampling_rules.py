@@ -9,6 +9,7 @@ import numpy as np
 
 from trunkline_server.backends.cuda.kernels.logit_edits import FORBIDDEN, SEEN
 from trunkline_server.backends.interface import SamplingParams
+from trunkline_server.sampling.masks import num_mask_bytes
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -111,9 +112,10 @@ def mask_of(token_ids: Sequence[int], vocab_size: int) -> Words:
 
 
 def mask_from_bytes(mask: bytes, vocab_size: int) -> Words:
-    """Returns a chunk's mask as words; bits beyond its last byte are 0."""
+    """Returns the bits of a chunk's mask as words; bits beyond them are 0."""
     words = np.zeros(mask_words(vocab_size), dtype=np.uint32)
-    words.view(np.uint8)[: len(mask)] = np.frombuffer(mask, dtype=np.uint8)
+    num_bytes = num_mask_bytes(vocab_size)
+    words.view(np.uint8)[:num_bytes] = np.frombuffer(mask, dtype=np.uint8, count=num_bytes)
     return words
 
 

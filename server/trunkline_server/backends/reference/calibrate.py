@@ -10,7 +10,7 @@ from trunkline_server.backends.reference.rounding import KeyScaling, KeySums
 from trunkline_server.backends.reference.turn import Turn
 from trunkline_server.models import registry
 from trunkline_server.models.config import ModelConfig
-from trunkline_server.sampling.philox import uniform
+from trunkline_server.sampling.philox import uniforms
 
 _NUM_TOKENS = 1024
 _SEED = 0x6B65_7973
@@ -62,7 +62,7 @@ def measure_key_scaling(weights: Weights, config: ModelConfig, num_embeddings: i
     layers, heads, head_size = config.num_kv_layers, config.num_kv_heads, config.head_size
     pool = KvPool(num_layers=layers, num_blocks=1, block_size=_NUM_TOKENS, num_kv_heads=heads, head_size=head_size)
     sums = KeySums(num_layers=layers, num_kv_heads=heads, head_size=head_size)
-    token_ids = [int(uniform(_SEED, 0, position) * num_embeddings) for position in range(_NUM_TOKENS)]
+    token_ids = [int(uniforms(_SEED, 0, position)[0] * num_embeddings) for position in range(_NUM_TOKENS)]
     step = Step(
         token_ids=torch.tensor(token_ids),
         positions=torch.arange(_NUM_TOKENS),

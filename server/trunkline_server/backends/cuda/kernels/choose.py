@@ -24,6 +24,7 @@ from trunkline_server.backends.cuda.kernels.draw_filters import (
     cut_by_mass,
     cut_by_weight,
     drawn_mass,
+    excluded_mass,
     list_decides,
 )
 from trunkline_server.backends.cuda.kernels.draw_search import FARTHEST, NEAR, NO_CUT, find, mass_of, search
@@ -41,8 +42,8 @@ _TILE = 2048
 class Draws:
     """The parameters of draws, [R] each.
 
-    temperature: f32, 0 takes the largest; top_k: i32, 0 keeps all; top_p, min_p, typical_p:
-    f64; seeds: i64, the bits of a u64; choices, positions: i32, the bits of a u32.
+    temperature: f32, 0 takes the largest; top_k: i32, 0 keeps all; top_p, min_p, typical_p, xtc_probability,
+    xtc_threshold: f64; seeds: i64, the bits of a u64; choices, positions: i32, the bits of a u32.
     """
 
     temperature: torch.Tensor
@@ -50,6 +51,8 @@ class Draws:
     top_p: torch.Tensor
     min_p: torch.Tensor
     typical_p: torch.Tensor
+    xtc_probability: torch.Tensor
+    xtc_threshold: torch.Tensor
     seeds: torch.Tensor
     choices: torch.Tensor
     positions: torch.Tensor
@@ -130,12 +133,26 @@ def _list_kernel(values, ids, counts, num_rows, vocab_size, stride, capacity, RO
     tl.store(counts + rows, count, inside)
 
 
+@triton.jit
+def _random(seeds, choices, positions, xtc_probabilities, rows, inside, XTC: tl.constexpr):
+    """Returns the number below 2^24 that draws a row's token, and whether XTC applies to it."""
+    seed = tl.load(seeds + rows, inside, other=0)
+    position = tl.load(positions + rows, inside, other=0)
+    choice = tl.load(choices + rows, inside, other=0)
+    word, xtc_word, _, _ = tl.philox(seed, position, choice, choice * 0, choice * 0)
+    has_xtc = inside & False
+    if XTC:
+        xtc_probability = tl.load(xtc_probabilities + rows, inside, other=0.0)
+        has_xtc = (xtc_word >> 8).to(tl.float64) < xtc_probability * (1 << 24)
+    return (word >> 8).to(tl.int64), has_xtc
+
+
 @triton.jit(do_not_specialize=["num_rows"])
 def _choose_kernel(
-    values, ids, counts, masses, largest, tokens, temperature, top_ks, top_ps, min_ps, typical_ps, seeds, choices,
-    positions, out, num_rows, vocab_size, num_tiles, stride, capacity,
-    TOP_K: tl.constexpr, TOP_P: tl.constexpr, MIN_P: tl.constexpr, TYPICAL: tl.constexpr, SCALE: tl.constexpr,
-    ROWS: tl.constexpr, TILES: tl.constexpr, TILE: tl.constexpr,
+    values, ids, counts, masses, largest, tokens, temperature, top_ks, top_ps, min_ps, typical_ps, xtc_probabilities,
+    xtc_thresholds, seeds, choices, positions, out, num_rows, vocab_size, num_tiles, stride, capacity,
+    TOP_K: tl.constexpr, TOP_P: tl.constexpr, MIN_P: tl.constexpr, TYPICAL: tl.constexpr, XTC: tl.constexpr,
+    SCALE: tl.constexpr, ROWS: tl.constexpr, TILES: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     rows = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     inside = rows < num_rows
@@ -148,17 +165,13 @@ def _choose_kernel(
     top_p = tl.load(top_ps + rows, inside, other=1.0)
     min_p = tl.load(min_ps + rows, inside, other=0.0)
     typical_p = tl.load(typical_ps + rows, inside, other=1.0)
-    seed = tl.load(seeds + rows, inside, other=0)
-    position = tl.load(positions + rows, inside, other=0)
-    choice = tl.load(choices + rows, inside, other=0)
-    word, _, _, _ = tl.philox(seed, position, choice, choice * 0, choice * 0)
-    uniform = (word >> 8).to(tl.int64)
+    uniform, has_xtc = _random(seeds, choices, positions, xtc_probabilities, rows, inside, XTC)
 
     count = tl.load(counts + rows, inside, other=0)
     listed = tl.where(count <= capacity, count, 0)
     offset = rows * stride + vocab_size
     is_listed = (count <= capacity) & list_decides(
-        values, offset, listed, total, uniform, top_k, top_p, min_p, typical_p, vocab_size, SCALE, ROWS, TILE
+        values, offset, listed, total, uniform, top_k, top_p, min_p, typical_p, has_xtc, vocab_size, SCALE, ROWS, TILE
     )
     is_drawn = inside & (heat != 0.0) & (total > 0)
     base = tl.where(is_listed, offset, rows * stride)
@@ -187,7 +200,13 @@ def _choose_kernel(
         information, entropy, farthest, cut_mass, total = cut_by_information(
             values, base, size, longest, typical_p, cut_key, cut_rest, cut_mass, total, SCALE, ROWS, TILE
         )
-    wanted = drawn_mass(uniform, total)
+    excluded = none
+    if XTC:
+        excluded = excluded_mass(
+            values, base, size, longest, tl.load(xtc_thresholds + rows, inside, other=1.0), cut_key, cut_rest, cut_mass,
+            information, entropy, farthest, total, has_xtc, SCALE, ROWS, TILE,
+        )  # fmt: skip
+    wanted = excluded + drawn_mass(uniform, total - excluded)
     key, _, mass, weight = search(
         values, base, size, longest, wanted, False, cut_key, cut_rest, cut_mass, information, entropy, farthest,
         TYPICAL, SCALE, ROWS, TILE,
@@ -250,6 +269,7 @@ class DrawKinds:
     top_p: bool = False
     min_p: bool = False
     typical_p: bool = False
+    xtc: bool = False
 
 
 def find_peaks(logits: torch.Tensor, scratch: ChoiceScratch, out: Peaks) -> Peaks:
@@ -297,9 +317,10 @@ def choose_tokens(
     )  # fmt: skip
     _choose_kernel[(grid,)](
         scratch.scaled, scratch.ids, scratch.counts, scratch.masses, peaks.largest, peaks.tokens, draws.temperature,
-        draws.top_k, draws.top_p, draws.min_p, draws.typical_p, draws.seeds, draws.choices, draws.positions, out,
+        draws.top_k, draws.top_p, draws.min_p, draws.typical_p, draws.xtc_probability, draws.xtc_threshold, draws.seeds,
+        draws.choices, draws.positions, out,
         num_rows, scratch.vocab_size, scratch.num_tiles, stride, scratch.capacity,
-        TOP_K=kinds.top_k, TOP_P=kinds.top_p, MIN_P=kinds.min_p, TYPICAL=kinds.typical_p, SCALE=scale, TILES=tiles,
-        num_warps=8, **shape,
+        TOP_K=kinds.top_k, TOP_P=kinds.top_p, MIN_P=kinds.min_p, TYPICAL=kinds.typical_p, XTC=kinds.xtc, SCALE=scale,
+        TILES=tiles, num_warps=8, **shape,
     )  # fmt: skip
     return out

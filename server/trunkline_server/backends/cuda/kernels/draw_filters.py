@@ -1,4 +1,4 @@
-"""top-k, top-p, min-p and typical-p as cuts of a row's tokens; draw_search.py defines a cut."""
+"""top-k, top-p, min-p and typical-p as cuts of a row's tokens, and XTC; draw_search.py defines a cut."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from trunkline_server.backends.cuda.kernels.draw_search import (
     distance_of,
     distance_within,
     information_of,
+    key_of,
     least_key,
+    mass_of,
     search,
     share_of,
     value_of,
@@ -31,10 +33,13 @@ def drawn_mass(uniform, total):
 
 @triton.jit
 def list_decides(
-    values, base, size, total, uniform, top_k, top_p, min_p, typical_p, vocab_size,
+    values, base, size, total, uniform, top_k, top_p, min_p, typical_p, has_xtc, vocab_size,
     SCALE: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    """Returns True if a list of the near tokens is enough: it contains a cut, or the draw if there is no cut."""
+    """Returns True if a list of the near tokens is enough: it contains a cut, or the draw if there is no cut.
+
+    has_xtc: XTC excludes tokens, which may be further away than those of the list.
+    """
     none = tl.zeros((ROWS,), tl.int64)
     _, listed = above(
         values, base, size, tl.max(size, 0), none + LOWEST, none + NO_CUT, none, none, none.to(tl.float64),
@@ -43,7 +48,7 @@ def list_decides(
     all_k = (top_k == 0) | (top_k >= vocab_size)
     has_cut = (~all_k & (top_k <= size)) | ((min_p >= LEAST_LISTED) & (all_k | (top_p >= 1.0)))
     has_cut = has_cut | (all_k & (top_p < 1.0) & (share_of(total, top_p) <= listed))
-    is_plain = all_k & (top_p >= 1.0) & (min_p <= 0.0) & (typical_p >= 1.0)
+    is_plain = all_k & (top_p >= 1.0) & (min_p <= 0.0) & (typical_p >= 1.0) & ~has_xtc
     return has_cut | (is_plain & (drawn_mass(uniform, total) < listed))
 
 
@@ -137,3 +142,30 @@ def cut_by_information(
         True, SCALE, ROWS, TILE,
     )  # fmt: skip
     return information, entropy, farthest, cut_mass, tl.where(is_cut, mass, total)
+
+
+@triton.jit
+def excluded_mass(
+    values, base, size, longest, threshold, cut_key, cut_rest, cut_mass, information, entropy, farthest, total, has_xtc,
+    SCALE: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    """Returns the mass of the kept tokens that XTC excludes: those whose share is at least `threshold`, but the last.
+    It is 0 without `has_xtc`.
+
+    They are the first ones in order of probability, so the draw begins behind their mass.
+    """
+    least = share_of(total, threshold)
+    huge = tl.full((ROWS,), 1 << 62, tl.int64)
+    at_cut = (cut_rest > 0) & (cut_mass >= least)
+    mass = tl.where(at_cut, cut_rest * cut_mass, 0)
+    last = tl.where(at_cut, cut_mass, huge)
+    for start in range(0, longest, TILE):
+        places = start + tl.arange(0, TILE)
+        x = tl.load(values + base[:, None] + places[None, :], places[None, :] < size[:, None], other=float("-inf"))
+        kept = (places[None, :] < size[:, None]) & (key_of(x).to(tl.int64) > cut_key[:, None])
+        kept = kept & (distance_of(x, information, entropy) <= farthest[:, None])
+        weights = mass_of(x, SCALE)
+        kept = kept & (weights >= least[:, None])
+        mass += tl.sum(tl.where(kept, weights, 0), 1)
+        last = tl.minimum(last, tl.min(tl.where(kept, weights, 1 << 62), 1))
+    return tl.where(has_xtc & (last < huge), mass - last, 0)

@@ -1,5 +1,5 @@
-"""Edits logits before a draw: biases, penalties, end tokens, masks. `watermark.py` has the watermark, which comes
-first.
+"""Edits logits before a draw: biases, penalties, end tokens, masks, `top_n_sigma`. `watermark.py` has the watermark,
+which comes first.
 
 Order and arithmetic are those of sampling/processors.py, to the bit. Each token that a row's parameters touch is an
 entry of a sparse list, entry i of `begin[row]` to `begin[row + 1]`, so no table of counts [S, V] is needed.
@@ -122,6 +122,38 @@ def _token_kernel(
         tl.store(places, values, only)
 
 
+@triton.jit
+def _sigma_kernel(logits, widths, vocab_size, stride, TILE: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    width = tl.load(widths + row)
+    if width > 0.0:
+        largest = tl.full((TILE,), float("-inf"), tl.float32)
+        count = tl.zeros((TILE,), tl.int64)
+        total = tl.zeros((TILE,), tl.float64)
+        for start in range(0, vocab_size, TILE):
+            tokens = start + tl.arange(0, TILE)
+            x = tl.load(logits + row * stride + tokens, tokens < vocab_size, other=float("-inf"))
+            largest = tl.maximum(largest, x)
+            is_finite = x > float("-inf")
+            count += is_finite.to(tl.int64)
+            total += tl.where(is_finite, x, 0.0).to(tl.float64)
+        number = tl.sum(count, 0).to(tl.float64)
+        mean = tl.sum(total, 0) / number
+        squares = tl.zeros((TILE,), tl.float64)
+        for start in range(0, vocab_size, TILE):
+            tokens = start + tl.arange(0, TILE)
+            x = tl.load(logits + row * stride + tokens, tokens < vocab_size, other=float("-inf"))
+            difference = tl.where(x > float("-inf"), x.to(tl.float64) - mean, 0.0)
+            squares += difference * difference
+        sigma = tl.sqrt(tl.sum(squares, 0) / number)
+        lowest = tl.max(largest, 0).to(tl.float64) - width.to(tl.float64) * sigma
+        for start in range(0, vocab_size, TILE):
+            tokens = start + tl.arange(0, TILE)
+            places = logits + row * stride + tokens
+            x = tl.load(places, tokens < vocab_size, other=0.0)
+            tl.store(places, tl.where(x.to(tl.float64) >= lowest, x, float("-inf")), tokens < vocab_size)
+
+
 def allowed_logits(
     logits: torch.Tensor, mask_rows: torch.Tensor, masks: torch.Tensor, out: torch.Tensor
 ) -> torch.Tensor:
@@ -155,3 +187,12 @@ def apply_token_edits(logits: torch.Tensor, edits: TokenEdits, previous: torch.T
         edits.frequency, edits.pending, previous, logits.stride(0),
         ENTRIES=_ENTRIES, num_warps=4, enable_fp_fusion=False,
     )  # fmt: skip
+
+
+def keep_within_sigmas(logits: torch.Tensor, widths: torch.Tensor) -> None:
+    """Sets logits [R, V] f32 to -inf, in place, that are further below the largest than `widths` standard deviations.
+
+    widths: [R] f32, 0 keeps all. Tokens at -inf do not count. A row with NaN or without a finite logit has no draw.
+    """
+    num_rows, vocab_size = logits.shape
+    _sigma_kernel[(num_rows,)](logits, widths, vocab_size, logits.stride(0), TILE=1024, num_warps=8)
