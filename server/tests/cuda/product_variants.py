@@ -116,7 +116,8 @@ def variants() -> Iterator[Variant]:
     yield _variant("rms_norm", norm._rms_norm_kernel, floats, row, num_warps=8)
     floats |= {"residual": "*fp32", "delta": "*bf16", "total": "*fp32"}
     yield _variant("add_rms_norm", norm._add_rms_norm_kernel, floats, row, num_warps=8)
-    yield _variant("head_rms_norm", norm._head_rms_norm_kernel, floats, {**row, "HEADS": 32, "BLOCK": 128})
+    head = {**row, "HAS_WEIGHT": True, "HEADS": 32, "BLOCK": 128}
+    yield _variant("head_rms_norm", norm._head_norm_kernel, floats, head)
     yield of_experts(experts.FEW_ROWS)
     yield of_experts(experts.MANY_ROWS)
     types = {"logits": "*bf16", "row_entry": "*i32", "weights": "*fp32", "experts": "*i32", "bias": "*fp32"}

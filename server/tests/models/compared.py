@@ -29,6 +29,7 @@ CUDA_CASES = [
     "smollm3_marked", "llama_biases", "qwen2_moe", "qwen3_moe", "mixtral", "qwen3_moe_mixed", "cohere2", "exaone4",
     "gemma", "glm4", "granite", "granitemoe", "nemotron", "olmo2", "olmo3", "phi3", "phi3_longrope", "starcoder2",
     "qwen2_shallow", "deepseek_v2", "deepseek_v2_groups", "deepseek_v3", "gpt_oss", "granitehybrid_attention",
+    "lfm2", "lfm2_moe", "granitemoehybrid", "qwen3_next",
 ]  # fmt: skip
 # transformers has no code for these, so they are compared with Llama of the same weights (tests/reference/).
 LIKE_LLAMA = ("exaone", "internlm2", "internlm3")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -26,11 +27,13 @@ from trunkline_server.backends.cuda.memory import DeviceMemory, num_pool_blocks
 from trunkline_server.backends.cuda.ops import CudaOps, DeviceModel, dense
 from trunkline_server.backends.cuda.runner import ROW_MULTIPLE, StepRunner, chunk_shapes, decode_shapes, padded
 from trunkline_server.backends.cuda.sampling import DeviceSampler
+from trunkline_server.backends.cuda.state_pool import StatePool
 from trunkline_server.backends.cuda.step_input import StepShape, StepTensors
 from trunkline_server.backends.cuda.tier_build import TierOptions, make_tiers
 from trunkline_server.backends.cuda.vectors import Vectors
 from trunkline_server.backends.cuda.weights import DenseWeight
 from trunkline_server.backends.interface import MAX_DRAFT_TOKENS, BackendInfo
+from trunkline_server.backends.states import STATE_ELEMENT_BYTES, num_states, refuse_beside_states
 from trunkline_server.errors import BackendUnavailable, DoesNotFit, InvalidArgument
 from trunkline_server.models import registry
 from trunkline_server.models.rope import local_rope, rope
@@ -88,6 +91,7 @@ def build(
     Raises BackendUnavailable, InvalidArgument, DoesNotFit.
     """
     began = time.monotonic()
+    refuse_beside_states(checkpoint.config, tiers.disk, host_bytes=tiers.host_bytes)
     device = find_device() if device is None else device
     use_device = device.use if isinstance(device, CudaDevice) else lambda: None
     use_device()
@@ -184,7 +188,7 @@ class _Assembly:
         if self._flash is not None:
             # flash-attn takes lengths from the host, so steps that use it cannot be replayed.
             shapes = [shape for shape in shapes if shape.is_decode or shape.num_rows <= MIN_CHUNK_ROWS]
-        per_block = bytes_per_block(layout, config.num_layers)
+        per_block = bytes_per_block(layout, config.num_kv_layers)
         key_scaling = self._measure_key_scaling()
         free, total = device.free_bytes()
         memory = DeviceMemory(
@@ -193,6 +197,8 @@ class _Assembly:
             weights=self._weights.num_bytes,
             steps=self._step_bytes(len(shapes)) + self._tiers.device_bytes(per_block),
         )
+        states = self._states(memory, per_block, wanted_tokens)
+        memory = replace(memory, states=0 if states is None else states.states.nbytes)
         num_blocks = num_pool_blocks(
             memory, bytes_per_block=per_block, block_size=layout.block_size, wanted_tokens=wanted_tokens
         )
@@ -201,12 +207,12 @@ class _Assembly:
             reserve_mib=memory.reserve >> 20, pool_mib=num_blocks * per_block >> 20,
         )  # fmt: skip
         pool = KvPool(
-            num_layers=config.num_layers, num_blocks=num_blocks, block_size=layout.block_size,
+            num_layers=config.num_kv_layers, num_blocks=num_blocks, block_size=layout.block_size,
             num_kv_heads=config.num_kv_heads, head_size=config.head_size, dtype=layout.format.value,
             device=device.torch_device, key_scaling=key_scaling, latent_size=config.latent_size,
         )  # fmt: skip
-        tiers, info = make_tiers(device, pool, self._info(pool), self._tiers)
-        model = self._model(pool)
+        tiers, info = make_tiers(device, pool, self._info(pool, states), self._tiers)
+        model = self._model(pool, states)
         if tiers is not None:
             model.enter_layer = tiers.gates.enter
 
@@ -228,7 +234,7 @@ class _Assembly:
         return CudaBackend(
             info, device=device, runner=runner, sampler=sampler, pool=pool, vocab_size=config.vocab_size, tiers=tiers,
             vectors=None if config.pooling is None else Vectors(model, config.pooling, config.has_output_head),
-            use_device=use_device,  # type: ignore[arg-type]
+            states=states, use_device=use_device,  # type: ignore[arg-type]
         )  # fmt: skip
 
     def _measure_key_scaling(self) -> KeyScaling | None:
@@ -243,7 +249,18 @@ class _Assembly:
         _log("key scaling measured", seconds=f"{time.monotonic() - began:.1f}")
         return scaling
 
-    def _model(self, pool: KvPool) -> DeviceModel:
+    def _states(self, memory: DeviceMemory, bytes_per_block: int, wanted_tokens: int | None) -> StatePool | None:
+        """Allocates the states of recurrent layers, in half of the memory that a pool of a stated size leaves."""
+        config, block_size = self._config, self._layout.block_size
+        if config.recurrent is None:
+            return None
+        left = memory.left - -(-(wanted_tokens or 0) // block_size) * bytes_per_block
+        number = num_states(left, STATE_ELEMENT_BYTES * config.state_size, self._limits.num_entries)
+        return StatePool(
+            num_states=number, state_size=config.state_size, block_size=block_size, device=self._device.torch_device
+        )
+
+    def _model(self, pool: KvPool, states: StatePool | None) -> DeviceModel:
         config, device = self._config, self._device.torch_device
         shape = self._attention_shape()
         partial_rows = self._partial_rows()
@@ -266,6 +283,7 @@ class _Assembly:
             is_fast=self._is_fast,
             flash=self._flash,
             vectors=self._vectors(),
+            states=None if states is None else states.states,
         )
 
     def _vectors(self) -> torch.Tensor | None:
@@ -305,6 +323,10 @@ class _Assembly:
         features = 4 * (3 * config.hidden_size) + size * (4 * config.hidden_size + heads + 4 * config.intermediate_size)
         # Each expert of a token has its own rows: gate and up, their product, and the outputs in f32.
         features += config.num_experts_per_token * (3 * size * config.expert_size + 4 * config.hidden_size + 16)
+        if (recurrent := config.recurrent) is not None:
+            # Inputs and results of convolutions and recurrences in f32, with what is between them.
+            inner = recurrent.num_heads * recurrent.value_size
+            features += 4 * 4 * (recurrent.conv_channels(config.hidden_size) + inner)
         rope_bytes = 2 * 4 * config.max_position_embeddings * config.head_size
         partial = self._partial_rows() * AttentionSpace.bytes_per_row(self._attention_shape())
         logits = 4 * self._largest.num_logits * config.vocab_size + 4 * self._largest.num_rows * config.vector_size
@@ -316,7 +338,7 @@ class _Assembly:
         flash = 0 if self._flash is None else MAX_GATHERED_BYTES
         return flash + limits.num_rows * features + logits + partial + rope_bytes + unpacked + num_graphs * GRAPH_BYTES
 
-    def _info(self, pool: KvPool) -> BackendInfo:
+    def _info(self, pool: KvPool, states: StatePool | None) -> BackendInfo:
         layout, limits = self._layout, self._limits
         return BackendInfo(
             device=f"{self._device.describe()}, {'fast' if self._is_fast else 'exact'}",
@@ -328,7 +350,12 @@ class _Assembly:
             kv_dtype=layout.format.value,
             weight_bytes=self._weights.num_bytes,
             numeric_fingerprint=self._fingerprint(pool.key_scaling),
-            max_draft_tokens=MAX_DRAFT_TOKENS,
+            # A wrong draft would have changed the state.
+            max_draft_tokens=MAX_DRAFT_TOKENS if states is None else 0,
+            num_window_parts=0 if states is None else states.num_free,
+            bytes_per_window_part=STATE_ELEMENT_BYTES * self._config.state_size,
+            window_size=0 if states is None else 2,
+            recurrent=states is not None,
         )
 
     def _fingerprint(self, key_scaling: KeyScaling | None) -> str:

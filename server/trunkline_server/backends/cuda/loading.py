@@ -42,6 +42,7 @@ STACKS = (
     ("self_attn.q_nope", "self_attn.q_rope"),
     ("self_attn.kv_a", "self_attn.k_rope"),
     ("mlp.gate_proj", "mlp.up_proj"),
+    ("mixer.qkv_proj", "mixer.gate_proj", "mixer.strength_proj", "mixer.step_proj"),
 )
 # torch's dtypes for the formats in files.
 _DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
