@@ -47,12 +47,13 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 # Changes whenever the bits of a result change.
-NUMERICS_VERSION = 2
+NUMERICS_VERSION = 3
 # Changes whenever the meaning of a block's bytes changes.
 KV_LAYOUT_VERSION = 1
 BLOCK_SIZE = 64
 DEFAULT_STEP_TOKENS = 4096
 DEFAULT_STEP_SEQUENCES = 256
+MAX_ENCODER_TOKENS = 8192
 # Most of the likeliest tokens that a row can ask for; no dialect allows more.
 MAX_TOP_LOGPROBS = 128
 # Limit for the partial results of split attention. Beyond it, rows are computed without splits, with the same bits.
@@ -100,11 +101,11 @@ def build(
     # Refuses a layout that the card cannot run before any weights are read.
     if layout.latent_size is None:
         stages_of(card_of(device.torch_device), layout.format.value, layout.head_size)
-    limits = StepShape(
-        max_step_tokens or DEFAULT_STEP_TOKENS,
-        max_step_sequences or DEFAULT_STEP_SEQUENCES,
-        max_step_sequences or DEFAULT_STEP_SEQUENCES,
-    )
+    num_sequences = max_step_sequences or DEFAULT_STEP_SEQUENCES
+    limits = StepShape(max_step_tokens or _step_tokens(checkpoint.config), num_sequences, num_sequences)
+    if checkpoint.config.is_encoder and max_batch_total_tokens is None:
+        # Nothing is kept: two steps, and what waits for them.
+        max_batch_total_tokens = 4 * limits.num_rows + 2 * block_size * num_sequences
     with torch.inference_mode():
         weights = load_weights(checkpoint, device.torch_device, dtype, rounds_to_fp8=rounds_to_fp8)
         _log("weights loaded", seconds=f"{time.monotonic() - began:.1f}", mib=weights.num_bytes >> 20)
@@ -144,8 +145,19 @@ def find_device() -> Device:
     return CudaDevice()
 
 
+def _step_tokens(config: ModelConfig) -> int:
+    """Returns the default limit of a step. Encoders take whole prompts."""
+    longest = min(config.max_position_embeddings, MAX_ENCODER_TOKENS) if config.is_encoder else 0
+    return max(DEFAULT_STEP_TOKENS, longest)
+
+
 def _layout(config: ModelConfig, kv_cache_dtype: str, dtype: torch.dtype, block_size: int) -> KvLayout:
     name = _DTYPE_NAMES[dtype] if kv_cache_dtype == "auto" else kv_cache_dtype
+    if config.is_encoder and name == KvFormat.INT4.value:
+        raise InvalidArgument(
+            "`--kv-cache-dtype` is int4, but the model is an encoder, for which no scaling of keys is measured",
+            hint="use auto; an encoder keeps nothing in the cache",
+        )
     return KvLayout(
         block_size=block_size, num_kv_heads=config.num_kv_heads, head_size=config.head_size, format=KvFormat(name),
         latent_size=config.latent_size,
@@ -174,7 +186,9 @@ class _Assembly:
         self._checkpoint, self._config = checkpoint, checkpoint.config
         self._device, self._weights, self._layout, self._dtype = device, weights, layout, dtype
         self._limits, self._is_fast = limits, is_fast
-        self._flash, why = find_flash(layout, dtype, is_fast=is_fast, has_sinks=self._config.attention_sinks)
+        self._flash, why = find_flash(
+            layout, dtype, is_fast=is_fast, has_sinks=self._config.attention_sinks, is_encoder=self._config.is_encoder
+        )
         _log("attention of long chunks", by="own kernels" if self._flash is None else self._flash.name, because=why)
         is_gpu = device.torch_device.type == "cuda"
         self._rows_per_program = 1 if is_gpu else INTERPRETED_ROWS
@@ -185,6 +199,8 @@ class _Assembly:
         config, device, limits, layout = self._config, self._device, self._limits, self._layout
         sampler = DeviceSampler(device, config.vocab_size, limits.num_logits, MAX_TOP_LOGPROBS, self._rows_per_program)
         shapes = [*decode_shapes(limits.num_entries), *chunk_shapes(*_sizes(limits))] if captures else []
+        if config.is_encoder:
+            shapes = [shape for shape in shapes if not shape.is_decode]
         if self._flash is not None:
             # flash-attn takes lengths from the host, so steps that use it cannot be replayed.
             shapes = [shape for shape in shapes if shape.is_decode or shape.num_rows <= MIN_CHUNK_ROWS]
@@ -229,7 +245,8 @@ class _Assembly:
         if captures:
             began = time.monotonic()
             runner.capture(shapes)
-            sampler.warm_up(model.logits[:1].zero_())
+            if config.has_output_head:
+                sampler.warm_up(model.logits[:1].zero_())
             _log("steps captured", count=len(shapes), seconds=f"{time.monotonic() - began:.1f}")
         return CudaBackend(
             info, device=device, runner=runner, sampler=sampler, pool=pool, vocab_size=config.vocab_size, tiers=tiers,
@@ -267,7 +284,7 @@ class _Assembly:
         plans = {
             window: AttentionPlan(
                 shape, max_rows=self._largest.num_rows, max_entries=self._largest.num_entries,
-                max_partial_rows=partial_rows, window=window, device=device,
+                max_partial_rows=partial_rows, window=window, device=device, sees_all=config.is_encoder,
             )
             for window in {config.window(layer) for layer in range(config.num_layers)}
         }  # fmt: skip
@@ -279,19 +296,24 @@ class _Assembly:
             plans=plans,
             rope_tables={one: rope_tables(one, config.max_position_embeddings, device) for one in ropes},
             dtype=self._dtype,
-            logits=torch.zeros(self._largest.num_logits, config.vocab_size, dtype=torch.float32, device=device),
+            logits=torch.zeros(self._num_logits, config.vocab_size, dtype=torch.float32, device=device),
             is_fast=self._is_fast,
             flash=self._flash,
             vectors=self._vectors(),
             states=None if states is None else states.states,
         )
 
+    @property
+    def _num_logits(self) -> int:
+        """Rows of logits of the largest step; 0 without an output head."""
+        return self._largest.num_logits if self._config.has_output_head else 0
+
     def _vectors(self) -> torch.Tensor | None:
         """Returns room for the rows of a step that vectors are made of; None if the model makes none."""
         config, limits = self._config, self._largest
         if config.pooling is None:
             return None
-        num_rows = limits.num_rows if config.pooling.kind == "mean" else limits.num_logits
+        num_rows = limits.num_rows if config.pooling.is_summed else limits.num_logits
         return torch.zeros(num_rows, config.vector_size, dtype=torch.float32, device=self._device.torch_device)
 
     def _attention_shape(self) -> AttentionShape:
@@ -329,7 +351,7 @@ class _Assembly:
             features += 4 * 4 * (recurrent.conv_channels(config.hidden_size) + inner)
         rope_bytes = 2 * 4 * config.max_position_embeddings * config.head_size
         partial = self._partial_rows() * AttentionSpace.bytes_per_row(self._attention_shape())
-        logits = 4 * self._largest.num_logits * config.vocab_size + 4 * self._largest.num_rows * config.vector_size
+        logits = 4 * self._num_logits * config.vocab_size + 4 * self._largest.num_rows * config.vector_size
         unpacked = max(
             (size * matrix.num_outputs * matrix.num_inputs for matrix in self._weights.matrices
              if not isinstance(matrix, DenseWeight)), default=0,

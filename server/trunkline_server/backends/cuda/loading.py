@@ -42,6 +42,9 @@ STACKS = (
     ("self_attn.q_nope", "self_attn.q_rope"),
     ("self_attn.kv_a", "self_attn.k_rope"),
     ("mlp.gate_proj", "mlp.up_proj"),
+    ("attention.self.query", "attention.self.key", "attention.self.value"),
+    ("attn.query", "attn.key", "attn.value"),
+    ("mlp.gate", "mlp.up"),
     ("mixer.qkv_proj", "mixer.gate_proj", "mixer.strength_proj", "mixer.step_proj"),
 )
 # torch's dtypes for the formats in files.
@@ -63,7 +66,7 @@ def default_dtype(checkpoint: Checkpoint) -> torch.dtype:
     formats: set[str] = set()
     for name in checkpoint.names():
         # Stacked experts share a format, and some checkpoints copy each.
-        if not name.endswith("_proj.weight") or (".experts." in name and ".experts.0." not in name):
+        if not name.endswith(("_proj.weight", ".query.weight")) or (".experts." in name and ".experts.0." not in name):
             continue
         parts = checkpoint.stored_parts(name)
         # The dtype of scales, unless it is f32, is that of the model before it was quantised.
@@ -176,9 +179,13 @@ class _Loader:
             prefix, found, rest = name.partition(projections[0])
             if found and rest == ".weight":
                 stack = [f"{prefix}{projection}.weight" for projection in projections]
-                if len({self._kind(member) for member in stack}) == 1:
+                kinds = {self._kind(member) if self._is_known(member) else "missing" for member in stack}
+                if len(kinds) == 1:
                     return stack
         return [name]
+
+    def _is_known(self, name: str) -> bool:
+        return name in self._parts or name in self._tensors
 
     def _kind(self, name: str) -> str:
         """Returns a kind; only weights of the same kind are stacked."""

@@ -351,7 +351,8 @@ def dense(x: Value) -> torch.Tensor:
     """Returns a value as a tensor; computes a sum that no norm has computed."""
     if isinstance(x, Sum):
         if x.total is None:
-            x.total = x.residual + x.delta
+            # In f32, even if neither is the residual of the model.
+            x.total = x.residual.float() + x.delta
         return x.total
     assert not isinstance(x, Rotated), "a rotated value is only for write_kv and paged_attention"
     return x

@@ -22,7 +22,7 @@ class ChunkStates:
     kept: Sequence[tuple[int, int]] = ()
 
 
-# Those of models without recurrent layers.
+# Models without recurrent layers have no states.
 NO_STATES = ChunkStates()
 
 

@@ -70,7 +70,7 @@ def recurrence(
     state_offset: int,
     step: StepTensors,
 ) -> torch.Tensor:
-    """Computes `RecurrentOps.recurrence`.
+    """Computes what `RecurrentOps.recurrence` says.
 
     operands: rows contiguous, possibly parts of wider ones; decay and strength are f32. skip: [H] f32. states: [n,
     size] f32, where this layer's state [H, P, N] begins at `state_offset`. Returns [T, H * P] f32; rows of padding are
