@@ -131,7 +131,7 @@ def _build_cuda(checkpoint: Checkpoint, options: BackendOptions) -> Backend:
         ) from error
     bits = bits_of(options.quantize, checkpoint, has_fp8=True)
     return build_on_gpu(
-        checkpoint if bits in (NONE, FP8) else QuantizedCheckpoint(checkpoint, bits, keeps_stacks=True),
+        checkpoint if bits in (NONE, FP8) else QuantizedCheckpoint(checkpoint, bits, keeps_heads=True),
         rounds_to_fp8=bits == FP8,
         kv_cache_dtype=options.kv_cache_dtype,
         numerics=options.numerics,

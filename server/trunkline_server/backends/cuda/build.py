@@ -37,6 +37,7 @@ from trunkline_server.backends.states import STATE_ELEMENT_BYTES, num_states, re
 from trunkline_server.errors import BackendUnavailable, DoesNotFit, InvalidArgument
 from trunkline_server.models import registry
 from trunkline_server.models.rope import local_rope, rope
+from trunkline_server.weights.places import is_expert
 
 if TYPE_CHECKING:
     from trunkline_server.backends.cuda.key_scaling import KeyScaling
@@ -354,7 +355,7 @@ class _Assembly:
         logits = 4 * self._num_logits * config.vocab_size + 4 * self._largest.num_rows * config.vector_size
         unpacked = max(
             (size * matrix.num_outputs * matrix.num_inputs for matrix in self._weights.matrices
-             if not isinstance(matrix, DenseWeight)), default=0,
+             if not isinstance(matrix, DenseWeight) and not is_expert(next(iter(matrix.slices)))), default=0,
         )  # fmt: skip
         unpacked = min(unpacked, MAX_UNPACKED_BYTES)
         flash = 0 if self._flash is None else MAX_GATHERED_BYTES

@@ -30,6 +30,7 @@ from trunkline_server.backends.cuda.kernels.attention_latent import latent_atten
 from trunkline_server.backends.cuda.kernels.attention_plan import AttentionPlan, AttentionStep
 from trunkline_server.backends.cuda.kernels.embedding import embedding
 from trunkline_server.backends.cuda.kernels.experts import Routes, combine, expert_product, route
+from trunkline_server.backends.cuda.kernels.experts_grouped import grouped_expert_product
 from trunkline_server.backends.cuda.kernels.head import head
 from trunkline_server.backends.cuda.kernels.head_linear import head_linear
 from trunkline_server.backends.cuda.kernels.linear import library_linear, linear
@@ -38,6 +39,7 @@ from trunkline_server.backends.cuda.kernels.norm import add_rms_norm, head_l2_no
 from trunkline_server.backends.cuda.kernels.rope_kv import RopeTables, rope_and_write_kv
 from trunkline_server.backends.cuda.kernels.short_conv import short_conv
 from trunkline_server.backends.cuda.kv_pool import KvPool
+from trunkline_server.backends.cuda.quantized.grouped import GroupedWeight
 from trunkline_server.backends.cuda.step_input import StepTensors
 from trunkline_server.backends.cuda.weights import DenseWeight, DeviceWeight, DeviceWeights
 from trunkline_server.models.ops import Experts, Recurrence, RecurrenceOperands, Rope
@@ -144,7 +146,9 @@ class CudaOps:
         return known[3][:, begin:end]
 
     def head_linear(self, x: Value, weights: Sequence[str]) -> Value:
-        stack, _ = self._stack(weights)
+        matrix, _, _ = self.model.weights.matrix(weights[0])
+        assert isinstance(matrix, DenseWeight), "the loader makes matrices of heads dense"
+        stack = matrix.values.view(len(weights), -1, matrix.num_inputs)
         return head_linear(dense(x).to(self.model.dtype), stack)
 
     def join_heads(self, x: Value, y: Value, num_heads: int) -> Value:
@@ -241,20 +245,16 @@ class CudaOps:
         parts = self._expert_product(hidden, experts.down, routes, is_sorted=True, out_dtype=torch.float32)
         return combine(parts, routes, row_entry, x.dtype)
 
-    def _stack(self, names: Sequence[str]) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Returns the matrices of experts or heads [E, N, K] that have these weights, and their biases.
-
-        Gate and up of an expert are joined.
-        """
-        matrix, _, _ = self.model.weights.matrix(names[0])
-        assert isinstance(matrix, DenseWeight), "the loader refuses other kinds"
-        return matrix.values.view(len(names), -1, matrix.num_inputs), matrix.bias
-
     def _expert_product(
         self, x: torch.Tensor, names: Sequence[str], routes: Routes, *, is_sorted: bool, out_dtype: torch.dtype
     ) -> torch.Tensor:
-        stack, bias = self._stack(names)
-        return expert_product(x, stack, routes, is_sorted=is_sorted, out_dtype=out_dtype, bias=bias)
+        """Multiplies with the matrix of all experts, in which gate and up of an expert are joined."""
+        matrix, _, _ = self.model.weights.matrix(names[0])
+        if isinstance(matrix, GroupedWeight):
+            return grouped_expert_product(x, matrix, routes, is_sorted=is_sorted, out_dtype=out_dtype)
+        assert isinstance(matrix, DenseWeight), "the loader makes no others"
+        stack = matrix.values.view(len(names), -1, matrix.num_inputs)
+        return expert_product(x, stack, routes, is_sorted=is_sorted, out_dtype=out_dtype, bias=matrix.bias)
 
     def sigmoid_scale(self, x: Value, gate: Value) -> Value:
         x = dense(x)
