@@ -18,6 +18,7 @@ from types import MappingProxyType
 
 import torch
 
+from trunkline_server.backends.cuda.finite import not_finite
 from trunkline_server.backends.cuda.kernels.card import card_of
 from trunkline_server.backends.cuda.quantized.checkpoints import quantized_weight
 from trunkline_server.backends.cuda.quantized.gguf import GROUPED_FORMATS, dense_rows, grouped_weight
@@ -25,7 +26,7 @@ from trunkline_server.backends.cuda.quantized.grouped import GroupedWeight
 from trunkline_server.backends.cuda.quantized.stack import stacked
 from trunkline_server.backends.cuda.staging import Staging
 from trunkline_server.backends.cuda.weights import DenseWeight, DeviceWeight, DeviceWeights
-from trunkline_server.errors import DoesNotFit
+from trunkline_server.errors import DamagedFile, DoesNotFit, quoted
 from trunkline_server.weights.checkpoint import Checkpoint
 from trunkline_server.weights.dequantize import dequantize
 from trunkline_server.weights.places import expert_stack, head_stack, is_expert, is_head
@@ -89,7 +90,7 @@ def load_weights(
     """Loads all weights of a checkpoint onto the device and waits for them.
 
     dtype: of dense matrices and of activations. rounds_to_fp8: rounds dense matrices of layers to e4m3.
-    Raises DoesNotFit, UnsupportedFormat.
+    Raises DoesNotFit, UnsupportedFormat, and DamagedFile if a number is not finite in `dtype`.
     """
     scheme = _ROUNDED if rounds_to_fp8 else checkpoint.quantization
     if isinstance(scheme, EightBits) and scheme.is_float and not card_of(device).multiplies_fp8:
@@ -160,6 +161,9 @@ class _Loader:
             torch.cuda.synchronize(self._device)
             # Frees memory that was only needed for repacking, on streams that no longer exist.
             torch.cuda.empty_cache()
+        bad = [name for name, vector in vectors.items() if not bool(vector.isfinite().all())]
+        if (name := bad[0] if bad else not_finite(matrices)) is not None:
+            raise DamagedFile(self._checkpoint.path, f"tensor {quoted(name)} has a number that is not finite")
         return DeviceWeights(matrices, vectors, self._aliases)
 
     def _stacks(self) -> Iterator[list[str]]:
