@@ -28,14 +28,15 @@ PYTHON_LAYERS = {
     "backends.interface": "",
     "backends.host_memory": "",
     "backends.sequences": "backends.interface sampling errors",
+    "backends.states": "backends.store_files models weights errors",
     "backends.store_files": "backends.interface errors _kernels",
     "backends.reference": "backends.interface backends.late_masks backends.reference backends.sequences "
     "models weights sampling errors",
     "backends.transformers": "backends.interface backends.host_memory backends.reference backends.transformers "
     "models weights errors _kernels",
     "backends.cuda": "backends.interface backends.cuda backends.host_memory backends.late_masks backends.sequences "
-    "backends.store_files models weights sampling errors _kernels",
-    "backends.cpu": "backends.interface backends.cpu backends.host_memory backends.store_files "
+    "backends.states backends.store_files models weights sampling errors _kernels",
+    "backends.cpu": "backends.interface backends.cpu backends.host_memory backends.states backends.store_files "
     "models weights errors _kernels",
     "engine": "backends.interface errors plan",
 }

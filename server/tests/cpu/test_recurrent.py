@@ -10,11 +10,9 @@ import pytest
 from tests.cpu.tiny_backend import BLOCK_SIZE, Sequences, build_tiny, log_softmax
 from tests.models.tiny import VOCAB_SIZE, TinyModels
 from trunkline_server.backends.cpu.backend import CpuBackend
-from trunkline_server.backends.cpu.states import num_states
 from trunkline_server.backends.interface import Chunk, Sampled, SamplingParams, SequenceFailure
 from trunkline_server.backends.reference.backend import ReferenceBackend
-from trunkline_server.backends.registry import BackendOptions
-from trunkline_server.backends.registry import build as build_backend
+from trunkline_server.backends.states import num_states
 from trunkline_server.backends.store_files import StoreOptions
 from trunkline_server.errors import DoesNotFit, InvalidArgument
 from trunkline_server.weights.checkpoint import Checkpoint, open_checkpoint
@@ -143,5 +141,3 @@ def test_what_states_do_not_allow_is_refused_by_name(checkpoint: Checkpoint, tmp
         build_tiny(checkpoint, store=StoreOptions(path=tmp_path, max_bytes=1 << 24))
     with pytest.raises(InvalidArgument, match="cannot be rewound"):
         build_tiny(checkpoint, draft=checkpoint)
-    with pytest.raises(InvalidArgument, match="recurrent layers, which the cuda backend does not support"):
-        build_backend("cuda", checkpoint, BackendOptions())

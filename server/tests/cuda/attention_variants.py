@@ -34,6 +34,7 @@ _POINTERS = {
     **dict.fromkeys(("query_begin", "context_length", "block_tables", "block_ids", "row_count"), "*i32"),
     "pieces": "*i64",
 }
+OUTPUT = {"OUT": tl.bfloat16, "HAS_SINKS": False}
 _FLOATS = dict.fromkeys(("scale", "soft_cap", "factor", "transform_factor"), "fp32")
 _ALIGNED = frozenset({"q_stride", "k_stride", "v_stride", "out_stride", "x_stride", "piece_elements", "values_offset"})
 
@@ -45,11 +46,13 @@ def _variant(
     return Variant(name, kernel, types, constants, num_warps, num_stages, aligned=_ALIGNED)
 
 
-def attention(kernel: Any, name: str, kind: int, head_size: int, rows: int, **constants: Any) -> Variant:
+def attention(
+    kernel: Any, name: str, kind: int, head_size: int, rows: int, *, sees_all: bool = False, **constants: Any
+) -> Variant:
     return _variant(
         name, kernel, rows // 16, kind,
         GROUP=4, D=head_size, D_PAD=head_size, BLOCK=16, KIND=kind, DTYPE=tl.bfloat16, ROWS=rows, TILE=64,
-        SPLIT=SPLIT, HAS_WINDOW=False, HAS_CAP=False, MOVED=kind == INT4.value, **constants,
+        SPLIT=SPLIT, HAS_WINDOW=sees_all, HAS_CAP=False, MOVED=kind == INT4.value, SEES_ALL=sees_all, **constants,
     )  # fmt: skip
 
 
@@ -75,6 +78,10 @@ def variants() -> list[Variant]:
         attention(whole_kernel, f"whole {name}", kinds[name], 128, WHOLE_ROWS, OUT=tl.bfloat16, HAS_SINKS=name == "fp8")
         for name in ("bf16", "fp8", "int4")
     ]
+    for name, kernel, rows, out in (
+        ("split", split_kernel, SPLIT_ROWS, {}), ("whole", whole_kernel, WHOLE_ROWS, OUTPUT)
+    ):  # fmt: skip
+        found.append(attention(kernel, f"{name} of an encoder", FLOAT.value, 64, rows, sees_all=True, **out))
     heads = {"D": 128, "D_PAD": 128}
     found += [
         _variant(
@@ -110,6 +117,8 @@ def variants() -> list[Variant]:
             WHOLE_TOKENS=32,
             ENTRIES=256,
             BLOCK=128,
+            HAS_WINDOW=False,
+            SEES_ALL=False,
         ),
     ]
     return found

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-import triton.language as tl
-from tests.cuda.attention_variants import attention, latents
+from tests.cuda.attention_variants import OUTPUT, attention, latents
 from tests.cuda.compiled import Variant
 from tests.cuda.product_variants import dense, four_or_eight_bits
 from trunkline_server.backends.cuda.kernels.attention import stages_of
@@ -36,7 +35,7 @@ def _variants(card: Card) -> Iterator[Variant]:
     else:
         yield four_or_eight_bits(8, 4096, 64, e4m3=True, num_stages=stages_on(card))
         yield _split(card, FLOAT.value, "bf16", 128)
-        yield attention(whole_kernel, "whole bf16", FLOAT.value, 128, whole_rows_of(card), OUT=tl.bfloat16)
+        yield attention(whole_kernel, "whole bf16", FLOAT.value, 128, whole_rows_of(card), **OUTPUT)
     if card.products_are_async:
         yield dense("bf16", (4096, 14336), 1, is_tma=is_tma, card=card)
         yield _split(card, FLOAT.value, "bf16", 128)

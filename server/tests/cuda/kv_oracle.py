@@ -132,6 +132,7 @@ class Scene:
         out: torch.Tensor | None = None,
         decode_only: bool = False,
         sinks: torch.Tensor | None = None,
+        sees_all: bool = False,
     ) -> torch.Tensor:
         """Returns attention in layer 1, [T + padding, H * D]."""
         num_rows = self.num_rows + padding_rows
@@ -144,7 +145,7 @@ class Scene:
         step = AttentionStep(tables.to(self.device), i32(begins, self.device), i32(contexts, self.device))
         plan = AttentionPlan(
             self.shape, max_rows=num_rows, max_entries=len(contexts), max_partial_rows=max_partial_rows, window=window,
-            device=self.device,
+            device=self.device, sees_all=sees_all,
         )  # fmt: skip
         plan.update(step, num_rows)
         space = AttentionSpace(self.shape, max_partial_rows, self.device)
@@ -170,6 +171,7 @@ class Scene:
         soft_cap: float | None = None,
         scale: float = 0.125,
         sinks: torch.Tensor | None = None,
+        sees_all: bool = False,
     ) -> torch.Tensor:
         """Returns [T, H * D] f32 from a softmax over all attended positions."""
         keys, values = stored(self.pool, 1)
@@ -184,9 +186,10 @@ class Scene:
                 scores = soft_cap * torch.tanh(scores / soft_cap)
             positions = torch.arange(entry.context - entry.num_rows, entry.context)[:, None]
             seen = torch.arange(entry.context)[None, :]
-            is_hidden = seen > positions
+            is_hidden = (seen > positions) & (not sees_all)
             if window is not None:
                 is_hidden |= seen <= positions - window
+                is_hidden |= seen >= positions + window
             scores = scores.masked_fill(is_hidden, -torch.inf)
             if sinks is not None:
                 column = sinks.cpu()[:, None, None].expand(-1, entry.num_rows, 1)

@@ -11,6 +11,7 @@ from trunkline_server.backends.cuda.kernels import (
     activation,
     embedding,
     experts,
+    experts_grouped,
     grouped,
     head_linear,
     linear_dense,
@@ -30,6 +31,7 @@ FIRST = {
     "add_rms_norm",
     "quantize to e4m3",
     "experts, 16 rows",
+    "experts of 4 bits, groups of 32, 16 rows, ['table']",
 }
 # Arguments that are multiples of 16 with the shapes of real models.
 _ROUND = {"num_inputs", "num_outputs", "num_elements", "split_elements"}
@@ -87,6 +89,17 @@ def of_experts(num_rows: int) -> Variant:
     return _variant(f"experts, {num_rows} rows", experts._product_kernel, types, constants)
 
 
+def of_grouped_experts(bits: int, group: int, num_rows: int, **has: bool) -> Variant:
+    types = {"x": "*bf16", "quants": "*u8" if bits == 4 or "e4m3" in has else "*i8", "table": "*fp32", "bias": "*fp32"}
+    types |= {"order": "*i32", "begins": "*i32", "out": "*bf16"} | dict.fromkeys(("scales", "zeros", "minima"), "*fp16")
+    constants = {
+        **_groups(bits, group, **has), "HAS_BIAS": "table" in has, "ROUTES_PER_ROW": 4, "DTYPE": tl.bfloat16,
+        "OUT": tl.bfloat16, "EXPERTS": 32, "BLOCK_N": experts.BLOCK_N, "BLOCK_T": num_rows, "BLOCK_K": 128,
+    }  # fmt: skip
+    name = f"experts of {bits} bits, groups of {group}, {num_rows} rows, {sorted(has)}"
+    return _variant(name, experts_grouped._grouped_product_kernel, types, constants, num_stages=4)
+
+
 def _groups(bits: int, group: int, **has: bool) -> dict[str, Any]:
     optional = {f"HAS_{name}": has.get(name.lower(), False) for name in ("TABLE", "ZEROS", "MINIMA")}
     return {"BITS": bits, "GROUP": group, "ZERO_POINT": 8 if bits == 4 else 0, "IS_E4M3": "e4m3" in has, **optional}
@@ -116,9 +129,13 @@ def variants() -> Iterator[Variant]:
     yield _variant("rms_norm", norm._rms_norm_kernel, floats, row, num_warps=8)
     floats |= {"residual": "*fp32", "delta": "*bf16", "total": "*fp32"}
     yield _variant("add_rms_norm", norm._add_rms_norm_kernel, floats, row, num_warps=8)
-    yield _variant("head_rms_norm", norm._head_rms_norm_kernel, floats, {**row, "HEADS": 32, "BLOCK": 128})
+    head = {**row, "HAS_WEIGHT": True, "HEADS": 32, "BLOCK": 128}
+    yield _variant("head_rms_norm", norm._head_norm_kernel, floats, head)
     yield of_experts(experts.FEW_ROWS)
     yield of_experts(experts.MANY_ROWS)
+    yield of_grouped_experts(4, 32, experts.FEW_ROWS, table=True)
+    yield of_grouped_experts(4, 128, experts.MANY_ROWS, zeros=True)
+    yield of_grouped_experts(8, 2048, experts.MANY_ROWS, e4m3=True)
     types = {"logits": "*bf16", "row_entry": "*i32", "weights": "*fp32", "experts": "*i32", "bias": "*fp32"}
     constants = {"NUM_USED": 8, "RENORMALISE": True, "EXPERTS": 128}
     plain = {"SIGMOID": False, "HAS_BIAS": False, "GROUPS": 1, "USED_GROUPS": 1}

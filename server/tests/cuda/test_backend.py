@@ -72,7 +72,7 @@ assert_same = partial(running.assert_same, atol=1e-4)
     first(
         CUDA_CASES,
         "gemma2", "gemma3_shallow", "smollm3_marked", "llama_biases", "qwen2_moe", "qwen3_moe_mixed", "cohere2", "glm4",
-        "nemotron", "phi3_longrope", "starcoder2", "deepseek_v3", "gpt_oss",
+        "nemotron", "phi3_longrope", "starcoder2", "deepseek_v3", "gpt_oss", "lfm2", "granitemoehybrid", "qwen3_next",
     ),
 )  # fmt: skip
 def test_logits_match_the_reference(case: str, tiny_model: TinyModels, device: str) -> None:

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.numpy import save_file
+from safetensors.torch import load_file
+from safetensors.torch import save_file as save_torch_file
 from tests.models.tiny import TinyModels
 from tests.tiers import first
 from tests.weights.gguf_files import write_model
+from tests.weights.quantized_files import write_quantized
 from trunkline_server.backends.cuda.kernels.grouped import dequantized_rows
 from trunkline_server.backends.cuda.loading import default_dtype, load_weights
 from trunkline_server.backends.cuda.quantized.grouped import GroupedWeight
 from trunkline_server.backends.cuda.quantized.scaled import ScaledWeight
 from trunkline_server.backends.cuda.staging import STAGING_BYTES, Staging
 from trunkline_server.backends.cuda.weights import DenseWeight, DeviceWeights
+from trunkline_server.errors import DamagedFile
 from trunkline_server.weights.checkpoint import Checkpoint, open_checkpoint
 from trunkline_server.weights.dequantize import dequantize
 from trunkline_server.weights.quantize import QuantizedCheckpoint
@@ -114,3 +121,52 @@ def test_bytes_are_staged_in_pieces(device: str) -> None:
     assert bytes(destination.cpu().numpy()) == source
     assert len(pieces) == 3
     assert sum(pieces) == len(source)
+
+
+@pytest.mark.parametrize(
+    ("case", "part", "value"),
+    [
+        ("llama_biases", "layers.1.self_attn.k_proj.weight", float("nan")),
+        ("llama_biases", "layers.0.input_layernorm.weight", float("inf")),
+        ("llama_biases", "layers.1.self_attn.v_proj.bias", float("nan")),
+        ("llama_biases", "embed_tokens.weight", -float("inf")),
+        # Not infinite before it is rounded.
+        ("llama_biases", "layers.1.mlp.down_proj.weight", 7e4),
+        ("mixtral", "layers.1.block_sparse_moe.experts.2.w3.weight", float("inf")),
+    ],
+)
+def test_numbers_that_are_not_finite_are_refused_by_name(
+    case: str, part: str, value: float, device: str, tiny_model: TinyModels, tmp_path: Path
+) -> None:
+    model = tiny_model(case)
+    tensors = {name: weight.copy() for name, weight in model.stored_weights.items()}
+    tensors[f"model.{part}"].flat[-1] = value
+    save_file(tensors, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text(json.dumps(model.config))
+    named = part.replace("block_sparse_moe.experts.2.w3", "mlp.experts.2.up_proj")
+    with pytest.raises(
+        DamagedFile, match=f"{re.escape(str(tmp_path))}.*`model.{named}` has a number that is not finite"
+    ):
+        load_weights(open_checkpoint(tmp_path), torch.device(device), torch.float16)
+
+
+@pytest.mark.parametrize("rounded_to", ["gguf", "fp8_blocks", "fp8_dynamic"])
+def test_codes_and_scales_that_are_not_finite_are_refused_by_name(
+    rounded_to: str, device: str, tiny_model: TinyModels, tmp_path: Path
+) -> None:
+    model, name = tiny_model("llama2"), "model.layers.1.mlp.up_proj"
+    if rounded_to == "gguf":
+        path = write_model(model, tmp_path / "m.gguf", "Q8_0")
+        tensor = open_checkpoint(path).tensor(f"{name}.weight")
+        data = path.read_bytes()
+        begin = data.index(bytes(tensor.data))
+        # A scale of infinity in f16.
+        path.write_bytes(data[:begin] + b"\x00\x7c" + data[begin + 2 :])
+    else:
+        path = tmp_path
+        write_quantized(model.folder, tmp_path, rounded_to)
+        tensors = load_file(tmp_path / "model.safetensors")
+        tensors[f"{name}.weight"].view(torch.uint8)[-1, -1] = 0xFF
+        save_torch_file(tensors, tmp_path / "model.safetensors")
+    with pytest.raises(DamagedFile, match=f"`{name}.weight` has a number that is not finite"):
+        load_weights(open_checkpoint(path), torch.device(device), torch.float16)

@@ -13,12 +13,14 @@ from tests.tiers import full
 from tests.weights.gguf_files import write_model
 from tests.weights.mxfp4_files import write_mxfp4
 from tests.weights.quantized_files import write_dequantized, write_quantized
+from trunkline_server.backends.cuda.kernels.grouped import dequantized_rows
 from trunkline_server.backends.cuda.loading import load_weights
 from trunkline_server.backends.cuda.quantized.grouped import GroupedWeight
 from trunkline_server.backends.cuda.quantized.scaled import ScaledWeight
 from trunkline_server.backends.cuda.weights import DenseWeight
 from trunkline_server.backends.reference.backend import ReferenceBackend
 from trunkline_server.weights.checkpoint import Checkpoint, open_checkpoint
+from trunkline_server.weights.dequantize import dequantize
 from trunkline_server.weights.quantize import QuantizedCheckpoint
 
 
@@ -28,6 +30,10 @@ def logprobs(checkpoint: Checkpoint, device: str | None) -> np.ndarray:
         logits = ReferenceBackend(checkpoint, max_batch_total_tokens=512, max_step_tokens=64).score(PROMPT[:8])
     else:
         logits = build_cuda(checkpoint, device, dtype=torch.float16).score(PROMPT[:8])
+    return log_softmax(logits)
+
+
+def log_softmax(logits: np.ndarray) -> np.ndarray:
     return torch.log_softmax(torch.from_numpy(np.array(logits)).double(), -1).numpy()
 
 
@@ -60,7 +66,7 @@ def test_a_quantised_checkpoint_equals_its_encoded_model(
         ("deepseek_v2", "fp8_blocks"),
     ],
 )
-def test_quantised_experts_and_heads_become_dense(
+def test_quantised_experts_stay_quantised_and_heads_become_dense(
     case: str, stored_as: str, device: str, tiny_model: TinyModels, tmp_path: Path
 ) -> None:
     model = tiny_model(case)
@@ -80,17 +86,49 @@ def test_quantised_experts_and_heads_become_dense(
     # The reference rounds FP8 with its scales to bf16.
     limit = 0.05 if stored_as == "fp8_blocks" else 2e-4
     np.testing.assert_allclose(build_cuda(checkpoint, device).score(tokens), expected, atol=limit)
+    weights = load_weights(checkpoint, torch.device(device), torch.float32)
+    last = f"model.layers.{checkpoint.config.num_layers - 1}"
+    for part in ("gate_proj", "up_proj", "down_proj"):
+        assert isinstance(weights.matrix(f"{last}.mlp.experts.1.{part}.weight")[0], GroupedWeight)
+    if case == "deepseek_v2":
+        assert isinstance(weights.matrix(f"{last}.self_attn.k_up.1.weight")[0], DenseWeight)
 
 
-@pytest.mark.parametrize("option", ["int4", "fp8"])
-def test_experts_stay_as_they_are_if_a_model_is_quantised(option: str, device: str, tiny_model: TinyModels) -> None:
+@pytest.mark.parametrize(("option", "bound"), [full("int8", 0.005), ("int4", 0.005), ("fp8", 0.2)])
+def test_experts_are_quantised_as_other_matrices(
+    option: str, bound: float, device: str, tiny_model: TinyModels
+) -> None:
     checkpoint = open_checkpoint(tiny_model("qwen2_moe").folder)
-    whole = checkpoint if option == "fp8" else QuantizedCheckpoint(checkpoint, option, keeps_stacks=True)
-    weights = load_weights(whole, torch.device(device), torch.bfloat16, rounds_to_fp8=option == "fp8")
+    is_fp8 = option == "fp8"
+    whole = checkpoint if is_fp8 else QuantizedCheckpoint(checkpoint, option, keeps_heads=True)
+    weights = load_weights(whole, torch.device(device), torch.bfloat16, rounds_to_fp8=is_fp8)
     layer = "model.layers.1"
-    assert isinstance(weights.matrix(f"{layer}.mlp.experts.0.up_proj.weight")[0], DenseWeight)
+    experts, begin, end = weights.matrix(f"{layer}.mlp.experts.1.up_proj.weight")
+    assert isinstance(experts, GroupedWeight) and experts.is_e4m3 == is_fp8
+    name = f"{layer}.mlp.experts.1.up_proj.weight"
+    rows = torch.arange(begin, end, device=experts.quants.device)
+    found = dequantized_rows(experts, rows, torch.empty(len(rows), experts.num_inputs, device=rows.device)).cpu()
+    expected = torch.from_numpy(dequantize(whole.tensor(name)))
+    if is_fp8:
+        assert 0 < (found - expected).abs().max() < 0.07 * expected.abs().max()
+    else:
+        # The cpu backend has the same numbers.
+        assert torch.equal(found, expected)
     changed = weights.matrix(f"{layer}.mlp.shared_expert.up_proj.weight")[0]
-    assert isinstance(changed, ScaledWeight if option == "fp8" else GroupedWeight)
+    assert isinstance(changed, ScaledWeight if is_fp8 else GroupedWeight)
+    # The reference has the same weights, except with FP8.
+    backend = build_cuda(whole, device, dtype=torch.float16, rounds_to_fp8=is_fp8)
+    assert np.abs(log_softmax(backend.score(PROMPT[:8])) - logprobs(whole, None)).mean() < bound
+
+
+def test_experts_of_different_formats_become_dense(device: str, tiny_model: TinyModels, tmp_path: Path) -> None:
+    model = tiny_model("qwen2_moe")
+    path = write_model(
+        model, tmp_path / "m.gguf", "Q8_0", is_quantized=lambda name: ".experts." in name and "up_proj" in name
+    )
+    checkpoint = open_checkpoint(path)
+    weights = load_weights(checkpoint, torch.device(device), torch.float32)
+    assert isinstance(weights.matrix("model.layers.1.mlp.experts.0.up_proj.weight")[0], DenseWeight)
 
 
 def test_a_gguf_file_equals_its_encoded_model(device: str, tiny_model: TinyModels, tmp_path: Path) -> None:

@@ -5,9 +5,18 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from trunkline_server.backends.cuda.kernels.activation import gelu, gelu_mul, relu_squared, silu_mul
+from trunkline_server.backends.cuda.kernels.activation import (
+    gelu,
+    gelu_erf,
+    gelu_mul,
+    mul,
+    relu_squared,
+    sigmoid,
+    silu,
+    silu_mul,
+)
 from trunkline_server.backends.cuda.kernels.embedding import embedding
-from trunkline_server.backends.cuda.kernels.norm import add_rms_norm, head_rms_norm, layer_norm, rms_norm
+from trunkline_server.backends.cuda.kernels.norm import add_rms_norm, head_l2_norm, head_rms_norm, layer_norm, rms_norm
 
 EPS = 1e-5
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
@@ -84,6 +93,8 @@ def test_heads_are_normalised_separately_also_in_strided_rows(device: str, num_h
     expected = norm_oracle(x.reshape(2, num_heads, head_size), weight).reshape(2, width)
     found = head_rms_norm(x, weight, EPS, head_size)
     close(found, expected)
+    unweighted = head_l2_norm(x, head_size * EPS, head_size) * head_size**0.5
+    close(unweighted, norm_oracle(x.reshape(2, num_heads, head_size), torch.ones_like(weight)).reshape(2, width))
     assert head_rms_norm(x, weight, EPS, head_size, out=x) is x
     assert torch.equal(x, found)
 
@@ -97,13 +108,24 @@ def test_activations_match_torch(device: str, dtype: torch.dtype, width: int) ->
     close(gelu_mul(gate, up), F.gelu(gate.double(), approximate="tanh") * up.double())
     close(gelu(gate), F.gelu(gate.double(), approximate="tanh"))
     close(relu_squared(gate), F.relu(gate.double()).square())
+    close(gelu_erf(gate), F.gelu(gate.double()))
+    close(silu(gate), F.silu(gate.double()))
+    close(mul(gate, up.float()), gate.double() * up.double())
+    close(sigmoid(gate), torch.sigmoid(gate.double()))
 
 
 @pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning", "ignore:invalid value:RuntimeWarning")
 def test_activations_of_extremes_are_finite_and_nan_stays_nan(device: str) -> None:
     gate = torch.tensor([[-3e38, -1e4, -0.0, 0.0, 1e4, float("nan")]], device=device)
     up = torch.ones_like(gate)
-    for activated in (silu_mul(gate, up), gelu_mul(gate, up), gelu(gate), relu_squared(gate).sqrt()):
+    for activated in (
+        silu_mul(gate, up),
+        gelu_mul(gate, up),
+        gelu(gate),
+        gelu_erf(gate),
+        silu(gate),
+        relu_squared(gate).sqrt(),
+    ):
         found = activated[0].tolist()
         assert found[:5] == [0.0, 0.0, 0.0, 0.0, 1e4]
         assert found[5] != found[5]

@@ -7,6 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.drawn import DRAWN
+from trunkline_server.backends.cuda.state_pool import ChunkStates
 from trunkline_server.backends.cuda.step_input import Entry, StepLayout, StepShape, shape_of
 
 BLOCK_SIZE = 16
@@ -22,6 +23,8 @@ def entries(draw: st.DrawFn) -> Entry:
         first,
         draw(st.lists(st.integers(0, 999), min_size=-(-(first + num_rows) // BLOCK_SIZE), max_size=MAX_BLOCKS)),
         sorted(draw(st.sets(st.integers(0, num_rows - 1)))),
+        ChunkStates(draw(st.integers(-1, 9)), [(draw(st.integers(0, num_rows - 1)), draw(st.integers(0, 9)))]),
+        draw(st.integers(0, 9)),
     )
 
 
@@ -36,11 +39,15 @@ def test_rows_match_the_chunks_and_the_rest_is_padding(step: list[Entry], more_r
     layout.write(words, step, BLOCK_SIZE)
     tensors = layout.tensors(torch.from_numpy(words))
 
-    rows = []
-    sampling = []
+    rows: list[tuple[int, int, int, int]] = []
+    sampling, kept_states = [], [-1] * shape.num_rows
     for number, entry in enumerate(step):
         sampling += [len(rows) + row for row in entry.logit_rows]
         assert tensors.query_begin[number] == len(rows)
+        assert tensors.state_source[number] == entry.states.source
+        assert tensors.second_text[number] == entry.second_text
+        for row, state in entry.states.kept:
+            kept_states[len(rows) + row] = state
         assert tensors.context_length[number] == entry.first_position + len(entry.token_ids)
         assert tensors.block_tables[number, : len(entry.block_ids)].tolist() == list(entry.block_ids)
         for row, token in enumerate(entry.token_ids):
@@ -55,3 +62,6 @@ def test_rows_match_the_chunks_and_the_rest_is_padding(step: list[Entry], more_r
     assert tensors.query_begin[len(step) :].tolist() == [len(rows)] * (shape.num_entries - len(step) + 1)
     assert tensors.context_length[len(step) :].tolist() == [0] * (shape.num_entries - len(step))
     assert tensors.sampling_rows.tolist() == sampling + [0] * (shape.num_logits - len(sampling))
+    assert tensors.kept_state.tolist() == kept_states
+    assert tensors.state_source[len(step) :].tolist() == [-1] * (shape.num_entries - len(step))
+    assert tensors.second_text[len(step) :].tolist() == [0] * (shape.num_entries - len(step))

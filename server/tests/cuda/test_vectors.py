@@ -1,4 +1,4 @@
-"""Vectors of decoders on the cuda backend, beside the reference backend."""
+"""Vectors of decoders on the cuda backend, beside the reference backend; `test_encoders.py` has the others."""
 
 from __future__ import annotations
 
@@ -102,11 +102,7 @@ def test_scores_and_dense_modules_match_the_reference(tiny_model: TinyModels, de
         np.testing.assert_allclose(found, vector(ReferenceBackend(checkpoint), [24], [0, 1]), atol=5e-4)
 
 
-def test_encoders_are_refused_by_name(tiny_model: TinyModels) -> None:
-    checkpoint = pooled_checkpoint(tiny_model, "mean")
-    assert checkpoint.config.pooling is not None
-    whole = replace(checkpoint.config, pooling=replace(checkpoint.config.pooling, whole=True))
-    with pytest.raises(InvalidArgument, match="the cuda backend runs no encoders"):
-        with_pooling(whole, "auto", "cuda")
+def test_models_that_only_make_vectors_are_refused_by_transformers(tiny_model: TinyModels) -> None:
+    config = replace(pooled_checkpoint(tiny_model, "mean").config, has_output_head=False)
     with pytest.raises(InvalidArgument, match="the transformers backend makes no embeddings"):
-        with_pooling(replace(checkpoint.config, has_output_head=False), "auto", "transformers")
+        with_pooling(config, "auto", "transformers")

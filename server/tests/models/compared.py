@@ -29,6 +29,7 @@ CUDA_CASES = [
     "smollm3_marked", "llama_biases", "qwen2_moe", "qwen3_moe", "mixtral", "qwen3_moe_mixed", "cohere2", "exaone4",
     "gemma", "glm4", "granite", "granitemoe", "nemotron", "olmo2", "olmo3", "phi3", "phi3_longrope", "starcoder2",
     "qwen2_shallow", "deepseek_v2", "deepseek_v2_groups", "deepseek_v3", "gpt_oss", "granitehybrid_attention",
+    "lfm2", "lfm2_moe", "granitemoehybrid", "qwen3_next",
 ]  # fmt: skip
 # transformers has no code for these, so they are compared with Llama of the same weights (tests/reference/).
 LIKE_LLAMA = ("exaone", "internlm2", "internlm3")
@@ -96,6 +97,8 @@ def table() -> str:
         other = "sentence-transformers" if name in ENCODERS else other
         is_gguf, is_cuda = ("yes" if cases & set(some) else "" for some in (GGUF_CASES, CUDA_CASES))
         is_gguf = "yes" if name in GGUF_ENCODERS else is_gguf
+        # tests/cuda/test_encoders.py has all of them.
+        is_cuda = "yes" if name in ENCODERS else is_cuda
         names = ", ".join(in_gguf.get(name, []))
         lines.append(f"| `{name}` | {NAMES[name]} | {names} | {other} | {is_gguf} | {is_cuda} |")
     return "\n".join(lines)

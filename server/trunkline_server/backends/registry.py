@@ -80,14 +80,6 @@ def _refuse_draft_model(name: str, options: BackendOptions) -> None:
         )
 
 
-def _refuse_recurrent(name: str, checkpoint: Checkpoint) -> None:
-    if checkpoint.config.recurrent is not None:
-        raise InvalidArgument(
-            f"{checkpoint.config.architecture} has recurrent layers, which the {name} backend does not support",
-            hint="use the cpu backend",
-        )
-
-
 def _refuse_disk(name: str, options: BackendOptions) -> None:
     if options.kv_disk is not None:
         raise InvalidArgument(
@@ -125,7 +117,6 @@ def _build_reference(checkpoint: Checkpoint, options: BackendOptions) -> Backend
 
 def _build_cuda(checkpoint: Checkpoint, options: BackendOptions) -> Backend:
     _refuse_draft_model("cuda", options)
-    _refuse_recurrent("cuda", checkpoint)
     if options.weights_cache is not None:
         # Triton reads this when it compiles its first kernel.
         os.environ.setdefault("TRITON_CACHE_DIR", str(options.weights_cache / "triton"))
@@ -140,7 +131,7 @@ def _build_cuda(checkpoint: Checkpoint, options: BackendOptions) -> Backend:
         ) from error
     bits = bits_of(options.quantize, checkpoint, has_fp8=True)
     return build_on_gpu(
-        checkpoint if bits in (NONE, FP8) else QuantizedCheckpoint(checkpoint, bits, keeps_stacks=True),
+        checkpoint if bits in (NONE, FP8) else QuantizedCheckpoint(checkpoint, bits, keeps_heads=True),
         rounds_to_fp8=bits == FP8,
         kv_cache_dtype=options.kv_cache_dtype,
         numerics=options.numerics,

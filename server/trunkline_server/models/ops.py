@@ -213,7 +213,7 @@ class RecurrenceOperands(Generic[T]):
 
 
 class RecurrentOps(Ops[T], Protocol[T]):
-    """The operations of models with recurrent layers, which not every backend implements."""
+    """The operations of models with recurrent layers."""
 
     def columns(self, x: T, begin: int, end: int) -> T:
         """Returns the columns begin to end of x [T, N]: [T, end - begin]."""

@@ -38,6 +38,11 @@ class Pooling:
     dense: tuple[Dense, ...] = ()
     answer_rows: tuple[int, ...] = ()
 
+    @property
+    def is_summed(self) -> bool:
+        """True if the vector is the mean of what all chunks of a prompt make, instead of one row of a step."""
+        return self.kind == "mean" and not self.whole
+
 
 MAX_LABELS = 1 << 10
 # The metadata `pooling_type` of GGUF files whose vector is the score of a pair.

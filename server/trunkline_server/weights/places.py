@@ -302,9 +302,14 @@ def expert_stack(name: str, num_experts: int) -> list[str] | None:
     return [f"{match[1]}mlp.experts.{expert}.{part}.weight" for expert in range(num_experts) for part in projections]
 
 
-def is_stacked(name: str) -> bool:
-    """Returns True if a weight is a matrix of an expert or of a single head, which one product multiplies."""
-    return re.fullmatch(rf"(?:.+\.)(?:{_EXPERT.pattern}|{_HEAD_PART.pattern})\.weight", name) is not None
+def is_expert(name: str) -> bool:
+    """Returns True if a weight is a matrix of an expert."""
+    return re.fullmatch(rf".+\.{_EXPERT.pattern}\.weight", name) is not None
+
+
+def is_head(name: str) -> bool:
+    """Returns True if a weight is a matrix of a single head."""
+    return re.fullmatch(rf".+\.{_HEAD_PART.pattern}\.weight", name) is not None
 
 
 def head_stack(name: str, num_heads: int) -> list[str] | None:

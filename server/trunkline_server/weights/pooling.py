@@ -21,9 +21,8 @@ from trunkline_server.models.pooling import MAX_LABELS, Dense, Kind, Pooling
 from trunkline_server.weights.safetensors import SafetensorsFile, read_json_object
 
 MODULES = "modules.json"
-# The backends that make vectors, and those that run encoders.
+# The backends that make vectors.
 BACKENDS = ("cpu", "cuda", "reference")
-_ENCODER_BACKENDS = ("cpu", "reference")
 # The names of sentence-transformers.
 _MODES: dict[str, Kind] = {"cls": "first", "mean": "mean", "lasttoken": "last"}
 _ACTIVATIONS = {"torch.nn.modules.linear.Identity": False, "torch.nn.modules.activation.Tanh": True}
@@ -83,12 +82,6 @@ def open_modules(folder: Path, config: ModelConfig) -> dict[str, SafetensorsFile
 def with_pooling(config: ModelConfig, asked: str, backend: str) -> ModelConfig:
     """Applies `--pooling`, one of `cli.POOLING`. Raises InvalidArgument if model or backend leave no such choice."""
     config = _asked(config, asked)
-    if config.is_encoder and backend not in _ENCODER_BACKENDS:
-        raise InvalidArgument(
-            f"the {backend} backend runs no encoders", hint=f"use the {' or '.join(_ENCODER_BACKENDS)} backend"
-        )
-    if backend == "cuda" and config.pooling is not None and config.pooling.kind == "first":
-        raise InvalidArgument("the cuda backend does not pool by the first token", hint="use the cpu backend")
     if backend in BACKENDS or config.pooling is None:
         return config
     if config.has_output_head:

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from trunkline_server.errors import DamagedFile, InvalidArgument, quoted
-from trunkline_server.weights.places import is_stacked
+from trunkline_server.weights.places import is_head
 from trunkline_server.weights.quantization import Awq, EightBits, FourBitFloats, Gptq, Quantization
 from trunkline_server.weights.tensor import EncodedTensor, Tensor, stored_bytes
 
@@ -100,11 +100,11 @@ def quantized_bytes(checkpoint: Checkpoint, bits: str) -> int:
 class QuantizedCheckpoint:
     """A checkpoint of floats whose matrices are quantised when they are read.
 
-    bits: `int8` or `int4`. keeps_stacks: those of experts, and of single heads, stay as they are.
+    bits: `int8` or `int4`. keeps_heads: those of single heads stay as they are.
     """
 
-    def __init__(self, checkpoint: Checkpoint, bits: str, *, keeps_stacks: bool = False) -> None:
-        self._checkpoint, self._bits, self._keeps_stacks = checkpoint, bits, keeps_stacks
+    def __init__(self, checkpoint: Checkpoint, bits: str, *, keeps_heads: bool = False) -> None:
+        self._checkpoint, self._bits, self._keeps_heads = checkpoint, bits, keeps_heads
         self.config, self.path = checkpoint.config, checkpoint.path
         self.quantization: Quantization | None = None
 
@@ -126,7 +126,7 @@ class QuantizedCheckpoint:
         return EncodedTensor(tensor.name, stored_as, tensor.shape, read, tensor.interleaved_heads)
 
     def _format(self, tensor: Weight) -> str | None:
-        if self._keeps_stacks and is_stacked(tensor.name):
+        if self._keeps_heads and is_head(tensor.name):
             return None
         return quantized_format(tensor, self._bits)
 

@@ -16,12 +16,12 @@ from trunkline_server.backends.cpu.backend import CpuBackend
 from trunkline_server.backends.cpu.draft_model import DraftModel
 from trunkline_server.backends.cpu.memory import MemoryNeed, packed_bytes, plan_pool
 from trunkline_server.backends.cpu.ops import TracingOps
-from trunkline_server.backends.cpu.states import refuse_beside_states, with_states
 from trunkline_server.backends.cpu.store import open_store
 from trunkline_server.backends.cpu.weight_cache import PackedWeights, fingerprint_of
 from trunkline_server.backends.cpu.window_sizes import PoolSizes, WindowNeed
 from trunkline_server.backends.host_memory import available_memory
 from trunkline_server.backends.interface import MAX_DRAFT_TOKENS, BackendInfo
+from trunkline_server.backends.states import STATE_ELEMENT_BYTES, num_states, refuse_beside_states
 from trunkline_server.backends.store_files import StoreOptions
 from trunkline_server.errors import BackendUnavailable, DamagedFile, DoesNotFit, InvalidArgument
 from trunkline_server.models import registry
@@ -250,8 +250,10 @@ def _pool_sizes(
     num_blocks = plan_pool(need, available_bytes=available_bytes, block_size=block_size, wanted_tokens=wanted_tokens)
     if config.recurrent is None:
         return _divide(num_blocks, window_parts, config, kv_dtype, block_size, step)
-    left_bytes = available_bytes - need.bytes_with(num_blocks * block_size)
-    return with_states(num_blocks, window_parts, config, left_bytes, step["max_step_sequences"])
+    if not isinstance(window_parts, int):
+        left_bytes = available_bytes - need.bytes_with(num_blocks * block_size)
+        window_parts = num_states(left_bytes, STATE_ELEMENT_BYTES * config.state_size, step["max_step_sequences"])
+    return PoolSizes(num_blocks=num_blocks, num_window_parts=window_parts)
 
 
 def _divide(

@@ -18,6 +18,7 @@ from trunkline_server.backends.cuda.runner import StepRunner
 from trunkline_server.backends.cuda.sampling import DeviceSampler, PendingRows, RowRequest, RowResult
 from trunkline_server.backends.cuda.sampling_rules import SamplingRules, mask_from_bytes
 from trunkline_server.backends.cuda.sequences import RunningSequence
+from trunkline_server.backends.cuda.state_pool import NO_STATES, ChunkStates, StatePool
 from trunkline_server.backends.cuda.step_input import Entry
 from trunkline_server.backends.cuda.tiers import TieredStore
 from trunkline_server.backends.cuda.vectors import Vectors
@@ -32,6 +33,7 @@ from trunkline_server.backends.interface import (
 )
 from trunkline_server.backends.late_masks import LateMasks
 from trunkline_server.backends.sequences import LogitsRows, SequenceTable, StepChunks
+from trunkline_server.errors import PlanError
 from trunkline_server.sampling.masks import penalties_of
 from trunkline_server.sampling.sampler import NotFiniteError
 
@@ -51,7 +53,7 @@ class _ChunkWork:
     num_tokens: known and pending tokens of its sequence before it samples; rows, first_row: its rows of logits, and the
     first of them in the step; samples: False if there is no row to sample from, or a late mask skips the sample;
     mask: the allowed tokens, for a late mask once it is known; vector: rows of which the vector of a pooled sequence is
-    made.
+    made; states: that it reads and writes.
     """
 
     chunk: Chunk
@@ -60,6 +62,7 @@ class _ChunkWork:
     rows: LogitsRows
     first_row: int
     samples: bool
+    states: ChunkStates
     mask: bytes = b""
     problem: str | None = None
     vector: torch.Tensor | None = None
@@ -100,6 +103,7 @@ class CudaBackend:
         pool: KvPool,
         vocab_size: int,
         vectors: Vectors | None = None,
+        states: StatePool | None = None,
         use_device: Callable[[], None] = lambda: None,
         tiers: TieredStore | None = None,
     ) -> None:
@@ -109,6 +113,7 @@ class CudaBackend:
         self._device, self._runner, self._sampler, self._pool = device, runner, sampler, pool
         self._vocab_size = vocab_size
         self._vectors = vectors
+        self._states = states
         self._use_device = use_device
         self._sequences: SequenceTable[RunningSequence] = SequenceTable(info, vocab_size)
         self._steps: deque[_Step] = deque()
@@ -147,15 +152,21 @@ class CudaBackend:
             self._tiers.reset()
         self._steps.clear()
         self._sequences.clear()
+        if self._states is not None:
+            # A router that starts anew expects no block to have a state.
+            self._states.drop_all()
 
     def drop_window_parts(self, block_ids: Sequence[int]) -> None:
-        raise NotImplementedError("the cuda backend has no window parts")
+        assert self._states is not None, "only states are parts of blocks"
+        self._states.drop(block_ids)
 
     @torch.inference_mode()
     def copy_block(self, source_block_id: int, destination_block_id: int, num_tokens: int) -> None:
         self._use_device()
         if self._tiers is not None:
             self._tiers.enter_copy(source_block_id, destination_block_id)
+        if self._states is not None:
+            self._states.copy(source_block_id, destination_block_id, num_tokens)
         self._pool.copy_block(source_block_id, destination_block_id)
         if self._tiers is not None:
             self._tiers.leave_copy()
@@ -228,10 +239,15 @@ class CudaBackend:
         most = min(self._sampler.max_rows, self.info.max_step_tokens)
         for first in range(0, len(token_ids), most):
             tokens = token_ids[first : first + most]
-            num_blocks = -(-(first + len(tokens)) // self.info.block_size)
-            logits = self._run([Entry(tokens, first, range(num_blocks), range(len(tokens)))])
+            block_ids = range(-(-(first + len(tokens)) // self.info.block_size))
+            states = NO_STATES if self._states is None else self._states.admit(first, len(tokens), block_ids)
+            logits = self._run([Entry(tokens, first, block_ids, range(len(tokens)), states)])
+            if self._states is not None:
+                self._states.drop(block_ids[:-1])
             self._device.wait()
             pieces.append(logits[: len(tokens)].cpu().numpy().copy())
+        if self._states is not None:
+            self._states.drop_all()
         return np.concatenate(pieces)
 
     def _needs_tokens(self, chunk: Chunk) -> bool:
@@ -242,17 +258,23 @@ class CudaBackend:
 
     def _accept(self, chunk: Chunk, step: _Step) -> None:
         self._sequences.append(chunk.sequence_id, chunk.appended_token_ids)
-        first_row = step.taken.num_rows
-        problem = step.taken.take(chunk)
+        problem, states = step.taken.take(chunk), NO_STATES
+        if problem is None and self._states is not None:
+            block_ids = self._sequences[chunk.sequence_id].block_ids
+            try:
+                states = self._states.admit(chunk.first_position, chunk.num_tokens, block_ids)
+            except PlanError as error:
+                problem = str(error)
         if problem is not None:
             step.outcomes[chunk.sequence_id] = SequenceFailure(chunk.sequence_id, "invalid_plan", problem)
             return
         sequence = self._sequences[chunk.sequence_id]
-        rows = sequence.rows(chunk)
+        rows, before = sequence.rows(chunk), step.works[-1] if step.works else None
         step.works.append(
             _ChunkWork(
-                chunk, sequence, sequence.num_tokens, rows, first_row, samples=rows.num_samples > 0
-                and sequence.pool is None, mask=chunk.allowed_tokens,
+                chunk, sequence, sequence.num_tokens, rows,
+                first_row=0 if before is None else before.first_row + len(before.rows),
+                samples=rows.num_samples > 0 and sequence.pool is None, states=states, mask=chunk.allowed_tokens,
             )
         )  # fmt: skip
         sequence.num_computed = chunk.first_position + chunk.num_tokens
@@ -272,7 +294,12 @@ class CudaBackend:
         tokens = sequence.token_ids[chunk.first_position : end]
         tokens += [-1 - sequence.pending_row] * (chunk.num_tokens - len(tokens))
         tokens += chunk.draft_token_ids
-        return Entry(tokens, chunk.first_position, sequence.block_ids, work.rows.offsets(chunk.num_tokens))
+        rows = work.rows.offsets(chunk.num_tokens)
+        if sequence.pool is not None and self._vectors is not None and self._vectors.pooling.kind == "first":
+            rows = [0] * len(rows)
+        return Entry(
+            tokens, chunk.first_position, sequence.block_ids, rows, work.states, second_text=sequence.pool or 0
+        )
 
     def _sample(self, step: _Step) -> None:
         """Begins the step's samples if they have not begun; waits for late masks first."""

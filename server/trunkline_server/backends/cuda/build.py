@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -26,14 +27,17 @@ from trunkline_server.backends.cuda.memory import DeviceMemory, num_pool_blocks
 from trunkline_server.backends.cuda.ops import CudaOps, DeviceModel, dense
 from trunkline_server.backends.cuda.runner import ROW_MULTIPLE, StepRunner, chunk_shapes, decode_shapes, padded
 from trunkline_server.backends.cuda.sampling import DeviceSampler
+from trunkline_server.backends.cuda.state_pool import StatePool
 from trunkline_server.backends.cuda.step_input import StepShape, StepTensors
 from trunkline_server.backends.cuda.tier_build import TierOptions, make_tiers
 from trunkline_server.backends.cuda.vectors import Vectors
 from trunkline_server.backends.cuda.weights import DenseWeight
 from trunkline_server.backends.interface import MAX_DRAFT_TOKENS, BackendInfo
+from trunkline_server.backends.states import STATE_ELEMENT_BYTES, num_states, refuse_beside_states
 from trunkline_server.errors import BackendUnavailable, DoesNotFit, InvalidArgument
 from trunkline_server.models import registry
 from trunkline_server.models.rope import local_rope, rope
+from trunkline_server.weights.places import is_expert
 
 if TYPE_CHECKING:
     from trunkline_server.backends.cuda.key_scaling import KeyScaling
@@ -44,12 +48,13 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 # Changes whenever the bits of a result change.
-NUMERICS_VERSION = 2
+NUMERICS_VERSION = 3
 # Changes whenever the meaning of a block's bytes changes.
 KV_LAYOUT_VERSION = 1
 BLOCK_SIZE = 64
 DEFAULT_STEP_TOKENS = 4096
 DEFAULT_STEP_SEQUENCES = 256
+MAX_ENCODER_TOKENS = 8192
 # Most of the likeliest tokens that a row can ask for; no dialect allows more.
 MAX_TOP_LOGPROBS = 128
 # Limit for the partial results of split attention. Beyond it, rows are computed without splits, with the same bits.
@@ -88,6 +93,7 @@ def build(
     Raises BackendUnavailable, InvalidArgument, DoesNotFit.
     """
     began = time.monotonic()
+    refuse_beside_states(checkpoint.config, tiers.disk, host_bytes=tiers.host_bytes)
     device = find_device() if device is None else device
     use_device = device.use if isinstance(device, CudaDevice) else lambda: None
     use_device()
@@ -96,11 +102,11 @@ def build(
     # Refuses a layout that the card cannot run before any weights are read.
     if layout.latent_size is None:
         stages_of(card_of(device.torch_device), layout.format.value, layout.head_size)
-    limits = StepShape(
-        max_step_tokens or DEFAULT_STEP_TOKENS,
-        max_step_sequences or DEFAULT_STEP_SEQUENCES,
-        max_step_sequences or DEFAULT_STEP_SEQUENCES,
-    )
+    num_sequences = max_step_sequences or DEFAULT_STEP_SEQUENCES
+    limits = StepShape(max_step_tokens or _step_tokens(checkpoint.config), num_sequences, num_sequences)
+    if checkpoint.config.is_encoder and max_batch_total_tokens is None:
+        # Nothing is kept: two steps, and what waits for them.
+        max_batch_total_tokens = 4 * limits.num_rows + 2 * block_size * num_sequences
     with torch.inference_mode():
         weights = load_weights(checkpoint, device.torch_device, dtype, rounds_to_fp8=rounds_to_fp8)
         _log("weights loaded", seconds=f"{time.monotonic() - began:.1f}", mib=weights.num_bytes >> 20)
@@ -140,8 +146,19 @@ def find_device() -> Device:
     return CudaDevice()
 
 
+def _step_tokens(config: ModelConfig) -> int:
+    """Returns the default limit of a step. Encoders take whole prompts."""
+    longest = min(config.max_position_embeddings, MAX_ENCODER_TOKENS) if config.is_encoder else 0
+    return max(DEFAULT_STEP_TOKENS, longest)
+
+
 def _layout(config: ModelConfig, kv_cache_dtype: str, dtype: torch.dtype, block_size: int) -> KvLayout:
     name = _DTYPE_NAMES[dtype] if kv_cache_dtype == "auto" else kv_cache_dtype
+    if config.is_encoder and name == KvFormat.INT4.value:
+        raise InvalidArgument(
+            "`--kv-cache-dtype` is int4, but the model is an encoder, for which no scaling of keys is measured",
+            hint="use auto; an encoder keeps nothing in the cache",
+        )
     return KvLayout(
         block_size=block_size, num_kv_heads=config.num_kv_heads, head_size=config.head_size, format=KvFormat(name),
         latent_size=config.latent_size,
@@ -170,7 +187,9 @@ class _Assembly:
         self._checkpoint, self._config = checkpoint, checkpoint.config
         self._device, self._weights, self._layout, self._dtype = device, weights, layout, dtype
         self._limits, self._is_fast = limits, is_fast
-        self._flash, why = find_flash(layout, dtype, is_fast=is_fast, has_sinks=self._config.attention_sinks)
+        self._flash, why = find_flash(
+            layout, dtype, is_fast=is_fast, has_sinks=self._config.attention_sinks, is_encoder=self._config.is_encoder
+        )
         _log("attention of long chunks", by="own kernels" if self._flash is None else self._flash.name, because=why)
         is_gpu = device.torch_device.type == "cuda"
         self._rows_per_program = 1 if is_gpu else INTERPRETED_ROWS
@@ -181,10 +200,12 @@ class _Assembly:
         config, device, limits, layout = self._config, self._device, self._limits, self._layout
         sampler = DeviceSampler(device, config.vocab_size, limits.num_logits, MAX_TOP_LOGPROBS, self._rows_per_program)
         shapes = [*decode_shapes(limits.num_entries), *chunk_shapes(*_sizes(limits))] if captures else []
+        if config.is_encoder:
+            shapes = [shape for shape in shapes if not shape.is_decode]
         if self._flash is not None:
             # flash-attn takes lengths from the host, so steps that use it cannot be replayed.
             shapes = [shape for shape in shapes if shape.is_decode or shape.num_rows <= MIN_CHUNK_ROWS]
-        per_block = bytes_per_block(layout, config.num_layers)
+        per_block = bytes_per_block(layout, config.num_kv_layers)
         key_scaling = self._measure_key_scaling()
         free, total = device.free_bytes()
         memory = DeviceMemory(
@@ -193,6 +214,8 @@ class _Assembly:
             weights=self._weights.num_bytes,
             steps=self._step_bytes(len(shapes)) + self._tiers.device_bytes(per_block),
         )
+        states = self._states(memory, per_block, wanted_tokens)
+        memory = replace(memory, states=0 if states is None else states.states.nbytes)
         num_blocks = num_pool_blocks(
             memory, bytes_per_block=per_block, block_size=layout.block_size, wanted_tokens=wanted_tokens
         )
@@ -201,12 +224,12 @@ class _Assembly:
             reserve_mib=memory.reserve >> 20, pool_mib=num_blocks * per_block >> 20,
         )  # fmt: skip
         pool = KvPool(
-            num_layers=config.num_layers, num_blocks=num_blocks, block_size=layout.block_size,
+            num_layers=config.num_kv_layers, num_blocks=num_blocks, block_size=layout.block_size,
             num_kv_heads=config.num_kv_heads, head_size=config.head_size, dtype=layout.format.value,
             device=device.torch_device, key_scaling=key_scaling, latent_size=config.latent_size,
         )  # fmt: skip
-        tiers, info = make_tiers(device, pool, self._info(pool), self._tiers)
-        model = self._model(pool)
+        tiers, info = make_tiers(device, pool, self._info(pool, states), self._tiers)
+        model = self._model(pool, states)
         if tiers is not None:
             model.enter_layer = tiers.gates.enter
 
@@ -223,12 +246,13 @@ class _Assembly:
         if captures:
             began = time.monotonic()
             runner.capture(shapes)
-            sampler.warm_up(model.logits[:1].zero_())
+            if config.has_output_head:
+                sampler.warm_up(model.logits[:1].zero_())
             _log("steps captured", count=len(shapes), seconds=f"{time.monotonic() - began:.1f}")
         return CudaBackend(
             info, device=device, runner=runner, sampler=sampler, pool=pool, vocab_size=config.vocab_size, tiers=tiers,
             vectors=None if config.pooling is None else Vectors(model, config.pooling, config.has_output_head),
-            use_device=use_device,  # type: ignore[arg-type]
+            states=states, use_device=use_device,  # type: ignore[arg-type]
         )  # fmt: skip
 
     def _measure_key_scaling(self) -> KeyScaling | None:
@@ -243,14 +267,25 @@ class _Assembly:
         _log("key scaling measured", seconds=f"{time.monotonic() - began:.1f}")
         return scaling
 
-    def _model(self, pool: KvPool) -> DeviceModel:
+    def _states(self, memory: DeviceMemory, bytes_per_block: int, wanted_tokens: int | None) -> StatePool | None:
+        """Allocates the states of recurrent layers, in half of the memory that a pool of a stated size leaves."""
+        config, block_size = self._config, self._layout.block_size
+        if config.recurrent is None:
+            return None
+        left = memory.left - -(-(wanted_tokens or 0) // block_size) * bytes_per_block
+        number = num_states(left, STATE_ELEMENT_BYTES * config.state_size, self._limits.num_entries)
+        return StatePool(
+            num_states=number, state_size=config.state_size, block_size=block_size, device=self._device.torch_device
+        )
+
+    def _model(self, pool: KvPool, states: StatePool | None) -> DeviceModel:
         config, device = self._config, self._device.torch_device
         shape = self._attention_shape()
         partial_rows = self._partial_rows()
         plans = {
             window: AttentionPlan(
                 shape, max_rows=self._largest.num_rows, max_entries=self._largest.num_entries,
-                max_partial_rows=partial_rows, window=window, device=device,
+                max_partial_rows=partial_rows, window=window, device=device, sees_all=config.is_encoder,
             )
             for window in {config.window(layer) for layer in range(config.num_layers)}
         }  # fmt: skip
@@ -262,18 +297,24 @@ class _Assembly:
             plans=plans,
             rope_tables={one: rope_tables(one, config.max_position_embeddings, device) for one in ropes},
             dtype=self._dtype,
-            logits=torch.zeros(self._largest.num_logits, config.vocab_size, dtype=torch.float32, device=device),
+            logits=torch.zeros(self._num_logits, config.vocab_size, dtype=torch.float32, device=device),
             is_fast=self._is_fast,
             flash=self._flash,
             vectors=self._vectors(),
+            states=None if states is None else states.states,
         )
+
+    @property
+    def _num_logits(self) -> int:
+        """Rows of logits of the largest step; 0 without an output head."""
+        return self._largest.num_logits if self._config.has_output_head else 0
 
     def _vectors(self) -> torch.Tensor | None:
         """Returns room for the rows of a step that vectors are made of; None if the model makes none."""
         config, limits = self._config, self._largest
         if config.pooling is None:
             return None
-        num_rows = limits.num_rows if config.pooling.kind == "mean" else limits.num_logits
+        num_rows = limits.num_rows if config.pooling.is_summed else limits.num_logits
         return torch.zeros(num_rows, config.vector_size, dtype=torch.float32, device=self._device.torch_device)
 
     def _attention_shape(self) -> AttentionShape:
@@ -305,18 +346,22 @@ class _Assembly:
         features = 4 * (3 * config.hidden_size) + size * (4 * config.hidden_size + heads + 4 * config.intermediate_size)
         # Each expert of a token has its own rows: gate and up, their product, and the outputs in f32.
         features += config.num_experts_per_token * (3 * size * config.expert_size + 4 * config.hidden_size + 16)
+        if (recurrent := config.recurrent) is not None:
+            # Inputs and results of convolutions and recurrences in f32, with what is between them.
+            inner = recurrent.num_heads * recurrent.value_size
+            features += 4 * 4 * (recurrent.conv_channels(config.hidden_size) + inner)
         rope_bytes = 2 * 4 * config.max_position_embeddings * config.head_size
         partial = self._partial_rows() * AttentionSpace.bytes_per_row(self._attention_shape())
-        logits = 4 * self._largest.num_logits * config.vocab_size + 4 * self._largest.num_rows * config.vector_size
+        logits = 4 * self._num_logits * config.vocab_size + 4 * self._largest.num_rows * config.vector_size
         unpacked = max(
             (size * matrix.num_outputs * matrix.num_inputs for matrix in self._weights.matrices
-             if not isinstance(matrix, DenseWeight)), default=0,
+             if not isinstance(matrix, DenseWeight) and not is_expert(next(iter(matrix.slices)))), default=0,
         )  # fmt: skip
         unpacked = min(unpacked, MAX_UNPACKED_BYTES)
         flash = 0 if self._flash is None else MAX_GATHERED_BYTES
         return flash + limits.num_rows * features + logits + partial + rope_bytes + unpacked + num_graphs * GRAPH_BYTES
 
-    def _info(self, pool: KvPool) -> BackendInfo:
+    def _info(self, pool: KvPool, states: StatePool | None) -> BackendInfo:
         layout, limits = self._layout, self._limits
         return BackendInfo(
             device=f"{self._device.describe()}, {'fast' if self._is_fast else 'exact'}",
@@ -328,7 +373,12 @@ class _Assembly:
             kv_dtype=layout.format.value,
             weight_bytes=self._weights.num_bytes,
             numeric_fingerprint=self._fingerprint(pool.key_scaling),
-            max_draft_tokens=MAX_DRAFT_TOKENS,
+            # A wrong draft would have changed the state.
+            max_draft_tokens=MAX_DRAFT_TOKENS if states is None else 0,
+            num_window_parts=0 if states is None else states.num_free,
+            bytes_per_window_part=STATE_ELEMENT_BYTES * self._config.state_size,
+            window_size=0 if states is None else 2,
+            recurrent=states is not None,
         )
 
     def _fingerprint(self, key_scaling: KeyScaling | None) -> str:

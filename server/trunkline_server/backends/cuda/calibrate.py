@@ -86,7 +86,7 @@ def measure_key_scaling(
     num_embeddings = weights.matrix("model.embed_tokens.weight")[0].num_outputs
     tokens = [int(uniforms(_SEED, 0, position)[0] * num_embeddings) for position in range(NUM_TOKENS)]
     sums = KeySums(
-        num_layers=config.num_layers, num_kv_heads=config.num_kv_heads, head_size=config.head_size,
+        num_layers=config.num_kv_layers, num_kv_heads=config.num_kv_heads, head_size=config.head_size,
         num_positions=config.max_position_embeddings, dtype=dtype, device=device,
     )  # fmt: skip
     layout = StepLayout(StepShape(NUM_TOKENS, 1, 1), max_blocks=1)
@@ -112,4 +112,5 @@ def _model_without_pool(
     return DeviceModel(
         weights=weights, pool=pool, space=AttentionSpace(shape, 0, device), plans={}, rope_tables={}, dtype=dtype,
         logits=torch.empty(0, device=device),
+        states=torch.empty(0, config.state_size, device=device) if config.recurrent is not None else None,
     )  # fmt: skip

@@ -93,13 +93,15 @@ class FlashAttention:
 
 
 def find_flash(
-    layout: KvLayout, dtype: torch.dtype, *, is_fast: bool, has_sinks: bool = False
+    layout: KvLayout, dtype: torch.dtype, *, is_fast: bool, has_sinks: bool = False, is_encoder: bool = False
 ) -> tuple[FlashAttention | None, str]:
     """Returns flash-attn if it can be used, and the reason for the choice, for the log."""
     if not is_fast:
         return None, "`--numerics exact`"
     if has_sinks:
         return None, "the model has attention sinks, which it does not compute"
+    if is_encoder:
+        return None, "the model is an encoder"
     if dtype not in (torch.bfloat16, torch.float16) or layout.format.storage_dtype != dtype:
         return None, f"K and V are {layout.format.value}, activations {dtype}"
     if layout.latent_size is not None:

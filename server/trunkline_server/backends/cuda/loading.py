@@ -12,21 +12,24 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import chain
 from types import MappingProxyType
 
 import torch
 
+from trunkline_server.backends.cuda.finite import not_finite
 from trunkline_server.backends.cuda.kernels.card import card_of
 from trunkline_server.backends.cuda.quantized.checkpoints import quantized_weight
 from trunkline_server.backends.cuda.quantized.gguf import GROUPED_FORMATS, dense_rows, grouped_weight
+from trunkline_server.backends.cuda.quantized.grouped import GroupedWeight
 from trunkline_server.backends.cuda.quantized.stack import stacked
 from trunkline_server.backends.cuda.staging import Staging
 from trunkline_server.backends.cuda.weights import DenseWeight, DeviceWeight, DeviceWeights
-from trunkline_server.errors import DoesNotFit
+from trunkline_server.errors import DamagedFile, DoesNotFit, quoted
 from trunkline_server.weights.checkpoint import Checkpoint
 from trunkline_server.weights.dequantize import dequantize
-from trunkline_server.weights.places import expert_stack, head_stack, is_stacked
+from trunkline_server.weights.places import expert_stack, head_stack, is_expert, is_head
 from trunkline_server.weights.quantization import EightBits
 from trunkline_server.weights.quantize import WHOLE_MODEL, is_quantizable
 from trunkline_server.weights.quantized_parts import FLOATS, Part, quantization_state, quantized_shape
@@ -42,6 +45,10 @@ STACKS = (
     ("self_attn.q_nope", "self_attn.q_rope"),
     ("self_attn.kv_a", "self_attn.k_rope"),
     ("mlp.gate_proj", "mlp.up_proj"),
+    ("attention.self.query", "attention.self.key", "attention.self.value"),
+    ("attn.query", "attn.key", "attn.value"),
+    ("mlp.gate", "mlp.up"),
+    ("mixer.qkv_proj", "mixer.gate_proj", "mixer.strength_proj", "mixer.step_proj"),
 )
 # torch's dtypes for the formats in files.
 _DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
@@ -50,8 +57,9 @@ _PART_DTYPES = {
     **_DTYPES, "I32": torch.int32, "I8": torch.int8, "U8": torch.uint8, "F8_E4M3": torch.float8_e4m3fn,
 }  # fmt: skip
 
-# The scheme of `rounds_to_fp8`.
+# The scheme of `rounds_to_fp8`, and elements that are rounded at a time.
 _ROUNDED = EightBits(is_float=True, activations="dynamic")
+_ROUNDED_ELEMENTS = 1 << 24
 
 # Receives bytes read and total bytes. Called from any thread, but one call at a time.
 Progress = Callable[[int, int], None]
@@ -62,7 +70,7 @@ def default_dtype(checkpoint: Checkpoint) -> torch.dtype:
     formats: set[str] = set()
     for name in checkpoint.names():
         # Stacked experts share a format, and some checkpoints copy each.
-        if not name.endswith("_proj.weight") or (".experts." in name and ".experts.0." not in name):
+        if not name.endswith(("_proj.weight", ".query.weight")) or (".experts." in name and ".experts.0." not in name):
             continue
         parts = checkpoint.stored_parts(name)
         # The dtype of scales, unless it is f32, is that of the model before it was quantised.
@@ -82,7 +90,7 @@ def load_weights(
     """Loads all weights of a checkpoint onto the device and waits for them.
 
     dtype: of dense matrices and of activations. rounds_to_fp8: rounds dense matrices of layers to e4m3.
-    Raises DoesNotFit, UnsupportedFormat.
+    Raises DoesNotFit, UnsupportedFormat, and DamagedFile if a number is not finite in `dtype`.
     """
     scheme = _ROUNDED if rounds_to_fp8 else checkpoint.quantization
     if isinstance(scheme, EightBits) and scheme.is_float and not card_of(device).multiplies_fp8:
@@ -131,13 +139,12 @@ class _Loader:
         self.num_source_bytes = sum(tensor.num_bytes for tensor in self._tensors.values())
         self.num_source_bytes += sum(part.data.nbytes for parts in self._parts.values() for part in parts.values())
         self._num_bytes_done = 0
+        # Matrices that no product multiplies as they are stored.
+        self._num_dequantised = 0
         self._lock = threading.Lock()
         self._local = threading.local()
 
     def load(self) -> DeviceWeights:
-        names = (*self._parts, *self._tensors)
-        if any(self._kind(name) != "dense" and is_stacked(name) for name in names):
-            logger.info("quantised experts and matrices of heads become %s", str(self._dtype).removeprefix("torch."))
         vectors = {name: self._vector(tensor) for name, tensor in self._tensors.items() if len(tensor.shape) == 1}
         if self._device.type == "cuda":
             # Other streams read them.
@@ -147,10 +154,16 @@ class _Loader:
         with ThreadPoolExecutor(num_threads, thread_name_prefix="weights") as pool:
             made = pool.map(lambda names: self._make(names, vectors), stacks)
             matrices = list(chain.from_iterable(made))
+        if self._num_dequantised:
+            fields = {"matrices": self._num_dequantised, "dtype": str(self._dtype).removeprefix("torch.")}
+            logger.info("quantised matrices of experts or heads became dense", extra={"fields": fields})
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
             # Frees memory that was only needed for repacking, on streams that no longer exist.
             torch.cuda.empty_cache()
+        bad = [name for name, vector in vectors.items() if not bool(vector.isfinite().all())]
+        if (name := bad[0] if bad else not_finite(matrices)) is not None:
+            raise DamagedFile(self._checkpoint.path, f"tensor {quoted(name)} has a number that is not finite")
         return DeviceWeights(matrices, vectors, self._aliases)
 
     def _stacks(self) -> Iterator[list[str]]:
@@ -161,12 +174,12 @@ class _Loader:
         for name in names:
             if name in taken:
                 continue
-            stack = self._dense_stack(name) or self._stack_of(name)
+            stack = self._whole_stack(name) or self._stack_of(name)
             taken.update(stack)
             yield stack
 
-    def _dense_stack(self, name: str) -> list[str] | None:
-        """Returns the names of all experts or heads, whose kernels multiply with dense matrices alone."""
+    def _whole_stack(self, name: str) -> list[str] | None:
+        """Returns the names of all experts or heads that one product multiplies."""
         config = self._checkpoint.config
         return expert_stack(name, config.num_experts) or head_stack(name, config.num_heads)
 
@@ -175,9 +188,13 @@ class _Loader:
             prefix, found, rest = name.partition(projections[0])
             if found and rest == ".weight":
                 stack = [f"{prefix}{projection}.weight" for projection in projections]
-                if len({self._kind(member) for member in stack}) == 1:
+                kinds = {self._kind(member) if self._is_known(member) else "missing" for member in stack}
+                if len(kinds) == 1:
                     return stack
         return [name]
+
+    def _is_known(self, name: str) -> bool:
+        return name in self._parts or name in self._tensors
 
     def _kind(self, name: str) -> str:
         """Returns a kind; only weights of the same kind are stacked."""
@@ -193,15 +210,19 @@ class _Loader:
 
     def _make(self, names: Sequence[str], vectors: Mapping[str, torch.Tensor]) -> list[DeviceWeight]:
         """Makes the matrix of a stack, or its members if they cannot be combined."""
-        if self._kind(names[0]) != "quantized" or is_stacked(names[0]):
-            weights = [self._tensors.get(name) or self._checkpoint.tensor(name) for name in names]
-            tensors = [weight if isinstance(weight, Tensor) else weight.read() for weight in weights]
-            return [self._matrix(tensors, vectors)]
-        with self._thread_staging() as staging:
-            members = [self._quantized(name, vectors, staging) for name in names]
-            with staging.on_stream():
-                stack = stacked(members) if len(members) > 1 else None
-        return members if stack is None else [stack]
+        is_whole = is_expert(names[0]) or is_head(names[0])
+        if self._kind(names[0]) == "quantized" and not is_head(names[0]) and "blocks" not in self._parts[names[0]]:
+            with self._thread_staging() as staging:
+                members = [self._quantized(name, vectors, staging) for name in names]
+                with staging.on_stream():
+                    stack = stacked(members) if len(members) > 1 else None
+            if stack is not None and not (is_whole and isinstance(stack, GroupedWeight) and stack.order is not None):
+                return [stack]
+            if not is_whole:
+                return members
+        weights = [self._tensors.get(name) or self._checkpoint.tensor(name) for name in names]
+        tensors = [weight if isinstance(weight, Tensor) else weight.read() for weight in weights]
+        return [self._matrix(tensors, vectors)]
 
     def _quantized(self, name: str, vectors: Mapping[str, torch.Tensor], staging: Staging) -> DeviceWeight:
         parts = {}
@@ -215,6 +236,9 @@ class _Loader:
                 parts[suffix] = raw.view(_PART_DTYPES[part.dtype]).view(part.shape)
         scheme = self._checkpoint.quantization
         assert scheme is not None, "parts are only found under a scheme"
+        if isinstance(scheme, EightBits) and is_expert(name):
+            # Their product takes activations as they are.
+            scheme = replace(scheme, activations="none")
         shape = quantized_shape(self._checkpoint.path, scheme, name.removesuffix(".weight"), self._parts[name])
         slices = MappingProxyType({name: (0, shape[0])})
         with staging.on_stream():
@@ -235,7 +259,8 @@ class _Loader:
             begin += tensor.shape[0]
         bias = self._bias(slices, vectors)
         with self._thread_staging() as staging:
-            if tensors[0].format in GROUPED_FORMATS and not is_stacked(tensors[0].name):
+            is_grouped = len({tensor.format for tensor in tensors}) == 1 and tensors[0].format in GROUPED_FORMATS
+            if is_grouped and not is_head(tensors[0].name):
                 parts = [self._raw(tensor, staging) for tensor in tensors]
                 with staging.on_stream():
                     return grouped_weight(
@@ -243,6 +268,9 @@ class _Loader:
                         slices=MappingProxyType(slices), bias=bias,
                     )  # fmt: skip
             values = self._dense(tensors, staging)
+            if not all(tensor.format in _DTYPES for tensor in tensors):
+                with self._lock:
+                    self._num_dequantised += len(tensors)
             if self._rounds_to_fp8 and all(map(self._is_rounded, tensors)):
                 with staging.on_stream():
                     return self._rounded(values, MappingProxyType(slices), bias)
@@ -252,8 +280,8 @@ class _Loader:
             )  # fmt: skip
 
     def _is_rounded(self, tensor: Tensor) -> bool:
-        is_kept = tensor.name in WHOLE_MODEL or is_stacked(tensor.name)
-        return is_quantizable(tensor) and not is_kept
+        is_embedding = tensor.name in WHOLE_MODEL or tensor.name.startswith("embeddings.")
+        return is_quantizable(tensor) and not is_embedding and not is_head(tensor.name)
 
     def _rounded(
         self, values: torch.Tensor, slices: Mapping[str, tuple[int, int]], bias: torch.Tensor | None
@@ -262,9 +290,16 @@ class _Loader:
         limit = torch.finfo(torch.float8_e4m3fn).max
         # A row of zeros has any scale.
         scales = (values.abs().amax(dim=1).float() / limit).clamp_min(torch.finfo(torch.float32).tiny)
-        parts = {"weight": (values.float() / scales[:, None]).to(torch.float8_e4m3fn), _ROUNDED.scale_name: scales}
+        rounded = torch.empty(values.shape, dtype=torch.float8_e4m3fn, device=values.device)
+        # The stack of a layer's experts is large, so little of it is in f32 at a time.
+        step = max(1, _ROUNDED_ELEMENTS // values.shape[1])
+        for begin in range(0, len(values), step):
+            rows = slice(begin, begin + step)
+            rounded[rows].copy_(values[rows].float() / scales[rows, None])
+        parts, name = {"weight": rounded, _ROUNDED.scale_name: scales}, next(iter(slices))
+        scheme = replace(_ROUNDED, activations="none") if is_expert(name) else _ROUNDED
         return quantized_weight(
-            _ROUNDED, next(iter(slices)), parts, {}, dtype=self._dtype, slices=slices, bias=bias,
+            scheme, name, parts, {}, dtype=self._dtype, slices=slices, bias=bias,
             multiplies_fp8=card_of(self._device).multiplies_fp8,
         )  # fmt: skip
 

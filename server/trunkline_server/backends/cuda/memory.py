@@ -19,13 +19,14 @@ class DeviceMemory:
     """The device's memory in bytes, measured once the weights are on it.
 
     total: of the device; free: of the total; weights: of this model; steps: most that steps take beyond the pool, for
-    activations, logits, scratch and captured graphs.
+    activations, logits, scratch and captured graphs; states: those of recurrent layers.
     """
 
     total: int
     free: int
     weights: int
     steps: int
+    states: int = 0
 
     @property
     def reserve(self) -> int:
@@ -34,7 +35,7 @@ class DeviceMemory:
     @property
     def left(self) -> int:
         """Bytes left for the pool."""
-        return max(0, self.free - self.steps - self.reserve)
+        return max(0, self.free - self.steps - self.states - self.reserve)
 
 
 def num_pool_blocks(memory: DeviceMemory, *, bytes_per_block: int, block_size: int, wanted_tokens: int | None) -> int:
@@ -43,9 +44,10 @@ def num_pool_blocks(memory: DeviceMemory, *, bytes_per_block: int, block_size: i
     wanted_tokens: `--max-batch-total-tokens`, rounded up to whole blocks and either met or refused; None: the pool
     takes all that is left.
     """
+    states = f", {_mib(memory.states)} for states of recurrent layers" if memory.states else ""
     fixed = (
         f"the device has {_mib(memory.total)}, of which {_mib(memory.free)} are free with {_mib(memory.weights)} of "
-        f"weights loaded, {_mib(memory.steps)} are for steps and {_mib(memory.reserve)} in reserve"
+        f"weights loaded, {_mib(memory.steps)} are for steps{states} and {_mib(memory.reserve)} in reserve"
     )
     if wanted_tokens is not None:
         num_blocks = -(-wanted_tokens // block_size)

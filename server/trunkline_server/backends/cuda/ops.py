@@ -13,25 +13,37 @@ from typing import TypeAlias
 import torch
 
 from trunkline_server.backends.cuda.flash import FlashAttention, LongChunk
-from trunkline_server.backends.cuda.kernels.activation import clamped_swiglu, gelu, gelu_mul, relu_squared, silu_mul
+from trunkline_server.backends.cuda.kernels import recurrence as recurrences
+from trunkline_server.backends.cuda.kernels.activation import (
+    clamped_swiglu,
+    gelu,
+    gelu_erf,
+    gelu_mul,
+    mul,
+    relu_squared,
+    sigmoid,
+    silu,
+    silu_mul,
+)
 from trunkline_server.backends.cuda.kernels.attention import AttentionSpace, paged_attention
 from trunkline_server.backends.cuda.kernels.attention_latent import latent_attention
 from trunkline_server.backends.cuda.kernels.attention_plan import AttentionPlan, AttentionStep
 from trunkline_server.backends.cuda.kernels.embedding import embedding
 from trunkline_server.backends.cuda.kernels.experts import Routes, combine, expert_product, route
+from trunkline_server.backends.cuda.kernels.experts_grouped import grouped_expert_product
 from trunkline_server.backends.cuda.kernels.head import head
 from trunkline_server.backends.cuda.kernels.head_linear import head_linear
 from trunkline_server.backends.cuda.kernels.linear import library_linear, linear
-from trunkline_server.backends.cuda.kernels.norm import add_rms_norm, head_rms_norm, layer_norm, rms_norm
+from trunkline_server.backends.cuda.kernels.mean import mean
+from trunkline_server.backends.cuda.kernels.norm import add_rms_norm, head_l2_norm, head_rms_norm, layer_norm, rms_norm
 from trunkline_server.backends.cuda.kernels.rope_kv import RopeTables, rope_and_write_kv
+from trunkline_server.backends.cuda.kernels.short_conv import short_conv
 from trunkline_server.backends.cuda.kv_pool import KvPool
+from trunkline_server.backends.cuda.quantized.grouped import GroupedWeight
 from trunkline_server.backends.cuda.step_input import StepTensors
 from trunkline_server.backends.cuda.weights import DenseWeight, DeviceWeight, DeviceWeights
-from trunkline_server.models.ops import Experts, Rope
+from trunkline_server.models.ops import Experts, Recurrence, RecurrenceOperands, Rope
 from trunkline_server.models.pooling import Kind
-
-# `weights/pooling.py` refuses models that would need these operations.
-NO_ENCODERS = "the cuda backend runs no encoders"
 
 
 @dataclass(slots=True, eq=False)
@@ -61,7 +73,7 @@ class DeviceModel:
     dtype: of activations between operations; the residual is f32. plans: by window. rope_tables: by rope, made before
     any step needs them. logits: [most rows, V] f32, of the last step. enter_layer: called before a layer's K and V are
     read or written. flash: for long chunks of uncaptured steps. vectors: [most rows, N] f32, of the last step, if the
-    model makes vectors.
+    model makes vectors. states: [n, size] f32, see `StatePool`, if layers are recurrent.
     """
 
     weights: DeviceWeights
@@ -75,11 +87,15 @@ class DeviceModel:
     enter_layer: Callable[[int], None] = lambda layer: None
     flash: FlashAttention | None = None
     vectors: torch.Tensor | None = None
+    states: torch.Tensor | None = None
 
 
 @dataclass
 class CudaOps:
-    """Implements `Ops[Value]` for one step. Padding rows are computed like others, but their results are not used."""
+    """Implements `RecurrentOps[Value]` for one step.
+
+    Padding rows are computed like others, but their results are not used.
+    """
 
     model: DeviceModel
     step: StepTensors
@@ -90,6 +106,8 @@ class CudaOps:
     # it.
     _product: tuple[torch.Tensor, DeviceWeight, bool, torch.Tensor] | None = None
     _written: tuple[int, Value, torch.Tensor | None] | None = None
+    # Elements of a state that the layers so far have taken.
+    _state_size: int = 0
 
     def embedding(self, weight: str) -> Value:
         matrix, begin, _ = self.model.weights.matrix(weight)
@@ -128,7 +146,9 @@ class CudaOps:
         return known[3][:, begin:end]
 
     def head_linear(self, x: Value, weights: Sequence[str]) -> Value:
-        stack, _ = self._stack(weights)
+        matrix, _, _ = self.model.weights.matrix(weights[0])
+        assert isinstance(matrix, DenseWeight), "the loader makes matrices of heads dense"
+        stack = matrix.values.view(len(weights), -1, matrix.num_inputs)
         return head_linear(dense(x).to(self.model.dtype), stack)
 
     def join_heads(self, x: Value, y: Value, num_heads: int) -> Value:
@@ -225,20 +245,16 @@ class CudaOps:
         parts = self._expert_product(hidden, experts.down, routes, is_sorted=True, out_dtype=torch.float32)
         return combine(parts, routes, row_entry, x.dtype)
 
-    def _stack(self, names: Sequence[str]) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Returns the matrices of experts or heads [E, N, K] that have these weights, and their biases.
-
-        Gate and up of an expert are joined.
-        """
-        matrix, _, _ = self.model.weights.matrix(names[0])
-        assert isinstance(matrix, DenseWeight), "the loader refuses other kinds"
-        return matrix.values.view(len(names), -1, matrix.num_inputs), matrix.bias
-
     def _expert_product(
         self, x: torch.Tensor, names: Sequence[str], routes: Routes, *, is_sorted: bool, out_dtype: torch.dtype
     ) -> torch.Tensor:
-        stack, bias = self._stack(names)
-        return expert_product(x, stack, routes, is_sorted=is_sorted, out_dtype=out_dtype, bias=bias)
+        """Multiplies with the matrix of all experts, in which gate and up of an expert are joined."""
+        matrix, _, _ = self.model.weights.matrix(names[0])
+        if isinstance(matrix, GroupedWeight):
+            return grouped_expert_product(x, matrix, routes, is_sorted=is_sorted, out_dtype=out_dtype)
+        assert isinstance(matrix, DenseWeight), "the loader makes no others"
+        stack = matrix.values.view(len(names), -1, matrix.num_inputs)
+        return expert_product(x, stack, routes, is_sorted=is_sorted, out_dtype=out_dtype, bias=matrix.bias)
 
     def sigmoid_scale(self, x: Value, gate: Value) -> Value:
         x = dense(x)
@@ -251,23 +267,66 @@ class CudaOps:
         return dense(x) * factor
 
     def position_embedding(self, weight: str, offset: int) -> Value:
-        raise NotImplementedError(NO_ENCODERS)
+        return embedding(self.step.positions + offset, self.model.weights.matrix(weight)[0])
 
     def text_embedding(self, weight: str) -> Value:
-        raise NotImplementedError(NO_ENCODERS)
+        matrix = self.model.weights.matrix(weight)[0]
+        second = self.step.second_text[self.step.row_entry]
+        is_second = (second > 0) & (self.step.positions >= second)
+        return embedding(is_second.int().clamp(max=matrix.num_outputs - 1), matrix)
 
     def gelu_erf(self, x: Value) -> Value:
-        raise NotImplementedError(NO_ENCODERS)
+        return gelu_erf(dense(x))
 
     def tanh(self, x: Value) -> Value:
         x = dense(x)
         return torch.tanh(x.float()).to(x.dtype)
 
     def mul(self, x: Value, y: Value) -> Value:
-        raise NotImplementedError(NO_ENCODERS)
+        return mul(dense(x), dense(y))
+
+    def columns(self, x: Value, begin: int, end: int) -> Value:
+        return dense(x)[:, begin:end]
+
+    def silu(self, x: Value) -> Value:
+        return silu(dense(x))
+
+    def sigmoid(self, x: Value) -> Value:
+        return sigmoid(dense(x))
+
+    def head_l2_norm(self, x: Value, eps: float, head_size: int) -> Value:
+        return head_l2_norm(dense(x), eps, head_size)
+
+    def softplus(self, x: Value, bias: str) -> Value:
+        return recurrences.softplus(dense(x), self.model.weights.vector(bias))
+
+    def decay(self, x: Value, log_rate: str) -> Value:
+        return recurrences.decay(dense(x), self.model.weights.vector(log_rate))
+
+    def short_conv(self, x: Value, weight: str, bias: str | None = None) -> Value:
+        taps, vector = self.model.weights.vector(weight), self.model.weights.vector
+        x = dense(x)
+        states, offset = self._states(len(taps) - x.shape[1])
+        return short_conv(x, taps, None if bias is None else vector(bias), states, offset, self.step)
+
+    def recurrence(self, kind: Recurrence, operands: RecurrenceOperands[Value], num_heads: int, key_size: int) -> Value:
+        rows = RecurrenceOperands(
+            value=dense(operands.value), key=dense(operands.key), query=dense(operands.query),
+            decay=dense(operands.decay), strength=dense(operands.strength),
+        )  # fmt: skip
+        skip = None if operands.skip is None else self.model.weights.vector(operands.skip)
+        states, offset = self._states(rows.value.shape[1] * key_size)
+        return recurrences.recurrence(kind, rows, skip, num_heads, key_size, states, offset, self.step)
+
+    def _states(self, size: int) -> tuple[torch.Tensor, int]:
+        """Returns the states, and where the next `size` elements of each begin, which belong to one operation."""
+        assert self.model.states is not None, "the model has recurrent layers"
+        begin = self._state_size
+        self._state_size += size
+        return self.model.states, begin
 
     def mean(self, x: Value) -> Value:
-        raise NotImplementedError(NO_ENCODERS)
+        return mean(dense(x), self.step.query_begin)
 
     def pooled(self, x: Value, kind: Kind) -> Value:
         """Copies the rows to `DeviceModel.vectors`: those that sample, or all of which the mean is taken."""
@@ -292,7 +351,8 @@ def dense(x: Value) -> torch.Tensor:
     """Returns a value as a tensor; computes a sum that no norm has computed."""
     if isinstance(x, Sum):
         if x.total is None:
-            x.total = x.residual + x.delta
+            # In f32, even if neither is the residual of the model.
+            x.total = x.residual.float() + x.delta
         return x.total
     assert not isinstance(x, Rotated), "a rotated value is only for write_kv and paged_attention"
     return x

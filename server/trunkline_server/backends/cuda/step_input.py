@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from trunkline_server.backends.cuda.state_pool import NO_STATES, ChunkStates
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -52,7 +54,8 @@ class StepTensors:
 
     token_ids: [T], negative if the token is still on the device (`fill_tokens`); positions: [T]; slots, row_entry: [T],
     -1 in padding rows. block_tables: [S, max_blocks]; query_begin: [S + 1]; context_length: [S], 0 in padding entries.
-    sampling_rows: [R].
+    sampling_rows: [R]. state_source: [S], the state before a chunk, and kept_state: [T], that which keeps the state
+    behind a row; -1 for none. second_text: [S], position of the second of two texts, or 0.
     """
 
     shape: StepShape
@@ -64,6 +67,9 @@ class StepTensors:
     context_length: torch.Tensor
     sampling_rows: torch.Tensor
     block_tables: torch.Tensor
+    state_source: torch.Tensor
+    kept_state: torch.Tensor
+    second_text: torch.Tensor
     # The step's chunks, if it is launched. None for captured tensors, which are replayed for other steps.
     entries: Sequence[Entry] | None = None
 
@@ -74,12 +80,15 @@ class Entry:
 
     token_ids: of its rows, -1 - i for the token that row i of the previous step sampled.
     logit_rows: its rows, from 0, whose logits are needed.
+    states: that it reads and writes, if layers are recurrent. second_text: position of the second of two texts, or 0.
     """
 
     token_ids: Sequence[int]
     first_position: int
     block_ids: Sequence[int]
     logit_rows: Sequence[int]
+    states: ChunkStates = NO_STATES
+    second_text: int = 0
 
 
 def shape_of(entries: Sequence[Entry]) -> StepShape:
@@ -99,6 +108,7 @@ class StepLayout:
         sizes = {
             "token_ids": rows, "positions": rows, "slots": rows, "row_entry": rows, "query_begin": entries + 1,
             "context_length": entries, "sampling_rows": shape.num_logits, "block_tables": entries * max_blocks,
+            "state_source": entries, "kept_state": rows, "second_text": entries,
         }  # fmt: skip
         self._places: dict[str, tuple[int, int]] = {}
         end = 0
@@ -144,3 +154,12 @@ class StepLayout:
         parts["query_begin"][num_entries:] = num_rows
         parts["context_length"][num_entries:] = 0
         parts["sampling_rows"][len(logit_rows) :] = 0
+        parts["state_source"][:] = -1
+        parts["kept_state"][:] = -1
+        parts["second_text"][:num_entries] = [entry.second_text for entry in entries]
+        parts["second_text"][num_entries:] = 0
+        for number, entry in enumerate(entries):
+            if entry.states is not NO_STATES:
+                parts["state_source"][number] = entry.states.source
+                for row, state in entry.states.kept:
+                    parts["kept_state"][begins[number] + row] = state

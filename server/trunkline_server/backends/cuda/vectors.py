@@ -32,7 +32,7 @@ class Vectors:
         """
         rows = self.model.vectors
         assert rows is not None, "the model makes vectors"
-        if self.pooling.kind == "mean":
+        if self.pooling.is_summed:
             return rows[first_token : first_token + chunk.num_tokens].clone()
         return rows[first_row].clone() if chunk.sample else None
 
@@ -46,7 +46,7 @@ class Vectors:
         if rows is None:
             return None
         values = rows.cpu().numpy()
-        if self.pooling.kind == "mean":
+        if self.pooling.is_summed:
             before = np.broadcast_to(np.float64(sequence.output_sum), values.shape[1:])
             # Along the first axis, rows are added one after the other.
             sequence.output_sum = np.concatenate([before[None], values.astype(np.float64)]).sum(0)

@@ -13,9 +13,13 @@ _BLOCK = 1024
 # Constants of GELU's tanh approximation (arXiv:1606.08415): sqrt(2 / pi) * (x + 0.044715 x^3).
 _GELU_FACTOR = tl.constexpr(0.7978845608028654)
 _GELU_CUBIC = tl.constexpr(0.044715)
+_SQRT_HALF = tl.constexpr(0.7071067811865476)
 SILU = tl.constexpr(0)
 GELU = tl.constexpr(1)
 RELU_SQUARED = tl.constexpr(2)
+SIGMOID = tl.constexpr(3)
+IDENTITY = tl.constexpr(4)
+GELU_ERF = tl.constexpr(5)
 
 
 @triton.jit
@@ -29,6 +33,12 @@ def _activation_kernel(
     x = tl.load(gate + row * gate_stride + columns, mask, other=0.0).to(tl.float32)
     if KIND == RELU_SQUARED:
         activated = tl.where(x < 0.0, 0.0, x * x)
+    elif KIND == SIGMOID:
+        activated = 1.0 / (1.0 + tl.exp(-x))
+    elif KIND == IDENTITY:
+        activated = x
+    elif KIND == GELU_ERF:
+        activated = 0.5 * x * (1.0 + tl.math.erf(x * _SQRT_HALF))
     else:
         # (1 + tanh(u)) / 2 is the logistic function of 2 u.
         exponent = 2.0 * _GELU_FACTOR * (x + _GELU_CUBIC * x * x * x) if KIND == GELU else x
@@ -41,10 +51,26 @@ def _activation_kernel(
 def silu_mul(gate: torch.Tensor, up: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
     """Computes silu(gate) * up in f32.
 
-    gate, up: [T, N], rows contiguous, possibly the halves of one [T, 2 N]. Returns [T, N] in gate's dtype, in `out` if
-    it is given.
+    gate, up: [T, N], rows contiguous, possibly the halves of one [T, 2 N]. Returns [T, N] in up's dtype, in `out` if it
+    is given.
     """
     return _activated(gate, up, out, SILU)
+
+
+def silu(x: torch.Tensor) -> torch.Tensor:
+    """Computes x * sigmoid(x) in f32: [T, N] in x's dtype."""
+    return _activated(x, None, None, SILU)
+
+
+def sigmoid(x: torch.Tensor) -> torch.Tensor:
+    """Computes 1 / (1 + exp(-x)): [T, N] f32."""
+    out = torch.empty(x.shape, dtype=torch.float32, device=x.device)
+    return _activated(x, None, out, SIGMOID)
+
+
+def mul(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Computes x * y in f32: [T, N] in x's dtype."""
+    return _activated(y, x, None, IDENTITY)
 
 
 def gelu_mul(gate: torch.Tensor, up: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
@@ -55,6 +81,11 @@ def gelu_mul(gate: torch.Tensor, up: torch.Tensor, out: torch.Tensor | None = No
 def gelu(x: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
     """Computes gelu(x) in f32, with the tanh approximation: [T, N] in x's dtype, in `out` if it is given."""
     return _activated(x, None, out, GELU)
+
+
+def gelu_erf(x: torch.Tensor) -> torch.Tensor:
+    """Computes gelu(x) in f32, without approximation: [T, N] in x's dtype."""
+    return _activated(x, None, None, GELU_ERF)
 
 
 def relu_squared(x: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
@@ -95,10 +126,10 @@ def _activated(
 ) -> torch.Tensor:
     assert up is None or gate.shape == up.shape, f"gate is {list(gate.shape)}, up {list(up.shape)}"
     num_rows, width = gate.shape
-    out = torch.empty(num_rows, width, dtype=gate.dtype, device=gate.device) if out is None else out
+    factors = gate if up is None else up
+    out = torch.empty(num_rows, width, dtype=factors.dtype, device=gate.device) if out is None else out
     if num_rows == 0:
         return out
-    factors = gate if up is None else up
     _activation_kernel[(num_rows, triton.cdiv(width, _BLOCK))](
         gate, factors, out, gate.stride(0), factors.stride(0), out.stride(0), width, KIND=kind.value,
         HAS_UP=up is not None, OUT=TRITON_DTYPES[out.dtype], BLOCK=_BLOCK, num_warps=4, enable_fp_fusion=False,

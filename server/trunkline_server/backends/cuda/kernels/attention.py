@@ -1,4 +1,4 @@
-"""Causal attention over block tables, for chunks of any length. `attention_tile` fixes the order of sums."""
+"""Attention over block tables, for chunks of any length. `attention_tile` fixes the order of sums."""
 
 from __future__ import annotations
 
@@ -180,5 +180,6 @@ def _launch(
             "HAS_CAP": soft_cap is not None,
             # With a cap, scores are not relative to each other, so keys have no mean to subtract.
             "MOVED": pool.key_scaling is not None and soft_cap is None,
+            "SEES_ALL": plan.sees_all,
         },
     )  # fmt: skip

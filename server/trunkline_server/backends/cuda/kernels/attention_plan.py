@@ -14,6 +14,7 @@ import torch
 import triton
 import triton.language as tl
 
+from trunkline_server.backends.cuda.kernels.attention_tile import last_seen
 from trunkline_server.backends.cuda.kernels.card import Card
 
 # Positions of a split. The bits of attention depend on it.
@@ -85,7 +86,7 @@ class AttentionStep:
 def _plan_kernel(
     query_begin, context_length, counts, split_items, whole_items, merge_rows, num_entries, window, capacity,
     SPLIT: tl.constexpr, SHORT: tl.constexpr, SPLIT_TOKENS: tl.constexpr, WHOLE_TOKENS: tl.constexpr,
-    ENTRIES: tl.constexpr, BLOCK: tl.constexpr,
+    ENTRIES: tl.constexpr, BLOCK: tl.constexpr, HAS_WINDOW: tl.constexpr, SEES_ALL: tl.constexpr,
 ):  # fmt: skip
     """Writes the items of one entry, program_id(0), behind those of earlier entries. window: 0 for none."""
     entries = tl.arange(0, ENTRIES)
@@ -151,14 +152,14 @@ def _plan_kernel(
         tl.store(place, row_begin + items, is_item)
         tl.store(place + 1, first_partial + (first - first_split) * num_tokens + items, is_item)
         tl.store(place + 2, num_tokens, is_item)
-        tl.store(place + 3, position // SPLIT + 1 - first, is_item)
+        tl.store(place + 3, last_seen(position, context, window, SEES_ALL, HAS_WINDOW) // SPLIT + 1 - first, is_item)
 
 
 class AttentionPlan:
     """The items of one step for layers with the same window. Call `update` before the first of these layers.
 
     counts: i32 [3], numbers of split_items, whole_items and merge_rows ([n, 4] i32 each; see the kernel).
-    max_partial_rows: that of the `AttentionSpace`.
+    max_partial_rows: that of the `AttentionSpace`. sees_all: rows see positions behind their own, as in encoders.
     """
 
     def __init__(
@@ -170,9 +171,11 @@ class AttentionPlan:
         max_partial_rows: int,
         window: int | None,
         device: torch.device | str,
+        sees_all: bool = False,
     ) -> None:
         self.shape = shape
         self.window = window
+        self.sees_all = sees_all
         self.max_partial_rows = max_partial_rows
         self._max_rows = max_rows
         self._max_entries = max_entries
@@ -197,5 +200,5 @@ class AttentionPlan:
             num_entries, self.window or 0, self.max_partial_rows,
             SPLIT=SPLIT, SHORT=MAX_SPLIT_TOKENS, SPLIT_TOKENS=self.shape.split_tokens,
             WHOLE_TOKENS=self.shape.whole_tokens, ENTRIES=triton.next_power_of_2(num_entries), BLOCK=_STORE_BLOCK,
-            num_warps=4,
+            HAS_WINDOW=self.window is not None, SEES_ALL=self.sees_all, num_warps=4,
         )  # fmt: skip

@@ -5,7 +5,14 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from trunkline_server.backends.cuda.kernels.attention_tile import add_sink, attend, empty, first_products, merge
+from trunkline_server.backends.cuda.kernels.attention_tile import (
+    add_sink,
+    attend,
+    empty,
+    first_products,
+    last_seen,
+    merge,
+)
 from trunkline_server.backends.cuda.kernels.numerics import narrow
 
 
@@ -16,7 +23,7 @@ def split_kernel(
     first_keys_offset, first_scales_offset, means_stride, scale, soft_cap, window,
     GROUP: tl.constexpr, D: tl.constexpr, D_PAD: tl.constexpr, BLOCK: tl.constexpr, KIND: tl.constexpr,
     DTYPE: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr, SPLIT: tl.constexpr,
-    HAS_WINDOW: tl.constexpr, HAS_CAP: tl.constexpr, MOVED: tl.constexpr,
+    HAS_WINDOW: tl.constexpr, HAS_CAP: tl.constexpr, MOVED: tl.constexpr, SEES_ALL: tl.constexpr,
 ):  # fmt: skip
     """Computes partial results of splits.
 
@@ -47,7 +54,7 @@ def split_kernel(
         begin = split * SPLIT
         if HAS_WINDOW:
             begin = tl.maximum(begin, tl.maximum(first - window + 1, 0) // TILE * TILE)
-        end = tl.minimum(split * SPLIT + SPLIT, last + 1)
+        end = tl.minimum(split * SPLIT + SPLIT, last_seen(last, context, window, SEES_ALL, HAS_WINDOW) + 1)
         positions = context - num_tokens + token
         table = block_tables + entry.to(tl.int64) * table_stride
         first_added = first_products(
@@ -60,7 +67,7 @@ def split_kernel(
                 maximum, total, mixed, queries, first_added, means + head * means_stride, start, positions, table,
                 pool, scales, head, context,
                 piece_elements, piece_scales, values_offset, values_scales_offset, scale, soft_cap, window,
-                D, D_PAD, BLOCK, KIND, DTYPE, TILE, True, HAS_WINDOW, HAS_CAP, MOVED,
+                D, D_PAD, BLOCK, KIND, DTYPE, TILE, True, HAS_WINDOW, HAS_CAP, MOVED, SEES_ALL,
             )  # fmt: skip
         partial = (tl.load(item + 3) + token).to(tl.int64) * num_heads + q_head
         tl.store(partial_mixed + partial[:, None] * D + elements[None, :], mixed, q_mask)

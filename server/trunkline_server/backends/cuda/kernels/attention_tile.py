@@ -131,11 +131,23 @@ def _scores(
 
 
 @triton.jit
+def last_seen(positions, context, window, SEES_ALL: tl.constexpr, HAS_WINDOW: tl.constexpr):
+    """Returns the last position that rows at `positions` see: their own, or in encoders (SEES_ALL) one behind them."""
+    if SEES_ALL:
+        reach = window if HAS_WINDOW else context
+        result = tl.minimum(positions + reach, context) - 1
+    else:
+        result = positions
+    return result
+
+
+@triton.jit
 def attend(
     maximum, total, mixed, q, first, means, start, positions, table, pool, scales, head, context,
     piece_elements, piece_scales, values_offset, values_scales_offset, scale, soft_cap, window,
     D: tl.constexpr, D_PAD: tl.constexpr, BLOCK: tl.constexpr, KIND: tl.constexpr, DTYPE: tl.constexpr,
     TILE: tl.constexpr, MASKED: tl.constexpr, HAS_WINDOW: tl.constexpr, HAS_CAP: tl.constexpr, MOVED: tl.constexpr,
+    SEES_ALL: tl.constexpr,
 ):  # fmt: skip
     """Adds one tile of positions, from `start`, to the state of rows at `positions` [ROWS] with q [ROWS, D_PAD].
 
@@ -175,7 +187,7 @@ def attend(
         added += _mean_products(q, means, start, D, D_PAD, TILE)[:, None]
     scores = _scores(product, key_scales, added, scale, soft_cap, KIND != FLOAT, KIND == INT4 or MOVED, HAS_CAP)
     if MASKED:
-        is_seen = key_positions[None, :] <= positions[:, None]
+        is_seen = key_positions[None, :] <= last_seen(positions, context, window, SEES_ALL, HAS_WINDOW)[:, None]
         if HAS_WINDOW:
             is_seen = is_seen & (key_positions[None, :] > positions[:, None] - window)
         scores = tl.where(is_seen, scores, float("-inf"))

@@ -5,7 +5,14 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from trunkline_server.backends.cuda.kernels.attention_tile import add_sink, attend, empty, first_products, merge
+from trunkline_server.backends.cuda.kernels.attention_tile import (
+    add_sink,
+    attend,
+    empty,
+    first_products,
+    last_seen,
+    merge,
+)
 from trunkline_server.backends.cuda.kernels.numerics import narrow
 
 
@@ -16,7 +23,7 @@ def _walk(
     piece_elements, piece_scales, values_offset, values_scales_offset, scale, soft_cap, window,
     D: tl.constexpr, D_PAD: tl.constexpr, BLOCK: tl.constexpr, KIND: tl.constexpr, DTYPE: tl.constexpr,
     TILE: tl.constexpr, SPLIT: tl.constexpr, MASKED: tl.constexpr, HAS_WINDOW: tl.constexpr, HAS_CAP: tl.constexpr,
-    MOVED: tl.constexpr,
+    MOVED: tl.constexpr, SEES_ALL: tl.constexpr,
 ):  # fmt: skip
     """Adds the tiles from `begin` to `end` and merges each split at its end."""
     for start in tl.range(begin, end, TILE):
@@ -24,7 +31,7 @@ def _walk(
             split_maximum, split_total, split_mixed, q, first, means, start, positions, table, pool, scales, head,
             context,
             piece_elements, piece_scales, values_offset, values_scales_offset, scale, soft_cap, window,
-            D, D_PAD, BLOCK, KIND, DTYPE, TILE, MASKED, HAS_WINDOW, HAS_CAP, MOVED,
+            D, D_PAD, BLOCK, KIND, DTYPE, TILE, MASKED, HAS_WINDOW, HAS_CAP, MOVED, SEES_ALL,
         )  # fmt: skip
         if (start + TILE) % SPLIT == 0:
             maximum, total, mixed = merge(maximum, total, mixed, split_maximum, split_total, split_mixed)
@@ -40,6 +47,7 @@ def whole_kernel(
     GROUP: tl.constexpr, D: tl.constexpr, D_PAD: tl.constexpr, BLOCK: tl.constexpr, KIND: tl.constexpr,
     DTYPE: tl.constexpr, OUT: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr, SPLIT: tl.constexpr,
     HAS_WINDOW: tl.constexpr, HAS_CAP: tl.constexpr, MOVED: tl.constexpr, HAS_SINKS: tl.constexpr,
+    SEES_ALL: tl.constexpr,
 ):  # fmt: skip
     """Computes one tile of rows and one KV head; a tile's programs are neighbours. items: see `attention_plan`."""
     index = tl.program_id(0)
@@ -63,14 +71,13 @@ def whole_kernel(
         first = context - num_tokens + first_token
         last = context - num_tokens + tl.minimum(first_token + tokens, num_tokens) - 1
         # The tiles that all rows see completely lie between those cut by the window and those on the diagonal.
-        end = last + 1
-        full_end = (first + 1) // TILE * TILE
+        end = last_seen(last, context, window, SEES_ALL, HAS_WINDOW) + 1
+        full_end = (last_seen(first, context, window, SEES_ALL, HAS_WINDOW) + 1) // TILE * TILE
         table = block_tables + entry.to(tl.int64) * table_stride
         maximum, total, mixed = empty(ROWS, D_PAD)
         split_maximum, split_total, split_mixed = empty(ROWS, D_PAD)
-        full_begin, begin = 0, tl.zeros([], tl.int32)
-        if HAS_WINDOW:
-            begin = tl.maximum(first - window + 1, 0) // TILE * TILE
+        full_begin = 0
+        begin = tl.maximum(first - window + 1, 0) // TILE * TILE if HAS_WINDOW else tl.zeros([], tl.int32)
         means += head * means_stride
         first_added = first_products(
             queries, begin, table, pool, scales, head, piece_elements, piece_scales, first_keys_offset,
@@ -83,19 +90,19 @@ def whole_kernel(
                 maximum, total, mixed, split_maximum, split_total, split_mixed, begin, full_begin,
                 queries, first_added, means, positions, table, pool, scales, head, context,
                 piece_elements, piece_scales, values_offset, values_scales_offset, scale, soft_cap, window,
-                D, D_PAD, BLOCK, KIND, DTYPE, TILE, SPLIT, True, HAS_WINDOW, HAS_CAP, MOVED,
+                D, D_PAD, BLOCK, KIND, DTYPE, TILE, SPLIT, True, HAS_WINDOW, HAS_CAP, MOVED, SEES_ALL,
             )  # fmt: skip
         maximum, total, mixed, split_maximum, split_total, split_mixed = _walk(
             maximum, total, mixed, split_maximum, split_total, split_mixed, full_begin, full_end,
             queries, first_added, means, positions, table, pool, scales, head, context,
             piece_elements, piece_scales, values_offset, values_scales_offset, scale, soft_cap, window,
-            D, D_PAD, BLOCK, KIND, DTYPE, TILE, SPLIT, False, HAS_WINDOW, HAS_CAP, MOVED,
+            D, D_PAD, BLOCK, KIND, DTYPE, TILE, SPLIT, False, HAS_WINDOW, HAS_CAP, MOVED, SEES_ALL,
         )  # fmt: skip
         maximum, total, mixed, split_maximum, split_total, split_mixed = _walk(
             maximum, total, mixed, split_maximum, split_total, split_mixed, full_end, end,
             queries, first_added, means, positions, table, pool, scales, head, context,
             piece_elements, piece_scales, values_offset, values_scales_offset, scale, soft_cap, window,
-            D, D_PAD, BLOCK, KIND, DTYPE, TILE, SPLIT, True, HAS_WINDOW, HAS_CAP, MOVED,
+            D, D_PAD, BLOCK, KIND, DTYPE, TILE, SPLIT, True, HAS_WINDOW, HAS_CAP, MOVED, SEES_ALL,
         )  # fmt: skip
         maximum, total, mixed = merge(maximum, total, mixed, split_maximum, split_total, split_mixed)
         if HAS_SINKS:

@@ -142,27 +142,35 @@ def route(
 
 
 @triton.jit
-def _product_kernel(
-    x, weight, bias, order, begins, out, num_experts, num_outputs, num_inputs, x_stride, out_stride,
-    HAS_BIAS: tl.constexpr, ROUTES_PER_ROW: tl.constexpr, OUT: tl.constexpr, EXPERTS: tl.constexpr,
-    BLOCK_N: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_K: tl.constexpr,
-):  # fmt: skip
-    """Computes tile program_id(0) of the sorted rows and tile program_id(1) of its expert's outputs."""
-    tile = tl.program_id(0)
+def places_of(tile, begins, num_experts, EXPERTS: tl.constexpr, BLOCK_T: tl.constexpr):
+    """Returns the expert of a tile of sorted rows, the places of its rows [BLOCK_T], and which of them it has.
+
+    There is no such tile if the expert is not below `num_experts`.
+    """
     experts = tl.arange(0, EXPERTS)
     is_expert = experts < num_experts
     first = tl.load(begins + experts, is_expert, other=0)
     counts = tl.load(begins + experts + 1, is_expert, other=0) - first
     tiles = tl.cdiv(counts, BLOCK_T)
     tile_ends = tl.cumsum(tiles, axis=0)
-    if tile >= tl.max(tile_ends, axis=0):
-        return
     expert = tl.sum((tile_ends <= tile).to(tl.int32), axis=0)
     is_mine = experts == expert
     tile_begin = tl.sum(tl.where(is_mine, tile_ends - tiles, 0), axis=0)
     begin = tl.sum(tl.where(is_mine, first, 0), axis=0)
     places = begin + (tile - tile_begin) * BLOCK_T + tl.arange(0, BLOCK_T)
-    is_place = places < begin + tl.sum(tl.where(is_mine, counts, 0), axis=0)
+    return expert, places, places < begin + tl.sum(tl.where(is_mine, counts, 0), axis=0)
+
+
+@triton.jit
+def _product_kernel(
+    x, weight, bias, order, begins, out, num_experts, num_outputs, num_inputs, x_stride, out_stride,
+    HAS_BIAS: tl.constexpr, ROUTES_PER_ROW: tl.constexpr, OUT: tl.constexpr, EXPERTS: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    """Computes tile program_id(0) of the sorted rows and tile program_id(1) of its expert's outputs."""
+    expert, places, is_place = places_of(tl.program_id(0), begins, num_experts, EXPERTS, BLOCK_T)
+    if expert >= num_experts:
+        return
     rows = places
     if ROUTES_PER_ROW > 0:
         rows = tl.load(order + places, is_place, other=0) // ROUTES_PER_ROW
@@ -182,6 +190,14 @@ def _product_kernel(
     tl.store(out + offsets, narrow(acc, OUT), (n < num_outputs)[:, None] & is_place[None, :])
 
 
+def tiles_of(routes: Routes) -> tuple[int, int]:
+    """Returns the rows of a tile, and the most tiles that a step has."""
+    num_routes, num_experts = len(routes.order), routes.num_experts
+    block_t = FEW_ROWS if num_routes <= FEW_ROWS * num_experts else MANY_ROWS
+    # Every expert may end with a tile that is not full.
+    return block_t, min(num_routes, triton.cdiv(num_routes, block_t) + num_experts)
+
+
 def expert_product(
     x: torch.Tensor,
     weight: torch.Tensor,
@@ -198,10 +214,9 @@ def expert_product(
     Returns [R, N] in the order of places; rows of padding are not written.
     """
     num_routes, (num_experts, num_outputs, num_inputs) = len(routes.order), weight.shape
+    assert num_experts == routes.num_experts, "a matrix for each expert"
     out = torch.empty(num_routes, num_outputs, dtype=out_dtype, device=x.device)
-    block_t = FEW_ROWS if num_routes <= FEW_ROWS * num_experts else MANY_ROWS
-    # Every expert may end with a tile that is not full.
-    num_tiles = min(num_routes, triton.cdiv(num_routes, block_t) + num_experts)
+    block_t, num_tiles = tiles_of(routes)
     _product_kernel[(num_tiles, triton.cdiv(num_outputs, BLOCK_N))](
         x, weight, weight if bias is None else bias, routes.order, routes.begins, out, num_experts, num_outputs,
         num_inputs, x.stride(0), out.stride(0), HAS_BIAS=bias is not None,

@@ -70,9 +70,9 @@ def _layer_norm_kernel(
 
 
 @triton.jit
-def _head_rms_norm_kernel(
-    x, weight, out, x_stride, out_stride, num_heads, head_size, eps,
-    OUT: tl.constexpr, HEADS: tl.constexpr, BLOCK: tl.constexpr,
+def _head_norm_kernel(
+    x, weight, out, x_stride, out_stride, num_heads, head_size, divisor, eps,
+    HAS_WEIGHT: tl.constexpr, OUT: tl.constexpr, HEADS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     heads = tl.program_id(1) * HEADS + tl.arange(0, HEADS)
@@ -80,9 +80,9 @@ def _head_rms_norm_kernel(
     mask = (heads < num_heads)[:, None] & (elements < head_size)[None, :]
     offsets = heads[:, None] * head_size + elements[None, :]
     values = tl.load(x + row * x_stride + offsets, mask, other=0.0).to(tl.float32)
-    factors = tl.load(weight + elements, elements < head_size, other=0.0).to(tl.float32)
-    mean = tl.sum(values * values, axis=1) / head_size
-    normed = values * tl.rsqrt(mean + eps)[:, None] * factors[None, :]
+    normed = values * tl.rsqrt(tl.sum(values * values, axis=1) / divisor + eps)[:, None]
+    if HAS_WEIGHT:
+        normed *= tl.load(weight + elements, elements < head_size, other=0.0).to(tl.float32)[None, :]
     tl.store(out + row * out_stride + offsets, narrow(normed, OUT), mask)
 
 
@@ -165,16 +165,30 @@ def head_rms_norm(
     x: [T, heads * D], rows contiguous, possibly part of wider ones; weight: [D]. Returns [T, heads * D] in x's dtype,
     in `out` if it is given (which may be `x` itself).
     """
+    out = torch.empty(x.shape, dtype=x.dtype, device=x.device) if out is None else out
+    return _head_normed(x, weight, eps, head_size, out, divisor=head_size)
+
+
+def head_l2_norm(x: torch.Tensor, eps: float, head_size: int) -> torch.Tensor:
+    """Computes x / sqrt(sum(x^2) + eps) of each head of x [T, heads * D]. Returns [T, heads * D] in x's dtype."""
+    out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    return _head_normed(x, None, eps, head_size, out, divisor=1)
+
+
+def _head_normed(
+    x: torch.Tensor, weight: torch.Tensor | None, eps: float, head_size: int, out: torch.Tensor, *, divisor: int
+) -> torch.Tensor:
+    """Divides each head by the root of the sum of its squares over `divisor`, plus `eps`."""
     num_rows, width = x.shape
     assert width % head_size == 0, f"rows of {width} elements are not heads of {head_size}"
-    out = torch.empty(num_rows, width, dtype=x.dtype, device=x.device) if out is None else out
     if num_rows == 0:
         return out
     num_heads, block = width // head_size, triton.next_power_of_2(head_size)
     heads = min(triton.next_power_of_2(num_heads), max(1, _HEADS_BLOCK // block))
-    _head_rms_norm_kernel[(num_rows, triton.cdiv(num_heads, heads))](
-        x, weight, out, x.stride(0), out.stride(0), num_heads, head_size, eps,
-        OUT=TRITON_DTYPES[out.dtype], HEADS=heads, BLOCK=block, num_warps=4, enable_fp_fusion=False,
+    _head_norm_kernel[(num_rows, triton.cdiv(num_heads, heads))](
+        x, x if weight is None else weight, out, x.stride(0), out.stride(0), num_heads, head_size, divisor, eps,
+        HAS_WEIGHT=weight is not None, OUT=TRITON_DTYPES[out.dtype], HEADS=heads, BLOCK=block, num_warps=4,
+        enable_fp_fusion=False,
     )  # fmt: skip
     return out
 

@@ -1,7 +1,7 @@
 """Repacks GGUF's quantised groups for the device. Layouts: `ggml-common.h` of ggml; see also `weights/dequantize.py`.
 
-Formats of five and six bits become eight. The K formats' products of scales (f16 times 6 bits) are rounded to f16, an
-error of a quarter of bf16's rounding of the element.
+Formats of three, five and six bits become eight, and so do levels of tables, except MXFP4's. The K formats' products of
+scales (f16 times 6 bits) are rounded to f16, an error of a quarter of bf16's rounding of the element.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _CHUNK_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class _Groups:
-    """Decoded groups of rows: quants [N, K] u8 or i8, scales and minima [N, K / group_size] f16."""
+    """Decoded groups of rows: quants [N, K] u8 or i8, scales and minima [N, K / group_size]."""
 
     quants: torch.Tensor
     scales: torch.Tensor
@@ -39,10 +39,14 @@ class _Groups:
 
 @dataclass(frozen=True, slots=True)
 class _Format:
+    """table: levels that 4-bit numbers stand for; scale_dtype: of scales and minima on the device."""
+
     bits: int
     group_size: int
     zero_point: int
     decode: Callable[[torch.Tensor], _Groups]
+    table: NDArray[np.float32] | None = None
+    scale_dtype: torch.dtype = torch.float16
 
 
 def grouped_weight(
@@ -69,6 +73,7 @@ def grouped_weight(
         num_outputs=quants.shape[0], num_inputs=num_inputs, dtype=dtype, slices=slices, bias=bias,
         bits=stored_as.bits, group_size=stored_as.group_size, zero_point=stored_as.zero_point,
         quants=quants, scales=scales, minima=torch.cat(minima) if minima else None,
+        table=None if stored_as.table is None else torch.from_numpy(stored_as.table).to(quants.device),
     )  # fmt: skip
 
 
@@ -76,7 +81,10 @@ def dense_rows(format_name: str, rows: torch.Tensor, dtype: torch.dtype) -> torc
     """Dequantises rows as stored, [N, bytes] u8 on the device, to [N, K]."""
     stored_as, group_bytes = GROUPED_FORMATS[format_name], FORMATS[format_name].group_bytes
     groups = stored_as.decode(rows.reshape(rows.shape[0], -1, group_bytes))
-    numbers = groups.quants.float().view(*groups.scales.shape, stored_as.group_size) - stored_as.zero_point
+    numbers = groups.quants.float()
+    if stored_as.table is not None:
+        numbers = torch.from_numpy(stored_as.table).to(rows.device)[groups.quants.long()]
+    numbers = numbers.view(*groups.scales.shape, stored_as.group_size) - stored_as.zero_point
     values = numbers * groups.scales.float()[:, :, None]
     if groups.minima is not None:
         values += groups.minima.float()[:, :, None]
@@ -85,7 +93,7 @@ def dense_rows(format_name: str, rows: torch.Tensor, dtype: torch.dtype) -> torc
 
 def _packed(stored_as: _Format, groups: _Groups, num_inputs: int) -> _Groups:
     def pad(numbers: torch.Tensor) -> torch.Tensor:
-        return pad_groups(numbers.to(torch.float16), num_inputs, stored_as.group_size)
+        return pad_groups(numbers.to(stored_as.scale_dtype), num_inputs, stored_as.group_size)
 
     quants = pack_nibbles(groups.quants) if stored_as.bits == 4 else pad_columns(groups.quants, padded(num_inputs))
     return _Groups(quants, pad(groups.scales), None if groups.minima is None else pad(groups.minima))
@@ -184,7 +192,7 @@ def _iq4_xs(groups: torch.Tensor) -> _Groups:
 def _mxfp4(groups: torch.Tensor) -> _Groups:
     exponents = groups[:, :, 0].int() - 128
     scales = torch.ldexp(torch.ones_like(exponents, dtype=torch.float32), exponents)
-    return _Groups(_levels(TWICE_E2M1, groups[:, :, 1:]).flatten(1), scales)
+    return _Groups(_nibbles(groups[:, :, 1:]).flatten(1), scales)
 
 
 def _unpacked(groups: torch.Tensor, *, format_name: str) -> _Groups:
@@ -231,7 +239,8 @@ GROUPED_FORMATS: dict[str, _Format] = {
     "Q3_K": _Format(8, 16, 0, _q3_k),
     "IQ4_NL": _Format(8, 32, 0, _iq4_nl),
     "IQ4_XS": _Format(8, 32, 0, _iq4_xs),
-    "MXFP4": _Format(8, 32, 0, _mxfp4),
+    # Powers of two are exact in bf16.
+    "MXFP4": _Format(4, 32, 0, _mxfp4, TWICE_E2M1, torch.bfloat16),
     **{
         name: _Format(
             8, 16 if name in ("Q2_K", "IQ2_XS", "IQ2_S", "IQ1_M") else 32, 0, partial(_unpacked, format_name=name)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
-from trunkline_server.backends.cpu.window_sizes import PoolSizes
 from trunkline_server.errors import DoesNotFit, InvalidArgument
 
 if TYPE_CHECKING:
@@ -20,7 +19,9 @@ STATE_ELEMENT_BYTES = 4
 LEAST_STATES = 3
 
 
-def refuse_beside_states(config: ModelConfig, store: StoreOptions | None, draft: Checkpoint | None) -> None:
+def refuse_beside_states(
+    config: ModelConfig, store: StoreOptions | None, draft: Checkpoint | None = None, host_bytes: int | None = None
+) -> None:
     """Raises InvalidArgument for what cannot be used with a model that has recurrent layers."""
     if config.recurrent is None:
         return
@@ -29,6 +30,11 @@ def refuse_beside_states(config: ModelConfig, store: StoreOptions | None, draft:
             "the model has recurrent layers, whose states are not kept on disk",
             hint="leave out `--kv-disk-path`",
         )
+    if host_bytes is not None:
+        raise InvalidArgument(
+            "the model has recurrent layers, whose states are not kept in host memory",
+            hint="leave out `--kv-host-size`",
+        )
     if draft is not None:
         raise InvalidArgument(
             "the model has recurrent layers, whose states cannot be rewound after a wrong draft",
@@ -36,20 +42,8 @@ def refuse_beside_states(config: ModelConfig, store: StoreOptions | None, draft:
         )
 
 
-def with_states(
-    num_blocks: int, num_parts: int | Literal["auto"] | None, config: ModelConfig, left_bytes: int, num_sequences: int
-) -> PoolSizes:
-    """Adds room for states of recurrent layers. left_bytes: the memory that weights, activations and K and V leave."""
-    state_bytes = STATE_ELEMENT_BYTES * config.state_size
-    if not isinstance(num_parts, int):
-        num_parts = num_states(left_bytes, state_bytes, num_sequences)
-    fields = {"states": num_parts, "state_kib": state_bytes >> 10}
-    logger.info("states of recurrent layers are kept", extra={"fields": fields})
-    return PoolSizes(num_blocks=num_blocks, num_window_parts=num_parts)
-
-
 def num_states(left_bytes: int, state_bytes: int, max_step_sequences: int) -> int:
-    """Returns how many states of recurrent layers are kept, of `state_bytes` each. Raises DoesNotFit.
+    """Returns and logs how many states of recurrent layers are kept, of `state_bytes` each. Raises DoesNotFit.
 
     A running sequence needs up to three: that before a step, and two that the step leaves. As many again are kept for
     later prompts, if half of the memory that is left has room for them.
@@ -61,4 +55,7 @@ def num_states(left_bytes: int, state_bytes: int, max_step_sequences: int) -> in
             f"activations and KV pool leave {max(left_bytes, 0) >> 20} MiB, of which states get half",
             hint="lower `--max-batch-total-tokens`, or choose a smaller or more quantised model",
         )
-    return min(fitting, 2 * LEAST_STATES * max_step_sequences)
+    num_kept = min(fitting, 2 * LEAST_STATES * max_step_sequences)
+    fields = {"states": num_kept, "state_kib": state_bytes >> 10}
+    logger.info("states of recurrent layers are kept", extra={"fields": fields})
+    return num_kept
