@@ -19,6 +19,7 @@ TABLES = {
     "generate": ("## `POST /generate`, `POST /generate_stream`, `POST /`", "field"),
     "parameters": ("## `POST /generate`, `POST /generate_stream`, `POST /`", "field of `parameters`"),
     "tokenize": ("## `POST /tokenize`", "field"),
+    "detokenize": ("## `POST /detokenize`", "field"),
     "embeddings": (VECTORS, "field of `/v1/embeddings`"),
     "embed": (VECTORS, "field of `/embed`"),
     "rerank": (VECTORS, "field of `/v1/rerank` and `/rerank`"),

@@ -1,25 +1,30 @@
 //! Replies of models. Their division into text, reasoning and calls must not depend on how a reply arrives in pieces,
 //! and no text may be lost.
 
-use trunkline_reply::{Piece, ReasoningMarks, ReasoningStart, ReplyParser, Sections, ToolFormat};
+use trunkline_reply::{Piece, ReasoningMarks, ReasoningStart, ReplyParser, Sections, Signature, ToolFormat};
 
-const FORMATS: [Option<ToolFormat>; 6] = [
-    None,
-    Some(ToolFormat::HERMES),
-    Some(ToolFormat::LLAMA3),
-    Some(ToolFormat::MISTRAL),
-    Some(ToolFormat::PYTHONIC),
-    Some(ToolFormat::JSON),
-];
 const STARTS: [Option<ReasoningStart>; 3] =
     [None, Some(ReasoningStart::InPrompt), Some(ReasoningStart::InReply)];
 
+/// Returns the format and the start of reasoning that a byte stands for.
+fn mode(byte: u8) -> (Option<ToolFormat>, Option<ReasoningStart>) {
+    let byte = usize::from(byte);
+    let num_formats = ToolFormat::ALL.len() + 1;
+    (ToolFormat::ALL.get(byte % num_formats).copied(), STARTS[byte / num_formats % 3])
+}
+
+/// Returns the byte of a format and the start of reasoning at an index of [`STARTS`].
+fn byte(format: Option<ToolFormat>, start: usize) -> u8 {
+    let idx = ToolFormat::ALL.iter().position(|each| Some(*each) == format).unwrap_or(ToolFormat::ALL.len());
+    u8::try_from(start * (ToolFormat::ALL.len() + 1) + idx).expect("few formats")
+}
+
 /// Parses the pieces of a reply and joins adjacent results of the same kind.
-fn read(mode: u8, pieces: &[&str]) -> Vec<Piece> {
-    let tools =
-        FORMATS[usize::from(mode) % 6].map(|format| (format, vec!["f".to_owned(), "get_weather".to_owned()]));
+fn read((format, start): (Option<ToolFormat>, Option<ReasoningStart>), pieces: &[&str]) -> Vec<Piece> {
+    let code = serde_json::json!({"properties": {"code": {"type": "string"}}});
+    let tools = || ["f", "get_weather"].map(|name| Signature::new(name, &code)).to_vec();
     let mut parser =
-        ReplyParser::new(Sections::new(STARTS[usize::from(mode) / 6 % 3], ReasoningMarks::Think), tools);
+        ReplyParser::new(Sections::new(start, ReasoningMarks::Think), format.map(|format| (format, tools())));
     let mut out = Vec::new();
     for piece in pieces {
         parser.push(piece, &mut out);
@@ -39,11 +44,10 @@ fn read(mode: u8, pieces: &[&str]) -> Vec<Piece> {
 
 /// Runs an input that consists of a byte for the format, one for the size of pieces, and the reply.
 pub fn run(data: &[u8]) {
-    let [mode, cut, text @ ..] = data else { return };
-    let text = String::from_utf8_lossy(text);
-    let whole = read(*mode, &[&text]);
-    let is_plain = FORMATS[usize::from(*mode) % 6].is_none() && STARTS[usize::from(*mode) / 6 % 3].is_none();
-    if is_plain {
+    let [first, cut, text @ ..] = data else { return };
+    let (text, mode) = (String::from_utf8_lossy(text), mode(*first));
+    let whole = read(mode, &[&text]);
+    if mode == (None, None) {
         let expected: &[Piece] = if text.is_empty() { &[] } else { &[Piece::Text(text.to_string())] };
         assert_eq!(whole, expected);
     }
@@ -51,22 +55,35 @@ pub fn run(data: &[u8]) {
     let chars: Vec<usize> = text.char_indices().map(|(at, _)| at).chain([text.len()]).collect();
     let cuts: Vec<usize> = chars.iter().copied().step_by(step).chain([text.len()]).collect();
     let pieces: Vec<&str> = cuts.windows(2).map(|pair| &text[pair[0]..pair[1]]).collect();
-    assert_eq!(read(*mode, &pieces), whole, "cut every {step} characters: {text:?}");
+    assert_eq!(read(mode, &pieces), whole, "cut every {step} characters: {text:?}");
 }
 
 /// Returns replies in the format of each model family.
 pub fn seeds() -> Vec<Vec<u8>> {
+    let call = "{\"name\": \"f\", \"arguments\": {\"a\": [1, \"}\"]}}";
+    let hermes = format!("<tool_call>\n{call}\n</tool_call>");
+    let reasoning = format!("<think>\nfirst</think>\n\nthen {hermes} and text");
+    let list = format!("[{call}, {call}]");
     [
-        "\x01\0<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": [1, \"}\"]}}\n</tool_call>",
-        "\x02\x01<|python_tag|>{\"name\": \"get_weather\", \"parameters\": {\"city\": \"Paris\"}}",
-        "\x03\x02[TOOL_CALLS] [{\"name\": \"f\", \"arguments\": {}}, {\"name\": \"f\", \"arguments\": {\"x\": null}}]",
-        "\x04\x03[f(a=1, b='x', c=[True, None]), get_weather(city=\"Paris\")]",
-        "\x05\x04[{\"name\": \"f\", \"arguments\": {\"a\": \"\\u00e9\"}}]",
-        "\x0d\0<think>\nfirst</think>\n\nthen <tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call> and text",
-        "\x07\x02thought</think>answer",
-        "\x01\x02a < b <tool_ {\"name\": \"f\"} [f( ]",
+        (Some(ToolFormat::HERMES), 0, hermes.as_str()),
+        (Some(ToolFormat::HERMES), 2, &reasoning),
+        (Some(ToolFormat::HERMES), 0, "a < b <tool_ {\"name\": \"f\"} [f( ]"),
+        (None, 1, "thought</think>answer"),
+        (Some(ToolFormat::LLAMA3), 0, "<|python_tag|>{\"name\": \"get_weather\", \"parameters\": {\"city\": \"Paris\"}}"),
+        (Some(ToolFormat::MISTRAL), 0, &format!("[TOOL_CALLS] {list}")),
+        (Some(ToolFormat::PYTHONIC), 0, "[f(a=1, b='x', c=[True, None]), get_weather(city=\"Paris\")]"),
+        (Some(ToolFormat::JSON), 0, "[{\"name\": \"f\", \"arguments\": {\"a\": \"\\u00e9\"}}]"),
+        (Some(ToolFormat::DEEPSEEK), 0, "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n{}\n```<｜tool▁call▁end｜>"),
+        (Some(ToolFormat::KIMI), 0, "<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{\"a\": 1}<|tool_call_end|>"),
+        (Some(ToolFormat::GRANITE), 0, &format!("<|tool_call|>{list}")),
+        (Some(ToolFormat::PHI4), 0, &format!("functools{list}")),
+        (Some(ToolFormat::COMMAND), 0, "<|START_ACTION|>[{\"tool_name\": \"f\", \"parameters\": {}}]<|END_ACTION|>"),
+        (Some(ToolFormat::XLAM), 0, &format!("```json\n{list}\n```")),
+        (Some(ToolFormat::OLMO3), 0, "<function_calls>\nf(a=1)\nget_weather(city='Paris')\n</function_calls>"),
+        (Some(ToolFormat::GLM), 0, "<tool_call>f\n<arg_key>code</arg_key>\n<arg_value>x\n</arg_value>\n</tool_call>"),
+        (Some(ToolFormat::QWEN3_CODER), 0, "<tool_call>\n<function=f>\n<parameter=code>\nx\n</parameter>\n</function>\n</tool_call>"),
     ]
-    .map(Vec::from)
+    .map(|(format, start, text)| [&[byte(format, start), 0], text.as_bytes()].concat())
     .to_vec()
 }
 
@@ -90,6 +107,16 @@ pub fn words() -> Vec<String> {
         "'",
         "```json\n",
         ";",
+        "<｜tool▁sep｜>",
+        "<|tool_call_argument_begin|>",
+        "<|tool_call|>",
+        "<function_calls>",
+        "<arg_key>",
+        "<arg_value>",
+        "</arg_value>",
+        "<function=f>",
+        "<parameter=",
+        "</parameter>",
     ]
     .map(String::from)
     .to_vec()

@@ -63,6 +63,11 @@ pub enum ApiError {
         "response `{id}` is not stored; hint: send the whole conversation or raise `--max-response-store-bytes`"
     )]
     UnknownResponse { id: String },
+    #[error(
+        "response `{id}` cannot be cancelled, because it was not created with `background`; hint: this server has no \
+         responses in the background; close the connection to stop one that is being generated"
+    )]
+    NotInBackground { id: String },
     /// Prompt and output together exceed the context. `field` is the dialect's name for the output length.
     #[error(
         "this model's maximum context length is {limit} tokens, but the prompt has {prompt_tokens} and `{field}` asks \
@@ -109,10 +114,22 @@ pub enum ApiError {
     BodyBroken,
     #[error("{problem}; hint: send `Authorization: Bearer KEY` or `x-api-key: KEY`")]
     InvalidApiKey { problem: &'static str },
-    #[error("no route `{path}`; hint: `/docs` lists all routes")]
-    UnknownRoute { path: String },
-    #[error("`{path}` does not support method `{method}`")]
-    UnknownMethod { path: String, method: String },
+    #[error(
+        "no route `{path}`; hint: {}",
+        similar.as_ref().map_or_else(|| "`/docs` lists all routes".to_owned(), |path| format!("use `{path}`"))
+    )]
+    UnknownRoute {
+        path: String,
+        /// A route whose path differs only by `/v1` or a slash at the end.
+        similar: Option<String>,
+    },
+    #[error("`{path}` does not support method `{method}`; hint: {}", hint_of_methods(allowed))]
+    UnknownMethod {
+        path: String,
+        method: String,
+        /// The methods that the route supports, as far as `/docs` lists them.
+        allowed: Vec<&'static str>,
+    },
     #[error(
         "{limit} of {limit} requests are open; hint: retry after {retry_after_s} s or raise `--max-concurrent-requests`"
     )]
@@ -209,6 +226,13 @@ pub enum ApiError {
     Bug { request_id: RequestId },
 }
 
+fn hint_of_methods(allowed: &[&str]) -> String {
+    match allowed {
+        [] => "`/docs` lists all routes".to_owned(),
+        allowed => format!("use `{}`", allowed.join("` or `")),
+    }
+}
+
 impl ApiError {
     /// Returns an error about a field's value. `problem` follows the field's name in the text.
     pub fn value(field: impl Into<String>, problem: impl Into<String>) -> Self {
@@ -240,6 +264,7 @@ impl ApiError {
             Self::NoVectors | Self::NoEmbeddings => (400, "embeddings_not_supported"),
             Self::NoClasses | Self::NoScores { .. } => (400, "scores_not_supported"),
             Self::NoGeneration => (400, "generation_not_supported"),
+            Self::NotInBackground { .. } => (400, "response_not_in_background"),
             Self::GrammarFailed { .. } => (400, "grammar_failed"),
             Self::BodyBroken => (400, "body_broken"),
             Self::AnswerTooLarge { .. } => (400, "answer_too_large"),

@@ -9,7 +9,7 @@
 //! The prompt has the `<|start|>assistant` of the first message. A message with a recipient (`to=`) is content together
 //! with its header, in which the tool format finds the name.
 
-use crate::sections::{Section, mark_prefix_len};
+use crate::sections::{Section, first_mark, held_len};
 
 pub(crate) const START: &str = "<|start|>";
 pub(crate) const CHANNEL: &str = "<|channel|>";
@@ -69,10 +69,8 @@ impl Channels {
                 },
                 Self::Body(Section::Content) if content_is_last => return rest,
                 Self::Body(section) => {
-                    let first = BODY_ENDS.iter().filter_map(|mark| Some((rest.find(mark)?, *mark))).min();
-                    let Some((at, mark)) = first else {
-                        let held = BODY_ENDS.iter().map(|mark| mark_prefix_len(rest, mark)).max();
-                        let (certain, held) = rest.split_at(rest.len() - held.unwrap_or(0));
+                    let Some((at, mark)) = first_mark(rest, &BODY_ENDS) else {
+                        let (certain, held) = rest.split_at(rest.len() - held_len(rest, &BODY_ENDS));
                         emit(section, certain);
                         return held;
                     };

@@ -31,7 +31,7 @@ enum Member {
 impl Member {
     fn from_key(key: &str) -> Self {
         match key {
-            "name" => Self::Name,
+            "name" | "tool_name" => Self::Name,
             "function" => Self::Function,
             "arguments" | "parameters" | "input" => Self::Arguments,
             _ => Self::Other,

@@ -28,6 +28,8 @@ pub mod python_calls;
 pub mod python_string;
 mod reasoning;
 mod sections;
+mod signature;
+mod tagged_arguments;
 mod tool_calls;
 
 pub use formats::ToolFormat;
@@ -35,4 +37,5 @@ pub use parser::ReplyParser;
 pub use piece::Piece;
 pub use reasoning::{ReasoningMarks, ReasoningStart};
 pub use sections::{Section, Sections};
+pub use signature::Signature;
 pub use tool_calls::ReplyEnd;

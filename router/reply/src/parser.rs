@@ -3,6 +3,7 @@
 use crate::formats::ToolFormat;
 use crate::piece::{Piece, push_nonempty};
 use crate::sections::{Section, Sections};
+use crate::signature::Signature;
 use crate::tool_calls::{ReplyEnd, ToolCallParser};
 
 /// Splits a reply into pieces while its text arrives.
@@ -14,8 +15,8 @@ pub struct ReplyParser {
 
 impl ReplyParser {
     /// Creates a parser that finds reasoning with `sections` and calls in the format and of the tools in `tools`.
-    pub fn new(sections: Sections, tools: Option<(ToolFormat, Vec<String>)>) -> Self {
-        Self { sections, tools: tools.map(|(format, names)| ToolCallParser::new(format, names)) }
+    pub fn new(sections: Sections, tools: Option<(ToolFormat, Vec<Signature>)>) -> Self {
+        Self { sections, tools: tools.map(|(format, tools)| ToolCallParser::new(format, tools)) }
     }
 
     /// Parses a complete reply.

@@ -1,10 +1,11 @@
-//! Parses calls written as a Python list, `[name(key=value, ...), ...]`.
+//! Parses calls written as a Python list, `[name(key=value, ...), ...]`, or one a line.
 
 use std::collections::HashSet;
 
 use serde_json::Number;
 
 use crate::python_string::{self, StringScanner};
+use crate::signature::{self, Signature};
 
 const MAX_DEPTH: usize = 32;
 
@@ -25,12 +26,19 @@ pub struct ListScanner {
     pos: usize,
     depth: usize,
     strings: StringScanner,
+    /// The byte that ends a list without brackets.
+    end: Option<u8>,
 }
 
 impl ListScanner {
     /// Creates a scanner of the list that begins at the byte `start` of the text.
     pub fn new(start: usize) -> Self {
         Self { pos: start, ..Self::default() }
+    }
+
+    /// Creates a scanner of calls without a bracket around them, which end before the byte `end`.
+    pub fn new_lines(start: usize, end: u8) -> Self {
+        Self { pos: start, end: Some(end), ..Self::default() }
     }
 
     /// Continues with `text`, which is the text of the last call with more appended.
@@ -41,14 +49,17 @@ impl ListScanner {
                 continue;
             }
             match byte {
-                b'[' | b'(' | b'{' if self.depth > 0 || byte == b'[' => self.depth += 1,
+                _ if self.depth == 0 && self.end == Some(byte) => return ListScan::Complete(self.pos - 1),
+                b'[' | b'(' | b'{' if self.depth > 0 || self.end.is_some() || byte == b'[' => self.depth += 1,
                 b']' | b')' | b'}' if self.depth > 0 => {
                     self.depth -= 1;
-                    if self.depth == 0 {
+                    if self.depth == 0 && self.end.is_none() {
                         return ListScan::Complete(self.pos);
                     }
                 }
-                _ if self.depth == 0 && !byte.is_ascii_whitespace() => return ListScan::NotAList,
+                _ if self.depth == 0 && self.end.is_none() && !byte.is_ascii_whitespace() => {
+                    return ListScan::NotAList;
+                }
                 _ => {}
             }
         }
@@ -56,26 +67,38 @@ impl ListScanner {
     }
 }
 
-/// Returns whether `text` may begin a list of calls of known tools, which starts with `[`, a name and `(`.
-pub fn may_be_calls(text: &str, tools: &[String]) -> bool {
-    let Some(rest) = text.trim_start().strip_prefix('[') else { return text.trim_start().is_empty() };
-    let rest = rest.trim_start();
+/// Returns whether `text` may begin calls of known tools: `[`, if they are a list, then a name and `(`.
+pub fn may_be_calls(text: &str, tools: &[Signature]) -> bool {
+    let text = text.trim_start();
+    let rest = text.strip_prefix('[').unwrap_or(text).trim_start();
     match rest.split_once('(') {
-        Some((name, _)) => tools.iter().any(|tool| tool == name.trim_end()),
-        None => tools.iter().any(|tool| tool.starts_with(rest.trim_end())),
+        Some((name, _)) => signature::is_known(tools, name.trim_end()),
+        None => signature::may_be_known(tools, rest.trim_end()),
     }
 }
 
 /// Parses a complete list of calls into names and JSON objects of arguments. Returns `None` if it is anything else.
 pub fn parse(list: &str) -> Option<Vec<(String, String)>> {
     let mut parser = Parser { rest: list.trim() };
-    parser.take("[")?;
     let mut calls = Vec::new();
-    parser.list("]", |parser| {
-        calls.push(parser.call()?);
-        Some(())
-    })?;
+    if parser.take("[").is_some() {
+        parser.list("]", |parser| {
+            calls.push(parser.call()?);
+            Some(())
+        })?;
+    } else {
+        while !parser.rest.trim().is_empty() {
+            calls.push(parser.call()?);
+        }
+    }
     parser.rest.trim().is_empty().then_some(calls)
+}
+
+/// Parses a Python literal and returns it as JSON.
+pub fn literal(text: &str) -> Option<String> {
+    let (mut parser, mut json) = (Parser { rest: text }, String::new());
+    parser.value(0, &mut json)?;
+    parser.rest.trim().is_empty().then_some(json)
 }
 
 struct Parser<'a> {

@@ -19,6 +19,8 @@ pub enum ReasoningMarks {
     Think,
     /// `[THINK]` and `[/THINK]`, written by Mistral models since tokenizer version 13.
     Mistral,
+    /// `<|START_THINKING|>` and `<|END_THINKING|>`, written by Command A and R7B, which also mark the content.
+    Command,
     /// Messages with the channel `analysis`, written by GPT-OSS. Other messages have marks too.
     Harmony,
 }
@@ -27,13 +29,16 @@ impl ReasoningMarks {
     /// Finds the marks that a chat template uses. Returns `None` if the template does not mention reasoning.
     pub fn from_template(source: &str) -> Option<Self> {
         let mark = |marks: &Self| if *marks == Self::Harmony { marks.open() } else { marks.close() };
-        [Self::Think, Self::Mistral, Self::Harmony].into_iter().find(|marks| source.contains(mark(marks)))
+        [Self::Think, Self::Mistral, Self::Command, Self::Harmony]
+            .into_iter()
+            .find(|marks| source.contains(mark(marks)))
     }
 
     pub fn open(self) -> &'static str {
         match self {
             Self::Think => "<think>",
             Self::Mistral => "[THINK]",
+            Self::Command => "<|START_THINKING|>",
             Self::Harmony => "<|channel|>analysis<|message|>",
         }
     }
@@ -42,6 +47,7 @@ impl ReasoningMarks {
         match self {
             Self::Think => "</think>",
             Self::Mistral => "[/THINK]",
+            Self::Command => "<|END_THINKING|>",
             Self::Harmony => channels::END,
         }
     }
@@ -49,8 +55,16 @@ impl ReasoningMarks {
     /// Returns the mark that opens the content. It is empty if the content has none.
     pub fn content(self) -> &'static str {
         match self {
-            Self::Think | Self::Mistral => "",
+            Self::Think | Self::Mistral | Self::Command => "",
             Self::Harmony => "<|channel|>final<|message|>",
+        }
+    }
+
+    /// Returns marks around the content that are no part of it.
+    pub fn around_content(self) -> &'static [&'static str] {
+        match self {
+            Self::Command => &["<|START_RESPONSE|>", "<|END_RESPONSE|>"],
+            Self::Think | Self::Mistral | Self::Harmony => &[],
         }
     }
 
@@ -64,7 +78,7 @@ impl ReasoningMarks {
     /// empty if a reply is one message.
     pub fn message(self) -> &'static str {
         match self {
-            Self::Think | Self::Mistral => "",
+            Self::Think | Self::Mistral | Self::Command => "",
             Self::Harmony => "<|start|>assistant",
         }
     }
@@ -74,6 +88,7 @@ impl ReasoningMarks {
         match self {
             Self::Think => &["<think>", "</think>"],
             Self::Mistral => &["[THINK]", "[/THINK]"],
+            Self::Command => &["<|START_THINKING|>", "<|END_THINKING|>"],
             Self::Harmony => &[channels::START, channels::CHANNEL, channels::MESSAGE, channels::END],
         }
     }

@@ -6,8 +6,8 @@ use crate::reasoning::{ReasoningMarks, ReasoningStart};
 /// The section of a reply that a part of the text belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Section {
-    /// A reasoning mark, with the white space before an opening mark or after a closing one; or the header or the end
-    /// of a message in the harmony format.
+    /// A reasoning mark, with the white space before an opening mark or after a closing one; a mark around the content;
+    /// or the header or the end of a message in the harmony format.
     Mark,
     /// The text between the marks.
     Reasoning,
@@ -67,7 +67,7 @@ impl Sections {
                 emit(section, part);
             }
         };
-        if self.stage == Stage::Content {
+        if self.stage == Stage::Content && self.content_marks().is_empty() {
             return emit(Section::Content, text);
         }
         let mut held = std::mem::take(&mut self.held);
@@ -89,6 +89,11 @@ impl Sections {
         if !held.is_empty() {
             emit(section, &held);
         }
+    }
+
+    /// Returns the marks that the content may have around it.
+    fn content_marks(&self) -> &'static [&'static str] {
+        if self.content_is_last { &[] } else { self.marks.around_content() }
     }
 
     /// Emits the parts of `text` that are certain, and returns the rest.
@@ -139,12 +144,29 @@ impl Sections {
                     self.stage = Stage::Content;
                 }
                 Stage::Content => {
-                    emit(Section::Content, rest);
-                    return "";
+                    let marks = self.content_marks();
+                    let Some((at, mark)) = first_mark(rest, marks) else {
+                        let (certain, held) = rest.split_at(rest.len() - held_len(rest, marks));
+                        emit(Section::Content, certain);
+                        return held;
+                    };
+                    emit(Section::Content, &rest[..at]);
+                    emit(Section::Mark, mark);
+                    rest = &rest[at + mark.len()..];
                 }
             }
         }
     }
+}
+
+/// Finds the first of several marks in a text.
+pub(crate) fn first_mark<'a>(text: &str, marks: &[&'a str]) -> Option<(usize, &'a str)> {
+    marks.iter().filter_map(|mark| Some((text.find(mark)?, *mark))).min()
+}
+
+/// Returns the length of the longest suffix of `text` that is a proper prefix of one of the marks.
+pub(crate) fn held_len(text: &str, marks: &[&str]) -> usize {
+    marks.iter().map(|mark| mark_prefix_len(text, mark)).max().unwrap_or(0)
 }
 
 /// Returns the length of the longest suffix of `text` that is a proper prefix of `mark`.

@@ -6,7 +6,9 @@ use crate::json_scanner::{Scan, Scanner};
 use crate::lenient_json::LenientScanner;
 use crate::piece::{Piece, push_nonempty};
 use crate::python_calls::{self, ListScan, ListScanner};
-use crate::sections::mark_prefix_len;
+use crate::sections::{first_mark, held_len};
+use crate::signature::{self, Signature};
+use crate::tagged_arguments::TaggedReader;
 
 /// The way in which a reply ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,19 +32,38 @@ enum State {
     /// The buffer begins with a Python list that may hold calls.
     PythonList(ListScanner),
     /// In the arguments of a call whose name preceded them.
-    Arguments(LenientScanner),
+    Arguments(ArgumentsReader),
     AfterCall {
         in_list: bool,
     },
+    /// After a closing mark, which others may follow.
+    Closed,
     /// In an item of a list of calls that is not a call. The item is text, and the list continues after it.
     TextItem(Scanner),
+}
+
+/// Reads the arguments of a call whose name preceded them.
+#[derive(Debug, Clone)]
+enum ArgumentsReader {
+    Json(LenientScanner),
+    Tagged(Box<TaggedReader>),
+}
+
+impl ArgumentsReader {
+    /// Continues with `text`, which is the text of the last call with more appended, and appends JSON to `out`.
+    fn read(&mut self, text: &str, out: &mut String) -> Scan {
+        match self {
+            Self::Json(scanner) => scanner.read(text, out),
+            Self::Tagged(reader) => reader.read(text, out),
+        }
+    }
 }
 
 /// Separates calls from the text around them.
 #[derive(Debug, Clone)]
 pub struct ToolCallParser {
     format: ToolFormat,
-    tools: Vec<String>,
+    tools: Vec<Signature>,
     state: State,
     /// Text held back. It begins with the possible call while one is being read.
     buffer: String,
@@ -58,8 +79,8 @@ pub struct ToolCallParser {
 }
 
 impl ToolCallParser {
-    /// Creates a parser that takes only `tools` for names of tools.
-    pub fn new(format: ToolFormat, tools: Vec<String>) -> Self {
+    /// Creates a parser of calls of `tools`.
+    pub fn new(format: ToolFormat, tools: Vec<Signature>) -> Self {
         Self {
             format,
             tools,
@@ -91,9 +112,9 @@ impl ToolCallParser {
                 State::Text => break,
                 State::Arguments(_) => self.end_cut_call(out),
                 State::Object { reader, .. } if reader.has_begun() => self.end_cut_call(out),
-                State::AfterCall { .. } => {
+                State::AfterCall { .. } | State::Closed => {
                     let rest = self.without_extra_brackets(self.buffer.trim());
-                    if self.format.closing_mark().is_some_and(|mark| mark.starts_with(rest)) {
+                    if self.format.closing_marks().iter().any(|mark| mark.starts_with(rest)) {
                         self.buffer.clear();
                     }
                     self.state = State::Text;
@@ -124,9 +145,9 @@ impl ToolCallParser {
                 ListScan::Complete(end) => self.read_python_list(end, out),
             },
             State::Object { .. } => self.read_object(out),
-            State::Arguments(scanner) => {
+            State::Arguments(reader) => {
                 let mut arguments = String::new();
-                let scan = scanner.read(&self.buffer, &mut arguments);
+                let scan = reader.read(&self.buffer, &mut arguments);
                 push_nonempty(&arguments, Piece::Arguments, out);
                 let (Scan::Complete(end) | Scan::Invalid(end)) = scan else { return false };
                 out.push(Piece::CallEnd);
@@ -152,6 +173,7 @@ impl ToolCallParser {
                 let in_list = *in_list;
                 self.read_after_call(in_list)
             }
+            State::Closed => self.read_closing_mark(),
         }
     }
 
@@ -170,13 +192,12 @@ impl ToolCallParser {
             }
         }
         let marks = self.format.opening_marks();
-        if let Some(at) = marks.iter().filter_map(|mark| self.buffer.find(mark)).min() {
+        if let Some((at, _)) = first_mark(&self.buffer, marks) {
             self.take_text(at, out);
             self.state = State::Opened;
             return true;
         }
-        let held = marks.iter().map(|mark| mark_prefix_len(&self.buffer, mark)).max().unwrap_or(0);
-        self.take_text(self.buffer.len() - held, out);
+        self.take_text(self.buffer.len() - held_len(&self.buffer, marks), out);
         false
     }
 
@@ -203,14 +224,25 @@ impl ToolCallParser {
                 self.state = State::PythonList(ListScanner::new(offset));
                 true
             }
-            CallStart::Named { name, arguments_at } => self.begin_named(name, offset + arguments_at, out),
+            CallStart::PythonLines => {
+                self.state = State::PythonList(ListScanner::new_lines(offset, b'<'));
+                true
+            }
+            CallStart::Named { name, arguments_at } => {
+                let scanner = LenientScanner::new(offset + arguments_at);
+                self.begin_named(name, ArgumentsReader::Json(scanner), out)
+            }
+            CallStart::Tagged { name, arguments_at, tags } => {
+                let Some(tool) = self.tools.iter().find(|tool| tool.name() == name) else { return false };
+                let reader = TaggedReader::new(tags, tool.clone(), offset + arguments_at);
+                self.begin_named(name, ArgumentsReader::Tagged(Box::new(reader)), out)
+            }
         }
     }
 
-    fn begin_named(&mut self, name: String, arguments_at: usize, out: &mut Vec<Piece>) -> bool {
-        let scanner = LenientScanner::new(arguments_at);
+    fn begin_named(&mut self, name: String, reader: ArgumentsReader, out: &mut Vec<Piece>) -> bool {
         if let Some(end) = self.complete {
-            let is_broken = match scanner.clone().read(&self.buffer, &mut String::new()) {
+            let is_broken = match reader.clone().read(&self.buffer, &mut String::new()) {
                 Scan::Invalid(_) => true,
                 Scan::Incomplete => end == ReplyEnd::Stopped,
                 Scan::Complete(_) => false,
@@ -221,7 +253,7 @@ impl ToolCallParser {
         }
         out.push(Piece::CallBegin { name });
         self.note_call();
-        self.state = State::Arguments(scanner);
+        self.state = State::Arguments(reader);
         true
     }
 
@@ -235,7 +267,7 @@ impl ToolCallParser {
         let in_list = *in_list;
         let tools = &self.tools;
         let mut pieces = Vec::new();
-        let scan = reader.read(&self.buffer, &|name| tools.iter().any(|tool| tool == name), &mut pieces);
+        let scan = reader.read(&self.buffer, &|name| signature::is_known(tools, name), &mut pieces);
         let is_rejected = match scan {
             CallScan::NotACall => true,
             CallScan::Invalid(_) => self.complete.is_some(),
@@ -258,7 +290,7 @@ impl ToolCallParser {
     fn read_python_list(&mut self, end: usize, out: &mut Vec<Piece>) -> bool {
         let list = self.buffer[..end].trim_start_matches(self.format.opening_marks()[0]);
         let calls = python_calls::parse(list).filter(|calls| {
-            !calls.is_empty() && calls.iter().all(|(name, _)| self.tools.iter().any(|tool| tool == name))
+            !calls.is_empty() && calls.iter().all(|(name, _)| signature::is_known(&self.tools, name))
         });
         let Some(calls) = calls else { return self.reject_call(out) };
         for (name, arguments) in calls {
@@ -287,15 +319,22 @@ impl ToolCallParser {
             }
             _ => {}
         }
-        if let Some(mark) = self.format.closing_mark() {
-            let rest = self.without_extra_brackets(rest);
-            if rest.starts_with(mark) {
-                self.buffer.drain(..self.buffer.len() - rest.len() + mark.len());
-            } else if mark.starts_with(rest) {
-                return false;
-            }
+        self.read_closing_mark()
+    }
+
+    /// Drops the closing mark that the buffer begins with, after white space and surplus brackets. What follows the
+    /// last mark is text.
+    fn read_closing_mark(&mut self) -> bool {
+        let marks = self.format.closing_marks();
+        let rest = self.without_extra_brackets(self.buffer.trim_start());
+        if let Some(mark) = marks.iter().find(|mark| rest.starts_with(**mark)) {
+            self.buffer.drain(..self.buffer.len() - rest.len() + mark.len());
+            self.state = State::Closed;
+        } else if marks.iter().any(|mark| mark.starts_with(rest)) {
+            return false;
+        } else {
+            self.state = State::Text;
         }
-        self.state = State::Text;
         true
     }
 

@@ -1,5 +1,7 @@
 //! The OpenAPI document of all routes.
 
+use std::sync::LazyLock;
+
 use trunkline_contract::range;
 use utoipa::openapi::path::Operation;
 use utoipa::openapi::schema::{Object, Schema, SchemaType, Type};
@@ -7,7 +9,7 @@ use utoipa::openapi::{Content, Ref, RefOr, ResponseBuilder};
 use utoipa::{Modify, Number, OpenApi};
 
 use super::dialect::Dialect;
-use super::{anthropic, kv, openai, operate, responses, tgi, usage, vectors};
+use super::{anthropic, kv, models, openai, operate, responses, tgi, usage, vectors};
 use crate::tenants;
 
 /// Routes that can stream, with the schema of an event's data if it is one type.
@@ -26,7 +28,7 @@ const COMPUTING: [&str; 6] =
 /// Routes that need the model's limits, but no step.
 const WITHOUT_STEPS: [&str; 2] = ["/v1/chat/completions/render", "/v1/completions/render"];
 /// Routes of TGI's dialect whose body may name a model.
-const WITH_MODEL: [&str; 4] = ["/chat_tokenize", "/invocations", "/rerank", "/vertex"];
+const WITH_MODEL: [&str; 5] = ["/chat_tokenize", "/detokenize", "/invocations", "/rerank", "/vertex"];
 /// The errors that any route with a body may return.
 const WITH_BODY: [(&str, &str); 4] = [
     ("400", "The body is not JSON, or the request is invalid"),
@@ -48,11 +50,14 @@ const WITH_BODY: [(&str, &str); 4] = [
         openai::completions::completions,
         openai::render::render_chat,
         openai::render::render_completion,
-        openai::models::list_models,
-        openai::models::get_model,
+        models::list_models,
+        models::get_model,
         responses::route::create,
         responses::route::get,
         responses::route::delete,
+        responses::route::input_tokens,
+        responses::route::cancel,
+        responses::items::input_items,
         anthropic::messages::create,
         anthropic::messages::count_tokens,
         tgi::generate::generate,
@@ -61,6 +66,7 @@ const WITH_BODY: [(&str, &str); 4] = [
         tgi::info::info,
         tgi::tokenize::tokenize,
         tgi::tokenize::chat_tokenize,
+        tgi::detokenize::detokenize,
         tgi::platforms::invocations,
         tgi::platforms::vertex,
         vectors::embeddings::embeddings,
@@ -84,10 +90,35 @@ const WITH_BODY: [(&str, &str); 4] = [
         operate::metrics,
         usage::usage,
     ),
-    components(schemas(openai::Chunk<'_>, openai::StopReason, tgi::StreamAnswer)),
+    components(schemas(
+        openai::Chunk<'_>,
+        openai::StopReason,
+        tgi::StreamAnswer,
+        models::anthropic::ModelInfo,
+        models::anthropic::ModelPage
+    )),
     modifiers(&CommonAnswers, &SamplingRanges)
 )]
 pub struct ApiDoc;
+
+/// The document, built once for errors about routes.
+static DOCUMENT: LazyLock<utoipa::openapi::OpenApi> = LazyLock::new(ApiDoc::openapi);
+
+/// Returns the path that a client may have meant whose base URL lacks `/v1` or has it twice, or whose path ends with a
+/// slash.
+pub fn similar_path(path: &str) -> Option<String> {
+    let path = path.trim_end_matches('/');
+    let meant =
+        [Some(path.to_owned()), Some(format!("/v1{path}")), path.strip_prefix("/v1").map(str::to_owned)];
+    meant.into_iter().flatten().find(|meant| DOCUMENT.paths.paths.contains_key(meant))
+}
+
+/// Returns the methods of a route; none if the document does not list it.
+pub fn methods_of(route: &str) -> Vec<&'static str> {
+    let item = DOCUMENT.paths.paths.get(&route.replace("{*", "{"));
+    let methods = item.map(|item| [("GET", &item.get), ("POST", &item.post), ("DELETE", &item.delete)]);
+    methods.into_iter().flatten().filter_map(|(name, operation)| operation.as_ref().map(|_| name)).collect()
+}
 
 /// Adds the responses that do not depend on the handler: event streams, and errors of keys, bodies and models.
 struct CommonAnswers;

@@ -34,12 +34,19 @@ pub struct StoredResponse {
 pub struct Turn {
     before: Option<Arc<Turn>>,
     messages: Vec<ChatMessage>,
+    /// The number of messages before the reply.
+    num_input: usize,
     num_bytes: usize,
     /// The bytes of all live turns of the store and of its tenant, which it shares with them.
     counters: [Arc<AtomicUsize>; 2],
 }
 
 impl Turn {
+    /// Returns the messages of the request, without those of the responses that it continues.
+    pub fn input(&self) -> &[ChatMessage] {
+        &self.messages[..self.num_input]
+    }
+
     /// Returns all messages of the conversation up to this turn, oldest first. O(conversation).
     pub fn conversation(&self) -> Vec<ChatMessage> {
         let mut turns = vec![self];
@@ -136,14 +143,17 @@ impl ResponseStore {
         self.max_bytes > 0
     }
 
-    /// Stores a response with the turn `before` it and the messages that it adds.
+    /// Stores a response with the turn `before` it and the messages that it adds, those of the request and the reply.
     pub fn put(
         &self,
         owner: Option<&str>,
         before: Option<Arc<Turn>>,
-        messages: Vec<ChatMessage>,
+        mut messages: Vec<ChatMessage>,
+        reply: Option<ChatMessage>,
         response: StoredResponse,
     ) {
+        let num_input = messages.len();
+        messages.extend(reply);
         let num_bytes = messages.iter().map(num_bytes).sum::<usize>()
             + response.json.len()
             + response.item_ids.len() * INDEXED_ITEM_BYTES;
@@ -153,7 +163,8 @@ impl ResponseStore {
         for counter in &counters {
             counter.fetch_add(num_bytes, Ordering::Relaxed);
         }
-        own.insert(Entry { turn: Arc::new(Turn { before, messages, num_bytes, counters }), response });
+        let turn = Turn { before, messages, num_input, num_bytes, counters };
+        own.insert(Entry { turn: Arc::new(turn), response });
         while self.total.load(Ordering::Relaxed) > self.max_bytes {
             let held = |owned: &Owned| owned.num_bytes.load(Ordering::Relaxed);
             let Some(largest) = owners.values_mut().max_by_key(|owned| held(owned)) else { break };

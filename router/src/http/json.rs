@@ -19,7 +19,7 @@ const MAX_SHOWN_CHARS: usize = 64;
 const MAX_UNKNOWN: usize = 16;
 /// Lists of token ids, whose items do not count as JSON values. They may be as long as a context or a vocabulary, and
 /// they are parsed into plain numbers.
-const TOKEN_LISTS: [&str; 2] = ["prompt", "allowed_token_ids"];
+const TOKEN_LISTS: [&str; 3] = ["prompt", "allowed_token_ids", "tokens"];
 
 /// An unsupported field that would change the output. It is accepted with a value that changes nothing.
 #[derive(Debug, Clone, Copy)]
@@ -114,6 +114,9 @@ fn check_fields(
         .deserialize_map(Fields { others, known, found: &mut found })
         .and_then(|()| deserializer.end())
         .map_err(|error| {
+            // A body that is neither an object nor JSON is foremost not JSON.
+            let syntax = serde_json::from_slice::<IgnoredAny>(body).err();
+            let error = syntax.unwrap_or(error);
             let detail = describe(&error);
             match prefix.strip_suffix('.') {
                 _ if !error.is_data() => ApiError::InvalidJson { detail },

@@ -10,7 +10,7 @@ use trunkline_text::{ModelText, TextError};
 use crate::clock::unix_s;
 use crate::error::ApiError;
 
-pub use reply_style::{Choice, ReplyStyle};
+pub use reply_style::{CallIds, Choice, ReplyStyle};
 
 /// Names that clients of other servers send for the served model, whatever it is.
 const MODEL_ALIASES: [&str; 3] = ["", "tgi", "dummy"];

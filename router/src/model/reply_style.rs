@@ -14,6 +14,32 @@ pub struct ReplyStyle {
     pub reasons: bool,
     /// The marks around the reasoning.
     pub marks: ReasoningMarks,
+    /// The ids of calls that the chat template accepts.
+    pub call_ids: CallIds,
+}
+
+/// The ids of calls in a conversation's history that a chat template accepts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum CallIds {
+    #[default]
+    Any,
+    /// Ids of nine letters and digits, as in Mistral's templates.
+    Nine,
+    /// `functions.NAME:N`, where N counts the calls of the conversation, as in Kimi K2's templates. They write no other
+    /// name of the function.
+    Named,
+}
+
+impl CallIds {
+    fn from_template(source: &str) -> Self {
+        if ["length != 9", "length == 9"].iter().any(|condition| source.contains(condition)) {
+            Self::Nine
+        } else if ToolFormat::from_template(source) == Some(ToolFormat::KIMI) {
+            Self::Named
+        } else {
+            Self::Any
+        }
+    }
 }
 
 /// The value of a flag that may override the chat template.
@@ -54,6 +80,7 @@ impl ReplyStyle {
                 Choice::Off => false,
             },
             marks: marks.unwrap_or_default(),
+            call_ids: CallIds::from_template(source),
         }
     }
 

@@ -132,24 +132,41 @@ impl LogitBias {
         if self.0.len() > MAX_LOGIT_BIAS {
             return Err(ApiError::value("logit_bias", format!("has more than {MAX_LOGIT_BIAS} tokens")));
         }
-        let mut checked: Vec<(u32, f32)> = Vec::with_capacity(self.0.len());
-        for (key, bias) in &self.0 {
-            // The name is cut, because a key may be as long as a body.
-            let name: String = key.chars().take(32).collect();
+        let id_of = |key: &str| {
             let is_number = key.bytes().all(|byte| byte.is_ascii_digit());
-            let id = key.parse().ok().filter(|id| is_number && *id < vocab_size);
-            let Some(id) = id else {
-                let last = vocab_size.saturating_sub(1);
-                let problem = format!("has the token {name:?}, but token ids are from 0 to {last}");
-                return Err(ApiError::value("logit_bias", problem));
-            };
+            key.parse().ok().filter(|id| is_number && *id < vocab_size)
+        };
+        let unknown: Vec<&str> =
+            self.0.iter().map(|(key, _)| key.as_str()).filter(|key| id_of(key).is_none()).collect();
+        if !unknown.is_empty() {
+            return Err(unknown_tokens(&unknown, vocab_size));
+        }
+        let mut checked: Vec<(u32, f32)> = Vec::with_capacity(self.0.len());
+        for (id, bias) in self.0.iter().filter_map(|(key, bias)| Some((id_of(key)?, *bias))) {
             if checked.iter().any(|(known, _)| *known == id) {
                 return Err(ApiError::value("logit_bias", format!("has the token {id} twice")));
             }
-            checked.push((id, bounded(&format!("logit_bias.{id}"), *bias, range::LOGIT_BIAS)?));
+            checked.push((id, bounded(&format!("logit_bias.{id}"), bias, range::LOGIT_BIAS)?));
         }
         Ok(checked)
     }
+}
+
+/// Returns the error for keys that are no token ids. It names the first of them, cut, because a key may be as long as a
+/// body.
+fn unknown_tokens(keys: &[&str], vocab_size: u32) -> ApiError {
+    const MAX_NAMED: usize = 8;
+    let named: Vec<String> = keys
+        .iter()
+        .take(MAX_NAMED)
+        .map(|key| format!("{:?}", key.chars().take(32).collect::<String>()))
+        .collect();
+    let more = keys.len().saturating_sub(MAX_NAMED);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    let (noun, named) = (if keys.len() == 1 { "token" } else { "tokens" }, named.join(", "));
+    let last = vocab_size.saturating_sub(1);
+    let problem = format!("has the {noun} {named}{more}, but token ids are from 0 to {last}");
+    ApiError::value("logit_bias", problem)
 }
 
 impl<'de> Deserialize<'de> for LogitBias {

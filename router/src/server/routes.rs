@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use axum::extract::{Request, State};
+use axum::extract::{MatchedPath, Request, State};
 use axum::middleware::Next;
-use axum::response::{Html, IntoResponse, Redirect, Response};
+use axum::response::{Html, Redirect, Response};
 use axum::routing::{get, post};
 use axum::{Extension, Router};
 use utoipa::OpenApi;
@@ -12,8 +12,8 @@ use utoipa::OpenApi;
 use super::observe::observe;
 use crate::api::app::App;
 use crate::api::dialect::Dialect;
-use crate::api::openapi::ApiDoc;
-use crate::api::{anthropic, kv, openai, operate, responses, tgi, usage, vectors};
+use crate::api::openapi::{self, ApiDoc};
+use crate::api::{anthropic, kv, models, openai, operate, responses, tgi, usage, vectors};
 use crate::error::ApiError;
 use crate::http::announce_close;
 use crate::http::browser::{BrowserGuard, Foreign};
@@ -29,10 +29,13 @@ pub fn routes(app: Arc<App>) -> Router {
         .route("/v1/chat/completions/render", post(openai::render::render_chat))
         .route("/v1/completions", post(openai::completions::completions))
         .route("/v1/completions/render", post(openai::render::render_completion))
-        .route("/v1/models", get(openai::models::list_models))
-        .route("/v1/models/{*id}", get(openai::models::get_model))
+        .route("/v1/models", get(models::list_models))
+        .route("/v1/models/{*id}", get(models::get_model))
         .route("/v1/responses", post(responses::route::create))
+        .route("/v1/responses/input_tokens", post(responses::route::input_tokens))
         .route("/v1/responses/{id}", get(responses::route::get).delete(responses::route::delete))
+        .route("/v1/responses/{id}/input_items", get(responses::items::input_items))
+        .route("/v1/responses/{id}/cancel", post(responses::route::cancel))
         .route("/v1/messages", post(anthropic::messages::create))
         .route("/v1/messages/count_tokens", post(anthropic::messages::count_tokens))
         .route("/", post(tgi::generate::root).get(|| async { Redirect::temporary("/docs") }))
@@ -41,6 +44,7 @@ pub fn routes(app: Arc<App>) -> Router {
         .route("/info", get(tgi::info::info))
         .route("/tokenize", post(tgi::tokenize::tokenize))
         .route("/chat_tokenize", post(tgi::tokenize::chat_tokenize))
+        .route("/detokenize", post(tgi::detokenize::detokenize))
         .route("/invocations", post(tgi::platforms::invocations))
         .route("/vertex", post(tgi::platforms::vertex))
         .route("/v1/embeddings", post(vectors::embeddings::embeddings))
@@ -166,11 +170,14 @@ async fn refuse_foreign_pages(
 
 async fn unknown_route(State(_): State<Arc<App>>, request: Request) -> Response {
     let path: String = request.uri().path().chars().take(128).collect();
-    Dialect::of_path(&path).error_response(&ApiError::UnknownRoute { path }).into_response()
+    let similar = openapi::similar_path(&path);
+    Dialect::of_path(&path).error_response(&ApiError::UnknownRoute { path, similar })
 }
 
 async fn unknown_method(State(_): State<Arc<App>>, request: Request) -> Response {
     let path: String = request.uri().path().chars().take(128).collect();
     let method: String = request.method().as_str().chars().take(32).collect();
-    Dialect::of_path(&path).error_response(&ApiError::UnknownMethod { path, method })
+    let route = request.extensions().get::<MatchedPath>().map(MatchedPath::as_str);
+    let allowed = route.map(openapi::methods_of).unwrap_or_default();
+    Dialect::of_path(&path).error_response(&ApiError::UnknownMethod { path, method, allowed })
 }

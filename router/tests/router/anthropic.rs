@@ -53,6 +53,15 @@ async fn a_message_is_streamed_as_events() {
     assert_eq!(text, "Hello wörld ");
     assert_eq!(events[0].1["message"]["usage"]["input_tokens"], prompt_of("hi").len());
     assert_eq!(events[0].1["message"]["content"], json!([]));
+    // The second request's prompt is in the cache.
+    let again = router.post(MESSAGES, &body).await.named_events();
+    let usage = &again[0].1["message"]["usage"];
+    let cached = usage["cache_read_input_tokens"].as_u64().unwrap();
+    assert_eq!(usage["input_tokens"].as_u64().unwrap() + cached, prompt_of("hi").len() as u64);
+    assert!(
+        cached > 0 && usage["cache_creation_input_tokens"] == 0 && usage["output_tokens"].is_u64(),
+        "{usage}"
+    );
     let (_, last) = &events[events.len() - 2];
     assert_eq!(last["delta"], json!({"stop_reason": "stop_sequence", "stop_sequence": "🙂"}));
     assert_eq!(last["usage"]["output_tokens"], bytes("Hello wörld 🙂").len());

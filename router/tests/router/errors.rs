@@ -61,6 +61,11 @@ const CHAT_FIELDS: &[(&str, &str, &str)] = &[
     (r#"{"response_format": {"type": "xml"}}"#, VALUE, "`response_format.type`"),
     (r#"{"logit_bias": {"5": 101}}"#, VALUE, "`logit_bias.5` is 101, must be at least -100 and at most 100"),
     (r#"{"logit_bias": {"five": 1}}"#, VALUE, "`logit_bias` has the token \"five\""),
+    (
+        r#"{"logit_bias": {"five": 1, "5": 1, "259": 2, "-1": 3}}"#,
+        VALUE,
+        "`logit_bias` has the tokens \"five\", \"259\", \"-1\", but token ids are from 0 to 258",
+    ),
     (r#"{"logit_bias": [5]}"#, TYPE, "`logit_bias`"),
     (r#"{"stop_token_ids": [259]}"#, VALUE, "`stop_token_ids[0]` is 259, but token ids are from 0 to 258"),
     (r#"{"allowed_token_ids": []}"#, VALUE, "`allowed_token_ids` is empty"),
@@ -316,9 +321,41 @@ async fn tgi_errors_have_tgis_shape() {
 #[tokio::test]
 async fn unknown_routes_and_methods_have_errors_of_their_own() {
     let router = Router::default().await;
-    router.get("/v1/nothing").await.fails(404, "route_not_found");
-    router.get("/nothing").await.fails(404, "route_not_found");
-    router.get(CHAT).await.fails(405, "method_not_allowed");
+    for (path, words) in [
+        ("/v1/nothing", "`/docs` lists all routes"),
+        ("/nothing", "`/docs` lists all routes"),
+        ("/chat/completions", "hint: use `/v1/chat/completions`"),
+        ("/v1/v1/chat/completions", "hint: use `/v1/chat/completions`"),
+        ("/v1/models/", "hint: use `/v1/models`"),
+        ("/v1/generate", "hint: use `/generate`"),
+    ] {
+        let message = router.get(path).await.fails(404, "route_not_found");
+        assert!(message.contains(words), "{message}");
+    }
+    for (path, allow, words) in [
+        (CHAT, "POST", "hint: use `POST`"),
+        ("/v1/messages", "POST", "hint: use `POST`"),
+        ("/generate", "POST", "hint: use `POST`"),
+    ] {
+        let answer = router.get(path).await;
+        let message = answer.fails(405, "method_not_allowed");
+        assert!(message.contains(words), "{message}");
+        assert_eq!(answer.header("allow"), Some(allow));
+    }
+    let answer = router.post("/v1/responses/x", &json!({})).await;
+    assert!(answer.fails(405, "method_not_allowed").ends_with("hint: use `GET` or `DELETE`"));
+}
+
+#[tokio::test]
+async fn a_body_that_is_not_json_is_called_so_whatever_it_begins_with() {
+    let router = Router::default().await;
+    for body in ["[1,", "[1, 2", "\"a", "", "nul", "{\"messages\": [}"] {
+        router.post_bytes(CHAT, body.as_bytes()).await.fails(400, "invalid_json");
+        router.post_bytes("/generate", body.as_bytes()).await.fails(400, "invalid_json");
+    }
+    for body in ["[1]", "5", "\"a\"", "null"] {
+        router.post_bytes(CHAT, body.as_bytes()).await.fails(400, "invalid_type");
+    }
 }
 
 #[tokio::test]

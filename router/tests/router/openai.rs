@@ -273,6 +273,33 @@ async fn models_are_listed_and_found() {
     assert_eq!(list["data"][0]["max_model_len"], 8192);
     assert_eq!(router.get("/v1/models/test/model").await.ok(), list["data"][0]);
     router.get("/v1/models/other").await.fails(404, "model_not_found");
+    assert_eq!(list.as_object().unwrap().len(), 2, "{list}");
+}
+
+#[tokio::test]
+async fn models_have_the_form_of_anthropics_api_for_its_clients() {
+    let router = Router::default().await;
+    let get = async |path: &str| {
+        let version = [("anthropic-version", "2023-06-01")];
+        router.connect().await.request_with("GET", path, &version, b"").await
+    };
+    let list = get("/v1/models?limit=5").await.ok();
+    assert_eq!((&list["first_id"], &list["last_id"]), (&json!("test/model"), &json!("test/model")));
+    assert_eq!((list.get("object"), &list["has_more"]), (None, &json!(false)));
+    let model = &list["data"][0];
+    assert_eq!(
+        (&model["type"], &model["id"], &model["lifecycle"]),
+        (&json!("model"), &json!("test/model"), &json!("active"))
+    );
+    let created = model["created_at"].as_str().unwrap();
+    assert!(created.len() == 20 && created.ends_with('Z'), "{created}");
+    assert_eq!(get("/v1/models/test/model").await.ok(), *model);
+    let next = get("/v1/models?after_id=test/model").await.ok();
+    assert_eq!(next, json!({"data": [], "has_more": false, "first_id": null, "last_id": null}));
+    let missing = get("/v1/models/other").await;
+    missing.fails(404, "model_not_found");
+    assert_eq!(missing.json()["error"]["type"], "not_found_error");
+    get("/v1/models?limit=0").await.fails(400, "invalid_value");
 }
 
 #[tokio::test]

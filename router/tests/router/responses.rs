@@ -115,6 +115,76 @@ async fn a_stored_response_is_continued_and_deleted() {
 }
 
 #[tokio::test]
+async fn input_items_are_listed_in_pages() {
+    let router = Router::saying("ok").await;
+    let input = json!([
+        {"role": "user", "content": "one"},
+        {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{\"a\": 1}"},
+        {"type": "function_call_output", "call_id": "c1", "output": "7"},
+    ]);
+    let first = router.post(RESPONSES, &json!({"input": input})).await.ok();
+    let second = json!({"input": "two", "previous_response_id": first["id"]});
+    let second = router.post(RESPONSES, &second).await.ok();
+    let path = |answer: &Value, query: &str| {
+        format!("{RESPONSES}/{}/input_items{query}", answer["id"].as_str().unwrap())
+    };
+    let items = router.get(&path(&first, "?order=asc")).await.ok();
+    let kinds: Vec<&Value> = items["data"].as_array().unwrap().iter().map(|item| &item["type"]).collect();
+    assert_eq!(kinds, ["message", "function_call", "function_call_output"]);
+    let [message, call, result] = &items["data"].as_array().unwrap()[..] else { panic!("{items}") };
+    assert_eq!(message["content"], json!([{"type": "input_text", "text": "one"}]));
+    assert_eq!((&call["name"], &call["arguments"]), (&json!("f"), &json!("{\"a\":1}")));
+    assert_eq!((&result["call_id"], &result["output"]), (&json!("c1"), &json!("7")));
+    assert_eq!((&items["first_id"], &items["last_id"]), (&message["id"], &result["id"]));
+    // The newest comes first, and a page goes on after an id.
+    let page = router.get(&path(&first, "?limit=1")).await.ok();
+    assert_eq!((&page["data"][0], &page["has_more"]), (result, &json!(true)));
+    let next = path(&first, &format!("?after={}", page["last_id"].as_str().unwrap()));
+    assert_eq!(router.get(&next).await.ok()["data"], json!([call, message]));
+    // Neither the reply nor earlier turns are input.
+    let own = router.get(&path(&second, "")).await.ok();
+    assert_eq!(own["data"].as_array().unwrap().len(), 1);
+    assert_eq!(own["data"][0]["content"][0]["text"], "two");
+    for (query, words) in [("?order=up", "`order`"), ("?limit=101", "`limit`"), ("?after=x", "`after`")] {
+        let message = router.get(&path(&first, query)).await.fails(400, "invalid_value");
+        assert!(message.contains(words), "{message}");
+    }
+    router.get("/v1/responses/resp_x/input_items").await.fails(404, "response_not_found");
+}
+
+#[tokio::test]
+async fn input_tokens_are_counted_without_generating() {
+    let router = Router::saying("ok").await;
+    let first = router.post(RESPONSES, &json!({"input": "one"})).await.ok();
+    let body = json!({
+        "input": "two", "previous_response_id": first["id"], "instructions": "Be brief.",
+        "tools": [{"type": "function", "name": "f", "parameters": {"type": "object"}}],
+    });
+    let counted = router.post("/v1/responses/input_tokens", &body).await.ok();
+    assert_eq!(counted["object"], "response.input_tokens");
+    let answer = router.post(RESPONSES, &body).await.ok();
+    assert_eq!(counted["input_tokens"], answer["usage"]["input_tokens"]);
+    assert_eq!(answer["usage"]["input_tokens_details"]["cache_write_tokens"], 0);
+    let unknown = json!({"input": "x", "previous_response_id": "resp_x"});
+    router.post("/v1/responses/input_tokens", &unknown).await.fails(404, "response_not_found");
+    router.post("/v1/responses/input_tokens", &json!({})).await.fails(400, "missing_field");
+}
+
+#[tokio::test]
+async fn responses_in_the_background_are_refused_and_no_other_is_cancelled() {
+    let router = Router::default().await;
+    let body = json!({"input": "x", "background": true});
+    let message = router.post(RESPONSES, &body).await.fails(400, "unsupported_field");
+    assert!(message.contains("`background`"), "{message}");
+    let id = router.post(RESPONSES, &json!({"input": "x"})).await.ok()["id"].clone();
+    let cancel = |id: &str| format!("{RESPONSES}/{id}/cancel");
+    let answer = router.post(&cancel(id.as_str().unwrap()), &json!({})).await;
+    let message = answer.fails(400, "response_not_in_background");
+    assert!(message.contains("was not created with `background`"), "{message}");
+    router.post(&cancel("resp_x"), &json!({})).await.fails(404, "response_not_found");
+}
+
+#[tokio::test]
 async fn calls_are_returned_as_items() {
     let router = Router::saying(CALL).await;
     let tools = json!([{"type": "function", "name": "f", "parameters": {"type": "object"}}]);

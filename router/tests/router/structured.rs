@@ -174,6 +174,41 @@ async fn required_and_named_tools_are_called_with_valid_arguments() {
 }
 
 #[tokio::test]
+async fn a_required_call_that_is_cut_says_so_and_has_the_arguments_so_far() {
+    let router = router().await;
+    let parameters = json!({"type": "object", "properties": {"a": {"const": "x".repeat(3000)}},
+                            "required": ["a"], "additionalProperties": false});
+    let tool = json!({"type": "function", "function": {"name": "pick", "parameters": parameters}});
+    let choice = json!({"type": "allowed_tools", "allowed_tools": {
+        "mode": "required", "tools": [{"type": "function", "function": {"name": "pick"}}]}});
+    let fields =
+        json!({"tools": [tool], "tool_choice": choice, "max_tokens": 900, "parallel_tool_calls": false});
+    let answer = router.post(CHAT, &chat(fields)).await.ok();
+    let (reason, message) = (&answer["choices"][0]["finish_reason"], &answer["choices"][0]["message"]);
+    assert_eq!((reason, &message["content"]), (&json!("length"), &Value::Null), "{answer}");
+    let arguments = message["tool_calls"][0]["function"]["arguments"].as_str().unwrap();
+    assert!(arguments.contains('x') && serde_json::from_str::<Value>(arguments).is_err(), "{arguments}");
+    let tool = json!({"name": "pick", "input_schema": parameters});
+    let body =
+        chat(json!({"tools": [tool], "tool_choice": {"type": "any", "disable_parallel_tool_use": true},
+                           "max_tokens": 900}));
+    let answer = router.post("/v1/messages", &body).await.ok();
+    assert_eq!(
+        (&answer["stop_reason"], &answer["content"][0]["type"]),
+        (&json!("max_tokens"), &json!("tool_use"))
+    );
+    let tool = json!({"type": "function", "name": "pick", "parameters": parameters});
+    let body = json!({"input": "x", "tools": [tool], "tool_choice": "required", "parallel_tool_calls": false,
+                      "max_output_tokens": 900});
+    let answer = router.post("/v1/responses", &body).await.ok();
+    assert_eq!(
+        (&answer["status"], &answer["output"][0]["type"]),
+        (&json!("incomplete"), &json!("function_call"))
+    );
+    assert_eq!(answer["output"][0]["status"], "incomplete");
+}
+
+#[tokio::test]
 async fn unsupported_grammars_are_refused() {
     let router = router().await;
     let format = |schema: Value| {

@@ -135,6 +135,19 @@ async fn tokenize_returns_offsets_in_characters() {
 }
 
 #[tokio::test]
+async fn detokenize_returns_the_text_under_the_names_of_vllm_and_llama_cpp() {
+    let router = Router::default().await;
+    let answer = router.post("/detokenize", &json!({"tokens": [97, 0xc3, 0xb6, END, 98]})).await.ok();
+    assert_eq!(answer, json!({"prompt": "aö<|end|>b", "content": "aö<|end|>b"}));
+    let empty = router.post("/detokenize", &json!({"tokens": [], "model": "test/model"})).await.ok();
+    assert_eq!(empty["prompt"], "");
+    let message = router.post("/detokenize", &json!({"tokens": [97, 259]})).await.fails(422, "invalid_value");
+    assert_eq!(message, "`tokens[1]` is 259, but token ids are from 0 to 258");
+    router.post("/detokenize", &json!({"tokens": [-1]})).await.fails(422, "invalid_type");
+    router.post("/detokenize", &json!({})).await.fails(422, "missing_field");
+}
+
+#[tokio::test]
 async fn info_names_model_and_limits() {
     let limits = Limits { max_input_tokens: Some(100), ..Limits::default() };
     let router = Router::start(ShardPlan { max_step_tokens: 32, ..ShardPlan::default() }, limits).await;

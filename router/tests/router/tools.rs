@@ -30,7 +30,7 @@ async fn a_call_is_separated_from_the_text() {
     let call = &choice["message"]["tool_calls"][0];
     assert_eq!(call["type"], "function");
     assert_eq!(call["function"], json!({"name": "get_weather", "arguments": "{\"city\": \"Zürich\"}"}));
-    assert!(!call["id"].as_str().unwrap().is_empty());
+    assert!(call["id"].as_str().unwrap().starts_with("call_"), "{call}");
     // This template does not support tools, so a system message describes them.
     let prompt = router.last_prompt();
     assert!(prompt.contains("says how it is"), "{prompt}");
@@ -67,11 +67,41 @@ async fn without_parallel_calls_only_the_first_call_is_returned() {
         let answer = router.post("/v1/messages", &body).await.ok();
         assert_eq!(answer["content"].as_array().unwrap().len(), num_calls, "{answer}");
         assert_eq!(answer["stop_reason"], "tool_use");
+        assert!(answer["content"][0]["id"].as_str().unwrap().starts_with("toolu_"), "{answer}");
+        let streamed = support::with(body, json!({"stream": true}));
+        let text = router.post("/v1/messages", &streamed).await.text();
+        assert_eq!(text.matches("\"id\":\"toolu_").count(), num_calls, "{text}");
 
         let tool = json!({"type": "function", "name": "get_weather", "parameters": {"type": "object"}});
         let body = json!({"input": "x", "tools": [tool], "parallel_tool_calls": is_parallel});
         let answer = router.post("/v1/responses", &body).await.ok();
         assert_eq!(answer["output"].as_array().unwrap().len(), num_calls, "{answer}");
+    }
+}
+
+#[tokio::test]
+async fn only_allowed_tools_are_called_and_all_are_in_the_prompt() {
+    let router = Router::saying(CALL).await;
+    let other = json!({"type": "function", "function": {"name": "other", "description": "does more"}});
+    let tools = json!([body()["tools"][0], other]);
+    for (name, is_called) in [("get_weather", true), ("other", false)] {
+        let choice = json!({"type": "allowed_tools", "allowed_tools": {
+            "mode": "auto", "tools": [{"type": "function", "function": {"name": name}}]}});
+        let fields = json!({"tools": tools, "tool_choice": choice});
+        let answer = router.post(CHAT, &with(fields)).await.ok();
+        assert_eq!(answer["choices"][0]["message"]["tool_calls"].is_array(), is_called, "{answer}");
+        assert!(
+            router.last_prompt().contains("says how it is") && router.last_prompt().contains("does more")
+        );
+        let flat = |tool: &Value| support::with(tool["function"].clone(), json!({"type": "function"}));
+        let choice =
+            json!({"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": name}]});
+        let tools: Vec<Value> = tools.as_array().unwrap().iter().map(flat).collect();
+        let body = json!({"input": "x", "tools": tools, "tool_choice": choice});
+        let answer = router.post("/v1/responses", &body).await.ok();
+        let has_call =
+            answer["output"].as_array().unwrap().iter().any(|item| item["type"] == "function_call");
+        assert_eq!((has_call, &answer["tool_choice"]), (is_called, &choice), "{answer}");
     }
 }
 

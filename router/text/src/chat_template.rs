@@ -55,6 +55,10 @@ pub struct ChatTemplates {
     variables: Map<String, Value>,
     /// Set if the templates call the reasoning of a message `thinking`, as that of GPT-OSS does.
     has_thinking: bool,
+    /// Set if the templates take the arguments of a call for text, as those of DeepSeek do.
+    has_text_arguments: bool,
+    /// Set if the templates expect the tools in the system message, as that of Phi-4-mini does.
+    has_message_tools: bool,
 }
 
 impl ChatTemplates {
@@ -68,7 +72,10 @@ impl ChatTemplates {
         }
         let mentions = |name| sources.iter().any(|(_, source)| source.contains(name));
         let has_thinking = mentions("message.thinking") && !mentions("reasoning_content");
-        Ok(Self { environment, sources, variables, has_thinking })
+        let appends = ["'arguments'] +", "'arguments']+", "\"arguments\"] +", ".arguments +"];
+        let has_text_arguments = appends.into_iter().any(mentions);
+        let has_message_tools = ["message['tools']", "message[\"tools\"]"].into_iter().any(mentions);
+        Ok(Self { environment, sources, variables, has_thinking, has_text_arguments, has_message_tools })
     }
 
     /// Renders a conversation with `tool_use` if there are tools and the model has that template, else with `default`,
@@ -116,7 +123,13 @@ impl ChatTemplates {
         }
         let to_json =
             if self.has_thinking { ChatMessage::to_json_with_thinking } else { ChatMessage::to_json };
-        let messages: Vec<Value> = chat.messages.iter().map(to_json).collect();
+        let mut messages: Vec<Value> = chat.messages.iter().map(to_json).collect();
+        if self.has_text_arguments {
+            messages.iter_mut().for_each(message::write_arguments);
+        }
+        if self.has_message_tools && !chat.tools.is_empty() {
+            message::add_tools(&mut messages, &chat.tools);
+        }
         let now_unix_s = chat.now_unix_s;
         let own = [
             ("messages", Variable::from_serialize(messages)),

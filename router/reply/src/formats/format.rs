@@ -2,6 +2,10 @@
 
 use std::fmt;
 
+use crate::channels::MAX_HEADER_BYTES;
+use crate::signature::{self, Signature};
+use crate::tagged_arguments::Tags;
+
 /// A format in which models write tool calls.
 #[derive(Clone, Copy)]
 pub struct ToolFormat(pub(super) &'static Syntax);
@@ -13,10 +17,11 @@ pub(super) struct Syntax {
     pub template_marks: &'static [&'static str],
     pub opening_marks: &'static [&'static str],
     pub inner_marks: &'static [&'static str],
-    pub closing_mark: Option<&'static str>,
+    /// Marks that may follow a call, in any order.
+    pub closing_marks: &'static [&'static str],
     pub separators: &'static [char],
     pub allows_unmarked_calls: bool,
-    pub read_start: fn(text: &str, tools: &[String]) -> CallStart,
+    pub read_start: fn(text: &str, tools: &[Signature]) -> CallStart,
 }
 
 /// The kind of text found where a call may begin. Positions are bytes of that text.
@@ -30,10 +35,18 @@ pub(crate) enum CallStart {
     ObjectList,
     /// A Python list that may contain calls begins at the first byte.
     PythonList,
+    /// Calls in Python's syntax, one a line, begin at the first byte.
+    PythonLines,
     /// A call whose name precedes its arguments, and the position of the arguments.
     Named {
         name: String,
         arguments_at: usize,
+    },
+    /// A call whose arguments are written one by one between tags, and the position of the first of them.
+    Tagged {
+        name: String,
+        arguments_at: usize,
+        tags: &'static Tags,
     },
 }
 
@@ -54,8 +67,8 @@ impl ToolFormat {
         self.0.inner_marks
     }
 
-    pub(crate) fn closing_mark(self) -> Option<&'static str> {
-        self.0.closing_mark
+    pub(crate) fn closing_marks(self) -> &'static [&'static str] {
+        self.0.closing_marks
     }
 
     /// Returns the characters that may separate two call objects that are not in a list.
@@ -69,7 +82,7 @@ impl ToolFormat {
     }
 
     /// Decides what begins with `text`, which is not empty and has no leading white space.
-    pub(crate) fn read_start(self, text: &str, tools: &[String]) -> CallStart {
+    pub(crate) fn read_start(self, text: &str, tools: &[Signature]) -> CallStart {
         (self.0.read_start)(text, tools)
     }
 }
@@ -89,10 +102,47 @@ impl fmt::Debug for ToolFormat {
 }
 
 /// Recognises a call written as a JSON object, or a list of them.
-pub(super) fn read_json_start(text: &str, _tools: &[String]) -> CallStart {
+pub(super) fn read_json_start(text: &str, _tools: &[Signature]) -> CallStart {
     match text.as_bytes().first() {
         Some(b'{') => CallStart::Object,
         Some(b'[') => CallStart::ObjectList,
         _ => CallStart::NotACall,
+    }
+}
+
+/// Decides whether the call of `name` begins with `text`, whose end after the header is `arguments`: JSON text, perhaps
+/// after white space.
+pub(super) fn read_named(name: &str, text: &str, arguments: &str, tools: &[Signature]) -> CallStart {
+    let arguments = arguments.trim_start();
+    match arguments.chars().next() {
+        _ if !signature::is_known(tools, name) => CallStart::NotACall,
+        None => CallStart::Undecided,
+        Some('{') => CallStart::Named { name: name.to_owned(), arguments_at: text.len() - arguments.len() },
+        Some(_) => CallStart::NotACall,
+    }
+}
+
+/// The text before a mark and the text after it.
+pub(super) enum Header<'a> {
+    Undecided,
+    Missing,
+    Complete(&'a str, &'a str),
+}
+
+/// Splits `text` at `mark`, which ends a header of at most [`MAX_HEADER_BYTES`].
+pub(super) fn split_header<'a>(text: &'a str, mark: &str) -> Header<'a> {
+    match text.split_once(mark) {
+        Some((header, rest)) if header.len() <= MAX_HEADER_BYTES => Header::Complete(header, rest),
+        None if text.len() <= MAX_HEADER_BYTES + mark.len() => Header::Undecided,
+        _ => Header::Missing,
+    }
+}
+
+/// Removes `mark` from the beginning of `text`, if it is there. Returns `None` if more text is needed to decide.
+pub(super) fn skip_mark<'a>(text: &'a str, mark: &str) -> Option<&'a str> {
+    match text.strip_prefix(mark) {
+        Some(rest) => Some(rest.trim_start()),
+        None if mark.starts_with(text) => None,
+        None => Some(text),
     }
 }

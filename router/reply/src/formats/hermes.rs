@@ -11,7 +11,7 @@ impl ToolFormat {
         template_marks: &["<tool_call>", "xml_tools"],
         opening_marks: &["<tool_call>"],
         inner_marks: &["</tool_call>"],
-        closing_mark: Some("</tool_call>"),
+        closing_marks: &["</tool_call>"],
         separators: &[],
         allows_unmarked_calls: false,
         read_start: read_json_start,

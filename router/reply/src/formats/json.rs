@@ -9,7 +9,7 @@ impl ToolFormat {
         template_marks: &[],
         opening_marks: &[],
         inner_marks: &[],
-        closing_mark: None,
+        closing_marks: &[],
         separators: &[],
         allows_unmarked_calls: true,
         read_start: read_json_start,

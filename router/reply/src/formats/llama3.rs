@@ -16,7 +16,7 @@ impl ToolFormat {
         ],
         opening_marks: &["<|python_tag|>"],
         inner_marks: &[],
-        closing_mark: None,
+        closing_marks: &[],
         separators: &[';', ','],
         allows_unmarked_calls: true,
         read_start: read_json_start,

@@ -1,6 +1,7 @@
 //! Calls after `[TOOL_CALLS]`: a JSON list, or a name and its arguments.
 
 use super::format::{CallStart, Syntax, ToolFormat, read_json_start};
+use crate::signature::{self, Signature};
 
 const ARGUMENTS_MARK: &str = "[ARGS]";
 /// Precedes a call's id, between the name and [`ARGUMENTS_MARK`]. The id is not used.
@@ -14,24 +15,23 @@ impl ToolFormat {
         template_marks: &["[TOOL_CALLS]"],
         opening_marks: &["[TOOL_CALLS]"],
         inner_marks: &[CALL_ID_MARK, ARGUMENTS_MARK],
-        closing_mark: None,
+        closing_marks: &[],
         separators: &[],
         allows_unmarked_calls: false,
         read_start,
     });
 }
 
-fn read_start(text: &str, tools: &[String]) -> CallStart {
+fn read_start(text: &str, tools: &[Signature]) -> CallStart {
     if text.starts_with(['{', '[']) {
         return read_json_start(text, tools);
     }
     let Some(name_len) = text.find(['[', '{']) else {
         let name = text.trim_end();
-        let may_be_known = tools.iter().any(|tool| tool.starts_with(name));
-        return if may_be_known { CallStart::Undecided } else { CallStart::NotACall };
+        return if signature::may_be_known(tools, name) { CallStart::Undecided } else { CallStart::NotACall };
     };
     let name = text[..name_len].trim();
-    if !tools.iter().any(|tool| tool == name) {
+    if !signature::is_known(tools, name) {
         return CallStart::NotACall;
     }
     match arguments_start(&text[name_len..]) {

@@ -2,13 +2,22 @@
 //!
 //! To add a format, write a file that defines its [`ToolFormat`] constant, and register it in [`ToolFormat::ALL`].
 
+mod command;
+mod deepseek;
 mod format;
+mod glm;
+mod granite;
 mod harmony;
 mod hermes;
 mod json;
+mod kimi;
 mod llama3;
 mod mistral;
+mod olmo3;
+mod phi4;
 mod pythonic;
+mod qwen3_coder;
+mod xlam;
 
 pub(crate) use format::CallStart;
 pub use format::ToolFormat;
@@ -16,13 +25,31 @@ pub use format::ToolFormat;
 impl ToolFormat {
     /// All formats, in the order in which their template marks are tried.
     ///
-    /// Pythonic comes before Llama 3, because templates of Llama 4 contain marks of both.
-    pub const ALL: [Self; 6] =
-        [Self::HARMONY, Self::MISTRAL, Self::HERMES, Self::PYTHONIC, Self::LLAMA3, Self::JSON];
+    /// A format comes before those whose marks its templates contain too: Pythonic before Llama 3 because of Llama 4,
+    /// and the formats with `<tool_call>` before Hermes.
+    pub const ALL: [Self; 15] = [
+        Self::HARMONY,
+        Self::MISTRAL,
+        Self::DEEPSEEK,
+        Self::KIMI,
+        Self::GLM,
+        Self::QWEN3_CODER,
+        Self::COMMAND,
+        Self::PHI4,
+        Self::GRANITE,
+        Self::OLMO3,
+        Self::XLAM,
+        Self::HERMES,
+        Self::PYTHONIC,
+        Self::LLAMA3,
+        Self::JSON,
+    ];
 
-    /// Finds the format that a chat template teaches. Returns `None` if the template does not mention tools.
+    /// Finds the format that a chat template teaches. Returns `None` if the template does not present tools, even if it
+    /// writes earlier calls.
     pub fn from_template(source: &str) -> Option<Self> {
-        if !source.contains("tools") && !source.contains("tool_calls") {
+        let mut words = source.split(|c: char| !c.is_alphanumeric() && c != '_');
+        if !words.any(|word| matches!(word, "tools" | "xml_tools")) {
             return None;
         }
         let has_mark = |format: &Self| format.0.template_marks.iter().any(|mark| source.contains(mark));

@@ -1,6 +1,7 @@
 //! Calls as a Python list.
 
 use super::format::{CallStart, Syntax, ToolFormat};
+use crate::signature::Signature;
 
 impl ToolFormat {
     /// `[name(key=value, ...), ...]` as the whole reply, written by Llama 3.2 and 4, and ToolACE.
@@ -9,13 +10,13 @@ impl ToolFormat {
         template_marks: &["func_name1(params_name1=", "<|python_start|>"],
         opening_marks: &["<|python_start|>"],
         inner_marks: &["<|python_end|>"],
-        closing_mark: Some("<|python_end|>"),
+        closing_marks: &["<|python_end|>"],
         separators: &[],
         allows_unmarked_calls: true,
         read_start,
     });
 }
 
-fn read_start(text: &str, _tools: &[String]) -> CallStart {
+fn read_start(text: &str, _tools: &[Signature]) -> CallStart {
     if text.starts_with('[') { CallStart::PythonList } else { CallStart::NotACall }
 }

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use trunkline_reply::{ReasoningStart, ReplyEnd, ReplyParser, ToolFormat};
 
-use crate::support::{NAMES, Reply, drawn, formats, fragments, parse, reasoning, sections};
+use crate::support::{Reply, drawn, formats, fragments, parse, reasoning, sections, tools};
 
 fn parse_complete(
     format: Option<ToolFormat>,
@@ -11,9 +11,8 @@ fn parse_complete(
     text: &str,
     end: ReplyEnd,
 ) -> Reply {
-    let names = NAMES.map(String::from).to_vec();
     let sections = sections(format, reasoning);
-    let parser = ReplyParser::new(sections, format.map(|format| (format, names)));
+    let parser = ReplyParser::new(sections, format.map(|format| (format, tools())));
     let mut reply = Reply::default();
     parser.parse_complete(text, end).into_iter().for_each(|piece| reply.take(piece));
     reply
@@ -29,6 +28,11 @@ fn a_call_with_invalid_arguments_is_text() {
             None,
         ),
         (ToolFormat::MISTRAL, "[TOOL_CALLS]f[ARGS]{\"a\": oops}", None),
+        (
+            ToolFormat::GLM,
+            "<tool_call>f<arg_key>code</arg_key><arg_value>x</arg_value> oops</tool_call>",
+            None,
+        ),
         (ToolFormat::JSON, "[{\"name\": \"f\", \"arguments\": {\"a\": oops}}]", None),
         (
             ToolFormat::JSON,
@@ -37,6 +41,11 @@ fn a_call_with_invalid_arguments_is_text() {
         ),
         // A call that a limit cut is still a call.
         (ToolFormat::MISTRAL, "[TOOL_CALLS]f[ARGS]{\"a\": ", Some(Reply::of("").calling("f", "{\"a\": "))),
+        (
+            ToolFormat::QWEN3_CODER,
+            "<tool_call><function=f><parameter=code>\na = 1\n</para",
+            Some(Reply::of("").calling("f", "{\"code\": \"a = 1")),
+        ),
         (
             ToolFormat::HERMES,
             &format!("Hm. <tool_call>{call}"),
@@ -60,6 +69,7 @@ fn a_call_whose_arguments_the_model_did_not_finish_is_text() {
     for (format, text) in [
         (ToolFormat::HERMES, format!("Hm. <tool_call>{item}")),
         (ToolFormat::MISTRAL, "[TOOL_CALLS]f[ARGS]{\"a\": ".to_owned()),
+        (ToolFormat::GLM, "<tool_call>f<arg_key>code</arg_key><arg_value>x".to_owned()),
         (ToolFormat::JSON, item.to_owned()),
     ] {
         assert_eq!(stopped(format, &text), Reply::of(&text), "{text}");

@@ -12,5 +12,6 @@ mod parts {
     mod sections;
 }
 mod complete;
+mod families;
 mod replies;
 mod support;

@@ -3,25 +3,12 @@
 use proptest::prelude::*;
 use trunkline_reply::{Piece, ReasoningMarks, ReasoningStart, ReplyParser, Sections, ToolFormat};
 
-use crate::support::{NAMES, Reply, drawn, formats, fragments, parse, parse_with, reasoning};
-
-/// Parses a reply whole, by characters, and cut once at each position, and checks that the results are equal.
-fn parse_in_all_ways(format: Option<ToolFormat>, reasoning: Option<ReasoningStart>, text: &str) -> Reply {
-    let whole = parse(format, reasoning, [text]);
-    assert_eq!(parse(format, reasoning, text.chars().map(String::from)), whole, "by characters: {text}");
-    for (at, _) in text.char_indices() {
-        assert_eq!(parse(format, reasoning, [&text[..at], &text[at..]]), whole, "cut at {at}: {text}");
-    }
-    whole
-}
+use crate::support::{
+    Reply, drawn, formats, fragments, parse, parse_in_all_ways, parse_with, reasoning, tools, weather,
+};
 
 /// The text that a model wrote, and the expected result.
 type Recorded = (&'static str, Reply);
-
-/// Returns a reply of `text` and a call for Paris.
-fn weather(text: &str) -> Reply {
-    Reply::of(text).calling("get_weather", r#"{"city": "Paris"}"#)
-}
 
 /// Replies of Qwen2.5-7B-Instruct and Hermes-2-Pro.
 fn hermes() -> Vec<Recorded> {
@@ -285,9 +272,8 @@ fn text_that_only_looks_like_a_call_is_text() {
 
 #[test]
 fn arguments_stream_and_end_where_the_reply_is_cut() {
-    let names = NAMES.map(String::from).to_vec();
     let mut parser =
-        ReplyParser::new(Sections::new(None, ReasoningMarks::Think), Some((ToolFormat::HERMES, names)));
+        ReplyParser::new(Sections::new(None, ReasoningMarks::Think), Some((ToolFormat::HERMES, tools())));
     let mut out = Vec::new();
     parser.push("<tool_call>{\"name\": \"f\", \"arguments\": {\"text\": \"One", &mut out);
     assert_eq!(out, [Piece::CallBegin { name: "f".into() }, Piece::Arguments("{\"text\": \"One".into())]);
@@ -341,9 +327,8 @@ fn reasoning_may_have_the_marks_of_mistral() {
         ("[TH", reply("", "[TH")),
     ] {
         for (at, _) in text.char_indices() {
-            let tools = (ToolFormat::MISTRAL, vec!["f".to_owned()]);
             let sections = Sections::new(Some(ReasoningStart::InReply), ReasoningMarks::Mistral);
-            let parser = ReplyParser::new(sections, Some(tools));
+            let parser = ReplyParser::new(sections, Some((ToolFormat::MISTRAL, tools())));
             assert_eq!(parse_with(parser, [&text[..at], &text[at..]]), wanted, "cut at {at}: {text}");
         }
     }
@@ -381,8 +366,19 @@ proptest! {
             Some("mistral") => {
                 format!("[TOOL_CALLS][{{\"arguments\": {object}, \"name\": \"f\"}}]")
             }
-            Some("llama3" | "json") => {
+            Some("llama3" | "json" | "granite" | "xlam") => {
                 format!("{{\"name\": \"f\", \"parameters\": {object}}}")
+            }
+            Some("deepseek") if is_named => {
+                format!("<｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n{object}\n```<｜tool▁call▁end｜>")
+            }
+            Some("deepseek") => format!("<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>{object}"),
+            Some("kimi") => {
+                format!("<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{object}<|tool_call_end|>")
+            }
+            Some("phi4") => format!("functools[{{\"name\": \"f\", \"arguments\": {object}}}]"),
+            Some("command") => {
+                format!("<|START_ACTION|>[{{\"tool_name\": \"f\", \"parameters\": {object}}}]<|END_ACTION|>")
             }
             _ => return Ok(()),
         };
@@ -395,7 +391,9 @@ proptest! {
 
     #[test]
     fn a_reply_without_calls_is_unchanged(text in fragments(), format in formats()) {
-        let reply = parse(format, None, [&text]);
+        // The marks around the content of Command A are no text.
+        let sections = Sections::new(None, ReasoningMarks::Think);
+        let reply = parse_with(ReplyParser::new(sections, format.map(|format| (format, tools()))), [&text]);
         if reply.calls.is_empty() {
             prop_assert_eq!(reply.text, text);
         }

@@ -2,7 +2,8 @@
 
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
-use trunkline_reply::{Piece, ReasoningMarks, ReasoningStart, ReplyParser, Sections, ToolFormat};
+use serde_json::json;
+use trunkline_reply::{Piece, ReasoningMarks, ReasoningStart, ReplyParser, Sections, Signature, ToolFormat};
 
 use crate::draw;
 
@@ -59,12 +60,27 @@ pub fn drawn(few: u64) -> ProptestConfig {
     }
 }
 
-pub const NAMES: [&str; 3] = ["get_weather", "get_time", "f"];
+/// Returns the tools that replies may call. The parameters of `f` may have any type, except `code`.
+pub fn tools() -> Vec<Signature> {
+    let weather = json!({"properties": {
+        "city": {"type": "string"},
+        "days": {"type": "integer"},
+        "unit": {"anyOf": [{"$ref": "#/$defs/Unit"}, {"type": "null"}]},
+    }, "$defs": {"Unit": {"enum": ["C", "F"]}}});
+    let code = json!({"properties": {"code": {"type": "string"}}});
+    [("get_weather", weather), ("get_time", json!({})), ("f", code)]
+        .map(|(name, schema)| Signature::new(name, &schema))
+        .to_vec()
+}
 
 /// Returns the sections of a family that writes calls in this format.
 pub fn sections(format: Option<ToolFormat>, reasoning: Option<ReasoningStart>) -> Sections {
-    let is_harmony = format == Some(ToolFormat::HARMONY);
-    Sections::new(reasoning, if is_harmony { ReasoningMarks::Harmony } else { ReasoningMarks::Think })
+    let marks = match format.map(ToolFormat::name) {
+        Some("harmony") => ReasoningMarks::Harmony,
+        Some("command") => ReasoningMarks::Command,
+        _ => ReasoningMarks::Think,
+    };
+    Sections::new(reasoning, marks)
 }
 
 /// Parses a reply that arrives in these pieces.
@@ -73,9 +89,8 @@ pub fn parse(
     reasoning: Option<ReasoningStart>,
     pieces: impl IntoIterator<Item = impl AsRef<str>>,
 ) -> Reply {
-    let names = NAMES.map(String::from).to_vec();
     let sections = sections(format, reasoning);
-    parse_with(ReplyParser::new(sections, format.map(|format| (format, names))), pieces)
+    parse_with(ReplyParser::new(sections, format.map(|format| (format, tools()))), pieces)
 }
 
 /// Parses a reply that arrives in these pieces with a given parser.
@@ -91,35 +106,70 @@ pub fn parse_with(mut parser: ReplyParser, pieces: impl IntoIterator<Item = impl
     reply
 }
 
+/// Texts that have a meaning in some format.
+const FRAGMENTS: &[&str] = &[
+    "<tool_call>",
+    "</tool_call>",
+    "[TOOL_CALLS]",
+    "[ARGS]",
+    "[CALL_ID]",
+    "<|python_tag|>",
+    "<|start|>assistant",
+    "<|channel|>analysis",
+    "<|channel|>commentary",
+    " to=functions.f ",
+    "<|message|>",
+    "<|end|>",
+    "<|call|>",
+    "<think>",
+    "</think>",
+    "<|START_THINKING|>",
+    "<|END_THINKING|>",
+    "<|START_RESPONSE|>",
+    "<|START_ACTION|>",
+    "<|END_ACTION|>",
+    "{\"name\": \"f\", \"arguments\": {\"a\": \"x\"}}",
+    "{\"name\": \"f\", ",
+    "{\"name\": \"f\", \"arguments\": {\"a\": ",
+    "{\"tool_name\": \"f\", \"parameters\": {}}",
+    "}}",
+    "True",
+    "[f(a=1)]",
+    "[f(a=",
+    "\"\"\"",
+    "\\",
+    "f",
+    "\n",
+    "<｜tool▁calls▁begin｜>",
+    "<｜tool▁call▁begin｜>",
+    "function<｜tool▁sep｜>f\n```json\n{\"a\": 1}",
+    "f<｜tool▁sep｜>{\"a\": 1}",
+    "```",
+    "<｜tool▁call▁end｜>",
+    "<｜tool▁calls▁end｜>",
+    "<|tool_calls_section_begin|>",
+    "<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>",
+    "<|tool_call_end|>",
+    "<|tool_call|>",
+    "functools",
+    "<function_calls>",
+    "f(a=1)",
+    "</function_calls>",
+    "<arg_key>code</arg_key>",
+    "<arg_value>",
+    "</arg_value>",
+    "<function=f>",
+    "<parameter=code>\n",
+    "<parameter=a>",
+    "</parameter>",
+    "</function>",
+];
+
 /// Generates replies of fragments that have a meaning in some format.
 pub fn fragments() -> impl Strategy<Value = String> {
     let fragment = prop_oneof![
-        Just("<tool_call>".to_owned()),
-        Just("</tool_call>".to_owned()),
-        Just("[TOOL_CALLS]".to_owned()),
-        Just("[ARGS]".to_owned()),
-        Just("[CALL_ID]".to_owned()),
-        Just("<|python_tag|>".to_owned()),
-        Just("<|start|>assistant".to_owned()),
-        Just("<|channel|>analysis".to_owned()),
-        Just("<|channel|>commentary".to_owned()),
-        Just(" to=functions.f ".to_owned()),
-        Just("<|message|>".to_owned()),
-        Just("<|end|>".to_owned()),
-        Just("<|call|>".to_owned()),
-        Just("<think>".to_owned()),
-        Just("</think>".to_owned()),
-        Just("{\"name\": \"f\", \"arguments\": {\"a\": \"x\"}}".to_owned()),
-        Just("{\"name\": \"f\", ".to_owned()),
-        Just("{\"name\": \"f\", \"arguments\": {\"a\": ".to_owned()),
-        Just("}}".to_owned()),
-        Just("True".to_owned()),
-        Just("[f(a=1)]".to_owned()),
-        Just("[f(a=".to_owned()),
-        Just("\"\"\"".to_owned()),
-        Just("\\".to_owned()),
-        Just("f".to_owned()),
-        "[\\[\\]{}(),:; \n\"a-c<é🙂]{0,6}",
+        6 => proptest::sample::select(FRAGMENTS).prop_map(str::to_owned),
+        1 => "[\\[\\]{}(),:; \n\"a-c<é🙂]{0,6}",
     ];
     proptest::collection::vec(fragment, 0..8).prop_map(|fragments| fragments.concat())
 }
@@ -132,4 +182,19 @@ pub fn formats() -> impl Strategy<Value = Option<ToolFormat>> {
 /// Generates a place where reasoning may begin, or none.
 pub fn reasoning() -> impl Strategy<Value = Option<ReasoningStart>> {
     prop_oneof![Just(None), Just(Some(ReasoningStart::InReply)), Just(Some(ReasoningStart::InPrompt))]
+}
+
+/// Parses a reply whole, by characters, and cut once at each position, and checks that the results are equal.
+pub fn parse_in_all_ways(format: Option<ToolFormat>, reasoning: Option<ReasoningStart>, text: &str) -> Reply {
+    let whole = parse(format, reasoning, [text]);
+    assert_eq!(parse(format, reasoning, text.chars().map(String::from)), whole, "by characters: {text}");
+    for (at, _) in text.char_indices() {
+        assert_eq!(parse(format, reasoning, [&text[..at], &text[at..]]), whole, "cut at {at}: {text}");
+    }
+    whole
+}
+
+/// Returns a reply of `text` and a call for Paris.
+pub fn weather(text: &str) -> Reply {
+    Reply::of(text).calling("get_weather", r#"{"city": "Paris"}"#)
 }

@@ -6,7 +6,7 @@ use trunkline_reply::Piece;
 
 use super::types::{Answer, ContentBlock, Usage};
 use super::{ErrorResponse, stop_reason, stop_sequence};
-use crate::api::chat::reply::{ReplyPlan, ReplyReader, call_id};
+use crate::api::chat::reply::{ReplyPlan, ReplyReader};
 use crate::api::respond::ErrorForm;
 use crate::api::stream::Render;
 use crate::error::ApiError;
@@ -132,7 +132,7 @@ impl MessageStream {
             }
             Piece::CallBegin { name } => {
                 self.has_calls = true;
-                let block = ContentBlock::ToolUse { id: call_id(), name, input: json!({}) };
+                let block = ContentBlock::ToolUse { id: self.reader.call_id(), name, input: json!({}) };
                 self.begin(Open::Call, &block, events);
             }
             Piece::Arguments(text) => {

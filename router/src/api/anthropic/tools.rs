@@ -82,7 +82,7 @@ pub fn tools(
         let parameters = field.input_schema.ok_or_else(missing)?;
         tools.push(Tool { name: field.name, description: field.description, parameters });
     }
-    Tools::new(tools, choice, is_parallel, limits)
+    Ok(Tools::new(tools, choice, is_parallel, limits)?.with_id_prefix("toolu_"))
 }
 
 /// Returns true if the response includes the model's reasoning.

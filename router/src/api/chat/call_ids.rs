@@ -1,43 +1,73 @@
-//! Call ids in a conversation's history, for templates that require a certain form.
+//! Call ids: those of new calls, and those in a conversation's history, for templates that require a certain form.
+
+use std::collections::HashMap;
 
 use serde_json::Value;
 use sha2::{Digest, Sha256};
-use trunkline_text::{ChatMessage, ModelText};
+use trunkline_text::ChatMessage;
+
+use crate::model::CallIds;
 
 /// The exact number of letters and digits that Mistral's templates require.
 const NUM_CHARS: usize = 9;
-/// Expressions by which those templates are recognised.
-const CONDITIONS: [&str; 2] = ["length != 9", "length == 9"];
 
-/// Converts ids from other models (`call_abc...`, `toolu_...`) to the form that the model's template requires. Equal
-/// ids stay equal in all requests of a conversation, so its prefix stays the same too.
-pub fn fit(messages: &mut [ChatMessage], text: &ModelText) {
-    let has_ids = |message: &ChatMessage| {
-        message.extra.contains_key("tool_calls") || message.extra.contains_key("tool_call_id")
+/// Returns the id of a new call. It begins with `prefix`, unless the template accepts only short ids.
+pub fn new_id(prefix: &str, ids: CallIds) -> String {
+    let id = crate::random::id();
+    if ids == CallIds::Nine { id.chars().take(NUM_CHARS).collect() } else { format!("{prefix}{id}") }
+}
+
+/// Converts the ids of a conversation to the form that the model's template requires. Equal ids stay equal in all
+/// requests of a conversation, so its prefix stays the same too.
+pub fn fit(messages: &mut [ChatMessage], ids: CallIds) {
+    match ids {
+        CallIds::Any => {}
+        CallIds::Nine => messages.iter_mut().flat_map(ids_of).for_each(|id| *id = fitting(id)),
+        CallIds::Named => name_ids(messages),
+    }
+}
+
+/// Returns the ids of a message: those of its calls, or that of the call whose result it is.
+fn ids_of(message: &mut ChatMessage) -> Vec<&mut String> {
+    let text = |value| match value {
+        &mut Value::String(ref mut id) => Some(id),
+        _ => None,
     };
-    if !messages.iter().any(has_ids) {
-        return;
-    }
-    let Some(templates) = &text.chat_templates else { return };
-    if templates.names().filter_map(|name| templates.source(name)).any(is_particular) {
-        messages.iter_mut().for_each(fit_message);
-    }
-}
-
-/// Returns true if a template accepts only ids of its own form.
-pub fn is_particular(template: &str) -> bool {
-    CONDITIONS.iter().any(|words| template.contains(words))
-}
-
-pub fn fit_message(message: &mut ChatMessage) {
-    let calls = message.extra.get_mut("tool_calls").and_then(Value::as_array_mut);
-    for call in calls.into_iter().flatten() {
-        if let Some(Value::String(id)) = call.get_mut("id") {
-            *id = fitting(id);
+    let mut ids = Vec::new();
+    for (name, value) in message.extra.iter_mut() {
+        match (name.as_str(), value) {
+            ("tool_calls", Value::Array(calls)) => {
+                ids.extend(calls.iter_mut().filter_map(|call| call.get_mut("id").and_then(text)));
+            }
+            ("tool_call_id", value) => ids.extend(text(value)),
+            _ => {}
         }
     }
-    if let Some(Value::String(id)) = message.extra.get_mut("tool_call_id") {
-        *id = fitting(id);
+    ids
+}
+
+/// Gives each call the id `functions.NAME:N`, and each result that of its call.
+fn name_ids(messages: &mut [ChatMessage]) {
+    let mut named: HashMap<String, String> = HashMap::new();
+    let mut num_calls = 0;
+    for message in messages {
+        let calls = message.extra.get_mut("tool_calls").and_then(Value::as_array_mut);
+        for call in calls.into_iter().flatten() {
+            let id =
+                format!("functions.{}:{num_calls}", call["function"]["name"].as_str().unwrap_or_default());
+            num_calls += 1;
+            if let Some(old) = call.get("id").and_then(Value::as_str) {
+                named.insert(old.to_owned(), id.clone());
+            }
+            if let Value::Object(call) = call {
+                call.insert("id".into(), id.into());
+            }
+        }
+        if let Some(Value::String(id)) = message.extra.get_mut("tool_call_id")
+            && let Some(known) = named.get(id)
+        {
+            id.clone_from(known);
+        }
     }
 }
 

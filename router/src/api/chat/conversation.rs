@@ -85,7 +85,7 @@ pub async fn encode(
     tools: &Tools,
 ) -> Result<EncodedChat, ApiError> {
     let style = served.model.reply;
-    call_ids::fit(&mut chat.messages, &served.model.text);
+    call_ids::fit(&mut chat.messages, style.call_ids);
     tools.describe(&mut chat, style.knows_tools(), &mut mark);
     let num_bytes = prompt::num_bytes(&chat);
     served.tokenize(caller, num_bytes, move |text| prompt::encode(text, &chat, mark, style.marks)).await

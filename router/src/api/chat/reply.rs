@@ -1,23 +1,29 @@
 //! Separates replies of the served model into text, reasoning and calls.
 
-use trunkline_reply::{Piece, ReasoningMarks, ReasoningStart, ReplyEnd, ReplyParser, Sections, ToolFormat};
+use trunkline_reply::{
+    Piece, ReasoningMarks, ReasoningStart, ReplyEnd, ReplyParser, Sections, Signature, ToolFormat,
+};
 use trunkline_text::Tokenizer;
 
+use super::call_ids;
 use super::tools::Tools;
 use crate::generation::generate::FinishReason;
-use crate::model::ReplyStyle;
+use crate::model::{CallIds, ReplyStyle};
 
 /// The settings for reading the replies to one request.
 #[derive(Debug, Clone, Default)]
 pub struct ReplyPlan {
     reasoning: Option<ReasoningStart>,
     marks: ReasoningMarks,
-    tools: Option<(ToolFormat, Vec<String>)>,
+    tools: Option<(ToolFormat, Vec<Signature>)>,
     hides_reasoning: bool,
     /// If true, calls after the first are left out of the answer.
     has_one_call: bool,
     /// If true, a grammar constrains the text after the reasoning.
     is_constrained: bool,
+    call_ids: CallIds,
+    /// The beginning of call ids in the request's dialect.
+    id_prefix: &'static str,
 }
 
 impl ReplyPlan {
@@ -30,7 +36,7 @@ impl ReplyPlan {
         hides_reasoning: bool,
     ) -> Self {
         let reads_calls = tools.must_call() || !style.ignores_calls;
-        let names = if reads_calls { tools.callable() } else { Vec::new() };
+        let callable = if reads_calls { tools.signatures() } else { Vec::new() };
         let format = if tools.must_call() {
             style.required_calls()
         } else {
@@ -40,10 +46,12 @@ impl ReplyPlan {
         Self {
             reasoning,
             marks: style.marks,
-            tools: (!names.is_empty()).then_some((format, names)),
+            tools: (!callable.is_empty()).then_some((format, callable)),
             hides_reasoning,
             has_one_call,
             is_constrained: false,
+            call_ids: style.call_ids,
+            id_prefix: tools.id_prefix(),
         }
     }
 
@@ -55,10 +63,10 @@ impl ReplyPlan {
         reasoning: Option<ReasoningStart>,
         hides_reasoning: bool,
     ) -> Self {
-        let names = if tools.must_call() { tools.callable() } else { Vec::new() };
-        let has_one_call = !tools.is_parallel();
-        let tools = (!names.is_empty()).then_some((style.required_calls(), names));
-        Self { reasoning, marks: style.marks, tools, hides_reasoning, has_one_call, is_constrained: true }
+        let callable = if tools.must_call() { tools.signatures() } else { Vec::new() };
+        let calls = (!callable.is_empty()).then_some((style.required_calls(), callable));
+        let plan = Self::new(style, tools, reasoning, hides_reasoning);
+        Self { tools: calls, is_constrained: true, ..plan }
     }
 
     /// Returns the control tokens whose text the parser needs.
@@ -87,12 +95,15 @@ impl ReplyPlan {
     }
 
     pub fn reader(&self) -> ReplyReader {
-        let is_plain = self.reasoning.is_none() && self.tools.is_none();
+        let is_plain =
+            self.reasoning.is_none() && self.tools.is_none() && self.marks.around_content().is_empty();
         ReplyReader {
             parser: (!is_plain).then(|| ReplyParser::new(self.sections(), self.tools.clone())),
             hides_reasoning: self.hides_reasoning,
             has_one_call: self.has_one_call,
             num_calls: 0,
+            call_ids: self.call_ids,
+            id_prefix: self.id_prefix,
         }
     }
 }
@@ -105,9 +116,16 @@ pub struct ReplyReader {
     hides_reasoning: bool,
     has_one_call: bool,
     num_calls: usize,
+    call_ids: CallIds,
+    id_prefix: &'static str,
 }
 
 impl ReplyReader {
+    /// Returns an id for a new call.
+    pub fn call_id(&self) -> String {
+        call_ids::new_id(self.id_prefix, self.call_ids)
+    }
+
     /// Returns true if the whole reply is plain text, which needs no reading.
     pub fn is_plain(&self) -> bool {
         self.parser.is_none()
@@ -178,6 +196,7 @@ impl Reply {
             return Self { text, ..Self::default() };
         }
         let mut reply = Self::default();
+        let call_id = || call_ids::new_id(plan.id_prefix, plan.call_ids);
         for piece in reader.whole(&text, end) {
             match piece {
                 Piece::Text(text) => reply.text.push_str(&text),
@@ -195,9 +214,4 @@ impl Reply {
         }
         reply
     }
-}
-
-/// Returns a new call id of nine letters and digits, the only form that Mistral's templates accept.
-pub fn call_id() -> String {
-    crate::random::id().chars().filter(char::is_ascii_alphanumeric).take(9).collect()
 }

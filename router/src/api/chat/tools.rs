@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 use trunkline_grammar::Grammar;
-use trunkline_reply::ToolFormat;
+use trunkline_reply::{Signature, ToolFormat};
 use trunkline_text::{ChatMessage, ChatRequest};
 
 use super::prompt::Mark;
@@ -37,6 +37,12 @@ pub enum ToolChoice {
     Required,
     /// The model calls this tool.
     Named(String),
+    /// The model may call only these tools.
+    Allowed {
+        names: Vec<String>,
+        /// If true, it calls at least one of them.
+        is_required: bool,
+    },
 }
 
 impl ToolChoice {
@@ -53,15 +59,44 @@ impl ToolChoice {
                 tool => Self::Named(tool.to_owned()),
             });
         }
+        if field["type"] == "allowed_tools" {
+            return Self::allowed(field, name);
+        }
         // TGI's clients send the object without a type.
         let is_bare = field.get("type").is_none() && field["function"].is_object();
         if field["type"] != "function" && !is_bare {
-            let problem =
-                "must be `none`, `auto`, `required`, a tool's name or an object of the type `function`";
+            let problem = "must be `none`, `auto`, `required`, a tool's name or an object of the type `function` or \
+                           `allowed_tools`";
             return Err(ApiError::value("tool_choice", problem));
         }
         let missing = || ApiError::MissingField { field: format!("tool_choice{}", name.replace('/', ".")) };
         Ok(Self::Named(field.pointer(name).and_then(Value::as_str).ok_or_else(missing)?.to_owned()))
+    }
+
+    /// Parses an object of the type `allowed_tools`. Its members are in an object of that name, or in Responses beside
+    /// the type.
+    fn allowed(field: &Value, name: &str) -> Result<Self, ApiError> {
+        let (members, path) = match &field["allowed_tools"] {
+            Value::Null => (field, "tool_choice"),
+            members => (members, "tool_choice.allowed_tools"),
+        };
+        let is_required = match members["mode"].as_str() {
+            Some("auto") => false,
+            Some("required") => true,
+            _ => return Err(ApiError::value(format!("{path}.mode"), "must be `auto` or `required`")),
+        };
+        let tools = members["tools"].as_array().filter(|tools| !tools.is_empty());
+        let tools =
+            tools.ok_or_else(|| ApiError::value(format!("{path}.tools"), "must be a list of tools"))?;
+        let named = |(idx, tool): (usize, &Value)| {
+            let problem = || {
+                ApiError::value(format!("{path}.tools[{idx}]"), "must have the type `function` and a name")
+            };
+            let name = tool.pointer(name).and_then(Value::as_str).filter(|_| tool["type"] == "function");
+            name.map(str::to_owned).ok_or_else(problem)
+        };
+        let names: Result<Vec<String>, ApiError> = tools.iter().enumerate().map(named).collect();
+        Ok(Self::Allowed { names: names?, is_required })
     }
 }
 
@@ -71,6 +106,8 @@ pub struct Tools {
     choice: ToolChoice,
     /// If true, one reply may have several calls.
     is_parallel: bool,
+    /// The beginning of call ids in the request's dialect.
+    id_prefix: &'static str,
 }
 
 impl Tools {
@@ -103,32 +140,55 @@ impl Tools {
                 return Err(ApiError::value(format!("tools[{idx}]"), problem));
             }
         }
+        let is_offered = |name: &String| tools.iter().any(|tool| tool.name == *name);
+        let are_offered = match &choice {
+            ToolChoice::Named(name) => is_offered(name),
+            ToolChoice::Allowed { names, .. } => names.iter().all(is_offered),
+            ToolChoice::None | ToolChoice::Auto | ToolChoice::Required => true,
+        };
         match &choice {
-            ToolChoice::Named(name) if !tools.iter().any(|tool| tool.name == *name) => {
+            _ if !are_offered => {
                 let problem = "names a tool that is not in `tools`; hint: name one of them, or use `auto`";
                 Err(ApiError::value("tool_choice", problem))
             }
             ToolChoice::Required if tools.is_empty() => {
                 Err(ApiError::value("tool_choice", "needs `tools`; hint: send at least one"))
             }
-            _ => Ok(Self { tools, choice, is_parallel }),
+            _ => Ok(Self { tools, choice, is_parallel, id_prefix: "call_" }),
         }
     }
 
-    /// Returns the names of the tools that the model may call.
-    pub fn callable(&self) -> Vec<String> {
-        match &self.choice {
-            ToolChoice::None => Vec::new(),
-            ToolChoice::Named(name) => vec![name.clone()],
-            ToolChoice::Auto | ToolChoice::Required => {
-                self.tools.iter().map(|tool| tool.name.clone()).collect()
-            }
-        }
+    /// Lets call ids begin with `id_prefix` instead of OpenAI's `call_`.
+    pub fn with_id_prefix(self, id_prefix: &'static str) -> Self {
+        Self { id_prefix, ..self }
+    }
+
+    pub fn id_prefix(&self) -> &'static str {
+        self.id_prefix
+    }
+
+    /// Returns the tools that the model may call.
+    pub fn callable(&self) -> Vec<&Tool> {
+        let may_call = |tool: &&Tool| match &self.choice {
+            ToolChoice::None => false,
+            ToolChoice::Named(name) => tool.name == *name,
+            ToolChoice::Allowed { names, .. } => names.contains(&tool.name),
+            ToolChoice::Auto | ToolChoice::Required => true,
+        };
+        self.tools.iter().filter(may_call).collect()
+    }
+
+    /// Returns what a reply's parser needs to know of the tools that the model may call.
+    pub fn signatures(&self) -> Vec<Signature> {
+        self.callable().into_iter().map(|tool| Signature::new(&tool.name, &tool.parameters)).collect()
     }
 
     /// Returns true if the reply must consist of calls.
     pub fn must_call(&self) -> bool {
-        matches!(self.choice, ToolChoice::Required | ToolChoice::Named(_))
+        matches!(
+            self.choice,
+            ToolChoice::Required | ToolChoice::Named(_) | ToolChoice::Allowed { is_required: true, .. }
+        )
     }
 
     pub fn is_parallel(&self) -> bool {
@@ -149,15 +209,13 @@ impl Tools {
 
     /// Returns the grammar of one call that is a message.
     fn one_call(&self) -> Grammar {
-        let callable = self.callable();
-        let tools = self.tools.iter().filter(|tool| callable.contains(&tool.name));
+        let tools = self.callable().into_iter();
         Grammar::Call(tools.map(|tool| (tool.name.clone(), tool.arguments_schema())).collect())
     }
 
     /// Returns the schema of required calls: an object with `name` and `arguments`, or a list of such objects.
     pub fn reply_schema(&self) -> Value {
-        let callable = self.callable();
-        let tools: Vec<&Tool> = self.tools.iter().filter(|tool| callable.contains(&tool.name)).collect();
+        let tools = self.callable();
         let is_list = self.is_parallel && !self.is_named();
         let base = if is_list { "#/items" } else { "#" };
         if let [tool] = tools[..] {

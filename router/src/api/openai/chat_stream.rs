@@ -11,7 +11,7 @@ use super::{
     ChatLogprobs, CompletionTokensDetails, ErrorResponse, StopReason, StreamUsage, Usage, finish_reason,
     logprobs,
 };
-use crate::api::chat::reply::{ReplyPlan, ReplyReader, call_id};
+use crate::api::chat::reply::{ReplyPlan, ReplyReader};
 use crate::api::respond::ErrorForm;
 use crate::api::stream::Render;
 use crate::error::ApiError;
@@ -163,7 +163,7 @@ impl ChatStream {
             }
             Piece::CallBegin { name } => {
                 choice.num_calls += 1;
-                id = call_id();
+                id = choice.reader.call_id();
                 let tool_calls = call(choice.num_calls - 1, Some(id.as_str()), Some(name.as_str()), "");
                 Delta { tool_calls, ..Delta::default() }
             }

@@ -12,7 +12,6 @@ mod fields;
 mod foreign;
 mod logprobs;
 mod messages;
-pub mod models;
 mod prediction;
 mod prompt_logprobs;
 mod prompts;

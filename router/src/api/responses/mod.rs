@@ -1,6 +1,7 @@
 //! OpenAI's Responses API: <https://platform.openai.com/docs/api-reference/responses>.
 
 mod input;
+pub(crate) mod items;
 pub(crate) mod route;
 mod types;
 mod writer;

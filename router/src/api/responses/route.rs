@@ -1,4 +1,4 @@
-//! The handlers of `/v1/responses` and `/v1/responses/{id}`.
+//! The handlers of `/v1/responses`, `/v1/responses/input_tokens`, `/v1/responses/{id}` and its `/cancel`.
 
 use std::sync::Arc;
 
@@ -9,11 +9,11 @@ use serde_json::{Value, json};
 use trunkline_text::{ChatMessage, ChatRequest};
 
 use super::input::messages;
-use super::types::{Body, Deleted, ResponseObject, ToolField, plain, plain_text};
+use super::types::{Body, Deleted, InputTokens, ResponseObject, ToolField, plain, plain_text};
 use super::unknown;
 use super::writer::{Keeping, ResponseWriter};
 use crate::api::app::App;
-use crate::api::chat::conversation::{Conversation, reasoning_kwargs};
+use crate::api::chat::conversation::{Conversation, encode, reasoning_kwargs};
 use crate::api::chat::structured::request_grammar;
 use crate::api::chat::tools::{Tool, ToolChoice, Tools, no_parameters};
 use crate::api::openai::ErrorResponse;
@@ -25,7 +25,7 @@ use crate::error::ApiError;
 use crate::generation::fold::Folded;
 use crate::generation::generate::Usage;
 use crate::grammars::{AskedGrammar, CompiledGrammar};
-use crate::http::{OtherFields, Refused, parse_noting};
+use crate::http::{IgnoredFields, OtherFields, Refused, parse_noting};
 use crate::limits::Limits;
 use crate::request::checked::{CheckedParams, NumChoices};
 use crate::request::raw::{FieldNames, RawParams};
@@ -115,6 +115,69 @@ pub async fn delete(State(app): State<Arc<App>>, Path(id): Path<String>, request
     respond::answer::<ErrorResponse>(removed.map(answer))
 }
 
+/// Refuses to cancel a response: only one in the background can be cancelled, and this server has none.
+#[utoipa::path(
+    post, path = "/v1/responses/{id}/cancel", tag = "OpenAI",
+    params(("id" = String, Path, description = "The id of the response")),
+    responses(
+        (status = 400, description = "The response is not in the background", body = ErrorResponse),
+        (status = 404, description = "The response is not stored", body = ErrorResponse),
+    )
+)]
+pub async fn cancel(State(app): State<Arc<App>>, Path(id): Path<String>, request: Request) -> Response {
+    let refused = Caller::of_request(&request).and_then(|caller| {
+        let stored = app.responses.get(caller.name(), &id);
+        let (_, response) = stored.ok_or_else(|| unknown(&id))?;
+        Err::<(), _>(ApiError::NotInBackground { id: response.id })
+    });
+    respond::answer::<ErrorResponse>(refused)
+}
+
+/// Counts the prompt tokens of a response without generating it.
+#[utoipa::path(
+    post, path = "/v1/responses/input_tokens", tag = "OpenAI", request_body = Body,
+    responses(
+        (status = 200, description = "The number of prompt tokens", body = InputTokens),
+        (status = 400, description = "The request is invalid", body = ErrorResponse),
+        (status = 404, description = "The response to continue is not stored", body = ErrorResponse),
+    )
+)]
+pub async fn input_tokens(State(app): State<Arc<App>>, request: Request) -> Response {
+    respond::answer::<ErrorResponse>(count(&app, request).await.map(axum::Json))
+}
+
+async fn count(app: &Arc<App>, request: Request) -> Result<InputTokens, ApiError> {
+    let caller = Caller::of_request(&request)?;
+    let body = app.admission.read_body(request.into_body()).await?;
+    let _place = app.admission.place_without_shard(&app.served, &caller)?;
+    let mut body: Body = parse_noting(&body, OTHERS, "", &mut IgnoredFields::default())?;
+    app.served.model.check_name(body.model.as_deref())?;
+    let tools = tools(&body, &app.limits)?;
+    let Continued { chat, .. } = continued(&mut body, app, caller.name())?;
+    let prompt = encode(&app.served, &caller, chat, None, &tools).await?;
+    let input_tokens = u32::try_from(prompt.token_ids.len()).unwrap_or(u32::MAX);
+    Ok(InputTokens { object: "response.input_tokens", input_tokens })
+}
+
+/// The chat of a request, and what it adds to a stored conversation.
+struct Continued {
+    chat: ChatRequest,
+    before: Option<Arc<Turn>>,
+    own: Vec<ChatMessage>,
+}
+
+/// Converts the input, and finds the stored response that it continues.
+fn continued(body: &mut Body, app: &App, owner: Option<&str>) -> Result<Continued, ApiError> {
+    let before = match &body.previous_response_id {
+        None => None,
+        Some(id) => Some(app.responses.get(owner, id).ok_or_else(|| unknown(id))?.0),
+    };
+    let stored_item = |id: &str| app.responses.item(owner, id);
+    let own = messages(std::mem::take(&mut body.input), before.is_some(), &app.limits, stored_item)?;
+    let chat = chat_request(body, before.as_deref(), &own);
+    Ok(Continued { chat, before, own })
+}
+
 impl Call for Body {
     type Prompts = Continuing;
 
@@ -133,13 +196,7 @@ impl Call for Body {
         let tools = tools(&self, &app.limits)?;
         let format = grammar(&self)?;
         let owner = scope.arrival.caller.name().map(str::to_owned);
-        let before = match &self.previous_response_id {
-            None => None,
-            Some(id) => Some(app.responses.get(owner.as_deref(), id).ok_or_else(|| unknown(id))?.0),
-        };
-        let stored_item = |id: &str| app.responses.item(owner.as_deref(), id);
-        let own = messages(std::mem::take(&mut self.input), before.is_some(), &app.limits, stored_item)?;
-        let chat = chat_request(&self, before.as_deref(), &own);
+        let Continued { chat, before, own } = continued(&mut self, app, owner.as_deref())?;
         let grammar = tools.grammar(app.served.model.reply).or(format);
         let is_stored = self.store.unwrap_or(true) && app.responses.is_on();
         let keeping =

@@ -42,7 +42,8 @@ pub struct Body {
     pub timeout: Option<f64>,
     /// The functions that the model may call.
     pub tools: Option<Vec<ToolField>>,
-    /// `none`, `auto`, `required`, or one function as `{"type": "function", "name": ...}`.
+    /// `none`, `auto`, `required`, one function as `{"type": "function", "name": ...}`, or some of them as
+    /// `{"type": "allowed_tools", "mode": ..., "tools": [...]}`.
     pub tool_choice: Option<Value>,
     /// Allows several calls in one reply; the default is true.
     pub parallel_tool_calls: Option<bool>,
@@ -188,6 +189,8 @@ pub struct ResponsesUsage {
 pub struct InputDetails {
     /// The number of prompt tokens that were found in the KV cache.
     pub cached_tokens: u32,
+    /// Always 0, because caching has no separate charge.
+    pub cache_write_tokens: u32,
 }
 
 /// A breakdown of the generated tokens.
@@ -202,12 +205,22 @@ impl From<generate::Usage> for ResponsesUsage {
     fn from(usage: generate::Usage) -> Self {
         Self {
             input_tokens: usage.prompt_tokens,
-            input_tokens_details: InputDetails { cached_tokens: usage.cached_tokens },
+            input_tokens_details: InputDetails { cached_tokens: usage.cached_tokens, cache_write_tokens: 0 },
             output_tokens: usage.output_tokens,
             output_tokens_details: OutputDetails { reasoning_tokens: 0 },
             total_tokens: usage.prompt_tokens + usage.output_tokens,
         }
     }
+}
+
+/// The token count of a prompt.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = ResponsesInputTokens)]
+pub struct InputTokens {
+    /// The object type, always `response.input_tokens`.
+    pub object: &'static str,
+    /// The number of prompt tokens, including those of the chat template.
+    pub input_tokens: u32,
 }
 
 /// Confirms that a stored response was deleted.

@@ -4,12 +4,13 @@
 use std::sync::Arc;
 
 use serde::Serialize;
+use serde::de::IgnoredAny;
 use serde_json::{Map, Value, json};
 use trunkline_reply::Piece;
 use trunkline_text::ChatMessage;
 
 use super::types::ResponseObject;
-use crate::api::chat::reply::{ReplyPlan, ReplyReader, call_id};
+use crate::api::chat::reply::{ReplyPlan, ReplyReader};
 use crate::api::response_store::{ResponseStore, Turn};
 use crate::api::stream::Render;
 use crate::error::ApiError;
@@ -203,11 +204,15 @@ impl ResponseWriter {
                 self.delta(&delta, events);
             }
             Piece::CallBegin { name } => {
-                let call_id = call_id();
+                let call_id = self.reader.call_id();
                 self.begin(Open::Call { id: id("fc"), call_id, name, arguments: String::new() }, events);
             }
             Piece::Arguments(delta) => self.delta(&delta, events),
-            Piece::CallEnd => self.end("completed", events),
+            Piece::CallEnd => {
+                // A call that a limit cut off, or that the model broke, has no valid arguments.
+                let is_complete = self.open.as_mut().is_some_and(|open| is_json(open.text_mut()));
+                self.end(if is_complete { "completed" } else { "incomplete" }, events);
+            }
         }
     }
 
@@ -221,9 +226,9 @@ impl ResponseWriter {
         self.response.status = status;
         self.response.incomplete_details = is_cut.then(|| json!({"reason": "max_output_tokens"}));
         self.response.usage = Some(usage.into());
-        if let Some(Keeping { store, owner, before, mut messages }) = self.keeping.take() {
-            messages.extend(reply_message(&self.response.output));
-            store.put(owner.as_deref(), before, messages, self.response.stored());
+        if let Some(Keeping { store, owner, before, messages }) = self.keeping.take() {
+            let reply = reply_message(&self.response.output);
+            store.put(owner.as_deref(), before, messages, reply, self.response.stored());
         }
         self.event(event, json!({"response": self.response}), events);
     }
@@ -255,6 +260,10 @@ fn reply_message(output: &[Value]) -> Option<ChatMessage> {
         message.extra.insert("tool_calls".into(), Value::Array(calls));
     }
     (!output.is_empty()).then_some(message)
+}
+
+fn is_json(text: &str) -> bool {
+    serde_json::from_str::<IgnoredAny>(text).is_ok()
 }
 
 fn id(kind: &str) -> String {

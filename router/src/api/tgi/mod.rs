@@ -1,5 +1,6 @@
 //! The API of text-generation-inference: <https://huggingface.github.io/text-generation-inference>.
 
+pub(crate) mod detokenize;
 mod error;
 pub(crate) mod generate;
 pub(crate) mod info;

@@ -1,7 +1,8 @@
 //! Messages of a chat, in the form that templates expect.
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
+use super::python;
 use crate::error::TextError;
 
 #[derive(Debug, Clone, PartialEq)]
@@ -81,6 +82,27 @@ fn parse_arguments(call: &mut Value) {
     {
         *arguments = parsed;
     }
+}
+
+/// Writes the arguments of a message's calls as JSON text.
+pub(super) fn write_arguments(message: &mut Value) {
+    let calls = message.get_mut("tool_calls").and_then(Value::as_array_mut);
+    for call in calls.into_iter().flatten() {
+        if let Some(arguments @ Value::Object(_)) = call.pointer_mut("/function/arguments") {
+            *arguments = Value::String(python::json(arguments));
+        }
+    }
+}
+
+/// Adds the tools to the system message as JSON text, in the form of the model card of Phi-4-mini. Without a system
+/// message, there is one in the card's words.
+pub(super) fn add_tools(messages: &mut Vec<Value>, tools: &[Value]) {
+    if messages.first().is_none_or(|first| first["role"] != "system") {
+        let content = "You are a helpful assistant with some tools.";
+        messages.insert(0, json!({"role": "system", "content": content}));
+    }
+    let functions = tools.iter().map(|tool| tool.get("function").unwrap_or(tool).clone());
+    messages[0]["tools"] = Value::String(python::json(&Value::Array(functions.collect())));
 }
 
 /// Returns the text of a message's content, which is a string or a list of text parts to concatenate. Returns `None`

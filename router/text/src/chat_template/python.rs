@@ -190,6 +190,16 @@ pub fn to_json(value: &Variable, options: &Kwargs) -> Result<Variable, Error> {
     Ok(Variable::from(text))
 }
 
+/// Returns the JSON text of a value as `json.dumps` writes it with `ensure_ascii=False`.
+pub fn json(value: &Value) -> String {
+    let style =
+        PythonStyle { indent: None, item: ", ", key: ": ", ensure_ascii: false, depth: 0, is_empty: true };
+    let mut out = Vec::new();
+    // Writing to memory cannot fail, because all map keys are strings.
+    value.serialize(&mut serde_json::Serializer::with_formatter(&mut out, style)).unwrap_or_default();
+    String::from_utf8_lossy(&out).into_owned()
+}
+
 /// Formats JSON with the separators, the indentation and the numbers of `json.dumps`.
 struct PythonStyle<'a> {
     indent: Option<usize>,

@@ -239,3 +239,39 @@ fn reasoning_is_called_thinking_where_a_template_knows_only_that_name() {
     let text = templates(&[("default", &both)]).unwrap().render(&chat).unwrap();
     assert_eq!(text, "[|a][|][|a][t|a]r");
 }
+
+#[test]
+fn arguments_are_text_where_a_template_appends_them_to_text() {
+    let call =
+        json!({"type": "function", "function": {"name": "f", "arguments": {"city": "Zürich", "n": [1.0]}}});
+    let message = ChatMessage::from_json(0, &json!({"role": "assistant", "tool_calls": [call]})).unwrap();
+    let chat = ChatRequest { messages: vec![message], ..ChatRequest::default() };
+    let rendered = |source: &str| templates(&[("default", source)]).unwrap().render(&chat).unwrap();
+    let loops =
+        |item: &str| format!("{{% for call in messages[0].tool_calls %}}{{{{ {item} }}}}{{% endfor %}}");
+    // As in the templates of DeepSeek R1 and V3.1.
+    let text = rendered(&loops("'<sep>' + call['function']['arguments'] + '<end>'"));
+    assert_eq!(text, "<sep>{\"city\": \"Zürich\", \"n\": [1.0]}<end>");
+    assert_eq!(rendered(&loops("call['function']['arguments']['city']")), "Zürich");
+}
+
+#[test]
+fn tools_are_in_the_system_message_where_a_template_expects_them_there() {
+    // As in the template of Phi-4-mini.
+    let source = "{% for message in messages %}{% if 'tools' in message %}{{ message['content'] }}<|tool|>\
+                  {{ message['tools'] }}<|/tool|>{% else %}{{ message['content'] }}{% endif %}{% endfor %}";
+    let tool = json!({"type": "function", "function": {"name": "f", "parameters": {}}});
+    let rendered = |messages: Vec<ChatMessage>, tools: Vec<Value>| {
+        let chat = ChatRequest { messages, tools, ..ChatRequest::default() };
+        templates(&[("default", source)]).unwrap().render(&chat).unwrap()
+    };
+    let (system, user) = (ChatMessage::new("system", "Be brief."), ChatMessage::new("user", "Hi"));
+    let tools = "<|tool|>[{\"name\": \"f\", \"parameters\": {}}]<|/tool|>";
+    assert_eq!(
+        rendered(vec![system.clone(), user.clone()], vec![tool.clone()]),
+        format!("Be brief.{tools}Hi")
+    );
+    let own = "You are a helpful assistant with some tools.";
+    assert_eq!(rendered(vec![user.clone()], vec![tool]), format!("{own}{tools}Hi"));
+    assert_eq!(rendered(vec![system, user], Vec::new()), "Be brief.Hi");
+}

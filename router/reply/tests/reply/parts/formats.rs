@@ -6,6 +6,8 @@ use trunkline_reply::ToolFormat;
 fn a_chat_template_shows_its_format() {
     for (source, wanted) in [
         ("{% for m in messages %}{{ m.content }}{% endfor %}", None),
+        // As in the templates of DeepSeek R1's distillates, which write calls and present no tools.
+        ("{% for tool in message['tool_calls'] %}<｜tool▁call▁begin｜>{% endfor %}", None),
         (
             "{% if tools %}<tools>{{ tools }}</tools> within <tool_call></tool_call>{% endif %}",
             Some(ToolFormat::HERMES),
@@ -16,6 +18,24 @@ fn a_chat_template_shows_its_format() {
         ("{% if tools %}[func_name1(params_name1=params_value1)]{% endif %}", Some(ToolFormat::PYTHONIC)),
         ("{% if tools %}<|python_start|>ipython{% endif %}", Some(ToolFormat::PYTHONIC)),
         ("{% if tools %}{{ tools | tojson }}{% endif %}", Some(ToolFormat::JSON)),
+        (
+            "{% if tools %}<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>{{ name }}<｜tool▁sep｜>{% endif %}",
+            Some(ToolFormat::DEEPSEEK),
+        ),
+        (
+            "{% if tools %}<|tool_call_begin|>{{ call['id'] }}<|tool_call_argument_begin|>{% endif %}",
+            Some(ToolFormat::KIMI),
+        ),
+        ("{% if tools %}<tool_call>{name}\n<arg_key>{key}</arg_key>{% endif %}", Some(ToolFormat::GLM)),
+        (
+            "{% if tools %}<tool_call>\n<function=example_function_name>{% endif %}",
+            Some(ToolFormat::QWEN3_CODER),
+        ),
+        ("{% if tools %}write <|START_ACTION|> followed by{% endif %}", Some(ToolFormat::COMMAND)),
+        ("{% if tools %}<|tool|>{{ tools }}<|/tool|><|tool_call|>{% endif %}", Some(ToolFormat::PHI4)),
+        ("{% if tools %}respond only with <|tool_call|> followed by{% endif %}", Some(ToolFormat::GRANITE)),
+        ("{% if tools %}<function_calls>f(a='b')</function_calls>{% endif %}", Some(ToolFormat::OLMO3)),
+        ("{% if tools %}make calls in a single JSON array: ipython{% endif %}", Some(ToolFormat::XLAM)),
     ] {
         assert_eq!(ToolFormat::from_template(source), wanted, "{source}");
     }

@@ -5,7 +5,7 @@ use trunkline_text::ChatMessage;
 fn put(store: &ResponseStore, id: &str, before: Option<&str>, text: &str) {
     let before = before.map(|id| store.get(None, id).unwrap().0);
     let response = ResponseObject { id: id.into(), ..ResponseObject::default() };
-    store.put(None, before, vec![ChatMessage::new("user", text)], response.stored());
+    store.put(None, before, vec![ChatMessage::new("user", text)], None, response.stored());
 }
 
 #[test]
@@ -49,7 +49,7 @@ fn the_least_recently_used_response_is_evicted_and_all_bytes_are_freed() {
 fn responses_of_other_tenants_are_missing() {
     let store = ResponseStore::new(1 << 20);
     let response = ResponseObject { id: "a".into(), ..ResponseObject::default() };
-    store.put(Some("alice"), None, Vec::new(), response.stored());
+    store.put(Some("alice"), None, Vec::new(), None, response.stored());
     assert!(store.get(Some("alice"), "a").is_some());
     assert!(store.get(Some("bob"), "a").is_none() && store.get(None, "a").is_none());
     assert!(!store.remove(Some("bob"), "a"));
@@ -57,7 +57,13 @@ fn responses_of_other_tenants_are_missing() {
 
 fn put_for(store: &ResponseStore, owner: &str, id: &str, num_bytes: usize) {
     let response = ResponseObject { id: id.into(), ..ResponseObject::default() };
-    store.put(Some(owner), None, vec![ChatMessage::new("user", "x".repeat(num_bytes))], response.stored());
+    store.put(
+        Some(owner),
+        None,
+        vec![ChatMessage::new("user", "x".repeat(num_bytes))],
+        None,
+        response.stored(),
+    );
 }
 
 #[test]
@@ -87,7 +93,7 @@ fn json_counts_by_its_memory() {
     let extra = serde_json::Map::from_iter([("tool_calls".to_owned(), items.into())]);
     let message = ChatMessage { role: "assistant".into(), content: None, extra };
     let response = ResponseObject { id: "a".into(), ..ResponseObject::default() };
-    store.put(None, None, vec![message], response.stored());
+    store.put(None, None, vec![message], None, response.stored());
     assert!(store.num_bytes() > 20 * text.len(), "{} bytes for {} of text", store.num_bytes(), text.len());
     assert!(store.remove(None, "a"));
     assert_eq!(store.num_bytes(), 0);

@@ -1,3 +1,4 @@
+use serde_json::json;
 use trunkline_reply::{ReasoningMarks, ReasoningStart, ToolFormat};
 use trunkline_router::api::chat::reply::{Reply, ReplyPlan};
 use trunkline_router::api::chat::tools::{Tool, ToolChoice, Tools, no_parameters};
@@ -18,13 +19,13 @@ fn reply_styles_are_detected_from_templates_unless_flags_set_them() {
     let marks = ReasoningMarks::Think;
     for (index, (source, tools, reasons)) in TEMPLATES.into_iter().enumerate() {
         let style = ReplyStyle::of_template(source, Choice::Auto, Choice::Auto);
-        assert_eq!(style, ReplyStyle { tools, ignores_calls: false, reasons, marks }, "{index}");
+        let call_ids = style.call_ids;
+        assert_eq!(style, ReplyStyle { tools, ignores_calls: false, reasons, marks, call_ids }, "{index}");
         let told = ReplyStyle::of_template(source, Choice::Is(ToolFormat::PYTHONIC), Choice::Is(()));
-        let told_so =
-            ReplyStyle { tools: Some(ToolFormat::PYTHONIC), ignores_calls: false, reasons: true, marks };
+        let told_so = ReplyStyle { tools: Some(ToolFormat::PYTHONIC), reasons: true, ..style };
         assert_eq!(told, told_so, "{index}");
         let off = ReplyStyle::of_template(source, Choice::Off, Choice::Off);
-        assert_eq!(off, ReplyStyle { tools, ignores_calls: true, reasons: false, marks }, "{index}");
+        assert_eq!(off, ReplyStyle { ignores_calls: true, reasons: false, ..style }, "{index}");
     }
     assert_eq!(ReplyStyle::of_template("{{ messages }}", Choice::Auto, Choice::Auto), ReplyStyle::default());
 }
@@ -51,6 +52,22 @@ fn reasoning_and_call_marks_are_decoded_and_parsed() {
         let plan = ReplyPlan::new(style, &one_tool(), None, false);
         assert!(plan.shown_marks().starts_with(&[call]));
     }
+}
+
+#[test]
+fn the_schema_of_a_tool_decides_which_arguments_are_text() {
+    let source = "{% if tools %}<tool_call>{name}<arg_key>{key}</arg_key>{% endif %}";
+    let style = ReplyStyle::of_template(source, Choice::Auto, Choice::Auto);
+    let parameters =
+        json!({"type": "object", "properties": {"zip": {"type": "string"}, "n": {"type": "integer"}}});
+    let tool = Tool { name: "f".into(), description: None, parameters };
+    let tools = Tools::new(vec![tool], ToolChoice::Auto, true, &Limits::default()).unwrap();
+    let plan = ReplyPlan::new(style, &tools, None, false);
+    let argument = |key: &str| format!("<arg_key>{key}</arg_key><arg_value>12345</arg_value>");
+    let text = format!("<tool_call>f{}{}</tool_call>", argument("zip"), argument("n"));
+    let reply = Reply::of(&plan, text, FinishReason::EndToken);
+    assert_eq!(reply.calls[0].arguments, r#"{"zip": "12345", "n": 12345}"#);
+    assert!(reply.calls[0].id.starts_with("call_"));
 }
 
 #[test]

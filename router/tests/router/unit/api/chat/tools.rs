@@ -28,11 +28,38 @@ fn a_reply_that_must_call_has_a_schema() {
         |choice, is_parallel| Tools::new(vec![tool("a"), tool("b")], choice, is_parallel, &limits).unwrap();
     let named = tools(ToolChoice::Named("b".into()), true);
     assert_eq!(named.reply_schema()["properties"]["name"], json!({"const": "b"}));
-    assert_eq!(named.callable(), ["b"]);
+    assert_eq!(named.callable(), [&tool("b")]);
     let single = tools(ToolChoice::Required, false);
     assert_eq!(single.reply_schema()["anyOf"].as_array().unwrap().len(), 2);
     assert_eq!(tools(ToolChoice::Required, true).reply_schema()["minItems"], 1);
     assert!(tools(ToolChoice::None, true).callable().is_empty());
+}
+
+#[test]
+fn a_choice_may_allow_some_of_the_tools() {
+    let limits = Limits::default();
+    let chat = json!({"type": "allowed_tools", "allowed_tools": {
+        "mode": "required", "tools": [{"type": "function", "function": {"name": "b"}}]}});
+    let responses =
+        json!({"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "b"}]});
+    for (field, pointer, must_call) in [(chat, "/function/name", true), (responses, "/name", false)] {
+        let choice = ToolChoice::from_openai(Some(&field), pointer).unwrap();
+        let tools = Tools::new(vec![tool("a"), tool("b")], choice.clone(), true, &limits).unwrap();
+        assert_eq!(tools.callable(), [&tool("b")]);
+        assert_eq!(tools.must_call(), must_call);
+        assert!(error(vec![tool("a")], choice).starts_with("`tool_choice` names a tool that is not"));
+    }
+    for (field, wanted) in [
+        (json!({"mode": "any", "tools": [{"type": "function", "name": "b"}]}), "`tool_choice.mode` must be"),
+        (json!({"mode": "auto", "tools": []}), "`tool_choice.tools` must be a list"),
+        (json!({"mode": "auto", "tools": [{"type": "mcp"}]}), "`tool_choice.tools[0]` must have the type"),
+        (json!({"allowed_tools": {"tools": []}}), "`tool_choice.allowed_tools.mode` must be"),
+    ] {
+        let mut field = field;
+        field["type"] = json!("allowed_tools");
+        let error = ToolChoice::from_openai(Some(&field), "/name").unwrap_err().to_string();
+        assert!(error.starts_with(wanted), "{error}");
+    }
 }
 
 #[test]

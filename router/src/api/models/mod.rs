@@ -1,16 +1,21 @@
-//! The handlers of `/v1/models` and `/v1/models/{id}`.
+//! The handlers of `/v1/models` and `/v1/models/{id}`, which OpenAI's and Anthropic's clients share.
+
+pub(super) mod anthropic;
 
 use std::sync::Arc;
 
-use axum::extract::{Path, State};
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Path, Query, State};
+use axum::http::HeaderMap;
 use axum::response::Response;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::ErrorResponse;
 use crate::api::app::App;
-use crate::api::respond;
+use crate::api::openai::ErrorResponse;
+use crate::api::{anthropic as messages, respond};
 use crate::error::ApiError;
+use anthropic::{ModelInfo, ModelPage, ModelsQuery};
 
 /// The list of models.
 #[derive(Debug, Serialize, ToSchema)]
@@ -19,12 +24,6 @@ pub struct ModelList {
     pub object: &'static str,
     /// A list with the served model.
     pub data: Vec<ModelCard>,
-    /// Always false. Part of Anthropic's API, like the next two fields.
-    pub has_more: bool,
-    /// The name of the served model.
-    pub first_id: String,
-    /// The name of the served model.
-    pub last_id: String,
 }
 
 /// A description of a model.
@@ -38,11 +37,6 @@ pub struct ModelCard {
     pub created: u64,
     /// The owner, always `trunkline`.
     pub owned_by: &'static str,
-    /// The object type, always `model`. Part of Anthropic's API, like `display_name`.
-    #[serde(rename = "type")]
-    pub kind: &'static str,
-    /// The name of the model.
-    pub display_name: String,
     /// The most tokens of prompt and output together.
     pub max_model_len: u32,
 }
@@ -50,35 +44,48 @@ pub struct ModelCard {
 /// Describes the served model; an error while it loads and while the server drains, when it serves nothing.
 fn card(app: &App) -> Result<ModelCard, ApiError> {
     let shard = app.served.serving()?;
-    let name = || app.served.model.served_name.clone();
     Ok(ModelCard {
-        id: name(),
+        id: app.served.model.served_name.clone(),
         object: "model",
         created: app.served.model.created_unix_s,
         owned_by: "trunkline",
-        kind: "model",
-        display_name: name(),
         max_model_len: app.served.validator(&shard).max_total_tokens,
     })
 }
 
+/// Describes it in Anthropic's form.
+fn info(app: &App) -> Result<ModelInfo, ApiError> {
+    card(app).map(|card| ModelInfo::new(card.id, card.created, card.max_model_len))
+}
+
 /// Lists the served model. Routers in front of several servers ask for it to see what is served, so that it answers 503
-/// while the model loads and while the server drains.
+/// while the model loads and while the server drains. With the header `anthropic-version` the answer is an
+/// AnthropicModelList.
 #[utoipa::path(
-    get, path = "/v1/models", tag = "OpenAI",
+    get, path = "/v1/models", tag = "OpenAI", params(ModelsQuery),
     responses(
         (status = 200, description = "The served model", body = ModelList),
+        (status = 400, description = "The query is invalid", body = ErrorResponse),
         (status = 503, description = "The model is loading, or the server is draining", body = ErrorResponse),
     )
 )]
-pub async fn list_models(State(app): State<Arc<App>>) -> Response {
-    respond::answer::<ErrorResponse>(card(&app).map(|card| {
-        let (first_id, last_id) = (card.id.clone(), card.id.clone());
-        axum::Json(ModelList { object: "list", data: vec![card], has_more: false, first_id, last_id })
-    }))
+pub async fn list_models(
+    State(app): State<Arc<App>>,
+    headers: HeaderMap,
+    query: Result<Query<ModelsQuery>, QueryRejection>,
+) -> Response {
+    if anthropic::is_client(&headers) {
+        let query = query.map_err(|error| ApiError::value("query", error.body_text()));
+        let page = query.and_then(|Query(query)| ModelPage::new(info(&app)?, &query));
+        return respond::answer::<messages::ErrorResponse>(page.map(axum::Json));
+    }
+    respond::answer::<ErrorResponse>(
+        card(&app).map(|card| axum::Json(ModelList { object: "list", data: vec![card] })),
+    )
 }
 
-/// Describes one model. Its name may contain slashes.
+/// Describes one model. Its name may contain slashes. With the header `anthropic-version` the answer is an
+/// AnthropicModel.
 #[utoipa::path(
     get, path = "/v1/models/{id}", tag = "OpenAI", params(("id" = String, Path, description = "The model's name")),
     responses(
@@ -87,7 +94,10 @@ pub async fn list_models(State(app): State<Arc<App>>) -> Response {
         (status = 503, description = "The model is loading, or the server is draining", body = ErrorResponse),
     )
 )]
-pub async fn get_model(State(app): State<Arc<App>>, Path(id): Path<String>) -> Response {
+pub async fn get_model(State(app): State<Arc<App>>, headers: HeaderMap, Path(id): Path<String>) -> Response {
     let named = app.served.model.check_name(Some(&id));
+    if anthropic::is_client(&headers) {
+        return respond::answer::<messages::ErrorResponse>(named.and_then(|()| info(&app)).map(axum::Json));
+    }
     respond::answer::<ErrorResponse>(named.and_then(|()| card(&app)).map(axum::Json))
 }

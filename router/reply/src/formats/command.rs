@@ -1,0 +1,18 @@
+//! A JSON list of actions.
+
+use super::format::{Syntax, ToolFormat, read_json_start};
+
+impl ToolFormat {
+    /// `<|START_ACTION|>[{"tool_name": ..., "parameters": {...}}, ...]<|END_ACTION|>`, written by Command A and R7B.
+    /// Command R and R+ write `Action:` and the list as a block of code.
+    pub const COMMAND: Self = Self(&Syntax {
+        name: "command",
+        template_marks: &["<|START_ACTION|>", "title of the tool in the specification"],
+        opening_marks: &["<|START_ACTION|>", "Action: ```json", "Action:```json"],
+        inner_marks: &["<|END_ACTION|>"],
+        closing_marks: &["<|END_ACTION|>", "```"],
+        separators: &[],
+        allows_unmarked_calls: false,
+        read_start: read_json_start,
+    });
+}

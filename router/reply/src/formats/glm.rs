@@ -1,0 +1,37 @@
+//! A name, then keys and values between tags.
+
+use super::format::{CallStart, Syntax, ToolFormat};
+use crate::signature::{self, Signature};
+use crate::tagged_arguments::Tags;
+
+const TAGS: Tags = Tags {
+    key_open: "<arg_key>",
+    key_close: "</arg_key>",
+    value_open: "<arg_value>",
+    value_close: "</arg_value>",
+    end: "</tool_call>",
+    has_value_lines: false,
+};
+
+impl ToolFormat {
+    /// `<tool_call>NAME` and for each argument `<arg_key>KEY</arg_key><arg_value>VALUE</arg_value>`, then
+    /// `</tool_call>`, written by GLM 4.5 and later.
+    pub const GLM: Self = Self(&Syntax {
+        name: "glm",
+        template_marks: &[TAGS.key_open],
+        opening_marks: &["<tool_call>"],
+        inner_marks: &[TAGS.key_open, TAGS.key_close, TAGS.value_open, TAGS.value_close, TAGS.end],
+        closing_marks: &[TAGS.end],
+        separators: &[],
+        allows_unmarked_calls: false,
+        read_start,
+    });
+}
+
+fn read_start(text: &str, tools: &[Signature]) -> CallStart {
+    let Some((name, rest)) = text.find('<').map(|at| text.split_at(at)) else {
+        let name = text.trim_end();
+        return if signature::may_be_known(tools, name) { CallStart::Undecided } else { CallStart::NotACall };
+    };
+    TAGS.read_start(name.trim_end(), text, rest, tools)
+}

@@ -1,0 +1,18 @@
+//! A JSON list after `<|tool_call|>`.
+
+use super::format::{Syntax, ToolFormat, read_json_start};
+
+impl ToolFormat {
+    /// `<|tool_call|>[{"name": ..., "arguments": {...}}, ...]`, written by Granite 3. Some versions write
+    /// `<tool_call>`, and the 20B model for function calling writes `<function_call>` before each object.
+    pub const GRANITE: Self = Self(&Syntax {
+        name: "granite",
+        template_marks: &["<|tool_call|>", "<function_call>"],
+        opening_marks: &["<|tool_call|>", "<tool_call>", "<function_call>"],
+        inner_marks: &["</tool_call>"],
+        closing_marks: &["</tool_call>"],
+        separators: &[],
+        allows_unmarked_calls: true,
+        read_start: read_json_start,
+    });
+}

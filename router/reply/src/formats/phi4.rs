@@ -1,0 +1,18 @@
+//! A JSON list after `functools`, or between `<|tool_call|>` and `<|/tool_call|>`.
+
+use super::format::{Syntax, ToolFormat, read_json_start};
+
+impl ToolFormat {
+    /// `functools[{"name": ..., "arguments": {...}}, ...]` or `<|tool_call|>[...]<|/tool_call|>`, written by
+    /// Phi-4-mini.
+    pub const PHI4: Self = Self(&Syntax {
+        name: "phi4",
+        template_marks: &["<|tool|>", "functools["],
+        opening_marks: &["<|tool_call|>", "functools"],
+        inner_marks: &["<|/tool_call|>"],
+        closing_marks: &["<|/tool_call|>"],
+        separators: &[],
+        allows_unmarked_calls: false,
+        read_start: read_json_start,
+    });
+}

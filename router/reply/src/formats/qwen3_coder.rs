@@ -1,0 +1,39 @@
+//! A function's name and its parameters in tags that contain the names.
+
+use super::format::{CallStart, Header, Syntax, ToolFormat, skip_mark, split_header};
+use crate::signature::Signature;
+use crate::tagged_arguments::Tags;
+
+const FUNCTION: &str = "<function=";
+const TAGS: Tags = Tags {
+    key_open: "<parameter=",
+    key_close: ">",
+    value_open: "",
+    value_close: "</parameter>",
+    end: "</function>",
+    has_value_lines: true,
+};
+
+impl ToolFormat {
+    /// `<tool_call><function=NAME>`, for each argument `<parameter=KEY>VALUE</parameter>`, then
+    /// `</function></tool_call>`, written by Qwen3-Coder and Qwen 3.5. Each value has lines of its own.
+    pub const QWEN3_CODER: Self = Self(&Syntax {
+        name: "qwen3_coder",
+        template_marks: &["<function=example_function_name>", "<function=' + tool_call.name"],
+        opening_marks: &["<tool_call>", FUNCTION],
+        inner_marks: &["</tool_call>"],
+        closing_marks: &[TAGS.end, "</tool_call>"],
+        separators: &[],
+        allows_unmarked_calls: false,
+        read_start,
+    });
+}
+
+fn read_start(text: &str, tools: &[Signature]) -> CallStart {
+    let Some(call) = skip_mark(text, FUNCTION) else { return CallStart::Undecided };
+    match split_header(call, ">") {
+        Header::Undecided => CallStart::Undecided,
+        Header::Missing => CallStart::NotACall,
+        Header::Complete(name, rest) => TAGS.read_start(name.trim(), text, rest, tools),
+    }
+}

@@ -1,0 +1,18 @@
+//! A JSON list with or without one of several marks before it.
+
+use super::format::{Syntax, ToolFormat, read_json_start};
+
+impl ToolFormat {
+    /// `[{"name": ..., "arguments": {...}}, ...]` as the whole reply, as a block of code, or after `[TOOL_CALLS]` or
+    /// `<tool_call>`, written by xLAM 2.
+    pub const XLAM: Self = Self(&Syntax {
+        name: "xlam",
+        template_marks: &["make calls in a single JSON array"],
+        opening_marks: &["```json", "[TOOL_CALLS]", "<tool_call>"],
+        inner_marks: &["</tool_call>"],
+        closing_marks: &["```", "</tool_call>"],
+        separators: &[],
+        allows_unmarked_calls: true,
+        read_start: read_json_start,
+    });
+}
