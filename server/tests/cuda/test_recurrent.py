@@ -31,7 +31,7 @@ from trunkline_server.errors import InvalidArgument, PlanError
 from trunkline_server.models.ops import Recurrence, RecurrenceOperands
 from trunkline_server.weights.checkpoint import open_checkpoint
 
-LENGTH = 45
+LENGTH, NUM_PADDING = 45, 2
 HEADS, VALUE_SIZE, KEY_SIZE = 4, 20, 24
 Cuts = Sequence[tuple[int, int]]
 # Positions of the sequence in the order of steps, in each of which it is beside another sequence.
@@ -41,12 +41,14 @@ WITH_DECODES: Cuts = [(0, 5), (5, 30), (30, 31), (31, 32), (32, 33), (33, 45)]
 
 
 def make_step(pool: StatePool, parts: Cuts, tables: Sequence[Sequence[int]], device: str) -> StepTensors:
-    """Makes a step of a part of each sequence; the sequence's blocks are in its table."""
+    """Makes a step of a part of each sequence, with padding; the sequence's blocks are in its table."""
     entries = [
         Entry([0] * (end - begin), begin, table, [], pool.admit(begin, end - begin, table))
         for (begin, end), table in zip(parts, tables, strict=True)
     ]
-    layout = StepLayout(shape_of(entries), max_blocks=4)
+    needed = shape_of(entries)
+    shape = replace(needed, num_rows=needed.num_rows + NUM_PADDING, num_entries=needed.num_entries + NUM_PADDING)
+    layout = StepLayout(shape, max_blocks=4)
     words = torch.zeros(layout.num_words, dtype=torch.int32)
     layout.write(words.numpy(), entries, BLOCK_SIZE)
     return layout.tensors(words.to(device))
@@ -65,9 +67,9 @@ def in_parts(run, state_size: int, cuts: Cuts, device: str) -> torch.Tensor:  # 
     pool = StatePool(num_states=8, state_size=state_size, block_size=BLOCK_SIZE, device=device)
     found = []
     for begin, end in cuts:
-        rows = torch.cat([torch.tensor([7]), torch.arange(begin, end)]).to(device)
+        rows = torch.cat([torch.tensor([7]), torch.arange(begin, end), torch.zeros(NUM_PADDING).long()]).to(device)
         step = make_step(pool, [(0, 1), (begin, end)], [[9], [0, 1, 2]], device)
-        found.append(run(rows, pool.states, step)[1:])
+        found.append(run(rows, pool.states, step)[1:-NUM_PADDING])
         pool.drop([9])
     return torch.cat(found)
 

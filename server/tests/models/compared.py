@@ -29,7 +29,8 @@ CUDA_CASES = [
     "smollm3_marked", "llama_biases", "qwen2_moe", "qwen3_moe", "mixtral", "qwen3_moe_mixed", "cohere2", "exaone4",
     "gemma", "glm4", "granite", "granitemoe", "nemotron", "olmo2", "olmo3", "phi3", "phi3_longrope", "starcoder2",
     "qwen2_shallow", "deepseek_v2", "deepseek_v2_groups", "deepseek_v3", "gpt_oss", "granitehybrid_attention",
-    "lfm2", "lfm2_moe", "granitemoehybrid", "qwen3_next",
+    "lfm2", "lfm2_moe", "granitemoehybrid", "granitehybrid", "qwen3_next", "cohere", "ernie4_5", "glm", "olmoe",
+    "seed_oss",
 ]  # fmt: skip
 # transformers has no code for these, so they are compared with Llama of the same weights (tests/reference/).
 LIKE_LLAMA = ("exaone", "internlm2", "internlm3")

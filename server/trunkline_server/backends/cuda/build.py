@@ -198,7 +198,9 @@ class _Assembly:
 
     def build(self, wanted_tokens: int | None, *, captures: bool, use_device: object) -> CudaBackend:
         config, device, limits, layout = self._config, self._device, self._limits, self._layout
-        sampler = DeviceSampler(device, config.vocab_size, limits.num_logits, MAX_TOP_LOGPROBS, self._rows_per_program)
+        # Nothing is sampled without an output head, so the sampler gets no room for logits.
+        num_tokens = config.vocab_size if config.has_output_head else 1
+        sampler = DeviceSampler(device, num_tokens, limits.num_logits, MAX_TOP_LOGPROBS, self._rows_per_program)
         shapes = [*decode_shapes(limits.num_entries), *chunk_shapes(*_sizes(limits))] if captures else []
         if config.is_encoder:
             shapes = [shape for shape in shapes if not shape.is_decode]

@@ -30,7 +30,7 @@ from trunkline_server.errors import DamagedFile, DoesNotFit, quoted
 from trunkline_server.weights.checkpoint import Checkpoint
 from trunkline_server.weights.dequantize import dequantize
 from trunkline_server.weights.places import expert_stack, head_stack, is_expert, is_head
-from trunkline_server.weights.quantization import EightBits
+from trunkline_server.weights.quantization import EightBits, Mxfp4
 from trunkline_server.weights.quantize import WHOLE_MODEL, is_quantizable
 from trunkline_server.weights.quantized_parts import FLOATS, Part, quantization_state, quantized_shape
 from trunkline_server.weights.tensor import Tensor, Weight
@@ -211,7 +211,7 @@ class _Loader:
     def _make(self, names: Sequence[str], vectors: Mapping[str, torch.Tensor]) -> list[DeviceWeight]:
         """Makes the matrix of a stack, or its members if they cannot be combined."""
         is_whole = is_expert(names[0]) or is_head(names[0])
-        if self._kind(names[0]) == "quantized" and not is_head(names[0]) and "blocks" not in self._parts[names[0]]:
+        if all(name in self._parts for name in names) and self._stays_quantized(names[0]):
             with self._thread_staging() as staging:
                 members = [self._quantized(name, vectors, staging) for name in names]
                 with staging.on_stream():
@@ -223,6 +223,10 @@ class _Loader:
         weights = [self._tensors.get(name) or self._checkpoint.tensor(name) for name in names]
         tensors = [weight if isinstance(weight, Tensor) else weight.read() for weight in weights]
         return [self._matrix(tensors, vectors)]
+
+    def _stays_quantized(self, name: str) -> bool:
+        """Returns True if a module's parts are converted on the device. MXFP4's are a tensor in GGUF's format."""
+        return not is_head(name) and not isinstance(self._checkpoint.quantization, Mxfp4)
 
     def _quantized(self, name: str, vectors: Mapping[str, torch.Tensor], staging: Staging) -> DeviceWeight:
         parts = {}
@@ -289,7 +293,8 @@ class _Loader:
         """Rounds rows to e4m3, so that the largest element of each becomes the largest number."""
         limit = torch.finfo(torch.float8_e4m3fn).max
         # A row of zeros has any scale.
-        scales = (values.abs().amax(dim=1).float() / limit).clamp_min(torch.finfo(torch.float32).tiny)
+        peaks = torch.maximum(values.amax(dim=1), -values.amin(dim=1)).float()
+        scales = (peaks / limit).clamp_min(torch.finfo(torch.float32).tiny)
         rounded = torch.empty(values.shape, dtype=torch.float8_e4m3fn, device=values.device)
         # The stack of a layer's experts is large, so little of it is in f32 at a time.
         step = max(1, _ROUNDED_ELEMENTS // values.shape[1])
