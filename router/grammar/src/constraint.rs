@@ -9,6 +9,7 @@ use crate::grammar_state::GrammarState;
 use crate::mask::TokenMask;
 use crate::mask_cache::CachedMask;
 use crate::reasoning::{Header, Reasoning, ReasoningTokens};
+use crate::schema::strictness::RelaxedKeywords;
 
 /// Most tokens that one call forces. More follow in the next call.
 const MAX_FORCED_TOKENS: usize = 256;
@@ -54,6 +55,7 @@ pub struct Constraint {
     headers: Arc<[Header]>,
     /// The position before the grammar. `None` once the grammar has begun.
     before: Option<BeforeGrammar>,
+    relaxed: Arc<RelaxedKeywords>,
 }
 
 impl Constraint {
@@ -63,7 +65,17 @@ impl Constraint {
         reasoning_tokens: Arc<ReasoningTokens>,
     ) -> Self {
         let headers = reasoning_tokens.headers.clone();
-        Self { state, end_token_ids, has_ended: false, reasoning_tokens, headers, before: None }
+        let relaxed = Arc::default();
+        Self { state, end_token_ids, has_ended: false, reasoning_tokens, headers, before: None, relaxed }
+    }
+
+    pub(crate) fn set_relaxed(&mut self, keywords: RelaxedKeywords) {
+        self.relaxed = Arc::new(keywords);
+    }
+
+    /// Returns the keywords that were left out of schemas because no grammar can hold them.
+    pub fn relaxed(&self) -> impl Iterator<Item = &str> {
+        self.relaxed.iter().map(String::as_str)
     }
 
     /// Sets the headers one of which must precede the grammar.
@@ -86,6 +98,7 @@ impl Constraint {
             reasoning_tokens: self.reasoning_tokens.clone(),
             headers: self.headers.clone(),
             before: self.before.clone(),
+            relaxed: self.relaxed.clone(),
         }
     }
 
