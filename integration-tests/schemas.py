@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 # Keywords whose value is a schema, a list of schemas, or an object of named schemas. `items` can be a schema or a list.
-ONE_SCHEMA = {"additionalItems", "additionalProperties", "items"}
+ONE_SCHEMA = {"additionalItems", "additionalProperties", "else", "if", "items", "not", "propertyNames", "then"}
 LISTS = {"allOf", "anyOf", "items", "oneOf", "prefixItems"}
-MAPS = {"$defs", "definitions", "patternProperties", "properties"}
+MAPS = {"$defs", "definitions", "dependencies", "dependentSchemas", "patternProperties", "properties"}
 NULL = {"type": "null"}
 OURS: dict[str, Any] = {
     "nesting": {
@@ -102,6 +102,31 @@ OURS: dict[str, Any] = {
         "items": {"allOf": [{"type": "integer", "minimum": 3}, {"maximum": 17}]},
         "minItems": 1,
         "maxItems": 3,
+    },
+    "conditions": {
+        "type": "object",
+        "properties": {"country": {"enum": ["CH", "US"]}, "zip": {"type": "string", "pattern": "^[0-9]{4,5}$"}},
+        "required": ["country"],
+        "additionalProperties": False,
+        "if": {"properties": {"country": {"const": "US"}}},
+        "then": {"required": ["zip"], "properties": {"zip": {"minLength": 5}}},
+        "else": {"properties": {"zip": {"maxLength": 4}}},
+    },
+    "dependencies": {
+        "type": "object",
+        "properties": {"a": {"enum": [1, 2, 3]}, "b": {"type": "null"}, "c": {"type": "boolean"}},
+        "additionalProperties": False,
+        "not": {"required": ["b"], "properties": {"c": {"const": True}}},
+        "dependentRequired": {"a": ["c"]},
+        "dependentSchemas": {"c": {"properties": {"a": {"not": {"const": 2}}}}},
+    },
+    "dependencies before 2019-09": {
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        "type": "object",
+        "properties": {"a": {"type": "null"}, "b": {"type": "null"}},
+        "additionalProperties": {"type": "boolean"},
+        "propertyNames": {"enum": ["a", "b", "c"]},
+        "dependencies": {"a": ["b"], "b": {"required": ["c"]}},
     },
     "lengths": {"type": "string", "minLength": 4, "maxLength": 9},
     **{

@@ -197,6 +197,7 @@ def test_every_flag_is_documented_with_variable_and_default() -> None:
     [
         ("KEYWORDS", ["Types", "Numbers", "Strings", "Objects", "Lists", "Combined"]),
         ("FORMATS", ["Formats"]),
+        ("CONDITIONAL_KEYWORDS", ["Conditions"]),
         ("REFUSED_KEYWORDS", ["Refused"]),
         ("IGNORED_KEYWORDS", ["Ignored"]),
     ],

@@ -283,7 +283,16 @@ EFFECTS: dict[str, Effect] = {
 # Fields that do not affect sampling. They change the prompt or the form of the answer, or constrain it by a grammar.
 OTHERS = {
     *("messages", "prompt", "input", "instructions", "system", "previous_response_id", "store", "model", "tools"),
-    *("tool_choice", "response_format", "guided_json", "guided_regex", "guided_choice", "guided_grammar", "grammar"),
+    *(
+        "tool_choice",
+        "response_format",
+        "guided_json",
+        "guided_regex",
+        "guided_choice",
+        "guided_grammar",
+        "grammar",
+        "ebnf",
+    ),
     *("structured_outputs", "text", "output_format", "output_config", "parallel_tool_calls", "include_reasoning"),
     *("reasoning_effort", "reasoning", "thinking_token_budget", "reasoning_budget_tokens", "thinking"),
     *("stream", "stream_options", "timeout", "logprobs", "top_logprobs", "return_token_ids"),

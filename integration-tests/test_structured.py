@@ -29,7 +29,7 @@ NUM_STREAMS = 16
 # Outputs for each schema in `OURS`.
 NUM_OUTPUTS = 4 if ALL_TIERS else 2
 # Rows of supported keywords in the table of docs/api.md.
-KEYWORD_ROWS = ["Types", "Numbers", "Strings", "Objects", "Lists", "Combined"]
+KEYWORD_ROWS = ["Types", "Numbers", "Strings", "Objects", "Lists", "Combined", "Conditions"]
 REFUSALS = {"unsupported_keyword", "invalid_schema", "schema_too_large", "schema_too_complex"}
 
 
@@ -150,7 +150,7 @@ def test_real_schemas_are_refused_with_a_code_or_hold(server: Trunkline, request
         entries = [json.loads(line) for line in lines]
     found = outcomes(server, entries if request.config.getoption("--all-schemas") else entries[::STRIDE])
     assert found["finished"] > 0
-    assert found["finished"] + found["cut off"] >= 0.75 * found.total(), found
+    assert found["finished"] + found["cut off"] >= 0.9 * found.total(), found
 
 
 @pytest.mark.parametrize(

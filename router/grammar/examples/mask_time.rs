@@ -18,7 +18,7 @@ const NUM_SEQUENCES: u64 = 8;
 const NUM_TOKENS: usize = 200;
 
 fn grammars() -> Vec<(&'static str, Grammar)> {
-    let schema = |schema: Value| Grammar::JsonSchema(schema);
+    let schema = |schema: Value| Grammar::JsonSchema(schema.into());
     vec![
         ("any object", Grammar::JsonObject),
         ("counted", Grammar::Regex("[a-zA-Z ,.]{2000,4000}".into())),

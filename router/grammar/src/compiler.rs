@@ -14,6 +14,9 @@ use crate::budget::Budgeted;
 use crate::constraint::{Constraint, Forcing};
 use crate::error::GrammarError;
 use crate::grammar_state::GrammarState;
+use crate::lark::ebnf::{self, is_ebnf};
+use crate::lark::structural_tag::StructuralTag;
+use crate::lark::{LarkWriter, literal};
 use crate::limits::GrammarLimits;
 use crate::parser::{LexerMemory, Parser};
 use crate::reasoning::{Reasoning, ReasoningTokens};
@@ -21,13 +24,12 @@ use crate::regex::automaton::Automaton;
 use crate::regex::class_budget::ClassBudget;
 use crate::regex::portable::{RegexError, portable};
 use crate::regex::table::RegexTable;
-use crate::schema;
+use crate::schema::checked_schemas::{CheckedSchemas, with_options};
+use crate::schema::strictness::{JsonSchema, RelaxedKeywords};
 use crate::schema::unsupported::unsupported;
 use crate::timeout::run_with_timeout;
 use crate::vocabulary::Vocabulary;
 
-/// White space allowed between two lexemes of JSON. It is bounded so that an output cannot be white space for ever.
-const JSON_WHITESPACE: &str = r"[\x20\x0A\x0D\x09]{1,32}";
 /// Slices of the vocabulary that cover most of it: words with and without spaces.
 ///
 /// The parser allows all tokens of a slice at once, without walking each, if all of them may follow. It has other
@@ -40,14 +42,16 @@ pub enum Grammar {
     /// JSON text that is any object.
     JsonObject,
     /// JSON that is valid under this schema, by the draft that its `$schema` names or else by 2020-12.
-    JsonSchema(Value),
+    JsonSchema(JsonSchema),
     /// Text that matches a regular expression as a whole. The syntax is that of Rust's `regex`, without look-around.
     Regex(String),
     Choices(Vec<String>),
-    /// A grammar in `llguidance`'s variant of Lark.
+    /// A grammar in `llguidance`'s variant of Lark, or in the EBNF of XGrammar and llama.cpp (GBNF).
     Lark(String),
+    /// Text with parts between tags that follow grammars.
+    StructuralTag(StructuralTag),
     /// A call in the harmony format: the header of one of these functions, then arguments under its schema.
-    Call(Vec<(String, Value)>),
+    Call(Vec<(String, JsonSchema)>),
 }
 
 impl Grammar {
@@ -56,7 +60,19 @@ impl Grammar {
             Self::JsonObject | Self::JsonSchema(_) | Self::Call(_) => "JSON schema",
             Self::Regex(_) => "regular expression",
             Self::Choices(_) => "list of choices",
+            Self::Lark(text) if is_ebnf(text) => "EBNF grammar",
             Self::Lark(_) => "Lark grammar",
+            Self::StructuralTag(_) => "structural tag",
+        }
+    }
+
+    /// Returns the schemas of the grammar.
+    fn schemas(&self) -> Vec<&JsonSchema> {
+        match self {
+            Self::JsonSchema(schema) => vec![schema],
+            Self::Call(functions) => functions.iter().map(|(_, schema)| schema).collect(),
+            Self::StructuralTag(tag) => tag.schemas(),
+            Self::JsonObject | Self::Regex(_) | Self::Choices(_) | Self::Lark(_) => Vec::new(),
         }
     }
 }
@@ -130,9 +146,11 @@ impl GrammarCompiler {
     ) -> Result<Constraint, GrammarError> {
         self.check(grammar)?;
         let grammar = &portable_grammar(grammar)?;
-        let state = self.initial_state(grammar, held)?.map_err(|error| self.explain(grammar, &error))?;
+        let (state, relaxed) =
+            self.initial_state(grammar, held)?.map_err(|error| self.explain(grammar, &error))?;
         let mut constraint =
             Constraint::new(state, self.end_token_ids.clone(), self.reasoning_tokens.clone());
+        constraint.set_relaxed(relaxed);
         // A schema that refers only to itself compiles, although no text matches it.
         constraint.allowed(Forcing::Never).map_err(|error| match error {
             GrammarError::Failed { detail } => invalid(
@@ -192,57 +210,45 @@ impl GrammarCompiler {
                 self.limits.check_bytes("the grammar has", text.len())?;
                 ClassBudget::default().add(text)
             }
+            Grammar::StructuralTag(tag) => {
+                let text = tag.text();
+                self.limits.check_bytes("the structural tag has", text.len())?;
+                ClassBudget::default().add(&text)
+            }
         }
     }
 
-    /// Returns the initial state of an output, or the parser's error message.
+    /// Returns the initial state of an output and the keywords that were left out, or the parser's error message.
     fn initial_state<H: Send + 'static>(
         &self,
         grammar: &Grammar,
         held: H,
-    ) -> Result<Result<GrammarState, String>, GrammarError> {
-        let (source, top) = (grammar.clone(), self.top_level(grammar)?);
+    ) -> Result<Result<(GrammarState, RelaxedKeywords), String>, GrammarError> {
+        let source = grammar.clone();
+        let mut schemas = CheckedSchemas::new(grammar.schemas(), &self.limits)?;
         let (factory, env) = (self.factory.clone(), self.env.clone());
         let (permitted, end_token_ids) = (self.permitted.clone(), self.end_token_ids.clone());
         let memory = self.memory.clone();
         run_with_timeout(self.limits.max_compile_ms, move || {
             let _held = held;
             if let Some(automaton) = automaton(&source) {
-                return Ok(GrammarState::from_table(RegexTable::new(
-                    automaton,
-                    env,
-                    permitted,
-                    end_token_ids,
-                )));
+                let table = RegexTable::new(automaton, env, permitted, end_token_ids);
+                return Ok((GrammarState::from_table(table), RelaxedKeywords::new()));
             }
-            let parser = factory.create_parser(top).map_err(|error| error.to_string())?;
-            Ok(GrammarState::from_parser(Parser::new(parser, memory), permitted, end_token_ids))
-        })
-    }
-
-    fn top_level(&self, grammar: &Grammar) -> Result<TopLevelGrammar, GrammarError> {
-        Ok(match grammar {
-            Grammar::JsonObject => TopLevelGrammar::from_json_schema(with_options(json!({"type": "object"}))),
-            Grammar::JsonSchema(schema) => {
-                let schema = schema::checked(schema, &self.limits)?;
-                TopLevelGrammar::from_json_schema(with_options(schema))
-            }
-            Grammar::Regex(regex) => TopLevelGrammar::from_regex(without_anchors(regex)),
-            Grammar::Choices(choices) => {
-                // A JSON string is also a Lark literal, escapes included.
-                let literals: Vec<String> =
-                    choices.iter().map(|choice| Value::from(choice.as_str()).to_string()).collect();
-                TopLevelGrammar::from_lark(format!("start: {}", literals.join(" | ")))
-            }
-            Grammar::Lark(text) => TopLevelGrammar::from_lark(text.clone()),
-            Grammar::Call(functions) => {
-                let (mut calls, mut rules) = (Vec::new(), String::new());
-                for (idx, (name, schema)) in functions.iter().enumerate() {
-                    let schema = with_options(schema::checked(schema, &self.limits)?);
-                    calls.push(format!("{} a{idx}", Value::from(ReasoningTokens::call_start(name))));
-                    rules.push_str(&format!("\na{idx}: %json {schema}"));
+            loop {
+                match factory.create_parser(top_level(&source, schemas.each())?) {
+                    Ok(parser) => {
+                        let parser = Parser::new(parser, memory);
+                        let state = GrammarState::from_parser(parser, permitted, end_token_ids);
+                        return Ok((state, schemas.relaxed()));
+                    }
+                    Err(error) => {
+                        let error = error.to_string();
+                        if !schemas.relax(&error) {
+                            return Err(error);
+                        }
+                    }
                 }
-                TopLevelGrammar::from_lark(format!("start: {}{rules}", calls.join(" | ")))
             }
         })
     }
@@ -252,14 +258,8 @@ impl GrammarCompiler {
         let detail = summary(error);
         let lower = error.to_lowercase();
         let exhausted = ["too large", "too complex", "fuel", "too many", "limit", "stack level exceeded"];
-        if let Grammar::JsonSchema(schema) = grammar
-            && let Some(unsupported) = unsupported(schema, error)
-        {
-            return unsupported;
-        }
-        if let Grammar::Call(functions) = grammar
-            && let Some(unsupported) = functions.iter().find_map(|(_, schema)| unsupported(schema, error))
-        {
+        let schemas = grammar.schemas();
+        if let Some(unsupported) = schemas.iter().find_map(|schema| unsupported(&schema.schema, error)) {
             return unsupported;
         }
         // The rest of the message would be the whole expression.
@@ -275,12 +275,36 @@ impl GrammarCompiler {
         if exhausted.iter().any(|word| lower.contains(word)) {
             return GrammarError::too_complex(detail);
         }
-        if matches!(grammar, Grammar::Lark(text) if text.contains("::=")) {
-            let hint = "hint: write the grammar in Lark, not in EBNF or GBNF; it begins with `start: ...`";
-            return invalid(grammar, format!("{detail}; {hint}"));
-        }
         invalid(grammar, detail)
     }
+}
+
+/// Returns the parser's form of a grammar, whose schemas are `schemas`, or the fault of the grammar.
+fn top_level(grammar: &Grammar, mut schemas: impl Iterator<Item = Value>) -> Result<TopLevelGrammar, String> {
+    Ok(match grammar {
+        Grammar::JsonObject => TopLevelGrammar::from_json_schema(with_options(json!({"type": "object"}))),
+        Grammar::JsonSchema(_) => TopLevelGrammar::from_json_schema(schemas.next().unwrap_or_default()),
+        Grammar::Regex(regex) => TopLevelGrammar::from_regex(without_anchors(regex)),
+        Grammar::Choices(choices) => {
+            let literals: Vec<String> = choices.iter().map(|choice| literal(choice)).collect();
+            TopLevelGrammar::from_lark(format!("start: {}", literals.join(" | ")))
+        }
+        Grammar::Lark(text) if is_ebnf(text) => {
+            let mut writer = LarkWriter::default();
+            let root = ebnf::translate(text, &mut writer)?;
+            TopLevelGrammar::from_lark(writer.finish(&root))
+        }
+        Grammar::Lark(text) => TopLevelGrammar::from_lark(text.clone()),
+        Grammar::StructuralTag(tag) => TopLevelGrammar::from_lark(tag.to_lark(&mut schemas)?),
+        Grammar::Call(functions) => {
+            let (mut calls, mut rules) = (Vec::new(), String::new());
+            for (idx, (name, _)) in functions.iter().enumerate() {
+                calls.push(format!("{} a{idx}", literal(&ReasoningTokens::call_start(name))));
+                rules.push_str(&format!("\na{idx}: %json {}", schemas.next().unwrap_or_default()));
+            }
+            TopLevelGrammar::from_lark(format!("start: {}{rules}", calls.join(" | ")))
+        }
+    })
 }
 
 /// Rewrites a regular expression so that it matches the same texts in every dialect.
@@ -310,20 +334,16 @@ fn automaton(grammar: &Grammar) -> Option<Automaton> {
     match grammar {
         Grammar::Regex(regex) => Automaton::from_expression(without_anchors(regex)),
         Grammar::Choices(choices) => Automaton::from_texts(choices),
-        Grammar::JsonObject | Grammar::JsonSchema(_) | Grammar::Lark(_) | Grammar::Call(_) => None,
+        Grammar::JsonObject
+        | Grammar::JsonSchema(_)
+        | Grammar::Lark(_)
+        | Grammar::StructuralTag(_)
+        | Grammar::Call(_) => None,
     }
 }
 
 fn invalid(grammar: &Grammar, detail: impl Into<String>) -> GrammarError {
     GrammarError::Invalid { kind: grammar.kind(), detail: detail.into() }
-}
-
-/// Sets the parser's options for writing JSON, in place of any that a client set.
-fn with_options(mut schema: Value) -> Value {
-    if let Value::Object(map) = &mut schema {
-        map.insert("x-guidance".to_owned(), json!({"whitespace_pattern": JSON_WHITESPACE}));
-    }
-    schema
 }
 
 /// Removes the anchors at both ends. An expression always matches the whole text, and the parser has no anchors.

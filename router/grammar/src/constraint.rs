@@ -10,6 +10,7 @@ use crate::grammar_state::GrammarState;
 use crate::mask::TokenMask;
 use crate::mask_cache::CachedMask;
 use crate::reasoning::{Header, Reasoning, ReasoningTokens};
+use crate::schema::strictness::RelaxedKeywords;
 
 /// Most tokens that one call forces. More follow in the next call.
 const MAX_FORCED_TOKENS: usize = 256;
@@ -59,6 +60,7 @@ pub struct Constraint {
     before: Option<BeforeGrammar>,
     /// The texts that the output avoids besides what the grammar forbids.
     avoiding: Option<Avoiding>,
+    relaxed: Arc<RelaxedKeywords>,
 }
 
 impl Constraint {
@@ -76,7 +78,17 @@ impl Constraint {
             headers,
             before: None,
             avoiding: None,
+            relaxed: Arc::default(),
         }
+    }
+
+    pub(crate) fn set_relaxed(&mut self, keywords: RelaxedKeywords) {
+        self.relaxed = Arc::new(keywords);
+    }
+
+    /// Returns the keywords that were left out of schemas because no grammar can hold them.
+    pub fn relaxed(&self) -> impl Iterator<Item = &str> {
+        self.relaxed.iter().map(String::as_str)
     }
 
     /// Sets the headers one of which must precede the grammar.
@@ -110,6 +122,7 @@ impl Constraint {
             headers: self.headers.clone(),
             before: self.before.clone(),
             avoiding: self.avoiding.clone(),
+            relaxed: self.relaxed.clone(),
         }
     }
 

@@ -34,7 +34,7 @@ pub enum GrammarError {
     },
     #[error("invalid {kind}: {detail}")]
     Invalid {
-        /// "JSON schema", "regular expression", "list of choices" or "Lark grammar".
+        /// The form of the grammar, such as "JSON schema".
         kind: &'static str,
         detail: String,
     },

@@ -3,7 +3,7 @@
 //! A dialect implements its body ([`Call`]), its prompts ([`Prompts`]) and its answer ([`Answer`]). This module
 //! implements the stages between them once for all dialects.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Instant, SystemTime};
 
 use axum::extract::Request;
@@ -19,8 +19,9 @@ use crate::generation::admission::Admitted;
 use crate::generation::answer_memory::least_bytes;
 use crate::generation::fold::{Folded, KeepTokens, fold};
 use crate::generation::generate::Usage;
+use crate::generation::place::Place;
 use crate::grammars::{AskedGrammar, CompiledGrammar};
-use crate::http::IgnoredFields;
+use crate::http::{IgnoredFields, RelaxedKeywords};
 use crate::limits::INLINE_ANSWER_BYTES;
 use crate::request::arrival::Arrival;
 use crate::request::avoid::CheckedAvoid;
@@ -34,12 +35,19 @@ pub(crate) struct Scope<'a> {
     pub arrival: Arrival,
     pub shard: Arc<ShardInfo>,
     pub validator: Validator,
+    /// The keywords that were left out of schemas.
+    relaxed: Mutex<RelaxedKeywords>,
 }
 
 impl<'a> Scope<'a> {
     pub fn new(app: &'a Arc<App>, arrival: Arrival, shard: Arc<ShardInfo>) -> Self {
         let validator = app.served.validator(&shard);
-        Self { app, arrival, shard, validator }
+        Self { app, arrival, shard, validator, relaxed: Mutex::default() }
+    }
+
+    /// Names the keywords that were left out of schemas in the answer.
+    pub fn report_relaxed(self, path: &str, response: &mut Response) {
+        self.relaxed.into_inner().unwrap_or_else(PoisonError::into_inner).report(path, response);
     }
 }
 
@@ -118,25 +126,23 @@ pub(crate) async fn answer<C: Call>(
 ) -> Result<Response, ApiError> {
     let path = request.uri().path().to_owned();
     let mut ignored = IgnoredFields::default();
-    let mut response = generate(app, request, |body| parse(body, &mut ignored)).await?;
-    ignored.report(&path, &mut response);
-    Ok(response)
-}
-
-async fn generate<C: Call>(
-    app: &Arc<App>,
-    request: Request,
-    parse: impl FnOnce(&[u8]) -> Result<C, ApiError>,
-) -> Result<Response, ApiError> {
     let (Admitted { permit, shard, arrival }, body) = app.admit(request).await?;
     if !shard.generates {
         return Err(ApiError::NoGeneration);
     }
     let scope = Scope::new(app, arrival, shard);
-    let call = parse(&body)?;
+    let call = parse(&body, &mut ignored)?;
     // A large body is not kept while the request waits and runs.
     drop(body);
-    let (Completed { requests, answer }, num_choices) = complete(&scope, call).await?;
+    let mut response = generate(&scope, call, permit).await?;
+    ignored.report(&path, &mut response);
+    scope.report_relaxed(&path, &mut response);
+    Ok(response)
+}
+
+async fn generate<C: Call>(scope: &Scope<'_>, call: C, permit: Place) -> Result<Response, ApiError> {
+    let app = scope.app;
+    let (Completed { requests, answer }, num_choices) = complete(scope, call).await?;
     let mut memory = app.admission.answer_memory(&scope.arrival.caller);
     let keep = answer.keeps_tokens();
     if !answer.is_stream() {
@@ -177,6 +183,9 @@ pub(crate) async fn complete<C: Call>(
             if let Some(trace) = scope.arrival.id.trace() {
                 trace.update(|record| record.grammar = Some((SystemTime::now(), begin.elapsed())));
             }
+            let mut relaxed = scope.relaxed.lock().unwrap_or_else(PoisonError::into_inner);
+            compiled.relaxed().iter().for_each(|keyword| relaxed.note(keyword));
+            drop(relaxed);
             Some(compiled)
         }
         None => None,

@@ -2,7 +2,7 @@
 
 use lru::LruCache;
 use sha2::{Digest, Sha256};
-use trunkline_grammar::Grammar;
+use trunkline_grammar::{Grammar, JsonSchema, Strictness};
 
 use crate::limits::{MAX_CACHED_GRAMMAR_BYTES, MAX_CACHED_GRAMMARS};
 
@@ -19,12 +19,16 @@ impl GrammarKey {
     pub fn new(tenant: Option<&str>, grammar: &Grammar) -> Self {
         let (kind, texts): (u8, Vec<String>) = match grammar {
             Grammar::JsonObject => (0, Vec::new()),
-            Grammar::JsonSchema(schema) => (1, vec![schema.to_string()]),
+            Grammar::JsonSchema(schema) => (1, texts_of(schema).into()),
             Grammar::Regex(regex) => (2, vec![regex.clone()]),
             Grammar::Choices(choices) => (3, choices.clone()),
             Grammar::Lark(text) => (4, vec![text.clone()]),
+            Grammar::StructuralTag(tag) => (6, vec![tag.text()]),
             Grammar::Call(functions) => {
-                let texts = functions.iter().flat_map(|(name, schema)| [name.clone(), schema.to_string()]);
+                let texts = functions.iter().flat_map(|(name, schema)| {
+                    let [strictness, schema] = texts_of(schema);
+                    [name.clone(), strictness, schema]
+                });
                 (5, texts.collect())
             }
         };
@@ -36,6 +40,16 @@ impl GrammarKey {
         }
         Self { digest: hash.finalize().into(), num_bytes: texts.iter().map(String::len).sum() }
     }
+}
+
+/// Returns texts that only equal schemas have.
+fn texts_of(JsonSchema { schema, strictness }: &JsonSchema) -> [String; 2] {
+    let strictness = match strictness {
+        Strictness::Strict => "strict".to_owned(),
+        Strictness::Relaxed => "relaxed".to_owned(),
+        Strictness::StrictBelow(pointers) => serde_json::json!(pointers).to_string(),
+    };
+    [strictness, schema.to_string()]
 }
 
 /// A cache that evicts the least recently used grammar. Both the number of entries and the size of their texts are

@@ -53,6 +53,13 @@ impl CompiledGrammar {
         Self { beginning: Arc::new(Mutex::new(constraint)), reasoning: None, budget: None, avoided: None }
     }
 
+    /// Returns the keywords that were left out of the grammar's schemas.
+    pub fn relaxed(&self) -> Vec<String> {
+        // Forking changes nothing, so a panic in it leaves the state whole.
+        let beginning = self.beginning.lock().unwrap_or_else(PoisonError::into_inner);
+        beginning.relaxed().map(str::to_owned).collect()
+    }
+
     /// Returns the same grammar for a reply that may reason before it.
     pub fn after(self, reasoning: Option<ReasoningStart>, budget: Option<AskedBudget>) -> Self {
         let budget = budget.map(|budget| budget.num_tokens);

@@ -18,6 +18,6 @@ mod unread;
 pub use body::{check_encoding, read_body};
 pub use event_frame::EventFrame;
 pub use events::Events;
-pub use ignored::IgnoredFields;
+pub use ignored::{IgnoredFields, RelaxedKeywords};
 pub use json::{OtherFields, Refused, num_values, parse, parse_noting};
 pub use unread::announce_close;

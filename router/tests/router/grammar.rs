@@ -49,7 +49,7 @@ async fn masks_reach_the_shard_and_forced_tokens_need_no_step() {
         "type": "object", "properties": {"answer": {"enum": ["first", "fourth"]}}, "required": ["answer"],
         "additionalProperties": false,
     });
-    let grammar = Grammar::JsonSchema(schema);
+    let grammar = Grammar::JsonSchema(schema.into());
     let greedy = || request("question", SamplingParams::default());
     let (forced, reason) = run(&router, greedy(), Some(&grammar)).await;
     assert_eq!(reason, EndReason::EndToken);

@@ -34,6 +34,7 @@ mod operate;
 mod panics;
 mod rates;
 mod reasoning;
+mod relaxed_keywords;
 mod responses;
 mod retention;
 mod scores;

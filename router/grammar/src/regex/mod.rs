@@ -2,5 +2,6 @@
 
 pub(crate) mod automaton;
 pub(crate) mod class_budget;
+pub(crate) mod matcher;
 pub(crate) mod portable;
 pub(crate) mod table;

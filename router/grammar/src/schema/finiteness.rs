@@ -90,11 +90,16 @@ impl ReferenceTargets {
     }
 
     fn has_finite_properties(&self, map: &Map<String, Value>) -> bool {
-        let Some(Value::Object(properties)) = map.get("properties") else { return true };
+        let properties = map.get("properties").and_then(Value::as_object);
+        let is_closed = map.get("additionalProperties") == Some(&Value::Bool(false))
+            && !map.contains_key("patternProperties");
         let required = map.get("required").and_then(Value::as_array).into_iter().flatten();
-        required
-            .filter_map(Value::as_str)
-            .all(|name| properties.get(name).is_none_or(|property| self.is_finite(property)))
+        required.filter_map(Value::as_str).all(|name| {
+            match properties.and_then(|properties| properties.get(name)) {
+                Some(property) => self.is_finite(property),
+                None => !is_closed,
+            }
+        })
     }
 
     fn remove_infinite(&self, schema: &mut Value) {
@@ -145,6 +150,12 @@ mod tests {
         };
         assert_eq!(of_node(json!({"$ref": "#/$defs/n"})), json!(false));
         assert_eq!(of_node(json!({"allOf": [{"$ref": "#/$defs/n"}]})), json!(false));
+        assert_eq!(
+            of_node(
+                json!({"properties": {}, "required": ["a"], "additionalProperties": false, "type": "object"})
+            ),
+            json!(false)
+        );
         assert_eq!(
             of_node(json!({"type": "array", "minItems": 1, "items": {"$ref": "#/$defs/n"}})),
             json!(false)

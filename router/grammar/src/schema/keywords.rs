@@ -31,24 +31,20 @@ pub const KEYWORDS: [&str; 27] = [
     "type",
 ];
 
+/// Keywords that are obeyed where alternatives of other keywords can express them.
+pub const CONDITIONAL_KEYWORDS: [&str; 8] =
+    ["dependencies", "dependentRequired", "dependentSchemas", "else", "if", "not", "propertyNames", "then"];
+
 /// Keywords that affect validity and are refused by name.
-pub const REFUSED_KEYWORDS: [&str; 19] = [
+pub const REFUSED_KEYWORDS: [&str; 11] = [
     "$dynamicRef",
     "$recursiveRef",
     "contains",
-    "dependencies",
-    "dependentRequired",
-    "dependentSchemas",
     "disallow",
     "divisibleBy",
-    "else",
     "extends",
-    "if",
     "maxContains",
     "minContains",
-    "not",
-    "propertyNames",
-    "then",
     "unevaluatedItems",
     "unevaluatedProperties",
     "uniqueItems",
@@ -74,6 +70,7 @@ pub const IGNORED_KEYWORDS: [&str; 16] = [
     "writeOnly",
 ];
 
-/// Values of `format` that every output obeys. Others are refused by name.
+/// Values of `format` that every output obeys. Others that the drafts define are refused by name, and the rest has no
+/// effect.
 pub const FORMATS: [&str; 10] =
     ["date", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "time", "uri", "uuid"];

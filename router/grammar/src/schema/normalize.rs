@@ -10,8 +10,8 @@ const COUNTS: [&str; 6] =
 const NO_EFFECT_IF_EMPTY: [&str; 3] = ["dependencies", "dependentRequired", "dependentSchemas"];
 /// The largest count that a double represents exactly, together with all smaller ones.
 const MAX_COUNT: f64 = 9_007_199_254_740_992.0;
-/// Formats of the drafts that are not enforced. They are refused even beside a pattern, because a pattern need not
-/// imply the format and validators check it.
+/// Formats of the drafts that are not enforced. Validators check them, so they are refused or left out by name. Others
+/// are annotations, which the drafts let a reader ignore.
 const UNENFORCED_DRAFT_FORMATS: [&str; 9] = [
     "idn-email",
     "idn-hostname",
@@ -46,8 +46,10 @@ pub(crate) fn simplify(schema: &mut Map<String, Value>) {
     schema.shift_remove("x-guidance");
     // Some libraries write null for keywords that are not set.
     schema.retain(|keyword, value| !value.is_null() || keyword == "const");
+    let is_short = schema.get("maxItems").and_then(Value::as_u64).is_some_and(|most| most <= 1);
     schema.retain(|keyword, value| match keyword.as_str() {
-        "uniqueItems" => *value != Value::Bool(false),
+        "uniqueItems" => *value != Value::Bool(false) && !is_short,
+        "additionalProperties" => *value != Value::Bool(true) && *value != json!({}),
         keyword if NO_EFFECT_IF_EMPTY.contains(&keyword) => {
             value.as_object().is_none_or(|entries| !entries.is_empty())
         }
@@ -65,20 +67,10 @@ pub(crate) fn simplify(schema: &mut Map<String, Value>) {
     }
     if let Some(format) = schema.get("format").and_then(Value::as_str)
         && !FORMATS.contains(&format)
-        && (!allows_type(schema, "string")
-            || !UNENFORCED_DRAFT_FORMATS.contains(&format) && has_pattern(schema))
+        && (!allows_type(schema, "string") || !UNENFORCED_DRAFT_FORMATS.contains(&format))
     {
         schema.shift_remove("format");
     }
-}
-
-/// Returns whether a pattern applies to every string that the schema allows.
-fn has_pattern(schema: &Map<String, Value>) -> bool {
-    let all_of = schema.get("allOf").and_then(Value::as_array);
-    schema.get("pattern").is_some_and(Value::is_string)
-        || all_of.is_some_and(|all| {
-            !all.is_empty() && all.iter().all(|part| part.get("pattern").is_some_and(Value::is_string))
-        })
 }
 
 /// Returns whether the keyword `type` allows values of a type.
@@ -103,6 +95,7 @@ mod tests {
     fn keywords_without_effect_are_removed() {
         for (schema, expected) in [
             (json!({"uniqueItems": false, "x-guidance": {}, "dependentRequired": {}}), json!({})),
+            (json!({"uniqueItems": true, "maxItems": 1, "additionalProperties": {}}), json!({"maxItems": 1})),
             (json!({"dependencies": {"a": []}}), json!({"dependencies": {"a": []}})),
             (
                 json!({"required": null, "properties": null, "enum": null, "items": null, "const": null, "not": null}),
@@ -111,13 +104,8 @@ mod tests {
             (json!({"minItems": 5.0, "maxLength": 0.0}), json!({"minItems": 5, "maxLength": 0})),
             (json!({"minItems": 5.5, "maxLength": -1.0}), json!({"minItems": 5.5, "maxLength": -1.0})),
             (json!({"type": "integer", "format": "int32"}), json!({"type": "integer"})),
-            (json!({"format": "int32"}), json!({"format": "int32"})),
-            (json!({"format": "nanoid", "pattern": "a"}), json!({"pattern": "a"})),
-            (json!({"format": "x", "allOf": [{"pattern": "a"}]}), json!({"allOf": [{"pattern": "a"}]})),
-            (
-                json!({"format": "x", "allOf": [{"pattern": "a"}, {}]}),
-                json!({"format": "x", "allOf": [{"pattern": "a"}, {}]}),
-            ),
+            (json!({"format": "int32"}), json!({})),
+            (json!({"type": "integer", "format": "regex"}), json!({"type": "integer"})),
             (json!({"format": "regex", "pattern": "a"}), json!({"format": "regex", "pattern": "a"})),
             (json!({"format": "uuid", "pattern": "a"}), json!({"format": "uuid", "pattern": "a"})),
         ] {

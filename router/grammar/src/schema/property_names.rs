@@ -4,6 +4,7 @@ use regex_syntax::hir::literal::Extractor;
 use regex_syntax::hir::{Hir, HirKind, Look};
 use serde_json::{Map, Value, json};
 
+use crate::regex::matcher::Matcher;
 use crate::regex::portable::portable;
 use crate::schema::keywords::IGNORED_KEYWORDS;
 use crate::schema::unsupported::UnsupportedKeyword;
@@ -21,19 +22,26 @@ enum Names {
     Matching(String),
 }
 
-/// Replaces `propertyNames` if it allows any name, lists the names, or has a pattern for them.
+/// Replaces `propertyNames` if it allows any name, lists the names, or has a pattern or a length for them.
 ///
 /// Each listed name, or the pattern, gets the schema of additional properties, and other properties are forbidden.
 pub(crate) fn rewrite(
     schema: &mut Map<String, Value>,
     copies: &mut CopyBudget,
 ) -> Result<(), UnsupportedKeyword> {
-    let Some(names) = schema.get("propertyNames").and_then(allowed_names) else { return Ok(()) };
-    let has_own = ["properties", "patternProperties"].iter().any(|keyword| schema.contains_key(*keyword));
+    let Some(names) = schema.get("propertyNames").and_then(allowed_names) else { return refused(schema) };
+    if !matches!(names, Names::Any) && schema.contains_key("patternProperties") {
+        return refused(schema);
+    }
+    let mut properties = match schema.get("properties") {
+        None => Map::new(),
+        Some(Value::Object(properties)) => properties.clone(),
+        Some(_) => return refused(schema),
+    };
     match names {
         Names::Any => {}
-        _ if has_own => return Ok(()),
         Names::Listed(names) => {
+            properties.retain(|name, _| names.contains(name));
             let each = take_additional(schema);
             let num_bytes = names.len().saturating_mul(each.to_string().len());
             copies.bytes_left = copies.bytes_left.checked_sub(num_bytes).ok_or_else(|| {
@@ -42,16 +50,45 @@ pub(crate) fn rewrite(
                     " with this many names beside an `additionalProperties` of this size",
                 )
             })?;
-            let properties = names.into_iter().map(|name| (name, each.clone())).collect();
+            if each != false {
+                for name in names {
+                    properties.entry(name).or_insert_with(|| each.clone());
+                }
+            }
             set_only(schema, "properties", properties);
         }
         Names::Matching(pattern) => {
-            let each = take_additional(schema);
-            set_only(schema, "patternProperties", Map::from_iter([(pattern, each)]));
+            let others = schema.get("additionalProperties");
+            if properties.is_empty() {
+                let each = take_additional(schema);
+                set_only(schema, "patternProperties", Map::from_iter([(pattern, each)]));
+            } else if others.is_none_or(Value::is_boolean) {
+                // The parser would apply the schema of the pattern to the listed properties too.
+                let Some(regex) = Matcher::new(&pattern) else { return refused(schema) };
+                properties
+                    .iter_mut()
+                    .filter(|(name, _)| !regex.is_match(name))
+                    .for_each(|(_, rule)| *rule = false.into());
+                let is_closed = take_additional(schema) == false;
+                if !is_closed {
+                    schema.insert("patternProperties".to_owned(), json!({pattern: true}));
+                }
+                set_only(schema, "properties", properties);
+            } else {
+                return refused(schema);
+            }
         }
     }
     schema.shift_remove("propertyNames");
     Ok(())
+}
+
+fn refused(schema: &Map<String, Value>) -> Result<(), UnsupportedKeyword> {
+    if schema.contains_key("propertyNames") {
+        Err(UnsupportedKeyword::new("propertyNames", ""))
+    } else {
+        Ok(())
+    }
 }
 
 /// Merges patterns that match only names in `properties`, such as `^(a|b)$` beside `a` and `b`, into those properties.
@@ -83,7 +120,7 @@ pub(crate) fn merge_patterns(schema: &mut Map<String, Value>, copies: &mut CopyB
 }
 
 /// Returns the names that a pattern matches, if they are few.
-fn all_names(pattern: &str) -> Option<Vec<String>> {
+pub(crate) fn all_names(pattern: &str) -> Option<Vec<String>> {
     let hir = regex_syntax::parse(pattern).ok()?;
     let HirKind::Concat(parts) = hir.kind() else { return None };
     let [first, middle @ .., last] = parts.as_slice() else { return None };
@@ -112,7 +149,11 @@ fn set_only(schema: &mut Map<String, Value>, keyword: &str, entries: Map<String,
 
 /// Returns the names that a `propertyNames` schema allows, or `None` if it has any other rule.
 fn allowed_names(names: &Value) -> Option<Names> {
-    let Value::Object(schema) = names else { return (*names == Value::Bool(true)).then_some(Names::Any) };
+    let schema = match names {
+        Value::Bool(true) => return Some(Names::Any),
+        Value::Bool(false) => return Some(Names::Listed(Vec::new())),
+        names => names.as_object()?,
+    };
     let has_effect = |(keyword, value): &(&String, &Value)| {
         let is_string = |kind: &Value| kind.as_str() == Some("string");
         match keyword.as_str() {
@@ -120,19 +161,28 @@ fn allowed_names(names: &Value) -> Option<Names> {
             other => !IGNORED_KEYWORDS.contains(&other) && !value.is_null(),
         }
     };
-    let mut rules = schema.iter().filter(has_effect);
-    let first = rules.next();
-    if rules.next().is_some() {
-        return None;
-    }
-    let Some((keyword, value)) = first else { return Some(Names::Any) };
-    match (keyword.as_str(), value) {
+    let rules: Vec<(&str, &Value)> =
+        schema.iter().filter(has_effect).map(|(keyword, value)| (keyword.as_str(), value)).collect();
+    match rules[..] {
+        [] => Some(Names::Any),
         // Names are strings, so other values allow no name.
-        ("enum", Value::Array(values)) => {
+        [("enum", Value::Array(values))] => {
             Some(Names::Listed(values.iter().filter_map(Value::as_str).map(str::to_owned).collect()))
         }
-        ("const", value) => Some(Names::Listed(value.as_str().map(str::to_owned).into_iter().collect())),
-        ("pattern", Value::String(pattern)) => portable(pattern).ok().map(Names::Matching),
+        [("const", value)] => Some(Names::Listed(value.as_str().map(str::to_owned).into_iter().collect())),
+        [("pattern", Value::String(pattern))] => portable(pattern).ok().map(Names::Matching),
+        [("minLength", Value::Number(least))] if least.is_u64() => {
+            Some(Names::Matching(format!("^(?s:.){{{least},}}$")))
+        }
+        [("maxLength", Value::Number(most))] if most.is_u64() => {
+            Some(Names::Matching(format!("^(?s:.){{0,{most}}}$")))
+        }
+        [("minLength", Value::Number(least)), ("maxLength", Value::Number(most))]
+        | [("maxLength", Value::Number(most)), ("minLength", Value::Number(least))]
+            if least.as_u64()? <= most.as_u64()? =>
+        {
+            Some(Names::Matching(format!("^(?s:.){{{least},{most}}}$")))
+        }
         _ => None,
     }
 }
@@ -199,16 +249,43 @@ mod tests {
     }
 
     #[test]
-    fn other_rules_about_names_are_kept_and_refused_later() {
+    fn listed_properties_obey_the_rule_too() {
+        for (names, additional, expected) in [
+            (
+                json!({"enum": ["a", "c"]}),
+                json!({"type": "null"}),
+                json!({"properties": {"a": true, "c": {"type": "null"}}, "additionalProperties": false}),
+            ),
+            (json!(false), json!(true), json!({"properties": {}, "additionalProperties": false})),
+            (
+                json!({"maxLength": 1}),
+                json!(true),
+                json!({"properties": {"a": true, "bb": false}, "patternProperties": {"^(?s:.){0,1}$": true},
+                       "additionalProperties": false}),
+            ),
+            (
+                json!({"pattern": "^b"}),
+                json!(false),
+                json!({"properties": {"a": false, "bb": true}, "additionalProperties": false}),
+            ),
+        ] {
+            let schema = json!({"propertyNames": names, "properties": {"a": true, "bb": true}, "additionalProperties": additional});
+            assert_eq!(rewritten(schema), expected, "{names}");
+        }
+    }
+
+    #[test]
+    fn other_rules_about_names_are_refused() {
         for schema in [
-            json!({"propertyNames": {"maxLength": 3}}),
             json!({"propertyNames": {"enum": ["a"], "pattern": "a"}}),
             json!({"propertyNames": {"pattern": "(?=a)"}}),
-            json!({"propertyNames": {"enum": ["a"]}, "properties": {"b": true}}),
+            json!({"propertyNames": {"enum": ["a"]}, "patternProperties": {"b": true}}),
+            json!({"propertyNames": {"pattern": "a"}, "properties": {"a": true}, "additionalProperties": {"type": "null"}}),
             json!({"propertyNames": {"type": "integer"}}),
-            json!({"propertyNames": false}),
         ] {
-            assert_eq!(rewritten(schema.clone()), schema);
+            let mut map = schema.as_object().expect("an object").clone();
+            assert!(rewrite(&mut map, &mut CopyBudget { bytes_left: 200 }).is_err(), "{schema}");
+            assert_eq!(Value::Object(map), schema);
         }
         let names: Vec<String> = (0..30).map(|index| format!("n{index}")).collect();
         let mut large = json!({"propertyNames": {"enum": names}, "additionalProperties": {"type": "null"}});

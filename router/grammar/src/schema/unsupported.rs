@@ -36,8 +36,8 @@ pub(crate) fn pointer(path: &[String]) -> String {
     })
 }
 
-/// Translates a parser error about a keyword. Returns `None` if the error is about something else.
-pub(crate) fn unsupported(schema: &Value, error: &str) -> Option<GrammarError> {
+/// Returns the keywords that a parser error is about, with the reason in the form of [`UnsupportedKeyword::new`].
+pub(crate) fn named_by(error: &str) -> Option<(&'static [&'static str], &'static str)> {
     let known: [(&str, &[&str], &str); 8] = [
         ("circular references with sibling", &["$ref"], " in a cycle with other keywords beside it"),
         ("oneOf constraints", &["oneOf"], " where its alternatives may overlap; hint: use `anyOf`"),
@@ -53,6 +53,12 @@ pub(crate) fn unsupported(schema: &Value, error: &str) -> Option<GrammarError> {
         ("Unimplemented keys", &["uniqueItems"], ""),
     ];
     let (_, keywords, reason) = known.into_iter().find(|(words, ..)| error.contains(words))?;
+    Some((keywords, reason))
+}
+
+/// Translates a parser error about a keyword. Returns `None` if the error is about something else.
+pub(crate) fn unsupported(schema: &Value, error: &str) -> Option<GrammarError> {
+    let (keywords, reason) = named_by(error)?;
     let mut found = Vec::new();
     for keyword in keywords {
         find_keyword(schema, keyword, &mut Vec::new(), &mut found);

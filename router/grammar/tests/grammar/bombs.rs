@@ -36,7 +36,7 @@ fn patterns(count: usize) -> Vec<Value> {
 }
 
 fn bombs() -> Vec<(&'static str, Grammar)> {
-    let schema = Grammar::JsonSchema;
+    let schema = |schema: Value| Grammar::JsonSchema(schema.into());
     let either = |left: Value, right: Value| json!({"anyOf": [left, right]});
     let object =
         |index: usize| json!({"type": "object", "properties": {format!("p{index}"): {"type": "string"}}});
@@ -277,7 +277,7 @@ fn wide(count: usize, required: &[usize]) -> Value {
 fn grammars_that_would_fail_while_generating_are_refused_when_compiled() {
     let model = model();
     let compiler = compiler(&model);
-    let refusal = |schema: Value| compiler.compile(&Grammar::JsonSchema(schema)).unwrap_err();
+    let refusal = |schema: Value| compiler.compile(&Grammar::JsonSchema(schema.into())).unwrap_err();
     let limit = GrammarLimits::default().max_optional_properties();
     let inner = json!({"type": "object", "properties": {"a": {"type": "null"}, "b": wide(3000, &[])}});
     for (schema, words) in [
@@ -305,7 +305,7 @@ fn the_largest_number_of_optional_properties_can_be_written() {
     let compiler = compiler(&model);
     let limit = GrammarLimits::default().max_optional_properties();
     for schema in [wide(limit, &[]), wide(2 * limit + 1, &[limit])] {
-        let constraint = compiler.compile(&Grammar::JsonSchema(schema)).unwrap();
+        let constraint = compiler.compile(&Grammar::JsonSchema(schema.into())).unwrap();
         for seed in 0..3 {
             let text =
                 write_at_random(&model.tokenizer, &model.end_token_ids, constraint.fork(), &mut Random(seed));
@@ -320,7 +320,8 @@ fn the_lexers_of_all_outputs_share_a_limit() {
     let new = |limits| {
         GrammarCompiler::new(&model.tokenizer, &model.end_token_ids, ReasoningMarks::Think, limits).unwrap()
     };
-    let grammar = Grammar::JsonSchema(json!({"type": "object", "properties": {"a": {"type": "string"}}}));
+    let grammar =
+        Grammar::JsonSchema(json!({"type": "object", "properties": {"a": {"type": "string"}}}).into());
     let mut first = new(GrammarLimits::default());
     let constraint = first.compile(&grammar).unwrap();
     let of_one = first.lexer_bytes();

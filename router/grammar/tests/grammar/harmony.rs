@@ -131,7 +131,8 @@ fn a_call_has_the_header_of_its_function_and_arguments_under_its_schema() {
         json!({"type": "object", "properties": {"a": {"enum": values}}, "required": ["a"],
         "additionalProperties": false})
     };
-    let functions = vec![("f".into(), answer(json!([1]))), ("f_g".into(), answer(json!(["x"])))];
+    let functions =
+        vec![("f".into(), answer(json!([1])).into()), ("f_g".into(), answer(json!(["x"])).into())];
     let beginning =
         compiler_with(&model, ReasoningMarks::Harmony).compile(&Grammar::Call(functions)).unwrap();
     for (name, arguments, wrong) in [("f", "{\"a\":1}", "\""), ("f_g", "{\"a\":\"x\"}", "1")] {
@@ -165,7 +166,7 @@ fn a_call_has_the_header_of_its_function_and_arguments_under_its_schema() {
     let mut unasked = beginning.fork();
     write(&model, &mut unasked, CHANNEL);
     assert_eq!(next(&mut unasked), ids(&model, "c"), "a reply without reasoning begins with a call");
-    let unable =
-        compiler_with(&model, ReasoningMarks::Think).compile(&Grammar::Call(vec![("f".into(), json!({}))]));
+    let unable = compiler_with(&model, ReasoningMarks::Think)
+        .compile(&Grammar::Call(vec![("f".into(), json!({}).into())]));
     assert!(unable.unwrap_err().to_string().contains("header of a call"));
 }

@@ -1,9 +1,9 @@
 //! Outputs obey every supported keyword.
 
 use serde_json::{Value, json};
-use trunkline_grammar::{FORMATS, IGNORED_KEYWORDS, KEYWORDS};
+use trunkline_grammar::{FORMATS, Grammar, IGNORED_KEYWORDS, KEYWORDS};
 
-use crate::support::{check_schema, compiler, model};
+use crate::support::{check_outputs, check_schema, compiler, model};
 
 const NUM_OUTPUTS: u64 = 30;
 
@@ -134,4 +134,127 @@ fn ignored_keywords_have_no_effect() {
         assert_eq!(check.faults, [""; 0]);
         assert_eq!(check.num_finished as u64, NUM_OUTPUTS, "{keyword}");
     }
+}
+
+/// Returns schemas whose keywords are expressed through others.
+fn rewritten() -> Vec<(&'static str, Value)> {
+    let address = json!({"type": "object", "additionalProperties": false, "required": ["country"], "properties": {
+        "country": {"enum": ["CH", "US", "FR"]}, "zip": {"type": "string", "maxLength": 6}, "canton": {"enum": ["BE", "GE"]}}});
+    let with = |base: &Value, more: Value| {
+        let mut schema = base.as_object().unwrap().clone();
+        schema.extend(more.as_object().unwrap().clone());
+        Value::Object(schema)
+    };
+    let open = json!({"type": "object", "properties": {"a": {"type": "null"}, "b": {"type": "boolean"}, "c": {"const": 1}},
+        "additionalProperties": {"type": "null"}});
+    let closed = with(&open, json!({"additionalProperties": false}));
+    let is = |name: &str, value: &str| json!({"properties": {name: {"const": value}}, "required": [name]});
+    vec![
+        (
+            "a condition on a value of a list",
+            with(
+                &address,
+                json!({"if": is("country", "US"), "then": {"required": ["zip"], "properties": {"zip": {"pattern": "^[0-9]{5}$"}}},
+                "else": {"properties": {"zip": false}}}),
+            ),
+        ),
+        (
+            "conditions that follow each other",
+            with(
+                &address,
+                json!({"allOf": [
+                {"if": is("country", "CH"), "then": {"required": ["canton"]}},
+                {"if": is("country", "FR"), "else": {"properties": {"canton": {"const": "BE"}}}}]}),
+            ),
+        ),
+        (
+            "a condition on any text",
+            json!({"type": "object", "properties": {"k": {"type": "string", "maxLength": 3}, "n": {"type": "integer", "maximum": 99, "minimum": 0}},
+                "required": ["k"], "additionalProperties": false, "if": {"properties": {"k": {"enum": ["a", "ab"]}}}, "then": {"required": ["n"]}, "else": {"properties": {"n": false}}}),
+        ),
+        (
+            "a condition on presence",
+            with(
+                &closed,
+                json!({"if": {"required": ["a"]}, "then": {"required": ["b"]}, "else": {"required": ["c"]}}),
+            ),
+        ),
+        (
+            "a condition on the type",
+            json!({"type": ["integer", "string", "null"], "if": {"type": "string"}, "then": {"maxLength": 2}, "else": {"maximum": 7, "minimum": 0}}),
+        ),
+        (
+            "dependencies",
+            with(&open, json!({"dependencies": {"a": ["b"], "b": {"properties": {"c": false}}}})),
+        ),
+        ("dependentRequired", with(&closed, json!({"dependentRequired": {"a": ["b", "c"], "c": ["a"]}}))),
+        (
+            "dependentSchemas",
+            with(
+                &closed,
+                json!({"dependentSchemas": {"b": {"required": ["c"], "properties": {"a": false}}}}),
+            ),
+        ),
+        (
+            "not: a type",
+            json!({"type": ["null", "boolean", "array"], "maxItems": 1, "items": {"type": "null"}, "not": {"type": "null"}}),
+        ),
+        ("not: a value", json!({"type": "integer", "minimum": 0, "maximum": 9, "not": {"enum": [3, 5]}})),
+        ("not: texts", json!({"type": "string", "maxLength": 2, "not": {"enum": ["a", "ab", ""]}})),
+        ("not: both properties", with(&closed, json!({"not": {"required": ["a", "b"]}}))),
+        (
+            "oneOf: exactly one property",
+            with(
+                &closed,
+                json!({"oneOf": [{"required": ["a"]}, {"required": ["b"]}, {"required": ["c", "a"]}]}),
+            ),
+        ),
+        (
+            "oneOf: closed objects",
+            json!({"type": "object", "oneOf": [
+            {"properties": {"a": {"type": "null"}}, "additionalProperties": false},
+            {"properties": {"b": {"type": "null"}, "c": {"type": "null"}}, "additionalProperties": false}]}),
+        ),
+        (
+            "oneOf: ranges of numbers",
+            json!({"type": "integer", "oneOf": [{"minimum": 3, "maximum": 7}, {"minimum": 6, "maximum": 12}]}),
+        ),
+        (
+            "oneOf: references",
+            json!({"$defs": {"a": {"type": "object", "required": ["k"], "properties": {"k": {"const": 1}}, "additionalProperties": false},
+            "b": {"type": "null"}}, "oneOf": [{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/b"}]}),
+        ),
+        ("propertyNames", with(&open, json!({"propertyNames": {"enum": ["a", "b", "x"]}}))),
+        ("minProperties of a closed object", with(&closed, json!({"minProperties": 2}))),
+        ("minProperties of an open object", with(&open, json!({"minProperties": 2}))),
+        ("maxProperties of a closed object", with(&closed, json!({"maxProperties": 1}))),
+        ("both counts of an open object", with(&open, json!({"minProperties": 1, "maxProperties": 2}))),
+    ]
+}
+
+#[test]
+fn outputs_obey_keywords_that_are_expressed_through_others() {
+    let model = model();
+    let compiler = compiler(&model);
+    for (name, schema) in rewritten() {
+        let check = check_schema(name, &schema, &model, &compiler, 2 * NUM_OUTPUTS)
+            .unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert_eq!(check.faults, [""; 0]);
+        let num_finished = check.num_finished;
+        assert!(num_finished as u64 > NUM_OUTPUTS, "{name}: {num_finished} of {} finished", 2 * NUM_OUTPUTS);
+    }
+}
+
+#[test]
+fn a_pattern_that_looks_ahead_is_obeyed() {
+    let model = model();
+    let compiler = compiler(&model);
+    let schema = json!({"type": "string", "maxLength": 6, "pattern": "^(?=.*[0-9])(?=.*[a-z])[a-z0-9]{3,}$"});
+    // The validator has no look-ahead.
+    let parts = ["^.*[0-9]", "^.*[a-z]", "^[a-z0-9]{3,}$"].map(|pattern| json!({"pattern": pattern}));
+    let same = json!({"type": "string", "maxLength": 6, "allOf": parts});
+    let constraint = compiler.compile(&Grammar::JsonSchema(schema.into())).unwrap();
+    let check = check_outputs("look-ahead", &same, &model, &constraint, NUM_OUTPUTS);
+    assert_eq!(check.faults, [""; 0]);
+    assert!(check.num_finished as u64 * 2 > NUM_OUTPUTS, "{} finished", check.num_finished);
 }

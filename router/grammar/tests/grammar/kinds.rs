@@ -86,6 +86,7 @@ fn invalid_grammars_are_reported_in_one_line() {
     let model = model();
     let compiler = compiler(&model);
     let error = |grammar| compiler.compile(&grammar).unwrap_err();
+    let json = |schema: serde_json::Value| Grammar::JsonSchema(schema.into());
     for grammar in [
         Grammar::Regex("(".into()),
         Grammar::Regex("(?=a)b".into()),
@@ -93,14 +94,14 @@ fn invalid_grammars_are_reported_in_one_line() {
         Grammar::Lark("start: \"a\" <|control|>".into()),
         Grammar::Choices(vec![]),
         Grammar::Choices(vec!["a".into(), String::new()]),
-        Grammar::JsonSchema(serde_json::json!({"type": "strin"})),
-        Grammar::JsonSchema(serde_json::json!({"$ref": "#/$defs/missing"})),
-        Grammar::JsonSchema(serde_json::json!({"$ref": "https://example.com/schema.json"})),
-        Grammar::JsonSchema(serde_json::json!({"type": "integer", "minimum": 3, "maximum": 2})),
-        Grammar::JsonSchema(serde_json::json!({"enum": []})),
-        Grammar::JsonSchema(serde_json::json!(false)),
-        Grammar::JsonSchema(serde_json::json!([1])),
-        Grammar::JsonSchema(serde_json::json!({"$ref": "#"})),
+        json(serde_json::json!({"type": "strin"})),
+        json(serde_json::json!({"$ref": "#/$defs/missing"})),
+        json(serde_json::json!({"$ref": "https://example.com/schema.json"})),
+        json(serde_json::json!({"type": "integer", "minimum": 3, "maximum": 2})),
+        json(serde_json::json!({"enum": []})),
+        json(serde_json::json!(false)),
+        json(serde_json::json!([1])),
+        json(serde_json::json!({"$ref": "#"})),
     ] {
         let error = error(grammar.clone());
         assert_eq!(error.code(), "invalid_schema", "{grammar:?}: {error}");

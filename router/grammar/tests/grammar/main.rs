@@ -19,4 +19,5 @@ mod numbers;
 mod real_schemas;
 mod reasoning;
 mod support;
+mod tags;
 mod validator;

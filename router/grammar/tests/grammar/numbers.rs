@@ -10,7 +10,7 @@ const NUM_OUTPUTS: u64 = 40;
 
 fn refusal(compiler: &GrammarCompiler, schema: &Value) -> GrammarError {
     compiler
-        .compile(&Grammar::JsonSchema(schema.clone()))
+        .compile(&Grammar::JsonSchema(schema.clone().into()))
         .err()
         .unwrap_or_else(|| panic!("{schema} is accepted"))
 }

@@ -1,7 +1,9 @@
 //! A small vocabulary, and random outputs under a grammar's masks.
 
 use serde_json::{Map, Value, json};
-use trunkline_grammar::{Constraint, Forcing, Grammar, GrammarCompiler, GrammarError, GrammarLimits, Next};
+use trunkline_grammar::{
+    Constraint, Forcing, Grammar, GrammarCompiler, GrammarError, GrammarLimits, JsonSchema, Next,
+};
 use trunkline_reply::ReasoningMarks;
 use trunkline_text::{ModelText, Tokenizer};
 
@@ -175,8 +177,45 @@ pub fn check_schema(
     compiler: &GrammarCompiler,
     count: u64,
 ) -> Result<Check, GrammarError> {
-    let constraint = compiler.compile(&Grammar::JsonSchema(schema.clone()))?;
+    let constraint = compiler.compile(&Grammar::JsonSchema(schema.clone().into()))?;
     Ok(check_outputs(name, schema, model, &constraint, count))
+}
+
+/// Writes outputs under a schema without those keywords that no grammar can hold, and returns their names too. Outputs
+/// must validate under the other keywords.
+pub fn check_relaxed(
+    name: &str,
+    schema: &Value,
+    model: &ModelText,
+    compiler: &GrammarCompiler,
+    count: u64,
+) -> Result<(Check, Vec<String>), GrammarError> {
+    let constraint = compiler.compile(&Grammar::JsonSchema(JsonSchema::new(schema.clone(), false)))?;
+    let relaxed: Vec<String> = constraint.relaxed().map(str::to_owned).collect();
+    let promised = without(schema, &relaxed);
+    Ok((check_outputs(name, &promised, model, &constraint, count), relaxed))
+}
+
+/// Returns a value without the members of these names, and with `anyOf` in place of `oneOf` if that is one of them.
+fn without(value: &Value, names: &[String]) -> Value {
+    match value {
+        Value::Array(list) => list.iter().map(|inner| without(inner, names)).collect(),
+        Value::Object(map) => {
+            let is_relaxed = |name: &String| names.contains(name);
+            let mut rest: Map<String, Value> = map
+                .iter()
+                .filter(|(name, inner)| !is_relaxed(name) || name.as_str() == "format" && inner.is_object())
+                .map(|(name, inner)| (name.clone(), without(inner, names)))
+                .collect();
+            if let Some(alternatives) = map.get("oneOf").filter(|_| is_relaxed(&"oneOf".to_owned())) {
+                let any = json!({"anyOf": without(alternatives, names)});
+                let all = rest.remove("allOf").and_then(|all| all.as_array().cloned()).unwrap_or_default();
+                rest.insert("allOf".to_owned(), all.into_iter().chain([any]).collect());
+            }
+            Value::Object(rest)
+        }
+        other => other.clone(),
+    }
 }
 
 /// Writes `count` outputs under a constraint, and checks them against a schema that may differ from the constraint's.

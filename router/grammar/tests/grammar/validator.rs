@@ -11,19 +11,15 @@ use serde_json::{Map, Number, Value};
 use crate::formats;
 
 /// Keywords that affect validity and that this validator does not support.
-const UNKNOWN: [&str; 14] = [
+const UNKNOWN: [&str; 10] = [
     "$dynamicRef",
     "$recursiveRef",
     "contains",
-    "dependencies",
-    "dependentSchemas",
     "disallow",
     "divisibleBy",
     "extends",
-    "if",
     "maxContains",
     "minContains",
-    "then",
     "unevaluatedItems",
     "unevaluatedProperties",
 ];
@@ -163,6 +159,22 @@ impl<'a> Validator<'a> {
         if let Some(schema) = map.get("not") {
             require(num_valid(std::slice::from_ref(schema)) == 0, "not", pointer)?;
         }
+        if let Some(schema) = map.get("if") {
+            let branch = if num_valid(std::slice::from_ref(schema)) == 1 { "then" } else { "else" };
+            require(
+                map.get(branch).is_none_or(|schema| num_valid(std::slice::from_ref(schema)) == 1),
+                branch,
+                pointer,
+            )?;
+        }
+        let dependencies = ["dependencies", "dependentSchemas"]
+            .into_iter()
+            .filter_map(|keyword| map.get(keyword)?.as_object());
+        for (_, schema) in
+            dependencies.flatten().filter(|(name, rule)| !rule.is_array() && value.get(name).is_some())
+        {
+            require(num_valid(std::slice::from_ref(schema)) == 1, "dependencies", pointer)?;
+        }
         Ok(())
     }
 
@@ -242,7 +254,10 @@ impl<'a> Validator<'a> {
         for name in map.get("required").and_then(Value::as_array).into_iter().flatten() {
             require(entries.contains_key(name.as_str().unwrap()), &format!("required {name}"), pointer)?;
         }
-        for (name, others) in map.get("dependentRequired").and_then(Value::as_object).into_iter().flatten() {
+        let lists = ["dependencies", "dependentRequired"]
+            .into_iter()
+            .filter_map(|keyword| map.get(keyword)?.as_object());
+        for (name, others) in lists.flatten().filter(|(_, others)| others.is_array()) {
             let mut others = others.as_array().unwrap().iter().map(|other| other.as_str().unwrap());
             let holds = !entries.contains_key(name) || others.all(|other| entries.contains_key(other));
             require(holds, "dependentRequired", pointer)?;

@@ -16,7 +16,7 @@ use crate::api::app::App;
 use crate::api::chat::conversation::{Conversation, encode};
 use crate::api::chat::prompt::Mark;
 use crate::api::chat::reply::{Reply, ReplyPlan};
-use crate::api::chat::structured::request_grammar;
+use crate::api::chat::structured::{Relaxed, request_grammar};
 use crate::api::pipeline::{self, Asked, Call, Completed, Prompts, Scope};
 use crate::api::respond;
 use crate::clock::unix_s;
@@ -250,8 +250,8 @@ fn grammar(body: &mut Body) -> Result<Option<AskedGrammar>, ApiError> {
         return Err(ApiError::value("output_format", problem));
     }
     match new {
-        Some(format) => request_grammar("output_config.format", Some(format)),
-        None => request_grammar("output_format", old),
+        Some(format) => request_grammar("output_config.format", Some(format), Relaxed::IfAsked),
+        None => request_grammar("output_format", old, Relaxed::IfAsked),
     }
 }
 

@@ -25,6 +25,8 @@ pub struct ToolField {
     /// The JSON schema of the arguments.
     #[schema(value_type = Option<Object>)]
     pub input_schema: Option<Value>,
+    /// If true, a keyword of `input_schema` that no grammar can hold refuses a required call. Otherwise it is left out.
+    pub strict: Option<bool>,
     /// Marks the tools for caching, unless the system prompt or a message has a mark.
     #[schema(value_type = Option<Object>)]
     pub cache_control: Option<CacheControl>,
@@ -80,7 +82,8 @@ pub fn tools(
         }
         let missing = || ApiError::MissingField { field: format!("tools[{idx}].input_schema") };
         let parameters = field.input_schema.ok_or_else(missing)?;
-        tools.push(Tool { name: field.name, description: field.description, parameters });
+        let is_strict = field.strict == Some(true);
+        tools.push(Tool { name: field.name, description: field.description, parameters, is_strict });
     }
     Ok(Tools::new(tools, choice, is_parallel, limits)?.with_id_prefix("toolu_"))
 }

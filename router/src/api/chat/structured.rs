@@ -1,7 +1,7 @@
 //! Structured output: converts the fields of several APIs to one grammar.
 
 use serde_json::{Map, Value};
-use trunkline_grammar::Grammar;
+use trunkline_grammar::{Grammar, JsonSchema, StructuralTag};
 
 use crate::error::ApiError;
 use crate::grammars::AskedGrammar;
@@ -16,21 +16,34 @@ pub struct StructuredFields {
     pub guided_json: Option<Value>,
     pub guided_regex: Option<String>,
     pub guided_choice: Option<Vec<String>>,
-    /// The source of a Lark grammar.
+    /// The source of a Lark or EBNF grammar.
     pub guided_grammar: Option<String>,
-    /// An object with exactly one of the members `json`, `regex`, `choice`, `grammar` and `json_object`.
+    /// The same, by llama.cpp's name. Clients send an empty text for none.
+    pub grammar: Option<String>,
+    /// The same, by SGLang's name.
+    pub ebnf: Option<String>,
+    /// An object with exactly one of the members `json`, `regex`, `choice`, `grammar`, `json_object` and
+    /// `structural_tag`.
     pub structured_outputs: Option<Value>,
 }
 
 impl StructuredFields {
     /// Returns the requested grammar. At most one of the fields may be set.
     pub fn grammar(self) -> Result<Option<AskedGrammar>, ApiError> {
-        let fields: [(&'static str, Option<Grammar>); 6] = [
-            ("response_format", optional(self.response_format, |value| typed("response_format", value))?),
-            ("guided_json", optional(self.guided_json, |value| json_schema("guided_json", value).map(Some))?),
+        let fields: [(&'static str, Option<Grammar>); 8] = [
+            (
+                "response_format",
+                optional(self.response_format, |value| typed("response_format", value, Relaxed::ByDefault))?,
+            ),
+            (
+                "guided_json",
+                optional(self.guided_json, |value| json_schema("guided_json", value, true).map(Some))?,
+            ),
             ("guided_regex", self.guided_regex.map(Grammar::Regex)),
             ("guided_choice", self.guided_choice.map(Grammar::Choices)),
             ("guided_grammar", self.guided_grammar.map(Grammar::Lark)),
+            ("grammar", self.grammar.filter(|text| !text.is_empty()).map(Grammar::Lark)),
+            ("ebnf", self.ebnf.map(Grammar::Lark)),
             ("structured_outputs", optional(self.structured_outputs, structured_outputs)?),
         ];
         let mut asked = None;
@@ -49,9 +62,22 @@ impl StructuredFields {
     }
 }
 
+/// When keywords are left out of a schema because no grammar can hold them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Relaxed {
+    /// Unless the request says `strict: true`.
+    ByDefault,
+    /// If the request says `strict: false`.
+    IfAsked,
+}
+
 /// Returns the grammar of a field that is an object with a `type`; `None` for the type `text`.
-pub fn request_grammar(field: &'static str, value: Option<Value>) -> Result<Option<AskedGrammar>, ApiError> {
-    let grammar = optional(value, |value| typed(field, value))?;
+pub fn request_grammar(
+    field: &'static str,
+    value: Option<Value>,
+    relaxed: Relaxed,
+) -> Result<Option<AskedGrammar>, ApiError> {
+    let grammar = optional(value, |value| typed(field, value, relaxed))?;
     Ok(grammar.map(|grammar| AskedGrammar { field, grammar }))
 }
 
@@ -64,8 +90,10 @@ fn optional(
 
 /// Parses an object with a `type`. A schema is in `json_schema.schema` (OpenAI's chats), `schema` (OpenAI's responses
 /// and Anthropic) or `value` (TGI and `InferenceClient`'s chats).
-fn typed(field: &str, value: Value) -> Result<Option<Grammar>, ApiError> {
+fn typed(field: &str, value: Value, relaxed: Relaxed) -> Result<Option<Grammar>, ApiError> {
     let mut map = object(field, value)?;
+    let is_strict = strict(field, &mut map, relaxed == Relaxed::IfAsked)?;
+    let json_schema = |field: &str, schema: Value| json_schema(field, schema, is_strict);
     let kind = match map.remove("type") {
         Some(Value::String(kind)) => kind,
         None => return Err(missing(field, "type")),
@@ -81,8 +109,9 @@ fn typed(field: &str, value: Value) -> Result<Option<Grammar>, ApiError> {
         "json_schema" => match map.remove("json_schema") {
             Some(outer) => {
                 let mut outer = object(&format!("{field}.json_schema"), outer)?;
+                let is_strict = strict(&format!("{field}.json_schema"), &mut outer, is_strict)?;
                 let schema = outer.remove("schema").ok_or_else(|| missing(field, "json_schema.schema"))?;
-                json_schema(&format!("{field}.json_schema.schema"), schema).map(Some)
+                self::json_schema(&format!("{field}.json_schema.schema"), schema, is_strict).map(Some)
             }
             None => match schema_member(&mut map) {
                 // TGI accepts the schema itself, or an object with a name and the schema.
@@ -105,10 +134,28 @@ fn typed(field: &str, value: Value) -> Result<Option<Grammar>, ApiError> {
             None => Err(missing(field, "value")),
             Some(_) => Err(wrong_type(format!("{field}.value"), "a string")),
         },
+        "structural_tag" => structural_tag(field, &map, is_strict).map(Some),
         _ => {
-            let problem = "must be `text`, `json_object`, `json_schema`, `json` or `regex`";
+            let problem = "must be `text`, `json_object`, `json_schema`, `json`, `regex` or `structural_tag`";
             Err(ApiError::value(format!("{field}.type"), problem))
         }
+    }
+}
+
+/// Parses the structural tag of SGLang, vLLM and XGrammar.
+fn structural_tag(field: &str, tag: &Map<String, Value>, is_strict: bool) -> Result<Grammar, ApiError> {
+    match StructuralTag::parse(tag, is_strict) {
+        Ok(tag) => Ok(Grammar::StructuralTag(tag)),
+        Err(fault) => Err(ApiError::value(field, format!("is not a structural tag: it {fault}"))),
+    }
+}
+
+/// Takes the member `strict`.
+fn strict(field: &str, map: &mut Map<String, Value>, default: bool) -> Result<bool, ApiError> {
+    match map.remove("strict") {
+        None | Some(Value::Null) => Ok(default),
+        Some(Value::Bool(is_strict)) => Ok(is_strict),
+        Some(_) => Err(wrong_type(format!("{field}.strict"), "true or false")),
     }
 }
 
@@ -124,11 +171,12 @@ fn structured_outputs(value: Value) -> Result<Option<Grammar>, ApiError> {
     for (member, value) in map.into_iter().filter(|(_, value)| !value.is_null()) {
         let field = format!("{FIELD}.{member}");
         let grammar = match (member.as_str(), value) {
-            ("json", value) => json_schema(&field, value)?,
+            ("json", value) => json_schema(&field, value, true)?,
             ("regex", Value::String(regex)) => Grammar::Regex(regex),
             ("grammar", Value::String(grammar)) => Grammar::Lark(grammar),
             ("regex" | "grammar", _) => return Err(wrong_type(field, "a string")),
             ("choice", value) => Grammar::Choices(texts(field, value)?),
+            ("structural_tag", value) => structural_tag(&field, &parsed_object(&field, value)?, true)?,
             ("json_object", Value::Bool(true)) => Grammar::JsonObject,
             ("json_object", Value::Bool(false)) => continue,
             ("json_object", _) => return Err(wrong_type(field, "true or false")),
@@ -140,7 +188,8 @@ fn structured_outputs(value: Value) -> Result<Option<Grammar>, ApiError> {
                 continue;
             }
             _ => {
-                let hint = "send one of `json`, `regex`, `choice`, `grammar` and `json_object`";
+                let hint =
+                    "send one of `json`, `regex`, `choice`, `grammar`, `json_object` and `structural_tag`";
                 return Err(ApiError::UnsupportedField { field, hint });
             }
         };
@@ -153,20 +202,31 @@ fn structured_outputs(value: Value) -> Result<Option<Grammar>, ApiError> {
 }
 
 /// Parses a JSON schema. Some clients send it as text.
-fn json_schema(field: &str, schema: Value) -> Result<Grammar, ApiError> {
+fn json_schema(field: &str, schema: Value, is_strict: bool) -> Result<Grammar, ApiError> {
+    let grammar = |schema| Grammar::JsonSchema(JsonSchema::new(schema, is_strict));
     match schema {
-        Value::String(text) if num_values(&text) > MAX_JSON_VALUES => {
-            let problem = format!("has more than {MAX_JSON_VALUES} JSON values, the limit");
-            Err(ApiError::value(field, problem))
-        }
-        Value::String(text) => match serde_json::from_str(&text) {
-            Ok(schema) => Ok(Grammar::JsonSchema(schema)),
-            Err(error) => Err(ApiError::value(field, format!("is not a JSON schema: {error}"))),
-        },
-        Value::Object(_) | Value::Bool(_) => Ok(Grammar::JsonSchema(schema)),
+        Value::String(text) => parsed(field, &text, "a JSON schema").map(grammar),
+        Value::Object(_) | Value::Bool(_) => Ok(grammar(schema)),
         Value::Null | Value::Number(_) | Value::Array(_) => {
             Err(wrong_type(field.to_owned(), "a JSON schema"))
         }
+    }
+}
+
+/// Parses JSON text.
+fn parsed(field: &str, text: &str, expected: &str) -> Result<Value, ApiError> {
+    if num_values(text) > MAX_JSON_VALUES {
+        let problem = format!("has more than {MAX_JSON_VALUES} JSON values, the limit");
+        return Err(ApiError::value(field, problem));
+    }
+    serde_json::from_str(text).map_err(|error| ApiError::value(field, format!("is not {expected}: {error}")))
+}
+
+/// Returns an object that may be sent as text.
+fn parsed_object(field: &str, value: Value) -> Result<Map<String, Value>, ApiError> {
+    match value {
+        Value::String(text) => object(field, parsed(field, &text, "a JSON object")?),
+        value => object(field, value),
     }
 }
 

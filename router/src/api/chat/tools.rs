@@ -1,7 +1,7 @@
 //! Tools that a request offers to the model, in the form that all dialects share.
 
 use serde_json::{Map, Value, json};
-use trunkline_grammar::Grammar;
+use trunkline_grammar::{Grammar, JsonSchema, Strictness};
 use trunkline_reply::{Signature, ToolFormat};
 use trunkline_text::{ChatMessage, ChatRequest};
 
@@ -23,6 +23,9 @@ pub struct Tool {
     pub description: Option<String>,
     /// The JSON schema of the arguments, which must be an object.
     pub parameters: Value,
+    /// Set if a required call must obey every keyword of the schema. Otherwise keywords that no grammar can hold are
+    /// left out.
+    pub is_strict: bool,
 }
 
 /// The rule that decides whether the model calls a tool.
@@ -203,29 +206,35 @@ impl Tools {
     /// Returns the grammar of required calls in replies of this style; `None` if calls are optional.
     pub fn grammar(&self, style: ReplyStyle) -> Option<AskedGrammar> {
         let is_message = style.required_calls() == ToolFormat::HARMONY;
-        let grammar = || if is_message { self.one_call() } else { Grammar::JsonSchema(self.reply_schema()) };
+        let grammar = || {
+            if is_message { self.one_call() } else { Grammar::JsonSchema(self.reply_schema()) }
+        };
         self.must_call().then(|| AskedGrammar { field: "tools", grammar: grammar() })
     }
 
     /// Returns the grammar of one call that is a message.
     fn one_call(&self) -> Grammar {
-        let tools = self.callable().into_iter();
-        Grammar::Call(tools.map(|tool| (tool.name.clone(), tool.arguments_schema())).collect())
+        let schema = |tool: &Tool| JsonSchema::new(tool.arguments_schema(), tool.is_strict);
+        Grammar::Call(self.callable().into_iter().map(|tool| (tool.name.clone(), schema(tool))).collect())
     }
 
     /// Returns the schema of required calls: an object with `name` and `arguments`, or a list of such objects.
-    pub fn reply_schema(&self) -> Value {
+    pub fn reply_schema(&self) -> JsonSchema {
         let tools = self.callable();
         let is_list = self.is_parallel && !self.is_named();
         let base = if is_list { "#/items" } else { "#" };
-        if let [tool] = tools[..] {
-            let call = tool.call_schema(base);
-            return if is_list { json!({"type": "array", "minItems": 1, "items": call}) } else { call };
+        let pointer =
+            |idx: usize| if tools.len() == 1 { base.to_owned() } else { format!("{base}/anyOf/{idx}") };
+        let mut calls: Vec<Value> =
+            tools.iter().enumerate().map(|(idx, tool)| tool.call_schema(&pointer(idx))).collect();
+        let one = if calls.len() == 1 { calls.swap_remove(0) } else { json!({"anyOf": calls}) };
+        let strict = tools.iter().enumerate().filter(|(_, tool)| tool.is_strict);
+        JsonSchema {
+            schema: if is_list { json!({"type": "array", "minItems": 1, "items": one}) } else { one },
+            strictness: Strictness::StrictBelow(
+                strict.map(|(idx, _)| format!("{}/properties/arguments", pointer(idx))).collect(),
+            ),
         }
-        let calls =
-            tools.iter().enumerate().map(|(idx, tool)| tool.call_schema(&format!("{base}/anyOf/{idx}")));
-        let one = json!({"anyOf": calls.collect::<Vec<_>>()});
-        if is_list { json!({"type": "array", "minItems": 1, "items": one}) } else { one }
     }
 
     /// Puts the tools into the prompt. If the template `knows` tools, it writes them; otherwise they go into a system

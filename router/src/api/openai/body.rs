@@ -100,20 +100,26 @@ macro_rules! body {
             /// in streams. Part of vLLM's API.
             #[schema(minimum = 0, maximum = 20)]
             pub prompt_logprobs: Option<PromptLogprobsCount>,
-            /// The format of the output: `{"type": "text"}`, `{"type": "json_object"}` or
-            /// `{"type": "json_schema", "json_schema": {"name": ..., "schema": ...}}`.
+            /// The format of the output: `{"type": "text"}`, `{"type": "json_object"}`,
+            /// `{"type": "json_schema", "json_schema": {"name": ..., "schema": ...}}` or
+            /// `{"type": "structural_tag", "format": ...}`.
             #[schema(value_type = Option<Object>)]
             pub response_format: Option<Value>,
-            /// A JSON schema that the output conforms to. Part of vLLM's API, like the next four fields.
+            /// A JSON schema that the output conforms to. Part of vLLM's API, like the next three fields.
             #[schema(value_type = Option<Object>)]
             pub guided_json: Option<Value>,
             /// A regular expression that the whole output matches.
             pub guided_regex: Option<String>,
             /// The texts that the output is chosen from.
             pub guided_choice: Option<Vec<String>>,
-            /// A Lark grammar that the output conforms to.
+            /// A grammar that the output conforms to, in Lark or EBNF.
             pub guided_grammar: Option<String>,
-            /// An object with one of the members `json`, `regex`, `choice`, `grammar` and `json_object`.
+            /// The same, by llama.cpp's name.
+            pub grammar: Option<String>,
+            /// The same, by SGLang's name.
+            pub ebnf: Option<String>,
+            /// An object with one of the members `json`, `regex`, `choice`, `grammar`, `json_object` and
+            /// `structural_tag`.
             #[schema(value_type = Option<Object>)]
             pub structured_outputs: Option<Value>,
             /// The priority class: `auto`, `default`, `flex` or `priority`. The response reports the class that was
@@ -201,6 +207,8 @@ macro_rules! body {
                     guided_regex: self.guided_regex.take(),
                     guided_choice: self.guided_choice.take(),
                     guided_grammar: self.guided_grammar.take(),
+                    grammar: self.grammar.take(),
+                    ebnf: self.ebnf.take(),
                     structured_outputs: self.structured_outputs.take(),
                 }
             }

@@ -47,11 +47,9 @@ pub(super) const REFUSED: &[Refused] = &[
     refused("t_max_predict_ms", &["-1", "0"], "use `timeout`"),
     refused("stop_regex", EMPTY_LIST, "use `stop`"),
     // Constraints.
-    refused("grammar", &["\"\""], "use `guided_grammar` with a Lark grammar"),
     refused("grammar_lazy", OFF, LEAVE_OUT),
     refused("grammar_triggers", EMPTY_LIST, LEAVE_OUT),
     refused("regex", &[], "use `guided_regex`"),
-    refused("ebnf", &[], "use `guided_grammar` with a Lark grammar"),
     refused("json_schema", &[], "use `guided_json` or `response_format`"),
     refused("guided_whitespace_pattern", &[], LEAVE_OUT),
     // The prompt.

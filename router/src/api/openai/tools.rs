@@ -33,6 +33,8 @@ pub struct FunctionField {
     #[serde(alias = "arguments")]
     #[schema(value_type = Option<Object>)]
     pub parameters: Option<Value>,
+    /// If true, a keyword of `parameters` that no grammar can hold refuses a required call. Otherwise it is left out.
+    pub strict: Option<bool>,
 }
 
 /// A tool call in a complete response.
@@ -107,6 +109,7 @@ pub fn tools(
         name: field.function.name,
         description: field.function.description,
         parameters: field.function.parameters.unwrap_or_else(no_parameters),
+        is_strict: field.function.strict == Some(true),
     };
     Tools::new(fields.into_iter().map(tool).collect(), choice, is_parallel.unwrap_or(true), limits)
 }

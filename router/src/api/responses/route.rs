@@ -14,7 +14,7 @@ use super::unknown;
 use super::writer::{Keeping, ResponseWriter};
 use crate::api::app::App;
 use crate::api::chat::conversation::{Conversation, encode, reasoning_kwargs};
-use crate::api::chat::structured::request_grammar;
+use crate::api::chat::structured::{Relaxed, request_grammar};
 use crate::api::chat::tools::{Tool, ToolChoice, Tools, no_parameters};
 use crate::api::openai::ErrorResponse;
 use crate::api::pipeline::{self, Asked, Call, Completed, Prompts, Scope};
@@ -318,7 +318,7 @@ fn grammar(body: &Body) -> Result<Option<AskedGrammar>, ApiError> {
         let hint = "ask for it in the prompt";
         return Err(ApiError::UnsupportedField { field: "text.verbosity".into(), hint });
     }
-    request_grammar("text.format", text.format.clone())
+    request_grammar("text.format", text.format.clone(), Relaxed::ByDefault)
 }
 
 fn tools(body: &Body, limits: &Limits) -> Result<Tools, ApiError> {
@@ -338,6 +338,7 @@ fn tool(idx: usize, field: &ToolField) -> Result<Tool, ApiError> {
         name: field.name.clone().ok_or_else(missing)?,
         description: field.description.clone(),
         parameters: field.parameters.clone().filter(|schema| !schema.is_null()).unwrap_or_else(no_parameters),
+        is_strict: field.strict == Some(true),
     })
 }
 

@@ -160,7 +160,11 @@ impl Call for Generate {
             return Err(ApiError::value("decoder_input_details", problem));
         }
         let details = parameters.details.unwrap_or(false) || prefill;
-        let grammar = structured::request_grammar("grammar", parameters.grammar.take())?;
+        let grammar = structured::request_grammar(
+            "grammar",
+            parameters.grammar.take(),
+            structured::Relaxed::ByDefault,
+        )?;
         let mut params = raw_params(&mut parameters, is_stream || details)?;
         let is_sampled = params.temperature != Some(0.0);
         let num_choices = scope.validator.num_choices(None, parameters.best_of, 1)?;

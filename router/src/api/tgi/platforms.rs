@@ -147,7 +147,9 @@ async fn predict(app: &Arc<App>, request: Request) -> Result<Response, ApiError>
     let (outputs, _) = fold(choices, KeepTokens::No, &mut memory).await?;
     let texts = prefixes.into_iter().zip(outputs).map(|(prefix, output)| prefix + &output.text);
     let answer = VertexResponse { predictions: texts.collect() };
-    memory.hold(axum::Json(answer).into_response()).await
+    let mut response = memory.hold(axum::Json(answer).into_response()).await?;
+    scope.report_relaxed("/vertex", &mut response);
+    Ok(response)
 }
 
 fn prompt(idx: usize, instance: &[u8]) -> Result<Generate, ApiError> {

@@ -1,7 +1,7 @@
 use std::collections::HashSet;
 
-use serde_json::json;
-use trunkline_grammar::Grammar;
+use serde_json::{Value, json};
+use trunkline_grammar::{Grammar, JsonSchema};
 use trunkline_router::grammars::cache::{GrammarCache, GrammarKey};
 use trunkline_router::limits::{MAX_CACHED_GRAMMAR_BYTES, MAX_CACHED_GRAMMARS};
 
@@ -16,7 +16,8 @@ fn keys_differ_by_tenant_and_kind() {
         Grammar::Lark("ab".into()),
         Grammar::Choices(vec!["ab".into()]),
         Grammar::Choices(vec!["a".into(), "b".into()]),
-        Grammar::JsonSchema(json!("ab")),
+        Grammar::JsonSchema(json!("ab").into()),
+        Grammar::JsonSchema(JsonSchema::new(json!("ab"), false)),
         Grammar::JsonObject,
     ];
     let tenants = [None, Some(""), Some("a"), Some("ab")];
@@ -26,7 +27,9 @@ fn keys_differ_by_tenant_and_kind() {
 
 #[test]
 fn the_order_of_members_is_part_of_the_key() {
-    let key = |text: &str| GrammarKey::new(None, &Grammar::JsonSchema(serde_json::from_str(text).unwrap()));
+    let key = |text: &str| {
+        GrammarKey::new(None, &Grammar::JsonSchema(serde_json::from_str::<Value>(text).unwrap().into()))
+    };
     assert_ne!(key(r#"{"a": 1, "b": 2}"#), key(r#"{"b": 2, "a": 1}"#));
 }
 

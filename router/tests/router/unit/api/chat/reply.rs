@@ -32,7 +32,7 @@ fn reply_styles_are_detected_from_templates_unless_flags_set_them() {
 
 /// A tool that a reply may call once.
 fn one_tool() -> Tools {
-    let tool = Tool { name: "f".into(), description: None, parameters: no_parameters() };
+    let tool = Tool { name: "f".into(), description: None, parameters: no_parameters(), is_strict: false };
     Tools::new(vec![tool], ToolChoice::Auto, false, &Limits::default()).unwrap()
 }
 

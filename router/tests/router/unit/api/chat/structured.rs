@@ -1,5 +1,5 @@
 use serde_json::{Value, json};
-use trunkline_grammar::Grammar;
+use trunkline_grammar::{Grammar, JsonSchema};
 use trunkline_router::api::chat::structured::StructuredFields;
 use trunkline_router::grammars::AskedGrammar;
 
@@ -23,10 +23,16 @@ fn asked(fields: StructuredFields, given: &str) -> Result<Option<Grammar>, Strin
 #[test]
 fn every_dialects_schema_field_is_read() {
     let schema = json!({"type": "object"});
-    let is_schema = Ok(Some(Grammar::JsonSchema(schema.clone())));
+    let schema_of = |is_strict| Ok(Some(Grammar::JsonSchema(JsonSchema::new(schema.clone(), is_strict))));
     for value in [
         json!({"type": "json_schema", "json_schema": {"name": "x", "strict": true, "schema": schema}}),
-        json!({"type": "json_schema", "name": "x", "schema": schema}),
+        json!({"type": "json_schema", "name": "x", "strict": true, "schema": schema}),
+    ] {
+        assert_eq!(format(value.clone()), schema_of(true), "{value}");
+    }
+    for value in [
+        json!({"type": "json_schema", "json_schema": {"name": "x", "strict": false, "schema": schema}}),
+        json!({"type": "json_schema", "name": "x", "strict": null, "schema": schema}),
         json!({"type": "json_schema", "value": schema}),
         json!({"type": "json_schema", "value": {"name": "x", "schema": schema}}),
         json!({"type": "json_object", "value": schema}),
@@ -34,8 +40,16 @@ fn every_dialects_schema_field_is_read() {
         json!({"type": "json", "value": schema}),
         json!({"type": "json", "value": schema.to_string()}),
     ] {
-        assert_eq!(format(value.clone()), is_schema, "{value}");
+        assert_eq!(format(value.clone()), schema_of(false), "{value}");
     }
+    let ebnf = StructuredFields {
+        ebnf: Some("root ::= x".into()),
+        grammar: Some(String::new()),
+        ..Default::default()
+    };
+    assert_eq!(asked(ebnf, "ebnf"), Ok(Some(Grammar::Lark("root ::= x".into()))));
+    let guided = StructuredFields { guided_json: Some(schema.clone()), ..StructuredFields::default() };
+    assert_eq!(asked(guided, "guided_json"), schema_of(true));
     assert_eq!(format(json!({"type": "text"})), Ok(None));
     assert_eq!(format(json!({"type": "json_object"})), Ok(Some(Grammar::JsonObject)));
     assert_eq!(format(json!({"type": "regex", "value": "a+"})), Ok(Some(Grammar::Regex("a+".into()))));
@@ -47,8 +61,16 @@ fn errors_name_the_wrong_field() {
         (json!([]), "`response_format` must be an object"),
         (json!({}), "`response_format.type` is missing"),
         (json!({"type": 1}), "`response_format.type` must be a string"),
-        (json!({"type": "structural_tag"}), "`response_format.type` must be `text`"),
+        (json!({"type": "xml"}), "`response_format.type` must be `text`"),
+        (
+            json!({"type": "structural_tag"}),
+            "`response_format` is not a structural tag: it has neither `format` nor a list `structures`",
+        ),
         (json!({"type": "json_schema"}), "`response_format.json_schema` is missing"),
+        (
+            json!({"type": "json_schema", "json_schema": {"strict": 1, "schema": {}}}),
+            "`response_format.json_schema.strict` must be true or false",
+        ),
         (
             json!({"type": "json_schema", "json_schema": {}}),
             "`response_format.json_schema.schema` is missing",
@@ -74,7 +96,12 @@ fn vllms_object_has_exactly_one_constraint() {
     assert_eq!(grammar(json!({"json_object": true})), Ok(Some(Grammar::JsonObject)));
     assert_eq!(grammar(json!({})), Ok(None));
     assert!(grammar(json!({"regex": "a", "choice": ["a"]})).unwrap_err().contains("more than one way"));
-    assert!(grammar(json!({"structural_tag": "x"})).unwrap_err().contains("is not supported"));
+    let tag = json!({"format": {"type": "const_string", "value": "a"}});
+    let parsed = grammar(json!({"structural_tag": tag.to_string()}));
+    assert_eq!(parsed, grammar(json!({"structural_tag": tag})));
+    assert!(matches!(parsed, Ok(Some(Grammar::StructuralTag(_)))));
+    assert!(grammar(json!({"structural_tag": "x"})).unwrap_err().contains("is not a JSON object"));
+    assert!(grammar(json!({"tag": "x"})).unwrap_err().contains("is not supported"));
     assert!(grammar(json!({"choice": [1]})).unwrap_err().contains("a list of strings"));
 }
 

@@ -1,11 +1,12 @@
 use serde_json::{Value, json};
+use trunkline_grammar::{JsonSchema, Strictness};
 use trunkline_router::api::chat::prompt::Mark;
 use trunkline_router::api::chat::tools::{Tool, ToolChoice, Tools, no_parameters};
 use trunkline_router::limits::Limits;
 use trunkline_text::{ChatMessage, ChatRequest};
 
 fn tool(name: &str) -> Tool {
-    Tool { name: name.into(), description: None, parameters: no_parameters() }
+    Tool { name: name.into(), description: None, parameters: no_parameters(), is_strict: false }
 }
 
 fn error(tools: Vec<Tool>, choice: ToolChoice) -> String {
@@ -27,11 +28,11 @@ fn a_reply_that_must_call_has_a_schema() {
     let tools =
         |choice, is_parallel| Tools::new(vec![tool("a"), tool("b")], choice, is_parallel, &limits).unwrap();
     let named = tools(ToolChoice::Named("b".into()), true);
-    assert_eq!(named.reply_schema()["properties"]["name"], json!({"const": "b"}));
+    assert_eq!(named.reply_schema().schema["properties"]["name"], json!({"const": "b"}));
     assert_eq!(named.callable(), [&tool("b")]);
     let single = tools(ToolChoice::Required, false);
-    assert_eq!(single.reply_schema()["anyOf"].as_array().unwrap().len(), 2);
-    assert_eq!(tools(ToolChoice::Required, true).reply_schema()["minItems"], 1);
+    assert_eq!(single.reply_schema().schema["anyOf"].as_array().unwrap().len(), 2);
+    assert_eq!(tools(ToolChoice::Required, true).reply_schema().schema["minItems"], 1);
     assert!(tools(ToolChoice::None, true).callable().is_empty());
 }
 
@@ -63,6 +64,24 @@ fn a_choice_may_allow_some_of_the_tools() {
 }
 
 #[test]
+fn only_the_arguments_of_strict_tools_are_strict() {
+    let strict = Tool { is_strict: true, ..tool("b") };
+    let below = |choice, is_parallel| {
+        let tools = vec![tool("a"), strict.clone()];
+        let tools = Tools::new(tools, choice, is_parallel, &Limits::default()).unwrap();
+        let JsonSchema { schema, strictness } = tools.reply_schema();
+        let Strictness::StrictBelow(pointers) = strictness else { panic!("{strictness:?}") };
+        for pointer in &pointers {
+            assert_eq!(schema.pointer(pointer.strip_prefix('#').unwrap()), Some(&no_parameters()));
+        }
+        pointers
+    };
+    assert_eq!(below(ToolChoice::Required, true), ["#/items/anyOf/1/properties/arguments"]);
+    assert_eq!(below(ToolChoice::Named("b".into()), true), ["#/properties/arguments"]);
+    assert!(below(ToolChoice::Named("a".into()), true).is_empty());
+}
+
+#[test]
 fn references_in_schemas_still_resolve() {
     let parameters = json!({
         "$defs": {"node": {"properties": {"next": {"$ref": "#/$defs/node"}, "whole": {"$ref": "#"}}}},
@@ -77,7 +96,7 @@ fn references_in_schemas_still_resolve() {
         (vec![with("a"), with("b")], ToolChoice::Named("b".into()), true),
     ] {
         let tools = Tools::new(tools, choice, is_parallel, &Limits::default()).unwrap();
-        let schema = tools.reply_schema();
+        let schema = tools.reply_schema().schema;
         let mut found = Vec::new();
         references(&schema, &mut found);
         assert_eq!(found.len() % 3, 0, "{found:?}");
