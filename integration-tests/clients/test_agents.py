@@ -45,7 +45,8 @@ async def require_first_call(request: httpx.Request) -> None:
 def test_pydantic_ai_calls_a_tool_and_answers(server: Trunkline, model: str) -> None:
     http_client = httpx.AsyncClient(event_hooks={"request": [require_first_call]})
     provider = OpenAIProvider(base_url=f"{server.base_url}/v1", api_key=KEY, http_client=http_client)
-    agent = Agent(OpenAIChatModel(model, provider=provider), tools=[get_weather], model_settings=ModelSettings(**SETTINGS))
+    settings = ModelSettings(**SETTINGS)
+    agent = Agent(OpenAIChatModel(model, provider=provider), tools=[get_weather], model_settings=settings)
     result = agent.run_sync(WEATHER_QUESTION, usage_limits=UsageLimits(request_limit=2))
     parts = [part for message in result.all_messages() for part in message.parts]
     calls = [part for part in parts if isinstance(part, ToolCallPart)]
