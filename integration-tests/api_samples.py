@@ -111,6 +111,21 @@ MESSAGES: dict[str, list[Any]] = {
     "context_management": [{}, {"edits": []}, {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}],
     "service_tier": ["auto", "standard_only"],
 }
+# The fields that change the prompt of a response.
+RESPONSE: dict[str, list[Any]] = {
+    "input": [PROMPT, [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": PROMPT}]}]],
+    "instructions": ["Be brief."],
+    "previous_response_id": [KEPT_RESPONSE],
+    "tools": [[RESPONSE_TOOL]],
+    "tool_choice": [
+        "none",
+        "auto",
+        "required",
+        {"type": "function", "name": "look"},
+        {"type": "allowed_tools", "mode": "required", "tools": [RESPONSE_TOOL]},
+    ],
+    "reasoning": [{"effort": "low", "summary": "auto"}],
+}
 # Table → field → values to send, one request for each.
 VECTORS: dict[str, list[Any]] = {
     "input": [PROMPT, [5, 6], [PROMPT, PROMPT], [[5], [6]]],
@@ -170,22 +185,11 @@ SAMPLES: dict[str, dict[str, list[Any]]] = {
     "response": {name: SHARED[name] for name in ("model", "temperature", "top_p", "stream", "timeout", "service_tier")}
     | {name: SHARED[name] for name in ("top_k", "min_p")}
     | {name: SHARED[name] for name in ("prompt_cache_key", "prompt_cache_retention", "seed", "cache_salt")}
+    | RESPONSE
     | {
-        "input": [PROMPT, [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": PROMPT}]}]],
-        "instructions": ["Be brief."],
-        "previous_response_id": [KEPT_RESPONSE],
         "store": [True, False],
         "max_output_tokens": [2],
-        "tools": [[RESPONSE_TOOL]],
-        "tool_choice": [
-            "none",
-            "auto",
-            "required",
-            {"type": "function", "name": "look"},
-            {"type": "allowed_tools", "mode": "required", "tools": [RESPONSE_TOOL]},
-        ],
         "parallel_tool_calls": [True, False],
-        "reasoning": [{"effort": "low", "summary": "auto"}],
         "metadata": [{"a": "b"}],
         "text": [
             {"format": {"type": "text"}},
@@ -193,6 +197,7 @@ SAMPLES: dict[str, dict[str, list[Any]]] = {
             {"format": {"type": "json_schema", "name": "n", "schema": SCHEMA}, "verbosity": "medium"},
         ],
     },
+    "input_tokens": RESPONSE | {"model": SHARED["model"]},
     "messages": MESSAGES,
     "count_tokens": {
         name: MESSAGES[name]
@@ -260,6 +265,7 @@ BESIDE: dict[tuple[str, str], dict[str, Any]] = {
     ("completion", "stream_options"): {"stream": True},
     ("chat", "tool_choice"): {"tools": [CHAT_TOOL]},
     ("response", "tool_choice"): {"tools": [RESPONSE_TOOL]},
+    ("input_tokens", "tool_choice"): {"tools": [RESPONSE_TOOL]},
     ("messages", "tool_choice"): {"tools": [MESSAGES_TOOL]},
     ("count_tokens", "tool_choice"): {"tools": [MESSAGES_TOOL]},
     ("chat", "top_logprobs"): {"logprobs": True},

@@ -188,4 +188,5 @@ def test_lists_models(client: anthropic.Anthropic, model: str) -> None:
     page = client.models.list()
     assert [(card.type, card.id, card.display_name) for card in page.data] == [("model", model, model)]
     assert page.has_more is False
-    assert client.models.retrieve(model).display_name == model
+    assert client.models.retrieve(model).created_at == page.data[0].created_at
+    assert client.models.list(after_id=model).data == []

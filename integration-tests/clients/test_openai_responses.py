@@ -77,6 +77,18 @@ def test_continues_from_a_stored_answer(client: openai.OpenAI, model: str) -> No
     assert client.responses.create(input=history, **more).output_text == second.output_text
 
 
+def test_counts_tokens_and_lists_input(client: openai.OpenAI, model: str) -> None:
+    counted = client.responses.input_tokens.count(model=model, input=PROMPT, instructions=SYSTEM)
+    answer = client.responses.create(model=model, input=PROMPT, instructions=SYSTEM, max_output_tokens=1)
+    assert counted.input_tokens == answer.usage.input_tokens
+    assert answer.usage.input_tokens_details.cache_write_tokens == 0
+    page = client.responses.input_items.list(answer.id, order="asc", limit=5)
+    assert [item.content[0].text for item in page.data] == [PROMPT]
+    assert page.has_more is False
+    with pytest.raises(openai.BadRequestError, match="was not created with `background`"):
+        client.responses.cancel(answer.id)
+
+
 def test_a_required_call_validates_and_its_result_is_taken(client: openai.OpenAI, model: str, plain: Plain) -> None:
     fields: dict[str, Any] = {"model": model, "tools": [TOOL], "max_output_tokens": 256, "temperature": 0}
     answer = client.responses.create(input=WEATHER_QUESTION, tool_choice="required", **fields)

@@ -17,7 +17,7 @@ pub(crate) const MESSAGE: &str = "<|message|>";
 pub(crate) const END: &str = "<|end|>";
 /// Precedes a recipient, at the beginning of a header or behind its role or channel.
 pub(crate) const RECIPIENT: &str = " to=functions.";
-/// The longest header. Names of tools are much shorter.
+/// The longest header, also in other formats. Names of tools and parameters are much shorter.
 pub(crate) const MAX_HEADER_BYTES: usize = 512;
 
 const HEADER_STARTS: [&str; 3] = [START, CHANNEL, RECIPIENT];

@@ -2,15 +2,12 @@
 
 use serde_json::Value;
 
-use crate::formats::CallStart;
+use crate::formats::{CallStart, Header, split_header};
 use crate::json_scanner::Scan;
 use crate::lenient_json::LenientScanner;
 use crate::python_calls;
 use crate::sections::mark_prefix_len;
 use crate::signature::{self, Signature, Types};
-
-/// The longest key. Names of parameters are much shorter.
-const MAX_KEY_BYTES: usize = 512;
 
 /// The tags around keys and values.
 #[derive(Debug)]
@@ -73,7 +70,7 @@ pub struct TaggedReader {
     has_begun: bool,
 }
 
-/// What can be read next.
+/// The outcome of one step of a reader.
 enum Step {
     /// Nothing without more text.
     Wait,
@@ -123,9 +120,10 @@ impl TaggedReader {
                 Step::End(Scan::Invalid(self.pos))
             };
         };
-        let Some((key, after)) = key.split_once(self.tags.key_close) else {
-            let is_short = key.len() <= MAX_KEY_BYTES + self.tags.key_close.len();
-            return if is_short { Step::Wait } else { Step::End(Scan::Invalid(self.pos)) };
+        let (key, after) = match split_header(key, self.tags.key_close) {
+            Header::Complete(key, after) => (key, after),
+            Header::Undecided => return Step::Wait,
+            Header::Missing => return Step::End(Scan::Invalid(self.pos)),
         };
         let value = if self.tags.value_open.is_empty() {
             after

@@ -123,14 +123,14 @@ pub(super) fn read_named(name: &str, text: &str, arguments: &str, tools: &[Signa
 }
 
 /// The text before a mark and the text after it.
-pub(super) enum Header<'a> {
+pub(crate) enum Header<'a> {
     Undecided,
     Missing,
     Complete(&'a str, &'a str),
 }
 
 /// Splits `text` at `mark`, which ends a header of at most [`MAX_HEADER_BYTES`].
-pub(super) fn split_header<'a>(text: &'a str, mark: &str) -> Header<'a> {
+pub(crate) fn split_header<'a>(text: &'a str, mark: &str) -> Header<'a> {
     match text.split_once(mark) {
         Some((header, rest)) if header.len() <= MAX_HEADER_BYTES => Header::Complete(header, rest),
         None if text.len() <= MAX_HEADER_BYTES + mark.len() => Header::Undecided,

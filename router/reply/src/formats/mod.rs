@@ -19,8 +19,8 @@ mod pythonic;
 mod qwen3_coder;
 mod xlam;
 
-pub(crate) use format::CallStart;
 pub use format::ToolFormat;
+pub(crate) use format::{CallStart, Header, split_header};
 
 impl ToolFormat {
     /// All formats, in the order in which their template marks are tried.

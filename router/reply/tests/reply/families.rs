@@ -244,6 +244,20 @@ fn lookalikes_of_each_family_are_text() {
 }
 
 #[test]
+fn names_and_keys_have_a_longest_length_wherever_they_are_cut() {
+    let long = "x".repeat(600);
+    for (format, text) in [
+        (ToolFormat::KIMI, format!("<|tool_call_begin|>functions.{long}:0<|tool_call_argument_begin|>{{}}")),
+        (ToolFormat::QWEN3_CODER, format!("<function={long}>\n</function>")),
+    ] {
+        assert_eq!(parse_in_all_ways(Some(format), None, &text), Reply::of(&text), "{format:?}");
+    }
+    let rest = format!("<arg_key>{long}</arg_key><arg_value>1</arg_value></tool_call>");
+    let reply = parse_in_all_ways(Some(ToolFormat::GLM), None, &format!("<tool_call>f{rest}"));
+    assert_eq!((reply.calls, reply.text), (vec![("f".into(), "{".into(), true)], rest));
+}
+
+#[test]
 fn an_argument_between_tags_streams() {
     use trunkline_reply::{Piece, ReasoningMarks, ReplyParser, Sections};
     let tools = (ToolFormat::QWEN3_CODER, crate::support::tools());

@@ -30,7 +30,7 @@ pub struct ModelsQuery {
 pub struct ModelPage {
     /// The served model, or nothing on a page before or after it.
     pub data: Vec<ModelInfo>,
-    /// Always false.
+    /// Always false, because there is one model.
     pub has_more: bool,
     /// The name of the first model of the page.
     pub first_id: Option<String>,

@@ -37,6 +37,7 @@ pub struct ItemsQuery {
 
 /// A page of the input items of a response.
 #[derive(Debug, Serialize, ToSchema)]
+#[schema(as = ResponsesItemList)]
 pub struct ItemList {
     /// The object type, always `list`.
     pub object: &'static str,

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use trunkline_text::{ChatMessage, ChatRequest};
 
 use super::input::messages;
-use super::types::{Body, Deleted, InputTokens, ResponseObject, ToolField, plain, plain_text};
+use super::types::{Body, CountBody, Deleted, InputTokens, ResponseObject, ToolField, plain, plain_text};
 use super::unknown;
 use super::writer::{Keeping, ResponseWriter};
 use crate::api::app::App;
@@ -25,7 +25,7 @@ use crate::error::ApiError;
 use crate::generation::fold::Folded;
 use crate::generation::generate::Usage;
 use crate::grammars::{AskedGrammar, CompiledGrammar};
-use crate::http::{IgnoredFields, OtherFields, Refused, parse_noting};
+use crate::http::{OtherFields, Refused, parse, parse_noting};
 use crate::limits::Limits;
 use crate::request::checked::{CheckedParams, NumChoices};
 use crate::request::raw::{FieldNames, RawParams};
@@ -44,11 +44,16 @@ const NAMES: FieldNames = FieldNames {
 
 /// The value of `include` that is refused, because this route has no logprobs.
 const LOGPROBS: &str = "message.output_text.logprobs";
-/// Fields that are refused, because ignoring them would change the answer.
-const REFUSED: &[Refused] = &[
-    Refused { field: "background", neutral: &["false"], hint: "use `stream`" },
+/// Fields that are refused, because they stand for a part of the prompt that is stored elsewhere.
+const ELSEWHERE: &[Refused] = &[
     Refused { field: "conversation", neutral: &[], hint: "use `previous_response_id`" },
     Refused { field: "prompt", neutral: &[], hint: "put it into `input`" },
+];
+/// Fields that are refused, because ignoring them would change the answer.
+const REFUSED: &[Refused] = &[
+    ELSEWHERE[0],
+    ELSEWHERE[1],
+    Refused { field: "background", neutral: &["false"], hint: "use `stream`" },
     Refused { field: "top_logprobs", neutral: &["0"], hint: "use /v1/chat/completions" },
     Refused { field: "truncation", neutral: &["\"disabled\""], hint: "shorten the input yourself" },
     Refused { field: "max_tool_calls", neutral: &[], hint: "this server runs no tools of its own" },
@@ -135,7 +140,7 @@ pub async fn cancel(State(app): State<Arc<App>>, Path(id): Path<String>, request
 
 /// Counts the prompt tokens of a response without generating it.
 #[utoipa::path(
-    post, path = "/v1/responses/input_tokens", tag = "OpenAI", request_body = Body,
+    post, path = "/v1/responses/input_tokens", tag = "OpenAI", request_body = CountBody,
     responses(
         (status = 200, description = "The number of prompt tokens", body = InputTokens),
         (status = 400, description = "The request is invalid", body = ErrorResponse),
@@ -150,7 +155,7 @@ async fn count(app: &Arc<App>, request: Request) -> Result<InputTokens, ApiError
     let caller = Caller::of_request(&request)?;
     let body = app.admission.read_body(request.into_body()).await?;
     let _place = app.admission.place_without_shard(&app.served, &caller)?;
-    let mut body: Body = parse_noting(&body, OTHERS, "", &mut IgnoredFields::default())?;
+    let mut body = Body::from(parse::<CountBody>(&body, ELSEWHERE, "")?);
     app.served.model.check_name(body.model.as_deref())?;
     let tools = tools(&body, &app.limits)?;
     let Continued { chat, .. } = continued(&mut body, app, caller.name())?;

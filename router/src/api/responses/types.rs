@@ -10,7 +10,7 @@ use crate::api::response_store::StoredResponse;
 use crate::generation::generate;
 
 /// The body of a request to the Responses API.
-#[derive(Debug, Deserialize, ToSchema)]
+#[derive(Debug, Default, Deserialize, ToSchema)]
 #[schema(as = ResponsesRequest)]
 pub struct Body {
     /// The name of the served model; may be omitted.
@@ -209,6 +209,43 @@ impl From<generate::Usage> for ResponsesUsage {
             output_tokens: usage.output_tokens,
             output_tokens_details: OutputDetails { reasoning_tokens: 0 },
             total_tokens: usage.prompt_tokens + usage.output_tokens,
+        }
+    }
+}
+
+/// The body of a request to count tokens. Fields that do not change the prompt are ignored.
+#[derive(Debug, Deserialize, ToSchema)]
+#[schema(as = ResponsesCountRequest)]
+pub struct CountBody {
+    /// The name of the served model; may be omitted.
+    pub model: Option<String>,
+    /// A user message, or a list of items.
+    pub input: Input,
+    /// A system message that precedes all others.
+    pub instructions: Option<String>,
+    /// The id of a stored response to continue.
+    pub previous_response_id: Option<String>,
+    /// The functions that the model may call.
+    pub tools: Option<Vec<ToolField>>,
+    /// `none`, `auto`, `required` or an object, which requests for responses have too.
+    pub tool_choice: Option<Value>,
+    /// The reasoning effort, for chat templates that support it.
+    pub reasoning: Option<ReasoningField>,
+}
+
+impl From<CountBody> for Body {
+    fn from(body: CountBody) -> Self {
+        let CountBody { model, input, instructions, previous_response_id, tools, tool_choice, reasoning } =
+            body;
+        Self {
+            model,
+            input,
+            instructions,
+            previous_response_id,
+            tools,
+            tool_choice,
+            reasoning,
+            ..Self::default()
         }
     }
 }
