@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from tests.cuda.test_backend import PROMPT, build_cuda
 from tests.models.tiny import TinyModels
 from tests.tiers import full
@@ -122,13 +123,25 @@ def test_experts_are_quantised_as_other_matrices(
 
 
 def test_experts_of_different_formats_become_dense(device: str, tiny_model: TinyModels, tmp_path: Path) -> None:
-    model = tiny_model("qwen2_moe")
+    model, name = tiny_model("qwen2_moe"), "model.layers.1.mlp.experts.0.up_proj"
     path = write_model(
         model, tmp_path / "m.gguf", "Q8_0", is_quantized=lambda name: ".experts." in name and "up_proj" in name
     )
-    checkpoint = open_checkpoint(path)
-    weights = load_weights(checkpoint, torch.device(device), torch.float32)
-    assert isinstance(weights.matrix("model.layers.1.mlp.experts.0.up_proj.weight")[0], DenseWeight)
+    write_quantized(model.folder, tmp_path, "gptq")
+    tensors = load_file(tmp_path / "model.safetensors")
+    kept = {part: tensor for part, tensor in tensors.items() if not part.startswith(f"{name}.")}
+    save_file(
+        kept | {f"{name}.weight": torch.from_numpy(model.weights[f"{name}.weight"])}, tmp_path / "model.safetensors"
+    )
+    for each in (path, tmp_path):
+        checkpoint = open_checkpoint(each)
+        weights = load_weights(checkpoint, torch.device(device), torch.float32)
+        for expert in range(2):
+            wanted = f"model.layers.1.mlp.experts.{expert}.up_proj.weight"
+            matrix, begin, end = weights.matrix(wanted)
+            assert isinstance(matrix, DenseWeight)
+            expected = torch.from_numpy(dequantize(checkpoint.tensor(wanted)))
+            torch.testing.assert_close(matrix.values[begin:end].cpu(), expected)
 
 
 def test_a_gguf_file_equals_its_encoded_model(device: str, tiny_model: TinyModels, tmp_path: Path) -> None:

@@ -173,20 +173,12 @@ def sampled(backend: CudaBackend, ends: list[int], first: int = 0, blocks: Seque
     return output
 
 
-@pytest.mark.parametrize("case", first(CASES, "granitemoehybrid"))
-def test_a_prompt_in_chunks_is_close_to_the_reference(case: str, tiny_model: TinyModels, device: str) -> None:
+@pytest.mark.parametrize("case", first(CASES, "lfm2"))
+def test_hits_and_copies_of_states_change_no_bit(case: str, tiny_model: TinyModels, device: str) -> None:
     checkpoint = open_checkpoint(tiny_model(case).folder)
-    expected = running.run_alone(ReferenceBackend(checkpoint), PROMPT, [24], [3, 1, 2], WITH_LOGPROBS, num_decodes=2)
     backend = build_cuda(checkpoint, device)
     assert (backend.info.recurrent, backend.info.window_size, backend.info.max_draft_tokens) == (True, 2, 0)
     assert backend.info.bytes_per_window_part == 4 * checkpoint.config.state_size
-    found = running.run_alone(backend, PROMPT, [9, 15], [9, 4, 30], WITH_LOGPROBS, num_decodes=2)
-    running.assert_same(found, expected, atol=1e-4)
-
-
-@pytest.mark.parametrize("case", first(CASES, "qwen3_next"))
-def test_hits_and_copies_of_states_change_no_bit(case: str, tiny_model: TinyModels, device: str) -> None:
-    backend = build_cuda(open_checkpoint(tiny_model(case).folder), device)
     cold = sampled(backend, [16, 24])
     assert sampled(backend, [24], first=16) == cold
     backend.copy_block(0, 20, BLOCK_SIZE)
@@ -204,17 +196,6 @@ def test_hits_and_copies_of_states_change_no_bit(case: str, tiny_model: TinyMode
     backend.start(2, PROMPT, len(PROMPT), WITH_LOGPROBS)
     (failure,) = backend.step([Chunk(2, 16, 8, [20, 22], True)])
     assert isinstance(failure, SequenceFailure)
-
-
-def test_two_steps_in_flight_share_a_state(tiny_model: TinyModels, device: str) -> None:
-    backend = build_cuda(open_checkpoint(tiny_model("lfm2").folder), device)
-    expected = running.run_alone(backend, PROMPT, [24], [0, 1], WITH_LOGPROBS, num_decodes=2)
-    backend.start(1, PROMPT, len(PROMPT), WITH_LOGPROBS)
-    backend.begin([Chunk(1, 0, 24, [0, 1], True)])
-    backend.begin([Chunk(1, 24, 1, [], True)])
-    found = running.all_sampled(backend.finish())
-    backend.begin([Chunk(1, 25, 1, [], True)])
-    assert [*found, *running.all_sampled(backend.finish()), *running.all_sampled(backend.finish())] == expected
 
 
 def test_what_states_do_not_allow_is_refused_by_name(tiny_model: TinyModels, device: str, tmp_path: Path) -> None:
