@@ -44,7 +44,7 @@ mod schema;
 mod timeout;
 mod vocabulary;
 
-pub use compiler::{Grammar, GrammarCompiler};
+pub use compiler::{Calls, Grammar, GrammarCompiler};
 pub use constraint::{Allowed, Constraint, Forcing, Next};
 pub use error::GrammarError;
 pub use lark::structural_tag::StructuralTag;

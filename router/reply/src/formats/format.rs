@@ -54,7 +54,8 @@ impl ToolFormat {
         self.0.inner_marks
     }
 
-    pub(crate) fn closing_mark(self) -> Option<&'static str> {
+    /// Returns the mark that ends a call, if the format has one.
+    pub fn closing_mark(self) -> Option<&'static str> {
         self.0.closing_mark
     }
 

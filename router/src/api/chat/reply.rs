@@ -48,16 +48,17 @@ impl ReplyPlan {
     }
 
     /// Creates the plan for a reply whose text after the reasoning is constrained by a grammar. Such a reply has calls
-    /// only if calls are required.
+    /// if they are required, or marked.
     pub fn constrained(
         style: ReplyStyle,
         tools: &Tools,
         reasoning: Option<ReasoningStart>,
         hides_reasoning: bool,
     ) -> Self {
-        let names = if tools.must_call() { tools.callable() } else { Vec::new() };
+        let required = tools.must_call().then(|| style.required_calls());
+        let format = required.or_else(|| tools.calls_beside_format(style));
         let has_one_call = !tools.is_parallel();
-        let tools = (!names.is_empty()).then_some((style.required_calls(), names));
+        let tools = format.map(|format| (format, tools.callable()));
         Self { reasoning, marks: style.marks, tools, hides_reasoning, has_one_call, is_constrained: true }
     }
 

@@ -140,7 +140,7 @@ impl Call for Body {
         let stored_item = |id: &str| app.responses.item(owner.as_deref(), id);
         let own = messages(std::mem::take(&mut self.input), before.is_some(), &app.limits, stored_item)?;
         let chat = chat_request(&self, before.as_deref(), &own);
-        let grammar = tools.grammar(app.served.model.reply).or(format);
+        let grammar = tools.constrain(app.served.model.reply, format);
         let is_stored = self.store.unwrap_or(true) && app.responses.is_on();
         let keeping =
             is_stored.then(|| Keeping { store: app.responses.clone(), owner, before, messages: own });
