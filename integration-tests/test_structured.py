@@ -30,6 +30,16 @@ NUM_STREAMS = 16
 NUM_OUTPUTS = 4 if ALL_TIERS else 2
 # Rows of supported keywords in the table of docs/api.md.
 KEYWORD_ROWS = ["Types", "Numbers", "Strings", "Objects", "Lists", "Combined", "Conditions"]
+TAGS = {
+    "type": "structural_tag",
+    "format": {
+        "type": "triggered_tags",
+        "triggers": ["#"],
+        "tags": [{"begin": "#n", "content": {"type": "json_schema", "json_schema": {"enum": [1, 23]}}, "end": ";"}],
+        "at_least_one": True,
+        "stop_after_first": True,
+    },
+}
 REFUSALS = {"unsupported_keyword", "invalid_schema", "schema_too_large", "schema_too_complex"}
 
 
@@ -38,8 +48,20 @@ def chat(server: Trunkline, content: str, **fields: Any) -> httpx.Response:
     return http.post(f"{server.base_url}/v1/chat/completions", json=body, timeout=300)
 
 
-def schema_format(schema: Any) -> dict[str, Any]:
-    return {"type": "json_schema", "json_schema": {"name": "answer", "strict": True, "schema": schema}}
+def schema_format(schema: Any, *, strict: bool = True) -> dict[str, Any]:
+    return {"type": "json_schema", "json_schema": {"name": "answer", "strict": strict, "schema": schema}}
+
+
+def without(schema: Any, keywords: set[str]) -> Any:
+    """Returns a schema without these keywords, and with `anyOf` in place of `oneOf`."""
+    if isinstance(schema, list):
+        return [without(each, keywords) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    rest = {name: without(value, keywords) for name, value in schema.items() if name not in keywords}
+    if "oneOf" in keywords & schema.keys():
+        rest["allOf"] = [*rest.get("allOf", []), {"anyOf": without(schema["oneOf"], keywords)}]
+    return rest
 
 
 def finished(answer: dict[str, Any]) -> list[str]:
@@ -103,13 +125,13 @@ def test_format_checks_accept_good_and_reject_bad_values(name: str, good: str, b
     assert CHECKS[name](good) and not CHECKS[name](bad)
 
 
-def outcome(server: Trunkline, entry: dict[str, Any]) -> str:
-    """Requests output for one schema and validates it.
+def outcome(server: Trunkline, entry: dict[str, Any], *, strict: bool) -> str:
+    """Requests output for one schema and validates it by the keywords that the server promises to obey.
 
     Returns the error code if the schema is refused, else "finished" or "cut off".
     """
     schema = entry["schema"]
-    fields = {"response_format": schema_format(schema), "seed": 3}
+    fields = {"response_format": schema_format(schema, strict=strict), "seed": 3}
     answer = chat(server, "Give me a short example in JSON.", **fields)
     while answer.status_code == 503:
         # A few schemas take long to compile.
@@ -121,36 +143,49 @@ def outcome(server: Trunkline, entry: dict[str, Any]) -> str:
         assert code in REFUSALS, (entry["name"], answer.text)
         return code
     assert answer.status_code == 200, (entry["name"], answer.text)
+    relaxed = set(filter(None, answer.headers.get("x-relaxed-keywords", "").split(", ")))
+    assert not (strict and relaxed), (entry["name"], relaxed)
     texts = finished(answer.json())
     for text in texts:
         try:
-            check(text, schema)
+            check(text, without(schema, relaxed))
         except (ValueError, jsonschema.ValidationError) as error:
             raise AssertionError(f"{entry['name']}: {text}") from error
     return "finished" if texts else "cut off"
 
 
-def outcomes(server: Trunkline, entries: list[dict[str, Any]]) -> Counter[str]:
+def outcomes(server: Trunkline, entries: list[dict[str, Any]], *, strict: bool) -> Counter[str]:
     with ThreadPoolExecutor(NUM_STREAMS) as pool:
-        found = Counter(pool.map(lambda entry: outcome(server, entry), entries))
+        found = Counter(pool.map(lambda entry: outcome(server, entry, strict=strict), entries))
     print(dict(found))
     return found
 
 
 def test_own_schemas_are_refused_with_a_code_or_hold(server: Trunkline) -> None:
     entries = [json.loads(line) for line in OWN_SCHEMAS.read_text().splitlines()]
-    found = outcomes(server, entries[:: 1 if ALL_TIERS else 4])
+    found = outcomes(server, entries[:: 1 if ALL_TIERS else 4], strict=True)
     assert found["finished"] >= 0.5 * found.total(), found
 
 
+def test_keywords_that_are_left_out_are_named(server: Trunkline) -> None:
+    entries = [json.loads(line) for line in OWN_SCHEMAS.read_text().splitlines()]
+    refused = [entry for entry in entries if entry["name"].startswith("refused: ")]
+    assert outcomes(server, refused, strict=True)["unsupported_keyword"] == len(refused) > 0
+    assert outcomes(server, refused, strict=False)["finished"] > 0
+
+
 @pytest.mark.full
-def test_real_schemas_are_refused_with_a_code_or_hold(server: Trunkline, request: pytest.FixtureRequest) -> None:
+@pytest.mark.parametrize(("strict", "least_accepted"), [(True, 0.93), (False, 0.97)], ids=["strict", "relaxed"])
+def test_real_schemas_are_refused_with_a_code_or_hold(
+    server: Trunkline, request: pytest.FixtureRequest, strict: bool, least_accepted: float
+) -> None:
     assert REAL_SCHEMAS.exists(), f"{REAL_SCHEMAS} does not exist; hint: set TRUNKLINE_SCHEMAS to a file of schemas"
     with gzip.open(REAL_SCHEMAS, "rt") as lines:
         entries = [json.loads(line) for line in lines]
-    found = outcomes(server, entries if request.config.getoption("--all-schemas") else entries[::STRIDE])
+    is_all = request.config.getoption("--all-schemas")
+    found = outcomes(server, entries if is_all else entries[::STRIDE], strict=strict)
     assert found["finished"] > 0
-    assert found["finished"] + found["cut off"] >= 0.9 * found.total(), found
+    assert found["finished"] + found["cut off"] >= (least_accepted if is_all else 0.5) * found.total(), found
 
 
 @pytest.mark.parametrize(
@@ -160,8 +195,10 @@ def test_real_schemas_are_refused_with_a_code_or_hold(server: Trunkline, request
         ({"guided_choice": ["red", "green", "dark blue"]}, "red|green|dark blue"),
         ({"guided_grammar": 'start: ("a" | "b")~3 "!"'}, "[ab]{3}!"),
         ({"structured_outputs": {"regex": "(yes|no)( indeed)?"}}, "(yes|no)( indeed)?"),
+        ({"ebnf": 'root ::= word (", " word){0,2}\nword ::= [a-z]{1,5}'}, "[a-z]{1,5}(, [a-z]{1,5}){0,2}"),
+        ({"response_format": TAGS}, "#n(1|23);"),
     ],
-    ids=["regex", "choice", "lark", "structured_outputs"],
+    ids=["regex", "choice", "lark", "structured_outputs", "ebnf", "tags"],
 )
 def test_texts_match_their_grammar(server: Trunkline, fields: dict[str, Any], pattern: str) -> None:
     answer = chat(server, "Say something.", n=4, seed=5, **fields).json()

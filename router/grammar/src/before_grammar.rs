@@ -14,6 +14,7 @@ pub(crate) struct BeforeGrammar {
     place: Place,
     /// The most tokens that reasoning may still have.
     left: Option<u32>,
+    has_reasoned: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -57,7 +58,7 @@ impl BeforeGrammar {
             Reasoning::Possible => Place::Header(headers.first()?.token_ids[..tokens.num_prompted].to_vec()),
             Reasoning::Begun => Place::reasoning(Vec::new(), left),
         };
-        Some(Self { headers, place, left })
+        Some(Self { headers, place, left, has_reasoned: false })
     }
 
     /// Returns the tokens that may follow. `state` is the beginning of the grammar.
@@ -72,7 +73,9 @@ impl BeforeGrammar {
             Place::Closing(num_written) => return Ok(TokensBefore::One(tokens.close[*num_written])),
         };
         let headers = headers_after(&self.headers, read);
-        let headers = headers.filter(|header| !header.opens_reasoning || self.left != Some(0));
+        // Only where each message has a header may several hold reasoning.
+        let may_reason = self.left != Some(0) && (tokens.has_content_header || !self.has_reasoned);
+        let headers = headers.filter(|header| !header.opens_reasoning || may_reason);
         let next: Vec<u32> = headers.filter_map(|header| header.token_ids.get(read.len()).copied()).collect();
         Ok(match (tokens.has_content_header, &next[..]) {
             (true, &[first, ref others @ ..]) if others.iter().all(|&id| id == first) => {
@@ -101,21 +104,25 @@ impl BeforeGrammar {
                 self.left = self.left.map(|left| left.saturating_sub(1));
                 match tokens.effect(&tail, id) {
                     InReasoning::Continues(tail) => Place::reasoning(tail, self.left),
-                    InReasoning::Closes | InReasoning::ClosesWithText if tokens.has_content_header => {
-                        Place::Header(Vec::new())
-                    }
                     InReasoning::Closes | InReasoning::ClosesWithText => {
-                        return TokenEffect::GrammarFollows(Vec::new());
+                        return Self::after_reasoning(self.headers, self.left);
                     }
                 }
             }
             Place::Closing(num_written) if num_written + 1 < tokens.close.len() => {
                 Place::Closing(num_written + 1)
             }
-            Place::Closing(_) if tokens.has_content_header => Place::Header(Vec::new()),
-            Place::Closing(_) => return TokenEffect::GrammarFollows(Vec::new()),
+            Place::Closing(_) => return Self::after_reasoning(self.headers, self.left),
         };
         TokenEffect::StaysBefore(self)
+    }
+
+    /// A header may follow reasoning if any does not open it.
+    fn after_reasoning(headers: Arc<[Header]>, left: Option<u32>) -> TokenEffect {
+        if headers.iter().all(|header| header.opens_reasoning) {
+            return TokenEffect::GrammarFollows(Vec::new());
+        }
+        TokenEffect::StaysBefore(Self { headers, place: Place::Header(Vec::new()), left, has_reasoned: true })
     }
 }
 

@@ -16,7 +16,7 @@ use crate::error::GrammarError;
 use crate::grammar_state::GrammarState;
 use crate::lark::ebnf::{self, is_ebnf};
 use crate::lark::structural_tag::StructuralTag;
-use crate::lark::{LarkWriter, literal};
+use crate::lark::{LarkWriter, expression, literal};
 use crate::limits::GrammarLimits;
 use crate::parser::{LexerMemory, Parser};
 use crate::reasoning::{Reasoning, ReasoningTokens};
@@ -36,6 +36,9 @@ use crate::vocabulary::Vocabulary;
 /// slices for the contents of JSON strings.
 const WORD_SLICES: [&str; 2] = ["[A-Za-z ]{1,10}", "[A-Za-z]{1,10}"];
 
+/// White space allowed between a call and its marks.
+const CALL_SPACE: &str = r"/[ \t\r\n]{0,4}/";
+
 /// The rule that an output must follow.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Grammar {
@@ -52,6 +55,24 @@ pub enum Grammar {
     StructuralTag(StructuralTag),
     /// A call in the harmony format: the header of one of these functions, then arguments under its schema.
     Call(Vec<(String, JsonSchema)>),
+    /// Either a reply under another grammar, or calls.
+    WithCalls {
+        reply: Box<Grammar>,
+        calls: Calls,
+    },
+}
+
+/// Calls that may take the place of a reply.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Calls {
+    /// The text or the control token before a call.
+    pub opening_mark: &'static str,
+    /// The text after a call. A reply may end without it if it is a control token.
+    pub closing_mark: Option<&'static str>,
+    /// The schema of what follows the mark.
+    pub schema: JsonSchema,
+    /// Set if another call may follow the closing mark.
+    pub may_repeat: bool,
 }
 
 impl Grammar {
@@ -63,6 +84,7 @@ impl Grammar {
             Self::Lark(text) if is_ebnf(text) => "EBNF grammar",
             Self::Lark(_) => "Lark grammar",
             Self::StructuralTag(_) => "structural tag",
+            Self::WithCalls { reply, .. } => reply.kind(),
         }
     }
 
@@ -72,6 +94,11 @@ impl Grammar {
             Self::JsonSchema(schema) => vec![schema],
             Self::Call(functions) => functions.iter().map(|(_, schema)| schema).collect(),
             Self::StructuralTag(tag) => tag.schemas(),
+            Self::WithCalls { reply, calls } => {
+                let mut schemas = reply.schemas();
+                schemas.push(&calls.schema);
+                schemas
+            }
             Self::JsonObject | Self::Regex(_) | Self::Choices(_) | Self::Lark(_) => Vec::new(),
         }
     }
@@ -165,6 +192,11 @@ impl GrammarCompiler {
             }
             other => other,
         })?;
+        if let Grammar::WithCalls { calls, .. } = grammar
+            && let Some(headers) = self.reasoning_tokens.mark_headers(&self.tokenizer, calls.opening_mark)
+        {
+            constraint.begin_with(headers);
+        }
         if let Grammar::Call(functions) = grammar {
             let names = functions.iter().map(|(name, _)| name.as_str());
             let headers = self.reasoning_tokens.call_headers(&self.tokenizer, names);
@@ -192,6 +224,7 @@ impl GrammarCompiler {
     fn check(&self, grammar: &Grammar) -> Result<(), GrammarError> {
         match grammar {
             Grammar::JsonObject | Grammar::JsonSchema(_) | Grammar::Call(_) => Ok(()),
+            Grammar::WithCalls { reply, .. } => self.check(reply),
             Grammar::Regex(regex) => {
                 self.limits.check_bytes("the regular expression has", regex.len())?;
                 ClassBudget::default().add(regex)
@@ -224,7 +257,7 @@ impl GrammarCompiler {
         grammar: &Grammar,
         held: H,
     ) -> Result<Result<(GrammarState, RelaxedKeywords), String>, GrammarError> {
-        let source = grammar.clone();
+        let source = self.with_text_marks(grammar);
         let mut schemas = CheckedSchemas::new(grammar.schemas(), &self.limits)?;
         let (factory, env) = (self.factory.clone(), self.env.clone());
         let (permitted, end_token_ids) = (self.permitted.clone(), self.end_token_ids.clone());
@@ -251,6 +284,18 @@ impl GrammarCompiler {
                 }
             }
         })
+    }
+
+    /// Leaves the closing mark of calls out if it is a control token, which no grammar contains.
+    fn with_text_marks(&self, grammar: &Grammar) -> Grammar {
+        let mut grammar = grammar.clone();
+        if let Grammar::WithCalls { calls, .. } = &mut grammar
+            && let Some(id) = calls.closing_mark.and_then(|mark| self.tokenizer.token_id(mark))
+            && self.tokenizer.is_special(id)
+        {
+            calls.closing_mark = None;
+        }
+        grammar
     }
 
     /// Translates the parser's message into an error of this crate.
@@ -289,13 +334,12 @@ fn top_level(grammar: &Grammar, mut schemas: impl Iterator<Item = Value>) -> Res
             let literals: Vec<String> = choices.iter().map(|choice| literal(choice)).collect();
             TopLevelGrammar::from_lark(format!("start: {}", literals.join(" | ")))
         }
-        Grammar::Lark(text) if is_ebnf(text) => {
+        Grammar::Lark(text) if !is_ebnf(text) => TopLevelGrammar::from_lark(text.clone()),
+        Grammar::Lark(_) | Grammar::StructuralTag(_) | Grammar::WithCalls { .. } => {
             let mut writer = LarkWriter::default();
-            let root = ebnf::translate(text, &mut writer)?;
-            TopLevelGrammar::from_lark(writer.finish(&root))
+            let start = rule(grammar, &mut writer, &mut schemas)?;
+            TopLevelGrammar::from_lark(writer.finish(&start))
         }
-        Grammar::Lark(text) => TopLevelGrammar::from_lark(text.clone()),
-        Grammar::StructuralTag(tag) => TopLevelGrammar::from_lark(tag.to_lark(&mut schemas)?),
         Grammar::Call(functions) => {
             let (mut calls, mut rules) = (Vec::new(), String::new());
             for (idx, (name, _)) in functions.iter().enumerate() {
@@ -307,8 +351,46 @@ fn top_level(grammar: &Grammar, mut schemas: impl Iterator<Item = Value>) -> Res
     })
 }
 
+/// Adds the rules of a grammar and returns what to write for it.
+fn rule(
+    grammar: &Grammar,
+    writer: &mut LarkWriter,
+    schemas: &mut impl Iterator<Item = Value>,
+) -> Result<String, String> {
+    Ok(match grammar {
+        Grammar::JsonObject => writer.rule(&format!("%json {}", with_options(json!({"type": "object"})))),
+        Grammar::JsonSchema(_) => writer.rule(&format!("%json {}", schemas.next().unwrap_or_default())),
+        Grammar::Regex(regex) => writer.terminal(&expression(&format!("(?:{})", without_anchors(regex)))),
+        Grammar::Choices(choices) => {
+            let literals: Vec<String> = choices.iter().map(|choice| literal(choice)).collect();
+            writer.rule(&literals.join(" | "))
+        }
+        Grammar::Lark(text) if is_ebnf(text) => ebnf::translate(text, writer)?,
+        Grammar::Lark(text) => writer.rule(&format!("%lark {{\n{text}\n}}")),
+        Grammar::StructuralTag(tag) => tag.write(writer, schemas)?,
+        Grammar::WithCalls { reply, calls } => {
+            let reply = rule(reply, writer, schemas)?;
+            let schema = writer.rule(&format!("%json {}", schemas.next().unwrap_or_default()));
+            let space = writer.terminal(CALL_SPACE);
+            let mut call = format!("{} {space} {schema}", literal(calls.opening_mark));
+            if let Some(mark) = calls.closing_mark {
+                call.push_str(&format!(" {space} {}", literal(mark)));
+            }
+            let call = writer.rule(&call);
+            let may_repeat = calls.may_repeat && calls.closing_mark.is_some();
+            let more = if may_repeat { format!("({space} {call})*") } else { String::new() };
+            format!("({reply} | {call} {more})")
+        }
+        Grammar::Call(_) => return Err("calls stand for a whole reply".into()),
+    })
+}
+
 /// Rewrites a regular expression so that it matches the same texts in every dialect.
 fn portable_grammar(grammar: &Grammar) -> Result<Grammar, GrammarError> {
+    if let Grammar::WithCalls { reply, calls } = grammar {
+        let reply = Box::new(portable_grammar(reply)?);
+        return Ok(Grammar::WithCalls { reply, calls: calls.clone() });
+    }
     let Grammar::Regex(regex) = grammar else { return Ok(grammar.clone()) };
     portable(regex).map(Grammar::Regex).map_err(|error| match error {
         RegexError::Invalid(detail) => invalid(grammar, detail),
@@ -338,7 +420,8 @@ fn automaton(grammar: &Grammar) -> Option<Automaton> {
         | Grammar::JsonSchema(_)
         | Grammar::Lark(_)
         | Grammar::StructuralTag(_)
-        | Grammar::Call(_) => None,
+        | Grammar::Call(_)
+        | Grammar::WithCalls { .. } => None,
     }
 }
 

@@ -47,7 +47,7 @@ mod timeout;
 mod vocabulary;
 
 pub use avoided::Avoided;
-pub use compiler::{Grammar, GrammarCompiler};
+pub use compiler::{Calls, Grammar, GrammarCompiler};
 pub use constraint::{Allowed, Constraint, Forcing, Next};
 pub use dry::DryParams;
 pub use error::GrammarError;

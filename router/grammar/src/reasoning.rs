@@ -149,6 +149,16 @@ impl ReasoningTokens {
         [Some(reasoning.clone())].into_iter().chain(names.map(call)).collect()
     }
 
+    /// Returns the headers of an output that may begin with the mark of a call, if that is a control token. It stands
+    /// for its text.
+    pub(crate) fn mark_headers(&self, tokenizer: &Tokenizer, mark: &str) -> Option<Arc<[Header]>> {
+        let id =
+            tokenizer.token_id(mark).filter(|&id| id < tokenizer.vocab_size() && tokenizer.is_special(id))?;
+        let stands_for = self.env.tok_trie().greedy_tokenize(mark.as_bytes());
+        let call = Header { token_ids: vec![id], opens_reasoning: false, stands_for };
+        Some(self.headers.iter().cloned().chain([call]).collect())
+    }
+
     /// Returns the text that stands before the arguments of a call in the grammar. None begins another.
     pub(crate) fn call_start(name: &str) -> String {
         format!("{name}\n")

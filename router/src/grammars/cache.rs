@@ -17,21 +17,7 @@ pub struct GrammarKey {
 impl GrammarKey {
     /// Creates the key of a grammar. `tenant` is `None` without API keys.
     pub fn new(tenant: Option<&str>, grammar: &Grammar) -> Self {
-        let (kind, texts): (u8, Vec<String>) = match grammar {
-            Grammar::JsonObject => (0, Vec::new()),
-            Grammar::JsonSchema(schema) => (1, texts_of(schema).into()),
-            Grammar::Regex(regex) => (2, vec![regex.clone()]),
-            Grammar::Choices(choices) => (3, choices.clone()),
-            Grammar::Lark(text) => (4, vec![text.clone()]),
-            Grammar::StructuralTag(tag) => (6, vec![tag.text()]),
-            Grammar::Call(functions) => {
-                let texts = functions.iter().flat_map(|(name, schema)| {
-                    let [strictness, schema] = texts_of(schema);
-                    [name.clone(), strictness, schema]
-                });
-                (5, texts.collect())
-            }
-        };
+        let (kind, texts) = kind_and_texts(grammar);
         let mut hash = Sha256::new();
         hash.update([kind, u8::from(tenant.is_some())]);
         for text in tenant.into_iter().chain(texts.iter().map(String::as_str)) {
@@ -39,6 +25,31 @@ impl GrammarKey {
             hash.update(text.as_bytes());
         }
         Self { digest: hash.finalize().into(), num_bytes: texts.iter().map(String::len).sum() }
+    }
+}
+
+/// Returns a number and texts that only equal grammars have.
+fn kind_and_texts(grammar: &Grammar) -> (u8, Vec<String>) {
+    match grammar {
+        Grammar::JsonObject => (0, Vec::new()),
+        Grammar::JsonSchema(schema) => (1, texts_of(schema).into()),
+        Grammar::Regex(regex) => (2, vec![regex.clone()]),
+        Grammar::Choices(choices) => (3, choices.clone()),
+        Grammar::Lark(text) => (4, vec![text.clone()]),
+        Grammar::StructuralTag(tag) => (6, vec![tag.text()]),
+        Grammar::Call(functions) => {
+            let texts = functions.iter().flat_map(|(name, schema)| {
+                let [strictness, schema] = texts_of(schema);
+                [name.clone(), strictness, schema]
+            });
+            (5, texts.collect())
+        }
+        Grammar::WithCalls { reply, calls } => {
+            let (kind, texts) = kind_and_texts(reply);
+            let marks = [calls.opening_mark, calls.closing_mark.unwrap_or_default()].map(str::to_owned);
+            let others = [kind.to_string(), calls.may_repeat.to_string()].into_iter().chain(marks);
+            (7, others.chain(texts_of(&calls.schema)).chain(texts).collect())
+        }
     }
 }
 

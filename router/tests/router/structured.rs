@@ -217,6 +217,33 @@ async fn a_required_call_that_is_cut_says_so_and_has_the_arguments_so_far() {
 }
 
 #[tokio::test]
+async fn a_reply_follows_its_schema_or_calls_a_tool() {
+    let tool = json!({"type": "function", "function": {"name": "pick", "parameters": schema()}});
+    let format =
+        json!({"type": "json_schema", "json_schema": {"name": "x", "strict": true, "schema": schema()}});
+    let fields = json!({"tools": [tool], "response_format": format});
+    let arguments = "{\"answer\":\"first\",\"ok\":true}";
+    let call = format!("<tool_call>\n{{\"name\":\"pick\",\"arguments\":{arguments}}}\n</tool_call>");
+    for said in [&call, arguments, "no json at all", "<tool_call>no json at all"] {
+        let router = Router::saying(said).await;
+        let answer = router.post(CHAT, &chat(fields.clone())).await.ok();
+        let message = &answer["choices"][0]["message"];
+        if said.starts_with('<') {
+            let function = &message["tool_calls"][0]["function"];
+            assert_eq!((&function["name"], &message["content"]), (&json!("pick"), &Value::Null), "{answer}");
+            check(function["arguments"].as_str().unwrap());
+            assert_eq!(answer["choices"][0]["finish_reason"], "tool_calls");
+        } else {
+            assert_eq!(message.get("tool_calls"), None, "{answer}");
+            check(message["content"].as_str().unwrap());
+        }
+        // Without the permission to call, the reply follows the schema.
+        let none = with(chat(fields.clone()), json!({"tool_choice": "none"}));
+        check(router.post(CHAT, &none).await.ok()["choices"][0]["message"]["content"].as_str().unwrap());
+    }
+}
+
+#[tokio::test]
 async fn unsupported_grammars_are_refused() {
     let router = router().await;
     let format = |schema: Value| {

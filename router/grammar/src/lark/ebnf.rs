@@ -273,7 +273,7 @@ fn count(chars: &mut Peekable<Chars<'_>>) -> Result<Token, String> {
 struct Translation<'a> {
     rules: &'a Rules,
     writer: &'a mut LarkWriter,
-    /// Whether a rule or one that it contains may contain itself, by index.
+    /// Set, by index, for each rule that may contain itself or contains such a rule.
     is_recursive: Vec<bool>,
     /// The names of the rules that were written or are being written.
     names: Vec<Option<String>>,

@@ -25,7 +25,7 @@ enum Format {
     Schema(JsonSchema),
     Regex(String),
     Ebnf(String),
-    /// Text without these.
+    /// Any text that contains none of these.
     Free(Vec<String>),
     Sequence(Vec<Format>),
     Choice(Vec<Format>),
@@ -93,11 +93,14 @@ impl StructuralTag {
         found
     }
 
-    /// Writes the grammar in Lark. `schemas` are the checked forms of [`Self::schemas`].
-    pub(crate) fn to_lark(&self, schemas: &mut impl Iterator<Item = Value>) -> Result<String, String> {
-        let mut writer = LarkWriter::default();
-        let start = Lark { writer: &mut writer, schemas }.format(&self.format, Place::Last)?;
-        Ok(writer.finish(&start))
+    /// Adds the rules of the tag and returns what to write for it. `schemas` are the checked forms of
+    /// [`Self::schemas`].
+    pub(crate) fn write(
+        &self,
+        writer: &mut LarkWriter,
+        schemas: &mut impl Iterator<Item = Value>,
+    ) -> Result<String, String> {
+        Lark { writer, schemas }.format(&self.format, Place::Last)
     }
 }
 
@@ -236,7 +239,7 @@ impl Format {
     }
 }
 
-/// What follows a format.
+/// The position of a format in the output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
     /// The end of the output.
@@ -391,7 +394,7 @@ mod tests {
 
     fn fault(tag: Value) -> String {
         let parsed = StructuralTag::parse(tag.as_object().expect("an object"), true);
-        match parsed.and_then(|tag| tag.to_lark(&mut std::iter::empty())) {
+        match parsed.and_then(|tag| tag.write(&mut LarkWriter::default(), &mut std::iter::empty())) {
             Ok(lark) => panic!("{lark}"),
             Err(fault) => fault,
         }

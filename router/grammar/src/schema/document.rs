@@ -15,6 +15,8 @@ use crate::schema::unsupported::pointer;
 const MAX_CONJUNCTS: usize = 32;
 /// Work on one document: schemas that are compared, negated or matched with a value.
 const MAX_WORK: usize = 50_000;
+/// Comparisons of values that take as long as the other pieces of work.
+const VALUES_PER_WORK: usize = 16;
 /// Most patterns of a document that are compared with texts.
 const MAX_MATCHERS: usize = 64;
 
@@ -64,8 +66,13 @@ impl Document {
 
     /// Counts a piece of work. Returns false if too much was done.
     pub(crate) fn may_work(&self) -> bool {
+        self.may_compare(1)
+    }
+
+    /// Counts comparisons with so many values. Returns false if too much was done.
+    fn may_compare(&self, num_values: usize) -> bool {
         let left = self.work_left.get();
-        self.work_left.set(left.saturating_sub(1));
+        self.work_left.set(left.saturating_sub(num_values.div_ceil(VALUES_PER_WORK)));
         left > 0
     }
 
@@ -94,6 +101,9 @@ impl Document {
 
     /// Returns whether a schema allows a value, or `None` if it has a rule that is not understood here.
     pub(crate) fn allows(&self, schema: &Value, value: &Value) -> Option<bool> {
+        if !self.may_work() {
+            return None;
+        }
         let parts = self.conjuncts(&[schema]);
         let mut is_sure = parts.len() <= MAX_CONJUNCTS;
         for part in parts {
@@ -107,8 +117,11 @@ impl Document {
                 match keyword.as_str() {
                     "type" if kinds_of_type(rule) & kind(value) == 0 => return Some(false),
                     "const" if !is_equal(rule, value) => return Some(false),
-                    "enum" if !rule.as_array()?.iter().any(|other| is_equal(other, value)) => {
-                        return Some(false);
+                    "enum" => {
+                        let listed = rule.as_array().filter(|listed| self.may_compare(listed.len()))?;
+                        if !listed.iter().any(|other| is_equal(other, value)) {
+                            return Some(false);
+                        }
                     }
                     "pattern" => match value.as_str().map(|text| self.is_match(rule, text)) {
                         Some(Some(false)) => return Some(false),
@@ -116,7 +129,7 @@ impl Document {
                         Some(Some(true)) | None => {}
                     },
                     "type" => is_sure &= kinds_of_type(rule) & kind(value) == kind(value),
-                    "const" | "enum" | "allOf" | "$ref" => {}
+                    "const" | "allOf" | "$ref" => {}
                     _ => is_sure &= !has_effect(keyword),
                 }
             }

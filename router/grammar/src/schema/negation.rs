@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use serde_json::{Map, Value, json};
 
 use crate::schema::document::{
-    ALL_KINDS, BOOLEAN, Document, FRACTION, INTEGER, STRING, has_effect, kind, kinds_of_type, listed,
-    of_kinds,
+    ALL_KINDS, ARRAY, BOOLEAN, Document, FRACTION, INTEGER, OBJECT, STRING, has_effect, kind, kinds_of_type,
+    listed, of_kinds,
 };
 use crate::schema::overlap::{is_closed, properties};
 
@@ -19,7 +19,7 @@ const MAX_DEPTH: usize = 16;
 /// From here on doubles cannot represent all integers.
 const FIRST_INEXACT: f64 = 9_007_199_254_740_992.0;
 
-/// Which rules of a schema must be negated.
+/// The rules of a schema that must be negated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Rules {
     All,
@@ -62,7 +62,7 @@ impl Document {
             }
         }
         if let Some(values) = listed(schema) {
-            found.extend(self.other_values(&values, beside)?);
+            found.extend(self.other_values(&values, beside, rules)?);
         }
         for (keyword, rule) in map.iter().filter(|(keyword, _)| has_effect(keyword)) {
             match self.negated_rule(map, keyword, rule, beside, &negated_at) {
@@ -126,16 +126,24 @@ impl Document {
     }
 
     /// Returns schemas of the values that are not listed.
-    fn other_values(&self, values: &[&Value], beside: &[&Value]) -> Option<Vec<Value>> {
+    fn other_values(&self, values: &[&Value], beside: &[&Value], rules: Rules) -> Option<Vec<Value>> {
         // The values that are left of a list are better than a rule that excludes some.
         if let Some(all) = beside.iter().find_map(|part| listed(part)) {
             let schema = json!({"enum": values});
-            let is_excluded = |value: &&Value| self.allows(&schema, value) == Some(false);
-            let left: Vec<&Value> = all.into_iter().filter(is_excluded).collect();
+            let mut left = Vec::new();
+            for value in all {
+                if !self.allows(&schema, value)? {
+                    left.push(value);
+                }
+            }
             return Some(if left.is_empty() { Vec::new() } else { vec![json!({"enum": left})] });
         }
         let kinds = self.kinds(beside, 0);
         let listed_kinds = values.iter().map(|value| kind(value)).fold(0, |all, kind| all | kind);
+        // There is no schema of the other lists or objects.
+        if rules == Rules::All && kinds & listed_kinds & (ARRAY | OBJECT) != 0 {
+            return None;
+        }
         let mut found: Vec<Value> = of_kinds(kinds & !widened(listed_kinds)).into_iter().collect();
         if kinds & listed_kinds & BOOLEAN != 0 {
             let left = [true, false].into_iter().filter(|left| !values.contains(&&Value::Bool(*left)));
@@ -320,6 +328,7 @@ mod tests {
             json!({"items": {"type": "null"}}),
             json!({"minimum": 1e300}),
             json!({"not": {}}),
+            json!({"const": []}),
             json!({"$ref": "#/$defs/missing"}),
         ] {
             assert_eq!(negated(schema.clone(), json!({})), None, "{schema}");

@@ -1,4 +1,4 @@
-//! What becomes of keywords that no grammar can hold.
+//! The treatment of keywords that no grammar can hold.
 
 use std::collections::BTreeSet;
 
@@ -26,7 +26,7 @@ impl From<Value> for JsonSchema {
     }
 }
 
-/// What happens with a schema that has a keyword that no grammar can hold.
+/// The treatment of a schema that has a keyword that no grammar can hold.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Strictness {
     /// The schema is refused.

@@ -35,6 +35,10 @@ fn patterns(count: usize) -> Vec<Value> {
     (0..count).map(|i| json!({"type": "string", "pattern": format!("a.{{{i}}}!")})).collect()
 }
 
+fn object_of(count: usize) -> Value {
+    (0..count).map(|i| (format!("p{i}"), json!({"type": "null"}))).collect()
+}
+
 fn bombs() -> Vec<(&'static str, Grammar)> {
     let schema = |schema: Value| Grammar::JsonSchema(schema.into());
     let either = |left: Value, right: Value| json!({"anyOf": [left, right]});
@@ -135,6 +139,52 @@ fn bombs() -> Vec<(&'static str, Grammar)> {
         ("complements of patterns", schema(json!({"type": "string", "pattern": r"\W".repeat(4_096)}))),
         ("classes by the thousand", Grammar::Regex(r"\w".repeat(60_000))),
         ("classes of patterns", schema(json!({"type": "string", "pattern": r"\p{L}".repeat(20_000)}))),
+        (
+            "exclusive lists that overlap",
+            schema(
+                json!({"oneOf": (0..60).map(|i| json!({"enum": (i..i + 60).collect::<Vec<_>>()})).collect::<Vec<_>>()}),
+            ),
+        ),
+        (
+            "a long list without another",
+            schema(json!({"enum": (0..2000).map(|i| format!("value {i}")).collect::<Vec<_>>(),
+                          "not": {"enum": (1000..3000).map(|i| format!("value {i}")).collect::<Vec<_>>()}})),
+        ),
+        (
+            "conditions in conditions",
+            schema(nested(14, json!({"type": "object"}), |inner| {
+                json!({"type": "object", "properties": {"k": {"type": "string"}, "n": {"type": "null"}},
+                       "if": {"properties": {"k": {"const": "a"}}}, "then": inner, "else": {"required": ["n"]}})
+            })),
+        ),
+        (
+            "dependencies of many properties",
+            schema(
+                json!({"type": "object", "dependentRequired": (0..40).map(|i| (format!("a{i}"), json!([format!("a{}", i + 1)])))
+                .collect::<serde_json::Map<String, Value>>()}),
+            ),
+        ),
+        (
+            "many properties to choose from",
+            schema(json!({"type": "object", "minProperties": 20,
+                          "properties": object_of(40), "additionalProperties": false})),
+        ),
+        (
+            "lists that exclude lists",
+            schema(nested(
+                30,
+                json!({"type": "null"}),
+                |inner| json!({"type": "array", "items": inner, "not": {"enum": [[], [[]]]}}),
+            )),
+        ),
+        (
+            "rules of EBNF that double",
+            Grammar::Lark(format!(
+                "root ::= a0\n{}a40 ::= \"x\"?",
+                (0..40).map(|i| format!("a{i} ::= a{0} a{0}\n", i + 1)).collect::<String>()
+            )),
+        ),
+        ("ambiguous EBNF", Grammar::Lark("root ::= root root root | \"a\" | \"\"".into())),
         ("classes in a grammar", Grammar::Lark(format!("start: /{}/i", r"[\d\D]".repeat(2_000)))),
         (
             "nothing by the thousand",
@@ -155,8 +205,14 @@ fn bombs() -> Vec<(&'static str, Grammar)> {
 }
 
 /// The bombs that are refused, with a part of the message. The others are accepted.
-const REFUSALS: [(&str, &str); 18] = [
+const REFUSALS: [(&str, &str); 24] = [
     ("enum beyond the limit", "`--max-schema-properties`"),
+    ("rules of EBNF that double", "initial lexer configuration"),
+    ("lists that exclude lists", "keyword `not` at `#/items"),
+    ("exclusive lists that overlap", "keyword `oneOf` at `#`"),
+    ("a long list without another", "keyword `not` at `#`"),
+    ("dependencies of many properties", "keyword `dependentRequired` at `#`"),
+    ("many properties to choose from", "keyword `minProperties` at `#`"),
     ("a chain of references", "`--max-schema-bytes`"),
     ("a product of alternatives", "schema too large"),
     ("a reference to itself", "no finite text matches it"),

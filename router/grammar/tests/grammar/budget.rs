@@ -1,6 +1,6 @@
 //! Reasoning has at most the tokens of its budget, with and without a grammar after it.
 
-use trunkline_grammar::{Allowed, Constraint, Forcing, Grammar, Next, Reasoning};
+use trunkline_grammar::{Constraint, Forcing, Grammar, Next, Reasoning};
 use trunkline_reply::ReasoningMarks;
 use trunkline_text::ModelText;
 

@@ -7,6 +7,7 @@
 
 mod bombs;
 mod budget;
+mod calls;
 #[path = "../../../kv/tests/kv/draw.rs"]
 mod draw;
 mod expressions;

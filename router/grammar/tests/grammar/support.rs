@@ -117,6 +117,15 @@ pub fn compiler_with(model: &ModelText, marks: ReasoningMarks) -> GrammarCompile
     GrammarCompiler::new(&model.tokenizer, &model.end_token_ids, marks, GrammarLimits::default()).unwrap()
 }
 
+/// Returns whether these tokens may be a whole output.
+pub fn allows(mut constraint: Constraint, ids: &[u32], end_token_id: u32) -> bool {
+    let mut may_follow = |id: u32, is_end: bool| match constraint.allowed(Forcing::Never).unwrap().next {
+        Next::End => is_end,
+        Next::Mask(mask) => mask.iter().any(|other| other == id) && constraint.accept(id).is_ok(),
+    };
+    ids.iter().all(|&id| may_follow(id, false)) && may_follow(end_token_id, true)
+}
+
 /// Writes an output of at most `MAX_TOKENS` tokens, or returns `None` if it grows longer.
 ///
 /// The longer the output is, the likelier are tokens that close something.

@@ -2,11 +2,11 @@
 
 use regex_automata::nfa::thompson::pikevm::PikeVM;
 use serde_json::{Value, json};
-use trunkline_grammar::{Forcing, Grammar, GrammarError, Next, StructuralTag};
+use trunkline_grammar::{Grammar, GrammarError, StructuralTag};
 use trunkline_text::ModelText;
 
 use crate::draw::Random;
-use crate::support::{compiler, model, write_at_random};
+use crate::support::{allows, compiler, model, write_at_random};
 
 const NUM_OUTPUTS: u64 = 60;
 
@@ -35,13 +35,10 @@ fn check(name: &str, grammar: &Grammar, expression: &str) -> Vec<String> {
 /// Returns whether an output may be this text.
 fn may_write(grammar: &Grammar, text: &str) -> bool {
     let model = model();
-    let mut constraint = compiler(&model).compile(grammar).unwrap();
-    let mut allows = |id: u32| match constraint.allowed(Forcing::Never).unwrap().next {
-        Next::End => false,
-        Next::Mask(mask) => mask.iter().any(|other| other == id) && constraint.accept(id).is_ok(),
-    };
+    let constraint = compiler(&model).compile(grammar).unwrap();
     // The first tokens of the vocabulary are the bytes.
-    text.bytes().all(|byte| allows(u32::from(byte))) && allows(model.end_token_ids[0])
+    let ids: Vec<u32> = text.bytes().map(u32::from).collect();
+    allows(constraint, &ids, model.end_token_ids[0])
 }
 
 fn tag(value: &Value) -> Grammar {

@@ -71,6 +71,11 @@ impl ToolFormat {
         self.0.closing_marks
     }
 
+    /// Returns the mark that ends a call, if the format has one.
+    pub fn closing_mark(self) -> Option<&'static str> {
+        self.0.closing_marks.first().copied()
+    }
+
     /// Returns the characters that may separate two call objects that are not in a list.
     pub(crate) fn separators(self) -> &'static [char] {
         self.0.separators

@@ -106,7 +106,7 @@ impl Call for Body {
             // Templates render tools before all messages.
             chat.mark = Some(Mark { message_idx: 0, num_bytes: 0, ttl_s });
         }
-        let grammar = tools.grammar(model.reply).or(format);
+        let grammar = tools.constrain(model.reply, format);
         let (chat, mark) = chat_request(chat, model.reply, thinks, effort);
         Ok(Asked {
             params,

@@ -56,15 +56,16 @@ impl ReplyPlan {
     }
 
     /// Creates the plan for a reply whose text after the reasoning is constrained by a grammar. Such a reply has calls
-    /// only if calls are required.
+    /// if they are required, or marked.
     pub fn constrained(
         style: ReplyStyle,
         tools: &Tools,
         reasoning: Option<ReasoningStart>,
         hides_reasoning: bool,
     ) -> Self {
-        let callable = if tools.must_call() { tools.signatures() } else { Vec::new() };
-        let calls = (!callable.is_empty()).then_some((style.required_calls(), callable));
+        let required = tools.must_call().then(|| style.required_calls());
+        let format = required.or_else(|| tools.calls_beside_format(style));
+        let calls = format.map(|format| (format, tools.signatures()));
         let plan = Self::new(style, tools, reasoning, hides_reasoning);
         Self { tools: calls, is_constrained: true, ..plan }
     }

@@ -213,7 +213,6 @@ fn json_schema(field: &str, schema: Value, is_strict: bool) -> Result<Grammar, A
     }
 }
 
-/// Parses JSON text.
 fn parsed(field: &str, text: &str, expected: &str) -> Result<Value, ApiError> {
     if num_values(text) > MAX_JSON_VALUES {
         let problem = format!("has more than {MAX_JSON_VALUES} JSON values, the limit");

@@ -1,7 +1,7 @@
 //! Tools that a request offers to the model, in the form that all dialects share.
 
 use serde_json::{Map, Value, json};
-use trunkline_grammar::{Grammar, JsonSchema, Strictness};
+use trunkline_grammar::{Calls, Grammar, JsonSchema, Strictness};
 use trunkline_reply::{Signature, ToolFormat};
 use trunkline_text::{ChatMessage, ChatRequest};
 
@@ -203,8 +203,46 @@ impl Tools {
         matches!(self.choice, ToolChoice::Named(_))
     }
 
+    /// Returns the grammar of replies of this style, if there is one. `format` is what a reply without calls follows.
+    pub fn constrain(&self, style: ReplyStyle, format: Option<AskedGrammar>) -> Option<AskedGrammar> {
+        if let Some(required) = self.grammar(style) {
+            return Some(required);
+        }
+        let AskedGrammar { field, grammar } = format?;
+        let grammar = match self.calls_beside_format(style) {
+            Some(tools) => Grammar::WithCalls { reply: Box::new(grammar), calls: self.marked_calls(tools) },
+            None => grammar,
+        };
+        Some(AskedGrammar { field, grammar })
+    }
+
+    /// Returns the format of the calls that a reply may consist of in place of what a grammar allows.
+    ///
+    /// Only a mark tells such a call from other text, so there is none in formats without marks.
+    pub fn calls_beside_format(&self, style: ReplyStyle) -> Option<ToolFormat> {
+        let format = style.tools.unwrap_or(ToolFormat::HERMES);
+        let is_marked = [ToolFormat::HERMES, ToolFormat::MISTRAL].contains(&format);
+        let may_call = !self.must_call() && !self.callable().is_empty() && !style.ignores_calls;
+        Some(format).filter(|_| is_marked && may_call)
+    }
+
+    /// Returns the grammar of calls after their mark: an object, or a list of objects without a closing mark.
+    fn marked_calls(&self, format: ToolFormat) -> Calls {
+        let closing_mark = format.closing_mark();
+        let mut schema = self.calls_schema(closing_mark.is_none());
+        if closing_mark.is_none() && !self.is_parallel {
+            schema.schema["maxItems"] = 1.into();
+        }
+        Calls {
+            opening_mark: format.opening_marks().first().copied().unwrap_or_default(),
+            closing_mark,
+            schema,
+            may_repeat: self.is_parallel,
+        }
+    }
+
     /// Returns the grammar of required calls in replies of this style; `None` if calls are optional.
-    pub fn grammar(&self, style: ReplyStyle) -> Option<AskedGrammar> {
+    fn grammar(&self, style: ReplyStyle) -> Option<AskedGrammar> {
         let is_message = style.required_calls() == ToolFormat::HARMONY;
         let grammar = || {
             if is_message { self.one_call() } else { Grammar::JsonSchema(self.reply_schema()) }
@@ -220,8 +258,12 @@ impl Tools {
 
     /// Returns the schema of required calls: an object with `name` and `arguments`, or a list of such objects.
     pub fn reply_schema(&self) -> JsonSchema {
+        self.calls_schema(self.is_parallel && !self.is_named())
+    }
+
+    /// Returns the schema of a call, or of a list of calls.
+    fn calls_schema(&self, is_list: bool) -> JsonSchema {
         let tools = self.callable();
-        let is_list = self.is_parallel && !self.is_named();
         let base = if is_list { "#/items" } else { "#" };
         let pointer =
             |idx: usize| if tools.len() == 1 { base.to_owned() } else { format!("{base}/anyOf/{idx}") };

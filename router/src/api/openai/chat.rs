@@ -110,7 +110,7 @@ impl Call for Body {
         let tools = tools(self.tools.take(), choice, self.parallel_tool_calls, &app.limits)?;
         // If the reply must consist of calls, `response_format` does not apply to it.
         let format = self.structured().grammar()?;
-        let grammar = tools.grammar(app.served.model.reply).or(format);
+        let grammar = tools.constrain(app.served.model.reply, format);
         let mark = last_mark(&self.messages)?;
         let num_choices = scope.validator.num_choices(self.n, None, 1)?;
         let reasoning = self.reasoning.as_ref();

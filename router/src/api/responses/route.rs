@@ -202,7 +202,7 @@ impl Call for Body {
         let format = grammar(&self)?;
         let owner = scope.arrival.caller.name().map(str::to_owned);
         let Continued { chat, before, own } = continued(&mut self, app, owner.as_deref())?;
-        let grammar = tools.grammar(app.served.model.reply).or(format);
+        let grammar = tools.constrain(app.served.model.reply, format);
         let is_stored = self.store.unwrap_or(true) && app.responses.is_on();
         let keeping =
             is_stored.then(|| Keeping { store: app.responses.clone(), owner, before, messages: own });

@@ -60,7 +60,7 @@ fn the_schema_of_a_tool_decides_which_arguments_are_text() {
     let style = ReplyStyle::of_template(source, Choice::Auto, Choice::Auto);
     let parameters =
         json!({"type": "object", "properties": {"zip": {"type": "string"}, "n": {"type": "integer"}}});
-    let tool = Tool { name: "f".into(), description: None, parameters };
+    let tool = Tool { name: "f".into(), description: None, parameters, is_strict: false };
     let tools = Tools::new(vec![tool], ToolChoice::Auto, true, &Limits::default()).unwrap();
     let plan = ReplyPlan::new(style, &tools, None, false);
     let argument = |key: &str| format!("<arg_key>{key}</arg_key><arg_value>12345</arg_value>");
