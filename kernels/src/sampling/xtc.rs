@@ -1,6 +1,6 @@
 //! XTC, "exclude top choices": at some positions the likeliest tokens give way if there are other good ones.
 //!
-//! As in llama.cpp, all tokens whose probability reaches a threshold are excluded except the least likely of them. They
+//! All tokens whose probability reaches a threshold are excluded except the least likely of them, as in llama.cpp. They
 //! are the first ones in order of probability, so the draw only begins behind their mass.
 
 use trunkline_contract::SamplingParams;

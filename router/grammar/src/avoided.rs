@@ -1,4 +1,4 @@
-//! What an output avoids besides what its grammar forbids: words, and repeated texts.
+//! An output may have to avoid words and repeated texts, besides what its grammar forbids.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use crate::dry::{DryParams, Repeats};
 use crate::mask::TokenMask;
 use crate::reasoning::ReasoningTokens;
 
-/// What all outputs of a request avoid.
+/// The words and repetitions that all outputs of a request avoid.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Avoided {
     /// Sequences of tokens that the output does not contain. None is empty.
@@ -15,7 +15,7 @@ pub struct Avoided {
     pub dry: Option<DryParams>,
 }
 
-/// The position of one output in what it avoids.
+/// One output that avoids words and repetitions, after its tokens so far.
 #[derive(Clone)]
 pub(crate) struct Avoiding {
     avoided: Arc<Avoided>,

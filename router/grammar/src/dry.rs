@@ -29,7 +29,7 @@ impl DryParams {
     pub const BASES: RangeInclusive<f32> = 1.0..=100.0;
     /// The range of `allowed_length`.
     pub const ALLOWED_LENGTHS: RangeInclusive<u32> = 0..=1024;
-    /// The most `breakers`.
+    /// The most texts in `breakers`.
     pub const MAX_BREAKERS: usize = 64;
     /// The most bytes of a breaker.
     pub const MAX_BREAKER_BYTES: usize = 128;
