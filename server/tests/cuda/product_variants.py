@@ -16,6 +16,7 @@ from trunkline_server.backends.cuda.kernels import (
     head_linear,
     linear_dense,
     linear_grouped,
+    mean,
     norm,
     product,
     quantize_rows,
@@ -159,6 +160,11 @@ def variants() -> Iterator[Variant]:
     yield _variant("clamped_swiglu", activation._clamped_swiglu_kernel, types | clamp, {**row, "BLOCK": 1024})
     constants = {"KIND": activation.RELU_SQUARED.value, "HAS_UP": False, **row, "BLOCK": 1024}
     yield _variant("relu_squared", activation._activation_kernel, types, constants)
+    constants |= {"KIND": activation.GELU_ERF.value}
+    yield _variant("gelu_erf", activation._activation_kernel, types, constants)
+    types = {"x": "*bf16", "query_begin": "*i32", "out": "*bf16"}
+    constants = {"OUT": tl.bfloat16, "ROWS": 8, "COLUMNS": 128}
+    yield _variant("mean", mean._mean_kernel, types, constants)
     types = {"x": "*fp32", "weight": "*fp32", "bias": "*fp32", "out": "*bf16", "eps": "fp32"}
     yield _variant("layer_norm", norm._layer_norm_kernel, types, {"HAS_BIAS": True, **row}, num_warps=8)
     types = {"token_ids": "*i32", "weight": "*bf16", "out": "*fp32"}
