@@ -184,6 +184,30 @@ fn bombs() -> Vec<(&'static str, Grammar)> {
                 (0..40).map(|i| format!("a{i} ::= a{0} a{0}\n", i + 1)).collect::<String>()
             )),
         ),
+        (
+            "exclusive alternatives in each other",
+            schema(nested(
+                14,
+                json!({"type": "object"}),
+                |inner| json!({"type": "object", "oneOf": [{"required": ["a"], "properties": {"p": inner}}, {"required": ["b"]}]}),
+            )),
+        ),
+        (
+            "dependencies in each other",
+            schema(nested(
+                30,
+                json!({"type": "object"}),
+                |inner| json!({"type": "object", "dependentSchemas": {"a": inner}}),
+            )),
+        ),
+        (
+            "conditions in branches",
+            schema(nested(
+                36,
+                json!({"type": "object"}),
+                |inner| json!({"if": {"required": ["a"]}, "else": inner}),
+            )),
+        ),
         ("ambiguous EBNF", Grammar::Lark("root ::= root root root | \"a\" | \"\"".into())),
         ("classes in a grammar", Grammar::Lark(format!("start: /{}/i", r"[\d\D]".repeat(2_000)))),
         (
