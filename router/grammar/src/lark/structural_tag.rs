@@ -409,7 +409,7 @@ mod tests {
             (json!({}), "has neither `format` nor a list `structures`"),
             (json!({"format": {}}), "`type` must be a string"),
             (json!({"format": {"type": "qwen_xml_parameter"}}), "of a `type` that is not supported"),
-            (json!({"format": {"type": "regex", "pattern": "a(?=b)"}}), "`pattern` has look-ahead"),
+            (json!({"format": {"type": "regex", "pattern": "a(?=b)"}}), "`pattern` has look-around"),
             (json!({"format": {"type": "grammar", "grammar": "start: x"}}), "`grammar` is not EBNF"),
             (triggered(json!([tag("<g>")])), "begins with 0 of the `triggers`"),
             (triggered(json!([])), "`tags` must be a list"),
