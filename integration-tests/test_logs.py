@@ -50,7 +50,7 @@ def requests() -> list[tuple[str, dict[str, Any], int]]:
         (chats, {"messages": [{"role": MARKER, "content": "x"}]}, 400),
         (chats, chat | {"guided_regex": f"{MARKER}("}, 400),
         (chats, chat | {"guided_grammar": f'start: "{MARKER}'}, 400),
-        (chats, chat | {"guided_json": {"type": "string", "format": MARKER}}, 400),
+        (chats, chat | {"guided_json": {"type": MARKER}}, 400),
         (f"/generate?{MARKER}", {"inputs": 5, MARKER: MARKER}, 422),
         (f"/{MARKER}", {"inputs": MARKER}, 404),
     ]

@@ -126,7 +126,7 @@ CASES: dict[str, tuple[str, str, Any]] = {
     "error_openai_no_messages": ("POST", CHAT, {"messages": []}),
     "error_openai_too_long": ("POST", COMPLETIONS, {"prompt": [5] * 9000, "max_tokens": 1}),
     "error_openai_temperature": ("POST", CHAT, {"messages": USER, "temperature": -1}),
-    "error_openai_refused_field": ("POST", CHAT, {"messages": USER, "bad_words": ["x"]}),
+    "error_openai_refused_field": ("POST", CHAT, {"messages": USER, "logits_processors": ["x"]}),
     "error_openai_type": ("POST", CHAT, {"messages": USER, "max_tokens": "many"}),
     "error_tgi_validation": ("POST", "/generate", {"inputs": "", "parameters": {}}),
     "error_tgi_best_of": ("POST", "/generate", {"inputs": "x", "parameters": {"best_of": 3}}),
