@@ -146,7 +146,7 @@ def test_documented_statuses_of_error_codes_are_those_of_the_server(server: Trun
         ("/v1/chat/completions", {}, openai),
         ("/v1/chat/completions", {"messages": 1}, openai),
         ("/v1/chat/completions", {"messages": []}, openai),
-        ("/v1/chat/completions", {"messages": user, "bad_words": ["x"]}, openai),
+        ("/v1/chat/completions", {"messages": user, "logits_processors": ["x"]}, openai),
         ("/v1/chat/completions", {"messages": user, "model": "other"}, openai),
         ("/v1/chat/completions", {"messages": user, "max_tokens": 10**9}, openai),
         ("/v1/chat/completions", {"messages": user, "chat_template_kwargs": {"tools": 1}}, openai),
