@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _PENALTY = np.dtype([("token_id", "<u4"), ("addend", "<f4")])
+NO_PENALTIES = (np.zeros(0, dtype=np.int32), np.zeros(0, dtype=np.float32))
 
 
 def num_mask_bytes(vocab_size: int) -> int:
@@ -28,6 +29,9 @@ def mask_problem(mask: bytes, vocab_size: int) -> str | None:
 
 def penalties_of(mask: bytes, vocab_size: int) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
     """Returns token ids and what to add to their logits."""
+    # Almost all samples end here.
+    if len(mask) <= num_mask_bytes(vocab_size):
+        return NO_PENALTIES
     pairs = np.frombuffer(mask[num_mask_bytes(vocab_size) :], dtype=_PENALTY)
     pairs = pairs[pairs["token_id"] < vocab_size]
     return pairs["token_id"].astype(np.int32), pairs["addend"].astype(np.float32)

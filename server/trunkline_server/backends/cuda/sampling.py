@@ -36,6 +36,7 @@ from trunkline_server.backends.cuda.kernels.watermark import WatermarkEdits, lif
 from trunkline_server.backends.cuda.packed_rows import PackedRows
 from trunkline_server.backends.cuda.sampling_rules import SamplingRules, mask_words
 from trunkline_server.backends.interface import SamplingParams, Watermark
+from trunkline_server.sampling.masks import NO_PENALTIES
 from trunkline_server.sampling.watermark import green_below
 
 if TYPE_CHECKING:
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
     Penalties = tuple[NDArray[np.int32], NDArray[np.float32]]
 
 _GREEDY = SamplingParams()
-NO_PENALTIES: Penalties = (np.zeros(0, dtype=np.int32), np.zeros(0, dtype=np.float32))
 _SCORED = -2
 _UNWANTED = -1
 _BIAS_NAMES = ("bias_begin", "bias_rounds", "bias_tokens", "bias_values", "bias_numbers")
