@@ -69,8 +69,8 @@ pub struct Calls {
     pub opening_mark: &'static str,
     /// The text after a call. A reply may end without it if it is a control token.
     pub closing_mark: Option<&'static str>,
-    /// The schema of what follows the mark.
-    pub schema: JsonSchema,
+    /// The grammar of what follows the mark.
+    pub body: Box<Grammar>,
     /// Set if another call may follow the closing mark.
     pub may_repeat: bool,
 }
@@ -96,7 +96,7 @@ impl Grammar {
             Self::StructuralTag(tag) => tag.schemas(),
             Self::WithCalls { reply, calls } => {
                 let mut schemas = reply.schemas();
-                schemas.push(&calls.schema);
+                schemas.extend(calls.body.schemas());
                 schemas
             }
             Self::JsonObject | Self::Regex(_) | Self::Choices(_) | Self::Lark(_) => Vec::new(),
@@ -224,7 +224,10 @@ impl GrammarCompiler {
     fn check(&self, grammar: &Grammar) -> Result<(), GrammarError> {
         match grammar {
             Grammar::JsonObject | Grammar::JsonSchema(_) | Grammar::Call(_) => Ok(()),
-            Grammar::WithCalls { reply, .. } => self.check(reply),
+            Grammar::WithCalls { reply, calls } => {
+                self.check(&calls.body)?;
+                self.check(reply)
+            }
             Grammar::Regex(regex) => {
                 self.limits.check_bytes("the regular expression has", regex.len())?;
                 ClassBudget::default().add(regex)
@@ -370,9 +373,9 @@ fn rule(
         Grammar::StructuralTag(tag) => tag.write(writer, schemas)?,
         Grammar::WithCalls { reply, calls } => {
             let reply = rule(reply, writer, schemas)?;
-            let schema = writer.rule(&format!("%json {}", schemas.next().unwrap_or_default()));
+            let body = rule(&calls.body, writer, schemas)?;
             let space = writer.terminal(CALL_SPACE);
-            let mut call = format!("{} {space} {schema}", literal(calls.opening_mark));
+            let mut call = format!("{} {space} {body}", literal(calls.opening_mark));
             if let Some(mark) = calls.closing_mark {
                 call.push_str(&format!(" {space} {}", literal(mark)));
             }

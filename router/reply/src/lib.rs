@@ -30,12 +30,14 @@ mod reasoning;
 mod sections;
 mod signature;
 mod tagged_arguments;
+mod tagged_call;
 mod tool_calls;
 
-pub use formats::ToolFormat;
+pub use formats::{CallBody, CallForm, ToolFormat};
 pub use parser::ReplyParser;
 pub use piece::Piece;
 pub use reasoning::{ReasoningMarks, ReasoningStart};
 pub use sections::{Section, Sections};
 pub use signature::Signature;
+pub use tagged_call::TaggedCall;
 pub use tool_calls::ReplyEnd;

@@ -63,6 +63,11 @@ impl Types {
         }
     }
 
+    /// Returns whether no type is a list or an object.
+    pub(crate) fn is_scalar(self) -> bool {
+        self.0 & (Self::LIST.0 | Self::OBJECT.0) == 0
+    }
+
     pub(crate) fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
@@ -84,7 +89,7 @@ impl Types {
     }
 
     /// Returns the types that a schema allows. `root` is the schema that its references are relative to.
-    fn of_schema(schema: &Value, root: &Value, depth: usize) -> Self {
+    pub(crate) fn of_schema(schema: &Value, root: &Value, depth: usize) -> Self {
         let Some(schema) = schema.as_object().filter(|_| depth < MAX_DEPTH) else { return Self::ANY };
         let limits = [
             schema.get("type").map(Self::of_type),

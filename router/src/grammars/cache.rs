@@ -47,8 +47,10 @@ fn kind_and_texts(grammar: &Grammar) -> (u8, Vec<String>) {
         Grammar::WithCalls { reply, calls } => {
             let (kind, texts) = kind_and_texts(reply);
             let marks = [calls.opening_mark, calls.closing_mark.unwrap_or_default()].map(str::to_owned);
-            let others = [kind.to_string(), calls.may_repeat.to_string()].into_iter().chain(marks);
-            (7, others.chain(texts_of(&calls.schema)).chain(texts).collect())
+            let (body_kind, body) = kind_and_texts(&calls.body);
+            let kinds = [kind, body_kind].map(|kind| kind.to_string());
+            let others = kinds.into_iter().chain([calls.may_repeat.to_string()]).chain(marks);
+            (7, others.chain(body).chain(texts).collect())
         }
     }
 }

@@ -244,6 +244,55 @@ async fn a_reply_follows_its_schema_or_calls_a_tool() {
 }
 
 #[tokio::test]
+async fn each_format_with_marks_has_calls_beside_a_schema() {
+    let parameters = json!({"type": "object", "required": ["note", "mode", "days"], "additionalProperties": false,
+        "properties": {"note": {"type": "string"}, "mode": {"enum": ["fast", "safe"]},
+                       "unit": {"type": "string"}, "days": {"$ref": "#/$defs/days"}},
+        "$defs": {"days": {"type": "array", "items": {"type": "integer"}, "minItems": 1, "maxItems": 2}}});
+    let tools = json!([{"type": "function", "function": {"name": "other"}},
+        {"type": "function", "function": {"name": "plan", "strict": true, "parameters": parameters}}]);
+    let format =
+        json!({"type": "json_schema", "json_schema": {"name": "x", "strict": true, "schema": schema()}});
+    let fields = json!({"tools": tools, "response_format": format});
+    let qwen = "<tool_call>\n<function=plan>\n<parameter=note>\na \"b\"\n\n</parameter>\n\
+                <parameter=mode>\nsafe\n</parameter>\n<parameter=days>\n[1, 2]\n</parameter>\n</function>\n\
+                </tool_call>";
+    let glm = "<tool_call>plan\n<arg_key>note</arg_key>\n<arg_value>a \"b\"\n</arg_value>\n\
+               <arg_key>mode</arg_key>\n<arg_value>safe</arg_value>\n\
+               <arg_key>days</arg_key>\n<arg_value>[1, 2]</arg_value>\n</tool_call>";
+    let list = "[{\"name\": \"plan\", \"arguments\": {\"note\": \"a \\\"b\\\"\\n\", \"mode\": \"safe\", \"days\": [1, 2]}}]";
+    let (phi, command) =
+        (format!("<|tool_call|>{list}<|/tool_call|>"), format!("<|START_ACTION|>{list}<|END_ACTION|>"));
+    for (format, said) in [
+        (ToolFormat::QWEN3_CODER, qwen),
+        (ToolFormat::GLM, glm),
+        (ToolFormat::PHI4, &phi),
+        (ToolFormat::COMMAND, &command),
+    ] {
+        let style = ReplyStyle { tools: Some(format), ..ReplyStyle::default() };
+        for (said, is_right) in
+            [(said, true), (&said.replace("safe", "wild").replace("2]", "2,3]"), false), ("no json", false)]
+        {
+            let router = Router::start_with_replies(ShardPlan::saying(said), style).await;
+            let answer = router.post(CHAT, &chat(fields.clone())).await.ok();
+            let message = &answer["choices"][0]["message"];
+            if !said.starts_with('<') {
+                check(message["content"].as_str().unwrap());
+                continue;
+            }
+            let function = &message["tool_calls"][0]["function"];
+            assert_eq!((&function["name"], &message["content"]), (&json!("plan"), &Value::Null), "{answer}");
+            let arguments: Value = serde_json::from_str(function["arguments"].as_str().unwrap()).unwrap();
+            if is_right {
+                assert_eq!(arguments, json!({"note": "a \"b\"\n", "mode": "safe", "days": [1, 2]}));
+            }
+            assert!(["fast", "safe"].contains(&arguments["mode"].as_str().unwrap()), "{arguments}");
+            assert!((1..=2).contains(&arguments["days"].as_array().unwrap().len()), "{arguments}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn unsupported_grammars_are_refused() {
     let router = router().await;
     let format = |schema: Value| {

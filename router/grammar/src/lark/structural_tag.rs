@@ -118,7 +118,7 @@ fn parse_format(format: &Value, is_strict: bool, depth: usize) -> Result<Format,
         "const_string" => Format::Text(text(format, "value")?),
         "json_schema" => {
             let schema = format.get("json_schema").ok_or("`json_schema` is missing in a format")?;
-            Format::Schema(JsonSchema::new(schema.clone(), is_strict))
+            Format::Schema(JsonSchema::new(schema.clone(), is_strict || flag(format, "strict")?))
         }
         "regex" => {
             let pattern = text(format, "pattern")?;

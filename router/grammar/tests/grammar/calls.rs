@@ -15,7 +15,8 @@ fn grammar(reply: Grammar, opening_mark: &'static str, closing_mark: Option<&'st
         "additionalProperties": false});
     let schema =
         if closing_mark.is_some() { call } else { json!({"type": "array", "items": call, "minItems": 1}) };
-    let calls = Calls { opening_mark, closing_mark, schema: schema.into(), may_repeat: true };
+    let body = Box::new(Grammar::JsonSchema(schema.into()));
+    let calls = Calls { opening_mark, closing_mark, body, may_repeat: true };
     Grammar::WithCalls { reply: Box::new(reply), calls }
 }
 

@@ -1,6 +1,6 @@
 //! A JSON list of actions.
 
-use super::format::{Syntax, ToolFormat, read_json_start};
+use super::format::{CallBody, CallForm, Syntax, ToolFormat, read_json_start};
 
 impl ToolFormat {
     /// `<|START_ACTION|>[{"tool_name": ..., "parameters": {...}}, ...]<|END_ACTION|>`, written by Command A and R7B.
@@ -13,6 +13,7 @@ impl ToolFormat {
         closing_marks: &["<|END_ACTION|>", "```"],
         separators: &[],
         allows_unmarked_calls: false,
+        call_form: Some(CallForm { body: CallBody::ObjectList, closing_mark: Some("<|END_ACTION|>") }),
         read_start: read_json_start,
     });
 }

@@ -21,6 +21,7 @@ impl ToolFormat {
         closing_marks: &["```", "<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>"],
         separators: &[],
         allows_unmarked_calls: false,
+        call_form: None,
         read_start,
     });
 }

@@ -5,6 +5,7 @@ use std::fmt;
 use crate::channels::MAX_HEADER_BYTES;
 use crate::signature::{self, Signature};
 use crate::tagged_arguments::Tags;
+use crate::tagged_call::TaggedCall;
 
 /// A format in which models write tool calls.
 #[derive(Clone, Copy)]
@@ -21,7 +22,26 @@ pub(super) struct Syntax {
     pub closing_marks: &'static [&'static str],
     pub separators: &'static [char],
     pub allows_unmarked_calls: bool,
+    pub call_form: Option<CallForm>,
     pub read_start: fn(text: &str, tools: &[Signature]) -> CallStart,
+}
+
+/// The form in which a grammar can hold calls behind the first opening mark.
+#[derive(Debug, Clone, Copy)]
+pub struct CallForm {
+    pub body: CallBody,
+    /// The mark after the body, if there is one.
+    pub closing_mark: Option<&'static str>,
+}
+
+/// The text between the marks of calls.
+#[derive(Debug, Clone, Copy)]
+pub enum CallBody {
+    /// An object of `name` and `arguments`.
+    Object,
+    /// A list of such objects.
+    ObjectList,
+    Tagged(&'static TaggedCall),
 }
 
 /// The kind of text found where a call may begin. Positions are bytes of that text.
@@ -71,9 +91,12 @@ impl ToolFormat {
         self.0.closing_marks
     }
 
-    /// Returns the mark that ends a call, if the format has one.
-    pub fn closing_mark(self) -> Option<&'static str> {
-        self.0.closing_marks.first().copied()
+    /// Returns the form in which a grammar can hold calls.
+    ///
+    /// There is none in formats without a mark before calls, because only a mark tells a call from other text, and in
+    /// those with control tokens inside calls, which no grammar contains.
+    pub fn call_form(self) -> Option<CallForm> {
+        self.0.call_form
     }
 
     /// Returns the characters that may separate two call objects that are not in a list.

@@ -1,8 +1,9 @@
 //! A name, then keys and values between tags.
 
-use super::format::{CallStart, Syntax, ToolFormat};
+use super::format::{CallBody, CallForm, CallStart, Syntax, ToolFormat};
 use crate::signature::{self, Signature};
 use crate::tagged_arguments::Tags;
+use crate::tagged_call::TaggedCall;
 
 const TAGS: Tags = Tags {
     key_open: "<arg_key>",
@@ -12,6 +13,8 @@ const TAGS: Tags = Tags {
     end: "</tool_call>",
     has_value_lines: false,
 };
+
+const CALL: TaggedCall = TaggedCall { before_name: "", after_name: "\n", tags: &TAGS, end: "" };
 
 impl ToolFormat {
     /// `<tool_call>NAME` and for each argument `<arg_key>KEY</arg_key><arg_value>VALUE</arg_value>`, then
@@ -24,6 +27,7 @@ impl ToolFormat {
         closing_marks: &[TAGS.end],
         separators: &[],
         allows_unmarked_calls: false,
+        call_form: Some(CallForm { body: CallBody::Tagged(&CALL), closing_mark: Some(TAGS.end) }),
         read_start,
     });
 }

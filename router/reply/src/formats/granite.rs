@@ -13,6 +13,7 @@ impl ToolFormat {
         closing_marks: &["</tool_call>"],
         separators: &[],
         allows_unmarked_calls: true,
+        call_form: None,
         read_start: read_json_start,
     });
 }

@@ -15,6 +15,7 @@ impl ToolFormat {
         closing_marks: &[],
         separators: &[],
         allows_unmarked_calls: false,
+        call_form: None,
         read_start,
     });
 }

@@ -1,6 +1,6 @@
 //! JSON objects between `<tool_call>` and `</tool_call>`.
 
-use super::format::{Syntax, ToolFormat, read_json_start};
+use super::format::{CallBody, CallForm, Syntax, ToolFormat, read_json_start};
 
 impl ToolFormat {
     /// `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, written by Hermes 2 Pro, Qwen 2.5 and 3, and
@@ -14,6 +14,7 @@ impl ToolFormat {
         closing_marks: &["</tool_call>"],
         separators: &[],
         allows_unmarked_calls: false,
+        call_form: Some(CallForm { body: CallBody::Object, closing_mark: Some("</tool_call>") }),
         read_start: read_json_start,
     });
 }

@@ -12,6 +12,7 @@ impl ToolFormat {
         closing_marks: &[],
         separators: &[],
         allows_unmarked_calls: true,
+        call_form: None,
         read_start: read_json_start,
     });
 }

@@ -18,6 +18,7 @@ impl ToolFormat {
         closing_marks: &["<|tool_call_end|>", "<|tool_calls_section_end|>"],
         separators: &[],
         allows_unmarked_calls: false,
+        call_form: None,
         read_start,
     });
 }

@@ -1,6 +1,6 @@
 //! Calls after `[TOOL_CALLS]`: a JSON list, or a name and its arguments.
 
-use super::format::{CallStart, Syntax, ToolFormat, read_json_start};
+use super::format::{CallBody, CallForm, CallStart, Syntax, ToolFormat, read_json_start};
 use crate::signature::{self, Signature};
 
 const ARGUMENTS_MARK: &str = "[ARGS]";
@@ -18,6 +18,7 @@ impl ToolFormat {
         closing_marks: &[],
         separators: &[],
         allows_unmarked_calls: false,
+        call_form: Some(CallForm { body: CallBody::ObjectList, closing_mark: None }),
         read_start,
     });
 }

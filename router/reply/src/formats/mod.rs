@@ -19,7 +19,7 @@ mod pythonic;
 mod qwen3_coder;
 mod xlam;
 
-pub use format::ToolFormat;
+pub use format::{CallBody, CallForm, ToolFormat};
 pub(crate) use format::{CallStart, Header, split_header};
 
 impl ToolFormat {

@@ -13,6 +13,7 @@ impl ToolFormat {
         closing_marks: &["</function_calls>"],
         separators: &[],
         allows_unmarked_calls: false,
+        call_form: None,
         read_start,
     });
 }

@@ -1,6 +1,6 @@
 //! A JSON list after `functools`, or between `<|tool_call|>` and `<|/tool_call|>`.
 
-use super::format::{Syntax, ToolFormat, read_json_start};
+use super::format::{CallBody, CallForm, Syntax, ToolFormat, read_json_start};
 
 impl ToolFormat {
     /// `functools[{"name": ..., "arguments": {...}}, ...]` or `<|tool_call|>[...]<|/tool_call|>`, written by
@@ -13,6 +13,7 @@ impl ToolFormat {
         closing_marks: &["<|/tool_call|>"],
         separators: &[],
         allows_unmarked_calls: false,
+        call_form: Some(CallForm { body: CallBody::ObjectList, closing_mark: Some("<|/tool_call|>") }),
         read_start: read_json_start,
     });
 }

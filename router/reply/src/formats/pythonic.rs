@@ -13,6 +13,7 @@ impl ToolFormat {
         closing_marks: &["<|python_end|>"],
         separators: &[],
         allows_unmarked_calls: true,
+        call_form: None,
         read_start,
     });
 }

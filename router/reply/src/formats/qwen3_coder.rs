@@ -1,8 +1,9 @@
 //! A function's name and its parameters in tags that contain the names.
 
-use super::format::{CallStart, Header, Syntax, ToolFormat, skip_mark, split_header};
+use super::format::{CallBody, CallForm, CallStart, Header, Syntax, ToolFormat, skip_mark, split_header};
 use crate::signature::Signature;
 use crate::tagged_arguments::Tags;
+use crate::tagged_call::TaggedCall;
 
 const FUNCTION: &str = "<function=";
 const TAGS: Tags = Tags {
@@ -13,6 +14,8 @@ const TAGS: Tags = Tags {
     end: "</function>",
     has_value_lines: true,
 };
+
+const CALL: TaggedCall = TaggedCall { before_name: FUNCTION, after_name: ">\n", tags: &TAGS, end: TAGS.end };
 
 impl ToolFormat {
     /// `<tool_call><function=NAME>`, for each argument `<parameter=KEY>VALUE</parameter>`, then
@@ -25,6 +28,7 @@ impl ToolFormat {
         closing_marks: &[TAGS.end, "</tool_call>"],
         separators: &[],
         allows_unmarked_calls: false,
+        call_form: Some(CallForm { body: CallBody::Tagged(&CALL), closing_mark: Some("</tool_call>") }),
         read_start,
     });
 }

@@ -1,8 +1,8 @@
 //! Tools that a request offers to the model, in the form that all dialects share.
 
 use serde_json::{Map, Value, json};
-use trunkline_grammar::{Calls, Grammar, JsonSchema, Strictness};
-use trunkline_reply::{Signature, ToolFormat};
+use trunkline_grammar::{Calls, Grammar, JsonSchema, Strictness, StructuralTag};
+use trunkline_reply::{CallBody, CallForm, Signature, TaggedCall, ToolFormat};
 use trunkline_text::{ChatMessage, ChatRequest};
 
 use super::prompt::Mark;
@@ -209,36 +209,50 @@ impl Tools {
             return Some(required);
         }
         let AskedGrammar { field, grammar } = format?;
-        let grammar = match self.calls_beside_format(style) {
-            Some(tools) => Grammar::WithCalls { reply: Box::new(grammar), calls: self.marked_calls(tools) },
+        let grammar = match self.calls_beside_format(style).and_then(|format| self.marked_calls(format)) {
+            Some(calls) => Grammar::WithCalls { reply: Box::new(grammar), calls },
             None => grammar,
         };
         Some(AskedGrammar { field, grammar })
     }
 
     /// Returns the format of the calls that a reply may consist of in place of what a grammar allows.
-    ///
-    /// Only a mark tells such a call from other text, so there is none in formats without marks.
     pub fn calls_beside_format(&self, style: ReplyStyle) -> Option<ToolFormat> {
         let format = style.tools.unwrap_or(ToolFormat::HERMES);
-        let is_marked = [ToolFormat::HERMES, ToolFormat::MISTRAL].contains(&format);
         let may_call = !self.must_call() && !self.callable().is_empty() && !style.ignores_calls;
-        Some(format).filter(|_| is_marked && may_call)
+        Some(format).filter(|format| format.call_form().is_some() && may_call)
     }
 
-    /// Returns the grammar of calls after their mark: an object, or a list of objects without a closing mark.
-    fn marked_calls(&self, format: ToolFormat) -> Calls {
-        let closing_mark = format.closing_mark();
-        let mut schema = self.calls_schema(closing_mark.is_none());
-        if closing_mark.is_none() && !self.is_parallel {
-            schema.schema["maxItems"] = 1.into();
-        }
-        Calls {
+    /// Returns the grammar of calls after their mark, if it can hold any of the tools.
+    fn marked_calls(&self, format: ToolFormat) -> Option<Calls> {
+        let CallForm { body, closing_mark } = format.call_form()?;
+        let is_list = matches!(body, CallBody::ObjectList);
+        let body = match body {
+            CallBody::Object => Grammar::JsonSchema(self.calls_schema(false)),
+            CallBody::ObjectList => {
+                let mut list = self.calls_schema(true);
+                if !self.is_parallel {
+                    list.schema["maxItems"] = 1.into();
+                }
+                Grammar::JsonSchema(list)
+            }
+            CallBody::Tagged(call) => Grammar::StructuralTag(self.tagged_calls(call)?),
+        };
+        Some(Calls {
             opening_mark: format.opening_marks().first().copied().unwrap_or_default(),
             closing_mark,
-            schema,
-            may_repeat: self.is_parallel,
-        }
+            body: Box::new(body),
+            may_repeat: self.is_parallel && !is_list,
+        })
+    }
+
+    /// Returns the form of one call with tags around its arguments, if tags can hold those of any tool.
+    fn tagged_calls(&self, call: &TaggedCall) -> Option<StructuralTag> {
+        let tools = self.callable().into_iter();
+        let formats: Vec<Value> =
+            tools.filter_map(|tool| call.format(&tool.name, &tool.parameters, tool.is_strict)).collect();
+        let tag = Map::from_iter([("format".to_owned(), json!({"type": "or", "elements": formats}))]);
+        StructuralTag::parse(&tag, false).ok()
     }
 
     /// Returns the grammar of required calls in replies of this style; `None` if calls are optional.

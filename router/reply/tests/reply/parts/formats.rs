@@ -1,6 +1,7 @@
 //! Formats that chat templates teach.
 
-use trunkline_reply::ToolFormat;
+use serde_json::{Value, json};
+use trunkline_reply::{CallBody, ToolFormat};
 
 #[test]
 fn a_chat_template_shows_its_format() {
@@ -38,5 +39,29 @@ fn a_chat_template_shows_its_format() {
         ("{% if tools %}make calls in a single JSON array: ipython{% endif %}", Some(ToolFormat::XLAM)),
     ] {
         assert_eq!(ToolFormat::from_template(source), wanted, "{source}");
+    }
+}
+
+#[test]
+fn tags_hold_no_strict_arguments_with_rules_beyond_their_types() {
+    let format = |parameters: &Value, is_strict| {
+        let Some(CallBody::Tagged(call)) = ToolFormat::GLM.call_form().map(|form| form.body) else {
+            panic!("tags are a form of their own")
+        };
+        call.format("f", parameters, is_strict)
+    };
+    let of_text = |text: Value| json!({"type": "object", "properties": {"a": text}});
+    for (parameters, is_held) in [
+        (json!({"type": "object"}), true),
+        (of_text(json!({"type": "string"})), true),
+        (of_text(json!({"type": ["string", "null"], "description": "d"})), true),
+        (of_text(json!({"enum": ["x", 1]})), true),
+        (of_text(json!({"type": "integer", "minimum": 2})), true),
+        (of_text(json!({"type": "string", "minLength": 2})), false),
+        (of_text(json!({"anyOf": [{"type": "string"}, {"type": "object", "required": ["b"]}]})), false),
+        (json!({"type": "object", "minProperties": 1}), false),
+    ] {
+        assert_eq!(format(&parameters, true).is_some(), is_held, "{parameters}");
+        assert!(format(&parameters, false).is_some(), "{parameters}");
     }
 }
