@@ -11,7 +11,7 @@ from clients.plain import Plain, calls_of
 from harness import Trunkline
 from langchain_anthropic import ChatAnthropic
 from langchain_core.exceptions import ContextOverflowError
-from langchain_core.messages import HumanMessage, SystemMessage
+from langchain_core.messages import HumanMessage, SystemMessage, ToolMessage
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.tools import tool
@@ -67,6 +67,17 @@ def test_binds_tools(server: Trunkline, model: str, plain: Plain) -> None:
     assert len(answer.tool_calls) + len(answer.invalid_tool_calls) == len(calls_of(same))
 
 
+@pytest.mark.parametrize("through", ["openai", "anthropic"])
+def test_calls_a_tool_and_answers(server: Trunkline, model: str, through: str) -> None:
+    chat = {"openai": through_openai, "anthropic": through_anthropic}[through](server, model, max_tokens=256)
+    bound = chat.bind_tools([get_weather], tool_choice="any", parallel_tool_calls=False, strict=True)
+    called = bound.invoke(WEATHER_QUESTION)
+    [call] = called.tool_calls
+    history = [HumanMessage(WEATHER_QUESTION), called, ToolMessage("rain", tool_call_id=call["id"])]
+    answer = chat.invoke(history)
+    assert call["name"] == "get_weather" and answer.text
+
+
 def test_chats_and_streams_through_anthropic(server: Trunkline, model: str, plain: Plain) -> None:
     chat = through_anthropic(server, model)
     answer = chat.invoke(MESSAGES)
@@ -91,7 +102,9 @@ def test_structures_output_and_calls_through_anthropic(server: Trunkline, model:
     # it reaches the token limit.
     schema = WEATHER_SCHEMA | {"additionalProperties": False}
     bounded = {"name": "get_weather", "description": "The weather in a city.", "input_schema": schema}
-    answer = chat.bind_tools([bounded], tool_choice="any", parallel_tool_calls=False).invoke(WEATHER_QUESTION)
+    answer = chat.bind_tools([bounded], tool_choice="any", parallel_tool_calls=False, strict=True).invoke(
+        WEATHER_QUESTION
+    )
     [call] = answer.tool_calls
     assert call["name"] == "get_weather"
     jsonschema.validate(call["args"], schema)

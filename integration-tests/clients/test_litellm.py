@@ -69,6 +69,14 @@ def test_a_required_call_validates(server: Trunkline, model: str, provider: str)
     assert answer.choices[0].finish_reason == "tool_calls"
     for call in answer.choices[0].message.tool_calls:
         jsonschema.validate(json.loads(call.function.arguments), WEATHER_SCHEMA)
+    calls = answer.choices[0].message.tool_calls
+    results = [{"role": "tool", "tool_call_id": call.id, "content": "rain"} for call in calls]
+    answer = litellm.completion(
+        messages=[{"role": "user", "content": WEATHER_QUESTION}, answer.choices[0].message.model_dump(), *results],
+        tools=[WEATHER_TOOL],
+        **fields(server, model, provider=provider) | {"temperature": 0},
+    )
+    assert answer.choices[0].message.content
 
 
 def test_structures_output(server: Trunkline, model: str) -> None:

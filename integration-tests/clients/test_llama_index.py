@@ -64,6 +64,11 @@ def test_calls_and_structures_output(server: Trunkline, model: str) -> None:
     calls = chat.get_tool_calls_from_response(answer)
     assert {call.tool_name for call in calls} == {"get_weather"}
     assert all(Question.model_validate(call.tool_kwargs) for call in calls)
+    results = [
+        ChatMessage(role="tool", content="rain", additional_kwargs={"tool_call_id": call.tool_id}) for call in calls
+    ]
+    history = [ChatMessage(role="user", content=WEATHER_QUESTION), answer.message, *results]
+    assert chat.chat(history).message.content
     assert isinstance(chat.structured_predict(City, PromptTemplate("Tell of Paris.")), City)
 
 
