@@ -135,6 +135,32 @@ async fn tokenize_returns_offsets_in_characters() {
 }
 
 #[tokio::test]
+async fn tokenize_answers_in_the_form_of_the_field_with_the_text() {
+    let router = Router::default().await;
+    let tokenize = async |body: Value| router.post("/tokenize", &body).await.ok();
+    let answer = tokenize(json!({"prompt": "aö", "model": "test/model"})).await;
+    let max_model_len = router.get("/v1/models").await.ok()["data"][0]["max_model_len"].clone();
+    let vllm = |tokens: &Value, strs| {
+        let count = tokens.as_array().unwrap().len();
+        json!({"count": count, "max_model_len": max_model_len, "tokens": tokens, "token_strs": strs})
+    };
+    assert_eq!(answer, vllm(&json!([97, 0xc3, 0xb6]), Value::Null));
+    let answer = tokenize(json!({"prompt": "ab", "return_token_strs": true})).await;
+    assert_eq!(answer, vllm(&json!([97, 98]), json!(["a", "b"])));
+    let chat = json!({"messages": [{"role": "user", "content": "a"}]});
+    let prompt = router.post("/chat_tokenize", &chat).await.ok();
+    let ids: Vec<&Value> =
+        prompt["tokenize_response"].as_array().unwrap().iter().map(|token| &token["id"]).collect();
+    assert_eq!(tokenize(chat.clone()).await, vllm(&json!(ids), Value::Null));
+    assert_eq!(tokenize(json!({"content": "ab"})).await, json!({"tokens": [97, 98]}));
+    let answer = tokenize(json!({"content": "a", "with_pieces": true, "add_special": false})).await;
+    assert_eq!(answer, json!({"tokens": [{"id": 97, "piece": "a"}]}));
+    router.post("/tokenize", &json!({"prompt": "a", "content": "a"})).await.fails(422, "invalid_value");
+    router.post("/tokenize", &with(chat, json!({"model": "other"}))).await.fails(404, "model_not_found");
+    router.post("/tokenize", &json!({"content": [1]})).await.fails(422, "invalid_type");
+}
+
+#[tokio::test]
 async fn detokenize_returns_the_text_under_the_names_of_vllm_and_llama_cpp() {
     let router = Router::default().await;
     let answer = router.post("/detokenize", &json!({"tokens": [97, 0xc3, 0xb6, END, 98]})).await.ok();

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
+use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize, Serializer};
 use trunkline_text::{
     DecodeSpecial, Detokenizer, EncodeSpecial, EncodedToken, ModelText, TextError, TextStart,
@@ -18,13 +19,71 @@ use crate::error::ApiError;
 use crate::http::parse;
 use crate::tenants::Caller;
 
-/// The body of a request to tokenize a text.
+/// The body of a request to tokenize a text, or with `messages` a chat. The field that has it decides the answer's form.
 #[derive(Debug, Deserialize, ToSchema)]
 pub struct TokenizeRequest {
-    /// The text to tokenize.
-    pub inputs: String,
-    /// If true, the model's prefix, such as a BOS token, comes first; the default is true.
+    /// The text; the answer is a list of tokens with their offsets, as in TGI.
+    pub inputs: Option<String>,
+    /// The text; the answer has the form of vLLM.
+    pub prompt: Option<String>,
+    /// The text; the answer has the form of llama.cpp.
+    pub content: Option<String>,
+    /// A chat, with the other fields of `/v1/chat/completions`; the answer has the form of vLLM.
+    #[schema(value_type = Option<Vec<Object>>)]
+    pub messages: Option<Vec<IgnoredAny>>,
+    /// If true, the model's prefix, such as a BOS token, comes first; the default is true, and false with `content`.
     pub add_special_tokens: Option<bool>,
+    /// llama.cpp's name for `add_special_tokens`.
+    pub add_special: Option<bool>,
+    /// If true, the forms of vLLM and llama.cpp have the text of each token.
+    pub with_pieces: Option<bool>,
+    /// vLLM's name for `with_pieces`.
+    pub return_token_strs: Option<bool>,
+    /// The name of the served model; may be omitted.
+    pub model: Option<String>,
+}
+
+/// The tokens of a prompt, in vLLM's form.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct TokenCount {
+    /// The number of tokens.
+    pub count: usize,
+    /// The most tokens of prompt and output together; null while the model loads.
+    pub max_model_len: Option<u32>,
+    /// The ids of the tokens.
+    pub tokens: Vec<u32>,
+    /// The text of each token, if it was asked for.
+    pub token_strs: Option<Vec<String>>,
+}
+
+/// The tokens of a text, in llama.cpp's form.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct TokenPieces {
+    /// The ids of the tokens, or objects of `id` and `piece`.
+    pub tokens: Vec<TokenPiece>,
+}
+
+/// A token in llama.cpp's form.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(untagged)]
+pub enum TokenPiece {
+    /// The id.
+    Id(u32),
+    /// The id and the text.
+    Piece { id: u32, piece: String },
+}
+
+/// The answer to a request to tokenize.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(untagged)]
+pub enum TokenizeResponse<'a> {
+    /// The answer to `inputs`.
+    #[schema(value_type = Vec<SimpleToken>)]
+    Tokens(Tokens<'a>),
+    /// The answer to `prompt` and `messages`.
+    Count(TokenCount),
+    /// The answer to `content`.
+    Pieces(TokenPieces),
 }
 
 /// A token and its position in the text.
@@ -40,11 +99,11 @@ pub struct SimpleToken {
     pub stop: usize,
 }
 
-/// Tokenizes a text with the model's tokenizer.
+/// Tokenizes a text or a chat with the model's tokenizer.
 #[utoipa::path(
     post, path = "/tokenize", tag = "TGI", request_body = TokenizeRequest,
     responses(
-        (status = 200, description = "The tokens of the text", body = Vec<SimpleToken>),
+        (status = 200, description = "The tokens of the text", body = TokenizeResponse),
         (status = 422, description = "The request is invalid", body = ErrorResponse),
     )
 )]
@@ -105,23 +164,88 @@ async fn chat_answer(app: &App, request: Request) -> Result<Response, ApiError> 
 
 async fn answer(app: &App, request: Request) -> Result<Response, ApiError> {
     let caller = Caller::of_request(&request)?;
-    let body = app.admission.read_body(request.into_body()).await?;
+    let bytes = app.admission.read_body(request.into_body()).await?;
     let _place = app.admission.place_without_shard(&app.served, &caller)?;
-    let body: TokenizeRequest = parse(&body, &[], "")?;
-    let add_special = body.add_special_tokens.unwrap_or(true);
-    let num_bytes = body.inputs.len();
+    let mut body: TokenizeRequest = parse(&bytes, &[], "")?;
+    app.served.model.check_name(body.model.as_deref())?;
+    let (form, text) = body.form_and_text()?;
+    let with_texts = body.with_pieces.or(body.return_token_strs).unwrap_or(false);
+    let max_model_len = app.served.serving().ok().map(|shard| app.served.validator(&shard).max_total_tokens);
+    let count = move |model: &ModelText, tokens: Vec<u32>| TokenCount {
+        count: tokens.len(),
+        max_model_len,
+        token_strs: with_texts.then(|| tokens.iter().map(|id| text_of(model, *id)).collect()),
+        tokens,
+    };
     let mut memory = app.admission.answer_memory(&caller);
+    let Some(text) = text else {
+        let prompt = openai::chat::template(app, &caller, &bytes).await?;
+        memory.grow_to(prompt.token_ids.len() * TOKEN_BYTES)?;
+        let num_bytes = prompt.text.len();
+        let write = move |model: &ModelText| {
+            let answer = TokenizeResponse::Count(count(model, prompt.token_ids));
+            Ok((axum::Json(answer).into_response(), memory))
+        };
+        let (response, memory) = app.served.tokenize(&caller, num_bytes, write).await?;
+        return memory.hold(response).await;
+    };
+    let add_special = body.add_special_tokens.or(body.add_special).unwrap_or(form != Form::LlamaCpp);
+    let num_bytes = text.len();
     let write = move |model: &ModelText| {
-        let tokens = Tokens::new(model, &body.inputs, add_special)?;
+        let tokens = Tokens::new(model, &text, add_special)?;
         let held = memory.grow_to(tokens.encoded.len() * TOKEN_BYTES);
-        Ok(held.map(|()| (axum::Json(tokens).into_response(), memory)))
+        let piece = |id| match with_texts {
+            true => TokenPiece::Piece { id, piece: text_of(model, id) },
+            false => TokenPiece::Id(id),
+        };
+        let answer = || match form {
+            Form::Tgi => TokenizeResponse::Tokens(tokens),
+            Form::Vllm => TokenizeResponse::Count(count(model, tokens.ids().collect())),
+            Form::LlamaCpp => {
+                TokenizeResponse::Pieces(TokenPieces { tokens: tokens.ids().map(piece).collect() })
+            }
+        };
+        Ok(held.map(|()| (axum::Json(answer()).into_response(), memory)))
     };
     let (response, memory) = app.served.tokenize(&caller, num_bytes, write).await??;
     memory.hold(response).await
 }
 
+/// The server whose form an answer has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Form {
+    Tgi,
+    Vllm,
+    LlamaCpp,
+}
+
+impl TokenizeRequest {
+    /// Returns the form of the answer, and the text unless it is a chat.
+    fn form_and_text(&mut self) -> Result<(Form, Option<String>), ApiError> {
+        match (self.inputs.take(), self.prompt.take(), self.content.take(), &self.messages) {
+            (Some(text), None, None, None) => Ok((Form::Tgi, Some(text))),
+            (None, Some(text), None, None) => Ok((Form::Vllm, Some(text))),
+            (None, None, Some(text), None) => Ok((Form::LlamaCpp, Some(text))),
+            (None, None, None, Some(_)) => Ok((Form::Vllm, None)),
+            (None, None, None, None) => Err(ApiError::MissingField { field: "inputs".into() }),
+            (inputs, prompt, ..) => {
+                let field = if inputs.is_some() { "inputs" } else { prompt.map_or("content", |_| "prompt") };
+                let problem =
+                    "is not the only text; hint: send one of `inputs`, `prompt`, `content` and `messages`";
+                Err(ApiError::value(field, problem))
+            }
+        }
+    }
+}
+
+/// Returns the text of a token; bytes that are no text on their own are U+FFFD.
+fn text_of(model: &ModelText, id: u32) -> String {
+    String::from_utf8_lossy(model.tokenizer.token_bytes(id).unwrap_or_default()).into_owned()
+}
+
 /// The tokens of a text, which become [`SimpleToken`]s while they are written.
-struct Tokens<'a> {
+#[derive(Debug)]
+pub struct Tokens<'a> {
     model: &'a ModelText,
     text: &'a str,
     /// True if the answer begins with the model's prefix, which the text does not contain.
@@ -136,14 +260,18 @@ impl<'a> Tokens<'a> {
         let adds_prefix = add_special && !begin.eq(model.prefix_ids.iter().copied());
         Ok(Self { model, text, adds_prefix, encoded })
     }
+
+    fn ids(&self) -> impl Iterator<Item = u32> {
+        let prefix = self.model.prefix_ids.iter().copied().filter(|_| self.adds_prefix);
+        prefix.chain(self.encoded.iter().map(|token| token.id))
+    }
 }
 
 impl Serialize for Tokens<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let prefix = self.model.prefix_ids.iter().filter(|_| self.adds_prefix).map(|&id| {
             // These tokens represent no part of the text, so their names are shown.
-            let name = self.model.tokenizer.token_bytes(id).unwrap_or_default();
-            SimpleToken { id, text: String::from_utf8_lossy(name).into_owned(), start: 0, stop: 0 }
+            SimpleToken { id, text: text_of(self.model, id), start: 0, stop: 0 }
         });
         // Converts byte offsets to character offsets. Ranges start in ascending order, so one pass is enough.
         let mut at = (0, 0);
