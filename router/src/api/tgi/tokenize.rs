@@ -19,7 +19,8 @@ use crate::error::ApiError;
 use crate::http::parse;
 use crate::tenants::Caller;
 
-/// The body of a request to tokenize a text, or with `messages` a chat. The field that has it decides the answer's form.
+/// The body of a request to tokenize a text, or with `messages` a chat. The field that has it decides the form of the
+/// answer.
 #[derive(Debug, Deserialize, ToSchema)]
 pub struct TokenizeRequest {
     /// The text; the answer is a list of tokens with their offsets, as in TGI.
