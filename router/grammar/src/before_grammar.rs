@@ -82,6 +82,9 @@ impl BeforeGrammar {
                 TokensBefore::One(first)
             }
             (true, _) => TokensBefore::Some(TokenMask::of(next, tokens.vocab_size())),
+            // A control token has begun a header.
+            (false, &[next]) if !read.is_empty() => TokensBefore::One(next),
+            (false, _) if !read.is_empty() => TokensBefore::Some(TokenMask::of(next, tokens.vocab_size())),
             (false, _) => TokensBefore::Some(state.mask()?.mask.clone().with(next)),
         })
     }

@@ -65,12 +65,11 @@ pub enum Grammar {
 /// Calls that may take the place of a reply.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Calls {
-    /// The text or the control token before a call.
-    pub opening_mark: &'static str,
+    /// The texts that begin a call, and the grammar of what follows each. Control tokens may be part of a text that
+    /// begins with one.
+    pub forms: Vec<(String, Grammar)>,
     /// The text after a call. A reply may end without it if it is a control token.
     pub closing_mark: Option<&'static str>,
-    /// The grammar of what follows the mark.
-    pub body: Box<Grammar>,
     /// Set if another call may follow the closing mark.
     pub may_repeat: bool,
 }
@@ -96,7 +95,7 @@ impl Grammar {
             Self::StructuralTag(tag) => tag.schemas(),
             Self::WithCalls { reply, calls } => {
                 let mut schemas = reply.schemas();
-                schemas.extend(calls.body.schemas());
+                schemas.extend(calls.forms.iter().flat_map(|(_, body)| body.schemas()));
                 schemas
             }
             Self::JsonObject | Self::Regex(_) | Self::Choices(_) | Self::Lark(_) => Vec::new(),
@@ -192,10 +191,11 @@ impl GrammarCompiler {
             }
             other => other,
         })?;
-        if let Grammar::WithCalls { calls, .. } = grammar
-            && let Some(headers) = self.reasoning_tokens.mark_headers(&self.tokenizer, calls.opening_mark)
-        {
-            constraint.begin_with(headers);
+        if let Grammar::WithCalls { calls, .. } = grammar {
+            let marks = calls.forms.iter().map(|(mark, _)| mark.as_str());
+            if let Some(headers) = self.reasoning_tokens.mark_headers(&self.tokenizer, marks) {
+                constraint.begin_with(headers);
+            }
         }
         if let Grammar::Call(functions) = grammar {
             let names = functions.iter().map(|(name, _)| name.as_str());
@@ -225,7 +225,7 @@ impl GrammarCompiler {
         match grammar {
             Grammar::JsonObject | Grammar::JsonSchema(_) | Grammar::Call(_) => Ok(()),
             Grammar::WithCalls { reply, calls } => {
-                self.check(&calls.body)?;
+                calls.forms.iter().try_for_each(|(_, body)| self.check(body))?;
                 self.check(reply)
             }
             Grammar::Regex(regex) => {
@@ -373,9 +373,12 @@ fn rule(
         Grammar::StructuralTag(tag) => tag.write(writer, schemas)?,
         Grammar::WithCalls { reply, calls } => {
             let reply = rule(reply, writer, schemas)?;
-            let body = rule(&calls.body, writer, schemas)?;
             let space = writer.terminal(CALL_SPACE);
-            let mut call = format!("{} {space} {body}", literal(calls.opening_mark));
+            let mut forms = Vec::new();
+            for (mark, body) in &calls.forms {
+                forms.push(format!("{} {space} {}", literal(mark), rule(body, writer, schemas)?));
+            }
+            let mut call = writer.rule(&forms.join(" | "));
             if let Some(mark) = calls.closing_mark {
                 call.push_str(&format!(" {space} {}", literal(mark)));
             }

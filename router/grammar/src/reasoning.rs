@@ -149,14 +149,25 @@ impl ReasoningTokens {
         [Some(reasoning.clone())].into_iter().chain(names.map(call)).collect()
     }
 
-    /// Returns the headers of an output that may begin with the mark of a call, if that is a control token. It stands
-    /// for its text.
-    pub(crate) fn mark_headers(&self, tokenizer: &Tokenizer, mark: &str) -> Option<Arc<[Header]>> {
-        let id =
-            tokenizer.token_id(mark).filter(|&id| id < tokenizer.vocab_size() && tokenizer.is_special(id))?;
-        let stands_for = self.env.tok_trie().greedy_tokenize(mark.as_bytes());
-        let call = Header { token_ids: vec![id], opens_reasoning: false, stands_for };
-        Some(self.headers.iter().cloned().chain([call]).collect())
+    /// Returns the headers of an output that may begin with one of the marks of calls, if those begin with control
+    /// tokens, or if each message has a header. A header stands for the text of its mark.
+    pub(crate) fn mark_headers<'a>(
+        &self,
+        tokenizer: &Tokenizer,
+        marks: impl Iterator<Item = &'a str>,
+    ) -> Option<Arc<[Header]>> {
+        let reasoning = self.headers.iter().find(|header| header.opens_reasoning);
+        let message = reasoning.map_or(&[][..], |header| &header.token_ids[..self.num_prompted]);
+        let call = |mark: &str| {
+            let begins = |ids: &Vec<u32>| {
+                self.has_content_header || ids.first().is_some_and(|id| tokenizer.is_special(*id))
+            };
+            let token_ids = self.written(tokenizer, mark).filter(begins)?;
+            let stands_for = self.env.tok_trie().greedy_tokenize(mark.as_bytes());
+            Some(Header { token_ids: [message, &token_ids].concat(), opens_reasoning: false, stands_for })
+        };
+        let calls: Vec<Header> = marks.filter_map(call).collect();
+        (!calls.is_empty()).then(|| self.headers.iter().cloned().chain(calls).collect())
     }
 
     /// Returns the text that stands before the arguments of a call in the grammar. None begins another.

@@ -46,11 +46,15 @@ fn kind_and_texts(grammar: &Grammar) -> (u8, Vec<String>) {
         }
         Grammar::WithCalls { reply, calls } => {
             let (kind, texts) = kind_and_texts(reply);
-            let marks = [calls.opening_mark, calls.closing_mark.unwrap_or_default()].map(str::to_owned);
-            let (body_kind, body) = kind_and_texts(&calls.body);
-            let kinds = [kind, body_kind].map(|kind| kind.to_string());
-            let others = kinds.into_iter().chain([calls.may_repeat.to_string()]).chain(marks);
-            (7, others.chain(body).chain(texts).collect())
+            let mut all = vec![kind.to_string(), calls.may_repeat.to_string()];
+            all.push(calls.closing_mark.unwrap_or_default().to_owned());
+            for (mark, body) in &calls.forms {
+                let (kind, texts) = kind_and_texts(body);
+                all.extend(
+                    [mark.clone(), kind.to_string(), texts.len().to_string()].into_iter().chain(texts),
+                );
+            }
+            (7, all.into_iter().chain(texts).collect())
         }
     }
 }

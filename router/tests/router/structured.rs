@@ -261,6 +261,13 @@ async fn each_format_with_marks_has_calls_beside_a_schema() {
                <arg_key>mode</arg_key>\n<arg_value>safe</arg_value>\n\
                <arg_key>days</arg_key>\n<arg_value>[1, 2]</arg_value>\n</tool_call>";
     let list = "[{\"name\": \"plan\", \"arguments\": {\"note\": \"a \\\"b\\\"\\n\", \"mode\": \"safe\", \"days\": [1, 2]}}]";
+    let named = "{\"note\": \"a \\\"b\\\"\\n\", \"mode\": \"safe\", \"days\": [1, 2]}";
+    let kimi = format!(
+        "<|tool_calls_section_begin|><|tool_call_begin|>functions.plan:0<|tool_call_argument_begin|>{named}\
+         <|tool_call_end|>"
+    );
+    let deepseek =
+        format!("<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>plan<｜tool▁sep｜>{named}<｜tool▁call▁end｜>");
     let (phi, command) =
         (format!("<|tool_call|>{list}<|/tool_call|>"), format!("<|START_ACTION|>{list}<|END_ACTION|>"));
     for (format, said) in [
@@ -268,6 +275,8 @@ async fn each_format_with_marks_has_calls_beside_a_schema() {
         (ToolFormat::GLM, glm),
         (ToolFormat::PHI4, &phi),
         (ToolFormat::COMMAND, &command),
+        (ToolFormat::KIMI, &kimi),
+        (ToolFormat::DEEPSEEK, &deepseek),
     ] {
         let style = ReplyStyle { tools: Some(format), ..ReplyStyle::default() };
         for (said, is_right) in
@@ -466,6 +475,19 @@ async fn required_calls_are_messages_in_the_harmony_format() {
             assert_eq!(reasoning, thought.unwrap_or_default());
             assert!(deltas().all(|delta| delta["content"].as_str().is_none_or(str::is_empty)), "{events:?}");
         }
+    }
+    // Beside a format, the header decides between a call and the format.
+    for (header, is_call) in [(header, true), ("<|channel|>final<|message|>", false)] {
+        let router = Router::start_with_replies(harmony(Some("hm"), header), style).await;
+        let fields = json!({"tools": tools, "guided_json": schema()});
+        let answer = router.post(CHAT, &chat(fields)).await.ok();
+        let message = &answer["choices"][0]["message"];
+        assert_eq!(
+            (message["reasoning_content"].as_str(), message["content"].is_null()),
+            (Some("hm"), is_call)
+        );
+        let arguments = &message["tool_calls"][0]["function"]["arguments"];
+        check(if is_call { arguments } else { &message["content"] }.as_str().unwrap());
     }
     // A call precedes nothing else, also where the reply would continue a message.
     let router = Router::start_with_replies(harmony(None, header), style).await;

@@ -15,8 +15,8 @@ fn grammar(reply: Grammar, opening_mark: &'static str, closing_mark: Option<&'st
         "additionalProperties": false});
     let schema =
         if closing_mark.is_some() { call } else { json!({"type": "array", "items": call, "minItems": 1}) };
-    let body = Box::new(Grammar::JsonSchema(schema.into()));
-    let calls = Calls { opening_mark, closing_mark, body, may_repeat: true };
+    let forms = vec![(opening_mark.to_owned(), Grammar::JsonSchema(schema.into()))];
+    let calls = Calls { forms, closing_mark, may_repeat: true };
     Grammar::WithCalls { reply: Box::new(reply), calls }
 }
 
@@ -25,7 +25,9 @@ fn ids(model: &ModelText, text: &str) -> Vec<u32> {
     let mut ids = Vec::new();
     let mut rest = text;
     while let Some(char) = rest.chars().next() {
-        let control = [MARK, "<think>", "</think>"].into_iter().find(|mark| rest.starts_with(mark));
+        let control = [MARK, "<think>", "</think>", "<S>", "<C>", "<A>"]
+            .into_iter()
+            .find(|mark| rest.starts_with(mark));
         let id = control.and_then(|mark| model.tokenizer.token_id(mark));
         let len = control.filter(|_| id.is_some()).map_or(char.len_utf8(), str::len);
         // The first tokens of the vocabulary are the bytes.
@@ -86,6 +88,36 @@ fn a_mark_may_be_a_control_token() {
         ("[TOOL_CALLS]yes", false),
         ("[TOOL_CALLS][]", false),
         ("yes[TOOL_CALLS][{\"a\":true}]", false),
+    ] {
+        assert_eq!(may_write(&constraint, &model, text), is_right, "{text}");
+    }
+}
+
+#[test]
+fn a_mark_may_have_several_control_tokens_around_a_name() {
+    let model = model_with(&[END, "<S>", "<C>", "<A>"], 1, &["yes"]);
+    let of_type = |kind: &str| {
+        let a = json!({"type": "object", "properties": {"a": {"type": kind}}, "required": ["a"],
+            "additionalProperties": false});
+        Grammar::JsonSchema(a.into())
+    };
+    let forms = vec![
+        ("<S><C>f:0<A>".to_owned(), of_type("boolean")),
+        ("<S><C>g:0<A>".to_owned(), of_type("integer")),
+    ];
+    let calls = Calls { forms, closing_mark: Some("<C>"), may_repeat: true };
+    let reply = Box::new(Grammar::Choices(vec!["yes".into()]));
+    let constraint = compiler(&model).compile(&Grammar::WithCalls { reply, calls }).unwrap();
+    for (text, is_right) in [
+        ("yes", true),
+        ("<S><C>f:0<A>{\"a\":true}", true),
+        ("<S><C>g:0<A> {\"a\":1}", true),
+        ("<S><C>g:0<A>{\"a\":true}", false),
+        ("<S><C>h:0<A>{\"a\":true}", false),
+        ("<S>yes", false),
+        ("<S><C>yes", false),
+        ("<C>f:0<A>{\"a\":true}", false),
+        ("yes<S><C>f:0<A>{\"a\":true}", false),
     ] {
         assert_eq!(may_write(&constraint, &model, text), is_right, "{text}");
     }

@@ -1,6 +1,8 @@
 //! JSON arguments after a name, in a section of calls, each between marks of its own.
 
-use super::format::{CallStart, Header, Syntax, ToolFormat, read_named, skip_mark, split_header};
+use super::format::{
+    CallBody, CallForm, CallStart, Header, Syntax, ToolFormat, read_named, skip_mark, split_header,
+};
 use crate::signature::Signature;
 
 const SECTION: &str = "<｜tool▁calls▁begin｜>";
@@ -21,7 +23,10 @@ impl ToolFormat {
         closing_marks: &["```", "<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>"],
         separators: &[],
         allows_unmarked_calls: false,
-        call_form: None,
+        call_form: Some(CallForm {
+            body: CallBody::Named { before_name: CALL, after_name: SEPARATOR },
+            closing_mark: Some("<｜tool▁call▁end｜>"),
+        }),
         read_start,
     });
 }

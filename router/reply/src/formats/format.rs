@@ -42,6 +42,11 @@ pub enum CallBody {
     /// A list of such objects.
     ObjectList,
     Tagged(&'static TaggedCall),
+    /// A name between these texts, which may be control tokens, then its arguments as an object.
+    Named {
+        before_name: &'static str,
+        after_name: &'static str,
+    },
 }
 
 /// The kind of text found where a call may begin. Positions are bytes of that text.
@@ -93,8 +98,7 @@ impl ToolFormat {
 
     /// Returns the form in which a grammar can hold calls.
     ///
-    /// There is none in formats without a mark before calls, because only a mark tells a call from other text, and in
-    /// those with control tokens inside calls, which no grammar contains.
+    /// There is none in formats without a mark before calls, because only a mark tells a call from other text.
     pub fn call_form(self) -> Option<CallForm> {
         self.0.call_form
     }

@@ -1,6 +1,6 @@
 //! Messages with a recipient in the harmony format; `channels.rs` separates the messages.
 
-use super::format::{CallStart, Header, Syntax, ToolFormat, read_named, split_header};
+use super::format::{CallBody, CallForm, CallStart, Header, Syntax, ToolFormat, read_named, split_header};
 use crate::channels::{CHANNEL, MESSAGE, RECIPIENT, START};
 use crate::signature::Signature;
 
@@ -15,7 +15,13 @@ impl ToolFormat {
         closing_marks: &[],
         separators: &[],
         allows_unmarked_calls: false,
-        call_form: None,
+        call_form: Some(CallForm {
+            body: CallBody::Named {
+                before_name: "commentary to=functions.",
+                after_name: " <|constrain|>json<|message|>",
+            },
+            closing_mark: None,
+        }),
         read_start,
     });
 }

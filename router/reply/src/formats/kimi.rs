@@ -1,6 +1,8 @@
 //! JSON arguments after a call's id, which contains the name, in a section of calls.
 
-use super::format::{CallStart, Header, Syntax, ToolFormat, read_named, skip_mark, split_header};
+use super::format::{
+    CallBody, CallForm, CallStart, Header, Syntax, ToolFormat, read_named, skip_mark, split_header,
+};
 use crate::signature::Signature;
 
 const SECTION: &str = "<|tool_calls_section_begin|>";
@@ -18,7 +20,13 @@ impl ToolFormat {
         closing_marks: &["<|tool_call_end|>", "<|tool_calls_section_end|>"],
         separators: &[],
         allows_unmarked_calls: false,
-        call_form: None,
+        call_form: Some(CallForm {
+            body: CallBody::Named {
+                before_name: "<|tool_call_begin|>functions.",
+                after_name: ":0<|tool_call_argument_begin|>",
+            },
+            closing_mark: Some("<|tool_call_end|>"),
+        }),
         read_start,
     });
 }

@@ -220,30 +220,36 @@ impl Tools {
     pub fn calls_beside_format(&self, style: ReplyStyle) -> Option<ToolFormat> {
         let format = style.tools.unwrap_or(ToolFormat::HERMES);
         let may_call = !self.must_call() && !self.callable().is_empty() && !style.ignores_calls;
-        Some(format).filter(|format| format.call_form().is_some() && may_call)
+        // Without their headers, messages cannot be told apart.
+        let has_headers = format != ToolFormat::HARMONY || style.required_calls() == format;
+        Some(format).filter(|format| format.call_form().is_some() && may_call && has_headers)
     }
 
     /// Returns the grammar of calls after their mark, if it can hold any of the tools.
     fn marked_calls(&self, format: ToolFormat) -> Option<Calls> {
         let CallForm { body, closing_mark } = format.call_form()?;
         let is_list = matches!(body, CallBody::ObjectList);
-        let body = match body {
-            CallBody::Object => Grammar::JsonSchema(self.calls_schema(false)),
+        let mark = format.opening_marks().first().copied().unwrap_or_default();
+        let one = |body| vec![(mark.to_owned(), body)];
+        let forms = match body {
+            CallBody::Object => one(Grammar::JsonSchema(self.calls_schema(false))),
             CallBody::ObjectList => {
                 let mut list = self.calls_schema(true);
                 if !self.is_parallel {
                     list.schema["maxItems"] = 1.into();
                 }
-                Grammar::JsonSchema(list)
+                one(Grammar::JsonSchema(list))
             }
-            CallBody::Tagged(call) => Grammar::StructuralTag(self.tagged_calls(call)?),
+            CallBody::Tagged(call) => one(Grammar::StructuralTag(self.tagged_calls(call)?)),
+            CallBody::Named { before_name, after_name } => {
+                let form = |tool: &Tool| {
+                    let mark = format!("{mark}{before_name}{}{after_name}", tool.name);
+                    (mark, Grammar::JsonSchema(JsonSchema::new(tool.arguments_schema(), tool.is_strict)))
+                };
+                self.callable().into_iter().map(form).collect()
+            }
         };
-        Some(Calls {
-            opening_mark: format.opening_marks().first().copied().unwrap_or_default(),
-            closing_mark,
-            body: Box::new(body),
-            may_repeat: self.is_parallel && !is_list,
-        })
+        Some(Calls { forms, closing_mark, may_repeat: self.is_parallel && !is_list })
     }
 
     /// Returns the form of one call with tags around its arguments, if tags can hold those of any tool.
