@@ -68,7 +68,7 @@ pub struct TokenPieces {
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(untagged)]
 pub enum TokenPiece {
-    /// The id.
+    /// Only the id of the token.
     Id(u32),
     /// The id and the text.
     Piece { id: u32, piece: String },
