@@ -44,6 +44,9 @@ def main() -> int:
         return _report(options.output)
     environment = _environment(options)
     facts = _look(environment)
+    if "problem" in facts and not options.interpreter:
+        print(f"error: the GPU cannot be examined: {facts['problem']}", file=sys.stderr)
+        return CODE_IF_WRONG
     is_gpu = facts.get("is_gpu", False) and not options.interpreter
     if not is_gpu:
         environment |= plan.INTERPRETED

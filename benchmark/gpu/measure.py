@@ -9,6 +9,7 @@ import platform
 import sys
 import tempfile
 import time
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -156,12 +157,11 @@ def _tiers(options: argparse.Namespace, device: str, lines: Lines) -> None:
 
 def machine() -> dict[str, Any]:
     import numpy
-    import transformers
     import triton
 
     facts: dict[str, Any] = {
         "python": platform.python_version(), "torch": torch.__version__, "triton": triton.__version__,
-        "transformers": transformers.__version__, "numpy": numpy.__version__, "cores": os.cpu_count(),
+        "transformers": metadata.version("transformers"), "numpy": numpy.__version__, "cores": os.cpu_count(),
         "is_gpu": torch.cuda.is_available(),
     }  # fmt: skip
     if facts["is_gpu"]:

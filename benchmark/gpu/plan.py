@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpu.phases import Phase
@@ -113,6 +113,7 @@ def interpreter_stages(scratch: Path, launcher: Path | None, cores: int) -> list
 def selected(stages: Sequence[Stage], only: Sequence[str]) -> list[Stage]:
     """Returns the phases whose names begin with one of `only`, and those that they need.
 
+    The last stage with such a phase gets the whole rest of the time.
     Raises UnknownPhaseError if no phase begins with one of them, because a run without phases would report no problem.
     """
     if not only:
@@ -127,10 +128,9 @@ def selected(stages: Sequence[Stage], only: Sequence[str]) -> list[Stage]:
         if not more:
             break
         wanted |= more
-    return [
-        Stage(stage.name, [phase for phase in stage.phases if phase.name in wanted], stage.width, stage.share)
-        for stage in stages
-    ]
+    chosen = [replace(stage, phases=[one for one in stage.phases if one.name in wanted]) for stage in stages]
+    chosen = [stage for stage in chosen if stage.phases]
+    return [*chosen[:-1], replace(chosen[-1], share=1.0)]
 
 
 def model_names(asked: Sequence[str] | None) -> list[str]:

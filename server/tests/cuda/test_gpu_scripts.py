@@ -225,6 +225,9 @@ def test_the_phases_of_a_run_fit_into_its_time() -> None:
             assert all(needed not in known or known.index(needed) < known.index(phase.name) for needed in phase.after)
     only = plan.selected(stages, ["traffic-int8"])
     assert [phase.name for stage in only for phase in stage.phases] == ["weights-small", "traffic-int8"]
+    assert [stage.share for stage in only] == [1.0], "the last stage gets all the time"
+    both = plan.selected(stages, ["steps-llama-1b"])
+    assert [stage.share for stage in both] == [stage.share for stage in stages]
 
 
 def test_every_measuring_program_belongs_to_a_phase() -> None:
@@ -280,6 +283,18 @@ def test_an_unknown_phase_is_refused_before_results_are_lost(
     assert "`--only` is `stesp`" in said
     assert "limits" in said
     assert ("steps-llama-8b" if on_gpu else "steps-tiny") in said
+
+
+@pytest.mark.parametrize("flags", [[], ["--interpreter"]])
+def test_a_gpu_that_cannot_be_examined_is_not_replaced_by_the_interpreter(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str]
+) -> None:
+    from gpu import __main__ as program
+
+    monkeypatch.setattr(program, "_look", lambda _environment: {"problem": "nothing in 90 s"})
+    monkeypatch.setattr(sys, "argv", ["gpu", "--output", str(tmp_path), "--only", "stesp", *flags])
+    assert program.main() == (program.CODE_IF_REFUSED if flags else program.CODE_IF_WRONG)
+    assert ("the GPU cannot be examined: nothing in 90 s" in capsys.readouterr().err) == (not flags)
 
 
 def test_percentiles_and_tables() -> None:
