@@ -62,7 +62,8 @@ class Compiled:
     """The result of compiling a variant.
 
     spilled_bytes: per thread, in its stack and elsewhere. products: distinct tensor-core instructions. copies_tensors:
-    True if the device's copy engine is used. warps: distinct ways in which warps share products. f32_sums: separate
+    True if the device's copy engine is used. inexact_divisions: those that IEEE 754 does
+    not determine. warps: distinct ways in which warps share products. f32_sums: separate
     additions of f32.
     """
 
@@ -72,6 +73,7 @@ class Compiled:
     registers: int
     spilled_bytes: int
     shared_bytes: int
+    inexact_divisions: int
     products: list[str]
     copies_tensors: bool
     warps: list[str]
@@ -136,6 +138,7 @@ def _compile(module: str, variant: Variant, card: Card) -> Compiled:
         registers=taken.registers,
         spilled_bytes=taken.spilled_bytes,
         shared_bytes=compiled.metadata.shared,
+        inexact_divisions=compiled.asm["ptx"].count("div.full"),
         products=sorted(set(_PRODUCT.findall(compiled.asm["ptx"]))),
         warps=sorted(set(re.findall(r"warpsPerCTA = (\[[\d, ]+\])", _encodings(compiled.asm["ttgir"])))),
         f32_sums=len(re.findall(r"\badd(?:\.rn)?\.f32", compiled.asm["ptx"])),

@@ -30,4 +30,5 @@ def test_kernels_compile_for_hopper_and_use_its_matrix_units(hopper: dict[str, d
             # One kind of instruction on every path, because bits would differ between two.
             assert kernel.products, kernel
             assert all(name.startswith("wgmma.mma_async.sync.aligned.m64") for name in kernel.products), kernel
+        assert kernel.kernel != "_quantize_kernel" or kernel.inexact_divisions == 0, kernel
         assert kernel.copies_tensors == kernel.name.endswith("tma"), kernel
