@@ -362,9 +362,11 @@ class _Assembly:
         )  # fmt: skip
         unpacked = min(unpacked, MAX_UNPACKED_BYTES)
         gathered = 0 if self._flash is None else flash.MAX_GATHERED_BYTES
-        return (
-            gathered + limits.num_rows * features + logits + partial + rope_bytes + unpacked + num_graphs * GRAPH_BYTES
-        )
+        steps = limits.num_rows * features + unpacked
+        if num_graphs:
+            # The memory of graphs is their own, and launched steps need as much again.
+            steps += steps + num_graphs * GRAPH_BYTES
+        return steps + gathered + logits + partial + rope_bytes
 
     def _info(self, pool: KvPool, states: StatePool | None) -> BackendInfo:
         layout, limits = self._layout, self._limits
