@@ -272,7 +272,7 @@ gpu-check: ## check and measure the cuda backend on a GPU: PYTHON=python3.12
 
 gpu-bundle: SHIP = 1
 gpu-bundle: .tools/.stamp ##- collect in .gpu/ what `make gpu-check` needs on a machine without Rust or network
-	cargo build --release -p trunkline-launcher -p trunkline-router $(OPTIMISED)
+	cargo build --release -p trunkline-launcher -p trunkline-router -p trunkline-kernels-python $(OPTIMISED)
 	scripts/gpu-bundle.sh $(BIN)
 
 ##@ Regenerate

@@ -17,11 +17,11 @@ PROGRAMS = ("steps", "requests", "transformers", "tiers", "fast")
 # The model whose K and V are copied to the host and back.
 TIERS_MODEL = "llama-8b"
 KV_DTYPES = ("auto", "int8", "fp8", "int4")
-# The kernels compiled without a GPU: model, KV dtype, compute capability.
+# The kernels compiled without a GPU: model, KV dtype, dtype of activations, compute capability.
 COMPILED = (
-    *(("llama-1b", dtype, "9.0") for dtype in KV_DTYPES), ("llama-8b-fp8", "auto", "9.0"),
-    ("llama-8b-fp8", "fp8", "8.0"), ("llama-1b", "auto", "8.9"), ("llama-1b", "auto", "10.0"),
-    ("llama-8b-fp8", "auto", "12.0"),
+    *(("llama-1b", dtype, "bf16", "9.0") for dtype in KV_DTYPES), ("llama-8b-fp8", "auto", "bf16", "9.0"),
+    ("llama-1b", "auto", "f32", "9.0"), ("llama-8b-fp8", "fp8", "bf16", "8.0"), ("llama-1b", "auto", "bf16", "8.9"),
+    ("llama-1b", "auto", "bf16", "10.0"), ("llama-8b-fp8", "auto", "bf16", "12.0"),
 )  # fmt: skip
 INTERPRETED = {
     "TRITON_INTERPRET": "1", "GPU_CHECK_PATCH_ONCE": "1", "OMP_NUM_THREADS": "1",
@@ -164,10 +164,13 @@ def _traffic(dtype: str, launcher: Path, model: Path, shape: str, limit_s: float
     return _module(f"traffic-{dtype}", "gpu.traffic", arguments, limit_s, after)
 
 
-def _dry(model: str, dtype: str, capability: str) -> Phase:
+def _dry(model: str, kv_dtype: str, dtype: str, capability: str) -> Phase:
     """Returns a phase that compiles kernels, and so does not use the interpreter."""
-    arguments = ["-m", "gpu.dry", "--model", model, "--kv-cache-dtype", dtype, "--capability", capability]
-    return Phase(f"compile-{model}-{dtype}-{capability}", arguments, 600, environment={"TRITON_INTERPRET": "0"})
+    arguments = [
+        "-m", "gpu.dry", "--model", model, "--kv-cache-dtype", kv_dtype, "--dtype", dtype, "--capability", capability
+    ]  # fmt: skip
+    name = f"compile-{model}-{dtype}-{kv_dtype}-{capability}"
+    return Phase(name, arguments, 600, environment={"TRITON_INTERPRET": "0"})
 
 
 def _pytest(path: Path, limit_s: float) -> Phase:

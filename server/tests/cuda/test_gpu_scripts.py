@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import os
 import select
+import signal
 import subprocess
 import sys
+import tarfile
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +127,52 @@ time.sleep(600)
     assert len(results["figures"]["m"]["decode"]) == 2, "what it said before it hung is there"
     assert "- hangs: over its limit of 60 s" in (tmp_path / "gpu.md").read_text()
     assert report.problems(tmp_path) == ["hangs: over its limit of 60 s"]
+
+
+def test_phases_end_with_a_run_that_is_killed(tmp_path: Path) -> None:
+    process = tmp_path / "process"
+    hangs = f"import os, pathlib, time; pathlib.Path({str(process)!r}).write_text(str(os.getpid())); time.sleep(600)"
+    program = f"""
+import pathlib, time
+from gpu.phases import Conductor, Phase
+conductor = Conductor(pathlib.Path({str(tmp_path)!r}), time.monotonic() + 600, {{}})
+conductor.run([Phase("hangs", ["-c", {hangs!r}], 600.0)], 1)
+"""
+    environment = {**os.environ, "PYTHONPATH": PATHS[0]}
+    with subprocess.Popen([sys.executable, "-c", program], env=environment, stdout=subprocess.DEVNULL) as conductor:
+        deadline = time.monotonic() + 30
+        while not (process.exists() and process.read_text()):
+            assert time.monotonic() < deadline, "the phase did not start"
+            time.sleep(0.02)
+        conductor.kill()
+    assert has_ended(int(process.read_text()))
+
+
+def test_a_phase_is_killed_after_its_limit_even_if_it_ignores_every_request(tmp_path: Path) -> None:
+    from gpu.process import end_with
+
+    program = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
+    with subprocess.Popen([sys.executable, "-c", program], preexec_fn=partial(end_with, os.getpid(), 0.2)) as process:
+        assert process.wait(30) == -signal.SIGALRM
+
+
+def test_one_archive_has_all_results_and_weights_are_kept(tmp_path: Path) -> None:
+    from gpu import __main__ as program
+    from gpu.lines import Lines
+
+    output = tmp_path / "results"
+    output.mkdir()
+    Lines(output / "results.jsonl", "steps").begin(60.0)
+    program._save(output, tmp_path / "all.tar.gz")
+    with tarfile.open(tmp_path / "all.tar.gz") as tar:
+        assert {"gpu/results.jsonl", "gpu/gpu.md", "gpu/gpu.json"} <= set(tar.getnames())
+    with program._scratch(tmp_path, keeps=True) as kept:
+        (kept / "model").touch()
+    with program._scratch(tmp_path, keeps=True) as again:
+        assert (again / "model").exists()
+    with program._scratch(tmp_path, keeps=False) as other:
+        assert not list(other.iterdir())
+    assert not other.exists()
 
 
 def test_phases_without_time_left_are_listed(tmp_path: Path) -> None:
@@ -306,3 +355,13 @@ def test_percentiles_and_tables() -> None:
     assert len(set(prompt(3, 50, 1000))) > 30
     assert table([{"a": 1, "b": {"p50": 2.0}}])[0] == "| a | b p50 |"
     assert line_chart("m", "batch", {"x": [(1, 2.0), (8, 9.0)]}).count("<polyline") == 1
+
+
+def test_a_missing_module_is_named_with_its_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from gpu import measure
+
+    (tmp_path / "made_by_newer.py").write_text("raise RuntimeError('generated with version 9')")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(measure, "NEEDED", ("json", "made_by_newer", "no_such_module"))
+    found = measure.machine()["missing"]
+    assert found == "made_by_newer (generated with version 9), no_such_module (No module named 'no_such_module')"
