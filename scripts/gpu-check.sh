@@ -21,4 +21,9 @@ export PYTHONPATH="$PWD/benchmark:$PWD/server${PYTHONPATH:+:$PYTHONPATH}"
 if [ -e "$BUNDLE/_kernels.abi3.so" ] && ! cmp -s "$BUNDLE/_kernels.abi3.so" server/trunkline_server/_kernels.abi3.so; then
     cp --remove-destination "$BUNDLE/_kernels.abi3.so" server/trunkline_server/
 fi
+"$PYTHON" -c "import sys; from importlib.util import find_spec; sys.exit(not all(map(find_spec, sys.argv[1:])))" \
+    torch triton numpy safetensors || {
+    echo "error: $PYTHON lacks torch, triton, numpy or safetensors; hint: set PYTHON to a Python 3.12 that has them" >&2
+    exit 1
+}
 exec "$PYTHON" -m gpu "${ARGUMENTS[@]}" "$@"

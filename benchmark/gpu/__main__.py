@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu import plan, report
+from gpu.compiled_cache import unpack
 from gpu.lines import Lines
 from gpu.phases import Conductor, ended_with_this_process
 
@@ -35,6 +36,8 @@ SCRATCH_BYTES = 40 << 30
 MEMORY_FOLDER = Path("/dev/shm")
 # The name of a scratch folder that is kept.
 KEPT = "trunkline-gpu-check"
+# In the bundle: kernels compiled for this card.
+CACHE = "triton-cache.tar.gz"
 CODE_IF_WRONG = 1
 # The exit code of argparse for an invalid argument.
 CODE_IF_REFUSED = 2
@@ -45,6 +48,11 @@ LOOK = "import json; from gpu.measure import machine; print(json.dumps(machine()
 def main() -> int:
     began = time.monotonic()
     options = _options()
+    if options.plan:
+        cores = len(os.sched_getaffinity(0))
+        stages = plan.device_stages(Path(), options.launcher or Path(), plan.model_names(options.models), cores)
+        print("# OUT: a folder whose files are kept", *plan.window(stages), sep="\n")
+        return 0
     if options.report:
         return _report(options.output)
     environment = _environment(options)
@@ -56,6 +64,9 @@ def main() -> int:
     if not is_gpu:
         environment |= plan.INTERPRETED
         print("== no NVIDIA GPU: kernels run in Triton's interpreter on tiny shapes, so times mean nothing", flush=True)
+    bundled = options.bundle / CACHE if options.bundle is not None else None
+    if is_gpu and bundled is not None and bundled.exists():
+        facts["kernels_from_bundle"] = unpack(bundled, Path(environment["TRITON_CACHE_DIR"]))
     if facts.get("missing", "nothing") != "nothing":
         print(f"warning: phases will fail, because modules are missing: {facts['missing']}", file=sys.stderr)
     minutes = options.minutes or (MINUTES if is_gpu else INTERPRETER_MINUTES)
@@ -179,6 +190,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--archive", type=Path, metavar="FILE", help="also write all results into one tar.gz")
     parser.add_argument("--output", type=Path, default=plan.ROOT / "benchmark/results/gpu", help="folder for results")
     parser.add_argument("--interpreter", action="store_true", help="run on the CPU even if there is a GPU")
+    parser.add_argument("--plan", action="store_true", help="only print the commands of a window of 45 minutes")
     parser.add_argument("--report", action="store_true", help="only rewrite the summary of the results in --output")
     options = parser.parse_args()
     options.output = options.output.absolute()

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import pkgutil
 import sys
 import tempfile
@@ -33,6 +34,7 @@ from trunkline_server.backends.cuda.device import Graph, HostDevice
 from trunkline_server.backends.cuda.kernels.card import Card
 from trunkline_server.weights.checkpoint import open_checkpoint
 
+from gpu.assumptions import CHECKS, Place
 from gpu.lines import Lines
 from gpu.process import phase_lines
 from gpu.shapes import NAMES, is_fp8, shape_of, write_model
@@ -146,13 +148,25 @@ def run(model: str, kv_cache_dtype: str, dtype: str, capability: str, lines: Lin
     lines.check(name, holds=dry.launched.total() > 0)
 
 
+def run_check(name: str, capability: str) -> None:
+    """Compiles the kernels of a check of `gpu.assumptions`, whose results mean nothing."""
+    major, minor = map(int, capability.split("."))
+    as_on(Card((major, minor), PROCESSORS[capability]))
+    with torch.inference_mode():
+        CHECKS[name](Place("cpu", is_gpu=True), Lines(Path(os.devnull), "dry"))
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", choices=NAMES, default="llama-1b")
+    parser.add_argument("--model", choices=("small", *NAMES), default="llama-1b")
+    parser.add_argument("--check", choices=("products", "attention"), help="compile for `gpu.assumptions` instead")
     parser.add_argument("--kv-cache-dtype", default="auto")
     parser.add_argument("--dtype", choices=sorted(DTYPES), default="bf16", help="of activations")
     parser.add_argument("--capability", choices=sorted(PROCESSORS), default="9.0", help="compute capability")
     options = parser.parse_args()
+    if options.check is not None:
+        run_check(options.check, options.capability)
+        return 0
     run(options.model, options.kv_cache_dtype, options.dtype, options.capability, phase_lines())
     return 0
 

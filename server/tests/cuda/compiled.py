@@ -105,7 +105,8 @@ def _compile_in_subprocess(modules: Sequence[str], cards: Sequence[str]) -> str:
     return ended.stdout
 
 
-def _compile(module: str, variant: Variant, card: Card) -> Compiled:
+def compile_variant(variant: Variant, card: Card) -> Any:
+    """Returns Triton's compiled kernel."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
@@ -117,7 +118,7 @@ def _compile(module: str, variant: Variant, card: Card) -> Compiled:
     names = variant.kernel.arg_names
     types = {name: "constexpr" if name in variant.constants else variant.types.get(name, "i32") for name in names}
     is_aligned = [types[name].startswith("*") or name in variant.aligned for name in names]
-    compiled = triton.compile(
+    return triton.compile(
         ASTSource(
             variant.kernel,
             types,
@@ -127,6 +128,10 @@ def _compile(module: str, variant: Variant, card: Card) -> Compiled:
         target=target,
         options={"num_warps": variant.num_warps, "num_stages": variant.num_stages, "enable_fp_fusion": False},
     )
+
+
+def _compile(module: str, variant: Variant, card: Card) -> Compiled:
+    compiled = compile_variant(variant, card)
     with tempfile.NamedTemporaryFile(suffix=".cubin") as cubin:
         cubin.write(compiled.asm["cubin"])
         cubin.flush()

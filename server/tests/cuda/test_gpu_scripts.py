@@ -235,7 +235,7 @@ def test_a_run_that_was_cut_off_has_a_summary(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-def test_every_figure_is_measured_and_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str) -> None:
+def test_every_figure_is_measured_and_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from gpu import measure, report
 
     monkeypatch.setenv("GPU_CHECK_RESULTS", str(tmp_path / "results.jsonl"))
@@ -266,6 +266,7 @@ def test_the_phases_of_a_run_fit_into_its_time() -> None:
     stages = plan.device_stages(Path("/scratch"), Path("/bin/trunkline"), plan.model_names(None), 16)
     names = [phase.name for stage in stages for phase in stage.phases]
     assert len(names) == len(set(names))
+    assert not {"tests-gpu_scripts", "tests-tiers", "tests-compile_cards"} & set(names), "they need no GPU"
     assert {"assumptions-products", "traffic-int4", "tests-linear", "steps-llama-8b", "requests-llama-1b"} <= set(names)
     for stage in stages:
         known = [phase.name for phase in stage.phases]
@@ -277,6 +278,21 @@ def test_the_phases_of_a_run_fit_into_its_time() -> None:
     assert [stage.share for stage in only] == [1.0], "the last stage gets all the time"
     both = plan.selected(stages, ["steps-llama-1b"])
     assert [stage.share for stage in both] == [stage.share for stage in stages]
+
+
+def test_a_window_runs_everything_but_transformers_in_commands_of_ten_minutes() -> None:
+    from gpu import plan
+
+    stages = plan.device_stages(Path("/scratch"), Path("/bin/trunkline"), plan.model_names(None), 16)
+    chosen = {
+        phase.name for _, names in plan.WINDOW for stage in plan.selected(stages, names) for phase in stage.phases
+    }
+    left = {phase.name for stage in stages for phase in stage.phases} - chosen
+    assert {name.split("-")[0] for name in left} == {"transformers"}
+    # A minute of each command is for imports and the archive, and some of the window for starting the machine.
+    assert all(minutes <= 9 for minutes, _ in plan.WINDOW)
+    assert sum(minutes + 1 for minutes, _ in plan.WINDOW) <= 40
+    assert sum(line.startswith("scripts/gpu-check.sh ") for line in plan.window(stages)) == len(plan.WINDOW)
 
 
 def test_every_measuring_program_belongs_to_a_phase() -> None:
@@ -344,6 +360,38 @@ def test_a_gpu_that_cannot_be_examined_is_not_replaced_by_the_interpreter(
     monkeypatch.setattr(sys, "argv", ["gpu", "--output", str(tmp_path), "--only", "stesp", *flags])
     assert program.main() == (program.CODE_IF_REFUSED if flags else program.CODE_IF_WRONG)
     assert ("the GPU cannot be examined: nothing in 90 s" in capsys.readouterr().err) == (not flags)
+
+
+_COMPILES_TWICE = """
+import pathlib, shutil, sys
+from triton import knobs
+from tests.cuda import attention_variants
+from tests.cuda.compiled import HOPPER, compile_variant
+from gpu.compiled_cache import pack, unpack
+
+(variant,) = [one for one in attention_variants.variants() if one.name == "merge"]
+first, second, archive = (pathlib.Path(name) for name in sys.argv[1:])
+hits = []
+knobs.compilation.listener = lambda *, cache_hit, **_: hits.append(cache_hit)
+for folder in (first, second):
+    knobs.cache.dir = str(folder)
+    compile_variant(variant, HOPPER)
+    if folder == first:
+        assert pack(first, archive) == 1
+        shutil.rmtree(first)
+        assert unpack(archive, second) == 1
+print(hits)
+"""
+
+
+def test_kernels_compiled_elsewhere_are_found(tmp_path: Path) -> None:
+    """The second compilation has another folder, as on another machine, and the first folder is gone."""
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    environment["PYTHONPATH"] = os.pathsep.join(PATHS)
+    command = [sys.executable, "-c", _COMPILES_TWICE, *(str(tmp_path / name) for name in ("one", "two", "all.tar.gz"))]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout == "[False, True]\n"
 
 
 def test_percentiles_and_tables() -> None:
