@@ -111,6 +111,7 @@ def _save(output: Path, archive: Path | None) -> None:
     """Writes the summary, and replaces the archive by one of the whole output folder."""
     report.write(output)
     if archive is not None:
+        archive.parent.mkdir(parents=True, exist_ok=True)
         part = archive.with_name(f".{archive.name}")
         with tarfile.open(part, "w:gz", compresslevel=1) as tar:
             tar.add(output, arcname="gpu")

@@ -163,8 +163,8 @@ def test_one_archive_has_all_results_and_weights_are_kept(tmp_path: Path) -> Non
     output = tmp_path / "results"
     output.mkdir()
     Lines(output / "results.jsonl", "steps").begin(60.0)
-    program._save(output, tmp_path / "all.tar.gz")
-    with tarfile.open(tmp_path / "all.tar.gz") as tar:
+    program._save(output, tmp_path / "new/all.tar.gz")
+    with tarfile.open(tmp_path / "new/all.tar.gz") as tar:
         assert {"gpu/results.jsonl", "gpu/gpu.md", "gpu/gpu.json"} <= set(tar.getnames())
     with program._scratch(tmp_path, keeps=True) as kept:
         (kept / "model").touch()
