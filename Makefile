@@ -271,9 +271,9 @@ gpu-check: ## check and measure the cuda backend on a GPU: PYTHON=python3.12
 	PYTHON=$(PYTHON) scripts/gpu-check.sh $(ARGS)
 
 gpu-bundle: SHIP = 1
-gpu-bundle: .tools/.stamp ##- collect in .gpu/ what `make gpu-check` needs on a machine without Rust or network
-	cargo build --release -p trunkline-launcher -p trunkline-router $(OPTIMISED)
-	scripts/gpu-bundle.sh $(BIN)
+gpu-bundle: .tools/.stamp ##- collect in .gpu/ what `make gpu-check` needs elsewhere; GPU_PYTHON=python3.12: with compiled kernels
+	cargo build --release -p trunkline-launcher -p trunkline-router -p trunkline-kernels-python $(OPTIMISED)
+	scripts/gpu-bundle.sh $(BIN) $(GPU_PYTHON)
 
 ##@ Regenerate
 proto: .venv-test/.stamp ## regenerate the Python stubs and the Rust types from proto/

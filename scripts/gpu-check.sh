@@ -18,12 +18,12 @@ elif [[ " $* " != *" --launcher"* ]]; then
     echo "warning: $BUNDLE/bin/trunkline is missing, so nothing is checked through HTTP; hint: run \`make gpu-bundle\`" >&2
 fi
 export PYTHONPATH="$PWD/benchmark:$PWD/server${PYTHONPATH:+:$PYTHONPATH}"
-for module in torch triton numpy safetensors transformers grpc google.protobuf pytest; do
-    "$PYTHON" -c "import importlib.util, sys; sys.exit(importlib.util.find_spec('$module') is None)" 2>/dev/null ||
-        echo "warning: $PYTHON has no $module, so phases that need it fail; hint: set PYTHON, or run \`make gpu-bundle\` on a machine with network" >&2
-done
-"$PYTHON" -c "import torch, triton" || {
-    echo "error: $PYTHON lacks torch or triton; hint: set PYTHON to a Python 3.12 that has them" >&2
+if [ -e "$BUNDLE/_kernels.abi3.so" ] && ! cmp -s "$BUNDLE/_kernels.abi3.so" server/trunkline_server/_kernels.abi3.so; then
+    cp --remove-destination "$BUNDLE/_kernels.abi3.so" server/trunkline_server/
+fi
+"$PYTHON" -c "import sys; from importlib.util import find_spec; sys.exit(not all(map(find_spec, sys.argv[1:])))" \
+    torch triton numpy safetensors || {
+    echo "error: $PYTHON lacks torch, triton, numpy or safetensors; hint: set PYTHON to a Python 3.12 that has them" >&2
     exit 1
 }
 exec "$PYTHON" -m gpu "${ARGUMENTS[@]}" "$@"

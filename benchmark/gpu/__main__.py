@@ -3,25 +3,29 @@
 PYTHONPATH=benchmark:server python -m gpu [--launcher PATH] [--minutes 8.7] [--output DIR] [--only NAME ...]
 
 Each phase is a separate process with a time limit. It appends each result to `results.jsonl` at once, and the summary
-is rewritten after each stage. `--report` only rewrites the summary. Without a GPU, or with `--interpreter`, the same
-programs run on the smallest shapes in Triton's interpreter.
+and the archive are rewritten after each phase. `--report` only rewrites the summary. Without a GPU, or with
+`--interpreter`, the same programs run on the smallest shapes in Triton's interpreter.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from gpu import plan, report
+from gpu.compiled_cache import unpack
 from gpu.lines import Lines
 from gpu.phases import Conductor, ended_with_this_process
 
@@ -30,6 +34,10 @@ LOOK_S = 90.0
 # The size of the weights of all models.
 SCRATCH_BYTES = 40 << 30
 MEMORY_FOLDER = Path("/dev/shm")
+# The name of a scratch folder that is kept.
+KEPT = "trunkline-gpu-check"
+# In the bundle: kernels compiled for this card.
+CACHE = "triton-cache.tar.gz"
 CODE_IF_WRONG = 1
 # The exit code of argparse for an invalid argument.
 CODE_IF_REFUSED = 2
@@ -40,28 +48,43 @@ LOOK = "import json; from gpu.measure import machine; print(json.dumps(machine()
 def main() -> int:
     began = time.monotonic()
     options = _options()
+    if options.plan:
+        cores = len(os.sched_getaffinity(0))
+        stages = plan.device_stages(Path(), options.launcher or Path(), plan.model_names(options.models), cores)
+        print("# OUT: a folder whose files are kept", *plan.window(stages), sep="\n")
+        return 0
     if options.report:
         return _report(options.output)
     environment = _environment(options)
     facts = _look(environment)
+    if "problem" in facts and not options.interpreter:
+        print(f"error: the GPU cannot be examined: {facts['problem']}", file=sys.stderr)
+        return CODE_IF_WRONG
     is_gpu = facts.get("is_gpu", False) and not options.interpreter
     if not is_gpu:
         environment |= plan.INTERPRETED
         print("== no NVIDIA GPU: kernels run in Triton's interpreter on tiny shapes, so times mean nothing", flush=True)
+    bundled = options.bundle / CACHE if options.bundle is not None else None
+    if is_gpu and bundled is not None and bundled.exists():
+        facts["kernels_from_bundle"] = unpack(bundled, Path(environment["TRITON_CACHE_DIR"]))
+    if facts.get("missing", "nothing") != "nothing":
+        print(f"warning: phases will fail, because modules are missing: {facts['missing']}", file=sys.stderr)
     minutes = options.minutes or (MINUTES if is_gpu else INTERPRETER_MINUTES)
-    with tempfile.TemporaryDirectory(dir=_scratch(options.scratch)) as folder:
+    with _scratch(options.scratch, keeps=options.keep_scratch) as folder:
         try:
-            stages = plan.selected(_stages(options, Path(folder), is_gpu=is_gpu), options.only)
+            stages = plan.selected(_stages(options, folder, is_gpu=is_gpu), options.only)
         except plan.UnknownPhaseError as error:
             print(f"error: {error}", file=sys.stderr)
             return CODE_IF_REFUSED
         for old in ("results.jsonl", "log.txt", *report.FILES):
             (options.output / old).unlink(missing_ok=True)
-        conductor = Conductor(options.output, began + 60 * minutes, environment)
+        save = partial(_save, options.output, options.archive)
+        conductor = Conductor(options.output, began + 60 * minutes, environment, save)
         Lines(conductor.results, "machine").note(**facts, minutes=minutes, on_gpu=is_gpu)
         print(f"== {json.dumps(facts)}", flush=True)
         with ended_with_this_process(conductor):
-            _run(conductor, stages, began, minutes, options.output)
+            _run(conductor, stages, began, minutes)
+        save()
     return _report(options.output)
 
 
@@ -72,18 +95,27 @@ def _stages(options: argparse.Namespace, scratch: Path, *, is_gpu: bool) -> list
     return plan.interpreter_stages(scratch, options.launcher, cores)
 
 
-def _run(conductor: Conductor, stages: Sequence[plan.Stage], began: float, minutes: float, output: Path) -> None:
-    """Runs the stages in order, and writes the summary after each and if the run is interrupted."""
+def _run(conductor: Conductor, stages: Sequence[plan.Stage], began: float, minutes: float) -> None:
+    """Runs the stages in order, and reports all phases if the run is interrupted."""
     for stage in stages:
         conductor.expect(stage.phases)
     try:
         for stage in stages:
             print(f"== {stage.name}", flush=True)
             conductor.run(stage.phases, stage.width, began + 60 * minutes * stage.share)
-            report.write(output)
     finally:
         conductor.kill_all()
-        report.write(output)
+
+
+def _save(output: Path, archive: Path | None) -> None:
+    """Writes the summary, and replaces the archive by one of the whole output folder."""
+    report.write(output)
+    if archive is not None:
+        archive.parent.mkdir(parents=True, exist_ok=True)
+        part = archive.with_name(f".{archive.name}")
+        with tarfile.open(part, "w:gz", compresslevel=1) as tar:
+            tar.add(output, arcname="gpu")
+        part.replace(archive)
 
 
 def _report(folder: Path) -> int:
@@ -123,14 +155,28 @@ def _environment(options: argparse.Namespace) -> dict[str, str]:
         "TRUNKLINE_TEST_ALL": "1",
         "TRITON_CACHE_DIR": os.environ.get("TRITON_CACHE_DIR", str(Path(tempfile.gettempdir()) / "trunkline-triton")),
         "TOKENIZERS_PARALLELISM": "false",
+        # Plugins that an environment has by chance would change collection and time limits.
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
     }
 
 
-def _scratch(asked: Path | None) -> Path | None:
-    """Returns the folder for 28 GB of weights, in memory if there is enough, because they are read several times."""
-    if asked is not None or not MEMORY_FOLDER.is_dir():
-        return asked
-    return MEMORY_FOLDER if shutil.disk_usage(MEMORY_FOLDER).free >= SCRATCH_BYTES else None
+@contextlib.contextmanager
+def _scratch(asked: Path | None, *, keeps: bool) -> Iterator[Path]:
+    """Yields a folder for 28 GB of weights, in memory if there is enough, because they are read several times.
+
+    keeps: use a folder with a fixed name, and leave it for the next run.
+    """
+    place = asked or Path(tempfile.gettempdir())
+    is_kept = (MEMORY_FOLDER / KEPT).exists()
+    if asked is None and MEMORY_FOLDER.is_dir():
+        has_room = is_kept or shutil.disk_usage(MEMORY_FOLDER).free >= SCRATCH_BYTES
+        place = MEMORY_FOLDER if has_room else place
+    if keeps:
+        (place / KEPT).mkdir(parents=True, exist_ok=True)
+        yield place / KEPT
+    else:
+        with tempfile.TemporaryDirectory(dir=place) as folder:
+            yield Path(folder)
 
 
 def _options() -> argparse.Namespace:
@@ -141,8 +187,11 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--models", nargs="+", choices=plan.NAMES, help="default: all")
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="run phases whose names begin with NAME")
     parser.add_argument("--scratch", type=Path, help="folder for 28 GB of weights; default: memory if it suffices")
+    parser.add_argument("--keep-scratch", action="store_true", help="leave the weights for the next run, and use them")
+    parser.add_argument("--archive", type=Path, metavar="FILE", help="also write all results into one tar.gz")
     parser.add_argument("--output", type=Path, default=plan.ROOT / "benchmark/results/gpu", help="folder for results")
     parser.add_argument("--interpreter", action="store_true", help="run on the CPU even if there is a GPU")
+    parser.add_argument("--plan", action="store_true", help="only print the commands of a window of 45 minutes")
     parser.add_argument("--report", action="store_true", help="only rewrite the summary of the results in --output")
     options = parser.parse_args()
     options.output = options.output.absolute()

@@ -51,13 +51,10 @@ GREEDY = SamplingParams(logprobs=True, num_top_logprobs=3)
 
 @dataclass(frozen=True)
 class Place:
-    """The device that is checked, which also determines the sizes."""
+    """The device that is checked. is_gpu: sizes are those of a GPU, also where kernels are only compiled for one."""
 
     device: str
-
-    @property
-    def is_gpu(self) -> bool:
-        return self.device == "cuda"
+    is_gpu: bool
 
     def integers(self, low: int, high: int, *shape: int) -> torch.Tensor:
         generator = torch.Generator().manual_seed(sum(shape))
@@ -260,7 +257,8 @@ CHECKS: dict[str, Callable[[Place, Lines], None]] = {
 
 def main(names: list[str]) -> int:
     """Runs each check even if an earlier one failed. Returns 1 if a check raised an exception."""
-    place, lines, code = Place("cuda" if torch.cuda.is_available() else "cpu"), phase_lines(), 0
+    is_gpu = torch.cuda.is_available()
+    place, lines, code = Place("cuda" if is_gpu else "cpu", is_gpu), phase_lines(), 0
     if not place.is_gpu:
         patch_once()
     for name in names or list(CHECKS):

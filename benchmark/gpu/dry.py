@@ -1,6 +1,6 @@
 """Compiles every kernel of a model's steps for a GPU without having one. Launches do nothing.
 
-PYTHONPATH=benchmark:server python -m gpu.dry [--model llama-8b] [--kv-cache-dtype auto] [--capability 8.0]
+PYTHONPATH=benchmark:server python -m gpu.dry [--model NAME] [--kv-cache-dtype auto] [--dtype bf16] [--capability 9.0]
 
 Kernels get the arguments that they would get on a GPU, so this finds those that Triton's compiler refuses, that need
 more shared memory than a multiprocessor has, or that spill registers. It uses two layers of the model and takes a
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import pkgutil
 import sys
 import tempfile
@@ -33,6 +34,7 @@ from trunkline_server.backends.cuda.device import Graph, HostDevice
 from trunkline_server.backends.cuda.kernels.card import Card
 from trunkline_server.weights.checkpoint import open_checkpoint
 
+from gpu.assumptions import CHECKS, Place
 from gpu.lines import Lines
 from gpu.process import phase_lines
 from gpu.shapes import NAMES, is_fp8, shape_of, write_model
@@ -44,6 +46,7 @@ PROCESSORS = {"8.0": 108, "8.6": 72, "8.9": 58, "9.0": 132, "10.0": 148, "12.0":
 # Spills per thread of up to this size are not reported, because a few scalars cost nothing.
 MAX_SPILLED_BYTES = 128
 NUM_LAYERS, POOL_TOKENS = 2, 20_000
+DTYPES = {"bf16": torch.bfloat16, "f32": torch.float32}
 NO_LIMITS = {"bytes_per_s": 1.0, "operations_per_s": 1.0}
 
 
@@ -109,7 +112,7 @@ def as_on(card: Card) -> DryDriver:
     return dry
 
 
-def run(model: str, kv_cache_dtype: str, capability: str, lines: Lines) -> None:
+def run(model: str, kv_cache_dtype: str, dtype: str, capability: str, lines: Lines) -> None:
     major, minor = map(int, capability.split("."))
     dry = as_on(Card((major, minor), PROCESSORS[capability]))
     # Name, spilled bytes per thread and shared memory of each compiled kernel.
@@ -126,7 +129,7 @@ def run(model: str, kv_cache_dtype: str, capability: str, lines: Lines) -> None:
         path = write_model(shape, Path(folder), "cpu", is_fp8=is_fp8(model))
         backend = assembly.build(
             open_checkpoint(path), device=IdleDevice(16 << 30), kv_cache_dtype=kv_cache_dtype,
-            max_batch_total_tokens=POOL_TOKENS,
+            dtype=DTYPES[dtype], max_batch_total_tokens=POOL_TOKENS,
         )  # fmt: skip
     for batch in (1, 8, 64):
         measure_decode(backend, shape, batch, 100, 3, NO_LIMITS)
@@ -135,22 +138,36 @@ def run(model: str, kv_cache_dtype: str, capability: str, lines: Lines) -> None:
     seconds = time.perf_counter() - began
     spilling = sorted({f"{name} {size}" for name, size, _ in compiled if size > MAX_SPILLED_BYTES})
     row = {
-        "model": model, "K and V": kv_cache_dtype, "compiled": len(compiled), "launches": dry.launched.total(),
+        "model": model, "activations": dtype, "K and V": kv_cache_dtype, "compiled": len(compiled),
+        "launches": dry.launched.total(),
         "largest shared kib": max(shared for *_, shared in compiled) / 1024,
         f"spills over {MAX_SPILLED_BYTES} bytes": ", ".join(spilling) or "none", "seconds": seconds,
     }  # fmt: skip
     lines.figure(f"compiled for compute capability {capability}", "kernels", row)
-    name = f"{model}, K and V {kv_cache_dtype}: all kernels compile for compute capability {capability}"
+    name = f"{model}, {dtype}, K and V {kv_cache_dtype}: all kernels compile for compute capability {capability}"
     lines.check(name, holds=dry.launched.total() > 0)
+
+
+def run_check(name: str, capability: str) -> None:
+    """Compiles the kernels of a check of `gpu.assumptions`, whose results mean nothing."""
+    major, minor = map(int, capability.split("."))
+    as_on(Card((major, minor), PROCESSORS[capability]))
+    with torch.inference_mode():
+        CHECKS[name](Place("cpu", is_gpu=True), Lines(Path(os.devnull), "dry"))
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", choices=NAMES, default="llama-1b")
+    parser.add_argument("--model", choices=("small", *NAMES), default="llama-1b")
+    parser.add_argument("--check", choices=("products", "attention"), help="compile for `gpu.assumptions` instead")
     parser.add_argument("--kv-cache-dtype", default="auto")
+    parser.add_argument("--dtype", choices=sorted(DTYPES), default="bf16", help="of activations")
     parser.add_argument("--capability", choices=sorted(PROCESSORS), default="9.0", help="compute capability")
     options = parser.parse_args()
-    run(options.model, options.kv_cache_dtype, options.capability, phase_lines())
+    if options.check is not None:
+        run_check(options.check, options.capability)
+        return 0
+    run(options.model, options.kv_cache_dtype, options.dtype, options.capability, phase_lines())
     return 0
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import importlib
 import os
 import platform
 import sys
 import tempfile
 import time
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +18,14 @@ import torch
 
 from gpu.lines import Lines, of_kind, read_lines
 from gpu.process import phase_lines
-from gpu.shapes import is_fp8, shape_of, write_model
+from gpu.shapes import INDEX, is_fp8, shape_of, write_model
 
 # The most important sizes come first, in case time runs out.
 DECODE_BATCHES = (1, 64, 8, 256)
 PREFILL_TOKENS = (8192, 512, 2048, 32_000)
 HISTORY_TOKENS = (4096, 16_384, 60_000)
+# Phases need them: `service` has gRPC, the messages made by protobuf, and the compiled module `_kernels`.
+NEEDED = ("trunkline_server.service", "safetensors", "tokenizers", "gguf", "pytest")
 LOAD = (64, 512, 128)
 CONTEXT = 1024
 SMALL: dict[str, Any] = {"max_batch_total_tokens": 256, "max_step_tokens": 16, "max_step_sequences": 2}
@@ -41,7 +45,9 @@ def main() -> int:
 
 def _weights(options: argparse.Namespace, device: str, lines: Lines) -> None:
     began = time.perf_counter()
-    write_model(shape_of(options.model), options.path, device, is_fp8=is_fp8(options.model))
+    # The index is written last, so a model of an earlier run is complete (`--keep-scratch`).
+    if not (options.path / INDEX).exists():
+        write_model(shape_of(options.model), options.path, device, is_fp8=is_fp8(options.model))
     size = sum(file.stat().st_size for file in options.path.glob("*.safetensors"))
     lines.figure(options.model, "weights", {"gb": size / 1e9, "written_s": time.perf_counter() - began})
 
@@ -155,13 +161,16 @@ def _tiers(options: argparse.Namespace, device: str, lines: Lines) -> None:
 
 
 def machine() -> dict[str, Any]:
+    """Returns facts about the machine, with the modules that phases need and that cannot be imported.
+
+    The version of transformers comes from its metadata, because importing it takes long.
+    """
     import numpy
-    import transformers
     import triton
 
     facts: dict[str, Any] = {
         "python": platform.python_version(), "torch": torch.__version__, "triton": triton.__version__,
-        "transformers": transformers.__version__, "numpy": numpy.__version__, "cores": os.cpu_count(),
+        "transformers": _version("transformers"), "numpy": numpy.__version__, "cores": os.cpu_count(),
         "is_gpu": torch.cuda.is_available(),
     }  # fmt: skip
     if facts["is_gpu"]:
@@ -172,7 +181,23 @@ def machine() -> dict[str, Any]:
         }  # fmt: skip
     else:
         facts["device"] = "no NVIDIA GPU, kernels in Triton's interpreter"
-    return facts
+    return facts | {"missing": ", ".join(filter(None, map(_missing, NEEDED))) or "nothing"}
+
+
+def _missing(name: str) -> str:
+    """Returns why a module cannot be imported, or nothing if it can."""
+    try:
+        importlib.import_module(name)
+    except Exception as error:  # noqa: BLE001  it is reported, also a refused version
+        return f"{name} ({error})"
+    return ""
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "missing"
 
 
 PROGRAMS = {

@@ -8,11 +8,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from gpu.lines import Lines
+from gpu.process import end_with
 
 POLL_S = 0.1
 # Seconds that a phase has after its limit to report what it found, before it is killed.
@@ -48,14 +50,24 @@ class _Running:
 
 
 class Conductor:
-    """Runs phases until the deadline. All phases share one file of results and one log in `folder`."""
+    """Runs phases until the deadline. All phases share one file of results and one log in `folder`.
 
-    def __init__(self, folder: Path, deadline: float, environment: Mapping[str, str]) -> None:
+    at_end: called after each phase, so that a run that is killed loses only the phases that were running.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        deadline: float,
+        environment: Mapping[str, str],
+        at_end: Callable[[], None] = lambda: None,
+    ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.results = folder / "results.jsonl"
         self.log = folder / "log.txt"
         self._deadline = deadline
         self._environment = environment
+        self._at_end = at_end
         self._status: dict[str, str] = {}
         self._known: dict[str, Phase] = {}
         self._running: list[_Running] = []
@@ -114,7 +126,7 @@ class Conductor:
         with log.open("wb") as output:
             process = subprocess.Popen(
                 [sys.executable, *phase.command], stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
-                start_new_session=True,
+                start_new_session=True, preexec_fn=partial(end_with, os.getpid(), limit_s + 2 * GRACE_S),
                 env={
                     **os.environ, **self._environment, **phase.environment, "GPU_CHECK_PHASE": phase.name,
                     "GPU_CHECK_RESULTS": str(self.results), "GPU_CHECK_ENDS": str(time.time() + limit_s),
@@ -154,6 +166,7 @@ class Conductor:
         print(f"-- {phase.name}: {status}, {seconds:.1f} s", flush=True)
         if said:
             print(said, flush=True)
+        self._at_end()
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpu.phases import Phase
@@ -11,17 +11,22 @@ from gpu.shapes import NAMES, SHAPES
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 TESTS = ROOT / "server/tests/cuda"
-# These tests only show that this program runs.
-NOT_ON_GPU = ("test_gpu_scripts.py", "test_gpu_traffic.py")
+# Files of tests without this fixture have nothing to do on a GPU.
+DEVICE_FIXTURE = "device: str"
 PROGRAMS = ("steps", "requests", "transformers", "tiers", "fast")
 # The model whose K and V are copied to the host and back.
 TIERS_MODEL = "llama-8b"
 KV_DTYPES = ("auto", "int8", "fp8", "int4")
-# The kernels compiled without a GPU: model, KV dtype, compute capability.
+# The kernels compiled without a GPU: model, KV dtype, dtype of activations, compute capability.
 COMPILED = (
-    *(("llama-1b", dtype, "9.0") for dtype in KV_DTYPES), ("llama-8b-fp8", "auto", "9.0"),
-    ("llama-8b-fp8", "fp8", "8.0"), ("llama-1b", "auto", "8.9"), ("llama-1b", "auto", "10.0"),
-    ("llama-8b-fp8", "auto", "12.0"),
+    *(("llama-1b", dtype, "bf16", "9.0") for dtype in KV_DTYPES), ("llama-8b-fp8", "auto", "bf16", "9.0"),
+    ("llama-1b", "auto", "f32", "9.0"), ("llama-8b-fp8", "fp8", "bf16", "8.0"), ("llama-1b", "auto", "bf16", "8.9"),
+    ("llama-1b", "auto", "bf16", "10.0"), ("llama-8b-fp8", "auto", "bf16", "12.0"),
+)  # fmt: skip
+# A window of 45 minutes on a GPU in commands of at most 10: the minutes of each command, and its phases.
+WINDOW = (
+    (6.0, ("assumptions",)), (9.0, ("weights", "start", "steps", "limits")), (9.0, ("requests", "tiers", "fast")),
+    (9.0, ("traffic", "tests")),
 )  # fmt: skip
 INTERPRETED = {
     "TRITON_INTERPRET": "1", "GPU_CHECK_PATCH_ONCE": "1", "OMP_NUM_THREADS": "1",
@@ -64,7 +69,7 @@ def device_stages(scratch: Path, launcher: Path | None, models: Sequence[str], c
         _traffic(dtype, launcher, small, "small", 150, after=["weights-small"]) for dtype in KV_DTYPES
     ]  # fmt: skip
     small_weights = _module("weights-small", "gpu.measure", ["weights", "--model", "small", "--path", str(small)], 60)
-    tests = [_pytest(path, 150) for path in sorted(TESTS.glob("test_*.py")) if path.name not in NOT_ON_GPU]
+    tests = [_pytest(path, 150) for path in sorted(TESTS.glob("test_*.py")) if DEVICE_FIXTURE in path.read_text()]
     checks = [*assumptions, small_weights, *weights, *traffic, *starts, *tests]
     speed = [_module("limits", "gpu.measure", ["limits"], 30)]
     # Llama-3-8B comes first, then its FP8 version, then the smaller model.
@@ -113,6 +118,7 @@ def interpreter_stages(scratch: Path, launcher: Path | None, cores: int) -> list
 def selected(stages: Sequence[Stage], only: Sequence[str]) -> list[Stage]:
     """Returns the phases whose names begin with one of `only`, and those that they need.
 
+    The last stage with such a phase gets the whole rest of the time.
     Raises UnknownPhaseError if no phase begins with one of them, because a run without phases would report no problem.
     """
     if not only:
@@ -127,10 +133,23 @@ def selected(stages: Sequence[Stage], only: Sequence[str]) -> list[Stage]:
         if not more:
             break
         wanted |= more
-    return [
-        Stage(stage.name, [phase for phase in stage.phases if phase.name in wanted], stage.width, stage.share)
-        for stage in stages
-    ]
+    chosen = [replace(stage, phases=[one for one in stage.phases if one.name in wanted]) for stage in stages]
+    chosen = [stage for stage in chosen if stage.phases]
+    return [*chosen[:-1], replace(chosen[-1], share=1.0)]
+
+
+def window(stages: Sequence[Stage]) -> list[str]:
+    """Returns the commands of a window, each with a comment: its time, and the sum of its phases' limits."""
+    lines = []
+    for number, (minutes, names) in enumerate(WINDOW, start=1):
+        phases = [phase for stage in selected(stages, names) for phase in stage.phases]
+        limits = sum(phase.limit_s for phase in phases) / 60
+        lines += [
+            f"# {number}: at most {minutes:.0f} min; {len(phases)} phases, whose limits add up to {limits:.0f} min",
+            f"scripts/gpu-check.sh --minutes {minutes:.0f} --keep-scratch --output /tmp/gpu-{number} "
+            f'--archive "$OUT/gpu-{number}.tar.gz" --only {" ".join(names)}',
+        ]
+    return lines
 
 
 def model_names(asked: Sequence[str] | None) -> list[str]:
@@ -164,10 +183,13 @@ def _traffic(dtype: str, launcher: Path, model: Path, shape: str, limit_s: float
     return _module(f"traffic-{dtype}", "gpu.traffic", arguments, limit_s, after)
 
 
-def _dry(model: str, dtype: str, capability: str) -> Phase:
+def _dry(model: str, kv_dtype: str, dtype: str, capability: str) -> Phase:
     """Returns a phase that compiles kernels, and so does not use the interpreter."""
-    arguments = ["-m", "gpu.dry", "--model", model, "--kv-cache-dtype", dtype, "--capability", capability]
-    return Phase(f"compile-{model}-{dtype}-{capability}", arguments, 600, environment={"TRITON_INTERPRET": "0"})
+    arguments = [
+        "-m", "gpu.dry", "--model", model, "--kv-cache-dtype", kv_dtype, "--dtype", dtype, "--capability", capability
+    ]  # fmt: skip
+    name = f"compile-{model}-{dtype}-{kv_dtype}-{capability}"
+    return Phase(name, arguments, 600, environment={"TRITON_INTERPRET": "0"})
 
 
 def _pytest(path: Path, limit_s: float) -> Phase:

@@ -1,7 +1,8 @@
-"""Set-up of a phase's process: the file of its results, and its behaviour at the time limit."""
+"""Set-up of a phase's process: the file of its results, its behaviour at the time limit, and its end."""
 
 from __future__ import annotations
 
+import ctypes
 import faulthandler
 import os
 import signal
@@ -12,6 +13,21 @@ from gpu.lines import Lines
 
 # Seconds before its limit at which a phase prints its stacks.
 LAST_SECONDS = 2.0
+_PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None)
+
+
+def end_with(parent: int, after_s: float = 0.0) -> None:
+    """Makes the kernel kill this process when its parent has ended, or after `after_s` if that is positive.
+
+    Runs in the child between fork and exec, as `preexec_fn`. A process in a session of its own would otherwise outlive
+    a parent that is killed, and keep the GPU's memory. parent: the id of the parent.
+    """
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(128 + signal.SIGKILL)
+    # The timer outlives the exec, and nothing in a phase handles its signal.
+    signal.setitimer(signal.ITIMER_REAL, after_s)
 
 
 def phase_lines() -> Lines:

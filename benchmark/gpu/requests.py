@@ -12,11 +12,14 @@ import subprocess
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import quantiles
 from typing import Any
 
 from client import HttpError, Stream, stream
+
+from gpu.process import end_with
 
 START_TIMEOUT_S = 180.0
 REQUEST_TIMEOUT_S = 300.0
@@ -41,7 +44,10 @@ def serving(launcher: Path, model: Path, log: Path, arguments: Sequence[str]) ->
         port = probe.getsockname()[1]
     command = [str(launcher), "serve", str(model), "--port", str(port), "--served-model-name", "bench", *arguments]
     with log.open("w") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=dict(os.environ))
+        process = subprocess.Popen(
+            command, stdout=output, stderr=subprocess.STDOUT, env=dict(os.environ),
+            preexec_fn=partial(end_with, os.getpid()),
+        )  # fmt: skip
         try:
             began = time.monotonic()
             while not is_ready(port):

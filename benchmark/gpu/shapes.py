@@ -13,6 +13,7 @@ import torch
 
 SPREAD = 0.02
 SHARD_LAYERS = 4
+INDEX = "model.safetensors.index.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,7 +151,7 @@ def _write_shards(shape: Shape, folder: Path, device: str, *, is_fp8: bool) -> N
     for number, first in enumerate(firsts, start=2):
         layers = range(first, min(first + SHARD_LAYERS, shape.num_hidden_layers))
         write(number, {name: x for n in layers for name, x in _layer(shape, n, matrix, is_fp8=is_fp8).items()})
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
+    (folder / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
 
 
 def _layer(

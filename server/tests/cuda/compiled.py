@@ -62,7 +62,8 @@ class Compiled:
     """The result of compiling a variant.
 
     spilled_bytes: per thread, in its stack and elsewhere. products: distinct tensor-core instructions. copies_tensors:
-    True if the device's copy engine is used. warps: distinct ways in which warps share products. f32_sums: separate
+    True if the device's copy engine is used. inexact_divisions: those that IEEE 754 does
+    not determine. warps: distinct ways in which warps share products. f32_sums: separate
     additions of f32.
     """
 
@@ -72,6 +73,7 @@ class Compiled:
     registers: int
     spilled_bytes: int
     shared_bytes: int
+    inexact_divisions: int
     products: list[str]
     copies_tensors: bool
     warps: list[str]
@@ -103,7 +105,8 @@ def _compile_in_subprocess(modules: Sequence[str], cards: Sequence[str]) -> str:
     return ended.stdout
 
 
-def _compile(module: str, variant: Variant, card: Card) -> Compiled:
+def compile_variant(variant: Variant, card: Card) -> Any:
+    """Returns Triton's compiled kernel."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
@@ -115,7 +118,7 @@ def _compile(module: str, variant: Variant, card: Card) -> Compiled:
     names = variant.kernel.arg_names
     types = {name: "constexpr" if name in variant.constants else variant.types.get(name, "i32") for name in names}
     is_aligned = [types[name].startswith("*") or name in variant.aligned for name in names]
-    compiled = triton.compile(
+    return triton.compile(
         ASTSource(
             variant.kernel,
             types,
@@ -125,6 +128,10 @@ def _compile(module: str, variant: Variant, card: Card) -> Compiled:
         target=target,
         options={"num_warps": variant.num_warps, "num_stages": variant.num_stages, "enable_fp_fusion": False},
     )
+
+
+def _compile(module: str, variant: Variant, card: Card) -> Compiled:
+    compiled = compile_variant(variant, card)
     with tempfile.NamedTemporaryFile(suffix=".cubin") as cubin:
         cubin.write(compiled.asm["cubin"])
         cubin.flush()
@@ -136,6 +143,7 @@ def _compile(module: str, variant: Variant, card: Card) -> Compiled:
         registers=taken.registers,
         spilled_bytes=taken.spilled_bytes,
         shared_bytes=compiled.metadata.shared,
+        inexact_divisions=compiled.asm["ptx"].count("div.full"),
         products=sorted(set(_PRODUCT.findall(compiled.asm["ptx"]))),
         warps=sorted(set(re.findall(r"warpsPerCTA = (\[[\d, ]+\])", _encodings(compiled.asm["ttgir"])))),
         f32_sums=len(re.findall(r"\badd(?:\.rn)?\.f32", compiled.asm["ptx"])),

@@ -13,7 +13,7 @@ _PRODUCTS = ("_parallel_kernel", "_persistent_kernel", "_grouped_kernel", "_prod
 
 def test_the_sampler_compiles_for_hopper(hopper: dict[str, dict[str, Compiled]]) -> None:
     kernels = hopper["sampling_variants"]
-    assert len(kernels) == (11 if IS_FULL else len(sampling_variants.FIRST))
+    assert len(kernels) == (12 if IS_FULL else len(sampling_variants.FIRST))
     for kernel in kernels.values():
         # The kernel with all filters keeps some of its scalars in memory.
         assert kernel.spilled_bytes <= MAX_SCALAR_BYTES, kernel
@@ -30,4 +30,5 @@ def test_kernels_compile_for_hopper_and_use_its_matrix_units(hopper: dict[str, d
             # One kind of instruction on every path, because bits would differ between two.
             assert kernel.products, kernel
             assert all(name.startswith("wgmma.mma_async.sync.aligned.m64") for name in kernel.products), kernel
+        assert kernel.kernel != "_quantize_kernel" or kernel.inexact_divisions == 0, kernel
         assert kernel.copies_tensors == kernel.name.endswith("tma"), kernel

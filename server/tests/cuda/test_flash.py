@@ -12,15 +12,18 @@ import numpy as np
 import pytest
 import torch
 from tests.cuda.kv_oracle import make_scene
+from tests.cuda.test_captured_models import CapturingDevice
 from tests.models.tiny import VOCAB_SIZE, TinyModels
 from tests.tiers import full
 from trunkline_server.backends.cuda import flash
 from trunkline_server.backends.cuda.backend import CudaBackend
 from trunkline_server.backends.cuda.build import build
-from trunkline_server.backends.cuda.device import CudaDevice, HostDevice
+from trunkline_server.backends.cuda.device import CudaDevice
 from trunkline_server.backends.cuda.flash import FlashAttention, LongChunk, find_flash
 from trunkline_server.backends.cuda.kernels.gather_kv import gather_kv
 from trunkline_server.backends.cuda.kv_pool import KvFormat, KvLayout
+from trunkline_server.backends.cuda.runner import StepRunner
+from trunkline_server.backends.cuda.step_input import StepShape
 from trunkline_server.backends.interface import Chunk, Sampled, SamplingParams
 from trunkline_server.weights.checkpoint import open_checkpoint
 
@@ -121,11 +124,11 @@ def test_gathered_elements_equal_stored_ones(device: str) -> None:
     assert torch.equal(values, expected[1])
 
 
-def backend_of(path: Path, device: str, numerics: str) -> CudaBackend:
+def backend_of(path: Path, device: str, numerics: str, *, captures: bool = False) -> CudaBackend:
     return build(
         open_checkpoint(path), max_batch_total_tokens=512, max_step_tokens=64, max_step_sequences=4,
         numerics=numerics, dtype=torch.bfloat16, block_size=16,
-        device=CudaDevice() if device == "cuda" else HostDevice(),
+        device=CudaDevice() if device == "cuda" else CapturingDevice(), captures=captures,
     )  # fmt: skip
 
 
@@ -154,11 +157,15 @@ def test_steps_with_long_chunks_use_it_and_agree(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(flash, "MIN_CHUNK_ROWS", 16)
+    captured: list[StepShape] = []
+    if device == "cpu":
+        monkeypatch.setattr(StepRunner, "capture", lambda _runner, shapes: captured.extend(shapes))
     path = tiny_model("qwen2_shallow").folder
     expected = two_sequences(backend_of(path, device, "exact"))
     assert calls == []
     caplog.set_level("INFO")
-    found = two_sequences(backend_of(path, device, "fast"))
+    found = two_sequences(backend_of(path, device, "fast", captures=True))
+    assert device == "cuda" or max(shape.num_rows for shape in captured if not shape.is_decode) == 16
     num_layers = open_checkpoint(path).config.num_layers
     assert calls == [(40, 40)] * num_layers + [(20, 60)] * num_layers
     (record,) = [record for record in caplog.records if record.message == "attention of long chunks"]

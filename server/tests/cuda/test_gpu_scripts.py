@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import os
 import select
+import signal
 import subprocess
 import sys
+import tarfile
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -126,6 +129,52 @@ time.sleep(600)
     assert report.problems(tmp_path) == ["hangs: over its limit of 60 s"]
 
 
+def test_phases_end_with_a_run_that_is_killed(tmp_path: Path) -> None:
+    process = tmp_path / "process"
+    hangs = f"import os, pathlib, time; pathlib.Path({str(process)!r}).write_text(str(os.getpid())); time.sleep(600)"
+    program = f"""
+import pathlib, time
+from gpu.phases import Conductor, Phase
+conductor = Conductor(pathlib.Path({str(tmp_path)!r}), time.monotonic() + 600, {{}})
+conductor.run([Phase("hangs", ["-c", {hangs!r}], 600.0)], 1)
+"""
+    environment = {**os.environ, "PYTHONPATH": PATHS[0]}
+    with subprocess.Popen([sys.executable, "-c", program], env=environment, stdout=subprocess.DEVNULL) as conductor:
+        deadline = time.monotonic() + 30
+        while not (process.exists() and process.read_text()):
+            assert time.monotonic() < deadline, "the phase did not start"
+            time.sleep(0.02)
+        conductor.kill()
+    assert has_ended(int(process.read_text()))
+
+
+def test_a_phase_is_killed_after_its_limit_even_if_it_ignores_every_request(tmp_path: Path) -> None:
+    from gpu.process import end_with
+
+    program = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
+    with subprocess.Popen([sys.executable, "-c", program], preexec_fn=partial(end_with, os.getpid(), 0.2)) as process:
+        assert process.wait(30) == -signal.SIGALRM
+
+
+def test_one_archive_has_all_results_and_weights_are_kept(tmp_path: Path) -> None:
+    from gpu import __main__ as program
+    from gpu.lines import Lines
+
+    output = tmp_path / "results"
+    output.mkdir()
+    Lines(output / "results.jsonl", "steps").begin(60.0)
+    program._save(output, tmp_path / "new/all.tar.gz")
+    with tarfile.open(tmp_path / "new/all.tar.gz") as tar:
+        assert {"gpu/results.jsonl", "gpu/gpu.md", "gpu/gpu.json"} <= set(tar.getnames())
+    with program._scratch(tmp_path, keeps=True) as kept:
+        (kept / "model").touch()
+    with program._scratch(tmp_path, keeps=True) as again:
+        assert (again / "model").exists()
+    with program._scratch(tmp_path, keeps=False) as other:
+        assert not list(other.iterdir())
+    assert not other.exists()
+
+
 def test_phases_without_time_left_are_listed(tmp_path: Path) -> None:
     from gpu import report
 
@@ -186,7 +235,7 @@ def test_a_run_that_was_cut_off_has_a_summary(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-def test_every_figure_is_measured_and_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str) -> None:
+def test_every_figure_is_measured_and_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from gpu import measure, report
 
     monkeypatch.setenv("GPU_CHECK_RESULTS", str(tmp_path / "results.jsonl"))
@@ -217,6 +266,7 @@ def test_the_phases_of_a_run_fit_into_its_time() -> None:
     stages = plan.device_stages(Path("/scratch"), Path("/bin/trunkline"), plan.model_names(None), 16)
     names = [phase.name for stage in stages for phase in stage.phases]
     assert len(names) == len(set(names))
+    assert not {"tests-gpu_scripts", "tests-tiers", "tests-compile_cards"} & set(names), "they need no GPU"
     assert {"assumptions-products", "traffic-int4", "tests-linear", "steps-llama-8b", "requests-llama-1b"} <= set(names)
     for stage in stages:
         known = [phase.name for phase in stage.phases]
@@ -225,6 +275,24 @@ def test_the_phases_of_a_run_fit_into_its_time() -> None:
             assert all(needed not in known or known.index(needed) < known.index(phase.name) for needed in phase.after)
     only = plan.selected(stages, ["traffic-int8"])
     assert [phase.name for stage in only for phase in stage.phases] == ["weights-small", "traffic-int8"]
+    assert [stage.share for stage in only] == [1.0], "the last stage gets all the time"
+    both = plan.selected(stages, ["steps-llama-1b"])
+    assert [stage.share for stage in both] == [stage.share for stage in stages]
+
+
+def test_a_window_runs_everything_but_transformers_in_commands_of_ten_minutes() -> None:
+    from gpu import plan
+
+    stages = plan.device_stages(Path("/scratch"), Path("/bin/trunkline"), plan.model_names(None), 16)
+    chosen = {
+        phase.name for _, names in plan.WINDOW for stage in plan.selected(stages, names) for phase in stage.phases
+    }
+    left = {phase.name for stage in stages for phase in stage.phases} - chosen
+    assert {name.split("-")[0] for name in left} == {"transformers"}
+    # A minute of each command is for imports and the archive, and some of the window for starting the machine.
+    assert all(minutes <= 9 for minutes, _ in plan.WINDOW)
+    assert sum(minutes + 1 for minutes, _ in plan.WINDOW) <= 40
+    assert sum(line.startswith("scripts/gpu-check.sh ") for line in plan.window(stages)) == len(plan.WINDOW)
 
 
 def test_every_measuring_program_belongs_to_a_phase() -> None:
@@ -282,6 +350,50 @@ def test_an_unknown_phase_is_refused_before_results_are_lost(
     assert ("steps-llama-8b" if on_gpu else "steps-tiny") in said
 
 
+@pytest.mark.parametrize("flags", [[], ["--interpreter"]])
+def test_a_gpu_that_cannot_be_examined_is_not_replaced_by_the_interpreter(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str]
+) -> None:
+    from gpu import __main__ as program
+
+    monkeypatch.setattr(program, "_look", lambda _environment: {"problem": "nothing in 90 s"})
+    monkeypatch.setattr(sys, "argv", ["gpu", "--output", str(tmp_path), "--only", "stesp", *flags])
+    assert program.main() == (program.CODE_IF_REFUSED if flags else program.CODE_IF_WRONG)
+    assert ("the GPU cannot be examined: nothing in 90 s" in capsys.readouterr().err) == (not flags)
+
+
+_COMPILES_TWICE = """
+import pathlib, shutil, sys
+from triton import knobs
+from tests.cuda import attention_variants
+from tests.cuda.compiled import HOPPER, compile_variant
+from gpu.compiled_cache import pack, unpack
+
+(variant,) = [one for one in attention_variants.variants() if one.name == "merge"]
+first, second, archive = (pathlib.Path(name) for name in sys.argv[1:])
+hits = []
+knobs.compilation.listener = lambda *, cache_hit, **_: hits.append(cache_hit)
+for folder in (first, second):
+    knobs.cache.dir = str(folder)
+    compile_variant(variant, HOPPER)
+    if folder == first:
+        assert pack(first, archive) == 1
+        shutil.rmtree(first)
+        assert unpack(archive, second) == 1
+print(hits)
+"""
+
+
+def test_kernels_compiled_elsewhere_are_found(tmp_path: Path) -> None:
+    """The second compilation has another folder, as on another machine, and the first folder is gone."""
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    environment["PYTHONPATH"] = os.pathsep.join(PATHS)
+    command = [sys.executable, "-c", _COMPILES_TWICE, *(str(tmp_path / name) for name in ("one", "two", "all.tar.gz"))]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout == "[False, True]\n"
+
+
 def test_percentiles_and_tables() -> None:
     from gpu.report import table
     from gpu.requests import percentiles, prompt
@@ -291,3 +403,13 @@ def test_percentiles_and_tables() -> None:
     assert len(set(prompt(3, 50, 1000))) > 30
     assert table([{"a": 1, "b": {"p50": 2.0}}])[0] == "| a | b p50 |"
     assert line_chart("m", "batch", {"x": [(1, 2.0), (8, 9.0)]}).count("<polyline") == 1
+
+
+def test_a_missing_module_is_named_with_its_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from gpu import measure
+
+    (tmp_path / "made_by_newer.py").write_text("raise RuntimeError('generated with version 9')")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(measure, "NEEDED", ("json", "made_by_newer", "no_such_module"))
+    found = measure.machine()["missing"]
+    assert found == "made_by_newer (generated with version 9), no_such_module (No module named 'no_such_module')"

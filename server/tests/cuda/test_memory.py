@@ -9,10 +9,13 @@ from typing import Any
 
 import pytest
 import torch
+from tests.cuda.test_captured_models import CapturingDevice
+from tests.models.tiny import TinyModels
 from trunkline_server.backends import registry
 from trunkline_server.backends.cuda import build as builder
 from trunkline_server.backends.cuda.memory import DeviceMemory, num_pool_blocks
 from trunkline_server.errors import BackendUnavailable, DoesNotFit
+from trunkline_server.weights.checkpoint import open_checkpoint
 
 GIB = 1 << 30
 
@@ -43,6 +46,27 @@ def test_a_requested_size_is_met_in_whole_blocks_or_refused_with_numbers() -> No
 def test_a_pool_too_small_to_serve_is_refused() -> None:
     with pytest.raises(DoesNotFit, match=r"the smallest KV pool \(512 tokens\) takes 8 MiB, but .* 0 MiB are left"):
         num_pool_blocks(memory(2 * GIB), bytes_per_block=1 << 20, block_size=64, wanted_tokens=None)
+
+
+def test_launched_steps_have_memory_beside_that_of_captured_ones(
+    tiny_model: TinyModels, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def steps(num_rows: int, *, captures: bool) -> int:
+        asked: list[DeviceMemory] = []
+
+        def refuse(one: DeviceMemory, **_: object) -> int:
+            asked.append(one)
+            raise DoesNotFit("the memory was divided")
+
+        monkeypatch.setattr(builder, "num_pool_blocks", refuse)
+        checkpoint = open_checkpoint(tiny_model("qwen2_shallow").folder)
+        with pytest.raises(DoesNotFit, match="the memory was divided"):
+            builder.build(checkpoint, device=CapturingDevice(), captures=captures, max_step_tokens=num_rows)
+        return asked[0].steps
+
+    monkeypatch.setattr(builder, "GRAPH_BYTES", 0)
+    launched, both = (steps(8192, captures=captures) - steps(4096, captures=captures) for captures in (False, True))
+    assert both == 2 * launched > 0
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

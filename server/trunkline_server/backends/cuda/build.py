@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from trunkline_server.backends.cuda import flash
 from trunkline_server.backends.cuda.backend import CudaBackend
 from trunkline_server.backends.cuda.calibrate import measure_key_scaling
 from trunkline_server.backends.cuda.device import CudaDevice, Device, HostDevice
-from trunkline_server.backends.cuda.flash import MAX_GATHERED_BYTES, MIN_CHUNK_ROWS, find_flash
+from trunkline_server.backends.cuda.flash import find_flash
 from trunkline_server.backends.cuda.kernels.attention import AttentionSpace, stages_of
 from trunkline_server.backends.cuda.kernels.attention_latent import latent_shape
 from trunkline_server.backends.cuda.kernels.attention_plan import AttentionPlan, AttentionShape, whole_rows_of
@@ -206,7 +207,7 @@ class _Assembly:
             shapes = [shape for shape in shapes if not shape.is_decode]
         if self._flash is not None:
             # flash-attn takes lengths from the host, so steps that use it cannot be replayed.
-            shapes = [shape for shape in shapes if shape.is_decode or shape.num_rows <= MIN_CHUNK_ROWS]
+            shapes = [shape for shape in shapes if shape.is_decode or shape.num_rows <= flash.MIN_CHUNK_ROWS]
         per_block = bytes_per_block(layout, config.num_kv_layers)
         key_scaling = self._measure_key_scaling()
         free, total = device.free_bytes()
@@ -360,8 +361,12 @@ class _Assembly:
              if not isinstance(matrix, DenseWeight) and not is_expert(next(iter(matrix.slices)))), default=0,
         )  # fmt: skip
         unpacked = min(unpacked, MAX_UNPACKED_BYTES)
-        flash = 0 if self._flash is None else MAX_GATHERED_BYTES
-        return flash + limits.num_rows * features + logits + partial + rope_bytes + unpacked + num_graphs * GRAPH_BYTES
+        gathered = 0 if self._flash is None else flash.MAX_GATHERED_BYTES
+        steps = limits.num_rows * features + unpacked
+        if num_graphs:
+            # The memory of graphs is their own, and launched steps need as much again.
+            steps += steps + num_graphs * GRAPH_BYTES
+        return steps + gathered + logits + partial + rope_bytes
 
     def _info(self, pool: KvPool, states: StatePool | None) -> BackendInfo:
         layout, limits = self._layout, self._limits

@@ -116,7 +116,7 @@ def _scale(x, largest):
     is_number = magnitudes <= _LARGEST_F32
     is_finite = tl.max(tl.where(is_number, 0, 1), axis=1) == 0
     magnitude = tl.max(tl.where(is_number, magnitudes, 0.0), axis=1)
-    return _to_bf16(tl.where(magnitude < _TINY, 0.0, magnitude / largest)), is_finite
+    return _to_bf16(tl.where(magnitude < _TINY, 0.0, tl.div_rn(magnitude, largest))), is_finite
 
 
 @triton.jit
@@ -126,7 +126,7 @@ def _to_bf16(x):
 
 @triton.jit
 def _inverse(scale):
-    return tl.where(scale > 0.0, 1.0 / tl.where(scale > 0.0, scale, 1.0), 0.0)
+    return tl.where(scale > 0.0, tl.div_rn(1.0, tl.where(scale > 0.0, scale, 1.0)), 0.0)
 
 
 @triton.jit

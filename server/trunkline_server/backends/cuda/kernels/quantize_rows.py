@@ -31,10 +31,10 @@ def _quantize_kernel(
         if HAS_LIMIT:
             peak = tl.minimum(peak, limit)
         # A row of zeros stays zero.
-        scale = tl.where(peak > 0.0, peak, 1.0) / largest
+        scale = tl.div_rn(tl.where(peak > 0.0, peak, 1.0), largest)
     tl.store(scales + row, scale)
     # Comparisons with NaN are false, so NaN is kept.
-    scaled = values / scale
+    scaled = tl.div_rn(values, scale)
     scaled = tl.where(scaled > largest, largest, tl.where(scaled < -largest, -largest, scaled))
     pointers = out + row * out_stride + columns
     if IS_INT8:
