@@ -85,9 +85,9 @@ def paged_attention(
 ) -> torch.Tensor:
     """Implements `Ops.paged_attention` for a query [T, H * D] from `rope_and_write_kv`, with K and V stored.
 
-    plan: updated for this step; its window is the layer's. decode_only: every entry has one row, so there are no tiles
-    of many rows. sinks: [H] f32. Returns [T, H * D] in the query's dtype, in `out` if it is given; padding rows are not
-    written.
+    plan: updated for this step; its window is the layer's. decode_only: every entry is computed in splits, see
+    `fits_in_splits`. sinks: [H] f32. Returns [T, H * D] in the query's dtype, in `out` if it is given; padding rows are
+    not written.
     Launches up to three kernels, and only those that the shapes require; their grids depend only on shapes.
     """
     shape, num_rows, num_entries = plan.shape, query.shape[0], step.context_length.shape[0]
@@ -101,7 +101,6 @@ def paged_attention(
     num_stages = stages_of(card_of(query.device), pool.format.value, shape.head_size)
     launch = _launch(query, pool, layer, step, plan, scale, soft_cap)
     has_sinks, sink_values = sinks is not None, space.sums if sinks is None else sinks
-    max_positions = step.block_tables.shape[1] * pool.layout.block_size
     if plan.max_partial_rows > 0:
         split_kernel[(_SPLIT_PROGRAMS * num_programs(query.device),)](
             query, space.mixed, space.sums, plan.counts, plan.split_items, *launch.step, *launch.pool,
@@ -114,8 +113,7 @@ def paged_attention(
             D=shape.head_size, D_PAD=launch.constants["D_PAD"], OUT=TRITON_DTYPES[out.dtype],
             AHEAD=_MERGE_AHEAD if query.is_cuda else 1, HAS_SINKS=has_sinks, num_warps=1, enable_fp_fusion=False,
         )  # fmt: skip
-    fits = num_entries * -(-max_positions // SPLIT) <= plan.max_partial_rows
-    if not (decode_only and fits):
+    if not decode_only:
         num_tiles = plan.max_whole_items(num_rows, num_entries)
         whole_kernel[(num_tiles * shape.num_kv_heads,)](
             query, out, sink_values, plan.counts, plan.whole_items, *launch.step, *launch.pool,

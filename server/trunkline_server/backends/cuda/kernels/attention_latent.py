@@ -229,9 +229,7 @@ def latent_attention(
             D=latent_size, D_PAD=latent_size, OUT=TRITON_DTYPES[out.dtype], AHEAD=_MERGE_AHEAD if query.is_cuda else 1,
             HAS_SINKS=False, num_warps=1, enable_fp_fusion=False,
         )  # fmt: skip
-    max_positions = step.block_tables.shape[1] * layout.block_size
-    fits = num_entries * -(-max_positions // SPLIT) <= plan.max_partial_rows
-    if not (decode_only and fits):
+    if not decode_only:
         latent_whole_kernel[(plan.max_whole_items(num_rows, num_entries) * shape.num_kv_heads,)](
             query, out, plan.counts, plan.whole_items, *sequence,
             query.stride(0), out.stride(0), step.block_tables.stride(0), shape.num_kv_heads, layout.piece_elements,

@@ -8,6 +8,7 @@ the second way, so the space may have any size.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -67,6 +68,11 @@ def whole_rows_of(card: Card) -> int:
     weights are added. Both kinds of tiles must then have the same size.
     """
     return WHOLE_ROWS if card.capability[0] == 9 else SPLIT_ROWS
+
+
+def fits_in_splits(contexts: Iterable[int], max_partial_rows: int) -> bool:
+    """Returns True if entries of one row with so many positions are all computed in splits, whatever the window."""
+    return sum(-(-context // SPLIT) for context in contexts) <= max_partial_rows
 
 
 @dataclass(frozen=True, slots=True)
