@@ -29,7 +29,7 @@ FIRST = {
     "bf16 [4096, 14336] x 1 tma",
     "bf16 [28672, 4096] x 8192 tma",
     "4 bits, groups of 128, 64 rows, ['zeros']",
-    "add_rms_norm",
+    "add_rms_norm of 2",
     "quantize to e4m3",
     "experts, 16 rows",
     "experts of 4 bits, groups of 32, 16 rows, ['table']",
@@ -106,6 +106,20 @@ def _groups(bits: int, group: int, **has: bool) -> dict[str, Any]:
     return {"BITS": bits, "GROUP": group, "ZERO_POINT": 8 if bits == 4 else 0, "IS_E4M3": "e4m3" in has, **optional}
 
 
+def _norms(row: dict[str, Any]) -> Iterator[Variant]:
+    floats = {"x": "*bf16", "weight": "*fp32", "out": "*bf16", "eps": "fp32"}
+    yield _variant("rms_norm", norm._rms_norm_kernel, floats, row, num_warps=8)
+    floats |= {"residual": "*fp32", "total": "*fp32"}
+    floats |= dict.fromkeys(("bias", "weight_scales", "row_scales"), "*fp32")
+    sums = {**row, "HAS_BIAS": False, "HAS_SCALES": False, "DELTA": tl.bfloat16}
+    for splits, delta in ((1, "*bf16"), (2, "*fp32")):
+        types = {**floats, "delta": delta}
+        name = f"add_rms_norm of {splits}"
+        yield _variant(name, norm._add_rms_norm_kernel, types, {**sums, "NUM_SPLITS": splits}, num_warps=8)
+    head = {**row, "HAS_WEIGHT": True, "HEADS": 32, "BLOCK": 128}
+    yield _variant("head_rms_norm", norm._head_norm_kernel, floats, head)
+
+
 def variants() -> Iterator[Variant]:
     yield dense("bf16", (4096, 14336), 1)
     yield dense("bf16", (4096, 14336), 1, is_tma=False)
@@ -126,12 +140,7 @@ def variants() -> Iterator[Variant]:
     constants = {**_NO_END, "NUM_SPLITS": 3, "BLOCK": 1024}
     yield _variant("three splits", product._add_splits_kernel, {"partials": "*fp32", **_END}, constants)
     row = {"OUT": tl.bfloat16, "BLOCK": 4096}
-    floats = {"x": "*bf16", "weight": "*fp32", "out": "*bf16", "eps": "fp32"}
-    yield _variant("rms_norm", norm._rms_norm_kernel, floats, row, num_warps=8)
-    floats |= {"residual": "*fp32", "delta": "*bf16", "total": "*fp32"}
-    yield _variant("add_rms_norm", norm._add_rms_norm_kernel, floats, row, num_warps=8)
-    head = {**row, "HAS_WEIGHT": True, "HEADS": 32, "BLOCK": 128}
-    yield _variant("head_rms_norm", norm._head_norm_kernel, floats, head)
+    yield from _norms(row)
     yield of_experts(experts.FEW_ROWS)
     yield of_experts(experts.MANY_ROWS)
     yield of_grouped_experts(4, 32, experts.FEW_ROWS, table=True)

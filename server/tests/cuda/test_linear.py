@@ -9,7 +9,7 @@ from trunkline_server.backends.cuda.kernels.card import card_of
 from trunkline_server.backends.cuda.kernels.head import head
 from trunkline_server.backends.cuda.kernels.linear import library_linear, linear
 from trunkline_server.backends.cuda.kernels.linear_dense import dense_linear
-from trunkline_server.backends.cuda.kernels.product import ProductEnd
+from trunkline_server.backends.cuda.kernels.product import ProductEnd, summed
 from trunkline_server.backends.cuda.kernels.product_plan import ProductPlan, Tiles
 from trunkline_server.backends.cuda.weights import DenseWeight
 
@@ -39,7 +39,7 @@ def test_a_product_matches_torch(device: str, dtype: torch.dtype, plan: ProductP
     bias = torch.randn(plan.num_outputs, generator=generator).to(device)
     expected = x.double() @ values.double().T + bias.double()
     out = torch.empty(5, plan.num_outputs, device=device)
-    found = dense_linear(x, values, plan, ProductEnd(bias), out)
+    found = summed(dense_linear(x, values, plan, ProductEnd(bias), out))
     torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-4)
 
 
@@ -53,7 +53,7 @@ def test_no_bit_depends_on_rows_tiles_or_path(device: str, plan: ProductPlan, is
     def product(rows: slice, tiles: Tiles) -> torch.Tensor:
         part = x[rows]
         out = torch.full((part.shape[0], plan.num_outputs), torch.nan, device=device)
-        return dense_linear(part, values, plan, ProductEnd(bias), out, tiles=tiles, is_tma=is_tma and can_copy)
+        return summed(dense_linear(part, values, plan, ProductEnd(bias), out, tiles=tiles, is_tma=is_tma and can_copy))
 
     whole = product(slice(0, 150), PERSISTENT)
     if device == "cpu":
@@ -64,7 +64,7 @@ def test_no_bit_depends_on_rows_tiles_or_path(device: str, plan: ProductPlan, is
     assert torch.equal(whole[64:130], product(slice(64, 130), PERSISTENT))
     # Copies by the device and by threads have the same order.
     out = torch.empty(17, plan.num_outputs, device=device)
-    dense_linear(x[3:20], values, plan, ProductEnd(bias), out, tiles=SMALL, is_tma=not is_tma and can_copy)
+    summed(dense_linear(x[3:20], values, plan, ProductEnd(bias), out, tiles=SMALL, is_tma=not is_tma and can_copy))
     assert torch.equal(whole[3:20], out)
 
 

@@ -18,7 +18,7 @@ from trunkline_server.backends.cuda.kernels.numerics import dot
 from trunkline_server.backends.cuda.kernels.product import (
     GROUP_TILES,
     ProductEnd,
-    add_splits,
+    Unsummed,
     grouped_tile,
     is_describable,
     make_partials,
@@ -117,11 +117,11 @@ def dense_linear(
     *,
     tiles: Tiles | None = None,
     is_tma: bool | None = None,
-) -> torch.Tensor:
-    """Multiplies x [T, K] by the transpose of values [N, K], applies `end` and writes out [T, N].
+) -> torch.Tensor | Unsummed:
+    """Multiplies x [T, K] by the transpose of values [N, K]; the result is for `summed`, which writes out [T, N].
 
     x, values: of one dtype, rows contiguous. plan: of the weight. tiles, is_tma: how to compute it, for tests; the bits
-    do not depend on them. Returns out.
+    do not depend on them.
     """
     num_rows = x.shape[0]
     tiles = plan.tiles(num_rows, values.element_size(), card_of(x.device)) if tiles is None else tiles
@@ -154,4 +154,4 @@ def dense_linear(
     partials = out if plan.num_splits == 1 else make_partials(plan, num_rows, x.device)
     grid = (num_tiles, plan.num_splits)
     _parallel_kernel[grid](tile_of_x, tile_of_weight, *ends, partials, *sizes, *strides, **shared)
-    return out if plan.num_splits == 1 else add_splits(partials, end, out)
+    return out if plan.num_splits == 1 else Unsummed(partials, end, out)

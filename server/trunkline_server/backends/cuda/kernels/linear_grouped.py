@@ -24,7 +24,7 @@ from trunkline_server.backends.cuda.kernels.linear_dense import dense_linear
 from trunkline_server.backends.cuda.kernels.numerics import TRITON_DTYPES, dot, narrow
 from trunkline_server.backends.cuda.kernels.product import (
     ProductEnd,
-    add_splits,
+    Unsummed,
     make_partials,
     store_partial,
     store_tile,
@@ -94,7 +94,7 @@ def grouped_linear(
     out: torch.Tensor,
     *,
     max_register_rows: int = MAX_REGISTER_ROWS,
-) -> torch.Tensor:
+) -> torch.Tensor | Unsummed:
     """Computes `dense_linear` with a grouped weight. max_register_rows: for tests; the bits do not depend on it."""
     plan, num_rows = weight.plan, x.shape[0]
     if weight.order is not None:
@@ -115,4 +115,4 @@ def grouped_linear(
         BLOCK_N=64, BLOCK_T=block_t, BLOCK_K=BLOCK_INPUTS,
         num_warps=4, num_stages=stages_on(card_of(x.device)), enable_fp_fusion=False,
     )  # fmt: skip
-    return out if plan.num_splits == 1 else add_splits(partials, end, out)
+    return out if plan.num_splits == 1 else Unsummed(partials, end, out)

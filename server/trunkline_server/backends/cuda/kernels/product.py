@@ -88,6 +88,23 @@ def store_partial(acc, partials, split, n0, t0, num_outputs, num_rows, BLOCK_N: 
     tl.store(partials + offsets, acc, (n < num_outputs)[:, None] & (t < num_rows)[None, :])
 
 
+@triton.jit
+def sum_of_splits(
+    partials, bias, weight_scales, row_scales, row, n, mask, num_outputs, num_rows,
+    NUM_SPLITS: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_SCALES: tl.constexpr,
+):  # fmt: skip
+    """Returns elements n of a row of partials [splits, T, N], added in order, scaled and with the bias."""
+    total = tl.load(partials + row * num_outputs + n, mask, other=0.0)
+    for split in tl.static_range(1, NUM_SPLITS):
+        total += tl.load(partials + (split * num_rows + row) * num_outputs + n, mask, other=0.0)
+    if HAS_SCALES:
+        total *= tl.load(weight_scales + n, mask, other=0.0)
+        total *= tl.load(row_scales + row)
+    if HAS_BIAS:
+        total += tl.load(bias + n, mask, other=0.0)
+    return total
+
+
 @triton.jit(do_not_specialize=["num_rows"])
 def _add_splits_kernel(
     partials, bias, soft_cap, weight_scales, row_scales, out, num_outputs, num_rows, out_stride,
@@ -97,14 +114,10 @@ def _add_splits_kernel(
     row = tl.program_id(0).to(tl.int64)
     n = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     mask = n < num_outputs
-    total = tl.load(partials + row * num_outputs + n, mask, other=0.0)
-    for split in tl.static_range(1, NUM_SPLITS):
-        total += tl.load(partials + (split * num_rows + row) * num_outputs + n, mask, other=0.0)
-    if HAS_SCALES:
-        total *= tl.load(weight_scales + n, mask, other=0.0)
-        total *= tl.load(row_scales + row)
-    if HAS_BIAS:
-        total += tl.load(bias + n, mask, other=0.0)
+    total = sum_of_splits(
+        partials, bias, weight_scales, row_scales, row, n, mask, num_outputs, num_rows,
+        NUM_SPLITS, HAS_BIAS, HAS_SCALES,
+    )  # fmt: skip
     if HAS_SOFT_CAP:
         total = capped(total, soft_cap)
     tl.store(out + row * out_stride + n, narrow(total, OUT), mask)
@@ -115,8 +128,23 @@ def make_partials(plan: ProductPlan, num_rows: int, device: torch.device) -> tor
     return torch.empty(plan.num_splits, num_rows, plan.num_outputs, dtype=torch.float32, device=device)
 
 
-def add_splits(partials: torch.Tensor, end: ProductEnd, out: torch.Tensor) -> torch.Tensor:
-    """Adds partials [splits, T, N] in order, applies `end` and writes out [T, N]."""
+@dataclass(frozen=True, slots=True)
+class Unsummed:
+    """A product whose splits have not been added yet.
+
+    partials: [splits, T, N] f32. end: follows their sum. out: [T, N], where `summed` writes the result.
+    """
+
+    partials: torch.Tensor
+    end: ProductEnd
+    out: torch.Tensor
+
+
+def summed(product: torch.Tensor | Unsummed) -> torch.Tensor:
+    """Returns a product [T, N]. Adds its splits in order and applies its end if that has not been done."""
+    if isinstance(product, torch.Tensor):
+        return product
+    partials, end, out = product.partials, product.end, product.out
     num_splits, num_rows, num_outputs = partials.shape
     _add_splits_kernel[(num_rows, triton.cdiv(num_outputs, _REDUCE_BLOCK))](
         partials, *end.arguments(out), out, num_outputs, num_rows, out.stride(0),
