@@ -15,6 +15,7 @@ from trunkline_server.backends.cuda.kernels import (
     grouped,
     head_linear,
     linear_dense,
+    linear_gated,
     linear_grouped,
     mean,
     norm,
@@ -22,12 +23,13 @@ from trunkline_server.backends.cuda.kernels import (
     quantize_rows,
 )
 from trunkline_server.backends.cuda.kernels.card import Card
-from trunkline_server.backends.cuda.kernels.product_plan import ProductPlan
+from trunkline_server.backends.cuda.kernels.product_plan import ProductPlan, gated_tiles
 
 # The variants that `make test` compiles: one of each kind.
 FIRST = {
     "bf16 [4096, 14336] x 1 tma",
     "bf16 [28672, 4096] x 8192 tma",
+    "gated x 8192 tma",
     "4 bits, groups of 128, 64 rows, ['zeros']",
     "add_rms_norm of 2",
     "quantize to e4m3",
@@ -61,6 +63,23 @@ def dense(kind: str, shape: tuple[int, int], num_rows: int, *, is_tma: bool = Tr
         constants["GROUP"] = product.GROUP_TILES
     name = f"{kind} {list(shape)} x {num_rows} {'tma' if is_tma else 'pointers'}"
     return _variant(name, kernel, types, constants, num_warps=tiles.num_warps, num_stages=tiles.num_stages)
+
+
+def gated(num_rows: int, *, is_tma: bool = True, card: Card = HOPPER) -> Variant:
+    """Gate and up of Llama-3-8B."""
+    tiles = gated_tiles(num_rows, 2, card)
+    types = {"x": "*bf16", "weight": "*bf16", "bias": "*fp32", "out": "*bf16"}
+    if is_tma:
+        types["x"] = f"tensordesc<bf16[{tiles.block_t},{tiles.block_k}]>"
+        types["weight"] = f"tensordesc<bf16[{tiles.block_n},{tiles.block_k}]>"
+    constants = {
+        "KIND": activation.SILU.value, "HAS_BIAS": False, "OUT": tl.bfloat16, "IS_TMA": is_tma,
+        "BLOCK_N": tiles.block_n, "BLOCK_T": tiles.block_t, "BLOCK_K": tiles.block_k, "GROUP": product.GROUP_TILES,
+    }  # fmt: skip
+    name, options = f"gated x {num_rows}", {"num_warps": tiles.num_warps, "num_stages": tiles.num_stages}
+    return _variant(
+        f"{name} {'tma' if is_tma else 'pointers'}", linear_gated._gated_kernel, types, constants, **options
+    )
 
 
 def four_or_eight_bits(bits: int, group: int, block_t: int, *, num_stages: int = 4, **has: bool) -> Variant:
@@ -126,6 +145,7 @@ def variants() -> Iterator[Variant]:
     yield dense("bf16", (28672, 4096), 64)
     yield dense("bf16", (28672, 4096), 8192)
     yield dense("bf16", (4096, 14336), 8192)
+    yield from map(gated, (1, 32, 64, 8192))
     yield dense("fp8e4nv", (28672, 4096), 64)
     yield dense("fp8e4nv", (4096, 14336), 8192)
     yield dense("i8", (4096, 14336), 1)

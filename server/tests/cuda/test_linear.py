@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
+
 import pytest
 import torch
-from tests.tiers import full, matrix
+from tests.tiers import first, full, matrix
+from trunkline_server.backends.cuda.kernels.activation import SILU, silu_mul
 from trunkline_server.backends.cuda.kernels.card import card_of
 from trunkline_server.backends.cuda.kernels.head import head
 from trunkline_server.backends.cuda.kernels.linear import library_linear, linear
 from trunkline_server.backends.cuda.kernels.linear_dense import dense_linear
+from trunkline_server.backends.cuda.kernels.linear_gated import gated_linear, is_gated
 from trunkline_server.backends.cuda.kernels.product import ProductEnd, summed
 from trunkline_server.backends.cuda.kernels.product_plan import ProductPlan, Tiles
 from trunkline_server.backends.cuda.weights import DenseWeight
@@ -91,6 +95,23 @@ def test_the_chosen_tiles_agree_for_every_number_of_rows(device: str, shape: tup
         assert torch.equal(linear(x[:num_rows], weight, has_bias=True, out_dtype=torch.float32), whole[:num_rows])
     assert linear(x[:2], weight).dtype == torch.float16
     assert linear(x[:0], weight).shape == (0, num_outputs)
+
+
+@pytest.mark.parametrize("dtype", first([torch.bfloat16, torch.float16, torch.float32], torch.bfloat16))
+def test_a_gated_product_has_the_bits_of_product_and_activation(device: str, dtype: torch.dtype) -> None:
+    values = numbers(2 * 72, 200, dtype=dtype, device=device, seed=2) / 64
+    stack = MappingProxyType({"gate": (0, 72), "up": (72, 144)})
+    shape = {"num_outputs": 144, "num_inputs": 200, "dtype": dtype}
+    for bias in (None, numbers(144, dtype=torch.float32, device=device, seed=3)):
+        weight = DenseWeight(values=values, slices=stack, bias=bias, **shape)
+        assert is_gated(weight)
+        x = numbers(130, 200, dtype=dtype, device=device, seed=1)
+        both = linear(x, weight, has_bias=bias is not None)
+        expected = silu_mul(both[:, :72], both[:, 72:])
+        for num_rows in (1, 17, 40, 130):
+            found = gated_linear(x[:num_rows], weight, SILU, has_bias=bias is not None)
+            assert torch.equal(found, expected[:num_rows])
+    assert not is_gated(DenseWeight.of("w", values))
 
 
 def test_capped_logits_of_requested_rows(device: str) -> None:

@@ -11,10 +11,13 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import torch
+import triton.language as tl
 
 from trunkline_server.backends.cuda.flash import FlashAttention, LongChunk
 from trunkline_server.backends.cuda.kernels import recurrence as recurrences
 from trunkline_server.backends.cuda.kernels.activation import (
+    GELU,
+    SILU,
     clamped_swiglu,
     gelu,
     gelu_erf,
@@ -34,6 +37,7 @@ from trunkline_server.backends.cuda.kernels.experts_grouped import grouped_exper
 from trunkline_server.backends.cuda.kernels.head import head
 from trunkline_server.backends.cuda.kernels.head_linear import head_linear
 from trunkline_server.backends.cuda.kernels.linear import library_linear, unsummed_linear
+from trunkline_server.backends.cuda.kernels.linear_gated import gated_linear, is_gated
 from trunkline_server.backends.cuda.kernels.mean import mean
 from trunkline_server.backends.cuda.kernels.norm import add_rms_norm, head_l2_norm, head_rms_norm, layer_norm, rms_norm
 from trunkline_server.backends.cuda.kernels.product import Unsummed, summed
@@ -79,6 +83,10 @@ class Product:
             multiply = library_linear if self.is_fast else unsummed_linear
             self._result = multiply(self.x, self.matrix, has_bias=self.has_bias)
         return self._result
+
+    def gated(self, kind: tl.constexpr) -> torch.Tensor:
+        """Returns activation(gate) * up of both halves, without the product itself."""
+        return gated_linear(self.x, self.matrix, kind, has_bias=self.has_bias)
 
     def summed(self) -> torch.Tensor:
         self._result = summed(self.unsummed())
@@ -253,10 +261,12 @@ class CudaOps:
         return self._long
 
     def silu_mul(self, gate: Value, up: Value) -> Value:
-        return silu_mul(dense(gate), dense(up))
+        product = _gated_product(gate, up)
+        return silu_mul(dense(gate), dense(up)) if product is None else product.gated(SILU)
 
     def gelu_mul(self, gate: Value, up: Value) -> Value:
-        return gelu_mul(dense(gate), dense(up))
+        product = _gated_product(gate, up)
+        return gelu_mul(dense(gate), dense(up)) if product is None else product.gated(GELU)
 
     def gelu(self, x: Value) -> Value:
         return gelu(dense(x))
@@ -375,6 +385,13 @@ class CudaOps:
         matrix, _, _ = self.model.weights.matrix(weight)
         out = self.model.logits[: self.step.shape.num_logits]
         return head(dense(x), self.step.sampling_rows, matrix, soft_cap, is_fast=self.model.is_fast, out=out)
+
+
+def _gated_product(gate: Value, up: Value) -> Product | None:
+    """Returns the product whose halves gate and up are, if one launch can compute it and the activation."""
+    if not (isinstance(gate, Part) and isinstance(up, Part) and gate.product is up.product and gate.begin < up.begin):
+        return None
+    return None if gate.product.is_fast or not is_gated(gate.product.matrix) else gate.product
 
 
 def _unrotated(x: Value) -> torch.Tensor:
