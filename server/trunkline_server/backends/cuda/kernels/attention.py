@@ -14,7 +14,7 @@ from trunkline_server.backends.cuda.kernels.attention_plan import (
     AttentionShape,
     AttentionStep,
 )
-from trunkline_server.backends.cuda.kernels.attention_split import merge_kernel, split_kernel
+from trunkline_server.backends.cuda.kernels.attention_split import merge_splits, split_kernel
 from trunkline_server.backends.cuda.kernels.attention_tile import TILE_POSITIONS
 from trunkline_server.backends.cuda.kernels.attention_whole import whole_kernel
 from trunkline_server.backends.cuda.kernels.card import Card, card_of, num_programs
@@ -36,9 +36,6 @@ _STAGES = 3
 _WIDE_BYTES = 160 << 10
 # Programs per multiprocessor that go through the splits: as many as its registers and shared memory allow.
 _SPLIT_PROGRAMS = 2
-# Number of programs that merge rows, for each query head.
-_MERGE_PROGRAMS = 512
-_MERGE_AHEAD = 8
 
 
 class AttentionSpace:
@@ -108,11 +105,7 @@ def paged_attention(
             **launch.constants, ROWS=SPLIT_ROWS, num_warps=SPLIT_ROWS // _WARP_ROWS, num_stages=num_stages,
             enable_fp_fusion=False,
         )  # fmt: skip
-        merge_kernel[(min(num_rows, _MERGE_PROGRAMS), shape.num_heads)](
-            out, space.mixed, space.sums, sink_values, plan.counts, plan.merge_rows, out.stride(0), shape.num_heads,
-            D=shape.head_size, D_PAD=launch.constants["D_PAD"], OUT=TRITON_DTYPES[out.dtype],
-            AHEAD=_MERGE_AHEAD if query.is_cuda else 1, HAS_SINKS=has_sinks, num_warps=1, enable_fp_fusion=False,
-        )  # fmt: skip
+        merge_splits(out, space.mixed, space.sums, plan, sinks)
     if not decode_only:
         num_tiles = plan.max_whole_items(num_rows, num_entries)
         whole_kernel[(num_tiles * shape.num_kv_heads,)](

@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 
 from trunkline_server.backends.cuda.kernels.attention_plan import SPLIT, AttentionPlan, AttentionShape, AttentionStep
-from trunkline_server.backends.cuda.kernels.attention_split import merge_kernel
+from trunkline_server.backends.cuda.kernels.attention_split import merge_splits
 from trunkline_server.backends.cuda.kernels.attention_tile import empty, merge, reference_of, scale_of
 from trunkline_server.backends.cuda.kernels.card import num_programs
 from trunkline_server.backends.cuda.kernels.kv_elements import FLOAT, load_elements
@@ -30,8 +30,6 @@ TILE = 32
 NUM_WARPS = 8
 # So much is loaded ahead that the shared memory of every card holds it.
 NUM_STAGES = 3
-_MERGE_PROGRAMS = 512
-_MERGE_AHEAD = 8
 _LOG2_E = tl.constexpr(1.4426950408889634)
 
 
@@ -224,11 +222,7 @@ def latent_attention(
             query, space.mixed, space.sums, plan.counts, plan.split_items, *sequence,
             query.stride(0), step.block_tables.stride(0), shape.num_heads, layout.piece_elements, scale, **constants,
         )  # fmt: skip
-        merge_kernel[(min(num_rows, _MERGE_PROGRAMS), shape.num_heads)](
-            out, space.mixed, space.sums, space.sums, plan.counts, plan.merge_rows, out.stride(0), shape.num_heads,
-            D=latent_size, D_PAD=latent_size, OUT=TRITON_DTYPES[out.dtype], AHEAD=_MERGE_AHEAD if query.is_cuda else 1,
-            HAS_SINKS=False, num_warps=1, enable_fp_fusion=False,
-        )  # fmt: skip
+        merge_splits(out, space.mixed, space.sums, plan)
     if not decode_only:
         latent_whole_kernel[(plan.max_whole_items(num_rows, num_entries) * shape.num_kv_heads,)](
             query, out, plan.counts, plan.whole_items, *sequence,
