@@ -7,6 +7,7 @@ import triton
 import triton.language as tl
 
 from trunkline_server.backends.cuda.kernels.numerics import TRITON_DTYPES, narrow
+from trunkline_server.backends.cuda.kernels.overlap import await_previous, overlap
 from trunkline_server.models.ops import ClampedSwiglu
 
 _BLOCK = 1024
@@ -45,6 +46,7 @@ def _activation_kernel(
     gate, up, out, gate_stride, up_stride, out_stride, num_elements,
     KIND: tl.constexpr, HAS_UP: tl.constexpr, OUT: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
+    await_previous()
     row = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     mask = columns < num_elements
@@ -140,5 +142,6 @@ def _activated(
     _activation_kernel[(num_rows, triton.cdiv(width, _BLOCK))](
         gate, factors, out, gate.stride(0), factors.stride(0), out.stride(0), width, KIND=kind.value,
         HAS_UP=up is not None, OUT=TRITON_DTYPES[out.dtype], BLOCK=_BLOCK, num_warps=4, enable_fp_fusion=False,
+        **overlap(gate.device),
     )  # fmt: skip
     return out

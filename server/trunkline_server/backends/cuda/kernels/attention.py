@@ -20,6 +20,7 @@ from trunkline_server.backends.cuda.kernels.attention_whole import whole_kernel
 from trunkline_server.backends.cuda.kernels.card import Card, card_of, num_programs
 from trunkline_server.backends.cuda.kernels.hadamard import transform_heads, transform_run
 from trunkline_server.backends.cuda.kernels.numerics import TRITON_DTYPES
+from trunkline_server.backends.cuda.kernels.overlap import overlap
 from trunkline_server.backends.cuda.kernels.rope_kv import KINDS
 from trunkline_server.errors import InvalidArgument
 
@@ -103,7 +104,7 @@ def paged_attention(
             query, space.mixed, space.sums, plan.counts, plan.split_items, *launch.step, *launch.pool,
             query.stride(0), step.block_tables.stride(0), shape.num_heads, *launch.scalars,
             **launch.constants, ROWS=SPLIT_ROWS, num_warps=SPLIT_ROWS // _WARP_ROWS, num_stages=num_stages,
-            enable_fp_fusion=False,
+            enable_fp_fusion=False, **overlap(query.device),
         )  # fmt: skip
         merge_splits(out, space.mixed, space.sums, plan, sinks)
     if not decode_only:
@@ -113,6 +114,7 @@ def paged_attention(
             query.stride(0), out.stride(0), step.block_tables.stride(0), shape.num_kv_heads, *launch.scalars,
             **launch.constants, HAS_SINKS=has_sinks, OUT=TRITON_DTYPES[out.dtype], ROWS=shape.whole_rows,
             num_warps=shape.whole_rows // _WARP_ROWS, num_stages=num_stages, enable_fp_fusion=False,
+            **overlap(query.device),
         )  # fmt: skip
     if pool.format.is_transformed:
         factor = 1.0 / transform_run(shape.head_size)

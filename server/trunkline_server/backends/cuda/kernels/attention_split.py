@@ -17,6 +17,7 @@ from trunkline_server.backends.cuda.kernels.attention_tile import (
 )
 from trunkline_server.backends.cuda.kernels.card import card_of
 from trunkline_server.backends.cuda.kernels.numerics import INTERPRETED, TRITON_DTYPES, narrow
+from trunkline_server.backends.cuda.kernels.overlap import await_previous, overlap
 
 # Number of programs that merge rows, for each query head.
 _MERGE_PROGRAMS = 512
@@ -37,6 +38,7 @@ def split_kernel(
 
     partial_mixed: [P, H, D] f32; partial_sums: [P, H, 2], maximum and sum. items: see `attention_plan`.
     """
+    await_previous()
     tokens: tl.constexpr = ROWS // GROUP
     num_kv_heads = num_heads // GROUP
     num_items = tl.load(counts) * num_kv_heads
@@ -117,6 +119,7 @@ def merge_kernel(
 
     So many splits are loaded at once: MANY while there are as many, then FEW.
     """
+    await_previous()
     head = tl.program_id(1)
     elements = tl.arange(0, D_PAD)
     is_element = elements < D
@@ -172,5 +175,5 @@ def merge_splits(
         out, partial_mixed, partial_sums, partial_sums if sinks is None else sinks, plan.counts, plan.merge_rows,
         out.stride(0), shape.num_heads, D=shape.head_size, D_PAD=triton.next_power_of_2(shape.head_size),
         OUT=TRITON_DTYPES[out.dtype], FEW=1 if INTERPRETED.value else FEW_SPLITS, HAS_SINKS=sinks is not None,
-        **options, enable_fp_fusion=False,
+        **options, enable_fp_fusion=False, **overlap(out.device),
     )  # fmt: skip

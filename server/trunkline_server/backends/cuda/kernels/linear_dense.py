@@ -15,6 +15,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from trunkline_server.backends.cuda.kernels.card import card_of, copies_tensors, num_programs
 from trunkline_server.backends.cuda.kernels.numerics import dot
+from trunkline_server.backends.cuda.kernels.overlap import await_previous, overlap
 from trunkline_server.backends.cuda.kernels.product import (
     GROUP_TILES,
     ProductEnd,
@@ -60,6 +61,7 @@ def _parallel_kernel(
     OUT: tl.constexpr, IS_TMA: tl.constexpr, IS_INT8: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
+    await_previous()
     # Programs that read the same weight rows are neighbours.
     num_t_tiles = tl.cdiv(num_rows, BLOCK_T)
     n0 = tl.program_id(0) // num_t_tiles * BLOCK_N
@@ -88,6 +90,7 @@ def _persistent_kernel(
     OUT: tl.constexpr, IS_TMA: tl.constexpr, IS_INT8: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_K: tl.constexpr, GROUP: tl.constexpr,
 ):  # fmt: skip
+    await_previous()
     num_n_tiles, num_t_tiles = tl.cdiv(num_outputs, BLOCK_N), tl.cdiv(num_rows, BLOCK_T)
     for tile in range(tl.program_id(0), num_n_tiles * num_t_tiles, tl.num_programs(0)):
         n_tile, t_tile = grouped_tile(tile, num_n_tiles, num_t_tiles, GROUP)
@@ -139,6 +142,7 @@ def dense_linear(
         "num_warps": tiles.num_warps,
         "num_stages": tiles.num_stages,
         "enable_fp_fusion": False,
+        **overlap(x.device),
     }
     num_tiles = triton.cdiv(plan.num_outputs, tiles.block_n) * triton.cdiv(num_rows, tiles.block_t)
     tile_of_x = TensorDescriptor.from_tensor(x, [tiles.block_t, tiles.block_k]) if is_tma else x

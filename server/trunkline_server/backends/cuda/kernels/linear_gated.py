@@ -13,6 +13,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from trunkline_server.backends.cuda.kernels.activation import activated
 from trunkline_server.backends.cuda.kernels.card import card_of, copies_tensors, num_programs
 from trunkline_server.backends.cuda.kernels.numerics import TRITON_DTYPES, dot, narrow
+from trunkline_server.backends.cuda.kernels.overlap import await_previous, overlap
 from trunkline_server.backends.cuda.kernels.product import GROUP_TILES, grouped_tile, is_describable
 from trunkline_server.backends.cuda.kernels.product_plan import gated_tiles
 from trunkline_server.backends.cuda.weights import DenseWeight, DeviceWeight
@@ -33,6 +34,7 @@ def _gated_kernel(
     BLOCK_N: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_K: tl.constexpr, GROUP: tl.constexpr,
 ):  # fmt: skip
     """weight: [2 N, K], gate before up. num_outputs: N."""
+    await_previous()
     num_n_tiles, num_t_tiles = tl.cdiv(num_outputs, BLOCK_N), tl.cdiv(num_rows, BLOCK_T)
     for tile in range(tl.program_id(0), num_n_tiles * num_t_tiles, tl.num_programs(0)):
         n_tile, t_tile = grouped_tile(tile, num_n_tiles, num_t_tiles, GROUP)
@@ -91,6 +93,6 @@ def gated_linear(x: torch.Tensor, weight: DeviceWeight, kind: tl.constexpr, *, h
         x.stride(0), values.stride(0), out.stride(0), KIND=kind.value, HAS_BIAS=bias is not None,
         OUT=TRITON_DTYPES[out.dtype], IS_TMA=is_tma, BLOCK_N=tiles.block_n, BLOCK_T=tiles.block_t,
         BLOCK_K=tiles.block_k, GROUP=GROUP_TILES, num_warps=tiles.num_warps, num_stages=tiles.num_stages,
-        enable_fp_fusion=False,
+        enable_fp_fusion=False, **overlap(x.device),
     )  # fmt: skip
     return out

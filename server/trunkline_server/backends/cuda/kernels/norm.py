@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 
 from trunkline_server.backends.cuda.kernels.numerics import TRITON_DTYPES, narrow
+from trunkline_server.backends.cuda.kernels.overlap import await_previous, overlap
 from trunkline_server.backends.cuda.kernels.product import ProductEnd, Unsummed, sum_of_splits
 
 # Widest row that one program holds in registers.
@@ -28,6 +29,7 @@ def _normalized(x, weight, num_elements, eps):
 
 @triton.jit
 def _rms_norm_kernel(x, weight, out, x_stride, out_stride, num_elements, eps, OUT: tl.constexpr, BLOCK: tl.constexpr):
+    await_previous()
     row = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, BLOCK)
     mask = columns < num_elements
@@ -45,6 +47,7 @@ def _add_rms_norm_kernel(
     OUT: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """delta: [T, N], or with several splits [splits, T, N] f32, whose sum is rounded to DELTA."""
+    await_previous()
     row = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, BLOCK)
     mask = columns < num_elements
@@ -86,6 +89,7 @@ def _head_norm_kernel(
     x, weight, out, x_stride, out_stride, num_heads, head_size, divisor, eps,
     HAS_WEIGHT: tl.constexpr, OUT: tl.constexpr, HEADS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
+    await_previous()
     row = tl.program_id(0).to(tl.int64)
     heads = tl.program_id(1) * HEADS + tl.arange(0, HEADS)
     elements = tl.arange(0, BLOCK)
@@ -113,6 +117,7 @@ def rms_norm(
     _rms_norm_kernel[(num_rows,)](
         x, weight, out, x.stride(0), out.stride(0), width, eps,
         OUT=TRITON_DTYPES[out.dtype], BLOCK=_block(width), num_warps=_num_warps(width), enable_fp_fusion=False,
+        **overlap(x.device),
     )  # fmt: skip
     return out
 
@@ -173,7 +178,7 @@ def add_rms_norm(
         residual.stride(0), addend.stride(0), total.stride(0), out.stride(0), width, num_rows, eps,
         NUM_SPLITS=num_splits, HAS_BIAS=end.bias is not None, HAS_SCALES=end.scales is not None,
         DELTA=TRITON_DTYPES[rounded.dtype], OUT=TRITON_DTYPES[out.dtype], BLOCK=_block(width),
-        num_warps=_num_warps(width), enable_fp_fusion=False,
+        num_warps=_num_warps(width), enable_fp_fusion=False, **overlap(residual.device),
     )  # fmt: skip
     return total, out
 
@@ -209,7 +214,7 @@ def _head_normed(
     _head_norm_kernel[(num_rows, triton.cdiv(num_heads, heads))](
         x, x if weight is None else weight, out, x.stride(0), out.stride(0), num_heads, head_size, divisor, eps,
         HAS_WEIGHT=weight is not None, OUT=TRITON_DTYPES[out.dtype], HEADS=heads, BLOCK=block, num_warps=4,
-        enable_fp_fusion=False,
+        enable_fp_fusion=False, **overlap(x.device),
     )  # fmt: skip
     return out
 

@@ -9,6 +9,7 @@ import triton
 import triton.language as tl
 
 from trunkline_server.backends.cuda.kernels.numerics import TRITON_DTYPES, narrow
+from trunkline_server.backends.cuda.kernels.overlap import await_previous, overlap
 from trunkline_server.backends.cuda.kernels.product_plan import ProductPlan
 
 # Consecutive tiles of the step's rows with the same weight rows, which then come from the L2 cache.
@@ -111,6 +112,7 @@ def _add_splits_kernel(
     NUM_SPLITS: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_SOFT_CAP: tl.constexpr, HAS_SCALES: tl.constexpr,
     OUT: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
+    await_previous()
     row = tl.program_id(0).to(tl.int64)
     n = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     mask = n < num_outputs
@@ -149,6 +151,7 @@ def summed(product: torch.Tensor | Unsummed) -> torch.Tensor:
     _add_splits_kernel[(num_rows, triton.cdiv(num_outputs, _REDUCE_BLOCK))](
         partials, *end.arguments(out), out, num_outputs, num_rows, out.stride(0),
         NUM_SPLITS=num_splits, **end.constants(out), BLOCK=_REDUCE_BLOCK, num_warps=4, enable_fp_fusion=False,
+        **overlap(out.device),
     )  # fmt: skip
     return out
 

@@ -21,7 +21,7 @@ SPLIT_UNIT = 128
 MIN_SPLIT_ELEMENTS = 256
 MAX_SPLITS = 16
 # Programs of 64 weight rows with enough reads in flight to saturate the memory of an H200 (132 SMs). Each keeps 60 to
-# 100 KiB in flight; the product of bandwidth and latency is about 4 MiB.
+# 100 KiB in flight; the product of bandwidth and latency is about 4 MiB. docs/gpu.md lists values to measure.
 SATURATING_PROGRAMS = 90
 # Most rows of a step in one tile of a memory-bound product.
 MAX_SMALL_ROWS = 64
