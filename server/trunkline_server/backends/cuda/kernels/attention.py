@@ -101,7 +101,7 @@ def paged_attention(
     has_sinks, sink_values = sinks is not None, space.sums if sinks is None else sinks
     if plan.max_partial_rows > 0:
         split_kernel[(_SPLIT_PROGRAMS * num_programs(query.device),)](
-            query, space.mixed, space.sums, plan.counts, plan.split_items, *launch.step, *launch.pool,
+            query, space.mixed, space.sums, plan.counts, plan.split_items, step.block_tables, *launch.pool,
             query.stride(0), step.block_tables.stride(0), shape.num_heads, *launch.scalars,
             **launch.constants, ROWS=SPLIT_ROWS, num_warps=SPLIT_ROWS // _WARP_ROWS, num_stages=num_stages,
             enable_fp_fusion=False, **overlap(query.device),

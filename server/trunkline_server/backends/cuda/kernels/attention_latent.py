@@ -13,7 +13,13 @@ import torch
 import triton
 import triton.language as tl
 
-from trunkline_server.backends.cuda.kernels.attention_plan import SPLIT, AttentionPlan, AttentionShape, AttentionStep
+from trunkline_server.backends.cuda.kernels.attention_plan import (
+    SPLIT,
+    SPLIT_FIELDS,
+    AttentionPlan,
+    AttentionShape,
+    AttentionStep,
+)
 from trunkline_server.backends.cuda.kernels.attention_split import merge_splits
 from trunkline_server.backends.cuda.kernels.attention_tile import empty, merge, reference_of, scale_of
 from trunkline_server.backends.cuda.kernels.card import num_programs
@@ -105,7 +111,7 @@ def latent_split_kernel(
     num_items = tl.load(counts) * num_groups
     elements = tl.arange(0, LATENT)
     for index in tl.range(tl.program_id(0), num_items, tl.num_programs(0)):
-        item = items + (index // num_groups) * 4
+        item = items + (index // num_groups) * SPLIT_FIELDS
         entry = tl.load(item)
         rotated, content, _, token, q_head, positions, is_row, num_tokens, context = _load_queries(
             q, entry, tl.load(item + 1), index % num_groups, query_begin, context_length, q_stride,

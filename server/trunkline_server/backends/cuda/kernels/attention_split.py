@@ -6,7 +6,7 @@ import torch
 import triton
 import triton.language as tl
 
-from trunkline_server.backends.cuda.kernels.attention_plan import AttentionPlan
+from trunkline_server.backends.cuda.kernels.attention_plan import SPLIT_FIELDS, AttentionPlan
 from trunkline_server.backends.cuda.kernels.attention_tile import (
     add_sink,
     attend,
@@ -26,8 +26,23 @@ FEW_SPLITS = 4
 
 
 @triton.jit
+def _load_item(items, index, is_item):
+    """Returns the fields of an item for a split, see `attention_plan`."""
+    place = items + index * SPLIT_FIELDS
+    return (
+        tl.load(place, is_item, other=0),
+        tl.load(place + 1, is_item, other=0),
+        tl.load(place + 2, is_item, other=0),
+        tl.load(place + 3, is_item, other=0),
+        tl.load(place + 4, is_item, other=0),
+        tl.load(place + 5, is_item, other=0),
+        tl.load(place + 6, is_item, other=0),
+    )
+
+
+@triton.jit
 def split_kernel(
-    q, partial_mixed, partial_sums, counts, items, query_begin, context_length, block_tables, pool, scales, means,
+    q, partial_mixed, partial_sums, counts, items, block_tables, pool, scales, means,
     q_stride, table_stride, num_heads, piece_elements, piece_scales, values_offset, values_scales_offset,
     first_keys_offset, first_scales_offset, means_stride, scale, soft_cap, window,
     GROUP: tl.constexpr, D: tl.constexpr, D_PAD: tl.constexpr, BLOCK: tl.constexpr, KIND: tl.constexpr,
@@ -44,15 +59,13 @@ def split_kernel(
     num_items = tl.load(counts) * num_kv_heads
     rows = tl.arange(0, ROWS)
     elements = tl.arange(0, D_PAD)
+    item = _load_item(items, tl.program_id(0) // num_kv_heads, tl.program_id(0) < num_items)
     for index in tl.range(tl.program_id(0), num_items, tl.num_programs(0)):
         head = index % num_kv_heads
-        item = items + (index // num_kv_heads) * 4
-        entry = tl.load(item)
-        first_token = tl.load(item + 1)
-        split = tl.load(item + 2)
-        row_begin = tl.load(query_begin + entry)
-        num_tokens = tl.load(query_begin + entry + 1) - row_begin
-        context = tl.load(context_length + entry)
+        entry, first_token, split, first_partial, row_begin, num_tokens, context = item
+        # Arrives while this item is computed.
+        later = index + tl.num_programs(0)
+        item = _load_item(items, later // num_kv_heads, later < num_items)
         token = first_token + rows // GROUP
         q_head = head * GROUP + rows % GROUP
         is_row = (rows < tokens * GROUP) & (token < num_tokens)
@@ -79,7 +92,7 @@ def split_kernel(
                 piece_elements, piece_scales, values_offset, values_scales_offset, scale, soft_cap, window,
                 D, D_PAD, BLOCK, KIND, DTYPE, TILE, True, HAS_WINDOW, HAS_CAP, MOVED, SEES_ALL,
             )  # fmt: skip
-        partial = (tl.load(item + 3) + token).to(tl.int64) * num_heads + q_head
+        partial = (first_partial + token).to(tl.int64) * num_heads + q_head
         tl.store(partial_mixed + partial[:, None] * D + elements[None, :], mixed, q_mask)
         tl.store(partial_sums + partial * 2, maximum, is_row)
         tl.store(partial_sums + partial * 2 + 1, total, is_row)
