@@ -27,7 +27,7 @@ MAX_SPLIT_TOKENS = 64
 SPLIT_ROWS = 64
 WHOLE_ROWS = 128
 _ITEM_FIELDS = 4
-# Of an item for a split, a whole sector of memory.
+# An item for a split fills a sector of memory.
 SPLIT_FIELDS = tl.constexpr(8)
 _STORE_BLOCK = 128
 
