@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import triton.language as tl
-from tests.cuda.compiled import Variant
+from tests.cuda.compiled import HOPPER, Variant
 from trunkline_server.backends.cuda.kernels.attention_latent import (
     NUM_STAGES,
     NUM_WARPS,
@@ -15,7 +15,7 @@ from trunkline_server.backends.cuda.kernels.attention_latent import (
     latent_whole_kernel,
 )
 from trunkline_server.backends.cuda.kernels.attention_plan import SPLIT, SPLIT_ROWS, WHOLE_ROWS, _plan_kernel
-from trunkline_server.backends.cuda.kernels.attention_split import merge_kernel, split_kernel
+from trunkline_server.backends.cuda.kernels.attention_split import FEW_SPLITS, merge_kernel, merge_options, split_kernel
 from trunkline_server.backends.cuda.kernels.attention_whole import whole_kernel
 from trunkline_server.backends.cuda.kernels.gather_kv import _gather_kernel
 from trunkline_server.backends.cuda.kernels.hadamard import _transform_heads_kernel
@@ -103,8 +103,11 @@ def variants() -> list[Variant]:
         if name != "int8"
     ]
     found += latents()
+    for name, head_size, num_rows in (("merge", 128, 1), ("merge many", 128, 64), ("merge latents", 512, 1)):
+        options = merge_options(32 * num_rows, head_size, HOPPER.num_processors)
+        sizes = {"D": head_size, "D_PAD": head_size, "MANY": options["MANY"], "FEW": FEW_SPLITS}
+        found.append(_variant(name, merge_kernel, options["num_warps"], **sizes, OUT=tl.bfloat16, HAS_SINKS=True))
     found += [
-        _variant("merge", merge_kernel, 1, **heads, OUT=tl.bfloat16, AHEAD=8, HAS_SINKS=True),
         _variant("transform heads", _transform_heads_kernel, 4, **heads, LOG_RUN=7, OUT=tl.bfloat16, ROWS=16),
         _variant("gather", _gather_kernel, 8, **heads, BLOCK=64),
         _variant(

@@ -37,6 +37,7 @@ OTHER_CARDS = {
 CACHE = Path(os.environ.get("CARGO_TARGET_DIR", Path(__file__).resolve().parents[3] / "target")) / "triton-cache"
 _WARP_THREADS = 32
 _TIMEOUT_S = 300
+_ACCESS = re.compile(r"\b(?:ld|st|atom|red|cp\.async)\b(?!\.(?:param|shared))")
 _PRODUCT = re.compile(r"wgmma\.mma_async[\w.]*|mma\.sync[\w.]*|tcgen05\.mma[\w.:]*")
 
 
@@ -62,9 +63,9 @@ class Compiled:
     """The result of compiling a variant.
 
     spilled_bytes: per thread, in its stack and elsewhere. products: distinct tensor-core instructions. copies_tensors:
-    True if the device's copy engine is used. inexact_divisions: those that IEEE 754 does
-    not determine. warps: distinct ways in which warps share products. f32_sums: separate
-    additions of f32.
+    True if the device's copy engine is used. inexact_divisions: those that IEEE 754 does not determine. warps: distinct
+    ways in which warps share products. f32_sums: separate additions of f32. waits_first: True if the launch before has
+    ended when memory is first accessed.
     """
 
     module: str
@@ -78,6 +79,7 @@ class Compiled:
     copies_tensors: bool
     warps: list[str]
     f32_sums: int
+    waits_first: bool
 
 
 def compiled_once(shared: Path, modules: Sequence[str], cards: Sequence[str] = ()) -> dict[str, Compiled]:
@@ -147,6 +149,7 @@ def _compile(module: str, variant: Variant, card: Card) -> Compiled:
         products=sorted(set(_PRODUCT.findall(compiled.asm["ptx"]))),
         warps=sorted(set(re.findall(r"warpsPerCTA = (\[[\d, ]+\])", _encodings(compiled.asm["ttgir"])))),
         f32_sums=len(re.findall(r"\badd(?:\.rn)?\.f32", compiled.asm["ptx"])),
+        waits_first="griddepcontrol.wait" in _ACCESS.split(compiled.asm["ptx"])[0],
         copies_tensors="cp.async.bulk.tensor" in compiled.asm["ptx"],
     )
 

@@ -15,6 +15,7 @@ from trunkline_server.backends.cuda.kernels import (
     grouped,
     head_linear,
     linear_dense,
+    linear_gated,
     linear_grouped,
     mean,
     norm,
@@ -22,14 +23,15 @@ from trunkline_server.backends.cuda.kernels import (
     quantize_rows,
 )
 from trunkline_server.backends.cuda.kernels.card import Card
-from trunkline_server.backends.cuda.kernels.product_plan import ProductPlan
+from trunkline_server.backends.cuda.kernels.product_plan import ProductPlan, gated_tiles
 
 # The variants that `make test` compiles: one of each kind.
 FIRST = {
     "bf16 [4096, 14336] x 1 tma",
     "bf16 [28672, 4096] x 8192 tma",
+    "gated x 8192 tma",
     "4 bits, groups of 128, 64 rows, ['zeros']",
-    "add_rms_norm",
+    "add_rms_norm of 2",
     "quantize to e4m3",
     "experts, 16 rows",
     "experts of 4 bits, groups of 32, 16 rows, ['table']",
@@ -61,6 +63,23 @@ def dense(kind: str, shape: tuple[int, int], num_rows: int, *, is_tma: bool = Tr
         constants["GROUP"] = product.GROUP_TILES
     name = f"{kind} {list(shape)} x {num_rows} {'tma' if is_tma else 'pointers'}"
     return _variant(name, kernel, types, constants, num_warps=tiles.num_warps, num_stages=tiles.num_stages)
+
+
+def gated(num_rows: int, *, is_tma: bool = True, card: Card = HOPPER) -> Variant:
+    """Gate and up of Llama-3-8B."""
+    tiles = gated_tiles(num_rows, 2, card)
+    types = {"x": "*bf16", "weight": "*bf16", "bias": "*fp32", "out": "*bf16"}
+    if is_tma:
+        types["x"] = f"tensordesc<bf16[{tiles.block_t},{tiles.block_k}]>"
+        types["weight"] = f"tensordesc<bf16[{tiles.block_n},{tiles.block_k}]>"
+    constants = {
+        "KIND": activation.SILU.value, "HAS_BIAS": False, "OUT": tl.bfloat16, "IS_TMA": is_tma,
+        "BLOCK_N": tiles.block_n, "BLOCK_T": tiles.block_t, "BLOCK_K": tiles.block_k, "GROUP": product.GROUP_TILES,
+    }  # fmt: skip
+    name, options = f"gated x {num_rows}", {"num_warps": tiles.num_warps, "num_stages": tiles.num_stages}
+    return _variant(
+        f"{name} {'tma' if is_tma else 'pointers'}", linear_gated._gated_kernel, types, constants, **options
+    )
 
 
 def four_or_eight_bits(bits: int, group: int, block_t: int, *, num_stages: int = 4, **has: bool) -> Variant:
@@ -106,12 +125,27 @@ def _groups(bits: int, group: int, **has: bool) -> dict[str, Any]:
     return {"BITS": bits, "GROUP": group, "ZERO_POINT": 8 if bits == 4 else 0, "IS_E4M3": "e4m3" in has, **optional}
 
 
+def _norms(row: dict[str, Any]) -> Iterator[Variant]:
+    floats = {"x": "*bf16", "weight": "*fp32", "out": "*bf16", "eps": "fp32"}
+    yield _variant("rms_norm", norm._rms_norm_kernel, floats, row, num_warps=8)
+    floats |= {"residual": "*fp32", "total": "*fp32"}
+    floats |= dict.fromkeys(("bias", "weight_scales", "row_scales"), "*fp32")
+    sums = {**row, "HAS_BIAS": False, "HAS_SCALES": False, "DELTA": tl.bfloat16}
+    for splits, delta in ((1, "*bf16"), (2, "*fp32")):
+        types = {**floats, "delta": delta}
+        name = f"add_rms_norm of {splits}"
+        yield _variant(name, norm._add_rms_norm_kernel, types, {**sums, "NUM_SPLITS": splits}, num_warps=8)
+    head = {**row, "HAS_WEIGHT": True, "HEADS": 32, "BLOCK": 128}
+    yield _variant("head_rms_norm", norm._head_norm_kernel, floats, head)
+
+
 def variants() -> Iterator[Variant]:
     yield dense("bf16", (4096, 14336), 1)
     yield dense("bf16", (4096, 14336), 1, is_tma=False)
     yield dense("bf16", (28672, 4096), 64)
     yield dense("bf16", (28672, 4096), 8192)
     yield dense("bf16", (4096, 14336), 8192)
+    yield from map(gated, (1, 32, 64, 8192))
     yield dense("fp8e4nv", (28672, 4096), 64)
     yield dense("fp8e4nv", (4096, 14336), 8192)
     yield dense("i8", (4096, 14336), 1)
@@ -126,12 +160,7 @@ def variants() -> Iterator[Variant]:
     constants = {**_NO_END, "NUM_SPLITS": 3, "BLOCK": 1024}
     yield _variant("three splits", product._add_splits_kernel, {"partials": "*fp32", **_END}, constants)
     row = {"OUT": tl.bfloat16, "BLOCK": 4096}
-    floats = {"x": "*bf16", "weight": "*fp32", "out": "*bf16", "eps": "fp32"}
-    yield _variant("rms_norm", norm._rms_norm_kernel, floats, row, num_warps=8)
-    floats |= {"residual": "*fp32", "delta": "*bf16", "total": "*fp32"}
-    yield _variant("add_rms_norm", norm._add_rms_norm_kernel, floats, row, num_warps=8)
-    head = {**row, "HAS_WEIGHT": True, "HEADS": 32, "BLOCK": 128}
-    yield _variant("head_rms_norm", norm._head_norm_kernel, floats, head)
+    yield from _norms(row)
     yield of_experts(experts.FEW_ROWS)
     yield of_experts(experts.MANY_ROWS)
     yield of_grouped_experts(4, 32, experts.FEW_ROWS, table=True)

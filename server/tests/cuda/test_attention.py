@@ -6,7 +6,7 @@ import pytest
 import torch
 from tests.cuda.kv_oracle import Scene, make_scene
 from tests.tiers import first, full, matrix
-from trunkline_server.backends.cuda.kernels.attention_plan import MAX_SPLIT_TOKENS, SPLIT
+from trunkline_server.backends.cuda.kernels.attention_plan import MAX_SPLIT_TOKENS, SPLIT, fits_in_splits
 
 # A decode across the end of a split, a new sequence, a chunk of a few tokens, and one of many.
 MIXED = [(SPLIT + 2, 1), (5, 5), (70, 33), (90, MAX_SPLIT_TOKENS + 6)]
@@ -120,10 +120,11 @@ def test_a_step_of_only_padding_writes_nothing(device: str) -> None:
     assert (out == 7.0).all()
 
 
-@pytest.mark.parametrize("max_partial_rows", [0, 1, 256])
-def test_decode_only_steps_give_the_same_bits(max_partial_rows: int, device: str) -> None:
-    scene = make_scene([(SPLIT + 3, 1), (9, 1), (1, 1)], device=device, format=finest(device))
-    assert_close(scene.attend(decode_only=True, max_partial_rows=max_partial_rows), scene)
+def test_decode_only_steps_need_a_row_for_each_split(device: str) -> None:
+    scene = make_scene([(SPLIT + 1, 1), (SPLIT, 1), (1, 1)], device=device, format=finest(device))
+    contexts = [entry.context for entry in scene.entries]
+    assert fits_in_splits(contexts, 4) and not fits_in_splits(contexts, 3)
+    assert_close(scene.attend(decode_only=True, max_partial_rows=4), scene)
 
 
 @pytest.mark.parametrize(("format", "max_partial_rows"), matrix(["bf16", "fp8"], [0, 256]))

@@ -8,7 +8,14 @@ from tests.tiers import IS_FULL
 
 MAX_SHARED_BYTES = 227 * 1024
 MAX_SCALAR_BYTES = 128
-_PRODUCTS = ("_parallel_kernel", "_persistent_kernel", "_grouped_kernel", "_product_kernel", "_grouped_product_kernel")
+_PRODUCTS = (
+    "_parallel_kernel",
+    "_persistent_kernel",
+    "_gated_kernel",
+    "_grouped_kernel",
+    "_product_kernel",
+    "_grouped_product_kernel",
+)
 
 
 def test_the_sampler_compiles_for_hopper(hopper: dict[str, dict[str, Compiled]]) -> None:
@@ -22,7 +29,7 @@ def test_the_sampler_compiles_for_hopper(hopper: dict[str, dict[str, Compiled]])
 
 def test_kernels_compile_for_hopper_and_use_its_matrix_units(hopper: dict[str, dict[str, Compiled]]) -> None:
     kernels = hopper["product_variants"]
-    assert len(kernels) == (36 if IS_FULL else len(product_variants.FIRST))
+    assert len(kernels) == (41 if IS_FULL else len(product_variants.FIRST))
     for kernel in kernels.values():
         assert kernel.spilled_bytes == 0, kernel
         assert kernel.shared_bytes <= MAX_SHARED_BYTES, kernel

@@ -14,7 +14,7 @@ from trunkline_server.backends.cuda.kernels.embedding import embedding
 from trunkline_server.backends.cuda.kernels.grouped import dequantized_rows
 from trunkline_server.backends.cuda.kernels.linear import linear
 from trunkline_server.backends.cuda.kernels.linear_grouped import grouped_linear
-from trunkline_server.backends.cuda.kernels.product import ProductEnd
+from trunkline_server.backends.cuda.kernels.product import ProductEnd, summed
 from trunkline_server.backends.cuda.quantized.gguf import GROUPED_FORMATS, grouped_weight
 from trunkline_server.backends.cuda.quantized.grouped import (
     GroupedWeight,
@@ -114,7 +114,7 @@ def test_no_bit_depends_on_rows_or_path(device: str, bits: int, group_size: int,
 
     def product(rows: slice, max_register_rows: int = 128) -> torch.Tensor:
         out = torch.full((x[rows].shape[0], 40), torch.nan, device=device)
-        return grouped_linear(x[rows], weight, ProductEnd(bias), out, max_register_rows=max_register_rows)
+        return summed(grouped_linear(x[rows], weight, ProductEnd(bias), out, max_register_rows=max_register_rows))
 
     whole = product(slice(0, 36))
     assert weight.plan.num_splits > 1

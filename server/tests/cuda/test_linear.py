@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
+
 import pytest
 import torch
-from tests.tiers import full, matrix
+from tests.tiers import first, full, matrix
+from trunkline_server.backends.cuda.kernels.activation import SILU, silu_mul
 from trunkline_server.backends.cuda.kernels.card import card_of
 from trunkline_server.backends.cuda.kernels.head import head
 from trunkline_server.backends.cuda.kernels.linear import library_linear, linear
 from trunkline_server.backends.cuda.kernels.linear_dense import dense_linear
-from trunkline_server.backends.cuda.kernels.product import ProductEnd
+from trunkline_server.backends.cuda.kernels.linear_gated import gated_linear, is_gated
+from trunkline_server.backends.cuda.kernels.product import ProductEnd, summed
 from trunkline_server.backends.cuda.kernels.product_plan import ProductPlan, Tiles
 from trunkline_server.backends.cuda.weights import DenseWeight
 
@@ -39,7 +43,7 @@ def test_a_product_matches_torch(device: str, dtype: torch.dtype, plan: ProductP
     bias = torch.randn(plan.num_outputs, generator=generator).to(device)
     expected = x.double() @ values.double().T + bias.double()
     out = torch.empty(5, plan.num_outputs, device=device)
-    found = dense_linear(x, values, plan, ProductEnd(bias), out)
+    found = summed(dense_linear(x, values, plan, ProductEnd(bias), out))
     torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-4)
 
 
@@ -53,7 +57,7 @@ def test_no_bit_depends_on_rows_tiles_or_path(device: str, plan: ProductPlan, is
     def product(rows: slice, tiles: Tiles) -> torch.Tensor:
         part = x[rows]
         out = torch.full((part.shape[0], plan.num_outputs), torch.nan, device=device)
-        return dense_linear(part, values, plan, ProductEnd(bias), out, tiles=tiles, is_tma=is_tma and can_copy)
+        return summed(dense_linear(part, values, plan, ProductEnd(bias), out, tiles=tiles, is_tma=is_tma and can_copy))
 
     whole = product(slice(0, 150), PERSISTENT)
     if device == "cpu":
@@ -64,7 +68,7 @@ def test_no_bit_depends_on_rows_tiles_or_path(device: str, plan: ProductPlan, is
     assert torch.equal(whole[64:130], product(slice(64, 130), PERSISTENT))
     # Copies by the device and by threads have the same order.
     out = torch.empty(17, plan.num_outputs, device=device)
-    dense_linear(x[3:20], values, plan, ProductEnd(bias), out, tiles=SMALL, is_tma=not is_tma and can_copy)
+    summed(dense_linear(x[3:20], values, plan, ProductEnd(bias), out, tiles=SMALL, is_tma=not is_tma and can_copy))
     assert torch.equal(whole[3:20], out)
 
 
@@ -91,6 +95,23 @@ def test_the_chosen_tiles_agree_for_every_number_of_rows(device: str, shape: tup
         assert torch.equal(linear(x[:num_rows], weight, has_bias=True, out_dtype=torch.float32), whole[:num_rows])
     assert linear(x[:2], weight).dtype == torch.float16
     assert linear(x[:0], weight).shape == (0, num_outputs)
+
+
+@pytest.mark.parametrize("dtype", first([torch.bfloat16, torch.float16, torch.float32], torch.bfloat16))
+def test_a_gated_product_has_the_bits_of_product_and_activation(device: str, dtype: torch.dtype) -> None:
+    values = numbers(2 * 72, 200, dtype=dtype, device=device, seed=2) / 64
+    stack = MappingProxyType({"gate": (0, 72), "up": (72, 144)})
+    shape = {"num_outputs": 144, "num_inputs": 200, "dtype": dtype}
+    for bias in (None, numbers(144, dtype=torch.float32, device=device, seed=3)):
+        weight = DenseWeight(values=values, slices=stack, bias=bias, **shape)
+        assert is_gated(weight)
+        x = numbers(130, 200, dtype=dtype, device=device, seed=1)
+        both = linear(x, weight, has_bias=bias is not None)
+        expected = silu_mul(both[:, :72], both[:, 72:])
+        for num_rows in (1, 17, 40, 130):
+            found = gated_linear(x[:num_rows], weight, SILU, has_bias=bias is not None)
+            assert torch.equal(found, expected[:num_rows])
+    assert not is_gated(DenseWeight.of("w", values))
 
 
 def test_capped_logits_of_requested_rows(device: str) -> None:

@@ -46,7 +46,7 @@ def make_step(pool: StatePool, parts: Cuts, tables: Sequence[Sequence[int]], dev
         Entry([0] * (end - begin), begin, table, [], pool.admit(begin, end - begin, table))
         for (begin, end), table in zip(parts, tables, strict=True)
     ]
-    needed = shape_of(entries)
+    needed = shape_of(entries, len(entries))
     shape = replace(needed, num_rows=needed.num_rows + NUM_PADDING, num_entries=needed.num_entries + NUM_PADDING)
     layout = StepLayout(shape, max_blocks=4)
     words = torch.zeros(layout.num_words, dtype=torch.int32)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.tiers import first
 from trunkline_server.backends.cuda.kernels.activation import (
     gelu,
     gelu_erf,
@@ -17,6 +18,7 @@ from trunkline_server.backends.cuda.kernels.activation import (
 )
 from trunkline_server.backends.cuda.kernels.embedding import embedding
 from trunkline_server.backends.cuda.kernels.norm import add_rms_norm, head_l2_norm, head_rms_norm, layer_norm, rms_norm
+from trunkline_server.backends.cuda.kernels.product import ProductEnd, Unsummed, summed
 
 EPS = 1e-5
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
@@ -83,6 +85,19 @@ def test_a_fused_sum_and_norm_equal_the_two_operations(device: str, dtype: torch
     assert in_place is residual
     assert torch.equal(residual, expected_sum)
     assert torch.equal(again, expected)
+
+
+@pytest.mark.parametrize("dtype", first(DTYPES, torch.bfloat16))
+def test_a_norm_adds_a_products_splits_as_the_product_does(device: str, dtype: torch.dtype) -> None:
+    residual = random(4, 80, dtype=torch.float32, device=device)
+    partials = random(3, 4, 80, dtype=torch.float32, device=device, seed=2)
+    weight, bias, of_outputs = (random(80, dtype=torch.float32, device=device, seed=seed) for seed in (3, 4, 5))
+    for end in (ProductEnd(), ProductEnd(bias, scales=(of_outputs, random(4, dtype=torch.float32, device=device)))):
+        product = Unsummed(partials, end, torch.empty(4, 80, dtype=dtype, device=device))
+        total, normed = add_rms_norm(residual, product, weight, EPS, dtype)
+        expected_total, expected = add_rms_norm(residual, summed(product), weight, EPS, dtype)
+        assert torch.equal(total, expected_total)
+        assert torch.equal(normed, expected)
 
 
 @pytest.mark.parametrize(("num_heads", "head_size"), [(3, 64), (1, 80), (9, 256), (40, 128)])

@@ -31,7 +31,7 @@ def entries(draw: st.DrawFn) -> Entry:
 @DRAWN
 @given(st.lists(entries(), max_size=5), st.integers(0, 9), st.integers(0, 3))
 def test_rows_match_the_chunks_and_the_rest_is_padding(step: list[Entry], more_rows: int, more_entries: int) -> None:
-    needed = shape_of(step)
+    needed = shape_of(step, 64)
     shape = StepShape(needed.num_rows + more_rows, needed.num_entries + more_entries, needed.num_logits + more_rows)
     layout = StepLayout(shape, MAX_BLOCKS)
     # Left over from another step.

@@ -244,7 +244,7 @@ class _Assembly:
         max_blocks = min(num_blocks, -(-config.max_position_embeddings // layout.block_size))
         runner = StepRunner(
             device, forward, max_shape=limits, max_blocks=max_blocks, block_size=layout.block_size,
-            row_multiple=self._row_multiple,
+            max_partial_rows=self._partial_rows(), row_multiple=self._row_multiple,
         )  # fmt: skip
         if captures:
             began = time.monotonic()

@@ -11,10 +11,13 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import torch
+import triton.language as tl
 
 from trunkline_server.backends.cuda.flash import FlashAttention, LongChunk
 from trunkline_server.backends.cuda.kernels import recurrence as recurrences
 from trunkline_server.backends.cuda.kernels.activation import (
+    GELU,
+    SILU,
     clamped_swiglu,
     gelu,
     gelu_erf,
@@ -33,9 +36,11 @@ from trunkline_server.backends.cuda.kernels.experts import Routes, combine, expe
 from trunkline_server.backends.cuda.kernels.experts_grouped import grouped_expert_product
 from trunkline_server.backends.cuda.kernels.head import head
 from trunkline_server.backends.cuda.kernels.head_linear import head_linear
-from trunkline_server.backends.cuda.kernels.linear import library_linear, linear
+from trunkline_server.backends.cuda.kernels.linear import library_linear, unsummed_linear
+from trunkline_server.backends.cuda.kernels.linear_gated import gated_linear, is_gated
 from trunkline_server.backends.cuda.kernels.mean import mean
 from trunkline_server.backends.cuda.kernels.norm import add_rms_norm, head_l2_norm, head_rms_norm, layer_norm, rms_norm
+from trunkline_server.backends.cuda.kernels.product import Unsummed, summed
 from trunkline_server.backends.cuda.kernels.rope_kv import RopeTables, rope_and_write_kv
 from trunkline_server.backends.cuda.kernels.short_conv import short_conv
 from trunkline_server.backends.cuda.kv_pool import KvPool
@@ -48,10 +53,10 @@ from trunkline_server.models.pooling import Kind
 
 @dataclass(slots=True, eq=False)
 class Sum:
-    """The sum residual + delta, which the next norm computes. total: None until then."""
+    """The sum residual + delta (a whole product or a tensor), which the next norm computes. total: None until then."""
 
     residual: torch.Tensor
-    delta: torch.Tensor
+    delta: torch.Tensor | Part
     total: torch.Tensor | None = None
 
 
@@ -63,7 +68,45 @@ class Rotated:
     rope: Rope
 
 
-Value: TypeAlias = torch.Tensor | Sum | Rotated
+@dataclass(slots=True, eq=False)
+class Product:
+    """A product of x [T, K] with a stack of weights, which is launched when the first member of the stack is needed."""
+
+    x: torch.Tensor
+    matrix: DeviceWeight
+    has_bias: bool
+    is_fast: bool
+    _result: torch.Tensor | Unsummed | None = None
+
+    def unsummed(self) -> torch.Tensor | Unsummed:
+        if self._result is None:
+            multiply = library_linear if self.is_fast else unsummed_linear
+            self._result = multiply(self.x, self.matrix, has_bias=self.has_bias)
+        return self._result
+
+    def gated(self, kind: tl.constexpr) -> torch.Tensor:
+        """Returns activation(gate) * up of both halves, without the product itself."""
+        return gated_linear(self.x, self.matrix, kind, has_bias=self.has_bias)
+
+    def summed(self) -> torch.Tensor:
+        self._result = summed(self.unsummed())
+        return self._result
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Part:
+    """The columns [begin, end) of a product."""
+
+    product: Product
+    begin: int
+    end: int
+
+    @property
+    def is_whole(self) -> bool:
+        return self.end - self.begin == self.product.matrix.num_outputs
+
+
+Value: TypeAlias = torch.Tensor | Sum | Rotated | Part
 
 
 @dataclass(kw_only=True)
@@ -102,9 +145,8 @@ class CudaOps:
     _updated: set[int | None] = field(default_factory=set)
     # Chunks that flash-attn computes, and context lengths [S] in which these are 0.
     _long: tuple[list[LongChunk], torch.Tensor] | None = None
-    # The last product of x with a stack of weights, and its arguments. Other members of the stack take their part from
-    # it.
-    _product: tuple[torch.Tensor, DeviceWeight, bool, torch.Tensor] | None = None
+    # The last x and its product with a stack of weights, of which other members of the stack are parts.
+    _product: tuple[Value, Product] | None = None
     _written: tuple[int, Value, torch.Tensor | None] | None = None
     # Elements of a state that the layers so far have taken.
     _state_size: int = 0
@@ -118,7 +160,8 @@ class CudaOps:
         """Normalises the residual into the products' dtype; a product into f32, as it is then added to the residual."""
         factors = self.model.weights.vector(weight)
         if isinstance(x, Sum) and x.total is None:
-            x.total, normed = add_rms_norm(x.residual, x.delta, factors, eps, self.model.dtype)
+            delta = x.delta.product.unsummed() if isinstance(x.delta, Part) else x.delta
+            x.total, normed = add_rms_norm(x.residual, delta, factors, eps, self.model.dtype)
             return normed
         x = dense(x)
         is_residual = x.dtype == torch.float32
@@ -134,16 +177,15 @@ class CudaOps:
         return head_rms_norm(x, self.model.weights.vector(weight), eps, head_size, out=x)
 
     def linear(self, x: Value, weight: str, bias: str | None = None) -> Value:
-        x = dense(x)
         matrix, begin, end = self.model.weights.matrix(weight)
         has_bias = bias is not None
         known = self._product
-        if known is None or known[0] is not x or known[1] is not matrix or known[2] != has_bias:
-            multiply = library_linear if self.model.is_fast else linear
+        if known is None or known[0] is not x or known[1].matrix is not matrix or known[1].has_bias != has_bias:
+            rows = dense(x)
             # A residual that no norm has narrowed.
-            inputs = x.to(self.model.dtype) if x.dtype == torch.float32 else x
-            known = self._product = x, matrix, has_bias, multiply(inputs, matrix, has_bias=has_bias)
-        return known[3][:, begin:end]
+            rows = rows.to(self.model.dtype) if rows.dtype == torch.float32 else rows
+            known = self._product = x, Product(rows, matrix, has_bias, self.model.is_fast)
+        return Part(known[1], begin, end)
 
     def head_linear(self, x: Value, weights: Sequence[str]) -> Value:
         matrix, _, _ = self.model.weights.matrix(weights[0])
@@ -219,10 +261,12 @@ class CudaOps:
         return self._long
 
     def silu_mul(self, gate: Value, up: Value) -> Value:
-        return silu_mul(dense(gate), dense(up))
+        product = _gated_product(gate, up)
+        return silu_mul(dense(gate), dense(up)) if product is None else product.gated(SILU)
 
     def gelu_mul(self, gate: Value, up: Value) -> Value:
-        return gelu_mul(dense(gate), dense(up))
+        product = _gated_product(gate, up)
+        return gelu_mul(dense(gate), dense(up)) if product is None else product.gated(GELU)
 
     def gelu(self, x: Value) -> Value:
         return gelu(dense(x))
@@ -261,7 +305,7 @@ class CudaOps:
         return (x.float() * torch.sigmoid(dense(gate).float())).to(x.dtype)
 
     def add(self, x: Value, y: Value) -> Value:
-        return Sum(dense(x), dense(y))
+        return Sum(dense(x), y if isinstance(y, Part) and y.is_whole else dense(y))
 
     def scale(self, x: Value, factor: float) -> Value:
         return dense(x) * factor
@@ -343,16 +387,25 @@ class CudaOps:
         return head(dense(x), self.step.sampling_rows, matrix, soft_cap, is_fast=self.model.is_fast, out=out)
 
 
+def _gated_product(gate: Value, up: Value) -> Product | None:
+    """Returns the product whose halves gate and up are, if one launch can compute it and the activation."""
+    if not (isinstance(gate, Part) and isinstance(up, Part) and gate.product is up.product and gate.begin < up.begin):
+        return None
+    return None if gate.product.is_fast or not is_gated(gate.product.matrix) else gate.product
+
+
 def _unrotated(x: Value) -> torch.Tensor:
     return x.x if isinstance(x, Rotated) else dense(x)
 
 
 def dense(x: Value) -> torch.Tensor:
-    """Returns a value as a tensor; computes a sum that no norm has computed."""
+    """Returns a value as a tensor. Launches a product, and a sum that no norm has computed."""
     if isinstance(x, Sum):
         if x.total is None:
             # In f32, even if neither is the residual of the model.
-            x.total = x.residual.float() + x.delta
+            x.total = x.residual.float() + dense(x.delta)
         return x.total
+    if isinstance(x, Part):
+        return x.product.summed()[:, x.begin : x.end]
     assert not isinstance(x, Rotated), "a rotated value is only for write_kv and paged_attention"
     return x

@@ -46,7 +46,7 @@ def chunk_shapes(max_rows: int, max_entries: int, max_logits: int) -> list[StepS
 class StepRunner:
     """Runs steps on static input memory and captured graphs. A step with a graph allocates nothing.
 
-    max_shape: the largest step; max_blocks: of a sequence.
+    max_shape: the largest step; max_blocks: of a sequence; max_partial_rows: of the attention plans.
     """
 
     def __init__(
@@ -57,12 +57,14 @@ class StepRunner:
         max_shape: StepShape,
         max_blocks: int,
         block_size: int,
+        max_partial_rows: int,
         row_multiple: int = ROW_MULTIPLE,
     ) -> None:
         self._device = device
         self._forward = forward
         self._max_blocks = max_blocks
         self._block_size = block_size
+        self._max_partial_rows = max_partial_rows
         self._row_multiple = row_multiple
         num_words = StepLayout(padded(max_shape, row_multiple), max_blocks).num_words
         self._host = [device.pinned(num_words) for _ in range(2)]
@@ -101,7 +103,7 @@ class StepRunner:
 
         The result is valid until the next step. is_launched: launch operation by operation even if there is a graph.
         """
-        needed = shape_of(entries)
+        needed = shape_of(entries, self._max_partial_rows)
         shape = None if is_launched else self.captured_shape(needed)
         if shape is not None:
             self._input(shape, entries)

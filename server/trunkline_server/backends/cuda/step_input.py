@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from trunkline_server.backends.cuda.kernels.attention_plan import fits_in_splits
 from trunkline_server.backends.cuda.state_pool import NO_STATES, ChunkStates
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ class StepShape:
     """Sizes to which a step is padded.
 
     num_rows: tokens; num_entries: chunks; num_logits: rows whose logits are needed.
-    is_decode: every chunk is one token.
+    is_decode: every chunk is one token, and attention computes all of them in splits.
     """
 
     num_rows: int
@@ -91,11 +92,14 @@ class Entry:
     second_text: int = 0
 
 
-def shape_of(entries: Sequence[Entry]) -> StepShape:
-    """Returns the shape of a step without padding."""
+def shape_of(entries: Sequence[Entry], max_partial_rows: int) -> StepShape:
+    """Returns the shape of a step without padding. max_partial_rows: of the attention plans."""
     num_logits = sum(len(entry.logit_rows) for entry in entries)
     num_rows = sum(len(entry.token_ids) for entry in entries)
-    return StepShape(num_rows, len(entries), max(1, num_logits), num_rows == len(entries))
+    is_decode = num_rows == len(entries) and fits_in_splits(
+        (entry.first_position + 1 for entry in entries), max_partial_rows
+    )
+    return StepShape(num_rows, len(entries), max(1, num_logits), is_decode)
 
 
 class StepLayout:

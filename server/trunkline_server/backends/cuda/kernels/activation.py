@@ -7,6 +7,7 @@ import triton
 import triton.language as tl
 
 from trunkline_server.backends.cuda.kernels.numerics import TRITON_DTYPES, narrow
+from trunkline_server.backends.cuda.kernels.overlap import await_previous, overlap
 from trunkline_server.models.ops import ClampedSwiglu
 
 _BLOCK = 1024
@@ -23,29 +24,37 @@ GELU_ERF = tl.constexpr(5)
 
 
 @triton.jit
+def activated(x, KIND: tl.constexpr):
+    """Returns the activation of x, f32."""
+    if KIND == RELU_SQUARED:
+        result = tl.where(x < 0.0, 0.0, x * x)
+    elif KIND == SIGMOID:
+        result = 1.0 / (1.0 + tl.exp(-x))
+    elif KIND == IDENTITY:
+        result = x
+    elif KIND == GELU_ERF:
+        result = 0.5 * x * (1.0 + tl.math.erf(x * _SQRT_HALF))
+    else:
+        # (1 + tanh(u)) / 2 is the logistic function of 2 u.
+        exponent = 2.0 * _GELU_FACTOR * (x + _GELU_CUBIC * x * x * x) if KIND == GELU else x
+        result = x / (1.0 + tl.exp(-exponent))
+    return result
+
+
+@triton.jit
 def _activation_kernel(
     gate, up, out, gate_stride, up_stride, out_stride, num_elements,
     KIND: tl.constexpr, HAS_UP: tl.constexpr, OUT: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
+    await_previous()
     row = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     mask = columns < num_elements
     x = tl.load(gate + row * gate_stride + columns, mask, other=0.0).to(tl.float32)
-    if KIND == RELU_SQUARED:
-        activated = tl.where(x < 0.0, 0.0, x * x)
-    elif KIND == SIGMOID:
-        activated = 1.0 / (1.0 + tl.exp(-x))
-    elif KIND == IDENTITY:
-        activated = x
-    elif KIND == GELU_ERF:
-        activated = 0.5 * x * (1.0 + tl.math.erf(x * _SQRT_HALF))
-    else:
-        # (1 + tanh(u)) / 2 is the logistic function of 2 u.
-        exponent = 2.0 * _GELU_FACTOR * (x + _GELU_CUBIC * x * x * x) if KIND == GELU else x
-        activated = x / (1.0 + tl.exp(-exponent))
+    result = activated(x, KIND)
     if HAS_UP:
-        activated *= tl.load(up + row * up_stride + columns, mask, other=0.0).to(tl.float32)
-    tl.store(out + row * out_stride + columns, narrow(activated, OUT), mask)
+        result *= tl.load(up + row * up_stride + columns, mask, other=0.0).to(tl.float32)
+    tl.store(out + row * out_stride + columns, narrow(result, OUT), mask)
 
 
 def silu_mul(gate: torch.Tensor, up: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
@@ -133,5 +142,6 @@ def _activated(
     _activation_kernel[(num_rows, triton.cdiv(width, _BLOCK))](
         gate, factors, out, gate.stride(0), factors.stride(0), out.stride(0), width, KIND=kind.value,
         HAS_UP=up is not None, OUT=TRITON_DTYPES[out.dtype], BLOCK=_BLOCK, num_warps=4, enable_fp_fusion=False,
+        **overlap(gate.device),
     )  # fmt: skip
     return out

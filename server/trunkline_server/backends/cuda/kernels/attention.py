@@ -14,12 +14,13 @@ from trunkline_server.backends.cuda.kernels.attention_plan import (
     AttentionShape,
     AttentionStep,
 )
-from trunkline_server.backends.cuda.kernels.attention_split import merge_kernel, split_kernel
+from trunkline_server.backends.cuda.kernels.attention_split import merge_splits, split_kernel
 from trunkline_server.backends.cuda.kernels.attention_tile import TILE_POSITIONS
 from trunkline_server.backends.cuda.kernels.attention_whole import whole_kernel
 from trunkline_server.backends.cuda.kernels.card import Card, card_of, num_programs
 from trunkline_server.backends.cuda.kernels.hadamard import transform_heads, transform_run
 from trunkline_server.backends.cuda.kernels.numerics import TRITON_DTYPES
+from trunkline_server.backends.cuda.kernels.overlap import overlap
 from trunkline_server.backends.cuda.kernels.rope_kv import KINDS
 from trunkline_server.errors import InvalidArgument
 
@@ -36,9 +37,6 @@ _STAGES = 3
 _WIDE_BYTES = 160 << 10
 # Programs per multiprocessor that go through the splits: as many as its registers and shared memory allow.
 _SPLIT_PROGRAMS = 2
-# Number of programs that merge rows, for each query head.
-_MERGE_PROGRAMS = 512
-_MERGE_AHEAD = 8
 
 
 class AttentionSpace:
@@ -85,9 +83,9 @@ def paged_attention(
 ) -> torch.Tensor:
     """Implements `Ops.paged_attention` for a query [T, H * D] from `rope_and_write_kv`, with K and V stored.
 
-    plan: updated for this step; its window is the layer's. decode_only: every entry has one row, so there are no tiles
-    of many rows. sinks: [H] f32. Returns [T, H * D] in the query's dtype, in `out` if it is given; padding rows are not
-    written.
+    plan: updated for this step; its window is the layer's. decode_only: every entry is computed in splits, see
+    `fits_in_splits`. sinks: [H] f32. Returns [T, H * D] in the query's dtype, in `out` if it is given; padding rows are
+    not written.
     Launches up to three kernels, and only those that the shapes require; their grids depend only on shapes.
     """
     shape, num_rows, num_entries = plan.shape, query.shape[0], step.context_length.shape[0]
@@ -101,27 +99,22 @@ def paged_attention(
     num_stages = stages_of(card_of(query.device), pool.format.value, shape.head_size)
     launch = _launch(query, pool, layer, step, plan, scale, soft_cap)
     has_sinks, sink_values = sinks is not None, space.sums if sinks is None else sinks
-    max_positions = step.block_tables.shape[1] * pool.layout.block_size
     if plan.max_partial_rows > 0:
         split_kernel[(_SPLIT_PROGRAMS * num_programs(query.device),)](
-            query, space.mixed, space.sums, plan.counts, plan.split_items, *launch.step, *launch.pool,
+            query, space.mixed, space.sums, plan.counts, plan.split_items, step.block_tables, *launch.pool,
             query.stride(0), step.block_tables.stride(0), shape.num_heads, *launch.scalars,
             **launch.constants, ROWS=SPLIT_ROWS, num_warps=SPLIT_ROWS // _WARP_ROWS, num_stages=num_stages,
-            enable_fp_fusion=False,
+            enable_fp_fusion=False, **overlap(query.device),
         )  # fmt: skip
-        merge_kernel[(min(num_rows, _MERGE_PROGRAMS), shape.num_heads)](
-            out, space.mixed, space.sums, sink_values, plan.counts, plan.merge_rows, out.stride(0), shape.num_heads,
-            D=shape.head_size, D_PAD=launch.constants["D_PAD"], OUT=TRITON_DTYPES[out.dtype],
-            AHEAD=_MERGE_AHEAD if query.is_cuda else 1, HAS_SINKS=has_sinks, num_warps=1, enable_fp_fusion=False,
-        )  # fmt: skip
-    fits = num_entries * -(-max_positions // SPLIT) <= plan.max_partial_rows
-    if not (decode_only and fits):
+        merge_splits(out, space.mixed, space.sums, plan, sinks)
+    if not decode_only:
         num_tiles = plan.max_whole_items(num_rows, num_entries)
         whole_kernel[(num_tiles * shape.num_kv_heads,)](
             query, out, sink_values, plan.counts, plan.whole_items, *launch.step, *launch.pool,
             query.stride(0), out.stride(0), step.block_tables.stride(0), shape.num_kv_heads, *launch.scalars,
             **launch.constants, HAS_SINKS=has_sinks, OUT=TRITON_DTYPES[out.dtype], ROWS=shape.whole_rows,
             num_warps=shape.whole_rows // _WARP_ROWS, num_stages=num_stages, enable_fp_fusion=False,
+            **overlap(query.device),
         )  # fmt: skip
     if pool.format.is_transformed:
         factor = 1.0 / transform_run(shape.head_size)

@@ -13,8 +13,14 @@ import torch
 import triton
 import triton.language as tl
 
-from trunkline_server.backends.cuda.kernels.attention_plan import SPLIT, AttentionPlan, AttentionShape, AttentionStep
-from trunkline_server.backends.cuda.kernels.attention_split import merge_kernel
+from trunkline_server.backends.cuda.kernels.attention_plan import (
+    SPLIT,
+    SPLIT_FIELDS,
+    AttentionPlan,
+    AttentionShape,
+    AttentionStep,
+)
+from trunkline_server.backends.cuda.kernels.attention_split import merge_splits
 from trunkline_server.backends.cuda.kernels.attention_tile import empty, merge, reference_of, scale_of
 from trunkline_server.backends.cuda.kernels.card import num_programs
 from trunkline_server.backends.cuda.kernels.kv_elements import FLOAT, load_elements
@@ -30,8 +36,6 @@ TILE = 32
 NUM_WARPS = 8
 # So much is loaded ahead that the shared memory of every card holds it.
 NUM_STAGES = 3
-_MERGE_PROGRAMS = 512
-_MERGE_AHEAD = 8
 _LOG2_E = tl.constexpr(1.4426950408889634)
 
 
@@ -107,7 +111,7 @@ def latent_split_kernel(
     num_items = tl.load(counts) * num_groups
     elements = tl.arange(0, LATENT)
     for index in tl.range(tl.program_id(0), num_items, tl.num_programs(0)):
-        item = items + (index // num_groups) * 4
+        item = items + (index // num_groups) * SPLIT_FIELDS
         entry = tl.load(item)
         rotated, content, _, token, q_head, positions, is_row, num_tokens, context = _load_queries(
             q, entry, tl.load(item + 1), index % num_groups, query_begin, context_length, q_stride,
@@ -224,14 +228,8 @@ def latent_attention(
             query, space.mixed, space.sums, plan.counts, plan.split_items, *sequence,
             query.stride(0), step.block_tables.stride(0), shape.num_heads, layout.piece_elements, scale, **constants,
         )  # fmt: skip
-        merge_kernel[(min(num_rows, _MERGE_PROGRAMS), shape.num_heads)](
-            out, space.mixed, space.sums, space.sums, plan.counts, plan.merge_rows, out.stride(0), shape.num_heads,
-            D=latent_size, D_PAD=latent_size, OUT=TRITON_DTYPES[out.dtype], AHEAD=_MERGE_AHEAD if query.is_cuda else 1,
-            HAS_SINKS=False, num_warps=1, enable_fp_fusion=False,
-        )  # fmt: skip
-    max_positions = step.block_tables.shape[1] * layout.block_size
-    fits = num_entries * -(-max_positions // SPLIT) <= plan.max_partial_rows
-    if not (decode_only and fits):
+        merge_splits(out, space.mixed, space.sums, plan)
+    if not decode_only:
         latent_whole_kernel[(plan.max_whole_items(num_rows, num_entries) * shape.num_kv_heads,)](
             query, out, plan.counts, plan.whole_items, *sequence,
             query.stride(0), out.stride(0), step.block_tables.stride(0), shape.num_kv_heads, layout.piece_elements,

@@ -8,6 +8,7 @@ the second way, so the space may have any size.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -26,6 +27,8 @@ MAX_SPLIT_TOKENS = 64
 SPLIT_ROWS = 64
 WHOLE_ROWS = 128
 _ITEM_FIELDS = 4
+# An item for a split fills a sector of memory.
+SPLIT_FIELDS = tl.constexpr(8)
 _STORE_BLOCK = 128
 
 
@@ -67,6 +70,11 @@ def whole_rows_of(card: Card) -> int:
     weights are added. Both kinds of tiles must then have the same size.
     """
     return WHOLE_ROWS if card.capability[0] == 9 else SPLIT_ROWS
+
+
+def fits_in_splits(contexts: Iterable[int], max_partial_rows: int) -> bool:
+    """Returns True if entries of one row with so many positions are all computed in splits, whatever the window."""
+    return sum(-(-context // SPLIT) for context in contexts) <= max_partial_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,19 +124,19 @@ def _plan_kernel(
     first_split = tl.sum(tl.where(is_mine, firsts, 0), axis=0)
     first_partial = tl.sum(tl.where(is_mine, partial_ends - partials, 0), axis=0)
 
-    # Parallel over splits: (entry, first token, split, index of its partial results); tiles of a split are neighbours.
+    # Parallel over splits: (entry, first token, split, index of its partial results, the entry's first row, its tokens
+    # and context); tiles of a split are neighbours.
     num_items = tl.sum(tl.where(is_mine, num_split, 0), axis=0)
     item_begin = tl.sum(tl.where(is_before, num_split, 0), axis=0)
     num_tiles = tl.cdiv(num_tokens, SPLIT_TOKENS)
     for begin in range(0, num_items, BLOCK):
         items = begin + tl.arange(0, BLOCK)
-        place = split_items + (item_begin + items) * 4
         is_item = items < num_items
         split = items // num_tiles
-        tl.store(place, entry, is_item)
-        tl.store(place + 1, (items % num_tiles) * SPLIT_TOKENS, is_item)
-        tl.store(place + 2, first_split + split, is_item)
-        tl.store(place + 3, first_partial + split * num_tokens, is_item)
+        first_token, partial = (items % num_tiles) * SPLIT_TOKENS, first_partial + split * num_tokens
+        fields = (entry, first_token, first_split + split, partial, row_begin, num_tokens, context)
+        for field in tl.static_range(7):
+            tl.store(split_items + (item_begin + items) * SPLIT_FIELDS + field, fields[field], is_item)
 
     # Whole: (entry, first token), the longest context first.
     num_items = tl.sum(tl.where(is_mine, num_whole, 0), axis=0)
@@ -158,7 +166,7 @@ def _plan_kernel(
 class AttentionPlan:
     """The items of one step for layers with the same window. Call `update` before the first of these layers.
 
-    counts: i32 [3], numbers of split_items, whole_items and merge_rows ([n, 4] i32 each; see the kernel).
+    counts: i32 [3], numbers of split_items [n, 8] i32, whole_items and merge_rows ([n, 4] i32 each); see the kernel.
     max_partial_rows: that of the `AttentionSpace`. sees_all: rows see positions behind their own, as in encoders.
     """
 
@@ -181,11 +189,12 @@ class AttentionPlan:
         self._max_entries = max_entries
         whole = self.max_whole_items(max_rows, max_entries)
 
-        def table(num_items: int) -> torch.Tensor:
-            return torch.zeros(max(num_items, 1), _ITEM_FIELDS, dtype=torch.int32, device=device)
+        def table(num_items: int, num_fields: int = _ITEM_FIELDS) -> torch.Tensor:
+            return torch.zeros(max(num_items, 1), num_fields, dtype=torch.int32, device=device)
 
         self.counts = torch.zeros(3, dtype=torch.int32, device=device)
-        self.split_items, self.whole_items, self.merge_rows = table(max_partial_rows), table(whole), table(max_rows)
+        self.split_items = table(max_partial_rows, SPLIT_FIELDS.value)
+        self.whole_items, self.merge_rows = table(whole), table(max_rows)
 
     def max_whole_items(self, num_rows: int, num_entries: int) -> int:
         """Returns the most tiles that a step with so many rows and entries has."""

@@ -1,10 +1,12 @@
-"""Attention in parallel over splits: one program per tile of rows, split and KV head; another program merges a row."""
+"""Attention in parallel over splits: one program per tile of rows, split and KV head; others merge a row of a head."""
 
 from __future__ import annotations
 
+import torch
 import triton
 import triton.language as tl
 
+from trunkline_server.backends.cuda.kernels.attention_plan import SPLIT_FIELDS, AttentionPlan
 from trunkline_server.backends.cuda.kernels.attention_tile import (
     add_sink,
     attend,
@@ -13,12 +15,34 @@ from trunkline_server.backends.cuda.kernels.attention_tile import (
     last_seen,
     merge,
 )
-from trunkline_server.backends.cuda.kernels.numerics import narrow
+from trunkline_server.backends.cuda.kernels.card import card_of
+from trunkline_server.backends.cuda.kernels.numerics import INTERPRETED, TRITON_DTYPES, narrow
+from trunkline_server.backends.cuda.kernels.overlap import await_previous, overlap
+
+# Number of programs that merge rows, for each query head.
+_MERGE_PROGRAMS = 512
+# Splits that are loaded at once at the end of a row, so that short contexts waste no loads.
+FEW_SPLITS = 4
+
+
+@triton.jit
+def _load_item(items, index, is_item):
+    """Returns the fields of an item for a split, see `attention_plan`."""
+    place = items + index * SPLIT_FIELDS
+    return (
+        tl.load(place, is_item, other=0),
+        tl.load(place + 1, is_item, other=0),
+        tl.load(place + 2, is_item, other=0),
+        tl.load(place + 3, is_item, other=0),
+        tl.load(place + 4, is_item, other=0),
+        tl.load(place + 5, is_item, other=0),
+        tl.load(place + 6, is_item, other=0),
+    )
 
 
 @triton.jit
 def split_kernel(
-    q, partial_mixed, partial_sums, counts, items, query_begin, context_length, block_tables, pool, scales, means,
+    q, partial_mixed, partial_sums, counts, items, block_tables, pool, scales, means,
     q_stride, table_stride, num_heads, piece_elements, piece_scales, values_offset, values_scales_offset,
     first_keys_offset, first_scales_offset, means_stride, scale, soft_cap, window,
     GROUP: tl.constexpr, D: tl.constexpr, D_PAD: tl.constexpr, BLOCK: tl.constexpr, KIND: tl.constexpr,
@@ -29,20 +53,19 @@ def split_kernel(
 
     partial_mixed: [P, H, D] f32; partial_sums: [P, H, 2], maximum and sum. items: see `attention_plan`.
     """
+    await_previous()
     tokens: tl.constexpr = ROWS // GROUP
     num_kv_heads = num_heads // GROUP
     num_items = tl.load(counts) * num_kv_heads
     rows = tl.arange(0, ROWS)
     elements = tl.arange(0, D_PAD)
+    item = _load_item(items, tl.program_id(0) // num_kv_heads, tl.program_id(0) < num_items)
     for index in tl.range(tl.program_id(0), num_items, tl.num_programs(0)):
         head = index % num_kv_heads
-        item = items + (index // num_kv_heads) * 4
-        entry = tl.load(item)
-        first_token = tl.load(item + 1)
-        split = tl.load(item + 2)
-        row_begin = tl.load(query_begin + entry)
-        num_tokens = tl.load(query_begin + entry + 1) - row_begin
-        context = tl.load(context_length + entry)
+        entry, first_token, split, first_partial, row_begin, num_tokens, context = item
+        # Arrives while this item is computed.
+        later = index + tl.num_programs(0)
+        item = _load_item(items, later // num_kv_heads, later < num_items)
         token = first_token + rows // GROUP
         q_head = head * GROUP + rows % GROUP
         is_row = (rows < tokens * GROUP) & (token < num_tokens)
@@ -69,18 +92,47 @@ def split_kernel(
                 piece_elements, piece_scales, values_offset, values_scales_offset, scale, soft_cap, window,
                 D, D_PAD, BLOCK, KIND, DTYPE, TILE, True, HAS_WINDOW, HAS_CAP, MOVED, SEES_ALL,
             )  # fmt: skip
-        partial = (tl.load(item + 3) + token).to(tl.int64) * num_heads + q_head
+        partial = (first_partial + token).to(tl.int64) * num_heads + q_head
         tl.store(partial_mixed + partial[:, None] * D + elements[None, :], mixed, q_mask)
         tl.store(partial_sums + partial * 2, maximum, is_row)
         tl.store(partial_sums + partial * 2 + 1, total, is_row)
 
 
 @triton.jit
+def _merge_next(
+    maximum, total, mixed, partial_mixed, partial_sums, begin, end, first, distance, num_heads, head,
+    D: tl.constexpr, D_PAD: tl.constexpr, COUNT: tl.constexpr,
+):  # fmt: skip
+    """Merges splits from `begin` on into the state of a row: COUNT of them, or those before `end`."""
+    elements = tl.arange(0, D_PAD)
+    # The compiler keeps the order of loads, so all come before the first use.
+    loaded = ()
+    for ahead in tl.static_range(COUNT):
+        split = begin + ahead
+        partial = (first + split * distance).to(tl.int64) * num_heads + head
+        split_maximum = tl.load(partial_sums + partial * 2, split < end, other=float("-inf"))
+        split_total = tl.load(partial_sums + partial * 2 + 1, split < end, other=0.0)
+        mask = (elements < D) & (elements * 0 + split < end)
+        split_mixed = tl.load(partial_mixed + partial * D + elements, mask, other=0.0)
+        loaded = loaded + (split_maximum, split_total, split_mixed)  # type: ignore[assignment]  # noqa: RUF005
+    for ahead in tl.static_range(COUNT):
+        maximum, total, mixed = merge(
+            maximum, total, mixed, loaded[3 * ahead], loaded[3 * ahead + 1], loaded[3 * ahead + 2]
+        )
+    return maximum, total, mixed
+
+
+@triton.jit
 def merge_kernel(
     out, partial_mixed, partial_sums, sinks, counts, merge_rows, out_stride, num_heads,
-    D: tl.constexpr, D_PAD: tl.constexpr, OUT: tl.constexpr, AHEAD: tl.constexpr, HAS_SINKS: tl.constexpr,
+    D: tl.constexpr, D_PAD: tl.constexpr, OUT: tl.constexpr, MANY: tl.constexpr, FEW: tl.constexpr,
+    HAS_SINKS: tl.constexpr,
 ):  # fmt: skip
-    """Merges the splits of a row in order; program_id(1) is the query head. AHEAD: splits that are loaded ahead."""
+    """Merges the splits of a row in order; program_id(1) is the query head.
+
+    So many splits are loaded at once: MANY while there are as many, then FEW.
+    """
+    await_previous()
     head = tl.program_id(1)
     elements = tl.arange(0, D_PAD)
     is_element = elements < D
@@ -93,16 +145,48 @@ def merge_kernel(
         maximum = tl.full([], float("-inf"), tl.float32)
         total = tl.full([], 0.0, tl.float32)
         mixed = tl.zeros([D_PAD], tl.float32)
-        for begin in tl.range(0, num_splits, AHEAD):
-            for ahead in tl.static_range(AHEAD):
-                split = begin + ahead
-                is_split = split < num_splits
-                mask = is_element & (elements * 0 + split < num_splits)
-                partial = (first + split * distance).to(tl.int64) * num_heads + head
-                split_maximum = tl.load(partial_sums + partial * 2, is_split, other=float("-inf"))
-                split_total = tl.load(partial_sums + partial * 2 + 1, is_split, other=0.0)
-                split_mixed = tl.load(partial_mixed + partial * D + elements, mask, other=0.0)
-                maximum, total, mixed = merge(maximum, total, mixed, split_maximum, split_total, split_mixed)
+        first_few = num_splits // MANY * MANY
+        for begin in tl.range(0, first_few, MANY):
+            maximum, total, mixed = _merge_next(
+                maximum, total, mixed, partial_mixed, partial_sums, begin, first_few, first, distance, num_heads, head,
+                D, D_PAD, MANY,
+            )  # fmt: skip
+        for begin in tl.range(first_few, num_splits, FEW):
+            maximum, total, mixed = _merge_next(
+                maximum, total, mixed, partial_mixed, partial_sums, begin, num_splits, first, distance, num_heads, head,
+                D, D_PAD, FEW,
+            )  # fmt: skip
         if HAS_SINKS:
             maximum, total, mixed = add_sink(maximum, total, mixed, tl.load(sinks + head))
         tl.store(out + row * out_stride + head * D + elements, narrow(mixed / total, OUT), is_element)
+
+
+def merge_options(num_merges: int, head_size: int, num_processors: int) -> dict[str, int]:
+    """Returns the launch options of `merge_kernel`, on which the bits do not depend. num_merges: rows times heads.
+
+    A few merges hide the memory's latency by loading many splits at once, others by running side by side.
+    """
+    num_warps = max(1, head_size // 128)
+    if num_merges <= 4 * num_processors:
+        return {"MANY": 32, "num_warps": min(4 * num_warps, 8)}
+    return {"MANY": 16, "num_warps": num_warps}
+
+
+def merge_splits(
+    out: torch.Tensor,
+    partial_mixed: torch.Tensor,
+    partial_sums: torch.Tensor,
+    plan: AttentionPlan,
+    sinks: torch.Tensor | None = None,
+) -> None:
+    """Merges the partial results [P, H, D] and [P, H, 2] of a plan's rows into out [T, H * D]. sinks: [H] f32."""
+    shape, num_rows = plan.shape, out.shape[0]
+    options = merge_options(num_rows * shape.num_heads, shape.head_size, card_of(out.device).num_processors)
+    if INTERPRETED.value:
+        options["MANY"] = 2
+    merge_kernel[(min(num_rows, _MERGE_PROGRAMS), shape.num_heads)](
+        out, partial_mixed, partial_sums, partial_sums if sinks is None else sinks, plan.counts, plan.merge_rows,
+        out.stride(0), shape.num_heads, D=shape.head_size, D_PAD=triton.next_power_of_2(shape.head_size),
+        OUT=TRITON_DTYPES[out.dtype], FEW=1 if INTERPRETED.value else FEW_SPLITS, HAS_SINKS=sinks is not None,
+        **options, enable_fp_fusion=False, **overlap(out.device),
+    )  # fmt: skip

@@ -14,6 +14,7 @@ from trunkline_server.backends.cuda.kernels.attention_tile import (
     merge,
 )
 from trunkline_server.backends.cuda.kernels.numerics import narrow
+from trunkline_server.backends.cuda.kernels.overlap import await_previous
 
 
 @triton.jit
@@ -50,9 +51,8 @@ def whole_kernel(
     SEES_ALL: tl.constexpr,
 ):  # fmt: skip
     """Computes one tile of rows and one KV head; a tile's programs are neighbours. items: see `attention_plan`."""
-    index = tl.program_id(0)
-    head = index % num_kv_heads
-    index = index // num_kv_heads
+    await_previous()
+    index, head = tl.program_id(0) // num_kv_heads, tl.program_id(0) % num_kv_heads
     if index < tl.load(counts + 1):
         tokens: tl.constexpr = ROWS // GROUP
         entry = tl.load(items + index * 4)

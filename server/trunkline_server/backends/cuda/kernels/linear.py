@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from trunkline_server.backends.cuda.kernels.linear_dense import dense_linear
 from trunkline_server.backends.cuda.kernels.linear_grouped import grouped_linear
 from trunkline_server.backends.cuda.kernels.linear_scaled import scaled_linear
-from trunkline_server.backends.cuda.kernels.product import ProductEnd
+from trunkline_server.backends.cuda.kernels.product import ProductEnd, Unsummed, summed
 from trunkline_server.backends.cuda.quantized.grouped import GroupedWeight
 from trunkline_server.backends.cuda.quantized.scaled import ScaledWeight
 from trunkline_server.backends.cuda.weights import DenseWeight, DeviceWeight
@@ -29,6 +29,19 @@ def linear(
     x: `weight.dtype`, rows contiguous. Returns [T, N] `out_dtype` (f32, bf16 or f16; None: the weight's), in `out` if
     it is given. Sums in f32; a row's bits depend only on that row and the weight.
     """
+    return summed(unsummed_linear(x, weight, has_bias=has_bias, soft_cap=soft_cap, out_dtype=out_dtype, out=out))
+
+
+def unsummed_linear(
+    x: torch.Tensor,
+    weight: DeviceWeight,
+    *,
+    has_bias: bool = False,
+    soft_cap: float | None = None,
+    out_dtype: torch.dtype | None = None,
+    out: torch.Tensor | None = None,
+) -> torch.Tensor | Unsummed:
+    """Computes `linear`, but leaves splits that other programs computed to `summed` or `add_rms_norm`."""
     num_rows = x.shape[0]
     assert x.shape[1] == weight.num_inputs, f"x is {list(x.shape)}, the weight {list(weight.shape)}"
     if out is None:

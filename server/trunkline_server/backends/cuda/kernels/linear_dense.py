@@ -15,10 +15,11 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from trunkline_server.backends.cuda.kernels.card import card_of, copies_tensors, num_programs
 from trunkline_server.backends.cuda.kernels.numerics import dot
+from trunkline_server.backends.cuda.kernels.overlap import await_previous, overlap
 from trunkline_server.backends.cuda.kernels.product import (
     GROUP_TILES,
     ProductEnd,
-    add_splits,
+    Unsummed,
     grouped_tile,
     is_describable,
     make_partials,
@@ -60,6 +61,7 @@ def _parallel_kernel(
     OUT: tl.constexpr, IS_TMA: tl.constexpr, IS_INT8: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
+    await_previous()
     # Programs that read the same weight rows are neighbours.
     num_t_tiles = tl.cdiv(num_rows, BLOCK_T)
     n0 = tl.program_id(0) // num_t_tiles * BLOCK_N
@@ -88,6 +90,7 @@ def _persistent_kernel(
     OUT: tl.constexpr, IS_TMA: tl.constexpr, IS_INT8: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_K: tl.constexpr, GROUP: tl.constexpr,
 ):  # fmt: skip
+    await_previous()
     num_n_tiles, num_t_tiles = tl.cdiv(num_outputs, BLOCK_N), tl.cdiv(num_rows, BLOCK_T)
     for tile in range(tl.program_id(0), num_n_tiles * num_t_tiles, tl.num_programs(0)):
         n_tile, t_tile = grouped_tile(tile, num_n_tiles, num_t_tiles, GROUP)
@@ -117,11 +120,11 @@ def dense_linear(
     *,
     tiles: Tiles | None = None,
     is_tma: bool | None = None,
-) -> torch.Tensor:
-    """Multiplies x [T, K] by the transpose of values [N, K], applies `end` and writes out [T, N].
+) -> torch.Tensor | Unsummed:
+    """Multiplies x [T, K] by the transpose of values [N, K]; the result is for `summed`, which writes out [T, N].
 
     x, values: of one dtype, rows contiguous. plan: of the weight. tiles, is_tma: how to compute it, for tests; the bits
-    do not depend on them. Returns out.
+    do not depend on them.
     """
     num_rows = x.shape[0]
     tiles = plan.tiles(num_rows, values.element_size(), card_of(x.device)) if tiles is None else tiles
@@ -139,6 +142,7 @@ def dense_linear(
         "num_warps": tiles.num_warps,
         "num_stages": tiles.num_stages,
         "enable_fp_fusion": False,
+        **overlap(x.device),
     }
     num_tiles = triton.cdiv(plan.num_outputs, tiles.block_n) * triton.cdiv(num_rows, tiles.block_t)
     tile_of_x = TensorDescriptor.from_tensor(x, [tiles.block_t, tiles.block_k]) if is_tma else x
@@ -154,4 +158,4 @@ def dense_linear(
     partials = out if plan.num_splits == 1 else make_partials(plan, num_rows, x.device)
     grid = (num_tiles, plan.num_splits)
     _parallel_kernel[grid](tile_of_x, tile_of_weight, *ends, partials, *sizes, *strides, **shared)
-    return out if plan.num_splits == 1 else add_splits(partials, end, out)
+    return out if plan.num_splits == 1 else Unsummed(partials, end, out)

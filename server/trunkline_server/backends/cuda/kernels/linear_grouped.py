@@ -22,9 +22,10 @@ from trunkline_server.backends.cuda.kernels.grouped import (
 )
 from trunkline_server.backends.cuda.kernels.linear_dense import dense_linear
 from trunkline_server.backends.cuda.kernels.numerics import TRITON_DTYPES, dot, narrow
+from trunkline_server.backends.cuda.kernels.overlap import await_previous, overlap
 from trunkline_server.backends.cuda.kernels.product import (
     ProductEnd,
-    add_splits,
+    Unsummed,
     make_partials,
     store_partial,
     store_tile,
@@ -48,6 +49,7 @@ def _grouped_kernel(
     HAS_MINIMA: tl.constexpr, IS_E4M3: tl.constexpr, GROUP: tl.constexpr, DTYPE: tl.constexpr, OUT: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
+    await_previous()
     num_t_tiles = tl.cdiv(num_rows, BLOCK_T)
     n0 = tl.program_id(0) // num_t_tiles * BLOCK_N
     t0 = tl.program_id(0) % num_t_tiles * BLOCK_T
@@ -94,7 +96,7 @@ def grouped_linear(
     out: torch.Tensor,
     *,
     max_register_rows: int = MAX_REGISTER_ROWS,
-) -> torch.Tensor:
+) -> torch.Tensor | Unsummed:
     """Computes `dense_linear` with a grouped weight. max_register_rows: for tests; the bits do not depend on it."""
     plan, num_rows = weight.plan, x.shape[0]
     if weight.order is not None:
@@ -113,6 +115,6 @@ def grouped_linear(
         NUM_SPLITS=plan.num_splits, **end.constants(out), **weight_constants(weight),
         DTYPE=TRITON_DTYPES[weight.dtype],
         BLOCK_N=64, BLOCK_T=block_t, BLOCK_K=BLOCK_INPUTS,
-        num_warps=4, num_stages=stages_on(card_of(x.device)), enable_fp_fusion=False,
+        num_warps=4, num_stages=stages_on(card_of(x.device)), enable_fp_fusion=False, **overlap(x.device),
     )  # fmt: skip
-    return out if plan.num_splits == 1 else add_splits(partials, end, out)
+    return out if plan.num_splits == 1 else Unsummed(partials, end, out)

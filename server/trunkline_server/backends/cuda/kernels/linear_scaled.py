@@ -8,12 +8,12 @@ from __future__ import annotations
 import torch
 
 from trunkline_server.backends.cuda.kernels.linear_dense import dense_linear
-from trunkline_server.backends.cuda.kernels.product import ProductEnd
+from trunkline_server.backends.cuda.kernels.product import ProductEnd, Unsummed
 from trunkline_server.backends.cuda.kernels.quantize_rows import quantize_rows
 from trunkline_server.backends.cuda.quantized.scaled import ScaledWeight
 
 
-def scaled_linear(x: torch.Tensor, weight: ScaledWeight, end: ProductEnd, out: torch.Tensor) -> torch.Tensor:
+def scaled_linear(x: torch.Tensor, weight: ScaledWeight, end: ProductEnd, out: torch.Tensor) -> torch.Tensor | Unsummed:
     """Rounds x [T, K] bf16 or f16 to the weight's 8 bits and multiplies it by the weight's transpose: out [T, N]."""
     values, scales = quantize_rows(x, weight.values.dtype, weight.input_scale, weight.input_limit)
     end = ProductEnd(end.bias, end.soft_cap, (weight.scales, scales))

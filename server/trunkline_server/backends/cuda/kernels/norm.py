@@ -11,6 +11,8 @@ import triton
 import triton.language as tl
 
 from trunkline_server.backends.cuda.kernels.numerics import TRITON_DTYPES, narrow
+from trunkline_server.backends.cuda.kernels.overlap import await_previous, overlap
+from trunkline_server.backends.cuda.kernels.product import ProductEnd, Unsummed, sum_of_splits
 
 # Widest row that one program holds in registers.
 MAX_ROW_ELEMENTS = 1 << 16
@@ -27,6 +29,7 @@ def _normalized(x, weight, num_elements, eps):
 
 @triton.jit
 def _rms_norm_kernel(x, weight, out, x_stride, out_stride, num_elements, eps, OUT: tl.constexpr, BLOCK: tl.constexpr):
+    await_previous()
     row = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, BLOCK)
     mask = columns < num_elements
@@ -36,16 +39,28 @@ def _rms_norm_kernel(x, weight, out, x_stride, out_stride, num_elements, eps, OU
     tl.store(out + row * out_stride + columns, narrow(normed, OUT), mask)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows"])
 def _add_rms_norm_kernel(
-    residual, delta, weight, total, out, residual_stride, delta_stride, total_stride, out_stride,
-    num_elements, eps, OUT: tl.constexpr, BLOCK: tl.constexpr,
+    residual, delta, weight, total, out, bias, weight_scales, row_scales,
+    residual_stride, delta_stride, total_stride, out_stride, num_elements, num_rows, eps,
+    NUM_SPLITS: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_SCALES: tl.constexpr, DELTA: tl.constexpr,
+    OUT: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
+    """delta: [T, N], or with several splits [splits, T, N] f32, whose sum is rounded to DELTA."""
+    await_previous()
     row = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, BLOCK)
     mask = columns < num_elements
     before = tl.load(residual + row * residual_stride + columns, mask, other=0.0)
-    values = before + tl.load(delta + row * delta_stride + columns, mask, other=0.0).to(tl.float32)
+    if NUM_SPLITS == 1:
+        change = tl.load(delta + row * delta_stride + columns, mask, other=0.0)
+    else:
+        change = sum_of_splits(
+            delta, bias, weight_scales, row_scales, row, columns, mask, num_elements, num_rows,
+            NUM_SPLITS, HAS_BIAS, HAS_SCALES,
+        )  # fmt: skip
+        change = narrow(change, DELTA)
+    values = before + change.to(tl.float32)
     tl.store(total + row * total_stride + columns, values, mask)
     factors = tl.load(weight + columns, mask, other=0.0).to(tl.float32)
     normed = _normalized(values, factors, num_elements, eps)
@@ -74,6 +89,7 @@ def _head_norm_kernel(
     x, weight, out, x_stride, out_stride, num_heads, head_size, divisor, eps,
     HAS_WEIGHT: tl.constexpr, OUT: tl.constexpr, HEADS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
+    await_previous()
     row = tl.program_id(0).to(tl.int64)
     heads = tl.program_id(1) * HEADS + tl.arange(0, HEADS)
     elements = tl.arange(0, BLOCK)
@@ -101,6 +117,7 @@ def rms_norm(
     _rms_norm_kernel[(num_rows,)](
         x, weight, out, x.stride(0), out.stride(0), width, eps,
         OUT=TRITON_DTYPES[out.dtype], BLOCK=_block(width), num_warps=_num_warps(width), enable_fp_fusion=False,
+        **overlap(x.device),
     )  # fmt: skip
     return out
 
@@ -132,7 +149,7 @@ def layer_norm(
 
 def add_rms_norm(
     residual: torch.Tensor,
-    delta: torch.Tensor,
+    delta: torch.Tensor | Unsummed,
     weight: torch.Tensor,
     eps: float,
     out_dtype: torch.dtype,
@@ -141,18 +158,27 @@ def add_rms_norm(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Computes `residual + delta` and its `rms_norm`, with the bits of the two operations one after the other.
 
-    residual: [T, N] f32; delta: [T, N] f32, bf16 or f16. Returns the sum [T, N] f32, in `total` if it is given (which
-    may be `residual` itself), and the norm [T, N] `out_dtype`, in `out` if it is given.
+    residual: [T, N] f32; delta: [T, N] f32, bf16 or f16, or a product, whose splits are then added first. Returns the
+    sum [T, N] f32, in `total` if it is given (which may be `residual` itself), and the norm [T, N] `out_dtype`, in
+    `out` if it is given.
     """
     num_rows, width = residual.shape
     total = torch.empty(num_rows, width, dtype=torch.float32, device=residual.device) if total is None else total
     out = torch.empty(num_rows, width, dtype=out_dtype, device=residual.device) if out is None else out
     if num_rows == 0:
         return total, out
+    if isinstance(delta, Unsummed):
+        addend, num_splits, end, rounded = delta.partials, len(delta.partials), delta.end, delta.out
+        assert end.soft_cap is None, "only the output head has a soft cap"
+    else:
+        addend, num_splits, end, rounded = delta, 1, ProductEnd(), delta
+    bias, _, *scales = end.arguments(out)
     _add_rms_norm_kernel[(num_rows,)](
-        residual, delta, weight, total, out,
-        residual.stride(0), delta.stride(0), total.stride(0), out.stride(0), width, eps,
-        OUT=TRITON_DTYPES[out.dtype], BLOCK=_block(width), num_warps=_num_warps(width), enable_fp_fusion=False,
+        residual, addend, weight, total, out, bias, *scales,
+        residual.stride(0), addend.stride(0), total.stride(0), out.stride(0), width, num_rows, eps,
+        NUM_SPLITS=num_splits, HAS_BIAS=end.bias is not None, HAS_SCALES=end.scales is not None,
+        DELTA=TRITON_DTYPES[rounded.dtype], OUT=TRITON_DTYPES[out.dtype], BLOCK=_block(width),
+        num_warps=_num_warps(width), enable_fp_fusion=False, **overlap(residual.device),
     )  # fmt: skip
     return total, out
 
@@ -188,7 +214,7 @@ def _head_normed(
     _head_norm_kernel[(num_rows, triton.cdiv(num_heads, heads))](
         x, x if weight is None else weight, out, x.stride(0), out.stride(0), num_heads, head_size, divisor, eps,
         HAS_WEIGHT=weight is not None, OUT=TRITON_DTYPES[out.dtype], HEADS=heads, BLOCK=block, num_warps=4,
-        enable_fp_fusion=False,
+        enable_fp_fusion=False, **overlap(x.device),
     )  # fmt: skip
     return out
 

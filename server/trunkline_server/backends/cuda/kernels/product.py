@@ -9,6 +9,7 @@ import triton
 import triton.language as tl
 
 from trunkline_server.backends.cuda.kernels.numerics import TRITON_DTYPES, narrow
+from trunkline_server.backends.cuda.kernels.overlap import await_previous, overlap
 from trunkline_server.backends.cuda.kernels.product_plan import ProductPlan
 
 # Consecutive tiles of the step's rows with the same weight rows, which then come from the L2 cache.
@@ -88,15 +89,12 @@ def store_partial(acc, partials, split, n0, t0, num_outputs, num_rows, BLOCK_N: 
     tl.store(partials + offsets, acc, (n < num_outputs)[:, None] & (t < num_rows)[None, :])
 
 
-@triton.jit(do_not_specialize=["num_rows"])
-def _add_splits_kernel(
-    partials, bias, soft_cap, weight_scales, row_scales, out, num_outputs, num_rows, out_stride,
-    NUM_SPLITS: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_SOFT_CAP: tl.constexpr, HAS_SCALES: tl.constexpr,
-    OUT: tl.constexpr, BLOCK: tl.constexpr,
+@triton.jit
+def sum_of_splits(
+    partials, bias, weight_scales, row_scales, row, n, mask, num_outputs, num_rows,
+    NUM_SPLITS: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_SCALES: tl.constexpr,
 ):  # fmt: skip
-    row = tl.program_id(0).to(tl.int64)
-    n = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    mask = n < num_outputs
+    """Returns elements n of a row of partials [splits, T, N], added in order, scaled and with the bias."""
     total = tl.load(partials + row * num_outputs + n, mask, other=0.0)
     for split in tl.static_range(1, NUM_SPLITS):
         total += tl.load(partials + (split * num_rows + row) * num_outputs + n, mask, other=0.0)
@@ -105,6 +103,23 @@ def _add_splits_kernel(
         total *= tl.load(row_scales + row)
     if HAS_BIAS:
         total += tl.load(bias + n, mask, other=0.0)
+    return total
+
+
+@triton.jit(do_not_specialize=["num_rows"])
+def _add_splits_kernel(
+    partials, bias, soft_cap, weight_scales, row_scales, out, num_outputs, num_rows, out_stride,
+    NUM_SPLITS: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_SOFT_CAP: tl.constexpr, HAS_SCALES: tl.constexpr,
+    OUT: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    await_previous()
+    row = tl.program_id(0).to(tl.int64)
+    n = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    mask = n < num_outputs
+    total = sum_of_splits(
+        partials, bias, weight_scales, row_scales, row, n, mask, num_outputs, num_rows,
+        NUM_SPLITS, HAS_BIAS, HAS_SCALES,
+    )  # fmt: skip
     if HAS_SOFT_CAP:
         total = capped(total, soft_cap)
     tl.store(out + row * out_stride + n, narrow(total, OUT), mask)
@@ -115,12 +130,28 @@ def make_partials(plan: ProductPlan, num_rows: int, device: torch.device) -> tor
     return torch.empty(plan.num_splits, num_rows, plan.num_outputs, dtype=torch.float32, device=device)
 
 
-def add_splits(partials: torch.Tensor, end: ProductEnd, out: torch.Tensor) -> torch.Tensor:
-    """Adds partials [splits, T, N] in order, applies `end` and writes out [T, N]."""
+@dataclass(frozen=True, slots=True)
+class Unsummed:
+    """A product whose splits have not been added yet.
+
+    partials: [splits, T, N] f32. end: follows their sum. out: [T, N], where `summed` writes the result.
+    """
+
+    partials: torch.Tensor
+    end: ProductEnd
+    out: torch.Tensor
+
+
+def summed(product: torch.Tensor | Unsummed) -> torch.Tensor:
+    """Returns a product [T, N]. Adds its splits in order and applies its end if that has not been done."""
+    if isinstance(product, torch.Tensor):
+        return product
+    partials, end, out = product.partials, product.end, product.out
     num_splits, num_rows, num_outputs = partials.shape
     _add_splits_kernel[(num_rows, triton.cdiv(num_outputs, _REDUCE_BLOCK))](
         partials, *end.arguments(out), out, num_outputs, num_rows, out.stride(0),
         NUM_SPLITS=num_splits, **end.constants(out), BLOCK=_REDUCE_BLOCK, num_warps=4, enable_fp_fusion=False,
+        **overlap(out.device),
     )  # fmt: skip
     return out
 

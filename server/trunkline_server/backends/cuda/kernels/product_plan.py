@@ -21,7 +21,7 @@ SPLIT_UNIT = 128
 MIN_SPLIT_ELEMENTS = 256
 MAX_SPLITS = 16
 # Programs of 64 weight rows with enough reads in flight to saturate the memory of an H200 (132 SMs). Each keeps 60 to
-# 100 KiB in flight; the product of bandwidth and latency is about 4 MiB.
+# 100 KiB in flight; the product of bandwidth and latency is about 4 MiB. docs/gpu.md lists values to measure.
 SATURATING_PROGRAMS = 90
 # Most rows of a step in one tile of a memory-bound product.
 MAX_SMALL_ROWS = 64
@@ -91,6 +91,18 @@ class ProductPlan:
         return _ceil_div(self.num_outputs, block_n) * _ceil_div(num_rows, block_t)
 
 
+def gated_tiles(num_rows: int, element_bytes: int, card: Card) -> Tiles:
+    """Returns the tiles of a product with gate and up, of which a program has block_n rows each."""
+    if element_bytes == 4:
+        return Tiles(64, 16, 64, num_warps=4, num_stages=2, is_parallel=True)
+    if num_rows <= MAX_SMALL_ROWS:
+        block_t = 16 if num_rows <= 16 else 32 if num_rows <= 32 else 64
+        tiles = Tiles(64, block_t, 128, num_warps=4, num_stages=4, is_parallel=True)
+        return tiles.fitted(element_bytes, card, card.half_shared_bytes, num_weights=2)
+    tiles = Tiles(128, 128, 64, num_warps=8, num_stages=4, is_parallel=False)
+    return tiles.fitted(element_bytes, card, card.shared_bytes, num_weights=2)
+
+
 @dataclass(frozen=True, slots=True)
 class Tiles:
     """The division of work among programs. Bits do not depend on it, except on block_k for one-byte elements.
@@ -107,11 +119,14 @@ class Tiles:
     num_stages: int
     is_parallel: bool
 
-    def fitted(self, element_bytes: int, card: Card, shared_bytes: int) -> Tiles:
-        """Returns the tiles with as many blocks of K in flight as fit, shortened so that `MIN_STAGES` of them do."""
+    def fitted(self, element_bytes: int, card: Card, shared_bytes: int, num_weights: int = 1) -> Tiles:
+        """Returns the tiles with as many blocks of K in flight as fit, shortened so that `MIN_STAGES` of them do.
+
+        num_weights: blocks of the weight for each block of x.
+        """
 
         def num_fitting(block_k: int) -> int:
-            fitting = shared_bytes // ((self.block_n + self.block_t) * block_k * element_bytes)
+            fitting = shared_bytes // ((num_weights * self.block_n + self.block_t) * block_k * element_bytes)
             # The block being computed is in registers.
             return fitting if card.products_are_async else fitting + 1
 

@@ -8,6 +8,7 @@ import triton.language as tl
 
 from trunkline_server.backends.cuda.kernels.norm import MAX_ROW_ELEMENTS
 from trunkline_server.backends.cuda.kernels.numerics import E4M3_MAX, narrow
+from trunkline_server.backends.cuda.kernels.overlap import await_previous, overlap
 
 _INT8_MAX = tl.constexpr(127.0)
 # 1.5 * 2^23; adding and subtracting it rounds to a whole number, to nearest even.
@@ -19,6 +20,7 @@ def _quantize_kernel(
     x, given_scale, out, scales, x_stride, out_stride, num_elements, limit,
     IS_GIVEN: tl.constexpr, HAS_LIMIT: tl.constexpr, IS_INT8: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
+    await_previous()
     row = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, BLOCK)
     mask = columns < num_elements
@@ -62,5 +64,6 @@ def quantize_rows(
             x, scales if given_scale is None else given_scale, values, scales, x.stride(0), values.stride(0), width,
             0.0 if limit is None else limit, IS_GIVEN=given_scale is not None, HAS_LIMIT=limit is not None,
             IS_INT8=dtype == torch.int8, BLOCK=block, num_warps=max(1, min(16, block // 512)), enable_fp_fusion=False,
+            **overlap(x.device),
         )  # fmt: skip
     return values, scales

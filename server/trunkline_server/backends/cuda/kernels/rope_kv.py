@@ -17,6 +17,7 @@ from trunkline_server.backends.cuda.kernels.attention_tile import TILE_POSITIONS
 from trunkline_server.backends.cuda.kernels.hadamard import transform, transform_run
 from trunkline_server.backends.cuda.kernels.kv_elements import FLOAT, FP8, INT4, INT8, fp8_of, int4_of, int8_of
 from trunkline_server.backends.cuda.kernels.numerics import TRITON_DTYPES, narrow
+from trunkline_server.backends.cuda.kernels.overlap import await_previous, overlap
 
 if TYPE_CHECKING:
     from trunkline_server.backends.cuda.kv_pool import KvPool
@@ -128,6 +129,7 @@ def _rope_and_write_kernel(
     factors, means: a layer's part of `KeyScaling`, read if SCALED; means_stride: between the means of neighbouring KV
     heads.
     """
+    await_previous()
     rows = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
     is_row = rows < num_rows
     at = tl.load(positions + rows, is_row, other=0).to(tl.int64)
@@ -224,6 +226,6 @@ def rope_and_write_kv(
         D=head_size, D_PAD=triton.next_power_of_2(head_size), ROTARY=0 if tables is None else tables.dim,
         BLOCK=layout.block_size, KIND=KINDS[pool.format.value], LOG_RUN=log_run, SCALED=scaling is not None,
         OUT=TRITON_DTYPES[out.dtype], STORED=TRITON_DTYPES.get(elements.dtype, tl.float32), ROWS=_ROWS, num_warps=4,
-        enable_fp_fusion=False,
+        enable_fp_fusion=False, **overlap(q.device),
     )  # fmt: skip
     return out
