@@ -25,6 +25,10 @@ def test_registers_are_not_spilled(compiled: dict[str, Compiled]) -> None:
     assert all(size <= SPILLED_BYTES.get(name, 0) for name, size in spilled.items()), spilled
 
 
+def test_products_are_waited_for_together(compiled: dict[str, Compiled]) -> None:
+    assert not [name for name, kernel in compiled.items() if kernel.waits_for_each]
+
+
 @pytest.mark.parametrize("format", first(["bf16", "fp8", "int4"], "bf16"))
 def test_split_and_whole_kernels_use_the_same_instructions(format: str, compiled: dict[str, Compiled]) -> None:
     """Otherwise a decode would have other bits than a prefill."""
