@@ -100,7 +100,11 @@ def product(
     weight_bytes, row_bytes = outputs * inputs * element_bytes, rows * inputs * element_bytes
     shared = num_stages * (block_n + block_t) * block_k * element_bytes + 1024
     slots = H200.num_processors * max(1, (H200.shared_bytes + 1024) // shared)
-    partial_bytes = 8 * num_splits * rows * outputs if is_parallel and num_splits > 1 else 0
+    # Sums of splits are written and read again: by another launch, or by the program that adds the next split.
+    if is_parallel:
+        partial_bytes = 8 * num_splits * rows * outputs if num_splits > 1 else 0
+    else:
+        partial_bytes = 8 * (num_splits - 1) * num_tiles * block_n * block_t
     num_bytes = weight_bytes + row_bytes + 2 * rows * outputs
     seconds = partial_bytes / CACHE_RATE
     for begin in range(0, num_programs, slots):

@@ -29,6 +29,9 @@ def test_a_product_takes_as_long_as_its_waves_and_tiles(roofline: Any) -> None:
     assert seconds(128 * 132, 200, (128, 256)) == one_wave
     assert seconds(128 * 132, 256, (128, 128)) == pytest.approx(one_wave * 4 / 3, rel=0.01)
     assert one_wave == 128 * 132 * 256 * 8192 * 2 * (1 / 128 + 1 / 256) / roofline.CACHE_RATE
+    # A program that adds splits keeps the sum so far in the cache.
+    split = roofline.product((128 * 132, 256, 8192), (128, 256, 64), 4, (2, False), 2).seconds
+    assert split == pytest.approx(one_wave + 8 * 132 * 128 * 256 / roofline.CACHE_RATE)
     work = roofline.product((128 * 132, 200, 8192), (128, 256, 64), 4, (1, False), 2)
     assert work.limit_s == work.operations / roofline.PRODUCT_RATE < one_wave
 
