@@ -100,7 +100,8 @@ def _persistent_kernel(
     mine = sums + tl.program_id(0) * (BLOCK_N * BLOCK_T) + places
     num_tiles = tl.cdiv(num_n_tiles * num_t_tiles - tl.program_id(0), tl.num_programs(0))
     # One loop over tiles and splits: in a loop within, the compiler keeps addresses of results in registers meanwhile.
-    for item in range(num_tiles * NUM_SPLITS):
+    # Without splits, it is flattened: the next tile is read while a result is written.
+    for item in tl.range(num_tiles * NUM_SPLITS, flatten=True):
         tile = tl.program_id(0) + item // NUM_SPLITS * tl.num_programs(0)
         n_tile, t_tile = grouped_tile(tile, num_n_tiles, num_t_tiles, GROUP)
         n0, t0 = n_tile * BLOCK_N, t_tile * BLOCK_T
