@@ -59,7 +59,7 @@ def dense(kind: str, shape: tuple[int, int], num_rows: int, *, is_tma: bool = Tr
     }  # fmt: skip
     if not tiles.is_parallel:
         types["sums"] = "*fp32"
-        constants["GROUP"] = product.GROUP_TILES
+        constants |= {"GROUP": product.GROUP_TILES, "IS_FLAT": card.products_are_async}
     name = f"{kind} {list(shape)} x {num_rows} {'tma' if is_tma else 'pointers'}"
     return _variant(name, kernel, types, constants, num_warps=tiles.num_warps, num_stages=tiles.num_stages)
 

@@ -92,7 +92,7 @@ def _persistent_kernel(
     num_outputs, num_rows, num_inputs, split_elements, x_stride, weight_stride, out_stride,
     NUM_SPLITS: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_SOFT_CAP: tl.constexpr, HAS_SCALES: tl.constexpr,
     OUT: tl.constexpr, IS_TMA: tl.constexpr, IS_INT8: tl.constexpr,
-    BLOCK_N: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_K: tl.constexpr, GROUP: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_K: tl.constexpr, GROUP: tl.constexpr, IS_FLAT: tl.constexpr,
 ):  # fmt: skip
     num_n_tiles, num_t_tiles = tl.cdiv(num_outputs, BLOCK_N), tl.cdiv(num_rows, BLOCK_T)
     quarter: tl.constexpr = BLOCK_T // 4
@@ -100,8 +100,8 @@ def _persistent_kernel(
     mine = sums + tl.program_id(0) * (BLOCK_N * BLOCK_T) + places
     num_tiles = tl.cdiv(num_n_tiles * num_t_tiles - tl.program_id(0), tl.num_programs(0))
     # One loop over tiles and splits: in a loop within, the compiler keeps addresses of results in registers meanwhile.
-    # Without splits, it is flattened: the next tile is read while a result is written.
-    for item in tl.range(num_tiles * NUM_SPLITS, flatten=True):
+    # If IS_FLAT, which takes more shared memory, and without splits, the next tile is read while a result is written.
+    for item in tl.range(num_tiles * NUM_SPLITS, flatten=IS_FLAT):
         tile = tl.program_id(0) + item // NUM_SPLITS * tl.num_programs(0)
         n_tile, t_tile = grouped_tile(tile, num_n_tiles, num_t_tiles, GROUP)
         n0, t0 = n_tile * BLOCK_N, t_tile * BLOCK_T
@@ -179,7 +179,15 @@ def dense_linear(
         size = programs * tiles.block_n * tiles.block_t if plan.num_splits > 1 else 0
         sums = torch.empty(size, dtype=torch.float32, device=x.device)
         _persistent_kernel[(programs,)](
-            tile_of_x, tile_of_weight, *ends, sums, *sizes, *strides, **shared, GROUP=GROUP_TILES
+            tile_of_x,
+            tile_of_weight,
+            *ends,
+            sums,
+            *sizes,
+            *strides,
+            **shared,
+            GROUP=GROUP_TILES,
+            IS_FLAT=card_of(x.device).products_are_async,
         )
         return out
     partials = out if plan.num_splits == 1 else make_partials(plan, num_rows, x.device)
