@@ -21,7 +21,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from tests.cuda.cubin import resources
+from tests.cuda.cubin import num_waits, resources
 from tests.tiers import IS_FULL
 from trunkline_server.backends.cuda.kernels.card import Card
 
@@ -65,7 +65,8 @@ class Compiled:
     spilled_bytes: per thread, in its stack and elsewhere. products: distinct tensor-core instructions. copies_tensors:
     True if the device's copy engine is used. inexact_divisions: those that IEEE 754 does not determine. warps: distinct
     ways in which warps share products. f32_sums: separate additions of f32. waits_first: True if the launch before has
-    ended when memory is first accessed.
+    ended when memory is first accessed. waits_for_each: True if ptxas waits behind single products (wgmma), because
+    something reads a sum before the compiler waits for it.
     """
 
     module: str
@@ -80,6 +81,7 @@ class Compiled:
     warps: list[str]
     f32_sums: int
     waits_first: bool
+    waits_for_each: bool
 
 
 def compiled_once(shared: Path, modules: Sequence[str], cards: Sequence[str] = ()) -> dict[str, Compiled]:
@@ -137,7 +139,7 @@ def _compile(module: str, variant: Variant, card: Card) -> Compiled:
     with tempfile.NamedTemporaryFile(suffix=".cubin") as cubin:
         cubin.write(compiled.asm["cubin"])
         cubin.flush()
-        taken = resources(Path(cubin.name))
+        taken, waits = resources(Path(cubin.name)), num_waits(Path(cubin.name))
     return Compiled(
         module=module,
         name=variant.name,
@@ -151,6 +153,7 @@ def _compile(module: str, variant: Variant, card: Card) -> Compiled:
         f32_sums=len(re.findall(r"\badd(?:\.rn)?\.f32", compiled.asm["ptx"])),
         waits_first="griddepcontrol.wait" in _ACCESS.split(compiled.asm["ptx"])[0],
         copies_tensors="cp.async.bulk.tensor" in compiled.asm["ptx"],
+        waits_for_each=waits > compiled.asm["ptx"].count("wgmma.commit_group"),
     )
 
 

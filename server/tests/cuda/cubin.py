@@ -22,9 +22,17 @@ class Resources:
 
 def resources(cubin: Path) -> Resources:
     """Returns the resources of the only kernel in a file, from Triton's cuobjdump. Raises CalledProcessError."""
-    tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
-    command = [tool, "--dump-resource-usage", cubin]
-    usage = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    usage = _said("cuobjdump", "--dump-resource-usage", cubin)
     found = _USAGE.search(usage)
     assert found is not None, usage
     return Resources(int(found[1]), int(found[2]) + int(found[3]))
+
+
+def num_waits(cubin: Path) -> int:
+    """Returns how many products of a warp group (wgmma) end with a wait for them. Raises CalledProcessError."""
+    return len(re.findall(r"HGMMA.*gsb0", _said("nvdisasm", "-c", cubin)))
+
+
+def _said(tool: str, option: str, cubin: Path) -> str:
+    command = [Path(triton.__file__).parent / "backends/nvidia/bin" / tool, option, cubin]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout

@@ -28,7 +28,7 @@ from trunkline_server.backends.cuda.kernels.product_plan import ProductPlan, gat
 # The variants that `make test` compiles: one of each kind.
 FIRST = {
     "bf16 [4096, 14336] x 1 tma",
-    "bf16 [28672, 4096] x 8192 tma",
+    "bf16 [4096, 14336] x 8192 tma",
     "gated x 8192 tma",
     "4 bits, groups of 128, 64 rows, ['zeros']",
     "add_rms_norm of 2",
@@ -60,7 +60,8 @@ def dense(kind: str, shape: tuple[int, int], num_rows: int, *, is_tma: bool = Tr
         "IS_INT8": kind == "i8", "BLOCK_N": tiles.block_n, "BLOCK_T": tiles.block_t, "BLOCK_K": tiles.block_k,
     }  # fmt: skip
     if not tiles.is_parallel:
-        constants["GROUP"] = product.GROUP_TILES
+        types["sums"] = "*fp32"
+        constants |= {"GROUP": product.GROUP_TILES, "IS_FLAT": card.products_are_async}
     name = f"{kind} {list(shape)} x {num_rows} {'tma' if is_tma else 'pointers'}"
     return _variant(name, kernel, types, constants, num_warps=tiles.num_warps, num_stages=tiles.num_stages)
 

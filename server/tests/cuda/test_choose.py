@@ -75,7 +75,9 @@ def run(device: str, logits: np.ndarray, requests: list[RowRequest], one: Device
 def test_draws_match_the_reference(
     kinds: tuple[str, ...], max_listed: int, device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # A short list often does not decide; then, and with small tiles, there are several tiles.
     monkeypatch.setattr(choose, "MAX_LISTED", max_listed)
+    monkeypatch.setattr(choose, "TILE", 64)
     rng = np.random.default_rng(len(kinds) + max_listed)
     logits = random_logits(rng)
     params = [random_params(rng, kinds) for _ in range(ROWS)]
@@ -218,3 +220,25 @@ def test_two_launches_have_results_of_their_own(device: str) -> None:
         torch.cuda.synchronize()
     for x, rows in zip((first, second), pending, strict=True):
         assert [row.token_id for row in rows.read()] == x.argmax(1).tolist()
+
+
+def test_tables_of_likeliest_tokens_are_copied_only_if_wanted() -> None:
+    copies: list[int] = []
+
+    class Counting(HostDevice):
+        def copy(self, source: torch.Tensor, destination: torch.Tensor) -> None:
+            copies.append(source.numel())
+            super().copy(source, destination)
+
+    one = DeviceSampler(Counting(), VOCAB, ROWS, MAX_TOP, rows_per_program=ROWS)
+    logits, rules = random_logits(np.random.default_rng(8), 3), SamplingRules(SamplingParams(), [], 0, VOCAB)
+    plain = RowRequest(rules=rules)
+    for request, expected in (
+        (plain, 3),
+        (RowRequest(rules=rules, wants_logprob=True), 3 * ROWS),
+        (RowRequest(rules=rules, num_top=2), (3 + 2 * MAX_TOP) * ROWS),
+    ):
+        rows = run("cpu", logits, [plain, request, plain], one)
+        assert copies[-1] == expected
+        assert [row.token_id for row in rows] == logits.argmax(1).tolist()
+        assert len(rows[1].top) == request.num_top

@@ -30,6 +30,10 @@ def test_stored_elements_are_divided_exactly(compiled: dict[str, Compiled]) -> N
         assert not name.startswith("rope and write") or kernel.inexact_divisions == 0, kernel
 
 
+def test_products_are_waited_for_together(compiled: dict[str, Compiled]) -> None:
+    assert not [name for name, kernel in compiled.items() if kernel.waits_for_each]
+
+
 @pytest.mark.parametrize("format", first(["bf16", "fp8", "int4"], "bf16"))
 def test_split_and_whole_kernels_use_the_same_instructions(format: str, compiled: dict[str, Compiled]) -> None:
     """Otherwise a decode would have other bits than a prefill."""

@@ -86,5 +86,6 @@ def test_hopper_has_the_tiles_that_it_is_tuned_for() -> None:
 
 def test_many_rows_are_computed_by_one_program_an_sm() -> None:
     plan = ProductPlan.of(4096, 14336)
-    assert not plan.tiles(8192, 2, HOPPER).is_parallel
+    tiles = plan.tiles(8192, 2, HOPPER)
+    assert (tiles.block_n, tiles.block_t, tiles.is_parallel) == (128, 256, False), "splits do not shrink tiles"
     assert plan.tiles(200, 2, HOPPER).is_parallel

@@ -202,12 +202,12 @@ class _Assembly:
         # Nothing is sampled without an output head, so the sampler gets no room for logits.
         num_tokens = config.vocab_size if config.has_output_head else 1
         sampler = DeviceSampler(device, num_tokens, limits.num_logits, MAX_TOP_LOGPROBS, self._rows_per_program)
-        shapes = [*decode_shapes(limits.num_entries), *chunk_shapes(*_sizes(limits))] if captures else []
+        # flash-attn takes lengths from the host, so steps that use it cannot be replayed.
+        max_rows = limits.num_rows if self._flash is None else min(limits.num_rows, flash.MIN_CHUNK_ROWS)
+        chunks = chunk_shapes(max_rows, limits.num_entries, limits.num_logits)
+        shapes = [*decode_shapes(limits.num_entries), *chunks] if captures else []
         if config.is_encoder:
             shapes = [shape for shape in shapes if not shape.is_decode]
-        if self._flash is not None:
-            # flash-attn takes lengths from the host, so steps that use it cannot be replayed.
-            shapes = [shape for shape in shapes if shape.is_decode or shape.num_rows <= flash.MIN_CHUNK_ROWS]
         per_block = bytes_per_block(layout, config.num_kv_layers)
         key_scaling = self._measure_key_scaling()
         free, total = device.free_bytes()
@@ -402,7 +402,3 @@ class _Assembly:
         if key_scaling is not None:
             digest.update(key_scaling.content())
         return digest.hexdigest()
-
-
-def _sizes(shape: StepShape) -> tuple[int, int, int]:
-    return shape.num_rows, shape.num_entries, shape.num_logits

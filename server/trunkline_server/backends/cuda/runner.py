@@ -32,14 +32,15 @@ def decode_shapes(max_entries: int) -> list[StepShape]:
 
 def chunk_shapes(max_rows: int, max_entries: int, max_logits: int) -> list[StepShape]:
     """Returns the shapes to which other steps are padded, with all entries: 4, 8, 16 and 32 rows for streams with
-    drafts, then 64, 96, 128, 192, 256, 384 and so on.
+    drafts, then 64, 96, 128, 192, and from 256 rows on each at most a tenth larger than the one before.
 
-    The scheduler sizes prompts beside decodes by time, so any number of rows occurs, and at most a third is padding.
+    The scheduler sizes prompts beside decodes by time, so any number of rows occurs. Up to 256 rows a step mostly takes
+    the time to read the weights; above, it takes time for each row, of which at most a tenth is padding.
     """
-    sizes, size = [rows for rows in (4, 8, 16, 32) if rows < max_rows], 64
+    sizes, size = [rows for rows in (4, 8, 16, 32, 64, 96, 128, 192) if rows < max_rows], 256
     while size < max_rows:
-        sizes += [size, size * 3 // 2] if size * 3 // 2 < max_rows else [size]
-        size *= 2
+        sizes.append(size)
+        size += max(size // 10 // ROW_MULTIPLE, 1) * ROW_MULTIPLE
     return [StepShape(size, min(max_entries, size), min(max_logits, size)) for size in [*sizes, max_rows]]
 
 

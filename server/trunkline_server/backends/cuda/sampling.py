@@ -196,10 +196,14 @@ class DeviceSampler:
             # The model's own logits must be finite too, even where a mask hides them.
             raw = choose_largest(num_rows, peaks, self._scratch, self._raw_tokens)[:num_rows]
             torch.where(raw < 0, raw, sampled, out=sampled)
+        # Tables of the likeliest tokens are most of the results, and few requests want them.
+        num_words = num_rows
         if any(request.wants_numbers for request in requests):
             self._find_logprobs(logits, peaks, parts)
+            has_top = any(request.num_top for request in requests)
+            num_words = self._results.numel() if has_top else 3 * self._max_rows
         host = self._host_results[self._turn]
-        self._device.copy(self._results, host)
+        self._device.copy(self._results[:num_words], host[:num_words])
         return PendingRows(requests, host, self._max_rows, self._max_top)
 
     def _find_logprobs(self, logits: torch.Tensor, peaks: Peaks, parts: dict[str, torch.Tensor]) -> None:

@@ -26,17 +26,19 @@ def _walk(
     TILE: tl.constexpr, SPLIT: tl.constexpr, MASKED: tl.constexpr, HAS_WINDOW: tl.constexpr, HAS_CAP: tl.constexpr,
     MOVED: tl.constexpr, SEES_ALL: tl.constexpr,
 ):  # fmt: skip
-    """Adds the tiles from `begin` to `end` and merges each split at its end."""
+    """Adds the tiles from `begin` to `end` and merges each split when the next one begins."""
     for start in tl.range(begin, end, TILE):
+        # Merging behind `attend` would read its last product before Triton waits for it. ptxas then waits behind every
+        # single wgmma of the kernel.
+        if start % SPLIT == 0:
+            maximum, total, mixed = merge(maximum, total, mixed, split_maximum, split_total, split_mixed)
+            split_maximum, split_total, split_mixed = empty(q.shape[0], D_PAD)
         split_maximum, split_total, split_mixed = attend(
             split_maximum, split_total, split_mixed, q, first, means, start, positions, table, pool, scales, head,
             context,
             piece_elements, piece_scales, values_offset, values_scales_offset, scale, soft_cap, window,
             D, D_PAD, BLOCK, KIND, DTYPE, TILE, MASKED, HAS_WINDOW, HAS_CAP, MOVED, SEES_ALL,
         )  # fmt: skip
-        if (start + TILE) % SPLIT == 0:
-            maximum, total, mixed = merge(maximum, total, mixed, split_maximum, split_total, split_mixed)
-            split_maximum, split_total, split_mixed = empty(q.shape[0], D_PAD)
     return maximum, total, mixed, split_maximum, split_total, split_mixed
 
 

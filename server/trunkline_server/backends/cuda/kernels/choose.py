@@ -34,8 +34,8 @@ MAX_LISTED = 8192
 # Returned instead of a token if a logit is NaN, or if the largest is infinite.
 NOT_A_NUMBER = -1
 NOT_FINITE = -2
-# Elements of a tile, summed over all rows of a program.
-_TILE = 2048
+# Elements of a row that are processed at once, at most.
+TILE = 2048
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,12 +240,10 @@ class ChoiceScratch:
     rows_per_program: more than 1 only for speed in the interpreter; results do not depend on it.
     """
 
-    def __init__(
-        self, num_rows: int, vocab_size: int, device: str | torch.device, rows_per_program: int = 1, tile: int = _TILE
-    ) -> None:
+    def __init__(self, num_rows: int, vocab_size: int, device: str | torch.device, rows_per_program: int = 1) -> None:
         self.vocab_size = vocab_size
         self.rows_per_program = rows_per_program
-        self.tile = min(tile, triton.next_power_of_2(vocab_size))
+        self.tile = min(TILE, triton.next_power_of_2(vocab_size))
         self.num_tiles: int = triton.cdiv(vocab_size, self.tile)
         self.capacity = min(vocab_size, MAX_LISTED)
         self.scaled = torch.empty(num_rows, vocab_size + self.capacity, dtype=torch.float32, device=device)

@@ -53,24 +53,53 @@ def distance_of(x, information, entropy):
 
 
 @triton.jit
+def weighed(values, base, size, start, SCALE: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr):
+    """Returns the scaled logits of the tile at `start`, their weights, and which of them are elements; [ROWS, TILE]."""
+    places = start + tl.arange(0, TILE)
+    inside = places[None, :] < size[:, None]
+    x = tl.load(values + base[:, None] + places[None, :], inside, other=float("-inf"))
+    return x, mass_of(x, SCALE), inside
+
+
+@triton.jit
+def _kept(x, weights, inside, lowest, information, entropy, farthest, TYPICAL: tl.constexpr):
+    """Returns number and mass of a tile's elements whose key is at least `lowest`."""
+    kept = inside & (key_of(x).to(tl.int64) >= lowest[:, None])
+    weights = tl.where(kept, weights, 0)
+    if TYPICAL:
+        weights = tl.where(distance_of(x, information, entropy) <= farthest[:, None], weights, 0)
+    return tl.sum(kept.to(tl.int64), 1), tl.sum(weights, 1)
+
+
+@triton.jit
+def _above(
+    first_x, first_weights, first_inside, values, base, size, longest, bound, cut_key, cut_rest, cut_mass, information,
+    entropy, farthest, TYPICAL: tl.constexpr, SCALE: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    """Returns what `above` does, with the first tile from `weighed`."""
+    lowest = tl.maximum(bound, cut_key + 1)
+    count, mass = _kept(first_x, first_weights, first_inside, lowest, information, entropy, farthest, TYPICAL)
+    count += tl.where(bound <= cut_key, cut_rest, 0)
+    mass += tl.where(bound <= cut_key, cut_rest * cut_mass, 0)
+    for start in range(TILE, longest, TILE):
+        x, weights, inside = weighed(values, base, size, start, SCALE, ROWS, TILE)
+        more, more_mass = _kept(x, weights, inside, lowest, information, entropy, farthest, TYPICAL)
+        count += more
+        mass += more_mass
+    return count, mass
+
+
+@triton.jit
 def above(
     values, base, size, longest, bound, cut_key, cut_rest, cut_mass, information, entropy, farthest,
     TYPICAL: tl.constexpr, SCALE: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     """Returns number and mass of the elements that the cut keeps and whose key is at least `bound`."""
-    count = tl.where(bound <= cut_key, cut_rest, 0)
-    mass = tl.where(bound <= cut_key, cut_rest * cut_mass, 0)
-    lowest = tl.maximum(bound, cut_key + 1)
-    for start in range(0, longest, TILE):
-        places = start + tl.arange(0, TILE)
-        x = tl.load(values + base[:, None] + places[None, :], places[None, :] < size[:, None], other=float("-inf"))
-        kept = (places[None, :] < size[:, None]) & (key_of(x).to(tl.int64) >= lowest[:, None])
-        weights = tl.where(kept, mass_of(x, SCALE), 0)
-        if TYPICAL:
-            weights = tl.where(distance_of(x, information, entropy) <= farthest[:, None], weights, 0)
-        count += tl.sum(kept.to(tl.int64), 1)
-        mass += tl.sum(weights, 1)
-    return count, mass
+    x, weights, inside = weighed(values, base, size, 0, SCALE, ROWS, TILE)
+    return _above(
+        x, weights, inside, values, base, size, longest, bound, cut_key, cut_rest, cut_mass, information, entropy,
+        farthest, TYPICAL, SCALE, ROWS, TILE,
+    )  # fmt: skip
 
 
 @triton.jit
@@ -80,20 +109,22 @@ def search(
 ):  # fmt: skip
     """Finds the largest key at or above which are `wanted` elements, or more mass than `wanted`.
 
-    Returns the key, number and mass of elements above it, and the mass of one element with that key.
+    Returns the key, number and mass of elements above it, and the mass of one element with that key. The first tile's
+    weights, which are mostly all, are computed once.
     """
+    first_x, first_weights, first_inside = weighed(values, base, size, 0, SCALE, ROWS, TILE)
     key = tl.zeros((ROWS,), tl.int64) + LOWEST
     for step in range(32):
         bound = key + (tl.full((ROWS,), 1 << 31, tl.int64) >> step)
-        count, mass = above(
-            values, base, size, longest, bound, cut_key, cut_rest, cut_mass, information, entropy, farthest,
-            TYPICAL, SCALE, ROWS, TILE,
+        count, mass = _above(
+            first_x, first_weights, first_inside, values, base, size, longest, bound, cut_key, cut_rest, cut_mass,
+            information, entropy, farthest, TYPICAL, SCALE, ROWS, TILE,
         )  # fmt: skip
         is_reached = count >= wanted if BY_COUNT else mass > wanted
         key = tl.where(is_reached, bound, key)
-    count, mass = above(
-        values, base, size, longest, key + 1, cut_key, cut_rest, cut_mass, information, entropy, farthest,
-        TYPICAL, SCALE, ROWS, TILE,
+    count, mass = _above(
+        first_x, first_weights, first_inside, values, base, size, longest, key + 1, cut_key, cut_rest, cut_mass,
+        information, entropy, farthest, TYPICAL, SCALE, ROWS, TILE,
     )  # fmt: skip
     x = value_of(key.to(tl.int32))
     weight = mass_of(tl.where(x == x, x, float("-inf")), SCALE)
@@ -126,18 +157,19 @@ def distance_within(
     SCALE: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     """Returns the smallest distance within which the kept tokens have a mass of `wanted`."""
+    first_x, first_weights, first_inside = weighed(values, base, size, 0, SCALE, ROWS, TILE)
+    cut_value = value_of(cut_key.to(tl.int32))
+    at_cut = distance_of(tl.where(cut_value == cut_value, cut_value, 0.0)[:, None], information, entropy)
     distance = tl.zeros((ROWS,), tl.int64)
     for step in range(1, 64):
         bound = distance + (tl.full((ROWS,), 1 << 62, tl.int64) >> (step - 1))
-        cut_value = value_of(cut_key.to(tl.int32))
-        at_cut = distance_of(tl.where(cut_value == cut_value, cut_value, 0.0)[:, None], information, entropy)
         mass = tl.where((tl.min(at_cut, 1) < bound) & (cut_mass > 0), cut_rest * cut_mass, 0)
-        for start in range(0, longest, TILE):
-            places = start + tl.arange(0, TILE)
-            x = tl.load(values + base[:, None] + places[None, :], places[None, :] < size[:, None], other=float("-inf"))
-            kept = (places[None, :] < size[:, None]) & (key_of(x).to(tl.int64) > cut_key[:, None])
-            kept = kept & (distance_of(x, information, entropy) < bound[:, None])
-            mass += tl.sum(tl.where(kept, mass_of(x, SCALE), 0), 1)
+        _, more = _kept(first_x, first_weights, first_inside, cut_key + 1, information, entropy, bound - 1, True)
+        mass += more
+        for start in range(TILE, longest, TILE):
+            x, weights, inside = weighed(values, base, size, start, SCALE, ROWS, TILE)
+            _, more = _kept(x, weights, inside, cut_key + 1, information, entropy, bound - 1, True)
+            mass += more
         distance = tl.where(mass < wanted, bound, distance)
     return distance
 

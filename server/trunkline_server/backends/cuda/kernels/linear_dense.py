@@ -82,33 +82,61 @@ def _parallel_kernel(
         store_partial(acc, partials, split, n0, t0, num_outputs, num_rows, BLOCK_N, BLOCK_T)
 
 
+@triton.jit
+def _halves(x):
+    """Returns the left and the right half of x [N, T]."""
+    return x.reshape(x.shape[0], 2, x.shape[1] // 2).permute(0, 2, 1).split()
+
+
 @triton.jit(do_not_specialize=["num_rows"])
 def _persistent_kernel(
-    x, weight, bias, soft_cap, weight_scales, row_scales, out, num_outputs, num_rows, num_inputs, split_elements,
-    x_stride, weight_stride, out_stride,
+    x, weight, bias, soft_cap, weight_scales, row_scales, out, sums,
+    num_outputs, num_rows, num_inputs, split_elements, x_stride, weight_stride, out_stride,
     NUM_SPLITS: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_SOFT_CAP: tl.constexpr, HAS_SCALES: tl.constexpr,
     OUT: tl.constexpr, IS_TMA: tl.constexpr, IS_INT8: tl.constexpr,
-    BLOCK_N: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_K: tl.constexpr, GROUP: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_K: tl.constexpr, GROUP: tl.constexpr, IS_FLAT: tl.constexpr,
 ):  # fmt: skip
     await_previous()
     num_n_tiles, num_t_tiles = tl.cdiv(num_outputs, BLOCK_N), tl.cdiv(num_rows, BLOCK_T)
-    for tile in range(tl.program_id(0), num_n_tiles * num_t_tiles, tl.num_programs(0)):
+    quarter: tl.constexpr = BLOCK_T // 4
+    places = tl.arange(0, BLOCK_N)[:, None] * BLOCK_T + tl.arange(0, quarter)[None, :]
+    mine = sums + tl.program_id(0) * (BLOCK_N * BLOCK_T) + places
+    num_tiles = tl.cdiv(num_n_tiles * num_t_tiles - tl.program_id(0), tl.num_programs(0))
+    # One loop over tiles and splits: in a loop within, the compiler keeps addresses of results in registers meanwhile.
+    # If IS_FLAT, which takes more shared memory, and without splits, the next tile is read while a result is written.
+    for item in tl.range(num_tiles * NUM_SPLITS, flatten=IS_FLAT):
+        tile = tl.program_id(0) + item // NUM_SPLITS * tl.num_programs(0)
         n_tile, t_tile = grouped_tile(tile, num_n_tiles, num_t_tiles, GROUP)
         n0, t0 = n_tile * BLOCK_N, t_tile * BLOCK_T
-        total = _split_sum(
-            x, weight, n0, t0, 0, min(split_elements, num_inputs), num_outputs, num_rows, num_inputs,
+        split = item % NUM_SPLITS
+        first = split * split_elements
+        acc = _split_sum(
+            x, weight, n0, t0, first, min(first + split_elements, num_inputs), num_outputs, num_rows, num_inputs,
             x_stride, weight_stride, IS_TMA, IS_INT8, BLOCK_N, BLOCK_T, BLOCK_K,
         )  # fmt: skip
-        for split in range(1, NUM_SPLITS):
-            first = split * split_elements
-            total += _split_sum(
-                x, weight, n0, t0, first, min(first + split_elements, num_inputs), num_outputs, num_rows, num_inputs,
-                x_stride, weight_stride, IS_TMA, IS_INT8, BLOCK_N, BLOCK_T, BLOCK_K,
+        if NUM_SPLITS == 1:
+            store_tile(
+                acc, bias, soft_cap, weight_scales, row_scales, out, n0, t0, num_outputs, num_rows, out_stride,
+                HAS_BIAS, HAS_SOFT_CAP, HAS_SCALES, OUT, BLOCK_N, BLOCK_T,
             )  # fmt: skip
-        store_tile(
-            total, bias, soft_cap, weight_scales, row_scales, out, n0, t0, num_outputs, num_rows, out_stride,
-            HAS_BIAS, HAS_SOFT_CAP, HAS_SCALES, OUT, BLOCK_N, BLOCK_T,
-        )  # fmt: skip
+        else:
+            # The sum so far is in the L2 cache; registers have room for a quarter of it beside the accumulator.
+            left, right = _halves(acc)
+            parts = _halves(left) + _halves(right)
+            for number in tl.static_range(4):
+                part = parts[number]
+                column = number * quarter
+                if split > 0:
+                    part = tl.load(mine + column, cache_modifier=".cg") + part
+                if split < NUM_SPLITS - 1:
+                    tl.store(mine + column, part, cache_modifier=".cg")
+                else:
+                    store_tile(
+                        part, bias, soft_cap, weight_scales, row_scales, out, n0, t0 + column, num_outputs, num_rows,
+                        out_stride, HAS_BIAS, HAS_SOFT_CAP, HAS_SCALES, OUT, BLOCK_N, quarter,
+                    )  # fmt: skip
+            # Another thread may read what this one has written.
+            tl.debug_barrier()
 
 
 def dense_linear(
@@ -151,8 +179,19 @@ def dense_linear(
     sizes = (plan.num_outputs, num_rows, plan.num_inputs, plan.split_elements)
     strides = (x.stride(0), values.stride(0), out.stride(0))
     if not tiles.is_parallel:
-        _persistent_kernel[(min(num_tiles, num_programs(x.device)),)](
-            tile_of_x, tile_of_weight, *ends, *sizes, *strides, **shared, GROUP=GROUP_TILES
+        programs = min(num_tiles, num_programs(x.device))
+        size = programs * tiles.block_n * tiles.block_t if plan.num_splits > 1 else 0
+        sums = torch.empty(size, dtype=torch.float32, device=x.device)
+        _persistent_kernel[(programs,)](
+            tile_of_x,
+            tile_of_weight,
+            *ends,
+            sums,
+            *sizes,
+            *strides,
+            **shared,
+            GROUP=GROUP_TILES,
+            IS_FLAT=card_of(x.device).products_are_async,
         )
         return out
     partials = out if plan.num_splits == 1 else make_partials(plan, num_rows, x.device)

@@ -69,9 +69,9 @@ class ProductPlan:
     def _large_tiles(self, num_rows: int, element_bytes: int, busy: int) -> Tiles:
         # For one-byte elements, blocks of K are whole units, because sums of e4m3 are rounded after each block.
         block_k = SPLIT_UNIT if element_bytes == 1 else 64
-        if element_bytes == 2 and self.num_splits == 1 and self._num_tiles(num_rows, 128, 256) >= busy:
+        if element_bytes == 2 and self._num_tiles(num_rows, 128, 256) >= busy:
             return Tiles(128, 256, block_k, num_warps=8, num_stages=4, is_parallel=False)
-        # A second accumulator, for the sum of splits or of blocks, leaves room for half the columns.
+        # A second accumulator, for the sum of blocks of one-byte elements, leaves room for half the columns.
         is_parallel = self._num_tiles(num_rows, 128, 128) < busy
         return Tiles(128, 128, block_k, num_warps=8, num_stages=4, is_parallel=is_parallel)
 
