@@ -109,7 +109,7 @@ lint: .venv-test/.stamp ## run rustfmt, clippy, ruff, mypy, buf, hadolint and ti
 	@scripts/require.sh cargo cc
 	cargo fmt --all --check
 	$(TEST_PYTHON) scripts/tidy.py
-	.venv-test/bin/ruff check --quiet .
+	.venv-test/bin/ruff check --no-cache --quiet .
 	.venv-test/bin/ruff format --check --quiet .
 	.venv-test/bin/buf lint proto
 	.venv-test/bin/hadolint Dockerfile
@@ -120,7 +120,7 @@ lint: .venv-test/.stamp ## run rustfmt, clippy, ruff, mypy, buf, hadolint and ti
 
 fmt: .venv-test/.stamp ## format Rust, Python and proto files
 	cargo fmt --all
-	.venv-test/bin/ruff check --quiet --fix-only .
+	.venv-test/bin/ruff check --no-cache --quiet --fix-only .
 	.venv-test/bin/ruff format --quiet .
 	.venv-test/bin/buf format -w proto
 

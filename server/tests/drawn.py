@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hypothesis import HealthCheck, settings
+
 from tests.tiers import IS_FULL
 
 DRAWN = settings(
