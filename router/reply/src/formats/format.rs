@@ -98,7 +98,7 @@ impl ToolFormat {
 
     /// Returns the form in which a grammar can hold calls.
     ///
-    /// There is none in formats without a mark before calls, because only a mark tells a call from other text.
+    /// There is none where calls need no mark, because only a mark tells a call from other text, nor for Python's syntax.
     pub fn call_form(self) -> Option<CallForm> {
         self.0.call_form
     }
