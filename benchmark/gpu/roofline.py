@@ -155,21 +155,15 @@ def whole_attention(chunks: Sequence[tuple[int, int]], heads: tuple[int, int, in
 def work_of(launch: Launch) -> Work:
     """Estimates one launch. Raises KeyError if an argument has another name than expected."""
     arguments, constants = launch.arguments, launch.constants
-    if launch.kernel in ("_parallel_kernel", "_persistent_kernel"):
+    if launch.kernel in ("_parallel_kernel", "_persistent_kernel", "_gated_kernel"):
+        # A program of the last multiplies a block of each half, gate and up, with the same rows.
+        halves = 2 if launch.kernel == "_gated_kernel" else 1
         weight = arguments["weight"]
         values = weight.base if isinstance(weight, TensorDescriptor) else weight
         return product(
-            (arguments["num_outputs"], arguments["num_rows"], arguments["num_inputs"]),
-            (constants["BLOCK_N"], constants["BLOCK_T"], constants["BLOCK_K"]), constants["num_stages"],
-            (constants["NUM_SPLITS"], launch.kernel == "_parallel_kernel"), values.element_size(),
-        )  # fmt: skip
-    if launch.kernel == "_gated_kernel":
-        # A program multiplies a block of each half, gate and up, with the same rows.
-        values = arguments["weight"].base if isinstance(arguments["weight"], TensorDescriptor) else arguments["weight"]
-        return product(
-            (2 * arguments["num_outputs"], arguments["num_rows"], arguments["num_inputs"]),
-            (2 * constants["BLOCK_N"], constants["BLOCK_T"], constants["BLOCK_K"]), constants["num_stages"],
-            (1, False), values.element_size(),
+            (halves * arguments["num_outputs"], arguments["num_rows"], arguments["num_inputs"]),
+            (halves * constants["BLOCK_N"], constants["BLOCK_T"], constants["BLOCK_K"]), constants["num_stages"],
+            (constants.get("NUM_SPLITS", 1), launch.kernel == "_parallel_kernel"), values.element_size(),
         )  # fmt: skip
     if launch.kernel in ("split_kernel", "whole_kernel"):
         query_heads = arguments["q"].shape[1] // constants["D"]

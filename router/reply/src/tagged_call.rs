@@ -36,7 +36,8 @@ impl TaggedCall {
     /// Returns the structural tag of a call of `name`, whose arguments follow the JSON schema `schema`.
     ///
     /// Arguments come in the order of `properties`. Texts have no quotes, so they are any text, or one of `enum`.
-    /// Returns `None` if the schema is strict and has other rules.
+    /// Returns `None` if no arguments can follow the schema, or if it is strict and has other rules. Without `is_strict`
+    /// other rules are left out.
     pub fn format(&self, name: &str, schema: &Value, is_strict: bool) -> Option<Value> {
         let empty = Map::new();
         let root = schema.as_object().unwrap_or(&empty);
@@ -45,9 +46,17 @@ impl TaggedCall {
         }
         let required: Vec<&str> = list(root.get("required")).filter_map(Value::as_str).collect();
         let mut elements = vec![text(&format!("{}{name}{}", self.before_name, self.after_name))];
-        for (key, property) in root.get("properties").and_then(Value::as_object).into_iter().flatten() {
+        let properties = root.get("properties").and_then(Value::as_object).unwrap_or(&empty);
+        // A parameter may be required without being described.
+        let other = root.get("additionalProperties").unwrap_or(&Value::Bool(true));
+        let others = required.iter().filter(|key| !properties.contains_key(**key));
+        if *other == Value::Bool(false) && others.clone().next().is_some() {
+            return None;
+        }
+        let described = properties.iter().map(|(key, property)| (key.as_str(), property));
+        for (key, property) in described.chain(others.map(|key| (*key, other))) {
             let tag = self.argument(key, self.value(property, schema, is_strict)?);
-            let is_required = required.contains(&key.as_str());
+            let is_required = required.contains(&key);
             elements.push(json!({"type": "tags_with_separator", "tags": [tag], "separator": "",
                 "at_least_one": is_required, "stop_after_first": true}));
         }

@@ -64,4 +64,9 @@ fn tags_hold_no_strict_arguments_with_rules_beyond_their_types() {
         assert_eq!(format(&parameters, true).is_some(), is_held, "{parameters}");
         assert!(format(&parameters, false).is_some(), "{parameters}");
     }
+    let undescribed = json!({"type": "object", "required": ["a"]});
+    let found = format(&undescribed, true).map(|format| format.to_string());
+    assert!(found.is_some_and(|format| format.contains("<arg_key>a</arg_key>")), "a required key is there");
+    let impossible = json!({"type": "object", "required": ["a"], "additionalProperties": false});
+    assert_eq!(format(&impossible, false), None);
 }
