@@ -36,8 +36,8 @@ impl TaggedCall {
     /// Returns the structural tag of a call of `name`, whose arguments follow the JSON schema `schema`.
     ///
     /// Arguments come in the order of `properties`. Texts have no quotes, so they are any text, or one of `enum`.
-    /// Returns `None` if no arguments can follow the schema, or if it is strict and has other rules. Without `is_strict`
-    /// other rules are left out.
+    /// Returns `None` if no arguments can follow the schema, or if it is strict and has other rules. Without
+    /// `is_strict` other rules are left out.
     pub fn format(&self, name: &str, schema: &Value, is_strict: bool) -> Option<Value> {
         let empty = Map::new();
         let root = schema.as_object().unwrap_or(&empty);

@@ -98,7 +98,8 @@ impl ToolFormat {
 
     /// Returns the form in which a grammar can hold calls.
     ///
-    /// There is none where calls need no mark, because only a mark tells a call from other text, nor for Python's syntax.
+    /// There is none where calls need no mark, because only a mark tells a call from other text. There is none for
+    /// Python's syntax either.
     pub fn call_form(self) -> Option<CallForm> {
         self.0.call_form
     }
