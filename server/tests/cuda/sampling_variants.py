@@ -10,12 +10,10 @@ from trunkline_server.backends.cuda.kernels import choose, logit_edits, logprobs
 # The variants that `make test` compiles: one of each kind.
 FIRST = {"weigh", "logprobs", "biases", "watermark"}
 _TYPES = {
-    "logits": "*fp32", "largest": "*fp32", "tokens": "*i32", "values": "*fp32", "ids": "*i32", "counts": "*i32",
-    "masses": "*i64", "temperature": "*fp32", "top_ks": "*i32", "top_ps": "*fp64", "min_ps": "*fp64",
-    "typical_ps": "*fp64", "xtc_probabilities": "*fp64", "xtc_thresholds": "*fp64", "seeds": "*i64",
-    "choices": "*i32", "positions": "*i32", "out": "*i32", "scaled": "*fp32",
-    "peak_tokens": "*i32", "chosen": "*i32", "num_top": "*i32", "out_logprobs": "*fp32", "out_ranks": "*i32",
-    "out_top_tokens": "*i32", "out_top_logprobs": "*fp32",
+    "logits": "*fp32", "largest": "*fp32", "tokens": "*i32", "values": "*fp32", "ids": "*i32", "draws": "*i64",
+    "masses": "*i64", "band_masses": "*i64", "band_counts": "*i32", "out": "*i32", "scaled": "*fp32", "ranks": "*i32",
+    "chosen": "*i32", "num_top": "*i32", "out_logprobs": "*fp32", "out_ranks": "*i32", "out_top_tokens": "*i32",
+    "out_top_logprobs": "*fp32",
 }  # fmt: skip
 _EDIT_TYPES = {
     "logits": "*fp32", "begin": "*i32", "tokens": "*i32", "counts": "*i32", "flags": "*i32", "repetition": "*fp32",
@@ -28,16 +26,19 @@ _MARK_TYPES = {
 }  # fmt: skip
 _SHAPE: dict[str, Any] = {"ROWS": 1, "TILE": 2048}
 _SUMS: dict[str, Any] = {**_SHAPE, "SCALE": 44, "TILES": 64}
-_ALL = {"TOP_K": True, "TOP_P": True, "MIN_P": True, "TYPICAL": True, "XTC": True}
+_LISTS: dict[str, Any] = {"ROWS": 1, "TILES": 64, "TILE": 2048}
+_FILTERS: dict[str, Any] = {**_SUMS, "TILE": 1024, "FILTERS": True}
 
 
 def variants() -> list[Variant]:
     masks = {"logits": "*fp32", "mask_rows": "*i32", "masks": "*i32", "out": "*fp32"}
     return [
         Variant("peaks", choose._peaks_kernel, _TYPES, _SHAPE),
-        Variant("weigh", choose._weigh_kernel, _TYPES, _SUMS),
-        Variant("list", choose._list_kernel, _TYPES, _SHAPE, num_warps=8),
-        Variant("all filters", choose._choose_kernel, _TYPES, {**_SUMS, **_ALL}, num_warps=8),
+        Variant("weigh", choose._weigh_kernel, _TYPES, _SUMS, num_warps=8),
+        Variant("narrow", choose._narrow_kernel, _TYPES, _SUMS, num_warps=8),
+        Variant("list", choose._list_kernel, _TYPES, _LISTS, num_warps=8),
+        Variant("filters", choose._choose_kernel, _TYPES, {**_FILTERS, "RARE": False}),
+        Variant("all filters", choose._choose_kernel, _TYPES, {**_FILTERS, "RARE": True}),
         Variant("sum", logprobs._sum_kernel, _TYPES, _SUMS),
         Variant("logprobs", logprobs._logprobs_kernel, _TYPES, _SUMS, num_warps=8),
         Variant("allowed", logit_edits._allowed_kernel, masks, {"TILE": 4096}),

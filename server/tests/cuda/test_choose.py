@@ -75,9 +75,10 @@ def run(device: str, logits: np.ndarray, requests: list[RowRequest], one: Device
 def test_draws_match_the_reference(
     kinds: tuple[str, ...], max_listed: int, device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # A short list often does not decide; then, and with small tiles, there are several tiles.
+    # Ranges of more than 16 tokens are narrowed, and those of more than `max_listed` are not listed.
     monkeypatch.setattr(choose, "MAX_LISTED", max_listed)
     monkeypatch.setattr(choose, "TILE", 64)
+    monkeypatch.setattr(choose, "LIST_TILE", 16)
     rng = np.random.default_rng(len(kinds) + max_listed)
     logits = random_logits(rng)
     params = [random_params(rng, kinds) for _ in range(ROWS)]

@@ -7,7 +7,7 @@ still computes the step.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,8 +16,6 @@ import torch
 from trunkline_server.backends.cuda.device import Device
 from trunkline_server.backends.cuda.kernels.choose import (
     ChoiceScratch,
-    DrawKinds,
-    Draws,
     Peaks,
     choose_largest,
     choose_tokens,
@@ -189,7 +187,8 @@ class DeviceSampler:
         is_raw = edited is logits
         params = [_GREEDY if request.rules is None else request.rules.params for request in requests]
         if any(one.temperature != 0.0 for one in params):
-            choose_tokens(edited, edited_peaks, _draws(parts), _kinds(params), self._scratch, sampled)
+            filters, rare = _filters(params)
+            choose_tokens(edited, edited_peaks, parts["draws"], self._scratch, sampled, filters=filters, rare=rare)
         else:
             choose_largest(num_rows, edited_peaks, self._scratch, sampled)
         if not is_raw:
@@ -253,16 +252,7 @@ class DeviceSampler:
         params = [_GREEDY if rule is None else rule.params for rule in rules]
         mask_rows = np.cumsum([request.mask is not None for request in requests]) - 1
         arrays: dict[str, NDArray[np.generic]] = {
-            "temperature": np.array([one.temperature for one in params], dtype=np.float32),
-            "top_k": np.array([min(one.top_k, 0x7FFFFFFF) for one in params], dtype=np.int32),
-            "top_p": np.array([one.top_p for one in params], dtype=np.float64),
-            "min_p": np.array([one.min_p for one in params], dtype=np.float64),
-            "typical_p": np.array([one.typical_p for one in params], dtype=np.float64),
-            "xtc_probability": np.array([one.xtc_probability for one in params], dtype=np.float64),
-            "xtc_threshold": np.array([one.xtc_threshold for one in params], dtype=np.float64),
-            "seeds": np.array([one.seed for one in params], dtype=np.uint64),
-            "choices": np.array([one.choice for one in params], dtype=np.uint32),
-            "positions": np.array([request.position for request in requests], dtype=np.uint32),
+            "draws": _draw_table(params, requests),
             "targets": np.array([_target(request) for request in requests], dtype=np.int32),
             "scored": np.array([request.target for request in requests], dtype=np.int32),
             "num_top": np.array([request.num_top for request in requests], dtype=np.int32),
@@ -285,15 +275,25 @@ def _target(request: RowRequest) -> int:
     return 0 if request.wants_numbers else _UNWANTED
 
 
-def _kinds(params: Sequence[SamplingParams]) -> DrawKinds:
-    """Returns one of three kinds, so that few kernels are compiled: no filter, the common filters, or all."""
+def _filters(params: Sequence[SamplingParams]) -> tuple[bool, bool]:
+    """Returns whether any row has a filter, and a rare one: three combinations, so that few kernels are compiled."""
     is_rare = any(one.typical_p < 1.0 or one.xtc_probability > 0.0 for one in params)
-    is_filtered = is_rare or any(one.top_k > 0 or one.top_p < 1.0 or one.min_p > 0.0 for one in params)
-    return DrawKinds(top_k=is_filtered, top_p=is_filtered, min_p=is_filtered, typical_p=is_rare, xtc=is_rare)
+    return is_rare or any(one.top_k > 0 or one.top_p < 1.0 or one.min_p > 0.0 for one in params), is_rare
 
 
-def _draws(parts: dict[str, torch.Tensor]) -> Draws:
-    return Draws(**{field.name: parts[field.name] for field in fields(Draws)})
+def _draw_table(params: Sequence[SamplingParams], requests: Sequence[RowRequest]) -> NDArray[np.int64]:
+    """Returns the parameters of draws in the columns of draw_range.py."""
+    reals = np.array(
+        [
+            (one.temperature, one.top_p, one.min_p, one.typical_p, one.xtc_probability, one.xtc_threshold)
+            for one in params
+        ],
+        dtype=np.float64,
+    )
+    seeds = np.array([one.seed for one in params], dtype=np.uint64).view(np.int64)
+    top_ks, choices = ([getattr(one, name) for one in params] for name in ("top_k", "choice"))
+    positions = [request.position for request in requests]
+    return np.column_stack([reals.view(np.int64), top_ks, seeds, choices, positions])
 
 
 def _begins(sizes: Sequence[int]) -> NDArray[np.int32]:

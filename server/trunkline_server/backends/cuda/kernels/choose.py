@@ -5,9 +5,9 @@ fixed-point numbers, whose sums are exact in any order. The token is therefore f
 summing the weights above. Weights are exp in f64, rounded to 2^-SCALE of the likeliest. The choice differs from the
 reference's only if a bound lies within that rounding, where the reference rounds its own f64 sums.
 
-A few tokens have most of the weight. Those within `NEAR` of the likeliest are listed in order of their ids, and all
-passes but the first run only over the list. If the list cannot decide (because it is full or the draw lies beyond it),
-the same code runs over the whole row.
+A few tokens decide. Many programs per row weigh the tokens, find a range of scaled logits that contains the draw or a
+filter's cut (draw_range.py), and list its tokens in order of their ids. One program then bisects the list, or the whole
+row if no range decides or the list is too short.
 """
 
 from __future__ import annotations
@@ -23,39 +23,37 @@ from trunkline_server.backends.cuda.kernels.draw_filters import (
     cut_by_information,
     cut_by_mass,
     cut_by_weight,
-    drawn_mass,
     excluded_mass,
-    list_decides,
 )
-from trunkline_server.backends.cuda.kernels.draw_search import FARTHEST, NEAR, NO_CUT, find, mass_of, search
+from trunkline_server.backends.cuda.kernels.draw_range import (
+    BANDS,
+    MIN_P,
+    TEMPERATURE,
+    TOP_K,
+    TOP_P,
+    TYPICAL_P,
+    XTC_THRESHOLD,
+    bound_of,
+    drawn_mass,
+    first_range,
+    mass_of_tiles,
+    number_of,
+    range_of,
+    real_of,
+    store_bands,
+    uniform_of,
+)
+from trunkline_server.backends.cuda.kernels.draw_search import FARTHEST, NO_CUT, find, mass_of, search
 
 # Most tokens that a row's list holds.
-MAX_LISTED = 8192
+MAX_LISTED = 16384
 # Returned instead of a token if a logit is NaN, or if the largest is infinite.
 NOT_A_NUMBER = -1
 NOT_FINITE = -2
-# Elements of a row that are processed at once, at most.
+# Elements of a row, and of its list, that are processed at once, at most. Ranges of more elements than the latter are
+# narrowed.
 TILE = 2048
-
-
-@dataclass(frozen=True, slots=True)
-class Draws:
-    """The parameters of draws, [R] each.
-
-    temperature: f32, 0 takes the largest; top_k: i32, 0 keeps all; top_p, min_p, typical_p, xtc_probability,
-    xtc_threshold: f64; seeds: i64, the bits of a u64; choices, positions: i32, the bits of a u32.
-    """
-
-    temperature: torch.Tensor
-    top_k: torch.Tensor
-    top_p: torch.Tensor
-    min_p: torch.Tensor
-    typical_p: torch.Tensor
-    xtc_probability: torch.Tensor
-    xtc_threshold: torch.Tensor
-    seeds: torch.Tensor
-    choices: torch.Tensor
-    positions: torch.Tensor
+LIST_TILE = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,14 +94,14 @@ def _peak(largest, tokens, rows, inside, num_tiles, TILES: tl.constexpr):
 
 @triton.jit(do_not_specialize=["num_rows"])
 def _weigh_kernel(
-    logits, largest, tokens, temperature, scaled, masses, num_rows, vocab_size, num_tiles, stride, scaled_stride,
-    SCALE: tl.constexpr, ROWS: tl.constexpr, TILES: tl.constexpr, TILE: tl.constexpr,
+    logits, largest, tokens, draws, scaled, masses, band_masses, band_counts, num_rows, vocab_size, num_tiles, stride,
+    scaled_stride, SCALE: tl.constexpr, ROWS: tl.constexpr, TILES: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     rows = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     tile = tl.program_id(1)
     inside = rows < num_rows
     peak, _, _ = _peak(largest, tokens, rows, inside, num_tiles, TILES)
-    heat = tl.load(temperature + rows, inside, other=1.0)
+    heat = real_of(draws, TEMPERATURE, rows, inside).to(tl.float32)
     heat = tl.where(heat == 0.0, 1.0, heat)
     columns = tile * TILE + tl.arange(0, TILE)
     known = inside[:, None] & (columns < vocab_size)[None, :]
@@ -112,70 +110,78 @@ def _weigh_kernel(
     x = tl.where(x == x, x, float("-inf"))
     tl.store(scaled + rows[:, None] * scaled_stride + columns[None, :], x, known)
     tl.store(masses + rows * num_tiles + tile, tl.sum(tl.where(known, mass_of(x, SCALE), 0), 1), inside)
+    base = tl.zeros((ROWS,), tl.int32)
+    store_bands(x, known, base, 0, BANDS, band_masses, band_counts, rows, inside, tile, num_tiles, SCALE)
 
 
 @triton.jit(do_not_specialize=["num_rows"])
-def _list_kernel(values, ids, counts, num_rows, vocab_size, stride, capacity, ROWS: tl.constexpr, TILE: tl.constexpr):
-    """Copies values of at least -NEAR, and their ids, behind the row, from vocab_size on. counts may pass capacity."""
+def _narrow_kernel(
+    values, draws, masses, band_masses, band_counts, num_rows, vocab_size, num_tiles, stride, few,
+    SCALE: tl.constexpr, ROWS: tl.constexpr, TILES: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    """Divides the band of rows whose band has more elements than `few`."""
     rows = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    tile = tl.program_id(1)
     inside = rows < num_rows
-    count = tl.zeros((ROWS,), tl.int32)
-    for start in range(0, vocab_size, TILE):
-        columns = start + tl.arange(0, TILE)
+    total = mass_of_tiles(masses, rows, inside, num_tiles, TILES)
+    band, count, _, _ = first_range(draws, band_masses, band_counts, rows, inside, total, vocab_size, num_tiles, TILES)
+    inside = inside & (band < BANDS) & (count > few)
+    if tl.max(inside.to(tl.int32), 0) > 0:
+        columns = tile * TILE + tl.arange(0, TILE)
         known = inside[:, None] & (columns < vocab_size)[None, :]
         x = tl.load(values + rows[:, None] * stride + columns[None, :], known, other=float("-inf"))
-        is_near = known & (x >= -NEAR)
-        place = count[:, None] + tl.cumsum(is_near.to(tl.int32), 1) - 1
-        fits = is_near & (place < capacity)
-        tl.store(values + rows[:, None] * stride + vocab_size + place, x, fits)
-        tl.store(ids + rows[:, None] * capacity + place, columns[None, :] + tl.zeros_like(place), fits)
-        count += tl.sum(is_near.to(tl.int32), 1)
-    tl.store(counts + rows, count, inside)
+        store_bands(x, known, band * BANDS, BANDS, 1, band_masses, band_counts, rows, inside, tile, num_tiles, SCALE)
 
 
-@triton.jit
-def _random(seeds, choices, positions, xtc_probabilities, rows, inside, XTC: tl.constexpr):
-    """Returns the number below 2^24 that draws a row's token, and whether XTC applies to it."""
-    seed = tl.load(seeds + rows, inside, other=0)
-    position = tl.load(positions + rows, inside, other=0)
-    choice = tl.load(choices + rows, inside, other=0)
-    word, xtc_word, _, _ = tl.philox(seed, position, choice, choice * 0, choice * 0)
-    has_xtc = inside & False
-    if XTC:
-        xtc_probability = tl.load(xtc_probabilities + rows, inside, other=0.0)
-        has_xtc = (xtc_word >> 8).to(tl.float64) < xtc_probability * (1 << 24)
-    return (word >> 8).to(tl.int64), has_xtc
+@triton.jit(do_not_specialize=["num_rows"])
+def _list_kernel(
+    values, ids, draws, masses, band_masses, band_counts, num_rows, vocab_size, num_tiles, stride, few, capacity,
+    ROWS: tl.constexpr, TILES: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    """Copies the elements of each row's range, and their ids, behind the row, from vocab_size on."""
+    rows = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    tile = tl.program_id(1)
+    inside = rows < num_rows
+    total = mass_of_tiles(masses, rows, inside, num_tiles, TILES)
+    low_slot, high_slot, low, high, count, _ = range_of(
+        draws, band_masses, band_counts, rows, inside, total, vocab_size, num_tiles, few, TILES
+    )
+    inside = inside & (low > 0) & (count <= capacity)
+    if tl.max(inside.to(tl.int32), 0) > 0:
+        tiles = tl.arange(0, TILES)[None, :]
+        before = inside[:, None] & (tiles < tile)
+        slots = band_counts + rows[:, None] * (2 * BANDS) * num_tiles + tiles
+        counts = tl.load(slots + low_slot[:, None] * num_tiles, before, other=0)
+        counts -= tl.load(slots + high_slot[:, None] * num_tiles, before & (high_slot >= 0)[:, None], other=0)
+        columns = tile * TILE + tl.arange(0, TILE)
+        known = inside[:, None] & (columns < vocab_size)[None, :]
+        x = tl.load(values + rows[:, None] * stride + columns[None, :], known, other=float("-inf"))
+        is_listed = known & (x >= bound_of(low)[:, None])
+        is_listed = is_listed & ((x < bound_of(high)[:, None]) | (high_slot < 0)[:, None])
+        place = tl.sum(counts, 1)[:, None] + tl.cumsum(is_listed.to(tl.int32), 1) - 1
+        tl.store(values + rows[:, None] * stride + vocab_size + place, x, is_listed)
+        tl.store(ids + rows[:, None] * capacity + place, columns[None, :] + tl.zeros_like(place), is_listed)
 
 
 @triton.jit(do_not_specialize=["num_rows"])
 def _choose_kernel(
-    values, ids, counts, masses, largest, tokens, temperature, top_ks, top_ps, min_ps, typical_ps, xtc_probabilities,
-    xtc_thresholds, seeds, choices, positions, out, num_rows, vocab_size, num_tiles, stride, capacity,
-    TOP_K: tl.constexpr, TOP_P: tl.constexpr, MIN_P: tl.constexpr, TYPICAL: tl.constexpr, XTC: tl.constexpr,
-    SCALE: tl.constexpr, ROWS: tl.constexpr, TILES: tl.constexpr, TILE: tl.constexpr,
+    values, ids, draws, masses, band_masses, band_counts, largest, tokens, out, num_rows, vocab_size, num_tiles, stride,
+    few, capacity, FILTERS: tl.constexpr, RARE: tl.constexpr, SCALE: tl.constexpr, ROWS: tl.constexpr,
+    TILES: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
+    """FILTERS: whether top-k, top-p and min-p are computed; RARE: typical-p and XTC."""
     rows = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     inside = rows < num_rows
     peak, has_nan, first = _peak(largest, tokens, rows, inside, num_tiles, TILES)
-    heat = tl.load(temperature + rows, inside, other=0.0)
-    tiles = tl.arange(0, TILES)
-    known = inside[:, None] & (tiles < num_tiles)[None, :]
-    total = tl.sum(tl.load(masses + rows[:, None] * num_tiles + tiles[None, :], known, other=0), 1)
-    top_k = tl.load(top_ks + rows, inside, other=0).to(tl.int64)
-    top_p = tl.load(top_ps + rows, inside, other=1.0)
-    min_p = tl.load(min_ps + rows, inside, other=0.0)
-    typical_p = tl.load(typical_ps + rows, inside, other=1.0)
-    uniform, has_xtc = _random(seeds, choices, positions, xtc_probabilities, rows, inside, XTC)
-
-    count = tl.load(counts + rows, inside, other=0)
-    listed = tl.where(count <= capacity, count, 0)
-    offset = rows * stride + vocab_size
-    is_listed = (count <= capacity) & list_decides(
-        values, offset, listed, total, uniform, top_k, top_p, min_p, typical_p, has_xtc, vocab_size, SCALE, ROWS, TILE
+    total = mass_of_tiles(masses, rows, inside, num_tiles, TILES)
+    uniform, has_xtc = uniform_of(draws, rows, inside)
+    _, _, low, _, count, mass_above = range_of(
+        draws, band_masses, band_counts, rows, inside, total, vocab_size, num_tiles, few, TILES
     )
-    is_drawn = inside & (heat != 0.0) & (total > 0)
-    base = tl.where(is_listed, offset, rows * stride)
-    size = tl.where(is_drawn, tl.where(is_listed, listed, vocab_size), 0)
+    is_listed = (low > 0) & (count <= capacity)
+    is_drawn = inside & (real_of(draws, TEMPERATURE, rows, inside).to(tl.float32) != 0.0) & (total > 0)
+    base = rows * stride + tl.where(is_listed, vocab_size, 0)
+    size = tl.where(is_drawn, tl.where(is_listed, count, vocab_size), 0)
     longest = tl.max(size, 0)
 
     # Initially nothing is cut or atypical.
@@ -184,32 +190,33 @@ def _choose_kernel(
     information = none.to(tl.float64)
     entropy = information
     farthest = none + FARTHEST
-    if TOP_K:
+    if FILTERS:
+        top_k = number_of(draws, TOP_K, rows, inside)
         cut_key, cut_rest, cut_mass, total = cut_by_count(
             values, base, size, longest, top_k, vocab_size, total, SCALE, ROWS, TILE
         )
-    if TOP_P:
         cut_key, cut_rest, cut_mass, total = cut_by_mass(
-            values, base, size, longest, top_p, cut_key, cut_rest, cut_mass, total, SCALE, ROWS, TILE
-        )
-    if MIN_P:
+            values, base, size, longest, real_of(draws, TOP_P, rows, inside), cut_key, cut_rest, cut_mass, total, SCALE,
+            ROWS, TILE,
+        )  # fmt: skip
         cut_key, cut_rest, cut_mass, total = cut_by_weight(
-            values, base, size, longest, min_p, cut_key, cut_rest, cut_mass, total, SCALE, ROWS, TILE
-        )
-    if TYPICAL:
-        information, entropy, farthest, cut_mass, total = cut_by_information(
-            values, base, size, longest, typical_p, cut_key, cut_rest, cut_mass, total, SCALE, ROWS, TILE
-        )
+            values, base, size, longest, real_of(draws, MIN_P, rows, inside), cut_key, cut_rest, cut_mass, total, SCALE,
+            ROWS, TILE,
+        )  # fmt: skip
     excluded = none
-    if XTC:
+    if RARE:
+        information, entropy, farthest, cut_mass, total = cut_by_information(
+            values, base, size, longest, real_of(draws, TYPICAL_P, rows, inside), cut_key, cut_rest, cut_mass, total,
+            SCALE, ROWS, TILE,
+        )  # fmt: skip
         excluded = excluded_mass(
-            values, base, size, longest, tl.load(xtc_thresholds + rows, inside, other=1.0), cut_key, cut_rest, cut_mass,
+            values, base, size, longest, real_of(draws, XTC_THRESHOLD, rows, inside), cut_key, cut_rest, cut_mass,
             information, entropy, farthest, total, has_xtc, SCALE, ROWS, TILE,
         )  # fmt: skip
-    wanted = excluded + drawn_mass(uniform, total - excluded)
+    wanted = excluded + drawn_mass(uniform, total - excluded) - tl.where(is_listed, mass_above, 0)
     key, _, mass, weight = search(
-        values, base, size, longest, wanted, False, cut_key, cut_rest, cut_mass, information, entropy, farthest,
-        TYPICAL, SCALE, ROWS, TILE,
+        values, base, size, longest, wanted, False, cut_key, cut_rest, cut_mass, information, entropy, farthest, RARE,
+        SCALE, ROWS, TILE,
     )  # fmt: skip
     place = find(values, base, size, longest, key, (wanted - mass) // tl.maximum(weight, 1), ROWS, TILE)
     from_list = tl.load(ids + rows * capacity + place, is_drawn & is_listed, other=0)
@@ -248,8 +255,10 @@ class ChoiceScratch:
         self.capacity = min(vocab_size, MAX_LISTED)
         self.scaled = torch.empty(num_rows, vocab_size + self.capacity, dtype=torch.float32, device=device)
         self.ids = torch.empty(num_rows, self.capacity, dtype=torch.int32, device=device)
-        self.counts = torch.empty(num_rows, dtype=torch.int32, device=device)
         self.masses = torch.empty(num_rows, self.num_tiles, dtype=torch.int64, device=device)
+        bands = (num_rows, 2 * BANDS.value, self.num_tiles)
+        self.band_masses = torch.empty(bands, dtype=torch.int64, device=device)
+        self.band_counts = torch.empty(bands, dtype=torch.int32, device=device)
 
     def peaks(self) -> Peaks:
         """Allocates the output of `find_peaks`."""
@@ -257,17 +266,6 @@ class ChoiceScratch:
         return Peaks(
             torch.empty(shape, dtype=torch.float32, device=device), torch.empty(shape, dtype=torch.int32, device=device)
         )
-
-
-@dataclass(frozen=True, slots=True)
-class DrawKinds:
-    """The parameters that at least one row of a step has; the others are not compiled into its kernel."""
-
-    top_k: bool = False
-    top_p: bool = False
-    min_p: bool = False
-    typical_p: bool = False
-    xtc: bool = False
 
 
 def find_peaks(logits: torch.Tensor, scratch: ChoiceScratch, out: Peaks) -> Peaks:
@@ -293,32 +291,35 @@ def choose_largest(num_rows: int, peaks: Peaks, scratch: ChoiceScratch, out: tor
 
 
 def choose_tokens(
-    logits: torch.Tensor, peaks: Peaks, draws: Draws, kinds: DrawKinds, scratch: ChoiceScratch, out: torch.Tensor
-) -> torch.Tensor:
+    logits: torch.Tensor, peaks: Peaks, draws: torch.Tensor, scratch: ChoiceScratch, out: torch.Tensor,
+    *, filters: bool, rare: bool,
+) -> torch.Tensor:  # fmt: skip
     """Draws a token of each row, as `choose_token` does after its edits.
 
-    logits: [R, V] f32, rows contiguous, with their `peaks`; a part of `scratch.scaled` is overwritten. Returns out [R]
-    i32: the token, `NOT_A_NUMBER` or `NOT_FINITE`.
+    logits: [R, V] f32, rows contiguous, with their `peaks`; a part of `scratch.scaled` is overwritten. draws: [R,
+    NUM_COLUMNS] i64, see draw_range.py. filters: whether any row has top-k, top-p or min-p; rare: typical-p or XTC.
+    Returns out [R] i32: the token, `NOT_A_NUMBER` or `NOT_FINITE`.
     """
-    num_rows, rows = logits.shape[0], scratch.rows_per_program
-    grid, scale = triton.cdiv(num_rows, rows), mass_scale(scratch.vocab_size)
-    shape = {"ROWS": rows, "TILE": scratch.tile}
-    tiles = triton.next_power_of_2(scratch.num_tiles)
-    stride = scratch.scaled.stride(0)
-    _weigh_kernel[(grid, scratch.num_tiles)](
-        logits, peaks.largest, peaks.tokens, draws.temperature, scratch.scaled, scratch.masses, num_rows,
-        scratch.vocab_size, scratch.num_tiles, logits.stride(0), stride, SCALE=scale, TILES=tiles, **shape,
+    num_rows, rows, vocab_size = logits.shape[0], scratch.rows_per_program, scratch.vocab_size
+    scaled, stride, num_tiles = scratch.scaled, scratch.scaled.stride(0), scratch.num_tiles
+    grid, scale = triton.cdiv(num_rows, rows), mass_scale(vocab_size)
+    shape = {"ROWS": rows, "TILES": triton.next_power_of_2(num_tiles)}
+    bands = (draws, scratch.masses, scratch.band_masses, scratch.band_counts)
+    list_tile = min(LIST_TILE, scratch.tile)
+    by_tile = {**shape, "TILE": scratch.tile, "num_warps": 8}
+    _weigh_kernel[(grid, num_tiles)](
+        logits, peaks.largest, peaks.tokens, draws, scaled, *bands[1:], num_rows, vocab_size, num_tiles,
+        logits.stride(0), stride, SCALE=scale, **by_tile,
     )  # fmt: skip
-    _list_kernel[(grid,)](
-        scratch.scaled, scratch.ids, scratch.counts, num_rows, scratch.vocab_size, stride, scratch.capacity,
-        num_warps=8, **shape,
+    _narrow_kernel[(grid, num_tiles)](
+        scaled, *bands, num_rows, vocab_size, num_tiles, stride, list_tile, SCALE=scale, **by_tile
+    )
+    _list_kernel[(grid, num_tiles)](
+        scaled, scratch.ids, *bands, num_rows, vocab_size, num_tiles, stride, list_tile, scratch.capacity,
+        **by_tile,
     )  # fmt: skip
     _choose_kernel[(grid,)](
-        scratch.scaled, scratch.ids, scratch.counts, scratch.masses, peaks.largest, peaks.tokens, draws.temperature,
-        draws.top_k, draws.top_p, draws.min_p, draws.typical_p, draws.xtc_probability, draws.xtc_threshold, draws.seeds,
-        draws.choices, draws.positions, out,
-        num_rows, scratch.vocab_size, scratch.num_tiles, stride, scratch.capacity,
-        TOP_K=kinds.top_k, TOP_P=kinds.top_p, MIN_P=kinds.min_p, TYPICAL=kinds.typical_p, XTC=kinds.xtc, SCALE=scale,
-        TILES=tiles, num_warps=8, **shape,
+        scaled, scratch.ids, *bands, peaks.largest, peaks.tokens, out, num_rows, vocab_size, num_tiles, stride,
+        list_tile, scratch.capacity, FILTERS=filters, RARE=rare, SCALE=scale, TILE=list_tile, **shape,
     )  # fmt: skip
     return out

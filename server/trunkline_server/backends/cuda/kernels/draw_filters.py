@@ -21,36 +21,6 @@ from trunkline_server.backends.cuda.kernels.draw_search import (
     value_of,
 )
 
-# Above exp(-NEAR), so every token with at least this weight is listed.
-LEAST_LISTED = tl.constexpr(4.55e-5)
-
-
-@triton.jit
-def drawn_mass(uniform, total):
-    """Returns floor(total * uniform / 2^24) for a uniform number below 2^24."""
-    return uniform * (total >> 24) + ((uniform * (total & 0xFFFFFF)) >> 24)
-
-
-@triton.jit
-def list_decides(
-    values, base, size, total, uniform, top_k, top_p, min_p, typical_p, has_xtc, vocab_size,
-    SCALE: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr,
-):  # fmt: skip
-    """Returns True if a list of the near tokens is enough: it contains a cut, or the draw if there is no cut.
-
-    has_xtc: XTC excludes tokens, which may be further away than those of the list.
-    """
-    none = tl.zeros((ROWS,), tl.int64)
-    _, listed = above(
-        values, base, size, tl.max(size, 0), none + LOWEST, none + NO_CUT, none, none, none.to(tl.float64),
-        none.to(tl.float64), none + FARTHEST, False, SCALE, ROWS, TILE,
-    )  # fmt: skip
-    all_k = (top_k == 0) | (top_k >= vocab_size)
-    has_cut = (~all_k & (top_k <= size)) | ((min_p >= LEAST_LISTED) & (all_k | (top_p >= 1.0)))
-    has_cut = has_cut | (all_k & (top_p < 1.0) & (share_of(total, top_p) <= listed))
-    is_plain = all_k & (top_p >= 1.0) & (min_p <= 0.0) & (typical_p >= 1.0) & ~has_xtc
-    return has_cut | (is_plain & (drawn_mass(uniform, total) < listed))
-
 
 @triton.jit
 def cut_by_count(

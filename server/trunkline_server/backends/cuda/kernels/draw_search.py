@@ -10,8 +10,6 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-# Scaled logits at most this far below the largest are listed.
-NEAR = tl.constexpr(10.0)
 # Below all keys, so a cut there keeps everything.
 LOWEST = tl.constexpr(-(1 << 31))
 NO_CUT = tl.constexpr(-(1 << 32))

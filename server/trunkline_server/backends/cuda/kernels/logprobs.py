@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 
 from trunkline_server.backends.cuda.kernels.choose import ChoiceScratch, Peaks, _peak, mass_scale
+from trunkline_server.backends.cuda.kernels.draw_range import mass_of_tiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,7 @@ class Logprobs:
 
 @triton.jit(do_not_specialize=["num_rows"])
 def _sum_kernel(
-    logits, largest, tokens, masses, num_rows, vocab_size, num_tiles, stride,
+    logits, largest, tokens, chosen, masses, ranks, num_rows, vocab_size, num_tiles, stride,
     SCALE: tl.constexpr, ROWS: tl.constexpr, TILES: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     rows = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
@@ -42,6 +43,9 @@ def _sum_kernel(
     shifted = x - peak[:, None].to(tl.float64)
     weights = (tl.exp(tl.where(known & (shifted == shifted), shifted, float("-inf"))) * (1 << SCALE) + 0.5).to(tl.int64)
     tl.store(masses + rows * num_tiles + tile, tl.sum(weights, 1), inside)
+    token = tl.load(chosen + rows, inside, other=-1)
+    own = tl.load(logits + rows * stride + token, inside & (token >= 0), other=float("inf")).to(tl.float64)
+    tl.store(ranks + rows * num_tiles + tile, tl.sum((known & (x >= own[:, None])).to(tl.int32), 1), inside)
 
 
 @triton.jit
@@ -51,7 +55,7 @@ def _logprob(x, peak, log_of_sum):
 
 @triton.jit(do_not_specialize=["num_rows"])
 def _logprobs_kernel(
-    logits, largest, peak_tokens, masses, chosen, num_top, out_logprobs, out_ranks, out_top_tokens, out_top_logprobs,
+    logits, largest, masses, ranks, chosen, num_top, out_logprobs, out_ranks, out_top_tokens, out_top_logprobs,
     num_rows, vocab_size, num_tiles, stride, max_top,
     SCALE: tl.constexpr, ROWS: tl.constexpr, TILES: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
@@ -61,22 +65,16 @@ def _logprobs_kernel(
     known_tiles = inside[:, None] & (tiles < num_tiles)[None, :]
     peaks = tl.load(largest + rows[:, None] * num_tiles + tiles[None, :], known_tiles, other=float("-inf"))
     peak = tl.max(peaks, 1)
-    mass = tl.sum(tl.load(masses + rows[:, None] * num_tiles + tiles[None, :], known_tiles, other=0), 1)
+    mass = mass_of_tiles(masses, rows, inside, num_tiles, TILES)
     log_of_sum = tl.log(mass.to(tl.float64) / (1 << SCALE))
     token = tl.load(chosen + rows, inside, other=-1)
     has_token = inside & (token >= 0)
     own = tl.load(logits + rows * stride + token, has_token, other=0.0)
     own_logprob = _logprob(own[:, None], peak, log_of_sum)
     tl.store(out_logprobs + rows, tl.max(own_logprob, 1), has_token)
+    rank = tl.sum(tl.load(ranks + rows[:, None] * num_tiles + tiles[None, :], known_tiles, other=0), 1)
+    tl.store(out_ranks + rows, rank, has_token)
     wanted = tl.load(num_top + rows, inside, other=0)
-    rank = tl.zeros((ROWS,), tl.int32)
-    if tl.max(has_token.to(tl.int32), 0) > 0:
-        for start in range(0, vocab_size, TILE):
-            columns = start + tl.arange(0, TILE)
-            known = has_token[:, None] & (columns < vocab_size)[None, :]
-            x = tl.load(logits + rows[:, None] * stride + columns[None, :], known, other=float("-inf"))
-            rank += tl.sum((known & (x >= own[:, None])).to(tl.int32), 1)
-        tl.store(out_ranks + rows, rank, has_token)
     before = tl.full((ROWS,), float("inf"), tl.float32)
     before_token = tl.full((ROWS,), -1, tl.int32)
     for number in range(tl.max(wanted, 0)):
@@ -116,7 +114,7 @@ def find_logprobs(
     """Computes `Logprobs` of each row of logits [R, V] f32, rows contiguous, with their `peaks`.
 
     chosen: [R] i32, the row's token; -1 leaves its logprob and rank unchanged. num_top: [R] i32, how many of the
-    likeliest. `scratch.masses` is overwritten. Returns `out`.
+    likeliest. Sums in `scratch` are overwritten. Returns `out`.
     """
     num_rows, rows = logits.shape[0], scratch.rows_per_program
     grid = triton.cdiv(num_rows, rows)
@@ -125,12 +123,12 @@ def find_logprobs(
         "TILE": scratch.tile,
     }  # fmt: skip
     _sum_kernel[(grid, scratch.num_tiles)](
-        logits, peaks.largest, peaks.tokens, scratch.masses, num_rows, scratch.vocab_size, scratch.num_tiles,
-        logits.stride(0), **shape,
+        logits, peaks.largest, peaks.tokens, chosen, scratch.masses, scratch.band_counts, num_rows, scratch.vocab_size,
+        scratch.num_tiles, logits.stride(0), **shape,
     )  # fmt: skip
     _logprobs_kernel[(grid,)](
-        logits, peaks.largest, peaks.tokens, scratch.masses, chosen, num_top, out.logprobs, out.ranks, out.top_tokens,
-        out.top_logprobs, num_rows, scratch.vocab_size, scratch.num_tiles, logits.stride(0),
+        logits, peaks.largest, scratch.masses, scratch.band_counts, chosen, num_top, out.logprobs, out.ranks,
+        out.top_tokens, out.top_logprobs, num_rows, scratch.vocab_size, scratch.num_tiles, logits.stride(0),
         out.top_tokens.stride(0), num_warps=8, **shape,
     )  # fmt: skip
     return out
