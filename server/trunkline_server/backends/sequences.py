@@ -125,7 +125,8 @@ class SequenceTable(Generic[AnySequence]):
             return f"the chunk begins at position {chunk.first_position}, but {sequence.num_computed} are computed"
         if chunk.sample and end != sequence.num_tokens:
             return f"the chunk samples after position {end - 1}, but {sequence.num_tokens} tokens are known"
-        if any(not 0 <= block_id < self.info.num_device_blocks for block_id in chunk.new_block_ids):
+        # Most chunks have no new block.
+        if chunk.new_block_ids and not all(0 <= block < self.info.num_device_blocks for block in chunk.new_block_ids):
             return f"a block id is not below {self.info.num_device_blocks}"
         num_blocks = len(sequence.block_ids) + len(chunk.new_block_ids)
         end = chunk.first_position + chunk.num_rows

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -401,12 +401,9 @@ class CudaBackend:
         samples = rows[first_sample : first_sample + work.rows.num_samples]
         if samples[0].token_id < 0:
             return _not_finite(sequence_id, samples[0].token_id)
-        first, *more = _take_samples(sequence, samples, work.chunk.draft_token_ids)
-        return replace(
-            _sampled(sequence_id, first, sequence.sampling),
-            scores=scores,
-            more_tokens=tuple(_sampled(sequence_id, row, sequence.sampling) for row in more),
-        )
+        first, *rows_behind = _take_samples(sequence, samples, work.chunk.draft_token_ids)
+        more = tuple(_sampled(sequence_id, row, sequence.sampling) for row in rows_behind)
+        return _sampled(sequence_id, first, sequence.sampling, scores, more)
 
 
 def _take_samples(
@@ -428,10 +425,16 @@ def _take_samples(
     return samples[:num_taken]
 
 
-def _sampled(sequence_id: int, row: RowResult, params: SamplingParams) -> Sampled:
+def _sampled(
+    sequence_id: int,
+    row: RowResult,
+    params: SamplingParams,
+    scores: Sequence[TokenScore] = (),
+    more: Sequence[Sampled] = (),
+) -> Sampled:
     if not params.logprobs and params.num_top_logprobs == 0:
-        return Sampled(sequence_id, row.token_id)
-    return Sampled(sequence_id, row.token_id, row.logprob, row.top)
+        return Sampled(sequence_id, row.token_id, scores=scores, more_tokens=more)
+    return Sampled(sequence_id, row.token_id, row.logprob, row.top, scores, more)
 
 
 def _not_finite(sequence_id: int, what: int) -> SequenceFailure:

@@ -53,7 +53,7 @@ _EDIT_NAMES = (
 _MARK_NAMES = ("mark_below", "mark_deltas", "mark_keys", "mark_contexts", "mark_pending")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RowRequest:
     """A request for one row of logits.
 
@@ -84,7 +84,7 @@ class RowRequest:
         return self.rules is None or self.wants_logprob or self.num_top > 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RowResult:
     """The result of one row.
 

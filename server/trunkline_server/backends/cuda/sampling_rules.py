@@ -37,6 +37,7 @@ class SamplingRules:
         self._has_penalties = params.presence_penalty != 0.0 or params.frequency_penalty != 0.0
         self._holds_back_end_tokens = params.min_tokens > 0 and len(params.end_token_ids) > 0
         self.bias_tokens, self.bias_values, self.bias_rounds = _biases(params.logit_bias)
+        self.num_bias_rounds = int(self.bias_rounds[-1]) + 1 if len(self.bias_rounds) else 0
         self.allowed = mask_of(params.allowed_token_ids, vocab_size) if params.allowed_token_ids else None
         self._num_seen = 0
         self._places: dict[int, int] = {}
@@ -47,10 +48,6 @@ class SamplingRules:
             self._end_places = np.array([self._place(token) for token in set(params.end_token_ids)], dtype=np.int32)
         for token_id in token_ids:
             self.count(token_id)
-
-    @property
-    def num_bias_rounds(self) -> int:
-        return int(self.bias_rounds[-1]) + 1 if len(self.bias_rounds) else 0
 
     @property
     def has_penalties(self) -> bool:
