@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 import torch.nn.functional as F
 
 from trunkline_server.backends.cuda.kernels.linear_dense import dense_linear
 from trunkline_server.backends.cuda.kernels.linear_grouped import grouped_linear
-from trunkline_server.backends.cuda.kernels.linear_scaled import scaled_linear
 from trunkline_server.backends.cuda.kernels.product import ProductEnd, Unsummed, summed
+from trunkline_server.backends.cuda.kernels.quantize_rows import quantize_rows
 from trunkline_server.backends.cuda.quantized.grouped import GroupedWeight
 from trunkline_server.backends.cuda.quantized.scaled import ScaledWeight
 from trunkline_server.backends.cuda.weights import DenseWeight, DeviceWeight
@@ -54,7 +56,9 @@ def unsummed_linear(
     if isinstance(weight, GroupedWeight):
         return grouped_linear(x, weight, end, out)
     if isinstance(weight, ScaledWeight):
-        return scaled_linear(x, weight, end, out)
+        # Sums of INT8 are exact, those of FP8 in the dense kernels' blocks of K for any number of rows.
+        values, scales = quantize_rows(x, weight.values.dtype, weight.input_scale, weight.input_limit)
+        return dense_linear(values, weight.values, weight.plan, replace(end, scales=(weight.scales, scales)), out)
     raise NotImplementedError(f"no product with {type(weight).__name__}")
 
 
