@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -35,7 +35,6 @@ class Phase:
     limit_s: float
     least_s: float = 10.0
     after: Sequence[str] = ()
-    environment: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass
@@ -126,9 +125,9 @@ class Conductor:
         with log.open("wb") as output:
             process = subprocess.Popen(
                 [sys.executable, *phase.command], stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
-                start_new_session=True, preexec_fn=partial(end_with, os.getpid(), limit_s + 2 * GRACE_S),
+                start_new_session=True, preexec_fn=partial(end_with, os.getpid()),
                 env={
-                    **os.environ, **self._environment, **phase.environment, "GPU_CHECK_PHASE": phase.name,
+                    **os.environ, **self._environment, "GPU_CHECK_PHASE": phase.name,
                     "GPU_CHECK_RESULTS": str(self.results), "GPU_CHECK_ENDS": str(time.time() + limit_s),
                 },
             )  # fmt: skip

@@ -214,16 +214,17 @@ def _steps(backend: CudaBackend, shape: Shape, recorder: _Recorder) -> dict[str,
     """Returns the launches of each measured shape."""
     found: dict[str, list[Launch]] = {}
     for batch, context in DECODES:
-        sequences = Sequences(backend, shape.vocab_size)
+        sequences = Sequences(backend)
         for number in range(batch):
-            sequences.start(number, context)
+            sequences.start_random(number, context, shape.vocab_size)
             sequences.prefill(number)
+        sequences.drain()
         recorder.launches.clear()
         sequences.decode(1)
         found[f"decode {batch}, context {context}"] = _with_chunks(recorder, [(1, context + 1)] * batch)
         sequences.end()
-    sequences, most = Sequences(backend, shape.vocab_size), backend.info.max_step_tokens
-    sequences.start(0, PROMPT)
+    sequences, most = Sequences(backend), backend.info.max_step_tokens
+    sequences.start_random(0, PROMPT, shape.vocab_size)
     name = f"prefill {PROMPT}"
     found[name] = []
     for first in range(0, PROMPT, most):
