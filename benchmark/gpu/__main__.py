@@ -82,7 +82,7 @@ def main() -> int:
         for old in (report.RESULTS, report.SUMMARY, "log.txt"):
             (options.output / old).unlink(missing_ok=True)
         save = partial(_save, options.output, options.archive)
-        conductor = Conductor(options.output, began + 60 * minutes, environment, save)
+        conductor = Conductor(options.output, environment, save)
         Lines(conductor.results, "machine").note(**facts, minutes=minutes, on_gpu=is_gpu)
         print(f"== {json.dumps(facts)}", flush=True)
         with ended_with_this_process(conductor):

@@ -49,31 +49,23 @@ class _Running:
 
 
 class Conductor:
-    """Runs phases until the deadline. All phases share one file of results and one log in `folder`.
+    """Runs phases, which share one file of results and one log in `folder`.
 
     at_end: called after each phase, so that a run that is killed loses only the phases that were running.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        deadline: float,
-        environment: Mapping[str, str],
-        at_end: Callable[[], None] = lambda: None,
-    ) -> None:
+    def __init__(self, folder: Path, environment: Mapping[str, str], at_end: Callable[[], None] = lambda: None) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.results = folder / "results.jsonl"
         self.log = folder / "log.txt"
-        self._deadline = deadline
         self._environment = environment
         self._at_end = at_end
         self._status: dict[str, str] = {}
         self._known: dict[str, Phase] = {}
         self._running: list[_Running] = []
 
-    def run(self, phases: Sequence[Phase], width: int, until: float | None = None) -> None:
-        """Runs phases in order, up to `width` at a time, until the deadline or `until`, whichever is earlier."""
-        deadline = self._deadline if until is None else min(until, self._deadline)
+    def run(self, phases: Sequence[Phase], width: int, deadline: float) -> None:
+        """Runs phases in order, up to `width` at a time, until the deadline of the monotonic clock."""
         waiting = list(phases)
         self.expect(phases)
         while waiting or self._running:

@@ -15,14 +15,14 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from gpu.lines import Lines
-from gpu.requests import is_ready, prompt, serving
+from gpu.requests import prompt, serving
 
 TIMEOUT_S = 240.0
 RETRY_S = 0.1
@@ -75,27 +75,19 @@ SIZES = {"large": LARGE, "tiny": TINY, "least": LEAST}
 CHUNKED_DTYPES = ("auto", "int8")
 
 
-@dataclass(frozen=True)
-class Recorded:
-    """A request whose every reply must equal its reply when sent alone."""
-
-    name: str
-    body: dict[str, Any]
-
-
 class ShardLost(Exception):
     """The shard died before or while it worked on the request."""
 
 
-def recorded(size: Size, vocab_size: int) -> list[Recorded]:
-    found = []
+def recorded(size: Size, vocab_size: int) -> dict[str, dict[str, Any]]:
+    """Returns the bodies of requests, by name, whose every reply must equal that of the request sent alone."""
+    found = {}
     for number, length in enumerate(size.lengths):
         variant = VARIANTS[number % len(VARIANTS)]
-        body = {
+        found[f"{length} tokens, {json.dumps(variant)}"] = {
             "model": "bench", "prompt": prompt(7000 + number, length, vocab_size), "max_tokens": size.num_output,
             "logprobs": 3, "ignore_eos": True, **variant,
         }  # fmt: skip
-        found.append(Recorded(f"{length} tokens, {json.dumps(variant)}", body))
     return found
 
 
@@ -233,45 +225,45 @@ class Others:
 class Comparison:
     """Compares replies with those that the requests had when sent alone."""
 
-    def __init__(self, lines: Lines, setting: str, requests: Sequence[Recorded]) -> None:
+    def __init__(self, lines: Lines, setting: str, requests: Mapping[str, dict[str, Any]]) -> None:
         self._lines, self._setting, self._requests = lines, setting, requests
         self._alone: dict[str, str] = {}
 
     def record(self, port: int) -> None:
         """Sends each request alone and records its reply."""
         began = time.monotonic()
-        self._alone = {request.name: ask(port, request.body) for request in self._requests}
+        self._alone = {name: ask(port, body) for name, body in self._requests.items()}
         total = sum(len(text) for text in self._alone.values())
         detail = f"{len(self._alone)} requests in {time.monotonic() - began:.1f} s, {total} bytes"
         self._lines.check(f"traffic: {self._setting}: recorded alone", holds=total > 0, detail=detail)
 
-    def check(self, port: int, what: str, *, at_once: int, patient: bool = False, detail: str = "") -> None:
+    def check(self, port: int, what: str, *, at_once: int, patient: bool = False) -> None:
         """Sends all requests again in another order, `at_once` at a time, and reports whether the replies are equal."""
         order = list(self._requests)
         random.Random(what).shuffle(order)
         one = ask_until_there if patient else ask
         try:
             with ThreadPoolExecutor(at_once) as pool:
-                found = list(pool.map(lambda request: one(port, request.body), order))
+                found = list(pool.map(lambda name: one(port, self._requests[name]), order))
         except (OSError, RuntimeError, ShardLost, http.client.HTTPException) as error:
-            self.say(what, [f"{type(error).__name__}: {error}"], detail)
+            self.say(what, [f"{type(error).__name__}: {error}"])
             return
         differing = [
-            _difference(request, self._alone[request.name], reply)
-            for request, reply in zip(order, found, strict=True)
-            if reply != self._alone[request.name]
+            _difference(name, self._alone[name], reply)
+            for name, reply in zip(order, found, strict=True)
+            if reply != self._alone[name]
         ]
-        self.say(what, differing, detail)
+        self.say(what, differing)
 
     def say(self, what: str, problems: Sequence[str], detail: str = "") -> None:
         text = "; ".join([*problems, detail] if detail else problems)
         self._lines.check(f"traffic: {self._setting}: {what}", holds=not problems, detail=text[:1500])
 
 
-def _difference(request: Recorded, alone: str, reply: str) -> str:
+def _difference(name: str, alone: str, reply: str) -> str:
     place = next((n for n, (a, b) in enumerate(zip(alone, reply, strict=False)) if a != b), min(len(alone), len(reply)))
     begin = max(0, place - 40)
-    return f"{request.name}: `{alone[begin : place + 40]}` alone, `{reply[begin : place + 40]}` here"
+    return f"{name}: `{alone[begin : place + 40]}` alone, `{reply[begin : place + 40]}` here"
 
 
 def kill_shard(launcher: int) -> bool:
@@ -285,14 +277,6 @@ def kill_shard(launcher: int) -> bool:
                 os.kill(int(entry.name), signal.SIGKILL)
                 found = True
     return found
-
-
-def wait_until_ready(port: int, deadline_s: float = TIMEOUT_S) -> None:
-    ends = time.monotonic() + deadline_s
-    while not is_ready(port):
-        if time.monotonic() > ends:
-            raise RuntimeError(f"the server is not ready {deadline_s:.0f} s after its shard was killed")
-        time.sleep(RETRY_S)
 
 
 def left_behind(port: int, deadline_s: float = 20.0) -> list[str]:
@@ -315,7 +299,7 @@ def left_behind(port: int, deadline_s: float = 20.0) -> list[str]:
 
 def check(model: Path, vocab_size: int, launcher: Path, kv_cache_dtype: str, size: Size, lines: Lines) -> None:
     requests = recorded(size, vocab_size)
-    beginnings = [request.body["prompt"] for request in requests]
+    beginnings = [body["prompt"] for body in requests.values()]
     comparison = Comparison(lines, f"K and V {kv_cache_dtype}", requests)
     arguments = ["--backend", "cuda", "--kv-cache-dtype", kv_cache_dtype, *size.arguments]
     first, *others_tokens = size.chunk_tokens
@@ -351,6 +335,5 @@ def _first_server(
     problems += [] if killed else ["there was no shard"]
     problems += [] if is_busy else ["the others were not busy"]
     comparison.say("a shard was killed", problems, str(others.counts))
-    wait_until_ready(port)
     comparison.check(port, "after the shard was killed, one at a time", at_once=1, patient=True)
     comparison.say("nothing is held without requests", left_behind(port))

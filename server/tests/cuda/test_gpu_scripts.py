@@ -28,8 +28,8 @@ def run(folder: Path, phases: Sequence[Any], *, seconds: float = 60.0, width: in
     """Returns how each phase of a run ended."""
     from gpu.phases import Conductor
 
-    conductor = Conductor(folder, time.monotonic() + seconds, {"PYTHONPATH": os.pathsep.join(PATHS)})
-    conductor.run(phases, width)
+    conductor = Conductor(folder, {"PYTHONPATH": os.pathsep.join(PATHS)})
+    conductor.run(phases, width, time.monotonic() + seconds)
     return conductor.statuses()
 
 
@@ -131,8 +131,8 @@ def test_phases_end_with_a_run_that_is_killed(tmp_path: Path) -> None:
     program = f"""
 import pathlib, time
 from gpu.phases import Conductor, Phase
-conductor = Conductor(pathlib.Path({str(tmp_path)!r}), time.monotonic() + 600, {{}})
-conductor.run([Phase("hangs", ["-c", {hangs!r}], 600.0)], 1)
+conductor = Conductor(pathlib.Path({str(tmp_path)!r}), {{}})
+conductor.run([Phase("hangs", ["-c", {hangs!r}], 600.0)], 1, time.monotonic() + 600)
 """
     environment = {**os.environ, "PYTHONPATH": PATHS[0]}
     with subprocess.Popen([sys.executable, "-c", program], env=environment, stdout=subprocess.DEVNULL) as conductor:
@@ -178,10 +178,10 @@ def test_an_ended_run_lists_the_phases_not_reached(tmp_path: Path) -> None:
     from gpu import report
     from gpu.phases import Conductor
 
-    conductor = Conductor(tmp_path, time.monotonic() + 60, {"PYTHONPATH": os.pathsep.join(PATHS)})
+    conductor = Conductor(tmp_path, {"PYTHONPATH": os.pathsep.join(PATHS)})
     good, later = phase("good", ""), phase("later", "")
     conductor.expect([good, later])
-    conductor.run([good], 1)
+    conductor.run([good], 1, time.monotonic() + 60)
     conductor.kill_all()
     assert conductor.statuses() == {"good": "ok", "later": "skipped: the run was ended"}
     report.write(tmp_path)

@@ -122,8 +122,8 @@ def _normed(
         return out
     _norm_kernel[(num_rows,)](
         x, weight, weight if bias is None else bias, out, x.stride(0), out.stride(0), width, eps,
-        IS_CENTRED=is_centred, HAS_BIAS=bias is not None, OUT=TRITON_DTYPES[out.dtype], BLOCK=_block(width),
-        num_warps=_num_warps(width), enable_fp_fusion=False, **overlap(x.device),
+        IS_CENTRED=is_centred, HAS_BIAS=bias is not None, OUT=TRITON_DTYPES[out.dtype], BLOCK=row_block(width),
+        num_warps=row_warps(width), enable_fp_fusion=False, **overlap(x.device),
     )  # fmt: skip
     return out
 
@@ -155,8 +155,8 @@ def add_rms_norm(
         residual, addend, weight, total, out, bias, *scales,
         residual.stride(0), addend.stride(0), total.stride(0), out.stride(0), width, num_rows, eps,
         NUM_SPLITS=num_splits, HAS_BIAS=end.bias is not None, HAS_SCALES=end.scales is not None,
-        DELTA=TRITON_DTYPES[rounded.dtype], OUT=TRITON_DTYPES[out.dtype], BLOCK=_block(width),
-        num_warps=_num_warps(width), enable_fp_fusion=False, **overlap(residual.device),
+        DELTA=TRITON_DTYPES[rounded.dtype], OUT=TRITON_DTYPES[out.dtype], BLOCK=row_block(width),
+        num_warps=row_warps(width), enable_fp_fusion=False, **overlap(residual.device),
     )  # fmt: skip
     return total, out
 
@@ -197,12 +197,13 @@ def _head_normed(
     return out
 
 
-def _block(width: int) -> int:
+def row_block(width: int) -> int:
+    """Returns the block that holds a row."""
     assert 1 <= width <= MAX_ROW_ELEMENTS, f"a row of {width} elements, but at most {MAX_ROW_ELEMENTS} fit"
     block: int = triton.next_power_of_2(width)
     return block
 
 
-def _num_warps(width: int) -> int:
+def row_warps(width: int) -> int:
     """Depends only on the width, because it changes the order of the sum."""
-    return max(1, min(16, _block(width) // 512))
+    return max(1, min(16, row_block(width) // 512))
