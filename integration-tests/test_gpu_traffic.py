@@ -23,20 +23,20 @@ def test_replies_do_not_change_with_other_requests_or_after_a_kill(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "benchmark"))
+    monkeypatch.syspath_prepend(str(ROOT / "server"))
     from gpu.shapes import SHAPES, write_model
 
     model = write_model(SHAPES["tiny"], tmp_path / "model", "cpu")
     results = tmp_path / "results.jsonl"
     paths = [ROOT / "benchmark/gpu/interpreted", ROOT / "benchmark", ROOT / "server"]
     environment = os.environ | {
-        "PYTHONPATH": os.pathsep.join(map(str, paths)), "TRITON_INTERPRET": "1", "GPU_CHECK_PATCH_ONCE": "1",
+        "PYTHONPATH": os.pathsep.join(map(str, paths)), "TRITON_INTERPRET": "1",
         "GPU_CHECK_RESULTS": str(results), "TRUNKLINE_PYTHON": sys.executable, "TRUNKLINE_WEIGHTS_CACHE": "off",
         "CUDA_VISIBLE_DEVICES": "",
     }  # fmt: skip
-    vocab_size = str(SHAPES["tiny"].vocab_size)
     command = [
-        sys.executable, "-m", "gpu.traffic", "--launcher", str(TRUNKLINE), "--model", str(model),
-        "--vocab-size", vocab_size, "--size", "least",
+        sys.executable, "-m", "gpu.measure", "traffic", "--launcher", str(TRUNKLINE), "--path", str(model),
+        "--size", "least",
     ]  # fmt: skip
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -1,10 +1,10 @@
-"""Checks the cuda backend and compares its speed with the card's limits and with transformers, in a limited time.
+"""Checks the cuda backend and compares its speed with the card's limits, in a limited time.
 
 PYTHONPATH=benchmark:server python -m gpu [--launcher PATH] [--minutes 8.7] [--output DIR] [--only NAME ...]
 
 Each phase is a separate process with a time limit. It appends each result to `results.jsonl` at once, and the summary
-and the archive are rewritten after each phase. `--report` only rewrites the summary. Without a GPU, or with
-`--interpreter`, the same programs run on the smallest shapes in Triton's interpreter.
+and the archive are rewritten after each phase. Without a GPU, or with `--interpreter`, the same programs run on the
+smallest shapes in Triton's interpreter.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import sys
 import tarfile
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from gpu import plan, report
 from gpu.compiled_cache import unpack
 from gpu.lines import Lines
 from gpu.phases import Conductor, ended_with_this_process
+from gpu.shapes import NAMES
 
 MINUTES, INTERPRETER_MINUTES = 8.7, 40.0
 LOOK_S = 90.0
@@ -48,13 +49,11 @@ LOOK = "import json; from gpu.measure import machine; print(json.dumps(machine()
 def main() -> int:
     began = time.monotonic()
     options = _options()
+    cores = len(os.sched_getaffinity(0))
     if options.plan:
-        cores = len(os.sched_getaffinity(0))
-        stages = plan.device_stages(Path(), options.launcher or Path(), plan.model_names(options.models), cores)
+        stages = plan.device_stages(Path(), options.launcher or Path(), options.models, cores)
         print("# OUT: a folder whose files are kept", *plan.window(stages), sep="\n")
         return 0
-    if options.report:
-        return _report(options.output)
     environment = _environment(options)
     facts = _look(environment)
     if "problem" in facts and not options.interpreter:
@@ -71,40 +70,34 @@ def main() -> int:
         print(f"warning: phases will fail, because modules are missing: {facts['missing']}", file=sys.stderr)
     minutes = options.minutes or (MINUTES if is_gpu else INTERPRETER_MINUTES)
     with _scratch(options.scratch, keeps=options.keep_scratch) as folder:
+        if is_gpu:
+            stages = plan.device_stages(folder, options.launcher, options.models, cores)
+        else:
+            stages = plan.interpreter_stages(folder, options.launcher, cores)
         try:
-            stages = plan.selected(_stages(options, folder, is_gpu=is_gpu), options.only)
+            stages = plan.selected(stages, options.only)
         except plan.UnknownPhaseError as error:
             print(f"error: {error}", file=sys.stderr)
             return CODE_IF_REFUSED
-        for old in ("results.jsonl", "log.txt", *report.FILES):
+        for old in (report.RESULTS, report.SUMMARY, "log.txt"):
             (options.output / old).unlink(missing_ok=True)
         save = partial(_save, options.output, options.archive)
-        conductor = Conductor(options.output, began + 60 * minutes, environment, save)
+        conductor = Conductor(options.output, environment, save)
         Lines(conductor.results, "machine").note(**facts, minutes=minutes, on_gpu=is_gpu)
         print(f"== {json.dumps(facts)}", flush=True)
         with ended_with_this_process(conductor):
-            _run(conductor, stages, began, minutes)
+            # All phases of an interrupted run are reported.
+            for stage in stages:
+                conductor.expect(stage.phases)
+            for stage in stages:
+                print(f"== {stage.name}", flush=True)
+                conductor.run(stage.phases, stage.width, began + 60 * minutes * stage.share)
         save()
-    return _report(options.output)
-
-
-def _stages(options: argparse.Namespace, scratch: Path, *, is_gpu: bool) -> list[plan.Stage]:
-    cores = len(os.sched_getaffinity(0))
-    if is_gpu:
-        return plan.device_stages(scratch, options.launcher, plan.model_names(options.models), cores)
-    return plan.interpreter_stages(scratch, options.launcher, cores)
-
-
-def _run(conductor: Conductor, stages: Sequence[plan.Stage], began: float, minutes: float) -> None:
-    """Runs the stages in order, and reports all phases if the run is interrupted."""
-    for stage in stages:
-        conductor.expect(stage.phases)
-    try:
-        for stage in stages:
-            print(f"== {stage.name}", flush=True)
-            conductor.run(stage.phases, stage.width, began + 60 * minutes * stage.share)
-    finally:
-        conductor.kill_all()
+    print((options.output / report.SUMMARY).read_text(encoding="utf-8"))
+    problems = report.problems(options.output)
+    for problem in problems:
+        print(f"error: {problem}", file=sys.stderr)
+    return CODE_IF_WRONG if problems else 0
 
 
 def _save(output: Path, archive: Path | None) -> None:
@@ -116,15 +109,6 @@ def _save(output: Path, archive: Path | None) -> None:
         with tarfile.open(part, "w:gz", compresslevel=1) as tar:
             tar.add(output, arcname="gpu")
         part.replace(archive)
-
-
-def _report(folder: Path) -> int:
-    report.write(folder)
-    print((folder / "gpu.md").read_text(encoding="utf-8"))
-    problems = report.problems(folder)
-    for problem in problems:
-        print(f"error: {problem}", file=sys.stderr)
-    return CODE_IF_WRONG if problems else 0
 
 
 def _look(environment: dict[str, str]) -> dict[str, Any]:
@@ -184,7 +168,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--launcher", type=Path, help="the built `trunkline`, next to `trunkline-router`")
     parser.add_argument("--bundle", type=Path, help="the folder written by `make gpu-bundle`")
     parser.add_argument("--minutes", type=float, help="total time; default: 8.7, or 40 in the interpreter")
-    parser.add_argument("--models", nargs="+", choices=plan.NAMES, help="default: all")
+    parser.add_argument("--models", nargs="+", choices=NAMES, default=NAMES, help="default: all")
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="run phases whose names begin with NAME")
     parser.add_argument("--scratch", type=Path, help="folder for 28 GB of weights; default: memory if it suffices")
     parser.add_argument("--keep-scratch", action="store_true", help="leave the weights for the next run, and use them")
@@ -192,7 +176,6 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--output", type=Path, default=plan.ROOT / "benchmark/results/gpu", help="folder for results")
     parser.add_argument("--interpreter", action="store_true", help="run on the CPU even if there is a GPU")
     parser.add_argument("--plan", action="store_true", help="only print the commands of a window of 45 minutes")
-    parser.add_argument("--report", action="store_true", help="only rewrite the summary of the results in --output")
     options = parser.parse_args()
     options.output = options.output.absolute()
     for flag, path in (("--launcher", options.launcher), ("--bundle", options.bundle)):

@@ -1,6 +1,6 @@
 """Checks the assumptions behind exactness that only a device can confirm, with random numbers and real shapes.
 
-PYTHONPATH=benchmark:server python -m gpu.assumptions [NAME ...]
+PYTHONPATH=benchmark:server python -m gpu.assumptions NAME
 
 - `products`: tensor-core instructions of every width add in the same order.
 - `attention`: a query's row has the same result whether its context is split or not, alone or in a batch.
@@ -15,8 +15,6 @@ from __future__ import annotations
 
 import sys
 import tempfile
-import time
-import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -31,13 +29,13 @@ from trunkline_server.backends.cuda.kernels.linear import linear
 from trunkline_server.backends.cuda.quantized.grouped import GroupedWeight, padded
 from trunkline_server.backends.cuda.quantized.scaled import ScaledWeight
 from trunkline_server.backends.cuda.weights import DenseWeight, DeviceWeight
-from trunkline_server.backends.interface import Chunk, Sampled, SamplingParams
+from trunkline_server.backends.interface import Sampled, SamplingParams, SequenceFailure
 from trunkline_server.weights.checkpoint import open_checkpoint
 
-from gpu.interpreter import patch_once
 from gpu.lines import Lines
 from gpu.process import phase_lines
 from gpu.shapes import SHAPES, write_model
+from gpu.steps import Sequences
 
 # The products of Llama-3-8B for query, key and value, for gate and up, and for down. The last one has many splits.
 PRODUCT_SHAPES = ((6144, 4096), (28_672, 4096), (4096, 14_336), (64, 8192))
@@ -176,39 +174,18 @@ class Model:
 
 def generate(
     backend: CudaBackend, model: Model, numbers: Iterable[int], *, in_flight: int, params: SamplingParams = SAMPLED
-) -> dict[int, list[Sampled]]:
+) -> dict[int, list[Sampled | SequenceFailure]]:
     """Generates for several sequences. Each prefills in its own steps, then all decode in the same steps."""
-    next_block, lengths, outputs = 0, {}, {}
-    block_size, most = backend.info.block_size, backend.info.max_step_tokens
+    sequences = Sequences(backend, in_flight)
     for number in numbers:
-        tokens = model.prompt(number)
-        backend.start(number, tokens, len(tokens), replace(params, seed=number))
-        lengths[number], outputs[number] = len(tokens), []
-
-    def begin(chunks: list[Chunk]) -> None:
-        if backend.num_steps_in_flight == in_flight:
-            finish()
-        backend.begin(chunks)
-
-    def finish() -> None:
-        for outcome in backend.finish():
-            assert isinstance(outcome, Sampled), outcome
-            outputs[outcome.sequence_id].append(outcome)
-
-    for number, length in lengths.items():
-        needed = -(-(length + model.num_decodes) // block_size)
-        blocks: list[int] = list(range(next_block, next_block + needed))
-        next_block += needed
-        for first in range(0, length, most):
-            count = min(most, length - first)
-            begin([Chunk(number, first, count, blocks if first == 0 else [], first + count == length)])
-    for step in range(model.num_decodes):
-        begin([Chunk(number, length + step, 1, [], True) for number, length in lengths.items()])
-    while backend.num_steps_in_flight:
-        finish()
-    for number in lengths:
-        backend.end(number)
-    return outputs
+        sequences.start(number, model.prompt(number), replace(params, seed=number))
+    for number in sequences.lengths:
+        sequences.prefill(number)
+    sequences.decode(model.num_decodes)
+    sequences.end()
+    failed = [one for outcomes in sequences.outcomes.values() for one in outcomes if not isinstance(one, Sampled)]
+    assert not failed, failed
+    return sequences.outcomes
 
 
 def check_steps(place: Place, lines: Lines) -> None:
@@ -238,7 +215,7 @@ def check_steps(place: Place, lines: Lines) -> None:
 
 
 def _check_eager(
-    model: Model, alone: dict[int, list[Sampled]], name: str, params: SamplingParams, lines: Lines
+    model: Model, alone: dict[int, list[Sampled | SequenceFailure]], name: str, params: SamplingParams, lines: Lines
 ) -> None:
     eager = model.build(captures=False)
     found = {number: generate(eager, model, [number], in_flight=1, params=params)[number] for number in alone}
@@ -255,24 +232,7 @@ CHECKS: dict[str, Callable[[Place, Lines], None]] = {
 }
 
 
-def main(names: list[str]) -> int:
-    """Runs each check even if an earlier one failed. Returns 1 if a check raised an exception."""
-    is_gpu = torch.cuda.is_available()
-    place, lines, code = Place("cuda" if is_gpu else "cpu", is_gpu), phase_lines(), 0
-    if not place.is_gpu:
-        patch_once()
-    for name in names or list(CHECKS):
-        began = time.monotonic()
-        try:
-            with torch.inference_mode():
-                CHECKS[name](place, lines)
-        except Exception as error:  # noqa: BLE001  it is reported, and the other checks still run
-            traceback.print_exc()
-            lines.check(f"{name}: could be checked", holds=False, detail=f"{type(error).__name__}: {error}"[:500])
-            code = 1
-        print(f"{name}: {time.monotonic() - began:.1f} s", flush=True)
-    return code
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    IS_GPU = torch.cuda.is_available()
+    with torch.inference_mode():
+        CHECKS[sys.argv[1]](Place("cuda" if IS_GPU else "cpu", IS_GPU), phase_lines())

@@ -24,6 +24,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+from tests.cuda.compiled import HOPPER, OTHER_CARDS
 from tests.cuda.cubin import resources
 from triton import knobs
 from triton.backends.compiler import GPUTarget
@@ -41,8 +42,7 @@ from gpu.shapes import NAMES, is_fp8, shape_of, write_model
 from gpu.steps import measure_decode, measure_prefill
 
 WARP_THREADS = 32
-# Multiprocessors of a card of each capability: A100, A10, L4, H200, B200, RTX 5090.
-PROCESSORS = {"8.0": 108, "8.6": 72, "8.9": 58, "9.0": 132, "10.0": 148, "12.0": 170}
+CARDS = (HOPPER, Card((8, 6), 72), *OTHER_CARDS.values())
 # Spills per thread of up to this size are not reported, because a few scalars cost nothing.
 MAX_SPILLED_BYTES = 128
 NUM_LAYERS, POOL_TOKENS = 2, 20_000
@@ -112,9 +112,8 @@ def as_on(card: Card) -> DryDriver:
     return dry
 
 
-def run(model: str, kv_cache_dtype: str, dtype: str, capability: str, lines: Lines) -> None:
-    major, minor = map(int, capability.split("."))
-    dry = as_on(Card((major, minor), PROCESSORS[capability]))
+def run(model: str, kv_cache_dtype: str, dtype: str, card: Card, lines: Lines) -> None:
+    dry = as_on(card)
     # Name, spilled bytes per thread and shared memory of each compiled kernel.
     compiled: list[tuple[str, int, int]] = []
 
@@ -143,17 +142,9 @@ def run(model: str, kv_cache_dtype: str, dtype: str, capability: str, lines: Lin
         "largest shared kib": max(shared for *_, shared in compiled) / 1024,
         f"spills over {MAX_SPILLED_BYTES} bytes": ", ".join(spilling) or "none", "seconds": seconds,
     }  # fmt: skip
-    lines.figure(f"compiled for compute capability {capability}", "kernels", row)
-    name = f"{model}, {dtype}, K and V {kv_cache_dtype}: all kernels compile for compute capability {capability}"
+    lines.figure(f"compiled for compute capability {card.name}", "kernels", row)
+    name = f"{model}, {dtype}, K and V {kv_cache_dtype}: all kernels compile for compute capability {card.name}"
     lines.check(name, holds=dry.launched.total() > 0)
-
-
-def run_check(name: str, capability: str) -> None:
-    """Compiles the kernels of a check of `gpu.assumptions`, whose results mean nothing."""
-    major, minor = map(int, capability.split("."))
-    as_on(Card((major, minor), PROCESSORS[capability]))
-    with torch.inference_mode():
-        CHECKS[name](Place("cpu", is_gpu=True), Lines(Path(os.devnull), "dry"))
 
 
 def main() -> int:
@@ -162,12 +153,16 @@ def main() -> int:
     parser.add_argument("--check", choices=("products", "attention"), help="compile for `gpu.assumptions` instead")
     parser.add_argument("--kv-cache-dtype", default="auto")
     parser.add_argument("--dtype", choices=sorted(DTYPES), default="bf16", help="of activations")
-    parser.add_argument("--capability", choices=sorted(PROCESSORS), default="9.0", help="compute capability")
+    parser.add_argument("--capability", choices=[card.name for card in CARDS], default="9.0", help="compute capability")
     options = parser.parse_args()
-    if options.check is not None:
-        run_check(options.check, options.capability)
+    card = next(card for card in CARDS if card.name == options.capability)
+    if options.check is None:
+        run(options.model, options.kv_cache_dtype, options.dtype, card, phase_lines())
         return 0
-    run(options.model, options.kv_cache_dtype, options.dtype, options.capability, phase_lines())
+    as_on(card)
+    with torch.inference_mode():
+        # The results of the checks mean nothing.
+        CHECKS[options.check](Place("cpu", is_gpu=True), Lines(Path(os.devnull), "dry"))
     return 0
 
 

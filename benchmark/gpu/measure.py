@@ -8,17 +8,16 @@ import importlib
 import os
 import platform
 import sys
-import tempfile
 import time
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from gpu.lines import Lines, of_kind, read_lines
+from gpu.lines import Lines
 from gpu.process import phase_lines
 from gpu.shapes import INDEX, is_fp8, shape_of, write_model
+from gpu.traffic import SIZES, check
 
 # The most important sizes come first, in case time runs out.
 DECODE_BATCHES = (1, 64, 8, 256)
@@ -38,6 +37,8 @@ def main() -> int:
     parser.add_argument("--path", type=Path)
     parser.add_argument("--launcher", type=Path)
     parser.add_argument("--numerics", choices=("exact", "fast"), default="exact")
+    parser.add_argument("--kv-cache-dtype", default="auto", help="of traffic")
+    parser.add_argument("--size", choices=sorted(SIZES), default="large", help="amount of traffic")
     options = parser.parse_args()
     PROGRAMS[options.program](options, "cuda" if torch.cuda.is_available() else "cpu", phase_lines())
     return 0
@@ -52,12 +53,6 @@ def _weights(options: argparse.Namespace, device: str, lines: Lines) -> None:
     lines.figure(options.model, "weights", {"gb": size / 1e9, "written_s": time.perf_counter() - began})
 
 
-def _limits(_: argparse.Namespace, device: str, lines: Lines) -> None:
-    from gpu.probes import probe
-
-    lines.figure("card", "limits", probe(device) if device == "cuda" else probe(device, 1 << 20, 64))
-
-
 def _start(options: argparse.Namespace, device: str, lines: Lines) -> None:
     """Measures a start that compiles every kernel, beside other phases. Later phases reuse the compiled kernels."""
     began = time.perf_counter()
@@ -66,9 +61,14 @@ def _start(options: argparse.Namespace, device: str, lines: Lines) -> None:
 
 
 def _steps(options: argparse.Namespace, device: str, lines: Lines) -> None:
+    from gpu.probes import probe
     from gpu.steps import measure_decode, measure_idle, measure_prefill
 
-    limits, shape, is_tiny = _known_limits(lines, device, options), shape_of(options.model), device == "cpu"
+    shape, is_tiny = shape_of(options.model), device == "cpu"
+    limits = probe(device, 1 << 20, 64) if is_tiny else probe(device)
+    lines.figure(options.model, "limits", limits)
+    # Returns the memory of the probe, so that the backend can have it.
+    torch.cuda.empty_cache()
     began = time.perf_counter()
     backend = _build(options, device)
     suffix = "" if options.numerics == "exact" else " fast"
@@ -93,14 +93,9 @@ def _build(options: argparse.Namespace, device: str, **changes: Any) -> Any:
     return build(open_checkpoint(options.path), numerics=options.numerics, **changes)
 
 
-def _known_limits(lines: Lines, device: str, options: argparse.Namespace) -> dict[str, float]:
-    """Returns the card's limits, which it measures if no earlier phase has."""
-    for line in of_kind(read_lines(lines.path), "figure"):
-        if line["table"] == "limits":
-            limits: dict[str, float] = line["row"]
-            return limits
-    _limits(options, device, lines)
-    return _known_limits(lines, device, options)
+def _traffic(options: argparse.Namespace, _: str, lines: Lines) -> None:
+    vocab_size, size = shape_of(options.model).vocab_size, SIZES[options.size]
+    check(options.path, vocab_size, options.launcher, options.kv_cache_dtype, size, lines)
 
 
 def _requests(options: argparse.Namespace, device: str, lines: Lines) -> None:
@@ -109,39 +104,21 @@ def _requests(options: argparse.Namespace, device: str, lines: Lines) -> None:
     vocab_size = shape_of(options.model).vocab_size
     load, lengths = (LOAD, HISTORY_TOKENS) if device == "cuda" else ((2, 6, 2), (20,))
     size = [] if device == "cuda" else ["--max-batch-total-tokens", "512", "--max-step-sequences", "4"]
-    with tempfile.TemporaryDirectory() as folder:
-        log = Path(folder) / "server.log"
-        try:
-            with serving(options.launcher, options.path, log, ["--backend", "cuda", *size]) as server:
-                lines.figure(options.model, "server start", {"seconds": server.start_s})
-                # The first request warms up and is not measured.
-                asyncio.run(complete(server.port, prompt(1, load[1], vocab_size), 2))
-                row = asyncio.run(measure_load(server.port, vocab_size, *load))
-                _figure_and_check(options.model, "requests", row, "same_alone", lines)
-                for length in lengths:
-                    row = asyncio.run(measure_history(server.port, vocab_size, length))
-                    _figure_and_check(options.model, "history", row, "same_warm", lines)
-        finally:
-            print(log.read_text(errors="replace")[-6000:] if log.exists() else "no log", flush=True)
+    with serving(options.launcher, options.path, ["--backend", "cuda", *size]) as server:
+        lines.figure(options.model, "server start", {"seconds": server.start_s})
+        # The first request warms up and is not measured.
+        asyncio.run(complete(server.port, prompt(1, load[1], vocab_size), 2))
+        row = asyncio.run(measure_load(server.port, vocab_size, *load))
+        _figure_and_check(options.model, "requests", row, "same_alone", lines)
+        for length in lengths:
+            row = asyncio.run(measure_history(server.port, vocab_size, length))
+            _figure_and_check(options.model, "history", row, "same_warm", lines)
 
 
 def _figure_and_check(model: str, table: str, row: dict[str, Any], key: str, lines: Lines) -> None:
     same = row.pop(key)
     lines.figure(model, table, row)
     lines.check(f"{model}: {table}: replies are the {key.replace('_', ' ')}", holds=same, detail=str(row))
-
-
-def _transformers(options: argparse.Namespace, device: str, lines: Lines) -> None:
-    from gpu.transformers_side import load, measure_continuous, measure_static
-
-    model = load(options.path, device)
-    if device == "cpu":
-        lines.figure(options.model, "transformers decode", measure_static(model, 1, 8, 3, device))
-        return
-    lines.figure(options.model, "transformers decode", measure_static(model, 1, CONTEXT, 33, device))
-    lines.figure(options.model, "transformers requests", measure_continuous(model, *LOAD))
-    for batch in (64, 8):
-        lines.figure(options.model, "transformers decode", measure_static(model, batch, CONTEXT, 33, device))
 
 
 def _tiers(options: argparse.Namespace, device: str, lines: Lines) -> None:
@@ -161,17 +138,13 @@ def _tiers(options: argparse.Namespace, device: str, lines: Lines) -> None:
 
 
 def machine() -> dict[str, Any]:
-    """Returns facts about the machine, with the modules that phases need and that cannot be imported.
-
-    The version of transformers comes from its metadata, because importing it takes long.
-    """
+    """Returns facts about the machine, with the modules that phases need and that cannot be imported."""
     import numpy
     import triton
 
     facts: dict[str, Any] = {
         "python": platform.python_version(), "torch": torch.__version__, "triton": triton.__version__,
-        "transformers": _version("transformers"), "numpy": numpy.__version__, "cores": os.cpu_count(),
-        "is_gpu": torch.cuda.is_available(),
+        "numpy": numpy.__version__, "cores": os.cpu_count(), "is_gpu": torch.cuda.is_available(),
     }  # fmt: skip
     if facts["is_gpu"]:
         free, total = torch.cuda.mem_get_info()
@@ -193,20 +166,12 @@ def _missing(name: str) -> str:
     return ""
 
 
-def _version(package: str) -> str:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return "missing"
-
-
 PROGRAMS = {
     "weights": _weights,
-    "limits": _limits,
     "start": _start,
     "steps": _steps,
     "requests": _requests,
-    "transformers": _transformers,
+    "traffic": _traffic,
     "tiers": _tiers,
 }
 

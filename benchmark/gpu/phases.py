@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -35,7 +35,6 @@ class Phase:
     limit_s: float
     least_s: float = 10.0
     after: Sequence[str] = ()
-    environment: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass
@@ -50,31 +49,23 @@ class _Running:
 
 
 class Conductor:
-    """Runs phases until the deadline. All phases share one file of results and one log in `folder`.
+    """Runs phases, which share one file of results and one log in `folder`.
 
     at_end: called after each phase, so that a run that is killed loses only the phases that were running.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        deadline: float,
-        environment: Mapping[str, str],
-        at_end: Callable[[], None] = lambda: None,
-    ) -> None:
+    def __init__(self, folder: Path, environment: Mapping[str, str], at_end: Callable[[], None] = lambda: None) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.results = folder / "results.jsonl"
         self.log = folder / "log.txt"
-        self._deadline = deadline
         self._environment = environment
         self._at_end = at_end
         self._status: dict[str, str] = {}
         self._known: dict[str, Phase] = {}
         self._running: list[_Running] = []
 
-    def run(self, phases: Sequence[Phase], width: int, until: float | None = None) -> None:
-        """Runs phases in order, up to `width` at a time, until the deadline or `until`, whichever is earlier."""
-        deadline = self._deadline if until is None else min(until, self._deadline)
+    def run(self, phases: Sequence[Phase], width: int, deadline: float) -> None:
+        """Runs phases in order, up to `width` at a time, until the deadline of the monotonic clock."""
         waiting = list(phases)
         self.expect(phases)
         while waiting or self._running:
@@ -126,9 +117,9 @@ class Conductor:
         with log.open("wb") as output:
             process = subprocess.Popen(
                 [sys.executable, *phase.command], stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
-                start_new_session=True, preexec_fn=partial(end_with, os.getpid(), limit_s + 2 * GRACE_S),
+                start_new_session=True, preexec_fn=partial(end_with, os.getpid()),
                 env={
-                    **os.environ, **self._environment, **phase.environment, "GPU_CHECK_PHASE": phase.name,
+                    **os.environ, **self._environment, "GPU_CHECK_PHASE": phase.name,
                     "GPU_CHECK_RESULTS": str(self.results), "GPU_CHECK_ENDS": str(time.time() + limit_s),
                 },
             )  # fmt: skip

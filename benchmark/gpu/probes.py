@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -10,12 +11,11 @@ import torch
 REPEATS = 10
 
 
-def best_seconds(device: str, work: object, repeats: int = REPEATS) -> float:
+def best_seconds(device: str, work: Callable[[], object]) -> float:
     """Returns the seconds of the fastest of several runs of `work`, after one to warm up."""
-    assert callable(work)
     work()
     best = float("inf")
-    for _ in range(repeats):
+    for _ in range(REPEATS):
         wait(device)
         began = time.perf_counter()
         work()

@@ -17,17 +17,15 @@ _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None)
 
 
-def end_with(parent: int, after_s: float = 0.0) -> None:
-    """Makes the kernel kill this process when its parent has ended, or after `after_s` if that is positive.
+def end_with(parent: int) -> None:
+    """Makes the kernel kill this process when its parent, whose id this is, has ended.
 
     Runs in the child between fork and exec, as `preexec_fn`. A process in a session of its own would otherwise outlive
-    a parent that is killed, and keep the GPU's memory. parent: the id of the parent.
+    a parent that is killed, and keep the GPU's memory.
     """
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(128 + signal.SIGKILL)
-    # The timer outlives the exec, and nothing in a phase handles its signal.
-    signal.setitimer(signal.ITIMER_REAL, after_s)
 
 
 def phase_lines() -> Lines:
@@ -45,5 +43,5 @@ def phase_lines() -> Lines:
 
 
 def _end(number: int, _frame: object) -> None:
-    """Exits by an exception, so that servers are stopped and their logs are printed."""
+    """Exits by an exception, so that servers are stopped."""
     raise SystemExit(128 + number)

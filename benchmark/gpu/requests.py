@@ -14,10 +14,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from statistics import quantiles
 from typing import Any
 
 from client import HttpError, Stream, stream
+from peers.metrics import latencies
 
 from gpu.process import end_with
 
@@ -37,31 +37,27 @@ class Server:
 
 
 @contextlib.contextmanager
-def serving(launcher: Path, model: Path, log: Path, arguments: Sequence[str]) -> Iterator[Server]:
-    """Runs a server of the model on a free port inside a `with` block."""
+def serving(launcher: Path, model: Path, arguments: Sequence[str]) -> Iterator[Server]:
+    """Runs a server of the model on a free port inside a `with` block. Its log goes to this process's output."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     command = [str(launcher), "serve", str(model), "--port", str(port), "--served-model-name", "bench", *arguments]
-    with log.open("w") as output:
-        process = subprocess.Popen(
-            command, stdout=output, stderr=subprocess.STDOUT, env=dict(os.environ),
-            preexec_fn=partial(end_with, os.getpid()),
-        )  # fmt: skip
+    process = subprocess.Popen(command, stderr=subprocess.STDOUT, preexec_fn=partial(end_with, os.getpid()))
+    try:
+        began = time.monotonic()
+        while not is_ready(port):
+            if process.poll() is not None or time.monotonic() > began + START_TIMEOUT_S:
+                raise RuntimeError("the server did not start")
+            time.sleep(POLL_S)
+        yield Server(port, process, time.monotonic() - began)
+    finally:
+        process.terminate()
         try:
-            began = time.monotonic()
-            while not is_ready(port):
-                if process.poll() is not None or time.monotonic() > began + START_TIMEOUT_S:
-                    raise RuntimeError(f"the server did not start:\n{log.read_text()[-2000:]}")
-                time.sleep(POLL_S)
-            yield Server(port, process, time.monotonic() - began)
-        finally:
-            process.terminate()
-            try:
-                process.wait(STOP_TIMEOUT_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
 
 def is_ready(port: int) -> bool:
@@ -77,8 +73,7 @@ def is_ready(port: int) -> bool:
 
 def prompt(seed: int, num_tokens: int, vocab_size: int) -> list[int]:
     """Returns random ids of ordinary tokens."""
-    numbers = random.Random(seed)
-    return [numbers.randrange(2, vocab_size) for _ in range(num_tokens)]
+    return random.Random(seed).choices(range(2, vocab_size), k=num_tokens)
 
 
 async def complete(port: int, token_ids: Sequence[int], num_tokens: int) -> Stream:
@@ -104,8 +99,7 @@ async def measure_load(
         "prompt_tokens": num_prompt,
         "output_tokens": num_output,
         "tokens_per_s": num_requests * num_output / seconds,
-        "ttft_ms": percentiles([each.ttft_s for each in done]),
-        "itl_ms": percentiles([gap for each in done for gap in each.itl_s]),
+        **latencies(done),
         "same_alone": alone.text == done[0].text,
     }
 
@@ -120,11 +114,3 @@ async def measure_history(port: int, vocab_size: int, length: int) -> dict[str, 
         "warm_ttft_ms": warm.ttft_s * 1e3,
         "same_warm": cold.text == warm.text,
     }
-
-
-def percentiles(seconds: Sequence[float]) -> dict[str, float]:
-    """Returns p50 and p99 in milliseconds."""
-    if len(seconds) < 2:
-        return {"p50": seconds[0] * 1e3, "p99": seconds[0] * 1e3} if seconds else {}
-    cuts = quantiles(seconds, n=100, method="inclusive")
-    return {"p50": cuts[49] * 1e3, "p99": cuts[98] * 1e3}

@@ -10,9 +10,9 @@ from typing import Any
 
 import safetensors.torch
 import torch
+from tests.weights.quantized_files import CASES
 
 SPREAD = 0.02
-SHARD_LAYERS = 4
 INDEX = "model.safetensors.index.json"
 
 
@@ -51,20 +51,8 @@ class Shape:
         return 2.0 * num_tokens * num_tokens * width * self.num_hidden_layers
 
 
-FP8_CONFIG = {
-    "quant_method": "compressed-tensors", "format": "float-quantized", "quantization_status": "compressed",
-    "ignore": ["lm_head"],
-    "config_groups": {
-        "group_0": {
-            "targets": ["Linear"],
-            "weights": {"num_bits": 8, "type": "float", "strategy": "channel", "symmetric": True, "dynamic": False},
-            "input_activations": {
-                "num_bits": 8, "type": "float", "strategy": "token", "symmetric": True, "dynamic": True,
-            },
-        },
-    },
-}  # fmt: skip
-
+# The `quantization_config` of FP8 models, and the function that quantises one of their matrices.
+FP8_CONFIG, QUANTIZE = CASES["fp8_dynamic"]
 SHAPES = {
     "tiny": Shape(
         vocab_size=160, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=2,
@@ -125,8 +113,7 @@ def write_model(shape: Shape, folder: Path, device: str, *, is_fp8: bool = False
 
 
 def _write_shards(shape: Shape, folder: Path, device: str, *, is_fp8: bool) -> None:
-    """Writes files of a few layers each, to limit the weights in memory."""
-    firsts = range(0, shape.num_hidden_layers, SHARD_LAYERS)
+    """Writes a file for each layer, to limit the weights in memory."""
     weight_map: dict[str, str] = {}
     generator = torch.Generator(device).manual_seed(0)
 
@@ -134,8 +121,7 @@ def _write_shards(shape: Shape, folder: Path, device: str, *, is_fp8: bool) -> N
         values = torch.randn(rows, columns, generator=generator, device=device, dtype=torch.bfloat16)
         return values * SPREAD
 
-    def write(number: int, weights: dict[str, torch.Tensor]) -> None:
-        file = f"model-{number:05}-of-{len(firsts) + 1:05}.safetensors"
+    def write(file: str, weights: dict[str, torch.Tensor]) -> None:
         on_host = {name: tensor.cpu() for name, tensor in weights.items()}
         safetensors.torch.save_file(on_host, folder / file, metadata={"format": "pt"})
         weight_map.update(dict.fromkeys(weights, file))
@@ -146,11 +132,10 @@ def _write_shards(shape: Shape, folder: Path, device: str, *, is_fp8: bool) -> N
     }
     if not shape.tie_word_embeddings:
         outer["lm_head.weight"] = matrix(shape.vocab_size, shape.hidden_size)
-    write(1, outer)
+    write("outer.safetensors", outer)
     del outer
-    for number, first in enumerate(firsts, start=2):
-        layers = range(first, min(first + SHARD_LAYERS, shape.num_hidden_layers))
-        write(number, {name: x for n in layers for name, x in _layer(shape, n, matrix, is_fp8=is_fp8).items()})
+    for layer in range(shape.num_hidden_layers):
+        write(f"layer-{layer}.safetensors", _layer(shape, layer, matrix, is_fp8=is_fp8))
     (folder / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
 
 
@@ -169,17 +154,8 @@ def _layer(
         ("mlp.down_proj", hidden, inner),
     ):
         values = matrix(rows, columns)
-        whole = f"{name}.{projection}"
-        weights |= _fp8(whole, values) if is_fp8 else {f"{whole}.weight": values}
+        stored = QUANTIZE(values.float())[0] if is_fp8 else {"weight": values}
+        weights |= {f"{name}.{projection}.{suffix}": tensor for suffix, tensor in stored.items()}
     for norm in ("input_layernorm", "post_attention_layernorm"):
         weights[f"{name}.{norm}.weight"] = torch.ones(hidden, dtype=torch.bfloat16)
     return weights
-
-
-def _fp8(name: str, values: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Quantises a matrix to e4m3 with one scale per row."""
-    scales = values.float().abs().amax(1, keepdim=True) / torch.finfo(torch.float8_e4m3fn).max
-    return {
-        f"{name}.weight": (values.float() / scales).to(torch.float8_e4m3fn),
-        f"{name}.weight_scale": scales.bfloat16(),
-    }

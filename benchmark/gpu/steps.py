@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from trunkline_server.backends.cuda.backend import CudaBackend
-from trunkline_server.backends.interface import Chunk, SamplingParams
+from trunkline_server.backends.interface import Chunk, Sampled, SamplingParams, SequenceFailure
 
 from gpu.shapes import Shape
 
@@ -18,43 +19,47 @@ WARM_STEPS = 3
 
 
 class Sequences:
-    """Sequences of random tokens on a backend, each with its own blocks."""
+    """Sequences on a backend, each with its own blocks. outcomes: of all steps so far, in order, by sequence.
 
-    def __init__(self, backend: CudaBackend, vocab_size: int) -> None:
+    in_flight: the most steps that run at once.
+    """
+
+    def __init__(self, backend: CudaBackend, in_flight: int = 2) -> None:
         self._backend = backend
-        self._random = np.random.default_rng(0)
-        self._vocab_size = vocab_size
+        self._in_flight = in_flight
         self._next_block = 0
-        self.lengths: dict[int, int] = {}
         self._num_blocks: dict[int, int] = {}
+        self.lengths: dict[int, int] = {}
+        self.outcomes: defaultdict[int, list[Sampled | SequenceFailure]] = defaultdict(list)
 
-    def start(self, sequence_id: int, num_tokens: int) -> None:
-        tokens = self._random.integers(2, self._vocab_size, num_tokens).tolist()
-        self._backend.start(sequence_id, tokens, num_tokens, SamplingParams())
-        self.lengths[sequence_id], self._num_blocks[sequence_id] = num_tokens, 0
+    def start(self, sequence_id: int, tokens: list[int], params: SamplingParams | None = None) -> None:
+        self._backend.start(sequence_id, tokens, len(tokens), params or SamplingParams())
+        self.lengths[sequence_id], self._num_blocks[sequence_id] = len(tokens), 0
 
-    def chunk(self, sequence_id: int, first: int, num_tokens: int, sample: bool) -> Chunk:
-        needed = -(-(first + num_tokens) // self._backend.info.block_size) - self._num_blocks[sequence_id]
-        blocks = range(self._next_block, self._next_block + max(0, needed))
-        self._next_block += len(blocks)
-        self._num_blocks[sequence_id] += len(blocks)
-        return Chunk(sequence_id, first, num_tokens, blocks, sample)
+    def start_random(self, sequence_id: int, num_tokens: int, vocab_size: int) -> None:
+        """Starts a sequence of random tokens that depend only on its id."""
+        generator = np.random.default_rng(sequence_id)
+        self.start(sequence_id, generator.integers(2, vocab_size, num_tokens).tolist())
 
     def prefill(self, sequence_id: int) -> None:
-        """Computes the prompt in the largest chunks, with two steps in flight, and samples the first output token."""
+        """Begins the steps of the prompt, in the largest chunks, of which the last one samples an output token."""
         length, most = self.lengths[sequence_id], self._backend.info.max_step_tokens
         for first in range(0, length, most):
             num_tokens = min(most, length - first)
-            self._begin([self.chunk(sequence_id, first, num_tokens, first + num_tokens == length)])
-        self._drain()
+            self._begin([self._chunk(sequence_id, first, num_tokens, first + num_tokens == length)])
         self.lengths[sequence_id] += 1
 
     def decode(self, num_steps: int) -> None:
-        """Runs decode steps for all sequences, two in flight."""
+        """Runs decode steps for all sequences to their end."""
         for _ in range(num_steps):
-            self._begin([self.chunk(number, length - 1, 1, True) for number, length in self.lengths.items()])
+            self._begin([self._chunk(number, length - 1, 1, True) for number, length in self.lengths.items()])
             self.lengths = {number: length + 1 for number, length in self.lengths.items()}
-        self._drain()
+        self.drain()
+
+    def drain(self) -> None:
+        """Waits for the steps that were begun."""
+        while self._backend.num_steps_in_flight:
+            self._finish()
 
     def end(self) -> None:
         for sequence_id in self.lengths:
@@ -62,23 +67,30 @@ class Sequences:
         self.lengths.clear()
         self._next_block = 0
 
+    def _chunk(self, sequence_id: int, first: int, num_tokens: int, sample: bool) -> Chunk:
+        needed = -(-(first + num_tokens) // self._backend.info.block_size) - self._num_blocks[sequence_id]
+        blocks = range(self._next_block, self._next_block + max(0, needed))
+        self._next_block += len(blocks)
+        self._num_blocks[sequence_id] += len(blocks)
+        return Chunk(sequence_id, first, num_tokens, blocks, sample)
+
     def _begin(self, chunks: Sequence[Chunk]) -> None:
-        if self._backend.num_steps_in_flight == 2:
-            self._backend.finish()
+        if self._backend.num_steps_in_flight == self._in_flight:
+            self._finish()
         self._backend.begin(chunks)
 
-    def _drain(self) -> None:
-        while self._backend.num_steps_in_flight:
-            self._backend.finish()
+    def _finish(self) -> None:
+        for outcome in self._backend.finish():
+            self.outcomes[outcome.sequence_id].append(outcome)
 
 
 def measure_decode(
     backend: CudaBackend, shape: Shape, batch: int, context: int, num_steps: int, limits: dict[str, float]
 ) -> dict[str, Any]:
     """Measures tokens per second, and the least bytes that a step must read as a share of the card's bandwidth."""
-    sequences = Sequences(backend, shape.vocab_size)
+    sequences = Sequences(backend)
     for number in range(batch):
-        sequences.start(number, context)
+        sequences.start_random(number, context, shape.vocab_size)
         sequences.prefill(number)
     sequences.decode(WARM_STEPS if num_steps > 1 else 0)
     began = time.perf_counter()
@@ -105,10 +117,11 @@ def measure_prefill(
     """Measures tokens per second of one prompt, and its operations as a share of the card's rate."""
     best = float("inf")
     for number in range(repeats + 1):
-        sequences = Sequences(backend, shape.vocab_size)
-        sequences.start(number, num_tokens)
+        sequences = Sequences(backend)
+        sequences.start_random(number, num_tokens, shape.vocab_size)
         began = time.perf_counter()
         sequences.prefill(number)
+        sequences.drain()
         if number:
             best = min(best, time.perf_counter() - began)
         sequences.end()
@@ -125,8 +138,8 @@ def measure_idle(backend: CudaBackend, shape: Shape, context: int, num_steps: in
     """Measures the share of time in which the device is idle during decode at batch 1, by the device's own clock."""
     from torch.profiler import ProfilerActivity, profile
 
-    sequences = Sequences(backend, shape.vocab_size)
-    sequences.start(0, context)
+    sequences = Sequences(backend)
+    sequences.start_random(0, context, shape.vocab_size)
     sequences.prefill(0)
     sequences.decode(WARM_STEPS)
     with profile(activities=[ProfilerActivity.CUDA]) as trace:

@@ -1,7 +1,5 @@
 """Checks that a reply has the same bytes whatever else the server does, through launcher, router and shard.
 
-PYTHONPATH=benchmark:server python -m gpu.traffic --launcher PATH --model DIR --vocab-size N [--size tiny]
-
 Requests of many kinds are recorded one at a time. They are then repeated from the prefix cache, among random other
 requests that share prefixes or disconnect, after the shard is killed, and on servers with other chunk sizes. Texts,
 tokens, logprobs and finish reasons must be the same JSON.
@@ -9,26 +7,22 @@ tokens, logprobs and finish reasons must be the same JSON.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import http.client
 import json
 import os
 import random
 import signal
-import sys
-import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from gpu.lines import Lines
-from gpu.process import phase_lines
-from gpu.requests import is_ready, prompt, serving
+from gpu.requests import prompt, serving
 
 TIMEOUT_S = 240.0
 RETRY_S = 0.1
@@ -77,44 +71,30 @@ TINY = Size(
 # For Triton's interpreter, which takes half a second for a step.
 LEAST = replace(TINY, lengths=(20, 70), num_output=2, others=2, chunk_tokens=(64,))
 SIZES = {"large": LARGE, "tiny": TINY, "least": LEAST}
-
-
-@dataclass(frozen=True)
-class Recorded:
-    """A request whose every reply must equal its reply when sent alone."""
-
-    name: str
-    body: dict[str, Any]
+# Formats of K and V that are also checked on servers with other chunk sizes.
+CHUNKED_DTYPES = ("auto", "int8")
 
 
 class ShardLost(Exception):
     """The shard died before or while it worked on the request."""
 
 
-def recorded(size: Size, vocab_size: int) -> list[Recorded]:
-    found = []
+def recorded(size: Size, vocab_size: int) -> dict[str, dict[str, Any]]:
+    """Returns the bodies of requests, by name, whose every reply must equal that of the request sent alone."""
+    found = {}
     for number, length in enumerate(size.lengths):
         variant = VARIANTS[number % len(VARIANTS)]
-        body = {
+        found[f"{length} tokens, {json.dumps(variant)}"] = {
             "model": "bench", "prompt": prompt(7000 + number, length, vocab_size), "max_tokens": size.num_output,
             "logprobs": 3, "ignore_eos": True, **variant,
         }  # fmt: skip
-        found.append(Recorded(f"{length} tokens, {json.dumps(variant)}", body))
     return found
 
 
 def ask(port: int, body: dict[str, Any]) -> str:
     """Returns a reply's choices as JSON with sorted keys. Raises ShardLost or RuntimeError for an error."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=TIMEOUT_S)
-    try:
-        connection.request("POST", "/v1/completions", json.dumps(body), {"content-type": "application/json"})
-        response = connection.getresponse()
-        text = response.read().decode()
-    finally:
-        connection.close()
-    if response.status != 200:
-        _raise(response.status, text)
-    return json.dumps(json.loads(text)["choices"], sort_keys=True)
+    with _answer(port, body) as response:
+        return json.dumps(json.loads(response.read())["choices"], sort_keys=True)
 
 
 def ask_until_there(port: int, body: dict[str, Any], deadline_s: float = TIMEOUT_S) -> str:
@@ -131,24 +111,24 @@ def ask_until_there(port: int, body: dict[str, Any], deadline_s: float = TIMEOUT
 
 def ask_and_leave(port: int, body: dict[str, Any], num_events: int) -> None:
     """Streams a reply and closes the connection after `num_events` events."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=TIMEOUT_S)
-    try:
-        content = json.dumps({**body, "stream": True})
-        connection.request("POST", "/v1/completions", content, {"content-type": "application/json"})
-        response = connection.getresponse()
-        if response.status != 200:
-            _raise(response.status, response.read().decode())
+    with _answer(port, {**body, "stream": True}) as response:
         for _ in range(num_events):
             if not response.readline():
                 return
-    finally:
-        connection.close()
 
 
-def _raise(status: int, text: str) -> None:
+@contextlib.contextmanager
+def _answer(port: int, body: dict[str, Any]) -> Iterator[http.client.HTTPResponse]:
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=TIMEOUT_S)) as connection:
+        connection.request("POST", "/v1/completions", json.dumps(body), {"content-type": "application/json"})
+        response = connection.getresponse()
+        if response.status == 200:
+            yield response
+            return
+        text = response.read().decode()
     if any(code in text for code in SHARD_CODES):
         raise ShardLost(text)
-    raise RuntimeError(f"the server answered {status}: {text[:300]}")
+    raise RuntimeError(f"the server answered {response.status}: {text[:300]}")
 
 
 class Others:
@@ -245,77 +225,58 @@ class Others:
 class Comparison:
     """Compares replies with those that the requests had when sent alone."""
 
-    def __init__(self, lines: Lines, setting: str, requests: Sequence[Recorded]) -> None:
+    def __init__(self, lines: Lines, setting: str, requests: Mapping[str, dict[str, Any]]) -> None:
         self._lines, self._setting, self._requests = lines, setting, requests
         self._alone: dict[str, str] = {}
 
     def record(self, port: int) -> None:
         """Sends each request alone and records its reply."""
         began = time.monotonic()
-        self._alone = {request.name: ask(port, request.body) for request in self._requests}
+        self._alone = {name: ask(port, body) for name, body in self._requests.items()}
         total = sum(len(text) for text in self._alone.values())
         detail = f"{len(self._alone)} requests in {time.monotonic() - began:.1f} s, {total} bytes"
         self._lines.check(f"traffic: {self._setting}: recorded alone", holds=total > 0, detail=detail)
 
-    def check(self, port: int, what: str, *, at_once: int, patient: bool = False, detail: str = "") -> None:
+    def check(self, port: int, what: str, *, at_once: int, patient: bool = False) -> None:
         """Sends all requests again in another order, `at_once` at a time, and reports whether the replies are equal."""
         order = list(self._requests)
         random.Random(what).shuffle(order)
         one = ask_until_there if patient else ask
         try:
             with ThreadPoolExecutor(at_once) as pool:
-                found = list(pool.map(lambda request: one(port, request.body), order))
+                found = list(pool.map(lambda name: one(port, self._requests[name]), order))
         except (OSError, RuntimeError, ShardLost, http.client.HTTPException) as error:
-            self.say(what, [f"{type(error).__name__}: {error}"], detail)
+            self.say(what, [f"{type(error).__name__}: {error}"])
             return
         differing = [
-            _difference(request, self._alone[request.name], reply)
-            for request, reply in zip(order, found, strict=True)
-            if reply != self._alone[request.name]
+            _difference(name, self._alone[name], reply)
+            for name, reply in zip(order, found, strict=True)
+            if reply != self._alone[name]
         ]
-        self.say(what, differing, detail)
+        self.say(what, differing)
 
     def say(self, what: str, problems: Sequence[str], detail: str = "") -> None:
         text = "; ".join([*problems, detail] if detail else problems)
         self._lines.check(f"traffic: {self._setting}: {what}", holds=not problems, detail=text[:1500])
 
 
-def _difference(request: Recorded, alone: str, reply: str) -> str:
+def _difference(name: str, alone: str, reply: str) -> str:
     place = next((n for n, (a, b) in enumerate(zip(alone, reply, strict=False)) if a != b), min(len(alone), len(reply)))
     begin = max(0, place - 40)
-    return f"{request.name}: `{alone[begin : place + 40]}` alone, `{reply[begin : place + 40]}` here"
-
-
-def descendants(pid: int) -> Iterator[tuple[int, str]]:
-    """Yields the living descendants of a process with their command lines."""
-    parents: dict[int, list[int]] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError):
-                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-                parents.setdefault(parent, []).append(int(entry.name))
-    waiting = [pid]
-    while waiting:
-        for child in parents.get(waiting.pop(), []):
-            waiting.append(child)
-            with contextlib.suppress(OSError):
-                yield child, (Path("/proc") / str(child) / "cmdline").read_text().replace("\0", " ")
+    return f"{name}: `{alone[begin : place + 40]}` alone, `{reply[begin : place + 40]}` here"
 
 
 def kill_shard(launcher: int) -> bool:
     """Kills the shard of a launcher and returns whether there was one."""
-    found = [pid for pid, command in descendants(launcher) if "trunkline_server serve" in command]
-    for pid in found:
-        os.kill(pid, signal.SIGKILL)
-    return bool(found)
-
-
-def wait_until_ready(port: int, deadline_s: float = TIMEOUT_S) -> None:
-    ends = time.monotonic() + deadline_s
-    while not is_ready(port):
-        if time.monotonic() > ends:
-            raise RuntimeError(f"the server is not ready {deadline_s:.0f} s after its shard was killed")
-        time.sleep(RETRY_S)
+    found = False
+    for entry in Path("/proc").glob("[0-9]*"):
+        # A process may end meanwhile.
+        with contextlib.suppress(OSError):
+            parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            if parent == launcher and "trunkline_server" in (entry / "cmdline").read_text().split("\0"):
+                os.kill(int(entry.name), signal.SIGKILL)
+                found = True
+    return found
 
 
 def left_behind(port: int, deadline_s: float = 20.0) -> list[str]:
@@ -336,28 +297,21 @@ def left_behind(port: int, deadline_s: float = 20.0) -> list[str]:
         time.sleep(RETRY_S)
 
 
-def run(options: argparse.Namespace, lines: Lines) -> None:
-    size = SIZES[options.size]
-    requests = recorded(size, options.vocab_size)
-    beginnings = [request.body["prompt"] for request in requests]
-    comparison = Comparison(lines, f"K and V {options.kv_cache_dtype}", requests)
-    arguments = ["--backend", "cuda", "--kv-cache-dtype", options.kv_cache_dtype, *size.arguments]
-    with tempfile.TemporaryDirectory() as folder:
-        log = Path(folder) / "server.log"
-        try:
-            cut = [*arguments, "--max-batch-prefill-tokens", str(size.chunk_tokens[0])]
-            with serving(options.launcher, options.model, log, cut) as server:
-                _first_server(server, comparison, size, options.vocab_size, beginnings)
-            for tokens in size.chunk_tokens[1:] if options.chunks else ():
-                cut = [*arguments, "--max-batch-prefill-tokens", str(tokens)]
-                with serving(options.launcher, options.model, log, cut) as server:
-                    comparison.check(server.port, f"chunks of {tokens}, one at a time", at_once=1)
-                    with Others(server.port, size, options.vocab_size, beginnings, tokens) as others:
-                        comparison.check(server.port, f"chunks of {tokens}, among others", at_once=4)
-                        others.wait_until_busy()
-                    comparison.say(f"chunks of {tokens}: others were answered", others.problems(), str(others.counts))
-        finally:
-            print(log.read_text(errors="replace")[-6000:] if log.exists() else "no log", flush=True)
+def check(model: Path, vocab_size: int, launcher: Path, kv_cache_dtype: str, size: Size, lines: Lines) -> None:
+    requests = recorded(size, vocab_size)
+    beginnings = [body["prompt"] for body in requests.values()]
+    comparison = Comparison(lines, f"K and V {kv_cache_dtype}", requests)
+    arguments = ["--backend", "cuda", "--kv-cache-dtype", kv_cache_dtype, *size.arguments]
+    first, *others_tokens = size.chunk_tokens
+    with serving(launcher, model, [*arguments, "--max-batch-prefill-tokens", str(first)]) as server:
+        _first_server(server, comparison, size, vocab_size, beginnings)
+    for tokens in others_tokens if kv_cache_dtype in CHUNKED_DTYPES else ():
+        with serving(launcher, model, [*arguments, "--max-batch-prefill-tokens", str(tokens)]) as server:
+            comparison.check(server.port, f"chunks of {tokens}, one at a time", at_once=1)
+            with Others(server.port, size, vocab_size, beginnings, tokens) as others:
+                comparison.check(server.port, f"chunks of {tokens}, among others", at_once=4)
+                others.wait_until_busy()
+            comparison.say(f"chunks of {tokens}: others were answered", others.problems(), str(others.counts))
 
 
 def _first_server(
@@ -381,22 +335,5 @@ def _first_server(
     problems += [] if killed else ["there was no shard"]
     problems += [] if is_busy else ["the others were not busy"]
     comparison.say("a shard was killed", problems, str(others.counts))
-    wait_until_ready(port)
     comparison.check(port, "after the shard was killed, one at a time", at_once=1, patient=True)
     comparison.say("nothing is held without requests", left_behind(port))
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--launcher", type=Path, required=True)
-    parser.add_argument("--model", type=Path, required=True)
-    parser.add_argument("--vocab-size", type=int, required=True)
-    parser.add_argument("--kv-cache-dtype", default="auto")
-    parser.add_argument("--chunks", action="store_true", help="also check servers with other chunk sizes")
-    parser.add_argument("--size", choices=sorted(SIZES), default="large", help="amount of traffic")
-    run(parser.parse_args(), phase_lines())
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

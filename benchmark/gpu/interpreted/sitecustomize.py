@@ -2,7 +2,8 @@
 
 import os
 
-if os.environ.get("TRITON_INTERPRET") == "1" and os.environ.get("GPU_CHECK_PATCH_ONCE") == "1":
-    from gpu.interpreter import patch_once
+if os.environ.get("TRITON_INTERPRET") == "1":
+    from tests.cuda.quick_interpreter import make_once, patch_once
 
     patch_once()
+    make_once()

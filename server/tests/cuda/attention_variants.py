@@ -17,7 +17,6 @@ from trunkline_server.backends.cuda.kernels.attention_latent import (
 from trunkline_server.backends.cuda.kernels.attention_plan import SPLIT, SPLIT_ROWS, WHOLE_ROWS, _plan_kernel
 from trunkline_server.backends.cuda.kernels.attention_split import FEW_SPLITS, merge_kernel, merge_options, split_kernel
 from trunkline_server.backends.cuda.kernels.attention_whole import whole_kernel
-from trunkline_server.backends.cuda.kernels.gather_kv import _gather_kernel
 from trunkline_server.backends.cuda.kernels.hadamard import _transform_heads_kernel
 from trunkline_server.backends.cuda.kernels.kv_elements import FLOAT, FP8, INT4, INT8
 from trunkline_server.backends.cuda.kernels.rope_kv import _rope_and_write_kernel
@@ -29,8 +28,6 @@ _POINTERS = {
     **dict.fromkeys(("q", "k", "v", "x", "out", "scales", "means"), "*bf16"),
     **dict.fromkeys(("partial_mixed", "partial_sums", "sinks", "cos", "sin", "factors"), "*fp32"),
     **dict.fromkeys(("counts", "items", "split_items", "whole_items", "merge_rows", "positions", "slots"), "*i32"),
-    **dict.fromkeys(("elements", "keys", "values"), "*bf16"),
-    "table": "*i32",
     **dict.fromkeys(("query_begin", "context_length", "block_tables", "block_ids", "row_count"), "*i32"),
     "pieces": "*i64",
 }
@@ -109,7 +106,6 @@ def variants() -> list[Variant]:
         found.append(_variant(name, merge_kernel, options["num_warps"], **sizes, OUT=tl.bfloat16, HAS_SINKS=True))
     found += [
         _variant("transform heads", _transform_heads_kernel, 4, **heads, LOG_RUN=7, OUT=tl.bfloat16, ROWS=16),
-        _variant("gather", _gather_kernel, 8, **heads, BLOCK=64),
         _variant(
             "plan",
             _plan_kernel,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import torch
-from tests.cuda.quick_interpreter import make_once
+from tests.cuda.quick_interpreter import make_once, patch_once
 
 if TYPE_CHECKING:
     from tests.cuda.compiled import Compiled
@@ -21,15 +21,10 @@ if not torch.cuda.is_available() and os.environ.get("TRITON_INTERPRET") != "1":
     assert "triton" not in sys.modules, "imported before it was told to interpret"
     os.environ["TRITON_INTERPRET"] = "1"
 
-BENCHMARK = str(Path(__file__).resolve().parents[3] / "benchmark")
-
 
 @pytest.fixture(autouse=True, scope="session")
 def patched_once() -> None:
     """Patches once what Triton would patch for every launch, which would take most of the time."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(BENCHMARK)
-        from gpu.interpreter import patch_once
     patch_once()
     if not torch.cuda.is_available():
         make_once()

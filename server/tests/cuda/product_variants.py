@@ -11,7 +11,6 @@ from trunkline_server.backends.cuda.kernels import (
     activation,
     embedding,
     experts,
-    experts_grouped,
     grouped,
     head_linear,
     linear_dense,
@@ -100,25 +99,21 @@ def four_or_eight_bits(bits: int, group: int, block_t: int, *, num_stages: int =
     return _variant(name, linear_grouped._grouped_kernel, types, constants, num_stages=num_stages)
 
 
-def of_experts(num_rows: int) -> Variant:
-    types = {"x": "*bf16", "weight": "*bf16", "bias": "*fp32", "out": "*bf16"}
+def of_experts(num_rows: int, bits: int = 16, group: int = 0, **has: bool) -> Variant:
+    is_dense = bits == 16
+    types = {"x": "*bf16", "table": "*fp32", "bias": "*fp32", "order": "*i32", "begins": "*i32", "out": "*bf16"}
+    types["weight"] = "*bf16" if is_dense else "*u8" if bits == 4 or "e4m3" in has else "*i8"
+    types |= dict.fromkeys(("scales", "zeros", "minima"), "*bf16" if is_dense else "*fp16")
     constants = {
-        "HAS_BIAS": num_rows == experts.MANY_ROWS, "ROUTES_PER_ROW": 8, "OUT": tl.bfloat16, "EXPERTS": 128,
-        "BLOCK_N": experts.BLOCK_N, "BLOCK_T": num_rows, "BLOCK_K": experts.BLOCK_K,
+        **(experts.DENSE_CONSTANTS if is_dense else _groups(bits, group, **has)),
+        "HAS_BIAS": "table" in has or (is_dense and num_rows == experts.MANY_ROWS),
+        "ROUTES_PER_ROW": 8 if is_dense else 4, "DTYPE": tl.bfloat16, "OUT": tl.bfloat16,
+        "EXPERTS": 128 if is_dense else 32, "BLOCK_N": experts.BLOCK_N, "BLOCK_T": num_rows,
+        "BLOCK_K": experts.BLOCK_K if is_dense else 128,
     }  # fmt: skip
-    types |= {"order": "*i32", "begins": "*i32"}
-    return _variant(f"experts, {num_rows} rows", experts._product_kernel, types, constants)
-
-
-def of_grouped_experts(bits: int, group: int, num_rows: int, **has: bool) -> Variant:
-    types = {"x": "*bf16", "quants": "*u8" if bits == 4 or "e4m3" in has else "*i8", "table": "*fp32", "bias": "*fp32"}
-    types |= {"order": "*i32", "begins": "*i32", "out": "*bf16"} | dict.fromkeys(("scales", "zeros", "minima"), "*fp16")
-    constants = {
-        **_groups(bits, group, **has), "HAS_BIAS": "table" in has, "ROUTES_PER_ROW": 4, "DTYPE": tl.bfloat16,
-        "OUT": tl.bfloat16, "EXPERTS": 32, "BLOCK_N": experts.BLOCK_N, "BLOCK_T": num_rows, "BLOCK_K": 128,
-    }  # fmt: skip
-    name = f"experts of {bits} bits, groups of {group}, {num_rows} rows, {sorted(has)}"
-    return _variant(name, experts_grouped._grouped_product_kernel, types, constants, num_stages=4)
+    format = "" if is_dense else f" of {bits} bits, groups of {group}"
+    name = f"experts{format}, {num_rows} rows{'' if is_dense else f', {sorted(has)}'}"
+    return _variant(name, experts._product_kernel, types, constants, num_stages=3 if is_dense else 4)
 
 
 def _groups(bits: int, group: int, **has: bool) -> dict[str, Any]:
@@ -127,10 +122,12 @@ def _groups(bits: int, group: int, **has: bool) -> dict[str, Any]:
 
 
 def _norms(row: dict[str, Any]) -> Iterator[Variant]:
-    floats = {"x": "*bf16", "weight": "*fp32", "out": "*bf16", "eps": "fp32"}
-    yield _variant("rms_norm", norm._rms_norm_kernel, floats, row, num_warps=8)
-    floats |= {"residual": "*fp32", "total": "*fp32"}
-    floats |= dict.fromkeys(("bias", "weight_scales", "row_scales"), "*fp32")
+    floats = {"x": "*bf16", "out": "*bf16", "eps": "fp32"}
+    floats |= dict.fromkeys(("weight", "bias", "residual", "total", "weight_scales", "row_scales"), "*fp32")
+    plain = {**row, "IS_CENTRED": False, "HAS_BIAS": False}
+    yield _variant("rms_norm", norm._norm_kernel, floats, plain, num_warps=8)
+    centred = {**row, "IS_CENTRED": True, "HAS_BIAS": True}
+    yield _variant("layer_norm", norm._norm_kernel, floats | {"x": "*fp32"}, centred, num_warps=8)
     sums = {**row, "HAS_BIAS": False, "HAS_SCALES": False, "DELTA": tl.bfloat16}
     for splits, delta in ((1, "*bf16"), (2, "*fp32")):
         types = {**floats, "delta": delta}
@@ -164,9 +161,9 @@ def variants() -> Iterator[Variant]:
     yield from _norms(row)
     yield of_experts(experts.FEW_ROWS)
     yield of_experts(experts.MANY_ROWS)
-    yield of_grouped_experts(4, 32, experts.FEW_ROWS, table=True)
-    yield of_grouped_experts(4, 128, experts.MANY_ROWS, zeros=True)
-    yield of_grouped_experts(8, 2048, experts.MANY_ROWS, e4m3=True)
+    yield of_experts(experts.FEW_ROWS, 4, 32, table=True)
+    yield of_experts(experts.MANY_ROWS, 4, 128, zeros=True)
+    yield of_experts(experts.MANY_ROWS, 8, 2048, e4m3=True)
     types = {"logits": "*bf16", "row_entry": "*i32", "weights": "*fp32", "experts": "*i32", "bias": "*fp32"}
     constants = {"NUM_USED": 8, "RENORMALISE": True, "EXPERTS": 128}
     plain = {"SIGMOID": False, "HAS_BIAS": False, "GROUPS": 1, "USED_GROUPS": 1}
@@ -183,20 +180,18 @@ def variants() -> Iterator[Variant]:
     types = {"outputs": "*fp32", "weights": "*fp32", "places": "*i32", "row_entry": "*i32", "out": "*bf16"}
     constants = {"NUM_USED": 8, "OUT": tl.bfloat16, "BLOCK": 1024}
     yield _variant("combine", experts._combine_kernel, types, constants)
-    types = {"gate": "*bf16", "up": "*bf16", "out": "*bf16"}
-    constants = {"KIND": activation.GELU.value, "HAS_UP": True, **row, "BLOCK": 1024}
+    types = {"x": "*bf16", "factors": "*bf16", "out": "*bf16", "alpha": "fp32", "limit": "fp32"}
+    constants = {"KIND": activation.GELU.value, "HAS_FACTORS": True, **row, "BLOCK": 1024}
     yield _variant("gelu_mul", activation._activation_kernel, types, constants)
-    clamp = {"alpha": "fp32", "limit": "fp32"}
-    yield _variant("clamped_swiglu", activation._clamped_swiglu_kernel, types | clamp, {**row, "BLOCK": 1024})
-    constants = {"KIND": activation.RELU_SQUARED.value, "HAS_UP": False, **row, "BLOCK": 1024}
+    constants |= {"KIND": activation._CLAMPED.value}
+    yield _variant("clamped_swiglu", activation._activation_kernel, types, constants)
+    constants = {"KIND": activation.RELU_SQUARED.value, "HAS_FACTORS": False, **row, "BLOCK": 1024}
     yield _variant("relu_squared", activation._activation_kernel, types, constants)
     constants |= {"KIND": activation.GELU_ERF.value}
     yield _variant("gelu_erf", activation._activation_kernel, types, constants)
     types = {"x": "*bf16", "query_begin": "*i32", "out": "*bf16"}
     constants = {"OUT": tl.bfloat16, "ROWS": 8, "COLUMNS": 128}
     yield _variant("mean", mean._mean_kernel, types, constants)
-    types = {"x": "*fp32", "weight": "*fp32", "bias": "*fp32", "out": "*bf16", "eps": "fp32"}
-    yield _variant("layer_norm", norm._layer_norm_kernel, types, {"HAS_BIAS": True, **row}, num_warps=8)
     types = {"token_ids": "*i32", "weight": "*bf16", "out": "*fp32"}
     yield _variant("embedding", embedding._embedding_kernel, types, {"BLOCK": 1024})
     types = {"x": "*bf16", "given_scale": "*fp32", "out": "*fp8e4nv", "scales": "*fp32", "limit": "fp32"}

@@ -35,10 +35,10 @@ def variants() -> Iterator[Variant]:
     types = {"x": "*bf16", "parameters": "*fp32", "out": "*fp32"}
     for name, is_decay in (("softplus", False), ("decay", True)):
         yield _variant(name, recurrence._step_kernel, types, {"IS_DECAY": is_decay, "BLOCK": 1024})
-    types = {"gate": "*bf16", "up": "*fp32", "out": "*fp32"}
-    constants = {"KIND": activation.SIGMOID.value, "HAS_UP": False, "OUT": tl.float32, "BLOCK": 1024}
+    types = {"x": "*bf16", "factors": "*fp32", "out": "*fp32", "alpha": "fp32", "limit": "fp32"}
+    constants = {"KIND": activation.SIGMOID.value, "HAS_FACTORS": False, "OUT": tl.float32, "BLOCK": 1024}
     yield _variant("sigmoid", activation._activation_kernel, types, constants)
-    constants |= {"KIND": activation.IDENTITY.value, "HAS_UP": True}
+    constants |= {"KIND": activation.IDENTITY.value, "HAS_FACTORS": True}
     yield _variant("mul", activation._activation_kernel, types, constants)
     types = {"x": "*fp32", "weight": "*fp32", "out": "*fp32", "eps": "fp32"}
     constants = {"HAS_WEIGHT": False, "OUT": tl.float32, "HEADS": 32, "BLOCK": 128}

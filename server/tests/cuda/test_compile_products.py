@@ -14,7 +14,6 @@ _PRODUCTS = (
     "_gated_kernel",
     "_grouped_kernel",
     "_product_kernel",
-    "_grouped_product_kernel",
 )
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from trunkline_server.backends.cuda.kernels.activation import clamped_swiglu, silu_mul
+from trunkline_server.backends.cuda.kernels.activation import SILU, activate, clamped_swiglu
 from trunkline_server.backends.cuda.kernels.experts import combine, expert_product, route
+from trunkline_server.backends.cuda.weights import DenseWeight
 from trunkline_server.backends.reference.ops import _activated
 from trunkline_server.models.ops import ClampedSwiglu
 
@@ -29,10 +30,14 @@ def mixture(
     biases = [torch.randn(NUM_EXPERTS, size, generator=generator).to(x) for size in (2 * INNER, WIDTH)]
     both_bias, down_bias = biases if activation is not None else (None, None)
     routes = route(logits, row_entry, num_used, renormalise=renormalise)
-    inner = expert_product(x, both, routes, is_sorted=False, out_dtype=x.dtype, bias=both_bias)
+    inner_weight, down_weight = (
+        DenseWeight.of("w", values.flatten(0, 1), None if bias is None else bias.flatten())
+        for values, bias in ((both, both_bias), (down, down_bias))
+    )
+    inner = expert_product(x, inner_weight, routes, is_sorted=False, out_dtype=x.dtype)
     gate, up = inner.chunk(2, dim=1)
-    hidden = silu_mul(gate, up) if activation is None else clamped_swiglu(gate, up, activation)
-    parts = expert_product(hidden, down, routes, is_sorted=True, out_dtype=torch.float32, bias=down_bias)
+    hidden = activate(SILU, gate, up) if activation is None else clamped_swiglu(gate, up, activation)
+    parts = expert_product(hidden, down_weight, routes, is_sorted=True, out_dtype=torch.float32)
     found = combine(parts, routes, row_entry, x.dtype)
     expected = torch.zeros_like(x)
     masses = logits.double().softmax(-1)

@@ -19,8 +19,7 @@ from trunkline_server.backends.cuda import flash
 from trunkline_server.backends.cuda.backend import CudaBackend
 from trunkline_server.backends.cuda.build import build
 from trunkline_server.backends.cuda.device import CudaDevice
-from trunkline_server.backends.cuda.flash import FlashAttention, LongChunk, find_flash
-from trunkline_server.backends.cuda.kernels.gather_kv import gather_kv
+from trunkline_server.backends.cuda.flash import FlashAttention, LongChunk, find_flash, gather_kv
 from trunkline_server.backends.cuda.kv_pool import KvFormat, KvLayout
 from trunkline_server.backends.cuda.runner import StepRunner
 from trunkline_server.backends.cuda.step_input import StepShape

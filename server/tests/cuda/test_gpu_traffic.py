@@ -79,7 +79,7 @@ def test_the_shard_is_killed_while_it_works_for_other_clients(
 
     size = replace(traffic.LEAST, others=NUM_OTHERS)
     requests = traffic.recorded(size, 100)
-    bodies = [request.body for request in requests]
+    bodies = list(requests.values())
     lock, released, at_kill = threading.Lock(), threading.Event(), []
     counts = {"begun": 0, "answered": 0}
 
@@ -115,14 +115,14 @@ def test_the_shard_is_killed_while_it_works_for_other_clients(
         return True
 
     for name, stand_in in {
-        "ask": ask, "ask_and_leave": lambda *_: None, "kill_shard": kill, "wait_until_ready": lambda _port: None,
+        "ask": ask, "ask_and_leave": lambda *_: None, "kill_shard": kill,
         "left_behind": lambda _port: [], "Others": Counted,
     }.items():  # fmt: skip
         monkeypatch.setattr(traffic, name, stand_in)
     lines = Lines(tmp_path / "results.jsonl", "traffic")
     server = SimpleNamespace(port=0, process=SimpleNamespace(pid=0))
     comparison = traffic.Comparison(lines, "auto", requests)
-    traffic._first_server(server, comparison, size, 100, [request.body["prompt"] for request in requests])
+    traffic._first_server(server, comparison, size, 100, [body["prompt"] for body in bodies])
     found = [json.loads(line) for line in lines.path.read_text().splitlines()]
     failed = [line["name"].rsplit(": ", 1)[1] for line in found if not line["holds"]]
     if is_answered:

@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from trunkline_server.backends.cuda.kernels.gather_kv import gather_kv
-
 if TYPE_CHECKING:
     from trunkline_server.backends.cuda.kv_pool import KvLayout, KvPool
     from trunkline_server.backends.cuda.step_input import Entry
@@ -90,6 +88,21 @@ class FlashAttention:
         mixed = found[0] if isinstance(found, tuple) else found
         assert isinstance(mixed, torch.Tensor)
         out[chunk.begin : chunk.end].copy_(mixed.reshape(num_rows, -1))
+
+
+def gather_kv(pool: KvPool, layer: int, table: torch.Tensor, num_positions: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns K and V [num_positions, G, D] of a layer, in the pool's dtype, which must have no scales.
+
+    table: i32, the blocks of these positions in order. Reads and writes each element of these blocks once.
+    """
+    layout = pool.layout
+    assert not pool.format.has_scales, "cannot gather elements with scales"
+    heads = layout.num_kv_heads, layout.block_size, layout.head_size
+    elements, size = pool.elements(layer), layout.values_offset
+    parts = elements[:, :size], elements[:, size : 2 * size]
+    blocks = table[: -(-num_positions // layout.block_size)]
+    gathered = [x.view(len(x), *heads).transpose(1, 2).index_select(0, blocks).flatten(0, 1) for x in parts]
+    return gathered[0][:num_positions], gathered[1][:num_positions]
 
 
 def find_flash(

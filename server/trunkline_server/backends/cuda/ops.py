@@ -14,29 +14,16 @@ import torch
 import triton.language as tl
 
 from trunkline_server.backends.cuda.flash import FlashAttention, LongChunk
+from trunkline_server.backends.cuda.kernels import activation as activations
 from trunkline_server.backends.cuda.kernels import recurrence as recurrences
-from trunkline_server.backends.cuda.kernels.activation import (
-    GELU,
-    SILU,
-    clamped_swiglu,
-    gelu,
-    gelu_erf,
-    gelu_mul,
-    mul,
-    relu_squared,
-    sigmoid,
-    silu,
-    silu_mul,
-)
+from trunkline_server.backends.cuda.kernels.activation import activate
 from trunkline_server.backends.cuda.kernels.attention import AttentionSpace, paged_attention
 from trunkline_server.backends.cuda.kernels.attention_latent import latent_attention
 from trunkline_server.backends.cuda.kernels.attention_plan import AttentionPlan, AttentionStep
 from trunkline_server.backends.cuda.kernels.embedding import embedding
-from trunkline_server.backends.cuda.kernels.experts import Routes, combine, expert_product, route
-from trunkline_server.backends.cuda.kernels.experts_grouped import grouped_expert_product
-from trunkline_server.backends.cuda.kernels.head import head
+from trunkline_server.backends.cuda.kernels.experts import combine, expert_product, route
 from trunkline_server.backends.cuda.kernels.head_linear import head_linear
-from trunkline_server.backends.cuda.kernels.linear import library_linear, unsummed_linear
+from trunkline_server.backends.cuda.kernels.linear import library_linear, linear, unsummed_linear
 from trunkline_server.backends.cuda.kernels.linear_gated import gated_linear, is_gated
 from trunkline_server.backends.cuda.kernels.mean import mean
 from trunkline_server.backends.cuda.kernels.norm import add_rms_norm, head_l2_norm, head_rms_norm, layer_norm, rms_norm
@@ -44,7 +31,6 @@ from trunkline_server.backends.cuda.kernels.product import Unsummed, summed
 from trunkline_server.backends.cuda.kernels.rope_kv import RopeTables, rope_and_write_kv
 from trunkline_server.backends.cuda.kernels.short_conv import short_conv
 from trunkline_server.backends.cuda.kv_pool import KvPool
-from trunkline_server.backends.cuda.quantized.grouped import GroupedWeight
 from trunkline_server.backends.cuda.step_input import StepTensors
 from trunkline_server.backends.cuda.weights import DenseWeight, DeviceWeight, DeviceWeights
 from trunkline_server.models.ops import Experts, Recurrence, RecurrenceOperands, Rope
@@ -83,10 +69,6 @@ class Product:
             multiply = library_linear if self.is_fast else unsummed_linear
             self._result = multiply(self.x, self.matrix, has_bias=self.has_bias)
         return self._result
-
-    def gated(self, kind: tl.constexpr) -> torch.Tensor:
-        """Returns activation(gate) * up of both halves, without the product itself."""
-        return gated_linear(self.x, self.matrix, kind, has_bias=self.has_bias)
 
     def summed(self) -> torch.Tensor:
         self._result = summed(self.unsummed())
@@ -261,18 +243,16 @@ class CudaOps:
         return self._long
 
     def silu_mul(self, gate: Value, up: Value) -> Value:
-        product = _gated_product(gate, up)
-        return silu_mul(dense(gate), dense(up)) if product is None else product.gated(SILU)
+        return _gated(activations.SILU, gate, up)
 
     def gelu_mul(self, gate: Value, up: Value) -> Value:
-        product = _gated_product(gate, up)
-        return gelu_mul(dense(gate), dense(up)) if product is None else product.gated(GELU)
+        return _gated(activations.GELU, gate, up)
 
     def gelu(self, x: Value) -> Value:
-        return gelu(dense(x))
+        return activate(activations.GELU, dense(x))
 
     def relu_squared(self, x: Value) -> Value:
-        return relu_squared(dense(x))
+        return activate(activations.RELU_SQUARED, dense(x))
 
     def experts(self, x: Value, router_logits: Value, experts: Experts) -> Value:
         x, row_entry = dense(x), self.step.row_entry
@@ -282,23 +262,16 @@ class CudaOps:
             sigmoid=experts.sigmoid, choice_bias=bias, num_groups=experts.num_groups,
             num_used_groups=experts.num_used_groups,
         )  # fmt: skip
-        both = self._expert_product(x, experts.gate, routes, is_sorted=False, out_dtype=x.dtype)
+        # One matrix has those of all experts, and gate and up of an expert are joined in it.
+        joined, down = (self.model.weights.matrix(names[0])[0] for names in (experts.gate, experts.down))
+        both = expert_product(x, joined, routes, is_sorted=False, out_dtype=x.dtype)
         gate, up = both.chunk(2, dim=1)
-        activation = experts.activation
-        hidden = silu_mul(gate, up) if activation is None else clamped_swiglu(gate, up, activation)
-        parts = self._expert_product(hidden, experts.down, routes, is_sorted=True, out_dtype=torch.float32)
+        if experts.activation is None:
+            hidden = activate(activations.SILU, gate, up)
+        else:
+            hidden = activations.clamped_swiglu(gate, up, experts.activation)
+        parts = expert_product(hidden, down, routes, is_sorted=True, out_dtype=torch.float32)
         return combine(parts, routes, row_entry, x.dtype)
-
-    def _expert_product(
-        self, x: torch.Tensor, names: Sequence[str], routes: Routes, *, is_sorted: bool, out_dtype: torch.dtype
-    ) -> torch.Tensor:
-        """Multiplies with the matrix of all experts, in which gate and up of an expert are joined."""
-        matrix, _, _ = self.model.weights.matrix(names[0])
-        if isinstance(matrix, GroupedWeight):
-            return grouped_expert_product(x, matrix, routes, is_sorted=is_sorted, out_dtype=out_dtype)
-        assert isinstance(matrix, DenseWeight), "the loader makes no others"
-        stack = matrix.values.view(len(names), -1, matrix.num_inputs)
-        return expert_product(x, stack, routes, is_sorted=is_sorted, out_dtype=out_dtype, bias=matrix.bias)
 
     def sigmoid_scale(self, x: Value, gate: Value) -> Value:
         x = dense(x)
@@ -320,23 +293,23 @@ class CudaOps:
         return embedding(is_second.int().clamp(max=matrix.num_outputs - 1), matrix)
 
     def gelu_erf(self, x: Value) -> Value:
-        return gelu_erf(dense(x))
+        return activate(activations.GELU_ERF, dense(x))
 
     def tanh(self, x: Value) -> Value:
         x = dense(x)
         return torch.tanh(x.float()).to(x.dtype)
 
     def mul(self, x: Value, y: Value) -> Value:
-        return mul(dense(x), dense(y))
+        return activate(activations.IDENTITY, dense(y), dense(x))
 
     def columns(self, x: Value, begin: int, end: int) -> Value:
         return dense(x)[:, begin:end]
 
     def silu(self, x: Value) -> Value:
-        return silu(dense(x))
+        return activate(activations.SILU, dense(x))
 
     def sigmoid(self, x: Value) -> Value:
-        return sigmoid(dense(x))
+        return activate(activations.SIGMOID, dense(x), out_dtype=torch.float32)
 
     def head_l2_norm(self, x: Value, eps: float, head_size: int) -> Value:
         return head_l2_norm(dense(x), eps, head_size)
@@ -384,14 +357,19 @@ class CudaOps:
     def logits(self, x: Value, weight: str, soft_cap: float | None = None) -> Value:
         matrix, _, _ = self.model.weights.matrix(weight)
         out = self.model.logits[: self.step.shape.num_logits]
-        return head(dense(x), self.step.sampling_rows, matrix, soft_cap, is_fast=self.model.is_fast, out=out)
+        rows = torch.index_select(dense(x), 0, self.step.sampling_rows)
+        if self.model.is_fast:
+            return out.copy_(library_linear(rows, matrix, soft_cap=soft_cap, out_dtype=torch.float32))
+        return linear(rows, matrix, soft_cap=soft_cap, out=out)
 
 
-def _gated_product(gate: Value, up: Value) -> Product | None:
-    """Returns the product whose halves gate and up are, if one launch can compute it and the activation."""
-    if not (isinstance(gate, Part) and isinstance(up, Part) and gate.product is up.product and gate.begin < up.begin):
-        return None
-    return None if gate.product.is_fast or not is_gated(gate.product.matrix) else gate.product
+def _gated(kind: tl.constexpr, gate: Value, up: Value) -> torch.Tensor:
+    """Computes activation(gate) * up, in one launch with the product if they are the halves of one that allows it."""
+    if isinstance(gate, Part) and isinstance(up, Part) and gate.product is up.product and gate.begin < up.begin:
+        product = gate.product
+        if not product.is_fast and is_gated(product.matrix):
+            return gated_linear(product.x, product.matrix, kind, has_bias=product.has_bias)
+    return activate(kind, dense(gate), dense(up))
 
 
 def _unrotated(x: Value) -> torch.Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -57,16 +56,6 @@ class AttentionSpace:
         return shape.num_heads * (shape.head_size + 2) * 4
 
 
-@dataclass(frozen=True, slots=True)
-class _Launch:
-    """The arguments that both kernels share."""
-
-    step: tuple[object, ...]
-    pool: tuple[object, ...]
-    scalars: tuple[object, ...]
-    constants: dict[str, object]
-
-
 def paged_attention(
     query: torch.Tensor,
     pool: KvPool,
@@ -97,22 +86,23 @@ def paged_attention(
     if num_rows == 0:
         return out
     num_stages = stages_of(card_of(query.device), pool.format.value, shape.head_size)
-    launch = _launch(query, pool, layer, step, plan, scale, soft_cap)
+    stored, scalars, constants = _shared_arguments(query, pool, layer, plan, scale, soft_cap)
     has_sinks, sink_values = sinks is not None, space.sums if sinks is None else sinks
     if plan.max_partial_rows > 0:
         split_kernel[(_SPLIT_PROGRAMS * num_programs(query.device),)](
-            query, space.mixed, space.sums, plan.counts, plan.split_items, step.block_tables, *launch.pool,
-            query.stride(0), step.block_tables.stride(0), shape.num_heads, *launch.scalars,
-            **launch.constants, ROWS=SPLIT_ROWS, num_warps=SPLIT_ROWS // _WARP_ROWS, num_stages=num_stages,
+            query, space.mixed, space.sums, plan.counts, plan.split_items, step.block_tables, *stored,
+            query.stride(0), step.block_tables.stride(0), shape.num_heads, *scalars,
+            **constants, ROWS=SPLIT_ROWS, num_warps=SPLIT_ROWS // _WARP_ROWS, num_stages=num_stages,
             enable_fp_fusion=False, **overlap(query.device),
         )  # fmt: skip
         merge_splits(out, space.mixed, space.sums, plan, sinks)
     if not decode_only:
         num_tiles = plan.max_whole_items(num_rows, num_entries)
         whole_kernel[(num_tiles * shape.num_kv_heads,)](
-            query, out, sink_values, plan.counts, plan.whole_items, *launch.step, *launch.pool,
-            query.stride(0), out.stride(0), step.block_tables.stride(0), shape.num_kv_heads, *launch.scalars,
-            **launch.constants, HAS_SINKS=has_sinks, OUT=TRITON_DTYPES[out.dtype], ROWS=shape.whole_rows,
+            query, out, sink_values, plan.counts, plan.whole_items, step.query_begin,
+            step.context_length, step.block_tables, *stored,
+            query.stride(0), out.stride(0), step.block_tables.stride(0), shape.num_kv_heads, *scalars,
+            **constants, HAS_SINKS=has_sinks, OUT=TRITON_DTYPES[out.dtype], ROWS=shape.whole_rows,
             num_warps=shape.whole_rows // _WARP_ROWS, num_stages=num_stages, enable_fp_fusion=False,
             **overlap(query.device),
         )  # fmt: skip
@@ -138,41 +128,32 @@ def stages_of(card: Card, format: str, head_size: int) -> int:
     return 1
 
 
-def _launch(
-    query: torch.Tensor,
-    pool: KvPool,
-    layer: int,
-    step: AttentionStep,
-    plan: AttentionPlan,
-    scale: float,
-    soft_cap: float | None,
-) -> _Launch:
+def _shared_arguments(
+    query: torch.Tensor, pool: KvPool, layer: int, plan: AttentionPlan, scale: float, soft_cap: float | None
+) -> tuple[tuple[torch.Tensor, ...], tuple[float, ...], dict[str, object]]:
+    """Returns the tensors with K and V, the numbers and the constants that both kernels take."""
     layout, shape = pool.layout, plan.shape
     assert (layout.num_kv_heads, layout.head_size) == (shape.num_kv_heads, shape.head_size), (
         "heads of pool and plan differ"
     )
     means = query if pool.key_scaling is None else pool.key_scaling.means[layer]
-    return _Launch(
-        step=(step.query_begin, step.context_length, step.block_tables),
-        pool=(pool.elements(layer), pool.scales(layer), means),
-        scalars=(
-            layout.piece_elements, layout.piece_scales, layout.values_offset,
-            layout.num_kv_heads * layout.block_size, layout.first_keys_offset, layout.first_scales_offset,
-            means.stride(0), scale, soft_cap or 1.0, plan.window or 0,
-        ),
-        constants={
-            "GROUP": shape.group,
-            "D": shape.head_size,
-            "D_PAD": 1 << (shape.head_size - 1).bit_length(),
-            "BLOCK": layout.block_size,
-            "KIND": KINDS[pool.format.value],
-            "DTYPE": TRITON_DTYPES[query.dtype],
-            "TILE": TILE_POSITIONS.value,
-            "SPLIT": SPLIT,
-            "HAS_WINDOW": plan.window is not None,
-            "HAS_CAP": soft_cap is not None,
-            # With a cap, scores are not relative to each other, so keys have no mean to subtract.
-            "MOVED": pool.key_scaling is not None and soft_cap is None,
-            "SEES_ALL": plan.sees_all,
-        },
+    scalars = (
+        layout.piece_elements, layout.piece_scales, layout.values_offset, layout.num_kv_heads * layout.block_size,
+        layout.first_keys_offset, layout.first_scales_offset, means.stride(0), scale, soft_cap or 1.0, plan.window or 0,
     )  # fmt: skip
+    constants: dict[str, object] = {
+        "GROUP": shape.group,
+        "D": shape.head_size,
+        "D_PAD": 1 << (shape.head_size - 1).bit_length(),
+        "BLOCK": layout.block_size,
+        "KIND": KINDS[pool.format.value],
+        "DTYPE": TRITON_DTYPES[query.dtype],
+        "TILE": TILE_POSITIONS.value,
+        "SPLIT": SPLIT,
+        "HAS_WINDOW": plan.window is not None,
+        "HAS_CAP": soft_cap is not None,
+        # With a cap, scores are not relative to each other, so keys have no mean to subtract.
+        "MOVED": pool.key_scaling is not None and soft_cap is None,
+        "SEES_ALL": plan.sees_all,
+    }
+    return (pool.elements(layer), pool.scales(layer), means), scalars, constants

@@ -133,25 +133,6 @@ def latent_split_kernel(
 
 
 @triton.jit
-def _walk(
-    maximum, total, mixed, split_maximum, split_total, split_mixed, begin, end, rotated, content, positions, table,
-    pool, context, piece_elements, scale,
-    ROTATED: tl.constexpr, LATENT: tl.constexpr, BLOCK: tl.constexpr, DTYPE: tl.constexpr, TILE: tl.constexpr,
-    SPLIT: tl.constexpr, MASKED: tl.constexpr,
-):  # fmt: skip
-    """Adds the tiles from `begin` to `end` and merges each split at its end."""
-    for start in tl.range(begin, end, TILE):
-        split_maximum, split_total, split_mixed = _attend(
-            split_maximum, split_total, split_mixed, rotated, content, start, positions, table, pool, context,
-            piece_elements, scale, ROTATED, LATENT, BLOCK, DTYPE, TILE, MASKED,
-        )  # fmt: skip
-        if (start + TILE) % SPLIT == 0:
-            maximum, total, mixed = merge(maximum, total, mixed, split_maximum, split_total, split_mixed)
-            split_maximum, split_total, split_mixed = empty(rotated.shape[0], LATENT)
-    return maximum, total, mixed, split_maximum, split_total, split_mixed
-
-
-@triton.jit
 def latent_whole_kernel(
     q, out, counts, items, query_begin, context_length, block_tables, pool,
     q_stride, out_stride, table_stride, num_groups, piece_elements, scale,
@@ -175,14 +156,16 @@ def latent_whole_kernel(
         table = block_tables + entry.to(tl.int64) * table_stride
         maximum, total, mixed = empty(ROWS, LATENT)
         split_maximum, split_total, split_mixed = empty(ROWS, LATENT)
-        maximum, total, mixed, split_maximum, split_total, split_mixed = _walk(
-            maximum, total, mixed, split_maximum, split_total, split_mixed, 0, full_end, rotated, content, positions,
-            table, pool, context, piece_elements, scale, ROTATED, LATENT, BLOCK, DTYPE, TILE, SPLIT, False,
-        )  # fmt: skip
-        maximum, total, mixed, split_maximum, split_total, split_mixed = _walk(
-            maximum, total, mixed, split_maximum, split_total, split_mixed, full_end, end, rotated, content, positions,
-            table, pool, context, piece_elements, scale, ROTATED, LATENT, BLOCK, DTYPE, TILE, SPLIT, True,
-        )  # fmt: skip
+        begins, ends = (0, full_end), (full_end, end)
+        for part in tl.static_range(2):
+            for start in tl.range(begins[part], ends[part], TILE):
+                split_maximum, split_total, split_mixed = _attend(
+                    split_maximum, split_total, split_mixed, rotated, content, start, positions, table, pool, context,
+                    piece_elements, scale, ROTATED, LATENT, BLOCK, DTYPE, TILE, part == 1,
+                )  # fmt: skip
+                if (start + TILE) % SPLIT == 0:
+                    maximum, total, mixed = merge(maximum, total, mixed, split_maximum, split_total, split_mixed)
+                    split_maximum, split_total, split_mixed = empty(ROWS, LATENT)
         maximum, total, mixed = merge(maximum, total, mixed, split_maximum, split_total, split_mixed)
         # A padding row has seen nothing.
         mixed = mixed / tl.where(total == 0.0, 1.0, total)[:, None]

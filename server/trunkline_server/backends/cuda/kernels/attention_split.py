@@ -28,16 +28,11 @@ FEW_SPLITS = 4
 @triton.jit
 def _load_item(items, index, is_item):
     """Returns the fields of an item for a split, see `attention_plan`."""
-    place = items + index * SPLIT_FIELDS
-    return (
-        tl.load(place, is_item, other=0),
-        tl.load(place + 1, is_item, other=0),
-        tl.load(place + 2, is_item, other=0),
-        tl.load(place + 3, is_item, other=0),
-        tl.load(place + 4, is_item, other=0),
-        tl.load(place + 5, is_item, other=0),
-        tl.load(place + 6, is_item, other=0),
-    )
+    fields = ()
+    for field in tl.static_range(7):
+        loaded = tl.load(items + index * SPLIT_FIELDS + field, is_item, other=0)
+        fields = fields + (loaded,)  # type: ignore[assignment]  # noqa: RUF005
+    return fields
 
 
 @triton.jit

@@ -18,31 +18,6 @@ from trunkline_server.backends.cuda.kernels.overlap import await_previous
 
 
 @triton.jit
-def _walk(
-    maximum, total, mixed, split_maximum, split_total, split_mixed, begin, end,
-    q, first, means, positions, table, pool, scales, head, context,
-    piece_elements, piece_scales, values_offset, values_scales_offset, scale, soft_cap, window,
-    D: tl.constexpr, D_PAD: tl.constexpr, BLOCK: tl.constexpr, KIND: tl.constexpr, DTYPE: tl.constexpr,
-    TILE: tl.constexpr, SPLIT: tl.constexpr, MASKED: tl.constexpr, HAS_WINDOW: tl.constexpr, HAS_CAP: tl.constexpr,
-    MOVED: tl.constexpr, SEES_ALL: tl.constexpr,
-):  # fmt: skip
-    """Adds the tiles from `begin` to `end` and merges each split when the next one begins."""
-    for start in tl.range(begin, end, TILE):
-        # Merging behind `attend` would read its last product before Triton waits for it. ptxas then waits behind every
-        # single wgmma of the kernel.
-        if start % SPLIT == 0:
-            maximum, total, mixed = merge(maximum, total, mixed, split_maximum, split_total, split_mixed)
-            split_maximum, split_total, split_mixed = empty(q.shape[0], D_PAD)
-        split_maximum, split_total, split_mixed = attend(
-            split_maximum, split_total, split_mixed, q, first, means, start, positions, table, pool, scales, head,
-            context,
-            piece_elements, piece_scales, values_offset, values_scales_offset, scale, soft_cap, window,
-            D, D_PAD, BLOCK, KIND, DTYPE, TILE, MASKED, HAS_WINDOW, HAS_CAP, MOVED, SEES_ALL,
-        )  # fmt: skip
-    return maximum, total, mixed, split_maximum, split_total, split_mixed
-
-
-@triton.jit
 def whole_kernel(
     q, out, sinks, counts, items, query_begin, context_length, block_tables, pool, scales, means,
     q_stride, out_stride, table_stride, num_kv_heads, piece_elements, piece_scales, values_offset,
@@ -78,34 +53,30 @@ def whole_kernel(
         table = block_tables + entry.to(tl.int64) * table_stride
         maximum, total, mixed = empty(ROWS, D_PAD)
         split_maximum, split_total, split_mixed = empty(ROWS, D_PAD)
-        full_begin = 0
         begin = tl.maximum(first - window + 1, 0) // TILE * TILE if HAS_WINDOW else tl.zeros([], tl.int32)
+        full_begin = 0
+        if HAS_WINDOW:
+            full_begin = tl.minimum(tl.cdiv(tl.maximum(last - window + 1, 0), TILE) * TILE, end)
+            full_end = tl.maximum(full_end, full_begin)
         means += head * means_stride
         first_added = first_products(
             queries, begin, table, pool, scales, head, piece_elements, piece_scales, first_keys_offset,
             first_scales_offset, D, D_PAD, KIND, DTYPE,
         )  # fmt: skip
-        if HAS_WINDOW:
-            full_begin = tl.minimum(tl.cdiv(tl.maximum(last - window + 1, 0), TILE) * TILE, end)
-            full_end = tl.maximum(full_end, full_begin)
-            maximum, total, mixed, split_maximum, split_total, split_mixed = _walk(
-                maximum, total, mixed, split_maximum, split_total, split_mixed, begin, full_begin,
-                queries, first_added, means, positions, table, pool, scales, head, context,
-                piece_elements, piece_scales, values_offset, values_scales_offset, scale, soft_cap, window,
-                D, D_PAD, BLOCK, KIND, DTYPE, TILE, SPLIT, True, HAS_WINDOW, HAS_CAP, MOVED, SEES_ALL,
-            )  # fmt: skip
-        maximum, total, mixed, split_maximum, split_total, split_mixed = _walk(
-            maximum, total, mixed, split_maximum, split_total, split_mixed, full_begin, full_end,
-            queries, first_added, means, positions, table, pool, scales, head, context,
-            piece_elements, piece_scales, values_offset, values_scales_offset, scale, soft_cap, window,
-            D, D_PAD, BLOCK, KIND, DTYPE, TILE, SPLIT, False, HAS_WINDOW, HAS_CAP, MOVED, SEES_ALL,
-        )  # fmt: skip
-        maximum, total, mixed, split_maximum, split_total, split_mixed = _walk(
-            maximum, total, mixed, split_maximum, split_total, split_mixed, full_end, end,
-            queries, first_added, means, positions, table, pool, scales, head, context,
-            piece_elements, piece_scales, values_offset, values_scales_offset, scale, soft_cap, window,
-            D, D_PAD, BLOCK, KIND, DTYPE, TILE, SPLIT, True, HAS_WINDOW, HAS_CAP, MOVED, SEES_ALL,
-        )  # fmt: skip
+        begins, ends = (begin, full_begin, full_end), (full_begin, full_end, end)
+        for part in tl.static_range(0 if HAS_WINDOW else 1, 3):
+            for start in tl.range(begins[part], ends[part], TILE):
+                # Merging behind `attend` would read its last product before Triton waits for it. ptxas then waits
+                # behind every single wgmma of the kernel.
+                if start % SPLIT == 0:
+                    maximum, total, mixed = merge(maximum, total, mixed, split_maximum, split_total, split_mixed)
+                    split_maximum, split_total, split_mixed = empty(ROWS, D_PAD)
+                split_maximum, split_total, split_mixed = attend(
+                    split_maximum, split_total, split_mixed, queries, first_added, means, start, positions, table,
+                    pool, scales, head, context,
+                    piece_elements, piece_scales, values_offset, values_scales_offset, scale, soft_cap, window,
+                    D, D_PAD, BLOCK, KIND, DTYPE, TILE, part != 1, HAS_WINDOW, HAS_CAP, MOVED, SEES_ALL,
+                )  # fmt: skip
         maximum, total, mixed = merge(maximum, total, mixed, split_maximum, split_total, split_mixed)
         if HAS_SINKS:
             maximum, total, mixed = add_sink(maximum, total, mixed, tl.load(sinks + q_head))

@@ -13,12 +13,23 @@ import torch
 import triton
 import triton.language as tl
 
-from trunkline_server.backends.cuda.kernels.numerics import TRITON_DTYPES, dot, narrow
+from trunkline_server.backends.cuda.kernels.card import card_of
+from trunkline_server.backends.cuda.kernels.grouped import grouped_sum, weight_arguments, weight_constants
+from trunkline_server.backends.cuda.kernels.linear_grouped import stages_on
+from trunkline_server.backends.cuda.kernels.numerics import TRITON_DTYPES, narrow
+from trunkline_server.backends.cuda.kernels.product import loaded_sum
+from trunkline_server.backends.cuda.quantized.grouped import BLOCK_INPUTS, GroupedWeight
+from trunkline_server.backends.cuda.weights import DenseWeight, DeviceWeight
 
 BLOCK_N, BLOCK_K = 64, 64
 # Rows of a tile, if experts have few rows on average, or many.
 FEW_ROWS, MANY_ROWS = 16, 64
 _BLOCK = 1024
+# The counterpart of `weight_constants` for a dense weight.
+DENSE_CONSTANTS: dict[str, object] = {
+    "BITS": 16, "HAS_TABLE": False, "ZERO_POINT": 0, "HAS_ZEROS": False, "HAS_MINIMA": False, "IS_E4M3": False,
+    "GROUP": 1,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +153,7 @@ def route(
 
 
 @triton.jit
-def places_of(tile, begins, num_experts, EXPERTS: tl.constexpr, BLOCK_T: tl.constexpr):
+def _places(tile, begins, num_experts, EXPERTS: tl.constexpr, BLOCK_T: tl.constexpr):
     """Returns the expert of a tile of sorted rows, the places of its rows [BLOCK_T], and which of them it has.
 
     There is no such tile if the expert is not below `num_experts`.
@@ -163,34 +174,44 @@ def places_of(tile, begins, num_experts, EXPERTS: tl.constexpr, BLOCK_T: tl.cons
 
 @triton.jit
 def _product_kernel(
-    x, weight, bias, order, begins, out, num_experts, num_outputs, num_inputs, x_stride, out_stride,
-    HAS_BIAS: tl.constexpr, ROUTES_PER_ROW: tl.constexpr, OUT: tl.constexpr, EXPERTS: tl.constexpr,
+    x, weight, scales, zeros, minima, table, bias, order, begins, out,
+    num_experts, num_outputs, num_inputs, x_stride, weight_stride, groups_stride, out_stride,
+    HAS_BIAS: tl.constexpr, ROUTES_PER_ROW: tl.constexpr, BITS: tl.constexpr, HAS_TABLE: tl.constexpr,
+    ZERO_POINT: tl.constexpr, HAS_ZEROS: tl.constexpr, HAS_MINIMA: tl.constexpr, IS_E4M3: tl.constexpr,
+    GROUP: tl.constexpr, DTYPE: tl.constexpr, OUT: tl.constexpr, EXPERTS: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """Computes tile program_id(0) of the sorted rows and tile program_id(1) of its expert's outputs."""
-    expert, places, is_place = places_of(tl.program_id(0), begins, num_experts, EXPERTS, BLOCK_T)
+    """Computes tile program_id(0) of the sorted rows and tile program_id(1) of its expert's outputs.
+
+    BITS: of a grouped weight's elements; 16: the weight is dense.
+    """
+    expert, places, is_place = _places(tl.program_id(0), begins, num_experts, EXPERTS, BLOCK_T)
     if expert >= num_experts:
         return
     rows = places
     if ROUTES_PER_ROW > 0:
         rows = tl.load(order + places, is_place, other=0) // ROUTES_PER_ROW
     n = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
-    weight_rows = weight + (expert.to(tl.int64) * num_outputs + n[:, None]) * num_inputs
+    n_mask = n < num_outputs
+    weight_rows = expert * num_outputs + n
     x_rows = x + rows[:, None].to(tl.int64) * x_stride
     acc = tl.zeros((BLOCK_N, BLOCK_T), dtype=tl.float32)
-    for k in range(0, num_inputs, BLOCK_K):
-        columns = (k + tl.arange(0, BLOCK_K))[None, :]
-        is_inside = columns < num_inputs
-        weights = tl.load(weight_rows + columns, (n < num_outputs)[:, None] & is_inside, other=0.0)
-        values = tl.load(x_rows + columns, is_place[:, None] & is_inside, other=0.0)
-        acc = dot(weights, values.T, acc)
+    if BITS == 16:
+        pointers = weight + weight_rows[:, None].to(tl.int64) * weight_stride
+        acc = loaded_sum(acc, pointers, n_mask, x_rows, is_place, 0, num_inputs, num_inputs, BLOCK_K)
+    else:
+        acc = grouped_sum(
+            acc, weight, scales, zeros, minima, table, weight_rows, n_mask, x_rows, is_place,
+            0, num_inputs, num_inputs, weight_stride, groups_stride,
+            BITS, HAS_TABLE, ZERO_POINT, HAS_ZEROS, HAS_MINIMA, IS_E4M3, GROUP, DTYPE, BLOCK_K,
+        )  # fmt: skip
     if HAS_BIAS:
-        acc += tl.load(bias + expert.to(tl.int64) * num_outputs + n, n < num_outputs, other=0.0)[:, None]
+        acc += tl.load(bias + weight_rows, n_mask, other=0.0)[:, None]
     offsets = places[None, :].to(tl.int64) * out_stride + n[:, None]
-    tl.store(out + offsets, narrow(acc, OUT), (n < num_outputs)[:, None] & is_place[None, :])
+    tl.store(out + offsets, narrow(acc, OUT), n_mask[:, None] & is_place[None, :])
 
 
-def tiles_of(routes: Routes) -> tuple[int, int]:
+def _tiles(routes: Routes) -> tuple[int, int]:
     """Returns the rows of a tile, and the most tiles that a step has."""
     num_routes, num_experts = len(routes.order), routes.num_experts
     block_t = FEW_ROWS if num_routes <= FEW_ROWS * num_experts else MANY_ROWS
@@ -199,30 +220,34 @@ def tiles_of(routes: Routes) -> tuple[int, int]:
 
 
 def expert_product(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    routes: Routes,
-    *,
-    is_sorted: bool,
-    out_dtype: torch.dtype,
-    bias: torch.Tensor | None = None,
+    x: torch.Tensor, weight: DeviceWeight, routes: Routes, *, is_sorted: bool, out_dtype: torch.dtype
 ) -> torch.Tensor:
     """Multiplies each route's row of x with its expert's matrix, and adds the expert's bias.
 
-    x: [T, K], or [R, K] in the order of places if `is_sorted`; weight: [E, N, K], contiguous, of the dtype of x; bias:
-    [E * N] f32.
-    Returns [R, N] in the order of places; rows of padding are not written.
+    x: [T, K], or [R, K] in the order of places if `is_sorted`, of `weight.dtype`; weight: [E * N, K], dense or grouped,
+    columns in the order of x. Returns [R, N] in the order of places; rows of padding are not written.
     """
-    num_routes, (num_experts, num_outputs, num_inputs) = len(routes.order), weight.shape
-    assert num_experts == routes.num_experts, "a matrix for each expert"
+    num_routes, num_experts = len(routes.order), routes.num_experts
+    num_outputs = weight.num_outputs // num_experts
+    assert num_outputs * num_experts == weight.num_outputs, "a matrix for each expert"
     out = torch.empty(num_routes, num_outputs, dtype=out_dtype, device=x.device)
-    block_t, num_tiles = tiles_of(routes)
+    block_t, num_tiles = _tiles(routes)
+    if isinstance(weight, GroupedWeight):
+        assert weight.order is None, "columns in another order"
+        matrix, scales, *others = weight_arguments(weight)
+        constants: dict[str, object] = {**weight_constants(weight), "BLOCK_K": BLOCK_INPUTS}
+        num_stages = stages_on(card_of(x.device))
+    else:
+        assert isinstance(weight, DenseWeight), "the loader makes no others"
+        matrix, scales, *others = [weight.values] * 5
+        constants = {**DENSE_CONSTANTS, "BLOCK_K": BLOCK_K}
+        num_stages = 3
     _product_kernel[(num_tiles, triton.cdiv(num_outputs, BLOCK_N))](
-        x, weight, weight if bias is None else bias, routes.order, routes.begins, out, num_experts, num_outputs,
-        num_inputs, x.stride(0), out.stride(0), HAS_BIAS=bias is not None,
-        ROUTES_PER_ROW=0 if is_sorted else routes.num_used, OUT=TRITON_DTYPES[out_dtype],
-        EXPERTS=triton.next_power_of_2(num_experts), BLOCK_N=BLOCK_N, BLOCK_T=block_t, BLOCK_K=BLOCK_K,
-        num_warps=4, num_stages=3, enable_fp_fusion=False,
+        x, matrix, scales, *others, scales if weight.bias is None else weight.bias, routes.order, routes.begins, out,
+        num_experts, num_outputs, weight.num_inputs, x.stride(0), matrix.stride(0), scales.stride(0), out.stride(0),
+        HAS_BIAS=weight.bias is not None, ROUTES_PER_ROW=0 if is_sorted else routes.num_used, **constants,
+        DTYPE=TRITON_DTYPES[weight.dtype], OUT=TRITON_DTYPES[out_dtype], EXPERTS=triton.next_power_of_2(num_experts),
+        BLOCK_N=BLOCK_N, BLOCK_T=block_t, num_warps=4, num_stages=num_stages, enable_fp_fusion=False,
     )  # fmt: skip
     return out
 

@@ -6,7 +6,7 @@ import torch
 import triton
 import triton.language as tl
 
-from trunkline_server.backends.cuda.kernels.numerics import TRITON_DTYPES, from_e4m3, narrow
+from trunkline_server.backends.cuda.kernels.numerics import TRITON_DTYPES, dot, from_e4m3, narrow
 from trunkline_server.backends.cuda.quantized.grouped import BLOCK_INPUTS, GroupedWeight
 
 _ROWS_BLOCK = 16
@@ -48,6 +48,32 @@ def group_elements(
     else:
         values = (values - ZERO_POINT) * scale
     return values.reshape(NUM_ROWS, WIDTH)
+
+
+@triton.jit
+def grouped_sum(
+    acc, quants, scales, zeros, minima, table, rows, n_mask, x_rows, t_mask, first, end, num_inputs,
+    quants_stride, groups_stride, BITS: tl.constexpr, HAS_TABLE: tl.constexpr, ZERO_POINT: tl.constexpr,
+    HAS_ZEROS: tl.constexpr, HAS_MINIMA: tl.constexpr, IS_E4M3: tl.constexpr, GROUP: tl.constexpr,
+    DTYPE: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    """Computes `loaded_sum` for rows [BLOCK_N] of a grouped weight, whose elements are converted to DTYPE."""
+    # Bytes of a block, and the elements of it that one product takes.
+    WIDTH: tl.constexpr = BLOCK_K // 2 if BITS == 4 else BLOCK_K
+    quants_rows = quants + rows[:, None].to(tl.int64) * quants_stride + tl.arange(0, WIDTH)[None, :]
+    for k0 in range(first, end, BLOCK_K):
+        packed = tl.load(quants_rows + k0 // BLOCK_K * WIDTH, n_mask[:, None], other=0)
+        for half in tl.static_range(8 // BITS):
+            k = k0 + half * WIDTH
+            part = ((packed >> (4 * half)) & 0x0F) if BITS == 4 else packed
+            weights = group_elements(
+                part, scales, zeros, minima, table, rows, n_mask, groups_stride, k,
+                HAS_TABLE, ZERO_POINT, HAS_ZEROS, HAS_MINIMA, IS_E4M3, acc.shape[0], WIDTH, GROUP,
+            )  # fmt: skip
+            columns = (k + tl.arange(0, WIDTH))[None, :]
+            values = tl.load(x_rows + columns, t_mask[:, None] & (columns < num_inputs), other=0.0)
+            acc = dot(narrow(weights, DTYPE), values.T, acc)
+    return acc
 
 
 @triton.jit(do_not_specialize=["num_rows"])

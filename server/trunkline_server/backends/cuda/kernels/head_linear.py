@@ -7,7 +7,8 @@ import triton
 import triton.language as tl
 
 from trunkline_server.backends.cuda.kernels.experts import BLOCK_K, BLOCK_N, FEW_ROWS, MANY_ROWS
-from trunkline_server.backends.cuda.kernels.numerics import TRITON_DTYPES, dot, narrow
+from trunkline_server.backends.cuda.kernels.numerics import TRITON_DTYPES, narrow
+from trunkline_server.backends.cuda.kernels.product import loaded_sum
 
 
 @triton.jit(do_not_specialize=["num_rows"])
@@ -22,12 +23,7 @@ def _head_linear_kernel(
     weight_rows = weight + (head.to(tl.int64) * num_outputs + n[:, None]) * num_inputs
     x_rows = x + t[:, None].to(tl.int64) * x_stride + head * num_inputs
     acc = tl.zeros((BLOCK_N, BLOCK_T), dtype=tl.float32)
-    for k in range(0, num_inputs, BLOCK_K):
-        columns = (k + tl.arange(0, BLOCK_K))[None, :]
-        is_inside = columns < num_inputs
-        weights = tl.load(weight_rows + columns, (n < num_outputs)[:, None] & is_inside, other=0.0)
-        values = tl.load(x_rows + columns, (t < num_rows)[:, None] & is_inside, other=0.0)
-        acc = dot(weights, values.T, acc)
+    acc = loaded_sum(acc, weight_rows, n < num_outputs, x_rows, t < num_rows, 0, num_inputs, num_inputs, BLOCK_K)
     offsets = t[None, :].to(tl.int64) * out_stride + head * num_outputs + n[:, None]
     tl.store(out + offsets, narrow(acc, OUT), (n < num_outputs)[:, None] & (t < num_rows)[None, :])
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from trunkline_server.backends.cuda.kernels.numerics import INTERPRETED, from_e4m3, narrow
+from trunkline_server.backends.cuda.kernels.numerics import E4M3_MAX, INTERPRETED, e4m3_codes, from_e4m3, narrow
 
 # Kinds of elements, as kernels know them.
 FLOAT = tl.constexpr(0)
@@ -17,12 +17,6 @@ FP8 = tl.constexpr(1)
 INT8 = tl.constexpr(2)
 INT4 = tl.constexpr(3)
 
-_LARGEST_E4M3 = tl.constexpr(448.0)
-_SMALLEST_NORMAL_E4M3 = tl.constexpr(2.0**-6)
-# Adding it rounds numbers below 2^-6 to multiples of 2^-9, to nearest even, and leaves the multiple in the low bits.
-_SUBNORMAL_SHIFT = tl.constexpr(2.0**14)
-_SUBNORMAL_SHIFT_BITS = tl.constexpr(0x46800000)
-_E4M3_NAN = tl.constexpr(0x7F)
 # Adding and subtracting it rounds to whole numbers, to nearest even.
 _ROUND_SHIFT = tl.constexpr(12582912.0)
 _LARGEST_F32 = tl.constexpr(3.4028234663852886e38)
@@ -61,9 +55,9 @@ def _from_integer(stored, DTYPE: tl.constexpr):
 @triton.jit
 def fp8_of(x):
     """Converts x [ROWS, SIZE] f32 to e4m3 codes in u8; also returns the scale of each row, bf16 as f32."""
-    scale, is_finite = _scale(x, _LARGEST_E4M3)
+    scale, is_finite = _scale(x, E4M3_MAX)
     scaled = x * _inverse(scale)[:, None]
-    codes = _e4m3(tl.minimum(tl.abs(scaled), _LARGEST_E4M3)) | tl.where(scaled < 0, 0x80, 0)
+    codes = e4m3_codes(tl.minimum(tl.abs(scaled), E4M3_MAX)) | tl.where(scaled < 0, 0x80, 0)
     return codes.to(tl.uint8), tl.where(is_finite, scale, float("nan"))
 
 
@@ -127,13 +121,3 @@ def _to_bf16(x):
 @triton.jit
 def _inverse(scale):
     return tl.where(scale > 0.0, tl.div_rn(1.0, tl.where(scale > 0.0, scale, 1.0)), 0.0)
-
-
-@triton.jit
-def _e4m3(magnitude):
-    """Returns u32 codes of magnitudes up to 448, rounded to nearest even; NaN stays NaN."""
-    bits = magnitude.to(tl.uint32, bitcast=True)
-    normal = ((bits + 0x7FFFF + ((bits >> 20) & 1)) >> 20) - (120 << 3)
-    subnormal = (magnitude + _SUBNORMAL_SHIFT).to(tl.uint32, bitcast=True) - _SUBNORMAL_SHIFT_BITS
-    codes = tl.where(magnitude < _SMALLEST_NORMAL_E4M3, subnormal, normal)
-    return tl.where(magnitude == magnitude, codes, _E4M3_NAN)

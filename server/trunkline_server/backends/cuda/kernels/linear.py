@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 import torch.nn.functional as F
 
 from trunkline_server.backends.cuda.kernels.linear_dense import dense_linear
 from trunkline_server.backends.cuda.kernels.linear_grouped import grouped_linear
-from trunkline_server.backends.cuda.kernels.linear_scaled import scaled_linear
 from trunkline_server.backends.cuda.kernels.product import ProductEnd, Unsummed, summed
+from trunkline_server.backends.cuda.kernels.quantize_rows import quantize_rows
 from trunkline_server.backends.cuda.quantized.grouped import GroupedWeight
 from trunkline_server.backends.cuda.quantized.scaled import ScaledWeight
 from trunkline_server.backends.cuda.weights import DenseWeight, DeviceWeight
@@ -29,32 +31,29 @@ def linear(
     x: `weight.dtype`, rows contiguous. Returns [T, N] `out_dtype` (f32, bf16 or f16; None: the weight's), in `out` if
     it is given. Sums in f32; a row's bits depend only on that row and the weight.
     """
-    return summed(unsummed_linear(x, weight, has_bias=has_bias, soft_cap=soft_cap, out_dtype=out_dtype, out=out))
-
-
-def unsummed_linear(
-    x: torch.Tensor,
-    weight: DeviceWeight,
-    *,
-    has_bias: bool = False,
-    soft_cap: float | None = None,
-    out_dtype: torch.dtype | None = None,
-    out: torch.Tensor | None = None,
-) -> torch.Tensor | Unsummed:
-    """Computes `linear`, but leaves splits that other programs computed to `summed` or `add_rms_norm`."""
-    num_rows = x.shape[0]
-    assert x.shape[1] == weight.num_inputs, f"x is {list(x.shape)}, the weight {list(weight.shape)}"
     if out is None:
-        out = torch.empty(num_rows, weight.num_outputs, dtype=out_dtype or weight.dtype, device=x.device)
-    if num_rows == 0:
+        out = torch.empty(x.shape[0], weight.num_outputs, dtype=out_dtype or weight.dtype, device=x.device)
+    return summed(_product(x, weight, ProductEnd(weight.bias if has_bias else None, soft_cap), out))
+
+
+def unsummed_linear(x: torch.Tensor, weight: DeviceWeight, *, has_bias: bool = False) -> torch.Tensor | Unsummed:
+    """Computes `linear`, but leaves splits that other programs computed to `summed` or `add_rms_norm`."""
+    out = torch.empty(x.shape[0], weight.num_outputs, dtype=weight.dtype, device=x.device)
+    return _product(x, weight, ProductEnd(weight.bias if has_bias else None), out)
+
+
+def _product(x: torch.Tensor, weight: DeviceWeight, end: ProductEnd, out: torch.Tensor) -> torch.Tensor | Unsummed:
+    assert x.shape[1] == weight.num_inputs, f"x is {list(x.shape)}, the weight {list(weight.shape)}"
+    if x.shape[0] == 0:
         return out
-    end = ProductEnd(weight.bias if has_bias else None, soft_cap)
     if isinstance(weight, DenseWeight):
         return dense_linear(x, weight.values, weight.plan, end, out)
     if isinstance(weight, GroupedWeight):
         return grouped_linear(x, weight, end, out)
     if isinstance(weight, ScaledWeight):
-        return scaled_linear(x, weight, end, out)
+        # Sums of INT8 are exact, those of FP8 in the dense kernels' blocks of K for any number of rows.
+        values, scales = quantize_rows(x, weight.values.dtype, weight.input_scale, weight.input_limit)
+        return dense_linear(values, weight.values, weight.plan, replace(end, scales=(weight.scales, scales)), out)
     raise NotImplementedError(f"no product with {type(weight).__name__}")
 
 

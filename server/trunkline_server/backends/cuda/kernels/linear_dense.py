@@ -22,6 +22,7 @@ from trunkline_server.backends.cuda.kernels.product import (
     Unsummed,
     grouped_tile,
     is_describable,
+    loaded_sum,
     make_partials,
     store_partial,
     store_tile,
@@ -44,12 +45,7 @@ def _split_sum(
         t = t0 + tl.arange(0, BLOCK_T)
         weight_rows = weight + n[:, None].to(tl.int64) * weight_stride
         x_rows = x + t[:, None].to(tl.int64) * x_stride
-        for k in range(first, end, BLOCK_K):
-            columns = (k + tl.arange(0, BLOCK_K))[None, :]
-            is_inside = columns < num_inputs
-            weights = tl.load(weight_rows + columns, (n < num_outputs)[:, None] & is_inside, other=0.0)
-            rows = tl.load(x_rows + columns, (t < num_rows)[:, None] & is_inside, other=0.0)
-            acc = dot(weights, rows.T, acc)
+        acc = loaded_sum(acc, weight_rows, n < num_outputs, x_rows, t < num_rows, first, end, num_inputs, BLOCK_K)
     return acc.to(tl.float32)
 
 

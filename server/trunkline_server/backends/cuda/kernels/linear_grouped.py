@@ -16,12 +16,12 @@ import triton.language as tl
 from trunkline_server.backends.cuda.kernels.card import Card, card_of
 from trunkline_server.backends.cuda.kernels.grouped import (
     dequantized_rows,
-    group_elements,
+    grouped_sum,
     weight_arguments,
     weight_constants,
 )
 from trunkline_server.backends.cuda.kernels.linear_dense import dense_linear
-from trunkline_server.backends.cuda.kernels.numerics import TRITON_DTYPES, dot, narrow
+from trunkline_server.backends.cuda.kernels.numerics import TRITON_DTYPES
 from trunkline_server.backends.cuda.kernels.overlap import await_previous, overlap
 from trunkline_server.backends.cuda.kernels.product import (
     ProductEnd,
@@ -56,25 +56,14 @@ def _grouped_kernel(
     split = tl.program_id(1)
     n = n0 + tl.arange(0, BLOCK_N)
     t = t0 + tl.arange(0, BLOCK_T)
-    n_mask = n < num_outputs
-    # Bytes of a block, and the elements of it that one product takes.
-    WIDTH: tl.constexpr = BLOCK_K // 2 if BITS == 4 else BLOCK_K
-    quants_rows = quants + n[:, None].to(tl.int64) * quants_stride + tl.arange(0, WIDTH)[None, :]
     x_rows = x + t[:, None].to(tl.int64) * x_stride
     acc = tl.zeros((BLOCK_N, BLOCK_T), dtype=tl.float32)
     first = split * split_elements
-    for k0 in range(first, min(first + split_elements, num_inputs), BLOCK_K):
-        packed = tl.load(quants_rows + k0 // BLOCK_K * WIDTH, n_mask[:, None], other=0)
-        for half in tl.static_range(8 // BITS):
-            k = k0 + half * WIDTH
-            part = ((packed >> (4 * half)) & 0x0F) if BITS == 4 else packed
-            weights = group_elements(
-                part, scales, zeros, minima, table, n, n_mask, groups_stride, k,
-                HAS_TABLE, ZERO_POINT, HAS_ZEROS, HAS_MINIMA, IS_E4M3, BLOCK_N, WIDTH, GROUP,
-            )  # fmt: skip
-            columns = (k + tl.arange(0, WIDTH))[None, :]
-            rows = tl.load(x_rows + columns, (t < num_rows)[:, None] & (columns < num_inputs), other=0.0)
-            acc = dot(narrow(weights, DTYPE), rows.T, acc)
+    acc = grouped_sum(
+        acc, quants, scales, zeros, minima, table, n, n < num_outputs, x_rows, t < num_rows,
+        first, min(first + split_elements, num_inputs), num_inputs, quants_stride, groups_stride,
+        BITS, HAS_TABLE, ZERO_POINT, HAS_ZEROS, HAS_MINIMA, IS_E4M3, GROUP, DTYPE, BLOCK_K,
+    )  # fmt: skip
     if NUM_SPLITS == 1:
         store_tile(
             acc, bias, soft_cap, weight_scales, row_scales, out, n0, t0, num_outputs, num_rows, out_stride,

@@ -28,14 +28,21 @@ def _normalized(x, weight, num_elements, eps):
 
 
 @triton.jit
-def _rms_norm_kernel(x, weight, out, x_stride, out_stride, num_elements, eps, OUT: tl.constexpr, BLOCK: tl.constexpr):
+def _norm_kernel(
+    x, weight, bias, out, x_stride, out_stride, num_elements, eps,
+    IS_CENTRED: tl.constexpr, HAS_BIAS: tl.constexpr, OUT: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     await_previous()
     row = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, BLOCK)
     mask = columns < num_elements
     values = tl.load(x + row * x_stride + columns, mask, other=0.0).to(tl.float32)
+    if IS_CENTRED:
+        values = tl.where(mask, values - tl.sum(values, axis=0) / num_elements, 0.0)
     factors = tl.load(weight + columns, mask, other=0.0).to(tl.float32)
     normed = _normalized(values, factors, num_elements, eps)
+    if HAS_BIAS:
+        normed += tl.load(bias + columns, mask, other=0.0).to(tl.float32)
     tl.store(out + row * out_stride + columns, narrow(normed, OUT), mask)
 
 
@@ -68,23 +75,6 @@ def _add_rms_norm_kernel(
 
 
 @triton.jit
-def _layer_norm_kernel(
-    x, weight, bias, out, x_stride, out_stride, num_elements, eps,
-    HAS_BIAS: tl.constexpr, OUT: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    row = tl.program_id(0).to(tl.int64)
-    columns = tl.arange(0, BLOCK)
-    mask = columns < num_elements
-    values = tl.load(x + row * x_stride + columns, mask, other=0.0).to(tl.float32)
-    centred = tl.where(mask, values - tl.sum(values, axis=0) / num_elements, 0.0)
-    factors = tl.load(weight + columns, mask, other=0.0).to(tl.float32)
-    normed = _normalized(centred, factors, num_elements, eps)
-    if HAS_BIAS:
-        normed += tl.load(bias + columns, mask, other=0.0).to(tl.float32)
-    tl.store(out + row * out_stride + columns, narrow(normed, OUT), mask)
-
-
-@triton.jit
 def _head_norm_kernel(
     x, weight, out, x_stride, out_stride, num_heads, head_size, divisor, eps,
     HAS_WEIGHT: tl.constexpr, OUT: tl.constexpr, HEADS: tl.constexpr, BLOCK: tl.constexpr,
@@ -102,47 +92,38 @@ def _head_norm_kernel(
     tl.store(out + row * out_stride + offsets, narrow(normed, OUT), mask)
 
 
-def rms_norm(
-    x: torch.Tensor, weight: torch.Tensor, eps: float, out_dtype: torch.dtype, out: torch.Tensor | None = None
-) -> torch.Tensor:
+def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float, out_dtype: torch.dtype) -> torch.Tensor:
     """Computes x / sqrt(mean(x^2) + eps) * weight, over the last dimension.
 
-    x: [T, N] f32, bf16 or f16, rows contiguous; weight: [N] of any of these. Returns [T, N] `out_dtype`, in `out` if it
-    is given.
+    x: [T, N] f32, bf16 or f16, rows contiguous; weight: [N] of any of these. Returns [T, N] `out_dtype`.
     """
-    num_rows, width = x.shape
-    out = torch.empty(num_rows, width, dtype=out_dtype, device=x.device) if out is None else out
-    if num_rows == 0:
-        return out
-    _rms_norm_kernel[(num_rows,)](
-        x, weight, out, x.stride(0), out.stride(0), width, eps,
-        OUT=TRITON_DTYPES[out.dtype], BLOCK=_block(width), num_warps=_num_warps(width), enable_fp_fusion=False,
-        **overlap(x.device),
-    )  # fmt: skip
-    return out
+    return _normed(x, weight, None, eps, out_dtype, is_centred=False)
 
 
 def layer_norm(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, eps: float, out_dtype: torch.dtype
+) -> torch.Tensor:
+    """Computes (x - mean(x)) / sqrt(variance(x) + eps) * weight + bias (arXiv:1607.06450); otherwise as `rms_norm`."""
+    return _normed(x, weight, bias, eps, out_dtype, is_centred=True)
+
+
+def _normed(
     x: torch.Tensor,
     weight: torch.Tensor,
     bias: torch.Tensor | None,
     eps: float,
     out_dtype: torch.dtype,
-    out: torch.Tensor | None = None,
+    *,
+    is_centred: bool,
 ) -> torch.Tensor:
-    """Computes (x - mean(x)) / sqrt(variance(x) + eps) * weight + bias, over the last dimension. arXiv:1607.06450.
-
-    x: [T, N] f32, bf16 or f16, rows contiguous; weight, bias: [N] of any of these. Returns [T, N] `out_dtype`, in `out`
-    if it is given.
-    """
     num_rows, width = x.shape
-    out = torch.empty(num_rows, width, dtype=out_dtype, device=x.device) if out is None else out
+    out = torch.empty(num_rows, width, dtype=out_dtype, device=x.device)
     if num_rows == 0:
         return out
-    _layer_norm_kernel[(num_rows,)](
+    _norm_kernel[(num_rows,)](
         x, weight, weight if bias is None else bias, out, x.stride(0), out.stride(0), width, eps,
-        HAS_BIAS=bias is not None, OUT=TRITON_DTYPES[out.dtype], BLOCK=_block(width), num_warps=_num_warps(width),
-        enable_fp_fusion=False,
+        IS_CENTRED=is_centred, HAS_BIAS=bias is not None, OUT=TRITON_DTYPES[out.dtype], BLOCK=row_block(width),
+        num_warps=row_warps(width), enable_fp_fusion=False, **overlap(x.device),
     )  # fmt: skip
     return out
 
@@ -153,18 +134,15 @@ def add_rms_norm(
     weight: torch.Tensor,
     eps: float,
     out_dtype: torch.dtype,
-    total: torch.Tensor | None = None,
-    out: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Computes `residual + delta` and its `rms_norm`, with the bits of the two operations one after the other.
 
     residual: [T, N] f32; delta: [T, N] f32, bf16 or f16, or a product, whose splits are then added first. Returns the
-    sum [T, N] f32, in `total` if it is given (which may be `residual` itself), and the norm [T, N] `out_dtype`, in
-    `out` if it is given.
+    sum [T, N] f32 and the norm [T, N] `out_dtype`.
     """
     num_rows, width = residual.shape
-    total = torch.empty(num_rows, width, dtype=torch.float32, device=residual.device) if total is None else total
-    out = torch.empty(num_rows, width, dtype=out_dtype, device=residual.device) if out is None else out
+    total = torch.empty(num_rows, width, dtype=torch.float32, device=residual.device)
+    out = torch.empty(num_rows, width, dtype=out_dtype, device=residual.device)
     if num_rows == 0:
         return total, out
     if isinstance(delta, Unsummed):
@@ -177,8 +155,8 @@ def add_rms_norm(
         residual, addend, weight, total, out, bias, *scales,
         residual.stride(0), addend.stride(0), total.stride(0), out.stride(0), width, num_rows, eps,
         NUM_SPLITS=num_splits, HAS_BIAS=end.bias is not None, HAS_SCALES=end.scales is not None,
-        DELTA=TRITON_DTYPES[rounded.dtype], OUT=TRITON_DTYPES[out.dtype], BLOCK=_block(width),
-        num_warps=_num_warps(width), enable_fp_fusion=False, **overlap(residual.device),
+        DELTA=TRITON_DTYPES[rounded.dtype], OUT=TRITON_DTYPES[out.dtype], BLOCK=row_block(width),
+        num_warps=row_warps(width), enable_fp_fusion=False, **overlap(residual.device),
     )  # fmt: skip
     return total, out
 
@@ -219,12 +197,13 @@ def _head_normed(
     return out
 
 
-def _block(width: int) -> int:
+def row_block(width: int) -> int:
+    """Returns the block that holds a row."""
     assert 1 <= width <= MAX_ROW_ELEMENTS, f"a row of {width} elements, but at most {MAX_ROW_ELEMENTS} fit"
     block: int = triton.next_power_of_2(width)
     return block
 
 
-def _num_warps(width: int) -> int:
+def row_warps(width: int) -> int:
     """Depends only on the width, because it changes the order of the sum."""
-    return max(1, min(16, _block(width) // 512))
+    return max(1, min(16, row_block(width) // 512))

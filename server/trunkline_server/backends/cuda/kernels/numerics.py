@@ -29,23 +29,22 @@ FP8_GROUP = tl.constexpr(128)
 # The largest number of e4m3, and the smallest normal one.
 E4M3_MAX = tl.constexpr(448.0)
 _E4M3_NORMAL = tl.constexpr(2.0**-6)
+# Adding it rounds numbers below 2^-6 to multiples of 2^-9, to nearest even, and leaves the multiple in the low bits.
+_SUBNORMAL_SHIFT = tl.constexpr(2.0**14)
+_SUBNORMAL_SHIFT_BITS = tl.constexpr(0x46800000)
 # Shifts the exponent, whose bias is 7 instead of 127.
 _E4M3_SHIFT = tl.constexpr(2.0**120)
 
 
 @triton.jit
-def _e4m3_bits(x):
-    """Rounds f32, at most E4M3_MAX in magnitude, to the bits of the nearest e4m3: arXiv:2209.05433."""
-    magnitude = tl.abs(x)
+def e4m3_codes(magnitude):
+    """Returns u32 codes of magnitudes up to `E4M3_MAX`, rounded to nearest even (arXiv:2209.05433); NaN stays NaN."""
     bits = magnitude.to(tl.uint32, bitcast=True)
     # The exponent's bias is 7 instead of 127; 20 bits of the mantissa are dropped.
-    normal = ((bits + 0x7FFFF + ((bits >> 20) & 1)) >> 20).to(tl.int32) - (120 << 3)
-    # Adding 2^23 rounds to a whole number, to nearest even.
-    subnormal = (magnitude * 512.0 + 8388608.0 - 8388608.0).to(tl.int32)
-    code = tl.where(magnitude < _E4M3_NORMAL, subnormal, normal)
-    code = tl.where(x != x, 0x7F, code)
-    sign = (x.to(tl.uint32, bitcast=True) >> 31).to(tl.int32)
-    return (code | (sign << 7)).to(tl.uint8)
+    normal = ((bits + 0x7FFFF + ((bits >> 20) & 1)) >> 20) - (120 << 3)
+    subnormal = (magnitude + _SUBNORMAL_SHIFT).to(tl.uint32, bitcast=True) - _SUBNORMAL_SHIFT_BITS
+    codes = tl.where(magnitude < _E4M3_NORMAL, subnormal, normal)
+    return tl.where(magnitude == magnitude, codes, 0x7F)
 
 
 @triton.jit
@@ -80,7 +79,8 @@ def narrow(x, dtype: tl.constexpr):
         is_nan = x != x
         result = tl.where(is_nan, 0x7FC0, rounded).to(tl.uint16).to(tl.bfloat16, bitcast=True)
     elif INTERPRETED and dtype == tl.float8e4nv:
-        result = _e4m3_bits(x).to(tl.float8e4nv, bitcast=True)
+        sign = x.to(tl.uint32, bitcast=True) >> 31 << 7
+        result = (e4m3_codes(tl.abs(x)) | sign).to(tl.uint8).to(tl.float8e4nv, bitcast=True)
     else:
         result = x.to(dtype)
     return result

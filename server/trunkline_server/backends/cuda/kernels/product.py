@@ -8,7 +8,7 @@ import torch
 import triton
 import triton.language as tl
 
-from trunkline_server.backends.cuda.kernels.numerics import TRITON_DTYPES, narrow
+from trunkline_server.backends.cuda.kernels.numerics import TRITON_DTYPES, dot, narrow
 from trunkline_server.backends.cuda.kernels.overlap import await_previous, overlap
 from trunkline_server.backends.cuda.kernels.product_plan import ProductPlan
 
@@ -53,6 +53,21 @@ def grouped_tile(tile, num_n_tiles, num_t_tiles, GROUP: tl.constexpr):
     group_size = min(num_t_tiles - first_t, GROUP)
     in_group = tile % tiles_in_group
     return in_group // group_size, first_t + in_group % group_size
+
+
+@triton.jit
+def loaded_sum(acc, weight_rows, n_mask, x_rows, t_mask, first, end, num_inputs, BLOCK_K: tl.constexpr):
+    """Adds the products of elements `first` to `end` of K, which threads load, to acc [BLOCK_N, BLOCK_T].
+
+    weight_rows, x_rows: pointers to the rows of a tile, [BLOCK_N, 1] and [BLOCK_T, 1].
+    """
+    for k in range(first, end, BLOCK_K):
+        columns = (k + tl.arange(0, BLOCK_K))[None, :]
+        is_inside = columns < num_inputs
+        weights = tl.load(weight_rows + columns, n_mask[:, None] & is_inside, other=0.0)
+        rows = tl.load(x_rows + columns, t_mask[:, None] & is_inside, other=0.0)
+        acc = dot(weights, rows.T, acc)
+    return acc
 
 
 @triton.jit

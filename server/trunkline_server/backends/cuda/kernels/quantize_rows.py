@@ -6,7 +6,7 @@ import torch
 import triton
 import triton.language as tl
 
-from trunkline_server.backends.cuda.kernels.norm import MAX_ROW_ELEMENTS
+from trunkline_server.backends.cuda.kernels.norm import row_block, row_warps
 from trunkline_server.backends.cuda.kernels.numerics import E4M3_MAX, narrow
 from trunkline_server.backends.cuda.kernels.overlap import await_previous, overlap
 
@@ -55,15 +55,13 @@ def quantize_rows(
     rounds to nearest even, in f32. Returns values [T, K] (rows at multiples of 16 bytes) and scales [T] f32.
     """
     num_rows, width = x.shape
-    assert 1 <= width <= MAX_ROW_ELEMENTS, f"a row of {width} elements, but at most {MAX_ROW_ELEMENTS} fit"
     values = torch.empty(num_rows, -(-width // 16) * 16, dtype=dtype, device=x.device)[:, :width]
     scales = torch.empty(num_rows, dtype=torch.float32, device=x.device)
     if num_rows > 0:
-        block = triton.next_power_of_2(width)
         _quantize_kernel[(num_rows,)](
             x, scales if given_scale is None else given_scale, values, scales, x.stride(0), values.stride(0), width,
             0.0 if limit is None else limit, IS_GIVEN=given_scale is not None, HAS_LIMIT=limit is not None,
-            IS_INT8=dtype == torch.int8, BLOCK=block, num_warps=max(1, min(16, block // 512)), enable_fp_fusion=False,
+            IS_INT8=dtype == torch.int8, BLOCK=row_block(width), num_warps=row_warps(width), enable_fp_fusion=False,
             **overlap(x.device),
         )  # fmt: skip
     return values, scales

@@ -104,16 +104,14 @@ def _store_first_keys(
     D: tl.constexpr, D_PAD: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     """Stores the error of int4 keys x [ROWS, D_PAD] in another four bits, of rows of position 0 (is_first) only."""
-    blocks = slots // BLOCK
     levels, row_scales = int4_of(x, D, D_PAD)
     left = x - (levels * 2.0 - 15.0) * row_scales[:, None]
-    levels, row_scales = int4_of(tl.where((tl.arange(0, D_PAD) < D)[None, :], left, 0.0), D, D_PAD)
-    low, high = tl.split(tl.reshape(levels, [ROWS, D_PAD // 2, 2]))
-    elements = tl.arange(0, D_PAD // 2)
-    at = blocks * piece_elements + offset + head * (D // 2)
-    mask = is_first[:, None] & (elements < D // 2)[None, :]
-    tl.store(pool + at[:, None] + elements[None, :], (low | (high << 4)).to(tl.uint8), mask)
-    tl.store(scales + blocks * piece_scales + scales_offset + head, narrow(row_scales, tl.bfloat16), is_first)
+    left = tl.where((tl.arange(0, D_PAD) < D)[None, :], left, 0.0)
+    # A piece has one such key for each head, as if its block had one position.
+    _store_elements(
+        left, pool, scales, slots // BLOCK, is_first, head, piece_elements, piece_scales, offset, scales_offset,
+        D, D_PAD, 1, INT4, tl.uint8, ROWS,
+    )  # fmt: skip
 
 
 @triton.jit
@@ -190,14 +188,13 @@ def rope_and_write_kv(
     tables: RopeTables | None,
     pool: KvPool,
     layer: int,
-    out: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Rotates q and k, stores k and v, and returns the queries in the form that `paged_attention` needs for this pool.
 
     q: [T, H * D]; k, v: [T, G * D], of one dtype, rows contiguous, possibly parts of wider ones. v: None if the pool's
     values are parts of keys. positions, slots: [T] i32; slot -1 stores nothing. tables: None leaves keys and queries
-    unrotated. Returns [T, H * D] in q's dtype, in `out` if it is given (never q itself), or q if nothing changes it. If
-    the pool's format transforms or scales keys (see `KvFormat`), the queries are transformed and scaled to match.
+    unrotated. Returns [T, H * D] in q's dtype, or q if nothing changes it. If the pool's format transforms or scales
+    keys (see `KvFormat`), the queries are transformed and scaled to match.
     """
     layout = pool.layout
     assert (v is None) == (layout.latent_size is not None), "values are given, unless they are parts of keys"
@@ -207,11 +204,7 @@ def rope_and_write_kv(
     log_run = transform_run(head_size).bit_length() - 1 if pool.format.is_transformed else 0
     scaling = pool.key_scaling
     changes_queries = tables is not None or log_run > 0 or scaling is not None
-    if changes_queries:
-        out = torch.empty(q.shape, dtype=q.dtype, device=q.device) if out is None else out
-        assert out.data_ptr() != q.data_ptr() or num_rows == 0, "out must not be q"
-    else:
-        out = q
+    out = torch.empty(q.shape, dtype=q.dtype, device=q.device) if changes_queries else q
     if num_rows == 0:
         return out
     num_query_programs = width // head_size if changes_queries else 0
