@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 from trunkline_server.backends.cuda.build import BLOCK_SIZE
@@ -16,7 +15,8 @@ from trunkline_server.backends.cuda.host_pool import HostPool
 from trunkline_server.backends.cuda.kv_pool import KvPool
 from trunkline_server.backends.cuda.tiers import TieredStore
 from trunkline_server.backends.host_memory import available_memory
-from trunkline_server.backends.interface import BlockRestore, BlockStore, Chunk, Restore, Transfers
+from trunkline_server.backends.interface import BlockRestore, BlockStore, Chunk, Restore, SamplingParams, Transfers
+from trunkline_server.backends.sequences import RunningSequence
 
 from gpu.probes import best_seconds
 from gpu.shapes import SHAPES
@@ -25,12 +25,6 @@ from gpu.shapes import SHAPES
 DEADLINE_S = 60.0
 REPEATS = 3
 PROBE_BYTES = 256 << 20
-
-
-@dataclass
-class _Sequence:
-    token_ids: list[int]
-    block_ids: list[int]
 
 
 def bus_rates(device: Device, num_bytes: int = PROBE_BYTES) -> dict[str, float]:
@@ -61,6 +55,7 @@ def measure(
     )  # fmt: skip
     tiers = TieredStore(device, pool, host)
     tiers.start(1, bytes(16))
+    sequence = RunningSequence([0] * count * block_size, 0, SamplingParams(), list(range(count)))
     figures = {"tokens": float(count * block_size), "bytes": float(num_bytes)}
     for _ in range(REPEATS):
         pool.pieces.random_(0, 256)
@@ -68,7 +63,7 @@ def measure(
         chunk = Chunk(1, 0, count * block_size, [], False, [BlockStore(index, index) for index in range(count)])
         device.wait()
         began = time.perf_counter()
-        stores = tiers.begin_stores([(chunk, _Sequence([0] * count * block_size, list(range(count))))])
+        stores = tiers.begin_stores([(chunk, sequence)])
         assert stores is not None
         _best(figures, "store_host_s", time.perf_counter() - began)
         device.wait()

@@ -12,7 +12,7 @@ from trunkline_server.backends.cuda import departures
 from trunkline_server.backends.cuda.host_pool import HostPool, least_bytes, piece_sizes
 from trunkline_server.backends.cuda.outcomes import Outcomes
 from trunkline_server.backends.cuda.step_input import Entry
-from trunkline_server.backends.cuda.worker import ThreadWorker
+from trunkline_server.backends.cuda.worker import Worker
 from trunkline_server.backends.interface import BlockRestore, Restore
 from trunkline_server.errors import DoesNotFit, PlanError
 
@@ -82,10 +82,10 @@ class Recorder:
         self.waits: list[int] = []
 
     def run(self, entries: list[Entry], *, is_launched: bool = False) -> torch.Tensor:
-        self.calls.append((is_launched, self.world.device.num_waits))
+        self.calls.append((is_launched, self.world.device.steps.num_waits))
         for layer in range(NUM_LAYERS if is_launched else 0):
             self.world.tiers.gates.enter(layer)
-            self.waits.append(self.world.device.num_waits)
+            self.waits.append(self.world.device.steps.num_waits)
         return torch.zeros(0)
 
 
@@ -98,7 +98,7 @@ def test_a_restore_is_reported_early_and_large_steps_wait_layer_by_layer() -> No
         worker.drain()
     world.take_outcomes()
     assert world.blocks[block_id] >= 0, "it is the router's again"
-    before = world.device.num_waits
+    before = world.device.steps.num_waits
     # Another sequence's step does not wait, a small one waits for all layers first, a large one before layers 0, 2 and
     # 4.
     world.tiers.run(runner, entries([9, 10], 16))  # type: ignore[arg-type]
@@ -202,7 +202,7 @@ def test_reset_ends_everything_and_frees_all_places() -> None:
 
 def test_an_exception_in_a_tier_thread_is_raised_by_take_outcomes() -> None:
     outcomes = Outcomes()
-    worker = ThreadWorker("test", outcomes.fail)
+    worker = Worker("test", outcomes.fail)
     done: list[int] = []
     worker.post(lambda: done.append(1 // 0))
     worker.post(lambda: done.append(2))

@@ -12,15 +12,18 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import TYPE_CHECKING
 
 from trunkline_server.backends.cuda.copies import CopyIn
-from trunkline_server.backends.cuda.departures import BlockFiles
 from trunkline_server.backends.cuda.device import Device, Event
 from trunkline_server.backends.cuda.host_pool import HostPool
 from trunkline_server.backends.cuda.outcomes import Outcomes
 from trunkline_server.backends.cuda.places import PlaceTable
 from trunkline_server.backends.cuda.worker import Worker
 from trunkline_server.backends.interface import BlockRestore, Restore, RestoreOutcome
+
+if TYPE_CHECKING:
+    from trunkline_server._kernels import Store as BlockFiles
 
 # Most bytes of a restore that may still be in flight when it is reported: about 10 ms of the bus, which bounds the wait
 # of other sequences in the step that reads its blocks.
@@ -54,7 +57,7 @@ class LayerGates:
         """Waits on the device for the K and V of a layer. Called before they are read or written."""
         while self._arrivals and self._num_passed < len(self._groups) and self._groups[self._num_passed].start <= layer:
             for arrival in self._arrivals:
-                self._device.wait_for(arrival.events[self._num_passed])
+                self._device.steps.wait_for(arrival.events[self._num_passed])
             self._num_passed += 1
 
 

@@ -13,7 +13,7 @@ import torch
 from trunkline_server.backends.cuda import flash
 from trunkline_server.backends.cuda.backend import CudaBackend
 from trunkline_server.backends.cuda.calibrate import measure_key_scaling
-from trunkline_server.backends.cuda.device import CudaDevice, Device, HostDevice
+from trunkline_server.backends.cuda.device import CudaDevice, Device
 from trunkline_server.backends.cuda.flash import find_flash
 from trunkline_server.backends.cuda.kernels.attention import AttentionSpace, stages_of
 from trunkline_server.backends.cuda.kernels.attention_latent import latent_shape
@@ -96,8 +96,7 @@ def build(
     began = time.monotonic()
     refuse_beside_states(checkpoint.config, tiers.disk, host_bytes=tiers.host_bytes)
     device = find_device() if device is None else device
-    use_device = device.use if isinstance(device, CudaDevice) else lambda: None
-    use_device()
+    device.use()
     dtype = default_dtype(checkpoint) if dtype is None else dtype
     layout = _layout(checkpoint.config, kv_cache_dtype, dtype, block_size)
     # Refuses a layout that the card cannot run before any weights are read.
@@ -113,7 +112,7 @@ def build(
         _log("weights loaded", seconds=f"{time.monotonic() - began:.1f}", mib=weights.num_bytes >> 20)
         try:
             return _Assembly(checkpoint, device, weights, layout, dtype, limits, numerics == "fast", tiers).build(
-                max_batch_total_tokens, captures=captures and device.can_capture, use_device=use_device
+                max_batch_total_tokens, captures=captures and device.can_capture
             )
         except torch.OutOfMemoryError as error:
             free, total = device.free_bytes()
@@ -131,7 +130,7 @@ def find_device() -> Device:
     """
     if INTERPRETED.value:
         logger.warning("kernels run in Triton's interpreter because `TRITON_INTERPRET` is set; it is for tests only")
-        return HostDevice()
+        return Device()
     if not torch.cuda.is_available():
         raise BackendUnavailable(
             f"the cuda backend finds no NVIDIA GPU (torch {torch.__version__}, built for CUDA {torch.version.cuda})",
@@ -197,7 +196,7 @@ class _Assembly:
         self._row_multiple = ROW_MULTIPLE if is_gpu else INTERPRETED_ROW_MULTIPLE
         self._largest = padded(limits, self._row_multiple)
 
-    def build(self, wanted_tokens: int | None, *, captures: bool, use_device: object) -> CudaBackend:
+    def build(self, wanted_tokens: int | None, *, captures: bool) -> CudaBackend:
         config, device, limits, layout = self._config, self._device, self._limits, self._layout
         # Nothing is sampled without an output head, so the sampler gets no room for logits.
         num_tokens = config.vocab_size if config.has_output_head else 1
@@ -255,7 +254,7 @@ class _Assembly:
         return CudaBackend(
             info, device=device, runner=runner, sampler=sampler, pool=pool, vocab_size=config.vocab_size, tiers=tiers,
             vectors=None if config.pooling is None else Vectors(model, config.pooling, config.has_output_head),
-            states=states, use_device=use_device,  # type: ignore[arg-type]
+            states=states,
         )  # fmt: skip
 
     def _measure_key_scaling(self) -> KeyScaling | None:

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from trunkline_server.backends.cuda.copies import CopyOut
 from trunkline_server.backends.cuda.device import Event
@@ -19,33 +19,15 @@ from trunkline_server.backends.cuda.host_pool import HostPool
 from trunkline_server.backends.cuda.outcomes import Outcomes
 from trunkline_server.backends.cuda.places import PlaceTable
 from trunkline_server.backends.cuda.worker import Worker
-from trunkline_server.backends.store_files import Records, Removals
+
+if TYPE_CHECKING:
+    from trunkline_server._kernels import Store as BlockFiles
 
 # Longest wait of a step for its blocks to reach the disk. If they do, their outcome is sent with the step's result, and
 # the router can use them from then on. A slower disk delays no step.
 STORE_WAIT_S = 0.01
 # Share of all places that may wait for the disk; the others are left to restores.
 MAX_WAITING_PART = 0.5
-
-
-class BlockFiles(Records, Removals, Protocol):
-    """The interface of the store on disk, `_kernels.Store`."""
-
-    def write(
-        self, slot: int, keys: tuple[bytes, bytes, bytes], depth: int, token_ids: Sequence[int], memory: memoryview
-    ) -> None:
-        """Writes a block with its key and tokens. Raises OSError."""
-
-    def read(self, blocks: Sequence[tuple[int, bytes, memoryview]]) -> tuple[int, str | None]:
-        """Reads blocks and stops at the first bad one. Returns how many were read, and why the next one was not."""
-
-    def erase(self, slot: int) -> None:
-        """Empties a slot. Raises OSError."""
-
-    def give_up(self) -> None: ...
-
-    def sync(self) -> None:
-        """Makes written blocks durable. Raises OSError."""
 
 
 class KeyChain:

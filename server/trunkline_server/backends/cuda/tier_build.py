@@ -67,5 +67,4 @@ def make_tiers(
         from trunkline_server._kernels import extend_key
 
         tiers = TieredStore(device, pool, host, files=files, extend_key=extend_key)
-    tiers.warm_up()
     return tiers, info

@@ -8,19 +8,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import torch
 
 from trunkline_server.backends.cuda.arrivals import MAX_UNFINISHED_BYTES, Arrival, Arrivals, LayerGates
 from trunkline_server.backends.cuda.copies import GROUP_BYTES, STAGING_BYTES, CopyIn, CopyOut
-from trunkline_server.backends.cuda.departures import (
-    BlockFiles,
-    BlockToStore,
-    Departures,
-    KeyChain,
-    StepStores,
-)
+from trunkline_server.backends.cuda.departures import BlockToStore, Departures, KeyChain, StepStores
 from trunkline_server.backends.cuda.device import Device, Event
 from trunkline_server.backends.cuda.host_pool import HostPool
 from trunkline_server.backends.cuda.kv_pool import KvPool
@@ -28,23 +22,20 @@ from trunkline_server.backends.cuda.outcomes import Outcomes
 from trunkline_server.backends.cuda.places import PlaceTable
 from trunkline_server.backends.cuda.runner import StepRunner
 from trunkline_server.backends.cuda.step_input import Entry
-from trunkline_server.backends.cuda.worker import ThreadWorker, Worker
+from trunkline_server.backends.cuda.worker import Worker
 from trunkline_server.backends.interface import Chunk, Restore, StoredBlocks, Transfers
-from trunkline_server.backends.store_files import log_removed, read_contents
+from trunkline_server.backends.sequences import RunningSequence
+from trunkline_server.backends.store_files import close_files, log_removed, read_contents
 from trunkline_server.errors import PlanError
+
+if TYPE_CHECKING:
+    from trunkline_server._kernels import Store as BlockFiles
 
 logger = logging.getLogger(__name__)
 
 # From this many rows on, a step behind a restore waits layer by layer, since launching its operations one by one takes
 # less time than computing them. A smaller step waits before it starts and is replayed.
 MIN_LAYERED_ROWS = 512
-
-
-class Tokens(Protocol):
-    """The fields of a started sequence that a store needs."""
-
-    token_ids: list[int]
-    block_ids: list[int]
 
 
 class TieredStore:
@@ -62,7 +53,7 @@ class TieredStore:
         *,
         files: BlockFiles | None = None,
         extend_key: Callable[[bytes, Sequence[int]], bytes] | None = None,
-        make_worker: Callable[[str, Callable[[BaseException], None]], Worker] = ThreadWorker,
+        make_worker: Callable[[str, Callable[[BaseException], None]], Worker] = Worker,
         staging_bytes: int = STAGING_BYTES,
         group_bytes: int = GROUP_BYTES,
         max_unfinished_bytes: int = MAX_UNFINISHED_BYTES,
@@ -97,12 +88,6 @@ class TieredStore:
         # The newest copy within the pool, since no step result reports these.
         self._copied: Event | None = None
 
-    def warm_up(self) -> None:
-        """Copies a block out and in, so that its kernels are compiled before a request needs them."""
-        place = self._host.place(0)
-        self._copies_out.begin([(0, place)]).wait()
-        self._copies_in.begin([(0, place)], ())[-1].wait()
-
     def contents(self) -> Iterator[StoredBlocks]:
         return iter(()) if self._files is None else read_contents(self._files)
 
@@ -123,7 +108,7 @@ class TieredStore:
                 try:
                     self._files.erase(slot)
                 except OSError as error:
-                    self._outcomes.note(str(error))
+                    logger.warning("cannot empty a slot of the KV block store: %s", error)
 
     def take_outcomes(self) -> Transfers | None:
         if self._files is not None:
@@ -143,14 +128,7 @@ class TieredStore:
 
     def sync(self) -> None:
         self._departures.drain()
-        counts = self._outcomes.counts()
-        try:
-            if self._files is not None:
-                self._files.sync()
-        except OSError as error:
-            logger.warning("cannot sync the KV block store: %s", error, extra={"fields": counts})
-            return
-        logger.info("KV block store closed", extra={"fields": counts})
+        close_files(self._files, self._outcomes.counts())
 
     def start(self, sequence_id: int, root_key: bytes) -> None:
         """Registers a sequence. Without a root key, its blocks are not stored."""
@@ -199,7 +177,7 @@ class TieredStore:
         finally:
             self.gates.arm(())
 
-    def begin_stores(self, chunks: Sequence[tuple[Chunk, Tokens | None]]) -> StepStores | None:
+    def begin_stores(self, chunks: Sequence[tuple[Chunk, RunningSequence | None]]) -> StepStores | None:
         """Begins to copy blocks out behind the step that began last.
 
         chunks: each with its sequence, or None if it is not in the step.
@@ -227,7 +205,7 @@ class TieredStore:
 
     def leave_copy(self) -> None:
         """Marks the end of a copy within the pool."""
-        self._copied = self._device.mark()
+        self._copied = self._device.steps.mark()
 
     def reset(self) -> None:
         """Ends transfers and drops their outcomes and all sequences. Without a disk, stored blocks are dropped too."""
@@ -250,4 +228,4 @@ class TieredStore:
 
     def _wait(self, events: Iterable[Event]) -> None:
         for event in events:
-            self._device.wait_for(event)
+            self._device.steps.wait_for(event)
