@@ -12,7 +12,7 @@ import torch
 from trunkline_server.backends.cuda.build import BLOCK_SIZE
 from trunkline_server.backends.cuda.device import Device
 from trunkline_server.backends.cuda.host_pool import HostPool
-from trunkline_server.backends.cuda.kv_pool import KvPool
+from trunkline_server.backends.cuda.kv_pool import KvFormat, KvLayout, KvPool
 from trunkline_server.backends.cuda.tiers import TieredStore
 from trunkline_server.backends.host_memory import available_memory
 from trunkline_server.backends.interface import BlockRestore, BlockStore, Chunk, Restore, SamplingParams, Transfers
@@ -43,10 +43,11 @@ def measure(
     """Stores a history, erases it, and restores it into other blocks. Raises AssertionError if a byte differs."""
     shape = SHAPES[model]
     count = num_tokens // block_size
-    pool = KvPool(
-        num_layers=shape.num_hidden_layers, num_blocks=count, block_size=block_size,
-        num_kv_heads=shape.num_key_value_heads, head_size=shape.head_dim, dtype=kv_dtype, device=device.torch_device,
+    layout = KvLayout(
+        block_size=block_size, num_kv_heads=shape.num_key_value_heads, head_size=shape.head_dim,
+        format=KvFormat(kv_dtype),
     )  # fmt: skip
+    pool = KvPool(layout, num_layers=shape.num_hidden_layers, num_blocks=count, device=device.torch_device)
     num_bytes = count * pool.bytes_per_block
     # Each piece of pinned memory has only whole blocks, so a little of it is unused.
     host = HostPool(

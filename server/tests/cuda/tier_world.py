@@ -11,11 +11,11 @@ from os import PathLike
 from typing import Any
 
 import torch
+from tests.cuda.kv_oracle import make_pool
 from tests.cuda.lazy_device import InlineWorker, LazyDevice
 from trunkline_server.backends.cuda.departures import StepStores
 from trunkline_server.backends.cuda.device import Event
 from trunkline_server.backends.cuda.host_pool import HostPool
-from trunkline_server.backends.cuda.kv_pool import KvPool
 from trunkline_server.backends.cuda.step_input import Entry
 from trunkline_server.backends.cuda.tiers import TieredStore
 from trunkline_server.backends.interface import BlockRestore, BlockStore, Chunk, Restore, SamplingParams
@@ -25,13 +25,6 @@ BLOCK_SIZE = 16
 NUM_LAYERS = 5
 NUM_BLOCKS = 12
 SEQUENCE_ID = 1
-
-
-def make_pool(device: torch.device) -> KvPool:
-    return KvPool(
-        num_layers=NUM_LAYERS, num_blocks=NUM_BLOCKS, block_size=BLOCK_SIZE, num_kv_heads=1, head_size=16, dtype="int4",
-        device=device,
-    )  # fmt: skip
 
 
 def content(number: int, layer: int, num_bytes: int) -> torch.Tensor:
@@ -115,7 +108,10 @@ class World:
         self._most_restored = most_restored
         # With odd seeds, the device does nothing by itself.
         self.device = LazyDevice(None if seed % 2 else seed, is_main_lazy=True)
-        self.pool = make_pool(self.device.torch_device)
+        self.pool = make_pool(
+            "int4", self.device.torch_device, num_layers=NUM_LAYERS, num_blocks=NUM_BLOCKS, block_size=BLOCK_SIZE,
+            num_kv_heads=1, head_size=16,
+        )  # fmt: skip
         # Pieces of pinned memory are powers of two.
         self.host = HostPool(
             num_places << (self.pool.bytes_per_block - 1).bit_length(), num_layers=NUM_LAYERS,

@@ -8,7 +8,7 @@ import torch
 
 from trunkline_server.backends.cuda.kernels.attention import AttentionShape, AttentionSpace
 from trunkline_server.backends.cuda.key_scaling import KeyScaling, KeySums, rotated
-from trunkline_server.backends.cuda.kv_pool import MIN_BLOCK_SIZE, KvPool
+from trunkline_server.backends.cuda.kv_pool import MIN_BLOCK_SIZE, KvFormat, KvLayout, KvPool
 from trunkline_server.backends.cuda.ops import CudaOps, DeviceModel, Rotated, Value, dense
 from trunkline_server.backends.cuda.step_input import Entry, StepLayout, StepShape
 from trunkline_server.backends.cuda.weights import DeviceWeights
@@ -105,12 +105,12 @@ def _model_without_pool(
 ) -> DeviceModel:
     """Returns a model for operations that store nothing: its pool has no blocks, and it has no attention plans."""
     shape = AttentionShape(num_heads=config.num_heads, num_kv_heads=config.num_kv_heads, head_size=config.head_size)
-    pool = KvPool(
-        num_layers=1, num_blocks=0, block_size=MIN_BLOCK_SIZE, num_kv_heads=config.num_kv_heads,
-        head_size=config.head_size, dtype="f32", device=device,
-    )  # fmt: skip
+    layout = KvLayout(
+        block_size=MIN_BLOCK_SIZE, num_kv_heads=config.num_kv_heads, head_size=config.head_size, format=KvFormat.F32
+    )
     return DeviceModel(
-        weights=weights, pool=pool, space=AttentionSpace(shape, 0, device), plans={}, rope_tables={}, dtype=dtype,
+        weights=weights, pool=KvPool(layout, num_layers=1, num_blocks=0, device=device),
+        space=AttentionSpace(shape, 0, device), plans={}, rope_tables={}, dtype=dtype,
         logits=torch.empty(0, device=device),
         states=torch.empty(0, config.state_size, device=device) if config.recurrent is not None else None,
     )  # fmt: skip
