@@ -11,7 +11,7 @@ from collections.abc import Callable
 import torch
 from trunkline_server.backends.cuda.build import BLOCK_SIZE
 from trunkline_server.backends.cuda.device import Device
-from trunkline_server.backends.cuda.host_pool import HostPool
+from trunkline_server.backends.cuda.host_pool import pinned_blocks
 from trunkline_server.backends.cuda.kv_pool import KvFormat, KvLayout, KvPool
 from trunkline_server.backends.cuda.tiers import TieredStore
 from trunkline_server.backends.host_memory import available_memory
@@ -50,7 +50,7 @@ def measure(
     pool = KvPool(layout, num_layers=shape.num_hidden_layers, num_blocks=count, device=device.torch_device)
     num_bytes = count * pool.bytes_per_block
     # Each piece of pinned memory has only whole blocks, so a little of it is unused.
-    host = HostPool(
+    host = pinned_blocks(
         num_bytes + num_bytes // 8 + 4 * pool.bytes_per_block, num_layers=pool.num_layers,
         piece_bytes=pool.layout.piece_bytes, pin=device.pinned_bytes, available_bytes=available_memory(),
     )  # fmt: skip

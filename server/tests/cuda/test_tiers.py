@@ -9,7 +9,7 @@ import torch
 from tests.cuda.tier_world import BLOCK_SIZE, NUM_LAYERS, World, content
 from tests.tiers import matrix
 from trunkline_server.backends.cuda import departures
-from trunkline_server.backends.cuda.host_pool import HostPool, least_bytes, piece_sizes
+from trunkline_server.backends.cuda.host_pool import least_bytes, piece_sizes, pinned_blocks
 from trunkline_server.backends.cuda.outcomes import Outcomes
 from trunkline_server.backends.cuda.step_input import Entry
 from trunkline_server.backends.cuda.worker import Worker
@@ -230,20 +230,20 @@ def test_the_least_that_is_pinned_has_room_for_a_block(block_bytes: int) -> None
 
 
 def test_memory_without_room_for_a_block_is_refused_with_the_minimum() -> None:
-    def make_pool(num_bytes: int) -> HostPool:
-        return HostPool(
+    def blocks(num_bytes: int) -> list[torch.Tensor]:
+        return pinned_blocks(
             num_bytes, num_layers=3, piece_bytes=200, available_bytes=4 << 30,
             pin=lambda num_bytes: torch.zeros(num_bytes, dtype=torch.uint8),
         )  # fmt: skip
 
     # It has room for a block, but not for the power of two in which one is pinned.
     with pytest.raises(DoesNotFit) as raised:
-        make_pool(1000)
+        blocks(1000)
     assert str(raised.value) == (
         "`--kv-host-size` is 1000 bytes, but a block of this model has 600 and needs 1024 of pinned memory; hint: "
         "allow for at least a few hundred blocks"
     )
-    assert make_pool(1024).num_places == 1
+    assert len(blocks(1024)) == 1
 
 
 def test_a_refused_allocation_is_a_one_line_error() -> None:
@@ -253,7 +253,7 @@ def test_a_refused_allocation_is_a_one_line_error() -> None:
         return torch.zeros(num_bytes, dtype=torch.uint8)
 
     with pytest.raises(DoesNotFit, match=r"takes 1 MiB .* has 4096 MiB available, .* refused after 1 MiB; hint: lower"):
-        HostPool((3 << 19), num_layers=2, piece_bytes=256, pin=pin, available_bytes=4 << 30)
+        pinned_blocks((3 << 19), num_layers=2, piece_bytes=256, pin=pin, available_bytes=4 << 30)
 
 
 def test_a_block_whose_last_token_was_not_sampled_is_not_stored() -> None:

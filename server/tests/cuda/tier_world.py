@@ -15,7 +15,7 @@ from tests.cuda.kv_oracle import make_pool
 from tests.cuda.lazy_device import InlineWorker, LazyDevice
 from trunkline_server.backends.cuda.departures import StepStores
 from trunkline_server.backends.cuda.device import Event
-from trunkline_server.backends.cuda.host_pool import HostPool
+from trunkline_server.backends.cuda.host_pool import pinned_blocks
 from trunkline_server.backends.cuda.step_input import Entry
 from trunkline_server.backends.cuda.tiers import TieredStore
 from trunkline_server.backends.interface import BlockRestore, BlockStore, Chunk, Restore, SamplingParams
@@ -113,11 +113,11 @@ class World:
             num_kv_heads=1, head_size=16,
         )  # fmt: skip
         # Pieces of pinned memory are powers of two.
-        self.host = HostPool(
+        self.host = pinned_blocks(
             num_places << (self.pool.bytes_per_block - 1).bit_length(), num_layers=NUM_LAYERS,
             piece_bytes=self.pool.layout.piece_bytes, pin=self.device.pinned_bytes, available_bytes=1 << 40,
         )  # fmt: skip
-        assert self.host.num_places == num_places
+        assert len(self.host) == num_places
         self.files = None if num_slots is None else MemoryFiles(self.chance)
         self.workers: list[InlineWorker] = []
 
@@ -127,7 +127,7 @@ class World:
 
         self.tiers = TieredStore(
             self.device, self.pool, self.host, files=self.files,  # type: ignore[arg-type]
-            extend_key=None if self.files is None else extend_key, make_worker=make_worker, **sizes,
+            extend_key=extend_key, make_worker=make_worker, **sizes,
         )  # fmt: skip
         self.tiers._places._changed = OthersGoOn(self._go_on)
         self.num_contents = 0

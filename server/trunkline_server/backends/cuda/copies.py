@@ -77,8 +77,13 @@ class CopyIn:
         self.groups = [range(i, min(i + at_once, pool.num_layers)) for i in range(0, pool.num_layers, at_once)]
         num_bytes = staging_bytes(pool.bytes_per_block, wanted_bytes)
         self._staging = [torch.zeros(num_bytes, dtype=torch.uint8, device=device.torch_device) for _ in range(2)]
-        self._unpacked: list[Event | None] = [None, None]
+        self._unpacked = [self._unpacking.mark() for _ in range(2)]
         self._turn = 0
+
+    def follow(self, event: Event) -> None:
+        """Orders later copies into the pool after an event."""
+        with self._lock:
+            self._unpacking.wait_for(event)
 
     def begin(self, blocks: Sequence[Transfer], after: Sequence[Event]) -> list[Event]:
         """Begins to copy blocks; returns one event per group of layers, reached when that group is in the pool.
@@ -101,9 +106,7 @@ class CopyIn:
         self._turn = 1 - turn
         piece_bytes = self._pool.layout.piece_bytes
         packed = self._staging[turn][: len(batch) * len(group) * piece_bytes].view(len(batch), len(group), piece_bytes)
-        before = self._unpacked[turn]
-        if before is not None:
-            self._bus.wait_for(before)
+        self._bus.wait_for(self._unpacked[turn])
         self._bus.run(partial(self._fill, batch, group, packed))
         self._unpacking.wait_for(self._bus.mark())
         self._unpacking.run(partial(self._unpack, batch, group, packed))

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 from trunkline_server.backends.cuda.copies import CopyOut
 from trunkline_server.backends.cuda.device import Event
-from trunkline_server.backends.cuda.host_pool import HostPool
 from trunkline_server.backends.cuda.outcomes import Outcomes
 from trunkline_server.backends.cuda.places import PlaceTable
 from trunkline_server.backends.cuda.worker import Worker
@@ -50,8 +49,7 @@ class KeyChain:
 class BlockToStore:
     """A block that a step stores.
 
-    token_ids: the sequence's, which may grow until the step has ended; chain: None without a disk; block_id: None if
-    the block was not computed.
+    token_ids: the sequence's, which may grow until the step has ended; block_id: None if the block was not computed.
     """
 
     sequence_id: int
@@ -59,7 +57,7 @@ class BlockToStore:
     block_index: int
     block_id: int | None
     token_ids: Sequence[int]
-    chain: KeyChain | None
+    chain: KeyChain
 
 
 @dataclass(slots=True, eq=False)
@@ -71,23 +69,20 @@ class StepStores:
     event: Event | None = None
 
 
+@dataclass(kw_only=True, eq=False)
 class Departures:
     """Runs stores. Called by the thread of the steps, except for `events_of` and the worker's tasks."""
 
-    def __init__(
-        self,
-        copies: CopyOut,
-        host: HostPool,
-        places: PlaceTable,
-        outcomes: Outcomes,
-        worker: Worker,
-        files: BlockFiles | None,
-        block_size: int,
-    ) -> None:
-        self._copies, self._host, self._places = copies, host, places
-        self._outcomes, self._worker, self._files = outcomes, worker, files
-        self._block_size = block_size
-        self._most_waiting = max(1, int(places.num_places * (MAX_WAITING_PART if files is not None else 1)))
+    copies: CopyOut
+    places: PlaceTable
+    outcomes: Outcomes
+    worker: Worker
+    files: BlockFiles | None
+    block_size: int
+
+    def __post_init__(self) -> None:
+        part = MAX_WAITING_PART if self.files is not None else 1
+        self._most_waiting = max(1, int(len(self.places.blocks) * part))
         self._changed = threading.Condition()
         # Slots of unfinished stores.
         self._slots: set[int] = set()
@@ -122,14 +117,14 @@ class Departures:
                 has_room = len(self._slots) < self._most_waiting
                 self._slots.add(block.slot)
             # The slot's old contents are lost in any case.
-            self._places.drop(block.slot)
+            self.places.drop(block.slot)
             if block.block_id is not None and has_room:
-                place = self._places.take(block.slot)
+                place = self.places.take(block.slot)
             if place is not None and block.block_id is not None:
-                copied.append((block.block_id, self._host.place(place)))
+                copied.append((block.block_id, self.places.blocks[place]))
             stores.places.append(place)
         if copied:
-            stores.event = self._copies.begin(copied)
+            stores.event = self.copies.begin(copied)
             with self._changed:
                 self._leaving.append((stores.event, frozenset(block_id for block_id, _ in copied)))
         self._begun.append(stores)
@@ -147,8 +142,8 @@ class Departures:
             self._num_waiting += len(stores.blocks)
         for block, place in zip(stores.blocks, stores.places, strict=True):
             is_failed = block.block_id is None or block.sequence_id in failed
-            self._worker.post(partial(self._finish, block, place, stores.event, is_failed))
-        if self._files is not None and not is_behind:
+            self.worker.post(partial(self._finish, block, place, stores.event, is_failed))
+        if self.files is not None and not is_behind:
             with self._changed:
                 self._changed.wait_for(lambda: self._num_waiting == 0, STORE_WAIT_S)
 
@@ -157,7 +152,7 @@ class Departures:
         for stores in self._begun:
             if stores.event is not None:
                 stores.event.wait()
-            self._places.unpin([place for place in stores.places if place is not None])
+            self.places.unpin([place for place in stores.places if place is not None])
             with self._changed:
                 self._slots -= {block.slot for block in stores.blocks}
         self._begun.clear()
@@ -165,7 +160,7 @@ class Departures:
 
     def drain(self) -> None:
         """Waits until all stores that have ended are finished."""
-        self._worker.drain()
+        self.worker.drain()
 
     def _finish(self, block: BlockToStore, place: int | None, event: Event | None, is_failed: bool) -> None:
         problem = None
@@ -178,28 +173,27 @@ class Departures:
         else:
             problem = self._keep(block, place)
         if place is not None:
-            self._places.unpin([place])
+            self.places.unpin([place])
         with self._changed:
             self._slots.discard(block.slot)
-            self._outcomes.add_store(block.slot, problem)
+            self.outcomes.add_store(block.slot, problem)
             self._num_waiting -= 1
             self._changed.notify_all()
 
     def _keep(self, block: BlockToStore, place: int) -> str | None:
         """Writes a block from its place to the disk, if there is one. Returns what went wrong, or None."""
         key = b""
-        if self._files is not None:
-            assert block.chain is not None, "a disk needs keys"
-            begin, end = block.block_index * self._block_size, (block.block_index + 1) * self._block_size
+        if self.files is not None:
+            begin, end = block.block_index * self.block_size, (block.block_index + 1) * self.block_size
             token_ids = block.token_ids[begin:end]
-            if len(token_ids) < self._block_size:
+            if len(token_ids) < self.block_size:
                 # The step before was to sample the last one but did not.
                 return f"the block's tokens are not known up to position {end}"
             keys = block.chain.around(block.block_index, block.token_ids)
             try:
-                self._files.write(block.slot, keys, block.block_index, token_ids, self._host.memory(place))
+                self.files.write(block.slot, keys, block.block_index, token_ids, self.places.memory(place))
             except OSError as error:
                 return str(error)
             key = keys[-1]
-        self._places.keep(block.slot, place, key)
+        self.places.keep(block.slot, place, key)
         return None
