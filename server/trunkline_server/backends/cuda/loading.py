@@ -30,7 +30,7 @@ from trunkline_server.errors import DamagedFile, DoesNotFit, quoted
 from trunkline_server.weights.checkpoint import Checkpoint
 from trunkline_server.weights.dequantize import dequantize
 from trunkline_server.weights.places import expert_stack, head_stack, is_expert, is_head
-from trunkline_server.weights.quantization import EightBits, Mxfp4
+from trunkline_server.weights.quantization import EightBits, Mxfp4, Quantization
 from trunkline_server.weights.quantize import WHOLE_MODEL, is_quantizable
 from trunkline_server.weights.quantized_parts import FLOATS, Part, quantization_state
 from trunkline_server.weights.tensor import Tensor, Weight
@@ -127,18 +127,19 @@ class _Loader:
                 self._aliases[name] = tensor.name
         self.num_source_bytes = sum(tensor.num_bytes for tensor in self._tensors.values())
         self.num_source_bytes += sum(part.data.nbytes for parts in self._parts.values() for part in parts.values())
+        # Norms and biases on the device, before any matrix.
+        self._vectors: dict[str, torch.Tensor] = {}
         self._local = threading.local()
 
     def load(self) -> DeviceWeights:
-        vectors = {name: self._vector(tensor) for name, tensor in self._tensors.items() if len(tensor.shape) == 1}
+        self._vectors |= {name: self._vector(one) for name, one in self._tensors.items() if len(one.shape) == 1}
         if self._device.type == "cuda":
             # Other streams read them.
             torch.cuda.synchronize(self._device)
         stacks = sorted(self._stacks(), key=lambda names: -sum(map(self._num_bytes, names)))
         num_threads = min(MAX_THREADS, os.cpu_count() or 1, len(stacks))
         with ThreadPoolExecutor(num_threads, thread_name_prefix="weights") as pool:
-            made = pool.map(lambda names: self._make(names, vectors), stacks)
-            matrices = list(chain.from_iterable(made))
+            matrices = list(chain.from_iterable(pool.map(self._make, stacks)))
         dense = chain.from_iterable(matrix.slices for matrix in matrices if isinstance(matrix, DenseWeight))
         if num_dequantised := sum(self._kind(name) != "dense" for name in dense):
             fields = {"matrices": num_dequantised, "dtype": str(self._dtype).removeprefix("torch.")}
@@ -147,10 +148,10 @@ class _Loader:
             torch.cuda.synchronize(self._device)
             # Frees memory that was only needed for repacking, on streams that no longer exist.
             torch.cuda.empty_cache()
-        bad = [name for name, vector in vectors.items() if not bool(vector.isfinite().all())]
+        bad = [name for name, vector in self._vectors.items() if not bool(vector.isfinite().all())]
         if (name := bad[0] if bad else not_finite(matrices)) is not None:
             raise DamagedFile(self._checkpoint.path, f"tensor {quoted(name)} has a number that is not finite")
-        return DeviceWeights(matrices, vectors, self._aliases)
+        return DeviceWeights(matrices, self._vectors, self._aliases)
 
     def _stacks(self) -> Iterator[list[str]]:
         """Yields the names of the tensors of each matrix."""
@@ -160,22 +161,20 @@ class _Loader:
         for name in names:
             if name in taken:
                 continue
-            stack = self._whole_stack(name) or self._stack_of(name)
+            stack = self._stack_of(name)
             taken.update(stack)
             yield stack
 
-    def _whole_stack(self, name: str) -> list[str] | None:
-        """Returns the names of all experts or heads that one product multiplies."""
-        config = self._checkpoint.config
-        return expert_stack(name, config.num_experts) or head_stack(name, config.num_heads)
-
     def _stack_of(self, name: str) -> list[str]:
+        """Returns the names of all weights that one product multiplies, this one among them."""
+        config = self._checkpoint.config
+        if whole := expert_stack(name, config.num_experts) or head_stack(name, config.num_heads):
+            return whole
         for projections in STACKS:
             prefix, found, rest = name.partition(projections[0])
             if found and rest == ".weight":
                 stack = [f"{prefix}{projection}.weight" for projection in projections]
-                kinds = {self._kind(member) for member in stack}
-                if len(kinds) == 1:
+                if len({self._kind(member) for member in stack}) == 1:
                     return stack
         return [name]
 
@@ -191,7 +190,7 @@ class _Loader:
             return sum(part.data.nbytes for part in self._parts[name].values())
         return self._tensors[name].num_bytes
 
-    def _make(self, names: Sequence[str], vectors: Mapping[str, torch.Tensor]) -> list[DeviceWeight]:
+    def _make(self, names: Sequence[str]) -> list[DeviceWeight]:
         """Makes the matrix of a stack, or its members if they cannot be combined."""
         is_whole = is_expert(names[0]) or is_head(names[0])
         if all(name in self._parts for name in names) and self._stays_quantized(names[0]):
@@ -201,25 +200,22 @@ class _Loader:
                     stack = stacked(members)
             sizes = {name: member.num_outputs for name, member in zip(names, members, strict=True)}
             if stack is not None and not (is_whole and isinstance(stack, GroupedWeight) and stack.order is not None):
-                return [self._with_names(stack, sizes, vectors)]
+                return [self._with_names(stack, sizes)]
             if not is_whole:
                 return [
-                    self._with_names(member, {name: sizes[name]}, vectors)
-                    for name, member in zip(names, members, strict=True)
+                    self._with_names(member, {name: sizes[name]}) for name, member in zip(names, members, strict=True)
                 ]
         weights = [self._tensors.get(name) or self._checkpoint.tensor(name) for name in names]
         tensors = [weight if isinstance(weight, Tensor) else weight.read() for weight in weights]
         with self._thread_staging() as staging:
             matrix = self._matrix(tensors, staging)
-        return [self._with_names(matrix, {tensor.name: tensor.shape[0] for tensor in tensors}, vectors)]
+        return [self._with_names(matrix, {tensor.name: tensor.shape[0] for tensor in tensors})]
 
-    def _with_names(
-        self, matrix: DeviceWeight, sizes: Mapping[str, int], vectors: Mapping[str, torch.Tensor]
-    ) -> DeviceWeight:
+    def _with_names(self, matrix: DeviceWeight, sizes: Mapping[str, int]) -> DeviceWeight:
         """Adds the names of the weights in a matrix, and their biases. sizes: their rows, in order."""
         ends = list(accumulate(sizes.values()))
         slices = {name: (end - size, end) for (name, size), end in zip(sizes.items(), ends, strict=True)}
-        biases = {name: vectors.get(name.removesuffix(".weight") + ".bias") for name in sizes}
+        biases = {name: self._vectors.get(name.removesuffix(".weight") + ".bias") for name in sizes}
         parts = [
             torch.zeros(sizes[name], device=self._device) if bias is None else bias for name, bias in biases.items()
         ]
@@ -242,14 +238,17 @@ class _Loader:
                 parts[suffix] = raw.view(_PART_DTYPES[part.dtype]).view(part.shape)
         scheme = self._checkpoint.quantization
         assert scheme is not None, "parts are only found under a scheme"
+        with staging.on_stream():
+            return self._converted(scheme, name, parts, quantization_state(self._parts[name]))
+
+    def _converted(
+        self, scheme: Quantization, name: str, parts: Mapping[str, torch.Tensor], state: Mapping[str, object]
+    ) -> DeviceWeight:
         if isinstance(scheme, EightBits) and is_expert(name):
             # Their product takes activations as they are.
             scheme = replace(scheme, activations="none")
-        with staging.on_stream():
-            return quantized_weight(
-                scheme, name, parts, quantization_state(self._parts[name]), dtype=self._dtype,
-                multiplies_fp8=card_of(self._device).multiplies_fp8,
-            )  # fmt: skip
+        multiplies_fp8 = card_of(self._device).multiplies_fp8
+        return quantized_weight(scheme, name, parts, state, dtype=self._dtype, multiplies_fp8=multiplies_fp8)
 
     def _vector(self, weight: Weight) -> torch.Tensor:
         tensor = weight if isinstance(weight, Tensor) else weight.read()
@@ -283,10 +282,7 @@ class _Loader:
         for begin in range(0, len(values), step):
             rows = slice(begin, begin + step)
             rounded[rows].copy_(values[rows].float() / scales[rows, None])
-        parts = {"weight": rounded, _ROUNDED.scale_name: scales}
-        scheme = replace(_ROUNDED, activations="none") if is_expert(name) else _ROUNDED
-        multiplies_fp8 = card_of(self._device).multiplies_fp8
-        return quantized_weight(scheme, name, parts, {}, dtype=self._dtype, multiplies_fp8=multiplies_fp8)
+        return self._converted(_ROUNDED, name, {"weight": rounded, _ROUNDED.scale_name: scales}, {})
 
     def _dense(self, tensors: Sequence[Tensor], staging: Staging) -> torch.Tensor:
         """Stacks tensors into one matrix [N, K] in the dtype."""
