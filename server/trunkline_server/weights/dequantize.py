@@ -50,14 +50,19 @@ def dequantize(tensor: Tensor) -> Floats:
         # Copied so that the views below are aligned, wherever the tensor lies in its file.
         result[begin : begin + step] = _values(tensor.format, groups[begin : begin + step].copy())
     values: Floats = result.reshape(tensor.shape)
+    order_heads(values, tensor)
+    return values
+
+
+def order_heads(rows: Array, tensor: Tensor) -> None:
+    """Puts the rows of a tensor, read contiguously and in the file's order, into the model's order."""
     if tensor.interleaved_heads is None:
-        return values
+        return
     # The rotated rows of each head are stored in the order 0, h, 1, h + 1, ...; see places.py.
     head_size, rotary_size = tensor.interleaved_heads
-    rotated = values.reshape(-1, head_size, *tensor.shape[1:])[:, :rotary_size]
-    pairs = rotated.reshape(len(rotated), rotary_size // 2, 2, *tensor.shape[1:])
+    rotated = rows.reshape(-1, head_size, *rows.shape[1:])[:, :rotary_size]
+    pairs = rotated.reshape(len(rotated), rotary_size // 2, 2, *rows.shape[1:])
     rotated[:] = pairs.swapaxes(1, 2).reshape(rotated.shape)
-    return values
 
 
 def _values(format_name: str, groups: Bytes) -> Floats:

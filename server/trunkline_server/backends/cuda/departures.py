@@ -156,10 +156,6 @@ class Departures:
             with self._changed:
                 self._slots -= {block.slot for block in stores.blocks}
         self._begun.clear()
-        self.drain()
-
-    def drain(self) -> None:
-        """Waits until all stores that have ended are finished."""
         self.worker.drain()
 
     def _finish(self, block: BlockToStore, place: int | None, event: Event | None, is_failed: bool) -> None:

@@ -28,7 +28,7 @@ from trunkline_server.backends.cuda.staging import Staging
 from trunkline_server.backends.cuda.weights import DenseWeight, DeviceWeight, DeviceWeights
 from trunkline_server.errors import DamagedFile, DoesNotFit, quoted
 from trunkline_server.weights.checkpoint import Checkpoint
-from trunkline_server.weights.dequantize import dequantize
+from trunkline_server.weights.dequantize import dequantize, order_heads
 from trunkline_server.weights.places import expert_stack, head_stack, is_expert, is_head
 from trunkline_server.weights.quantization import EightBits, Mxfp4, Quantization
 from trunkline_server.weights.quantize import WHOLE_MODEL, is_quantizable
@@ -306,19 +306,12 @@ class _Loader:
 
     def _raw(self, tensor: Tensor, staging: Staging) -> torch.Tensor:
         """Returns a tensor's rows as stored, [N, bytes] u8, in the model's order."""
-        num_rows = tensor.shape[0]
         with staging.on_stream():
-            raw = torch.empty(num_rows, tensor.row_bytes, dtype=torch.uint8, device=self._device)
+            raw = torch.empty(tensor.shape[0], tensor.row_bytes, dtype=torch.uint8, device=self._device)
         staging.copy(tensor.data, raw.view(-1))
-        if tensor.interleaved_heads is None:
-            return raw
-        head_size, rotary_size = tensor.interleaved_heads
         with staging.on_stream():
-            # The rotated rows of each head are stored in the order 0, h, 1, h + 1, ...; see weights/places.py.
-            rotated = raw.view(-1, head_size, tensor.row_bytes)[:, :rotary_size]
-            pairs = rotated.reshape(-1, rotary_size // 2, 2, tensor.row_bytes)
-            rotated.copy_(pairs.swapaxes(1, 2).reshape(rotated.shape))
-            return raw
+            order_heads(raw, tensor)
+        return raw
 
     @contextmanager
     def _thread_staging(self) -> Iterator[Staging]:

@@ -116,7 +116,7 @@ class TieredStore:
             logger.info("KV block store handed over")
 
     def sync(self) -> None:
-        self._departures.drain()
+        self._departures.worker.drain()
         close_files(self._files, self._outcomes.counts())
 
     def start(self, sequence_id: int, root_key: bytes) -> None:
