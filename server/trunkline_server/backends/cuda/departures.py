@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -45,11 +45,12 @@ class KeyChain:
         return self._keys[0], self._keys[index], self._keys[index + 1]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class BlockToStore:
     """A block that a step stores.
 
     token_ids: the sequence's, which may grow until the step has ended; block_id: None if the block was not computed.
+    place: None if there was no room.
     """
 
     sequence_id: int
@@ -58,14 +59,14 @@ class BlockToStore:
     block_id: int | None
     token_ids: Sequence[int]
     chain: KeyChain
+    place: int | None = None
 
 
 @dataclass(slots=True, eq=False)
 class StepStores:
-    """The stores of one step. places: one for each block, or None if there was no room."""
+    """The stores of one step. event: reached when its blocks are copied; None if none is."""
 
     blocks: Sequence[BlockToStore]
-    places: list[int | None] = field(default_factory=list)
     event: Event | None = None
 
 
@@ -112,17 +113,15 @@ class Departures:
         stores = StepStores(blocks)
         copied = []
         for block in blocks:
-            place = None
             with self._changed:
                 has_room = len(self._slots) < self._most_waiting
                 self._slots.add(block.slot)
             # The slot's old contents are lost in any case.
             self.places.drop(block.slot)
             if block.block_id is not None and has_room:
-                place = self.places.take(block.slot)
-            if place is not None and block.block_id is not None:
-                copied.append((block.block_id, self.places.blocks[place]))
-            stores.places.append(place)
+                block.place = self.places.take(block.slot)
+                if block.place is not None:
+                    copied.append((block.block_id, self.places.blocks[block.place]))
         if copied:
             stores.event = self.copies.begin(copied)
             with self._changed:
@@ -140,9 +139,9 @@ class Departures:
         with self._changed:
             is_behind = self._num_waiting > 0
             self._num_waiting += len(stores.blocks)
-        for block, place in zip(stores.blocks, stores.places, strict=True):
+        for block in stores.blocks:
             is_failed = block.block_id is None or block.sequence_id in failed
-            self.worker.post(partial(self._finish, block, place, stores.event, is_failed))
+            self.worker.post(partial(self._finish, block, stores.event, is_failed))
         if self.files is not None and not is_behind:
             with self._changed:
                 self._changed.wait_for(lambda: self._num_waiting == 0, STORE_WAIT_S)
@@ -152,24 +151,24 @@ class Departures:
         for stores in self._begun:
             if stores.event is not None:
                 stores.event.wait()
-            self.places.unpin([place for place in stores.places if place is not None])
+            self.places.unpin([block.place for block in stores.blocks if block.place is not None])
             with self._changed:
                 self._slots -= {block.slot for block in stores.blocks}
         self._begun.clear()
         self.worker.drain()
 
-    def _finish(self, block: BlockToStore, place: int | None, event: Event | None, is_failed: bool) -> None:
-        problem = None
+    def _finish(self, block: BlockToStore, event: Event | None, is_failed: bool) -> None:
         if event is not None:
             event.wait()
+        problem: str | None
         if is_failed:
             problem = "the block was not computed"
-        elif place is None:
+        elif block.place is None:
             problem = f"more than {self._most_waiting} blocks wait for the disk, or all pinned memory is in use"
         else:
-            problem = self._keep(block, place)
-        if place is not None:
-            self.places.unpin([place])
+            problem = self._keep(block, block.place)
+        if block.place is not None:
+            self.places.unpin([block.place])
         with self._changed:
             self._slots.discard(block.slot)
             self.outcomes.add_store(block.slot, problem)
